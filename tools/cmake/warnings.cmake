@@ -1,0 +1,9 @@
+# The warning set of the whole tree. Linked privately by each of our targets, so that an embedder does not inherit it.
+add_library(vpmu_warnings INTERFACE)
+target_compile_options(vpmu_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Wnon-virtual-dtor -Wswitch-enum
+  # Designated initialisers leave members at their defaults on purpose.
+  -Wno-missing-field-initializers)
+if(VPMU_WERROR)
+  target_compile_options(vpmu_warnings INTERFACE -Werror)
+endif()
