@@ -1,0 +1,103 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "vpmu/bits.hpp"
+
+namespace vpmu {
+
+struct GenerationDesc;
+
+/// What one occurrence of an event is: the closed vocabulary that counting sources and Retirement understand.
+/// Many events of the tables map to `unmodelled`: they can be programmed and read 0.
+enum class Counts : std::uint8_t {
+  unmodelled,           ///< No source delivers it.
+  cycles,               ///< Unhalted core clock cycles.
+  ref_cycles,           ///< Unhalted cycles at the TSC's rate (fixed counter 2).
+  bus_cycles,           ///< Unhalted cycles of the crystal clock (CPUID.15H).
+  instructions,         ///< Retired instructions.
+  uops_retired,         ///< Retired micro-operations (or retirement slots).
+  uops_issued,          ///< Issued or executed micro-operations.
+  branches,             ///< All retired branch instructions.
+  branches_taken,       ///< Retired near taken branches.
+  branches_not_taken,   ///< Retired not taken conditional branches.
+  branches_conditional, ///< Retired conditional branches.
+  branches_call,        ///< Retired near calls.
+  branches_return,      ///< Retired near returns.
+  branches_far,         ///< Retired far branches.
+  mispredicts,          ///< All retired mispredicted branches.
+  mispredicts_conditional,  ///< Retired mispredicted conditional branches.
+  mispredicts_taken,        ///< Retired mispredicted near taken branches.
+  mispredicts_call,         ///< Retired mispredicted near calls.
+  loads,                ///< Retired instructions with at least one load.
+  stores,               ///< Retired instructions with at least one store.
+  locked_loads,         ///< Retired locked loads.
+  split_loads,          ///< Retired loads across a cache line.
+  split_stores,         ///< Retired stores across a cache line.
+  stlb_miss_loads,      ///< Retired loads that missed the second level TLB.
+  stlb_miss_stores,     ///< Retired stores that missed the second level TLB.
+  l1_hit,               ///< Retired loads served by the L1D.
+  l1_miss,              ///< Retired loads that missed the L1D.
+  lfb_hit,              ///< Retired loads that hit a fill buffer.
+  l2_hit,               ///< Retired loads served by the L2.
+  l2_miss,              ///< Retired loads that missed the L2.
+  l3_hit,               ///< Retired loads served by the L3.
+  l3_miss,              ///< Retired loads that missed the L3.
+  llc_references,       ///< Last level cache accesses (2EH/4FH).
+  llc_misses,           ///< Last level cache misses (2EH/41H).
+  load_latency,         ///< Tagged loads over MSR_PEBS_LD_LAT_THRESHOLD (rules L1 to L12).
+  frontend,             ///< FRONTEND_RETIRED, selected by MSR_PEBS_FRONTEND.
+  offcore,              ///< Off-core response, selected by MSR_OFFCORE_RSP_0/1.
+};
+
+/// Whether an event can trigger a PEBS record.
+enum class PebsAbility : std::uint8_t {
+  no,    ///< Arms and never triggers (rule P19).
+  yes,   ///< May be precise.
+  only,  ///< Has a meaning only with PEBS.
+};
+
+/// One event of a generation's table.
+struct EventDesc {
+  std::string_view name;          ///< The public name, for example "INST_RETIRED.PREC_DIST".
+  std::uint8_t code;              ///< PERFEVTSEL[7:0].
+  std::uint8_t umask;             ///< PERFEVTSEL[15:8].
+  std::uint8_t cmask;             ///< PERFEVTSEL[31:24] that the name implies.
+  bool inv, edge, any;            ///< PERFEVTSEL bits that the name implies.
+  std::uint16_t counters;         ///< Bit i: may run on PMCi; bit 8+n: fixed counter n.
+  PebsAbility pebs;
+  bool data_la;                   ///< The record carries the data address (rule S3).
+  bool l1_hit_indication;         ///< The record's data source bit 0 says whether a store hit the L1D (rule S3).
+  std::uint32_t msr_index;        ///< Extra MSR that selects the event, 0 = none.
+  std::uint64_t msr_value;        ///< Its value.
+  std::uint64_t sample_after;     ///< Suggested sampling period.
+  Counts counts;
+};
+
+/// A decoded IA32_PERFEVTSELx. SDM 3B figure 18-6, 18-40.
+struct EventSpec {
+  std::uint8_t code{};
+  std::uint8_t umask{};
+  std::uint8_t cmask{};
+  bool usr{}, os{}, edge{}, any{}, inv{};
+  bool in_tx{}, in_txcp{};
+  friend bool operator==(const EventSpec&, const EventSpec&) = default;
+};
+
+/// What the core knows of a programmed event select.
+struct EventClass {
+  Counts counts{Counts::unmodelled};
+  PebsAbility pebs{PebsAbility::no};
+  bool data_la{};
+  bool l1_hit_indication{};
+};
+
+/// Looks up what a programmed event counts and whether it can be precise. The code and umask select the row; CMASK, INV and EDGE
+/// change how it is counted (rule C4), not what. An unknown code is `unmodelled` and not precise. Binary search, no allocation.
+EventClass classify(const GenerationDesc& generation, const EventSpec& spec);
+
+/// Finds an event by its public name, or null. Linear in the table.
+const EventDesc* find_event(const GenerationDesc& generation, std::string_view name);
+
+}  // namespace vpmu
