@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "vpmu/event.hpp"
+#include "vpmu/retirement.hpp"
 
 namespace vpmu {
 
@@ -36,6 +37,7 @@ struct GenerationFeatures {
   bool frontend;           ///< MSR_PEBS_FRONTEND. SDM 3B 18.13.1.4.
   bool global_status_set;  ///< STATUS_SET and INUSE at 391H/392H. SDM 3B 18.2.4.
   bool lbr_callstack;      ///< LBR_SELECT[9]. SDM 3B 17.9.
+  bool data_source_tlb_lock;  ///< Data source bits 4 (STLB miss) and 5 (lock). SDM 3B table 18-33.
   bool lbr_info;           ///< MSR_LBR_INFO_i. SDM 3B 17.10.
 };
 
@@ -61,6 +63,7 @@ struct GenerationDesc {
   std::uint64_t misc_enable_reset;          ///< IA32_MISC_ENABLE at reset, with BTS and PEBS available.
   std::uint8_t load_latency_code, load_latency_umask;  ///< The load latency event (rule L1).
   std::uint8_t load_latency_counters;       ///< Bit i: the event may run on PMCi.
+  std::array<std::uint8_t, hit_level_count> data_source_code;  ///< A0H[3:0] by HitLevel. SDM 3B table 18-24.
   std::span<const EventDesc> events;        ///< Sorted by (code, umask, cmask, inv, edge, any, msr_value).
 };
 

@@ -1,0 +1,91 @@
+#pragma once
+#include <bit>
+#include <cstdint>
+
+#include "vpmu/bits.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+
+inline constexpr unsigned max_gp_counters = 8;
+inline constexpr unsigned max_fixed_counters = 3;
+inline constexpr unsigned max_counters = max_gp_counters + max_fixed_counters;
+
+/// One counter of a logical processor: PMCi or FIXED_CTRn. Ordered as the manual serves them: general-purpose first (rule Q1).
+class CounterId {
+ public:
+  constexpr CounterId() = default;
+  /// IA32_PMCi, i < max_gp_counters.
+  [[nodiscard]] static constexpr CounterId gp(unsigned i) { return CounterId{i}; }
+  /// IA32_FIXED_CTRn, n < max_fixed_counters.
+  [[nodiscard]] static constexpr CounterId fixed(unsigned n) { return CounterId{max_gp_counters + n}; }
+  /// From a dense index 0 .. max_counters-1.
+  [[nodiscard]] static constexpr CounterId from_index(unsigned index) { return CounterId{index}; }
+
+  [[nodiscard]] constexpr bool is_gp() const { return index_ < max_gp_counters; }
+  /// The manual's number: i of PMCi, n of FIXED_CTRn.
+  [[nodiscard]] constexpr unsigned number() const { return is_gp() ? index_ : index_ - max_gp_counters; }
+  /// Dense index in Q1 order.
+  [[nodiscard]] constexpr unsigned index() const { return index_; }
+  /// Bit position in GLOBAL_CTRL and GLOBAL_STATUS.
+  [[nodiscard]] constexpr unsigned global_bit() const {
+    return is_gp() ? number() : reg::global_status::fixed_shift + number();
+  }
+  friend constexpr auto operator<=>(const CounterId&, const CounterId&) = default;
+
+ private:
+  constexpr explicit CounterId(unsigned index) : index_{static_cast<std::uint8_t>(index)} {}
+  std::uint8_t index_{};
+};
+
+/// A set of counters; iterates in Q1 order. A plain word, cheap to copy.
+class CounterSet {
+ public:
+  constexpr CounterSet() = default;
+  constexpr explicit CounterSet(std::uint16_t raw) : raw_{raw} {}
+  constexpr void add(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ | bit(c.index())); }
+  constexpr void remove(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ & ~bit(c.index())); }
+  [[nodiscard]] constexpr bool has(CounterId c) const { return (raw_ & bit(c.index())) != 0; }
+  [[nodiscard]] constexpr bool empty() const { return raw_ == 0; }
+  [[nodiscard]] constexpr unsigned size() const { return static_cast<unsigned>(std::popcount(raw_)); }
+  /// The lowest in Q1 order. The set must not be empty.
+  [[nodiscard]] constexpr CounterId first() const {
+    return CounterId::from_index(static_cast<unsigned>(std::countr_zero(raw_)));
+  }
+  [[nodiscard]] constexpr std::uint16_t raw() const { return raw_; }
+  /// The general-purpose part as bits 7:0.
+  [[nodiscard]] constexpr std::uint64_t gp_bits() const { return raw_ & low_bits(max_gp_counters); }
+
+  friend constexpr CounterSet operator|(CounterSet a, CounterSet b) {
+    return CounterSet{static_cast<std::uint16_t>(a.raw_ | b.raw_)};
+  }
+  friend constexpr CounterSet operator&(CounterSet a, CounterSet b) {
+    return CounterSet{static_cast<std::uint16_t>(a.raw_ & b.raw_)};
+  }
+  /// The members of `a` that are not in `b`.
+  friend constexpr CounterSet operator-(CounterSet a, CounterSet b) {
+    return CounterSet{static_cast<std::uint16_t>(a.raw_ & ~b.raw_)};
+  }
+  friend constexpr bool operator==(CounterSet, CounterSet) = default;
+
+  class Iterator {
+   public:
+    constexpr explicit Iterator(std::uint16_t rest) : rest_{rest} {}
+    constexpr CounterId operator*() const { return CounterSet{rest_}.first(); }
+    constexpr Iterator& operator++() {
+      rest_ = static_cast<std::uint16_t>(rest_ & (rest_ - 1U));
+      return *this;
+    }
+    friend constexpr bool operator==(Iterator, Iterator) = default;
+
+   private:
+    std::uint16_t rest_;
+  };
+  [[nodiscard]] constexpr Iterator begin() const { return Iterator{raw_}; }
+  [[nodiscard]] constexpr Iterator end() const { return Iterator{0}; }
+
+ private:
+  std::uint16_t raw_{};
+};
+
+}  // namespace vpmu

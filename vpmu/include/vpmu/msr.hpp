@@ -1,0 +1,84 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "vpmu/strong.hpp"
+
+namespace vpmu {
+
+struct GenerationDesc;
+
+/// The ECX of RDMSR and WRMSR.
+struct MsrIndex : Strong<MsrIndex, std::uint32_t> {
+  using Strong::Strong;
+};
+[[nodiscard]] constexpr MsrIndex operator+(MsrIndex m, std::uint32_t n) { return MsrIndex{m.value() + n}; }
+
+/// MSR addresses by the manual's names. SDM 3C chapter 35.
+namespace msr {
+inline constexpr MsrIndex IA32_PMC0{0xC1};
+inline constexpr MsrIndex IA32_PERFEVTSEL0{0x186};
+inline constexpr MsrIndex IA32_MISC_ENABLE{0x1A0};
+inline constexpr MsrIndex MSR_OFFCORE_RSP_0{0x1A6};
+inline constexpr MsrIndex MSR_LBR_SELECT{0x1C8};
+inline constexpr MsrIndex MSR_LASTBRANCH_TOS{0x1C9};
+inline constexpr MsrIndex IA32_DEBUGCTL{0x1D9};
+inline constexpr MsrIndex MSR_LER_FROM_LIP{0x1DD};
+inline constexpr MsrIndex MSR_LER_TO_LIP{0x1DE};
+inline constexpr MsrIndex IA32_FIXED_CTR0{0x309};
+inline constexpr MsrIndex IA32_PERF_CAPABILITIES{0x345};
+inline constexpr MsrIndex IA32_FIXED_CTR_CTRL{0x38D};
+inline constexpr MsrIndex IA32_PERF_GLOBAL_STATUS{0x38E};
+inline constexpr MsrIndex IA32_PERF_GLOBAL_CTRL{0x38F};
+inline constexpr MsrIndex IA32_PERF_GLOBAL_OVF_CTRL{0x390};
+inline constexpr MsrIndex IA32_PERF_GLOBAL_STATUS_SET{0x391};
+inline constexpr MsrIndex IA32_PERF_GLOBAL_INUSE{0x392};
+inline constexpr MsrIndex IA32_PEBS_ENABLE{0x3F1};
+inline constexpr MsrIndex MSR_PEBS_LD_LAT_THRESHOLD{0x3F6};
+inline constexpr MsrIndex MSR_PEBS_FRONTEND{0x3F7};
+inline constexpr MsrIndex IA32_A_PMC0{0x4C1};
+inline constexpr MsrIndex IA32_DS_AREA{0x600};
+inline constexpr MsrIndex MSR_LASTBRANCH_0_FROM_IP{0x680};
+inline constexpr MsrIndex MSR_LASTBRANCH_0_TO_IP{0x6C0};
+inline constexpr MsrIndex MSR_LBR_INFO_0{0xDC0};
+}  // namespace msr
+
+/// The answer to a guest's RDMSR or WRMSR.
+enum class MsrStatus : std::uint8_t {
+  ok,       ///< Done.
+  gp,       ///< Raises #GP(0).
+  unknown,  ///< Not an MSR of the PMU: someone else may own it, or policy decides.
+};
+
+struct MsrReadResult {
+  MsrStatus status{MsrStatus::unknown};
+  std::uint64_t value{};  ///< Meaningful with MsrStatus::ok.
+};
+
+/// `count` consecutive MSRs of one kind.
+struct MsrSpan {
+  MsrIndex first;
+  std::uint32_t count{};
+  std::string_view name;  ///< SDM name of the first.
+};
+
+/// The MSRs of a generation's PMU; a value, no allocation.
+class MsrSpans {
+ public:
+  static constexpr unsigned capacity = 32;
+  constexpr void add(MsrSpan s) {
+    if (size_ < capacity) spans_[size_++] = s;
+  }
+  [[nodiscard]] std::span<const MsrSpan> all() const { return std::span{spans_}.first(size_); }
+
+ private:
+  std::array<MsrSpan, capacity> spans_{};
+  unsigned size_{};
+};
+
+/// All MSRs whose RDMSR and WRMSR must reach the PMU, ascending, derived from the MSR table: also those that fault for lack of a counter.
+MsrSpans trap_ranges(const GenerationDesc& generation);
+
+}  // namespace vpmu

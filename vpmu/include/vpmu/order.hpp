@@ -1,0 +1,43 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "vpmu/counter.hpp"
+
+namespace vpmu {
+
+/// What is due at one instruction boundary.
+struct Simultaneous {
+  CounterSet overflow_pmi;  ///< Overflowed with their interrupt enabled and without PEBS.
+  CounterSet triggered;     ///< PEBS triggers: one assist serves them all (rules P10, Q9).
+};
+
+enum class StepKind : std::uint8_t { overflow_pmi, pebs_assist };
+
+/// One step of service.
+struct Step {
+  StepKind kind{};
+  CounterId counter;  ///< The counter at whose place the step stands.
+  friend bool operator==(const Step&, const Step&) = default;
+};
+
+/// What an assist of lower priority than an overflow PMI of the same boundary does (rule Q8).
+enum class AssistOrder : std::uint8_t {
+  same_boundary,  ///< It runs at the same boundary, after the PMI has been posted.
+  strict_defer,   ///< It waits, armed, for the next event.
+};
+
+/// The steps of one boundary, in order.
+struct ServiceOrder {
+  std::array<Step, max_counters + 1> steps{};
+  unsigned size{};
+  CounterSet deferred;  ///< Triggers that stay armed under strict_defer.
+  [[nodiscard]] std::span<const Step> active() const { return std::span{steps}.first(size); }
+};
+
+/// Orders simultaneous events: index order, general-purpose before fixed (rules Q1, Q2), the one assist at the place of its lowest
+/// counter (Q9). Pure.
+ServiceOrder service_order(const Simultaneous& due, AssistOrder assist_order);
+
+}  // namespace vpmu

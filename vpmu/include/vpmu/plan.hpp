@@ -1,0 +1,46 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "vpmu/counter.hpp"
+#include "vpmu/event.hpp"
+
+namespace vpmu {
+
+/// One counter that counts now: what a source has to deliver for it.
+struct PlanEntry {
+  CounterId counter;
+  EventSpec spec;          ///< As programmed; for a fixed counter only usr, os and any are meaningful.
+  Counts counts{};         ///< What to count. CMASK/INV forms that hold in every cycle appear as `cycles` (rule P18).
+  bool per_cycle{};        ///< CMASK or EDGE is in force: `counts` alone does not give the number (rule C4).
+  bool usr{}, os{};        ///< Privilege levels in which it counts.
+  std::uint64_t distance{};  ///< Events until the counter overflows, 1 .. 2^width.
+  bool wants_overflow{};   ///< The overflow has an effect beyond its status bit: a PMI, or arming PEBS.
+  bool precise{};          ///< The overflow must be found at its very instruction (PEBS).
+  bool armed{};            ///< PEBS is armed: the next retirement of the event must be given to Pmu::retire().
+};
+
+/// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1 order.
+struct CountPlan {
+  std::array<PlanEntry, max_counters> entries{};
+  unsigned size{};
+  bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach Pmu::retire() if the source can see it.
+
+  [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }
+  /// Whether some counter waits for a retirement to write its record.
+  [[nodiscard]] bool any_armed() const {
+    for (const PlanEntry& e : active())
+      if (e.armed) return true;
+    return false;
+  }
+};
+
+/// Events that happened, by counter, in counter units (after CMASK, INV and EDGE). Zero for counters that are not in the plan.
+struct CountDeltas {
+  std::array<std::uint64_t, max_counters> value{};
+  [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }
+  [[nodiscard]] constexpr std::uint64_t operator[](CounterId c) const { return value[c.index()]; }
+};
+
+}  // namespace vpmu

@@ -1,0 +1,171 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "vpmu/counter.hpp"
+#include "vpmu/env.hpp"
+#include "vpmu/generation.hpp"
+#include "vpmu/msr.hpp"
+#include "vpmu/order.hpp"
+#include "vpmu/pebs.hpp"
+#include "vpmu/plan.hpp"
+#include "vpmu/retirement.hpp"
+#include "vpmu/snapshot.hpp"
+#include "vpmu/trace.hpp"
+
+namespace vpmu {
+
+/// Which counters an assist reloads and clears (rule P12).
+enum class ReloadScope : std::uint8_t {
+  overflowed,  ///< Every PEBS-enabled counter that has overflowed. SDM 3B 18.8.1.1.
+  triggered,   ///< Only those whose event triggered this assist.
+};
+
+/// What a page fault on the DS area does (rule F10).
+enum class DsFaultPolicy : std::uint8_t {
+  drop,    ///< The record is dropped and counted.
+  inject,  ///< And the guest gets #PF.
+};
+
+/// The choices that the manual leaves open. The defaults are the documented ones.
+struct PmuPolicies {
+  ReloadScope reload_scope{ReloadScope::overflowed};
+  DsFaultPolicy ds_fault{DsFaultPolicy::drop};
+  AssistOrder assist_order{AssistOrder::same_boundary};
+  std::uint32_t skid_events{0};       ///< Events that pass between overflow and arming (rule P2).
+  bool macro_fusion{false};           ///< A record of a fused compare is moved behind its branch (rule P2a).
+  std::uint32_t load_tag_interval{1};  ///< Mean number of loads per tagged load; 1 tags all (rule L11).
+};
+
+/// How to build a PMU.
+struct PmuConfig {
+  Generation generation{Generation::skylake};
+  bool smt{true};                     ///< With SMT siblings in the topology a logical processor has half the counters.
+  std::optional<std::uint64_t> misc_enable;  ///< Reset value of IA32_MISC_ENABLE; empty = the generation's.
+  std::uint64_t seed{1};              ///< Of the load tagging generator; same seed, same samples.
+  PmuPolicies policies{};
+  TraceSink* trace{};                 ///< May be null. Must outlive the PMU.
+};
+
+/// The core PMU of one logical processor: registers, counting rules, PEBS, LBR. It is given its surroundings on each call and does
+/// nothing on its own: no clock, no threads, no allocation after construction, no exceptions.
+///
+/// An embedder routes RDMSR, WRMSR and RDPMC here, counts what plan() asks for, and reports it: in bulk by settle(), or instruction by
+/// instruction by retire(). Before each register access it must settle() what has been counted so far.
+class Pmu {
+ public:
+  explicit Pmu(const PmuConfig& config);
+
+  /// Guest RDMSR. No side effects (rule: status has no read side effect).
+  [[nodiscard]] MsrReadResult rdmsr(MsrIndex index) const;
+
+  /// Guest WRMSR. Legality first, then the effect. After ok, take_replan() says whether plan() changed.
+  MsrStatus wrmsr(MsrIndex index, std::uint64_t value);
+
+  /// Guest RDPMC: bit 30 of ECX selects the fixed counters. Empty = #GP(0): no such counter, or CPL > 0 with CR4.PCE = 0. SDM 2B RDPMC.
+  [[nodiscard]] std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool cr4_pce) const;
+
+  /// What to count from now on. Valid until the next call of a non-const member.
+  [[nodiscard]] CountPlan plan() const;
+
+  /// Whether plan() may have changed since the last call of take_replan().
+  bool take_replan();
+
+  /// Events that happened without their instructions being known: adds them, with overflow, status, arming, freeze and PMI.
+  void settle(const CountDeltas& deltas, GuestEnv& env);
+
+  /// One retired instruction: counts it, then serves what is due at its boundary in the manual's order. Call at the boundary, before
+  /// the next instruction runs and before interrupts are delivered.
+  void retire(const Retirement& retired, GuestEnv& env);
+
+  /// A taken branch, interrupt or exception for the LBR alone, where the source does not retire instruction by instruction (rule Z5).
+  void record_branch(GuestLinear from, GuestLinear to, const BranchOutcome& branch);
+
+  /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
+  void on_debug_exception();
+  /// SMI and RSM: FREEZE_WHILE_SMM (rule Z10); DS is off in SMM (rule F14).
+  void enter_smm();
+  void leave_smm();
+  /// An uncore counter overflowed and is routed to this core: GLOBAL_STATUS bit 61 (rule Q7) and a PMI when DEBUGCTL[13] is set.
+  void on_uncore_overflow(GuestEnv& env);
+
+  /// Power-up or RESET: every register to its reset value.
+  void reset();
+  /// INIT: counters and selects are kept, DEBUGCTL and PEBS_ENABLE are cleared. SDM 3A table 9-1, rule F14.
+  void init();
+
+  [[nodiscard]] PmuSnapshot snapshot() const;
+  /// Takes over a snapshot; on any status but ok nothing has changed.
+  RestoreStatus restore(const PmuSnapshot& snapshot);
+
+  [[nodiscard]] const GenerationDesc& generation() const { return desc_; }
+  [[nodiscard]] unsigned gp_counters() const { return gp_counters_; }
+  [[nodiscard]] const PmuStatistics& statistics() const { return statistics_; }
+  [[nodiscard]] const PmuState& state() const { return state_; }
+  /// Whether any counter is enabled by its select and GLOBAL_CTRL.
+  [[nodiscard]] bool counting() const;
+  /// Whether a guest might still read counters of a session: an event select, fixed enable or PEBS enable is set.
+  [[nodiscard]] bool in_use() const;
+
+ private:
+  friend struct MsrTable;
+  friend struct MsrEffects;
+
+  struct Boundary;
+  struct StoreOutcome;
+
+  // counting.cpp
+  [[nodiscard]] CounterSet enabled() const;
+  [[nodiscard]] bool counts_at(CounterId c, unsigned cpl) const;
+  [[nodiscard]] std::uint64_t counter_value(CounterId c) const;
+  void set_counter(CounterId c, std::uint64_t value);
+  [[nodiscard]] std::uint64_t occurrences(CounterId c, const Retirement& r, bool tagged) const;
+  [[nodiscard]] std::uint64_t increment_of(CounterId c, const Retirement& r, bool tagged);
+  [[nodiscard]] bool load_latency_enabled(CounterId c) const;
+  [[nodiscard]] bool take_load_tag(const Retirement& r);
+  [[nodiscard]] bool selected_frontend(const FrontendOutcome& f) const;
+  [[nodiscard]] std::uint64_t fixed_control(CounterId c) const;
+  void decode_event(unsigned gp);
+
+  // overflow.cpp
+  [[nodiscard]] bool add(CounterId c, std::uint64_t n);
+  void overflow(CounterId c, Boundary& b);
+  void freeze();
+  void post_pmi(PmiCause cause);
+  [[nodiscard]] bool interrupt_enabled(CounterId c) const;
+  [[nodiscard]] bool pebs_enabled(CounterId c) const;
+  [[nodiscard]] bool is_pdir(CounterId c) const;
+  [[nodiscard]] const EventClass& class_of(CounterId c) const;
+  void clear_arming(CounterId c);
+
+  // service.cpp
+  [[nodiscard]] bool is_trigger(CounterId c, std::uint64_t events);
+  void hold_fused(Boundary& b, const Retirement& r);
+  void serve(Boundary& b, const Retirement* r, GuestEnv& env);
+  void assist(Boundary& b, const Retirement& r, GuestEnv& env);
+
+  // ds_area.cpp
+  [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, const Retirement& r, GuestEnv& env);
+  void drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault, GuestEnv& env);
+
+  // pebs_record.cpp
+  [[nodiscard]] PebsRecord compose(CounterSet triggers, CounterSet served, const Retirement& r, std::uint64_t tsc) const;
+  void compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const;
+
+  void trace(const TraceEvent& event) const {
+    if (trace_ != nullptr) trace_->on(event);
+  }
+
+  const GenerationDesc& desc_;
+  PmuConfig config_;
+  unsigned gp_counters_;
+  PmuState state_{};
+  /// Decoded selects, kept beside the raw registers so that counting does not decode; the fixed counters' classes never change.
+  std::array<EventSpec, max_gp_counters> spec_{};
+  std::array<EventClass, max_counters> class_{};
+  bool replan_{true};
+  PmuStatistics statistics_{};
+  TraceSink* trace_{};
+};
+
+}  // namespace vpmu

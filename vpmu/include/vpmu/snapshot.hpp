@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "vpmu/counter.hpp"
+
+namespace vpmu {
+
+inline constexpr unsigned max_lbr_depth = 32;
+
+/// All state of a PMU that outlives an instruction: what the guest can read, and what it cannot (armed and pending assists).
+/// Plain 64-bit words, so that the bytes of a snapshot are the same for every compiler.
+struct PmuState {
+  std::array<std::uint64_t, max_gp_counters> perfevtsel{};
+  std::array<std::uint64_t, max_gp_counters> pmc{};
+  std::array<std::uint64_t, max_fixed_counters> fixed_ctr{};
+  std::uint64_t fixed_ctr_ctrl{};
+  std::uint64_t global_ctrl{};
+  std::uint64_t global_status{};
+  std::uint64_t debugctl{};
+  std::uint64_t misc_enable{};
+  std::uint64_t pebs_enable{};
+  std::uint64_t ds_area{};
+  std::uint64_t pebs_ld_lat_threshold{};
+  std::uint64_t pebs_frontend{};
+  std::array<std::uint64_t, 2> offcore_rsp{};
+  std::uint64_t lbr_select{};
+  std::uint64_t lbr_tos{};
+  std::array<std::uint64_t, max_lbr_depth> lbr_from{};
+  std::array<std::uint64_t, max_lbr_depth> lbr_to{};
+  std::array<std::uint64_t, max_lbr_depth> lbr_info{};
+  std::uint64_t ler_from{};
+  std::uint64_t ler_to{};
+
+  // Not readable by the guest.
+  std::uint64_t armed{};            ///< CounterSet: PEBS armed (rules O4, P13).
+  std::uint64_t overflowed{};       ///< CounterSet: PEBS-enabled and overflowed, not served yet (rule P6).
+  std::uint64_t pmi_after_assist{}; ///< CounterSet: overflow PMI that waits for the assist (rule Q5).
+  std::uint64_t fused_trigger{};    ///< CounterSet: triggers held for the second half of a fused pair (rule P2a).
+  std::array<std::uint64_t, max_gp_counters> skid_left{};    ///< Events until an armed counter may trigger (rule P2).
+  std::array<std::uint64_t, max_gp_counters> open_cycle{};   ///< Events in the cycle that has not ended (rule C4).
+  std::uint64_t condition{};        ///< CounterSet: the CMASK condition held in the last cycle (EDGE, rule C4).
+  std::uint64_t load_tag_countdown{};  ///< Loads until the next one is tagged (rule L11).
+  std::uint64_t load_tag_random{};     ///< State of the tagging generator.
+  std::uint64_t lbr_cycles{};          ///< Cycles since the last LBR entry.
+  std::uint64_t smm_saved_global_ctrl{};  ///< GLOBAL_CTRL and DEBUGCTL as SMI found them (rule Z10).
+  std::uint64_t smm_saved_debugctl{};
+  std::uint64_t in_smm{};
+};
+
+/// A PMU at rest, for save, restore and migration.
+struct PmuSnapshot {
+  static constexpr std::uint64_t current_version = 1;
+  static constexpr std::uint64_t magic_value = 0x554D5056'50414E53;  // "SNAPVPMU"
+  std::uint64_t magic{magic_value};
+  std::uint64_t version{current_version};
+  std::uint64_t generation{};   ///< enum Generation.
+  std::uint64_t gp_counters{};
+  PmuState state{};
+};
+static_assert(sizeof(PmuSnapshot) % 8 == 0);
+
+enum class RestoreStatus : std::uint8_t {
+  ok,
+  wrong_magic,       ///< Not a snapshot.
+  wrong_version,     ///< Made by another version of the library.
+  wrong_generation,  ///< Another generation or number of counters.
+  illegal_value,     ///< A register holds a value that WRMSR would refuse.
+};
+
+}  // namespace vpmu

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstdint>
+#include <variant>
+
+#include "vpmu/address.hpp"
+#include "vpmu/counter.hpp"
+#include "vpmu/env.hpp"
+#include "vpmu/msr.hpp"
+#include "vpmu/pebs.hpp"
+
+namespace vpmu {
+
+/// A WRMSR was carried out.
+struct MsrWritten {
+  MsrIndex index;
+  std::uint64_t value{};
+};
+/// A counter wrapped to 0 (rule O1).
+struct Overflowed {
+  CounterId counter;
+  bool armed_pebs{};
+};
+/// A PEBS record was stored.
+struct RecordWritten {
+  CounterSet counters;     ///< The triggers it stands for.
+  GuestLinear at;          ///< Where in the guest's buffer.
+  const PebsRecord* record{};  ///< Valid during the call.
+};
+
+/// Why a PEBS record was not stored.
+enum class DropReason : std::uint8_t {
+  buffer_full,   ///< index + size > absolute maximum (rule F2).
+  bad_bounds,    ///< index below base, or an address that wraps (rules F7, F8).
+  fault,         ///< A page of the DS area or buffer cannot be accessed (rule F10).
+};
+struct RecordDropped {
+  CounterSet counters;
+  DropReason reason{};
+  AccessFault fault;  ///< Meaningful with DropReason::fault.
+};
+
+enum class PmiCause : std::uint8_t { overflow, threshold };
+/// A PMI was asked for.
+struct PmiRequested {
+  PmiCause cause{};
+};
+
+using TraceEvent = std::variant<MsrWritten, Overflowed, RecordWritten, RecordDropped, PmiRequested>;
+
+/// Receives what the PMU does, as it does it. Must not call back into the PMU.
+class TraceSink {
+ public:
+  virtual void on(const TraceEvent& event) = 0;
+
+ protected:
+  ~TraceSink() = default;
+};
+
+/// What the PMU has done since construction or restore; never reset by the guest. Nothing is lost silently: what is dropped is counted here.
+struct PmuStatistics {
+  std::uint64_t overflows{};
+  std::uint64_t records_written{};
+  std::uint64_t records_dropped_full{};
+  std::uint64_t records_dropped_bounds{};
+  std::uint64_t records_dropped_fault{};
+  std::uint64_t pmi_requests{};
+  /// Events of an armed counter that a source delivered without their instruction; the record then stands for a later one.
+  std::uint64_t late_triggers{};
+  std::uint64_t msr_writes{};
+  std::uint64_t msr_faults{};
+};
+
+}  // namespace vpmu

@@ -1,0 +1,208 @@
+#include <cstdint>
+
+#include "vpmu/pmu.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+
+namespace sel = reg::perfevtsel;
+namespace fix = reg::fixed_ctr_ctrl;
+
+/// Fixed counters count one event each. SDM 3B table 18-2.
+constexpr std::array<Counts, max_fixed_counters> fixed_counts{Counts::instructions, Counts::cycles, Counts::ref_cycles};
+
+bool is_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
+bool below_l2(HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; }
+
+/// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0 here.
+std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
+  const BranchOutcome& b = r.branch;
+  const bool branch = b.kind != BranchKind::none;
+  const bool conditional = b.kind == BranchKind::conditional;
+  const bool near_taken = branch && b.taken && b.kind != BranchKind::far;
+  const HitLevel level = r.has_load ? r.load.level : HitLevel::unknown;
+  switch (counts) {
+    case Counts::cycles: return r.cycles;
+    case Counts::ref_cycles: return r.ref_cycles;
+    case Counts::bus_cycles: return r.bus_cycles;
+    case Counts::instructions: return 1;
+    case Counts::uops_retired:
+    case Counts::uops_issued: return r.uops;
+    case Counts::branches: return branch;
+    case Counts::branches_taken: return near_taken;
+    case Counts::branches_not_taken: return conditional && !b.taken;
+    case Counts::branches_conditional: return conditional;
+    case Counts::branches_call: return is_call(b.kind);
+    case Counts::branches_return: return b.kind == BranchKind::near_ret;
+    case Counts::branches_far: return b.kind == BranchKind::far;
+    case Counts::mispredicts: return branch && b.mispredicted;
+    case Counts::mispredicts_conditional: return conditional && b.mispredicted;
+    case Counts::mispredicts_taken: return near_taken && b.mispredicted;
+    case Counts::mispredicts_call: return is_call(b.kind) && b.mispredicted;
+    case Counts::loads: return r.has_load;
+    case Counts::locked_loads: return r.has_load && r.load.locked;
+    case Counts::split_loads: return r.has_load && r.load.split;
+    case Counts::stlb_miss_loads: return r.has_load && r.load.stlb_miss;
+    case Counts::stores: return r.has_store;
+    case Counts::split_stores: return r.has_store && r.store.split;
+    case Counts::stlb_miss_stores: return r.has_store && r.store.stlb_miss;
+    case Counts::l1_hit: return level == HitLevel::l1;
+    case Counts::l1_miss: return level == HitLevel::l2 || below_l2(level);
+    case Counts::lfb_hit: return level == HitLevel::lfb;
+    case Counts::l2_hit: return level == HitLevel::l2;
+    case Counts::l2_miss: return below_l2(level);
+    case Counts::l3_hit: return level == HitLevel::l3;
+    case Counts::l3_miss: return level == HitLevel::dram;
+    case Counts::llc_references: return below_l2(level) + (r.has_store && below_l2(r.store.level));
+    case Counts::llc_misses: return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram);
+    case Counts::unmodelled:
+    case Counts::load_latency:
+    case Counts::frontend:
+    case Counts::offcore: return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// Rules C1 to C3; CTR_FRZ holds both kinds.
+CounterSet Pmu::enabled() const {
+  CounterSet on;
+  if (reg::global_status::CTR_FRZ::test(state_.global_status)) return on;
+  for (unsigned i = 0; i < gp_counters_; ++i)
+    if ((state_.global_ctrl & bit(i)) != 0 && sel::EN::test(state_.perfevtsel[i])) on.add(CounterId::gp(i));
+  for (unsigned n = 0; n < desc_.fixed_counters; ++n) {
+    const CounterId c = CounterId::fixed(n);
+    const bool any_cpl = (fixed_control(c) & (fix::EN_OS::mask | fix::EN_USR::mask)) != 0;
+    if ((state_.global_ctrl & bit(c.global_bit())) != 0 && any_cpl) on.add(c);
+  }
+  return on;
+}
+
+// The CPL filter: OS counts at CPL 0, USR at 1 to 3 (rules C1, C2).
+bool Pmu::counts_at(CounterId c, unsigned cpl) const {
+  if (c.is_gp()) return cpl == 0 ? spec_[c.number()].os : spec_[c.number()].usr;
+  return cpl == 0 ? fix::EN_OS::test(fixed_control(c)) : fix::EN_USR::test(fixed_control(c));
+}
+
+std::uint64_t Pmu::fixed_control(CounterId c) const {
+  return (state_.fixed_ctr_ctrl >> (c.number() * fix::bits_per_counter)) & low_bits(fix::bits_per_counter);
+}
+
+std::uint64_t Pmu::counter_value(CounterId c) const {
+  return c.is_gp() ? state_.pmc[c.number()] : state_.fixed_ctr[c.number()];
+}
+
+void Pmu::set_counter(CounterId c, std::uint64_t value) {
+  (c.is_gp() ? state_.pmc[c.number()] : state_.fixed_ctr[c.number()]) = value & low_bits(desc_.counter_width);
+}
+
+const EventClass& Pmu::class_of(CounterId c) const { return class_[c.index()]; }
+
+void Pmu::decode_event(unsigned gp) {
+  const std::uint64_t raw = state_.perfevtsel[gp];
+  EventSpec& s = spec_[gp];
+  s = {.code = static_cast<std::uint8_t>(sel::EVENT::get(raw)),
+       .umask = static_cast<std::uint8_t>(sel::UMASK::get(raw)),
+       .cmask = static_cast<std::uint8_t>(sel::CMASK::get(raw)),
+       .usr = sel::USR::test(raw),
+       .os = sel::OS::test(raw),
+       .edge = sel::E::test(raw),
+       .any = sel::ANY::test(raw),
+       .inv = sel::INV::test(raw),
+       .in_tx = sel::IN_TX::test(raw),
+       .in_txcp = sel::IN_TXCP::test(raw)};
+  class_[gp] = classify(desc_, s);
+  state_.open_cycle[gp] = 0;
+  state_.condition &= ~bit(gp);
+}
+
+// Both enable bits, and a counter that may run the event (rules L2, L10, L12).
+bool Pmu::load_latency_enabled(CounterId c) const {
+  const std::uint64_t both = bit(c.number()) | bit(reg::pebs_enable::ll_shift + c.number());
+  return c.is_gp() && class_of(c).counts == Counts::load_latency && (state_.pebs_enable & both) == both &&
+         (desc_.load_latency_counters & bit(c.number())) != 0;
+}
+
+// Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4, L11).
+bool Pmu::take_load_tag(const Retirement& r) {
+  if (!r.has_load) return false;
+  bool used = false;
+  for (const CounterId c : enabled()) used = used || load_latency_enabled(c);
+  if (!used) return false;
+  const std::uint64_t interval = config_.policies.load_tag_interval;
+  if (interval <= 1) return true;
+  if (state_.load_tag_countdown == 0) {
+    std::uint64_t& x = state_.load_tag_random;  // xorshift64
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    state_.load_tag_countdown = 1 + x % (2 * interval - 1);
+  }
+  return --state_.load_tag_countdown == 0;
+}
+
+// SDM 3B tables 18-58 and 18-59.
+bool Pmu::selected_frontend(const FrontendOutcome& f) const {
+  namespace fe = reg::pebs_frontend;
+  const std::uint64_t m = state_.pebs_frontend;
+  const std::uint64_t length = fe::IDQ_Bubble_Length::get(m);
+  const std::uint64_t width = fe::IDQ_Bubble_Width::get(m);
+  switch (fe::EVTSEL_LOW::get(m) | (fe::EVTSEL_HIGH::get(m) << 4)) {
+    case 0x11: return f.dsb_miss;
+    case 0x12: return f.l1i_miss;
+    case 0x13: return f.l2_miss;
+    case 0x14: return f.itlb_miss;
+    case 0x15: return f.stlb_miss;
+    case 0x06: return length > 0 && f.bubble_cycles >= length && f.bubble_slots >= width;
+    default: return false;
+  }
+}
+
+std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) const {
+  const Counts counts = class_of(c).counts;
+  if (counts == Counts::frontend) return selected_frontend(r.frontend);
+  if (counts != Counts::load_latency) return plain_occurrences(counts, r);
+  // Strictly over the threshold (rule L2). A source that cannot measure latency says 0: its loads all qualify.
+  const bool slow = r.load.latency == 0 || r.load.latency > state_.pebs_ld_lat_threshold;
+  return tagged && slow && load_latency_enabled(c);
+}
+
+// Rule C4. The unit of CMASK is a cycle: r.cycles cycles end with this retirement, its events fall into the one that is then open.
+// A cycle's count is final when the cycle ends, so INV adds there; without INV the cycle adds as soon as its count reaches CMASK.
+std::uint64_t Pmu::increment_of(CounterId c, const Retirement& r, bool tagged) {
+  const std::uint64_t n = occurrences(c, r, tagged);
+  if (!c.is_gp()) return n;
+  const EventSpec& s = spec_[c.number()];
+  if (s.cmask == 0 && !s.edge) return n;
+  const std::uint64_t threshold = s.cmask == 0 ? 1 : s.cmask;
+  const bool inv = s.inv && s.cmask != 0;
+  const Counts counts = class_of(c).counts;
+  if (counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles) {
+    const bool holds = (threshold <= 1) != inv;  // one per cycle, in every cycle
+    const bool held = (state_.condition & bit(c.index())) != 0;
+    if (n != 0) state_.condition = holds ? state_.condition | bit(c.index()) : state_.condition & ~bit(c.index());
+    return !holds ? 0 : s.edge ? static_cast<std::uint64_t>(n != 0 && !held) : n;
+  }
+
+  std::uint64_t& open = state_.open_cycle[c.number()];
+  bool held = (state_.condition & bit(c.index())) != 0;
+  std::uint64_t added = 0;
+  const auto cycle_is = [&](bool holds, std::uint64_t cycles) {
+    added += !holds ? 0 : s.edge ? static_cast<std::uint64_t>(!held) : cycles;
+    held = holds;
+  };
+  if (r.cycles > 0) {
+    if (inv || open < threshold) cycle_is((open < threshold) == inv, 1);  // a cycle that reached CMASK has been added
+    if (r.cycles > 1) cycle_is(inv, r.cycles - 1);                       // cycles without an event
+    open = 0;
+  }
+  const bool reached_before = open >= threshold;
+  open += n;
+  if (!inv && !reached_before && open >= threshold) cycle_is(true, 1);
+  state_.condition = held ? state_.condition | bit(c.index()) : state_.condition & ~bit(c.index());
+  return added;
+}
+
+}  // namespace vpmu

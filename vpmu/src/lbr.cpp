@@ -1,0 +1,53 @@
+#include <algorithm>
+
+#include "vpmu/pmu.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+
+namespace ls = reg::lbr_select;
+
+// SDM 3B table 17-13: a set bit keeps that kind out. The CPL bits look at where the branch ends.
+bool filtered(std::uint64_t select, const BranchOutcome& b) {
+  if (b.target_cpl == 0 ? ls::CPL_EQ_0::test(select) : ls::CPL_NEQ_0::test(select)) return true;
+  switch (b.kind) {
+    case BranchKind::none: return true;
+    case BranchKind::conditional: return ls::JCC::test(select);
+    case BranchKind::near_rel_call: return ls::NEAR_REL_CALL::test(select);
+    case BranchKind::near_ind_call: return ls::NEAR_IND_CALL::test(select);
+    case BranchKind::near_ret: return ls::NEAR_RET::test(select);
+    case BranchKind::near_ind_jmp: return ls::NEAR_IND_JMP::test(select);
+    case BranchKind::near_rel_jmp: return ls::NEAR_REL_JMP::test(select);
+    case BranchKind::far: return ls::FAR_BRANCH::test(select);
+  }
+  return true;
+}
+
+}  // namespace
+
+// Rule Z5. SDM 3B 17.4.8; call-stack mode 17.9; LBR_INFO 17.10.
+void Pmu::record_branch(GuestLinear from, GuestLinear to, const BranchOutcome& branch) {
+  const bool on = reg::debugctl::LBR::test(state_.debugctl) && !reg::global_status::LBR_FRZ::test(state_.global_status);
+  if (!on || !branch.taken || filtered(state_.lbr_select, branch)) return;
+  const std::uint64_t last = desc_.lbr_depth - 1U;
+  if (ls::EN_CALLSTACK::test(state_.lbr_select) && branch.kind == BranchKind::near_ret) {
+    state_.lbr_from[state_.lbr_tos] = 0;
+    state_.lbr_to[state_.lbr_tos] = 0;
+    state_.lbr_tos = (state_.lbr_tos - 1) & last;
+    return;
+  }
+  state_.lbr_tos = (state_.lbr_tos + 1) & last;
+  const std::uint64_t mispredicted = branch.mispredicted ? 1 : 0;
+  std::uint64_t& entry_from = state_.lbr_from[state_.lbr_tos];
+  entry_from = from.value();
+  state_.lbr_to[state_.lbr_tos] = to.value();
+  if (desc_.lbr_format == LbrFormat::eip_with_info)
+    state_.lbr_info[state_.lbr_tos] = reg::lbr_info::MISPRED::make(mispredicted) |
+                                      std::min<std::uint64_t>(state_.lbr_cycles, reg::lbr_info::CYCLES::mask);
+  else
+    entry_from = Bits<63>::set(from.value(), mispredicted);
+  state_.lbr_cycles = 0;
+}
+
+}  // namespace vpmu

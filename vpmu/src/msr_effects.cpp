@@ -1,0 +1,69 @@
+#include <cstdint>
+
+#include "msr_table.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+
+// SDM 3B 18.2.5: EAX is sign-extended from bit 31 to the counter's width, EDX is ignored.
+void MsrEffects::write_pmc_sign_extended(Pmu& pmu, unsigned i, std::uint64_t value) {
+  const auto extended = static_cast<std::int64_t>(static_cast<std::int32_t>(value));
+  write_pmc_full(pmu, i, static_cast<std::uint64_t>(extended));
+}
+
+// A write never overflows the counter (rule O8), and it disarms (P20).
+void MsrEffects::write_pmc_full(Pmu& pmu, unsigned i, std::uint64_t value) {
+  const CounterId c = CounterId::gp(i);
+  pmu.set_counter(c, value);
+  pmu.clear_arming(c);
+}
+
+void MsrEffects::write_perfevtsel(Pmu& pmu, unsigned i, std::uint64_t value) {
+  pmu.state_.perfevtsel[i] = value;
+  pmu.decode_event(i);
+  pmu.clear_arming(CounterId::gp(i));  // P20
+}
+
+// Bits outside the mask, PERFMON_AVAILABLE among them, ignore writes. SDM 3C table 35-2.
+void MsrEffects::write_misc_enable(Pmu& pmu, unsigned, std::uint64_t value) {
+  constexpr std::uint64_t writable = 0x44'00C5'0009;
+  pmu.state_.misc_enable = (pmu.state_.misc_enable & ~writable) | (value & writable);
+}
+
+void MsrEffects::write_offcore_rsp(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.offcore_rsp[i] = value; }
+void MsrEffects::write_lbr_select(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.lbr_select = value; }
+void MsrEffects::write_lbr_tos(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.lbr_tos = value; }
+
+void MsrEffects::write_debugctl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.debugctl = value; }
+
+void MsrEffects::write_fixed_ctr(Pmu& pmu, unsigned i, std::uint64_t value) {
+  pmu.set_counter(CounterId::fixed(i), value);
+}
+
+void MsrEffects::write_fixed_ctr_ctrl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.fixed_ctr_ctrl = value; }
+
+// Stopping does not disarm (P20, Z8) and does not clear status (O6).
+void MsrEffects::write_global_ctrl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_ctrl = value; }
+
+// Clears exactly the bits written; CTR_FRZ and LBR_FRZ end their freeze (Z4); an armed counter stays armed (P13).
+void MsrEffects::write_global_ovf_ctrl(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_status &= ~value; }
+
+// Sets status bits: no PMI, no arming; CTR_FRZ and LBR_FRZ freeze (Z9).
+void MsrEffects::write_global_status_set(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_status |= value; }
+
+void MsrEffects::write_pebs_enable(Pmu& pmu, unsigned, std::uint64_t value) {
+  const std::uint64_t cleared = pmu.state_.pebs_enable & ~value;
+  pmu.state_.pebs_enable = value;
+  for (unsigned i = 0; i < pmu.desc_.pebs_counters; ++i)
+    if ((cleared & bit(i)) != 0) pmu.clear_arming(CounterId::gp(i));  // P20
+}
+
+void MsrEffects::write_ld_lat(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_ld_lat_threshold = value; }
+void MsrEffects::write_frontend(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_frontend = value; }
+// Read at the assist, not here (P20): an unmapped address is accepted and fails there (F9).
+void MsrEffects::write_ds_area(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.ds_area = value; }
+void MsrEffects::write_lbr_from(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_from[i] = value; }
+void MsrEffects::write_lbr_to(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_to[i] = value; }
+void MsrEffects::write_lbr_info(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_info[i] = value; }
+
+}  // namespace vpmu

@@ -1,0 +1,178 @@
+#include "msr_table.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "vpmu/cpuid.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+
+using Desc = GenerationDesc;
+namespace st = reg::global_status;
+
+// Existence, by generation.
+bool always(const Desc&) { return true; }
+bool has_full_width(const Desc& d) { return d.features.full_width_write; }
+bool has_status_set(const Desc& d) { return d.features.global_status_set; }
+bool has_load_latency(const Desc& d) { return d.features.load_latency; }
+bool has_frontend(const Desc& d) { return d.features.frontend; }
+bool has_lbr_info(const Desc& d) { return d.features.lbr_info; }
+
+// How many of a row's addresses exist.
+unsigned one(const Pmu&) { return 1; }
+unsigned gp_count(const Pmu& p) { return p.gp_counters(); }
+unsigned fixed_count(const Pmu& p) { return p.generation().fixed_counters; }
+unsigned offcore_count(const Pmu& p) { return p.generation().offcore_rsp_msrs; }
+unsigned lbr_depth(const Pmu& p) { return p.generation().lbr_depth; }
+
+// Bits that may be set.
+std::uint64_t any_bit(const Pmu&) { return ~0ULL; }
+std::uint64_t counter_bits(const Pmu& p) { return low_bits(p.generation().counter_width); }
+// SDM 3B 18.11.5: IN_TX and IN_TXCP are reserved without HLE and RTM, and neither is reported (rule T5).
+std::uint64_t perfevtsel_bits(const Pmu&) { return low_bits(32); }
+std::uint64_t offcore_bits(const Pmu& p) { return p.generation().offcore_rsp_mask; }
+std::uint64_t lbr_select_bits(const Pmu& p) { return p.generation().lbr_select_mask; }
+std::uint64_t lbr_tos_bits(const Pmu& p) { return p.generation().lbr_depth - 1ULL; }
+// SDM 3B figure 17-11; RTM_DEBUG needs RTM.
+std::uint64_t debugctl_bits(const Pmu&) { return 0x7FC3; }
+std::uint64_t fixed_ctr_ctrl_bits(const Pmu& p) {
+  return low_bits(p.generation().fixed_counters * reg::fixed_ctr_ctrl::bits_per_counter);
+}
+std::uint64_t global_ctrl_bits(const Pmu& p) { return MsrTable::global_ctrl_bits(p); }
+std::uint64_t global_ovf_bits(const Pmu& p) { return MsrTable::global_status_bits(p); }
+// Figure 18-12 shows bit 63 as settable, table 35-37 reserves it: reserved.
+std::uint64_t global_set_bits(const Pmu& p) { return global_ovf_bits(p) & ~st::CondChgd::mask; }
+std::uint64_t pebs_enable_bits(const Pmu& p) {
+  const std::uint64_t counters = low_bits(p.generation().pebs_counters);
+  const std::uint64_t latency = p.generation().features.load_latency ? counters << reg::pebs_enable::ll_shift : 0;
+  return counters | latency | (p.generation().features.precise_store ? reg::pebs_enable::PS_EN::mask : 0);
+}
+std::uint64_t ld_lat_bits(const Pmu&) { return reg::pebs_ld_lat::THRESHOLD::mask; }
+std::uint64_t frontend_bits(const Pmu& p) { return p.generation().frontend_mask; }
+
+// Values that a mask cannot judge.
+bool canonical(const Pmu&, std::uint64_t v) { return is_canonical(v, 48); }
+// BTS_UNAVAILABLE and PEBS_UNAVAILABLE are read only: changing them raises #GP. SDM 3C table 35-2.
+bool keeps_unavailable_bits(const Pmu& p, std::uint64_t v) {
+  constexpr std::uint64_t fixed = reg::misc_enable::BTS_UNAVAILABLE::mask | reg::misc_enable::PEBS_UNAVAILABLE::mask;
+  return ((v ^ p.state().misc_enable) & fixed) == 0;
+}
+
+// Reads.
+std::uint64_t read_pmc(const Pmu& p, unsigned i) { return p.state().pmc[i]; }
+std::uint64_t read_perfevtsel(const Pmu& p, unsigned i) { return p.state().perfevtsel[i]; }
+std::uint64_t read_misc_enable(const Pmu& p, unsigned) { return p.state().misc_enable; }
+std::uint64_t read_offcore_rsp(const Pmu& p, unsigned i) { return p.state().offcore_rsp[i]; }
+std::uint64_t read_lbr_select(const Pmu& p, unsigned) { return p.state().lbr_select; }
+std::uint64_t read_lbr_tos(const Pmu& p, unsigned) { return p.state().lbr_tos; }
+std::uint64_t read_debugctl(const Pmu& p, unsigned) { return p.state().debugctl; }
+std::uint64_t read_ler_from(const Pmu& p, unsigned) { return p.state().ler_from; }
+std::uint64_t read_ler_to(const Pmu& p, unsigned) { return p.state().ler_to; }
+std::uint64_t read_fixed_ctr(const Pmu& p, unsigned i) { return p.state().fixed_ctr[i]; }
+std::uint64_t read_perf_capabilities(const Pmu& p, unsigned) { return perf_capabilities(p.generation()); }
+std::uint64_t read_fixed_ctr_ctrl(const Pmu& p, unsigned) { return p.state().fixed_ctr_ctrl; }
+std::uint64_t read_global_status(const Pmu& p, unsigned) { return p.state().global_status; }
+std::uint64_t read_global_ctrl(const Pmu& p, unsigned) { return p.state().global_ctrl; }
+std::uint64_t read_zero(const Pmu&, unsigned) { return 0; }
+std::uint64_t read_pebs_enable(const Pmu& p, unsigned) { return p.state().pebs_enable; }
+std::uint64_t read_ld_lat(const Pmu& p, unsigned) { return p.state().pebs_ld_lat_threshold; }
+std::uint64_t read_frontend(const Pmu& p, unsigned) { return p.state().pebs_frontend; }
+std::uint64_t read_ds_area(const Pmu& p, unsigned) { return p.state().ds_area; }
+std::uint64_t read_lbr_from(const Pmu& p, unsigned i) { return p.state().lbr_from[i]; }
+std::uint64_t read_lbr_to(const Pmu& p, unsigned i) { return p.state().lbr_to[i]; }
+std::uint64_t read_lbr_info(const Pmu& p, unsigned i) { return p.state().lbr_info[i]; }
+
+// SDM 3B 18.2.4.3: which counters and the PMI some software uses, computed from the other registers.
+std::uint64_t read_global_inuse(const Pmu& p, unsigned) {
+  const PmuState& s = p.state();
+  std::uint64_t inuse = 0;
+  bool pmi = (s.pebs_enable & reg::pebs_enable::PEBS_EN::mask) != 0;
+  for (unsigned i = 0; i < p.gp_counters(); ++i) {
+    if (reg::perfevtsel::EVENT::test(s.perfevtsel[i])) inuse |= bit(i);
+    pmi = pmi || reg::perfevtsel::INT::test(s.perfevtsel[i]);
+  }
+  for (unsigned n = 0; n < p.generation().fixed_counters; ++n) {
+    const std::uint64_t control = s.fixed_ctr_ctrl >> (n * reg::fixed_ctr_ctrl::bits_per_counter);
+    if (((control & (reg::fixed_ctr_ctrl::EN_OS::mask | reg::fixed_ctr_ctrl::EN_USR::mask)) != 0)) inuse |= bit(st::fixed_shift + n);
+    pmi = pmi || reg::fixed_ctr_ctrl::PMI::test(control);
+  }
+  return inuse | (pmi ? reg::global_inuse::PMI::mask : 0);
+}
+
+using E = MsrEffects;
+// clang-format off
+// Ascending. Columns: first address, addresses, name, generation has it, how many exist, bits WRMSR may set, read, write, further test.
+constexpr std::array msr_rows{
+  MsrRow{msr::IA32_PMC0,                 8, "IA32_PMC0",                  always,           gp_count,      any_bit,             read_pmc,               E::write_pmc_sign_extended, nullptr},
+  MsrRow{msr::IA32_PERFEVTSEL0,          8, "IA32_PERFEVTSEL0",           always,           gp_count,      perfevtsel_bits,     read_perfevtsel,        E::write_perfevtsel,        nullptr},
+  MsrRow{msr::IA32_MISC_ENABLE,          1, "IA32_MISC_ENABLE",           always,           one,           any_bit,             read_misc_enable,       E::write_misc_enable,       keeps_unavailable_bits},
+  MsrRow{msr::MSR_OFFCORE_RSP_0,         2, "MSR_OFFCORE_RSP_0",          always,           offcore_count, offcore_bits,        read_offcore_rsp,       E::write_offcore_rsp,       nullptr},
+  MsrRow{msr::MSR_LBR_SELECT,            1, "MSR_LBR_SELECT",             always,           one,           lbr_select_bits,     read_lbr_select,        E::write_lbr_select,        nullptr},
+  MsrRow{msr::MSR_LASTBRANCH_TOS,        1, "MSR_LASTBRANCH_TOS",         always,           one,           lbr_tos_bits,        read_lbr_tos,           E::write_lbr_tos,           nullptr},
+  MsrRow{msr::IA32_DEBUGCTL,             1, "IA32_DEBUGCTL",              always,           one,           debugctl_bits,       read_debugctl,          E::write_debugctl,          nullptr},
+  MsrRow{msr::MSR_LER_FROM_LIP,          1, "MSR_LER_FROM_LIP",           always,           one,           any_bit,             read_ler_from,          nullptr,                    nullptr},
+  MsrRow{msr::MSR_LER_TO_LIP,            1, "MSR_LER_TO_LIP",             always,           one,           any_bit,             read_ler_to,            nullptr,                    nullptr},
+  MsrRow{msr::IA32_FIXED_CTR0,           3, "IA32_FIXED_CTR0",            always,           fixed_count,   counter_bits,        read_fixed_ctr,         E::write_fixed_ctr,         nullptr},
+  MsrRow{msr::IA32_PERF_CAPABILITIES,    1, "IA32_PERF_CAPABILITIES",     always,           one,           any_bit,             read_perf_capabilities, nullptr,                    nullptr},
+  MsrRow{msr::IA32_FIXED_CTR_CTRL,       1, "IA32_FIXED_CTR_CTRL",        always,           one,           fixed_ctr_ctrl_bits, read_fixed_ctr_ctrl,    E::write_fixed_ctr_ctrl,    nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_STATUS,   1, "IA32_PERF_GLOBAL_STATUS",    always,           one,           any_bit,             read_global_status,     nullptr,                    nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_CTRL,     1, "IA32_PERF_GLOBAL_CTRL",      always,           one,           global_ctrl_bits,    read_global_ctrl,       E::write_global_ctrl,       nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_OVF_CTRL, 1, "IA32_PERF_GLOBAL_OVF_CTRL",  always,           one,           global_ovf_bits,     read_zero,              E::write_global_ovf_ctrl,   nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_STATUS_SET, 1, "IA32_PERF_GLOBAL_STATUS_SET", has_status_set, one,          global_set_bits,     read_zero,              E::write_global_status_set, nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_INUSE,    1, "IA32_PERF_GLOBAL_INUSE",     has_status_set,   one,           any_bit,             read_global_inuse,      nullptr,                    nullptr},
+  MsrRow{msr::IA32_PEBS_ENABLE,          1, "IA32_PEBS_ENABLE",           always,           one,           pebs_enable_bits,    read_pebs_enable,       E::write_pebs_enable,       nullptr},
+  MsrRow{msr::MSR_PEBS_LD_LAT_THRESHOLD, 1, "MSR_PEBS_LD_LAT_THRESHOLD",  has_load_latency, one,           ld_lat_bits,         read_ld_lat,            E::write_ld_lat,            nullptr},
+  MsrRow{msr::MSR_PEBS_FRONTEND,         1, "MSR_PEBS_FRONTEND",          has_frontend,     one,           frontend_bits,       read_frontend,          E::write_frontend,          nullptr},
+  MsrRow{msr::IA32_A_PMC0,               8, "IA32_A_PMC0",                has_full_width,   gp_count,      counter_bits,        read_pmc,               E::write_pmc_full,          nullptr},
+  MsrRow{msr::IA32_DS_AREA,              1, "IA32_DS_AREA",               always,           one,           any_bit,             read_ds_area,           E::write_ds_area,           canonical},
+  MsrRow{msr::MSR_LASTBRANCH_0_FROM_IP, 32, "MSR_LASTBRANCH_0_FROM_IP",   always,           lbr_depth,     any_bit,             read_lbr_from,          E::write_lbr_from,          canonical},
+  MsrRow{msr::MSR_LASTBRANCH_0_TO_IP,   32, "MSR_LASTBRANCH_0_TO_IP",     always,           lbr_depth,     any_bit,             read_lbr_to,            E::write_lbr_to,            canonical},
+  MsrRow{msr::MSR_LBR_INFO_0,           32, "MSR_LBR_INFO_0",             has_lbr_info,     lbr_depth,     any_bit,             read_lbr_info,          E::write_lbr_info,          nullptr},
+};
+// clang-format on
+
+constexpr bool ascending() {
+  for (std::size_t i = 1; i < msr_rows.size(); ++i)
+    if (msr_rows[i - 1].first.value() + msr_rows[i - 1].span > msr_rows[i].first.value()) return false;
+  return true;
+}
+static_assert(ascending(), "find() searches the table by halves");
+static_assert(msr_rows.size() <= MsrSpans::capacity);
+
+}  // namespace
+
+std::span<const MsrRow> MsrTable::rows() { return msr_rows; }
+
+const MsrRow* MsrTable::find(const GenerationDesc& generation, MsrIndex index) {
+  const auto after = std::ranges::upper_bound(msr_rows, index, {}, &MsrRow::first);
+  if (after == msr_rows.begin()) return nullptr;
+  const MsrRow& row = *std::prev(after);
+  const bool inside = index.value() - row.first.value() < row.span;
+  return inside && row.exists(generation) ? &row : nullptr;
+}
+
+bool MsrTable::legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value) {
+  if (row.write == nullptr || (value & ~row.legal(pmu)) != 0) return false;
+  return row.accepts == nullptr || row.accepts(pmu, value);
+}
+
+std::uint64_t MsrTable::global_ctrl_bits(const Pmu& pmu) {
+  return low_bits(pmu.gp_counters()) | (low_bits(pmu.generation().fixed_counters) << st::fixed_shift);
+}
+
+// Table 35-37: bit 55 needs PT and bit 60 SGX, neither is reported; CTR_FRZ and LBR_FRZ from version 4 on.
+std::uint64_t MsrTable::global_status_bits(const Pmu& p) {
+  const std::uint64_t freeze = p.generation().freeze == FreezeKind::streamlined ? st::LBR_FRZ::mask | st::CTR_FRZ::mask : 0;
+  return global_ctrl_bits(p) | freeze | st::OVF_UNCORE::mask | st::OVF_DSBuffer::mask | st::CondChgd::mask;
+}
+
+MsrSpans trap_ranges(const GenerationDesc& generation) {
+  MsrSpans spans;
+  for (const MsrRow& row : msr_rows)
+    if (row.exists(generation)) spans.add({.first = row.first, .count = row.span, .name = row.name});
+  return spans;
+}
+
+}  // namespace vpmu

@@ -1,0 +1,58 @@
+#include "vpmu/plan.hpp"
+
+#include "vpmu/pmu.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+
+// INV with a CMASK that no cycle's count can reach holds in every cycle: the form counts cycles. The documented form is CMASK = 10
+// (SDM 3B table 18-56, note 2), Linux uses 16 (rule P18).
+constexpr unsigned every_cycle_cmask = 10;
+
+}  // namespace
+
+CountPlan Pmu::plan() const {
+  CountPlan plan;
+  const CounterSet armed{static_cast<std::uint16_t>(state_.armed)};
+  for (const CounterId c : enabled()) {
+    PlanEntry& e = plan.entries[plan.size++];
+    e.counter = c;
+    e.counts = class_of(c).counts;
+    e.usr = counts_at(c, 3);
+    e.os = counts_at(c, 0);
+    if (c.is_gp()) {
+      e.spec = spec_[c.number()];
+      e.per_cycle = e.spec.cmask != 0 || e.spec.edge;
+      if (e.spec.inv && e.spec.cmask >= every_cycle_cmask && !e.spec.edge && e.counts != Counts::unmodelled) {
+        e.counts = Counts::cycles;
+        e.per_cycle = false;
+      }
+    } else {
+      e.spec.usr = e.usr;
+      e.spec.os = e.os;
+    }
+    e.distance = (low_bits(desc_.counter_width) - counter_value(c)) + 1;
+    e.precise = pebs_enabled(c) && class_of(c).pebs != PebsAbility::no;
+    e.armed = armed.has(c) && e.precise;
+    e.wants_overflow = interrupt_enabled(c) || pebs_enabled(c);
+  }
+  plan.branches_wanted = reg::debugctl::LBR::test(state_.debugctl) && !reg::global_status::LBR_FRZ::test(state_.global_status);
+  return plan;
+}
+
+bool Pmu::take_replan() {
+  const bool changed = replan_;
+  replan_ = false;
+  return changed;
+}
+
+bool Pmu::counting() const { return !enabled().empty(); }
+
+bool Pmu::in_use() const {
+  for (unsigned i = 0; i < gp_counters_; ++i)
+    if (reg::perfevtsel::EN::test(state_.perfevtsel[i])) return true;
+  return state_.fixed_ctr_ctrl != 0 || state_.pebs_enable != 0;
+}
+
+}  // namespace vpmu

@@ -1,0 +1,146 @@
+#include "vpmu/pmu.hpp"
+
+#include "boundary.hpp"
+#include "msr_table.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+
+constexpr std::uint32_t rdpmc_fixed = 1U << 30;
+/// A generator that starts at 0 stays there.
+constexpr std::uint64_t nonzero_seed(std::uint64_t seed) { return seed == 0 ? 0x9E37'79B9'7F4A'7C15 : seed; }
+
+}  // namespace
+
+Pmu::Pmu(const PmuConfig& config)
+    : desc_{describe(config.generation)},
+      config_{config},
+      gp_counters_{config.smt ? desc_.gp_counters : desc_.gp_counters_no_smt},
+      trace_{config.trace} {
+  // What the fixed counters count never changes. SDM 3B table 18-2.
+  class_[CounterId::fixed(0).index()] = {.counts = Counts::instructions};
+  class_[CounterId::fixed(1).index()] = {.counts = Counts::cycles};
+  class_[CounterId::fixed(2).index()] = {.counts = Counts::ref_cycles};
+  reset();
+}
+
+// SDM 3A table 9-1. GLOBAL_CTRL starts with the general-purpose counters enabled, as later editions say.
+void Pmu::reset() {
+  state_ = {};
+  state_.misc_enable = config_.misc_enable.value_or(desc_.misc_enable_reset);
+  state_.global_ctrl = low_bits(gp_counters_);
+  state_.load_tag_random = nonzero_seed(config_.seed);
+  for (unsigned i = 0; i < gp_counters_; ++i) decode_event(i);
+  replan_ = true;
+}
+
+void Pmu::init() {
+  state_.debugctl = 0;
+  state_.pebs_enable = 0;
+  for (unsigned i = 0; i < gp_counters_; ++i) clear_arming(CounterId::gp(i));
+  replan_ = true;
+}
+
+MsrReadResult Pmu::rdmsr(MsrIndex index) const {
+  const MsrRow* row = MsrTable::find(desc_, index);
+  if (row == nullptr) return {};
+  const unsigned i = index.value() - row->first.value();
+  if (i >= row->present(*this)) return {.status = MsrStatus::gp};
+  return {.status = MsrStatus::ok, .value = row->read(*this, i)};
+}
+
+MsrStatus Pmu::wrmsr(MsrIndex index, std::uint64_t value) {
+  const MsrRow* row = MsrTable::find(desc_, index);
+  if (row == nullptr) return MsrStatus::unknown;
+  const unsigned i = index.value() - row->first.value();
+  if (i >= row->present(*this) || !MsrTable::legal(*row, *this, value)) {
+    ++statistics_.msr_faults;
+    return MsrStatus::gp;
+  }
+  row->write(*this, i, value);
+  ++statistics_.msr_writes;
+  replan_ = true;
+  trace(MsrWritten{.index = index, .value = value});
+  return MsrStatus::ok;
+}
+
+std::optional<std::uint64_t> Pmu::rdpmc(std::uint32_t ecx, unsigned cpl, bool cr4_pce) const {
+  if (cpl > 0 && !cr4_pce) return std::nullopt;
+  const bool fixed = (ecx & rdpmc_fixed) != 0;
+  const std::uint32_t number = ecx & ~rdpmc_fixed;
+  if (number >= (fixed ? desc_.fixed_counters : gp_counters_)) return std::nullopt;
+  return counter_value(fixed ? CounterId::fixed(number) : CounterId::gp(number));
+}
+
+void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {
+  Boundary b;
+  for (const CounterId c : enabled()) {
+    const std::uint64_t n = deltas[c];
+    if (n == 0) continue;
+    const bool armed = (state_.armed & bit(c.index())) != 0;
+    if (armed && class_of(c).pebs != PebsAbility::no) ++statistics_.late_triggers;
+    if (add(c, n)) overflow(c, b);
+  }
+  serve(b, nullptr, env);
+}
+
+// The state machine of one instruction boundary: triggers and overflows in index order, then service.
+void Pmu::retire(const Retirement& r, GuestEnv& env) {
+  state_.lbr_cycles += r.cycles;
+  // The LBR entry of the trigger itself is there before the assist freezes the stack (rule Z12).
+  if (r.branch.kind != BranchKind::none) record_branch(r.ip, r.next_ip, r.branch);
+
+  Boundary b;
+  const bool tagged = take_load_tag(r);
+  for (const CounterId c : enabled()) {
+    if (!counts_at(c, r.cpl)) continue;
+    const std::uint64_t n = increment_of(c, r, tagged);
+    const bool armed = (state_.armed & bit(c.index())) != 0;
+    if (armed && pebs_enabled(c) && is_trigger(c, n)) b.due.triggered.add(c);
+    if (!add(c, n)) continue;
+    overflow(c, b);
+    if (is_pdir(c)) b.due.triggered.add(c);  // rule D2: the overflowing instruction itself
+  }
+  hold_fused(b, r);
+  serve(b, &r, env);
+}
+
+// Rule Z11; TR stays.
+void Pmu::on_debug_exception() {
+  state_.debugctl &= ~(reg::debugctl::LBR::mask | reg::debugctl::BTF::mask);
+  replan_ = true;
+}
+
+// Rule Z10. SDM 3B 17.4.1.
+void Pmu::enter_smm() {
+  state_.in_smm = 1;
+  state_.smm_saved_global_ctrl = state_.global_ctrl;
+  state_.smm_saved_debugctl = state_.debugctl;
+  if (reg::debugctl::FREEZE_WHILE_SMM::test(state_.debugctl)) {
+    namespace dbg = reg::debugctl;
+    state_.global_ctrl = 0;
+    state_.debugctl &= ~(dbg::LBR::mask | dbg::BTF::mask | dbg::TR::mask | dbg::BTS::mask);
+  }
+  replan_ = true;
+}
+
+void Pmu::leave_smm() {
+  if (state_.in_smm == 0) return;
+  state_.in_smm = 0;
+  if (reg::debugctl::FREEZE_WHILE_SMM::test(state_.smm_saved_debugctl)) {
+    state_.global_ctrl = state_.smm_saved_global_ctrl;
+    state_.debugctl = state_.smm_saved_debugctl;
+  }
+  replan_ = true;
+}
+
+void Pmu::on_uncore_overflow(GuestEnv& env) {
+  state_.global_status |= reg::global_status::OVF_UNCORE::mask;
+  if (!reg::debugctl::ENABLE_UNCORE_PMI::test(state_.debugctl)) return;
+  post_pmi(PmiCause::overflow);
+  ++statistics_.pmi_requests;
+  env.request_pmi();
+}
+
+}  // namespace vpmu

@@ -1,0 +1,92 @@
+#include <algorithm>
+
+#include "boundary.hpp"
+#include "store_outcome.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+CounterSet counters(std::uint64_t state_word) { return CounterSet{static_cast<std::uint16_t>(state_word)}; }
+}  // namespace
+
+// Whether an armed counter's event triggers the assist (rules P1, P18, P19, L6, S1).
+bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
+  const EventClass& event = class_of(c);
+  if (event.pebs == PebsAbility::no || state_.in_smm != 0) return false;
+  const EventSpec& s = spec_[c.number()];
+  const bool any_retirement = s.cmask != 0 || s.inv || s.edge;
+  if (!any_retirement && events == 0) return false;
+  std::uint64_t& skid = state_.skid_left[c.number()];
+  if (skid == 0) return true;
+  skid -= std::min(skid, any_retirement ? 1 : events);
+  return false;
+}
+
+// Option macro_fusion (rule P2a): the pair retires as one, so the record shows the state behind the branch.
+void Pmu::hold_fused(Boundary& b, const Retirement& r) {
+  b.due.triggered = b.due.triggered | counters(state_.fused_trigger);
+  state_.fused_trigger = 0;
+  if (!config_.policies.macro_fusion || !r.macro_fused) return;
+  state_.fused_trigger = b.due.triggered.raw();
+  b.due.triggered = {};
+}
+
+// Walks the steps of the boundary in the manual's order; interrupts come last (rule Q8).
+void Pmu::serve(Boundary& b, const Retirement* r, GuestEnv& env) {
+  const ServiceOrder order = service_order(b.due, config_.policies.assist_order);
+  if (!order.deferred.empty()) {
+    b.newly_armed = b.newly_armed | order.deferred;
+    b.due.triggered = {};
+  }
+  for (const Step& step : order.active()) {
+    switch (step.kind) {
+      case StepKind::overflow_pmi:
+        post_pmi(PmiCause::overflow);
+        b.pmi = true;
+        break;
+      case StepKind::pebs_assist:
+        if (r != nullptr) assist(b, *r, env);
+        break;
+    }
+  }
+  state_.armed |= (b.newly_armed - b.served).raw();
+  const unsigned pmis = (b.pmi ? 1U : 0U) + (b.second_pmi ? 1U : 0U);
+  statistics_.pmi_requests += pmis;
+  for (unsigned i = 0; i < pmis; ++i) env.request_pmi();
+}
+
+// One assist for all of T: record, reload, clear, then threshold, then the overflow interrupts that waited (rules P6, P12, F5, Q4, Q5).
+void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
+  const CounterSet triggers = b.due.triggered;
+  CounterSet served = triggers;
+  if (config_.policies.reload_scope == ReloadScope::overflowed)
+    served = served | (counters(state_.overflowed) & counters(state_.pebs_enable & low_bits(desc_.pebs_counters)));
+  const CounterSet waiting = counters(state_.pmi_after_assist) & served;
+  replan_ = true;
+
+  const StoreOutcome stored = store_record(triggers, served, r, env);
+  if (!stored.ok) {
+    // Rule F4: neither cleared nor reloaded; disarmed, the counters run on.
+    served = triggers;
+    for (const CounterId c : triggers) state_.armed &= ~bit(c.index());
+  } else {
+    for (const CounterId c : served) {
+      set_counter(c, stored.area.counter_reset[c.number()]);  // rule P17
+      state_.global_status &= ~bit(c.global_bit());
+      clear_arming(c);
+    }
+    if (stored.threshold_reached) {
+      state_.global_status |= reg::global_status::OVF_DSBuffer::mask;
+      post_pmi(PmiCause::threshold);
+    }
+  }
+  b.served = served;
+  const CounterSet after = waiting & served;
+  if (!after.empty()) post_pmi(PmiCause::overflow);
+  state_.pmi_after_assist &= ~std::uint64_t{after.raw()};
+  // Threshold and overflow of one counter are two interrupts; anything else at this boundary joins (rules Q3, Q5).
+  b.second_pmi = stored.threshold_reached && !after.empty();
+  b.pmi = b.pmi || stored.threshold_reached || !after.empty();
+}
+
+}  // namespace vpmu
