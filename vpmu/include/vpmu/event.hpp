@@ -58,21 +58,27 @@ enum class PebsAbility : std::uint8_t {
   only,  ///< Has a meaning only with PEBS.
 };
 
-/// One event of a generation's table.
+/// EventDesc::counters: the general-purpose counters PMC0..7, and the fixed counters 0..2.
+inline constexpr std::uint16_t pmc_mask = 0x0FF;
+inline constexpr std::uint16_t fixed_mask = 0x700;
+
+/// One event of a generation's table: the plain event of a code and umask, or a form of it that has a name of its own. A table is
+/// sorted by (code, umask, cmask, inv, edge, any, msr_value, name), so the plain form comes first. Rows with code 0 list what the
+/// fixed counters count; PERFEVTSEL cannot select them.
 struct EventDesc {
   std::string_view name;          ///< The public name, for example "INST_RETIRED.PREC_DIST".
   std::uint8_t code;              ///< PERFEVTSEL[7:0].
   std::uint8_t umask;             ///< PERFEVTSEL[15:8].
   std::uint8_t cmask;             ///< PERFEVTSEL[31:24] that the name implies.
   bool inv, edge, any;            ///< PERFEVTSEL bits that the name implies.
-  std::uint16_t counters;         ///< Bit i: may run on PMCi; bit 8+n: fixed counter n.
+  std::uint16_t counters;         ///< Bit i: may run on PMCi, where it exists; bit 8+n: fixed counter n. PEBS: PMC0..3 (O5).
   PebsAbility pebs;
   bool data_la;                   ///< The record carries the data address (rule S3).
   bool l1_hit_indication;         ///< The record's data source bit 0 says whether a store hit the L1D (rule S3).
-  std::uint32_t msr_index;        ///< Extra MSR that selects the event, 0 = none.
+  std::uint32_t msr_index;        ///< Extra MSR that selects the event, 0 = none. Off-core: 1A6H; code BBH takes 1A7H.
   std::uint64_t msr_value;        ///< Its value.
   std::uint64_t sample_after;     ///< Suggested sampling period.
-  Counts counts;
+  Counts counts;                  ///< The plain event's; the same in all rows of a code and umask.
 };
 
 /// A decoded IA32_PERFEVTSELx. SDM 3B figure 18-6, 18-40.
@@ -94,7 +100,9 @@ struct EventClass {
 };
 
 /// Looks up what a programmed event counts and whether it can be precise. The code and umask select the row; CMASK, INV and EDGE
-/// change how it is counted (rule C4), not what. An unknown code is `unmodelled` and not precise. Binary search, no allocation.
+/// change how it is counted (rule C4), not what: `counts` is the plain event's, the other members hold when any row of the code and
+/// umask says so (rule P18: a form with INV and CMASK is as precise as its plain event). An unknown code, and code 0, is
+/// `unmodelled` and not precise. Never fails, no allocation; a binary search, then the rows of that code and umask.
 EventClass classify(const GenerationDesc& generation, const EventSpec& spec);
 
 /// Finds an event by its public name, or null. Linear in the table.

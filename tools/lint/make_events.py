@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Writes a generation's event rows (vpmu/src/events/NAME.hpp) from an event list.
+
+    tools/lint/make_events.py skylake.csv > vpmu/src/events/skylake.hpp
+
+The list is a CSV file with a header line and at least these columns: name, event_code, umask, cmask, inv, edge, any,
+counters_ht_off, pebs (0 no, 1 may be precise, 2 only with PEBS), data_la, l1_hit_indication, msr_index, msr_value,
+sample_after_value. Counters are `;`-separated PMC numbers, or fixedN. The file's stem names the generation.
+An event of a pair of codes (0xB7;0xBB with MSRs 0x1A6;0x1A7) is listed under the first one; the second code gets one row.
+"""
+import csv
+import pathlib
+import sys
+
+HEADER = """\
+#pragma once
+// Written by tools/lint/make_events.py; change the script, not this file.
+// Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation, BSD-3-Clause.
+#include <array>
+
+#include "events/validate.hpp"
+#include "vpmu/event.hpp"
+
+namespace vpmu::events {{
+
+// clang-format off
+/// name, code, umask, cmask, inv, edge, any, counters, pebs, data_la, l1_hit_indication, msr_index, msr_value, sample_after, counts
+inline constexpr std::array<EventDesc, {count}> {generation}{{{{
+{rows}
+}}}};
+// clang-format on
+
+static_assert(is_sorted_and_unique({generation}));
+static_assert(has_possible_counters({generation}));
+static_assert(has_pebs_on_pebs_counters({generation}));
+static_assert(has_architectural_events({generation}));
+
+}}  // namespace vpmu::events
+"""
+
+# What an event counts, by name. All rows of the same code and umask count the same thing (CMASK, INV, EDGE and ANY change how, not
+# what: SDM 3B 18.2.1.1), so naming the plain form is enough.
+COUNTS = {
+    "cycles": ["CPU_CLK_UNHALTED.THREAD", "CPU_CLK_UNHALTED.THREAD_P"],
+    "ref_cycles": ["CPU_CLK_UNHALTED.REF_TSC", "CPU_CLK_UNHALTED.REF"],
+    # Without an SMT sibling, "this thread alone is active" is every unhalted crystal clock.
+    "bus_cycles": ["CPU_CLK_UNHALTED.REF_XCLK", "CPU_CLK_UNHALTED.REF_P", "CPU_CLK_UNHALTED.ONE_THREAD_ACTIVE"],
+    "instructions": ["INST_RETIRED.ANY", "INST_RETIRED.ANY_P", "INST_RETIRED.PREC_DIST", "INSTRUCTIONS_RETIRED"],
+    "uops_retired": ["UOPS_RETIRED.RETIRE_SLOTS", "UOPS_RETIRED.ALL", "UOPS_RETIRED.ANY"],
+    "uops_issued": ["UOPS_ISSUED.ANY", "UOPS_EXECUTED.THREAD", "UOPS_EXECUTED.CORE"],
+    "branches": ["BR_INST_RETIRED.ALL_BRANCHES", "BR_INST_RETIRED.ALL_BRANCHES_PEBS", "BRANCH_INSTRUCTIONS_RETIRED"],
+    "branches_taken": ["BR_INST_RETIRED.NEAR_TAKEN"],
+    "branches_not_taken": ["BR_INST_RETIRED.NOT_TAKEN"],
+    "branches_conditional": ["BR_INST_RETIRED.CONDITIONAL"],
+    "branches_call": ["BR_INST_RETIRED.NEAR_CALL"],
+    "branches_return": ["BR_INST_RETIRED.NEAR_RETURN"],
+    "branches_far": ["BR_INST_RETIRED.FAR_BRANCH"],
+    # Where nothing is speculated, a branch executes exactly when it retires.
+    "mispredicts": ["BR_MISP_RETIRED.ALL_BRANCHES", "BR_MISP_RETIRED.ALL_BRANCHES_PEBS", "BRANCH_MISSES_RETIRED",
+                    "BR_MISP_EXEC.ALL_BRANCHES", "BR_MISP_EXEC.ANY"],
+    "mispredicts_conditional": ["BR_MISP_RETIRED.CONDITIONAL"],
+    "mispredicts_taken": ["BR_MISP_RETIRED.NEAR_TAKEN"],
+    "mispredicts_call": ["BR_MISP_RETIRED.NEAR_CALL"],
+    "loads": ["MEM_INST_RETIRED.ALL_LOADS", "MEM_INST_RETIRED.LOADS", "MEM_UOPS_RETIRED.ALL_LOADS"],
+    "stores": ["MEM_INST_RETIRED.ALL_STORES", "MEM_INST_RETIRED.STORES", "MEM_UOPS_RETIRED.ALL_STORES"],
+    "locked_loads": ["MEM_INST_RETIRED.LOCK_LOADS", "MEM_UOPS_RETIRED.LOCK_LOADS"],
+    "split_loads": ["MEM_INST_RETIRED.SPLIT_LOADS", "MEM_UOPS_RETIRED.SPLIT_LOADS"],
+    "split_stores": ["MEM_INST_RETIRED.SPLIT_STORES", "MEM_UOPS_RETIRED.SPLIT_STORES"],
+    "stlb_miss_loads": ["MEM_INST_RETIRED.STLB_MISS_LOADS", "MEM_UOPS_RETIRED.STLB_MISS_LOADS", "MEM_LOAD_RETIRED.DTLB_MISS"],
+    "stlb_miss_stores": ["MEM_INST_RETIRED.STLB_MISS_STORES", "MEM_UOPS_RETIRED.STLB_MISS_STORES",
+                         "MEM_STORE_RETIRED.DTLB_MISS"],
+    "l1_hit": ["MEM_LOAD_RETIRED.L1_HIT", "MEM_LOAD_UOPS_RETIRED.L1_HIT", "MEM_LOAD_RETIRED.L1D_HIT"],
+    "l1_miss": ["MEM_LOAD_RETIRED.L1_MISS", "MEM_LOAD_UOPS_RETIRED.L1_MISS"],
+    "lfb_hit": ["MEM_LOAD_RETIRED.FB_HIT", "MEM_LOAD_UOPS_RETIRED.HIT_LFB", "MEM_LOAD_RETIRED.HIT_LFB"],
+    "l2_hit": ["MEM_LOAD_RETIRED.L2_HIT", "MEM_LOAD_UOPS_RETIRED.L2_HIT"],
+    "l2_miss": ["MEM_LOAD_RETIRED.L2_MISS", "MEM_LOAD_UOPS_RETIRED.L2_MISS"],
+    "l3_hit": ["MEM_LOAD_RETIRED.L3_HIT", "MEM_LOAD_UOPS_RETIRED.L3_HIT", "MEM_LOAD_UOPS_RETIRED.LLC_HIT",
+               "MEM_LOAD_RETIRED.LLC_UNSHARED_HIT"],
+    "l3_miss": ["MEM_LOAD_RETIRED.L3_MISS", "MEM_LOAD_UOPS_RETIRED.L3_MISS", "MEM_LOAD_UOPS_RETIRED.LLC_MISS",
+                "MEM_LOAD_RETIRED.LLC_MISS"],
+    "llc_references": ["LONGEST_LAT_CACHE.REFERENCE"],
+    "llc_misses": ["LONGEST_LAT_CACHE.MISS"],
+    "load_latency": ["MEM_TRANS_RETIRED.LOAD_LATENCY_GT_4", "MEM_INST_RETIRED.LATENCY_ABOVE_THRESHOLD_0"],
+    "frontend": ["FRONTEND_RETIRED.DSB_MISS"],
+    "offcore": ["OFFCORE_RESPONSE.ANY_REQUEST.ANY_RESPONSE", "OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE"],
+}
+
+# The architectural events (SDM 3B table 18-1); a list that lacks one gets a row.
+ARCHITECTURAL = {
+    (0x3C, 0x00): "UNHALTED_CORE_CYCLES", (0xC0, 0x00): "INSTRUCTIONS_RETIRED", (0x3C, 0x01): "UNHALTED_REFERENCE_CYCLES",
+    (0x2E, 0x4F): "LLC_REFERENCES", (0x2E, 0x41): "LLC_MISSES", (0xC4, 0x00): "BRANCH_INSTRUCTIONS_RETIRED",
+    (0xC5, 0x00): "BRANCH_MISSES_RETIRED",
+}
+
+# Rows that the public lists call not precise although systems in use take PEBS records from them: precise cycles is
+# INST_RETIRED.ANY_P with INV=1 and CMASK=16 (rule P18).
+ALSO_PRECISE = {(0xC0, 0x00)}
+
+PEBS = ["no", "yes", "only"]
+
+
+def number(text):
+    """The number in a cell, or the first of a pair of alternatives."""
+    return int(text.split(";")[0], 0)
+
+
+def counter_mask(text):
+    """Bit i for PMCi, bit 8+n for fixed counter n."""
+    return sum(1 << (8 + int(c[5:]) if c.startswith("fixed") else int(c)) for c in text.split(";"))
+
+
+def parse(row):
+    """One list line as a row without its `counts`."""
+    event = {key: number(row[key]) for key in
+             ("umask", "cmask", "inv", "edge", "any", "pebs", "data_la", "l1_hit_indication", "msr_index", "msr_value")}
+    event["name"] = row["name"]
+    event["code"] = number(row["event_code"])
+    event["sample_after"] = number(row["sample_after_value"])
+    event["counters"] = counter_mask(row["counters_ht_off"])
+    if select(event) in ALSO_PRECISE:
+        event["pebs"] = max(event["pebs"], 1)
+    return event
+
+
+def select(event):
+    """What PERFEVTSEL[15:0] holds; for a fixed counter's row, whose code is a placeholder, the counter."""
+    return (0, event["counters"]) if event["code"] == 0 else (event["code"], event["umask"])
+
+
+def key(event):
+    """The order of the table."""
+    return tuple(event[k] for k in ("code", "umask", "cmask", "inv", "edge", "any", "msr_value", "name"))
+
+
+def second_offcore_code(lines):
+    """One row for the second code of an off-core pair; the values of its MSR are those of the first."""
+    pairs = [line for line in lines if ";" in line["event_code"]]
+    if not pairs:
+        return []
+    code, index = pairs[0]["event_code"].split(";")[1], "0"
+    return [parse({**pairs[0], "name": "OFFCORE_RESPONSE_1", "event_code": code, "msr_index": index, "msr_value": "0"})]
+
+
+def missing_architectural(events):
+    """Rows for the architectural events that the list does not have."""
+    present = {select(event) for event in events}
+    pattern = next(event for event in events if event["name"] == "CPU_CLK_UNHALTED.THREAD_P")
+    return [{**pattern, "name": name, "code": code, "umask": umask, "pebs": int((code, umask) in ALSO_PRECISE)}
+            for (code, umask), name in ARCHITECTURAL.items() if (code, umask) not in present]
+
+
+def counts_by_select(events):
+    """What each (code, umask) counts; refuses a table in which two rows disagree."""
+    by_name = {name: counts for counts, names in COUNTS.items() for name in names}
+    result = {}
+    for event in events:
+        counts = by_name.get(event["name"])
+        if counts and result.setdefault(select(event), counts) != counts:
+            sys.exit(f"make_events: {event['name']} is {counts}, another row of its code and umask is {result[select(event)]}")
+    offcore = [s for s, counts in result.items() if counts == "offcore"]
+    if offcore:
+        result[(0xBB, 0x01)] = "offcore"
+    return result
+
+
+def format_row(event, counts):
+    """One row of the C++ table."""
+    flags = {k: "true" if event[k] else "false" for k in ("inv", "edge", "any", "data_la", "l1_hit_indication")}
+    return (f'  {{"{event["name"]}", 0x{event["code"]:02X}, 0x{event["umask"]:02X}, {event["cmask"]}, {flags["inv"]}, {flags["edge"]}, '
+            f'{flags["any"]}, 0x{event["counters"]:X}, PebsAbility::{PEBS[event["pebs"]]}, {flags["data_la"]}, '
+            f'{flags["l1_hit_indication"]}, 0x{event["msr_index"]:X}, 0x{event["msr_value"]:X}, {event["sample_after"]}, '
+            f'Counts::{counts}}},')
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    path = pathlib.Path(sys.argv[1])
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    events = [parse(line) for line in lines] + second_offcore_code(lines)
+    events += missing_architectural(events)
+    events.sort(key=key)
+    names = [event["name"] for event in events]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        sys.exit(f"make_events: {path}: repeated names: {', '.join(sorted(repeated))}")
+    counts = counts_by_select(events)
+    rows = [format_row(event, counts.get(select(event), "unmodelled")) for event in events]
+    print(HEADER.format(count=len(rows), generation=path.stem, rows="\n".join(rows)), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+#include "vpmu/event.hpp"
+
+#include <algorithm>
+
+#include "events/validate.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vpmu {
+namespace {
+
+/// What both rows allow: an event with a form that means something without PEBS is not for PEBS only.
+PebsAbility widest(PebsAbility a, PebsAbility b) {
+  if (a == PebsAbility::no) return b;
+  return b == PebsAbility::no ? a : std::min(a, b);
+}
+static_assert(PebsAbility::yes < PebsAbility::only);
+
+}  // namespace
+
+EventClass classify(const GenerationDesc& generation, const EventSpec& spec) {
+  if (spec.code == 0) return {};
+  const EventDesc* row = events::find_first(generation.events, spec.code, spec.umask);
+  if (row == nullptr) return {};
+  EventClass result{.counts = row->counts};
+  const EventDesc* const end = generation.events.data() + generation.events.size();
+  for (; row != end && row->code == spec.code && row->umask == spec.umask; ++row) {
+    result.pebs = widest(result.pebs, row->pebs);
+    result.data_la |= row->data_la;
+    result.l1_hit_indication |= row->l1_hit_indication;
+  }
+  return result;
+}
+
+const EventDesc* find_event(const GenerationDesc& generation, std::string_view name) {
+  const auto row = std::ranges::find(generation.events, name, &EventDesc::name);
+  return row == generation.events.end() ? nullptr : &*row;
+}
+
+}  // namespace vpmu
