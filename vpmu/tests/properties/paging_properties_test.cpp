@@ -63,11 +63,20 @@ PagingState random_state() {
   return state;
 }
 
+/// An address whose top bits are mostly, but not always, copies of bit 47 or 56.
+std::uint64_t random_linear() {
+  const auto raw = *rc::gen::arbitrary<std::int64_t>();
+  const int excess = *rc::gen::inRange(6, 18);
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::uint64_t>(raw) << excess) >> excess);
+}
+
 Scene random_scene() {
   Scene scene{.state = random_state()};
   for (auto& word : scene.words) word = random_entry();
-  scene.at = *rc::gen::arbitrary<std::uint64_t>();
-  if (!*rarely(20)) scene.at = static_cast<std::uint64_t>(static_cast<std::int64_t>(scene.at << 16) >> 16);
+  const bool is_pae = (scene.state.cr4 & PAE) != 0 && (scene.state.efer & LME) == 0;
+  auto& root = scene.words.at(scene.state.cr3 / page_size);
+  if (is_pae && !*rarely(10)) root &= Bits<38, 12>::mask | P;  // Most other bits of a PDPTE are reserved.
+  scene.at = random_linear();
   scene.access = *rc::gen::element(PagingAccess::read, PagingAccess::write, PagingAccess::execute);
   scene.privilege = *rc::gen::element(PagingPrivilege::supervisor, PagingPrivilege::user);
   scene.accessed_dirty = *rc::gen::element(AccessedDirty::leave, AccessedDirty::set);
