@@ -21,7 +21,8 @@ constexpr bool is_sorted_and_unique(std::span<const EventDesc> rows) {
   return std::ranges::adjacent_find(rows, [](const auto& a, const auto& b) { return !precedes(a, b); }) == rows.end();
 }
 
-/// A row runs on some of PMC0..7, or is the placeholder (code 0) of one of three fixed counters, never both. SDM 3B 18.2.2, 18.2.3.
+/// A row runs on some of PMC0..7, or is the placeholder (code 0) of one of three fixed counters, never both. SDM
+/// 3B 18.2.2, 18.2.3.
 constexpr bool has_possible_counters(std::span<const EventDesc> rows) {
   return std::ranges::all_of(rows, [](const EventDesc& e) {
     const unsigned gp = e.counters & pmc_mask;
@@ -33,14 +34,15 @@ constexpr bool has_possible_counters(std::span<const EventDesc> rows) {
 
 /// A precise event runs on a counter that can arm PEBS: PMC0..3 (rule O5).
 constexpr bool has_pebs_on_pebs_counters(std::span<const EventDesc> rows) {
-  return std::ranges::all_of(
-      rows, [](const EventDesc& e) { return e.pebs == PebsAbility::no || (e.counters & 0xF) != 0; });
+  return std::ranges::all_of(rows,
+                             [](const EventDesc& e) { return e.pebs == PebsAbility::no || (e.counters & 0xF) != 0; });
 }
 
 /// A row for (code, umask), or null. Binary search.
 constexpr const EventDesc* find_first(std::span<const EventDesc> rows, std::uint8_t code, std::uint8_t umask) {
-  const auto row = std::ranges::lower_bound(rows, std::tuple{code, umask}, {},
-                                            [](const EventDesc& e) { return std::tuple{e.code, e.umask}; });
+  const auto row = std::ranges::lower_bound(rows, std::tuple{code, umask}, {}, [](const EventDesc& e) {
+    return std::tuple{e.code, e.umask};
+  });
   return row != rows.end() && row->code == code && row->umask == umask ? &*row : nullptr;
 }
 
