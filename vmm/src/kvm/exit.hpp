@@ -1,0 +1,106 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "vpmu/address.hpp"
+
+namespace vmm {
+
+/// Why a guest access to an MSR came to us. Values of KVM_MSR_EXIT_REASON_*.
+enum class MsrReason : std::uint32_t { invalid = 1, unknown = 2, filter = 4 };
+
+/// Where the answer to an MSR access goes: inside kvm_run on KVM, a local in tests.
+/// KVM leaves `gp` at 0; a handler sets it to 1 to raise #GP(0) in the guest.
+struct MsrReply {
+  unsigned long long& data;  ///< RDMSR: the value the guest gets. The kernel's 64-bit type.
+  std::uint8_t& gp;
+};
+
+/// RDMSR that the filter or KVM handed over. The instruction retires on the next KVM_RUN.
+struct MsrRead {
+  std::uint32_t index;
+  MsrReason reason;
+  MsrReply reply;
+};
+
+/// WRMSR that the filter or KVM handed over. The instruction retires on the next KVM_RUN.
+struct MsrWrite {
+  std::uint32_t index;
+  std::uint64_t value;
+  MsrReason reason;
+  MsrReply reply;
+};
+
+/// IN or INS: fill `data`, which holds `data.size() / width` items of `width` bytes.
+struct PortRead {
+  std::uint16_t port;
+  std::uint8_t width;
+  std::span<std::byte> data;
+};
+
+/// OUT or OUTS.
+struct PortWrite {
+  std::uint16_t port;
+  std::uint8_t width;
+  std::span<const std::byte> data;
+};
+
+/// A load from where there is no RAM: fill `data` (1 to 8 bytes).
+struct MmioRead {
+  vpmu::GuestPhysical at;
+  std::span<std::byte> data;
+};
+
+/// A store to where there is no RAM.
+struct MmioWrite {
+  vpmu::GuestPhysical at;
+  std::span<const std::byte> data;
+};
+
+/// A debug event that KVM_SET_GUEST_DEBUG asked for, or a guest #DB/#BP while it is on.
+struct Debug {
+  std::uint32_t exception;  ///< 1 = #DB, 3 = #BP.
+  std::uint64_t pc;
+  std::uint64_t dr6, dr7;
+};
+
+/// HLT without an in-kernel LAPIC.
+struct Hlt {};
+/// Triple fault.
+struct Shutdown {};
+/// KVM_EXIT_SYSTEM_EVENT.
+struct SystemEvent {
+  std::uint32_t type;
+};
+/// A signal or a kick ended KVM_RUN; no guest access is pending.
+struct Interrupted {};
+/// The CPU refused the guest state.
+struct EntryFailed {
+  std::uint64_t reason;
+};
+/// KVM gave up, for example on an instruction that it cannot emulate.
+struct InternalError {
+  std::uint32_t suberror;
+  std::array<std::uint64_t, 4> data;
+};
+/// An exit that nobody here knows.
+struct Unknown {
+  std::uint32_t reason;
+};
+
+/// Why KVM_RUN returned. References and spans point into kvm_run and live until the next run().
+using Exit = std::variant<MsrRead, MsrWrite, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, Shutdown, SystemEvent,
+                          Interrupted, EntryFailed, InternalError, Unknown>;
+
+/// Makes one visitor from several lambdas: `std::visit(overload{...}, exit)`.
+template <class... Handlers>
+struct overload : Handlers... {
+  using Handlers::operator()...;
+};
+template <class... Handlers>
+overload(Handlers...) -> overload<Handlers...>;
+
+}  // namespace vmm

@@ -1,0 +1,43 @@
+#include "kvm/kick.hpp"
+
+#include <cerrno>
+#include <csignal>
+
+#include "support/assert.hpp"
+
+namespace vmm {
+namespace {
+
+/// What the handler may touch: async-signal-safe because it is one flag of the thread's own.
+thread_local volatile std::uint8_t* immediate_exit_of_this_thread = nullptr;
+
+void on_kick(int /*signal*/) {
+  if (auto* const flag = immediate_exit_of_this_thread; flag != nullptr) {
+    *flag = 1;
+  }
+}
+
+}  // namespace
+
+int kick_signal() { return SIGRTMIN; }
+
+Result<void> install_kick_handler() {
+  struct sigaction action {};
+  action.sa_handler = on_kick;
+  ::sigemptyset(&action.sa_mask);
+  if (::sigaction(kick_signal(), &action, nullptr) != 0) {
+    return host_error("sigaction of the kick signal", errno);
+  }
+  return {};
+}
+
+KickTarget::KickTarget(Vcpu& vcpu) {
+  VMM_ASSERT(immediate_exit_of_this_thread == nullptr);
+  immediate_exit_of_this_thread = vcpu.immediate_exit_flag();
+}
+
+KickTarget::~KickTarget() { immediate_exit_of_this_thread = nullptr; }
+
+void kick(pthread_t thread) { ::pthread_kill(thread, kick_signal()); }
+
+}  // namespace vmm

@@ -1,0 +1,33 @@
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+
+#include "kvm/vcpu.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the handler
+/// makes the receiving thread's vCPU leave KVM_RUN even when the signal comes just before entry.
+int kick_signal();
+
+/// Installs the handler of kick_signal() for the process. Idempotent.
+Result<void> install_kick_handler();
+
+/// Names the vCPU that the calling thread runs, for the signal handler. One per thread; ends with its scope.
+class KickTarget {
+ public:
+  explicit KickTarget(Vcpu& vcpu);
+  ~KickTarget();
+  KickTarget(const KickTarget&) = delete;
+  KickTarget& operator=(const KickTarget&) = delete;
+  KickTarget(KickTarget&&) = delete;
+  KickTarget& operator=(KickTarget&&) = delete;
+};
+
+/// Makes the vCPU that `thread` runs return Interrupted. Never loses a kick; may cause one Interrupted too many.
+/// `thread` must not have been joined. Cost: one system call.
+void kick(pthread_t thread);
+
+}  // namespace vmm

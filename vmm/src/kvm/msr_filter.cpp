@@ -1,0 +1,94 @@
+#include "kvm/msr_filter.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace vmm {
+namespace {
+
+/// KVM_MSR_FILTER_MAX_BITMAP_SIZE (0x600 bytes) in MSRs.
+constexpr std::uint64_t most_msrs = 0x600 * 8;
+
+std::uint64_t end_of(const MsrRange& range) { return std::uint64_t{range.first} + range.count; }
+
+bool includes(MsrTrap trap, std::uint32_t flags) { return (static_cast<std::uint32_t>(trap) & flags) == flags; }
+
+std::vector<MsrRange> sorted_for(std::span<const MsrRange> ranges, std::uint32_t flags) {
+  std::vector<MsrRange> out;
+  for (const auto& range : ranges) {
+    if (includes(range.trap, flags) && range.count != 0) {
+      out.push_back({.first = range.first, .count = range.count, .trap = static_cast<MsrTrap>(flags)});
+    }
+  }
+  std::ranges::sort(out, {}, &MsrRange::first);
+  return out;
+}
+
+bool same_msrs(const std::vector<MsrRange>& a, const std::vector<MsrRange>& b) {
+  return std::ranges::equal(a, b, [](const MsrRange& x, const MsrRange& y) {
+    return x.first == y.first && x.count == y.count;
+  });
+}
+
+}  // namespace
+
+Result<MsrFilter> MsrFilter::create(std::span<const MsrRange> ranges) {
+  MsrFilter filter;
+  filter.filter_.flags = KVM_MSR_FILTER_DEFAULT_ALLOW;
+  const auto reads = sorted_for(ranges, KVM_MSR_FILTER_READ);
+  const auto writes = sorted_for(ranges, KVM_MSR_FILTER_WRITE);
+  if (same_msrs(reads, writes)) {
+    VMM_TRY(filter.add(reads, KVM_MSR_FILTER_READ | KVM_MSR_FILTER_WRITE));
+  } else {
+    VMM_TRY(filter.add(reads, KVM_MSR_FILTER_READ));
+    VMM_TRY(filter.add(writes, KVM_MSR_FILTER_WRITE));
+  }
+  return filter;
+}
+
+Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flags) {
+  std::size_t i = 0;
+  while (i < sorted.size()) {
+    const std::uint64_t base = sorted[i].first;
+    std::uint64_t end = end_of(sorted[i]);
+    std::size_t next = i + 1;
+    while (next < sorted.size() && end_of(sorted[next]) - base <= most_msrs) {
+      end = std::max(end, end_of(sorted[next]));
+      ++next;
+    }
+    if (end - base > most_msrs) {
+      return host_error(fmt::format("MSR range {:#x} to {:#x} is larger than KVM filters", base, end - 1));
+    }
+    if (used_ == KVM_MSR_FILTER_MAX_RANGES) {
+      return host_error(fmt::format("the MSRs to trap need more than KVM's {} filter ranges", KVM_MSR_FILTER_MAX_RANGES));
+    }
+    auto bitmap = std::make_unique<std::vector<std::uint8_t>>((end - base + 7) / 8, std::uint8_t{0xFF});
+    for (; i < next; ++i) {
+      for (std::uint64_t msr = sorted[i].first; msr < end_of(sorted[i]); ++msr) {
+        auto& byte = (*bitmap)[(msr - base) / 8];
+        byte = static_cast<std::uint8_t>(byte & ~(1U << ((msr - base) % 8)));
+      }
+    }
+    filter_.ranges[used_++] = {.flags = flags,
+                               .nmsrs = static_cast<std::uint32_t>(end - base),
+                               .base = static_cast<std::uint32_t>(base),
+                               .bitmap = bitmap->data()};
+    bitmaps_.push_back(std::move(bitmap));
+  }
+  return {};
+}
+
+bool MsrFilter::traps(std::uint32_t msr, MsrTrap access) const {
+  const auto wanted = static_cast<std::uint32_t>(access);
+  for (std::size_t i = 0; i < used_; ++i) {
+    const auto& range = filter_.ranges[i];
+    if ((range.flags & wanted) == wanted && msr >= range.base && msr - range.base < range.nmsrs) {
+      const auto offset = msr - range.base;
+      return (range.bitmap[offset / 8] >> (offset % 8) & 1U) == 0;
+    }
+  }
+  return false;
+}
+
+}  // namespace vmm

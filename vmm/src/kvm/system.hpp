@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "kvm/cpuid_table.hpp"
+#include "kvm/fd.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+class Vm;
+
+/// /dev/kvm, opened. Thin typed wrapper without policy.
+class System {
+ public:
+  /// Opens the device and checks that it speaks KVM API version 12.
+  /// Fails (kind host) when the file is missing, is not KVM's, or may not be opened; the text says which and what to do.
+  static Result<System> open(const std::string& path = "/dev/kvm");
+
+  /// KVM_CHECK_EXTENSION: 0 when `capability` is absent, otherwise what the API documents for it.
+  [[nodiscard]] int check(std::uint32_t capability) const;
+  /// The CPUID leaves that KVM can give to a guest on this host.
+  [[nodiscard]] Result<CpuidTable> supported_cpuid() const;
+  /// Creates an empty VM.
+  [[nodiscard]] Result<Vm> create_vm() const;
+  /// Bytes of each vCPU's kvm_run mapping.
+  [[nodiscard]] Result<std::size_t> run_mapping_size() const;
+
+ private:
+  explicit System(Fd fd) : fd_{std::move(fd)} {}
+  Fd fd_;
+};
+
+}  // namespace vmm

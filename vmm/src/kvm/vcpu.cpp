@@ -1,0 +1,320 @@
+#include "kvm/vcpu.hpp"
+
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kvm/ioctl.hpp"
+#include "support/assert.hpp"
+
+namespace vmm {
+namespace {
+
+std::span<std::byte> bytes_at(void* base, std::uint64_t offset, std::size_t size) {
+  return {static_cast<std::byte*>(base) + offset, size};
+}
+
+}  // namespace
+
+Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
+    : id_{id},
+      fd_{std::move(fd)},
+      mapping_{std::move(run)},
+      run_{static_cast<kvm_run*>(mapping_.base())},
+      sync_fields_{static_cast<std::uint64_t>(sync_fields)} {}
+
+Result<Exit> Vcpu::run() {
+  // With kvm_dirty_regs the kernel takes the copies in kvm_run on entry; without the capability they go by ioctl.
+  if ((dirty_ & ~sync_fields_) != 0) {
+    VMM_TRY(flush());
+  }
+  run_->kvm_dirty_regs = std::exchange(dirty_, 0);
+  const int result = ::ioctl(fd_.get(), KVM_RUN, 0);
+  const int error = errno;
+  fresh_ = run_->kvm_valid_regs;
+  if (result < 0) {
+    if (error == EINTR || error == EAGAIN) {
+      __atomic_store_n(&run_->immediate_exit, std::uint8_t{0}, __ATOMIC_RELAXED);
+      return Interrupted{};
+    }
+    return host_error("KVM_RUN", error);
+  }
+  return decode_exit();
+}
+
+Result<void> Vcpu::complete_exit() {
+  const auto pending_kick = __atomic_exchange_n(&run_->immediate_exit, std::uint8_t{1}, __ATOMIC_RELAXED);
+  const auto exit = run();
+  if (pending_kick != 0) {
+    interrupt_run();
+  }
+  if (!exit) {
+    return Failure{exit.error()};
+  }
+  VMM_ASSERT(std::holds_alternative<Interrupted>(*exit));
+  return {};
+}
+
+Exit Vcpu::decode_exit() const {
+  kvm_run& run = *run_;
+  switch (run.exit_reason) {
+    case KVM_EXIT_X86_RDMSR:
+      return MsrRead{run.msr.index, static_cast<MsrReason>(run.msr.reason), {run.msr.data, run.msr.error}};
+    case KVM_EXIT_X86_WRMSR:
+      return MsrWrite{run.msr.index, run.msr.data, static_cast<MsrReason>(run.msr.reason), {run.msr.data, run.msr.error}};
+    case KVM_EXIT_IO: {
+      const auto data = bytes_at(&run, run.io.data_offset, std::size_t{run.io.size} * run.io.count);
+      if (run.io.direction == KVM_EXIT_IO_IN) {
+        return PortRead{run.io.port, run.io.size, data};
+      }
+      return PortWrite{run.io.port, run.io.size, data};
+    }
+    case KVM_EXIT_MMIO: {
+      const vpmu::GuestPhysical at{run.mmio.phys_addr};
+      const auto data = std::as_writable_bytes(std::span{run.mmio.data}).first(run.mmio.len);
+      if (run.mmio.is_write != 0) {
+        return MmioWrite{at, data};
+      }
+      return MmioRead{at, data};
+    }
+    case KVM_EXIT_DEBUG:
+      return Debug{run.debug.arch.exception, run.debug.arch.pc, run.debug.arch.dr6, run.debug.arch.dr7};
+    case KVM_EXIT_HLT: return Hlt{};
+    case KVM_EXIT_SHUTDOWN: return Shutdown{};
+    case KVM_EXIT_SYSTEM_EVENT: return SystemEvent{run.system_event.type};
+    case KVM_EXIT_INTR:
+    case KVM_EXIT_IRQ_WINDOW_OPEN: return Interrupted{};
+    case KVM_EXIT_FAIL_ENTRY: return EntryFailed{run.fail_entry.hardware_entry_failure_reason};
+    case KVM_EXIT_INTERNAL_ERROR: {
+      InternalError error{run.internal.suberror, {}};
+      for (std::size_t i = 0; i < error.data.size() && i < run.internal.ndata; ++i) {
+        error.data[i] = run.internal.data[i];
+      }
+      return error;
+    }
+    default: return Unknown{run.exit_reason};
+  }
+}
+
+Result<kvm_regs> Vcpu::regs() {
+  if ((fresh_ & KVM_SYNC_X86_REGS) == 0) {
+    VMM_TRY(VMM_IOCTL(fd_, KVM_GET_REGS, &run_->s.regs.regs));
+    fresh_ |= KVM_SYNC_X86_REGS;
+  }
+  return run_->s.regs.regs;
+}
+
+Result<void> Vcpu::set_regs(const kvm_regs& regs) {
+  run_->s.regs.regs = regs;
+  fresh_ |= KVM_SYNC_X86_REGS;
+  dirty_ |= KVM_SYNC_X86_REGS;
+  return {};
+}
+
+Result<kvm_sregs> Vcpu::sregs() {
+  if ((fresh_ & KVM_SYNC_X86_SREGS) == 0) {
+    VMM_TRY(VMM_IOCTL(fd_, KVM_GET_SREGS, &run_->s.regs.sregs));
+    fresh_ |= KVM_SYNC_X86_SREGS;
+  }
+  return run_->s.regs.sregs;
+}
+
+Result<void> Vcpu::set_sregs(const kvm_sregs& sregs) {
+  run_->s.regs.sregs = sregs;
+  fresh_ |= KVM_SYNC_X86_SREGS;
+  dirty_ |= KVM_SYNC_X86_SREGS;
+  return {};
+}
+
+Result<kvm_vcpu_events> Vcpu::events() {
+  if ((fresh_ & KVM_SYNC_X86_EVENTS) == 0) {
+    VMM_TRY(VMM_IOCTL(fd_, KVM_GET_VCPU_EVENTS, &run_->s.regs.events));
+    fresh_ |= KVM_SYNC_X86_EVENTS;
+  }
+  return run_->s.regs.events;
+}
+
+Result<void> Vcpu::set_events(const kvm_vcpu_events& events) {
+  run_->s.regs.events = events;
+  fresh_ |= KVM_SYNC_X86_EVENTS;
+  dirty_ |= KVM_SYNC_X86_EVENTS;
+  return {};
+}
+
+Result<void> Vcpu::flush() {
+  if ((dirty_ & KVM_SYNC_X86_SREGS) != 0) {
+    VMM_TRY(VMM_IOCTL(fd_, KVM_SET_SREGS, &run_->s.regs.sregs));
+  }
+  if ((dirty_ & KVM_SYNC_X86_REGS) != 0) {
+    VMM_TRY(VMM_IOCTL(fd_, KVM_SET_REGS, &run_->s.regs.regs));
+  }
+  if ((dirty_ & KVM_SYNC_X86_EVENTS) != 0) {
+    VMM_TRY(VMM_IOCTL(fd_, KVM_SET_VCPU_EVENTS, &run_->s.regs.events));
+  }
+  dirty_ = 0;
+  return {};
+}
+
+Result<kvm_fpu> Vcpu::fpu() const {
+  kvm_fpu fpu{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_FPU, &fpu));
+  return fpu;
+}
+
+Result<void> Vcpu::set_fpu(const kvm_fpu& fpu) {
+  kvm_fpu copy = fpu;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_FPU, &copy));
+  return {};
+}
+
+Result<XsaveArea> Vcpu::xsave() const {
+  XsaveArea area{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_XSAVE, area.data()));
+  return area;
+}
+
+Result<kvm_debugregs> Vcpu::debugregs() const {
+  kvm_debugregs regs{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_DEBUGREGS, &regs));
+  return regs;
+}
+
+Result<void> Vcpu::set_debugregs(const kvm_debugregs& regs) {
+  kvm_debugregs copy = regs;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_DEBUGREGS, &copy));
+  return {};
+}
+
+Result<kvm_mp_state> Vcpu::mp_state() const {
+  kvm_mp_state state{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_MP_STATE, &state));
+  return state;
+}
+
+Result<void> Vcpu::set_mp_state(const kvm_mp_state& state) {
+  kvm_mp_state copy = state;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_MP_STATE, &copy));
+  return {};
+}
+
+Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
+  VMM_TRY(flush());
+  kvm_guest_debug copy = debug;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_GUEST_DEBUG, &copy));
+  // KVM changes TF in RFLAGS when stepping goes on or off.
+  fresh_ &= ~std::uint64_t{KVM_SYNC_X86_REGS};
+  return {};
+}
+
+Result<kvm_lapic_state> Vcpu::lapic() const {
+  kvm_lapic_state state{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_LAPIC, &state));
+  return state;
+}
+
+Result<void> Vcpu::set_lapic(const kvm_lapic_state& state) {
+  kvm_lapic_state copy = state;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_LAPIC, &copy));
+  return {};
+}
+
+Result<void> Vcpu::nmi() {
+  VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_NMI, 0));
+  // The copy of the pending events in kvm_run no longer holds.
+  fresh_ &= ~std::uint64_t{KVM_SYNC_X86_EVENTS};
+  return {};
+}
+
+Result<void> Vcpu::set_cpuid(const CpuidTable& table) {
+  const auto& entries = table.entries();
+  std::vector<kvm_cpuid_entry2> storage(entries.size() + 1);
+  auto* const list = reinterpret_cast<kvm_cpuid2*>(storage.data());
+  list->nent = static_cast<std::uint32_t>(entries.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    list->entries[i] = entries[i];
+  }
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_CPUID2, list));
+  return {};
+}
+
+namespace {
+
+/// A kvm_msrs with one entry. The kernel's structure ends in a flexible array, so it lives in words of our own:
+/// the count, then index and value.
+class OneMsr {
+ public:
+  OneMsr(std::uint32_t index, std::uint64_t value) {
+    list()->nmsrs = 1;
+    list()->entries[0].index = index;
+    list()->entries[0].data = value;
+  }
+  kvm_msrs* list() { return reinterpret_cast<kvm_msrs*>(words_.data()); }
+  std::uint64_t value() { return list()->entries[0].data; }
+
+ private:
+  std::array<std::uint64_t, (sizeof(kvm_msrs) + sizeof(kvm_msr_entry)) / sizeof(std::uint64_t)> words_{};
+};
+
+}  // namespace
+
+Result<std::uint64_t> Vcpu::msr(std::uint32_t index) const {
+  OneMsr request{index, 0};
+  VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_GET_MSRS, request.list()));
+  if (done != 1) {
+    return host_error(fmt::format("KVM_GET_MSRS of {:#x}: KVM does not know this MSR", index));
+  }
+  return request.value();
+}
+
+Result<void> Vcpu::set_msr(std::uint32_t index, std::uint64_t value) {
+  OneMsr request{index, value};
+  VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_SET_MSRS, request.list()));
+  if (done != 1) {
+    return host_error(fmt::format("KVM_SET_MSRS of {:#x} to {:#x}: KVM refuses", index, value));
+  }
+  return {};
+}
+
+Result<std::uint32_t> Vcpu::tsc_khz() const {
+  VMM_ASSIGN(const int khz, VMM_IOCTL_VALUE(fd_, KVM_GET_TSC_KHZ, 0));
+  return static_cast<std::uint32_t>(khz);
+}
+
+Result<std::uint64_t> Vcpu::tsc_offset() const {
+  std::uint64_t offset = 0;
+  kvm_device_attr attribute{};
+  attribute.group = KVM_VCPU_TSC_CTRL;
+  attribute.attr = KVM_VCPU_TSC_OFFSET;
+  attribute.addr = reinterpret_cast<std::uintptr_t>(&offset);
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_DEVICE_ATTR, &attribute));
+  return offset;
+}
+
+Result<void> Vcpu::set_tsc_offset(std::uint64_t offset) {
+  kvm_device_attr attribute{};
+  attribute.group = KVM_VCPU_TSC_CTRL;
+  attribute.attr = KVM_VCPU_TSC_OFFSET;
+  attribute.addr = reinterpret_cast<std::uintptr_t>(&offset);
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_DEVICE_ATTR, &attribute));
+  return {};
+}
+
+Result<Translation> Vcpu::translate(vpmu::GuestLinear at) {
+  VMM_TRY(flush());
+  kvm_translation request{};
+  request.linear_address = at.value();
+  VMM_TRY(VMM_IOCTL(fd_, KVM_TRANSLATE, &request));
+  return Translation{.valid = request.valid != 0, .at = vpmu::GuestPhysical{request.physical_address}};
+}
+
+Result<void> Vcpu::enable(std::uint32_t capability) {
+  kvm_enable_cap request{};
+  request.cap = capability;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_ENABLE_CAP, &request));
+  return {};
+}
+
+}  // namespace vmm

@@ -1,0 +1,106 @@
+#pragma once
+#include <linux/kvm.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kvm/cpuid_table.hpp"
+#include "kvm/exit.hpp"
+#include "kvm/fd.hpp"
+#include "support/result.hpp"
+#include "vpmu/address.hpp"
+
+namespace vmm {
+
+/// What KVM_TRANSLATE says about a linear address.
+struct Translation {
+  bool valid;
+  vpmu::GuestPhysical at;
+};
+
+/// The legacy 4 KiB area of KVM_GET_XSAVE, as 32-bit words.
+using XsaveArea = std::array<std::uint32_t, 1024>;
+
+/// One KVM vCPU. Thin typed wrapper without policy. Every member belongs to the thread that runs the vCPU, except interrupt_run().
+///
+/// Registers: when the host has KVM_CAP_SYNC_REGS, the groups named by sync_after_run() come with each exit at no further
+/// system call; other reads cost one ioctl and are kept until the next run(). Writes are kept and handed over by the next run(),
+/// or earlier by flush().
+class Vcpu {
+ public:
+  Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields);
+
+  [[nodiscard]] std::uint32_t id() const { return id_; }
+
+  /// Runs the guest until something needs us. A signal gives Interrupted; so does interrupt_run() called before.
+  Result<Exit> run();
+  /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with immediate_exit.
+  /// Use it before reading or changing registers after an MSR, port or MMIO exit.
+  Result<void> complete_exit();
+  /// Makes the current or next run() return Interrupted as soon as it looks. Safe in a signal handler and on any thread,
+  /// but a thread that is inside the guest must also get a signal: see Kick.
+  void interrupt_run() { __atomic_store_n(&run_->immediate_exit, std::uint8_t{1}, __ATOMIC_RELAXED); }
+  /// The flag that interrupt_run() sets; for a signal handler, which may hold no object.
+  [[nodiscard]] volatile std::uint8_t* immediate_exit_flag() { return &run_->immediate_exit; }
+
+  /// Chooses the register groups (KVM_SYNC_X86_*) that each exit brings along; unsupported groups are left out.
+  void sync_after_run(std::uint64_t groups) { run_->kvm_valid_regs = groups & sync_fields_; }
+
+  [[nodiscard]] Result<kvm_regs> regs();
+  Result<void> set_regs(const kvm_regs& regs);
+  [[nodiscard]] Result<kvm_sregs> sregs();
+  Result<void> set_sregs(const kvm_sregs& sregs);
+  [[nodiscard]] Result<kvm_vcpu_events> events();
+  Result<void> set_events(const kvm_vcpu_events& events);
+  /// Hands pending register writes to KVM now.
+  Result<void> flush();
+
+  [[nodiscard]] Result<kvm_fpu> fpu() const;
+  Result<void> set_fpu(const kvm_fpu& fpu);
+  [[nodiscard]] Result<XsaveArea> xsave() const;
+  [[nodiscard]] Result<kvm_debugregs> debugregs() const;
+  Result<void> set_debugregs(const kvm_debugregs& regs);
+  [[nodiscard]] Result<kvm_mp_state> mp_state() const;
+  Result<void> set_mp_state(const kvm_mp_state& state);
+
+  /// KVM_SET_GUEST_DEBUG, after a flush(): KVM remembers the RIP at which stepping starts.
+  Result<void> set_guest_debug(const kvm_guest_debug& debug);
+
+  /// The LAPIC page as 1 KiB of registers.
+  [[nodiscard]] Result<kvm_lapic_state> lapic() const;
+  /// Heavy (rebuilds the APIC map, restarts the timer) and overwrites IRR: raise interrupts after it.
+  Result<void> set_lapic(const kvm_lapic_state& state);
+  /// Queues an NMI; at most two wait.
+  Result<void> nmi();
+
+  Result<void> set_cpuid(const CpuidTable& table);
+  /// One MSR by its index, never filtered. Fails when KVM does not know it.
+  [[nodiscard]] Result<std::uint64_t> msr(std::uint32_t index) const;
+  Result<void> set_msr(std::uint32_t index, std::uint64_t value);
+
+  /// kHz of the guest's TSC.
+  [[nodiscard]] Result<std::uint32_t> tsc_khz() const;
+  /// What KVM adds to the (scaled) host TSC. Fails with ENXIO on kernels before 5.16.
+  [[nodiscard]] Result<std::uint64_t> tsc_offset() const;
+  Result<void> set_tsc_offset(std::uint64_t offset);
+
+  /// KVM's own walk, as supervisor. Fails for user addresses when the guest has SMAP on: for tests.
+  [[nodiscard]] Result<Translation> translate(vpmu::GuestLinear at);
+
+  /// KVM_ENABLE_CAP on the vCPU.
+  Result<void> enable(std::uint32_t capability);
+
+ private:
+  [[nodiscard]] Exit decode_exit() const;
+
+  std::uint32_t id_;
+  Fd fd_;
+  Mapping mapping_;
+  kvm_run* run_;
+  std::uint64_t sync_fields_;  ///< Register groups that this KVM exchanges through kvm_run.
+  std::uint64_t fresh_{};      ///< Groups whose copy in kvm_run equals KVM's.
+  std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
+};
+
+}  // namespace vmm

@@ -1,0 +1,98 @@
+#include "kvm/vm.hpp"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "kvm/ioctl.hpp"
+
+namespace vmm {
+
+int Vm::check(std::uint32_t capability) const {
+  return VMM_IOCTL_VALUE(fd_, KVM_CHECK_EXTENSION, capability).value_or(0);
+}
+
+Result<void> Vm::enable(std::uint32_t capability, const std::array<std::uint64_t, 4>& arguments) {
+  kvm_enable_cap request{};
+  request.cap = capability;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    request.args[i] = arguments[i];
+  }
+  if (const auto done = VMM_IOCTL(fd_, KVM_ENABLE_CAP, &request); !done) {
+    return host_error(fmt::format("KVM_ENABLE_CAP {}", capability), done.error().system_errno);
+  }
+  return {};
+}
+
+Result<void> Vm::set_reserved_pages(vpmu::GuestPhysical first) {
+  std::uint64_t identity_map = first.value();
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_IDENTITY_MAP_ADDR, &identity_map));
+  VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_SET_TSS_ADDR, first.value() + vpmu::page_size));
+  return {};
+}
+
+Result<void> Vm::create_irqchip() {
+  VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_CREATE_IRQCHIP, 0));
+  return {};
+}
+
+Result<void> Vm::create_pit() {
+  kvm_pit_config config{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_CREATE_PIT2, &config));
+  return {};
+}
+
+Result<void> Vm::map_memory(std::uint32_t slot, vpmu::GuestPhysical at, std::span<std::byte> host) {
+  kvm_userspace_memory_region region{};
+  region.slot = slot;
+  region.guest_phys_addr = at.value();
+  region.memory_size = host.size();
+  region.userspace_addr = reinterpret_cast<std::uintptr_t>(host.data());
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_USER_MEMORY_REGION, &region));
+  return {};
+}
+
+Result<void> Vm::set_line(std::uint32_t gsi, Level level) {
+  kvm_irq_level request{};
+  request.irq = gsi;
+  request.level = static_cast<std::uint32_t>(level);
+  VMM_TRY(VMM_IOCTL(fd_, KVM_IRQ_LINE, &request));
+  return {};
+}
+
+Result<void> Vm::attach_irqfd(std::uint32_t gsi, const Fd& event) {
+  kvm_irqfd request{};
+  request.fd = static_cast<std::uint32_t>(event.get());
+  request.gsi = gsi;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_IRQFD, &request));
+  return {};
+}
+
+Result<bool> Vm::signal_msi(std::uint64_t address, std::uint32_t data) {
+  kvm_msi message{};
+  message.address_lo = static_cast<std::uint32_t>(address);
+  message.address_hi = static_cast<std::uint32_t>(address >> 32U);
+  message.data = data;
+  VMM_ASSIGN(const int taken, VMM_IOCTL(fd_, KVM_SIGNAL_MSI, &message));
+  return taken > 0;
+}
+
+Result<void> Vm::set_msr_filter(const kvm_msr_filter& filter) {
+  kvm_msr_filter copy = filter;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_X86_SET_MSR_FILTER, &copy));
+  return {};
+}
+
+Result<Vcpu> Vm::create_vcpu(std::uint32_t id) {
+  VMM_ASSIGN(const int number, VMM_IOCTL_VALUE(fd_, KVM_CREATE_VCPU, id));
+  Fd fd{number};
+  void* const run = ::mmap(nullptr, run_mapping_size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (run == MAP_FAILED) {
+    return host_error("mmap of kvm_run", errno);
+  }
+  return Vcpu{id, std::move(fd), Mapping{run, run_mapping_size_}, check(KVM_CAP_SYNC_REGS)};
+}
+
+}  // namespace vmm

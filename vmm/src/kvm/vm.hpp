@@ -1,0 +1,57 @@
+#pragma once
+#include <linux/kvm.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kvm/fd.hpp"
+#include "kvm/vcpu.hpp"
+#include "support/result.hpp"
+#include "vpmu/address.hpp"
+
+namespace vmm {
+
+/// One KVM virtual machine. Thin typed wrapper without policy; every call is one ioctl and fails with its name and errno.
+/// Calls other than create_vcpu may come from any thread.
+class Vm {
+ public:
+  Vm(Fd fd, std::size_t run_mapping_size) : fd_{std::move(fd)}, run_mapping_size_{run_mapping_size} {}
+
+  /// KVM_CHECK_EXTENSION on this VM; 0 when absent.
+  [[nodiscard]] int check(std::uint32_t capability) const;
+  /// KVM_ENABLE_CAP with up to four arguments.
+  Result<void> enable(std::uint32_t capability, const std::array<std::uint64_t, 4>& arguments = {});
+
+  /// Three pages below 4 GiB that Intel hosts need for real mode and for the TSS; no guest RAM may be there.
+  Result<void> set_reserved_pages(vpmu::GuestPhysical first);
+  /// In-kernel LAPIC, IOAPIC and 8259. Before the first vCPU.
+  Result<void> create_irqchip();
+  /// In-kernel 8254 with the speaker bit of port 61H handled by us (KVM_PIT_SPEAKER_DUMMY off). After create_irqchip.
+  Result<void> create_pit();
+
+  /// Maps `bytes` of this process at `host` into the guest. `slot` names the mapping. `host` must stay mapped.
+  Result<void> map_memory(std::uint32_t slot, vpmu::GuestPhysical at, std::span<std::byte> host);
+
+  /// Drives an interrupt line (GSI) of the in-kernel chips.
+  enum class Level : std::uint32_t { low = 0, high = 1 };
+  Result<void> set_line(std::uint32_t gsi, Level level);
+  /// Raises an edge on `gsi` whenever `event` (an eventfd) is written.
+  Result<void> attach_irqfd(std::uint32_t gsi, const Fd& event);
+
+  /// Sends a message-signalled interrupt; used for a fixed-vector interrupt to one LAPIC. SDM 3A 10.11.
+  /// @return false when no LAPIC took it. Call Vcpu::set_lapic before, never after: it overwrites IRR.
+  Result<bool> signal_msi(std::uint64_t address, std::uint32_t data);
+
+  /// Replaces the whole MSR filter.
+  Result<void> set_msr_filter(const kvm_msr_filter& filter);
+
+  /// Creates vCPU `id`. Its KVM_RUN and most of its ioctls belong to the thread that runs it.
+  Result<Vcpu> create_vcpu(std::uint32_t id);
+
+ private:
+  Fd fd_;
+  std::size_t run_mapping_size_;
+};
+
+}  // namespace vmm

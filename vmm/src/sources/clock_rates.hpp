@@ -1,0 +1,99 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "vpmu/event.hpp"
+
+namespace vmm {
+
+/// What the clock source takes a count from.
+enum class ClockBasis : std::uint8_t {
+  none,  ///< Nothing: the event reads 0.
+  time,  ///< The vCPU's time on the guest's clocks: an estimate as good as the clock.
+  rate,  ///< A stated number of events per 1000 cycles: a convention, it says nothing about the program.
+};
+
+/// The clock source's estimate of one event.
+struct ClockRate {
+  ClockBasis basis{};
+  std::uint32_t per_1000_cycles{};  ///< With `ClockBasis::rate` only.
+  friend bool operator==(const ClockRate&, const ClockRate&) = default;
+};
+
+/// What the clock source delivers for a plain event. The rates are those of a made-up program of one instruction per cycle that fits
+/// together (below): they are estimates, stated so that every reader of a count knows what it is worth.
+constexpr ClockRate clock_rate(vpmu::Counts counts) {
+  using enum vpmu::Counts;
+  const auto rate = [](std::uint32_t n) { return ClockRate{ClockBasis::rate, n}; };
+  switch (counts) {
+    case cycles:
+    case ref_cycles:
+    case bus_cycles: return {ClockBasis::time, 0};
+    case instructions: return rate(1000);
+    case uops_retired: return rate(1100);
+    case uops_issued: return rate(1200);
+    case branches: return rate(200);
+    case branches_taken: return rate(120);
+    case branches_not_taken: return rate(80);
+    case branches_conditional: return rate(150);
+    case branches_call: return rate(15);
+    case branches_return: return rate(15);
+    case branches_far: return rate(1);
+    case mispredicts: return rate(4);
+    case mispredicts_conditional: return rate(3);
+    case mispredicts_taken: return rate(2);
+    case mispredicts_call: return rate(1);
+    case loads: return rate(250);
+    case stores: return rate(120);
+    case locked_loads: return rate(1);
+    case split_loads: return rate(1);
+    case split_stores: return rate(1);
+    case stlb_miss_loads: return rate(1);
+    case stlb_miss_stores: return rate(1);
+    case l1_hit: return rate(240);
+    case lfb_hit: return rate(2);
+    case l1_miss: return rate(8);
+    case l2_hit: return rate(5);
+    case l2_miss: return rate(3);
+    case l3_hit: return rate(2);
+    case l3_miss: return rate(1);
+    case llc_references: return rate(4);
+    case llc_misses: return rate(1);
+    case load_latency: return rate(10);  // tagged loads; the source knows no latency, so all pass the threshold
+    case frontend:
+    case offcore:
+    case unmodelled: return {};
+  }
+  return {};
+}
+
+/// What the clock source delivers for a form of an event with CMASK, INV or EDGE (rule C4). The events are taken as spread evenly: no
+/// two cycles differ by more than one. A form that holds in every cycle counts time: cycles, or the event's own clock where it is one.
+constexpr ClockRate clock_rate(vpmu::Counts counts, const vpmu::EventSpec& spec) {
+  const ClockRate plain = clock_rate(counts);
+  if (plain.basis == ClockBasis::none || (spec.cmask == 0 && !spec.edge)) return plain;
+  constexpr std::int64_t all = 1000;
+  const std::int64_t events = plain.basis == ClockBasis::time ? all : plain.per_1000_cycles;
+  const std::int64_t threshold = std::max<std::int64_t>(spec.cmask, 1);
+  const std::int64_t reach = std::clamp<std::int64_t>(events - (threshold - 1) * all, 0, all);
+  const std::int64_t hold = spec.inv && spec.cmask != 0 ? all - reach : reach;
+  const std::int64_t counted = spec.edge ? std::min(hold, all - hold) : hold;
+  if (counted == 0) return {};
+  if (counted == all) return {ClockBasis::time, 0};
+  return {ClockBasis::rate, static_cast<std::uint32_t>(counted)};
+}
+
+namespace clock_rates_check {
+constexpr std::uint32_t of(vpmu::Counts counts) { return clock_rate(counts).per_1000_cycles; }
+using enum vpmu::Counts;
+static_assert(of(branches_taken) + of(branches_not_taken) == of(branches));
+static_assert(of(branches_conditional) + of(branches_call) + of(branches_return) + of(branches_far) < of(branches));
+static_assert(of(branches_not_taken) < of(branches_conditional));
+static_assert(of(mispredicts_conditional) + of(mispredicts_call) == of(mispredicts));
+static_assert(of(l1_hit) + of(lfb_hit) + of(l1_miss) == of(loads));
+static_assert(of(l2_hit) + of(l2_miss) == of(l1_miss) && of(l3_hit) + of(l3_miss) == of(l2_miss));
+static_assert(of(llc_references) >= of(l2_miss) && of(llc_misses) >= of(l3_miss));
+static_assert(of(loads) + of(stores) + of(branches) < of(instructions));
+}  // namespace clock_rates_check
+
+}  // namespace vmm

@@ -1,0 +1,172 @@
+#include "sources/clock_source.hpp"
+
+#include <algorithm>
+
+#include "sources/clock_rates.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::Counts;
+using vpmu::PlanEntry;
+
+/// Kicks that sample the privilege level while some counter looks at one level only.
+constexpr std::chrono::nanoseconds level_sampling = std::chrono::milliseconds{1};
+
+/// Thousandths of an event per million cycles of a kHz clock and nanosecond: the common denominator of rate, clock and time.
+constexpr std::uint64_t denominator = 1'000'000'000;
+
+std::uint64_t rate_of(const PlanEntry& e) { return e.per_cycle ? 0 : clock_rate(e.counts); }
+
+bool one_level_only(const PlanEntry& e) { return e.usr != e.os; }
+
+WalkGoal goal_of(const vpmu::CountPlan& plan) {
+  WalkGoal goal;
+  for (const PlanEntry& e : plan.active()) {
+    if (!e.armed) continue;
+    goal.usr = goal.usr || e.usr;
+    goal.os = goal.os || e.os;
+    switch (e.counts) {
+      case Counts::loads:
+      case Counts::locked_loads:
+      case Counts::split_loads:
+      case Counts::stlb_miss_loads:
+      case Counts::l1_hit:
+      case Counts::l1_miss:
+      case Counts::lfb_hit:
+      case Counts::l2_hit:
+      case Counts::l2_miss:
+      case Counts::l3_hit:
+      case Counts::l3_miss:
+      case Counts::load_latency: goal.load = true; break;
+      case Counts::stores:
+      case Counts::split_stores:
+      case Counts::stlb_miss_stores: goal.store = true; break;
+      case Counts::branches:
+      case Counts::branches_taken:
+      case Counts::branches_not_taken:
+      case Counts::branches_conditional:
+      case Counts::branches_call:
+      case Counts::branches_return:
+      case Counts::branches_far:
+      case Counts::mispredicts:
+      case Counts::mispredicts_conditional:
+      case Counts::mispredicts_taken:
+      case Counts::mispredicts_call: goal.branch = true; break;
+      case Counts::unmodelled:
+      case Counts::cycles:
+      case Counts::ref_cycles:
+      case Counts::bus_cycles:
+      case Counts::instructions:
+      case Counts::uops_retired:
+      case Counts::uops_issued:
+      case Counts::llc_references:
+      case Counts::llc_misses:
+      case Counts::frontend:
+      case Counts::offcore: goal.any = true; break;
+    }
+  }
+  return goal;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ClockSource>> ClockSource::create(Breakpoints& breakpoints, GuestView& view, std::uint64_t seed) {
+  VMM_ASSIGN(auto timer, CpuTimer::create());
+  return std::unique_ptr<ClockSource>{new ClockSource{std::move(timer), breakpoints, view, seed}};
+}
+
+Result<void> ClockSource::program(const vpmu::CountPlan& plan) {
+  plan_ = plan;
+  return {};
+}
+
+// The nearest overflow that has an effect, as time in the guest from the last sync().
+std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc_khz) const {
+  std::optional<nanoseconds> nearest;
+  const auto consider = [&](nanoseconds t) { nearest = nearest ? std::min(*nearest, t) : t; };
+  for (const PlanEntry& e : plan_.active()) {
+    const std::uint64_t rate = rate_of(e);
+    if (rate == 0) continue;
+    if (one_level_only(e)) consider(level_sampling);
+    if (!e.wants_overflow) continue;
+    using wide = unsigned __int128;
+    const wide needed = wide{e.distance} * denominator - std::min<wide>(remainder_[e.counter.index()], denominator - 1);
+    const wide time = needed / (wide{tsc_khz} * rate) + 1;
+    constexpr wide longest = 3'600'000'000'000;  // an hour: come back and look again
+    consider(nanoseconds{static_cast<std::int64_t>(std::min(time, longest))});
+  }
+  return nearest;
+}
+
+// Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look.
+Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most) {
+  std::optional<nanoseconds> due = until_due(port.tsc_khz());
+  if (due) due = std::max(*due - guest_time_, CpuTimer::shortest());
+  if (at_most) due = due ? std::min(*due, *at_most) : *at_most;
+  if (!due) return {};
+  const nanoseconds now = thread_cpu_time();
+  const nanoseconds until = now + *due;
+  if (armed_until_ > now && armed_until_ <= until) return {};
+  armed_until_ = until;
+  return timer_->arm(*due);
+}
+
+Result<RunEnd> ClockSource::run(VcpuPort& port, std::optional<nanoseconds> at_most) {
+  if (plan_.size == 0 && !at_most) {
+    VMM_ASSIGN(Exit exit, port.run());
+    return RunEnd{.exit = exit};
+  }
+  VMM_TRY(arm(port, at_most));
+  const nanoseconds entered = thread_cpu_time();
+  auto exit = port.run();
+  guest_time_ += thread_cpu_time() - entered;
+  if (!exit) return Failure{exit.error()};
+  kicked_ = std::holds_alternative<Interrupted>(*exit);
+  if (kicked_) armed_until_ = nanoseconds{0};
+  return RunEnd{.exit = *exit};
+}
+
+Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
+  vpmu::CountDeltas deltas;
+  if (guest_time_ == nanoseconds{0} || plan_.size == 0) {
+    guest_time_ = nanoseconds{0};
+    return deltas;
+  }
+  if (kicked_) {
+    VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+    sampled_user_ = cpl_of(sregs) != 0;
+    kicked_ = false;
+  }
+  const auto time = static_cast<std::uint64_t>(guest_time_.count());
+  guest_time_ = nanoseconds{0};
+  for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size)) {
+    const std::uint64_t rate = rate_of(e);
+    if (rate == 0 || !(sampled_user_ ? e.usr : e.os)) continue;
+    using wide = unsigned __int128;
+    const wide amount = wide{time} * port.tsc_khz() * rate + remainder_[e.counter.index()];
+    const auto events = static_cast<std::uint64_t>(amount / denominator);
+    remainder_[e.counter.index()] = static_cast<std::uint64_t>(amount % denominator);
+    deltas[e.counter] = events;
+    e.distance -= std::min(events, e.distance - 1);
+  }
+  return deltas;
+}
+
+Result<RunEnd> ClockSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
+  // Nearly all the time of a walk is the cost of stopping twice, not the guest's: none of it is counted.
+  armed_until_ = nanoseconds{0};
+  return walker_.walk(port, goal_of(plan));
+}
+
+void ClockSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  const WalkStatistics& w = walker_.statistics();
+  visit("pmu.walk.records", w.walks);
+  visit("pmu.walk.runs", w.runs);
+  visit("pmu.walk.steps", w.steps);
+  visit("pmu.walk.wrong_level", w.wrong_level);
+  visit("pmu.walk.nothing_found", w.nothing_found);
+  visit("pmu.walk.abandoned", w.abandoned);
+}
+
+}  // namespace vmm

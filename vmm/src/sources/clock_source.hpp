@@ -1,0 +1,50 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "sources/cpu_timer.hpp"
+#include "sources/skid_walker.hpp"
+#include "sources/source.hpp"
+
+namespace vmm {
+
+/// Counts where the host has no PMU: time that the vCPU spends in the guest, turned into cycles at the guest's TSC rate and into other
+/// events at stated rates (clock_rates.hpp). All counts are estimates; the instructions that precise records show are real.
+///
+/// Events that count at one privilege level only get the time that the periodic kicks found the vCPU at that level.
+class ClockSource final : public CountSource {
+ public:
+  /// Must be made on the vCPU's thread: its timer belongs to the thread.
+  static Result<std::unique_ptr<ClockSource>> create(Breakpoints& breakpoints, GuestView& view, std::uint64_t seed);
+
+  static constexpr SourceTraits description{.name = "clock"};
+  [[nodiscard]] const SourceTraits& traits() const override { return description; }
+
+  Result<void> program(const vpmu::CountPlan& plan) override;
+  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
+  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
+  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+ private:
+  using nanoseconds = std::chrono::nanoseconds;
+  ClockSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, std::uint64_t seed)
+      : timer_{std::move(timer)}, walker_{breakpoints, view, *timer_, seed} {}
+  Result<void> arm(VcpuPort& port, std::optional<nanoseconds> at_most);
+  [[nodiscard]] std::optional<nanoseconds> until_due(std::uint64_t tsc_khz) const;
+
+  std::unique_ptr<CpuTimer> timer_;
+  SkidWalker walker_;
+  vpmu::CountPlan plan_{};
+  nanoseconds guest_time_{};     ///< In the guest since the last sync().
+  nanoseconds armed_until_{};    ///< Thread CPU time at which the timer fires; 0 = not armed.
+  bool kicked_{};                ///< The last run ended by a signal: its privilege level is a fair sample.
+  bool sampled_user_{};          ///< Privilege level at the last kick.
+  /// Parts of an event that sync() has not handed out yet, in thousandths of an event per million cycles.
+  std::array<std::uint64_t, vpmu::max_counters> remainder_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,31 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kvm/fd.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// Kicks the calling thread's vCPU after a stretch of time on the CPU. One per vCPU thread, made and used on that thread.
+class CpuTimer {
+ public:
+  virtual ~CpuTimer() = default;
+  /// Kicks once, about `after` from now; replaces what was armed. Shorter than shortest() is taken as shortest().
+  virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
+  virtual Result<void> disarm() = 0;
+  /// "perf cpu-clock" or "POSIX timer".
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] static constexpr std::chrono::nanoseconds shortest() { return std::chrono::microseconds{10}; }
+
+  /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; where perf is not allowed, a POSIX timer,
+  /// which may kick an idle vCPU for nothing. Fails only when neither can be had.
+  static Result<std::unique_ptr<CpuTimer>> create();
+};
+
+/// Time that the calling thread has spent on a CPU. One system call.
+std::chrono::nanoseconds thread_cpu_time();
+
+}  // namespace vmm

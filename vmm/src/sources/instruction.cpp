@@ -1,0 +1,150 @@
+// The only file of the VMM that includes Zydis.
+#include "sources/instruction.hpp"
+
+#include <Zydis/Zydis.h>
+#include <linux/kvm.h>
+
+#include <array>
+
+namespace vmm {
+namespace {
+
+constexpr std::int8_t rip_register = 16;
+
+ZydisDecoder decoder_for(CodeSize size) {
+  ZydisDecoder decoder;
+  switch (size) {
+    case CodeSize::bits64: ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64); break;
+    case CodeSize::bits32: ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32); break;
+    case CodeSize::bits16: ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16); break;
+  }
+  return decoder;
+}
+
+const ZydisDecoder& decoder(CodeSize size) {
+  static const std::array decoders{decoder_for(CodeSize::bits16), decoder_for(CodeSize::bits32), decoder_for(CodeSize::bits64)};
+  return decoders[static_cast<std::size_t>(size)];
+}
+
+std::int8_t register_number(ZydisRegister reg) {
+  if (reg == ZYDIS_REGISTER_NONE) return -1;
+  if (reg == ZYDIS_REGISTER_RIP || reg == ZYDIS_REGISTER_EIP) return rip_register;
+  return ZydisRegisterGetId(ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg));
+}
+
+vpmu::BranchKind branch_kind(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& target) {
+  using vpmu::BranchKind;
+  const bool far = i.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR;
+  const bool relative = target.type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+  switch (i.meta.category) {
+    case ZYDIS_CATEGORY_COND_BR: return BranchKind::conditional;
+    case ZYDIS_CATEGORY_UNCOND_BR: return far ? BranchKind::far : relative ? BranchKind::near_rel_jmp : BranchKind::near_ind_jmp;
+    case ZYDIS_CATEGORY_CALL: return far ? BranchKind::far : relative ? BranchKind::near_rel_call : BranchKind::near_ind_call;
+    case ZYDIS_CATEGORY_RET: return far ? BranchKind::far : BranchKind::near_ret;
+    case ZYDIS_CATEGORY_SYSCALL:
+    case ZYDIS_CATEGORY_SYSRET:
+    case ZYDIS_CATEGORY_INTERRUPT: return BranchKind::far;
+    default: return BranchKind::none;
+  }
+}
+
+// What single-stepping through KVM would show to the guest, or lose, or not end on the next instruction.
+bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
+  switch (i.meta.category) {
+    case ZYDIS_CATEGORY_SYSTEM:
+    case ZYDIS_CATEGORY_SYSCALL:
+    case ZYDIS_CATEGORY_SYSRET:
+    case ZYDIS_CATEGORY_INTERRUPT:
+    case ZYDIS_CATEGORY_IO:
+    case ZYDIS_CATEGORY_IOSTRINGOP:
+    case ZYDIS_CATEGORY_VTX: return false;
+    default: break;
+  }
+  switch (i.mnemonic) {
+    case ZYDIS_MNEMONIC_PUSHF:
+    case ZYDIS_MNEMONIC_PUSHFD:
+    case ZYDIS_MNEMONIC_PUSHFQ:
+    case ZYDIS_MNEMONIC_POPF:
+    case ZYDIS_MNEMONIC_POPFD:
+    case ZYDIS_MNEMONIC_POPFQ:
+    case ZYDIS_MNEMONIC_IRET:
+    case ZYDIS_MNEMONIC_IRETD:
+    case ZYDIS_MNEMONIC_IRETQ:
+    case ZYDIS_MNEMONIC_STI:
+    case ZYDIS_MNEMONIC_HLT:
+    case ZYDIS_MNEMONIC_CPUID:
+    case ZYDIS_MNEMONIC_UD0:
+    case ZYDIS_MNEMONIC_UD1:
+    case ZYDIS_MNEMONIC_UD2: return false;
+    default: break;
+  }
+  // A load of a segment register may fault in many ways, and SS blocks the debug trap.
+  for (const ZydisDecodedOperand& o : operands)
+    if (o.type == ZYDIS_OPERAND_TYPE_REGISTER && (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 &&
+        ZydisRegisterGetClass(o.reg.value) == ZYDIS_REGCLASS_SEGMENT)
+      return false;
+  return true;
+}
+
+MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
+  MemoryOperand m{.base = register_number(o.mem.base),
+                  .index = register_number(o.mem.index),
+                  .scale = o.mem.scale == 0 ? std::uint8_t{1} : o.mem.scale,
+                  .displacement = o.mem.disp.has_displacement ? o.mem.disp.value : 0,
+                  .bytes = static_cast<std::uint8_t>(o.size / 8),
+                  .address_bytes = static_cast<std::uint8_t>(i.address_width / 8)};
+  if (o.mem.segment == ZYDIS_REGISTER_FS) m.segment = 4;
+  if (o.mem.segment == ZYDIS_REGISTER_GS) m.segment = 5;
+  // PUSH and CALL store below the stack pointer that they find.
+  const bool implicit_push = o.visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN && register_number(o.mem.base) == 4 &&
+                             (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+  if (implicit_push) m.displacement -= m.bytes;
+  return m;
+}
+
+bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
+  const bool hint = i.meta.category == ZYDIS_CATEGORY_PREFETCH || i.meta.category == ZYDIS_CATEGORY_NOP ||
+                    i.meta.category == ZYDIS_CATEGORY_WIDENOP;
+  return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY && o.mem.type == ZYDIS_MEMOP_TYPE_MEM;
+}
+
+std::uint64_t register_value(const kvm_regs& r, std::int8_t number) {
+  const std::array<std::uint64_t, 16> value{r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi,
+                                            r.r8,  r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15};
+  return number >= 0 && number < 16 ? value[static_cast<std::size_t>(number)] : 0;
+}
+
+}  // namespace
+
+std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeSize size) {
+  ZydisDecodedInstruction i;
+  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operand;
+  const ZyanStatus status = ZydisDecoderDecodeFull(&decoder(size), bytes.data(), bytes.size(), &i, operand.data());
+  if (!ZYAN_SUCCESS(status)) return std::nullopt;
+  const auto operands = std::span{operand}.first(i.operand_count);
+  Instruction out{.length = i.length,
+                  .steppable = is_steppable(i, operands),
+                  .rep = (i.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0,
+                  .branch = branch_kind(i, operand[0]),
+                  .locked = (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0};
+  out.ends_block = out.branch != vpmu::BranchKind::none || i.mnemonic == ZYDIS_MNEMONIC_HLT;
+  for (const ZydisDecodedOperand& o : operands) {
+    if (!touches_memory(i, o)) continue;
+    if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) out.load = memory_operand(i, o);
+    if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) out.store = memory_operand(i, o);
+  }
+  return out;
+}
+
+vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,
+                                  const kvm_regs& regs, const kvm_sregs& sregs) {
+  std::uint64_t a = static_cast<std::uint64_t>(m.displacement);
+  a += m.base == rip_register ? ip.value() + instruction.length : register_value(regs, m.base);
+  a += register_value(regs, m.index) * m.scale;
+  if (m.address_bytes == 4) a &= 0xFFFF'FFFF;
+  if (m.segment == 4) a += sregs.fs.base;
+  if (m.segment == 5) a += sregs.gs.base;
+  return vpmu::GuestLinear{a};
+}
+
+}  // namespace vmm

@@ -1,0 +1,47 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "vpmu/address.hpp"
+#include "vpmu/retirement.hpp"
+
+struct kvm_regs;
+struct kvm_sregs;
+
+namespace vmm {
+
+enum class CodeSize : std::uint8_t { bits16, bits32, bits64 };
+
+/// One memory operand, as far as its address needs it.
+struct MemoryOperand {
+  std::int8_t base{-1};    ///< Register number 0..15 as encoded (RAX, RCX, RDX, RBX, RSP ...), -1 none, 16 RIP.
+  std::int8_t index{-1};
+  std::uint8_t scale{1};
+  std::int8_t segment{-1};  ///< 4 = FS, 5 = GS; others are flat in 64-bit code.
+  std::int64_t displacement{};
+  std::uint8_t bytes{};
+  std::uint8_t address_bytes{8};
+};
+
+/// What an instruction does, without its semantics: enough to choose it for a sample and to say what it touched.
+struct Instruction {
+  std::uint8_t length{};
+  bool ends_block{};  ///< Control may go elsewhere than to the next instruction.
+  bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O ...).
+  bool rep{};         ///< A repeated string instruction: a step would stop inside it.
+  vpmu::BranchKind branch{vpmu::BranchKind::none};
+  std::optional<MemoryOperand> load;
+  std::optional<MemoryOperand> store;
+  bool locked{};
+};
+
+/// Decodes one instruction; empty when the bytes do not hold a valid one.
+std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeSize size);
+
+/// The linear address of an operand of the instruction at `ip`, with the registers before it runs.
+vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,
+                                  const kvm_regs& regs, const kvm_sregs& sregs);
+
+}  // namespace vmm

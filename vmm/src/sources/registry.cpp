@@ -1,0 +1,37 @@
+#include "sources/registry.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "sources/clock_source.hpp"
+
+namespace vmm {
+namespace {
+
+Result<std::unique_ptr<CountSource>> make_clock(const SourceParts& parts) {
+  return ClockSource::create(parts.breakpoints, parts.view, parts.seed);
+}
+
+constexpr std::array rows{
+    SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
+};
+
+}  // namespace
+
+std::span<const SourceRow> all_sources() { return rows; }
+
+const SourceRow* find_source(std::string_view name) {
+  for (const SourceRow& row : rows)
+    if (row.traits.name == name) return &row;
+  return nullptr;
+}
+
+Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts) {
+  if (const SourceRow* row = find_source(name)) return row->make(parts);
+  std::string known;
+  for (const SourceRow& row : rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.traits.name);
+  return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));
+}
+
+}  // namespace vmm

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "sources/source.hpp"
+#include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_view.hpp"
+
+namespace vmm {
+
+/// What a source is built from.
+struct SourceParts {
+  Breakpoints& breakpoints;
+  GuestView& view;
+  std::uint64_t seed;
+};
+
+/// One counting source that users can name.
+struct SourceRow {
+  SourceTraits traits;
+  std::string_view summary;  ///< One line for help and `vpmu doctor`.
+  Result<std::unique_ptr<CountSource>> (*make)(const SourceParts& parts);
+};
+
+/// All sources, the preferred first.
+std::span<const SourceRow> all_sources();
+
+/// The row of a name, or null.
+const SourceRow* find_source(std::string_view name);
+
+/// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) when it cannot be had.
+Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts);
+
+}  // namespace vmm

@@ -1,0 +1,168 @@
+#include "sources/skid_walker.hpp"
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr std::uint64_t efer_lma = vpmu::bit(10);
+
+CodeSize code_size(const kvm_sregs& sregs) {
+  if ((sregs.efer & efer_lma) != 0 && sregs.cs.l != 0) return CodeSize::bits64;
+  return sregs.cs.db != 0 ? CodeSize::bits32 : CodeSize::bits16;
+}
+
+vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
+  return {{r.rflags, r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
+           r.r15}};
+}
+
+vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
+                          const kvm_regs& before, const kvm_sregs& sregs) {
+  if (!operand) return {};
+  const vpmu::GuestLinear at = operand_address(*operand, i, ip, before, sregs);
+  constexpr std::uint64_t line = 64;
+  const bool split = at.value() / line != (at.value() + (operand->bytes > 0 ? operand->bytes - 1U : 0U)) / line;
+  return {.address = at, .locked = i.locked, .split = split};
+}
+
+}  // namespace
+
+/// The instructions from RIP to the next one that may branch.
+struct SkidWalker::Block {
+  static constexpr unsigned max_instructions = 128;
+  std::array<Choice, max_instructions> items;
+  unsigned size{};
+};
+
+std::uint64_t SkidWalker::draw(std::uint64_t below) {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  return random_ % below;
+}
+
+SkidWalker::Block SkidWalker::decode_block(const kvm_regs& regs, const kvm_sregs& sregs) {
+  Block block;
+  std::array<std::byte, 1024> code{};
+  const vpmu::GuestLinear start{regs.rip + (code_size(sregs) == CodeSize::bits64 ? 0 : sregs.cs.base)};
+  const std::size_t available = view_->fetch(start, code);
+  std::size_t offset = 0;
+  while (block.size < Block::max_instructions && offset < available) {
+    const auto i = decode_instruction(std::span{code}.first(available).subspan(offset), code_size(sregs));
+    if (!i) break;
+    block.items[block.size++] = {.at = start + offset, .instruction = *i};
+    offset += i->length;
+    if (i->ends_block) break;
+  }
+  return block;
+}
+
+std::optional<SkidWalker::Choice> SkidWalker::choose(const Block& block, const WalkGoal& goal) {
+  std::array<std::uint8_t, Block::max_instructions> fit{};
+  unsigned count = 0;
+  for (unsigned n = 0; n < block.size; ++n) {
+    const Instruction& i = block.items[n].instruction;
+    if (i.steppable && !i.rep && goal.meets(i)) fit[count++] = static_cast<std::uint8_t>(n);
+  }
+  if (count == 0) return std::nullopt;
+  return block.items[fit[draw(count)]];
+}
+
+// Lets the guest run to `at`. Empty when it stands there; otherwise why not.
+Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLinear at) {
+  breakpoints_->set_walk(at);
+  VMM_TRY(breakpoints_->apply());
+  VMM_TRY(timer_->arm(patience));
+  auto exit = port.run();
+  breakpoints_->set_walk(std::nullopt);
+  if (!exit) return Failure{exit.error()};
+  if (const auto* debug = std::get_if<Debug>(&*exit); debug != nullptr && debug->pc == at.value() &&
+                                                       breakpoints_->classify(*debug) == Breakpoints::Hit::ours) {
+    ++statistics_.runs;
+    return std::optional<RunEnd>{};
+  }
+  VMM_TRY(breakpoints_->apply());
+  ++statistics_.abandoned;
+  if (std::holds_alternative<Interrupted>(*exit)) return std::optional{RunEnd{}};
+  return std::optional{RunEnd{.exit = *exit}};
+}
+
+// A fault during a single-step would leave TF in the guest's saved flags: only step when the operands are there.
+bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, const kvm_sregs& sregs) {
+  const auto mapped = [&](const std::optional<MemoryOperand>& m, vpmu::AccessKind kind) {
+    if (!m) return true;
+    const vpmu::GuestLinear at = operand_address(*m, choice.instruction, choice.at, regs, sregs);
+    return !view_->probe_current(at, m->bytes > 0 ? m->bytes : 1, kind);
+  };
+  return mapped(choice.instruction.load, vpmu::AccessKind::read) && mapped(choice.instruction.store, vpmu::AccessKind::write);
+}
+
+Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
+  VMM_ASSIGN(const kvm_regs before, port.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  if (!operands_mapped(choice, before, sregs)) {
+    VMM_TRY(breakpoints_->apply());
+    ++statistics_.nothing_found;
+    return RunEnd{};
+  }
+  breakpoints_->set_step(true);
+  VMM_TRY(breakpoints_->apply());
+  auto exit = port.run();
+  breakpoints_->set_step(false);
+  VMM_TRY(breakpoints_->apply());
+  if (!exit) return Failure{exit.error()};
+  ++statistics_.steps;
+  const auto* debug = std::get_if<Debug>(&*exit);
+  if (debug == nullptr || debug->exception != 1) {
+    ++statistics_.abandoned;
+    if (std::holds_alternative<Interrupted>(*exit)) return RunEnd{};
+    return RunEnd{.exit = *exit};
+  }
+  VMM_ASSIGN(const kvm_regs after, port.regs());
+  const Instruction& i = choice.instruction;
+  const vpmu::GuestLinear next{after.rip + (choice.at.value() - before.rip)};
+  ++statistics_.walks;
+  Retired retired{.what = {.ip = choice.at,
+                           .next_ip = next,
+                           .cpl = static_cast<std::uint8_t>(cpl_of(sregs)),
+                           .long_mode = (sregs.efer & efer_lma) != 0,
+                           .has_load = i.load.has_value(),
+                           .has_store = i.store.has_value(),
+                           .load = access_of(i.load, i, choice.at, before, sregs),
+                           .store = access_of(i.store, i, choice.at, before, sregs),
+                           .branch = {.kind = i.branch,
+                                      .taken = i.branch != vpmu::BranchKind::none && next != choice.at + i.length,
+                                      .target_cpl = static_cast<std::uint8_t>(cpl_of(sregs))}},
+                  .registers = pebs_registers(after)};
+  return RunEnd{.retired = retired};
+}
+
+Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {
+  for (unsigned n = 0; n < max_blocks; ++n) {
+    VMM_ASSIGN(const kvm_regs regs, port.regs());
+    VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+    VMM_ASSIGN(const bool halted, port.halted());
+    if (halted || !(cpl_of(sregs) == 0 ? goal.os : goal.usr)) {
+      ++statistics_.wrong_level;
+      return RunEnd{};
+    }
+    const Block block = decode_block(regs, sregs);
+    if (block.size == 0) break;
+    auto choice = choose(block, goal);
+    const Choice& last = block.items[block.size - 1];
+    const bool over_last = !choice && last.instruction.steppable && !last.instruction.rep;
+    if (!choice && !over_last) break;
+    const Choice& target = choice ? *choice : last;
+    if (target.at != block.items[0].at) {
+      VMM_ASSIGN(auto stopped, run_to(port, target.at));
+      if (stopped) return *stopped;
+    }
+    VMM_ASSIGN(RunEnd end, step(port, target));
+    if (choice || !end.retired) return end;
+  }
+  ++statistics_.nothing_found;
+  return RunEnd{};
+}
+
+}  // namespace vmm

@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "sources/cpu_timer.hpp"
+#include "sources/instruction.hpp"
+#include "sources/source.hpp"
+#include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_view.hpp"
+
+namespace vmm {
+
+/// Which instructions a record may stand on.
+struct WalkGoal {
+  bool usr{}, os{};                                   ///< Privilege levels that count.
+  bool any{};                                         ///< Any retirement will do.
+  bool load{}, store{}, branch{};                     ///< Else one of these kinds.
+  [[nodiscard]] bool meets(const Instruction& i) const {
+    return any || (load && i.load) || (store && i.store) || (branch && i.branch != vpmu::BranchKind::none);
+  }
+};
+
+struct WalkStatistics {
+  std::uint64_t walks{};         ///< Walks that ended on a retired instruction.
+  std::uint64_t runs{};          ///< Debug exits at a walk's breakpoint.
+  std::uint64_t steps{};         ///< Single-steps.
+  std::uint64_t wrong_level{};   ///< Not started: the vCPU was at a privilege level that does not count, or halted.
+  std::uint64_t nothing_found{}; ///< Given up: no instruction of the kind nearby.
+  std::uint64_t abandoned{};     ///< Given up: the guest went elsewhere before the breakpoint.
+};
+
+/// Finishes the window between an asynchronous stop and a precise sample: from where the vCPU stopped it lets the guest go on to an
+/// instruction of the wanted kind and retires that one under its eyes, so that the record's IP, registers and address are real.
+///
+/// Stops favour some places: a binary-translating host stops only at the heads of its blocks. So the instruction is drawn evenly
+/// from the straight-line code ahead. It costs two exits: a breakpoint at the instruction, then one single-step over it.
+class SkidWalker {
+ public:
+  SkidWalker(Breakpoints& breakpoints, GuestView& view, CpuTimer& timer, std::uint64_t seed)
+      : breakpoints_{&breakpoints}, view_{&view}, timer_{&timer}, random_{seed | 1} {}
+
+  /// The vCPU must be at an instruction boundary with no exit left to complete. See CountSource::walk for the answer.
+  Result<RunEnd> walk(VcpuPort& port, const WalkGoal& goal);
+
+  [[nodiscard]] const WalkStatistics& statistics() const { return statistics_; }
+
+ private:
+  struct Block;
+  struct Choice {
+    vpmu::GuestLinear at;
+    Instruction instruction;
+  };
+  static constexpr unsigned max_blocks = 4;  ///< Blocks searched for the kind before giving up.
+  static constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{2};
+
+  Block decode_block(const kvm_regs& regs, const kvm_sregs& sregs);
+  std::optional<Choice> choose(const Block& block, const WalkGoal& goal);
+  Result<std::optional<RunEnd>> run_to(VcpuPort& port, vpmu::GuestLinear at);
+  Result<RunEnd> step(VcpuPort& port, const Choice& choice);
+  bool operands_mapped(const Choice& choice, const kvm_regs& regs, const kvm_sregs& sregs);
+  std::uint64_t draw(std::uint64_t below);
+
+  Breakpoints* breakpoints_;
+  GuestView* view_;
+  CpuTimer* timer_;
+  std::uint64_t random_;
+  WalkStatistics statistics_{};
+};
+
+}  // namespace vmm

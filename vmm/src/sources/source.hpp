@@ -1,0 +1,59 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "support/result.hpp"
+#include "vcpu/port.hpp"
+#include "vpmu/plan.hpp"
+#include "vpmu/retirement.hpp"
+
+namespace vmm {
+
+/// What a counting source promises.
+struct SourceTraits {
+  std::string_view name;
+  bool exact_counts{};    ///< Every event is counted; otherwise counts are estimates.
+  bool precise_ip{};      ///< Records stand on the instruction that the rules of PEBS give.
+  bool latency{};         ///< Load latencies and data sources are known.
+  bool needs_host_pmu{};
+};
+
+/// A retirement together with the registers that its record shows.
+struct Retired {
+  vpmu::Retirement what;
+  vpmu::PebsRegisters registers;
+};
+
+/// Why a source came back.
+struct RunEnd {
+  std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
+  std::optional<Retired> retired;  ///< One instruction retired under the source's eyes; must go to Pmu::retire().
+};
+
+/// Answers "what retired?" for one vCPU, and nothing else: it knows no PEBS, no PMI, no MSRs. Runs on the vCPU's thread.
+///
+/// The vCPU loop calls program() when the plan changed, run() to let the guest go on, and sync() after each run. When the plan has an
+/// armed counter it calls walk() for the instruction that the record will show.
+class CountSource {
+ public:
+  virtual ~CountSource() = default;
+  [[nodiscard]] virtual const SourceTraits& traits() const = 0;
+
+  /// What to count from now on. Counts up to now must have been taken by sync().
+  virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
+  /// Runs the guest until an exit, or until some counter of the plan that wants its overflow is due; never much later. With
+  /// `at_most` it comes back after about that much time on the vCPU even if nothing happened.
+  virtual Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) = 0;
+  /// The events since the last call.
+  virtual Result<vpmu::CountDeltas> sync(VcpuPort& port) = 0;
+  /// Lets the guest go on to the end of the next instruction that some armed counter of `plan` counts. Empty when that cannot be
+  /// done now (wrong privilege level, nothing to decode): the loop tries again after a while.
+  virtual Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) = 0;
+  /// Calls `visit(name, value)` for each statistic of the source.
+  virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
+};
+
+}  // namespace vmm

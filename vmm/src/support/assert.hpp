@@ -1,0 +1,12 @@
+#pragma once
+
+namespace vmm {
+
+/// Reports a broken assumption of our own on standard error and aborts. Never returns.
+[[noreturn]] void assertion_failed(const char* condition, const char* file, int line) noexcept;
+
+}  // namespace vmm
+
+/// Checks what only a bug of ours can break; on in release builds. Guest or user input never decides it.
+#define VMM_ASSERT(condition) \
+  (static_cast<bool>(condition) ? void() : ::vmm::assertion_failed(#condition, __FILE__, __LINE__))

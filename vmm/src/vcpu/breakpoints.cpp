@@ -1,0 +1,79 @@
+#include "vcpu/breakpoints.hpp"
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr unsigned dr_count = 4;
+constexpr std::uint64_t dr7_fixed = 0x400;
+constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+/// DR7: local and global enable of breakpoint i. SDM 3B 17.2.4.
+constexpr std::uint64_t enable_bits(unsigned i) { return 3ULL << (2 * i); }
+constexpr std::uint64_t condition_bits(unsigned i) { return 0xFULL << (16 + 4 * i); }
+
+}  // namespace
+
+// Takes a free register; when the guest uses all four, its last one gives way: a guest kernel that faults on RDPMC is worse.
+void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<bool, 4>& used) {
+  unsigned slot = dr_count;
+  for (unsigned i = 0; i < dr_count && slot == dr_count; ++i)
+    if (!used[i]) slot = i;
+  if (slot == dr_count) {
+    slot = dr_count - 1;
+    ++displaced_;
+  }
+  used[slot] = true;
+  debug.arch.debugreg[slot] = at.value();
+  debug.arch.debugreg[7] &= ~condition_bits(slot);  // execution, one byte
+  debug.arch.debugreg[7] |= vpmu::bit(2 * slot + 1);
+}
+
+Result<void> Breakpoints::apply() {
+  const Wanted wanted{.gate = gate_, .walk = walk_, .step = step_};
+  if (wanted == applied_ && !step_) return {};
+  kvm_guest_debug debug{};
+  if (gate_ || walk_ || step_) {
+    debug.control = KVM_GUESTDBG_ENABLE;
+    if (step_) debug.control |= KVM_GUESTDBG_SINGLESTEP;
+    if (step_ || walk_) debug.control |= KVM_GUESTDBG_BLOCKIRQ;
+  }
+  if (gate_ || walk_) {
+    debug.control |= KVM_GUESTDBG_USE_HW_BP;
+    VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
+    guest_dr7_ = guest.dr7;
+    debug.arch.debugreg[7] = guest.dr7 | dr7_fixed;
+    std::array<bool, dr_count> used{};
+    for (unsigned i = 0; i < dr_count; ++i) {
+      debug.arch.debugreg[i] = guest.db[i];
+      used[i] = (guest.dr7 & enable_bits(i)) != 0;
+    }
+    if (gate_) place(debug, *gate_, used);
+    if (walk_) place(debug, *walk_, used);
+  }
+  VMM_TRY(port_->set_guest_debug(debug));
+  applied_ = wanted;
+  return {};
+}
+
+Breakpoints::Hit Breakpoints::classify(const Debug& exit) const {
+  if (exit.exception != 1) return Hit::guest;
+  const vpmu::GuestLinear pc{exit.pc};
+  const bool at_ours = pc == applied_.gate || pc == applied_.walk;
+  const bool stepped = applied_.step && (exit.dr6 & dr6_bs) != 0;
+  return at_ours || stepped ? Hit::ours : Hit::guest;
+}
+
+Result<void> Breakpoints::inject(const Debug& exit) {
+  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
+  regs.dr6 = exit.dr6 | dr6_fixed;
+  VMM_TRY(port_->set_debugregs(regs));
+  VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+  events.exception.injected = 1;
+  events.exception.nr = 1;
+  events.exception.has_error_code = 0;
+  return port_->set_events(events);
+}
+
+}  // namespace vmm

@@ -1,0 +1,60 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "support/result.hpp"
+#include "vcpu/port.hpp"
+#include "vpmu/address.hpp"
+
+namespace vmm {
+
+/// The vCPU's debug facilities, shared with the guest: our execution breakpoints and single-steps on top of the guest's own DR0-DR3.
+/// While any of ours is set, KVM uses our copy of the debug registers; the guest's breakpoints are merged into it and its #DB are
+/// handed back to it. Nothing is armed, and nothing costs anything, while we have no use of it.
+class Breakpoints {
+ public:
+  /// What a Debug exit was.
+  enum class Hit : std::uint8_t {
+    ours,   ///< One of our breakpoints or our single-step; the guest must not see it.
+    guest,  ///< The guest's own; inject() gives it back.
+  };
+
+  explicit Breakpoints(VcpuPort& port) : port_{&port} {}
+
+  /// The permanent breakpoint of the RDPMC gate; empty takes it away. Takes effect at apply().
+  void set_gate(std::optional<vpmu::GuestLinear> at) { gate_ = at; }
+  [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
+  /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that.
+  void set_walk(std::optional<vpmu::GuestLinear> at) { walk_ = at; }
+  /// Stops after one instruction. Registers must be final before.
+  void set_step(bool on) { step_ = on; }
+
+  /// Hands the wanted state to KVM if it differs from what KVM has. Single-steps are armed anew each time, since KVM loses them.
+  Result<void> apply();
+
+  /// Whose a Debug exit is. Cost: none.
+  [[nodiscard]] Hit classify(const Debug& exit) const;
+  /// Gives the guest its #DB: DR6 as the CPU would set it, then the exception.
+  Result<void> inject(const Debug& exit);
+
+  /// Guest breakpoints that had to give way to ours because all four registers were in use.
+  [[nodiscard]] std::uint64_t displaced() const { return displaced_; }
+
+ private:
+  struct Wanted {
+    std::optional<vpmu::GuestLinear> gate, walk;
+    bool step{};
+    friend bool operator==(const Wanted&, const Wanted&) = default;
+  };
+  void place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<bool, 4>& used);
+
+  VcpuPort* port_;
+  std::optional<vpmu::GuestLinear> gate_, walk_;
+  bool step_{};
+  Wanted applied_{};
+  std::uint64_t displaced_{};
+  std::uint64_t guest_dr7_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,39 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "memory/linear.hpp"
+#include "support/result.hpp"
+#include "vcpu/port.hpp"
+#include "vpmu/env.hpp"
+#include "vpmu/paging.hpp"
+
+namespace vmm {
+
+/// The privilege level the vCPU runs at: SS.DPL. SDM 3A 5.5.
+unsigned cpl_of(const kvm_sregs& sregs);
+/// The registers that decide translation, from KVM's.
+vpmu::PagingState paging_state(const kvm_sregs& sregs, const kvm_regs& regs);
+
+/// The guest's linear memory as its current registers map it. Reads registers at each call: cheap where KVM hands them over with exits.
+class GuestView {
+ public:
+  GuestView(VcpuPort& port, LinearMemory& memory) : port_{&port}, memory_{&memory} {}
+
+  /// Supervisor data accesses, as the DS area and descriptor tables take them.
+  vpmu::AccessResult read(vpmu::GuestLinear at, std::span<std::byte> out);
+  vpmu::AccessResult write(vpmu::GuestLinear at, std::span<const std::byte> in);
+  vpmu::AccessResult probe(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
+  /// The same with the privilege that the vCPU runs at now.
+  vpmu::AccessResult probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
+  /// Instruction bytes at `at`, as many as can be read without a fault, at most `out.size()`. For decoding: has no side effect.
+  std::size_t fetch(vpmu::GuestLinear at, std::span<std::byte> out);
+
+ private:
+  vpmu::PagingState state();
+  VcpuPort* port_;
+  LinearMemory* memory_;
+};
+
+}  // namespace vmm

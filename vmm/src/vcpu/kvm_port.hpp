@@ -1,0 +1,42 @@
+#pragma once
+#include "kvm/vcpu.hpp"
+#include "kvm/vm.hpp"
+#include "vcpu/port.hpp"
+
+namespace vmm {
+
+/// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
+class KvmPort final : public VcpuPort {
+ public:
+  /// Fails when KVM does not tell the TSC's rate.
+  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu);
+
+  Result<Exit> run() override { return vcpu_->run(); }
+  Result<void> complete_exit() override { return vcpu_->complete_exit(); }
+  Result<kvm_regs> regs() override { return vcpu_->regs(); }
+  Result<void> set_regs(const kvm_regs& regs) override { return vcpu_->set_regs(regs); }
+  Result<kvm_sregs> sregs() override { return vcpu_->sregs(); }
+  Result<void> set_sregs(const kvm_sregs& sregs) override { return vcpu_->set_sregs(sregs); }
+  Result<kvm_vcpu_events> events() override { return vcpu_->events(); }
+  Result<void> set_events(const kvm_vcpu_events& events) override { return vcpu_->set_events(events); }
+  Result<kvm_debugregs> debugregs() override { return vcpu_->debugregs(); }
+  Result<void> set_debugregs(const kvm_debugregs& regs) override { return vcpu_->set_debugregs(regs); }
+  Result<void> set_guest_debug(const kvm_guest_debug& debug) override { return vcpu_->set_guest_debug(debug); }
+  Result<bool> halted() override;
+  Result<std::uint64_t> msr(std::uint32_t index) override { return vcpu_->msr(index); }
+  Result<void> set_msr(std::uint32_t index, std::uint64_t value) override { return vcpu_->set_msr(index, value); }
+  Result<kvm_lapic_state> lapic() override { return vcpu_->lapic(); }
+  Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
+  Result<void> nmi() override { return vcpu_->nmi(); }
+  Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
+  [[nodiscard]] std::uint64_t tsc_khz() const override { return tsc_khz_; }
+
+ private:
+  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz) : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz} {}
+
+  Vm* vm_;
+  Vcpu* vcpu_;
+  std::uint64_t tsc_khz_;
+};
+
+}  // namespace vmm

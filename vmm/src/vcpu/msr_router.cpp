@@ -1,0 +1,52 @@
+#include "vcpu/msr_router.hpp"
+
+#include <fmt/format.h>
+
+#include "vpmu/msr.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vmm {
+
+void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& reply) {
+  ++statistics_.unknown;
+  if (log_->first_time(fmt::format("{}:{:x}", what, index)))
+    log_->debug("guest {} of unknown MSR {:#x} answered with {}", what, index, unknown_ == UnknownMsr::gp ? "#GP" : "0");
+  reply.data = 0;
+  reply.gp = unknown_ == UnknownMsr::gp ? 1 : 0;
+}
+
+void MsrRouter::read(const MsrRead& access) {
+  const vpmu::MsrReadResult result = pmu_->rdmsr(vpmu::MsrIndex{access.index});
+  switch (result.status) {
+    case vpmu::MsrStatus::ok:
+      ++statistics_.pmu_reads;
+      access.reply.data = result.value;
+      return;
+    case vpmu::MsrStatus::gp:
+      ++statistics_.faults;
+      access.reply.gp = 1;
+      return;
+    case vpmu::MsrStatus::unknown: unknown(access.index, "RDMSR", access.reply); return;
+  }
+}
+
+void MsrRouter::write(const MsrWrite& access) {
+  const vpmu::MsrIndex index{access.index};
+  switch (pmu_->wrmsr(index, access.value)) {
+    case vpmu::MsrStatus::ok: ++statistics_.pmu_writes; break;
+    case vpmu::MsrStatus::gp:
+      ++statistics_.faults;
+      access.reply.gp = 1;
+      return;
+    case vpmu::MsrStatus::unknown: unknown(access.index, "WRMSR", access.reply); return;
+  }
+  const bool btf = vpmu::reg::debugctl::BTF::test(access.value);
+  if (index == vpmu::msr::IA32_DEBUGCTL && btf != btf_) {
+    btf_ = btf;
+    // A KVM without branch single-stepping refuses; the guest then steps single instructions, which debuggers cope with.
+    if (auto set = port_->set_msr(access.index, btf ? vpmu::reg::debugctl::BTF::mask : 0); !set && log_->first_time("btf"))
+      log_->warning("the host's KVM cannot single-step on branches (DEBUGCTL.BTF)");
+  }
+}
+
+}  // namespace vmm

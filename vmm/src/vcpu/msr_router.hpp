@@ -1,0 +1,47 @@
+#pragma once
+#include <cstdint>
+
+#include "kvm/exit.hpp"
+#include "support/log.hpp"
+#include "support/result.hpp"
+#include "vcpu/port.hpp"
+#include "vpmu/pmu.hpp"
+
+namespace vmm {
+
+/// What a guest gets for an MSR that nobody knows.
+enum class UnknownMsr : std::uint8_t {
+  gp,      ///< #GP(0), as on hardware.
+  ignore,  ///< Reads 0, writes vanish.
+};
+
+struct MsrStatistics {
+  std::uint64_t pmu_reads{};
+  std::uint64_t pmu_writes{};
+  std::uint64_t faults{};
+  std::uint64_t unknown{};
+};
+
+/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, then policy. The first access to each unknown MSR is logged.
+class MsrRouter {
+ public:
+  MsrRouter(vpmu::Pmu& pmu, VcpuPort& port, UnknownMsr unknown, Log& log) : pmu_{&pmu}, port_{&port}, unknown_{unknown}, log_{&log} {}
+
+  void read(const MsrRead& access);
+  /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
+  void write(const MsrWrite& access);
+
+  [[nodiscard]] const MsrStatistics& statistics() const { return statistics_; }
+
+ private:
+  void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
+
+  vpmu::Pmu* pmu_;
+  VcpuPort* port_;
+  UnknownMsr unknown_;
+  Log* log_;
+  bool btf_{};
+  MsrStatistics statistics_{};
+};
+
+}  // namespace vmm

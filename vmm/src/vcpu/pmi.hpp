@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+
+#include "support/result.hpp"
+#include "vcpu/port.hpp"
+
+namespace vmm {
+
+/// What becomes of a PMI that is asked for while LVTPC is masked (rule V4).
+enum class LvtpcMasked : std::uint8_t {
+  hold,  ///< One is kept and delivered when the guest unmasks.
+  drop,  ///< It is lost, as in KVM's own vPMU.
+};
+
+struct PmiStatistics {
+  std::uint64_t requested{};
+  std::uint64_t delivered_nmi{};
+  std::uint64_t delivered_fixed{};
+  std::uint64_t joined{};       ///< Requests that met one already pending (rule V5).
+  std::uint64_t dropped{};      ///< Lost to LvtpcMasked::drop.
+  std::uint64_t undeliverable{};///< LVTPC asks for a delivery mode that we cannot raise.
+};
+
+/// Delivers performance monitoring interrupts through the LVTPC that the guest programmed. SDM 3A 10.5.1, rules V1 to V7.
+/// KVM sets LVTPC's mask bit by itself only for its own vPMU; here it is ours to set (rule V3).
+class Pmi {
+ public:
+  explicit Pmi(LvtpcMasked policy) : policy_{policy} {}
+
+  /// The PMU asks for an interrupt.
+  void request();
+  /// Whether an interrupt waits for LVTPC.
+  [[nodiscard]] bool pending() const { return pending_ > 0; }
+  /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing is pending;
+  /// otherwise one or two ioctls and the interrupt's own.
+  Result<void> deliver(VcpuPort& port);
+
+  [[nodiscard]] const PmiStatistics& statistics() const { return statistics_; }
+
+ private:
+  LvtpcMasked policy_;
+  unsigned pending_{};  ///< 0, 1, or 2 for the pair of rule Q5.
+  PmiStatistics statistics_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,167 @@
+#include "vcpu/pmu_vcpu.hpp"
+
+#include <fmt/format.h>
+
+#include "sources/registry.hpp"
+#include "vpmu/msr.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr std::uint32_t msr_tsc = 0x10;
+/// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
+constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
+/// How soon to try a walk again that could not start.
+constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{100};
+
+}  // namespace
+
+std::uint64_t PmuVcpu::Env::tsc() { return owner_->port_->msr(msr_tsc).value_or(0); }
+
+void PmuVcpu::Env::inject_page_fault(const vpmu::AccessFault& fault) {
+  auto sregs = owner_->port_->sregs();
+  auto events = owner_->port_->events();
+  if (!sregs || !events) return;
+  sregs->cr2 = fault.address.value();
+  events->exception.injected = 1;
+  events->exception.nr = 14;
+  events->exception.has_error_code = 1;
+  events->exception.error_code = fault.error_code;
+  (void)owner_->port_->set_sregs(*sregs);
+  (void)owner_->port_->set_events(*events);
+}
+
+PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log)
+    : port_{&port},
+      pmu_{config.pmu},
+      view_{port, memory},
+      breakpoints_{port},
+      gate_{port, breakpoints_, view_},
+      pmi_{config.lvtpc_masked},
+      router_{pmu_, port, config.unknown_msr, log},
+      env_{*this} {}
+
+Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log) {
+  std::unique_ptr<PmuVcpu> self{new PmuVcpu{config, port, memory, log}};
+  VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_, .view = self->view_, .seed = config.pmu.seed}));
+  return self;
+}
+
+Result<Exit> PmuVcpu::run() {
+  for (;;) {
+    VMM_TRY(prepare());
+    VMM_ASSIGN(RunEnd end, let_run());
+    VMM_TRY(account(end));
+    if (!end.exit) continue;
+    VMM_ASSIGN(const bool answered, handle(*end.exit));
+    if (!answered) return *end.exit;
+  }
+}
+
+// What must be in place before the guest runs its next instruction.
+Result<void> PmuVcpu::prepare() {
+  if (pmu_.take_replan()) {
+    plan_ = pmu_.plan();
+    VMM_TRY(source_->program(plan_));
+  }
+  if (pmi_.pending()) VMM_TRY(pmi_.deliver(*port_));
+  return breakpoints_.apply();
+}
+
+Result<RunEnd> PmuVcpu::let_run() {
+  if (plan_.any_armed() && !walk_later_) {
+    if (exit_open_) {
+      VMM_TRY(port_->complete_exit());
+      exit_open_ = false;
+    }
+    VMM_ASSIGN(RunEnd end, source_->walk(*port_, plan_));
+    walk_later_ = !end.exit && !end.retired;
+    if (!walk_later_) return end;
+  }
+  std::optional<std::chrono::nanoseconds> at_most;
+  if (plan_.any_armed()) at_most = walk_retry;
+  if (pmi_.pending()) at_most = at_most ? std::min(*at_most, lvtpc_poll) : lvtpc_poll;
+  exit_open_ = false;
+  walk_later_ = false;
+  return source_->run(*port_, at_most);
+}
+
+// Counts first, then the instruction that retired under our eyes: the order in which they happened.
+Result<void> PmuVcpu::account(const RunEnd& end) {
+  VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
+  pmu_.settle(deltas, env_);
+  if (!end.retired) return {};
+  vpmu::Retirement retirement = end.retired->what;
+  retirement.registers = &end.retired->registers;
+  pmu_.retire(retirement, env_);
+  return {};
+}
+
+Result<bool> PmuVcpu::handle(const Exit& exit) {
+  if (const auto* read = std::get_if<MsrRead>(&exit)) {
+    ++statistics_.msr_reads;
+    exit_open_ = true;
+    router_.read(*read);
+    return true;
+  }
+  if (const auto* write = std::get_if<MsrWrite>(&exit)) {
+    ++statistics_.msr_writes;
+    exit_open_ = true;
+    router_.write(*write);
+    // Linux reads counters after it has cleared their selects and before it sets GLOBAL_CTRL again: keep the gate until then.
+    const bool restarts = vpmu::MsrIndex{write->index} == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write->value != 0;
+    if (pmu_.in_use())
+      VMM_TRY(gate_.update(true));
+    else if (restarts)
+      VMM_TRY(gate_.update(false));
+    return true;
+  }
+  if (const auto* debug = std::get_if<Debug>(&exit)) return on_debug(*debug);
+  if (std::holds_alternative<Interrupted>(exit)) ++statistics_.kicks;
+  exit_open_ = std::holds_alternative<PortRead>(exit) || std::holds_alternative<PortWrite>(exit) ||
+               std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
+  return false;
+}
+
+Result<bool> PmuVcpu::on_debug(const Debug& exit) {
+  ++statistics_.debug_exits;
+  if (breakpoints_.classify(exit) == Breakpoints::Hit::guest) {
+    ++statistics_.guest_debug;
+    pmu_.on_debug_exception();
+    VMM_TRY(breakpoints_.inject(exit));
+    return true;
+  }
+  if (breakpoints_.gate() && exit.pc == breakpoints_.gate()->value())
+    VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return pmu_.rdpmc(ecx, cpl, pce); }));
+  return true;
+}
+
+void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  visit("pmu.exits.rdmsr", statistics_.msr_reads);
+  visit("pmu.exits.wrmsr", statistics_.msr_writes);
+  visit("pmu.exits.debug", statistics_.debug_exits);
+  visit("pmu.exits.kick", statistics_.kicks);
+  visit("pmu.guest_debug", statistics_.guest_debug);
+  visit("pmu.rdpmc.served", gate_.statistics().served);
+  visit("pmu.rdpmc.refused", gate_.statistics().refused);
+  visit("pmu.rdpmc.other_faults", gate_.statistics().other_faults);
+  visit("pmu.msr.faults", router_.statistics().faults);
+  visit("pmu.msr.unknown", router_.statistics().unknown);
+  visit("pmu.pmi.requested", pmi_.statistics().requested);
+  visit("pmu.pmi.nmi", pmi_.statistics().delivered_nmi);
+  visit("pmu.pmi.fixed", pmi_.statistics().delivered_fixed);
+  visit("pmu.pmi.joined", pmi_.statistics().joined);
+  visit("pmu.pmi.dropped", pmi_.statistics().dropped);
+  visit("pmu.pmi.undeliverable", pmi_.statistics().undeliverable);
+  visit("pmu.breakpoints.displaced", breakpoints_.displaced());
+  const vpmu::PmuStatistics& core = pmu_.statistics();
+  visit("pmu.overflows", core.overflows);
+  visit("pmu.pebs.records", core.records_written);
+  visit("pmu.pebs.dropped_full", core.records_dropped_full);
+  visit("pmu.pebs.dropped_bounds", core.records_dropped_bounds);
+  visit("pmu.pebs.dropped_fault", core.records_dropped_fault);
+  visit("pmu.pebs.late_triggers", core.late_triggers);
+  source_->visit_statistics(visit);
+}
+
+}  // namespace vmm

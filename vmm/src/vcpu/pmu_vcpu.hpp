@@ -1,0 +1,96 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "memory/linear.hpp"
+#include "sources/source.hpp"
+#include "support/log.hpp"
+#include "support/result.hpp"
+#include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_view.hpp"
+#include "vcpu/msr_router.hpp"
+#include "vcpu/pmi.hpp"
+#include "vcpu/port.hpp"
+#include "vcpu/rdpmc_gate.hpp"
+#include "vpmu/pmu.hpp"
+
+namespace vmm {
+
+/// How one vCPU's PMU is built.
+struct PmuVcpuConfig {
+  vpmu::PmuConfig pmu{};
+  std::string_view source{"clock"};
+  UnknownMsr unknown_msr{UnknownMsr::gp};
+  LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
+};
+
+struct PmuVcpuStatistics {
+  std::uint64_t msr_reads{};      ///< RDMSR exits.
+  std::uint64_t msr_writes{};     ///< WRMSR exits.
+  std::uint64_t debug_exits{};    ///< KVM_EXIT_DEBUG, of ours and the guest's.
+  std::uint64_t guest_debug{};    ///< Of these: the guest's own #DB, handed back.
+  std::uint64_t kicks{};          ///< Runs ended by a signal.
+};
+
+/// One vCPU with its virtual PMU: runs the guest, answers what concerns the PMU, and hands every other exit to the caller.
+/// Made, used and destroyed on the vCPU's thread.
+class PmuVcpu {
+ public:
+  /// Fails when the source is unknown or cannot be had on this host. `port`, `memory` and `log` must outlive the result.
+  static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+
+  /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for requests.
+  Result<Exit> run();
+
+  /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order. Not synchronised: call it on this thread.
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const;
+
+  [[nodiscard]] vpmu::Pmu& pmu() { return pmu_; }
+
+ private:
+  /// The world as the core sees it.
+  class Env final : public vpmu::GuestEnv {
+   public:
+    explicit Env(PmuVcpu& owner) : owner_{&owner} {}
+    vpmu::AccessResult read_linear(vpmu::GuestLinear at, std::span<std::byte> out) override { return owner_->view_.read(at, out); }
+    vpmu::AccessResult write_linear(vpmu::GuestLinear at, std::span<const std::byte> in) override {
+      return owner_->view_.write(at, in);
+    }
+    vpmu::AccessResult probe_linear(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind) override {
+      return owner_->view_.probe(at, size, kind);
+    }
+    std::uint64_t tsc() override;
+    void request_pmi() override { owner_->pmi_.request(); }
+    void inject_page_fault(const vpmu::AccessFault& fault) override;
+
+   private:
+    PmuVcpu* owner_;
+  };
+
+  PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+  Result<void> prepare();
+  Result<RunEnd> let_run();
+  Result<void> account(const RunEnd& end);
+  /// True when the exit was the PMU's and has been answered.
+  Result<bool> handle(const Exit& exit);
+  Result<bool> on_debug(const Debug& exit);
+
+  VcpuPort* port_;
+  vpmu::Pmu pmu_;
+  GuestView view_;
+  Breakpoints breakpoints_;
+  RdpmcGate gate_;
+  Pmi pmi_;
+  MsrRouter router_;
+  Env env_;
+  std::unique_ptr<CountSource> source_;
+  vpmu::CountPlan plan_{};
+  bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
+  bool walk_later_{};      ///< The last walk found nothing: let the guest go on a little before the next.
+  PmuVcpuStatistics statistics_{};
+};
+
+}  // namespace vmm

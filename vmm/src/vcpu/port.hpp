@@ -1,0 +1,51 @@
+#pragma once
+#include <linux/kvm.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "kvm/exit.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// What a VM gives us of one virtual CPU: the seam between the PMU code and KVM. Tests put a scripted port below it.
+/// Every member belongs to the thread that runs the vCPU.
+class VcpuPort {
+ public:
+  virtual ~VcpuPort() = default;
+
+  /// Runs the guest until something needs us; a signal gives Interrupted.
+  virtual Result<Exit> run() = 0;
+  /// Completes the instruction of the last MSR, port or MMIO exit without running the guest, so that RIP and registers are final.
+  virtual Result<void> complete_exit() = 0;
+
+  virtual Result<kvm_regs> regs() = 0;
+  virtual Result<void> set_regs(const kvm_regs& regs) = 0;
+  virtual Result<kvm_sregs> sregs() = 0;
+  virtual Result<void> set_sregs(const kvm_sregs& sregs) = 0;
+  virtual Result<kvm_vcpu_events> events() = 0;
+  virtual Result<void> set_events(const kvm_vcpu_events& events) = 0;
+  virtual Result<kvm_debugregs> debugregs() = 0;
+  virtual Result<void> set_debugregs(const kvm_debugregs& regs) = 0;
+  /// Registers must be set before: KVM remembers the RIP at which stepping starts.
+  virtual Result<void> set_guest_debug(const kvm_guest_debug& debug) = 0;
+
+  /// Whether the vCPU sits in HLT, waiting for an interrupt.
+  virtual Result<bool> halted() = 0;
+
+  /// The guest's MSR as KVM holds it, never filtered.
+  virtual Result<std::uint64_t> msr(std::uint32_t index) = 0;
+  virtual Result<void> set_msr(std::uint32_t index, std::uint64_t value) = 0;
+
+  virtual Result<kvm_lapic_state> lapic() = 0;
+  virtual Result<void> set_lapic(const kvm_lapic_state& state) = 0;
+  virtual Result<void> nmi() = 0;
+  /// A fixed-vector interrupt to this vCPU's LAPIC.
+  virtual Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) = 0;
+
+  /// kHz of the guest's TSC.
+  [[nodiscard]] virtual std::uint64_t tsc_khz() const = 0;
+};
+
+}  // namespace vmm

@@ -1,0 +1,112 @@
+#include "vcpu/rdpmc_gate.hpp"
+
+#include <array>
+#include <cstring>
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr unsigned gp_vector = 13;
+constexpr std::uint64_t cr4_pce = vpmu::bit(8);
+constexpr std::uint64_t rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t efer_lma = vpmu::bit(10);
+constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
+
+}  // namespace
+
+/// What the CPU pushes for #GP in IA-32e mode. SDM 3A figure 6-8.
+struct RdpmcGate::Frame {
+  std::uint64_t error_code, rip, cs, rflags, rsp, ss;
+};
+
+// SDM 3A figure 6-7: a 64-bit interrupt or trap gate.
+std::optional<vpmu::GuestLinear> RdpmcGate::gp_handler(const kvm_sregs& sregs) {
+  if ((sregs.efer & efer_lma) == 0 || sregs.idt.limit < gp_vector * 16 + 15) return std::nullopt;
+  std::array<std::uint32_t, 4> gate{};
+  if (view_->read(vpmu::GuestLinear{sregs.idt.base + gp_vector * 16}, std::as_writable_bytes(std::span{gate}))) return std::nullopt;
+  const bool present = (gate[1] & vpmu::bit(15)) != 0;
+  if (!present) return std::nullopt;
+  return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
+}
+
+Result<void> RdpmcGate::update(bool in_use) {
+  if (!in_use) {
+    breakpoints_->set_gate(std::nullopt);
+    return {};
+  }
+  if (breakpoints_->gate()) return {};
+  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  breakpoints_->set_gate(gp_handler(sregs));
+  return {};
+}
+
+// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction.
+Result<void> RdpmcGate::let_through(kvm_regs regs) {
+  regs.rflags |= rflags_rf;
+  return port_->set_regs(regs);
+}
+
+// The segment of a selector, from the guest's GDT. SDM 3A figure 5-1.
+std::optional<kvm_segment> RdpmcGate::segment(const kvm_sregs& sregs, std::uint16_t selector) {
+  const unsigned offset = selector & ~7U;
+  const bool local = (selector & 4U) != 0;
+  if (local || offset == 0 || offset + 7 > sregs.gdt.limit) return std::nullopt;
+  std::uint64_t d = 0;
+  if (view_->read(vpmu::GuestLinear{sregs.gdt.base + offset}, std::as_writable_bytes(std::span{&d, 1}))) return std::nullopt;
+  kvm_segment s{};
+  s.selector = selector;
+  s.base = vpmu::Bits<39, 16>::get(d) | (vpmu::Bits<63, 56>::get(d) << 24);
+  s.limit = static_cast<std::uint32_t>(vpmu::Bits<15, 0>::get(d) | (vpmu::Bits<51, 48>::get(d) << 16));
+  s.type = static_cast<std::uint8_t>(vpmu::Bits<43, 40>::get(d) | 1);  // accessed, as a loaded segment is
+  s.s = static_cast<std::uint8_t>(vpmu::Bits<44>::get(d));
+  s.dpl = static_cast<std::uint8_t>(vpmu::Bits<46, 45>::get(d));
+  s.present = static_cast<std::uint8_t>(vpmu::Bits<47>::get(d));
+  s.avl = static_cast<std::uint8_t>(vpmu::Bits<52>::get(d));
+  s.l = static_cast<std::uint8_t>(vpmu::Bits<53>::get(d));
+  s.db = static_cast<std::uint8_t>(vpmu::Bits<54>::get(d));
+  s.g = static_cast<std::uint8_t>(vpmu::Bits<55>::get(d));
+  if (s.g != 0) s.limit = (s.limit << 12) | 0xFFF;
+  return s;
+}
+
+// IRET to the instruction after RDPMC, done by us.
+Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs) {
+  if ((frame.cs & 3) != 0) {
+    const auto cs = segment(sregs, static_cast<std::uint16_t>(frame.cs));
+    const auto ss = segment(sregs, static_cast<std::uint16_t>(frame.ss));
+    if (!cs || !ss) return let_through(regs);
+    sregs.cs = *cs;
+    sregs.ss = *ss;
+    VMM_TRY(port_->set_sregs(sregs));
+  }
+  regs.rax = value & 0xFFFF'FFFF;
+  regs.rdx = value >> 32;
+  regs.rip = frame.rip + rdpmc_opcode.size();
+  regs.rsp = frame.rsp;
+  regs.rflags = frame.rflags & ~rflags_rf;
+  ++statistics_.served;
+  return port_->set_regs(regs);
+}
+
+Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
+  VMM_ASSIGN(const kvm_regs regs, port_->regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  Frame frame{};
+  std::array<std::byte, rdpmc_opcode.size()> opcode{};
+  const bool readable = !view_->read(vpmu::GuestLinear{regs.rsp}, std::as_writable_bytes(std::span{&frame, 1})) &&
+                        view_->fetch(vpmu::GuestLinear{frame.rip}, opcode) == opcode.size();
+  if (!readable || frame.error_code != 0 || opcode != rdpmc_opcode) {
+    ++statistics_.other_faults;
+    return let_through(regs);
+  }
+  const auto value = value_of(static_cast<std::uint32_t>(regs.rcx), frame.cs & 3, (sregs.cr4 & cr4_pce) != 0);
+  if (!value) {
+    ++statistics_.refused;
+    return let_through(regs);
+  }
+  return resume_after(frame, *value, regs, sregs);
+}
+
+}  // namespace vmm

@@ -1,0 +1,69 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "kvm/fd.hpp"
+#include "kvm/system.hpp"
+#include "kvm/vcpu.hpp"
+#include "kvm/vm.hpp"
+#include "support/result.hpp"
+#include "vpmu/paging.hpp"
+
+namespace vmm::test {
+
+/// RAM of a test VM, from guest-physical address 0; everything above is a hole.
+class FlatRam final : public vpmu::PhysicalWords {
+ public:
+  static Result<FlatRam> create(std::size_t bytes);
+
+  std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override;
+  bool exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(mapping_.base()), mapping_.size()}; }
+  /// `at` and the word must lie in RAM.
+  template <class Word>
+  void poke(std::uint64_t at, Word word) {
+    std::memcpy(bytes().subspan(at, sizeof word).data(), &word, sizeof word);
+  }
+  template <class Word>
+  [[nodiscard]] Word peek(std::uint64_t at) const {
+    Word word;
+    std::memcpy(&word, bytes().subspan(at, sizeof word).data(), sizeof word);
+    return word;
+  }
+
+ private:
+  explicit FlatRam(Mapping mapping) : mapping_{std::move(mapping)} {}
+  Mapping mapping_;
+};
+
+/// What the vCPU of a PagingVm can do.
+struct PagingFeatures {
+  std::uint8_t physical_width{};
+  bool gigabyte_pages{}, smep{}, smap{}, la57{}, execute_disable{};
+};
+
+/// A VM with one vCPU of an Intel-type CPU and a little RAM: an oracle for page walks.
+class PagingVm {
+ public:
+  static Result<std::unique_ptr<PagingVm>> create(std::size_t ram_bytes);
+
+  /// Loads control registers for `state` and segments of the matching width at `privilege` (flat, no descriptor tables).
+  Result<void> load(const vpmu::PagingState& state, vpmu::PagingPrivilege privilege);
+
+  FlatRam ram;
+  PagingFeatures features;
+  Vm vm;
+  Vcpu vcpu;
+
+ private:
+  PagingVm(FlatRam r, const PagingFeatures& f, Vm m, Vcpu c)
+      : ram{std::move(r)}, features{f}, vm{std::move(m)}, vcpu{std::move(c)} {}
+};
+
+}  // namespace vmm::test

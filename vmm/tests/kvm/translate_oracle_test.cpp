@@ -1,0 +1,147 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <vector>
+
+#include "kvm/paging_vm.hpp"
+#include "vpmu/bits.hpp"
+#include "vpmu/paging.hpp"
+
+// Our page walk against KVM_TRANSLATE on the same random tables. KVM walks as a supervisor read and sets accessed bits.
+
+namespace vmm::test {
+namespace {
+
+using vpmu::bit;
+using vpmu::Bits;
+using vpmu::page_size;
+
+constexpr std::uint64_t PE = bit(0), WP = bit(16), PG = bit(31);
+constexpr std::uint64_t PSE = bit(4), PAE = bit(5), LA57 = bit(12), SMEP = bit(20), SMAP = bit(21);
+constexpr std::uint64_t LME = bit(8), LMA = bit(10), NXE = bit(11);
+constexpr std::uint64_t P = bit(0), PS = bit(7);
+constexpr std::uint64_t pages = 8;
+constexpr int scenes = 400;
+constexpr int addresses_per_scene = 8;
+
+/// A paging mode and what of it KVM_TRANSLATE models as the manual does.
+struct OracleMode {
+  std::string name;
+  std::uint64_t cr4{}, efer{};
+  unsigned linear_bits{};
+  unsigned entry_bytes{8};
+};
+
+class TranslateOracle : public testing::TestWithParam<OracleMode> {
+ protected:
+  void SetUp() override {
+    auto created = PagingVm::create(pages * page_size);
+    if (!created) GTEST_SKIP() << "no KVM here: " << describe(created.error());
+    vm_ = std::move(*created);
+    if ((GetParam().cr4 & LA57) != 0 && !vm_->features.la57) GTEST_SKIP() << "this KVM has no 5-level paging";
+    if (!vm_->features.execute_disable) GTEST_SKIP() << "this KVM has no execute-disable";
+  }
+
+  std::uint64_t draw(std::uint64_t below) { return random_() % below; }
+  bool once_in(unsigned n) { return draw(n) == 0; }
+  bool is_pae() const { return GetParam().cr4 == PAE && GetParam().efer == 0; }
+
+  vpmu::PagingState random_state() {
+    vpmu::PagingState state{.cr0 = PE | PG | (once_in(2) ? WP : 0),
+                            .cr3 = draw(pages) * page_size,
+                            .cr4 = GetParam().cr4,
+                            .efer = GetParam().efer | (once_in(3) ? 0 : NXE),
+                            .physical_width = vm_->features.physical_width,
+                            .alignment_check = once_in(2),
+                            .gigabyte_pages = vm_->features.gigabyte_pages};
+    if (vm_->features.smep && once_in(2)) state.cr4 |= SMEP;
+    if (vm_->features.smap && once_in(2)) state.cr4 |= SMAP;
+    return state;
+  }
+
+  std::uint64_t random_entry() {
+    std::uint64_t word = (draw(pages) * page_size) | (random_() & Bits<11, 0>::mask);
+    word |= P;
+    if (!once_in(4)) word &= ~PS;
+    if ((word & PS) != 0 && once_in(2)) word &= ~Bits<29, 13>::mask;
+    if (once_in(6)) word |= bit(63);
+    if (once_in(4)) word ^= bit(static_cast<unsigned>(draw(64)));
+    // KVM gives PSE-36 pages 36 address bits whatever the physical width is.
+    if (GetParam().entry_bytes == 4 && (word & PS) != 0) word &= ~Bits<20, 17>::mask;
+    return word;
+  }
+
+  /// KVM, like a CPU, takes the PDPTEs when CR3 is loaded and refuses reserved bits then; the walker reads them from memory.
+  void fill_pdptes(std::uint64_t cr3) {
+    for (std::uint64_t at = cr3; at < cr3 + 32; at += 8) {
+      vm_->ram.poke(at, (draw(pages) * page_size) | (once_in(8) ? 0 : P));
+    }
+  }
+
+  void fill_ram(const vpmu::PagingState& state) {
+    for (std::uint64_t page = 0; page < pages; ++page) {
+      const std::uint64_t low = random_entry();
+      const std::uint64_t word = GetParam().entry_bytes == 4 ? (low & 0xffff'ffff) | (low << 32) : low;
+      for (std::uint64_t at = page * page_size; at < (page + 1) * page_size; at += 8) vm_->ram.poke(at, word);
+    }
+    if (is_pae()) fill_pdptes(state.cr3);
+  }
+
+  std::uint64_t random_linear() {
+    const unsigned excess = 64 - GetParam().linear_bits;
+    const auto raw = static_cast<std::int64_t>(random_() << excess);
+    return GetParam().linear_bits == 32 ? random_() & 0xffff'ffff : static_cast<std::uint64_t>(raw >> excess);
+  }
+
+  std::vector<std::byte> contents() const { return {vm_->ram.bytes().begin(), vm_->ram.bytes().end()}; }
+
+  std::unique_ptr<PagingVm> vm_;
+  std::mt19937_64 random_{20160901};  // NOLINT(bugprone-random-generator-seed): the same tables on every run.
+};
+
+const std::array oracle_modes{OracleMode{"Legacy32Bit", 0, 0, 32, 4},
+                              OracleMode{"Legacy32BitWithPse", PSE, 0, 32, 4},
+                              OracleMode{"Pae", PAE, 0, 32},
+                              OracleMode{"FourLevel", PAE, LME | LMA, 48},
+                              OracleMode{"FiveLevel", PAE | LA57, LME | LMA, 57}};
+INSTANTIATE_TEST_SUITE_P(Kvm, TranslateOracle, testing::ValuesIn(oracle_modes),
+                         [](const auto& param_info) { return param_info.param.name; });
+
+TEST_P(TranslateOracle, FindsWhatOurWalkFindsAndSetsTheSameAccessedBits) {
+  int found = 0;
+  int refused = 0;
+  for (int scene = 0; scene < scenes; ++scene) {
+    const vpmu::PagingState state = random_state();
+    fill_ram(state);
+    const auto loaded = vm_->load(state, vpmu::PagingPrivilege::supervisor);
+    ASSERT_TRUE(loaded) << describe(loaded.error());
+    for (int i = 0; i < addresses_per_scene; ++i) {
+      const vpmu::GuestLinear at{random_linear()};
+      const auto before = contents();
+      const auto theirs = vm_->vcpu.translate(at);
+      ASSERT_TRUE(theirs) << describe(theirs.error());
+      const auto their_ram = contents();
+      std::copy(before.begin(), before.end(), vm_->ram.bytes().begin());
+      const vpmu::Walk ours =
+          vpmu::translate(state, vm_->ram, at, vpmu::PagingAccess::read, vpmu::PagingPrivilege::supervisor,
+                          vpmu::AccessedDirty::set);
+      const auto* mapped = std::get_if<vpmu::Mapped>(&ours);
+      SCOPED_TRACE(testing::Message() << std::hex << "linear " << at.value() << " cr0 " << state.cr0 << " cr3 "
+                                      << state.cr3 << " cr4 " << state.cr4 << " efer " << state.efer << " outcome "
+                                      << ours.index());
+      ASSERT_EQ(mapped != nullptr, theirs->valid);
+      ++(mapped != nullptr ? found : refused);
+      if (mapped == nullptr) continue;
+      ASSERT_EQ(mapped->address.value(), theirs->at.value());
+      ASSERT_EQ(contents(), their_ram);
+    }
+  }
+  EXPECT_GT(found, scenes) << "the tables must map something";
+  EXPECT_GT(refused, scenes) << "the tables must refuse something";
+  RecordProperty("found", found);
+  RecordProperty("refused", refused);
+}
+
+}  // namespace
+}  // namespace vmm::test
