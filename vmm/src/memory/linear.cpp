@@ -1,0 +1,116 @@
+#include "memory/linear.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <variant>
+
+namespace vmm {
+namespace {
+
+using vpmu::AccessedDirty;
+using vpmu::AccessFault;
+using vpmu::AccessResult;
+using vpmu::GuestLinear;
+using vpmu::GuestPhysical;
+using vpmu::PagingAccess;
+
+GuestPhysical page_of(GuestPhysical at) {
+  return GuestPhysical{at.value() & ~(vpmu::page_size - 1)};
+}
+
+/// Page-table words whose changes reach the dirty-page log.
+class LoggedWords final : public vpmu::PhysicalWords {
+ public:
+  LoggedWords(vpmu::PhysicalWords& words, const DirtyPageLog& log) : words_{words}, log_{log} {}
+  std::optional<std::uint64_t> read_word(GuestPhysical at, unsigned bytes) override {
+    return words_.read_word(at, bytes);
+  }
+  bool exchange_word(GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {
+    if (log_) log_(page_of(at));
+    return words_.exchange_word(at, bytes, expected, desired);
+  }
+
+ private:
+  vpmu::PhysicalWords& words_;
+  const DirtyPageLog& log_;
+};
+
+/// How an access walks.
+struct Manner {
+  PagingAccess access{};
+  vpmu::PagingPrivilege privilege{};
+  AccessedDirty accessed_dirty{};
+};
+
+AccessFault not_memory(GuestLinear at) {
+  return {.address = at, .not_memory = true};
+}
+
+/// The part of an access that lies in one 4 KiB page.
+struct Piece {
+  GuestPhysical at;
+  std::size_t offset{};  ///< Of the piece in the whole access.
+  std::size_t bytes{};
+};
+
+/// Walks each page of [at, at + size) and hands its piece to `use`, which says whether the piece was RAM.
+template <class Use>
+AccessResult for_each_piece(const vpmu::PagingState& state, vpmu::PhysicalWords& words, GuestLinear at,
+                            std::uint64_t size, Manner manner, Use use) {
+  if (size > LinearMemory::most_bytes) return not_memory(at);
+  for (std::uint64_t done = 0; done < size;) {
+    const GuestLinear here = at + done;
+    const vpmu::Walk walk = vpmu::translate(state, words, here, manner.access, manner.privilege, manner.accessed_dirty);
+    if (const auto* fault = std::get_if<vpmu::PageFault>(&walk)) {
+      return AccessFault{.address = fault->address, .error_code = fault->error_code};
+    }
+    const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
+    if (mapped == nullptr) return not_memory(here);
+    const std::uint64_t bytes = std::min(size - done, vpmu::page_size - vpmu::page_offset(here));
+    if (!use(Piece{mapped->address, done, bytes})) return not_memory(here);
+    done += bytes;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+AccessResult LinearMemory::read(const vpmu::PagingState& state, GuestLinear at, std::span<std::byte> out,
+                                vpmu::PagingPrivilege privilege) const {
+  LoggedWords words{memory_, log_};
+  return for_each_piece(
+      state, words, at, out.size(), {PagingAccess::read, privilege, AccessedDirty::set},
+      [&](const Piece& piece) { return memory_.read(piece.at, out.subspan(piece.offset, piece.bytes)); });
+}
+
+AccessResult LinearMemory::write(const vpmu::PagingState& state, GuestLinear at, std::span<const std::byte> in,
+                                 vpmu::PagingPrivilege privilege) const {
+  LoggedWords words{memory_, log_};
+  return for_each_piece(state, words, at, in.size(), {PagingAccess::write, privilege, AccessedDirty::set},
+                        [&](const Piece& piece) {
+                          if (!memory_.contains(piece.at, piece.bytes)) return false;
+                          if (log_) log_(page_of(piece.at));
+                          return memory_.write(piece.at, in.subspan(piece.offset, piece.bytes));
+                        });
+}
+
+AccessResult LinearMemory::probe(const vpmu::PagingState& state, GuestLinear at, std::uint64_t size,
+                                 vpmu::AccessKind kind, vpmu::PagingPrivilege privilege) const {
+  const auto access = kind == vpmu::AccessKind::write ? PagingAccess::write : PagingAccess::read;
+  return for_each_piece(state, memory_, at, size, {access, privilege, AccessedDirty::leave},
+                        [&](const Piece& piece) { return memory_.contains(piece.at, piece.bytes); });
+}
+
+std::size_t LinearMemory::fetch(const vpmu::PagingState& state, GuestLinear at, std::span<std::byte> out,
+                                vpmu::PagingPrivilege privilege) const {
+  std::size_t fetched = 0;
+  (void)for_each_piece(state, memory_, at, out.size(), {PagingAccess::execute, privilege, AccessedDirty::leave},
+                       [&](const Piece& piece) {
+                         const bool is_ram = memory_.read(piece.at, out.subspan(piece.offset, piece.bytes));
+                         if (is_ram) fetched = piece.offset + piece.bytes;
+                         return is_ram;
+                       });
+  return fetched;
+}
+
+}  // namespace vmm

@@ -1,0 +1,55 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "memory/physical_memory.hpp"
+#include "vpmu/env.hpp"
+#include "vpmu/paging.hpp"
+
+namespace vmm {
+
+/// Called with the address of each 4 KiB page of RAM before the first byte of a write reaches it, page tables included:
+/// what KVM's own dirty log does not see. Called on the thread that writes.
+using DirtyPageLog = std::function<void(vpmu::GuestPhysical page)>;
+
+/// The guest's memory by linear address: our own page walk, then guest RAM. Guest-controlled in every argument: nothing
+/// outside guest RAM is touched, and every failure is a value. Holds no state of a vCPU; one object serves all of them,
+/// on any thread.
+///
+/// Accesses may cross pages; each page is walked on its own (rule F13). Cost: one walk, up to five words of RAM, per
+/// page.
+class LinearMemory {
+ public:
+  /// More than any one access of ours needs; a longer one fails. Bounds the work that a guest can ask for.
+  static constexpr std::uint64_t most_bytes = 1 << 20;
+
+  /// `memory` must outlive this object.
+  explicit LinearMemory(PhysicalMemory& memory, DirtyPageLog log = {}) : memory_{memory}, log_{std::move(log)} {}
+
+  /// Copies guest memory to `out`, reading each byte once; sets accessed bits. On failure `out` is unspecified.
+  vpmu::AccessResult read(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<std::byte> out,
+                          vpmu::PagingPrivilege privilege = vpmu::PagingPrivilege::supervisor) const;
+
+  /// Copies `in` to guest memory; sets accessed and dirty bits (rule F12). On failure pages before the faulting one
+  /// hold the new bytes, as after a faulting CPU store of several parts: probe() first where that matters (rule F10).
+  vpmu::AccessResult write(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<const std::byte> in,
+                           vpmu::PagingPrivilege privilege = vpmu::PagingPrivilege::supervisor) const;
+
+  /// Checks that `size` bytes could be accessed now. Changes nothing, not even accessed bits.
+  vpmu::AccessResult probe(const vpmu::PagingState& state, vpmu::GuestLinear at, std::uint64_t size,
+                           vpmu::AccessKind kind,
+                           vpmu::PagingPrivilege privilege = vpmu::PagingPrivilege::supervisor) const;
+
+  /// Copies instruction bytes, as many as can be fetched without a fault, at most `out.size()`; returns how many.
+  /// Changes nothing: the guest does not see that we looked.
+  std::size_t fetch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<std::byte> out,
+                    vpmu::PagingPrivilege privilege) const;
+
+ private:
+  PhysicalMemory& memory_;
+  DirtyPageLog log_;
+};
+
+}  // namespace vmm

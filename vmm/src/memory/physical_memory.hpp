@@ -1,0 +1,26 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "vpmu/address.hpp"
+#include "vpmu/paging.hpp"
+
+namespace vmm {
+
+/// Guest RAM as the layers above see it: by guest-physical address, never by pointer. The seam between GuestMemory and
+/// linear access; tests put a fake below it. Every address may come from the guest. Safe to call from any thread; the
+/// guest and devices may change the bytes at any time.
+class PhysicalMemory : public vpmu::PhysicalWords {
+ public:
+  virtual ~PhysicalMemory() = default;
+
+  /// Copies RAM to `out`, reading each byte once. False, and `out` unspecified, when a byte is not RAM.
+  virtual bool read(vpmu::GuestPhysical at, std::span<std::byte> out) = 0;
+  /// Copies `in` to RAM. False, and nothing written, when a byte is not writable RAM.
+  virtual bool write(vpmu::GuestPhysical at, std::span<const std::byte> in) = 0;
+  /// Whether all `bytes` from `at` are RAM.
+  [[nodiscard]] virtual bool contains(vpmu::GuestPhysical at, std::uint64_t bytes) const = 0;
+};
+
+}  // namespace vmm
