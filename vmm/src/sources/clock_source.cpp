@@ -13,10 +13,23 @@ using vpmu::PlanEntry;
 /// Kicks that sample the privilege level while some counter looks at one level only.
 constexpr std::chrono::nanoseconds level_sampling = std::chrono::milliseconds{1};
 
-/// Thousandths of an event per million cycles of a kHz clock and nanosecond: the common denominator of rate, clock and time.
+/// Products of time, rate and clock need more than 64 bits.
+__extension__ using wide = unsigned __int128;
+
+/// events = nanoseconds x kHz x rate / denominator: 10^6 for ns x kHz to cycles, 10^3 for the rate.
 constexpr std::uint64_t denominator = 1'000'000'000;
 
-std::uint64_t rate_of(const PlanEntry& e) { return e.per_cycle ? 0 : clock_rate(e.counts); }
+/// Events per 1000 cycles. The guest is told that its crystal clock runs at the TSC's rate (CPUID.15H), so all clocks are one.
+std::uint64_t rate_of(const PlanEntry& e) {
+  if (e.per_cycle) return 0;
+  const ClockRate rate = clock_rate(e.counts);
+  switch (rate.basis) {
+    case ClockBasis::none: return 0;
+    case ClockBasis::time: return 1000;
+    case ClockBasis::rate: return rate.per_1000_cycles;
+  }
+  return 0;
+}
 
 bool one_level_only(const PlanEntry& e) { return e.usr != e.os; }
 
@@ -90,7 +103,6 @@ std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc
     if (rate == 0) continue;
     if (one_level_only(e)) consider(level_sampling);
     if (!e.wants_overflow) continue;
-    using wide = unsigned __int128;
     const wide needed = wide{e.distance} * denominator - std::min<wide>(remainder_[e.counter.index()], denominator - 1);
     const wide time = needed / (wide{tsc_khz} * rate) + 1;
     constexpr wide longest = 3'600'000'000'000;  // an hour: come back and look again
@@ -143,7 +155,6 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
   for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size)) {
     const std::uint64_t rate = rate_of(e);
     if (rate == 0 || !(sampled_user_ ? e.usr : e.os)) continue;
-    using wide = unsigned __int128;
     const wide amount = wide{time} * port.tsc_khz() * rate + remainder_[e.counter.index()];
     const auto events = static_cast<std::uint64_t>(amount / denominator);
     remainder_[e.counter.index()] = static_cast<std::uint64_t>(amount % denominator);

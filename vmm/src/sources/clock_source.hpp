@@ -43,7 +43,7 @@ class ClockSource final : public CountSource {
   nanoseconds armed_until_{};    ///< Thread CPU time at which the timer fires; 0 = not armed.
   bool kicked_{};                ///< The last run ended by a signal: its privilege level is a fair sample.
   bool sampled_user_{};          ///< Privilege level at the last kick.
-  /// Parts of an event that sync() has not handed out yet, in thousandths of an event per million cycles.
+  /// Parts of an event that sync() has not handed out yet, by counter.
   std::array<std::uint64_t, vpmu::max_counters> remainder_{};
 };
 

@@ -6,6 +6,9 @@
 
 #include <array>
 
+// Zydis has hundreds of categories and mnemonics; these switches name the few that matter.
+#pragma GCC diagnostic ignored "-Wswitch-enum"
+
 namespace vmm {
 namespace {
 

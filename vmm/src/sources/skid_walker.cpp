@@ -46,7 +46,7 @@ SkidWalker::Block SkidWalker::decode_block(const kvm_regs& regs, const kvm_sregs
   Block block;
   std::array<std::byte, 1024> code{};
   const vpmu::GuestLinear start{regs.rip + (code_size(sregs) == CodeSize::bits64 ? 0 : sregs.cs.base)};
-  const std::size_t available = view_->fetch(start, code);
+  const std::size_t available = view_->fetch(start, code, cpl_of(sregs));
   std::size_t offset = 0;
   while (block.size < Block::max_instructions && offset < available) {
     const auto i = decode_instruction(std::span{code}.first(available).subspan(offset), code_size(sregs));

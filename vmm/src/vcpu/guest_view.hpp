@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "memory/linear.hpp"
@@ -27,11 +28,15 @@ class GuestView {
   vpmu::AccessResult probe(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
   /// The same with the privilege that the vCPU runs at now.
   vpmu::AccessResult probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
-  /// Instruction bytes at `at`, as many as can be read without a fault, at most `out.size()`. For decoding: has no side effect.
-  std::size_t fetch(vpmu::GuestLinear at, std::span<std::byte> out);
+  /// Instruction bytes at `at` as code at `cpl` would fetch them, as many as come without a fault, at most `out.size()`. No side effect.
+  std::size_t fetch(vpmu::GuestLinear at, std::span<std::byte> out, unsigned cpl);
 
  private:
-  vpmu::PagingState state();
+  struct Now {
+    vpmu::PagingState paging;
+    unsigned cpl;
+  };
+  std::optional<Now> now();
   VcpuPort* port_;
   LinearMemory* memory_;
 };

@@ -96,7 +96,7 @@ Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
   Frame frame{};
   std::array<std::byte, rdpmc_opcode.size()> opcode{};
   const bool readable = !view_->read(vpmu::GuestLinear{regs.rsp}, std::as_writable_bytes(std::span{&frame, 1})) &&
-                        view_->fetch(vpmu::GuestLinear{frame.rip}, opcode) == opcode.size();
+                        view_->fetch(vpmu::GuestLinear{frame.rip}, opcode, frame.cs & 3) == opcode.size();
   if (!readable || frame.error_code != 0 || opcode != rdpmc_opcode) {
     ++statistics_.other_faults;
     return let_through(regs);
