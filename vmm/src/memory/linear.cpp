@@ -26,8 +26,9 @@ class LoggedWords final : public vpmu::PhysicalWords {
     return words_.read_word(at, bytes);
   }
   bool exchange_word(GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {
-    if (log_) log_(page_of(at));
-    return words_.exchange_word(at, bytes, expected, desired);
+    const bool is_done = words_.exchange_word(at, bytes, expected, desired);
+    if (is_done && log_) log_(page_of(at));
+    return is_done;
   }
 
  private:
@@ -88,9 +89,9 @@ AccessResult LinearMemory::write(const vpmu::PagingState& state, GuestLinear at,
   LoggedWords words{memory_, log_};
   return for_each_piece(state, words, at, in.size(), {PagingAccess::write, privilege, AccessedDirty::set},
                         [&](const Piece& piece) {
-                          if (!memory_.contains(piece.at, piece.bytes)) return false;
-                          if (log_) log_(page_of(piece.at));
-                          return memory_.write(piece.at, in.subspan(piece.offset, piece.bytes));
+                          const bool is_done = memory_.write(piece.at, in.subspan(piece.offset, piece.bytes));
+                          if (is_done && log_) log_(page_of(piece.at));
+                          return is_done;
                         });
 }
 
@@ -111,6 +112,17 @@ std::size_t LinearMemory::fetch(const vpmu::PagingState& state, GuestLinear at, 
                          return is_ram;
                        });
   return fetched;
+}
+
+bool LinearMemory::patch(const vpmu::PagingState& state, GuestLinear at, std::span<const std::byte> in) const {
+  if (in.empty() || vpmu::page_offset(at) + in.size() > vpmu::page_size) return false;
+  LoggedWords words{memory_, log_};
+  const vpmu::Walk walk =
+      vpmu::translate(state, words, at, PagingAccess::read, vpmu::PagingPrivilege::supervisor, AccessedDirty::leave);
+  const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
+  if (mapped == nullptr || !memory_.contains(mapped->address, in.size())) return false;
+  if (log_) log_(page_of(mapped->address));
+  return memory_.write(mapped->address, in);
 }
 
 }  // namespace vmm

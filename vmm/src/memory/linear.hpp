@@ -10,8 +10,9 @@
 
 namespace vmm {
 
-/// Called with the address of each 4 KiB page of RAM before the first byte of a write reaches it, page tables included:
-/// what KVM's own dirty log does not see. Called on the thread that writes.
+/// Called with the address of each 4 KiB page of RAM after a write to it, page tables included: what KVM's own dirty
+/// log does not see. After, so that a copy made between write and call is followed by another. Called on the thread
+/// that writes.
 using DirtyPageLog = std::function<void(vpmu::GuestPhysical page)>;
 
 /// The guest's memory by linear address: our own page walk, then guest RAM. Guest-controlled in every argument: nothing
@@ -46,6 +47,10 @@ class LinearMemory {
   /// Changes nothing: the guest does not see that we looked.
   std::size_t fetch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<std::byte> out,
                     vpmu::PagingPrivilege privilege) const;
+
+  /// Overwrites bytes of one page past its write protection, as a debugger plants a breakpoint. False when the page is not mapped
+  /// to RAM or `in` crosses it.
+  bool patch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<const std::byte> in) const;
 
  private:
   PhysicalMemory& memory_;

@@ -58,4 +58,9 @@ std::size_t GuestView::fetch(vpmu::GuestLinear at, std::span<std::byte> out, uns
   return n ? memory_->fetch(n->paging, at, out, privilege_at(cpl)) : 0;
 }
 
+bool GuestView::patch(vpmu::GuestLinear at, std::span<const std::byte> in) {
+  const auto n = now();
+  return n && memory_->patch(n->paging, at, in);
+}
+
 }  // namespace vmm

@@ -30,6 +30,8 @@ class GuestView {
   vpmu::AccessResult probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
   /// Instruction bytes at `at` as code at `cpl` would fetch them, as many as come without a fault, at most `out.size()`. No side effect.
   std::size_t fetch(vpmu::GuestLinear at, std::span<std::byte> out, unsigned cpl);
+  /// Overwrites code past its write protection; see LinearMemory::patch.
+  bool patch(vpmu::GuestLinear at, std::span<const std::byte> in);
 
  private:
   struct Now {

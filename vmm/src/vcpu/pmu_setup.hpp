@@ -1,12 +1,13 @@
 #pragma once
 #include "kvm/vm.hpp"
 #include "support/result.hpp"
+#include "vcpu/rdpmc_gate.hpp"
 #include "vpmu/generation.hpp"
 
 namespace vmm {
 
 /// Prepares a VM for our PMU, before its first vCPU: KVM's own vPMU off, MSR exits on, and a filter that traps exactly the MSRs that the
 /// generation's PMU answers. Fails (host) when KVM lacks a capability, and names it.
-Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation);
+Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc = RdpmcMethod::breakpoint);
 
 }  // namespace vmm

@@ -36,7 +36,7 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       pmu_{config.pmu},
       view_{port, memory},
       breakpoints_{port},
-      gate_{port, breakpoints_, view_},
+      gate_{port, breakpoints_, view_, config.rdpmc},
       pmi_{config.lvtpc_masked},
       router_{pmu_, port, config.unknown_msr, log},
       env_{*this} {}
@@ -101,7 +101,7 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
   if (const auto* read = std::get_if<MsrRead>(&exit)) {
     ++statistics_.msr_reads;
     exit_open_ = true;
-    router_.read(*read);
+    VMM_TRY(on_read(*read));
     return true;
   }
   if (const auto* write = std::get_if<MsrWrite>(&exit)) {
@@ -121,6 +121,19 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
   exit_open_ = std::holds_alternative<PortRead>(exit) || std::holds_alternative<PortWrite>(exit) ||
                std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
   return false;
+}
+
+Result<void> PmuVcpu::on_read(const MsrRead& access) {
+  VMM_ASSIGN(const bool rdpmc, gate_.is_rewritten(access.index));
+  if (!rdpmc) {
+    router_.read(access);
+    return {};
+  }
+  const auto value = pmu_.rdpmc(access.index, 0, true);  // only ring 0 code is rewritten
+  access.reply.data = value.value_or(0);
+  access.reply.gp = value ? 0 : 1;
+  gate_.count_served();
+  return {};
 }
 
 Result<bool> PmuVcpu::on_debug(const Debug& exit) {
@@ -144,6 +157,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.guest_debug", statistics_.guest_debug);
   visit("pmu.rdpmc.served", gate_.statistics().served);
   visit("pmu.rdpmc.refused", gate_.statistics().refused);
+  visit("pmu.rdpmc.rewritten", gate_.statistics().rewritten);
   visit("pmu.rdpmc.other_faults", gate_.statistics().other_faults);
   visit("pmu.msr.faults", router_.statistics().faults);
   visit("pmu.msr.unknown", router_.statistics().unknown);

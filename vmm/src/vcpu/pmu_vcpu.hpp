@@ -25,6 +25,7 @@ struct PmuVcpuConfig {
   std::string_view source{"clock"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
+  RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
 };
 
 struct PmuVcpuStatistics {
@@ -77,6 +78,7 @@ class PmuVcpu {
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
+  Result<void> on_read(const MsrRead& access);
 
   VcpuPort* port_;
   vpmu::Pmu pmu_;

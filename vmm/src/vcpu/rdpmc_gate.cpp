@@ -1,5 +1,6 @@
 #include "vcpu/rdpmc_gate.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -90,6 +91,24 @@ Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kv
   return port_->set_regs(regs);
 }
 
+// Ring 0 only: a program may check its own text, and its pages may be shared with others.
+void RdpmcGate::rewrite(const Frame& frame) {
+  constexpr std::array rdmsr_second_byte{std::byte{0x32}};
+  const vpmu::GuestLinear site{frame.rip};
+  if (method_ != RdpmcMethod::rewrite || (frame.cs & 3) != 0 || site_count_ == sites_.size()) return;
+  if (!view_->patch(site + 1, rdmsr_second_byte)) return;
+  sites_[site_count_++] = site;
+  ++statistics_.rewritten;
+}
+
+Result<bool> RdpmcGate::is_rewritten(std::uint32_t index) {
+  const bool counter = (index & ~rdpmc_fixed_counters) < vpmu::max_gp_counters;
+  if (site_count_ == 0 || !counter) return false;
+  VMM_ASSIGN(const kvm_regs regs, port_->regs());
+  const auto known = std::span{sites_}.first(site_count_);
+  return std::ranges::find(known, vpmu::GuestLinear{regs.rip}) != known.end();
+}
+
 Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
   VMM_ASSIGN(const kvm_regs regs, port_->regs());
   VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
@@ -106,6 +125,7 @@ Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
     ++statistics_.refused;
     return let_through(regs);
   }
+  rewrite(frame);
   return resume_after(frame, *value, regs, sregs);
 }
 
