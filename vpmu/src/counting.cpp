@@ -13,6 +13,11 @@ namespace fix = reg::fixed_ctr_ctrl;
 constexpr std::array<Counts, max_fixed_counters> fixed_counts{Counts::instructions, Counts::cycles, Counts::ref_cycles};
 
 bool is_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
+bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles || c == Counts::bus_cycles; }
+/// Events that make a cycle count; EDGE without CMASK looks for any.
+std::uint64_t cycle_threshold(const EventSpec& s) { return s.cmask == 0 ? 1 : s.cmask; }
+/// INV does nothing without CMASK (rule C4).
+bool is_inverted(const EventSpec& s) { return s.inv && s.cmask != 0; }
 bool below_l2(HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; }
 
 /// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0 here.
@@ -118,11 +123,12 @@ void Pmu::decode_event(unsigned gp) {
   state_.condition &= ~bit(gp);
 }
 
-// Both enable bits, and a counter that may run the event (rules L2, L10, L12).
+// Both enable bits, the plain form of the event, and a counter that may run it (rules L2, L10, L12).
 bool Pmu::load_latency_enabled(CounterId c) const {
+  if (!c.is_gp() || class_of(c).counts != Counts::load_latency) return false;
+  const EventSpec& s = spec_[c.number()];
   const std::uint64_t both = bit(c.number()) | bit(reg::pebs_enable::ll_shift + c.number());
-  return c.is_gp() && class_of(c).counts == Counts::load_latency && (state_.pebs_enable & both) == both &&
-         (desc_.load_latency_counters & bit(c.number())) != 0;
+  return (state_.pebs_enable & both) == both && s.cmask == 0 && !s.inv && (desc_.load_latency_counters & bit(c.number())) != 0;
 }
 
 // Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4, L11).
@@ -141,6 +147,12 @@ bool Pmu::take_load_tag(const Retirement& r) {
     state_.load_tag_countdown = 1 + x % (2 * interval - 1);
   }
   return --state_.load_tag_countdown == 0;
+}
+
+bool Pmu::condition_held(CounterId c) const { return (state_.condition & bit(c.index())) != 0; }
+
+void Pmu::hold_condition(CounterId c, bool holds) {
+  state_.condition = (state_.condition & ~bit(c.index())) | (holds ? bit(c.index()) : 0);
 }
 
 // SDM 3B tables 18-58 and 18-59.
@@ -169,40 +181,67 @@ std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) co
   return tagged && slow && load_latency_enabled(c);
 }
 
-// Rule C4. The unit of CMASK is a cycle: r.cycles cycles end with this retirement, its events fall into the one that is then open.
-// A cycle's count is final when the cycle ends, so INV adds there; without INV the cycle adds as soon as its count reaches CMASK.
+// An event that no source delivers, or a load latency event without its facility, reads 0 in every form: INV must not turn
+// its absence into a count (rules L2, L11).
+bool Pmu::is_countable(CounterId c) const {
+  const Counts counts = class_of(c).counts;
+  if (counts == Counts::load_latency) return load_latency_enabled(c);
+  return counts != Counts::unmodelled && counts != Counts::offcore;
+}
+
 std::uint64_t Pmu::increment_of(CounterId c, const Retirement& r, bool tagged) {
+  if (!is_countable(c)) return 0;
   const std::uint64_t n = occurrences(c, r, tagged);
   if (!c.is_gp()) return n;
   const EventSpec& s = spec_[c.number()];
   if (s.cmask == 0 && !s.edge) return n;
-  const std::uint64_t threshold = s.cmask == 0 ? 1 : s.cmask;
-  const bool inv = s.inv && s.cmask != 0;
-  const Counts counts = class_of(c).counts;
-  if (counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles) {
-    const bool holds = (threshold <= 1) != inv;  // one per cycle, in every cycle
-    const bool held = (state_.condition & bit(c.index())) != 0;
-    if (n != 0) state_.condition = holds ? state_.condition | bit(c.index()) : state_.condition & ~bit(c.index());
-    return !holds ? 0 : s.edge ? static_cast<std::uint64_t>(n != 0 && !held) : n;
-  }
+  return is_clock(class_of(c).counts) ? clock_increment(c, n) : cycle_increment(c, n, r.cycles);
+}
 
+// Rule C4 for an event that happens once in every cycle: the condition is the same in all of them.
+std::uint64_t Pmu::clock_increment(CounterId c, std::uint64_t n) {
+  if (n == 0) return 0;
+  const EventSpec& s = spec_[c.number()];
+  const bool holds = (cycle_threshold(s) <= 1) != is_inverted(s);
+  const bool rises = holds && !condition_held(c);
+  hold_condition(c, holds);
+  if (!holds) return 0;
+  return s.edge ? static_cast<std::uint64_t>(rises) : n;
+}
+
+// Rule C4. The unit of CMASK is a cycle: `cycles` cycles end with this retirement, its n events fall into the one that is then open.
+// A cycle's count is final when the cycle ends, so INV adds there; without INV the cycle adds as soon as its count reaches CMASK.
+std::uint64_t Pmu::cycle_increment(CounterId c, std::uint64_t n, std::uint64_t cycles) {
+  const EventSpec& s = spec_[c.number()];
+  const std::uint64_t threshold = cycle_threshold(s);
+  const bool inverted = is_inverted(s);
   std::uint64_t& open = state_.open_cycle[c.number()];
-  bool held = (state_.condition & bit(c.index())) != 0;
+  bool held = condition_held(c);
   std::uint64_t added = 0;
-  const auto cycle_is = [&](bool holds, std::uint64_t cycles) {
-    added += !holds ? 0 : s.edge ? static_cast<std::uint64_t>(!held) : cycles;
+  const auto cycle_is = [&](bool holds, std::uint64_t many) {
+    if (holds) added += s.edge ? static_cast<std::uint64_t>(!held) : many;
     held = holds;
   };
-  if (r.cycles > 0) {
-    if (inv || open < threshold) cycle_is((open < threshold) == inv, 1);  // a cycle that reached CMASK has been added
-    if (r.cycles > 1) cycle_is(inv, r.cycles - 1);                       // cycles without an event
+  if (cycles > 0) {
+    if (inverted || open < threshold) cycle_is((open < threshold) == inverted, 1);  // one that reached CMASK has been added
+    if (cycles > 1) cycle_is(inverted, cycles - 1);                                 // cycles without an event
     open = 0;
   }
   const bool reached_before = open >= threshold;
   open += n;
-  if (!inv && !reached_before && open >= threshold) cycle_is(true, 1);
-  state_.condition = held ? state_.condition | bit(c.index()) : state_.condition & ~bit(c.index());
+  if (!inverted && !reached_before && open >= threshold) cycle_is(true, 1);
+  hold_condition(c, held);
   return added;
+}
+
+// Cycles at a level that the counter filters out: they end its open cycle, and in them the condition does not hold. That makes
+// CPU_CLK_UNHALTED.RING0_TRANS (EDGE, OS only) count transitions.
+void Pmu::pass_cycles(CounterId c, std::uint64_t cycles) {
+  if (!c.is_gp() || cycles == 0) return;
+  const EventSpec& s = spec_[c.number()];
+  std::uint64_t& open = state_.open_cycle[c.number()];
+  if (is_inverted(s) || cycles > 1 || open < cycle_threshold(s)) hold_condition(c, false);
+  open = 0;
 }
 
 }  // namespace vpmu

@@ -64,6 +64,10 @@ void MsrEffects::write_frontend(Pmu& pmu, unsigned, std::uint64_t value) { pmu.s
 void MsrEffects::write_ds_area(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.ds_area = value; }
 void MsrEffects::write_lbr_from(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_from[i] = value; }
 void MsrEffects::write_lbr_to(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_to[i] = value; }
-void MsrEffects::write_lbr_info(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.lbr_info[i] = value; }
+// Bits between the fields are not there: they ignore writes. SDM 3B table 17-16.
+void MsrEffects::write_lbr_info(Pmu& pmu, unsigned i, std::uint64_t value) {
+  namespace info = reg::lbr_info;
+  pmu.state_.lbr_info[i] = value & (info::CYCLES::mask | info::TSX_ABORT::mask | info::IN_TSX::mask | info::MISPRED::mask);
+}
 
 }  // namespace vpmu

@@ -18,7 +18,7 @@ CountPlan Pmu::plan() const {
   for (const CounterId c : enabled()) {
     PlanEntry& e = plan.entries[plan.size++];
     e.counter = c;
-    e.counts = class_of(c).counts;
+    e.counts = is_countable(c) ? class_of(c).counts : Counts::unmodelled;
     e.usr = counts_at(c, 3);
     e.os = counts_at(c, 0);
     if (c.is_gp()) {

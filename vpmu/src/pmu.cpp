@@ -94,7 +94,10 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
   Boundary b;
   const bool tagged = take_load_tag(r);
   for (const CounterId c : enabled()) {
-    if (!counts_at(c, r.cpl)) continue;
+    if (!counts_at(c, r.cpl)) {
+      pass_cycles(c, r.cycles);
+      continue;
+    }
     const std::uint64_t n = increment_of(c, r, tagged);
     const bool armed = (state_.armed & bit(c.index())) != 0;
     if (armed && pebs_enabled(c) && is_trigger(c, n)) b.due.triggered.add(c);
