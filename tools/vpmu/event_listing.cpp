@@ -1,0 +1,147 @@
+#include "event_listing.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "event_encoding.hpp"
+#include "sources/delivery.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vmm::tool {
+namespace {
+
+using Sources = std::vector<SourceDelivery>;
+
+std::string_view precision(const vpmu::EventDesc& event) {
+  switch (event.pebs) {
+    case vpmu::PebsAbility::no:
+      return "no";
+    case vpmu::PebsAbility::yes:
+      return "yes";
+    case vpmu::PebsAbility::only:
+      return "only";
+  }
+  return "";
+}
+
+/// "estimated, 200 per 1000 cycles".
+std::string delivery_text(const EventDelivery& delivery) {
+  const std::string_view name = to_string(delivery.delivery);
+  return delivery.basis.empty() ? std::string{name} : fmt::format("{}, {}", name, delivery.basis);
+}
+
+std::string text_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
+  constexpr std::string_view row = "{:<52} {:<9} {:<7} {:<8} ";
+  constexpr std::string_view source_column = "{:<34} ";
+  std::string text = fmt::format(row, "EVENT", "RAW", "PRECISE", "COUNTERS");
+  for (const SourceDelivery& s : sources) text += fmt::format(source_column, fmt::format("SOURCE {}", s.source));
+  text += "PERF\n";
+  for (const vpmu::EventDesc& e : generation.events) {
+    text += fmt::format(row, e.name, raw_encoding(e), precision(e), counter_list(e));
+    for (const SourceDelivery& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(e)));
+    text += perf_syntax(e) + '\n';
+  }
+  return text;
+}
+
+constexpr std::string_view markdown_introduction = R"(# Events of {model}
+
+Written by `vpmu events --model {model} --markdown`. Event names and codes follow Intel's public perfmon event lists (Copyright (c) Intel
+Corporation, BSD-3-Clause).
+
+- **Raw**: PERFEVTSEL as perf's raw event, `rUUEE` with umask UU and event EE, CMASK, INV, ANY and EDGE above them. It lacks the extra MSR
+  that some events need; **Perf** has it.
+- **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS.
+- **Counters**: PMC0 to PMC7, of which 4 to 7 exist only without SMT; PEBS works on PMC0 to PMC3.
+- **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Estimated* as a number per
+  1000 cycles is a convention that says nothing about the program. *Not at all*: the event can be programmed and reads 0.
+- `OFFCORE_RESPONSE` events also exist under code BBH with the MSR 1A7H; they are listed once.
+
+)";
+
+std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
+  std::string text = fmt::format(markdown_introduction, fmt::arg("model", generation.name));
+  std::string rule = "|---|---|---|---|";
+  text += "| Event | Raw | Precise | Counters |";
+  for (const SourceDelivery& s : sources) {
+    text += fmt::format(" Source {} |", s.source);
+    rule += "---|";
+  }
+  text += fmt::format(" Perf |\n{}---|\n", rule);
+  for (const vpmu::EventDesc& e : generation.events) {
+    text += fmt::format("| {} | {} | {} | {} |", e.name, raw_encoding(e), precision(e), counter_list(e));
+    for (const SourceDelivery& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(e)));
+    text += fmt::format(" `{}` |\n", perf_syntax(e));
+  }
+  return text;
+}
+
+nlohmann::ordered_json json_event(const vpmu::EventDesc& e, const Sources& sources) {
+  nlohmann::ordered_json delivery = nlohmann::ordered_json::object();
+  for (const SourceDelivery& s : sources) {
+    const EventDelivery d = s.deliver(e);
+    delivery[std::string{s.source}] = {{"delivery", to_string(d.delivery)}, {"basis", d.basis}};
+  }
+  return {{"name", e.name},
+          {"event", e.code},
+          {"umask", e.umask},
+          {"cmask", e.cmask},
+          {"inv", e.inv},
+          {"edge", e.edge},
+          {"any", e.any},
+          {"msr", e.msr_index},
+          {"msr_value", e.msr_value},
+          {"raw", raw_encoding(e)},
+          {"perf", perf_syntax(e)},
+          {"precise", precision(e)},
+          {"counters", counter_list(e)},
+          {"sample_after", e.sample_after},
+          {"sources", std::move(delivery)}};
+}
+
+std::string json_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
+  nlohmann::ordered_json events = nlohmann::ordered_json::array();
+  for (const vpmu::EventDesc& e : generation.events) events.push_back(json_event(e, sources));
+  const nlohmann::ordered_json listing = {{"model", generation.name}, {"events", std::move(events)}};
+  return listing.dump(1) + '\n';
+}
+
+Result<const vpmu::GenerationDesc*> chosen_model(std::string_view name) {
+  if (const auto generation = vpmu::find_generation(name)) return &vpmu::describe(*generation);
+  std::string known;
+  for (const vpmu::GenerationDesc* g : vpmu::all_generations())
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", g->name);
+  return usage_error(fmt::format("unknown model '{}'", printable(name)), fmt::format("known models: {}", known));
+}
+
+Result<Sources> chosen_sources(std::string_view name) {
+  Sources sources;
+  std::string known;
+  for (const SourceDelivery& s : source_deliveries()) {
+    if (name.empty() || name == s.source) sources.push_back(s);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", s.source);
+  }
+  if (!sources.empty()) return sources;
+  return usage_error(fmt::format("unknown source '{}'", printable(name)),
+                     fmt::format("known sources: {}", known));
+}
+
+}  // namespace
+
+Result<std::string> list_events(const ListingOptions& options) {
+  VMM_ASSIGN(const vpmu::GenerationDesc* generation, chosen_model(options.model));
+  VMM_ASSIGN(const Sources sources, chosen_sources(options.source));
+  switch (options.format) {
+    case ListingFormat::text:
+      return text_listing(*generation, sources);
+    case ListingFormat::markdown:
+      return markdown_listing(*generation, sources);
+    case ListingFormat::json:
+      return json_listing(*generation, sources);
+  }
+  return std::string{};
+}
+
+}  // namespace vmm::tool

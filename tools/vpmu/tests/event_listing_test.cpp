@@ -1,0 +1,114 @@
+#include "event_listing.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+#include "event_encoding.hpp"
+#include "sources/delivery.hpp"
+#include "sources/registry.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vmm::tool::test {
+namespace {
+
+const vpmu::EventDesc& event(std::string_view name) {
+  const vpmu::EventDesc* found = vpmu::find_event(vpmu::describe(vpmu::Generation::skylake), name);
+  if (found == nullptr) throw std::runtime_error{"no event " + std::string{name}};
+  return *found;
+}
+
+TEST(EventEncoding, IsPerfsRawEvent) {
+  EXPECT_EQ(raw_encoding(event("INST_RETIRED.ANY_P")), "r00c0");
+  EXPECT_EQ(raw_encoding(event("MEM_INST_RETIRED.ALL_LOADS")), "r81d0");
+  // CMASK = 10 and INV in bits 31:24 and 23.
+  EXPECT_EQ(raw_encoding(event("INST_RETIRED.TOTAL_CYCLES_PS")), "ra8001c0");
+  // EDGE is bit 18, ANY bit 21.
+  EXPECT_EQ(raw_encoding(event("CPU_CLK_UNHALTED.RING0_TRANS")), "r104003c");
+  EXPECT_EQ(raw_encoding(event("CPU_CLK_UNHALTED.THREAD_P_ANY")), "r20003c");
+  EXPECT_EQ(raw_encoding(event("CPU_CLK_UNHALTED.REF_TSC")), "fixed 2");
+}
+
+TEST(EventEncoding, IsWhatPerfTakes) {
+  EXPECT_EQ(perf_syntax(event("INST_RETIRED.ANY_P")), "cpu/event=0xc0,umask=0x0/");
+  EXPECT_EQ(perf_syntax(event("RS_EVENTS.EMPTY_END")), "cpu/event=0x5e,umask=0x1,cmask=1,inv=1,edge=1/");
+  EXPECT_EQ(perf_syntax(event("CPU_CLK_UNHALTED.THREAD")), "cycles");
+}
+
+TEST(EventEncoding, NamesTheExtraMsrAsPerfDoes) {
+  EXPECT_EQ(perf_syntax(event("MEM_TRANS_RETIRED.LOAD_LATENCY_GT_128")), "cpu/event=0xcd,umask=0x1,ldlat=0x80/p");
+  EXPECT_EQ(perf_syntax(event("FRONTEND_RETIRED.DSB_MISS")), "cpu/event=0xc6,umask=0x1,frontend=0x11/");
+  EXPECT_EQ(perf_syntax(event("OFFCORE_RESPONSE.DEMAND_CODE_RD.ANY_RESPONSE")),
+            "cpu/event=0xb7,umask=0x1,offcore_rsp=0x10004/");
+}
+
+TEST(EventEncoding, ListsCountersShortly) {
+  EXPECT_EQ(counter_list(event("INST_RETIRED.ANY_P")), "0-7");
+  EXPECT_EQ(counter_list(event("INST_RETIRED.PREC_DIST")), "1");
+  EXPECT_EQ(counter_list(event("INST_RETIRED.TOTAL_CYCLES_PS")), "0,2,3");
+  EXPECT_EQ(counter_list(event("INST_RETIRED.ANY")), "fixed 0");
+}
+
+TEST(EventListing, HasALinePerEvent) {
+  const auto text = list_events({.model = "skylake"});
+  ASSERT_TRUE(text) << describe(text.error());
+  const auto lines = static_cast<std::size_t>(std::ranges::count(*text, '\n'));
+  EXPECT_EQ(lines, vpmu::describe(vpmu::Generation::skylake).events.size() + 1);
+}
+
+TEST(EventListing, SaysHowTheSourceDelivers) {
+  const auto text = list_events({.model = "skylake", .source = "clock", .format = ListingFormat::json});
+  ASSERT_TRUE(text) << describe(text.error());
+  std::map<std::string, std::string> delivery;
+  const nlohmann::json listing = nlohmann::json::parse(*text);
+  for (const nlohmann::json& e : listing.at("events"))
+    delivery[e.at("name")] = e.at("sources").at("clock").at("delivery");
+  EXPECT_EQ(delivery["CPU_CLK_UNHALTED.THREAD"], "estimated");
+  EXPECT_EQ(delivery["MEM_INST_RETIRED.ALL_LOADS"], "estimated");
+  EXPECT_EQ(delivery["BACLEARS.ANY"], "not at all");
+}
+
+TEST(EventListing, CoversTheSourcesThatExist) {
+  std::vector<std::string_view> listed;
+  std::vector<std::string_view> existing;
+  for (const SourceDelivery& s : source_deliveries()) listed.push_back(s.source);
+  for (const SourceRow& s : all_sources()) existing.push_back(s.traits.name);
+  EXPECT_EQ(listed, existing);
+  EXPECT_FALSE(listed.empty());
+}
+
+TEST(EventListing, NamesAnUnknownModelAndTheKnownOnes) {
+  const auto text = list_events({.model = "pentium"});
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().kind, ErrorKind::usage);
+  EXPECT_EQ(describe(text.error()), "unknown model 'pentium'; known models: skylake");
+}
+
+TEST(EventListing, NamesAnUnknownSourceAndTheKnownOnes) {
+  const auto text = list_events({.model = "skylake", .source = "sundial"});
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().kind, ErrorKind::usage);
+  EXPECT_EQ(describe(text.error()), "unknown source 'sundial'; known sources: clock");
+}
+
+TEST(EventDocumentation, IsWhatTheCommandPrints) {
+  ASSERT_FALSE(vpmu::all_generations().empty());
+  for (const vpmu::GenerationDesc* generation : vpmu::all_generations()) {
+    const std::string path = std::string{VPMU_DOCS} + "/events-" + std::string{generation->name} + ".md";
+    std::ostringstream committed;
+    committed << std::ifstream{path}.rdbuf();
+    const auto printed = list_events({.model = generation->name, .format = ListingFormat::markdown});
+    ASSERT_TRUE(printed) << describe(printed.error());
+    EXPECT_TRUE(committed.str() == *printed)
+        << path << " is out of date: run vpmu events --model " << generation->name << " --markdown > " << path;
+  }
+}
+
+}  // namespace
+}  // namespace vmm::tool::test
