@@ -4,6 +4,8 @@ namespace vmm {
 
 Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu) {
   VMM_ASSIGN(const std::uint32_t khz, vcpu.tsc_khz());
+  // A precise sample looks at the registers of every exit it causes: let them come along.
+  vcpu.sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS);
   return KvmPort{vm, vcpu, khz};
 }
 
