@@ -84,11 +84,6 @@ WalkGoal goal_of(const vpmu::CountPlan& plan) {
 
 }  // namespace
 
-Result<std::unique_ptr<ClockSource>> ClockSource::create(Breakpoints& breakpoints, GuestView& view, std::uint64_t seed) {
-  VMM_ASSIGN(auto timer, CpuTimer::create());
-  return std::unique_ptr<ClockSource>{new ClockSource{std::move(timer), breakpoints, view, seed}};
-}
-
 Result<void> ClockSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
   return {};
@@ -117,7 +112,7 @@ Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most
   if (due) due = std::max(*due - guest_time_, CpuTimer::shortest());
   if (at_most) due = due ? std::min(*due, *at_most) : *at_most;
   if (!due) return {};
-  const nanoseconds now = thread_cpu_time();
+  const nanoseconds now = timer_->now();
   const nanoseconds until = now + *due;
   if (armed_until_ > now && armed_until_ <= until) return {};
   armed_until_ = until;
@@ -130,9 +125,9 @@ Result<RunEnd> ClockSource::run(VcpuPort& port, std::optional<nanoseconds> at_mo
     return RunEnd{.exit = exit};
   }
   VMM_TRY(arm(port, at_most));
-  const nanoseconds entered = thread_cpu_time();
+  const nanoseconds entered = timer_->now();
   auto exit = port.run();
-  guest_time_ += thread_cpu_time() - entered;
+  guest_time_ += timer_->now() - entered;
   if (!exit) return Failure{exit.error()};
   kicked_ = std::holds_alternative<Interrupted>(*exit);
   if (kicked_) armed_until_ = nanoseconds{0};

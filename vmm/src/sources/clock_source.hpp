@@ -16,8 +16,9 @@ namespace vmm {
 /// Events that count at one privilege level only get the time that the periodic kicks found the vCPU at that level.
 class ClockSource final : public CountSource {
  public:
-  /// Must be made on the vCPU's thread: its timer belongs to the thread.
-  static Result<std::unique_ptr<ClockSource>> create(Breakpoints& breakpoints, GuestView& view, std::uint64_t seed);
+  /// `timer` belongs to the vCPU's thread; all time is read from it.
+  ClockSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, std::uint64_t seed)
+      : timer_{std::move(timer)}, walker_{breakpoints, view, *timer_, seed} {}
 
   static constexpr SourceTraits description{.name = "clock"};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
@@ -31,8 +32,6 @@ class ClockSource final : public CountSource {
 
  private:
   using nanoseconds = std::chrono::nanoseconds;
-  ClockSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, std::uint64_t seed)
-      : timer_{std::move(timer)}, walker_{breakpoints, view, *timer_, seed} {}
   Result<void> arm(VcpuPort& port, std::optional<nanoseconds> at_most);
   [[nodiscard]] std::optional<nanoseconds> until_due(std::uint64_t tsc_khz) const;
 

@@ -18,6 +18,12 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+nanoseconds thread_cpu_time() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return std::chrono::seconds{t.tv_sec} + nanoseconds{t.tv_nsec};
+}
+
 pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
 /// A software perf event whose overflow sends the kick signal to this thread.
@@ -51,6 +57,7 @@ class PerfCpuTimer final : public CpuTimer {
     if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0) return host_error("disarming the cpu-clock event", errno);
     return {};
   }
+  [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
   [[nodiscard]] std::string_view name() const override { return "perf cpu-clock"; }
 
  private:
@@ -76,6 +83,7 @@ class PosixCpuTimer final : public CpuTimer {
 
   Result<void> arm(nanoseconds after) override { return set(std::max(after, shortest())); }
   Result<void> disarm() override { return set(nanoseconds{0}); }
+  [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
   [[nodiscard]] std::string_view name() const override { return "POSIX timer"; }
 
  private:
@@ -96,12 +104,6 @@ class PosixCpuTimer final : public CpuTimer {
 Result<std::unique_ptr<CpuTimer>> CpuTimer::create() {
   if (auto perf = PerfCpuTimer::create()) return perf;
   return PosixCpuTimer::create();
-}
-
-nanoseconds thread_cpu_time() {
-  timespec t{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return std::chrono::seconds{t.tv_sec} + nanoseconds{t.tv_nsec};
 }
 
 }  // namespace vmm

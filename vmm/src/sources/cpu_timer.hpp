@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -9,13 +10,16 @@
 
 namespace vmm {
 
-/// Kicks the calling thread's vCPU after a stretch of time on the CPU. One per vCPU thread, made and used on that thread.
+/// Kicks the calling thread's vCPU after a stretch of time on the CPU, and tells that time. One per vCPU thread, made and used on that
+/// thread.
 class CpuTimer {
  public:
   virtual ~CpuTimer() = default;
   /// Kicks once, about `after` from now; replaces what was armed. Shorter than shortest() is taken as shortest().
   virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
   virtual Result<void> disarm() = 0;
+  /// Time that the thread has spent on a CPU. One system call.
+  [[nodiscard]] virtual std::chrono::nanoseconds now() const = 0;
   /// "perf cpu-clock" or "POSIX timer".
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] static constexpr std::chrono::nanoseconds shortest() { return std::chrono::microseconds{10}; }
@@ -25,7 +29,7 @@ class CpuTimer {
   static Result<std::unique_ptr<CpuTimer>> create();
 };
 
-/// Time that the calling thread has spent on a CPU. One system call.
-std::chrono::nanoseconds thread_cpu_time();
+/// Makes the timer of the calling thread: CpuTimer::create, or a test's.
+using TimerFactory = std::function<Result<std::unique_ptr<CpuTimer>>()>;
 
 }  // namespace vmm

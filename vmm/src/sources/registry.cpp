@@ -10,7 +10,8 @@ namespace vmm {
 namespace {
 
 Result<std::unique_ptr<CountSource>> make_clock(const SourceParts& parts) {
-  return ClockSource::create(parts.breakpoints, parts.view, parts.seed);
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<ClockSource>(std::move(timer), parts.breakpoints, parts.view, parts.seed);
 }
 
 constexpr std::array rows{

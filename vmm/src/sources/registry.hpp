@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "sources/cpu_timer.hpp"
 #include "sources/source.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
@@ -15,6 +16,7 @@ struct SourceParts {
   Breakpoints& breakpoints;
   GuestView& view;
   std::uint64_t seed;
+  const TimerFactory& make_timer;
 };
 
 /// One counting source that users can name.

@@ -43,7 +43,10 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
 
 Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log) {
   std::unique_ptr<PmuVcpu> self{new PmuVcpu{config, port, memory, log}};
-  VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_, .view = self->view_, .seed = config.pmu.seed}));
+  VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_,
+                                                        .view = self->view_,
+                                                        .seed = config.pmu.seed,
+                                                        .make_timer = config.make_timer}));
   return self;
 }
 

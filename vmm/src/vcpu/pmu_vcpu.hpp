@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "memory/linear.hpp"
+#include "sources/cpu_timer.hpp"
 #include "sources/source.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
@@ -25,6 +26,7 @@ struct PmuVcpuConfig {
   std::string_view source{"clock"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
+  TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
 };
 
