@@ -1,0 +1,68 @@
+#include "events.hpp"
+
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+namespace vmm::tool::test {
+namespace {
+
+struct CommandResult {
+  int exit_code;
+  std::string output;
+  std::string errors;
+};
+
+CommandResult run_vpmu(const std::string& arguments) {
+  CLI::App app;
+  int exit_code = -1;
+  add_events(app, exit_code);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    exit_code = 2;
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  return {exit_code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+TEST(EventsCommand, PrintsTheModelsEvents) {
+  const CommandResult result = run_vpmu("events --model skylake");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.output.find("MEM_INST_RETIRED.ALL_LOADS"), std::string::npos);
+  EXPECT_EQ(result.errors, "");
+}
+
+TEST(EventsCommand, HasThreeFormats) {
+  EXPECT_TRUE(run_vpmu("events --model skylake").output.starts_with("EVENT "));
+  EXPECT_TRUE(run_vpmu("events --model skylake --markdown").output.starts_with("# Events of skylake\n"));
+  EXPECT_TRUE(run_vpmu("events --model skylake --json").output.starts_with("{\n"));
+  EXPECT_EQ(run_vpmu("events --model skylake --json --markdown").exit_code, 2);
+}
+
+TEST(EventsCommand, RefusesAnUnknownModelInOneLine) {
+  const CommandResult result = run_vpmu("events --model 'pentium\t4'");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.output, "");
+  EXPECT_EQ(std::ranges::count(result.errors, '\n'), 1);
+  EXPECT_TRUE(result.errors.starts_with("vpmu events: unknown model 'pentium")) << result.errors;
+  EXPECT_NE(result.errors.find("known models: skylake"), std::string::npos) << result.errors;
+}
+
+TEST(EventsCommand, RefusesAnUnknownSourceInOneLine) {
+  const CommandResult result = run_vpmu("events --model skylake --source sundial");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors, "vpmu events: unknown source 'sundial'; known sources: clock\n");
+}
+
+TEST(EventsCommand, WantsAModel) {
+  EXPECT_EQ(run_vpmu("events").exit_code, 2);
+}
+
+}  // namespace
+}  // namespace vmm::tool::test
