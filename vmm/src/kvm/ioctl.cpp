@@ -1,8 +1,12 @@
 #include "kvm/ioctl.hpp"
 
+#include <linux/kvm.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
+
+// Request numbers carry the size of their structure: see kvm/headers/linux/stddef.h.
+static_assert(sizeof(kvm_cpuid2) == 8 && sizeof(kvm_msrs) == 8);
 
 namespace vmm {
 

@@ -40,6 +40,7 @@ Result<void> Vm::create_irqchip() {
 
 Result<void> Vm::create_pit() {
   kvm_pit_config config{};
+  config.flags = KVM_PIT_SPEAKER_DUMMY;
   VMM_TRY(VMM_IOCTL(fd_, KVM_CREATE_PIT2, &config));
   return {};
 }

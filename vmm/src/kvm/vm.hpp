@@ -27,7 +27,7 @@ class Vm {
   Result<void> set_reserved_pages(vpmu::GuestPhysical first);
   /// In-kernel LAPIC, IOAPIC and 8259. Before the first vCPU.
   Result<void> create_irqchip();
-  /// In-kernel 8254 with the speaker bit of port 61H handled by us (KVM_PIT_SPEAKER_DUMMY off). After create_irqchip.
+  /// In-kernel 8254 and port 61H, whose error bits 7:6 read 0 there. After create_irqchip.
   Result<void> create_pit();
 
   /// Maps `bytes` of this process at `host` into the guest. `slot` names the mapping. `host` must stay mapped.

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+
+#include "memory/guest_memory.hpp"
+#include "vpmu/address.hpp"
+
+namespace vmm {
+
+/// The I/O ports that the ACPI tables name; the devices answer there.
+namespace acpi_port {
+inline constexpr std::uint16_t pm1a_event = 0x600;    ///< PM1 status and enable, 4 bytes. ACPI 4.8.3.1.
+inline constexpr std::uint16_t pm1a_control = 0x604;  ///< PM1 control, 2 bytes. ACPI 4.8.3.2.
+inline constexpr std::uint16_t reset = 0xCF9;         ///< Reset control of a PC chipset.
+}  // namespace acpi_port
+
+inline constexpr std::uint8_t acpi_reset_value = 0x06;
+/// SLP_TYP of S5 in the DSDT's \_S5. ACPI 7.4.2.
+inline constexpr std::uint8_t acpi_sleep_type_off = 5;
+/// The interrupt line that ACPI events would use; nothing raises it.
+inline constexpr std::uint16_t acpi_sci_line = 9;
+
+/// Writes RSDP, XSDT, FADT, FACS, MADT and DSDT at layout::acpi_tables for `cpus` processors (APIC ids 0 .. cpus-1, 1..254).
+/// The tables declare no i8042, no VGA and no power-management timer, so that a guest loses no time looking for them.
+/// @return the RSDP. RAM must be there (GuestMemory::least sees to it).
+vpmu::GuestPhysical write_acpi_tables(const GuestMemory& memory, unsigned cpus);
+
+}  // namespace vmm

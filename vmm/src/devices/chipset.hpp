@@ -1,0 +1,75 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "devices/port_bus.hpp"
+#include "devices/stop_requests.hpp"
+
+namespace vmm {
+
+/// Reset control register of a PC chipset at CF9H: bit 2 resets. Also the ACPI reset register.
+class ResetPort final : public PortDevice {
+ public:
+  static constexpr std::uint16_t port = 0xCF9;
+
+  explicit ResetPort(StopRequests& machine) : machine_{&machine} {}
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+
+ private:
+  StopRequests* machine_;
+};
+
+/// The keyboard controller's ports 60H to 64H without a keyboard: command FEH resets the machine, and the status says that output
+/// waits but never drains, on which a guest's probe gives up within a millisecond instead of waiting for answers.
+class KeyboardController final : public PortDevice {
+ public:
+  static constexpr std::uint16_t data_port = 0x60;
+  static constexpr std::uint16_t command_port = 0x64;
+
+  explicit KeyboardController(StopRequests& machine) : machine_{&machine} {}
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+
+ private:
+  StopRequests* machine_;
+};
+
+/// PM1a event and control registers: ACPI mode is always on, no event ever comes, S5 powers off. ACPI 4.8.3.
+class AcpiPower final : public PortDevice {
+ public:
+  static constexpr std::uint16_t first_port = 0x600;
+  static constexpr std::uint16_t port_count = 6;
+
+  explicit AcpiPower(StopRequests& machine) : machine_{&machine} {}
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+
+ private:
+  StopRequests* machine_;
+  std::atomic<std::uint16_t> enable_{0};
+};
+
+/// The pvpanic port (QEMU docs/specs/pvpanic): the guest says that it panicked.
+class PanicPort final : public PortDevice {
+ public:
+  static constexpr std::uint16_t port = 0x505;
+
+  explicit PanicPort(StopRequests& machine) : machine_{&machine} {}
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+
+ private:
+  StopRequests* machine_;
+};
+
+/// Takes writes that mean nothing here, such as POST codes at 80H, so that they do not count as unclaimed.
+class IgnoredPort final : public PortDevice {
+ public:
+  static constexpr std::uint16_t post_port = 0x80;
+
+  void port_read(std::uint16_t /*port*/, std::span<std::byte> /*out*/) override {}
+  void port_write(std::uint16_t /*port*/, std::span<const std::byte> /*in*/) override {}
+};
+
+}  // namespace vmm

@@ -1,0 +1,47 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvm/exit.hpp"
+
+namespace vmm {
+
+/// A device behind I/O ports. Called on vCPU threads, several at a time: a device guards its own state.
+/// Ports, values and order come from a guest that may mean harm.
+class PortDevice {
+ public:
+  virtual ~PortDevice() = default;
+  /// IN of one item of 1, 2 or 4 bytes; `out` arrives as all ones.
+  virtual void port_read(std::uint16_t port, std::span<std::byte> out) = 0;
+  /// OUT of one item.
+  virtual void port_write(std::uint16_t port, std::span<const std::byte> in) = 0;
+};
+
+/// Sends port accesses to devices. What nobody owns reads as all ones and swallows writes, as on a PC, and is counted.
+class PortBus {
+ public:
+  /// Gives `device` the ports `first` .. `first + count - 1`; it must outlive the bus. Before the vCPUs run. Ports may not overlap.
+  void add(std::uint16_t first, std::uint16_t count, PortDevice& device);
+
+  void read(const PortRead& access);
+  void write(const PortWrite& access);
+
+  /// Accesses that no device answered.
+  [[nodiscard]] std::uint64_t unclaimed() const { return unclaimed_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Entry {
+    std::uint16_t first;
+    std::uint16_t count;
+    PortDevice* device;
+  };
+  [[nodiscard]] PortDevice* find(std::uint16_t port);
+
+  std::vector<Entry> entries_;
+  std::atomic<std::uint64_t> unclaimed_{0};
+};
+
+}  // namespace vmm
