@@ -1,0 +1,49 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "vpmu/pebs.hpp"
+
+/// The DS area and the PEBS buffer of the test kernel, and the records in them.
+namespace gt::pebs {
+
+using vpmu::PebsRecord;
+using vpmu::Slot;
+
+/// DS buffer management area, 64-bit. SDM 3B figure 18-22. The PMU changes it under the program's hands, hence volatile.
+struct ManagementArea {
+  std::uint64_t bts_base, bts_index, bts_maximum, bts_threshold;
+  std::uint64_t base, index, maximum, threshold;
+  std::array<std::uint64_t, 8> reset;
+};
+
+/// Bytes of the record buffer; whole pages.
+inline constexpr std::size_t buffer_bytes = 16 * 4096;
+/// What the buffer holds where no record has been written.
+inline constexpr std::byte poison{0xA5};
+inline constexpr std::uint64_t poison_word = 0xA5A5'A5A5'A5A5'A5A5;
+/// A threshold of so many records is never reached.
+inline constexpr unsigned no_threshold = 1U << 20;
+
+/// PERF_CAPABILITIES[11:8].
+vpmu::PebsFormat format();
+std::uint64_t record_bytes();
+
+/// The area in static memory, linear = physical, and the buffer's first byte.
+volatile ManagementArea& area();
+std::byte* buffer();
+
+/// Poisons the buffer, sets base = index, room for `records`, threshold behind `threshold_records`; loads IA32_DS_AREA.
+void set_up(unsigned records, unsigned threshold_records);
+/// The reload value of PMCi: `period` events before overflow.
+void set_reset(unsigned counter, std::uint64_t period);
+
+/// Whole records between base and index.
+std::uint64_t records_written();
+/// Record `i` of the buffer, written or not.
+PebsRecord record(std::uint64_t i);
+/// Whether the buffer is untouched from byte `offset` on.
+bool poisoned_from(std::uint64_t offset);
+
+}  // namespace gt::pebs

@@ -1,0 +1,138 @@
+// The guest's own debugging works while the PMU is in use: a virtual PMU may borrow debug registers and #GP, but must not show it.
+// SDM 3B 17.2 (debug registers), 17.3.1 (#DB).
+#include "gt/asm.hpp"
+#include "gt/interrupts.hpp"
+#include "gt/pmu.hpp"
+#include "gt/test.hpp"
+
+namespace {
+
+namespace pmu = gt::pmu;
+
+constexpr std::uint64_t dr7_local0 = 1, dr7_fixed = 0x400;
+constexpr std::uint64_t dr7_write0 = 1ULL << 16, dr7_length8 = 2ULL << 18;
+constexpr std::uint64_t dr6_b0 = 1, dr6_bs = 1ULL << 14, dr6_any = 0xF;
+constexpr std::uint64_t rflags_rf = 1ULL << 16, rflags_tf = 1ULL << 8;
+
+struct Seen {
+  volatile std::uint32_t count;
+  volatile std::uint64_t dr6, rip;
+};
+constinit Seen debug_exceptions{};
+constinit volatile std::uint64_t watched = 0;
+
+/// Puts the PMU into use, reads a counter once, and counts #DB from now on.
+void set_up() {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os), 77);
+  GT_EQUAL(gt::try_rdpmc(0).value, 77U);
+  gt::on_vector(gt::vector_db, [](gt::InterruptFrame& frame) {
+    debug_exceptions.count = debug_exceptions.count + 1;
+    debug_exceptions.dr6 = gt::read_dr6();
+    debug_exceptions.rip = frame.rip;
+    gt::write_dr6(0);
+    frame.rflags = (frame.rflags | rflags_rf) & ~rflags_tf;
+  });
+  gt::write_dr6(0);
+}
+
+std::uint64_t run_to_a_label() {
+  std::uint64_t at = 0;
+  asm volatile("lea 1f(%%rip), %0\n mov %0, %%dr0\n mov %1, %%dr7\n 1: nop\n" : "=&r"(at) : "r"(dr7_fixed | dr7_local0) : "memory");
+  gt::write_dr7(dr7_fixed);
+  return at;
+}
+
+GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
+  set_up();
+  for (std::uint32_t n = 1; n <= 3; ++n) {
+    const std::uint64_t at = run_to_a_label();
+    GT_EQUAL(debug_exceptions.count, n);
+    GT_EQUAL(debug_exceptions.rip, at);
+    GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_b0);
+    GT_EQUAL(gt::try_rdpmc(0).value, 77U);
+  }
+}
+
+GT_TEST(GuestDebugging_DataBreakpointFires) {
+  set_up();
+  gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
+  gt::write_dr7(dr7_fixed | dr7_local0 | dr7_write0 | dr7_length8);
+  for (std::uint32_t n = 1; n <= 3; ++n) {
+    watched = n;
+    GT_EQUAL(debug_exceptions.count, n);
+    GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_b0);
+    GT_EQUAL(gt::try_rdpmc(0).value, 77U);
+    GT_EQUAL(debug_exceptions.count, n);
+  }
+  gt::write_dr7(dr7_fixed);
+}
+
+GT_TEST(GuestDebugging_SingleStepFires) {
+  set_up();
+  std::uint64_t after = 0;
+  asm volatile("pushfq\n orq $0x100, (%%rsp)\n popfq\n nop\n 1: lea 1b(%%rip), %0\n" : "=r"(after)::"memory", "cc");
+  GT_EQUAL(debug_exceptions.count, 1U);
+  GT_EQUAL(debug_exceptions.rip, after);
+  GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_bs);
+}
+
+GT_TEST(GuestDebugging_RegistersReadBackWhatWasWritten) {
+  set_up();
+  gt::write_dr0(0x1234'5678);
+  gt::write_dr7(dr7_fixed | dr7_local0);
+  GT_EQUAL(gt::try_rdpmc(0).value, 77U);
+  GT_EQUAL(gt::read_dr0(), 0x1234'5678U);
+  GT_EQUAL(gt::read_dr7(), dr7_fixed | dr7_local0);
+  gt::write_dr7(dr7_fixed);
+  GT_EQUAL(gt::read_dr7(), dr7_fixed);
+}
+
+// With all four in use by the guest, RDPMC must still be answered.
+GT_TEST(GuestDebugging_RdpmcWorksWithAllBreakpointsInUse) {
+  set_up();
+  constexpr std::uint64_t all_local = 0x55;
+  asm volatile("mov %0, %%dr0\n mov %0, %%dr1\n mov %0, %%dr2\n mov %0, %%dr3\n" ::"r"(0x3000'0000ULL));
+  gt::write_dr7(dr7_fixed | all_local);
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os), 78);
+  GT_EQUAL(gt::try_rdpmc(0).value, 78U);
+  GT_EQUAL(gt::read_dr7(), dr7_fixed | all_local);
+  GT_EQUAL(debug_exceptions.count, 0U);
+  gt::write_dr7(dr7_fixed);
+}
+
+// #GP of other causes reaches the guest's handler, with its error code, and RDPMC goes on working.
+GT_TEST(GuestDebugging_GeneralProtectionIsDelivered) {
+  set_up();
+  for (unsigned round = 0; round < 3; ++round) {
+    GT_EQUAL(gt::try_load(0x8000'0000'0000'0000UL).vector, gt::vector_gp);
+    const gt::Outcome msr = gt::try_wrmsr(pmu::msr::IA32_PERF_GLOBAL_STATUS, 0);
+    GT_EQUAL(msr.vector, gt::vector_gp);
+    GT_EQUAL(msr.error_code, 0U);
+    gt::arm_guard();
+    asm volatile("1: mov %w0, %%es\n2:\n" GT_GUARD("1b", "2b")::"r"(0x60) : "memory");
+    GT_EQUAL(gt::guard_outcome(0).vector, gt::vector_gp);
+    GT_EQUAL(gt::guard_outcome(0).error_code, 0x60U);  // the selector, beyond the GDT's limit
+    GT_EQUAL(gt::try_rdpmc(0).value, 77U);
+  }
+}
+
+// A breakpoint of the guest on its own #GP handler is the guest's.
+GT_TEST(GuestDebugging_BreakpointOnTheGpHandlerFires) {
+  set_up();
+  struct [[gnu::packed]] {
+    std::uint16_t limit;
+    std::uint64_t base;
+  } idtr{};
+  asm volatile("sidt %0" : "=m"(idtr));
+  const auto* const gate = reinterpret_cast<const std::uint64_t*>(idtr.base + gt::vector_gp * 16);
+  const std::uint64_t handler = (gate[0] & 0xFFFF) | (gate[0] >> 48 << 16) | (gate[1] << 32);
+  gt::write_dr0(handler);
+  gt::write_dr7(dr7_fixed | dr7_local0);
+  GT_EQUAL(gt::try_load(0x8000'0000'0000'0000UL).vector, gt::vector_gp);
+  gt::write_dr7(dr7_fixed);
+  GT_EQUAL(debug_exceptions.count, 1U);
+  GT_EQUAL(debug_exceptions.rip, handler);
+}
+
+}  // namespace

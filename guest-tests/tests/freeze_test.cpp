@@ -1,0 +1,110 @@
+// Freeze on PMI, streamlined (architectural performance monitoring version 4). SDM 3B 17.4.7, 18.2.4.1; rules Z1, Z4 to Z9, C3.
+#include "gt/apic.hpp"
+#include "gt/asm.hpp"
+#include "gt/pebs.hpp"
+#include "gt/pmu.hpp"
+#include "gt/streams.hpp"
+#include "gt/test.hpp"
+
+namespace {
+
+namespace pmu = gt::pmu;
+namespace status = gt::pmu::status;
+namespace debugctl = gt::pmu::reg::debugctl;
+
+constexpr std::uint64_t period = 20'000;
+constexpr std::uint64_t a_while = 1ULL << 22;
+constexpr std::uint64_t counters = pmu::gp_bit(0) | pmu::fixed_bit(1);
+
+/// PMC0 overflows soon, fixed counter 1 counts cycles beside it; LVTPC masked: a freeze needs no delivery (rule Z6).
+void start_with(std::uint64_t debugctl_value) {
+  pmu::stop();
+  gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi | gt::apic::lvtpc::masked);
+  gt::wrmsr(pmu::msr::IA32_DEBUGCTL, debugctl_value);
+  pmu::program(0, pmu::select(pmu::cycles, pmu::os | pmu::interrupt), pmu::minus(period));
+  gt::wrmsr(pmu::msr::IA32_FIXED_CTR0 + 1, 0);
+  gt::wrmsr(pmu::msr::IA32_FIXED_CTR_CTRL, pmu::fixed_control(1, pmu::fixed_os));
+  pmu::start(counters);
+}
+
+bool overflowed() {
+  return pmu::wait_until([] { return (pmu::global_status() & pmu::gp_bit(0)) != 0; });
+}
+
+bool counts_on() {
+  const std::uint64_t before = pmu::fixed(1);
+  return pmu::wait_until([before] { return pmu::fixed(1) != before; }, a_while);
+}
+
+GT_TEST(Freeze_CountersStopAndResumeByAcknowledge, gt::need_counts) {
+  start_with(debugctl::FREEZE_PERFMON_ON_PMI::mask);
+  GT_REQUIRE(overflowed());
+  GT_EQUAL(pmu::global_status(), pmu::gp_bit(0) | status::CTR_FRZ::mask);
+  GT_EQUAL(gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL), counters);  // rule Z4: unchanged
+  GT_CHECK(pmu::fixed(1) != 0);
+  GT_CHECK(!counts_on());
+  pmu::acknowledge(pmu::gp_bit(0));  // the overflow bit alone does not end the freeze
+  GT_CHECK(!counts_on());
+  pmu::acknowledge(status::CTR_FRZ::mask);
+  GT_EQUAL(pmu::global_status(), 0U);
+  GT_CHECK(counts_on());
+}
+
+GT_TEST(Freeze_DoesNotHappenUnasked, gt::need_counts) {
+  start_with(0);
+  GT_REQUIRE(overflowed());
+  GT_EQUAL(pmu::global_status(), pmu::gp_bit(0));
+  GT_CHECK(counts_on());
+}
+
+// Rule Z4: LBR_FRZ; DEBUGCTL keeps its LBR bit.
+GT_TEST(Freeze_LbrFreezesByItsOwnBit, gt::need_counts) {
+  constexpr std::uint64_t wanted = debugctl::FREEZE_LBRS_ON_PMI::mask | debugctl::LBR::mask;
+  start_with(wanted);
+  GT_REQUIRE(overflowed());
+  GT_EQUAL(pmu::global_status(), pmu::gp_bit(0) | status::LBR_FRZ::mask);
+  GT_EQUAL(gt::rdmsr(pmu::msr::IA32_DEBUGCTL), wanted);
+  GT_CHECK(counts_on());  // the counters are not concerned
+  pmu::acknowledge(status::LBR_FRZ::mask | pmu::gp_bit(0));
+  GT_EQUAL(pmu::global_status(), 0U);
+}
+
+GT_TEST(Freeze_BothAtOnce, gt::need_counts) {
+  start_with(debugctl::FREEZE_LBRS_ON_PMI::mask | debugctl::FREEZE_PERFMON_ON_PMI::mask);
+  GT_REQUIRE(overflowed());
+  GT_EQUAL(pmu::global_status(), pmu::gp_bit(0) | status::LBR_FRZ::mask | status::CTR_FRZ::mask);
+}
+
+// Rule Z9; SDM 3B 18.2.4.2.
+GT_TEST(Freeze_StatusSetFreezesToo, gt::need_counts) {
+  start_with(0);
+  GT_REQUIRE(counts_on());
+  gt::wrmsr(pmu::msr::IA32_PERF_GLOBAL_STATUS_SET, status::CTR_FRZ::mask);
+  GT_CHECK(!counts_on());
+  pmu::acknowledge(status::CTR_FRZ::mask);
+  GT_CHECK(counts_on());
+}
+
+// Rules Z1, Z7: a PEBS counter without INT freezes at its threshold, and the record is complete by then.
+GT_TEST(Freeze_PebsFreezesAtTheThreshold, gt::need_records) {
+  constexpr unsigned threshold = 2;
+  gt::pebs::set_up(8, threshold);
+  gt::pebs::set_reset(0, period);
+  pmu::stop();
+  gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi | gt::apic::lvtpc::masked);
+  gt::wrmsr(pmu::msr::IA32_DEBUGCTL, debugctl::FREEZE_PERFMON_ON_PMI::mask);
+  pmu::program(0, pmu::select(pmu::precise_cycles, pmu::os), pmu::minus(period));
+  gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 1);
+  pmu::start(pmu::gp_bit(0));
+  std::uint64_t sink = 0;
+  GT_REQUIRE(pmu::wait_until([&] {
+    gt::gt_marked_loop(200, &sink, &sink);
+    return (pmu::global_status() & status::OVF_DSBuffer::mask) != 0;
+  }));
+  GT_EQUAL(pmu::global_status(), status::OVF_DSBuffer::mask | status::CTR_FRZ::mask);
+  for (unsigned i = 0; i < 20; ++i) gt::gt_marked_loop(200, &sink, &sink);
+  GT_EQUAL(gt::pebs::records_written(), threshold);
+  GT_EQUAL(pmu::counter(0), pmu::minus(period));  // reloaded by the last assist, and standing still since
+}
+
+}  // namespace
