@@ -29,6 +29,8 @@ class KvmPort final : public VcpuPort {
   Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
   Result<void> nmi() override { return vcpu_->nmi(); }
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
+  Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
+  Result<void> set_tsc_offset(std::uint64_t offset) override { return vcpu_->set_tsc_offset(offset); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return tsc_khz_; }
 
  private:

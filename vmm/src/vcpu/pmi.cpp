@@ -81,7 +81,8 @@ void Pmi::request() {
     ++statistics_.joined;
 }
 
-Result<void> Pmi::deliver(VcpuPort& port) {
+Result<bool> Pmi::deliver(VcpuPort& port) {
+  bool raised = false;
   while (pending_ > 0) {
     VMM_ASSIGN(Lvtpc lvtpc, Lvtpc::read(port));
     if (lvt::MASK::test(lvtpc.value())) {
@@ -92,7 +93,7 @@ Result<void> Pmi::deliver(VcpuPort& port) {
         ++statistics_.joined;  // masked requests join into one (rule V5)
         pending_ = 1;
       }
-      return {};
+      return raised;
     }
     --pending_;
     // The mask goes first: writing an xAPIC page overwrites IRR and would take the interrupt away again.
@@ -101,17 +102,19 @@ Result<void> Pmi::deliver(VcpuPort& port) {
       case lvt::mode_nmi:
         VMM_TRY(port.nmi());
         ++statistics_.delivered_nmi;
+        raised = true;
         break;
       case lvt::mode_fixed: {
         VMM_ASSIGN(const std::uint32_t id, lvtpc.apic_id());
         VMM_TRY(port.interrupt(id, static_cast<std::uint8_t>(lvt::VECTOR::get(lvtpc.value()))));
         ++statistics_.delivered_fixed;
+        raised = true;
         break;
       }
       default: ++statistics_.undeliverable; break;
     }
   }
-  return {};
+  return raised;
 }
 
 }  // namespace vmm

@@ -38,6 +38,7 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       breakpoints_{port},
       gate_{port, breakpoints_, view_, config.rdpmc},
       pmi_{config.lvtpc_masked},
+      handler_time_{port, config.handler_clock},
       router_{pmu_, port, config.unknown_msr, log},
       env_{*this} {}
 
@@ -54,6 +55,7 @@ Result<Exit> PmuVcpu::run() {
   for (;;) {
     VMM_TRY(prepare());
     VMM_ASSIGN(RunEnd end, let_run());
+    handler_time_.after_run();
     VMM_TRY(account(end));
     if (!end.exit) continue;
     VMM_ASSIGN(const bool answered, handle(*end.exit));
@@ -67,8 +69,12 @@ Result<void> PmuVcpu::prepare() {
     plan_ = pmu_.plan();
     VMM_TRY(source_->program(plan_));
   }
-  if (pmi_.pending()) VMM_TRY(pmi_.deliver(*port_));
-  return breakpoints_.apply();
+  if (pmi_.pending()) {
+    VMM_ASSIGN(const bool raised, pmi_.deliver(*port_));
+    if (raised) handler_time_.begin();
+  }
+  VMM_TRY(breakpoints_.apply());
+  return handler_time_.before_run();
 }
 
 Result<RunEnd> PmuVcpu::let_run() {
@@ -113,6 +119,7 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
     router_.write(*write);
     // Linux reads counters after it has cleared their selects and before it sets GLOBAL_CTRL again: keep the gate until then.
     const bool restarts = vpmu::MsrIndex{write->index} == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write->value != 0;
+    if (restarts) handler_time_.end();
     if (pmu_.in_use())
       VMM_TRY(gate_.update(true));
     else if (restarts)
@@ -170,6 +177,8 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.pmi.joined", pmi_.statistics().joined);
   visit("pmu.pmi.dropped", pmi_.statistics().dropped);
   visit("pmu.pmi.undeliverable", pmi_.statistics().undeliverable);
+  visit("pmu.handler.windows", handler_time_.statistics().windows);
+  visit("pmu.handler.hidden_ticks", handler_time_.statistics().hidden_ticks);
   visit("pmu.breakpoints.displaced", breakpoints_.displaced());
   const vpmu::PmuStatistics& core = pmu_.statistics();
   visit("pmu.overflows", core.overflows);

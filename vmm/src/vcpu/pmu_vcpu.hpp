@@ -12,6 +12,7 @@
 #include "support/result.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
+#include "vcpu/handler_time.hpp"
 #include "vcpu/msr_router.hpp"
 #include "vcpu/pmi.hpp"
 #include "vcpu/port.hpp"
@@ -28,6 +29,7 @@ struct PmuVcpuConfig {
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
+  HandlerClock handler_clock{HandlerClock::hidden};
 };
 
 struct PmuVcpuStatistics {
@@ -88,6 +90,7 @@ class PmuVcpu {
   Breakpoints breakpoints_;
   RdpmcGate gate_;
   Pmi pmi_;
+  HandlerTime handler_time_;
   MsrRouter router_;
   Env env_;
   std::unique_ptr<CountSource> source_;

@@ -44,6 +44,10 @@ class VcpuPort {
   /// A fixed-vector interrupt to this vCPU's LAPIC.
   virtual Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) = 0;
 
+  /// What is added to the host's TSC to give the guest's. Ports that cannot shift one vCPU's clock fail.
+  virtual Result<std::uint64_t> tsc_offset() { return host_error("this port has no TSC offset"); }
+  virtual Result<void> set_tsc_offset(std::uint64_t /*offset*/) { return host_error("this port has no TSC offset"); }
+
   /// kHz of the guest's TSC.
   [[nodiscard]] virtual std::uint64_t tsc_khz() const = 0;
 };
