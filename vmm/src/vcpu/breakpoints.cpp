@@ -1,5 +1,7 @@
 #include "vcpu/breakpoints.hpp"
 
+#include <algorithm>
+
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -15,16 +17,13 @@ constexpr std::uint64_t condition_bits(unsigned i) { return 0xFULL << (16 + 4 * 
 
 }  // namespace
 
-// Takes a free register; when the guest uses all four, its last one gives way: a guest kernel that faults on RDPMC is worse.
-void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<bool, 4>& used) {
-  unsigned slot = dr_count;
-  for (unsigned i = 0; i < dr_count && slot == dr_count; ++i)
-    if (!used[i]) slot = i;
-  if (slot == dr_count) {
-    slot = dr_count - 1;
-    ++displaced_;
-  }
-  used[slot] = true;
+// Takes a free register; when there is none, the guest's last one gives way: a guest kernel that faults on RDPMC is worse.
+void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<Holder, 4>& holders) {
+  const auto free = std::ranges::find(holders, Holder::nobody);
+  const auto last = std::ranges::find(holders.rbegin(), holders.rend(), Holder::guest);
+  if (free == holders.end()) ++displaced_;
+  const auto slot = static_cast<unsigned>((free != holders.end() ? free : last.base() - 1) - holders.begin());
+  holders[slot] = Holder::us;
   debug.arch.debugreg[slot] = at.value();
   debug.arch.debugreg[7] &= ~condition_bits(slot);  // execution, one byte
   debug.arch.debugreg[7] |= vpmu::bit(2 * slot + 1);
@@ -44,13 +43,13 @@ Result<void> Breakpoints::apply() {
     VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
     guest_dr7_ = guest.dr7;
     debug.arch.debugreg[7] = guest.dr7 | dr7_fixed;
-    std::array<bool, dr_count> used{};
+    std::array<Holder, dr_count> holders{};
     for (unsigned i = 0; i < dr_count; ++i) {
       debug.arch.debugreg[i] = guest.db[i];
-      used[i] = (guest.dr7 & enable_bits(i)) != 0;
+      holders[i] = (guest.dr7 & enable_bits(i)) != 0 ? Holder::guest : Holder::nobody;
     }
-    if (gate_) place(debug, *gate_, used);
-    if (walk_) place(debug, *walk_, used);
+    if (gate_) place(debug, *gate_, holders);
+    if (walk_) place(debug, *walk_, holders);
   }
   VMM_TRY(port_->set_guest_debug(debug));
   applied_ = wanted;

@@ -47,7 +47,9 @@ class Breakpoints {
     bool step{};
     friend bool operator==(const Wanted&, const Wanted&) = default;
   };
-  void place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<bool, 4>& used);
+  /// Whose one of DR0 to DR3 is.
+  enum class Holder : std::uint8_t { nobody, guest, us };
+  void place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<Holder, 4>& holders);
 
   VcpuPort* port_;
   std::optional<vpmu::GuestLinear> gate_, walk_;

@@ -1,0 +1,96 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "fakes/fake_guest.hpp"
+#include "fakes/fake_timer.hpp"
+
+namespace vmm::test {
+
+/// Runs a program of a few instructions as a vCPU would: stops at execution breakpoints, single-steps, and leaves the guest when the
+/// timer kicks. It knows no semantics: each instruction brings its own.
+class FakeCpu {
+ public:
+  /// What an instruction does beyond moving RIP. An exit that it returns leaves the guest with RIP on the instruction.
+  using Effect = std::function<std::optional<Exit>(FakePort&)>;
+
+  FakeCpu(FakeGuest& guest, ScriptedTime& time) : guest_{&guest}, time_{&time} {
+    guest.port.otherwise = [this](FakePort& port) { return run(port); };
+  }
+
+  nanoseconds per_instruction{100};
+  std::uint64_t retired{};
+  std::map<std::uint64_t, std::uint64_t> retired_at;  ///< By address.
+
+  /// Places an instruction; returns the address after it.
+  std::uint64_t add(std::uint64_t at, const std::vector<std::uint8_t>& code, Effect effect = {}) {
+    guest_->store_code(at, code);
+    program_[at] = {.length = code.size(), .effect = std::move(effect)};
+    return at + code.size();
+  }
+  /// `jmp rel8` from `at` to `target`.
+  std::uint64_t add_jump(std::uint64_t at, std::uint64_t target) {
+    return add(at, {0xEB, static_cast<std::uint8_t>(target - at - 2)}, [=](FakePort& p) {
+      p.registers.rip = target;
+      return std::nullopt;
+    });
+  }
+  [[nodiscard]] bool has_instruction_at(std::uint64_t at) const { return program_.contains(at); }
+
+ private:
+  struct Placed {
+    std::size_t length{};
+    Effect effect;
+  };
+  static constexpr std::uint64_t rf = vpmu::bit(16);
+  static constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
+  static constexpr unsigned most_instructions = 10'000'000;
+
+  [[nodiscard]] static std::optional<unsigned> breakpoint_at(const FakePort& port) {
+    if ((port.guest_debug.control & KVM_GUESTDBG_USE_HW_BP) == 0) return std::nullopt;
+    for (unsigned i = 0; i < 4; ++i) {
+      const bool on = (port.guest_debug.arch.debugreg[7] & (3ULL << (2 * i))) != 0;
+      if (on && port.guest_debug.arch.debugreg[i] == port.registers.rip) return i;
+    }
+    return std::nullopt;
+  }
+
+  Exit run(FakePort& port) {
+    for (unsigned n = 0; n < most_instructions; ++n) {
+      if (time_->take_kick()) return Interrupted{};
+      if ((port.registers.rflags & rf) == 0)
+        if (const auto hit = breakpoint_at(port))
+          return Debug{1, port.registers.rip, dr6_fixed | vpmu::bit(*hit), port.guest_debug.arch.debugreg[7]};
+      if (auto exit = execute(port)) return *exit;
+      if ((port.guest_debug.control & KVM_GUESTDBG_SINGLESTEP) != 0)
+        return Debug{1, port.registers.rip, dr6_fixed | vpmu::bit(14), 0x400};
+    }
+    ADD_FAILURE() << "the guest runs without end: is the timer armed?";
+    return Shutdown{};
+  }
+
+  std::optional<Exit> execute(FakePort& port) {
+    const auto found = program_.find(port.registers.rip);
+    if (found == program_.end()) {
+      ADD_FAILURE() << "no instruction at " << std::hex << port.registers.rip;
+      return Shutdown{};
+    }
+    const std::uint64_t at = found->first;
+    if (found->second.effect) {
+      if (auto exit = found->second.effect(port)) return exit;
+    }
+    if (port.registers.rip == at) port.registers.rip = at + found->second.length;
+    port.registers.rflags &= ~rf;
+    ++retired;
+    ++retired_at[at];
+    time_->pass(per_instruction);
+    return std::nullopt;
+  }
+
+  FakeGuest* guest_;
+  ScriptedTime* time_;
+  std::map<std::uint64_t, Placed> program_;
+};
+
+}  // namespace vmm::test

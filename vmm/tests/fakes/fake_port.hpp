@@ -1,0 +1,173 @@
+#pragma once
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "vcpu/port.hpp"
+
+namespace vmm::test {
+
+/// A vCPU made of plain members. Tests set registers directly, script what run() returns, and read back in `calls` what was asked of
+/// it, in order. Reads of registers that KVM hands over with each exit are not written down: they cost nothing there.
+class FakePort final : public VcpuPort {
+ public:
+  /// One run of the guest: changes what it likes in the port and says why it ended.
+  using Run = std::function<Exit(FakePort&)>;
+
+  kvm_regs registers{};
+  kvm_sregs special{};
+  kvm_vcpu_events pending{};
+  kvm_debugregs debug_registers{};
+  kvm_guest_debug guest_debug{};
+  kvm_lapic_state apic{};
+  std::map<std::uint32_t, std::uint64_t> msrs;
+  bool is_halted{};
+  std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
+
+  std::deque<Run> script;      ///< Runs to come.
+  Run otherwise;               ///< What run() does when the script is empty; without it the test fails.
+  std::vector<std::string> calls;
+  std::set<std::string> broken;  ///< Calls that fail, by their first word in `calls`.
+
+  /// The answer to the last MSR exit.
+  struct {
+    unsigned long long data{};
+    std::uint8_t gp{};
+  } reply;
+
+  /// A run that ends in WRMSR; the instruction retires at the next run() or complete_exit(), as on KVM.
+  static Run wrmsr(std::uint32_t index, std::uint64_t value) {
+    return [=](FakePort& p) {
+      p.reply = {};
+      p.retire_later_ = [](FakePort& q) { q.registers.rip += 2; };
+      return MsrWrite{index, value, MsrReason::filter, {p.reply.data, p.reply.gp}};
+    };
+  }
+  /// A run that ends in RDMSR; RAX and RDX change when the instruction retires.
+  static Run rdmsr(std::uint32_t index) {
+    return [=](FakePort& p) {
+      p.reply = {};
+      p.retire_later_ = [](FakePort& q) {
+        q.registers.rip += 2;
+        q.registers.rax = q.reply.data & 0xFFFF'FFFF;
+        q.registers.rdx = q.reply.data >> 32;
+      };
+      return MsrRead{index, MsrReason::filter, {p.reply.data, p.reply.gp}};
+    };
+  }
+  static Run ends_with(Exit exit) {
+    return [=](FakePort&) { return exit; };
+  }
+
+  Result<Exit> run() override {
+    calls.emplace_back("run");
+    retire_open_exit();
+    if (broken.contains("run")) return host_error("run is broken");
+    if (script.empty() && otherwise) return otherwise(*this);
+    if (script.empty()) {
+      ADD_FAILURE() << "run() beyond the script";
+      return host_error("nothing scripted");
+    }
+    const Run next = std::move(script.front());
+    script.pop_front();
+    return next(*this);
+  }
+  Result<void> complete_exit() override {
+    retire_open_exit();
+    return note("complete_exit");
+  }
+
+  Result<kvm_regs> regs() override { return value_of("regs", registers); }
+  Result<void> set_regs(const kvm_regs& regs) override {
+    registers = regs;
+    return note("set_regs");
+  }
+  Result<kvm_sregs> sregs() override { return value_of("sregs", special); }
+  Result<void> set_sregs(const kvm_sregs& sregs) override {
+    special = sregs;
+    return note("set_sregs");
+  }
+  Result<kvm_vcpu_events> events() override { return value_of("events", pending); }
+  Result<void> set_events(const kvm_vcpu_events& events) override {
+    pending = events;
+    return note("set_events");
+  }
+  Result<kvm_debugregs> debugregs() override {
+    VMM_TRY(note("debugregs"));
+    return debug_registers;
+  }
+  Result<void> set_debugregs(const kvm_debugregs& regs) override {
+    debug_registers = regs;
+    return note("set_debugregs");
+  }
+  Result<void> set_guest_debug(const kvm_guest_debug& debug) override {
+    guest_debug = debug;
+    return note("set_guest_debug");
+  }
+  Result<bool> halted() override { return value_of("halted", is_halted); }
+  Result<std::uint64_t> msr(std::uint32_t index) override {
+    VMM_TRY(note(fmt::format("msr {:#x}", index)));
+    return msrs[index];
+  }
+  Result<void> set_msr(std::uint32_t index, std::uint64_t value) override {
+    VMM_TRY(note(fmt::format("set_msr {:#x} {:#x}", index, value)));
+    msrs[index] = value;
+    return {};
+  }
+  Result<kvm_lapic_state> lapic() override {
+    VMM_TRY(note("lapic"));
+    return apic;
+  }
+  Result<void> set_lapic(const kvm_lapic_state& state) override {
+    apic = state;
+    return note("set_lapic");
+  }
+  Result<void> nmi() override { return note("nmi"); }
+  Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override {
+    return note(fmt::format("interrupt {} {:#x}", apic_id, vector));
+  }
+  [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
+
+  /// One 32-bit register of the xAPIC page.
+  [[nodiscard]] std::uint32_t apic_word(unsigned offset) const {
+    std::uint32_t word{};
+    std::memcpy(&word, apic.regs + offset, sizeof word);
+    return word;
+  }
+  void set_apic_word(unsigned offset, std::uint32_t word) { std::memcpy(apic.regs + offset, &word, sizeof word); }
+
+  /// How often a call was made, by the first word of its line.
+  [[nodiscard]] std::size_t count(std::string_view name) const {
+    std::size_t n = 0;
+    for (const std::string& call : calls)
+      if (std::string_view{call}.substr(0, call.find(' ')) == name) ++n;
+    return n;
+  }
+
+ private:
+  Result<void> note(std::string call) {
+    const bool is_broken = broken.contains(call.substr(0, call.find(' ')));
+    calls.push_back(std::move(call));
+    if (is_broken) return host_error(calls.back() + " is broken");
+    return {};
+  }
+  template <class T>
+  Result<T> value_of(const char* name, const T& value) const {
+    if (broken.contains(name)) return host_error(std::string{name} + " is broken");
+    return value;
+  }
+  void retire_open_exit() {
+    if (auto retire = std::exchange(retire_later_, nullptr)) retire(*this);
+  }
+
+  std::function<void(FakePort&)> retire_later_;
+};
+
+}  // namespace vmm::test

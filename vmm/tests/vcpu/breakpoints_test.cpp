@@ -1,0 +1,198 @@
+#include "vcpu/breakpoints.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "fakes/fake_port.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm::test {
+namespace {
+
+using Calls = std::vector<std::string>;
+using vpmu::GuestLinear;
+
+constexpr GuestLinear gate{0xFFFF'FFFF'8100'1000};
+constexpr GuestLinear walk{0x40'1234};
+constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+
+/// DR7: local enable of breakpoint i, and its R/W and LEN fields. SDM 3B 17.2.4.
+constexpr std::uint64_t enabled(unsigned i) { return 1ULL << (2 * i); }
+constexpr std::uint64_t enabled_by_us(unsigned i) { return 2ULL << (2 * i); }
+constexpr std::uint64_t four_byte_write(unsigned i) { return 0xDULL << (16 + 4 * i); }
+
+class BreakpointsOn : public testing::Test {
+ protected:
+  Calls apply() {
+    port_.calls.clear();
+    EXPECT_TRUE(breakpoints_.apply());
+    return port_.calls;
+  }
+  [[nodiscard]] std::uint64_t slot(unsigned i) const { return port_.guest_debug.arch.debugreg[i]; }
+  [[nodiscard]] std::uint64_t dr7() const { return port_.guest_debug.arch.debugreg[7]; }
+  [[nodiscard]] bool has(std::uint32_t control) const { return (port_.guest_debug.control & control) == control; }
+
+  FakePort port_;
+  Breakpoints breakpoints_{port_};
+};
+
+TEST_F(BreakpointsOn, NothingWantedCostsNothing) { EXPECT_EQ(apply(), Calls{}); }
+
+TEST_F(BreakpointsOn, GateIsHandedToKvmOnce) {
+  breakpoints_.set_gate(gate);
+  EXPECT_EQ(apply(), (Calls{"debugregs", "set_guest_debug"}));
+  EXPECT_TRUE(has(KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP));
+  EXPECT_EQ(slot(0), gate.value());
+  EXPECT_EQ(dr7(), 0x400 | enabled_by_us(0));
+  EXPECT_EQ(apply(), Calls{});
+}
+
+TEST_F(BreakpointsOn, TakingTheGateAwayGivesTheGuestItsRegistersBack) {
+  breakpoints_.set_gate(gate);
+  apply();
+  breakpoints_.set_gate(std::nullopt);
+  EXPECT_EQ(apply(), Calls{"set_guest_debug"});
+  EXPECT_EQ(port_.guest_debug.control, 0U);
+  EXPECT_EQ(apply(), Calls{});
+}
+
+TEST_F(BreakpointsOn, GuestBreakpointsKeepTheirPlaces) {
+  port_.debug_registers.db[0] = 0x1000;
+  port_.debug_registers.db[2] = 0x3000;
+  port_.debug_registers.dr7 = 0x400 | enabled(0) | four_byte_write(0) | enabled(2);
+  breakpoints_.set_gate(gate);
+  breakpoints_.set_walk(walk);
+  apply();
+  EXPECT_EQ(slot(0), 0x1000U);
+  EXPECT_EQ(slot(1), gate.value());
+  EXPECT_EQ(slot(2), 0x3000U);
+  EXPECT_EQ(slot(3), walk.value());
+  EXPECT_EQ(dr7(), port_.debug_registers.dr7 | enabled_by_us(1) | enabled_by_us(3));
+  EXPECT_EQ(breakpoints_.displaced(), 0U);
+}
+
+TEST_F(BreakpointsOn, FreeRegisterLosesTheConditionThatTheGuestLeftInIt) {
+  port_.debug_registers.dr7 = 0x400 | four_byte_write(0) | four_byte_write(1);
+  breakpoints_.set_gate(gate);
+  apply();
+  EXPECT_EQ(dr7(), 0x400 | four_byte_write(1) | enabled_by_us(0));
+}
+
+TEST_F(BreakpointsOn, GlobalEnableOfTheGuestAlsoKeepsARegister) {
+  port_.debug_registers.db[0] = 0x1000;
+  port_.debug_registers.dr7 = 0x400 | (2ULL << 0);
+  breakpoints_.set_gate(gate);
+  apply();
+  EXPECT_EQ(slot(0), 0x1000U);
+  EXPECT_EQ(slot(1), gate.value());
+}
+
+TEST_F(BreakpointsOn, GuestThatUsesAllFourLosesItsLastAndThatIsCounted) {
+  for (unsigned i = 0; i < 4; ++i) port_.debug_registers.db[i] = 0x1000 * (i + 1);
+  port_.debug_registers.dr7 = 0x400 | enabled(0) | enabled(1) | enabled(2) | enabled(3) | four_byte_write(3);
+  breakpoints_.set_gate(gate);
+  apply();
+  EXPECT_EQ(slot(2), 0x3000U);
+  EXPECT_EQ(slot(3), gate.value());
+  EXPECT_EQ((vpmu::Bits<31, 28>::get(dr7())), 0U) << "an execution breakpoint of one byte";
+  EXPECT_EQ(breakpoints_.displaced(), 1U);
+}
+
+// The gate must stay: a guest kernel that faults on RDPMC is worse off than a walk that finds no place.
+TEST_F(BreakpointsOn, GateAndWalkFindTwoPlacesWhenTheGuestUsesAllFour) {
+  port_.debug_registers.dr7 = 0x400 | enabled(0) | enabled(1) | enabled(2) | enabled(3);
+  breakpoints_.set_gate(gate);
+  breakpoints_.set_walk(walk);
+  apply();
+  unsigned gates = 0;
+  unsigned walks = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    gates += slot(i) == gate.value();
+    walks += slot(i) == walk.value();
+  }
+  EXPECT_EQ(gates, 1U);
+  EXPECT_EQ(walks, 1U);
+  EXPECT_EQ(breakpoints_.displaced(), 2U);
+}
+
+TEST_F(BreakpointsOn, StepIsArmedAnewEachTime) {
+  breakpoints_.set_step(true);
+  EXPECT_EQ(apply(), Calls{"set_guest_debug"});
+  EXPECT_EQ(apply(), Calls{"set_guest_debug"});
+  EXPECT_TRUE(has(KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP));
+  EXPECT_FALSE(has(KVM_GUESTDBG_USE_HW_BP));
+}
+
+TEST_F(BreakpointsOn, InterruptsAreHeldOffForWalksAndStepsOnly) {
+  breakpoints_.set_gate(gate);
+  apply();
+  EXPECT_FALSE(has(KVM_GUESTDBG_BLOCKIRQ));
+  breakpoints_.set_walk(walk);
+  apply();
+  EXPECT_TRUE(has(KVM_GUESTDBG_BLOCKIRQ));
+  breakpoints_.set_walk(std::nullopt);
+  breakpoints_.set_step(true);
+  apply();
+  EXPECT_TRUE(has(KVM_GUESTDBG_BLOCKIRQ));
+  breakpoints_.set_step(false);
+  apply();
+  EXPECT_FALSE(has(KVM_GUESTDBG_BLOCKIRQ));
+  EXPECT_TRUE(has(KVM_GUESTDBG_USE_HW_BP)) << "the gate stays";
+}
+
+TEST_F(BreakpointsOn, RefusedChangeIsTriedAgain) {
+  port_.broken.insert("set_guest_debug");
+  breakpoints_.set_gate(gate);
+  EXPECT_FALSE(breakpoints_.apply());
+  port_.broken.clear();
+  EXPECT_EQ(apply(), (Calls{"debugregs", "set_guest_debug"}));
+}
+
+/// A #DB at `pc`.
+Debug debug_at(std::uint64_t pc, std::uint64_t dr6 = dr6_fixed) { return {.exception = 1, .pc = pc, .dr6 = dr6, .dr7 = 0x400}; }
+
+TEST_F(BreakpointsOn, ExitsAreToldApart) {
+  using enum Breakpoints::Hit;
+  breakpoints_.set_gate(gate);
+  breakpoints_.set_walk(walk);
+  apply();
+  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1)), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(walk.value(), dr6_fixed | 2)), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 4)), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs)), guest) << "the guest steps itself";
+  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}), guest) << "INT3 of the guest";
+}
+
+TEST_F(BreakpointsOn, StepIsOursOnlyWhileWeStep) {
+  using enum Breakpoints::Hit;
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs)), guest);
+  breakpoints_.set_step(true);
+  apply();
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs)), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1)), guest);
+}
+
+// What KVM has decides, not what is wanted next.
+TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
+  breakpoints_.set_gate(gate);
+  apply();
+  breakpoints_.set_gate(std::nullopt);
+  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1)), Breakpoints::Hit::ours);
+}
+
+// SDM 3B 17.2.3: DR6 says which breakpoint; the reserved bits read 1.
+TEST_F(BreakpointsOn, GuestGetsItsDebugExceptionWithDr6) {
+  port_.pending.exception.has_error_code = 1;
+  ASSERT_TRUE(breakpoints_.inject(debug_at(0x5000, 4)));
+  EXPECT_EQ(port_.debug_registers.dr6, dr6_fixed | 4);
+  EXPECT_EQ(port_.pending.exception.injected, 1);
+  EXPECT_EQ(port_.pending.exception.nr, 1);
+  EXPECT_EQ(port_.pending.exception.has_error_code, 0);
+  EXPECT_EQ(port_.calls, (Calls{"debugregs", "set_debugregs", "set_events"}));
+}
+
+}  // namespace
+}  // namespace vmm::test
