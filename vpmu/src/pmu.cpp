@@ -103,7 +103,7 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
     if (armed && pebs_enabled(c) && is_trigger(c, n)) b.due.triggered.add(c);
     if (!add(c, n)) continue;
     overflow(c, b);
-    if (is_pdir(c)) b.due.triggered.add(c);  // rule D2: the overflowing instruction itself
+    if (is_pdir(c) && state_.in_smm == 0) b.due.triggered.add(c);  // rule D2: the overflowing instruction itself; F14
   }
   hold_fused(b, r);
   serve(b, &r, env);

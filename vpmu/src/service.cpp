@@ -9,12 +9,12 @@ namespace {
 CounterSet counters(std::uint64_t state_word) { return CounterSet{static_cast<std::uint16_t>(state_word)}; }
 }  // namespace
 
-// Whether an armed counter's event triggers the assist (rules P1, P18, P19, L6, S1).
+// Whether an armed counter's event triggers the assist (rules P1, P18, P19, L6, S1; F14 in SMM).
 bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
   const EventClass& event = class_of(c);
-  if (event.pebs == PebsAbility::no || state_.in_smm != 0) return false;
+  if (event.pebs == PebsAbility::no || !is_countable(c) || state_.in_smm != 0) return false;
   const EventSpec& s = spec_[c.number()];
-  const bool any_retirement = s.cmask != 0 || s.inv || s.edge;
+  const bool any_retirement = s.cmask != 0 || s.edge;  // INV alone does nothing (rule C4)
   if (!any_retirement && events == 0) return false;
   std::uint64_t& skid = state_.skid_left[c.number()];
   if (skid == 0) return true;

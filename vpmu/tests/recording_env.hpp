@@ -41,8 +41,8 @@ class RecordingEnv final : public GuestEnv {
   std::vector<AccessFault> page_faults;
 
   void map(GuestLinear at, std::uint64_t bytes, Mapping mapping = Mapping::read_write) {
-    for (std::uint64_t page = page_of(at).value(); page < at.value() + bytes; page += page_size)
-      pages_[page].mapping = mapping;
+    const std::uint64_t span = page_offset(at) + bytes;
+    for (std::uint64_t done = 0; done < span; done += page_size) pages_[page_of(at).value() + done].mapping = mapping;
   }
   void unmap(GuestLinear at) { pages_.erase(page_of(at).value()); }
 

@@ -30,7 +30,7 @@ struct RecordWritten {
 /// Why a PEBS record was not stored.
 enum class DropReason : std::uint8_t {
   buffer_full,   ///< index + size > absolute maximum (rule F2).
-  bad_bounds,    ///< index below base, or an address that wraps (rules F7, F8).
+  bad_bounds,    ///< index below base, or an address that wraps or is not canonical (rules F7, F8).
   fault,         ///< A page of the DS area or buffer cannot be accessed (rule F10).
 };
 struct RecordDropped {
