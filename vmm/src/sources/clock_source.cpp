@@ -21,8 +21,7 @@ constexpr std::uint64_t denominator = 1'000'000'000;
 
 /// Events per 1000 cycles. The guest is told that its crystal clock runs at the TSC's rate (CPUID.15H), so all clocks are one.
 std::uint64_t rate_of(const PlanEntry& e) {
-  if (e.per_cycle) return 0;
-  const ClockRate rate = clock_rate(e.counts);
+  const ClockRate rate = clock_rate(e.counts, e.per_cycle ? e.spec : vpmu::EventSpec{});
   switch (rate.basis) {
     case ClockBasis::none: return 0;
     case ClockBasis::time: return 1000;
