@@ -41,7 +41,8 @@ void MsrRouter::write(const MsrWrite& access) {
     case vpmu::MsrStatus::unknown: unknown(access.index, "WRMSR", access.reply); return;
   }
   const bool btf = vpmu::reg::debugctl::BTF::test(access.value);
-  if (index == vpmu::msr::IA32_DEBUGCTL && btf != btf_) {
+  // Set again means set again: the CPU clears it when it delivers #DB, without our knowing (rule Z11).
+  if (index == vpmu::msr::IA32_DEBUGCTL && (btf || btf_)) {
     btf_ = btf;
     // A KVM without branch single-stepping refuses; the guest then steps single instructions, which debuggers cope with.
     if (auto set = port_->set_msr(access.index, btf ? vpmu::reg::debugctl::BTF::mask : 0); !set && log_->first_time("btf"))

@@ -12,8 +12,19 @@ namespace {
 constexpr unsigned gp_vector = 13;
 constexpr std::uint64_t cr4_pce = vpmu::bit(8);
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t rflags_vm = vpmu::bit(17);
 constexpr std::uint64_t efer_lma = vpmu::bit(10);
 constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
+
+/// What IRET checks of the segments it returns to. SDM 2A IRET. The guest's tables may hold anything, and a vCPU with segments that do
+/// not go together cannot be entered any more. Conforming code is refused too: nobody reads counters from there.
+bool can_return_to(const kvm_segment& cs, const kvm_segment& ss) {
+  constexpr unsigned code = 8, conforming = 4, writable = 2;
+  const unsigned rpl = cs.selector & 3;
+  const bool code_ok = cs.s != 0 && cs.present != 0 && (cs.type & (code | conforming)) == code && cs.dpl == rpl && (cs.l & cs.db) == 0;
+  const bool stack_ok = ss.s != 0 && ss.present != 0 && (ss.type & (code | writable)) == writable && ss.dpl == rpl;
+  return code_ok && stack_ok && (ss.selector & 3U) == rpl;
+}
 
 }  // namespace
 
@@ -77,7 +88,7 @@ Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kv
   if ((frame.cs & 3) != 0) {
     const auto cs = segment(sregs, static_cast<std::uint16_t>(frame.cs));
     const auto ss = segment(sregs, static_cast<std::uint16_t>(frame.ss));
-    if (!cs || !ss) return let_through(regs);
+    if (!cs || !ss || !can_return_to(*cs, *ss)) return let_through(regs);
     sregs.cs = *cs;
     sregs.ss = *ss;
     VMM_TRY(port_->set_sregs(sregs));
@@ -86,7 +97,7 @@ Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kv
   regs.rdx = value >> 32;
   regs.rip = frame.rip + rdpmc_opcode.size();
   regs.rsp = frame.rsp;
-  regs.rflags = frame.rflags & ~rflags_rf;
+  regs.rflags = frame.rflags & ~(rflags_rf | rflags_vm);
   ++statistics_.served;
   return port_->set_regs(regs);
 }

@@ -1,0 +1,126 @@
+#include "vcpu/msr_router.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "fakes/fake_port.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr std::uint32_t debugctl = 0x1D9;
+constexpr std::uint64_t btf = vpmu::reg::debugctl::BTF::mask;
+constexpr std::uint32_t nobodys = 0x150;
+
+/// The answer a guest gets.
+struct Answer {
+  std::uint64_t data{};
+  bool gp{};
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+class MsrRouterOf : public testing::Test {
+ protected:
+  Answer read(MsrRouter& router, std::uint32_t index) {
+    unsigned long long data = 0x5555;
+    std::uint8_t gp = 0;
+    router.read({index, MsrReason::filter, {data, gp}});
+    return {data, gp != 0};
+  }
+  bool write_faults(MsrRouter& router, std::uint32_t index, std::uint64_t value) {
+    unsigned long long data = 0;
+    std::uint8_t gp = 0;
+    router.write({index, value, MsrReason::filter, {data, gp}});
+    return gp != 0;
+  }
+
+  FakePort port_;
+  vpmu::Pmu pmu_{{}};
+  std::vector<std::string> lines_;
+  Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }, LogLevel::debug};
+  MsrRouter router_{pmu_, port_, UnknownMsr::gp, log_};
+};
+
+TEST_F(MsrRouterOf, ThePmuAnswersItsOwnRegisters) {
+  EXPECT_FALSE(write_faults(router_, 0x186, 0x4300C0));
+  EXPECT_EQ(read(router_, 0x186), (Answer{0x4300C0, false}));
+  EXPECT_EQ(router_.statistics().pmu_writes, 1U);
+  EXPECT_EQ(router_.statistics().pmu_reads, 1U);
+  EXPECT_EQ(router_.statistics().faults, 0U);
+}
+
+TEST_F(MsrRouterOf, IllegalValuesFaultAndChangeNothing) {
+  EXPECT_TRUE(write_faults(router_, 0x38E, 0)) << "IA32_PERF_GLOBAL_STATUS is read-only";
+  EXPECT_TRUE(write_faults(router_, 0x186, ~0ULL));
+  EXPECT_EQ(read(router_, 0x186), (Answer{0, false}));
+  EXPECT_EQ(router_.statistics().faults, 2U);
+}
+
+TEST_F(MsrRouterOf, CounterThatThisModelLacksFaultsOnRead) {
+  EXPECT_TRUE(read(router_, 0x18D).gp) << "PERFEVTSEL7 exists without SMT only";
+  EXPECT_EQ(router_.statistics().faults, 1U);
+}
+
+TEST_F(MsrRouterOf, UnknownMsrFaultsAsOnHardware) {
+  EXPECT_EQ(read(router_, nobodys), (Answer{0, true}));
+  EXPECT_TRUE(write_faults(router_, nobodys, 1));
+  EXPECT_EQ(router_.statistics().unknown, 2U);
+}
+
+TEST_F(MsrRouterOf, UnknownMsrReadsZeroWhenIgnored) {
+  MsrRouter ignoring{pmu_, port_, UnknownMsr::ignore, log_};
+  EXPECT_EQ(read(ignoring, nobodys), (Answer{0, false}));
+  EXPECT_FALSE(write_faults(ignoring, nobodys, 1));
+  EXPECT_EQ(ignoring.statistics().unknown, 2U);
+}
+
+TEST_F(MsrRouterOf, EachUnknownMsrIsLoggedOnceForEachDirection) {
+  for (int i = 0; i < 3; ++i) {
+    read(router_, nobodys);
+    write_faults(router_, nobodys, 1);
+  }
+  read(router_, nobodys + 1);
+  ASSERT_EQ(lines_.size(), 3U);
+  EXPECT_NE(lines_[0].find("0x150"), std::string::npos) << lines_[0];
+}
+
+// BTF works in KVM; nothing else of DEBUGCTL may reach it.
+TEST_F(MsrRouterOf, BranchSteppingIsForwardedAlone) {
+  EXPECT_FALSE(write_faults(router_, debugctl, btf | vpmu::reg::debugctl::LBR::mask));
+  EXPECT_EQ(port_.calls, std::vector<std::string>{"set_msr 0x1d9 0x2"});
+  EXPECT_FALSE(write_faults(router_, debugctl, 0));
+  EXPECT_EQ(port_.calls.back(), "set_msr 0x1d9 0x0");
+}
+
+TEST_F(MsrRouterOf, DebugctlWithoutBranchSteppingCostsNothing) {
+  write_faults(router_, debugctl, vpmu::reg::debugctl::LBR::mask);
+  write_faults(router_, debugctl, 0);
+  EXPECT_TRUE(port_.calls.empty());
+}
+
+// Rule Z11: the CPU clears BTF when it delivers #DB, without our knowing. A guest that sets it again means it.
+TEST_F(MsrRouterOf, BranchSteppingIsForwardedAgainAfterTheCpuClearedIt) {
+  write_faults(router_, debugctl, btf);
+  port_.msrs[debugctl] = 0;
+  write_faults(router_, debugctl, btf);
+  EXPECT_EQ(port_.msrs[debugctl], btf);
+}
+
+TEST_F(MsrRouterOf, RefusedWriteOfDebugctlIsNotForwarded) {
+  EXPECT_TRUE(write_faults(router_, debugctl, btf | vpmu::bit(63)));
+  EXPECT_TRUE(port_.calls.empty());
+}
+
+TEST_F(MsrRouterOf, KvmWithoutBranchSteppingIsWarnedOfOnce) {
+  port_.broken.insert("set_msr");
+  EXPECT_FALSE(write_faults(router_, debugctl, btf));
+  EXPECT_FALSE(write_faults(router_, debugctl, 0));
+  EXPECT_FALSE(write_faults(router_, debugctl, btf));
+  EXPECT_EQ(lines_.size(), 1U);
+}
+
+}  // namespace
+}  // namespace vmm::test
