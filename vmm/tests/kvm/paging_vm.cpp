@@ -79,8 +79,7 @@ bool FlatRam::exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_
                     : exchange<std::uint64_t>(where, expected, desired);
 }
 
-Result<std::unique_ptr<PagingVm>> PagingVm::create(std::size_t ram_bytes) {
-  VMM_ASSIGN(const System system, System::open());
+Result<std::unique_ptr<PagingVm>> PagingVm::create(const System& system, std::size_t ram_bytes) {
   VMM_ASSIGN(const CpuidTable host_cpuid, system.supported_cpuid());
   VMM_ASSIGN(FlatRam ram, FlatRam::create(ram_bytes));
   VMM_ASSIGN(Vm vm, system.create_vm());
@@ -90,6 +89,14 @@ Result<std::unique_ptr<PagingVm>> PagingVm::create(std::size_t ram_bytes) {
   const CpuidTable cpuid = as_intel(host_cpuid);
   VMM_TRY(vcpu.set_cpuid(cpuid));
   return std::unique_ptr<PagingVm>{new PagingVm{std::move(ram), features_of(cpuid), std::move(vm), std::move(vcpu)}};
+}
+
+Result<bool> PagingVm::walks_legacy_tables() {
+  constexpr std::uint32_t next = 0x2003;  // Every entry of both tables: frame 2000H, present.
+  for (std::uint64_t at = 0; at < 3 * vpmu::page_size; at += sizeof next) ram.poke(at, next);
+  VMM_TRY(load({.cr0 = 0x8000'0001, .cr3 = 0x1000}, vpmu::PagingPrivilege::supervisor));
+  VMM_ASSIGN(const Translation found, vcpu.translate(vpmu::GuestLinear{0x1234'5678}));
+  return found.valid && found.at == vpmu::GuestPhysical{0x2678};
 }
 
 Result<void> PagingVm::load(const vpmu::PagingState& state, vpmu::PagingPrivilege privilege) {

@@ -24,7 +24,9 @@ class FlatRam final : public vpmu::PhysicalWords {
   std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override;
   bool exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override;
 
-  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(mapping_.base()), mapping_.size()}; }
+  [[nodiscard]] std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(mapping_.base()), mapping_.size()};
+  }
   /// `at` and the word must lie in RAM.
   template <class Word>
   void poke(std::uint64_t at, Word word) {
@@ -51,9 +53,14 @@ struct PagingFeatures {
 /// A VM with one vCPU of an Intel-type CPU and a little RAM: an oracle for page walks.
 class PagingVm {
  public:
-  static Result<std::unique_ptr<PagingVm>> create(std::size_t ram_bytes);
+  static Result<std::unique_ptr<PagingVm>> create(const System& system, std::size_t ram_bytes);
 
-  /// Loads control registers for `state` and segments of the matching width at `privilege` (flat, no descriptor tables).
+  /// Whether this KVM walks page tables at all outside IA-32e mode; one that only emulates such guests may not.
+  /// Overwrites RAM.
+  Result<bool> walks_legacy_tables();
+
+  /// Loads control registers for `state` and segments of the matching width at `privilege` (flat, no descriptor
+  /// tables).
   Result<void> load(const vpmu::PagingState& state, vpmu::PagingPrivilege privilege);
 
   FlatRam ram;

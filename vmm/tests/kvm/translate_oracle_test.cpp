@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <ostream>
 #include <random>
 #include <vector>
 
@@ -33,12 +34,23 @@ struct OracleMode {
   unsigned entry_bytes{8};
 };
 
+void PrintTo(const OracleMode& mode, std::ostream* out) {
+  *out << mode.name;
+}
+
 class TranslateOracle : public testing::TestWithParam<OracleMode> {
  protected:
   void SetUp() override {
-    auto created = PagingVm::create(pages * page_size);
-    if (!created) GTEST_SKIP() << "no KVM here: " << describe(created.error());
+    const auto system = System::open();
+    if (!system) GTEST_SKIP() << "no KVM here: " << describe(system.error());
+    auto created = PagingVm::create(*system, pages * page_size);
+    ASSERT_TRUE(created) << describe(created.error());
     vm_ = std::move(*created);
+    if (GetParam().efer == 0) {
+      const auto walks = vm_->walks_legacy_tables();
+      ASSERT_TRUE(walks) << describe(walks.error());
+      if (!*walks) GTEST_SKIP() << "this KVM does not walk page tables outside IA-32e mode";
+    }
     if ((GetParam().cr4 & LA57) != 0 && !vm_->features.la57) GTEST_SKIP() << "this KVM has no 5-level paging";
     if (!vm_->features.execute_disable) GTEST_SKIP() << "this KVM has no execute-disable";
   }
@@ -72,7 +84,8 @@ class TranslateOracle : public testing::TestWithParam<OracleMode> {
     return word;
   }
 
-  /// KVM, like a CPU, takes the PDPTEs when CR3 is loaded and refuses reserved bits then; the walker reads them from memory.
+  /// KVM, like a CPU, takes the PDPTEs when CR3 is loaded and refuses reserved bits then; the walker reads them from
+  /// memory.
   void fill_pdptes(std::uint64_t cr3) {
     for (std::uint64_t at = cr3; at < cr3 + 32; at += 8) {
       vm_->ram.poke(at, (draw(pages) * page_size) | (once_in(8) ? 0 : P));
@@ -100,10 +113,8 @@ class TranslateOracle : public testing::TestWithParam<OracleMode> {
   std::mt19937_64 random_{20160901};  // NOLINT(bugprone-random-generator-seed): the same tables on every run.
 };
 
-const std::array oracle_modes{OracleMode{"Legacy32Bit", 0, 0, 32, 4},
-                              OracleMode{"Legacy32BitWithPse", PSE, 0, 32, 4},
-                              OracleMode{"Pae", PAE, 0, 32},
-                              OracleMode{"FourLevel", PAE, LME | LMA, 48},
+const std::array oracle_modes{OracleMode{"Legacy32Bit", 0, 0, 32, 4}, OracleMode{"Legacy32BitWithPse", PSE, 0, 32, 4},
+                              OracleMode{"Pae", PAE, 0, 32}, OracleMode{"FourLevel", PAE, LME | LMA, 48},
                               OracleMode{"FiveLevel", PAE | LA57, LME | LMA, 57}};
 INSTANTIATE_TEST_SUITE_P(Kvm, TranslateOracle, testing::ValuesIn(oracle_modes),
                          [](const auto& param_info) { return param_info.param.name; });
@@ -123,9 +134,8 @@ TEST_P(TranslateOracle, FindsWhatOurWalkFindsAndSetsTheSameAccessedBits) {
       ASSERT_TRUE(theirs) << describe(theirs.error());
       const auto their_ram = contents();
       std::copy(before.begin(), before.end(), vm_->ram.bytes().begin());
-      const vpmu::Walk ours =
-          vpmu::translate(state, vm_->ram, at, vpmu::PagingAccess::read, vpmu::PagingPrivilege::supervisor,
-                          vpmu::AccessedDirty::set);
+      const vpmu::Walk ours = vpmu::translate(state, vm_->ram, at, vpmu::PagingAccess::read,
+                                              vpmu::PagingPrivilege::supervisor, vpmu::AccessedDirty::set);
       const auto* mapped = std::get_if<vpmu::Mapped>(&ours);
       SCOPED_TRACE(testing::Message() << std::hex << "linear " << at.value() << " cr0 " << state.cr0 << " cr3 "
                                       << state.cr3 << " cr4 " << state.cr4 << " efer " << state.efer << " outcome "

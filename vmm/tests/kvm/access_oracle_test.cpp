@@ -1,0 +1,171 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <ostream>
+#include <random>
+
+#include "kvm/access_guest.hpp"
+#include "kvm/paging_vm.hpp"
+#include "vpmu/bits.hpp"
+#include "vpmu/paging.hpp"
+
+// Our page walk against the CPU: a guest makes the access, and whether it faults, CR2, the error code and the accessed
+// and dirty bits must be what the walk says. Covers what KVM_TRANSLATE cannot: user mode, writes, fetches.
+
+namespace vmm::test {
+namespace {
+
+using vpmu::bit;
+
+constexpr std::uint64_t PE = bit(0), WP = bit(16), PG = bit(31);
+constexpr std::uint64_t PSE = bit(4), PAE = bit(5), LA57 = bit(12), SMEP = bit(20), SMAP = bit(21);
+constexpr std::uint64_t LME = bit(8), LMA = bit(10), NXE = bit(11);
+constexpr std::uint64_t P = bit(0), RW = bit(1), US = bit(2), A = bit(5), D = bit(6), PS = bit(7), XD = bit(63);
+constexpr int cases = 600;
+
+struct AccessMode {
+  std::string name;
+  std::uint64_t cr4{}, efer{};
+  unsigned entry_bytes{8};
+  std::vector<GuestTableLevel> levels;
+  bool root_has_attributes{true};
+};
+
+void PrintTo(const AccessMode& mode, std::ostream* out) {
+  *out << mode.name;
+}
+
+/// RAM as it is, with the walk's own changes kept aside.
+class Overlay final : public vpmu::PhysicalWords {
+ public:
+  explicit Overlay(FlatRam& ram) : ram_{ram} {}
+  std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override {
+    const auto changed = changed_.find(at);
+    return changed == changed_.end() ? ram_.read_word(at, bytes) : changed->second;
+  }
+  bool exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {
+    if (read_word(at, bytes) != expected) return false;
+    changed_[at] = desired;
+    return true;
+  }
+
+ private:
+  FlatRam& ram_;
+  std::map<vpmu::GuestPhysical, std::uint64_t> changed_;
+};
+
+class AccessOracle : public testing::TestWithParam<AccessMode> {
+ protected:
+  void SetUp() override {
+    const auto system = System::open();
+    if (!system) GTEST_SKIP() << "no KVM here: " << describe(system.error());
+    auto created = PagingVm::create(*system, AccessGuest::ram_bytes);
+    ASSERT_TRUE(created) << describe(created.error());
+    vm_ = std::move(*created);
+    if (GetParam().efer == 0) {
+      const auto walks = vm_->walks_legacy_tables();
+      ASSERT_TRUE(walks) << describe(walks.error());
+      if (!*walks) GTEST_SKIP() << "this KVM does not walk page tables outside IA-32e mode";
+    }
+    if ((GetParam().cr4 & LA57) != 0 && !vm_->features.la57) GTEST_SKIP() << "this KVM has no 5-level paging";
+    ASSERT_TRUE(vm_->features.execute_disable);
+    std::ranges::fill(vm_->ram.bytes(), std::byte{0});
+    guest_ = std::make_unique<AccessGuest>(*vm_, GetParam().levels, GetParam().entry_bytes);
+  }
+
+  bool once_in(unsigned n) { return random_() % n == 0; }
+
+  vpmu::PagingState random_state() {
+    vpmu::PagingState state{.cr0 = PE | PG | (once_in(2) ? WP : 0),
+                            .cr3 = guest_->root(),
+                            .cr4 = GetParam().cr4,
+                            .efer = GetParam().efer | (once_in(4) ? 0 : NXE),
+                            .physical_width = vm_->features.physical_width,
+                            .alignment_check = once_in(2),
+                            .gigabyte_pages = vm_->features.gigabyte_pages};
+    if (vm_->features.smep && once_in(2)) state.cr4 |= SMEP;
+    if (vm_->features.smap && once_in(2)) state.cr4 |= SMAP;
+    return state;
+  }
+
+  /// An entry that works, spoilt now and then.
+  std::uint64_t random_entry(std::size_t level) {
+    const std::uint64_t frame = guest_->frame_of(level);
+    if (level == 0 && !GetParam().root_has_attributes) return frame | (once_in(16) ? 0 : P);
+    const bool is_wide = GetParam().entry_bytes == 8;
+    std::uint64_t word = frame | (once_in(16) ? 0 : P) | (once_in(6) ? 0 : RW) | (once_in(6) ? 0 : US);
+    word |= (once_in(2) ? A : 0) | (once_in(4) ? D : 0);
+    const bool is_large = level + 1 < guest_->depth() && once_in(6);
+    if (is_large) word = (word & 0xfff) | PS;
+    if (is_large && once_in(4)) word |= is_wide ? bit(13 + random_() % 8) : bit(21);
+    if (is_wide && once_in(8)) word |= XD;
+    if (is_wide && once_in(20) && vm_->features.physical_width < 52) word |= bit(vm_->features.physical_width);
+    return word;
+  }
+
+  std::string describe_case(const vpmu::PagingState& state, vpmu::PagingAccess access,
+                            vpmu::PagingPrivilege privilege) const {
+    std::ostringstream text;
+    text << std::hex << "cr0 " << state.cr0 << " cr4 " << state.cr4 << " efer " << state.efer << " ac "
+         << state.alignment_check << " access " << static_cast<int>(access) << " privilege "
+         << static_cast<int>(privilege) << " entries";
+    for (std::size_t level = 0; level < guest_->depth(); ++level) text << " " << guest_->entry(level);
+    return text.str();
+  }
+
+  std::unique_ptr<PagingVm> vm_;
+  std::unique_ptr<AccessGuest> guest_;
+  std::mt19937_64 random_{20160901};  // NOLINT(bugprone-random-generator-seed): the same tables on every run.
+};
+
+const std::array access_modes{
+    AccessMode{"Legacy32Bit", 0, 0, 4, {{22, 10}, {12, 10}}},
+    AccessMode{"Legacy32BitWithPse", PSE, 0, 4, {{22, 10}, {12, 10}}},
+    AccessMode{"Pae", PAE, 0, 8, {{30, 2}, {21, 9}, {12, 9}}, false},
+    AccessMode{"FourLevel", PAE, LME | LMA, 8, {{39, 9}, {30, 9}, {21, 9}, {12, 9}}},
+    AccessMode{"FiveLevel", PAE | LA57, LME | LMA, 8, {{48, 9}, {39, 9}, {30, 9}, {21, 9}, {12, 9}}}};
+INSTANTIATE_TEST_SUITE_P(Kvm, AccessOracle, testing::ValuesIn(access_modes),
+                         [](const auto& param_info) { return param_info.param.name; });
+
+TEST_P(AccessOracle, FaultsAndMarksAsOurWalkSays) {
+  int reached = 0;
+  int faulted = 0;
+  for (int i = 0; i < cases; ++i) {
+    guest_->begin_case();
+    const vpmu::PagingState state = random_state();
+    const auto access = static_cast<vpmu::PagingAccess>(random_() % 3);
+    const auto privilege = static_cast<vpmu::PagingPrivilege>(random_() % 2);
+    for (std::size_t level = 0; level < guest_->depth(); ++level) guest_->set_entry(level, random_entry(level));
+    SCOPED_TRACE(describe_case(state, access, privilege));
+    Overlay overlay{vm_->ram};
+    const vpmu::Walk ours =
+        vpmu::translate(state, overlay, guest_->linear(), access, privilege, vpmu::AccessedDirty::set);
+    std::vector<std::uint64_t> marked;
+    for (std::size_t level = 0; level < guest_->depth(); ++level) {
+      marked.push_back(*overlay.read_word(vpmu::GuestPhysical{guest_->entry_at(level)}, GetParam().entry_bytes));
+    }
+    const auto theirs = guest_->run(state, access, privilege);
+    ASSERT_TRUE(theirs) << describe(theirs.error());
+
+    const auto* fault = std::get_if<vpmu::PageFault>(&ours);
+    ASSERT_EQ(fault != nullptr, theirs->faulted) << "error code " << theirs->error_code;
+    ++(theirs->faulted ? faulted : reached);
+    if (fault != nullptr) {
+      ASSERT_EQ(fault->address.value(), theirs->cr2);
+      ASSERT_EQ(fault->error_code, theirs->error_code);
+      continue;
+    }
+    const auto* mapped = std::get_if<vpmu::Mapped>(&ours);
+    ASSERT_TRUE(mapped != nullptr && mapped->address.value() == AccessGuest::target);
+    for (std::size_t level = 0; level < guest_->depth(); ++level) {
+      ASSERT_EQ(guest_->entry(level), marked.at(level)) << "level " << level;
+    }
+  }
+  EXPECT_GT(reached, cases / 10);
+  EXPECT_GT(faulted, cases / 10);
+}
+
+}  // namespace
+}  // namespace vmm::test
