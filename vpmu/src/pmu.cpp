@@ -115,8 +115,9 @@ void Pmu::on_debug_exception() {
   replan_ = true;
 }
 
-// Rule Z10. SDM 3B 17.4.1.
+// Rule Z10. SDM 3B 17.4.1. SMIs are blocked in SMM: a second entry must not overwrite what RSM restores.
 void Pmu::enter_smm() {
+  if (state_.in_smm != 0) return;
   state_.in_smm = 1;
   state_.smm_saved_global_ctrl = state_.global_ctrl;
   state_.smm_saved_debugctl = state_.debugctl;

@@ -1,0 +1,186 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "pebs_session.hpp"
+
+// Load latency: rules L1 to L12.
+
+namespace vpmu::test {
+namespace {
+
+using S = PebsSession;
+
+void start(S& s, unsigned counter, std::uint64_t enable, Select form = load_latency, std::uint64_t period = 100) {
+  s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, 30);
+  s.start(counter, form, period);
+  s.write(msr::IA32_PEBS_ENABLE, enable);
+}
+Retirement slow_load(S& s, unsigned k, std::uint16_t latency = 100) {
+  Retirement r = s.load(k);
+  r.load.latency = latency;
+  return r;
+}
+std::uint64_t both_enables(unsigned i) { return bit(i) | bit(32 + i); }
+
+// Rules L2, L11, L12: both enable bits are needed; without them nothing is counted and nothing recorded.
+TEST(LoadLatency, NeedsBothEnableBits) {
+  for (const std::uint64_t enable : {std::uint64_t{0}, bit(3), bit(35), bit(2) | bit(35)}) {
+    S s;
+    start(s, 3, enable, load_latency, 1);
+    for (unsigned k = 1; k <= 5; ++k) s.retire(slow_load(s, k));
+    EXPECT_EQ(s.pmc(3), minus(1)) << enable;
+    EXPECT_EQ(s.records(), 0U) << enable;
+  }
+}
+
+// Rule L2: CMASK and INV have to be 0.
+TEST(LoadLatency, CountsNothingWithCmaskOrInv) {
+  for (const Select& form : {Select{.event = 0xCD, .umask = 0x01, .cmask = 1}, Select{.event = 0xCD, .umask = 0x01, .inv = true},
+                             Select{.event = 0xCD, .umask = 0x01, .cmask = 16, .inv = true}}) {
+    S s;
+    start(s, 3, both_enables(3), form, 1);
+    for (unsigned k = 1; k <= 5; ++k) s.retire(slow_load(s, k));
+    EXPECT_EQ(s.pmc(3), minus(1));
+    EXPECT_EQ(s.records(), 0U);
+  }
+}
+
+// Rule L10.
+TEST(LoadLatency, RunsOnEachOfTheFirstFourCounters) {
+  for (unsigned i = 0; i < 4; ++i) {
+    S s;
+    start(s, i, both_enables(i), load_latency, 1);
+    s.retire(slow_load(s, 1));
+    s.retire(slow_load(s, 2));
+    ASSERT_EQ(s.records(), 1U) << i;
+    EXPECT_EQ(s.record(0)[Slot::latency], 100U);
+  }
+}
+
+// Rule L3.
+TEST(LoadLatency, IgnoresStores) {
+  S s;
+  start(s, 3, both_enables(3));
+  Retirement r = s.store(1);
+  r.store.latency = 100;
+  s.retire(r);
+  EXPECT_EQ(s.pmc(3), minus(100));
+}
+
+// Rule L2: the comparison is strict, at the whole width of the threshold.
+TEST(LoadLatency, ThresholdIsStrict) {
+  for (const std::uint16_t threshold : std::initializer_list<std::uint16_t>{3, 4, 128, 0xFFFE}) {
+    S s;
+    start(s, 3, both_enables(3));
+    s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, threshold);
+    s.retire(slow_load(s, 1, threshold));
+    EXPECT_EQ(s.pmc(3), minus(100)) << threshold;
+    s.retire(slow_load(s, 2, static_cast<std::uint16_t>(threshold + 1)));
+    EXPECT_EQ(s.pmc(3), minus(99)) << threshold;
+  }
+}
+
+// Rule L7: a source that cannot measure says 0; its loads all qualify and the record says 0.
+TEST(LoadLatency, LoadsOfUnknownLatencyQualify) {
+  S s;
+  start(s, 3, both_enables(3), load_latency, 1);
+  s.retire(slow_load(s, 1, 0));
+  s.retire(slow_load(s, 2, 0));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::latency], 0U);
+  EXPECT_EQ(s.record(0)[Slot::data_address], S::data_of(2).value());
+}
+
+// Rule L6: a load under the threshold does not trigger.
+TEST(LoadLatency, FastLoadDoesNotTrigger) {
+  S s;
+  start(s, 3, both_enables(3), load_latency, 1);
+  s.retire(slow_load(s, 1));
+  s.retire(slow_load(s, 2, 10));
+  EXPECT_EQ(s.records(), 0U);
+  s.retire(slow_load(s, 3));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.eventing_ip(0), S::a(3).value());
+}
+
+// Rule L8: SDM 3B tables 18-24 and 18-33; LOCAL_DRAM is AH on this processor.
+TEST(LoadLatency, DataSourceTellsLevelTlbAndLock) {
+  struct Row {
+    HitLevel level;
+    bool stlb_miss, locked;
+    std::uint64_t code;
+  };
+  for (const Row& row : {Row{HitLevel::unknown, false, false, 0x0}, Row{HitLevel::l1, false, false, 0x1},
+                         Row{HitLevel::lfb, false, false, 0x2}, Row{HitLevel::l2, false, false, 0x3},
+                         Row{HitLevel::l3, false, false, 0x4}, Row{HitLevel::dram, false, false, 0xA},
+                         Row{HitLevel::io, false, false, 0xE}, Row{HitLevel::uncached, false, false, 0xF},
+                         Row{HitLevel::l2, true, false, 0x13}, Row{HitLevel::l1, false, true, 0x21},
+                         Row{HitLevel::dram, true, true, 0x3A}}) {
+    S s;
+    start(s, 3, both_enables(3), load_latency, 1);
+    for (unsigned k = 1; k <= 2; ++k) {
+      Retirement r = slow_load(s, k);
+      r.load.level = row.level;
+      r.load.stlb_miss = row.stlb_miss;
+      r.load.locked = row.locked;
+      s.retire(r);
+    }
+    ASSERT_EQ(s.records(), 1U);
+    EXPECT_EQ(s.record(0)[Slot::data_source], row.code);
+  }
+}
+
+/// Which of `loads` loads are tagged.
+std::vector<bool> tags(std::uint32_t interval, std::uint64_t seed, unsigned loads) {
+  S s{PmuConfig{.seed = seed, .policies = {.load_tag_interval = interval}}};
+  start(s, 3, both_enables(3), load_latency, bit(40));
+  std::vector<bool> tagged;
+  std::uint64_t before = s.pmc(3);
+  for (unsigned k = 0; k < loads; ++k) {
+    s.retire(slow_load(s, k));
+    tagged.push_back(s.pmc(3) != before);
+    before = s.pmc(3);
+  }
+  return tagged;
+}
+
+// Rule L11, option load_tag_interval: 1 (and 0) tags every load.
+TEST(LoadTagging, IntervalOneTagsAll) {
+  for (const std::uint32_t interval : {0U, 1U}) {
+    const std::vector<bool> all = tags(interval, 1, 100);
+    EXPECT_EQ(std::ranges::count(all, true), 100);
+  }
+}
+
+TEST(LoadTagging, SameSeedSameLoadsOtherSeedOtherLoads) {
+  EXPECT_EQ(tags(10, 7, 500), tags(10, 7, 500));
+  EXPECT_NE(tags(10, 7, 500), tags(10, 8, 500));
+}
+
+TEST(LoadTagging, MeanIntervalIsTheOption) {
+  for (const std::uint32_t interval : {2U, 10U, 100U})
+    for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
+      constexpr unsigned loads = 200'000;
+      const auto tagged = static_cast<double>(std::ranges::count(tags(interval, seed, loads), true));
+      EXPECT_NEAR(tagged * interval / loads, 1.0, 0.05) << "interval " << interval << " seed " << seed;
+    }
+}
+
+// Rule L4: tags belong to the facility; an instruction without a load takes none.
+TEST(LoadTagging, OnlyLoadsAdvanceIt) {
+  S with_gaps{PmuConfig{.seed = 3, .policies = {.load_tag_interval = 5}}};
+  start(with_gaps, 3, both_enables(3), load_latency, bit(40));
+  std::vector<bool> tagged;
+  for (unsigned k = 0; k < 200; ++k) {
+    with_gaps.retire(with_gaps.plain(k));
+    const std::uint64_t before = with_gaps.pmc(3);
+    with_gaps.retire(slow_load(with_gaps, k));
+    tagged.push_back(with_gaps.pmc(3) != before);
+  }
+  EXPECT_EQ(tagged, tags(5, 3, 200));
+}
+
+}  // namespace
+}  // namespace vpmu::test
