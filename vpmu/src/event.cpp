@@ -19,14 +19,13 @@ static_assert(PebsAbility::yes < PebsAbility::only);
 
 EventClass classify(const GenerationDesc& generation, const EventSpec& spec) {
   if (spec.code == 0) return {};
-  const EventDesc* row = events::find_first(generation.events, spec.code, spec.umask);
-  if (row == nullptr) return {};
-  EventClass result{.counts = row->counts};
-  const EventDesc* const end = generation.events.data() + generation.events.size();
-  for (; row != end && row->code == spec.code && row->umask == spec.umask; ++row) {
-    result.pebs = widest(result.pebs, row->pebs);
-    result.data_la |= row->data_la;
-    result.l1_hit_indication |= row->l1_hit_indication;
+  const std::span<const EventDesc> rows = events::rows_of(generation.events, spec.code, spec.umask);
+  if (rows.empty()) return {};
+  EventClass result{.counts = rows.front().counts};
+  for (const EventDesc& row : rows) {
+    result.pebs = widest(result.pebs, row.pebs);
+    result.data_la |= row.data_la;
+    result.l1_hit_indication |= row.l1_hit_indication;
   }
   return result;
 }

@@ -34,6 +34,7 @@ void Pmu::record_branch(GuestLinear from, GuestLinear to, const BranchOutcome& b
   if (ls::EN_CALLSTACK::test(state_.lbr_select) && branch.kind == BranchKind::near_ret) {
     state_.lbr_from[state_.lbr_tos] = 0;
     state_.lbr_to[state_.lbr_tos] = 0;
+    state_.lbr_info[state_.lbr_tos] = 0;
     state_.lbr_tos = (state_.lbr_tos - 1) & last;
     return;
   }

@@ -26,7 +26,7 @@ void MsrEffects::write_perfevtsel(Pmu& pmu, unsigned i, std::uint64_t value) {
 
 // Bits outside the mask, PERFMON_AVAILABLE among them, ignore writes. SDM 3C table 35-2.
 void MsrEffects::write_misc_enable(Pmu& pmu, unsigned, std::uint64_t value) {
-  constexpr std::uint64_t writable = 0x44'00C5'0009;
+  constexpr std::uint64_t writable = reg::misc_enable::writable;
   pmu.state_.misc_enable = (pmu.state_.misc_enable & ~writable) | (value & writable);
 }
 

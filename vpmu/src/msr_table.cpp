@@ -158,6 +158,11 @@ bool MsrTable::legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value) {
   return row.accepts == nullptr || row.accepts(pmu, value);
 }
 
+bool MsrTable::may_write(const Pmu& pmu, MsrIndex index, std::uint64_t value) {
+  const MsrRow* row = find(pmu.generation(), index);
+  return row != nullptr && legal(*row, pmu, value);
+}
+
 std::uint64_t MsrTable::global_ctrl_bits(const Pmu& pmu) {
   return low_bits(pmu.gp_counters()) | (low_bits(pmu.generation().fixed_counters) << st::fixed_shift);
 }

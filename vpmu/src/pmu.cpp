@@ -78,8 +78,7 @@ void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {
   for (const CounterId c : enabled()) {
     const std::uint64_t n = deltas[c];
     if (n == 0) continue;
-    const bool armed = (state_.armed & bit(c.index())) != 0;
-    if (armed && class_of(c).pebs != PebsAbility::no) ++statistics_.late_triggers;
+    if (late_without_instruction(c, n)) ++statistics_.late_triggers;
     if (add(c, n)) overflow(c, b);
   }
   serve(b, nullptr, env);

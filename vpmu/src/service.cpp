@@ -22,6 +22,16 @@ bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
   return false;
 }
 
+// Events of an armed counter that came without their instruction: they use up its skid, and what goes beyond it should have triggered.
+bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
+  const bool armed = (state_.armed & bit(c.index())) != 0;
+  if (!armed || class_of(c).pebs == PebsAbility::no) return false;
+  std::uint64_t& skid = state_.skid_left[c.number()];
+  const bool late = events > skid;
+  skid -= std::min(skid, events);
+  return late;
+}
+
 // Option macro_fusion (rule P2a): the pair retires as one, so the record shows the state behind the branch.
 void Pmu::hold_fused(Boundary& b, const Retirement& r) {
   b.due.triggered = b.due.triggered | counters(state_.fused_trigger);

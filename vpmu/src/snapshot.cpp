@@ -2,6 +2,7 @@
 
 #include "msr_table.hpp"
 #include "vpmu/pmu.hpp"
+#include "vpmu/registers.hpp"
 
 namespace vpmu {
 
@@ -9,33 +10,40 @@ PmuSnapshot Pmu::snapshot() const {
   return {.generation = static_cast<std::uint64_t>(desc_.generation), .gp_counters = gp_counters_, .state = state_};
 }
 
-// A snapshot may come from anywhere: every register must hold what WRMSR would accept.
+// A snapshot may come from anywhere: every register must hold what a guest could have written into this PMU, and the state beside
+// the registers what the PMU itself could have reached.
+bool Pmu::could_be_mine(const PmuState& s) const {
+  Pmu candidate{*this};
+  candidate.state_ = s;
+  for (const MsrRow& row : MsrTable::rows()) {
+    if (!row.exists(desc_) || row.write == nullptr) continue;
+    for (unsigned i = 0; i < row.present(candidate); ++i)
+      if (!MsrTable::legal(row, candidate, row.read(candidate, i))) return false;
+  }
+  for (unsigned i = gp_counters_; i < max_gp_counters; ++i)
+    if ((s.perfevtsel[i] | s.pmc[i]) != 0) return false;
+  const auto only = [](std::uint64_t word, std::uint64_t allowed) { return (word & ~allowed) == 0; };
+  return only(s.misc_enable ^ state_.misc_enable, reg::misc_enable::writable) &&
+         only(s.global_status, MsrTable::global_status_bits(candidate)) &&
+         only(s.armed | s.overflowed | s.pmi_after_assist | s.fused_trigger, low_bits(desc_.pebs_counters)) &&
+         only(s.condition, low_bits(gp_counters_)) && only(s.in_smm, 1) && s.load_tag_random != 0 &&
+         MsrTable::may_write(candidate, msr::IA32_PERF_GLOBAL_CTRL, s.smm_saved_global_ctrl) &&
+         MsrTable::may_write(candidate, msr::IA32_DEBUGCTL, s.smm_saved_debugctl);
+}
+
 RestoreStatus Pmu::restore(const PmuSnapshot& from) {
   if (from.magic != PmuSnapshot::magic_value) return RestoreStatus::wrong_magic;
   if (from.version != PmuSnapshot::current_version) return RestoreStatus::wrong_version;
   if (from.generation != static_cast<std::uint64_t>(desc_.generation) || from.gp_counters != gp_counters_)
     return RestoreStatus::wrong_generation;
+  if (!could_be_mine(from.state)) return RestoreStatus::illegal_value;
 
-  Pmu candidate{*this};
-  candidate.state_ = from.state;
-  for (const MsrRow& row : MsrTable::rows()) {
-    if (!row.exists(desc_) || row.write == nullptr) continue;
-    for (unsigned i = 0; i < row.present(candidate); ++i)
-      if (!MsrTable::legal(row, candidate, row.read(candidate, i))) return RestoreStatus::illegal_value;
-  }
-  const std::uint64_t pebs_counters = low_bits(desc_.pebs_counters);
-  const PmuState& s = from.state;
-  if ((s.global_status & ~MsrTable::global_status_bits(candidate)) != 0) return RestoreStatus::illegal_value;
-  if (((s.armed | s.overflowed | s.pmi_after_assist | s.fused_trigger) & ~pebs_counters) != 0) return RestoreStatus::illegal_value;
-
-  state_ = from.state;
   for (unsigned i = 0; i < gp_counters_; ++i) {
-    const std::uint64_t open = state_.open_cycle[i];
-    const std::uint64_t condition = state_.condition;
-    decode_event(i);  // forgets the open cycle
-    state_.open_cycle[i] = open;
-    state_.condition = condition;
+    state_.perfevtsel[i] = from.state.perfevtsel[i];
+    decode_event(i);
   }
+  state_ = from.state;  // after decode_event(), which forgets the open cycle
+  statistics_ = {};
   replan_ = true;
   return RestoreStatus::ok;
 }

@@ -95,7 +95,7 @@ class Pmu {
   void init();
 
   [[nodiscard]] PmuSnapshot snapshot() const;
-  /// Takes over a snapshot; on any status but ok nothing has changed.
+  /// Takes over a snapshot, and starts new statistics; on any status but ok nothing has changed.
   RestoreStatus restore(const PmuSnapshot& snapshot);
 
   [[nodiscard]] const GenerationDesc& generation() const { return desc_; }
@@ -113,6 +113,9 @@ class Pmu {
 
   struct Boundary;
   struct StoreOutcome;
+
+  // snapshot.cpp
+  [[nodiscard]] bool could_be_mine(const PmuState& s) const;
 
   // counting.cpp
   [[nodiscard]] CounterSet enabled() const;
@@ -146,6 +149,7 @@ class Pmu {
 
   // service.cpp
   [[nodiscard]] bool is_trigger(CounterId c, std::uint64_t events);
+  [[nodiscard]] bool late_without_instruction(CounterId c, std::uint64_t events);
   void hold_fused(Boundary& b, const Retirement& r);
   void serve(Boundary& b, const Retirement* r, GuestEnv& env);
   void assist(Boundary& b, const Retirement& r, GuestEnv& env);

@@ -90,6 +90,8 @@ using PERFMON_AVAILABLE = Bits<7>;
 using BTS_UNAVAILABLE = Bits<11>;
 using PEBS_UNAVAILABLE = Bits<12>;
 using MWAIT = Bits<18>;
+/// What a guest may change; the other bits ignore writes.
+inline constexpr std::uint64_t writable = 0x44'00C5'0009;
 }  // namespace misc_enable
 
 /// MSR_PEBS_LD_LAT_THRESHOLD. SDM 3B figure 18-23.

@@ -38,19 +38,19 @@ constexpr bool has_pebs_on_pebs_counters(std::span<const EventDesc> rows) {
                              [](const EventDesc& e) { return e.pebs == PebsAbility::no || (e.counters & 0xF) != 0; });
 }
 
-/// A row for (code, umask), or null. Binary search.
-constexpr const EventDesc* find_first(std::span<const EventDesc> rows, std::uint8_t code, std::uint8_t umask) {
-  const auto row = std::ranges::lower_bound(rows, std::tuple{code, umask}, {}, [](const EventDesc& e) {
+/// The rows of (code, umask), the plain form first; empty when there is none. Binary search.
+constexpr std::span<const EventDesc> rows_of(std::span<const EventDesc> rows, std::uint8_t code, std::uint8_t umask) {
+  const auto found = std::ranges::equal_range(rows, std::tuple{code, umask}, {}, [](const EventDesc& e) {
     return std::tuple{e.code, e.umask};
   });
-  return row != rows.end() && row->code == code && row->umask == umask ? &*row : nullptr;
+  return {found.begin(), found.end()};
 }
 
 /// All events of SDM 3B table 18-1 are there and count what their names say.
 constexpr bool has_architectural_events(std::span<const EventDesc> rows) {
   const auto has = [rows](std::uint8_t code, std::uint8_t umask, Counts counts) {
-    const EventDesc* row = find_first(rows, code, umask);
-    return row != nullptr && row->counts == counts;
+    const std::span<const EventDesc> found = rows_of(rows, code, umask);
+    return !found.empty() && found.front().counts == counts;
   };
   return has(0x3C, 0x00, Counts::cycles) && has(0xC0, 0x00, Counts::instructions) &&
          has(0x3C, 0x01, Counts::bus_cycles) && has(0x2E, 0x4F, Counts::llc_references) &&

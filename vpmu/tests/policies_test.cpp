@@ -1,0 +1,129 @@
+#include <gtest/gtest.h>
+
+#include "pebs_session.hpp"
+
+// Options skid_events and macro_fusion. The others have their tests where their rules are: reload_scope and assist_order in
+// vectors_test.cpp (V-6, V-7), ds_fault in ds_area_test.cpp, load_tag_interval in load_latency_test.cpp.
+
+namespace vpmu::test {
+namespace {
+
+using S = PebsSession;
+
+// Rule P2: the defaults are the documented choices.
+TEST(Policies, DefaultsAreTheDocumentedOnes) {
+  const PmuPolicies p;
+  EXPECT_EQ(p.skid_events, 0U);
+  EXPECT_FALSE(p.macro_fusion);
+  EXPECT_EQ(p.reload_scope, ReloadScope::overflowed);
+  EXPECT_EQ(p.assist_order, AssistOrder::same_boundary);
+  EXPECT_EQ(p.ds_fault, DsFaultPolicy::drop);
+  EXPECT_EQ(p.load_tag_interval, 1U);
+}
+
+// Rule P2, option skid_events: that many events pass between overflow and arming, every time.
+TEST(Skid, DelaysEachTriggerByItsEvents) {
+  for (const std::uint32_t skid : {0U, 1U, 4U}) {
+    S s{PmuPolicies{.skid_events = skid}};
+    s.start_pebs(0, loads, 2);
+    s.run(1, 2 * (3 + skid));
+    ASSERT_EQ(s.records(), 2U) << skid;
+    EXPECT_EQ(s.eventing_ip(0), S::a(3 + skid).value());
+    EXPECT_EQ(s.eventing_ip(1), S::a(2 * (3 + skid)).value());
+  }
+}
+
+TEST(Skid, CountsEventsAndNotInstructions) {
+  S s{PmuPolicies{.skid_events = 2}};
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  for (unsigned k = 2; k <= 6; ++k) s.retire(s.plain(k));
+  s.run(7, 8);
+  EXPECT_EQ(s.records(), 0U);
+  s.run(9, 9);
+  EXPECT_EQ(s.records(), 1U);
+}
+
+// For the forms in which any retirement triggers (rule P18) each retirement is one.
+TEST(Skid, OfAnInvertedMaskFormCountsRetirements) {
+  S s{PmuPolicies{.skid_events = 2}};
+  s.start_pebs(0, cycles_p, 1);
+  s.run(1, 1);
+  ASSERT_EQ(s.status(), 1U);
+  s.run(2, 3);
+  EXPECT_EQ(s.records(), 0U);
+  s.run(4, 4);
+  EXPECT_EQ(s.records(), 1U);
+}
+
+// Rule D2: precise distribution has no skid.
+TEST(Skid, DoesNotDelayPreciseDistribution) {
+  S s{PmuPolicies{.skid_events = 5}};
+  s.start_pebs(1, precise_distribution, 3);
+  s.run(1, 3);
+  EXPECT_EQ(s.records(), 1U);
+}
+
+// Events that a source delivers in bulk use up the skid as well; what goes beyond it is late.
+TEST(Skid, IsUsedUpByEventsDeliveredInBulk) {
+  S s{PmuPolicies{.skid_events = 10}};
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  CountDeltas deltas;
+  deltas[CounterId::gp(0)] = 8;
+  s.pmu.settle(deltas, s.env);
+  EXPECT_EQ(s.statistics().late_triggers, 0U);
+  s.run(2, 3);
+  EXPECT_EQ(s.records(), 0U);
+  s.run(4, 4);
+  EXPECT_EQ(s.records(), 1U);
+}
+
+Retirement fused_compare(S& s, unsigned k) {
+  Retirement r = s.load(k);
+  r.macro_fused = true;
+  return r;
+}
+Retirement fused_jump(S& s, unsigned k) {
+  Retirement r = s.plain(k);
+  r.next_ip = GuestLinear{0x40'0000};
+  r.branch = {.kind = BranchKind::conditional, .taken = true};
+  return r;
+}
+
+// Rule P2a: without the option the compare is an instruction of its own.
+TEST(MacroFusion, IsOffByDefault) {
+  S s;
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  s.retire(fused_compare(s, 2));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::rip], S::a(3).value());
+}
+
+// Rule P2a, option macro_fusion: the pair retires as one, RIP is behind its branch.
+TEST(MacroFusion, MovesTheRecordOfACompareBehindItsBranch) {
+  S s{PmuPolicies{.macro_fusion = true}};
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  s.retire(fused_compare(s, 2));
+  EXPECT_EQ(s.records(), 0U);
+  s.retire(fused_jump(s, 3));
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::rip], 0x40'0000U);
+  EXPECT_EQ(s.pmc(0), minus(1));
+  EXPECT_EQ(s.status(), 0U);
+}
+
+TEST(MacroFusion, ReprogrammingBetweenTheHalvesDropsTheTrigger) {
+  S s{PmuPolicies{.macro_fusion = true}};
+  s.start_pebs(0, loads, 1);
+  s.run(1, 1);
+  s.retire(fused_compare(s, 2));
+  s.write(msr::IA32_PEBS_ENABLE, 0);
+  s.retire(fused_jump(s, 3));
+  EXPECT_EQ(s.records(), 0U);
+}
+
+}  // namespace
+}  // namespace vpmu::test
