@@ -6,6 +6,8 @@
 
 #include <array>
 
+#include "vpmu/bits.hpp"
+
 // Zydis has hundreds of categories and mnemonics; these switches name the few that matter.
 #pragma GCC diagnostic ignored "-Wswitch-enum"
 
@@ -37,6 +39,8 @@ std::int8_t register_number(ZydisRegister reg) {
 
 vpmu::BranchKind branch_kind(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& target) {
   using vpmu::BranchKind;
+  if (i.mnemonic == ZYDIS_MNEMONIC_IRET || i.mnemonic == ZYDIS_MNEMONIC_IRETD || i.mnemonic == ZYDIS_MNEMONIC_IRETQ)
+    return BranchKind::far;
   const bool far = i.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR;
   const bool relative = target.type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
   switch (i.meta.category) {
@@ -89,15 +93,27 @@ bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecoded
   return true;
 }
 
+/// Whether the operand's address and size fit MemoryOperand: no vector of addresses, no state save area.
+bool is_describable(const ZydisDecodedOperand& o) {
+  constexpr unsigned most_bits = 64 * 8;
+  if (o.type != ZYDIS_OPERAND_TYPE_MEMORY || o.mem.type == ZYDIS_MEMOP_TYPE_AGEN) return true;
+  return o.mem.type == ZYDIS_MEMOP_TYPE_MEM && o.size <= most_bits;
+}
+
+std::int8_t segment_number(const ZydisDecodedInstruction& i, ZydisRegister segment) {
+  const bool is_flat = i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 && segment != ZYDIS_REGISTER_FS && segment != ZYDIS_REGISTER_GS;
+  return is_flat ? std::int8_t{-1} : ZydisRegisterGetId(segment);
+}
+
 MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
   MemoryOperand m{.base = register_number(o.mem.base),
                   .index = register_number(o.mem.index),
                   .scale = o.mem.scale == 0 ? std::uint8_t{1} : o.mem.scale,
+                  .segment = segment_number(i, o.mem.segment),
                   .displacement = o.mem.disp.has_displacement ? o.mem.disp.value : 0,
                   .bytes = static_cast<std::uint8_t>(o.size / 8),
-                  .address_bytes = static_cast<std::uint8_t>(i.address_width / 8)};
-  if (o.mem.segment == ZYDIS_REGISTER_FS) m.segment = 4;
-  if (o.mem.segment == ZYDIS_REGISTER_GS) m.segment = 5;
+                  .address_bytes = static_cast<std::uint8_t>(i.address_width / 8),
+                  .linear_bytes = static_cast<std::uint8_t>(i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 ? 8 : 4)};
   // PUSH and CALL store below the stack pointer that they find.
   const bool implicit_push = o.visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN && register_number(o.mem.base) == 4 &&
                              (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
@@ -110,6 +126,14 @@ bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand&
                     i.meta.category == ZYDIS_CATEGORY_WIDENOP;
   return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY && o.mem.type == ZYDIS_MEMOP_TYPE_MEM;
 }
+
+std::uint64_t segment_base(const kvm_sregs& s, std::int8_t number) {
+  const std::array<std::uint64_t, 6> base{s.es.base, s.cs.base, s.ss.base, s.ds.base, s.fs.base, s.gs.base};
+  return number >= 0 && number < 6 ? base[static_cast<std::size_t>(number)] : 0;
+}
+
+/// `value` cut to `bytes` bytes.
+std::uint64_t cut(std::uint64_t value, unsigned bytes) { return value & vpmu::low_bits(bytes * 8); }
 
 std::uint64_t register_value(const kvm_regs& r, std::int8_t number) {
   const std::array<std::uint64_t, 16> value{r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi,
@@ -132,10 +156,13 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
                   .locked = (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0};
   out.ends_block = out.branch != vpmu::BranchKind::none || i.mnemonic == ZYDIS_MNEMONIC_HLT;
   for (const ZydisDecodedOperand& o : operands) {
+    out.steppable = out.steppable && is_describable(o);
     if (!touches_memory(i, o)) continue;
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) out.load = memory_operand(i, o);
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) out.store = memory_operand(i, o);
   }
+  // XCHG with memory locks without the prefix. SDM 3A 8.1.2.1.
+  out.locked = out.locked || (i.mnemonic == ZYDIS_MNEMONIC_XCHG && out.load);
   return out;
 }
 
@@ -144,10 +171,7 @@ vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& ins
   std::uint64_t a = static_cast<std::uint64_t>(m.displacement);
   a += m.base == rip_register ? ip.value() + instruction.length : register_value(regs, m.base);
   a += register_value(regs, m.index) * m.scale;
-  if (m.address_bytes == 4) a &= 0xFFFF'FFFF;
-  if (m.segment == 4) a += sregs.fs.base;
-  if (m.segment == 5) a += sregs.gs.base;
-  return vpmu::GuestLinear{a};
+  return vpmu::GuestLinear{cut(cut(a, m.address_bytes) + segment_base(sregs, m.segment), m.linear_bytes)};
 }
 
 }  // namespace vmm

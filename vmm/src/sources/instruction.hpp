@@ -19,17 +19,19 @@ struct MemoryOperand {
   std::int8_t base{-1};    ///< Register number 0..15 as encoded (RAX, RCX, RDX, RBX, RSP ...), -1 none, 16 RIP.
   std::int8_t index{-1};
   std::uint8_t scale{1};
-  std::int8_t segment{-1};  ///< 4 = FS, 5 = GS; others are flat in 64-bit code.
+  std::int8_t segment{-1};  ///< As encoded (ES, CS, SS, DS, FS, GS); -1 flat, as all but FS and GS are in 64-bit code.
   std::int64_t displacement{};
   std::uint8_t bytes{};
-  std::uint8_t address_bytes{8};
+  std::uint8_t address_bytes{8};  ///< The offset's width.
+  std::uint8_t linear_bytes{8};   ///< 4 outside 64-bit code, where linear addresses wrap at 4 GiB.
 };
 
 /// What an instruction does, without its semantics: enough to choose it for a sample and to say what it touched.
 struct Instruction {
   std::uint8_t length{};
   bool ends_block{};  ///< Control may go elsewhere than to the next instruction.
-  bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O ...).
+  bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O ...), and
+                      ///< all that it touches is in `load` and `store`.
   bool rep{};         ///< A repeated string instruction: a step would stop inside it.
   vpmu::BranchKind branch{vpmu::BranchKind::none};
   std::optional<MemoryOperand> load;
