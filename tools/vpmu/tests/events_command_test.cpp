@@ -61,7 +61,9 @@ TEST(EventsCommand, RefusesAnUnknownSourceInOneLine) {
 }
 
 TEST(EventsCommand, WantsAModel) {
-  EXPECT_EQ(run_vpmu("events").exit_code, 2);
+  const CommandResult result = run_vpmu("events");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors, "--model is required\n");
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "ctl.hpp"
+#include "doctor.hpp"
+#include "events.hpp"
+#include "run.hpp"
+
+namespace {
+
+constexpr int exit_usage = 2;
+
+/// The first line of a message that may have several.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+int report_parse_error(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    return app.exit(error);  // --help
+  }
+  const auto chosen = app.get_subcommands();
+  const std::string command = chosen.empty() ? "vpmu" : "vpmu " + chosen.front()->get_name();
+  std::fprintf(stderr, "%s: %s; type `%s --help`\n", command.c_str(), first_line(error.what()).c_str(), command.c_str());
+  return exit_usage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
+  app.require_subcommand(1);
+  int exit_code = 0;
+  vmm::tool::add_run(app, exit_code);
+  vmm::tool::add_doctor(app, exit_code);
+  vmm::tool::add_events(app, exit_code);
+  vmm::tool::add_ctl(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return report_parse_error(app, error);
+  }
+  return exit_code;
+} catch (const std::exception& error) {
+  // Out of memory and the like: nothing of ours throws.
+  std::fprintf(stderr, "vpmu: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,127 @@
+#include "run.hpp"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "control/session.hpp"
+#include "machine/config.hpp"
+#include "policy_options.hpp"
+
+namespace vmm::tool {
+namespace {
+
+struct RunArguments {
+  MachineConfig machine;
+  SessionOptions session;
+  PolicyArguments policies;
+  std::string memory{"256M"};
+  std::string stats;
+  bool verbose{};
+};
+
+void print_line(const std::string& line) {
+  // In raw mode the terminal adds no carriage return.
+  std::fprintf(stderr, ::isatty(STDERR_FILENO) != 0 ? "%s\r\n" : "%s\n", line.c_str());
+}
+
+int exit_code_of(StopReason reason) {
+  switch (reason) {
+    case StopReason::power_off: return run_power_off;
+    case StopReason::reset: return run_reset;
+    case StopReason::guest_panic: return run_guest_panic;
+    case StopReason::triple_fault: return run_triple_fault;
+    case StopReason::user: return run_stopped_by_user;
+    case StopReason::host_failure: return run_host_failure;
+  }
+  return run_host_failure;
+}
+
+/// The statistics file, opened before the run so that a bad path is known at once.
+class StatisticsFile {
+ public:
+  static Result<StatisticsFile> open(const std::string& path) {
+    StatisticsFile file;
+    if (!path.empty()) {
+      file.file_.reset(std::fopen(path.c_str(), "we"));
+      if (!file.file_) {
+        return usage_error("cannot write the statistics file " + printable(path) + ": " + errno_text(errno),
+                           "give a writable path with --stats");
+      }
+    }
+    return file;
+  }
+
+  Result<void> write(const MachineStatistics& statistics) {
+    if (!file_) {
+      return {};
+    }
+    const auto text = to_json(statistics) + "\n";
+    if (std::fputs(text.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
+      return host_error("cannot write the statistics file", errno);
+    }
+    return {};
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+Result<int> run(RunArguments& arguments) {
+  VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
+  VMM_TRY(apply(arguments.policies, arguments.machine));
+  VMM_ASSIGN(auto statistics, StatisticsFile::open(arguments.stats));
+  Log log{[](LogLevel level, std::string_view line) {
+            print_line("vpmu: " + std::string{name_of(level)} + ": " + std::string{line});
+          },
+          arguments.verbose ? LogLevel::debug : LogLevel::warning};
+  VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
+  VMM_TRY(statistics.write(end.statistics));
+  if (end.failure) {
+    return Failure{*end.failure};
+  }
+  return exit_code_of(end.reason);
+}
+
+int run_and_report(RunArguments& arguments) {
+  const auto code = run(arguments);
+  if (code) {
+    return *code;
+  }
+  print_line("vpmu run: " + describe(code.error()));
+  return code.error().kind == ErrorKind::usage ? run_usage : run_host_failure;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<RunArguments>();
+  auto& machine = arguments->machine;
+  CLI::App* run = app.add_subcommand("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
+  run->add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file")->required();
+  run->add_option("--initrd", machine.initrd, "initial RAM disk");
+  run->add_option("--append", machine.command_line, "kernel command line");
+  run->add_option("--model", machine.model, "CPU model")->capture_default_str();
+  run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str();
+  run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str();
+  run->add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")->capture_default_str();
+  run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
+  run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
+  run->add_option("--console", arguments->session.console, "stdio, or a file for the output")->capture_default_str();
+  run->add_option("--kvm", machine.kvm_device, "the KVM device")->capture_default_str();
+  run->add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
+  add_policies(*run, arguments->policies);
+  run->footer(
+      "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 stopped.");
+  run->callback([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,296 @@
+#include "control/session.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <deque>
+#include <memory>
+
+// Boost.Asio stays in this file: it costs seconds of compile time.
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+
+#include "control/console.hpp"
+#include "control/protocol.hpp"
+
+namespace vmm {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Local = asio::local::stream_protocol;
+
+/// One client of the control socket: a request line, a reply line, and so on. Keeps itself alive.
+class ControlClient : public std::enable_shared_from_this<ControlClient> {
+ public:
+  ControlClient(Local::socket socket, const ControlHandlers& handlers) : socket_{std::move(socket)}, handlers_{&handlers} {}
+
+  void read_request() {
+    asio::async_read_until(socket_, asio::dynamic_buffer(input_, longest_request), '\n',
+                           [self = shared_from_this()](error_code error, std::size_t bytes) {
+                             if (!error) {
+                               self->answer(bytes);
+                             }
+                           });
+  }
+
+ private:
+  void answer(std::size_t bytes) {
+    output_ = answer_request(std::string_view{input_}.substr(0, bytes - 1), *handlers_) + "\n";
+    input_.erase(0, bytes);
+    asio::async_write(socket_, asio::buffer(output_), [self = shared_from_this()](error_code error, std::size_t) {
+      if (!error) {
+        self->read_request();
+      }
+    });
+  }
+
+  Local::socket socket_;
+  const ControlHandlers* handlers_;
+  std::string input_;
+  std::string output_;
+};
+
+/// The listening socket; its file goes with it.
+class ControlServer {
+ public:
+  ControlServer(asio::io_context& io, ControlHandlers handlers) : acceptor_{io}, handlers_{std::move(handlers)} {}
+  ~ControlServer() {
+    if (!path_.empty()) {
+      ::unlink(path_.c_str());
+    }
+  }
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+  ControlServer(ControlServer&&) = delete;
+  ControlServer& operator=(ControlServer&&) = delete;
+
+  Result<void> listen(const std::string& path) {
+    const auto refuse = [&path](const std::string& reason) {
+      return usage_error(fmt::format("cannot serve the control socket {}: {}", printable(path), reason),
+                         "give a new path in a writable directory with --control");
+    };
+    if (path.size() >= sizeof(sockaddr_un::sun_path)) {
+      return refuse(fmt::format("{} characters are too many for a socket", path.size()));
+    }
+    remove_if_stale(path);
+    error_code error;
+    acceptor_.open(Local{}, error);
+    const auto old_mask = ::umask(0177);  // the owner only
+    if (!error) {
+      acceptor_.bind(Local::endpoint{path}, error);
+    }
+    ::umask(old_mask);
+    if (error) {
+      return refuse(errno_text(error.value()));
+    }
+    path_ = path;
+    acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return refuse(errno_text(error.value()));
+    }
+    accept();
+    return {};
+  }
+
+ private:
+  /// A socket on which nobody listens was left by a process that died.
+  static void remove_if_stale(const std::string& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) {
+      return;
+    }
+    asio::io_context scratch;
+    Local::socket probe{scratch};
+    error_code error;
+    probe.connect(Local::endpoint{path}, error);
+    if (error == asio::error::connection_refused) {
+      ::unlink(path.c_str());
+    }
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](error_code error, Local::socket socket) {
+      if (error) {
+        return;
+      }
+      std::make_shared<ControlClient>(std::move(socket), handlers_)->read_request();
+      accept();
+    });
+  }
+
+  Local::acceptor acceptor_;
+  ControlHandlers handlers_;
+  std::string path_;
+};
+
+/// Where the console's output goes.
+Result<Fd> open_console(const std::string& console) {
+  if (console == "stdio") {
+    return Fd{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
+  }
+  constexpr mode_t mode = 0644;
+  Fd file{::open(console.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)};
+  if (!file.valid()) {
+    return usage_error(fmt::format("cannot write the console file {}: {}", printable(console), errno_text(errno)),
+                       "give \"stdio\" or a writable path with --console");
+  }
+  return file;
+}
+
+/// The event loop around one machine. Everything here runs on the session's thread unless said otherwise.
+class Session {
+ public:
+  Session(const SessionOptions& options, Fd console)
+      : options_{options},
+        console_fd_{std::move(console)},
+        output_{console_fd_.get(), [this] { asio::post(io_, [this] { flush_soon(); }); }},
+        signals_{io_},
+        flush_timer_{io_},
+        input_{io_},
+        input_timer_{io_} {}
+
+  Result<SessionEnd> run(const MachineConfig& config, Log& log) {
+    VMM_ASSIGN(machine_, Machine::create(config,
+                                         {.console = [this](std::uint8_t byte) { output_.put(byte); },
+                                          .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); }},
+                                         log));
+    ControlServer control{io_, handlers()};
+    if (!options_.control_path.empty()) {
+      VMM_TRY(control.listen(options_.control_path));
+    }
+    watch_signals();
+    const RawTerminal terminal{options_.console == "stdio" ? STDIN_FILENO : -1};
+    watch_input();
+    machine_->start();
+    io_.run();
+    const StopReason reason = machine_->wait();
+    output_.flush();
+    return SessionEnd{.reason = reason, .failure = machine_->failure(), .statistics = machine_->statistics()};
+  }
+
+ private:
+  ControlHandlers handlers() {
+    return {.status = [this] { return status(); },
+            .counters = [this] { return to_json(machine_->statistics()); },
+            .stop = [this] { machine_->request_stop(StopReason::user); }};
+  }
+
+  std::string status() {
+    return fmt::format(R"({{"state": "{}", "cpus": {}, "memory_bytes": {}}})",
+                       machine_->stop_reason() ? "stopping" : "running", machine_->cpus(), machine_->memory().bytes());
+  }
+
+  void watch_signals() {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      error_code ignored;
+      signals_.add(signal, ignored);
+    }
+    signals_.async_wait([this](error_code error, int) {
+      if (!error) {
+        machine_->request_stop(StopReason::user);
+      }
+    });
+  }
+
+  void flush_soon() {
+    constexpr std::chrono::milliseconds delay{10};
+    flush_timer_.expires_after(delay);
+    flush_timer_.async_wait([this](error_code error) {
+      if (!error) {
+        output_.flush();
+      }
+    });
+  }
+
+  void watch_input() {
+    if (options_.console != "stdio") {
+      return;
+    }
+    const int fd = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    error_code error;
+    if (fd >= 0 && input_.assign(fd, error)) {
+      ::close(fd);  // a regular file or /dev/null: nothing to wait for
+      return;
+    }
+    if (fd >= 0) {
+      read_input();
+    }
+  }
+
+  void read_input() {
+    input_.async_wait(asio::posix::descriptor_base::wait_read, [this](error_code error) {
+      if (error) {
+        return;
+      }
+      const auto bytes = ::read(input_.native_handle(), buffer_.data(), buffer_.size());
+      if (bytes <= 0) {
+        return;  // end of input: the guest runs on without a keyboard
+      }
+      typed(std::span{buffer_}.first(static_cast<std::size_t>(bytes)));
+    });
+  }
+
+  void typed(std::span<const std::byte> bytes) {
+    auto keys = keys_.feed(bytes);
+    if (keys.quit) {
+      machine_->request_stop(StopReason::user);
+      return;
+    }
+    waiting_.insert(waiting_.end(), keys.input.begin(), keys.input.end());
+    hand_over_input();
+  }
+
+  /// Gives the guest what it takes; when its receiver is full, tries again a little later.
+  void hand_over_input() {
+    constexpr std::chrono::milliseconds retry{20};
+    const std::size_t taken = machine_->console_input(waiting_);
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(taken));
+    if (waiting_.empty()) {
+      read_input();
+      return;
+    }
+    input_timer_.expires_after(retry);
+    input_timer_.async_wait([this](error_code error) {
+      if (!error) {
+        hand_over_input();
+      }
+    });
+  }
+
+  const SessionOptions& options_;
+  asio::io_context io_{1};
+  Fd console_fd_;
+  ConsoleOutput output_;
+  asio::signal_set signals_;
+  asio::steady_timer flush_timer_;
+  asio::posix::stream_descriptor input_;
+  asio::steady_timer input_timer_;
+  EscapeKeys keys_;
+  std::array<std::byte, 1024> buffer_{};
+  std::vector<std::byte> waiting_;
+  std::unique_ptr<Machine> machine_;  ///< Last: its threads use what stands above.
+};
+
+}  // namespace
+
+Result<SessionEnd> run_session(const MachineConfig& config, const SessionOptions& options, Log& log) try {
+  VMM_ASSIGN(auto console, open_console(options.console));
+  return Session{options, std::move(console)}.run(config, log);
+} catch (const std::exception& error) {
+  // Asio throws when the host has no descriptors or memory left.
+  return host_error(fmt::format("the event loop failed: {}", error.what()));
+}
+
+}  // namespace vmm

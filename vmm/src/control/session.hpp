@@ -1,0 +1,30 @@
+#pragma once
+#include <string>
+
+#include "machine/config.hpp"
+#include "machine/machine.hpp"
+#include "machine/statistics.hpp"
+#include "support/log.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// How a machine is tied to the world.
+struct SessionOptions {
+  std::string control_path{};       ///< Unix socket to serve; empty = none.
+  std::string console{"stdio"};     ///< "stdio", or the path of a file that takes the output.
+};
+
+/// What is left when a session has ended.
+struct SessionEnd {
+  StopReason reason;
+  std::optional<Error> failure;  ///< With StopReason::host_failure.
+  MachineStatistics statistics;
+};
+
+/// Makes a machine, runs it until it stops and cleans up: console on the terminal in raw mode (Ctrl-A X quits), SIGINT, SIGTERM and
+/// SIGHUP stop it, the control socket answers. The terminal is restored and the socket removed however it ends.
+/// Input is taken from a terminal or a pipe. Blocks the calling thread; one session at a time.
+Result<SessionEnd> run_session(const MachineConfig& config, const SessionOptions& options, Log& log);
+
+}  // namespace vmm

@@ -1,0 +1,79 @@
+#include "machine/config.hpp"
+
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "memory/guest_memory.hpp"
+#include "sources/registry.hpp"
+
+namespace vmm {
+namespace {
+
+std::string model_names() {
+  std::vector<std::string_view> names;
+  for (const auto* generation : vpmu::all_generations()) {
+    names.push_back(generation->name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string source_names() {
+  std::vector<std::string_view> names{"auto"};
+  for (const auto& row : all_sources()) {
+    names.push_back(row.traits.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+Result<ResolvedConfig> resolve(const MachineConfig& config) {
+  const auto generation = vpmu::find_generation(config.model);
+  if (!generation) {
+    return usage_error(fmt::format("unknown model \"{}\"", printable(config.model)),
+                       fmt::format("give one of: {} with --model", model_names()));
+  }
+  const auto* source = config.source == "auto" ? &all_sources().front() : find_source(config.source);
+  if (source == nullptr) {
+    return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
+                       fmt::format("give one of: {} with --source", source_names()));
+  }
+  if (config.cpus < 1 || config.cpus > MachineConfig::most_cpus) {
+    return usage_error(fmt::format("bad number of CPUs {}", config.cpus),
+                       fmt::format("give 1 to {} with --cpus", MachineConfig::most_cpus));
+  }
+  if (config.memory_bytes < GuestMemory::least || config.memory_bytes > GuestMemory::most) {
+    return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),
+                       "give 16M to 256G, for example --memory 512M");
+  }
+  return ResolvedConfig{.generation = *generation, .source = source->traits.name};
+}
+
+Result<std::uint64_t> parse_size(const std::string& text) {
+  const auto failure = usage_error(fmt::format("bad size \"{}\"", printable(text)),
+                                   "give a whole number and K, M or G, for example --memory 512M");
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{}) {
+    return failure;
+  }
+  const std::string_view unit{end, static_cast<std::size_t>(text.data() + text.size() - end)};
+  unsigned shift = 0;
+  if (unit == "K" || unit == "k") {
+    shift = 10;
+  } else if (unit == "M" || unit == "m") {
+    shift = 20;
+  } else if (unit == "G" || unit == "g") {
+    shift = 30;
+  } else if (!unit.empty()) {
+    return failure;
+  }
+  if (value > (~std::uint64_t{0} >> shift)) {
+    return failure;
+  }
+  return value << shift;
+}
+
+}  // namespace vmm

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "support/result.hpp"
+#include "vcpu/msr_router.hpp"
+#include "vcpu/pmu_vcpu.hpp"
+#include "vpmu/generation.hpp"
+#include "vpmu/pmu.hpp"
+
+namespace vmm {
+
+/// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
+struct MachineConfig {
+  std::string kernel;                          ///< Path of a bzImage or a static 64-bit ELF file.
+  std::string initrd{};                        ///< Path; empty = none.
+  std::string command_line{};
+  std::uint64_t memory_bytes{256ULL << 20U};
+  unsigned cpus{1};
+  std::string model{"skylake"};
+  std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the first that works here.
+  std::string kvm_device{"/dev/kvm"};
+  UnknownMsr unknown_msr{UnknownMsr::gp};
+  RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
+  LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
+  HandlerClock handler_clock{HandlerClock::hidden};
+  vpmu::PmuPolicies pmu_policies{};
+  /// What an ELF kernel finds in RDI and RSI at its entry point.
+  struct ElfArguments {
+    std::uint64_t rdi{};
+    std::uint64_t rsi{};
+  } elf_arguments{};
+
+  static constexpr unsigned most_cpus = 64;
+};
+
+/// A checked configuration's names, resolved.
+struct ResolvedConfig {
+  vpmu::Generation generation;
+  std::string_view source;  ///< A name of the source registry.
+};
+
+/// Checks what can be checked without touching files or KVM. Fails with kind usage; the message names the value and the choice.
+Result<ResolvedConfig> resolve(const MachineConfig& config);
+
+/// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.
+Result<std::uint64_t> parse_size(const std::string& text);
+
+}  // namespace vmm

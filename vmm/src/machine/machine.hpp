@@ -1,0 +1,94 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "devices/chipset.hpp"
+#include "devices/port_bus.hpp"
+#include "devices/rtc.hpp"
+#include "devices/serial16550.hpp"
+#include "devices/stop_requests.hpp"
+#include "kvm/system.hpp"
+#include "kvm/vm.hpp"
+#include "machine/config.hpp"
+#include "machine/statistics.hpp"
+#include "machine/vcpu_thread.hpp"
+#include "memory/guest_memory.hpp"
+#include "memory/linear.hpp"
+#include "memory/ram_access.hpp"
+#include "support/log.hpp"
+
+namespace vmm {
+
+/// A whole virtual machine: memory, devices, vCPUs and their threads. Built by create(), runs from start() until something asks it
+/// to stop; each machine runs once. Members may be called from any thread but a vCPU's, except request_stop(), which is for all.
+class Machine final : public StopRequests {
+ public:
+  struct Hooks {
+    Serial16550::Output console;          ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
+    std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
+  };
+
+  /// Checks the configuration, loads the kernel and makes the VM. `log` must outlive the machine.
+  /// Fails with kind usage for what the user can change, kind host for what this host cannot do.
+  static Result<std::unique_ptr<Machine>> create(const MachineConfig& config, Hooks hooks, Log& log);
+  ~Machine() override;
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  Machine(Machine&&) = delete;
+  Machine& operator=(Machine&&) = delete;
+
+  /// The port bus, to add devices before start().
+  [[nodiscard]] PortBus& ports() { return ports_; }
+  [[nodiscard]] const GuestMemory& memory() const { return memory_; }
+
+  /// Lets the vCPUs run.
+  void start();
+  /// Stops all vCPUs; the first reason counts.
+  void request_stop(StopReason reason) override;
+  /// Waits until every vCPU has stopped, and says why. After start(), once.
+  StopReason wait();
+  /// The reason of the stop; empty while the machine runs.
+  [[nodiscard]] std::optional<StopReason> stop_reason() const;
+  /// The error behind StopReason::host_failure.
+  [[nodiscard]] std::optional<Error> failure() const;
+
+  /// Input of COM1. Returns how many bytes were taken.
+  std::size_t console_input(std::span<const std::byte> bytes) { return serial_->receive(bytes); }
+  /// All counters. Costs a kick for each vCPU.
+  [[nodiscard]] MachineStatistics statistics();
+  [[nodiscard]] unsigned cpus() const { return static_cast<unsigned>(vcpus_.size()); }
+
+ private:
+  class Line;
+  Machine(Vm vm, GuestMemory memory, Hooks hooks, Log& log);
+  Result<void> add_chips(const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc);
+  void add_devices();
+  Result<void> add_vcpus(const System& system, const MachineConfig& config, const ResolvedConfig& resolved);
+  void fail(Error error);
+
+  Vm vm_;
+  GuestMemory memory_;
+  Hooks hooks_;
+  Log* log_;
+  RamAccess ram_access_;
+  LinearMemory linear_;
+  PortBus ports_;
+  std::unique_ptr<InterruptLine> serial_line_;
+  std::unique_ptr<Serial16550> serial_;
+  std::vector<std::unique_ptr<PortDevice>> devices_;
+  std::vector<std::unique_ptr<VcpuThread>> vcpus_;
+  std::chrono::steady_clock::time_point started_{};
+
+  mutable std::mutex mutex_;
+  std::optional<StopReason> reason_;  ///< Under mutex_.
+  std::optional<Error> failure_;      ///< Under mutex_.
+};
+
+}  // namespace vmm

@@ -1,0 +1,48 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "kvm/cpuid_table.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vmm {
+
+/// The CPUID feature words of a model: what a guest may see if KVM can give it. SDM 2A CPUID.
+struct FeatureWords {
+  std::uint32_t leaf_1_ecx, leaf_1_edx;
+  std::uint32_t leaf_7_ebx, leaf_7_ecx, leaf_7_edx;
+  std::uint32_t leaf_d_1_eax;
+  std::uint32_t leaf_80000001_ecx, leaf_80000001_edx;
+};
+
+/// One cache of the model, as CPUID leaf 4 tells it.
+struct CacheShape {
+  enum class Kind : std::uint8_t { data = 1, instruction = 2, unified = 3 };
+  enum class Shared : std::uint8_t { core, package };
+  Kind kind;
+  std::uint8_t level;
+  std::uint32_t bytes;
+  std::uint32_t ways;
+  Shared shared;
+  bool inclusive;
+};
+
+/// What makes a guest believe in one CPU: data only. The PMU's part is the generation's description.
+struct MachineModel {
+  vpmu::Generation generation;
+  std::string_view brand;          ///< The brand string before " @ x.xxGHz", at most 36 characters.
+  std::uint32_t signature;         ///< CPUID.01H:EAX: family, model, stepping.
+  std::uint32_t microcode;         ///< Revision in IA32_BIOS_SIGN_ID[63:32].
+  FeatureWords features;
+  CpuidRegisters leaf_2;           ///< Cache descriptors.
+  std::array<CacheShape, 4> caches;
+  std::uint8_t physical_bits;      ///< Width of physical addresses.
+};
+
+/// The model that carries a generation. Never fails: each generation has one.
+const MachineModel& machine_model(vpmu::Generation generation);
+
+}  // namespace vmm

@@ -1,0 +1,28 @@
+#include "machine/statistics.hpp"
+
+#include <fmt/format.h>
+
+namespace vmm {
+namespace {
+
+// Names come from our own code and need no escaping.
+std::string members(const std::vector<Statistic>& counters) {
+  std::string text;
+  for (const auto& counter : counters) {
+    text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", counter.name, counter.value);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_json(const MachineStatistics& statistics) {
+  std::string vcpus;
+  for (const auto& vcpu : statistics.vcpus) {
+    vcpus += fmt::format("{}{{\"id\": {}{}{}}}", vcpus.empty() ? "" : ", ", vcpu.id, vcpu.counters.empty() ? "" : ", ",
+                         members(vcpu.counters));
+  }
+  return fmt::format("{{\"machine\": {{{}}}, \"vcpus\": [{}]}}", members(statistics.machine), vcpus);
+}
+
+}  // namespace vmm

@@ -1,0 +1,164 @@
+#include "machine/vcpu_thread.hpp"
+
+#include <algorithm>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "kvm/kick.hpp"
+#include "vcpu/kvm_port.hpp"
+
+namespace vmm {
+namespace {
+
+/// Signals of the process are the main thread's business; only the kick comes through here.
+void block_process_signals() {
+  sigset_t blocked;
+  ::sigfillset(&blocked);
+  for (const int signal : {kick_signal(), SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
+    ::sigdelset(&blocked, signal);
+  }
+  ::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+}  // namespace
+
+VcpuThread::VcpuThread(VcpuServices services, Vcpu vcpu, PmuVcpuConfig pmu)
+    : services_{std::move(services)}, vcpu_{std::move(vcpu)}, pmu_config_{pmu} {}
+
+VcpuThread::~VcpuThread() {
+  ask_to_stop();
+  join();
+}
+
+void VcpuThread::start() {
+  const std::scoped_lock lock{mutex_};
+  running_ = true;
+  thread_ = std::thread{[this] { thread_main(); }};
+}
+
+void VcpuThread::kick_if_running() {
+  const std::scoped_lock lock{mutex_};
+  if (running_) {
+    kick(thread_.native_handle());
+  }
+}
+
+void VcpuThread::ask_to_stop() {
+  stop_ = true;
+  kick_if_running();
+}
+
+void VcpuThread::join() {
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void VcpuThread::thread_main() {
+  block_process_signals();
+  ::pthread_setname_np(::pthread_self(), fmt::format("vcpu{}", vcpu_.id()).c_str());
+  {
+    const KickTarget target{vcpu_};
+    if (auto ran = run_guest(); !ran) {
+      services_.fail(std::move(ran).error());
+    }
+  }
+  const std::scoped_lock lock{mutex_};
+  running_ = false;
+  published_changed_.notify_all();
+}
+
+Result<void> VcpuThread::run_guest() {
+  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_));
+  VMM_ASSIGN(const auto pmu, PmuVcpu::create(pmu_config_, port, services_.memory, services_.log));
+  Result<void> result{};
+  while (result && !stop_) {
+    auto exit = pmu->run();
+    result = exit ? answer(*exit, *pmu) : Failure{std::move(exit).error()};
+    serve_statistics(*pmu);
+  }
+  publish(*pmu);
+  return result;
+}
+
+Result<void> VcpuThread::answer(const Exit& exit, PmuVcpu& pmu) {
+  const auto cannot_go_on = [&](const std::string& what) -> Result<void> { return Failure{exit_failure(what, pmu)}; };
+  return std::visit(
+      overload{
+          [&](const PortRead& access) -> Result<void> {
+            ++exits_.port_reads;
+            services_.ports.read(access);
+            return {};
+          },
+          [&](const PortWrite& access) -> Result<void> {
+            ++exits_.port_writes;
+            services_.ports.write(access);
+            return {};
+          },
+          [&](const MmioRead& access) -> Result<void> {
+            ++exits_.mmio_reads;
+            std::ranges::fill(access.data, std::byte{0xFF});
+            return {};
+          },
+          [&](const MmioWrite& /*access*/) -> Result<void> {
+            ++exits_.mmio_writes;
+            return {};
+          },
+          [&](const Interrupted& /*exit*/) -> Result<void> {
+            ++exits_.interrupted;
+            return {};
+          },
+          [&](const Shutdown& /*exit*/) -> Result<void> {
+            ++exits_.other;
+            services_.machine.request_stop(StopReason::triple_fault);
+            return {};
+          },
+          [&](const EntryFailed& failure) { return cannot_go_on(fmt::format("the CPU refused the guest state, reason {:#x}", failure.reason)); },
+          [&](const InternalError& error) { return cannot_go_on(fmt::format("KVM internal error {}", error.suberror)); },
+          [&](const Unknown& unknown) { return cannot_go_on(fmt::format("KVM exit {} that nobody handles", unknown.reason)); },
+          [&](const SystemEvent& event) { return cannot_go_on(fmt::format("KVM system event {}", event.type)); },
+          // The PMU's own; it hands on only what it cannot place.
+          [&](const auto& /*exit*/) { return cannot_go_on("an exit came back from the PMU unanswered"); },
+      },
+      exit);
+}
+
+Error VcpuThread::exit_failure(const std::string& what, PmuVcpu& /*pmu*/) {
+  ++exits_.other;
+  const auto regs = vcpu_.regs();
+  const std::uint64_t rip = regs ? regs->rip : 0;
+  return Error{.kind = ErrorKind::host,
+               .what = fmt::format("vCPU {} stopped at RIP {:#x}: {}", vcpu_.id(), rip, what),
+               .advice = "see the host's kernel log"};
+}
+
+void VcpuThread::publish(const PmuVcpu& pmu) {
+  std::vector<Statistic> counters{{"exits.port_read", exits_.port_reads},   {"exits.port_write", exits_.port_writes},
+                                  {"exits.mmio_read", exits_.mmio_reads},   {"exits.mmio_write", exits_.mmio_writes},
+                                  {"exits.interrupted", exits_.interrupted}, {"exits.other", exits_.other}};
+  pmu.visit_statistics([&counters](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
+  const std::scoped_lock lock{mutex_};
+  published_ = std::move(counters);
+  ++publications_;
+  published_changed_.notify_all();
+}
+
+void VcpuThread::serve_statistics(const PmuVcpu& pmu) {
+  if (statistics_wanted_.exchange(false)) {
+    publish(pmu);
+  }
+}
+
+VcpuStatistics VcpuThread::statistics() {
+  std::unique_lock lock{mutex_};
+  if (running_) {
+    const auto before = publications_;
+    statistics_wanted_ = true;
+    kick(thread_.native_handle());
+    published_changed_.wait(lock, [&] { return publications_ != before || !running_; });
+  }
+  return VcpuStatistics{.id = vcpu_.id(), .counters = published_};
+}
+
+}  // namespace vmm

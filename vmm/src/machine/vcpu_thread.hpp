@@ -1,0 +1,84 @@
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "devices/port_bus.hpp"
+#include "devices/stop_requests.hpp"
+#include "kvm/vcpu.hpp"
+#include "kvm/vm.hpp"
+#include "machine/statistics.hpp"
+#include "memory/linear.hpp"
+#include "support/log.hpp"
+#include "vcpu/pmu_vcpu.hpp"
+
+namespace vmm {
+
+/// What a vCPU thread needs of its machine. All of it must outlive the thread.
+struct VcpuServices {
+  Vm& vm;
+  LinearMemory& memory;
+  PortBus& ports;
+  StopRequests& machine;
+  std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
+  Log& log;
+};
+
+/// One vCPU and the thread that runs it, from start() to the machine's stop.
+class VcpuThread {
+ public:
+  VcpuThread(VcpuServices services, Vcpu vcpu, PmuVcpuConfig pmu);
+  ~VcpuThread();
+  VcpuThread(const VcpuThread&) = delete;
+  VcpuThread& operator=(const VcpuThread&) = delete;
+  VcpuThread(VcpuThread&&) = delete;
+  VcpuThread& operator=(VcpuThread&&) = delete;
+
+  /// The vCPU, for its set-up before start().
+  [[nodiscard]] Vcpu& vcpu() { return vcpu_; }
+
+  void start();
+  /// Makes the thread leave the guest and end. Does not wait. Any thread.
+  void ask_to_stop();
+  /// Waits until the thread has ended. Once, by the owner.
+  void join();
+
+  /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest. Any thread but the vCPU's own.
+  [[nodiscard]] VcpuStatistics statistics();
+
+ private:
+  struct ExitCounts {
+    std::uint64_t port_reads{}, port_writes{}, mmio_reads{}, mmio_writes{}, interrupted{}, other{};
+  };
+
+  void thread_main();
+  Result<void> run_guest();
+  /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
+  Result<void> answer(const Exit& exit, PmuVcpu& pmu);
+  [[nodiscard]] Error exit_failure(const std::string& what, PmuVcpu& pmu);
+  void publish(const PmuVcpu& pmu);
+  void serve_statistics(const PmuVcpu& pmu);
+  void kick_if_running();
+
+  VcpuServices services_;
+  Vcpu vcpu_;
+  PmuVcpuConfig pmu_config_;
+  ExitCounts exits_;  ///< Of the vCPU's thread only.
+  std::thread thread_;
+
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> statistics_wanted_{false};
+  std::mutex mutex_;
+  std::condition_variable published_changed_;
+  bool running_{false};               ///< Under mutex_: the thread exists and may be kicked.
+  std::uint64_t publications_{0};     ///< Under mutex_.
+  std::vector<Statistic> published_;  ///< Under mutex_.
+};
+
+}  // namespace vmm
