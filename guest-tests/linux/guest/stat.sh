@@ -1,0 +1,6 @@
+# perf stat with its default events, as comma-separated values.
+# shellcheck shell=dash disable=SC1091
+. /guest/speak.sh
+
+perf stat -x, -o /tmp/stat split 2000 || say error "perf stat failed"
+grep , /tmp/stat | say_lines stat
