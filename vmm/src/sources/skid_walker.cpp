@@ -17,6 +17,12 @@ vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
            r.r15}};
 }
 
+/// Only a conditional branch can go on to the next instruction without being taken.
+bool is_taken(const Instruction& i, vpmu::GuestLinear at, vpmu::GuestLinear next) {
+  if (i.branch == vpmu::BranchKind::none) return false;
+  return i.branch != vpmu::BranchKind::conditional || next != at + i.length;
+}
+
 vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
                           const kvm_regs& before, const kvm_sregs& sregs) {
   if (!operand) return {};
@@ -122,7 +128,7 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
   VMM_ASSIGN(const kvm_regs after, port.regs());
   const Instruction& i = choice.instruction;
   const vpmu::GuestLinear next{after.rip + (choice.at.value() - before.rip)};
-  ++statistics_.walks;
+  VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
   Retired retired{.what = {.ip = choice.at,
                            .next_ip = next,
                            .cpl = static_cast<std::uint8_t>(cpl_of(sregs)),
@@ -132,10 +138,10 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
                            .load = access_of(i.load, i, choice.at, before, sregs),
                            .store = access_of(i.store, i, choice.at, before, sregs),
                            .branch = {.kind = i.branch,
-                                      .taken = i.branch != vpmu::BranchKind::none && next != choice.at + i.length,
+                                      .taken = is_taken(i, choice.at, next),
                                       .target_cpl = static_cast<std::uint8_t>(cpl_of(sregs))}},
                   .registers = pebs_registers(after)};
-  return RunEnd{.retired = retired};
+  return RunEnd{.exit = guests, .retired = retired};
 }
 
 Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {
@@ -159,7 +165,9 @@ Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {
       if (stopped) return *stopped;
     }
     VMM_ASSIGN(RunEnd end, step(port, target));
+    if (choice && end.retired) ++statistics_.walks;
     if (choice || !end.retired) return end;
+    if (end.exit) return RunEnd{.exit = end.exit};
   }
   ++statistics_.nothing_found;
   return RunEnd{};

@@ -11,9 +11,12 @@ constexpr unsigned dr_count = 4;
 constexpr std::uint64_t dr7_fixed = 0x400;
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+constexpr std::uint64_t dr6_matches = 0xF;
 /// DR7: local and global enable of breakpoint i. SDM 3B 17.2.4.
 constexpr std::uint64_t enable_bits(unsigned i) { return 3ULL << (2 * i); }
 constexpr std::uint64_t condition_bits(unsigned i) { return 0xFULL << (16 + 4 * i); }
+/// R/W of breakpoint i; 0 is execution.
+constexpr std::uint64_t access_bits(unsigned i) { return 3ULL << (16 + 4 * i); }
 
 }  // namespace
 
@@ -62,6 +65,20 @@ Breakpoints::Hit Breakpoints::classify(const Debug& exit) const {
   const bool at_ours = pc == applied_.gate || pc == applied_.walk;
   const bool stepped = applied_.step && (exit.dr6 & dr6_bs) != 0;
   return at_ours || stepped ? Hit::ours : Hit::guest;
+}
+
+// A data breakpoint is reported behind the instruction, together with the step. SDM 3B 17.2.3: DR6 also names breakpoints that match
+// without being enabled.
+Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& step) {
+  if ((step.dr6 & dr6_matches) == 0) return std::optional<Debug>{};
+  VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
+  std::uint64_t hit = 0;
+  for (unsigned i = 0; i < dr_count; ++i)
+    if ((guest.dr7 & enable_bits(i)) != 0 && (guest.dr7 & access_bits(i)) != 0) hit |= step.dr6 & vpmu::bit(i);
+  if (hit == 0) return std::optional<Debug>{};
+  Debug out = step;
+  out.dr6 = dr6_fixed | hit;
+  return std::optional{out};
 }
 
 Result<void> Breakpoints::inject(const Debug& exit) {

@@ -35,6 +35,9 @@ class Breakpoints {
 
   /// Whose a Debug exit is. Cost: none.
   [[nodiscard]] Hit classify(const Debug& exit) const;
+  /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One ioctl where any
+  /// breakpoint matched, otherwise none.
+  Result<std::optional<Debug>> guests_part(const Debug& step);
   /// Gives the guest its #DB: DR6 as the CPU would set it, then the exception.
   Result<void> inject(const Debug& exit);
 

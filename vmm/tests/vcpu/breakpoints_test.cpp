@@ -183,6 +183,22 @@ TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1)), Breakpoints::Hit::ours);
 }
 
+// SDM 3B 17.2.3: a data breakpoint is reported behind the instruction, with the step; only enabled ones of the guest are its own.
+TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
+  port_.debug_registers.dr7 = 0x400 | enabled(0) | four_byte_write(0) | four_byte_write(1) | enabled(2);
+  const auto dr6_for_guest = [&](std::uint64_t dr6) -> std::uint64_t {
+    const auto part = breakpoints_.guests_part(debug_at(0x5000, dr6_fixed | dr6_bs | dr6));
+    EXPECT_TRUE(part);
+    return part && *part ? (*part)->dr6 : 0;
+  };
+  EXPECT_EQ(dr6_for_guest(0), 0U);
+  EXPECT_TRUE(port_.calls.empty()) << "a step without matches costs nothing";
+  EXPECT_EQ(dr6_for_guest(1), dr6_fixed | 1) << "enabled, data";
+  EXPECT_EQ(dr6_for_guest(2), 0U) << "not enabled";
+  EXPECT_EQ(dr6_for_guest(4), 0U) << "execution: not of this instruction";
+  EXPECT_EQ(dr6_for_guest(0xF), dr6_fixed | 1);
+}
+
 // SDM 3B 17.2.3: DR6 says which breakpoint; the reserved bits read 1.
 TEST_F(BreakpointsOn, GuestGetsItsDebugExceptionWithDr6) {
   port_.pending.exception.has_error_code = 1;
