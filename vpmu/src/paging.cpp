@@ -62,12 +62,13 @@ constexpr Level pte{.shift = 12, .index_bits = 9, .maps_page = MapsPage::always}
 constexpr std::array long_levels{pml5e, pml4e, pdpte, pde, pte};  // SDM 3A 4.5, tables 4-14 to 4-19.
 constexpr std::array long_levels_without_gigabyte{pml5e, pml4e, pdpte_without_pages, pde, pte};
 
-// SDM 3A 4.4, tables 4-8 to 4-11.
+// SDM 3A 4.4, tables 4-8 to 4-11. Bit 5 of a PDPTE is reserved too, but emulated CPUs set it as accessed after CR3 was
+// loaded: a PDPTE that a CPU still uses must not fault here.
 constexpr std::uint64_t pae_reserved = Bits<62, 52>::mask;
 constexpr std::array pae_levels{
     Level{.shift = 30,
           .index_bits = 2,
-          .reserved_in_table = Bits<2, 1>::mask | Bits<8, 5>::mask | pae_reserved | entry::XD::mask,
+          .reserved_in_table = Bits<2, 1>::mask | Bits<8, 6>::mask | pae_reserved | entry::XD::mask,
           .has_attributes = false},
     Level{.shift = 21,
           .index_bits = 9,

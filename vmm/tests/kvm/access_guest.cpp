@@ -123,7 +123,9 @@ Result<void> AccessGuest::load(const vpmu::PagingState& state, PagingAccess acce
   sregs.idt.limit = 0xfff;
   sregs.tr.base = tss;
   sregs.tr.limit = 0x67;
-  sregs.tr.type = 0xb;
+  // VMX takes a busy TSS only. AMD does not look and kvm_amd adds the busy bit itself; QEMU, emulating AMD, aborts on a
+  // busy 32-bit one.
+  sregs.tr.type = vm_.features.is_amd_host ? 0x9 : 0xb;
   sregs.tr.present = 1;
   sregs.tr.s = 0;
   VMM_TRY(vm_.vcpu.set_sregs(sregs));

@@ -35,7 +35,8 @@ PagingFeatures features_of(const CpuidTable& cpuid) {
           .smep = Bits<7>::test(structured.ebx),
           .smap = Bits<20>::test(structured.ebx),
           .la57 = Bits<16>::test(structured.ecx),
-          .execute_disable = Bits<20>::test(extended.edx)};
+          .execute_disable = Bits<20>::test(extended.edx),
+          .is_amd_host = cpuid.get(0).ecx == 0x444d4163};  // "cAMD"
 }
 
 kvm_segment flat_segment(std::uint16_t selector, std::uint8_t type, std::uint8_t dpl, bool is_long) {
@@ -88,7 +89,8 @@ Result<std::unique_ptr<PagingVm>> PagingVm::create(const System& system, std::si
   VMM_ASSIGN(Vcpu vcpu, vm.create_vcpu(0));
   const CpuidTable cpuid = as_intel(host_cpuid);
   VMM_TRY(vcpu.set_cpuid(cpuid));
-  return std::unique_ptr<PagingVm>{new PagingVm{std::move(ram), features_of(cpuid), std::move(vm), std::move(vcpu)}};
+  return std::unique_ptr<PagingVm>{
+      new PagingVm{std::move(ram), features_of(host_cpuid), std::move(vm), std::move(vcpu)}};
 }
 
 Result<bool> PagingVm::walks_legacy_tables() {

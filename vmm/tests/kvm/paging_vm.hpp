@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,10 +45,31 @@ class FlatRam final : public vpmu::PhysicalWords {
   Mapping mapping_;
 };
 
+/// RAM as it is, with the walk's own changes kept aside.
+class Overlay final : public vpmu::PhysicalWords {
+ public:
+  explicit Overlay(FlatRam& ram) : ram_{ram} {}
+  std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override {
+    const auto changed = changed_.find(at);
+    return changed == changed_.end() ? ram_.read_word(at, bytes) : changed->second;
+  }
+  bool exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {
+    if (read_word(at, bytes) != expected) return false;
+    changed_[at] = desired;
+    return true;
+  }
+  [[nodiscard]] const std::map<vpmu::GuestPhysical, std::uint64_t>& changed() const { return changed_; }
+
+ private:
+  FlatRam& ram_;
+  std::map<vpmu::GuestPhysical, std::uint64_t> changed_;
+};
+
 /// What the vCPU of a PagingVm can do.
 struct PagingFeatures {
   std::uint8_t physical_width{};
   bool gigabyte_pages{}, smep{}, smap{}, la57{}, execute_disable{};
+  bool is_amd_host{};
 };
 
 /// A VM with one vCPU of an Intel-type CPU and a little RAM: an oracle for page walks.

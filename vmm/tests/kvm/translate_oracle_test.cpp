@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <ostream>
 #include <random>
 #include <vector>
@@ -22,8 +23,8 @@ constexpr std::uint64_t PE = bit(0), WP = bit(16), PG = bit(31);
 constexpr std::uint64_t PSE = bit(4), PAE = bit(5), LA57 = bit(12), SMEP = bit(20), SMAP = bit(21);
 constexpr std::uint64_t LME = bit(8), LMA = bit(10), NXE = bit(11);
 constexpr std::uint64_t P = bit(0), PS = bit(7);
-constexpr std::uint64_t pages = 8;
-constexpr int scenes = 400;
+constexpr std::uint64_t pages = 8;  ///< That random entries point to.
+constexpr int scenes = 200;
 constexpr int addresses_per_scene = 8;
 
 /// A paging mode and what of it KVM_TRANSLATE models as the manual does.
@@ -43,7 +44,7 @@ class TranslateOracle : public testing::TestWithParam<OracleMode> {
   void SetUp() override {
     const auto system = System::open();
     if (!system) GTEST_SKIP() << "no KVM here: " << describe(system.error());
-    auto created = PagingVm::create(*system, pages * page_size);
+    auto created = PagingVm::create(*system, (pages + 1) * page_size);
     ASSERT_TRUE(created) << describe(created.error());
     vm_ = std::move(*created);
     if (GetParam().efer == 0) {
@@ -61,7 +62,7 @@ class TranslateOracle : public testing::TestWithParam<OracleMode> {
 
   vpmu::PagingState random_state() {
     vpmu::PagingState state{.cr0 = PE | PG | (once_in(2) ? WP : 0),
-                            .cr3 = draw(pages) * page_size,
+                            .cr3 = (is_pae() ? pages : draw(pages)) * page_size,
                             .cr4 = GetParam().cr4,
                             .efer = GetParam().efer | (once_in(3) ? 0 : NXE),
                             .physical_width = vm_->features.physical_width,
@@ -107,7 +108,20 @@ class TranslateOracle : public testing::TestWithParam<OracleMode> {
     return GetParam().linear_bits == 32 ? random_() & 0xffff'ffff : static_cast<std::uint64_t>(raw >> excess);
   }
 
-  std::vector<std::byte> contents() const { return {vm_->ram.bytes().begin(), vm_->ram.bytes().end()}; }
+  /// Our walk of `at`, whose changes go to `expected` and not to RAM.
+  vpmu::Walk walk(const vpmu::PagingState& state, vpmu::GuestLinear at, std::vector<std::byte>& expected) {
+    Overlay overlay{vm_->ram};
+    const vpmu::Walk result = vpmu::translate(state, overlay, at, vpmu::PagingAccess::read,
+                                              vpmu::PagingPrivilege::supervisor, vpmu::AccessedDirty::set);
+    for (const auto& [where, word] : overlay.changed()) {
+      std::memcpy(&expected.at(where.value()), &word, GetParam().entry_bytes);
+    }
+    return result;
+  }
+
+  bool ram_equals(const std::vector<std::byte>& expected) const {
+    return std::memcmp(vm_->ram.bytes().data(), expected.data(), expected.size()) == 0;
+  }
 
   std::unique_ptr<PagingVm> vm_;
   std::mt19937_64 random_{20160901};  // NOLINT(bugprone-random-generator-seed): the same tables on every run.
@@ -127,30 +141,26 @@ TEST_P(TranslateOracle, FindsWhatOurWalkFindsAndSetsTheSameAccessedBits) {
     fill_ram(state);
     const auto loaded = vm_->load(state, vpmu::PagingPrivilege::supervisor);
     ASSERT_TRUE(loaded) << describe(loaded.error());
+    std::vector<std::byte> expected{vm_->ram.bytes().begin(), vm_->ram.bytes().end()};
     for (int i = 0; i < addresses_per_scene; ++i) {
       const vpmu::GuestLinear at{random_linear()};
-      const auto before = contents();
-      const auto theirs = vm_->vcpu.translate(at);
-      ASSERT_TRUE(theirs) << describe(theirs.error());
-      const auto their_ram = contents();
-      std::copy(before.begin(), before.end(), vm_->ram.bytes().begin());
-      const vpmu::Walk ours = vpmu::translate(state, vm_->ram, at, vpmu::PagingAccess::read,
-                                              vpmu::PagingPrivilege::supervisor, vpmu::AccessedDirty::set);
-      const auto* mapped = std::get_if<vpmu::Mapped>(&ours);
+      const vpmu::Walk ours = walk(state, at, expected);
       SCOPED_TRACE(testing::Message() << std::hex << "linear " << at.value() << " cr0 " << state.cr0 << " cr3 "
                                       << state.cr3 << " cr4 " << state.cr4 << " efer " << state.efer << " outcome "
                                       << ours.index());
-      ASSERT_EQ(mapped != nullptr, theirs->valid);
+      const auto theirs = vm_->vcpu.translate(at);
+      ASSERT_TRUE(theirs) << describe(theirs.error());
+      const auto* mapped = std::get_if<vpmu::Mapped>(&ours);
       ++(mapped != nullptr ? found : refused);
-      if (mapped == nullptr) continue;
-      ASSERT_EQ(mapped->address.value(), theirs->at.value());
-      ASSERT_EQ(contents(), their_ram);
+      ASSERT_EQ(mapped != nullptr, theirs->valid);
+      if (mapped != nullptr) {
+        ASSERT_EQ(mapped->address.value(), theirs->at.value());
+      }
+      ASSERT_TRUE(ram_equals(expected)) << "accessed bits differ";
     }
   }
   EXPECT_GT(found, scenes) << "the tables must map something";
   EXPECT_GT(refused, scenes) << "the tables must refuse something";
-  RecordProperty("found", found);
-  RecordProperty("refused", refused);
 }
 
 }  // namespace

@@ -87,7 +87,8 @@ using Walk = std::variant<Mapped, PageFault, BadTable, NonCanonical, Contended>;
 /// them. Accessed and dirty bits are set only when the whole walk succeeds; a CPU may set some of them before a fault.
 /// PAE: the four PDPTEs are read from memory at each walk, whereas a CPU reads them when CR3 is loaded and keeps them.
 /// A guest that changes a PDPTE without reloading CR3 is seen early, and reserved bits of a PDPTE, for which a CPU
-/// refuses the load with #GP, are reported as a page fault with RSVD.
+/// refuses the load with #GP, are reported as a page fault with RSVD; all but bit 5, which QEMU's TCG sets as an
+/// accessed bit.
 ///
 /// Reads at most five entries, unless other CPUs change them meanwhile: then it starts again, at most 16 times. Never
 /// allocates.

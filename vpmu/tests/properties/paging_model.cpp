@@ -142,7 +142,7 @@ Walk Model::pae() {
   if (!in_ram(pdpte_at, 8)) return BadTable{GuestPhysical{pdpte_at}};
   const u64 pdpte = memory_.peek(pdpte_at, 8);
   if (!has_bit(pdpte, 0)) return fault(false, false);
-  if (field(pdpte, 2, 1) != 0 || field(pdpte, 8, 5) != 0 || field(pdpte, 63, width()) != 0) return fault(true, true);
+  if (field(pdpte, 2, 1) != 0 || field(pdpte, 8, 6) != 0 || field(pdpte, 63, width()) != 0) return fault(true, true);
 
   const u64 pde_at = field(pdpte, 51, 12) * 4096 + field(at_, 29, 21) * 8;
   if (!in_ram(pde_at, 8)) return BadTable{GuestPhysical{pde_at}};
