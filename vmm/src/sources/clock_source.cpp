@@ -7,7 +7,6 @@
 namespace vmm {
 namespace {
 
-using vpmu::Counts;
 using vpmu::PlanEntry;
 
 /// Kicks that sample the privilege level while some counter looks at one level only.
@@ -31,55 +30,6 @@ std::uint64_t rate_of(const PlanEntry& e) {
 }
 
 bool one_level_only(const PlanEntry& e) { return e.usr != e.os; }
-
-WalkGoal goal_of(const vpmu::CountPlan& plan) {
-  WalkGoal goal;
-  for (const PlanEntry& e : plan.active()) {
-    if (!e.armed) continue;
-    goal.usr = goal.usr || e.usr;
-    goal.os = goal.os || e.os;
-    switch (e.counts) {
-      case Counts::loads:
-      case Counts::locked_loads:
-      case Counts::split_loads:
-      case Counts::stlb_miss_loads:
-      case Counts::l1_hit:
-      case Counts::l1_miss:
-      case Counts::lfb_hit:
-      case Counts::l2_hit:
-      case Counts::l2_miss:
-      case Counts::l3_hit:
-      case Counts::l3_miss:
-      case Counts::load_latency: goal.load = true; break;
-      case Counts::stores:
-      case Counts::split_stores:
-      case Counts::stlb_miss_stores: goal.store = true; break;
-      case Counts::branches:
-      case Counts::branches_taken:
-      case Counts::branches_not_taken:
-      case Counts::branches_conditional:
-      case Counts::branches_call:
-      case Counts::branches_return:
-      case Counts::branches_far:
-      case Counts::mispredicts:
-      case Counts::mispredicts_conditional:
-      case Counts::mispredicts_taken:
-      case Counts::mispredicts_call: goal.branch = true; break;
-      case Counts::unmodelled:
-      case Counts::cycles:
-      case Counts::ref_cycles:
-      case Counts::bus_cycles:
-      case Counts::instructions:
-      case Counts::uops_retired:
-      case Counts::uops_issued:
-      case Counts::llc_references:
-      case Counts::llc_misses:
-      case Counts::frontend:
-      case Counts::offcore: goal.any = true; break;
-    }
-  }
-  return goal;
-}
 
 }  // namespace
 
@@ -161,7 +111,9 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
 Result<RunEnd> ClockSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
   // Nearly all the time of a walk is the cost of stopping twice, not the guest's: none of it is counted.
   armed_until_ = nanoseconds{0};
-  return walker_.walk(port, goal_of(plan));
+  VMM_ASSIGN(RunEnd end, walker_.walk(port, goal_of(plan)));
+  if (end.retired) state_outcome(plan, end.retired->what);
+  return end;
 }
 
 void ClockSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {

@@ -7,20 +7,11 @@
 #include "sources/cpu_timer.hpp"
 #include "sources/instruction.hpp"
 #include "sources/source.hpp"
+#include "sources/walk_goal.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
 
 namespace vmm {
-
-/// Which instructions a record may stand on.
-struct WalkGoal {
-  bool usr{}, os{};                                   ///< Privilege levels that count.
-  bool any{};                                         ///< Any retirement will do.
-  bool load{}, store{}, branch{};                     ///< Else one of these kinds.
-  [[nodiscard]] bool meets(const Instruction& i) const {
-    return any || (load && i.load) || (store && i.store) || (branch && i.branch != vpmu::BranchKind::none);
-  }
-};
 
 struct WalkStatistics {
   std::uint64_t walks{};         ///< Walks that ended on a retired instruction.

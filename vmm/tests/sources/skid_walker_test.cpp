@@ -20,7 +20,10 @@ constexpr std::uint64_t stack = 0xFFFF'C900'0000'0800;
 constexpr WalkGoal anything{.usr = true, .os = true, .any = true};
 constexpr WalkGoal any_load{.usr = true, .os = true, .load = true};
 constexpr WalkGoal any_store{.usr = true, .os = true, .store = true};
-constexpr WalkGoal any_branch{.usr = true, .os = true, .branch = true};
+constexpr WalkGoal any_branch{
+    .usr = true,
+    .os = true,
+    .branches = BranchKinds::of(BranchKind::conditional, BranchKind::near_rel_jmp, BranchKind::near_rel_call)};
 
 class SkidWalkerIn : public testing::Test {
  protected:
