@@ -1,0 +1,324 @@
+#include "sources/clock_source.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "fakes/fake_guest.hpp"
+#include "fakes/fake_timer.hpp"
+
+namespace vmm::test {
+namespace {
+
+using namespace std::chrono_literals;
+using vpmu::CounterId;
+using vpmu::Counts;
+using vpmu::PlanEntry;
+
+constexpr CounterId pmc0 = CounterId::gp(0), pmc1 = CounterId::gp(1);
+constexpr std::uint64_t far_away = 1ULL << 48;
+
+/// A counter of everything at every level, far from its overflow.
+PlanEntry counter(CounterId id, Counts counts) {
+  return {.counter = id, .counts = counts, .usr = true, .os = true, .distance = far_away};
+}
+PlanEntry sampling(CounterId id, Counts counts, std::uint64_t period) {
+  PlanEntry e = counter(id, counts);
+  e.distance = period;
+  e.wants_overflow = true;
+  return e;
+}
+
+class ClockSourceOn : public testing::Test {
+ protected:
+  void program(std::initializer_list<PlanEntry> entries) {
+    vpmu::CountPlan plan;
+    for (const PlanEntry& e : entries) plan.entries[plan.size++] = e;
+    ASSERT_TRUE(source_.program(plan));
+  }
+  /// The guest runs for `time`, then leaves for a reason that is not ours.
+  vpmu::CountDeltas run_for(nanoseconds time) { return run_to(time, Shutdown{}); }
+  /// The guest runs until the timer kicks.
+  vpmu::CountDeltas run_to_kick() {
+    port_.script.push_back([this](FakePort&) {
+      EXPECT_TRUE(time_.due) << "the timer must be armed";
+      if (time_.due) time_.now = std::max(time_.now, *time_.due);
+      EXPECT_TRUE(time_.take_kick());
+      return Interrupted{};
+    });
+    return finish(std::nullopt);
+  }
+  /// A kick that the timer did not make.
+  vpmu::CountDeltas run_to_foreign_kick(nanoseconds time) { return run_to(time, Interrupted{}); }
+  vpmu::CountDeltas run_to(nanoseconds time, Exit exit) {
+    port_.script.push_back([this, time, exit](FakePort&) {
+      time_.pass(time);
+      return exit;
+    });
+    return finish(std::nullopt);
+  }
+  vpmu::CountDeltas finish(std::optional<nanoseconds> at_most) {
+    const auto end = source_.run(port_, at_most);
+    EXPECT_TRUE(end && end->exit);
+    const auto deltas = source_.sync(port_);
+    EXPECT_TRUE(deltas);
+    return deltas.value_or(vpmu::CountDeltas{});
+  }
+
+  FakeGuest guest_;
+  FakePort& port_{guest_.port};
+  ScriptedTime time_;
+  ClockSource source_{std::make_unique<FakeTimer>(time_), guest_.breakpoints, guest_.view, 1};
+};
+
+TEST_F(ClockSourceOn, CyclesAreTimeAtTheRateOfTheTsc) {
+  port_.khz = 2'500'000;
+  program({counter(pmc0, Counts::cycles), counter(pmc1, Counts::ref_cycles)});
+  const auto deltas = run_for(2us);
+  EXPECT_EQ(deltas[pmc0], 5000U);
+  EXPECT_EQ(deltas[pmc1], 5000U);
+}
+
+TEST_F(ClockSourceOn, OtherEventsComeAtTheirStatedRates) {
+  program({counter(pmc0, Counts::loads), counter(pmc1, Counts::branches)});
+  const auto deltas = run_for(1ms);
+  EXPECT_EQ(deltas[pmc0], 250'000U);
+  EXPECT_EQ(deltas[pmc1], 200'000U);
+}
+
+TEST_F(ClockSourceOn, UndeliveredEventsReadNothing) {
+  program({counter(pmc0, Counts::unmodelled), counter(pmc1, Counts::frontend)});
+  const auto deltas = run_for(1s);
+  EXPECT_EQ(deltas[pmc0], 0U);
+  EXPECT_EQ(deltas[pmc1], 0U);
+}
+
+TEST_F(ClockSourceOn, FormsOfEventsComeAtTheRatesThatAreListedForThem) {
+  PlanEntry at_least_two = counter(pmc0, Counts::instructions);
+  at_least_two.spec.cmask = 2;
+  at_least_two.per_cycle = true;
+  PlanEntry never_two = counter(pmc1, Counts::instructions);
+  never_two.spec = {.cmask = 2, .inv = true};
+  never_two.per_cycle = true;
+  program({at_least_two, never_two});
+  const auto deltas = run_for(1us);
+  EXPECT_EQ(deltas[pmc0], 0U);
+  EXPECT_EQ(deltas[pmc1], 1000U);
+}
+
+// Many short runs must not count less than one long one.
+TEST_F(ClockSourceOn, PartsOfAnEventAreKept) {
+  port_.khz = 333'333;
+  program({counter(pmc0, Counts::cycles), counter(pmc1, Counts::branches_far)});
+  std::uint64_t cycles = 0;
+  std::uint64_t branches = 0;
+  for (int n = 0; n < 30'000; ++n) {
+    const auto deltas = run_for(1ns);
+    cycles += deltas[pmc0];
+    branches += deltas[pmc1];
+  }
+  EXPECT_EQ(cycles, 9999U);
+  EXPECT_EQ(branches, 9U);
+}
+
+TEST_F(ClockSourceOn, TimeOutsideTheGuestDoesNotCount) {
+  program({counter(pmc0, Counts::cycles)});
+  run_for(1us);
+  time_.pass(1s);
+  EXPECT_EQ(run_for(1us)[pmc0], 1000U);
+}
+
+TEST_F(ClockSourceOn, SyncHandsOutEachEventOnce) {
+  program({counter(pmc0, Counts::cycles)});
+  EXPECT_EQ(run_for(1us)[pmc0], 1000U);
+  EXPECT_EQ((*source_.sync(port_))[pmc0], 0U);
+}
+
+TEST_F(ClockSourceOn, EmptyPlanReadsNoClockAndArmsNothing) {
+  program({});
+  run_for(1us);
+  EXPECT_EQ(time_.reads, 0U);
+  EXPECT_TRUE(time_.armed.empty());
+}
+
+TEST_F(ClockSourceOn, EmptyPlanComesBackInTimeWhenAskedTo) {
+  program({});
+  port_.script.push_back([this](FakePort&) {
+    time_.pass(200us);
+    return Interrupted{};
+  });
+  finish(200us);
+  EXPECT_EQ(time_.armed, std::vector<nanoseconds>{200us});
+}
+
+TEST_F(ClockSourceOn, CountingWithoutOverflowNeedsNoTimer) {
+  program({counter(pmc0, Counts::cycles)});
+  run_for(1s);
+  EXPECT_TRUE(time_.armed.empty());
+}
+
+// The kick must not come before the overflow, or the counter would be short of it and another kick be needed.
+TEST_F(ClockSourceOn, KickComesWhenTheCounterIsDue) {
+  port_.khz = 2'000'000;
+  program({sampling(pmc0, Counts::cycles, 1'000'000)});
+  EXPECT_GE(run_to_kick()[pmc0], 1'000'000U);
+  ASSERT_EQ(time_.armed.size(), 1U);
+  EXPECT_GE(time_.armed[0], 500us);
+  EXPECT_LE(time_.armed[0], 500us + 1ns);
+}
+
+TEST_F(ClockSourceOn, RateOfTheEventDecidesWhenItIsDue) {
+  program({sampling(pmc0, Counts::loads, 100'000)});
+  EXPECT_GE(run_to_kick()[pmc0], 100'000U);
+  EXPECT_LE(time_.armed[0], 400us + 1ns);
+}
+
+TEST_F(ClockSourceOn, NearestOfSeveralDecides) {
+  program({sampling(pmc0, Counts::cycles, 900'000), sampling(pmc1, Counts::cycles, 300'000)});
+  run_to_kick();
+  EXPECT_LE(time_.armed[0], 300us + 1ns);
+}
+
+TEST_F(ClockSourceOn, ShorterThanTheTimerCanIsTakenAsItsShortest) {
+  program({sampling(pmc0, Counts::cycles, 1)});
+  run_to_kick();
+  EXPECT_EQ(time_.armed[0], CpuTimer::shortest());
+}
+
+TEST_F(ClockSourceOn, AtMostEndsARunBeforeTheCounterIsDue) {
+  program({sampling(pmc0, Counts::cycles, 1'000'000)});
+  port_.script.push_back(FakePort::ends_with(Interrupted{}));
+  finish(100us);
+  EXPECT_EQ(time_.armed, std::vector<nanoseconds>{100us});
+}
+
+TEST_F(ClockSourceOn, ArmedTimerIsLeftAloneByExitsOnTheWay) {
+  program({sampling(pmc0, Counts::cycles, 1'000'000)});
+  for (int n = 0; n < 5; ++n) run_for(100us);
+  EXPECT_EQ(time_.armed.size(), 1U);
+  EXPECT_GE(run_to_kick()[pmc0], 500'000U);
+}
+
+// A kick may come early: from someone else, or from a timer that was set for what is not due any more.
+TEST_F(ClockSourceOn, EarlyKickArmsForTheRest) {
+  program({sampling(pmc0, Counts::cycles, 1'000'000)});
+  std::uint64_t counted = run_to_foreign_kick(300us)[pmc0];
+  counted += run_to_kick()[pmc0];
+  EXPECT_GE(counted, 1'000'000U);
+  ASSERT_EQ(time_.armed.size(), 2U);
+  EXPECT_LE(time_.armed[1], 700us + 1ns);
+}
+
+// The timer runs on the thread's time, the counter on the guest's: what passes outside the guest makes the kick early, never late.
+TEST_F(ClockSourceOn, TimeSpentOnExitsDoesNotMakeTheKickLate) {
+  program({sampling(pmc0, Counts::cycles, 1'000'000)});
+  std::uint64_t counted = 0;
+  for (int n = 0; counted < 1'000'000; ++n) {
+    ASSERT_LT(n, 50);
+    time_.pass(50us);
+    counted += n % 2 == 0 ? run_for(30us)[pmc0] : run_to_kick()[pmc0];
+  }
+  EXPECT_LE(counted, 1'000'000U + 10'000U) << "not later than the timer's shortest time";
+}
+
+TEST_F(ClockSourceOn, NearerOverflowMovesTheTimerForward) {
+  program({sampling(pmc0, Counts::cycles, 1'000'000)});
+  run_for(1us);
+  program({sampling(pmc0, Counts::cycles, 50'000)});
+  run_for(1us);
+  ASSERT_EQ(time_.armed.size(), 2U);
+  EXPECT_LE(time_.armed[1], 50us + 1ns);
+}
+
+TEST_F(ClockSourceOn, HugeDistancesFitTheTimer) {
+  port_.khz = 1;
+  program({sampling(pmc0, Counts::branches_far, far_away)});
+  run_for(1us);
+  ASSERT_EQ(time_.armed.size(), 1U);
+  EXPECT_EQ(time_.armed[0], 1h);
+}
+
+// Rule C1, as far as a clock can tell: time goes to the level that the last kick found.
+TEST_F(ClockSourceOn, OneLevelCountersGetTheTimeOfTheirLevel) {
+  PlanEntry user = counter(pmc0, Counts::cycles);
+  user.os = false;
+  PlanEntry kernel = counter(pmc1, Counts::cycles);
+  kernel.usr = false;
+  program({user, kernel});
+  guest_.enter_ring(3);
+  auto deltas = run_to_kick();
+  EXPECT_GT(deltas[pmc0], 0U);
+  EXPECT_EQ(deltas[pmc1], 0U);
+  guest_.enter_ring(0);
+  deltas = run_to_kick();
+  EXPECT_EQ(deltas[pmc0], 0U);
+  EXPECT_GT(deltas[pmc1], 0U);
+}
+
+TEST_F(ClockSourceOn, OneLevelCountersAreSampledEveryMillisecond) {
+  PlanEntry user = counter(pmc0, Counts::cycles);
+  user.os = false;
+  program({user});
+  run_for(1us);
+  EXPECT_EQ(time_.armed, std::vector<nanoseconds>{1ms});
+}
+
+// Exits come from places that leave the guest often, mostly the kernel: they are no fair sample.
+TEST_F(ClockSourceOn, OnlyKicksSampleTheLevel) {
+  PlanEntry user = counter(pmc0, Counts::cycles);
+  user.os = false;
+  program({user});
+  guest_.enter_ring(3);
+  run_to_kick();
+  guest_.enter_ring(0);
+  EXPECT_GT(run_for(10us)[pmc0], 0U);
+}
+
+TEST_F(ClockSourceOn, FailureOfTheTimerEndsTheRun) {
+  class BrokenTimer final : public CpuTimer {
+   public:
+    Result<void> arm(nanoseconds) override { return host_error("no timer"); }
+    Result<void> disarm() override { return {}; }
+    [[nodiscard]] nanoseconds now() const override { return {}; }
+    [[nodiscard]] std::string_view name() const override { return "broken"; }
+  };
+  ClockSource source{std::make_unique<BrokenTimer>(), guest_.breakpoints, guest_.view, 1};
+  vpmu::CountPlan plan{.size = 1};
+  plan.entries[0] = sampling(pmc0, Counts::cycles, 1000);
+  ASSERT_TRUE(source.program(plan));
+  EXPECT_FALSE(source.run(port_, std::nullopt));
+  EXPECT_EQ(port_.count("run"), 0U);
+}
+
+// The cost of a walk is the host's: two stops of the vCPU would otherwise count as thousands of cycles.
+TEST_F(ClockSourceOn, WalksDoNotCount) {
+  constexpr std::uint64_t code = 0x40'0000;
+  guest_.map(code, vpmu::page_size);
+  guest_.store_code(code, {0xEB, 0xFE});  // jmp to itself: a block of one
+  port_.registers.rip = code;
+  vpmu::CountPlan plan{.size = 1};
+  plan.entries[0] = sampling(pmc0, Counts::cycles, 1000);
+  plan.entries[0].armed = true;
+  ASSERT_TRUE(source_.program(plan));
+  port_.script.push_back([this](FakePort& p) {
+    time_.pass(1ms);
+    return Debug{1, p.registers.rip, 0xFFFF'0FF0 | (1 << 14), 0x400};
+  });
+  const auto end = source_.walk(port_, plan);
+  ASSERT_TRUE(end);
+  ASSERT_TRUE(end->retired);
+  EXPECT_EQ(end->retired->what.ip, vpmu::GuestLinear{code});
+  EXPECT_EQ((*source_.sync(port_))[pmc0], 0U);
+}
+
+TEST_F(ClockSourceOn, StatisticsHaveNames) {
+  std::map<std::string, std::uint64_t, std::less<>> seen;
+  source_.visit_statistics([&](std::string_view name, std::uint64_t value) { seen.emplace(name, value); });
+  EXPECT_TRUE(seen.contains("pmu.walk.records"));
+  EXPECT_TRUE(seen.contains("pmu.walk.abandoned"));
+}
+
+}  // namespace
+}  // namespace vmm::test
