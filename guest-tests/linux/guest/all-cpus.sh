@@ -1,0 +1,6 @@
+# Precise sampling of every CPU; record_run.sh tells what it prints.
+# shellcheck shell=dash disable=SC1091
+. /guest/speak.sh
+. /guest/record_run.sh
+
+run all-cpus split 1000 -- -a -e cycles:pp -F 1000

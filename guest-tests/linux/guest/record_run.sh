@@ -1,0 +1,28 @@
+# Records one program and prints what was sampled:
+#   record NAME SAMPLES        how many samples the program got
+#   report NAME PERCENT SYMBOL what perf report says
+#   ip NAME COUNT ADDRESS      every sampled address of the program
+# shellcheck shell=dash
+
+# run NAME PROGRAM [ARGUMENT...] -- OPTION...: one perf record
+run() {
+  name=$1 program=$2
+  shift 2
+  arguments=
+  while [ "$1" != -- ]; do
+    arguments="$arguments $1"
+    shift
+  done
+  shift
+  # shellcheck disable=SC2086 # arguments are words
+  if ! perf record -q -N -o /tmp/data "$@" -- "$program" $arguments >/tmp/log 2>&1; then
+    say error "$name: perf record: $(head -n 3 /tmp/log | tr '\n' ' ')"
+    return
+  fi
+  perf script -i /tmp/data --comms "$program" -F ip 2>/dev/null | sort | uniq -c >/tmp/ips
+  say record "$name $(awk '{ n += $1 } END { print n + 0 }' /tmp/ips)"
+  awk -v name="$name" '{ print "vpmu-guest: ip", name, $1, $2 }' /tmp/ips
+  perf report -i /tmp/data --stdio --comms "$program" -F overhead,sym --percentage relative -w 0 2>/dev/null |
+    awk -v name="$name" '$1 ~ /%$/ && n++ < 6 { sub("%", "", $1); print "vpmu-guest: report", name, $1, $NF }'
+  rm -f /tmp/data
+}

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Judges what the Linux guest printed: one line for each check, exit code 0 when all pass.
+
+    judge.py --suite single LOG     one vCPU: everything but -a
+    judge.py --suite smp LOG        two vCPUs: -a
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+from dataclasses import dataclass
+
+import console_log
+import disassembly
+
+HERE = pathlib.Path(__file__).resolve().parent
+PMU_LINE = "Performance Events: PEBS fmt3+, Skylake events, 32-deep LBR, full-width counters, Intel PMU driver."
+FORBIDDEN = ("irq loop stuck", "Uhhuh. NMI received", "unchecked MSR access", "Broken PMU", "PEBS disabled", "Oops", "general protection fault",
+             "BUG:", "Kernel panic")
+MODES = [f"{kind}-{precise}" for precise in ("p", "pp", "ppp") for kind in ("freq", "period")]
+PERF_TESTS = (4, 17, 20, 21, 23, 24, 50, 71, 73, 77)
+GRADES = {"FAILED": 0, "Skip": 1, "Ok": 2}
+
+MIN_SAMPLES = 200  # fewer would make the shares below a matter of luck
+MIN_MEMORY_SAMPLES = 50  # of loads, and of stores
+MIN_PROGRAM_SHARE = 0.80  # of a program's samples in its hot functions; the rest is start, end and the kernel
+HEAVY_PERCENT = (75.0, 85.0)
+MAX_LOOP_SHARE = 0.30
+CYCLES_TOLERANCE = 0.05
+MAX_EXITS_PER_SAMPLE = 12
+MAX_BOOT_EXITS = 450
+MIN_SAMPLE_RATE = 4000  # what perf record asks for by default
+PMU_EXITS = ("pmu.exits.rdmsr", "pmu.exits.wrmsr", "pmu.exits.debug", "pmu.walk.steps")
+
+
+@dataclass
+class Finding:
+    """One check's outcome; `text` is the reason, or the value seen."""
+
+    passed: bool
+    check: str
+    text: str
+
+
+class Failed(Exception):
+    """A check does not hold."""
+
+
+def require(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+def user_addresses(run, name):
+    """Address -> samples of one recording, user mode only."""
+    samples = {}
+    for count, address in run.named("ip", name):
+        if int(address, 16) < 1 << 63:
+            samples[int(address, 16)] = samples.get(int(address, 16), 0) + int(count)
+    return samples
+
+
+def recorded(run, name):
+    lines = run.named("record", name)
+    require(lines, f"no recording {name}: {'; '.join(run.facts['error']) or 'the script did not get there'}")
+    count = int(lines[0][0])
+    require(count >= MIN_SAMPLES, f"{name} has {count} samples, needs {MIN_SAMPLES}")
+    return count
+
+
+def check_ended(run, _programs):
+    """The guest ran to its end without trouble."""
+    require(not run.facts["error"], "; ".join(run.facts["error"]))
+    failed = [line for line in run.facts["end"] if not line.endswith(" 0")]
+    require(not failed, f"a script failed: {', '.join(failed)}")
+    require(run.facts["done"], "the guest did not finish")
+    require(run.first("exit") == "0", f"the VMM ended with {run.first('exit')}")
+    return f"{len(run.facts['end'])} scripts"
+
+
+def check_pmu_line(run, _programs):
+    found = [line for line in run.kernel if "Performance Events:" in line]
+    require(any(line.endswith(PMU_LINE) for line in found), f"dmesg has {found or 'no line'}, not: {PMU_LINE}")
+    return PMU_LINE
+
+
+def check_no_complaint(run, _programs):
+    require(len(run.kernel) >= 5, f"only {len(run.kernel)} lines of the kernel in the log")
+    complaints = [line for line in run.kernel if any(text in line for text in FORBIDDEN)]
+    require(not complaints, complaints[0] if complaints else "")
+    return f"{len(run.kernel)} lines of the kernel"
+
+
+def check_sample_rate(run, _programs):
+    rate = int(run.first("max-sample-rate") or 0)
+    require(rate >= MIN_SAMPLE_RATE, f"the guest lowered perf_event_max_sample_rate to {rate}, below {MIN_SAMPLE_RATE}")
+    return str(rate)
+
+
+def stat_values(run):
+    values = {}
+    for line in run.facts["stat"]:
+        value, _, event = line.split(",")[:3]
+        require(re.fullmatch(r"[0-9.]+", value), f"perf stat says {value} for {event}")
+        values[event] = float(value)
+    return values
+
+
+def check_stat(run, _programs):
+    values = stat_values(run)
+    for event in ("task-clock", "cycles", "instructions", "branches", "branch-misses"):
+        require(values.get(event, 0) > 0, f"perf stat counted no {event}")
+    rates = [float(match[1]) for line in run.kernel if (match := re.search(r"tsc: Detected ([0-9.]+) MHz", line))]
+    require(rates, "dmesg does not tell the TSC rate")
+    expected = values["task-clock"] * rates[-1] * 1000
+    ratio = values["cycles"] / expected
+    require(abs(ratio - 1) <= CYCLES_TOLERANCE, f"cycles are {ratio:.3f} of task-clock x TSC rate")
+    return f"cycles / (task-clock x TSC rate) = {ratio:.3f}"
+
+
+def check_split(run, _programs, name):
+    count = recorded(run, name)
+    percents = {symbol: float(percent) for percent, symbol in run.named("report", name)}
+    heavy, light = percents.get("heavy", 0.0), percents.get("light", 0.0)
+    require(heavy + light >= 100 * MIN_PROGRAM_SHARE, f"{name}: heavy and light have {heavy + light:.1f} % of the report: {percents}")
+    share = 100 * heavy / (heavy + light)
+    require(HEAVY_PERCENT[0] <= share <= HEAVY_PERCENT[1], f"{name}: heavy has {share:.1f} %, light the rest")
+    return f"{count} samples, heavy {share:.1f} %"
+
+
+def check_boundaries(run, programs, name):
+    count = recorded(run, name)
+    program = programs["loop8" if name.startswith("loop8") else "split"]
+    addresses = user_addresses(run, name)
+    require(sum(addresses.values()) >= MIN_PROGRAM_SHARE * count, f"{name}: only {sum(addresses.values())} of {count} samples in user mode")
+    wrong = [hex(address) for address in addresses if address not in program.instructions]
+    require(not wrong, f"{name}: no instruction begins at {', '.join(wrong[:4])}")
+    return f"{len(addresses)} addresses"
+
+
+def check_loop(run, programs, name):
+    count = recorded(run, name)
+    program = programs["loop8"]
+    body = sorted(address for symbol in ("loop8", "loop8_branch") for address in program.addresses_of(symbol))
+    require(len(body) == 9, f"loop8 has {len(body)} instructions, not 8 and a branch")
+    samples = user_addresses(run, name)
+    hits = [samples.get(address, 0) for address in body]
+    require(sum(hits) >= MIN_PROGRAM_SHARE * count, f"{name}: only {sum(hits)} of {count} samples in the loop")
+    shares = [hit / sum(hits) for hit in hits]
+    listing = " ".join(f"{100 * share:.0f}" for share in shares)
+    require(max(shares) <= MAX_LOOP_SHARE, f"{name}: one instruction has {100 * max(shares):.0f} % of the samples ({listing})")
+    require(sum(1 for hit in hits[:8] if hit) >= 6, f"{name}: fewer than 6 of 8 equal instructions were sampled ({listing})")
+    return f"percent by instruction: {listing}"
+
+
+def check_memory(run, programs, event, does):
+    array = run.first("array")
+    require(array, "arraywalk did not say where its array is")
+    begin, end = (int(word, 16) for word in array.split())
+    samples = [(int(ip, 16), int(address, 16)) for ip, address in run.named("mem", event)]
+    require(len(samples) >= MIN_MEMORY_SAMPLES, f"{event}: {len(samples)} samples, needs {MIN_MEMORY_SAMPLES}")
+    program = programs["arraywalk"]
+    for ip, address in samples:
+        require(begin <= address < end, f"{event}: data address {address:#x} outside the array {begin:#x} to {end:#x}")
+        text = program.instructions.get(ip)
+        require(text, f"{event}: no instruction begins at {ip:#x}")
+        require(does(text), f"{event}: the instruction at {ip:#x} is: {text}")
+    return f"{len(samples)} samples"
+
+
+def parse_results(lines):
+    return {number: result for number, result, *_ in (line.split() for line in lines if line.strip() and not line.startswith("#"))}
+
+
+def check_perf_test(run, _programs, number, baseline):
+    mine = parse_results(run.facts["perf-test"])
+    known = {part: result for part, result in baseline.items() if part.split(".")[0] == str(number)}
+    require(known, f"the baseline has no perf test {number}")
+    for part, result in known.items():
+        require(part in mine, f"perf test {part} did not report")
+        require(GRADES[mine[part]] >= GRADES[result], f"perf test {part}: {mine[part]}, under QEMU-KVM {result}")
+    return ", ".join(f"{part} {mine[part]}" for part in known)
+
+
+def pmu_exits(counters):
+    missing = [name for name in PMU_EXITS if name not in counters]
+    require(not missing, f"the VMM has no counter {', '.join(missing)}")
+    return sum(counters[name] for name in PMU_EXITS)
+
+
+def check_exits_per_sample(run, _programs, precise):
+    before, after = (run.counters.get(f"{when}-freq-{precise}") for when in ("before", "after"))
+    require(before is not None and after is not None, f"no counters around freq-{precise}")
+    records = after["pmu.pebs.records"] - before["pmu.pebs.records"]
+    require(records >= MIN_SAMPLES, f"only {records} records, needs {MIN_SAMPLES}")
+    cost = (pmu_exits(after) - pmu_exits(before)) / records
+    require(cost <= MAX_EXITS_PER_SAMPLE, f"{cost:.1f} exits per sample, at most {MAX_EXITS_PER_SAMPLE}")
+    return f"{cost:.1f} exits per sample over {records} samples"
+
+
+def check_boot_exits(run, _programs):
+    require("init" in run.counters, "no counters at init")
+    exits = pmu_exits(run.counters["init"])
+    require(0 < exits <= MAX_BOOT_EXITS, f"{exits} PMU exits from start to init, must be 1 to {MAX_BOOT_EXITS}")
+    return f"{exits} exits"
+
+
+def single_checks(baseline):
+    yield "guest-ends", check_ended, ()
+    yield "dmesg-pmu", check_pmu_line, ()
+    yield "dmesg-clean", check_no_complaint, ()
+    yield "boot-exits", check_boot_exits, ()
+    yield "stat-cycles", check_stat, ()
+    for mode in MODES:
+        yield f"split-{mode}", check_split, (mode,)
+        yield f"boundaries-{mode}", check_boundaries, (mode,)
+    for precise in ("p", "pp", "ppp"):
+        yield f"exits-per-sample-{precise}", check_exits_per_sample, (precise,)
+    for name in ("loop8-freq", "loop8-period"):
+        yield f"boundaries-{name}", check_boundaries, (name,)
+        yield f"even-{name}", check_loop, (name,)
+    yield "memory-loads", check_memory, ("mem-loads", disassembly.is_load)
+    yield "memory-stores", check_memory, ("mem-stores", disassembly.is_store)
+    for number in PERF_TESTS:
+        yield f"perf-test-{number}", check_perf_test, (number, baseline)
+    yield "sample-rate", check_sample_rate, ()
+
+
+def smp_checks(_baseline):
+    yield "smp-guest-ends", check_ended, ()
+    yield "smp-dmesg-pmu", check_pmu_line, ()
+    yield "smp-dmesg-clean", check_no_complaint, ()
+    yield "smp-split-all-cpus", check_split, ("all-cpus",)
+    yield "smp-boundaries-all-cpus", check_boundaries, ("all-cpus",)
+
+
+SUITES = {"single": single_checks, "smp": smp_checks}
+
+
+def judge(suite, run, programs, baseline):
+    """Every check of the suite, in order."""
+    findings = []
+    for name, check, arguments in SUITES[suite](baseline):
+        try:
+            findings.append(Finding(True, name, check(run, programs, *arguments)))
+        except Failed as failure:
+            findings.append(Finding(False, name, str(failure)))
+        except (ValueError, IndexError, KeyError) as error:  # a garbled line is a failure of the run, not of the judge
+            findings.append(Finding(False, name, f"cannot read the log: {error!r}"))
+    return findings
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=SUITES, required=True)
+    parser.add_argument("--programs", default=HERE.parent.parent / "build/linux/programs", help="the guest's programs, from build-initramfs")
+    parser.add_argument("--baseline", default=HERE / "perf-test-baseline.txt", help="results of perf test under QEMU-KVM")
+    parser.add_argument("log")
+    options = parser.parse_args()
+    programs = {name: disassembly.load(f"{options.programs}/{name}") for name in ("split", "loop8", "arraywalk")}
+    baseline = parse_results(pathlib.Path(options.baseline).read_text(encoding="ascii").splitlines())
+    run = console_log.parse(pathlib.Path(options.log).read_text(encoding="utf-8", errors="replace"))
+    findings = judge(options.suite, run, programs, baseline)
+    for finding in findings:
+        print("ok  " if finding.passed else "FAIL", finding.check + ":", finding.text)
+    return 0 if all(finding.passed for finding in findings) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

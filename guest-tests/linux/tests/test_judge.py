@@ -1,0 +1,266 @@
+"""The judge on a good log, and on logs with one thing wrong each: every check must have been seen to fail."""
+
+import json
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import console_log  # noqa: E402
+import disassembly  # noqa: E402
+import judge  # noqa: E402
+
+SPLIT = """
+0000000000401610 <heavy>:
+  401610:\tshl    $0x2,%rdi
+  401614:\tmov    $0x0,%eax
+  401619:\tadd    %rdi,%rax
+  40161c:\tjne    401619 <heavy+0x9>
+0000000000401630 <light>:
+  401630:\tadd    %rdi,%rax
+  401633:\tret
+"""
+LOOP8 = "\n0000000000401020 <loop8>:\n" + "".join(f"  {0x401020 + 3 * i:x}:\tdec    %rdi\n" for i in range(8)) + """
+0000000000401038 <loop8_branch>:
+  401038:\tjne    401020 <loop8>
+000000000040103a <loop8_end>:
+  40103a:\tret
+"""
+ARRAYWALK = """
+0000000000401615 <walk>:
+  401615:\tmov    (%rdi),%rax
+  401618:\tadd    $0x1,%rax
+  40161c:\tmov    %rax,(%rdi)
+  40161f:\tadd    $0x8,%rdi
+"""
+PROGRAMS = {name: disassembly.parse(text) for name, text in (("split", SPLIT), ("loop8", LOOP8), ("arraywalk", ARRAYWALK))}
+BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {"4.1": "Ok", "4.2": "Skip"}
+
+
+def counters(where, exits, records):
+    vcpu = {"id": 0, "pmu.exits.rdmsr": exits, "pmu.exits.wrmsr": 0, "pmu.exits.debug": 0, "pmu.walk.steps": 0, "pmu.pebs.records": records}
+    return f"vpmu-host: counters {where} " + json.dumps({"machine": {}, "vcpus": [vcpu]})
+
+
+def recording(name, heavy=80.0, light=19.0):
+    yield f"vpmu-guest: record {name} 1000"
+    yield f"vpmu-guest: ip {name} 600 401619"
+    yield f"vpmu-guest: ip {name} 390 401630"
+    yield f"vpmu-guest: ip {name} 10 ffffffff81000000"
+    yield f"vpmu-guest: report {name} {heavy} heavy"
+    yield f"vpmu-guest: report {name} {light} light"
+
+
+def boot():
+    yield "vpmu-guest: init 1.23"
+    yield counters("init", 424, 0)
+    yield "vpmu-guest: begin dmesg"
+    yield "vpmu-guest: dmesg [    0.1] tsc: Detected 2400.000 MHz processor"
+    yield f"vpmu-guest: dmesg [    0.2] {judge.PMU_LINE}"
+    for line in ("... version:                4", "... bit width:              48", "... generic registers:      4"):
+        yield f"vpmu-guest: dmesg [    0.2] {line}"
+    yield "vpmu-guest: max-sample-rate 100000"
+    yield "vpmu-guest: end dmesg 0"
+
+
+def single_lines():
+    yield from boot()
+    for line in ("1000.00,msec,task-clock,1,100.00,1,", "2388000000,,cycles,1,100.00,,", "1000,,instructions,1,100.00,,", "1000,,branches,1,100.00,,",
+                 "10,,branch-misses,1,100.00,,"):
+        yield f"vpmu-guest: stat {line}"
+    for precise in ("p", "pp", "ppp"):
+        yield counters(f"before-freq-{precise}", 1000, 0)
+        yield from recording(f"freq-{precise}")
+        yield counters(f"after-freq-{precise}", 12000, 1000)
+        yield from recording(f"period-{precise}")
+    for name in ("loop8-freq", "loop8-period"):
+        yield f"vpmu-guest: record {name} 900"
+        for index in range(8):
+            yield f"vpmu-guest: ip {name} 100 {0x401020 + 3 * index:x}"
+        yield f"vpmu-guest: ip {name} 100 401038"
+    yield "vpmu-guest: array 0x4c0000 0x4d0000"
+    for index in range(60):
+        yield f"vpmu-guest: mem mem-loads 401615 {0x4c0000 + 8 * index:x}"
+        yield f"vpmu-guest: mem mem-stores 40161c {0x4c0000 + 8 * index:x}"
+    for number, result in BASELINE.items():
+        yield f"vpmu-guest: perf-test {number} {result} what it tests"
+    yield from ("vpmu-guest: end record 0", "vpmu-guest: done", "vpmu-host: exit 0")
+
+
+def smp_lines():
+    yield from boot()
+    yield from recording("all-cpus")
+    yield from ("vpmu-guest: done", "vpmu-host: exit 0")
+
+
+class JudgeTest(unittest.TestCase):
+    def failing(self, lines, suite="single"):
+        """Names of the checks that fail."""
+        findings = judge.judge(suite, console_log.parse("\n".join(lines)), PROGRAMS, BASELINE)
+        return {finding.check for finding in findings if not finding.passed}
+
+    def doctored(self, old, new, count=1):
+        """The good log with the first `count` occurrences of a text replaced."""
+        text = "\n".join(single_lines())
+        self.assertIn(old, text)
+        return text.replace(old, new, count).splitlines()
+
+    def test_a_good_log_passes_every_check(self):
+        self.assertEqual(self.failing(single_lines()), set())
+        self.assertEqual(self.failing(smp_lines(), "smp"), set())
+
+    def test_an_empty_log_passes_no_check(self):
+        for suite, checks in judge.SUITES.items():
+            self.assertEqual(self.failing([], suite), {name for name, *_ in checks(BASELINE)})
+
+    def test_the_suites_have_every_check(self):
+        self.assertEqual(len(list(judge.single_checks(BASELINE))), 37)
+        self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
+
+    def test_guest_errors_and_bad_ends_fail(self):
+        for old, new in (
+            ("vpmu-guest: done", "vpmu-guest: error perf failed\nvpmu-guest: done"),
+            ("vpmu-guest: end record 0", "vpmu-guest: end record 1"),
+            ("vpmu-guest: done", ""),
+            ("vpmu-host: exit 0", "vpmu-host: exit 4"),
+            ("vpmu-host: exit 0", ""),
+        ):
+            self.assertEqual(self.failing(self.doctored(old, new)), {"guest-ends"}, old)
+
+    def test_another_pmu_line_fails(self):
+        self.assertEqual(self.failing(self.doctored("PEBS fmt3+, ", "")), {"dmesg-pmu"})
+        self.assertEqual(self.failing(self.doctored("32-deep LBR, ", "")), {"dmesg-pmu"})
+
+    def test_each_forbidden_message_fails(self):
+        for text in judge.FORBIDDEN:
+            for prefix in ("", "vpmu-guest: dmesg "):  # on the console itself and in dmesg
+                lines = [*single_lines(), f"{prefix}[   12.0] xx {text} yy"]
+                self.assertEqual(self.failing(lines), {"dmesg-clean"}, text)
+
+    def test_a_log_without_kernel_messages_fails(self):
+        lines = [line for line in single_lines() if "... " not in line]
+        self.assertEqual(self.failing(lines), {"dmesg-clean"})
+
+    def test_cycles_off_by_six_percent_fail(self):
+        self.assertEqual(self.failing(self.doctored("2388000000,,cycles", "2256000000,,cycles")), {"stat-cycles"})
+        self.assertEqual(self.failing(self.doctored("2388000000,,cycles", "2544000000,,cycles")), {"stat-cycles"})
+
+    def test_an_event_not_counted_fails(self):
+        self.assertEqual(self.failing(self.doctored("1000,,branches", "<not counted>,,branches")), {"stat-cycles"})
+        self.assertEqual(self.failing(self.doctored("1000,,instructions", "0,,instructions")), {"stat-cycles"})
+
+    def test_a_wrong_split_fails(self):
+        for heavy, light in ((74.0, 25.5), (86.0, 13.5), (60.0, 15.0)):
+            for mode in judge.MODES:
+                lines = [line for line in single_lines() if f"report {mode} " not in line]
+                lines += [f"vpmu-guest: report {mode} {heavy} heavy", f"vpmu-guest: report {mode} {light} light"]
+                self.assertEqual(self.failing(lines), {f"split-{mode}"})
+
+    def test_too_few_samples_fail(self):
+        lines = self.doctored("vpmu-guest: record freq-p 1000", "vpmu-guest: record freq-p 199")
+        self.assertEqual(self.failing(lines), {"split-freq-p", "boundaries-freq-p"})
+
+    def test_an_address_inside_an_instruction_fails(self):
+        for mode in judge.MODES:
+            lines = [*single_lines(), f"vpmu-guest: ip {mode} 1 40161a"]
+            self.assertEqual(self.failing(lines), {f"boundaries-{mode}"})
+        lines = [*single_lines(), "vpmu-guest: ip loop8-freq 1 401021"]
+        self.assertEqual(self.failing(lines), {"boundaries-loop8-freq"})
+
+    def test_samples_mostly_in_the_kernel_fail(self):
+        lines = self.doctored("ip freq-pp 600 401619", "ip freq-pp 600 ffffffff81000010")
+        self.assertEqual(self.failing(lines), {"boundaries-freq-pp"})
+
+    def test_samples_piled_up_on_one_instruction_fail(self):
+        lines = self.doctored("ip loop8-freq 100 401020", "ip loop8-freq 360 401020")
+        self.assertEqual(self.failing(lines), {"even-loop8-freq"})
+
+    def test_instructions_never_sampled_fail(self):
+        lines = list(single_lines())
+        for address in ("401020", "401026", "40102c"):
+            lines = [line for line in lines if f"ip loop8-period 100 {address}" not in line]
+        lines.append("vpmu-guest: ip loop8-period 60 401023")
+        lines += [f"vpmu-guest: ip loop8-period 60 {address}" for address in ("401029", "40102f", "401035", "401038")]
+        self.assertEqual(self.failing(lines), {"even-loop8-period"})
+
+    def test_samples_outside_the_loop_fail(self):
+        lines = [line for line in single_lines() if "ip loop8-freq" not in line] + ["vpmu-guest: ip loop8-freq 900 40103a"]
+        self.assertEqual(self.failing(lines), {"even-loop8-freq"})
+
+    def test_memory_samples_are_checked(self):
+        for old, new in (
+            ("mem mem-loads 401615 4c0000", "mem mem-loads 401615 4d0000"),  # address just past the array
+            ("mem mem-loads 401615 4c0000", "mem mem-loads 401615 0"),
+            ("mem mem-loads 401615 4c0000", "mem mem-loads 401618 4c0000"),  # no memory access
+            ("mem mem-loads 401615 4c0000", "mem mem-loads 40161c 4c0000"),  # a store
+            ("mem mem-loads 401615 4c0000", "mem mem-loads 401616 4c0000"),  # no instruction
+        ):
+            self.assertEqual(self.failing(self.doctored(old, new)), {"memory-loads"}, new)
+        self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615")), {"memory-stores"})
+        self.assertEqual(self.failing(self.doctored("mem mem-stores", "mem other", 20)), {"memory-stores"})
+
+    def test_a_perf_test_worse_than_the_baseline_fails(self):
+        for number in judge.PERF_TESTS:
+            part = "4.1" if number == 4 else str(number)
+            self.assertEqual(self.failing(self.doctored(f"perf-test {part} Ok", f"perf-test {part} FAILED")), {f"perf-test-{number}"})
+            self.assertEqual(self.failing(self.doctored(f"perf-test {part} Ok", f"perf-test {part} Skip")), {f"perf-test-{number}"})
+            self.assertEqual(self.failing(self.doctored(f"perf-test {part} Ok", "perf-test 99 Ok")), {f"perf-test-{number}"})
+
+    def test_a_perf_test_better_than_the_baseline_passes(self):
+        self.assertEqual(self.failing(self.doctored("perf-test 4.2 Skip", "perf-test 4.2 Ok")), set())
+
+    def test_too_many_exits_fail(self):
+        lines = [line.replace("12000", "13001") if "after-freq-pp " in line else line for line in single_lines()]
+        self.assertEqual(self.failing(lines), {"exits-per-sample-pp"})
+        lines = [line.replace("424", "451") if "counters init" in line else line for line in single_lines()]
+        self.assertEqual(self.failing(lines), {"boot-exits"})
+        lines = [line.replace("424", "0") if "counters init" in line else line for line in single_lines()]
+        self.assertEqual(self.failing(lines), {"boot-exits"})
+
+    def test_exits_over_few_records_fail(self):
+        lines = [line.replace('records": 1000', 'records": 150') if "after-freq-p " in line else line for line in single_lines()]
+        self.assertEqual(self.failing(lines), {"exits-per-sample-p"})
+
+    def test_a_missing_counter_fails(self):
+        lines = [line.replace("pmu.walk.steps", "steps") if "after-freq-p " in line else line for line in single_lines()]
+        self.assertEqual(self.failing(lines), {"exits-per-sample-p"})
+
+    def test_a_collapsed_sample_rate_fails(self):
+        self.assertEqual(self.failing(self.doctored("max-sample-rate 100000", "max-sample-rate 3999")), {"sample-rate"})
+
+    def test_smp_checks_fail_too(self):
+        text = "\n".join(smp_lines())
+        for old, new, failing in (
+            ("report all-cpus 80.0 heavy", "report all-cpus 50.0 heavy", "smp-split-all-cpus"),
+            ("ip all-cpus 600 401619", "ip all-cpus 600 40161a", "smp-boundaries-all-cpus"),
+            ("vpmu-guest: done", "", "smp-guest-ends"),
+            ("fmt3+", "fmt3-", "smp-dmesg-pmu"),
+            ("... version", "irq loop stuck", "smp-dmesg-clean"),
+        ):
+            self.assertEqual(self.failing(text.replace(old, new).splitlines(), "smp"), {failing})
+
+
+class DisassemblyTest(unittest.TestCase):
+    def test_what_loads_and_what_stores(self):
+        for text, load, store in (
+            ("mov    (%rdi),%rax", True, False),
+            ("mov    %rax,(%rdi)", False, True),
+            ("mov    0x10(%rsp,%rax,8),%ecx", True, False),
+            ("mov    %rax,-0x8(%rbp,%rcx,1)", False, True),
+            ("mov    %fs:0x28(%rip),%rax", True, False),
+            ("add    %rax,0x8(%rdi)", True, True),
+            ("add    0x8(%rdi),%rax", True, False),
+            ("cmp    $0x1,(%rdi)", True, False),
+            ("lea    0x8(%rdi),%rax", False, False),
+            ("nopw   0x0(%rax,%rax,1)", False, False),
+            ("add    %rdi,%rax", False, False),
+            ("jne    401020 <loop8>", False, False),
+            ("push   %rbx", False, True),
+            ("ret", False, False),
+        ):
+            self.assertEqual((disassembly.is_load(text), disassembly.is_store(text)), (load, store), text)
+
+
+if __name__ == "__main__":
+    unittest.main()
