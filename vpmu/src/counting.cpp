@@ -9,9 +9,6 @@ namespace {
 namespace sel = reg::perfevtsel;
 namespace fix = reg::fixed_ctr_ctrl;
 
-/// Fixed counters count one event each. SDM 3B table 18-2.
-constexpr std::array<Counts, max_fixed_counters> fixed_counts{Counts::instructions, Counts::cycles, Counts::ref_cycles};
-
 bool is_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
 bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles || c == Counts::bus_cycles; }
 /// Events that make a cycle count; EDGE without CMASK looks for any.

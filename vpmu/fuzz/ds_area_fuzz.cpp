@@ -1,0 +1,131 @@
+#include <array>
+#include <bitset>
+#include <cstring>
+#include <span>
+
+#include "fuzz_input.hpp"
+#include "vpmu/pmu.hpp"
+
+// Random bytes as the guest's DS area, its pages and which of them exist. Whatever they say, a record is written whole, between base
+// and absolute maximum, at the index, and nothing else in the guest changes but the index.
+
+namespace {
+
+using namespace vpmu;
+using fuzz::require;
+
+constexpr unsigned page_count = 4;
+constexpr std::uint64_t first_page = 0xFFFF'8000'0000'0000;
+constexpr std::uint64_t record_bytes = record_size(PebsFormat::format3);
+
+struct Written {
+  std::uint64_t at{}, size{};
+};
+
+/// Four pages of RAM, some missing, some read only; remembers what was written.
+class HostileGuest final : public GuestEnv {
+ public:
+  std::array<std::byte, page_count * page_size> memory{};
+  std::bitset<page_count> missing, read_only;
+  std::array<Written, 64> writes{};
+  unsigned write_count{};
+  unsigned pmis{}, page_faults{};
+  bool fail_writes{};  ///< As if another CPU had taken the page away after the probe.
+
+  AccessResult read_linear(GuestLinear at, std::span<std::byte> out) override {
+    if (auto fault = probe_linear(at, out.size(), AccessKind::read)) return fault;
+    std::memcpy(out.data(), memory.data() + (at.value() - first_page), out.size());
+    return {};
+  }
+  AccessResult write_linear(GuestLinear at, std::span<const std::byte> in) override {
+    if (fail_writes) return AccessFault{.address = at};
+    if (auto fault = probe_linear(at, in.size(), AccessKind::write)) return fault;
+    std::memcpy(memory.data() + (at.value() - first_page), in.data(), in.size());
+    require(write_count < writes.size(), "at most two writes for each retirement");
+    writes[write_count++] = {at.value(), in.size()};
+    return {};
+  }
+  AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) override {
+    require(size != 0 && size <= record_bytes, "no access is larger than a record");
+    require(is_canonical(at.value(), 48) && is_canonical(at.value() + size - 1, 48), "every access is canonical");
+    for (std::uint64_t done = 0; done < size; ++done) {
+      const std::uint64_t page = (at.value() + done - first_page) / page_size;
+      if (page >= page_count || missing[page]) return AccessFault{.address = at + done};
+      if (kind == AccessKind::write && read_only[page]) return AccessFault{.address = at + done, .error_code = 3};
+    }
+    return {};
+  }
+  std::uint64_t tsc() override { return 0x1122'3344; }
+  void request_pmi() override { ++pmis; }
+  void inject_page_fault(const AccessFault&) override { ++page_faults; }
+
+  [[nodiscard]] std::uint64_t word(std::uint64_t at) const {
+    std::uint64_t value = 0;
+    std::memcpy(&value, memory.data() + (at - first_page), 8);
+    return value;
+  }
+};
+
+/// An address near the guest's RAM, or anywhere.
+std::uint64_t take_address(fuzz::Input& input) {
+  const auto near = input.take<std::uint16_t>();
+  return (near & 0x8000) != 0 ? input.take<std::uint64_t>() : first_page + (near & 0x7FFF) - page_size;
+}
+
+void fill_area(fuzz::Input& input, HostileGuest& guest, std::uint64_t ds) {
+  std::array<std::uint64_t, DsArea::pebs_bytes / 8> area{};
+  for (auto& field : area) field = take_address(input);
+  const std::uint64_t offset = ds + DsArea::pebs_offset - first_page;
+  if (offset <= guest.memory.size() - sizeof area) std::memcpy(guest.memory.data() + offset, area.data(), sizeof area);
+}
+
+/// Checks one retirement: `before` is the DS area as it was, `writes` what happened.
+void check_writes(const HostileGuest& guest, const DsArea& before, std::uint64_t ds, const PmuStatistics& statistics,
+                  std::uint64_t records_before) {
+  if (statistics.records_written == records_before) {
+    require(guest.write_count == 0, "a dropped record changes nothing");
+    return;
+  }
+  require(guest.write_count == 2, "a record is one write, its index another");
+  const Written record = guest.writes[0];
+  require(record.at == before.index.value() && record.size == record_bytes, "the record is whole and at the index");
+  require(record.at >= before.base.value() && record.at + record.size <= before.absolute_maximum.value(), "inside the buffer");
+  require(guest.writes[1].at == ds + DsArea::index_offset && guest.writes[1].size == 8, "the second write is the index");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input{data, size};
+  HostileGuest guest;
+  const auto flags = input.take<std::uint8_t>();
+  Pmu pmu{PmuConfig{.policies = {.reload_scope = (flags & 1) != 0 ? ReloadScope::triggered : ReloadScope::overflowed,
+                                 .ds_fault = (flags & 2) != 0 ? DsFaultPolicy::inject : DsFaultPolicy::drop}}};
+  guest.missing = input.take<std::uint8_t>() & input.take<std::uint8_t>();
+  guest.read_only = input.take<std::uint8_t>() & input.take<std::uint8_t>();
+  const std::uint64_t ds = take_address(input);
+  if (pmu.wrmsr(msr::IA32_DS_AREA, ds) != MsrStatus::ok) return 0;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    (void)pmu.wrmsr(msr::IA32_PERFEVTSEL0 + i, 0x53'81D0);
+    (void)pmu.wrmsr(msr::IA32_A_PMC0 + i, low_bits(48) - (flags >> 4));
+  }
+  (void)pmu.wrmsr(msr::IA32_PEBS_ENABLE, input.take<std::uint8_t>() & 0xF);
+  fill_area(input, guest, ds);
+
+  for (unsigned k = 0; k < 64 && !input.empty(); ++k) {
+    guest.fail_writes = input.take<std::uint8_t>() == 0xFF;
+    const std::uint64_t offset = ds + DsArea::pebs_offset - first_page;
+    DsArea before;
+    if (offset <= guest.memory.size() - DsArea::pebs_bytes)
+      before = DsArea::decode(std::span{guest.memory}.subspan(offset).first<DsArea::pebs_bytes>());
+    guest.write_count = 0;
+    const PmuStatistics was = pmu.statistics();
+    pmu.retire({.ip = GuestLinear{0x1000}, .next_ip = GuestLinear{0x1002}, .has_load = true, .cycles = 1}, guest);
+    check_writes(guest, before, ds, pmu.statistics(), was.records_written);
+    if (guest.page_faults != 0) require((flags & 2) != 0, "a page fault needs ds_fault=inject");
+    if (pmu.statistics().records_written != was.records_written)
+      require(guest.word(ds + DsArea::index_offset) == before.index.value() + record_bytes, "the index moved by one record");
+  }
+  require(guest.pmis == pmu.statistics().pmi_requests, "every interrupt is counted");
+  return 0;
+}
