@@ -7,7 +7,8 @@
 
 extern "C" {
 extern const char gt_vector_stubs[];
-extern const char gt_leave_user[];
+extern const char gt_user_done[], gt_user_left[];
+extern const std::uint64_t gt_kernel_rsp;
 extern const std::uint64_t gt_fixups_begin[];
 extern const std::uint64_t gt_fixups_end[];
 void gt_enter_user(void (*function)(void*), void* argument, std::uint64_t user_stack);
@@ -38,8 +39,7 @@ constinit volatile std::uint64_t caught_vector = Outcome::none, caught_error_cod
 namespace {
 
 inline constexpr unsigned stub_bytes = 16;
-inline constexpr std::uint64_t kernel_code = 0x08, tss_selector = 0x28;
-inline constexpr std::uint64_t vector_leave_user = 0x80;
+inline constexpr std::uint64_t kernel_code = 0x08, kernel_data = 0x10, tss_selector = 0x28;
 
 struct [[gnu::packed]] TableRegister {
   std::uint16_t limit;
@@ -63,9 +63,9 @@ constinit std::array<Gate, 256> idt{};
 constinit std::array<InterruptHandler, 256> handlers{};
 alignas(16) constinit std::array<std::byte, 16384> user_stack{};
 
-Gate make_gate(const char* target, std::uint64_t dpl) {
+Gate make_gate(const char* target) {
   const auto at = reinterpret_cast<std::uint64_t>(target);
-  const std::uint64_t attributes = 0x8E00 | (dpl << 13);
+  constexpr std::uint64_t attributes = 0x8E00;  // present, DPL 0, interrupt gate
   return {.low = (at & 0xFFFF) | (kernel_code << 16) | (attributes << 32) | ((at >> 16 & 0xFFFF) << 48), .high = at >> 32};
 }
 
@@ -96,11 +96,20 @@ bool resume_guarded(InterruptFrame& frame) {
   return false;
 }
 
+/// Whether code at CPL 3 has come to its end; goes back to gt_enter_user's caller then.
+bool leave_user(InterruptFrame& frame) {
+  if (frame.vector != vector_ud || frame.rip != reinterpret_cast<std::uint64_t>(gt_user_done)) return false;
+  frame.rip = reinterpret_cast<std::uint64_t>(gt_user_left);
+  frame.cs = kernel_code;
+  frame.ss = kernel_data;
+  frame.rsp = gt_kernel_rsp;
+  return true;
+}
+
 }  // namespace
 
 void set_up_interrupts() {
-  for (unsigned v = 0; v < idt.size(); ++v) idt[v] = make_gate(gt_vector_stubs + v * stub_bytes, 0);
-  idt[vector_leave_user] = make_gate(gt_leave_user, 3);
+  for (unsigned v = 0; v < idt.size(); ++v) idt[v] = make_gate(gt_vector_stubs + v * stub_bytes);
   const TableRegister gdtr{.limit = sizeof(gdt) - 1, .base = reinterpret_cast<std::uint64_t>(&gdt)};
   const TableRegister idtr{.limit = sizeof(idt) - 1, .base = reinterpret_cast<std::uint64_t>(&idt)};
   asm volatile("lgdt %0" ::"m"(gdtr));
@@ -119,9 +128,9 @@ void run_at_cpl3(void (*function)(void*), void* argument) {
 
 void gt_interrupt(gt::InterruptFrame* frame) {
   if (const gt::InterruptHandler handler = gt::handlers[frame->vector]; handler != nullptr) return handler(*frame);
-  if (frame->vector < 32 && gt::resume_guarded(*frame)) return;
+  if (frame->vector < 32 && (gt::resume_guarded(*frame) || gt::leave_user(*frame))) return;
   gt::Text{gt::message_text()} << "unexpected vector " << frame->vector << " at " << frame->rip << ", error code " << frame->error_code
                                << ", CR2 " << gt::read_cr2();
-  gt::send_failure(__FILE__, __LINE__);
+  gt::send_failure(__FILE_NAME__, __LINE__);
   gt::complete();
 }

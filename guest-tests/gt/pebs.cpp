@@ -16,7 +16,12 @@ vpmu::PebsFormat format() {
   return static_cast<vpmu::PebsFormat>(pmu::reg::perf_capabilities::PEBS_FMT::get(rdmsr(pmu::msr::IA32_PERF_CAPABILITIES)));
 }
 
-std::uint64_t record_bytes() { return vpmu::record_size(format()); }
+// Read once: an access to the MSR between two records would shift where an estimating source takes the second.
+std::uint64_t record_bytes() {
+  static constinit std::uint64_t bytes = 0;
+  if (bytes == 0) bytes = vpmu::record_size(format());
+  return bytes;
+}
 
 volatile ManagementArea& area() { return *reinterpret_cast<volatile ManagementArea*>(area_page.data()); }
 std::byte* buffer() { return buffer_pages.data(); }
@@ -41,8 +46,8 @@ std::uint64_t records_written() { return (area().index - area().base) / record_b
 
 PebsRecord record(std::uint64_t i) {
   PebsRecord out;
-  const unsigned slots = vpmu::slots_of(format());
-  for (unsigned s = 0; s < slots; ++s) out.value[s] = words()[i * slots + s];
+  const std::uint64_t slots = record_bytes() / 8;
+  for (std::uint64_t s = 0; s < slots; ++s) out.value[s] = words()[i * slots + s];
   return out;
 }
 

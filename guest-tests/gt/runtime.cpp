@@ -110,7 +110,7 @@ void gt_main(std::uint64_t index, std::uint64_t flags) {
   gt::paging::set_up();
   gt::apic::enable();
   if (index >= static_cast<std::uint64_t>(gt_tests_end - gt_tests_begin))
-    gt::abort_test(__FILE__, __LINE__, "the host asked for a test that this kernel does not have");
+    gt::abort_test(__FILE_NAME__, __LINE__, "the host asked for a test that this kernel does not have");
   gt_tests_begin[index].entry();
   gt::complete();
 }

@@ -90,14 +90,11 @@ gt_enter_user:
   iretq
 user_trampoline:
   call *%rax
-  int $0x80
-
-/* The gate of INT 80H, DPL 3: ends the stay at CPL 3. */
-  .globl gt_leave_user
-gt_leave_user:
-  mov gt_kernel_rsp(%rip), %rsp
-  mov $0x10, %eax
-  mov %eax, %ss
+/* Ends the stay at CPL 3: the #UD handler goes on at gt_user_left with the stack of gt_kernel_rsp. */
+  .globl gt_user_done, gt_user_left, gt_kernel_rsp
+gt_user_done:
+  ud2
+gt_user_left:
   pop %r15
   pop %r14
   pop %r13

@@ -69,13 +69,13 @@ static_assert(sizeof(LinkedTest) == sizeof(TestDescriptor));
   static void gt_run_##test_name()
 
 /// The condition holds; the test goes on either way.
-#define GT_CHECK(...) gt::check(static_cast<bool>(__VA_ARGS__), __FILE__, __LINE__, #__VA_ARGS__)
+#define GT_CHECK(...) gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)
 /// The condition holds, or the test ends here.
 #define GT_REQUIRE(...)                                                                    \
   do {                                                                                     \
-    if (!gt::check(static_cast<bool>(__VA_ARGS__), __FILE__, __LINE__, #__VA_ARGS__)) gt::complete(); \
+    if (!gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)) gt::complete(); \
   } while (false)
 /// Both are equal; prints both when not.
-#define GT_EQUAL(actual, expected) gt::check_equal((actual), (expected), __FILE__, __LINE__, #actual)
+#define GT_EQUAL(actual, expected) gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual)
 /// As GT_EQUAL for a row of a table: `where` says which.
-#define GT_EQUAL_AT(where, actual, expected) gt::check_equal((actual), (expected), __FILE__, __LINE__, #actual, (where))
+#define GT_EQUAL_AT(where, actual, expected) gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual, (where))

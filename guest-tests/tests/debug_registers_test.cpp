@@ -36,6 +36,7 @@ void set_up() {
   gt::write_dr6(0);
 }
 
+/// Runs into a breakpoint of its own; returns its address.
 std::uint64_t run_to_a_label() {
   std::uint64_t at = 0;
   asm volatile("lea 1f(%%rip), %0\n mov %0, %%dr0\n mov %1, %%dr7\n 1: nop\n" : "=&r"(at) : "r"(dr7_fixed | dr7_local0) : "memory");
@@ -43,16 +44,30 @@ std::uint64_t run_to_a_label() {
   return at;
 }
 
-GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
+/// As above with a PMU register access, which a virtual machine notices, between setting and running.
+std::uint64_t run_to_a_label_by_way_of_the_pmu() {
+  std::uint64_t at = 0;
+  asm volatile("lea 1f(%%rip), %0\n mov %0, %%dr0\n mov %1, %%dr7\n rdmsr\n 1: nop\n"
+               : "=&r"(at)
+               : "r"(dr7_fixed | dr7_local0), "c"(pmu::msr::IA32_PERF_GLOBAL_CTRL.value())
+               : "rax", "rdx", "memory");
+  gt::write_dr7(dr7_fixed);
+  return at;
+}
+
+void check_execution_breakpoint(std::uint64_t (*run_to_breakpoint)()) {
   set_up();
   for (std::uint32_t n = 1; n <= 3; ++n) {
-    const std::uint64_t at = run_to_a_label();
+    const std::uint64_t at = run_to_breakpoint();
     GT_EQUAL(debug_exceptions.count, n);
     GT_EQUAL(debug_exceptions.rip, at);
     GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), dr6_b0);
     GT_EQUAL(gt::try_rdpmc(0).value, 77U);
   }
 }
+
+GT_TEST(GuestDebugging_ExecutionBreakpointFires) { check_execution_breakpoint(run_to_a_label); }
+GT_TEST(GuestDebugging_ExecutionBreakpointFiresAfterAnMsrAccess) { check_execution_breakpoint(run_to_a_label_by_way_of_the_pmu); }
 
 GT_TEST(GuestDebugging_DataBreakpointFires) {
   set_up();

@@ -1,9 +1,8 @@
 // Freeze on PMI, streamlined (architectural performance monitoring version 4). SDM 3B 17.4.7, 18.2.4.1; rules Z1, Z4 to Z9, C3.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
-#include "gt/pebs.hpp"
 #include "gt/pmu.hpp"
-#include "gt/streams.hpp"
+#include "gt/sampling.hpp"
 #include "gt/test.hpp"
 
 namespace {
@@ -88,23 +87,19 @@ GT_TEST(Freeze_StatusSetFreezesToo, gt::need_counts) {
 // Rules Z1, Z7: a PEBS counter without INT freezes at its threshold, and the record is complete by then.
 GT_TEST(Freeze_PebsFreezesAtTheThreshold, gt::need_records) {
   constexpr unsigned threshold = 2;
+  const std::uint64_t reload = gt::exact_counts() ? 37 : 5'000'000;
   gt::pebs::set_up(8, threshold);
-  gt::pebs::set_reset(0, period);
-  pmu::stop();
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi | gt::apic::lvtpc::masked);
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, debugctl::FREEZE_PERFMON_ON_PMI::mask);
-  pmu::program(0, pmu::select(pmu::precise_cycles, pmu::os), pmu::minus(period));
-  gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 1);
-  pmu::start(pmu::gp_bit(0));
-  std::uint64_t sink = 0;
-  GT_REQUIRE(pmu::wait_until([&] {
-    gt::gt_marked_loop(200, &sink, &sink);
+  gt::start_sampling({.period = reload});
+  GT_REQUIRE(pmu::wait_until([] {
+    gt::run_loop();
     return (pmu::global_status() & status::OVF_DSBuffer::mask) != 0;
   }));
   GT_EQUAL(pmu::global_status(), status::OVF_DSBuffer::mask | status::CTR_FRZ::mask);
-  for (unsigned i = 0; i < 20; ++i) gt::gt_marked_loop(200, &sink, &sink);
+  for (unsigned i = 0; i < 20; ++i) gt::run_loop();
   GT_EQUAL(gt::pebs::records_written(), threshold);
-  GT_EQUAL(pmu::counter(0), pmu::minus(period));  // reloaded by the last assist, and standing still since
+  GT_EQUAL(pmu::counter(0), pmu::minus(reload));  // reloaded by the last assist, and standing still since
 }
 
 }  // namespace

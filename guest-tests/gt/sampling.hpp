@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+
+#include "gt/pebs.hpp"
+#include "gt/pmu.hpp"
+#include "gt/streams.hpp"
+
+/// One PEBS session on the marked loop, as most PEBS tests want it.
+namespace gt {
+
+struct Sampling {
+  pmu::Event event{pmu::precise_cycles};
+  unsigned counter{0};
+  std::uint64_t control{pmu::os};
+  std::uint64_t period{5'000'000};  ///< To the first overflow, and between overflows.
+  std::uint64_t reload{0};       ///< Instead of `period` after the first, if not 0.
+};
+
+/// What the marked loop loads and stores.
+extern std::uint64_t loop_source, loop_target;
+
+/// Programs the counter with PEBS and starts it; the DS area must be set up.
+void start_sampling(const Sampling& sampling);
+/// Runs the marked loop for a little while.
+void run_loop();
+/// Runs the marked loop until `done` or out of patience, then stops counting. False when out of patience.
+template <class Done>
+bool sample_until(Done done) {
+  const bool met = pmu::wait_until([&done] {
+    run_loop();
+    return done();
+  });
+  pmu::stop();
+  return met;
+}
+
+/// Runs the marked loop so long that a counter of this period overflows many times.
+void sample_for_a_while();
+
+}  // namespace gt

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "machine/config.hpp"
+#include "report.hpp"
+#include "support/error.hpp"
+#include "test_kernel.hpp"
+#include "test_run.hpp"
+
+namespace {
+
+constexpr int exit_passed = 0, exit_failed = 1, exit_usage = 2;
+
+struct Arguments {
+  std::string kernel;
+  std::string model{"skylake"};
+  std::string source{"clock"};
+  std::string port{"kvm"};
+  std::string filter{"*"};
+  std::string junit_file;
+  unsigned seconds{20};
+  bool list{};
+  bool statistics{};
+};
+
+int report_error(const vmm::Error& error) {
+  fmt::print(stderr, "guest-tests: {}\n", vmm::describe(error));
+  return error.kind == vmm::ErrorKind::usage ? exit_usage : exit_failed;
+}
+
+vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
+  // Machine::create checks this too, but only once a test runs: a wrong name must not skip every test first.
+  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel, .model = arguments.model, .source = arguments.source}));
+  if (arguments.port != "kvm") return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "the known port is kvm");
+  return gt_runner::RunOptions{.model = arguments.model,
+                               .source = std::string{known.source},
+                               .time_limit = std::chrono::seconds{arguments.seconds},
+                               .statistics = arguments.statistics};
+}
+
+vmm::Result<int> run(const Arguments& arguments) {
+  VMM_ASSIGN(const gt_runner::RunOptions options, options_of(arguments));
+  VMM_ASSIGN(const gt_runner::TestKernel kernel, gt_runner::TestKernel::open(arguments.kernel));
+  std::vector<gt_runner::TestResult> results;
+  for (const gt_runner::Test& test : kernel.tests()) {
+    if (::fnmatch(arguments.filter.c_str(), test.name.c_str(), 0) != 0) continue;
+    if (arguments.list) {
+      fmt::print("{}\n", test.name);
+      results.push_back({.name = test.name});
+      continue;
+    }
+    VMM_ASSIGN(gt_runner::TestResult result, gt_runner::run_test(kernel, test, options));
+    fmt::print("{}\n", gt_runner::describe(result));
+    std::fflush(stdout);
+    results.push_back(std::move(result));
+  }
+  if (results.empty()) return vmm::usage_error(fmt::format("no test matches '{}'", vmm::printable(arguments.filter)), "--list shows all");
+  if (arguments.list) return exit_passed;
+  const gt_runner::Totals totals = gt_runner::count(results);
+  fmt::print("{}\n", gt_runner::describe(totals));
+  if (!arguments.junit_file.empty()) {
+    std::ofstream out{arguments.junit_file};
+    out << gt_runner::junit(results, arguments.model + "." + arguments.source);
+    if (!out.flush()) return vmm::usage_error(fmt::format("cannot write {}", arguments.junit_file));
+  }
+  // Skipped tests alone say nothing about the PMU.
+  return totals.failed == 0 && totals.passed > 0 ? exit_passed : exit_failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app{"Runs guest test kernels, each test in a fresh VM.", "guest-tests"};
+  app.add_option("kernel", arguments.kernel, "test kernel, an ELF file")->required();
+  app.add_option("--model", arguments.model, "CPU model of the virtual PMU")->capture_default_str();
+  app.add_option("--source", arguments.source, "counting source")->capture_default_str();
+  app.add_option("--port", arguments.port, "what runs the vCPU")->capture_default_str();
+  app.add_option("--filter", arguments.filter, "run only tests whose name matches this glob")->capture_default_str();
+  app.add_option("--time-limit", arguments.seconds, "seconds for one test")->capture_default_str()->check(CLI::Range(1U, 3600U));
+  app.add_option("--junit", arguments.junit_file, "write the results to this file as JUnit XML");
+  app.add_flag("--list", arguments.list, "print the names of the tests and stop");
+  app.add_flag("--statistics", arguments.statistics, "print the virtual PMU's counters after each test");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? exit_passed : exit_usage;
+  }
+  const auto code = run(arguments);
+  return code ? *code : report_error(code.error());
+}

@@ -1,0 +1,99 @@
+#include "test_run.hpp"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+
+#include "conversation.hpp"
+#include "gt/protocol.hpp"
+#include "machine/machine.hpp"
+#include "sources/registry.hpp"
+
+namespace gt_runner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Wakes the thread that waits for a machine to stop.
+class Bell {
+ public:
+  void ring() {
+    const std::scoped_lock lock{mutex_};
+    rung_ = true;
+    changed_.notify_all();
+  }
+  /// False when it has not rung within `limit`.
+  bool wait(std::chrono::milliseconds limit) {
+    std::unique_lock lock{mutex_};
+    return changed_.wait_for(lock, limit, [this] { return rung_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool rung_{};
+};
+
+std::string describe(vmm::StopReason reason) {
+  switch (reason) {
+    case vmm::StopReason::power_off: return "the guest powered itself off";
+    case vmm::StopReason::reset: return "the guest reset itself";
+    case vmm::StopReason::guest_panic: return "the guest panicked";
+    case vmm::StopReason::triple_fault: return "triple fault";
+    case vmm::StopReason::user: return "no end within the time limit";
+    case vmm::StopReason::host_failure: return "the machine could not go on";
+  }
+  return "";
+}
+
+bool is_exact(std::string_view source) {
+  const vmm::SourceRow* row = vmm::find_source(source);
+  return row != nullptr && row->traits.exact_counts;
+}
+
+vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const RunOptions& options) {
+  return {.kernel = kernel.path(),
+          .memory_bytes = gt::ram_bytes,
+          .model = options.model,
+          .source = options.source,
+          .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0}};
+}
+
+void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
+  for (const vmm::VcpuStatistics& vcpu : all.vcpus)
+    for (const vmm::Statistic& counter : vcpu.counters)
+      if (counter.value != 0) result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
+}
+
+}  // namespace
+
+std::string unmet_need(const Test& test, std::string_view source) {
+  if ((test.needs & gt::need_exact_counts) != 0 && !is_exact(source))
+    return fmt::format("needs exact counts, source '{}' estimates", source);
+  return {};
+}
+
+vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, const RunOptions& options) {
+  if (std::string reason = unmet_need(test, options.source); !reason.empty())
+    return TestResult{.name = test.name, .verdict = Verdict::skipped, .reason = std::move(reason)};
+  const auto begin = Clock::now();
+  vmm::Log log;
+  Bell bell;
+  VMM_ASSIGN(const auto machine, vmm::Machine::create(config_for(kernel, test, options),
+                                                      {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
+  Conversation conversation{machine->memory(), [&machine = *machine] { machine.request_stop(vmm::StopReason::user); }};
+  machine->ports().add(gt::command_port, 1, conversation);
+  machine->start();
+  if (!bell.wait(options.time_limit)) machine->request_stop(vmm::StopReason::user);
+  const vmm::StopReason stop = machine->wait();
+  if (auto failure = machine->failure()) return vmm::Failure{std::move(*failure)};
+
+  TestResult result = conversation.result();
+  result.name = test.name;
+  if (!conversation.ended()) result.reason = describe(stop);
+  if (options.statistics) add_statistics(machine->statistics(), result);
+  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return result;
+}
+
+}  // namespace gt_runner

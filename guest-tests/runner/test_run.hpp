@@ -1,0 +1,27 @@
+#pragma once
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "support/result.hpp"
+#include "test_kernel.hpp"
+#include "test_result.hpp"
+
+namespace gt_runner {
+
+/// Where and how tests run.
+struct RunOptions {
+  std::string model{"skylake"};
+  std::string source{"clock"};
+  std::chrono::milliseconds time_limit{20'000};  ///< Of one test.
+  bool statistics{};                             ///< Adds the machine's counters to the test's log.
+};
+
+/// Why a test cannot run on a source, empty when it can.
+std::string unmet_need(const Test& test, std::string_view source);
+
+/// Runs one test in a fresh machine with one vCPU. The result says what the guest did; the call itself fails only when the host does, or
+/// when the options name something that does not exist.
+vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, const RunOptions& options);
+
+}  // namespace gt_runner
