@@ -5,9 +5,9 @@
 
 for precise in p pp ppp; do
   mark "before-freq-$precise"
-  run "freq-$precise" split 1000 -- -e "cycles:$precise" -F 1000
+  run "freq-$precise" split 600 -- -e "cycles:$precise" -F 1000
   mark "after-freq-$precise"
-  run "period-$precise" split 1000 -- -e "cycles:$precise" -c 2000003
+  run "period-$precise" split 600 -- -e "cycles:$precise" -c 2000003
 done
 run loop8-freq loop8 -- -e cycles:pp -F 1000
 run loop8-period loop8 -- -e cycles:pp -c 2000003

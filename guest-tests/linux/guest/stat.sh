@@ -2,5 +2,5 @@
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh
 
-perf stat -x, -o /tmp/stat split 2000 || say error "perf stat failed"
+perf stat -x, -o /tmp/stat split 1000 || say error "perf stat failed"
 grep , /tmp/stat | say_lines stat

@@ -1,0 +1,43 @@
+# One line of progress for each step of a long command; sourced by tools/demo and tools/test.
+# shellcheck shell=bash
+#
+# The caller sets `logs`, a directory for the output of the steps.
+: "${logs:?}"
+
+say_error() { echo "$(basename "$0"): $*" >&2; }
+
+# step NAME TEXT COMMAND...: runs the command with its output in $logs/NAME.log and prints TEXT, the outcome and the time it took.
+# Where it fails the end of its output follows. Returns the command's exit code.
+step() {
+  local name=$1 text=$2 code=0
+  shift 2
+  local began=$SECONDS
+  printf '%-52s' "$text ..."
+  "$@" >"$logs/$name.log" 2>&1 </dev/null || code=$?
+  if [ "$code" -eq 0 ]; then
+    printf ' ok %5d s%s\n' $((SECONDS - began)) "$(note "$name")"
+  else
+    printf ' FAILED %d s%s\n' $((SECONDS - began)) "$(note "$name")"
+    tail -n 15 "$logs/$name.log" | sed 's/^/    /'
+    echo "    (all of it: $logs/$name.log, exit code $code)"
+  fi
+  return "$code"
+}
+
+# What a step wants added to its line; it leaves that in $logs/NAME.note.
+note() { if [ -e "$logs/$1.note" ]; then printf '   %s' "$(cat "$logs/$1.note")"; fi; }
+
+# Where guests run: sets and exports VPMU_KVM to "host" or "bed" for tools/bed/on-kvm, and prints why.
+choose_kvm() {
+  local program=$1 report
+  if [ -z "${VPMU_KVM:-}" ]; then
+    if report=$("$program" doctor 2>&1); then VPMU_KVM=host; else VPMU_KVM=bed; fi
+    printf '%s\n' "$report" >"$logs/doctor.log"
+  fi
+  export VPMU_KVM
+  if [ "$VPMU_KVM" = host ]; then
+    echo "guests run on this machine's /dev/kvm"
+  else
+    echo "guests run in the bed, an emulated host with a real KVM: this machine's own is not fit ($program doctor)"
+  fi
+}
