@@ -40,10 +40,11 @@ constexpr bool has_pebs_on_pebs_counters(std::span<const EventDesc> rows) {
 
 /// The rows of (code, umask), the plain form first; empty when there is none. Binary search.
 constexpr std::span<const EventDesc> rows_of(std::span<const EventDesc> rows, std::uint8_t code, std::uint8_t umask) {
-  const auto found = std::ranges::equal_range(rows, std::tuple{code, umask}, {}, [](const EventDesc& e) {
-    return std::tuple{e.code, e.umask};
-  });
-  return {found.begin(), found.end()};
+  // Not equal_range: clang 14 does not take the subrange that libstdc++ returns.
+  const auto select = [](const EventDesc& e) { return std::tuple{e.code, e.umask}; };
+  const auto first = std::ranges::lower_bound(rows, std::tuple{code, umask}, {}, select);
+  const auto last = std::ranges::upper_bound(rows, std::tuple{code, umask}, {}, select);
+  return {first, last};
 }
 
 /// All events of SDM 3B table 18-1 are there and count what their names say.
