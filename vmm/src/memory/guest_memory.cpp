@@ -1,7 +1,6 @@
 #include "memory/guest_memory.hpp"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,22 +9,31 @@
 #include <fmt/format.h>
 
 namespace vmm {
+namespace {
+
+constexpr std::uint64_t huge_page = 2ULL << 20U;
+
+}  // namespace
 
 Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
   if (bytes < least || bytes > most || bytes % vpmu::page_size != 0) {
     return usage_error(fmt::format("bad memory size of {} bytes", bytes),
                        "give a multiple of 4 KiB from 16M to 256G, for example --memory 512M");
   }
-  const Fd file{::memfd_create("guest-ram", MFD_CLOEXEC)};
-  if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+  // Anonymous and not a memfd: only such memory gets huge pages by default. Each 4 KiB page that a guest touches for the first time
+  // costs an exit and a fault; with huge pages a Linux guest boots in half the time on a nested host.
+  void* const reserved =
+      ::mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
     return host_error(fmt::format("cannot reserve {} MiB of guest memory", bytes >> 20U), errno, "give a smaller --memory");
   }
-  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
-  if (base == MAP_FAILED) {
-    return host_error(fmt::format("cannot map {} MiB of guest memory", bytes >> 20U), errno, "give a smaller --memory");
-  }
   GuestMemory memory;
-  memory.mapping_ = Mapping{base, bytes};
+  memory.mapping_ = Mapping{reserved, bytes + huge_page};
+  // KVM maps a huge page only where guest and host addresses agree in its low bits.
+  const auto address = reinterpret_cast<std::uintptr_t>(reserved);
+  memory.base_ = static_cast<std::byte*>(reserved) + (huge_page - address % huge_page) % huge_page;
+  memory.bytes_ = bytes;
+  ::madvise(memory.base_, bytes, MADV_HUGEPAGE);  // advice: a host without huge pages is slower and nothing else
   const std::uint64_t low = std::min(bytes, hole_first);
   memory.ranges_[memory.range_count_++] = {.first = vpmu::GuestPhysical{0}, .bytes = low};
   if (bytes > low) {
@@ -46,7 +54,7 @@ std::span<std::byte> GuestMemory::bytes_at(vpmu::GuestPhysical at, std::uint64_t
   for (const auto& range : ranges()) {
     const std::uint64_t offset = at.value() - range.first.value();
     if (at >= range.first && offset < range.bytes && size <= range.bytes - offset) {
-      return {static_cast<std::byte*>(mapping_.base()) + host_offset + offset, size};
+      return {base_ + host_offset + offset, size};
     }
     host_offset += range.bytes;
   }

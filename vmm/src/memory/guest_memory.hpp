@@ -18,7 +18,8 @@ struct MemoryRange {
   std::uint64_t bytes;
 };
 
-/// The guest's RAM: pages of one memfd, at guest address 0 and, beyond the 3 to 4 GiB hole that belongs to the chips, at 4 GiB.
+/// The guest's RAM: anonymous memory of this process, in huge pages where the host has them, at guest address 0 and, beyond the 3 to
+/// 4 GiB hole that belongs to the chips, at 4 GiB.
 ///
 /// Every access is checked against the ranges; one that leaves them does nothing and says so. The guest runs meanwhile and may
 /// change any byte at any time: read once into a local, validate, then use. Safe on any thread.
@@ -38,7 +39,7 @@ class GuestMemory {
   Result<void> attach(Vm& vm) const;
 
   [[nodiscard]] std::span<const MemoryRange> ranges() const { return std::span{ranges_}.first(range_count_); }
-  [[nodiscard]] std::uint64_t bytes() const { return mapping_.size(); }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   /// Copies guest RAM out; false, and `out` unspecified, when not all of it is RAM of one range.
   [[nodiscard]] bool read(vpmu::GuestPhysical at, std::span<std::byte> out) const;
@@ -83,6 +84,8 @@ class GuestMemory {
   GuestMemory() = default;
 
   Mapping mapping_;
+  std::byte* base_{};
+  std::uint64_t bytes_{};
   std::array<MemoryRange, 2> ranges_{};
   std::size_t range_count_{};
 };
