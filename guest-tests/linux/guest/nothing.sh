@@ -1,0 +1,2 @@
+# Does nothing: for measuring a boot.
+# shellcheck shell=dash
