@@ -38,7 +38,7 @@ void expect_dropped(const S& s) {
   EXPECT_FALSE(s.pmu.plan().any_armed()) << "disarmed";
 }
 
-// Order of an assist: threshold first, all probes before the first write, record before index, PMI last.
+// Rules P5, F10: threshold first, all probes before the first write, record before index, PMI last.
 TEST(DsArea, AccessesComeInTheOrderOfTheAssist) {
   S s;
   s.set_threshold(S::buffer);

@@ -168,7 +168,7 @@ TEST(LoadTagging, MeanIntervalIsTheOption) {
     }
 }
 
-// Rule L4: tags belong to the facility; an instruction without a load takes none.
+// Rules L4, L5: tags belong to the facility; an instruction without a load takes none.
 TEST(LoadTagging, OnlyLoadsAdvanceIt) {
   S with_gaps{PmuConfig{.seed = 3, .policies = {.load_tag_interval = 5}}};
   start(with_gaps, 3, both_enables(3), load_latency, bit(40));

@@ -30,6 +30,7 @@ struct MsrExpectation {
 inline constexpr std::array skylake_msrs{
     // Values of the alias at C1H are sign-extended from bit 31; its own tests tell the rest. SDM 3B 18.2.5.
     MsrExpectation{"IA32_PMC", MsrIndex{0xC1}, 8, 4, 0, 0x7FFF'FFFF, 0},
+    // Rule T5: bits 33:32 need TSX, which is not reported.
     MsrExpectation{"IA32_PERFEVTSEL", MsrIndex{0x186}, 8, 4, 0, 0xFFFF'FFFF, 0xFFFF'FFFF'0000'0000},
     MsrExpectation{"IA32_MISC_ENABLE", MsrIndex{0x1A0}, 1, 1, 0x85'0089, 0x44'00C5'0009, 0x1800},
     MsrExpectation{"MSR_OFFCORE_RSP", MsrIndex{0x1A6}, 2, 2, 0, 0x3F'FFFF'8FFF, 0xFFFF'FFC0'0000'7000},

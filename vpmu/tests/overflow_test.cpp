@@ -107,7 +107,7 @@ TEST(Overflow, StatusSurvivesEveryOtherWrite) {
   EXPECT_EQ(s.status(), 1U);
 }
 
-// Rule O7.
+// Rules O7, C6.
 TEST(Overflow, CountsOnFromZeroAndAsksAgainAtTheNextOne) {
   S s;
   s.start(0, with_interrupt(instructions), 1);

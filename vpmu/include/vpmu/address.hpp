@@ -15,13 +15,16 @@ struct GuestPhysical : Strong<GuestPhysical, std::uint64_t> {
   using Strong::Strong;
 };
 
+/// The address `bytes` above; wraps at 2^64.
 [[nodiscard]] constexpr GuestLinear operator+(GuestLinear a, std::uint64_t bytes) {
   return GuestLinear{a.value() + bytes};
 }
+/// The address `bytes` above; wraps at 2^64.
 [[nodiscard]] constexpr GuestPhysical operator+(GuestPhysical a, std::uint64_t bytes) {
   return GuestPhysical{a.value() + bytes};
 }
 
+/// Bytes of the smallest page.
 inline constexpr std::uint64_t page_size = 4096;
 
 /// The address of the 4 KiB page that holds `a`.

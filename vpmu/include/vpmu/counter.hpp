@@ -7,6 +7,7 @@
 
 namespace vpmu {
 
+/// The most counters that any generation has, by kind and together.
 inline constexpr unsigned max_gp_counters = 8;
 inline constexpr unsigned max_fixed_counters = 3;
 inline constexpr unsigned max_counters = max_gp_counters + max_fixed_counters;
@@ -22,6 +23,7 @@ class CounterId {
   /// From a dense index 0 .. max_counters-1.
   [[nodiscard]] static constexpr CounterId from_index(unsigned index) { return CounterId{index}; }
 
+  /// Whether it is a PMCi, and not a fixed counter.
   [[nodiscard]] constexpr bool is_gp() const { return index_ < max_gp_counters; }
   /// The manual's number: i of PMCi, n of FIXED_CTRn.
   [[nodiscard]] constexpr unsigned number() const { return is_gp() ? index_ : index_ - max_gp_counters; }
@@ -42,7 +44,9 @@ class CounterId {
 class CounterSet {
  public:
   constexpr CounterSet() = default;
+  /// From bit i = the counter of dense index i.
   constexpr explicit CounterSet(std::uint16_t raw) : raw_{raw} {}
+  /// As of a mathematical set; none of them fails.
   constexpr void add(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ | bit(c.index())); }
   constexpr void remove(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ & ~bit(c.index())); }
   [[nodiscard]] constexpr bool has(CounterId c) const { return (raw_ & bit(c.index())) != 0; }
@@ -52,6 +56,7 @@ class CounterSet {
   [[nodiscard]] constexpr CounterId first() const {
     return CounterId::from_index(static_cast<unsigned>(std::countr_zero(raw_)));
   }
+  /// Bit i = the counter of dense index i.
   [[nodiscard]] constexpr std::uint16_t raw() const { return raw_; }
   /// The general-purpose part as bits 7:0.
   [[nodiscard]] constexpr std::uint64_t gp_bits() const { return raw_ & low_bits(max_gp_counters); }

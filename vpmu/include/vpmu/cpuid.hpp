@@ -5,6 +5,7 @@
 
 namespace vpmu {
 
+/// What CPUID returns.
 struct CpuidRegisters {
   std::uint32_t eax{}, ebx{}, ecx{}, edx{};
 };

@@ -18,6 +18,7 @@ struct AccessFault {
 /// Empty on success.
 using AccessResult = std::optional<AccessFault>;
 
+/// Which right an access needs.
 enum class AccessKind : std::uint8_t { read, write };
 
 /// All that the PMU may ask of the world around it. One per virtual CPU; the PMU holds no reference to it between calls.

@@ -14,6 +14,7 @@ struct GenerationDesc;
 struct MsrIndex : Strong<MsrIndex, std::uint32_t> {
   using Strong::Strong;
 };
+/// The n-th MSR after `m`.
 [[nodiscard]] constexpr MsrIndex operator+(MsrIndex m, std::uint32_t n) { return MsrIndex{m.value() + n}; }
 
 /// MSR addresses by the manual's names. SDM 3C chapter 35.
@@ -52,6 +53,7 @@ enum class MsrStatus : std::uint8_t {
   unknown,  ///< Not an MSR of the PMU: someone else may own it, or policy decides.
 };
 
+/// The answer to RDMSR.
 struct MsrReadResult {
   MsrStatus status{MsrStatus::unknown};
   std::uint64_t value{};  ///< Meaningful with MsrStatus::ok.
@@ -68,9 +70,11 @@ struct MsrSpan {
 class MsrSpans {
  public:
   static constexpr unsigned capacity = 32;
+  /// Appends; what does not fit is left out.
   constexpr void add(MsrSpan s) {
     if (size_ < capacity) spans_[size_++] = s;
   }
+  /// In the order in which they were added.
   [[nodiscard]] std::span<const MsrSpan> all() const { return std::span{spans_}.first(size_); }
 
  private:

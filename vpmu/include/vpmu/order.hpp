@@ -13,6 +13,7 @@ struct Simultaneous {
   CounterSet triggered;     ///< PEBS triggers: one assist serves them all (rules P10, Q9).
 };
 
+/// What a step does: post a PMI, or run the assist.
 enum class StepKind : std::uint8_t { overflow_pmi, pebs_assist };
 
 /// One step of service.
@@ -33,6 +34,7 @@ struct ServiceOrder {
   std::array<Step, max_counters + 1> steps{};
   unsigned size{};
   CounterSet deferred;  ///< Triggers that stay armed under strict_defer.
+  /// The steps that there are.
   [[nodiscard]] std::span<const Step> active() const { return std::span{steps}.first(size); }
 };
 

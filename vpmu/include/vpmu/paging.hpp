@@ -20,6 +20,7 @@ struct PagingState {
   bool gigabyte_pages{true};  ///< CPUID.80000001H:EDX[26]; without it the PS bit of a PDPTE is reserved.
 };
 
+/// What an access does, and with which right. SDM 3A 4.6.
 enum class PagingAccess : std::uint8_t { read, write, execute };
 enum class PagingPrivilege : std::uint8_t { supervisor, user };
 

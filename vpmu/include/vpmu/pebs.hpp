@@ -12,6 +12,7 @@ namespace vpmu {
 /// PEBS record format: IA32_PERF_CAPABILITIES[11:8]. SDM 3B 18.18.
 enum class PebsFormat : std::uint8_t { format0 = 0, format1 = 1, format2 = 2, format3 = 3 };
 
+/// Bytes of the longest record.
 inline constexpr unsigned max_record_size = slot_count * 8;
 
 /// Number of 64-bit fields of a record.
@@ -25,6 +26,7 @@ inline constexpr unsigned max_record_size = slot_count * 8;
 /// A record as fields, before it has a format. Fields that a format lacks are left out by encode().
 struct PebsRecord {
   std::array<std::uint64_t, slot_count> value{};
+  /// The field of a slot.
   [[nodiscard]] constexpr std::uint64_t& operator[](Slot s) { return value[static_cast<unsigned>(s)]; }
   [[nodiscard]] constexpr std::uint64_t operator[](Slot s) const { return value[static_cast<unsigned>(s)]; }
   friend bool operator==(const PebsRecord&, const PebsRecord&) = default;
@@ -42,6 +44,7 @@ struct DsArea {
   static constexpr std::uint64_t index_offset = 0x28;
   static constexpr std::uint64_t threshold_offset = 0x38;
   static constexpr unsigned reset_count = 4;
+  /// Bytes of the half, from pebs_offset on.
   static constexpr std::uint64_t pebs_bytes = (4 + reset_count) * 8;
 
   GuestLinear base;

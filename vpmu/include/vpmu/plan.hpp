@@ -27,6 +27,7 @@ struct CountPlan {
   unsigned size{};
   bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach Pmu::retire() if the source can see it.
 
+  /// The entries that there are.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }
   /// Whether some counter waits for a retirement to write its record.
   [[nodiscard]] bool any_armed() const {
@@ -39,6 +40,7 @@ struct CountPlan {
 /// Events that happened, by counter, in counter units (after CMASK, INV and EDGE). Zero for counters that are not in the plan.
 struct CountDeltas {
   std::array<std::uint64_t, max_counters> value{};
+  /// The events of a counter.
   [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }
   [[nodiscard]] constexpr std::uint64_t operator[](CounterId c) const { return value[c.index()]; }
 };

@@ -54,6 +54,7 @@ struct PmuConfig {
 /// instruction by retire(). Before each register access it must settle() what has been counted so far.
 class Pmu {
  public:
+  /// Starts as after power-up. Allocates nothing, never fails.
   explicit Pmu(const PmuConfig& config);
 
   /// Guest RDMSR. No side effects (rule: status has no read side effect).
@@ -94,10 +95,12 @@ class Pmu {
   /// INIT: counters and selects are kept, DEBUGCTL and PEBS_ENABLE are cleared. SDM 3A table 9-1, rule F14.
   void init();
 
+  /// All state, to be restored into a PMU of the same configuration. About 1300 bytes are copied.
   [[nodiscard]] PmuSnapshot snapshot() const;
   /// Takes over a snapshot, and starts new statistics; on any status but ok nothing has changed.
   RestoreStatus restore(const PmuSnapshot& snapshot);
 
+  /// What the PMU is, has done, and holds. References live as long as the PMU.
   [[nodiscard]] const GenerationDesc& generation() const { return desc_; }
   [[nodiscard]] unsigned gp_counters() const { return gp_counters_; }
   [[nodiscard]] const PmuStatistics& statistics() const { return statistics_; }

@@ -23,6 +23,7 @@ using IN_TXCP = Bits<33>;
 
 /// One counter's four bits of IA32_FIXED_CTR_CTRL. SDM 3B figure 18-7.
 namespace fixed_ctr_ctrl {
+/// Distance between the fields of neighbouring counters.
 inline constexpr unsigned bits_per_counter = 4;
 using EN_OS = Bits<0>;
 using EN_USR = Bits<1>;
@@ -41,6 +42,7 @@ using ASCI = Bits<60>;
 using OVF_UNCORE = Bits<61>;
 using OVF_DSBuffer = Bits<62>;
 using CondChgd = Bits<63>;
+/// Bit position of the first fixed counter.
 inline constexpr unsigned fixed_shift = 32;
 }  // namespace global_status
 
@@ -70,6 +72,7 @@ namespace pebs_enable {
 using PEBS_EN = Bits<3, 0>;
 using LL_EN = Bits<35, 32>;
 using PS_EN = Bits<63>;
+/// Bit position of LL_EN for PMC0.
 inline constexpr unsigned ll_shift = 32;
 }  // namespace pebs_enable
 

@@ -17,12 +17,14 @@ enum class Slot : std::uint8_t {
   tx_abort_info,  ///< B8H, formats 2 and 3.
   tsc,            ///< C0H, format 3.
 };
+/// Number of slots, and of those that hold registers.
 inline constexpr unsigned slot_count = 25;
 inline constexpr unsigned register_slot_count = 18;
 
 /// The guest registers as a PEBS record holds them, indexed by Slot: RFLAGS, RIP, RAX ... R15.
 struct PebsRegisters {
   std::array<std::uint64_t, register_slot_count> value{};
+  /// The register of a slot, Slot::rflags to Slot::r15.
   [[nodiscard]] constexpr std::uint64_t& operator[](Slot s) { return value[static_cast<unsigned>(s)]; }
   [[nodiscard]] constexpr std::uint64_t operator[](Slot s) const { return value[static_cast<unsigned>(s)]; }
 };
@@ -44,6 +46,7 @@ struct MemAccess {
 /// Kinds of branches as LBR_SELECT tells them apart. SDM 3B table 17-13.
 enum class BranchKind : std::uint8_t { none, conditional, near_rel_call, near_ind_call, near_ret, near_ind_jmp, near_rel_jmp, far };
 
+/// What a branch did.
 struct BranchOutcome {
   BranchKind kind{BranchKind::none};
   bool taken{};

@@ -7,6 +7,7 @@
 
 namespace vpmu {
 
+/// LBR entries of the generation that has most.
 inline constexpr unsigned max_lbr_depth = 32;
 
 /// All state of a PMU that outlives an instruction: what the guest can read, and what it cannot (armed and pending assists).
@@ -61,6 +62,7 @@ struct PmuSnapshot {
 };
 static_assert(sizeof(PmuSnapshot) % 8 == 0);
 
+/// Whether a snapshot was taken over, and why not.
 enum class RestoreStatus : std::uint8_t {
   ok,
   wrong_magic,       ///< Not a snapshot.

@@ -11,6 +11,7 @@ class Strong {
  public:
   using value_type = T;
   constexpr Strong() = default;
+  /// From the plain integer.
   constexpr explicit Strong(T value) : value_{value} {}
   /// The plain integer.
   [[nodiscard]] constexpr T value() const { return value_; }

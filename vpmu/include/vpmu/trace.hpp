@@ -33,14 +33,16 @@ enum class DropReason : std::uint8_t {
   bad_bounds,    ///< index below base, or an address that wraps or is not canonical (rules F7, F8).
   fault,         ///< A page of the DS area or buffer cannot be accessed (rule F10).
 };
+/// A PEBS record was not stored.
 struct RecordDropped {
   CounterSet counters;
   DropReason reason{};
   AccessFault fault;  ///< Meaningful with DropReason::fault.
 };
 
+/// Why a PMI was asked for.
 enum class PmiCause : std::uint8_t { overflow, threshold };
-/// A PMI was asked for.
+/// A cause of a PMI. Causes of one boundary join into one request (rule V5).
 struct PmiRequested {
   PmiCause cause{};
 };
@@ -50,6 +52,7 @@ using TraceEvent = std::variant<MsrWritten, Overflowed, RecordWritten, RecordDro
 /// Receives what the PMU does, as it does it. Must not call back into the PMU.
 class TraceSink {
  public:
+  /// Called as it happens; pointers in the event are valid during the call.
   virtual void on(const TraceEvent& event) = 0;
 
  protected:

@@ -21,8 +21,8 @@ constexpr bool is_sorted_and_unique(std::span<const EventDesc> rows) {
   return std::ranges::adjacent_find(rows, [](const auto& a, const auto& b) { return !precedes(a, b); }) == rows.end();
 }
 
-/// A row runs on some of PMC0..7, or is the placeholder (code 0) of one of three fixed counters, never both. SDM
-/// 3B 18.2.2, 18.2.3.
+/// A row runs on some of PMC0..7, or is the placeholder (code 0) of one of three fixed counters, never both.
+/// SDM 3B 18.2.2, 18.2.3.
 constexpr bool has_possible_counters(std::span<const EventDesc> rows) {
   return std::ranges::all_of(rows, [](const EventDesc& e) {
     const unsigned gp = e.counters & pmc_mask;

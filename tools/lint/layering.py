@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Checks that includes point down only: what each part of the tree may include.
+
+    tools/lint/layering.py [ROOT]
+"""
+import re
+
+from source_tree import files, finish, root_from_arguments
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(<[^>]+>|"[^"]+")')
+STANDARD_HEADER = re.compile(r"<[a-z_0-9]+>")
+
+# The core: standard headers without state, time, threads or input and output.
+CORE_STANDARD = {
+    "algorithm", "array", "bit", "cassert", "climits", "compare", "concepts", "cstddef", "cstdint", "cstring", "functional",
+    "initializer_list", "iterator", "limits", "numeric", "optional", "ranges", "span", "string_view", "tuple", "type_traits",
+    "utility", "variant",
+}
+# The freestanding part of the guest tests, and what of the core it shares.
+GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/counter.hpp"}
+# Headers that cost seconds to compile or leak their library's types: never in a header of ours.
+THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|elfutils/|fmt/chrono)")
+# The only places that talk to the kernel by ioctl: KVM's wrappers, and the perf events of the time source.
+IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/sources/cpu_timer.cpp")
+
+
+def core_violation(name, include):
+    if include.startswith("<"):
+        header = include[1:-1]
+        return None if header in CORE_STANDARD else f"the core may not include {include}: only headers without state or I/O"
+    top = include[1:-1].split("/")[0]
+    local = "/" not in include or top in ("events", "generations")
+    return None if top == "vpmu" or local else f"the core may not include {include}: it knows nothing above it"
+
+
+def guest_violation(name, include):
+    header = include[1:-1]
+    if header.startswith("vpmu/") and header not in GUEST_SHARED:
+        return f"guest code may share {', '.join(sorted(GUEST_SHARED))} with the core, not {header}"
+    if include.startswith("<") and not STANDARD_HEADER.fullmatch(include):
+        return f"guest code is freestanding: no {include}"
+    return None
+
+
+def vmm_violation(name, include):
+    header = include[1:-1]
+    if header == "sys/ioctl.h" and not name.startswith(IOCTL_USERS):
+        return "ioctl belongs to vmm/src/kvm: policy has none"
+    if name.startswith("vmm/src/kvm/") and header.split("/")[0] in ("sources", "vcpu", "machine", "control", "devices", "boot"):
+        return f"kvm/ is below {header.split('/')[0]}/ and has no policy"
+    if name.startswith("vmm/src/support/") and not include.startswith("<") and not header.startswith(("support/", "vpmu/")):
+        return f"support/ is below {header}"
+    if header.startswith("gt/") and header != "gt/protocol.hpp":
+        return "the VMM knows of the guest tests only gt/protocol.hpp"
+    return None
+
+
+RULES = (
+    ("vpmu/include/", core_violation),
+    ("vpmu/src/", core_violation),
+    ("guest-tests/gt/", guest_violation),
+    ("vmm/src/", vmm_violation),
+)
+
+
+def violations(name, text):
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            include = match.group(1)
+            for prefix, rule in RULES:
+                why = rule(name, include) if name.startswith(prefix) else None
+                if why:
+                    yield f"{name}:{number}: {why}"
+            if name.endswith(".hpp") and THIRD_PARTY.match(include):
+                yield f"{name}:{number}: {include} belongs into one .cpp, behind a header of ours"
+        elif name.startswith("vpmu/src/") and "/generations/" not in name and re.search(r"\bGeneration::[a-z]", line):
+            yield f"{name}:{number}: a generation by name belongs into generations/; make the difference a field of GenerationDesc"
+
+
+def main():
+    root = root_from_arguments()
+    sources = files(root, ".hpp", ".cpp", ".S")
+    findings = []
+    for path in sources:
+        name = path.relative_to(root).as_posix()
+        findings += violations(name, path.read_text(encoding="utf-8"))
+    finish("layering", findings, len(sources), "Move the code down, or pass what it needs in from above.")
+
+
+if __name__ == "__main__":
+    main()
