@@ -38,6 +38,6 @@ choose_kvm() {
   if [ "$VPMU_KVM" = host ]; then
     echo "guests run on this machine's /dev/kvm"
   else
-    echo "guests run in the bed, an emulated host with a real KVM: this machine's own is not fit ($program doctor)"
+    echo "guests run in the bed, an emulated host with a real KVM; this machine's own: $(grep -m1 '^unfit' "$logs/doctor.log" || echo "see $program doctor")"
   fi
 }
