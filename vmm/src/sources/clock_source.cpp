@@ -122,6 +122,7 @@ void ClockSource::visit_statistics(const std::function<void(std::string_view, st
   visit("pmu.walk.runs", w.runs);
   visit("pmu.walk.steps", w.steps);
   visit("pmu.walk.wrong_level", w.wrong_level);
+  visit("pmu.walk.event_pending", w.event_pending);
   visit("pmu.walk.nothing_found", w.nothing_found);
   visit("pmu.walk.abandoned", w.abandoned);
 }

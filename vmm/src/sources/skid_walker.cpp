@@ -32,6 +32,13 @@ vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Ins
   return {.address = at, .locked = i.locked, .split = split};
 }
 
+/// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push our TF with the
+/// guest's flags; a pending NMI makes KVM single-step on its own.
+bool undisturbed(const kvm_vcpu_events& e) {
+  return e.exception.injected == 0 && e.exception.pending == 0 && e.interrupt.injected == 0 && e.interrupt.shadow == 0 &&
+         e.nmi.injected == 0 && e.nmi.pending == 0;
+}
+
 }  // namespace
 
 /// The instructions from RIP to the next one that may branch.
@@ -83,8 +90,7 @@ Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLine
   auto exit = port.run();
   breakpoints_->set_walk(std::nullopt);
   if (!exit) return Failure{exit.error()};
-  if (const auto* debug = std::get_if<Debug>(&*exit); debug != nullptr && debug->pc == at.value() &&
-                                                       breakpoints_->classify(*debug) == Breakpoints::Hit::ours) {
+  if (const auto* debug = std::get_if<Debug>(&*exit); debug != nullptr && debug->pc == at.value() && debug->exception == 1) {
     ++statistics_.runs;
     return std::optional<RunEnd>{};
   }
@@ -151,6 +157,11 @@ Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {
     VMM_ASSIGN(const bool halted, port.halted());
     if (halted || !(cpl_of(sregs) == 0 ? goal.os : goal.usr)) {
       ++statistics_.wrong_level;
+      return RunEnd{};
+    }
+    VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+    if (!undisturbed(events)) {
+      ++statistics_.event_pending;
       return RunEnd{};
     }
     const Block block = decode_block(regs, sregs);

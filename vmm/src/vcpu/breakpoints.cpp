@@ -12,6 +12,7 @@ constexpr std::uint64_t dr7_fixed = 0x400;
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::uint64_t dr6_matches = 0xF;
+constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 /// DR7: local and global enable of breakpoint i. SDM 3B 17.2.4.
 constexpr std::uint64_t enable_bits(unsigned i) { return 3ULL << (2 * i); }
 constexpr std::uint64_t condition_bits(unsigned i) { return 0xFULL << (16 + 4 * i); }
@@ -59,12 +60,14 @@ Result<void> Breakpoints::apply() {
   return {};
 }
 
-Breakpoints::Hit Breakpoints::classify(const Debug& exit) const {
+Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags) const {
   if (exit.exception != 1) return Hit::guest;
   const vpmu::GuestLinear pc{exit.pc};
   const bool at_ours = pc == applied_.gate || pc == applied_.walk;
   const bool stepped = applied_.step && (exit.dr6 & dr6_bs) != 0;
-  return at_ours || stepped ? Hit::ours : Hit::guest;
+  if (at_ours || stepped) return Hit::ours;
+  const bool only_a_step = (exit.dr6 & (dr6_bs | dr6_matches)) == dr6_bs;
+  return only_a_step && (rflags & rflags_tf) == 0 ? Hit::kvm : Hit::guest;
 }
 
 // A data breakpoint is reported behind the instruction, together with the step. SDM 3B 17.2.3: DR6 also names breakpoints that match

@@ -18,6 +18,7 @@ class Breakpoints {
   enum class Hit : std::uint8_t {
     ours,   ///< One of our breakpoints or our single-step; the guest must not see it.
     guest,  ///< The guest's own; inject() gives it back.
+    kvm,    ///< KVM's: on AMD it steps over what keeps an NMI out, and while guest debugging is on that step comes to us. Nobody's event.
   };
 
   explicit Breakpoints(VcpuPort& port) : port_{&port} {}
@@ -33,8 +34,8 @@ class Breakpoints {
   /// Hands the wanted state to KVM if it differs from what KVM has. Single-steps are armed anew each time, since KVM loses them.
   Result<void> apply();
 
-  /// Whose a Debug exit is. Cost: none.
-  [[nodiscard]] Hit classify(const Debug& exit) const;
+  /// Whose a Debug exit is. `rflags` are the guest's now: a step of its own has TF set. Cost: none.
+  [[nodiscard]] Hit classify(const Debug& exit, std::uint64_t rflags) const;
   /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One ioctl where any
   /// breakpoint matched, otherwise none.
   Result<std::optional<Debug>> guests_part(const Debug& step);

@@ -148,11 +148,15 @@ Result<void> PmuVcpu::on_read(const MsrRead& access) {
 
 Result<bool> PmuVcpu::on_debug(const Debug& exit) {
   ++statistics_.debug_exits;
-  if (breakpoints_.classify(exit) == Breakpoints::Hit::guest) {
-    ++statistics_.guest_debug;
-    pmu_.on_debug_exception();
-    VMM_TRY(breakpoints_.inject(exit));
-    return true;
+  VMM_ASSIGN(const kvm_regs regs, port_->regs());
+  switch (breakpoints_.classify(exit, regs.rflags)) {
+    case Breakpoints::Hit::guest:
+      ++statistics_.guest_debug;
+      pmu_.on_debug_exception();
+      VMM_TRY(breakpoints_.inject(exit));
+      return true;
+    case Breakpoints::Hit::kvm: ++statistics_.kvm_debug; return true;
+    case Breakpoints::Hit::ours: break;
   }
   if (breakpoints_.gate() && exit.pc == breakpoints_.gate()->value())
     VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return pmu_.rdpmc(ecx, cpl, pce); }));
@@ -165,6 +169,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.exits.debug", statistics_.debug_exits);
   visit("pmu.exits.kick", statistics_.kicks);
   visit("pmu.guest_debug", statistics_.guest_debug);
+  visit("pmu.kvm_debug", statistics_.kvm_debug);
   visit("pmu.rdpmc.served", gate_.statistics().served);
   visit("pmu.rdpmc.refused", gate_.statistics().refused);
   visit("pmu.rdpmc.rewritten", gate_.statistics().rewritten);

@@ -37,6 +37,7 @@ struct PmuVcpuStatistics {
   std::uint64_t msr_writes{};     ///< WRMSR exits.
   std::uint64_t debug_exits{};    ///< KVM_EXIT_DEBUG, of ours and the guest's.
   std::uint64_t guest_debug{};    ///< Of these: the guest's own #DB, handed back.
+  std::uint64_t kvm_debug{};      ///< And KVM's own single-steps, of no meaning to anybody else.
   std::uint64_t kicks{};          ///< Runs ended by a signal.
 };
 
@@ -96,7 +97,7 @@ class PmuVcpu {
   std::unique_ptr<CountSource> source_;
   vpmu::CountPlan plan_{};
   bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
-  bool walk_later_{};      ///< The last walk found nothing: let the guest go on a little before the next.
+  bool walk_later_{};      ///< The last walk did not end in a record: let the guest go on a little before the next.
   PmuVcpuStatistics statistics_{};
 };
 

@@ -151,6 +151,8 @@ TEST_F(BreakpointsOn, RefusedChangeIsTriedAgain) {
   EXPECT_EQ(apply(), (Calls{"debugregs", "set_guest_debug"}));
 }
 
+constexpr std::uint64_t rflags_tf = 0x100;
+
 /// A #DB at `pc`.
 Debug debug_at(std::uint64_t pc, std::uint64_t dr6 = dr6_fixed) { return {.exception = 1, .pc = pc, .dr6 = dr6, .dr7 = 0x400}; }
 
@@ -159,20 +161,21 @@ TEST_F(BreakpointsOn, ExitsAreToldApart) {
   breakpoints_.set_gate(gate);
   breakpoints_.set_walk(walk);
   apply();
-  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1)), ours);
-  EXPECT_EQ(breakpoints_.classify(debug_at(walk.value(), dr6_fixed | 2)), ours);
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 4)), guest);
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs)), guest) << "the guest steps itself";
-  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}), guest) << "INT3 of the guest";
+  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(walk.value(), dr6_fixed | 2), 0), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 4), 0), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf), guest) << "the guest steps itself";
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), kvm) << "KVM steps over what holds up an NMI";
+  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}, 0), guest) << "INT3 of the guest";
 }
 
 TEST_F(BreakpointsOn, StepIsOursOnlyWhileWeStep) {
   using enum Breakpoints::Hit;
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs)), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf), guest);
   breakpoints_.set_step(true);
   apply();
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs)), ours);
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1)), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1), 0), guest);
 }
 
 // What KVM has decides, not what is wanted next.
@@ -180,7 +183,7 @@ TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   breakpoints_.set_gate(gate);
   apply();
   breakpoints_.set_gate(std::nullopt);
-  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1)), Breakpoints::Hit::ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0), Breakpoints::Hit::ours);
 }
 
 // SDM 3B 17.2.3: a data breakpoint is reported behind the instruction, with the step; only enabled ones of the guest are its own.
