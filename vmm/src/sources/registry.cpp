@@ -5,6 +5,7 @@
 #include <array>
 
 #include "sources/clock_source.hpp"
+#include "sources/step_source.hpp"
 
 namespace vmm {
 namespace {
@@ -14,8 +15,14 @@ Result<std::unique_ptr<CountSource>> make_clock(const SourceParts& parts) {
   return std::make_unique<ClockSource>(std::move(timer), parts.breakpoints, parts.view, parts.seed);
 }
 
+Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view);
+}
+
 constexpr std::array rows{
     SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
+    SourceRow{StepSource::description, "every instruction by single-step: exact, for tests, far too slow for a whole system", make_step},
 };
 
 }  // namespace

@@ -1,0 +1,16 @@
+#pragma once
+#include "sources/instruction.hpp"
+#include "sources/source.hpp"
+
+namespace vmm {
+
+/// How the code that the vCPU runs now is decoded.
+CodeSize code_size(const kvm_sregs& sregs);
+/// The linear address of the next instruction: CS has a base outside 64-bit code.
+vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sregs);
+
+/// What the PMU is told of one instruction that ran from the state `before` and `sregs` to the registers `after`: addresses of its
+/// operands, its branch, and the registers that a record shows. One cycle; cache levels and latencies unknown.
+Retired retired_instruction(const Instruction& instruction, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after);
+
+}  // namespace vmm

@@ -1,0 +1,295 @@
+#include "sources/step_source.hpp"
+
+#include <linux/kvm.h>
+
+#include <cstring>
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr unsigned vector_nmi = 2, vector_ud = 6, vector_gp = 13, vector_pf = 14;
+constexpr std::uint64_t rflags_if = vpmu::bit(9);
+
+/// Instructions that a single-step would show to the guest, or that lead elsewhere.
+enum class Special { none, over, iret, int_n, rdpmc, ud2, privileged };
+
+Special special_of(std::span<const std::byte> code) {
+  const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
+  std::size_t i = 0;
+  const auto is_prefix = [](unsigned b) {
+    return b == 0x66 || b == 0x67 || b == 0xF2 || b == 0xF3 || b == 0x2E || b == 0x36 || b == 0x3E || b == 0x26 || b == 0x64 || b == 0x65 ||
+           (b & 0xF0) == 0x40;
+  };
+  while (i < code.size() && is_prefix(at(i))) ++i;
+  switch (at(i)) {
+    case 0x9C:                       // PUSHF would push TF
+    case 0x9D:                       // POPF
+    case 0xFB: return Special::over;  // STI
+    case 0x8E: return (at(i + 1) >> 3 & 7) == 2 ? Special::over : Special::none;  // MOV SS holds the trap off
+    case 0xCF: return Special::iret;
+    case 0xCD: return Special::int_n;
+    case 0x0F: break;
+    default: return Special::none;
+  }
+  switch (at(i + 1)) {
+    case 0x33: return Special::rdpmc;
+    case 0x0B: return Special::ud2;
+    case 0x30:
+    case 0x32: return Special::privileged;
+    default: return Special::none;
+  }
+}
+
+std::uint32_t lapic_word(const kvm_lapic_state& state, unsigned offset) {
+  std::uint32_t word{};
+  std::memcpy(&word, state.regs + offset, sizeof word);
+  return word;
+}
+
+/// The interrupt that the LAPIC would give to the processor now. SDM 3A 10.8.4.
+std::optional<unsigned> pending_vector(const kvm_lapic_state& state) {
+  constexpr unsigned irr_offset = 0x200, ppr_offset = 0xA0;
+  for (unsigned word = 8; word-- > 0;) {
+    const std::uint32_t requested = lapic_word(state, irr_offset + word * 0x10);
+    if (requested == 0) continue;
+    const unsigned vector = word * 32 + (31 - static_cast<unsigned>(std::countl_zero(requested)));
+    return (vector & 0xF0) > (lapic_word(state, ppr_offset) & 0xF0) ? std::optional{vector} : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+bool leaves_instruction_open(const Exit& exit) {
+  return std::holds_alternative<MsrRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<PortRead>(exit) ||
+         std::holds_alternative<PortWrite>(exit) || std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
+}
+
+}  // namespace
+
+Result<void> StepSource::program(const vpmu::CountPlan& plan) {
+  counting_ = plan.size != 0 || plan.branches_wanted;
+  return {};
+}
+
+Result<vpmu::CountDeltas> StepSource::sync(VcpuPort&) { return vpmu::CountDeltas{}; }
+
+Result<RunEnd> StepSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  if (counting_) return advance(port, at_most);
+  waiting_.reset();
+  return run_free(port, at_most);
+}
+
+Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return advance(port, std::nullopt); }
+
+Result<RunEnd> StepSource::run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  if (at_most) VMM_TRY(timer_->arm(*at_most));
+  VMM_ASSIGN(const Exit exit, port.run());
+  exit_open_ = leaves_instruction_open(exit);
+  return RunEnd{.exit = exit};
+}
+
+Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  VMM_ASSIGN(auto finished, finish_exit(port));
+  if (finished) return *finished;
+  VMM_ASSIGN(const auto interrupt, deliverable(port));
+  if (interrupt) return enter_handler(port, *interrupt);
+  VMM_ASSIGN(const bool halted, port.halted());
+  if (halted) return run_free(port, at_most);
+  VMM_ASSIGN(const auto current, decode(port));
+  if (!current) {
+    ++statistics_.lost;
+    return run_free(port, at_most);
+  }
+  return pass(port, *current);
+}
+
+// An instruction that left the guest retires once the VMM has answered it, if it did not fault.
+Result<std::optional<RunEnd>> StepSource::finish_exit(VcpuPort& port) {
+  if (exit_open_) {
+    VMM_TRY(port.complete_exit());
+    exit_open_ = false;
+  }
+  if (!waiting_) return std::optional<RunEnd>{};
+  const Current current = *std::exchange(waiting_, std::nullopt);
+  VMM_ASSIGN(const kvm_regs after, port.regs());
+  if (after.rip != current.regs.rip + current.instruction.length) return std::optional<RunEnd>{};
+  return std::optional{retire(current, after)};
+}
+
+Result<std::optional<StepSource::Current>> StepSource::decode(VcpuPort& port) {
+  Current current{};
+  VMM_ASSIGN(current.regs, port.regs());
+  VMM_ASSIGN(current.sregs, port.sregs());
+  const auto at = instruction_pointer(current.regs, current.sregs);
+  const std::size_t size = view_->fetch(at, current.bytes, cpl_of(current.sregs));
+  const auto instruction = decode_instruction(std::span{current.bytes}.first(size), code_size(current.sregs));
+  if (!instruction) return std::optional<Current>{};
+  current.instruction = *instruction;
+  return std::optional{current};
+}
+
+Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
+  const auto at = instruction_pointer(current.regs, current.sregs);
+  const auto next = at + current.instruction.length;
+  const bool user = cpl_of(current.sregs) != 0;
+  if (const auto fault = foreseen_fault(current)) return run_into_fault(port, *fault);
+  switch (special_of(current.bytes)) {
+    case Special::ud2: return run_into_fault(port, vector_ud);
+    case Special::privileged: return user ? run_into_fault(port, vector_gp) : step(port, current);
+    case Special::rdpmc: return read_counter(port, current);
+    case Special::over: return run_over(port, current, next);
+    case Special::iret: {
+      std::uint64_t to = 0;
+      if (view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{&to, 1}))) return step(port, current);
+      return run_over(port, current, vpmu::GuestLinear{to});
+    }
+    case Special::int_n: {
+      const auto to = handler(current.sregs, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
+      return to ? run_over(port, current, *to) : step(port, current);
+    }
+    case Special::none: break;
+  }
+  // A step would stop after each iteration; the instruction retires once (rule C5).
+  return current.instruction.rep ? run_over(port, current, next) : step(port, current);
+}
+
+Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
+  breakpoints_->set_step(true);
+  VMM_TRY(breakpoints_->apply());
+  VMM_ASSIGN(const Exit exit, port.run());
+  // Off until the next one: KVM would end the completion of an exit with a step of its own. The vCPU loop applies it.
+  breakpoints_->set_step(false);
+  if (const auto* debug = std::get_if<Debug>(&exit); debug != nullptr && debug->exception == 1) {
+    VMM_ASSIGN(const kvm_regs after, port.regs());
+    VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
+    return retire(current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
+  }
+  if (!leaves_instruction_open(exit)) return unexpected(exit);
+  exit_open_ = true;
+  if (!std::holds_alternative<MsrWrite>(exit)) {
+    waiting_ = current;
+    return RunEnd{.exit = exit};
+  }
+  // Counted before it takes effect: the write that stops counting is counted, the one that starts it is not.
+  kvm_regs after = current.regs;
+  after.rip += current.instruction.length;
+  return retire(current, after, exit);
+}
+
+// Runs without TF to a breakpoint behind the instruction, with interrupts held off.
+Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to) {
+  VMM_ASSIGN(const Exit exit, run_to(port, to));
+  const auto* debug = std::get_if<Debug>(&exit);
+  if (debug == nullptr || debug->pc != to.value()) return unexpected(exit);
+  ++statistics_.run_over;
+  VMM_ASSIGN(const kvm_regs after, port.regs());
+  return retire(current, after);
+}
+
+Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector) {
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  const auto to = handler(sregs, vector);
+  if (!to) return run_free(port, std::nullopt);
+  VMM_ASSIGN(const Exit exit, run_to(port, *to));
+  const auto* debug = std::get_if<Debug>(&exit);
+  if (debug == nullptr || debug->pc != to->value()) return unexpected(exit);
+  ++statistics_.faults;
+  return RunEnd{};
+}
+
+// KVM makes a #GP of RDPMC, which the gate turns into an answer: the instruction retires when the gate has moved RIP on.
+Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) {
+  const auto next = instruction_pointer(current.regs, current.sregs) + current.instruction.length;
+  VMM_ASSIGN(const Exit exit, run_to(port, next));
+  waiting_ = current;
+  const auto* debug = std::get_if<Debug>(&exit);
+  if (debug != nullptr && debug->pc == next.value()) return RunEnd{};  // a KVM that answers RDPMC itself
+  return RunEnd{.exit = exit};
+}
+
+Result<Exit> StepSource::run_to(VcpuPort& port, vpmu::GuestLinear at) {
+  breakpoints_->set_walk(at);
+  VMM_TRY(breakpoints_->apply());
+  auto exit = port.run();
+  breakpoints_->set_walk(std::nullopt);
+  return exit;
+}
+
+// Steps hold interrupts off, so we look for ourselves whether the processor would take one now.
+Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
+  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+  if (events.interrupt.shadow != 0) return std::optional<unsigned>{};
+  if (events.nmi.pending != 0 && events.nmi.masked == 0) return std::optional{vector_nmi};
+  VMM_ASSIGN(const kvm_regs regs, port.regs());
+  if ((regs.rflags & rflags_if) == 0) return std::optional<unsigned>{};
+  VMM_ASSIGN(const kvm_lapic_state lapic, port.lapic());
+  return pending_vector(lapic);
+}
+
+// The breakpoint stands at the handler's first instruction, so nothing runs unseen. Interrupts must not be held off here, as the shared
+// breakpoints do.
+Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  const auto to = handler(sregs, vector);
+  if (!to) return run_free(port, std::nullopt);
+  constexpr std::uint64_t dr7_execute_dr0 = 0x402;
+  kvm_guest_debug debug{};
+  debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+  debug.arch.debugreg[0] = to->value();
+  debug.arch.debugreg[7] = dr7_execute_dr0;
+  VMM_TRY(port.set_guest_debug(debug));
+  auto exit = port.run();
+  // KVM no longer has what Breakpoints last gave it: a step is always armed anew.
+  breakpoints_->set_step(true);
+  VMM_TRY(breakpoints_->apply());
+  breakpoints_->set_step(false);
+  if (!exit) return Failure{exit.error()};
+  const auto* stop = std::get_if<Debug>(&*exit);
+  if (stop == nullptr || stop->pc != to->value()) return unexpected(*exit);
+  ++statistics_.interrupts;
+  return RunEnd{};
+}
+
+// SDM 3A figure 6-7: a 64-bit interrupt or trap gate.
+std::optional<vpmu::GuestLinear> StepSource::handler(const kvm_sregs& sregs, unsigned vector) {
+  std::array<std::uint32_t, 4> gate{};
+  if (sregs.idt.limit < vector * 16 + 15) return std::nullopt;
+  if (view_->read(vpmu::GuestLinear{sregs.idt.base + vector * 16}, std::as_writable_bytes(std::span{gate}))) return std::nullopt;
+  return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
+}
+
+std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
+  const auto at = instruction_pointer(current.regs, current.sregs);
+  const auto fault_of = [&](const std::optional<MemoryOperand>& m, vpmu::AccessKind kind) -> std::optional<unsigned> {
+    if (!m) return std::nullopt;
+    const auto address = operand_address(*m, current.instruction, at, current.regs, current.sregs);
+    const auto fault = view_->probe_current(address, m->bytes > 0 ? m->bytes : 1, kind);
+    if (!fault || fault->not_memory) return std::nullopt;  // no RAM there: a device's registers
+    return vpmu::is_canonical(address.value(), 48) ? vector_pf : vector_gp;
+  };
+  if (auto fault = fault_of(current.instruction.load, vpmu::AccessKind::read)) return fault;
+  return fault_of(current.instruction.store, vpmu::AccessKind::write);
+}
+
+RunEnd StepSource::retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
+  ++statistics_.retired;
+  return RunEnd{.exit = std::move(exit), .retired = retired_instruction(current.instruction, current.regs, current.sregs, after)};
+}
+
+// Anything but a kick or the end of the machine means that the guest got away.
+RunEnd StepSource::unexpected(const Exit& exit) {
+  if (!std::holds_alternative<Interrupted>(exit)) ++statistics_.lost;
+  exit_open_ = leaves_instruction_open(exit);
+  return RunEnd{.exit = exit};
+}
+
+void StepSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  visit("pmu.step.retired", statistics_.retired);
+  visit("pmu.step.run_over", statistics_.run_over);
+  visit("pmu.step.interrupts", statistics_.interrupts);
+  visit("pmu.step.faults", statistics_.faults);
+  visit("pmu.step.lost", statistics_.lost);
+}
+
+}  // namespace vmm

@@ -1,0 +1,79 @@
+#pragma once
+#include <memory>
+
+#include "sources/cpu_timer.hpp"
+#include "sources/retired_instruction.hpp"
+#include "sources/source.hpp"
+#include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_view.hpp"
+
+namespace vmm {
+
+struct StepStatistics {
+  std::uint64_t retired{};      ///< Instructions counted.
+  std::uint64_t run_over{};     ///< Of these: passed by a breakpoint behind them, since a single-step would show.
+  std::uint64_t interrupts{};   ///< Interrupts and NMIs whose handler was entered under our eyes.
+  std::uint64_t faults{};       ///< Faults that were foreseen.
+  std::uint64_t lost{};         ///< Times the guest went where we did not expect it: from there to its next exit nothing is counted.
+};
+
+/// Counts by letting the guest run one instruction at a time while any counter counts: each is decoded, and retired with its operands
+/// and registers. Exact, the same every time, and very slow (several system calls per instruction): for tests of everything above it.
+/// A cycle is taken to be one instruction. Runs the guest freely while nothing counts.
+///
+/// Single-steps use RFLAGS.TF, so instructions that would show it to the guest (PUSHF, INT n, faults, interrupts) are passed by
+/// breakpoints at the place where they lead.
+///
+/// Limits: a WRMSR that the PMU refuses counts although it faults; a fault that cannot be foreseen from operands loses the count
+/// until the guest's next exit (StepStatistics::lost says that it happened).
+class StepSource final : public CountSource {
+ public:
+  StepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view)
+      : timer_{std::move(timer)}, breakpoints_{&breakpoints}, view_{&view} {}
+
+  static constexpr SourceTraits description{.name = "step", .exact_counts = true, .precise_ip = true};
+  [[nodiscard]] const SourceTraits& traits() const override { return description; }
+
+  Result<void> program(const vpmu::CountPlan& plan) override;
+  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
+  /// Always empty: every event is reported as a retirement.
+  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
+  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+ private:
+  /// The instruction at RIP and the registers that it finds.
+  struct Current {
+    Instruction instruction;
+    kvm_regs regs;
+    kvm_sregs sregs;
+    std::array<std::byte, 15> bytes;
+  };
+
+  Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  Result<RunEnd> run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  Result<std::optional<RunEnd>> finish_exit(VcpuPort& port);
+  Result<std::optional<Current>> decode(VcpuPort& port);
+  Result<RunEnd> pass(VcpuPort& port, const Current& current);
+  Result<RunEnd> step(VcpuPort& port, const Current& current);
+  Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
+  Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector);
+  Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
+  Result<std::optional<unsigned>> deliverable(VcpuPort& port);
+  Result<RunEnd> enter_handler(VcpuPort& port, unsigned vector);
+  Result<Exit> run_to(VcpuPort& port, vpmu::GuestLinear at);
+  std::optional<vpmu::GuestLinear> handler(const kvm_sregs& sregs, unsigned vector);
+  [[nodiscard]] std::optional<unsigned> foreseen_fault(const Current& current);
+  RunEnd retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit = std::nullopt);
+  RunEnd unexpected(const Exit& exit);
+
+  std::unique_ptr<CpuTimer> timer_;
+  Breakpoints* breakpoints_;
+  GuestView* view_;
+  bool counting_{};
+  bool exit_open_{};                ///< The last exit's instruction has not been completed by KVM yet.
+  std::optional<Current> waiting_;  ///< An instruction that left the guest and retires when it is complete.
+  StepStatistics statistics_{};
+};
+
+}  // namespace vmm
