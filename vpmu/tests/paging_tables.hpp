@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct TableShape {
   bool root_has_attributes{true};
   bool has_execute_disable{true};
 };
+
+inline void PrintTo(const TableShape& shape, std::ostream* out) { *out << shape.name; }
 
 inline TableShape legacy_shape() {
   return {.name = "Legacy32Bit",
