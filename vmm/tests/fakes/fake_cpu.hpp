@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "fakes/fake_guest.hpp"
 #include "fakes/fake_timer.hpp"
@@ -20,6 +21,7 @@ class FakeCpu {
   }
 
   nanoseconds per_instruction{100};
+  bool kicked{};  ///< Someone kicks the vCPU: it leaves the guest at once, one time.
   std::uint64_t retired{};
   std::map<std::uint64_t, std::uint64_t> retired_at;  ///< By address.
 
@@ -46,6 +48,7 @@ class FakeCpu {
   static constexpr std::uint64_t rf = vpmu::bit(16);
   static constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
   static constexpr unsigned most_instructions = 10'000'000;
+  static constexpr unsigned most_runs = 100'000;
 
   [[nodiscard]] static std::optional<unsigned> breakpoint_at(const FakePort& port) {
     if ((port.guest_debug.control & KVM_GUESTDBG_USE_HW_BP) == 0) return std::nullopt;
@@ -57,8 +60,12 @@ class FakeCpu {
   }
 
   Exit run(FakePort& port) {
+    if (++runs_ > most_runs) {
+      ADD_FAILURE() << "the guest is stopped again and again";
+      return Shutdown{};
+    }
     for (unsigned n = 0; n < most_instructions; ++n) {
-      if (time_->take_kick()) return Interrupted{};
+      if (std::exchange(kicked, false) || time_->take_kick()) return Interrupted{};
       if ((port.registers.rflags & rf) == 0)
         if (const auto hit = breakpoint_at(port))
           return Debug{1, port.registers.rip, dr6_fixed | vpmu::bit(*hit), port.guest_debug.arch.debugreg[7]};
@@ -91,6 +98,7 @@ class FakeCpu {
   FakeGuest* guest_;
   ScriptedTime* time_;
   std::map<std::uint64_t, Placed> program_;
+  unsigned runs_{};
 };
 
 }  // namespace vmm::test

@@ -259,6 +259,28 @@ TEST_F(SkidWalkerIn, DoesNotWakeAHaltedCpu) {
   EXPECT_EQ(port_.count("run"), 0U);
 }
 
+// An event on its way would push our TF with the guest's flags.
+TEST_F(SkidWalkerIn, DoesNotStartWhileAnEventIsBeingDelivered) {
+  place_loop(3);
+  const auto expect_pending = [&](auto change) {
+    kvm_vcpu_events events{};
+    change(events);
+    port_.pending = events;
+    expect_nothing(walk(anything));
+  };
+  expect_pending([](kvm_vcpu_events& e) { e.exception.injected = 1; });
+  expect_pending([](kvm_vcpu_events& e) { e.exception.pending = 1; });
+  expect_pending([](kvm_vcpu_events& e) { e.interrupt.injected = 1; });
+  expect_pending([](kvm_vcpu_events& e) { e.interrupt.shadow = 1; });
+  expect_pending([](kvm_vcpu_events& e) { e.nmi.injected = 1; });
+  expect_pending([](kvm_vcpu_events& e) { e.nmi.pending = 1; });
+  EXPECT_EQ(walker_.statistics().event_pending, 6U);
+  EXPECT_EQ(port_.count("run"), 0U);
+  port_.pending = {};
+  port_.pending.nmi.masked = 1;
+  EXPECT_TRUE(walk(anything).retired) << "a blocked NMI disturbs nothing";
+}
+
 TEST_F(SkidWalkerIn, AKickOnTheWayAbandonsTheWalk) {
   place_loop(100);
   time_.pass(std::chrono::seconds{1});
@@ -306,7 +328,7 @@ TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
   ASSERT_TRUE(end.exit);
   const Debug& debug = std::get<Debug>(*end.exit);
   EXPECT_EQ(debug.pc, code + 1);
-  EXPECT_EQ(guest_.breakpoints.classify(debug), Breakpoints::Hit::guest);
+  EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags), Breakpoints::Hit::guest);
 }
 
 // A watchpoint of the guest that the stepped instruction hits must reach the guest, and the instruction has retired all the same.
@@ -322,7 +344,7 @@ TEST_F(SkidWalkerIn, WatchpointOfTheGuestOnTheSteppedInstructionIsHandedOn) {
   ASSERT_TRUE(end.exit);
   const Debug& debug = std::get<Debug>(*end.exit);
   EXPECT_EQ(debug.dr6, 0xFFFF'0FF0U | 1) << "the step itself is ours";
-  EXPECT_EQ(guest_.breakpoints.classify(debug), Breakpoints::Hit::guest);
+  EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags), Breakpoints::Hit::guest);
 }
 
 // A fault under single-step would leave TF in the flags that the guest's handler saves.
