@@ -4,6 +4,7 @@
 
 #include "gt/apic.hpp"
 #include "gt/interrupts.hpp"
+#include "gt/test.hpp"
 
 namespace gt::pmu {
 namespace {
@@ -43,6 +44,8 @@ void direct_pmi(std::uint64_t vector, std::uint32_t lvtpc, PmiPolicy new_policy)
 unsigned version() { return cpuid(0xA).eax & 0xFF; }
 unsigned gp_counters() { return cpuid(0xA).eax >> 8 & 0xFF; }
 unsigned fixed_counters() { return cpuid(0xA).edx & 0x1F; }
+
+std::uint64_t short_period() { return exact_counts() ? 150 : 20'000; }
 
 void program(unsigned counter, std::uint64_t event_select, std::uint64_t value) {
   wrmsr(msr::IA32_PERFEVTSEL0 + counter, event_select);

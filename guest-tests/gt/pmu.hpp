@@ -72,8 +72,11 @@ inline void acknowledge(std::uint64_t bits) { wrmsr(msr::IA32_PERF_GLOBAL_OVF_CT
 inline std::uint64_t counter(unsigned i) { return rdmsr(msr::IA32_PMC0 + i); }
 inline std::uint64_t fixed(unsigned n) { return rdmsr(msr::IA32_FIXED_CTR0 + n); }
 
+/// Cycles to an overflow that comes soon, yet not within the instructions that start the counter.
+std::uint64_t short_period();
+
 /// A patience that outlasts any reasonable counting source, in TSC ticks.
-inline constexpr std::uint64_t patience = 1ULL << 33;
+inline constexpr std::uint64_t patience = 1ULL << 34;
 /// Runs `step` until it is true; false when `ticks` of the TSC have passed before.
 template <class Step>
 bool wait_until(Step step, std::uint64_t ticks = patience) {

@@ -6,6 +6,8 @@ namespace gt {
 
 alignas(64) constinit std::uint64_t loop_source = 0x5EED'5EED'0000'0001, loop_target = 0;
 
+std::uint64_t sampling_period() { return exact_counts() ? 37 : 5'000'000; }
+
 void run_loop() {
   // Long enough that an estimating source takes nearly all its samples inside; short on an exact one, which steps each instruction.
   gt_marked_loop(exact_counts() ? 4 : 5000, &loop_source, &loop_target);

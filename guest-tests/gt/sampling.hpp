@@ -8,11 +8,14 @@
 /// One PEBS session on the marked loop, as most PEBS tests want it.
 namespace gt {
 
+/// A period that takes an exact source some rounds of the marked loop, and an estimating one much longer than an exit to the VMM.
+std::uint64_t sampling_period();
+
 struct Sampling {
   pmu::Event event{pmu::precise_cycles};
   unsigned counter{0};
   std::uint64_t control{pmu::os};
-  std::uint64_t period{5'000'000};  ///< To the first overflow, and between overflows.
+  std::uint64_t period{sampling_period()};  ///< To the first overflow, and between overflows.
   std::uint64_t reload{0};       ///< Instead of `period` after the first, if not 0.
 };
 

@@ -11,7 +11,6 @@ namespace pmu = gt::pmu;
 namespace status = gt::pmu::status;
 namespace debugctl = gt::pmu::reg::debugctl;
 
-constexpr std::uint64_t period = 20'000;
 constexpr std::uint64_t a_while = 1ULL << 22;
 constexpr std::uint64_t counters = pmu::gp_bit(0) | pmu::fixed_bit(1);
 
@@ -20,7 +19,7 @@ void start_with(std::uint64_t debugctl_value) {
   pmu::stop();
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi | gt::apic::lvtpc::masked);
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, debugctl_value);
-  pmu::program(0, pmu::select(pmu::cycles, pmu::os | pmu::interrupt), pmu::minus(period));
+  pmu::program(0, pmu::select(pmu::cycles, pmu::os | pmu::interrupt), pmu::minus(pmu::short_period()));
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR0 + 1, 0);
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR_CTRL, pmu::fixed_control(1, pmu::fixed_os));
   pmu::start(counters);
@@ -87,11 +86,11 @@ GT_TEST(Freeze_StatusSetFreezesToo, gt::need_counts) {
 // Rules Z1, Z7: a PEBS counter without INT freezes at its threshold, and the record is complete by then.
 GT_TEST(Freeze_PebsFreezesAtTheThreshold, gt::need_records) {
   constexpr unsigned threshold = 2;
-  const std::uint64_t reload = gt::exact_counts() ? 37 : 5'000'000;
+  const std::uint64_t reload = gt::sampling_period();
   gt::pebs::set_up(8, threshold);
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi | gt::apic::lvtpc::masked);
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, debugctl::FREEZE_PERFMON_ON_PMI::mask);
-  gt::start_sampling({.period = reload});
+  gt::start_sampling({});
   GT_REQUIRE(pmu::wait_until([] {
     gt::run_loop();
     return (pmu::global_status() & status::OVF_DSBuffer::mask) != 0;

@@ -13,7 +13,6 @@ namespace paging = gt::paging;
 
 constexpr std::uint64_t hole = paging::window + 0x80000;  ///< Never mapped.
 
-std::uint64_t period() { return gt::exact_counts() ? 37 : 5'000'000; }
 std::uint64_t physical_area() { return reinterpret_cast<std::uint64_t>(&pebs::area()); }
 std::uint64_t physical_buffer() { return reinterpret_cast<std::uint64_t>(pebs::buffer()); }
 
@@ -32,13 +31,13 @@ bool overflowed() { return (pmu::global_status() & pmu::gp_bit(0)) != 0; }
 void check_recovery() {
   pebs::set_up(8, pebs::no_threshold);
   pmu::acknowledge(pmu::gp_bit(0));
-  gt::start_sampling({.period = period()});
+  gt::start_sampling({});
   GT_CHECK(gt::sample_until([] { return pebs::records_written() >= 2; }));
 }
 
 /// Samples on the area as it is now: overflows, and leaves no trace in the buffer.
 void check_dropped() {
-  gt::start_sampling({.period = period()});
+  gt::start_sampling({});
   GT_REQUIRE(pmu::wait_until([] {
     gt::run_loop();
     return overflowed();
@@ -52,7 +51,7 @@ void check_dropped() {
 
 /// As check_dropped, and the index has not moved.
 void check_dropped_with_index(std::uint64_t index) {
-  gt::start_sampling({.period = period()});
+  gt::start_sampling({});
   GT_REQUIRE(pmu::wait_until([] {
     gt::run_loop();
     return overflowed();
@@ -128,7 +127,7 @@ GT_TEST(BadPebsBuffer_ReadOnlyDoesNotMatterWithoutWp, gt::need_records) {
   paging::map(paging::window, physical_buffer(), 0);
   use_buffer(paging::window, 8);
   gt::write_cr0(gt::read_cr0() & ~cr0_wp);
-  gt::start_sampling({.period = period()});
+  gt::start_sampling({});
   GT_CHECK(gt::sample_until([] { return pebs::records_written() >= 1; }));
   GT_CHECK(!pebs::poisoned_from(0));
 }
@@ -190,7 +189,7 @@ GT_TEST(BadPebsIndex_WrapsAround, gt::need_records) {
 GT_TEST(BadPebsIndex_MisalignedIsWritten, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   use_buffer(physical_buffer() + 3, 8);
-  gt::start_sampling({.event = pmu::loads, .period = period()});
+  gt::start_sampling({.event = pmu::loads});
   GT_REQUIRE(gt::sample_until([] { return pebs::records_written() >= 1; }));
   const auto word = [](std::uint64_t offset) { return *reinterpret_cast<const volatile std::uint64_t*>(physical_buffer() + offset); };
   GT_EQUAL(word(3 + static_cast<unsigned>(pebs::Slot::status) * 8), pmu::gp_bit(0));

@@ -16,9 +16,6 @@ using gt::Sampling;
 using pebs::Slot;
 
 constexpr unsigned records_wanted = 6;
-/// A period that takes an estimating source some tens of microseconds, and an exact one some rounds of the loop.
-std::uint64_t period() { return gt::exact_counts() ? 37 : 5'000'000; }
-
 /// RFLAGS in the marked loop: CF is set before it, the rest follows from DEC's result, which is RDI. SDM 2A DEC.
 std::uint64_t flags_of(std::uint64_t rdi) {
   constexpr std::uint64_t fixed = 2, cf = 1, pf = 4, af = 16, zf = 64;
@@ -67,10 +64,9 @@ void check_record(const PebsRecord& r, const Expected& e) {
 }
 
 /// Takes some records and checks every field of each, and that nothing else was written.
-void check_session(Sampling sampling, std::uint64_t offset, std::uint64_t data_address) {
+void check_session(const Sampling& sampling, std::uint64_t offset, std::uint64_t data_address) {
   GT_REQUIRE(pebs::format() == vpmu::PebsFormat::format3 && pebs::record_bytes() == 0xC8);
   pebs::set_up(64, pebs::no_threshold);
-  sampling.period = period();
   const std::uint64_t from = gt::rdtsc();
   gt::start_sampling(sampling);
   // Counting covers code outside the loop too; stop at once when enough records have come.
@@ -113,7 +109,7 @@ GT_TEST(PebsRecord_OfStores, gt::need_records) {
 // Rule P19: an event that cannot be precise arms and never triggers; the status bit shows that it overflowed.
 GT_TEST(PebsRecord_NeverComesFromAnImpreciseEvent, gt::need_records) {
   pebs::set_up(64, pebs::no_threshold);
-  gt::start_sampling({.event = pmu::cycles, .counter = 0, .period = period()});
+  gt::start_sampling({.event = pmu::cycles, .counter = 0});
   GT_CHECK(gt::sample_until([] { return (pmu::global_status() & pmu::gp_bit(0)) != 0; }));
   pmu::start(pmu::gp_bit(0));
   gt::sample_for_a_while();
@@ -125,7 +121,7 @@ GT_TEST(PebsRecord_NeverComesFromAnImpreciseEvent, gt::need_records) {
 GT_TEST(PebsRecord_NeedsPebsEnable, gt::need_records) {
   pebs::set_up(64, pebs::no_threshold);
   pmu::stop();
-  pmu::program(0, pmu::select(pmu::precise_cycles, pmu::os), pmu::minus(period()));
+  pmu::program(0, pmu::select(pmu::precise_cycles, pmu::os), pmu::minus(gt::sampling_period()));
   pmu::start(pmu::gp_bit(0));
   GT_CHECK(gt::sample_until([] { return (pmu::global_status() & pmu::gp_bit(0)) != 0; }));
   pmu::start(pmu::gp_bit(0));
@@ -147,9 +143,10 @@ GT_TEST(PebsRecord_AtCpl3GoesToSupervisorPages, gt::need_records) {
   ds.base = linear_buffer;
   ds.index = linear_buffer;
   ds.maximum = linear_buffer + 64 * pebs::record_bytes();
+  ds.threshold = ~0ULL;
   gt::wrmsr(pmu::msr::IA32_DS_AREA, linear_area);
 
-  gt::start_sampling({.event = pmu::precise_cycles, .counter = 0, .control = pmu::usr, .period = period()});
+  gt::start_sampling({.event = pmu::precise_cycles, .counter = 0, .control = pmu::usr});
   GT_REQUIRE(pmu::wait_until([] {
     gt::run_at_cpl3([](void*) { gt::run_loop(); }, nullptr);
     return pebs::records_written() >= records_wanted;
@@ -180,7 +177,7 @@ bool take_crossing_record() {
   for (unsigned attempt = 0; attempt < 20; ++attempt) {
     pebs::area().index = crossing;
     pmu::acknowledge(pmu::gp_bit(0));
-    gt::start_sampling({.event = pmu::loads, .counter = 0, .period = period()});
+    gt::start_sampling({.event = pmu::loads, .counter = 0});
     if (!gt::sample_until([] { return pebs::area().index != crossing; })) return false;
     if (crossing_word(Slot::eventing_ip) == MarkedLoop::head() + MarkedLoop::load_offset) return true;
   }
@@ -195,6 +192,7 @@ GT_TEST(PebsRecord_CrossesPages, gt::need_records) {
   gt::paging::map(gt::paging::window + 4096, buffer, gt::paging::writable);
   pebs::area().base = crossing;
   pebs::area().maximum = crossing + pebs::record_bytes();
+  pebs::area().threshold = ~0ULL;
   GT_REQUIRE(take_crossing_record());
   GT_EQUAL(pebs::area().index, crossing + pebs::record_bytes());
   GT_EQUAL(crossing_word(Slot::rbp), gt::marked_loop_constants[0]);

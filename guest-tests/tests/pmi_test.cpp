@@ -10,7 +10,6 @@ namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
 constexpr std::uint8_t vector = 0x40;
-constexpr std::uint64_t period = 20'000;
 /// Long enough for an interrupt that should not come to come.
 constexpr std::uint64_t a_while = 1ULL << 24;
 
@@ -21,7 +20,7 @@ void spin(std::uint64_t ticks) {
 /// PMC0 counts cycles and overflows soon.
 void start_overflow(std::uint64_t control = pmu::os | pmu::interrupt) {
   pmu::stop();
-  pmu::program(0, pmu::select(pmu::cycles, control), pmu::minus(period));
+  pmu::program(0, pmu::select(pmu::cycles, control), pmu::minus(pmu::short_period()));
   pmu::start(pmu::gp_bit(0));
 }
 
@@ -81,7 +80,7 @@ GT_TEST(Pmi_NeedsTheInterruptEnable, gt::need_counts) {
 GT_TEST(Pmi_ComesFromFixedCounters, gt::need_counts) {
   pmu::catch_pmi_by_nmi();
   pmu::stop();
-  gt::wrmsr(pmu::msr::IA32_FIXED_CTR0 + 1, pmu::minus(period));
+  gt::wrmsr(pmu::msr::IA32_FIXED_CTR0 + 1, pmu::minus(pmu::short_period()));
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR_CTRL, pmu::fixed_control(1, pmu::fixed_os | pmu::fixed_pmi));
   pmu::start(pmu::fixed_bit(1));
   GT_REQUIRE(pmu::wait_for_pmis(1));

@@ -1,0 +1,153 @@
+// What counts, to the last event. SDM 3B 18.2.1.1, 18.2.2, 18.2.1.2; rules C1, C2, C5, O1, O2, O8.
+// Between the WRMSR that starts counting and the one that stops it, the first is not counted and the second is.
+#include "gt/asm.hpp"
+#include "gt/interrupts.hpp"
+#include "gt/pmu.hpp"
+#include "gt/streams.hpp"
+#include "gt/test.hpp"
+
+namespace {
+
+namespace pmu = gt::pmu;
+using gt::MixedStream;
+
+constinit std::array<std::uint64_t, 8> data{};
+std::uint64_t data_address() { return reinterpret_cast<std::uint64_t>(data.data()); }
+
+using FourEvents = std::array<pmu::Event, 4>;
+using FourCounts = std::array<std::uint64_t, 4>;
+
+/// Runs a stream with four events on PMC0 to PMC3.
+FourCounts count(void (*stream)(std::uint64_t, std::uint64_t), const FourEvents& events, std::uint64_t control = pmu::os) {
+  pmu::stop();
+  for (unsigned i = 0; i < 4; ++i) pmu::program(i, pmu::select(events[i], control), 0);
+  stream(0xF, data_address());
+  return {pmu::counter(0), pmu::counter(1), pmu::counter(2), pmu::counter(3)};
+}
+
+GT_TEST(Counting_IsExactInAStreamOfLoads, gt::need_exact_counts) {
+  const FourCounts n = count(gt::gt_load_stream, {pmu::instructions, pmu::loads, pmu::stores, pmu::branches});
+  GT_EQUAL(n[0], gt::load_stream_instructions);
+  GT_EQUAL(n[1], gt::load_stream_length);
+  GT_EQUAL(n[2], 0U);
+  GT_EQUAL(n[3], 0U);
+}
+
+GT_TEST(Counting_IsExactInAMixedStream, gt::need_exact_counts) {
+  const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, pmu::loads, pmu::stores, pmu::branches});
+  GT_EQUAL(n[0], MixedStream::instructions);
+  GT_EQUAL(n[1], MixedStream::loads);
+  GT_EQUAL(n[2], MixedStream::stores);
+  GT_EQUAL(n[3], MixedStream::branches);
+}
+
+GT_TEST(Counting_TellsBranchesApart, gt::need_exact_counts) {
+  const FourCounts n =
+      count(gt::gt_mixed_stream, {pmu::taken_branches, pmu::conditional_branches, pmu::near_calls, pmu::near_returns});
+  GT_EQUAL(n[0], MixedStream::taken);
+  GT_EQUAL(n[1], MixedStream::conditional);
+  GT_EQUAL(n[2], MixedStream::calls);
+  GT_EQUAL(n[3], MixedStream::returns);
+}
+
+GT_TEST(Counting_IsTheSameEachTime, gt::need_exact_counts) {
+  for (unsigned round = 0; round < 3; ++round) {
+    const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, pmu::branches, pmu::loads, pmu::stores});
+    GT_EQUAL(n[0], MixedStream::instructions);
+    GT_EQUAL(n[1], MixedStream::branches);
+  }
+}
+
+// Fixed counter 0 counts what INST_RETIRED.ANY_P counts. SDM 3B table 18-2.
+GT_TEST(Counting_FixedCounterAgrees, gt::need_exact_counts) {
+  pmu::stop();
+  gt::wrmsr(pmu::msr::IA32_FIXED_CTR0, 0);
+  gt::wrmsr(pmu::msr::IA32_FIXED_CTR_CTRL, pmu::fixed_control(0, pmu::fixed_os));
+  gt::gt_mixed_stream(pmu::fixed_bit(0), data_address());
+  GT_EQUAL(pmu::fixed(0), MixedStream::instructions);
+}
+
+// Rules C1, C2: the privilege level must match.
+GT_TEST(Counting_UserOnlyCountersIgnoreCpl0, gt::need_exact_counts) {
+  const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, pmu::loads, pmu::stores, pmu::branches}, pmu::usr);
+  for (const std::uint64_t value : n) GT_EQUAL(value, 0U);
+}
+
+/// Instructions at CPL 3 while `function` runs there.
+std::uint64_t user_instructions(void (*function)(void*)) {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::usr), 0);
+  pmu::start(pmu::gp_bit(0));
+  gt::run_at_cpl3(function, nullptr);
+  pmu::stop();
+  return pmu::counter(0);
+}
+
+GT_TEST(Counting_UserOnlyCountersSeeCpl3Alone, gt::need_exact_counts) {
+  const std::uint64_t shorter = user_instructions([](void*) { asm volatile(".rept 5\n nop\n .endr"); });
+  const std::uint64_t longer = user_instructions([](void*) { asm volatile(".rept 25\n nop\n .endr"); });
+  GT_CHECK(shorter >= 5 && shorter < 15);
+  GT_EQUAL(longer - shorter, 20U);
+}
+
+// Rule C5: a repeated string instruction retires once.
+GT_TEST(Counting_RepeatedStringIsOneInstruction, gt::need_exact_counts) {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os), 0);
+  void* to = data.data();
+  std::uint64_t left = sizeof data;
+  // Counted: MOV, XOR, REP STOSB, XOR, XOR, MOV, WRMSR.
+  asm volatile(
+      "wrmsr\n mov %[n], %%rcx\n xor %%eax, %%eax\n rep stosb\n"
+      "xor %%eax, %%eax\n xor %%edx, %%edx\n mov $0x38F, %%ecx\n wrmsr"
+      : "+D"(to), [n] "+r"(left)
+      : "a"(1), "d"(0), "c"(0x38F)
+      : "memory");
+  GT_EQUAL(pmu::counter(0), 7U);
+}
+
+GT_TEST(Counting_NeedsBothEnables, gt::need_exact_counts) {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os) & ~pmu::reg::perfevtsel::EN::mask, 0);
+  pmu::program(1, pmu::select(pmu::instructions, pmu::os), 0);
+  pmu::program(2, pmu::select(pmu::instructions, pmu::os), 0);
+  gt::gt_load_stream(pmu::gp_bit(0) | pmu::gp_bit(1), data_address());
+  GT_EQUAL(pmu::counter(0), 0U);
+  GT_EQUAL(pmu::counter(1), gt::load_stream_instructions);
+  GT_EQUAL(pmu::counter(2), 0U);
+}
+
+// Rules O1, O2: the step from all ones to 0, and the status bit with it.
+GT_TEST(Counting_OverflowIsTheStepToZero, gt::need_exact_counts) {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::loads, pmu::os), pmu::minus(gt::load_stream_length + 1));
+  pmu::program(1, pmu::select(pmu::loads, pmu::os), pmu::minus(gt::load_stream_length));
+  pmu::program(2, pmu::select(pmu::loads, pmu::os), pmu::minus(gt::load_stream_length - 5));
+  gt::gt_load_stream(0x7, data_address());
+  GT_EQUAL(pmu::counter(0), pmu::counter_mask);
+  GT_EQUAL(pmu::counter(1), 0U);
+  GT_EQUAL(pmu::counter(2), 5U);
+  GT_EQUAL(pmu::global_status(), pmu::gp_bit(1) | pmu::gp_bit(2));
+}
+
+// Rule O8: a write from a high to a low value is no overflow.
+GT_TEST(Counting_WritesDoNotOverflow) {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os | pmu::interrupt), pmu::counter_mask);
+  gt::wrmsr(pmu::msr::IA32_A_PMC0, 0);
+  GT_EQUAL(pmu::global_status(), 0U);
+  GT_EQUAL(pmu::counter(0), 0U);
+}
+
+GT_TEST(Counting_MovesAndStops, gt::need_counts) {
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os), 0);
+  pmu::start(pmu::gp_bit(0));
+  GT_CHECK(pmu::wait_until([] { return pmu::counter(0) > 100; }));
+  pmu::stop();
+  const std::uint64_t stopped = pmu::counter(0);
+  pmu::wait_until([] { return false; }, 1ULL << 22);
+  GT_EQUAL(pmu::counter(0), stopped);
+}
+
+}  // namespace
