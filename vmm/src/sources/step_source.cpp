@@ -10,7 +10,9 @@ namespace vmm {
 namespace {
 
 constexpr unsigned vector_nmi = 2, vector_ud = 6, vector_gp = 13, vector_pf = 14;
-constexpr std::uint64_t rflags_if = vpmu::bit(9);
+constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
+/// How long the guest runs freely where its code cannot be followed, before the next look.
+constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
 /// Instructions that a single-step would show to the guest, or that lead elsewhere.
 enum class Special { none, over, iret, int_n, rdpmc, ud2, privileged };
@@ -99,7 +101,7 @@ Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::na
   VMM_ASSIGN(const auto current, decode(port));
   if (!current) {
     ++statistics_.lost;
-    return run_free(port, at_most);
+    return run_free(port, lost_for);
   }
   return pass(port, *current);
 }
@@ -140,9 +142,11 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
     case Special::rdpmc: return read_counter(port, current);
     case Special::over: return run_over(port, current, next);
     case Special::iret: {
-      std::uint64_t to = 0;
-      if (view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{&to, 1}))) return step(port, current);
-      return run_over(port, current, vpmu::GuestLinear{to});
+      std::array<std::uint64_t, 3> frame{};  // RIP, CS, RFLAGS
+      const bool unreadable = view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{frame})).has_value();
+      // RF, as in the frame of a fault, would hold off the breakpoint; and IRET takes TF away by itself.
+      const bool step_it = unreadable || (frame[2] & rflags_rf) != 0;
+      return step_it ? step(port, current) : run_over(port, current, vpmu::GuestLinear{frame[0]});
     }
     case Special::int_n: {
       const auto to = handler(current.sregs, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
