@@ -29,15 +29,15 @@ note() { if [ -e "$logs/$1.note" ]; then printf '   %s' "$(cat "$logs/$1.note")"
 
 # Where guests run: sets and exports VPMU_KVM to "host" or "bed" for tools/bed/on-kvm, and prints why.
 choose_kvm() {
-  local program=$1 report
+  local vpmu=$1 report
   if [ -z "${VPMU_KVM:-}" ]; then
-    if report=$("$program" doctor 2>&1); then VPMU_KVM=host; else VPMU_KVM=bed; fi
+    if report=$("$vpmu" doctor 2>&1); then VPMU_KVM=host; else VPMU_KVM=bed; fi
     printf '%s\n' "$report" >"$logs/doctor.log"
   fi
   export VPMU_KVM
   if [ "$VPMU_KVM" = host ]; then
     echo "guests run on this machine's /dev/kvm"
   else
-    echo "guests run in the bed, an emulated host with a real KVM; this machine's own: $(grep -m1 '^unfit' "$logs/doctor.log" || echo "see $program doctor")"
+    echo "guests run in the bed, an emulated host with a real KVM; this machine's own: $(grep -m1 '^unfit' "$logs/doctor.log" || echo "see $vpmu doctor")"
   fi
 }

@@ -7,12 +7,20 @@
 
 #include "event_encoding.hpp"
 #include "sources/delivery.hpp"
+#include "sources/registry.hpp"
+#include "support/assert.hpp"
 #include "vpmu/generation.hpp"
 
 namespace vmm::tool {
 namespace {
 
-using Sources = std::vector<SourceDelivery>;
+/// A counting source that the listing has a column for.
+struct ListedSource {
+  std::string_view name;
+  DeliveryRule deliver;
+};
+
+using Sources = std::vector<ListedSource>;
 
 std::string_view precision(const vpmu::EventDesc& event) {
   switch (event.pebs) {
@@ -36,11 +44,11 @@ std::string text_listing(const vpmu::GenerationDesc& generation, const Sources& 
   constexpr std::string_view row = "{:<52} {:<9} {:<7} {:<8} ";
   constexpr std::string_view source_column = "{:<34} ";
   std::string text = fmt::format(row, "EVENT", "RAW", "PRECISE", "COUNTERS");
-  for (const SourceDelivery& s : sources) text += fmt::format(source_column, fmt::format("SOURCE {}", s.source));
+  for (const ListedSource& s : sources) text += fmt::format(source_column, fmt::format("SOURCE {}", s.name));
   text += "PERF\n";
   for (const vpmu::EventDesc& e : generation.events) {
     text += fmt::format(row, e.name, raw_encoding(e), precision(e), counter_list(e));
-    for (const SourceDelivery& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(e)));
+    for (const ListedSource& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(e)));
     text += perf_syntax(e) + '\n';
   }
   return text;
@@ -65,14 +73,14 @@ std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sourc
   std::string text = fmt::format(markdown_introduction, fmt::arg("model", generation.name));
   std::string rule = "|---|---|---|---|";
   text += "| Event | Raw | Precise | Counters |";
-  for (const SourceDelivery& s : sources) {
-    text += fmt::format(" Source {} |", s.source);
+  for (const ListedSource& s : sources) {
+    text += fmt::format(" Source {} |", s.name);
     rule += "---|";
   }
   text += fmt::format(" Perf |\n{}---|\n", rule);
   for (const vpmu::EventDesc& e : generation.events) {
     text += fmt::format("| {} | {} | {} | {} |", e.name, raw_encoding(e), precision(e), counter_list(e));
-    for (const SourceDelivery& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(e)));
+    for (const ListedSource& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(e)));
     text += fmt::format(" `{}` |\n", perf_syntax(e));
   }
   return text;
@@ -80,9 +88,9 @@ std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sourc
 
 nlohmann::ordered_json json_event(const vpmu::EventDesc& e, const Sources& sources) {
   nlohmann::ordered_json delivery = nlohmann::ordered_json::object();
-  for (const SourceDelivery& s : sources) {
+  for (const ListedSource& s : sources) {
     const EventDelivery d = s.deliver(e);
-    delivery[std::string{s.source}] = {{"delivery", to_string(d.delivery)}, {"basis", d.basis}};
+    delivery[std::string{s.name}] = {{"delivery", to_string(d.delivery)}, {"basis", d.basis}};
   }
   return {{"name", e.name},
           {"event", e.code},
@@ -119,13 +127,15 @@ Result<const vpmu::GenerationDesc*> chosen_model(std::string_view name) {
 Result<Sources> chosen_sources(std::string_view name) {
   Sources sources;
   std::string known;
-  for (const SourceDelivery& s : source_deliveries()) {
-    if (name.empty() || name == s.source) sources.push_back(s);
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", s.source);
+  for (const SourceRow& row : all_sources()) {
+    const std::string_view existing = row.traits.name;
+    const DeliveryRule rule = delivery_rule(existing);
+    VMM_ASSERT(rule != nullptr);
+    if (name.empty() || name == existing) sources.push_back({existing, rule});
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", existing);
   }
   if (!sources.empty()) return sources;
-  return usage_error(fmt::format("unknown source '{}'", printable(name)),
-                     fmt::format("known sources: {}", known));
+  return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));
 }
 
 }  // namespace

@@ -57,7 +57,9 @@ TEST(EventsCommand, RefusesAnUnknownModelInOneLine) {
 TEST(EventsCommand, RefusesAnUnknownSourceInOneLine) {
   const CommandResult result = run_vpmu("events --model skylake --source sundial");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.errors, "vpmu events: unknown source 'sundial'; known sources: clock\n");
+  EXPECT_EQ(std::ranges::count(result.errors, '\n'), 1);
+  EXPECT_TRUE(result.errors.starts_with("vpmu events: unknown source 'sundial'; known sources: clock"))
+      << result.errors;
 }
 
 TEST(EventsCommand, WantsAModel) {
