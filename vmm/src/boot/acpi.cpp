@@ -1,6 +1,5 @@
 #include "boot/acpi.hpp"
 
-#include <array>
 #include <cstring>
 #include <numeric>
 #include <string_view>
@@ -82,17 +81,52 @@ class TablePlacer {
   GuestPhysical next_;
 };
 
-/// \_S5: Package { SLP_TYPa, SLP_TYPb, 0, 0 }. ACPI 7.4.2, 20.2.
+using Aml = std::vector<std::uint8_t>;
+
+Aml operator+(Aml left, const Aml& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+Aml name(std::string_view four_letters) { return Aml{four_letters.begin(), four_letters.end()}; }
+
+/// `opcode`, then the length of what follows (itself included, at most 63), then the contents. ACPI 20.2.4.
+Aml sized(const Aml& opcode, const Aml& contents) {
+  constexpr std::size_t longest = 63;
+  VMM_ASSERT(contents.size() < longest);
+  return opcode + Aml{static_cast<std::uint8_t>(contents.size() + 1)} + contents;
+}
+
+/// Name (four_letters, value). ACPI 20.2.5.1.
+Aml named(std::string_view four_letters, const Aml& value) { return Aml{0x08} + name(four_letters) + value; }
+
+Aml byte_value(std::uint8_t value) { return {0x0A, value}; }
+
+/// \_S5: what to write to PM1 control for power-off. ACPI 7.4.2.
+Aml sleep_state_off() {
+  constexpr std::uint8_t elements = 4;
+  const Aml type = byte_value(acpi_sleep_type_off);
+  return named("_S5_", sized({0x12}, Aml{elements} + type + type + Aml{0, 0}));
+}
+
+/// The port at which the guest reports a panic, under the identity that Linux's driver binds to.
+Aml panic_device() {
+  constexpr std::uint8_t low = acpi_port::panic & 0xFFU;
+  constexpr std::uint8_t high = acpi_port::panic >> 8U;
+  // IO (Decode16, port, port, 1, 1) and the end tag. ACPI 6.4.2.5, 6.4.2.9.
+  const Aml resources{0x47, 0x01, low, high, low, high, 0x01, 0x01, 0x79, 0x00};
+  const auto resource_bytes = static_cast<std::uint8_t>(resources.size());
+  const Aml identity = Aml{0x0D} + name("QEMU0001") + Aml{0};
+  const Aml device = name("PEVT") + named("_HID", identity) +
+                     named("_CRS", sized({0x11}, byte_value(resource_bytes) + resources)) +
+                     named("_STA", byte_value(0x0F));
+  return sized({0x10}, name("\\_SB_") + sized({0x5B, 0x82}, device));
+}
+
+/// Differentiated system description table. ACPI 5.2.11.1.
 std::vector<std::uint8_t> dsdt() {
-  constexpr std::uint8_t name_op = 0x08;
-  constexpr std::uint8_t package_op = 0x12;
-  constexpr std::uint8_t byte_prefix = 0x0A;
-  constexpr std::uint8_t package_length = 8;  // from this byte to the end
-  constexpr std::array<std::uint8_t, 14> s5{
-      name_op, '_', 'S', '5', '_', package_op, package_length, 4, byte_prefix, acpi_sleep_type_off,
-      byte_prefix, acpi_sleep_type_off, 0, 0};
   TableBuilder table{"DSDT", 2};
-  for (const auto byte : s5) {
+  for (const auto byte : sleep_state_off() + panic_device()) {
     table.put(byte);
   }
   return table.finish();

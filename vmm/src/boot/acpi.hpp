@@ -11,6 +11,7 @@ namespace acpi_port {
 inline constexpr std::uint16_t pm1a_event = 0x600;    ///< PM1 status and enable, 4 bytes. ACPI 4.8.3.1.
 inline constexpr std::uint16_t pm1a_control = 0x604;  ///< PM1 control, 2 bytes. ACPI 4.8.3.2.
 inline constexpr std::uint16_t reset = 0xCF9;         ///< Reset control of a PC chipset.
+inline constexpr std::uint16_t panic = 0x505;         ///< pvpanic.
 }  // namespace acpi_port
 
 inline constexpr std::uint8_t acpi_reset_value = 0x06;

@@ -75,15 +75,15 @@ Result<void> VcpuThread::run_guest() {
   Result<void> result{};
   while (result && !stop_) {
     auto exit = pmu->run();
-    result = exit ? answer(*exit, *pmu) : Failure{std::move(exit).error()};
+    result = exit ? answer(*exit) : Failure{std::move(exit).error()};
     serve_statistics(*pmu);
   }
   publish(*pmu);
   return result;
 }
 
-Result<void> VcpuThread::answer(const Exit& exit, PmuVcpu& pmu) {
-  const auto cannot_go_on = [&](const std::string& what) -> Result<void> { return Failure{exit_failure(what, pmu)}; };
+Result<void> VcpuThread::answer(const Exit& exit) {
+  const auto cannot_go_on = [&](const std::string& what) -> Result<void> { return Failure{exit_failure(what)}; };
   return std::visit(
       overload{
           [&](const PortRead& access) -> Result<void> {
@@ -124,7 +124,7 @@ Result<void> VcpuThread::answer(const Exit& exit, PmuVcpu& pmu) {
       exit);
 }
 
-Error VcpuThread::exit_failure(const std::string& what, PmuVcpu& /*pmu*/) {
+Error VcpuThread::exit_failure(const std::string& what) {
   ++exits_.other;
   const auto regs = vcpu_.regs();
   const std::uint64_t rip = regs ? regs->rip : 0;

@@ -60,8 +60,8 @@ class VcpuThread {
   void thread_main();
   Result<void> run_guest();
   /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
-  Result<void> answer(const Exit& exit, PmuVcpu& pmu);
-  [[nodiscard]] Error exit_failure(const std::string& what, PmuVcpu& pmu);
+  Result<void> answer(const Exit& exit);
+  [[nodiscard]] Error exit_failure(const std::string& what);
   void publish(const PmuVcpu& pmu);
   void serve_statistics(const PmuVcpu& pmu);
   void kick_if_running();

@@ -1,0 +1,124 @@
+#include "devices/chipset.hpp"
+
+#include <gtest/gtest.h>
+
+#include "boot/acpi.hpp"
+#include "devices/fake_chips.hpp"
+#include "devices/rtc.hpp"
+
+namespace vmm {
+namespace {
+
+using Requests = std::vector<StopReason>;
+
+TEST(AcpiPower, SleepTypeFiveWithEnablePowersOff) {
+  test::FakeMachine machine;
+  AcpiPower power{machine};
+  const auto control = acpi_port::pm1a_control;
+  EXPECT_EQ(test::in<std::uint16_t>(power, control), 1U) << "ACPI mode is on";
+  test::out<std::uint16_t>(power, control, acpi_sleep_type_off << 10U);
+  test::out<std::uint16_t>(power, control, 1U << 13U);
+  EXPECT_EQ(machine.requests, Requests{});
+  test::out<std::uint16_t>(power, control, acpi_sleep_type_off << 10U | 1U << 13U);
+  EXPECT_EQ(machine.requests, Requests{StopReason::power_off});
+}
+
+TEST(AcpiPower, EventsNeverComeAndEnableBitsAreKept) {
+  test::FakeMachine machine;
+  AcpiPower power{machine};
+  test::out<std::uint16_t>(power, acpi_port::pm1a_event + 2, 0x0120);
+  EXPECT_EQ(test::in<std::uint16_t>(power, acpi_port::pm1a_event), 0U);
+  EXPECT_EQ(test::in<std::uint16_t>(power, acpi_port::pm1a_event + 2), 0x0120U);
+}
+
+TEST(ResetPort, OnlyTheResetBitResets) {
+  test::FakeMachine machine;
+  ResetPort port{machine};
+  test::out<std::uint8_t>(port, ResetPort::port, 0x02);
+  EXPECT_EQ(machine.requests, Requests{});
+  test::out<std::uint8_t>(port, ResetPort::port, acpi_reset_value);
+  EXPECT_EQ(machine.requests, Requests{StopReason::reset});
+}
+
+TEST(KeyboardController, CommandFeResetsAndAProbeSeesNoController) {
+  test::FakeMachine machine;
+  KeyboardController keyboard{machine};
+  const auto status = test::in<std::uint8_t>(keyboard, 0x64);
+  EXPECT_EQ(status & 0x02, 0) << "a guest that waits for the input buffer goes on at once";
+  EXPECT_EQ(status & 0x01, 1) << "output never drains: probes give up";
+  test::out<std::uint8_t>(keyboard, 0x60, 0xFE);
+  test::out<std::uint8_t>(keyboard, 0x64, 0xD1);
+  EXPECT_EQ(machine.requests, Requests{});
+  test::out<std::uint8_t>(keyboard, 0x64, 0xFE);
+  EXPECT_EQ(machine.requests, Requests{StopReason::reset});
+}
+
+TEST(PanicPort, AReportedPanicStopsTheMachine) {
+  test::FakeMachine machine;
+  PanicPort port{machine};
+  EXPECT_EQ(test::in<std::uint8_t>(port, PanicPort::port), 3U);
+  test::out<std::uint8_t>(port, PanicPort::port, 2);  // a crash kernel takes over: the guest goes on
+  EXPECT_EQ(machine.requests, Requests{});
+  test::out<std::uint8_t>(port, PanicPort::port, 1);
+  EXPECT_EQ(machine.requests, Requests{StopReason::guest_panic});
+}
+
+class RtcTest : public testing::Test {
+ protected:
+  std::uint8_t cell(std::uint8_t index) {
+    test::out<std::uint8_t>(rtc, 0x70, index);
+    return test::in<std::uint8_t>(rtc, 0x71);
+  }
+  // 2026-03-01 15:04:59 UTC, a Sunday.
+  Rtc rtc{[] { return std::time_t{1772377499}; }};
+};
+
+TEST_F(RtcTest, TellsTheTimeInBcd) {
+  EXPECT_EQ(cell(0), 0x59);
+  EXPECT_EQ(cell(2), 0x04);
+  EXPECT_EQ(cell(4), 0x15);
+  EXPECT_EQ(cell(6), 1);
+  EXPECT_EQ(cell(7), 0x01);
+  EXPECT_EQ(cell(8), 0x03);
+  EXPECT_EQ(cell(9), 0x26);
+  EXPECT_EQ(cell(0x32), 0x20);
+}
+
+TEST_F(RtcTest, BinaryAndTwelveHourModesAreHonoured) {
+  (void)cell(11);
+  test::out<std::uint8_t>(rtc, 0x71, 0x04);  // binary, 12 hours
+  EXPECT_EQ(cell(0), 59);
+  EXPECT_EQ(cell(4), 0x80 | 3);
+}
+
+TEST_F(RtcTest, IsValidAndNeverUpdating) {
+  EXPECT_EQ(cell(10) & 0x80, 0);
+  EXPECT_EQ(cell(13), 0x80);
+  EXPECT_EQ(cell(12), 0);
+}
+
+TEST(PortBus, UnclaimedPortsReadAllOnesAndAreCounted) {
+  PortBus bus;
+  test::FakeMachine machine;
+  ResetPort reset{machine};
+  bus.add(ResetPort::port, 1, reset);
+  std::uint32_t value = 0;
+  bus.read({.port = 0xCF8, .width = 4, .data = std::as_writable_bytes(std::span{&value, 1})});
+  EXPECT_EQ(value, 0xFFFFFFFFU);
+  bus.write({.port = 0xCF8, .width = 4, .data = std::as_bytes(std::span{&value, 1})});
+  EXPECT_EQ(bus.unclaimed(), 2U);
+}
+
+TEST(PortBus, StringAccessesReachTheDeviceItemByItem) {
+  PortBus bus;
+  test::FakeMachine machine;
+  ResetPort reset{machine};
+  bus.add(ResetPort::port, 1, reset);
+  const std::array<std::uint8_t, 3> bytes{0x04, 0x00, 0x04};
+  bus.write({.port = ResetPort::port, .width = 1, .data = std::as_bytes(std::span{bytes})});
+  EXPECT_EQ(machine.requests.size(), 2U);
+  EXPECT_EQ(bus.unclaimed(), 0U);
+}
+
+}  // namespace
+}  // namespace vmm

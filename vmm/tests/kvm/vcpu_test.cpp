@@ -1,0 +1,258 @@
+#include "kvm/vcpu.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "boot/cpu_tables.hpp"
+#include "boot/layout.hpp"
+#include "kvm/kick.hpp"
+#include "kvm/msr_filter.hpp"
+#include "kvm/system.hpp"
+#include "memory/guest_memory.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::GuestPhysical;
+
+constexpr GuestPhysical code_at{0x200000};
+
+/// A VM with a LAPIC that runs a few instructions in 64-bit mode.
+class VcpuOnKvm : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto system = System::open();
+    if (!system) {
+      GTEST_SKIP() << describe(system.error());
+    }
+    memory_ = *GuestMemory::create(GuestMemory::least);
+    vm_.emplace(*system->create_vm());
+    ASSERT_TRUE(vm_->set_reserved_pages(layout::kvm_reserved));
+    ASSERT_TRUE(vm_->create_irqchip());
+    ASSERT_TRUE(vm_->enable(KVM_CAP_X86_USER_SPACE_MSR, {KVM_MSR_EXIT_REASON_FILTER}));
+    ASSERT_TRUE(memory_->attach(*vm_));
+    vcpu_.emplace(*vm_->create_vcpu(0));
+    ASSERT_TRUE(vcpu_->set_cpuid(*system->supported_cpuid()));
+    ASSERT_TRUE(write_cpu_tables(*memory_));
+  }
+
+  void load(const std::vector<std::uint8_t>& code) {
+    ASSERT_TRUE(memory_->write(code_at, std::as_bytes(std::span{code})));
+    ASSERT_TRUE(enter_long_mode(*vcpu_, {.rip = code_at, .rsp = layout::stack_top.value()}));
+  }
+
+  /// Runs to the next exit that is no signal's.
+  Exit run() {
+    for (;;) {
+      auto exit = vcpu_->run();
+      if (!exit) {
+        ADD_FAILURE() << describe(exit.error());
+        return Unknown{0};
+      }
+      if (!std::holds_alternative<Interrupted>(*exit)) {
+        return *exit;
+      }
+    }
+  }
+  std::uint64_t rip() { return vcpu_->regs()->rip; }
+  std::uint64_t rax() { return vcpu_->regs()->rax; }
+
+  std::optional<GuestMemory> memory_;
+  std::optional<Vm> vm_;
+  std::optional<Vcpu> vcpu_;
+};
+
+TEST_F(VcpuOnKvm, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
+  load({0xE4, 0x77, 0xE6, 0x78});  // in $0x77, %al; out %al, $0x78
+  const auto in = run();
+  const auto* read = std::get_if<PortRead>(&in);
+  ASSERT_NE(read, nullptr);
+  EXPECT_EQ(read->port, 0x77);
+  EXPECT_EQ(read->width, 1);
+  read->data[0] = std::byte{0x42};
+  const auto out = run();
+  const auto* write = std::get_if<PortWrite>(&out);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->port, 0x78);
+  EXPECT_EQ(write->data[0], std::byte{0x42});
+}
+
+TEST_F(VcpuOnKvm, MmioOutsideRamComesToUs) {
+  // mov $0xD0000000, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); mov (%rcx), %edx; out %al, $0x80
+  load({0xB9, 0, 0, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0x8B, 0x11, 0xE6, 0x80});
+  const auto store = run();
+  const auto* write = std::get_if<MmioWrite>(&store);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->at, GuestPhysical{0xD0000000});
+  ASSERT_EQ(write->data.size(), 4U);
+  EXPECT_EQ(write->data[3], std::byte{0x11});
+  const auto load_exit = run();
+  const auto* read = std::get_if<MmioRead>(&load_exit);
+  ASSERT_NE(read, nullptr);
+  read->data[0] = std::byte{0x99};
+  (void)run();
+  EXPECT_EQ(vcpu_->regs()->rdx & 0xFFU, 0x99U);
+}
+
+TEST_F(VcpuOnKvm, FilteredMsrReadRetiresWhenTheExitIsCompleted) {
+  const std::array ranges{MsrRange{.first = 0x38F, .count = 1}};
+  const auto filter = MsrFilter::create(ranges);
+  ASSERT_TRUE(vm_->set_msr_filter(filter->native()));
+  load({0xB9, 0x8F, 0x03, 0, 0, 0x0F, 0x32, 0xF4});  // mov $0x38F, %ecx; rdmsr; hlt
+  const auto exit = run();
+  const auto* read = std::get_if<MsrRead>(&exit);
+  ASSERT_NE(read, nullptr);
+  EXPECT_EQ(read->index, 0x38FU);
+  EXPECT_EQ(read->reason, MsrReason::filter);
+  EXPECT_EQ(rip(), code_at.value() + 5);
+  read->reply.data = 0x70000000F;
+  ASSERT_TRUE(vcpu_->complete_exit());
+  EXPECT_EQ(rip(), code_at.value() + 7);
+  EXPECT_EQ(rax(), 0xFU);
+  EXPECT_EQ(vcpu_->regs()->rdx, 7U);
+}
+
+TEST_F(VcpuOnKvm, FilteredMsrWriteCarriesItsValueAndMayFault) {
+  const std::array ranges{MsrRange{.first = 0x38F, .count = 1}};
+  const auto filter = MsrFilter::create(ranges);
+  ASSERT_TRUE(vm_->set_msr_filter(filter->native()));
+  // mov $0x38F, %ecx; mov $5, %eax; xor %edx, %edx; wrmsr
+  load({0xB9, 0x8F, 0x03, 0, 0, 0xB8, 5, 0, 0, 0, 0x31, 0xD2, 0x0F, 0x30});
+  const auto exit = run();
+  const auto* write = std::get_if<MsrWrite>(&exit);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->value, 5U);
+  write->reply.gp = 1;
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(run())) << "#GP without an IDT is a triple fault";
+}
+
+TEST_F(VcpuOnKvm, BreakpointStopsBeforeItsInstruction) {
+  load({0x90, 0x90, 0xB8, 7, 0, 0, 0, 0xF4});  // nop; nop; mov $7, %eax; hlt
+  kvm_guest_debug debug{};
+  debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
+  debug.arch.debugreg[0] = code_at.value() + 2;
+  debug.arch.debugreg[7] = 0x402;
+  ASSERT_TRUE(vcpu_->set_guest_debug(debug));
+  const auto exit = run();
+  const auto* stop = std::get_if<Debug>(&exit);
+  ASSERT_NE(stop, nullptr);
+  EXPECT_EQ(stop->pc, code_at.value() + 2);
+  EXPECT_NE(rax(), 7U);
+}
+
+TEST_F(VcpuOnKvm, SingleStepAdvancesOneInstruction) {
+  load({0x90, 0xB8, 7, 0, 0, 0, 0xF4});
+  for (const std::uint64_t length : {1U, 6U}) {
+    kvm_guest_debug debug{};
+    debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP;
+    ASSERT_TRUE(vcpu_->set_guest_debug(debug));
+    ASSERT_TRUE(std::holds_alternative<Debug>(run()));
+    EXPECT_EQ(rip(), code_at.value() + length);
+  }
+}
+
+TEST_F(VcpuOnKvm, RegistersRoundTripThroughCopyAndKernel) {
+  load({0xE6, 0x80, 0xE6, 0x80});  // out; out
+  vcpu_->sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
+  (void)run();
+  ASSERT_TRUE(vcpu_->complete_exit());
+  auto regs = *vcpu_->regs();
+  EXPECT_EQ(regs.rip, code_at.value() + 2);
+  regs.rax = 0xAB;
+  regs.rsi = 0x123456789ABCDEF0;
+  ASSERT_TRUE(vcpu_->set_regs(regs));
+  const auto exit = run();
+  const auto* write = std::get_if<PortWrite>(&exit);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->data[0], std::byte{0xAB});
+  EXPECT_EQ(vcpu_->regs()->rsi, 0x123456789ABCDEF0U);
+  EXPECT_NE(vcpu_->sregs()->cr0 & 1U, 0U);
+}
+
+TEST_F(VcpuOnKvm, AKickEndsARunThatWouldNeverEnd) {
+  load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
+  ASSERT_TRUE(install_kick_handler());
+  const KickTarget target{*vcpu_};
+  const auto runner = ::pthread_self();
+  std::thread other{[runner] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    kick(runner);
+  }};
+  const auto exit = vcpu_->run();
+  other.join();
+  ASSERT_TRUE(exit) << describe(exit.error());
+  EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
+}
+
+TEST_F(VcpuOnKvm, AKickBeforeTheRunIsNotLost) {
+  load({0xF3, 0x90, 0xEB, 0xFC});
+  vcpu_->interrupt_run();
+  const auto exit = vcpu_->run();
+  ASSERT_TRUE(exit) << describe(exit.error());
+  EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
+}
+
+TEST_F(VcpuOnKvm, LapicKeepsItsPerformanceCounterEntry) {
+  constexpr std::size_t spurious_vector = 0xF0;
+  constexpr std::size_t lvt_performance_counter = 0x340;
+  auto lapic = vcpu_->lapic();
+  ASSERT_TRUE(lapic);
+  const auto put = [&](std::size_t at, std::uint32_t value) { std::memcpy(lapic->regs + at, &value, sizeof value); };
+  put(spurious_vector, 0x1FF);
+  put(lvt_performance_counter, 0x400);
+  ASSERT_TRUE(vcpu_->set_lapic(*lapic));
+  std::uint32_t entry = 0;
+  const auto again = vcpu_->lapic();
+  std::memcpy(&entry, again->regs + lvt_performance_counter, sizeof entry);
+  EXPECT_EQ(entry, 0x400U);
+}
+
+TEST_F(VcpuOnKvm, NmiShowsAsPending) {
+  load({0xF4});
+  ASSERT_TRUE(vcpu_->nmi());
+  const auto events = vcpu_->events();
+  ASSERT_TRUE(events);
+  EXPECT_NE(events->nmi.pending + events->nmi.injected, 0);
+}
+
+TEST_F(VcpuOnKvm, TranslationFollowsTheBootTables) {
+  load({0xF4});
+  const auto there = vcpu_->translate(vpmu::GuestLinear{0x200123});
+  ASSERT_TRUE(there);
+  EXPECT_TRUE(there->valid);
+  EXPECT_EQ(there->at, GuestPhysical{0x200123});
+}
+
+TEST_F(VcpuOnKvm, TscOffsetCanBeReadAndSet) {
+  const auto offset = vcpu_->tsc_offset();
+  if (!offset) {
+    GTEST_SKIP() << describe(offset.error());
+  }
+  ASSERT_TRUE(vcpu_->set_tsc_offset(*offset - 1'000'000));
+  EXPECT_EQ(*vcpu_->tsc_offset(), *offset - 1'000'000);
+}
+
+TEST_F(VcpuOnKvm, AnUnknownMsrIsAnErrorThatNamesIt) {
+  const auto value = vcpu_->msr(0x12345678);
+  ASSERT_FALSE(value);
+  EXPECT_NE(value.error().what.find("0x12345678"), std::string::npos) << value.error().what;
+}
+
+TEST(SystemOpen, NamesWhatIsWrong) {
+  const auto missing = System::open("/dev/no-such-device");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().kind, ErrorKind::host);
+  EXPECT_NE(describe(missing.error()).find("No such file"), std::string::npos);
+  EXPECT_NE(missing.error().advice.find("modprobe"), std::string::npos);
+
+  const auto foreign = System::open("/dev/zero");
+  ASSERT_FALSE(foreign);
+  EXPECT_NE(foreign.error().what.find("/dev/zero is not the KVM device"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vmm

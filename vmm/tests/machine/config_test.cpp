@@ -1,0 +1,48 @@
+#include "machine/config.hpp"
+
+#include <gtest/gtest.h>
+
+namespace vmm {
+namespace {
+
+TEST(ParseSize, TakesPlainNumbersAndUnits) {
+  EXPECT_EQ(parse_size("4096"), 4096U);
+  EXPECT_EQ(parse_size("64K"), 64U << 10U);
+  EXPECT_EQ(parse_size("512M"), 512ULL << 20U);
+  EXPECT_EQ(parse_size("3g"), 3ULL << 30U);
+}
+
+TEST(ParseSize, RefusesEverythingElseAndShowsIt) {
+  for (const char* text : {"", "M", "-1", "1.5G", "512MB", "0x10", " 1G", "99999999999G", "18446744073709551616"}) {
+    const auto size = parse_size(text);
+    ASSERT_FALSE(size) << text;
+    EXPECT_EQ(size.error().kind, ErrorKind::usage);
+    EXPECT_NE(size.error().what.find(text), std::string::npos);
+  }
+}
+
+TEST(ResolveConfig, DefaultsAreGood) {
+  const auto resolved = resolve({.kernel = "vmlinuz"});
+  ASSERT_TRUE(resolved) << describe(resolved.error());
+  EXPECT_EQ(resolved->generation, vpmu::Generation::skylake);
+  EXPECT_FALSE(resolved->source.empty());
+}
+
+TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
+  const auto what = [](const MachineConfig& config) {
+    const auto resolved = resolve(config);
+    EXPECT_FALSE(resolved);
+    EXPECT_EQ(resolved.error().kind, ErrorKind::usage);
+    return describe(resolved.error());
+  };
+  EXPECT_NE(what({.kernel = "k", .model = "p4"}).find("unknown model \"p4\"; give one of: skylake"), std::string::npos);
+  const auto source = what({.kernel = "k", .source = "oracle"});
+  EXPECT_NE(source.find("unknown source \"oracle\""), std::string::npos);
+  EXPECT_NE(source.find("auto, clock"), std::string::npos) << source;
+  EXPECT_NE(what({.kernel = "k", .cpus = 0}).find("bad number of CPUs 0"), std::string::npos);
+  EXPECT_NE(what({.kernel = "k", .cpus = 65}).find("give 1 to 64"), std::string::npos);
+  EXPECT_NE(what({.kernel = "k", .memory_bytes = 1}).find("bad memory size of 1 bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vmm

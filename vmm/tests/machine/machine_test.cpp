@@ -1,0 +1,148 @@
+#include "machine/machine.hpp"
+
+#include <elf.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace vmm {
+namespace {
+
+constexpr std::uint64_t mib = 1ULL << 20U;
+
+/// Machine code as a static ELF file on disk, gone with the object.
+class CodeFile {
+ public:
+  explicit CodeFile(const std::vector<std::uint8_t>& code) {
+    Elf64_Ehdr header{};
+    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+    header.e_ident[EI_CLASS] = ELFCLASS64;
+    header.e_type = ET_EXEC;
+    header.e_machine = EM_X86_64;
+    header.e_entry = 2 * mib;
+    header.e_phoff = sizeof header;
+    header.e_phentsize = sizeof(Elf64_Phdr);
+    header.e_phnum = 1;
+    Elf64_Phdr segment{};
+    segment.p_type = PT_LOAD;
+    segment.p_offset = sizeof header + sizeof segment;
+    segment.p_paddr = 2 * mib;
+    segment.p_filesz = segment.p_memsz = code.size();
+    std::ofstream file{path_, std::ios::binary};
+    file.write(reinterpret_cast<const char*>(&header), sizeof header);
+    file.write(reinterpret_cast<const char*>(&segment), sizeof segment);
+    file.write(reinterpret_cast<const char*>(code.data()), static_cast<std::streamsize>(code.size()));
+  }
+  ~CodeFile() { ::unlink(path_.c_str()); }
+  CodeFile(const CodeFile&) = delete;
+  CodeFile& operator=(const CodeFile&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_{testing::TempDir() + "machine_test_" + std::to_string(::getpid()) + ".elf"};
+};
+
+/// mov $port, %dx; mov $value, %eax; out %ax, %dx; hlt; jmp .-1
+std::vector<std::uint8_t> out_word(std::uint16_t port, std::uint16_t value) {
+  return {0x66, 0xBA, static_cast<std::uint8_t>(port), static_cast<std::uint8_t>(port >> 8U),
+          0xB8, static_cast<std::uint8_t>(value), static_cast<std::uint8_t>(value >> 8U), 0, 0,
+          0x66, 0xEF, 0xF4, 0xEB, 0xFD};
+}
+
+/// int3 with no IDT: a fault that cannot be delivered, twice.
+const std::vector<std::uint8_t> triple_fault{0xCC};
+/// pause; jmp .-2
+const std::vector<std::uint8_t> spin{0xF3, 0x90, 0xEB, 0xFC};
+
+class MachineOnKvm : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto system = System::open(); !system) {
+      GTEST_SKIP() << describe(system.error());
+    }
+  }
+
+  std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1) {
+    const CodeFile file{code};
+    auto machine = Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus},
+                                   {.console = [this](std::uint8_t byte) { console += static_cast<char>(byte); },
+                                    .stop_requested = [this] { ++stops; }},
+                                   log);
+    EXPECT_TRUE(machine) << describe(machine.error());
+    return machine ? std::move(*machine) : nullptr;
+  }
+
+  StopReason run(const std::vector<std::uint8_t>& code, unsigned cpus = 1) {
+    const auto machine = machine_with(code, cpus);
+    machine->start();
+    const auto reason = machine->wait();
+    EXPECT_FALSE(machine->failure()) << describe(*machine->failure());
+    return reason;
+  }
+
+  Log log;
+  std::string console;
+  int stops{0};
+};
+
+TEST_F(MachineOnKvm, PowersOffThroughAcpi) {
+  EXPECT_EQ(run(out_word(0x604, 5U << 10U | 1U << 13U)), StopReason::power_off);
+  EXPECT_EQ(stops, 1);
+}
+
+TEST_F(MachineOnKvm, ResetsThroughTheChipset) { EXPECT_EQ(run(out_word(0xCF9, 6)), StopReason::reset); }
+
+TEST_F(MachineOnKvm, ResetsThroughTheKeyboardController) { EXPECT_EQ(run(out_word(0x64, 0xFE)), StopReason::reset); }
+
+TEST_F(MachineOnKvm, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
+
+TEST_F(MachineOnKvm, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
+
+TEST_F(MachineOnKvm, StopsOtherVcpusThatNeverStarted) {
+  EXPECT_EQ(run(out_word(0xCF9, 6), 4), StopReason::reset);
+}
+
+TEST_F(MachineOnKvm, AGuestThatNeverExitsCanBeStoppedAndCounted) {
+  const auto machine = machine_with(spin, 2);
+  machine->start();
+  const auto statistics = machine->statistics();
+  ASSERT_EQ(statistics.vcpus.size(), 2U);
+  EXPECT_EQ(statistics.vcpus[1].id, 1U);
+  EXPECT_FALSE(statistics.vcpus[0].counters.empty());
+  EXPECT_FALSE(machine->stop_reason());
+  machine->request_stop(StopReason::user);
+  machine->request_stop(StopReason::reset);
+  EXPECT_EQ(machine->wait(), StopReason::user) << "the first reason counts";
+  EXPECT_FALSE(machine->statistics().vcpus[0].counters.empty()) << "counters survive the end";
+}
+
+TEST_F(MachineOnKvm, ConsoleOutputArrives) {
+  // mov $0x3F8, %dx; mov $'K', %al; out %al, %dx; then power-off
+  std::vector<std::uint8_t> code{0x66, 0xBA, 0xF8, 0x03, 0xB0, 'K', 0xEE};
+  const auto off = out_word(0x604, 5U << 10U | 1U << 13U);
+  code.insert(code.end(), off.begin(), off.end());
+  EXPECT_EQ(run(code), StopReason::power_off);
+  EXPECT_EQ(console, "K");
+}
+
+TEST_F(MachineOnKvm, AMachineThatNeverStartedGoesAwayQuietly) { EXPECT_NE(machine_with(spin), nullptr); }
+
+TEST(Machine, WithoutAKvmDeviceSaysSo) {
+  const CodeFile file{spin};
+  Log log;
+  const auto machine =
+      Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .kvm_device = "/dev/null"}, {}, log);
+  ASSERT_FALSE(machine);
+  EXPECT_EQ(machine.error().kind, ErrorKind::host);
+  EXPECT_NE(machine.error().what.find("/dev/null is not the KVM device"), std::string::npos) << machine.error().what;
+}
+
+}  // namespace
+}  // namespace vmm
