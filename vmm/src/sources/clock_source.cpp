@@ -31,9 +31,16 @@ std::uint64_t rate_of(const PlanEntry& e) {
 
 bool one_level_only(const PlanEntry& e) { return e.usr != e.os; }
 
+/// How long the guest ran in a stretch of `wall` time with `cpu` time on the thread. The host's interrupts are charged to nobody, but the
+/// guest's TSC goes on in them, so small gaps belong to the guest; a large one is a halt, or another thread's turn.
+std::chrono::nanoseconds guests_share(std::chrono::nanoseconds cpu, std::chrono::nanoseconds wall) {
+  return cpu * 4 >= wall * 3 ? std::max(cpu, wall) : cpu;
+}
+
 }  // namespace
 
 Result<void> ClockSource::program(const vpmu::CountPlan& plan) {
+  if (plan_.size == 0 || plan.size == 0) left_at_ = nanoseconds{0};
   plan_ = plan;
   return {};
 }
@@ -58,7 +65,11 @@ std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc
 // Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look.
 Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most) {
   std::optional<nanoseconds> due = until_due(port.tsc_khz());
-  if (due) due = std::max(*due - guest_time_, CpuTimer::shortest());
+  if (due) {
+    *due -= guest_time_;
+    *due -= std::min(owed_, *due / 2);  // what sync() will pay beside the guest's own time
+    due = std::max(*due, CpuTimer::shortest());
+  }
   if (at_most) due = due ? std::min(*due, *at_most) : *at_most;
   if (!due) return {};
   const nanoseconds now = timer_->now();
@@ -73,10 +84,13 @@ Result<RunEnd> ClockSource::run(VcpuPort& port, std::optional<nanoseconds> at_mo
     VMM_ASSIGN(Exit exit, port.run());
     return RunEnd{.exit = exit};
   }
+  if (left_at_ != nanoseconds{0}) owed_ += timer_->wall() - left_at_;
   VMM_TRY(arm(port, at_most));
   const nanoseconds entered = timer_->now();
+  const nanoseconds entered_wall = timer_->wall();
   auto exit = port.run();
-  guest_time_ += timer_->now() - entered;
+  left_at_ = timer_->wall();
+  guest_time_ += guests_share(timer_->now() - entered, left_at_ - entered_wall);
   if (!exit) return Failure{exit.error()};
   kicked_ = std::holds_alternative<Interrupted>(*exit);
   if (kicked_) armed_until_ = nanoseconds{0};
@@ -94,7 +108,11 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
     sampled_user_ = cpl_of(sregs) != 0;
     kicked_ = false;
   }
-  const auto time = static_cast<std::uint64_t>(guest_time_.count());
+  // What our exits took has passed on the guest's clock too. Never more of it at a time than the guest ran itself: a short sampling
+  // period must not be used up by the cost of sampling, or the guest would not get on.
+  const nanoseconds paid = std::min(owed_, guest_time_);
+  owed_ -= paid;
+  const auto time = static_cast<std::uint64_t>((guest_time_ + paid).count());
   guest_time_ = nanoseconds{0};
   for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size)) {
     const std::uint64_t rate = rate_of(e);

@@ -39,6 +39,8 @@ class ClockSource final : public CountSource {
   SkidWalker walker_;
   vpmu::CountPlan plan_{};
   nanoseconds guest_time_{};     ///< In the guest since the last sync().
+  nanoseconds left_at_{};        ///< When the last run ended, while something is counted; else 0.
+  nanoseconds owed_{};           ///< Spent on exits while something was counted, and not counted yet.
   nanoseconds armed_until_{};    ///< Thread CPU time at which the timer fires; 0 = not armed.
   bool kicked_{};                ///< The last run ended by a signal: its privilege level is a fair sample.
   bool sampled_user_{};          ///< Privilege level at the last kick.

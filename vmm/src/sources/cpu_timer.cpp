@@ -58,6 +58,7 @@ class PerfCpuTimer final : public CpuTimer {
     return {};
   }
   [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
+  [[nodiscard]] nanoseconds wall() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   [[nodiscard]] std::string_view name() const override { return "perf cpu-clock"; }
 
  private:
@@ -84,6 +85,7 @@ class PosixCpuTimer final : public CpuTimer {
   Result<void> arm(nanoseconds after) override { return set(std::max(after, shortest())); }
   Result<void> disarm() override { return set(nanoseconds{0}); }
   [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
+  [[nodiscard]] nanoseconds wall() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   [[nodiscard]] std::string_view name() const override { return "POSIX timer"; }
 
  private:

@@ -12,24 +12,91 @@ namespace {
 EventDelivery clock_delivery(const vpmu::EventDesc& event) {
   const ClockRate rate = clock_rate(event.counts, {.cmask = event.cmask, .edge = event.edge, .inv = event.inv});
   switch (rate.basis) {
-    case ClockBasis::none: return {};
-    case ClockBasis::time: return {Delivery::estimated, "time on the vCPU"};
-    case ClockBasis::rate: return {Delivery::estimated, fmt::format("{} per 1000 cycles", rate.per_1000_cycles)};
+    case ClockBasis::none:
+      return {};
+    case ClockBasis::time:
+      return {Delivery::estimated, "time on the vCPU"};
+    case ClockBasis::rate:
+      return {Delivery::estimated, fmt::format("{} per 1000 cycles", rate.per_1000_cycles)};
   }
   return {};
 }
 
-constexpr std::array deliveries{SourceDelivery{"clock", clock_delivery}};
+/// Single-steps show what an instruction does, and nothing of the processor around it.
+EventDelivery step_delivery(const vpmu::EventDesc& event) {
+  using enum vpmu::Counts;
+  constexpr std::string_view one_cycle = "one cycle per instruction";
+  switch (event.counts) {
+    case cycles:
+    case ref_cycles:
+    case bus_cycles:
+      return {Delivery::estimated, std::string{one_cycle}};
+    case uops_retired:
+    case uops_issued:
+      return {Delivery::estimated, "one uop per instruction"};
+    case load_latency:
+      return {Delivery::estimated, "tagged loads of any latency"};
+    case instructions:
+    case branches:
+    case branches_taken:
+    case branches_not_taken:
+    case branches_conditional:
+    case branches_call:
+    case branches_return:
+    case branches_far:
+    case loads:
+    case stores:
+    case locked_loads:
+    case split_loads:
+    case split_stores:
+      if (event.cmask != 0 || event.edge) return {Delivery::estimated, std::string{one_cycle}};
+      return {Delivery::exact, {}};
+    case mispredicts:
+    case mispredicts_conditional:
+    case mispredicts_taken:
+    case mispredicts_call:
+    case stlb_miss_loads:
+    case stlb_miss_stores:
+    case l1_hit:
+    case l1_miss:
+    case lfb_hit:
+    case l2_hit:
+    case l2_miss:
+    case l3_hit:
+    case l3_miss:
+    case llc_references:
+    case llc_misses:
+    case frontend:
+    case offcore:
+    case unmodelled:
+      return {};
+  }
+  return {};
+}
+
+struct NamedRule {
+  std::string_view source;
+  DeliveryRule rule;
+};
+
+constexpr std::array rules{NamedRule{"clock", clock_delivery}, NamedRule{"step", step_delivery}};
 
 }  // namespace
 
-std::span<const SourceDelivery> source_deliveries() { return deliveries; }
+DeliveryRule delivery_rule(std::string_view source) {
+  for (const NamedRule& r : rules)
+    if (r.source == source) return r.rule;
+  return nullptr;
+}
 
 std::string_view to_string(Delivery delivery) {
   switch (delivery) {
-    case Delivery::none: return "not at all";
-    case Delivery::estimated: return "estimated";
-    case Delivery::exact: return "exact";
+    case Delivery::none:
+      return "not at all";
+    case Delivery::estimated:
+      return "estimated";
+    case Delivery::exact:
+      return "exact";
   }
   return "";
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include <span>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,14 +20,11 @@ struct EventDelivery {
   std::string basis;  ///< What an estimate is made of, for people: "200 per 1000 cycles". Empty otherwise.
 };
 
-/// A counting source's answer for every event.
-struct SourceDelivery {
-  std::string_view source;                                ///< As users type it: "clock".
-  EventDelivery (*deliver)(const vpmu::EventDesc& event);  ///< Never fails.
-};
+/// A source's answer for an event. Never fails.
+using DeliveryRule = EventDelivery (*)(const vpmu::EventDesc& event);
 
-/// The sources that exist, in the order in which they are listed.
-std::span<const SourceDelivery> source_deliveries();
+/// How the source of that name (registry.hpp) delivers events; null for a name that is not known here.
+DeliveryRule delivery_rule(std::string_view source);
 
 /// The delivery's name: "exact", "estimated" or "not at all".
 std::string_view to_string(Delivery delivery);

@@ -33,10 +33,11 @@ vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Ins
 }
 
 /// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push our TF with the
-/// guest's flags; a pending NMI makes KVM single-step on its own.
+/// guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an NMI handler, where a sample of a
+/// slow host would show little but the handler of the sample before.
 bool undisturbed(const kvm_vcpu_events& e) {
   return e.exception.injected == 0 && e.exception.pending == 0 && e.interrupt.injected == 0 && e.interrupt.shadow == 0 &&
-         e.nmi.injected == 0 && e.nmi.pending == 0;
+         e.nmi.injected == 0 && e.nmi.pending == 0 && e.nmi.masked == 0;
 }
 
 }  // namespace

@@ -103,6 +103,9 @@ Result<void> PmuVcpu::account(const RunEnd& end) {
   vpmu::Retirement retirement = end.retired->what;
   retirement.registers = &end.retired->registers;
   pmu_.retire(retirement, env_);
+  // A walk may end on an instruction that was not the event after all, such as a load that splits no line. Going on at once would
+  // single-step the guest for as long as the event does not come.
+  walk_later_ = !source_->traits().precise_ip && pmu_.plan().any_armed();
   return {};
 }
 
@@ -117,12 +120,14 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
     ++statistics_.msr_writes;
     exit_open_ = true;
     router_.write(*write);
-    // Linux reads counters after it has cleared their selects and before it sets GLOBAL_CTRL again: keep the gate until then.
-    const bool restarts = vpmu::MsrIndex{write->index} == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write->value != 0;
+    // Linux reads a counter after it has cleared its select, and a throttled one even after it has restarted the others; but never
+    // after it has given up its DS area with its last event.
+    const vpmu::MsrIndex index{write->index};
+    const bool restarts = index == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write->value != 0;
     if (restarts) handler_time_.end();
     if (pmu_.in_use())
       VMM_TRY(gate_.update(true));
-    else if (restarts)
+    else if (restarts || index == vpmu::msr::IA32_DS_AREA)
       VMM_TRY(gate_.update(false));
     return true;
   }

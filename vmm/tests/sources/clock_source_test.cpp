@@ -123,10 +123,28 @@ TEST_F(ClockSourceOn, PartsOfAnEventAreKept) {
   EXPECT_EQ(branches, 9U);
 }
 
-TEST_F(ClockSourceOn, TimeOutsideTheGuestDoesNotCount) {
+// The guest's TSC goes on while we handle its exits, and so do its cycles.
+TEST_F(ClockSourceOn, ExitsCountWhileSomethingIsCounted) {
+  program({counter(pmc0, Counts::cycles)});
+  run_for(1us);
+  time_.pass(100ns);
+  EXPECT_EQ(run_for(1us)[pmc0], 1100U);
+}
+
+// Else a short sampling period would be over before the guest had run at all.
+TEST_F(ClockSourceOn, ExitsCountAtMostAsMuchAsTheGuestItself) {
   program({counter(pmc0, Counts::cycles)});
   run_for(1us);
   time_.pass(1s);
+  EXPECT_EQ(run_for(1us)[pmc0], 2000U);
+}
+
+TEST_F(ClockSourceOn, TimeWhileNothingIsCountedDoesNotCount) {
+  program({counter(pmc0, Counts::cycles)});
+  run_for(1us);
+  program({});
+  time_.pass(1s);
+  program({counter(pmc0, Counts::cycles)});
   EXPECT_EQ(run_for(1us)[pmc0], 1000U);
 }
 
@@ -292,7 +310,7 @@ TEST_F(ClockSourceOn, FailureOfTheTimerEndsTheRun) {
   EXPECT_EQ(port_.count("run"), 0U);
 }
 
-// The cost of a walk is the host's: two stops of the vCPU would otherwise count as thousands of cycles.
+// The cost of a walk is the host's: before its record is written, two stops of the vCPU must not count as thousands of cycles.
 TEST_F(ClockSourceOn, WalksDoNotCount) {
   constexpr std::uint64_t code = 0x40'0000;
   guest_.map(code, vpmu::page_size);

@@ -107,7 +107,8 @@ class Pmu {
   [[nodiscard]] const PmuState& state() const { return state_; }
   /// Whether any counter is enabled by its select and GLOBAL_CTRL.
   [[nodiscard]] bool counting() const;
-  /// Whether a guest might still read counters of a session: an event select, fixed enable or PEBS enable is set.
+  /// Whether a guest might still read counters of a session: an event select, fixed enable or PEBS enable is set, or a DS area. Software
+  /// may stop a counter and read it much later; as long as it keeps a DS area, it has not finished.
   [[nodiscard]] bool in_use() const;
 
  private:
