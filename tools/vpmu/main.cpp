@@ -29,7 +29,7 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& error) {
 
 int main(int argc, char** argv) try {
   CLI::App app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   int exit_code = 0;
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
@@ -39,6 +39,10 @@ int main(int argc, char** argv) try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return report_parse_error(app, error);
+  }
+  if (app.get_subcommands().empty()) {
+    std::fputs("vpmu: no command; give one of run, doctor, events, ctl, or type `vpmu --help`\n", stderr);
+    return exit_usage;
   }
   return exit_code;
 } catch (const std::exception& error) {

@@ -22,7 +22,7 @@ using vpmu::GuestPhysical;
 constexpr GuestPhysical code_at{0x200000};
 
 /// A VM with a LAPIC that runs a few instructions in 64-bit mode.
-class VcpuOnKvm : public testing::Test {
+class KvmVcpu : public testing::Test {
  protected:
   void SetUp() override {
     auto system = System::open();
@@ -66,7 +66,7 @@ class VcpuOnKvm : public testing::Test {
   std::optional<Vcpu> vcpu_;
 };
 
-TEST_F(VcpuOnKvm, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
+TEST_F(KvmVcpu, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
   load({0xE4, 0x77, 0xE6, 0x78});  // in $0x77, %al; out %al, $0x78
   const auto in = run();
   const auto* read = std::get_if<PortRead>(&in);
@@ -81,7 +81,7 @@ TEST_F(VcpuOnKvm, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
   EXPECT_EQ(write->data[0], std::byte{0x42});
 }
 
-TEST_F(VcpuOnKvm, MmioOutsideRamComesToUs) {
+TEST_F(KvmVcpu, MmioOutsideRamComesToUs) {
   // mov $0xD0000000, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); mov (%rcx), %edx; out %al, $0x80
   load({0xB9, 0, 0, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0x8B, 0x11, 0xE6, 0x80});
   const auto store = run();
@@ -98,7 +98,7 @@ TEST_F(VcpuOnKvm, MmioOutsideRamComesToUs) {
   EXPECT_EQ(vcpu_->regs()->rdx & 0xFFU, 0x99U);
 }
 
-TEST_F(VcpuOnKvm, FilteredMsrReadRetiresWhenTheExitIsCompleted) {
+TEST_F(KvmVcpu, FilteredMsrReadRetiresWhenTheExitIsCompleted) {
   const std::array ranges{MsrRange{.first = 0x38F, .count = 1}};
   const auto filter = MsrFilter::create(ranges);
   ASSERT_TRUE(vm_->set_msr_filter(filter->native()));
@@ -116,7 +116,7 @@ TEST_F(VcpuOnKvm, FilteredMsrReadRetiresWhenTheExitIsCompleted) {
   EXPECT_EQ(vcpu_->regs()->rdx, 7U);
 }
 
-TEST_F(VcpuOnKvm, FilteredMsrWriteCarriesItsValueAndMayFault) {
+TEST_F(KvmVcpu, FilteredMsrWriteCarriesItsValueAndMayFault) {
   const std::array ranges{MsrRange{.first = 0x38F, .count = 1}};
   const auto filter = MsrFilter::create(ranges);
   ASSERT_TRUE(vm_->set_msr_filter(filter->native()));
@@ -130,7 +130,7 @@ TEST_F(VcpuOnKvm, FilteredMsrWriteCarriesItsValueAndMayFault) {
   EXPECT_TRUE(std::holds_alternative<Shutdown>(run())) << "#GP without an IDT is a triple fault";
 }
 
-TEST_F(VcpuOnKvm, BreakpointStopsBeforeItsInstruction) {
+TEST_F(KvmVcpu, BreakpointStopsBeforeItsInstruction) {
   load({0x90, 0x90, 0xB8, 7, 0, 0, 0, 0xF4});  // nop; nop; mov $7, %eax; hlt
   kvm_guest_debug debug{};
   debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
@@ -144,7 +144,7 @@ TEST_F(VcpuOnKvm, BreakpointStopsBeforeItsInstruction) {
   EXPECT_NE(rax(), 7U);
 }
 
-TEST_F(VcpuOnKvm, SingleStepAdvancesOneInstruction) {
+TEST_F(KvmVcpu, SingleStepAdvancesOneInstruction) {
   load({0x90, 0xB8, 7, 0, 0, 0, 0xF4});
   for (const std::uint64_t length : {1U, 6U}) {
     kvm_guest_debug debug{};
@@ -155,7 +155,7 @@ TEST_F(VcpuOnKvm, SingleStepAdvancesOneInstruction) {
   }
 }
 
-TEST_F(VcpuOnKvm, RegistersRoundTripThroughCopyAndKernel) {
+TEST_F(KvmVcpu, RegistersRoundTripThroughCopyAndKernel) {
   load({0xE6, 0x80, 0xE6, 0x80});  // out; out
   vcpu_->sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
   (void)run();
@@ -173,7 +173,7 @@ TEST_F(VcpuOnKvm, RegistersRoundTripThroughCopyAndKernel) {
   EXPECT_NE(vcpu_->sregs()->cr0 & 1U, 0U);
 }
 
-TEST_F(VcpuOnKvm, AKickEndsARunThatWouldNeverEnd) {
+TEST_F(KvmVcpu, AKickEndsARunThatWouldNeverEnd) {
   load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
   ASSERT_TRUE(install_kick_handler());
   const KickTarget target{*vcpu_};
@@ -188,7 +188,7 @@ TEST_F(VcpuOnKvm, AKickEndsARunThatWouldNeverEnd) {
   EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
 }
 
-TEST_F(VcpuOnKvm, AKickBeforeTheRunIsNotLost) {
+TEST_F(KvmVcpu, AKickBeforeTheRunIsNotLost) {
   load({0xF3, 0x90, 0xEB, 0xFC});
   vcpu_->interrupt_run();
   const auto exit = vcpu_->run();
@@ -196,7 +196,7 @@ TEST_F(VcpuOnKvm, AKickBeforeTheRunIsNotLost) {
   EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
 }
 
-TEST_F(VcpuOnKvm, LapicKeepsItsPerformanceCounterEntry) {
+TEST_F(KvmVcpu, LapicKeepsItsPerformanceCounterEntry) {
   constexpr std::size_t spurious_vector = 0xF0;
   constexpr std::size_t lvt_performance_counter = 0x340;
   auto lapic = vcpu_->lapic();
@@ -211,7 +211,7 @@ TEST_F(VcpuOnKvm, LapicKeepsItsPerformanceCounterEntry) {
   EXPECT_EQ(entry, 0x400U);
 }
 
-TEST_F(VcpuOnKvm, NmiShowsAsPending) {
+TEST_F(KvmVcpu, NmiShowsAsPending) {
   load({0xF4});
   ASSERT_TRUE(vcpu_->nmi());
   const auto events = vcpu_->events();
@@ -219,7 +219,7 @@ TEST_F(VcpuOnKvm, NmiShowsAsPending) {
   EXPECT_NE(events->nmi.pending + events->nmi.injected, 0);
 }
 
-TEST_F(VcpuOnKvm, TranslationFollowsTheBootTables) {
+TEST_F(KvmVcpu, TranslationFollowsTheBootTables) {
   load({0xF4});
   const auto there = vcpu_->translate(vpmu::GuestLinear{0x200123});
   ASSERT_TRUE(there);
@@ -227,7 +227,7 @@ TEST_F(VcpuOnKvm, TranslationFollowsTheBootTables) {
   EXPECT_EQ(there->at, GuestPhysical{0x200123});
 }
 
-TEST_F(VcpuOnKvm, TscOffsetCanBeReadAndSet) {
+TEST_F(KvmVcpu, TscOffsetCanBeReadAndSet) {
   const auto offset = vcpu_->tsc_offset();
   if (!offset) {
     GTEST_SKIP() << describe(offset.error());
@@ -236,7 +236,7 @@ TEST_F(VcpuOnKvm, TscOffsetCanBeReadAndSet) {
   EXPECT_EQ(*vcpu_->tsc_offset(), *offset - 1'000'000);
 }
 
-TEST_F(VcpuOnKvm, AnUnknownMsrIsAnErrorThatNamesIt) {
+TEST_F(KvmVcpu, AnUnknownMsrIsAnErrorThatNamesIt) {
   const auto value = vcpu_->msr(0x12345678);
   ASSERT_FALSE(value);
   EXPECT_NE(value.error().what.find("0x12345678"), std::string::npos) << value.error().what;

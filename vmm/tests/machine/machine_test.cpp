@@ -61,7 +61,7 @@ const std::vector<std::uint8_t> triple_fault{0xCC};
 /// pause; jmp .-2
 const std::vector<std::uint8_t> spin{0xF3, 0x90, 0xEB, 0xFC};
 
-class MachineOnKvm : public testing::Test {
+class KvmMachine : public testing::Test {
  protected:
   void SetUp() override {
     if (const auto system = System::open(); !system) {
@@ -92,24 +92,24 @@ class MachineOnKvm : public testing::Test {
   int stops{0};
 };
 
-TEST_F(MachineOnKvm, PowersOffThroughAcpi) {
+TEST_F(KvmMachine, PowersOffThroughAcpi) {
   EXPECT_EQ(run(out_word(0x604, 5U << 10U | 1U << 13U)), StopReason::power_off);
   EXPECT_EQ(stops, 1);
 }
 
-TEST_F(MachineOnKvm, ResetsThroughTheChipset) { EXPECT_EQ(run(out_word(0xCF9, 6)), StopReason::reset); }
+TEST_F(KvmMachine, ResetsThroughTheChipset) { EXPECT_EQ(run(out_word(0xCF9, 6)), StopReason::reset); }
 
-TEST_F(MachineOnKvm, ResetsThroughTheKeyboardController) { EXPECT_EQ(run(out_word(0x64, 0xFE)), StopReason::reset); }
+TEST_F(KvmMachine, ResetsThroughTheKeyboardController) { EXPECT_EQ(run(out_word(0x64, 0xFE)), StopReason::reset); }
 
-TEST_F(MachineOnKvm, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
+TEST_F(KvmMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
 
-TEST_F(MachineOnKvm, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
+TEST_F(KvmMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
 
-TEST_F(MachineOnKvm, StopsOtherVcpusThatNeverStarted) {
+TEST_F(KvmMachine, StopsOtherVcpusThatNeverStarted) {
   EXPECT_EQ(run(out_word(0xCF9, 6), 4), StopReason::reset);
 }
 
-TEST_F(MachineOnKvm, AGuestThatNeverExitsCanBeStoppedAndCounted) {
+TEST_F(KvmMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   const auto machine = machine_with(spin, 2);
   machine->start();
   const auto statistics = machine->statistics();
@@ -123,7 +123,7 @@ TEST_F(MachineOnKvm, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   EXPECT_FALSE(machine->statistics().vcpus[0].counters.empty()) << "counters survive the end";
 }
 
-TEST_F(MachineOnKvm, ConsoleOutputArrives) {
+TEST_F(KvmMachine, ConsoleOutputArrives) {
   // mov $0x3F8, %dx; mov $'K', %al; out %al, %dx; then power-off
   std::vector<std::uint8_t> code{0x66, 0xBA, 0xF8, 0x03, 0xB0, 'K', 0xEE};
   const auto off = out_word(0x604, 5U << 10U | 1U << 13U);
@@ -132,7 +132,7 @@ TEST_F(MachineOnKvm, ConsoleOutputArrives) {
   EXPECT_EQ(console, "K");
 }
 
-TEST_F(MachineOnKvm, AMachineThatNeverStartedGoesAwayQuietly) { EXPECT_NE(machine_with(spin), nullptr); }
+TEST_F(KvmMachine, AMachineThatNeverStartedGoesAwayQuietly) { EXPECT_NE(machine_with(spin), nullptr); }
 
 TEST(Machine, WithoutAKvmDeviceSaysSo) {
   const CodeFile file{spin};

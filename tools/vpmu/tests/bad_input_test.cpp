@@ -1,0 +1,223 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/kvm.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+// What the program does with input that cannot work: exit code 2 for what the user can change, 1 for what the host lacks; one line that
+// says what failed, the value seen and what to do; nothing left behind. Runs the real program.
+
+namespace vmm::tool::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ended {
+  int exit_code;  ///< -1 when a signal ended it.
+  std::string output;
+  std::string errors;
+};
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+/// A directory of its own for each test, which the program is started in.
+class BadInput : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(directory_ / "work");
+    kernel_ = write("kernel", good_kernel());
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  std::string write(const std::string& name, const std::string& contents) {
+    std::ofstream{directory_ / name, std::ios::binary} << contents;
+    return directory_ / name;
+  }
+
+  /// A bzImage of nothing that every check accepts.
+  static std::string good_kernel() {
+    std::string image(3 * 512 + 4096, '\0');
+    const auto put = [&image](std::size_t at, std::uint64_t value, int bytes) {
+      for (int i = 0; i < bytes; ++i) {
+        image[at + static_cast<std::size_t>(i)] = static_cast<char>(value >> (8 * i));
+      }
+    };
+    put(0x1F1, 2, 1);
+    put(0x1F4, 4096 / 16, 4);
+    put(0x1FE, 0xAA55, 2);
+    put(0x201, 0x6A, 1);
+    put(0x202, 0x53726448, 4);
+    put(0x206, 0x20F, 2);
+    put(0x211, 1, 1);
+    put(0x22C, 0x7FFFFFFF, 4);
+    put(0x230, 0x200000, 4);
+    put(0x234, 1, 1);
+    put(0x236, 3, 2);
+    put(0x238, 2047, 4);
+    put(0x258, 0x1000000, 8);
+    put(0x260, 0x100000, 4);
+    return image;
+  }
+
+  Ended vpmu(std::vector<std::string> arguments, uid_t user = 0) {
+    arguments.insert(arguments.begin(), VPMU_PROGRAM);
+    const auto out = directory_ / "out";
+    const auto err = directory_ / "err";
+    const pid_t child = ::fork();
+    if (child == 0) {
+      become(arguments, out, err, user);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  }
+
+  Ended run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "run");
+    return vpmu(std::move(arguments));
+  }
+
+  /// The promise of every failure.
+  void expect_failure(const Ended& ended, int exit_code, const std::vector<std::string>& parts) const {
+    EXPECT_EQ(ended.exit_code, exit_code) << ended.errors;
+    EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 1) << "one line, not:\n" << ended.errors;
+    EXPECT_EQ(ended.output, "");
+    for (const auto& part : parts) {
+      EXPECT_NE(ended.errors.find(part), std::string::npos) << '"' << part << "\" is not in: " << ended.errors;
+    }
+    EXPECT_TRUE(fs::is_empty(directory_ / "work")) << "something was left behind";
+  }
+
+  fs::path directory_{fs::path{testing::TempDir()} / ("bad_input_" + std::to_string(::getpid()))};
+  std::string kernel_;
+
+ private:
+  [[noreturn]] void become(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err, uid_t user) const {
+    constexpr mode_t mode = 0644;
+    ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode), STDOUT_FILENO);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode), STDERR_FILENO);
+    std::vector<char*> pointers;
+    for (const auto& argument : arguments) {
+      pointers.push_back(const_cast<char*>(argument.c_str()));
+    }
+    pointers.push_back(nullptr);
+    if (::chdir((directory_ / "work").c_str()) == 0 && (user == 0 || ::setuid(user) == 0)) {
+      ::execv(pointers[0], pointers.data());
+    }
+    ::_exit(127);
+  }
+};
+
+TEST_F(BadInput, NoCommandAndUnknownOnes) {
+  expect_failure(vpmu({}), 2, {"vpmu: no command", "run, doctor, events, ctl", "vpmu --help"});
+  expect_failure(vpmu({"fly"}), 2, {"fly"});
+  expect_failure(run({}), 2, {"--kernel is required", "vpmu run --help"});
+  expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});
+}
+
+TEST_F(BadInput, KernelThatIsNotThere) {
+  expect_failure(run({"--kernel", "/no/such/kernel"}), 2, {"kernel /no/such/kernel", "No such file", "--kernel"});
+  expect_failure(run({"--kernel", "/"}), 2, {"kernel /", "not a regular file"});
+  expect_failure(run({"--kernel", write("empty", "")}), 2, {"it is empty"});
+}
+
+TEST_F(BadInput, KernelThatIsCorruptOrTruncated) {
+  expect_failure(run({"--kernel", write("text", std::string(4096, 'x'))}), 2, {"bad kernel", "0x7878", "bzImage"});
+  expect_failure(run({"--kernel", write("short", "MZ")}), 2, {"bad kernel", "2 bytes are too short"});
+  expect_failure(run({"--kernel", write("half", good_kernel().substr(0, 4000))}), 2, {"truncated", "5632", "4000"});
+  expect_failure(run({"--kernel", write("elf", "\x7f" "ELF" + std::string(100, '\0'))}), 2, {"bad kernel", "ELF class 0"});
+}
+
+TEST_F(BadInput, InitrdThatIsMissingOrLargerThanMemory) {
+  expect_failure(run({"--kernel", kernel_, "--initrd", "/no/such/initrd"}), 2, {"initrd /no/such/initrd", "--initrd"});
+  const auto large = write("large", "");
+  fs::resize_file(large, 64U << 20U);
+  expect_failure(run({"--kernel", kernel_, "--initrd", large, "--memory", "32M"}), 2,
+                 {"initrd of 64 MiB does not fit", "32 MiB", "--memory"});
+}
+
+TEST_F(BadInput, SizesAndNumbers) {
+  expect_failure(run({"--kernel", kernel_, "--memory", "lots"}), 2, {"bad size \"lots\"", "--memory 512M"});
+  expect_failure(run({"--kernel", kernel_, "--memory", "1K"}), 2, {"bad memory size of 1024 bytes", "16M"});
+  expect_failure(run({"--kernel", kernel_, "--memory", "999G"}), 2, {"bad memory size"});
+  expect_failure(run({"--kernel", kernel_, "--memory", "-1"}), 2, {"-1"});
+  expect_failure(run({"--kernel", kernel_, "--cpus", "0"}), 2, {"bad number of CPUs 0", "1 to 64"});
+  expect_failure(run({"--kernel", kernel_, "--cpus", "1000"}), 2, {"bad number of CPUs 1000"});
+  expect_failure(run({"--kernel", kernel_, "--cpus", "two"}), 2, {"two"});
+  expect_failure(run({"--kernel", kernel_, "--append", std::string(3000, 'a')}), 2, {"3000 characters", "--append"});
+}
+
+TEST_F(BadInput, UnknownNames) {
+  expect_failure(run({"--kernel", kernel_, "--model", "p4"}), 2, {"unknown model \"p4\"", "skylake"});
+  expect_failure(run({"--kernel", kernel_, "--source", "oracle"}), 2, {"unknown source \"oracle\"", "clock"});
+  expect_failure(run({"--kernel", kernel_, "--model", "a\nb"}), 2, {"a?b"});
+  expect_failure(run({"--kernel", kernel_, "--policy", "luck=good"}), 2, {"unknown policy \"luck\"", "ds_fault"});
+  expect_failure(run({"--kernel", kernel_, "--policy", "ds_fault=maybe"}), 2, {"ds_fault has no value \"maybe\"", "drop|inject"});
+  expect_failure(run({"--kernel", kernel_, "--policy", "skid"}), 2, {"skid has no value"});
+}
+
+TEST_F(BadInput, KvmDeviceThatIsMissingOrForeign) {
+  expect_failure(run({"--kernel", kernel_, "--kvm", "/dev/no-kvm"}), 1, {"cannot open /dev/no-kvm", "No such file", "modprobe"});
+  expect_failure(run({"--kernel", kernel_, "--kvm", "/dev/zero"}), 1, {"/dev/zero is not the KVM device", "--kvm"});
+}
+
+/// Runs only where /dev/kvm is.
+using KvmBadInput = BadInput;
+
+TEST_F(KvmBadInput, MissingCapabilityIsNamed) {
+  if (::access("/dev/kvm", R_OK | W_OK) != 0) {
+    GTEST_SKIP() << "no usable /dev/kvm";
+  }
+  ::setenv("LD_PRELOAD", VPMU_WITHOUT_CAPABILITY, 1);
+  ::setenv("WITHOUT_CAPABILITY", std::to_string(KVM_CAP_X86_MSR_FILTER).c_str(), 1);
+  const auto ended = run({"--kernel", kernel_});
+  ::unsetenv("LD_PRELOAD");
+  expect_failure(ended, 1, {"this KVM lacks KVM_CAP_X86_MSR_FILTER", "newer host kernel"});
+}
+
+TEST_F(BadInput, NoPermissionForTheKvmDevice) {
+  constexpr uid_t nobody = 65534;
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "only root can start the program as somebody else";
+  }
+  const auto device = write("kvm", "not for you");
+  ::chmod(device.c_str(), 0600);
+  const auto ended = vpmu({"run", "--kernel", kernel_, "--kvm", device}, nobody);
+  expect_failure(ended, 1, {"cannot open " + device, "Permission denied", "run as root"});
+}
+
+TEST_F(BadInput, OutputsThatCannotBeWritten) {
+  expect_failure(run({"--kernel", kernel_, "--stats", "/no/such/dir/stats"}), 2, {"/no/such/dir/stats", "--stats"});
+  expect_failure(run({"--kernel", kernel_, "--console", "/no/such/dir/log"}), 2, {"/no/such/dir/log", "--console"});
+}
+
+TEST_F(BadInput, NobodyAtTheControlSocket) {
+  expect_failure(vpmu({"ctl", "/no/such/socket", "status"}), 1, {"/no/such/socket", "vpmu run --control"});
+  expect_failure(vpmu({"ctl", "x", "reboot"}), 2, {"reboot"});
+  expect_failure(vpmu({"ctl", std::string(200, 's'), "status"}), 2, {"too long"});
+}
+
+TEST_F(BadInput, DoctorSaysUnfitWithoutADevice) {
+  const auto ended = vpmu({"doctor", "--kvm", "/dev/no-kvm"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(ended.errors, "");
+  EXPECT_NE(ended.output.find("unfit   /dev/no-kvm: cannot open"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("not fit"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vmm::tool::test
