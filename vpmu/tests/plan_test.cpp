@@ -213,9 +213,10 @@ TEST(Replan, IsAskedForWhenThePlanMayHaveChanged) {
 
 TEST(InUse, ShowsASessionEvenWhileItIsStopped) {
   for (const auto& [index, value] : {std::pair{msr::IA32_PERFEVTSEL0 + 3, loads.raw()}, {msr::IA32_FIXED_CTR_CTRL, std::uint64_t{0x30}},
-                                     {msr::IA32_PEBS_ENABLE, std::uint64_t{1}}}) {
+                                     {msr::IA32_PEBS_ENABLE, std::uint64_t{1}}, {msr::IA32_DS_AREA, std::uint64_t{0x1000}}}) {
     S s;
     s.write(msr::IA32_PERF_GLOBAL_CTRL, 0);
+    s.write(msr::IA32_DS_AREA, 0);
     EXPECT_FALSE(s.pmu.in_use());
     s.write(index, value);
     EXPECT_TRUE(s.pmu.in_use());
