@@ -44,7 +44,7 @@ std::optional<vpmu::GuestLinear> RdpmcGate::gp_handler(const kvm_sregs& sregs) {
 }
 
 Result<void> RdpmcGate::update(bool in_use) {
-  if (!in_use) {
+  if (!in_use || statistics_.given_up != 0) {
     breakpoints_->set_gate(std::nullopt);
     return {};
   }
@@ -54,8 +54,14 @@ Result<void> RdpmcGate::update(bool in_use) {
   return {};
 }
 
-// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction.
+// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction. The delivery of a fault clears RF, so when
+// it is set we have been here before.
 Result<void> RdpmcGate::let_through(kvm_regs regs) {
+  if ((regs.rflags & rflags_rf) != 0) {
+    statistics_.given_up = 1;
+    breakpoints_->set_gate(std::nullopt);
+    return {};
+  }
   regs.rflags |= rflags_rf;
   return port_->set_regs(regs);
 }

@@ -22,6 +22,7 @@ struct RdpmcStatistics {
   std::uint64_t refused{};       ///< RDPMC that really faults: bad counter, or CPL > 0 without CR4.PCE.
   std::uint64_t rewritten{};     ///< Sites made RDMSR.
   std::uint64_t other_faults{};  ///< #GP that had nothing to do with RDPMC, let through.
+  std::uint64_t given_up{};      ///< 1 when this KVM ignores RFLAGS.RF, so that no fault could be let through: the gate stays off.
 };
 
 /// Brings RDPMC to the PMU where KVM has no exit for it: KVM raises #GP, and an execution breakpoint on the guest's #GP handler stops

@@ -30,6 +30,7 @@ class FakePort final : public VcpuPort {
   std::map<std::uint32_t, std::uint64_t> msrs;
   bool is_halted{};
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
+  std::optional<std::uint64_t> tsc_shift;  ///< The TSC offset; empty = cannot be read.
 
   std::deque<Run> script;      ///< Runs to come.
   Run otherwise;               ///< What run() does when the script is empty; without it the test fails.
@@ -132,6 +133,15 @@ class FakePort final : public VcpuPort {
   Result<void> nmi() override { return note("nmi"); }
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override {
     return note(fmt::format("interrupt {} {:#x}", apic_id, vector));
+  }
+  Result<std::uint64_t> tsc_offset() override {
+    VMM_TRY(note("tsc_offset"));
+    if (!tsc_shift) return host_error("no TSC offset here");
+    return *tsc_shift;
+  }
+  Result<void> set_tsc_offset(std::uint64_t offset) override {
+    tsc_shift = offset;
+    return note("set_tsc_offset");
   }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
 

@@ -185,6 +185,18 @@ TEST_F(RdpmcGateIn, UserRdpmcReturnsToRing3WithTheSegmentsOfTheGdt) {
   EXPECT_EQ(ss.present, 1);
 }
 
+// Where RF is not honoured the breakpoint fires again on the same instruction, for ever.
+TEST_F(RdpmcGateIn, GivesUpOnAHostThatIgnoresTheResumeFlag) {
+  armed_at();
+  stop_at_handler({.error_code = 0x18});
+  handle();
+  EXPECT_EQ(guest_.breakpoints.gate(), GuestLinear{handler});
+  handle();
+  EXPECT_EQ(guest_.breakpoints.gate(), std::nullopt);
+  EXPECT_EQ(armed_at(), std::nullopt) << "and is not armed again";
+  EXPECT_EQ(gate_.statistics().given_up, 1U);
+}
+
 TEST_F(RdpmcGateIn, PceOfTheGuestIsPassedOn) {
   stop_at_handler(from_ring_3());
   handle(std::nullopt);

@@ -1,0 +1,62 @@
+#pragma once
+#include <memory>
+
+#include "fakes/fake_cpu.hpp"
+#include "fakes/fake_source.hpp"
+#include "fakes/fake_timer.hpp"
+#include "sources/clock_source.hpp"
+
+/// What the contract suite runs a counting source on. A rig has
+/// - `source()` and `guest`, whose vCPU runs a loop without end,
+/// - `truth()`: events of Counts::instructions that have happened so far, as the source can know them,
+/// - `slack`: how far counts may be from the truth,
+/// - `latest`: by how many events it may come back after an overflow.
+namespace vmm::test {
+
+/// A guest in a loop of eight instructions, of which one loads.
+class LoopingGuest {
+ public:
+  static constexpr std::uint64_t code = 0x40'0000, data = 0x50'0000, load_at = code + 3;
+
+  LoopingGuest() {
+    for (const std::uint64_t page : {code, data}) guest.map(page, vpmu::page_size, {.is_user = true});
+    std::uint64_t at = code;
+    for (int n = 0; n < 3; ++n) at = cpu.add(at, {0x90});
+    at = cpu.add(at, {0x8B, 0x03});  // mov eax, [rbx]
+    for (int n = 0; n < 3; ++n) at = cpu.add(at, {0x90});
+    cpu.add_jump(at, code);
+    guest.port.registers.rip = code;
+    guest.port.registers.rbx = data;
+    guest.port.registers.rflags = 0x202;
+  }
+
+  FakeGuest guest;
+  ScriptedTime time;
+  FakeCpu cpu{guest, time};
+};
+
+class FakeSourceRig : public LoopingGuest {
+ public:
+  FakeSourceRig() { source_.load_at = load_at; }
+  CountSource& source() { return source_; }
+  [[nodiscard]] std::uint64_t truth() const { return cpu.retired; }
+  static constexpr std::uint64_t slack = 0, latest = 0;
+
+ private:
+  FakeSource source_{guest, cpu, time};
+};
+
+/// The clock source counts one instruction per nanosecond of scripted time in the guest, whatever runs.
+class ClockSourceRig : public LoopingGuest {
+ public:
+  CountSource& source() { return source_; }
+  [[nodiscard]] std::uint64_t truth() const { return static_cast<std::uint64_t>((cpu.per_instruction * cpu.retired).count()); }
+  static constexpr std::uint64_t slack = 0;
+  /// The timer's shortest time, and the instruction that is under way when it fires.
+  static constexpr std::uint64_t latest = 10'000 + 100;
+
+ private:
+  ClockSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, 1};
+};
+
+}  // namespace vmm::test
