@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 LINE = re.compile(r"^\s*([0-9a-f]+):\t([^\t]*?)\s*$")
 LABEL = re.compile(r"^([0-9a-f]+) <([^>]+)>:$")
+OBJECT = re.compile(r"^([0-9a-f]+) .{6}O \S+\t([0-9a-f]+) (\S+)$")
 MEMORY = re.compile(r"(?:%[a-z]s:)?-?(?:0x)?[0-9a-f]*\([^)]*\)")
 NO_ACCESS = ("lea", "nop", "prefetch", "endbr")
 READS_ONLY = ("cmp", "test", "jmp", "call", "push")
@@ -15,18 +16,22 @@ READS_ONLY = ("cmp", "test", "jmp", "call", "push")
 class Program:
     instructions: dict = field(default_factory=dict)  # address -> text
     symbol_of: dict = field(default_factory=dict)  # address -> the label before it
+    objects: dict = field(default_factory=dict)  # name -> (begin, end)
 
     def addresses_of(self, symbol):
         return [address for address, name in self.symbol_of.items() if name == symbol]
 
 
 def parse(text):
-    """Reads the output of `objdump -d --no-show-raw-insn`."""
+    """Reads the output of `objdump -t -d --no-show-raw-insn`."""
     program = Program()
     symbol = ""
     for line in text.splitlines():
         if label := LABEL.match(line):
             symbol = label[2]
+        elif match := OBJECT.match(line):
+            begin = int(match[1], 16)
+            program.objects[match[3]] = (begin, begin + int(match[2], 16))
         elif match := LINE.match(line):
             address = int(match[1], 16)
             program.instructions[address] = match[2]
@@ -35,7 +40,7 @@ def parse(text):
 
 
 def load(path):
-    listing = subprocess.run(["objdump", "-d", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+    listing = subprocess.run(["objdump", "-t", "-d", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
     program = parse(listing)
     if not program.instructions:
         raise ValueError(f"objdump finds no instruction in {path}")

@@ -69,9 +69,9 @@ constexpr std::array policies{
               [](Config& c, Value v) {
                 return choose(c.rdpmc, v, {{"breakpoint", RdpmcMethod::breakpoint}, {"rewrite", RdpmcMethod::rewrite}});
               }},
-    PolicyRow{"handler_clock", "hidden|real",
+    PolicyRow{"pmu_time", "hidden|real",
               [](Config& c, Value v) {
-                return choose(c.handler_clock, v, {{"hidden", HandlerClock::hidden}, {"real", HandlerClock::real}});
+                return choose(c.pmu_time, v, {{"hidden", PmuTime::hidden}, {"real", PmuTime::real}});
               }},
     PolicyRow{"unknown_msr", "gp|ignore",
               [](Config& c, Value v) { return choose(c.unknown_msr, v, {{"gp", UnknownMsr::gp}, {"ignore", UnknownMsr::ignore}}); }},

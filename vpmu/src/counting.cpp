@@ -72,14 +72,20 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
 CounterSet Pmu::enabled() const {
   CounterSet on;
   if (reg::global_status::CTR_FRZ::test(state_.global_status)) return on;
+  for (const CounterId c : selected())
+    if ((state_.global_ctrl & bit(c.global_bit())) != 0) on.add(c);
+  return on;
+}
+
+CounterSet Pmu::selected() const {
+  CounterSet set;
   for (unsigned i = 0; i < gp_counters_; ++i)
-    if ((state_.global_ctrl & bit(i)) != 0 && sel::EN::test(state_.perfevtsel[i])) on.add(CounterId::gp(i));
+    if (sel::EN::test(state_.perfevtsel[i])) set.add(CounterId::gp(i));
   for (unsigned n = 0; n < desc_.fixed_counters; ++n) {
     const CounterId c = CounterId::fixed(n);
-    const bool any_cpl = (fixed_control(c) & (fix::EN_OS::mask | fix::EN_USR::mask)) != 0;
-    if ((state_.global_ctrl & bit(c.global_bit())) != 0 && any_cpl) on.add(c);
+    if ((fixed_control(c) & (fix::EN_OS::mask | fix::EN_USR::mask)) != 0) set.add(c);
   }
-  return on;
+  return set;
 }
 
 // The CPL filter: OS counts at CPL 0, USR at 1 to 3 (rules C1, C2).

@@ -47,12 +47,5 @@ bool Pmu::take_replan() {
   return changed;
 }
 
-bool Pmu::counting() const { return !enabled().empty(); }
-
-bool Pmu::in_use() const {
-  for (unsigned i = 0; i < gp_counters_; ++i)
-    if (reg::perfevtsel::EN::test(state_.perfevtsel[i])) return true;
-  return state_.fixed_ctr_ctrl != 0 || state_.pebs_enable != 0 || state_.ds_area != 0;
-}
 
 }  // namespace vpmu

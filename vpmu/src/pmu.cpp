@@ -7,7 +7,6 @@
 namespace vpmu {
 namespace {
 
-constexpr std::uint32_t rdpmc_fixed = 1U << 30;
 /// A generator that starts at 0 stays there.
 constexpr std::uint64_t nonzero_seed(std::uint64_t seed) { return seed == 0 ? 0x9E37'79B9'7F4A'7C15 : seed; }
 
@@ -67,10 +66,9 @@ MsrStatus Pmu::wrmsr(MsrIndex index, std::uint64_t value) {
 
 std::optional<std::uint64_t> Pmu::rdpmc(std::uint32_t ecx, unsigned cpl, bool cr4_pce) const {
   if (cpl > 0 && !cr4_pce) return std::nullopt;
-  const bool fixed = (ecx & rdpmc_fixed) != 0;
-  const std::uint32_t number = ecx & ~rdpmc_fixed;
-  if (number >= (fixed ? desc_.fixed_counters : gp_counters_)) return std::nullopt;
-  return counter_value(fixed ? CounterId::fixed(number) : CounterId::gp(number));
+  const auto counter = rdpmc_counter(ecx);
+  if (!counter || counter->number() >= (counter->is_gp() ? gp_counters_ : desc_.fixed_counters)) return std::nullopt;
+  return counter_value(*counter);
 }
 
 void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {

@@ -96,7 +96,7 @@ TEST(Settle, ImpreciseEventIsNeverLate) {
 TEST(Plan, ListsExactlyTheCountersThatCountInServiceOrder) {
   S s;
   EXPECT_EQ(s.pmu.plan().size, 0U);
-  EXPECT_FALSE(s.pmu.counting());
+  EXPECT_TRUE(s.pmu.enabled().empty());
   s.start(2, loads, 50);
   s.start(0, core_cycles, 20);
   s.write(msr::IA32_PERFEVTSEL0 + 1, Select{.event = 0xC0, .enabled = false}.raw());
@@ -120,7 +120,7 @@ TEST(Plan, ListsExactlyTheCountersThatCountInServiceOrder) {
   EXPECT_EQ(plan.entries[3].distance, bit(48)) << "a counter at 0";
   EXPECT_TRUE(plan.entries[3].usr);
   EXPECT_FALSE(plan.entries[3].os);
-  EXPECT_TRUE(s.pmu.counting());
+  EXPECT_FALSE(s.pmu.enabled().empty());
 }
 
 TEST(Plan, IsEmptyWhileFrozenOrStopped) {
@@ -211,17 +211,19 @@ TEST(Replan, IsAskedForWhenThePlanMayHaveChanged) {
   EXPECT_TRUE(s.pmu.take_replan());
 }
 
-TEST(InUse, ShowsASessionEvenWhileItIsStopped) {
-  for (const auto& [index, value] : {std::pair{msr::IA32_PERFEVTSEL0 + 3, loads.raw()}, {msr::IA32_FIXED_CTR_CTRL, std::uint64_t{0x30}},
-                                     {msr::IA32_PEBS_ENABLE, std::uint64_t{1}}, {msr::IA32_DS_AREA, std::uint64_t{0x1000}}}) {
-    S s;
-    s.write(msr::IA32_PERF_GLOBAL_CTRL, 0);
-    s.write(msr::IA32_DS_AREA, 0);
-    EXPECT_FALSE(s.pmu.in_use());
-    s.write(index, value);
-    EXPECT_TRUE(s.pmu.in_use());
-    EXPECT_FALSE(s.pmu.counting());
-  }
+TEST(Selected, ShowsASessionEvenWhileItIsStopped) {
+  S s;
+  s.write(msr::IA32_PERF_GLOBAL_CTRL, 0);
+  EXPECT_TRUE(s.pmu.selected().empty());
+  s.write(msr::IA32_PERFEVTSEL0 + 3, loads.raw());
+  s.write(msr::IA32_FIXED_CTR_CTRL, 0xA0);
+  CounterSet expected;
+  for (const CounterId c : {CounterId::gp(3), CounterId::fixed(1)}) expected.add(c);
+  EXPECT_EQ(s.pmu.selected(), expected);
+  EXPECT_TRUE(s.pmu.enabled().empty());
+  s.write(msr::IA32_PERFEVTSEL0 + 3, loads.raw() & ~reg::perfevtsel::EN::mask);
+  s.write(msr::IA32_FIXED_CTR_CTRL, 0x80);  // PMI alone enables nothing
+  EXPECT_TRUE(s.pmu.selected().empty());
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 for precise in p pp ppp; do
   mark "before-freq-$precise"
-  run "freq-$precise" split 600 -- -e "cycles:$precise" -F 1000
+  run "freq-$precise" split 400 -- -e "cycles:$precise" -F 1000
   mark "after-freq-$precise"
   run "period-$precise" split 600 -- -e "cycles:$precise" -c 2000003
 done

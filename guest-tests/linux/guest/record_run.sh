@@ -1,7 +1,7 @@
 # Records one program and prints what was sampled:
 #   record NAME SAMPLES        how many samples the program got
-#   report NAME PERCENT SYMBOL what perf report says
-#   ip NAME COUNT ADDRESS      every sampled address of the program
+#   report NAME PERCENT SYMBOL what perf report says of the time that the program spent in itself, not in the kernel
+#   ip NAME COUNT ADDRESS      every sampled address of the program in user mode
 # shellcheck shell=dash
 
 # run NAME PROGRAM [ARGUMENT...] -- OPTION...: one perf record
@@ -21,8 +21,8 @@ run() {
   fi
   perf script -i /tmp/data --comms "$program" -F ip 2>/dev/null | sort | uniq -c >/tmp/ips
   say record "$name $(awk '{ n += $1 } END { print n + 0 }' /tmp/ips)"
-  awk -v name="$name" '{ print "vpmu-guest: ip", name, $1, $2 }' /tmp/ips
-  perf report -i /tmp/data --stdio --comms "$program" -F overhead,sym --percentage relative -w 0 2>/dev/null |
+  awk -v name="$name" '$2 !~ /^ffff/ { print "vpmu-guest: ip", name, $1, $2 }' /tmp/ips
+  perf report -i /tmp/data --stdio --comms "$program" --dsos "$program" -F overhead,sym --percentage relative -w 0 2>/dev/null |
     awk -v name="$name" '$1 ~ /%$/ && n++ < 6 { sub("%", "", $1); print "vpmu-guest: report", name, $1, $NF }'
   rm -f /tmp/data
 }

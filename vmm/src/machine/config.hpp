@@ -3,6 +3,7 @@
 #include <string>
 
 #include "support/result.hpp"
+#include "vcpu/guest_clock.hpp"
 #include "vcpu/msr_router.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/generation.hpp"
@@ -23,7 +24,7 @@ struct MachineConfig {
   UnknownMsr unknown_msr{UnknownMsr::gp};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
-  HandlerClock handler_clock{HandlerClock::hidden};
+  PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
   /// What an ELF kernel finds in RDI and RSI at its entry point.
   struct ElfArguments {

@@ -133,14 +133,14 @@ Result<void> Machine::add_vcpus(const System& system, const MachineConfig& confi
                           .source = resolved.source,
                           .unknown_msr = config.unknown_msr,
                           .lvtpc_masked = config.lvtpc_masked,
-                          .rdpmc = config.rdpmc,
-                          .handler_clock = config.handler_clock};
+                          .rdpmc = config.rdpmc};
   const VcpuServices services{.vm = vm_,
                               .memory = linear_,
                               .ports = ports_,
                               .machine = *this,
                               .fail = [this](Error error) { fail(std::move(error)); },
-                              .log = *log_};
+                              .log = *log_,
+                              .pmu_time = config.pmu_time};
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto vcpu, vm_.create_vcpu(id));
     VMM_ASSIGN(const auto khz, vcpu.tsc_khz());

@@ -16,6 +16,7 @@
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
 #include "support/log.hpp"
+#include "vcpu/guest_clock.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 
 namespace vmm {
@@ -28,6 +29,7 @@ struct VcpuServices {
   StopRequests& machine;
   std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
   Log& log;
+  PmuTime pmu_time{PmuTime::hidden};
 };
 
 /// One vCPU and the thread that runs it, from start() to the machine's stop.

@@ -10,13 +10,13 @@
 
 namespace vmm {
 
-/// Counts where the host has no PMU: time that the vCPU spends in the guest, turned into cycles at the guest's TSC rate and into other
-/// events at stated rates (clock_rates.hpp). All counts are estimates; the instructions that precise records show are real.
+/// Counts where the host has no PMU: the ticks of the guest's TSC while it is not halted are cycles, and make other events at stated rates
+/// (clock_rates.hpp). All counts are estimates; the instructions that precise records show are real.
 ///
 /// Events that count at one privilege level only get the time that the periodic kicks found the vCPU at that level.
 class ClockSource final : public CountSource {
  public:
-  /// `timer` belongs to the vCPU's thread; all time is read from it.
+  /// `timer` belongs to the vCPU's thread.
   ClockSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, std::uint64_t seed)
       : timer_{std::move(timer)}, walker_{breakpoints, view, *timer_, seed} {}
 
@@ -33,14 +33,13 @@ class ClockSource final : public CountSource {
  private:
   using nanoseconds = std::chrono::nanoseconds;
   Result<void> arm(VcpuPort& port, std::optional<nanoseconds> at_most);
+  [[nodiscard]] std::uint64_t ticks_to_overflow(const vpmu::PlanEntry& e, std::uint64_t rate) const;
   [[nodiscard]] std::optional<nanoseconds> until_due(std::uint64_t tsc_khz) const;
 
   std::unique_ptr<CpuTimer> timer_;
   SkidWalker walker_;
   vpmu::CountPlan plan_{};
-  nanoseconds guest_time_{};     ///< In the guest since the last sync().
-  nanoseconds left_at_{};        ///< When the last run ended, while something is counted; else 0.
-  nanoseconds owed_{};           ///< Spent on exits while something was counted, and not counted yet.
+  std::optional<std::uint64_t> seen_ticks_;  ///< The port's unhalted_ticks() up to which all is counted; empty = nothing is.
   nanoseconds armed_until_{};    ///< Thread CPU time at which the timer fires; 0 = not armed.
   bool kicked_{};                ///< The last run ended by a signal: its privilege level is a fair sample.
   bool sampled_user_{};          ///< Privilege level at the last kick.

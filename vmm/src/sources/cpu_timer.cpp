@@ -26,46 +26,6 @@ nanoseconds thread_cpu_time() {
 
 pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-/// A software perf event whose overflow sends the kick signal to this thread.
-class PerfCpuTimer final : public CpuTimer {
- public:
-  static Result<std::unique_ptr<CpuTimer>> create() {
-    perf_event_attr attr{};
-    attr.type = PERF_TYPE_SOFTWARE;
-    attr.size = sizeof attr;
-    attr.config = PERF_COUNT_SW_CPU_CLOCK;
-    attr.sample_period = static_cast<std::uint64_t>(shortest().count());
-    attr.disabled = 1;
-    attr.wakeup_events = 1;
-    Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
-    if (!fd.valid()) return host_error("perf_event_open of cpu-clock", errno);
-    const f_owner_ex owner{F_OWNER_TID, thread_id()};
-    if (::fcntl(fd.get(), F_SETOWN_EX, &owner) != 0 || ::fcntl(fd.get(), F_SETSIG, kick_signal()) != 0 ||
-        ::fcntl(fd.get(), F_SETFL, O_ASYNC) != 0)
-      return host_error("fcntl of the cpu-clock event", errno);
-    return std::unique_ptr<CpuTimer>{new PerfCpuTimer{std::move(fd)}};
-  }
-
-  Result<void> arm(nanoseconds after) override {
-    auto period = static_cast<std::uint64_t>(std::max(after, shortest()).count());
-    if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0 || ::ioctl(fd_.get(), PERF_EVENT_IOC_PERIOD, &period) != 0 ||
-        ::ioctl(fd_.get(), PERF_EVENT_IOC_REFRESH, 1) != 0)
-      return host_error("arming the cpu-clock event", errno);
-    return {};
-  }
-  Result<void> disarm() override {
-    if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0) return host_error("disarming the cpu-clock event", errno);
-    return {};
-  }
-  [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
-  [[nodiscard]] nanoseconds wall() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
-  [[nodiscard]] std::string_view name() const override { return "perf cpu-clock"; }
-
- private:
-  explicit PerfCpuTimer(Fd fd) : fd_{std::move(fd)} {}
-  Fd fd_;
-};
-
 /// A timer on the monotonic clock: the thread CPU clock's timers have only the scheduler tick's resolution.
 class PosixCpuTimer final : public CpuTimer {
  public:
@@ -83,9 +43,9 @@ class PosixCpuTimer final : public CpuTimer {
   PosixCpuTimer& operator=(const PosixCpuTimer&) = delete;
 
   Result<void> arm(nanoseconds after) override { return set(std::max(after, shortest())); }
+  Result<void> arm_wall(nanoseconds after) override { return arm(after); }
   Result<void> disarm() override { return set(nanoseconds{0}); }
   [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
-  [[nodiscard]] nanoseconds wall() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   [[nodiscard]] std::string_view name() const override { return "POSIX timer"; }
 
  private:
@@ -99,6 +59,48 @@ class PosixCpuTimer final : public CpuTimer {
     return {};
   }
   timer_t timer_;
+};
+
+/// A software perf event whose overflow sends the kick signal to this thread.
+class PerfCpuTimer final : public CpuTimer {
+ public:
+  static Result<std::unique_ptr<CpuTimer>> create() {
+    perf_event_attr attr{};
+    attr.type = PERF_TYPE_SOFTWARE;
+    attr.size = sizeof attr;
+    attr.config = PERF_COUNT_SW_CPU_CLOCK;
+    attr.sample_period = static_cast<std::uint64_t>(shortest().count());
+    attr.disabled = 1;
+    attr.wakeup_events = 1;
+    Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
+    if (!fd.valid()) return host_error("perf_event_open of cpu-clock", errno);
+    const f_owner_ex owner{F_OWNER_TID, thread_id()};
+    if (::fcntl(fd.get(), F_SETOWN_EX, &owner) != 0 || ::fcntl(fd.get(), F_SETSIG, kick_signal()) != 0 ||
+        ::fcntl(fd.get(), F_SETFL, O_ASYNC) != 0)
+      return host_error("fcntl of the cpu-clock event", errno);
+    VMM_ASSIGN(auto wall, PosixCpuTimer::create());
+    return std::unique_ptr<CpuTimer>{new PerfCpuTimer{std::move(fd), std::move(wall)}};
+  }
+
+  Result<void> arm(nanoseconds after) override {
+    auto period = static_cast<std::uint64_t>(std::max(after, shortest()).count());
+    if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0 || ::ioctl(fd_.get(), PERF_EVENT_IOC_PERIOD, &period) != 0 ||
+        ::ioctl(fd_.get(), PERF_EVENT_IOC_REFRESH, 1) != 0)
+      return host_error("arming the cpu-clock event", errno);
+    return {};
+  }
+  Result<void> arm_wall(nanoseconds after) override { return wall_->arm(after); }
+  Result<void> disarm() override {
+    if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0) return host_error("disarming the cpu-clock event", errno);
+    return {};
+  }
+  [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
+  [[nodiscard]] std::string_view name() const override { return "perf cpu-clock"; }
+
+ private:
+  PerfCpuTimer(Fd fd, std::unique_ptr<CpuTimer> wall) : fd_{std::move(fd)}, wall_{std::move(wall)} {}
+  Fd fd_;
+  std::unique_ptr<CpuTimer> wall_;
 };
 
 }  // namespace

@@ -18,10 +18,10 @@ class CpuTimer {
   /// Kicks once, about `after` from now; replaces what was armed. Shorter than shortest() is taken as shortest().
   virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
   virtual Result<void> disarm() = 0;
+  /// Kicks once, about `after` from now, even if the vCPU is halted meanwhile. Beside what arm() armed.
+  virtual Result<void> arm_wall(std::chrono::nanoseconds after) = 0;
   /// Time that the thread has spent on a CPU. One system call.
   [[nodiscard]] virtual std::chrono::nanoseconds now() const = 0;
-  /// Time that passes whether the thread runs or not. A timer on scripted time has only one clock.
-  [[nodiscard]] virtual std::chrono::nanoseconds wall() const { return now(); }
   /// "perf cpu-clock" or "POSIX timer".
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] static constexpr std::chrono::nanoseconds shortest() { return std::chrono::microseconds{10}; }

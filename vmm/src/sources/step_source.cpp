@@ -85,7 +85,7 @@ Result<RunEnd> StepSource::run(VcpuPort& port, std::optional<std::chrono::nanose
 Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return advance(port, std::nullopt); }
 
 Result<RunEnd> StepSource::run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
-  if (at_most) VMM_TRY(timer_->arm(*at_most));
+  if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
   VMM_ASSIGN(const Exit exit, port.run());
   exit_open_ = leaves_instruction_open(exit);
   return RunEnd{.exit = exit};

@@ -1,12 +1,62 @@
 #include "vcpu/kvm_port.hpp"
 
-namespace vmm {
+#include <time.h>
+#include <x86intrin.h>
 
-Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu) {
+namespace vmm {
+namespace {
+
+constexpr std::uint32_t msr_tsc = 0x10;
+constexpr std::uint32_t msr_tsc_deadline = 0x6E0;
+
+ExitCause cause_of(const Exit& exit) {
+  if (std::holds_alternative<MsrRead>(exit)) return ExitCause::msr_read;
+  if (std::holds_alternative<MsrWrite>(exit)) return ExitCause::msr_write;
+  if (std::holds_alternative<Debug>(exit)) return ExitCause::debug;
+  if (std::holds_alternative<Interrupted>(exit)) return ExitCause::kick;
+  return ExitCause::device;
+}
+
+}  // namespace
+
+std::uint64_t KvmClockHost::ticks() const { return __rdtsc(); }
+
+std::chrono::nanoseconds KvmClockHost::cpu_time() const {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return std::chrono::seconds{t.tv_sec} + std::chrono::nanoseconds{t.tv_nsec};
+}
+
+// SDM 3A 10.5.4.1: the MSR reads 0 when nothing is armed; writing 0 disarms.
+Result<void> KvmClockHost::rearm_deadline() {
+  const auto deadline = vcpu_->msr(msr_tsc_deadline);
+  if (!deadline || *deadline == 0) return {};
+  return vcpu_->set_msr(msr_tsc_deadline, *deadline);
+}
+
+Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time) {
   VMM_ASSIGN(const std::uint32_t khz, vcpu.tsc_khz());
   // A precise sample looks at the registers of every exit it causes: let them come along.
   vcpu.sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS);
-  return KvmPort{vm, vcpu, khz};
+  return KvmPort{vm, vcpu, khz, time};
+}
+
+Result<Exit> KvmPort::run() {
+  VMM_TRY(clock_.enter(clock_host_));
+  auto exit = vcpu_->run();
+  if (exit) clock_.leave(clock_host_, cause_of(*exit));
+  return exit;
+}
+
+Result<std::uint64_t> KvmPort::tsc() {
+  if (clock_.hides())
+    if (auto at = clock_.stands_at(clock_host_)) return at;
+  return vcpu_->msr(msr_tsc);
+}
+
+void KvmPort::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  visit("pmu.clock.hidden_ticks", clock_.statistics().hidden_ticks);
+  visit("pmu.clock.shifts", clock_.statistics().shifts);
 }
 
 Result<bool> KvmPort::halted() {

@@ -1,17 +1,32 @@
 #pragma once
 #include "kvm/vcpu.hpp"
 #include "kvm/vm.hpp"
+#include "vcpu/guest_clock.hpp"
 #include "vcpu/port.hpp"
 
 namespace vmm {
+
+/// The host of a vCPU's clock, over KVM.
+class KvmClockHost final : public ClockHost {
+ public:
+  explicit KvmClockHost(Vcpu& vcpu) : vcpu_{&vcpu} {}
+  [[nodiscard]] std::uint64_t ticks() const override;
+  [[nodiscard]] std::chrono::nanoseconds cpu_time() const override;
+  Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
+  Result<void> set_tsc_offset(std::uint64_t offset) override { return vcpu_->set_tsc_offset(offset); }
+  Result<void> rearm_deadline() override;
+
+ private:
+  Vcpu* vcpu_;
+};
 
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
   /// Fails when KVM does not tell the TSC's rate.
-  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu);
+  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden);
 
-  Result<Exit> run() override { return vcpu_->run(); }
+  Result<Exit> run() override;
   Result<void> complete_exit() override { return vcpu_->complete_exit(); }
   Result<kvm_regs> regs() override { return vcpu_->regs(); }
   Result<void> set_regs(const kvm_regs& regs) override { return vcpu_->set_regs(regs); }
@@ -29,16 +44,21 @@ class KvmPort final : public VcpuPort {
   Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
   Result<void> nmi() override { return vcpu_->nmi(); }
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
-  Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
-  Result<void> set_tsc_offset(std::uint64_t offset) override { return vcpu_->set_tsc_offset(offset); }
+  void watch_clock(bool on) override { clock_.watch(on); }
+  [[nodiscard]] std::uint64_t unhalted_ticks() const override { return clock_.unhalted_ticks(); }
+  Result<std::uint64_t> tsc() override;
   [[nodiscard]] std::uint64_t tsc_khz() const override { return tsc_khz_; }
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz) : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz} {}
+  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz, PmuTime time)
+      : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz}, clock_host_{vcpu}, clock_{time, tsc_khz} {}
 
   Vm* vm_;
   Vcpu* vcpu_;
   std::uint64_t tsc_khz_;
+  KvmClockHost clock_host_;
+  GuestClock clock_;
 };
 
 }  // namespace vmm

@@ -81,8 +81,7 @@ void Pmi::request() {
     ++statistics_.joined;
 }
 
-Result<bool> Pmi::deliver(VcpuPort& port) {
-  bool raised = false;
+Result<void> Pmi::deliver(VcpuPort& port) {
   while (pending_ > 0) {
     VMM_ASSIGN(Lvtpc lvtpc, Lvtpc::read(port));
     if (lvt::MASK::test(lvtpc.value())) {
@@ -93,7 +92,7 @@ Result<bool> Pmi::deliver(VcpuPort& port) {
         ++statistics_.joined;  // masked requests join into one (rule V5)
         pending_ = 1;
       }
-      return raised;
+      return {};
     }
     --pending_;
     // The mask goes first: writing an xAPIC page overwrites IRR and would take the interrupt away again.
@@ -102,19 +101,17 @@ Result<bool> Pmi::deliver(VcpuPort& port) {
       case lvt::mode_nmi:
         VMM_TRY(port.nmi());
         ++statistics_.delivered_nmi;
-        raised = true;
         break;
       case lvt::mode_fixed: {
         VMM_ASSIGN(const std::uint32_t id, lvtpc.apic_id());
         VMM_TRY(port.interrupt(id, static_cast<std::uint8_t>(lvt::VECTOR::get(lvtpc.value()))));
         ++statistics_.delivered_fixed;
-        raised = true;
         break;
       }
       default: ++statistics_.undeliverable; break;
     }
   }
-  return raised;
+  return {};
 }
 
 }  // namespace vmm

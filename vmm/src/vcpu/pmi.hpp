@@ -31,9 +31,9 @@ class Pmi {
   void request();
   /// Whether an interrupt waits for LVTPC.
   [[nodiscard]] bool pending() const { return pending_ > 0; }
-  /// Delivers what is pending as far as LVTPC lets it; true when an interrupt was raised. Call between runs, at an instruction boundary. Free when nothing is pending;
+  /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing is pending;
   /// otherwise one or two ioctls and the interrupt's own.
-  Result<bool> deliver(VcpuPort& port);
+  Result<void> deliver(VcpuPort& port);
 
   [[nodiscard]] const PmiStatistics& statistics() const { return statistics_; }
 

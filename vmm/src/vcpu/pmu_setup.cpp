@@ -21,7 +21,7 @@ Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, 
     ranges.push_back({.first = span.first.value(), .count = span.count});
   if (rdpmc == RdpmcMethod::rewrite) {
     ranges.push_back({.first = 0, .count = generation.gp_counters_no_smt, .trap = MsrTrap::read});
-    ranges.push_back({.first = rdpmc_fixed_counters, .count = generation.fixed_counters, .trap = MsrTrap::read});
+    ranges.push_back({.first = vpmu::rdpmc_fixed_counters, .count = generation.fixed_counters, .trap = MsrTrap::read});
   }
   VMM_ASSIGN(const MsrFilter filter, MsrFilter::create(ranges));
   return vm.set_msr_filter(filter.native());

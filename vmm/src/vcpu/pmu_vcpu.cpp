@@ -8,15 +8,16 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_tsc = 0x10;
 /// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
-/// How soon to try a walk again that could not start.
-constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{100};
+/// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to enter the guest would
+/// let it do next to nothing in the first of these.
+constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{200};
+constexpr unsigned most_doublings = 3;
 
 }  // namespace
 
-std::uint64_t PmuVcpu::Env::tsc() { return owner_->port_->msr(msr_tsc).value_or(0); }
+std::uint64_t PmuVcpu::Env::tsc() { return owner_->port_->tsc().value_or(0); }
 
 void PmuVcpu::Env::inject_page_fault(const vpmu::AccessFault& fault) {
   auto sregs = owner_->port_->sregs();
@@ -38,7 +39,6 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       breakpoints_{port},
       gate_{port, breakpoints_, view_, config.rdpmc},
       pmi_{config.lvtpc_masked},
-      handler_time_{port, config.handler_clock},
       router_{pmu_, port, config.unknown_msr, log},
       env_{*this} {}
 
@@ -55,7 +55,6 @@ Result<Exit> PmuVcpu::run() {
   for (;;) {
     VMM_TRY(prepare());
     VMM_ASSIGN(RunEnd end, let_run());
-    handler_time_.after_run();
     VMM_TRY(account(end));
     if (!end.exit) continue;
     VMM_ASSIGN(const bool answered, handle(*end.exit));
@@ -69,12 +68,8 @@ Result<void> PmuVcpu::prepare() {
     plan_ = pmu_.plan();
     VMM_TRY(source_->program(plan_));
   }
-  if (pmi_.pending()) {
-    VMM_ASSIGN(const bool raised, pmi_.deliver(*port_));
-    if (raised) handler_time_.begin();
-  }
-  VMM_TRY(breakpoints_.apply());
-  return handler_time_.before_run();
+  if (pmi_.pending()) VMM_TRY(pmi_.deliver(*port_));
+  return breakpoints_.apply();
 }
 
 Result<RunEnd> PmuVcpu::let_run() {
@@ -87,8 +82,9 @@ Result<RunEnd> PmuVcpu::let_run() {
     walk_later_ = !end.exit && !end.retired;
     if (!walk_later_) return end;
   }
+  if (!walk_later_) walk_tries_ = 0;
   std::optional<std::chrono::nanoseconds> at_most;
-  if (plan_.any_armed()) at_most = walk_retry;
+  if (plan_.any_armed()) at_most = walk_retry * (1U << std::min(walk_tries_++, most_doublings));
   if (pmi_.pending()) at_most = at_most ? std::min(*at_most, lvtpc_poll) : lvtpc_poll;
   exit_open_ = false;
   walk_later_ = false;
@@ -120,15 +116,7 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
     ++statistics_.msr_writes;
     exit_open_ = true;
     router_.write(*write);
-    // Linux reads a counter after it has cleared its select, and a throttled one even after it has restarted the others; but never
-    // after it has given up its DS area with its last event.
-    const vpmu::MsrIndex index{write->index};
-    const bool restarts = index == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write->value != 0;
-    if (restarts) handler_time_.end();
-    if (pmu_.in_use())
-      VMM_TRY(gate_.update(true));
-    else if (restarts || index == vpmu::msr::IA32_DS_AREA)
-      VMM_TRY(gate_.update(false));
+    VMM_TRY(follow_use(*write));
     return true;
   }
   if (const auto* debug = std::get_if<Debug>(&exit)) return on_debug(*debug);
@@ -138,13 +126,37 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
   return false;
 }
 
+// The PMU is in use while a counter is selected, or holds what the guest has not read yet: Linux reads a counter before or after it clears
+// its select, and a throttled one even after it has restarted the others. It ends when the guest restarts with nothing left.
+Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
+  const vpmu::MsrIndex index{write.index};
+  if (const auto counter = vpmu::counter_at(index); counter && write.value != 0) unread_.add(*counter);
+  unread_ = unread_ | pmu_.enabled();
+  const bool in_use = !(unread_ | pmu_.selected()).empty();
+  const bool restarts = index == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write.value != 0;
+  if (!in_use && !restarts) return {};
+  port_->watch_clock(in_use);
+  return gate_.update(in_use);
+}
+
+std::optional<std::uint64_t> PmuVcpu::rdpmc(std::uint32_t ecx, unsigned cpl, bool pce) {
+  const auto value = pmu_.rdpmc(ecx, cpl, pce);
+  if (value) was_read(*vpmu::rdpmc_counter(ecx));
+  return value;
+}
+
+void PmuVcpu::was_read(vpmu::CounterId counter) {
+  if (!pmu_.enabled().has(counter)) unread_.remove(counter);
+}
+
 Result<void> PmuVcpu::on_read(const MsrRead& access) {
   VMM_ASSIGN(const bool rdpmc, gate_.is_rewritten(access.index));
   if (!rdpmc) {
     router_.read(access);
+    if (const auto counter = vpmu::counter_at(vpmu::MsrIndex{access.index})) was_read(*counter);
     return {};
   }
-  const auto value = pmu_.rdpmc(access.index, 0, true);  // only ring 0 code is rewritten
+  const auto value = this->rdpmc(access.index, 0, true);  // only ring 0 code is rewritten
   access.reply.data = value.value_or(0);
   access.reply.gp = value ? 0 : 1;
   gate_.count_served();
@@ -164,7 +176,7 @@ Result<bool> PmuVcpu::on_debug(const Debug& exit) {
     case Breakpoints::Hit::ours: break;
   }
   if (breakpoints_.gate() && exit.pc == breakpoints_.gate()->value())
-    VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return pmu_.rdpmc(ecx, cpl, pce); }));
+    VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return rdpmc(ecx, cpl, pce); }));
   return true;
 }
 
@@ -188,8 +200,6 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.pmi.joined", pmi_.statistics().joined);
   visit("pmu.pmi.dropped", pmi_.statistics().dropped);
   visit("pmu.pmi.undeliverable", pmi_.statistics().undeliverable);
-  visit("pmu.handler.windows", handler_time_.statistics().windows);
-  visit("pmu.handler.hidden_ticks", handler_time_.statistics().hidden_ticks);
   visit("pmu.breakpoints.displaced", breakpoints_.displaced());
   const vpmu::PmuStatistics& core = pmu_.statistics();
   visit("pmu.overflows", core.overflows);
@@ -199,6 +209,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.pebs.dropped_fault", core.records_dropped_fault);
   visit("pmu.pebs.late_triggers", core.late_triggers);
   source_->visit_statistics(visit);
+  port_->visit_statistics(visit);
 }
 
 }  // namespace vmm

@@ -12,7 +12,6 @@
 #include "support/result.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
-#include "vcpu/handler_time.hpp"
 #include "vcpu/msr_router.hpp"
 #include "vcpu/pmi.hpp"
 #include "vcpu/port.hpp"
@@ -29,7 +28,6 @@ struct PmuVcpuConfig {
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
-  HandlerClock handler_clock{HandlerClock::hidden};
 };
 
 struct PmuVcpuStatistics {
@@ -84,6 +82,9 @@ class PmuVcpu {
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
   Result<void> on_read(const MsrRead& access);
+  Result<void> follow_use(const MsrWrite& write);
+  std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool pce);
+  void was_read(vpmu::CounterId counter);
 
   VcpuPort* port_;
   vpmu::Pmu pmu_;
@@ -91,13 +92,14 @@ class PmuVcpu {
   Breakpoints breakpoints_;
   RdpmcGate gate_;
   Pmi pmi_;
-  HandlerTime handler_time_;
   MsrRouter router_;
   Env env_;
   std::unique_ptr<CountSource> source_;
   vpmu::CountPlan plan_{};
+  vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
   bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
   bool walk_later_{};      ///< The last walk did not end in a record: let the guest go on a little before the next.
+  unsigned walk_tries_{};  ///< Walks in vain since the last that found its instruction.
   PmuVcpuStatistics statistics_{};
 };
 

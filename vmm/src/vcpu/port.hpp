@@ -2,7 +2,8 @@
 #include <linux/kvm.h>
 
 #include <cstdint>
-#include <optional>
+#include <functional>
+#include <string_view>
 
 #include "kvm/exit.hpp"
 #include "support/result.hpp"
@@ -44,12 +45,17 @@ class VcpuPort {
   /// A fixed-vector interrupt to this vCPU's LAPIC.
   virtual Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) = 0;
 
-  /// What is added to the host's TSC to give the guest's. Ports that cannot shift one vCPU's clock fail.
-  virtual Result<std::uint64_t> tsc_offset() { return host_error("this port has no TSC offset"); }
-  virtual Result<void> set_tsc_offset(std::uint64_t /*offset*/) { return host_error("this port has no TSC offset"); }
-
+  /// Whether the PMU is in use from now on: unhalted_ticks() counts only while it is (guest_clock.hpp).
+  virtual void watch_clock(bool on) = 0;
+  /// TSC ticks that the vCPU has run unhalted while its clock was watched, as the guest saw them.
+  [[nodiscard]] virtual std::uint64_t unhalted_ticks() const = 0;
+  /// The guest's TSC.
+  virtual Result<std::uint64_t> tsc() = 0;
   /// kHz of the guest's TSC.
   [[nodiscard]] virtual std::uint64_t tsc_khz() const = 0;
+
+  /// Calls `visit(name, value)` for each statistic of the port.
+  virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& /*visit*/) const {}
 };
 
 }  // namespace vmm

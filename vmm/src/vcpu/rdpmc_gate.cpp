@@ -119,8 +119,7 @@ void RdpmcGate::rewrite(const Frame& frame) {
 }
 
 Result<bool> RdpmcGate::is_rewritten(std::uint32_t index) {
-  const bool counter = (index & ~rdpmc_fixed_counters) < vpmu::max_gp_counters;
-  if (site_count_ == 0 || !counter) return false;
+  if (site_count_ == 0 || !vpmu::rdpmc_counter(index)) return false;
   VMM_ASSIGN(const kvm_regs regs, port_->regs());
   const auto known = std::span{sites_}.first(site_count_);
   return std::ranges::find(known, vpmu::GuestLinear{regs.rip}) != known.end();

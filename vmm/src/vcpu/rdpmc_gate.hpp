@@ -67,7 +67,4 @@ class RdpmcGate {
   RdpmcStatistics statistics_{};
 };
 
-/// The counter numbers of RDPMC as MSR addresses: what the filter must trap for RdpmcMethod::rewrite.
-inline constexpr std::uint32_t rdpmc_fixed_counters = 0x4000'0000;
-
 }  // namespace vmm

@@ -17,6 +17,7 @@ class FakeCpu {
   using Effect = std::function<std::optional<Exit>(FakePort&)>;
 
   FakeCpu(FakeGuest& guest, ScriptedTime& time) : guest_{&guest}, time_{&time} {
+    guest.port.time = &time;
     guest.port.otherwise = [this](FakePort& port) { return run(port); };
   }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "fakes/scripted_time.hpp"
 #include "vcpu/port.hpp"
 
 namespace vmm::test {
@@ -30,7 +31,8 @@ class FakePort final : public VcpuPort {
   std::map<std::uint32_t, std::uint64_t> msrs;
   bool is_halted{};
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
-  std::optional<std::uint64_t> tsc_shift;  ///< The TSC offset; empty = cannot be read.
+  const ScriptedTime* time{};  ///< What runs take is the guest's time; null = they take none.
+  bool is_watched{};
 
   std::deque<Run> script;      ///< Runs to come.
   Run otherwise;               ///< What run() does when the script is empty; without it the test fails.
@@ -68,17 +70,10 @@ class FakePort final : public VcpuPort {
   }
 
   Result<Exit> run() override {
-    calls.emplace_back("run");
-    retire_open_exit();
-    if (broken.contains("run")) return host_error("run is broken");
-    if (script.empty() && otherwise) return otherwise(*this);
-    if (script.empty()) {
-      ADD_FAILURE() << "run() beyond the script";
-      return host_error("nothing scripted");
-    }
-    const Run next = std::move(script.front());
-    script.pop_front();
-    return next(*this);
+    const nanoseconds begin = time != nullptr ? time->now : nanoseconds{};
+    auto exit = run_untimed();
+    if (time != nullptr) ran_ += time->now - begin;
+    return exit;
   }
   Result<void> complete_exit() override {
     retire_open_exit();
@@ -134,15 +129,9 @@ class FakePort final : public VcpuPort {
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override {
     return note(fmt::format("interrupt {} {:#x}", apic_id, vector));
   }
-  Result<std::uint64_t> tsc_offset() override {
-    VMM_TRY(note("tsc_offset"));
-    if (!tsc_shift) return host_error("no TSC offset here");
-    return *tsc_shift;
-  }
-  Result<void> set_tsc_offset(std::uint64_t offset) override {
-    tsc_shift = offset;
-    return note("set_tsc_offset");
-  }
+  void watch_clock(bool on) override { is_watched = on; }
+  [[nodiscard]] std::uint64_t unhalted_ticks() const override { return static_cast<std::uint64_t>(ran_.count()) * khz / 1'000'000; }
+  Result<std::uint64_t> tsc() override { return msrs[0x10]; }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
 
   /// One 32-bit register of the xAPIC page.
@@ -162,6 +151,19 @@ class FakePort final : public VcpuPort {
   }
 
  private:
+  Result<Exit> run_untimed() {
+    calls.emplace_back("run");
+    retire_open_exit();
+    if (broken.contains("run")) return host_error("run is broken");
+    if (script.empty() && otherwise) return otherwise(*this);
+    if (script.empty()) {
+      ADD_FAILURE() << "run() beyond the script";
+      return host_error("nothing scripted");
+    }
+    const Run next = std::move(script.front());
+    script.pop_front();
+    return next(*this);
+  }
   Result<void> note(std::string call) {
     const bool is_broken = broken.contains(call.substr(0, call.find(' ')));
     calls.push_back(std::move(call));
@@ -178,6 +180,7 @@ class FakePort final : public VcpuPort {
   }
 
   std::function<void(FakePort&)> retire_later_;
+  nanoseconds ran_{};
 };
 
 }  // namespace vmm::test

@@ -1,30 +1,11 @@
 #pragma once
 #include <algorithm>
 #include <memory>
-#include <optional>
-#include <vector>
 
+#include "fakes/scripted_time.hpp"
 #include "sources/cpu_timer.hpp"
 
 namespace vmm::test {
-
-using std::chrono::nanoseconds;
-
-/// Time as the test says it passes.
-struct ScriptedTime {
-  nanoseconds now{std::chrono::seconds{1}};
-  std::optional<nanoseconds> due;       ///< When the timer kicks.
-  std::vector<nanoseconds> armed;       ///< Every arm(), as it was asked for.
-  unsigned reads{};                     ///< Reads of the clock.
-
-  void pass(nanoseconds time) { now += time; }
-  /// Whether the timer has to kick by now; it kicks once.
-  bool take_kick() {
-    if (!due || *due > now) return false;
-    due.reset();
-    return true;
-  }
-};
 
 /// A timer on scripted time, which must outlive it.
 class FakeTimer final : public CpuTimer {
@@ -35,6 +16,7 @@ class FakeTimer final : public CpuTimer {
     time_->due = time_->now + std::max(after, shortest());
     return {};
   }
+  Result<void> arm_wall(nanoseconds after) override { return arm(after); }
   Result<void> disarm() override {
     time_->due.reset();
     return {};

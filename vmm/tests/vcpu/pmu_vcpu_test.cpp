@@ -223,7 +223,7 @@ TEST_F(PreciseSession, EventThatDoesNotComeLeavesTheGuestRunning) {
   const std::uint64_t walks = guest_.statistic("pmu.walk.records");
   const nanoseconds begin = guest_.time.now;
   guest_.run_until([&] { return guest_.time.now - begin >= 10ms; });
-  EXPECT_LE(guest_.statistic("pmu.walk.records") - walks, 101U) << "one try each 100 us";
+  EXPECT_LE(guest_.statistic("pmu.walk.records") - walks, 52U) << "one try each 200 us at the most";
   EXPECT_EQ(records(), 0U);
 }
 
@@ -289,62 +289,6 @@ TEST(PmuVcpu, OverflowInterruptOfAPlainCounter) {
   EXPECT_LE(guest.time.now - begin, 65us);
   EXPECT_EQ(guest.vcpu->pmu().state().global_status, 1U);
   EXPECT_EQ(guest.statistic("pmu.pmi.fixed"), 1U);
-}
-
-// The gate costs every #GP an exit and holds a debug register: only while counters may be read.
-TEST(PmuVcpu, RdpmcGateIsArmedWhileThePmuIsInUse) {
-  ProfiledGuest guest;
-  guest.will_write(IA32_PERF_GLOBAL_CTRL, 0xF);
-  guest.run_script();
-  EXPECT_EQ(guest.gate(), 0U);
-  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
-  guest.run_script();
-  EXPECT_EQ(guest.gate(), ProfiledGuest::fault_handler);
-  // Linux reads counters after it has cleared their selects.
-  guest.will_write(IA32_PERFEVTSEL0, 0);
-  guest.run_script();
-  EXPECT_EQ(guest.gate(), ProfiledGuest::fault_handler);
-  guest.will_write(IA32_PERF_GLOBAL_CTRL, 0);
-  guest.run_script();
-  EXPECT_EQ(guest.gate(), ProfiledGuest::fault_handler);
-  guest.will_write(IA32_PERF_GLOBAL_CTRL, 0xF);
-  guest.run_script();
-  EXPECT_EQ(guest.gate(), 0U);
-}
-
-/// Places RDPMC at the loop's head: without a PMU it faults into the guest's handler.
-void place_rdpmc(ProfiledGuest& guest, std::uint32_t ecx) {
-  guest.port.registers.rcx = ecx;
-  guest.cpu.add(ProfiledGuest::code, {0x0F, 0x33}, [&guest](FakePort& p) {
-    const std::array<std::uint64_t, 6> frame{0, p.registers.rip, 0x10, p.registers.rflags, p.registers.rsp, 0x18};
-    p.registers.rsp -= sizeof frame;
-    guest.store(p.registers.rsp, std::as_bytes(std::span{frame}));
-    p.registers.rip = ProfiledGuest::fault_handler;
-    return std::nullopt;
-  });
-  guest.cpu.add(ProfiledGuest::fault_handler, {0x90}, [](FakePort&) { return Exit{Shutdown{}}; });
-  guest.cpu.add(ProfiledGuest::code + 2, {0xF4}, [](FakePort&) { return Exit{Hlt{}}; });
-}
-
-TEST(PmuVcpu, RdpmcReadsACounterThatIsUpToDate) {
-  ProfiledGuest guest;
-  place_rdpmc(guest, 0);
-  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
-  guest.will_write(IA32_PERF_GLOBAL_CTRL, 1);
-  guest.cpu.per_instruction = 5us;
-  EXPECT_TRUE(std::holds_alternative<Hlt>(guest.run())) << "the guest's handler must not run";
-  EXPECT_EQ(guest.port.registers.rax, 5000U);
-  EXPECT_EQ(guest.port.registers.rdx, 0U);
-  EXPECT_EQ(guest.port.registers.rsp, ProfiledGuest::stack);
-  EXPECT_EQ(guest.statistic("pmu.rdpmc.served"), 1U);
-}
-
-TEST(PmuVcpu, RdpmcOfACounterThatIsNotThereFaultsInTheGuest) {
-  ProfiledGuest guest;
-  place_rdpmc(guest, 0x4000'0003);
-  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
-  EXPECT_TRUE(std::holds_alternative<Shutdown>(guest.run())) << "the guest's handler runs";
-  EXPECT_EQ(guest.statistic("pmu.rdpmc.refused"), 1U);
 }
 
 // Rule Z11.

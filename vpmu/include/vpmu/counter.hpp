@@ -1,8 +1,10 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <optional>
 
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
 #include "vpmu/registers.hpp"
 
 namespace vpmu {
@@ -39,6 +41,26 @@ class CounterId {
   constexpr explicit CounterId(unsigned index) : index_{static_cast<std::uint8_t>(index)} {}
   std::uint8_t index_{};
 };
+
+/// Bit of RDPMC's ECX that chooses the fixed counters. SDM 2B RDPMC.
+inline constexpr std::uint32_t rdpmc_fixed_counters = 1U << 30;
+
+/// The counter that RDPMC with this ECX names, if any generation has it.
+[[nodiscard]] constexpr std::optional<CounterId> rdpmc_counter(std::uint32_t ecx) {
+  const std::uint32_t number = ecx & ~rdpmc_fixed_counters;
+  const bool fixed = (ecx & rdpmc_fixed_counters) != 0;
+  if (number >= (fixed ? max_fixed_counters : max_gp_counters)) return std::nullopt;
+  return fixed ? CounterId::fixed(number) : CounterId::gp(number);
+}
+
+/// The counter that this MSR holds, by either of its addresses, if any generation has it.
+[[nodiscard]] constexpr std::optional<CounterId> counter_at(MsrIndex index) {
+  for (unsigned i = 0; i < max_gp_counters; ++i)
+    if (index == msr::IA32_PMC0 + i || index == msr::IA32_A_PMC0 + i) return CounterId::gp(i);
+  for (unsigned n = 0; n < max_fixed_counters; ++n)
+    if (index == msr::IA32_FIXED_CTR0 + n) return CounterId::fixed(n);
+  return std::nullopt;
+}
 
 /// A set of counters; iterates in Q1 order. A plain word, cheap to copy.
 class CounterSet {

@@ -105,11 +105,10 @@ class Pmu {
   [[nodiscard]] unsigned gp_counters() const { return gp_counters_; }
   [[nodiscard]] const PmuStatistics& statistics() const { return statistics_; }
   [[nodiscard]] const PmuState& state() const { return state_; }
-  /// Whether any counter is enabled by its select and GLOBAL_CTRL.
-  [[nodiscard]] bool counting() const;
-  /// Whether a guest might still read counters of a session: an event select, fixed enable or PEBS enable is set, or a DS area. Software
-  /// may stop a counter and read it much later; as long as it keeps a DS area, it has not finished.
-  [[nodiscard]] bool in_use() const;
+  /// The counters that count now: enabled by their select and GLOBAL_CTRL, and not frozen.
+  [[nodiscard]] CounterSet enabled() const;
+  /// The counters that their event select or fixed control enables, whatever GLOBAL_CTRL says: those of a session, running or stopped.
+  [[nodiscard]] CounterSet selected() const;
 
  private:
   friend struct MsrTable;
@@ -122,7 +121,6 @@ class Pmu {
   [[nodiscard]] bool could_be_mine(const PmuState& s) const;
 
   // counting.cpp
-  [[nodiscard]] CounterSet enabled() const;
   [[nodiscard]] bool counts_at(CounterId c, unsigned cpl) const;
   [[nodiscard]] std::uint64_t counter_value(CounterId c) const;
   void set_counter(CounterId c, std::uint64_t value);

@@ -1,0 +1,90 @@
+#include "vcpu/guest_clock.hpp"
+
+#include <algorithm>
+
+namespace vmm {
+
+void GuestClock::watch(bool on) {
+  if (on == watched_) return;
+  watched_ = on;
+  left_at_ = 0;
+  to_hide_ = 0;
+}
+
+Result<void> GuestClock::enter(ClockHost& host) {
+  running_ = watched_;
+  if (!watched_) return {};
+  const std::uint64_t now = host.ticks();
+  if (left_at_ != 0) pass_exit(now - left_at_);
+  const bool shifts = to_hide_ != 0 && left_for_ != ExitCause::device;
+  if (shifts) VMM_TRY(shift(host));
+  cpu_at_entry_ = host.cpu_time();
+  entered_at_ = host.ticks();
+  if (shifts && time_ == PmuTime::hidden) to_hide_ = entered_at_ - now;  // what the shift took, for the next time
+  return {};
+}
+
+void GuestClock::pass_exit(std::uint64_t outside) {
+  if (left_for_ != ExitCause::device && time_ == PmuTime::hidden) {
+    to_hide_ += outside;
+    return;
+  }
+  // Never more at a time than the guest ran itself: a short sampling period must not be used up by the cost of sampling, or the
+  // guest would not get on.
+  unhalted_ += left_for_ != ExitCause::device ? std::min(outside, last_ran_) : outside;
+}
+
+Result<void> GuestClock::shift(ClockHost& host) {
+  const auto offset = host.tsc_offset();
+  if (!offset) {
+    time_ = PmuTime::real;
+    to_hide_ = 0;
+    return {};
+  }
+  VMM_TRY(host.set_tsc_offset(*offset - to_hide_));
+  statistics_.hidden_ticks += to_hide_;
+  ++statistics_.shifts;
+  to_hide_ = 0;
+  return host.rearm_deadline();
+}
+
+// What the thread slept in KVM_RUN, the vCPU was halted. The host's interrupts are charged to nobody, but the guest's TSC goes on in
+// them: a small gap between the two clocks is no halt.
+std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds cpu) const {
+  __extension__ using wide = unsigned __int128;
+  const auto on_cpu = static_cast<std::uint64_t>(wide{static_cast<std::uint64_t>(cpu.count())} * tsc_khz_ / 1'000'000);
+  return on_cpu >= round / 4 * 3 ? round : on_cpu;
+}
+
+// Part of an exit lies in the world switches around it, which we do not see. The shortest way through the guest to an exit of this kind
+// bounds them from above by little; three quarters of it are surely not the guest's own time.
+std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
+  if (cause == ExitCause::device) return 0;
+  const ExitCause known = cause == ExitCause::kick ? ExitCause::debug : cause;
+  std::uint64_t& shortest = shortest_round_[static_cast<std::size_t>(known)];
+  if (cause == known && (shortest == 0 || round < shortest)) shortest = round;
+  return shortest / 4 * 3;
+}
+
+void GuestClock::leave(ClockHost& host, ExitCause cause) {
+  if (!running_) return;
+  running_ = false;
+  left_at_ = host.ticks();
+  left_for_ = cause;
+  const std::uint64_t round = left_at_ - entered_at_;
+  last_ran_ = ran(round, host.cpu_time() - cpu_at_entry_);
+  if (time_ == PmuTime::hidden) {
+    const std::uint64_t hidden = std::min(unseen(cause, round), last_ran_);
+    to_hide_ += hidden;
+    last_ran_ -= hidden;
+  }
+  unhalted_ += last_ran_;
+}
+
+Result<std::uint64_t> GuestClock::stands_at(ClockHost& host) const {
+  VMM_ASSIGN(const std::uint64_t offset, host.tsc_offset());
+  const std::uint64_t now = left_at_ != 0 && left_for_ != ExitCause::device ? left_at_ : host.ticks();
+  return now + offset - to_hide_;
+}
+
+}  // namespace vmm

@@ -1,0 +1,93 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// Whether the guest's clock sees the time that the VMM spends on the exits of the virtual PMU.
+enum class PmuTime : std::uint8_t {
+  hidden,  ///< The vCPU's TSC stands still meanwhile.
+  real,    ///< It runs on.
+};
+
+/// What the clock of a vCPU needs of the host. Every member belongs to the vCPU's thread.
+class ClockHost {
+ public:
+  virtual ~ClockHost() = default;
+  /// The host's TSC.
+  [[nodiscard]] virtual std::uint64_t ticks() const = 0;
+  /// Time that this thread has spent on a CPU.
+  [[nodiscard]] virtual std::chrono::nanoseconds cpu_time() const = 0;
+  /// What is added to the host's TSC to give the guest's. Fails where one vCPU's clock cannot be shifted (Linux before 5.16).
+  virtual Result<std::uint64_t> tsc_offset() = 0;
+  virtual Result<void> set_tsc_offset(std::uint64_t offset) = 0;
+  /// Arms the LAPIC's TSC-deadline timer anew: its deadline stays, but the clock that it waits for has moved.
+  virtual Result<void> rearm_deadline() = 0;
+};
+
+/// Why the vCPU left the guest, as far as its clock cares.
+enum class ExitCause : std::uint8_t {
+  device,     ///< Hardware would have taken time too.
+  kick,       ///< A signal, which may have come before the guest was entered.
+  debug,      ///< A breakpoint or a step.
+  msr_read,
+  msr_write,
+};
+
+struct GuestClockStatistics {
+  std::uint64_t hidden_ticks{};  ///< TSC ticks taken out of the guest's time, in all.
+  std::uint64_t shifts{};        ///< Times that the TSC offset was changed.
+};
+
+/// The clock of one vCPU while its virtual PMU is in use: how long the guest has run, and what of the host's time it sees.
+///
+/// An exit of the PMU (an MSR, a breakpoint, a step, a kick) costs microseconds where hardware would take none. If the guest saw that
+/// time, a profile would show mostly the profiler: each sample would pay for the last one, timer ticks would come due inside handlers,
+/// and Linux would find its PMI handler slow and lower perf_event_max_sample_rate. So the vCPU's TSC stands still from such an exit to
+/// the next entry. It never runs backwards, and what was hidden is never given back: the guest's clock lags the host's by so much.
+/// Exits to devices are not hidden; nor is anything while the PMU is not in use.
+class GuestClock {
+ public:
+  /// `tsc_khz`: the guest's TSC rate.
+  GuestClock(PmuTime time, std::uint64_t tsc_khz) : time_{time}, tsc_khz_{tsc_khz} {}
+
+  /// Whether the PMU is in use from now on. While it is not, the clock costs nothing and counts nothing.
+  void watch(bool on);
+  /// Just before the vCPU runs; may change its TSC offset.
+  Result<void> enter(ClockHost& host);
+  /// Just after the vCPU ran.
+  void leave(ClockHost& host, ExitCause cause);
+
+  /// TSC ticks that the vCPU has run unhalted while watched, as the guest saw them.
+  [[nodiscard]] std::uint64_t unhalted_ticks() const { return unhalted_; }
+  /// The guest's TSC where it stands between leave() and enter().
+  Result<std::uint64_t> stands_at(ClockHost& host) const;
+  [[nodiscard]] bool hides() const { return watched_ && time_ == PmuTime::hidden; }
+
+  [[nodiscard]] const GuestClockStatistics& statistics() const { return statistics_; }
+
+ private:
+  [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds cpu) const;
+  void pass_exit(std::uint64_t outside);
+  [[nodiscard]] std::uint64_t unseen(ExitCause cause, std::uint64_t round);
+  Result<void> shift(ClockHost& host);
+
+  PmuTime time_;
+  std::uint64_t tsc_khz_;
+  bool watched_{};
+  bool running_{};        ///< Between enter() and leave().
+  ExitCause left_for_{};
+  std::uint64_t unhalted_{};
+  std::uint64_t to_hide_{};       ///< Ticks that the next entry takes out of the guest's time.
+  std::uint64_t entered_at_{};    ///< Host TSC.
+  std::uint64_t left_at_{};       ///< Host TSC; 0 = not left while watched.
+  std::uint64_t last_ran_{};
+  std::chrono::nanoseconds cpu_at_entry_{};
+  std::array<std::uint64_t, 5> shortest_round_{};  ///< By cause: least ticks from an entry through the guest to the return; 0 = none yet.
+  GuestClockStatistics statistics_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,196 @@
+#include "vcpu/guest_clock.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+namespace vmm::test {
+namespace {
+
+/// A host at 1 GHz: one tick is one nanosecond.
+class FakeClockHost final : public ClockHost {
+ public:
+  std::uint64_t now{1'000'000};
+  std::uint64_t slept{};
+  std::optional<std::uint64_t> offset{1ULL << 40};
+  std::uint64_t shift_takes{};
+  unsigned rearmed{};
+
+  [[nodiscard]] std::uint64_t ticks() const override { return now; }
+  [[nodiscard]] std::chrono::nanoseconds cpu_time() const override { return std::chrono::nanoseconds{now - slept}; }
+  Result<std::uint64_t> tsc_offset() override {
+    if (!offset) return host_error("no TSC offset here");
+    return *offset;
+  }
+  Result<void> set_tsc_offset(std::uint64_t to) override {
+    offset = to;
+    now += shift_takes;
+    return {};
+  }
+  Result<void> rearm_deadline() override {
+    ++rearmed;
+    return {};
+  }
+};
+
+class GuestClockOn : public testing::Test {
+ protected:
+  static constexpr std::uint64_t khz = 1'000'000;
+  GuestClockOn() { clock_.watch(true); }
+  /// The guest runs for `ticks`, then leaves.
+  void run(GuestClock& clock, std::uint64_t ticks, ExitCause cause) {
+    ASSERT_TRUE(clock.enter(host_));
+    host_.now += ticks;
+    clock.leave(host_, cause);
+  }
+  /// What the guest would read now.
+  [[nodiscard]] std::uint64_t guest_tsc() const { return host_.now + host_.offset.value_or(0); }
+
+  FakeClockHost host_;
+  GuestClock clock_{PmuTime::hidden, khz};
+};
+
+TEST_F(GuestClockOn, CountsWhatTheGuestRan) {
+  run(clock_, 500, ExitCause::kick);
+  host_.now += 10'000;
+  run(clock_, 300, ExitCause::kick);
+  EXPECT_EQ(clock_.unhalted_ticks(), 800U);
+}
+
+TEST_F(GuestClockOn, TscStandsStillOverAnExitOfThePmu) {
+  run(clock_, 500, ExitCause::kick);
+  const std::uint64_t left = guest_tsc();
+  host_.now += 10'000;
+  ASSERT_TRUE(clock_.enter(host_));
+  EXPECT_EQ(guest_tsc(), left);
+  EXPECT_EQ(clock_.statistics().hidden_ticks, 10'000U);
+  EXPECT_EQ(host_.rearmed, 1U) << "a timer that waits for the TSC must wait longer";
+}
+
+TEST_F(GuestClockOn, ReadInAnExitTheTscStandsWhereTheGuestLeft) {
+  run(clock_, 500, ExitCause::kick);
+  const std::uint64_t left = guest_tsc();
+  host_.now += 10'000;
+  EXPECT_EQ(clock_.stands_at(host_).value_or(0), left);
+}
+
+// A device takes its time on hardware too.
+TEST_F(GuestClockOn, ExitOfADeviceIsTimeForTheGuest) {
+  run(clock_, 500, ExitCause::device);
+  host_.now += 10'000;
+  run(clock_, 300, ExitCause::device);
+  EXPECT_EQ(clock_.unhalted_ticks(), 10'800U);
+  EXPECT_EQ(clock_.statistics().shifts, 0U);
+}
+
+// The time that the shift itself takes is hidden the next time.
+TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
+  host_.shift_takes = 77;
+  constexpr std::uint64_t switch_takes = 10;
+  const std::uint64_t first = guest_tsc();
+  std::uint64_t last = 0;
+  std::uint64_t in_guest = 0;
+  for (const std::uint64_t ran : {1, 13, 400, 2, 90, 1, 1, 5000, 7}) {
+    ASSERT_TRUE(clock_.enter(host_));
+    host_.now += switch_takes;
+    EXPECT_GE(guest_tsc(), last);
+    host_.now += ran;
+    in_guest += ran;
+    last = guest_tsc();
+    host_.now += switch_takes;
+    clock_.leave(host_, ExitCause::debug);
+    host_.now += 1000;
+  }
+  EXPECT_LT(last - first, in_guest + 9 * 2 * switch_takes) << "nor does it run away";
+}
+
+// Rounds of 100, 100 and 1000 ticks: the shortest says that the switches cost about 75.
+TEST_F(GuestClockOn, WorldSwitchesAreNotTheGuests) {
+  run(clock_, 100, ExitCause::debug);
+  const std::uint64_t before = clock_.unhalted_ticks();
+  run(clock_, 1000, ExitCause::debug);
+  EXPECT_EQ(clock_.unhalted_ticks() - before, 925U);
+  const std::uint64_t tsc_before = guest_tsc();
+  ASSERT_TRUE(clock_.enter(host_));
+  EXPECT_EQ(guest_tsc(), tsc_before - 75);
+}
+
+// A kick that was pending comes back without having entered the guest.
+TEST_F(GuestClockOn, RoundThatMayNotHaveReachedTheGuestSaysNothingOfSwitches) {
+  run(clock_, 100, ExitCause::debug);
+  run(clock_, 2, ExitCause::kick);
+  const std::uint64_t before = clock_.unhalted_ticks();
+  run(clock_, 1000, ExitCause::debug);
+  EXPECT_EQ(clock_.unhalted_ticks() - before, 925U);
+}
+
+TEST_F(GuestClockOn, HaltedTimeIsNotUnhalted) {
+  ASSERT_TRUE(clock_.enter(host_));
+  host_.now += 1000;
+  host_.slept += 900;
+  clock_.leave(host_, ExitCause::device);
+  EXPECT_EQ(clock_.unhalted_ticks(), 100U);
+}
+
+// The host's own interrupts take the thread's CPU, but the guest's TSC runs on.
+TEST_F(GuestClockOn, SmallGapIsNoHalt) {
+  ASSERT_TRUE(clock_.enter(host_));
+  host_.now += 1000;
+  host_.slept += 200;
+  clock_.leave(host_, ExitCause::device);
+  EXPECT_EQ(clock_.unhalted_ticks(), 1000U);
+}
+
+TEST_F(GuestClockOn, UnwatchedItTouchesNothing) {
+  GuestClock idle{PmuTime::hidden, khz};
+  run(idle, 500, ExitCause::kick);
+  host_.now += 1000;
+  run(idle, 500, ExitCause::kick);
+  EXPECT_EQ(idle.unhalted_ticks(), 0U);
+  EXPECT_EQ(idle.statistics().shifts, 0U);
+}
+
+TEST_F(GuestClockOn, ExitThatEndsTheWatchIsNotHidden) {
+  run(clock_, 500, ExitCause::kick);
+  clock_.watch(false);
+  host_.now += 1000;
+  run(clock_, 500, ExitCause::kick);
+  clock_.watch(true);
+  run(clock_, 500, ExitCause::kick);
+  EXPECT_EQ(clock_.statistics().shifts, 0U);
+  EXPECT_EQ(clock_.unhalted_ticks(), 1000U);
+}
+
+TEST_F(GuestClockOn, RealTimeCountsExitsToo) {
+  GuestClock real{PmuTime::real, khz};
+  real.watch(true);
+  run(real, 500, ExitCause::kick);
+  host_.now += 100;
+  run(real, 500, ExitCause::kick);
+  EXPECT_EQ(real.unhalted_ticks(), 1100U);
+  EXPECT_EQ(real.statistics().shifts, 0U);
+}
+
+// Else a short sampling period would be over before the guest had run at all.
+TEST_F(GuestClockOn, RealTimeOfAnExitCountsAtMostAsMuchAsTheGuestRan) {
+  GuestClock real{PmuTime::real, khz};
+  real.watch(true);
+  run(real, 500, ExitCause::kick);
+  host_.now += 1'000'000;
+  run(real, 500, ExitCause::kick);
+  EXPECT_EQ(real.unhalted_ticks(), 1500U);
+}
+
+TEST_F(GuestClockOn, HostThatCannotShiftKeepsRealTime) {
+  host_.offset.reset();
+  run(clock_, 500, ExitCause::kick);
+  host_.now += 100;
+  run(clock_, 500, ExitCause::kick);
+  host_.now += 100;
+  run(clock_, 500, ExitCause::kick);
+  EXPECT_FALSE(clock_.hides());
+  EXPECT_EQ(clock_.unhalted_ticks(), 1600U) << "the first exit found out, the second is counted";
+}
+
+}  // namespace
+}  // namespace vmm::test
