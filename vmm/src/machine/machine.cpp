@@ -134,7 +134,7 @@ Result<void> Machine::add_vcpus(const System& system, const MachineConfig& confi
                           .unknown_msr = config.unknown_msr,
                           .lvtpc_masked = config.lvtpc_masked,
                           .rdpmc = config.rdpmc};
-  const VcpuServices services{.vm = vm_,
+  VcpuServices services{.vm = vm_,
                               .memory = linear_,
                               .ports = ports_,
                               .machine = *this,
@@ -144,6 +144,11 @@ Result<void> Machine::add_vcpus(const System& system, const MachineConfig& confi
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto vcpu, vm_.create_vcpu(id));
     VMM_ASSIGN(const auto khz, vcpu.tsc_khz());
+    if (config.cpus > 1) {
+      if (!clocks_) clocks_.emplace(khz / 2);  // half a millisecond
+      clocks_->join([this, id] { vcpus_[id]->kick_if_running(); });
+      services.clocks = &*clocks_;
+    }
     const CpuidRequest request{.model = model,
                                .supported = supported,
                                .tsc_deadline = tsc_deadline,

@@ -70,7 +70,7 @@ void VcpuThread::thread_main() {
 }
 
 Result<void> VcpuThread::run_guest() {
-  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, services_.pmu_time));
+  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, services_.pmu_time, services_.clocks));
   VMM_ASSIGN(const auto pmu, PmuVcpu::create(pmu_config_, port, services_.memory, services_.log));
   Result<void> result{};
   while (result && !stop_) {

@@ -30,6 +30,7 @@ struct VcpuServices {
   std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
   Log& log;
   PmuTime pmu_time{PmuTime::hidden};
+  ClockGroup* clocks{};  ///< Null for one vCPU.
 };
 
 /// One vCPU and the thread that runs it, from start() to the machine's stop.
@@ -48,6 +49,8 @@ class VcpuThread {
   void start();
   /// Makes the thread leave the guest and end. Does not wait. Any thread.
   void ask_to_stop();
+  /// Makes the vCPU leave the guest soon, if it runs. Safe on every thread.
+  void kick_if_running();
   /// Waits until the thread has ended. Once, by the owner.
   void join();
 
@@ -66,7 +69,6 @@ class VcpuThread {
   [[nodiscard]] Error exit_failure(const std::string& what);
   void publish(const PmuVcpu& pmu);
   void serve_statistics(const PmuVcpu& pmu);
-  void kick_if_running();
 
   VcpuServices services_;
   Vcpu vcpu_;

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 namespace vmm {
+namespace {
+constexpr std::uint64_t longest_wait_ms = 10;
+}
 
 void GuestClock::watch(bool on) {
   if (on == watched_) return;
@@ -13,15 +16,23 @@ void GuestClock::watch(bool on) {
 
 Result<void> GuestClock::enter(ClockHost& host) {
   running_ = watched_;
-  if (!watched_) return {};
-  const std::uint64_t now = host.ticks();
-  if (left_at_ != 0) pass_exit(now - left_at_);
-  const bool shifts = to_hide_ != 0 && left_for_ != ExitCause::device;
-  if (shifts) VMM_TRY(shift(host));
+  if (!watched_ && group_ == nullptr) return {};
+  if (watched_ && left_at_ != 0) pass_exit(host.ticks() - left_at_);
+  if (group_ != nullptr && time_ == PmuTime::hidden) keep_step(host);
+  if (to_hide_ != 0) VMM_TRY(shift(host));
   cpu_at_entry_ = host.cpu_time();
   entered_at_ = host.ticks();
-  if (shifts && time_ == PmuTime::hidden) to_hide_ = entered_at_ - now;  // what the shift took, for the next time
   return {};
+}
+
+// The wait is bounded so that a vCPU that is told to stop comes back.
+void GuestClock::keep_step(ClockHost& host) {
+  const std::uint64_t behind = group_->must_wait(member_, statistics_.hidden_ticks + to_hide_);
+  if (behind == 0) return;
+  ++statistics_.waits;
+  const std::uint64_t begin = host.ticks();
+  host.wait(std::min(behind, tsc_khz_ * longest_wait_ms));
+  to_hide_ += host.ticks() - begin;
 }
 
 void GuestClock::pass_exit(std::uint64_t outside) {
@@ -34,18 +45,24 @@ void GuestClock::pass_exit(std::uint64_t outside) {
   unhalted_ += left_for_ != ExitCause::device ? std::min(outside, last_ran_) : outside;
 }
 
+// The shift takes time too, and the guest sees all of it but the least that one has taken.
 Result<void> GuestClock::shift(ClockHost& host) {
+  const std::uint64_t begin = host.ticks();
   const auto offset = host.tsc_offset();
   if (!offset) {
     time_ = PmuTime::real;
     to_hide_ = 0;
     return {};
   }
+  if (shortest_shift_ != ~0ULL) to_hide_ += shortest_shift_;
   VMM_TRY(host.set_tsc_offset(*offset - to_hide_));
   statistics_.hidden_ticks += to_hide_;
+  if (group_ != nullptr) group_->publish(member_, statistics_.hidden_ticks);
   ++statistics_.shifts;
   to_hide_ = 0;
-  return host.rearm_deadline();
+  VMM_TRY(host.rearm_deadline());
+  shortest_shift_ = std::min(shortest_shift_, host.ticks() - begin);
+  return {};
 }
 
 // What the thread slept in KVM_RUN, the vCPU was halted. The host's interrupts are charged to nobody, but the guest's TSC goes on in

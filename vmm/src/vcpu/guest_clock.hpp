@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "support/result.hpp"
+#include "vcpu/clock_group.hpp"
 
 namespace vmm {
 
@@ -24,6 +25,8 @@ class ClockHost {
   /// What is added to the host's TSC to give the guest's. Fails where one vCPU's clock cannot be shifted (Linux before 5.16).
   virtual Result<std::uint64_t> tsc_offset() = 0;
   virtual Result<void> set_tsc_offset(std::uint64_t offset) = 0;
+  /// Passes `ticks` of the host's TSC outside the guest, or fewer.
+  virtual void wait(std::uint64_t ticks) = 0;
   /// Arms the LAPIC's TSC-deadline timer anew: its deadline stays, but the clock that it waits for has moved.
   virtual Result<void> rearm_deadline() = 0;
 };
@@ -40,6 +43,7 @@ enum class ExitCause : std::uint8_t {
 struct GuestClockStatistics {
   std::uint64_t hidden_ticks{};  ///< TSC ticks taken out of the guest's time, in all.
   std::uint64_t shifts{};        ///< Times that the TSC offset was changed.
+  std::uint64_t waits{};         ///< Times that this vCPU waited for the clock of another.
 };
 
 /// The clock of one vCPU while its virtual PMU is in use: how long the guest has run, and what of the host's time it sees.
@@ -48,11 +52,12 @@ struct GuestClockStatistics {
 /// time, a profile would show mostly the profiler: each sample would pay for the last one, timer ticks would come due inside handlers,
 /// and Linux would find its PMI handler slow and lower perf_event_max_sample_rate. So the vCPU's TSC stands still from such an exit to
 /// the next entry. It never runs backwards, and what was hidden is never given back: the guest's clock lags the host's by so much.
-/// Exits to devices are not hidden; nor is anything while the PMU is not in use.
+/// Exits to devices are not hidden; nor is anything while the PMU is not in use. The vCPUs of one machine stay in step (ClockGroup).
 class GuestClock {
  public:
-  /// `tsc_khz`: the guest's TSC rate.
-  GuestClock(PmuTime time, std::uint64_t tsc_khz) : time_{time}, tsc_khz_{tsc_khz} {}
+  /// `tsc_khz`: the guest's TSC rate. `group`: null for a machine of one vCPU; else this clock is its member `member`.
+  GuestClock(PmuTime time, std::uint64_t tsc_khz, ClockGroup* group = nullptr, unsigned member = 0)
+      : time_{time}, tsc_khz_{tsc_khz}, group_{group}, member_{member} {}
 
   /// Whether the PMU is in use from now on. While it is not, the clock costs nothing and counts nothing.
   void watch(bool on);
@@ -72,11 +77,14 @@ class GuestClock {
  private:
   [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds cpu) const;
   void pass_exit(std::uint64_t outside);
+  void keep_step(ClockHost& host);
   [[nodiscard]] std::uint64_t unseen(ExitCause cause, std::uint64_t round);
   Result<void> shift(ClockHost& host);
 
   PmuTime time_;
   std::uint64_t tsc_khz_;
+  ClockGroup* group_;
+  unsigned member_;
   bool watched_{};
   bool running_{};        ///< Between enter() and leave().
   ExitCause left_for_{};
@@ -86,6 +94,7 @@ class GuestClock {
   std::uint64_t left_at_{};       ///< Host TSC; 0 = not left while watched.
   std::uint64_t last_ran_{};
   std::chrono::nanoseconds cpu_at_entry_{};
+  std::uint64_t shortest_shift_{~0ULL};
   std::array<std::uint64_t, 5> shortest_round_{};  ///< By cause: least ticks from an entry through the guest to the return; 0 = none yet.
   GuestClockStatistics statistics_{};
 };

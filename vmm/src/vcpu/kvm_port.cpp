@@ -3,6 +3,8 @@
 #include <time.h>
 #include <x86intrin.h>
 
+#include <thread>
+
 namespace vmm {
 namespace {
 
@@ -27,6 +29,10 @@ std::chrono::nanoseconds KvmClockHost::cpu_time() const {
   return std::chrono::seconds{t.tv_sec} + std::chrono::nanoseconds{t.tv_nsec};
 }
 
+void KvmClockHost::wait(std::uint64_t ticks) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds{ticks * 1'000'000 / tsc_khz_});
+}
+
 // SDM 3A 10.5.4.1: the MSR reads 0 when nothing is armed; writing 0 disarms.
 Result<void> KvmClockHost::rearm_deadline() {
   const auto deadline = vcpu_->msr(msr_tsc_deadline);
@@ -34,11 +40,11 @@ Result<void> KvmClockHost::rearm_deadline() {
   return vcpu_->set_msr(msr_tsc_deadline, *deadline);
 }
 
-Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time) {
+Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group) {
   VMM_ASSIGN(const std::uint32_t khz, vcpu.tsc_khz());
   // A precise sample looks at the registers of every exit it causes: let them come along.
   vcpu.sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS);
-  return KvmPort{vm, vcpu, khz, time};
+  return KvmPort{vm, vcpu, khz, time, group};
 }
 
 Result<Exit> KvmPort::run() {
@@ -57,6 +63,7 @@ Result<std::uint64_t> KvmPort::tsc() {
 void KvmPort::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
   visit("pmu.clock.hidden_ticks", clock_.statistics().hidden_ticks);
   visit("pmu.clock.shifts", clock_.statistics().shifts);
+  visit("pmu.clock.waits", clock_.statistics().waits);
 }
 
 Result<bool> KvmPort::halted() {

@@ -9,22 +9,24 @@ namespace vmm {
 /// The host of a vCPU's clock, over KVM.
 class KvmClockHost final : public ClockHost {
  public:
-  explicit KvmClockHost(Vcpu& vcpu) : vcpu_{&vcpu} {}
+  KvmClockHost(Vcpu& vcpu, std::uint64_t tsc_khz) : vcpu_{&vcpu}, tsc_khz_{tsc_khz} {}
   [[nodiscard]] std::uint64_t ticks() const override;
   [[nodiscard]] std::chrono::nanoseconds cpu_time() const override;
   Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
   Result<void> set_tsc_offset(std::uint64_t offset) override { return vcpu_->set_tsc_offset(offset); }
+  void wait(std::uint64_t ticks) override;
   Result<void> rearm_deadline() override;
 
  private:
   Vcpu* vcpu_;
+  std::uint64_t tsc_khz_;
 };
 
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
-  /// Fails when KVM does not tell the TSC's rate.
-  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden);
+  /// `group`: the clocks of the machine's vCPUs, by their ids; null for one vCPU. Fails when KVM does not tell the TSC's rate.
+  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr);
 
   Result<Exit> run() override;
   Result<void> complete_exit() override { return vcpu_->complete_exit(); }
@@ -51,8 +53,8 @@ class KvmPort final : public VcpuPort {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz, PmuTime time)
-      : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz}, clock_host_{vcpu}, clock_{time, tsc_khz} {}
+  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz, PmuTime time, ClockGroup* group)
+      : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz}, clock_host_{vcpu, tsc_khz}, clock_{time, tsc_khz, group, vcpu.id()} {}
 
   Vm* vm_;
   Vcpu* vcpu_;
