@@ -4,10 +4,12 @@
 . /guest/record_run.sh
 
 for precise in p pp ppp; do
-  mark "before-freq-$precise"
   run "freq-$precise" split 400 -- -e "cycles:$precise" -F 1000
-  mark "after-freq-$precise"
   run "period-$precise" split 600 -- -e "cycles:$precise" -c 2000003
+  # With a call chain the kernel wants an interrupt for each record.
+  mark "before-single-$precise"
+  run "single-$precise" split 600 -- -e "cycles:$precise" -c 2000003 -g
+  mark "after-single-$precise"
 done
 run loop8-freq loop8 -- -e cycles:pp -F 1000
 run loop8-period loop8 -- -e cycles:pp -c 2000003

@@ -19,10 +19,10 @@ run() {
     say error "$name: perf record: $(head -n 3 /tmp/log | tr '\n' ' ')"
     return
   fi
-  perf script -i /tmp/data --comms "$program" -F ip 2>/dev/null | sort | uniq -c >/tmp/ips
+  perf script -i /tmp/data -G --comms "$program" -F ip 2>/dev/null | sort | uniq -c >/tmp/ips
   say record "$name $(awk '{ n += $1 } END { print n + 0 }' /tmp/ips)"
   awk -v name="$name" '$2 !~ /^ffff/ { print "vpmu-guest: ip", name, $1, $2 }' /tmp/ips
-  perf report -i /tmp/data --stdio --comms "$program" --dsos "$program" -F overhead,sym --percentage relative -w 0 2>/dev/null |
+  perf report -i /tmp/data --stdio --comms "$program" --dsos "$program" --no-children -g none -F overhead,sym --percentage relative -w 0 2>/dev/null |
     awk -v name="$name" '$1 ~ /%$/ && n++ < 6 { sub("%", "", $1); print "vpmu-guest: report", name, $1, $NF }'
   rm -f /tmp/data
 }

@@ -40,7 +40,7 @@ BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {
 
 
 def counters(where, exits, records):
-    vcpu = {"id": 0, "pmu.exits.rdmsr": exits, "pmu.exits.wrmsr": 0, "pmu.exits.debug": 0, "pmu.walk.runs": 0, "pmu.walk.steps": 0, "pmu.pebs.records": records}
+    vcpu = {"id": 0, "pmu.exits.rdmsr": exits, "pmu.exits.wrmsr": 0, "pmu.exits.debug": 0, "pmu.walk.runs": 0, "pmu.walk.steps": 0, "pmu.pebs.records": records, "pmu.pmi.nmi": records}
     return f"vpmu-host: counters {where} " + json.dumps({"machine": {}, "vcpus": [vcpu]})
 
 
@@ -71,10 +71,11 @@ def single_lines():
                  "10,,branch-misses,1,100.00,,"):
         yield f"vpmu-guest: stat {line}"
     for precise in ("p", "pp", "ppp"):
-        yield counters(f"before-freq-{precise}", 1000, 0)
         yield from recording(f"freq-{precise}")
-        yield counters(f"after-freq-{precise}", 12000, 1000)
         yield from recording(f"period-{precise}")
+        yield counters(f"before-single-{precise}", 1000, 0)
+        yield from recording(f"single-{precise}")
+        yield counters(f"after-single-{precise}", 12000, 1000)
     for name in ("loop8-freq", "loop8-period"):
         yield f"vpmu-guest: record {name} 900"
         for index in range(8):
@@ -115,7 +116,7 @@ class JudgeTest(unittest.TestCase):
             self.assertEqual(self.failing([], suite), {name for name, *_ in checks(BASELINE)})
 
     def test_the_suites_have_every_check(self):
-        self.assertEqual(len(list(judge.single_checks(BASELINE))), 37)
+        self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
 
     def test_guest_errors_and_bad_ends_fail(self):
@@ -191,11 +192,11 @@ class JudgeTest(unittest.TestCase):
             ("mem mem-loads 401615 4c0000", "mem mem-loads 401615 4d0000"),  # address just past the array
             ("mem mem-loads 401615 4c0000", "mem mem-loads 401615 0"),
             ("mem mem-loads 401615 4c0000", "mem mem-loads 401618 4c0000"),  # no memory access
-            ("mem mem-loads 401615 4c0000", "mem mem-loads 40161c 4c0000"),  # a store
             ("mem mem-loads 401615 4c0000", "mem mem-loads 401616 4c0000"),  # no instruction
         ):
             self.assertEqual(self.failing(self.doctored(old, new)), {"memory-loads"}, new)
-        self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615")), {"memory-stores"})
+        self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615", 30)), {"memory-stores"})
+        self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615", 2)), set())
         self.assertEqual(self.failing(self.doctored("mem mem-stores", "mem other", 20)), {"memory-stores"})
 
     def test_a_perf_test_worse_than_the_baseline_fails(self):
@@ -209,7 +210,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(self.failing(self.doctored("perf-test 4.2 Skip", "perf-test 4.2 Ok")), set())
 
     def test_too_many_exits_fail(self):
-        lines = [line.replace("12000", "13001") if "after-freq-pp " in line else line for line in single_lines()]
+        lines = [line.replace("12000", "13001") if "after-single-pp " in line else line for line in single_lines()]
         self.assertEqual(self.failing(lines), {"exits-per-sample-pp"})
         lines = [line.replace("424", "451") if "counters init" in line else line for line in single_lines()]
         self.assertEqual(self.failing(lines), {"boot-exits"})
@@ -217,11 +218,11 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(self.failing(lines), {"boot-exits"})
 
     def test_exits_over_few_records_fail(self):
-        lines = [line.replace('records": 1000', 'records": 150') if "after-freq-p " in line else line for line in single_lines()]
+        lines = [line.replace('records": 1000', 'records": 150') if "after-single-p " in line else line for line in single_lines()]
         self.assertEqual(self.failing(lines), {"exits-per-sample-p"})
 
     def test_a_missing_counter_fails(self):
-        lines = [line.replace("pmu.walk.steps", "steps") if "after-freq-p " in line else line for line in single_lines()]
+        lines = [line.replace("pmu.walk.steps", "steps") if "after-single-p " in line else line for line in single_lines()]
         self.assertEqual(self.failing(lines), {"exits-per-sample-p"})
 
     def test_a_collapsed_sample_rate_fails(self):

@@ -302,6 +302,8 @@ Result<void> Vcpu::set_tsc_offset(std::uint64_t offset) {
   return {};
 }
 
+HaltTime Vcpu::halt_time() const { return HaltTime{Fd{::ioctl(fd_.get(), KVM_GET_STATS_FD, nullptr)}}; }
+
 Result<Translation> Vcpu::translate(vpmu::GuestLinear at) {
   VMM_TRY(flush());
   kvm_translation request{};

@@ -8,6 +8,7 @@
 #include "kvm/cpuid_table.hpp"
 #include "kvm/exit.hpp"
 #include "kvm/fd.hpp"
+#include "kvm/halt_time.hpp"
 #include "support/result.hpp"
 #include "vpmu/address.hpp"
 
@@ -84,6 +85,9 @@ class Vcpu {
   /// What KVM adds to the (scaled) host TSC. Fails with ENXIO on kernels before 5.16.
   [[nodiscard]] Result<std::uint64_t> tsc_offset() const;
   Result<void> set_tsc_offset(std::uint64_t offset);
+
+  /// How long the vCPU has been halted.
+  [[nodiscard]] HaltTime halt_time() const;
 
   /// KVM's own walk, as supervisor. Fails for user addresses when the guest has SMAP on: for tests.
   [[nodiscard]] Result<Translation> translate(vpmu::GuestLinear at);

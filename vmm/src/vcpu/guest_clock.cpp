@@ -20,7 +20,7 @@ Result<void> GuestClock::enter(ClockHost& host) {
   if (watched_ && left_at_ != 0) pass_exit(host.ticks() - left_at_);
   if (group_ != nullptr && time_ == PmuTime::hidden) keep_step(host);
   if (to_hide_ != 0) VMM_TRY(shift(host));
-  cpu_at_entry_ = host.cpu_time();
+  halted_at_entry_ = host.halted();
   entered_at_ = host.ticks();
   return {};
 }
@@ -65,12 +65,10 @@ Result<void> GuestClock::shift(ClockHost& host) {
   return {};
 }
 
-// What the thread slept in KVM_RUN, the vCPU was halted. The host's interrupts are charged to nobody, but the guest's TSC goes on in
-// them: a small gap between the two clocks is no halt.
-std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds cpu) const {
+std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds halted) const {
   __extension__ using wide = unsigned __int128;
-  const auto on_cpu = static_cast<std::uint64_t>(wide{static_cast<std::uint64_t>(cpu.count())} * tsc_khz_ / 1'000'000);
-  return on_cpu >= round / 4 * 3 ? round : on_cpu;
+  const auto ticks = static_cast<std::uint64_t>(wide{static_cast<std::uint64_t>(std::max<std::int64_t>(halted.count(), 0))} * tsc_khz_ / 1'000'000);
+  return round - std::min(ticks, round);
 }
 
 // Part of an exit lies in the world switches around it, which we do not see. The shortest way through the guest to an exit of this kind
@@ -89,7 +87,7 @@ void GuestClock::leave(ClockHost& host, ExitCause cause) {
   left_at_ = host.ticks();
   left_for_ = cause;
   const std::uint64_t round = left_at_ - entered_at_;
-  last_ran_ = ran(round, host.cpu_time() - cpu_at_entry_);
+  last_ran_ = ran(round, host.halted() - halted_at_entry_);
   if (time_ == PmuTime::hidden) {
     const std::uint64_t hidden = std::min(unseen(cause, round), last_ran_);
     to_hide_ += hidden;

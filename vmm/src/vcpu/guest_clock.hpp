@@ -20,8 +20,8 @@ class ClockHost {
   virtual ~ClockHost() = default;
   /// The host's TSC.
   [[nodiscard]] virtual std::uint64_t ticks() const = 0;
-  /// Time that this thread has spent on a CPU.
-  [[nodiscard]] virtual std::chrono::nanoseconds cpu_time() const = 0;
+  /// How long the vCPU has been halted in all.
+  [[nodiscard]] virtual std::chrono::nanoseconds halted() const = 0;
   /// What is added to the host's TSC to give the guest's. Fails where one vCPU's clock cannot be shifted (Linux before 5.16).
   virtual Result<std::uint64_t> tsc_offset() = 0;
   virtual Result<void> set_tsc_offset(std::uint64_t offset) = 0;
@@ -75,7 +75,7 @@ class GuestClock {
   [[nodiscard]] const GuestClockStatistics& statistics() const { return statistics_; }
 
  private:
-  [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds cpu) const;
+  [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds halted) const;
   void pass_exit(std::uint64_t outside);
   void keep_step(ClockHost& host);
   [[nodiscard]] std::uint64_t unseen(ExitCause cause, std::uint64_t round);
@@ -93,7 +93,7 @@ class GuestClock {
   std::uint64_t entered_at_{};    ///< Host TSC.
   std::uint64_t left_at_{};       ///< Host TSC; 0 = not left while watched.
   std::uint64_t last_ran_{};
-  std::chrono::nanoseconds cpu_at_entry_{};
+  std::chrono::nanoseconds halted_at_entry_{};
   std::uint64_t shortest_shift_{~0ULL};
   std::array<std::uint64_t, 5> shortest_round_{};  ///< By cause: least ticks from an entry through the guest to the return; 0 = none yet.
   GuestClockStatistics statistics_{};

@@ -1,6 +1,5 @@
 #include "vcpu/kvm_port.hpp"
 
-#include <time.h>
 #include <x86intrin.h>
 
 #include <thread>
@@ -22,12 +21,6 @@ ExitCause cause_of(const Exit& exit) {
 }  // namespace
 
 std::uint64_t KvmClockHost::ticks() const { return __rdtsc(); }
-
-std::chrono::nanoseconds KvmClockHost::cpu_time() const {
-  timespec t{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return std::chrono::seconds{t.tv_sec} + std::chrono::nanoseconds{t.tv_nsec};
-}
 
 void KvmClockHost::wait(std::uint64_t ticks) {
   std::this_thread::sleep_for(std::chrono::nanoseconds{ticks * 1'000'000 / tsc_khz_});

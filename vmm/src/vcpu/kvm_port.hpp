@@ -9,9 +9,9 @@ namespace vmm {
 /// The host of a vCPU's clock, over KVM.
 class KvmClockHost final : public ClockHost {
  public:
-  KvmClockHost(Vcpu& vcpu, std::uint64_t tsc_khz) : vcpu_{&vcpu}, tsc_khz_{tsc_khz} {}
+  KvmClockHost(Vcpu& vcpu, std::uint64_t tsc_khz) : vcpu_{&vcpu}, halt_time_{vcpu.halt_time()}, tsc_khz_{tsc_khz} {}
   [[nodiscard]] std::uint64_t ticks() const override;
-  [[nodiscard]] std::chrono::nanoseconds cpu_time() const override;
+  [[nodiscard]] std::chrono::nanoseconds halted() const override { return halt_time_.read(); }
   Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
   Result<void> set_tsc_offset(std::uint64_t offset) override { return vcpu_->set_tsc_offset(offset); }
   void wait(std::uint64_t ticks) override;
@@ -19,6 +19,7 @@ class KvmClockHost final : public ClockHost {
 
  private:
   Vcpu* vcpu_;
+  HaltTime halt_time_;
   std::uint64_t tsc_khz_;
 };
 

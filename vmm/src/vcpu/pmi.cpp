@@ -75,7 +75,7 @@ class Lvtpc {
 
 void Pmi::request() {
   ++statistics_.requested;
-  if (pending_ < 2)
+  if (pending_ < 2 && !held_)
     ++pending_;
   else
     ++statistics_.joined;
@@ -92,8 +92,10 @@ Result<void> Pmi::deliver(VcpuPort& port) {
         ++statistics_.joined;  // masked requests join into one (rule V5)
         pending_ = 1;
       }
+      held_ = pending_ > 0;
       return {};
     }
+    held_ = false;
     --pending_;
     // The mask goes first: writing an xAPIC page overwrites IRR and would take the interrupt away again.
     VMM_TRY(lvtpc.set_mask());

@@ -40,6 +40,7 @@ class Pmi {
  private:
   LvtpcMasked policy_;
   unsigned pending_{};  ///< 0, 1, or 2 for the pair of rule Q5.
+  bool held_{};         ///< LVTPC was masked when last looked at: what is asked for now joins (rule V5).
   PmiStatistics statistics_{};
 };
 

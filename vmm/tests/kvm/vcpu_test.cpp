@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -225,6 +228,30 @@ TEST_F(KvmVcpu, TranslationFollowsTheBootTables) {
   ASSERT_TRUE(there);
   EXPECT_TRUE(there->valid);
   EXPECT_EQ(there->at, GuestPhysical{0x200123});
+}
+
+TEST_F(KvmVcpu, HaltTimeIsWhatTheGuestWasHalted) {
+  const HaltTime time = vcpu_->halt_time();
+  if (!time.exact()) {
+    GTEST_SKIP() << "this KVM does not tell how long a vCPU was halted";
+  }
+  ASSERT_TRUE(install_kick_handler());
+  const KickTarget target{*vcpu_};
+  load({0xB9, 0xFF, 0, 0, 0, 0xFF, 0xC9, 0x75, 0xFC, 0xF4, 0xF4});  // mov $255, %ecx; 1: dec %ecx; jnz 1b; hlt; hlt
+  const auto before = time.read();
+  constexpr auto nap = std::chrono::milliseconds{30};
+  const auto self = ::pthread_self();
+  std::thread kicker{[self, nap] {
+    std::this_thread::sleep_for(nap);
+    kick(self);
+  }};
+  const auto exit = vcpu_->run();
+  kicker.join();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
+  const auto halted = time.read() - before;
+  EXPECT_GT(halted, nap / 2);
+  EXPECT_LT(halted, nap * 20);
 }
 
 TEST_F(KvmVcpu, TscOffsetCanBeReadAndSet) {

@@ -12,12 +12,13 @@ class FakeClockHost final : public ClockHost {
  public:
   std::uint64_t now{1'000'000};
   std::uint64_t slept{};
+  std::uint64_t waited{};
   std::optional<std::uint64_t> offset{1ULL << 40};
   std::uint64_t shift_takes{};
   unsigned rearmed{};
 
   [[nodiscard]] std::uint64_t ticks() const override { return now; }
-  [[nodiscard]] std::chrono::nanoseconds cpu_time() const override { return std::chrono::nanoseconds{now - slept}; }
+  [[nodiscard]] std::chrono::nanoseconds halted() const override { return std::chrono::nanoseconds{slept}; }
   Result<std::uint64_t> tsc_offset() override {
     if (!offset) return host_error("no TSC offset here");
     return *offset;
@@ -29,7 +30,7 @@ class FakeClockHost final : public ClockHost {
   }
   void wait(std::uint64_t ticks) override {
     now += ticks;
-    slept += ticks;
+    waited += ticks;
   }
   Result<void> rearm_deadline() override {
     ++rearmed;
@@ -136,15 +137,6 @@ TEST_F(GuestClockOn, HaltedTimeIsNotUnhalted) {
   EXPECT_EQ(clock_.unhalted_ticks(), 100U);
 }
 
-// The host's own interrupts take the thread's CPU, but the guest's TSC runs on.
-TEST_F(GuestClockOn, SmallGapIsNoHalt) {
-  ASSERT_TRUE(clock_.enter(host_));
-  host_.now += 1000;
-  host_.slept += 200;
-  clock_.leave(host_, ExitCause::device);
-  EXPECT_EQ(clock_.unhalted_ticks(), 1000U);
-}
-
 TEST_F(GuestClockOn, UnwatchedItTouchesNothing) {
   GuestClock idle{PmuTime::hidden, khz};
   run(idle, 500, ExitCause::kick);
@@ -206,7 +198,7 @@ TEST_F(GuestClockOn, WaitsForTheOtherClocksOfItsGroup) {
   const std::uint64_t before = guest_tsc();
   ASSERT_TRUE(idle.enter(host_));
   EXPECT_EQ(guest_tsc(), before) << "the wait itself is hidden";
-  EXPECT_EQ(host_.slept, 5000U);
+  EXPECT_EQ(host_.waited, 5000U);
   EXPECT_EQ(idle.statistics().hidden_ticks, 5000U);
   EXPECT_EQ(idle.statistics().waits, 1U);
   idle.leave(host_, ExitCause::kick);

@@ -120,6 +120,19 @@ TEST_F(PmiAt, RequestsWhileMaskedJoinIntoOne) {
   EXPECT_EQ(pmi.statistics().requested, 4U);
 }
 
+// Rule V5: also two that come at two boundaries between two looks at LVTPC. The second would find nothing left to handle.
+TEST_F(PmiAt, RequestMeetsTheOneThatIsHeldAlready) {
+  use_xapic(nmi | mask);
+  Pmi pmi{LvtpcMasked::hold};
+  pmi.request();
+  deliver(pmi);
+  pmi.request();
+  use_xapic(nmi);
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "nmi"}));
+  EXPECT_FALSE(pmi.pending());
+  EXPECT_EQ(pmi.statistics().joined, 1U);
+}
+
 // Rules Q5, V5; worked vector V-9: the second interrupt waits for the handler of the first to unmask LVTPC.
 TEST_F(PmiAt, ThresholdAndOverflowOfOneCounterAreTwoInterrupts) {
   use_xapic(fixed_0xEE);

@@ -64,7 +64,7 @@ class RingZero {
     std::unique_ptr<RingZero> self{new RingZero{std::move(memory), std::move(vm), std::move(vcpu)}};
     VMM_TRY(self->enter_long_mode());
     VMM_ASSIGN(KvmPort port, KvmPort::create(self->vm_, self->vcpu_));
-    self->port_ = std::make_unique<KvmPort>(port);
+    self->port_ = std::make_unique<KvmPort>(std::move(port));
     VMM_ASSIGN(self->pmu_vcpu_, PmuVcpu::create({}, *self->port_, self->linear_, self->log_));
     return self;
   }
