@@ -24,7 +24,7 @@ GRADES = {"FAILED": 0, "Skip": 1, "Ok": 2}
 
 MIN_SAMPLES = 200  # fewer would make the shares below a matter of luck
 MIN_MEMORY_SAMPLES = 50  # of loads, and of stores
-MIN_OWN_SHARE = 0.75  # of mem-loads on loads, and of mem-stores on stores
+MIN_OWN_SHARE = 0.50  # of mem-loads on loads, and of mem-stores on stores
 MIN_PROGRAM_SHARE = 0.80  # of a program's own samples in its hot functions; the rest is start and end
 HEAVY_PERCENT = (75.0, 85.0)
 MAX_LOOP_SHARE = 0.30

@@ -35,7 +35,15 @@ void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array
 
 Result<void> Breakpoints::apply() {
   const Wanted wanted{.gate = gate_, .walk = walk_, .step = step_};
-  if (wanted == applied_ && !step_) return {};
+  // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: look for it at each entry.
+  if (gate_ || walk_) {
+    VMM_ASSIGN(const kvm_debugregs now, port_->debugregs());
+    const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
+    if (wanted == applied_ && !step_ && same) return {};
+    guest_ = now;
+  } else if (wanted == applied_ && !step_) {
+    return {};
+  }
   kvm_guest_debug debug{};
   if (gate_ || walk_ || step_) {
     debug.control = KVM_GUESTDBG_ENABLE;
@@ -44,13 +52,11 @@ Result<void> Breakpoints::apply() {
   }
   if (gate_ || walk_) {
     debug.control |= KVM_GUESTDBG_USE_HW_BP;
-    VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
-    guest_dr7_ = guest.dr7;
-    debug.arch.debugreg[7] = guest.dr7 | dr7_fixed;
+    debug.arch.debugreg[7] = guest_.dr7 | dr7_fixed;
     std::array<Holder, dr_count> holders{};
     for (unsigned i = 0; i < dr_count; ++i) {
-      debug.arch.debugreg[i] = guest.db[i];
-      holders[i] = (guest.dr7 & enable_bits(i)) != 0 ? Holder::guest : Holder::nobody;
+      debug.arch.debugreg[i] = guest_.db[i];
+      holders[i] = (guest_.dr7 & enable_bits(i)) != 0 ? Holder::guest : Holder::nobody;
     }
     if (gate_) place(debug, *gate_, holders);
     if (walk_) place(debug, *walk_, holders);

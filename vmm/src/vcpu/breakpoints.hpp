@@ -32,6 +32,7 @@ class Breakpoints {
   void set_step(bool on) { step_ = on; }
 
   /// Hands the wanted state to KVM if it differs from what KVM has. Single-steps are armed anew each time, since KVM loses them.
+  /// Costs one ioctl while a breakpoint of ours is set, and one more where something has changed.
   Result<void> apply();
 
   /// Whose a Debug exit is. `rflags` are the guest's now: a step of its own has TF set. Cost: none.
@@ -60,7 +61,7 @@ class Breakpoints {
   bool step_{};
   Wanted applied_{};
   std::uint64_t displaced_{};
-  std::uint64_t guest_dr7_{};
+  kvm_debugregs guest_{};  ///< The guest's own, as last looked at.
 };
 
 }  // namespace vmm

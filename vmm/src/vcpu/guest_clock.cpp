@@ -19,9 +19,13 @@ Result<void> GuestClock::enter(ClockHost& host) {
   if (!watched_ && group_ == nullptr) return {};
   if (watched_ && left_at_ != 0) pass_exit(host.ticks() - left_at_);
   if (group_ != nullptr && time_ == PmuTime::hidden) keep_step(host);
+  const std::uint64_t hidden_before = statistics_.hidden_ticks;
   if (to_hide_ != 0) VMM_TRY(shift(host));
   halted_at_entry_ = host.halted();
   entered_at_ = host.ticks();
+  // What the guest sees of the exit all the same, it also counts.
+  const std::uint64_t hidden = statistics_.hidden_ticks - hidden_before;
+  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
   return {};
 }
 
@@ -89,9 +93,9 @@ void GuestClock::leave(ClockHost& host, ExitCause cause) {
   const std::uint64_t round = left_at_ - entered_at_;
   last_ran_ = ran(round, host.halted() - halted_at_entry_);
   if (time_ == PmuTime::hidden) {
-    const std::uint64_t hidden = std::min(unseen(cause, round), last_ran_);
-    to_hide_ += hidden;
-    last_ran_ -= hidden;
+    unseen_ = std::min(unseen(cause, round), last_ran_);
+    to_hide_ += unseen_;
+    last_ran_ -= unseen_;
   }
   unhalted_ += last_ran_;
 }

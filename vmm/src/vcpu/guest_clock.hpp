@@ -93,6 +93,7 @@ class GuestClock {
   std::uint64_t entered_at_{};    ///< Host TSC.
   std::uint64_t left_at_{};       ///< Host TSC; 0 = not left while watched.
   std::uint64_t last_ran_{};
+  std::uint64_t unseen_{};        ///< Of to_hide_: the world switches around the last run.
   std::chrono::nanoseconds halted_at_entry_{};
   std::uint64_t shortest_shift_{~0ULL};
   std::array<std::uint64_t, 5> shortest_round_{};  ///< By cause: least ticks from an entry through the guest to the return; 0 = none yet.

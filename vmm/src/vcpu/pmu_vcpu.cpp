@@ -14,6 +14,8 @@ constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
 /// let it do next to nothing in the first of these.
 constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{200};
 constexpr unsigned most_doublings = 3;
+/// How many tries to wait for the handler of a PMI to stop the counters: some 10 ms. Another guest may not stop them at all.
+constexpr unsigned most_handler_tries = 8;
 
 }  // namespace
 
@@ -68,28 +70,38 @@ Result<void> PmuVcpu::prepare() {
     plan_ = pmu_.plan();
     VMM_TRY(source_->program(plan_));
   }
-  if (pmi_.pending()) VMM_TRY(pmi_.deliver(*port_));
+  if (pmi_.pending()) {
+    const std::uint64_t before = pmi_.statistics().delivered_nmi;
+    VMM_TRY(pmi_.deliver(*port_));
+    if (pmi_.statistics().delivered_nmi != before) nmi_in_service_ = true;
+  }
   return breakpoints_.apply();
 }
 
 Result<RunEnd> PmuVcpu::let_run() {
-  if (plan_.any_armed() && !walk_later_) {
+  if (plan_.any_armed() && !walk_later_ && !waits_for_handler()) {
     if (exit_open_) {
       VMM_TRY(port_->complete_exit());
       exit_open_ = false;
     }
     VMM_ASSIGN(RunEnd end, source_->walk(*port_, plan_));
     walk_later_ = !end.exit && !end.retired;
+    if (end.retired) walk_tries_ = 0;
     if (!walk_later_) return end;
   }
-  if (!walk_later_) walk_tries_ = 0;
   std::optional<std::chrono::nanoseconds> at_most;
-  if (plan_.any_armed()) at_most = walk_retry * (1U << std::min(walk_tries_++, most_doublings));
+  if (plan_.any_armed()) at_most = walk_retry * (1U << std::min(walk_tries_, most_doublings));
   if (pmi_.pending()) at_most = at_most ? std::min(*at_most, lvtpc_poll) : lvtpc_poll;
+  if (plan_.any_armed()) ++walk_tries_;
   exit_open_ = false;
   walk_later_ = false;
   return source_->run(*port_, at_most);
 }
+
+// On hardware a handler stops the counters long before the next overflow. Where exits are slow it may not: its own entry would be sampled,
+// and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask does not tell: a page fault in the handler
+// ends it.
+bool PmuVcpu::waits_for_handler() const { return nmi_in_service_ && walk_tries_ < most_handler_tries; }
 
 // Counts first, then the instruction that retired under our eyes: the order in which they happened.
 Result<void> PmuVcpu::account(const RunEnd& end) {
@@ -134,6 +146,7 @@ Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
   unread_ = unread_ | pmu_.enabled();
   const bool in_use = !(unread_ | pmu_.selected()).empty();
   const bool restarts = index == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write.value != 0;
+  if (restarts) nmi_in_service_ = false;
   if (!in_use && !restarts) return {};
   port_->watch_clock(in_use);
   return gate_.update(in_use);

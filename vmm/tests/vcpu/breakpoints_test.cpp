@@ -47,7 +47,19 @@ TEST_F(BreakpointsOn, GateIsHandedToKvmOnce) {
   EXPECT_TRUE(has(KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP));
   EXPECT_EQ(slot(0), gate.value());
   EXPECT_EQ(dr7(), 0x400 | enabled_by_us(0));
-  EXPECT_EQ(apply(), Calls{});
+  EXPECT_EQ(apply(), Calls{"debugregs"}) << "only a look at the guest's own";
+}
+
+// KVM keeps to itself what the guest writes while ours are set: it is in force from the next entry on.
+TEST_F(BreakpointsOn, BreakpointThatTheGuestSetsLaterJoinsOurs) {
+  breakpoints_.set_gate(gate);
+  apply();
+  port_.debug_registers.db[1] = 0x1234'5000;
+  port_.debug_registers.dr7 = 0x400 | (1 << 2);
+  EXPECT_EQ(apply(), (Calls{"debugregs", "set_guest_debug"}));
+  EXPECT_EQ(slot(0), gate.value());
+  EXPECT_EQ(slot(1), 0x1234'5000U);
+  EXPECT_EQ(dr7(), 0x400 | enabled_by_us(0) | (1 << 2));
 }
 
 TEST_F(BreakpointsOn, TakingTheGateAwayGivesTheGuestItsRegistersBack) {

@@ -109,6 +109,21 @@ TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
   EXPECT_LT(last - first, in_guest + 9 * 2 * switch_takes + 77) << "nor does it run away";
 }
 
+// All that the guest's TSC shows, and nothing else, has run: else a counter would stand still in a loop of exits while time passes.
+TEST_F(GuestClockOn, CountsWhatTheTscShows) {
+  run(clock_, 100, ExitCause::debug);
+  const std::uint64_t tsc = guest_tsc();
+  const std::uint64_t counted = clock_.unhalted_ticks();
+  for (const std::uint64_t takes : {70, 90, 75, 300}) {
+    host_.shift_takes = takes;
+    host_.now += 1000;
+    run(clock_, 200, ExitCause::debug);
+  }
+  const auto stands = clock_.stands_at(host_);
+  ASSERT_TRUE(stands);
+  EXPECT_NEAR(static_cast<double>(*stands - tsc), static_cast<double>(clock_.unhalted_ticks() - counted), 100);
+}
+
 // Rounds of 100, 100 and 1000 ticks: the shortest says that the switches cost about 75.
 TEST_F(GuestClockOn, WorldSwitchesAreNotTheGuests) {
   run(clock_, 100, ExitCause::debug);

@@ -170,8 +170,27 @@ TEST_F(PreciseSession, OpenExitIsCompletedBeforeAWalk) {
   const std::size_t next_run = position(calls, "run", completed);
   ASSERT_LT(next_run, calls.size());
   EXPECT_LT(position(calls, "set_guest_debug", completed), next_run) << "the walk starts right after";
-  EXPECT_EQ(calls[completed - 1], "run") << "nothing runs between the exit and its completion";
+  EXPECT_EQ(calls[completed - 1], "debugregs");
+  EXPECT_EQ(calls[completed - 2], "run") << "nothing runs between the exit and its completion";
   EXPECT_EQ(guest_.load_word(ProfiledGuest::buffer + 0xB0), ProfiledGuest::load_at);
+}
+
+// A handler whose entry is slow finds one record, not several, and leaves no PMI behind (rule V5).
+TEST_F(PreciseSession, NoRecordUntilTheHandlerHasStoppedTheCounters) {
+  start(1);
+  guest_.run_until([&] { return guest_.port.count("nmi") == 1; });
+  const nanoseconds begin = guest_.time.now;
+  guest_.run_until([&] { return guest_.time.now - begin >= 1ms; });
+  EXPECT_EQ(records(), 1U);
+  guest_.will_write(IA32_PERF_GLOBAL_CTRL, 0);
+  guest_.will_write(IA32_PERF_GLOBAL_CTRL, 1);
+  guest_.run_script();
+  run_to_record(2);
+}
+
+TEST_F(PreciseSession, HandlerThatNeverStopsTheCountersGetsRecordsAllTheSame) {
+  start(1);
+  run_to_record(3);
 }
 
 // Rule V4, V5.
