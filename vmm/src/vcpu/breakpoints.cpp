@@ -90,6 +90,13 @@ Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& step) {
   return std::optional{out};
 }
 
+std::uint64_t Breakpoints::guests_at(vpmu::GuestLinear at) const {
+  std::uint64_t hit = 0;
+  for (unsigned i = 0; i < dr_count; ++i)
+    if ((guest_.dr7 & enable_bits(i)) != 0 && (guest_.dr7 & access_bits(i)) == 0 && guest_.db[i] == at.value()) hit |= vpmu::bit(i);
+  return hit;
+}
+
 Result<void> Breakpoints::inject(const Debug& exit) {
   VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
   regs.dr6 = exit.dr6 | dr6_fixed;

@@ -40,6 +40,8 @@ class Breakpoints {
   /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One ioctl where any
   /// breakpoint matched, otherwise none.
   Result<std::optional<Debug>> guests_part(const Debug& step);
+  /// Which of the guest's own execution breakpoints stand at `at`, as bits 3:0 of DR6; as of the last entry.
+  [[nodiscard]] std::uint64_t guests_at(vpmu::GuestLinear at) const;
   /// Gives the guest its #DB: DR6 as the CPU would set it, then the exception.
   Result<void> inject(const Debug& exit);
 

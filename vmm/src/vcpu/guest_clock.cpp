@@ -75,14 +75,13 @@ std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds halt
   return round - std::min(ticks, round);
 }
 
-// Part of an exit lies in the world switches around it, which we do not see. The shortest way through the guest to an exit of this kind
-// bounds them from above by little; three quarters of it are surely not the guest's own time.
+// Part of an exit lies in the world switches around it, which we do not see. The shortest step bounds them from above by almost nothing;
+// three quarters of it are surely not the guest's own time. Other rounds bound nothing: the guest may have run long in all of them, and
+// hiding its own time would turn its clock back.
 std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
   if (cause == ExitCause::device) return 0;
-  const ExitCause known = cause == ExitCause::kick ? ExitCause::debug : cause;
-  std::uint64_t& shortest = shortest_round_[static_cast<std::size_t>(known)];
-  if (cause == known && (shortest == 0 || round < shortest)) shortest = round;
-  return shortest / 4 * 3;
+  if (cause == ExitCause::step) shortest_step_ = std::min(shortest_step_, round);
+  return shortest_step_ == ~0ULL ? 0 : shortest_step_ / 4 * 3;
 }
 
 void GuestClock::leave(ClockHost& host, ExitCause cause) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <chrono>
 #include <cstdint>
 
@@ -33,11 +32,9 @@ class ClockHost {
 
 /// Why the vCPU left the guest, as far as its clock cares.
 enum class ExitCause : std::uint8_t {
-  device,     ///< Hardware would have taken time too.
-  kick,       ///< A signal, which may have come before the guest was entered.
-  debug,      ///< A breakpoint or a step.
-  msr_read,
-  msr_write,
+  device,  ///< Hardware would have taken time too.
+  pmu,     ///< Hardware with a PMU of its own would not have left.
+  step,    ///< As pmu, after exactly one instruction.
 };
 
 struct GuestClockStatistics {
@@ -96,7 +93,7 @@ class GuestClock {
   std::uint64_t unseen_{};        ///< Of to_hide_: the world switches around the last run.
   std::chrono::nanoseconds halted_at_entry_{};
   std::uint64_t shortest_shift_{~0ULL};
-  std::array<std::uint64_t, 5> shortest_round_{};  ///< By cause: least ticks from an entry through the guest to the return; 0 = none yet.
+  std::uint64_t shortest_step_{~0ULL};  ///< Least ticks from an entry over one instruction to the return.
   GuestClockStatistics statistics_{};
 };
 

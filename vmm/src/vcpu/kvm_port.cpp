@@ -10,12 +10,11 @@ namespace {
 constexpr std::uint32_t msr_tsc = 0x10;
 constexpr std::uint32_t msr_tsc_deadline = 0x6E0;
 
-ExitCause cause_of(const Exit& exit) {
-  if (std::holds_alternative<MsrRead>(exit)) return ExitCause::msr_read;
-  if (std::holds_alternative<MsrWrite>(exit)) return ExitCause::msr_write;
-  if (std::holds_alternative<Debug>(exit)) return ExitCause::debug;
-  if (std::holds_alternative<Interrupted>(exit)) return ExitCause::kick;
-  return ExitCause::device;
+ExitCause cause_of(const Exit& exit, bool stepping) {
+  if (std::holds_alternative<Debug>(exit)) return stepping ? ExitCause::step : ExitCause::pmu;
+  const bool of_pmu =
+      std::holds_alternative<MsrRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<Interrupted>(exit);
+  return of_pmu ? ExitCause::pmu : ExitCause::device;
 }
 
 }  // namespace
@@ -43,7 +42,7 @@ Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* gr
 Result<Exit> KvmPort::run() {
   VMM_TRY(clock_.enter(clock_host_));
   auto exit = vcpu_->run();
-  if (exit) clock_.leave(clock_host_, cause_of(*exit));
+  if (exit) clock_.leave(clock_host_, cause_of(*exit, stepping_));
   return exit;
 }
 

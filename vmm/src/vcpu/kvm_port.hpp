@@ -39,7 +39,10 @@ class KvmPort final : public VcpuPort {
   Result<void> set_events(const kvm_vcpu_events& events) override { return vcpu_->set_events(events); }
   Result<kvm_debugregs> debugregs() override { return vcpu_->debugregs(); }
   Result<void> set_debugregs(const kvm_debugregs& regs) override { return vcpu_->set_debugregs(regs); }
-  Result<void> set_guest_debug(const kvm_guest_debug& debug) override { return vcpu_->set_guest_debug(debug); }
+  Result<void> set_guest_debug(const kvm_guest_debug& debug) override {
+    stepping_ = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
+    return vcpu_->set_guest_debug(debug);
+  }
   Result<bool> halted() override;
   Result<std::uint64_t> msr(std::uint32_t index) override { return vcpu_->msr(index); }
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override { return vcpu_->set_msr(index, value); }
@@ -62,6 +65,7 @@ class KvmPort final : public VcpuPort {
   std::uint64_t tsc_khz_;
   KvmClockHost clock_host_;
   GuestClock clock_;
+  bool stepping_{};
 };
 
 }  // namespace vmm

@@ -62,6 +62,9 @@ Result<void> RdpmcGate::let_through(kvm_regs regs) {
     breakpoints_->set_gate(std::nullopt);
     return {};
   }
+  // The guest may have a breakpoint there too; its #DB comes first, and its handler sets RF itself.
+  if (const std::uint64_t hit = breakpoints_->guests_at(vpmu::GuestLinear{regs.rip}); hit != 0)
+    return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = hit, .dr7 = 0});
   regs.rflags |= rflags_rf;
   return port_->set_regs(regs);
 }

@@ -213,6 +213,20 @@ TEST_F(RdpmcGateIn, RefusedRdpmcFaultsAsOnHardware) {
 }
 
 /// Faults that are none of the gate's business, or that cannot be looked at.
+// SDM 3B 17.3.1.1: the guest's own breakpoint on its handler fires too, before the handler's first instruction.
+TEST_F(RdpmcGateIn, BreakpointOfTheGuestOnItsHandlerIsDeliveredBeforeAFaultGoesOn) {
+  port_.debug_registers.db[2] = handler;
+  port_.debug_registers.dr7 = 0x400 | (1 << 4);
+  armed_at();
+  ASSERT_TRUE(guest_.breakpoints.apply());
+  stop_at_handler({.rip = kernel_code + 0x10});
+  handle();
+  EXPECT_EQ(port_.pending.exception.nr, 1);
+  EXPECT_EQ(port_.pending.exception.injected, 1);
+  EXPECT_EQ(port_.debug_registers.dr6 & 0xF, 4U);
+  EXPECT_EQ(port_.registers.rflags & rf, 0U) << "the guest's handler of #DB sets it";
+}
+
 struct OtherFault {
   const char* name;
   FaultFrame frame;
