@@ -118,6 +118,7 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
 Result<RunEnd> ClockSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
   // A walk only finds the instruction that the overflow came at: it takes no time of its own.
   armed_until_ = nanoseconds{0};
+  VMM_TRY(timer_->disarm());
   const std::uint64_t begin = port.unhalted_ticks();
   VMM_ASSIGN(RunEnd end, walker_.walk(port, goal_of(plan)));
   if (seen_ticks_) *seen_ticks_ += port.unhalted_ticks() - begin;

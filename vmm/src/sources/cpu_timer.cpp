@@ -92,7 +92,7 @@ class PerfCpuTimer final : public CpuTimer {
   Result<void> arm_wall(nanoseconds after) override { return wall_->arm(after); }
   Result<void> disarm() override {
     if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0) return host_error("disarming the cpu-clock event", errno);
-    return {};
+    return wall_->disarm();
   }
   [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
   [[nodiscard]] std::string_view name() const override { return "perf cpu-clock"; }

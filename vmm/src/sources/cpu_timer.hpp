@@ -17,6 +17,7 @@ class CpuTimer {
   virtual ~CpuTimer() = default;
   /// Kicks once, about `after` from now; replaces what was armed. Shorter than shortest() is taken as shortest().
   virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
+  /// Takes away what arm() and arm_wall() armed.
   virtual Result<void> disarm() = 0;
   /// Kicks once, about `after` from now, even if the vCPU is halted meanwhile. Beside what arm() armed.
   virtual Result<void> arm_wall(std::chrono::nanoseconds after) = 0;

@@ -87,7 +87,7 @@ std::optional<SkidWalker::Choice> SkidWalker::choose(const Block& block, const W
 Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLinear at) {
   breakpoints_->set_walk(at);
   VMM_TRY(breakpoints_->apply());
-  VMM_TRY(timer_->arm(patience));
+  VMM_TRY(timer_->arm_wall(patience));
   auto exit = port.run();
   breakpoints_->set_walk(std::nullopt);
   if (!exit) return Failure{exit.error()};
