@@ -195,7 +195,7 @@ class JudgeTest(unittest.TestCase):
             ("mem mem-loads 401615 4c0000", "mem mem-loads 401616 4c0000"),  # no instruction
         ):
             self.assertEqual(self.failing(self.doctored(old, new)), {"memory-loads"}, new)
-        self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615", 30)), {"memory-stores"})
+        self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615", 40)), {"memory-stores"})
         self.assertEqual(self.failing(self.doctored("mem mem-stores 40161c", "mem mem-stores 401615", 2)), set())
         self.assertEqual(self.failing(self.doctored("mem mem-stores", "mem other", 20)), {"memory-stores"})
 

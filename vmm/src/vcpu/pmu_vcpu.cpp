@@ -101,7 +101,9 @@ Result<RunEnd> PmuVcpu::let_run() {
 // On hardware a handler stops the counters long before the next overflow. Where exits are slow it may not: its own entry would be sampled,
 // and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask does not tell: a page fault in the handler
 // ends it.
-bool PmuVcpu::waits_for_handler() const { return nmi_in_service_ && walk_tries_ < most_handler_tries; }
+bool PmuVcpu::waits_for_handler() const {
+  return nmi_in_service_ && !source_->traits().precise_ip && walk_tries_ < most_handler_tries;
+}
 
 // Counts first, then the instruction that retired under our eyes: the order in which they happened.
 Result<void> PmuVcpu::account(const RunEnd& end) {
