@@ -58,14 +58,14 @@ Result<void> GuestClock::shift(ClockHost& host) {
     to_hide_ = 0;
     return {};
   }
-  if (shortest_shift_ != ~0ULL) to_hide_ += shortest_shift_;
+  to_hide_ += shift_takes_.ticks();
   VMM_TRY(host.set_tsc_offset(*offset - to_hide_));
   statistics_.hidden_ticks += to_hide_;
   if (group_ != nullptr) group_->publish(member_, statistics_.hidden_ticks);
   ++statistics_.shifts;
   to_hide_ = 0;
   VMM_TRY(host.rearm_deadline());
-  shortest_shift_ = std::min(shortest_shift_, host.ticks() - begin);
+  shift_takes_.add(host.ticks() - begin);
   return {};
 }
 
@@ -75,13 +75,12 @@ std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds halt
   return round - std::min(ticks, round);
 }
 
-// Part of an exit lies in the world switches around it, which we do not see. The shortest step bounds them from above by almost nothing;
-// three quarters of it are surely not the guest's own time. Other rounds bound nothing: the guest may have run long in all of them, and
-// hiding its own time would turn its clock back.
+// Part of an exit lies in the world switches around it, which we do not see. Steps tell what they take, for the guest does next to nothing
+// in them. Other rounds tell nothing: the guest may have run long in all of them.
 std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
   if (cause == ExitCause::device) return 0;
-  if (cause == ExitCause::step) shortest_step_ = std::min(shortest_step_, round);
-  return shortest_step_ == ~0ULL ? 0 : shortest_step_ / 4 * 3;
+  if (cause == ExitCause::step) step_takes_.add(round);
+  return step_takes_.ticks();
 }
 
 void GuestClock::leave(ClockHost& host, ExitCause cause) {
