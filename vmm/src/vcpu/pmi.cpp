@@ -81,6 +81,11 @@ void Pmi::request() {
     ++statistics_.joined;
 }
 
+Result<bool> Pmi::is_masked(VcpuPort& port) {
+  VMM_ASSIGN(const Lvtpc lvtpc, Lvtpc::read(port));
+  return lvt::MASK::test(lvtpc.value());
+}
+
 Result<void> Pmi::deliver(VcpuPort& port) {
   while (pending_ > 0) {
     VMM_ASSIGN(Lvtpc lvtpc, Lvtpc::read(port));

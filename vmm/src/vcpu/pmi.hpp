@@ -34,6 +34,8 @@ class Pmi {
   /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing is pending;
   /// otherwise one or two ioctls and the interrupt's own.
   Result<void> deliver(VcpuPort& port);
+  /// Whether LVTPC is masked: a delivery masks it, the guest's handler unmasks it. One or two ioctls.
+  static Result<bool> is_masked(VcpuPort& port);
 
   [[nodiscard]] const PmiStatistics& statistics() const { return statistics_; }
 

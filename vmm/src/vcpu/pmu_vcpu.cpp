@@ -14,8 +14,8 @@ constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
 /// let it do next to nothing in the first of these.
 constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{200};
 constexpr unsigned most_doublings = 3;
-/// How many tries to wait for the handler of a PMI to stop the counters: some 10 ms. Another guest may not stop them at all.
-constexpr unsigned most_handler_tries = 8;
+/// How many tries to wait for the handler of a PMI to stop the counters: some 100 ms. Another guest may not stop them at all.
+constexpr unsigned most_handler_tries = 64;
 
 }  // namespace
 
@@ -79,7 +79,8 @@ Result<void> PmuVcpu::prepare() {
 }
 
 Result<RunEnd> PmuVcpu::let_run() {
-  if (plan_.any_armed() && !walk_later_ && !waits_for_handler()) {
+  VMM_ASSIGN(const bool waits, waits_for_handler());
+  if (plan_.any_armed() && !walk_later_ && !waits) {
     if (exit_open_) {
       VMM_TRY(port_->complete_exit());
       exit_open_ = false;
@@ -101,8 +102,11 @@ Result<RunEnd> PmuVcpu::let_run() {
 // On hardware a handler stops the counters long before the next overflow. Where exits are slow it may not: its own entry would be sampled,
 // and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask does not tell: a page fault in the handler
 // ends it.
-bool PmuVcpu::waits_for_handler() const {
-  return nmi_in_service_ && !source_->traits().precise_ip && walk_tries_ < most_handler_tries;
+Result<bool> PmuVcpu::waits_for_handler() {
+  if (!nmi_in_service_ || !plan_.any_armed() || source_->traits().precise_ip) return false;
+  VMM_ASSIGN(const bool masked, Pmi::is_masked(*port_));
+  nmi_in_service_ = masked && walk_tries_ < most_handler_tries;
+  return nmi_in_service_;
 }
 
 // Counts first, then the instruction that retired under our eyes: the order in which they happened.

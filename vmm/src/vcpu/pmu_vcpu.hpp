@@ -77,7 +77,7 @@ class PmuVcpu {
   PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
   Result<void> prepare();
   Result<RunEnd> let_run();
-  [[nodiscard]] bool waits_for_handler() const;
+  Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
@@ -100,7 +100,7 @@ class PmuVcpu {
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
   bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
   bool walk_later_{};      ///< The last walk did not end in a record: let the guest go on a little before the next.
-  bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has not restarted its counters since.
+  bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since nor unmasked LVTPC.
   unsigned walk_tries_{};  ///< Walks in vain since the last that found its instruction.
   PmuVcpuStatistics statistics_{};
 };

@@ -193,6 +193,15 @@ TEST_F(PreciseSession, HandlerThatNeverStopsTheCountersGetsRecordsAllTheSame) {
   run_to_record(3);
 }
 
+TEST_F(PreciseSession, HandlerThatOnlyUnmasksGetsRecordsAtOnce) {
+  start(1);
+  guest_.run_until([&] { return guest_.port.count("nmi") == 1; });
+  guest_.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi);
+  const nanoseconds begin = guest_.time.now;
+  run_to_record(2);
+  EXPECT_LE(guest_.time.now - begin, 1ms);
+}
+
 // Rule V4, V5.
 TEST_F(PreciseSession, NmiWaitsForTheGuestToUnmask) {
   guest_.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi | ProfiledGuest::lvtpc_mask);
