@@ -66,7 +66,8 @@ struct GuestClockStatistics {
 /// An exit of the PMU (an MSR, a breakpoint, a step, a kick) costs microseconds where hardware would take none. If the guest saw that
 /// time, a profile would show mostly the profiler: each sample would pay for the last one, timer ticks would come due inside handlers,
 /// and Linux would find its PMI handler slow and lower perf_event_max_sample_rate. So the vCPU's TSC stands still from such an exit to
-/// the next entry. It never runs backwards, and what was hidden is never given back: the guest's clock lags the host's by so much.
+/// the next entry. What was hidden is never given back: the guest's clock lags the host's by so much. It does not run backwards as long as
+/// switches and shifts take no less than LeastTime says.
 /// Exits to devices are not hidden; nor is anything while the PMU is not in use. The vCPUs of one machine stay in step (ClockGroup).
 class GuestClock {
  public:
