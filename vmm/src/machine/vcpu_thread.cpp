@@ -73,10 +73,11 @@ Result<void> VcpuThread::run_guest() {
   VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, services_.pmu_time, services_.clocks));
   VMM_ASSIGN(const auto pmu, PmuVcpu::create(pmu_config_, port, services_.memory, services_.log));
   Result<void> result{};
+  // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is lost.
   while (result && !stop_) {
+    serve_statistics(*pmu);
     auto exit = pmu->run();
     result = exit ? answer(*exit) : Failure{std::move(exit).error()};
-    serve_statistics(*pmu);
   }
   publish(*pmu);
   return result;

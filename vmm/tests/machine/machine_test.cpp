@@ -2,6 +2,7 @@
 
 #include <elf.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -60,6 +61,24 @@ std::vector<std::uint8_t> out_word(std::uint16_t port, std::uint16_t value) {
 const std::vector<std::uint8_t> triple_fault{0xCC};
 /// pause; jmp .-2
 const std::vector<std::uint8_t> spin{0xF3, 0x90, 0xEB, 0xFC};
+
+/// Keeps the thread, and those it starts, on one CPU.
+class OnOneCpu {
+ public:
+  OnOneCpu() {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<unsigned>(::sched_getcpu()), &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~OnOneCpu() { ::sched_setaffinity(0, sizeof before_, &before_); }
+  OnOneCpu(const OnOneCpu&) = delete;
+  OnOneCpu& operator=(const OnOneCpu&) = delete;
+
+ private:
+  cpu_set_t before_{};
+};
 
 class KvmMachine : public testing::Test {
  protected:
@@ -121,6 +140,18 @@ TEST_F(KvmMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   machine->request_stop(StopReason::reset);
   EXPECT_EQ(machine->wait(), StopReason::user) << "the first reason counts";
   EXPECT_FALSE(machine->statistics().vcpus[0].counters.empty()) << "counters survive the end";
+}
+
+// On one CPU the vCPU's thread has not run yet when it is asked: the kick finds no vCPU to stop.
+TEST_F(KvmMachine, AVcpuIsCountedBeforeItsThreadHasBegun) {
+  const OnOneCpu here;
+  for (int round = 0; round < 5; ++round) {
+    const auto machine = machine_with(spin);
+    machine->start();
+    EXPECT_FALSE(machine->statistics().vcpus.at(0).counters.empty());
+    machine->request_stop(StopReason::user);
+    EXPECT_EQ(machine->wait(), StopReason::user);
+  }
 }
 
 TEST_F(KvmMachine, ConsoleOutputArrives) {
