@@ -10,8 +10,9 @@ constexpr std::uint64_t longest_wait_ms = 10;
 void GuestClock::watch(bool on) {
   if (on == watched_) return;
   watched_ = on;
-  left_at_ = 0;
+  if (!on) left_at_ = 0;
   to_hide_ = 0;
+  unseen_ = 0;
 }
 
 Result<void> GuestClock::enter(ClockHost& host) {
@@ -84,10 +85,10 @@ std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
 }
 
 void GuestClock::leave(ClockHost& host, ExitCause cause) {
-  if (!running_) return;
-  running_ = false;
   left_at_ = host.ticks();
   left_for_ = cause;
+  if (!running_) return;
+  running_ = false;
   const std::uint64_t round = left_at_ - entered_at_;
   last_ran_ = ran(round, host.halted() - halted_at_entry_);
   if (time_ == PmuTime::hidden) {

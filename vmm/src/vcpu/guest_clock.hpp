@@ -75,7 +75,7 @@ class GuestClock {
   GuestClock(PmuTime time, std::uint64_t tsc_khz, ClockGroup* group = nullptr, unsigned member = 0)
       : time_{time}, tsc_khz_{tsc_khz}, group_{group}, member_{member} {}
 
-  /// Whether the PMU is in use from now on. While it is not, the clock costs nothing and counts nothing.
+  /// Whether the PMU is in use from now on; the exit that says so belongs to its use. While it is not in use, the clock counts nothing.
   void watch(bool on);
   /// Just before the vCPU runs; may change its TSC offset.
   Result<void> enter(ClockHost& host);
@@ -107,7 +107,7 @@ class GuestClock {
   std::uint64_t unhalted_{};
   std::uint64_t to_hide_{};       ///< Ticks that the next entry takes out of the guest's time.
   std::uint64_t entered_at_{};    ///< Host TSC.
-  std::uint64_t left_at_{};       ///< Host TSC; 0 = not left while watched.
+  std::uint64_t left_at_{};       ///< Host TSC; 0 = the exit is none of the watch's.
   std::uint64_t last_ran_{};
   std::uint64_t unseen_{};        ///< Of to_hide_: the world switches around the last run.
   std::chrono::nanoseconds halted_at_entry_{};
