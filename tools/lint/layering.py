@@ -33,6 +33,17 @@ def core_violation(name, include):
     return None if top == "vpmu" or local else f"the core may not include {include}: it knows nothing above it"
 
 
+def exec_violation(name, include):
+    if name.startswith("vpmu/exec/tests/"):
+        return None
+    if include == "<Zydis/Zydis.h>":
+        return None if name == "vpmu/exec/decode.cpp" else "only vpmu/exec/decode.cpp knows Zydis"
+    if include.startswith("<"):
+        allowed = CORE_STANDARD | {"atomic", "memory", "unordered_map", "vector"}
+        return None if include[1:-1] in allowed else f"the engine may not include {include}: it knows no operating system"
+    return None if include[1:-1].split("/")[0] in ("vpmu", "exec") else f"the engine may not include {include}: it is above the core alone"
+
+
 def guest_violation(name, include):
     header = include[1:-1]
     if header.startswith("vpmu/") and header not in GUEST_SHARED:
@@ -58,6 +69,7 @@ def vmm_violation(name, include):
 RULES = (
     ("vpmu/include/", core_violation),
     ("vpmu/src/", core_violation),
+    ("vpmu/exec/", exec_violation),
     ("guest-tests/gt/", guest_violation),
     ("vmm/src/", vmm_violation),
 )

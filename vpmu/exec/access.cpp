@@ -1,0 +1,65 @@
+#include "exec/access.hpp"
+
+#include "exec/code_cache.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+std::byte* stop_for(Core* c, Stop why) {
+  c->stop = why;
+  return nullptr;
+}
+
+}  // namespace
+
+std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access) {
+  const auto privilege = c->cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
+  const Walk walk = translate(c->paging, *c->ram, GuestLinear{at}, access, privilege, AccessedDirty::set);
+  const auto* mapped = std::get_if<Mapped>(&walk);
+  if (mapped == nullptr) return stop_for(c, Stop::fault);
+  const std::uint64_t in_page = at % page_size;
+  const GuestPhysical page{mapped->address.value() - in_page};
+  std::byte* const host = c->ram->page(page);
+  if (host == nullptr) return stop_for(c, Stop::fault);
+  const std::uint64_t linear_page = at / page_size;
+  TlbEntry& e = tlb_entry(c, at);
+  if (e.read_tag != linear_page) e = {};
+  e.add = reinterpret_cast<std::uintptr_t>(host) - linear_page * page_size;
+  e.read_tag = linear_page;
+  if (access != PagingAccess::write) return host + in_page;
+  c->ram->will_write(page);
+  if (!c->code->holds(page)) {
+    e.write_tag = linear_page;
+    return host + in_page;
+  }
+  // The rest of the running block may be what is written: it must not go on as decoded.
+  if (!c->stepping) return stop_for(c, Stop::alone);
+  c->code->forget(page);
+  return host + in_page;
+}
+
+bool load_across(Core* c, std::uint64_t at, void* out, unsigned bytes) {
+  const auto first = static_cast<unsigned>(page_size - at % page_size);
+  const std::byte* const low = find_slowly(c, at, PagingAccess::read);
+  if (low == nullptr) return false;
+  std::memcpy(out, low, first);
+  const std::byte* const high = find_slowly(c, at + first, PagingAccess::read);
+  if (high == nullptr) return false;
+  std::memcpy(static_cast<std::byte*>(out) + first, high, bytes - first);
+  return true;
+}
+
+bool store_across(Core* c, std::uint64_t at, const void* in, unsigned bytes) {
+  const auto first = static_cast<unsigned>(page_size - at % page_size);
+  std::byte* const low = find_slowly(c, at, PagingAccess::write);
+  if (low == nullptr) return false;
+  std::byte* const high = find_slowly(c, at + first, PagingAccess::write);
+  if (high == nullptr) return false;
+  std::memcpy(low, in, first);
+  std::memcpy(high, static_cast<const std::byte*>(in) + first, bytes - first);
+  return true;
+}
+
+void flush_tlb(Core* c) { c->tlb.fill({}); }
+
+}  // namespace vpmu::exec

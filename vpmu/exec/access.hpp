@@ -1,0 +1,66 @@
+#pragma once
+#include <cstring>
+
+#include "exec/core.hpp"
+
+namespace vpmu::exec {
+
+/// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop, Core::stop saying why.
+/// The bytes must lie in one page.
+std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access);
+/// Copies across a page boundary; false as above, and then nothing has been written.
+bool load_across(Core* c, std::uint64_t at, void* out, unsigned bytes);
+bool store_across(Core* c, std::uint64_t at, const void* in, unsigned bytes);
+
+inline TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return c->tlb[at / page_size % tlb_entries]; }
+
+inline std::byte* host_address(std::uint64_t at, std::uint64_t add) {
+  return reinterpret_cast<std::byte*>(at + add);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// The host address of a T for reading and writing, or null. Only where it lies in one page.
+template <class T>
+std::byte* find_to_change(Core* c, std::uint64_t at) {
+  const TlbEntry& e = tlb_entry(c, at);
+  if (e.write_tag == (at + sizeof(T) - 1) / page_size) [[likely]] return host_address(at, e.add);
+  return find_slowly(c, at, PagingAccess::write);
+}
+
+constexpr bool crosses_page(std::uint64_t at, std::uint64_t bytes) { return at / page_size != (at + bytes - 1) / page_size; }
+
+/// Reads a T of the guest's memory. False: the instruction must stop here (Core::stop), nothing has changed.
+template <class T>
+[[nodiscard]] bool load(Core* c, std::uint64_t at, T& value) {
+  const TlbEntry& e = tlb_entry(c, at);
+  const std::byte* from = nullptr;
+  if (e.read_tag == (at + sizeof(T) - 1) / page_size) [[likely]] {
+    from = host_address(at, e.add);
+  } else {
+    if (crosses_page(at, sizeof(T))) return load_across(c, at, &value, sizeof value);
+    from = find_slowly(c, at, PagingAccess::read);
+    if (from == nullptr) return false;
+  }
+  std::memcpy(&value, from, sizeof value);
+  return true;
+}
+
+template <class T>
+[[nodiscard]] bool store(Core* c, std::uint64_t at, T value) {
+  if (crosses_page(at, sizeof(T))) [[unlikely]] return store_across(c, at, &value, sizeof value);
+  std::byte* const to = find_to_change<T>(c, at);
+  if (to == nullptr) [[unlikely]] return false;
+  std::memcpy(to, &value, sizeof value);
+  return true;
+}
+
+/// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores.
+template <class T>
+[[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
+  if (!crosses_page(at, sizeof(T))) return find_to_change<T>(c, at) != nullptr;
+  return find_slowly(c, at, PagingAccess::write) != nullptr && find_slowly(c, at + sizeof(T) - 1, PagingAccess::write) != nullptr;
+}
+
+/// Forgets all translations: control registers changed, or the guest ran elsewhere.
+void flush_tlb(Core* c);
+
+}  // namespace vpmu::exec

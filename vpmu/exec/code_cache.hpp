@@ -1,0 +1,47 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/core.hpp"
+
+namespace vpmu::exec {
+
+/// Decodes a block of 64-bit code that stands at `rip`: as many of the instructions in block.code as make one, and cuts off what is left.
+/// An instruction that the engine does not know becomes an op that stops before it, and the last one of its block. Fills in ops, counts,
+/// code and target. False when not even one whole instruction is there.
+bool decode_block(Block& block);
+
+/// Decoded blocks, found again by where they run and what physical page they are from. Each is trusted for one epoch: then its bytes are
+/// compared with what stands in memory, for the guest may have changed them where we did not see it.
+class CodeCache {
+ public:
+  /// More blocks than that are thrown away, all at once.
+  static constexpr std::size_t most_blocks = 1 << 16;
+
+  /// The block at core.rip, ready to run in core.epoch. Null: it cannot be fetched or decoded, core.stop saying why.
+  Block* find(Core& core);
+  /// Whether blocks were decoded from the page.
+  [[nodiscard]] bool holds(GuestPhysical page) const { return pages_.contains(page.value()); }
+  /// The page is about to be written: its blocks must be looked at again.
+  void forget(GuestPhysical page);
+  [[nodiscard]] std::uint64_t decoded() const { return decoded_; }
+
+ private:
+  struct Key {
+    std::uint64_t rip;
+    std::uint64_t physical;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& k) const { return (k.rip ^ k.physical >> 12) * 0x9E37'79B9'7F4A'7C15ULL >> 20; }
+  };
+  bool build(Core& core, Block& block);
+
+  std::unordered_map<Key, std::unique_ptr<Block>, Hash> blocks_;
+  std::unordered_map<std::uint64_t, std::vector<Block*>> pages_;
+  std::uint64_t decoded_{};
+};
+
+}  // namespace vpmu::exec

@@ -1,0 +1,110 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "exec/flags.hpp"
+#include "exec/platform.hpp"
+#include "vpmu/address.hpp"
+
+namespace vpmu::exec {
+
+struct Core;
+struct Op;
+struct Block;
+class CodeCache;
+/// Runs `op`, and with it, where nothing stands against it, all that follows.
+using Run = void (*)(const Op* op, Core* core);
+
+/// Registers by their number in instructions. SDM 2A table 2-2. The last four are for addresses only.
+enum RegisterNumber : std::uint8_t {
+  rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+  zero,     ///< No base or no index.
+  fs_base,
+  gs_base,
+  block_rip,  ///< Where the running block starts: what RIP-relative operands are relative to.
+  register_count,
+};
+
+/// What an instruction does besides retiring, for the counters.
+enum OpEvent : std::uint8_t { event_branch = 1, event_load = 2, event_store = 4 };
+
+/// One decoded instruction. d, s, b, x and seg are byte offsets into Core::r, so that AH is an offset too.
+struct Op {
+  Run run{};
+  std::uint8_t d{}, s{};                    ///< Destination and source register.
+  std::uint8_t b{}, x{}, seg{}, scale{};    ///< The memory operand: base, index, segment base; scale as a shift.
+  std::uint8_t length{};
+  std::uint8_t events{};                    ///< OpEvent.
+  std::int32_t disp{};
+  std::uint16_t offset{};                   ///< From the block's first byte.
+  std::uint16_t bytes{};                    ///< Of the memory operand.
+  std::int64_t imm{};
+};
+static_assert(sizeof(Op) == 32);
+
+/// Remaining or passed events: instructions, branches, loads, stores.
+using Counts [[gnu::vector_size(32)]] = std::int64_t;
+enum CountIndex : std::uint8_t { count_instructions, count_branches, count_loads, count_stores };
+
+/// What an op counts; one without a length is no instruction.
+inline Counts counts_of(const Op& op) {
+  if (op.length == 0) return Counts{};
+  return Counts{1, (op.events & event_branch) != 0 ? 1 : 0, (op.events & event_load) != 0 ? 1 : 0, (op.events & event_store) != 0 ? 1 : 0};
+}
+
+/// Instructions that run one after another, as they stood in memory at `rip`.
+struct Block {
+  Counts counts{};                          ///< Of all its ops.
+  std::uint64_t rip{};
+  std::array<std::uint64_t, 2> target{};    ///< Where it goes on: taken, not taken.
+  std::array<Block*, 2> next{};             ///< The same, once known.
+  std::uint64_t epoch{};                    ///< When its bytes were last found unchanged and mapped where they are.
+  GuestPhysical physical{};                 ///< Of its first byte.
+  bool watched{};                           ///< Its page is closed for writing.
+  std::vector<Op> ops;                      ///< And one more at the end that is no instruction.
+  std::vector<std::byte> code;
+};
+
+/// Why the engine stopped.
+enum class Stop : std::uint8_t {
+  none,         ///< Not at all: it looks for the next block.
+  again,        ///< A string instruction has done part of its work; it goes on at the same RIP.
+  budget,       ///< So many events have passed as it was told, exactly.
+  unsupported,  ///< The instruction at RIP is none that the engine knows, or none for these operands.
+  fault,        ///< The instruction at RIP would fault, or touches what is no RAM.
+  platform,     ///< The instruction at RIP is one that the Platform left to others.
+  alone,        ///< The instruction at RIP must run by itself: it writes to a page that blocks were decoded from.
+};
+
+/// One page of the software TLB: tag = linear page number where the access is allowed, else ~0. Host address = linear address + add.
+struct TlbEntry {
+  std::uint64_t read_tag{~0ULL}, write_tag{~0ULL};
+  std::uint64_t add{};
+};
+inline constexpr unsigned tlb_entries = 256;
+inline constexpr unsigned jump_entries = 1024;
+
+/// All that the ops work on. One vCPU's, used by one thread.
+struct Core {
+  std::array<std::uint64_t, register_count> r{};
+  std::uint64_t rip{};
+  LazyFlags flags;
+  std::uint64_t other_flags{};              ///< RFLAGS without the status flags.
+  Counts left{};                            ///< What may still pass before the engine stops.
+  Block* block{};                           ///< The one that runs.
+  std::uint64_t epoch{1};
+  const Op* at{};                           ///< The next op, where ops do not call each other.
+  Stop stop{};
+  bool stepping{};                          ///< One op at a time: its block's counts have not been taken off.
+  std::array<TlbEntry, tlb_entries> tlb{};
+  std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
+  PagingState paging;
+  std::uint64_t cr2{};
+  std::uint8_t cpl{};
+  Ram* ram{};
+  Platform* platform{};
+  CodeCache* code{};
+};
+
+}  // namespace vpmu::exec

@@ -1,0 +1,419 @@
+// Long because it is the one file that knows Zydis.
+#include <Zydis/Zydis.h>
+
+#include <array>
+#include <optional>
+
+#include "exec/code_cache.hpp"
+#include "exec/ops.hpp"
+
+/// From Zydis to ops. The only file that knows Zydis.
+namespace vpmu::exec {
+namespace {
+
+constexpr std::size_t most_ops = 48;
+
+/// One instruction as Zydis gives it, and the op that it becomes.
+struct Decoding {
+  ZydisDecodedInstruction in;
+  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
+  Op op;
+  bool ends_block{};
+  bool alone{};                     ///< It asks the platform, which may want to know what has been counted.
+  std::optional<std::int64_t> to{};  ///< Branch target, relative to the block.
+
+  [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
+  [[nodiscard]] bool is_register(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER; }
+  [[nodiscard]] bool is_memory(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_MEMORY; }
+  [[nodiscard]] bool is_immediate(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_IMMEDIATE; }
+  [[nodiscard]] unsigned bytes(unsigned i) const { return at(i).size / 8U; }
+  [[nodiscard]] bool locked() const { return (in.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0; }
+  [[nodiscard]] unsigned visible() const { return in.operand_count_visible; }
+};
+
+const ZydisDecoder& decoder() {
+  static const ZydisDecoder it = [] {
+    ZydisDecoder d;
+    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    return d;
+  }();
+  return it;
+}
+
+/// The byte offset of a general register in Core::r; empty for others.
+std::optional<std::uint8_t> offset_of(ZydisRegister reg) {
+  if (reg >= ZYDIS_REGISTER_AH && reg <= ZYDIS_REGISTER_BH) return static_cast<std::uint8_t>((reg - ZYDIS_REGISTER_AH) * 8 + 1);
+  const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg);
+  if (whole < ZYDIS_REGISTER_RAX || whole > ZYDIS_REGISTER_R15) return std::nullopt;
+  return static_cast<std::uint8_t>((whole - ZYDIS_REGISTER_RAX) * 8);
+}
+
+bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to) {
+  const auto offset = offset_of(d.at(operand).reg.value);
+  if (offset) to = *offset;
+  return offset.has_value();
+}
+
+/// Fills in the op's memory operand. False for what address() cannot compute.
+bool set_memory(Decoding& d, unsigned operand) {
+  const auto& o = d.at(operand);
+  if (d.in.address_width != 64) return false;
+  d.op.b = d.op.x = d.op.seg = zero * 8;
+  std::int64_t disp = o.mem.disp.value;
+  if (o.mem.base == ZYDIS_REGISTER_RIP) {
+    d.op.b = block_rip * 8;
+    disp += d.op.offset + d.in.length;
+  } else if (o.mem.base != ZYDIS_REGISTER_NONE) {
+    const auto base = offset_of(o.mem.base);
+    if (!base) return false;
+    d.op.b = *base;
+  }
+  if (o.mem.index != ZYDIS_REGISTER_NONE) {
+    const auto index = offset_of(o.mem.index);
+    if (!index) return false;
+    d.op.x = *index;
+    d.op.scale = o.mem.scale == 8 ? 3 : o.mem.scale == 4 ? 2 : o.mem.scale == 2 ? 1 : 0;
+  }
+  if (o.mem.segment == ZYDIS_REGISTER_FS) d.op.seg = fs_base * 8;
+  if (o.mem.segment == ZYDIS_REGISTER_GS) d.op.seg = gs_base * 8;
+  d.op.disp = static_cast<std::int32_t>(disp);
+  d.op.bytes = static_cast<std::uint16_t>(d.bytes(operand));
+  return d.op.disp == disp;
+}
+bool is_plain(const Op& op) { return op.x == zero * 8 && op.seg == zero * 8; }
+
+/// Registers and memory of a two-operand instruction; empty for combinations that have no form.
+std::optional<Form> form_of(Decoding& d) {
+  if (d.is_register(0)) {
+    if (!set_register(d, 0, d.op.d)) return std::nullopt;
+    if (d.is_register(1)) return set_register(d, 1, d.op.s) ? std::optional{Form::reg_reg} : std::nullopt;
+    if (d.is_memory(1)) return set_memory(d, 1) ? std::optional{Form::reg_mem} : std::nullopt;
+    if (d.is_immediate(1)) {
+      d.op.imm = d.at(1).imm.value.s;
+      return Form::reg_imm;
+    }
+    return std::nullopt;
+  }
+  if (!d.is_memory(0) || !set_memory(d, 0)) return std::nullopt;
+  if (d.is_register(1)) return set_register(d, 1, d.op.s) ? std::optional{Form::mem_reg} : std::nullopt;
+  if (!d.is_immediate(1)) return std::nullopt;
+  d.op.imm = d.at(1).imm.value.s;
+  return Form::mem_imm;
+}
+
+/// Operand 0 as the destination of an instruction that has only that: a register in d, or memory.
+bool set_destination(Decoding& d) { return d.is_register(0) ? set_register(d, 0, d.op.d) : d.is_memory(0) && set_memory(d, 0); }
+/// Operand `i` as a source: a register in s, or memory.
+bool set_source(Decoding& d, unsigned i) { return d.is_register(i) ? set_register(d, i, d.op.s) : d.is_memory(i) && set_memory(d, i); }
+
+template <class What>
+struct Row {
+  ZydisMnemonic mnemonic;
+  What what;
+};
+template <class What, std::size_t N>
+std::optional<What> find(const std::array<Row<What>, N>& rows, ZydisMnemonic mnemonic) {
+  for (const auto& row : rows)
+    if (row.mnemonic == mnemonic) return row.what;
+  return std::nullopt;
+}
+
+constexpr std::array<Row<Alu>, 9> alus{{{ZYDIS_MNEMONIC_ADD, Alu::add}, {ZYDIS_MNEMONIC_OR, Alu::bit_or}, {ZYDIS_MNEMONIC_ADC, Alu::adc},
+                                        {ZYDIS_MNEMONIC_SBB, Alu::sbb}, {ZYDIS_MNEMONIC_AND, Alu::bit_and}, {ZYDIS_MNEMONIC_SUB, Alu::sub},
+                                        {ZYDIS_MNEMONIC_XOR, Alu::bit_xor}, {ZYDIS_MNEMONIC_CMP, Alu::cmp}, {ZYDIS_MNEMONIC_TEST, Alu::test}}};
+constexpr std::array<Row<Unary>, 4> unaries{{{ZYDIS_MNEMONIC_INC, Unary::inc}, {ZYDIS_MNEMONIC_DEC, Unary::dec},
+                                             {ZYDIS_MNEMONIC_NOT, Unary::bit_not}, {ZYDIS_MNEMONIC_NEG, Unary::neg}}};
+constexpr std::array<Row<Shift>, 7> shifts{{{ZYDIS_MNEMONIC_ROL, Shift::rol}, {ZYDIS_MNEMONIC_ROR, Shift::ror}, {ZYDIS_MNEMONIC_RCL, Shift::rcl},
+                                            {ZYDIS_MNEMONIC_RCR, Shift::rcr}, {ZYDIS_MNEMONIC_SHL, Shift::shl}, {ZYDIS_MNEMONIC_SHR, Shift::shr},
+                                            {ZYDIS_MNEMONIC_SAR, Shift::sar}}};
+constexpr std::array<Row<BitOp>, 4> bit_ops{{{ZYDIS_MNEMONIC_BT, BitOp::bt}, {ZYDIS_MNEMONIC_BTS, BitOp::bts}, {ZYDIS_MNEMONIC_BTR, BitOp::btr},
+                                             {ZYDIS_MNEMONIC_BTC, BitOp::btc}}};
+constexpr std::array<Row<Scan>, 5> scans{{{ZYDIS_MNEMONIC_BSF, Scan::bsf}, {ZYDIS_MNEMONIC_BSR, Scan::bsr}, {ZYDIS_MNEMONIC_TZCNT, Scan::tzcnt},
+                                          {ZYDIS_MNEMONIC_LZCNT, Scan::lzcnt}, {ZYDIS_MNEMONIC_POPCNT, Scan::popcnt}}};
+struct StringKind {
+  String what;
+  std::uint8_t bytes;
+};
+constexpr std::array<Row<StringKind>, 20> strings{{
+    {ZYDIS_MNEMONIC_MOVSB, {String::movs, 1}}, {ZYDIS_MNEMONIC_MOVSW, {String::movs, 2}}, {ZYDIS_MNEMONIC_MOVSD, {String::movs, 4}},
+    {ZYDIS_MNEMONIC_MOVSQ, {String::movs, 8}}, {ZYDIS_MNEMONIC_STOSB, {String::stos, 1}}, {ZYDIS_MNEMONIC_STOSW, {String::stos, 2}},
+    {ZYDIS_MNEMONIC_STOSD, {String::stos, 4}}, {ZYDIS_MNEMONIC_STOSQ, {String::stos, 8}}, {ZYDIS_MNEMONIC_LODSB, {String::lods, 1}},
+    {ZYDIS_MNEMONIC_LODSW, {String::lods, 2}}, {ZYDIS_MNEMONIC_LODSD, {String::lods, 4}}, {ZYDIS_MNEMONIC_LODSQ, {String::lods, 8}},
+    {ZYDIS_MNEMONIC_SCASB, {String::scas, 1}}, {ZYDIS_MNEMONIC_SCASW, {String::scas, 2}}, {ZYDIS_MNEMONIC_SCASD, {String::scas, 4}},
+    {ZYDIS_MNEMONIC_SCASQ, {String::scas, 8}}, {ZYDIS_MNEMONIC_CMPSB, {String::cmps, 1}}, {ZYDIS_MNEMONIC_CMPSW, {String::cmps, 2}},
+    {ZYDIS_MNEMONIC_CMPSD, {String::cmps, 4}}, {ZYDIS_MNEMONIC_CMPSQ, {String::cmps, 8}}}};
+
+/// Jcc, SETcc and CMOVcc in the order of their codes.
+constexpr std::array jumps{ZYDIS_MNEMONIC_JO, ZYDIS_MNEMONIC_JNO, ZYDIS_MNEMONIC_JB, ZYDIS_MNEMONIC_JNB, ZYDIS_MNEMONIC_JZ, ZYDIS_MNEMONIC_JNZ,
+                           ZYDIS_MNEMONIC_JBE, ZYDIS_MNEMONIC_JNBE, ZYDIS_MNEMONIC_JS, ZYDIS_MNEMONIC_JNS, ZYDIS_MNEMONIC_JP, ZYDIS_MNEMONIC_JNP,
+                           ZYDIS_MNEMONIC_JL, ZYDIS_MNEMONIC_JNL, ZYDIS_MNEMONIC_JLE, ZYDIS_MNEMONIC_JNLE};
+constexpr std::array sets{ZYDIS_MNEMONIC_SETO, ZYDIS_MNEMONIC_SETNO, ZYDIS_MNEMONIC_SETB, ZYDIS_MNEMONIC_SETNB, ZYDIS_MNEMONIC_SETZ, ZYDIS_MNEMONIC_SETNZ,
+                          ZYDIS_MNEMONIC_SETBE, ZYDIS_MNEMONIC_SETNBE, ZYDIS_MNEMONIC_SETS, ZYDIS_MNEMONIC_SETNS, ZYDIS_MNEMONIC_SETP,
+                          ZYDIS_MNEMONIC_SETNP, ZYDIS_MNEMONIC_SETL, ZYDIS_MNEMONIC_SETNL, ZYDIS_MNEMONIC_SETLE, ZYDIS_MNEMONIC_SETNLE};
+constexpr std::array moves{ZYDIS_MNEMONIC_CMOVO, ZYDIS_MNEMONIC_CMOVNO, ZYDIS_MNEMONIC_CMOVB, ZYDIS_MNEMONIC_CMOVNB, ZYDIS_MNEMONIC_CMOVZ,
+                           ZYDIS_MNEMONIC_CMOVNZ, ZYDIS_MNEMONIC_CMOVBE, ZYDIS_MNEMONIC_CMOVNBE, ZYDIS_MNEMONIC_CMOVS, ZYDIS_MNEMONIC_CMOVNS,
+                           ZYDIS_MNEMONIC_CMOVP, ZYDIS_MNEMONIC_CMOVNP, ZYDIS_MNEMONIC_CMOVL, ZYDIS_MNEMONIC_CMOVNL, ZYDIS_MNEMONIC_CMOVLE,
+                           ZYDIS_MNEMONIC_CMOVNLE};
+template <std::size_t N>
+std::optional<unsigned> condition(const std::array<ZydisMnemonic, N>& table, ZydisMnemonic mnemonic) {
+  for (unsigned i = 0; i < N; ++i)
+    if (table[i] == mnemonic) return i;
+  return std::nullopt;
+}
+
+Run two_operands(Decoding& d, Alu what) {
+  const auto form = form_of(d);
+  if (!form) return nullptr;
+  if (d.locked()) return op_locked_alu(what, *form == Form::mem_imm, d.bytes(0));
+  return op_alu(what, *form, d.bytes(0), is_plain(d.op));
+}
+
+Run shift(Decoding& d, Shift what) {
+  if (!set_destination(d)) return nullptr;
+  const bool by_cl = d.is_register(1);
+  if (!by_cl) d.op.imm = d.at(1).imm.value.s;
+  return op_shift(what, by_cl, d.is_memory(0), d.bytes(0));
+}
+
+Run double_shift(Decoding& d, bool left) {
+  if (!set_destination(d) || !set_register(d, 1, d.op.s)) return nullptr;
+  const bool by_cl = d.is_register(2);
+  if (!by_cl) d.op.imm = d.at(2).imm.value.s;
+  return op_double_shift(left, by_cl, d.is_memory(0), d.bytes(0));
+}
+
+Run bit_op(Decoding& d, BitOp what) {
+  const auto form = form_of(d);
+  if (!form) return nullptr;
+  const bool by_register = *form == Form::reg_reg || *form == Form::mem_reg;
+  d.op.imm &= 8 * d.bytes(0) - 1;
+  return op_bit(what, by_register, d.is_memory(0), d.locked(), d.bytes(0));
+}
+
+Run string_op(Decoding& d, StringKind kind) {
+  if (d.in.address_width != 64) return nullptr;
+  d.op.seg = zero * 8;
+  for (unsigned i = 0; i < d.in.operand_count; ++i) {
+    if (!d.is_memory(i)) continue;
+    if (d.at(i).mem.segment == ZYDIS_REGISTER_FS) d.op.seg = fs_base * 8;
+    if (d.at(i).mem.segment == ZYDIS_REGISTER_GS) d.op.seg = gs_base * 8;
+    d.op.bytes = static_cast<std::uint16_t>(kind.bytes);
+  }
+  const bool equal = (d.in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE)) != 0;
+  const bool not_equal = (d.in.attributes & ZYDIS_ATTRIB_HAS_REPNE) != 0;
+  return op_string(kind.what, equal ? Repeat::while_equal : not_equal ? Repeat::while_not_equal : Repeat::none, kind.bytes);
+}
+
+/// Near branches: they end their block.
+Run branch(Decoding& d) {
+  d.ends_block = true;
+  const auto to = [&] { d.to = d.op.offset + d.in.length + d.at(0).imm.value.s; };
+  if (const auto cc = condition(jumps, d.in.mnemonic)) {
+    to();
+    return op_jcc(*cc);
+  }
+  if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR || d.in.operand_width == 16) return nullptr;
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_JMP:
+    case ZYDIS_MNEMONIC_CALL: {
+      const bool call = d.in.mnemonic == ZYDIS_MNEMONIC_CALL;
+      if (d.is_immediate(0)) {
+        to();
+        return call ? op_call() : op_jmp();
+      }
+      if (!set_source(d, 0)) return nullptr;
+      return call ? op_call_indirect(d.is_memory(0)) : op_jmp_indirect(d.is_memory(0));
+    }
+    case ZYDIS_MNEMONIC_RET:
+      if (d.is_immediate(0)) d.op.imm = static_cast<std::int64_t>(d.at(0).imm.value.u);
+      return op_ret();
+    case ZYDIS_MNEMONIC_LOOP:
+    case ZYDIS_MNEMONIC_JRCXZ:
+      if (d.in.address_width != 64) return nullptr;
+      to();
+      return op_loop(d.in.mnemonic == ZYDIS_MNEMONIC_JRCXZ);
+    default: return nullptr;
+  }
+}
+
+Run system_op(Decoding& d) {
+  const auto change = [&](std::uint64_t clear, std::uint64_t flip) {
+    d.op.imm = static_cast<std::int64_t>(clear);
+    d.op.disp = static_cast<std::int32_t>(flip);
+    return op_change_flags();
+  };
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_CLC: return change(rflags::CF, 0);
+    case ZYDIS_MNEMONIC_STC: return change(rflags::CF, rflags::CF);
+    case ZYDIS_MNEMONIC_CMC: return change(0, rflags::CF);
+    case ZYDIS_MNEMONIC_CLD: return change(rflags::DF, 0);
+    case ZYDIS_MNEMONIC_STD: return change(rflags::DF, rflags::DF);
+    case ZYDIS_MNEMONIC_CLI: return change(rflags::IF, 0);
+    case ZYDIS_MNEMONIC_LAHF: return op_lahf();
+    case ZYDIS_MNEMONIC_SAHF: return op_sahf();
+    case ZYDIS_MNEMONIC_RDMSR: d.alone = true; return op_rdmsr();
+    case ZYDIS_MNEMONIC_WRMSR: d.alone = true; return op_wrmsr();
+    case ZYDIS_MNEMONIC_RDPMC: d.alone = true; return op_rdpmc();
+    case ZYDIS_MNEMONIC_RDTSC: d.alone = true; return op_rdtsc();
+    case ZYDIS_MNEMONIC_STAC: return op_set_ac(true);
+    case ZYDIS_MNEMONIC_CLAC: return op_set_ac(false);
+    case ZYDIS_MNEMONIC_LFENCE:
+    case ZYDIS_MNEMONIC_SFENCE:
+    case ZYDIS_MNEMONIC_MFENCE: return op_fence();
+    case ZYDIS_MNEMONIC_NOP:
+      // The register forms of 0F 0D are a NOP for one vendor and #UD for another.
+      return d.in.opcode_map == ZYDIS_OPCODE_MAP_0F && d.in.opcode == 0x0D ? nullptr : op_nop();
+    case ZYDIS_MNEMONIC_PAUSE:
+    case ZYDIS_MNEMONIC_ENDBR64:
+    case ZYDIS_MNEMONIC_PREFETCHT0:
+    case ZYDIS_MNEMONIC_PREFETCHT1:
+    case ZYDIS_MNEMONIC_PREFETCHT2:
+    case ZYDIS_MNEMONIC_PREFETCHNTA:
+    case ZYDIS_MNEMONIC_PREFETCHW: return op_nop();
+    default: return nullptr;
+  }
+}
+
+Run move_op(Decoding& d) {
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_MOV:
+    case ZYDIS_MNEMONIC_MOVNTI: {
+      if (d.is_register(1) && d.at(1).reg.value >= ZYDIS_REGISTER_CR0 && d.at(1).reg.value <= ZYDIS_REGISTER_CR15) {
+        d.op.imm = d.at(1).reg.value - ZYDIS_REGISTER_CR0;
+        return set_register(d, 0, d.op.d) ? op_read_control() : nullptr;
+      }
+      const auto form = form_of(d);
+      return form ? op_mov(*form, d.bytes(0), is_plain(d.op)) : nullptr;
+    }
+    case ZYDIS_MNEMONIC_MOVZX:
+    case ZYDIS_MNEMONIC_MOVSX:
+    case ZYDIS_MNEMONIC_MOVSXD:
+      if (!set_register(d, 0, d.op.d) || !set_source(d, 1)) return nullptr;
+      return op_extend(d.in.mnemonic != ZYDIS_MNEMONIC_MOVZX, d.is_memory(1), d.bytes(1), d.bytes(0));
+    case ZYDIS_MNEMONIC_LEA:
+      if (!set_register(d, 0, d.op.d) || !set_memory(d, 1)) return nullptr;
+      if (d.at(1).mem.segment == ZYDIS_REGISTER_FS || d.at(1).mem.segment == ZYDIS_REGISTER_GS) d.op.seg = zero * 8;
+      return op_lea(d.bytes(0), is_plain(d.op));
+    case ZYDIS_MNEMONIC_XCHG: {
+      if (d.is_register(0) && d.is_register(1))
+        return set_register(d, 0, d.op.d) && set_register(d, 1, d.op.s) ? op_xchg_registers(d.bytes(0)) : nullptr;
+      const unsigned memory = d.is_memory(0) ? 0 : 1;
+      return set_memory(d, memory) && set_register(d, 1 - memory, d.op.s) ? op_xchg_memory(d.bytes(memory)) : nullptr;
+    }
+    case ZYDIS_MNEMONIC_CMPXCHG:
+      return form_of(d) ? op_cmpxchg(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
+    case ZYDIS_MNEMONIC_XADD: return form_of(d) ? op_xadd(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
+    case ZYDIS_MNEMONIC_CMPXCHG16B: return set_memory(d, 0) ? op_cmpxchg16b() : nullptr;
+    case ZYDIS_MNEMONIC_BSWAP: return set_register(d, 0, d.op.d) ? op_bswap(d.bytes(0)) : nullptr;
+    case ZYDIS_MNEMONIC_CBW: return op_widen_accumulator(2);
+    case ZYDIS_MNEMONIC_CWDE: return op_widen_accumulator(4);
+    case ZYDIS_MNEMONIC_CDQE: return op_widen_accumulator(8);
+    case ZYDIS_MNEMONIC_CWD: return op_sign_to_d(2);
+    case ZYDIS_MNEMONIC_CDQ: return op_sign_to_d(4);
+    case ZYDIS_MNEMONIC_CQO: return op_sign_to_d(8);
+    case ZYDIS_MNEMONIC_PUSH:
+      if (d.is_immediate(0)) {
+        d.op.imm = d.at(0).imm.value.s;
+        return op_push(Form::reg_imm, d.in.operand_width / 8U);
+      }
+      if (!set_source(d, 0)) return nullptr;
+      return op_push(d.is_memory(0) ? Form::reg_mem : Form::reg_reg, d.in.operand_width / 8U);
+    case ZYDIS_MNEMONIC_POP: return set_destination(d) ? op_pop(d.is_memory(0), d.in.operand_width / 8U) : nullptr;
+    case ZYDIS_MNEMONIC_PUSHFQ: return op_pushf();
+    case ZYDIS_MNEMONIC_POPFQ: return op_popf();
+    case ZYDIS_MNEMONIC_LEAVE: return d.in.operand_width == 64 ? op_leave() : nullptr;
+    default: return nullptr;
+  }
+}
+
+Run multiply_op(Decoding& d) {
+  const bool is_signed = d.in.mnemonic == ZYDIS_MNEMONIC_IMUL || d.in.mnemonic == ZYDIS_MNEMONIC_IDIV;
+  const bool divides = d.in.mnemonic == ZYDIS_MNEMONIC_DIV || d.in.mnemonic == ZYDIS_MNEMONIC_IDIV;
+  if (!divides && d.in.mnemonic != ZYDIS_MNEMONIC_MUL && !is_signed) return nullptr;
+  if (d.visible() == 1) {
+    if (!set_source(d, 0)) return nullptr;
+    return divides ? op_divide(is_signed, d.is_memory(0), d.bytes(0)) : op_multiply(is_signed, d.is_memory(0), d.bytes(0));
+  }
+  if (!set_register(d, 0, d.op.d) || !set_source(d, 1)) return nullptr;
+  if (d.visible() == 3) d.op.imm = d.at(2).imm.value.s;
+  return op_multiply_two(d.is_memory(1), d.visible() == 3, d.bytes(0));
+}
+
+Run choose(Decoding& d) {
+  const auto m = d.in.mnemonic;
+  if (const auto what = find(alus, m)) return two_operands(d, *what);
+  if (const auto what = find(unaries, m)) {
+    if (!set_destination(d)) return nullptr;
+    return d.locked() ? op_locked_unary(*what, d.bytes(0)) : op_unary(*what, d.is_memory(0), d.bytes(0));
+  }
+  if (const auto what = find(shifts, m)) return shift(d, *what);
+  if (m == ZYDIS_MNEMONIC_SHLD || m == ZYDIS_MNEMONIC_SHRD) return double_shift(d, m == ZYDIS_MNEMONIC_SHLD);
+  if (const auto what = find(bit_ops, m)) return bit_op(d, *what);
+  if (const auto what = find(scans, m))
+    return set_register(d, 0, d.op.d) && set_source(d, 1) ? op_scan(*what, d.is_memory(1), d.bytes(0)) : nullptr;
+  if (d.in.meta.category == ZYDIS_CATEGORY_STRINGOP) {
+    const auto what = find(strings, m);
+    return what ? string_op(d, *what) : nullptr;
+  }
+  if (const auto cc = condition(sets, m)) return set_destination(d) ? op_setcc(*cc, d.is_memory(0)) : nullptr;
+  if (const auto cc = condition(moves, m))
+    return set_register(d, 0, d.op.d) && set_source(d, 1) ? op_cmov(*cc, d.is_memory(1), d.bytes(0)) : nullptr;
+  if (d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE) return branch(d);
+  if (const Run run = multiply_op(d)) return run;
+  if (const Run run = move_op(d)) return run;
+  return system_op(d);
+}
+
+std::uint8_t events_of(const Decoding& d) {
+  std::uint8_t events = d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE ? event_branch : 0;
+  if (d.in.mnemonic == ZYDIS_MNEMONIC_LEA || d.in.mnemonic == ZYDIS_MNEMONIC_NOP || d.in.meta.category == ZYDIS_CATEGORY_PREFETCH) return events;
+  for (unsigned i = 0; i < d.in.operand_count; ++i) {
+    if (!d.is_memory(i)) continue;
+    if ((d.at(i).actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) events |= event_load;
+    if ((d.at(i).actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) events |= event_store;
+  }
+  return events;
+}
+
+/// The instruction at `offset` of the block; empty when it is not all there.
+std::optional<Decoding> decode_one(const Block& block, std::size_t offset) {
+  Decoding d{};
+  const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in, d.operands.data());
+  if (!ZYAN_SUCCESS(status)) return std::nullopt;
+  d.op.offset = static_cast<std::uint16_t>(offset);
+  d.op.length = d.in.length;
+  d.op.b = d.op.x = d.op.seg = zero * 8;
+  d.op.run = choose(d);
+  if (d.op.run == nullptr) {
+    d.op.run = op_unsupported();
+    d.ends_block = true;
+  }
+  d.op.events = events_of(d);
+  return d;
+}
+
+}  // namespace
+
+bool decode_block(Block& block) {
+  std::size_t at = 0;
+  block.counts = Counts{};
+  bool ended = false;
+  while (!ended && block.ops.size() < most_ops) {
+    const auto d = decode_one(block, at);
+    if (!d || (d->alone && !block.ops.empty())) break;
+    block.ops.push_back(d->op);
+    block.counts += counts_of(d->op);
+    at += d->in.length;
+    if (d->to) block.target = {block.rip + static_cast<std::uint64_t>(*d->to), block.rip + at};
+    ended = d->ends_block || d->alone;
+    if (d->ends_block) break;
+  }
+  if (block.ops.empty()) return false;
+  const bool branches = block.ops.back().events & event_branch;
+  if (!branches) block.target = {block.rip + at, 0};
+  block.ops.push_back(Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)});
+  block.code.resize(at);
+  return true;
+}
+
+}  // namespace vpmu::exec

@@ -1,0 +1,133 @@
+#include "exec/engine.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "exec/dispatch.hpp"
+#include "exec/ops.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;
+
+/// Runs from `first` until an op stops.
+void run_from(const Op* first, Core* c) {
+#if VPMU_TAIL_CALLS
+  first->run(first, c);
+#else
+  c->at = first;
+  while (c->at != nullptr) {
+    const Op* const op = c->at;
+    c->at = nullptr;
+    op->run(op, c);
+  }
+#endif
+}
+
+}  // namespace
+
+Engine::Engine(Ram& ram, Platform& platform) {
+  core_.ram = &ram;
+  core_.platform = &platform;
+  core_.code = &code_;
+}
+
+void Engine::load(const CpuState& state) {
+  std::copy(state.gpr.begin(), state.gpr.end(), core_.r.begin());
+  core_.r[zero] = 0;
+  core_.r[fs_base] = state.fs_base;
+  core_.r[gs_base] = state.gs_base;
+  core_.rip = state.rip;
+  core_.flags.set_bits(state.rflags);
+  core_.other_flags = state.rflags & ~rflags::status;
+  core_.cr2 = state.cr2;
+  core_.paging = state.paging;
+  core_.paging.alignment_check = (state.rflags & rflags::AC) != 0;
+  core_.cpl = state.cpl;
+  core_.block = nullptr;
+  ++core_.epoch;
+  flush_tlb(&core_);
+  given_ = core_.left = Counts{unlimited, unlimited, unlimited, unlimited};
+}
+
+CpuState Engine::state() const {
+  CpuState s;
+  std::copy_n(core_.r.begin(), s.gpr.size(), s.gpr.begin());
+  s.fs_base = core_.r[fs_base];
+  s.gs_base = core_.r[gs_base];
+  s.rip = core_.rip;
+  s.rflags = core_.other_flags | core_.flags.bits();
+  s.cr2 = core_.cr2;
+  s.paging = core_.paging;
+  s.cpl = core_.cpl;
+  return s;
+}
+
+Passed Engine::passed() const {
+  Counts n = given_ - core_.left;
+  n[count_instructions] -= aside_;
+  const auto at = [&](CountIndex i) { return static_cast<std::uint64_t>(n[i]); };
+  return {at(count_instructions), at(count_branches), at(count_loads), at(count_stores)};
+}
+
+Stop Engine::run(std::uint64_t instructions) {
+  asked_to_stop_ = false;
+  // What is beyond this run is put aside, so that a block which would go beyond does not begin.
+  aside_ = core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
+  core_.left[count_instructions] -= aside_;
+  Stop stop = Stop::none;
+  while (stop == Stop::none) {
+    if (core_.left[count_instructions] == 0 || asked_to_stop_) {
+      stop = Stop::budget;
+      break;
+    }
+    Block* const from = core_.block;
+    Block* const block = code_.find(core_);
+    if (block == nullptr) {
+      stop = core_.stop;
+      break;
+    }
+    if (from != nullptr && core_.block == from && from->epoch == core_.epoch)
+      for (unsigned way = 0; way < 2; ++way)
+        if (from->target[way] == block->rip) from->next[way] = block;
+    core_.stop = Stop::none;
+    if (block->counts[count_instructions] > core_.left[count_instructions]) {
+      core_.block = block;
+      stop = step();
+      continue;
+    }
+    core_.left -= block->counts;
+    core_.block = block;
+    core_.r[block_rip] = block->rip;
+    run_from(block->ops.data(), &core_);
+    stop = core_.stop;
+    if (stop == Stop::alone) {
+      Block* const here = code_.find(core_);
+      core_.block = here;
+      stop = here == nullptr ? core_.stop : step();
+    }
+  }
+  core_.left[count_instructions] += std::exchange(aside_, 0);
+  return stop;
+}
+
+// The first op of core_.block, with a copy of it in front of one that stops. The counts that are left are too few to begin a block.
+Stop Engine::step() {
+  Block& block = *core_.block;
+  const std::array<Op, 2> alone{block.ops[0],
+                                Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
+  const Counts left = core_.left;
+  core_.left = Counts{};
+  core_.stepping = true;
+  core_.stop = Stop::none;
+  core_.r[block_rip] = block.rip;
+  run_from(alone.data(), &core_);
+  core_.stepping = false;
+  core_.left = core_.stop == Stop::none ? left - counts_of(alone[0]) : left;
+  core_.block = nullptr;
+  return core_.stop;
+}
+
+}  // namespace vpmu::exec

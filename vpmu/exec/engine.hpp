@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+
+#include "exec/code_cache.hpp"
+#include "exec/core.hpp"
+
+namespace vpmu::exec {
+
+/// Everything of a vCPU that the engine works with. 64-bit code only (SDM 3A 4.1: IA-32e mode with CS.L).
+struct CpuState {
+  std::array<std::uint64_t, 16> gpr{};  ///< By RegisterNumber.
+  std::uint64_t rip{};
+  std::uint64_t rflags{};
+  std::uint64_t fs_base{}, gs_base{};
+  std::uint64_t cr2{};
+  PagingState paging;                   ///< alignment_check is taken from rflags.
+  std::uint8_t cpl{};
+};
+
+/// What passed since the last CpuState was given.
+struct Passed {
+  std::uint64_t instructions{}, branches{}, loads{}, stores{};
+};
+
+/// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. What it does not know, and every fault, it leaves to
+/// its owner, standing before the instruction with nothing changed.
+class Engine {
+ public:
+  /// Both must outlive it.
+  Engine(Ram& ram, Platform& platform);
+
+  /// From here. All translations and decoded blocks are looked at anew: the guest may have run elsewhere meanwhile.
+  void load(const CpuState& state);
+  [[nodiscard]] CpuState state() const;
+
+  /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with Stop::again after a part of
+  /// a long string instruction; call it again.
+  Stop run(std::uint64_t instructions);
+  /// What retired since load().
+  [[nodiscard]] Passed passed() const;
+  /// Blocks decoded so far: the same code is not decoded twice.
+  [[nodiscard]] std::uint64_t decoded_blocks() const { return code_.decoded(); }
+  /// Makes run() return, with Stop::budget, as soon as the platform call that this is called from is done.
+  void stop_soon() { asked_to_stop_ = true; }
+
+ private:
+  Stop step();
+
+  Core core_;
+  CodeCache code_;
+  Counts given_{};
+  std::int64_t aside_{};  ///< Instructions that are left, but not for the present run().
+  bool asked_to_stop_{};
+};
+
+}  // namespace vpmu::exec

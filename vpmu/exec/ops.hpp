@@ -1,0 +1,88 @@
+#pragma once
+#include "exec/core.hpp"
+
+/// The ops by what they do and to what: decode.cpp looks them up here. A null answer means that there is no such op.
+namespace vpmu::exec {
+
+/// Where operands are: d/s registers, the memory operand, imm.
+enum class Form : std::uint8_t { reg_reg, reg_imm, reg_mem, mem_reg, mem_imm };
+
+enum class Alu : std::uint8_t { add, bit_or, adc, sbb, bit_and, sub, bit_xor, cmp, test };
+enum class Unary : std::uint8_t { inc, dec, bit_not, neg };
+enum class Shift : std::uint8_t { rol, ror, rcl, rcr, shl, shr, sar };
+enum class BitOp : std::uint8_t { bt, bts, btr, btc };
+enum class Scan : std::uint8_t { bsf, bsr, tzcnt, lzcnt, popcnt };
+enum class String : std::uint8_t { movs, stos, lods, scas, cmps };
+enum class Repeat : std::uint8_t { none, while_equal, while_not_equal };
+
+// `bytes`: operand size 1, 2, 4 or 8. `plain`: the memory operand has neither index nor segment base.
+Run op_alu(Alu what, Form form, unsigned bytes, bool plain);
+Run op_mov(Form form, unsigned bytes, bool plain);
+Run op_unary(Unary what, bool memory, unsigned bytes);
+Run op_lea(unsigned bytes, bool plain);
+/// MOVZX, MOVSX and MOVSXD from `from` to `to` bytes.
+Run op_extend(bool sign, bool memory, unsigned from, unsigned to);
+Run op_cmov(unsigned condition, bool memory, unsigned bytes);
+Run op_setcc(unsigned condition, bool memory);
+Run op_xchg_registers(unsigned bytes);
+Run op_bswap(unsigned bytes);
+/// CBW, CWDE, CDQE (`bytes` of the result) and CWD, CDQ, CQO.
+Run op_widen_accumulator(unsigned bytes);
+Run op_sign_to_d(unsigned bytes);
+Run op_nop();
+
+/// By imm, or by CL. `memory`: the destination.
+Run op_shift(Shift what, bool by_cl, bool memory, unsigned bytes);
+/// SHLD and SHRD of d by s; imm counts, or CL.
+Run op_double_shift(bool left, bool by_cl, bool memory, unsigned bytes);
+/// Bit number in imm (`by_register` false) or s. `locked` and `memory` as in LOCK BTS m, r.
+Run op_bit(BitOp what, bool by_register, bool memory, bool locked, unsigned bytes);
+Run op_scan(Scan what, bool memory, unsigned bytes);
+
+/// MUL, IMUL, DIV and IDIV of the accumulator.
+Run op_multiply(bool is_signed, bool memory, unsigned bytes);
+Run op_divide(bool is_signed, bool memory, unsigned bytes);
+/// IMUL r, r/m and IMUL r, r/m, imm.
+Run op_multiply_two(bool memory, bool immediate, unsigned bytes);
+
+/// The LOCK forms, and XCHG, CMPXCHG and XADD, with memory. `locked` false: not atomic.
+Run op_locked_alu(Alu what, bool immediate, unsigned bytes);
+Run op_locked_unary(Unary what, unsigned bytes);
+Run op_xchg_memory(unsigned bytes);
+Run op_cmpxchg(bool memory, bool locked, unsigned bytes);
+Run op_cmpxchg16b();
+Run op_xadd(bool memory, bool locked, unsigned bytes);
+
+Run op_push(Form form, unsigned bytes);  ///< reg_reg: s; reg_imm: imm; reg_mem: memory.
+Run op_pop(bool memory, unsigned bytes);
+Run op_leave();
+Run op_pushf();
+Run op_popf();
+
+Run op_jmp();                        ///< To target[0].
+Run op_jcc(unsigned condition);      ///< To target[0] if the condition holds, else target[1].
+Run op_jmp_indirect(bool memory);
+Run op_call();
+Run op_call_indirect(bool memory);
+Run op_ret();                        ///< imm more bytes off the stack.
+Run op_end();                        ///< No instruction: the block goes on at target[0].
+Run op_stepped();                    ///< No instruction: stops after the one before.
+Run op_loop(bool only_rcx_zero);     ///< LOOP, or JRCXZ.
+
+Run op_string(String what, Repeat repeat, unsigned bytes);
+
+/// CLC, STC, CMC, CLD, STD, CLI: RFLAGS = (RFLAGS & ~imm) ^ disp.
+Run op_change_flags();
+Run op_lahf();
+Run op_sahf();
+Run op_rdmsr();
+Run op_wrmsr();
+Run op_rdpmc();
+Run op_rdtsc();
+Run op_read_control();               ///< MOV from CR: imm says which.
+Run op_fence();
+Run op_set_ac(bool on);              ///< STAC, CLAC.
+/// Stops before itself: the engine does not know this instruction.
+Run op_unsupported();
+
+}  // namespace vpmu::exec

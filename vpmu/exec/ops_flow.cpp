@@ -1,0 +1,99 @@
+#include "exec/dispatch.hpp"
+#include "exec/ops.hpp"
+#include "exec/select.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+constexpr std::uint64_t word = 8;
+
+void jmp(const Op* /*op*/, Core* c) { return go(c, 0); }
+
+template <unsigned CC>
+void jcc(const Op* /*op*/, Core* c) {
+  return go(c, holds<CC>(c->flags) ? 0 : 1);
+}
+
+// LOOP changes RCX and no flag.
+void loop(const Op* /*op*/, Core* c) { return go(c, --c->r[rcx] != 0 ? 0 : 1); }
+void jrcxz(const Op* /*op*/, Core* c) { return go(c, c->r[rcx] == 0 ? 0 : 1); }
+
+template <bool Memory>
+bool destination(const Op* op, Core* c, std::uint64_t& to) {
+  if constexpr (Memory) {
+    if (!load(c, address(op, c), to)) return false;
+  } else {
+    to = reg<std::uint64_t>(c, op->s);
+  }
+  c->stop = Stop::fault;
+  return can_jump(to);
+}
+
+template <bool Memory>
+void jmp_indirect(const Op* op, Core* c) {
+  std::uint64_t to{};
+  if (!destination<Memory>(op, c, to)) VPMU_LEAVE(op, c);
+  return jump(c, to);
+}
+
+void call(const Op* op, Core* c) {
+  if (!store(c, c->r[rsp] - word, next_rip(op, c))) VPMU_LEAVE(op, c);
+  c->r[rsp] -= word;
+  return go(c, 0);
+}
+
+template <bool Memory>
+void call_indirect(const Op* op, Core* c) {
+  std::uint64_t to{};
+  if (!destination<Memory>(op, c, to)) VPMU_LEAVE(op, c);
+  if (!store(c, c->r[rsp] - word, next_rip(op, c))) VPMU_LEAVE(op, c);
+  c->r[rsp] -= word;
+  return jump(c, to);
+}
+
+void ret(const Op* op, Core* c) {
+  std::uint64_t to{};
+  if (!load(c, c->r[rsp], to)) VPMU_LEAVE(op, c);
+  if (!can_jump(to)) return leave_for(op, c, Stop::fault);
+  c->r[rsp] += word + static_cast<std::uint64_t>(op->imm);
+  return jump(c, to);
+}
+
+void end(const Op* /*op*/, Core* c) { return go(c, 0); }
+void stepped(const Op* op, Core* c) { return end_at(c, c->block->rip + op->offset); }
+void unsupported(const Op* op, Core* c) { return leave_for(op, c, Stop::unsupported); }
+
+}  // namespace
+
+Run op_jmp() { return jmp; }
+Run op_jcc(unsigned condition) {
+  return by_condition(condition, [](auto cc) { return jcc<cc()>; });
+}
+Run op_loop(bool only_rcx_zero) { return only_rcx_zero ? jrcxz : loop; }
+Run op_jmp_indirect(bool memory) { return memory ? jmp_indirect<true> : jmp_indirect<false>; }
+Run op_call() { return call; }
+Run op_call_indirect(bool memory) { return memory ? call_indirect<true> : call_indirect<false>; }
+Run op_ret() { return ret; }
+Run op_end() { return end; }
+Run op_stepped() { return stepped; }
+Run op_unsupported() { return unsupported; }
+
+// What tail calls cannot be: out of line.
+
+void end_at(Core* c, std::uint64_t rip) {
+  c->rip = rip;
+  c->stop = Stop::none;
+}
+
+void leave(const Op* op, Core* c) {
+  c->rip = c->block->rip + op->offset;
+  if (c->stepping) return;
+  for (const Op* o = op; o->length != 0; ++o) c->left += counts_of(*o);
+}
+
+void leave_for(const Op* op, Core* c, Stop why) {
+  c->stop = why;
+  leave(op, c);
+}
+
+}  // namespace vpmu::exec

@@ -1,0 +1,173 @@
+#include "exec/dispatch.hpp"
+#include "exec/ops.hpp"
+#include "exec/select.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+template <class T, Form F, bool Plain>
+void mov(const Op* op, Core* c) {
+  T value{};
+  if constexpr (F == Form::reg_reg || F == Form::mem_reg) value = reg<T>(c, op->s);
+  if constexpr (F == Form::reg_imm || F == Form::mem_imm) value = static_cast<T>(op->imm);
+  if constexpr (F == Form::reg_mem) {
+    if (!load(c, address_of<Plain>(op, c), value)) VPMU_LEAVE(op, c);
+  }
+  if constexpr (F == Form::mem_reg || F == Form::mem_imm) {
+    if (!store(c, address_of<Plain>(op, c), value)) VPMU_LEAVE(op, c);
+  } else {
+    set_reg(c, op->d, value);
+  }
+  VPMU_NEXT(op, c);
+}
+
+template <class T, bool Plain>
+void lea(const Op* op, Core* c) {
+  set_reg(c, op->d, static_cast<T>(address_of<Plain>(op, c)));
+  VPMU_NEXT(op, c);
+}
+
+template <bool Sign, class From, class To, bool Memory>
+void extend(const Op* op, Core* c) {
+  From value{};
+  if constexpr (Memory) {
+    if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
+  } else {
+    value = reg<From>(c, op->s);
+  }
+  if constexpr (Sign) {
+    set_reg(c, op->d, static_cast<To>(static_cast<std::make_signed_t<To>>(static_cast<std::make_signed_t<From>>(value))));
+  } else {
+    set_reg(c, op->d, static_cast<To>(value));
+  }
+  VPMU_NEXT(op, c);
+}
+
+// The load happens, and may fault, whatever the condition; and a 32-bit register loses its upper half. SDM 2A CMOV.
+template <unsigned CC, class T, bool Memory>
+void cmov(const Op* op, Core* c) {
+  T value{};
+  if constexpr (Memory) {
+    if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
+  } else {
+    value = reg<T>(c, op->s);
+  }
+  set_reg(c, op->d, holds<CC>(c->flags) ? value : reg<T>(c, op->d));
+  VPMU_NEXT(op, c);
+}
+
+template <unsigned CC, bool Memory>
+void setcc(const Op* op, Core* c) {
+  const std::uint8_t value = holds<CC>(c->flags) ? 1 : 0;
+  if constexpr (Memory) {
+    if (!store(c, address(op, c), value)) VPMU_LEAVE(op, c);
+  } else {
+    set_reg(c, op->d, value);
+  }
+  VPMU_NEXT(op, c);
+}
+
+template <class T>
+void xchg(const Op* op, Core* c) {
+  const T a = reg<T>(c, op->d);
+  const T b = reg<T>(c, op->s);
+  set_reg(c, op->d, b);
+  set_reg(c, op->s, a);
+  VPMU_NEXT(op, c);
+}
+
+void bswap32(const Op* op, Core* c) {
+  set_reg(c, op->d, __builtin_bswap32(reg<std::uint32_t>(c, op->d)));
+  VPMU_NEXT(op, c);
+}
+void bswap64(const Op* op, Core* c) {
+  set_reg(c, op->d, __builtin_bswap64(reg<std::uint64_t>(c, op->d)));
+  VPMU_NEXT(op, c);
+}
+
+template <class Half, class T>
+void widen(const Op* op, Core* c) {
+  const auto half = static_cast<std::make_signed_t<Half>>(reg<Half>(c, rax * 8));
+  set_reg(c, rax * 8, static_cast<T>(static_cast<std::make_signed_t<T>>(half)));
+  VPMU_NEXT(op, c);
+}
+
+template <class T>
+void sign_to_d(const Op* op, Core* c) {
+  const bool negative = static_cast<std::make_signed_t<T>>(reg<T>(c, rax * 8)) < 0;
+  set_reg(c, rdx * 8, static_cast<T>(negative ? ~T{0} : T{0}));
+  VPMU_NEXT(op, c);
+}
+
+void nop(const Op* op, Core* c) { VPMU_NEXT(op, c); }
+
+template <class T, bool Plain>
+Run mov_of_form(Form form) {
+  switch (form) {
+    case Form::reg_reg: return mov<T, Form::reg_reg, true>;
+    case Form::reg_imm: return mov<T, Form::reg_imm, true>;
+    case Form::reg_mem: return mov<T, Form::reg_mem, Plain>;
+    case Form::mem_reg: return mov<T, Form::mem_reg, Plain>;
+    case Form::mem_imm: return mov<T, Form::mem_imm, Plain>;
+  }
+  return nullptr;
+}
+
+template <bool Sign, bool Memory>
+Run extend_of(unsigned from, unsigned to) {
+  return by_size_above_1(to, [&](auto t) -> Run {
+    using To = decltype(t);
+    if (from == 1) return extend<Sign, std::uint8_t, To, Memory>;
+    if (from == 2 && to >= 2) return extend<Sign, std::uint16_t, To, Memory>;
+    if (from == 4 && to >= 4) return extend<Sign, std::uint32_t, To, Memory>;
+    return nullptr;
+  });
+}
+
+}  // namespace
+
+Run op_mov(Form form, unsigned bytes, bool plain) {
+  return by_size(bytes, [&](auto t) { return plain ? mov_of_form<decltype(t), true>(form) : mov_of_form<decltype(t), false>(form); });
+}
+
+Run op_lea(unsigned bytes, bool plain) {
+  return by_size_above_1(bytes, [&](auto t) { return plain ? lea<decltype(t), true> : lea<decltype(t), false>; });
+}
+
+Run op_extend(bool sign, bool memory, unsigned from, unsigned to) {
+  if (sign) return memory ? extend_of<true, true>(from, to) : extend_of<true, false>(from, to);
+  return memory ? extend_of<false, true>(from, to) : extend_of<false, false>(from, to);
+}
+
+Run op_cmov(unsigned condition, bool memory, unsigned bytes) {
+  return by_condition(condition, [&](auto cc) {
+    return by_size_above_1(bytes, [&](auto t) { return memory ? cmov<cc(), decltype(t), true> : cmov<cc(), decltype(t), false>; });
+  });
+}
+
+Run op_setcc(unsigned condition, bool memory) {
+  return by_condition(condition, [&](auto cc) { return memory ? setcc<cc(), true> : setcc<cc(), false>; });
+}
+
+Run op_xchg_registers(unsigned bytes) {
+  return by_size(bytes, [](auto t) { return xchg<decltype(t)>; });
+}
+
+Run op_bswap(unsigned bytes) { return bytes == 8 ? bswap64 : bytes == 4 ? bswap32 : nullptr; }
+
+Run op_widen_accumulator(unsigned bytes) {
+  switch (bytes) {
+    case 2: return widen<std::uint8_t, std::uint16_t>;
+    case 4: return widen<std::uint16_t, std::uint32_t>;
+    case 8: return widen<std::uint32_t, std::uint64_t>;
+    default: return nullptr;
+  }
+}
+
+Run op_sign_to_d(unsigned bytes) {
+  return by_size_above_1(bytes, [](auto t) { return sign_to_d<decltype(t)>; });
+}
+
+Run op_nop() { return nop; }
+
+}  // namespace vpmu::exec

@@ -1,0 +1,86 @@
+#include "exec/dispatch.hpp"
+#include "exec/ops.hpp"
+#include "exec/system.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+constexpr std::uint64_t word = 8;
+
+template <Form F>
+void push(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if constexpr (F == Form::reg_reg) value = reg<std::uint64_t>(c, op->s);
+  if constexpr (F == Form::reg_imm) value = static_cast<std::uint64_t>(op->imm);
+  if constexpr (F == Form::reg_mem) {
+    if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
+  }
+  if (!store(c, c->r[rsp] - word, value)) VPMU_LEAVE(op, c);
+  c->r[rsp] -= word;
+  VPMU_NEXT(op, c);
+}
+
+// POP RSP leaves what was popped.
+void pop(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if (!load(c, c->r[rsp], value)) VPMU_LEAVE(op, c);
+  c->r[rsp] += word;
+  set_reg(c, op->d, value);
+  VPMU_NEXT(op, c);
+}
+
+// An address with RSP is computed after the increment. SDM 2B POP.
+void pop_memory(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if (!load(c, c->r[rsp], value)) VPMU_LEAVE(op, c);
+  const std::uint64_t to = address(op, c) + (op->b == rsp * 8 ? word : 0);
+  if (!store(c, to, value)) VPMU_LEAVE(op, c);
+  c->r[rsp] += word;
+  VPMU_NEXT(op, c);
+}
+
+void leave_frame(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if (!load(c, c->r[rbp], value)) VPMU_LEAVE(op, c);
+  c->r[rsp] = c->r[rbp] + word;
+  c->r[rbp] = value;
+  VPMU_NEXT(op, c);
+}
+
+// RF and VM are pushed as 0. SDM 2B PUSHF.
+void pushf(const Op* op, Core* c) {
+  const std::uint64_t value = (c->other_flags & ~rflags::RF) | c->flags.bits();
+  if (!store(c, c->r[rsp] - word, value)) VPMU_LEAVE(op, c);
+  c->r[rsp] -= word;
+  VPMU_NEXT(op, c);
+}
+
+void popf(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if (!load(c, c->r[rsp], value)) VPMU_LEAVE(op, c);
+  if (!can_set_flags(*c, value)) return leave_for(op, c, Stop::unsupported);
+  c->r[rsp] += word;
+  set_flags(*c, value);
+  VPMU_NEXT(op, c);
+}
+
+}  // namespace
+
+Run op_push(Form form, unsigned bytes) {
+  if (bytes != word) return nullptr;
+  switch (form) {
+    case Form::reg_reg: return push<Form::reg_reg>;
+    case Form::reg_imm: return push<Form::reg_imm>;
+    case Form::reg_mem: return push<Form::reg_mem>;
+    case Form::mem_reg:
+    case Form::mem_imm: return nullptr;
+  }
+  return nullptr;
+}
+
+Run op_pop(bool memory, unsigned bytes) { return bytes != word ? nullptr : memory ? pop_memory : pop; }
+Run op_leave() { return leave_frame; }
+Run op_pushf() { return pushf; }
+Run op_popf() { return popf; }
+
+}  // namespace vpmu::exec

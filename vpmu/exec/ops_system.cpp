@@ -1,0 +1,129 @@
+#include <atomic>
+
+#include "exec/dispatch.hpp"
+#include "exec/ops.hpp"
+#include "exec/system.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+constexpr std::uint64_t cr4_tsd = bit(2);
+constexpr std::uint64_t iopl = 3U << 12, identification = bit(21);
+/// What POPF changes in ring 0 besides the status flags, TF apart.
+constexpr std::uint64_t changeable = rflags::IF | rflags::DF | iopl | rflags::NT | rflags::AC | identification;
+
+void set_other_flags(Core& core, std::uint64_t value) {
+  const bool ac = (value & rflags::AC) != 0;
+  core.other_flags = value;
+  if (ac == core.paging.alignment_check) return;
+  core.paging.alignment_check = ac;  // under SMAP it decides what may be reached
+  flush_tlb(&core);
+}
+
+void change_flags(const Op* op, Core* c) {
+  const std::uint64_t before = c->other_flags | c->flags.bits();
+  const std::uint64_t after = (before & ~static_cast<std::uint64_t>(op->imm)) ^ static_cast<std::uint64_t>(std::int64_t{op->disp});
+  if (((before ^ after) & rflags::IF) != 0 && c->cpl != 0) return leave_for(op, c, Stop::unsupported);
+  c->flags.set_bits(after);
+  c->other_flags = after & ~rflags::status;
+  VPMU_NEXT(op, c);
+}
+
+constexpr std::uint64_t ah_flags = rflags::SF | rflags::ZF | rflags::AF | rflags::PF | rflags::CF;
+
+void lahf(const Op* op, Core* c) {
+  constexpr std::uint64_t always_one = 2;
+  set_reg(c, rax * 8 + 1, static_cast<std::uint8_t>((c->flags.bits() & ah_flags) | always_one));
+  VPMU_NEXT(op, c);
+}
+void sahf(const Op* op, Core* c) {
+  c->flags.set_bits((c->flags.bits() & rflags::OF) | (reg<std::uint8_t>(c, rax * 8 + 1) & ah_flags));
+  VPMU_NEXT(op, c);
+}
+
+// The platform may look at the machine: RIP must be right, and what this op and those behind it count is not yet taken off.
+template <class Ask>
+bool asks(const Op* op, Core* c, Ask ask) {
+  c->rip = c->block->rip + op->offset;
+  c->stop = Stop::platform;
+  return c->cpl == 0 && ask(*c->platform) == Answer::done;
+}
+
+void set_edx_eax(Core* c, std::uint64_t value) {
+  set_reg(c, rax * 8, static_cast<std::uint32_t>(value));
+  set_reg(c, rdx * 8, static_cast<std::uint32_t>(value >> 32));
+}
+
+void rdmsr(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if (!asks(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, value);
+  VPMU_NEXT(op, c);
+}
+// Ends its block: what it changed may say that the engine must stop.
+void wrmsr(const Op* op, Core* c) {
+  const std::uint64_t value = std::uint64_t{reg<std::uint32_t>(c, rdx * 8)} << 32 | reg<std::uint32_t>(c, rax * 8);
+  if (!asks(op, c, [&](Platform& p) { return p.wrmsr(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
+  return end_at(c, next_rip(op, c));
+}
+void rdpmc(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if (!asks(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, value);
+  VPMU_NEXT(op, c);
+}
+void rdtsc(const Op* op, Core* c) {
+  std::uint64_t value{};
+  if ((c->paging.cr4 & cr4_tsd) != 0 || !asks(op, c, [&](Platform& p) { return p.rdtsc(value); })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, value);
+  VPMU_NEXT(op, c);
+}
+
+void read_control(const Op* op, Core* c) {
+  if (c->cpl != 0) return leave_for(op, c, Stop::unsupported);
+  std::uint64_t value{};
+  switch (op->imm) {
+    case 0: value = c->paging.cr0; break;
+    case 2: value = c->cr2; break;
+    case 3: value = c->paging.cr3; break;
+    case 4: value = c->paging.cr4; break;
+    default: return leave_for(op, c, Stop::unsupported);
+  }
+  set_reg(c, op->d, value);
+  VPMU_NEXT(op, c);
+}
+
+void fence(const Op* op, Core* c) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  VPMU_NEXT(op, c);
+}
+
+template <bool On>
+void set_ac(const Op* op, Core* c) {
+  if (c->cpl != 0) return leave_for(op, c, Stop::unsupported);
+  set_other_flags(*c, On ? c->other_flags | rflags::AC : c->other_flags & ~rflags::AC);
+  VPMU_NEXT(op, c);
+}
+
+}  // namespace
+
+bool can_set_flags(const Core& core, std::uint64_t value) { return core.cpl == 0 && ((value | core.other_flags) & rflags::TF) == 0; }
+
+void set_flags(Core& core, std::uint64_t value) {
+  core.flags.set_bits(value);
+  set_other_flags(core, (core.other_flags & ~(changeable | rflags::RF)) | (value & changeable));
+}
+
+Run op_change_flags() { return change_flags; }
+Run op_lahf() { return lahf; }
+Run op_sahf() { return sahf; }
+Run op_rdmsr() { return rdmsr; }
+Run op_wrmsr() { return wrmsr; }
+Run op_rdpmc() { return rdpmc; }
+Run op_rdtsc() { return rdtsc; }
+Run op_read_control() { return read_control; }
+Run op_fence() { return fence; }
+Run op_set_ac(bool on) { return on ? set_ac<true> : set_ac<false>; }
+
+}  // namespace vpmu::exec

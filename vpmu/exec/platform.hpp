@@ -1,0 +1,36 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "vpmu/paging.hpp"
+
+namespace vpmu::exec {
+
+/// Guest RAM as the engine uses it: page table words, and whole pages by host address.
+class Ram : public PhysicalWords {
+ public:
+  virtual ~Ram() = default;
+  /// The host address of the 4 KiB page of RAM that starts at `page`, or null where there is none. It stays valid and the guest may change
+  /// the bytes at any time.
+  virtual std::byte* page(GuestPhysical page) = 0;
+  /// The engine is going to write to the page: for those who must know, such as a dirty log. Called once for each stretch of writes.
+  virtual void will_write(GuestPhysical page) = 0;
+};
+
+/// What came of a system instruction.
+enum class Answer : std::uint8_t {
+  done,
+  leave,  ///< Not the engine's to do: it stops before the instruction.
+};
+
+/// What the engine asks its owner for. `leave` is always a right answer.
+class Platform {
+ public:
+  virtual ~Platform() = default;
+  virtual Answer rdmsr(std::uint32_t index, std::uint64_t& value) = 0;
+  virtual Answer wrmsr(std::uint32_t index, std::uint64_t value) = 0;
+  virtual Answer rdpmc(std::uint32_t index, std::uint64_t& value) = 0;
+  virtual Answer rdtsc(std::uint64_t& value) = 0;
+};
+
+}  // namespace vpmu::exec

@@ -1,0 +1,232 @@
+#include "exec/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "exec/tests/flat_ram.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+class Msrs final : public Platform {
+ public:
+  Answer rdmsr(std::uint32_t index, std::uint64_t& value) override {
+    value = msrs[index];
+    return index < 0x1000 ? Answer::done : Answer::leave;
+  }
+  Answer wrmsr(std::uint32_t index, std::uint64_t value) override {
+    if (index >= 0x1000) return Answer::leave;
+    msrs[index] = value;
+    if (engine != nullptr) {
+      seen_at_write = engine->passed().instructions;
+      engine->stop_soon();
+    }
+    return Answer::done;
+  }
+  Answer rdpmc(std::uint32_t index, std::uint64_t& value) override {
+    value = index;
+    return Answer::done;
+  }
+  Answer rdtsc(std::uint64_t& value) override {
+    value = 0x1'0000'0002;
+    return Answer::done;
+  }
+
+  std::map<std::uint32_t, std::uint64_t> msrs;
+  Engine* engine{};
+  std::uint64_t seen_at_write{};
+};
+
+/// Code on the second page, data on the first; what is behind the third is no memory.
+class EngineRuns : public testing::Test {
+ protected:
+  using Code = std::vector<unsigned>;
+
+  void begin(const Code& code) {
+    for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[page_size + i] = static_cast<std::byte>(code[i]);
+    state_.rip = code_;
+    state_.rflags = 2;
+    state_.gpr[rsp] = data_ + page_size;
+    engine_.load(state_);
+  }
+  std::uint64_t gpr(RegisterNumber n) { return engine_.state().gpr[n]; }
+  std::uint64_t rip() { return engine_.state().rip - code_; }
+
+  FlatRam ram_{3 * page_size};
+  std::uint64_t data_{ram_.address()};
+  std::uint64_t code_{ram_.address() + page_size};
+  CpuState state_;
+  Msrs platform_;
+  Engine engine_{ram_, platform_};
+};
+
+// add $1, %rax; dec %rcx; jnz .-9; ud2
+const std::vector<unsigned> counted_loop{0x48, 0x83, 0xC0, 1, 0x48, 0xFF, 0xC9, 0x75, 0xF7, 0x0F, 0x0B};
+
+TEST_F(EngineRuns, CountsALoopExactly) {
+  state_.gpr[rcx] = 1000;
+  begin(counted_loop);
+  EXPECT_EQ(engine_.run(1'000'000), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 1000U);
+  EXPECT_EQ(rip(), 9U) << "before the UD2";
+  EXPECT_EQ(engine_.passed().instructions, 3000U);
+  EXPECT_EQ(engine_.passed().branches, 1000U);
+  EXPECT_EQ(engine_.passed().loads, 0U);
+}
+
+// Wherever the budget ends, in the middle of a block or between two.
+TEST_F(EngineRuns, StopsAfterExactlyTheBudget) {
+  for (std::uint64_t budget = 0; budget < 10; ++budget) {
+    state_.gpr[rax] = 0;
+    state_.gpr[rcx] = 1000;
+    begin(counted_loop);
+    EXPECT_EQ(engine_.run(budget), Stop::budget);
+    EXPECT_EQ(engine_.passed().instructions, budget);
+    EXPECT_EQ(gpr(rax), (budget + 2) / 3);
+    EXPECT_EQ(engine_.passed().branches, budget / 3);
+    EXPECT_EQ(engine_.run(10), Stop::budget) << "it goes on";
+    EXPECT_EQ(engine_.passed().instructions, budget + 10);
+  }
+}
+
+// A deep chain of blocks must not use the host's stack.
+TEST_F(EngineRuns, RunsTensOfMillions) {
+  state_.gpr[rcx] = 20'000'000;
+  begin(counted_loop);
+  EXPECT_EQ(engine_.run(~0ULL), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, 60'000'000U);
+}
+
+// call +2; ud2; push %rax; pop %rbx; ret
+TEST_F(EngineRuns, CountsLoadsAndStoresOfTheStack) {
+  state_.gpr[rax] = 77;
+  begin({0xE8, 2, 0, 0, 0, 0x0F, 0x0B, 0x50, 0x5B, 0xC3});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(rip(), 5U) << "back from the call";
+  EXPECT_EQ(gpr(rbx), 77U);
+  const Passed passed = engine_.passed();
+  EXPECT_EQ(passed.instructions, 4U);
+  EXPECT_EQ(passed.branches, 2U);
+  EXPECT_EQ(passed.loads, 2U);
+  EXPECT_EQ(passed.stores, 2U);
+}
+
+// inc %rax; mov %rax, (%rdi); inc %rax
+TEST_F(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
+  state_.gpr[rdi] = ram_.address() + 3 * page_size;
+  begin({0x48, 0xFF, 0xC0, 0x48, 0x89, 0x07, 0x48, 0xFF, 0xC0});
+  EXPECT_EQ(engine_.run(100), Stop::fault);
+  EXPECT_EQ(rip(), 3U);
+  EXPECT_EQ(gpr(rax), 1U);
+  EXPECT_EQ(engine_.passed().instructions, 1U) << "what was taken off for the rest of the block is given back";
+  EXPECT_EQ(engine_.passed().stores, 0U);
+}
+
+// A store over the end of memory writes neither half.
+TEST_F(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
+  state_.gpr[rdi] = ram_.address() + 3 * page_size - 4;
+  state_.gpr[rax] = ~0ULL;
+  begin({0x48, 0x89, 0x07});
+  EXPECT_EQ(engine_.run(1), Stop::fault);
+  for (std::size_t i = 3 * page_size - 4; i < 3 * page_size; ++i) EXPECT_EQ(ram_.bytes()[i], std::byte{0});
+}
+
+// movb $7, 3(%rip) changes the immediate of the mov $1, %al behind it.
+TEST_F(EngineRuns, CodeThatChangesItsOwnBlockRunsAsChanged) {
+  begin({0xC6, 0x05, 1, 0, 0, 0, 7, 0xB0, 1, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 7U);
+  EXPECT_EQ(engine_.passed().instructions, 2U);
+}
+
+TEST_F(EngineRuns, CodeThatChangedMeanwhileIsDecodedAnew) {
+  begin({0xB0, 1, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 1U);
+  begin({0xB0, 2, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 2U);
+}
+
+TEST_F(EngineRuns, UnchangedCodeIsDecodedOnce) {
+  state_.gpr[rcx] = 3;
+  begin(counted_loop);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  const std::uint64_t once = engine_.decoded_blocks();
+  EXPECT_GT(once, 0U);
+  begin(counted_loop);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(engine_.decoded_blocks(), once);
+}
+
+// nop; wrmsr; nop
+TEST_F(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
+  platform_.engine = &engine_;
+  state_.gpr[rcx] = 0x38F;
+  state_.gpr[rax] = 5;
+  state_.gpr[rdx] = 1;
+  begin({0x90, 0x0F, 0x30, 0x90});
+  EXPECT_EQ(engine_.run(100), Stop::budget);
+  EXPECT_EQ(platform_.msrs[0x38F], 0x1'0000'0005U);
+  EXPECT_EQ(rip(), 3U) << "after the WRMSR";
+  EXPECT_EQ(engine_.passed().instructions, 2U);
+  EXPECT_EQ(platform_.seen_at_write, 2U) << "the NOP and the WRMSR itself";
+}
+
+TEST_F(EngineRuns, WhatThePlatformLeavesStandsBeforeTheInstruction) {
+  state_.gpr[rcx] = 0xC0000080;
+  begin({0x90, 0x0F, 0x32});
+  EXPECT_EQ(engine_.run(100), Stop::platform);
+  EXPECT_EQ(rip(), 1U);
+  EXPECT_EQ(engine_.passed().instructions, 1U);
+}
+
+TEST_F(EngineRuns, UserCodeReachesNoMsr) {
+  state_.cpl = 3;
+  state_.gpr[rcx] = 0x38F;
+  begin({0x0F, 0x32});
+  EXPECT_EQ(engine_.run(100), Stop::platform);
+}
+
+// rdpmc; mov %eax, %ebx; rdtsc
+TEST_F(EngineRuns, CountersAndTscComeFromThePlatform) {
+  state_.gpr[rcx] = 0x4000'0001;
+  begin({0x0F, 0x33, 0x89, 0xC3, 0x0F, 0x31, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(gpr(rbx), 0x4000'0001U);
+  EXPECT_EQ(gpr(rax), 2U);
+  EXPECT_EQ(gpr(rdx), 1U);
+}
+
+// rep stosb of more than is done in one go
+TEST_F(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
+  state_.gpr[rdi] = data_;
+  state_.gpr[rcx] = 4096 + 100;
+  state_.gpr[rax] = 0xAB;
+  begin({0xF3, 0xAA, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(10), Stop::again);
+  EXPECT_EQ(rip(), 0U);
+  EXPECT_EQ(engine_.passed().instructions, 0U) << "it retires once (rule C5)";
+  EXPECT_EQ(ram_.bytes()[4095], std::byte{0xAB});
+}
+
+// A jump to where no code can be: the fault is the jump's.
+TEST_F(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
+  state_.gpr[rax] = 1ULL << 60;
+  begin({0xFF, 0xE0});
+  EXPECT_EQ(engine_.run(100), Stop::fault);
+  EXPECT_EQ(rip(), 0U);
+  EXPECT_EQ(engine_.passed().instructions, 0U);
+}
+
+TEST_F(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
+  begin({0x90});
+  state_.rip = ram_.address() + 3 * page_size;
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::fault);
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test

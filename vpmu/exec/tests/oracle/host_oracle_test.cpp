@@ -1,0 +1,105 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "exec/engine.hpp"
+#include "exec/tests/oracle/random_instruction.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+class NoPlatform final : public Platform {
+ public:
+  Answer rdmsr(std::uint32_t, std::uint64_t&) override { return Answer::leave; }
+  Answer wrmsr(std::uint32_t, std::uint64_t) override { return Answer::leave; }
+  Answer rdpmc(std::uint32_t, std::uint64_t&) override { return Answer::leave; }
+  Answer rdtsc(std::uint64_t&) override { return Answer::leave; }
+};
+
+constexpr std::size_t scratch_pages = 8;
+
+/// Scratch memory first, then a page with the instruction.
+class HostOracle : public testing::Test {
+ protected:
+  void fill(std::mt19937_64& random) {
+    for (std::byte& b : scratch_) b = static_cast<std::byte>(random());
+  }
+  Stop run_engine(const Case& c, Registers& after) {
+    std::memcpy(ram_.bytes().data() + scratch_.size(), c.code.data(), c.code.size());
+    CpuState s;
+    s.gpr = c.before.gpr;
+    s.rflags = c.before.flags;
+    s.rip = ram_.address() + scratch_.size();
+    engine_.load(s);
+    const Stop stop = engine_.run(1);
+    const CpuState end = engine_.state();
+    after = {end.gpr, end.rflags};
+    if (stop == Stop::budget) {
+      EXPECT_EQ(end.rip, s.rip + c.code.size()) << c.text;
+      EXPECT_EQ(engine_.passed().instructions, 1U) << c.text;
+    }
+    return stop;
+  }
+
+  FlatRam ram_{(scratch_pages + 1) * page_size};
+  std::span<std::byte> scratch_{ram_.bytes().first(scratch_pages * page_size)};
+  NoPlatform platform_;
+  Engine engine_{ram_, platform_};
+  HostCpu host_;
+};
+
+void expect_same(const Case& c, const Registers& before, const Registers& engine, const Registers& host) {
+  for (unsigned n = 0; n < 16; ++n) {
+    if ((c.undefined_registers >> n & 1) != 0 && engine.gpr[n] == before.gpr[n]) continue;
+    ASSERT_EQ(engine.gpr[n], host.gpr[n]) << c.text << ", register " << n << ", before " << std::hex << before.gpr[n];
+  }
+  const std::uint64_t compared = rflags::status & ~c.undefined;
+  ASSERT_EQ(engine.flags & compared, host.flags & compared)
+      << c.text << std::hex << ", RAX " << before.gpr[0] << ", RCX " << before.gpr[1] << ", flags before " << before.flags;
+}
+
+// Every instruction that the engine knows, from registers and flags of all kinds, does what this CPU does.
+TEST_F(HostOracle, DoesWhatTheCpuDoes) {
+  const char* const wanted = std::getenv("VPMU_ORACLE_CASES");
+  const std::uint64_t cases = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 150'000;
+  const char* const seed = std::getenv("VPMU_ORACLE_SEED");
+  std::mt19937_64 random{seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1};
+  RandomInstruction instructions{random(), ram_.address(), scratch_.size()};
+  std::map<std::string, std::uint64_t> known;
+  std::map<std::string, std::uint64_t> unknown;
+  fill(random);
+  for (std::uint64_t done = 0; done < cases;) {
+    const auto c = instructions.next();
+    if (!c) continue;
+    const std::vector<std::byte> memory{scratch_.begin(), scratch_.end()};
+    Registers engine;
+    const Stop stop = run_engine(*c, engine);
+    const std::string mnemonic = c->text.substr(0, c->text.find(' '));
+    if (stop != Stop::budget) {
+      ++unknown[mnemonic];
+      ASSERT_TRUE(std::equal(memory.begin(), memory.end(), scratch_.begin())) << c->text << ": left alone, it must have changed nothing";
+      for (unsigned n = 0; n < 16; ++n) ASSERT_EQ(engine.gpr[n], c->before.gpr[n]) << c->text;
+      ASSERT_EQ(engine.flags, c->before.flags) << c->text;
+      continue;
+    }
+    const std::vector<std::byte> after{scratch_.begin(), scratch_.end()};
+    std::copy(memory.begin(), memory.end(), scratch_.begin());
+    const Registers host = host_.run(c->code, c->before);
+    expect_same(*c, c->before, engine, host);
+    if (testing::Test::HasFatalFailure()) return;
+    ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin())) << c->text << " wrote other memory than the CPU";
+    ++known[mnemonic];
+    ++done;
+  }
+  EXPECT_GE(known.size(), 90U) << "few mnemonics came up: the generator or the decoder lost some";
+  for (const char* const name : {"add", "lock", "cmpxchg", "rcl", "shld", "div", "imul", "rep", "cmovz", "setnle", "popcnt", "push"})
+    EXPECT_GT(known[name], 0U) << name;
+  if (std::getenv("VPMU_ORACLE_VERBOSE") != nullptr) {
+    for (const auto& [name, n] : known) std::printf("known %s %lu\n", name.c_str(), n);
+    for (const auto& [name, n] : unknown) std::printf("unknown %s %lu\n", name.c_str(), n);
+  }
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test

@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "exec/tests/oracle/host_cpu.hpp"
+
+namespace vpmu::exec::test {
+
+/// An instruction for both CPUs, and registers to run it from.
+struct Case {
+  std::vector<std::byte> code;
+  std::string text;
+  Registers before;
+  /// Status flags that the manual leaves undefined after it with these registers.
+  std::uint64_t undefined{};
+  /// Destination registers that it leaves undefined, by number.
+  std::uint32_t undefined_registers{};
+};
+
+/// Instructions of all encodings that this process may execute and that stay within `scratch_bytes` from `scratch`.
+class RandomInstruction {
+ public:
+  RandomInstruction(std::uint64_t seed, std::uint64_t scratch, std::uint64_t scratch_bytes) : random_{seed}, scratch_{scratch}, bytes_{scratch_bytes} {}
+  /// Empty: the bytes that came up are none of these; ask again.
+  std::optional<Case> next();
+
+ private:
+  std::vector<std::byte> random_bytes();
+  std::uint64_t value();
+  std::mt19937_64 random_;
+  std::uint64_t scratch_, bytes_;
+};
+
+}  // namespace vpmu::exec::test
