@@ -3,7 +3,7 @@
         .globl  _start, loop8, loop8_branch, loop8_end
         .text
 _start:
-        mov     $8 * 60000000, %rdi
+        mov     $8 * 120000000, %rdi
         call    loop8
         xor     %edi, %edi
         mov     $60, %eax               # exit
