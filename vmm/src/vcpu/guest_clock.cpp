@@ -26,7 +26,7 @@ Result<void> GuestClock::enter(ClockHost& host) {
   entered_at_ = host.ticks();
   // What the guest sees of the exit all the same, it also counts.
   const std::uint64_t hidden = statistics_.hidden_ticks - hidden_before;
-  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
+  if (watched_ && hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
   return {};
 }
 

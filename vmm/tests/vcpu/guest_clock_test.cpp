@@ -238,6 +238,12 @@ TEST_F(GuestClockOn, WaitsForTheOtherClocksOfItsGroup) {
   idle.leave(host_, ExitCause::pmu);
   ASSERT_TRUE(idle.enter(host_));
   EXPECT_EQ(idle.statistics().waits, 1U) << "once is enough";
+  group.publish(0, 10'000);
+  idle.leave(host_, ExitCause::pmu);
+  host_.now += 300;
+  ASSERT_TRUE(idle.enter(host_));
+  EXPECT_EQ(idle.statistics().waits, 2U);
+  EXPECT_EQ(idle.unhalted_ticks(), 0U) << "it counts only while watched";
 }
 
 }  // namespace
