@@ -3,4 +3,4 @@
 . /guest/speak.sh
 . /guest/record_run.sh
 
-run all-cpus split 600 -- -a -e cycles:pp -F 1000
+run all-cpus split 1600 -- -a -e cycles:pp -F 1000

@@ -4,12 +4,12 @@
 . /guest/record_run.sh
 
 for precise in p pp ppp; do
-  run "freq-$precise" split 800 -- -e "cycles:$precise" -F 1000
-  run "period-$precise" split 600 -- -e "cycles:$precise" -c 2000003
+  run "freq-$precise" split 1000 -- -e "cycles:$precise" -F 1000
+  run "period-$precise" split 800 -- -e "cycles:$precise" -c 2000003
   # With a call chain the kernel wants an interrupt for each record. A handler takes a millisecond or two in the bed: the period has to be
   # longer, or most samples are of handlers.
   mark "before-single-$precise"
-  run "single-$precise" split 2500 -- -e "cycles:$precise" -c 8000003 -g
+  run "single-$precise" split 3200 -- -e "cycles:$precise" -c 8000003 -g
   mark "after-single-$precise"
 done
 run loop8-freq loop8 -- -e cycles:pp -F 1000
