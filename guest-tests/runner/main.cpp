@@ -35,9 +35,11 @@ int report_error(const vmm::Error& error) {
 vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
   // Machine::create checks this too, but only once a test runs: a wrong name must not skip every test first.
   VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel, .model = arguments.model, .source = arguments.source}));
-  if (arguments.port != "kvm") return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "the known port is kvm");
+  if (arguments.port != "kvm" && arguments.port != "soft")
+    return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "known ports: kvm, soft");
   return gt_runner::RunOptions{.model = arguments.model,
                                .source = std::string{known.source},
+                               .soft = arguments.port == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
                                .statistics = arguments.statistics};
 }

@@ -7,6 +7,7 @@
 #include "conversation.hpp"
 #include "gt/protocol.hpp"
 #include "machine/machine.hpp"
+#include "machine/soft_machine.hpp"
 #include "sources/registry.hpp"
 
 namespace gt_runner {
@@ -65,6 +66,47 @@ void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
       if (counter.value != 0) result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
+/// Runs the test until it has said its last word, and says why the machine stopped; takes the machine's statistics if they are wanted.
+struct Run {
+  vmm::StopReason stop{};
+  vmm::MachineStatistics statistics;
+};
+
+vmm::Result<Run> run_soft(vmm::SoftMachine& machine, Conversation& conversation, const RunOptions& options) {
+  machine.ports().add(gt::command_port, 1, conversation);
+  VMM_ASSIGN(const vmm::StopReason stop, machine.run(options.instruction_limit));
+  return Run{.stop = stop, .statistics = machine.statistics()};
+}
+
+vmm::Result<Run> run_on_kvm(vmm::Machine& machine, Conversation& conversation, Bell& bell, const RunOptions& options) {
+  machine.ports().add(gt::command_port, 1, conversation);
+  machine.start();
+  if (!bell.wait(options.time_limit)) machine.request_stop(vmm::StopReason::user);
+  const vmm::StopReason stop = machine.wait();
+  if (auto failure = machine.failure()) return vmm::Failure{std::move(*failure)};
+  return Run{.stop = stop, .statistics = machine.statistics()};
+}
+
+/// Makes the machine and the conversation with its guest, and lets them run.
+vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunOptions& options) {
+  vmm::Log log;
+  Bell bell;
+  std::unique_ptr<vmm::Machine> on_kvm;
+  std::unique_ptr<vmm::SoftMachine> soft;
+  if (options.soft) {
+    VMM_ASSIGN(soft, vmm::SoftMachine::create(config, log));
+  } else {
+    VMM_ASSIGN(on_kvm, vmm::Machine::create(config, {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
+  }
+  vmm::StopRequests& machine = soft ? static_cast<vmm::StopRequests&>(*soft) : *on_kvm;
+  Conversation conversation{soft ? soft->memory() : on_kvm->memory(), [&machine] { machine.request_stop(vmm::StopReason::user); }};
+  VMM_ASSIGN(const Run run, soft ? run_soft(*soft, conversation, options) : run_on_kvm(*on_kvm, conversation, bell, options));
+  TestResult result = conversation.result();
+  if (!conversation.ended()) result.reason = describe(run.stop);
+  if (options.statistics) add_statistics(run.statistics, result);
+  return result;
+}
+
 }  // namespace
 
 std::string unmet_need(const Test& test, std::string_view source) {
@@ -77,21 +119,8 @@ vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, con
   if (std::string reason = unmet_need(test, options.source); !reason.empty())
     return TestResult{.name = test.name, .verdict = Verdict::skipped, .reason = std::move(reason)};
   const auto begin = Clock::now();
-  vmm::Log log;
-  Bell bell;
-  VMM_ASSIGN(const auto machine, vmm::Machine::create(config_for(kernel, test, options),
-                                                      {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
-  Conversation conversation{machine->memory(), [&machine = *machine] { machine.request_stop(vmm::StopReason::user); }};
-  machine->ports().add(gt::command_port, 1, conversation);
-  machine->start();
-  if (!bell.wait(options.time_limit)) machine->request_stop(vmm::StopReason::user);
-  const vmm::StopReason stop = machine->wait();
-  if (auto failure = machine->failure()) return vmm::Failure{std::move(*failure)};
-
-  TestResult result = conversation.result();
+  VMM_ASSIGN(TestResult result, run_machine(config_for(kernel, test, options), options));
   result.name = test.name;
-  if (!conversation.ended()) result.reason = describe(stop);
-  if (options.statistics) add_statistics(machine->statistics(), result);
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return result;
 }

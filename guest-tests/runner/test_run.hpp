@@ -13,7 +13,9 @@ namespace gt_runner {
 struct RunOptions {
   std::string model{"skylake"};
   std::string source{"clock"};
-  std::chrono::milliseconds time_limit{20'000};  ///< Of one test.
+  bool soft{};                                   ///< Without KVM, by the instruction engine: deterministic.
+  std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
+  std::uint64_t instruction_limit{500'000'000};  ///< Of one test without.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
 };
 

@@ -9,6 +9,7 @@ namespace {
 
 /// Bytes that are fetched for one block.
 constexpr std::size_t most_code = 256;
+constexpr std::size_t longest_instruction = 15;
 
 const std::byte* executable_page(Core& core, std::uint64_t at, GuestPhysical& page) {
   const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
@@ -19,19 +20,25 @@ const std::byte* executable_page(Core& core, std::uint64_t at, GuestPhysical& pa
   return core.ram->page(page);
 }
 
-/// The code from core.rip to the end of its page, at most most_code bytes.
+/// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may need.
 struct Fetched {
-  GuestPhysical page;
-  const std::byte* bytes{};
+  GuestPhysical page, next_page;
+  std::size_t in_page{};  ///< Bytes from the first page.
   std::size_t size{};
+  std::array<std::byte, most_code> bytes;
 };
 std::optional<Fetched> fetch(Core& core) {
   Fetched f;
   const std::byte* const page = executable_page(core, core.rip, f.page);
   if (page == nullptr) return std::nullopt;
-  const std::size_t in_page = core.rip % page_size;
-  f.bytes = page + in_page;
-  f.size = std::min<std::size_t>(most_code, page_size - in_page);
+  const std::size_t offset = core.rip % page_size;
+  f.size = f.in_page = std::min<std::size_t>(most_code, page_size - offset);
+  std::copy_n(page + offset, f.in_page, f.bytes.begin());
+  if (f.in_page >= longest_instruction) return f;
+  const std::byte* const next = executable_page(core, core.rip + f.in_page, f.next_page);
+  if (next == nullptr) return f;
+  std::copy_n(next, longest_instruction, f.bytes.begin() + static_cast<std::ptrdiff_t>(f.in_page));
+  f.size += longest_instruction;
   return f;
 }
 
@@ -52,20 +59,19 @@ Block* CodeCache::find(Core& core) {
   if (fresh) slot = std::make_unique<Block>();
   Block& block = *slot;
   const bool same = !fresh && block.code.size() <= fetched->size && block.ops.size() > 1 &&
-                    std::equal(block.code.begin(), block.code.end(), fetched->bytes);
+                    std::equal(block.code.begin(), block.code.end(), fetched->bytes.begin());
   if (!same || fresh) {
     const bool watched = block.watched;
     block = Block{};
     block.watched = watched;
     block.rip = core.rip;
     block.physical = fetched->page + core.rip % page_size;
-    block.code.assign(fetched->bytes, fetched->bytes + fetched->size);
+    block.code.assign(fetched->bytes.begin(), fetched->bytes.begin() + static_cast<std::ptrdiff_t>(fetched->size));
     if (!build(core, block)) return nullptr;
   }
   if (!block.watched) {
-    auto& of_page = pages_[fetched->page.value()];
-    if (of_page.empty()) flush_tlb(&core);  // it may have been open for writing
-    of_page.push_back(&block);
+    watch(core, block, fetched->page);
+    if (block.code.size() > fetched->in_page) watch(core, block, fetched->next_page);
     block.watched = true;
   }
   block.epoch = core.epoch;
@@ -73,7 +79,12 @@ Block* CodeCache::find(Core& core) {
   return &block;
 }
 
-// An instruction across a page boundary is left to others: rare, and its second half may change under us.
+void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {
+  auto& of_page = pages_[page.value()];
+  if (of_page.empty()) flush_tlb(&core);  // it may have been open for writing
+  if (std::find(of_page.begin(), of_page.end(), &block) == of_page.end()) of_page.push_back(&block);
+}
+
 bool CodeCache::build(Core& core, Block& block) {
   if (!decode_block(block)) {
     core.stop = Stop::unsupported;

@@ -236,6 +236,17 @@ Run branch(Decoding& d) {
   }
 }
 
+/// MOV with an address of 64 bits in the instruction. SDM 2A MOV (A0 to A3).
+Run absolute_move(Decoding& d) {
+  const unsigned memory = d.is_memory(0) ? 0 : 1;
+  const auto& o = d.at(memory);
+  if (d.in.address_width != 64 || !set_register(d, 1 - memory, d.op.d)) return nullptr;
+  d.op.imm = o.mem.disp.value;
+  d.op.bytes = static_cast<std::uint16_t>(d.bytes(memory));
+  d.op.seg = o.mem.segment == ZYDIS_REGISTER_FS ? fs_base * 8 : o.mem.segment == ZYDIS_REGISTER_GS ? gs_base * 8 : zero * 8;
+  return op_mov_absolute(memory == 0, d.bytes(memory));
+}
+
 Run system_op(Decoding& d) {
   const auto change = [&](std::uint64_t clear, std::uint64_t flip) {
     d.op.imm = static_cast<std::int64_t>(clear);
@@ -282,6 +293,7 @@ Run move_op(Decoding& d) {
         d.op.imm = d.at(1).reg.value - ZYDIS_REGISTER_CR0;
         return set_register(d, 0, d.op.d) ? op_read_control() : nullptr;
       }
+      if (d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3) return absolute_move(d);
       const auto form = form_of(d);
       return form ? op_mov(*form, d.bytes(0), is_plain(d.op)) : nullptr;
     }

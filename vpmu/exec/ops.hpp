@@ -18,6 +18,8 @@ enum class Repeat : std::uint8_t { none, while_equal, while_not_equal };
 // `bytes`: operand size 1, 2, 4 or 8. `plain`: the memory operand has neither index nor segment base.
 Run op_alu(Alu what, Form form, unsigned bytes, bool plain);
 Run op_mov(Form form, unsigned bytes, bool plain);
+/// MOV of the accumulator (d) from or to the address seg + imm.
+Run op_mov_absolute(bool store, unsigned bytes);
 Run op_unary(Unary what, bool memory, unsigned bytes);
 Run op_lea(unsigned bytes, bool plain);
 /// MOVZX, MOVSX and MOVSXD from `from` to `to` bytes.

@@ -21,6 +21,16 @@ void mov(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// The accumulator and an address of 64 bits.
+template <class T, bool Store>
+void mov_absolute(const Op* op, Core* c) {
+  const std::uint64_t at = static_cast<std::uint64_t>(op->imm) + reg<std::uint64_t>(c, op->seg);
+  T value = reg<T>(c, op->d);
+  if (!(Store ? store(c, at, value) : load(c, at, value))) VPMU_LEAVE(op, c);
+  if constexpr (!Store) set_reg(c, op->d, value);
+  VPMU_NEXT(op, c);
+}
+
 template <class T, bool Plain>
 void lea(const Op* op, Core* c) {
   set_reg(c, op->d, static_cast<T>(address_of<Plain>(op, c)));
@@ -128,6 +138,10 @@ Run extend_of(unsigned from, unsigned to) {
 
 Run op_mov(Form form, unsigned bytes, bool plain) {
   return by_size(bytes, [&](auto t) { return plain ? mov_of_form<decltype(t), true>(form) : mov_of_form<decltype(t), false>(form); });
+}
+
+Run op_mov_absolute(bool store, unsigned bytes) {
+  return by_size(bytes, [&](auto t) { return store ? mov_absolute<decltype(t), true> : mov_absolute<decltype(t), false>; });
 }
 
 Run op_lea(unsigned bytes, bool plain) {

@@ -33,4 +33,13 @@ class Platform {
   virtual Answer rdtsc(std::uint64_t& value) = 0;
 };
 
+/// Leaves everything to others.
+class NoPlatform : public Platform {
+ public:
+  Answer rdmsr(std::uint32_t, std::uint64_t&) override { return Answer::leave; }
+  Answer wrmsr(std::uint32_t, std::uint64_t) override { return Answer::leave; }
+  Answer rdpmc(std::uint32_t, std::uint64_t&) override { return Answer::leave; }
+  Answer rdtsc(std::uint64_t&) override { return Answer::leave; }
+};
+
 }  // namespace vpmu::exec

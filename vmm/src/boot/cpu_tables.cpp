@@ -84,8 +84,8 @@ bool write_cpu_tables(const GuestMemory& memory) {
   return ok;
 }
 
-Result<void> enter_long_mode(Vcpu& vcpu, const StartRegisters& start) {
-  VMM_ASSIGN(auto sregs, vcpu.sregs());
+kvm_sregs long_mode(const kvm_sregs& from) {
+  kvm_sregs sregs = from;
   sregs.cs = code_segment();
   sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data_segment();
   sregs.tr = task_segment();
@@ -95,15 +95,23 @@ Result<void> enter_long_mode(Vcpu& vcpu, const StartRegisters& start) {
   sregs.cr3 = layout::page_tables.value();
   sregs.cr4 = cr4_pae;
   sregs.efer = efer_lme_lma;
-  VMM_TRY(vcpu.set_sregs(sregs));
+  return sregs;
+}
 
+kvm_regs start_registers(const StartRegisters& start) {
   kvm_regs regs{};
   regs.rflags = bit(1);
   regs.rip = start.rip.value();
   regs.rsp = start.rsp;
   regs.rdi = start.rdi;
   regs.rsi = start.rsi;
-  VMM_TRY(vcpu.set_regs(regs));
+  return regs;
+}
+
+Result<void> enter_long_mode(Vcpu& vcpu, const StartRegisters& start) {
+  VMM_ASSIGN(const auto sregs, vcpu.sregs());
+  VMM_TRY(vcpu.set_sregs(long_mode(sregs)));
+  VMM_TRY(vcpu.set_regs(start_registers(start)));
   return vcpu.flush();
 }
 

@@ -34,6 +34,12 @@ struct MsrWrite {
   MsrReply reply;
 };
 
+/// RDPMC, from a port that can leave the guest for it (VcpuPort::exits_on_rdpmc); KVM cannot.
+struct CounterRead {
+  std::uint32_t ecx;
+  MsrReply reply;
+};
+
 /// IN or INS: fill `data`, which holds `data.size() / width` items of `width` bytes.
 struct PortRead {
   std::uint16_t port;
@@ -92,7 +98,7 @@ struct Unknown {
 };
 
 /// Why KVM_RUN returned. References and spans point into kvm_run and live until the next run().
-using Exit = std::variant<MsrRead, MsrWrite, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, Shutdown, SystemEvent,
+using Exit = std::variant<MsrRead, MsrWrite, CounterRead, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, Shutdown, SystemEvent,
                           Interrupted, EntryFailed, InternalError, Unknown>;
 
 /// Makes one visitor from several lambdas: `std::visit(overload{...}, exit)`.

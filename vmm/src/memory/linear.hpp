@@ -52,6 +52,12 @@ class LinearMemory {
   /// to RAM or `in` crosses it.
   bool patch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<const std::byte> in) const;
 
+  /// What it works on, for those who walk by themselves: they call written() after they have written to a page.
+  [[nodiscard]] PhysicalMemory& physical() const { return memory_; }
+  void written(vpmu::GuestPhysical page) const {
+    if (log_) log_(page);
+  }
+
  private:
   PhysicalMemory& memory_;
   DirtyPageLog log_;

@@ -8,8 +8,8 @@
 
 namespace vmm {
 
-/// Guest RAM as the layers above see it: by guest-physical address, never by pointer. The seam between GuestMemory and
-/// linear access; tests put a fake below it. Every address may come from the guest. Safe to call from any thread; the
+/// Guest RAM as the layers above see it: by guest-physical address, and by pointer only for the instruction engine. The seam between
+/// GuestMemory and linear access; tests put a fake below it. Every address may come from the guest. Safe to call from any thread; the
 /// guest and devices may change the bytes at any time.
 class PhysicalMemory : public vpmu::PhysicalWords {
  public:
@@ -21,6 +21,8 @@ class PhysicalMemory : public vpmu::PhysicalWords {
   virtual bool write(vpmu::GuestPhysical at, std::span<const std::byte> in) = 0;
   /// Whether all `bytes` from `at` are RAM.
   [[nodiscard]] virtual bool contains(vpmu::GuestPhysical at, std::uint64_t bytes) const = 0;
+  /// The 4 KiB page that starts at `page` in this process, for as long as this object lives; null when it is not RAM.
+  [[nodiscard]] virtual std::byte* host_page(vpmu::GuestPhysical page) = 0;
 };
 
 }  // namespace vmm

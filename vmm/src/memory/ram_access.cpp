@@ -19,6 +19,10 @@ bool RamAccess::contains(vpmu::GuestPhysical at, std::uint64_t bytes) const {
   return memory_.bytes_at(at, bytes).size() == bytes;
 }
 
+std::byte* RamAccess::host_page(vpmu::GuestPhysical page) {
+  return memory_.bytes_at(page, vpmu::page_size).data();
+}
+
 std::optional<std::uint64_t> RamAccess::read_word(vpmu::GuestPhysical at, unsigned bytes) {
   if (bytes == sizeof(std::uint32_t)) return memory_.load<std::uint32_t>(at);
   if (bytes == sizeof(std::uint64_t)) return memory_.load<std::uint64_t>(at);

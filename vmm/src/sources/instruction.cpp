@@ -1,4 +1,4 @@
-// The only file of the VMM that includes Zydis.
+// Includes Zydis, as soft/system_instruction.cpp does; nobody else in the VMM.
 #include "sources/instruction.hpp"
 
 #include <Zydis/Zydis.h>
@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "vcpu/registers.hpp"
 #include "vpmu/bits.hpp"
 
 // Zydis has hundreds of categories and mnemonics; these switches name the few that matter.
@@ -136,9 +137,7 @@ std::uint64_t segment_base(const kvm_sregs& s, std::int8_t number) {
 std::uint64_t cut(std::uint64_t value, unsigned bytes) { return value & vpmu::low_bits(bytes * 8); }
 
 std::uint64_t register_value(const kvm_regs& r, std::int8_t number) {
-  const std::array<std::uint64_t, 16> value{r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi,
-                                            r.r8,  r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15};
-  return number >= 0 && number < 16 ? value[static_cast<std::size_t>(number)] : 0;
+  return number >= 0 && number < 16 ? r.*gpr_fields[static_cast<std::size_t>(number)] : 0;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "sources/clock_source.hpp"
+#include "sources/exact_source.hpp"
 #include "sources/step_source.hpp"
 
 namespace vmm {
@@ -20,8 +21,14 @@ Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
   return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view);
 }
 
+Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory);
+}
+
 constexpr std::array rows{
     SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
+    SourceRow{ExactSource::description, "every instruction, by an engine that runs the guest's code while a counter counts", make_exact},
     SourceRow{StepSource::description, "every instruction by single-step: exact, for tests, far too slow for a whole system", make_step},
 };
 

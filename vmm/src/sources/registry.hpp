@@ -15,6 +15,7 @@ namespace vmm {
 struct SourceParts {
   Breakpoints& breakpoints;
   GuestView& view;
+  const LinearMemory& memory;
   std::uint64_t seed;
   const TimerFactory& make_timer;
 };

@@ -53,10 +53,7 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
                    .has_store = i.store.has_value(),
                    .load = access_of(i.load, i, at, before, sregs),
                    .store = access_of(i.store, i, at, before, sregs),
-                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = cpl},
-                   .cycles = 1,
-                   .ref_cycles = 1,
-                   .bus_cycles = 1},
+                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = cpl}},
           .registers = pebs_registers(after)};
 }
 

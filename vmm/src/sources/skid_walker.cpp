@@ -1,36 +1,9 @@
 #include "sources/skid_walker.hpp"
 
-#include "vpmu/bits.hpp"
+#include "sources/retired_instruction.hpp"
 
 namespace vmm {
 namespace {
-
-constexpr std::uint64_t efer_lma = vpmu::bit(10);
-
-CodeSize code_size(const kvm_sregs& sregs) {
-  if ((sregs.efer & efer_lma) != 0 && sregs.cs.l != 0) return CodeSize::bits64;
-  return sregs.cs.db != 0 ? CodeSize::bits32 : CodeSize::bits16;
-}
-
-vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
-  return {{r.rflags, r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-           r.r15}};
-}
-
-/// Only a conditional branch can go on to the next instruction without being taken.
-bool is_taken(const Instruction& i, vpmu::GuestLinear at, vpmu::GuestLinear next) {
-  if (i.branch == vpmu::BranchKind::none) return false;
-  return i.branch != vpmu::BranchKind::conditional || next != at + i.length;
-}
-
-vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
-                          const kvm_regs& before, const kvm_sregs& sregs) {
-  if (!operand) return {};
-  const vpmu::GuestLinear at = operand_address(*operand, i, ip, before, sregs);
-  constexpr std::uint64_t line = 64;
-  const bool split = at.value() / line != (at.value() + (operand->bytes > 0 ? operand->bytes - 1U : 0U)) / line;
-  return {.address = at, .locked = i.locked, .split = split};
-}
 
 /// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push our TF with the
 /// guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an NMI handler, where a sample of a
@@ -59,7 +32,7 @@ std::uint64_t SkidWalker::draw(std::uint64_t below) {
 SkidWalker::Block SkidWalker::decode_block(const kvm_regs& regs, const kvm_sregs& sregs) {
   Block block;
   std::array<std::byte, 1024> code{};
-  const vpmu::GuestLinear start{regs.rip + (code_size(sregs) == CodeSize::bits64 ? 0 : sregs.cs.base)};
+  const vpmu::GuestLinear start = instruction_pointer(regs, sregs);
   const std::size_t available = view_->fetch(start, code, cpl_of(sregs));
   std::size_t offset = 0;
   while (block.size < Block::max_instructions && offset < available) {
@@ -133,22 +106,8 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
     return RunEnd{.exit = *exit};
   }
   VMM_ASSIGN(const kvm_regs after, port.regs());
-  const Instruction& i = choice.instruction;
-  const vpmu::GuestLinear next{after.rip + (choice.at.value() - before.rip)};
   VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
-  Retired retired{.what = {.ip = choice.at,
-                           .next_ip = next,
-                           .cpl = static_cast<std::uint8_t>(cpl_of(sregs)),
-                           .long_mode = (sregs.efer & efer_lma) != 0,
-                           .has_load = i.load.has_value(),
-                           .has_store = i.store.has_value(),
-                           .load = access_of(i.load, i, choice.at, before, sregs),
-                           .store = access_of(i.store, i, choice.at, before, sregs),
-                           .branch = {.kind = i.branch,
-                                      .taken = is_taken(i, choice.at, next),
-                                      .target_cpl = static_cast<std::uint8_t>(cpl_of(sregs))}},
-                  .registers = pebs_registers(after)};
-  return RunEnd{.exit = guests, .retired = retired};
+  return RunEnd{.exit = guests, .retired = retired_instruction(choice.instruction, before, sregs, after)};
 }
 
 Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {

@@ -52,6 +52,8 @@ class CountSource {
   /// Lets the guest go on to the end of the next instruction that some armed counter of `plan` counts. Empty when that cannot be
   /// done now (wrong privilege level, nothing to decode): the loop tries again after a while.
   virtual Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) = 0;
+  /// Something was raised for the vCPU since the last run, such as a PMI: it must get the chance to take it before its next instruction.
+  virtual void raised() {}
   /// Calls `visit(name, value)` for each statistic of the source.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
 };

@@ -63,7 +63,7 @@ std::optional<unsigned> pending_vector(const kvm_lapic_state& state) {
 }
 
 bool leaves_instruction_open(const Exit& exit) {
-  return std::holds_alternative<MsrRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<PortRead>(exit) ||
+  return std::holds_alternative<MsrRead>(exit) || std::holds_alternative<CounterRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<PortRead>(exit) ||
          std::holds_alternative<PortWrite>(exit) || std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
 }
 
@@ -208,6 +208,7 @@ Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) 
   VMM_ASSIGN(const Exit exit, run_to(port, next));
   waiting_ = current;
   const auto* debug = std::get_if<Debug>(&exit);
+  exit_open_ = leaves_instruction_open(exit);
   if (debug != nullptr && debug->pc == next.value()) return RunEnd{};  // a KVM that answers RDPMC itself
   return RunEnd{.exit = exit};
 }
@@ -278,7 +279,9 @@ std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
 
 RunEnd StepSource::retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
   ++statistics_.retired;
-  return RunEnd{.exit = std::move(exit), .retired = retired_instruction(current.instruction, current.regs, current.sregs, after)};
+  Retired retired = retired_instruction(current.instruction, current.regs, current.sregs, after);
+  retired.what.cycles = retired.what.ref_cycles = retired.what.bus_cycles = 1;
+  return RunEnd{.exit = std::move(exit), .retired = retired};
 }
 
 // Anything but a kick or the end of the machine means that the guest got away.

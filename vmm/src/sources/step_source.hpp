@@ -41,6 +41,11 @@ class StepSource final : public CountSource {
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
+  /// Whether an instruction is under way that left the guest: only run() can go on.
+  [[nodiscard]] bool in_exit() const { return exit_open_ || waiting_.has_value(); }
+  /// The vector that the processor would take before the next instruction.
+  Result<std::optional<unsigned>> deliverable(VcpuPort& port);
+
  private:
   /// The instruction at RIP and the registers that it finds.
   struct Current {
@@ -59,7 +64,6 @@ class StepSource final : public CountSource {
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
   Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector);
   Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
-  Result<std::optional<unsigned>> deliverable(VcpuPort& port);
   Result<RunEnd> enter_handler(VcpuPort& port, unsigned vector);
   Result<Exit> run_to(VcpuPort& port, vpmu::GuestLinear at);
   std::optional<vpmu::GuestLinear> handler(const kvm_sregs& sregs, unsigned vector);

@@ -42,7 +42,7 @@ void GuestClock::keep_step(ClockHost& host) {
 
 void GuestClock::pass_exit(std::uint64_t outside) {
   if (left_for_ != ExitCause::device && time_ == PmuTime::hidden) {
-    to_hide_ += outside;
+    to_hide_ += outside - std::min(outside, passed_);
     return;
   }
   // Never more at a time than the guest ran itself: a short sampling period must not be used up by the cost of sampling, or the
@@ -87,6 +87,7 @@ std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
 void GuestClock::leave(ClockHost& host, ExitCause cause) {
   left_at_ = host.ticks();
   left_for_ = cause;
+  passed_ = 0;
   if (!running_) return;
   running_ = false;
   const std::uint64_t round = left_at_ - entered_at_;
@@ -101,8 +102,9 @@ void GuestClock::leave(ClockHost& host, ExitCause cause) {
 
 Result<std::uint64_t> GuestClock::stands_at(ClockHost& host) const {
   VMM_ASSIGN(const std::uint64_t offset, host.tsc_offset());
-  const std::uint64_t now = left_at_ != 0 && left_for_ != ExitCause::device ? left_at_ : host.ticks();
-  return now + offset - to_hide_;
+  const std::uint64_t now = host.ticks();
+  const bool stands = left_at_ != 0 && left_for_ != ExitCause::device;
+  return (stands ? std::min(now, left_at_ + passed_) : now) + offset - to_hide_;
 }
 
 }  // namespace vmm

@@ -82,6 +82,10 @@ class GuestClock {
   /// Just after the vCPU ran.
   void leave(ClockHost& host, ExitCause cause);
 
+  /// Between leave() and enter(): `ticks` worth of the guest's instructions have been done in its stead, outside of it. Of the time since
+  /// leave() the guest sees so much.
+  void pass(std::uint64_t ticks) { passed_ += ticks; }
+
   /// TSC ticks that the vCPU has run unhalted while watched, as the guest saw them.
   [[nodiscard]] std::uint64_t unhalted_ticks() const { return unhalted_; }
   /// The guest's TSC where it stands between leave() and enter().
@@ -109,6 +113,7 @@ class GuestClock {
   std::uint64_t entered_at_{};    ///< Host TSC.
   std::uint64_t left_at_{};       ///< Host TSC; 0 = the exit is none of the watch's.
   std::uint64_t last_ran_{};
+  std::uint64_t passed_{};        ///< Of the time since left_at_: what pass() said.
   std::uint64_t unseen_{};        ///< Of to_hide_: the world switches around the last run.
   std::chrono::nanoseconds halted_at_entry_{};
   LeastTime shift_takes_;

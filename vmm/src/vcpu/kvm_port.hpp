@@ -52,6 +52,7 @@ class KvmPort final : public VcpuPort {
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
   void watch_clock(bool on) override { clock_.watch(on); }
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return clock_.unhalted_ticks(); }
+  void pass_time(std::uint64_t ticks) override { clock_.pass(ticks); }
   Result<std::uint64_t> tsc() override;
   [[nodiscard]] std::uint64_t tsc_khz() const override { return tsc_khz_; }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include "sources/registry.hpp"
+#include "vpmu/bits.hpp"
 #include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
 
+constexpr std::uint64_t cr4_pce = vpmu::bit(8);
 /// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
 /// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to enter the guest would
@@ -32,6 +34,7 @@ void PmuVcpu::Env::inject_page_fault(const vpmu::AccessFault& fault) {
   events->exception.error_code = fault.error_code;
   (void)owner_->port_->set_sregs(*sregs);
   (void)owner_->port_->set_events(*events);
+  owner_->source_->raised();
 }
 
 PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log)
@@ -48,6 +51,7 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
   std::unique_ptr<PmuVcpu> self{new PmuVcpu{config, port, memory, log}};
   VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_,
                                                         .view = self->view_,
+                                                        .memory = memory,
                                                         .seed = config.pmu.seed,
                                                         .make_timer = config.make_timer}));
   return self;
@@ -73,6 +77,7 @@ Result<void> PmuVcpu::prepare() {
   if (pmi_.pending()) {
     const std::uint64_t before = pmi_.statistics().delivered_nmi;
     VMM_TRY(pmi_.deliver(*port_));
+    source_->raised();
     if (pmi_.statistics().delivered_nmi != before) nmi_in_service_ = true;
   }
   return breakpoints_.apply();
@@ -137,6 +142,11 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
     VMM_TRY(follow_use(*write));
     return true;
   }
+  if (const auto* counter = std::get_if<CounterRead>(&exit)) {
+    exit_open_ = true;
+    VMM_TRY(on_rdpmc(*counter));
+    return true;
+  }
   if (const auto* debug = std::get_if<Debug>(&exit)) return on_debug(*debug);
   if (std::holds_alternative<Interrupted>(exit)) ++statistics_.kicks;
   exit_open_ = std::holds_alternative<PortRead>(exit) || std::holds_alternative<PortWrite>(exit) ||
@@ -155,7 +165,16 @@ Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
   if (restarts) nmi_in_service_ = false;
   if (!in_use && !restarts) return {};
   port_->watch_clock(in_use);
-  return gate_.update(in_use);
+  return port_->exits_on_rdpmc() ? Result<void>{} : gate_.update(in_use);
+}
+
+Result<void> PmuVcpu::on_rdpmc(const CounterRead& access) {
+  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  const auto value = rdpmc(access.ecx, cpl_of(sregs), (sregs.cr4 & cr4_pce) != 0);
+  access.reply.data = value.value_or(0);
+  access.reply.gp = value ? 0 : 1;
+  gate_.count_served();
+  return {};
 }
 
 std::optional<std::uint64_t> PmuVcpu::rdpmc(std::uint32_t ecx, unsigned cpl, bool pce) {

@@ -83,6 +83,7 @@ class PmuVcpu {
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
   Result<void> on_read(const MsrRead& access);
+  Result<void> on_rdpmc(const CounterRead& access);
   Result<void> follow_use(const MsrWrite& write);
   std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool pce);
   void was_read(vpmu::CounterId counter);

@@ -18,7 +18,9 @@ class VcpuPort {
 
   /// Runs the guest until something needs us; a signal gives Interrupted.
   virtual Result<Exit> run() = 0;
-  /// Completes the instruction of the last MSR, port or MMIO exit without running the guest, so that RIP and registers are final.
+  /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an answer.
+  [[nodiscard]] virtual bool exits_on_rdpmc() const { return false; }
+  /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and registers are final.
   virtual Result<void> complete_exit() = 0;
 
   virtual Result<kvm_regs> regs() = 0;
@@ -49,6 +51,8 @@ class VcpuPort {
   virtual void watch_clock(bool on) = 0;
   /// TSC ticks that the vCPU has run unhalted while its clock was watched, as the guest saw them.
   [[nodiscard]] virtual std::uint64_t unhalted_ticks() const = 0;
+  /// The guest's next instructions have been done outside it, after the last exit: its clock goes on by `ticks` of the TSC.
+  virtual void pass_time(std::uint64_t ticks) = 0;
   /// The guest's TSC.
   virtual Result<std::uint64_t> tsc() = 0;
   /// kHz of the guest's TSC.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "vcpu/segments.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -69,34 +70,11 @@ Result<void> RdpmcGate::let_through(kvm_regs regs) {
   return port_->set_regs(regs);
 }
 
-// The segment of a selector, from the guest's GDT. SDM 3A figure 5-1.
-std::optional<kvm_segment> RdpmcGate::segment(const kvm_sregs& sregs, std::uint16_t selector) {
-  const unsigned offset = selector & ~7U;
-  const bool local = (selector & 4U) != 0;
-  if (local || offset == 0 || offset + 7 > sregs.gdt.limit) return std::nullopt;
-  std::uint64_t d = 0;
-  if (view_->read(vpmu::GuestLinear{sregs.gdt.base + offset}, std::as_writable_bytes(std::span{&d, 1}))) return std::nullopt;
-  kvm_segment s{};
-  s.selector = selector;
-  s.base = vpmu::Bits<39, 16>::get(d) | (vpmu::Bits<63, 56>::get(d) << 24);
-  s.limit = static_cast<std::uint32_t>(vpmu::Bits<15, 0>::get(d) | (vpmu::Bits<51, 48>::get(d) << 16));
-  s.type = static_cast<std::uint8_t>(vpmu::Bits<43, 40>::get(d) | 1);  // accessed, as a loaded segment is
-  s.s = static_cast<std::uint8_t>(vpmu::Bits<44>::get(d));
-  s.dpl = static_cast<std::uint8_t>(vpmu::Bits<46, 45>::get(d));
-  s.present = static_cast<std::uint8_t>(vpmu::Bits<47>::get(d));
-  s.avl = static_cast<std::uint8_t>(vpmu::Bits<52>::get(d));
-  s.l = static_cast<std::uint8_t>(vpmu::Bits<53>::get(d));
-  s.db = static_cast<std::uint8_t>(vpmu::Bits<54>::get(d));
-  s.g = static_cast<std::uint8_t>(vpmu::Bits<55>::get(d));
-  if (s.g != 0) s.limit = (s.limit << 12) | 0xFFF;
-  return s;
-}
-
 // IRET to the instruction after RDPMC, done by us.
 Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs) {
   if ((frame.cs & 3) != 0) {
-    const auto cs = segment(sregs, static_cast<std::uint16_t>(frame.cs));
-    const auto ss = segment(sregs, static_cast<std::uint16_t>(frame.ss));
+    const auto cs = segment_of(*view_, sregs, static_cast<std::uint16_t>(frame.cs));
+    const auto ss = segment_of(*view_, sregs, static_cast<std::uint16_t>(frame.ss));
     if (!cs || !ss || !can_return_to(*cs, *ss)) return let_through(regs);
     sregs.cs = *cs;
     sregs.ss = *ss;

@@ -53,7 +53,6 @@ class RdpmcGate {
  private:
   struct Frame;
   std::optional<vpmu::GuestLinear> gp_handler(const kvm_sregs& sregs);
-  std::optional<kvm_segment> segment(const kvm_sregs& sregs, std::uint16_t selector);
   Result<void> let_through(kvm_regs regs);
   void rewrite(const Frame& frame);
   Result<void> resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs);

@@ -26,6 +26,9 @@ class FakeRam final : public PhysicalMemory {
   [[nodiscard]] bool contains(vpmu::GuestPhysical at, std::uint64_t bytes) const override {
     return at.value() < bytes_.size() && bytes <= bytes_.size() - at.value();
   }
+  [[nodiscard]] std::byte* host_page(vpmu::GuestPhysical page) override {
+    return contains(page, vpmu::page_size) ? &bytes_[page.value()] : nullptr;
+  }
   std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override {
     std::uint64_t word = 0;
     if (!read(at, std::as_writable_bytes(std::span{&word, 1}).first(bytes))) return std::nullopt;

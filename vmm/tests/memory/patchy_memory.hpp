@@ -36,6 +36,7 @@ class PatchyMemory final : public PhysicalMemory {
     }
     return true;
   }
+  [[nodiscard]] std::byte* host_page(vpmu::GuestPhysical page) override { return find(page.value()); }
   std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override {
     ++words_read;
     if (!contains(at, bytes)) return std::nullopt;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <vector>
 
@@ -226,6 +227,35 @@ TEST_F(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
   state_.rip = ram_.address() + 3 * page_size;
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::fault);
+}
+
+// MOV RAX, imm32 in two pages: its bytes in the second one are watched like those in the first.
+TEST_F(EngineRuns, AnInstructionThatCrossesPages) {
+  constexpr std::array mov{0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44, 0x0F, 0x0B};
+  const std::size_t at = 2 * page_size - 3;
+  for (std::size_t i = 0; i < mov.size(); ++i) ram_.bytes()[at + i] = static_cast<std::byte>(mov[i]);
+  state_.rip = data_ + at;
+  state_.rflags = 2;
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(10), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 0x4433'2211U);
+  EXPECT_EQ(engine_.passed().instructions, 1U);
+  ram_.bytes()[at + 3] = std::byte{0x55};
+  engine_.load(state_);
+  engine_.run(10);
+  EXPECT_EQ(gpr(rax), 0x4433'2255U);
+}
+
+// And where its second half is no memory, it is left to others.
+TEST_F(EngineRuns, AnInstructionWhoseEndCannotBeFetchedIsNotRun) {
+  const std::size_t at = 3 * page_size - 2;
+  ram_.bytes()[at] = std::byte{0x48};
+  ram_.bytes()[at + 1] = std::byte{0xC7};
+  state_.rip = data_ + at;
+  state_.rflags = 2;
+  engine_.load(state_);
+  EXPECT_NE(engine_.run(1), Stop::budget);
+  EXPECT_EQ(engine_.passed().instructions, 0U);
 }
 
 }  // namespace

@@ -9,14 +9,6 @@
 namespace vpmu::exec::test {
 namespace {
 
-class NoPlatform final : public Platform {
- public:
-  Answer rdmsr(std::uint32_t, std::uint64_t&) override { return Answer::leave; }
-  Answer wrmsr(std::uint32_t, std::uint64_t) override { return Answer::leave; }
-  Answer rdpmc(std::uint32_t, std::uint64_t&) override { return Answer::leave; }
-  Answer rdtsc(std::uint64_t&) override { return Answer::leave; }
-};
-
 constexpr std::size_t scratch_pages = 8;
 
 /// Scratch memory first, then a page with the instruction.

@@ -1,0 +1,76 @@
+// Every guest test on a vCPU without KVM, by each counting source.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "gt/protocol.hpp"
+#include "report.hpp"
+#include "sources/registry.hpp"
+#include "test_kernel.hpp"
+#include "test_run.hpp"
+
+namespace gt_runner {
+namespace {
+
+struct Case {
+  Test test;
+  std::string source;
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.test.name << " with " << c.source; }
+};
+
+const TestKernel& kernel() {
+  static const TestKernel it = [] {
+    auto opened = TestKernel::open(PMU_TESTS_KERNEL);
+    if (!opened) {
+      ADD_FAILURE() << opened.error().what;
+      std::abort();
+    }
+    return *opened;
+  }();
+  return it;
+}
+
+/// Single steps are too slow for tests that wait for something not to happen; those that need exact counts do not wait.
+bool is_fit(std::string_view source, const Test& test) {
+  return unmet_need(test, source).empty() && (source != "step" || (test.needs & gt::need_exact_counts) != 0);
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const vmm::SourceRow& source : vmm::all_sources())
+    for (const Test& test : kernel().tests())
+      if (is_fit(source.traits.name, test)) cases.push_back({.test = test, .source = std::string{source.traits.name}});
+  return cases;
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  std::string name = info.param.source + "_" + info.param.test.name;
+  std::ranges::replace(name, '.', '_');
+  return name;
+}
+
+class SoftPort : public testing::TestWithParam<Case> {};
+
+TEST_P(SoftPort, Runs) {
+  const auto result = run_test(kernel(), GetParam().test, {.source = GetParam().source, .soft = true});
+  ASSERT_TRUE(result) << result.error().what;
+  if (result->verdict == Verdict::skipped) GTEST_SKIP() << result->reason;
+  EXPECT_EQ(result->verdict, Verdict::passed) << gt_runner::describe(*result);
+}
+
+INSTANTIATE_TEST_SUITE_P(Guest, SoftPort, testing::ValuesIn(all_cases()), name_of);
+
+// Virtual time and nothing else: whatever a machine without KVM counts, it counts again.
+TEST(SoftPortIsDeterministic, TwoRunsAreTheSame) {
+  for (const Case& c : all_cases()) {
+    const RunOptions options{.source = c.source, .soft = true, .statistics = true};
+    const auto first = run_test(kernel(), c.test, options);
+    const auto second = run_test(kernel(), c.test, options);
+    ASSERT_TRUE(first && second) << c.test.name;
+    EXPECT_EQ(first->log, second->log) << c.test.name << " with " << c.source;
+    EXPECT_FALSE(first->log.empty()) << "the machine's statistics";
+  }
+}
+
+}  // namespace
+}  // namespace gt_runner

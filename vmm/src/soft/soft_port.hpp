@@ -1,0 +1,143 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "exec/engine.hpp"
+#include "memory/engine_ram.hpp"
+#include "soft/debug_registers.hpp"
+#include "soft/system_unit.hpp"
+#include "soft/virtual_time.hpp"
+#include "sources/instruction.hpp"
+#include "vcpu/port.hpp"
+
+namespace vmm {
+
+struct SoftStatistics {
+  std::uint64_t instructions{};  ///< Retired, by the engine and here.
+  std::uint64_t system{};        ///< Of these: system instructions.
+  std::uint64_t mmio{};          ///< Accesses outside RAM.
+  std::uint64_t exceptions{};
+  std::uint64_t interrupts{};    ///< NMIs among them.
+};
+
+/// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does where the PMU code
+/// looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC exits too. 64-bit code only, one processor.
+///
+/// Time is virtual: an instruction takes one tick of the TSC and nothing else takes any. Two runs with the same input are the same.
+class SoftPort final : public VcpuPort {
+ public:
+  static constexpr std::uint64_t default_tsc_khz = 2'500'000;
+
+  /// `memory` must outlive it. The vCPU starts with `sregs` and `regs`.
+  SoftPort(LinearMemory& memory, CpuidTable cpuid, const kvm_sregs& sregs, const kvm_regs& regs, std::uint64_t tsc_khz = default_tsc_khz);
+  SoftPort(const SoftPort&) = delete;
+  SoftPort& operator=(const SoftPort&) = delete;
+  SoftPort(SoftPort&&) = delete;
+  SoftPort& operator=(SoftPort&&) = delete;
+  ~SoftPort() override = default;
+
+  /// Makes timers on the virtual time of this vCPU. They may not outlive it.
+  [[nodiscard]] TimerFactory timers() { return time_.timers(); }
+  /// run() returns Interrupted once the guest has retired so many instructions in all.
+  void stop_after(std::uint64_t instructions) { stop_after_ = instructions; }
+  [[nodiscard]] bool is_stopped() const { return statistics_.instructions >= stop_after_; }
+
+  /// Also gives Hlt, when the vCPU is halted and nothing can wake it.
+  Result<Exit> run() override;
+  [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
+  Result<void> complete_exit() override;
+  Result<kvm_regs> regs() override { return s_.regs; }
+  Result<void> set_regs(const kvm_regs& regs) override;
+  Result<kvm_sregs> sregs() override { return s_.sregs; }
+  Result<void> set_sregs(const kvm_sregs& sregs) override;
+  Result<kvm_vcpu_events> events() override { return s_.events; }
+  Result<void> set_events(const kvm_vcpu_events& events) override;
+  Result<kvm_debugregs> debugregs() override { return s_.debug; }
+  Result<void> set_debugregs(const kvm_debugregs& regs) override;
+  Result<void> set_guest_debug(const kvm_guest_debug& debug) override;
+  Result<bool> halted() override { return s_.halted; }
+  Result<std::uint64_t> msr(std::uint32_t index) override;
+  Result<void> set_msr(std::uint32_t index, std::uint64_t value) override;
+  Result<kvm_lapic_state> lapic() override { return s_.apic.page(); }
+  Result<void> set_lapic(const kvm_lapic_state& state) override;
+  Result<void> nmi() override;
+  Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
+  void watch_clock(bool on) override { time_.watch(on); }
+  [[nodiscard]] std::uint64_t unhalted_ticks() const override { return time_.unhalted(); }
+  void pass_time(std::uint64_t ticks) override;
+  Result<std::uint64_t> tsc() override { return s_.tsc; }
+  [[nodiscard]] std::uint64_t tsc_khz() const override { return time_.tsc_khz(); }
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+ private:
+  /// What is no RAM is a scratch page while `open`: so the engine itself runs the instruction that accesses a device.
+  class Ram final : public vpmu::exec::Ram {
+   public:
+    explicit Ram(const LinearMemory& memory) : ram_{memory} {}
+    std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override { return ram_.read_word(at, bytes); }
+    bool exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {
+      return ram_.exchange_word(at, bytes, expected, desired);
+    }
+    std::byte* page(vpmu::GuestPhysical page) override;
+    void will_write(vpmu::GuestPhysical page) override;
+    void close() { ram_.close(); }
+
+    std::array<std::byte, vpmu::page_size> scratch{};
+    bool open{};
+
+   private:
+    EngineRam ram_;
+  };
+  /// Reads the TSC; leaves every other system instruction to SystemUnit.
+  class Clock final : public vpmu::exec::NoPlatform {
+   public:
+    explicit Clock(const SoftPort& port) : port_{&port} {}
+    vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
+
+   private:
+    const SoftPort* port_;
+  };
+  /// The exit whose instruction waits for its answer.
+  struct Open {
+    enum class Kind : std::uint8_t { none, read, wrmsr, in, out } kind{};
+    std::uint8_t length{};
+    unsigned long long data{};
+    std::uint8_t gp{};
+    std::array<std::byte, 4> port{};
+    std::uint8_t bytes{};
+  };
+
+  std::optional<Exit> take_events();
+  std::optional<Exit> take(Exception exception, EventKind kind);
+  std::optional<Exit> run_some(std::uint64_t most);
+  std::optional<Exit> run_watched(const Watch& watch);
+  std::optional<Exit> run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  std::optional<Exit> run_what_the_engine_left();
+  std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code);
+  std::optional<Exit> access_device(const Access& access);
+  std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits, EventKind kind);
+  [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;
+  vpmu::exec::Stop run_engine(std::uint64_t instructions);
+  Exception fetch_fault(std::uint64_t at);
+  void complete(std::uint8_t length);
+
+  LinearMemory* memory_;
+  CpuidTable cpuid_;
+  VirtualTime time_;
+  SoftState s_;
+  GuestView view_;
+  SystemUnit system_;
+  Ram ram_;
+  Clock clock_;
+  vpmu::exec::Engine engine_;
+  std::uint64_t entered_at_{};  ///< What the engine had passed when its present run began.
+  bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.
+  Open open_;
+  kvm_guest_debug guest_debug_{};
+  std::uint64_t stop_after_{~0ULL};
+  SoftStatistics statistics_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,122 @@
+// Includes Zydis, as sources/instruction.cpp does; nobody else in the VMM.
+#include "soft/system_instruction.hpp"
+
+#include <Zydis/Zydis.h>
+
+#include <array>
+
+// Zydis has hundreds of mnemonics; these switches name the few that matter.
+#pragma GCC diagnostic ignored "-Wswitch-enum"
+
+namespace vmm {
+namespace {
+
+struct Decoded {
+  ZydisDecodedInstruction in;
+  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
+};
+
+std::optional<Decoded> decode(std::span<const std::byte> bytes) {
+  ZydisDecoder decoder;
+  ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+  Decoded d;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, bytes.data(), bytes.size(), &d.in, d.operands.data()))) return std::nullopt;
+  return d;
+}
+
+std::uint8_t number(ZydisRegister reg) {
+  const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg);
+  return static_cast<std::uint8_t>(ZydisRegisterGetId(whole == ZYDIS_REGISTER_NONE ? reg : whole));
+}
+
+/// MOV to or from a segment, control or debug register.
+std::optional<SystemInstruction> special_move(const Decoded& d) {
+  const auto class_of = [&](unsigned i) {
+    return d.operands[i].type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(d.operands[i].reg.value) : ZYDIS_REGCLASS_INVALID;
+  };
+  SystemInstruction s{.bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+  const auto move = [&](unsigned special, SystemOp op) {
+    s.op = op;
+    s.special = number(d.operands[special].reg.value);
+    const ZydisDecodedOperand& other = d.operands[1 - special];
+    if (other.type == ZYDIS_OPERAND_TYPE_REGISTER) s.gpr = number(other.reg.value);
+    return s;
+  };
+  switch (class_of(0)) {
+    case ZYDIS_REGCLASS_SEGMENT: return move(0, SystemOp::write_segment);
+    case ZYDIS_REGCLASS_CONTROL: return move(0, SystemOp::write_control);
+    case ZYDIS_REGCLASS_DEBUG: return move(0, SystemOp::write_debug);
+    default: break;
+  }
+  switch (class_of(1)) {
+    case ZYDIS_REGCLASS_SEGMENT: return move(1, SystemOp::read_segment);
+    case ZYDIS_REGCLASS_CONTROL: return move(1, SystemOp::read_control);
+    case ZYDIS_REGCLASS_DEBUG: return move(1, SystemOp::read_debug);
+    default: return std::nullopt;
+  }
+}
+
+std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
+  const ZydisDecodedOperand& port = d.operands[op == SystemOp::in ? 1 : 0];
+  const ZydisDecodedOperand& data = d.operands[op == SystemOp::in ? 0 : 1];
+  const bool by_dx = port.type == ZYDIS_OPERAND_TYPE_REGISTER;
+  return SystemInstruction{.op = op,
+                           .bytes = static_cast<std::uint8_t>(data.size / 8),
+                           .by_dx = by_dx,
+                           .immediate = by_dx ? std::uint8_t{0} : static_cast<std::uint8_t>(port.imm.value.u)};
+}
+
+std::optional<SystemInstruction> classify(const Decoded& d) {
+  const auto plain = [](SystemOp op) { return std::optional{SystemInstruction{.op = op}}; };
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_CPUID: return plain(SystemOp::cpuid);
+    case ZYDIS_MNEMONIC_RDMSR: return plain(SystemOp::rdmsr);
+    case ZYDIS_MNEMONIC_WRMSR: return plain(SystemOp::wrmsr);
+    case ZYDIS_MNEMONIC_RDTSC: return plain(SystemOp::rdtsc);
+    case ZYDIS_MNEMONIC_RDPMC: return plain(SystemOp::rdpmc);
+    case ZYDIS_MNEMONIC_LGDT: return plain(SystemOp::lgdt);
+    case ZYDIS_MNEMONIC_LIDT: return plain(SystemOp::lidt);
+    case ZYDIS_MNEMONIC_SGDT: return plain(SystemOp::sgdt);
+    case ZYDIS_MNEMONIC_SIDT: return plain(SystemOp::sidt);
+    case ZYDIS_MNEMONIC_LTR: {
+      const bool in_register = d.operands[0].type == ZYDIS_OPERAND_TYPE_REGISTER;
+      return SystemInstruction{.op = SystemOp::ltr, .gpr = in_register ? number(d.operands[0].reg.value) : std::uint8_t{0}};
+    }
+    case ZYDIS_MNEMONIC_MOV: return special_move(d);
+    case ZYDIS_MNEMONIC_INVLPG: return plain(SystemOp::invlpg);
+    case ZYDIS_MNEMONIC_WBINVD: return plain(SystemOp::wbinvd);
+    case ZYDIS_MNEMONIC_IN: return port_access(d, SystemOp::in);
+    case ZYDIS_MNEMONIC_OUT: return port_access(d, SystemOp::out);
+    case ZYDIS_MNEMONIC_HLT: return plain(SystemOp::hlt);
+    case ZYDIS_MNEMONIC_CLI: return plain(SystemOp::cli);
+    case ZYDIS_MNEMONIC_STI: return plain(SystemOp::sti);
+    case ZYDIS_MNEMONIC_POPFQ: return plain(SystemOp::popf);
+    case ZYDIS_MNEMONIC_IRETQ: return plain(SystemOp::iret);
+    case ZYDIS_MNEMONIC_INT3: return plain(SystemOp::int3);
+    case ZYDIS_MNEMONIC_INT:
+      return SystemInstruction{.op = SystemOp::int_n, .immediate = static_cast<std::uint8_t>(d.operands[0].imm.value.u)};
+    case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud2);
+    case ZYDIS_MNEMONIC_RET:
+      if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR && d.in.operand_width == 64 && d.in.operand_count_visible == 0)
+        return plain(SystemOp::far_return);
+      return std::nullopt;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes) {
+  const auto decoded = decode(bytes);
+  if (!decoded) return std::nullopt;
+  auto s = classify(*decoded);
+  if (s) s->length = decoded->in.length;
+  return s;
+}
+
+bool is_division(std::span<const std::byte> bytes) {
+  const auto decoded = decode(bytes);
+  return decoded && (decoded->in.mnemonic == ZYDIS_MNEMONIC_DIV || decoded->in.mnemonic == ZYDIS_MNEMONIC_IDIV);
+}
+
+}  // namespace vmm

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace vmm {
+
+/// What a processor without KVM does itself, beside what the engine knows.
+enum class SystemOp : std::uint8_t {
+  cpuid, rdmsr, wrmsr, rdtsc, rdpmc,
+  lgdt, lidt, sgdt, sidt, ltr,
+  read_segment, write_segment, read_control, write_control, read_debug, write_debug, invlpg, wbinvd,
+  in, out, hlt, cli, sti, popf,
+  far_return, iret, int3, int_n, ud2,
+};
+
+/// One system instruction; its memory operand, if any, is that of decode_instruction().
+struct SystemInstruction {
+  SystemOp op{};
+  std::uint8_t length{};
+  std::uint8_t gpr{};      ///< The general register of a move, as encoded.
+  std::uint8_t special{};  ///< The segment, control or debug register, as encoded.
+  std::uint8_t bytes{};    ///< Width of a port access, or of what a segment register is read into.
+  bool by_dx{};            ///< The port is in DX, not in `immediate`.
+  std::uint8_t immediate{};
+};
+
+/// Empty for everything else. 64-bit code.
+std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes);
+/// Whether the instruction divides: what raises #DE.
+bool is_division(std::span<const std::byte> bytes);
+
+}  // namespace vmm

@@ -1,0 +1,67 @@
+#pragma once
+#include <variant>
+
+#include "kvm/cpuid_table.hpp"
+#include "soft/exceptions.hpp"
+#include "soft/system_instruction.hpp"
+
+namespace vmm {
+
+/// What became of a system instruction.
+struct Completed {};
+struct Raised {
+  Exception exception;
+  EventKind kind{EventKind::fault};
+};
+/// An MSR that is not kept here: the instruction completes when it has been answered.
+struct MsrAccess {
+  std::uint32_t index{};
+  std::uint64_t value{};  ///< Of a write.
+  bool write{};
+};
+/// RDPMC, of the counter that ECX names.
+struct CounterAccess {};
+struct PortAccess {
+  std::uint16_t port{};
+  std::uint8_t bytes{};
+  bool write{};
+};
+using SystemResult = std::variant<Completed, Raised, MsrAccess, CounterAccess, PortAccess>;
+
+/// The system instructions of a vCPU without KVM, as guest-tests and other 64-bit kernels use them. SDM volume 2.
+class SystemUnit {
+ public:
+  /// All must outlive it. `view` looks at the guest through `state`.
+  SystemUnit(SoftState& state, GuestView& view, const CpuidTable& cpuid) : s_{&state}, view_{&view}, cpuid_{&cpuid} {}
+
+  /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays, except for traps.
+  SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+
+ private:
+  SystemResult execute(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult rdmsr();
+  SystemResult wrmsr();
+  SystemResult load_table(kvm_dtable& table, std::uint64_t operand);
+  SystemResult store_table(const kvm_dtable& table, std::uint64_t operand);
+  SystemResult load_task(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult write_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult read_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult write_control(const SystemInstruction& i);
+  SystemResult read_control(const SystemInstruction& i);
+  SystemResult write_debug(const SystemInstruction& i);
+  SystemResult read_debug(const SystemInstruction& i);
+  SystemResult port(const SystemInstruction& i);
+  SystemResult interrupt_flag(bool on);
+  SystemResult popf();
+  [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint16_t& selector);
+  void cpuid();
+  [[nodiscard]] __u64* own_msr(std::uint32_t index);
+  [[nodiscard]] __u64& gpr(const SystemInstruction& i);
+  [[nodiscard]] kvm_segment& segment(unsigned number);
+
+  SoftState* s_;
+  GuestView* view_;
+  const CpuidTable* cpuid_;
+};
+
+}  // namespace vmm

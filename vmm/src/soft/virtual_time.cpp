@@ -1,0 +1,71 @@
+#include "soft/virtual_time.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace vmm {
+
+class VirtualTime::Timer final : public CpuTimer {
+ public:
+  explicit Timer(VirtualTime& time) : time_{&time} {}
+  Result<void> arm(std::chrono::nanoseconds after) override {
+    time_->due_ = time_->run_ + ticks(after);
+    return {};
+  }
+  Result<void> arm_wall(std::chrono::nanoseconds after) override {
+    time_->wall_due_ = time_->wall_ + ticks(after);
+    return {};
+  }
+  Result<void> disarm() override {
+    time_->due_.reset();
+    time_->wall_due_.reset();
+    return {};
+  }
+  [[nodiscard]] std::chrono::nanoseconds now() const override {
+    __extension__ using wide = unsigned __int128;
+    return std::chrono::nanoseconds{static_cast<std::int64_t>(wide{time_->run_} * 1'000'000 / time_->tsc_khz_)};
+  }
+  [[nodiscard]] std::string_view name() const override { return "virtual time"; }
+
+ private:
+  [[nodiscard]] std::uint64_t ticks(std::chrono::nanoseconds after) const {
+    constexpr std::chrono::nanoseconds longest = std::chrono::hours{1};
+    const auto bounded = std::clamp(after, std::chrono::nanoseconds{shortest()}, longest);
+    return static_cast<std::uint64_t>(bounded.count()) / 1000 * time_->tsc_khz_ / 1000;
+  }
+  VirtualTime* time_;
+};
+
+void VirtualTime::pass(std::uint64_t ticks) {
+  wall_ += ticks;
+  run_ += ticks;
+  if (watched_) unhalted_ += ticks;
+}
+
+bool VirtualTime::take_due() {
+  const bool due = (due_ && *due_ <= run_) || (wall_due_ && *wall_due_ <= wall_);
+  if (due) {
+    due_.reset();
+    wall_due_.reset();
+  }
+  return due;
+}
+
+std::uint64_t VirtualTime::until_due() const {
+  std::uint64_t least = ~0ULL;
+  if (due_) least = std::min(least, *due_ - std::min(*due_, run_));
+  if (wall_due_) least = std::min(least, *wall_due_ - std::min(*wall_due_, wall_));
+  return least;
+}
+
+std::optional<std::uint64_t> VirtualTime::wait() {
+  if (!wall_due_) return std::nullopt;
+  const std::uint64_t until = std::max(*wall_due_, wall_);
+  return until - std::exchange(wall_, until);
+}
+
+TimerFactory VirtualTime::timers() {
+  return [this]() -> Result<std::unique_ptr<CpuTimer>> { return std::make_unique<Timer>(*this); };
+}
+
+}  // namespace vmm

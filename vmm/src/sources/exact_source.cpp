@@ -1,0 +1,218 @@
+#include "sources/exact_source.hpp"
+
+#include <algorithm>
+
+#include "vcpu/engine_state.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::Counts;
+using vpmu::exec::Stop;
+
+/// How long the engine keeps the vCPU before KVM may look at interrupts, timers and kicks: well below a millisecond.
+constexpr std::uint64_t burst = 50'000;
+constexpr std::uint64_t rflags_tf = vpmu::bit(8);
+/// DR7: L0 to G3.
+constexpr std::uint64_t dr7_enabled = 0xFF;
+
+/// Nothing stands between the vCPU and its next instruction.
+bool undisturbed(const kvm_vcpu_events& e) {
+  return e.exception.injected == 0 && e.exception.pending == 0 && e.interrupt.injected == 0 && e.interrupt.shadow == 0 &&
+         e.nmi.injected == 0 && (e.nmi.pending == 0 || e.nmi.masked != 0) && e.smi.pending == 0;
+}
+
+}  // namespace
+
+// A cycle is an instruction here, and so is a micro-operation; levels of the memory hierarchy and mispredictions are unknown.
+ExactSource::Unit ExactSource::unit_of(const vpmu::PlanEntry& entry) {
+  constexpr std::array rows{std::pair{Counts::instructions, Unit::instructions}, std::pair{Counts::cycles, Unit::instructions},
+                            std::pair{Counts::ref_cycles, Unit::instructions},   std::pair{Counts::bus_cycles, Unit::instructions},
+                            std::pair{Counts::uops_retired, Unit::instructions}, std::pair{Counts::uops_issued, Unit::instructions},
+                            std::pair{Counts::branches, Unit::branches},         std::pair{Counts::loads, Unit::loads},
+                            std::pair{Counts::stores, Unit::stores},             std::pair{Counts::unmodelled, Unit::nothing}};
+  if (entry.per_cycle || entry.armed) return Unit::each;
+  for (const auto& [counts, unit] : rows)
+    if (counts == entry.counts) return unit;
+  return Unit::each;
+}
+
+vpmu::exec::Answer ExactSource::Tsc::rdtsc(std::uint64_t& value) {
+  const auto tsc = owner_->port_->tsc();
+  if (!tsc) return vpmu::exec::Answer::leave;
+  value = *tsc + owner_->engine_.passed().instructions - owner_->passed_time_;
+  return vpmu::exec::Answer::done;
+}
+
+Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
+  plan_ = plan;
+  for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);
+  counting_ = plan.size != 0 || plan.branches_wanted;
+  if (!counting_) leave();
+  return steps_.program(plan);
+}
+
+Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return std::exchange(deltas_, {}); }
+
+Result<RunEnd> ExactSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
+
+Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  if (!counting_) return steps_.run(port, at_most);
+  if (inside_ && burst_left_ == 0) {
+    leave();
+    for_kvm_ = true;
+  }
+  if (!for_kvm_ && !inside_) {
+    VMM_ASSIGN(inside_, enter(port));
+  }
+  if (inside_ && !for_kvm_) {
+    VMM_ASSIGN(const auto end, interpret(port));
+    if (end) return *end;
+  }
+  return hand_over(port, at_most);
+}
+
+// One instruction, or what waits in front of it.
+Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  leave();
+  for_kvm_ = false;
+  ++statistics_.handed_over;
+  VMM_ASSIGN(RunEnd end, steps_.run(port, at_most));
+  note(end);
+  return end;
+}
+
+Result<bool> ExactSource::enter(VcpuPort& port) {
+  if (steps_.in_exit()) return false;
+  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+  if (!undisturbed(events)) return false;
+  VMM_ASSIGN(regs_, port.regs());
+  VMM_ASSIGN(sregs_, port.sregs());
+  if (code_size(sregs_) != CodeSize::bits64 || (regs_.rflags & rflags_tf) != 0) return false;
+  VMM_ASSIGN(const bool halted, port.halted());
+  if (halted) return false;
+  VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
+  if (interrupt) return false;
+  VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
+  if ((debug.dr7 & dr7_enabled) != 0) return false;
+  engine_.load(engine_state(regs_, sregs_));
+  seen_ = {};
+  passed_time_ = 0;
+  burst_left_ = burst;
+  ++statistics_.entries;
+  return true;
+}
+
+void ExactSource::leave() {
+  if (!inside_) return;
+  inside_ = false;
+  ram_.close();
+}
+
+// Empty when the engine could do nothing.
+Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
+  port_ = &port;
+  RunEnd end;
+  if (const std::uint64_t most = unseen_instructions(); most != 0) {
+    run_blocks(std::min(most, burst_left_));
+  } else {
+    end.retired = run_one();
+    note(end);
+  }
+  const std::uint64_t done = engine_.passed().instructions - std::exchange(passed_time_, engine_.passed().instructions);
+  regs_ = kvm_state(engine_.state());
+  VMM_TRY(port.set_regs(regs_));
+  statistics_.instructions += done;
+  burst_left_ -= std::min(done, burst_left_);
+  port.pass_time(done);
+  if (done == 0) return std::optional<RunEnd>{};
+  return std::optional{end};
+}
+
+/// How many instructions may pass before one must be observed: each is at most one of anything.
+std::uint64_t ExactSource::unseen_instructions() {
+  const bool user = cpl_of(sregs_) != 0;
+  std::uint64_t most = plan_.branches_wanted ? 0 : burst;
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    const vpmu::PlanEntry& e = plan_.entries[i];
+    if (!(user ? e.usr : e.os)) continue;
+    if (units_[i] == Unit::each) return 0;
+    if (units_[i] != Unit::nothing) most = std::min(most, e.distance - 1);
+  }
+  return most;
+}
+
+// A string instruction may take several turns, and is complete only when it has retired.
+Stop ExactSource::run_engine(std::uint64_t instructions) {
+  constexpr unsigned most_turns = 64;
+  const std::uint64_t end = engine_.passed().instructions + instructions;
+  Stop stop = Stop::again;
+  for (unsigned turn = 0; turn < most_turns && stop == Stop::again; ++turn)
+    stop = engine_.run(end - engine_.passed().instructions);
+  for_kvm_ = stop != Stop::budget && stop != Stop::again;
+  return stop;
+}
+
+void ExactSource::run_blocks(std::uint64_t instructions) {
+  run_engine(instructions);
+  const vpmu::exec::Passed passed = engine_.passed();
+  const bool user = cpl_of(sregs_) != 0;
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    vpmu::PlanEntry& e = plan_.entries[i];
+    if (!(user ? e.usr : e.os)) continue;
+    std::uint64_t events = 0;
+    switch (units_[i]) {
+      case Unit::instructions: events = passed.instructions - seen_.instructions; break;
+      case Unit::branches: events = passed.branches - seen_.branches; break;
+      case Unit::loads: events = passed.loads - seen_.loads; break;
+      case Unit::stores: events = passed.stores - seen_.stores; break;
+      case Unit::nothing:
+      case Unit::each: break;
+    }
+    deltas_[e.counter] += events;
+    e.distance -= events;
+  }
+  seen_ = passed;
+}
+
+std::optional<Retired> ExactSource::run_one() {
+  std::array<std::byte, 15> bytes{};
+  const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
+  const auto instruction = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
+  const std::uint64_t before = seen_.instructions;
+  if (!instruction) {
+    for_kvm_ = true;
+    return std::nullopt;
+  }
+  run_engine(1);
+  seen_ = engine_.passed();
+  if (seen_.instructions == before) return std::nullopt;
+  ++statistics_.observed;
+  Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()));
+  retired.what.cycles = retired.what.ref_cycles = retired.what.bus_cycles = 1;
+  return retired;
+}
+
+/// The PMU counts a retirement by itself; here only what is left until each overflow is followed.
+void ExactSource::note(const RunEnd& end) {
+  if (!end.retired) return;
+  const vpmu::Retirement& r = end.retired->what;
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    vpmu::PlanEntry& e = plan_.entries[i];
+    if (!(r.cpl != 0 ? e.usr : e.os) || e.distance <= 1) continue;
+    const bool counts = units_[i] == Unit::instructions || (units_[i] == Unit::branches && r.branch.kind != vpmu::BranchKind::none) ||
+                        (units_[i] == Unit::loads && r.has_load) || (units_[i] == Unit::stores && r.has_store);
+    if (counts) --e.distance;
+  }
+}
+
+void ExactSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  visit("pmu.exact.instructions", statistics_.instructions);
+  visit("pmu.exact.observed", statistics_.observed);
+  visit("pmu.exact.entries", statistics_.entries);
+  visit("pmu.exact.handed_over", statistics_.handed_over);
+  steps_.visit_statistics(visit);
+}
+
+}  // namespace vmm

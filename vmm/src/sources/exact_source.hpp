@@ -1,0 +1,86 @@
+#pragma once
+#include <array>
+#include <memory>
+
+#include "exec/engine.hpp"
+#include "memory/engine_ram.hpp"
+#include "sources/step_source.hpp"
+
+namespace vmm {
+
+struct ExactStatistics {
+  std::uint64_t instructions{};  ///< Done by the engine.
+  std::uint64_t observed{};      ///< Of these: one at a time, as the PMU wanted to see them.
+  std::uint64_t entries{};       ///< Times that the engine took the guest over.
+  std::uint64_t handed_over{};   ///< Instructions left to KVM: unknown to the engine, or at which it faults.
+};
+
+/// Counts every instruction while any counter counts: the engine runs the guest's code in place of the processor, and KVM single-steps
+/// what the engine does not know. Exact, and the same every time for the same path. While nothing counts, the guest runs freely.
+///
+/// Where no counter can overflow soon and none needs to see each instruction, the engine counts whole blocks. A cycle is taken to be one
+/// instruction, and the guest's clock goes on by one tick with it.
+///
+/// Limits: those of StepSource for what is single-stepped.
+class ExactSource final : public CountSource {
+ public:
+  ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory)
+      : view_{&view}, ram_{memory}, tsc_{*this}, steps_{std::move(timer), breakpoints, view}, engine_{ram_, tsc_} {}
+
+  static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true};
+  [[nodiscard]] const SourceTraits& traits() const override { return description; }
+
+  Result<void> program(const vpmu::CountPlan& plan) override;
+  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
+  /// What passed in whole blocks; what was observed comes as retirements.
+  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
+  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  void raised() override { leave(); }
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+ private:
+  /// What a counter counts, as far as whole blocks can tell.
+  enum class Unit : std::uint8_t { instructions, branches, loads, stores, nothing, each };
+
+  /// Reads the TSC; leaves every other system instruction to KVM.
+  class Tsc final : public vpmu::exec::NoPlatform {
+   public:
+    explicit Tsc(ExactSource& owner) : owner_{&owner} {}
+    vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
+
+   private:
+    ExactSource* owner_;
+  };
+
+  static Unit unit_of(const vpmu::PlanEntry& entry);
+  Result<bool> enter(VcpuPort& port);
+  void leave();
+  Result<std::optional<RunEnd>> interpret(VcpuPort& port);
+  Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  std::uint64_t unseen_instructions();
+  void run_blocks(std::uint64_t instructions);
+  std::optional<Retired> run_one();
+  void note(const RunEnd& end);
+  vpmu::exec::Stop run_engine(std::uint64_t instructions);
+
+  GuestView* view_;
+  EngineRam ram_;
+  Tsc tsc_;
+  StepSource steps_;
+  vpmu::exec::Engine engine_;
+  vpmu::CountPlan plan_{};
+  std::array<Unit, vpmu::max_counters> units_{};  ///< By place in plan_.
+  bool counting_{};
+  bool inside_{};               ///< The engine holds the vCPU's state.
+  bool for_kvm_{};              ///< The next instruction is not the engine's.
+  std::uint64_t burst_left_{};  ///< Instructions until the next look at what waits outside.
+  VcpuPort* port_{};            ///< The one that is interpreted now.
+  std::uint64_t passed_time_{}; ///< Instructions since load() for which the guest's clock has gone on.
+  kvm_regs regs_{};             ///< The vCPU's, while inside_.
+  kvm_sregs sregs_{};
+  vpmu::exec::Passed seen_{};   ///< Of Engine::passed(): accounted for.
+  vpmu::CountDeltas deltas_{};
+  ExactStatistics statistics_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,29 @@
+#include "vcpu/segments.hpp"
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+
+std::optional<kvm_segment> segment_of(GuestView& view, const kvm_sregs& sregs, std::uint16_t selector) {
+  const unsigned offset = selector & ~7U;
+  const bool local = (selector & 4U) != 0;
+  if (local || offset == 0 || offset + 7 > sregs.gdt.limit) return std::nullopt;
+  std::uint64_t d = 0;
+  if (view.read(vpmu::GuestLinear{sregs.gdt.base + offset}, std::as_writable_bytes(std::span{&d, 1}))) return std::nullopt;
+  kvm_segment s{};
+  s.selector = selector;
+  s.base = vpmu::Bits<39, 16>::get(d) | (vpmu::Bits<63, 56>::get(d) << 24);
+  s.limit = static_cast<std::uint32_t>(vpmu::Bits<15, 0>::get(d) | (vpmu::Bits<51, 48>::get(d) << 16));
+  s.type = static_cast<std::uint8_t>(vpmu::Bits<43, 40>::get(d) | 1);  // accessed, as a loaded segment is
+  s.s = static_cast<std::uint8_t>(vpmu::Bits<44>::get(d));
+  s.dpl = static_cast<std::uint8_t>(vpmu::Bits<46, 45>::get(d));
+  s.present = static_cast<std::uint8_t>(vpmu::Bits<47>::get(d));
+  s.avl = static_cast<std::uint8_t>(vpmu::Bits<52>::get(d));
+  s.l = static_cast<std::uint8_t>(vpmu::Bits<53>::get(d));
+  s.db = static_cast<std::uint8_t>(vpmu::Bits<54>::get(d));
+  s.g = static_cast<std::uint8_t>(vpmu::Bits<55>::get(d));
+  if (s.g != 0) s.limit = (s.limit << 12) | 0xFFF;
+  return s;
+}
+
+}  // namespace vmm
