@@ -3,6 +3,7 @@
 
     judge.py --suite single LOG     one vCPU: everything but -a
     judge.py --suite smp LOG        two vCPUs: -a
+    judge.py --suite exact LOG      one vCPU whose source counts each instruction
 """
 
 import argparse
@@ -31,6 +32,9 @@ MAX_LOOP_SHARE = 0.30
 CYCLES_TOLERANCE = 0.05
 MAX_EXITS_PER_SAMPLE = 12
 MAX_BOOT_EXITS = 450
+COUNTED_ROUNDS = 100_000  # of the loop in programs/counted.S
+COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTED_ROUNDS + 1}
+COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
 MIN_SAMPLE_RATE = 4000  # what perf record asks for by default
 PMU_EXITS = ("pmu.exits.rdmsr", "pmu.exits.wrmsr", "pmu.exits.debug", "pmu.walk.runs", "pmu.walk.steps")
 
@@ -171,6 +175,34 @@ def check_memory(run, programs, event, does):
     return f"{len(samples)} samples, {own} of its kind"
 
 
+def check_count(run, _programs, event):
+    """perf stat, twice: the number is known and is the same each time."""
+    counts = [int(count) for count, in run.named("count", event)]
+    require(len(counts) == 2, f"{len(counts)} counts of {event}, not 2")
+    expected = COUNTED_EVENTS[event]
+    require(counts == [expected, expected], f"{event} counted {counts}, not {expected} twice")
+    return f"{expected} twice"
+
+
+def counted_path(program):
+    """The addresses of programs/counted.S in the order in which they run."""
+    before = program.addresses_of("_start")
+    loop = program.addresses_of("counted_loop")
+    return before + loop * COUNTED_ROUNDS + program.addresses_of("counted_end")
+
+
+def check_precise_order(run, programs):
+    """Rule P1: the record is for the first instruction after the overflow, so sample k is instruction k * (period + 1)."""
+    path = counted_path(programs["counted"])
+    require(len(path) == COUNTED_EVENTS["instructions:u"], f"counted has {len(path)} instructions")
+    samples = [int(address, 16) for address in run.facts["sample"]]
+    expected = path[COUNTED_PERIOD :: COUNTED_PERIOD + 1]
+    require(len(samples) == len(expected), f"{len(samples)} samples, not {len(expected)}")
+    for number, (sample, wanted) in enumerate(zip(samples, expected), 1):
+        require(sample == wanted, f"sample {number} is at {sample:#x}, not {wanted:#x}")
+    return f"{len(samples)} samples, each at its instruction"
+
+
 def parse_results(lines):
     return {number: result for number, result, *_ in (line.split() for line in lines if line.strip() and not line.startswith("#"))}
 
@@ -240,7 +272,16 @@ def smp_checks(_baseline):
     yield "smp-boundaries-all-cpus", check_boundaries, ("all-cpus",)
 
 
-SUITES = {"single": single_checks, "smp": smp_checks}
+def exact_checks(_baseline):
+    yield "exact-guest-ends", check_ended, ()
+    yield "exact-dmesg-pmu", check_pmu_line, ()
+    yield "exact-dmesg-clean", check_no_complaint, ()
+    for event in COUNTED_EVENTS:
+        yield f"exact-{event}", check_count, (event,)
+    yield "exact-precise-order", check_precise_order, ()
+
+
+SUITES = {"single": single_checks, "smp": smp_checks, "exact": exact_checks}
 
 
 def judge(suite, run, programs, baseline):
@@ -263,7 +304,7 @@ def main():
     parser.add_argument("--baseline", default=HERE / "perf-test-baseline.txt", help="results of perf test under QEMU-KVM")
     parser.add_argument("log")
     options = parser.parse_args()
-    programs = {name: disassembly.load(f"{options.programs}/{name}") for name in ("split", "loop8", "arraywalk")}
+    programs = {name: disassembly.load(f"{options.programs}/{name}") for name in ("split", "loop8", "arraywalk", "counted")}
     baseline = parse_results(pathlib.Path(options.baseline).read_text(encoding="ascii").splitlines())
     run = console_log.parse(pathlib.Path(options.log).read_text(encoding="utf-8", errors="replace"))
     findings = judge(options.suite, run, programs, baseline)

@@ -35,7 +35,22 @@ ARRAYWALK = """
   40161c:\tmov    %rax,(%rdi)
   40161f:\tadd    $0x8,%rdi
 """
-PROGRAMS = {name: disassembly.parse(text) for name, text in (("split", SPLIT), ("loop8", LOOP8), ("arraywalk", ARRAYWALK))}
+COUNTED = """
+0000000000401000 <_start>:
+  401000:\tmov    $0x186a0,%ecx
+  401005:\tlea    0xff4(%rip),%rsi
+000000000040100c <counted_loop>:
+  40100c:\tmov    (%rsi),%rax
+  40100f:\tinc    %rax
+  401012:\tmov    %rax,0x8(%rsi)
+  401016:\tdec    %ecx
+  401018:\tjne    40100c <counted_loop>
+000000000040101a <counted_end>:
+  40101a:\txor    %edi,%edi
+  40101c:\tmov    $0x3c,%eax
+  401021:\tsyscall
+"""
+PROGRAMS = {name: disassembly.parse(text) for name, text in (("split", SPLIT), ("loop8", LOOP8), ("arraywalk", ARRAYWALK), ("counted", COUNTED))}
 BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {"4.1": "Ok", "4.2": "Skip"}
 
 
@@ -95,6 +110,15 @@ def smp_lines():
     yield from ("vpmu-guest: done", "vpmu-host: exit 0")
 
 
+def exact_lines():
+    yield from boot()
+    yield from ("vpmu-guest: count instructions:u 500005", "vpmu-guest: count branches:u 100001") * 2
+    loop = ("40100c", "40100f", "401012", "401016", "401018")
+    for number in range(1, 499):  # two instructions stand before the loop
+        yield f"vpmu-guest: sample {loop[(number * 1004 - 3) % 5]}"
+    yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
+
+
 class JudgeTest(unittest.TestCase):
     def failing(self, lines, suite="single"):
         """Names of the checks that fail."""
@@ -110,6 +134,7 @@ class JudgeTest(unittest.TestCase):
     def test_a_good_log_passes_every_check(self):
         self.assertEqual(self.failing(single_lines()), set())
         self.assertEqual(self.failing(smp_lines(), "smp"), set())
+        self.assertEqual(self.failing(exact_lines(), "exact"), set())
 
     def test_an_empty_log_passes_no_check(self):
         for suite, checks in judge.SUITES.items():
@@ -118,6 +143,7 @@ class JudgeTest(unittest.TestCase):
     def test_the_suites_have_every_check(self):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
+        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 6)
 
     def test_guest_errors_and_bad_ends_fail(self):
         for old, new in (
@@ -238,6 +264,21 @@ class JudgeTest(unittest.TestCase):
             ("... version", "irq loop stuck", "smp-dmesg-clean"),
         ):
             self.assertEqual(self.failing(text.replace(old, new).splitlines(), "smp"), {failing})
+
+
+    def test_exact_checks_fail_too(self):
+        text = "\n".join(exact_lines())
+        for old, new, failing in (
+            ("count instructions:u 500005", "count instructions:u 500006", "exact-instructions:u"),
+            ("vpmu-guest: count branches:u 100001\n", "", "exact-branches:u"),
+            ("sample 40100f", "sample 401012", "exact-precise-order"),
+            ("vpmu-guest: sample 40100f\n", "", "exact-precise-order"),
+            ("vpmu-guest: done", "", "exact-guest-ends"),
+            ("fmt3+", "fmt3-", "exact-dmesg-pmu"),
+            ("... version", "irq loop stuck", "exact-dmesg-clean"),
+        ):
+            self.assertIn(old, text)
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "exact"), {failing})
 
 
 class DisassemblyTest(unittest.TestCase):

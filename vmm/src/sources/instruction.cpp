@@ -124,7 +124,7 @@ MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecode
 
 bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
   const bool hint = i.meta.category == ZYDIS_CATEGORY_PREFETCH || i.meta.category == ZYDIS_CATEGORY_NOP ||
-                    i.meta.category == ZYDIS_CATEGORY_WIDENOP;
+                    i.meta.category == ZYDIS_CATEGORY_WIDENOP || i.mnemonic == ZYDIS_MNEMONIC_INVLPG;
   return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY && o.mem.type == ZYDIS_MEMOP_TYPE_MEM;
 }
 

@@ -62,6 +62,7 @@ const std::vector<Row> rows{
     {.name = "MovRegisters", .code = {0x48, 0x89, 0xD8}},
     {.name = "Lea", .code = {0x48, 0x8D, 0x04, 0x0B}},
     {.name = "PrefetchTouchesNoMemory", .code = {0x0F, 0x18, 0x08}},
+    {.name = "InvlpgTouchesNoMemory", .code = {0x0F, 0x01, 0x38}, .steppable = false},
     {.name = "Load", .code = {0x8B, 0x03}, .load = true},
     {.name = "Store", .code = {0x48, 0x89, 0x03}, .store = true},
     {.name = "ReadModifyWrite", .code = {0x48, 0x01, 0x03}, .load = true, .store = true},

@@ -1,0 +1,12 @@
+# Exact counts and precise samples of `counted`, for a VMM whose source counts each instruction:
+#   count EVENT N                  perf stat, twice
+#   sample ADDRESS                 every record of perf record, in order
+# shellcheck shell=dash disable=SC1091
+. /guest/speak.sh
+
+for _ in 1 2; do
+  perf stat -x, -e instructions:u,branches:u -o /tmp/stat counted || say error "perf stat failed"
+  awk -F, 'NF > 2 { print "vpmu-guest: count", $3, $1 }' /tmp/stat
+done
+perf record -q -N -o /tmp/data -e instructions:upp -c 1003 counted >/tmp/log 2>&1 || say error "perf record: $(head -n 3 /tmp/log | tr '\n' ' ')"
+perf script -i /tmp/data -G --comms counted -F ip 2>/dev/null | awk '{ print "vpmu-guest: sample", $1 }'
