@@ -98,12 +98,9 @@ Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::na
   if (interrupt) return enter_handler(port, *interrupt);
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return run_free(port, at_most);
-  VMM_ASSIGN(const auto current, decode(port));
-  if (!current) {
-    ++statistics_.lost;
-    return run_free(port, lost_for);
-  }
-  return pass(port, *current);
+  VMM_ASSIGN(const Current current, decode(port));
+  if (current.instruction.length == 0) return run_into_fault(port, current.fetched < current.bytes.size() ? vector_pf : vector_ud);
+  return pass(port, current);
 }
 
 // An instruction that left the guest retires once the VMM has answered it, if it did not fault.
@@ -119,16 +116,15 @@ Result<std::optional<RunEnd>> StepSource::finish_exit(VcpuPort& port) {
   return std::optional{retire(current, after)};
 }
 
-Result<std::optional<StepSource::Current>> StepSource::decode(VcpuPort& port) {
+Result<StepSource::Current> StepSource::decode(VcpuPort& port) {
   Current current{};
   VMM_ASSIGN(current.regs, port.regs());
   VMM_ASSIGN(current.sregs, port.sregs());
   const auto at = instruction_pointer(current.regs, current.sregs);
-  const std::size_t size = view_->fetch(at, current.bytes, cpl_of(current.sregs));
-  const auto instruction = decode_instruction(std::span{current.bytes}.first(size), code_size(current.sregs));
-  if (!instruction) return std::optional<Current>{};
-  current.instruction = *instruction;
-  return std::optional{current};
+  current.fetched = view_->fetch(at, current.bytes, cpl_of(current.sregs));
+  if (const auto instruction = decode_instruction(std::span{current.bytes}.first(current.fetched), code_size(current.sregs)))
+    current.instruction = *instruction;
+  return current;
 }
 
 Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
@@ -145,8 +141,11 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
       std::array<std::uint64_t, 3> frame{};  // RIP, CS, RFLAGS
       const bool unreadable = view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{frame})).has_value();
       // RF, as in the frame of a fault, would hold off the breakpoint; and IRET takes TF away by itself.
-      const bool step_it = unreadable || (frame[2] & rflags_rf) != 0;
-      return step_it ? step(port, current) : run_over(port, current, vpmu::GuestLinear{frame[0]});
+      if (unreadable || (frame[2] & rflags_rf) != 0) return step(port, current);
+      const vpmu::GuestLinear to{frame[0]};
+      std::array<std::byte, 1> first{};
+      if (view_->fetch(to, first, frame[1] & 3) == 0) return return_into_fault(port, current, to);
+      return run_over(port, current, to);
     }
     case Special::int_n: {
       const auto to = handler(current.sregs, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
@@ -191,10 +190,23 @@ Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu
   return retire(current, after);
 }
 
+// IRET to code that is not mapped: the breakpoint there would wait until the guest's kernel has mapped it.
+Result<RunEnd> StepSource::return_into_fault(VcpuPort& port, const Current& current, vpmu::GuestLinear to) {
+  VMM_ASSIGN(RunEnd end, run_into_fault(port, vector_pf));
+  if (end.exit) return end;
+  kvm_regs after = current.regs;
+  after.rip = to.value();
+  return retire(current, after);
+}
+
+// An empty end: the guest stands at the handler.
 Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   const auto to = handler(sregs, vector);
-  if (!to) return run_free(port, std::nullopt);
+  if (!to) {
+    ++statistics_.lost;
+    return run_free(port, lost_for);
+  }
   VMM_ASSIGN(const Exit exit, run_to(port, *to));
   const auto* debug = std::get_if<Debug>(&exit);
   if (debug == nullptr || debug->pc != to->value()) return unexpected(exit);

@@ -47,22 +47,24 @@ class StepSource final : public CountSource {
   Result<std::optional<unsigned>> deliverable(VcpuPort& port);
 
  private:
-  /// The instruction at RIP and the registers that it finds.
+  /// The instruction at RIP, of length 0 when there is none, and the registers that it finds.
   struct Current {
     Instruction instruction;
     kvm_regs regs;
     kvm_sregs sregs;
     std::array<std::byte, 15> bytes;
+    std::size_t fetched;  ///< Of `bytes`; fewer where the next one cannot be fetched.
   };
 
   Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   Result<RunEnd> run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   Result<std::optional<RunEnd>> finish_exit(VcpuPort& port);
-  Result<std::optional<Current>> decode(VcpuPort& port);
+  Result<Current> decode(VcpuPort& port);
   Result<RunEnd> pass(VcpuPort& port, const Current& current);
   Result<RunEnd> step(VcpuPort& port, const Current& current);
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
   Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector);
+  Result<RunEnd> return_into_fault(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
   Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
   Result<RunEnd> enter_handler(VcpuPort& port, unsigned vector);
   Result<Exit> run_to(VcpuPort& port, vpmu::GuestLinear at);
