@@ -63,6 +63,23 @@ gt_mixed_stream:
   pop %rbx
   ret
 
+/* RSI rounds of seven instructions. */
+  .globl gt_counted_loop, gt_counted_loop_head
+gt_counted_loop:
+  push %rbx
+  mov %rsi, %rbx
+  counting_on
+gt_counted_loop_head:
+  .rept 5
+  mov $1, %eax
+  .endr
+  dec %rbx
+  jnz gt_counted_loop_head
+  mov $IA32_PERF_GLOBAL_CTRL, %ecx
+  counting_off
+  pop %rbx
+  ret
+
 /* void gt_marked_loop(iterations = RDI, load_from = RSI, store_to = RDX) */
   .globl gt_marked_loop, gt_marked_loop_head, gt_marked_loop_end
 gt_marked_loop:

@@ -14,6 +14,10 @@ extern const char gt_load_stream_first[];
 /// As gt_load_stream with a mix: see MixedStream.
 void gt_mixed_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
+/// Writes `global_ctrl` to IA32_PERF_GLOBAL_CTRL, runs `rounds` of the counted loop, and writes 0.
+void gt_counted_loop(std::uint64_t global_ctrl, std::uint64_t rounds);
+extern const char gt_counted_loop_head[];
+
 /// The marked loop, `iterations` times; see MarkedLoop. Changes no memory but `store_to`.
 void gt_marked_loop(std::uint64_t iterations, const void* load_from, void* store_to);
 extern const char gt_marked_loop_head[];
@@ -28,6 +32,13 @@ inline std::uint64_t load_stream_at(std::uint64_t n) {
 }
 /// Instructions that retire in gt_load_stream while counting is on: the loads, XOR, XOR, and the WRMSR that ends it.
 inline constexpr std::uint64_t load_stream_instructions = load_stream_length + 3;
+
+inline constexpr std::uint64_t counted_loop_length = 7;
+/// Address of the n-th instruction that the counted loop retires, counted from 1.
+inline std::uint64_t counted_loop_at(std::uint64_t n) {
+  constexpr std::array<std::uint64_t, counted_loop_length> offsets{0, 5, 10, 15, 20, 25, 28};
+  return reinterpret_cast<std::uint64_t>(gt_counted_loop_head) + offsets[(n - 1) % counted_loop_length];
+}
 
 /// What gt_mixed_stream retires while counting is on, its last WRMSR included.
 struct MixedStream {

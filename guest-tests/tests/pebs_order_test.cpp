@@ -67,6 +67,27 @@ GT_TEST(PebsOrder_V3RecordFollowsOverflow, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
+// Rule P1 at every period: record k is for instruction k * (P + 1).
+GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
+  for (std::uint64_t period = 1; period <= 1000; ++period) {
+    pebs::set_up(8, pebs::no_threshold);
+    pmu::stop();
+    pmu::program(0, pmu::select(pmu::instructions, pmu::os), pmu::minus(period));
+    pebs::set_reset(0, period);
+    gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 1);
+    constexpr std::uint64_t records = 3;
+    const std::uint64_t rounds = records * (period + 1) / gt::counted_loop_length + 1;
+    gt::gt_counted_loop(1, rounds);
+    GT_REQUIRE(pebs::records_written() >= records);
+    for (std::uint64_t k = 1; k <= records; ++k) {
+      if (pebs::record(k - 1)[Slot::eventing_ip] == gt::counted_loop_at(k * (period + 1))) continue;
+      GT_EQUAL(period, 0U);  // which one
+      GT_EQUAL(pebs::record(k - 1)[Slot::eventing_ip], gt::counted_loop_at(k * (period + 1)));
+    }
+    gt::count_check();
+  }
+}
+
 // V-4: PDIR records the overflowing instruction itself; the period is exactly 3 (rules D1, D2).
 GT_TEST(PebsOrder_V4PreciseDistribution, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);

@@ -22,8 +22,8 @@ EventDelivery clock_delivery(const vpmu::EventDesc& event) {
   return {};
 }
 
-/// Single-steps show what an instruction does, and nothing of the processor around it.
-EventDelivery step_delivery(const vpmu::EventDesc& event) {
+/// To run instructions one by one shows what they do, and nothing of the processor around them.
+EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
   constexpr std::string_view one_cycle = "one cycle per instruction";
   switch (event.counts) {
@@ -79,7 +79,7 @@ struct NamedRule {
   DeliveryRule rule;
 };
 
-constexpr std::array rules{NamedRule{"clock", clock_delivery}, NamedRule{"step", step_delivery}};
+constexpr std::array rules{NamedRule{"clock", clock_delivery}, NamedRule{"exact", instruction_delivery}, NamedRule{"step", instruction_delivery}};
 
 }  // namespace
 

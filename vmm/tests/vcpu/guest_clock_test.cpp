@@ -84,6 +84,22 @@ TEST_F(GuestClockOn, ReadInAnExitTheTscStandsWhereTheGuestLeft) {
 }
 
 // A device takes its time on hardware too.
+// What the engine has done in the guest's stead takes the guest time; what that took us beyond it does not.
+TEST_F(GuestClockOn, InstructionsDoneOutsideAreTimeForTheGuest) {
+  run(clock_, 500, ExitCause::pmu);
+  const std::uint64_t left = guest_tsc();
+  host_.now += 10'000;
+  clock_.pass(300);
+  EXPECT_EQ(*clock_.stands_at(host_), left + 300);
+  ASSERT_TRUE(clock_.enter(host_));
+  EXPECT_EQ(guest_tsc(), left + 300);
+  EXPECT_EQ(clock_.statistics().hidden_ticks, 9'700U);
+  clock_.leave(host_, ExitCause::pmu);
+  host_.now += 1'000;
+  ASSERT_TRUE(clock_.enter(host_));
+  EXPECT_EQ(guest_tsc(), left + 300) << "each exit by itself";
+}
+
 TEST_F(GuestClockOn, ExitOfADeviceIsTimeForTheGuest) {
   run(clock_, 500, ExitCause::device);
   host_.now += 10'000;

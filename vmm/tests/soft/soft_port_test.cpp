@@ -1,0 +1,193 @@
+#include "soft/soft_port.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "fakes/fake_guest.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, idt_at = 0x60'0000, gdt_at = 0x60'1000, handler_at = 0x40'0800,
+                        unmapped = 0x70'0000;
+constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
+
+/// A kernel in ring 0 with a stack, descriptor tables, and one handler for every exception.
+class SoftPortRuns : public testing::Test {
+ protected:
+  SoftPortRuns() {
+    guest_.map(code_at, vpmu::page_size);
+    guest_.map(stack_top - vpmu::page_size, vpmu::page_size);
+    guest_.map(idt_at, 2 * vpmu::page_size);
+    guest_.store_word(gdt_at + 0x10, 0x00AF'9B00'0000'FFFF);
+    guest_.store_word(gdt_at + 0x18, 0x00CF'9300'0000'FFFF);
+    for (unsigned vector = 0; vector < 256; ++vector)
+      guest_.store_word(idt_at + 16 * vector, (handler_at & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (handler_at >> 16 & 0xFFFF) << 48);
+    guest_.store_code(handler_at, {0xF4});  // hlt
+    auto& sregs = guest_.port.special;
+    sregs.gdt = {.base = gdt_at, .limit = 0x1F};
+    sregs.idt = {.base = idt_at, .limit = 0xFFF};
+    sregs.apic_base = 0xFEE0'0900;
+    guest_.port.registers.rip = code_at;
+    guest_.port.registers.rsp = stack_top;
+  }
+  SoftPort& begin(const std::vector<std::uint8_t>& code) {
+    guest_.store_code(code_at, code);
+    port_.emplace(guest_.memory, CpuidTable{}, guest_.port.special, guest_.port.registers);
+    return *port_;
+  }
+  /// A word of the stack, counted from its top.
+  std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
+
+  FakeGuest guest_;
+  std::optional<SoftPort> port_;
+};
+
+TEST_F(SoftPortRuns, AnInstructionTakesATick) {
+  SoftPort& port = begin({0x90, 0x90, 0x90, 0xF4});  // nop, nop, nop, hlt
+  const auto exit = port.run();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Hlt>(*exit)) << "nothing can wake it";
+  EXPECT_EQ(*port.tsc(), 4U);
+  EXPECT_EQ(port.unhalted_ticks(), 0U) << "nobody watched";
+}
+
+// SDM 3A 6.14: the frame of a fault; SDM 3B 17.3.1.1: with RF; SDM 3A 4.7: the error code of a write to a page that is not there.
+TEST_F(SoftPortRuns, APageFaultIsDelivered) {
+  SoftPort& port = begin({0x48, 0xA3, 0x00, 0x00, 0x70, 0, 0, 0, 0, 0});  // mov %rax, (unmapped)
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.regs()->rip, handler_at + 1);
+  EXPECT_EQ(port.sregs()->cr2, unmapped);
+  EXPECT_EQ(pushed(1), stack_top);
+  EXPECT_EQ(pushed(2), 2U | rflags_rf);
+  EXPECT_EQ(pushed(3), 0x10U);
+  EXPECT_EQ(pushed(4), code_at);
+  EXPECT_EQ(pushed(5), 2U) << "a write, not present";
+}
+
+TEST_F(SoftPortRuns, AFetchFromNowhereFaults) {
+  SoftPort& port = begin({0xB8, 0x00, 0x00, 0x70, 0x00, 0xFF, 0xE0});  // mov $unmapped, %eax; jmp *%rax
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.sregs()->cr2, unmapped);
+  EXPECT_EQ(pushed(4), unmapped);
+}
+
+TEST_F(SoftPortRuns, DivisionByZeroIsDe) {
+  guest_.store_code(handler_at + 16, {0xF4});
+  guest_.store_word(idt_at, ((handler_at + 16) & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (handler_at >> 16 & 0xFFFF) << 48);
+  SoftPort& port = begin({0x31, 0xC9, 0xF7, 0xF1});  // xor %ecx, %ecx; div %ecx
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.regs()->rip, handler_at + 17);
+}
+
+TEST_F(SoftPortRuns, AFaultWithoutATableShutsDown) {
+  guest_.port.special.idt.limit = 0;
+  SoftPort& port = begin({0x0F, 0x0B});
+  const auto exit = port.run();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(*exit));
+}
+
+TEST_F(SoftPortRuns, ATimerWakesAHaltedVcpu) {
+  SoftPort& port = begin({0xF4});
+  const auto timer = port.timers()();
+  ASSERT_TRUE(timer);
+  ASSERT_TRUE((*timer)->arm_wall(std::chrono::microseconds{100}));
+  const auto exit = port.run();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
+  EXPECT_EQ(*port.tsc(), 1 + SoftPort::default_tsc_khz / 10 - 1) << "time has passed, though no instruction has run";
+}
+
+TEST_F(SoftPortRuns, PortsAreAnsweredOutside) {
+  SoftPort& port = begin({0xE4, 0x60, 0xE6, 0x61, 0xF4});  // in $0x60, %al; out %al, $0x61; hlt
+  const auto in = port.run();
+  ASSERT_TRUE(in && std::holds_alternative<PortRead>(*in));
+  EXPECT_EQ(std::get<PortRead>(*in).port, 0x60);
+  std::get<PortRead>(*in).data[0] = std::byte{0x5A};
+  const auto out = port.run();
+  ASSERT_TRUE(out && std::holds_alternative<PortWrite>(*out));
+  EXPECT_EQ(std::get<PortWrite>(*out).port, 0x61);
+  EXPECT_EQ(std::get<PortWrite>(*out).data[0], std::byte{0x5A});
+}
+
+TEST_F(SoftPortRuns, AnMsrThatIsRefusedFaults) {
+  SoftPort& port = begin({0xB9, 0x34, 0x12, 0, 0, 0x0F, 0x32});  // mov $0x1234, %ecx; rdmsr
+  const auto exit = port.run();
+  ASSERT_TRUE(exit && std::holds_alternative<MsrRead>(*exit));
+  EXPECT_EQ(std::get<MsrRead>(*exit).index, 0x1234U);
+  std::get<MsrRead>(*exit).reply.gp = 1;
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.regs()->rip, handler_at + 1);
+  EXPECT_EQ(pushed(4), code_at + 5) << "RDMSR has not retired";
+}
+
+// SDM 2B STI: the instruction behind it still runs first.
+TEST_F(SoftPortRuns, AnInterruptWaitsForTheInstructionBehindSti) {
+  SoftPort& port = begin({0xFB, 0x90, 0x90, 0xF4});
+  const std::uint32_t enabled = 0x1FF;
+  kvm_lapic_state apic = *port.lapic();
+  std::memcpy(apic.regs + 0xF0, &enabled, sizeof enabled);
+  ASSERT_TRUE(port.set_lapic(apic));
+  ASSERT_TRUE(port.interrupt(0, 0x40));
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.regs()->rip, handler_at + 1);
+  EXPECT_EQ(pushed(4), code_at + 2);
+  EXPECT_NE(pushed(2) & rflags_if, 0U);
+}
+
+// Whatever a guest does: it ends in some exit, and in none of ours.
+TEST_F(SoftPortRuns, RandomCodeDoesNoHarm) {
+  unsigned exits = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937_64 random{seed};
+    std::vector<std::uint8_t> code(512);
+    for (auto& byte : code) byte = static_cast<std::uint8_t>(random());
+    guest_.store_code(code_at, code);
+    // Handlers that lead back into the random code, and descriptors of any kind.
+    if (seed % 2 == 1) guest_.store_word(idt_at + 16 * (random() % 32), random());
+    if (seed % 3 == 1) guest_.store_word(gdt_at + 0x10, random());
+    guest_.port.special.tr.base = seed % 5 == 0 ? random() : idt_at;
+    guest_.port.registers.rflags = 2 | (random() & 0x100);
+    SoftPort& port = begin(code);
+    port.stop_after(2000);
+    for (unsigned runs = 0; runs < 50; ++runs) {
+      const auto exit = port.run();
+      ASSERT_TRUE(exit);
+      ++exits;
+      if (port.is_stopped() || !(std::holds_alternative<PortRead>(*exit) || std::holds_alternative<PortWrite>(*exit))) break;
+    }
+  }
+  EXPECT_GE(exits, 300U);
+}
+
+TEST(SoftApic, ServesTheHighestClassFirst) {
+  SoftApic apic;
+  apic.request(0x40);
+  EXPECT_FALSE(apic.pending()) << "disabled by software after reset";
+  apic.write(0xF0, 0x1FF);
+  apic.request(0x40);
+  apic.request(0x81);
+  EXPECT_EQ(apic.pending(), 0x81);
+  apic.accept(0x81);
+  EXPECT_FALSE(apic.pending()) << "40H is of a lower class";
+  apic.write(0xB0, 0);
+  EXPECT_EQ(apic.pending(), 0x40);
+  apic.write(0x80, 0x40);
+  EXPECT_FALSE(apic.pending()) << "the task's priority";
+}
+
+TEST(SoftApic, DisabledItMasksItsLocalVectors) {
+  SoftApic apic;
+  apic.write(0xF0, 0x1FF);
+  apic.write(0x340, 0x400);
+  EXPECT_EQ(apic.read(0x340), 0x400U);
+  apic.write(0xF0, 0xFF);
+  EXPECT_EQ(apic.read(0x340), 0x1'0400U);
+  apic.write(0x340, 0x400);
+  EXPECT_EQ(apic.read(0x340), 0x1'0400U);
+}
+
+}  // namespace
+}  // namespace vmm::test
