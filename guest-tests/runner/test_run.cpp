@@ -74,7 +74,7 @@ struct Run {
 
 vmm::Result<Run> run_soft(vmm::SoftMachine& machine, Conversation& conversation, const RunOptions& options) {
   machine.ports().add(gt::command_port, 1, conversation);
-  VMM_ASSIGN(const vmm::StopReason stop, machine.run(options.instruction_limit));
+  VMM_ASSIGN(const vmm::StopReason stop, machine.run(options.tick_limit));
   return Run{.stop = stop, .statistics = machine.statistics()};
 }
 

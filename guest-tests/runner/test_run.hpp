@@ -15,7 +15,7 @@ struct RunOptions {
   std::string source{"clock"};
   bool soft{};                                   ///< Without KVM, by the instruction engine: deterministic.
   std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
-  std::uint64_t instruction_limit{500'000'000};  ///< Of one test without.
+  std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
 };
 

@@ -70,8 +70,8 @@ Result<std::unique_ptr<SoftMachine>> SoftMachine::create(const MachineConfig& co
   return machine;
 }
 
-Result<StopReason> SoftMachine::run(std::uint64_t instructions) {
-  port_->stop_after(instructions);
+Result<StopReason> SoftMachine::run(std::uint64_t ticks) {
+  port_->stop_after(ticks);
   while (!reason_) {
     VMM_ASSIGN(const Exit exit, pmu_->run());
     VMM_TRY(answer(exit));

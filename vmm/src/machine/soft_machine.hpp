@@ -26,9 +26,9 @@ class SoftMachine final : public StopRequests {
   [[nodiscard]] PortBus& ports() { return ports_; }
   [[nodiscard]] const GuestMemory& memory() const { return memory_; }
 
-  /// Runs the guest until a device asks for the machine's stop, or for so many instructions: then the reason is `user`. A guest that
+  /// Runs the guest until a device asks for the machine's stop, or for so many ticks of its time: then the reason is `user`. A guest that
   /// halts for ever has stopped too, with reason power_off. Fails (host) on code that the engine does not know.
-  Result<StopReason> run(std::uint64_t instructions);
+  Result<StopReason> run(std::uint64_t ticks);
   void request_stop(StopReason reason) override { reason_ = reason; }
   [[nodiscard]] MachineStatistics statistics() const;
 

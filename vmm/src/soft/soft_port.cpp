@@ -61,7 +61,7 @@ Result<Exit> SoftPort::run() {
     }
     const Watch w = watch_of(s_, guest_debug_);
     const bool one = s_.events.interrupt.shadow != 0 || (s_.regs.rflags & rflags_rf) != 0;
-    auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min({burst, time_.until_due(), stop_after_ - statistics_.instructions}));
+    auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min({burst, time_.until_due(), stop_after_ - time_.ran()}));
     if (exit) return *exit;
   }
 }
@@ -93,6 +93,7 @@ std::optional<Exit> SoftPort::take(Exception exception, EventKind kind) {
   if (exception.vector < 32 && exception.vector != vector_nmi) ++statistics_.exceptions;
   s_.halted = false;
   stale_ = true;
+  pass_time(1);  // a guest whose handler faults at once must not keep us for ever
   if (deliver(s_, view_, exception, kind)) return std::nullopt;
   return Exit{Shutdown{}};
 }

@@ -25,7 +25,8 @@ struct SoftStatistics {
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does where the PMU code
 /// looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC exits too. 64-bit code only, one processor.
 ///
-/// Time is virtual: an instruction takes one tick of the TSC and nothing else takes any. Two runs with the same input are the same.
+/// Time is virtual: an instruction takes one tick of the TSC, so does the entry into a handler, and nothing else takes any. Two runs with the
+/// same input are the same.
 class SoftPort final : public VcpuPort {
  public:
   static constexpr std::uint64_t default_tsc_khz = 2'500'000;
@@ -40,9 +41,9 @@ class SoftPort final : public VcpuPort {
 
   /// Makes timers on the virtual time of this vCPU. They may not outlive it.
   [[nodiscard]] TimerFactory timers() { return time_.timers(); }
-  /// run() returns Interrupted once the guest has retired so many instructions in all.
-  void stop_after(std::uint64_t instructions) { stop_after_ = instructions; }
-  [[nodiscard]] bool is_stopped() const { return statistics_.instructions >= stop_after_; }
+  /// run() returns Interrupted once the vCPU has run for so many ticks in all.
+  void stop_after(std::uint64_t ticks) { stop_after_ = ticks; }
+  [[nodiscard]] bool is_stopped() const { return time_.ran() >= stop_after_; }
 
   /// Also gives Hlt, when the vCPU is halted and nothing can wake it.
   Result<Exit> run() override;

@@ -16,6 +16,7 @@ class VirtualTime {
   /// While it is watched: how long it has run.
   void watch(bool on) { watched_ = on; }
   [[nodiscard]] std::uint64_t unhalted() const { return unhalted_; }
+  [[nodiscard]] std::uint64_t ran() const { return run_; }
 
   /// A timer has run out; forgets all of them if so.
   [[nodiscard]] bool take_due();

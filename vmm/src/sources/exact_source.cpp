@@ -1,5 +1,7 @@
 #include "sources/exact_source.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "vcpu/engine_state.hpp"
@@ -13,7 +15,7 @@ using vpmu::exec::Stop;
 
 /// How long the engine keeps the vCPU before KVM may look at interrupts, timers and kicks: well below a millisecond.
 constexpr std::uint64_t burst = 50'000;
-constexpr std::uint64_t rflags_tf = vpmu::bit(8);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
 /// DR7: L0 to G3.
 constexpr std::uint64_t dr7_enabled = 0xFF;
 
@@ -68,6 +70,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (inside_ && !for_kvm_) {
     VMM_ASSIGN(const auto end, interpret(port));
+    if (for_kvm_) note_left();
     if (end) return *end;
   }
   return hand_over(port, at_most);
@@ -83,13 +86,19 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
   return end;
 }
 
+void ExactSource::note_left() {
+  std::array<std::byte, 15> bytes{};
+  const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
+  ++statistics_.left[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];
+}
+
 Result<bool> ExactSource::enter(VcpuPort& port) {
   if (steps_.in_exit()) return false;
   VMM_ASSIGN(const kvm_vcpu_events events, port.events());
   if (!undisturbed(events)) return false;
   VMM_ASSIGN(regs_, port.regs());
   VMM_ASSIGN(sregs_, port.sregs());
-  if (code_size(sregs_) != CodeSize::bits64 || (regs_.rflags & rflags_tf) != 0) return false;
+  if (code_size(sregs_) != CodeSize::bits64 || (regs_.rflags & (rflags_tf | rflags_rf)) != 0) return false;
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return false;
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
@@ -212,6 +221,7 @@ void ExactSource::visit_statistics(const std::function<void(std::string_view, st
   visit("pmu.exact.observed", statistics_.observed);
   visit("pmu.exact.entries", statistics_.entries);
   visit("pmu.exact.handed_over", statistics_.handed_over);
+  for (const auto& [mnemonic, count] : statistics_.left) visit(fmt::format("pmu.exact.left.{}", mnemonic), count);
   steps_.visit_statistics(visit);
 }
 

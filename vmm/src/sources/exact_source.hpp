@@ -1,6 +1,8 @@
 #pragma once
 #include <array>
+#include <map>
 #include <memory>
+#include <string_view>
 
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
@@ -13,6 +15,7 @@ struct ExactStatistics {
   std::uint64_t observed{};      ///< Of these: one at a time, as the PMU wanted to see them.
   std::uint64_t entries{};       ///< Times that the engine took the guest over.
   std::uint64_t handed_over{};   ///< Instructions left to KVM: unknown to the engine, or at which it faults.
+  std::map<std::string_view, std::uint64_t> left;  ///< Those that the engine stopped at, by mnemonic.
 };
 
 /// Counts every instruction while any counter counts: the engine runs the guest's code in place of the processor, and KVM single-steps
@@ -60,6 +63,7 @@ class ExactSource final : public CountSource {
   std::uint64_t unseen_instructions();
   void run_blocks(std::uint64_t instructions);
   std::optional<Retired> run_one();
+  void note_left();
   void note(const RunEnd& end);
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
 

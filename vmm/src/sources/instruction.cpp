@@ -165,6 +165,12 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
   return out;
 }
 
+std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeSize size) {
+  ZydisDecodedInstruction i;
+  const ZyanStatus status = ZydisDecoderDecodeInstruction(&decoder(size), nullptr, bytes.data(), bytes.size(), &i);
+  return ZydisMnemonicGetString(ZYAN_SUCCESS(status) ? i.mnemonic : ZYDIS_MNEMONIC_INVALID);
+}
+
 vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs) {
   std::uint64_t a = static_cast<std::uint64_t>(m.displacement);

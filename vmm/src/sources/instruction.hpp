@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
@@ -41,6 +42,9 @@ struct Instruction {
 
 /// Decodes one instruction; empty when the bytes do not hold a valid one.
 std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeSize size);
+
+/// The instruction's name in lower case, "invalid" when the bytes do not hold one. Lives for ever.
+std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeSize size);
 
 /// The linear address of an operand of the instruction at `ip`, with the registers before it runs.
 vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,

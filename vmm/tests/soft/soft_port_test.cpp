@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <random>
 
 #include "fakes/fake_guest.hpp"
@@ -137,29 +139,62 @@ TEST_F(SoftPortRuns, AnInterruptWaitsForTheInstructionBehindSti) {
   EXPECT_NE(pushed(2) & rflags_if, 0U);
 }
 
-// Whatever a guest does: it ends in some exit, and in none of ours.
+/// Instructions that go on, in any order, and now and then bytes that mean anything.
+std::vector<std::uint8_t> random_code(std::mt19937_64& random) {
+  static const std::vector<std::vector<std::uint8_t>> pieces{
+      {0x90},                                   // nop
+      {0x48, 0xFF, 0xC0},                       // inc %rax
+      {0x50}, {0x58},                           // push, pop %rax
+      {0x9C}, {0x9D},                           // pushf, popf
+      {0xFA}, {0xFB}, {0xF4},                   // cli, sti, hlt
+      {0x0F, 0xA2}, {0x0F, 0x31},               // cpuid, rdtsc
+      {0x0F, 0x32}, {0x0F, 0x30}, {0x0F, 0x33}, // rdmsr, wrmsr, rdpmc
+      {0x0F, 0x20, 0xD0}, {0x0F, 0x22, 0xD8},   // mov %cr2, %rax; mov %rax, %cr3
+      {0x0F, 0x23, 0xC0}, {0x0F, 0x23, 0xF8},   // mov %rax, %dr0; mov %rax, %dr7
+      {0xCC}, {0xCD, 0x40}, {0x48, 0xCF}, {0x48, 0xCB},  // int3, int 40H, iretq, lretq
+      {0x0F, 0x01, 0x10}, {0x0F, 0x01, 0x18},   // lgdt, lidt (%rax)
+      {0x0F, 0x00, 0xD8}, {0x8E, 0xD0}, {0x8E, 0xE0},    // ltr, mov to %ss, %fs
+      {0xB8, 0x10, 0, 0, 0}, {0xB8, 0x18, 0, 0, 0}, {0xB8, 0, 0, 0x60, 0},  // mov $selector or $idt, %eax
+      {0x48, 0xA3, 0x40, 0x03, 0xE0, 0xFE, 0, 0, 0, 0},  // mov %rax, (APIC)
+      {0xF3, 0xAA}, {0x48, 0xF7, 0xF1},         // rep stosb, div %rcx
+  };
+  constexpr std::size_t harmless = 6;  // the first ones
+  std::vector<std::uint8_t> code;
+  while (code.size() < 256) {
+    if (random() % 16 == 0)
+      code.push_back(static_cast<std::uint8_t>(random()));
+    else
+      std::ranges::copy(pieces[random() % (random() % 4 == 0 ? pieces.size() : harmless)], std::back_inserter(code));
+  }
+  return code;
+}
+
+// Whatever a guest does, it ends in some exit. Handlers and descriptor tables are random too, and page tables may be what code wrote to.
 TEST_F(SoftPortRuns, RandomCodeDoesNoHarm) {
-  unsigned exits = 0;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  std::map<std::string, std::uint64_t> totals;
+  for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937_64 random{seed};
-    std::vector<std::uint8_t> code(512);
-    for (auto& byte : code) byte = static_cast<std::uint8_t>(random());
-    guest_.store_code(code_at, code);
-    // Handlers that lead back into the random code, and descriptors of any kind.
-    if (seed % 2 == 1) guest_.store_word(idt_at + 16 * (random() % 32), random());
-    if (seed % 3 == 1) guest_.store_word(gdt_at + 0x10, random());
     guest_.port.special.tr.base = seed % 5 == 0 ? random() : idt_at;
     guest_.port.registers.rflags = 2 | (random() & 0x100);
-    SoftPort& port = begin(code);
+    guest_.store_code(handler_at, random_code(random));
+    if (seed % 2 == 1) guest_.store_word(idt_at + 16 * (random() % 32), random());
+    if (seed % 7 == 1) guest_.store_word(gdt_at + 0x18, random());
+    SoftPort& port = begin(random_code(random));
     port.stop_after(2000);
-    for (unsigned runs = 0; runs < 50; ++runs) {
+    for (unsigned runs = 0; runs < 100; ++runs) {
       const auto exit = port.run();
       ASSERT_TRUE(exit);
-      ++exits;
-      if (port.is_stopped() || !(std::holds_alternative<PortRead>(*exit) || std::holds_alternative<PortWrite>(*exit))) break;
+      ++totals["exits"];
+      const bool goes_on = std::holds_alternative<PortRead>(*exit) || std::holds_alternative<PortWrite>(*exit) ||
+                           std::holds_alternative<MsrRead>(*exit) || std::holds_alternative<MsrWrite>(*exit) ||
+                           std::holds_alternative<CounterRead>(*exit);
+      if (port.is_stopped() || !goes_on) break;
     }
+    port.visit_statistics([&](std::string_view name, std::uint64_t value) { totals[std::string{name}] += value; });
   }
-  EXPECT_GE(exits, 300U);
+  EXPECT_GE(totals["exits"], 3000U);
+  EXPECT_GE(totals["soft.instructions"], 30'000U);
+  EXPECT_GE(totals["soft.exceptions"], 3000U);
 }
 
 TEST(SoftApic, ServesTheHighestClassFirst) {
