@@ -66,7 +66,7 @@ void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
       if (counter.value != 0) result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
-/// Runs the test until it has said its last word, and says why the machine stopped; takes the machine's statistics if they are wanted.
+/// How a machine ended, and what it had counted by then.
 struct Run {
   vmm::StopReason stop{};
   vmm::MachineStatistics statistics;
