@@ -55,25 +55,27 @@ Block* CodeCache::find(Core& core) {
     core.block = nullptr;
   }
   auto& slot = blocks_[Key{core.rip, fetched->page.value()}];
-  const bool fresh = slot == nullptr;
-  if (fresh) slot = std::make_unique<Block>();
+  if (slot == nullptr) slot = std::make_unique<Block>();
   Block& block = *slot;
-  const bool same = !fresh && block.code.size() <= fetched->size && block.ops.size() > 1 &&
+  const bool same = !block.ops.empty() && block.code.size() <= fetched->size &&
                     std::equal(block.code.begin(), block.code.end(), fetched->bytes.begin());
-  if (!same || fresh) {
+  if (!same) {
     const bool watched = block.watched;
     block = Block{};
     block.watched = watched;
     block.rip = core.rip;
-    block.physical = fetched->page + core.rip % page_size;
     block.code.assign(fetched->bytes.begin(), fetched->bytes.begin() + static_cast<std::ptrdiff_t>(fetched->size));
-    if (!build(core, block)) return nullptr;
+    if (!decode_block(block)) {
+      block.ops.clear();
+      core.stop = Stop::unsupported;
+      return nullptr;
+    }
+    ++decoded_;
   }
-  if (!block.watched) {
-    watch(core, block, fetched->page);
-    if (block.code.size() > fetched->in_page) watch(core, block, fetched->next_page);
-    block.watched = true;
-  }
+  if (!block.watched) watch(core, block, fetched->page);
+  block.watched = true;
+  // Rare, and the next page may be another one than last time.
+  if (block.code.size() > fetched->in_page) watch(core, block, fetched->next_page);
   block.epoch = core.epoch;
   core.jumps[(block.rip ^ block.rip >> 12) % jump_entries] = &block;
   return &block;
@@ -83,17 +85,6 @@ void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {
   auto& of_page = pages_[page.value()];
   if (of_page.empty()) flush_tlb(&core);  // it may have been open for writing
   if (std::find(of_page.begin(), of_page.end(), &block) == of_page.end()) of_page.push_back(&block);
-}
-
-bool CodeCache::build(Core& core, Block& block) {
-  if (!decode_block(block)) {
-    core.stop = Stop::unsupported;
-    block.ops.clear();
-    block.code.clear();
-    return false;
-  }
-  ++decoded_;
-  return true;
 }
 
 void CodeCache::forget(GuestPhysical page) {

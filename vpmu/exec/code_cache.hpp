@@ -37,7 +37,6 @@ class CodeCache {
   struct Hash {
     std::size_t operator()(const Key& k) const { return (k.rip ^ k.physical >> 12) * 0x9E37'79B9'7F4A'7C15ULL >> 20; }
   };
-  bool build(Core& core, Block& block);
   void watch(Core& core, Block& block, GuestPhysical page);
 
   std::unordered_map<Key, std::unique_ptr<Block>, Hash> blocks_;

@@ -60,7 +60,6 @@ struct Block {
   std::array<std::uint64_t, 2> target{};    ///< Where it goes on: taken, not taken.
   std::array<Block*, 2> next{};             ///< The same, once known.
   std::uint64_t epoch{};                    ///< When its bytes were last found unchanged and mapped where they are.
-  GuestPhysical physical{};                 ///< Of its first byte.
   bool watched{};                           ///< Its page is closed for writing.
   std::vector<Op> ops;                      ///< And one more at the end that is no instruction.
   std::vector<std::byte> code;

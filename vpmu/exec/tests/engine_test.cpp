@@ -246,6 +246,28 @@ TEST_F(EngineRuns, AnInstructionThatCrossesPages) {
   EXPECT_EQ(gpr(rax), 0x4433'2255U);
 }
 
+// Code that was changed outside, and now reaches into the next page: what the engine itself writes there must be noticed too.
+TEST_F(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
+  const std::size_t at = 2 * page_size - 12;
+  const auto put = [&](std::size_t where, std::initializer_list<unsigned> bytes) {
+    for (const unsigned byte : bytes) ram_.bytes()[where++] = static_cast<std::byte>(byte);
+  };
+  state_.rip = data_ + at;
+  state_.rflags = 2;
+  put(at, {0x90, 0x0F, 0x0B});  // nop, ud2
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(10), Stop::unsupported);
+  // movb $0x55, (%rbx) writes into the MOV behind it: RBX is where its immediate lies, in the next page
+  put(at, {0xEB, 0x07});                                      // jmp to the MOV
+  put(at + 9, {0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44});    // mov $0x44332211, %rax; from here on in the next page
+  put(at + 16, {0xFF, 0xC9, 0x74, 0x05, 0xC6, 0x03, 0x55, 0xEB, 0xE7, 0x0F, 0x0B});  // dec %ecx; jz +5; movb $0x55, (%rbx); jmp to at; ud2
+  state_.gpr[rbx] = data_ + at + 12;
+  state_.gpr[rcx] = 2;
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 0x4433'2255U);
+}
+
 // And where its second half is no memory, it is left to others.
 TEST_F(EngineRuns, AnInstructionWhoseEndCannotBeFetchedIsNotRun) {
   const std::size_t at = 3 * page_size - 2;
