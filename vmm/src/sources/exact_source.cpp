@@ -19,11 +19,8 @@ constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
 /// DR7: L0 to G3.
 constexpr std::uint64_t dr7_enabled = 0xFF;
 
-/// Nothing stands between the vCPU and its next instruction.
-bool undisturbed(const kvm_vcpu_events& e) {
-  return e.exception.injected == 0 && e.exception.pending == 0 && e.interrupt.injected == 0 && e.interrupt.shadow == 0 &&
-         e.nmi.injected == 0 && (e.nmi.pending == 0 || e.nmi.masked != 0) && e.smi.pending == 0;
-}
+/// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
+bool undisturbed(const kvm_vcpu_events& e) { return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0; }
 
 }  // namespace
 
@@ -198,9 +195,7 @@ std::optional<Retired> ExactSource::run_one() {
   seen_ = engine_.passed();
   if (seen_.instructions == before) return std::nullopt;
   ++statistics_.observed;
-  Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()));
-  retired.what.cycles = retired.what.ref_cycles = retired.what.bus_cycles = 1;
-  return retired;
+  return retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
 }
 
 /// The PMU counts a retirement by itself; here only what is left until each overflow is followed.

@@ -41,7 +41,8 @@ vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sre
   return vpmu::GuestLinear{regs.rip + (code_size(sregs) == CodeSize::bits64 ? 0 : sregs.cs.base)};
 }
 
-Retired retired_instruction(const Instruction& i, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after) {
+Retired retired_instruction(const Instruction& i, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after,
+                            std::uint32_t cycles) {
   const vpmu::GuestLinear at = instruction_pointer(before, sregs);
   const vpmu::GuestLinear next = instruction_pointer(after, sregs);
   const auto cpl = static_cast<std::uint8_t>(cpl_of(sregs));
@@ -53,7 +54,10 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
                    .has_store = i.store.has_value(),
                    .load = access_of(i.load, i, at, before, sregs),
                    .store = access_of(i.store, i, at, before, sregs),
-                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = cpl}},
+                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = cpl},
+                   .cycles = cycles,
+                   .ref_cycles = cycles,
+                   .bus_cycles = cycles},
           .registers = pebs_registers(after)};
 }
 

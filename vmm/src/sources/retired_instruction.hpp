@@ -10,7 +10,8 @@ CodeSize code_size(const kvm_sregs& sregs);
 vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sregs);
 
 /// What the PMU is told of one instruction that ran from the state `before` and `sregs` to the registers `after`: addresses of its
-/// operands, its branch, and the registers that a record shows. Cycles are left 0; cache levels and latencies are unknown.
-Retired retired_instruction(const Instruction& instruction, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after);
+/// operands, its branch, and the registers that a record shows. It took `cycles` of every clock; cache levels and latencies are unknown.
+Retired retired_instruction(const Instruction& instruction, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after,
+                            std::uint32_t cycles);
 
 }  // namespace vmm

@@ -9,8 +9,7 @@ namespace {
 /// guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an NMI handler, where a sample of a
 /// slow host would show little but the handler of the sample before.
 bool undisturbed(const kvm_vcpu_events& e) {
-  return e.exception.injected == 0 && e.exception.pending == 0 && e.interrupt.injected == 0 && e.interrupt.shadow == 0 &&
-         e.nmi.injected == 0 && e.nmi.pending == 0 && e.nmi.masked == 0;
+  return !is_delivering(e) && e.interrupt.shadow == 0 && e.nmi.pending == 0 && e.nmi.masked == 0;
 }
 
 }  // namespace
@@ -107,7 +106,7 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
   }
   VMM_ASSIGN(const kvm_regs after, port.regs());
   VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
-  return RunEnd{.exit = guests, .retired = retired_instruction(choice.instruction, before, sregs, after)};
+  return RunEnd{.exit = guests, .retired = retired_instruction(choice.instruction, before, sregs, after, 0)};
 }
 
 Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {

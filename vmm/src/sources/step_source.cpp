@@ -291,9 +291,7 @@ std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
 
 RunEnd StepSource::retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
   ++statistics_.retired;
-  Retired retired = retired_instruction(current.instruction, current.regs, current.sregs, after);
-  retired.what.cycles = retired.what.ref_cycles = retired.what.bus_cycles = 1;
-  return RunEnd{.exit = std::move(exit), .retired = retired};
+  return RunEnd{.exit = std::move(exit), .retired = retired_instruction(current.instruction, current.regs, current.sregs, after, 1)};
 }
 
 // Anything but a kick or the end of the machine means that the guest got away.

@@ -16,6 +16,10 @@ vpmu::AccessFault unreachable(vpmu::GuestLinear at) { return {.address = at, .no
 
 unsigned cpl_of(const kvm_sregs& sregs) { return sregs.ss.dpl; }
 
+bool is_delivering(const kvm_vcpu_events& e) {
+  return e.exception.injected != 0 || e.exception.pending != 0 || e.interrupt.injected != 0 || e.nmi.injected != 0;
+}
+
 vpmu::PagingState paging_state(const kvm_sregs& sregs, const kvm_regs& regs) {
   constexpr std::uint64_t rflags_ac = vpmu::bit(18);
   return {.cr0 = sregs.cr0,
@@ -33,19 +37,35 @@ std::optional<GuestView::Now> GuestView::now() {
   return Now{.paging = paging_state(*sregs, *regs), .cpl = cpl_of(*sregs)};
 }
 
+std::optional<GuestView::Now> GuestView::implicit() {
+  auto n = now();
+  if (n) n->paging.alignment_check = false;
+  return n;
+}
+
 vpmu::AccessResult GuestView::read(vpmu::GuestLinear at, std::span<std::byte> out) {
-  const auto n = now();
+  const auto n = implicit();
   return n ? memory_->read(n->paging, at, out) : unreachable(at);
 }
 
 vpmu::AccessResult GuestView::write(vpmu::GuestLinear at, std::span<const std::byte> in) {
-  const auto n = now();
+  const auto n = implicit();
   return n ? memory_->write(n->paging, at, in) : unreachable(at);
 }
 
 vpmu::AccessResult GuestView::probe(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind) {
-  const auto n = now();
+  const auto n = implicit();
   return n ? memory_->probe(n->paging, at, size, kind) : unreachable(at);
+}
+
+vpmu::AccessResult GuestView::read_current(vpmu::GuestLinear at, std::span<std::byte> out) {
+  const auto n = now();
+  return n ? memory_->read(n->paging, at, out, privilege_at(n->cpl)) : unreachable(at);
+}
+
+vpmu::AccessResult GuestView::write_current(vpmu::GuestLinear at, std::span<const std::byte> in) {
+  const auto n = now();
+  return n ? memory_->write(n->paging, at, in, privilege_at(n->cpl)) : unreachable(at);
 }
 
 vpmu::AccessResult GuestView::probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind) {

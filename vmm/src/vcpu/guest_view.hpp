@@ -14,6 +14,8 @@ namespace vmm {
 
 /// The privilege level the vCPU runs at: SS.DPL. SDM 3A 5.5.
 unsigned cpl_of(const kvm_sregs& sregs);
+/// Whether KVM is in the middle of an exception or interrupt: it enters the guest's handler before the next instruction.
+bool is_delivering(const kvm_vcpu_events& events);
 /// The registers that decide translation, from KVM's.
 vpmu::PagingState paging_state(const kvm_sregs& sregs, const kvm_regs& regs);
 
@@ -22,11 +24,13 @@ class GuestView {
  public:
   GuestView(VcpuPort& port, LinearMemory& memory) : port_{&port}, memory_{&memory} {}
 
-  /// Supervisor data accesses, as the DS area and descriptor tables take them.
+  /// Implicit supervisor accesses, as the DS area and descriptor tables take them: RFLAGS.AC does not lift SMAP. SDM 3A 4.6.1.
   vpmu::AccessResult read(vpmu::GuestLinear at, std::span<std::byte> out);
   vpmu::AccessResult write(vpmu::GuestLinear at, std::span<const std::byte> in);
   vpmu::AccessResult probe(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
-  /// The same with the privilege that the vCPU runs at now.
+  /// The same as the vCPU's own loads and stores, with the privilege that it runs at now.
+  vpmu::AccessResult read_current(vpmu::GuestLinear at, std::span<std::byte> out);
+  vpmu::AccessResult write_current(vpmu::GuestLinear at, std::span<const std::byte> in);
   vpmu::AccessResult probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
   /// Instruction bytes at `at` as code at `cpl` would fetch them, as many as come without a fault, at most `out.size()`. No side effect.
   std::size_t fetch(vpmu::GuestLinear at, std::span<std::byte> out, unsigned cpl);
@@ -39,6 +43,7 @@ class GuestView {
     unsigned cpl;
   };
   std::optional<Now> now();
+  std::optional<Now> implicit();
   VcpuPort* port_;
   LinearMemory* memory_;
 };

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
+#include "memory/engine_ram.hpp"
 #include "memory/linear.hpp"
 
 namespace vmm::test {
@@ -72,6 +74,27 @@ TEST_F(RamAccessTest, StopsLinearAccessesAtTheEndOfRam) {
   ASSERT_TRUE(fault);
   EXPECT_TRUE(fault->not_memory);
   EXPECT_EQ(fault->address.value(), size);
+}
+
+TEST_F(RamAccessTest, GivesWholePagesOfRamOnly) {
+  EXPECT_EQ(ram.host_page(GuestPhysical{0x3000}), memory.bytes_at(GuestPhysical{0x3000}, 1).data());
+  EXPECT_EQ(ram.host_page(GuestPhysical{size}), nullptr);
+  EXPECT_EQ(ram.host_page(GuestPhysical{~std::uint64_t{0xFFF}}), nullptr);
+}
+
+// A page stays open for writing until the engine stops: only then is it known that all writes are done.
+TEST_F(RamAccessTest, TheEnginesWritesReachTheDirtyLogWhenItStops) {
+  std::vector<std::uint64_t> logged;
+  const LinearMemory linear{ram, [&](GuestPhysical page) { logged.push_back(page.value()); }};
+  EngineRam engine_ram{linear};
+  engine_ram.will_write(GuestPhysical{0x5000});
+  EXPECT_TRUE(logged.empty());
+  EXPECT_TRUE(engine_ram.exchange_word(GuestPhysical{0x6008}, 8, 0, 1)) << "an accessed bit";
+  EXPECT_EQ(logged, std::vector<std::uint64_t>{0x6000});
+  engine_ram.close();
+  EXPECT_EQ(logged, (std::vector<std::uint64_t>{0x6000, 0x5000}));
+  engine_ram.close();
+  EXPECT_EQ(logged.size(), 2U);
 }
 
 }  // namespace

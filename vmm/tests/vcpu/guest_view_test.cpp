@@ -103,5 +103,26 @@ TEST_F(GuestViewOf, NothingIsReachedWithoutRegisters) {
   EXPECT_FALSE(view_.patch(GuestLinear{kernel_page}, bytes));
 }
 
+// SDM 3A 4.6.1: under SMAP, RFLAGS.AC lets the kernel's own instructions reach user pages, but not the processor's implicit accesses.
+TEST_F(GuestViewOf, AcLiftsSmapOnlyForTheVcpusOwnAccesses) {
+  std::array<std::byte, 8> out{};
+  guest_.port.special.cr4 |= vpmu::bit(21);
+  for (const bool ac : {false, true}) {
+    guest_.port.registers.rflags = 2 | (ac ? vpmu::bit(18) : 0);
+    EXPECT_TRUE(view_.read(GuestLinear{user_page}, out).has_value());
+    EXPECT_TRUE(view_.probe(GuestLinear{user_page}, 8, vpmu::AccessKind::read).has_value());
+    EXPECT_EQ(view_.read_current(GuestLinear{user_page}, out).has_value(), !ac);
+  }
+}
+
+TEST_F(GuestViewOf, CurrentAccessesHaveTheVcpusPrivilege) {
+  std::array<std::byte, 8> bytes{};
+  EXPECT_FALSE(view_.write_current(GuestLinear{kernel_page}, bytes));
+  guest_.enter_ring(3);
+  EXPECT_TRUE(view_.read_current(GuestLinear{kernel_page}, bytes).has_value());
+  EXPECT_TRUE(view_.write_current(GuestLinear{kernel_page}, bytes).has_value());
+  EXPECT_FALSE(view_.write(GuestLinear{kernel_page}, bytes)) << "the processor's own";
+}
+
 }  // namespace
 }  // namespace vmm::test
