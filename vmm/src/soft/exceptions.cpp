@@ -26,9 +26,15 @@ struct Gate {
   [[nodiscard]] bool present() const { return vpmu::Bits<47>::test(low); }
 };
 
+/// As the processor looks at its tables.
 template <class T>
 vpmu::AccessResult read(GuestView& view, std::uint64_t at, T& out) {
   return view.read(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{&out, 1}));
+}
+/// From the stack, as the instruction may.
+template <class T>
+vpmu::AccessResult pop(GuestView& view, std::uint64_t at, T& out) {
+  return view.read_current(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{&out, 1}));
 }
 
 bool is_code64(const kvm_segment& s) { return s.s != 0 && s.present != 0 && (s.type & 8) != 0 && s.l != 0 && s.db == 0; }
@@ -104,7 +110,7 @@ bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind k
 
 std::optional<Exception> return_from_interrupt(SoftState& state, GuestView& view) {
   std::array<std::uint64_t, 5> frame{};  // RIP, CS, RFLAGS, RSP, SS
-  if (const auto fault = read(view, state.regs.rsp, frame)) return page_fault(state, *fault);
+  if (const auto fault = pop(view, state.regs.rsp, frame)) return page_fault(state, *fault);
   const auto selector = static_cast<std::uint16_t>(frame[1]);
   const unsigned cpl = selector & 3U;
   auto cs = segment_of(view, state.sregs, selector);
@@ -126,7 +132,7 @@ std::optional<Exception> return_from_interrupt(SoftState& state, GuestView& view
 
 std::optional<Exception> far_return(SoftState& state, GuestView& view) {
   std::array<std::uint64_t, 2> frame{};  // RIP, CS
-  if (const auto fault = read(view, state.regs.rsp, frame)) return page_fault(state, *fault);
+  if (const auto fault = pop(view, state.regs.rsp, frame)) return page_fault(state, *fault);
   const auto selector = static_cast<std::uint16_t>(frame[1]);
   const auto cs = segment_of(view, state.sregs, selector);
   if (!cs || !is_code64(*cs) || cs->dpl != cpl_of(state.sregs)) return Exception{vector_gp, selector & ~3U};

@@ -200,6 +200,12 @@ Result<void> SoftPort::complete_exit() {
     std::memcpy(&s_.regs.rax, open.port.data(), open.bytes);
   }
   complete(open.length);
+  if (open.trap) {
+    s_.debug.dr6 |= dr6_bs;
+    s_.events.exception.injected = 1;
+    s_.events.exception.nr = vector_db;
+    s_.events.exception.has_error_code = 0;
+  }
   return {};
 }
 
@@ -279,7 +285,10 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   const auto i = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
   const auto touched = i ? accesses(*i) : std::vector<Access>{};
   const std::uint64_t before = statistics_.instructions;
-  if (auto exit = run_some(1)) return exit;
+  if (auto exit = run_some(1)) {
+    open_.trap = w.step && !w.to_host;
+    return exit;
+  }
   if (statistics_.instructions == before) return std::nullopt;
   std::uint64_t hits = data_hits(w, touched);
   if (w.step) hits |= dr6_bs;

@@ -108,6 +108,7 @@ class SoftPort final : public VcpuPort {
     std::uint8_t gp{};
     std::array<std::byte, 4> port{};
     std::uint8_t bytes{};
+    bool trap{};  ///< The guest steps: #DB behind it.
   };
 
   std::optional<Exit> take_events();

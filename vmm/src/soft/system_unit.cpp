@@ -137,7 +137,7 @@ SystemResult SystemUnit::wrmsr() {
 
 SystemResult SystemUnit::load_table(kvm_dtable& table, std::uint64_t operand) {
   std::array<std::byte, 10> bytes{};
-  if (const auto fault = view_->read(vpmu::GuestLinear{operand}, bytes)) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->read_current(vpmu::GuestLinear{operand}, bytes)) return Raised{page_fault(*s_, *fault)};
   std::uint16_t limit{};
   std::uint64_t base{};
   std::memcpy(&limit, bytes.data(), sizeof limit);
@@ -152,7 +152,7 @@ SystemResult SystemUnit::store_table(const kvm_dtable& table, std::uint64_t oper
   std::array<std::byte, 10> bytes{};
   std::memcpy(bytes.data(), &table.limit, sizeof table.limit);
   std::memcpy(bytes.data() + sizeof table.limit, &table.base, sizeof table.base);
-  if (const auto fault = view_->write(vpmu::GuestLinear{operand}, bytes)) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->write_current(vpmu::GuestLinear{operand}, bytes)) return Raised{page_fault(*s_, *fault)};
   return Completed{};
 }
 
@@ -160,7 +160,7 @@ SystemResult SystemUnit::store_table(const kvm_dtable& table, std::uint64_t oper
 std::optional<Exception> SystemUnit::fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint16_t& selector) {
   selector = static_cast<std::uint16_t>(gpr(i));
   if (!operand) return std::nullopt;
-  const auto fault = view_->read(vpmu::GuestLinear{*operand}, std::as_writable_bytes(std::span{&selector, 1}));
+  const auto fault = view_->read_current(vpmu::GuestLinear{*operand}, std::as_writable_bytes(std::span{&selector, 1}));
   return fault ? std::optional{page_fault(*s_, *fault)} : std::nullopt;
 }
 
@@ -221,7 +221,7 @@ SystemResult SystemUnit::read_segment(const SystemInstruction& i, std::optional<
     to = i.bytes == 2 ? (to & ~0xFFFFULL) | selector : selector;
     return Completed{};
   }
-  if (const auto fault = view_->write(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&selector, 1}))) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->write_current(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&selector, 1}))) return Raised{page_fault(*s_, *fault)};
   return Completed{};
 }
 
@@ -293,7 +293,7 @@ SystemResult SystemUnit::interrupt_flag(bool on) {
 
 SystemResult SystemUnit::popf() {
   std::uint64_t value{};
-  if (const auto fault = view_->read(vpmu::GuestLinear{s_->regs.rsp}, std::as_writable_bytes(std::span{&value, 1})))
+  if (const auto fault = view_->read_current(vpmu::GuestLinear{s_->regs.rsp}, std::as_writable_bytes(std::span{&value, 1})))
     return Raised{page_fault(*s_, *fault)};
   std::uint64_t loadable = rflags_by_popf;
   const unsigned cpl = cpl_of(s_->sregs);

@@ -139,6 +139,35 @@ TEST_F(SoftPortRuns, AnInterruptWaitsForTheInstructionBehindSti) {
   EXPECT_NE(pushed(2) & rflags_if, 0U);
 }
 
+// SDM 3B 17.3.1.4: a trap behind each instruction, those that the machine outside answers too.
+TEST_F(SoftPortRuns, AGuestThatStepsTrapsBehindAnInstructionThatExits) {
+  guest_.port.registers.rflags = 0x102;
+  SoftPort& port = begin({0x0F, 0x32, 0x90});  // rdmsr, nop
+  const auto exit = port.run();
+  ASSERT_TRUE(exit && std::holds_alternative<MsrRead>(*exit));
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.regs()->rip, handler_at + 1);
+  EXPECT_EQ(pushed(4), code_at + 2);
+  EXPECT_NE(port.debugregs()->dr6 & vpmu::bit(14), 0U);
+}
+
+// What a program in ring 3 stores, it stores as ring 3.
+TEST_F(SoftPortRuns, SystemInstructionsStoreWithTheProgramsPrivilege) {
+  const std::uint64_t user_code = 0x80'0000;
+  guest_.map(user_code, vpmu::page_size, {.is_user = true});
+  guest_.store_code(user_code, {0x0F, 0x01, 0x0C, 0x25, 0x00, 0x00, 0x60, 0x00});  // sidt (idt_at)
+  guest_.port.registers.rip = user_code;
+  guest_.port.registers.rsp = user_code + 0x800;
+  guest_.port.special.tr.base = gdt_at + 0x100;
+  guest_.store_word(gdt_at + 0x104, stack_top);  // RSP0
+  guest_.enter_ring(3);
+  const std::uint64_t before = guest_.load_word(idt_at);
+  SoftPort& port = begin({0x90});
+  ASSERT_TRUE(port.run());
+  EXPECT_EQ(port.sregs()->cr2, idt_at);
+  EXPECT_EQ(guest_.load_word(idt_at), before);
+}
+
 /// Instructions that go on, in any order, and now and then bytes that mean anything.
 std::vector<std::uint8_t> random_code(std::mt19937_64& random) {
   static const std::vector<std::vector<std::uint8_t>> pieces{
