@@ -60,6 +60,13 @@ bool store_across(Core* c, std::uint64_t at, const void* in, unsigned bytes) {
   return true;
 }
 
-void flush_tlb(Core* c) { c->tlb.fill({}); }
+void flush_tlb(Core* c) {
+  for (Tlb& tlb : c->tlbs) tlb.fill({});
+}
+
+void choose_tlb(Core* c) {
+  const Rights rights = c->cpl == 3 ? Rights::user : c->paging.alignment_check ? Rights::supervisor_ac : Rights::supervisor;
+  c->tlb = &c->tlbs[static_cast<unsigned>(rights)];
+}
 
 }  // namespace vpmu::exec

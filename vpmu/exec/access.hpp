@@ -12,7 +12,7 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access);
 bool load_across(Core* c, std::uint64_t at, void* out, unsigned bytes);
 bool store_across(Core* c, std::uint64_t at, const void* in, unsigned bytes);
 
-inline TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return c->tlb[at / page_size % tlb_entries]; }
+inline TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return (*c->tlb)[at / page_size % tlb_entries]; }
 
 inline std::byte* host_address(std::uint64_t at, std::uint64_t add) {
   return reinterpret_cast<std::byte*>(at + add);  // NOLINT(performance-no-int-to-ptr)
@@ -62,5 +62,7 @@ template <class T>
 
 /// Forgets all translations: control registers changed, or the guest ran elsewhere.
 void flush_tlb(Core* c);
+/// Takes the TLB for the present privilege level and RFLAGS.AC.
+void choose_tlb(Core* c);
 
 }  // namespace vpmu::exec

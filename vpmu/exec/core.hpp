@@ -82,6 +82,10 @@ struct TlbEntry {
   std::uint64_t add{};
 };
 inline constexpr unsigned tlb_entries = 256;
+using Tlb = std::array<TlbEntry, tlb_entries>;
+/// What may be accessed depends on these as well as on the page tables. SDM 3A 4.6.1.
+enum class Rights : std::uint8_t { supervisor, supervisor_ac, user };
+inline constexpr unsigned rights_count = 3;
 inline constexpr unsigned jump_entries = 1024;
 
 /// All that the ops work on. One vCPU's, used by one thread.
@@ -92,11 +96,12 @@ struct Core {
   std::uint64_t other_flags{};              ///< RFLAGS without the status flags.
   Counts left{};                            ///< What may still pass before the engine stops.
   Block* block{};                           ///< The one that runs.
-  std::uint64_t epoch{1};
+  std::uint64_t epoch{};                    ///< Of translations, and of the privilege that code is fetched with.
   const Op* at{};                           ///< The next op, where ops do not call each other.
   Stop stop{};
   bool stepping{};                          ///< One op at a time: its block's counts have not been taken off.
-  std::array<TlbEntry, tlb_entries> tlb{};
+  std::array<Tlb, rights_count> tlbs{};
+  Tlb* tlb{tlbs.data()};                    ///< That of the present Rights.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
   PagingState paging;
   std::uint64_t cr2{};

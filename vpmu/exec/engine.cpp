@@ -35,6 +35,23 @@ Engine::Engine(Ram& ram, Platform& platform) {
 }
 
 void Engine::load(const CpuState& state) {
+  ++generation_;
+  flush_tlb(&core_);
+  set_state(state);
+  given_ = core_.left = Counts{unlimited, unlimited, unlimited, unlimited};
+}
+
+void Engine::resume(const CpuState& state) {
+  const PagingState& now = core_.paging;
+  const PagingState& then = state.paging;
+  if (now.cr0 != then.cr0 || now.cr3 != then.cr3 || now.cr4 != then.cr4 || now.efer != then.efer) {
+    ++generation_;
+    flush_tlb(&core_);
+  }
+  set_state(state);
+}
+
+void Engine::set_state(const CpuState& state) {
   std::copy(state.gpr.begin(), state.gpr.end(), core_.r.begin());
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;
@@ -47,9 +64,9 @@ void Engine::load(const CpuState& state) {
   core_.paging.alignment_check = (state.rflags & rflags::AC) != 0;
   core_.cpl = state.cpl;
   core_.block = nullptr;
-  ++core_.epoch;
-  flush_tlb(&core_);
-  given_ = core_.left = Counts{unlimited, unlimited, unlimited, unlimited};
+  // Code that the kernel may run is not thereby code that a program may run.
+  core_.epoch = 2 * generation_ + (state.cpl == 3 ? 1 : 0);
+  choose_tlb(&core_);
 }
 
 CpuState Engine::state() const {

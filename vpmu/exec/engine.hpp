@@ -28,9 +28,17 @@ class Engine {
  public:
   /// Both must outlive it.
   Engine(Ram& ram, Platform& platform);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  Engine(Engine&&) = delete;
+  Engine& operator=(Engine&&) = delete;
+  ~Engine() = default;
 
   /// From here. All translations and decoded blocks are looked at anew: the guest may have run elsewhere meanwhile.
   void load(const CpuState& state);
+  /// The same, where the owner has run what the engine left and nothing else ran since: what passed since load() stays, and so do
+  /// translations and blocks, unless control registers changed. After INVLPG and its like, call load().
+  void resume(const CpuState& state);
   [[nodiscard]] CpuState state() const;
 
   /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with Stop::again after a part of
@@ -45,10 +53,12 @@ class Engine {
 
  private:
   Stop step();
+  void set_state(const CpuState& state);
 
   Core core_;
   CodeCache code_;
   Counts given_{};
+  std::uint64_t generation_{};  ///< Of translations.
   std::int64_t aside_{};  ///< Instructions that are left, but not for the present run().
   bool asked_to_stop_{};
 };

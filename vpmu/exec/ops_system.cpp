@@ -18,7 +18,7 @@ void set_other_flags(Core& core, std::uint64_t value) {
   core.other_flags = value;
   if (ac == core.paging.alignment_check) return;
   core.paging.alignment_check = ac;  // under SMAP it decides what may be reached
-  flush_tlb(&core);
+  choose_tlb(&core);
 }
 
 void change_flags(const Op* op, Core* c) {

@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include "exec/engine.hpp"
+#include "exec/tests/flat_ram.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+constexpr std::uint64_t present = 1, writable = 2, user = 4;
+
+/// Two pages of code and one of data behind page tables: at linear 0 for the supervisor alone, at 1000H for all, data at 2000H for the
+/// supervisor alone and at 3000H for all.
+class EngineResumes : public testing::Test {
+ protected:
+  enum Page : std::uint64_t { pml4, pdpt, directory, table, kernel_code, user_code, data, count };
+
+  EngineResumes() {
+    link(pml4, 0, pdpt, user);
+    link(pdpt, 0, directory, user);
+    link(directory, 0, table, user);
+    link(table, 0, kernel_code, 0);
+    link(table, 1, user_code, user);
+    link(table, 2, data, 0);
+    link(table, 3, data, user);
+    state_.paging = {.cr0 = bit(31) | 1, .cr3 = at(pml4), .cr4 = bit(5), .efer = bit(8) | bit(10), .physical_width = 52, .alignment_check = false};
+    state_.rflags = 2;
+  }
+
+  [[nodiscard]] std::uint64_t at(Page page) const { return ram_.address() + page * page_size; }
+  void put(Page page, std::initializer_list<unsigned> bytes) {
+    std::size_t i = page * page_size;
+    for (const unsigned b : bytes) ram_.bytes()[i++] = static_cast<std::byte>(b);
+  }
+  void link(Page from, std::size_t entry, Page to, std::uint64_t rights) {
+    const std::uint64_t word = at(to) | present | writable | rights;
+    std::memcpy(&ram_.bytes()[from * page_size + entry * sizeof word], &word, sizeof word);
+  }
+  void as(unsigned cpl, std::uint64_t rip) {
+    state_.cpl = static_cast<std::uint8_t>(cpl);
+    state_.rip = rip;
+  }
+  /// Runs from there without a word about anything having changed elsewhere.
+  Stop resume(unsigned cpl, std::uint64_t rip) {
+    as(cpl, rip);
+    engine_.resume(state_);
+    return engine_.run(100);
+  }
+
+  FlatRam ram_{count * page_size};
+  CpuState state_;
+  NoPlatform platform_;
+  Engine engine_{ram_, platform_};
+};
+
+TEST_F(EngineResumes, AndGoesOnCounting) {
+  put(kernel_code, {0x90, 0x90, 0x0F, 0x0B});  // nop; nop; ud2
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(resume(0, 1), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, 3U);
+}
+
+// SDM 3A 4.6.1: what the kernel has run and read a moment ago is not a program's to run and read.
+TEST_F(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
+  put(kernel_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
+  put(user_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(resume(0, 0x1000), Stop::unsupported);
+  ASSERT_EQ(engine_.passed().instructions, 2U);
+  EXPECT_EQ(resume(3, 0), Stop::fault) << "the kernel's code";
+  EXPECT_EQ(resume(3, 0x1000), Stop::fault) << "the kernel's data";
+  EXPECT_EQ(engine_.passed().instructions, 2U);
+  EXPECT_EQ(resume(0, 0), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, 3U);
+}
+
+// Under SMAP the kernel reads a program's memory only with RFLAGS.AC: to have read it once opens nothing.
+TEST_F(EngineResumes, WithOrWithoutAc) {
+  state_.paging.cr4 |= bit(21);
+  put(kernel_code, {0x0F, 0x01, 0xCB, 0xA1, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x0F, 0x01, 0xCA, 0x0F, 0x0B});  // stac; mov 0x3000, %eax; clac; ud2
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  ASSERT_EQ(engine_.passed().instructions, 3U);
+  EXPECT_EQ(resume(0, 3), Stop::fault) << "clac was the last";
+  state_.rflags |= rflags::AC;
+  EXPECT_EQ(resume(0, 3), Stop::unsupported);
+}
+
+// The same for where a program jumps to: the kernel's blocks are decoded and known by their addresses.
+TEST_F(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
+  put(kernel_code, {0x90, 0x0F, 0x0B});            // nop; ud2
+  put(user_code, {0x31, 0xC0, 0xFF, 0xE0});        // xor %eax, %eax; jmp *%rax
+  as(0, 0x1000);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  ASSERT_EQ(engine_.passed().instructions, 3U) << "the kernel may";
+  EXPECT_EQ(resume(3, 0x1000), Stop::fault);
+  EXPECT_EQ(engine_.passed().instructions, 5U);
+  EXPECT_EQ(engine_.state().rip, 0U);
+}
+
+// MOV CR3: other tables, other memory.
+TEST_F(EngineResumes, WithNewTranslationsWhereCr3Changed) {
+  put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
+  put(user_code, {0x42});
+  put(data, {0x41});
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  link(table, 2, user_code, 0);
+  EXPECT_EQ(resume(0, 0), Stop::unsupported);
+  EXPECT_EQ(engine_.state().gpr[rax], 0x41U) << "nobody has said that it changed";
+  state_.paging.cr3 |= bit(3);
+  EXPECT_EQ(resume(0, 0), Stop::unsupported);
+  EXPECT_EQ(engine_.state().gpr[rax], 0x42U);
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
