@@ -44,6 +44,14 @@ def exec_violation(name, include):
     return None if include[1:-1].split("/")[0] in ("vpmu", "exec") else f"the engine may not include {include}: it is above the core alone"
 
 
+def uarch_violation(name, include):
+    if name.startswith("vpmu/uarch/tests/"):
+        return None
+    if include.startswith("<"):
+        return None if include[1:-1] in CORE_STANDARD | {"vector"} else f"the models may not include {include}: they are pure"
+    return None if include[1:-1].split("/")[0] in ("vpmu", "uarch") else f"the models may not include {include}: they are above the core alone"
+
+
 def guest_violation(name, include):
     header = include[1:-1]
     if header.startswith("vpmu/") and header not in GUEST_SHARED:
@@ -70,6 +78,7 @@ RULES = (
     ("vpmu/include/", core_violation),
     ("vpmu/src/", core_violation),
     ("vpmu/exec/", exec_violation),
+    ("vpmu/uarch/", uarch_violation),
     ("guest-tests/gt/", guest_violation),
     ("vmm/src/", vmm_violation),
 )

@@ -1,0 +1,70 @@
+#include "uarch/branch.hpp"
+
+#include <algorithm>
+
+namespace vpmu::uarch {
+namespace {
+
+/// Two-bit counters: taken from here on.
+constexpr std::uint8_t weakly_taken = 2, strongly_taken = 3;
+
+}  // namespace
+
+BranchPredictor::BranchPredictor(const BranchShapes& shapes)
+    : shapes_{shapes},
+      history_mask_{(std::uint64_t{1} << shapes.history_bits) - 1},
+      counters_(history_mask_ + 1, weakly_taken),
+      targets_(shapes.targets.entries()) {}
+
+void BranchPredictor::clear() {
+  history_ = 0;
+  std::ranges::fill(counters_, weakly_taken);
+  std::ranges::fill(targets_, Target{});
+  returns_.fill(0);
+  top_ = depth_ = 0;
+}
+
+bool BranchPredictor::conditional(const Branch& branch) {
+  std::uint8_t& counter = counters_[slot(branch.at)];
+  const bool predicted = counter >= weakly_taken;
+  if (branch.taken && counter < strongly_taken) ++counter;
+  if (!branch.taken && counter > 0) --counter;
+  history_ = (history_ << 1 | (branch.taken ? 1 : 0)) & history_mask_;
+  return predicted != branch.taken;
+}
+
+bool BranchPredictor::indirect(const Branch& branch) {
+  Target& target = targets_[(slot(branch.at) * 0x9E37'79B9'7F4A'7C15ULL >> 32) % targets_.size()];
+  const bool missed = target.at != branch.at || target.to != branch.to;
+  target = {.at = branch.at, .to = branch.to};
+  history_ = (history_ << 2 ^ branch.to >> 4) & history_mask_;
+  return missed;
+}
+
+bool BranchPredictor::return_from(const Branch& branch) {
+  if (depth_ == 0) return indirect(branch);
+  --depth_;
+  top_ = (top_ + shapes_.return_stack - 1) % shapes_.return_stack;
+  return returns_[top_] != branch.to;
+}
+
+bool BranchPredictor::retire(const Branch& branch) {
+  if (branch.kind == BranchKind::near_rel_call || branch.kind == BranchKind::near_ind_call) {
+    returns_[top_] = branch.behind;
+    top_ = (top_ + 1) % shapes_.return_stack;
+    depth_ = std::min<unsigned>(depth_ + 1, shapes_.return_stack);
+  }
+  switch (branch.kind) {
+    case BranchKind::conditional: return conditional(branch);
+    case BranchKind::near_ind_call:
+    case BranchKind::near_ind_jmp: return indirect(branch);
+    case BranchKind::near_ret: return return_from(branch);
+    case BranchKind::near_rel_call:
+    case BranchKind::near_rel_jmp: return false;
+    case BranchKind::far: return true;
+    case BranchKind::none: return false;
+  }
+  return false;
+}
+
+}  // namespace vpmu::uarch

@@ -1,0 +1,122 @@
+#include "uarch/hierarchy.hpp"
+
+#include <algorithm>
+#include <span>
+
+namespace vpmu::uarch {
+namespace {
+
+/// Bytes of code that one entry of the decoded micro-op cache stands for.
+constexpr std::uint64_t window_bytes = 32;
+
+}  // namespace
+
+Hierarchy::Hierarchy(const Profile& profile)
+    : profile_{&profile},
+      l1i_{profile.l1i},
+      l1d_{profile.l1d},
+      l2_{profile.l2},
+      l3_{profile.l3},
+      decoded_{profile.decoded},
+      stlb_{profile.stlb},
+      dtlb_{profile.dtlb, stlb_},
+      itlb_{profile.itlb, stlb_} {}
+
+void Hierarchy::clear() {
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
+  flush_tlbs();
+  fills_.fill({});
+  now_ = last_ready_ = 0;
+}
+
+void Hierarchy::flush_tlbs() {
+  dtlb_.clear();
+  itlb_.clear();
+  stlb_.clear();
+}
+
+std::uint16_t Hierarchy::latency_of(HitLevel level) const {
+  const Latencies& l = profile_->latency;
+  if (level == HitLevel::l1) return l.l1;
+  if (level == HitLevel::l2) return l.l2;
+  return level == HitLevel::l3 ? l.l3 : l.dram;
+}
+
+// What an inclusive L3 loses leaves the levels above.
+void Hierarchy::fill_l3(std::uint64_t line) {
+  const auto victim = l3_.insert(line);
+  if (!victim || profile_->last_level != LastLevel::inclusive) return;
+  l2_.remove(*victim);
+  l1d_.remove(*victim);
+  l1i_.remove(*victim);
+}
+
+void Hierarchy::fill_l2(std::uint64_t line) {
+  const auto victim = l2_.insert(line);
+  if (victim && profile_->last_level == LastLevel::victim && !l3_.touch(*victim)) fill_l3(*victim);
+}
+
+/// Where a line that the L1 lacks is found; afterwards the L2 has it.
+HitLevel Hierarchy::below_l1(std::uint64_t line) {
+  if (l2_.touch(line)) return HitLevel::l2;
+  const bool in_l3 = l3_.touch(line);
+  if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
+  fill_l2(line);
+  return in_l3 ? HitLevel::l3 : HitLevel::dram;
+}
+
+/// Takes a fill buffer. When all are in use, time passes until one is free.
+void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
+  const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
+  FillBuffer& buffer = *std::ranges::min_element(buffers, {}, &FillBuffer::ready);
+  now_ = std::max(now_, buffer.ready);
+  buffer = {.line = line, .ready = now_ + latency};
+  last_ready_ = std::max(last_ready_, buffer.ready);
+}
+
+// A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
+Hierarchy::Line Hierarchy::data_line(std::uint64_t line) {
+  if (l1d_.touch(line)) {
+    if (now_ < last_ready_)
+      for (const FillBuffer& f : fills_)
+        if (f.line == line && f.ready > now_)
+          return {HitLevel::lfb, std::max(profile_->latency.l1, static_cast<std::uint16_t>(f.ready - now_))};
+    return {HitLevel::l1, profile_->latency.l1};
+  }
+  const HitLevel level = below_l1(line);
+  const std::uint16_t latency = latency_of(level);
+  l1d_.insert(line);
+  begin_fill(line, latency);
+  return {level, latency};
+}
+
+DataResult Hierarchy::access_slowly(const DataAccess& access, TlbResult tlb) {
+  const std::uint64_t first = access.physical / line_bytes;
+  const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
+  Line line = data_line(first);
+  if (last != first) {
+    const Line second = data_line(last);
+    if (second.latency > line.latency) line = second;
+    line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.split);
+  }
+  if (tlb == TlbResult::stlb_hit) line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.stlb_hit);
+  if (tlb == TlbResult::walk) line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.walk);
+  return {.level = line.level, .tlb = tlb, .latency = line.latency, .split = last != first};
+}
+
+FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page) {
+  const std::uint64_t line = physical / line_bytes;
+  FetchResult result{.level = HitLevel::l1, .tlb = itlb_.look_up(linear, page), .decoded = true};
+  if (!l1i_.touch(line)) {
+    result.level = below_l1(line);
+    l1i_.insert(line);
+  }
+  for (std::uint64_t window = linear / line_bytes * 2; window < linear / line_bytes * 2 + line_bytes / window_bytes; ++window)
+    if (!decoded_.touch(window)) {
+      result.decoded = false;
+      decoded_.insert(window);
+    }
+  return result;
+}
+
+}  // namespace vpmu::uarch

@@ -1,0 +1,143 @@
+#include "uarch/profiles.hpp"
+
+#include <algorithm>
+#include <array>
+
+// Sizes and latencies of caches and TLBs, and the return stack: Intel 64 and IA-32 Architectures Optimization Reference Manual, order number
+// 248966, edition of 2016, chapter 2, in the cache and TLB tables of each microarchitecture. Last level caches are those of common
+// four-core clients and eight-core servers. In no manual, and so only plausible: the latency of memory, the cost of a page walk and of
+// the second line of a split, and all about branch prediction but the return stack.
+namespace vpmu::uarch {
+namespace {
+
+constexpr std::uint32_t kib = 1024 / line_bytes;
+constexpr std::uint32_t mib = 1024 * kib;
+
+/// A cache of so many lines.
+constexpr Shape cache(std::uint32_t lines, std::uint32_t ways) { return {.sets = lines / ways, .ways = ways}; }
+/// A TLB of so many entries.
+constexpr Shape entries(std::uint32_t count, std::uint32_t ways) { return {.sets = count / ways, .ways = ways}; }
+constexpr Shape full(std::uint32_t count) { return {.sets = 1, .ways = count}; }
+
+constexpr Profile nehalem{
+    .name = "nehalem",
+    .l1i = cache(32 * kib, 4),
+    .l1d = cache(32 * kib, 8),
+    .l2 = cache(256 * kib, 8),
+    .l3 = cache(8 * mib, 16),
+    .last_level = LastLevel::inclusive,
+    .fill_buffers = 10,
+    .dtlb = {.small = entries(64, 4), .large = entries(32, 4), .huge = {}},
+    .itlb = {.small = entries(128, 4), .large = full(7), .huge = {}},
+    .stlb = {.shared = entries(512, 4), .holds_large = false, .huge = {}},
+    .decoded = {},
+    .branches = {.history_bits = 12, .targets = entries(256, 4), .return_stack = 16, .mispredict_penalty = 17},
+    .latency = {.l1 = 4, .l2 = 10, .l3 = 38, .dram = 200, .stlb_hit = 7, .walk = 30, .split = 5},
+};
+
+constexpr Profile westmere = [] {
+  Profile p = nehalem;
+  p.name = "westmere";
+  p.l3 = cache(4 * mib, 16);
+  return p;
+}();
+
+constexpr Profile westmere_server = [] {
+  Profile p = westmere;
+  p.name = "westmere_server";
+  p.l3 = cache(16 * mib, 16);
+  return p;
+}();
+
+constexpr Profile sandy_bridge = [] {
+  Profile p = nehalem;
+  p.name = "sandybridge";
+  p.l1i = cache(32 * kib, 8);
+  p.dtlb.huge = full(4);
+  p.itlb.large = full(8);
+  p.decoded = entries(256, 8);
+  p.branches = {.history_bits = 14, .targets = entries(512, 4), .return_stack = 16, .mispredict_penalty = 15};
+  p.latency.l2 = 12;
+  p.latency.l3 = 30;
+  return p;
+}();
+
+constexpr Profile ivy_bridge = [] {
+  Profile p = sandy_bridge;
+  p.name = "ivybridge";
+  return p;
+}();
+
+constexpr Profile haswell = [] {
+  Profile p = ivy_bridge;
+  p.name = "haswell";
+  p.stlb = {.shared = entries(1024, 8), .holds_large = true, .huge = {}};
+  p.latency.l2 = 11;
+  p.latency.l3 = 34;
+  return p;
+}();
+
+constexpr Profile broadwell = [] {
+  Profile p = haswell;
+  p.name = "broadwell";
+  p.stlb = {.shared = entries(1536, 6), .holds_large = true, .huge = entries(16, 4)};
+  return p;
+}();
+
+constexpr Profile skylake = [] {
+  Profile p = broadwell;
+  p.name = "skylake";
+  p.l2 = cache(256 * kib, 4);
+  p.itlb.small = entries(128, 8);
+  p.stlb = {.shared = entries(1536, 12), .holds_large = true, .huge = entries(16, 4)};
+  p.latency = {.l1 = 4, .l2 = 12, .l3 = 44, .dram = 200, .stlb_hit = 9, .walk = 30, .split = 5};
+  return p;
+}();
+
+/// Servers up to Broadwell: 2.5 MiB of 20 ways for each of eight cores, longer ways to the L3 and to memory.
+constexpr Profile with_server_uncore(Profile p, std::string_view name, std::uint16_t l3_latency) {
+  p.name = name;
+  p.l3 = cache(20 * mib, 20);
+  p.latency.l3 = l3_latency;
+  p.latency.dram = 230;
+  return p;
+}
+constexpr Profile sandy_bridge_server = with_server_uncore(sandy_bridge, "sandybridge_server", 38);
+constexpr Profile ivy_bridge_server = with_server_uncore(ivy_bridge, "ivybridge_server", 38);
+constexpr Profile haswell_server = with_server_uncore(haswell, "haswell_server", 50);
+constexpr Profile broadwell_server = with_server_uncore(broadwell, "broadwell_server", 50);
+
+constexpr Profile skylake_server = [] {
+  Profile p = skylake;
+  p.name = "skylake_server";
+  p.l2 = cache(1 * mib, 16);
+  p.l3 = cache(11 * mib, 11);
+  p.last_level = LastLevel::victim;
+  p.latency.l2 = 14;
+  p.latency.l3 = 60;
+  p.latency.dram = 230;
+  return p;
+}();
+
+constexpr std::array rows{nehalem,          westmere, westmere_server, sandy_bridge,     sandy_bridge_server, ivy_bridge, ivy_bridge_server,
+                          haswell,          haswell_server, broadwell, broadwell_server, skylake,             skylake_server};
+
+constexpr bool is_possible(Shape s, bool needed) { return s.sets == 0 ? !needed : (s.sets & (s.sets - 1)) == 0 && s.ways > 0; }
+static_assert(std::ranges::all_of(rows, [](const Profile& p) {
+  return is_possible(p.l1i, true) && is_possible(p.l1d, true) && is_possible(p.l2, true) && is_possible(p.l3, true) &&
+         is_possible(p.dtlb.small, true) && is_possible(p.dtlb.large, true) && is_possible(p.dtlb.huge, false) &&
+         is_possible(p.itlb.small, true) && is_possible(p.itlb.large, true) && is_possible(p.itlb.huge, false) &&
+         is_possible(p.stlb.shared, true) && is_possible(p.stlb.huge, false) && is_possible(p.decoded, false) &&
+         is_possible(p.branches.targets, true);
+}));
+
+}  // namespace
+
+std::span<const Profile> all_profiles() { return rows; }
+
+const Profile* find_profile(std::string_view name) {
+  const auto row = std::ranges::find(rows, name, &Profile::name);
+  return row == rows.end() ? nullptr : &*row;
+}
+
+}  // namespace vpmu::uarch

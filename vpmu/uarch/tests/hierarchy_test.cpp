@@ -1,0 +1,177 @@
+#include "uarch/hierarchy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace vpmu::uarch::test {
+namespace {
+
+constexpr std::uint64_t kib = 1024, mib = 1024 * kib;
+
+DataAccess at(std::uint64_t address, std::uint32_t bytes = 8, PageSize page = PageSize::small) {
+  return {.linear = address, .physical = address, .bytes = bytes, .page = page};
+}
+
+/// Loads that went as `result` says.
+struct Tally {
+  std::array<unsigned, hit_level_count> of{};
+  unsigned all{};
+  void add(const DataResult& result) {
+    ++of[static_cast<unsigned>(result.level)];
+    ++all;
+  }
+  [[nodiscard]] unsigned at(HitLevel level) const { return of[static_cast<unsigned>(level)]; }
+};
+
+/// Follows a random cycle through all lines of an array, after one round to warm up.
+Tally walk(Hierarchy& h, std::uint64_t bytes, unsigned rounds) {
+  std::vector<std::uint64_t> order(bytes / line_bytes);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, std::mt19937_64{7});
+  Tally tally;
+  for (unsigned round = 0; round <= rounds; ++round)
+    for (const std::uint64_t line : order) {
+      const DataResult result = h.load(at(line * line_bytes, 8, PageSize::large));
+      h.advance(4);
+      if (round > 0) tally.add(result);
+    }
+  return tally;
+}
+
+// 90 % of the loads of a pointer walk are in the level that it fits in, on every processor.
+TEST(Hierarchy, WalksFindTheirLevel) {
+  for (const Profile& p : all_profiles()) {
+    const std::uint64_t l2 = p.l2.entries() * line_bytes, l3 = p.l3.entries() * line_bytes;
+    const std::array rows{std::pair{16 * kib, HitLevel::l1}, std::pair{l2 * 3 / 4, HitLevel::l2}, std::pair{l3 / 2, HitLevel::l3},
+                          std::pair{l3 * 3 / 2, HitLevel::dram}};
+    for (const auto& [bytes, level] : rows) {
+      Hierarchy h{p};
+      const Tally tally = walk(h, bytes, 1);
+      EXPECT_GE(tally.all, 256U);
+      EXPECT_GE(tally.at(level) * 10, tally.all * 9) << p.name << ' ' << bytes << " bytes, level " << static_cast<unsigned>(level);
+    }
+  }
+}
+
+const Profile& skylake() { return *find_profile("skylake"); }
+
+// By hand: cold, in the L1, in the second line.
+TEST(Hierarchy, LatencyIsThatOfTheLevel) {
+  Hierarchy h{skylake()};
+  const Latencies& l = skylake().latency;
+  EXPECT_EQ(h.load(at(0)), (DataResult{HitLevel::dram, TlbResult::walk, static_cast<std::uint16_t>(l.dram + l.walk), false}));
+  h.advance(1000);
+  EXPECT_EQ(h.load(at(8)), (DataResult{HitLevel::l1, TlbResult::hit, l.l1, false}));
+  EXPECT_EQ(h.load(at(64)), (DataResult{HitLevel::dram, TlbResult::hit, l.dram, false}));
+}
+
+// A load of a line that is on its way waits for the rest of the way.
+TEST(Hierarchy, FillBufferHitsWaitForTheRest) {
+  Hierarchy h{skylake()};
+  const Latencies& l = skylake().latency;
+  h.load(at(0));
+  h.advance(150);
+  EXPECT_EQ(h.load(at(8)), (DataResult{HitLevel::lfb, TlbResult::hit, static_cast<std::uint16_t>(l.dram - 150), false}));
+  h.advance(48);
+  EXPECT_EQ(h.load(at(8)).latency, l.l1) << "never faster than the L1";
+  EXPECT_EQ(h.load(at(8)).level, HitLevel::lfb);
+  h.advance(2);
+  EXPECT_EQ(h.load(at(8)).level, HitLevel::l1);
+}
+
+// Ten fills can be under way; the eleventh waits for the first.
+TEST(Hierarchy, AFullSetOfFillBuffersTakesTime) {
+  Hierarchy h{skylake()};
+  for (unsigned i = 0; i < 10; ++i) h.load(at(i * line_bytes));
+  EXPECT_EQ(h.cycles(), 0U);
+  h.load(at(10 * line_bytes));
+  EXPECT_EQ(h.cycles(), skylake().latency.dram);
+}
+
+TEST(Hierarchy, ASplitTouchesBothLines) {
+  Hierarchy h{skylake()};
+  const Latencies& l = skylake().latency;
+  h.load(at(0));
+  h.advance(1000);
+  EXPECT_EQ(h.load(at(60)), (DataResult{HitLevel::dram, TlbResult::hit, static_cast<std::uint16_t>(l.dram + l.split), true}));
+  h.advance(1000);
+  EXPECT_EQ(h.load(at(60)), (DataResult{HitLevel::l1, TlbResult::hit, static_cast<std::uint16_t>(l.l1 + l.split), true}));
+  EXPECT_EQ(h.load(at(56)), (DataResult{HitLevel::l1, TlbResult::hit, l.l1, false})) << "to the last byte of the line";
+  EXPECT_EQ(h.load(at(64)).level, HitLevel::l1);
+}
+
+TEST(Hierarchy, StoresBringLinesIn) {
+  Hierarchy h{skylake()};
+  EXPECT_EQ(h.store(at(0)).level, HitLevel::dram);
+  h.advance(1000);
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::l1);
+}
+
+/// Fills the L3 set of line 0 with as many other lines as it has ways, by code: the L1D and the L2 need not lose line 0 for that.
+void push_out_of_l3(Hierarchy& h) {
+  const Shape l3 = h.profile().l3;
+  for (std::uint64_t way = 1; way <= l3.ways; ++way) {
+    const std::uint64_t address = way * l3.sets * line_bytes;
+    h.fetch(address, address, PageSize::huge);
+  }
+}
+
+// What an inclusive L3 loses, the L1 loses; a victim L3 has no such power.
+TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
+  for (const auto& [name, expected] : {std::pair{"skylake", HitLevel::dram}, std::pair{"skylake_server", HitLevel::l1}}) {
+    Hierarchy h{*find_profile(name)};
+    h.load(at(0));
+    h.advance(1000);
+    ASSERT_EQ(h.load(at(0)).level, HitLevel::l1);
+    push_out_of_l3(h);
+    h.advance(1000);
+    EXPECT_EQ(h.load(at(0)).level, expected) << name;
+  }
+}
+
+TEST(Hierarchy, CodeComesFromTheCachesToo) {
+  Hierarchy h{skylake()};
+  EXPECT_EQ(h.fetch(0, 0, PageSize::small), (FetchResult{HitLevel::dram, TlbResult::walk, false}));
+  EXPECT_EQ(h.fetch(0, 0, PageSize::small), (FetchResult{HitLevel::l1, TlbResult::hit, true}));
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::l2) << "data and code share the L2";
+  EXPECT_EQ(h.load(at(0)).tlb, TlbResult::hit);
+}
+
+TEST(Hierarchy, FlushedTlbsWalkAndCachesStay) {
+  Hierarchy h{skylake()};
+  h.load(at(0));
+  h.advance(1000);
+  h.flush_tlbs();
+  const DataResult result = h.load(at(0));
+  EXPECT_EQ(result.tlb, TlbResult::walk);
+  EXPECT_EQ(result.level, HitLevel::l1);
+}
+
+TEST(Hierarchy, TheSameTraceGivesTheSameNumbers) {
+  Hierarchy h{skylake()};
+  const auto run = [&h] {
+    std::mt19937_64 random{3};
+    std::vector<DataResult> results;
+    for (unsigned i = 0; i < 50'000; ++i) {
+      const std::uint64_t address = random() % (random() % 2 == 0 ? 64 * kib : 16 * mib);
+      if (i % 5 == 0) h.fetch(address, address, PageSize::small);
+      results.push_back(i % 3 == 0 ? h.store(at(address)) : h.load(at(address)));
+      h.advance(random() % 4);
+    }
+    return results;
+  };
+  const auto first = run();
+  const std::uint64_t cycles = h.cycles();
+  EXPECT_NE(run(), first) << "caches are warm";
+  h.clear();
+  EXPECT_EQ(run(), first);
+  EXPECT_EQ(h.cycles(), cycles);
+}
+
+}  // namespace
+}  // namespace vpmu::uarch::test

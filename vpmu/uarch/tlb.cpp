@@ -1,0 +1,41 @@
+#include "uarch/tlb.hpp"
+
+namespace vpmu::uarch {
+namespace {
+
+/// In the key of a large page.
+constexpr std::uint64_t large_bit = 1ULL << 62;
+
+}  // namespace
+
+bool SecondLevel::look_up(std::uint64_t page, PageSize size) {
+  if (size == PageSize::large && !shapes_.holds_large) return false;
+  RecencySets& table = size == PageSize::huge ? huge_ : shared_;
+  // Pages of both sizes share the sets; a bit that no page number has keeps them apart.
+  const std::uint64_t key = size == PageSize::large ? page | large_bit : page;
+  if (table.touch(key)) return true;
+  table.insert(key);
+  return false;
+}
+
+void SecondLevel::clear() {
+  shared_.clear();
+  huge_.clear();
+}
+
+Tlb::Tlb(const TlbShapes& shapes, SecondLevel& second)
+    : small_{shapes.small}, large_{shapes.large}, huge_{shapes.huge}, second_{&second} {}
+
+TlbResult Tlb::look_further(std::uint64_t page, PageSize size) {
+  const bool second = second_->look_up(page, size);
+  table(size).insert(page);
+  return second ? TlbResult::stlb_hit : TlbResult::walk;
+}
+
+void Tlb::clear() {
+  small_.clear();
+  large_.clear();
+  huge_.clear();
+}
+
+}  // namespace vpmu::uarch

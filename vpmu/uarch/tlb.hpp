@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+
+#include "uarch/profiles.hpp"
+
+namespace vpmu::uarch {
+
+/// Where a translation came from.
+enum class TlbResult : std::uint8_t { hit, stlb_hit, walk };
+
+/// Page sizes as TLBs tell them apart.
+enum class PageSize : std::uint8_t { small, large, huge };
+
+/// Of a page of 4 KiB, 2 MiB, 4 MiB or 1 GiB. A page of 4 MiB is two entries of 2 MiB here.
+constexpr PageSize page_size_of(std::uint64_t bytes) {
+  if (bytes <= 4096) return PageSize::small;
+  return bytes <= (4U << 20) ? PageSize::large : PageSize::huge;
+}
+
+/// The second level TLB, for code and data.
+class SecondLevel {
+ public:
+  explicit SecondLevel(const SecondTlb& shapes) : shapes_{shapes}, shared_{shapes.shared}, huge_{shapes.huge} {}
+  /// Whether it holds the page; if not, it does now, when it can hold pages of that size.
+  bool look_up(std::uint64_t page, PageSize size);
+  void clear();
+
+ private:
+  SecondTlb shapes_;
+  RecencySets shared_, huge_;
+};
+
+/// A first level TLB with what is behind it. It knows pages, not translations: whoever asks has walked the tables.
+class Tlb {
+ public:
+  /// `second` must outlive it.
+  Tlb(const TlbShapes& shapes, SecondLevel& second);
+
+  /// Looks up the page of that size that holds `linear`.
+  TlbResult look_up(std::uint64_t linear, PageSize size) {
+    const std::uint64_t page = linear >> shift(size);
+    return table(size).touch(page) ? TlbResult::hit : look_further(page, size);
+  }
+  /// Forgets all pages; the second level keeps its own.
+  void clear();
+
+ private:
+  static constexpr unsigned shift(PageSize size) { return size == PageSize::small ? 12U : size == PageSize::large ? 21U : 30U; }
+  RecencySets& table(PageSize size) { return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_; }
+  TlbResult look_further(std::uint64_t page, PageSize size);
+
+  RecencySets small_, large_, huge_;
+  SecondLevel* second_;
+};
+
+}  // namespace vpmu::uarch
