@@ -48,7 +48,8 @@ Block* CodeCache::find(Core& core) {
   core.stop = Stop::fault;
   const auto fetched = fetch(core);
   if (!fetched) return nullptr;
-  if (blocks_.size() >= most_blocks) {
+  if (blocks_.size() >= most_blocks || routines_.is_full()) {
+    routines_.clear();
     blocks_.clear();
     pages_.clear();
     core.jumps.fill(nullptr);
@@ -65,7 +66,7 @@ Block* CodeCache::find(Core& core) {
     block.watched = watched;
     block.rip = core.rip;
     block.code.assign(fetched->bytes.begin(), fetched->bytes.begin() + static_cast<std::ptrdiff_t>(fetched->size));
-    if (!decode_block(block)) {
+    if (!decode_block(block, routines_)) {
       block.ops.clear();
       core.stop = Stop::unsupported;
       return nullptr;

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "exec/core.hpp"
+#include "exec/host_routine.hpp"
 
 namespace vpmu::exec {
 
 /// Decodes a block of 64-bit code that stands at `rip`: as many of the instructions in block.code as make one, and cuts off what is left.
 /// An instruction that the engine does not know becomes an op that stops before it, and the last one of its block. Fills in ops, counts,
-/// code and target. False when not even one whole instruction is there.
-bool decode_block(Block& block);
+/// code and target. False when not even one whole instruction is there. Its ops use `routines`.
+bool decode_block(Block& block, HostRoutines& routines);
 
 /// Decoded blocks, found again by where they run and what physical page they are from. Each is trusted for one epoch: then its bytes are
 /// compared with what stands in memory, for the guest may have changed them where we did not see it.
@@ -20,6 +21,7 @@ class CodeCache {
   /// More blocks than that are thrown away, all at once.
   static constexpr std::size_t most_blocks = 1 << 16;
 
+  explicit CodeCache(HostCode* host_code) : routines_{host_code} {}
   /// The block at core.rip, ready to run in core.epoch. Null: it cannot be fetched or decoded, core.stop saying why.
   Block* find(Core& core);
   /// Whether blocks were decoded from the page.
@@ -39,6 +41,7 @@ class CodeCache {
   };
   void watch(Core& core, Block& block, GuestPhysical page);
 
+  HostRoutines routines_;
   std::unordered_map<Key, std::unique_ptr<Block>, Hash> blocks_;
   std::unordered_map<std::uint64_t, std::vector<Block*>> pages_;
   std::uint64_t decoded_{};

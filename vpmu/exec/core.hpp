@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct Core;
 struct Op;
 struct Block;
 class CodeCache;
+struct VectorState;
 /// Runs `op`, and with it, where nothing stands against it, all that follows.
 using Run = void (*)(const Op* op, Core* core);
 
@@ -88,6 +90,14 @@ enum class Rights : std::uint8_t { supervisor, supervisor_ac, user };
 inline constexpr unsigned rights_count = 3;
 inline constexpr unsigned jump_entries = 1024;
 
+/// Where an operand that lies in two pages is to be stored.
+struct Across {
+  std::byte* low{};
+  std::byte* high{};
+  std::size_t in_low{};
+};
+inline constexpr std::size_t longest_operand = 512;  // FXSAVE's
+
 /// All that the ops work on. One vCPU's, used by one thread.
 struct Core {
   std::array<std::uint64_t, register_count> r{};
@@ -109,6 +119,9 @@ struct Core {
   Ram* ram{};
   Platform* platform{};
   CodeCache* code{};
+  VectorState* vectors{};                   ///< The platform's; null: not asked for since load() or resume().
+  Across across;
+  alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that routines cannot use where it is.
 };
 
 }  // namespace vpmu::exec

@@ -1,13 +1,15 @@
-// Long because it is the one file that knows Zydis.
+// Long because it is the one file, beside host_form.cpp, that knows Zydis.
 #include <Zydis/Zydis.h>
 
 #include <array>
+#include <bit>
 #include <optional>
+#include <span>
 
 #include "exec/code_cache.hpp"
 #include "exec/ops.hpp"
 
-/// From Zydis to ops. The only file that knows Zydis.
+/// From Zydis to ops.
 namespace vpmu::exec {
 namespace {
 
@@ -21,6 +23,8 @@ struct Decoding {
   bool ends_block{};
   bool alone{};                     ///< It asks the platform, which may want to know what has been counted.
   std::optional<std::int64_t> to{};  ///< Branch target, relative to the block.
+  std::span<const std::byte> code;
+  HostRoutines* routines{};
 
   [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
   [[nodiscard]] bool is_register(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER; }
@@ -351,6 +355,27 @@ Run multiply_op(Decoding& d) {
   return op_multiply_two(d.is_memory(1), d.visible() == 3, d.bytes(0));
 }
 
+/// x87 and vector instructions, and others that are run as the host's own.
+Run vector_op(Decoding& d) {
+  for (unsigned i = 0; i < d.in.operand_count; ++i)
+    if (d.is_memory(i) && !set_memory(d, i)) return nullptr;
+  const bool vex = d.in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_LDMXCSR:
+    case ZYDIS_MNEMONIC_VLDMXCSR: return op_ldmxcsr(vex);
+    case ZYDIS_MNEMONIC_STMXCSR:
+    case ZYDIS_MNEMONIC_VSTMXCSR: return op_stmxcsr(vex);
+    case ZYDIS_MNEMONIC_VZEROUPPER:
+    case ZYDIS_MNEMONIC_VZEROALL: return op_vzero(d.in.mnemonic == ZYDIS_MNEMONIC_VZEROALL);
+    case ZYDIS_MNEMONIC_XGETBV: return op_xgetbv();
+    default: break;
+  }
+  const HostRoutine* const routine = d.routines->find(d.code);
+  if (routine == nullptr) return nullptr;
+  d.op.imm = std::bit_cast<std::int64_t>(routine);
+  return op_host(*routine);
+}
+
 Run choose(Decoding& d) {
   const auto m = d.in.mnemonic;
   if (const auto what = find(alus, m)) return two_operands(d, *what);
@@ -373,7 +398,8 @@ Run choose(Decoding& d) {
   if (d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE) return branch(d);
   if (const Run run = multiply_op(d)) return run;
   if (const Run run = move_op(d)) return run;
-  return system_op(d);
+  if (const Run run = system_op(d)) return run;
+  return vector_op(d);
 }
 
 std::uint8_t events_of(const Decoding& d) {
@@ -388,12 +414,14 @@ std::uint8_t events_of(const Decoding& d) {
 }
 
 /// The instruction at `offset` of the block; empty when it is not all there.
-std::optional<Decoding> decode_one(const Block& block, std::size_t offset) {
+std::optional<Decoding> decode_one(const Block& block, std::size_t offset, HostRoutines& routines) {
   Decoding d{};
   const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in, d.operands.data());
   if (!ZYAN_SUCCESS(status)) return std::nullopt;
   d.op.offset = static_cast<std::uint16_t>(offset);
   d.op.length = d.in.length;
+  d.code = std::span{block.code}.subspan(offset, d.in.length);
+  d.routines = &routines;
   d.op.b = d.op.x = d.op.seg = zero * 8;
   d.op.run = choose(d);
   if (d.op.run == nullptr) {
@@ -406,12 +434,12 @@ std::optional<Decoding> decode_one(const Block& block, std::size_t offset) {
 
 }  // namespace
 
-bool decode_block(Block& block) {
+bool decode_block(Block& block, HostRoutines& routines) {
   std::size_t at = 0;
   block.counts = Counts{};
   bool ended = false;
   while (!ended && block.ops.size() < most_ops) {
-    const auto d = decode_one(block, at);
+    const auto d = decode_one(block, at, routines);
     if (!d || (d->alone && !block.ops.empty())) break;
     block.ops.push_back(d->op);
     block.counts += counts_of(d->op);

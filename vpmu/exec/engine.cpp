@@ -28,7 +28,7 @@ void run_from(const Op* first, Core* c) {
 
 }  // namespace
 
-Engine::Engine(Ram& ram, Platform& platform) {
+Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code) : code_{host_code} {
   core_.ram = &ram;
   core_.platform = &platform;
   core_.code = &code_;
@@ -64,6 +64,7 @@ void Engine::set_state(const CpuState& state) {
   core_.paging.alignment_check = (state.rflags & rflags::AC) != 0;
   core_.cpl = state.cpl;
   core_.block = nullptr;
+  core_.vectors = nullptr;
   // Code that the kernel may run is not thereby code that a program may run.
   core_.epoch = 2 * generation_ + (state.cpl == 3 ? 1 : 0);
   choose_tlb(&core_);

@@ -26,8 +26,8 @@ struct Passed {
 /// its owner, standing before the instruction with nothing changed.
 class Engine {
  public:
-  /// Both must outlive it.
-  Engine(Ram& ram, Platform& platform);
+  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that are run as the host's own.
+  Engine(Ram& ram, Platform& platform, HostCode* host_code = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   Engine(Engine&&) = delete;

@@ -84,6 +84,13 @@ Run op_rdtsc();
 Run op_read_control();               ///< MOV from CR: imm says which.
 Run op_fence();
 Run op_set_ac(bool on);              ///< STAC, CLAC.
+struct HostRoutine;
+/// Runs `routine`, which imm must point to.
+Run op_host(const HostRoutine& routine);
+Run op_ldmxcsr(bool vex);
+Run op_stmxcsr(bool vex);
+Run op_vzero(bool all);              ///< VZEROALL, VZEROUPPER.
+Run op_xgetbv();
 /// Stops before itself: the engine does not know this instruction.
 Run op_unsupported();
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "vpmu/paging.hpp"
 
@@ -17,6 +18,18 @@ class Ram : public PhysicalWords {
   virtual void will_write(GuestPhysical page) = 0;
 };
 
+struct VectorState;
+
+/// Executable memory for the engine's own routines.
+class HostCode {
+ public:
+  virtual ~HostCode() = default;
+  /// Where the CPU can run a copy of `routine`, which may stand anywhere; null when there is no more room or none at all.
+  virtual const std::byte* add(std::span<const std::byte> routine) = 0;
+  /// Forgets all that was added.
+  virtual void clear() = 0;
+};
+
 /// What came of a system instruction.
 enum class Answer : std::uint8_t {
   done,
@@ -31,6 +44,9 @@ class Platform {
   virtual Answer wrmsr(std::uint32_t index, std::uint64_t value) = 0;
   virtual Answer rdpmc(std::uint32_t index, std::uint64_t& value) = 0;
   virtual Answer rdtsc(std::uint64_t& value) = 0;
+  /// The vCPU's x87 and vector state, which the engine then changes in place until the next Engine::load() or resume(). Asked for at the
+  /// first such instruction. Null: those are left to others.
+  virtual VectorState* vectors() { return nullptr; }
 };
 
 /// Leaves everything to others.

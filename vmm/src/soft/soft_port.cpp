@@ -32,7 +32,7 @@ void SoftPort::Ram::will_write(vpmu::GuestPhysical page) {
   if (ram_.page(page) != nullptr) ram_.will_write(page);
 }
 
-vpmu::exec::Answer SoftPort::Clock::rdtsc(std::uint64_t& value) {
+vpmu::exec::Answer SoftPort::Platform::rdtsc(std::uint64_t& value) {
   value = port_->s_.tsc + port_->engine_.passed().instructions - port_->entered_at_;
   return vpmu::exec::Answer::done;
 }
@@ -45,8 +45,8 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const kvm_sregs& sreg
       view_{*this, memory},
       system_{s_, view_, cpuid_},
       ram_{memory},
-      clock_{*this},
-      engine_{ram_, clock_} {}
+      platform_{*this},
+      engine_{ram_, platform_, &host_code_} {}
 
 Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());

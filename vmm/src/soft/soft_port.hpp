@@ -6,6 +6,7 @@
 
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
+#include "memory/host_code.hpp"
 #include "soft/debug_registers.hpp"
 #include "soft/system_unit.hpp"
 #include "soft/virtual_time.hpp"
@@ -91,14 +92,15 @@ class SoftPort final : public VcpuPort {
    private:
     EngineRam ram_;
   };
-  /// Reads the TSC; leaves every other system instruction to SystemUnit.
-  class Clock final : public vpmu::exec::NoPlatform {
+  /// Reads the TSC and keeps the vector state; leaves every system instruction but RDTSC to SystemUnit.
+  class Platform final : public vpmu::exec::NoPlatform {
    public:
-    explicit Clock(const SoftPort& port) : port_{&port} {}
+    explicit Platform(SoftPort& port) : port_{&port} {}
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
+    vpmu::exec::VectorState* vectors() override { return &port_->s_.vectors; }
 
    private:
-    const SoftPort* port_;
+    SoftPort* port_;
   };
   /// The exit whose instruction waits for its answer.
   struct Open {
@@ -132,7 +134,8 @@ class SoftPort final : public VcpuPort {
   GuestView view_;
   SystemUnit system_;
   Ram ram_;
-  Clock clock_;
+  Platform platform_;
+  MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
   std::uint64_t entered_at_{};  ///< What the engine had passed when its present run began.
   bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "exec/vector_state.hpp"
 #include "soft/local_apic.hpp"
 
 namespace vmm {
@@ -16,6 +17,7 @@ struct SoftState {
   kvm_debugregs debug{};
   kvm_vcpu_events events{};
   SoftApic apic;
+  vpmu::exec::VectorState vectors;
   std::map<std::uint32_t, __u64> msrs;  ///< Those that nobody else keeps, by index.
   __u64 tsc{};
   bool halted{};

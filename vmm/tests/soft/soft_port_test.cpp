@@ -68,6 +68,21 @@ TEST_F(SoftPortRuns, APageFaultIsDelivered) {
   EXPECT_EQ(pushed(5), 2U) << "a write, not present";
 }
 
+// What it keeps lives on across instructions that are not the engine's.
+TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
+  constexpr std::uint64_t osfxsr = vpmu::bit(9);
+  guest_.port.special.cr4 |= osfxsr;
+  // mov $5, %eax; movd %eax, %xmm0; cpuid; paddd %xmm0, %xmm0; movd %xmm0, %ecx; fld1; fstps -16(%rsp); stmxcsr -12(%rsp); hlt
+  SoftPort& port = begin({0xB8, 5, 0, 0, 0, 0x66, 0x0F, 0x6E, 0xC0, 0x0F, 0xA2, 0x66, 0x0F, 0xFE, 0xC0, 0x66, 0x0F, 0x7E, 0xC1,
+                          0xD9, 0xE8, 0xD9, 0x5C, 0x24, 0xF0, 0x0F, 0xAE, 0x5C, 0x24, 0xF4, 0xF4});
+  const auto exit = port.run();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Hlt>(*exit));
+  EXPECT_EQ(port.regs()->rcx, 10U);
+  EXPECT_EQ(pushed(1), 0x1F80ULL << 32 | 0x3F80'0000) << "the default MXCSR, and 1.0";
+  EXPECT_EQ(*port.tsc(), 9U) << "each is an instruction";
+}
+
 TEST_F(SoftPortRuns, AFetchFromNowhereFaults) {
   SoftPort& port = begin({0xB8, 0x00, 0x00, 0x70, 0x00, 0xFF, 0xE0});  // mov $unmapped, %eax; jmp *%rax
   ASSERT_TRUE(port.run());

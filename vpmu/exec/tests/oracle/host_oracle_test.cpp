@@ -77,8 +77,9 @@ TEST_F(HostOracle, DoesWhatTheCpuDoes) {
     }
     const std::vector<std::byte> after{scratch_.begin(), scratch_.end()};
     std::copy(memory.begin(), memory.end(), scratch_.begin());
-    const Registers host = host_.run(c->code, c->before);
-    expect_same(*c, c->before, engine, host);
+    const auto host = host_.run(c->code, c->before);
+    ASSERT_TRUE(host) << c->text << " faults";
+    expect_same(*c, c->before, engine, *host);
     if (testing::Test::HasFatalFailure()) return;
     ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin())) << c->text << " wrote other memory than the CPU";
     ++known[mnemonic];

@@ -1,0 +1,358 @@
+#include "exec/host_form.hpp"
+
+#include <Zydis/Zydis.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "exec/flags.hpp"
+
+/// Which instructions run as the host's own, and how they are encoded for that. Knows Zydis, as decode.cpp does.
+namespace vpmu::exec {
+namespace {
+
+using Operands = std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>;
+
+/// Scratch registers for those that ModRM.reg, ModRM.rm and VEX.vvvv name.
+constexpr std::uint8_t for_reg = 8, for_rm = 9, for_vvvv = 10;
+constexpr unsigned memory_base = 6;  // RSI
+
+/// The instruction sets on the list, and what the host must have for each.
+std::optional<HostFeature> feature_of(const ZydisDecodedInstruction& in) {
+  const bool wide = in.avx.vector_length == 256;
+  switch (in.meta.isa_set) {
+    case ZYDIS_ISA_SET_PPRO:
+      if (in.meta.isa_ext != ZYDIS_ISA_EXT_X87) return std::nullopt;
+      return HostFeature::baseline;
+    case ZYDIS_ISA_SET_X87:
+    case ZYDIS_ISA_SET_FCMOV:
+    case ZYDIS_ISA_SET_PENTIUMMMX:
+    case ZYDIS_ISA_SET_FXSAVE:
+    case ZYDIS_ISA_SET_FXSAVE64:
+    case ZYDIS_ISA_SET_SSE:
+    case ZYDIS_ISA_SET_SSE2:
+    case ZYDIS_ISA_SET_SSE2MMX: return HostFeature::baseline;
+    case ZYDIS_ISA_SET_SSE3:
+    case ZYDIS_ISA_SET_SSE3X87: return HostFeature::sse3;
+    case ZYDIS_ISA_SET_SSSE3:
+    case ZYDIS_ISA_SET_SSSE3MMX: return HostFeature::ssse3;
+    case ZYDIS_ISA_SET_SSE4: return HostFeature::sse41;
+    case ZYDIS_ISA_SET_SSE42: return HostFeature::sse42;
+    case ZYDIS_ISA_SET_AES: return HostFeature::aes;
+    case ZYDIS_ISA_SET_PCLMULQDQ: return HostFeature::pclmulqdq;
+    case ZYDIS_ISA_SET_AVX: return in.mnemonic == ZYDIS_MNEMONIC_VPCLMULQDQ ? HostFeature::vex_pclmulqdq : HostFeature::avx;
+    case ZYDIS_ISA_SET_AVXAES: return HostFeature::vex_aes;
+    case ZYDIS_ISA_SET_VAES: return wide ? HostFeature::vaes : HostFeature::vex_aes;
+    case ZYDIS_ISA_SET_VPCLMULQDQ: return wide ? HostFeature::vpclmulqdq : HostFeature::vex_pclmulqdq;
+    case ZYDIS_ISA_SET_AVX2: return HostFeature::avx2;
+    case ZYDIS_ISA_SET_FMA: return HostFeature::fma;
+    case ZYDIS_ISA_SET_F16C: return HostFeature::f16c;
+    case ZYDIS_ISA_SET_BMI1: return HostFeature::bmi1;
+    case ZYDIS_ISA_SET_BMI2: return HostFeature::bmi2;
+    case ZYDIS_ISA_SET_ADOX_ADCX: return HostFeature::adx;
+    case ZYDIS_ISA_SET_MOVBE: return HostFeature::movbe;
+    default: return std::nullopt;
+  }
+}
+
+/// Members of these sets that do not run like this.
+bool is_left_out(ZydisMnemonic mnemonic) {
+  switch (mnemonic) {
+    case ZYDIS_MNEMONIC_MASKMOVQ:  // which bytes they touch depends on data
+    case ZYDIS_MNEMONIC_MASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVPS:
+    case ZYDIS_MNEMONIC_VMASKMOVPD:
+    case ZYDIS_MNEMONIC_VPMASKMOVD:
+    case ZYDIS_MNEMONIC_VPMASKMOVQ:
+    case ZYDIS_MNEMONIC_LDMXCSR:  // ops of their own
+    case ZYDIS_MNEMONIC_VLDMXCSR:
+    case ZYDIS_MNEMONIC_STMXCSR:
+    case ZYDIS_MNEMONIC_VSTMXCSR:
+    case ZYDIS_MNEMONIC_VZEROUPPER:
+    case ZYDIS_MNEMONIC_VZEROALL:
+    case ZYDIS_MNEMONIC_MOVNTI:
+    case ZYDIS_MNEMONIC_LFENCE:
+    case ZYDIS_MNEMONIC_MFENCE:
+    case ZYDIS_MNEMONIC_SFENCE: return true;
+    default: return false;
+  }
+}
+
+/// Whether its result, or whether it faults, may depend on MXCSR. When in doubt it does.
+bool may_use_mxcsr(const ZydisDecodedInstruction& in) {
+  switch (in.meta.category) {
+    case ZYDIS_CATEGORY_DATAXFER:
+    case ZYDIS_CATEGORY_LOGICAL:
+    case ZYDIS_CATEGORY_LOGICAL_FP:
+    case ZYDIS_CATEGORY_AES:
+    case ZYDIS_CATEGORY_VAES:
+    case ZYDIS_CATEGORY_PCLMULQDQ:
+    case ZYDIS_CATEGORY_VPCLMULQDQ:
+    case ZYDIS_CATEGORY_STTNI:
+    case ZYDIS_CATEGORY_BROADCAST:
+    case ZYDIS_CATEGORY_MMX:
+    case ZYDIS_CATEGORY_X87_ALU:
+    case ZYDIS_CATEGORY_FCMOV: return false;
+    default: break;
+  }
+  // Packed integers, and what only moves parts about.
+  std::string_view name = ZydisMnemonicGetString(in.mnemonic);
+  if (name.starts_with('v')) name.remove_prefix(1);
+  if (name.starts_with('p')) return false;
+  constexpr std::array<std::string_view, 7> movers{"unpck", "shufp", "blend", "insert", "extract", "lddqu", "mpsadbw"};
+  return std::ranges::none_of(movers, [&](std::string_view mover) { return name.starts_with(mover); });
+}
+
+/// Whether it looks for pending exceptions: not the FN forms, nor FXSAVE and FXRSTOR.
+bool waits(ZydisMnemonic mnemonic) {
+  switch (mnemonic) {
+    case ZYDIS_MNEMONIC_FNINIT:
+    case ZYDIS_MNEMONIC_FNCLEX:
+    case ZYDIS_MNEMONIC_FNSTCW:
+    case ZYDIS_MNEMONIC_FNSTSW:
+    case ZYDIS_MNEMONIC_FNSTENV:
+    case ZYDIS_MNEMONIC_FNSAVE:
+    case ZYDIS_MNEMONIC_FXSAVE:
+    case ZYDIS_MNEMONIC_FXSAVE64:
+    case ZYDIS_MNEMONIC_FXRSTOR:
+    case ZYDIS_MNEMONIC_FXRSTOR64: return false;
+    default: return true;
+  }
+}
+
+/// SDM 2A 2.4, tables 2-15 to 2-21: who needs the operand aligned. VEX: only those with "aligned" in their name.
+std::uint16_t alignment_of(const ZydisDecodedInstruction& in, std::uint16_t bytes) {
+  constexpr std::uint16_t vector = 16;
+  switch (in.mnemonic) {
+    case ZYDIS_MNEMONIC_VMOVAPS:
+    case ZYDIS_MNEMONIC_VMOVAPD:
+    case ZYDIS_MNEMONIC_VMOVDQA:
+    case ZYDIS_MNEMONIC_VMOVNTPS:
+    case ZYDIS_MNEMONIC_VMOVNTPD:
+    case ZYDIS_MNEMONIC_VMOVNTDQ:
+    case ZYDIS_MNEMONIC_VMOVNTDQA: return bytes;
+    case ZYDIS_MNEMONIC_FXSAVE:
+    case ZYDIS_MNEMONIC_FXSAVE64:
+    case ZYDIS_MNEMONIC_FXRSTOR:
+    case ZYDIS_MNEMONIC_FXRSTOR64: return vector;
+    case ZYDIS_MNEMONIC_MOVUPS:
+    case ZYDIS_MNEMONIC_MOVUPD:
+    case ZYDIS_MNEMONIC_MOVDQU:
+    case ZYDIS_MNEMONIC_LDDQU:
+    case ZYDIS_MNEMONIC_PCMPESTRI:
+    case ZYDIS_MNEMONIC_PCMPESTRM:
+    case ZYDIS_MNEMONIC_PCMPISTRI:
+    case ZYDIS_MNEMONIC_PCMPISTRM: return 1;
+    default: return in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY && bytes == vector ? vector : std::uint16_t{1};
+  }
+}
+
+/// The fields of an instruction's encoding that are changed.
+struct Fields {
+  bool r{}, b{};
+  std::uint8_t reg{}, rm{}, vvvv{};
+};
+
+class Former {
+ public:
+  Former(const ZydisDecodedInstruction& in, const Operands& operands, std::span<const std::byte> code) : in_{in}, operands_{operands}, code_{code} {}
+
+  std::optional<HostForm> form(HostFeature feature) {
+    f_.feature = feature;
+    f_.vex = in_.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
+    read_fields();
+    for (unsigned i = 0; i < in_.operand_count; ++i)
+      if (!add_operand(operands_[i])) return std::nullopt;
+    set_unit();
+    set_flags();
+    f_.waits = waits(in_.mnemonic);
+    f_.uses_mxcsr = (f_.unit == VectorUnit::sse || f_.unit == VectorUnit::avx || f_.mmx_and_sse) && may_use_mxcsr(in_);
+    f_.stores_environment = in_.mnemonic == ZYDIS_MNEMONIC_FNSTENV || in_.mnemonic == ZYDIS_MNEMONIC_FNSAVE;
+    f_.control_in_memory = in_.mnemonic == ZYDIS_MNEMONIC_FXRSTOR || in_.mnemonic == ZYDIS_MNEMONIC_FXRSTOR64;
+    f_.alignment = f_.bytes == 0 ? std::uint16_t{1} : alignment_of(in_, f_.bytes);
+    encode();
+    return f_;
+  }
+
+ private:
+  void put(unsigned byte) { f_.code[f_.length++] = static_cast<std::byte>(byte); }
+  [[nodiscard]] unsigned byte(unsigned at) const { return std::to_integer<unsigned>(code_[at]); }
+  [[nodiscard]] bool has_modrm() const { return (in_.attributes & ZYDIS_ATTRIB_HAS_MODRM) != 0; }
+
+  void read_fields() {
+    fields_.reg = in_.raw.modrm.reg;
+    fields_.rm = in_.raw.modrm.rm;
+    if (f_.vex) {
+      const unsigned at = in_.raw.vex.offset;
+      const bool three = in_.raw.vex.size == 3;
+      fields_.r = (byte(at + 1) & 0x80) == 0;
+      fields_.b = three && (byte(at + 1) & 0x20) == 0;
+      w_ = three && (byte(at + 2) & 0x80) != 0;
+      const unsigned last = byte(at + (three ? 2 : 1));
+      fields_.vvvv = static_cast<std::uint8_t>(~last >> 3 & 0xF);
+      length_and_prefix_ = last & 7;
+    } else if ((in_.attributes & ZYDIS_ATTRIB_HAS_REX) != 0) {
+      fields_.r = in_.raw.rex.R != 0;
+      fields_.b = in_.raw.rex.B != 0;
+      w_ = in_.raw.rex.W != 0;
+    }
+  }
+
+  bool add_operand(const ZydisDecodedOperand& o) {
+    if (o.type == ZYDIS_OPERAND_TYPE_MEMORY) return add_memory(o);
+    if (o.type != ZYDIS_OPERAND_TYPE_REGISTER) return true;
+    const bool written = (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+    switch (ZydisRegisterGetClass(o.reg.value)) {
+      case ZYDIS_REGCLASS_XMM:
+      case ZYDIS_REGCLASS_YMM: {
+        const auto bit = static_cast<std::uint16_t>(1U << static_cast<unsigned>(ZydisRegisterGetId(o.reg.value) & 0xF));
+        f_.vectors |= bit;
+        if (written) f_.vectors_written |= bit;
+        return true;
+      }
+      case ZYDIS_REGCLASS_MMX:
+      case ZYDIS_REGCLASS_X87: x87_ = true; return true;
+      case ZYDIS_REGCLASS_GPR8:
+      case ZYDIS_REGCLASS_GPR16:
+      case ZYDIS_REGCLASS_GPR32:
+      case ZYDIS_REGCLASS_GPR64: return add_gpr(o, written);
+      case ZYDIS_REGCLASS_FLAGS:
+      case ZYDIS_REGCLASS_INVALID: return true;  // RFLAGS are in cpu_flags; the x87 words belong to their unit
+      default: return o.reg.value == ZYDIS_REGISTER_MXCSR || o.reg.value == ZYDIS_REGISTER_X87CONTROL ||
+                      o.reg.value == ZYDIS_REGISTER_X87STATUS || o.reg.value == ZYDIS_REGISTER_X87TAG;
+    }
+  }
+
+  bool add_gpr(const ZydisDecodedOperand& o, bool written) {
+    if (o.reg.value >= ZYDIS_REGISTER_AH && o.reg.value <= ZYDIS_REGISTER_BH) return false;
+    const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, o.reg.value);
+    HostGpr gpr{.guest = static_cast<std::uint8_t>(whole - ZYDIS_REGISTER_RAX), .scratch = 0, .written = written};
+    switch (o.encoding) {
+      case ZYDIS_OPERAND_ENCODING_MODRM_REG:
+        gpr.scratch = for_reg;
+        fields_.r = true;
+        fields_.reg = for_reg & 7;
+        break;
+      case ZYDIS_OPERAND_ENCODING_MODRM_RM:
+        gpr.scratch = for_rm;
+        fields_.b = true;
+        fields_.rm = for_rm & 7;
+        break;
+      case ZYDIS_OPERAND_ENCODING_NDSNDD:
+        gpr.scratch = fields_.vvvv = for_vvvv;
+        break;
+      default:
+        constexpr std::uint8_t last_implicit = 2;  // RAX, RCX, RDX
+        if (o.visibility == ZYDIS_OPERAND_VISIBILITY_EXPLICIT || gpr.guest > last_implicit) return false;
+        gpr.scratch = gpr.guest;
+        break;
+    }
+    if (f_.gpr_count == f_.gprs.size()) return false;
+    f_.gprs[f_.gpr_count++] = gpr;
+    return true;
+  }
+
+  bool add_memory(const ZydisDecodedOperand& o) {
+    constexpr unsigned most = 512;
+    const bool fits = o.mem.type == ZYDIS_MEMOP_TYPE_MEM && o.encoding == ZYDIS_OPERAND_ENCODING_MODRM_RM && o.size / 8 <= most && f_.bytes == 0;
+    f_.bytes = static_cast<std::uint16_t>(o.size / 8);
+    f_.stores = (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+    const bool loads = (o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0;
+    return fits && f_.bytes != 0 && loads != f_.stores;
+  }
+
+  /// Of general registers alone. Not every other one has a vector register: CVTSD2SI r, m.
+  [[nodiscard]] bool is_general() const {
+    return f_.feature == HostFeature::bmi1 || f_.feature == HostFeature::bmi2 || f_.feature == HostFeature::adx ||
+           f_.feature == HostFeature::movbe || in_.mnemonic == ZYDIS_MNEMONIC_CRC32;
+  }
+
+  void set_unit() {
+    const auto set = in_.meta.isa_set;
+    x87_ = x87_ || in_.meta.isa_ext == ZYDIS_ISA_EXT_X87 || in_.meta.isa_ext == ZYDIS_ISA_EXT_MMX ||
+           in_.meta.category == ZYDIS_CATEGORY_X87_ALU || set == ZYDIS_ISA_SET_FXSAVE || set == ZYDIS_ISA_SET_FXSAVE64;
+    const bool fxsr = set == ZYDIS_ISA_SET_FXSAVE || set == ZYDIS_ISA_SET_FXSAVE64;
+    f_.mmx_and_sse = x87_ && (f_.vectors != 0 || fxsr);
+    f_.unit = x87_ ? VectorUnit::x87 : is_general() ? VectorUnit::none : f_.vex ? VectorUnit::avx : VectorUnit::sse;
+  }
+
+  void set_flags() {
+    if (in_.cpu_flags == nullptr) return;
+    const auto& c = *in_.cpu_flags;
+    constexpr auto status = static_cast<std::uint32_t>(rflags::status);
+    const std::uint32_t determined = (c.modified | c.set_0 | c.set_1) & status;
+    f_.writes_flags = ((determined | c.undefined) & status) != 0;
+    // Those that it leaves alone, or that no manual defines, come out as they went in, or as they do on this CPU.
+    f_.reads_flags = (c.tested & status) != 0 || (f_.writes_flags && determined != status);
+  }
+
+  // SDM 2A 2.1, 2.2, 2.3: prefixes without segment and address size; REX or VEX; opcode; ModRM without SIB and displacement; the rest.
+  void encode() {
+    const bool memory = f_.bytes != 0;
+    if (memory) {
+      fields_.b = false;
+      fields_.rm = memory_base;
+    }
+    if (f_.vex) {
+      put(0xC4);
+      put((fields_.r ? 0U : 0x80U) | 0x40U | (fields_.b ? 0U : 0x20U) | map());
+      put((w_ ? 0x80U : 0U) | (~unsigned{fields_.vvvv} & 0xFU) << 3U | length_and_prefix_);
+    } else {
+      for (unsigned i = 0; i < in_.raw.prefix_count; ++i)
+        if (const unsigned prefix = in_.raw.prefixes[i].value; prefix == 0x66 || prefix == 0xF2 || prefix == 0xF3) put(prefix);
+      const unsigned rex = (w_ ? 8U : 0U) | (fields_.r ? 4U : 0U) | (fields_.b ? 1U : 0U);
+      put(0x40U | rex);
+      if (map() != 0) put(0x0F);
+      if (map() == 2) put(0x38);
+      if (map() == 3) put(0x3A);
+    }
+    put(in_.opcode);
+    unsigned rest = in_.length;
+    if (has_modrm()) {
+      put((memory ? 0U : 0xC0U) | unsigned{fields_.reg} << 3U | fields_.rm);
+      rest = in_.raw.modrm.offset + 1U;
+      if ((in_.attributes & ZYDIS_ATTRIB_HAS_SIB) != 0) rest = in_.raw.sib.offset + 1U;
+      if (in_.raw.disp.size != 0) rest = in_.raw.disp.offset + in_.raw.disp.size / 8U;
+    }
+    for (; rest < in_.length; ++rest) put(byte(rest));
+  }
+
+  [[nodiscard]] unsigned map() const {
+    switch (in_.opcode_map) {
+      case ZYDIS_OPCODE_MAP_0F: return 1;
+      case ZYDIS_OPCODE_MAP_0F38: return 2;
+      case ZYDIS_OPCODE_MAP_0F3A: return 3;
+      default: return 0;
+    }
+  }
+
+  const ZydisDecodedInstruction& in_;
+  const Operands& operands_;
+  std::span<const std::byte> code_;
+  HostForm f_;
+  Fields fields_;
+  bool w_{};
+  unsigned length_and_prefix_{};
+  bool x87_{};
+};
+
+}  // namespace
+
+std::optional<HostForm> host_form(std::span<const std::byte> code) {
+  static const ZydisDecoder decoder = [] {
+    ZydisDecoder d;
+    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    return d;
+  }();
+  ZydisDecodedInstruction in;
+  Operands operands;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &in, operands.data()))) return std::nullopt;
+  const bool encoded = in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY || in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
+  const auto feature = feature_of(in);
+  if (!encoded || !feature || is_left_out(in.mnemonic) || in.meta.category == ZYDIS_CATEGORY_PREFETCH) return std::nullopt;
+  if ((in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE) return std::nullopt;
+  return Former{in, operands, code}.form(*feature);
+}
+
+}  // namespace vpmu::exec

@@ -1,0 +1,51 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace vpmu::exec {
+
+/// What this CPU must have to run an instruction. CPUID's answer, and for AVX XGETBV's.
+enum class HostFeature : std::uint8_t {
+  baseline,  ///< Every 64-bit CPU: x87, MMX, SSE, SSE2, FXSR.
+  sse3, pclmulqdq, ssse3, fma, sse41, sse42, movbe, aes, avx, f16c, bmi1, avx2, bmi2, adx, vaes, vpclmulqdq, vex_aes, vex_pclmulqdq,
+};
+[[nodiscard]] bool host_has(HostFeature feature);
+
+/// What must be enabled in the guest for an instruction. SDM 3A 2.5, 13.1.
+enum class VectorUnit : std::uint8_t { none, x87, sse, avx };
+
+/// A general register of an instruction: the guest's number of it, and the scratch register that stands in for it.
+struct HostGpr {
+  std::uint8_t guest{}, scratch{};
+  bool written{};
+};
+
+/// One instruction, as it can run on this CPU for the guest: its memory operand is at (%rsi), general registers that it names are scratch
+/// registers, vector registers are the same as the guest's.
+struct HostForm {
+  std::array<std::byte, 15> code{};
+  std::uint8_t length{};
+  HostFeature feature{};
+  VectorUnit unit{};
+  bool mmx_and_sse{};       ///< Of unit x87, and uses XMM registers too.
+  bool waits{};             ///< Raises pending x87 exceptions: all of x87 but the FN forms. SDM 1 8.3.11.
+  bool uses_mxcsr{};
+  bool stores_environment{};  ///< FNSTENV, FNSAVE: what they store tells where x87 code ran last.
+  bool reads_flags{}, writes_flags{};
+  std::uint16_t vectors{}, vectors_written{};  ///< By number, a bit each.
+  std::array<HostGpr, 4> gprs{};
+  std::uint8_t gpr_count{};
+  std::uint16_t bytes{};     ///< Of the memory operand; 0: none.
+  std::uint16_t alignment{1};
+  bool stores{};
+  bool vex{};
+  bool control_in_memory{};  ///< FXRSTOR: its operand holds an MXCSR.
+};
+
+/// Empty when the instruction is not one to be run like this: unknown, system, branching, with memory operands that are masked or gathered.
+std::optional<HostForm> host_form(std::span<const std::byte> code);
+
+}  // namespace vpmu::exec

@@ -1,0 +1,39 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "exec/host_form.hpp"
+#include "exec/platform.hpp"
+#include "exec/vector_state.hpp"
+
+namespace vpmu::exec {
+
+/// One instruction of the guest as the host's own, between loads and stores of the guest's registers.
+struct HostRoutine {
+  /// Runs it with the memory operand at `memory`; `gprs` by number. `flags` are RFLAGS before it; gives those after it, when it writes them.
+  using Entry = std::uint64_t (*)(VectorState* vectors, std::byte* memory, std::uint64_t* gprs, std::uint64_t flags);
+  Entry entry{};
+  HostForm form;
+};
+
+/// The routines of one vCPU, each made once.
+class HostRoutines {
+ public:
+  /// `code` may be null: then there are no routines. It must outlive this.
+  explicit HostRoutines(HostCode* code) : code_{code} {}
+  /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU, or no room. Valid until clear().
+  const HostRoutine* find(std::span<const std::byte> instruction);
+  /// No room was left for a routine: clear() makes some.
+  [[nodiscard]] bool is_full() const { return full_; }
+  void clear();
+
+ private:
+  HostCode* code_;
+  std::unordered_map<std::string, std::unique_ptr<HostRoutine>> routines_;  ///< By their machine code.
+  bool full_{};
+};
+
+}  // namespace vpmu::exec

@@ -1,0 +1,58 @@
+#pragma once
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "exec/tests/oracle/host_cpu.hpp"
+
+namespace vpmu::exec::test {
+
+/// One x87, MMX, SSE, AVX or BMI instruction, and a state to run it from.
+struct VectorCase {
+  std::vector<std::byte> code;
+  std::string text;
+  std::string mnemonic;
+  Registers before;
+  VectorState vectors;
+  std::uint64_t at{};    ///< The memory operand.
+  unsigned bytes{};      ///< Its size; 0: none.
+  bool masked{};         ///< No floating-point exception can trap.
+};
+
+/// Instructions of every encoding of these sets, found by trying them all.
+class RandomVector {
+ public:
+  /// Memory operands lie in [scratch, scratch + bytes), some at its very end.
+  RandomVector(std::uint64_t seed, std::uint64_t scratch, std::size_t bytes);
+  VectorCase next();
+  /// The names of all instructions that next() can give.
+  [[nodiscard]] const std::map<std::string, unsigned>& mnemonics() const { return mnemonics_; }
+  /// Sixteen bytes that mean something: floating-point numbers, integers, text.
+  std::array<std::byte, 16> value();
+
+ private:
+  struct Form {
+    std::vector<std::byte> before;  ///< Prefixes, with the place of REX or VEX.
+    std::size_t rex{};              ///< Where REX is, or VEX; `before` has three bytes there then.
+    bool vex{};
+    std::vector<std::byte> opcode;
+    int reg{-1};                    ///< ModRM.reg, where it belongs to the opcode.
+    int rm{-1};                     ///< The same of ModRM.rm; then it is a register.
+    bool memory{};
+    bool modrm{true};
+  };
+  void find_forms();
+  void try_form(Form form);
+  std::vector<std::byte> encode(const Form& form);
+  void set_state(VectorCase& c);
+  std::uint64_t number();
+
+  std::mt19937_64 random_;
+  std::uint64_t scratch_;
+  std::size_t bytes_;
+  std::vector<Form> forms_;
+  std::map<std::string, unsigned> mnemonics_;
+};
+
+}  // namespace vpmu::exec::test

@@ -1,0 +1,154 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "exec/engine.hpp"
+#include "exec/tests/oracle/random_vector.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+constexpr std::size_t scratch_pages = 8;
+
+/// Never run by the engine; everything else that RandomVector knows must be.
+const std::map<std::string, const char*> left_out{
+    {"maskmovq", "which bytes it touches depends on data"},
+    {"maskmovdqu", "which bytes it touches depends on data"},
+    {"vmaskmovdqu", "which bytes it touches depends on data"},
+    {"vmaskmovps", "which bytes it touches depends on data"},
+    {"vmaskmovpd", "which bytes it touches depends on data"},
+    {"vpmaskmovd", "which bytes it touches depends on data"},
+    {"vpmaskmovq", "which bytes it touches depends on data"},
+};
+
+class Vectors final : public NoPlatform {
+ public:
+  VectorState* vectors() override { return &state; }
+  VectorState state;
+};
+
+/// The code's page first, then scratch memory, then a page that is not there.
+class VectorOracle : public testing::Test {
+ protected:
+  VectorOracle() { ::mprotect(ram_.bytes().data() + (scratch_pages + 1) * page_size, page_size, PROT_NONE); }
+
+  Stop run_engine(const VectorCase& c, Registers& after) {
+    std::memcpy(ram_.bytes().data(), c.code.data(), c.code.size());
+    CpuState s;
+    s.gpr = c.before.gpr;
+    s.rflags = c.before.flags;
+    s.rip = ram_.address();
+    s.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18;  // OSFXSR, OSXMMEXCPT, OSXSAVE
+    platform_.state = c.vectors;
+    engine_.load(s);
+    Stop stop = engine_.run(1);
+    if (stop == Stop::unsupported) stop = engine_.run(1);  // the room for routines was full, and is not now
+    const CpuState end = engine_.state();
+    after = {end.gpr, end.rflags};
+    EXPECT_EQ(end.rip, s.rip + (stop == Stop::budget ? c.code.size() : 0)) << c.text;
+    return stop;
+  }
+  void fill(RandomVector& random, const VectorCase& c) {
+    for (std::uint64_t at = c.at; at < c.at + c.bytes; at += 16) {
+      const auto v = random.value();
+      const std::size_t offset = at - scratch_at_;
+      std::copy_n(v.begin(), std::min(v.size(), scratch_.size() - offset), scratch_.begin() + static_cast<std::ptrdiff_t>(offset));
+    }
+  }
+
+  FlatRam ram_{(scratch_pages + 2) * page_size};
+  std::span<std::byte> scratch_{ram_.bytes().subspan(page_size, scratch_pages * page_size)};
+  std::uint64_t scratch_at_{ram_.address() + page_size};
+  Vectors platform_;
+  TestCode code_;
+  Engine engine_{ram_, platform_, &code_};
+  HostCpu host_;
+};
+
+/// What FXSAVE stores of the state, without pointers and reserved bytes.
+std::vector<std::byte> comparable(const VectorState& v) {
+  std::vector<std::byte> out{v.legacy.begin(), v.legacy.begin() + 5};  // FCW, FSW, FTW
+  out.insert(out.end(), v.legacy.begin() + VectorState::mxcsr_at, v.legacy.begin() + VectorState::mxcsr_mask_at);
+  for (std::ptrdiff_t n = 0; n < 8; ++n) out.insert(out.end(), v.legacy.begin() + 32 + 16 * n, v.legacy.begin() + 42 + 16 * n);
+  out.insert(out.end(), v.legacy.begin() + VectorState::xmm_at, v.legacy.begin() + 416);
+  for (const auto& upper : v.upper) out.insert(out.end(), upper.begin(), upper.end());
+  return out;
+}
+
+void expect_same(const VectorCase& c, const Registers& engine, const Registers& host, const VectorState& engine_vectors, const VectorState& host_vectors) {
+  for (unsigned n = 0; n < 16; ++n) ASSERT_EQ(engine.gpr[n], host.gpr[n]) << c.text << ", register " << n << std::hex << ", before " << c.before.gpr[n];
+  ASSERT_EQ(engine.flags & rflags::status, host.flags & rflags::status) << c.text << ", flags before " << c.before.flags;
+  ASSERT_EQ(engine_vectors.mxcsr(), host_vectors.mxcsr()) << c.text << ", MXCSR before " << c.vectors.mxcsr();
+  ASSERT_EQ(engine_vectors.fcw(), host_vectors.fcw()) << c.text;
+  ASSERT_EQ(engine_vectors.fsw(), host_vectors.fsw()) << c.text << ", FSW before " << c.vectors.fsw();
+  const auto a = comparable(engine_vectors);
+  const auto b = comparable(host_vectors);
+  const auto at = std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin();
+  ASSERT_EQ(a, b) << c.text << ", differs at " << at;
+}
+
+// Every instruction of the sets, from registers, flags and memory of all kinds, does what this CPU does, and faults where it does.
+TEST_F(VectorOracle, DoesWhatTheCpuDoes) {
+  const char* const wanted = std::getenv("VPMU_ORACLE_CASES");
+  const std::uint64_t cases = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 60'000;
+  const char* const seed = std::getenv("VPMU_ORACLE_SEED");
+  RandomVector random{seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, scratch_at_, scratch_.size()};
+  std::map<std::string, std::uint64_t> known;
+  std::map<std::string, std::uint64_t> ends;
+  std::vector<std::byte> memory(scratch_.size());
+  std::vector<std::byte> after(scratch_.size());
+  for (std::uint64_t done = 0; done < cases; ++done) {
+    const VectorCase c = random.next();
+    fill(random, c);
+    std::ranges::copy(scratch_, memory.begin());
+    Registers engine;
+    const Stop stop = run_engine(c, engine);
+    std::ranges::copy(scratch_, after.begin());
+    std::ranges::copy(memory, scratch_.begin());
+    if (stop != Stop::budget) {
+      ASSERT_EQ(after, memory) << c.text << ": left alone, it must have changed nothing";
+      ASSERT_EQ(engine.gpr, c.before.gpr) << c.text;
+      ASSERT_EQ(engine.flags, c.before.flags) << c.text;
+      ASSERT_EQ(comparable(platform_.state), comparable(c.vectors)) << c.text;
+      if (stop == Stop::unsupported) {
+        ASSERT_TRUE(!c.masked || left_out.contains(c.mnemonic)) << c.text << " is not known";
+        ++ends[c.masked ? "left out" : "may trap"];
+        continue;
+      }
+      ASSERT_EQ(stop, Stop::fault) << c.text;
+    }
+    VectorState host_vectors = c.vectors;
+    const auto host = host_.run(c.code, c.before, &host_vectors);
+    ASSERT_EQ(host.has_value(), stop == Stop::budget) << c.text << " at " << std::hex << c.at;
+    ++ends[host ? "same" : "fault"];
+    if (!host) {
+      std::ranges::copy(memory, scratch_.begin());
+      continue;
+    }
+    expect_same(c, engine, *host, platform_.state, host_vectors);
+    if (HasFatalFailure()) return;
+    ASSERT_TRUE(std::ranges::equal(after, scratch_)) << c.text << " wrote other memory than the CPU";
+    ++known[c.mnemonic];
+  }
+  std::uint64_t missing = 0;
+  for (const auto& [name, forms] : random.mnemonics())
+    if (cases >= 60'000 && !known.contains(name) && !left_out.contains(name)) {
+      ADD_FAILURE() << name << " never ran";
+      ++missing;
+    }
+  EXPECT_EQ(missing, 0U);
+  EXPECT_GE(known.size(), 230U) << "x87, MMX, SSE and SSE2 alone are more";
+  EXPECT_GT(ends["fault"], cases / 200);
+  EXPECT_GT(ends["may trap"], cases / 200);
+  EXPECT_GT(ends["left out"], 0U);
+  for (const auto& [name, n] : ends) RecordProperty(name, std::to_string(n));
+  if (std::getenv("VPMU_ORACLE_VERBOSE") != nullptr) {
+    for (const auto& [name, n] : ends) std::printf("%s: %lu\n", name.c_str(), n);
+    for (const auto& [name, n] : known) std::printf("known %s %lu\n", name.c_str(), n);
+  }
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test

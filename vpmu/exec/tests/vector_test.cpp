@@ -1,0 +1,325 @@
+// x87 and vector instructions: what stands around them. What they do is oracle/vector_oracle_test.cpp's.
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "exec/engine.hpp"
+#include "exec/host_form.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/vector_state.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+using Code = std::vector<unsigned>;
+
+class Vectors final : public NoPlatform {
+ public:
+  VectorState* vectors() override {
+    ++asked;
+    return missing ? nullptr : &state;
+  }
+  VectorState state;
+  bool missing{};
+  unsigned asked{};
+};
+
+class NoCode final : public HostCode {
+ public:
+  const std::byte* add(std::span<const std::byte>) override {
+    ++refused;
+    return nullptr;
+  }
+  void clear() override {}
+  unsigned refused{};
+};
+
+constexpr std::uint64_t cr0_em = 4, cr0_ts = 8, osfxsr = 1U << 9, osxsave = 1U << 18;
+
+/// Code on the second page, data on the first; what is behind the third is no memory.
+class EngineRunsVectors : public testing::Test {
+ protected:
+  EngineRunsVectors() {
+    state_.paging.cr4 = osfxsr | osxsave;
+    platform_.state.xcr0 = 7;
+    for (std::size_t i = 0; i < 64; ++i) xmm(0)[i] = static_cast<std::byte>(i);
+  }
+  std::byte* xmm(std::size_t n) { return platform_.state.legacy.data() + VectorState::xmm_at + 16 * n; }
+  void begin(Engine& engine, const Code& code) {
+    for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[page_size + i] = static_cast<std::byte>(code[i]);
+    state_.rip = code_at_;
+    state_.rflags = 2;
+    engine.load(state_);
+  }
+  /// Runs the code's first instruction; must end with `stop`, and change nothing unless that is Stop::budget.
+  void expect_stop(const Code& code, Stop stop) {
+    const VectorState before = platform_.state;
+    begin(engine_, code);
+    EXPECT_EQ(engine_.run(1), stop);
+    EXPECT_EQ(engine_.passed().instructions, stop == Stop::budget ? 1U : 0U);
+    if (stop == Stop::budget) return;
+    EXPECT_EQ(engine_.state().rip, state_.rip);
+    EXPECT_EQ(before.legacy, platform_.state.legacy);
+    EXPECT_EQ(before.upper, platform_.state.upper);
+  }
+
+  FlatRam ram_{3 * page_size};
+  std::uint64_t data_at_{ram_.address()};
+  std::uint64_t code_at_{ram_.address() + page_size};
+  CpuState state_;
+  Vectors platform_;
+  TestCode code_;
+  Engine engine_{ram_, platform_, &code_};
+};
+
+const Code paddd{0x66, 0x0F, 0xFE, 0xC1};         // paddd %xmm1, %xmm0
+const Code addps{0x0F, 0x58, 0xC1};               // addps %xmm1, %xmm0
+const Code movaps{0x0F, 0x28, 0xC1};              // movaps %xmm1, %xmm0
+const Code vmovaps{0xC5, 0xFC, 0x28, 0xC1};       // vmovaps %ymm1, %ymm0
+const Code fld1{0xD9, 0xE8};                      // fld1
+const Code fninit{0xDB, 0xE3};                    // fninit
+const Code emms{0x0F, 0x77};                      // emms
+const Code blsr{0xC4, 0xE2, 0x78, 0xF3, 0xC9};    // blsr %ecx, %eax
+const Code ldmxcsr{0x0F, 0xAE, 0x13};             // ldmxcsr (%rbx)
+const Code fxrstor{0x0F, 0xAE, 0x0B};             // fxrstor (%rbx)
+
+TEST_F(EngineRunsVectors, NotWithoutExecutableMemory) {
+  Engine without{ram_, platform_};
+  NoCode none;
+  Engine refused{ram_, platform_, &none};
+  for (Engine* const engine : {&without, &refused}) {
+    begin(*engine, {0x90, 0x66, 0x0F, 0xFE, 0xC1, 0x90});
+    EXPECT_EQ(engine->run(10), Stop::unsupported);
+    EXPECT_EQ(engine->passed().instructions, 1U) << "what needs none goes on";
+    EXPECT_EQ(engine->state().rip, code_at_ + 1);
+  }
+  EXPECT_GT(none.refused, 0U);
+}
+
+TEST_F(EngineRunsVectors, NotWhereTheOwnerHasNoState) {
+  platform_.missing = true;
+  expect_stop(paddd, Stop::unsupported);
+  expect_stop(fld1, Stop::unsupported);
+  EXPECT_EQ(platform_.asked, 2U);
+  platform_.state.set_mxcsr(~0U);
+  platform_.missing = false;
+  expect_stop(paddd, Stop::unsupported);  // that is no state which a CPU can have
+}
+
+TEST_F(EngineRunsVectors, AsksForTheStateOnce) {
+  begin(engine_, {0x66, 0x0F, 0xFE, 0xC1, 0x66, 0x0F, 0xFE, 0xC1, 0x90});
+  EXPECT_EQ(engine_.run(3), Stop::budget);
+  EXPECT_EQ(platform_.asked, 1U);
+  engine_.resume(engine_.state());
+  EXPECT_EQ(engine_.run(0), Stop::budget);
+  EXPECT_EQ(platform_.asked, 1U) << "nothing that needs it";
+}
+
+// SDM 3A 2.5: TS and EM; SDM 2A tables 2-15 to 2-28: the conditions of #UD.
+TEST_F(EngineRunsVectors, OnlyWhatTheGuestHasEnabled) {
+  struct Row {
+    Code code;
+    std::uint64_t cr0, cr4, xcr0;
+    Stop stop;
+  };
+  const Stop avx = host_has(HostFeature::avx) ? Stop::budget : Stop::unsupported;
+  const Stop bmi = host_has(HostFeature::bmi1) ? Stop::budget : Stop::unsupported;
+  const std::vector<Row> rows{{paddd, 0, osfxsr, 3, Stop::budget},        {paddd, 0, 0, 3, Stop::unsupported},
+                              {paddd, cr0_ts, osfxsr, 3, Stop::unsupported}, {paddd, cr0_em, osfxsr, 3, Stop::unsupported},
+                              {fld1, 0, 0, 1, Stop::budget},              {fld1, cr0_ts, 0, 1, Stop::unsupported},
+                              {fld1, cr0_em, 0, 1, Stop::unsupported},    {emms, 0, 0, 1, Stop::budget},
+                              {emms, cr0_ts, 0, 1, Stop::unsupported},    {emms, cr0_em, 0, 1, Stop::unsupported},
+                              {vmovaps, 0, osxsave, 7, avx},              {vmovaps, cr0_ts, osxsave, 7, Stop::unsupported},
+                              {vmovaps, 0, osfxsr, 7, Stop::unsupported}, {vmovaps, 0, osxsave, 3, Stop::unsupported},
+                              {blsr, cr0_em | cr0_ts, 0, 1, bmi}};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    SCOPED_TRACE(i);
+    state_.paging.cr0 = rows[i].cr0;
+    state_.paging.cr4 = rows[i].cr4;
+    platform_.state = VectorState{};
+    platform_.state.xcr0 = rows[i].xcr0;
+    expect_stop(rows[i].code, rows[i].stop);
+  }
+}
+
+TEST_F(EngineRunsVectors, NoInstructionThatCouldRaiseAFloatingPointException) {
+  platform_.state.set_mxcsr(0x1F00);  // invalid operation unmasked
+  expect_stop(addps, Stop::unsupported);
+  expect_stop(movaps, Stop::budget);
+  expect_stop(paddd, Stop::budget);
+  platform_.state.set_fcw(0x37E);
+  expect_stop(fld1, Stop::unsupported);
+  expect_stop(emms, Stop::unsupported);  // raises what is pending
+  expect_stop(fninit, Stop::budget);
+  EXPECT_EQ(platform_.state.fcw(), 0x37F);
+  expect_stop(fld1, Stop::budget);
+}
+
+TEST_F(EngineRunsVectors, LoadsNoControlRegisterThatWouldFault) {
+  state_.gpr[rbx] = data_at_;
+  const auto put = [&](std::size_t at, std::uint32_t value) { std::memcpy(ram_.bytes().data() + at, &value, sizeof value); };
+  put(0, 0x8000'1F80);
+  expect_stop(ldmxcsr, Stop::fault);
+  put(0, 0x1FA0);
+  expect_stop(ldmxcsr, Stop::budget);
+  EXPECT_EQ(platform_.state.mxcsr(), 0x1FA0U);
+  put(0, 0x37F);
+  put(VectorState::mxcsr_at, 0x8000'1F80);
+  expect_stop(fxrstor, Stop::fault);
+  put(VectorState::mxcsr_at, 0x1F81);
+  expect_stop(fxrstor, Stop::budget);
+  EXPECT_EQ(platform_.state.mxcsr(), 0x1F81U);
+  state_.gpr[rbx] = data_at_ + 8;
+  expect_stop(fxrstor, Stop::fault);  // not aligned
+}
+
+TEST_F(EngineRunsVectors, OperandsThatAreRelativeToRipAndSegments) {
+  for (std::size_t i = 0; i < 64; ++i) ram_.bytes()[i] = static_cast<std::byte>(0x80 + i);
+  state_.fs_base = data_at_ + 16;
+  // movups -4096(%rip), %xmm1; movups %xmm1, %fs:(%rax); nop
+  begin(engine_, {0x0F, 0x10, 0x0D, 0xF9, 0xEF, 0xFF, 0xFF, 0x64, 0x0F, 0x11, 0x08, 0x90});
+  EXPECT_EQ(engine_.run(3), Stop::budget);
+  EXPECT_EQ(xmm(1)[0], std::byte{0x80});
+  EXPECT_EQ(xmm(1)[15], std::byte{0x8F});
+  EXPECT_EQ(ram_.bytes()[16], std::byte{0x80});
+  EXPECT_EQ(ram_.bytes()[31], std::byte{0x8F});
+  EXPECT_EQ(engine_.passed().loads, 1U);
+  EXPECT_EQ(engine_.passed().stores, 1U);
+}
+
+TEST_F(EngineRunsVectors, AStoreThatCannotBeAllOfItDoesNothing) {
+  state_.gpr[rbx] = data_at_ + 3 * page_size - 8;
+  const std::byte before = ram_.bytes().back();
+  expect_stop({0x0F, 0x11, 0x0B}, Stop::fault);  // movups %xmm1, (%rbx)
+  EXPECT_EQ(ram_.bytes().back(), before);
+}
+
+// A store to the code that runs: the engine stops and goes on with what stands there now.
+TEST_F(EngineRunsVectors, NoticesAStoreToCode) {
+  state_.gpr[rbx] = code_at_ + 3;
+  std::memset(xmm(1), 0x90, 16);
+  // movups %xmm1, (%rbx); ud2, 14 more bytes
+  begin(engine_, {0x0F, 0x11, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x90});
+  EXPECT_EQ(engine_.run(10), Stop::budget);
+  EXPECT_EQ(engine_.passed().instructions, 10U);
+}
+
+// The address of the host's own code is nobody's business. SDM 1 8.1.8.
+TEST_F(EngineRunsVectors, TellsNoPointersOfTheHost) {
+  state_.gpr[rbx] = data_at_;
+  std::memset(ram_.bytes().data(), 0xFF, 1024);
+  // fld1; fnstenv (%rbx); fxsave 64(%rbx); nop
+  begin(engine_, {0xD9, 0xE8, 0xD9, 0x33, 0x0F, 0xAE, 0x43, 0x40, 0x90});
+  EXPECT_EQ(engine_.run(4), Stop::budget);
+  EXPECT_EQ(ram_.bytes()[0], std::byte{0x7F}) << "FCW";
+  for (std::size_t i = 12; i < 24; ++i) EXPECT_EQ(ram_.bytes()[i], std::byte{0}) << "FNSTENV " << i;
+  EXPECT_EQ(ram_.bytes()[64], std::byte{0x7F});
+  for (std::size_t i = 70; i < 64 + 24; ++i) EXPECT_EQ(ram_.bytes()[i], std::byte{0}) << "FXSAVE " << i - 64;
+}
+
+// Rounding and precision of the guest are not the host's.
+TEST_F(EngineRunsVectors, LeavesTheHostsControlWordsAlone) {
+  platform_.state.set_mxcsr(0xFF80);  // towards zero, denormals are zero
+  platform_.state.set_fcw(0xC7F);
+  Code code = addps;
+  code.insert(code.end(), fld1.begin(), fld1.end());
+  code.insert(code.end(), emms.begin(), emms.end());
+  code.push_back(0x90);
+  begin(engine_, code);
+  EXPECT_EQ(engine_.run(4), Stop::budget);
+  std::uint32_t mxcsr{};
+  std::uint16_t fcw{};
+  __asm__ volatile("stmxcsr %0; fnstcw %1" : "=m"(mxcsr), "=m"(fcw));
+  EXPECT_EQ(mxcsr & ~0x3FU, 0x1F80U);
+  EXPECT_EQ(fcw, 0x37F);
+  EXPECT_EQ(platform_.state.fcw(), 0xC7F);
+}
+
+TEST_F(EngineRunsVectors, MakesEachRoutineOnce) {
+  Code code;
+  for (unsigned i = 0; i < 20; ++i) code.insert(code.end(), paddd.begin(), paddd.end());
+  code.push_back(0x90);
+  begin(engine_, code);
+  EXPECT_EQ(engine_.run(21), Stop::budget);
+  EXPECT_EQ(code_.added, 1U);
+  // The same with memory elsewhere: movups (%rbx), %xmm1; movups 8(%rbx,%rax), %xmm1
+  state_.gpr[rbx] = data_at_;
+  begin(engine_, {0x0F, 0x10, 0x0B, 0x0F, 0x10, 0x4C, 0x03, 0x08, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(2), Stop::budget);
+  EXPECT_EQ(code_.added, 2U);
+}
+
+// More different instructions than there is room for: at most one at a time is left to others.
+TEST_F(EngineRunsVectors, MakesRoomForMore) {
+  TestCode little{512};
+  Engine engine{ram_, platform_, &little};
+  std::uint64_t left = 0;
+  for (unsigned round = 0; round < 3; ++round) {
+    for (unsigned n = 0; n < 64; ++n) {
+      begin(engine, {0x66, 0x0F, 0xFE, 0xC0 | n, 0x90});  // paddd between XMM0 to XMM7
+      const Stop stop = engine.run(1);
+      if (stop == Stop::unsupported) ++left;
+      ASSERT_TRUE(stop == Stop::budget || stop == Stop::unsupported);
+    }
+  }
+  EXPECT_GT(little.cleared, 2U);
+  EXPECT_GT(left, 0U);
+  EXPECT_LE(left, little.cleared + 1);
+}
+
+TEST_F(EngineRunsVectors, ReadsXcr0) {
+  begin(engine_, {0x0F, 0x01, 0xD0, 0x90});  // xgetbv
+  EXPECT_EQ(engine_.run(2), Stop::budget);
+  EXPECT_EQ(engine_.state().gpr[rax], 7U);
+  state_.gpr[rcx] = 1;
+  expect_stop({0x0F, 0x01, 0xD0}, Stop::unsupported);
+  state_.gpr[rcx] = 0;
+  state_.paging.cr4 = osfxsr;
+  expect_stop({0x0F, 0x01, 0xD0}, Stop::unsupported);
+}
+
+TEST_F(EngineRunsVectors, ZeroesUpperHalvesAndAll) {
+  if (!host_has(HostFeature::avx)) GTEST_SKIP() << "no AVX here";
+  platform_.state.upper[15].fill(std::byte{1});
+  expect_stop({0xC5, 0xF8, 0x77}, Stop::budget);  // vzeroupper
+  EXPECT_EQ(platform_.state.upper[15], (std::array<std::byte, 16>{}));
+  EXPECT_EQ(xmm(1)[1], std::byte{17});
+  expect_stop({0xC5, 0xFC, 0x77}, Stop::budget);  // vzeroall
+  EXPECT_EQ(xmm(1)[1], std::byte{0});
+}
+
+// Each vCPU has an engine of its own, on its own thread.
+TEST(TwoEngines, RunVectorsAtTheSameTime) {
+  const auto run = [](std::uint64_t start, std::uint64_t& sum) {
+    FlatRam ram{2 * page_size};
+    Vectors platform;
+    TestCode code;
+    Engine engine{ram, platform, &code};
+    // movq %rax, %xmm0; movq %rbx, %xmm1; paddq %xmm1, %xmm0 and back 4 bytes: dec %rcx; jnz; movq %xmm0, %rax; ud2
+    const Code program{0x66, 0x48, 0x0F, 0x6E, 0xC0, 0x66, 0x48, 0x0F, 0x6E, 0xCB, 0x66, 0x0F, 0xD4, 0xC1,
+                       0x48, 0xFF, 0xC9, 0x75, 0xF7, 0x66, 0x48, 0x0F, 0x7E, 0xC0, 0x0F, 0x0B};
+    for (std::size_t i = 0; i < program.size(); ++i) ram.bytes()[i] = static_cast<std::byte>(program[i]);
+    CpuState s;
+    s.rip = ram.address();
+    s.rflags = 2;
+    s.paging.cr4 = osfxsr;
+    s.gpr[rax] = start;
+    s.gpr[rbx] = 3;
+    s.gpr[rcx] = 100'000;
+    engine.load(s);
+    EXPECT_EQ(engine.run(~0ULL), Stop::unsupported);
+    EXPECT_EQ(engine.passed().instructions, 2U + 3 * 100'000 + 1);
+    sum = engine.state().gpr[rax];
+  };
+  std::uint64_t one{};
+  std::uint64_t two{};
+  std::thread other{run, 7, std::ref(one)};
+  run(1ULL << 40, two);
+  other.join();
+  EXPECT_EQ(one, 300'007U);
+  EXPECT_EQ(two, (1ULL << 40) + 300'000);
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
