@@ -37,7 +37,7 @@ def core_violation(name, include):
 
 
 def exec_violation(name, include):
-    if name.startswith("vpmu/exec/tests/"):
+    if name.startswith(("vpmu/exec/tests/", "vpmu/exec/bench/")):
         return None
     if include == "<Zydis/Zydis.h>":
         return None if name in ZYDIS_USERS else f"in the engine only {' and '.join(ZYDIS_USERS)} know Zydis"

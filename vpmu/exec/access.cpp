@@ -38,25 +38,26 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access) {
   return host + in_page;
 }
 
-bool load_across(Core* c, std::uint64_t at, void* out, unsigned bytes) {
+const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes) {
   const auto first = static_cast<unsigned>(page_size - at % page_size);
   const std::byte* const low = find_slowly(c, at, PagingAccess::read);
-  if (low == nullptr) return false;
-  std::memcpy(out, low, first);
+  if (low == nullptr) return nullptr;
+  std::memcpy(c->across.data(), low, first);
   const std::byte* const high = find_slowly(c, at + first, PagingAccess::read);
-  if (high == nullptr) return false;
-  std::memcpy(static_cast<std::byte*>(out) + first, high, bytes - first);
-  return true;
+  if (high == nullptr) return nullptr;
+  std::memcpy(c->across.data() + first, high, bytes - first);
+  return c->across.data();
 }
 
-bool store_across(Core* c, std::uint64_t at, const void* in, unsigned bytes) {
+bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes) {
   const auto first = static_cast<unsigned>(page_size - at % page_size);
   std::byte* const low = find_slowly(c, at, PagingAccess::write);
   if (low == nullptr) return false;
   std::byte* const high = find_slowly(c, at + first, PagingAccess::write);
   if (high == nullptr) return false;
-  std::memcpy(low, in, first);
-  std::memcpy(high, static_cast<const std::byte*>(in) + first, bytes - first);
+  std::memcpy(low, &value, first);
+  value >>= 8 * first;
+  std::memcpy(high, &value, bytes - first);
   return true;
 }
 

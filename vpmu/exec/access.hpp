@@ -8,9 +8,11 @@ namespace vpmu::exec {
 /// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop, Core::stop saying why.
 /// The bytes must lie in one page.
 std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access);
-/// Copies across a page boundary; false as above, and then nothing has been written.
-bool load_across(Core* c, std::uint64_t at, void* out, unsigned bytes);
-bool store_across(Core* c, std::uint64_t at, const void* in, unsigned bytes);
+/// Where the bytes on both sides of a page boundary can be read together; null as above.
+/// By value both ways: an op whose variables are known elsewhere could not end in a tail call.
+const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes);
+/// Stores the low `bytes` of `value` across a page boundary; false as above, and then nothing has been written.
+bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes);
 
 inline TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return (*c->tlb)[at / page_size % tlb_entries]; }
 
@@ -36,8 +38,7 @@ template <class T>
   if (e.read_tag == (at + sizeof(T) - 1) / page_size) [[likely]] {
     from = host_address(at, e.add);
   } else {
-    if (crosses_page(at, sizeof(T))) return load_across(c, at, &value, sizeof value);
-    from = find_slowly(c, at, PagingAccess::read);
+    from = crosses_page(at, sizeof(T)) ? load_across(c, at, sizeof value) : find_slowly(c, at, PagingAccess::read);
     if (from == nullptr) return false;
   }
   std::memcpy(&value, from, sizeof value);
@@ -46,7 +47,7 @@ template <class T>
 
 template <class T>
 [[nodiscard]] bool store(Core* c, std::uint64_t at, T value) {
-  if (crosses_page(at, sizeof(T))) [[unlikely]] return store_across(c, at, &value, sizeof value);
+  if (crosses_page(at, sizeof(T))) [[unlikely]] return store_across(c, at, value, sizeof value);
   std::byte* const to = find_to_change<T>(c, at);
   if (to == nullptr) [[unlikely]] return false;
   std::memcpy(to, &value, sizeof value);

@@ -112,6 +112,8 @@ struct Core {
   bool stepping{};                          ///< One op at a time: its block's counts have not been taken off.
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                    ///< That of the present Rights.
+  std::array<std::byte, 8> across{};         ///< What was loaded across a page boundary.
+  std::uint64_t answer{};                   ///< The platform's.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
   PagingState paging;
   std::uint64_t cr2{};

@@ -43,6 +43,7 @@ void sahf(const Op* op, Core* c) {
 }
 
 // The platform may look at the machine: RIP must be right, and what this op and those behind it count is not yet taken off.
+// It answers in Core::answer: an op with a variable that others know of could not end in a tail call.
 template <class Ask>
 bool asks(const Op* op, Core* c, Ask ask) {
   c->rip = c->block->rip + op->offset;
@@ -56,9 +57,8 @@ void set_edx_eax(Core* c, std::uint64_t value) {
 }
 
 void rdmsr(const Op* op, Core* c) {
-  std::uint64_t value{};
-  if (!asks(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
-  set_edx_eax(c, value);
+  if (!asks(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
 // Ends its block: what it changed may say that the engine must stop.
@@ -68,15 +68,13 @@ void wrmsr(const Op* op, Core* c) {
   return end_at(c, next_rip(op, c));
 }
 void rdpmc(const Op* op, Core* c) {
-  std::uint64_t value{};
-  if (!asks(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
-  set_edx_eax(c, value);
+  if (!asks(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
 void rdtsc(const Op* op, Core* c) {
-  std::uint64_t value{};
-  if ((c->paging.cr4 & cr4_tsd) != 0 || !asks(op, c, [&](Platform& p) { return p.rdtsc(value); })) VPMU_LEAVE(op, c);
-  set_edx_eax(c, value);
+  if ((c->paging.cr4 & cr4_tsd) != 0 || !asks(op, c, [&](Platform& p) { return p.rdtsc(c->answer); })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
 

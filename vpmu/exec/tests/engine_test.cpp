@@ -100,6 +100,25 @@ TEST_F(EngineRuns, RunsTensOfMillions) {
   EXPECT_EQ(engine_.passed().instructions, 60'000'000U);
 }
 
+// And no instruction on the way may: here loads and stores by all kinds of operands, a call, a return, and what asks the platform.
+TEST_F(EngineRuns, RunsMillionsOfEveryKind) {
+  state_.gpr[rcx] = 1'000'000;
+  state_.gpr[rbx] = data_;
+  begin({0x48, 0x8B, 0x03,                    // mov (%rbx), %rax
+         0x48, 0x01, 0x03,                    // add %rax, (%rbx)
+         0x48, 0x89, 0x43, 0x08,              // mov %rax, 8(%rbx)
+         0xE8, 0x07, 0, 0, 0,                 // call +7
+         0x48, 0xFF, 0xC9,                    // dec %rcx
+         0x75, 0xEC,                          // jnz to the start
+         0x0F, 0x0B,                          // ud2
+         0x51, 0xB9, 0x10, 0, 0, 0,           // push %rcx; mov $0x10, %ecx
+         0x0F, 0x31, 0x0F, 0x33, 0x0F, 0x32,  // rdtsc; rdpmc; rdmsr
+         0x59, 0xC3});                        // pop %rcx; ret
+  EXPECT_EQ(engine_.run(~0ULL), Stop::unsupported);
+  EXPECT_EQ(rip(), 20U);
+  EXPECT_EQ(engine_.passed().instructions, 13'000'000U);
+}
+
 // call +2; ud2; push %rax; pop %rbx; ret
 TEST_F(EngineRuns, CountsLoadsAndStoresOfTheStack) {
   state_.gpr[rax] = 77;

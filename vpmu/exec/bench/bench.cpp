@@ -1,0 +1,151 @@
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "footprint.hpp"
+#include "guest.hpp"
+#include "kernels.hpp"
+#include "peers.hpp"
+
+/// How fast the engine is: the same bytes of code on this CPU, in the engine and under other observers, side by side in one run. Nothing
+/// here depends on time; what fails is a wrong result, or two counts of the same that differ.
+namespace vpmu::exec::bench {
+namespace {
+
+constexpr std::uint64_t without_end = ~0ULL;
+
+struct Options {
+  bool tiny{};   ///< Little work, and every instruction also by itself.
+  bool peers{};
+};
+
+void check(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error{what};
+}
+
+bool same_counts(const Passed& a, const Passed& b) {
+  return a.instructions == b.instructions && a.branches == b.branches && a.loads == b.loads && a.stores == b.stores;
+}
+
+double million_a_second(const Passed& passed, double seconds) { return static_cast<double>(passed.instructions) / seconds * 1e-6; }
+
+std::string self() {
+  std::array<char, PATH_MAX> path{};
+  check(::readlink("/proc/self/exe", path.data(), path.size() - 1) > 0, "cannot tell where this program is");
+  return path.data();
+}
+
+Guest kernels_guest() { return Guest{{__start_vpmu_kernels, __stop_vpmu_kernels}, kernel_memory}; }
+std::size_t entry_of(const KernelInfo& kernel) {
+  return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(kernel.run) - __start_vpmu_kernels);
+}
+
+/// The best of three on this CPU and in the engine, taken in turns, so that what else the machine does hits both.
+double measure(const KernelInfo& kernel, const Options& options) {
+  Guest guest = kernels_guest();
+  const std::uint64_t work = options.tiny ? 1 : kernel.usual_work;
+  NoPlatform platform;
+  Engine engine{guest.ram(), platform};
+  Outcome native = guest.run_here(entry_of(kernel), work);
+  Outcome fast = guest.run_in(engine, entry_of(kernel), work, without_end);
+  check(fast.passed.instructions > 0 && fast.passed.branches > 0 && fast.passed.loads > 0 && fast.passed.stores > 0, "counted nothing");
+  const auto compare = [&](const Outcome& other, const char* what) {
+    check(other.result == native.result, std::string{kernel.name} + ": another result " + what);
+    check(same_counts(other.passed, fast.passed), std::string{kernel.name} + ": other counts " + what);
+  };
+  for (unsigned i = 0; i < 3; ++i) {
+    native.seconds = std::min(native.seconds, guest.run_here(entry_of(kernel), work).seconds);
+    const Outcome again = guest.run_in(engine, entry_of(kernel), work, without_end);
+    compare(again, "in the engine");
+    fast.seconds = std::min(fast.seconds, again.seconds);
+  }
+  const std::uint64_t step_work = options.tiny ? 1 : std::max<std::uint64_t>(1, work / 16);
+  const Outcome stepped = guest.run_in(engine, entry_of(kernel), step_work, 1);
+  if (step_work == work) compare(stepped, "one instruction at a time");
+  const Outcome pieces = guest.run_in(engine, entry_of(kernel), work, 997);
+  compare(pieces, "997 instructions at a time");
+  const double mips = million_a_second(fast.passed, fast.seconds);
+  std::printf("%-8s %9.1f M %7.0f %7.0f %7.1fx %8.0f %8.1f", kernel.name, static_cast<double>(fast.passed.instructions) * 1e-6,
+              million_a_second(fast.passed, native.seconds), mips, fast.seconds / native.seconds,
+              million_a_second(pieces.passed, pieces.seconds), million_a_second(stepped.passed, stepped.seconds));
+  if (options.peers)
+    for (const Peer& peer : installed_peers(self())) {
+      // Under a peer, the start of a process counts: more work makes it small.
+      constexpr std::uint64_t more = 8;
+      const auto seconds = time_under(peer, self(), kernel.name, work * more);
+      if (seconds) std::printf(" %7.0f (%s)", million_a_second(fast.passed, *seconds / more), peer.name.c_str());
+      else std::printf("       - (%s)", peer.name.c_str());
+    }
+  std::printf("\n");
+  return fast.seconds;
+}
+
+std::size_t heap_in_use() {
+  const struct mallinfo2 m = ::mallinfo2();
+  return m.uordblks + m.hblkhd;
+}
+
+void measure_footprint(const Options& options) {
+  const Footprint program = make_footprint(options.tiny ? 500 : 50'000);
+  Guest guest{program.code, page_size};
+  NoPlatform platform;
+  const std::size_t before = heap_in_use();
+  Engine engine{guest.ram(), platform};
+  const std::size_t empty = heap_in_use();
+  constexpr std::uint64_t passes = 20;
+  const Outcome cold = guest.run_in(engine, 0, 1, without_end);
+  const std::size_t full = heap_in_use();
+  const Outcome warm = guest.run_in(engine, 0, passes, without_end);
+  check(cold.result == guest.run_here(0, 1).result && warm.result == guest.run_here(0, passes).result, "footprint: another result");
+  check(cold.passed.instructions == program.instructions, "footprint: not every instruction once");
+  std::printf("\nfootprint: %zu instructions in %.2f MB; MIPS: first pass (decoding) %.1f, 20 passes %.0f; %.1f bytes for a decoded instruction\n",
+              program.instructions, static_cast<double>(program.code.size()) * 1e-6, million_a_second(cold.passed, cold.seconds),
+              million_a_second(warm.passed, warm.seconds), static_cast<double>(full - empty) / static_cast<double>(program.instructions));
+  std::printf("an engine without code: %zu bytes\n", sizeof(Engine) + empty - before);
+}
+
+int run_native(const char* name, const char* work) {
+  for (const KernelInfo& kernel : kernels)
+    if (std::strcmp(kernel.name, name) == 0) {
+      std::printf("%lx\n", kernels_guest().run_here(entry_of(kernel), std::strtoull(work, nullptr, 10)).result);
+      return EXIT_SUCCESS;
+    }
+  return EXIT_FAILURE;
+}
+
+int run(const Options& options, const char* only) {
+  std::printf("%-8s %11s %7s %7s %8s %8s %8s%s\n", "kernel", "instr.", "native", "engine", "slower", "by 997", "by 1",
+              options.peers ? "  others" : "");
+  for (const KernelInfo& kernel : kernels)
+    if (only == nullptr || std::strcmp(only, kernel.name) == 0) measure(kernel, options);
+  if (only == nullptr) measure_footprint(options);
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace vpmu::exec::bench
+
+int main(int count, char** words) {
+  using namespace vpmu::exec::bench;
+  if (count == 4 && std::strcmp(words[1], "--native") == 0) return run_native(words[2], words[3]);
+  Options options;
+  const char* only = nullptr;
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(words[i], "--tiny") == 0) options.tiny = true;
+    else if (std::strcmp(words[i], "--peers") == 0) options.peers = true;
+    else only = words[i];
+  }
+  try {
+    return run(options, only);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return EXIT_FAILURE;
+  }
+}

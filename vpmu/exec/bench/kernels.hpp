@@ -1,0 +1,35 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+/// The common kernel set: small programs with the instruction mixes that interpreters are judged by. Compiled to position-independent code
+/// without data of its own, in a section of its own, so that the very same bytes run on this CPU and in the engine.
+namespace vpmu::exec::bench {
+
+/// Bytes of zeroed memory that a kernel works in.
+inline constexpr std::size_t kernel_memory = 4U << 20;
+
+/// Repeats its work so many times and returns a checksum.
+using Kernel = std::uint64_t (*)(std::byte* memory, std::uint64_t work);
+
+struct KernelInfo {
+  const char* name;
+  Kernel run;
+  std::uint64_t usual_work;  ///< For some 20 million instructions.
+};
+
+extern "C" {
+std::uint64_t vpmu_kernel_sort(std::byte* memory, std::uint64_t work);
+std::uint64_t vpmu_kernel_chase(std::byte* memory, std::uint64_t work);
+std::uint64_t vpmu_kernel_matrix(std::byte* memory, std::uint64_t work);
+std::uint64_t vpmu_kernel_hash(std::byte* memory, std::uint64_t work);
+std::uint64_t vpmu_kernel_tree(std::byte* memory, std::uint64_t work);
+std::uint64_t vpmu_kernel_machine(std::byte* memory, std::uint64_t work);
+/// Where the kernels' code is.
+extern const std::byte __start_vpmu_kernels[], __stop_vpmu_kernels[];  // NOLINT(bugprone-reserved-identifier): the linker's names
+}
+
+inline constexpr KernelInfo kernels[]{{"sort", vpmu_kernel_sort, 12},     {"chase", vpmu_kernel_chase, 1400}, {"matrix", vpmu_kernel_matrix, 12},
+                                      {"hash", vpmu_kernel_hash, 40},     {"tree", vpmu_kernel_tree, 24},     {"machine", vpmu_kernel_machine, 24}};
+
+}  // namespace vpmu::exec::bench
