@@ -7,7 +7,8 @@
 namespace gt::apic {
 
 inline constexpr std::uint64_t base = 0xFEE0'0000;
-inline constexpr std::uint32_t spurious_vector_offset = 0xF0, eoi_offset = 0xB0, task_priority_offset = 0x80, lvtpc_offset = 0x340;
+inline constexpr std::uint32_t spurious_vector_offset = 0xF0, eoi_offset = 0xB0, task_priority_offset = 0x80, command_offset = 0x300,
+                               lvtpc_offset = 0x340;
 
 /// LVT entry of performance monitoring interrupts. SDM 3A figure 10-8.
 namespace lvtpc {
@@ -28,6 +29,11 @@ inline void write(std::uint32_t offset, std::uint32_t value) {
 inline constexpr std::uint32_t software_enable = 1U << 8;
 inline void enable() { write(spurious_vector_offset, software_enable | 0xFF); }
 inline void disable() { write(spurious_vector_offset, 0xFF); }
+/// A fixed interrupt to this CPU. SDM 3A figure 10-12.
+inline void send_to_self(std::uint8_t vector) {
+  constexpr std::uint32_t self = 1U << 18, assert_level = 1U << 14;
+  write(command_offset, self | assert_level | vector);
+}
 inline void end_of_interrupt() { write(eoi_offset, 0); }
 
 }  // namespace gt::apic

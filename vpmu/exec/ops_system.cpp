@@ -106,7 +106,10 @@ void set_ac(const Op* op, Core* c) {
 
 }  // namespace
 
-bool can_set_flags(const Core& core, std::uint64_t value) { return core.cpl == 0 && ((value | core.other_flags) & rflags::TF) == 0; }
+bool can_set_flags(const Core& core, std::uint64_t value) {
+  const bool lets_interrupts_in = (value & ~core.other_flags & rflags::IF) != 0;
+  return core.cpl == 0 && ((value | core.other_flags) & rflags::TF) == 0 && !lets_interrupts_in;
+}
 
 void set_flags(Core& core, std::uint64_t value) {
   core.flags.set_bits(value);

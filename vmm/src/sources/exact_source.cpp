@@ -15,7 +15,7 @@ using vpmu::exec::Stop;
 
 /// How long the engine keeps the vCPU before KVM may look at interrupts, timers and kicks: well below a millisecond.
 constexpr std::uint64_t burst = 50'000;
-constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
 /// DR7: L0 to G3.
 constexpr std::uint64_t dr7_enabled = 0xFF;
 
@@ -48,7 +48,6 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
   for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);
   counting_ = plan.size != 0 || plan.branches_wanted;
-  if (!counting_) leave();
   return steps_.program(plan);
 }
 
@@ -57,6 +56,11 @@ Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return std::exchange(de
 Result<RunEnd> ExactSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
 
 Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  if (system_.is_open()) {
+    VMM_ASSIGN(const auto end, finish(port));
+    if (end) return *end;
+  }
+  if (std::exchange(raised_, false) || !counting_) leave();
   if (!counting_) return steps_.run(port, at_most);
   if (inside_ && burst_left_ == 0) {
     leave();
@@ -67,8 +71,12 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (inside_ && !for_kvm_) {
     VMM_ASSIGN(const auto end, interpret(port));
-    if (for_kvm_) note_left();
     if (end) return *end;
+  }
+  if (inside_ && for_kvm_) {
+    VMM_ASSIGN(const auto end, run_in_place(port));
+    if (end) return *end;
+    note_left();
   }
   return hand_over(port, at_most);
 }
@@ -100,6 +108,7 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   if (halted) return false;
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
   if (interrupt) return false;
+  shadow_ = false;
   VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
   if ((debug.dr7 & dr7_enabled) != 0) return false;
   engine_.load(engine_state(regs_, sregs_));
@@ -113,7 +122,92 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
 void ExactSource::leave() {
   if (!inside_) return;
   inside_ = false;
+  for_kvm_ = false;
   ram_.close();
+}
+
+// An interrupt or NMI that was held off may come now.
+Result<void> ExactSource::look_outside(VcpuPort& port) {
+  VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
+  if (interrupt) leave();
+  return {};
+}
+
+Result<void> ExactSource::end_shadow(VcpuPort& port) {
+  shadow_ = false;
+  VMM_ASSIGN(kvm_vcpu_events events, port.events());
+  events.interrupt.shadow = 0;
+  VMM_TRY(port.set_events(events));
+  return look_outside(port);
+}
+
+void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
+  burst_left_ -= std::min(instructions, burst_left_);
+  port.pass_time(instructions);
+}
+
+// Empty when the instruction is KVM's.
+Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
+  std::array<std::byte, 15> bytes{};
+  const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
+  const auto code = std::span{bytes}.first(size);
+  const auto instruction = decode_instruction(code, CodeSize::bits64);
+  if (!instruction) return std::optional<RunEnd>{};
+  const kvm_regs before = regs_;
+  const kvm_sregs sregs = sregs_;
+  VMM_ASSIGN(const auto outcome, system_.run(port, code, *instruction, regs_, sregs_));
+  if (outcome == SystemInPlace::Outcome::left) return std::optional<RunEnd>{};
+  ++statistics_.in_place;
+  for_kvm_ = false;
+  if (outcome == SystemInPlace::Outcome::exit) return std::optional{exit_in_place(*instruction)};
+  engine_.resume(engine_state(regs_, sregs_));
+  pass(port, 1);
+  const RunEnd end{.retired = retired_instruction(*instruction, before, sregs, regs_, 1)};
+  note(end);
+  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+  if (shadow_) {
+    VMM_TRY(end_shadow(port));
+  } else if (events.interrupt.shadow != 0) {
+    shadow_ = true;
+  } else if (events.nmi.pending != 0 || (~before.rflags & regs_.rflags & rflags_if) != 0) {
+    VMM_TRY(look_outside(port));
+  }
+  if ((regs_.rflags & (rflags_tf | rflags_rf)) != 0) leave();
+  return std::optional{end};
+}
+
+// A write is counted before it takes effect: the one that stops counting is counted, the one that starts it is not. The others retire
+// when they have their answer.
+RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
+  const Exit exit = system_.exit();
+  if (!std::holds_alternative<MsrWrite>(exit)) {
+    waiting_ = Waiting{.instruction = instruction, .regs = regs_};
+    return {.exit = exit};
+  }
+  kvm_regs after = regs_;
+  after.rip += instruction.length;
+  RunEnd end{.exit = exit, .retired = retired_instruction(instruction, regs_, sregs_, after, 1)};
+  note(end);
+  return end;
+}
+
+// The VMM has answered the exit of an instruction that was begun in place.
+Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
+  const auto waiting = std::exchange(waiting_, std::nullopt);
+  const kvm_sregs sregs = sregs_;
+  VMM_ASSIGN(const bool completed, system_.complete(port, regs_, sregs_));
+  engine_.resume(engine_state(regs_, sregs_));
+  if (!completed) {
+    VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+    if (!undisturbed(events)) leave();
+    return std::optional<RunEnd>{};
+  }
+  pass(port, 1);
+  if (shadow_) VMM_TRY(end_shadow(port));
+  if (!waiting) return std::optional<RunEnd>{};
+  RunEnd end{.retired = retired_instruction(waiting->instruction, waiting->regs, sregs, regs_, 1)};
+  note(end);
+  return std::optional{end};
 }
 
 // Empty when the engine could do nothing.
@@ -121,7 +215,7 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   port_ = &port;
   RunEnd end;
   if (const std::uint64_t most = unseen_instructions(); most != 0) {
-    run_blocks(std::min(most, burst_left_));
+    run_blocks(shadow_ ? 1 : std::min(most, burst_left_));
   } else {
     end.retired = run_one();
     note(end);
@@ -130,8 +224,8 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   regs_ = kvm_state(engine_.state());
   VMM_TRY(port.set_regs(regs_));
   statistics_.instructions += done;
-  burst_left_ -= std::min(done, burst_left_);
-  port.pass_time(done);
+  pass(port, done);
+  if (shadow_ && done != 0) VMM_TRY(end_shadow(port));
   if (done == 0) return std::optional<RunEnd>{};
   return std::optional{end};
 }
@@ -215,6 +309,7 @@ void ExactSource::visit_statistics(const std::function<void(std::string_view, st
   visit("pmu.exact.instructions", statistics_.instructions);
   visit("pmu.exact.observed", statistics_.observed);
   visit("pmu.exact.entries", statistics_.entries);
+  visit("pmu.exact.in_place", statistics_.in_place);
   visit("pmu.exact.handed_over", statistics_.handed_over);
   for (const auto& [mnemonic, count] : statistics_.left) visit(fmt::format("pmu.exact.left.{}", mnemonic), count);
   steps_.visit_statistics(visit);

@@ -7,6 +7,7 @@
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "sources/step_source.hpp"
+#include "sources/system_in_place.hpp"
 
 namespace vmm {
 
@@ -14,8 +15,9 @@ struct ExactStatistics {
   std::uint64_t instructions{};  ///< Done by the engine.
   std::uint64_t observed{};      ///< Of these: one at a time, as the PMU wanted to see them.
   std::uint64_t entries{};       ///< Times that the engine took the guest over.
+  std::uint64_t in_place{};      ///< System instructions done without KVM.
   std::uint64_t handed_over{};   ///< Instructions left to KVM: unknown to the engine, or at which it faults.
-  std::map<std::string_view, std::uint64_t> left;  ///< Those that the engine stopped at, by mnemonic.
+  std::map<std::string_view, std::uint64_t> left;  ///< The same, by mnemonic.
 };
 
 /// Counts every instruction while any counter counts: the engine runs the guest's code in place of the processor, and KVM single-steps
@@ -27,8 +29,14 @@ struct ExactStatistics {
 /// Limits: those of StepSource for what is single-stepped.
 class ExactSource final : public CountSource {
  public:
-  ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory)
-      : view_{&view}, ram_{memory}, tsc_{*this}, steps_{std::move(timer), breakpoints, view}, engine_{ram_, tsc_} {}
+  ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
+              const vpmu::GenerationDesc& generation)
+      : view_{&view},
+        ram_{memory},
+        tsc_{*this},
+        steps_{std::move(timer), breakpoints, view},
+        engine_{ram_, tsc_},
+        system_{view, generation} {}
 
   static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
@@ -38,7 +46,7 @@ class ExactSource final : public CountSource {
   /// What passed in whole blocks; what was observed comes as retirements.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
-  void raised() override { leave(); }
+  void raised() override { raised_ = true; }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
@@ -59,6 +67,12 @@ class ExactSource final : public CountSource {
   Result<bool> enter(VcpuPort& port);
   void leave();
   Result<std::optional<RunEnd>> interpret(VcpuPort& port);
+  Result<std::optional<RunEnd>> run_in_place(VcpuPort& port);
+  RunEnd exit_in_place(const Instruction& instruction);
+  Result<std::optional<RunEnd>> finish(VcpuPort& port);
+  Result<void> end_shadow(VcpuPort& port);
+  Result<void> look_outside(VcpuPort& port);
+  void pass(VcpuPort& port, std::uint64_t instructions);
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   std::uint64_t unseen_instructions();
   void run_blocks(std::uint64_t instructions);
@@ -72,13 +86,22 @@ class ExactSource final : public CountSource {
   Tsc tsc_;
   StepSource steps_;
   vpmu::exec::Engine engine_;
+  SystemInPlace system_;
   vpmu::CountPlan plan_{};
   std::array<Unit, vpmu::max_counters> units_{};  ///< By place in plan_.
   bool counting_{};
   bool inside_{};               ///< The engine holds the vCPU's state.
   bool for_kvm_{};              ///< The next instruction is not the engine's.
+  bool raised_{};               ///< Something waits that the port must look at.
+  bool shadow_{};               ///< Interrupts are held off for one instruction, behind STI or MOV SS.
   std::uint64_t burst_left_{};  ///< Instructions until the next look at what waits outside.
   VcpuPort* port_{};            ///< The one that is interpreted now.
+  /// The instruction of an exit, and the registers that it found. It retires when it has its answer.
+  struct Waiting {
+    Instruction instruction;
+    kvm_regs regs;
+  };
+  std::optional<Waiting> waiting_;
   std::uint64_t passed_time_{}; ///< Instructions since load() for which the guest's clock has gone on.
   kvm_regs regs_{};             ///< The vCPU's, while inside_.
   kvm_sregs sregs_{};

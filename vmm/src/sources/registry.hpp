@@ -8,6 +8,7 @@
 #include "sources/source.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
+#include "vpmu/generation.hpp"
 
 namespace vmm {
 
@@ -16,6 +17,7 @@ struct SourceParts {
   Breakpoints& breakpoints;
   GuestView& view;
   const LinearMemory& memory;
+  const vpmu::GenerationDesc& generation;
   std::uint64_t seed;
   const TimerFactory& make_timer;
 };

@@ -52,6 +52,7 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
   VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_,
                                                         .view = self->view_,
                                                         .memory = memory,
+                                                        .generation = vpmu::describe(config.pmu.generation),
                                                         .seed = config.pmu.seed,
                                                         .make_timer = config.make_timer}));
   return self;

@@ -1,0 +1,117 @@
+#include "sources/system_in_place.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "vcpu/guest_view.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr std::uint32_t msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
+
+/// What changes nothing but general registers, segments, RFLAGS and what holds interrupts off. Not CR3 and INVLPG: the processor below
+/// has translations too.
+constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli, SystemOp::sti, SystemOp::popf, SystemOp::iret};
+
+bool is_base_msr(std::uint32_t index) { return index == msr_fs_base || index == msr_gs_base; }
+
+template <class T>
+bool differ(const T& a, const T& b) {
+  return std::memcmp(&a, &b, sizeof a) != 0;
+}
+
+}  // namespace
+
+SystemInPlace::SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation)
+    : view_{&view}, unit_{state_, view, no_cpuid_}, trapped_{vpmu::trap_ranges(generation)} {}
+
+bool SystemInPlace::is_trapped(std::uint32_t msr) const {
+  return std::ranges::any_of(trapped_.all(), [&](const vpmu::MsrSpan& s) { return msr - s.first.value() < s.count; });
+}
+
+// Of MSRs only those that ring 0 asks for: the #GP of others is the port's.
+std::optional<SystemInPlace::Open::Kind> SystemInPlace::opens(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) const {
+  if (i.op == SystemOp::rdpmc) return Open::Kind::rdpmc;
+  if (cpl_of(sregs) != 0 || !is_trapped(static_cast<std::uint32_t>(regs.rcx))) return std::nullopt;
+  if (i.op == SystemOp::rdmsr) return Open::Kind::rdmsr;
+  if (i.op == SystemOp::wrmsr) return Open::Kind::wrmsr;
+  return std::nullopt;
+}
+
+Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs,
+                                                  kvm_sregs& sregs) {
+  const auto system = decode_system(code);
+  if (!system) return Outcome::left;
+  const auto index = static_cast<std::uint32_t>(regs.rcx);
+  if (const auto kind = opens(*system, regs, sregs)) {
+    open_ = {.kind = *kind, .length = system->length, .index = index};
+    if (*kind == Open::Kind::wrmsr) open_.data = (regs.rdx & 0xFFFF'FFFF) << 32 | (regs.rax & 0xFFFF'FFFF);
+    return Outcome::exit;
+  }
+  const bool is_base = (system->op == SystemOp::rdmsr || system->op == SystemOp::wrmsr) && is_base_msr(index);
+  if (!is_base && std::ranges::find(confined, system->op) == confined.end()) return Outcome::left;
+  VMM_TRY(load(port, regs, sregs));
+  std::optional<std::uint64_t> operand;
+  if (i.load || i.store)
+    operand = operand_address(i.store ? *i.store : *i.load, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
+  if (!std::holds_alternative<Completed>(unit_.run(*system, operand))) return Outcome::left;
+  VMM_TRY(store(port, regs, sregs));
+  return Outcome::done;
+}
+
+Result<void> SystemInPlace::load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs) {
+  state_.regs = regs;
+  state_.sregs = sregs;
+  VMM_ASSIGN(state_.events, port.events());
+  return {};
+}
+
+// What did not change is not handed over: KVM would look at all translations anew.
+Result<void> SystemInPlace::store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) {
+  regs = state_.regs;
+  VMM_TRY(port.set_regs(regs));
+  if (differ(sregs, state_.sregs)) VMM_TRY(port.set_sregs(sregs = state_.sregs));
+  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+  if (differ(events, state_.events)) VMM_TRY(port.set_events(state_.events));
+  return {};
+}
+
+Exit SystemInPlace::exit() {
+  switch (open_.kind) {
+    case Open::Kind::rdmsr: return MsrRead{open_.index, MsrReason::filter, {open_.data, open_.gp}};
+    case Open::Kind::wrmsr: return MsrWrite{open_.index, open_.data, MsrReason::filter, {open_.data, open_.gp}};
+    case Open::Kind::rdpmc: return CounterRead{open_.index, {open_.data, open_.gp}};
+    case Open::Kind::none: break;
+  }
+  return Interrupted{};
+}
+
+Result<void> SystemInPlace::raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) {
+  VMM_TRY(load(port, regs, sregs));
+  if (deliver(state_, *view_, general_protection, EventKind::fault)) return store(port, regs, sregs);
+  VMM_ASSIGN(kvm_vcpu_events events, port.events());
+  events.exception.injected = 1;
+  events.exception.nr = vector_gp;
+  events.exception.has_error_code = 1;
+  events.exception.error_code = 0;
+  return port.set_events(events);
+}
+
+Result<bool> SystemInPlace::complete(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) {
+  const Open open = std::exchange(open_, {});
+  if (open.gp != 0) {
+    VMM_TRY(raise_gp(port, regs, sregs));
+    return false;
+  }
+  if (open.kind != Open::Kind::wrmsr) {
+    regs.rax = open.data & 0xFFFF'FFFF;
+    regs.rdx = open.data >> 32;
+  }
+  regs.rip += open.length;
+  VMM_TRY(port.set_regs(regs));
+  return true;
+}
+
+}  // namespace vmm

@@ -1,0 +1,58 @@
+#pragma once
+#include <optional>
+
+#include "soft/system_unit.hpp"
+#include "sources/instruction.hpp"
+#include "vpmu/generation.hpp"
+#include "vpmu/msr.hpp"
+
+namespace vmm {
+
+/// The system instructions that a source which runs guest code itself does in the vCPU's place, where that is all that they do: no
+/// translation is forgotten and no device seen. Everything else, and every instruction that would fault, is the port's.
+///
+/// MSRs of the PMU and its counters become exits, as the port would make them.
+class SystemInPlace {
+ public:
+  /// `view` must outlive it.
+  SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation);
+
+  enum class Outcome : std::uint8_t {
+    left,  ///< Nothing has changed.
+    done,
+    exit,  ///< The VMM must answer exit() first; then complete().
+  };
+  /// Runs the instruction whose bytes are `code`, which decode to `i`, on the registers that the port holds: `regs` and `sregs` are copies
+  /// of them and change with them.
+  Result<Outcome> run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
+
+  /// The exit of the last Outcome::exit. It refers to this object, which keeps the answer.
+  [[nodiscard]] Exit exit();
+  [[nodiscard]] bool is_open() const { return open_.kind != Open::Kind::none; }
+  /// Ends the instruction by its answer: the registers are those behind it. False when the answer was #GP: then they are those at the
+  /// handler, or, where it cannot be entered, the exception is the port's to deliver.
+  Result<bool> complete(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
+
+ private:
+  struct Open {
+    enum class Kind : std::uint8_t { none, rdmsr, wrmsr, rdpmc } kind{};
+    std::uint8_t length{};
+    std::uint32_t index{};
+    unsigned long long data{};
+    std::uint8_t gp{};
+  };
+  Result<void> load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs);
+  Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
+  Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
+  [[nodiscard]] bool is_trapped(std::uint32_t msr) const;
+  [[nodiscard]] std::optional<Open::Kind> opens(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) const;
+
+  GuestView* view_;
+  CpuidTable no_cpuid_;
+  SoftState state_;
+  SystemUnit unit_;
+  vpmu::MsrSpans trapped_;
+  Open open_{};
+};
+
+}  // namespace vmm
