@@ -42,11 +42,11 @@ const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes) {
   const auto first = static_cast<unsigned>(page_size - at % page_size);
   const std::byte* const low = find_slowly(c, at, PagingAccess::read);
   if (low == nullptr) return nullptr;
-  std::memcpy(c->across.data(), low, first);
+  std::memcpy(c->operand.data(), low, first);
   const std::byte* const high = find_slowly(c, at + first, PagingAccess::read);
   if (high == nullptr) return nullptr;
-  std::memcpy(c->across.data() + first, high, bytes - first);
-  return c->across.data();
+  std::memcpy(c->operand.data() + first, high, bytes - first);
+  return c->operand.data();
 }
 
 bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes) {

@@ -8,7 +8,7 @@ namespace vpmu::exec {
 /// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop, Core::stop saying why.
 /// The bytes must lie in one page.
 std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access);
-/// Where the bytes on both sides of a page boundary can be read together; null as above.
+/// The bytes on both sides of a page boundary, together in Core::operand; null as above.
 /// By value both ways: an op whose variables are known elsewhere could not end in a tail call.
 const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes);
 /// Stores the low `bytes` of `value` across a page boundary; false as above, and then nothing has been written.

@@ -112,7 +112,6 @@ struct Core {
   bool stepping{};                          ///< One op at a time: its block's counts have not been taken off.
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                    ///< That of the present Rights.
-  std::array<std::byte, 8> across{};         ///< What was loaded across a page boundary.
   std::uint64_t answer{};                   ///< The platform's.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
   PagingState paging;
@@ -123,7 +122,7 @@ struct Core {
   CodeCache* code{};
   VectorState* vectors{};                   ///< The platform's; null: not asked for since load() or resume().
   Across across;
-  alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that routines cannot use where it is.
+  alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that cannot be used where it is.
 };
 
 }  // namespace vpmu::exec

@@ -67,7 +67,7 @@ std::byte* stop_at_fault(Core* c) {
 
 /// A copy of the operand.
 std::byte* load_copy(Core* c, std::uint64_t at, unsigned bytes) {
-  if (crosses_page(at, bytes)) return load_across(c, at, c->operand.data(), bytes) ? c->operand.data() : nullptr;
+  if (crosses_page(at, bytes)) return load_across(c, at, bytes) != nullptr ? c->operand.data() : nullptr;
   const std::byte* const from = find_slowly(c, at, PagingAccess::read);
   if (from == nullptr) return nullptr;
   std::memcpy(c->operand.data(), from, bytes);
