@@ -11,8 +11,8 @@ FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
 CALL = re.compile(r"\tcall +(\*?)[^<]*(?:<(.*?)(\+0x[0-9a-f]+)?>)?$")
 TARGET = re.compile(r"R_X86_64_(?:PLT32|PC32)\t(.*?)(?:[-+]0x[0-9a-f]+)?$")
 OP = re.compile(r"^(?:void )?vpmu::exec::.*\(vpmu::exec::Op const\*, vpmu::exec::Core\*\)")
-# What asks the platform does so by a virtual call, one in each.
-ASKS = re.compile(r"::(rdmsr|wrmsr|rdpmc|rdtsc)\(")
+# One call in each that comes back: what asks the platform does so by a virtual function, and host ops run a routine.
+COMES_BACK = re.compile(r"::(?:(?:rdmsr|wrmsr|rdpmc|rdtsc)\(|host_op<)")
 # End the chain.
 ENDS = ("vpmu::exec::leave(", "vpmu::exec::leave_for(", "vpmu::exec::end_at(")
 
@@ -30,7 +30,7 @@ def main():
             # A call within itself is one whose target the relocation on the next line tells.
             pending = not found[1] and bool(found[3])
             indirect += bool(found[1])
-            if found[1] and indirect > bool(ASKS.search(function)):
+            if found[1] and indirect > bool(COMES_BACK.search(function)):
                 bad.append(f"{function} calls through a pointer")
             if found[2] and not pending and OP.search(found[2]):
                 bad.append(f"{function} calls {found[2]}")
