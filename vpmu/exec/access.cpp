@@ -35,6 +35,7 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access) {
   // The rest of the running block may be what is written: it must not go on as decoded.
   if (!c->stepping) return stop_for(c, Stop::alone);
   c->code->forget(page);
+  c->wrote_code = true;
   return host + in_page;
 }
 

@@ -109,6 +109,7 @@ struct Core {
   std::uint64_t epoch{};                    ///< Of translations, and of the privilege that code is fetched with.
   const Op* at{};                           ///< The next op, where ops do not call each other.
   Stop stop{};
+  bool wrote_code{};                        ///< This op has written to a page that blocks were decoded from.
   bool stepping{};                          ///< One op at a time: its block's counts have not been taken off.
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                    ///< That of the present Rights.

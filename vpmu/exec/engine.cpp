@@ -142,7 +142,7 @@ Stop Engine::step() {
   core_.stop = Stop::none;
   core_.r[block_rip] = block.rip;
   run_from(alone.data(), &core_);
-  core_.stepping = false;
+  core_.stepping = core_.wrote_code = false;
   core_.left = core_.stop == Stop::none ? left - counts_of(alone[0]) : left;
   core_.block = nullptr;
   return core_.stop;

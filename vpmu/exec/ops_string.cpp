@@ -45,6 +45,8 @@ void string(const Op* op, Core* c) {
       if (!element<What, T>(op, c, step)) VPMU_LEAVE(op, c);
       --c->r[rcx];
       if (compares && c->flags.zf() != (How == Repeat::while_equal)) break;
+      // It may have been its own code: what goes on is what stands there now.
+      if (c->wrote_code && c->r[rcx] != 0) [[unlikely]] return leave_for(op, c, Stop::again);
     }
   }
   VPMU_NEXT(op, c);

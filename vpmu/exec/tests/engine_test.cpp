@@ -220,6 +220,23 @@ TEST_F(EngineRuns, CountersAndTscComeFromThePlatform) {
   EXPECT_EQ(gpr(rdx), 1U);
 }
 
+// rep stosb over itself: the first byte written makes nop; stosb of it, however many instructions are asked for at once.
+TEST_F(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome) {
+  for (const std::uint64_t at_once : {1U, 100U}) {
+    state_.gpr[rax] = 0x90;
+    state_.gpr[rcx] = 10;
+    state_.gpr[rdi] = code_ + 1;
+    begin({0x90, 0xF3, 0xAA, 0x0F, 0x0B});
+    Stop stop = Stop::budget;
+    for (unsigned turn = 0; turn < 20 && (stop == Stop::budget || stop == Stop::again); ++turn) stop = engine_.run(at_once);
+    EXPECT_EQ(stop, Stop::unsupported);
+    EXPECT_EQ(rip(), 3U);
+    EXPECT_EQ(gpr(rcx), 9U) << "one element with the prefix, one without";
+    EXPECT_EQ(gpr(rdi), code_ + 3);
+    EXPECT_EQ(engine_.passed().instructions, 3U) << "two NOPs and a STOSB: the one with the prefix never came to its end";
+  }
+}
+
 // rep stosb of more than is done in one go
 TEST_F(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
   state_.gpr[rdi] = data_;

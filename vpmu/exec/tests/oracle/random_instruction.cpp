@@ -121,13 +121,13 @@ std::vector<std::byte> RandomInstruction::random_bytes() {
   return code;
 }
 
-std::optional<Case> RandomInstruction::next() {
+std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
   static const ZydisDecoder decoder = [] {
     ZydisDecoder d;
     ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
     return d;
   }();
-  Case c{.code = random_bytes()};
+  Case c{.code = std::move(code)};
   ZydisDecodedInstruction in;
   Operands operands;
   if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, c.code.data(), c.code.size(), &in, operands.data()))) return std::nullopt;

@@ -25,7 +25,9 @@ class RandomInstruction {
  public:
   RandomInstruction(std::uint64_t seed, std::uint64_t scratch, std::uint64_t scratch_bytes) : random_{seed}, scratch_{scratch}, bytes_{scratch_bytes} {}
   /// Empty: the bytes that came up are none of these; ask again.
-  std::optional<Case> next();
+  std::optional<Case> next() { return with(random_bytes()); }
+  /// The same for the instruction that `code` begins with.
+  std::optional<Case> with(std::vector<std::byte> code);
 
  private:
   std::vector<std::byte> random_bytes();

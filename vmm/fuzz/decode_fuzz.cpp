@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <array>
+
+#include "exec/code_cache.hpp"
+#include "exec/ops.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "fuzz_input.hpp"
+#include "sources/instruction.hpp"
+
+// Random bytes as code for the engine's decoder and for the VMM's: instructions follow each other without gaps, a block holds what it says,
+// and where both know an instruction they say the same of it. So they do wherever the bytes end.
+
+namespace {
+
+using namespace vpmu;
+using fuzz::require;
+
+std::uint64_t instructions_decoded = 0;
+
+/// The block's counts are those of its ops, and its ops stand one behind the other.
+void check(const exec::Block& block) {
+  exec::Counts counts{};
+  std::size_t at = 0;
+  for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
+    const exec::Op& op = block.ops[n];
+    require(op.run != nullptr && op.length >= 1 && op.length <= 15 && op.offset == at, "ops stand one behind the other");
+    for (const std::uint8_t reg : {op.d, op.s, op.b, op.x, op.seg})
+      require(reg < sizeof(std::uint64_t) * exec::register_count, "registers are registers");
+    require(op.scale <= 3, "a scale is 1, 2, 4 or 8");
+    counts += exec::counts_of(op);
+    at += op.length;
+  }
+  require(at == block.code.size(), "the block's code is that of its instructions");
+  require(block.ops.back().length == 0 && block.ops.back().offset == at, "its end is no instruction");
+  for (unsigned n = 0; n < 4; ++n) require(counts[n] == block.counts[n], "a block counts what its instructions count");
+}
+
+void check_against_the_other(const exec::Block& block) {
+  for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
+    const exec::Op& op = block.ops[n];
+    const auto code = std::span{block.code}.subspan(op.offset);
+    const auto other = vmm::decode_instruction(code, vmm::CodeSize::bits64);
+    require(other.has_value(), "both know the instruction");
+    require(other->length == op.length, "both give it one length");
+    require(vmm::mnemonic_of(code, vmm::CodeSize::bits64) != "invalid", "it has a name");
+    ++instructions_decoded;
+    if (op.run == exec::op_unsupported()) continue;
+    require(other->ends_block == (other->branch != BranchKind::none), "the engine knows no HLT");
+    require(!other->ends_block || n + 2 == block.ops.size(), "a branch ends its block");
+    require(((op.events & exec::event_branch) != 0) == (other->branch != BranchKind::none), "both count one branch");
+    require(((op.events & exec::event_load) != 0) == other->load.has_value(), "both count one load");
+    require(((op.events & exec::event_store) != 0) == other->store.has_value(), "both count one store");
+    const auto& operand = other->load ? other->load : other->store;
+    if (!operand || op.bytes == 0) continue;
+    require(op.bytes == operand->bytes, "both give the operand one size");
+  }
+}
+
+}  // namespace
+
+extern "C" std::uint64_t fuzz_work() { return instructions_decoded; }
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input{data, size};
+  const std::uint64_t rip = 0x40'0000 + input.take<std::uint16_t>() % page_size;
+  std::array<std::byte, 256> code{};
+  std::size_t bytes = 0;
+  while (bytes < code.size() && !input.empty()) code[bytes++] = std::byte{input.take<std::uint8_t>()};
+  // To the end of the page, or of what there is.
+  const std::size_t there = std::min<std::size_t>(bytes, page_size - rip % page_size);
+  exec::Block block;
+  block.rip = rip;
+  block.code.assign(code.begin(), code.begin() + static_cast<std::ptrdiff_t>(there));
+  static exec::test::TestCode room;
+  static exec::HostRoutines routines{&room};
+  if (routines.is_full()) routines.clear();
+  if (!exec::decode_block(block, routines)) {
+    require(!vmm::decode_instruction(std::span{code}.first(there), vmm::CodeSize::bits64), "neither knows the instruction");
+    return 0;
+  }
+  require(block.code.size() <= there, "no byte beyond those given");
+  require(std::equal(block.code.begin(), block.code.end(), code.begin()), "the code is what was given");
+  check(block);
+  check_against_the_other(block);
+  for (const vmm::CodeSize width : {vmm::CodeSize::bits16, vmm::CodeSize::bits32})
+    if (const auto i = vmm::decode_instruction(std::span{code}.first(there), width)) require(i->length >= 1 && i->length <= 15, "1 to 15 bytes");
+  return 0;
+}
