@@ -6,6 +6,7 @@
 
 #include "sources/clock_source.hpp"
 #include "sources/exact_source.hpp"
+#include "sources/lockstep_source.hpp"
 #include "sources/step_source.hpp"
 
 namespace vmm {
@@ -26,6 +27,14 @@ Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) {
   return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation);
 }
 
+Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<LockstepSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.seed);
+}
+
+/// Counts nothing, and is in no list.
+constexpr SourceRow lockstep{LockstepSource::description, "the engine held against KVM, for tests of the engine", make_lockstep};
+
 constexpr std::array rows{
     SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
     SourceRow{ExactSource::description, "every instruction, by an engine that runs the guest's code while a counter counts", make_exact},
@@ -39,7 +48,7 @@ std::span<const SourceRow> all_sources() { return rows; }
 const SourceRow* find_source(std::string_view name) {
   for (const SourceRow& row : rows)
     if (row.traits.name == name) return &row;
-  return nullptr;
+  return name == lockstep.traits.name ? &lockstep : nullptr;
 }
 
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts) {

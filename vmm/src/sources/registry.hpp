@@ -29,10 +29,10 @@ struct SourceRow {
   Result<std::unique_ptr<CountSource>> (*make)(const SourceParts& parts);
 };
 
-/// All sources, the preferred first.
+/// All sources that count, the preferred first.
 std::span<const SourceRow> all_sources();
 
-/// The row of a name, or null.
+/// The row of a name, or null. Also knows `lockstep` (lockstep_source.hpp).
 const SourceRow* find_source(std::string_view name);
 
 /// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) when it cannot be had.

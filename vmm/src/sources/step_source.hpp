@@ -41,6 +41,7 @@ class StepSource final : public CountSource {
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
+  [[nodiscard]] const StepStatistics& statistics() const { return statistics_; }
   /// Whether an instruction is under way that left the guest: only run() can go on.
   [[nodiscard]] bool in_exit() const { return exit_open_ || waiting_.has_value(); }
   /// The vector that the processor would take before the next instruction.
