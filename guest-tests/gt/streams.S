@@ -63,6 +63,33 @@ gt_mixed_stream:
   pop %rbx
   ret
 
+/* x87 and SSE, with an instruction between that leaves the guest. 3 + 4 in XMM1, doubled and squared. CR4.OSFXSR must be set. */
+  .globl gt_vector_stream
+gt_vector_stream:
+  push %rbx
+  mov %rsi, %rbx
+  counting_on
+  fninit                      /*  1 */
+  fildl (%rbx)                /*  1  L */
+  fiaddl 4(%rbx)              /*  1  L */
+  fistpl 8(%rbx)              /*  1  S */
+  movd 8(%rbx), %xmm0         /*  1  L */
+  pshufd $0, %xmm0, %xmm1     /*  1 */
+  paddd %xmm1, %xmm1          /*  1 */
+  cvtdq2ps %xmm1, %xmm1       /*  1 */
+  mov %rbx, %r8               /*  1 */
+  xor %eax, %eax              /*  1 */
+  cpuid                       /*  1 */
+  mov %r8, %rbx               /*  1 */
+  mov $IA32_PERF_GLOBAL_CTRL, %ecx  /*  1 */
+  mulps %xmm1, %xmm1          /*  1 */
+  cvtps2dq %xmm1, %xmm1       /*  1 */
+  movups %xmm1, 16(%rbx)      /*  1  S */
+  stmxcsr 32(%rbx)            /*  1  S */
+  counting_off                /*  3 */
+  pop %rbx
+  ret
+
 /* RSI rounds of seven instructions. */
   .globl gt_counted_loop, gt_counted_loop_head
 gt_counted_loop:

@@ -14,6 +14,9 @@ extern const char gt_load_stream_first[];
 /// As gt_load_stream with a mix: see MixedStream.
 void gt_mixed_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
+/// x87 and SSE in the same frame: see VectorStream. Needs CR4.OSFXSR.
+void gt_vector_stream(std::uint64_t global_ctrl, std::uint64_t address);
+
 /// Writes `global_ctrl` to IA32_PERF_GLOBAL_CTRL, runs `rounds` of the counted loop, and writes 0.
 void gt_counted_loop(std::uint64_t global_ctrl, std::uint64_t rounds);
 extern const char gt_counted_loop_head[];
@@ -50,6 +53,14 @@ struct MixedStream {
   static constexpr std::uint64_t returns = 2;
   static constexpr std::uint64_t loads = 6;
   static constexpr std::uint64_t stores = 6;
+};
+
+/// What gt_vector_stream retires while counting is on, its last WRMSR included. Takes two 32-bit integers at `address`, and stores at
+/// `address` + 16 four times the square of twice their sum, and MXCSR behind.
+struct VectorStream {
+  static constexpr std::uint64_t instructions = 20;
+  static constexpr std::uint64_t loads = 3;
+  static constexpr std::uint64_t stores = 3;
 };
 
 /// The marked loop: eight five-byte moves that leave their own number in EBX, a load, a store, and the loop's own two instructions.

@@ -10,6 +10,7 @@ namespace {
 
 namespace pmu = gt::pmu;
 using gt::MixedStream;
+using gt::VectorStream;
 
 constinit std::array<std::uint64_t, 8> data{};
 std::uint64_t data_address() { return reinterpret_cast<std::uint64_t>(data.data()); }
@@ -48,6 +49,22 @@ GT_TEST(Counting_TellsBranchesApart, gt::need_exact_counts) {
   GT_EQUAL(n[1], MixedStream::conditional);
   GT_EQUAL(n[2], MixedStream::calls);
   GT_EQUAL(n[3], MixedStream::returns);
+}
+
+GT_TEST(Counting_IsExactInX87AndVectorCode, gt::need_exact_counts) {
+  constexpr std::uint64_t osfxsr = 1U << 9;
+  gt::write_cr4(gt::read_cr4() | osfxsr);
+  data = {3ULL | 4ULL << 32};
+  const FourCounts n = count(gt::gt_vector_stream, {pmu::instructions, pmu::loads, pmu::stores, pmu::branches});
+  GT_EQUAL(n[0], VectorStream::instructions);
+  GT_EQUAL(n[1], VectorStream::loads);
+  GT_EQUAL(n[2], VectorStream::stores);
+  GT_EQUAL(n[3], 0U);
+  constexpr std::uint64_t square = 14U * 14U, mxcsr = 0x1F80;
+  GT_EQUAL(data[1], 7U);
+  GT_EQUAL(data[2], square << 32 | square);
+  GT_EQUAL(data[3], square << 32 | square);
+  GT_EQUAL(data[4], mxcsr);
 }
 
 GT_TEST(Counting_IsTheSameEachTime, gt::need_exact_counts) {

@@ -176,6 +176,21 @@ Result<XsaveArea> Vcpu::xsave() const {
   return area;
 }
 
+Result<void> Vcpu::set_xsave(const XsaveArea& area) {
+  XsaveArea copy = area;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_XSAVE, copy.data()));
+  return {};
+}
+
+Result<std::uint64_t> Vcpu::xcr0() const {
+  constexpr std::uint64_t x87_and_sse = 3;
+  kvm_xcrs xcrs{};
+  if (!VMM_IOCTL(fd_, KVM_GET_XCRS, &xcrs)) return x87_and_sse;
+  for (std::uint32_t i = 0; i < xcrs.nr_xcrs && i < KVM_MAX_XCRS; ++i)
+    if (xcrs.xcrs[i].xcr == 0) return xcrs.xcrs[i].value;
+  return x87_and_sse;
+}
+
 Result<kvm_debugregs> Vcpu::debugregs() const {
   kvm_debugregs regs{};
   VMM_TRY(VMM_IOCTL(fd_, KVM_GET_DEBUGREGS, &regs));

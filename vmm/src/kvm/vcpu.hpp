@@ -60,6 +60,9 @@ class Vcpu {
   [[nodiscard]] Result<kvm_fpu> fpu() const;
   Result<void> set_fpu(const kvm_fpu& fpu);
   [[nodiscard]] Result<XsaveArea> xsave() const;
+  Result<void> set_xsave(const XsaveArea& area);
+  /// XCR0; 3 where KVM has none, and no AVX.
+  [[nodiscard]] Result<std::uint64_t> xcr0() const;
   [[nodiscard]] Result<kvm_debugregs> debugregs() const;
   Result<void> set_debugregs(const kvm_debugregs& regs);
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;

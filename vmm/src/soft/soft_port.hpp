@@ -59,6 +59,11 @@ class SoftPort final : public VcpuPort {
   Result<kvm_debugregs> debugregs() override { return s_.debug; }
   Result<void> set_debugregs(const kvm_debugregs& regs) override;
   Result<void> set_guest_debug(const kvm_guest_debug& debug) override;
+  Result<vpmu::exec::VectorState> vectors() override { return s_.vectors; }
+  Result<void> set_vectors(const vpmu::exec::VectorState& state) override {
+    s_.vectors = state;
+    return {};
+  }
   Result<bool> halted() override { return s_.halted; }
   Result<std::uint64_t> msr(std::uint32_t index) override;
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override;

@@ -37,11 +37,22 @@ ExactSource::Unit ExactSource::unit_of(const vpmu::PlanEntry& entry) {
   return Unit::each;
 }
 
-vpmu::exec::Answer ExactSource::Tsc::rdtsc(std::uint64_t& value) {
+vpmu::exec::Answer ExactSource::Platform::rdtsc(std::uint64_t& value) {
   const auto tsc = owner_->port_->tsc();
   if (!tsc) return vpmu::exec::Answer::leave;
   value = *tsc + owner_->engine_.passed().instructions - owner_->passed_time_;
   return vpmu::exec::Answer::done;
+}
+
+vpmu::exec::VectorState* ExactSource::Platform::vectors() {
+  auto& kept = owner_->vectors_;
+  if (!kept) {
+    const auto state = owner_->port_->vectors();
+    if (!state) return nullptr;
+    kept = *state;
+    ++owner_->statistics_.vectors;
+  }
+  return &*kept;
 }
 
 Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
@@ -60,10 +71,10 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
     VMM_ASSIGN(const auto end, finish(port));
     if (end) return *end;
   }
-  if (std::exchange(raised_, false) || !counting_) leave();
+  if (std::exchange(raised_, false) || !counting_) VMM_TRY(leave(port));
   if (!counting_) return steps_.run(port, at_most);
   if (inside_ && burst_left_ == 0) {
-    leave();
+    VMM_TRY(leave(port));
     for_kvm_ = true;
   }
   if (!for_kvm_ && !inside_) {
@@ -83,7 +94,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
 
 // One instruction, or what waits in front of it.
 Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
-  leave();
+  VMM_TRY(leave(port));
   for_kvm_ = false;
   ++statistics_.handed_over;
   VMM_ASSIGN(RunEnd end, steps_.run(port, at_most));
@@ -119,18 +130,19 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   return true;
 }
 
-void ExactSource::leave() {
-  if (!inside_) return;
+Result<void> ExactSource::leave(VcpuPort& port) {
+  if (!inside_) return {};
   inside_ = false;
   for_kvm_ = false;
   ram_.close();
+  if (const auto vectors = std::exchange(vectors_, std::nullopt)) return port.set_vectors(*vectors);
+  return {};
 }
 
 // An interrupt or NMI that was held off may come now.
 Result<void> ExactSource::look_outside(VcpuPort& port) {
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
-  if (interrupt) leave();
-  return {};
+  return interrupt ? leave(port) : Result<void>{};
 }
 
 Result<void> ExactSource::end_shadow(VcpuPort& port) {
@@ -172,7 +184,7 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   } else if (events.nmi.pending != 0 || (~before.rflags & regs_.rflags & rflags_if) != 0) {
     VMM_TRY(look_outside(port));
   }
-  if ((regs_.rflags & (rflags_tf | rflags_rf)) != 0) leave();
+  if ((regs_.rflags & (rflags_tf | rflags_rf)) != 0) VMM_TRY(leave(port));
   return std::optional{end};
 }
 
@@ -199,7 +211,7 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   engine_.resume(engine_state(regs_, sregs_));
   if (!completed) {
     VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-    if (!undisturbed(events)) leave();
+    if (!undisturbed(events)) VMM_TRY(leave(port));
     return std::optional<RunEnd>{};
   }
   pass(port, 1);
@@ -311,6 +323,7 @@ void ExactSource::visit_statistics(const std::function<void(std::string_view, st
   visit("pmu.exact.entries", statistics_.entries);
   visit("pmu.exact.in_place", statistics_.in_place);
   visit("pmu.exact.handed_over", statistics_.handed_over);
+  visit("pmu.exact.vectors", statistics_.vectors);
   for (const auto& [mnemonic, count] : statistics_.left) visit(fmt::format("pmu.exact.left.{}", mnemonic), count);
   steps_.visit_statistics(visit);
 }

@@ -6,6 +6,7 @@
 
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
+#include "memory/host_code.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
 
@@ -16,6 +17,7 @@ struct ExactStatistics {
   std::uint64_t observed{};      ///< Of these: one at a time, as the PMU wanted to see them.
   std::uint64_t entries{};       ///< Times that the engine took the guest over.
   std::uint64_t in_place{};      ///< System instructions done without KVM.
+  std::uint64_t vectors{};       ///< Times that the vector registers were fetched.
   std::uint64_t handed_over{};   ///< Instructions left to KVM: unknown to the engine, or at which it faults.
   std::map<std::string_view, std::uint64_t> left;  ///< The same, by mnemonic.
 };
@@ -33,9 +35,9 @@ class ExactSource final : public CountSource {
               const vpmu::GenerationDesc& generation)
       : view_{&view},
         ram_{memory},
-        tsc_{*this},
+        platform_{*this},
         steps_{std::move(timer), breakpoints, view},
-        engine_{ram_, tsc_},
+        engine_{ram_, platform_, &host_code_},
         system_{view, generation} {}
 
   static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true};
@@ -53,11 +55,12 @@ class ExactSource final : public CountSource {
   /// What a counter counts, as far as whole blocks can tell.
   enum class Unit : std::uint8_t { instructions, branches, loads, stores, nothing, each };
 
-  /// Reads the TSC; leaves every other system instruction to KVM.
-  class Tsc final : public vpmu::exec::NoPlatform {
+  /// Reads the TSC, and fetches the vector state; leaves every other system instruction to KVM.
+  class Platform final : public vpmu::exec::NoPlatform {
    public:
-    explicit Tsc(ExactSource& owner) : owner_{&owner} {}
+    explicit Platform(ExactSource& owner) : owner_{&owner} {}
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
+    vpmu::exec::VectorState* vectors() override;
 
    private:
     ExactSource* owner_;
@@ -65,7 +68,7 @@ class ExactSource final : public CountSource {
 
   static Unit unit_of(const vpmu::PlanEntry& entry);
   Result<bool> enter(VcpuPort& port);
-  void leave();
+  Result<void> leave(VcpuPort& port);
   Result<std::optional<RunEnd>> interpret(VcpuPort& port);
   Result<std::optional<RunEnd>> run_in_place(VcpuPort& port);
   RunEnd exit_in_place(const Instruction& instruction);
@@ -83,7 +86,8 @@ class ExactSource final : public CountSource {
 
   GuestView* view_;
   EngineRam ram_;
-  Tsc tsc_;
+  Platform platform_;
+  MappedHostCode host_code_;
   StepSource steps_;
   vpmu::exec::Engine engine_;
   SystemInPlace system_;
@@ -105,6 +109,7 @@ class ExactSource final : public CountSource {
   std::uint64_t passed_time_{}; ///< Instructions since load() for which the guest's clock has gone on.
   kvm_regs regs_{};             ///< The vCPU's, while inside_.
   kvm_sregs sregs_{};
+  std::optional<vpmu::exec::VectorState> vectors_;  ///< The vCPU's, once they were needed while inside_.
   vpmu::exec::Passed seen_{};   ///< Of Engine::passed(): accounted for.
   vpmu::CountDeltas deltas_{};
   ExactStatistics statistics_{};

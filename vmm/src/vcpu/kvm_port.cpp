@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include "vcpu/vector_registers.hpp"
+
 namespace vmm {
 namespace {
 
@@ -44,6 +46,19 @@ Result<Exit> KvmPort::run() {
   auto exit = vcpu_->run();
   if (exit) clock_.leave(clock_host_, cause_of(*exit, stepping_));
   return exit;
+}
+
+Result<vpmu::exec::VectorState> KvmPort::vectors() {
+  VMM_ASSIGN(const XsaveArea area, vcpu_->xsave());
+  VMM_ASSIGN(const std::uint64_t xcr0, vcpu_->xcr0());
+  return vector_state(area, xcr0);
+}
+
+// What VectorState does not have must stay as it is.
+Result<void> KvmPort::set_vectors(const vpmu::exec::VectorState& state) {
+  VMM_ASSIGN(XsaveArea area, vcpu_->xsave());
+  set_vector_state(area, state);
+  return vcpu_->set_xsave(area);
 }
 
 Result<std::uint64_t> KvmPort::tsc() {

@@ -43,6 +43,8 @@ class KvmPort final : public VcpuPort {
     stepping_ = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
     return vcpu_->set_guest_debug(debug);
   }
+  Result<vpmu::exec::VectorState> vectors() override;
+  Result<void> set_vectors(const vpmu::exec::VectorState& state) override;
   Result<bool> halted() override;
   Result<std::uint64_t> msr(std::uint32_t index) override { return vcpu_->msr(index); }
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override { return vcpu_->set_msr(index, value); }

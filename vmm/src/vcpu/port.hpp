@@ -5,6 +5,7 @@
 #include <functional>
 #include <string_view>
 
+#include "exec/vector_state.hpp"
 #include "kvm/exit.hpp"
 #include "support/result.hpp"
 
@@ -33,6 +34,10 @@ class VcpuPort {
   virtual Result<void> set_debugregs(const kvm_debugregs& regs) = 0;
   /// Registers must be set before: KVM remembers the RIP at which stepping starts.
   virtual Result<void> set_guest_debug(const kvm_guest_debug& debug) = 0;
+
+  /// x87, SSE and AVX registers. Heavy: several system calls, and whole components at a time.
+  virtual Result<vpmu::exec::VectorState> vectors() = 0;
+  virtual Result<void> set_vectors(const vpmu::exec::VectorState& state) = 0;
 
   /// Whether the vCPU sits in HLT, waiting for an interrupt.
   virtual Result<bool> halted() = 0;

@@ -26,6 +26,7 @@ class FakePort final : public VcpuPort {
   kvm_sregs special{};
   kvm_vcpu_events pending{};
   kvm_debugregs debug_registers{};
+  vpmu::exec::VectorState vector_state;
   kvm_guest_debug guest_debug{};
   kvm_lapic_state apic{};
   std::map<std::uint32_t, std::uint64_t> msrs;
@@ -106,6 +107,11 @@ class FakePort final : public VcpuPort {
   Result<void> set_guest_debug(const kvm_guest_debug& debug) override {
     guest_debug = debug;
     return note("set_guest_debug");
+  }
+  Result<vpmu::exec::VectorState> vectors() override { return value_of("vectors", vector_state); }
+  Result<void> set_vectors(const vpmu::exec::VectorState& state) override {
+    vector_state = state;
+    return note("set_vectors");
   }
   Result<bool> halted() override { return value_of("halted", is_halted); }
   Result<std::uint64_t> msr(std::uint32_t index) override {

@@ -16,6 +16,7 @@
 #include "kvm/msr_filter.hpp"
 #include "kvm/system.hpp"
 #include "memory/guest_memory.hpp"
+#include "vcpu/vector_registers.hpp"
 
 namespace vmm {
 namespace {
@@ -174,6 +175,34 @@ TEST_F(KvmVcpu, RegistersRoundTripThroughCopyAndKernel) {
   EXPECT_EQ(write->data[0], std::byte{0xAB});
   EXPECT_EQ(vcpu_->regs()->rsi, 0x123456789ABCDEF0U);
   EXPECT_NE(vcpu_->sregs()->cr0 & 1U, 0U);
+}
+
+TEST_F(KvmVcpu, VectorRegistersGoToTheGuestAndComeBack) {
+  // movq %xmm3, %rax; paddq %xmm3, %xmm3; fld1; out %al, $0x80
+  load({0x66, 0x48, 0x0F, 0x7E, 0xD8, 0x66, 0x0F, 0xD4, 0xDB, 0xD9, 0xE8, 0xE6, 0x80});
+  constexpr std::uint64_t osfxsr = 1U << 9;
+  auto sregs = *vcpu_->sregs();
+  sregs.cr4 |= osfxsr;
+  ASSERT_TRUE(vcpu_->set_sregs(sregs));
+  auto area = *vcpu_->xsave();
+  auto state = vector_state(area, *vcpu_->xcr0());
+  EXPECT_EQ(state.fcw(), 0x37F) << "as after a reset";
+  EXPECT_EQ(state.mxcsr(), 0x1F80U);
+  constexpr std::uint64_t value = 0x1122'3344'5566'7788;
+  constexpr std::uint32_t towards_zero = 0x7F80;
+  std::byte* const xmm3 = state.legacy.data() + vpmu::exec::VectorState::xmm_at + 3UL * 16;
+  std::memcpy(xmm3, &value, sizeof value);
+  state.set_mxcsr(towards_zero);
+  set_vector_state(area, state);
+  ASSERT_TRUE(vcpu_->set_xsave(area));
+  ASSERT_TRUE(std::holds_alternative<PortWrite>(run()));
+  EXPECT_EQ(vcpu_->regs()->rax, value);
+  const auto after = vector_state(*vcpu_->xsave(), *vcpu_->xcr0());
+  std::uint64_t doubled{};
+  std::memcpy(&doubled, after.legacy.data() + (xmm3 - state.legacy.data()), sizeof doubled);
+  EXPECT_EQ(doubled, 2 * value);
+  EXPECT_EQ(after.mxcsr(), towards_zero);
+  EXPECT_EQ(after.legacy[4], std::byte{0x80}) << "ST0 is in R7";
 }
 
 TEST_F(KvmVcpu, AKickEndsARunThatWouldNeverEnd) {
