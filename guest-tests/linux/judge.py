@@ -34,6 +34,7 @@ MAX_EXITS_PER_SAMPLE = 12
 MAX_BOOT_EXITS = 450
 COUNTED_ROUNDS = 100_000  # of the loop in programs/counted.S
 COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTED_ROUNDS + 1}
+MIXED_EVENTS = ("instructions", "branches", "loads", "stores")
 COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
 MIN_SAMPLE_RATE = 4000  # what perf record asks for by default
 PMU_EXITS = ("pmu.exits.rdmsr", "pmu.exits.wrmsr", "pmu.exits.debug", "pmu.walk.runs", "pmu.walk.steps")
@@ -184,6 +185,15 @@ def check_count(run, _programs, event):
     return f"{expected} twice"
 
 
+def check_as_qemu(run, _programs, event):
+    """perf stat, twice, counts what QEMU counts: a repeated string instruction is one instruction to both, and SYSCALL one branch."""
+    counts = [int(count) for count, in run.named("mixed", event)]
+    theirs = [int(count) for name, count in run.named("qemu-count", "mixed") if name == event]
+    require(len(theirs) == 1 and theirs[0] > 0, f"{len(theirs)} counts of {event} by QEMU, not 1")
+    require(counts == theirs * 2, f"{event} counted {counts}, not {theirs[0]} twice as by QEMU")
+    return f"{theirs[0]} twice, as by QEMU"
+
+
 def counted_path(program):
     """The addresses of programs/counted.S in the order in which they run."""
     before = program.addresses_of("_start")
@@ -279,6 +289,8 @@ def exact_checks(_baseline):
     for event in COUNTED_EVENTS:
         yield f"exact-{event}", check_count, (event,)
     yield "exact-precise-order", check_precise_order, ()
+    for event in MIXED_EVENTS:
+        yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
 
 
 SUITES = {"single": single_checks, "smp": smp_checks, "exact": exact_checks}

@@ -1,6 +1,7 @@
-# Exact counts and precise samples of `counted`, for a VMM whose source counts each instruction:
-#   count EVENT N                  perf stat, twice
+# Exact counts and precise samples of `counted`, and exact counts of `mixed`, for a VMM whose source counts each instruction:
+#   count EVENT N                  perf stat of counted, twice
 #   sample ADDRESS                 every record of perf record, in order
+#   mixed EVENT N                  perf stat of mixed, twice
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh
 
@@ -10,3 +11,8 @@ for _ in 1 2; do
 done
 perf record -q -N -o /tmp/data -e instructions:upp -c 1003 counted >/tmp/log 2>&1 || say error "perf record: $(head -n 3 /tmp/log | tr '\n' ' ')"
 perf script -i /tmp/data -G --comms counted -F ip 2>/dev/null | awk '{ print "vpmu-guest: sample", $1 }'
+
+for _ in 1 2; do
+  perf stat -x, -e instructions:u,branches:u,r81d0:u,r82d0:u -o /tmp/stat mixed || say error "perf stat failed"
+  awk -F, 'BEGIN { split("instructions branches loads stores", name, " ") } NF > 2 { print "vpmu-guest: mixed", name[++n], $1 }' /tmp/stat
+done

@@ -116,6 +116,9 @@ def exact_lines():
     loop = ("40100c", "40100f", "401012", "401016", "401018")
     for number in range(1, 499):  # two instructions stand before the loop
         yield f"vpmu-guest: sample {loop[(number * 1004 - 3) % 5]}"
+    for event, number in (("instructions", 2125), ("branches", 702), ("loads", 780), ("stores", 580)):
+        yield from (f"vpmu-guest: mixed {event} {number}",) * 2
+        yield f"vpmu-host: qemu-count mixed {event} {number}"
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 
 
@@ -143,7 +146,7 @@ class JudgeTest(unittest.TestCase):
     def test_the_suites_have_every_check(self):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
-        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 6)
+        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 10)
 
     def test_guest_errors_and_bad_ends_fail(self):
         for old, new in (
@@ -273,6 +276,10 @@ class JudgeTest(unittest.TestCase):
             ("vpmu-guest: count branches:u 100001\n", "", "exact-branches:u"),
             ("sample 40100f", "sample 401012", "exact-precise-order"),
             ("vpmu-guest: sample 40100f\n", "", "exact-precise-order"),
+            ("mixed instructions 2125", "mixed instructions 2126", "exact-instructions-as-qemu"),
+            ("vpmu-guest: mixed branches 702\n", "", "exact-branches-as-qemu"),
+            ("qemu-count mixed loads 780", "qemu-count mixed loads 779", "exact-loads-as-qemu"),
+            ("vpmu-host: qemu-count mixed stores 580\n", "", "exact-stores-as-qemu"),
             ("vpmu-guest: done", "", "exact-guest-ends"),
             ("fmt3+", "fmt3-", "exact-dmesg-pmu"),
             ("... version", "irq loop stuck", "exact-dmesg-clean"),
