@@ -40,6 +40,8 @@ class Engine {
   /// translations and blocks, unless control registers changed. After INVLPG and its like, call load().
   void resume(const CpuState& state);
   [[nodiscard]] CpuState state() const;
+  /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
+  void written(GuestPhysical page) { code_.forget(page); }
 
   /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with Stop::again after a part of
   /// a long string instruction; call it again.

@@ -24,7 +24,7 @@ void set_other_flags(Core& core, std::uint64_t value) {
 void change_flags(const Op* op, Core* c) {
   const std::uint64_t before = c->other_flags | c->flags.bits();
   const std::uint64_t after = (before & ~static_cast<std::uint64_t>(op->imm)) ^ static_cast<std::uint64_t>(std::int64_t{op->disp});
-  if (((before ^ after) & rflags::IF) != 0 && c->cpl != 0) return leave_for(op, c, Stop::unsupported);
+  if ((static_cast<std::uint64_t>(op->imm) & rflags::IF) != 0 && c->cpl != 0) return leave_for(op, c, Stop::unsupported);  // CLI
   c->flags.set_bits(after);
   c->other_flags = after & ~rflags::status;
   VPMU_NEXT(op, c);

@@ -62,6 +62,30 @@ TEST_F(EngineResumes, AndGoesOnCounting) {
   EXPECT_EQ(engine_.passed().instructions, 3U);
 }
 
+// The owner says which page somebody else has written to; it need not throw the rest away.
+TEST_F(EngineResumes, WithTheCodeThatItWasToldOf) {
+  put(kernel_code, {0xB8, 1, 0, 0, 0, 0x0F, 0x0B});  // mov $1, %eax; ud2
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  put(kernel_code, {0xB8, 2, 0, 0, 0, 0x0F, 0x0B});
+  const std::uint64_t decoded = engine_.decoded_blocks();
+  engine_.written(GuestPhysical{at(data)});
+  engine_.written(GuestPhysical{at(kernel_code)});
+  EXPECT_EQ(resume(0, 0), Stop::unsupported);
+  EXPECT_EQ(engine_.state().gpr[rax], 2U);
+  EXPECT_EQ(engine_.decoded_blocks(), decoded + 1);
+}
+
+// SDM 2A CLI: the flag may be clear already, it is still not a program's.
+TEST_F(EngineResumes, AndLeavesCliOfAProgramToOthers) {
+  put(user_code, {0xFA, 0x0F, 0x0B});
+  as(3, 0x1000);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, 0U);
+}
+
 // SDM 3A 4.6.1: what the kernel has run and read a moment ago is not a program's to run and read.
 TEST_F(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
   put(kernel_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
