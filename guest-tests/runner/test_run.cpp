@@ -7,7 +7,6 @@
 #include "conversation.hpp"
 #include "gt/protocol.hpp"
 #include "machine/machine.hpp"
-#include "machine/soft_machine.hpp"
 #include "sources/registry.hpp"
 
 namespace gt_runner {
@@ -57,7 +56,9 @@ vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const 
           .memory_bytes = gt::ram_bytes,
           .model = options.model,
           .source = options.source,
-          .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0}};
+          .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
+          .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0},
+          .most_ticks = options.tick_limit};
 }
 
 void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
@@ -66,44 +67,20 @@ void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
       if (counter.value != 0) result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
-/// How a machine ended, and what it had counted by then.
-struct Run {
-  vmm::StopReason stop{};
-  vmm::MachineStatistics statistics;
-};
-
-vmm::Result<Run> run_soft(vmm::SoftMachine& machine, Conversation& conversation, const RunOptions& options) {
-  machine.ports().add(gt::command_port, 1, conversation);
-  VMM_ASSIGN(const vmm::StopReason stop, machine.run(options.tick_limit));
-  return Run{.stop = stop, .statistics = machine.statistics()};
-}
-
-vmm::Result<Run> run_on_kvm(vmm::Machine& machine, Conversation& conversation, Bell& bell, const RunOptions& options) {
-  machine.ports().add(gt::command_port, 1, conversation);
-  machine.start();
-  if (!bell.wait(options.time_limit)) machine.request_stop(vmm::StopReason::user);
-  const vmm::StopReason stop = machine.wait();
-  if (auto failure = machine.failure()) return vmm::Failure{std::move(*failure)};
-  return Run{.stop = stop, .statistics = machine.statistics()};
-}
-
-/// Makes the machine and the conversation with its guest, and lets them run.
+/// Makes the machine and the conversation with its guest, and lets them run. A machine without KVM ends by the guest's time alone.
 vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunOptions& options) {
   vmm::Log log;
   Bell bell;
-  std::unique_ptr<vmm::Machine> on_kvm;
-  std::unique_ptr<vmm::SoftMachine> soft;
-  if (options.soft) {
-    VMM_ASSIGN(soft, vmm::SoftMachine::create(config, log));
-  } else {
-    VMM_ASSIGN(on_kvm, vmm::Machine::create(config, {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
-  }
-  vmm::StopRequests& machine = soft ? static_cast<vmm::StopRequests&>(*soft) : *on_kvm;
-  Conversation conversation{soft ? soft->memory() : on_kvm->memory(), [&machine] { machine.request_stop(vmm::StopReason::user); }};
-  VMM_ASSIGN(const Run run, soft ? run_soft(*soft, conversation, options) : run_on_kvm(*on_kvm, conversation, bell, options));
+  VMM_ASSIGN(const auto machine, vmm::Machine::create(config, {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
+  Conversation conversation{machine->memory(), [&machine] { machine->request_stop(vmm::StopReason::user); }};
+  machine->ports().add(gt::command_port, 1, conversation);
+  machine->start();
+  if (!options.soft && !bell.wait(options.time_limit)) machine->request_stop(vmm::StopReason::user);
+  const vmm::StopReason stop = machine->wait();
+  if (auto failure = machine->failure()) return vmm::Failure{std::move(*failure)};
   TestResult result = conversation.result();
-  if (!conversation.ended()) result.reason = describe(run.stop);
-  if (options.statistics) add_statistics(run.statistics, result);
+  if (!conversation.ended()) result.reason = describe(stop);
+  if (options.statistics) add_statistics(machine->statistics(), result);
   return result;
 }
 

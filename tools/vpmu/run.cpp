@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "control/session.hpp"
 #include "machine/config.hpp"
+#include "machine/host_check.hpp"
 #include "policy_options.hpp"
 
 namespace vmm::tool {
@@ -21,6 +23,7 @@ struct RunArguments {
   SessionOptions session;
   PolicyArguments policies;
   std::string memory{"256M"};
+  std::string accel{"auto"};
   std::string stats;
   bool verbose{};
 };
@@ -75,10 +78,32 @@ class StatisticsFile {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
+/// What runs the guest's code, and what to tell the user where he left that open.
+struct ChosenAccel {
+  Accel accel{};
+  std::string reason;
+};
+
+/// KVM where `vpmu doctor` finds it fit.
+Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
+  if (arguments.accel == "kvm") return ChosenAccel{.accel = Accel::kvm};
+  if (arguments.accel == "soft") return ChosenAccel{.accel = Accel::soft};
+  if (arguments.accel != "auto")
+    return usage_error("unknown accelerator \"" + printable(arguments.accel) + "\"", "give one of: auto, kvm, soft with --accel");
+  const auto findings = examine_host(arguments.machine.kvm_device);
+  const auto unfit = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
+  if (unfit == findings.end()) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
+  return ChosenAccel{.accel = Accel::soft,
+                     .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
+}
+
 Result<int> run(RunArguments& arguments) {
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
   VMM_TRY(apply(arguments.policies, arguments.machine));
   VMM_ASSIGN(auto statistics, StatisticsFile::open(arguments.stats));
+  VMM_ASSIGN(const auto chosen, choose_accel(arguments));
+  arguments.machine.accel = chosen.accel;
+  if (!chosen.reason.empty()) arguments.session.starting = [&chosen] { print_line("vpmu: " + chosen.reason); };
   Log log{[](LogLevel level, std::string_view line) {
             print_line("vpmu: " + std::string{name_of(level)} + ": " + std::string{line});
           },
@@ -112,6 +137,8 @@ void add_run(CLI::App& app, int& exit_code) {
   run->add_option("--model", machine.model, "CPU model")->capture_default_str();
   run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str();
   run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str();
+  run->add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")->capture_default_str();
+  run->add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")->capture_default_str();
   run->add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")->capture_default_str();
   run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
   run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");

@@ -165,14 +165,29 @@ TEST_F(BadInput, UnknownNames) {
   expect_failure(run({"--kernel", kernel_, "--model", "p4"}), 2, {"unknown model \"p4\"", "skylake"});
   expect_failure(run({"--kernel", kernel_, "--source", "oracle"}), 2, {"unknown source \"oracle\"", "clock"});
   expect_failure(run({"--kernel", kernel_, "--model", "a\nb"}), 2, {"a?b"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "warp"}), 2, {"unknown accelerator \"warp\"", "auto, kvm, soft"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--cpus", "2"}), 2, {"2 processors", "--cpus 1", "--accel kvm"});
   expect_failure(run({"--kernel", kernel_, "--policy", "luck=good"}), 2, {"unknown policy \"luck\"", "ds_fault"});
   expect_failure(run({"--kernel", kernel_, "--policy", "ds_fault=maybe"}), 2, {"ds_fault has no value \"maybe\"", "drop|inject"});
   expect_failure(run({"--kernel", kernel_, "--policy", "skid"}), 2, {"skid has no value"});
 }
 
 TEST_F(BadInput, KvmDeviceThatIsMissingOrForeign) {
-  expect_failure(run({"--kernel", kernel_, "--kvm", "/dev/no-kvm"}), 1, {"cannot open /dev/no-kvm", "No such file", "modprobe"});
-  expect_failure(run({"--kernel", kernel_, "--kvm", "/dev/zero"}), 1, {"/dev/zero is not the KVM device", "--kvm"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "kvm", "--kvm", "/dev/no-kvm"}), 1, {"cannot open /dev/no-kvm", "No such file", "modprobe"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "kvm", "--kvm", "/dev/zero"}), 1, {"/dev/zero is not the KVM device", "--kvm"});
+}
+
+// Its first instruction faults, and there is no handler yet.
+TEST_F(BadInput, WithoutKvmTheEngineRunsTheGuestAndTheProgramSaysSo) {
+  constexpr std::size_t entry = 3 * 512 + 0x200;
+  auto image = good_kernel();
+  image.replace(entry, 2, "\x0F\x0B");
+  const auto kernel = write("ud2", image);
+  const auto ended = run({"--kernel", kernel, "--kvm", "/dev/no-kvm"});
+  EXPECT_EQ(ended.exit_code, 5) << ended.errors;
+  EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 1) << ended.errors;
+  EXPECT_NE(ended.errors.find("processors by the instruction engine; KVM is not fit: /dev/no-kvm"), std::string::npos) << ended.errors;
+  EXPECT_EQ(run({"--kernel", kernel, "--accel", "soft"}).errors, "") << "who asks for it knows";
 }
 
 /// Runs only where /dev/kvm is.
@@ -184,7 +199,7 @@ TEST_F(KvmBadInput, MissingCapabilityIsNamed) {
   }
   ::setenv("LD_PRELOAD", VPMU_WITHOUT_CAPABILITY, 1);
   ::setenv("WITHOUT_CAPABILITY", std::to_string(KVM_CAP_X86_MSR_FILTER).c_str(), 1);
-  const auto ended = run({"--kernel", kernel_});
+  const auto ended = run({"--kernel", kernel_, "--accel", "kvm"});
   ::unsetenv("LD_PRELOAD");
   expect_failure(ended, 1, {"this KVM lacks KVM_CAP_X86_MSR_FILTER", "newer host kernel"});
 }
@@ -196,7 +211,7 @@ TEST_F(BadInput, NoPermissionForTheKvmDevice) {
   }
   const auto device = write("kvm", "not for you");
   ::chmod(device.c_str(), 0600);
-  const auto ended = vpmu({"run", "--kernel", kernel_, "--kvm", device}, nobody);
+  const auto ended = vpmu({"run", "--kernel", kernel_, "--accel", "kvm", "--kvm", device}, nobody);
   expect_failure(ended, 1, {"cannot open " + device, "Permission denied", "run as root"});
 }
 

@@ -173,6 +173,7 @@ class Session {
     watch_signals();
     const RawTerminal terminal{options_.console == "stdio" ? STDIN_FILENO : -1};
     watch_input();
+    if (options_.starting) options_.starting();
     machine_->start();
     io_.run();
     const StopReason reason = machine_->wait();

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 
 #include "machine/config.hpp"
@@ -13,6 +14,7 @@ namespace vmm {
 struct SessionOptions {
   std::string control_path{};       ///< Unix socket to serve; empty = none.
   std::string console{"stdio"};     ///< "stdio", or the path of a file that takes the output.
+  std::function<void()> starting{};  ///< Called once the machine is made, before it runs. May be empty.
 };
 
 /// What is left when a session has ended.

@@ -73,8 +73,10 @@ struct Debug {
   std::uint64_t dr6, dr7;
 };
 
-/// HLT without an in-kernel LAPIC.
+/// HLT, and nothing will ever wake the vCPU.
 struct Hlt {};
+/// A vCPU with virtual time has run for as long as it may.
+struct TimeUp {};
 /// Triple fault.
 struct Shutdown {};
 /// KVM_EXIT_SYSTEM_EVENT.
@@ -98,7 +100,7 @@ struct Unknown {
 };
 
 /// Why KVM_RUN returned. References and spans point into kvm_run and live until the next run().
-using Exit = std::variant<MsrRead, MsrWrite, CounterRead, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, Shutdown, SystemEvent,
+using Exit = std::variant<MsrRead, MsrWrite, CounterRead, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, TimeUp, Shutdown, SystemEvent,
                           Interrupted, EntryFailed, InternalError, Unknown>;
 
 /// Makes one visitor from several lambdas: `std::visit(overload{...}, exit)`.

@@ -9,10 +9,10 @@ namespace vmm {
 namespace {
 
 /// What the handler may touch: async-signal-safe because it is one flag of the thread's own.
-thread_local volatile std::uint8_t* immediate_exit_of_this_thread = nullptr;
+thread_local volatile std::uint8_t* flag_of_this_thread = nullptr;
 
 void on_kick(int /*signal*/) {
-  if (auto* const flag = immediate_exit_of_this_thread; flag != nullptr) {
+  if (auto* const flag = flag_of_this_thread; flag != nullptr) {
     *flag = 1;
   }
 }
@@ -31,12 +31,12 @@ Result<void> install_kick_handler() {
   return {};
 }
 
-KickTarget::KickTarget(Vcpu& vcpu) {
-  VMM_ASSERT(immediate_exit_of_this_thread == nullptr);
-  immediate_exit_of_this_thread = vcpu.immediate_exit_flag();
+KickTarget::KickTarget(volatile std::uint8_t* flag) {
+  VMM_ASSERT(flag_of_this_thread == nullptr);
+  flag_of_this_thread = flag;
 }
 
-KickTarget::~KickTarget() { immediate_exit_of_this_thread = nullptr; }
+KickTarget::~KickTarget() { flag_of_this_thread = nullptr; }
 
 void kick(pthread_t thread) { ::pthread_kill(thread, kick_signal()); }
 

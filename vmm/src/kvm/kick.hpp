@@ -1,24 +1,24 @@
 #pragma once
 #include <pthread.h>
 
-#include <atomic>
+#include <cstdint>
 
-#include "kvm/vcpu.hpp"
 #include "support/result.hpp"
 
 namespace vmm {
 
 /// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the handler
-/// makes the receiving thread's vCPU leave KVM_RUN even when the signal comes just before entry.
+/// makes the receiving thread's vCPU leave the guest even when the signal comes just before entry.
 int kick_signal();
 
 /// Installs the handler of kick_signal() for the process. Idempotent.
 Result<void> install_kick_handler();
 
-/// Names the vCPU that the calling thread runs, for the signal handler. One per thread; ends with its scope.
+/// Names the flag of the vCPU that the calling thread runs, for the signal handler: Vcpu::immediate_exit_flag(), or what a processor in
+/// software looks at. One per thread; ends with its scope.
 class KickTarget {
  public:
-  explicit KickTarget(Vcpu& vcpu);
+  explicit KickTarget(volatile std::uint8_t* flag);
   ~KickTarget();
   KickTarget(const KickTarget&) = delete;
   KickTarget& operator=(const KickTarget&) = delete;

@@ -11,6 +11,12 @@
 
 namespace vmm {
 
+/// What a machine's processors run on.
+enum class Accel : std::uint8_t {
+  kvm,
+  soft,  ///< The instruction engine: one processor, virtual time, the same every time.
+};
+
 /// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
 struct MachineConfig {
   std::string kernel;                          ///< Path of a bzImage or a static 64-bit ELF file.
@@ -20,6 +26,7 @@ struct MachineConfig {
   unsigned cpus{1};
   std::string model{"skylake"};
   std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the first that works here.
+  Accel accel{Accel::kvm};
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
@@ -31,6 +38,10 @@ struct MachineConfig {
     std::uint64_t rdi{};
     std::uint64_t rsi{};
   } elf_arguments{};
+
+  /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many ticks it may run, an instruction each.
+  std::int64_t epoch{};
+  std::uint64_t most_ticks{~0ULL};
 
   static constexpr unsigned most_cpus = 64;
 };

@@ -14,8 +14,7 @@
 #include "devices/rtc.hpp"
 #include "devices/serial16550.hpp"
 #include "devices/stop_requests.hpp"
-#include "kvm/system.hpp"
-#include "kvm/vm.hpp"
+#include "machine/accelerator.hpp"
 #include "machine/config.hpp"
 #include "machine/statistics.hpp"
 #include "machine/vcpu_thread.hpp"
@@ -35,7 +34,7 @@ class Machine final : public StopRequests {
     std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
   };
 
-  /// Checks the configuration, loads the kernel and makes the VM. `log` must outlive the machine.
+  /// Checks the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
   /// Fails with kind usage for what the user can change, kind host for what this host cannot do.
   static Result<std::unique_ptr<Machine>> create(const MachineConfig& config, Hooks hooks, Log& log);
   ~Machine() override;
@@ -67,23 +66,21 @@ class Machine final : public StopRequests {
 
  private:
   class Line;
-  Machine(Vm vm, GuestMemory memory, Hooks hooks, Log& log);
-  Result<void> add_chips(const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc);
+  Machine(GuestMemory memory, Hooks hooks, Log& log);
   void add_devices();
-  Result<void> add_vcpus(const System& system, const MachineConfig& config, const ResolvedConfig& resolved);
+  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start);
   void fail(Error error);
 
-  Vm vm_;
   GuestMemory memory_;
   Hooks hooks_;
   Log* log_;
   RamAccess ram_access_;
   LinearMemory linear_;
+  std::unique_ptr<Accelerator> accelerator_;
   PortBus ports_;
   std::unique_ptr<InterruptLine> serial_line_;
   std::unique_ptr<Serial16550> serial_;
   std::vector<std::unique_ptr<PortDevice>> devices_;
-  std::optional<ClockGroup> clocks_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;
   std::chrono::steady_clock::time_point started_{};
 

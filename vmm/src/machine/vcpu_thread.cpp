@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "kvm/kick.hpp"
-#include "vcpu/kvm_port.hpp"
 
 namespace vmm {
 namespace {
@@ -23,8 +22,8 @@ void block_process_signals() {
 
 }  // namespace
 
-VcpuThread::VcpuThread(VcpuServices services, Vcpu vcpu, PmuVcpuConfig pmu)
-    : services_{std::move(services)}, vcpu_{std::move(vcpu)}, pmu_config_{pmu} {}
+VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, PmuVcpuConfig pmu)
+    : services_{std::move(services)}, id_{id}, processor_{std::move(processor)}, pmu_config_{std::move(pmu)} {}
 
 VcpuThread::~VcpuThread() {
   ask_to_stop();
@@ -57,9 +56,9 @@ void VcpuThread::join() {
 
 void VcpuThread::thread_main() {
   block_process_signals();
-  ::pthread_setname_np(::pthread_self(), fmt::format("vcpu{}", vcpu_.id()).c_str());
+  ::pthread_setname_np(::pthread_self(), fmt::format("vcpu{}", id_).c_str());
   {
-    const KickTarget target{vcpu_};
+    const KickTarget target{processor_->kick_flag()};
     if (auto ran = run_guest(); !ran) {
       services_.fail(std::move(ran).error());
     }
@@ -70,21 +69,21 @@ void VcpuThread::thread_main() {
 }
 
 Result<void> VcpuThread::run_guest() {
-  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, services_.pmu_time, services_.clocks));
-  VMM_ASSIGN(const auto pmu, PmuVcpu::create(pmu_config_, port, services_.memory, services_.log));
+  VMM_ASSIGN(VcpuPort* const port, processor_->open());
+  VMM_ASSIGN(const auto pmu, PmuVcpu::create(pmu_config_, *port, services_.memory, services_.log));
   Result<void> result{};
   // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is lost.
   while (result && !stop_) {
     serve_statistics(*pmu);
     auto exit = pmu->run();
-    result = exit ? answer(*exit) : Failure{std::move(exit).error()};
+    result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
   publish(*pmu);
   return result;
 }
 
-Result<void> VcpuThread::answer(const Exit& exit) {
-  const auto cannot_go_on = [&](const std::string& what) -> Result<void> { return Failure{exit_failure(what)}; };
+Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
+  const auto cannot_go_on = [&](const std::string& what) -> Result<void> { return Failure{exit_failure(port, what)}; };
   return std::visit(
       overload{
           [&](const PortRead& access) -> Result<void> {
@@ -115,8 +114,19 @@ Result<void> VcpuThread::answer(const Exit& exit) {
             services_.machine.request_stop(StopReason::triple_fault);
             return {};
           },
+          // Of a processor in software: halted for ever, and done with the ticks that it was given.
+          [&](const Hlt& /*exit*/) -> Result<void> {
+            ++exits_.other;
+            services_.machine.request_stop(StopReason::power_off);
+            return {};
+          },
+          [&](const TimeUp& /*exit*/) -> Result<void> {
+            ++exits_.other;
+            services_.machine.request_stop(StopReason::user);
+            return {};
+          },
           [&](const EntryFailed& failure) { return cannot_go_on(fmt::format("the CPU refused the guest state, reason {:#x}", failure.reason)); },
-          [&](const InternalError& error) { return cannot_go_on(fmt::format("KVM internal error {}", error.suberror)); },
+          [&](const InternalError& error) { return cannot_go_on(fmt::format("internal error {}: an instruction that cannot be emulated", error.suberror)); },
           [&](const Unknown& unknown) { return cannot_go_on(fmt::format("KVM exit {} that nobody handles", unknown.reason)); },
           [&](const SystemEvent& event) { return cannot_go_on(fmt::format("KVM system event {}", event.type)); },
           // The PMU's own; it hands on only what it cannot place.
@@ -125,12 +135,12 @@ Result<void> VcpuThread::answer(const Exit& exit) {
       exit);
 }
 
-Error VcpuThread::exit_failure(const std::string& what) {
+Error VcpuThread::exit_failure(VcpuPort& port, const std::string& what) {
   ++exits_.other;
-  const auto regs = vcpu_.regs();
+  const auto regs = port.regs();
   const std::uint64_t rip = regs ? regs->rip : 0;
   return Error{.kind = ErrorKind::host,
-               .what = fmt::format("vCPU {} stopped at RIP {:#x}: {}", vcpu_.id(), rip, what),
+               .what = fmt::format("vCPU {} stopped at RIP {:#x}: {}", id_, rip, what),
                .advice = "see the host's kernel log"};
 }
 
@@ -159,7 +169,7 @@ VcpuStatistics VcpuThread::statistics() {
     kick(thread_.native_handle());
     published_changed_.wait(lock, [&] { return publications_ != before || !running_; });
   }
-  return VcpuStatistics{.id = vcpu_.id(), .counters = published_};
+  return VcpuStatistics{.id = id_, .counters = published_};
 }
 
 }  // namespace vmm

@@ -11,40 +11,32 @@
 
 #include "devices/port_bus.hpp"
 #include "devices/stop_requests.hpp"
-#include "kvm/vcpu.hpp"
-#include "kvm/vm.hpp"
+#include "machine/accelerator.hpp"
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
 #include "support/log.hpp"
-#include "vcpu/guest_clock.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 
 namespace vmm {
 
 /// What a vCPU thread needs of its machine. All of it must outlive the thread.
 struct VcpuServices {
-  Vm& vm;
   LinearMemory& memory;
   PortBus& ports;
   StopRequests& machine;
   std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
   Log& log;
-  PmuTime pmu_time{PmuTime::hidden};
-  ClockGroup* clocks{};  ///< Null for one vCPU.
 };
 
 /// One vCPU and the thread that runs it, from start() to the machine's stop.
 class VcpuThread {
  public:
-  VcpuThread(VcpuServices services, Vcpu vcpu, PmuVcpuConfig pmu);
+  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, PmuVcpuConfig pmu);
   ~VcpuThread();
   VcpuThread(const VcpuThread&) = delete;
   VcpuThread& operator=(const VcpuThread&) = delete;
   VcpuThread(VcpuThread&&) = delete;
   VcpuThread& operator=(VcpuThread&&) = delete;
-
-  /// The vCPU, for its set-up before start().
-  [[nodiscard]] Vcpu& vcpu() { return vcpu_; }
 
   void start();
   /// Makes the thread leave the guest and end. Does not wait. Any thread.
@@ -65,13 +57,14 @@ class VcpuThread {
   void thread_main();
   Result<void> run_guest();
   /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
-  Result<void> answer(const Exit& exit);
-  [[nodiscard]] Error exit_failure(const std::string& what);
+  Result<void> answer(VcpuPort& port, const Exit& exit);
+  [[nodiscard]] Error exit_failure(VcpuPort& port, const std::string& what);
   void publish(const PmuVcpu& pmu);
   void serve_statistics(const PmuVcpu& pmu);
 
   VcpuServices services_;
-  Vcpu vcpu_;
+  unsigned id_;
+  std::unique_ptr<Processor> processor_;
   PmuVcpuConfig pmu_config_;
   ExitCounts exits_;  ///< Of the vCPU's thread only.
   std::thread thread_;

@@ -10,6 +10,7 @@ struct Access {
   std::uint64_t at{};
   std::uint8_t bytes{};
   bool write{};
+  bool stack{};  ///< Through SS: what is not canonical is #SS.
 };
 
 /// The debug facilities that are in force: the host's (KVM_SET_GUEST_DEBUG) or the guest's.

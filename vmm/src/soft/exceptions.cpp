@@ -14,6 +14,8 @@ constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rfla
 constexpr std::uint64_t rflags_loadable = 0x25'7FD5;
 constexpr std::uint32_t in_idt = 2, external = 1;
 constexpr unsigned type_interrupt_gate = 14, type_trap_gate = 15;
+/// Descriptor types, accessed: readable code, writable data.
+constexpr std::uint8_t type_code = 0xB, type_data = 0x3;
 
 /// A gate of the IDT. SDM 3A figure 6-7.
 struct Gate {
@@ -139,6 +141,47 @@ std::optional<Exception> far_return(SoftState& state, GuestView& view) {
   state.sregs.cs = *cs;
   state.regs.rip = frame[0];
   state.regs.rsp += sizeof frame;
+  return std::nullopt;
+}
+
+namespace {
+
+constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084;
+
+/// As SYSCALL and SYSRET load it, whatever the descriptor table says.
+kvm_segment flat(std::uint64_t selector, std::uint8_t type, std::uint8_t dpl) {
+  kvm_segment s{};
+  s.selector = static_cast<std::uint16_t>(selector);
+  s.limit = 0xFFFF'FFFF;
+  s.type = type;
+  s.present = s.s = s.g = 1;
+  s.dpl = dpl;
+  (type == type_code ? s.l : s.db) = 1;
+  return s;
+}
+
+}  // namespace
+
+void system_call(SoftState& state, std::uint64_t next) {
+  const std::uint64_t star = state.msrs[msr_star];
+  kvm_regs& r = state.regs;
+  r.rcx = next;
+  r.r11 = r.rflags & ~rflags_rf;
+  r.rip = state.msrs[msr_lstar];
+  r.rflags = ((r.rflags & ~state.msrs[msr_fmask]) | rflags_fixed) & ~rflags_rf;
+  state.sregs.cs = flat(star >> 32 & 0xFFFC, type_code, 0);
+  state.sregs.ss = flat((star >> 32) + 8, type_data, 0);
+}
+
+std::optional<Exception> system_return(SoftState& state) {
+  constexpr std::uint64_t loaded = 0x3C'7FD7;
+  const std::uint64_t star = state.msrs[msr_star];
+  kvm_regs& r = state.regs;
+  if (!vpmu::is_canonical(r.rcx, 48)) return general_protection;
+  r.rip = r.rcx;
+  r.rflags = (r.r11 & loaded) | rflags_fixed;
+  state.sregs.cs = flat(((star >> 48) + 16) | 3, type_code, 3);
+  state.sregs.ss = flat(((star >> 48) + 8) | 3, type_data, 3);
   return std::nullopt;
 }
 

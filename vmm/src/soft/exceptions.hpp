@@ -20,6 +20,10 @@ enum class EventKind : std::uint8_t {
 /// RETFQ without an operand, to the same privilege.
 [[nodiscard]] std::optional<Exception> far_return(SoftState& state, GuestView& view);
 
+/// SYSCALL from the instruction before `next`, and SYSRET to 64-bit code. SDM 2B SYSCALL, SYSRET. The caller has checked EFER.SCE and CPL.
+void system_call(SoftState& state, std::uint64_t next);
+[[nodiscard]] std::optional<Exception> system_return(SoftState& state);
+
 /// #PF of a failed access, with CR2 set; #GP for an address that is not canonical.
 [[nodiscard]] Exception page_fault(SoftState& state, const vpmu::AccessFault& fault);
 

@@ -3,16 +3,19 @@
 #include <bit>
 #include <cstring>
 
+#include "vpmu/bits.hpp"
+
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t version = 0x30, task_priority = 0x80, processor_priority = 0xA0, end_of_interrupt = 0xB0, spurious = 0xF0, in_service = 0x100,
-                        requested = 0x200, command_low = 0x300, first_local_vector = 0x320, last_local_vector = 0x370;
+using namespace apic;  // NOLINT(google-build-using-namespace)
 constexpr std::uint32_t software_enable = 1U << 8, masked = 1U << 16;
 /// Version 14H with seven local vectors. SDM 3A figure 10-7.
 constexpr std::uint32_t version_value = 0x0006'0014;
-/// ICR: destination shorthand "self", delivery mode fixed. SDM 3A figure 10-12.
-constexpr std::uint32_t shorthand_bits = 3U << 18, to_self = 1U << 18, mode_bits = 7U << 8;
+/// ICR. SDM 3A figure 10-12.
+using MODE = vpmu::Bits<10, 8>;
+using SHORTHAND = vpmu::Bits<19, 18>;
+enum Shorthand : std::uint8_t { none, self, all, others };
 
 }  // namespace
 
@@ -30,7 +33,7 @@ std::uint32_t SoftApic::read(std::uint32_t offset) const {
 
 void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
   if (offset % 0x10 != 0 || offset + sizeof value > sizeof page_.regs) return;
-  const bool read_only = offset == version || offset == processor_priority || (offset >= in_service && offset < requested + 0x80);
+  const bool read_only = offset == version || offset == processor_priority || offset == current_count || (offset >= in_service && offset < requested + 0x80);
   if (read_only) return;
   if (offset == end_of_interrupt) {
     if (const auto vector = highest(in_service)) set_bit(in_service, *vector, false);
@@ -40,7 +43,8 @@ void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
     if (local_vector && disabled) value |= masked;
     std::memcpy(page_.regs + offset, &value, sizeof value);
     if (offset == spurious && disabled) mask_local_vectors();
-    if (offset == command_low && (value & (shorthand_bits | mode_bits)) == to_self) request(static_cast<std::uint8_t>(value));
+    // A fixed interrupt that reaches this processor: id 0 by its physical or logical name, or every one.
+    if (offset == command_low && MODE::get(value) == 0 && SHORTHAND::get(value) != others) request(static_cast<std::uint8_t>(value));
   }
   update_priority();
 }
@@ -67,6 +71,8 @@ void SoftApic::accept(std::uint8_t vector) {
   set_bit(in_service, vector, true);
   update_priority();
 }
+
+std::optional<std::uint8_t> SoftApic::serving() const { return highest(in_service); }
 
 std::optional<std::uint8_t> SoftApic::highest(std::uint32_t first_offset) const {
   for (unsigned word = 8; word-- > 0;)

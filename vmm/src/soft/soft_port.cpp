@@ -13,13 +13,9 @@ namespace {
 using vpmu::exec::Stop;
 
 constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
-constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 /// Instructions between two looks at what may interrupt.
 constexpr std::uint64_t burst = 100'000;
-constexpr std::uint32_t msr_tsc = 0x10;
-constexpr std::size_t longest_instruction = 15;
-
-vpmu::GuestPhysical page_of(vpmu::GuestPhysical at) { return vpmu::GuestPhysical{at.value() & ~(vpmu::page_size - 1)}; }
 
 }  // namespace
 
@@ -37,13 +33,15 @@ vpmu::exec::Answer SoftPort::Platform::rdtsc(std::uint64_t& value) {
   return vpmu::exec::Answer::done;
 }
 
-SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const kvm_sregs& sregs, const kvm_regs& regs, std::uint64_t tsc_khz)
+SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic, std::uint64_t tsc_khz)
     : memory_{&memory},
       cpuid_{std::move(cpuid)},
       time_{tsc_khz},
-      s_{.regs = regs, .sregs = sregs},
+      s_{.regs = start.regs, .sregs = start.sregs},
       view_{*this, memory},
-      system_{s_, view_, cpuid_},
+      interrupts_{s_, time_, io_apic},
+      msrs_{s_, interrupts_},
+      system_{s_, view_, msrs_, interrupts_, cpuid_},
       ram_{memory},
       platform_{*this},
       engine_{ram_, platform_, &host_code_} {}
@@ -51,19 +49,34 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const kvm_sregs& sreg
 Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());
   for (;;) {
-    if (is_stopped() || time_.take_due()) return Exit{Interrupted{}};
+    if (time_.ran() >= stop_after_) return Exit{TimeUp{}};
+    if (kicked_ != 0 || time_.take_due()) {
+      kicked_ = 0;
+      return Exit{Interrupted{}};
+    }
+    interrupts_.refresh();
     if (auto exit = take_events()) return *exit;
     if (s_.halted) {
-      const auto waited = time_.wait();
-      if (!waited) return Exit{Hlt{}};
-      s_.tsc += *waited;
+      if (!halt()) return Exit{Hlt{}};
       continue;
     }
     const Watch w = watch_of(s_, guest_debug_);
     const bool one = s_.events.interrupt.shadow != 0 || (s_.regs.rflags & rflags_rf) != 0;
-    auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min({burst, time_.until_due(), stop_after_ - time_.ran()}));
+    auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min({burst, time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()}));
     if (exit) return *exit;
   }
+}
+
+/// Lets time go on to what wakes the vCPU. Where that can only be a device, waits for it; false when nothing ever will.
+bool SoftPort::halt() {
+  constexpr std::chrono::milliseconds look_again{10};  // for kicks
+  const auto waited = time_.wait(interrupts_.until_due());
+  s_.tsc += waited.value_or(0);
+  if (waited) return true;
+  IoApic* const devices = interrupts_.io_apic();
+  if (devices == nullptr || (s_.regs.rflags & rflags_if) == 0) return false;
+  devices->wait(look_again);
+  return true;
 }
 
 // The order of SDM 3A table 6-2, as far as there is more than one event here.
@@ -99,13 +112,14 @@ std::optional<Exit> SoftPort::take(Exception exception, EventKind kind) {
 }
 
 Stop SoftPort::run_engine(std::uint64_t instructions) {
-  if (stale_) {
+  if (flush_)
     engine_.load(engine_state(s_.regs, s_.sregs));
-    ram_.close();
-    stale_ = false;
-  }
+  else if (stale_)
+    engine_.resume(engine_state(s_.regs, s_.sregs));
+  flush_ = stale_ = false;
   entered_at_ = engine_.passed().instructions;
   const Stop stop = engine_.run(instructions);
+  ram_.close();
   const std::uint64_t done = engine_.passed().instructions - entered_at_;
   s_.regs = kvm_state(engine_.state());
   if (done != 0 && (s_.regs.rflags & rflags_rf) != 0) {
@@ -124,20 +138,6 @@ std::optional<Exit> SoftPort::run_some(std::uint64_t most) {
   return stop == Stop::budget || stop == Stop::again ? std::nullopt : run_what_the_engine_left();
 }
 
-std::optional<Exit> SoftPort::run_what_the_engine_left() {
-  std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
-  const auto code = std::span{bytes}.first(size);
-  const auto i = decode_instruction(code, CodeSize::bits64);
-  if (const auto system = decode_system(code)) {
-    std::optional<std::uint64_t> operand;
-    if (i && (i->load || i->store))
-      operand = operand_address(i->store ? *i->store : *i->load, *i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value();
-    return run_system(*system, operand);
-  }
-  return run_into_fault(i, code);
-}
-
 void SoftPort::complete(std::uint8_t length) {
   s_.regs.rip += length;
   s_.regs.rflags &= ~rflags_rf;
@@ -151,6 +151,7 @@ std::optional<Exit> SoftPort::run_system(const SystemInstruction& i, std::option
   const std::uint64_t rf = s_.regs.rflags & rflags_rf;
   if (i.op != SystemOp::iret) s_.regs.rflags &= ~rflags_rf;
   stale_ = true;
+  flush_ = flush_ || changes_translations(i);
   const SystemResult result = system_.run(i, operand);
   open_ = {.length = i.length};
   if (const auto* raised = std::get_if<Raised>(&result)) {
@@ -209,97 +210,7 @@ Result<void> SoftPort::complete_exit() {
   return {};
 }
 
-std::vector<Access> SoftPort::accesses(const Instruction& i) const {
-  std::vector<Access> all;
-  const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
-    if (!m) return;
-    const auto at = operand_address(*m, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs);
-    all.push_back({.at = at.value(), .bytes = std::max<std::uint8_t>(m->bytes, 1), .write = write});
-  };
-  add(i.load, false);
-  add(i.store, true);
-  return all;
-}
-
-// The engine stops before what faults and does not say why: look for the reasons in the order of SDM 3A table 6-2.
-std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code) {
-  if (!i) {
-    if (code.size() < longest_instruction) return take(fetch_fault(s_.regs.rip + code.size()), EventKind::fault);
-    return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
-  }
-  for (const Access& access : accesses(*i)) {
-    if (!vpmu::is_canonical(access.at, 48)) return take(general_protection, EventKind::fault);
-    const auto kind = access.write ? vpmu::AccessKind::write : vpmu::AccessKind::read;
-    const auto fault = view_.probe_current(vpmu::GuestLinear{access.at}, access.bytes, kind);
-    if (!fault) continue;
-    if (fault->not_memory) return access_device(access);
-    return take(page_fault(s_, *fault), EventKind::fault);
-  }
-  if (is_division(code)) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
-  if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
-  return Exit{InternalError{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {s_.regs.rip}}};
-}
-
-Exception SoftPort::fetch_fault(std::uint64_t at) {
-  const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
-  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{at}, vpmu::PagingAccess::execute,
-                                          privilege, vpmu::AccessedDirty::leave);
-  const auto* fault = std::get_if<vpmu::PageFault>(&walk);
-  if (fault == nullptr) return general_protection;
-  return page_fault(s_, {.address = vpmu::GuestLinear{at}, .error_code = fault->error_code});
-}
-
-// The engine runs the instruction on a page that stands for the device's.
-std::optional<Exit> SoftPort::access_device(const Access& access) {
-  const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
-  const auto kind = access.write ? vpmu::PagingAccess::write : vpmu::PagingAccess::read;
-  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{access.at}, kind, privilege,
-                                          vpmu::AccessedDirty::leave);
-  const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
-  constexpr std::uint64_t apic_base_address = 0xF'FFFF'F000;
-  const bool is_apic = mapped != nullptr && page_of(mapped->address).value() == (s_.sregs.apic_base & apic_base_address);
-  const auto offset = static_cast<std::uint32_t>(access.at % vpmu::page_size);
-  ram_.scratch.fill(std::byte{0xFF});
-  const std::uint32_t before = is_apic ? s_.apic.read(offset) : ~0U;
-  if (offset + sizeof before <= ram_.scratch.size()) std::memcpy(ram_.scratch.data() + offset, &before, sizeof before);
-  const std::uint64_t retired = statistics_.instructions;
-  ram_.open = true;
-  stale_ = true;
-  run_engine(1);
-  ram_.open = false;
-  stale_ = true;
-  ++statistics_.mmio;
-  if (statistics_.instructions == retired) return Exit{InternalError{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {s_.regs.rip}}};
-  if (!is_apic || !access.write) return std::nullopt;
-  std::uint32_t after{};
-  if (offset + sizeof after <= ram_.scratch.size()) std::memcpy(&after, ram_.scratch.data() + offset, sizeof after);
-  s_.apic.write(offset, after);
-  return std::nullopt;
-}
-
-std::optional<Exit> SoftPort::run_watched(const Watch& w) {
-  if ((s_.regs.rflags & rflags_rf) == 0)
-    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0) return debug_hit(w, hits, EventKind::fault);
-  std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
-  const auto i = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
-  const auto touched = i ? accesses(*i) : std::vector<Access>{};
-  const std::uint64_t before = statistics_.instructions;
-  if (auto exit = run_some(1)) {
-    open_.trap = w.step && !w.to_host;
-    return exit;
-  }
-  if (statistics_.instructions == before) return std::nullopt;
-  std::uint64_t hits = data_hits(w, touched);
-  if (w.step) hits |= dr6_bs;
-  return hits == 0 ? std::nullopt : debug_hit(w, hits, EventKind::trap);
-}
-
-std::optional<Exit> SoftPort::debug_hit(const Watch& w, std::uint64_t hits, EventKind kind) {
-  if (w.to_host) return Exit{Debug{.exception = vector_db, .pc = s_.regs.rip, .dr6 = dr6_fixed | hits, .dr7 = w.dr7}};
-  s_.debug.dr6 |= hits;
-  return take({.vector = vector_db, .error_code = std::nullopt}, kind);
-}
+void SoftPort::written(vpmu::GuestPhysical page) { engine_.written(page); }
 
 void SoftPort::pass_time(std::uint64_t ticks) {
   time_.pass(ticks);
@@ -334,15 +245,12 @@ Result<void> SoftPort::set_guest_debug(const kvm_guest_debug& debug) {
 }
 
 Result<std::uint64_t> SoftPort::msr(std::uint32_t index) {
-  if (index == msr_tsc) return s_.tsc;
-  const auto found = s_.msrs.find(index);
-  return found == s_.msrs.end() ? 0 : found->second;
+  return msrs_.read(index).value;  // 0 for those that it does not have
 }
 
 Result<void> SoftPort::set_msr(std::uint32_t index, std::uint64_t value) {
-  if (index != msr_tsc) return host_error("no such MSR in a vCPU without KVM");
-  s_.tsc = value;
-  return {};
+  if (msrs_.set(index, value) == vpmu::MsrStatus::ok) return {};
+  return host_error("no such MSR in a vCPU without KVM");
 }
 
 Result<void> SoftPort::set_lapic(const kvm_lapic_state& state) {

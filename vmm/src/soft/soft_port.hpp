@@ -23,6 +23,12 @@ struct SoftStatistics {
   std::uint64_t interrupts{};    ///< NMIs among them.
 };
 
+/// What a vCPU without KVM starts as.
+struct SoftStart {
+  kvm_sregs sregs{};
+  kvm_regs regs{};
+};
+
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does where the PMU code
 /// looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC exits too. 64-bit code only, one processor.
 ///
@@ -32,8 +38,8 @@ class SoftPort final : public VcpuPort {
  public:
   static constexpr std::uint64_t default_tsc_khz = 2'500'000;
 
-  /// `memory` must outlive it. The vCPU starts with `sregs` and `regs`.
-  SoftPort(LinearMemory& memory, CpuidTable cpuid, const kvm_sregs& sregs, const kvm_regs& regs, std::uint64_t tsc_khz = default_tsc_khz);
+  /// `memory` and `io_apic`, which may be null, must outlive it.
+  SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic = nullptr, std::uint64_t tsc_khz = default_tsc_khz);
   SoftPort(const SoftPort&) = delete;
   SoftPort& operator=(const SoftPort&) = delete;
   SoftPort(SoftPort&&) = delete;
@@ -42,11 +48,16 @@ class SoftPort final : public VcpuPort {
 
   /// Makes timers on the virtual time of this vCPU. They may not outlive it.
   [[nodiscard]] TimerFactory timers() { return time_.timers(); }
-  /// run() returns Interrupted once the vCPU has run for so many ticks in all.
+  /// run() gives TimeUp once the vCPU has run for so many ticks in all.
   void stop_after(std::uint64_t ticks) { stop_after_ = ticks; }
-  [[nodiscard]] bool is_stopped() const { return time_.ran() >= stop_after_; }
+  /// Set on any thread, it makes run() give Interrupted.
+  [[nodiscard]] volatile std::uint8_t* kick_flag() { return &kicked_; }
+  /// Ticks since the start, those of a halted vCPU too.
+  [[nodiscard]] std::uint64_t wall_ticks() const { return time_.wall(); }
+  /// Somebody else than the vCPU has written to a page of RAM.
+  void written(vpmu::GuestPhysical page);
 
-  /// Also gives Hlt, when the vCPU is halted and nothing can wake it.
+  /// Also gives Hlt, when the vCPU is halted and nothing can wake it. Where only a device can, it waits.
   Result<Exit> run() override;
   [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
   Result<void> complete_exit() override;
@@ -107,6 +118,8 @@ class SoftPort final : public VcpuPort {
    private:
     SoftPort* port_;
   };
+  /// What stands in a page that is no RAM.
+  enum class Device : std::uint8_t { none, local_apic, io_apic };
   /// The exit whose instruction waits for its answer.
   struct Open {
     enum class Kind : std::uint8_t { none, read, wrmsr, in, out } kind{};
@@ -126,6 +139,10 @@ class SoftPort final : public VcpuPort {
   std::optional<Exit> run_what_the_engine_left();
   std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code);
   std::optional<Exit> access_device(const Access& access);
+  [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;
+  [[nodiscard]] std::uint32_t read_device(Device device, std::uint32_t offset);
+  void write_device(Device device, std::uint32_t offset, std::uint32_t value);
+  [[nodiscard]] bool halt();
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits, EventKind kind);
   [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
@@ -137,16 +154,20 @@ class SoftPort final : public VcpuPort {
   VirtualTime time_;
   SoftState s_;
   GuestView view_;
+  InterruptUnit interrupts_;
+  MsrUnit msrs_;
   SystemUnit system_;
   Ram ram_;
   Platform platform_;
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
   std::uint64_t entered_at_{};  ///< What the engine had passed when its present run began.
+  bool flush_{true};            ///< The engine's translations may be wrong.
   bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.
   Open open_;
   kvm_guest_debug guest_debug_{};
   std::uint64_t stop_after_{~0ULL};
+  volatile std::uint8_t kicked_{};
   SoftStatistics statistics_{};
 };
 

@@ -5,7 +5,7 @@
 
 #include <array>
 
-// Zydis has hundreds of mnemonics; these switches name the few that matter.
+// Zydis has hundreds of mnemonics and sets; these switches name the few that matter.
 #pragma GCC diagnostic ignored "-Wswitch-enum"
 
 namespace vmm {
@@ -66,6 +66,16 @@ std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
                            .immediate = by_dx ? std::uint8_t{0} : static_cast<std::uint8_t>(port.imm.value.u)};
 }
 
+/// What takes or gives a 16-bit word, in a register unless it has an address; LAR and LSL take it as their second operand.
+std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
+  SystemInstruction s{.op = op, .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+  const bool two = op == SystemOp::lar || op == SystemOp::lsl;
+  const ZydisDecodedOperand& selector = d.operands[two ? 1 : 0];
+  if (selector.type == ZYDIS_OPERAND_TYPE_REGISTER) s.gpr = number(selector.reg.value);
+  if (two) s.special = number(d.operands[0].reg.value);
+  return s;
+}
+
 std::optional<SystemInstruction> classify(const Decoded& d) {
   const auto plain = [](SystemOp op) { return std::optional{SystemInstruction{.op = op}}; };
   switch (d.in.mnemonic) {
@@ -78,12 +88,23 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_LIDT: return plain(SystemOp::lidt);
     case ZYDIS_MNEMONIC_SGDT: return plain(SystemOp::sgdt);
     case ZYDIS_MNEMONIC_SIDT: return plain(SystemOp::sidt);
-    case ZYDIS_MNEMONIC_LTR: {
-      const bool in_register = d.operands[0].type == ZYDIS_OPERAND_TYPE_REGISTER;
-      return SystemInstruction{.op = SystemOp::ltr, .gpr = in_register ? number(d.operands[0].reg.value) : std::uint8_t{0}};
-    }
+    case ZYDIS_MNEMONIC_LTR: return with_selector(d, SystemOp::ltr);
+    case ZYDIS_MNEMONIC_LLDT: return with_selector(d, SystemOp::lldt);
+    case ZYDIS_MNEMONIC_STR: return with_selector(d, SystemOp::str);
+    case ZYDIS_MNEMONIC_SLDT: return with_selector(d, SystemOp::sldt);
+    case ZYDIS_MNEMONIC_LAR: return with_selector(d, SystemOp::lar);
+    case ZYDIS_MNEMONIC_LSL: return with_selector(d, SystemOp::lsl);
+    case ZYDIS_MNEMONIC_VERR: return with_selector(d, SystemOp::verr);
+    case ZYDIS_MNEMONIC_VERW: return with_selector(d, SystemOp::verw);
+    case ZYDIS_MNEMONIC_LMSW: return with_selector(d, SystemOp::lmsw);
+    case ZYDIS_MNEMONIC_SMSW: return with_selector(d, SystemOp::smsw);
+    case ZYDIS_MNEMONIC_CLTS: return plain(SystemOp::clts);
+    case ZYDIS_MNEMONIC_SYSCALL: return plain(SystemOp::syscall);
+    case ZYDIS_MNEMONIC_SYSRET: return d.in.operand_width == 64 ? plain(SystemOp::sysret) : std::nullopt;
+    case ZYDIS_MNEMONIC_SWAPGS: return plain(SystemOp::swapgs);
     case ZYDIS_MNEMONIC_MOV: return special_move(d);
     case ZYDIS_MNEMONIC_INVLPG: return plain(SystemOp::invlpg);
+    case ZYDIS_MNEMONIC_INVD:
     case ZYDIS_MNEMONIC_WBINVD: return plain(SystemOp::wbinvd);
     case ZYDIS_MNEMONIC_IN: return port_access(d, SystemOp::in);
     case ZYDIS_MNEMONIC_OUT: return port_access(d, SystemOp::out);
@@ -93,6 +114,7 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_POPFQ: return plain(SystemOp::popf);
     case ZYDIS_MNEMONIC_IRETQ: return plain(SystemOp::iret);
     case ZYDIS_MNEMONIC_INT3: return plain(SystemOp::int3);
+    case ZYDIS_MNEMONIC_INT1: return plain(SystemOp::int1);
     case ZYDIS_MNEMONIC_INT:
       return SystemInstruction{.op = SystemOp::int_n, .immediate = static_cast<std::uint8_t>(d.operands[0].imm.value.u)};
     case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud2);
@@ -117,6 +139,40 @@ std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes)
 bool is_division(std::span<const std::byte> bytes) {
   const auto decoded = decode(bytes);
   return decoded && (decoded->in.mnemonic == ZYDIS_MNEMONIC_DIV || decoded->in.mnemonic == ZYDIS_MNEMONIC_IDIV);
+}
+
+bool is_hidden(std::span<const std::byte> bytes) {
+  const auto decoded = decode(bytes);
+  if (!decoded) return false;
+  switch (decoded->in.meta.isa_set) {
+    case ZYDIS_ISA_SET_ADOX_ADCX:
+    case ZYDIS_ISA_SET_AES:
+    case ZYDIS_ISA_SET_BMI1:
+    case ZYDIS_ISA_SET_BMI2:
+    case ZYDIS_ISA_SET_CLFLUSHOPT:
+    case ZYDIS_ISA_SET_CLFSH:
+    case ZYDIS_ISA_SET_CLWB:
+    case ZYDIS_ISA_SET_INVPCID:
+    case ZYDIS_ISA_SET_MONITOR:
+    case ZYDIS_ISA_SET_MOVBE:
+    case ZYDIS_ISA_SET_PCLMULQDQ:
+    case ZYDIS_ISA_SET_RDPID:
+    case ZYDIS_ISA_SET_RDRAND:
+    case ZYDIS_ISA_SET_RDSEED:
+    case ZYDIS_ISA_SET_RDTSCP:
+    case ZYDIS_ISA_SET_RDWRFSGS:
+    case ZYDIS_ISA_SET_RTM:
+    case ZYDIS_ISA_SET_SMAP:
+    case ZYDIS_ISA_SET_SMX:
+    case ZYDIS_ISA_SET_VTX:
+    case ZYDIS_ISA_SET_XSAVE:
+    case ZYDIS_ISA_SET_XSAVEC:
+    case ZYDIS_ISA_SET_XSAVEOPT:
+    case ZYDIS_ISA_SET_XSAVES: return true;
+    default: break;
+  }
+  const auto encoding = decoded->in.encoding;
+  return encoding == ZYDIS_INSTRUCTION_ENCODING_VEX || encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
 }
 
 }  // namespace vmm

@@ -17,12 +17,9 @@ constexpr std::uint64_t rflags_if = bit(9), rflags_rf = bit(16), rflags_iopl = 3
 constexpr std::uint64_t rflags_by_popf = 0x24'7FD5;
 constexpr std::uint64_t cr0_pe = bit(0), cr0_pg = bit(31), cr0_et = bit(4);
 constexpr std::uint64_t cr4_tsd = bit(2), cr4_known = 0x3'F7FF;
-constexpr std::uint64_t efer_lma = bit(10), efer_known = 0xD01;
+constexpr std::uint64_t cr0_ts = bit(3), efer_sce = bit(0), rflags_zf = bit(6);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr7_fixed = 0x400, dr7_gd = bit(13);
-constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_bios_sign_id = 0x8B, msr_mtrr_cap = 0xFE, msr_pat = 0x277,
-                        msr_mtrr_def_type = 0x2FF, msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101,
-                        msr_kernel_gs_base = 0xC000'0102;
-constexpr std::array kept_here{msr_bios_sign_id, msr_mtrr_cap, msr_pat, msr_mtrr_def_type, msr_kernel_gs_base};
+constexpr std::uint32_t msr_kernel_gs_base = 0xC000'0102;
 
 constexpr Raised gp{general_protection};
 constexpr Raised ud{{.vector = vector_ud, .error_code = std::nullopt}};
@@ -31,9 +28,9 @@ Raised gp_selector(std::uint16_t selector) { return Raised{{.vector = vector_gp,
 std::uint64_t edx_eax(const kvm_regs& r) { return (r.rdx & 0xFFFF'FFFF) << 32 | (r.rax & 0xFFFF'FFFF); }
 
 /// For CPL 0 only. SDM 3A 5.9.
-constexpr std::array privileged{SystemOp::rdmsr, SystemOp::wrmsr, SystemOp::lgdt, SystemOp::lidt, SystemOp::ltr, SystemOp::read_control,
-                                SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug, SystemOp::invlpg, SystemOp::wbinvd,
-                                SystemOp::hlt};
+constexpr std::array privileged{SystemOp::rdmsr, SystemOp::wrmsr, SystemOp::lgdt, SystemOp::lidt, SystemOp::ltr, SystemOp::lldt, SystemOp::read_control,
+                                SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug, SystemOp::clts, SystemOp::lmsw,
+                                SystemOp::invlpg, SystemOp::wbinvd, SystemOp::hlt, SystemOp::sysret, SystemOp::swapgs};
 
 }  // namespace
 
@@ -41,7 +38,7 @@ SystemResult SystemUnit::run(const SystemInstruction& i, std::optional<std::uint
   if (std::ranges::find(privileged, i.op) != privileged.end() && cpl_of(s_->sregs) != 0) return gp;
   const std::uint64_t next = s_->regs.rip + i.length;
   SystemResult result = execute(i, operand);
-  const bool jumped = i.op == SystemOp::iret || i.op == SystemOp::far_return;
+  const bool jumped = i.op == SystemOp::iret || i.op == SystemOp::far_return || i.op == SystemOp::syscall || i.op == SystemOp::sysret;
   const auto* raised = std::get_if<Raised>(&result);
   const bool trap = raised != nullptr && raised->kind != EventKind::fault;
   if ((std::holds_alternative<Completed>(result) && !jumped) || trap) s_->regs.rip = next;
@@ -68,6 +65,19 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::sgdt: return store_table(s_->sregs.gdt, operand.value_or(0));
     case SystemOp::sidt: return store_table(s_->sregs.idt, operand.value_or(0));
     case SystemOp::ltr: return load_task(i, operand);
+    case SystemOp::lldt: return load_local_table(i, operand);
+    case SystemOp::str: return give(i, operand, s_->sregs.tr.selector);
+    case SystemOp::sldt: return give(i, operand, s_->sregs.ldt.selector);
+    case SystemOp::smsw: return give(i, operand, s_->sregs.cr0);
+    case SystemOp::lmsw: return load_machine_status(i, operand);
+    case SystemOp::clts: s_->sregs.cr0 &= ~cr0_ts; return Completed{};
+    case SystemOp::lar:
+    case SystemOp::lsl:
+    case SystemOp::verr:
+    case SystemOp::verw: return examine_segment(i, operand);
+    case SystemOp::syscall: return system_call(i);
+    case SystemOp::sysret: return (s_->sregs.efer & efer_sce) == 0 ? SystemResult{ud} : done_or(system_return(*s_));
+    case SystemOp::swapgs: std::swap(s_->sregs.gs.base, s_->msrs[msr_kernel_gs_base]); return Completed{};
     case SystemOp::read_segment: return read_segment(i, operand);
     case SystemOp::write_segment: return write_segment(i, operand);
     case SystemOp::read_control: return read_control(i);
@@ -85,6 +95,7 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::far_return: return done_or(far_return(*s_, *view_));
     case SystemOp::iret: return done_or(return_from_interrupt(*s_, *view_));
     case SystemOp::int3: return Raised{{.vector = vector_bp, .error_code = std::nullopt}, EventKind::software};
+    case SystemOp::int1: return Raised{{.vector = vector_db, .error_code = std::nullopt}, EventKind::trap};
     case SystemOp::int_n: return Raised{{.vector = i.immediate, .error_code = std::nullopt}, EventKind::software};
     case SystemOp::ud2: return ud;
   }
@@ -100,39 +111,25 @@ void SystemUnit::cpuid() {
   r.rdx = out.edx;
 }
 
-__u64* SystemUnit::own_msr(std::uint32_t index) {
-  switch (index) {
-    case msr_tsc: return &s_->tsc;
-    case msr_fs_base: return &s_->sregs.fs.base;
-    case msr_gs_base: return &s_->sregs.gs.base;
-    case msr_apic_base: return &s_->sregs.apic_base;
-    case msr_efer: return &s_->sregs.efer;
-    default: break;
-  }
-  for (const std::uint32_t kept : kept_here)
-    if (kept == index) return &s_->msrs[index];
-  return nullptr;
-}
-
 SystemResult SystemUnit::rdmsr() {
   const auto index = static_cast<std::uint32_t>(s_->regs.rcx);
-  const __u64* const own = own_msr(index);
-  if (own == nullptr) return MsrAccess{.index = index};
-  s_->regs.rax = *own & 0xFFFF'FFFF;
-  s_->regs.rdx = *own >> 32;
+  const vpmu::MsrReadResult own = msrs_->read(index);
+  if (own.status == vpmu::MsrStatus::unknown) return MsrAccess{.index = index};
+  if (own.status == vpmu::MsrStatus::gp) return gp;
+  s_->regs.rax = own.value & 0xFFFF'FFFF;
+  s_->regs.rdx = own.value >> 32;
   return Completed{};
 }
 
 SystemResult SystemUnit::wrmsr() {
   const auto index = static_cast<std::uint32_t>(s_->regs.rcx);
   const std::uint64_t value = edx_eax(s_->regs);
-  __u64* const own = own_msr(index);
-  if (own == nullptr) return MsrAccess{.index = index, .value = value, .write = true};
-  const bool is_base = index == msr_fs_base || index == msr_gs_base || index == msr_kernel_gs_base;
-  if (is_base && !vpmu::is_canonical(value, 48)) return gp;
-  if (index == msr_efer && (value & ~efer_known) != 0) return gp;
-  *own = index == msr_efer ? value | efer_lma : value;
-  return Completed{};
+  switch (msrs_->write(index, value)) {
+    case vpmu::MsrStatus::ok: return Completed{};
+    case vpmu::MsrStatus::gp: return gp;
+    case vpmu::MsrStatus::unknown: break;
+  }
+  return MsrAccess{.index = index, .value = value, .write = true};
 }
 
 SystemResult SystemUnit::load_table(kvm_dtable& table, std::uint64_t operand) {
@@ -165,19 +162,78 @@ std::optional<Exception> SystemUnit::fetch_selector(const SystemInstruction& i, 
 }
 
 SystemResult SystemUnit::load_task(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  constexpr unsigned available = 0x9;
   std::uint16_t selector{};
   if (const auto fault = fetch_selector(i, operand, selector)) return Raised{*fault};
-  auto task = segment_of(*view_, s_->sregs, selector);
-  constexpr unsigned available = 0x9, busy = 0xB;
-  if (!task || task->s != 0 || task->type != available || task->present == 0) return gp_selector(selector);
+  SystemResult loaded = load_system_segment(s_->sregs.tr, selector, available);
+  if (!std::holds_alternative<Completed>(loaded)) return loaded;
   const vpmu::GuestLinear descriptor{s_->sregs.gdt.base + (selector & ~7U)};
-  std::array<std::uint64_t, 2> words{};
-  if (const auto fault = view_->read(descriptor, std::as_writable_bytes(std::span{words}))) return Raised{page_fault(*s_, *fault)};
-  words[0] |= bit(41);  // busy
-  if (const auto fault = view_->write(descriptor, std::as_bytes(std::span{words}.first(1)))) return Raised{page_fault(*s_, *fault)};
-  task->base |= words[1] << 32;
-  task->type = busy;
-  s_->sregs.tr = *task;
+  std::uint64_t word{};
+  if (const auto fault = view_->read(descriptor, std::as_writable_bytes(std::span{&word, 1}))) return Raised{page_fault(*s_, *fault)};
+  word |= bit(41);  // busy
+  if (const auto fault = view_->write(descriptor, std::as_bytes(std::span{&word, 1}))) return Raised{page_fault(*s_, *fault)};
+  s_->sregs.tr.type = 0xB;
+  return loaded;
+}
+
+SystemResult SystemUnit::load_local_table(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  constexpr unsigned local_table = 0x2;
+  std::uint16_t selector{};
+  if (const auto fault = fetch_selector(i, operand, selector)) return Raised{*fault};
+  if ((selector & ~3U) != 0) return load_system_segment(s_->sregs.ldt, selector, local_table);
+  s_->sregs.ldt = {};
+  s_->sregs.ldt.selector = selector;
+  s_->sregs.ldt.unusable = 1;
+  return Completed{};
+}
+
+/// A descriptor of 16 bytes. SDM 3A figure 3-10, 7-4.
+SystemResult SystemUnit::load_system_segment(kvm_segment& to, std::uint16_t selector, unsigned type) {
+  auto loaded = segment_of(*view_, s_->sregs, selector);
+  if (!loaded || loaded->s != 0 || loaded->type != (type | 1)) return gp_selector(selector);  // segment_of() sets the lowest bit of the type
+  if (loaded->present == 0) return Raised{{.vector = vector_np, .error_code = selector & ~3U}};
+  std::uint64_t high{};
+  const vpmu::GuestLinear at{s_->sregs.gdt.base + (selector & ~7U) + sizeof high};
+  if (const auto fault = view_->read(at, std::as_writable_bytes(std::span{&high, 1}))) return Raised{page_fault(*s_, *fault)};
+  loaded->base |= high << 32;
+  loaded->type = static_cast<std::uint8_t>(type);
+  to = *loaded;
+  return Completed{};
+}
+
+/// LAR, LSL, VERR, VERW: of code and data segments; what they say of others is that they may not. SDM 2A LAR, LSL, 2B VERR.
+SystemResult SystemUnit::examine_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  std::uint16_t selector{};
+  if (const auto fault = fetch_selector(i, operand, selector)) return Raised{*fault};
+  const auto found = segment_of(*view_, s_->sregs, selector);
+  const unsigned cpl = cpl_of(s_->sregs);
+  const bool code = found && (found->type & 8) != 0;
+  const bool conforming = code && (found->type & 4) != 0;
+  bool valid = found && found->s != 0 && (conforming || (found->dpl >= cpl && found->dpl >= (selector & 3U)));
+  if (i.op == SystemOp::verr) valid = valid && (!code || (found->type & 2) != 0);
+  if (i.op == SystemOp::verw) valid = valid && !code && (found->type & 2) != 0;
+  s_->regs.rflags = valid ? s_->regs.rflags | rflags_zf : s_->regs.rflags & ~rflags_zf;
+  if (!valid || i.op == SystemOp::verr || i.op == SystemOp::verw) return Completed{};
+  std::uint64_t value = found->limit;
+  if (i.op == SystemOp::lar)
+    value = std::uint64_t{found->type} << 8 | std::uint64_t{found->s} << 12 | std::uint64_t{found->dpl} << 13 | std::uint64_t{found->present} << 15 |
+            std::uint64_t{found->avl} << 20 | std::uint64_t{found->l} << 21 | std::uint64_t{found->db} << 22 | std::uint64_t{found->g} << 23;
+  __u64& to = s_->regs.*gpr_fields[i.special % gpr_fields.size()];
+  to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : value;
+  return Completed{};
+}
+
+// SDM 2A LMSW: PE can be set and not cleared.
+SystemResult SystemUnit::load_machine_status(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  std::uint16_t value{};
+  if (const auto fault = fetch_selector(i, operand, value)) return Raised{*fault};
+  s_->sregs.cr0 = (s_->sregs.cr0 & ~0xEULL) | (value & 0xFU);
+  return Completed{};
+}
+
+SystemResult SystemUnit::system_call(const SystemInstruction& i) {
+  if ((s_->sregs.efer & efer_sce) == 0) return ud;
+  vmm::system_call(*s_, s_->regs.rip + i.length);
   return Completed{};
 }
 
@@ -215,13 +271,18 @@ SystemResult SystemUnit::write_segment(const SystemInstruction& i, std::optional
 }
 
 SystemResult SystemUnit::read_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
-  const std::uint16_t selector = segment(i.special).selector;
+  return give(i, operand, segment(i.special).selector);
+}
+
+/// A word to memory, or to as much of a register as the instruction names.
+SystemResult SystemUnit::give(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint64_t value) {
   if (!operand) {
     __u64& to = gpr(i);
-    to = i.bytes == 2 ? (to & ~0xFFFFULL) | selector : selector;
+    to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : i.bytes == 4 ? value & 0xFFFF'FFFF : value;
     return Completed{};
   }
-  if (const auto fault = view_->write_current(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&selector, 1}))) return Raised{page_fault(*s_, *fault)};
+  const auto word = static_cast<std::uint16_t>(value);
+  if (const auto fault = view_->write_current(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&word, 1}))) return Raised{page_fault(*s_, *fault)};
   return Completed{};
 }
 
@@ -238,7 +299,7 @@ SystemResult SystemUnit::write_control(const SystemInstruction& i) {
       if ((value & ~cr4_known) != 0 || ((value ^ s_->sregs.cr4) & bit(5)) != 0) return gp;
       s_->sregs.cr4 = value;
       return Completed{};
-    case 8: s_->apic.write(0x80, static_cast<std::uint32_t>(value & 0xF) << 4); return Completed{};
+    case 8: interrupts_->write(apic::task_priority, static_cast<std::uint32_t>(value & 0xF) << 4); return Completed{};
     default: return ud;
   }
 }
@@ -250,7 +311,7 @@ SystemResult SystemUnit::read_control(const SystemInstruction& i) {
     case 2: to = s_->sregs.cr2; return Completed{};
     case 3: to = s_->sregs.cr3; return Completed{};
     case 4: to = s_->sregs.cr4; return Completed{};
-    case 8: to = s_->apic.read(0x80) >> 4 & 0xF; return Completed{};
+    case 8: to = interrupts_->read(apic::task_priority) >> 4 & 0xF; return Completed{};
     default: return ud;
   }
 }

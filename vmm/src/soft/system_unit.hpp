@@ -3,6 +3,7 @@
 
 #include "kvm/cpuid_table.hpp"
 #include "soft/exceptions.hpp"
+#include "soft/msr_unit.hpp"
 #include "soft/system_instruction.hpp"
 
 namespace vmm {
@@ -32,7 +33,8 @@ using SystemResult = std::variant<Completed, Raised, MsrAccess, CounterAccess, P
 class SystemUnit {
  public:
   /// All must outlive it. `view` looks at the guest through `state`.
-  SystemUnit(SoftState& state, GuestView& view, const CpuidTable& cpuid) : s_{&state}, view_{&view}, cpuid_{&cpuid} {}
+  SystemUnit(SoftState& state, GuestView& view, MsrUnit& msrs, InterruptUnit& interrupts, const CpuidTable& cpuid)
+      : s_{&state}, view_{&view}, msrs_{&msrs}, interrupts_{&interrupts}, cpuid_{&cpuid} {}
 
   /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays, except for traps.
   SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
@@ -44,6 +46,12 @@ class SystemUnit {
   SystemResult load_table(kvm_dtable& table, std::uint64_t operand);
   SystemResult store_table(const kvm_dtable& table, std::uint64_t operand);
   SystemResult load_task(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult load_local_table(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult load_system_segment(kvm_segment& to, std::uint16_t selector, unsigned type);
+  SystemResult examine_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult load_machine_status(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult give(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint64_t value);
+  SystemResult system_call(const SystemInstruction& i);
   SystemResult write_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult read_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult write_control(const SystemInstruction& i);
@@ -55,12 +63,13 @@ class SystemUnit {
   SystemResult popf();
   [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint16_t& selector);
   void cpuid();
-  [[nodiscard]] __u64* own_msr(std::uint32_t index);
   [[nodiscard]] __u64& gpr(const SystemInstruction& i);
   [[nodiscard]] kvm_segment& segment(unsigned number);
 
   SoftState* s_;
   GuestView* view_;
+  MsrUnit* msrs_;
+  InterruptUnit* interrupts_;
   const CpuidTable* cpuid_;
 };
 

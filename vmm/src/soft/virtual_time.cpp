@@ -58,10 +58,11 @@ std::uint64_t VirtualTime::until_due() const {
   return least;
 }
 
-std::optional<std::uint64_t> VirtualTime::wait() {
-  if (!wall_due_) return std::nullopt;
-  const std::uint64_t until = std::max(*wall_due_, wall_);
-  return until - std::exchange(wall_, until);
+std::optional<std::uint64_t> VirtualTime::wait(std::uint64_t at_most) {
+  if (wall_due_) at_most = std::min(at_most, *wall_due_ - std::min(*wall_due_, wall_));
+  if (at_most == ~0ULL) return std::nullopt;
+  wall_ += at_most;
+  return at_most;
 }
 
 TimerFactory VirtualTime::timers() {

@@ -25,7 +25,7 @@ bool differ(const T& a, const T& b) {
 }  // namespace
 
 SystemInPlace::SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation)
-    : view_{&view}, unit_{state_, view, no_cpuid_}, trapped_{vpmu::trap_ranges(generation)} {}
+    : view_{&view}, unit_{state_, view, msrs_, interrupts_, no_cpuid_}, trapped_{vpmu::trap_ranges(generation)} {}
 
 bool SystemInPlace::is_trapped(std::uint32_t msr) const {
   return std::ranges::any_of(trapped_.all(), [&](const vpmu::MsrSpan& s) { return msr - s.first.value() < s.count; });

@@ -50,6 +50,9 @@ class SystemInPlace {
   GuestView* view_;
   CpuidTable no_cpuid_;
   SoftState state_;
+  VirtualTime no_time_{1};
+  InterruptUnit interrupts_{state_, no_time_, nullptr};
+  MsrUnit msrs_{state_, interrupts_};
   SystemUnit unit_;
   vpmu::MsrSpans trapped_;
   Open open_{};

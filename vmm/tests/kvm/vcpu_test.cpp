@@ -208,7 +208,7 @@ TEST_F(KvmVcpu, VectorRegistersGoToTheGuestAndComeBack) {
 TEST_F(KvmVcpu, AKickEndsARunThatWouldNeverEnd) {
   load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
   ASSERT_TRUE(install_kick_handler());
-  const KickTarget target{*vcpu_};
+  const KickTarget target{vcpu_->immediate_exit_flag()};
   const auto runner = ::pthread_self();
   std::thread other{[runner] {
     std::this_thread::sleep_for(std::chrono::milliseconds{20});
@@ -265,7 +265,7 @@ TEST_F(KvmVcpu, HaltTimeIsWhatTheGuestWasHalted) {
     GTEST_SKIP() << "this KVM does not tell how long a vCPU was halted";
   }
   ASSERT_TRUE(install_kick_handler());
-  const KickTarget target{*vcpu_};
+  const KickTarget target{vcpu_->immediate_exit_flag()};
   load({0xB9, 0xFF, 0, 0, 0, 0xFF, 0xC9, 0x75, 0xFC, 0xF4, 0xF4});  // mov $255, %ecx; 1: dec %ecx; jnz 1b; hlt; hlt
   const auto before = time.read();
   constexpr auto nap = std::chrono::milliseconds{30};

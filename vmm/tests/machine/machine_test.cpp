@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "kvm/system.hpp"
+
 namespace vmm {
 namespace {
 
@@ -80,17 +82,13 @@ class OnOneCpu {
   cpu_set_t before_{};
 };
 
-class KvmMachine : public testing::Test {
+class MachineTest : public testing::Test {
  protected:
-  void SetUp() override {
-    if (const auto system = System::open(); !system) {
-      GTEST_SKIP() << describe(system.error());
-    }
-  }
+  explicit MachineTest(Accel accel) : accel_{accel} {}
 
   std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1) {
     const CodeFile file{code};
-    auto machine = Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus},
+    auto machine = Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus, .accel = accel_},
                                    {.console = [this](std::uint8_t byte) { console += static_cast<char>(byte); },
                                     .stop_requested = [this] { ++stops; }},
                                    log);
@@ -109,7 +107,55 @@ class KvmMachine : public testing::Test {
   Log log;
   std::string console;
   int stops{0};
+
+ private:
+  Accel accel_;
 };
+
+class KvmMachine : public MachineTest {
+ protected:
+  KvmMachine() : MachineTest{Accel::kvm} {}
+  void SetUp() override {
+    if (const auto system = System::open(); !system) {
+      GTEST_SKIP() << describe(system.error());
+    }
+  }
+};
+
+/// Without KVM.
+class SoftMachine : public MachineTest {
+ protected:
+  SoftMachine() : MachineTest{Accel::soft} {}
+};
+
+TEST_F(SoftMachine, PowersOffThroughAcpi) {
+  EXPECT_EQ(run(out_word(0x604, 5U << 10U | 1U << 13U)), StopReason::power_off);
+  EXPECT_EQ(stops, 1);
+}
+
+TEST_F(SoftMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
+
+TEST_F(SoftMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
+
+TEST_F(SoftMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
+  const auto machine = machine_with(spin);
+  machine->start();
+  EXPECT_FALSE(machine->statistics().vcpus.at(0).counters.empty());
+  machine->request_stop(StopReason::user);
+  EXPECT_EQ(machine->wait(), StopReason::user);
+}
+
+// sti; hlt: only a device could wake it.
+TEST_F(SoftMachine, AGuestThatWaitsForADeviceCanBeStopped) {
+  const auto machine = machine_with({0xFB, 0xF4, 0xEB, 0xFD});
+  machine->start();
+  EXPECT_FALSE(machine->statistics().vcpus.at(0).counters.empty());
+  machine->request_stop(StopReason::user);
+  EXPECT_EQ(machine->wait(), StopReason::user);
+}
+
+// cli; hlt
+TEST_F(SoftMachine, AGuestThatNothingCanWakeHasEnded) { EXPECT_EQ(run({0xFA, 0xF4}), StopReason::power_off); }
 
 TEST_F(KvmMachine, PowersOffThroughAcpi) {
   EXPECT_EQ(run(out_word(0x604, 5U << 10U | 1U << 13U)), StopReason::power_off);

@@ -36,7 +36,7 @@ class SoftPortRuns : public testing::Test {
   }
   SoftPort& begin(const std::vector<std::uint8_t>& code) {
     guest_.store_code(code_at, code);
-    port_.emplace(guest_.memory, CpuidTable{}, guest_.port.special, guest_.port.registers);
+    port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers});
     return *port_;
   }
   /// A word of the stack, counted from its top.
@@ -232,7 +232,7 @@ TEST_F(SoftPortRuns, RandomCodeDoesNoHarm) {
       const bool goes_on = std::holds_alternative<PortRead>(*exit) || std::holds_alternative<PortWrite>(*exit) ||
                            std::holds_alternative<MsrRead>(*exit) || std::holds_alternative<MsrWrite>(*exit) ||
                            std::holds_alternative<CounterRead>(*exit);
-      if (port.is_stopped() || !goes_on) break;
+      if (!goes_on) break;
     }
     port.visit_statistics([&](std::string_view name, std::uint64_t value) { totals[std::string{name}] += value; });
   }

@@ -117,7 +117,7 @@ class RingZero {
   Vm vm_;
   Vcpu vcpu_;
   Log log_;
-  KickTarget kick_target_{vcpu_};
+  KickTarget kick_target_{vcpu_.immediate_exit_flag()};
   std::unique_ptr<KvmPort> port_;
   std::unique_ptr<PmuVcpu> pmu_vcpu_;
 };

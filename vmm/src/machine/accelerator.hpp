@@ -1,0 +1,57 @@
+#pragma once
+#include <ctime>
+#include <functional>
+#include <memory>
+
+#include "boot/cpu_tables.hpp"
+#include "devices/interrupt_line.hpp"
+#include "machine/config.hpp"
+#include "memory/linear.hpp"
+#include "sources/cpu_timer.hpp"
+#include "vcpu/port.hpp"
+
+namespace vmm {
+
+/// One processor of a machine, and what its thread runs it by.
+class Processor {
+ public:
+  virtual ~Processor() = default;
+  /// Where the first processor starts, in 64-bit mode. Before open().
+  virtual Result<void> start_at(const StartRegisters& start) = 0;
+  /// The processor as its thread runs it. Once, on that thread; lives as long as this object.
+  virtual Result<VcpuPort*> open() = 0;
+  /// What a kick sets: run() gives Interrupted.
+  [[nodiscard]] virtual volatile std::uint8_t* kick_flag() = 0;
+  /// The clock that sources count by.
+  [[nodiscard]] virtual TimerFactory timers() { return CpuTimer::create; }
+};
+
+/// What a machine needs of what its processors run on.
+struct AcceleratorNeeds {
+  const MachineConfig& config;
+  const ResolvedConfig& resolved;
+  GuestMemory& memory;
+  LinearMemory& linear;
+  std::function<void(unsigned)> kick;  ///< Kicks processor n. Any thread.
+};
+
+/// What the processors of a machine run on, with its interrupt controllers and clocks: KVM or software.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+  /// Processor `id`; they are added in order.
+  virtual Result<std::unique_ptr<Processor>> add_processor(unsigned id) = 0;
+  /// Drives a line of the IOAPIC. Any thread.
+  virtual Result<void> set_line(std::uint32_t gsi, LineLevel level) = 0;
+  /// The time of day, in seconds since 1970. On a processor's thread.
+  [[nodiscard]] virtual std::time_t time_of_day() const = 0;
+  /// A page of RAM was written to by other means than a processor's own.
+  virtual void written(vpmu::GuestPhysical /*page*/) {}
+};
+
+/// Fails with kind host when this host has no fit KVM.
+Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds& needs);
+/// Fails with kind usage for what only KVM can do.
+Result<std::unique_ptr<Accelerator>> make_soft_accelerator(const AcceleratorNeeds& needs);
+
+}  // namespace vmm

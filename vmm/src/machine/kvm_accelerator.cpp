@@ -1,0 +1,111 @@
+#include <optional>
+
+#include "boot/layout.hpp"
+#include "kvm/capabilities.hpp"
+#include "kvm/kick.hpp"
+#include "kvm/system.hpp"
+#include "kvm/vm.hpp"
+#include "machine/accelerator.hpp"
+#include "machine/guest_cpuid.hpp"
+#include "machine/model.hpp"
+#include "vcpu/kvm_port.hpp"
+#include "vcpu/pmu_setup.hpp"
+
+namespace vmm {
+namespace {
+
+// IA32_BIOS_SIGN_ID: the microcode revision is in the upper half. SDM 3A 9.11.7.1.
+constexpr std::uint32_t msr_bios_sign_id = 0x8B;
+// IA32_MTRR_DEF_TYPE: MTRRs on, everything write-back, as firmware leaves it. SDM 3A 11.11.2.1.
+constexpr std::uint32_t msr_mtrr_def_type = 0x2FF;
+constexpr std::uint64_t mtrr_on_write_back = 0x806;
+
+class KvmProcessor final : public Processor {
+ public:
+  KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, ClockGroup* clocks)
+      : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, clocks_{clocks} {}
+  Result<void> start_at(const StartRegisters& start) override { return enter_long_mode(vcpu_, start); }
+  Result<VcpuPort*> open() override {
+    VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_, clocks_));
+    return &port_.emplace(std::move(port));
+  }
+  [[nodiscard]] volatile std::uint8_t* kick_flag() override { return vcpu_.immediate_exit_flag(); }
+
+ private:
+  Vm* vm_;
+  Vcpu vcpu_;
+  PmuTime pmu_time_;
+  ClockGroup* clocks_;
+  std::optional<KvmPort> port_;
+};
+
+class KvmAccelerator final : public Accelerator {
+ public:
+  KvmAccelerator(Vm vm, CpuidTable supported, const AcceleratorNeeds& needs)
+      : vm_{std::move(vm)},
+        supported_{std::move(supported)},
+        model_{&machine_model(needs.resolved.generation)},
+        pmu_time_{needs.config.pmu_time},
+        cpus_{needs.config.cpus},
+        kick_{needs.kick} {}
+
+  Result<void> add_chips(const AcceleratorNeeds& needs);
+  Result<std::unique_ptr<Processor>> add_processor(unsigned id) override;
+  Result<void> set_line(std::uint32_t gsi, LineLevel level) override {
+    return vm_.set_line(gsi, level == LineLevel::high ? Vm::Level::high : Vm::Level::low);
+  }
+  [[nodiscard]] std::time_t time_of_day() const override { return std::time(nullptr); }
+
+ private:
+  Vm vm_;
+  CpuidTable supported_;
+  const MachineModel* model_;
+  PmuTime pmu_time_;
+  unsigned cpus_;
+  std::function<void(unsigned)> kick_;
+  std::optional<ClockGroup> clocks_;
+};
+
+Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
+  VMM_TRY(vm_.set_reserved_pages(layout::kvm_reserved));
+  VMM_TRY(vm_.create_irqchip());
+  VMM_TRY(vm_.create_pit());
+  // Without it KVM polls in a halted vCPU, and the thread's CPU time would include the guest's idle time.
+  if (vm_.check(KVM_CAP_HALT_POLL) != 0) {
+    VMM_TRY(vm_.enable(KVM_CAP_HALT_POLL, {0}));
+  }
+  VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(needs.resolved.generation), needs.config.rdpmc));
+  return needs.memory.attach(vm_);
+}
+
+Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
+  VMM_ASSIGN(auto vcpu, vm_.create_vcpu(id));
+  VMM_ASSIGN(const auto khz, vcpu.tsc_khz());
+  if (cpus_ > 1) {
+    if (!clocks_) clocks_.emplace(khz / 2);  // half a millisecond
+    clocks_->join([this, id] { kick_(id); });
+  }
+  const CpuidRequest request{.model = *model_,
+                             .supported = supported_,
+                             .tsc_deadline = vm_.check(KVM_CAP_TSC_DEADLINE_TIMER) != 0,
+                             .tsc_hz = std::uint64_t{khz} * 1000,
+                             .cpus = cpus_};
+  VMM_TRY(vcpu.set_cpuid(guest_cpuid(request, id)));
+  VMM_TRY(vcpu.set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U));
+  VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));
+  return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, clocks_ ? &*clocks_ : nullptr);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds& needs) {
+  VMM_ASSIGN(const auto system, System::open(needs.config.kvm_device));
+  VMM_TRY(require_capabilities(system));
+  VMM_ASSIGN(auto vm, system.create_vm());
+  VMM_ASSIGN(auto supported, system.supported_cpuid());
+  auto kvm = std::make_unique<KvmAccelerator>(std::move(vm), std::move(supported), needs);
+  VMM_TRY(kvm->add_chips(needs));
+  return kvm;
+}
+
+}  // namespace vmm

@@ -1,0 +1,109 @@
+#include "soft/io_apic.hpp"
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::bit;
+
+constexpr std::uint32_t index_offset = 0, data_offset = 0x10;
+constexpr std::uint8_t register_id = 0, register_version = 1, register_arbitration = 2, first_redirection = 0x10;
+/// Version 11H, which has no EOI register of its own; the number of the last line.
+constexpr std::uint32_t version = 0x11 | (IoApic::lines - 1) << 16;
+constexpr std::uint32_t id_bits = 0x0F00'0000;
+
+// Data sheet 3.2.4.
+namespace redirection {
+using VECTOR = vpmu::Bits<7, 0>;
+using DELIVERY_MODE = vpmu::Bits<10, 8>;
+using REMOTE_IRR = vpmu::Bits<14>;
+using LEVEL = vpmu::Bits<15>;
+using MASKED = vpmu::Bits<16>;
+constexpr std::uint64_t lowest_priority = 1;
+constexpr std::uint64_t read_only = bit(12) | bit(14);
+}  // namespace redirection
+
+}  // namespace
+
+IoApic::IoApic() { redirection_.fill(redirection::MASKED::mask); }
+
+std::uint32_t IoApic::read(std::uint32_t offset) {
+  const std::scoped_lock lock{mutex_};
+  if (offset == index_offset) return index_;
+  if (offset != data_offset) return 0;
+  switch (index_) {
+    case register_id:
+    case register_arbitration: return id_;
+    case register_version: return version;
+    default: break;
+  }
+  const unsigned word = index_ - first_redirection;
+  if (index_ < first_redirection || word >= 2 * lines) return 0;
+  return static_cast<std::uint32_t>(redirection_[word / 2] >> (word % 2 * 32));
+}
+
+void IoApic::write(std::uint32_t offset, std::uint32_t value) {
+  const std::scoped_lock lock{mutex_};
+  if (offset == index_offset) index_ = static_cast<std::uint8_t>(value);
+  if (offset != data_offset) return;
+  if (index_ == register_id) id_ = value & id_bits;
+  const unsigned word = index_ - first_redirection;
+  if (index_ < first_redirection || word >= 2 * lines) return;
+  std::uint64_t& entry = redirection_[word / 2];
+  const unsigned shift = word % 2 * 32;
+  const std::uint64_t writable = (0xFFFF'FFFFULL << shift) & ~redirection::read_only;
+  entry = (entry & ~writable) | (std::uint64_t{value} << shift & writable);
+  if (!redirection::LEVEL::test(entry)) entry &= ~redirection::REMOTE_IRR::mask;
+  look();
+}
+
+void IoApic::set_line(std::uint32_t line, LineLevel level) {
+  if (line >= lines) return;
+  const std::scoped_lock lock{mutex_};
+  const auto one = static_cast<std::uint32_t>(bit(line));
+  if (level == LineLevel::high && (high_ & one) == 0) edges_ |= one;
+  high_ = level == LineLevel::high ? high_ | one : high_ & ~one;
+  look();
+}
+
+std::optional<unsigned> IoApic::ready() const {
+  for (unsigned line = 0; line < lines; ++line) {
+    const std::uint64_t entry = redirection_[line];
+    if (redirection::MASKED::test(entry) || redirection::DELIVERY_MODE::get(entry) > redirection::lowest_priority) continue;
+    const bool waits = redirection::LEVEL::test(entry) ? (high_ & bit(line)) != 0 && !redirection::REMOTE_IRR::test(entry) : (edges_ & bit(line)) != 0;
+    if (waits) return line;
+  }
+  return std::nullopt;
+}
+
+void IoApic::look() {
+  attention_ = ready().has_value();
+  if (attention_) changed_.notify_all();
+}
+
+std::optional<std::uint8_t> IoApic::take() {
+  if (!attention_) return std::nullopt;
+  const std::scoped_lock lock{mutex_};
+  const auto line = ready();
+  if (!line) return std::nullopt;
+  std::uint64_t& entry = redirection_[*line];
+  edges_ &= ~static_cast<std::uint32_t>(bit(*line));
+  if (redirection::LEVEL::test(entry)) entry |= redirection::REMOTE_IRR::mask;
+  look();
+  return static_cast<std::uint8_t>(redirection::VECTOR::get(entry));
+}
+
+void IoApic::end_of_interrupt(std::uint8_t vector) {
+  const std::scoped_lock lock{mutex_};
+  for (std::uint64_t& entry : redirection_)
+    if (redirection::LEVEL::test(entry) && redirection::VECTOR::get(entry) == vector) entry &= ~redirection::REMOTE_IRR::mask;
+  look();
+}
+
+void IoApic::wait(std::chrono::milliseconds at_most) {
+  std::unique_lock lock{mutex_};
+  changed_.wait_for(lock, at_most, [this] { return attention_.load(); });
+}
+
+}  // namespace vmm

@@ -1,0 +1,48 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "devices/interrupt_line.hpp"
+
+namespace vmm {
+
+/// The I/O APIC of a machine without KVM: 24 lines, all of which lead to its one local APIC. Intel 82093AA data sheet. Thread-safe: devices
+/// drive lines on any thread, the vCPU takes what waits.
+class IoApic {
+ public:
+  static constexpr unsigned lines = 24;
+  IoApic();
+
+  /// The registers in its page. Data sheet 3.1: an index at 0, the register of that index at 10H.
+  [[nodiscard]] std::uint32_t read(std::uint32_t offset);
+  void write(std::uint32_t offset, std::uint32_t value);
+
+  /// Lines that do not exist are ignored. An edge on a masked line waits for the line.
+  void set_line(std::uint32_t line, LineLevel level);
+  /// The next vector for the local APIC, if one waits. Cheap when none does.
+  [[nodiscard]] std::optional<std::uint8_t> take();
+  /// The local APIC has served `vector`: a line that is still high interrupts again.
+  void end_of_interrupt(std::uint8_t vector);
+
+  /// Waits until something may be there to take, at most so long.
+  void wait(std::chrono::milliseconds at_most);
+
+ private:
+  [[nodiscard]] std::optional<unsigned> ready() const;
+  void look();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> attention_{};  ///< A line is ready.
+  std::uint8_t index_{};
+  std::uint32_t id_{};
+  std::uint32_t high_{}, edges_{};  ///< A bit for each line.
+  std::array<std::uint64_t, lines> redirection_;
+};
+
+}  // namespace vmm

@@ -1,0 +1,123 @@
+#include "soft/msr_unit.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "vpmu/bits.hpp"
+#include "vpmu/paging.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::bit;
+using vpmu::MsrStatus;
+
+constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277, msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100,
+                        msr_gs_base = 0xC000'0101;
+constexpr std::uint64_t efer_lme = bit(8), efer_lma = bit(10), efer_known = bit(0) | efer_lme | efer_lma | bit(11);
+constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11), apic_base_known = 0xF'FFFF'FD00;
+
+/// A register that only holds what is written to it.
+struct Kept {
+  enum class Rule : std::uint8_t {
+    bits,       ///< Others than `writable` are #GP.
+    canonical,  ///< An address.
+    ignored,    ///< Writes change nothing.
+  };
+  std::uint32_t index;
+  Rule rule;
+  std::uint64_t writable{};
+  std::uint64_t reset{};
+};
+constexpr std::array kept{
+    Kept{.index = 0x8B, .rule = Kept::Rule::ignored},                                            // IA32_BIOS_SIGN_ID
+    Kept{.index = 0xFE, .rule = Kept::Rule::bits},                                               // IA32_MTRRCAP: no ranges
+    Kept{.index = 0x174, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},                     // IA32_SYSENTER_CS
+    Kept{.index = 0x175, .rule = Kept::Rule::canonical},                                         // IA32_SYSENTER_ESP
+    Kept{.index = 0x176, .rule = Kept::Rule::canonical},                                         // IA32_SYSENTER_EIP
+    Kept{.index = msr_pat, .rule = Kept::Rule::bits, .writable = 0x0707'0707'0707'0707, .reset = 0x0007'0406'0007'0406},
+    Kept{.index = 0x2FF, .rule = Kept::Rule::bits, .writable = 0xCFF, .reset = 0x806},           // IA32_MTRR_DEF_TYPE: on, write-back
+    Kept{.index = 0xC000'0081, .rule = Kept::Rule::bits, .writable = ~0ULL},                     // IA32_STAR
+    Kept{.index = 0xC000'0082, .rule = Kept::Rule::canonical},                                   // IA32_LSTAR
+    Kept{.index = 0xC000'0083, .rule = Kept::Rule::canonical},                                   // IA32_CSTAR
+    Kept{.index = 0xC000'0084, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},               // IA32_FMASK
+    Kept{.index = 0xC000'0102, .rule = Kept::Rule::canonical},                                   // IA32_KERNEL_GS_BASE
+    Kept{.index = 0xC000'0103, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},               // IA32_TSC_AUX
+};
+
+const Kept* find_kept(std::uint32_t index) {
+  const auto* const row = std::ranges::find(kept, index, &Kept::index);
+  return row == kept.end() ? nullptr : row;
+}
+
+}  // namespace
+
+MsrUnit::MsrUnit(SoftState& state, InterruptUnit& interrupts) : s_{&state}, interrupts_{&interrupts} {
+  for (const Kept& row : kept) s_->msrs.try_emplace(row.index, row.reset);
+  s_->msrs.try_emplace(msr_tsc_adjust, 0);
+}
+
+vpmu::MsrReadResult MsrUnit::read(std::uint32_t index) {
+  const auto ok = [](std::uint64_t value) { return vpmu::MsrReadResult{.status = MsrStatus::ok, .value = value}; };
+  switch (index) {
+    case msr_tsc: return ok(s_->tsc);
+    case msr_apic_base: return ok(s_->sregs.apic_base);
+    case msr_efer: return ok(s_->sregs.efer);
+    case msr_fs_base: return ok(s_->sregs.fs.base);
+    case msr_gs_base: return ok(s_->sregs.gs.base);
+    default: break;
+  }
+  const auto found = s_->msrs.find(index);
+  return found == s_->msrs.end() ? interrupts_->rdmsr(index) : ok(found->second);
+}
+
+MsrStatus MsrUnit::set(std::uint32_t index, std::uint64_t value) {
+  const Kept* const row = find_kept(index);
+  if (row == nullptr) return write(index, value);
+  s_->msrs[index] = value;
+  return MsrStatus::ok;
+}
+
+MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
+  const auto set = [](__u64& to, std::uint64_t from, bool is_legal) {
+    if (is_legal) to = from;
+    return is_legal ? MsrStatus::ok : MsrStatus::gp;
+  };
+  switch (index) {
+    case msr_tsc:
+      s_->msrs[msr_tsc_adjust] += value - s_->tsc;
+      s_->tsc = value;
+      interrupts_->tsc_changed();
+      return MsrStatus::ok;
+    case msr_tsc_adjust:
+      s_->tsc += value - std::exchange(s_->msrs[msr_tsc_adjust], value);
+      interrupts_->tsc_changed();
+      return MsrStatus::ok;
+    case msr_apic_base: return write_apic_base(value);
+    // Long mode stays on: this vCPU knows no other.
+    case msr_efer: return set(s_->sregs.efer, value | efer_lma, (value & ~efer_known) == 0 && (value & efer_lme) != 0);
+    case msr_fs_base: return set(s_->sregs.fs.base, value, vpmu::is_canonical(value, 48));
+    case msr_gs_base: return set(s_->sregs.gs.base, value, vpmu::is_canonical(value, 48));
+    default: break;
+  }
+  const Kept* const row = find_kept(index);
+  if (row == nullptr) return interrupts_->wrmsr(index, value);
+  switch (row->rule) {
+    case Kept::Rule::bits: return set(s_->msrs[index], value, (value & ~row->writable) == 0);
+    case Kept::Rule::canonical: return set(s_->msrs[index], value, vpmu::is_canonical(value, 48));
+    case Kept::Rule::ignored: return MsrStatus::ok;
+  }
+  return MsrStatus::gp;
+}
+
+// SDM 3A 10.12.5: out of x2APIC mode the way leads through a disabled APIC only.
+MsrStatus MsrUnit::write_apic_base(std::uint64_t value) {
+  const std::uint64_t now = s_->sregs.apic_base;
+  const bool enabled = (value & apic_base_enabled) != 0;
+  if ((value & ~apic_base_known) != 0 || ((value & apic_base_extd) != 0 && !enabled)) return MsrStatus::gp;
+  if ((now & apic_base_extd) != 0 && (value & apic_base_extd) == 0 && enabled) return MsrStatus::gp;
+  s_->sregs.apic_base = value | (now & apic_base_bsp);
+  return MsrStatus::ok;
+}
+
+}  // namespace vmm

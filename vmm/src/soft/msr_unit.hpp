@@ -1,0 +1,26 @@
+#pragma once
+#include "soft/interrupt_unit.hpp"
+
+namespace vmm {
+
+/// The MSRs of a vCPU without KVM that KVM would keep: the processor's own, its APIC's, and what a kernel looks at when it boots.
+/// Those of the PMU and all others are `unknown` here. SDM 3C chapter 35.
+class MsrUnit {
+ public:
+  /// Both must outlive it.
+  MsrUnit(SoftState& state, InterruptUnit& interrupts);
+
+  [[nodiscard]] vpmu::MsrReadResult read(std::uint32_t index);
+  /// As the machine sets it up: what the guest may only read too.
+  [[nodiscard]] vpmu::MsrStatus set(std::uint32_t index, std::uint64_t value);
+  /// As the guest writes it; `gp` for what the register may not hold.
+  [[nodiscard]] vpmu::MsrStatus write(std::uint32_t index, std::uint64_t value);
+
+ private:
+  vpmu::MsrStatus write_apic_base(std::uint64_t value);
+
+  SoftState* s_;
+  InterruptUnit* interrupts_;
+};
+
+}  // namespace vmm

@@ -1,0 +1,152 @@
+// What a vCPU without KVM does with the instructions that the engine stopped at, and while it is watched.
+#include <algorithm>
+#include <cstring>
+
+#include "boot/layout.hpp"
+#include "soft/soft_port.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr std::uint64_t rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
+constexpr std::size_t longest_instruction = 15;
+
+vpmu::GuestPhysical page_of(vpmu::GuestPhysical at) { return vpmu::GuestPhysical{at.value() & ~(vpmu::page_size - 1)}; }
+
+}  // namespace
+
+std::optional<Exit> SoftPort::run_what_the_engine_left() {
+  std::array<std::byte, longest_instruction> bytes{};
+  const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
+  const auto code = std::span{bytes}.first(size);
+  const auto i = decode_instruction(code, CodeSize::bits64);
+  if (const auto system = decode_system(code)) {
+    std::optional<std::uint64_t> operand;
+    if (i && (i->load || i->store))
+      operand = operand_address(i->store ? *i->store : *i->load, *i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value();
+    return run_system(*system, operand);
+  }
+  return run_into_fault(i, code);
+}
+
+std::vector<Access> SoftPort::accesses(const Instruction& i) const {
+  std::vector<Access> all;
+  const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
+    if (!m) return;
+    constexpr std::int8_t rsp = 4, rbp = 5;
+    const auto at = operand_address(*m, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs);
+    const bool stack = (m->base == rsp || m->base == rbp) && m->segment < 0;
+    all.push_back({.at = at.value(), .bytes = std::max<std::uint8_t>(m->bytes, 1), .write = write, .stack = stack});
+  };
+  add(i.load, false);
+  add(i.store, true);
+  return all;
+}
+
+// The engine stops before what faults and does not say why: look for the reasons in the order of SDM 3A table 6-2.
+std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code) {
+  if (!i) {
+    if (code.size() < longest_instruction) return take(fetch_fault(s_.regs.rip + code.size()), EventKind::fault);
+    return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
+  }
+  for (const Access& access : accesses(*i)) {
+    if (!vpmu::is_canonical(access.at, 48) || !vpmu::is_canonical(access.at + access.bytes - 1, 48))
+      return take(access.stack ? stack_fault : general_protection, EventKind::fault);
+    const auto kind = access.write ? vpmu::AccessKind::write : vpmu::AccessKind::read;
+    const auto fault = view_.probe_current(vpmu::GuestLinear{access.at}, access.bytes, kind);
+    if (!fault) continue;
+    if (fault->not_memory) return access_device(access);
+    return take(page_fault(s_, *fault), EventKind::fault);
+  }
+  if (is_division(code)) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
+  if (is_hidden(code)) return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
+  if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
+  return Exit{InternalError{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {s_.regs.rip}}};
+}
+
+Exception SoftPort::fetch_fault(std::uint64_t at) {
+  const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
+  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{at}, vpmu::PagingAccess::execute,
+                                          privilege, vpmu::AccessedDirty::leave);
+  const auto* fault = std::get_if<vpmu::PageFault>(&walk);
+  if (fault == nullptr) return general_protection;
+  return page_fault(s_, {.address = vpmu::GuestLinear{at}, .error_code = fault->error_code});
+}
+
+// The engine runs the instruction on a page that stands for the device's.
+std::optional<Exit> SoftPort::access_device(const Access& access) {
+  const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
+  const auto kind = access.write ? vpmu::PagingAccess::write : vpmu::PagingAccess::read;
+  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{access.at}, kind, privilege,
+                                          vpmu::AccessedDirty::leave);
+  const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
+  const Device device = mapped == nullptr ? Device::none : device_at(page_of(mapped->address));
+  const auto offset = static_cast<std::uint32_t>(access.at % vpmu::page_size);
+  ram_.scratch.fill(std::byte{0xFF});
+  const std::uint32_t before = read_device(device, offset);
+  if (offset + sizeof before <= ram_.scratch.size()) std::memcpy(ram_.scratch.data() + offset, &before, sizeof before);
+  const std::uint64_t retired = statistics_.instructions;
+  ram_.open = true;
+  run_engine(1);
+  ram_.open = false;
+  flush_ = true;  // of the page that stood for the device's
+  ++statistics_.mmio;
+  if (statistics_.instructions == retired) return Exit{InternalError{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {s_.regs.rip}}};
+  if (!access.write) return std::nullopt;
+  std::uint32_t after{};
+  if (offset + sizeof after <= ram_.scratch.size()) std::memcpy(&after, ram_.scratch.data() + offset, sizeof after);
+  write_device(device, offset, after);
+  return std::nullopt;
+}
+
+SoftPort::Device SoftPort::device_at(vpmu::GuestPhysical page) const {
+  constexpr std::uint64_t base_address = 0xF'FFFF'F000, x2apic_mode = vpmu::bit(10);
+  const bool apic = (s_.sregs.apic_base & x2apic_mode) == 0 && page.value() == (s_.sregs.apic_base & base_address);
+  if (apic) return Device::local_apic;
+  return interrupts_.io_apic() != nullptr && page == layout::io_apic ? Device::io_apic : Device::none;
+}
+
+std::uint32_t SoftPort::read_device(Device device, std::uint32_t offset) {
+  switch (device) {
+    case Device::none: return ~0U;
+    case Device::local_apic: return interrupts_.read(offset);
+    case Device::io_apic: return interrupts_.io_apic()->read(offset);
+  }
+  return ~0U;
+}
+
+void SoftPort::write_device(Device device, std::uint32_t offset, std::uint32_t value) {
+  switch (device) {
+    case Device::none: return;
+    case Device::local_apic: return interrupts_.write(offset, value);
+    case Device::io_apic: return interrupts_.io_apic()->write(offset, value);
+  }
+}
+
+std::optional<Exit> SoftPort::run_watched(const Watch& w) {
+  if ((s_.regs.rflags & rflags_rf) == 0)
+    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0) return debug_hit(w, hits, EventKind::fault);
+  std::array<std::byte, longest_instruction> bytes{};
+  const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
+  const auto i = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
+  const auto touched = i ? accesses(*i) : std::vector<Access>{};
+  const std::uint64_t before = statistics_.instructions;
+  if (auto exit = run_some(1)) {
+    open_.trap = w.step && !w.to_host;
+    return exit;
+  }
+  if (statistics_.instructions == before) return std::nullopt;
+  std::uint64_t hits = data_hits(w, touched);
+  if (w.step) hits |= dr6_bs;
+  return hits == 0 ? std::nullopt : debug_hit(w, hits, EventKind::trap);
+}
+
+std::optional<Exit> SoftPort::debug_hit(const Watch& w, std::uint64_t hits, EventKind kind) {
+  if (w.to_host) return Exit{Debug{.exception = vector_db, .pc = s_.regs.rip, .dr6 = dr6_fixed | hits, .dr7 = w.dr7}};
+  s_.debug.dr6 |= hits;
+  return take({.vector = vector_db, .error_code = std::nullopt}, kind);
+}
+
+}  // namespace vmm

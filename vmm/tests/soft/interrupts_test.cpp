@@ -1,0 +1,210 @@
+#include <gtest/gtest.h>
+
+#include "soft/interrupt_unit.hpp"
+#include "soft/msr_unit.hpp"
+
+namespace vmm::test {
+namespace {
+
+using vpmu::MsrStatus;
+
+constexpr std::uint32_t index_at = 0, data_at = 0x10;
+
+/// The low half of a redirection table entry.
+void redirect(IoApic& apic, unsigned line, std::uint32_t entry) {
+  apic.write(index_at, 0x10 + 2 * line);
+  apic.write(data_at, entry);
+}
+std::uint32_t redirection(IoApic& apic, unsigned line) {
+  apic.write(index_at, 0x10 + 2 * line);
+  return apic.read(data_at);
+}
+
+TEST(IoApic, SaysWhatItIs) {
+  IoApic apic;
+  apic.write(index_at, 1);
+  EXPECT_EQ(apic.read(data_at), 0x17'0011U) << "24 lines, version 11H";
+  EXPECT_EQ(redirection(apic, 23), 0x1'0000U) << "masked after reset";
+  apic.write(index_at, 0xFF);
+  EXPECT_EQ(apic.read(data_at), 0U);
+}
+
+TEST(IoApic, AnEdgeInterruptsOnce) {
+  IoApic apic;
+  redirect(apic, 4, 0x34);
+  EXPECT_FALSE(apic.take());
+  apic.set_line(4, LineLevel::high);
+  EXPECT_EQ(apic.take(), 0x34);
+  EXPECT_FALSE(apic.take());
+  apic.end_of_interrupt(0x34);
+  EXPECT_FALSE(apic.take()) << "still high, but no new edge";
+  apic.set_line(4, LineLevel::low);
+  apic.set_line(4, LineLevel::high);
+  EXPECT_EQ(apic.take(), 0x34);
+}
+
+TEST(IoApic, AMaskedLineWaits) {
+  IoApic apic;
+  redirect(apic, 4, 0x1'0034);
+  apic.set_line(4, LineLevel::high);
+  EXPECT_FALSE(apic.take());
+  redirect(apic, 4, 0x34);
+  EXPECT_EQ(apic.take(), 0x34);
+}
+
+TEST(IoApic, ALevelInterruptsAgainUntilItIsLow) {
+  IoApic apic;
+  redirect(apic, 9, 0x8040);
+  apic.set_line(9, LineLevel::high);
+  EXPECT_EQ(apic.take(), 0x40);
+  EXPECT_FALSE(apic.take()) << "not before it is served";
+  EXPECT_EQ(redirection(apic, 9) & 0x4000U, 0x4000U) << "remote IRR";
+  apic.end_of_interrupt(0x40);
+  EXPECT_EQ(apic.take(), 0x40);
+  apic.set_line(9, LineLevel::low);
+  apic.end_of_interrupt(0x40);
+  EXPECT_FALSE(apic.take());
+}
+
+TEST(IoApic, LinesThatDoNotExistAreIgnored) {
+  IoApic apic;
+  apic.set_line(24, LineLevel::high);
+  apic.set_line(~0U, LineLevel::high);
+  EXPECT_FALSE(apic.take());
+}
+
+TEST(ApicTimer, CountsDownInItsDivisor) {
+  ApicTimer timer;
+  timer.count(100, 16, false, 1000);
+  EXPECT_EQ(timer.due(), 1000U + 1600U);
+  EXPECT_EQ(timer.left(1000 + 160), 90U);
+  EXPECT_FALSE(timer.take_due(2599));
+  EXPECT_TRUE(timer.take_due(2600));
+  EXPECT_FALSE(timer.due()) << "once";
+}
+
+TEST(ApicTimer, APeriodicOneGoesOnAndJoinsWhatNobodySaw) {
+  ApicTimer timer;
+  timer.count(10, 1, true, 0);
+  EXPECT_TRUE(timer.take_due(35));
+  EXPECT_EQ(timer.due(), 40U);
+  EXPECT_FALSE(timer.take_due(39));
+  timer.count(0, 1, true, 39);
+  EXPECT_FALSE(timer.due()) << "a count of 0 stops it";
+}
+
+/// A vCPU's interrupts and MSRs without the vCPU.
+class Interrupts : public testing::Test {
+ protected:
+  Interrupts() {
+    state_.sregs.apic_base = 0xFEE0'0900;
+    state_.sregs.efer = 0x500;
+  }
+  void use_x2apic() {
+    ASSERT_EQ(msrs_.write(0x1B, 0xFEE0'0C00), MsrStatus::ok);
+    ASSERT_EQ(msrs_.write(0x80F, 0x1FF), MsrStatus::ok);
+  }
+  void pass(std::uint64_t ticks) {
+    time_.pass(ticks);
+    state_.tsc += ticks;
+    unit_.refresh();
+  }
+
+  SoftState state_;
+  VirtualTime time_{1'000'000};
+  IoApic io_apic_;
+  InterruptUnit unit_{state_, time_, &io_apic_};
+  MsrUnit msrs_{state_, unit_};
+};
+
+// SDM 3A 10.12.5.
+TEST_F(Interrupts, X2apicRegistersAreMsrsInThatModeOnly) {
+  EXPECT_EQ(msrs_.read(0x802).status, MsrStatus::gp);
+  EXPECT_EQ(msrs_.write(0x80F, 0x1FF), MsrStatus::gp);
+  use_x2apic();
+  EXPECT_EQ(msrs_.read(0x802).status, MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0x80D).value, 1U) << "the logical id of id 0";
+  EXPECT_EQ(msrs_.read(0x1B).value, 0xFEE0'0D00U) << "it stays the boot processor";
+  EXPECT_EQ(msrs_.write(0x1B, 0xFEE0'0800), MsrStatus::gp) << "not back to xAPIC mode";
+  EXPECT_EQ(msrs_.write(0x802, 0), MsrStatus::gp);
+  EXPECT_EQ(msrs_.write(0x80B, 1), MsrStatus::gp) << "EOI takes 0 only";
+  EXPECT_EQ(msrs_.read(0x83F).status, MsrStatus::gp);
+}
+
+TEST_F(Interrupts, AProcessorInterruptsItself) {
+  use_x2apic();
+  ASSERT_EQ(msrs_.write(0x83F, 0x61), MsrStatus::ok);
+  EXPECT_EQ(state_.apic.pending(), 0x61);
+  state_.apic.accept(0x61);
+  ASSERT_EQ(msrs_.write(0x830, 0x71), MsrStatus::ok);
+  EXPECT_EQ(state_.apic.pending(), 0x71) << "by its id, through ICR";
+  state_.apic.accept(0x71);
+  ASSERT_EQ(msrs_.write(0x830, 3U << 18 | 0x81), MsrStatus::ok);
+  EXPECT_FALSE(state_.apic.pending()) << "all but itself";
+}
+
+TEST_F(Interrupts, ALineReachesTheVcpu) {
+  use_x2apic();
+  redirect(io_apic_, 4, 0x8034);
+  io_apic_.set_line(4, LineLevel::high);
+  unit_.refresh();
+  ASSERT_EQ(state_.apic.pending(), 0x34);
+  state_.apic.accept(0x34);
+  unit_.refresh();
+  EXPECT_FALSE(state_.apic.pending());
+  ASSERT_EQ(msrs_.write(0x80B, 0), MsrStatus::ok);
+  unit_.refresh();
+  EXPECT_EQ(state_.apic.pending(), 0x34) << "its end told the IOAPIC";
+}
+
+// SDM 3A 10.5.4.1.
+TEST_F(Interrupts, ADeadlineIsInTermsOfTheTsc) {
+  use_x2apic();
+  ASSERT_EQ(msrs_.write(0x6E0, 500), MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0x6E0).value, 0U) << "not in that mode yet";
+  ASSERT_EQ(msrs_.write(0x832, 0x4'00EC), MsrStatus::ok);
+  ASSERT_EQ(msrs_.write(0x6E0, 500), MsrStatus::ok);
+  EXPECT_EQ(unit_.until_due(), 500U);
+  ASSERT_EQ(msrs_.write(0x3B, 100), MsrStatus::ok);
+  EXPECT_EQ(state_.tsc, 100U) << "TSC_ADJUST moves the TSC";
+  EXPECT_EQ(unit_.until_due(), 400U) << "and with it what is left";
+  pass(399);
+  EXPECT_FALSE(state_.apic.pending());
+  pass(1);
+  EXPECT_EQ(state_.apic.pending(), 0xEC);
+  EXPECT_EQ(msrs_.read(0x6E0).value, 0U);
+}
+
+TEST_F(Interrupts, ACountInterruptsAndAMaskedOneDoesNot) {
+  use_x2apic();
+  ASSERT_EQ(msrs_.write(0x83E, 0xB), MsrStatus::ok);  // divide by 1
+  ASSERT_EQ(msrs_.write(0x832, 0x2'00EC), MsrStatus::ok);
+  ASSERT_EQ(msrs_.write(0x838, 50), MsrStatus::ok);
+  pass(20);
+  EXPECT_EQ(msrs_.read(0x839).value, 30U);
+  pass(30);
+  ASSERT_EQ(state_.apic.pending(), 0xEC);
+  state_.apic.accept(0xEC);
+  ASSERT_EQ(msrs_.write(0x80B, 0), MsrStatus::ok);
+  ASSERT_EQ(msrs_.write(0x832, 0x3'00EC), MsrStatus::ok);
+  pass(50);
+  EXPECT_FALSE(state_.apic.pending());
+  EXPECT_EQ(unit_.until_due(), 50U) << "it counts on";
+}
+
+TEST_F(Interrupts, MsrsThatHoldWhatMayBeThere) {
+  EXPECT_EQ(msrs_.write(0xC000'0082, 0x8000'0000'0000), MsrStatus::gp) << "LSTAR is an address";
+  EXPECT_EQ(msrs_.write(0xC000'0082, 0xFFFF'8000'0000'0000), MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0xC000'0082).value, 0xFFFF'8000'0000'0000U);
+  EXPECT_EQ(msrs_.write(0xC000'0080, 0x2), MsrStatus::gp);
+  EXPECT_EQ(msrs_.write(0xC000'0080, 0), MsrStatus::gp) << "long mode stays";
+  EXPECT_EQ(msrs_.write(0xC000'0080, 0x901), MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0xC000'0080).value, 0xD01U);
+  EXPECT_EQ(msrs_.read(0x277).value, 0x0007'0406'0007'0406U) << "PAT after reset";
+  EXPECT_EQ(msrs_.write(0x8B, 5), MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0x8B).value, 0U) << "the microcode's revision is not the guest's";
+  EXPECT_EQ(msrs_.read(0x38F).status, MsrStatus::unknown) << "the PMU's";
+}
+
+}  // namespace
+}  // namespace vmm::test
