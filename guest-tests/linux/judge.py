@@ -4,6 +4,7 @@
     judge.py --suite single LOG     one vCPU: everything but -a
     judge.py --suite smp LOG        two vCPUs: -a
     judge.py --suite exact LOG      one vCPU whose source counts each instruction
+    judge.py --suite soft LOG       the same boot twice without KVM: both the same
 """
 
 import argparse
@@ -36,6 +37,9 @@ COUNTED_ROUNDS = 100_000  # of the loop in programs/counted.S
 COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTED_ROUNDS + 1}
 MIXED_EVENTS = ("instructions", "branches", "loads", "stores")
 COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
+MIN_CONSOLE_LINES = 100  # of a boot that is compared with another
+MIN_BOOT_INSTRUCTIONS = 100_000_000
+HOST_COUNTERS = {"exits.interrupted", "pmu.exits.kick"}  # of what the host did
 MIN_SAMPLE_RATE = 4000  # what perf record asks for by default
 PMU_EXITS = ("pmu.exits.rdmsr", "pmu.exits.wrmsr", "pmu.exits.debug", "pmu.walk.runs", "pmu.walk.steps")
 
@@ -293,7 +297,33 @@ def exact_checks(_baseline):
         yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
 
 
-SUITES = {"single": single_checks, "smp": smp_checks, "exact": exact_checks}
+def check_consoles_alike(run, _programs):
+    require(len(run.boots) == 2, f"{len(run.boots)} boots in the log, not 2")
+    (first, _), (second, _) = run.boots
+    require(len(first) >= MIN_CONSOLE_LINES, f"only {len(first)} lines on the console")
+    for number, (one, other) in enumerate(zip(first, second)):
+        require(one == other, f"line {number + 1}: {one!r} and then {other!r}")
+    require(len(first) == len(second), f"{len(first)} lines and then {len(second)}")
+    return f"{len(first)} lines, the same twice"
+
+
+def check_counters_alike(run, _programs):
+    require(len(run.boots) == 2, f"{len(run.boots)} boots in the log, not 2")
+    first, second = ({name: value for name, value in last.items() if name not in HOST_COUNTERS} for _, last in run.boots)
+    instructions = first.get("soft.instructions", 0)
+    require(instructions >= MIN_BOOT_INSTRUCTIONS, f"only {instructions} instructions")
+    differing = [f"{name}: {first.get(name)} and then {second.get(name)}" for name in first | second if first.get(name) != second.get(name)]
+    require(not differing, "; ".join(differing))
+    return f"{instructions} instructions and {len(first) - 1} other counters, the same twice"
+
+
+def soft_checks(_baseline):
+    yield "soft-guest-ends", check_ended, ()
+    yield "soft-console-alike", check_consoles_alike, ()
+    yield "soft-counters-alike", check_counters_alike, ()
+
+
+SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks}
 
 
 def judge(suite, run, programs, baseline):

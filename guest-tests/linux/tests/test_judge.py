@@ -122,6 +122,19 @@ def exact_lines():
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 
 
+def soft_lines():
+    for _ in range(2):
+        yield from (f"[    0.{number:06}] a line of the kernel" for number in range(100))
+        yield "vpmu-host: seconds-to-init 3.0"
+        yield from exact_lines_without_exit()
+        yield "vpmu-host: counters end " + json.dumps({"machine": {}, "vcpus": [{"id": 0, "soft.instructions": 1_400_000_000, "pmu.exits.kick": 3}]})
+        yield "vpmu-host: exit 0"
+
+
+def exact_lines_without_exit():
+    return (line for line in exact_lines() if not line.startswith("vpmu-host: exit"))
+
+
 class JudgeTest(unittest.TestCase):
     def failing(self, lines, suite="single"):
         """Names of the checks that fail."""
@@ -138,6 +151,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(self.failing(single_lines()), set())
         self.assertEqual(self.failing(smp_lines(), "smp"), set())
         self.assertEqual(self.failing(exact_lines(), "exact"), set())
+        self.assertEqual(self.failing(soft_lines(), "soft"), set())
 
     def test_an_empty_log_passes_no_check(self):
         for suite, checks in judge.SUITES.items():
@@ -147,6 +161,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
         self.assertEqual(len(list(judge.exact_checks(BASELINE))), 10)
+        self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
 
     def test_guest_errors_and_bad_ends_fail(self):
         for old, new in (
@@ -286,6 +301,23 @@ class JudgeTest(unittest.TestCase):
         ):
             self.assertIn(old, text)
             self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "exact"), {failing})
+
+
+    def test_soft_checks_fail_too(self):
+        text = "\n".join(soft_lines())
+        for old, new, failing in (
+            ("vpmu-guest: done", "", {"soft-console-alike"}),
+            ("vpmu-host: exit 0", "vpmu-host: exit 3", {"soft-guest-ends"}),
+            ("0.000042] a line", "0.000043] a line", {"soft-console-alike"}),
+            ("1400000000", "1400000001", {"soft-counters-alike"}),
+        ):
+            self.assertIn(old, text)
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "soft"), failing)
+        self.assertEqual(self.failing(text.replace('"pmu.exits.kick": 3', '"pmu.exits.kick": 4', 1).splitlines(), "soft"), set(), "the host's")
+        once = text[: text.index("vpmu-host: exit 0") + 20]
+        self.assertEqual(self.failing(once.splitlines(), "soft"), {"soft-console-alike", "soft-counters-alike"})
+        few = text.replace("1400000000", "14")
+        self.assertEqual(self.failing(few.splitlines(), "soft"), {"soft-counters-alike"})
 
 
 class DisassemblyTest(unittest.TestCase):
