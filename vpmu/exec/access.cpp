@@ -1,6 +1,7 @@
 #include "exec/access.hpp"
 
 #include "exec/code_cache.hpp"
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -12,7 +13,11 @@ std::byte* stop_for(Core* c, Stop why) {
 
 }  // namespace
 
-std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access) {
+std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes) {
+  return c->tap == nullptr ? find_in_tables(c, rights_of(*c), at, access) : find_tapped(c, at, access, bytes);
+}
+
+std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess access) {
   const auto privilege = c->cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
   const Walk walk = translate(c->paging, *c->ram, GuestLinear{at}, access, privilege, AccessedDirty::set);
   const auto* mapped = std::get_if<Mapped>(&walk);
@@ -22,7 +27,9 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access) {
   std::byte* const host = c->ram->page(page);
   if (host == nullptr) return stop_for(c, Stop::fault);
   const std::uint64_t linear_page = at / page_size;
-  TlbEntry& e = tlb_entry(c, at);
+  const std::uint64_t place = linear_page % tlb_entries;
+  if (c->tap != nullptr) c->tap->pages[static_cast<unsigned>(rights)][place] = {page.value(), mapped->page_bytes};
+  TlbEntry& e = c->tlbs[static_cast<unsigned>(rights)][place];
   if (e.read_tag != linear_page) e = {};
   e.add = reinterpret_cast<std::uintptr_t>(host) - linear_page * page_size;
   e.read_tag = linear_page;
@@ -41,10 +48,10 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access) {
 
 const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes) {
   const auto first = static_cast<unsigned>(page_size - at % page_size);
-  const std::byte* const low = find_slowly(c, at, PagingAccess::read);
+  const std::byte* const low = find_slowly(c, at, PagingAccess::read, first);
   if (low == nullptr) return nullptr;
   std::memcpy(c->operand.data(), low, first);
-  const std::byte* const high = find_slowly(c, at + first, PagingAccess::read);
+  const std::byte* const high = find_slowly(c, at + first, PagingAccess::read, bytes - first);
   if (high == nullptr) return nullptr;
   std::memcpy(c->operand.data() + first, high, bytes - first);
   return c->operand.data();
@@ -52,9 +59,9 @@ const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes) {
 
 bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes) {
   const auto first = static_cast<unsigned>(page_size - at % page_size);
-  std::byte* const low = find_slowly(c, at, PagingAccess::write);
+  std::byte* const low = find_slowly(c, at, PagingAccess::write, first);
   if (low == nullptr) return false;
-  std::byte* const high = find_slowly(c, at + first, PagingAccess::write);
+  std::byte* const high = find_slowly(c, at + first, PagingAccess::write, bytes - first);
   if (high == nullptr) return false;
   std::memcpy(low, &value, first);
   value >>= 8 * first;
@@ -67,8 +74,7 @@ void flush_tlb(Core* c) {
 }
 
 void choose_tlb(Core* c) {
-  const Rights rights = c->cpl == 3 ? Rights::user : c->paging.alignment_check ? Rights::supervisor_ac : Rights::supervisor;
-  c->tlb = &c->tlbs[static_cast<unsigned>(rights)];
+  c->tlb = c->tap == nullptr ? &c->tlbs[static_cast<unsigned>(rights_of(*c))] : &c->tap->closed;
 }
 
 }  // namespace vpmu::exec

@@ -6,8 +6,10 @@
 namespace vpmu::exec {
 
 /// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop, Core::stop saying why.
-/// The bytes must lie in one page.
-std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access);
+/// The bytes must lie in one page; an observer is told of them, unless there are none.
+std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes);
+/// The same by the page tables, for one byte; nobody is told.
+std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess access);
 /// The bytes on both sides of a page boundary, together in Core::operand; null as above.
 /// By value both ways: an op whose variables are known elsewhere could not end in a tail call.
 const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes);
@@ -25,7 +27,7 @@ template <class T>
 std::byte* find_to_change(Core* c, std::uint64_t at) {
   const TlbEntry& e = tlb_entry(c, at);
   if (e.write_tag == (at + sizeof(T) - 1) / page_size) [[likely]] return host_address(at, e.add);
-  return find_slowly(c, at, PagingAccess::write);
+  return find_slowly(c, at, PagingAccess::write, sizeof(T));
 }
 
 constexpr bool crosses_page(std::uint64_t at, std::uint64_t bytes) { return at / page_size != (at + bytes - 1) / page_size; }
@@ -38,7 +40,7 @@ template <class T>
   if (e.read_tag == (at + sizeof(T) - 1) / page_size) [[likely]] {
     from = host_address(at, e.add);
   } else {
-    from = crosses_page(at, sizeof(T)) ? load_across(c, at, sizeof value) : find_slowly(c, at, PagingAccess::read);
+    from = crosses_page(at, sizeof(T)) ? load_across(c, at, sizeof value) : find_slowly(c, at, PagingAccess::read, sizeof value);
     if (from == nullptr) return false;
   }
   std::memcpy(&value, from, sizeof value);
@@ -57,12 +59,16 @@ template <class T>
 /// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores.
 template <class T>
 [[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
-  if (!crosses_page(at, sizeof(T))) return find_to_change<T>(c, at) != nullptr;
-  return find_slowly(c, at, PagingAccess::write) != nullptr && find_slowly(c, at + sizeof(T) - 1, PagingAccess::write) != nullptr;
+  if (tlb_entry(c, at).write_tag == (at + sizeof(T) - 1) / page_size) [[likely]] return true;
+  return find_slowly(c, at, PagingAccess::write, 0) != nullptr &&
+         (!crosses_page(at, sizeof(T)) || find_slowly(c, at + sizeof(T) - 1, PagingAccess::write, 0) != nullptr);
 }
 
 /// Forgets all translations: control registers changed, or the guest ran elsewhere.
 void flush_tlb(Core* c);
+inline Rights rights_of(const Core& c) {
+  return c.cpl == 3 ? Rights::user : c.paging.alignment_check ? Rights::supervisor_ac : Rights::supervisor;
+}
 /// Takes the TLB for the present privilege level and RFLAGS.AC.
 void choose_tlb(Core* c);
 

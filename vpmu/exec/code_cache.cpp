@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "exec/access.hpp"
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -11,18 +12,18 @@ namespace {
 constexpr std::size_t most_code = 256;
 constexpr std::size_t longest_instruction = 15;
 
-const std::byte* executable_page(Core& core, std::uint64_t at, GuestPhysical& page) {
+const std::byte* executable_page(Core& core, std::uint64_t at, SeenPage& page) {
   const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
   const Walk walk = translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
   const auto* mapped = std::get_if<Mapped>(&walk);
   if (mapped == nullptr) return nullptr;
-  page = GuestPhysical{mapped->address.value() - at % page_size};
-  return core.ram->page(page);
+  page = {.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
+  return core.ram->page(GuestPhysical{page.physical});
 }
 
 /// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may need.
 struct Fetched {
-  GuestPhysical page, next_page;
+  SeenPage page, next_page;
   std::size_t in_page{};  ///< Bytes from the first page.
   std::size_t size{};
   std::array<std::byte, most_code> bytes;
@@ -55,7 +56,7 @@ Block* CodeCache::find(Core& core) {
     core.jumps.fill(nullptr);
     core.block = nullptr;
   }
-  auto& slot = blocks_[Key{core.rip, fetched->page.value()}];
+  auto& slot = blocks_[Key{core.rip, fetched->page.physical, core.tap != nullptr}];
   if (slot == nullptr) slot = std::make_unique<Block>();
   Block& block = *slot;
   const bool same = !block.ops.empty() && block.code.size() <= fetched->size &&
@@ -71,12 +72,14 @@ Block* CodeCache::find(Core& core) {
       core.stop = Stop::unsupported;
       return nullptr;
     }
+    if (core.tap != nullptr) prepare(block);
     ++decoded_;
   }
-  if (!block.watched) watch(core, block, fetched->page);
+  block.pages = {fetched->page, fetched->next_page};
+  if (!block.watched) watch(core, block, GuestPhysical{fetched->page.physical});
   block.watched = true;
   // Rare, and the next page may be another one than last time.
-  if (block.code.size() > fetched->in_page) watch(core, block, fetched->next_page);
+  if (block.code.size() > fetched->in_page) watch(core, block, GuestPhysical{fetched->next_page.physical});
   block.epoch = core.epoch;
   core.jumps[(block.rip ^ block.rip >> 12) % jump_entries] = &block;
   return &block;

@@ -22,7 +22,8 @@ class CodeCache {
   static constexpr std::size_t most_blocks = 1 << 16;
 
   explicit CodeCache(HostCode* host_code) : routines_{host_code} {}
-  /// The block at core.rip, ready to run in core.epoch. Null: it cannot be fetched or decoded, core.stop saying why.
+  /// The block at core.rip, ready to run in core.epoch; where somebody observes, one that tells of itself. Null: it cannot be fetched or
+  /// decoded, core.stop saying why.
   Block* find(Core& core);
   /// Whether blocks were decoded from the page.
   [[nodiscard]] bool holds(GuestPhysical page) const { return pages_.contains(page.value()); }
@@ -34,6 +35,7 @@ class CodeCache {
   struct Key {
     std::uint64_t rip;
     std::uint64_t physical;
+    bool observed;
     bool operator==(const Key&) const = default;
   };
   struct Hash {

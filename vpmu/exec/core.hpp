@@ -7,12 +7,14 @@
 #include "exec/flags.hpp"
 #include "exec/platform.hpp"
 #include "vpmu/address.hpp"
+#include "vpmu/retirement.hpp"
 
 namespace vpmu::exec {
 
 struct Core;
 struct Op;
 struct Block;
+struct Tap;
 class CodeCache;
 struct VectorState;
 /// Runs `op`, and with it, where nothing stands against it, all that follows.
@@ -55,6 +57,12 @@ inline Counts counts_of(const Op& op) {
   return Counts{1, (op.events & event_branch) != 0 ? 1 : 0, (op.events & event_load) != 0 ? 1 : 0, (op.events & event_store) != 0 ? 1 : 0};
 }
 
+/// A page as it is mapped.
+struct SeenPage {
+  std::uint64_t physical{};
+  std::uint64_t page_bytes{};
+};
+
 /// Instructions that run one after another, as they stood in memory at `rip`.
 struct Block {
   Counts counts{};                          ///< Of all its ops.
@@ -63,7 +71,10 @@ struct Block {
   std::array<Block*, 2> next{};             ///< The same, once known.
   std::uint64_t epoch{};                    ///< When its bytes were last found unchanged and mapped where they are.
   bool watched{};                           ///< Its page is closed for writing.
+  BranchKind branch{};                      ///< Of the last instruction.
   std::vector<Op> ops;                      ///< And one more at the end that is no instruction.
+  std::vector<Run> real;                    ///< Of ops that tell an observer of themselves (tap.hpp): what they do.
+  std::array<SeenPage, 2> pages{};          ///< Where `code` begins, and the page after that.
   std::vector<std::byte> code;
 };
 
@@ -124,6 +135,7 @@ struct Core {
   VectorState* vectors{};                   ///< The platform's; null: not asked for since load() or resume().
   Across across;
   alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that cannot be used where it is.
+  Tap* tap{};                               ///< Null while nobody observes.
 };
 
 }  // namespace vpmu::exec

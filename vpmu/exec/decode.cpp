@@ -208,6 +208,16 @@ Run string_op(Decoding& d, StringKind kind) {
   return op_string(kind.what, equal ? Repeat::while_equal : not_equal ? Repeat::while_not_equal : Repeat::none, kind.bytes);
 }
 
+BranchKind branch_kind(const Decoding& d) {
+  const bool direct = d.is_immediate(0);
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_JMP: return direct ? BranchKind::near_rel_jmp : BranchKind::near_ind_jmp;
+    case ZYDIS_MNEMONIC_CALL: return direct ? BranchKind::near_rel_call : BranchKind::near_ind_call;
+    case ZYDIS_MNEMONIC_RET: return BranchKind::near_ret;
+    default: return BranchKind::conditional;
+  }
+}
+
 /// Near branches: they end their block.
 Run branch(Decoding& d) {
   d.ends_block = true;
@@ -445,6 +455,7 @@ bool decode_block(Block& block, HostRoutines& routines) {
     block.counts += counts_of(d->op);
     at += d->in.length;
     if (d->to) block.target = {block.rip + static_cast<std::uint64_t>(*d->to), block.rip + at};
+    if ((d->op.events & event_branch) != 0) block.branch = branch_kind(*d);
     ended = d->ends_block || d->alone;
     if (d->ends_block) break;
   }

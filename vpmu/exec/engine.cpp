@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;
 
+/// Whether translations made under the one hold under the other.
+bool same_tables(const PagingState& a, const PagingState& b) {
+  return a.cr0 == b.cr0 && a.cr3 == b.cr3 && a.cr4 == b.cr4 && a.efer == b.efer;
+}
+
 /// Runs from `first` until an op stops.
 void run_from(const Op* first, Core* c) {
 #if VPMU_TAIL_CALLS
@@ -41,10 +46,19 @@ void Engine::load(const CpuState& state) {
   given_ = core_.left = Counts{unlimited, unlimited, unlimited, unlimited};
 }
 
+void Engine::observe(Observer* observer) {
+  if (observer == (core_.tap == nullptr ? nullptr : core_.tap->observer)) return;
+  if (tap_ == nullptr) tap_ = std::make_unique<Tap>();
+  tap_->observer = observer;
+  core_.tap = observer == nullptr ? nullptr : tap_.get();
+  core_.block = nullptr;
+  ++generation_;
+  flush_tlb(&core_);
+  take_epoch();
+}
+
 void Engine::resume(const CpuState& state) {
-  const PagingState& now = core_.paging;
-  const PagingState& then = state.paging;
-  if (now.cr0 != then.cr0 || now.cr3 != then.cr3 || now.cr4 != then.cr4 || now.efer != then.efer) {
+  if (!same_tables(core_.paging, state.paging)) {
     ++generation_;
     flush_tlb(&core_);
   }
@@ -52,6 +66,7 @@ void Engine::resume(const CpuState& state) {
 }
 
 void Engine::set_state(const CpuState& state) {
+  if (core_.tap != nullptr && !same_tables(core_.paging, state.paging)) core_.tap->observer->flushed();
   std::copy(state.gpr.begin(), state.gpr.end(), core_.r.begin());
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;
@@ -65,8 +80,12 @@ void Engine::set_state(const CpuState& state) {
   core_.cpl = state.cpl;
   core_.block = nullptr;
   core_.vectors = nullptr;
-  // Code that the kernel may run is not thereby code that a program may run.
-  core_.epoch = 2 * generation_ + (state.cpl == 3 ? 1 : 0);
+  take_epoch();
+}
+
+// Code that the kernel may run is not thereby code that a program may run.
+void Engine::take_epoch() {
+  core_.epoch = 2 * generation_ + (core_.cpl == 3 ? 1 : 0);
   choose_tlb(&core_);
 }
 
@@ -95,6 +114,7 @@ Stop Engine::run(std::uint64_t instructions) {
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
   aside_ = core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
   core_.left[count_instructions] -= aside_;
+  if (core_.tap != nullptr) begin_run(core_);
   Stop stop = Stop::none;
   while (stop == Stop::none) {
     if (core_.left[count_instructions] == 0 || asked_to_stop_) {
@@ -127,6 +147,7 @@ Stop Engine::run(std::uint64_t instructions) {
       stop = here == nullptr ? core_.stop : step();
     }
   }
+  if (core_.tap != nullptr) end_run(core_);
   core_.left[count_instructions] += std::exchange(aside_, 0);
   return stop;
 }
@@ -134,8 +155,10 @@ Stop Engine::run(std::uint64_t instructions) {
 // The first op of core_.block, with a copy of it in front of one that stops. The counts that are left are too few to begin a block.
 Stop Engine::step() {
   Block& block = *core_.block;
-  const std::array<Op, 2> alone{block.ops[0],
+  if (core_.tap != nullptr) begin_alone(core_, core_.left[count_instructions]);
+  std::array<Op, 2> alone{block.ops[0],
                                 Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
+  if (core_.tap != nullptr) alone[0].run = block.real[0];
   const Counts left = core_.left;
   core_.left = Counts{};
   core_.stepping = true;

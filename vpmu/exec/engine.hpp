@@ -3,6 +3,7 @@
 
 #include "exec/code_cache.hpp"
 #include "exec/core.hpp"
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 
@@ -42,6 +43,9 @@ class Engine {
   [[nodiscard]] CpuState state() const;
   /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
   void written(GuestPhysical page) { code_.forget(page); }
+  /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs nothing. To change it
+  /// costs all translations. Not from within run().
+  void observe(Observer* observer);
 
   /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with Stop::again after a part of
   /// a long string instruction; call it again.
@@ -56,9 +60,11 @@ class Engine {
  private:
   Stop step();
   void set_state(const CpuState& state);
+  void take_epoch();
 
   Core core_;
   CodeCache code_;
+  std::unique_ptr<Tap> tap_;
   Counts given_{};
   std::uint64_t generation_{};  ///< Of translations.
   std::int64_t aside_{};  ///< Instructions that are left, but not for the present run().

@@ -1,6 +1,7 @@
 #include "exec/dispatch.hpp"
 #include "exec/ops.hpp"
 #include "exec/select.hpp"
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -87,6 +88,7 @@ void end_at(Core* c, std::uint64_t rip) {
 
 void leave(const Op* op, Core* c) {
   c->rip = c->block->rip + op->offset;
+  if (c->tap != nullptr) note_left(*c, *op);
   if (c->stepping) return;
   for (const Op* o = op; o->length != 0; ++o) c->left += counts_of(*o);
 }

@@ -1,6 +1,7 @@
 #include "exec/alu.hpp"
 #include "exec/dispatch.hpp"
 #include "exec/select.hpp"
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -43,6 +44,7 @@ void string(const Op* op, Core* c) {
     for (unsigned n = 0; c->r[rcx] != 0; ++n) {
       if (n == most_elements) return leave_for(op, c, Stop::again);
       if (!element<What, T>(op, c, step)) VPMU_LEAVE(op, c);
+      if (c->tap != nullptr) [[unlikely]] note_element(*c);
       --c->r[rcx];
       if (compares && c->flags.zf() != (How == Repeat::while_equal)) break;
       // It may have been its own code: what goes on is what stands there now.

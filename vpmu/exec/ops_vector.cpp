@@ -68,7 +68,7 @@ std::byte* stop_at_fault(Core* c) {
 /// A copy of the operand.
 std::byte* load_copy(Core* c, std::uint64_t at, unsigned bytes) {
   if (crosses_page(at, bytes)) return load_across(c, at, bytes) != nullptr ? c->operand.data() : nullptr;
-  const std::byte* const from = find_slowly(c, at, PagingAccess::read);
+  const std::byte* const from = find_slowly(c, at, PagingAccess::read, bytes);
   if (from == nullptr) return nullptr;
   std::memcpy(c->operand.data(), from, bytes);
   return c->operand.data();
@@ -84,18 +84,18 @@ std::byte* find_to_load(Core* c, std::uint64_t at, const HostForm& f) {
     return (mxcsr & ~writable_mxcsr()) == 0 ? copy : stop_at_fault(c);
   }
   if (e.read_tag == (at + f.bytes - 1) / page_size) [[likely]] return host_address(at, e.add);
-  return crosses_page(at, f.bytes) ? load_copy(c, at, f.bytes) : find_slowly(c, at, PagingAccess::read);
+  return crosses_page(at, f.bytes) ? load_copy(c, at, f.bytes) : find_slowly(c, at, PagingAccess::read, f.bytes);
 }
 
 /// Where the routine is to store: Core::operand, with what stands there now, if that is in two pages.
 std::byte* find_to_store(Core* c, std::uint64_t at, const HostForm& f) {
   const TlbEntry& e = tlb_entry(c, at);
   if (e.write_tag == (at + f.bytes - 1) / page_size) [[likely]] return host_address(at, e.add);
-  if (!crosses_page(at, f.bytes)) return find_slowly(c, at, PagingAccess::write);
+  if (!crosses_page(at, f.bytes)) return find_slowly(c, at, PagingAccess::write, f.bytes);
   c->across.in_low = page_size - at % page_size;
-  c->across.low = find_slowly(c, at, PagingAccess::write);
+  c->across.low = find_slowly(c, at, PagingAccess::write, static_cast<unsigned>(c->across.in_low));
   if (c->across.low == nullptr) return nullptr;
-  c->across.high = find_slowly(c, at + c->across.in_low, PagingAccess::write);
+  c->across.high = find_slowly(c, at + c->across.in_low, PagingAccess::write, f.bytes - static_cast<unsigned>(c->across.in_low));
   if (c->across.high == nullptr) return nullptr;
   std::memcpy(c->operand.data(), c->across.low, c->across.in_low);
   std::memcpy(c->operand.data() + c->across.in_low, c->across.high, f.bytes - c->across.in_low);
