@@ -27,6 +27,7 @@ enum Need : std::uint32_t {
   need_counts = 1U << 0,        ///< Counters move while the guest runs.
   need_exact_counts = 1U << 1,  ///< Each retired instruction, branch, load and store is counted, no more and no less.
   need_records = 1U << 2,       ///< PEBS records show the state at a real instruction boundary.
+  need_hit_levels = 1U << 3,    ///< Caches, TLBs and branch prediction are real or modelled.
 };
 
 /// Facts about the source, for tests that can check more when it is better.

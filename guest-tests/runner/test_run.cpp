@@ -89,6 +89,9 @@ vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunO
 std::string unmet_need(const Test& test, std::string_view source) {
   if ((test.needs & gt::need_exact_counts) != 0 && !is_exact(source))
     return fmt::format("needs exact counts, source '{}' estimates", source);
+  const vmm::SourceRow* const row = vmm::find_source(source);
+  if ((test.needs & gt::need_hit_levels) != 0 && (row == nullptr || !row->traits.latency))
+    return fmt::format("needs hit levels, source '{}' has none", source);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "sources/clock_rates.hpp"
+#include "sources/processor_model.hpp"
 
 namespace vmm {
 namespace {
@@ -74,12 +75,25 @@ EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
   return {};
 }
 
+/// The exact source, whose engine shows a model of the processor what instructions do.
+EventDelivery exact_delivery(const vpmu::EventDesc& event) {
+  using enum vpmu::Counts;
+  constexpr std::uint64_t first_miss = 0x11, last_miss = 0x15;  // choices of MSR_PEBS_FRONTEND; the others are of bubbles
+  const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
+  if (event.counts == load_latency) return by_caches;
+  if (event.counts == frontend) return event.msr_value >= first_miss && event.msr_value <= last_miss ? by_caches : EventDelivery{};
+  if (!ProcessorModel::tells(event.counts)) return instruction_delivery(event);
+  const bool branch = event.counts == mispredicts || event.counts == mispredicts_conditional || event.counts == mispredicts_taken ||
+                      event.counts == mispredicts_call;
+  return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;
+}
+
 struct NamedRule {
   std::string_view source;
   DeliveryRule rule;
 };
 
-constexpr std::array rules{NamedRule{"clock", clock_delivery}, NamedRule{"exact", instruction_delivery}, NamedRule{"step", instruction_delivery}};
+constexpr std::array rules{NamedRule{"clock", clock_delivery}, NamedRule{"exact", exact_delivery}, NamedRule{"step", instruction_delivery}};
 
 }  // namespace
 

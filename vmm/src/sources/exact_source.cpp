@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "support/assert.hpp"
 #include "vcpu/engine_state.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/generation.hpp"
 
 namespace vmm {
 namespace {
@@ -24,7 +26,7 @@ bool undisturbed(const kvm_vcpu_events& e) { return !is_delivering(e) && e.inter
 
 }  // namespace
 
-// A cycle is an instruction here, and so is a micro-operation; levels of the memory hierarchy and mispredictions are unknown.
+// A cycle is an instruction here, and so is a micro-operation.
 ExactSource::Unit ExactSource::unit_of(const vpmu::PlanEntry& entry) {
   constexpr std::array rows{std::pair{Counts::instructions, Unit::instructions}, std::pair{Counts::cycles, Unit::instructions},
                             std::pair{Counts::ref_cycles, Unit::instructions},   std::pair{Counts::bus_cycles, Unit::instructions},
@@ -34,7 +36,7 @@ ExactSource::Unit ExactSource::unit_of(const vpmu::PlanEntry& entry) {
   if (entry.per_cycle || entry.armed) return Unit::each;
   for (const auto& [counts, unit] : rows)
     if (counts == entry.counts) return unit;
-  return Unit::each;
+  return ProcessorModel::tells(entry.counts) ? Unit::model : Unit::each;
 }
 
 vpmu::exec::Answer ExactSource::Platform::rdtsc(std::uint64_t& value) {
@@ -59,7 +61,27 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
   for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);
   counting_ = plan.size != 0 || plan.branches_wanted;
+  choose_model();
   return steps_.program(plan);
+}
+
+void ExactSource::choose_model() {
+  const bool wanted = ProcessorModel::is_wanted(plan_);
+  if (wanted && model_ == nullptr) {
+    const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
+    VMM_ASSERT(profile != nullptr);
+    model_ = std::make_unique<ProcessorModel>(*profile);
+  }
+  // A plan without any counter is a pause: translations are worth keeping.
+  if (counting_) engine_.observe(wanted ? model_.get() : nullptr);
+}
+
+/// What the model has counted so far, by place in plan_.
+ExactSource::ModelCounts ExactSource::model_counts() const {
+  ModelCounts counts{};
+  for (unsigned i = 0; i < plan_.size; ++i)
+    if (units_[i] == Unit::model) counts[i] = model_->count(plan_.entries[i].counts);
+  return counts;
 }
 
 Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return std::exchange(deltas_, {}); }
@@ -105,6 +127,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
 void ExactSource::note_left() {
   std::array<std::byte, 15> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
+  if (model_ != nullptr && drops_translations(std::span{bytes}.first(size))) model_->flushed();
   ++statistics_.left[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];
 }
 
@@ -242,7 +265,7 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   return std::optional{end};
 }
 
-/// How many instructions may pass before one must be observed: each is at most one of anything.
+/// How many instructions may pass before one must be observed: each is at most one of anything but what a model tells of more.
 std::uint64_t ExactSource::unseen_instructions() {
   const bool user = cpl_of(sregs_) != 0;
   std::uint64_t most = plan_.branches_wanted ? 0 : burst;
@@ -250,7 +273,8 @@ std::uint64_t ExactSource::unseen_instructions() {
     const vpmu::PlanEntry& e = plan_.entries[i];
     if (!(user ? e.usr : e.os)) continue;
     if (units_[i] == Unit::each) return 0;
-    if (units_[i] != Unit::nothing) most = std::min(most, e.distance - 1);
+    const std::uint64_t each = units_[i] == Unit::model ? ProcessorModel::most_per_instruction(e.counts) : 1;
+    if (units_[i] != Unit::nothing) most = std::min(most, (e.distance - 1) / each);
   }
   return most;
 }
@@ -267,7 +291,9 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
 }
 
 void ExactSource::run_blocks(std::uint64_t instructions) {
+  const ModelCounts before = model_counts();
   run_engine(instructions);
+  const ModelCounts after = model_counts();
   const vpmu::exec::Passed passed = engine_.passed();
   const bool user = cpl_of(sregs_) != 0;
   for (unsigned i = 0; i < plan_.size; ++i) {
@@ -279,6 +305,7 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
       case Unit::branches: events = passed.branches - seen_.branches; break;
       case Unit::loads: events = passed.loads - seen_.loads; break;
       case Unit::stores: events = passed.stores - seen_.stores; break;
+      case Unit::model: events = after[i] - before[i]; break;
       case Unit::nothing:
       case Unit::each: break;
     }
@@ -297,11 +324,26 @@ std::optional<Retired> ExactSource::run_one() {
     for_kvm_ = true;
     return std::nullopt;
   }
+  if (model_ != nullptr) model_->begin_instruction();
+  const ModelCounts modelled = model_counts();
   run_engine(1);
   seen_ = engine_.passed();
   if (seen_.instructions == before) return std::nullopt;
   ++statistics_.observed;
-  return retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
+  note_modelled(modelled);
+  Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
+  if (model_ != nullptr) model_->complete(retired.what);
+  return retired;
+}
+
+/// The same as note() for what the model counted since `before`.
+void ExactSource::note_modelled(const ModelCounts& before) {
+  const ModelCounts now = model_counts();
+  const bool user = cpl_of(sregs_) != 0;
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    vpmu::PlanEntry& e = plan_.entries[i];
+    if (user ? e.usr : e.os) e.distance -= std::min(e.distance - 1, now[i] - before[i]);
+  }
 }
 
 /// The PMU counts a retirement by itself; here only what is left until each overflow is followed.

@@ -7,6 +7,7 @@
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
+#include "sources/processor_model.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
 
@@ -28,6 +29,9 @@ struct ExactStatistics {
 /// Where no counter can overflow soon and none needs to see each instruction, the engine counts whole blocks. A cycle is taken to be one
 /// instruction, and the guest's clock goes on by one tick with it.
 ///
+/// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from ProcessorModel, while some counter
+/// wants it. It sees what the engine runs, not what KVM does.
+///
 /// Limits: those of StepSource for what is single-stepped.
 class ExactSource final : public CountSource {
  public:
@@ -38,9 +42,10 @@ class ExactSource final : public CountSource {
         platform_{*this},
         steps_{std::move(timer), breakpoints, view},
         engine_{ram_, platform_, &host_code_},
+        generation_{&generation},
         system_{view, generation} {}
 
-  static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true};
+  static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true, .latency = true};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
@@ -53,7 +58,7 @@ class ExactSource final : public CountSource {
 
  private:
   /// What a counter counts, as far as whole blocks can tell.
-  enum class Unit : std::uint8_t { instructions, branches, loads, stores, nothing, each };
+  enum class Unit : std::uint8_t { instructions, branches, loads, stores, model, nothing, each };
 
   /// Reads the TSC, and fetches the vector state; leaves every other system instruction to KVM.
   class Platform final : public vpmu::exec::NoPlatform {
@@ -78,10 +83,14 @@ class ExactSource final : public CountSource {
   void pass(VcpuPort& port, std::uint64_t instructions);
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   std::uint64_t unseen_instructions();
+  void choose_model();
+  using ModelCounts = std::array<std::uint64_t, vpmu::max_counters>;
+  [[nodiscard]] ModelCounts model_counts() const;
   void run_blocks(std::uint64_t instructions);
   std::optional<Retired> run_one();
   void note_left();
   void note(const RunEnd& end);
+  void note_modelled(const ModelCounts& before);
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
 
   GuestView* view_;
@@ -90,6 +99,8 @@ class ExactSource final : public CountSource {
   MappedHostCode host_code_;
   StepSource steps_;
   vpmu::exec::Engine engine_;
+  const vpmu::GenerationDesc* generation_;
+  std::unique_ptr<ProcessorModel> model_;  ///< Made when first wanted.
   SystemInPlace system_;
   vpmu::CountPlan plan_{};
   std::array<Unit, vpmu::max_counters> units_{};  ///< By place in plan_.

@@ -1,0 +1,79 @@
+// Mispredicted branches: BR_MISP_RETIRED, SDM 3B table 19-1 and 18.8.1.1. Only sources that model branch prediction.
+#include "gt/asm.hpp"
+#include "gt/pebs.hpp"
+#include "gt/pmu.hpp"
+#include "gt/test.hpp"
+
+namespace {
+
+namespace pmu = gt::pmu;
+namespace pebs = gt::pebs;
+using pebs::Slot;
+
+constexpr pmu::Event mispredicts{0xC5, 0x00}, precise_mispredicts{0xC5, 0x04}, conditional_mispredicts{0xC5, 0x01};
+constexpr std::uint64_t rounds = 4'000;
+
+/// A branch on bit `bit` of the round's number multiplied up, while GLOBAL_CTRL = `counters`. The high bits of a linear congruential
+/// generator are as good as random; bit 0 of a plain number alternates. Returns the branch's address.
+std::uint64_t branch_on(bool random, std::uint64_t counters) {
+  const std::uint64_t multiplier = random ? 6'364'136'223'846'793'005ULL : 1, increment = random ? 1'442'695'040'888'963'407ULL : 1;
+  const std::uint64_t mask = random ? 1ULL << 63 : 1;
+  std::uint64_t x = 1, left = rounds, at = 0;
+  pmu::start(counters);
+  asm volatile(
+      "lea 2f(%%rip), %[at]\n"
+      "1: imul %[multiplier], %[x]\n"
+      "add %[increment], %[x]\n"
+      "test %[x], %[mask]\n"
+      "2: jz 3f\n"
+      "nop\n"
+      "3: dec %[left]\n"
+      "jnz 1b\n"
+      : [x] "+r"(x), [left] "+r"(left), [at] "=&r"(at)
+      : [multiplier] "r"(multiplier), [increment] "r"(increment), [mask] "r"(mask)
+      : "cc");
+  pmu::stop();
+  return at;
+}
+
+std::uint64_t count(pmu::Event event, bool random) {
+  pmu::stop();
+  pmu::program(0, pmu::select(event, pmu::os), 0);
+  pmu::program(1, pmu::select(pmu::conditional_branches, pmu::os), 0);
+  branch_on(random, pmu::gp_bit(0) | pmu::gp_bit(1));
+  GT_EQUAL(pmu::counter(1), 2 * rounds);
+  return pmu::counter(0);
+}
+
+GT_TEST(BranchPrediction_MissesHalfOfTheUnpredictable, gt::need_hit_levels) {
+  for (const pmu::Event& event : {mispredicts, conditional_mispredicts}) {
+    const std::uint64_t n = count(event, true);
+    GT_CHECK(n > rounds * 4 / 10 && n < rounds * 6 / 10);
+  }
+}
+
+GT_TEST(BranchPrediction_LearnsThePredictable, gt::need_hit_levels) {
+  count(mispredicts, false);
+  const std::uint64_t n = count(mispredicts, false);
+  GT_CHECK(n < rounds / 100);
+  GT_CHECK(count(mispredicts, true) > rounds / 4);
+}
+
+// The record stands on the branch that was mispredicted (rule P4).
+GT_TEST(BranchPrediction_RecordsStandOnTheBranch, gt::need_hit_levels) {
+  constexpr std::uint64_t period = 20;
+  count(mispredicts, true);  // the loop's own branch is known by now
+  pebs::set_up(256, pebs::no_threshold);
+  pebs::set_reset(0, period);
+  pmu::program(0, pmu::select(precise_mispredicts, pmu::os), pmu::minus(period));
+  gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(0));
+  const std::uint64_t at = branch_on(true, pmu::gp_bit(0));
+  gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 0);
+  const std::uint64_t n = pebs::records_written();
+  GT_REQUIRE(n >= 50);
+  unsigned on_branch = 0;
+  for (std::uint64_t i = 0; i < n; ++i) on_branch += pebs::record(i)[Slot::eventing_ip] == at ? 1 : 0;
+  GT_CHECK(on_branch * 10 >= n * 9);
+}
+
+}  // namespace

@@ -1,0 +1,176 @@
+#include "sources/processor_model.hpp"
+
+#include <algorithm>
+
+namespace vmm {
+namespace {
+
+using vpmu::Counts;
+using vpmu::HitLevel;
+using vpmu::uarch::DataResult;
+using vpmu::uarch::TlbResult;
+
+bool below_l2(HitLevel level) { return level == HitLevel::l3 || level == HitLevel::dram; }
+
+void fill_in(vpmu::MemAccess& access, const std::optional<DataResult>& seen) {
+  if (!seen) return;
+  access.level = seen->level;
+  access.latency = seen->latency;
+  access.stlb_miss = seen->tlb == TlbResult::walk;
+}
+
+/// Both halves of an access across pages: the farther one decides.
+DataResult joined(const DataResult& first, const DataResult& second) {
+  DataResult result = second.latency > first.latency ? second : first;
+  result.tlb = std::max(first.tlb, second.tlb);
+  return result;
+}
+
+}  // namespace
+
+bool ProcessorModel::tells(Counts counts) {
+  switch (counts) {
+    case Counts::mispredicts:
+    case Counts::mispredicts_conditional:
+    case Counts::mispredicts_taken:
+    case Counts::mispredicts_call:
+    case Counts::stlb_miss_loads:
+    case Counts::stlb_miss_stores:
+    case Counts::l1_hit:
+    case Counts::l1_miss:
+    case Counts::lfb_hit:
+    case Counts::l2_hit:
+    case Counts::l2_miss:
+    case Counts::l3_hit:
+    case Counts::l3_miss:
+    case Counts::llc_references:
+    case Counts::llc_misses:
+      return true;
+    case Counts::unmodelled:
+    case Counts::cycles:
+    case Counts::ref_cycles:
+    case Counts::bus_cycles:
+    case Counts::instructions:
+    case Counts::uops_retired:
+    case Counts::uops_issued:
+    case Counts::branches:
+    case Counts::branches_taken:
+    case Counts::branches_not_taken:
+    case Counts::branches_conditional:
+    case Counts::branches_call:
+    case Counts::branches_return:
+    case Counts::branches_far:
+    case Counts::loads:
+    case Counts::stores:
+    case Counts::locked_loads:
+    case Counts::split_loads:
+    case Counts::split_stores:
+    case Counts::load_latency:
+    case Counts::frontend:
+    case Counts::offcore:
+      return false;
+  }
+  return false;
+}
+
+// A record of a store says whether it hit the L1 (rule S3); one of the branch stack, whether the branch was mispredicted.
+bool ProcessorModel::is_wanted(const vpmu::CountPlan& plan) {
+  return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const vpmu::PlanEntry& e) {
+           const bool stores = e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
+           return tells(e.counts) || e.counts == Counts::load_latency || e.counts == Counts::frontend || (e.precise && stores);
+         });
+}
+
+std::uint64_t ProcessorModel::most_per_instruction(Counts counts) {
+  return counts == Counts::llc_references || counts == Counts::llc_misses ? 2 : 1;
+}
+
+void ProcessorModel::begin_instruction() {
+  last_load_.reset();
+  last_store_.reset();
+  frontend_ = {};
+  mispredicted_ = false;
+}
+
+void ProcessorModel::complete(vpmu::Retirement& r) const {
+  if (r.has_load) fill_in(r.load, last_load_);
+  if (r.has_store) fill_in(r.store, last_store_);
+  if (r.branch.kind != vpmu::BranchKind::none) r.branch.mispredicted = mispredicted_;
+  r.frontend = frontend_;
+}
+
+void ProcessorModel::fetched(const vpmu::exec::SeenCode& code) {
+  const auto result = hierarchy_.fetch(code.linear, code.physical, vpmu::uarch::page_size_of(code.page_bytes));
+  frontend_.dsb_miss |= !result.decoded;
+  frontend_.l1i_miss |= result.level != HitLevel::l1;
+  frontend_.l2_miss |= below_l2(result.level);
+  frontend_.itlb_miss |= result.tlb != TlbResult::hit;
+  frontend_.stlb_miss |= result.tlb == TlbResult::walk;
+}
+
+void ProcessorModel::accessed(const vpmu::exec::SeenAccess& a, std::uint64_t now) {
+  hierarchy_.advance(now - now_);
+  now_ = now;
+  const vpmu::uarch::DataAccess access{
+      .linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = vpmu::uarch::page_size_of(a.page_bytes)};
+  const Result result = a.store ? hierarchy_.store(access) : hierarchy_.load(access);
+  std::optional<Result>& of = a.store ? store_ : load_;
+  of = a.second_half && of ? joined(*of, result) : result;
+}
+
+void ProcessorModel::count_level(HitLevel level) {
+  if (level == HitLevel::l1) add(Counts::l1_hit);
+  if (level == HitLevel::lfb) add(Counts::lfb_hit);
+  if (level == HitLevel::l2) add(Counts::l2_hit);
+  if (level == HitLevel::l3) add(Counts::l3_hit);
+  if (level == HitLevel::l2 || below_l2(level)) add(Counts::l1_miss);
+  if (below_l2(level)) add(Counts::l2_miss);
+  if (level == HitLevel::dram) add(Counts::l3_miss);
+}
+
+// A locked instruction loads and stores in one access.
+void ProcessorModel::retired(bool load, bool store) {
+  if (load && !load_) load_ = store_;
+  for (const auto* const seen : {load ? &load_ : nullptr, store ? &store_ : nullptr}) {
+    if (seen == nullptr || !*seen) continue;
+    if (below_l2((*seen)->level)) add(Counts::llc_references);
+    if ((*seen)->level == HitLevel::dram) add(Counts::llc_misses);
+  }
+  if (load && load_) {
+    count_level(load_->level);
+    if (load_->tlb == TlbResult::walk) add(Counts::stlb_miss_loads);
+  }
+  if (store && store_ && store_->tlb == TlbResult::walk) add(Counts::stlb_miss_stores);
+  last_load_ = load ? load_ : std::nullopt;
+  last_store_ = store ? store_ : std::nullopt;
+  load_.reset();
+  store_.reset();
+}
+
+void ProcessorModel::branched(const vpmu::exec::SeenBranch& b) {
+  using vpmu::BranchKind;
+  mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+  if (!mispredicted_) return;
+  hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
+  add(Counts::mispredicts);
+  if (b.kind == BranchKind::conditional) add(Counts::mispredicts_conditional);
+  if (b.taken && b.kind != BranchKind::far) add(Counts::mispredicts_taken);
+  if (b.kind == BranchKind::near_rel_call || b.kind == BranchKind::near_ind_call) add(Counts::mispredicts_call);
+}
+
+// SDM 2B MOV to control registers (0F 22), 2A INVLPG (0F 01 /7 with a memory operand).
+bool drops_translations(std::span<const std::byte> instruction) {
+  const auto byte = [&](std::size_t i) { return i < instruction.size() ? std::to_integer<unsigned>(instruction[i]) : 0U; };
+  const std::size_t at = (byte(0) & 0xF0U) == 0x40 ? 1 : 0;  // REX
+  if (byte(at) != 0x0F) return false;
+  const unsigned mod = byte(at + 2) >> 6U;
+  const unsigned extension = (byte(at + 2) >> 3U) & 7U;
+  return byte(at + 1) == 0x22 || (byte(at + 1) == 0x01 && extension == 7 && mod != 3);
+}
+
+void ProcessorModel::abandoned() {
+  load_.reset();
+  store_.reset();
+}
+
+}  // namespace vmm

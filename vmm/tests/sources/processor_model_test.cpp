@@ -1,0 +1,173 @@
+#include "sources/processor_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+namespace vmm::test {
+namespace {
+
+using vpmu::BranchKind;
+using vpmu::Counts;
+using vpmu::HitLevel;
+using vpmu::exec::SeenAccess;
+
+SeenAccess load_of(std::uint64_t at, std::uint16_t bytes = 8, bool second_half = false) {
+  return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = bytes, .store = false, .second_half = second_half};
+}
+SeenAccess store_of(std::uint64_t at) { return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = 8, .store = true}; }
+
+class AProcessorModel : public testing::Test {
+ protected:
+  /// An instruction with these accesses, and what a record would say of it.
+  vpmu::Retirement run(const std::vector<SeenAccess>& accesses, bool load, bool store) {
+    model_.begin_instruction();
+    for (const SeenAccess& a : accesses) model_.accessed(a, now_);
+    model_.retired(load, store);
+    now_ += 1000;  // fills are done
+    vpmu::Retirement r{.has_load = load, .has_store = store};
+    model_.complete(r);
+    return r;
+  }
+
+  ProcessorModel model_{*vpmu::uarch::find_profile("skylake")};
+  std::uint64_t now_{};
+};
+
+TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
+  const vpmu::Retirement cold = run({load_of(0x1000)}, true, false);
+  EXPECT_EQ(cold.load.level, HitLevel::dram);
+  EXPECT_TRUE(cold.load.stlb_miss);
+  EXPECT_GT(cold.load.latency, 200);
+  const vpmu::Retirement warm = run({load_of(0x1008)}, true, false);
+  EXPECT_EQ(warm.load.level, HitLevel::l1);
+  EXPECT_FALSE(warm.load.stlb_miss);
+  EXPECT_EQ(warm.load.latency, 4);
+  EXPECT_EQ(warm.store.level, HitLevel::unknown);
+}
+
+// LOCK INC: the engine makes one access of it.
+TEST_F(AProcessorModel, ALockedInstructionLoadsWhatItStores) {
+  const vpmu::Retirement r = run({store_of(0x1000)}, true, true);
+  EXPECT_EQ(r.load.level, HitLevel::dram);
+  EXPECT_EQ(r.store.level, HitLevel::dram);
+  EXPECT_EQ(model_.count(Counts::l3_miss), 1U);
+  EXPECT_EQ(model_.count(Counts::llc_misses), 2U);
+}
+
+TEST_F(AProcessorModel, TheFartherHalfOfALoadAcrossPagesDecides) {
+  run({load_of(0x1FF8)}, true, false);
+  const vpmu::Retirement r = run({load_of(0x1FFC, 4), load_of(0x2000, 4, true)}, true, false);
+  EXPECT_EQ(r.load.level, HitLevel::dram);
+  EXPECT_TRUE(r.load.stlb_miss);
+  const vpmu::Retirement back = run({load_of(0x2FFC, 4), load_of(0x3000, 4, true)}, true, false);
+  EXPECT_EQ(back.load.level, HitLevel::dram);
+  EXPECT_EQ(model_.count(Counts::l3_miss), 3U) << "one for each instruction";
+}
+
+// Rule S4: of the elements of a string the last.
+TEST_F(AProcessorModel, TheLastElementCounts) {
+  run({load_of(0x1000)}, true, false);
+  const vpmu::Retirement r = run({load_of(0x5000), store_of(0x6000), load_of(0x1000), store_of(0x6008)}, true, true);
+  EXPECT_EQ(r.load.level, HitLevel::l1);
+  EXPECT_EQ(model_.count(Counts::l1_hit), 1U);
+}
+
+TEST_F(AProcessorModel, WhatWasAbandonedIsNotTheNextInstructions) {
+  model_.accessed(load_of(0x1000), 0);
+  model_.abandoned();
+  const vpmu::Retirement r = run({}, true, false);
+  EXPECT_EQ(r.load.level, HitLevel::unknown);
+  EXPECT_EQ(model_.count(Counts::l3_miss), 0U);
+}
+
+TEST_F(AProcessorModel, TellsMispredictions) {
+  const vpmu::exec::SeenBranch branch{.at = 0x10, .behind = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
+  model_.begin_instruction();
+  model_.branched(branch);
+  vpmu::Retirement r{.branch = {.kind = BranchKind::near_ind_jmp, .taken = true}};
+  model_.complete(r);
+  EXPECT_TRUE(r.branch.mispredicted);
+  EXPECT_EQ(model_.count(Counts::mispredicts), 1U);
+  EXPECT_EQ(model_.count(Counts::mispredicts_taken), 1U);
+  EXPECT_EQ(model_.count(Counts::mispredicts_conditional), 0U);
+  model_.begin_instruction();
+  vpmu::Retirement plain{.branch = {.kind = BranchKind::near_ret, .taken = true}};
+  model_.complete(plain);
+  EXPECT_FALSE(plain.branch.mispredicted);
+}
+
+TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
+  model_.begin_instruction();
+  model_.fetched({.linear = 0x4000, .physical = 0x4000, .page_bytes = 4096});
+  vpmu::Retirement r;
+  model_.complete(r);
+  EXPECT_TRUE(r.frontend.dsb_miss && r.frontend.l1i_miss && r.frontend.l2_miss && r.frontend.itlb_miss && r.frontend.stlb_miss);
+  model_.begin_instruction();
+  model_.fetched({.linear = 0x4000, .physical = 0x4000, .page_bytes = 4096});
+  model_.complete(r);
+  EXPECT_FALSE(r.frontend.dsb_miss || r.frontend.l1i_miss || r.frontend.l2_miss || r.frontend.itlb_miss || r.frontend.stlb_miss);
+}
+
+/// How often the core counts each event of the model in what it is given.
+std::map<Counts, std::uint64_t> by_the_rules(const std::vector<vpmu::Retirement>& retired) {
+  std::map<Counts, std::uint64_t> n;
+  for (const vpmu::Retirement& r : retired) {
+    const HitLevel level = r.has_load ? r.load.level : HitLevel::unknown;
+    const HitLevel stored = r.has_store ? r.store.level : HitLevel::unknown;
+    const auto far = [](HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; };
+    n[Counts::l1_hit] += level == HitLevel::l1;
+    n[Counts::lfb_hit] += level == HitLevel::lfb;
+    n[Counts::l1_miss] += level == HitLevel::l2 || far(level);
+    n[Counts::l2_hit] += level == HitLevel::l2;
+    n[Counts::l2_miss] += far(level);
+    n[Counts::l3_hit] += level == HitLevel::l3;
+    n[Counts::l3_miss] += level == HitLevel::dram;
+    n[Counts::llc_references] += static_cast<unsigned>(far(level)) + static_cast<unsigned>(far(stored));
+    n[Counts::llc_misses] += static_cast<unsigned>(level == HitLevel::dram) + static_cast<unsigned>(stored == HitLevel::dram);
+    n[Counts::stlb_miss_loads] += r.has_load && r.load.stlb_miss;
+    n[Counts::stlb_miss_stores] += r.has_store && r.store.stlb_miss;
+  }
+  return n;
+}
+
+// Counted in bulk or given to the PMU one by one: the same numbers.
+TEST_F(AProcessorModel, CountsWhatItTells) {
+  std::mt19937_64 random{5};
+  std::vector<vpmu::Retirement> retired;
+  for (unsigned i = 0; i < 50'000; ++i) {
+    std::vector<SeenAccess> accesses;
+    const bool load = random() % 3 != 0, store = random() % 3 == 0;
+    const std::uint64_t room = random() % 4 == 0 ? 64ULL << 20 : 128ULL << 10;
+    if (load) accesses.push_back(load_of(random() % room));
+    if (store) accesses.push_back(store_of(random() % room));
+    retired.push_back(run(accesses, load, store));
+  }
+  for (const auto& [counts, n] : by_the_rules(retired)) {
+    EXPECT_EQ(model_.count(counts), n) << static_cast<unsigned>(counts);
+    if (counts != Counts::lfb_hit) {
+      EXPECT_GT(n, 50U) << static_cast<unsigned>(counts);
+    }
+    EXPECT_TRUE(ProcessorModel::tells(counts));
+  }
+}
+
+TEST(DropsTranslations, KnowsItsInstructions) {
+  const auto drops = [](std::initializer_list<unsigned> code) {
+    std::vector<std::byte> bytes;
+    for (const unsigned b : code) bytes.push_back(static_cast<std::byte>(b));
+    return drops_translations(bytes);
+  };
+  EXPECT_TRUE(drops({0x0F, 0x22, 0xD8})) << "mov %rax, %cr3";
+  EXPECT_TRUE(drops({0x41, 0x0F, 0x22, 0xD8})) << "mov %r8, %cr3";
+  EXPECT_TRUE(drops({0x0F, 0x01, 0x38})) << "invlpg (%rax)";
+  EXPECT_FALSE(drops({0x0F, 0x01, 0xF8})) << "swapgs";
+  EXPECT_FALSE(drops({0x0F, 0x20, 0xD8})) << "mov %cr3, %rax";
+  EXPECT_FALSE(drops({0x0F, 0x01, 0x10})) << "lgdt (%rax)";
+  EXPECT_FALSE(drops({})) << "nothing";
+}
+
+}  // namespace
+}  // namespace vmm::test
