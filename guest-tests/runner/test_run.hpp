@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "test_kernel.hpp"
 #include "test_result.hpp"
@@ -16,6 +17,7 @@ struct RunOptions {
   bool soft{};                                   ///< Without KVM, by the instruction engine: deterministic.
   std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
   std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.
+  vmm::ModelLog model_log{};                     ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
 };
 

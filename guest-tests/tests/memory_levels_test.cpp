@@ -188,6 +188,22 @@ GT_TEST(LoadLatency_ThresholdHoldsOffFasterLoads, gt::need_hit_levels) {
   for (std::uint64_t i = 0; i < pebs::records_written(); ++i) GT_CHECK(pebs::record(i)[Slot::latency] > threshold);
 }
 
+// Tells the host, which knows what its model said, of every record of every level.
+GT_TEST(LoadLatency_SaysWhatItRecorded, gt::need_hit_levels) {
+  std::array<char, 96> buffer{};
+  for (const Level* const level : {&in_l1, &in_l2, &in_l3, &in_memory}) {
+    std::uint64_t load_at = 0;
+    sample(*level, 3, load_at);
+    GT_CHECK(pebs::records_written() >= records_wanted);
+    for (std::uint64_t i = 0; i < pebs::records_written(); ++i) {
+      const PebsRecord r = pebs::record(i);
+      gt::Text line{buffer};
+      line << "record " << r[Slot::data_address] << ' ' << r[Slot::latency] << ' ' << r[Slot::data_source];
+      gt::log(buffer.data());
+    }
+  }
+}
+
 // SDM 3B table 18-33: the record of a load that missed both TLBs says so. The window's pages are of 4 KiB; MOV to CR3 drops translations.
 GT_TEST(LoadLatency_RecordsTellTlbMisses, gt::need_hit_levels) {
   constexpr std::uint64_t stlb_miss_bit = 1ULL << 4, pages = 256;

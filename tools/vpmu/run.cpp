@@ -25,6 +25,7 @@ struct RunArguments {
   std::string memory{"256M"};
   std::string accel{"auto"};
   std::string stats;
+  std::string model_log;
   bool verbose{};
 };
 
@@ -45,18 +46,29 @@ int exit_code_of(StopReason reason) {
   return run_host_failure;
 }
 
-/// The statistics file, opened before the run so that a bad path is known at once.
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+/// A file to write, opened before the run so that a bad path is known at once; null without a path.
+Result<File> open_to_write(const std::string& path, const std::string& what, const std::string& option) {
+  File file;
+  if (path.empty()) {
+    return file;
+  }
+  file.reset(std::fopen(path.c_str(), "we"));
+  if (!file) {
+    return usage_error("cannot write the " + what + " " + printable(path) + ": " + errno_text(errno), "give a writable path with " + option);
+  }
+  return file;
+}
+
 class StatisticsFile {
  public:
   static Result<StatisticsFile> open(const std::string& path) {
     StatisticsFile file;
-    if (!path.empty()) {
-      file.file_.reset(std::fopen(path.c_str(), "we"));
-      if (!file.file_) {
-        return usage_error("cannot write the statistics file " + printable(path) + ": " + errno_text(errno),
-                           "give a writable path with --stats");
-      }
-    }
+    VMM_ASSIGN(file.file_, open_to_write(path, "statistics file", "--stats"));
     return file;
   }
 
@@ -72,10 +84,7 @@ class StatisticsFile {
   }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<std::FILE, Close> file_;
+  File file_;
 };
 
 /// What runs the guest's code, and what to tell the user where he left that open.
@@ -104,6 +113,11 @@ Result<int> run(RunArguments& arguments) {
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
   arguments.machine.accel = chosen.accel;
   if (!chosen.reason.empty()) arguments.session.starting = [&chosen] { print_line("vpmu: " + chosen.reason); };
+  VMM_ASSIGN(const File model_log, open_to_write(arguments.model_log, "model log", "--model-log"));
+  if (model_log) {
+    // One call writes a whole line, whichever thread it is on.
+    arguments.machine.model_log = [file = model_log.get()](const ModelledAccess& m) { std::fputs((describe(m) + "\n").c_str(), file); };
+  }
   Log log{[](LogLevel level, std::string_view line) {
             print_line("vpmu: " + std::string{name_of(level)} + ": " + std::string{line});
           },
@@ -141,6 +155,7 @@ void add_run(CLI::App& app, int& exit_code) {
   run->add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")->capture_default_str();
   run->add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")->capture_default_str();
   run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
+  run->add_option("--model-log", arguments->model_log, "write what the processor model says of accesses that may be sampled to this file");
   run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
   run->add_option("--console", arguments->session.console, "stdio, or a file for the output")->capture_default_str();
   run->add_option("--kvm", machine.kvm_device, "the KVM device")->capture_default_str();

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
 #include "vcpu/msr_router.hpp"
@@ -33,6 +34,7 @@ struct MachineConfig {
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
+  ModelLog model_log{};                        ///< Gets what a model of the processor says of accesses that may be sampled.
   /// What an ELF kernel finds in RDI and RSI at its entry point.
   struct ElfArguments {
     std::uint64_t rdi{};

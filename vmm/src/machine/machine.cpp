@@ -115,7 +115,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .unknown_msr = config.unknown_msr,
                             .lvtpc_masked = config.lvtpc_masked,
                             .make_timer = processor->timers(),
-                            .rdpmc = config.rdpmc};
+                            .rdpmc = config.rdpmc,
+                            .model_log = config.model_log};
     vcpus_.push_back(std::make_unique<VcpuThread>(services, id, std::move(processor), pmu));
   }
   return {};

@@ -333,6 +333,7 @@ std::optional<Retired> ExactSource::run_one() {
   note_modelled(modelled);
   Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
   if (model_ != nullptr) model_->complete(retired.what);
+  if (model_log_ && plan_.any_armed()) log_modelled(retired.what);
   return retired;
 }
 
@@ -344,6 +345,12 @@ void ExactSource::note_modelled(const ModelCounts& before) {
     vpmu::PlanEntry& e = plan_.entries[i];
     if (user ? e.usr : e.os) e.distance -= std::min(e.distance - 1, now[i] - before[i]);
   }
+}
+
+/// Of what may come into a record.
+void ExactSource::log_modelled(const vpmu::Retirement& r) const {
+  if (r.has_load) model_log_({.ip = r.ip.value(), .store = false, .access = r.load});
+  if (r.has_store) model_log_({.ip = r.ip.value(), .store = true, .access = r.store});
 }
 
 /// The PMU counts a retirement by itself; here only what is left until each overflow is followed.

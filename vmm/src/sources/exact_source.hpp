@@ -7,6 +7,7 @@
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
+#include "sources/model_log.hpp"
 #include "sources/processor_model.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
@@ -36,13 +37,14 @@ struct ExactStatistics {
 class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
-              const vpmu::GenerationDesc& generation)
+              const vpmu::GenerationDesc& generation, ModelLog model_log)
       : view_{&view},
         ram_{memory},
         platform_{*this},
         steps_{std::move(timer), breakpoints, view},
         engine_{ram_, platform_, &host_code_},
         generation_{&generation},
+        model_log_{std::move(model_log)},
         system_{view, generation} {}
 
   static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true, .latency = true};
@@ -91,6 +93,7 @@ class ExactSource final : public CountSource {
   void note_left();
   void note(const RunEnd& end);
   void note_modelled(const ModelCounts& before);
+  void log_modelled(const vpmu::Retirement& retirement) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
 
   GuestView* view_;
@@ -100,6 +103,7 @@ class ExactSource final : public CountSource {
   StepSource steps_;
   vpmu::exec::Engine engine_;
   const vpmu::GenerationDesc* generation_;
+  ModelLog model_log_;
   std::unique_ptr<ProcessorModel> model_;  ///< Made when first wanted.
   SystemInPlace system_;
   vpmu::CountPlan plan_{};

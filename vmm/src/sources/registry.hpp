@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "sources/cpu_timer.hpp"
+#include "sources/model_log.hpp"
 #include "sources/source.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
@@ -19,6 +20,7 @@ struct SourceParts {
   const LinearMemory& memory;
   const vpmu::GenerationDesc& generation;
   std::uint64_t seed;
+  const ModelLog& model_log;
   const TimerFactory& make_timer;
 };
 

@@ -54,6 +54,7 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .memory = memory,
                                                         .generation = vpmu::describe(config.pmu.generation),
                                                         .seed = config.pmu.seed,
+                                                        .model_log = config.model_log,
                                                         .make_timer = config.make_timer}));
   return self;
 }

@@ -7,6 +7,7 @@
 
 #include "memory/linear.hpp"
 #include "sources/cpu_timer.hpp"
+#include "sources/model_log.hpp"
 #include "sources/source.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
@@ -28,6 +29,7 @@ struct PmuVcpuConfig {
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
+  ModelLog model_log{};                       ///< Of sources that have a model of the processor.
 };
 
 struct PmuVcpuStatistics {
