@@ -16,10 +16,28 @@ const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes);
 /// Stores the low `bytes` of `value` across a page boundary; false as above, and then nothing has been written.
 bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes);
 
-inline TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return (*c->tlb)[at / page_size % tlb_entries]; }
+VPMU_PART_OF_OP TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return (*c->tlb)[at / page_size % tlb_entries]; }
 
-inline std::byte* host_address(std::uint64_t at, std::uint64_t add) {
+VPMU_PART_OF_OP std::byte* host_address(std::uint64_t at, std::uint64_t add) {
   return reinterpret_cast<std::byte*>(at + add);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// The host address of a T, if the TLB knows it for the access; else null.
+template <class T>
+VPMU_PART_OF_OP const std::byte* read_quickly(Core* c, std::uint64_t at) {
+  const TlbEntry& e = tlb_entry(c, at);
+  return e.read_tag == (at + sizeof(T) - 1) / page_size ? host_address(at, e.add) : nullptr;
+}
+template <class T>
+VPMU_PART_OF_OP std::byte* write_quickly(Core* c, std::uint64_t at) {
+  const TlbEntry& e = tlb_entry(c, at);
+  return e.write_tag == (at + sizeof(T) - 1) / page_size ? host_address(at, e.add) : nullptr;
+}
+template <class T>
+VPMU_PART_OF_OP T value_at(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
 }
 
 /// The host address of a T for reading and writing, or null. Only where it lies in one page.

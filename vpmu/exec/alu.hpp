@@ -15,13 +15,19 @@ constexpr T borrows_of_sub(T a, T b, T difference) {
 
 template <Alu What, class T>
 T compute(LazyFlags& flags, T a, T b) {
-  if constexpr (What == Alu::add || What == Alu::adc) {
-    const auto sum = static_cast<T>(a + b + (What == Alu::adc && flags.cf() ? 1 : 0));
-    flags.set(sum, carries_of_add(a, b, sum));
+  if constexpr (What == Alu::add) {
+    flags.set_add(a, b);
+    return static_cast<T>(a + b);
+  } else if constexpr (What == Alu::sub || What == Alu::cmp) {
+    flags.set_sub(a, b);
+    return static_cast<T>(a - b);
+  } else if constexpr (What == Alu::adc) {
+    const auto sum = static_cast<T>(a + b + (flags.cf() ? 1 : 0));
+    flags.set_carries(sum, carries_of_add(a, b, sum));
     return sum;
-  } else if constexpr (What == Alu::sub || What == Alu::sbb || What == Alu::cmp) {
-    const auto difference = static_cast<T>(a - b - (What == Alu::sbb && flags.cf() ? 1 : 0));
-    flags.set(difference, borrows_of_sub(a, b, difference));
+  } else if constexpr (What == Alu::sbb) {
+    const auto difference = static_cast<T>(a - b - (flags.cf() ? 1 : 0));
+    flags.set_carries(difference, borrows_of_sub(a, b, difference));
     return difference;
   } else {
     T result{};
@@ -33,20 +39,19 @@ T compute(LazyFlags& flags, T a, T b) {
   }
 }
 
+/// `carry`: CF, which INC and DEC leave.
 template <Unary What, class T>
-T compute(LazyFlags& flags, T a) {
+T compute(LazyFlags& flags, T a, bool carry) {
   if constexpr (What == Unary::bit_not) return static_cast<T>(~a);
   if constexpr (What == Unary::neg) return compute<Alu::sub, T>(flags, 0, a);
-  T result{};
-  if constexpr (What == Unary::inc) {
-    result = static_cast<T>(a + 1);
-    flags.set_keeping_cf(result, carries_of_add<T>(a, 1, result));
-  }
-  if constexpr (What == Unary::dec) {
-    result = static_cast<T>(a - 1);
-    flags.set_keeping_cf(result, borrows_of_sub<T>(a, 1, result));
-  }
+  const auto result = static_cast<T>(What == Unary::inc ? a + 1 : a - 1);
+  if constexpr (What == Unary::inc) flags.set_inc(result, carry);
+  if constexpr (What == Unary::dec) flags.set_dec(result, carry);
   return result;
+}
+template <Unary What, class T>
+T compute(LazyFlags& flags, T a) {
+  return compute<What>(flags, a, (What == Unary::inc || What == Unary::dec) && flags.cf());
 }
 
 template <Alu What>

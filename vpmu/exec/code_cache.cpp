@@ -46,6 +46,8 @@ std::optional<Fetched> fetch(Core& core) {
 }  // namespace
 
 Block* CodeCache::find(Core& core) {
+  Block* const known = core.jumps[jump_entry(core.rip)];
+  if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !routines_.is_full()) return known;
   core.stop = Stop::fault;
   const auto fetched = fetch(core);
   if (!fetched) return nullptr;
@@ -81,7 +83,7 @@ Block* CodeCache::find(Core& core) {
   // Rare, and the next page may be another one than last time.
   if (block.code.size() > fetched->in_page) watch(core, block, GuestPhysical{fetched->next_page.physical});
   block.epoch = core.epoch;
-  core.jumps[(block.rip ^ block.rip >> 12) % jump_entries] = &block;
+  core.jumps[jump_entry(block.rip)] = &block;
   return &block;
 }
 

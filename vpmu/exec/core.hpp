@@ -9,6 +9,10 @@
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
+/// For what ops are made of: a call that comes back would cost each op a stack frame, and a jump that ops share hides from the CPU's branch
+/// predictor where it comes from. GCC by itself stops inlining where there are many users.
+#define VPMU_PART_OF_OP [[gnu::always_inline]] inline
+
 namespace vpmu::exec {
 
 struct Core;
@@ -46,6 +50,8 @@ struct Op {
   std::int64_t imm{};
 };
 static_assert(sizeof(Op) == 32);
+/// What the address of an op's memory operand is made of, besides the displacement.
+enum class Address : std::uint8_t { base, base_and_index, any };
 
 /// Remaining or passed events: instructions, branches, loads, stores.
 using Counts [[gnu::vector_size(32)]] = std::int64_t;
@@ -70,6 +76,7 @@ struct Block {
   std::array<std::uint64_t, 2> target{};    ///< Where it goes on: taken, not taken.
   std::array<Block*, 2> next{};             ///< The same, once known.
   std::uint64_t epoch{};                    ///< When its bytes were last found unchanged and mapped where they are.
+  Run first_alone{};                        ///< What runs the first op and no other.
   bool watched{};                           ///< Its page is closed for writing.
   BranchKind branch{};                      ///< Of the last instruction.
   std::vector<Op> ops;                      ///< And one more at the end that is no instruction.
@@ -100,6 +107,7 @@ using Tlb = std::array<TlbEntry, tlb_entries>;
 enum class Rights : std::uint8_t { supervisor, supervisor_ac, user };
 inline constexpr unsigned rights_count = 3;
 inline constexpr unsigned jump_entries = 1024;
+constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
 /// Where an operand that lies in two pages is to be stored.
 struct Across {

@@ -15,16 +15,29 @@ namespace {
 
 constexpr std::size_t most_ops = 48;
 
-/// One instruction as Zydis gives it, and the op that it becomes.
+/// A CMP or TEST, with which a branch behind it can be made one.
+struct Comparison {
+  Alu what;
+  Form form;
+  unsigned bytes;
+};
+
+/// One instruction as Zydis gives it, and the op that it becomes. Large: used again for each instruction.
 struct Decoding {
+  explicit Decoding(HostRoutines* at) : routines{at} {}
+
   ZydisDecodedInstruction in;
   std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
   Op op;
-  bool ends_block{};
-  bool alone{};                     ///< It asks the platform, which may want to know what has been counted.
-  std::optional<std::int64_t> to{};  ///< Branch target, relative to the block.
+  struct Found {
+    bool ends_block{};
+    bool alone{};                    ///< It asks the platform, which may want to know what has been counted.
+    std::optional<std::int64_t> to;  ///< Branch target, relative to the block.
+    std::optional<Comparison> comparison;
+    std::optional<unsigned> jump_if;  ///< A Jcc's condition.
+  } found;
   std::span<const std::byte> code;
-  HostRoutines* routines{};
+  HostRoutines* routines;
 
   [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
   [[nodiscard]] bool is_register(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER; }
@@ -84,7 +97,10 @@ bool set_memory(Decoding& d, unsigned operand) {
   d.op.bytes = static_cast<std::uint16_t>(d.bytes(operand));
   return d.op.disp == disp;
 }
-bool is_plain(const Op& op) { return op.x == zero * 8 && op.seg == zero * 8; }
+Address address_of(const Op& op) {
+  if (op.seg != zero * 8) return Address::any;
+  return op.x == zero * 8 ? Address::base : Address::base_and_index;
+}
 
 /// Registers and memory of a two-operand instruction; empty for combinations that have no form.
 std::optional<Form> form_of(Decoding& d) {
@@ -169,7 +185,8 @@ Run two_operands(Decoding& d, Alu what) {
   const auto form = form_of(d);
   if (!form) return nullptr;
   if (d.locked()) return op_locked_alu(what, *form == Form::mem_imm, d.bytes(0));
-  return op_alu(what, *form, d.bytes(0), is_plain(d.op));
+  if (what == Alu::cmp || what == Alu::test) d.found.comparison = {what, *form, d.bytes(0)};
+  return op_alu(what, *form, d.bytes(0), address_of(d.op));
 }
 
 Run shift(Decoding& d, Shift what) {
@@ -220,10 +237,11 @@ BranchKind branch_kind(const Decoding& d) {
 
 /// Near branches: they end their block.
 Run branch(Decoding& d) {
-  d.ends_block = true;
-  const auto to = [&] { d.to = d.op.offset + d.in.length + d.at(0).imm.value.s; };
+  d.found.ends_block = true;
+  const auto to = [&] { d.found.to = d.op.offset + d.in.length + d.at(0).imm.value.s; };
   if (const auto cc = condition(jumps, d.in.mnemonic)) {
     to();
+    d.found.jump_if = *cc;
     return op_jcc(*cc);
   }
   if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR || d.in.operand_width == 16) return nullptr;
@@ -276,10 +294,10 @@ Run system_op(Decoding& d) {
     case ZYDIS_MNEMONIC_CLI: return change(rflags::IF, 0);
     case ZYDIS_MNEMONIC_LAHF: return op_lahf();
     case ZYDIS_MNEMONIC_SAHF: return op_sahf();
-    case ZYDIS_MNEMONIC_RDMSR: d.alone = true; return op_rdmsr();
-    case ZYDIS_MNEMONIC_WRMSR: d.alone = true; return op_wrmsr();
-    case ZYDIS_MNEMONIC_RDPMC: d.alone = true; return op_rdpmc();
-    case ZYDIS_MNEMONIC_RDTSC: d.alone = true; return op_rdtsc();
+    case ZYDIS_MNEMONIC_RDMSR: d.found.alone = true; return op_rdmsr();
+    case ZYDIS_MNEMONIC_WRMSR: d.found.alone = true; return op_wrmsr();
+    case ZYDIS_MNEMONIC_RDPMC: d.found.alone = true; return op_rdpmc();
+    case ZYDIS_MNEMONIC_RDTSC: d.found.alone = true; return op_rdtsc();
     case ZYDIS_MNEMONIC_STAC: return op_set_ac(true);
     case ZYDIS_MNEMONIC_CLAC: return op_set_ac(false);
     case ZYDIS_MNEMONIC_LFENCE:
@@ -309,7 +327,7 @@ Run move_op(Decoding& d) {
       }
       if (d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3) return absolute_move(d);
       const auto form = form_of(d);
-      return form ? op_mov(*form, d.bytes(0), is_plain(d.op)) : nullptr;
+      return form ? op_mov(*form, d.bytes(0), address_of(d.op)) : nullptr;
     }
     case ZYDIS_MNEMONIC_MOVZX:
     case ZYDIS_MNEMONIC_MOVSX:
@@ -319,7 +337,7 @@ Run move_op(Decoding& d) {
     case ZYDIS_MNEMONIC_LEA:
       if (!set_register(d, 0, d.op.d) || !set_memory(d, 1)) return nullptr;
       if (d.at(1).mem.segment == ZYDIS_REGISTER_FS || d.at(1).mem.segment == ZYDIS_REGISTER_GS) d.op.seg = zero * 8;
-      return op_lea(d.bytes(0), is_plain(d.op));
+      return op_lea(d.bytes(0), address_of(d.op));
     case ZYDIS_MNEMONIC_XCHG: {
       if (d.is_register(0) && d.is_register(1))
         return set_register(d, 0, d.op.d) && set_register(d, 1, d.op.s) ? op_xchg_registers(d.bytes(0)) : nullptr;
@@ -423,47 +441,51 @@ std::uint8_t events_of(const Decoding& d) {
   return events;
 }
 
-/// The instruction at `offset` of the block; empty when it is not all there.
-std::optional<Decoding> decode_one(const Block& block, std::size_t offset, HostRoutines& routines) {
-  Decoding d{};
+/// Decodes the instruction at `offset` of the block into `d`. False when it is not all there.
+bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
   const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in, d.operands.data());
-  if (!ZYAN_SUCCESS(status)) return std::nullopt;
-  d.op.offset = static_cast<std::uint16_t>(offset);
-  d.op.length = d.in.length;
+  if (!ZYAN_SUCCESS(status)) return false;
+  d.found = {};
+  d.op = Op{.b = zero * 8, .x = zero * 8, .seg = zero * 8, .length = d.in.length, .offset = static_cast<std::uint16_t>(offset)};
   d.code = std::span{block.code}.subspan(offset, d.in.length);
-  d.routines = &routines;
-  d.op.b = d.op.x = d.op.seg = zero * 8;
   d.op.run = choose(d);
   if (d.op.run == nullptr) {
     d.op.run = op_unsupported();
-    d.ends_block = true;
+    d.found.ends_block = true;
   }
   d.op.events = events_of(d);
-  return d;
+  return true;
 }
 
 }  // namespace
 
 bool decode_block(Block& block, HostRoutines& routines) {
+  std::array<Op, most_ops + 1> ops;
+  std::size_t count = 0;
   std::size_t at = 0;
+  std::optional<Comparison> comparison;
+  Decoding d{&routines};
   block.counts = Counts{};
-  bool ended = false;
-  while (!ended && block.ops.size() < most_ops) {
-    const auto d = decode_one(block, at, routines);
-    if (!d || (d->alone && !block.ops.empty())) break;
-    block.ops.push_back(d->op);
-    block.counts += counts_of(d->op);
-    at += d->in.length;
-    if (d->to) block.target = {block.rip + static_cast<std::uint64_t>(*d->to), block.rip + at};
-    if ((d->op.events & event_branch) != 0) block.branch = branch_kind(*d);
-    ended = d->ends_block || d->alone;
-    if (d->ends_block) break;
+  while (count < most_ops && decode_one(block, at, d)) {
+    if (d.found.alone && count > 0) break;
+    if (count == 0) block.first_alone = d.op.run;
+    if (comparison && d.found.jump_if)
+      if (const Run both = op_compare_and_jump(comparison->what, comparison->form, comparison->bytes, *d.found.jump_if)) ops[count - 1].run = both;
+    comparison = d.found.comparison;
+    ops[count++] = d.op;
+    block.counts += counts_of(d.op);
+    at += d.in.length;
+    if (d.found.to) block.target = {block.rip + static_cast<std::uint64_t>(*d.found.to), block.rip + at};
+    if ((d.op.events & event_branch) != 0) block.branch = branch_kind(d);
+    if (d.found.ends_block || d.found.alone) break;
   }
-  if (block.ops.empty()) return false;
-  const bool branches = block.ops.back().events & event_branch;
+  if (count == 0) return false;
+  const bool branches = ops[count - 1].events & event_branch;
   if (!branches) block.target = {block.rip + at, 0};
-  block.ops.push_back(Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)});
-  block.code.resize(at);
+  ops[count++] = Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)};
+  // Each exactly as long as it needs to be.
+  block.ops = std::vector<Op>(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(count));
+  block.code = std::vector<std::byte>(block.code.begin(), block.code.begin() + static_cast<std::ptrdiff_t>(at));
   return true;
 }
 

@@ -22,14 +22,14 @@
 namespace vpmu::exec {
 
 template <class T>
-T reg(const Core* c, std::uint8_t offset) {
+VPMU_PART_OF_OP T reg(const Core* c, std::uint8_t offset) {
   T value;
   std::memcpy(&value, reinterpret_cast<const std::byte*>(c->r.data()) + offset, sizeof value);
   return value;
 }
 /// A 32-bit result clears the upper half. SDM 1 3.4.1.1.
 template <class T>
-void set_reg(Core* c, std::uint8_t offset, T value) {
+VPMU_PART_OF_OP void set_reg(Core* c, std::uint8_t offset, T value) {
   if constexpr (sizeof(T) == 4) {
     const std::uint64_t wide = value;
     std::memcpy(reinterpret_cast<std::byte*>(c->r.data()) + offset, &wide, sizeof wide);
@@ -39,18 +39,16 @@ void set_reg(Core* c, std::uint8_t offset, T value) {
 }
 
 /// The linear address of the op's memory operand.
-inline std::uint64_t address(const Op* op, const Core* c) {
+VPMU_PART_OF_OP std::uint64_t address(const Op* op, const Core* c) {
   return reg<std::uint64_t>(c, op->b) + (reg<std::uint64_t>(c, op->x) << op->scale) + reg<std::uint64_t>(c, op->seg) +
          static_cast<std::uint64_t>(std::int64_t{op->disp});
 }
-/// The same for an operand without index and segment base.
-inline std::uint64_t plain_address(const Op* op, const Core* c) {
-  return reg<std::uint64_t>(c, op->b) + static_cast<std::uint64_t>(std::int64_t{op->disp});
-}
-template <bool Plain>
-std::uint64_t address_of(const Op* op, const Core* c) {
-  if constexpr (Plain) return plain_address(op, c);
-  return address(op, c);
+/// The same for one that is known to be simpler.
+template <Address From>
+VPMU_PART_OF_OP std::uint64_t address_of(const Op* op, const Core* c) {
+  if constexpr (From == Address::any) return address(op, c);
+  const std::uint64_t index = From == Address::base ? 0 : reg<std::uint64_t>(c, op->x) << op->scale;
+  return reg<std::uint64_t>(c, op->b) + index + static_cast<std::uint64_t>(std::int64_t{op->disp});
 }
 
 inline std::uint64_t next_rip(const Op* op, const Core* c) { return c->block->rip + op->offset + op->length; }
@@ -62,10 +60,24 @@ void leave_for(const Op* op, Core* c, Stop why);
 /// Stops after `op`; the engine looks where RIP leads.
 void end_at(Core* c, std::uint64_t rip);
 
+/// Settles the flags and runs `op` again, which cannot tell its condition yet.
+void settle_first(const Op* op, Core* c);
+
+VPMU_PART_OF_OP bool any_is_negative(Counts n) {
+#if defined(__SSE2__)
+  using Half [[gnu::vector_size(16)]] = std::int64_t;
+  using HalfSigns [[gnu::vector_size(16)]] = double;
+  const Half signs = __builtin_shufflevector(n, n, 0, 1) | __builtin_shufflevector(n, n, 2, 3);
+  return __builtin_ia32_movmskpd(__builtin_bit_cast(HalfSigns, signs)) != 0;
+#else
+  return (n[0] | n[1] | n[2] | n[3]) < 0;
+#endif
+}
+
 /// Begins `block`, unless the counts that are left do not suffice for all of it.
-inline void enter(Block* block, Core* c) {
+VPMU_PART_OF_OP void enter(Block* block, Core* c) {
   const Counts left = c->left - block->counts;
-  if ((left[0] | left[1] | left[2] | left[3]) < 0) [[unlikely]] return end_at(c, block->rip);
+  if (any_is_negative(left)) [[unlikely]] return end_at(c, block->rip);
   c->left = left;
   c->block = block;
   c->r[block_rip] = block->rip;
@@ -78,7 +90,7 @@ inline void enter(Block* block, Core* c) {
 }
 
 /// Goes on where the block leads on its way `way`.
-inline void go(Core* c, unsigned way) {
+VPMU_PART_OF_OP void go(Core* c, unsigned way) {
   const Block* const from = c->block;
   Block* const to = from->next[way];
   if (to == nullptr || to->epoch != c->epoch) [[unlikely]] return end_at(c, from->target[way]);
@@ -86,8 +98,8 @@ inline void go(Core* c, unsigned way) {
 }
 
 /// Goes on at a computed address.
-inline void jump(Core* c, std::uint64_t rip) {
-  Block* const to = c->jumps[(rip ^ rip >> 12) % jump_entries];
+VPMU_PART_OF_OP void jump(Core* c, std::uint64_t rip) {
+  Block* const to = c->jumps[jump_entry(rip)];
   if (to == nullptr || to->rip != rip || to->epoch != c->epoch) [[unlikely]] return end_at(c, rip);
   return enter(to, c);
 }

@@ -157,8 +157,8 @@ Stop Engine::step() {
   Block& block = *core_.block;
   if (core_.tap != nullptr) begin_alone(core_, core_.left[count_instructions]);
   std::array<Op, 2> alone{block.ops[0],
-                                Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
-  if (core_.tap != nullptr) alone[0].run = block.real[0];
+                          Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
+  alone[0].run = block.first_alone;
   const Counts left = core_.left;
   core_.left = Counts{};
   core_.stepping = true;

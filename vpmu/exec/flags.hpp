@@ -13,98 +13,133 @@ inline constexpr std::uint64_t status = CF | PF | AF | ZF | SF | OF;
 }  // namespace rflags
 
 /// The status flags, not as bits but as what they follow from: most are overwritten before anyone looks.
+///
+/// What sets flags stores its operands and says how they follow from them; what asks settles that. A comparison, by far the most frequent
+/// to be asked about, answers from its operands directly.
 class LazyFlags {
  public:
-  [[nodiscard]] bool cf() const { return (carry_ >> 63) != 0; }
-  [[nodiscard]] bool of() const { return ((carry_ ^ carry_ << 1) >> 63) != 0; }
-  [[nodiscard]] bool af() const { return (carry_ & aux) != 0; }
-  [[nodiscard]] bool zf() const { return result_ == 0; }
-  [[nodiscard]] bool sf() const { return ((result_ >> 63) ^ (carry_ & sign_differs)) != 0; }
-  [[nodiscard]] bool pf() const { return (std::popcount((result_ ^ carry_ >> parity_shift) & 0xFFU) & 1) == 0; }
-
   /// The six flags at their places in RFLAGS.
-  [[nodiscard]] std::uint64_t bits() const {
-    return (cf() ? rflags::CF : 0) | (pf() ? rflags::PF : 0) | (af() ? rflags::AF : 0) | (zf() ? rflags::ZF : 0) |
-           (sf() ? rflags::SF : 0) | (of() ? rflags::OF : 0);
-  }
-  void set_bits(std::uint64_t bits) {
-    const bool zero = (bits & rflags::ZF) != 0;
-    result_ = zero ? 0 : 1;
-    carry_ = 0;
-    put_carry((bits & rflags::CF) != 0, (bits & rflags::OF) != 0);
-    if ((bits & rflags::AF) != 0) carry_ |= aux;
-    if ((bits & rflags::SF) != 0) carry_ |= sign_differs;
-    const bool even = zero;  // of result_ as it is
-    if (((bits & rflags::PF) != 0) != even) carry_ |= 1ULL << parity_shift;
-  }
+  [[nodiscard]] std::uint64_t bits() const;
+  void set_bits(std::uint64_t bits) { set(How::bits, 0, bits & rflags::status, 0); }
+  [[nodiscard]] bool cf() const { return (bits() & rflags::CF) != 0; }
+  [[nodiscard]] bool zf() const { return (bits() & rflags::ZF) != 0; }
 
-  /// `carries`: the carry out of each bit of the operation that gave `result`.
+  /// Of a - b.
   template <std::unsigned_integral T>
-  void set(T result, T carries) {
-    result_ = extend(result);
-    carry_ = (at_top(carries) & top_two) | (std::uint64_t{carries} & aux);
+  void set_sub(T a, T b) {
+    set(How::sub, shift<T>, extend(a), extend(b));
   }
   template <std::unsigned_integral T>
   void set_logic(T result) {
-    result_ = extend(result);
-    carry_ = 0;
+    set_sub(result, T{0});
   }
   template <std::unsigned_integral T>
-  void set_keeping_cf(T result, T carries) {
-    const bool carry = cf();
-    set(result, carries);
-    const bool overflow = of();
-    carry_ &= ~top_two;
-    put_carry(carry, overflow);
+  void set_add(T a, T b) {
+    set(How::add, shift<T>, extend(a), extend(b));
   }
+  template <std::unsigned_integral T>
+  void set_inc(T result, bool carry) {
+    set(How::inc, shift<T>, extend(result), carry ? 1 : 0);
+  }
+  template <std::unsigned_integral T>
+  void set_dec(T result, bool carry) {
+    set(How::dec, shift<T>, extend(result), carry ? 1 : 0);
+  }
+  /// SF, ZF and PF of the result; AF is 0.
   template <std::unsigned_integral T>
   void set_shift(T result, bool carry, bool overflow) {
-    result_ = extend(result);
-    carry_ = 0;
-    put_carry(carry, overflow);
+    set(How::given, shift<T>, extend(result), (carry ? 1U : 0U) | (overflow ? 2U : 0U));
+  }
+  /// `carries`: the carry out of each bit of the operation that gave `result`.
+  template <std::unsigned_integral T>
+  void set_carries(T result, T carries) {
+    const std::uint64_t top = std::uint64_t{carries} << shift<T>;
+    set_shift(result, (top >> 63) != 0, ((top ^ top << 1) >> 63) != 0);
+    set_bits(bits() | ((carries & 1U << 3) != 0 ? rflags::AF : 0));
   }
   /// Changes CF and OF alone.
   void set_cf_of(bool carry, bool overflow) {
-    carry_ &= ~top_two;
-    put_carry(carry, overflow);
+    set_bits((bits() & ~(rflags::CF | rflags::OF)) | (carry ? rflags::CF : 0) | (overflow ? rflags::OF : 0));
   }
-  void set_cf(bool carry) { set_cf_of(carry, of()); }
+  void set_cf(bool carry) { set_bits((bits() & ~rflags::CF) | (carry ? rflags::CF : 0)); }
   void set_zf(bool zero) { set_bits((bits() & ~rflags::ZF) | (zero ? rflags::ZF : 0)); }
 
- private:
-  // carry_: bit 63 is CF, and bit 62 differs from it when OF is set; bit 3 is AF. The rest says where SF and PF are not those of result_.
-  static constexpr std::uint64_t top_two = 3ULL << 62, aux = 1U << 3, sign_differs = 1;
-  static constexpr unsigned parity_shift = 8;
+  /// Whether conditions can be told at once; else after settle().
+  [[nodiscard]] bool is_handy() const { return how_ <= How::bits; }
+  void settle() { set_bits(bits()); }
+  /// One of the sixteen conditions of Jcc, SETcc and CMOVcc, by the low four bits of their opcodes. SDM 1 appendix B. Only if is_handy().
+  template <unsigned CC>
+  [[nodiscard]] bool holds() const {
+    if (how_ == How::sub) [[likely]] return after_sub<CC>(a_, b_, shift_);
+    return after_bits<CC>(a_);
+  }
+  /// Whether CF can be told at once, for instructions that leave it as it is.
+  [[nodiscard]] bool knows_cf() const { return how_ <= How::dec; }
+  [[nodiscard]] bool known_cf() const {
+    if (how_ == How::sub) return a_ < b_;
+    if (how_ == How::add) return (a_ + b_) << shift_ < a_ << shift_;
+    return ((how_ == How::bits ? a_ : b_) & 1) != 0;
+  }
+
+  /// The condition after a comparison of two sign-extended values; `shift` takes their uppermost bit to bit 63.
+  template <unsigned CC>
+  static bool after_sub(std::uint64_t a, std::uint64_t b, unsigned shift) {
+    const auto sa = static_cast<std::int64_t>(a);
+    const auto sb = static_cast<std::int64_t>(b);
+    const std::uint64_t difference = (a - b) << shift;
+    bool truth{};
+    if constexpr (CC / 2 == 0) truth = (((a << shift ^ b << shift) & (a << shift ^ difference)) >> 63) != 0;
+    if constexpr (CC / 2 == 1) truth = a < b;
+    if constexpr (CC / 2 == 2) truth = a == b;
+    if constexpr (CC / 2 == 3) truth = a <= b;
+    if constexpr (CC / 2 == 4) truth = (difference >> 63) != 0;
+    if constexpr (CC / 2 == 5) truth = (std::popcount((a - b) & 0xFFU) & 1) == 0;
+    if constexpr (CC / 2 == 6) truth = sa < sb;
+    if constexpr (CC / 2 == 7) truth = sa <= sb;
+    return truth != (CC % 2 != 0);
+  }
+  template <unsigned CC>
+  static bool after_bits(std::uint64_t f) {
+    const bool differ = ((f >> 7 ^ f >> 11) & 1) != 0;  // SF and OF
+    bool truth{};
+    if constexpr (CC / 2 == 0) truth = (f & rflags::OF) != 0;
+    if constexpr (CC / 2 == 1) truth = (f & rflags::CF) != 0;
+    if constexpr (CC / 2 == 2) truth = (f & rflags::ZF) != 0;
+    if constexpr (CC / 2 == 3) truth = (f & (rflags::CF | rflags::ZF)) != 0;
+    if constexpr (CC / 2 == 4) truth = (f & rflags::SF) != 0;
+    if constexpr (CC / 2 == 5) truth = (f & rflags::PF) != 0;
+    if constexpr (CC / 2 == 6) truth = differ;
+    if constexpr (CC / 2 == 7) truth = (f & rflags::ZF) != 0 || differ;
+    return truth != (CC % 2 != 0);
+  }
 
   template <class T>
   static std::uint64_t extend(T value) {
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(static_cast<std::make_signed_t<T>>(value)));
   }
   template <class T>
-  static std::uint64_t at_top(T value) {
-    return std::uint64_t{value} << (64 - 8 * sizeof(T));
-  }
-  void put_carry(bool carry, bool overflow) {
-    carry_ |= (carry ? 1ULL << 63 : 0) | (carry != overflow ? 1ULL << 62 : 0);
+  static constexpr std::uint32_t shift = 64 - 8 * sizeof(T);
+
+ private:
+  /// How flags follow from a_ and b_. The order is that of is_handy() and knows_cf().
+  enum class How : std::uint32_t {
+    sub,    ///< Of a - b.
+    bits,   ///< a holds them.
+    add,    ///< Of a + b.
+    inc,    ///< a is the result, b CF.
+    dec,
+    given,  ///< a is the result, b CF and OF.
+  };
+  void set(How how, std::uint32_t shift_of, std::uint64_t a, std::uint64_t b) {
+    a_ = a;
+    b_ = b;
+    how_ = how;
+    shift_ = shift_of;
   }
 
-  std::uint64_t result_{1};
-  std::uint64_t carry_{};
+  std::uint64_t a_{}, b_{};  ///< Sign-extended.
+  How how_{How::bits};
+  std::uint32_t shift_{};    ///< By which the uppermost bit of an operand comes to bit 63.
 };
-
-/// The sixteen conditions of Jcc, SETcc and CMOVcc, by the low four bits of their opcodes. SDM 1 appendix B.
-template <unsigned CC>
-bool holds(const LazyFlags& f) {
-  bool truth{};
-  if constexpr (CC / 2 == 0) truth = f.of();
-  if constexpr (CC / 2 == 1) truth = f.cf();
-  if constexpr (CC / 2 == 2) truth = f.zf();
-  if constexpr (CC / 2 == 3) truth = f.cf() || f.zf();
-  if constexpr (CC / 2 == 4) truth = f.sf();
-  if constexpr (CC / 2 == 5) truth = f.pf();
-  if constexpr (CC / 2 == 6) truth = f.sf() != f.of();
-  if constexpr (CC / 2 == 7) truth = f.zf() || f.sf() != f.of();
-  return truth != (CC % 2 != 0);
-}
 
 }  // namespace vpmu::exec

@@ -15,13 +15,15 @@ enum class Scan : std::uint8_t { bsf, bsr, tzcnt, lzcnt, popcnt };
 enum class String : std::uint8_t { movs, stos, lods, scas, cmps };
 enum class Repeat : std::uint8_t { none, while_equal, while_not_equal };
 
-// `bytes`: operand size 1, 2, 4 or 8. `plain`: the memory operand has neither index nor segment base.
-Run op_alu(Alu what, Form form, unsigned bytes, bool plain);
-Run op_mov(Form form, unsigned bytes, bool plain);
+// `bytes`: operand size 1, 2, 4 or 8. `address`: of the memory operand, if there is one.
+Run op_alu(Alu what, Form form, unsigned bytes, Address address);
+/// CMP or TEST with the Jcc in the op behind it; null where there is none.
+Run op_compare_and_jump(Alu what, Form form, unsigned bytes, unsigned condition);
+Run op_mov(Form form, unsigned bytes, Address address);
 /// MOV of the accumulator (d) from or to the address seg + imm.
 Run op_mov_absolute(bool store, unsigned bytes);
 Run op_unary(Unary what, bool memory, unsigned bytes);
-Run op_lea(unsigned bytes, bool plain);
+Run op_lea(unsigned bytes, Address address);
 /// MOVZX, MOVSX and MOVSXD from `from` to `to` bytes.
 Run op_extend(bool sign, bool memory, unsigned from, unsigned to);
 Run op_cmov(unsigned condition, bool memory, unsigned bytes);

@@ -60,15 +60,14 @@ void scan(const Op* op, Core* c) {
   constexpr int width = 8 * sizeof(T);
   if constexpr (What == Scan::bsf || What == Scan::bsr) {
     if (value != 0) set_reg(c, op->d, static_cast<T>(What == Scan::bsf ? std::countr_zero(value) : width - 1 - std::countl_zero(value)));
-    c->flags.set_zf(value == 0);
+    c->flags.set_bits(value == 0 ? rflags::ZF : 0);  // the others are undefined
   } else if constexpr (What == Scan::popcnt) {
     set_reg(c, op->d, static_cast<T>(std::popcount(value)));
     c->flags.set_bits(value == 0 ? rflags::ZF : 0);
   } else {
     const auto found = static_cast<T>(What == Scan::tzcnt ? std::countr_zero(value) : std::countl_zero(value));
     set_reg(c, op->d, found);
-    c->flags.set_zf(found == 0);
-    c->flags.set_cf(value == 0);
+    c->flags.set_bits((found == 0 ? rflags::ZF : 0) | (value == 0 ? rflags::CF : 0));
   }
   VPMU_NEXT(op, c);
 }

@@ -11,8 +11,10 @@ constexpr std::uint64_t word = 8;
 void jmp(const Op* /*op*/, Core* c) { return go(c, 0); }
 
 template <unsigned CC>
-void jcc(const Op* /*op*/, Core* c) {
-  return go(c, holds<CC>(c->flags) ? 0 : 1);
+void jcc(const Op* op, Core* c) {
+  if (!c->flags.is_handy()) [[unlikely]] return settle_first(op, c);
+  if (c->flags.holds<CC>()) return go(c, 0);
+  return go(c, 1);
 }
 
 // LOOP changes RCX and no flag.
@@ -37,9 +39,19 @@ void jmp_indirect(const Op* op, Core* c) {
   return jump(c, to);
 }
 
-void call(const Op* op, Core* c) {
+[[gnu::noinline]] void call_slowly(const Op* op, Core* c) {
   if (!store(c, c->r[rsp] - word, next_rip(op, c))) VPMU_LEAVE(op, c);
   c->r[rsp] -= word;
+  return go(c, 0);
+}
+
+void call(const Op* op, Core* c) {
+  const std::uint64_t at = c->r[rsp] - word;
+  std::byte* const to = write_quickly<std::uint64_t>(c, at);
+  if (to == nullptr) [[unlikely]] return call_slowly(op, c);
+  const std::uint64_t back = next_rip(op, c);
+  std::memcpy(to, &back, sizeof back);
+  c->r[rsp] = at;
   return go(c, 0);
 }
 
@@ -52,10 +64,19 @@ void call_indirect(const Op* op, Core* c) {
   return jump(c, to);
 }
 
-void ret(const Op* op, Core* c) {
+[[gnu::noinline]] void ret_slowly(const Op* op, Core* c) {
   std::uint64_t to{};
   if (!load(c, c->r[rsp], to)) VPMU_LEAVE(op, c);
   if (!can_jump(to)) return leave_for(op, c, Stop::fault);
+  c->r[rsp] += word + static_cast<std::uint64_t>(op->imm);
+  return jump(c, to);
+}
+
+void ret(const Op* op, Core* c) {
+  const std::byte* const from = read_quickly<std::uint64_t>(c, c->r[rsp]);
+  if (from == nullptr) [[unlikely]] return ret_slowly(op, c);
+  const auto to = value_at<std::uint64_t>(from);
+  if (!can_jump(to)) [[unlikely]] return leave_for(op, c, Stop::fault);
   c->r[rsp] += word + static_cast<std::uint64_t>(op->imm);
   return jump(c, to);
 }
@@ -91,6 +112,11 @@ void leave(const Op* op, Core* c) {
   if (c->tap != nullptr) note_left(*c, *op);
   if (c->stepping) return;
   for (const Op* o = op; o->length != 0; ++o) c->left += counts_of(*o);
+}
+
+void settle_first(const Op* op, Core* c) {
+  c->flags.settle();
+  return op->run(op, c);
 }
 
 void leave_for(const Op* op, Core* c, Stop why) {

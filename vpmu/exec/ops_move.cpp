@@ -5,18 +5,35 @@
 namespace vpmu::exec {
 namespace {
 
-template <class T, Form F, bool Plain>
-void mov(const Op* op, Core* c) {
+template <class T, Form F>
+[[gnu::noinline]] void mov(const Op* op, Core* c) {
   T value{};
   if constexpr (F == Form::reg_reg || F == Form::mem_reg) value = reg<T>(c, op->s);
   if constexpr (F == Form::reg_imm || F == Form::mem_imm) value = static_cast<T>(op->imm);
   if constexpr (F == Form::reg_mem) {
-    if (!load(c, address_of<Plain>(op, c), value)) VPMU_LEAVE(op, c);
+    if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
   }
   if constexpr (F == Form::mem_reg || F == Form::mem_imm) {
-    if (!store(c, address_of<Plain>(op, c), value)) VPMU_LEAVE(op, c);
+    if (!store(c, address(op, c), value)) VPMU_LEAVE(op, c);
   } else {
     set_reg(c, op->d, value);
+  }
+  VPMU_NEXT(op, c);
+}
+
+// With memory that the TLB knows: no call that comes back, so no stack frame.
+template <class T, Form F, Address From>
+void quick_mov(const Op* op, Core* c) {
+  const std::uint64_t at = address_of<From>(op, c);
+  if constexpr (F == Form::reg_mem) {
+    const std::byte* const from = read_quickly<T>(c, at);
+    if (from == nullptr) [[unlikely]] return mov<T, F>(op, c);
+    set_reg(c, op->d, value_at<T>(from));
+  } else {
+    std::byte* const to = write_quickly<T>(c, at);
+    if (to == nullptr) [[unlikely]] return mov<T, F>(op, c);
+    const T value = F == Form::mem_reg ? reg<T>(c, op->s) : static_cast<T>(op->imm);
+    std::memcpy(to, &value, sizeof value);
   }
   VPMU_NEXT(op, c);
 }
@@ -31,14 +48,14 @@ void mov_absolute(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-template <class T, bool Plain>
+template <class T, Address From>
 void lea(const Op* op, Core* c) {
-  set_reg(c, op->d, static_cast<T>(address_of<Plain>(op, c)));
+  set_reg(c, op->d, static_cast<T>(address_of<From>(op, c)));
   VPMU_NEXT(op, c);
 }
 
 template <bool Sign, class From, class To, bool Memory>
-void extend(const Op* op, Core* c) {
+[[gnu::noinline]] void extend(const Op* op, Core* c) {
   From value{};
   if constexpr (Memory) {
     if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
@@ -53,22 +70,34 @@ void extend(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+template <bool Sign, class From, class To>
+void quick_extend(const Op* op, Core* c) {
+  const std::byte* const from = read_quickly<From>(c, address(op, c));
+  if (from == nullptr) [[unlikely]] return extend<Sign, From, To, true>(op, c);
+  const From value = value_at<From>(from);
+  const auto wide = static_cast<std::make_signed_t<To>>(static_cast<std::make_signed_t<From>>(value));
+  set_reg(c, op->d, Sign ? static_cast<To>(wide) : static_cast<To>(value));
+  VPMU_NEXT(op, c);
+}
+
 // The load happens, and may fault, whatever the condition; and a 32-bit register loses its upper half. SDM 2A CMOV.
 template <unsigned CC, class T, bool Memory>
 void cmov(const Op* op, Core* c) {
+  if (!c->flags.is_handy()) [[unlikely]] return settle_first(op, c);
   T value{};
   if constexpr (Memory) {
     if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
   } else {
     value = reg<T>(c, op->s);
   }
-  set_reg(c, op->d, holds<CC>(c->flags) ? value : reg<T>(c, op->d));
+  set_reg(c, op->d, c->flags.holds<CC>() ? value : reg<T>(c, op->d));
   VPMU_NEXT(op, c);
 }
 
 template <unsigned CC, bool Memory>
 void setcc(const Op* op, Core* c) {
-  const std::uint8_t value = holds<CC>(c->flags) ? 1 : 0;
+  if (!c->flags.is_handy()) [[unlikely]] return settle_first(op, c);
+  const std::uint8_t value = c->flags.holds<CC>() ? 1 : 0;
   if constexpr (Memory) {
     if (!store(c, address(op, c), value)) VPMU_LEAVE(op, c);
   } else {
@@ -111,41 +140,56 @@ void sign_to_d(const Op* op, Core* c) {
 
 void nop(const Op* op, Core* c) { VPMU_NEXT(op, c); }
 
-template <class T, bool Plain>
-Run mov_of_form(Form form) {
+template <class T, Form F>
+Run mov_memory(Address address) {
+  if constexpr (sizeof(T) != 2) {
+    if (address == Address::base) return quick_mov<T, F, Address::base>;
+    if (address == Address::base_and_index) return quick_mov<T, F, Address::base_and_index>;
+  }
+  return mov<T, F>;
+}
+
+template <class T>
+Run mov_of_form(Form form, Address address) {
   switch (form) {
-    case Form::reg_reg: return mov<T, Form::reg_reg, true>;
-    case Form::reg_imm: return mov<T, Form::reg_imm, true>;
-    case Form::reg_mem: return mov<T, Form::reg_mem, Plain>;
-    case Form::mem_reg: return mov<T, Form::mem_reg, Plain>;
-    case Form::mem_imm: return mov<T, Form::mem_imm, Plain>;
+    case Form::reg_reg: return mov<T, Form::reg_reg>;
+    case Form::reg_imm: return mov<T, Form::reg_imm>;
+    case Form::reg_mem: return mov_memory<T, Form::reg_mem>(address);
+    case Form::mem_reg: return mov_memory<T, Form::mem_reg>(address);
+    case Form::mem_imm: return mov_memory<T, Form::mem_imm>(address);
   }
   return nullptr;
+}
+
+template <bool Sign, class From, class To, bool Memory>
+Run extend_from() {
+  if constexpr (Memory && sizeof(To) >= 4) return quick_extend<Sign, From, To>;
+  return extend<Sign, From, To, Memory>;
 }
 
 template <bool Sign, bool Memory>
 Run extend_of(unsigned from, unsigned to) {
   return by_size_above_1(to, [&](auto t) -> Run {
     using To = decltype(t);
-    if (from == 1) return extend<Sign, std::uint8_t, To, Memory>;
-    if (from == 2 && to >= 2) return extend<Sign, std::uint16_t, To, Memory>;
-    if (from == 4 && to >= 4) return extend<Sign, std::uint32_t, To, Memory>;
+    if (from == 1) return extend_from<Sign, std::uint8_t, To, Memory>();
+    if (from == 2 && to >= 2) return extend_from<Sign, std::uint16_t, To, Memory>();
+    if (from == 4 && to >= 4) return extend_from<Sign, std::uint32_t, To, Memory>();
     return nullptr;
   });
 }
 
 }  // namespace
 
-Run op_mov(Form form, unsigned bytes, bool plain) {
-  return by_size(bytes, [&](auto t) { return plain ? mov_of_form<decltype(t), true>(form) : mov_of_form<decltype(t), false>(form); });
+Run op_mov(Form form, unsigned bytes, Address address) {
+  return by_size(bytes, [&](auto t) { return mov_of_form<decltype(t)>(form, address); });
 }
 
 Run op_mov_absolute(bool store, unsigned bytes) {
   return by_size(bytes, [&](auto t) { return store ? mov_absolute<decltype(t), true> : mov_absolute<decltype(t), false>; });
 }
 
-Run op_lea(unsigned bytes, bool plain) {
-  return by_size_above_1(bytes, [&](auto t) { return plain ? lea<decltype(t), true> : lea<decltype(t), false>; });
+Run op_lea(unsigned bytes, Address address) {
+  return by_size_above_1(bytes, [&](auto t) { return address == Address::base ? lea<decltype(t), Address::base> : lea<decltype(t), Address::base_and_index>; });
 }
 
 Run op_extend(bool sign, bool memory, unsigned from, unsigned to) {

@@ -92,6 +92,7 @@ void divide(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// CF and OF as above; the others are undefined.
 template <class T, bool Memory, bool Immediate>
 void multiply_two(const Op* op, Core* c) {
   T b{};
@@ -103,7 +104,7 @@ void multiply_two(const Op* op, Core* c) {
   const auto low = static_cast<T>(product);
   const bool matters = product != static_cast<Wide>(static_cast<std::make_signed_t<T>>(low));
   set_reg(c, op->d, low);
-  c->flags.set_cf_of(matters, matters);
+  c->flags.set_shift(low, matters, matters);
   VPMU_NEXT(op, c);
 }
 

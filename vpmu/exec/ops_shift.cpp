@@ -14,7 +14,7 @@ constexpr bool top(T value) {
 
 // Where the manual leaves OF or AF undefined (OF for counts above 1, AF always), they are as for a count of 1, and 0.
 template <Shift What, class T>
-T shifted(LazyFlags& flags, T a, unsigned count) {
+VPMU_PART_OF_OP T shifted(LazyFlags& flags, T a, unsigned count) {
   const auto bit_out = [&](unsigned n) { return n < width<T> && (a >> n & 1) != 0; };
   if constexpr (What == Shift::shl) {
     const T r = count < width<T> ? static_cast<T>(a << count) : T{0};
@@ -69,7 +69,7 @@ T rotated_through_carry(LazyFlags& flags, T a, unsigned count) {
 
 /// `count` is masked and not 0.
 template <Shift What, class T>
-T shift_by(LazyFlags& flags, T a, unsigned count) {
+VPMU_PART_OF_OP T shift_by(LazyFlags& flags, T a, unsigned count) {
   if constexpr (What == Shift::rol || What == Shift::ror) return rotated<What>(flags, a, count);
   if constexpr (What == Shift::rcl || What == Shift::rcr) return rotated_through_carry<What>(flags, a, count);
   return shifted<What>(flags, a, count);

@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint64_t word = 8;
 
 template <Form F>
-void push(const Op* op, Core* c) {
+[[gnu::noinline]] void push_slowly(const Op* op, Core* c) {
   std::uint64_t value{};
   if constexpr (F == Form::reg_reg) value = reg<std::uint64_t>(c, op->s);
   if constexpr (F == Form::reg_imm) value = static_cast<std::uint64_t>(op->imm);
@@ -20,12 +20,31 @@ void push(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+template <Form F>
+void push(const Op* op, Core* c) {
+  const std::uint64_t at = c->r[rsp] - word;
+  std::byte* const to = write_quickly<std::uint64_t>(c, at);
+  if (to == nullptr) [[unlikely]] return push_slowly<F>(op, c);
+  const std::uint64_t value = F == Form::reg_reg ? reg<std::uint64_t>(c, op->s) : static_cast<std::uint64_t>(op->imm);
+  std::memcpy(to, &value, sizeof value);
+  c->r[rsp] = at;
+  VPMU_NEXT(op, c);
+}
+
 // POP RSP leaves what was popped.
-void pop(const Op* op, Core* c) {
+[[gnu::noinline]] void pop_slowly(const Op* op, Core* c) {
   std::uint64_t value{};
   if (!load(c, c->r[rsp], value)) VPMU_LEAVE(op, c);
   c->r[rsp] += word;
   set_reg(c, op->d, value);
+  VPMU_NEXT(op, c);
+}
+
+void pop(const Op* op, Core* c) {
+  const std::byte* const from = read_quickly<std::uint64_t>(c, c->r[rsp]);
+  if (from == nullptr) [[unlikely]] return pop_slowly(op, c);
+  c->r[rsp] += word;
+  set_reg(c, op->d, value_at<std::uint64_t>(from));
   VPMU_NEXT(op, c);
 }
 
@@ -71,7 +90,7 @@ Run op_push(Form form, unsigned bytes) {
   switch (form) {
     case Form::reg_reg: return push<Form::reg_reg>;
     case Form::reg_imm: return push<Form::reg_imm>;
-    case Form::reg_mem: return push<Form::reg_mem>;
+    case Form::reg_mem: return push_slowly<Form::reg_mem>;
     case Form::mem_reg:
     case Form::mem_imm: return nullptr;
   }

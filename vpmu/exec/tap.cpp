@@ -68,6 +68,8 @@ void observe(const Op* op, Core* c) {
   const auto index = static_cast<std::size_t>(op - c->block->ops.data());
   if (index == 0) begin_block(*c);
   begin_op(*c->tap, *op, c->tap->at_entry + index);
+  // Else an op that asks for flags would settle them and come here again.
+  if (!c->flags.is_handy() || !c->flags.knows_cf()) c->flags.settle();
   return c->block->real[index](op, c);
 }
 

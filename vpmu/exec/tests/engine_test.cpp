@@ -92,6 +92,37 @@ TEST_F(EngineRuns, StopsAfterExactlyTheBudget) {
   }
 }
 
+// add $1, %rax; cmp %rcx, %rax; jne .-7; ud2. The comparison and the jump run as one, and are two instructions all the same.
+TEST_F(EngineRuns, StopsBetweenAComparisonAndItsJump) {
+  for (std::uint64_t budget = 0; budget < 10; ++budget) {
+    state_.gpr[rax] = 0;
+    state_.gpr[rcx] = 1000;
+    begin({0x48, 0x83, 0xC0, 1, 0x48, 0x39, 0xC8, 0x75, 0xF7, 0x0F, 0x0B});
+    EXPECT_EQ(engine_.run(budget), Stop::budget);
+    EXPECT_EQ(engine_.passed().instructions, budget);
+    EXPECT_EQ(engine_.passed().branches, budget / 3);
+    EXPECT_EQ(gpr(rax), (budget + 2) / 3);
+    constexpr std::array<std::uint64_t, 3> at{0, 4, 7};
+    EXPECT_EQ(rip(), at[budget % 3]);
+    if (budget % 3 == 2) {
+      EXPECT_EQ(engine_.state().rflags & (rflags::CF | rflags::ZF), rflags::CF) << "the comparison alone";
+    }
+    EXPECT_EQ(engine_.run(10), Stop::budget) << "it goes on";
+    EXPECT_EQ(engine_.passed().instructions, budget + 10);
+  }
+}
+
+// inc %rax; cmp (%rdi), %rax; je to the next
+TEST_F(EngineRuns, AComparisonThatFaultsTakesItsJumpBackToo) {
+  state_.gpr[rdi] = ram_.address() + 3 * page_size;
+  begin({0x48, 0xFF, 0xC0, 0x48, 0x3B, 0x07, 0x74, 0x00, 0x90});
+  EXPECT_EQ(engine_.run(100), Stop::fault);
+  EXPECT_EQ(rip(), 3U);
+  EXPECT_EQ(engine_.passed().instructions, 1U);
+  EXPECT_EQ(engine_.passed().branches, 0U);
+  EXPECT_EQ(engine_.passed().loads, 0U);
+}
+
 // A deep chain of blocks must not use the host's stack.
 TEST_F(EngineRuns, RunsTensOfMillions) {
   state_.gpr[rcx] = 20'000'000;
