@@ -72,9 +72,8 @@ bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to) {
 }
 
 /// Fills in the op's memory operand. False for what address() cannot compute.
-bool set_memory(Decoding& d, unsigned operand) {
+bool set_address(Decoding& d, unsigned operand) {
   const auto& o = d.at(operand);
-  if (d.in.address_width != 64) return false;
   d.op.b = d.op.x = d.op.seg = zero * 8;
   std::int64_t disp = o.mem.disp.value;
   if (o.mem.base == ZYDIS_REGISTER_RIP) {
@@ -97,6 +96,7 @@ bool set_memory(Decoding& d, unsigned operand) {
   d.op.bytes = static_cast<std::uint16_t>(d.bytes(operand));
   return d.op.disp == disp;
 }
+bool set_memory(Decoding& d, unsigned operand) { return d.in.address_width == 64 && set_address(d, operand); }
 Address address_of(const Op& op) {
   if (op.seg != zero * 8) return Address::any;
   return op.x == zero * 8 ? Address::base : Address::base_and_index;
@@ -335,9 +335,10 @@ Run move_op(Decoding& d) {
       if (!set_register(d, 0, d.op.d) || !set_source(d, 1)) return nullptr;
       return op_extend(d.in.mnemonic != ZYDIS_MNEMONIC_MOVZX, d.is_memory(1), d.bytes(1), d.bytes(0));
     case ZYDIS_MNEMONIC_LEA:
-      if (!set_register(d, 0, d.op.d) || !set_memory(d, 1)) return nullptr;
+      // An address of 32 bits is the lower half of the same sum.
+      if (!set_register(d, 0, d.op.d) || !set_address(d, 1)) return nullptr;
       if (d.at(1).mem.segment == ZYDIS_REGISTER_FS || d.at(1).mem.segment == ZYDIS_REGISTER_GS) d.op.seg = zero * 8;
-      return op_lea(d.bytes(0), address_of(d.op));
+      return op_lea(std::min<unsigned>(d.bytes(0), d.in.address_width / 8U), address_of(d.op));
     case ZYDIS_MNEMONIC_XCHG: {
       if (d.is_register(0) && d.is_register(1))
         return set_register(d, 0, d.op.d) && set_register(d, 1, d.op.s) ? op_xchg_registers(d.bytes(0)) : nullptr;

@@ -280,6 +280,19 @@ TEST_F(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
   EXPECT_EQ(ram_.bytes()[4095], std::byte{0xAB});
 }
 
+// SDM 2A LEA, table 3-54: of an address of 32 bits the result is zero-extended.
+TEST_F(EngineRuns, AddressesOf32BitsInLea) {
+  state_.gpr[rcx] = 0xAAAA'BBBB'0000'0000;
+  state_.gpr[rdx] = ~0ULL;
+  state_.gpr[rbx] = ~0ULL;
+  begin({0x67, 0x8D, 0x51, 0xFF, 0x67, 0x48, 0x8D, 0x41, 0xFF, 0x67, 0x66, 0x8D, 0x19, 0x0F, 0x0B});  // lea -1(%ecx) to %edx, %rax; lea (%ecx), %bx
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, 3U);
+  EXPECT_EQ(gpr(rdx), 0xFFFF'FFFFU);
+  EXPECT_EQ(gpr(rax), 0xFFFF'FFFFU);
+  EXPECT_EQ(gpr(rbx), 0xFFFF'FFFF'FFFF'0000U);
+}
+
 // A jump to where no code can be: the fault is the jump's.
 TEST_F(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
   state_.gpr[rax] = 1ULL << 60;
