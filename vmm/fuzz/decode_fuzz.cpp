@@ -51,8 +51,7 @@ void check_against_the_other(const exec::Block& block) {
     require(((op.events & exec::event_load) != 0) == other->load.has_value(), "both count one load");
     require(((op.events & exec::event_store) != 0) == other->store.has_value(), "both count one store");
     const auto& operand = other->load ? other->load : other->store;
-    constexpr unsigned most_described = 64;  // state save areas are larger
-    if (!operand || op.bytes == 0 || op.bytes > most_described) continue;
+    if (!operand || op.bytes == 0) continue;
     require(op.bytes == operand->bytes, "both give the operand one size");
   }
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "kvm/kick.hpp"
+#include "sources/disassembly.hpp"
 
 namespace vmm {
 namespace {
@@ -18,6 +19,15 @@ void block_process_signals() {
     ::sigdelset(&blocked, signal);
   }
   ::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+/// With the instruction, where its bytes came along: behind the flags their number, and then they.
+std::string describe(const InternalError& error) {
+  std::string text = fmt::format("internal error {}: an instruction that cannot be emulated", error.suberror);
+  if (error.suberror != KVM_INTERNAL_ERROR_EMULATION || (error.data[0] & KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) == 0) return text;
+  const auto rest = std::as_bytes(std::span{error.data}).subspan(sizeof error.data[0]);
+  const auto code = rest.subspan(1, std::min<std::size_t>(std::to_integer<std::size_t>(rest[0]), 15));
+  return text + ", " + disassemble(code, CodeSize::bits64);
 }
 
 }  // namespace
@@ -126,7 +136,7 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
             return {};
           },
           [&](const EntryFailed& failure) { return cannot_go_on(fmt::format("the CPU refused the guest state, reason {:#x}", failure.reason)); },
-          [&](const InternalError& error) { return cannot_go_on(fmt::format("internal error {}: an instruction that cannot be emulated", error.suberror)); },
+          [&](const InternalError& error) { return cannot_go_on(describe(error)); },
           [&](const Unknown& unknown) { return cannot_go_on(fmt::format("KVM exit {} that nobody handles", unknown.reason)); },
           [&](const SystemEvent& event) { return cannot_go_on(fmt::format("KVM system event {}", event.type)); },
           // The PMU's own; it hands on only what it cannot place.

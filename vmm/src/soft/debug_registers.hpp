@@ -8,7 +8,7 @@ namespace vmm {
 /// One memory access of an instruction.
 struct Access {
   std::uint64_t at{};
-  std::uint8_t bytes{};
+  std::uint16_t bytes{};
   bool write{};
   bool stack{};  ///< Through SS: what is not canonical is #SS.
 };

@@ -138,7 +138,7 @@ class SoftPort final : public VcpuPort {
   std::optional<Exit> run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   std::optional<Exit> run_what_the_engine_left();
   std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code);
-  std::optional<Exit> access_device(const Access& access);
+  std::optional<Exit> access_device(const Access& access, std::span<const std::byte> code);
   [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;
   [[nodiscard]] std::uint32_t read_device(Device device, std::uint32_t offset);
   void write_device(Device device, std::uint32_t offset, std::uint32_t value);

@@ -13,6 +13,15 @@ constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
 constexpr std::size_t longest_instruction = 15;
 
+/// As KVM gives up on an instruction: a flag that says that its bytes follow, their number and they themselves.
+InternalError not_emulated(std::span<const std::byte> code) {
+  InternalError error{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES}};
+  const auto out = std::as_writable_bytes(std::span{error.data}).subspan(sizeof error.data[0]);
+  out[0] = static_cast<std::byte>(code.size());
+  std::ranges::copy(code, out.begin() + 1);
+  return error;
+}
+
 vpmu::GuestPhysical page_of(vpmu::GuestPhysical at) { return vpmu::GuestPhysical{at.value() & ~(vpmu::page_size - 1)}; }
 
 }  // namespace
@@ -38,7 +47,7 @@ std::vector<Access> SoftPort::accesses(const Instruction& i) const {
     constexpr std::int8_t rsp = 4, rbp = 5;
     const auto at = operand_address(*m, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs);
     const bool stack = (m->base == rsp || m->base == rbp) && m->segment < 0;
-    all.push_back({.at = at.value(), .bytes = std::max<std::uint8_t>(m->bytes, 1), .write = write, .stack = stack});
+    all.push_back({.at = at.value(), .bytes = std::max<std::uint16_t>(m->bytes, 1), .write = write, .stack = stack});
   };
   add(i.load, false);
   add(i.store, true);
@@ -57,13 +66,13 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     const auto kind = access.write ? vpmu::AccessKind::write : vpmu::AccessKind::read;
     const auto fault = view_.probe_current(vpmu::GuestLinear{access.at}, access.bytes, kind);
     if (!fault) continue;
-    if (fault->not_memory) return access_device(access);
+    if (fault->not_memory) return access_device(access, code);
     return take(page_fault(s_, *fault), EventKind::fault);
   }
   if (is_division(code)) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
   if (is_hidden(code)) return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
-  return Exit{InternalError{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {s_.regs.rip}}};
+  return Exit{not_emulated(code)};
 }
 
 Exception SoftPort::fetch_fault(std::uint64_t at) {
@@ -76,7 +85,7 @@ Exception SoftPort::fetch_fault(std::uint64_t at) {
 }
 
 // The engine runs the instruction on a page that stands for the device's.
-std::optional<Exit> SoftPort::access_device(const Access& access) {
+std::optional<Exit> SoftPort::access_device(const Access& access, std::span<const std::byte> code) {
   const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
   const auto kind = access.write ? vpmu::PagingAccess::write : vpmu::PagingAccess::read;
   const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{access.at}, kind, privilege,
@@ -93,7 +102,7 @@ std::optional<Exit> SoftPort::access_device(const Access& access) {
   ram_.open = false;
   flush_ = true;  // of the page that stood for the device's
   ++statistics_.mmio;
-  if (statistics_.instructions == retired) return Exit{InternalError{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {s_.regs.rip}}};
+  if (statistics_.instructions == retired) return Exit{not_emulated(code)};
   if (!access.write) return std::nullopt;
   std::uint32_t after{};
   if (offset + sizeof after <= ram_.scratch.size()) std::memcpy(&after, ram_.scratch.data() + offset, sizeof after);

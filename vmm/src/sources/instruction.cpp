@@ -112,7 +112,7 @@ MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecode
                   .scale = o.mem.scale == 0 ? std::uint8_t{1} : o.mem.scale,
                   .segment = segment_number(i, o.mem.segment),
                   .displacement = o.mem.disp.has_displacement ? o.mem.disp.value : 0,
-                  .bytes = static_cast<std::uint8_t>(o.size / 8),
+                  .bytes = static_cast<std::uint16_t>(o.size / 8),
                   .address_bytes = static_cast<std::uint8_t>(i.address_width / 8),
                   .linear_bytes = static_cast<std::uint8_t>(i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 ? 8 : 4)};
   // PUSH and CALL store below the stack pointer that they find.

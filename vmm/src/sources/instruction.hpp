@@ -22,7 +22,7 @@ struct MemoryOperand {
   std::uint8_t scale{1};
   std::int8_t segment{-1};  ///< As encoded (ES, CS, SS, DS, FS, GS); -1 flat, as all but FS and GS are in 64-bit code.
   std::int64_t displacement{};
-  std::uint8_t bytes{};
+  std::uint16_t bytes{};
   std::uint8_t address_bytes{8};  ///< The offset's width.
   std::uint8_t linear_bytes{8};   ///< 4 outside 64-bit code, where linear addresses wrap at 4 GiB.
 };
