@@ -36,6 +36,8 @@ MAX_BOOT_EXITS = 450
 COUNTED_ROUNDS = 100_000  # of the loop in programs/counted.S
 COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTED_ROUNDS + 1}
 MIXED_EVENTS = ("instructions", "branches", "loads", "stores")
+MIXED_CONDITIONAL = 20 * 18  # of programs/mixed.S
+MIXED_RUNS = 100  # of guest/exact.sh
 COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
 MIN_CONSOLE_LINES = 100  # of a boot that is compared with another
 MIN_BOOT_INSTRUCTIONS = 100_000_000
@@ -198,6 +200,15 @@ def check_as_qemu(run, _programs, event):
     return f"{theirs[0]} twice, as by QEMU"
 
 
+def check_same_each_time(run, _programs):
+    """rr's condition for a usable counter: conditional branches are the same in each run, whatever else runs."""
+    counts = [int(count) for count in run.facts["conditional"]]
+    require(len(counts) == MIXED_RUNS, f"{len(counts)} runs, not {MIXED_RUNS}")
+    different = sorted(set(counts))
+    require(different == [MIXED_CONDITIONAL], f"conditional branches counted {different}, not {MIXED_CONDITIONAL} each time")
+    return f"{MIXED_CONDITIONAL} conditional branches, {MIXED_RUNS} times"
+
+
 def counted_path(program):
     """The addresses of programs/counted.S in the order in which they run."""
     before = program.addresses_of("_start")
@@ -295,6 +306,7 @@ def exact_checks(_baseline):
     yield "exact-precise-order", check_precise_order, ()
     for event in MIXED_EVENTS:
         yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
+    yield "exact-same-each-time", check_same_each_time, ()
 
 
 def check_consoles_alike(run, _programs):

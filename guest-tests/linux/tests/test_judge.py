@@ -119,6 +119,7 @@ def exact_lines():
     for event, number in (("instructions", 2125), ("branches", 702), ("loads", 780), ("stores", 580)):
         yield from (f"vpmu-guest: mixed {event} {number}",) * 2
         yield f"vpmu-host: qemu-count mixed {event} {number}"
+    yield from ("vpmu-guest: conditional 360",) * 100
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 
 
@@ -160,7 +161,7 @@ class JudgeTest(unittest.TestCase):
     def test_the_suites_have_every_check(self):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
-        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 10)
+        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 11)
         self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
 
     def test_guest_errors_and_bad_ends_fail(self):
@@ -295,6 +296,8 @@ class JudgeTest(unittest.TestCase):
             ("vpmu-guest: mixed branches 702\n", "", "exact-branches-as-qemu"),
             ("qemu-count mixed loads 780", "qemu-count mixed loads 779", "exact-loads-as-qemu"),
             ("vpmu-host: qemu-count mixed stores 580\n", "", "exact-stores-as-qemu"),
+            ("conditional 360", "conditional 361", "exact-same-each-time"),
+            ("vpmu-guest: conditional 360\n", "", "exact-same-each-time"),
             ("vpmu-guest: done", "", "exact-guest-ends"),
             ("fmt3+", "fmt3-", "exact-dmesg-pmu"),
             ("... version", "irq loop stuck", "exact-dmesg-clean"),
