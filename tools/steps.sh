@@ -27,17 +27,23 @@ step() {
 # What a step wants added to its line; it leaves that in $logs/NAME.note.
 note() { if [ -e "$logs/$1.note" ]; then printf '   %s' "$(cat "$logs/$1.note")"; fi; }
 
-# Where guests run: sets and exports VPMU_KVM to "host" or "bed" for tools/bed/on-kvm, and prints why.
+# choose_kvm PROGRAM OTHERWISE: where guests run. Sets and exports VPMU_KVM to "host", or where this machine's KVM is not fit to OTHERWISE,
+# "bed" or "none", and prints why.
 choose_kvm() {
-  local vpmu=$1 report
+  local vpmu=$1 otherwise=$2 report unfit
   if [ -z "${VPMU_KVM:-}" ]; then
-    if report=$("$vpmu" doctor 2>&1); then VPMU_KVM=host; else VPMU_KVM=bed; fi
+    if report=$("$vpmu" doctor 2>&1); then VPMU_KVM=host; else VPMU_KVM=$otherwise; fi
     printf '%s\n' "$report" >"$logs/doctor.log"
   fi
   export VPMU_KVM
-  if [ "$VPMU_KVM" = host ]; then
-    echo "guests run on this machine's /dev/kvm"
-  else
-    echo "guests run in the bed, an emulated host with a real KVM; this machine's own: $(grep -m1 '^unfit' "$logs/doctor.log" || echo "see $vpmu doctor")"
-  fi
+  unfit=$(grep -m1 '^unfit' "$logs/doctor.log" 2>/dev/null || echo "see $vpmu doctor")
+  case $VPMU_KVM in
+    host) echo "guests run on this machine's /dev/kvm" ;;
+    bed) echo "guests run in the bed, an emulated host with a real KVM; this machine's own: $unfit" ;;
+    none) echo "guests run without KVM, on the instruction engine; this machine's own: $unfit" ;;
+    *)
+      say_error "VPMU_KVM is '$VPMU_KVM'; it may be host, bed or none"
+      return 2
+      ;;
+  esac
 }
