@@ -133,6 +133,7 @@ struct Core {
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                    ///< That of the present Rights.
   std::uint64_t answer{};                   ///< The platform's.
+  std::uint64_t tsc_aux{};                  ///< And what it answers to RDTSCP beside it.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
   PagingState paging;
   std::uint64_t cr2{};

@@ -298,6 +298,7 @@ Run system_op(Decoding& d) {
     case ZYDIS_MNEMONIC_WRMSR: d.found.alone = true; return op_wrmsr();
     case ZYDIS_MNEMONIC_RDPMC: d.found.alone = true; return op_rdpmc();
     case ZYDIS_MNEMONIC_RDTSC: d.found.alone = true; return op_rdtsc();
+    case ZYDIS_MNEMONIC_RDTSCP: d.found.alone = true; return op_rdtscp();
     case ZYDIS_MNEMONIC_STAC: return op_set_ac(true);
     case ZYDIS_MNEMONIC_CLAC: return op_set_ac(false);
     case ZYDIS_MNEMONIC_LFENCE:

@@ -83,6 +83,7 @@ Run op_rdmsr();
 Run op_wrmsr();
 Run op_rdpmc();
 Run op_rdtsc();
+Run op_rdtscp();
 Run op_read_control();               ///< MOV from CR: imm says which.
 Run op_fence();
 Run op_set_ac(bool on);              ///< STAC, CLAC.

@@ -48,7 +48,11 @@ template <class Ask>
 bool asks(const Op* op, Core* c, Ask ask) {
   c->rip = c->block->rip + op->offset;
   c->stop = Stop::platform;
-  return c->cpl == 0 && ask(*c->platform) == Answer::done;
+  return ask(*c->platform) == Answer::done;
+}
+template <class Ask>
+bool asks_in_ring_0(const Op* op, Core* c, Ask ask) {
+  return asks(op, c, [&](Platform& p) { return c->cpl == 0 ? ask(p) : Answer::leave; });
 }
 
 void set_edx_eax(Core* c, std::uint64_t value) {
@@ -57,24 +61,33 @@ void set_edx_eax(Core* c, std::uint64_t value) {
 }
 
 void rdmsr(const Op* op, Core* c) {
-  if (!asks(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
 // Ends its block: what it changed may say that the engine must stop.
 void wrmsr(const Op* op, Core* c) {
   const std::uint64_t value = std::uint64_t{reg<std::uint32_t>(c, rdx * 8)} << 32 | reg<std::uint32_t>(c, rax * 8);
-  if (!asks(op, c, [&](Platform& p) { return p.wrmsr(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.wrmsr(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
   return end_at(c, next_rip(op, c));
 }
 void rdpmc(const Op* op, Core* c) {
-  if (!asks(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
+// SDM 2B RDTSC: CR4.TSD keeps it from programs.
+bool may_read_tsc(const Core* c) { return c->cpl == 0 || (c->paging.cr4 & cr4_tsd) == 0; }
+
 void rdtsc(const Op* op, Core* c) {
-  if ((c->paging.cr4 & cr4_tsd) != 0 || !asks(op, c, [&](Platform& p) { return p.rdtsc(c->answer); })) VPMU_LEAVE(op, c);
+  if (!asks(op, c, [&](Platform& p) { return may_read_tsc(c) ? p.rdtsc(c->answer) : Answer::leave; })) VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
+  VPMU_NEXT(op, c);
+}
+void rdtscp(const Op* op, Core* c) {
+  if (!asks(op, c, [&](Platform& p) { return may_read_tsc(c) ? p.rdtscp(c->answer, c->tsc_aux) : Answer::leave; })) VPMU_LEAVE(op, c);
+  set_edx_eax(c, c->answer);
+  set_reg(c, rcx * 8, static_cast<std::uint32_t>(c->tsc_aux));
   VPMU_NEXT(op, c);
 }
 
@@ -123,6 +136,7 @@ Run op_rdmsr() { return rdmsr; }
 Run op_wrmsr() { return wrmsr; }
 Run op_rdpmc() { return rdpmc; }
 Run op_rdtsc() { return rdtsc; }
+Run op_rdtscp() { return rdtscp; }
 Run op_read_control() { return read_control; }
 Run op_fence() { return fence; }
 Run op_set_ac(bool on) { return on ? set_ac<true> : set_ac<false>; }

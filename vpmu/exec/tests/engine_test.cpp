@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/tests/flat_ram.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -33,6 +34,10 @@ class Msrs final : public Platform {
   Answer rdtsc(std::uint64_t& value) override {
     value = 0x1'0000'0002;
     return Answer::done;
+  }
+  Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override {
+    aux = 7;
+    return rdtsc(value);
   }
 
   std::map<std::uint32_t, std::uint64_t> msrs;
@@ -278,6 +283,22 @@ TEST_F(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
   EXPECT_EQ(rip(), 0U);
   EXPECT_EQ(engine_.passed().instructions, 0U) << "it retires once (rule C5)";
   EXPECT_EQ(ram_.bytes()[4095], std::byte{0xAB});
+}
+
+// SDM 2B RDTSC, RDTSCP: a program may, unless CR4.TSD is set; RDMSR it may not.
+TEST_F(EngineRuns, AProgramReadsTheTscAndNoMsr) {
+  state_.cpl = 3;
+  begin({0x0F, 0x31, 0x89, 0xC3, 0x0F, 0x01, 0xF9, 0x0F, 0x32});  // rdtsc; mov %eax, %ebx; rdtscp; rdmsr
+  EXPECT_EQ(engine_.run(100), Stop::platform);
+  EXPECT_EQ(rip(), 7U) << "before RDMSR";
+  EXPECT_EQ(gpr(rbx), 2U);
+  EXPECT_EQ(gpr(rax), 2U);
+  EXPECT_EQ(gpr(rdx), 1U);
+  EXPECT_EQ(gpr(rcx), 7U);
+  state_.paging.cr4 |= bit(2);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::platform);
+  EXPECT_EQ(rip(), 0U);
 }
 
 // SDM 2A LEA, table 3-54: of an address of 32 bits the result is zero-extended.
