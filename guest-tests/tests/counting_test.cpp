@@ -67,6 +67,59 @@ GT_TEST(Counting_IsExactInX87AndVectorCode, gt::need_exact_counts) {
   GT_EQUAL(data[4], mxcsr);
 }
 
+}  // namespace
+
+// Starts PMC0, and ends it at gt_system_entry, where its SYSCALL leads. Gives what SYSCALL left in RCX. SDM 2B SYSCALL.
+asm(R"(
+  .pushsection .text
+gt_system_stream:
+  mov $0x38F, %ecx
+  mov $1, %eax
+  xor %edx, %edx
+  wrmsr
+  verw %di
+  swapgs
+  syscall
+gt_system_back:
+  ud2
+gt_system_entry:
+  mov %rcx, %r8
+  mov $0x38F, %ecx
+  xor %eax, %eax
+  xor %edx, %edx
+  wrmsr
+  mov %r8, %rax
+  ret
+  .popsection
+)");
+extern "C" {
+std::uint64_t gt_system_stream(std::uint64_t selector);
+extern const char gt_system_back[];
+extern const char gt_system_entry[];
+}
+
+namespace {
+
+// What a source may leave to the processor below it: each is one instruction, and does what it does.
+GT_TEST(Counting_IsExactInSystemInstructions, gt::need_exact_counts) {
+  constexpr gt::MsrIndex efer{0xC000'0080}, star{0xC000'0081}, lstar{0xC000'0082}, fmask{0xC000'0084};
+  constexpr gt::MsrIndex gs_base{0xC000'0101}, kernel_gs_base{0xC000'0102};
+  constexpr std::uint64_t kernel_code = 0x08, kernel_data = 0x10;
+  gt::wrmsr(efer, gt::rdmsr(efer) | 1);
+  gt::wrmsr(star, kernel_code << 32);
+  gt::wrmsr(lstar, reinterpret_cast<std::uint64_t>(gt_system_entry));
+  gt::wrmsr(fmask, 0);
+  gt::wrmsr(gs_base, 0x1111'0000);
+  gt::wrmsr(kernel_gs_base, 0x2222'0000);
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os), 0);
+  const std::uint64_t back = gt_system_stream(kernel_data);
+  GT_EQUAL(pmu::counter(0), 8U);  // VERW, SWAPGS, SYSCALL, MOV, MOV, XOR, XOR, WRMSR
+  GT_EQUAL(back, reinterpret_cast<std::uint64_t>(gt_system_back));
+  GT_EQUAL(gt::rdmsr(gs_base), 0x2222'0000U);
+  GT_EQUAL(gt::rdmsr(kernel_gs_base), 0x1111'0000U);
+}
+
 GT_TEST(Counting_IsTheSameEachTime, gt::need_exact_counts) {
   for (unsigned round = 0; round < 3; ++round) {
     const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, pmu::branches, pmu::loads, pmu::stores});

@@ -245,7 +245,9 @@ Result<void> SoftPort::set_guest_debug(const kvm_guest_debug& debug) {
 }
 
 Result<std::uint64_t> SoftPort::msr(std::uint32_t index) {
-  return msrs_.read(index).value;  // 0 for those that it does not have
+  const vpmu::MsrReadResult result = msrs_.read(index);
+  if (result.status != vpmu::MsrStatus::ok) return host_error("no such MSR in a vCPU without KVM");
+  return result.value;
 }
 
 Result<void> SoftPort::set_msr(std::uint32_t index, std::uint64_t value) {

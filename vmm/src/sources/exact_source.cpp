@@ -57,6 +57,14 @@ vpmu::exec::VectorState* ExactSource::Platform::vectors() {
   return &*kept;
 }
 
+// The port has no such MSR where it has no RDTSCP.
+vpmu::exec::Answer ExactSource::Platform::rdtscp(std::uint64_t& value, std::uint64_t& aux) {
+  constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
+  const auto msr = owner_->port_->msr(msr_tsc_aux);
+  aux = msr.value_or(0);
+  return msr ? rdtsc(value) : vpmu::exec::Answer::leave;
+}
+
 Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
   for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);

@@ -67,6 +67,7 @@ class ExactSource final : public CountSource {
    public:
     explicit Platform(ExactSource& owner) : owner_{&owner} {}
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
+    vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
     vpmu::exec::VectorState* vectors() override;
 
    private:

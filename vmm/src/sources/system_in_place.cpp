@@ -9,11 +9,24 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
+constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084, msr_fs_base = 0xC000'0100,
+                        msr_gs_base = 0xC000'0101, msr_kernel_gs_base = 0xC000'0102;
 
 /// What changes nothing but general registers, segments, RFLAGS and what holds interrupts off. Not CR3 and INVLPG: the processor below
 /// has translations too.
-constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli, SystemOp::sti, SystemOp::popf, SystemOp::iret};
+constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,    SystemOp::sti,    SystemOp::popf,
+                              SystemOp::iret,         SystemOp::syscall,       SystemOp::sysret, SystemOp::swapgs, SystemOp::verr,
+                              SystemOp::verw,         SystemOp::lar,           SystemOp::lsl};
+
+/// The MSRs that an instruction works with and only the port keeps.
+std::span<const std::uint32_t> msrs_of(SystemOp op) {
+  static constexpr std::array of_syscall{msr_star, msr_lstar, msr_fmask};
+  static constexpr std::array of_swapgs{msr_kernel_gs_base};
+  if (op == SystemOp::syscall) return of_syscall;
+  if (op == SystemOp::sysret) return std::span{of_syscall}.first(1);
+  if (op == SystemOp::swapgs) return of_swapgs;
+  return {};
+}
 
 bool is_base_msr(std::uint32_t index) { return index == msr_fs_base || index == msr_gs_base; }
 
@@ -53,10 +66,14 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
   const bool is_base = (system->op == SystemOp::rdmsr || system->op == SystemOp::wrmsr) && is_base_msr(index);
   if (!is_base && std::ranges::find(confined, system->op) == confined.end()) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
+  for (const std::uint32_t msr : msrs_of(system->op)) {
+    VMM_ASSIGN(state_.msrs[msr], port.msr(msr));
+  }
   std::optional<std::uint64_t> operand;
   if (i.load || i.store)
     operand = operand_address(i.store ? *i.store : *i.load, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
   if (!std::holds_alternative<Completed>(unit_.run(*system, operand))) return Outcome::left;
+  if (system->op == SystemOp::swapgs) VMM_TRY(port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base]));
   VMM_TRY(store(port, regs, sregs));
   return Outcome::done;
 }
