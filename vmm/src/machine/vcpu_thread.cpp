@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "kvm/kick.hpp"
-#include "sources/disassembly.hpp"
+#include "sources/instruction.hpp"
 
 namespace vmm {
 namespace {

@@ -2,6 +2,7 @@
 #include "sources/instruction.hpp"
 
 #include <Zydis/Zydis.h>
+#include <fmt/format.h>
 #include <linux/kvm.h>
 
 #include <array>
@@ -30,6 +31,17 @@ ZydisDecoder decoder_for(CodeSize size) {
 const ZydisDecoder& decoder(CodeSize size) {
   static const std::array decoders{decoder_for(CodeSize::bits16), decoder_for(CodeSize::bits32), decoder_for(CodeSize::bits64)};
   return decoders[static_cast<std::size_t>(size)];
+}
+
+struct Decoded {
+  ZydisDecodedInstruction in;
+  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
+};
+
+std::optional<Decoded> decode(std::span<const std::byte> bytes, CodeSize size) {
+  std::optional<Decoded> d{std::in_place};
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(size), bytes.data(), bytes.size(), &d->in, d->operands.data()))) return std::nullopt;
+  return d;
 }
 
 std::int8_t register_number(ZydisRegister reg) {
@@ -143,15 +155,14 @@ std::uint64_t register_value(const kvm_regs& r, std::int8_t number) {
 }  // namespace
 
 std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeSize size) {
-  ZydisDecodedInstruction i;
-  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operand;
-  const ZyanStatus status = ZydisDecoderDecodeFull(&decoder(size), bytes.data(), bytes.size(), &i, operand.data());
-  if (!ZYAN_SUCCESS(status)) return std::nullopt;
-  const auto operands = std::span{operand}.first(i.operand_count);
+  const auto decoded = decode(bytes, size);
+  if (!decoded) return std::nullopt;
+  const ZydisDecodedInstruction& i = decoded->in;
+  const auto operands = std::span{decoded->operands}.first(i.operand_count);
   Instruction out{.length = i.length,
                   .steppable = is_steppable(i, operands),
                   .rep = (i.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0,
-                  .branch = branch_kind(i, operand[0]),
+                  .branch = branch_kind(i, decoded->operands[0]),
                   .locked = (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0};
   out.ends_block = out.branch != vpmu::BranchKind::none || i.mnemonic == ZYDIS_MNEMONIC_HLT;
   for (const ZydisDecodedOperand& o : operands) {
@@ -169,6 +180,43 @@ std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeSize size) {
   ZydisDecodedInstruction i;
   const ZyanStatus status = ZydisDecoderDecodeInstruction(&decoder(size), nullptr, bytes.data(), bytes.size(), &i);
   return ZydisMnemonicGetString(ZYAN_SUCCESS(status) ? i.mnemonic : ZYDIS_MNEMONIC_INVALID);
+}
+
+std::string disassemble(std::span<const std::byte> bytes, CodeSize size) {
+  const auto d = decode(bytes, size);
+  std::array<char, 128> text{"not an instruction"};
+  if (d) {
+    ZydisFormatter formatter;
+    ZydisFormatterInit(&formatter, ZYDIS_FORMATTER_STYLE_INTEL);
+    ZydisFormatterFormatInstruction(&formatter, &d->in, d->operands.data(), d->in.operand_count_visible, text.data(), text.size(),
+                                    ZYDIS_RUNTIME_ADDRESS_NONE, nullptr);
+  }
+  std::string out = fmt::format("{} (", text.data());
+  for (const std::byte b : bytes.first(d ? d->in.length : bytes.size())) out += fmt::format("{:02x}", std::to_integer<unsigned>(b));
+  return out + ")";
+}
+
+std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size) {
+  constexpr std::uint64_t cf = vpmu::bit(0), af = vpmu::bit(4), of = vpmu::bit(11);
+  const auto d = decode(bytes, size);
+  if (!d) return 0;
+  const std::uint64_t always = d->in.cpu_flags->undefined;
+  // Shifts by more than one bit, and out of the operand altogether.
+  const bool by_one = d->in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && (d->in.opcode == 0xD0 || d->in.opcode == 0xD1);
+  const std::uint64_t overflow = by_one ? 0 : of;
+  const std::uint64_t carry = d->operands[0].size < 32 ? cf : 0;
+  switch (d->in.mnemonic) {
+    case ZYDIS_MNEMONIC_ROL:
+    case ZYDIS_MNEMONIC_ROR:
+    case ZYDIS_MNEMONIC_RCL:
+    case ZYDIS_MNEMONIC_RCR: return overflow;
+    case ZYDIS_MNEMONIC_SAR: return af | overflow;
+    case ZYDIS_MNEMONIC_SHL:
+    case ZYDIS_MNEMONIC_SHR:
+    case ZYDIS_MNEMONIC_SHLD:
+    case ZYDIS_MNEMONIC_SHRD: return af | overflow | carry;
+    default: return always;
+  }
 }
 
 vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,

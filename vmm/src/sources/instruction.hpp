@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "vpmu/address.hpp"
@@ -45,6 +46,13 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
 
 /// The instruction's name in lower case, "invalid" when the bytes do not hold one. Lives for ever.
 std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeSize size);
+
+/// The instruction in Intel's notation, with its bytes; for messages.
+std::string disassemble(std::span<const std::byte> bytes, CodeSize size);
+
+/// Status flags that the manual leaves undefined after the instruction, for one or another of its operands' values. SDM volume 2,
+/// "Flags Affected" of each.
+std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size);
 
 /// The linear address of an operand of the instruction at `ip`, with the registers before it runs.
 vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "sources/disassembly.hpp"
+#include "sources/instruction.hpp"
 #include "vcpu/engine_state.hpp"
 #include "vpmu/bits.hpp"
 

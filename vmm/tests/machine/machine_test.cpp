@@ -154,6 +154,15 @@ TEST_F(SoftMachine, AGuestThatWaitsForADeviceCanBeStopped) {
   EXPECT_EQ(machine->wait(), StopReason::user);
 }
 
+// insb: the user learns what it was.
+TEST_F(SoftMachine, AnInstructionThatNobodyKnowsEndsTheRunByName) {
+  const auto machine = machine_with({0x6C});
+  machine->start();
+  EXPECT_EQ(machine->wait(), StopReason::host_failure);
+  ASSERT_TRUE(machine->failure());
+  EXPECT_NE(machine->failure()->what.find("insb"), std::string::npos) << machine->failure()->what;
+}
+
 // cli; hlt
 TEST_F(SoftMachine, AGuestThatNothingCanWakeHasEnded) { EXPECT_EQ(run({0xFA, 0xF4}), StopReason::power_off); }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "fakes/fake_cpu.hpp"
-#include "sources/disassembly.hpp"
+#include "sources/instruction.hpp"
 
 namespace vmm::test {
 namespace {
