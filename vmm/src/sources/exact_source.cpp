@@ -60,9 +60,14 @@ vpmu::exec::VectorState* ExactSource::Platform::vectors() {
 // The port has no such MSR where it has no RDTSCP.
 vpmu::exec::Answer ExactSource::Platform::rdtscp(std::uint64_t& value, std::uint64_t& aux) {
   constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
-  const auto msr = owner_->port_->msr(msr_tsc_aux);
-  aux = msr.value_or(0);
-  return msr ? rdtsc(value) : vpmu::exec::Answer::leave;
+  auto& kept = owner_->tsc_aux_;
+  if (!kept) {
+    const auto msr = owner_->port_->msr(msr_tsc_aux);
+    if (!msr) return vpmu::exec::Answer::leave;
+    kept = *msr;
+  }
+  aux = *kept;
+  return rdtsc(value);
 }
 
 Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
@@ -165,7 +170,9 @@ Result<void> ExactSource::leave(VcpuPort& port) {
   if (!inside_) return {};
   inside_ = false;
   for_kvm_ = false;
+  tsc_aux_.reset();
   ram_.close();
+  VMM_TRY(system_.leave(port));
   if (const auto vectors = std::exchange(vectors_, std::nullopt)) return port.set_vectors(*vectors);
   return {};
 }
@@ -238,6 +245,8 @@ RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
 Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   const auto waiting = std::exchange(waiting_, std::nullopt);
   const kvm_sregs sregs = sregs_;
+  // A record that faulted meanwhile has left its address in CR2.
+  VMM_ASSIGN(sregs_, port.sregs());
   VMM_ASSIGN(const bool completed, system_.complete(port, regs_, sregs_));
   engine_.resume(engine_state(regs_, sregs_));
   if (!completed) {

@@ -115,6 +115,7 @@ class ExactSource final : public CountSource {
   bool raised_{};               ///< Something waits that the port must look at.
   bool shadow_{};               ///< Interrupts are held off for one instruction, behind STI or MOV SS.
   std::uint64_t burst_left_{};  ///< Instructions until the next look at what waits outside.
+  std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
   VcpuPort* port_{};            ///< The one that is interpreted now.
   /// The instruction of an exit, and the registers that it found. It retires when it has its answer.
   struct Waiting {

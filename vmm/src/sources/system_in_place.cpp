@@ -66,16 +66,29 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
   const bool is_base = (system->op == SystemOp::rdmsr || system->op == SystemOp::wrmsr) && is_base_msr(index);
   if (!is_base && std::ranges::find(confined, system->op) == confined.end()) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
-  for (const std::uint32_t msr : msrs_of(system->op)) {
-    VMM_ASSIGN(state_.msrs[msr], port.msr(msr));
-  }
+  VMM_TRY(fetch(port, msrs_of(system->op)));
   std::optional<std::uint64_t> operand;
   if (i.load || i.store)
     operand = operand_address(i.store ? *i.store : *i.load, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
   if (!std::holds_alternative<Completed>(unit_.run(*system, operand))) return Outcome::left;
-  if (system->op == SystemOp::swapgs) VMM_TRY(port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base]));
+  swapped_gs_ |= system->op == SystemOp::swapgs;
   VMM_TRY(store(port, regs, sregs));
   return Outcome::done;
+}
+
+// Whoever writes one of them is the port's to run.
+Result<void> SystemInPlace::fetch(VcpuPort& port, std::span<const std::uint32_t> msrs) {
+  for (const std::uint32_t msr : msrs) {
+    if (std::ranges::find(fetched_, msr) != fetched_.end()) continue;
+    VMM_ASSIGN(state_.msrs[msr], port.msr(msr));
+    fetched_.push_back(msr);
+  }
+  return {};
+}
+
+Result<void> SystemInPlace::leave(VcpuPort& port) {
+  fetched_.clear();
+  return std::exchange(swapped_gs_, false) ? port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base]) : Result<void>{};
 }
 
 Result<void> SystemInPlace::load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs) {

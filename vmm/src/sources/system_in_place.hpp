@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <vector>
 
 #include "soft/system_unit.hpp"
 #include "sources/instruction.hpp"
@@ -26,6 +27,9 @@ class SystemInPlace {
   /// of them and change with them.
   Result<Outcome> run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
 
+  /// The port is going to run the guest: gives it what was kept of its MSRs.
+  Result<void> leave(VcpuPort& port);
+
   /// The exit of the last Outcome::exit. It refers to this object, which keeps the answer.
   [[nodiscard]] Exit exit();
   [[nodiscard]] bool is_open() const { return open_.kind != Open::Kind::none; }
@@ -41,6 +45,7 @@ class SystemInPlace {
     unsigned long long data{};
     std::uint8_t gp{};
   };
+  Result<void> fetch(VcpuPort& port, std::span<const std::uint32_t> msrs);
   Result<void> load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs);
   Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
   Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
@@ -50,6 +55,8 @@ class SystemInPlace {
   GuestView* view_;
   CpuidTable no_cpuid_;
   SoftState state_;
+  std::vector<std::uint32_t> fetched_;  ///< MSRs of state_ that are the port's, since leave().
+  bool swapped_gs_{};                   ///< IA32_KERNEL_GS_BASE is no longer the port's.
   VirtualTime no_time_{1};
   InterruptUnit interrupts_{state_, no_time_, nullptr};
   MsrUnit msrs_{state_, interrupts_};
