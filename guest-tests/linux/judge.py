@@ -11,10 +11,11 @@ import argparse
 import pathlib
 import re
 import sys
-from dataclasses import dataclass
 
 import console_log
 import disassembly
+from finding import Failed, Finding, require
+from memory_checks import check_as_modelled, check_every_level, check_memory
 
 HERE = pathlib.Path(__file__).resolve().parent
 PMU_LINE = "Performance Events: PEBS fmt3+, Skylake events, 32-deep LBR, full-width counters, Intel PMU driver."
@@ -25,8 +26,6 @@ PERF_TESTS = (4, 17, 20, 21, 23, 24, 50, 71, 73, 77)
 GRADES = {"FAILED": 0, "Skip": 1, "Ok": 2}
 
 MIN_SAMPLES = 200  # fewer would make the shares below a matter of luck
-MIN_MEMORY_SAMPLES = 50  # of loads, and of stores
-MIN_OWN_SHARE = 0.50  # of mem-loads on loads, and of mem-stores on stores
 MIN_PROGRAM_SHARE = 0.80  # of a program's own samples in its hot functions; the rest is start and end
 HEAVY_PERCENT = (75.0, 85.0)
 MAX_LOOP_SHARE = 0.30
@@ -44,24 +43,6 @@ MIN_BOOT_INSTRUCTIONS = 100_000_000
 HOST_COUNTERS = {"exits.interrupted", "pmu.exits.kick"}  # of what the host did
 MIN_SAMPLE_RATE = 4000  # what perf record asks for by default
 PMU_EXITS = ("pmu.exits.rdmsr", "pmu.exits.wrmsr", "pmu.exits.debug", "pmu.walk.runs", "pmu.walk.steps")
-
-
-@dataclass
-class Finding:
-    """One check's outcome; `text` is the reason, or the value seen."""
-
-    passed: bool
-    check: str
-    text: str
-
-
-class Failed(Exception):
-    """A check does not hold."""
-
-
-def require(condition, text):
-    if not condition:
-        raise Failed(text)
 
 
 def user_addresses(run, name):
@@ -164,22 +145,6 @@ def check_loop(run, programs, name):
     require(max(shares) <= MAX_LOOP_SHARE, f"{name}: one instruction has {100 * max(shares):.0f} % of the samples ({listing})")
     require(sum(1 for hit in hits[:8] if hit) >= 6, f"{name}: fewer than 6 of 8 equal instructions were sampled ({listing})")
     return f"percent by instruction: {listing}"
-
-
-def check_memory(run, programs, event, does):
-    """A record may stand for the load and the store event at once (rule P8), so its instruction may be either."""
-    samples = [(int(ip, 16), int(address, 16)) for ip, address in run.named("mem", event)]
-    require(len(samples) >= MIN_MEMORY_SAMPLES, f"{event}: {len(samples)} samples, needs {MIN_MEMORY_SAMPLES}")
-    program = programs["arraywalk"]
-    begin, end = program.objects["array"]
-    for ip, address in samples:
-        require(begin <= address < end, f"{event}: data address {address:#x} outside the array {begin:#x} to {end:#x}")
-        text = program.instructions.get(ip)
-        require(text, f"{event}: no instruction begins at {ip:#x}")
-        require(disassembly.is_load(text) or disassembly.is_store(text), f"{event}: the instruction at {ip:#x} is: {text}")
-    own = sum(1 for ip, _ in samples if does(program.instructions[ip]))
-    require(own >= MIN_OWN_SHARE * len(samples), f"{event}: only {own} of {len(samples)} samples on an instruction of its kind")
-    return f"{len(samples)} samples, {own} of its kind"
 
 
 def check_count(run, _programs, event):
@@ -307,6 +272,8 @@ def exact_checks(_baseline):
     for event in MIXED_EVENTS:
         yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
     yield "exact-same-each-time", check_same_each_time, ()
+    yield "exact-samples-as-modelled", check_as_modelled, ()
+    yield "exact-samples-at-every-level", check_every_level, ()
 
 
 def check_consoles_alike(run, _programs):
@@ -358,7 +325,7 @@ def main():
     parser.add_argument("--baseline", default=HERE / "perf-test-baseline.txt", help="results of perf test under QEMU-KVM")
     parser.add_argument("log")
     options = parser.parse_args()
-    programs = {name: disassembly.load(f"{options.programs}/{name}") for name in ("split", "loop8", "arraywalk", "counted")}
+    programs = {name: disassembly.load(f"{options.programs}/{name}") for name in ("split", "loop8", "arraywalk", "counted", "levels")}
     baseline = parse_results(pathlib.Path(options.baseline).read_text(encoding="ascii").splitlines())
     run = console_log.parse(pathlib.Path(options.log).read_text(encoding="utf-8", errors="replace"))
     findings = judge(options.suite, run, programs, baseline)

@@ -1,6 +1,7 @@
 // Where loads find their data: SDM 3B 18.8.1.2, tables 18-24 and 18-33, 18.11.3; rules L1 to L8, S3. A pointer chase through an array goes
 // to the level that the array fits in, so the events and the load latency records are known. Only sources that model the caches.
 #include "gt/asm.hpp"
+#include "gt/interrupts.hpp"
 #include "gt/paging.hpp"
 #include "gt/pebs.hpp"
 #include "gt/pmu.hpp"
@@ -121,6 +122,33 @@ GT_TEST(MemoryLevels_CountTheSameOneByOne, gt::need_hit_levels) {
   }
   GT_CHECK(counted[0] * 10 >= loads * 9);
   GT_EQUAL(counted[0], counted[1]);
+}
+
+constexpr std::uint64_t faulting_pages = 64;
+
+void map_what_faulted(gt::InterruptFrame&) {
+  const std::uint64_t page = gt::read_cr2() & ~std::uint64_t{4095};
+  gt::paging::map(page, array + page - gt::paging::window, gt::paging::writable | gt::paging::user);
+}
+
+// A load that faulted and is done over is a load like others: the frame's RF (SDM 3B 17.3.1.1) changes nothing about it.
+GT_TEST(MemoryLevels_LoadsDoneOverAfterAFaultAreSomewhere, gt::need_hit_levels) {
+  constexpr std::uint64_t page_fault = 14;
+  warm_up(in_l1);
+  gt::on_vector(page_fault, map_what_faulted);
+  for (std::uint64_t page = 0; page < faulting_pages; ++page) gt::paging::unmap(gt::paging::window + page * 4096);
+  const std::array events{pmu::loads, l1_hit, fill_buffer_hit, l1_miss};
+  for (unsigned i = 0; i < events.size(); ++i) pmu::program(i, pmu::select(events[i], pmu::usr), 0);
+  pmu::start(0xF);
+  gt::run_at_cpl3(
+      [](void*) {
+        for (std::uint64_t page = 0; page < faulting_pages; ++page)
+          (void)*reinterpret_cast<const volatile std::uint64_t*>(gt::paging::window + page * 4096);
+      },
+      nullptr);
+  pmu::stop();
+  GT_CHECK(pmu::counter(0) >= faulting_pages);
+  GT_EQUAL(pmu::counter(0), pmu::counter(1) + pmu::counter(2) + pmu::counter(3));
 }
 
 // An overflow in the middle of blocks is not late: the PMI freezes the counter where it is (SDM 3B 17.4.7).

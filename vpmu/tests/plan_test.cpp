@@ -184,6 +184,18 @@ TEST(Plan, LoadLatencyWithoutItsFacilityIsUnmodelled) {
   EXPECT_EQ(s.pmu.plan().entries[0].counts, Counts::load_latency);
 }
 
+// Rules L2, L11: a source may count loads by their latency, unless the PMU picks which.
+TEST(Plan, TellsFromWhichLatencyOnALoadCounts) {
+  for (const std::uint32_t interval : {1U, 2U}) {
+    S s{PmuConfig{.policies = {.load_tag_interval = interval}}};
+    s.start(3, load_latency, 100);
+    EXPECT_FALSE(s.pmu.plan().entries[0].latency_over.has_value());
+    s.write(msr::IA32_PEBS_ENABLE, 0x8'0000'0008);
+    s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, 37);
+    EXPECT_EQ(s.pmu.plan().entries[0].latency_over, interval == 1 ? std::optional<std::uint16_t>{37} : std::nullopt);
+  }
+}
+
 // Rule Z5.
 TEST(Plan, WantsBranchesWhileTheLbrRecords) {
   S s;

@@ -10,6 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import console_log  # noqa: E402
 import disassembly  # noqa: E402
 import judge  # noqa: E402
+import memory_checks  # noqa: E402
 
 SPLIT = """
 0000000000401610 <heavy>:
@@ -50,7 +51,16 @@ COUNTED = """
   40101c:\tmov    $0x3c,%eax
   401021:\tsyscall
 """
-PROGRAMS = {name: disassembly.parse(text) for name, text in (("split", SPLIT), ("loop8", LOOP8), ("arraywalk", ARRAYWALK), ("counted", COUNTED))}
+LEVELS = """
+0000000000402000 g     O .bss	0000000000c00000 array
+000000000040101f <walk>:
+  40101f:\tmov    (%rdi),%rax
+  401022:\tadd    0x8(%rdi),%rax
+  401026:\tmov    %rax,0x10(%rdi)
+  40102a:\tadd    $0x40,%rdi
+"""
+LISTINGS = {"split": SPLIT, "loop8": LOOP8, "arraywalk": ARRAYWALK, "counted": COUNTED, "levels": LEVELS}
+PROGRAMS = {name: disassembly.parse(text) for name, text in LISTINGS.items()}
 BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {"4.1": "Ok", "4.2": "Skip"}
 
 
@@ -120,7 +130,22 @@ def exact_lines():
         yield from (f"vpmu-guest: mixed {event} {number}",) * 2
         yield f"vpmu-host: qemu-count mixed {event} {number}"
     yield from ("vpmu-guest: conditional 360",) * 100
+    yield from modelled_lines()
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
+
+
+def modelled_lines():
+    """Of each level 15 samples at another address; the model logged more than was sampled."""
+    for number in range(15):
+        for index, (level, text) in enumerate(memory_checks.LOAD_LEVELS.items()):
+            place, latency = f"{0x402000 + 0x1000 * index + 64 * number:x}", 4 + index
+            yield f"vpmu-guest: sampled 40101f {place} {latency} OP_LOAD {text} {'TLB_L2_miss' if number == 0 else 'TLB_L1_or_L2_hit'}"
+            yield f"vpmu-host: modelled 0x40101f load 0x{place} {level} latency {latency} stlb_miss {int(number == 0)}"
+            yield f"vpmu-host: modelled 0x401022 load 0x{place} l1 latency 4 stlb_miss 0"
+        for index, (level, text) in enumerate((("l1", "LVL_L1_hit"), ("l3", "LVL_L1_miss"))):
+            place = f"{0x408010 + 0x1000 * index + 64 * number:x}"
+            yield f"vpmu-guest: sampled 401026 {place} - OP_STORE {text} TLB_N/A"
+            yield f"vpmu-host: modelled 0x401026 store 0x{place} {level} latency 9 stlb_miss 1"
 
 
 def soft_lines():
@@ -161,7 +186,7 @@ class JudgeTest(unittest.TestCase):
     def test_the_suites_have_every_check(self):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
-        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 11)
+        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 13)
         self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
 
     def test_guest_errors_and_bad_ends_fail(self):
@@ -298,12 +323,31 @@ class JudgeTest(unittest.TestCase):
             ("vpmu-host: qemu-count mixed stores 580\n", "", "exact-stores-as-qemu"),
             ("conditional 360", "conditional 361", "exact-same-each-time"),
             ("vpmu-guest: conditional 360\n", "", "exact-same-each-time"),
+            ("sampled 40101f 403040 5 ", "sampled 40101f 403040 6 ", "exact-samples-as-modelled"),  # another latency
+            ("sampled 40101f 403040", "sampled 401022 403040", "exact-samples-as-modelled"),  # another instruction
+            ("sampled 40101f 403040", "sampled 40102a 403040", "exact-samples-as-modelled"),  # none that loads
+            ("sampled 40101f 402000 4 OP_LOAD LVL_L1_or_L1_hit TLB_L2_miss", "sampled 40101f 402000 4 OP_LOAD LVL_L1_or_L1_hit TLB_L1_or_L2_hit",
+             "exact-samples-as-modelled"),
+            ("408010 - OP_STORE LVL_L1_hit", "408010 - OP_STORE LVL_L1_miss", "exact-samples-as-modelled"),
+            ("modelled 0x40101f load 0x403040 ", "modelled 0x40101f load 0x403048 ", "exact-samples-as-modelled"),
             ("vpmu-guest: done", "", "exact-guest-ends"),
             ("fmt3+", "fmt3-", "exact-dmesg-pmu"),
             ("... version", "irq loop stuck", "exact-dmesg-clean"),
         ):
             self.assertIn(old, text)
-            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "exact"), {failing})
+            failed = self.failing(text.replace(old, new, 1).splitlines(), "exact")
+            self.assertEqual(failed - {"exact-samples-at-every-level"} if "sampled" in old or "OP_STORE" in old else failed, {failing})
+
+    def test_a_level_without_samples_fails(self):
+        for level, text in memory_checks.LOAD_LEVELS.items():
+            sampled = f"OP_LOAD {text} TLB_L1_or_L2_hit"
+            lines = [line for line in exact_lines() if not line.endswith(sampled)]
+            self.assertEqual(self.failing(lines, "exact"), {"exact-samples-at-every-level"}, level)
+        for old, new in (("TLB_L2_miss", "TLB_L1_or_L2_hit"), ("stlb_miss 1", "stlb_miss 0")):
+            lines = [line.replace(old, new) for line in exact_lines()]
+            self.assertIn("exact-samples-at-every-level" if old == "TLB_L2_miss" else "exact-samples-as-modelled", self.failing(lines, "exact"))
+        unknown = [line.replace("LVL_L1_or_L1_hit", "LVL_L3_miss", 1) if "402040 4 OP_LOAD" in line else line for line in exact_lines()]
+        self.assertEqual(self.failing(unknown, "exact"), {"exact-samples-as-modelled", "exact-samples-at-every-level"})
 
 
     def test_soft_checks_fail_too(self):

@@ -26,19 +26,6 @@ bool undisturbed(const kvm_vcpu_events& e) { return !is_delivering(e) && e.inter
 
 }  // namespace
 
-// A cycle is an instruction here, and so is a micro-operation.
-ExactSource::Unit ExactSource::unit_of(const vpmu::PlanEntry& entry) {
-  constexpr std::array rows{std::pair{Counts::instructions, Unit::instructions}, std::pair{Counts::cycles, Unit::instructions},
-                            std::pair{Counts::ref_cycles, Unit::instructions},   std::pair{Counts::bus_cycles, Unit::instructions},
-                            std::pair{Counts::uops_retired, Unit::instructions}, std::pair{Counts::uops_issued, Unit::instructions},
-                            std::pair{Counts::branches, Unit::branches},         std::pair{Counts::loads, Unit::loads},
-                            std::pair{Counts::stores, Unit::stores},             std::pair{Counts::unmodelled, Unit::nothing}};
-  if (entry.per_cycle || entry.armed) return Unit::each;
-  for (const auto& [counts, unit] : rows)
-    if (counts == entry.counts) return unit;
-  return ProcessorModel::tells(entry.counts) ? Unit::model : Unit::each;
-}
-
 vpmu::exec::Answer ExactSource::Platform::rdtsc(std::uint64_t& value) {
   const auto tsc = owner_->port_->tsc();
   if (!tsc) return vpmu::exec::Answer::leave;
@@ -71,33 +58,26 @@ vpmu::exec::Answer ExactSource::Platform::rdtscp(std::uint64_t& value, std::uint
 }
 
 Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
-  plan_ = plan;
-  for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);
-  counting_ = plan.size != 0 || plan.branches_wanted;
-  choose_model();
+  progress_.begin(plan, choose_model(plan));
   return steps_.program(plan);
 }
 
-void ExactSource::choose_model() {
-  const bool wanted = ProcessorModel::is_wanted(plan_);
+/// The model, if the plan wants it.
+const ProcessorModel* ExactSource::choose_model(const vpmu::CountPlan& plan) {
+  const bool wanted = ProcessorModel::is_wanted(plan);
   if (wanted && model_ == nullptr) {
     const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
     VMM_ASSERT(profile != nullptr);
     model_ = std::make_unique<ProcessorModel>(*profile);
   }
+  ProcessorModel* const model = wanted ? model_.get() : nullptr;
+  if (model != nullptr) model->follow(plan);
   // A plan without any counter is a pause: translations are worth keeping.
-  if (counting_) engine_.observe(wanted ? model_.get() : nullptr);
+  if (plan.size != 0 || plan.branches_wanted) engine_.observe(model);
+  return model;
 }
 
-/// What the model has counted so far, by place in plan_.
-ExactSource::ModelCounts ExactSource::model_counts() const {
-  ModelCounts counts{};
-  for (unsigned i = 0; i < plan_.size; ++i)
-    if (units_[i] == Unit::model) counts[i] = model_->count(plan_.entries[i].counts);
-  return counts;
-}
-
-Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return std::exchange(deltas_, {}); }
+Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return progress_.take_deltas(); }
 
 Result<RunEnd> ExactSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
 
@@ -106,8 +86,8 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
     VMM_ASSIGN(const auto end, finish(port));
     if (end) return *end;
   }
-  if (std::exchange(raised_, false) || !counting_) VMM_TRY(leave(port));
-  if (!counting_) return steps_.run(port, at_most);
+  if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
+  if (!progress_.is_counting()) return steps_.run(port, at_most);
   if (inside_ && burst_left_ == 0) {
     VMM_TRY(leave(port));
     for_kvm_ = true;
@@ -150,7 +130,7 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   if (!undisturbed(events)) return false;
   VMM_ASSIGN(regs_, port.regs());
   VMM_ASSIGN(sregs_, port.sregs());
-  if (code_size(sregs_) != CodeSize::bits64 || (regs_.rflags & (rflags_tf | rflags_rf)) != 0) return false;
+  if (code_size(sregs_) != CodeSize::bits64 || (regs_.rflags & rflags_tf) != 0) return false;
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return false;
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
@@ -205,8 +185,12 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   if (!instruction) return std::optional<RunEnd>{};
   const kvm_regs before = regs_;
   const kvm_sregs sregs = sregs_;
+  regs_.rflags &= ~rflags_rf;
   VMM_ASSIGN(const auto outcome, system_.run(port, code, *instruction, regs_, sregs_));
-  if (outcome == SystemInPlace::Outcome::left) return std::optional<RunEnd>{};
+  if (outcome == SystemInPlace::Outcome::left) {
+    regs_.rflags = before.rflags;
+    return std::optional<RunEnd>{};
+  }
   ++statistics_.in_place;
   for_kvm_ = false;
   if (outcome == SystemInPlace::Outcome::exit) return std::optional{exit_in_place(*instruction)};
@@ -222,7 +206,7 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   } else if (events.nmi.pending != 0 || (~before.rflags & regs_.rflags & rflags_if) != 0) {
     VMM_TRY(look_outside(port));
   }
-  if ((regs_.rflags & (rflags_tf | rflags_rf)) != 0) VMM_TRY(leave(port));
+  if ((regs_.rflags & rflags_tf) != 0) VMM_TRY(leave(port));
   return std::optional{end};
 }
 
@@ -266,34 +250,26 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   port_ = &port;
   RunEnd end;
-  if (const std::uint64_t most = unseen_instructions(); most != 0) {
-    run_blocks(shadow_ ? 1 : std::min(most, burst_left_));
+  const bool resuming = (regs_.rflags & rflags_rf) != 0;
+  const std::uint64_t most = shadow_ || resuming ? 1 : burst_left_;
+  if (const std::uint64_t unseen = progress_.unseen(cpl_of(sregs_) != 0, most); unseen != 0) {
+    run_blocks(unseen);
   } else {
     end.retired = run_one();
     note(end);
   }
   const std::uint64_t done = engine_.passed().instructions - std::exchange(passed_time_, engine_.passed().instructions);
   regs_ = kvm_state(engine_.state());
+  if (resuming && done != 0) {
+    regs_.rflags &= ~rflags_rf;
+    engine_.resume(engine_state(regs_, sregs_));
+  }
   VMM_TRY(port.set_regs(regs_));
   statistics_.instructions += done;
   pass(port, done);
   if (shadow_ && done != 0) VMM_TRY(end_shadow(port));
   if (done == 0) return std::optional<RunEnd>{};
   return std::optional{end};
-}
-
-/// How many instructions may pass before one must be observed: each is at most one of anything but what a model tells of more.
-std::uint64_t ExactSource::unseen_instructions() {
-  const bool user = cpl_of(sregs_) != 0;
-  std::uint64_t most = plan_.branches_wanted ? 0 : burst;
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    const vpmu::PlanEntry& e = plan_.entries[i];
-    if (!(user ? e.usr : e.os)) continue;
-    if (units_[i] == Unit::each) return 0;
-    const std::uint64_t each = units_[i] == Unit::model ? ProcessorModel::most_per_instruction(e.counts) : 1;
-    if (units_[i] != Unit::nothing) most = std::min(most, (e.distance - 1) / each);
-  }
-  return most;
 }
 
 // A string instruction may take several turns, and is complete only when it has retired.
@@ -308,28 +284,13 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
 }
 
 void ExactSource::run_blocks(std::uint64_t instructions) {
-  const ModelCounts before = model_counts();
   run_engine(instructions);
-  const ModelCounts after = model_counts();
-  const vpmu::exec::Passed passed = engine_.passed();
-  const bool user = cpl_of(sregs_) != 0;
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    vpmu::PlanEntry& e = plan_.entries[i];
-    if (!(user ? e.usr : e.os)) continue;
-    std::uint64_t events = 0;
-    switch (units_[i]) {
-      case Unit::instructions: events = passed.instructions - seen_.instructions; break;
-      case Unit::branches: events = passed.branches - seen_.branches; break;
-      case Unit::loads: events = passed.loads - seen_.loads; break;
-      case Unit::stores: events = passed.stores - seen_.stores; break;
-      case Unit::model: events = after[i] - before[i]; break;
-      case Unit::nothing:
-      case Unit::each: break;
-    }
-    deltas_[e.counter] += events;
-    e.distance -= events;
-  }
-  seen_ = passed;
+  const vpmu::exec::Passed now = engine_.passed();
+  const vpmu::exec::Passed before = std::exchange(seen_, now);
+  progress_.pass(cpl_of(sregs_) != 0, {.instructions = now.instructions - before.instructions,
+                                       .branches = now.branches - before.branches,
+                                       .loads = now.loads - before.loads,
+                                       .stores = now.stores - before.stores});
 }
 
 std::optional<Retired> ExactSource::run_one() {
@@ -342,26 +303,14 @@ std::optional<Retired> ExactSource::run_one() {
     return std::nullopt;
   }
   if (model_ != nullptr) model_->begin_instruction();
-  const ModelCounts modelled = model_counts();
   run_engine(1);
   seen_ = engine_.passed();
   if (seen_.instructions == before) return std::nullopt;
   ++statistics_.observed;
-  note_modelled(modelled);
   Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
   if (model_ != nullptr) model_->complete(retired.what);
-  if (model_log_ && plan_.any_armed()) log_modelled(retired.what);
+  if (model_log_ && progress_.plan().any_armed()) log_modelled(retired.what);
   return retired;
-}
-
-/// The same as note() for what the model counted since `before`.
-void ExactSource::note_modelled(const ModelCounts& before) {
-  const ModelCounts now = model_counts();
-  const bool user = cpl_of(sregs_) != 0;
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    vpmu::PlanEntry& e = plan_.entries[i];
-    if (user ? e.usr : e.os) e.distance -= std::min(e.distance - 1, now[i] - before[i]);
-  }
 }
 
 /// Of what may come into a record.
@@ -370,17 +319,8 @@ void ExactSource::log_modelled(const vpmu::Retirement& r) const {
   if (r.has_store) model_log_({.ip = r.ip.value(), .store = true, .access = r.store});
 }
 
-/// The PMU counts a retirement by itself; here only what is left until each overflow is followed.
 void ExactSource::note(const RunEnd& end) {
-  if (!end.retired) return;
-  const vpmu::Retirement& r = end.retired->what;
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    vpmu::PlanEntry& e = plan_.entries[i];
-    if (!(r.cpl != 0 ? e.usr : e.os) || e.distance <= 1) continue;
-    const bool counts = units_[i] == Unit::instructions || (units_[i] == Unit::branches && r.branch.kind != vpmu::BranchKind::none) ||
-                        (units_[i] == Unit::loads && r.has_load) || (units_[i] == Unit::stores && r.has_store);
-    if (counts) --e.distance;
-  }
+  if (end.retired) progress_.observe(end.retired->what);
 }
 
 void ExactSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {

@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -8,6 +7,7 @@
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
 #include "sources/model_log.hpp"
+#include "sources/plan_progress.hpp"
 #include "sources/processor_model.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
@@ -59,9 +59,6 @@ class ExactSource final : public CountSource {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  /// What a counter counts, as far as whole blocks can tell.
-  enum class Unit : std::uint8_t { instructions, branches, loads, stores, model, nothing, each };
-
   /// Reads the TSC, and fetches the vector state; leaves every other system instruction to KVM.
   class Platform final : public vpmu::exec::NoPlatform {
    public:
@@ -74,7 +71,6 @@ class ExactSource final : public CountSource {
     ExactSource* owner_;
   };
 
-  static Unit unit_of(const vpmu::PlanEntry& entry);
   Result<bool> enter(VcpuPort& port);
   Result<void> leave(VcpuPort& port);
   Result<std::optional<RunEnd>> interpret(VcpuPort& port);
@@ -85,15 +81,11 @@ class ExactSource final : public CountSource {
   Result<void> look_outside(VcpuPort& port);
   void pass(VcpuPort& port, std::uint64_t instructions);
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
-  std::uint64_t unseen_instructions();
-  void choose_model();
-  using ModelCounts = std::array<std::uint64_t, vpmu::max_counters>;
-  [[nodiscard]] ModelCounts model_counts() const;
+  const ProcessorModel* choose_model(const vpmu::CountPlan& plan);
   void run_blocks(std::uint64_t instructions);
   std::optional<Retired> run_one();
   void note_left();
   void note(const RunEnd& end);
-  void note_modelled(const ModelCounts& before);
   void log_modelled(const vpmu::Retirement& retirement) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
 
@@ -107,9 +99,7 @@ class ExactSource final : public CountSource {
   ModelLog model_log_;
   std::unique_ptr<ProcessorModel> model_;  ///< Made when first wanted.
   SystemInPlace system_;
-  vpmu::CountPlan plan_{};
-  std::array<Unit, vpmu::max_counters> units_{};  ///< By place in plan_.
-  bool counting_{};
+  PlanProgress progress_;
   bool inside_{};               ///< The engine holds the vCPU's state.
   bool for_kvm_{};              ///< The next instruction is not the engine's.
   bool raised_{};               ///< Something waits that the port must look at.
@@ -128,7 +118,6 @@ class ExactSource final : public CountSource {
   kvm_sregs sregs_{};
   std::optional<vpmu::exec::VectorState> vectors_;  ///< The vCPU's, once they were needed while inside_.
   vpmu::exec::Passed seen_{};   ///< Of Engine::passed(): accounted for.
-  vpmu::CountDeltas deltas_{};
   ExactStatistics statistics_{};
 };
 

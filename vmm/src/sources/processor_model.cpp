@@ -45,6 +45,7 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::l3_miss:
     case Counts::llc_references:
     case Counts::llc_misses:
+    case Counts::load_latency:
       return true;
     case Counts::unmodelled:
     case Counts::cycles:
@@ -65,7 +66,6 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::locked_loads:
     case Counts::split_loads:
     case Counts::split_stores:
-    case Counts::load_latency:
     case Counts::frontend:
     case Counts::offcore:
       return false;
@@ -77,8 +77,13 @@ bool ProcessorModel::tells(Counts counts) {
 bool ProcessorModel::is_wanted(const vpmu::CountPlan& plan) {
   return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const vpmu::PlanEntry& e) {
            const bool stores = e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
-           return tells(e.counts) || e.counts == Counts::load_latency || e.counts == Counts::frontend || (e.precise && stores);
+           return tells(e.counts) || e.counts == Counts::frontend || (e.precise && stores);
          });
+}
+
+void ProcessorModel::follow(const vpmu::CountPlan& plan) {
+  for (const vpmu::PlanEntry& e : plan.active())
+    if (e.latency_over) latency_over_ = *e.latency_over;
 }
 
 std::uint64_t ProcessorModel::most_per_instruction(Counts counts) {
@@ -136,6 +141,7 @@ void ProcessorModel::retired(bool load, bool store) {
     if (below_l2((*seen)->level)) add(Counts::llc_references);
     if ((*seen)->level == HitLevel::dram) add(Counts::llc_misses);
   }
+  if (load && (!load_ || load_->latency > latency_over_)) add(Counts::load_latency);
   if (load && load_) {
     count_level(load_->level);
     if (load_->tlb == TlbResult::walk) add(Counts::stlb_miss_loads);

@@ -24,6 +24,8 @@ class ProcessorModel final : public vpmu::exec::Observer {
   [[nodiscard]] static bool tells(vpmu::Counts counts);
   /// Whether a counter of the plan needs what only a model can tell: of each instruction if not in bulk.
   [[nodiscard]] static bool is_wanted(const vpmu::CountPlan& plan);
+  /// What depends on the plan, the latency from which on a load counts, is taken from this one.
+  void follow(const vpmu::CountPlan& plan);
   /// The most of these events that one instruction makes.
   [[nodiscard]] static std::uint64_t most_per_instruction(vpmu::Counts counts);
   /// Those of retired instructions since construction, as Pmu::retire() would count them.
@@ -55,6 +57,7 @@ class ProcessorModel final : public vpmu::exec::Observer {
   std::optional<Result> last_load_, last_store_;  ///< Of the last one that complete() tells of.
   vpmu::FrontendOutcome frontend_{};
   bool mispredicted_{};
+  std::uint16_t latency_over_{};  ///< PlanEntry::latency_over.
 };
 
 /// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit code.

@@ -111,6 +111,8 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
   EXPECT_FALSE(r.frontend.dsb_miss || r.frontend.l1i_miss || r.frontend.l2_miss || r.frontend.itlb_miss || r.frontend.stlb_miss);
 }
 
+constexpr std::uint16_t latency_over = 11;
+
 /// How often the core counts each event of the model in what it is given.
 std::map<Counts, std::uint64_t> by_the_rules(const std::vector<vpmu::Retirement>& retired) {
   std::map<Counts, std::uint64_t> n;
@@ -129,6 +131,7 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<vpmu::Retirement>
     n[Counts::llc_misses] += static_cast<unsigned>(level == HitLevel::dram) + static_cast<unsigned>(stored == HitLevel::dram);
     n[Counts::stlb_miss_loads] += r.has_load && r.load.stlb_miss;
     n[Counts::stlb_miss_stores] += r.has_store && r.store.stlb_miss;
+    n[Counts::load_latency] += r.has_load && (r.load.latency == 0 || r.load.latency > latency_over);  // rule L2
   }
   return n;
 }
@@ -137,6 +140,9 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<vpmu::Retirement>
 TEST_F(AProcessorModel, CountsWhatItTells) {
   std::mt19937_64 random{5};
   std::vector<vpmu::Retirement> retired;
+  vpmu::CountPlan plan{.size = 1};
+  plan.entries[0] = {.counts = Counts::load_latency, .latency_over = latency_over};
+  model_.follow(plan);
   for (unsigned i = 0; i < 50'000; ++i) {
     std::vector<SeenAccess> accesses;
     const bool load = random() % 3 != 0, store = random() % 3 == 0;

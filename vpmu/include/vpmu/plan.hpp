@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "vpmu/counter.hpp"
@@ -19,6 +20,9 @@ struct PlanEntry {
   bool wants_overflow{};   ///< The overflow has an effect beyond its status bit: a PMI, or arming PEBS.
   bool precise{};          ///< The overflow must be found at its very instruction (PEBS).
   bool armed{};            ///< PEBS is armed: the next retirement of the event must be given to Pmu::retire().
+  /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty where only some loads
+  /// are tagged: then each retired load must be given to Pmu::retire(), which picks (rule L11).
+  std::optional<std::uint16_t> latency_over;
 };
 
 /// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1 order.

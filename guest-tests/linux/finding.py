@@ -1,0 +1,21 @@
+"""What a check of the judge comes to."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Finding:
+    """One check's outcome; `text` is the reason, or the value seen."""
+
+    passed: bool
+    check: str
+    text: str
+
+
+class Failed(Exception):
+    """A check does not hold."""
+
+
+def require(condition, text):
+    if not condition:
+        raise Failed(text)

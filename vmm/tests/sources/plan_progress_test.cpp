@@ -1,0 +1,103 @@
+#include "sources/plan_progress.hpp"
+
+#include <gtest/gtest.h>
+
+#include "uarch/profiles.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::Counts;
+using vpmu::PlanEntry;
+
+constexpr std::uint64_t far = 1'000'000;
+
+vpmu::CountPlan plan_of(std::initializer_list<PlanEntry> entries) {
+  vpmu::CountPlan plan;
+  for (const PlanEntry& e : entries) plan.entries[plan.size++] = e;
+  return plan;
+}
+
+PlanEntry entry(unsigned gp, Counts counts, std::uint64_t distance = far) {
+  return {.counter = vpmu::CounterId::gp(gp), .counts = counts, .usr = true, .distance = distance};
+}
+
+PlanProgress at_the_start_of(const vpmu::CountPlan& plan) {
+  PlanProgress progress;
+  progress.begin(plan, nullptr);
+  return progress;
+}
+
+TEST(PlanProgress, NothingToCountLetsAllPass) {
+  EXPECT_FALSE(at_the_start_of({}).is_counting());
+  EXPECT_EQ(at_the_start_of({}).unseen(true, 500), 500U);
+  EXPECT_TRUE(at_the_start_of({.branches_wanted = true}).is_counting());
+  EXPECT_EQ(at_the_start_of({.branches_wanted = true}).unseen(true, 500), 0U);
+}
+
+// The instruction of an overflow is observed: what may pass before it makes one event less than is left.
+TEST(PlanProgress, StopsBeforeTheNearestOverflow) {
+  const PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches, 40)}));
+  EXPECT_EQ(progress.unseen(true, 500), 39U);
+  EXPECT_EQ(progress.unseen(true, 10), 10U);
+  EXPECT_EQ(progress.unseen(false, 500), 500U) << "user mode only";
+}
+
+TEST(PlanProgress, WhatBlocksDoNotTellIsSeenOneByOne) {
+  PlanEntry armed = entry(0, Counts::instructions), per_cycle = armed, picked = entry(0, Counts::load_latency);
+  armed.armed = per_cycle.per_cycle = true;
+  for (const PlanEntry& e : {armed, per_cycle, picked, entry(0, Counts::branches_taken)})
+    EXPECT_EQ(at_the_start_of(plan_of({e})).unseen(true, 500), 0U) << static_cast<unsigned>(e.counts);
+}
+
+TEST(PlanProgress, BlocksGiveEachCounterItsOwn) {
+  PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches), entry(2, Counts::loads),
+                                                   entry(3, Counts::stores)}));
+  progress.pass(true, {.instructions = 10, .branches = 2, .loads = 3, .stores = 4});
+  progress.pass(false, {.instructions = 50, .branches = 50, .loads = 50, .stores = 50});
+  const vpmu::CountDeltas deltas = progress.take_deltas();
+  const std::array expected{10U, 2U, 3U, 4U};
+  for (unsigned i = 0; i < expected.size(); ++i) EXPECT_EQ(deltas[vpmu::CounterId::gp(i)], expected[i]) << i;
+  EXPECT_EQ(progress.unseen(true, 500), 89U);
+  EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U) << "taken";
+}
+
+// The PMU counts what it is given by itself.
+TEST(PlanProgress, ARetirementComesNearerAndIsNoDelta) {
+  PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::loads, 3)}));
+  progress.observe({.cpl = 3, .has_load = true});
+  progress.observe({.cpl = 3, .has_store = true});
+  progress.observe({.cpl = 0, .has_load = true});
+  EXPECT_EQ(progress.unseen(true, 500), 1U);
+  EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U);
+}
+
+// Rule L2: in bulk as well.
+TEST(PlanProgress, TakesWhatTheModelCounted) {
+  ProcessorModel model{*vpmu::uarch::find_profile("skylake")};
+  PlanEntry slow = entry(0, Counts::load_latency, 100);
+  slow.latency_over = 30;
+  const vpmu::CountPlan plan = plan_of({slow, entry(1, Counts::l1_hit)});
+  const auto load = [&](std::uint64_t at) {
+    model.accessed({.linear = at, .physical = at, .page_bytes = 4096, .bytes = 8}, 0);
+    model.retired(true, false);
+  };
+  model.follow(plan);
+  load(0x8000);  // before the plan
+  PlanProgress progress;
+  progress.begin(plan, &model);
+  for (const std::uint64_t at : {0x1000U, 0x2000U, 0x8000U}) load(at);
+  progress.pass(true, {.instructions = 3, .loads = 3});
+  vpmu::CountDeltas deltas = progress.take_deltas();
+  EXPECT_EQ(deltas[vpmu::CounterId::gp(0)], 3U) << "two from memory, and one whose fill is in flight";
+  EXPECT_EQ(deltas[vpmu::CounterId::gp(1)], 0U);
+  EXPECT_EQ(progress.unseen(true, 500), 96U);
+  load(0x3000);
+  progress.observe({.cpl = 3, .has_load = true});
+  EXPECT_EQ(progress.unseen(true, 500), 95U);
+  progress.pass(true, {});
+  EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U) << "the observed one is the PMU's";
+}
+
+}  // namespace
+}  // namespace vmm
