@@ -147,7 +147,7 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
     std::vector<SeenAccess> accesses;
     const bool load = random() % 3 != 0, store = random() % 3 == 0;
     const std::uint64_t room = random() % 4 == 0 ? 64ULL << 20 : 128ULL << 10;
-    if (load) accesses.push_back(load_of(random() % room));
+    if (load && random() % 16 != 0) accesses.push_back(load_of(random() % room));  // a string without elements makes no access
     if (store) accesses.push_back(store_of(random() % room));
     retired.push_back(run(accesses, load, store));
   }
