@@ -74,7 +74,7 @@ void flush_tlb(Core* c) {
 }
 
 void choose_tlb(Core* c) {
-  c->tlb = c->tap == nullptr ? &c->tlbs[static_cast<unsigned>(rights_of(*c))] : &c->tap->closed;
+  c->tlb = &c->tlbs[static_cast<unsigned>(rights_of(*c))];
 }
 
 }  // namespace vpmu::exec

@@ -34,8 +34,14 @@ enum RegisterNumber : std::uint8_t {
   register_count,
 };
 
-/// What an instruction does besides retiring, for the counters.
-enum OpEvent : std::uint8_t { event_branch = 1, event_load = 2, event_store = 4 };
+/// What an instruction does besides retiring, for the counters; and, where it accesses one place in memory, which.
+enum OpEvent : std::uint8_t {
+  event_branch = 1,
+  event_load = 2,
+  event_store = 4,
+  event_at_operand = 8,  ///< Op::bytes at its memory operand.
+  event_at_stack = 16,   ///< 8 bytes: pushed or popped.
+};
 
 /// One decoded instruction. d, s, b, x and seg are byte offsets into Core::r, so that AH is an offset too.
 struct Op {

@@ -443,6 +443,28 @@ std::uint8_t events_of(const Decoding& d) {
   return events;
 }
 
+/// Where an instruction that accesses one place in memory does so, if that can be told from its op.
+std::uint8_t place_of(const Decoding& d) {
+  constexpr unsigned longest = 32;  // longer ones are done in parts
+  const ZydisDecodedOperand* memory = nullptr;
+  for (unsigned i = 0; i < d.in.operand_count; ++i) {
+    if (!d.is_memory(i)) continue;
+    if (memory != nullptr) return 0;
+    memory = &d.at(i);
+  }
+  if (memory == nullptr) return 0;
+  if (memory->visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN)
+    return memory->mem.base == ZYDIS_REGISTER_RSP && memory->size == 64 ? event_at_stack : 0;
+  const bool bit_string = find(bit_ops, d.in.mnemonic).has_value() && d.is_register(1);
+  const bool absolute = memory->mem.base == ZYDIS_REGISTER_NONE && d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && (d.in.opcode & 0xFCU) == 0xA0;
+  if (bit_string || absolute || d.in.meta.category == ZYDIS_CATEGORY_STRINGOP) return 0;
+  // Of those that change memory only these load first and then store; the others do both in one.
+  const bool loads_first = find(alus, d.in.mnemonic) || find(unaries, d.in.mnemonic) || find(shifts, d.in.mnemonic);
+  const bool changes = (memory->actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0 && (memory->actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+  if (changes && (d.locked() || !loads_first)) return 0;
+  return d.op.bytes * 8U == memory->size && d.op.bytes <= longest ? event_at_operand : 0;
+}
+
 /// Decodes the instruction at `offset` of the block into `d`. False when it is not all there.
 bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
   const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in, d.operands.data());
@@ -456,6 +478,7 @@ bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
     d.found.ends_block = true;
   }
   d.op.events = events_of(d);
+  if ((d.op.events & (event_load | event_store)) != 0) d.op.events |= place_of(d);
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "vpmu/retirement.hpp"
 
@@ -31,11 +32,55 @@ struct SeenBranch {
   bool taken{};
 };
 
+/// One of the events below, in the short form in which they are kept until there are enough of them.
+struct Seen {
+  enum class Kind : std::uint8_t { code, access, retired, branch, abandoned };
+  enum Flag : std::uint8_t { store = 1, second_half = 2, retires = 4, op_loads = 8, op_stores = 16, taken = 32 };
+
+  std::uint64_t linear{};
+  std::uint64_t physical{};    ///< A branch's target.
+  std::uint64_t now{};         ///< A branch: what is behind it.
+  std::uint32_t page_bytes{};
+  std::uint16_t bytes{};       ///< A branch: BranchKind.
+  Kind kind{};
+  std::uint8_t flags{};
+
+  [[nodiscard]] bool is(Flag flag) const { return (flags & flag) != 0; }
+};
+
+/// Tells each of them: see Observer.
+template <class To>
+void tell(std::span<const Seen> all, To& to) {
+  for (const Seen& s : all) {
+    switch (s.kind) {
+      case Seen::Kind::code: to.fetched({.linear = s.linear, .physical = s.physical, .page_bytes = s.page_bytes}); break;
+      case Seen::Kind::access:
+        to.accessed({.linear = s.linear,
+                     .physical = s.physical,
+                     .page_bytes = s.page_bytes,
+                     .bytes = s.bytes,
+                     .store = s.is(Seen::store),
+                     .second_half = s.is(Seen::second_half)},
+                    s.now);
+        if (s.is(Seen::retires)) to.retired(s.is(Seen::op_loads), s.is(Seen::op_stores));
+        break;
+      case Seen::Kind::retired: to.retired(s.is(Seen::op_loads), s.is(Seen::op_stores)); break;
+      case Seen::Kind::branch:
+        to.branched({.at = s.linear, .behind = s.now, .to = s.physical, .kind = static_cast<BranchKind>(s.bytes), .taken = s.is(Seen::taken)});
+        break;
+      case Seen::Kind::abandoned: to.abandoned(); break;
+    }
+  }
+}
+
 /// Sees what instructions do to memory, in the order of the program. Nothing is seen twice and nothing that did not happen, except that
-/// code of a block may be fetched whose last instructions then fault.
+/// code of a block may be fetched whose last instructions then fault. It is told of many instructions at once, and of all when the engine
+/// returns.
 class Observer {
  public:
   virtual ~Observer() = default;
+  /// All of it, many at a time. To override it with `tell(all, *this)` in a final class saves a virtual call for each.
+  virtual void saw(std::span<const Seen> all) { tell(all, *this); }
   /// The block that begins lies in this line, and it is another than the last one.
   virtual void fetched(const SeenCode& code) = 0;
   /// The instruction that is going to retire made an access; `now` instructions have retired before it, since Engine::observe().

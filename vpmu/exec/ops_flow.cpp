@@ -116,7 +116,9 @@ void leave(const Op* op, Core* c) {
 
 void settle_first(const Op* op, Core* c) {
   c->flags.settle();
-  return op->run(op, c);
+  // What tells an observer of the op has done so.
+  const bool told = c->tap != nullptr && !c->stepping;
+  return (told ? c->block->real[static_cast<std::size_t>(op - c->block->ops.data())] : op->run)(op, c);
 }
 
 void leave_for(const Op* op, Core* c, Stop why) {

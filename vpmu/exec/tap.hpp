@@ -6,10 +6,11 @@
 
 /// How an Observer sees what ops do, at no cost while there is none.
 ///
-/// Blocks that were decoded for an observer have `observe` in place of the functions of ops that touch memory, and of the first op; it
-/// notes that the op begins and goes on with the real one. The fast TLB stays empty, so that each access comes to find_slowly(), and is noted
-/// there. What an op did is told to the observer when the next one begins, for until then it may give up: leave(). A branch is told when
-/// its successor is known: the next block begins, or the engine stops.
+/// Blocks that were decoded for an observer have, in place of the functions of ops that touch memory, and of the first op, ones that note
+/// what is going to happen and go on with the real one. Where the op accesses one place that can be told before, and the TLB
+/// knows the page, that is noted at once. All others run with an empty TLB, so that each access comes to find_slowly(), and is noted there.
+/// An op that gives up takes back what was noted of it: leave(). A branch is noted when its successor is known: the next block begins, or
+/// the engine stops.
 namespace vpmu::exec {
 
 struct Tap {
@@ -17,11 +18,12 @@ struct Tap {
   Tlb closed{};  ///< Never has anything: the fast path goes through it.
   std::array<std::array<SeenPage, tlb_entries>, rights_count> pages{};  ///< What the TLB entry of the same place translates to.
 
-  static constexpr unsigned most_pending = 8;
-  std::array<SeenAccess, most_pending> pending{};  ///< Of the op that runs.
-  unsigned pending_count{};
-  bool running{};            ///< An op that touches memory has begun.
-  std::uint8_t events{};     ///< Its OpEvent,
+  std::array<Seen, 256> seen{};  ///< What the observer was not told yet.
+  unsigned count{};
+  bool running{};            ///< An op that touches memory has begun, with an empty TLB.
+  unsigned first{};          ///< Of its entries, as far as they may be taken back;
+  bool partly{};             ///< some were told already;
+  std::uint8_t events{};     ///< its OpEvent,
   std::uint16_t offset{};    ///< place in its block,
   std::uint64_t now{};       ///< and the instructions that retired before it.
 

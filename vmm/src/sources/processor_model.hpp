@@ -36,6 +36,7 @@ class ProcessorModel final : public vpmu::exec::Observer {
   /// Adds to a retirement what was seen of it.
   void complete(vpmu::Retirement& retirement) const;
 
+  void saw(std::span<const vpmu::exec::Seen> all) override { tell(all, *this); }
   void fetched(const vpmu::exec::SeenCode& code) override;
   void accessed(const vpmu::exec::SeenAccess& access, std::uint64_t now) override;
   void retired(bool load, bool store) override;
