@@ -154,6 +154,11 @@ void observe_others(const Op* op, Core* c) {
   begin<First>(c);
   return observe_slowly(op, c);
 }
+/// The first op of a block, when it makes no access.
+void observe_beginning(const Op* op, Core* c) {
+  begin_block(*c);
+  return run_really(op, c);
+}
 
 Does does(std::uint8_t events) {
   if ((events & event_store) == 0) return Does::load;
@@ -162,6 +167,7 @@ Does does(std::uint8_t events) {
 
 template <bool First>
 Run observer_of(std::uint8_t events) {
+  if ((events & (event_load | event_store)) == 0) return observe_beginning;
   if ((events & event_at_stack) != 0) return does(events) == Does::load ? observe<Place::stack, Does::load, First> : observe<Place::stack, Does::store, First>;
   if ((events & event_at_operand) == 0) return observe_others<First>;
   switch (does(events)) {

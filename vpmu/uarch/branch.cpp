@@ -44,14 +44,14 @@ bool BranchPredictor::indirect(const Branch& branch) {
 bool BranchPredictor::return_from(const Branch& branch) {
   if (depth_ == 0) return indirect(branch);
   --depth_;
-  top_ = (top_ + shapes_.return_stack - 1) % shapes_.return_stack;
+  top_ = (top_ == 0 ? shapes_.return_stack : top_) - 1;
   return returns_[top_] != branch.to;
 }
 
 bool BranchPredictor::retire(const Branch& branch) {
   if (branch.kind == BranchKind::near_rel_call || branch.kind == BranchKind::near_ind_call) {
     returns_[top_] = branch.behind;
-    top_ = (top_ + 1) % shapes_.return_stack;
+    top_ = top_ + 1 == shapes_.return_stack ? 0 : top_ + 1;
     depth_ = std::min<unsigned>(depth_ + 1, shapes_.return_stack);
   }
   switch (branch.kind) {

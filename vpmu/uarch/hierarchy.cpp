@@ -4,12 +4,6 @@
 #include <span>
 
 namespace vpmu::uarch {
-namespace {
-
-/// Bytes of code that one entry of the decoded micro-op cache stands for.
-constexpr std::uint64_t window_bytes = 32;
-
-}  // namespace
 
 Hierarchy::Hierarchy(const Profile& profile)
     : profile_{&profile},
@@ -111,11 +105,12 @@ FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageS
     result.level = below_l1(line);
     l1i_.insert(line);
   }
-  for (std::uint64_t window = linear / line_bytes * 2; window < linear / line_bytes * 2 + line_bytes / window_bytes; ++window)
-    if (!decoded_.touch(window)) {
-      result.decoded = false;
-      decoded_.insert(window);
-    }
+  for (std::uint64_t i = 0; i < windows_in_line; ++i) {
+    const std::uint64_t window = linear / line_bytes * windows_in_line + i;
+    if (decoded_.touch(window)) continue;
+    result.decoded = false;
+    decoded_.insert(window);
+  }
   return result;
 }
 

@@ -48,6 +48,17 @@ class Hierarchy {
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
+  /// Does the whole of load() or store() where the access hits in the TLB and the L1, and no fill is in flight; else nothing.
+  bool access_quickly(const DataAccess& access) {
+    if (now_ < last_ready_ || (access.physical % line_bytes) + access.bytes > line_bytes) return false;
+    return dtlb_.is_latest(access.linear, access.page) && l1d_.touch(access.physical / line_bytes);
+  }
+  /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else nothing.
+  [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) const {
+    const std::uint64_t window = linear / line_bytes * windows_in_line;
+    return itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) && decoded_.is_latest(window) && decoded_.is_latest(window + 1);
+  }
+
   /// So many cycles pass.
   void advance(std::uint64_t cycles) { now_ += cycles; }
   [[nodiscard]] std::uint64_t cycles() const { return now_; }
@@ -60,6 +71,8 @@ class Hierarchy {
 
  private:
   static constexpr unsigned most_fill_buffers = 16;
+  /// An entry of the decoded micro-op cache stands for 32 bytes of code.
+  static constexpr std::uint64_t windows_in_line = 2;
   struct FillBuffer {
     std::uint64_t line{~0ULL};
     std::uint64_t ready{};  ///< When the line is there.

@@ -13,7 +13,7 @@ std::span<const std::uint64_t> RecencySets::set_of(std::uint64_t key) const {
 bool RecencySets::touch_older(std::uint64_t* set, std::uint64_t key) const {
   for (unsigned way = 1; way < shape_.ways; ++way) {
     if (set[way] != key) continue;
-    std::copy_backward(set, set + way, set + way + 1);
+    for (unsigned i = way; i > 0; --i) set[i] = set[i - 1];  // few: a call would cost more
     set[0] = key;
     return true;
   }

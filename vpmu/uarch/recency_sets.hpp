@@ -28,6 +28,10 @@ class RecencySets {
     std::uint64_t* const set = set_of(key);
     return set[0] == key || touch_older(set, key);
   }
+  /// Whether the key is its set's latest: touch() would change nothing.
+  [[nodiscard]] bool is_latest(std::uint64_t key) const {
+    return shape_.sets != 0 && keys_[(key & (shape_.sets - 1)) * shape_.ways] == key;
+  }
   /// Puts in a key that is not there, as its set's latest; returns the one that had to go, if any.
   std::optional<std::uint64_t> insert(std::uint64_t key);
   /// Takes a key out; false when it was not there.

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "sources/clock_rates.hpp"
-#include "sources/processor_model.hpp"
+#include "uarch/processor_model.hpp"
 
 namespace vmm {
 namespace {
@@ -81,7 +81,7 @@ EventDelivery exact_delivery(const vpmu::EventDesc& event) {
   constexpr std::uint64_t first_miss = 0x11, last_miss = 0x15;  // choices of MSR_PEBS_FRONTEND; the others are of bubbles
   const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
   if (event.counts == frontend) return event.msr_value >= first_miss && event.msr_value <= last_miss ? by_caches : EventDelivery{};
-  if (!ProcessorModel::tells(event.counts)) return instruction_delivery(event);
+  if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(event);
   const bool branch = event.counts == mispredicts || event.counts == mispredicts_conditional || event.counts == mispredicts_taken ||
                       event.counts == mispredicts_call;
   return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;

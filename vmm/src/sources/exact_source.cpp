@@ -63,14 +63,14 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
 }
 
 /// The model, if the plan wants it.
-const ProcessorModel* ExactSource::choose_model(const vpmu::CountPlan& plan) {
-  const bool wanted = ProcessorModel::is_wanted(plan);
+const vpmu::uarch::ProcessorModel* ExactSource::choose_model(const vpmu::CountPlan& plan) {
+  const bool wanted = vpmu::uarch::ProcessorModel::is_wanted(plan);
   if (wanted && model_ == nullptr) {
     const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
     VMM_ASSERT(profile != nullptr);
-    model_ = std::make_unique<ProcessorModel>(*profile);
+    model_ = std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
   }
-  ProcessorModel* const model = wanted ? model_.get() : nullptr;
+  vpmu::uarch::ProcessorModel* const model = wanted ? model_.get() : nullptr;
   if (model != nullptr) model->follow(plan);
   // A plan without any counter is a pause: translations are worth keeping.
   if (plan.size != 0 || plan.branches_wanted) engine_.observe(model);

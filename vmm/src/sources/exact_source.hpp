@@ -8,9 +8,9 @@
 #include "memory/host_code.hpp"
 #include "sources/model_log.hpp"
 #include "sources/plan_progress.hpp"
-#include "sources/processor_model.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
+#include "uarch/processor_model.hpp"
 
 namespace vmm {
 
@@ -30,8 +30,8 @@ struct ExactStatistics {
 /// Where no counter can overflow soon and none needs to see each instruction, the engine counts whole blocks. A cycle is taken to be one
 /// instruction, and the guest's clock goes on by one tick with it.
 ///
-/// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from ProcessorModel, while some counter
-/// wants it. It sees what the engine runs, not what KVM does.
+/// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from vpmu::uarch::ProcessorModel, while some
+/// counter wants it. It sees what the engine runs, not what KVM does.
 ///
 /// Limits: those of StepSource for what is single-stepped.
 class ExactSource final : public CountSource {
@@ -81,7 +81,7 @@ class ExactSource final : public CountSource {
   Result<void> look_outside(VcpuPort& port);
   void pass(VcpuPort& port, std::uint64_t instructions);
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
-  const ProcessorModel* choose_model(const vpmu::CountPlan& plan);
+  const vpmu::uarch::ProcessorModel* choose_model(const vpmu::CountPlan& plan);
   void run_blocks(std::uint64_t instructions);
   std::optional<Retired> run_one();
   void note_left();
@@ -97,7 +97,7 @@ class ExactSource final : public CountSource {
   vpmu::exec::Engine engine_;
   const vpmu::GenerationDesc* generation_;
   ModelLog model_log_;
-  std::unique_ptr<ProcessorModel> model_;  ///< Made when first wanted.
+  std::unique_ptr<vpmu::uarch::ProcessorModel> model_;  ///< Made when first wanted.
   SystemInPlace system_;
   PlanProgress progress_;
   bool inside_{};               ///< The engine holds the vCPU's state.

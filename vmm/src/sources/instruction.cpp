@@ -227,4 +227,14 @@ vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& ins
   return vpmu::GuestLinear{cut(cut(a, m.address_bytes) + segment_base(sregs, m.segment), m.linear_bytes)};
 }
 
+// SDM 2B MOV to control registers (0F 22), 2A INVLPG (0F 01 /7 with a memory operand).
+bool drops_translations(std::span<const std::byte> instruction) {
+  const auto byte = [&](std::size_t i) { return i < instruction.size() ? std::to_integer<unsigned>(instruction[i]) : 0U; };
+  const std::size_t at = (byte(0) & 0xF0U) == 0x40 ? 1 : 0;  // REX
+  if (byte(at) != 0x0F) return false;
+  const unsigned mod = byte(at + 2) >> 6U;
+  const unsigned extension = (byte(at + 2) >> 3U) & 7U;
+  return byte(at + 1) == 0x22 || (byte(at + 1) == 0x01 && extension == 7 && mod != 3);
+}
+
 }  // namespace vmm

@@ -58,4 +58,7 @@ std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size);
 vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs);
 
+/// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit code.
+bool drops_translations(std::span<const std::byte> instruction);
+
 }  // namespace vmm

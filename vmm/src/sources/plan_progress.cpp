@@ -18,10 +18,10 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
   if (entry.per_cycle || entry.armed || picked_by_pmu) return Unit::each;
   for (const auto& [counts, unit] : rows)
     if (counts == entry.counts) return unit;
-  return ProcessorModel::tells(entry.counts) ? Unit::model : Unit::each;
+  return vpmu::uarch::ProcessorModel::tells(entry.counts) ? Unit::model : Unit::each;
 }
 
-void PlanProgress::begin(const vpmu::CountPlan& plan, const ProcessorModel* model) {
+void PlanProgress::begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model) {
   plan_ = plan;
   model_ = model;
   for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);
@@ -34,7 +34,7 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
     const vpmu::PlanEntry& e = plan_.entries[i];
     if (!(user ? e.usr : e.os)) continue;
     if (units_[i] == Unit::each) return 0;
-    const std::uint64_t each = units_[i] == Unit::model ? ProcessorModel::most_per_instruction(e.counts) : 1;
+    const std::uint64_t each = units_[i] == Unit::model ? vpmu::uarch::ProcessorModel::most_per_instruction(e.counts) : 1;
     if (units_[i] != Unit::nothing) most = std::min(most, (e.distance - 1) / each);
   }
   return most;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "exec/engine.hpp"
-#include "sources/processor_model.hpp"
+#include "uarch/processor_model.hpp"
 #include "vpmu/plan.hpp"
 
 namespace vmm {
@@ -14,7 +14,7 @@ namespace vmm {
 class PlanProgress {
  public:
   /// From here this plan. `model` is where what only a model tells is counted; null while the plan needs none.
-  void begin(const vpmu::CountPlan& plan, const ProcessorModel* model);
+  void begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model);
   [[nodiscard]] const vpmu::CountPlan& plan() const { return plan_; }
   /// Whether anything is to be counted or seen.
   [[nodiscard]] bool is_counting() const { return plan_.size != 0 || plan_.branches_wanted; }
@@ -37,7 +37,7 @@ class PlanProgress {
 
   vpmu::CountPlan plan_{};
   std::array<Unit, vpmu::max_counters> units_{};  ///< By place in plan_.
-  const ProcessorModel* model_{};
+  const vpmu::uarch::ProcessorModel* model_{};
   ModelCounts modelled_{};  ///< What the model had counted the last time, by place in plan_.
   vpmu::CountDeltas deltas_{};
 };

@@ -246,5 +246,20 @@ TEST(OperandAddress, CodeOf32BitsAddsTheSegmentsBase) {
   EXPECT_EQ(m.store_of({0xA4}, CodeSize::bits32), 0x30'6000U) << "movsb stores to ES";
 }
 
+TEST(DropsTranslations, KnowsItsInstructions) {
+  const auto drops = [](std::initializer_list<unsigned> code) {
+    std::vector<std::byte> bytes;
+    for (const unsigned b : code) bytes.push_back(static_cast<std::byte>(b));
+    return drops_translations(bytes);
+  };
+  EXPECT_TRUE(drops({0x0F, 0x22, 0xD8})) << "mov %rax, %cr3";
+  EXPECT_TRUE(drops({0x41, 0x0F, 0x22, 0xD8})) << "mov %r8, %cr3";
+  EXPECT_TRUE(drops({0x0F, 0x01, 0x38})) << "invlpg (%rax)";
+  EXPECT_FALSE(drops({0x0F, 0x01, 0xF8})) << "swapgs";
+  EXPECT_FALSE(drops({0x0F, 0x20, 0xD8})) << "mov %cr3, %rax";
+  EXPECT_FALSE(drops({0x0F, 0x01, 0x10})) << "lgdt (%rax)";
+  EXPECT_FALSE(drops({})) << "nothing";
+}
+
 }  // namespace
 }  // namespace vmm::test

@@ -74,7 +74,7 @@ TEST(PlanProgress, ARetirementComesNearerAndIsNoDelta) {
 
 // Rule L2: in bulk as well.
 TEST(PlanProgress, TakesWhatTheModelCounted) {
-  ProcessorModel model{*vpmu::uarch::find_profile("skylake")};
+  vpmu::uarch::ProcessorModel model{*vpmu::uarch::find_profile("skylake")};
   PlanEntry slow = entry(0, Counts::load_latency, 100);
   slow.latency_over = 30;
   const vpmu::CountPlan plan = plan_of({slow, entry(1, Counts::l1_hit)});

@@ -35,7 +35,10 @@ class Notes final : public Observer {
     add("branch " + std::to_string(b.at - base_) + (b.taken ? " to " : " not to ") + std::to_string(b.to - base_) + " kind " +
         std::to_string(static_cast<unsigned>(b.kind)));
   }
-  void abandoned() override { add("abandoned"); }
+  void abandoned() override {
+    ++given_up;
+    add("abandoned");
+  }
   void flushed() override { add("flushed"); }
   /// Another engine, whose time begins anew.
   void restart() { last_ = 0; }
@@ -43,7 +46,7 @@ class Notes final : public Observer {
   bool quiet{};
   std::vector<std::string> log;
   std::vector<std::uint64_t> nows;
-  std::uint64_t loads{}, stores{}, lines{};
+  std::uint64_t loads{}, stores{}, lines{}, given_up{};
 
  private:
   void add(std::string line) {
@@ -174,11 +177,12 @@ TEST_F(Observed, StringsRetireOnceWithAllTheirElements) {
   EXPECT_EQ(notes.loads, count);
   EXPECT_EQ(notes.stores, count);
   state_.gpr[rdi] = large.address() + 8 * page_size - 10;
-  notes.loads = notes.stores = 0;
+  notes.loads = notes.stores = notes.given_up = 0;
   engine.load(state_);
   EXPECT_EQ(engine.run(1), Stop::fault);
   EXPECT_EQ(notes.loads, 10U) << "the eleventh element did not happen";
   EXPECT_EQ(notes.stores, 10U);
+  EXPECT_EQ(notes.given_up, 1U) << "nor does the instruction retire with the ten";
 }
 
 /// Instructions that access memory in every way there is, work with flags, and branch to the next instruction. RBX, RSI, RDI and RSP point

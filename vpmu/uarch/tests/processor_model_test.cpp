@@ -1,4 +1,4 @@
-#include "sources/processor_model.hpp"
+#include "uarch/processor_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,13 +6,10 @@
 #include <random>
 #include <vector>
 
-namespace vmm::test {
+namespace vpmu::uarch::test {
 namespace {
 
-using vpmu::BranchKind;
-using vpmu::Counts;
-using vpmu::HitLevel;
-using vpmu::exec::SeenAccess;
+using exec::SeenAccess;
 
 SeenAccess load_of(std::uint64_t at, std::uint16_t bytes = 8, bool second_half = false) {
   return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = bytes, .store = false, .second_half = second_half};
@@ -22,26 +19,26 @@ SeenAccess store_of(std::uint64_t at) { return {.linear = at, .physical = at, .p
 class AProcessorModel : public testing::Test {
  protected:
   /// An instruction with these accesses, and what a record would say of it.
-  vpmu::Retirement run(const std::vector<SeenAccess>& accesses, bool load, bool store) {
+  Retirement run(const std::vector<SeenAccess>& accesses, bool load, bool store) {
     model_.begin_instruction();
     for (const SeenAccess& a : accesses) model_.accessed(a, now_);
     model_.retired(load, store);
     now_ += 1000;  // fills are done
-    vpmu::Retirement r{.has_load = load, .has_store = store};
+    Retirement r{.has_load = load, .has_store = store};
     model_.complete(r);
     return r;
   }
 
-  ProcessorModel model_{*vpmu::uarch::find_profile("skylake")};
+  ProcessorModel model_{*find_profile("skylake")};
   std::uint64_t now_{};
 };
 
 TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
-  const vpmu::Retirement cold = run({load_of(0x1000)}, true, false);
+  const Retirement cold = run({load_of(0x1000)}, true, false);
   EXPECT_EQ(cold.load.level, HitLevel::dram);
   EXPECT_TRUE(cold.load.stlb_miss);
   EXPECT_GT(cold.load.latency, 200);
-  const vpmu::Retirement warm = run({load_of(0x1008)}, true, false);
+  const Retirement warm = run({load_of(0x1008)}, true, false);
   EXPECT_EQ(warm.load.level, HitLevel::l1);
   EXPECT_FALSE(warm.load.stlb_miss);
   EXPECT_EQ(warm.load.latency, 4);
@@ -50,7 +47,7 @@ TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
 
 // LOCK INC: the engine makes one access of it.
 TEST_F(AProcessorModel, ALockedInstructionLoadsWhatItStores) {
-  const vpmu::Retirement r = run({store_of(0x1000)}, true, true);
+  const Retirement r = run({store_of(0x1000)}, true, true);
   EXPECT_EQ(r.load.level, HitLevel::dram);
   EXPECT_EQ(r.store.level, HitLevel::dram);
   EXPECT_EQ(model_.count(Counts::l3_miss), 1U);
@@ -59,10 +56,10 @@ TEST_F(AProcessorModel, ALockedInstructionLoadsWhatItStores) {
 
 TEST_F(AProcessorModel, TheFartherHalfOfALoadAcrossPagesDecides) {
   run({load_of(0x1FF8)}, true, false);
-  const vpmu::Retirement r = run({load_of(0x1FFC, 4), load_of(0x2000, 4, true)}, true, false);
+  const Retirement r = run({load_of(0x1FFC, 4), load_of(0x2000, 4, true)}, true, false);
   EXPECT_EQ(r.load.level, HitLevel::dram);
   EXPECT_TRUE(r.load.stlb_miss);
-  const vpmu::Retirement back = run({load_of(0x2FFC, 4), load_of(0x3000, 4, true)}, true, false);
+  const Retirement back = run({load_of(0x2FFC, 4), load_of(0x3000, 4, true)}, true, false);
   EXPECT_EQ(back.load.level, HitLevel::dram);
   EXPECT_EQ(model_.count(Counts::l3_miss), 3U) << "one for each instruction";
 }
@@ -70,7 +67,7 @@ TEST_F(AProcessorModel, TheFartherHalfOfALoadAcrossPagesDecides) {
 // Rule S4: of the elements of a string the last.
 TEST_F(AProcessorModel, TheLastElementCounts) {
   run({load_of(0x1000)}, true, false);
-  const vpmu::Retirement r = run({load_of(0x5000), store_of(0x6000), load_of(0x1000), store_of(0x6008)}, true, true);
+  const Retirement r = run({load_of(0x5000), store_of(0x6000), load_of(0x1000), store_of(0x6008)}, true, true);
   EXPECT_EQ(r.load.level, HitLevel::l1);
   EXPECT_EQ(model_.count(Counts::l1_hit), 1U);
 }
@@ -78,23 +75,23 @@ TEST_F(AProcessorModel, TheLastElementCounts) {
 TEST_F(AProcessorModel, WhatWasAbandonedIsNotTheNextInstructions) {
   model_.accessed(load_of(0x1000), 0);
   model_.abandoned();
-  const vpmu::Retirement r = run({}, true, false);
+  const Retirement r = run({}, true, false);
   EXPECT_EQ(r.load.level, HitLevel::unknown);
   EXPECT_EQ(model_.count(Counts::l3_miss), 0U);
 }
 
 TEST_F(AProcessorModel, TellsMispredictions) {
-  const vpmu::exec::SeenBranch branch{.at = 0x10, .behind = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
+  const exec::SeenBranch branch{.at = 0x10, .behind = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
   model_.begin_instruction();
   model_.branched(branch);
-  vpmu::Retirement r{.branch = {.kind = BranchKind::near_ind_jmp, .taken = true}};
+  Retirement r{.branch = {.kind = BranchKind::near_ind_jmp, .taken = true}};
   model_.complete(r);
   EXPECT_TRUE(r.branch.mispredicted);
   EXPECT_EQ(model_.count(Counts::mispredicts), 1U);
   EXPECT_EQ(model_.count(Counts::mispredicts_taken), 1U);
   EXPECT_EQ(model_.count(Counts::mispredicts_conditional), 0U);
   model_.begin_instruction();
-  vpmu::Retirement plain{.branch = {.kind = BranchKind::near_ret, .taken = true}};
+  Retirement plain{.branch = {.kind = BranchKind::near_ret, .taken = true}};
   model_.complete(plain);
   EXPECT_FALSE(plain.branch.mispredicted);
 }
@@ -102,7 +99,7 @@ TEST_F(AProcessorModel, TellsMispredictions) {
 TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
   model_.begin_instruction();
   model_.fetched({.linear = 0x4000, .physical = 0x4000, .page_bytes = 4096});
-  vpmu::Retirement r;
+  Retirement r;
   model_.complete(r);
   EXPECT_TRUE(r.frontend.dsb_miss && r.frontend.l1i_miss && r.frontend.l2_miss && r.frontend.itlb_miss && r.frontend.stlb_miss);
   model_.begin_instruction();
@@ -114,9 +111,9 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
 constexpr std::uint16_t latency_over = 11;
 
 /// How often the core counts each event of the model in what it is given.
-std::map<Counts, std::uint64_t> by_the_rules(const std::vector<vpmu::Retirement>& retired) {
+std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& retired) {
   std::map<Counts, std::uint64_t> n;
-  for (const vpmu::Retirement& r : retired) {
+  for (const Retirement& r : retired) {
     const HitLevel level = r.has_load ? r.load.level : HitLevel::unknown;
     const HitLevel stored = r.has_store ? r.store.level : HitLevel::unknown;
     const auto far = [](HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; };
@@ -139,8 +136,8 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<vpmu::Retirement>
 // Counted in bulk or given to the PMU one by one: the same numbers.
 TEST_F(AProcessorModel, CountsWhatItTells) {
   std::mt19937_64 random{5};
-  std::vector<vpmu::Retirement> retired;
-  vpmu::CountPlan plan{.size = 1};
+  std::vector<Retirement> retired;
+  CountPlan plan{.size = 1};
   plan.entries[0] = {.counts = Counts::load_latency, .latency_over = latency_over};
   model_.follow(plan);
   for (unsigned i = 0; i < 50'000; ++i) {
@@ -160,20 +157,5 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
   }
 }
 
-TEST(DropsTranslations, KnowsItsInstructions) {
-  const auto drops = [](std::initializer_list<unsigned> code) {
-    std::vector<std::byte> bytes;
-    for (const unsigned b : code) bytes.push_back(static_cast<std::byte>(b));
-    return drops_translations(bytes);
-  };
-  EXPECT_TRUE(drops({0x0F, 0x22, 0xD8})) << "mov %rax, %cr3";
-  EXPECT_TRUE(drops({0x41, 0x0F, 0x22, 0xD8})) << "mov %r8, %cr3";
-  EXPECT_TRUE(drops({0x0F, 0x01, 0x38})) << "invlpg (%rax)";
-  EXPECT_FALSE(drops({0x0F, 0x01, 0xF8})) << "swapgs";
-  EXPECT_FALSE(drops({0x0F, 0x20, 0xD8})) << "mov %cr3, %rax";
-  EXPECT_FALSE(drops({0x0F, 0x01, 0x10})) << "lgdt (%rax)";
-  EXPECT_FALSE(drops({})) << "nothing";
-}
-
 }  // namespace
-}  // namespace vmm::test
+}  // namespace vpmu::uarch::test

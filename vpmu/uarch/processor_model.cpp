@@ -1,18 +1,15 @@
-#include "sources/processor_model.hpp"
+#include "uarch/processor_model.hpp"
 
 #include <algorithm>
+#include <utility>
 
-namespace vmm {
+namespace vpmu::uarch {
 namespace {
 
-using vpmu::Counts;
-using vpmu::HitLevel;
-using vpmu::uarch::DataResult;
-using vpmu::uarch::TlbResult;
 
 bool below_l2(HitLevel level) { return level == HitLevel::l3 || level == HitLevel::dram; }
 
-void fill_in(vpmu::MemAccess& access, const std::optional<DataResult>& seen) {
+void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
   if (!seen) return;
   access.level = seen->level;
   access.latency = seen->latency;
@@ -74,15 +71,15 @@ bool ProcessorModel::tells(Counts counts) {
 }
 
 // A record of a store says whether it hit the L1 (rule S3); one of the branch stack, whether the branch was mispredicted.
-bool ProcessorModel::is_wanted(const vpmu::CountPlan& plan) {
-  return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const vpmu::PlanEntry& e) {
+bool ProcessorModel::is_wanted(const CountPlan& plan) {
+  return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const PlanEntry& e) {
            const bool stores = e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
            return tells(e.counts) || e.counts == Counts::frontend || (e.precise && stores);
          });
 }
 
-void ProcessorModel::follow(const vpmu::CountPlan& plan) {
-  for (const vpmu::PlanEntry& e : plan.active())
+void ProcessorModel::follow(const CountPlan& plan) {
+  for (const PlanEntry& e : plan.active())
     if (e.latency_over) latency_over_ = *e.latency_over;
 }
 
@@ -95,17 +92,19 @@ void ProcessorModel::begin_instruction() {
   last_store_.reset();
   frontend_ = {};
   mispredicted_ = false;
+  telling_ = true;
 }
 
-void ProcessorModel::complete(vpmu::Retirement& r) const {
+void ProcessorModel::complete(Retirement& r) {
+  telling_ = false;
   if (r.has_load) fill_in(r.load, last_load_);
   if (r.has_store) fill_in(r.store, last_store_);
-  if (r.branch.kind != vpmu::BranchKind::none) r.branch.mispredicted = mispredicted_;
+  if (r.branch.kind != BranchKind::none) r.branch.mispredicted = mispredicted_;
   r.frontend = frontend_;
 }
 
-void ProcessorModel::fetched(const vpmu::exec::SeenCode& code) {
-  const auto result = hierarchy_.fetch(code.linear, code.physical, vpmu::uarch::page_size_of(code.page_bytes));
+void ProcessorModel::fetched(const exec::SeenCode& code) {
+  const auto result = hierarchy_.fetch(code.linear, code.physical, page_size_of(code.page_bytes));
   frontend_.dsb_miss |= !result.decoded;
   frontend_.l1i_miss |= result.level != HitLevel::l1;
   frontend_.l2_miss |= below_l2(result.level);
@@ -113,11 +112,11 @@ void ProcessorModel::fetched(const vpmu::exec::SeenCode& code) {
   frontend_.stlb_miss |= result.tlb == TlbResult::walk;
 }
 
-void ProcessorModel::accessed(const vpmu::exec::SeenAccess& a, std::uint64_t now) {
+void ProcessorModel::accessed(const exec::SeenAccess& a, std::uint64_t now) {
   hierarchy_.advance(now - now_);
   now_ = now;
-  const vpmu::uarch::DataAccess access{
-      .linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = vpmu::uarch::page_size_of(a.page_bytes)};
+  const DataAccess access{
+      .linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)};
   const Result result = a.store ? hierarchy_.store(access) : hierarchy_.load(access);
   std::optional<Result>& of = a.store ? store_ : load_;
   of = a.second_half && of ? joined(*of, result) : result;
@@ -153,8 +152,7 @@ void ProcessorModel::retired(bool load, bool store) {
   store_.reset();
 }
 
-void ProcessorModel::branched(const vpmu::exec::SeenBranch& b) {
-  using vpmu::BranchKind;
+void ProcessorModel::branched(const exec::SeenBranch& b) {
   mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
   if (!mispredicted_) return;
   hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
@@ -164,19 +162,30 @@ void ProcessorModel::branched(const vpmu::exec::SeenBranch& b) {
   if (b.kind == BranchKind::near_rel_call || b.kind == BranchKind::near_ind_call) add(Counts::mispredicts_call);
 }
 
-// SDM 2B MOV to control registers (0F 22), 2A INVLPG (0F 01 /7 with a memory operand).
-bool drops_translations(std::span<const std::byte> instruction) {
-  const auto byte = [&](std::size_t i) { return i < instruction.size() ? std::to_integer<unsigned>(instruction[i]) : 0U; };
-  const std::size_t at = (byte(0) & 0xF0U) == 0x40 ? 1 : 0;  // REX
-  if (byte(at) != 0x0F) return false;
-  const unsigned mod = byte(at + 2) >> 6U;
-  const unsigned extension = (byte(at + 2) >> 3U) & 7U;
-  return byte(at + 1) == 0x22 || (byte(at + 1) == 0x01 && extension == 7 && mod != 3);
-}
-
 void ProcessorModel::abandoned() {
   load_.reset();
   store_.reset();
 }
 
-}  // namespace vmm
+/// The whole of what saw() would do for a load or store that hits in the L1 and its TLB and is all that its instruction accesses, while
+/// nobody asks for that instruction; and for code that all is there for. False: nothing was done.
+bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
+  using exec::Seen;
+  if (seen.kind == Seen::Kind::code) return hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
+  if (seen.kind != Seen::Kind::access || !seen.is(Seen::retires) || load_ || store_) return false;
+  const bool loads = seen.is(Seen::op_loads);
+  hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
+  if (!hierarchy_.access_quickly({.linear = seen.linear, .physical = seen.physical, .bytes = seen.bytes, .page = page_size_of(seen.page_bytes)})) return false;
+  counts_[static_cast<unsigned>(Counts::l1_hit)] += loads ? 1 : 0;
+  counts_[static_cast<unsigned>(Counts::load_latency)] += loads && hierarchy_.profile().latency.l1 > latency_over_ ? 1 : 0;
+  return true;
+}
+
+// Of the last instruction only what complete() is asked for is kept: the engine is then run for one instruction.
+void ProcessorModel::saw(std::span<const exec::Seen> all) {
+  if (telling_) return tell(all, *this);
+  for (const exec::Seen& seen : all)
+    if (!saw_quickly(seen)) tell(std::span{&seen, 1}, *this);
+}
+
+}  // namespace vpmu::uarch
