@@ -64,6 +64,8 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
   FillBuffer& buffer = *std::ranges::min_element(buffers, {}, &FillBuffer::ready);
   now_ = std::max(now_, buffer.ready);
+  if (now_ >= last_ready_) in_flight_ = 0;
+  in_flight_ |= flight_bit(line);
   buffer = {.line = line, .ready = now_ + latency};
   last_ready_ = std::max(last_ready_, buffer.ready);
 }
@@ -71,7 +73,7 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
 // A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
 Hierarchy::Line Hierarchy::data_line(std::uint64_t line) {
   if (l1d_.touch(line)) {
-    if (now_ < last_ready_)
+    if (may_be_in_flight(line))
       for (const FillBuffer& f : fills_)
         if (f.line == line && f.ready > now_)
           return {HitLevel::lfb, std::max(profile_->latency.l1, static_cast<std::uint16_t>(f.ready - now_))};

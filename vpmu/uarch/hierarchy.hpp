@@ -48,10 +48,12 @@ class Hierarchy {
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
-  /// Does the whole of load() or store() where the access hits in the TLB and the L1, and no fill is in flight; else nothing.
+  /// Does the whole of load() or store() where the access lies in one line that is in the L1 and not in flight, and its page is in the
+  /// TLB. Else it does nothing that load() or store() would not do as well.
   bool access_quickly(const DataAccess& access) {
-    if (now_ < last_ready_ || (access.physical % line_bytes) + access.bytes > line_bytes) return false;
-    return dtlb_.is_latest(access.linear, access.page) && l1d_.touch(access.physical / line_bytes);
+    const std::uint64_t line = access.physical / line_bytes;
+    if (may_be_in_flight(line) || (access.physical % line_bytes) + access.bytes > line_bytes) return false;
+    return dtlb_.touch(access.linear, access.page) && l1d_.touch(line);
   }
   /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else nothing.
   [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) const {
@@ -79,12 +81,11 @@ class Hierarchy {
   };
 
   DataResult access_data(const DataAccess& access) {
-    const std::uint64_t first = access.physical / line_bytes;
-    const TlbResult tlb = dtlb_.look_up(access.linear, access.page);
-    if (tlb == TlbResult::hit && now_ >= last_ready_ && (access.physical % line_bytes) + access.bytes <= line_bytes && l1d_.touch(first))
-      return {.level = HitLevel::l1, .tlb = tlb, .latency = profile_->latency.l1, .split = false};
-    return access_slowly(access, tlb);
+    if (access_quickly(access)) return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
+    return access_slowly(access, dtlb_.look_up(access.linear, access.page));
   }
+  static constexpr std::uint64_t flight_bit(std::uint64_t line) { return std::uint64_t{1} << (line % 64); }
+  [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const { return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0; }
   DataResult access_slowly(const DataAccess& access, TlbResult tlb);
   struct Line {
     HitLevel level;
@@ -103,6 +104,7 @@ class Hierarchy {
   Tlb dtlb_, itlb_;
   std::array<FillBuffer, most_fill_buffers> fills_{};
   std::uint64_t now_{};
+  std::uint64_t in_flight_{};   ///< flight_bit() of all lines whose fills began while one was in flight.
   std::uint64_t last_ready_{};  ///< When the last fill that was begun is there: then none is in flight.
 };
 

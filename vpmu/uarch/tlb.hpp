@@ -38,9 +38,10 @@ class Tlb {
 
   /// Looks up the page of that size that holds `linear`.
   TlbResult look_up(std::uint64_t linear, PageSize size) {
-    const std::uint64_t page = linear >> shift(size);
-    return table(size).touch(page) ? TlbResult::hit : look_further(page, size);
+    return touch(linear, size) ? TlbResult::hit : look_further(linear >> shift(size), size);
   }
+  /// Whether this level has the page; then it is its set's latest.
+  bool touch(std::uint64_t linear, PageSize size) { return table(size).touch(linear >> shift(size)); }
   /// Whether look_up() would hit and change nothing.
   [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size) const { return table(size).is_latest(linear >> shift(size)); }
   /// Forgets all pages; the second level keeps its own.

@@ -157,5 +157,69 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
   }
 }
 
+/// What an engine might tell of a program: mostly of lines that it used before.
+std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
+  using exec::Seen;
+  std::vector<Seen> trace;
+  std::uint64_t now = 0;
+  const auto place = [&] { return (random() % 8 != 0 ? random() % (16 << 10) : random() % (8 << 20)) & ~std::uint64_t{7}; };
+  const auto access = [&](std::uint64_t at, unsigned flags) {
+    trace.push_back({.linear = at, .physical = at, .now = now, .page_bytes = 4096, .bytes = 8, .kind = Seen::Kind::access,
+                     .flags = static_cast<std::uint8_t>(flags)});
+  };
+  while (trace.size() < length) {
+    now += 1 + random() % 5;
+    const std::uint64_t at = place();
+    switch (random() % 8) {
+      case 0: trace.push_back({.linear = at & ~63ULL, .physical = at & ~63ULL, .page_bytes = 4096, .kind = Seen::Kind::code}); break;
+      case 1:
+        trace.push_back({.linear = at, .physical = place(), .now = at + 2, .bytes = static_cast<std::uint16_t>(BranchKind::conditional),
+                         .kind = Seen::Kind::branch, .flags = static_cast<std::uint8_t>(random() % 2 != 0 ? Seen::taken : 0)});
+        break;
+      case 2: access(at, Seen::store | Seen::retires | Seen::op_stores); break;
+      case 3:  // loads, then stores
+        access(at, 0);
+        access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores);
+        break;
+      case 4:  // both in one
+        access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores);
+        break;
+      case 5:  // across lines, and what an op gave up
+        access(at + 60, 0);
+        trace.push_back({.kind = random() % 2 != 0 ? Seen::Kind::abandoned : Seen::Kind::retired, .flags = Seen::op_loads});
+        break;
+      default: access(at, Seen::retires | Seen::op_loads); break;
+    }
+  }
+  return trace;
+}
+
+// The short way for what hits everywhere leads to the same.
+TEST(ProcessorModels, CountTheSameManyAtOnce) {
+  std::mt19937_64 random{3};
+  for (const Profile& profile : all_profiles()) {
+    const std::vector<exec::Seen> trace = random_trace(random, 20'000);
+    ProcessorModel at_once{profile}, one_by_one{profile};
+    at_once.saw(trace);
+    exec::tell(trace, one_by_one);
+    for (unsigned i = 0; i <= static_cast<unsigned>(Counts::offcore); ++i) {
+      const auto counts = static_cast<Counts>(i);
+      EXPECT_EQ(at_once.count(counts), one_by_one.count(counts)) << profile.name << ' ' << i;
+    }
+    for (std::uint64_t line = 0; line < (16 << 10); line += 64) {
+      Retirement a, b;
+      for (auto [model, retirement] : {std::pair{&at_once, &a}, std::pair{&one_by_one, &b}}) {
+        model->begin_instruction();
+        model->fetched({.linear = line, .physical = line, .page_bytes = 4096});
+        model->complete(*retirement);
+      }
+      EXPECT_EQ(a.frontend.dsb_miss, b.frontend.dsb_miss) << profile.name << ' ' << line;
+      EXPECT_EQ(a.frontend.l1i_miss, b.frontend.l1i_miss) << profile.name << ' ' << line;
+    }
+    EXPECT_GT(at_once.count(Counts::l1_hit), 1000U);
+    EXPECT_GT(at_once.count(Counts::l3_miss), 100U);
+  }
+}
+
 }  // namespace
 }  // namespace vpmu::uarch::test
