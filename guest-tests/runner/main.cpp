@@ -23,6 +23,7 @@ struct Arguments {
   std::string filter{"*"};
   std::string junit_file;
   unsigned seconds{20};
+  std::uint32_t compile_after{vpmu::exec::Compiling{}.after};
   bool list{};
   bool statistics{};
 };
@@ -41,6 +42,7 @@ vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
                                .source = std::string{known.source},
                                .soft = arguments.port == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
+                               .compiling = {.after = arguments.compile_after},
                                .statistics = arguments.statistics};
 }
 
@@ -82,6 +84,7 @@ int main(int argc, char** argv) {
   app.add_option("--model", arguments.model, "CPU model of the virtual PMU")->capture_default_str();
   app.add_option("--source", arguments.source, "counting source")->capture_default_str();
   app.add_option("--port", arguments.port, "what runs the vCPU")->capture_default_str();
+  app.add_option("--compile-after", arguments.compile_after, "how often the engine begins a block before it compiles it; 0: never")->capture_default_str();
   app.add_option("--filter", arguments.filter, "run only tests whose name matches this glob")->capture_default_str();
   app.add_option("--time-limit", arguments.seconds, "seconds for one test")->capture_default_str()->check(CLI::Range(1U, 3600U));
   app.add_option("--junit", arguments.junit_file, "write the results to this file as JUnit XML");

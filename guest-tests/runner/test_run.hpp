@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "exec/compiling.hpp"
 #include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "test_kernel.hpp"
@@ -18,6 +19,7 @@ struct RunOptions {
   std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
   std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.
   vmm::ModelLog model_log{};                     ///< See MachineConfig.
+  vpmu::exec::Compiling compiling{};             ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
 };
 

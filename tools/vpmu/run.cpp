@@ -152,6 +152,9 @@ void add_run(CLI::App& app, int& exit_code) {
   run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str();
   run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str();
   run->add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")->capture_default_str();
+  run->add_flag_callback(
+      "--no-jit", [arguments] { arguments->machine.compiling = vpmu::exec::never_compiling; },
+      "interpret everything that the instruction engine runs: the same, slower");
   run->add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")->capture_default_str();
   run->add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")->capture_default_str();
   run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");

@@ -26,22 +26,22 @@ std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess
   const GuestPhysical page{mapped->address.value() - in_page};
   std::byte* const host = c->ram->page(page);
   if (host == nullptr) return stop_for(c, Stop::fault);
-  const std::uint64_t linear_page = at / page_size;
-  const std::uint64_t place = linear_page % tlb_entries;
+  const std::size_t place = tlb_place(at);
+  const std::uint64_t tag = in_page - at;
   if (c->tap != nullptr) c->tap->pages[static_cast<unsigned>(rights)][place] = {page.value(), mapped->page_bytes};
-  TlbEntry& e = c->tlbs[static_cast<unsigned>(rights)][place];
-  if (e.read_tag != linear_page) e = {};
-  e.add = reinterpret_cast<std::uintptr_t>(host) - linear_page * page_size;
-  e.read_tag = linear_page;
+  Tlb& tlb = c->tlbs[static_cast<unsigned>(rights)];
+  if (tlb.read[place] != tag) tlb.write[place] = Tlb::no_tag(place);
+  tlb.add[place] = reinterpret_cast<std::uintptr_t>(host) + tag;
+  tlb.read[place] = tag;
   if (access != PagingAccess::write) return host + in_page;
   c->ram->will_write(page);
   if (!c->code->holds(page)) {
-    e.write_tag = linear_page;
+    tlb.write[place] = tag;
     return host + in_page;
   }
   // The rest of the running block may be what is written: it must not go on as decoded.
   if (!c->stepping) return stop_for(c, Stop::alone);
-  c->code->forget(page);
+  c->code->forget(*c, page);
   c->wrote_code = true;
   return host + in_page;
 }
@@ -70,7 +70,7 @@ bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes
 }
 
 void flush_tlb(Core* c) {
-  for (Tlb& tlb : c->tlbs) tlb.fill({});
+  for (Tlb& tlb : c->tlbs) tlb.clear();
 }
 
 void choose_tlb(Core* c) {

@@ -16,22 +16,26 @@ const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes);
 /// Stores the low `bytes` of `value` across a page boundary; false as above, and then nothing has been written.
 bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes);
 
-VPMU_PART_OF_OP TlbEntry& tlb_entry(Core* c, std::uint64_t at) { return (*c->tlb)[at / page_size % tlb_entries]; }
-
+/// Whether the TLB knows the page of `bytes` at `at` for the access.
+VPMU_PART_OF_OP bool can_read_quickly(const Core* c, std::uint64_t at, std::uint64_t bytes) {
+  return is_tagged(c->tlb->read[tlb_place(at)], at, bytes);
+}
+VPMU_PART_OF_OP bool can_write_quickly(const Core* c, std::uint64_t at, std::uint64_t bytes) {
+  return is_tagged(c->tlb->write[tlb_place(at)], at, bytes);
+}
 VPMU_PART_OF_OP std::byte* host_address(std::uint64_t at, std::uint64_t add) {
   return reinterpret_cast<std::byte*>(at + add);  // NOLINT(performance-no-int-to-ptr)
 }
+VPMU_PART_OF_OP std::byte* known_address(const Core* c, std::uint64_t at) { return host_address(at, c->tlb->add[tlb_place(at)]); }
 
 /// The host address of a T, if the TLB knows it for the access; else null.
 template <class T>
 VPMU_PART_OF_OP const std::byte* read_quickly(Core* c, std::uint64_t at) {
-  const TlbEntry& e = tlb_entry(c, at);
-  return e.read_tag == (at + sizeof(T) - 1) / page_size ? host_address(at, e.add) : nullptr;
+  return can_read_quickly(c, at, sizeof(T)) ? known_address(c, at) : nullptr;
 }
 template <class T>
 VPMU_PART_OF_OP std::byte* write_quickly(Core* c, std::uint64_t at) {
-  const TlbEntry& e = tlb_entry(c, at);
-  return e.write_tag == (at + sizeof(T) - 1) / page_size ? host_address(at, e.add) : nullptr;
+  return can_write_quickly(c, at, sizeof(T)) ? known_address(c, at) : nullptr;
 }
 template <class T>
 VPMU_PART_OF_OP T value_at(const std::byte* from) {
@@ -43,8 +47,7 @@ VPMU_PART_OF_OP T value_at(const std::byte* from) {
 /// The host address of a T for reading and writing, or null. Only where it lies in one page.
 template <class T>
 std::byte* find_to_change(Core* c, std::uint64_t at) {
-  const TlbEntry& e = tlb_entry(c, at);
-  if (e.write_tag == (at + sizeof(T) - 1) / page_size) [[likely]] return host_address(at, e.add);
+  if (can_write_quickly(c, at, sizeof(T))) [[likely]] return known_address(c, at);
   return find_slowly(c, at, PagingAccess::write, sizeof(T));
 }
 
@@ -53,10 +56,9 @@ constexpr bool crosses_page(std::uint64_t at, std::uint64_t bytes) { return at /
 /// Reads a T of the guest's memory. False: the instruction must stop here (Core::stop), nothing has changed.
 template <class T>
 [[nodiscard]] bool load(Core* c, std::uint64_t at, T& value) {
-  const TlbEntry& e = tlb_entry(c, at);
   const std::byte* from = nullptr;
-  if (e.read_tag == (at + sizeof(T) - 1) / page_size) [[likely]] {
-    from = host_address(at, e.add);
+  if (can_read_quickly(c, at, sizeof(T))) [[likely]] {
+    from = known_address(c, at);
   } else {
     from = crosses_page(at, sizeof(T)) ? load_across(c, at, sizeof value) : find_slowly(c, at, PagingAccess::read, sizeof value);
     if (from == nullptr) return false;
@@ -77,7 +79,7 @@ template <class T>
 /// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores.
 template <class T>
 [[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
-  if (tlb_entry(c, at).write_tag == (at + sizeof(T) - 1) / page_size) [[likely]] return true;
+  if (can_write_quickly(c, at, sizeof(T))) [[likely]] return true;
   return find_slowly(c, at, PagingAccess::write, 0) != nullptr &&
          (!crosses_page(at, sizeof(T)) || find_slowly(c, at + sizeof(T) - 1, PagingAccess::write, 0) != nullptr);
 }

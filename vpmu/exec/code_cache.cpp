@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "exec/access.hpp"
+#include "exec/jit.hpp"
 #include "exec/tap.hpp"
 
 namespace vpmu::exec {
@@ -45,14 +46,17 @@ std::optional<Fetched> fetch(Core& core) {
 
 }  // namespace
 
+bool CodeCache::is_full(const Core& core) const { return routines_.is_full() || core.jit->is_full(); }
+
 Block* CodeCache::find(Core& core) {
   Block* const known = core.jumps[jump_entry(core.rip)];
-  if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !routines_.is_full()) return known;
+  if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !is_full(core)) return known;
   core.stop = Stop::fault;
   const auto fetched = fetch(core);
   if (!fetched) return nullptr;
-  if (blocks_.size() >= most_blocks || routines_.is_full()) {
+  if (blocks_.size() >= most_blocks || is_full(core)) {
     routines_.clear();
+    core.jit->clear(core);
     blocks_.clear();
     pages_.clear();
     core.jumps.fill(nullptr);
@@ -63,6 +67,8 @@ Block* CodeCache::find(Core& core) {
   Block& block = *slot;
   const bool same = !block.ops.empty() && block.code.size() <= fetched->size &&
                     std::equal(block.code.begin(), block.code.end(), fetched->bytes.begin());
+  // Whoever is linked to it does not look again. An older generation's links are cut.
+  if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && (!same || block.epoch != core.epoch)) core.jit->cut_links(core);
   if (!same) {
     const bool watched = block.watched;
     block = Block{};
@@ -75,6 +81,7 @@ Block* CodeCache::find(Core& core) {
       return nullptr;
     }
     if (core.tap != nullptr) prepare(block);
+    else core.jit->expect(block);
     ++decoded_;
   }
   block.pages = {fetched->page, fetched->next_page};
@@ -93,9 +100,10 @@ void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {
   if (std::find(of_page.begin(), of_page.end(), &block) == of_page.end()) of_page.push_back(&block);
 }
 
-void CodeCache::forget(GuestPhysical page) {
+void CodeCache::forget(Core& core, GuestPhysical page) {
   const auto found = pages_.find(page.value());
   if (found == pages_.end()) return;
+  core.jit->cut_links(core);
   for (Block* const block : found->second) {
     block->epoch = 0;
     block->watched = false;

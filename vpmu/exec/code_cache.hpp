@@ -28,7 +28,7 @@ class CodeCache {
   /// Whether blocks were decoded from the page.
   [[nodiscard]] bool holds(GuestPhysical page) const { return pages_.contains(page.value()); }
   /// The page is about to be written: its blocks must be looked at again.
-  void forget(GuestPhysical page);
+  void forget(Core& core, GuestPhysical page);
   [[nodiscard]] std::uint64_t decoded() const { return decoded_; }
 
  private:
@@ -41,6 +41,7 @@ class CodeCache {
   struct Hash {
     std::size_t operator()(const Key& k) const { return (k.rip ^ k.physical >> 12) * 0x9E37'79B9'7F4A'7C15ULL >> 20; }
   };
+  [[nodiscard]] bool is_full(const Core& core) const;
   void watch(Core& core, Block& block, GuestPhysical page);
 
   HostRoutines routines_;

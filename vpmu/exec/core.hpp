@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "exec/flags.hpp"
@@ -20,6 +21,7 @@ struct Op;
 struct Block;
 struct Tap;
 class CodeCache;
+class Jit;
 struct VectorState;
 /// Runs `op`, and with it, where nothing stands against it, all that follows.
 using Run = void (*)(const Op* op, Core* core);
@@ -75,6 +77,33 @@ struct SeenPage {
   std::uint64_t page_bytes{};
 };
 
+struct Tlb;
+
+/// Where compiled code goes back to the interpreter.
+struct Site {
+  enum class Why : std::uint8_t {
+    op,      ///< `op`, and what follows, is the interpreter's to run.
+    alone,   ///< `op` alone is, and then the code goes on.
+    way,     ///< The block is done and goes on its way `way`, which is not linked.
+    budget,  ///< The counts that are left do not suffice for the block.
+  };
+  Block* block{};
+  const Op* op{};
+  Run run{};           ///< What `op` does; alone, nothing behind it.
+  Why why{};
+  std::uint8_t way{};
+};
+
+/// A block as code of this CPU (jit.hpp).
+struct Compiled {
+  const std::byte* entry{};  ///< Takes the block's counts off, and begins.
+  const std::byte* body{};   ///< Begins.
+  const Tlb* tlb{};          ///< That it looks into.
+  std::array<const std::byte*, 2> links{};  ///< The code of Block::next while it may be gone to without a look; else back to the interpreter.
+  std::array<const std::byte*, 2> back{};   ///< The latter.
+  std::vector<Site> sites;
+};
+
 /// Instructions that run one after another, as they stood in memory at `rip`.
 struct Block {
   Counts counts{};                          ///< Of all its ops.
@@ -83,12 +112,16 @@ struct Block {
   std::array<Block*, 2> next{};             ///< The same, once known.
   std::uint64_t epoch{};                    ///< When its bytes were last found unchanged and mapped where they are.
   Run first_alone{};                        ///< What runs the first op and no other.
+  Run first{};                              ///< What the first op does, where it may count how often it is begun, or enter compiled code.
+  Run comparison{};                         ///< What a comparison does alone that runs as one op with the branch behind it; else null.
+  std::uint32_t begun{};                    ///< How often, until it was compiled.
   bool watched{};                           ///< Its page is closed for writing.
   BranchKind branch{};                      ///< Of the last instruction.
   std::vector<Op> ops;                      ///< And one more at the end that is no instruction.
   std::vector<Run> real;                    ///< Of ops that tell an observer of themselves (tap.hpp): what they do.
   std::array<SeenPage, 2> pages{};          ///< Where `code` begins, and the page after that.
   std::vector<std::byte> code;
+  std::unique_ptr<Compiled> compiled;
 };
 
 /// Why the engine stopped.
@@ -102,16 +135,27 @@ enum class Stop : std::uint8_t {
   alone,        ///< The instruction at RIP must run by itself: it writes to a page that blocks were decoded from.
 };
 
-/// One page of the software TLB: tag = linear page number where the access is allowed, else ~0. Host address = linear address + add.
-struct TlbEntry {
-  std::uint64_t read_tag{~0ULL}, write_tag{~0ULL};
-  std::uint64_t add{};
-};
-inline constexpr unsigned tlb_entries = 256;
-using Tlb = std::array<TlbEntry, tlb_entries>;
 /// What may be accessed depends on these as well as on the page tables. SDM 3A 4.6.1.
 enum class Rights : std::uint8_t { supervisor, supervisor_ac, user };
 inline constexpr unsigned rights_count = 3;
+inline constexpr unsigned tlb_entries = 256;
+constexpr std::size_t tlb_place(std::uint64_t at) { return at / page_size % tlb_entries; }
+
+/// The software TLB: of the linear pages that have one place the one that was used last. A tag is minus the address of a page where the
+/// access is allowed, so that a linear address + tag is the offset in it. Host address = linear address + add.
+struct Tlb {
+  using Words = std::array<std::uint64_t, tlb_entries>;
+  Words read{}, write{}, add{};
+
+  Tlb() { clear(); }
+  void clear() {
+    for (std::size_t place = 0; place < tlb_entries; ++place) read[place] = write[place] = no_tag(place);
+  }
+  /// The tag of a page that lies far from all those which have this place.
+  static constexpr std::uint64_t no_tag(std::size_t place) { return 0 - (place + tlb_entries / 2) % tlb_entries * page_size; }
+};
+/// Whether all of `bytes` at `at` are in the page of `tag`, which stands at the place for `at`.
+constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) { return at + tag <= page_size - bytes; }
 inline constexpr unsigned jump_entries = 1024;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
@@ -123,8 +167,28 @@ struct Across {
 };
 inline constexpr std::size_t longest_operand = 512;  // FXSAVE's
 
-/// All that the ops work on. One vCPU's, used by one thread.
-struct Core {
+/// What compiled code finds relative to the core (jit.hpp).
+struct CompiledState {
+  static constexpr unsigned jump_entries = 256;
+  static constexpr std::size_t jump_place(std::uint64_t rip) { return (rip + rip / page_size) % jump_entries; }
+  using Words = std::array<std::uint64_t, jump_entries>;
+
+  std::uint16_t flags{};              ///< The status flags while neither has them: OF in bit 0, the others in bits 15 to 8 as LAHF has them.
+  const std::byte* leave{};           ///< Routines of Jit: back to the interpreter;
+  const std::byte* run_alone{};       ///< to it and back, for one op.
+  bool (*run_op)(Core*, const Site*){};
+  std::uint64_t to{};                 ///< Code that a call is going to.
+  struct Jumps {
+    Words tags{};                     ///< Minus the RIP of blocks that computed jumps go to,
+    Words code{};                     ///< and their code.
+  };
+  std::array<Jumps, rights_count> jumps{};  ///< By Rights, as TLBs are.
+  std::array<Op, 2> alone{};          ///< The op that runs alone, and one that stops behind it.
+  bool went_on{};                     ///< It did not give up.
+};
+
+/// All that the ops work on. One vCPU's, used by one thread. The alignment is for compiled code.
+struct alignas(64) Core {
   std::array<std::uint64_t, register_count> r{};
   std::uint64_t rip{};
   LazyFlags flags;
@@ -151,6 +215,8 @@ struct Core {
   Across across;
   alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that cannot be used where it is.
   Tap* tap{};                               ///< Null while nobody observes.
+  Jit* jit{};
+  CompiledState compiled;
 };
 
 }  // namespace vpmu::exec

@@ -5,6 +5,7 @@
 #include <bit>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "exec/code_cache.hpp"
 #include "exec/ops.hpp"
@@ -495,7 +496,8 @@ bool decode_block(Block& block, HostRoutines& routines) {
     if (d.found.alone && count > 0) break;
     if (count == 0) block.first_alone = d.op.run;
     if (comparison && d.found.jump_if)
-      if (const Run both = op_compare_and_jump(comparison->what, comparison->form, comparison->bytes, *d.found.jump_if)) ops[count - 1].run = both;
+      if (const Run both = op_compare_and_jump(comparison->what, comparison->form, comparison->bytes, *d.found.jump_if))
+        block.comparison = std::exchange(ops[count - 1].run, both);
     comparison = d.found.comparison;
     ops[count++] = d.op;
     block.counts += counts_of(d.op);

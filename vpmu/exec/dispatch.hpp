@@ -63,6 +63,20 @@ void end_at(Core* c, std::uint64_t rip);
 /// Settles the flags and runs `op` again, which cannot tell its condition yet.
 void settle_first(const Op* op, Core* c);
 
+/// Runs from `first` until an op stops.
+inline void run_from(const Op* first, Core* c) {
+#if VPMU_TAIL_CALLS
+  first->run(first, c);
+#else
+  c->at = first;
+  while (c->at != nullptr) {
+    const Op* const op = c->at;
+    c->at = nullptr;
+    op->run(op, c);
+  }
+#endif
+}
+
 VPMU_PART_OF_OP bool any_is_negative(Counts n) {
 #if defined(__SSE2__)
   using Half [[gnu::vector_size(16)]] = std::int64_t;

@@ -17,31 +17,24 @@ bool same_tables(const PagingState& a, const PagingState& b) {
   return a.cr0 == b.cr0 && a.cr3 == b.cr3 && a.cr4 == b.cr4 && a.efer == b.efer;
 }
 
-/// Runs from `first` until an op stops.
-void run_from(const Op* first, Core* c) {
-#if VPMU_TAIL_CALLS
-  first->run(first, c);
-#else
-  c->at = first;
-  while (c->at != nullptr) {
-    const Op* const op = c->at;
-    c->at = nullptr;
-    op->run(op, c);
-  }
-#endif
-}
-
 }  // namespace
 
-Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code) : code_{host_code} {
+Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling compiling) : code_{host_code}, jit_{host_code, compiling.after} {
   core_.ram = &ram;
   core_.platform = &platform;
   core_.code = &code_;
+  jit_.attach(core_);
+}
+
+// Translations, and what was found out about blocks, may no longer hold.
+void Engine::begin_generation() {
+  ++generation_;
+  flush_tlb(&core_);
+  jit_.cut_links(core_);
 }
 
 void Engine::load(const CpuState& state) {
-  ++generation_;
-  flush_tlb(&core_);
+  begin_generation();
   set_state(state);
   given_ = core_.left = Counts{unlimited, unlimited, unlimited, unlimited};
 }
@@ -52,16 +45,12 @@ void Engine::observe(Observer* observer) {
   tap_->observer = observer;
   core_.tap = observer == nullptr ? nullptr : tap_.get();
   core_.block = nullptr;
-  ++generation_;
-  flush_tlb(&core_);
+  begin_generation();
   take_epoch();
 }
 
 void Engine::resume(const CpuState& state) {
-  if (!same_tables(core_.paging, state.paging)) {
-    ++generation_;
-    flush_tlb(&core_);
-  }
+  if (!same_tables(core_.paging, state.paging)) begin_generation();
   set_state(state);
 }
 

@@ -2,7 +2,9 @@
 #include <cstdint>
 
 #include "exec/code_cache.hpp"
+#include "exec/compiling.hpp"
 #include "exec/core.hpp"
+#include "exec/jit.hpp"
 #include "exec/tap.hpp"
 
 namespace vpmu::exec {
@@ -27,8 +29,9 @@ struct Passed {
 /// its owner, standing before the instruction with nothing changed.
 class Engine {
  public:
-  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that are run as the host's own.
-  Engine(Ram& ram, Platform& platform, HostCode* host_code = nullptr);
+  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that are run as the host's own,
+  /// and compiles nothing.
+  Engine(Ram& ram, Platform& platform, HostCode* host_code = nullptr, Compiling compiling = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   Engine(Engine&&) = delete;
@@ -42,7 +45,7 @@ class Engine {
   void resume(const CpuState& state);
   [[nodiscard]] CpuState state() const;
   /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
-  void written(GuestPhysical page) { code_.forget(page); }
+  void written(GuestPhysical page) { code_.forget(core_, page); }
   /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs nothing. To change it
   /// costs all translations. Not from within run().
   void observe(Observer* observer);
@@ -54,16 +57,20 @@ class Engine {
   [[nodiscard]] Passed passed() const;
   /// Blocks decoded so far: the same code is not decoded twice.
   [[nodiscard]] std::uint64_t decoded_blocks() const { return code_.decoded(); }
+  /// Blocks compiled so far, again those that had to be dropped.
+  [[nodiscard]] std::uint64_t compiled_blocks() const { return jit_.compiled(); }
   /// Makes run() return, with Stop::budget, as soon as the platform call that this is called from is done.
   void stop_soon() { asked_to_stop_ = true; }
 
  private:
   Stop step();
+  void begin_generation();
   void set_state(const CpuState& state);
   void take_epoch();
 
   Core core_;
   CodeCache code_;
+  Jit jit_;
   std::unique_ptr<Tap> tap_;
   Counts given_{};
   std::uint64_t generation_{};  ///< Of translations.

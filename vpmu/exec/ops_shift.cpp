@@ -12,7 +12,7 @@ constexpr bool top(T value) {
   return (value >> (width<T> - 1) & 1) != 0;
 }
 
-// Where the manual leaves OF or AF undefined (OF for counts above 1, AF always), they are as for a count of 1, and 0.
+// Where the manual leaves OF or AF undefined (OF for counts above 1, AF always), they are as for a last shift by 1, and 0.
 template <Shift What, class T>
 VPMU_PART_OF_OP T shifted(LazyFlags& flags, T a, unsigned count) {
   const auto bit_out = [&](unsigned n) { return n < width<T> && (a >> n & 1) != 0; };
@@ -23,7 +23,7 @@ VPMU_PART_OF_OP T shifted(LazyFlags& flags, T a, unsigned count) {
     return r;
   } else if constexpr (What == Shift::shr) {
     const T r = count < width<T> ? static_cast<T>(a >> count) : T{0};
-    flags.set_shift(r, bit_out(count - 1), top(a));
+    flags.set_shift(r, bit_out(count - 1), count == 1 && top(a));
     return r;
   } else {
     const auto s = static_cast<std::make_signed_t<T>>(a);

@@ -75,7 +75,6 @@ std::byte* load_copy(Core* c, std::uint64_t at, unsigned bytes) {
 }
 
 std::byte* find_to_load(Core* c, std::uint64_t at, const HostForm& f) {
-  const TlbEntry& e = tlb_entry(c, at);
   if (f.control_in_memory) {
     // Another vCPU may change the operand between our look at it and the CPU's.
     std::byte* const copy = load_copy(c, at, f.bytes);
@@ -83,14 +82,13 @@ std::byte* find_to_load(Core* c, std::uint64_t at, const HostForm& f) {
     if (copy != nullptr) std::memcpy(&mxcsr, copy + VectorState::mxcsr_at, sizeof mxcsr);
     return (mxcsr & ~writable_mxcsr()) == 0 ? copy : stop_at_fault(c);
   }
-  if (e.read_tag == (at + f.bytes - 1) / page_size) [[likely]] return host_address(at, e.add);
+  if (can_read_quickly(c, at, f.bytes)) [[likely]] return known_address(c, at);
   return crosses_page(at, f.bytes) ? load_copy(c, at, f.bytes) : find_slowly(c, at, PagingAccess::read, f.bytes);
 }
 
 /// Where the routine is to store: Core::operand, with what stands there now, if that is in two pages.
 std::byte* find_to_store(Core* c, std::uint64_t at, const HostForm& f) {
-  const TlbEntry& e = tlb_entry(c, at);
-  if (e.write_tag == (at + f.bytes - 1) / page_size) [[likely]] return host_address(at, e.add);
+  if (can_write_quickly(c, at, f.bytes)) [[likely]] return known_address(c, at);
   if (!crosses_page(at, f.bytes)) return find_slowly(c, at, PagingAccess::write, f.bytes);
   c->across.in_low = page_size - at % page_size;
   c->across.low = find_slowly(c, at, PagingAccess::write, static_cast<unsigned>(c->across.in_low));

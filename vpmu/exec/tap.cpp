@@ -107,10 +107,9 @@ template <Place P, Does D>
 VPMU_PART_OF_OP bool note_quickly(const Op* op, Core* c) {
   const std::uint64_t at = place<P, D>(op, c);
   const std::uint64_t bytes = P == Place::operand ? op->bytes : word;
-  const TlbEntry& e = tlb_entry(c, at);
-  if ((D == Does::load ? e.read_tag : e.write_tag) != (at + bytes - 1) / page_size) [[unlikely]] return false;
+  if (!(D == Does::load ? can_read_quickly(c, at, bytes) : can_write_quickly(c, at, bytes))) [[unlikely]] return false;
   Tap& t = *c->tap;
-  const SeenPage& page = t.pages[static_cast<std::size_t>(c->tlb - c->tlbs.data())][at / page_size % tlb_entries];
+  const SeenPage& page = t.pages[static_cast<std::size_t>(c->tlb - c->tlbs.data())][tlb_place(at)];
   const std::uint8_t retires = Seen::retires | flags_of(op->events);
   Seen access{.linear = at,
               .physical = page.physical + at % page_size,
@@ -245,10 +244,10 @@ void end_run(Core& core) {
 
 std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes) {
   const Rights rights = rights_of(*c);
-  const std::uint64_t place = at / page_size % tlb_entries;
-  const TlbEntry& e = c->tlbs[static_cast<unsigned>(rights)][place];
-  const std::uint64_t tag = access == PagingAccess::write ? e.write_tag : e.read_tag;
-  std::byte* const host = tag == at / page_size ? host_address(at, e.add) : find_in_tables(c, rights, at, access);
+  const std::size_t place = tlb_place(at);
+  const Tlb& tlb = c->tlbs[static_cast<unsigned>(rights)];
+  const std::uint64_t tag = access == PagingAccess::write ? tlb.write[place] : tlb.read[place];
+  std::byte* const host = is_tagged(tag, at, 1) ? host_address(at, tlb.add[place]) : find_in_tables(c, rights, at, access);
   if (host == nullptr || bytes == 0 || !c->tap->running) return host;
   const SeenPage& page = c->tap->pages[static_cast<unsigned>(rights)][place];
   note_access(*c->tap, {.linear = at,

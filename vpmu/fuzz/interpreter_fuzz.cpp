@@ -7,7 +7,7 @@
 #include "scattered_ram.hpp"
 
 // Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches nothing but RAM, and
-// comes to the same end in one go, in pieces, and one instruction at a time by engines that remember nothing, or nothing that they have not
+// comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by engines that remember nothing, or nothing that they have not
 // looked at again.
 
 namespace {
@@ -51,6 +51,9 @@ exec::HostCode& empty_code() {
   return code;
 }
 
+constexpr exec::Compiling interpreted{.after = 0}, compiled{.after = 1};
+std::uint64_t blocks_compiled = 0;
+
 struct End {
   Stop stop{};
   exec::CpuState state;
@@ -86,9 +89,9 @@ Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
 }
 
 /// `pieces`: how many instructions to ask for each time, over and over.
-End run_in_pieces(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t budget, std::span<const std::uint8_t> pieces) {
+End run_in_pieces(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t budget, std::span<const std::uint8_t> pieces, exec::Compiling compiling) {
   Surroundings surroundings;
-  exec::Engine engine{ram, surroundings, &empty_code()};
+  exec::Engine engine{ram, surroundings, &empty_code(), compiling};
   surroundings.engine = &engine;
   engine.load(from);
   Stop stop = Stop::budget;
@@ -99,6 +102,7 @@ End run_in_pieces(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t b
     stop = run_some(engine, most);
     require(stop != Stop::budget || engine.passed().instructions > before, "it goes on");
   }
+  blocks_compiled += engine.compiled_blocks();
   return {stop, engine.state(), engine.passed(), surroundings.state};
 }
 
@@ -108,7 +112,7 @@ End run_one_by_one(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t 
   std::optional<exec::Engine> engine;
   Surroundings surroundings;
   while (end.stop == Stop::budget && end.passed.instructions < budget) {
-    if (forgetful || !engine) engine.emplace(ram, surroundings, &empty_code());
+    if (forgetful || !engine) engine.emplace(ram, surroundings, &empty_code(), interpreted);
     surroundings.engine = &*engine;
     surroundings.retired_before = end.passed.instructions;
     engine->load(end.state);
@@ -203,7 +207,7 @@ void require_same(const End& found, const End& reference, const char* what) {
 }  // namespace
 
 /// What the inputs so far amounted to.
-extern "C" std::uint64_t fuzz_work() { return instructions_run; }
+extern "C" std::uint64_t fuzz_work() { return std::min(instructions_run, 10 * blocks_compiled); }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static ScatteredRam original;
@@ -222,13 +226,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   reference_ram.copy_from(original);
   const End reference = run_one_by_one(reference_ram, from, budget, forgetful);
-  ram.copy_from(original);
-  constexpr std::array<std::uint8_t, 1> in_one_go{255};
-  require_same(run_in_pieces(ram, from, budget, in_one_go), reference, "the same end in one go as one by one");
-  require(ram.same_as(reference_ram), "the same memory in one go as one by one");
-  ram.copy_from(original);
-  require_same(run_in_pieces(ram, from, budget, pieces), reference, "the same end in pieces as one by one");
-  require(ram.same_as(reference_ram), "the same memory in pieces as one by one");
+  for (const exec::Compiling compiling : {interpreted, compiled}) {
+    ram.copy_from(original);
+    constexpr std::array<std::uint8_t, 1> in_one_go{255};
+    require_same(run_in_pieces(ram, from, budget, in_one_go, compiling), reference, "the same end in one go as one by one");
+    require(ram.same_as(reference_ram), "the same memory in one go as one by one");
+    ram.copy_from(original);
+    require_same(run_in_pieces(ram, from, budget, pieces, compiling), reference, "the same end in pieces as one by one");
+    require(ram.same_as(reference_ram), "the same memory in pieces as one by one");
+  }
   instructions_run += reference.passed.instructions;
   return 0;
 }

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "exec/compiling.hpp"
 #include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
@@ -28,6 +29,7 @@ struct MachineConfig {
   std::string model{"skylake"};
   std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the first that works here.
   Accel accel{Accel::kvm};
+  vpmu::exec::Compiling compiling{};           ///< Whether the instruction engine compiles what runs often.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};

@@ -116,7 +116,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .lvtpc_masked = config.lvtpc_masked,
                             .make_timer = processor->timers(),
                             .rdpmc = config.rdpmc,
-                            .model_log = config.model_log};
+                            .model_log = config.model_log,
+                            .compiling = config.compiling};
     vcpus_.push_back(std::make_unique<VcpuThread>(services, id, std::move(processor), pmu));
   }
   return {};

@@ -32,12 +32,18 @@ CpuidTable supported_features() {
 
 class SoftProcessor final : public Processor {
  public:
-  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model, std::uint64_t most_ticks)
-      : memory_{&memory}, cpuid_{std::move(cpuid)}, io_apic_{&io_apic}, model_{&model}, most_ticks_{most_ticks} {}
+  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model, std::uint64_t most_ticks, vpmu::exec::Compiling compiling)
+      : memory_{&memory},
+        cpuid_{std::move(cpuid)},
+        io_apic_{&io_apic},
+        model_{&model},
+        most_ticks_{most_ticks},
+        compiling_{compiling} {}
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset;
-    port_ = std::make_unique<SoftPort>(*memory_, cpuid_, SoftStart{.sregs = long_mode(reset), .regs = start_registers(start)}, io_apic_);
+    const SoftStart from{.sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_};
+    port_ = std::make_unique<SoftPort>(*memory_, cpuid_, from, io_apic_);
     port_->stop_after(most_ticks_);
     return port_->set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U);
   }
@@ -52,6 +58,7 @@ class SoftProcessor final : public Processor {
   IoApic* io_apic_;
   const MachineModel* model_;
   std::uint64_t most_ticks_;
+  vpmu::exec::Compiling compiling_;
   std::unique_ptr<SoftPort> port_;
 };
 
@@ -61,13 +68,14 @@ class SoftAccelerator final : public Accelerator {
       : memory_{&needs.linear},
         model_{&machine_model(needs.resolved.generation)},
         epoch_{needs.config.epoch},
-        most_ticks_{needs.config.most_ticks} {}
+        most_ticks_{needs.config.most_ticks},
+        compiling_{needs.config.compiling} {}
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
     const CpuidTable supported = supported_features();
     const CpuidRequest request{
         .model = *model_, .supported = supported, .tsc_deadline = true, .tsc_hz = SoftPort::default_tsc_khz * 1000, .cpus = 1};
-    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_);
+    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_, compiling_);
     processor_ = processor.get();
     return processor;
   }
@@ -87,6 +95,7 @@ class SoftAccelerator final : public Accelerator {
   const MachineModel* model_;
   std::time_t epoch_;
   std::uint64_t most_ticks_;
+  vpmu::exec::Compiling compiling_;
   IoApic io_apic_;
   SoftProcessor* processor_{};
 };

@@ -10,7 +10,7 @@ namespace vmm {
 /// refuses, add() gives null for ever, and the engine leaves what needs it to others.
 class MappedHostCode final : public vpmu::exec::HostCode {
  public:
-  static constexpr std::size_t bytes = 2U << 20U;
+  static constexpr std::size_t bytes = 32U << 20U;
 
   /// Maps at the first add().
   MappedHostCode() = default;

@@ -44,7 +44,7 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       system_{s_, view_, msrs_, interrupts_, cpuid_},
       ram_{memory},
       platform_{*this},
-      engine_{ram_, platform_, &host_code_} {}
+      engine_{ram_, platform_, &host_code_, start.compiling} {}
 
 Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());
@@ -278,6 +278,7 @@ void SoftPort::visit_statistics(const std::function<void(std::string_view, std::
   visit("soft.exceptions", statistics_.exceptions);
   visit("soft.interrupts", statistics_.interrupts);
   visit("soft.decoded_blocks", engine_.decoded_blocks());
+  visit("soft.compiled_blocks", engine_.compiled_blocks());
 }
 
 }  // namespace vmm

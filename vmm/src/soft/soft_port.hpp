@@ -27,6 +27,7 @@ struct SoftStatistics {
 struct SoftStart {
   kvm_sregs sregs{};
   kvm_regs regs{};
+  vpmu::exec::Compiling compiling{};
 };
 
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does where the PMU code

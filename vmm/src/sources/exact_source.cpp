@@ -330,6 +330,7 @@ void ExactSource::visit_statistics(const std::function<void(std::string_view, st
   visit("pmu.exact.in_place", statistics_.in_place);
   visit("pmu.exact.handed_over", statistics_.handed_over);
   visit("pmu.exact.vectors", statistics_.vectors);
+  visit("pmu.exact.compiled", engine_.compiled_blocks());
   for (const auto& [mnemonic, count] : statistics_.left) visit(fmt::format("pmu.exact.left.{}", mnemonic), count);
   steps_.visit_statistics(visit);
 }

@@ -37,12 +37,12 @@ struct ExactStatistics {
 class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
-              const vpmu::GenerationDesc& generation, ModelLog model_log)
+              const vpmu::GenerationDesc& generation, ModelLog model_log, vpmu::exec::Compiling compiling)
       : view_{&view},
         ram_{memory},
         platform_{*this},
         steps_{std::move(timer), breakpoints, view},
-        engine_{ram_, platform_, &host_code_},
+        engine_{ram_, platform_, &host_code_, compiling},
         generation_{&generation},
         model_log_{std::move(model_log)},
         system_{view, generation} {}

@@ -24,7 +24,8 @@ Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
 
 Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) {
   VMM_ASSIGN(auto timer, parts.make_timer());
-  return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation, parts.model_log);
+  return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation, parts.model_log,
+                                       parts.compiling);
 }
 
 Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "exec/compiling.hpp"
 #include "sources/cpu_timer.hpp"
 #include "sources/model_log.hpp"
 #include "sources/source.hpp"
@@ -22,6 +23,7 @@ struct SourceParts {
   std::uint64_t seed;
   const ModelLog& model_log;
   const TimerFactory& make_timer;
+  vpmu::exec::Compiling compiling;
 };
 
 /// One counting source that users can name.

@@ -55,7 +55,8 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .generation = vpmu::describe(config.pmu.generation),
                                                         .seed = config.pmu.seed,
                                                         .model_log = config.model_log,
-                                                        .make_timer = config.make_timer}));
+                                                        .make_timer = config.make_timer,
+                                                        .compiling = config.compiling}));
   return self;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "exec/compiling.hpp"
 #include "memory/linear.hpp"
 #include "sources/cpu_timer.hpp"
 #include "sources/model_log.hpp"
@@ -30,6 +31,7 @@ struct PmuVcpuConfig {
   TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   ModelLog model_log{};                       ///< Of sources that have a model of the processor.
+  vpmu::exec::Compiling compiling{};          ///< Of sources that run the guest's code.
 };
 
 struct PmuVcpuStatistics {

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {
@@ -45,8 +45,8 @@ class Msrs final : public Platform {
   std::uint64_t seen_at_write{};
 };
 
-/// Code on the second page, data on the first; what is behind the third is no memory.
-class EngineRuns : public testing::Test {
+/// Code on the second page, data on the first; what is behind the third is no memory. The parameter: after how many times a block is compiled.
+class EngineRuns : public testing::TestWithParam<std::uint32_t> {
  protected:
   using Code = std::vector<unsigned>;
 
@@ -65,13 +65,16 @@ class EngineRuns : public testing::Test {
   std::uint64_t code_{ram_.address() + page_size};
   CpuState state_;
   Msrs platform_;
-  Engine engine_{ram_, platform_};
+  TestCode host_code_;
+  Engine engine_{ram_, platform_, &host_code_, Compiling{.after = GetParam()}};
 };
+INSTANTIATE_TEST_SUITE_P(Interpreted, EngineRuns, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(Compiled, EngineRuns, testing::Values(1));
 
 // add $1, %rax; dec %rcx; jnz .-9; ud2
 const std::vector<unsigned> counted_loop{0x48, 0x83, 0xC0, 1, 0x48, 0xFF, 0xC9, 0x75, 0xF7, 0x0F, 0x0B};
 
-TEST_F(EngineRuns, CountsALoopExactly) {
+TEST_P(EngineRuns, CountsALoopExactly) {
   state_.gpr[rcx] = 1000;
   begin(counted_loop);
   EXPECT_EQ(engine_.run(1'000'000), Stop::unsupported);
@@ -83,7 +86,7 @@ TEST_F(EngineRuns, CountsALoopExactly) {
 }
 
 // Wherever the budget ends, in the middle of a block or between two.
-TEST_F(EngineRuns, StopsAfterExactlyTheBudget) {
+TEST_P(EngineRuns, StopsAfterExactlyTheBudget) {
   for (std::uint64_t budget = 0; budget < 10; ++budget) {
     state_.gpr[rax] = 0;
     state_.gpr[rcx] = 1000;
@@ -98,7 +101,7 @@ TEST_F(EngineRuns, StopsAfterExactlyTheBudget) {
 }
 
 // add $1, %rax; cmp %rcx, %rax; jne .-7; ud2. The comparison and the jump run as one, and are two instructions all the same.
-TEST_F(EngineRuns, StopsBetweenAComparisonAndItsJump) {
+TEST_P(EngineRuns, StopsBetweenAComparisonAndItsJump) {
   for (std::uint64_t budget = 0; budget < 10; ++budget) {
     state_.gpr[rax] = 0;
     state_.gpr[rcx] = 1000;
@@ -118,7 +121,7 @@ TEST_F(EngineRuns, StopsBetweenAComparisonAndItsJump) {
 }
 
 // inc %rax; cmp (%rdi), %rax; je to the next
-TEST_F(EngineRuns, AComparisonThatFaultsTakesItsJumpBackToo) {
+TEST_P(EngineRuns, AComparisonThatFaultsTakesItsJumpBackToo) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size;
   begin({0x48, 0xFF, 0xC0, 0x48, 0x3B, 0x07, 0x74, 0x00, 0x90});
   EXPECT_EQ(engine_.run(100), Stop::fault);
@@ -129,7 +132,7 @@ TEST_F(EngineRuns, AComparisonThatFaultsTakesItsJumpBackToo) {
 }
 
 // A deep chain of blocks must not use the host's stack.
-TEST_F(EngineRuns, RunsTensOfMillions) {
+TEST_P(EngineRuns, RunsTensOfMillions) {
   state_.gpr[rcx] = 20'000'000;
   begin(counted_loop);
   EXPECT_EQ(engine_.run(~0ULL), Stop::unsupported);
@@ -137,7 +140,7 @@ TEST_F(EngineRuns, RunsTensOfMillions) {
 }
 
 // And no instruction on the way may: here loads and stores by all kinds of operands, a call, a return, and what asks the platform.
-TEST_F(EngineRuns, RunsMillionsOfEveryKind) {
+TEST_P(EngineRuns, RunsMillionsOfEveryKind) {
   state_.gpr[rcx] = 1'000'000;
   state_.gpr[rbx] = data_;
   begin({0x48, 0x8B, 0x03,                    // mov (%rbx), %rax
@@ -156,7 +159,7 @@ TEST_F(EngineRuns, RunsMillionsOfEveryKind) {
 }
 
 // call +2; ud2; push %rax; pop %rbx; ret
-TEST_F(EngineRuns, CountsLoadsAndStoresOfTheStack) {
+TEST_P(EngineRuns, CountsLoadsAndStoresOfTheStack) {
   state_.gpr[rax] = 77;
   begin({0xE8, 2, 0, 0, 0, 0x0F, 0x0B, 0x50, 0x5B, 0xC3});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -170,7 +173,7 @@ TEST_F(EngineRuns, CountsLoadsAndStoresOfTheStack) {
 }
 
 // inc %rax; mov %rax, (%rdi); inc %rax
-TEST_F(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
+TEST_P(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size;
   begin({0x48, 0xFF, 0xC0, 0x48, 0x89, 0x07, 0x48, 0xFF, 0xC0});
   EXPECT_EQ(engine_.run(100), Stop::fault);
@@ -181,7 +184,7 @@ TEST_F(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
 }
 
 // A store over the end of memory writes neither half.
-TEST_F(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
+TEST_P(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size - 4;
   state_.gpr[rax] = ~0ULL;
   begin({0x48, 0x89, 0x07});
@@ -190,14 +193,14 @@ TEST_F(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
 }
 
 // movb $7, 3(%rip) changes the immediate of the mov $1, %al behind it.
-TEST_F(EngineRuns, CodeThatChangesItsOwnBlockRunsAsChanged) {
+TEST_P(EngineRuns, CodeThatChangesItsOwnBlockRunsAsChanged) {
   begin({0xC6, 0x05, 1, 0, 0, 0, 7, 0xB0, 1, 0x0F, 0x0B});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rax), 7U);
   EXPECT_EQ(engine_.passed().instructions, 2U);
 }
 
-TEST_F(EngineRuns, CodeThatChangedMeanwhileIsDecodedAnew) {
+TEST_P(EngineRuns, CodeThatChangedMeanwhileIsDecodedAnew) {
   begin({0xB0, 1, 0x0F, 0x0B});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(gpr(rax), 1U);
@@ -206,7 +209,7 @@ TEST_F(EngineRuns, CodeThatChangedMeanwhileIsDecodedAnew) {
   EXPECT_EQ(gpr(rax), 2U);
 }
 
-TEST_F(EngineRuns, UnchangedCodeIsDecodedOnce) {
+TEST_P(EngineRuns, UnchangedCodeIsDecodedOnce) {
   state_.gpr[rcx] = 3;
   begin(counted_loop);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -218,7 +221,7 @@ TEST_F(EngineRuns, UnchangedCodeIsDecodedOnce) {
 }
 
 // nop; wrmsr; nop
-TEST_F(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
+TEST_P(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
   platform_.engine = &engine_;
   state_.gpr[rcx] = 0x38F;
   state_.gpr[rax] = 5;
@@ -231,7 +234,7 @@ TEST_F(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
   EXPECT_EQ(platform_.seen_at_write, 2U) << "the NOP and the WRMSR itself";
 }
 
-TEST_F(EngineRuns, WhatThePlatformLeavesStandsBeforeTheInstruction) {
+TEST_P(EngineRuns, WhatThePlatformLeavesStandsBeforeTheInstruction) {
   state_.gpr[rcx] = 0xC0000080;
   begin({0x90, 0x0F, 0x32});
   EXPECT_EQ(engine_.run(100), Stop::platform);
@@ -239,7 +242,7 @@ TEST_F(EngineRuns, WhatThePlatformLeavesStandsBeforeTheInstruction) {
   EXPECT_EQ(engine_.passed().instructions, 1U);
 }
 
-TEST_F(EngineRuns, UserCodeReachesNoMsr) {
+TEST_P(EngineRuns, UserCodeReachesNoMsr) {
   state_.cpl = 3;
   state_.gpr[rcx] = 0x38F;
   begin({0x0F, 0x32});
@@ -247,7 +250,7 @@ TEST_F(EngineRuns, UserCodeReachesNoMsr) {
 }
 
 // rdpmc; mov %eax, %ebx; rdtsc
-TEST_F(EngineRuns, CountersAndTscComeFromThePlatform) {
+TEST_P(EngineRuns, CountersAndTscComeFromThePlatform) {
   state_.gpr[rcx] = 0x4000'0001;
   begin({0x0F, 0x33, 0x89, 0xC3, 0x0F, 0x31, 0x0F, 0x0B});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -257,7 +260,7 @@ TEST_F(EngineRuns, CountersAndTscComeFromThePlatform) {
 }
 
 // rep stosb over itself: the first byte written makes nop; stosb of it, however many instructions are asked for at once.
-TEST_F(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome) {
+TEST_P(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome) {
   for (const std::uint64_t at_once : {1U, 100U}) {
     state_.gpr[rax] = 0x90;
     state_.gpr[rcx] = 10;
@@ -274,7 +277,7 @@ TEST_F(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome
 }
 
 // rep stosb of more than is done in one go
-TEST_F(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
+TEST_P(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
   state_.gpr[rdi] = data_;
   state_.gpr[rcx] = 4096 + 100;
   state_.gpr[rax] = 0xAB;
@@ -286,7 +289,7 @@ TEST_F(EngineRuns, ALongStringInstructionComesBackAndGoesOn) {
 }
 
 // SDM 2B RDTSC, RDTSCP: a program may, unless CR4.TSD is set; RDMSR it may not.
-TEST_F(EngineRuns, AProgramReadsTheTscAndNoMsr) {
+TEST_P(EngineRuns, AProgramReadsTheTscAndNoMsr) {
   state_.cpl = 3;
   begin({0x0F, 0x31, 0x89, 0xC3, 0x0F, 0x01, 0xF9, 0x0F, 0x32});  // rdtsc; mov %eax, %ebx; rdtscp; rdmsr
   EXPECT_EQ(engine_.run(100), Stop::platform);
@@ -302,7 +305,7 @@ TEST_F(EngineRuns, AProgramReadsTheTscAndNoMsr) {
 }
 
 // SDM 2A LEA, table 3-54: of an address of 32 bits the result is zero-extended.
-TEST_F(EngineRuns, AddressesOf32BitsInLea) {
+TEST_P(EngineRuns, AddressesOf32BitsInLea) {
   state_.gpr[rcx] = 0xAAAA'BBBB'0000'0000;
   state_.gpr[rdx] = ~0ULL;
   state_.gpr[rbx] = ~0ULL;
@@ -315,7 +318,7 @@ TEST_F(EngineRuns, AddressesOf32BitsInLea) {
 }
 
 // A jump to where no code can be: the fault is the jump's.
-TEST_F(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
+TEST_P(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
   state_.gpr[rax] = 1ULL << 60;
   begin({0xFF, 0xE0});
   EXPECT_EQ(engine_.run(100), Stop::fault);
@@ -323,7 +326,7 @@ TEST_F(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
   EXPECT_EQ(engine_.passed().instructions, 0U);
 }
 
-TEST_F(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
+TEST_P(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
   begin({0x90});
   state_.rip = ram_.address() + 3 * page_size;
   engine_.load(state_);
@@ -331,7 +334,7 @@ TEST_F(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
 }
 
 // MOV RAX, imm32 in two pages: its bytes in the second one are watched like those in the first.
-TEST_F(EngineRuns, AnInstructionThatCrossesPages) {
+TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
   constexpr std::array mov{0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44, 0x0F, 0x0B};
   const std::size_t at = 2 * page_size - 3;
   for (std::size_t i = 0; i < mov.size(); ++i) ram_.bytes()[at + i] = static_cast<std::byte>(mov[i]);
@@ -348,7 +351,7 @@ TEST_F(EngineRuns, AnInstructionThatCrossesPages) {
 }
 
 // Code that was changed outside, and now reaches into the next page: what the engine itself writes there must be noticed too.
-TEST_F(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
+TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   const std::size_t at = 2 * page_size - 12;
   const auto put = [&](std::size_t where, std::initializer_list<unsigned> bytes) {
     for (const unsigned byte : bytes) ram_.bytes()[where++] = static_cast<std::byte>(byte);
@@ -370,7 +373,7 @@ TEST_F(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
 }
 
 // And where its second half is no memory, it is left to others.
-TEST_F(EngineRuns, AnInstructionWhoseEndCannotBeFetchedIsNotRun) {
+TEST_P(EngineRuns, AnInstructionWhoseEndCannotBeFetchedIsNotRun) {
   const std::size_t at = 3 * page_size - 2;
   ram_.bytes()[at] = std::byte{0x48};
   ram_.bytes()[at + 1] = std::byte{0xC7};

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {
@@ -10,8 +10,8 @@ namespace {
 constexpr std::uint64_t present = 1, writable = 2, user = 4;
 
 /// Two pages of code and one of data behind page tables: at linear 0 for the supervisor alone, at 1000H for all, data at 2000H for the
-/// supervisor alone and at 3000H for all.
-class EngineResumes : public testing::Test {
+/// supervisor alone and at 3000H for all. The parameter: after how many times a block is compiled.
+class EngineResumes : public testing::TestWithParam<std::uint32_t> {
  protected:
   enum Page : std::uint64_t { pml4, pdpt, directory, table, kernel_code, user_code, data, count };
 
@@ -50,10 +50,13 @@ class EngineResumes : public testing::Test {
   FlatRam ram_{count * page_size};
   CpuState state_;
   NoPlatform platform_;
-  Engine engine_{ram_, platform_};
+  TestCode host_code_;
+  Engine engine_{ram_, platform_, &host_code_, Compiling{.after = GetParam()}};
 };
+INSTANTIATE_TEST_SUITE_P(Interpreted, EngineResumes, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(Compiled, EngineResumes, testing::Values(1));
 
-TEST_F(EngineResumes, AndGoesOnCounting) {
+TEST_P(EngineResumes, AndGoesOnCounting) {
   put(kernel_code, {0x90, 0x90, 0x0F, 0x0B});  // nop; nop; ud2
   as(0, 0);
   engine_.load(state_);
@@ -63,7 +66,7 @@ TEST_F(EngineResumes, AndGoesOnCounting) {
 }
 
 // The owner says which page somebody else has written to; it need not throw the rest away.
-TEST_F(EngineResumes, WithTheCodeThatItWasToldOf) {
+TEST_P(EngineResumes, WithTheCodeThatItWasToldOf) {
   put(kernel_code, {0xB8, 1, 0, 0, 0, 0x0F, 0x0B});  // mov $1, %eax; ud2
   as(0, 0);
   engine_.load(state_);
@@ -78,7 +81,7 @@ TEST_F(EngineResumes, WithTheCodeThatItWasToldOf) {
 }
 
 // SDM 2A CLI: the flag may be clear already, it is still not a program's.
-TEST_F(EngineResumes, AndLeavesCliOfAProgramToOthers) {
+TEST_P(EngineResumes, AndLeavesCliOfAProgramToOthers) {
   put(user_code, {0xFA, 0x0F, 0x0B});
   as(3, 0x1000);
   engine_.load(state_);
@@ -87,7 +90,7 @@ TEST_F(EngineResumes, AndLeavesCliOfAProgramToOthers) {
 }
 
 // SDM 3A 4.6.1: what the kernel has run and read a moment ago is not a program's to run and read.
-TEST_F(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
+TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
   put(kernel_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
   put(user_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});
   as(0, 0);
@@ -103,7 +106,7 @@ TEST_F(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
 }
 
 // Under SMAP the kernel reads a program's memory only with RFLAGS.AC: to have read it once opens nothing.
-TEST_F(EngineResumes, WithOrWithoutAc) {
+TEST_P(EngineResumes, WithOrWithoutAc) {
   state_.paging.cr4 |= bit(21);
   put(kernel_code, {0x0F, 0x01, 0xCB, 0xA1, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x0F, 0x01, 0xCA, 0x0F, 0x0B});  // stac; mov 0x3000, %eax; clac; ud2
   as(0, 0);
@@ -116,7 +119,7 @@ TEST_F(EngineResumes, WithOrWithoutAc) {
 }
 
 // The same for where a program jumps to: the kernel's blocks are decoded and known by their addresses.
-TEST_F(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
+TEST_P(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
   put(kernel_code, {0x90, 0x0F, 0x0B});            // nop; ud2
   put(user_code, {0x31, 0xC0, 0xFF, 0xE0});        // xor %eax, %eax; jmp *%rax
   as(0, 0x1000);
@@ -129,7 +132,7 @@ TEST_F(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
 }
 
 // MOV CR3: other tables, other memory.
-TEST_F(EngineResumes, WithNewTranslationsWhereCr3Changed) {
+TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
   put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
   put(user_code, {0x42});
   put(data, {0x41});

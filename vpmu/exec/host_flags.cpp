@@ -1,0 +1,88 @@
+#include <array>
+
+#include "exec/flags.hpp"
+#include "exec/guest_form.hpp"
+
+/// Looks at what this CPU does with flags that the manual leaves undefined.
+namespace vpmu::exec {
+namespace {
+
+struct Done {
+  std::uint64_t result, flags;
+};
+#define VPMU_ON_THIS_CPU(name, instruction)                                                    \
+  Done name(std::uint64_t a, std::uint64_t b, std::uint64_t flags) {                           \
+    std::uint64_t high = 0;                                                                    \
+    __asm__("sub $128, %%rsp; push %[f]; popfq; " instruction "; pushfq; pop %[f]; add $128, %%rsp" \
+            : [f] "+r"(flags), "+a"(a), "+d"(high)                                             \
+            : "c"(b)                                                                           \
+            : "cc", "memory");                                                                 \
+    return {a, flags & rflags::status};                                                        \
+  }
+VPMU_ON_THIS_CPU(do_and, "and %%rcx, %%rax")
+VPMU_ON_THIS_CPU(do_or, "or %%ecx, %%eax")
+VPMU_ON_THIS_CPU(do_xor, "xor %%cl, %%al")
+VPMU_ON_THIS_CPU(do_test, "test %%rcx, %%rax")
+VPMU_ON_THIS_CPU(do_shl, "shl $5, %%rax")
+VPMU_ON_THIS_CPU(do_shr, "shr $5, %%rax")
+VPMU_ON_THIS_CPU(do_sar, "sar $5, %%rax")
+VPMU_ON_THIS_CPU(do_shl_cl, "shl %%cl, %%rax")
+VPMU_ON_THIS_CPU(do_rol, "rol $5, %%rax")
+VPMU_ON_THIS_CPU(do_ror, "ror $5, %%rax")
+VPMU_ON_THIS_CPU(do_bt, "bt %%rcx, %%rax")
+VPMU_ON_THIS_CPU(do_btc, "btc $5, %%rax")
+VPMU_ON_THIS_CPU(do_mul, "mul %%rcx")
+VPMU_ON_THIS_CPU(do_imul, "imul %%ecx")
+#undef VPMU_ON_THIS_CPU
+
+constexpr bool top(std::uint64_t value) { return value >> 63 != 0; }
+constexpr bool of(const Done& d) { return (d.flags & rflags::OF) != 0; }
+constexpr bool cf(const Done& d) { return (d.flags & rflags::CF) != 0; }
+
+void look(HostFlags& found, std::uint64_t a, std::uint64_t b, std::uint64_t flags) {
+  for (const auto& d : {do_and(a, b, flags), do_or(a, b, flags), do_xor(a, b, flags), do_test(a, b, flags)})
+    found.logic = found.logic && (d.flags & rflags::AF) == 0;
+  const std::uint64_t count = b % 63 + 1;
+  const Done shl = do_shl(a, 0, flags);
+  const Done shl_cl = do_shl_cl(a, count, flags);
+  const Done shr = do_shr(a, 0, flags);
+  const Done sar = do_sar(a, 0, flags);
+  for (const Done& d : {shl, shl_cl}) found.shift = found.shift && of(d) == (top(d.result) != cf(d));
+  found.shift = found.shift && !of(shr) && !of(sar);
+  for (const Done& d : {shl, shl_cl, shr, sar}) found.shift_af = found.shift_af && (d.flags & rflags::AF) == 0;
+  const Done rol = do_rol(a, 0, flags);
+  const Done ror = do_ror(a, 0, flags);
+  found.rotate = found.rotate && of(rol) == (top(rol.result) != cf(rol)) && of(ror) == (top(ror.result) != top(ror.result << 1));
+  constexpr std::uint64_t carry = rflags::CF;
+  constexpr std::uint64_t both = rflags::CF | rflags::OF;
+  for (const Done& d : {do_bt(a, b, flags), do_btc(a, b, flags)}) found.bit = found.bit && ((d.flags ^ flags) & rflags::status & ~carry) == 0;
+  for (const Done& d : {do_mul(a, b, flags), do_imul(a, b, flags)})
+    found.multiply = found.multiply && ((d.flags ^ flags) & rflags::status & ~both) == 0;
+}
+
+HostFlags look() {
+  HostFlags found{.logic = true, .shift = true, .shift_af = true, .rotate = true, .bit = true, .multiply = true};
+  std::uint64_t value = 0x9E37'79B9'7F4A'7C15;
+  const auto next = [&] {
+    value ^= value << 13;
+    value ^= value >> 7;
+    return value ^= value << 17;
+  };
+  constexpr unsigned times = 200;
+  constexpr std::uint64_t always = 0x202;
+  for (unsigned n = 0; n < times; ++n) {
+    const std::uint64_t a = next() >> next() % 64;
+    const std::uint64_t b = next() >> next() % 64;
+    look(found, a, b, (next() & rflags::status) | always);
+  }
+  return found;
+}
+
+}  // namespace
+
+const HostFlags& host_flags() {
+  static const HostFlags found = look();
+  return found;
+}
+
+}  // namespace vpmu::exec

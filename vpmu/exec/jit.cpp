@@ -1,0 +1,239 @@
+#include "exec/jit.hpp"
+
+#include <utility>
+
+#include "exec/dispatch.hpp"
+#include "exec/guest_form.hpp"
+#include "exec/host_form.hpp"
+#include "exec/host_registers.hpp"
+#include "exec/ops.hpp"
+
+namespace vpmu::exec {
+namespace {
+
+constexpr unsigned of_bit = 11, low_flags = 0xD5;
+
+std::uint16_t packed(std::uint64_t flags) { return static_cast<std::uint16_t>((flags & low_flags) << 8 | (flags >> of_bit & 1)); }
+std::uint64_t unpacked(std::uint16_t flags) { return (flags >> 8U & low_flags) | (flags & 1ULL) << of_bit; }
+
+// The op that stands behind one which runs alone: comes to an end.
+void went_on(const Op* /*op*/, Core* c) { c->compiled.went_on = true; }
+
+/// For compiled code, which has stored all registers. False: the op gave up.
+bool run_op(Core* c, const Site* site) {
+  c->flags.set_bits(unpacked(c->compiled.flags));
+  c->block = site->block;
+  c->r[block_rip] = site->block->rip;
+  c->stop = Stop::none;
+  CompiledState& s = c->compiled;
+  s.alone[0] = *site->op;
+  s.alone[0].run = site->run;
+  s.alone[1] = Op{.run = went_on};
+  s.went_on = false;
+  run_from(s.alone.data(), c);
+  s.flags = packed(c->flags.bits());
+  if (s.went_on) return true;
+  for (const Op* o = site->op + 1; o->length != 0; ++o) c->left += counts_of(*o);
+  return false;
+}
+
+/// The routines that compiled code shares.
+struct Routines {
+  explicit Routines(HostAssembler& to) : a{to}, enter{to.label()}, leave{to.label()}, run_alone{to.label()}, back{to.label()} {
+    write_enter();
+    write_leave();
+    write_run_alone();
+  }
+
+  HostAssembler& a;
+  HostAssembler::Label enter, leave, run_alone, back;
+
+ private:
+  static constexpr std::int32_t flags_at = in_core(offsetof(Core, compiled) + offsetof(CompiledState, flags));
+
+  void registers(unsigned opcode) {
+    for (unsigned n = 0; n < homes.size(); ++n)
+      if (homes[n] != HostAssembler::none) a.with_memory(opcode, homes[n], core_base, register_in_core(n));
+  }
+  void vector(unsigned opcode) {  // VMOVDQU YMM15
+    a.bytes({0xC5, 0x7E, opcode});
+    a.operand(15, core_base, in_core(offsetof(Core, left)));
+  }
+  void load_all() {
+    registers(0x8B);
+    vector(0x6F);
+    a.bytes({0x0F, 0xB7});  // movzx flags, %eax; add $0x7F, %al; sahf
+    a.operand(scratch_a, core_base, flags_at);
+    a.bytes({0x04, 0x7F, 0x9E});
+  }
+  void store_all() {
+    a.bytes({0x9F, 0x0F, 0x90, 0xC0});  // lahf; seto %al; mov %ax, flags
+    a.bytes({0x66, 0x89});
+    a.operand(scratch_a, core_base, flags_at);
+    registers(0x89);
+    vector(0x7F);
+    a.bytes({0xC5, 0xF8, 0x77});  // vzeroupper
+  }
+  // The core in RDI, the code in RSI; the stack is then aligned to 16 bytes.
+  void write_enter() {
+    a.align(16);
+    a.here(enter);
+    a.bytes({0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57});  // push what belongs to the caller
+    a.bytes({0x48, 0x83, 0xEC, 8});                                         // sub $8, %rsp
+    a.address(core_base, 7, HostAssembler::none, 0, core_bias);
+    a.move(scratch_d, 6);
+    load_all();
+    a.bytes({0xFF, 0xE2});  // jmp *%rdx
+  }
+  // The site in RCX.
+  void write_leave() {
+    a.align(16);
+    a.here(leave);
+    store_all();
+    a.move(scratch_a, scratch_c);
+    a.here(back);
+    a.bytes({0x48, 0x83, 0xC4, 8});
+    a.bytes({0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xC3});
+  }
+  // Called, with the site in RCX.
+  void write_run_alone() {
+    a.align(16);
+    a.here(run_alone);
+    store_all();
+    a.address(7, core_base, HostAssembler::none, 0, -core_bias);
+    a.move(6, scratch_c);
+    a.bytes({0x48, 0x83, 0xEC, 8});  // sub $8, %rsp
+    a.bytes({0xFF});                 // call
+    a.operand(2, core_base, in_core(offsetof(Core, compiled) + offsetof(CompiledState, run_op)));
+    a.bytes({0x48, 0x83, 0xC4, 8});        // add $8, %rsp
+    a.bytes({0x84, 0xC0, 0x74, 0});        // test %al, %al; jz to where nothing comes back
+    const std::size_t from = a.size();
+    load_all();
+    a.bytes({0xC3});
+    a.set_byte(from - 1, a.size() - from);
+    a.bytes({0x48, 0x83, 0xC4, 8, 0x31, 0xC0});  // add $8, %rsp; xor %eax, %eax
+    a.jump(back);
+  }
+};
+
+void counted(const Op* op, Core* c) {
+  Block* const block = c->block;
+  ++block->begun;
+  if (c->jit->is_due(*block)) c->jit->compile(*c, *block);
+  return block->first(op, c);
+}
+
+void compiled(const Op* op, Core* c) {
+  // With another TLB: the privilege is another one, or RFLAGS.AC under SMAP.
+  if (c->tlb != c->block->compiled->tlb) return c->block->first(op, c);
+  const Site* const site = c->jit->enter(*c);
+  if (site == nullptr) return;
+  Block* const block = site->block;
+  switch (site->why) {
+    case Site::Why::op:
+    case Site::Why::alone: return site->run(site->op, c);
+    case Site::Why::way: {
+      Block* const to = block->next[site->way];
+      if (to != nullptr && to->epoch == c->epoch && to->compiled != nullptr && to->compiled->tlb == c->tlb) c->jit->link(*block, site->way, *to);
+      return go(c, site->way);
+    }
+    case Site::Why::budget: return end_at(c, block->rip);
+  }
+}
+
+}  // namespace
+
+Run op_counted() { return counted; }
+Run op_compiled() { return compiled; }
+
+Jit::Jit(HostCode* code, std::uint32_t after) : code_{code}, after_{after} {
+  if (code == nullptr || !host_has(HostFeature::avx2) || !host_has(HostFeature::bmi2) || !host_flags().logic) after_ = 0;
+}
+
+void Jit::attach(Core& core) {
+  core.jit = this;
+  core.compiled.run_op = run_op;
+  cut_links(core);
+}
+
+void Jit::expect(Block& block) const {
+  block.first = block.ops[0].run;
+  if (after_ != 0) block.ops[0].run = counted;
+}
+
+bool Jit::make_routines(Core& core) {
+  assembler_.clear();
+  const Routines routines{assembler_};
+  const std::string& code = assembler_.finish();
+  const std::byte* const at = code_->add(std::as_bytes(std::span{code}));
+  if (at == nullptr) return false;
+  enter_ = reinterpret_cast<decltype(enter_)>(reinterpret_cast<std::uintptr_t>(at + assembler_.place(routines.enter)));
+  core.compiled.leave = at + assembler_.place(routines.leave);
+  core.compiled.run_alone = at + assembler_.place(routines.run_alone);
+  return true;
+}
+
+void Jit::compile(Core& core, Block& block) {
+  block.ops[0].run = block.first;
+  if (core.tlb == nullptr || full_) return;
+  if (enter_ == nullptr && !make_routines(core)) {
+    after_ = 0;
+    return;
+  }
+  auto made = std::make_unique<Compiled>();
+  assembler_.clear();
+  if (!translate(core, block, *made, assembler_)) return;
+  const std::string& code = assembler_.finish();
+  const std::byte* const at = code_->add(std::as_bytes(std::span{code}));
+  if (at == nullptr) {
+    full_ = compiled_since_clear_ != 0;
+    return;
+  }
+  const auto place = [at](const std::byte* distance) { return at + reinterpret_cast<std::uintptr_t>(distance); };
+  made->entry = place(made->entry);
+  made->body = place(made->body);
+  for (unsigned way = 0; way < 2; ++way) made->links[way] = made->back[way] = place(made->back[way]);
+  made->tlb = core.tlb;
+  block.compiled = std::move(made);
+  block.ops[0].run = exec::compiled;
+  ++compiled_;
+  ++compiled_since_clear_;
+}
+
+const Site* Jit::enter(Core& core) {
+  const Block& block = *core.block;
+  const std::size_t place = CompiledState::jump_place(block.rip);
+  CompiledState::Jumps& jumps = core.compiled.jumps[static_cast<std::size_t>(core.tlb - core.tlbs.data())];
+  jumps.tags[place] = 0 - block.rip;
+  jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->entry);
+  core.compiled.flags = packed(core.flags.bits());
+  const Site* const site = enter_(&core, block.compiled->body);
+  if (site == nullptr) return nullptr;
+  core.flags.set_bits(unpacked(core.compiled.flags));
+  core.block = site->block;
+  core.r[block_rip] = site->block->rip;
+  return site;
+}
+
+void Jit::link(Block& from, unsigned way, const Block& to) {
+  from.compiled->links[way] = to.compiled->entry;
+  links_.push_back({from.compiled.get(), way});
+}
+
+void Jit::cut_links(Core& core) {
+  for (const Linked& l : links_) l.from->links[l.way] = l.from->back[l.way];
+  links_.clear();
+  // A tag that stands for an address of another place.
+  for (CompiledState::Jumps& jumps : core.compiled.jumps)
+    for (std::size_t place = 0; place < CompiledState::jump_entries; ++place) jumps.tags[place] = 0 - (place + 1);
+}
+
+void Jit::clear(Core& core) {
+  links_.clear();
+  cut_links(core);
+  enter_ = nullptr;
+  compiled_since_clear_ = 0;
+  full_ = false;
+}
+
+}  // namespace vpmu::exec

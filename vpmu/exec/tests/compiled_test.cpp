@@ -1,0 +1,217 @@
+// What compiled code does is what the interpreter does: random programs in both, and the ways from one to the other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "exec/engine.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/random_program.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+constexpr std::uint64_t present = 1, writable = 2, user = 4, address_bits = ~0xFFFULL;
+
+/// Guest memory behind page tables: linear pages from `base` on are two of code, then data that can be written, read, or not even that,
+/// and the code once more.
+class Machine {
+ public:
+  static constexpr std::uint64_t base = 0x40'0000;
+  static constexpr unsigned linear_pages = 10;
+  enum Page : std::uint64_t { pml4, pdpt, directory, table, code, more_code, data, data_2, data_3, data_4, count };
+
+  explicit Machine(std::uint32_t compile_after) : engine{ram, platform, &host_code, Compiling{.after = compile_after}} {
+    link(pml4, 0, pdpt, writable);
+    link(pdpt, 0, directory, writable);
+    link(directory, base >> 21, table, writable);
+    constexpr std::array<Page, linear_pages> pages{code, more_code, data, data_2, data_3, data_4, data, code, data_2, data_3};
+    constexpr std::array<std::uint64_t, linear_pages> rights{writable, writable, writable, writable, 0, writable, writable, writable, writable, ~0ULL};
+    for (unsigned n = 0; n < linear_pages; ++n)
+      if (rights[n] != ~0ULL) link(table, n, pages[n], rights[n]);
+  }
+  [[nodiscard]] std::uint64_t at(Page page) const { return ram.address() + page * page_size; }
+  std::byte* bytes(Page page) { return ram.bytes().data() + page * page_size; }
+  void link(Page from, std::size_t entry, Page to, std::uint64_t rights) {
+    const std::uint64_t word = at(to) | present | user | rights;
+    std::memcpy(bytes(from) + entry * sizeof word, &word, sizeof word);
+  }
+  [[nodiscard]] PagingState paging() const {
+    return {.cr0 = bit(31) | bit(16) | 1, .cr3 = at(pml4), .cr4 = bit(5), .efer = bit(8) | bit(10), .physical_width = 52, .alignment_check = false};
+  }
+  /// Memory, and what the tables say of what was accessed.
+  [[nodiscard]] bool same_memory(Machine& other) {
+    if (std::memcmp(bytes(code), other.bytes(code), (count - code) * page_size) != 0) return false;
+    for (unsigned n = 0; n < linear_pages; ++n)
+      if ((word(n) & ~address_bits) != (other.word(n) & ~address_bits)) return false;
+    return true;
+  }
+
+  FlatRam ram{count * page_size};
+  NoPlatform platform;
+  TestCode host_code{4U << 20U};
+  Engine engine;
+
+ private:
+  std::uint64_t word(unsigned n) {
+    std::uint64_t value{};
+    std::memcpy(&value, bytes(table) + n * sizeof value, sizeof value);
+    return value;
+  }
+};
+
+class RandomPrograms {
+ public:
+  explicit RandomPrograms(std::uint64_t seed) : random_{seed} {}
+  /// Runs one in both, from several states. False: they differ, and gtest has been told.
+  bool run() {
+    RandomProgram program{random_(), Machine::base};
+    program.write();
+    text_ = program.code();
+    ++programs_;
+    for (Machine* m : {&interpreted_, &compiled_}) {
+      std::memset(m->bytes(Machine::code), 0x90, 2 * page_size);
+      std::memcpy(m->bytes(Machine::code) + from_page_start_, program.code().data(), program.code().size());
+    }
+    fill_data();
+    for (unsigned n = 0; n < 12; ++n) {
+      begin(program, n == 0 || below(2) == 0);
+      for (unsigned turn = 0; turn < 6; ++turn) {
+        if (!advance()) return false;
+        if (last_ != Stop::budget) break;
+        if (below(3) == 0) continue;
+        for (Machine* m : {&interpreted_, &compiled_}) m->engine.resume(m->engine.state());
+      }
+    }
+    return true;
+  }
+  [[nodiscard]] std::uint64_t instructions() const { return instructions_; }
+  [[nodiscard]] std::uint64_t compiled_blocks() const { return compiled_.engine.compiled_blocks(); }
+  [[nodiscard]] std::uint64_t stopped(Stop why) const { return stops_[static_cast<unsigned>(why)]; }
+
+ private:
+  static constexpr std::size_t from_page_start_ = 3000;  // so that it lies in two pages
+
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
+  void fill_data() {
+    for (std::size_t i = 0; i < 4 * page_size; ++i) interpreted_.bytes(Machine::data)[i] = static_cast<std::byte>(below(4) == 0 ? 0 : random_());
+    std::memcpy(compiled_.bytes(Machine::data), interpreted_.bytes(Machine::data), 4 * page_size);
+  }
+  /// Often close to where pages meet, seldom in the code.
+  std::uint64_t pointer() {
+    const std::uint64_t page = below(30) == 0 ? below(12) : 2 + below(7);
+    return Machine::base + page * page_size + (below(4) == 0 ? page_size - below(24) : below(page_size));
+  }
+  void begin(const RandomProgram& program, bool anew) {
+    CpuState s;
+    for (auto& r : s.gpr) r = below(3) == 0 ? below(256) : random_() >> below(64);
+    for (const unsigned p : RandomProgram::pointers) s.gpr[p] = pointer();
+    s.gpr[rsp] = Machine::base + (2 + below(2)) * page_size + page_size / 2 + below(64) * 8;
+    s.fs_base = below(page_size);
+    s.gs_base = 0 - below(64);
+    s.rflags = (random_() & rflags::status) | 2;
+    s.rip = Machine::base + from_page_start_ + program.blocks()[below(program.blocks().size())];
+    s.cpl = static_cast<std::uint8_t>(below(2) * 3);
+    for (Machine* m : {&interpreted_, &compiled_}) {
+      s.paging = m->paging();
+      anew ? m->engine.load(s) : m->engine.resume(s);
+    }
+    if (anew) passed_ = 0;
+  }
+  /// So many instructions in one go in the interpreter, in pieces as compiled code.
+  bool advance() {
+    const std::uint64_t budget = 1 + below(below(4) == 0 ? 12 : 300);
+    before_ = interpreted_.engine.state();
+    memory_before_.assign(interpreted_.bytes(Machine::code), interpreted_.bytes(Machine::count));
+    last_ = interpreted_.engine.run(budget);
+    const std::uint64_t passed = interpreted_.engine.passed().instructions - passed_;
+    Stop other = Stop::budget;
+    std::uint64_t done = 0;
+    while (other == Stop::budget && done < budget) {
+      other = compiled_.engine.run(std::min(budget - done, below(2) == 0 ? budget : 1 + below(40)));
+      done = compiled_.engine.passed().instructions - passed_;
+    }
+    instructions_ += passed;
+    passed_ += passed;
+    ++stops_[static_cast<unsigned>(last_)];
+    if (is_same(other)) return true;
+    show_difference(budget);
+    return false;
+  }
+  /// By running both again up to where they differ.
+  void show_difference(std::uint64_t budget) {
+    for (std::uint64_t n = 1; n <= budget; ++n) {
+      std::uint64_t rip = 0;
+      for (Machine* m : {&interpreted_, &compiled_}) {
+        std::copy(memory_before_.begin(), memory_before_.end(), m->bytes(Machine::code));
+        before_.paging = m->paging();
+        m->engine.load(before_);
+        if (n > 1) m->engine.run(n - 1);
+        rip = m->engine.state().rip;
+        std::copy(memory_before_.begin(), memory_before_.end(), m->bytes(Machine::code));
+        m->engine.load(before_);
+        m->engine.run(n);
+      }
+      const CpuState a = interpreted_.engine.state();
+      const CpuState b = compiled_.engine.state();
+      if (a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && interpreted_.same_memory(compiled_)) continue;
+      const auto* const code = reinterpret_cast<const unsigned char*>(memory_before_.data()) + rip % (2 * page_size);
+      std::string bytes;
+      for (unsigned k = 0; k < 15; ++k) bytes += std::to_string(code[k]) + ' ';
+      ADD_FAILURE() << "they differ after instruction " << n << ", at " << std::hex << rip << ": " << bytes << " flags " << a.rflags << " and " << b.rflags;
+      return;
+    }
+  }
+  bool is_same(Stop other) {
+    const CpuState a = interpreted_.engine.state();
+    const CpuState b = compiled_.engine.state();
+    const Passed p = interpreted_.engine.passed();
+    const Passed q = compiled_.engine.passed();
+    EXPECT_EQ(last_, other);
+    EXPECT_EQ(a.rip, b.rip);
+    EXPECT_EQ(a.rflags, b.rflags);
+    for (unsigned n = 0; n < a.gpr.size(); ++n) EXPECT_EQ(a.gpr[n], b.gpr[n]) << "register " << n;
+    EXPECT_EQ(p.instructions, q.instructions);
+    EXPECT_EQ(p.branches, q.branches);
+    EXPECT_EQ(p.loads, q.loads);
+    EXPECT_EQ(p.stores, q.stores);
+    EXPECT_TRUE(interpreted_.same_memory(compiled_));
+    if (!testing::Test::HasFailure()) return true;
+    ADD_FAILURE() << "program " << programs_ << std::hex << ", RIP " << a.rip << ", " << (a.rip - Machine::base - from_page_start_) << " in " << text();
+    return false;
+  }
+  [[nodiscard]] std::string text() const {
+    std::string s;
+    for (const std::uint8_t b : text_) s += "0123456789ABCDEF"[b >> 4], s += "0123456789ABCDEF"[b & 15];
+    return s;
+  }
+
+  std::mt19937_64 random_;
+  Machine interpreted_{0};
+  Machine compiled_{1};
+  Stop last_{};
+  CpuState before_;
+  std::vector<std::byte> memory_before_;
+  std::vector<std::uint8_t> text_;
+  std::uint64_t passed_{}, instructions_{}, programs_{};
+  std::array<std::uint64_t, 8> stops_{};
+};
+
+// A million instructions and more: registers, flags, memory, counts and why it stopped, wherever the budget ends.
+TEST(CompiledCode, DoesWhatTheInterpreterDoes) {
+  const char* const wanted = std::getenv("VPMU_COMPILED_PROGRAMS");
+  const char* const seed = std::getenv("VPMU_ORACLE_SEED");
+  const std::uint64_t programs = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 2500;
+  RandomPrograms random{seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1};
+  for (std::uint64_t n = 0; n < programs; ++n)
+    if (!random.run()) return;
+  EXPECT_GE(random.instructions(), 400 * programs);
+  EXPECT_GE(random.compiled_blocks(), 4 * programs);
+  for (const Stop why : {Stop::budget, Stop::fault, Stop::unsupported}) EXPECT_GT(random.stopped(why), 0U) << static_cast<unsigned>(why);
+  std::printf("%lu instructions, %lu blocks compiled, %lu faults\n", random.instructions(), random.compiled_blocks(), random.stopped(Stop::fault));
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test

@@ -1,0 +1,210 @@
+#include "exec/translator.hpp"
+
+/// What becomes of each kind of instruction, branches apart.
+namespace vpmu::exec {
+
+void Translator::write(std::size_t i) {
+  behind_ = a_.label();
+  write_kind(i);
+  a_.here(behind_);
+}
+void Translator::write_kind(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  const Op& op = block_.ops[i];
+  switch (f.kind) {
+    case Kind::interpreted:
+    case Kind::nothing: return;
+    case Kind::alone: return run_alone(i);
+    case Kind::plain:
+    case Kind::rotate:
+    case Kind::bit: return plain(i);
+    case Kind::shift_count:
+      plain(i);
+      if (flags_seen_[i] && !host_flags().shift_af) clear_af();
+      return;
+    case Kind::shift_cl: return shift_by_cl(i);
+    case Kind::multiply: return multiply(i);
+    case Kind::multiply_wide: return multiply_wide(i);
+    case Kind::lea: return lea(f, op);
+    case Kind::constant: return constant(f, op);
+    case Kind::widen:
+    case Kind::sign: return accumulator(f);
+    case Kind::swap_bytes: return swap_bytes(f);
+    case Kind::push:
+    case Kind::push_constant: return push(i);
+    case Kind::pop: return pop(i);
+    case Kind::leave: return leave_frame(i);
+    case Kind::jmp: return go(0);
+    case Kind::jcc: return jcc(i);
+    case Kind::call: return call(i);
+    case Kind::ret: return ret(i);
+    case Kind::jmp_indirect:
+    case Kind::call_indirect: return indirect_jump(i);
+  }
+}
+
+void Translator::run_alone(std::size_t i) {
+  name_site(add_site(Site::Why::alone, i));
+  indirect(2, core_base, in_state(offsetof(CompiledState, run_alone)));
+}
+
+/// Everything of the instruction but its operands' ModRM byte.
+void Translator::opcode_of(const GuestForm& f, unsigned reg, unsigned index, unsigned rm) {
+  if (f.prefix_66) a_.bytes({0x66});
+  if (f.repeat != 0 && f.map == 1) a_.bytes({f.repeat});
+  a_.bytes({HostAssembler::rex(reg, index, rm, f.wide)});
+  if (f.map == 1) a_.bytes({0x0F});
+  a_.bytes({f.opcode});
+}
+void Translator::immediate_of(const GuestForm& f, const Op& op) {
+  const std::size_t end = op.offset + op.length;
+  for (std::size_t at = end - f.immediate_bytes; at < end; ++at) a_.bytes({std::to_integer<unsigned>(block_.code[at])});
+}
+
+/// The same instruction. Registers that have no home are in RCX and, where it is none of memory, RAX.
+void Translator::plain(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  const Op& op = block_.ops[i];
+  if (!f.modrm) {
+    a_.bytes({f.opcode});
+    return;
+  }
+  HostRegister at = none;
+  if (f.memory) {
+    at = address_of(op);
+    look_up(at, op.bytes, f.stores, slowly(i));
+  }
+  const unsigned reg = f.reg_is_opcode ? f.reg & 7U : read(f.reg, scratch_c);
+  if (f.memory) {
+    opcode_of(f, reg, scratch_d, at);
+    found_operand(reg, at);
+  } else {
+    const HostRegister rm = read(f.rm, scratch_a);
+    opcode_of(f, reg, 0, rm);
+    a_.bytes({0xC0U | (reg & 7U) << 3U | (rm & 7U)});
+  }
+  immediate_of(f, op);
+  if (!f.memory && f.writes_rm) written(f.rm, place(f.rm, scratch_a));
+  if (f.writes_reg) written(f.reg, place(f.reg, scratch_c));
+}
+
+// LAHF; SETO AL; AND AH, ~AF; ADD AL, 7F; SAHF
+void Translator::clear_af() { a_.bytes({0x9F, 0x0F, 0x90, 0xC0, 0x80, 0xE4, 0xEF, 0x04, 0x7F, 0x9E}); }
+
+// The count goes to RCX when the operand has been found, and so a destination without a home to RAX.
+void Translator::shift_by_cl(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  const Op& op = block_.ops[i];
+  HostRegister rm = none;
+  if (f.memory) {
+    rm = address_of(op);
+    look_up(rm, op.bytes, true, slowly(i));
+  } else {
+    rm = read(f.rm, scratch_a);
+  }
+  a_.move(scratch_c, homes[rcx]);
+  opcode_of(f, f.reg & 7U, f.memory ? scratch_d : 0, rm);
+  if (f.memory) {
+    found_operand(f.reg & 7U, rm);
+  } else {
+    a_.bytes({0xC0U | (f.reg & 7U) << 3U | (rm & 7U)});
+    written(f.rm, rm);
+  }
+}
+
+// CF and OF are as the CPU leaves them, the others as the interpreter does.
+// SETO AL; TEST of the result; LAHF; OR AL, AH; ADD AL, 7F; SAHF
+void Translator::multiply(std::size_t i) {
+  plain(i);
+  if (!flags_seen_[i]) return;
+  const GuestForm& f = forms_[i];
+  const HostRegister result = place(f.reg, scratch_c);
+  a_.bytes({0x0F, 0x90, 0xC0});
+  if (f.prefix_66) a_.bytes({0x66});
+  a_.bytes({HostAssembler::rex(result, 0, result, f.wide), 0x85, 0xC0U | (result & 7U) << 3U | (result & 7U)});
+  a_.bytes({0x9F, 0x08, 0xC4, 0x04, 0x7F, 0x9E});
+}
+void Translator::multiply_wide(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  HostRegister factor = none;
+  if (f.memory) {
+    const HostRegister at = address_of(block_.ops[i]);
+    look_up(at, block_.ops[i].bytes, false, slowly(i));
+    a_.bytes({HostAssembler::rex(scratch_c, scratch_d, at, f.wide), 0x8B});
+    found_operand(scratch_c, at);
+    factor = scratch_c;
+  } else {
+    factor = read(f.rm, scratch_c);
+  }
+  a_.move(scratch_a, homes[rax]);
+  a_.bytes({HostAssembler::rex(0, 0, factor, f.wide), 0xF7, 0xC0U | (f.reg & 7U) << 3U | (factor & 7U)});
+  a_.move(homes[rax], scratch_a);
+  a_.move(homes[rdx], scratch_d);
+}
+
+void Translator::lea(const GuestForm& f, const Op& op) {
+  const HostRegister to = place(f.reg, scratch_a);
+  if (op.b == block_rip * 8 || (op.b == zero * 8 && op.x == zero * 8)) {
+    const std::uint64_t value = (op.b == zero * 8 ? 0 : block_.rip) + static_cast<std::uint64_t>(std::int64_t{op.disp});
+    a_.move_constant(scratch_c, f.bytes == 8 ? value : static_cast<std::uint32_t>(value));
+    a_.address(f.bytes == 2 ? read(f.reg, scratch_a) : to, scratch_c, none, 0, 0, f.bytes);
+  } else {
+    const HostRegister base = op.b == zero * 8 ? none : read(op.b / 8, scratch_d);
+    const HostRegister index = op.x == zero * 8 ? none : read(op.x / 8, scratch_c);
+    if (f.bytes == 2) read(f.reg, scratch_a);
+    a_.address(to, base, index, op.scale, op.disp, f.bytes);
+  }
+  written(f.reg, to);
+}
+void Translator::constant(const GuestForm& f, const Op& op) {
+  const HostRegister to = place(f.reg, scratch_a);
+  a_.move_constant(to, f.bytes == 8 ? static_cast<std::uint64_t>(op.imm) : static_cast<std::uint32_t>(op.imm));
+  written(f.reg, to);
+}
+// CBW, CWDE, CDQE; CWD, CDQ, CQO, which leave the upper bits that they do not write.
+void Translator::accumulator(const GuestForm& f) {
+  a_.move(scratch_a, homes[rax]);
+  if (f.kind == Kind::sign) a_.move(scratch_d, homes[rdx]);
+  if (f.prefix_66) a_.bytes({0x66});
+  a_.bytes({HostAssembler::rex(0, 0, 0, f.wide), f.opcode});
+  if (f.kind == Kind::sign) a_.move(homes[rdx], scratch_d);
+  else a_.move(homes[rax], scratch_a);
+}
+void Translator::swap_bytes(const GuestForm& f) {
+  const HostRegister reg = read(f.reg, scratch_a);
+  a_.bytes({HostAssembler::rex(0, 0, reg, f.wide), 0x0F, 0xC8U | (reg & 7U)});
+  written(f.reg, reg);
+}
+
+void Translator::move_rsp(std::int32_t by) { a_.address(home_of_rsp, home_of_rsp, none, 0, by); }
+/// Finds the word below the top of the stack, to be stored to.
+void Translator::look_up_push(std::size_t i) {
+  a_.address(scratch_a, home_of_rsp, none, 0, -stack_word);
+  look_up(scratch_a, word, true, slowly(i));
+}
+void Translator::push(std::size_t i) {
+  look_up_push(i);
+  if (forms_[i].kind == Kind::push) {
+    move_found(0x89, read(forms_[i].reg, scratch_c), scratch_a);
+  } else {
+    a_.bytes({HostAssembler::rex(0, scratch_d, scratch_a), 0xC7});
+    found_operand(0, scratch_a);
+    a_.word32(static_cast<std::uint64_t>(block_.ops[i].imm));
+  }
+  move_rsp(-stack_word);
+}
+// POP RSP leaves what was popped.
+void Translator::pop(std::size_t i) {
+  look_up(home_of_rsp, word, false, slowly(i));
+  move_found(0x8B, scratch_c, home_of_rsp);
+  move_rsp(stack_word);
+  written(forms_[i].reg, scratch_c);
+}
+void Translator::leave_frame(std::size_t i) {
+  look_up(homes[rbp], word, false, slowly(i));
+  move_found(0x8B, scratch_c, homes[rbp]);
+  a_.address(home_of_rsp, homes[rbp], none, 0, stack_word);
+  a_.move(homes[rbp], scratch_c);
+}
+
+}  // namespace vpmu::exec

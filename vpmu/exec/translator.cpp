@@ -1,0 +1,260 @@
+#include "exec/translator.hpp"
+
+#include <span>
+
+namespace vpmu::exec {
+namespace {
+
+const std::byte* distance(std::size_t n) { return reinterpret_cast<const std::byte*>(n); }  // NOLINT(performance-no-int-to-ptr)
+
+}  // namespace
+
+Translator::Translator(const Core& core, Block& block, Compiled& compiled, HostAssembler& to)
+    : block_{block},
+      compiled_{compiled},
+      a_{to},
+      count_{block.ops.size() - 1},
+      rights_{static_cast<std::size_t>(core.tlb - core.tlbs.data())} {}
+
+bool Translator::translate() {
+  for (std::size_t i = 0; i < count_; ++i) {
+    const Op& op = block_.ops[i];
+    forms_[i] = guest_form(std::span{block_.code}.subspan(op.offset, op.length), op);
+  }
+  see_flags();
+  for (std::size_t i = 0; i < count_; ++i) needs_interpreter(i);
+  if (!is_worth_it()) return false;
+  compiled_.sites.reserve(count_ + 4);
+  write_entry();
+  for (std::size_t i = 0; i < length_; ++i) write(i);
+  if (length_ < count_) leave_to(add_site(Site::Why::op, length_));
+  else if (!forms_[count_ - 1].is_flow()) go(0);
+  write_outside();
+  return true;
+}
+
+
+/// From the last on: whether flags matter behind an instruction.
+void Translator::see_flags() {
+  bool seen = true;
+  for (std::size_t i = count_; i-- > 0;) {
+    flags_seen_[i] = seen;
+    if (forms_[i].may_stop() || forms_[i].flags == FlagUse::other) seen = true;
+    else if (forms_[i].flags == FlagUse::sets_all) seen = false;
+  }
+}
+
+/// Where this CPU leaves other flags than the interpreter, and they matter.
+void Translator::needs_interpreter(std::size_t i) {
+  GuestForm& f = forms_[i];
+  if (!flags_seen_[i]) return;
+  const HostFlags& host = host_flags();
+  const bool same = (f.kind != Kind::shift_count || host.shift) && (f.kind != Kind::shift_cl || (host.shift && host.shift_af)) &&
+                    (f.kind != Kind::rotate || host.rotate) && (f.kind != Kind::bit || host.bit) &&
+                    (f.kind != Kind::multiply_wide || host.multiply);
+  if (!same) f.kind = Kind::alone;
+}
+
+/// To come and go costs as much as some instructions do in the interpreter.
+bool Translator::is_worth_it() {
+  constexpr std::size_t dear = 6;
+  std::size_t alone = 0;
+  for (length_ = 0; length_ < count_ && forms_[length_].kind != Kind::interpreted; ++length_)
+    if (forms_[length_].kind == Kind::alone) ++alone;
+  if (length_ < count_) ++alone;
+  return alone == 0 || length_ >= alone * dear;
+}
+
+const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
+  const Op& op = block_.ops[i];
+  const bool fused = block_.comparison != nullptr && i + 2 == count_;
+  const bool goes_on = why == Site::Why::op;
+  const Run run = i == 0 ? goes_on ? block_.first : block_.first_alone : fused && !goes_on ? block_.comparison : op.run;
+  compiled_.sites.push_back({.block = &block_, .op = &op, .run = run, .why = why, .way = static_cast<std::uint8_t>(way)});
+  return &compiled_.sites.back();
+}
+
+void Translator::name_site(const Site* site) { a_.move_constant(scratch_c, reinterpret_cast<std::uintptr_t>(site)); }
+void Translator::indirect(unsigned what, HostRegister base, std::int32_t disp) {  // FF /2 calls, FF /4 jumps
+  a_.bytes({0xFF});
+  a_.operand(what, base, disp);
+}
+void Translator::leave_to(const Site* site) {
+  name_site(site);
+  indirect(4, core_base, in_state(offsetof(CompiledState, leave)));
+}
+
+// VPSUBQ YMM15 by the counts; VMOVMSKPD; no lane is negative or RCX is not 0.
+void Translator::write_entry() {
+  counts_ = a_.label();
+  too_few_ = a_.label();
+  a_.align(16);
+  entry_at_ = a_.label();
+  a_.here(entry_at_);
+  compiled_.entry = distance(a_.size());
+  a_.bytes({0xC5, 0x05, 0xFB, 0x3D});
+  a_.relative(counts_);
+  a_.bytes({0xC4, 0xC1, 0x7D, 0x50, 0xCF});
+  a_.jump_unless_rcx_is_0(too_few_);
+  compiled_.body = distance(a_.size());
+}
+void Translator::write_outside() {
+  a_.here(too_few_);
+  a_.bytes({0xC5, 0x05, 0xD4, 0x3D});  // VPADDQ: the counts back
+  a_.relative(counts_);
+  leave_to(add_site(Site::Why::budget, 0));
+  for (std::size_t n = 0; n < outside_count_; ++n) {
+    const Outside& o = outside_[n];
+    a_.here(o.from);
+    if (o.site->why == Site::Why::alone) {
+      name_site(o.site);
+      indirect(2, core_base, in_state(offsetof(CompiledState, run_alone)));
+      a_.jump(o.back);
+    } else {
+      leave_to(o.site);
+    }
+  }
+  for (unsigned way = 0; way < 2; ++way) {
+    if (!ways_[way]) continue;
+    compiled_.back[way] = distance(a_.size());
+    leave_to(add_site(Site::Why::way, count_ - 1, way));
+  }
+  a_.align(32);
+  a_.here(counts_);
+  for (unsigned lane = 0; lane < 4; ++lane) a_.word64(static_cast<std::uint64_t>(block_.counts[lane]));
+}
+
+/// A way out of the fast path of instruction `i`: the interpreter runs it, and, unless it ends the block, the code goes on behind it.
+HostAssembler::Label Translator::slowly(std::size_t i) {
+  Outside& o = outside_[outside_count_++];
+  o.from = a_.label();
+  o.back = behind_;
+  o.site = add_site(forms_[i].is_flow() ? Site::Why::op : Site::Why::alone, i);
+  return o.from;
+}
+
+HostRegister Translator::read(unsigned guest, HostRegister scratch) {
+  if (homes[guest] != none) return homes[guest];
+  a_.with_memory(0x8B, scratch, core_base, register_in_core(guest));
+  return scratch;
+}
+void Translator::written(unsigned guest, HostRegister in) {
+  if (homes[guest] == none) a_.with_memory(0x89, in, core_base, register_in_core(guest));
+  else if (homes[guest] != in) a_.move(homes[guest], in);
+}
+
+/// Makes the address of the op's memory operand, or finds the register that holds it.
+HostRegister Translator::address_of(const Op& op) {
+  if (op.b == block_rip * 8 || (op.b == zero * 8 && op.x == zero * 8)) {
+    a_.move_constant(scratch_a, (op.b == zero * 8 ? 0 : block_.rip) + static_cast<std::uint64_t>(std::int64_t{op.disp}));
+  } else {
+    const HostRegister base = op.b == zero * 8 ? none : read(op.b / 8, scratch_a);
+    const HostRegister index = op.x == zero * 8 ? none : read(op.x / 8, scratch_c);
+    if (index == none && op.disp == 0 && op.seg == zero * 8) return base;
+    a_.address(scratch_a, base, index, op.scale, op.disp);
+  }
+  if (op.seg != zero * 8) {
+    a_.with_memory(0x8B, scratch_c, core_base, register_in_core(op.seg / 8));
+    a_.address(scratch_a, scratch_a, scratch_c, 0, 0);
+  }
+  return scratch_a;
+}
+/// Looks an address up. Then the operand is at `at` + RDX, or the way out has been taken.
+void Translator::look_up(HostRegister at, unsigned bytes, bool store, HostAssembler::Label slow) {
+  const std::size_t tlb = offsetof(Core, tlbs) + rights_ * sizeof(Tlb);
+  a_.shift_right(scratch_c, at, core_base);
+  a_.bytes({0x0F, 0xB6, 0xD1});  // movzx %cl, %edx
+  a_.load_word(scratch_c, core_base, scratch_d, in_core(tlb + (store ? offsetof(Tlb, write) : offsetof(Tlb, read))));
+  a_.address(scratch_c, scratch_c, at, 0, static_cast<std::int32_t>(bytes) - 1);
+  a_.shift_right(scratch_c, scratch_c, core_base);
+  a_.jump_unless_rcx_is_0(slow);
+  a_.load_word(scratch_d, core_base, scratch_d, in_core(tlb + offsetof(Tlb, add)));
+}
+/// ModRM and SIB for the operand that was looked up.
+void Translator::found_operand(unsigned reg, HostRegister at) {
+  const bool needs_displacement = (at & 7U) == 5;
+  a_.bytes({(needs_displacement ? 0x44U : 0x04U) | (reg & 7U) << 3U, unsigned{scratch_d} << 3U | (at & 7U)});
+  if (needs_displacement) a_.bytes({0});
+}
+void Translator::move_found(unsigned opcode, HostRegister reg, HostRegister at) {  // 8B loads, 89 stores
+  a_.bytes({HostAssembler::rex(reg, scratch_d, at), opcode});
+  found_operand(reg, at);
+}
+
+/// Where the block goes on, by a word that is changed when it is linked. A loop of one block needs none.
+void Translator::go(unsigned way) {
+  if (block_.target[way] == block_.rip) return a_.jump(entry_at_);
+  ways_[way] = true;
+  a_.move_constant(scratch_c, reinterpret_cast<std::uintptr_t>(&compiled_.links[way]));
+  indirect(4, scratch_c, 0);
+}
+void Translator::jcc(std::size_t i) {
+  const HostAssembler::Label taken = a_.label();
+  a_.jump_if(forms_[i].opcode & 0xFU, taken);
+  go(1);
+  a_.here(taken);
+  go(0);
+}
+
+void Translator::push_return(const Op& op) {
+  a_.move_constant(scratch_c, block_.rip + op.offset + op.length);
+  move_found(0x89, scratch_c, scratch_a);
+  move_rsp(-stack_word);
+}
+void Translator::call(std::size_t i) {
+  look_up_push(i);
+  push_return(block_.ops[i]);
+  go(0);
+}
+/// Looks the address in RAX up. Then its code is at the place that RDX names, or the interpreter has been asked.
+void Translator::look_up_jump(HostAssembler::Label slow) {
+  a_.shift_right(scratch_c, scratch_a, core_base);
+  a_.address(scratch_c, scratch_c, scratch_a, 0, 0);
+  a_.bytes({0x0F, 0xB6, 0xD1});  // movzx %cl, %edx
+  a_.load_word(scratch_c, core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, tags)));
+  a_.address(scratch_c, scratch_c, scratch_a, 0, 0);
+  a_.jump_unless_rcx_is_0(slow);
+}
+std::int32_t Translator::jumps(std::size_t offset) const {
+  return in_state(offsetof(CompiledState, jumps) + rights_ * sizeof(CompiledState::Jumps) + offset);
+}
+void Translator::ret(std::size_t i) {
+  const auto slow = slowly(i);
+  look_up(home_of_rsp, word, false, slow);
+  move_found(0x8B, scratch_a, home_of_rsp);
+  look_up_jump(slow);
+  move_rsp(stack_word + static_cast<std::int32_t>(block_.ops[i].imm));
+  jump_found();
+}
+// FF /4 with a SIB byte.
+void Translator::jump_found() {
+  a_.bytes({0xFF, 0xA4, 0xC0U | unsigned{scratch_d} << 3U | core_base});
+  a_.word32(static_cast<std::uint32_t>(jumps(offsetof(CompiledState::Jumps, code))));
+}
+void Translator::indirect_jump(std::size_t i) {
+  const GuestForm& f = forms_[i];
+  const Op& op = block_.ops[i];
+  const auto slow = slowly(i);
+  if (f.memory) {
+    const HostRegister at = address_of(op);
+    look_up(at, word, false, slow);
+    move_found(0x8B, scratch_a, at);
+  } else {
+    a_.move(scratch_a, read(f.rm, scratch_a));
+  }
+  look_up_jump(slow);
+  if (f.kind == Kind::jmp_indirect) return jump_found();
+  constexpr std::int32_t to = in_state(offsetof(CompiledState, to));
+  a_.load_word(scratch_c, core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, code)));
+  a_.with_memory(0x89, scratch_c, core_base, to);
+  a_.address(scratch_a, home_of_rsp, none, 0, -stack_word);
+  look_up(scratch_a, word, true, slow);
+  push_return(op);
+  indirect(4, core_base, to);
+}
+
+bool translate(const Core& core, Block& block, Compiled& compiled, HostAssembler& to) {
+  return Translator{core, block, compiled, to}.translate();
+}
+
+}  // namespace vpmu::exec

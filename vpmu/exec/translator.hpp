@@ -1,0 +1,98 @@
+#pragma once
+#include <array>
+
+#include "exec/guest_form.hpp"
+#include "exec/host_registers.hpp"
+#include "exec/jit.hpp"
+
+namespace vpmu::exec {
+
+/// Writes the code for one block. The guest's status flags are the host's while it runs: what stands between the guest's instructions changes
+/// none, for the engine may have to stop at any of them.
+class Translator {
+ public:
+  Translator(const Core& core, Block& block, Compiled& compiled, HostAssembler& to);
+  /// False: it is not worth it.
+  bool translate();
+
+ private:
+  using Kind = GuestForm::Kind;
+  static constexpr HostRegister none = HostAssembler::none;
+  static constexpr std::uint64_t word = 8;
+  static constexpr std::int32_t stack_word = 8;
+  static constexpr std::size_t most_ops = 48;
+  /// What is written behind the block: seldom reached.
+  struct Outside {
+    HostAssembler::Label from, back;
+    const Site* site;
+  };
+
+  void see_flags();
+  void needs_interpreter(std::size_t i);
+  bool is_worth_it();
+  const Site* add_site(Site::Why why, std::size_t i, unsigned way = 0);
+  HostAssembler::Label slowly(std::size_t i);
+  void name_site(const Site* site);
+  void indirect(unsigned what, HostRegister base, std::int32_t disp);
+  void leave_to(const Site* site);
+  void write_entry();
+  void write_outside();
+
+  // Registers and memory.
+  HostRegister read(unsigned guest, HostRegister scratch);
+  [[nodiscard]] static HostRegister place(unsigned guest, HostRegister scratch) { return homes[guest] != none ? homes[guest] : scratch; }
+  void written(unsigned guest, HostRegister in);
+  HostRegister address_of(const Op& op);
+  void look_up(HostRegister at, unsigned bytes, bool store, HostAssembler::Label slow);
+  void found_operand(unsigned reg, HostRegister at);
+  void move_found(unsigned opcode, HostRegister reg, HostRegister at);
+
+  // Instructions.
+  void write(std::size_t i);
+  void write_kind(std::size_t i);
+  void run_alone(std::size_t i);
+  void opcode_of(const GuestForm& f, unsigned reg, unsigned index, unsigned rm);
+  void immediate_of(const GuestForm& f, const Op& op);
+  void plain(std::size_t i);
+  void clear_af();
+  void shift_by_cl(std::size_t i);
+  void multiply(std::size_t i);
+  void multiply_wide(std::size_t i);
+  void lea(const GuestForm& f, const Op& op);
+  void constant(const GuestForm& f, const Op& op);
+  void accumulator(const GuestForm& f);
+  void swap_bytes(const GuestForm& f);
+  void move_rsp(std::int32_t by);
+  void look_up_push(std::size_t i);
+  void push(std::size_t i);
+  void pop(std::size_t i);
+  void leave_frame(std::size_t i);
+
+  // Flow.
+  void go(unsigned way);
+  void jcc(std::size_t i);
+  void push_return(const Op& op);
+  void call(std::size_t i);
+  void look_up_jump(HostAssembler::Label slow);
+  [[nodiscard]] std::int32_t jumps(std::size_t offset) const;
+  void ret(std::size_t i);
+  void jump_found();
+  void indirect_jump(std::size_t i);
+
+  [[nodiscard]] static constexpr std::int32_t in_state(std::size_t offset) { return in_core(offsetof(Core, compiled) + offset); }
+
+  Block& block_;
+  Compiled& compiled_;
+  HostAssembler& a_;
+  std::size_t count_;
+  std::size_t rights_;
+  std::size_t length_{};  ///< Instructions from the first on that are compiled.
+  std::array<GuestForm, most_ops> forms_{};
+  std::array<bool, most_ops> flags_seen_{};
+  std::array<bool, 2> ways_{};
+  std::array<Outside, most_ops> outside_{};
+  std::size_t outside_count_{};
+  HostAssembler::Label counts_{}, too_few_{}, entry_at_{}, behind_{};
+};
+
+}  // namespace vpmu::exec
