@@ -15,7 +15,7 @@ constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
 /// Instructions that a single-step would show to the guest, or that lead elsewhere.
-enum class Special { none, over, iret, int_n, rdpmc, ud2, privileged };
+enum class Special { none, over, iret, int_n, syscall, sysret, rdpmc, ud2, privileged };
 
 Special special_of(std::span<const std::byte> code) {
   const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
@@ -36,6 +36,8 @@ Special special_of(std::span<const std::byte> code) {
     default: return Special::none;
   }
   switch (at(i + 1)) {
+    case 0x05: return Special::syscall;  // would keep TF in R11
+    case 0x07: return Special::sysret;   // takes it from there
     case 0x33: return Special::rdpmc;
     case 0x0B: return Special::ud2;
     case 0x30:
@@ -142,15 +144,14 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
       const bool unreadable = view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{frame})).has_value();
       // RF, as in the frame of a fault, would hold off the breakpoint; and IRET takes TF away by itself.
       if (unreadable || (frame[2] & rflags_rf) != 0) return step(port, current);
-      const vpmu::GuestLinear to{frame[0]};
-      std::array<std::byte, 1> first{};
-      if (view_->fetch(to, first, frame[1] & 3) == 0) return return_into_fault(port, current, to);
-      return run_over(port, current, to);
+      return return_to(port, current, vpmu::GuestLinear{frame[0]}, frame[1] & 3);
     }
     case Special::int_n: {
       const auto to = handler(current.sregs, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
       return to ? run_over(port, current, *to) : step(port, current);
     }
+    case Special::syscall: return enter_kernel(port, current);
+    case Special::sysret: return return_to(port, current, vpmu::GuestLinear{current.regs.rcx}, 3);
     case Special::none: break;
   }
   // A step would stop after each iteration; the instruction retires once (rule C5).
@@ -190,13 +191,24 @@ Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu
   return retire(current, after);
 }
 
-// IRET to code that is not mapped: the breakpoint there would wait until the guest's kernel has mapped it.
-Result<RunEnd> StepSource::return_into_fault(VcpuPort& port, const Current& current, vpmu::GuestLinear to) {
+// To code that is not mapped: the breakpoint there would wait until the guest's kernel has mapped it.
+Result<RunEnd> StepSource::return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl) {
+  std::array<std::byte, 1> first{};
+  if (view_->fetch(to, first, cpl) != 0) return run_over(port, current, to);
   VMM_ASSIGN(RunEnd end, run_into_fault(port, vector_pf));
   if (end.exit) return end;
   kvm_regs after = current.regs;
   after.rip = to.value();
   return retire(current, after);
+}
+
+// SDM 2B SYSCALL. Where EFER.SCE is off it faults.
+Result<RunEnd> StepSource::enter_kernel(VcpuPort& port, const Current& current) {
+  constexpr std::uint32_t msr_lstar = 0xC000'0082;
+  constexpr std::uint64_t efer_sce = 1;
+  if ((current.sregs.efer & efer_sce) == 0) return run_into_fault(port, vector_ud);
+  VMM_ASSIGN(const std::uint64_t to, port.msr(msr_lstar));
+  return run_over(port, current, vpmu::GuestLinear{to});
 }
 
 // An empty end: the guest stands at the handler.

@@ -65,7 +65,8 @@ class StepSource final : public CountSource {
   Result<RunEnd> step(VcpuPort& port, const Current& current);
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
   Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector);
-  Result<RunEnd> return_into_fault(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
+  Result<RunEnd> return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl);
+  Result<RunEnd> enter_kernel(VcpuPort& port, const Current& current);
   Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
   Result<RunEnd> enter_handler(VcpuPort& port, unsigned vector);
   Result<Exit> run_to(VcpuPort& port, vpmu::GuestLinear at);
