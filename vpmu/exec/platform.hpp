@@ -11,8 +11,8 @@ namespace vpmu::exec {
 class Ram : public PhysicalWords {
  public:
   virtual ~Ram() = default;
-  /// The host address of the 4 KiB page of RAM that starts at `page`, or null where there is none. It stays valid and the guest may change
-  /// the bytes at any time.
+  /// The host address of the 4 KiB page of RAM that starts at `page`, or null where there is none. It is aligned as the page is, stays valid,
+  /// and the guest may change the bytes at any time.
   virtual std::byte* page(GuestPhysical page) = 0;
   /// The engine is going to write to the page: for those who must know, such as a dirty log. Called once for each stretch of writes.
   virtual void will_write(GuestPhysical page) = 0;

@@ -17,6 +17,8 @@ namespace vmm {
 namespace {
 
 constexpr std::int8_t rip_register = 16;
+/// CF, PF, AF, ZF, SF and OF. SDM 1 3.4.3.
+constexpr std::uint64_t status_flags = 0x8D5;
 
 ZydisDecoder decoder_for(CodeSize size) {
   ZydisDecoder decoder;
@@ -217,6 +219,20 @@ std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size) {
     case ZYDIS_MNEMONIC_SHRD: return af | overflow | carry;
     default: return always;
   }
+}
+
+// A count of 0 leaves all flags alone, and so does a repetition without an element.
+FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size) {
+  const auto d = decode(bytes, size);
+  if (!d) return {};
+  const ZydisAccessedFlags& flags = *d->in.cpu_flags;
+  FlagUse use{.asked = flags.tested & status_flags, .undefined = undefined_flags(bytes, size)};
+  const bool repeats = (d->in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0;
+  const bool shifts = d->in.meta.category == ZYDIS_CATEGORY_SHIFT || d->in.meta.category == ZYDIS_CATEGORY_ROTATE;
+  if (!repeats && !shifts) use.given = (flags.modified | flags.set_0 | flags.set_1) & status_flags & ~use.undefined;
+  const bool stores = d->in.mnemonic == ZYDIS_MNEMONIC_PUSHFQ || d->in.mnemonic == ZYDIS_MNEMONIC_PUSHF || d->in.mnemonic == ZYDIS_MNEMONIC_LAHF;
+  if (stores) use.asked = status_flags;
+  return use;
 }
 
 vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,

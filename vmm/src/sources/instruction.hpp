@@ -54,6 +54,14 @@ std::string disassemble(std::span<const std::byte> bytes, CodeSize size);
 /// "Flags Affected" of each.
 std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size);
 
+/// What an instruction does with the status flags, for all of its operands' values.
+struct FlagUse {
+  std::uint64_t asked{};      ///< It depends on them, or stores them.
+  std::uint64_t given{};      ///< They have a value of its own behind it, always.
+  std::uint64_t undefined{};  ///< undefined_flags().
+};
+FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size);
+
 /// The linear address of an operand of the instruction at `ip`, with the registers before it runs.
 vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs);

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "exec/engine.hpp"
+#include "exec/vector_state.hpp"
+#include "memory/overlay_ram.hpp"
+
+namespace vmm {
+
+/// The first thing that is not the same after the engine and after KVM.
+struct Difference {
+  std::string what;
+  std::uint64_t ours{};    ///< By the engine.
+  std::uint64_t theirs{};  ///< By KVM.
+};
+
+/// Of general registers, but for `uncompared` bits of each, RIP, segment bases, and RFLAGS but for `undefined` bits, TF
+/// and RF.
+std::optional<Difference> register_difference(const vpmu::exec::CpuState& ours, const vpmu::exec::CpuState& theirs,
+                                              std::uint64_t undefined, std::uint64_t uncompared = 0);
+std::optional<Difference> vector_difference(const vpmu::exec::VectorState& ours, const vpmu::exec::VectorState& theirs);
+std::optional<Difference> memory_difference(OverlayRam& ram);
+
+/// Bits of every register in which the two may differ behind the instruction. KVM on AMD lets the guest run with the
+/// host's CR4.MCE and hides that by an intercept; an emulated AMD host does not intercept the read.
+std::uint64_t uncompared_bits(std::span<const std::byte> code);
+/// Whether it stores x87's last instruction and operand pointers, which the engine does not keep.
+bool stores_pointers(std::string_view mnemonic);
+
+}  // namespace vmm
