@@ -125,6 +125,11 @@ inline std::uint64_t read_cr2() {
   asm volatile("mov %%cr2, %0" : "=r"(v));
   return v;
 }
+inline std::uint64_t read_cr3() {
+  std::uint64_t v = 0;
+  asm volatile("mov %%cr3, %0" : "=r"(v));
+  return v;
+}
 inline void write_cr3(std::uint64_t v) { asm volatile("mov %0, %%cr3" ::"r"(v) : "memory"); }
 inline std::uint64_t read_cr4() {
   std::uint64_t v;

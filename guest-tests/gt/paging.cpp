@@ -47,8 +47,10 @@ void set_up() {
   write_cr0(read_cr0() | cr0_wp);
 }
 
+void change(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags) { entry_of(linear) = physical | flags | present; }
+
 void map(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags) {
-  entry_of(linear) = physical | flags | present;
+  change(linear, physical, flags);
   invlpg(linear);
 }
 

@@ -17,6 +17,8 @@ void set_up();
 /// Maps one page of the window. `linear` and `physical` are page aligned. Flags as in an entry, accessed and dirty start clear.
 void map(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags);
 void unmap(std::uint64_t linear);
+/// Changes the page's entry and nothing else: translations may be stale until INVLPG or MOV to CR3.
+void change(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags);
 /// The page's entry as it is now: shows accessed and dirty.
 std::uint64_t entry(std::uint64_t linear);
 

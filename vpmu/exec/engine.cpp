@@ -54,6 +54,14 @@ void Engine::resume(const CpuState& state) {
   set_state(state);
 }
 
+void Engine::forget_translations() {
+  ++generation_;
+  flush_tlb(&core_);
+  if (core_.tap != nullptr) core_.tap->observer->flushed();
+  core_.block = nullptr;
+  take_epoch();
+}
+
 void Engine::set_state(const CpuState& state) {
   if (core_.tap != nullptr && !same_tables(core_.paging, state.paging)) core_.tap->observer->flushed();
   std::copy(state.gpr.begin(), state.gpr.end(), core_.r.begin());

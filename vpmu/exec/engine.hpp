@@ -41,8 +41,10 @@ class Engine {
   /// From here. All translations and decoded blocks are looked at anew: the guest may have run elsewhere meanwhile.
   void load(const CpuState& state);
   /// The same, where the owner has run what the engine left and nothing else ran since: what passed since load() stays, and so do
-  /// translations and blocks, unless control registers changed. After INVLPG and its like, call load().
+  /// translations and blocks, unless control registers changed. After INVLPG and its like, call forget_translations() too.
   void resume(const CpuState& state);
+  /// Page tables changed, and an instruction such as INVLPG or MOV to CR3 says so: translations are looked at anew. What passed stays.
+  void forget_translations();
   [[nodiscard]] CpuState state() const;
   /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
   void written(GuestPhysical page) { code_.forget(core_, page); }

@@ -10,28 +10,28 @@ static_assert(sizeof(kvm_cpuid2) == 8 && sizeof(kvm_msrs) == 8);
 
 namespace vmm {
 
-Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, void* argument) {
+namespace {
+
+thread_local std::map<std::string_view, std::uint64_t> made;
+
+template <class Argument>
+Result<int> repeat(const Fd& fd, unsigned long request, const char* name, Argument argument) {
   for (;;) {
+    ++made[name];
     const int result = ::ioctl(fd.get(), request, argument);
-    if (result >= 0) {
-      return result;
-    }
-    if (errno != EINTR) {
-      return host_error(name, errno);
-    }
+    if (result >= 0) return result;
+    if (errno != EINTR) return host_error(name, errno);
   }
 }
 
+}  // namespace
+
+Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, void* argument) { return repeat(fd, request, name, argument); }
+
 Result<int> ioctl_value(const Fd& fd, unsigned long request, const char* name, std::uintptr_t argument) {
-  for (;;) {
-    const int result = ::ioctl(fd.get(), request, argument);
-    if (result >= 0) {
-      return result;
-    }
-    if (errno != EINTR) {
-      return host_error(name, errno);
-    }
-  }
+  return repeat(fd, request, name, argument);
 }
+
+const std::map<std::string_view, std::uint64_t>& ioctls_made() { return made; }
 
 }  // namespace vmm

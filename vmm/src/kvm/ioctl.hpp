@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <map>
+#include <string_view>
 
 #include "kvm/fd.hpp"
 #include "support/result.hpp"
@@ -13,6 +15,9 @@ Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, vo
 
 /// The same for an argument that is a plain number.
 Result<int> ioctl_value(const Fd& fd, unsigned long request, const char* name, std::uintptr_t argument = 0);
+
+/// How many of both this thread has made, by request.
+const std::map<std::string_view, std::uint64_t>& ioctls_made();
 
 }  // namespace vmm
 

@@ -35,6 +35,7 @@ Result<Exit> Vcpu::run() {
   const int result = ::ioctl(fd_.get(), KVM_RUN, 0);
   const int error = errno;
   fresh_ = run_->kvm_valid_regs;
+  debugregs_.reset();
   if (result < 0) {
     if (error == EINTR || error == EAGAIN) {
       __atomic_store_n(&run_->immediate_exit, std::uint8_t{0}, __ATOMIC_RELAXED);
@@ -191,13 +192,17 @@ Result<std::uint64_t> Vcpu::xcr0() const {
   return x87_and_sse;
 }
 
-Result<kvm_debugregs> Vcpu::debugregs() const {
-  kvm_debugregs regs{};
-  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_DEBUGREGS, &regs));
-  return regs;
+Result<kvm_debugregs> Vcpu::debugregs() {
+  if (!debugregs_) {
+    kvm_debugregs regs{};
+    VMM_TRY(VMM_IOCTL(fd_, KVM_GET_DEBUGREGS, &regs));
+    debugregs_ = regs;
+  }
+  return *debugregs_;
 }
 
 Result<void> Vcpu::set_debugregs(const kvm_debugregs& regs) {
+  debugregs_.reset();
   kvm_debugregs copy = regs;
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_DEBUGREGS, &copy));
   return {};
@@ -221,6 +226,7 @@ Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_GUEST_DEBUG, &copy));
   // KVM changes TF in RFLAGS when stepping goes on or off.
   fresh_ &= ~std::uint64_t{KVM_SYNC_X86_REGS};
+  debugregs_.reset();
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include <linux/kvm.h>
 
 #include <array>
+#include <optional>
 #include <cstdint>
 #include <span>
 
@@ -63,7 +64,8 @@ class Vcpu {
   Result<void> set_xsave(const XsaveArea& area);
   /// XCR0; 3 where KVM has none, and no AVX.
   [[nodiscard]] Result<std::uint64_t> xcr0() const;
-  [[nodiscard]] Result<kvm_debugregs> debugregs() const;
+  /// Kept until the next run().
+  [[nodiscard]] Result<kvm_debugregs> debugregs();
   Result<void> set_debugregs(const kvm_debugregs& regs);
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;
   Result<void> set_mp_state(const kvm_mp_state& state);
@@ -108,6 +110,7 @@ class Vcpu {
   std::uint64_t sync_fields_;  ///< Register groups that this KVM exchanges through kvm_run.
   std::uint64_t fresh_{};      ///< Groups whose copy in kvm_run equals KVM's.
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
+  std::optional<kvm_debugregs> debugregs_;
 };
 
 }  // namespace vmm

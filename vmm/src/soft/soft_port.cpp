@@ -229,6 +229,11 @@ Result<void> SoftPort::set_sregs(const kvm_sregs& sregs) {
   return {};
 }
 
+Result<void> SoftPort::forget_translations() {
+  flush_ = true;
+  return {};
+}
+
 Result<void> SoftPort::set_events(const kvm_vcpu_events& events) {
   s_.events = events;
   return {};

@@ -66,6 +66,7 @@ class SoftPort final : public VcpuPort {
   Result<void> set_regs(const kvm_regs& regs) override;
   Result<kvm_sregs> sregs() override { return s_.sregs; }
   Result<void> set_sregs(const kvm_sregs& sregs) override;
+  Result<void> forget_translations() override;
   Result<kvm_vcpu_events> events() override { return s_.events; }
   Result<void> set_events(const kvm_vcpu_events& events) override;
   Result<kvm_debugregs> debugregs() override { return s_.debug; }

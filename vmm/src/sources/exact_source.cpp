@@ -195,6 +195,7 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   for_kvm_ = false;
   if (outcome == SystemInPlace::Outcome::exit) return std::optional{exit_in_place(*instruction)};
   engine_.resume(engine_state(regs_, sregs_));
+  if (outcome == SystemInPlace::Outcome::done_and_dropped) engine_.forget_translations();
   pass(port, 1);
   const RunEnd end{.retired = retired_instruction(*instruction, before, sregs, regs_, 1)};
   note(end);
@@ -203,7 +204,8 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
     VMM_TRY(end_shadow(port));
   } else if (events.interrupt.shadow != 0) {
     shadow_ = true;
-  } else if (events.nmi.pending != 0 || (~before.rflags & regs_.rflags & rflags_if) != 0) {
+  } else if (outcome == SystemInPlace::Outcome::done_and_raised || events.nmi.pending != 0 ||
+             (~before.rflags & regs_.rflags & rflags_if) != 0) {
     VMM_TRY(look_outside(port));
   }
   if ((regs_.rflags & rflags_tf) != 0) VMM_TRY(leave(port));

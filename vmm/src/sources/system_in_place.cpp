@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "vcpu/guest_view.hpp"
+#include "vcpu/registers.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
@@ -12,11 +14,21 @@ namespace {
 constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084, msr_fs_base = 0xC000'0100,
                         msr_gs_base = 0xC000'0101, msr_kernel_gs_base = 0xC000'0102;
 
-/// What changes nothing but general registers, segments, RFLAGS and what holds interrupts off. Not CR3 and INVLPG: the processor below
-/// has translations too.
+/// What changes nothing but general registers, segments, RFLAGS, what holds interrupts off, and translations.
 constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,    SystemOp::sti,    SystemOp::popf,
                               SystemOp::iret,         SystemOp::syscall,       SystemOp::sysret, SystemOp::swapgs, SystemOp::verr,
-                              SystemOp::verw,         SystemOp::lar,           SystemOp::lsl};
+                              SystemOp::verw,         SystemOp::lar,           SystemOp::lsl,    SystemOp::invlpg};
+
+/// MSRs that the port takes from us as it would from the guest: IA32_TSC_DEADLINE and the x2APIC's EOI.
+constexpr std::array passed_on{0x6E0U, 0x80BU};
+
+/// MOV to CR3 with nothing that could be reserved: a physical address that every processor has, PCID, and its bit 63. SDM 3A 4.10.4.1.
+bool loads_plain_cr3(const SystemInstruction& i, std::uint64_t value, const kvm_sregs& sregs) {
+  constexpr unsigned least_physical_bits = 36;
+  const bool pcid = (sregs.cr4 & vpmu::bit(17)) != 0;
+  const std::uint64_t allowed = vpmu::low_bits(least_physical_bits) & (pcid ? ~std::uint64_t{0} : ~std::uint64_t{0xFE7});
+  return i.op == SystemOp::write_control && i.special == 3 && (value & ~(allowed | (pcid ? vpmu::bit(63) : 0))) == 0;
+}
 
 /// The MSRs that an instruction works with and only the port keeps.
 std::span<const std::uint32_t> msrs_of(SystemOp op) {
@@ -63,8 +75,11 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
     if (*kind == Open::Kind::wrmsr) open_.data = (regs.rdx & 0xFFFF'FFFF) << 32 | (regs.rax & 0xFFFF'FFFF);
     return Outcome::exit;
   }
+  if (system->op == SystemOp::wrmsr && cpl_of(sregs) == 0 && std::ranges::find(passed_on, index) != passed_on.end()) return pass_on(port, *system, regs);
   const bool is_base = (system->op == SystemOp::rdmsr || system->op == SystemOp::wrmsr) && is_base_msr(index);
-  if (!is_base && std::ranges::find(confined, system->op) == confined.end()) return Outcome::left;
+  const bool drops = changes_translations(*system);
+  const bool is_confined = std::ranges::find(confined, system->op) != confined.end() || loads_plain_cr3(*system, regs.*gpr_fields[system->gpr % gpr_fields.size()], sregs);
+  if (!is_base && !is_confined) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
   VMM_TRY(fetch(port, msrs_of(system->op)));
   std::optional<std::uint64_t> operand;
@@ -72,8 +87,19 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
     operand = operand_address(i.store ? *i.store : *i.load, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
   if (!std::holds_alternative<Completed>(unit_.run(*system, operand))) return Outcome::left;
   swapped_gs_ |= system->op == SystemOp::swapgs;
+  if (system->op == SystemOp::write_control) state_.sregs.cr3 &= ~vpmu::bit(63);
   VMM_TRY(store(port, regs, sregs));
-  return Outcome::done;
+  dropped_translations_ |= drops;
+  return drops ? Outcome::done_and_dropped : Outcome::done;
+}
+
+/// The port refuses what would fault.
+Result<SystemInPlace::Outcome> SystemInPlace::pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs) {
+  const std::uint64_t value = (regs.rdx & 0xFFFF'FFFF) << 32 | (regs.rax & 0xFFFF'FFFF);
+  if (!port.set_msr(static_cast<std::uint32_t>(regs.rcx), value)) return Outcome::left;
+  regs.rip += i.length;
+  VMM_TRY(port.set_regs(regs));
+  return Outcome::done_and_raised;
 }
 
 // Whoever writes one of them is the port's to run.
@@ -88,6 +114,7 @@ Result<void> SystemInPlace::fetch(VcpuPort& port, std::span<const std::uint32_t>
 
 Result<void> SystemInPlace::leave(VcpuPort& port) {
   fetched_.clear();
+  if (std::exchange(dropped_translations_, false)) VMM_TRY(port.forget_translations());
   return std::exchange(swapped_gs_, false) ? port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base]) : Result<void>{};
 }
 

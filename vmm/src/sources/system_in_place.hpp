@@ -9,8 +9,8 @@
 
 namespace vmm {
 
-/// The system instructions that a source which runs guest code itself does in the vCPU's place, where that is all that they do: no
-/// translation is forgotten and no device seen. Everything else, and every instruction that would fault, is the port's.
+/// The system instructions that a source which runs guest code itself does in the vCPU's place, where no device but the local APIC
+/// sees them. Everything else, and every instruction that would fault, is the port's.
 ///
 /// MSRs of the PMU and its counters become exits, as the port would make them.
 class SystemInPlace {
@@ -19,9 +19,11 @@ class SystemInPlace {
   SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation);
 
   enum class Outcome : std::uint8_t {
-    left,  ///< Nothing has changed.
+    left,              ///< Nothing has changed.
     done,
-    exit,  ///< The VMM must answer exit() first; then complete().
+    done_and_dropped,  ///< And translations that the guest's code was run with may be stale.
+    done_and_raised,   ///< And an interrupt may now wait.
+    exit,              ///< The VMM must answer exit() first; then complete().
   };
   /// Runs the instruction whose bytes are `code`, which decode to `i`, on the registers that the port holds: `regs` and `sregs` are copies
   /// of them and change with them.
@@ -45,6 +47,7 @@ class SystemInPlace {
     unsigned long long data{};
     std::uint8_t gp{};
   };
+  Result<Outcome> pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs);
   Result<void> fetch(VcpuPort& port, std::span<const std::uint32_t> msrs);
   Result<void> load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs);
   Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
@@ -57,6 +60,7 @@ class SystemInPlace {
   SoftState state_;
   std::vector<std::uint32_t> fetched_;  ///< MSRs of state_ that are the port's, since leave().
   bool swapped_gs_{};                   ///< IA32_KERNEL_GS_BASE is no longer the port's.
+  bool dropped_translations_{};         ///< And the port does not know.
   VirtualTime no_time_{1};
   InterruptUnit interrupts_{state_, no_time_, nullptr};
   MsrUnit msrs_{state_, interrupts_};

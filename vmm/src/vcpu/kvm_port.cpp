@@ -1,9 +1,11 @@
 #include "vcpu/kvm_port.hpp"
 
+#include <fmt/format.h>
 #include <x86intrin.h>
 
 #include <thread>
 
+#include "kvm/ioctl.hpp"
 #include "vcpu/vector_registers.hpp"
 
 namespace vmm {
@@ -37,7 +39,7 @@ Result<void> KvmClockHost::rearm_deadline() {
 Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group) {
   VMM_ASSIGN(const std::uint32_t khz, vcpu.tsc_khz());
   // A precise sample looks at the registers of every exit it causes: let them come along.
-  vcpu.sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS);
+  vcpu.sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
   return KvmPort{vm, vcpu, khz, time, group};
 }
 
@@ -46,6 +48,17 @@ Result<Exit> KvmPort::run() {
   auto exit = vcpu_->run();
   if (exit) clock_.leave(clock_host_, cause_of(*exit, stepping_));
   return exit;
+}
+
+// KVM flushes when it is given another CR3 than it has.
+Result<void> KvmPort::forget_translations() {
+  constexpr std::uint64_t page = 4096;
+  VMM_ASSIGN(const kvm_sregs sregs, vcpu_->sregs());
+  kvm_sregs other = sregs;
+  other.cr3 ^= page;
+  VMM_TRY(vcpu_->set_sregs(other));
+  VMM_TRY(vcpu_->flush());
+  return vcpu_->set_sregs(sregs);
 }
 
 Result<vpmu::exec::VectorState> KvmPort::vectors() {
@@ -68,6 +81,7 @@ Result<std::uint64_t> KvmPort::tsc() {
 }
 
 void KvmPort::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  for (const auto& [name, count] : ioctls_made()) visit(fmt::format("kvm.ioctls.{}", name), count);
   visit("pmu.clock.hidden_ticks", clock_.statistics().hidden_ticks);
   visit("pmu.clock.shifts", clock_.statistics().shifts);
   visit("pmu.clock.waits", clock_.statistics().waits);

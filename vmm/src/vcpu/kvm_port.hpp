@@ -37,6 +37,7 @@ class KvmPort final : public VcpuPort {
   Result<void> set_sregs(const kvm_sregs& sregs) override { return vcpu_->set_sregs(sregs); }
   Result<kvm_vcpu_events> events() override { return vcpu_->events(); }
   Result<void> set_events(const kvm_vcpu_events& events) override { return vcpu_->set_events(events); }
+  Result<void> forget_translations() override;
   Result<kvm_debugregs> debugregs() override { return vcpu_->debugregs(); }
   Result<void> set_debugregs(const kvm_debugregs& regs) override { return vcpu_->set_debugregs(regs); }
   Result<void> set_guest_debug(const kvm_guest_debug& debug) override {

@@ -28,6 +28,8 @@ class VcpuPort {
   virtual Result<void> set_regs(const kvm_regs& regs) = 0;
   virtual Result<kvm_sregs> sregs() = 0;
   virtual Result<void> set_sregs(const kvm_sregs& sregs) = 0;
+  /// Translations changed in memory or in CR3, and no run() of the vCPU saw that: what it keeps of them is looked at anew.
+  virtual Result<void> forget_translations() = 0;
   virtual Result<kvm_vcpu_events> events() = 0;
   virtual Result<void> set_events(const kvm_vcpu_events& events) = 0;
   virtual Result<kvm_debugregs> debugregs() = 0;

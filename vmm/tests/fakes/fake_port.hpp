@@ -91,6 +91,7 @@ class FakePort final : public VcpuPort {
     special = sregs;
     return note("set_sregs");
   }
+  Result<void> forget_translations() override { return {}; }
   Result<kvm_vcpu_events> events() override { return value_of("events", pending); }
   Result<void> set_events(const kvm_vcpu_events& events) override {
     pending = events;
