@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   block.code.assign(code.begin(), code.begin() + static_cast<std::ptrdiff_t>(there));
   static exec::test::TestCode room;
   static exec::HostRoutines routines{&room};
-  if (routines.is_full()) routines.clear();
+  if (routines.lacked_room()) routines.clear();
   if (!exec::decode_block(block, routines)) {
     require(!vmm::decode_instruction(std::span{code}.first(there), vmm::CodeSize::bits64), "neither knows the instruction");
     return 0;

@@ -13,68 +13,105 @@ namespace {
 constexpr std::size_t most_code = 256;
 constexpr std::size_t longest_instruction = 15;
 
-const std::byte* executable_page(Core& core, std::uint64_t at, SeenPage& page) {
-  const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
-  const Walk walk = translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
-  const auto* mapped = std::get_if<Mapped>(&walk);
-  if (mapped == nullptr) return nullptr;
-  page = {.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
-  return core.ram->page(GuestPhysical{page.physical});
-}
-
 /// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may need.
 struct Fetched {
-  SeenPage page, next_page;
   std::size_t in_page{};  ///< Bytes from the first page.
   std::size_t size{};
   std::array<std::byte, most_code> bytes;
 };
-std::optional<Fetched> fetch(Core& core) {
-  Fetched f;
-  const std::byte* const page = executable_page(core, core.rip, f.page);
-  if (page == nullptr) return std::nullopt;
-  const std::size_t offset = core.rip % page_size;
-  f.size = f.in_page = std::min<std::size_t>(most_code, page_size - offset);
-  std::copy_n(page + offset, f.in_page, f.bytes.begin());
-  if (f.in_page >= longest_instruction) return f;
-  const std::byte* const next = executable_page(core, core.rip + f.in_page, f.next_page);
-  if (next == nullptr) return f;
-  std::copy_n(next, longest_instruction, f.bytes.begin() + static_cast<std::ptrdiff_t>(f.in_page));
-  f.size += longest_instruction;
-  return f;
-}
 
 }  // namespace
 
-bool CodeCache::is_full(const Core& core) const { return routines_.is_full() || core.jit->is_full(); }
+bool CodeCache::is_full(const Core& core) const {
+  return core.jit->is_full() || (routines_.lacked_room() && (!routines_.is_empty() || core.jit->has_code()));
+}
+
+void CodeCache::drop_all(Core& core) {
+  routines_.clear();
+  core.jit->clear(core);
+  blocks_.clear();
+  pages_.clear();
+  core.jumps.fill(nullptr);
+  core.block = nullptr;
+}
+
+const CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
+  Page& page = code_pages_[at / page_size % page_entries];
+  if (page.epoch == core.epoch && page.linear == at / page_size) return &page;
+  const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
+  const Walk walk = translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
+  const auto* mapped = std::get_if<Mapped>(&walk);
+  if (mapped == nullptr) return nullptr;
+  const SeenPage seen{.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
+  const std::byte* const host = core.ram->page(GuestPhysical{seen.physical});
+  if (host == nullptr) return nullptr;
+  page = {.linear = at / page_size, .epoch = core.epoch, .seen = seen, .host = host};
+  return &page;
+}
 
 Block* CodeCache::find(Core& core) {
   Block* const known = core.jumps[jump_entry(core.rip)];
-  if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !is_full(core)) return known;
+  const bool full = is_full(core);
+  if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !full) return known;
+  if (full || blocks_.size() >= most_blocks) drop_all(core);
+  Block* const block = find_anew(core);
+  if (block == nullptr || !is_full(core)) return block;
+  // An instruction seems unknown only because its routine found no room.
+  drop_all(core);
+  return find_anew(core);
+}
+
+Block* CodeCache::find_anew(Core& core) {
   core.stop = Stop::fault;
-  const auto fetched = fetch(core);
-  if (!fetched) return nullptr;
-  if (blocks_.size() >= most_blocks || is_full(core)) {
-    routines_.clear();
-    core.jit->clear(core);
-    blocks_.clear();
-    pages_.clear();
-    core.jumps.fill(nullptr);
-    core.block = nullptr;
+  const Page* const page = page_of(core, core.rip);
+  if (page == nullptr) return nullptr;
+  Block* const last = core.jumps[jump_entry(core.rip)];
+  return last != nullptr && is_still_there(*last, core, *page) ? take(core, *last, page->seen) : decode(core, *page);
+}
+
+/// Whether it is what stands at core.rip, in one page.
+bool CodeCache::is_still_there(const Block& block, const Core& core, const Page& page) {
+  const std::size_t offset = core.rip % page_size;
+  return block.rip == core.rip && block.pages[0].physical == page.seen.physical && block.real.empty() == (core.tap == nullptr) &&
+         block.code.size() <= page_size - offset && std::equal(block.code.begin(), block.code.end(), page.host + offset);
+}
+
+/// Trusts it for this epoch.
+Block* CodeCache::take(Core& core, Block& block, const SeenPage& page) {
+  // Whoever is linked to it does not look again. An older generation's links are cut.
+  if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && block.epoch != core.epoch) core.jit->cut_links(core);
+  block.pages[0] = page;
+  if (!block.watched) watch(core, block, GuestPhysical{page.physical});
+  block.watched = true;
+  block.epoch = core.epoch;
+  core.jumps[jump_entry(block.rip)] = &block;
+  return &block;
+}
+
+Block* CodeCache::decode(Core& core, Page page) {
+  Fetched f;
+  const std::size_t offset = core.rip % page_size;
+  f.size = f.in_page = std::min<std::size_t>(most_code, page_size - offset);
+  std::copy_n(page.host + offset, f.in_page, f.bytes.begin());
+  SeenPage next_page;
+  if (f.in_page < longest_instruction) {
+    if (const Page* const next = page_of(core, core.rip + f.in_page)) {
+      next_page = next->seen;
+      std::copy_n(next->host, longest_instruction, f.bytes.begin() + static_cast<std::ptrdiff_t>(f.in_page));
+      f.size += longest_instruction;
+    }
   }
-  auto& slot = blocks_[Key{core.rip, fetched->page.physical, core.tap != nullptr}];
+  auto& slot = blocks_[Key{core.rip, page.seen.physical, core.tap != nullptr}];
   if (slot == nullptr) slot = std::make_unique<Block>();
   Block& block = *slot;
-  const bool same = !block.ops.empty() && block.code.size() <= fetched->size &&
-                    std::equal(block.code.begin(), block.code.end(), fetched->bytes.begin());
-  // Whoever is linked to it does not look again. An older generation's links are cut.
-  if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && (!same || block.epoch != core.epoch)) core.jit->cut_links(core);
+  const bool same = !block.ops.empty() && block.code.size() <= f.size && std::equal(block.code.begin(), block.code.end(), f.bytes.begin());
   if (!same) {
+    if (block.compiled != nullptr) core.jit->cut_links(core);
     const bool watched = block.watched;
     block = Block{};
     block.watched = watched;
     block.rip = core.rip;
-    block.code.assign(fetched->bytes.begin(), fetched->bytes.begin() + static_cast<std::ptrdiff_t>(fetched->size));
+    block.code.assign(f.bytes.begin(), f.bytes.begin() + static_cast<std::ptrdiff_t>(f.size));
     if (!decode_block(block, routines_)) {
       block.ops.clear();
       core.stop = Stop::unsupported;
@@ -84,14 +121,10 @@ Block* CodeCache::find(Core& core) {
     else core.jit->expect(block);
     ++decoded_;
   }
-  block.pages = {fetched->page, fetched->next_page};
-  if (!block.watched) watch(core, block, GuestPhysical{fetched->page.physical});
-  block.watched = true;
+  block.pages[1] = next_page;
   // Rare, and the next page may be another one than last time.
-  if (block.code.size() > fetched->in_page) watch(core, block, GuestPhysical{fetched->next_page.physical});
-  block.epoch = core.epoch;
-  core.jumps[jump_entry(block.rip)] = &block;
-  return &block;
+  if (block.code.size() > f.in_page) watch(core, block, GuestPhysical{next_page.physical});
+  return take(core, block, page.seen);
 }
 
 void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {

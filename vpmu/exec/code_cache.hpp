@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -41,10 +42,26 @@ class CodeCache {
   struct Hash {
     std::size_t operator()(const Key& k) const { return (k.rip ^ k.physical >> 12) * 0x9E37'79B9'7F4A'7C15ULL >> 20; }
   };
+  /// Where code may be run from: of the linear pages that have one place the one that was used last. Holds in its epoch.
+  struct Page {
+    std::uint64_t linear{};
+    std::uint64_t epoch{};
+    SeenPage seen{};
+    const std::byte* host{};
+  };
+  static constexpr std::size_t page_entries = 64;
+
   [[nodiscard]] bool is_full(const Core& core) const;
+  const Page* page_of(Core& core, std::uint64_t at);
+  void drop_all(Core& core);
+  Block* find_anew(Core& core);
+  [[nodiscard]] static bool is_still_there(const Block& block, const Core& core, const Page& page);
+  Block* take(Core& core, Block& block, const SeenPage& page);
+  Block* decode(Core& core, Page page);
   void watch(Core& core, Block& block, GuestPhysical page);
 
   HostRoutines routines_;
+  std::array<Page, page_entries> code_pages_{};
   std::unordered_map<Key, std::unique_ptr<Block>, Hash> blocks_;
   std::unordered_map<std::uint64_t, std::vector<Block*>> pages_;
   std::uint64_t decoded_{};

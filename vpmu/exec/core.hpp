@@ -156,7 +156,7 @@ struct Tlb {
 };
 /// Whether all of `bytes` at `at` are in the page of `tag`, which stands at the place for `at`.
 constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) { return at + tag <= page_size - bytes; }
-inline constexpr unsigned jump_entries = 1024;
+inline constexpr unsigned jump_entries = 4096;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
 /// Where an operand that lies in two pages is to be stored.

@@ -120,7 +120,7 @@ const HostRoutine* HostRoutines::find(std::span<const std::byte> instruction) {
     const std::byte* const at = code_->add(std::as_bytes(std::span{routine}));
     if (at == nullptr) {
       routines_.erase(routine);
-      full_ = !routines_.empty();
+      lacked_room_ = true;
       return nullptr;
     }
     slot = std::make_unique<HostRoutine>(HostRoutine{.entry = reinterpret_cast<HostRoutine::Entry>(reinterpret_cast<std::uintptr_t>(at)), .form = *form});
@@ -131,7 +131,7 @@ const HostRoutine* HostRoutines::find(std::span<const std::byte> instruction) {
 void HostRoutines::clear() {
   routines_.clear();
   if (code_ != nullptr) code_->clear();
-  full_ = false;
+  lacked_room_ = false;
 }
 
 }  // namespace vpmu::exec

@@ -26,14 +26,15 @@ class HostRoutines {
   explicit HostRoutines(HostCode* code) : code_{code} {}
   /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU, or no room. Valid until clear().
   const HostRoutine* find(std::span<const std::byte> instruction);
-  /// No room was left for a routine: clear() makes some.
-  [[nodiscard]] bool is_full() const { return full_; }
+  /// A routine found no room. Where there is something to forget, clear() makes some.
+  [[nodiscard]] bool lacked_room() const { return lacked_room_; }
+  [[nodiscard]] bool is_empty() const { return routines_.empty(); }
   void clear();
 
  private:
   HostCode* code_;
   std::unordered_map<std::string, std::unique_ptr<HostRoutine>> routines_;  ///< By their machine code.
-  bool full_{};
+  bool lacked_room_{};
 };
 
 }  // namespace vpmu::exec

@@ -37,6 +37,8 @@ class Jit {
   void cut_links(Core& core);
   /// No room was left for a block: clear() makes some.
   [[nodiscard]] bool is_full() const { return full_; }
+  /// Whether it has put anything where routines might have room.
+  [[nodiscard]] bool has_code() const { return enter_ != nullptr; }
   /// All blocks, and all code, are gone.
   void clear(Core& core);
   /// Blocks compiled so far.

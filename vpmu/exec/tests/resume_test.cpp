@@ -131,6 +131,56 @@ TEST_P(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
   EXPECT_EQ(engine_.state().rip, 0U);
 }
 
+// The same in a loop, which may have been compiled for the kernel.
+TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevelInALoop) {
+  put(user_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0xEB, 0xF7});  // mov 0x2000, %eax; jmp to it
+  as(0, 0x1000);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(20), Stop::budget);
+  EXPECT_EQ(resume(3, 0x1000), Stop::fault);
+  EXPECT_EQ(engine_.passed().instructions, 20U);
+  EXPECT_EQ(resume(0, 0x1000), Stop::budget);
+}
+
+TEST_P(EngineResumes, WithOrWithoutAcInALoop) {
+  state_.paging.cr4 |= bit(21);
+  put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x30, 0, 0, 0xEB, 0xF7});  // mov 0x3000, %eax; jmp to it
+  state_.rflags |= rflags::AC;
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(20), Stop::budget);
+  state_.rflags &= ~rflags::AC;
+  EXPECT_EQ(resume(0, 0), Stop::fault);
+  EXPECT_EQ(engine_.passed().instructions, 20U);
+}
+
+// A loop of two blocks, one of them in the kernel's page.
+TEST_P(EngineResumes, WithoutAWayThatOnlyTheKernelMayGo) {
+  put(user_code, {0xE9, 0xFB, 0xEF, 0xFF, 0xFF});          // jmp 0
+  put(kernel_code, {0x90, 0xE9, 0xFA, 0x0F, 0, 0});        // nop; jmp 0x1000
+  as(0, 0x1000);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(30), Stop::budget);
+  EXPECT_EQ(resume(3, 0x1000), Stop::fault);
+  EXPECT_EQ(engine_.passed().instructions, 31U);
+  EXPECT_EQ(engine_.state().rip, 0U);
+}
+
+// A loop of two blocks, of which the second is another one now.
+TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
+  const auto run = [&](unsigned value, bool told) {
+    put(kernel_code, {0xEB, 0x06, 0, 0, 0, 0, 0, 0, 0xB8, value, 0, 0, 0, 0xEB, 0xF1});  // jmp 8; at 8: mov $value, %eax; jmp 0
+    as(0, 0);
+    if (told) engine_.written(GuestPhysical{at(kernel_code)});
+    told ? engine_.resume(state_) : engine_.load(state_);
+    EXPECT_EQ(engine_.run(30), Stop::budget);
+    EXPECT_EQ(engine_.state().gpr[rax], value);
+  };
+  run(1, false);
+  run(2, false);
+  run(3, true);
+}
+
 // MOV CR3: other tables, other memory.
 TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
   put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
