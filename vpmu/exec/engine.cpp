@@ -55,8 +55,7 @@ void Engine::resume(const CpuState& state) {
 }
 
 void Engine::forget_translations() {
-  ++generation_;
-  flush_tlb(&core_);
+  begin_generation();
   if (core_.tap != nullptr) core_.tap->observer->flushed();
   core_.block = nullptr;
   take_epoch();

@@ -181,6 +181,22 @@ TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
   run(3, true);
 }
 
+// A loop of a block in each page, of which the second is another page now.
+TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
+  put(kernel_code, {0xE9, 0xFB, 0x1F, 0, 0});                              // jmp 0x2000
+  put(data, {0xB8, 1, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});             // mov $1, %eax; jmp 0
+  put(user_code, {0xB8, 2, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});        // mov $2, %eax; jmp 0
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(30), Stop::budget);
+  EXPECT_EQ(engine_.state().gpr[rax], 1U);
+  link(table, 2, user_code, 0);
+  engine_.forget_translations();
+  EXPECT_EQ(resume(0, 0), Stop::budget);
+  EXPECT_EQ(engine_.state().gpr[rax], 2U);
+  EXPECT_EQ(engine_.passed().instructions, 130U);
+}
+
 // MOV CR3: other tables, other memory.
 TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
   put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
