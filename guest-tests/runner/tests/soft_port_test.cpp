@@ -72,6 +72,32 @@ TEST(SoftPortIsDeterministic, TwoRunsAreTheSame) {
   }
 }
 
+/// The log without what counts compiled blocks; that is added to `compiled`.
+std::vector<std::string> without_compiled(const std::vector<std::string>& log, std::uint64_t& compiled) {
+  std::vector<std::string> rest;
+  for (const std::string& line : log) {
+    const bool of_compiling = line.starts_with("soft.compiled_blocks ") || line.starts_with("pmu.exact.compiled ");
+    if (of_compiling) compiled += std::stoull(line.substr(line.find(' ') + 1));
+    else rest.push_back(line);
+  }
+  return rest;
+}
+
+// --no-jit: slower, and else the same.
+TEST(SoftPortIsDeterministic, CompiledCodeCountsWhatInterpretedCodeDoes) {
+  std::uint64_t interpreted_blocks = 0;
+  std::uint64_t compiled_blocks = 0;
+  for (const Case& c : all_cases()) {
+    if (c.source == "step") continue;
+    const auto interpreted = run_test(kernel(), c.test, {.source = c.source, .soft = true, .compiling = vpmu::exec::never_compiling, .statistics = true});
+    const auto compiled = run_test(kernel(), c.test, {.source = c.source, .soft = true, .compiling = {.after = 1}, .statistics = true});
+    ASSERT_TRUE(interpreted && compiled) << c.test.name;
+    EXPECT_EQ(without_compiled(interpreted->log, interpreted_blocks), without_compiled(compiled->log, compiled_blocks)) << c.test.name << " with " << c.source;
+  }
+  EXPECT_EQ(interpreted_blocks, 0U);
+  EXPECT_GT(compiled_blocks, 10'000U);
+}
+
 /// What is in the log of a run as "NAME VALUE"; 0 where it is not.
 std::uint64_t statistic(const std::vector<std::string>& log, const std::string& name) {
   for (const std::string& line : log)

@@ -23,7 +23,7 @@ class Machine {
   static constexpr unsigned linear_pages = 10;
   enum Page : std::uint64_t { pml4, pdpt, directory, table, code, more_code, data, data_2, data_3, data_4, count };
 
-  explicit Machine(std::uint32_t compile_after) : engine{ram, platform, &host_code, Compiling{.after = compile_after}} {
+  explicit Machine(std::uint32_t compile_after, std::size_t room = 4U << 20U) : host_code{room}, engine{ram, platform, &host_code, Compiling{.after = compile_after}} {
     link(pml4, 0, pdpt, writable);
     link(pdpt, 0, directory, writable);
     link(directory, base >> 21, table, writable);
@@ -51,7 +51,7 @@ class Machine {
 
   FlatRam ram{count * page_size};
   NoPlatform platform;
-  TestCode host_code{4U << 20U};
+  TestCode host_code;
   Engine engine;
 
  private:
@@ -65,6 +65,7 @@ class Machine {
 class RandomPrograms {
  public:
   explicit RandomPrograms(std::uint64_t seed) : random_{seed} {}
+  RandomPrograms(std::uint64_t seed, std::size_t room) : random_{seed}, compiled_{1, room} {}
   /// Runs one in both, from several states. False: they differ, and gtest has been told.
   bool run() {
     RandomProgram program{random_(), Machine::base};
@@ -89,6 +90,7 @@ class RandomPrograms {
   }
   [[nodiscard]] std::uint64_t instructions() const { return instructions_; }
   [[nodiscard]] std::uint64_t compiled_blocks() const { return compiled_.engine.compiled_blocks(); }
+  [[nodiscard]] unsigned made_room() const { return compiled_.host_code.cleared; }
   [[nodiscard]] std::uint64_t stopped(Stop why) const { return stops_[static_cast<unsigned>(why)]; }
 
  private:
@@ -211,6 +213,23 @@ TEST(CompiledCode, DoesWhatTheInterpreterDoes) {
   EXPECT_GE(random.compiled_blocks(), 4 * programs);
   for (const Stop why : {Stop::budget, Stop::fault, Stop::unsupported}) EXPECT_GT(random.stopped(why), 0U) << static_cast<unsigned>(why);
   std::printf("%lu instructions, %lu blocks compiled, %lu faults\n", random.instructions(), random.compiled_blocks(), random.stopped(Stop::fault));
+}
+
+// With room for a few blocks at a time, and with none.
+TEST(CompiledCode, MakesRoomForMore) {
+  RandomPrograms random{2, 2 * page_size};
+  for (unsigned n = 0; n < 100; ++n)
+    if (!random.run()) return;
+  EXPECT_GT(random.made_room(), 50U);
+  EXPECT_GT(random.compiled_blocks(), 500U);
+}
+
+TEST(CompiledCode, IsNoneWhereNoMemoryCanBeExecuted) {
+  RandomPrograms random{3, 64};
+  for (unsigned n = 0; n < 20; ++n)
+    if (!random.run()) return;
+  EXPECT_EQ(random.compiled_blocks(), 0U);
+  EXPECT_GT(random.instructions(), 1000U);
 }
 
 }  // namespace
