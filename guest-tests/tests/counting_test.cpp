@@ -1,5 +1,7 @@
 // What counts, to the last event. SDM 3B 18.2.1.1, 18.2.2, 18.2.1.2; rules C1, C2, C5, O1, O2, O8.
 // Between the WRMSR that starts counting and the one that stops it, the first is not counted and the second is.
+#include <utility>
+
 #include "gt/asm.hpp"
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
@@ -185,6 +187,23 @@ GT_TEST(Counting_NeedsBothEnables, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(0), 0U);
   GT_EQUAL(pmu::counter(1), gt::load_stream_instructions);
   GT_EQUAL(pmu::counter(2), 0U);
+}
+
+// A fault that the VMM puts into the guest, of a counter's MSR, and one of the processor's own: the handler's instructions count alike.
+GT_TEST(Counting_SeesTheHandlersOfAllFaults, gt::need_exact_counts) {
+  constexpr std::array faulting{std::pair{pmu::msr::IA32_PERF_GLOBAL_CTRL, ~std::uint64_t{0}}, std::pair{vpmu::MsrIndex{0xC000'0080}, ~std::uint64_t{0}}};
+  std::array<std::uint64_t, 2> counted{};
+  for (unsigned i = 0; i < faulting.size(); ++i) {
+    pmu::stop();
+    pmu::program(0, pmu::select(pmu::instructions, pmu::os), 0);
+    pmu::start(pmu::gp_bit(0));
+    const gt::Outcome outcome = gt::try_wrmsr(faulting[i].first, faulting[i].second);
+    pmu::stop();
+    GT_EQUAL(outcome.vector, 13U);
+    counted[i] = pmu::counter(0);
+  }
+  GT_CHECK(counted[0] > 40);
+  GT_EQUAL(counted[0], counted[1]);
 }
 
 // Rules O1, O2: the step from all ones to 0, and the status bit with it.

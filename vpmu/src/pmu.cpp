@@ -49,15 +49,19 @@ MsrReadResult Pmu::rdmsr(MsrIndex index) const {
   return {.status = MsrStatus::ok, .value = row->read(*this, i)};
 }
 
-MsrStatus Pmu::wrmsr(MsrIndex index, std::uint64_t value) {
+MsrStatus Pmu::check_wrmsr(MsrIndex index, std::uint64_t value) const {
   const MsrRow* row = MsrTable::find(desc_, index);
   if (row == nullptr) return MsrStatus::unknown;
-  const unsigned i = index.value() - row->first.value();
-  if (i >= row->present(*this) || !MsrTable::legal(*row, *this, value)) {
-    ++statistics_.msr_faults;
-    return MsrStatus::gp;
-  }
-  row->write(*this, i, value);
+  const bool present = index.value() - row->first.value() < row->present(*this);
+  return present && MsrTable::legal(*row, *this, value) ? MsrStatus::ok : MsrStatus::gp;
+}
+
+MsrStatus Pmu::wrmsr(MsrIndex index, std::uint64_t value) {
+  const MsrStatus status = check_wrmsr(index, value);
+  if (status == MsrStatus::gp) ++statistics_.msr_faults;
+  if (status != MsrStatus::ok) return status;
+  const MsrRow* row = MsrTable::find(desc_, index);
+  row->write(*this, index.value() - row->first.value(), value);
   ++statistics_.msr_writes;
   replan_ = true;
   trace(MsrWritten{.index = index, .value = value});

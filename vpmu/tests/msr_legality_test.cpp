@@ -22,6 +22,7 @@ bool same_state(const PmuState& a, const PmuState& b) { return std::memcmp(&a, &
 /// Writes that must raise #GP and change nothing at all.
 void expect_fault(Pmu& pmu, MsrIndex index, std::uint64_t value) {
   const PmuState before = pmu.state();
+  EXPECT_EQ(pmu.check_wrmsr(index, value), MsrStatus::gp) << std::hex << index.value() << " = " << value;
   EXPECT_EQ(pmu.wrmsr(index, value), MsrStatus::gp) << std::hex << index.value() << " = " << value;
   EXPECT_TRUE(same_state(before, pmu.state())) << std::hex << index.value() << " = " << value;
 }
@@ -59,6 +60,9 @@ TEST_P(WritableMsr, EachLegalBitReadsBackAlone) {
   for (unsigned i = 0; i < m.present; ++i)
     for (unsigned b = 0; b < 64; ++b) {
       if ((m.stored & bit(b)) == 0) continue;
+      const MsrReadResult before = pmu.rdmsr(m.first + i);
+      ASSERT_EQ(pmu.check_wrmsr(m.first + i, bit(b)), MsrStatus::ok) << m.name << i << " bit " << b;
+      EXPECT_EQ(pmu.rdmsr(m.first + i).value, before.value) << "asked only";
       ASSERT_EQ(pmu.wrmsr(m.first + i, bit(b)), MsrStatus::ok) << m.name << i << " bit " << b;
       expect_reads(pmu, m.first + i, expected(m.reset, bit(b)));
     }
@@ -144,6 +148,7 @@ TEST(MsrTable, AnAddressOfNoRegisterIsUnknownAndNotAFault) {
     for (const MsrExpectation& m : skylake_msrs) known = known || address - m.first.value() < m.count;
     if (known) continue;
     EXPECT_EQ(pmu.rdmsr(MsrIndex{address}).status, MsrStatus::unknown) << std::hex << address;
+    EXPECT_EQ(pmu.check_wrmsr(MsrIndex{address}, 0), MsrStatus::unknown) << std::hex << address;
     EXPECT_EQ(pmu.wrmsr(MsrIndex{address}, 0), MsrStatus::unknown) << std::hex << address;
   }
   EXPECT_EQ(pmu.rdmsr(MsrIndex{0xFFFF'FFFF}).status, MsrStatus::unknown);

@@ -69,6 +69,12 @@ bool leaves_instruction_open(const Exit& exit) {
          std::holds_alternative<PortWrite>(exit) || std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
 }
 
+std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
+  if (e.exception.injected != 0) return e.exception.nr;
+  if (e.nmi.injected != 0) return vector_nmi;
+  return e.interrupt.injected != 0 ? std::optional<unsigned>{e.interrupt.nr} : std::nullopt;
+}
+
 }  // namespace
 
 Result<void> StepSource::program(const vpmu::CountPlan& plan) {
@@ -245,9 +251,11 @@ Result<Exit> StepSource::run_to(VcpuPort& port, vpmu::GuestLinear at) {
   return exit;
 }
 
-// Steps hold interrupts off, so we look for ourselves whether the processor would take one now.
+// Steps hold interrupts off, so we look for ourselves whether the processor would take one now. What is being delivered already comes
+// first: a step over it would clear TF, and run the whole handler.
 Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
   VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+  if (const auto vector = vector_under_way(events)) return vector;
   if (events.interrupt.shadow != 0) return std::optional<unsigned>{};
   if (events.nmi.pending != 0 && events.nmi.masked == 0) return std::optional{vector_nmi};
   VMM_ASSIGN(const kvm_regs regs, port.regs());

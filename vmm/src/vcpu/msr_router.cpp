@@ -30,6 +30,11 @@ void MsrRouter::read(const MsrRead& access) {
   }
 }
 
+bool MsrRouter::faults(const MsrWrite& access) const {
+  const vpmu::MsrStatus status = pmu_->check_wrmsr(vpmu::MsrIndex{access.index}, access.value);
+  return status == vpmu::MsrStatus::gp || (status == vpmu::MsrStatus::unknown && unknown_ == UnknownMsr::gp);
+}
+
 void MsrRouter::write(const MsrWrite& access) {
   const vpmu::MsrIndex index{access.index};
   switch (pmu_->wrmsr(index, access.value)) {

@@ -31,6 +31,9 @@ class MsrRouter {
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
   void write(const MsrWrite& access);
 
+  /// Whether write() will answer with #GP.
+  [[nodiscard]] bool faults(const MsrWrite& access) const;
+
   [[nodiscard]] const MsrStatistics& statistics() const { return statistics_; }
 
  private:

@@ -121,7 +121,9 @@ Result<bool> PmuVcpu::waits_for_handler() {
 Result<void> PmuVcpu::account(const RunEnd& end) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
-  if (!end.retired) return {};
+  const auto* const write = end.exit ? std::get_if<MsrWrite>(&*end.exit) : nullptr;
+  const bool faults = write != nullptr && router_.faults(*write);
+  if (!end.retired || faults) return {};
   vpmu::Retirement retirement = end.retired->what;
   retirement.registers = &end.retired->registers;
   pmu_.retire(retirement, env_);

@@ -63,6 +63,9 @@ class Pmu {
   /// Guest WRMSR. Legality first, then the effect. After ok, take_replan() says whether plan() changed.
   MsrStatus wrmsr(MsrIndex index, std::uint64_t value);
 
+  /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: one that faults does not retire.
+  [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const;
+
   /// Guest RDPMC: bit 30 of ECX selects the fixed counters. Empty = #GP(0): no such counter, or CPL > 0 with CR4.PCE = 0. SDM 2B RDPMC.
   [[nodiscard]] std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool cr4_pce) const;
 
