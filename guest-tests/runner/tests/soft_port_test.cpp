@@ -118,7 +118,7 @@ TEST(SoftPortRarely, RunsAnInstructionForTheExactSource) {
       left += statistic(result->log, std::string{"pmu.exact.left."} + mnemonic);
   }
   EXPECT_GT(in_place, 500U);
-  EXPECT_EQ(left, 0U);
+  EXPECT_EQ(left, 1U) << "only the WRMSR that faults on purpose";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "sources/lockstep_runs.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 
 #include "vcpu/engine_state.hpp"
@@ -24,9 +25,9 @@ constexpr std::uint64_t stride = 1000;
 constexpr std::uint64_t one_by_one_of = 32;
 constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{100};
 /// More kicks than that in one run, and KVM does not come to its end.
+constexpr unsigned most_kicks = 10;
 /// A run that is so many times shorter than the engine's way is in a loop.
 constexpr std::uint64_t most_turns = 100;
-constexpr unsigned most_kicks = 10;
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 
 }  // namespace

@@ -23,8 +23,9 @@ constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, S
 constexpr std::array passed_on{0x6E0U, 0x80BU};
 
 /// MOV to CR3 with nothing that could be reserved: a physical address that every processor has, PCID, and its bit 63. SDM 3A 4.10.4.1.
-bool loads_plain_cr3(const SystemInstruction& i, std::uint64_t value, const kvm_sregs& sregs) {
+bool loads_plain_cr3(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) {
   constexpr unsigned least_physical_bits = 36;
+  const std::uint64_t value = regs.*gpr_fields[i.gpr % gpr_fields.size()];
   const bool pcid = (sregs.cr4 & vpmu::bit(17)) != 0;
   const std::uint64_t allowed = vpmu::low_bits(least_physical_bits) & (pcid ? ~std::uint64_t{0} : ~std::uint64_t{0xFE7});
   return i.op == SystemOp::write_control && i.special == 3 && (value & ~(allowed | (pcid ? vpmu::bit(63) : 0))) == 0;
@@ -41,6 +42,18 @@ std::span<const std::uint32_t> msrs_of(SystemOp op) {
 }
 
 bool is_base_msr(std::uint32_t index) { return index == msr_fs_base || index == msr_gs_base; }
+
+bool is_confined(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) {
+  if (i.op == SystemOp::rdmsr || i.op == SystemOp::wrmsr) return is_base_msr(static_cast<std::uint32_t>(regs.rcx));
+  return std::ranges::find(confined, i.op) != confined.end() || loads_plain_cr3(i, regs, sregs);
+}
+
+bool is_passed_on(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) {
+  const auto index = static_cast<std::uint32_t>(regs.rcx);
+  return i.op == SystemOp::wrmsr && cpl_of(sregs) == 0 && std::ranges::find(passed_on, index) != passed_on.end();
+}
+
+std::uint64_t edx_eax(const kvm_regs& regs) { return (regs.rdx & 0xFFFF'FFFF) << 32 | (regs.rax & 0xFFFF'FFFF); }
 
 template <class T>
 bool differ(const T& a, const T& b) {
@@ -72,14 +85,11 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
   const auto index = static_cast<std::uint32_t>(regs.rcx);
   if (const auto kind = opens(*system, regs, sregs)) {
     open_ = {.kind = *kind, .length = system->length, .index = index};
-    if (*kind == Open::Kind::wrmsr) open_.data = (regs.rdx & 0xFFFF'FFFF) << 32 | (regs.rax & 0xFFFF'FFFF);
+    if (*kind == Open::Kind::wrmsr) open_.data = edx_eax(regs);
     return Outcome::exit;
   }
-  if (system->op == SystemOp::wrmsr && cpl_of(sregs) == 0 && std::ranges::find(passed_on, index) != passed_on.end()) return pass_on(port, *system, regs);
-  const bool is_base = (system->op == SystemOp::rdmsr || system->op == SystemOp::wrmsr) && is_base_msr(index);
-  const bool drops = changes_translations(*system);
-  const bool is_confined = std::ranges::find(confined, system->op) != confined.end() || loads_plain_cr3(*system, regs.*gpr_fields[system->gpr % gpr_fields.size()], sregs);
-  if (!is_base && !is_confined) return Outcome::left;
+  if (is_passed_on(*system, regs, sregs)) return pass_on(port, *system, regs);
+  if (!is_confined(*system, regs, sregs)) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
   VMM_TRY(fetch(port, msrs_of(system->op)));
   std::optional<std::uint64_t> operand;
@@ -89,14 +99,14 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
   swapped_gs_ |= system->op == SystemOp::swapgs;
   if (system->op == SystemOp::write_control) state_.sregs.cr3 &= ~vpmu::bit(63);
   VMM_TRY(store(port, regs, sregs));
-  dropped_translations_ |= drops;
-  return drops ? Outcome::done_and_dropped : Outcome::done;
+  if (!changes_translations(*system)) return Outcome::done;
+  dropped_translations_ = true;
+  return Outcome::done_and_dropped;
 }
 
 /// The port refuses what would fault.
 Result<SystemInPlace::Outcome> SystemInPlace::pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs) {
-  const std::uint64_t value = (regs.rdx & 0xFFFF'FFFF) << 32 | (regs.rax & 0xFFFF'FFFF);
-  if (!port.set_msr(static_cast<std::uint32_t>(regs.rcx), value)) return Outcome::left;
+  if (!port.set_msr(static_cast<std::uint32_t>(regs.rcx), edx_eax(regs))) return Outcome::left;
   regs.rip += i.length;
   VMM_TRY(port.set_regs(regs));
   return Outcome::done_and_raised;
