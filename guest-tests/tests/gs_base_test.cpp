@@ -1,5 +1,9 @@
 // SWAPGS and loads of GS while the PMU counts, with what a source leaves to others in between. SDM 2B SWAPGS.
+#include <array>
+
+#include "gt/apic.hpp"
 #include "gt/asm.hpp"
+#include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
 #include "gt/test.hpp"
 
@@ -44,6 +48,52 @@ GT_TEST(GsBase_OfTheKernelSurvivesANullSelectorForPrograms) {
     }
     pmu::stop();
     GT_CHECK(pmu::counter(0) > 0);
+  }
+}
+
+constinit std::array<std::uint64_t, 3> interrupted{};  ///< NMIs that found GS ours, the others', or neither's.
+
+// As a kernel's handler does that does not know whose GS it finds: its own goes there, and the one it found comes back.
+void as_a_kernel_does(gt::InterruptFrame&) {
+  const std::uint64_t found = gt::rdmsr(gs_base);
+  gt::wrmsr(gs_base, ours);
+  interrupted[found == ours ? 0 : found == others ? 1 : 2] += 1;
+  pmu::stop();
+  pmu::acknowledge(pmu::gp_bit(0));
+  gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
+  gt::wrmsr(gs_base, found);
+}
+
+/// The overflow, and with it the NMI, comes at each instruction of `window` in turn.
+template <class Window>
+void interrupt_each_instruction(Window window) {
+  gt::on_vector(gt::vector_nmi, as_a_kernel_does);
+  gt::apic::enable();
+  gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
+  gt::wrmsr(gs_base, ours);
+  gt::wrmsr(kernel_gs_base, others);
+  interrupted = {};
+  for (unsigned period = 1; period < 40; ++period) {
+    pmu::stop();
+    pmu::program(0, pmu::select(pmu::instructions, pmu::os | pmu::interrupt), pmu::minus(period));
+    pmu::start(pmu::gp_bit(0));
+    window();
+    pmu::stop();
+    GT_EQUAL(gt::rdmsr(gs_base), ours);
+    GT_EQUAL(gt::rdmsr(kernel_gs_base), others);
+    GT_EQUAL(pmu::global_status(), 0U);  // the handler has been here
+  }
+  GT_CHECK(interrupted[0] > 0);
+  GT_CHECK(interrupted[1] > 0);
+}
+
+GT_TEST(GsBase_SurvivesAnNmiAtEachInstructionOfAnExchange, gt::need_exact_counts) {
+  for (unsigned round = 0; round < 4; ++round) {
+    interrupt_each_instruction([] { asm volatile("swapgs\n xor %%eax, %%eax\n mfence\n mov %%rsp, %%rax\n swapgs" ::: "rax", "memory"); });
+    interrupt_each_instruction([] {
+      std::uint32_t a = 0, c = 0;
+      asm volatile("swapgs\n cpuid\n nop\n swapgs" : "+a"(a), "+c"(c)::"rbx", "rdx", "memory");
+    });
   }
 }
 

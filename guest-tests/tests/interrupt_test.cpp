@@ -1,4 +1,6 @@
 // When an interrupt that waits is taken while the PMU counts: a source that runs the guest's code itself must not be late. SDM 3A 6.8.1, 6.8.3.
+#include <array>
+
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
 #include "gt/interrupts.hpp"
@@ -66,6 +68,42 @@ GT_TEST(Interrupts_AreTakenRightBehindIret) {
       : "=r"(at)::"rax", "rcx", "memory", "cc");
   end();
   GT_EQUAL(taken_at, at);
+}
+
+constexpr unsigned most_nmis = 8;
+constinit std::array<std::uint64_t, most_nmis> nmi_at{};
+constinit volatile unsigned nmis = 0;
+
+// The last instructions of the handler, and so the IRET, are counted again.
+void overflow_soon_again(gt::InterruptFrame& frame) {
+  pmu::stop();
+  if (nmis < most_nmis) nmi_at[nmis] = frame.rip;
+  nmis = nmis + 1;
+  pmu::acknowledge(pmu::gp_bit(0));
+  gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
+  if (nmis >= most_nmis) return;
+  gt::wrmsr(vpmu::msr::IA32_PMC0, pmu::minus(200));
+  pmu::start(pmu::gp_bit(0));
+}
+
+// IRET ends the masking of NMIs, and the next one is not held up until another IRET. SDM 3A 6.7.1.
+GT_TEST(Interrupts_NmisAreTakenSoonBehindAnIretFromOne, gt::need_exact_counts) {
+  gt::on_vector(gt::vector_nmi, overflow_soon_again);
+  gt::apic::enable();
+  gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi);
+  nmis = 0;
+  std::uint64_t begin = 0, end = 0;
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os | pmu::interrupt), pmu::minus(20));
+  pmu::start(pmu::gp_bit(0));
+  asm volatile("1: .rept 2000\n nop\n .endr\n 2: lea 1b(%%rip), %0\n lea 2b(%%rip), %1" : "=r"(begin), "=r"(end)::"memory");
+  pmu::stop();
+  GT_EQUAL(nmis, most_nmis);
+  for (unsigned i = 0; i < most_nmis; ++i) {
+    GT_CHECK(nmi_at[i] >= (i == 0 ? begin : nmi_at[i - 1]));
+    GT_CHECK(nmi_at[i] <= end);
+    if (i != 0) GT_CHECK(nmi_at[i] - nmi_at[i - 1] <= 200);
+  }
 }
 
 }  // namespace

@@ -243,6 +243,8 @@ Result<void> Vcpu::set_lapic(const kvm_lapic_state& state) {
 }
 
 Result<void> Vcpu::nmi() {
+  // Events set before it must not come after it: they would say that no NMI waits, or KVM's own would bring back an ended masking.
+  VMM_TRY(flush());
   VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_NMI, 0));
   // The copy of the pending events in kvm_run no longer holds.
   fresh_ &= ~std::uint64_t{KVM_SYNC_X86_EVENTS};
