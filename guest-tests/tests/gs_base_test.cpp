@@ -34,6 +34,44 @@ GT_TEST(GsBase_IsExchangedAcrossInstructionsLeftToOthers) {
   GT_CHECK(pmu::counter(0) > 0);
 }
 
+/// CR4.FSGSBASE on while it lives, where the CPU has it.
+class ReadableGsBase {
+ public:
+  ReadableGsBase() : has_{(gt::cpuid(7).ebx & 1) != 0} {
+    asm volatile("mov %%cr4, %0" : "=r"(cr4_));
+    if (has_) asm volatile("mov %0, %%cr4" ::"r"(cr4_ | 1U << 16));
+  }
+  ~ReadableGsBase() { asm volatile("mov %0, %%cr4" ::"r"(cr4_)); }
+  /// Of the others: read between two exchanges, as Linux does when it switches to another task.
+  [[nodiscard]] std::uint64_t others() const {
+    std::uint64_t base = 0;
+    if (has_) {
+      asm volatile("swapgs\n rdgsbase %0\n swapgs" : "=r"(base)::"memory");
+    } else {
+      std::uint32_t low = 0, high = 0;
+      asm volatile("swapgs\n rdmsr\n swapgs" : "=a"(low), "=d"(high) : "c"(gs_base.value()) : "memory");
+      base = std::uint64_t{high} << 32 | low;
+    }
+    return base;
+  }
+
+ private:
+  bool has_;
+  std::uint64_t cr4_{};
+};
+
+GT_TEST(GsBase_OfTheOthersIsReadBetweenTwoExchanges) {
+  const ReadableGsBase gs;
+  begin();
+  for (unsigned i = 0; i < 200; ++i) {
+    GT_EQUAL(gs.others(), others);
+    GT_EQUAL(gt::rdmsr(gs_base), ours);
+  }
+  pmu::stop();
+  GT_EQUAL(gt::rdmsr(kernel_gs_base), others);
+  GT_CHECK(pmu::counter(0) > 0);
+}
+
 // As Linux loads a program's GS: the kernel's own base must be there afterwards.
 GT_TEST(GsBase_OfTheKernelSurvivesANullSelectorForPrograms) {
   for (const bool leaves : {false, true}) {

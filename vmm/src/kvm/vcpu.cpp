@@ -2,6 +2,7 @@
 
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -26,16 +27,18 @@ Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
       run_{static_cast<kvm_run*>(mapping_.base())},
       sync_fields_{static_cast<std::uint64_t>(sync_fields)} {}
 
-Result<Exit> Vcpu::run() {
+Result<Exit> Vcpu::run(Runs what) {
   // With kvm_dirty_regs the kernel takes the copies in kvm_run on entry; without the capability they go by ioctl.
   if ((dirty_ & ~sync_fields_) != 0) {
     VMM_TRY(flush());
   }
+  forget_interrupts_under_way();
   run_->kvm_dirty_regs = std::exchange(dirty_, 0);
   const int result = ::ioctl(fd_.get(), KVM_RUN, 0);
   const int error = errno;
   fresh_ = run_->kvm_valid_regs;
-  debugregs_.reset();
+  if (what == Runs::anything) debugregs_.reset();
+  running_ = result >= 0 && run_->exit_reason != KVM_EXIT_INTR;
   if (result < 0) {
     if (error == EINTR || error == EAGAIN) {
       __atomic_store_n(&run_->immediate_exit, std::uint8_t{0}, __ATOMIC_RELAXED);
@@ -48,7 +51,9 @@ Result<Exit> Vcpu::run() {
 
 Result<void> Vcpu::complete_exit() {
   const auto pending_kick = __atomic_exchange_n(&run_->immediate_exit, std::uint8_t{1}, __ATOMIC_RELAXED);
+  const bool running = running_;
   const auto exit = run();
+  running_ = running;
   if (pending_kick != 0) {
     interrupt_run();
   }
@@ -145,7 +150,12 @@ Result<void> Vcpu::set_events(const kvm_vcpu_events& events) {
   return {};
 }
 
+// KVM only ever adds to the copy's bitmap (since Linux 5.14), and takes what it finds there for an interrupt to be injected now, whatever
+// RFLAGS.IF says: one that was under way at some exit long ago would come again. What is under way now KVM knows, and events() tells.
+void Vcpu::forget_interrupts_under_way() { std::ranges::fill(run_->s.regs.sregs.interrupt_bitmap, 0); }
+
 Result<void> Vcpu::flush() {
+  forget_interrupts_under_way();
   if ((dirty_ & KVM_SYNC_X86_SREGS) != 0) {
     VMM_TRY(VMM_IOCTL(fd_, KVM_SET_SREGS, &run_->s.regs.sregs));
   }
@@ -215,6 +225,7 @@ Result<kvm_mp_state> Vcpu::mp_state() const {
 }
 
 Result<void> Vcpu::set_mp_state(const kvm_mp_state& state) {
+  running_ = false;
   kvm_mp_state copy = state;
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_MP_STATE, &copy));
   return {};
@@ -226,7 +237,6 @@ Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_GUEST_DEBUG, &copy));
   // KVM changes TF in RFLAGS when stepping goes on or off.
   fresh_ &= ~std::uint64_t{KVM_SYNC_X86_REGS};
-  debugregs_.reset();
   return {};
 }
 
@@ -265,26 +275,28 @@ Result<void> Vcpu::set_cpuid(const CpuidTable& table) {
 
 namespace {
 
-/// A kvm_msrs with one entry. The kernel's structure ends in a flexible array, so it lives in words of our own:
-/// the count, then index and value.
-class OneMsr {
+/// A kvm_msrs with some entries. The kernel's structure ends in a flexible array, so it lives in words of our own:
+/// the count, then index and value of each.
+class Msrs {
  public:
-  OneMsr(std::uint32_t index, std::uint64_t value) {
-    list()->nmsrs = 1;
-    list()->entries[0].index = index;
-    list()->entries[0].data = value;
+  static constexpr std::size_t most = 8;
+  explicit Msrs(std::span<const std::uint32_t> indices) {
+    VMM_ASSERT(indices.size() <= most);
+    list()->nmsrs = static_cast<std::uint32_t>(indices.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) list()->entries[i].index = indices[i];
   }
+  explicit Msrs(std::uint32_t index, std::uint64_t value = 0) : Msrs{std::span{&index, 1}} { list()->entries[0].data = value; }
   kvm_msrs* list() { return reinterpret_cast<kvm_msrs*>(words_.data()); }
-  std::uint64_t value() { return list()->entries[0].data; }
+  std::uint64_t value(std::size_t i = 0) { return list()->entries[i].data; }
 
  private:
-  std::array<std::uint64_t, (sizeof(kvm_msrs) + sizeof(kvm_msr_entry)) / sizeof(std::uint64_t)> words_{};
+  std::array<std::uint64_t, (sizeof(kvm_msrs) + most * sizeof(kvm_msr_entry)) / sizeof(std::uint64_t)> words_{};
 };
 
 }  // namespace
 
 Result<std::uint64_t> Vcpu::msr(std::uint32_t index) const {
-  OneMsr request{index, 0};
+  Msrs request{index};
   VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_GET_MSRS, request.list()));
   if (done != 1) {
     return host_error(fmt::format("KVM_GET_MSRS of {:#x}: KVM does not know this MSR", index));
@@ -293,11 +305,20 @@ Result<std::uint64_t> Vcpu::msr(std::uint32_t index) const {
 }
 
 Result<void> Vcpu::set_msr(std::uint32_t index, std::uint64_t value) {
-  OneMsr request{index, value};
+  Msrs request{index, value};
   VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_SET_MSRS, request.list()));
   if (done != 1) {
     return host_error(fmt::format("KVM_SET_MSRS of {:#x} to {:#x}: KVM refuses", index, value));
   }
+  return {};
+}
+
+Result<void> Vcpu::msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) const {
+  Msrs request{indices};
+  VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_GET_MSRS, request.list()));
+  if (static_cast<std::size_t>(done) != indices.size())
+    return host_error(fmt::format("KVM_GET_MSRS of {:#x}: KVM does not know this MSR", indices[static_cast<std::size_t>(done)]));
+  for (std::size_t i = 0; i < indices.size(); ++i) values[i] = request.value(i);
   return {};
 }
 

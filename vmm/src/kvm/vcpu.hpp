@@ -2,8 +2,8 @@
 #include <linux/kvm.h>
 
 #include <array>
-#include <optional>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kvm/cpuid_table.hpp"
@@ -35,8 +35,10 @@ class Vcpu {
 
   [[nodiscard]] std::uint32_t id() const { return id_; }
 
+  /// What the guest runs: a single-stepped instruction that is `quiet` (Instruction::quiet) leaves the debug registers as they are.
+  enum class Runs : std::uint8_t { anything, quiet_step };
   /// Runs the guest until something needs us. A signal gives Interrupted; so does interrupt_run() called before.
-  Result<Exit> run();
+  Result<Exit> run(Runs what = Runs::anything);
   /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with immediate_exit.
   /// Use it before reading or changing registers after an MSR, port or MMIO exit.
   Result<void> complete_exit();
@@ -51,6 +53,7 @@ class Vcpu {
 
   [[nodiscard]] Result<kvm_regs> regs();
   Result<void> set_regs(const kvm_regs& regs);
+  /// `interrupt_bitmap` means nothing, in either direction: an interrupt under way is in events().
   [[nodiscard]] Result<kvm_sregs> sregs();
   Result<void> set_sregs(const kvm_sregs& sregs);
   [[nodiscard]] Result<kvm_vcpu_events> events();
@@ -64,9 +67,11 @@ class Vcpu {
   Result<void> set_xsave(const XsaveArea& area);
   /// XCR0; 3 where KVM has none, and no AVX.
   [[nodiscard]] Result<std::uint64_t> xcr0() const;
-  /// Kept until the next run().
+  /// Kept until the next run() of anything.
   [[nodiscard]] Result<kvm_debugregs> debugregs();
   Result<void> set_debugregs(const kvm_debugregs& regs);
+  /// Whether the last exit tells that the vCPU is not halted; otherwise mp_state() does. Cost: none.
+  [[nodiscard]] bool is_running() const { return running_; }
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;
   Result<void> set_mp_state(const kvm_mp_state& state);
 
@@ -84,6 +89,8 @@ class Vcpu {
   /// One MSR by its index, never filtered. Fails when KVM does not know it.
   [[nodiscard]] Result<std::uint64_t> msr(std::uint32_t index) const;
   Result<void> set_msr(std::uint32_t index, std::uint64_t value);
+  /// Up to 8 in one ioctl.
+  Result<void> msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) const;
 
   /// kHz of the guest's TSC.
   [[nodiscard]] Result<std::uint32_t> tsc_khz() const;
@@ -102,6 +109,7 @@ class Vcpu {
 
  private:
   [[nodiscard]] Exit decode_exit() const;
+  void forget_interrupts_under_way();
 
   std::uint32_t id_;
   Fd fd_;
@@ -111,6 +119,7 @@ class Vcpu {
   std::uint64_t fresh_{};      ///< Groups whose copy in kvm_run equals KVM's.
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
   std::optional<kvm_debugregs> debugregs_;
+  bool running_{};  ///< As is_running().
 };
 
 }  // namespace vmm

@@ -141,11 +141,13 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
   const auto i = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
   const auto touched = i ? accesses(*i) : std::vector<Access>{};
-  const std::uint64_t before = statistics_.instructions;
+  const std::uint64_t before = statistics_.instructions, exceptions = statistics_.exceptions;
   if (auto exit = run_some(1)) {
     open_.trap = w.step && !w.to_host;
     return exit;
   }
+  // The host's step over an instruction that faults ends where the handler begins.
+  if (statistics_.exceptions != exceptions && w.step && w.to_host) return debug_hit(w, dr6_bs, EventKind::trap);
   if (statistics_.instructions == before) return std::nullopt;
   std::uint64_t hits = data_hits(w, touched);
   if (w.step) hits |= dr6_bs;

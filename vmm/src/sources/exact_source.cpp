@@ -109,10 +109,11 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
 
 // One instruction, or what waits in front of it.
 Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  const bool looked = inside_;
   VMM_TRY(leave(port));
   for_kvm_ = false;
   ++statistics_.handed_over;
-  VMM_ASSIGN(RunEnd end, steps_.run(port, at_most));
+  VMM_ASSIGN(RunEnd end, looked ? steps_.run_one(port) : steps_.run(port, at_most));
   note(end);
   return end;
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <linux/kvm.h>
 
+#include <algorithm>
 #include <array>
 
 #include "vcpu/registers.hpp"
@@ -108,6 +109,34 @@ bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecoded
   return true;
 }
 
+bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
+  switch (i.meta.category) {
+    case ZYDIS_CATEGORY_SYSTEM:
+    case ZYDIS_CATEGORY_SYSCALL:
+    case ZYDIS_CATEGORY_SYSRET:
+    case ZYDIS_CATEGORY_INTERRUPT:
+    case ZYDIS_CATEGORY_IO:
+    case ZYDIS_CATEGORY_IOSTRINGOP:
+    case ZYDIS_CATEGORY_WAITPKG:
+    case ZYDIS_CATEGORY_VTX: return false;
+    default: break;
+  }
+  switch (i.mnemonic) {
+    case ZYDIS_MNEMONIC_RDTSC:
+    case ZYDIS_MNEMONIC_RDTSCP:
+    case ZYDIS_MNEMONIC_HLT:
+    case ZYDIS_MNEMONIC_MWAIT:
+    case ZYDIS_MNEMONIC_MWAITX:
+    case ZYDIS_MNEMONIC_XSETBV: return false;
+    default: break;
+  }
+  return std::ranges::none_of(operands, [](const ZydisDecodedOperand& o) {
+    if (o.type != ZYDIS_OPERAND_TYPE_REGISTER || (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) == 0) return false;
+    const ZydisRegisterClass c = ZydisRegisterGetClass(o.reg.value);
+    return c == ZYDIS_REGCLASS_CONTROL || c == ZYDIS_REGCLASS_DEBUG;
+  });
+}
+
 /// Whether the operand's address and size fit MemoryOperand: no vector of addresses, no state save area.
 bool is_describable(const ZydisDecodedOperand& o) {
   constexpr unsigned most_bits = 64 * 8;
@@ -163,6 +192,7 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
   const auto operands = std::span{decoded->operands}.first(i.operand_count);
   Instruction out{.length = i.length,
                   .steppable = is_steppable(i, operands),
+                  .quiet = is_quiet(i, operands),
                   .rep = (i.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0,
                   .branch = branch_kind(i, decoded->operands[0]),
                   .locked = (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0};

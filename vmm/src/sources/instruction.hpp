@@ -34,6 +34,7 @@ struct Instruction {
   bool ends_block{};  ///< Control may go elsewhere than to the next instruction.
   bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O ...), and
                       ///< all that it touches is in `load` and `store`.
+  bool quiet{};       ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug registers alone.
   bool rep{};         ///< A repeated string instruction: a step would stop inside it.
   vpmu::BranchKind branch{vpmu::BranchKind::none};
   std::optional<MemoryOperand> load;

@@ -91,10 +91,10 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
     ++statistics_.nothing_found;
     return RunEnd{};
   }
-  breakpoints_->set_step(true);
+  breakpoints_->arm_step();
   VMM_TRY(breakpoints_->apply());
   auto exit = port.run();
-  breakpoints_->set_step(false);
+  breakpoints_->end_step();
   VMM_TRY(breakpoints_->apply());
   if (!exit) return Failure{exit.error()};
   ++statistics_.steps;

@@ -2,6 +2,7 @@
 
 #include <linux/kvm.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "vpmu/bits.hpp"
@@ -85,25 +86,31 @@ Result<void> StepSource::program(const vpmu::CountPlan& plan) {
 Result<vpmu::CountDeltas> StepSource::sync(VcpuPort&) { return vpmu::CountDeltas{}; }
 
 Result<RunEnd> StepSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
-  if (counting_) return advance(port, at_most);
+  if (counting_) return advance(port, at_most, Interrupts::look);
   waiting_.reset();
   return run_free(port, at_most);
 }
 
-Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return advance(port, std::nullopt); }
+Result<RunEnd> StepSource::run_one(VcpuPort& port) { return advance(port, std::nullopt, Interrupts::looked_for); }
+
+Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return advance(port, std::nullopt, Interrupts::look); }
 
 Result<RunEnd> StepSource::run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
+  breakpoints_->end_step();
+  VMM_TRY(breakpoints_->apply());
   VMM_ASSIGN(const Exit exit, port.run());
   exit_open_ = leaves_instruction_open(exit);
   return RunEnd{.exit = exit};
 }
 
-Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts) {
   VMM_ASSIGN(auto finished, finish_exit(port));
   if (finished) return *finished;
-  VMM_ASSIGN(const auto interrupt, deliverable(port));
-  if (interrupt) return enter_handler(port, *interrupt);
+  if (interrupts == Interrupts::look) {
+    VMM_ASSIGN(const auto interrupt, deliverable(port));
+    if (interrupt) return enter_handler(port, *interrupt);
+  }
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return run_free(port, at_most);
   VMM_ASSIGN(const Current current, decode(port));
@@ -165,16 +172,18 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
 }
 
 Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
-  breakpoints_->set_step(true);
+  breakpoints_->arm_step();
   VMM_TRY(breakpoints_->apply());
-  VMM_ASSIGN(const Exit exit, port.run());
-  // Off until the next one: KVM would end the completion of an exit with a step of its own. The vCPU loop applies it.
-  breakpoints_->set_step(false);
+  VMM_ASSIGN(const Exit exit, current.instruction.quiet ? port.step() : port.run());
   if (const auto* debug = std::get_if<Debug>(&exit); debug != nullptr && debug->exception == 1) {
     VMM_ASSIGN(const kvm_regs after, port.regs());
+    const bool elsewhere = after.rip != current.regs.rip + current.instruction.length;
+    if (elsewhere && !current.instruction.ends_block) return faulted(current, after);
     VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
     return retire(current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
   }
+  // KVM would end the completion of an exit with a step of its own. The vCPU loop applies it.
+  breakpoints_->end_step();
   if (!leaves_instruction_open(exit)) return unexpected(exit);
   exit_open_ = true;
   if (!std::holds_alternative<MsrWrite>(exit)) {
@@ -185,6 +194,15 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
   kvm_regs after = current.regs;
   after.rip += current.instruction.length;
   return retire(current, after, exit);
+}
+
+// An instruction that did not retire, though nobody foresaw a fault. Its handler's first instruction is where a step should end; on KVM the
+// delivery takes TF away, and the guest runs on until something else ends the step.
+RunEnd StepSource::faulted(const Current& current, const kvm_regs& after) {
+  constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
+  const bool at_handler = std::ranges::any_of(faults, [&](unsigned v) { return handler(current.sregs, v) == vpmu::GuestLinear{after.rip}; });
+  ++(at_handler ? statistics_.faults : statistics_.lost);
+  return RunEnd{};
 }
 
 // Runs without TF to a breakpoint behind the instruction, with interrupts held off.
@@ -244,6 +262,7 @@ Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) 
 }
 
 Result<Exit> StepSource::run_to(VcpuPort& port, vpmu::GuestLinear at) {
+  breakpoints_->end_step();
   breakpoints_->set_walk(at);
   VMM_TRY(breakpoints_->apply());
   auto exit = port.run();
@@ -277,10 +296,8 @@ Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   debug.arch.debugreg[7] = dr7_execute_dr0;
   VMM_TRY(port.set_guest_debug(debug));
   auto exit = port.run();
-  // KVM no longer has what Breakpoints last gave it: a step is always armed anew.
-  breakpoints_->set_step(true);
-  VMM_TRY(breakpoints_->apply());
-  breakpoints_->set_step(false);
+  breakpoints_->end_step();
+  breakpoints_->given_others();
   if (!exit) return Failure{exit.error()};
   const auto* stop = std::get_if<Debug>(&*exit);
   if (stop == nullptr || stop->pc != to->value()) return unexpected(*exit);

@@ -24,7 +24,7 @@ struct StepStatistics {
 /// Single-steps use RFLAGS.TF, so instructions that would show it to the guest (PUSHF, INT n, faults, interrupts) are passed by
 /// breakpoints at the place where they lead.
 ///
-/// Limits: a WRMSR that the PMU refuses counts although it faults; a fault that cannot be foreseen from operands loses the count
+/// Limits: a fault that cannot be foreseen from operands loses the count
 /// until the guest's next exit (StepStatistics::lost says that it happened).
 class StepSource final : public CountSource {
  public:
@@ -39,6 +39,8 @@ class StepSource final : public CountSource {
   /// Always empty: every event is reported as a retirement.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  /// While counting: the next instruction, where deliverable() has found nothing since the guest last ran.
+  Result<RunEnd> run_one(VcpuPort& port);
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] const StepStatistics& statistics() const { return statistics_; }
@@ -57,12 +59,14 @@ class StepSource final : public CountSource {
     std::size_t fetched;  ///< Of `bytes`; fewer where the next one cannot be fetched.
   };
 
-  Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  enum class Interrupts : std::uint8_t { look, looked_for };
+  Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts);
   Result<RunEnd> run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   Result<std::optional<RunEnd>> finish_exit(VcpuPort& port);
   Result<Current> decode(VcpuPort& port);
   Result<RunEnd> pass(VcpuPort& port, const Current& current);
   Result<RunEnd> step(VcpuPort& port, const Current& current);
+  RunEnd faulted(const Current& current, const kvm_regs& after);
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
   Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector);
   Result<RunEnd> return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl);

@@ -31,15 +31,10 @@ bool loads_plain_cr3(const SystemInstruction& i, const kvm_regs& regs, const kvm
   return i.op == SystemOp::write_control && i.special == 3 && (value & ~(allowed | (pcid ? vpmu::bit(63) : 0))) == 0;
 }
 
-/// The MSRs that an instruction works with and only the port keeps.
-std::span<const std::uint32_t> msrs_of(SystemOp op) {
-  static constexpr std::array of_syscall{msr_star, msr_lstar, msr_fmask};
-  static constexpr std::array of_swapgs{msr_kernel_gs_base};
-  if (op == SystemOp::syscall) return of_syscall;
-  if (op == SystemOp::sysret) return std::span{of_syscall}.first(1);
-  if (op == SystemOp::swapgs) return of_swapgs;
-  return {};
-}
+/// The MSRs that SYSCALL, SYSRET and SWAPGS work with and only the port keeps. Who runs one of them soon runs another.
+constexpr std::array ports_msrs{msr_star, msr_lstar, msr_fmask, msr_kernel_gs_base};
+
+bool needs_ports_msrs(SystemOp op) { return op == SystemOp::syscall || op == SystemOp::sysret || op == SystemOp::swapgs; }
 
 bool is_base_msr(std::uint32_t index) { return index == msr_fs_base || index == msr_gs_base; }
 
@@ -91,7 +86,7 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
   if (is_passed_on(*system, regs, sregs)) return pass_on(port, *system, regs);
   if (!is_confined(*system, regs, sregs)) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
-  VMM_TRY(fetch(port, msrs_of(system->op)));
+  if (needs_ports_msrs(system->op)) VMM_TRY(fetch(port));
   std::optional<std::uint64_t> operand;
   if (i.load || i.store)
     operand = operand_address(i.store ? *i.store : *i.load, i, vpmu::GuestLinear{regs.rip}, regs, sregs).value();
@@ -113,17 +108,16 @@ Result<SystemInPlace::Outcome> SystemInPlace::pass_on(VcpuPort& port, const Syst
 }
 
 // Whoever writes one of them is the port's to run.
-Result<void> SystemInPlace::fetch(VcpuPort& port, std::span<const std::uint32_t> msrs) {
-  for (const std::uint32_t msr : msrs) {
-    if (std::ranges::find(fetched_, msr) != fetched_.end()) continue;
-    VMM_ASSIGN(state_.msrs[msr], port.msr(msr));
-    fetched_.push_back(msr);
-  }
+Result<void> SystemInPlace::fetch(VcpuPort& port) {
+  if (std::exchange(fetched_, true)) return {};
+  std::array<std::uint64_t, ports_msrs.size()> values{};
+  VMM_TRY(port.msrs(ports_msrs, values));
+  for (std::size_t i = 0; i < values.size(); ++i) state_.msrs[ports_msrs[i]] = values[i];
   return {};
 }
 
 Result<void> SystemInPlace::leave(VcpuPort& port) {
-  fetched_.clear();
+  fetched_ = false;
   if (std::exchange(dropped_translations_, false)) VMM_TRY(port.forget_translations());
   return std::exchange(swapped_gs_, false) ? port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base]) : Result<void>{};
 }

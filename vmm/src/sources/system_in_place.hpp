@@ -48,7 +48,7 @@ class SystemInPlace {
     std::uint8_t gp{};
   };
   Result<Outcome> pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs);
-  Result<void> fetch(VcpuPort& port, std::span<const std::uint32_t> msrs);
+  Result<void> fetch(VcpuPort& port);
   Result<void> load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs);
   Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
   Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
@@ -58,7 +58,7 @@ class SystemInPlace {
   GuestView* view_;
   CpuidTable no_cpuid_;
   SoftState state_;
-  std::vector<std::uint32_t> fetched_;  ///< MSRs of state_ that are the port's, since leave().
+  bool fetched_{};                      ///< The port's MSRs are in state_, since leave().
   bool swapped_gs_{};                   ///< IA32_KERNEL_GS_BASE is no longer the port's.
   bool dropped_translations_{};         ///< And the port does not know.
   VirtualTime no_time_{1};

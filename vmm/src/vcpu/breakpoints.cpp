@@ -39,9 +39,9 @@ Result<void> Breakpoints::apply() {
   if (gate_ || walk_) {
     VMM_ASSIGN(const kvm_debugregs now, port_->debugregs());
     const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
-    if (wanted == applied_ && !step_ && same) return {};
+    if (wanted == applied_ && !unarmed_ && same) return {};
     guest_ = now;
-  } else if (wanted == applied_ && !step_) {
+  } else if (wanted == applied_ && !unarmed_) {
     return {};
   }
   kvm_guest_debug debug{};
@@ -62,6 +62,7 @@ Result<void> Breakpoints::apply() {
     if (walk_) place(debug, *walk_, holders);
   }
   VMM_TRY(port_->set_guest_debug(debug));
+  unarmed_ = false;
   applied_ = wanted;
   return {};
 }

@@ -28,12 +28,16 @@ class Breakpoints {
   [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
   /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that.
   void set_walk(std::optional<vpmu::GuestLinear> at) { walk_ = at; }
-  /// Stops after one instruction. Registers must be final before.
-  void set_step(bool on) { step_ = on; }
+  /// Stops after one instruction, once. Registers must be final before; KVM is told at the next apply() in any case, since it remembers
+  /// where a step begins. A step that is over may stay on until the guest is to run freely.
+  void arm_step() { step_ = unarmed_ = true; }
+  void end_step() { step_ = false; }
 
-  /// Hands the wanted state to KVM if it differs from what KVM has. Single-steps are armed anew each time, since KVM loses them.
-  /// Costs one ioctl while a breakpoint of ours is set, and one more where something has changed.
+  /// Hands the wanted state to KVM if it differs from what KVM has. Costs one ioctl where something has changed, and, while a breakpoint of
+  /// ours is set, another one for the first time after the guest ran.
   Result<void> apply();
+  /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
+  void given_others() { unarmed_ = true; }
 
   /// Whose a Debug exit is. `rflags` are the guest's now: a step of its own has TF set. Cost: none.
   [[nodiscard]] Hit classify(const Debug& exit, std::uint64_t rflags) const;
@@ -60,7 +64,7 @@ class Breakpoints {
 
   VcpuPort* port_;
   std::optional<vpmu::GuestLinear> gate_, walk_;
-  bool step_{};
+  bool step_{}, unarmed_{};
   Wanted applied_{};
   std::uint64_t displaced_{};
   kvm_debugregs guest_{};  ///< The guest's own, as last looked at.

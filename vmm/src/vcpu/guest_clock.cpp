@@ -103,8 +103,7 @@ void GuestClock::leave(ClockHost& host, ExitCause cause) {
 Result<std::uint64_t> GuestClock::stands_at(ClockHost& host) const {
   VMM_ASSIGN(const std::uint64_t offset, host.tsc_offset());
   const std::uint64_t now = host.ticks();
-  const bool stands = left_at_ != 0 && left_for_ != ExitCause::device;
-  return (stands ? std::min(now, left_at_ + passed_) : now) + offset - to_hide_;
+  return (stands() ? std::min(now, left_at_ + passed_) : now) + offset - to_hide_;
 }
 
 }  // namespace vmm

@@ -90,11 +90,18 @@ class GuestClock {
   [[nodiscard]] std::uint64_t unhalted_ticks() const { return unhalted_; }
   /// The guest's TSC where it stands between leave() and enter().
   Result<std::uint64_t> stands_at(ClockHost& host) const;
+  /// Between leave() and enter(): whether the vCPU may run one instruction that does not tell the time without an enter() and a leave(),
+  /// and with a pass(1). Only for so long, for timers wait by the host's clock and other vCPUs for this one.
+  [[nodiscard]] bool may_stand_on(const ClockHost& host) const {
+    return hides() && stands() && host.ticks() - left_at_ < tsc_khz_ * longest_stand_ms;
+  }
   [[nodiscard]] bool hides() const { return watched_ && time_ == PmuTime::hidden; }
 
   [[nodiscard]] const GuestClockStatistics& statistics() const { return statistics_; }
 
  private:
+  static constexpr std::uint64_t longest_stand_ms = 1;
+  [[nodiscard]] bool stands() const { return left_at_ != 0 && left_for_ != ExitCause::device; }
   [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds halted) const;
   void pass_exit(std::uint64_t outside);
   void keep_step(ClockHost& host);

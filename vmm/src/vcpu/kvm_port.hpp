@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "kvm/vcpu.hpp"
 #include "kvm/vm.hpp"
 #include "vcpu/guest_clock.hpp"
@@ -30,6 +32,7 @@ class KvmPort final : public VcpuPort {
   static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr);
 
   Result<Exit> run() override;
+  Result<Exit> step() override;
   Result<void> complete_exit() override { return vcpu_->complete_exit(); }
   Result<kvm_regs> regs() override { return vcpu_->regs(); }
   Result<void> set_regs(const kvm_regs& regs) override { return vcpu_->set_regs(regs); }
@@ -49,6 +52,7 @@ class KvmPort final : public VcpuPort {
   Result<bool> halted() override;
   Result<std::uint64_t> msr(std::uint32_t index) override { return vcpu_->msr(index); }
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override { return vcpu_->set_msr(index, value); }
+  Result<void> msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) override { return vcpu_->msrs(indices, values); }
   Result<kvm_lapic_state> lapic() override { return vcpu_->lapic(); }
   Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
   Result<void> nmi() override { return vcpu_->nmi(); }
@@ -70,6 +74,8 @@ class KvmPort final : public VcpuPort {
   KvmClockHost clock_host_;
   GuestClock clock_;
   bool stepping_{};
+  std::optional<XsaveArea> xsave_;      ///< As KVM has it, until the vCPU runs.
+  std::optional<std::uint64_t> xcr0_;  ///< The same, until it runs anything but a quiet instruction.
 };
 
 }  // namespace vmm

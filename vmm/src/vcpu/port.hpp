@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 
 #include "exec/vector_state.hpp"
@@ -19,6 +20,9 @@ class VcpuPort {
 
   /// Runs the guest until something needs us; a signal gives Interrupted.
   virtual Result<Exit> run() = 0;
+  /// The same for one instruction, for which set_guest_debug() has just armed a single-step and which is `quiet` (Instruction::quiet): where
+  /// the port can, the guest's clock stands still meanwhile but for a tick, and what such an instruction cannot change stays known.
+  virtual Result<Exit> step() { return run(); }
   /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an answer.
   [[nodiscard]] virtual bool exits_on_rdpmc() const { return false; }
   /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and registers are final.
@@ -47,6 +51,13 @@ class VcpuPort {
   /// The guest's MSR as KVM holds it, never filtered.
   virtual Result<std::uint64_t> msr(std::uint32_t index) = 0;
   virtual Result<void> set_msr(std::uint32_t index, std::uint64_t value) = 0;
+  /// Several at once, into as many `values`. One system call where the port can.
+  virtual Result<void> msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) {
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      VMM_ASSIGN(values[i], msr(indices[i]));
+    }
+    return {};
+  }
 
   virtual Result<kvm_lapic_state> lapic() = 0;
   virtual Result<void> set_lapic(const kvm_lapic_state& state) = 0;

@@ -177,6 +177,26 @@ TEST_F(KvmVcpu, RegistersRoundTripThroughCopyAndKernel) {
   EXPECT_NE(vcpu_->sregs()->cr0 & 1U, 0U);
 }
 
+// There is no IDT: an interrupt would end in a triple fault.
+TEST_F(KvmVcpu, AnInterruptOfAnEarlierExitIsNotInjectedAgain) {
+  load({0xE4, 0x77, 0xE6, 0x78});  // in $0x77, %al; out %al, $0x78
+  vcpu_->sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
+  const auto in = run();
+  ASSERT_TRUE(std::holds_alternative<PortRead>(in));
+  ASSERT_EQ(vcpu_->regs()->rflags & 0x200, 0U);
+  kvm_sregs sregs = *vcpu_->sregs();
+  sregs.interrupt_bitmap[0] = 1ULL << 0x30;  // as KVM leaves it there
+  for (const bool at_once : {true, false}) {
+    ASSERT_TRUE(vcpu_->set_sregs(sregs));
+    if (at_once) {
+      ASSERT_TRUE(vcpu_->flush());
+    }
+    EXPECT_EQ(vcpu_->events()->interrupt.injected, 0);
+  }
+  const auto out = run();
+  EXPECT_TRUE(std::holds_alternative<PortWrite>(out)) << "and no shutdown";
+}
+
 TEST_F(KvmVcpu, VectorRegistersGoToTheGuestAndComeBack) {
   // movq %xmm3, %rax; paddq %xmm3, %xmm3; fld1; out %al, $0x80
   load({0x66, 0x48, 0x0F, 0x7E, 0xD8, 0x66, 0x0F, 0xD4, 0xDB, 0xD9, 0xE8, 0xE6, 0x80});

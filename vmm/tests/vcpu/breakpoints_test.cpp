@@ -131,11 +131,25 @@ TEST_F(BreakpointsOn, GateAndWalkFindTwoPlacesWhenTheGuestUsesAllFour) {
 }
 
 TEST_F(BreakpointsOn, StepIsArmedAnewEachTime) {
-  breakpoints_.set_step(true);
-  EXPECT_EQ(apply(), Calls{"set_guest_debug"});
-  EXPECT_EQ(apply(), Calls{"set_guest_debug"});
+  for (unsigned i = 0; i < 2; ++i) {
+    breakpoints_.arm_step();
+    EXPECT_EQ(apply(), Calls{"set_guest_debug"});
+    EXPECT_EQ(apply(), Calls{}) << "a step that is over may stay on";
+  }
   EXPECT_TRUE(has(KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP));
   EXPECT_FALSE(has(KVM_GUESTDBG_USE_HW_BP));
+  breakpoints_.end_step();
+  EXPECT_EQ(apply(), Calls{"set_guest_debug"});
+  EXPECT_FALSE(has(KVM_GUESTDBG_ENABLE));
+}
+
+TEST_F(BreakpointsOn, OursComeBackWhenAnotherWasGiven) {
+  breakpoints_.set_gate(gate);
+  apply();
+  EXPECT_EQ(apply(), Calls{"debugregs"});
+  breakpoints_.given_others();
+  EXPECT_EQ(apply(), (Calls{"debugregs", "set_guest_debug"}));
+  EXPECT_EQ(apply(), Calls{"debugregs"});
 }
 
 TEST_F(BreakpointsOn, InterruptsAreHeldOffForWalksAndStepsOnly) {
@@ -146,10 +160,10 @@ TEST_F(BreakpointsOn, InterruptsAreHeldOffForWalksAndStepsOnly) {
   apply();
   EXPECT_TRUE(has(KVM_GUESTDBG_BLOCKIRQ));
   breakpoints_.set_walk(std::nullopt);
-  breakpoints_.set_step(true);
+  breakpoints_.arm_step();
   apply();
   EXPECT_TRUE(has(KVM_GUESTDBG_BLOCKIRQ));
-  breakpoints_.set_step(false);
+  breakpoints_.end_step();
   apply();
   EXPECT_FALSE(has(KVM_GUESTDBG_BLOCKIRQ));
   EXPECT_TRUE(has(KVM_GUESTDBG_USE_HW_BP)) << "the gate stays";
@@ -184,7 +198,7 @@ TEST_F(BreakpointsOn, ExitsAreToldApart) {
 TEST_F(BreakpointsOn, StepIsOursOnlyWhileWeStep) {
   using enum Breakpoints::Hit;
   EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf), guest);
-  breakpoints_.set_step(true);
+  breakpoints_.arm_step();
   apply();
   EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), ours);
   EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1), 0), guest);
