@@ -8,6 +8,7 @@
 #include "support/result.hpp"
 #include "test_kernel.hpp"
 #include "test_result.hpp"
+#include "vcpu/guest_clock.hpp"
 
 namespace gt_runner {
 
@@ -18,6 +19,7 @@ struct RunOptions {
   bool soft{};                                   ///< Without KVM, by the instruction engine: deterministic.
   std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
   std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.
+  vmm::PmuTime pmu_time{vmm::PmuTime::hidden};   ///< See MachineConfig.
   vmm::ModelLog model_log{};                     ///< See MachineConfig.
   vpmu::exec::Compiling compiling{};             ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.

@@ -154,18 +154,19 @@ Result<void> Vcpu::set_events(const kvm_vcpu_events& events) {
 // RFLAGS.IF says: one that was under way at some exit long ago would come again. What is under way now KVM knows, and events() tells.
 void Vcpu::forget_interrupts_under_way() { std::ranges::fill(run_->s.regs.sregs.interrupt_bitmap, 0); }
 
-Result<void> Vcpu::flush() {
+Result<void> Vcpu::flush(std::uint64_t groups) {
   forget_interrupts_under_way();
-  if ((dirty_ & KVM_SYNC_X86_SREGS) != 0) {
+  const std::uint64_t now = dirty_ & groups;
+  if ((now & KVM_SYNC_X86_SREGS) != 0) {
     VMM_TRY(VMM_IOCTL(fd_, KVM_SET_SREGS, &run_->s.regs.sregs));
   }
-  if ((dirty_ & KVM_SYNC_X86_REGS) != 0) {
+  if ((now & KVM_SYNC_X86_REGS) != 0) {
     VMM_TRY(VMM_IOCTL(fd_, KVM_SET_REGS, &run_->s.regs.regs));
   }
-  if ((dirty_ & KVM_SYNC_X86_EVENTS) != 0) {
+  if ((now & KVM_SYNC_X86_EVENTS) != 0) {
     VMM_TRY(VMM_IOCTL(fd_, KVM_SET_VCPU_EVENTS, &run_->s.regs.events));
   }
-  dirty_ = 0;
+  dirty_ &= ~groups;
   return {};
 }
 
@@ -232,7 +233,9 @@ Result<void> Vcpu::set_mp_state(const kvm_mp_state& state) {
 }
 
 Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
-  VMM_TRY(flush());
+  // The RIP counts from CS's base outside of 64-bit code.
+  const bool flat = (fresh_ & KVM_SYNC_X86_SREGS) != 0 && run_->s.regs.sregs.cs.l != 0;
+  VMM_TRY(flush(flat ? std::uint64_t{KVM_SYNC_X86_REGS} : all_groups));
   kvm_guest_debug copy = debug;
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_GUEST_DEBUG, &copy));
   // KVM changes TF in RFLAGS when stepping goes on or off.
@@ -254,7 +257,7 @@ Result<void> Vcpu::set_lapic(const kvm_lapic_state& state) {
 
 Result<void> Vcpu::nmi() {
   // Events set before it must not come after it: they would say that no NMI waits, or KVM's own would bring back an ended masking.
-  VMM_TRY(flush());
+  VMM_TRY(flush(KVM_SYNC_X86_EVENTS));
   VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_NMI, 0));
   // The copy of the pending events in kvm_run no longer holds.
   fresh_ &= ~std::uint64_t{KVM_SYNC_X86_EVENTS};

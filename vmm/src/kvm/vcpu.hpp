@@ -59,7 +59,7 @@ class Vcpu {
   [[nodiscard]] Result<kvm_vcpu_events> events();
   Result<void> set_events(const kvm_vcpu_events& events);
   /// Hands pending register writes to KVM now.
-  Result<void> flush();
+  Result<void> flush() { return flush(all_groups); }
 
   [[nodiscard]] Result<kvm_fpu> fpu() const;
   Result<void> set_fpu(const kvm_fpu& fpu);
@@ -75,7 +75,7 @@ class Vcpu {
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;
   Result<void> set_mp_state(const kvm_mp_state& state);
 
-  /// KVM_SET_GUEST_DEBUG, after a flush(): KVM remembers the RIP at which stepping starts.
+  /// KVM_SET_GUEST_DEBUG, with the registers that RIP is made of handed over before: KVM remembers where stepping starts.
   Result<void> set_guest_debug(const kvm_guest_debug& debug);
 
   /// The LAPIC page as 1 KiB of registers.
@@ -108,6 +108,8 @@ class Vcpu {
   Result<void> enable(std::uint32_t capability);
 
  private:
+  static constexpr std::uint64_t all_groups = ~std::uint64_t{0};
+  Result<void> flush(std::uint64_t groups);
   [[nodiscard]] Exit decode_exit() const;
   void forget_interrupts_under_way();
 

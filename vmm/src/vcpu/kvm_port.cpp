@@ -54,10 +54,12 @@ Result<Exit> KvmPort::run() {
 
 // To move the guest's clock takes more system calls than the instruction itself; what it does not see of the time is hidden later.
 Result<Exit> KvmPort::step() {
-  if (!clock_.may_stand_on(clock_host_)) return run();
   xsave_.reset();
+  const bool stands = clock_.may_stand_on(clock_host_);
+  if (!stands) VMM_TRY(clock_.enter(clock_host_));
   auto exit = vcpu_->run(Vcpu::Runs::quiet_step);
-  if (exit && std::holds_alternative<Debug>(*exit)) clock_.pass(1);
+  if (exit && !stands) clock_.leave(clock_host_, cause_of(*exit, stepping_));
+  if (exit && stands && std::holds_alternative<Debug>(*exit)) clock_.pass(1);
   return exit;
 }
 

@@ -123,6 +123,21 @@ TEST(Decoding, SystemCallsAndReturnsAreFarAndNotSteppable) {
   }
 }
 
+TEST(Decoding, WhatTellsTheTimeOrWaitsIsNotQuiet) {
+  const Code rdtsc{0x0F, 0x31}, rdtscp{0x0F, 0x01, 0xF9}, hlt{0xF4}, mwait{0x0F, 0x01, 0xC9}, tpause{0x66, 0x0F, 0xAE, 0xF1}, in{0xEC},
+      outsb{0x6E}, rdmsr{0x0F, 0x32}, wrmsr{0x0F, 0x30}, vmcall{0x0F, 0x01, 0xC1}, xsetbv{0x0F, 0x01, 0xD1}, mov_to_dr7{0x0F, 0x23, 0xF8},
+      mov_to_cr4{0x0F, 0x22, 0xE0}, syscall{0x0F, 0x05};
+  for (const Code& code : {rdtsc, rdtscp, hlt, mwait, tpause, in, outsb, rdmsr, wrmsr, vmcall, xsetbv, mov_to_dr7, mov_to_cr4, syscall})
+    EXPECT_FALSE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeSize::bits64);
+}
+
+TEST(Decoding, WhatANativeKernelOftenLeavesToOthersIsQuiet) {
+  const Code cpuid{0x0F, 0xA2}, rdgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xC8}, wrgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xD8}, xsave{0x0F, 0xAE, 0x23},
+      xrstor{0x0F, 0xAE, 0x2B}, mov_from_dr6{0x0F, 0x21, 0xF0}, add{0x48, 0x01, 0x03};
+  for (const Code& code : {cpuid, rdgsbase, wrgsbase, xsave, xrstor, mov_from_dr6, add})
+    EXPECT_TRUE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeSize::bits64);
+}
+
 TEST(Decoding, InvalidBytesGiveNothing) {
   EXPECT_FALSE(decode({}));
   EXPECT_FALSE(decode({0x06})) << "PUSH ES, gone in 64-bit code";

@@ -100,6 +100,33 @@ TEST_F(GuestClockOn, InstructionsDoneOutsideAreTimeForTheGuest) {
   EXPECT_EQ(guest_tsc(), left + 300) << "each exit by itself";
 }
 
+// A step of an instruction that does not tell the time needs no shift before it, but timers must not wait for ever.
+TEST_F(GuestClockOn, MayStandOnForAMillisecondAfterAnExitOfThePmu) {
+  run(clock_, 500, ExitCause::pmu);
+  const std::uint64_t left = guest_tsc();
+  EXPECT_TRUE(clock_.may_stand_on(host_));
+  host_.now += khz - 1;
+  EXPECT_TRUE(clock_.may_stand_on(host_));
+  clock_.pass(1);
+  host_.now += 1;
+  EXPECT_FALSE(clock_.may_stand_on(host_));
+  ASSERT_TRUE(clock_.enter(host_));
+  EXPECT_EQ(guest_tsc(), left + 1) << "what was not shifted then is shifted now";
+}
+
+TEST_F(GuestClockOn, MayNotStandOnWhereItRuns) {
+  EXPECT_FALSE(clock_.may_stand_on(host_)) << "before it ever ran";
+  run(clock_, 500, ExitCause::device);
+  EXPECT_FALSE(clock_.may_stand_on(host_));
+  clock_.watch(false);
+  run(clock_, 500, ExitCause::pmu);
+  EXPECT_FALSE(clock_.may_stand_on(host_));
+  GuestClock real{PmuTime::real, khz};
+  real.watch(true);
+  run(real, 500, ExitCause::pmu);
+  EXPECT_FALSE(real.may_stand_on(host_));
+}
+
 TEST_F(GuestClockOn, ExitOfADeviceIsTimeForTheGuest) {
   run(clock_, 500, ExitCause::device);
   host_.now += 10'000;

@@ -1,0 +1,57 @@
+// What it takes to leave one instruction to KVM and to go on in the engine. Needs /dev/kvm, no PMU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <map>
+#include <string>
+
+#include "test_kernel.hpp"
+#include "test_run.hpp"
+
+namespace gt_runner {
+namespace {
+
+/// The counters of a machine that has run `name`.
+std::map<std::string, std::uint64_t> counters_of(const std::string& name) {
+  const auto kernel = TestKernel::open(PMU_TESTS_KERNEL);
+  if (!kernel) return {};
+  std::map<std::string, std::uint64_t> counters;
+  for (const gt_runner::Test& test : kernel->tests()) {
+    if (test.name != name) continue;
+    const auto result = run_test(*kernel, test, {.source = "exact", .pmu_time = vmm::PmuTime::real, .statistics = true});
+    if (!result || result->verdict != Verdict::passed) return {};
+    for (const std::string& line : result->log) {
+      const std::size_t space = line.find(' ');
+      if (space == std::string::npos) continue;
+      std::uint64_t value = 0;
+      std::from_chars(line.data() + space + 1, line.data() + line.size(), value);
+      counters[line.substr(0, space)] = value;
+    }
+  }
+  return counters;
+}
+
+// SWAPGS is done in the engine, and what it has exchanged goes to KVM and comes back each time. Without the guest's clock, which is moved
+// now and then.
+TEST(KvmHandOver, TakesAtMostThreeSystemCallsEachWay) {
+  if (::access("/dev/kvm", R_OK | W_OK) != 0) GTEST_SKIP() << "no usable /dev/kvm";
+  for (const std::string name : {"GsBase.IsExchangedAcrossInstructionsLeftToOthers", "GsBase.OfTheOthersIsReadBetweenTwoExchanges"}) {
+    const auto counters = counters_of(name);
+    ASSERT_TRUE(counters.contains("pmu.exact.handed_over")) << name;
+    const std::uint64_t hand_overs = counters.at("pmu.exact.handed_over");
+    EXPECT_GE(hand_overs, 200U) << name;
+    std::uint64_t ioctls = 0;
+    std::string listing;
+    for (const auto& [counter, value] : counters) {
+      if (!counter.starts_with("kvm.ioctls.")) continue;
+      ioctls += value;
+      listing += counter + " " + std::to_string(value) + "\n";
+    }
+    EXPECT_GE(ioctls, hand_overs) << name;
+    EXPECT_LE(ioctls, 6 * hand_overs) << name << "\n" << listing;
+  }
+}
+
+}  // namespace
+}  // namespace gt_runner
