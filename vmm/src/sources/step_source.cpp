@@ -262,7 +262,6 @@ Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) 
 }
 
 Result<Exit> StepSource::run_to(VcpuPort& port, vpmu::GuestLinear at) {
-  breakpoints_->end_step();
   breakpoints_->set_walk(at);
   VMM_TRY(breakpoints_->apply());
   auto exit = port.run();

@@ -26,8 +26,12 @@ class Breakpoints {
   /// The permanent breakpoint of the RDPMC gate; empty takes it away. Takes effect at apply().
   void set_gate(std::optional<vpmu::GuestLinear> at) { gate_ = at; }
   [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
-  /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that.
-  void set_walk(std::optional<vpmu::GuestLinear> at) { walk_ = at; }
+  /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that. Ends a step: what
+  /// walks would show its TF.
+  void set_walk(std::optional<vpmu::GuestLinear> at) {
+    walk_ = at;
+    step_ = step_ && !at;
+  }
   /// Stops after one instruction, once. Registers must be final before; KVM is told at the next apply() in any case, since it remembers
   /// where a step begins. A step that is over may stay on until the guest is to run freely.
   void arm_step() { step_ = unarmed_ = true; }

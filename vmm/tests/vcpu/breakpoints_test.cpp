@@ -143,6 +143,18 @@ TEST_F(BreakpointsOn, StepIsArmedAnewEachTime) {
   EXPECT_FALSE(has(KVM_GUESTDBG_ENABLE));
 }
 
+TEST_F(BreakpointsOn, AWalkEndsAStep) {
+  breakpoints_.arm_step();
+  apply();
+  breakpoints_.set_walk(walk);
+  apply();
+  EXPECT_TRUE(has(KVM_GUESTDBG_USE_HW_BP));
+  EXPECT_FALSE(has(KVM_GUESTDBG_SINGLESTEP));
+  breakpoints_.set_walk(std::nullopt);
+  apply();
+  EXPECT_FALSE(has(KVM_GUESTDBG_ENABLE));
+}
+
 TEST_F(BreakpointsOn, OursComeBackWhenAnotherWasGiven) {
   breakpoints_.set_gate(gate);
   apply();
