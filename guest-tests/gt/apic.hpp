@@ -34,6 +34,13 @@ inline void send_to_self(std::uint8_t vector) {
   constexpr std::uint32_t self = 1U << 18, assert_level = 1U << 14;
   write(command_offset, self | assert_level | vector);
 }
+/// Once, after so many ticks of the APIC's timer. SDM 3A 10.5.4.
+inline void start_timer(std::uint8_t vector, std::uint32_t ticks) {
+  constexpr std::uint32_t lvt_timer_offset = 0x320, initial_count_offset = 0x380, divide_offset = 0x3E0, divide_by_one = 0xB;
+  write(divide_offset, divide_by_one);
+  write(lvt_timer_offset, vector);
+  write(initial_count_offset, ticks);
+}
 inline void end_of_interrupt() { write(eoi_offset, 0); }
 
 }  // namespace gt::apic

@@ -70,6 +70,23 @@ GT_TEST(Interrupts_AreTakenRightBehindIret) {
   GT_EQUAL(taken_at, at);
 }
 
+// HLT ends with the interrupt that it waits for, and not before. SDM 2A HLT.
+GT_TEST(Interrupts_EndAHalt) {
+  gt::on_vector(vector, note);
+  gt::apic::enable();
+  pmu::stop();
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os), 0);
+  pmu::start(1);
+  for (unsigned i = 0; i < 5; ++i) {
+    std::uint64_t at = 0;
+    taken_at = 0;
+    gt::apic::start_timer(vector, 2'000'000);
+    asm volatile("sti\n hlt\n1: cli\n lea 1b(%%rip), %0" : "=r"(at)::"memory");
+    GT_EQUAL(taken_at, at);
+  }
+  end();
+}
+
 constexpr unsigned most_nmis = 8;
 constinit std::array<std::uint64_t, most_nmis> nmi_at{};
 constinit volatile unsigned nmis = 0;

@@ -38,7 +38,9 @@ Result<Exit> Vcpu::run(Runs what) {
   const int error = errno;
   fresh_ = run_->kvm_valid_regs;
   if (what == Runs::anything) debugregs_.reset();
-  running_ = result >= 0 && run_->exit_reason != KVM_EXIT_INTR;
+  // A step over HLT ends with a Debug exit too.
+  const bool may_have_halted = run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
+  running_ = result >= 0 && !may_have_halted;
   if (result < 0) {
     if (error == EINTR || error == EAGAIN) {
       __atomic_store_n(&run_->immediate_exit, std::uint8_t{0}, __ATOMIC_RELAXED);
