@@ -199,6 +199,7 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
 // An instruction that did not retire, though nobody foresaw a fault. Its handler's first instruction is where a step should end; on KVM the
 // delivery takes TF away, and the guest runs on until something else ends the step.
 RunEnd StepSource::faulted(const Current& current, const kvm_regs& after) {
+  // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
   constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
   const bool at_handler = std::ranges::any_of(faults, [&](unsigned v) { return handler(current.sregs, v) == vpmu::GuestLinear{after.rip}; });
   ++(at_handler ? statistics_.faults : statistics_.lost);
