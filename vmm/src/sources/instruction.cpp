@@ -71,18 +71,29 @@ vpmu::BranchKind branch_kind(const ZydisDecodedInstruction& i, const ZydisDecode
   }
 }
 
-// What single-stepping through KVM would show to the guest, or lose, or not end on the next instruction.
-bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
-  switch (i.meta.category) {
+/// Whether the instruction works on more of the machine than registers and memory.
+bool is_of_the_system(ZydisInstructionCategory category) {
+  switch (category) {
     case ZYDIS_CATEGORY_SYSTEM:
     case ZYDIS_CATEGORY_SYSCALL:
     case ZYDIS_CATEGORY_SYSRET:
     case ZYDIS_CATEGORY_INTERRUPT:
     case ZYDIS_CATEGORY_IO:
     case ZYDIS_CATEGORY_IOSTRINGOP:
-    case ZYDIS_CATEGORY_VTX: return false;
-    default: break;
+    case ZYDIS_CATEGORY_VTX: return true;
+    default: return false;
   }
+}
+
+/// The class of a register operand that the instruction writes; empty for all else.
+std::optional<ZydisRegisterClass> written_class(const ZydisDecodedOperand& o) {
+  if (o.type != ZYDIS_OPERAND_TYPE_REGISTER || (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) == 0) return std::nullopt;
+  return ZydisRegisterGetClass(o.reg.value);
+}
+
+// What single-stepping through KVM would show to the guest, or lose, or not end on the next instruction.
+bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
+  if (is_of_the_system(i.meta.category)) return false;
   switch (i.mnemonic) {
     case ZYDIS_MNEMONIC_PUSHF:
     case ZYDIS_MNEMONIC_PUSHFD:
@@ -102,25 +113,11 @@ bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecoded
     default: break;
   }
   // A load of a segment register may fault in many ways, and SS blocks the debug trap.
-  for (const ZydisDecodedOperand& o : operands)
-    if (o.type == ZYDIS_OPERAND_TYPE_REGISTER && (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 &&
-        ZydisRegisterGetClass(o.reg.value) == ZYDIS_REGCLASS_SEGMENT)
-      return false;
-  return true;
+  return std::ranges::none_of(operands, [](const ZydisDecodedOperand& o) { return written_class(o) == ZYDIS_REGCLASS_SEGMENT; });
 }
 
 bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
-  switch (i.meta.category) {
-    case ZYDIS_CATEGORY_SYSTEM:
-    case ZYDIS_CATEGORY_SYSCALL:
-    case ZYDIS_CATEGORY_SYSRET:
-    case ZYDIS_CATEGORY_INTERRUPT:
-    case ZYDIS_CATEGORY_IO:
-    case ZYDIS_CATEGORY_IOSTRINGOP:
-    case ZYDIS_CATEGORY_WAITPKG:
-    case ZYDIS_CATEGORY_VTX: return false;
-    default: break;
-  }
+  if (is_of_the_system(i.meta.category) || i.meta.category == ZYDIS_CATEGORY_WAITPKG) return false;
   switch (i.mnemonic) {
     case ZYDIS_MNEMONIC_RDTSC:
     case ZYDIS_MNEMONIC_RDTSCP:
@@ -131,8 +128,7 @@ bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOper
     default: break;
   }
   return std::ranges::none_of(operands, [](const ZydisDecodedOperand& o) {
-    if (o.type != ZYDIS_OPERAND_TYPE_REGISTER || (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) == 0) return false;
-    const ZydisRegisterClass c = ZydisRegisterGetClass(o.reg.value);
+    const auto c = written_class(o);
     return c == ZYDIS_REGCLASS_CONTROL || c == ZYDIS_REGCLASS_DEBUG;
   });
 }
