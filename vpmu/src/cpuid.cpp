@@ -7,7 +7,7 @@ namespace vpmu {
 CpuidRegisters cpuid_0ah(const GenerationDesc& g, unsigned gp_counters) {
   constexpr std::uint32_t architectural_events = 7;
   return {.eax = g.perfmon_version | (gp_counters << 8) | (std::uint32_t{g.counter_width} << 16) | (architectural_events << 24),
-          .ebx = 0,
+          .ebx = g.unavailable_events,
           .ecx = 0,
           .edx = g.fixed_counters | (std::uint32_t{g.counter_width} << 5)};
 }

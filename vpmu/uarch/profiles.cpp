@@ -42,12 +42,14 @@ constexpr Profile westmere = [] {
   return p;
 }();
 
-constexpr Profile westmere_server = [] {
-  Profile p = westmere;
-  p.name = "westmere_server";
-  p.l3 = cache(16 * mib, 16);
+constexpr Profile with_l3(Profile p, std::string_view name, Shape l3) {
+  p.name = name;
+  p.l3 = l3;
   return p;
-}();
+}
+constexpr Profile nehalem_ex = with_l3(nehalem, "nehalem-ex", cache(16 * mib, 16));
+constexpr Profile westmere_ep = with_l3(westmere, "westmere-ep", cache(16 * mib, 16));
+constexpr Profile westmere_ex = with_l3(westmere, "westmere-ex", cache(16 * mib, 16));
 
 constexpr Profile sandy_bridge = [] {
   Profile p = nehalem;
@@ -102,14 +104,15 @@ constexpr Profile with_server_uncore(Profile p, std::string_view name, std::uint
   p.latency.dram = 230;
   return p;
 }
-constexpr Profile sandy_bridge_server = with_server_uncore(sandy_bridge, "sandybridge_server", 38);
-constexpr Profile ivy_bridge_server = with_server_uncore(ivy_bridge, "ivybridge_server", 38);
-constexpr Profile haswell_server = with_server_uncore(haswell, "haswell_server", 50);
-constexpr Profile broadwell_server = with_server_uncore(broadwell, "broadwell_server", 50);
+constexpr Profile sandy_bridge_ep = with_server_uncore(sandy_bridge, "sandybridge-ep", 38);
+constexpr Profile ivy_bridge_ep = with_server_uncore(ivy_bridge, "ivybridge-ep", 38);
+constexpr Profile haswell_ep = with_server_uncore(haswell, "haswell-ep", 50);
+constexpr Profile broadwell_de = with_l3(broadwell, "broadwell-de", cache(8 * mib, 16));
+constexpr Profile broadwell_ep = with_server_uncore(broadwell, "broadwell-ep", 50);
 
-constexpr Profile skylake_server = [] {
+constexpr Profile skylake_sp = [] {
   Profile p = skylake;
-  p.name = "skylake_server";
+  p.name = "skylake-sp";
   p.l2 = cache(1 * mib, 16);
   p.l3 = cache(11 * mib, 11);
   p.last_level = LastLevel::victim;
@@ -119,8 +122,8 @@ constexpr Profile skylake_server = [] {
   return p;
 }();
 
-constexpr std::array rows{nehalem,          westmere, westmere_server, sandy_bridge,     sandy_bridge_server, ivy_bridge, ivy_bridge_server,
-                          haswell,          haswell_server, broadwell, broadwell_server, skylake,             skylake_server};
+constexpr std::array rows{nehalem,    nehalem_ex, westmere,  westmere_ep,  westmere_ex,  sandy_bridge, sandy_bridge_ep, ivy_bridge, ivy_bridge_ep,
+                          haswell,    haswell_ep, broadwell, broadwell_de, broadwell_ep, skylake,      skylake_sp};
 
 constexpr bool is_possible(Shape s, bool needed) { return s.sets == 0 ? !needed : (s.sets & (s.sets - 1)) == 0 && s.ways > 0; }
 static_assert(std::ranges::all_of(rows, [](const Profile& p) {

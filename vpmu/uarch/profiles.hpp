@@ -45,7 +45,7 @@ struct BranchShapes {
 
 /// One processor's sizes and times.
 struct Profile {
-  std::string_view name;  ///< A generation's, as in GenerationDesc::name; servers end in "_server".
+  std::string_view name;  ///< A generation's, as in GenerationDesc::name.
   Shape l1i, l1d, l2, l3; ///< L3: all of it, as one core sees it.
   LastLevel last_level;
   std::uint8_t fill_buffers;

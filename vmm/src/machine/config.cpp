@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "machine/model.hpp"
 #include "memory/guest_memory.hpp"
 #include "sources/registry.hpp"
 
@@ -13,8 +14,8 @@ namespace {
 
 std::string model_names() {
   std::vector<std::string_view> names;
-  for (const auto* generation : vpmu::all_generations()) {
-    names.push_back(generation->name);
+  for (const MachineModel& model : all_machine_models()) {
+    names.push_back(model.name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
@@ -30,8 +31,8 @@ std::string source_names() {
 }  // namespace
 
 Result<ResolvedConfig> resolve(const MachineConfig& config) {
-  const auto generation = vpmu::find_generation(config.model);
-  if (!generation) {
+  const MachineModel* const model = find_machine_model(config.model);
+  if (model == nullptr) {
     return usage_error(fmt::format("unknown model \"{}\"", printable(config.model)),
                        fmt::format("give one of: {} with --model", model_names()));
   }
@@ -48,7 +49,7 @@ Result<ResolvedConfig> resolve(const MachineConfig& config) {
     return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),
                        "give 16M to 256G, for example --memory 512M");
   }
-  return ResolvedConfig{.generation = *generation, .source = source->traits.name};
+  return ResolvedConfig{.model = model, .source = source->traits.name};
 }
 
 Result<std::uint64_t> parse_size(const std::string& text) {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "exec/compiling.hpp"
+#include "machine/model.hpp"
 #include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
@@ -52,7 +53,7 @@ struct MachineConfig {
 
 /// A checked configuration's names, resolved.
 struct ResolvedConfig {
-  vpmu::Generation generation;
+  const MachineModel* model{};
   std::string_view source;  ///< A name of the source registry.
 };
 

@@ -44,7 +44,7 @@ class KvmAccelerator final : public Accelerator {
   KvmAccelerator(Vm vm, CpuidTable supported, const AcceleratorNeeds& needs)
       : vm_{std::move(vm)},
         supported_{std::move(supported)},
-        model_{&machine_model(needs.resolved.generation)},
+        model_{needs.resolved.model},
         pmu_time_{needs.config.pmu_time},
         cpus_{needs.config.cpus},
         kick_{needs.kick} {}
@@ -74,7 +74,7 @@ Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
   if (vm_.check(KVM_CAP_HALT_POLL) != 0) {
     VMM_TRY(vm_.enable(KVM_CAP_HALT_POLL, {0}));
   }
-  VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(needs.resolved.generation), needs.config.rdpmc));
+  VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(needs.resolved.model->generation), needs.config.rdpmc));
   return needs.memory.attach(vm_);
 }
 

@@ -32,6 +32,7 @@ struct CacheShape {
 
 /// What makes a guest believe in one CPU: data only. The PMU's part is the generation's description.
 struct MachineModel {
+  std::string_view name;           ///< As users type it: "skylake".
   vpmu::Generation generation;
   std::string_view brand;          ///< The brand string before " @ x.xxGHz", at most 36 characters.
   std::uint32_t signature;         ///< CPUID.01H:EAX: family, model, stepping.
@@ -42,7 +43,11 @@ struct MachineModel {
   std::uint8_t physical_bits;      ///< Width of physical addresses.
 };
 
-/// The model that carries a generation. Never fails: each generation has one.
+/// All models, oldest first.
+std::span<const MachineModel> all_machine_models();
+/// By the name users type; null when there is none.
+const MachineModel* find_machine_model(std::string_view name);
+/// The model that stands for a generation. Never fails: each generation has one.
 const MachineModel& machine_model(vpmu::Generation generation);
 
 }  // namespace vmm

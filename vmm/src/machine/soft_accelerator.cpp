@@ -66,7 +66,7 @@ class SoftAccelerator final : public Accelerator {
  public:
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
       : memory_{&needs.linear},
-        model_{&machine_model(needs.resolved.generation)},
+        model_{needs.resolved.model},
         epoch_{needs.config.epoch},
         most_ticks_{needs.config.most_ticks},
         compiling_{needs.config.compiling} {}

@@ -24,7 +24,7 @@ TEST(ParseSize, RefusesEverythingElseAndShowsIt) {
 TEST(ResolveConfig, DefaultsAreGood) {
   const auto resolved = resolve({.kernel = "vmlinuz"});
   ASSERT_TRUE(resolved) << describe(resolved.error());
-  EXPECT_EQ(resolved->generation, vpmu::Generation::skylake);
+  EXPECT_EQ(resolved->model->generation, vpmu::Generation::skylake);
   EXPECT_FALSE(resolved->source.empty());
 }
 

@@ -11,7 +11,10 @@
 namespace vpmu {
 
 /// The CPU models whose PMU can be given to a guest. One enumerator per description in src/generations/.
-enum class Generation : std::uint8_t { skylake };
+enum class Generation : std::uint8_t {
+  nehalem, nehalem_ex, westmere, westmere_ep, westmere_ex, sandy_bridge, sandy_bridge_ep, ivy_bridge, ivy_bridge_ep,
+  haswell, haswell_ep, broadwell, broadwell_de, broadwell_ep, skylake, skylake_sp,
+};
 
 /// What happens to the counters and the LBR when a PMI is asked for and DEBUGCTL says freeze. SDM 3B 17.4.7.
 enum class FreezeKind : std::uint8_t {
@@ -46,6 +49,7 @@ struct GenerationDesc {
   Generation generation;
   std::string_view name;            ///< As users type it: "skylake".
   std::uint8_t perfmon_version;     ///< CPUID.0AH:EAX[7:0].
+  std::uint8_t unavailable_events;  ///< CPUID.0AH:EBX.
   std::uint8_t gp_counters;         ///< Per logical processor with SMT on.
   std::uint8_t gp_counters_no_smt;  ///< With SMT off.
   std::uint8_t fixed_counters;

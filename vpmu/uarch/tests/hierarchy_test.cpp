@@ -123,7 +123,7 @@ void push_out_of_l3(Hierarchy& h) {
 
 // What an inclusive L3 loses, the L1 loses; a victim L3 has no such power.
 TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
-  for (const auto& [name, expected] : {std::pair{"skylake", HitLevel::dram}, std::pair{"skylake_server", HitLevel::l1}}) {
+  for (const auto& [name, expected] : {std::pair{"skylake", HitLevel::dram}, std::pair{"skylake-sp", HitLevel::l1}}) {
     Hierarchy h{*find_profile(name)};
     h.load(at(0));
     h.advance(1000);

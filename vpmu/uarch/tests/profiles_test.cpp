@@ -42,7 +42,7 @@ TEST(Profiles, SkylakeIsTheClients) {
   EXPECT_EQ(p.l3, (Shape{.sets = 8192, .ways = 16}));
   EXPECT_EQ(p.stlb.shared.entries(), 1536U);
   EXPECT_EQ(p.last_level, LastLevel::inclusive);
-  EXPECT_EQ(find_profile("skylake_server")->last_level, LastLevel::victim);
+  EXPECT_EQ(find_profile("skylake-sp")->last_level, LastLevel::victim);
 }
 
 }  // namespace

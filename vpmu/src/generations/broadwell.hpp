@@ -1,0 +1,28 @@
+#pragma once
+#include "events/broadwell.hpp"
+#include "events/broadwellde.hpp"
+#include "events/broadwellx.hpp"
+#include "generations/haswell.hpp"
+
+namespace vpmu::generations {
+
+/// Broadwell client. SDM 3B 18.12, 3C table 35-30.
+inline constexpr GenerationDesc broadwell = derive(haswell, [](GenerationDesc& g) {
+  g.generation = Generation::broadwell;
+  g.name = "broadwell";
+  g.events = events::broadwell;
+});
+
+inline constexpr GenerationDesc broadwell_de = derive(broadwell, [](GenerationDesc& g) {
+  g.generation = Generation::broadwell_de;
+  g.name = "broadwell-de";
+  g.events = events::broadwellde;
+});
+
+inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDesc& g) {
+  g.generation = Generation::broadwell_ep;
+  g.name = "broadwell-ep";
+  g.events = events::broadwellx;
+});
+
+}  // namespace vpmu::generations

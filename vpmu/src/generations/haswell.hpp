@@ -1,0 +1,30 @@
+#pragma once
+#include "events/haswell.hpp"
+#include "events/haswellx.hpp"
+#include "generations/ivy_bridge.hpp"
+
+namespace vpmu::generations {
+
+/// Haswell client. SDM 3B 18.11, 3C table 35-27.
+inline constexpr GenerationDesc haswell = derive(ivy_bridge, [](GenerationDesc& g) {
+  g.generation = Generation::haswell;
+  g.name = "haswell";
+  g.pebs_format = 2;
+  g.lbr_format = LbrFormat::eip_flags_tsx;
+  g.lbr_select_mask = 0x3FF;
+  g.features.eventing_ip = true;
+  g.features.precise_store = false;
+  g.features.data_la = true;
+  g.features.lbr_callstack = true;
+  g.offcore_rsp_mask = 0x3F'FFFF'8FFF;
+  g.load_latency_counters = 0xF;
+  g.events = events::haswell;
+});
+
+inline constexpr GenerationDesc haswell_ep = derive(haswell, [](GenerationDesc& g) {
+  g.generation = Generation::haswell_ep;
+  g.name = "haswell-ep";
+  g.events = events::haswellx;
+});
+
+}  // namespace vpmu::generations

@@ -1,0 +1,22 @@
+#pragma once
+#include "events/ivybridge.hpp"
+#include "events/ivytown.hpp"
+#include "generations/sandy_bridge.hpp"
+
+namespace vpmu::generations {
+
+/// Ivy Bridge client. SDM 3B 18.10, 3C table 35-22.
+inline constexpr GenerationDesc ivy_bridge = derive(sandy_bridge, [](GenerationDesc& g) {
+  g.generation = Generation::ivy_bridge;
+  g.name = "ivybridge";
+  g.events = events::ivybridge;
+});
+
+inline constexpr GenerationDesc ivy_bridge_ep = derive(ivy_bridge, [](GenerationDesc& g) {
+  g.generation = Generation::ivy_bridge_ep;
+  g.name = "ivybridge-ep";
+  g.offcore_rsp_mask = sandy_bridge_ep.offcore_rsp_mask;
+  g.events = events::ivytown;
+});
+
+}  // namespace vpmu::generations

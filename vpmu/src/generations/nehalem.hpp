@@ -1,0 +1,53 @@
+#pragma once
+#include "events/nehalem.hpp"
+#include "events/nehalemex.hpp"
+#include "generations/derive.hpp"
+
+namespace vpmu::generations {
+
+/// Nehalem client and EP. SDM 3B 18.8, 3C table 35-13.
+inline constexpr GenerationDesc nehalem{
+    .generation = Generation::nehalem,
+    .name = "nehalem",
+    .perfmon_version = 3,
+    .unavailable_events = 0x44,  // reference cycles; mispredicted branches by erratum AAJ80
+    .gp_counters = 4,
+    .gp_counters_no_smt = 4,
+    .fixed_counters = 3,
+    .counter_width = 48,
+    .pebs_format = 1,
+    .pebs_counters = 4,
+    .lbr_format = LbrFormat::eip_flags,
+    .lbr_depth = 16,
+    .freeze = FreezeKind::legacy,
+    .features = {.full_width_write = false,
+                 .eventing_ip = false,
+                 .load_latency = true,
+                 .precise_store = false,
+                 .data_la = false,
+                 .pdir = false,
+                 .frontend = false,
+                 .global_status_set = false,
+                 .lbr_callstack = false,
+                 .data_source_tlb_lock = false,
+                 .lbr_info = false},
+    .offcore_rsp_msrs = 1,
+    .offcore_rsp_mask = 0xFFFF,
+    .frontend_mask = 0,
+    .lbr_select_mask = 0x1FF,
+    .misc_enable_reset = 0x85'0089,
+    .load_latency_code = 0x0B,
+    .load_latency_umask = 0x10,
+    .load_latency_counters = 0xF,
+    // unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O. SDM 3B table 18-24.
+    .data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE},
+    .events = events::nehalem,
+};
+
+inline constexpr GenerationDesc nehalem_ex = derive(nehalem, [](GenerationDesc& g) {
+  g.generation = Generation::nehalem_ex;
+  g.name = "nehalem-ex";
+  g.events = events::nehalemex;
+});
+
+}  // namespace vpmu::generations

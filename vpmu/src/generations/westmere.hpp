@@ -1,0 +1,31 @@
+#pragma once
+#include "events/westmere.hpp"
+#include "events/westmere_sp.hpp"
+#include "events/westmereex.hpp"
+#include "generations/nehalem.hpp"
+
+namespace vpmu::generations {
+
+/// Westmere client. SDM 3B 18.8.4, 3C table 35-16.
+inline constexpr GenerationDesc westmere = derive(nehalem, [](GenerationDesc& g) {
+  g.generation = Generation::westmere;
+  g.name = "westmere";
+  g.unavailable_events = 0x04;  // reference cycles
+  g.features.data_source_tlb_lock = true;
+  g.offcore_rsp_msrs = 2;
+  g.events = events::westmere_sp;
+});
+
+inline constexpr GenerationDesc westmere_ep = derive(westmere, [](GenerationDesc& g) {
+  g.generation = Generation::westmere_ep;
+  g.name = "westmere-ep";
+  g.events = events::westmere;
+});
+
+inline constexpr GenerationDesc westmere_ex = derive(westmere, [](GenerationDesc& g) {
+  g.generation = Generation::westmere_ex;
+  g.name = "westmere-ex";
+  g.events = events::westmereex;
+});
+
+}  // namespace vpmu::generations
