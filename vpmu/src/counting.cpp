@@ -134,6 +134,15 @@ bool Pmu::load_latency_enabled(CounterId c) const {
   return (state_.pebs_enable & both) == both && s.cmask == 0 && !s.inv && (desc_.load_latency_counters & bit(c.number())) != 0;
 }
 
+// Rules S1, S2: PMC3 alone, with both bits.
+bool Pmu::precise_store_enabled(CounterId c) const {
+  constexpr unsigned the_counter = 3;
+  if (!desc_.features.precise_store || !c.is_gp() || c.number() != the_counter) return false;
+  const EventSpec& s = spec_[the_counter];
+  const std::uint64_t both = bit(the_counter) | reg::pebs_enable::PS_EN::mask;
+  return s.code == desc_.precise_store_code && s.umask == desc_.precise_store_umask && (state_.pebs_enable & both) == both;
+}
+
 // Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4, L11).
 bool Pmu::take_load_tag(const Retirement& r) {
   if (!r.has_load) return false;

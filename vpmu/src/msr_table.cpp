@@ -54,6 +54,14 @@ std::uint64_t frontend_bits(const Pmu& p) { return p.generation().frontend_mask;
 
 // Values that a mask cannot judge.
 bool canonical(const Pmu&, std::uint64_t v) { return is_canonical(v, 48); }
+// Flags above the address, where the format has them there. SDM 3B tables 17-8, 17-14.
+bool lbr_from(const Pmu& p, std::uint64_t v) {
+  constexpr unsigned address_bits = 48;
+  const LbrFormat format = p.generation().lbr_format;
+  const unsigned flags = format == LbrFormat::eip_with_info ? 0 : format == LbrFormat::eip_flags_tsx ? 3 : 1;
+  const auto extended = static_cast<std::int64_t>(v << flags) >> flags;
+  return is_canonical(static_cast<std::uint64_t>(extended), address_bits);
+}
 // BTS_UNAVAILABLE and PEBS_UNAVAILABLE are read only: changing them raises #GP. SDM 3C table 35-2.
 bool keeps_unavailable_bits(const Pmu& p, std::uint64_t v) {
   constexpr std::uint64_t fixed = reg::misc_enable::BTS_UNAVAILABLE::mask | reg::misc_enable::PEBS_UNAVAILABLE::mask;
@@ -127,7 +135,7 @@ constexpr std::array msr_rows{
   MsrRow{msr::MSR_PEBS_FRONTEND,         1, "MSR_PEBS_FRONTEND",          has_frontend,     one,           frontend_bits,       read_frontend,          E::write_frontend,          nullptr},
   MsrRow{msr::IA32_A_PMC0,               8, "IA32_A_PMC0",                has_full_width,   gp_count,      counter_bits,        read_pmc,               E::write_pmc_full,          nullptr},
   MsrRow{msr::IA32_DS_AREA,              1, "IA32_DS_AREA",               always,           one,           any_bit,             read_ds_area,           E::write_ds_area,           canonical},
-  MsrRow{msr::MSR_LASTBRANCH_0_FROM_IP, 32, "MSR_LASTBRANCH_0_FROM_IP",   always,           lbr_depth,     any_bit,             read_lbr_from,          E::write_lbr_from,          canonical},
+  MsrRow{msr::MSR_LASTBRANCH_0_FROM_IP, 32, "MSR_LASTBRANCH_0_FROM_IP",   always,           lbr_depth,     any_bit,             read_lbr_from,          E::write_lbr_from,          lbr_from},
   MsrRow{msr::MSR_LASTBRANCH_0_TO_IP,   32, "MSR_LASTBRANCH_0_TO_IP",     always,           lbr_depth,     any_bit,             read_lbr_to,            E::write_lbr_to,            canonical},
   MsrRow{msr::MSR_LBR_INFO_0,           32, "MSR_LBR_INFO_0",             has_lbr_info,     lbr_depth,     any_bit,             read_lbr_info,          E::write_lbr_info,          nullptr},
 };

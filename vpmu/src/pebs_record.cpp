@@ -26,6 +26,12 @@ void compose_registers(PebsRecord& record, const Retirement& r) {
   }
 }
 
+// SDM 3B 18.9.4.3: L1 hit in bit 0 (rule S1).
+std::uint64_t encode_store_status(const MemAccess& a) {
+  namespace ds = reg::data_source;
+  return ds::DCU_HIT::make(a.level == HitLevel::l1 ? 1 : 0) | ds::STLB_MISS::make(a.stlb_miss ? 1 : 0) | ds::LOCK::make(a.locked ? 1 : 0);
+}
+
 }  // namespace
 
 // The record shows the state after the instruction, RIP the next one (rules P3, P4, P7, P8, P9, T4).
@@ -40,7 +46,7 @@ PebsRecord Pmu::compose(CounterSet triggers, CounterSet served, const Retirement
   return record;
 }
 
-// 98H, A0H, A8H: from the facility of the lowest trigger that has one, else 0 (rules L6, L8, S3, S4, S5, P23).
+// 98H, A0H, A8H: from the facility of the lowest trigger that has one, else 0 (rules L6, L8, S1 to S5, P23).
 void Pmu::compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const {
   for (const CounterId c : triggers) {
     const EventClass& event = class_of(c);
@@ -48,6 +54,11 @@ void Pmu::compose_memory(PebsRecord& record, CounterSet triggers, const Retireme
       record[Slot::data_address] = r.load.address.value();
       record[Slot::data_source] = encode_data_source(desc_, r.load);
       record[Slot::latency] = r.load.latency;
+      return;
+    }
+    if (precise_store_enabled(c) && r.has_store) {
+      record[Slot::data_address] = r.store.address.value();
+      record[Slot::data_source] = encode_store_status(r.store);
       return;
     }
     if (!desc_.features.data_la || !event.data_la) continue;

@@ -66,6 +66,7 @@ struct GenerationDesc {
   std::uint64_t lbr_select_mask;            ///< Bits of MSR_LBR_SELECT that may be set.
   std::uint64_t misc_enable_reset;          ///< IA32_MISC_ENABLE at reset, with BTS and PEBS available.
   std::uint8_t load_latency_code, load_latency_umask;  ///< The load latency event (rule L1).
+  std::uint8_t precise_store_code, precise_store_umask;  ///< The precise store event (rule S1); 0 without it.
   std::uint8_t load_latency_counters;       ///< Bit i: the event may run on PMCi.
   std::array<std::uint8_t, hit_level_count> data_source_code;  ///< A0H[3:0] by HitLevel. SDM 3B table 18-24.
   std::span<const EventDesc> events;        ///< Sorted by (code, umask, cmask, inv, edge, any, msr_value).

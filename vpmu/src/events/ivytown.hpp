@@ -326,7 +326,7 @@ inline constexpr std::array<EventDesc, 357> ivytown{{
   {"MEM_TRANS_RETIRED.LOAD_LATENCY_GT_128", 0xCD, 0x01, 0, false, false, false, 0x8, PebsAbility::only, false, false, 0x3F6, 0x80, 1009, Counts::load_latency},
   {"MEM_TRANS_RETIRED.LOAD_LATENCY_GT_256", 0xCD, 0x01, 0, false, false, false, 0x8, PebsAbility::only, false, false, 0x3F6, 0x100, 503, Counts::load_latency},
   {"MEM_TRANS_RETIRED.LOAD_LATENCY_GT_512", 0xCD, 0x01, 0, false, false, false, 0x8, PebsAbility::only, false, false, 0x3F6, 0x200, 101, Counts::load_latency},
-  {"MEM_TRANS_RETIRED.PRECISE_STORE", 0xCD, 0x02, 0, false, false, false, 0x8, PebsAbility::only, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
+  {"MEM_TRANS_RETIRED.PRECISE_STORE", 0xCD, 0x02, 0, false, false, false, 0x8, PebsAbility::only, false, false, 0x0, 0x0, 2000003, Counts::stores},
   {"MEM_UOPS_RETIRED.STLB_MISS_LOADS", 0xD0, 0x11, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x0, 0x0, 100003, Counts::stlb_miss_loads},
   {"MEM_UOPS_RETIRED.STLB_MISS_STORES", 0xD0, 0x12, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x0, 0x0, 100003, Counts::stlb_miss_stores},
   {"MEM_UOPS_RETIRED.LOCK_LOADS", 0xD0, 0x21, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x0, 0x0, 100007, Counts::locked_loads},

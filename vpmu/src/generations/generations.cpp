@@ -23,6 +23,10 @@ static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) 
   const auto rows = events::rows_of(d->events, d->load_latency_code, d->load_latency_umask);
   return !rows.empty() && rows.front().counts == Counts::load_latency;
 }));
+static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
+  const auto rows = events::rows_of(d->events, d->precise_store_code, d->precise_store_umask);
+  return !d->features.precise_store || (!rows.empty() && rows.front().counts == Counts::stores && rows.front().pebs == PebsAbility::only);
+}));
 
 }  // namespace
 

@@ -17,6 +17,7 @@ inline constexpr GenerationDesc haswell = derive(ivy_bridge, [](GenerationDesc& 
   g.features.data_la = true;
   g.features.lbr_callstack = true;
   g.offcore_rsp_mask = 0x3F'FFFF'8FFF;
+  g.precise_store_code = g.precise_store_umask = 0;
   g.load_latency_counters = 0xF;
   g.events = events::haswell;
 });

@@ -38,6 +38,8 @@ inline constexpr GenerationDesc nehalem{
     .misc_enable_reset = 0x85'0089,
     .load_latency_code = 0x0B,
     .load_latency_umask = 0x10,
+    .precise_store_code = 0,
+    .precise_store_umask = 0,
     .load_latency_counters = 0xF,
     // unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O. SDM 3B table 18-24.
     .data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE},

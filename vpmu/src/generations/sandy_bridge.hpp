@@ -17,6 +17,8 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.offcore_rsp_mask = 0x3F'807F'8FFF;
   g.load_latency_code = 0xCD;
   g.load_latency_umask = 0x01;
+  g.precise_store_code = 0xCD;
+  g.precise_store_umask = 0x02;
   g.load_latency_counters = 0x8;
   g.events = events::sandybridge;
 });
