@@ -95,7 +95,9 @@ TEST(EventListing, NamesAnUnknownModelAndTheKnownOnes) {
   const auto text = list_events({.model = "pentium"});
   ASSERT_FALSE(text);
   EXPECT_EQ(text.error().kind, ErrorKind::usage);
-  EXPECT_EQ(describe(text.error()), "unknown model 'pentium'; known models: skylake");
+  const std::string said = describe(text.error());
+  EXPECT_TRUE(said.starts_with("unknown model 'pentium'; known models: nehalem, ")) << said;
+  EXPECT_TRUE(said.ends_with(", skylake-sp")) << said;
 }
 
 TEST(EventListing, NamesAnUnknownSourceAndTheKnownOnes) {
