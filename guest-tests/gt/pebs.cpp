@@ -1,6 +1,8 @@
 #include "gt/pebs.hpp"
 
+#include "gt/cpu.hpp"
 #include "gt/pmu.hpp"
+#include "gt/streams.hpp"
 
 namespace gt::pebs {
 namespace {
@@ -12,16 +14,7 @@ const volatile std::uint64_t* words() { return reinterpret_cast<const volatile s
 
 }  // namespace
 
-vpmu::PebsFormat format() {
-  return static_cast<vpmu::PebsFormat>(pmu::reg::perf_capabilities::PEBS_FMT::get(rdmsr(pmu::msr::IA32_PERF_CAPABILITIES)));
-}
-
-// Read once: an access to the MSR between two records would shift where an estimating source takes the second.
-std::uint64_t record_bytes() {
-  static constinit std::uint64_t bytes = 0;
-  if (bytes == 0) bytes = vpmu::record_size(format());
-  return bytes;
-}
+std::uint64_t record_bytes() { return vpmu::record_size(cpu::pebs_format()); }
 
 volatile ManagementArea& area() { return *reinterpret_cast<volatile ManagementArea*>(area_page.data()); }
 std::byte* buffer() { return buffer_pages.data(); }
@@ -49,6 +42,10 @@ PebsRecord record(std::uint64_t i) {
   const std::uint64_t slots = record_bytes() / 8;
   for (std::uint64_t s = 0; s < slots; ++s) out.value[s] = words()[i * slots + s];
   return out;
+}
+
+std::uint64_t eventing_ip(const PebsRecord& record) {
+  return cpu::has_eventing_ip() ? record[Slot::eventing_ip] : instruction_before(record[Slot::rip]);
 }
 
 bool poisoned_from(std::uint64_t offset) {

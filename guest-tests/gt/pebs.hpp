@@ -26,8 +26,6 @@ inline constexpr std::uint64_t poison_word = 0xA5A5'A5A5'A5A5'A5A5;
 /// A threshold of so many records is never reached.
 inline constexpr unsigned no_threshold = 1U << 20;
 
-/// PERF_CAPABILITIES[11:8].
-vpmu::PebsFormat format();
 std::uint64_t record_bytes();
 
 /// The area in static memory, linear = physical, and the buffer's first byte.
@@ -43,6 +41,8 @@ void set_reset(unsigned counter, std::uint64_t period);
 std::uint64_t records_written();
 /// Record `i` of the buffer, written or not.
 PebsRecord record(std::uint64_t i);
+/// The instruction that a record of one of the streams is for: EVENTING_IP, or the one before its RIP (rule P3), see instruction_before().
+std::uint64_t eventing_ip(const PebsRecord& record);
 /// Whether the buffer is untouched from byte `offset` on.
 bool poisoned_from(std::uint64_t offset);
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "gt/apic.hpp"
+#include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
 #include "gt/test.hpp"
 
@@ -47,9 +48,19 @@ unsigned fixed_counters() { return cpuid(0xA).edx & 0x1F; }
 
 std::uint64_t short_period() { return exact_counts() ? 150 : 20'000; }
 
+void write_counter(unsigned i, std::uint64_t value) {
+  if (cpu::has_full_width_writes()) {
+    wrmsr(msr::IA32_A_PMC0 + i, value);
+    return;
+  }
+  const auto extended = static_cast<std::uint64_t>(static_cast<std::int32_t>(value)) & counter_mask;
+  if (extended != value) abort_test(__FILE_NAME__, __LINE__, "this counter cannot be given that value");
+  wrmsr(msr::IA32_PMC0 + i, value & vpmu::low_bits(32));
+}
+
 void program(unsigned counter, std::uint64_t event_select, std::uint64_t value) {
   wrmsr(msr::IA32_PERFEVTSEL0 + counter, event_select);
-  wrmsr(msr::IA32_A_PMC0 + counter, value);
+  write_counter(counter, value);
 }
 
 void catch_pmi_by_nmi(PmiPolicy new_policy) { direct_pmi(vector_nmi, apic::lvtpc::nmi, new_policy); }

@@ -13,7 +13,7 @@ namespace msr = vpmu::msr;
 namespace reg = vpmu::reg;
 namespace status = vpmu::reg::global_status;
 
-/// An event select without its control bits.
+/// An event select without its control bits. Those that are not alike on all processors are in gt/cpu.hpp.
 struct Event {
   std::uint8_t code;
   std::uint8_t umask;
@@ -23,15 +23,10 @@ struct Event {
 inline constexpr Event cycles{0x3C, 0x00};
 inline constexpr Event instructions{0xC0, 0x00};
 inline constexpr Event precise_distribution{0xC0, 0x01};  ///< PDIR on PMC1 (rule D1).
-inline constexpr Event precise_cycles{0xC0, 0x01, 10, 1};  ///< SDM 3B table 18-56 note 2 (rule P18).
 inline constexpr Event branches{0xC4, 0x00};
 inline constexpr Event precise_branches{0xC4, 0x04};
 inline constexpr Event conditional_branches{0xC4, 0x01};
 inline constexpr Event near_calls{0xC4, 0x02};
-inline constexpr Event near_returns{0xC4, 0x08};
-inline constexpr Event taken_branches{0xC4, 0x20};
-inline constexpr Event loads{0xD0, 0x81};
-inline constexpr Event stores{0xD0, 0x82};
 
 enum Control : std::uint64_t {
   usr = reg::perfevtsel::USR::mask,
@@ -63,7 +58,9 @@ unsigned version();
 unsigned gp_counters();
 unsigned fixed_counters();
 
-/// Writes the select and, full width, the counter. GLOBAL_CTRL must be off.
+/// Writes a counter. Without full-width writes the value must be one that bit 31 extends to (SDM 3B 18.2.1.1), or the test fails.
+void write_counter(unsigned i, std::uint64_t value);
+/// Writes the select and the counter. GLOBAL_CTRL must be off.
 void program(unsigned counter, std::uint64_t event_select, std::uint64_t value);
 inline void start(std::uint64_t global_ctrl) { wrmsr(msr::IA32_PERF_GLOBAL_CTRL, global_ctrl); }
 inline void stop() { wrmsr(msr::IA32_PERF_GLOBAL_CTRL, 0); }

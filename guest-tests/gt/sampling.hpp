@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "gt/cpu.hpp"
 #include "gt/pebs.hpp"
 #include "gt/pmu.hpp"
 #include "gt/streams.hpp"
@@ -12,7 +13,7 @@ namespace gt {
 std::uint64_t sampling_period();
 
 struct Sampling {
-  pmu::Event event{pmu::precise_cycles};
+  pmu::Event event{cpu::facts().precise_cycles};
   unsigned counter{0};
   std::uint64_t control{pmu::os};
   std::uint64_t period{sampling_period()};  ///< To the first overflow, and between overflows.

@@ -83,6 +83,10 @@ struct MarkedLoop {
     return offset == branch_offset ? 2 : 0;
   }
 };
+/// The instruction of one of the streams that retired when `rip` was next. 0 when `rip` is not behind one of theirs. Behind the marked
+/// loop's branch, taken, comes its head: as behind what runs before the loop.
+std::uint64_t instruction_before(std::uint64_t rip);
+
 /// RBP, then R8 to R15 in the marked loop.
 inline constexpr std::array<std::uint64_t, 9> marked_loop_constants{
     0x0B0B'1111'2222'3333, 0x0808'0808'0000'0008, 0x0909'0909'0000'0009, 0x1010'1010'0000'0010, 0x1111'1111'0000'0011,
