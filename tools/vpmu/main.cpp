@@ -6,6 +6,7 @@
 #include "ctl.hpp"
 #include "doctor.hpp"
 #include "events.hpp"
+#include "models.hpp"
 #include "run.hpp"
 
 namespace {
@@ -34,6 +35,7 @@ int main(int argc, char** argv) try {
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
   vmm::tool::add_events(app, exit_code);
+  vmm::tool::add_models(app, exit_code);
   vmm::tool::add_ctl(app, exit_code);
   try {
     app.parse(argc, argv);
@@ -41,7 +43,7 @@ int main(int argc, char** argv) try {
     return report_parse_error(app, error);
   }
   if (app.get_subcommands().empty()) {
-    std::fputs("vpmu: no command; give one of run, doctor, events, ctl, or type `vpmu --help`\n", stderr);
+    std::fputs("vpmu: no command; give one of run, doctor, events, models, ctl, or type `vpmu --help`\n", stderr);
     return exit_usage;
   }
   return exit_code;

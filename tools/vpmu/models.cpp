@@ -1,0 +1,44 @@
+#include "models.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "machine/model.hpp"
+#include "output.hpp"
+
+namespace vmm::tool {
+namespace {
+
+constexpr auto columns = "{:<18} {:<9} {:<16} {:<5} {:<5} {:<4} {}\n";
+
+/// Family, model and stepping as the manual writes them: 06_5EH/3. SDM 2A CPUID.
+std::string describe_signature(std::uint32_t signature) {
+  const std::uint32_t family = signature >> 8 & 0xF, model = (signature >> 4 & 0xF) | (signature >> 12 & 0xF0);
+  return fmt::format("{:02X}_{:02X}H/{}", family, model, signature & 0xF);
+}
+
+std::string describe_counters(const vpmu::GenerationDesc& pmu) {
+  if (pmu.gp_counters == pmu.gp_counters_no_smt) return fmt::format("{}", pmu.gp_counters);
+  return fmt::format("{}/{}", pmu.gp_counters, pmu.gp_counters_no_smt);
+}
+
+}  // namespace
+
+std::string list_models() {
+  std::string text = fmt::format(columns, "MODEL", "CPU", "PMU", "PMCS", "PEBS", "LBR", "BRAND");
+  for (const MachineModel& model : all_machine_models()) {
+    const vpmu::GenerationDesc& pmu = vpmu::describe(model.generation);
+    text += fmt::format(columns, model.name, describe_signature(model.signature), pmu.name, describe_counters(pmu),
+                        fmt::format("fmt{}", pmu.pebs_format), pmu.lbr_depth, model.brand);
+  }
+  return text;
+}
+
+void add_models(CLI::App& app, int& exit_code) {
+  app.add_subcommand("models", "list the CPU models that a guest can be given")->callback([&exit_code] {
+    exit_code = print_or_explain("vpmu models", list_models());
+  });
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,41 @@
+#include "models.hpp"
+
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+
+namespace vmm::tool::test {
+namespace {
+
+// The 24 models, oldest first; a script takes the first column.
+TEST(ModelsCommand, HasALinePerModel) {
+  const std::string text = list_models();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 1 + 24);
+  EXPECT_TRUE(text.starts_with("MODEL "));
+  EXPECT_LT(text.find("\nnehalem "), text.find("\nskylake "));
+}
+
+TEST(ModelsCommand, TellsThePmuOfEach) {
+  const std::string text = list_models();
+  const auto line = [&](const std::string& name) {
+    const std::size_t begin = text.find("\n" + name + " ") + 1;
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(line("nehalem").substr(0, 65), "nehalem            06_1AH/5  nehalem          4     fmt1  16   In");
+  EXPECT_EQ(line("skylake").substr(0, 65), "skylake            06_5EH/3  skylake          4/8   fmt3  32   In");
+}
+
+TEST(ModelsCommand, PrintsTheList) {
+  CLI::App app;
+  int exit_code = -1;
+  add_models(app, exit_code);
+  testing::internal::CaptureStdout();
+  app.parse("models");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), list_models());
+  EXPECT_EQ(exit_code, 0);
+}
+
+}  // namespace
+}  // namespace vmm::tool::test
