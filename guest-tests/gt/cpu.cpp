@@ -66,7 +66,7 @@ constexpr Facts sandy_bridge = [] {
   f.fill_buffer_hit = {0xD1, 0x40};
   f.l2_hit = {0xD1, 0x02};
   f.l3_hit = {0xD1, 0x04};
-  f.l3_miss = no_event;
+  f.l3_miss = {0xD4, 0x02};
   f.stlb_miss_loads = {0xD0, 0x11};
   return f;
 }();

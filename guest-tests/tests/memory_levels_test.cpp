@@ -265,7 +265,8 @@ GT_TEST(LoadLatency_SaysWhatItRecorded, gt::need_hit_levels) {
 
 // SDM 3B table 18-33: the record of a load that missed both TLBs says so, from Westmere on. The window's pages are of 4 KiB; MOV to CR3 drops translations.
 GT_TEST(LoadLatency_RecordsTellTlbMisses, gt::need_hit_levels) {
-  constexpr std::uint64_t stlb_miss_bit = 1ULL << 4, pages = 256;
+  // Fewer than the first level holds: up to Westmere the event is of that one's misses.
+  constexpr std::uint64_t stlb_miss_bit = 1ULL << 4, pages = 60;
   for (std::uint64_t page = 0; page < pages; ++page)
     gt::paging::map(gt::paging::window + page * 4096, array + page * 4096, gt::paging::writable);
   const auto touch_all = [](bool flush) {
@@ -301,7 +302,7 @@ GT_TEST(LoadLatency_RecordsTellTlbMisses, gt::need_hit_levels) {
       ++in_window;
       right += (r[Slot::data_source] & stlb_miss_bit) == (facts().data_source_tlb ? expected : 0) ? 1 : 0;
     }
-    GT_CHECK(in_window >= 50);
+    GT_CHECK(in_window >= 20);
     GT_EQUAL(right, in_window);
   }
 }

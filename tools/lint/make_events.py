@@ -6,7 +6,7 @@
 The list is a CSV file with a header line and at least these columns: name, event_code, umask, cmask, inv, edge, any,
 counters_ht_off, pebs (0 no, 1 may be precise, 2 only with PEBS), data_la, l1_hit_indication, msr_index, msr_value,
 sample_after_value. Counters are `;`-separated PMC numbers, or fixedN. The file's stem names the generation.
-An event of a pair of codes (0xB7;0xBB with MSRs 0x1A6;0x1A7) is listed under the first one; the second code gets one row.
+An event of a pair of codes (0xB7;0xBB with MSRs 0x1A6;0x1A7) is listed under the first one; where there are two, the second code gets one row.
 """
 import csv
 import pathlib
@@ -59,32 +59,58 @@ COUNTS = {
     "mispredicts": ["BR_MISP_RETIRED.ALL_BRANCHES", "BR_MISP_RETIRED.ALL_BRANCHES_PEBS", "BRANCH_MISSES_RETIRED",
                     "BR_MISP_EXEC.ALL_BRANCHES", "BR_MISP_EXEC.ANY"],
     "mispredicts_conditional": ["BR_MISP_RETIRED.CONDITIONAL"],
-    "mispredicts_taken": ["BR_MISP_RETIRED.NEAR_TAKEN"],
+    "mispredicts_taken": ["BR_MISP_RETIRED.NEAR_TAKEN", "BR_MISP_RETIRED.TAKEN"],
+    "mispredicts_not_taken": ["BR_MISP_RETIRED.NOT_TAKEN"],
     "mispredicts_call": ["BR_MISP_RETIRED.NEAR_CALL"],
+    "mispredicts_return": ["BR_MISP_RETIRED.RET"],
     "loads": ["MEM_INST_RETIRED.ALL_LOADS", "MEM_INST_RETIRED.LOADS", "MEM_UOPS_RETIRED.ALL_LOADS"],
     "stores": ["MEM_INST_RETIRED.ALL_STORES", "MEM_INST_RETIRED.STORES", "MEM_UOPS_RETIRED.ALL_STORES",
                "MEM_TRANS_RETIRED.PRECISE_STORE"],
+    "memory_instructions": ["MEM_INST_RETIRED.ANY"],
+    "uncached_loads": ["MEM_UNCORE_RETIRED.UNCACHEABLE", "MEM_LOAD_MISC_RETIRED.UC"],
     "locked_loads": ["MEM_INST_RETIRED.LOCK_LOADS", "MEM_UOPS_RETIRED.LOCK_LOADS"],
     "split_loads": ["MEM_INST_RETIRED.SPLIT_LOADS", "MEM_UOPS_RETIRED.SPLIT_LOADS"],
     "split_stores": ["MEM_INST_RETIRED.SPLIT_STORES", "MEM_UOPS_RETIRED.SPLIT_STORES"],
-    "stlb_miss_loads": ["MEM_INST_RETIRED.STLB_MISS_LOADS", "MEM_UOPS_RETIRED.STLB_MISS_LOADS", "MEM_LOAD_RETIRED.DTLB_MISS"],
-    "stlb_miss_stores": ["MEM_INST_RETIRED.STLB_MISS_STORES", "MEM_UOPS_RETIRED.STLB_MISS_STORES",
-                         "MEM_STORE_RETIRED.DTLB_MISS"],
+    # Up to Westmere: of the first level, whether the second had the page or not.
+    "dtlb_miss_loads": ["MEM_LOAD_RETIRED.DTLB_MISS"],
+    "dtlb_miss_stores": ["MEM_STORE_RETIRED.DTLB_MISS"],
+    "stlb_miss_loads": ["MEM_INST_RETIRED.STLB_MISS_LOADS", "MEM_UOPS_RETIRED.STLB_MISS_LOADS"],
+    "stlb_miss_stores": ["MEM_INST_RETIRED.STLB_MISS_STORES", "MEM_UOPS_RETIRED.STLB_MISS_STORES"],
     "l1_hit": ["MEM_LOAD_RETIRED.L1_HIT", "MEM_LOAD_UOPS_RETIRED.L1_HIT", "MEM_LOAD_RETIRED.L1D_HIT"],
     "l1_miss": ["MEM_LOAD_RETIRED.L1_MISS", "MEM_LOAD_UOPS_RETIRED.L1_MISS"],
     "lfb_hit": ["MEM_LOAD_RETIRED.FB_HIT", "MEM_LOAD_UOPS_RETIRED.HIT_LFB", "MEM_LOAD_RETIRED.HIT_LFB"],
     "l2_hit": ["MEM_LOAD_RETIRED.L2_HIT", "MEM_LOAD_UOPS_RETIRED.L2_HIT"],
     "l2_miss": ["MEM_LOAD_RETIRED.L2_MISS", "MEM_LOAD_UOPS_RETIRED.L2_MISS"],
+    # An L3 hit for which no other core had to be asked is every L3 hit, where no other core's caches are.
     "l3_hit": ["MEM_LOAD_RETIRED.L3_HIT", "MEM_LOAD_UOPS_RETIRED.L3_HIT", "MEM_LOAD_UOPS_RETIRED.LLC_HIT",
-               "MEM_LOAD_RETIRED.LLC_UNSHARED_HIT"],
+               "MEM_LOAD_RETIRED.LLC_UNSHARED_HIT", "MEM_LOAD_UOPS_LLC_HIT_RETIRED.XSNP_NONE", "MEM_LOAD_UOPS_L3_HIT_RETIRED.XSNP_NONE",
+               "MEM_LOAD_L3_HIT_RETIRED.XSNP_NONE"],
+    # There is one package: what its L3 lacks comes from its memory.
     "l3_miss": ["MEM_LOAD_RETIRED.L3_MISS", "MEM_LOAD_UOPS_RETIRED.L3_MISS", "MEM_LOAD_UOPS_RETIRED.LLC_MISS",
-                "MEM_LOAD_RETIRED.LLC_MISS"],
+                "MEM_LOAD_RETIRED.LLC_MISS", "MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", "MEM_UNCORE_RETIRED.LOCAL_DRAM",
+                "MEM_UNCORE_RETIRED.LOCAL_DRAM_AND_REMOTE_CACHE_HIT", "MEM_LOAD_UOPS_LLC_MISS_RETIRED.LOCAL_DRAM",
+                "MEM_LOAD_UOPS_L3_MISS_RETIRED.LOCAL_DRAM", "MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM"],
     "llc_references": ["LONGEST_LAT_CACHE.REFERENCE"],
     "llc_misses": ["LONGEST_LAT_CACHE.MISS"],
+    "itlb_misses": ["ITLB_MISS_RETIRED"],
+    "nops": ["INST_RETIRED.NOP"],
+    "x87_operations": ["INST_RETIRED.X87"],
+    "mmx": ["INST_RETIRED.MMX"],
+    "sse_packed_single": ["SSEX_UOPS_RETIRED.PACKED_SINGLE"],
+    "sse_scalar_single": ["SSEX_UOPS_RETIRED.SCALAR_SINGLE"],
+    "sse_packed_double": ["SSEX_UOPS_RETIRED.PACKED_DOUBLE"],
+    "sse_scalar_double": ["SSEX_UOPS_RETIRED.SCALAR_DOUBLE"],
+    "sse_integer": ["SSEX_UOPS_RETIRED.VECTOR_INTEGER"],
+    "macro_fused": ["UOPS_RETIRED.MACRO_FUSED"],
+    "never": ["MEM_UNCORE_RETIRED.REMOTE_CACHE_LOCAL_HOME_HIT", "MEM_UNCORE_RETIRED.REMOTE_DRAM", "MEM_UNCORE_RETIRED.REMOTE_HITM"],
     "load_latency": ["MEM_TRANS_RETIRED.LOAD_LATENCY_GT_4", "MEM_INST_RETIRED.LATENCY_ABOVE_THRESHOLD_0"],
     "frontend": ["FRONTEND_RETIRED.DSB_MISS"],
     "offcore": ["OFFCORE_RESPONSE.ANY_REQUEST.ANY_RESPONSE", "OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE"],
 }
+
+# Families that count what cannot happen: no model reports TSX, and each has one package.
+NEVER = ("HLE_RETIRED.", "RTM_RETIRED.", "TX_MEM.", "MEM_LOAD_UOPS_LLC_MISS_RETIRED.REMOTE_", "MEM_LOAD_UOPS_L3_MISS_RETIRED.REMOTE_",
+         "MEM_LOAD_L3_MISS_RETIRED.REMOTE_")
 
 # The architectural events (SDM 3B table 18-1); a list that lacks one gets a row.
 ARCHITECTURAL = {
@@ -133,13 +159,12 @@ def key(event):
     return tuple(event[k] for k in ("code", "umask", "cmask", "inv", "edge", "any", "msr_value", "name"))
 
 
-def second_offcore_code(lines):
-    """One row for the second code of an off-core pair; the values of its MSR are those of the first."""
-    pairs = [line for line in lines if ";" in line["event_code"]]
-    if not pairs:
+def second_offcore_code(lines, generation):
+    """One row for the second code of an off-core pair, which all but Nehalem have; the values of its MSR are those of the first."""
+    pairs = [line for line in lines if line["event_code"].startswith("0xB7")]
+    if not pairs or generation.startswith("nehalem"):
         return []
-    code, index = pairs[0]["event_code"].split(";")[1], "0"
-    return [parse({**pairs[0], "name": "OFFCORE_RESPONSE_1", "event_code": code, "msr_index": index, "msr_value": "0"})]
+    return [parse({**pairs[0], "name": "OFFCORE_RESPONSE_1", "event_code": "0xBB", "msr_index": "0", "msr_value": "0"})]
 
 
 def missing_architectural(events):
@@ -155,12 +180,10 @@ def counts_by_select(events):
     by_name = {name: counts for counts, names in COUNTS.items() for name in names}
     result = {}
     for event in events:
-        counts = by_name.get(event["name"])
+        counts = "never" if event["name"].startswith(NEVER) else by_name.get(event["name"])
         if counts and result.setdefault(select(event), counts) != counts:
             sys.exit(f"make_events: {event['name']} is {counts}, another row of its code and umask is {result[select(event)]}")
-    offcore = [s for s, counts in result.items() if counts == "offcore"]
-    if offcore:
-        result[(0xBB, 0x01)] = "offcore"
+    result[(0xB7, 0x01)] = result[(0xBB, 0x01)] = "offcore"
     return result
 
 
@@ -179,7 +202,7 @@ def main():
     path = pathlib.Path(sys.argv[1])
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    events = [parse(line) for line in lines] + second_offcore_code(lines)
+    events = [parse(line) for line in lines] + second_offcore_code(lines, path.stem)
     events += missing_architectural(events)
     events.sort(key=key)
     names = [event["name"] for event in events]

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "event_encoding.hpp"
+#include "event_gaps.hpp"
+#include "machine/model.hpp"
 #include "sources/delivery.hpp"
 #include "sources/registry.hpp"
 #include "support/assert.hpp"
@@ -56,7 +58,8 @@ std::string text_listing(const vpmu::GenerationDesc& generation, const Sources& 
 
 constexpr std::string_view markdown_introduction = R"(# Events of {model}
 
-Written by `vpmu events --model {model} --markdown`. Event names and codes follow Intel's public perfmon event lists (Copyright (c) Intel
+Written by `vpmu events --model {model} --markdown`; `vpmu events --gaps` lists the precise events that the exact source does not
+deliver, with the reason. Event names and codes follow Intel's public perfmon event lists (Copyright (c) Intel
 Corporation, BSD-3-Clause).
 
 - **Raw**: PERFEVTSEL as perf's raw event, `rUUEE` with umask UU and event EE, CMASK, INV, ANY and EDGE above them. It lacks the extra MSR
@@ -64,7 +67,8 @@ Corporation, BSD-3-Clause).
 - **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS.
 - **Counters**: PMC0 to PMC7, of which 4 to 7 exist only without SMT; PEBS works on PMC0 to PMC3.
 - **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Estimated* as a number per
-  1000 cycles is a convention that says nothing about the program. *Not at all*: the event can be programmed and reads 0.
+  1000 cycles is a convention that says nothing about the program. *Not at all*: the event can be programmed and reads 0. *Exact, always 0*:
+  it counts what does not exist here, as transactions (no model reports TSX) or the memory of another package, and 0 is right.
 - `OFFCORE_RESPONSE` events also exist under code BBH with the MSR 1A7H; they are listed once.
 
 )";
@@ -116,12 +120,13 @@ std::string json_listing(const vpmu::GenerationDesc& generation, const Sources& 
   return listing.dump(1) + '\n';
 }
 
+/// A generation's name is also that of a machine; others are machines with the PMU of one.
 Result<const vpmu::GenerationDesc*> chosen_model(std::string_view name) {
-  if (const auto generation = vpmu::find_generation(name)) return &vpmu::describe(*generation);
+  if (const MachineModel* model = find_machine_model(name)) return &vpmu::describe(model->generation);
   std::string known;
-  for (const vpmu::GenerationDesc* g : vpmu::all_generations())
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", g->name);
-  return usage_error(fmt::format("unknown model '{}'", printable(name)), fmt::format("known models: {}", known));
+  for (const MachineModel& m : all_machine_models()) known += fmt::format("{}{}", known.empty() ? "" : ", ", m.name);
+  return usage_error(name.empty() ? "--model is required" : fmt::format("unknown model '{}'", printable(name)),
+                     fmt::format("known models: {}", known));
 }
 
 Result<Sources> chosen_sources(std::string_view name) {
@@ -141,6 +146,10 @@ Result<Sources> chosen_sources(std::string_view name) {
 }  // namespace
 
 Result<std::string> list_events(const ListingOptions& options) {
+  if (options.format == ListingFormat::gaps && options.model.empty()) {
+    const auto all = vpmu::all_generations();
+    return list_gaps({all.begin(), all.end()});
+  }
   VMM_ASSIGN(const vpmu::GenerationDesc* generation, chosen_model(options.model));
   VMM_ASSIGN(const Sources sources, chosen_sources(options.source));
   switch (options.format) {
@@ -150,6 +159,8 @@ Result<std::string> list_events(const ListingOptions& options) {
       return markdown_listing(*generation, sources);
     case ListingFormat::json:
       return json_listing(*generation, sources);
+    case ListingFormat::gaps:
+      return list_gaps({generation});
   }
   return std::string{};
 }

@@ -8,11 +8,16 @@
 namespace vmm::tool {
 
 /// How `vpmu events` writes its listing.
-enum class ListingFormat : std::uint8_t { text, markdown, json };
+enum class ListingFormat : std::uint8_t {
+  text,
+  markdown,
+  json,
+  gaps,  ///< Only the precise events that the exact source does not deliver, and why.
+};
 
 /// What `vpmu events` was asked for.
 struct ListingOptions {
-  std::string_view model;   ///< A generation's name.
+  std::string_view model;   ///< A machine's name; may be empty for the gaps of all generations.
   std::string_view source;  ///< Only this counting source; empty for all.
   ListingFormat format{};
 };

@@ -15,6 +15,12 @@ bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles 
 std::uint64_t cycle_threshold(const EventSpec& s) { return s.cmask == 0 ? 1 : s.cmask; }
 /// INV does nothing without CMASK (rule C4).
 bool is_inverted(const EventSpec& s) { return s.inv && s.cmask != 0; }
+/// Counts::nops and those behind it are in the order of InstructionClass.
+bool is_of(Counts counts, InstructionClass kind) {
+  constexpr unsigned first = static_cast<unsigned>(Counts::nops) - static_cast<unsigned>(InstructionClass::nop);
+  static_assert(static_cast<unsigned>(InstructionClass::sse_integer) + first == static_cast<unsigned>(Counts::sse_integer));
+  return static_cast<unsigned>(kind) + first == static_cast<unsigned>(counts);
+}
 bool below_l2(HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; }
 
 /// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0 here.
@@ -41,10 +47,16 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::mispredicts: return branch && b.mispredicted;
     case Counts::mispredicts_conditional: return conditional && b.mispredicted;
     case Counts::mispredicts_taken: return near_taken && b.mispredicted;
+    case Counts::mispredicts_not_taken: return conditional && !b.taken && b.mispredicted;
+    case Counts::mispredicts_return: return b.kind == BranchKind::near_ret && b.mispredicted;
     case Counts::mispredicts_call: return is_call(b.kind) && b.mispredicted;
     case Counts::loads: return r.has_load;
+    case Counts::memory_instructions: return r.has_load || r.has_store;
+    case Counts::uncached_loads: return level == HitLevel::uncached;
     case Counts::locked_loads: return r.has_load && r.load.locked;
     case Counts::split_loads: return r.has_load && r.load.split;
+    case Counts::dtlb_miss_loads: return r.has_load && r.load.dtlb_miss;
+    case Counts::dtlb_miss_stores: return r.has_store && r.store.dtlb_miss;
     case Counts::stlb_miss_loads: return r.has_load && r.load.stlb_miss;
     case Counts::stores: return r.has_store;
     case Counts::split_stores: return r.has_store && r.store.split;
@@ -58,6 +70,17 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::l3_miss: return level == HitLevel::dram;
     case Counts::llc_references: return below_l2(level) + (r.has_store && below_l2(r.store.level));
     case Counts::llc_misses: return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram);
+    case Counts::itlb_misses: return r.frontend.itlb_miss;
+    case Counts::nops:
+    case Counts::x87_operations:
+    case Counts::mmx:
+    case Counts::sse_packed_single:
+    case Counts::sse_scalar_single:
+    case Counts::sse_packed_double:
+    case Counts::sse_scalar_double:
+    case Counts::sse_integer: return is_of(counts, r.kind);
+    case Counts::macro_fused: return r.macro_fused;
+    case Counts::never:
     case Counts::unmodelled:
     case Counts::load_latency:
     case Counts::frontend:

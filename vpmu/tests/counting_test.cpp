@@ -251,5 +251,69 @@ TEST(Counting, BusCyclesAreTheCrystalClock) {
   EXPECT_EQ(s.pmc(0), 11U);
 }
 
+/// How often the event of that name counts a retirement, on that generation.
+std::uint64_t counted(Generation generation, std::string_view event, const Retirement& r) {
+  const EventDesc* const row = find_event(describe(generation), event);
+  EXPECT_NE(row, nullptr) << event;
+  if (row == nullptr) return ~0ULL;
+  S s{PmuConfig{.generation = generation}};
+  s.write(msr::IA32_PERFEVTSEL0, Select{.event = row->code, .umask = row->umask}.raw());
+  s.retire(r);
+  return s.read(msr::IA32_PMC0);
+}
+
+// Counts::nops to Counts::sse_integer are in the order of InstructionClass: each counts its own and no other.
+TEST(Counting, InstructionClassesCountThemselves) {
+  struct Row {
+    const char* event;
+    InstructionClass kind;
+  };
+  for (const Row& row : {Row{"INST_RETIRED.X87", InstructionClass::x87_operation}, Row{"INST_RETIRED.MMX", InstructionClass::mmx},
+                         Row{"SSEX_UOPS_RETIRED.PACKED_SINGLE", InstructionClass::sse_packed_single},
+                         Row{"SSEX_UOPS_RETIRED.SCALAR_SINGLE", InstructionClass::sse_scalar_single},
+                         Row{"SSEX_UOPS_RETIRED.PACKED_DOUBLE", InstructionClass::sse_packed_double},
+                         Row{"SSEX_UOPS_RETIRED.SCALAR_DOUBLE", InstructionClass::sse_scalar_double},
+                         Row{"SSEX_UOPS_RETIRED.VECTOR_INTEGER", InstructionClass::sse_integer}})
+    for (unsigned kind = 0; kind <= static_cast<unsigned>(InstructionClass::sse_integer); ++kind) {
+      const Retirement r{.kind = static_cast<InstructionClass>(kind)};
+      EXPECT_EQ(counted(Generation::nehalem, row.event, r), r.kind == row.kind ? 1U : 0U) << row.event << ' ' << kind;
+    }
+  EXPECT_EQ(counted(Generation::skylake, "INST_RETIRED.NOP", {.kind = InstructionClass::nop}), 1U);
+  EXPECT_EQ(counted(Generation::skylake, "INST_RETIRED.NOP", {}), 0U);
+}
+
+// Each generation's names lead to what the retirement says.
+TEST(Counting, EventsOfOlderGenerationsCountWhatTheirNamesSay) {
+  using enum Generation;
+  const Retirement dram{.has_load = true, .load = {.level = HitLevel::dram, .dtlb_miss = true}};
+  const Retirement l3{.has_load = true, .load = {.level = HitLevel::l3}};
+  const Retirement device{.has_load = true, .load = {.level = HitLevel::uncached}};
+  const Retirement store{.has_store = true, .store = {.dtlb_miss = true}};
+  const Retirement not_taken{.branch = {.kind = BranchKind::conditional, .mispredicted = true}};
+  const Retirement returned{.branch = {.kind = BranchKind::near_ret, .taken = true, .mispredicted = true}};
+  struct Row {
+    Generation generation;
+    const char* event;
+    std::array<std::uint64_t, 6> counts;  ///< Of the six above.
+  };
+  for (const Row& row : {Row{nehalem, "MEM_UNCORE_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}}, Row{nehalem, "MEM_UNCORE_RETIRED.REMOTE_DRAM", {}},
+                         Row{nehalem, "MEM_UNCORE_RETIRED.UNCACHEABLE", {0, 0, 1, 0, 0, 0}}, Row{nehalem, "MEM_LOAD_RETIRED.LLC_MISS", {1, 0, 0, 0, 0, 0}},
+                         Row{nehalem, "MEM_LOAD_RETIRED.LLC_UNSHARED_HIT", {0, 1, 0, 0, 0, 0}},
+                         Row{westmere, "MEM_LOAD_RETIRED.DTLB_MISS", {1, 0, 0, 0, 0, 0}}, Row{westmere, "MEM_STORE_RETIRED.DTLB_MISS", {0, 0, 0, 1, 0, 0}},
+                         Row{westmere_ex, "MEM_UNCORE_RETIRED.LOCAL_DRAM_AND_REMOTE_CACHE_HIT", {1, 0, 0, 0, 0, 0}},
+                         Row{sandy_bridge, "MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", {1, 0, 0, 0, 0, 0}},
+                         Row{sandy_bridge, "MEM_LOAD_UOPS_RETIRED.LLC_HIT", {0, 1, 0, 0, 0, 0}},
+                         Row{sandy_bridge, "MEM_LOAD_UOPS_LLC_HIT_RETIRED.XSNP_NONE", {0, 1, 0, 0, 0, 0}},
+                         Row{sandy_bridge, "BR_MISP_RETIRED.NOT_TAKEN", {0, 0, 0, 0, 1, 0}}, Row{sandy_bridge, "BR_MISP_RETIRED.TAKEN", {0, 0, 0, 0, 0, 1}},
+                         Row{ivy_bridge_ep, "MEM_LOAD_UOPS_LLC_MISS_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}},
+                         Row{haswell, "MEM_LOAD_UOPS_L3_MISS_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}}, Row{haswell, "RTM_RETIRED.ABORTED", {}},
+                         Row{broadwell, "BR_MISP_RETIRED.RET", {0, 0, 0, 0, 0, 1}}, Row{skylake, "MEM_LOAD_MISC_RETIRED.UC", {0, 0, 1, 0, 0, 0}},
+                         Row{skylake, "MEM_INST_RETIRED.ANY", {1, 1, 1, 1, 0, 0}}, Row{skylake_sp, "MEM_LOAD_L3_MISS_RETIRED.REMOTE_HITM", {}}}) {
+    unsigned i = 0;
+    for (const Retirement* const r : {&dram, &l3, &device, &store, &not_taken, &returned})
+      EXPECT_EQ(counted(row.generation, row.event, *r), row.counts.at(i++)) << row.event << " of retirement " << i;
+  }
+}
+
 }  // namespace
 }  // namespace vpmu::test

@@ -13,6 +13,7 @@ void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
   if (!seen) return;
   access.level = seen->level;
   access.latency = seen->latency;
+  access.dtlb_miss = seen->tlb != TlbResult::hit;
   access.stlb_miss = seen->tlb == TlbResult::walk;
 }
 
@@ -30,7 +31,11 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::mispredicts:
     case Counts::mispredicts_conditional:
     case Counts::mispredicts_taken:
+    case Counts::mispredicts_not_taken:
     case Counts::mispredicts_call:
+    case Counts::mispredicts_return:
+    case Counts::dtlb_miss_loads:
+    case Counts::dtlb_miss_stores:
     case Counts::stlb_miss_loads:
     case Counts::stlb_miss_stores:
     case Counts::l1_hit:
@@ -60,9 +65,22 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::branches_far:
     case Counts::loads:
     case Counts::stores:
+    case Counts::memory_instructions:
     case Counts::locked_loads:
+    case Counts::uncached_loads:
     case Counts::split_loads:
     case Counts::split_stores:
+    case Counts::itlb_misses:
+    case Counts::nops:
+    case Counts::x87_operations:
+    case Counts::mmx:
+    case Counts::sse_packed_single:
+    case Counts::sse_scalar_single:
+    case Counts::sse_packed_double:
+    case Counts::sse_scalar_double:
+    case Counts::sse_integer:
+    case Counts::macro_fused:
+    case Counts::never:
     case Counts::frontend:
     case Counts::offcore:
       return false;
@@ -74,7 +92,8 @@ bool ProcessorModel::tells(Counts counts) {
 bool ProcessorModel::is_wanted(const CountPlan& plan) {
   return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const PlanEntry& e) {
            const bool stores = e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
-           return tells(e.counts) || e.counts == Counts::frontend || (e.precise && stores);
+           const bool fetches = e.counts == Counts::frontend || e.counts == Counts::itlb_misses;
+           return tells(e.counts) || fetches || (e.precise && stores);
          });
 }
 
@@ -143,8 +162,10 @@ void ProcessorModel::retired(bool load, bool store) {
   if (load && (!load_ || load_->latency > latency_over_)) add(Counts::load_latency);
   if (load && load_) {
     count_level(load_->level);
+    if (load_->tlb != TlbResult::hit) add(Counts::dtlb_miss_loads);
     if (load_->tlb == TlbResult::walk) add(Counts::stlb_miss_loads);
   }
+  if (store && store_ && store_->tlb != TlbResult::hit) add(Counts::dtlb_miss_stores);
   if (store && store_ && store_->tlb == TlbResult::walk) add(Counts::stlb_miss_stores);
   last_load_ = load ? load_ : std::nullopt;
   last_store_ = store ? store_ : std::nullopt;
@@ -158,6 +179,8 @@ void ProcessorModel::branched(const exec::SeenBranch& b) {
   hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
   add(Counts::mispredicts);
   if (b.kind == BranchKind::conditional) add(Counts::mispredicts_conditional);
+  if (b.kind == BranchKind::conditional && !b.taken) add(Counts::mispredicts_not_taken);
+  if (b.kind == BranchKind::near_ret) add(Counts::mispredicts_return);
   if (b.taken && b.kind != BranchKind::far) add(Counts::mispredicts_taken);
   if (b.kind == BranchKind::near_rel_call || b.kind == BranchKind::near_ind_call) add(Counts::mispredicts_call);
 }

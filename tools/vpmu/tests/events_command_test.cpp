@@ -65,7 +65,18 @@ TEST(EventsCommand, RefusesAnUnknownSourceInOneLine) {
 TEST(EventsCommand, WantsAModel) {
   const CommandResult result = run_vpmu("events");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.errors, "--model is required\n");
+  EXPECT_TRUE(result.errors.starts_with("vpmu events: --model is required; known models: nehalem, ")) << result.errors;
+}
+
+TEST(EventsCommand, PrintsGapsOfOneModelOrOfAll) {
+  const CommandResult one = run_vpmu("events --gaps --model skylake-u");
+  EXPECT_EQ(one.exit_code, 0);
+  EXPECT_TRUE(one.output.starts_with("skylake: ")) << one.output;
+  const CommandResult all = run_vpmu("events --gaps");
+  EXPECT_EQ(all.exit_code, 0);
+  for (const char* const name : {"nehalem: ", "\nwestmere-ep: ", "\nskylake-sp: "})
+    EXPECT_NE(all.output.find(name), std::string::npos) << name;
+  EXPECT_EQ(run_vpmu("events --gaps --json").exit_code, 2);
 }
 
 }  // namespace

@@ -42,12 +42,17 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case mispredicts: return rate(4);
     case mispredicts_conditional: return rate(3);
     case mispredicts_taken: return rate(2);
+    case mispredicts_not_taken: return rate(1);
     case mispredicts_call: return rate(1);
+    case mispredicts_return: return rate(1);
     case loads: return rate(250);
     case stores: return rate(120);
+    case memory_instructions: return rate(360);
     case locked_loads: return rate(1);
     case split_loads: return rate(1);
     case split_stores: return rate(1);
+    case dtlb_miss_loads: return rate(2);
+    case dtlb_miss_stores: return rate(2);
     case stlb_miss_loads: return rate(1);
     case stlb_miss_stores: return rate(1);
     case l1_hit: return rate(240);
@@ -60,6 +65,18 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case llc_references: return rate(4);
     case llc_misses: return rate(1);
     case load_latency: return rate(10);  // tagged loads; the source knows no latency, so all pass the threshold
+    case uncached_loads:
+    case itlb_misses:
+    case nops:
+    case x87_operations:
+    case mmx:
+    case sse_packed_single:
+    case sse_scalar_single:
+    case sse_packed_double:
+    case sse_scalar_double:
+    case sse_integer:
+    case macro_fused:
+    case never:
     case frontend:
     case offcore:
     case unmodelled: return {};
@@ -90,6 +107,7 @@ static_assert(of(branches_taken) + of(branches_not_taken) == of(branches));
 static_assert(of(branches_conditional) + of(branches_call) + of(branches_return) + of(branches_far) < of(branches));
 static_assert(of(branches_not_taken) < of(branches_conditional));
 static_assert(of(mispredicts_conditional) + of(mispredicts_call) == of(mispredicts));
+static_assert(of(mispredicts_not_taken) <= of(mispredicts_conditional) && of(memory_instructions) <= of(loads) + of(stores));
 static_assert(of(l1_hit) + of(lfb_hit) + of(l1_miss) == of(loads));
 static_assert(of(l2_hit) + of(l2_miss) == of(l1_miss) && of(l3_hit) + of(l3_miss) == of(l2_miss));
 static_assert(of(llc_references) >= of(l2_miss) && of(llc_misses) >= of(l3_miss));

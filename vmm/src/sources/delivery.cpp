@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "sources/clock_rates.hpp"
@@ -10,7 +11,10 @@
 namespace vmm {
 namespace {
 
+const EventDelivery nothing_to_count{Delivery::exact, "always 0"};
+
 EventDelivery clock_delivery(const vpmu::EventDesc& event) {
+  if (event.counts == vpmu::Counts::never) return nothing_to_count;
   const ClockRate rate = clock_rate(event.counts, {.cmask = event.cmask, .edge = event.edge, .inv = event.inv});
   switch (rate.basis) {
     case ClockBasis::none:
@@ -35,6 +39,18 @@ EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
     case uops_retired:
     case uops_issued:
       return {Delivery::estimated, "one uop per instruction"};
+    case x87_operations:
+      return {Delivery::estimated, "one operation per instruction"};
+    case sse_packed_single:
+    case sse_scalar_single:
+    case sse_packed_double:
+    case sse_scalar_double:
+    case sse_integer:
+      return {Delivery::estimated, "one uop per instruction"};
+    case uncached_loads:
+      return {Delivery::estimated, "loads from what is no RAM"};
+    case never:
+      return nothing_to_count;
     case load_latency:
       return {Delivery::estimated, "tagged loads of any latency"};
     case instructions:
@@ -47,15 +63,22 @@ EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
     case branches_far:
     case loads:
     case stores:
+    case memory_instructions:
     case locked_loads:
     case split_loads:
     case split_stores:
+    case nops:
+    case mmx:
       if (event.cmask != 0 || event.edge) return {Delivery::estimated, std::string{one_cycle}};
       return {Delivery::exact, {}};
     case mispredicts:
     case mispredicts_conditional:
     case mispredicts_taken:
+    case mispredicts_not_taken:
     case mispredicts_call:
+    case mispredicts_return:
+    case dtlb_miss_loads:
+    case dtlb_miss_stores:
     case stlb_miss_loads:
     case stlb_miss_stores:
     case l1_hit:
@@ -67,6 +90,8 @@ EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
     case l3_miss:
     case llc_references:
     case llc_misses:
+    case itlb_misses:
+    case macro_fused:
     case frontend:
     case offcore:
     case unmodelled:
@@ -81,9 +106,12 @@ EventDelivery exact_delivery(const vpmu::EventDesc& event) {
   constexpr std::uint64_t first_miss = 0x11, last_miss = 0x15;  // choices of MSR_PEBS_FRONTEND; the others are of bubbles
   const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
   if (event.counts == frontend) return event.msr_value >= first_miss && event.msr_value <= last_miss ? by_caches : EventDelivery{};
+  if (event.counts == itlb_misses) return by_caches;
+  if (event.counts == macro_fused) return {Delivery::estimated, "CMP or TEST and a branch behind it"};
   if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(event);
-  const bool branch = event.counts == mispredicts || event.counts == mispredicts_conditional || event.counts == mispredicts_taken ||
-                      event.counts == mispredicts_call;
+  constexpr std::array by_prediction{mispredicts,           mispredicts_conditional, mispredicts_taken,
+                                     mispredicts_not_taken, mispredicts_call,        mispredicts_return};
+  const bool branch = std::ranges::find(by_prediction, event.counts) != by_prediction.end();
   return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;
 }
 

@@ -17,7 +17,7 @@ enum class Delivery : std::uint8_t {
 /// How one source delivers one event.
 struct EventDelivery {
   Delivery delivery{};
-  std::string basis;  ///< What an estimate is made of, for people: "200 per 1000 cycles". Empty otherwise.
+  std::string basis;  ///< What an estimate is made of, for people: "200 per 1000 cycles". "always 0" where nothing can happen. Else empty.
 };
 
 /// A source's answer for an event. Never fails.

@@ -311,9 +311,19 @@ std::optional<Retired> ExactSource::run_one() {
   if (seen_.instructions == before) return std::nullopt;
   ++statistics_.observed;
   Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
+  retired.what.macro_fused = is_fused(*instruction, retired.what.next_ip);
   if (model_ != nullptr) model_->complete(retired.what);
   if (model_log_ && progress_.plan().any_armed()) log_modelled(retired.what);
   return retired;
+}
+
+/// Whether the instruction and the branch behind it, at `next`, are one micro-operation.
+bool ExactSource::is_fused(const Instruction& instruction, vpmu::GuestLinear next) const {
+  if (instruction.fusion != FusionPart::compare && instruction.fusion != FusionPart::test) return false;
+  std::array<std::byte, 15> bytes{};
+  const std::size_t size = view_->fetch(next, bytes, cpl_of(sregs_));
+  const auto second = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
+  return second && fuses(instruction.fusion, second->fusion, next.value());
 }
 
 /// Of what may come into a record.

@@ -84,6 +84,7 @@ class ExactSource final : public CountSource {
   const vpmu::uarch::ProcessorModel* choose_model(const vpmu::CountPlan& plan);
   void run_blocks(std::uint64_t instructions);
   std::optional<Retired> run_one();
+  [[nodiscard]] bool is_fused(const Instruction& instruction, vpmu::GuestLinear next) const;
   void note_left();
   void note(const RunEnd& end);
   void log_modelled(const vpmu::Retirement& retirement) const;

@@ -167,6 +167,20 @@ bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand&
   return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY && o.mem.type == ZYDIS_MEMOP_TYPE_MEM;
 }
 
+VectorOperands vector_operands(std::span<const ZydisDecodedOperand> operands) {
+  VectorOperands kind = VectorOperands::none;
+  for (const ZydisDecodedOperand& o : operands) {
+    const ZydisRegisterClass c = o.type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(o.reg.value) : ZYDIS_REGCLASS_INVALID;
+    if (c == ZYDIS_REGCLASS_MMX) return VectorOperands::mmx;
+    if (c == ZYDIS_REGCLASS_XMM) kind = VectorOperands::sse;
+  }
+  return kind;
+}
+
+bool compares_memory_with_immediate(std::span<const ZydisDecodedOperand> operands) {
+  return operands.size() > 1 && operands[0].type == ZYDIS_OPERAND_TYPE_MEMORY && operands[1].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+}
+
 std::uint64_t segment_base(const kvm_sregs& s, std::int8_t number) {
   const std::array<std::uint64_t, 6> base{s.es.base, s.cs.base, s.ss.base, s.ds.base, s.fs.base, s.gs.base};
   return number >= 0 && number < 6 ? base[static_cast<std::size_t>(number)] : 0;
@@ -198,6 +212,12 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
     if (!touches_memory(i, o)) continue;
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) out.load = memory_operand(i, o);
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) out.store = memory_operand(i, o);
+  }
+  // VEX and EVEX forms are AVX's; no event here asks for them.
+  if (const char* const name = ZydisMnemonicGetString(i.mnemonic); name != nullptr) {
+    const bool legacy = i.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY;
+    out.kind = instruction_class(name, legacy ? vector_operands(operands) : VectorOperands::none);
+    out.fusion = fusion_part(name, compares_memory_with_immediate(operands));
   }
   // XCHG with memory locks without the prefix. SDM 3A 8.1.2.1.
   out.locked = out.locked || (i.mnemonic == ZYDIS_MNEMONIC_XCHG && out.load);

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "sources/instruction_class.hpp"
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
@@ -40,6 +41,8 @@ struct Instruction {
   std::optional<MemoryOperand> load;
   std::optional<MemoryOperand> store;
   bool locked{};
+  vpmu::InstructionClass kind{};
+  FusionPart fusion{};
 };
 
 /// Decodes one instruction; empty when the bytes do not hold a valid one.

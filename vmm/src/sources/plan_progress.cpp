@@ -13,7 +13,8 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
                             std::pair{Counts::ref_cycles, Unit::instructions},   std::pair{Counts::bus_cycles, Unit::instructions},
                             std::pair{Counts::uops_retired, Unit::instructions}, std::pair{Counts::uops_issued, Unit::instructions},
                             std::pair{Counts::branches, Unit::branches},         std::pair{Counts::loads, Unit::loads},
-                            std::pair{Counts::stores, Unit::stores},             std::pair{Counts::unmodelled, Unit::nothing}};
+                            std::pair{Counts::stores, Unit::stores},             std::pair{Counts::unmodelled, Unit::nothing},
+                            std::pair{Counts::never, Unit::nothing}};
   const bool picked_by_pmu = entry.counts == Counts::load_latency && !entry.latency_over;
   if (entry.per_cycle || entry.armed || picked_by_pmu) return Unit::each;
   for (const auto& [counts, unit] : rows)

@@ -52,6 +52,7 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
                    .long_mode = (sregs.efer & efer_lma) != 0,
                    .has_load = i.load.has_value(),
                    .has_store = i.store.has_value(),
+                   .kind = i.kind,
                    .load = access_of(i.load, i, at, before, sregs),
                    .store = access_of(i.store, i, at, before, sregs),
                    .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = cpl},

@@ -326,9 +326,16 @@ std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
   return fault_of(current.instruction.store, vpmu::AccessKind::write);
 }
 
+bool StepSource::is_of_a_device(const Current& current, vpmu::GuestLinear at) {
+  const auto fault = view_->probe_current(at, current.instruction.load->bytes > 0 ? current.instruction.load->bytes : 1, vpmu::AccessKind::read);
+  return fault && fault->not_memory;
+}
+
 RunEnd StepSource::retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
   ++statistics_.retired;
-  return RunEnd{.exit = std::move(exit), .retired = retired_instruction(current.instruction, current.regs, current.sregs, after, 1)};
+  Retired retired = retired_instruction(current.instruction, current.regs, current.sregs, after, 1);
+  if (retired.what.has_load && is_of_a_device(current, retired.what.load.address)) retired.what.load.level = vpmu::HitLevel::uncached;
+  return RunEnd{.exit = std::move(exit), .retired = retired};
 }
 
 // Anything but a kick or the end of the machine means that the guest got away.

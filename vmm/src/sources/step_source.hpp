@@ -76,6 +76,7 @@ class StepSource final : public CountSource {
   Result<Exit> run_to(VcpuPort& port, vpmu::GuestLinear at);
   std::optional<vpmu::GuestLinear> handler(const kvm_sregs& sregs, unsigned vector);
   [[nodiscard]] std::optional<unsigned> foreseen_fault(const Current& current);
+  [[nodiscard]] bool is_of_a_device(const Current& current, vpmu::GuestLinear at);
   RunEnd retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit = std::nullopt);
   RunEnd unexpected(const Exit& exit);
 

@@ -20,7 +20,9 @@ constexpr auto near_branches =
 void add_event(WalkGoal& goal, Counts counts) {
   switch (counts) {
     case Counts::loads:
+    case Counts::memory_instructions:
     case Counts::split_loads:
+    case Counts::dtlb_miss_loads:
     case Counts::stlb_miss_loads:
     case Counts::l1_hit:
     case Counts::l1_miss:
@@ -33,6 +35,7 @@ void add_event(WalkGoal& goal, Counts counts) {
     case Counts::locked_loads: goal.locked_load = true; break;
     case Counts::stores:
     case Counts::split_stores:
+    case Counts::dtlb_miss_stores:
     case Counts::stlb_miss_stores: goal.store = true; break;
     case Counts::branches:
     case Counts::mispredicts:
@@ -43,9 +46,11 @@ void add_event(WalkGoal& goal, Counts counts) {
     case Counts::mispredicts_taken: goal.branches |= near_branches; break;
     case Counts::branches_not_taken:
     case Counts::branches_conditional:
+    case Counts::mispredicts_not_taken:
     case Counts::mispredicts_conditional: goal.branches |= conditional; break;
     case Counts::branches_call:
     case Counts::mispredicts_call: goal.branches |= calls; break;
+    case Counts::mispredicts_return:
     case Counts::branches_return: goal.branches |= returns; break;
     case Counts::branches_far: goal.branches |= far_branches; break;
     case Counts::unmodelled:
@@ -55,6 +60,18 @@ void add_event(WalkGoal& goal, Counts counts) {
     case Counts::instructions:
     case Counts::uops_retired:
     case Counts::uops_issued:
+    case Counts::uncached_loads:
+    case Counts::itlb_misses:
+    case Counts::nops:
+    case Counts::x87_operations:
+    case Counts::mmx:
+    case Counts::sse_packed_single:
+    case Counts::sse_scalar_single:
+    case Counts::sse_packed_double:
+    case Counts::sse_scalar_double:
+    case Counts::sse_integer:
+    case Counts::macro_fused:
+    case Counts::never:
     case Counts::llc_references:
     case Counts::llc_misses:
     case Counts::frontend:
@@ -80,7 +97,7 @@ HitLevel level_of(Counts counts) {
 
 bool is_mispredict(Counts counts) {
   return counts == Counts::mispredicts || counts == Counts::mispredicts_conditional || counts == Counts::mispredicts_taken ||
-         counts == Counts::mispredicts_call;
+         counts == Counts::mispredicts_not_taken || counts == Counts::mispredicts_call || counts == Counts::mispredicts_return;
 }
 
 }  // namespace
@@ -103,6 +120,8 @@ void state_outcome(const vpmu::CountPlan& plan, vpmu::Retirement& r) {
   for (const vpmu::PlanEntry& e : plan.active()) {
     if (!e.armed || !(r.cpl == 0 ? e.os : e.usr)) continue;
     if (r.has_load && r.load.level == HitLevel::unknown) r.load.level = level_of(e.counts);
+    if (e.counts == Counts::dtlb_miss_loads) r.load.dtlb_miss = r.has_load;
+    if (e.counts == Counts::dtlb_miss_stores) r.store.dtlb_miss = r.has_store;
     if (e.counts == Counts::stlb_miss_loads) r.load.stlb_miss = r.has_load;
     if (e.counts == Counts::stlb_miss_stores) r.store.stlb_miss = r.has_store;
     if (is_mispredict(e.counts)) r.branch.mispredicted = r.branch.kind != BranchKind::none;

@@ -261,6 +261,51 @@ TEST(OperandAddress, CodeOf32BitsAddsTheSegmentsBase) {
   EXPECT_EQ(m.store_of({0xA4}, CodeSize::bits32), 0x30'6000U) << "movsb stores to ES";
 }
 
+// SDM 1 5.2, 5.4 to 5.11; AVX forms are none of these.
+TEST(InstructionClasses, GoByWhatTheInstructionComputesIn) {
+  using vpmu::InstructionClass;
+  struct Case {
+    const char* name;
+    Code code;
+    InstructionClass kind;
+  };
+  for (const Case& c : {Case{"nop", {0x90}, InstructionClass::nop}, Case{"nopw", {0x0F, 0x1F, 0x00}, InstructionClass::nop},
+                        Case{"mov", {0x8B, 0x03}, InstructionClass::other}, Case{"movsd (string)", {0xA5}, InstructionClass::other},
+                        Case{"fld1", {0xD9, 0xE8}, InstructionClass::other}, Case{"faddp", {0xDE, 0xC1}, InstructionClass::x87_operation},
+                        Case{"fyl2x", {0xD9, 0xF1}, InstructionClass::x87_operation}, Case{"fnstcw", {0xD9, 0x3C, 0x24}, InstructionClass::other},
+                        Case{"paddd mm", {0x0F, 0xFE, 0xC1}, InstructionClass::mmx}, Case{"emms", {0x0F, 0x77}, InstructionClass::mmx},
+                        Case{"mulps", {0x0F, 0x59, 0xC1}, InstructionClass::sse_packed_single},
+                        Case{"mulss", {0xF3, 0x0F, 0x59, 0xC1}, InstructionClass::sse_scalar_single},
+                        Case{"mulpd", {0x66, 0x0F, 0x59, 0xC1}, InstructionClass::sse_packed_double},
+                        Case{"movsd xmm", {0xF2, 0x0F, 0x10, 0x03}, InstructionClass::sse_scalar_double},
+                        Case{"cvtsi2ss", {0xF3, 0x0F, 0x2A, 0xC0}, InstructionClass::sse_scalar_single},
+                        Case{"cvttsd2si", {0xF2, 0x0F, 0x2C, 0xC0}, InstructionClass::sse_scalar_double},
+                        Case{"movddup", {0xF2, 0x0F, 0x12, 0xC1}, InstructionClass::sse_packed_double},
+                        Case{"paddd xmm", {0x66, 0x0F, 0xFE, 0xC1}, InstructionClass::sse_integer},
+                        Case{"pmaxsd", {0x66, 0x0F, 0x38, 0x3D, 0xC1}, InstructionClass::sse_integer},
+                        Case{"vmulps", {0xC5, 0xF0, 0x59, 0xC2}, InstructionClass::other}}) {
+    const auto i = decode(c.code);
+    ASSERT_TRUE(i) << c.name;
+    EXPECT_EQ(i->kind, c.kind) << c.name;
+  }
+}
+
+// Optimization Reference Manual, macro-fusion of Nehalem.
+TEST(Fusion, JoinsACompareAndTheBranchesThatItFeeds) {
+  const auto part = [](const Code& code) { return decode(code)->fusion; };
+  const FusionPart cmp = part({0x39, 0xD8}), test = part({0x85, 0xC0}), jz = part({0x74, 0x00}), jl = part({0x7C, 0x00}), js = part({0x78, 0x00});
+  EXPECT_TRUE(fuses(cmp, jz, 0x1002));
+  EXPECT_TRUE(fuses(cmp, jl, 0x1002));
+  EXPECT_FALSE(fuses(cmp, js, 0x1002)) << "not with the sign alone";
+  EXPECT_TRUE(fuses(test, js, 0x1002));
+  EXPECT_FALSE(fuses(cmp, jz, 0x1040)) << "not across lines";
+  EXPECT_FALSE(fuses(cmp, cmp, 0x1002));
+  EXPECT_FALSE(fuses(part({0x83, 0x3B, 0x00}), jz, 0x1002)) << "not memory with an immediate";
+  EXPECT_TRUE(fuses(part({0x83, 0xF8, 0x00}), jz, 0x1002));
+  EXPECT_FALSE(fuses(cmp, part({0xE3, 0x00}), 0x1002)) << "JRCXZ looks at no flag";
+  EXPECT_FALSE(fuses(part({0x01, 0xD8}), jz, 0x1002)) << "ADD: not on Nehalem";
+}
+
 TEST(DropsTranslations, KnowsItsInstructions) {
   const auto drops = [](std::initializer_list<unsigned> code) {
     std::vector<std::byte> bytes;

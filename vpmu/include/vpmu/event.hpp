@@ -29,12 +29,18 @@ enum class Counts : std::uint8_t {
   mispredicts,          ///< All retired mispredicted branches.
   mispredicts_conditional,  ///< Retired mispredicted conditional branches.
   mispredicts_taken,        ///< Retired mispredicted near taken branches.
+  mispredicts_not_taken,    ///< Retired mispredicted not taken conditional branches.
   mispredicts_call,         ///< Retired mispredicted near calls.
+  mispredicts_return,       ///< Retired mispredicted near returns.
   loads,                ///< Retired instructions with at least one load.
   stores,               ///< Retired instructions with at least one store.
+  memory_instructions,  ///< Retired instructions with at least one load or store.
   locked_loads,         ///< Retired locked loads.
+  uncached_loads,       ///< Retired loads from uncacheable memory.
   split_loads,          ///< Retired loads across a cache line.
   split_stores,         ///< Retired stores across a cache line.
+  dtlb_miss_loads,      ///< Retired loads that missed the first level TLB.
+  dtlb_miss_stores,     ///< Retired stores that missed the first level TLB.
   stlb_miss_loads,      ///< Retired loads that missed the second level TLB.
   stlb_miss_stores,     ///< Retired stores that missed the second level TLB.
   l1_hit,               ///< Retired loads served by the L1D.
@@ -46,6 +52,17 @@ enum class Counts : std::uint8_t {
   l3_miss,              ///< Retired loads that missed the L3.
   llc_references,       ///< Last level cache accesses (2EH/4FH).
   llc_misses,           ///< Last level cache misses (2EH/41H).
+  itlb_misses,          ///< Retired instructions whose fetch missed the first level TLB.
+  nops,                 ///< Retired no-operations. Here and below: instructions of one InstructionClass.
+  x87_operations,       ///< Retired x87 computations.
+  mmx,                  ///< Retired MMX instructions.
+  sse_packed_single,    ///< Retired SSE instructions on packed single precision,
+  sse_scalar_single,    ///< on one number of single precision,
+  sse_packed_double,    ///< on packed double precision,
+  sse_scalar_double,    ///< on one number of double precision,
+  sse_integer,          ///< on integers.
+  macro_fused,          ///< Retired pairs of a compare and the conditional branch behind it that were one micro-operation.
+  never,                ///< What no machine here can do: transactions without TSX, another package's caches and memory. Always 0.
   load_latency,         ///< Tagged loads over MSR_PEBS_LD_LAT_THRESHOLD (rules L1 to L12).
   frontend,             ///< FRONTEND_RETIRED, selected by MSR_PEBS_FRONTEND.
   offcore,              ///< Off-core response, selected by MSR_OFFCORE_RSP_0/1.

@@ -38,7 +38,8 @@ struct MemAccess {
   GuestLinear address;
   HitLevel level{HitLevel::unknown};
   std::uint16_t latency{};  ///< Core cycles from dispatch to data return, at least 4 (rule L7); 0 = the source cannot know.
-  bool stlb_miss{};
+  bool dtlb_miss{};         ///< Missed the first level TLB.
+  bool stlb_miss{};         ///< And the second level.
   bool locked{};
   bool split{};             ///< Crosses a cache line.
 };
@@ -52,6 +53,11 @@ struct BranchOutcome {
   bool taken{};
   bool mispredicted{};
   std::uint8_t target_cpl{};
+};
+
+/// What an instruction is, where an event asks for it (Counts::nops to Counts::sse_integer).
+enum class InstructionClass : std::uint8_t {
+  other, nop, x87_operation, mmx, sse_packed_single, sse_scalar_single, sse_packed_double, sse_scalar_double, sse_integer,
 };
 
 /// What the front end did for this instruction, for FRONTEND_RETIRED. SDM 3B table 18-58.
@@ -69,7 +75,8 @@ struct Retirement {
   std::uint8_t cpl{};                 ///< Privilege level the instruction ran at.
   bool long_mode{true};               ///< IA-32e mode active: R8-R15 and upper halves exist (rule P22).
   bool has_load{}, has_store{};
-  bool macro_fused{};                 ///< Fuses with the following branch (option macro_fusion, rule P2a).
+  bool macro_fused{};                 ///< Fuses with the following branch (option macro_fusion, rule P2a; UOPS_RETIRED.MACRO_FUSED).
+  InstructionClass kind{};
   MemAccess load{};
   MemAccess store{};
   BranchOutcome branch{};

@@ -96,6 +96,34 @@ TEST_F(AProcessorModel, TellsMispredictions) {
   EXPECT_FALSE(plain.branch.mispredicted);
 }
 
+TEST_F(AProcessorModel, TellsMissesOfTheFirstTlbThatTheSecondHas) {
+  constexpr std::uint64_t page = 4096;
+  const std::uint64_t pages = find_profile("skylake")->dtlb.small.entries() * 4;
+  for (std::uint64_t i = 0; i < pages; ++i) run({load_of(0x100000 + i * page)}, true, false);
+  const std::uint64_t walks = model_.count(Counts::stlb_miss_loads), misses = model_.count(Counts::dtlb_miss_loads);
+  EXPECT_EQ(walks, pages);
+  EXPECT_EQ(misses, pages) << "what misses both misses the first";
+  const Retirement again = run({load_of(0x100000)}, true, false);
+  EXPECT_TRUE(again.load.dtlb_miss);
+  EXPECT_FALSE(again.load.stlb_miss);
+  EXPECT_EQ(model_.count(Counts::dtlb_miss_loads), misses + 1);
+  EXPECT_EQ(model_.count(Counts::stlb_miss_loads), walks);
+  run({store_of(0x100000 + 64 * page)}, false, true);
+  EXPECT_EQ(model_.count(Counts::dtlb_miss_stores), 1U);
+  EXPECT_EQ(model_.count(Counts::stlb_miss_stores), 0U);
+}
+
+TEST_F(AProcessorModel, TellsMispredictionsByKind) {
+  // Predicted taken at first; a return without its call goes by the targets, which are empty.
+  model_.branched({.at = 0x10, .behind = 0x12, .to = 0x12, .kind = BranchKind::conditional, .taken = false});
+  model_.branched({.at = 0x20, .behind = 0x21, .to = 0x80, .kind = BranchKind::near_ret, .taken = true});
+  EXPECT_EQ(model_.count(Counts::mispredicts), 2U);
+  EXPECT_EQ(model_.count(Counts::mispredicts_conditional), 1U);
+  EXPECT_EQ(model_.count(Counts::mispredicts_not_taken), 1U);
+  EXPECT_EQ(model_.count(Counts::mispredicts_return), 1U);
+  EXPECT_EQ(model_.count(Counts::mispredicts_taken), 1U);
+}
+
 TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
   model_.begin_instruction();
   model_.fetched({.linear = 0x4000, .physical = 0x4000, .page_bytes = 4096});
@@ -126,6 +154,8 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& reti
     n[Counts::l3_miss] += level == HitLevel::dram;
     n[Counts::llc_references] += static_cast<unsigned>(far(level)) + static_cast<unsigned>(far(stored));
     n[Counts::llc_misses] += static_cast<unsigned>(level == HitLevel::dram) + static_cast<unsigned>(stored == HitLevel::dram);
+    n[Counts::dtlb_miss_loads] += r.has_load && r.load.dtlb_miss;
+    n[Counts::dtlb_miss_stores] += r.has_store && r.store.dtlb_miss;
     n[Counts::stlb_miss_loads] += r.has_load && r.load.stlb_miss;
     n[Counts::stlb_miss_stores] += r.has_store && r.store.stlb_miss;
     n[Counts::load_latency] += r.has_load && (r.load.latency == 0 || r.load.latency > latency_over);  // rule L2
