@@ -145,14 +145,20 @@ std::int8_t segment_number(const ZydisDecodedInstruction& i, ZydisRegister segme
   return is_flat ? std::int8_t{-1} : ZydisRegisterGetId(segment);
 }
 
+/// The stack that an instruction uses without naming it: an address size prefix does not change that pointer's width. SDM 1 6.2.3.
+bool is_implicit_stack(const ZydisDecodedOperand& o) {
+  return o.visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN && o.mem.segment == ZYDIS_REGISTER_SS;
+}
+
 MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
+  const unsigned address_bits = is_implicit_stack(o) ? i.stack_width : i.address_width;
   MemoryOperand m{.base = register_number(o.mem.base),
                   .index = register_number(o.mem.index),
                   .scale = o.mem.scale == 0 ? std::uint8_t{1} : o.mem.scale,
                   .segment = segment_number(i, o.mem.segment),
                   .displacement = o.mem.disp.has_displacement ? o.mem.disp.value : 0,
                   .bytes = static_cast<std::uint16_t>(o.size / 8),
-                  .address_bytes = static_cast<std::uint8_t>(i.address_width / 8),
+                  .address_bytes = static_cast<std::uint8_t>(address_bits / 8),
                   .linear_bytes = static_cast<std::uint8_t>(i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 ? 8 : 4)};
   // PUSH and CALL store below the stack pointer that they find.
   const bool implicit_push = o.visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN && register_number(o.mem.base) == 4 &&

@@ -225,6 +225,21 @@ TEST(OperandAddress, StackOperandsAreBelowOrAtTheStackPointer) {
   EXPECT_EQ(m.load_of({0xC9}), 0x8000U) << "leave reads where RBP points";
 }
 
+// SDM 1 6.2.3. A linker pads calls with the prefix; one whose push found no page told a guest's kernel half of the address.
+TEST(OperandAddress, AddressSizePrefixLeavesTheStackPointerWhole) {
+  Machine m;
+  m.regs.rsp = 0x7FFF'0000'7000;
+  m.regs.rbp = 0x7FFF'0000'8000;
+  m.regs.rbx = 0x1'0000'2000;
+  EXPECT_EQ(m.store_of({0x67, 0xE8, 0x00, 0x00, 0x00, 0x00}), 0x7FFF'0000'6FF8U) << "call";
+  EXPECT_EQ(m.store_of({0x67, 0x50}), 0x7FFF'0000'6FF8U) << "push rax";
+  EXPECT_EQ(m.load_of({0x67, 0x58}), 0x7FFF'0000'7000U) << "pop rax";
+  EXPECT_EQ(m.load_of({0x67, 0xC3}), 0x7FFF'0000'7000U) << "ret";
+  EXPECT_EQ(m.load_of({0x67, 0xC9}), 0x7FFF'0000'8000U) << "leave";
+  EXPECT_EQ(m.load_of({0x67, 0xFF, 0x33}), 0x2000U) << "push [ebx]";
+  EXPECT_EQ(m.store_of({0x67, 0xFF, 0x33}), 0x7FFF'0000'6FF8U) << "push [ebx]";
+}
+
 TEST(OperandAddress, PushOfMemoryLoadsOneAddressAndStoresAnother) {
   const Machine m;
   EXPECT_EQ(m.load_of({0xFF, 0x33}), 0x2000U);
