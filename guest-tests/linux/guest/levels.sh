@@ -15,6 +15,9 @@ sample() {
   }' /tmp/script
 }
 
+sample_without_limit
+hide_kernel_symbols
 sample load 3 ip,addr,weight,data_src
 sample load 30 ip,addr,weight,data_src
-sample store 3 ip,addr,data_src
+# Nehalem and Westmere have no event for stores.
+if [ -e /sys/bus/event_source/devices/cpu/events/mem-stores ]; then sample store 3 ip,addr,data_src; fi

@@ -17,6 +17,22 @@ say() {
 # Prefixes each line of standard input.
 say_lines() { sed "s/^/vpmu-guest: $1 /"; }
 
+# Where each sample has its interrupt, the kernel would stop sampling for the rest of a tick of its timer.
+sample_without_limit() {
+  cd /proc/sys/kernel || return
+  echo 25 >perf_cpu_time_max_percent # while it is 0 the rate cannot be written
+  echo 100000000 >perf_event_max_sample_rate
+  echo 0 >perf_cpu_time_max_percent
+  cd / || return
+}
+
+# perf record reads all symbols of the kernel several times, which takes longer than all else that it does. Scripts that look at programs only
+# do without.
+hide_kernel_symbols() {
+  : >/tmp/kallsyms
+  mount --bind /tmp/kallsyms /proc/kallsyms
+}
+
 # The guest is idle for long enough that the host can read the VMM's counters between two pieces of work.
 pause() { if grep -q vpmu.pause /proc/cmdline; then sleep 1; fi; }
 

@@ -1,6 +1,5 @@
 """The judge on a good log, and on logs with one thing wrong each: every check must have been seen to fail."""
 
-import json
 import pathlib
 import sys
 import unittest
@@ -11,154 +10,8 @@ import console_log  # noqa: E402
 import disassembly  # noqa: E402
 import judge  # noqa: E402
 import memory_checks  # noqa: E402
-
-SPLIT = """
-0000000000401610 <heavy>:
-  401610:\tshl    $0x2,%rdi
-  401614:\tmov    $0x0,%eax
-  401619:\tadd    %rdi,%rax
-  40161c:\tjne    401619 <heavy+0x9>
-0000000000401630 <light>:
-  401630:\tadd    %rdi,%rax
-  401633:\tret
-"""
-LOOP8 = "\n0000000000401020 <loop8>:\n" + "".join(f"  {0x401020 + 3 * i:x}:\tdec    %rdi\n" for i in range(8)) + """
-0000000000401038 <loop8_branch>:
-  401038:\tjne    401020 <loop8>
-000000000040103a <loop8_end>:
-  40103a:\tret
-"""
-ARRAYWALK = """
-00000000004c0000 g     O .bss	0000000000010000 array
-0000000000401615 <walk>:
-  401615:\tmov    (%rdi),%rax
-  401618:\tadd    $0x1,%rax
-  40161c:\tmov    %rax,(%rdi)
-  40161f:\tadd    $0x8,%rdi
-"""
-COUNTED = """
-0000000000401000 <_start>:
-  401000:\tmov    $0x186a0,%ecx
-  401005:\tlea    0xff4(%rip),%rsi
-000000000040100c <counted_loop>:
-  40100c:\tmov    (%rsi),%rax
-  40100f:\tinc    %rax
-  401012:\tmov    %rax,0x8(%rsi)
-  401016:\tdec    %ecx
-  401018:\tjne    40100c <counted_loop>
-000000000040101a <counted_end>:
-  40101a:\txor    %edi,%edi
-  40101c:\tmov    $0x3c,%eax
-  401021:\tsyscall
-"""
-LEVELS = """
-0000000000402000 g     O .bss	0000000000c00000 array
-000000000040101f <walk>:
-  40101f:\tmov    (%rdi),%rax
-  401022:\tadd    0x8(%rdi),%rax
-  401026:\tmov    %rax,0x10(%rdi)
-  40102a:\tadd    $0x40,%rdi
-"""
-LISTINGS = {"split": SPLIT, "loop8": LOOP8, "arraywalk": ARRAYWALK, "counted": COUNTED, "levels": LEVELS}
-PROGRAMS = {name: disassembly.parse(text) for name, text in LISTINGS.items()}
-BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {"4.1": "Ok", "4.2": "Skip"}
-
-
-def counters(where, exits, records):
-    vcpu = {"id": 0, "pmu.exits.rdmsr": exits, "pmu.exits.wrmsr": 0, "pmu.exits.debug": 0, "pmu.walk.runs": 0, "pmu.walk.steps": 0, "pmu.pebs.records": records, "pmu.pmi.nmi": records}
-    return f"vpmu-host: counters {where} " + json.dumps({"machine": {}, "vcpus": [vcpu]})
-
-
-def recording(name, heavy=80.0, light=19.0):
-    yield f"vpmu-guest: record {name} 1000"
-    yield f"vpmu-guest: ip {name} 600 401619"
-    yield f"vpmu-guest: ip {name} 390 401630"
-    yield f"vpmu-guest: ip {name} 10 ffffffff81000000"
-    yield f"vpmu-guest: report {name} {heavy} heavy"
-    yield f"vpmu-guest: report {name} {light} light"
-
-
-def boot():
-    yield "vpmu-guest: init 1.23"
-    yield counters("init", 424, 0)
-    yield "vpmu-guest: begin dmesg"
-    yield "vpmu-guest: dmesg [    0.1] tsc: Detected 2400.000 MHz processor"
-    yield f"vpmu-guest: dmesg [    0.2] {judge.PMU_LINE}"
-    for line in ("... version:                4", "... bit width:              48", "... generic registers:      4"):
-        yield f"vpmu-guest: dmesg [    0.2] {line}"
-    yield "vpmu-guest: max-sample-rate 100000"
-    yield "vpmu-guest: end dmesg 0"
-
-
-def single_lines():
-    yield from boot()
-    for line in ("1000.00,msec,task-clock,1,100.00,1,", "2388000000,,cycles,1,100.00,,", "1000,,instructions,1,100.00,,", "1000,,branches,1,100.00,,",
-                 "10,,branch-misses,1,100.00,,"):
-        yield f"vpmu-guest: stat {line}"
-    for precise in ("p", "pp", "ppp"):
-        yield from recording(f"freq-{precise}")
-        yield from recording(f"period-{precise}")
-        yield counters(f"before-single-{precise}", 1000, 0)
-        yield from recording(f"single-{precise}")
-        yield counters(f"after-single-{precise}", 12000, 1000)
-    for name in ("loop8-freq", "loop8-period"):
-        yield f"vpmu-guest: record {name} 900"
-        for index in range(8):
-            yield f"vpmu-guest: ip {name} 100 {0x401020 + 3 * index:x}"
-        yield f"vpmu-guest: ip {name} 100 401038"
-    for index in range(60):
-        yield f"vpmu-guest: mem mem-loads 401615 {0x4c0000 + 8 * index:x}"
-        yield f"vpmu-guest: mem mem-stores 40161c {0x4c0000 + 8 * index:x}"
-    for number, result in BASELINE.items():
-        yield f"vpmu-guest: perf-test {number} {result} what it tests"
-    yield from ("vpmu-guest: end record 0", "vpmu-guest: done", "vpmu-host: exit 0")
-
-
-def smp_lines():
-    yield from boot()
-    yield from recording("all-cpus")
-    yield from ("vpmu-guest: done", "vpmu-host: exit 0")
-
-
-def exact_lines():
-    yield from boot()
-    yield from ("vpmu-guest: count instructions:u 500005", "vpmu-guest: count branches:u 100001") * 2
-    loop = ("40100c", "40100f", "401012", "401016", "401018")
-    for number in range(1, 499):  # two instructions stand before the loop
-        yield f"vpmu-guest: sample {loop[(number * 1004 - 3) % 5]}"
-    for event, number in (("instructions", 2125), ("branches", 702), ("loads", 780), ("stores", 580)):
-        yield from (f"vpmu-guest: mixed {event} {number}",) * 2
-        yield f"vpmu-host: qemu-count mixed {event} {number}"
-    yield from ("vpmu-guest: conditional 360",) * 100
-    yield from modelled_lines()
-    yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
-
-
-def modelled_lines():
-    """Of each level 15 samples at another address; the model logged more than was sampled."""
-    for number in range(15):
-        for index, (level, text) in enumerate(memory_checks.LOAD_LEVELS.items()):
-            place, latency = f"{0x402000 + 0x1000 * index + 64 * number:x}", 4 + index
-            yield f"vpmu-guest: sampled 40101f {place} {latency} OP_LOAD {text} {'TLB_L2_miss' if number == 0 else 'TLB_L1_or_L2_hit'}"
-            yield f"vpmu-host: modelled 0x40101f load 0x{place} {level} latency {latency} stlb_miss {int(number == 0)}"
-            yield f"vpmu-host: modelled 0x401022 load 0x{place} l1 latency 4 stlb_miss 0"
-        for index, (level, text) in enumerate((("l1", "LVL_L1_hit"), ("l3", "LVL_L1_miss"))):
-            place = f"{0x408010 + 0x1000 * index + 64 * number:x}"
-            yield f"vpmu-guest: sampled 401026 {place} - OP_STORE {text} TLB_N/A"
-            yield f"vpmu-host: modelled 0x401026 store 0x{place} {level} latency 9 stlb_miss 1"
-
-
-def soft_lines():
-    for _ in range(2):
-        yield from (f"[    0.{number:06}] a line of the kernel" for number in range(100))
-        yield "vpmu-host: seconds-to-init 3.0"
-        yield from exact_lines_without_exit()
-        yield "vpmu-host: counters end " + json.dumps({"machine": {}, "vcpus": [{"id": 0, "soft.instructions": 1_400_000_000, "pmu.exits.kick": 3}]})
-        yield "vpmu-host: exit 0"
-
-
-def exact_lines_without_exit():
-    return (line for line in exact_lines() if not line.startswith("vpmu-host: exit"))
+import models  # noqa: E402
+from logs import BASELINE, PROGRAMS, exact_lines, single_lines, smp_lines, soft_lines  # noqa: E402
 
 
 class JudgeTest(unittest.TestCase):
@@ -176,7 +29,8 @@ class JudgeTest(unittest.TestCase):
     def test_a_good_log_passes_every_check(self):
         self.assertEqual(self.failing(single_lines()), set())
         self.assertEqual(self.failing(smp_lines(), "smp"), set())
-        self.assertEqual(self.failing(exact_lines(), "exact"), set())
+        for model in models.MODELS:
+            self.assertEqual(self.failing(exact_lines(model), "exact"), set(), model)
         self.assertEqual(self.failing(soft_lines(), "soft"), set())
 
     def test_an_empty_log_passes_no_check(self):
@@ -202,6 +56,16 @@ class JudgeTest(unittest.TestCase):
     def test_another_pmu_line_fails(self):
         self.assertEqual(self.failing(self.doctored("PEBS fmt3+, ", "")), {"dmesg-pmu"})
         self.assertEqual(self.failing(self.doctored("32-deep LBR, ", "")), {"dmesg-pmu"})
+        self.assertEqual(self.failing(self.doctored("max period:             00007fff", "max period:             00000000")), {"dmesg-pmu"})
+        self.assertEqual(self.failing(self.doctored("vpmu-guest: done", "[    0.3] core: CPU erratum AAJ80 worked around\nvpmu-guest: done")), {"dmesg-pmu"})
+        self.assertEqual(self.failing(self.doctored("model skylake", "model haswell")), {"dmesg-pmu"})
+        self.assertEqual(self.failing(self.doctored("model skylake", "model unknown")), {"dmesg-pmu"})
+
+    def test_every_line_on_the_pmu_is_required(self):
+        for name in ("nehalem", "skylake"):
+            for line in models.MODELS[name].pmu_lines:
+                lines = [other for other in exact_lines(name) if not other.endswith(line)]
+                self.assertEqual(self.failing(lines, "exact"), {"exact-dmesg-pmu"}, line)
 
     def test_each_forbidden_message_fails(self):
         for text in judge.FORBIDDEN:
@@ -210,8 +74,8 @@ class JudgeTest(unittest.TestCase):
                 self.assertEqual(self.failing(lines), {"dmesg-clean"}, text)
 
     def test_a_log_without_kernel_messages_fails(self):
-        lines = [line for line in single_lines() if "... " not in line]
-        self.assertEqual(self.failing(lines), {"dmesg-clean"})
+        lines = [line for line in single_lines() if "dmesg [" not in line]
+        self.assertEqual(self.failing(lines), {"dmesg-clean", "dmesg-pmu", "stat-cycles"})
 
     def test_cycles_off_by_six_percent_fail(self):
         self.assertEqual(self.failing(self.doctored("2388000000,,cycles", "2256000000,,cycles")), {"stat-cycles"})
@@ -305,7 +169,7 @@ class JudgeTest(unittest.TestCase):
             ("ip all-cpus 600 401619", "ip all-cpus 600 40161a", "smp-boundaries-all-cpus"),
             ("vpmu-guest: done", "", "smp-guest-ends"),
             ("fmt3+", "fmt3-", "smp-dmesg-pmu"),
-            ("... version", "irq loop stuck", "smp-dmesg-clean"),
+            ("tsc: Detected", "irq loop stuck", "smp-dmesg-clean"),
         ):
             self.assertEqual(self.failing(text.replace(old, new).splitlines(), "smp"), {failing})
 
@@ -332,11 +196,25 @@ class JudgeTest(unittest.TestCase):
             ("modelled 0x40101f load 0x403040 ", "modelled 0x40101f load 0x403048 ", "exact-samples-as-modelled"),
             ("vpmu-guest: done", "", "exact-guest-ends"),
             ("fmt3+", "fmt3-", "exact-dmesg-pmu"),
-            ("... version", "irq loop stuck", "exact-dmesg-clean"),
+            ("tsc: Detected", "irq loop stuck", "exact-dmesg-clean"),
         ):
             self.assertIn(old, text)
             failed = self.failing(text.replace(old, new, 1).splitlines(), "exact")
             self.assertEqual(failed - {"exact-samples-at-every-level"} if "sampled" in old or "OP_STORE" in old else failed, {failing})
+
+    def test_what_a_record_tells_depends_on_the_model(self):
+        for model, old, new in (
+            ("sandybridge", "408010 - OP_STORE LVL_L1_hit TLB_L2_miss", "408010 - OP_STORE LVL_L1_hit TLB_L2_hit"),
+            ("sandybridge", "408010 - OP_STORE LVL_L1_hit TLB_L2_miss", "408010 - OP_STORE LVL_L1_hit TLB_N/A"),
+            ("haswell", "408010 - OP_STORE LVL_L1_hit TLB_N/A", "408010 - OP_STORE LVL_L1_hit TLB_L2_miss"),
+            ("nehalem", "402040 4 OP_LOAD LVL_L1_or_L1_hit TLB_N/A", "402040 4 OP_LOAD LVL_L1_or_L1_hit TLB_L1_or_L2_hit"),
+            ("westmere", "402040 4 OP_LOAD LVL_L1_or_L1_hit TLB_L1_or_L2_hit", "402040 4 OP_LOAD LVL_L1_or_L1_hit TLB_N/A"),
+        ):
+            text = "\n".join(exact_lines(model))
+            self.assertIn(old, text)
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "exact"), {"exact-samples-as-modelled"}, (model, new))
+        stores = [line for line in exact_lines() if "OP_STORE" in line]
+        self.assertEqual(self.failing([*exact_lines("westmere"), *stores], "exact"), {"exact-samples-as-modelled", "exact-samples-at-every-level"})
 
     def test_a_level_without_samples_fails(self):
         for level, text in memory_checks.LOAD_LEVELS.items():

@@ -1,0 +1,101 @@
+"""What Linux 6.1 and perf show of each CPU model: how the kernel names the PMU, and what perf can do with it."""
+
+from dataclasses import dataclass, replace
+
+from finding import require
+
+BUS_CYCLES = "core: CPUID marked event: 'bus cycles' unavailable"
+BRANCH_MISSES = "core: CPU erratum AAJ80 worked around"
+SIBLINGS = "core: PMU erratum BJ122, BV98, HSD29 workaround disabled, HT off"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One CPU model as a guest with one CPU sees it."""
+
+    driver: str  # how the kernel names the model
+    pebs_format: int
+    max_precise: int  # the most "p" that perf may ask for
+    lbr_depth: int = 16
+    full_width: bool = True  # counters take writes of all their bits
+    version: int = 3
+    remarks: tuple = ()  # what the kernel says of the PMU beyond that
+    stores: str = ""  # precise stores tell the level and the "tlb", or only the "level"; empty: there is no such event
+    load_tlb: bool = True  # a load's record tells of the TLB
+    call_stack: bool = False  # the LBR can follow calls and returns
+    frontend: bool = False
+    branch_trace: bool = True  # Linux takes a period of 1, which asks for it
+
+    @property
+    def pmu_line(self):
+        words = [f"PEBS fmt{self.pebs_format}+", self.driver, f"{self.lbr_depth}-deep LBR" if self.lbr_depth else "",
+                 "full-width counters" if self.full_width else "", "Intel PMU driver."]
+        return "Performance Events: " + ", ".join(word for word in words if word)
+
+    @property
+    def pmu_lines(self):
+        """All that the kernel says of the PMU, without time stamps."""
+        largest = "00007fffffffffff" if self.full_width else "000000007fffffff"
+        facts = (("version", self.version), ("bit width", 48), ("generic registers", 4), ("value mask", "0000ffffffffffff"),
+                 ("max period", largest), ("fixed-purpose events", 3), ("event mask", "000000070000000f"))
+        return [self.pmu_line, *self.remarks, *(f"... {name + ':':<24}{value}" for name, value in facts)]
+
+    def lacks(self, facility):
+        """Why there is no such facility, or None; facility_checks.py has their names."""
+        why = {
+            ":ppp": (self.max_precise < 3, "the processor has no precise distribution for it"),
+            "mem stores": (not self.stores, "the processor has no precise event for stores"),
+            "call-graph lbr": (not self.call_stack, "the LBR does not follow calls before Haswell"),
+            "frontend": (not self.frontend, "there is no such event before Skylake"),
+            "BTS": (not self.branch_trace, "Linux takes no period of 1 on this processor"),
+        }
+        if self.max_precise == 0 and facility != "BTS":
+            return "Linux does not know this model"
+        lacking, reason = why.get(facility, (False, ""))
+        return reason if lacking else None
+
+
+NEHALEM = Model("Nehalem events", 1, 2, full_width=False, remarks=(BRANCH_MISSES, BUS_CYCLES), load_tlb=False, branch_trace=False)
+# Never sold: Linux knows neither its events nor its LBR.
+HAVENDALE = replace(NEHALEM, driver="generic architected perfmon", max_precise=0, lbr_depth=0, branch_trace=True,
+                    remarks=(BUS_CYCLES, "core: CPUID marked event: 'branch misses' unavailable"))
+WESTMERE = Model("Westmere events", 1, 2, full_width=False, remarks=(BUS_CYCLES,))
+SANDY_BRIDGE = Model("SandyBridge events", 1, 2, remarks=(SIBLINGS,), stores="tlb")
+IVY_BRIDGE = replace(SANDY_BRIDGE, driver="IvyBridge events", max_precise=3)
+HASWELL = Model("Haswell events", 2, 3, remarks=(SIBLINGS,), stores="level", call_stack=True, branch_trace=False)
+BROADWELL = replace(HASWELL, driver="Broadwell events", remarks=(), branch_trace=True)
+SKYLAKE = replace(BROADWELL, driver="Skylake events", pebs_format=3, lbr_depth=32, version=4, frontend=True)
+
+MODELS = {
+    "nehalem": NEHALEM,
+    "nehalem-lynnfield": NEHALEM,
+    "nehalem-havendale": HAVENDALE,
+    "nehalem-ex": NEHALEM,
+    "westmere": WESTMERE,
+    "westmere-ep": WESTMERE,
+    "westmere-ex": WESTMERE,
+    "sandybridge": SANDY_BRIDGE,
+    "sandybridge-ep": SANDY_BRIDGE,
+    "ivybridge": IVY_BRIDGE,
+    "ivybridge-ep": IVY_BRIDGE,
+    "haswell": HASWELL,
+    "haswell-ult": HASWELL,
+    "haswell-gt3e": HASWELL,
+    "haswell-ep": HASWELL,
+    "broadwell": BROADWELL,
+    "broadwell-h": BROADWELL,
+    "broadwell-de": BROADWELL,
+    "broadwell-ep": BROADWELL,
+    "skylake": SKYLAKE,
+    "skylake-u": SKYLAKE,
+    "skylake-sp": SKYLAKE,
+    "kabylake-u": SKYLAKE,
+    "kabylake": SKYLAKE,
+}
+
+
+def model_of(run):
+    """The model whose boot this is."""
+    name = run.first("model")
+    require(name in MODELS, f"no model {name}")
+    return MODELS[name]
