@@ -105,7 +105,6 @@ COUNTS = {
     "never": ["MEM_UNCORE_RETIRED.REMOTE_CACHE_LOCAL_HOME_HIT", "MEM_UNCORE_RETIRED.REMOTE_DRAM", "MEM_UNCORE_RETIRED.REMOTE_HITM"],
     "load_latency": ["MEM_TRANS_RETIRED.LOAD_LATENCY_GT_4", "MEM_INST_RETIRED.LATENCY_ABOVE_THRESHOLD_0"],
     "frontend": ["FRONTEND_RETIRED.DSB_MISS"],
-    "offcore": ["OFFCORE_RESPONSE.ANY_REQUEST.ANY_RESPONSE", "OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE"],
 }
 
 # Families that count what cannot happen: no model reports TSX, and each has one package.
@@ -183,7 +182,7 @@ def counts_by_select(events):
         counts = "never" if event["name"].startswith(NEVER) else by_name.get(event["name"])
         if counts and result.setdefault(select(event), counts) != counts:
             sys.exit(f"make_events: {event['name']} is {counts}, another row of its code and umask is {result[select(event)]}")
-    result[(0xB7, 0x01)] = result[(0xBB, 0x01)] = "offcore"
+    result[(0xB7, 0x01)], result[(0xBB, 0x01)] = "offcore", "offcore_1"
     return result
 
 

@@ -42,7 +42,7 @@ std::vector<EventGap> event_gaps(const vpmu::GenerationDesc& generation) {
   VMM_ASSERT(deliver != nullptr);
   std::vector<EventGap> gaps;
   for (const vpmu::EventDesc& e : generation.events)
-    if (is_precise(e) && deliver(e).delivery == Delivery::none) gaps.push_back({.event = &e, .reason = reason_for(e.name)});
+    if (is_precise(e) && deliver(generation, e).delivery == Delivery::none) gaps.push_back({.event = &e, .reason = reason_for(e.name)});
   return gaps;
 }
 

@@ -50,7 +50,7 @@ std::string text_listing(const vpmu::GenerationDesc& generation, const Sources& 
   text += "PERF\n";
   for (const vpmu::EventDesc& e : generation.events) {
     text += fmt::format(row, e.name, raw_encoding(e), precision(e), counter_list(e));
-    for (const ListedSource& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(e)));
+    for (const ListedSource& s : sources) text += fmt::format(source_column, delivery_text(s.deliver(generation, e)));
     text += perf_syntax(e) + '\n';
   }
   return text;
@@ -84,16 +84,16 @@ std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sourc
   text += fmt::format(" Perf |\n{}---|\n", rule);
   for (const vpmu::EventDesc& e : generation.events) {
     text += fmt::format("| {} | {} | {} | {} |", e.name, raw_encoding(e), precision(e), counter_list(e));
-    for (const ListedSource& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(e)));
+    for (const ListedSource& s : sources) text += fmt::format(" {} |", delivery_text(s.deliver(generation, e)));
     text += fmt::format(" `{}` |\n", perf_syntax(e));
   }
   return text;
 }
 
-nlohmann::ordered_json json_event(const vpmu::EventDesc& e, const Sources& sources) {
+nlohmann::ordered_json json_event(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& e, const Sources& sources) {
   nlohmann::ordered_json delivery = nlohmann::ordered_json::object();
   for (const ListedSource& s : sources) {
-    const EventDelivery d = s.deliver(e);
+    const EventDelivery d = s.deliver(generation, e);
     delivery[std::string{s.name}] = {{"delivery", to_string(d.delivery)}, {"basis", d.basis}};
   }
   return {{"name", e.name},
@@ -115,7 +115,7 @@ nlohmann::ordered_json json_event(const vpmu::EventDesc& e, const Sources& sourc
 
 std::string json_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
   nlohmann::ordered_json events = nlohmann::ordered_json::array();
-  for (const vpmu::EventDesc& e : generation.events) events.push_back(json_event(e, sources));
+  for (const vpmu::EventDesc& e : generation.events) events.push_back(json_event(generation, e, sources));
   const nlohmann::ordered_json listing = {{"model", generation.name}, {"events", std::move(events)}};
   return listing.dump(1) + '\n';
 }

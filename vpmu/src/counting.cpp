@@ -10,6 +10,7 @@ namespace sel = reg::perfevtsel;
 namespace fix = reg::fixed_ctr_ctrl;
 
 bool is_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
+bool is_offcore(Counts c) { return c == Counts::offcore || c == Counts::offcore_1; }
 bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles || c == Counts::bus_cycles; }
 /// Events that make a cycle count; EDGE without CMASK looks for any.
 std::uint64_t cycle_threshold(const EventSpec& s) { return s.cmask == 0 ? 1 : s.cmask; }
@@ -84,7 +85,8 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::unmodelled:
     case Counts::load_latency:
     case Counts::frontend:
-    case Counts::offcore: return 0;
+    case Counts::offcore:
+    case Counts::offcore_1: return 0;
   }
   return 0;
 }
@@ -207,9 +209,14 @@ bool Pmu::selected_frontend(const FrontendOutcome& f) const {
   }
 }
 
+OffcoreFilter Pmu::selected_offcore(Counts counts) const {
+  return offcore_filter(desc_.offcore, state_.offcore_rsp[counts == Counts::offcore_1 ? 1 : 0]);
+}
+
 std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) const {
   const Counts counts = class_of(c).counts;
   if (counts == Counts::frontend) return selected_frontend(r.frontend);
+  if (is_offcore(counts)) return offcore_sum(r.offcore, selected_offcore(counts));
   if (counts != Counts::load_latency) return plain_occurrences(counts, r);
   // Strictly over the threshold (rule L2). A source that cannot measure latency says 0: its loads all qualify.
   const bool slow = r.load.latency == 0 || r.load.latency > state_.pebs_ld_lat_threshold;
@@ -221,7 +228,7 @@ std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) co
 bool Pmu::is_countable(CounterId c) const {
   const Counts counts = class_of(c).counts;
   if (counts == Counts::load_latency) return load_latency_enabled(c);
-  return counts != Counts::unmodelled && counts != Counts::offcore;
+  return counts != Counts::unmodelled;
 }
 
 std::uint64_t Pmu::increment_of(CounterId c, const Retirement& r, bool tagged) {

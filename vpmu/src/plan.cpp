@@ -34,6 +34,7 @@ CountPlan Pmu::plan() const {
     }
     const bool all_tagged = config_.policies.load_tag_interval <= 1;
     if (e.counts == Counts::load_latency && all_tagged) e.latency_over = static_cast<std::uint16_t>(state_.pebs_ld_lat_threshold);
+    e.offcore = selected_offcore(e.counts);
     e.distance = (low_bits(desc_.counter_width) - counter_value(c)) + 1;
     e.precise = pebs_enabled(c) && class_of(c).pebs != PebsAbility::no;
     e.armed = armed.has(c) && e.precise;

@@ -78,7 +78,7 @@ TEST(Classify, TakesTheExtraMsrsEventsAsOne) {
 
 TEST(Classify, KnowsBothOffcoreCodes) {
   EXPECT_EQ(classify_skylake({.code = 0xB7, .umask = 0x01}).counts, Counts::offcore);
-  EXPECT_EQ(classify_skylake({.code = 0xBB, .umask = 0x01}).counts, Counts::offcore);
+  EXPECT_EQ(classify_skylake({.code = 0xBB, .umask = 0x01}).counts, Counts::offcore_1);
 }
 
 // Rule P18: Linux's cycles:p and cycles:ppp, and the documented form with CMASK = 10 (SDM 3B table 18-56, note 2).

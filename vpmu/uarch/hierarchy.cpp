@@ -20,6 +20,7 @@ void Hierarchy::clear() {
   for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
   flush_tlbs();
   fills_.fill({});
+  offcore_.fill(0);
   now_ = last_ready_ = 0;
 }
 
@@ -51,11 +52,12 @@ void Hierarchy::fill_l2(std::uint64_t line) {
 }
 
 /// Where a line that the L1 lacks is found; afterwards the L2 has it.
-HitLevel Hierarchy::below_l1(std::uint64_t line) {
+HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
   if (l2_.touch(line)) return HitLevel::l2;
   const bool in_l3 = l3_.touch(line);
   if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
+  ++offcore_[offcore_cell(request, in_l3 ? OffcoreSupplier::l3 : OffcoreSupplier::local_dram)];
   return in_l3 ? HitLevel::l3 : HitLevel::dram;
 }
 
@@ -71,7 +73,7 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
 }
 
 // A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
-Hierarchy::Line Hierarchy::data_line(std::uint64_t line) {
+Hierarchy::Line Hierarchy::data_line(std::uint64_t line, OffcoreRequest request) {
   if (l1d_.touch(line)) {
     if (may_be_in_flight(line))
       for (const FillBuffer& f : fills_)
@@ -79,19 +81,19 @@ Hierarchy::Line Hierarchy::data_line(std::uint64_t line) {
           return {HitLevel::lfb, std::max(profile_->latency.l1, static_cast<std::uint16_t>(f.ready - now_))};
     return {HitLevel::l1, profile_->latency.l1};
   }
-  const HitLevel level = below_l1(line);
+  const HitLevel level = below_l1(line, request);
   const std::uint16_t latency = latency_of(level);
   l1d_.insert(line);
   begin_fill(line, latency);
   return {level, latency};
 }
 
-DataResult Hierarchy::access_slowly(const DataAccess& access, TlbResult tlb) {
+DataResult Hierarchy::access_slowly(const DataAccess& access, TlbResult tlb, OffcoreRequest request) {
   const std::uint64_t first = access.physical / line_bytes;
   const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
-  Line line = data_line(first);
+  Line line = data_line(first, request);
   if (last != first) {
-    const Line second = data_line(last);
+    const Line second = data_line(last, request);
     if (second.latency > line.latency) line = second;
     line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.split);
   }
@@ -104,7 +106,7 @@ FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageS
   const std::uint64_t line = physical / line_bytes;
   FetchResult result{.level = HitLevel::l1, .tlb = itlb_.look_up(linear, page), .decoded = true};
   if (!l1i_.touch(line)) {
-    result.level = below_l1(line);
+    result.level = below_l1(line, OffcoreRequest::demand_code_read);
     l1i_.insert(line);
   }
   for (std::uint64_t i = 0; i < windows_in_line; ++i) {

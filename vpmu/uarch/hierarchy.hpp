@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "uarch/tlb.hpp"
+#include "vpmu/offcore.hpp"
 #include "vpmu/retirement.hpp"
 
 namespace vpmu::uarch {
@@ -42,9 +43,9 @@ class Hierarchy {
   /// Cold: nothing in any cache. The profile must outlive it.
   explicit Hierarchy(const Profile& profile);
 
-  DataResult load(const DataAccess& access) { return access_data(access); }
+  DataResult load(const DataAccess& access) { return access_data(access, OffcoreRequest::demand_data_read); }
   /// Stores allocate lines as loads do; write-backs are free.
-  DataResult store(const DataAccess& access) { return access_data(access); }
+  DataResult store(const DataAccess& access) { return access_data(access, OffcoreRequest::demand_rfo); }
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
@@ -60,6 +61,9 @@ class Hierarchy {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
     return itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) && decoded_.is_latest(window) && decoded_.is_latest(window + 1);
   }
+
+  /// Lines that the L2 lacked, by who asked and who had them.
+  [[nodiscard]] const std::array<std::uint64_t, offcore_cell_count>& offcore() const { return offcore_; }
 
   /// So many cycles pass.
   void advance(std::uint64_t cycles) { now_ += cycles; }
@@ -80,19 +84,19 @@ class Hierarchy {
     std::uint64_t ready{};  ///< When the line is there.
   };
 
-  DataResult access_data(const DataAccess& access) {
+  DataResult access_data(const DataAccess& access, OffcoreRequest request) {
     if (access_quickly(access)) return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
-    return access_slowly(access, dtlb_.look_up(access.linear, access.page));
+    return access_slowly(access, dtlb_.look_up(access.linear, access.page), request);
   }
   static constexpr std::uint64_t flight_bit(std::uint64_t line) { return std::uint64_t{1} << (line % 64); }
   [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const { return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0; }
-  DataResult access_slowly(const DataAccess& access, TlbResult tlb);
+  DataResult access_slowly(const DataAccess& access, TlbResult tlb, OffcoreRequest request);
   struct Line {
     HitLevel level;
     std::uint16_t latency;
   };
-  Line data_line(std::uint64_t line);
-  HitLevel below_l1(std::uint64_t line);
+  Line data_line(std::uint64_t line, OffcoreRequest request);
+  HitLevel below_l1(std::uint64_t line, OffcoreRequest request);
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);
   [[nodiscard]] std::uint16_t latency_of(HitLevel level) const;
@@ -103,6 +107,7 @@ class Hierarchy {
   SecondLevel stlb_;
   Tlb dtlb_, itlb_;
   std::array<FillBuffer, most_fill_buffers> fills_{};
+  std::array<std::uint64_t, offcore_cell_count> offcore_{};
   std::uint64_t now_{};
   std::uint64_t in_flight_{};   ///< flight_bit() of all lines whose fills began while one was in flight.
   std::uint64_t last_ready_{};  ///< When the last fill that was begun is there: then none is in flight.

@@ -48,6 +48,8 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::llc_references:
     case Counts::llc_misses:
     case Counts::load_latency:
+    case Counts::offcore:
+    case Counts::offcore_1:
       return true;
     case Counts::unmodelled:
     case Counts::cycles:
@@ -82,7 +84,6 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::macro_fused:
     case Counts::never:
     case Counts::frontend:
-    case Counts::offcore:
       return false;
   }
   return false;
@@ -103,6 +104,8 @@ void ProcessorModel::follow(const CountPlan& plan) {
 }
 
 std::uint64_t ProcessorModel::most_per_instruction(Counts counts) {
+  // Two lines of code, and two of each page that its load and its store are in.
+  if (counts == Counts::offcore || counts == Counts::offcore_1) return 10;
   return counts == Counts::llc_references || counts == Counts::llc_misses ? 2 : 1;
 }
 
@@ -110,6 +113,7 @@ void ProcessorModel::begin_instruction() {
   last_load_.reset();
   last_store_.reset();
   frontend_ = {};
+  offcore_before_ = hierarchy_.offcore();
   mispredicted_ = false;
   telling_ = true;
 }
@@ -120,6 +124,8 @@ void ProcessorModel::complete(Retirement& r) {
   if (r.has_store) fill_in(r.store, last_store_);
   if (r.branch.kind != BranchKind::none) r.branch.mispredicted = mispredicted_;
   r.frontend = frontend_;
+  for (unsigned cell = 0; cell < offcore_cell_count; ++cell)
+    r.offcore[cell] = static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.offcore()[cell] - offcore_before_[cell], 0xFFFF));
 }
 
 void ProcessorModel::fetched(const exec::SeenCode& code) {

@@ -26,10 +26,16 @@ class ProcessorModel final : public exec::Observer {
   [[nodiscard]] static bool is_wanted(const CountPlan& plan);
   /// What depends on the plan, the latency from which on a load counts, is taken from this one.
   void follow(const CountPlan& plan);
-  /// The most of these events that one instruction makes.
+  /// The most of these events that one instruction makes; of off-core requests, one that is no string instruction.
   [[nodiscard]] static std::uint64_t most_per_instruction(Counts counts);
   /// Those of retired instructions since construction, as Pmu::retire() would count them.
   [[nodiscard]] std::uint64_t count(Counts counts) const { return counts_[static_cast<unsigned>(counts)]; }
+
+  /// Those of a plan's entry.
+  [[nodiscard]] std::uint64_t count(const PlanEntry& entry) const {
+    const bool offcore = entry.counts == Counts::offcore || entry.counts == Counts::offcore_1;
+    return offcore ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
+  }
 
   /// From here on complete() tells of the next instruction.
   void begin_instruction();
@@ -46,7 +52,7 @@ class ProcessorModel final : public exec::Observer {
 
  private:
   using Result = DataResult;
-  static constexpr unsigned vocabulary = static_cast<unsigned>(Counts::offcore) + 1;
+  static constexpr unsigned vocabulary = static_cast<unsigned>(Counts::offcore_1) + 1;
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
   void count_level(HitLevel level);
   bool saw_quickly(const exec::Seen& seen);
@@ -58,6 +64,7 @@ class ProcessorModel final : public exec::Observer {
   std::optional<Result> load_, store_;  ///< Of the instruction that runs.
   std::optional<Result> last_load_, last_store_;  ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
+  std::array<std::uint64_t, offcore_cell_count> offcore_before_{};  ///< The hierarchy's, when the instruction began.
   bool mispredicted_{};
   bool telling_{};  ///< Of the instruction that runs complete() will be asked for.
   std::uint16_t latency_over_{};  ///< PlanEntry::latency_over.

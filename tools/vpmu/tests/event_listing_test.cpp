@@ -85,12 +85,12 @@ TEST(EventListing, HasARuleForEverySource) {
 TEST(EventListing, SaysWhatASingleStepShows) {
   const DeliveryRule step = delivery_rule("step");
   ASSERT_NE(step, nullptr);
-  EXPECT_EQ(step(event("MEM_INST_RETIRED.ALL_LOADS")).delivery, Delivery::exact);
-  EXPECT_EQ(step(event("INST_RETIRED.ANY_P")).delivery, Delivery::exact);
-  EXPECT_EQ(step(event("INST_RETIRED.TOTAL_CYCLES_PS")).delivery, Delivery::estimated);
-  EXPECT_EQ(step(event("CPU_CLK_UNHALTED.THREAD")).delivery, Delivery::estimated);
-  EXPECT_EQ(step(event("MEM_LOAD_RETIRED.L1_HIT")).delivery, Delivery::none);
-  EXPECT_EQ(step(event("BACLEARS.ANY")).delivery, Delivery::none);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("MEM_INST_RETIRED.ALL_LOADS")).delivery, Delivery::exact);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("INST_RETIRED.ANY_P")).delivery, Delivery::exact);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("INST_RETIRED.TOTAL_CYCLES_PS")).delivery, Delivery::estimated);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("CPU_CLK_UNHALTED.THREAD")).delivery, Delivery::estimated);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("MEM_LOAD_RETIRED.L1_HIT")).delivery, Delivery::none);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("BACLEARS.ANY")).delivery, Delivery::none);
 }
 
 TEST(EventListing, NamesAnUnknownModelAndTheKnownOnes) {

@@ -79,6 +79,7 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case never:
     case frontend:
     case offcore:
+    case offcore_1:
     case unmodelled: return {};
   }
   return {};

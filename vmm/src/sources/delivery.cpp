@@ -13,7 +13,7 @@ namespace {
 
 const EventDelivery nothing_to_count{Delivery::exact, "always 0"};
 
-EventDelivery clock_delivery(const vpmu::EventDesc& event) {
+EventDelivery clock_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc& event) {
   if (event.counts == vpmu::Counts::never) return nothing_to_count;
   const ClockRate rate = clock_rate(event.counts, {.cmask = event.cmask, .edge = event.edge, .inv = event.inv});
   switch (rate.basis) {
@@ -28,7 +28,7 @@ EventDelivery clock_delivery(const vpmu::EventDesc& event) {
 }
 
 /// To run instructions one by one shows what they do, and nothing of the processor around them.
-EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
+EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
   constexpr std::string_view one_cycle = "one cycle per instruction";
   switch (event.counts) {
@@ -94,6 +94,7 @@ EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
     case macro_fused:
     case frontend:
     case offcore:
+    case offcore_1:
     case unmodelled:
       return {};
   }
@@ -101,14 +102,16 @@ EventDelivery instruction_delivery(const vpmu::EventDesc& event) {
 }
 
 /// The exact source, whose engine shows a model of the processor what instructions do.
-EventDelivery exact_delivery(const vpmu::EventDesc& event) {
+EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
   constexpr std::uint64_t first_miss = 0x11, last_miss = 0x15;  // choices of MSR_PEBS_FRONTEND; the others are of bubbles
   const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
   if (event.counts == frontend) return event.msr_value >= first_miss && event.msr_value <= last_miss ? by_caches : EventDelivery{};
+  // A row without a value stands for all of them.
+  if ((event.counts == offcore || event.counts == offcore_1) && event.msr_index != 0 && vpmu::offcore_filter(generation.offcore, event.msr_value) == 0) return {};
   if (event.counts == itlb_misses) return by_caches;
   if (event.counts == macro_fused) return {Delivery::estimated, "CMP or TEST and a branch behind it"};
-  if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(event);
+  if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(generation, event);
   constexpr std::array by_prediction{mispredicts,           mispredicts_conditional, mispredicts_taken,
                                      mispredicts_not_taken, mispredicts_call,        mispredicts_return};
   const bool branch = std::ranges::find(by_prediction, event.counts) != by_prediction.end();

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "vpmu/event.hpp"
+#include "vpmu/generation.hpp"
 
 namespace vmm {
 
@@ -20,8 +21,8 @@ struct EventDelivery {
   std::string basis;  ///< What an estimate is made of, for people: "200 per 1000 cycles". "always 0" where nothing can happen. Else empty.
 };
 
-/// A source's answer for an event. Never fails.
-using DeliveryRule = EventDelivery (*)(const vpmu::EventDesc& event);
+/// A source's answer for an event of a generation. Never fails.
+using DeliveryRule = EventDelivery (*)(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event);
 
 /// How the source of that name (registry.hpp) delivers events; null for a name that is not known here.
 DeliveryRule delivery_rule(std::string_view source);

@@ -46,7 +46,7 @@ PlanProgress::ModelCounts PlanProgress::take_modelled() {
   ModelCounts since{};
   for (unsigned i = 0; i < plan_.size; ++i)
     if (units_[i] == Unit::model) {
-      const std::uint64_t now = model_->count(plan_.entries[i].counts);
+      const std::uint64_t now = model_->count(plan_.entries[i]);
       since[i] = now - std::exchange(modelled_[i], now);
     }
   return since;
@@ -68,7 +68,7 @@ void PlanProgress::pass(bool user, const vpmu::exec::Passed& passed) {
       case Unit::each: break;
     }
     deltas_[e.counter] += events;
-    e.distance -= events;
+    e.distance -= std::min(events, e.distance - 1);
   }
 }
 

@@ -75,7 +75,8 @@ void add_event(WalkGoal& goal, Counts counts) {
     case Counts::llc_references:
     case Counts::llc_misses:
     case Counts::frontend:
-    case Counts::offcore: goal.any = true; break;
+    case Counts::offcore:
+    case Counts::offcore_1: goal.any = true; break;
   }
 }
 

@@ -25,7 +25,7 @@ TEST(ClockRates, StateARateForEachCountThatIsNotAClock) {
 }
 
 TEST(ClockRates, DeliverNothingWithoutARate) {
-  for (const Counts counts : {Counts::unmodelled, Counts::frontend, Counts::offcore}) {
+  for (const Counts counts : {Counts::unmodelled, Counts::frontend, Counts::offcore, Counts::offcore_1}) {
     EXPECT_EQ(clock_rate(counts), nothing);
     EXPECT_EQ(clock_rate(counts, EventSpec{.cmask = 1, .inv = true}), nothing);
   }

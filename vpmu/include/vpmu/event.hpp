@@ -65,7 +65,8 @@ enum class Counts : std::uint8_t {
   never,                ///< What no machine here can do: transactions without TSX, another package's caches and memory. Always 0.
   load_latency,         ///< Tagged loads over MSR_PEBS_LD_LAT_THRESHOLD (rules L1 to L12).
   frontend,             ///< FRONTEND_RETIRED, selected by MSR_PEBS_FRONTEND.
-  offcore,              ///< Off-core response, selected by MSR_OFFCORE_RSP_0/1.
+  offcore,              ///< Off-core responses that MSR_OFFCORE_RSP_0 selects.
+  offcore_1,            ///< Those that MSR_OFFCORE_RSP_1 selects.
 };
 
 /// Whether an event can trigger a PEBS record.

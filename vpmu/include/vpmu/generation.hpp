@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "vpmu/event.hpp"
+#include "vpmu/offcore.hpp"
 #include "vpmu/retirement.hpp"
 
 namespace vpmu {
@@ -62,6 +63,7 @@ struct GenerationDesc {
   GenerationFeatures features;
   std::uint8_t offcore_rsp_msrs;            ///< 1 (1A6H) or 2 (1A6H, 1A7H).
   std::uint64_t offcore_rsp_mask;           ///< Bits that may be set.
+  OffcoreLayout offcore;                    ///< What they select.
   std::uint64_t frontend_mask;              ///< Bits of MSR_PEBS_FRONTEND that may be set; 0 without it.
   std::uint64_t lbr_select_mask;            ///< Bits of MSR_LBR_SELECT that may be set.
   std::uint64_t misc_enable_reset;          ///< IA32_MISC_ENABLE at reset, with BTS and PEBS available.

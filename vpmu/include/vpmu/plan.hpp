@@ -6,6 +6,7 @@
 
 #include "vpmu/counter.hpp"
 #include "vpmu/event.hpp"
+#include "vpmu/offcore.hpp"
 
 namespace vpmu {
 
@@ -23,6 +24,7 @@ struct PlanEntry {
   /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty where only some loads
   /// are tagged: then each retired load must be given to Pmu::retire(), which picks (rule L11).
   std::optional<std::uint16_t> latency_over;
+  OffcoreFilter offcore{};  ///< Of offcore and offcore_1: what counts.
 };
 
 /// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1 order.

@@ -139,6 +139,7 @@ class Pmu {
   [[nodiscard]] bool precise_store_enabled(CounterId c) const;
   [[nodiscard]] bool take_load_tag(const Retirement& r);
   [[nodiscard]] bool selected_frontend(const FrontendOutcome& f) const;
+  [[nodiscard]] OffcoreFilter selected_offcore(Counts counts) const;
   [[nodiscard]] std::uint64_t fixed_control(CounterId c) const;
   void decode_event(unsigned gp);
 

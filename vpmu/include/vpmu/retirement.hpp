@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "vpmu/address.hpp"
+#include "vpmu/offcore.hpp"
 
 namespace vpmu {
 
@@ -81,6 +82,7 @@ struct Retirement {
   MemAccess store{};
   BranchOutcome branch{};
   FrontendOutcome frontend{};
+  OffcoreCounts offcore{};            ///< Requests that it made, its own fetch among them.
   std::uint16_t uops{1};              ///< Retired micro-operations.
   std::uint64_t cycles{};             ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.
   std::uint64_t ref_cycles{};         ///< Unhalted reference cycles since the previous retirement, at the TSC's rate.

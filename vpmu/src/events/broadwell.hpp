@@ -641,7 +641,7 @@ inline constexpr std::array<EventDesc, 745> broadwell{{
   {"OFFCORE_RESPONSE.PF_L3_CODE_RD.L3_MISS_LOCAL_DRAM.ANY_SNOOP", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3F84000200, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_PF_CODE_RD.L3_MISS_LOCAL_DRAM.ANY_SNOOP", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3F84000240, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.OTHER.L3_MISS_LOCAL_DRAM.ANY_SNOOP", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3F84008000, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"PAGE_WALKER_LOADS.DTLB_L1", 0xBC, 0x11, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L2", 0xBC, 0x12, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L3", 0xBC, 0x14, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},

@@ -238,7 +238,7 @@ inline constexpr std::array<EventDesc, 345> broadwellde{{
   {"UOPS_EXECUTED.CORE_CYCLES_GE_4", 0xB1, 0x02, 4, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::uops_issued},
   {"OFFCORE_REQUESTS_BUFFER.SQ_FULL", 0xB2, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"OFFCORE_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"PAGE_WALKER_LOADS.DTLB_L1", 0xBC, 0x11, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L2", 0xBC, 0x12, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L3", 0xBC, 0x14, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},

@@ -269,7 +269,7 @@ inline constexpr std::array<EventDesc, 376> broadwellx{{
   {"OFFCORE_RESPONSE.ALL_CODE_RD.LLC_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FBFC00244, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_READS.LLC_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FBFC007F7, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_REQUESTS.LLC_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FBFC08FFF, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"PAGE_WALKER_LOADS.DTLB_L1", 0xBC, 0x11, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L2", 0xBC, 0x12, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L3", 0xBC, 0x14, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},

@@ -274,7 +274,7 @@ inline constexpr std::array<EventDesc, 377> haswell{{
   {"OFFCORE_RESPONSE.ALL_CODE_RD.L3_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFFC00244, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_READS.L3_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFFC007F7, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_REQUESTS.L3_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFFC08FFF, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"PAGE_WALKER_LOADS.DTLB_L1", 0xBC, 0x11, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L2", 0xBC, 0x12, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},
   {"PAGE_WALKER_LOADS.DTLB_L3", 0xBC, 0x14, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::unmodelled},

@@ -245,7 +245,7 @@ inline constexpr std::array<EventDesc, 319> ivybridge{{
   {"OFFCORE_RESPONSE.ALL_DATA_RD.LLC_HIT.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3F803C0091, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_RFO.LLC_HIT.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3F803C0122, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.ALL_CODE_RD.LLC_HIT.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3F803C0244, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"TLB_FLUSH.DTLB_THREAD", 0xBD, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100007, Counts::unmodelled},
   {"TLB_FLUSH.STLB_ANY", 0xBD, 0x20, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100007, Counts::unmodelled},
   {"PAGE_WALKS.LLC_MISS", 0xBE, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},

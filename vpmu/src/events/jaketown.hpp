@@ -281,7 +281,7 @@ inline constexpr std::array<EventDesc, 355> jaketown{{
   {"OFFCORE_RESPONSE.ALL_DEMAND_MLC_PREF_READS.LLC_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFFC20077, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.PF_LLC_DATA_RD.LLC_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFFC20080, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.PF_LLC_CODE_RD.LLC_MISS.ANY_RESPONSE", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFFC20200, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"TLB_FLUSH.DTLB_THREAD", 0xBD, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100007, Counts::unmodelled},
   {"TLB_FLUSH.STLB_ANY", 0xBD, 0x20, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100007, Counts::unmodelled},
   {"L1D_BLOCKS.BANK_CONFLICT_CYCLES", 0xBF, 0x05, 1, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},

@@ -462,7 +462,7 @@ inline constexpr std::array<EventDesc, 565> skylake{{
   {"OFFCORE_RESPONSE.DEMAND_RFO.L3_MISS.ANY_SNOOP", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFC400002, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.DEMAND_CODE_RD.L3_MISS.ANY_SNOOP", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFC400004, 100003, Counts::offcore},
   {"OFFCORE_RESPONSE.OTHER.L3_MISS.ANY_SNOOP", 0xB7, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x1A6, 0x3FFC408000, 100003, Counts::offcore},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::offcore_1},
   {"TLB_FLUSH.DTLB_THREAD", 0xBD, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100007, Counts::unmodelled},
   {"TLB_FLUSH.STLB_ANY", 0xBD, 0x20, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100007, Counts::unmodelled},
   {"INST_RETIRED.ANY_P", 0xC0, 0x00, 0, false, false, false, 0xFF, PebsAbility::yes, false, false, 0x0, 0x0, 2000003, Counts::instructions},

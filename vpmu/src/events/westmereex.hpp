@@ -506,7 +506,7 @@ inline constexpr std::array<EventDesc, 583> westmereex{{
   {"SNOOP_RESPONSE.HIT", 0xB8, 0x01, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100000, Counts::unmodelled},
   {"SNOOP_RESPONSE.HITE", 0xB8, 0x02, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100000, Counts::unmodelled},
   {"SNOOP_RESPONSE.HITM", 0xB8, 0x04, 0, false, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 100000, Counts::unmodelled},
-  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0x4, PebsAbility::no, false, false, 0x0, 0x0, 100000, Counts::offcore},
+  {"OFFCORE_RESPONSE_1", 0xBB, 0x01, 0, false, false, false, 0x4, PebsAbility::no, false, false, 0x0, 0x0, 100000, Counts::offcore_1},
   {"INSTRUCTIONS_RETIRED", 0xC0, 0x00, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x0, 0x0, 2000000, Counts::instructions},
   {"INST_RETIRED.ANY_P", 0xC0, 0x01, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x0, 0x0, 2000000, Counts::instructions},
   {"INST_RETIRED.TOTAL_CYCLES", 0xC0, 0x01, 16, true, false, false, 0xF, PebsAbility::yes, false, false, 0x0, 0x0, 2000000, Counts::instructions},

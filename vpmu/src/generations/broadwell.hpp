@@ -10,6 +10,7 @@ namespace vpmu::generations {
 inline constexpr GenerationDesc broadwell = derive(haswell, [](GenerationDesc& g) {
   g.generation = Generation::broadwell;
   g.name = "broadwell";
+  g.offcore.dram = bit(26);  // L3_MISS_LOCAL_DRAM
   g.events = events::broadwell;
 });
 
@@ -22,6 +23,7 @@ inline constexpr GenerationDesc broadwell_de = derive(broadwell, [](GenerationDe
 inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDesc& g) {
   g.generation = Generation::broadwell_ep;
   g.name = "broadwell-ep";
+  g.offcore.dram_snoop = snoop_of_memory_on_servers;
   g.events = events::broadwellx;
 });
 

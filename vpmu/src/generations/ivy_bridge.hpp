@@ -16,6 +16,7 @@ inline constexpr GenerationDesc ivy_bridge_ep = derive(ivy_bridge, [](Generation
   g.generation = Generation::ivy_bridge_ep;
   g.name = "ivybridge-ep";
   g.offcore_rsp_mask = sandy_bridge_ep.offcore_rsp_mask;
+  g.offcore = sandy_bridge_ep.offcore;
   g.events = events::ivytown;
 });
 

@@ -33,6 +33,8 @@ inline constexpr GenerationDesc nehalem{
                  .lbr_info = false},
     .offcore_rsp_msrs = 1,
     .offcore_rsp_mask = 0xFFFF,
+    // UNCORE_HIT and LOCAL_DRAM; one bit for each answer, none for all. SDM 3B table 18-26.
+    .offcore = {.any_response = 0, .l3 = bit(8), .l3_snoop = 0, .dram = bit(14), .dram_snoop = 0},
     .frontend_mask = 0,
     .lbr_select_mask = 0x1FF,
     .misc_enable_reset = 0x85'0089,

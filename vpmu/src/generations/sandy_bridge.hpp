@@ -5,6 +5,9 @@
 
 namespace vpmu::generations {
 
+/// Where a second package may be, memory is read with a snoop, which misses: SNP_MISS.
+inline constexpr std::uint64_t snoop_of_memory_on_servers = bit(33);
+
 /// Sandy Bridge client. SDM 3B 18.9, 3C table 35-18.
 inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDesc& g) {
   g.generation = Generation::sandy_bridge;
@@ -15,6 +18,8 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.features.precise_store = true;
   g.features.pdir = true;
   g.offcore_rsp_mask = 0x3F'807F'8FFF;
+  // ANY_RESPONSE; L3_HITE and LOCAL_DRAM with SNP_NOT_NEEDED. SDM 3B tables 18-35 to 18-38.
+  g.offcore = {.any_response = bit(16), .l3 = bit(19), .l3_snoop = bit(32), .dram = bit(22), .dram_snoop = bit(32)};
   g.load_latency_code = 0xCD;
   g.load_latency_umask = 0x01;
   g.precise_store_code = 0xCD;
@@ -27,6 +32,7 @@ inline constexpr GenerationDesc sandy_bridge_ep = derive(sandy_bridge, [](Genera
   g.generation = Generation::sandy_bridge_ep;
   g.name = "sandybridge-ep";
   g.offcore_rsp_mask = 0x3F'FFFF'8FFF;
+  g.offcore.dram_snoop = snoop_of_memory_on_servers;
   g.events = events::jaketown;
 });
 

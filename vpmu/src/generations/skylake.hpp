@@ -25,6 +25,7 @@ inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g
 inline constexpr GenerationDesc skylake_sp = derive(skylake, [](GenerationDesc& g) {
   g.generation = Generation::skylake_sp;
   g.name = "skylake-sp";
+  g.offcore.dram_snoop = snoop_of_memory_on_servers;
   g.events = events::skylakex;
 });
 

@@ -136,6 +136,36 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
   EXPECT_FALSE(r.frontend.dsb_miss || r.frontend.l1i_miss || r.frontend.l2_miss || r.frontend.itlb_miss || r.frontend.stlb_miss);
 }
 
+PlanEntry offcore_entry(OffcoreRequest request, OffcoreSupplier supplier) {
+  return {.counts = Counts::offcore, .offcore = static_cast<OffcoreFilter>(1U << offcore_cell(request, supplier))};
+}
+
+// A line that the L2 lacks is asked for once, whoever had it.
+TEST_F(AProcessorModel, TellsWhatLeavesTheCore) {
+  using enum OffcoreRequest;
+  using enum OffcoreSupplier;
+  const Retirement split = run({load_of(0x103C)}, true, false);
+  EXPECT_EQ(split.offcore[offcore_cell(demand_data_read, local_dram)], 2) << "two lines";
+  const Retirement warm = run({load_of(0x1040)}, true, false);
+  EXPECT_EQ(offcore_sum(warm.offcore, 0xFF), 0U);
+  const Retirement stored = run({store_of(0x5000)}, false, true);
+  EXPECT_EQ(stored.offcore[offcore_cell(demand_rfo, local_dram)], 1);
+  // The L2 of 256 KiB goes through 1 MiB; the L3 keeps all.
+  for (std::uint64_t at = 0x100000; at < 0x200000; at += 64) run({load_of(at)}, true, false);
+  const Retirement back = run({load_of(0x5000)}, true, false);
+  EXPECT_EQ(back.offcore[offcore_cell(demand_data_read, l3)], 1);
+  model_.begin_instruction();
+  model_.fetched({.linear = 0x9000, .physical = 0x9000, .page_bytes = 4096});
+  Retirement code;
+  model_.complete(code);
+  EXPECT_EQ(code.offcore[offcore_cell(demand_code_read, local_dram)], 1);
+  EXPECT_EQ(model_.count(offcore_entry(demand_data_read, local_dram)), 2U + 0x100000 / 64);
+  EXPECT_EQ(model_.count(offcore_entry(demand_rfo, local_dram)), 1U);
+  EXPECT_EQ(model_.count(offcore_entry(demand_data_read, l3)), 1U);
+  EXPECT_EQ(model_.count(offcore_entry(demand_code_read, local_dram)), 1U);
+  EXPECT_EQ(model_.count(offcore_entry(demand_rfo, l3)), 0U);
+}
+
 constexpr std::uint16_t latency_over = 11;
 
 /// How often the core counts each event of the model in what it is given.
@@ -232,7 +262,7 @@ TEST(ProcessorModels, CountTheSameManyAtOnce) {
     ProcessorModel at_once{profile}, one_by_one{profile};
     at_once.saw(trace);
     exec::tell(trace, one_by_one);
-    for (unsigned i = 0; i <= static_cast<unsigned>(Counts::offcore); ++i) {
+    for (unsigned i = 0; i <= static_cast<unsigned>(Counts::offcore_1); ++i) {
       const auto counts = static_cast<Counts>(i);
       EXPECT_EQ(at_once.count(counts), one_by_one.count(counts)) << profile.name << ' ' << i;
     }

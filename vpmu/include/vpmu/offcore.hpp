@@ -1,0 +1,57 @@
+#pragma once
+#include <array>
+#include <cstdint>
+
+/// Off-core response events: requests that leave the core, and who answers them. SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
+namespace vpmu {
+
+/// Requests that a source can know of. There are no others here: no prefetches, no write-backs, nothing of devices.
+enum class OffcoreRequest : std::uint8_t { demand_data_read, demand_rfo, demand_code_read };
+inline constexpr unsigned offcore_request_count = 3;
+/// Who can answer them. An L3 hit is one in state E that no other core is asked for.
+enum class OffcoreSupplier : std::uint8_t { l3, local_dram };
+inline constexpr unsigned offcore_supplier_count = 2;
+
+/// A request with its answer, as a place in OffcoreCounts and a bit of an OffcoreFilter.
+constexpr unsigned offcore_cell(OffcoreRequest request, OffcoreSupplier supplier) {
+  return static_cast<unsigned>(request) * offcore_supplier_count + static_cast<unsigned>(supplier);
+}
+inline constexpr unsigned offcore_cell_count = offcore_request_count * offcore_supplier_count;  ///< All of them.
+
+/// How many of each there were.
+using OffcoreCounts = std::array<std::uint16_t, offcore_cell_count>;
+/// Those that a register selects.
+using OffcoreFilter = std::uint8_t;
+
+/// What a generation's MSR_OFFCORE_RSP_x say with which bits. The requests' are the same in all. SDM 3B tables 18-26, 18-35 to 18-38, 18-48, 18-61.
+struct OffcoreLayout {
+  std::uint64_t any_response;  ///< Every answer, whatever else is set; 0 where there is no such bit.
+  std::uint64_t l3, l3_snoop;      ///< The L3's answer is meant when both have a bit set; without a snoop part, when the first has.
+  std::uint64_t dram, dram_snoop;  ///< The same of local memory.
+};
+
+/// What a value of the register selects: each request whose bit is set, with each answer that is selected.
+constexpr OffcoreFilter offcore_filter(const OffcoreLayout& layout, std::uint64_t value) {
+  const auto meant = [value](std::uint64_t supplier, std::uint64_t snoop) {
+    return (value & supplier) != 0 && (snoop == 0 || (value & snoop) != 0);
+  };
+  const bool any = (value & layout.any_response) != 0;
+  const std::array<bool, offcore_supplier_count> answers{any || meant(layout.l3, layout.l3_snoop), any || meant(layout.dram, layout.dram_snoop)};
+  unsigned filter = 0;
+  for (unsigned request = 0; request < offcore_request_count; ++request)
+    for (unsigned supplier = 0; supplier < offcore_supplier_count; ++supplier)
+      if ((value >> request & 1) != 0 && answers[supplier])
+        filter |= 1U << offcore_cell(static_cast<OffcoreRequest>(request), static_cast<OffcoreSupplier>(supplier));
+  return static_cast<OffcoreFilter>(filter);
+}
+
+/// The number of those that the filter selects.
+template <class Counts>
+constexpr std::uint64_t offcore_sum(const Counts& counts, OffcoreFilter filter) {
+  std::uint64_t sum = 0;
+  for (unsigned cell = 0; cell < offcore_cell_count; ++cell)
+    if ((filter >> cell & 1) != 0) sum += counts[cell];
+  return sum;
+}
+
+}  // namespace vpmu
