@@ -25,7 +25,6 @@ constexpr std::array reasons{
     Reason{"LOCAL_HITM", other_cores},
     Reason{"FP_ASSIST", "which operations need the help of microcode is not known of those that this host's CPU runs"},
     Reason{"ANY_DSB_MISS", "no manual says what MSR_PEBS_FRONTEND = 01H selects"},
-    Reason{"FRONTEND_RETIRED.LATENCY", "bubbles in the front end are not modelled"},
 };
 
 std::string_view reason_for(std::string_view name) {

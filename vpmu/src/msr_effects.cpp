@@ -30,10 +30,7 @@ void MsrEffects::write_misc_enable(Pmu& pmu, unsigned, std::uint64_t value) {
   pmu.state_.misc_enable = (pmu.state_.misc_enable & ~writable) | (value & writable);
 }
 
-void MsrEffects::write_offcore_rsp(Pmu& pmu, unsigned i, std::uint64_t value) {
-  pmu.state_.offcore_rsp[i] = value;
-  pmu.replan_ = true;
-}
+void MsrEffects::write_offcore_rsp(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.state_.offcore_rsp[i] = value; }
 void MsrEffects::write_lbr_select(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.lbr_select = value; }
 void MsrEffects::write_lbr_tos(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.lbr_tos = value; }
 

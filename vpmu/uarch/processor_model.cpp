@@ -6,6 +6,8 @@
 namespace vpmu::uarch {
 namespace {
 
+/// Micro-operations that the queue can give in a cycle. SDM 3B 18.13.1.4.
+constexpr std::uint8_t all_slots = 4;
 
 bool below_l2(HitLevel level) { return level == HitLevel::l3 || level == HitLevel::dram; }
 
@@ -128,6 +130,24 @@ void ProcessorModel::complete(Retirement& r) {
     r.offcore[cell] = static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.offcore()[cell] - offcore_before_[cell], 0xFFFF));
 }
 
+namespace {
+
+/// Cycles in which the queue of decoded instructions gets nothing, as what is fetched is on its way: behind a line that is not in the
+/// L1I, behind a translation, and while the legacy decoders take over from the decoded micro-op cache. What came before is not counted
+/// against them: nothing of the queue is left then.
+std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
+  constexpr unsigned switch_to_decoders = 2;
+  unsigned cycles = f.decoded ? 0 : switch_to_decoders;
+  if (f.level == HitLevel::l2) cycles += latency.l2;
+  if (f.level == HitLevel::l3) cycles += latency.l3;
+  if (f.level == HitLevel::dram) cycles += latency.dram;
+  if (f.tlb == TlbResult::stlb_hit) cycles += latency.stlb_hit;
+  if (f.tlb == TlbResult::walk) cycles += latency.walk;
+  return static_cast<std::uint16_t>(cycles);
+}
+
+}  // namespace
+
 void ProcessorModel::fetched(const exec::SeenCode& code) {
   const auto result = hierarchy_.fetch(code.linear, code.physical, page_size_of(code.page_bytes));
   frontend_.dsb_miss |= !result.decoded;
@@ -135,6 +155,9 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   frontend_.l2_miss |= below_l2(result.level);
   frontend_.itlb_miss |= result.tlb != TlbResult::hit;
   frontend_.stlb_miss |= result.tlb == TlbResult::walk;
+  // Of an instruction in two lines the longer one.
+  frontend_.bubble_cycles = std::max(frontend_.bubble_cycles, bubble_of(result, hierarchy_.profile().latency));
+  frontend_.bubble_slots = frontend_.bubble_cycles != 0 ? all_slots : std::uint8_t{0};
 }
 
 void ProcessorModel::accessed(const exec::SeenAccess& a, std::uint64_t now) {

@@ -116,8 +116,7 @@ TEST(EventGaps, AreFewAndHaveReasonsOnEveryGeneration) {
   for (const vpmu::GenerationDesc* g : vpmu::all_generations()) {
     const auto gaps = event_gaps(*g);
     EXPECT_GT(precise_events(*g), 30U) << g->name;
-    const std::size_t share = g->features.frontend ? 3 : 10;  // bubbles in the front end are not modelled
-    EXPECT_LT(gaps.size() * share, precise_events(*g)) << list_gaps({g});
+    EXPECT_LT(gaps.size() * 10, precise_events(*g)) << list_gaps({g});
     for (const EventGap& gap : gaps) EXPECT_FALSE(gap.reason.empty()) << g->name << ' ' << gap.event->name;
   }
 }

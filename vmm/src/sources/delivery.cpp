@@ -104,9 +104,13 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
 /// The exact source, whose engine shows a model of the processor what instructions do.
 EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
-  constexpr std::uint64_t first_miss = 0x11, last_miss = 0x15;  // choices of MSR_PEBS_FRONTEND; the others are of bubbles
+  constexpr std::uint64_t choice_mask = 0x17, bubbles = 0x06, first_miss = 0x11, last_miss = 0x15;  // of MSR_PEBS_FRONTEND
   const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
-  if (event.counts == frontend) return event.msr_value >= first_miss && event.msr_value <= last_miss ? by_caches : EventDelivery{};
+  if (event.counts == frontend) {
+    const std::uint64_t choice = event.msr_value & choice_mask;
+    if (choice == bubbles) return {Delivery::estimated, "latencies of a model of caches and TLBs"};
+    return choice >= first_miss && choice <= last_miss ? by_caches : EventDelivery{};
+  }
   // A row without a value stands for all of them.
   if ((event.counts == offcore || event.counts == offcore_1) && event.msr_index != 0 && vpmu::offcore_filter(generation.offcore, event.msr_value) == 0) return {};
   if (event.counts == itlb_misses) return by_caches;

@@ -136,6 +136,30 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
   EXPECT_FALSE(r.frontend.dsb_miss || r.frontend.l1i_miss || r.frontend.l2_miss || r.frontend.itlb_miss || r.frontend.stlb_miss);
 }
 
+// A bubble is as long as the way of the line and of its translation; two cycles more without decoded micro-operations.
+TEST_F(AProcessorModel, TellsBubblesBehindFetches) {
+  const auto fetch = [this](std::uint64_t at) {
+    model_.begin_instruction();
+    model_.fetched({.linear = at, .physical = at, .page_bytes = 4096});
+    Retirement r;
+    model_.complete(r);
+    return r.frontend;
+  };
+  const Latencies& latency = find_profile("skylake")->latency;
+  const FrontendOutcome cold = fetch(0x4000);
+  EXPECT_EQ(cold.bubble_cycles, 2 + latency.dram + latency.walk);
+  EXPECT_EQ(cold.bubble_slots, 4);
+  const FrontendOutcome warm = fetch(0x4000);
+  EXPECT_EQ(warm.bubble_cycles, 0);
+  EXPECT_EQ(warm.bubble_slots, 0);
+  EXPECT_EQ(fetch(0x4040).bubble_cycles, 2 + latency.dram) << "the page is known";
+  // 64 KiB of code: more than the L1I, less than the L2; 16 pages stay in the ITLB.
+  for (std::uint64_t at = 0x10000; at < 0x20000; at += 64) fetch(at);
+  const FrontendOutcome again = fetch(0x4040);
+  EXPECT_TRUE(again.l1i_miss && !again.l2_miss && !again.itlb_miss && again.dsb_miss);
+  EXPECT_EQ(again.bubble_cycles, 2 + latency.l2);
+}
+
 PlanEntry offcore_entry(OffcoreRequest request, OffcoreSupplier supplier) {
   return {.counts = Counts::offcore, .offcore = static_cast<OffcoreFilter>(1U << offcore_cell(request, supplier))};
 }
