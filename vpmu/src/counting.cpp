@@ -159,13 +159,17 @@ bool Pmu::load_latency_enabled(CounterId c) const {
   return (state_.pebs_enable & both) == both && s.cmask == 0 && !s.inv && (desc_.load_latency_counters & bit(c.number())) != 0;
 }
 
+bool Pmu::is_precise_store(CounterId c) const {
+  if (!desc_.features.precise_store || !c.is_gp()) return false;
+  const EventSpec& s = spec_[c.number()];
+  return s.code == desc_.precise_store_code && s.umask == desc_.precise_store_umask;
+}
+
 // Rules S1, S2: PMC3 alone, with both bits.
 bool Pmu::precise_store_enabled(CounterId c) const {
   constexpr unsigned the_counter = 3;
-  if (!desc_.features.precise_store || !c.is_gp() || c.number() != the_counter) return false;
-  const EventSpec& s = spec_[the_counter];
-  const std::uint64_t both = bit(the_counter) | reg::pebs_enable::PS_EN::mask;
-  return s.code == desc_.precise_store_code && s.umask == desc_.precise_store_umask && (state_.pebs_enable & both) == both;
+  constexpr std::uint64_t both = bit(the_counter) | reg::pebs_enable::PS_EN::mask;
+  return is_precise_store(c) && c.number() == the_counter && (state_.pebs_enable & both) == both;
 }
 
 // Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4, L11).
@@ -223,11 +227,12 @@ std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) co
   return tagged && slow && load_latency_enabled(c);
 }
 
-// An event that no source delivers, or a load latency event without its facility, reads 0 in every form: INV must not turn
-// its absence into a count (rules L2, L11).
+// An event that no source delivers, or an event of a facility that is not on, reads 0 in every form: INV must not turn its absence into a
+// count (rules L2, L11, S1).
 bool Pmu::is_countable(CounterId c) const {
   const Counts counts = class_of(c).counts;
   if (counts == Counts::load_latency) return load_latency_enabled(c);
+  if (is_precise_store(c)) return precise_store_enabled(c);
   return counts != Counts::unmodelled;
 }
 

@@ -6,10 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "vpmu/cpuid.hpp"
-#include "vpmu/generation.hpp"
-
-// Layouts in memory: records of every format, the DS management area, and what CPUID and IA32_PERF_CAPABILITIES say of them.
+// Layouts in memory: records of every format, and the DS management area.
 
 namespace vpmu::test {
 namespace {
@@ -85,30 +82,6 @@ TEST(DsAreaLayout, FieldsAreThoseOfTheManual) {
   EXPECT_EQ(area.absolute_maximum.value(), 3U);
   EXPECT_EQ(area.interrupt_threshold.value(), 4U);
   EXPECT_EQ(area.counter_reset, (std::array<std::uint64_t, 4>{5, 6, 7, 8}));
-}
-
-// SDM 2A CPUID leaf 0AH; 3B 18.13: version 4, three fixed counters, all 48 bits wide, seven architectural events, all there.
-TEST(Cpuid, Leaf0AhDescribesTheCounters) {
-  const GenerationDesc& skylake = describe(Generation::skylake);
-  const CpuidRegisters with_sibling = cpuid_0ah(skylake, 4);
-  EXPECT_EQ(with_sibling.eax, 0x0730'0404U);
-  EXPECT_EQ(with_sibling.ebx, 0U);
-  EXPECT_EQ(with_sibling.ecx, 0U);
-  EXPECT_EQ(with_sibling.edx, 0x603U);
-  EXPECT_EQ(cpuid_0ah(skylake, 8).eax, 0x0730'0804U);
-}
-
-// SDM 3B 18.18: LBR format 5, trap-like PEBS with architectural registers, record format 3, SMM freeze, full-width writes.
-TEST(Cpuid, PerfCapabilitiesOfSkylake) { EXPECT_EQ(perf_capabilities(describe(Generation::skylake)), 0x33C5U); }
-
-TEST(Generations, AreFoundByTheNameThatUsersType) {
-  EXPECT_EQ(find_generation("skylake"), Generation::skylake);
-  EXPECT_EQ(find_generation("Skylake"), std::nullopt);
-  EXPECT_EQ(find_generation(""), std::nullopt);
-  for (const GenerationDesc* desc : all_generations()) {
-    EXPECT_EQ(find_generation(desc->name), desc->generation);
-    EXPECT_EQ(&describe(desc->generation), desc);
-  }
 }
 
 }  // namespace

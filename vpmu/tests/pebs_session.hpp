@@ -11,14 +11,14 @@
 
 namespace vpmu::test {
 
-/// A Skylake PMU with a DS area, and the instruction stream of the worked vectors: a1, a2, ... each `mov eax,[rbx]`, two bytes
+/// A PMU with a DS area, Skylake's unless said otherwise, and the instruction stream of the worked vectors: a1, a2, ... each `mov eax,[rbx]`, two bytes
 /// long, with its own data address and loaded value.
 class PebsSession {
  public:
   static constexpr GuestLinear ds_area{0xFFFF'8000'0001'0000};
   static constexpr GuestLinear buffer{0xFFFF'8000'0002'0000};
   static constexpr std::uint64_t buffer_bytes = 2 * page_size;
-  static constexpr std::uint64_t size = record_size(PebsFormat::format3);
+  static constexpr std::uint64_t size = record_size(PebsFormat::format3);  ///< Of Skylake's record.
   static constexpr std::uint64_t never = ~0ULL;  ///< A threshold that no index reaches.
   static constexpr std::uint64_t all_counters = 0x7'0000'000F;
 
@@ -59,10 +59,16 @@ class PebsSession {
   void set_reset(unsigned i, std::uint64_t value) { env.poke(ds_area + 0x40 + 8 * i, value); }
   [[nodiscard]] GuestLinear index() const { return GuestLinear{env.peek(ds_area + 0x28)}; }
 
+  /// By IA32_A_PMCi, or without full-width writes by IA32_PMCi, which `value` must fit in.
+  void write_counter(unsigned i, std::uint64_t value) {
+    const bool full = pmu.generation().features.full_width_write;
+    write((full ? msr::IA32_A_PMC0 : msr::IA32_PMC0) + i, value);
+    ASSERT_EQ(pmc(i), value);
+  }
   /// PMCi = `s`, `period` events before its overflow; with the same reload value.
   void start(unsigned i, Select s, std::uint64_t period) {
     write(msr::IA32_PERFEVTSEL0 + i, s.raw());
-    write(msr::IA32_A_PMC0 + i, minus(period));
+    write_counter(i, minus(period));
     set_reset(i, minus(period));
   }
   /// Also with PEBS on.
@@ -111,21 +117,23 @@ class PebsSession {
     for (unsigned k = first; k <= last; ++k) retire(load(k));
   }
 
-  [[nodiscard]] std::uint64_t records() const { return (index().value() - buffer.value()) / size; }
+  [[nodiscard]] PebsFormat format() const { return static_cast<PebsFormat>(pmu.generation().pebs_format); }
+  [[nodiscard]] std::uint64_t record_bytes() const { return record_size(format()); }
+  [[nodiscard]] std::uint64_t records() const { return (index().value() - buffer.value()) / record_bytes(); }
   /// The n-th record of the buffer, from 0.
   [[nodiscard]] PebsRecord record(unsigned n) const {
-    std::array<std::byte, size> bytes{};
-    for (unsigned i = 0; i < size / 8; ++i) {
-      const std::uint64_t word = env.peek(buffer + n * size + 8 * i);
+    std::array<std::byte, max_record_size> bytes{};
+    for (unsigned i = 0; i < record_bytes() / 8; ++i) {
+      const std::uint64_t word = env.peek(buffer + n * record_bytes() + 8 * i);
       std::memcpy(bytes.data() + 8 * i, &word, 8);
     }
-    return decode(PebsFormat::format3, bytes).value();
+    return decode(format(), bytes).value();
   }
   [[nodiscard]] std::uint64_t eventing_ip(unsigned n) const { return record(n)[Slot::eventing_ip]; }
   [[nodiscard]] std::uint64_t applicable(unsigned n) const { return record(n)[Slot::status]; }
 
   [[nodiscard]] std::uint64_t status() const { return read(msr::IA32_PERF_GLOBAL_STATUS); }
-  [[nodiscard]] std::uint64_t pmc(unsigned i) const { return read(msr::IA32_A_PMC0 + i); }
+  [[nodiscard]] std::uint64_t pmc(unsigned i) const { return read(msr::IA32_PMC0 + i); }
   [[nodiscard]] std::uint64_t fixed(unsigned n) const { return read(msr::IA32_FIXED_CTR0 + n); }
   [[nodiscard]] const PmuStatistics& statistics() const { return pmu.statistics(); }
 

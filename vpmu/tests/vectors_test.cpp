@@ -2,8 +2,8 @@
 
 #include "pebs_session.hpp"
 
-// The worked vectors V-1 to V-15 in the numbers of Skylake: record format 3, 200 bytes, APPLICABLE_COUNTERS at 90H. V-1, V-2 and V-14
-// belong to other formats; V-3 is their Skylake form.
+// The worked vectors V-3 to V-15 in the numbers of Skylake: record format 3, 200 bytes, APPLICABLE_COUNTERS at 90H. What other formats and
+// generations make of them is in older_generations_test.cpp.
 
 namespace vpmu::test {
 namespace {

@@ -136,6 +136,7 @@ class Pmu {
   [[nodiscard]] bool condition_held(CounterId c) const;
   void hold_condition(CounterId c, bool holds);
   [[nodiscard]] bool load_latency_enabled(CounterId c) const;
+  [[nodiscard]] bool is_precise_store(CounterId c) const;
   [[nodiscard]] bool precise_store_enabled(CounterId c) const;
   [[nodiscard]] bool take_load_tag(const Retirement& r);
   [[nodiscard]] bool selected_frontend(const FrontendOutcome& f) const;
