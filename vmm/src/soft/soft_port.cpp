@@ -56,10 +56,11 @@ Result<Exit> SoftPort::run() {
     }
     interrupts_.refresh();
     if (auto exit = take_events()) return *exit;
-    if (s_.halted) {
+    if (s_.halted && !event_is_held_off()) {
       if (!halt()) return Exit{Hlt{}};
       continue;
     }
+    s_.halted = false;
     const Watch w = watch_of(s_, guest_debug_);
     const bool one = s_.events.interrupt.shadow != 0 || (s_.regs.rflags & rflags_rf) != 0;
     auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min({burst, time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()}));
@@ -100,6 +101,13 @@ std::optional<Exit> SoftPort::take_events() {
   s_.apic.accept(*vector);
   ++statistics_.interrupts;
   return take({.vector = *vector, .error_code = std::nullopt}, EventKind::trap);
+}
+
+/// Whether what take_events() would take ends a halt though KVM_GUESTDBG_BLOCKIRQ keeps it from being taken, as with KVM.
+bool SoftPort::event_is_held_off() const {
+  if ((guest_debug_.control & KVM_GUESTDBG_BLOCKIRQ) == 0) return false;
+  const bool nmi = s_.events.nmi.pending != 0 && s_.events.nmi.masked == 0;
+  return nmi || ((s_.regs.rflags & rflags_if) != 0 && s_.apic.pending());
 }
 
 std::optional<Exit> SoftPort::take(Exception exception, EventKind kind) {

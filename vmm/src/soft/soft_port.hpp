@@ -145,6 +145,7 @@ class SoftPort final : public VcpuPort {
   [[nodiscard]] std::uint32_t read_device(Device device, std::uint32_t offset);
   void write_device(Device device, std::uint32_t offset, std::uint32_t value);
   [[nodiscard]] bool halt();
+  [[nodiscard]] bool event_is_held_off() const;
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits, EventKind kind);
   [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);

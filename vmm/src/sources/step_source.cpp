@@ -112,10 +112,23 @@ Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::na
     if (interrupt) return enter_handler(port, *interrupt);
   }
   VMM_ASSIGN(const bool halted, port.halted());
-  if (halted) return run_free(port, at_most);
+  if (halted) return wait(port, at_most);
   VMM_ASSIGN(const Current current, decode(port));
   if (current.instruction.length == 0) return run_into_fault(port, current.fetched < current.bytes.size() ? vector_pf : vector_ud);
   return pass(port, current);
+}
+
+// What ends a halt is held off, and the vCPU stops at the instruction behind HLT: or it would run its handler unseen. An empty end: it does.
+Result<RunEnd> StepSource::wait(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
+  VMM_ASSIGN(const kvm_regs regs, port.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  const auto at = instruction_pointer(regs, sregs);
+  VMM_ASSIGN(const Exit exit, run_to(port, at));
+  const auto* debug = std::get_if<Debug>(&exit);
+  if (debug != nullptr && debug->pc == at.value()) return RunEnd{};
+  exit_open_ = leaves_instruction_open(exit);
+  return RunEnd{.exit = exit};
 }
 
 // An instruction that left the guest retires once the VMM has answered it, if it did not fault.

@@ -62,6 +62,7 @@ class StepSource final : public CountSource {
   enum class Interrupts : std::uint8_t { look, looked_for };
   Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts);
   Result<RunEnd> run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  Result<RunEnd> wait(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   Result<std::optional<RunEnd>> finish_exit(VcpuPort& port);
   Result<Current> decode(VcpuPort& port);
   Result<RunEnd> pass(VcpuPort& port, const Current& current);
