@@ -22,6 +22,7 @@ struct Arguments {
   std::string port{"kvm"};
   std::string filter{"*"};
   std::string junit_file;
+  unsigned threads{2};
   unsigned seconds{20};
   std::uint32_t compile_after{vpmu::exec::Compiling{}.after};
   bool list{};
@@ -35,11 +36,12 @@ int report_error(const vmm::Error& error) {
 
 vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
   // Machine::create checks this too, but only once a test runs: a wrong name must not skip every test first.
-  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel, .model = arguments.model, .source = arguments.source}));
+  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel, .threads_per_core = arguments.threads, .model = arguments.model, .source = arguments.source}));
   if (arguments.port != "kvm" && arguments.port != "soft")
     return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "known ports: kvm, soft");
   return gt_runner::RunOptions{.model = arguments.model,
                                .source = std::string{known.source},
+                               .threads_per_core = arguments.threads,
                                .soft = arguments.port == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
                                .compiling = {.after = arguments.compile_after},
@@ -83,6 +85,7 @@ int main(int argc, char** argv) {
   app.add_option("kernel", arguments.kernel, "test kernel, an ELF file")->required();
   app.add_option("--model", arguments.model, "CPU model of the virtual PMU")->capture_default_str();
   app.add_option("--source", arguments.source, "counting source")->capture_default_str();
+  app.add_option("--threads", arguments.threads, "threads of a core; 1: its CPU has all counters")->capture_default_str();
   app.add_option("--port", arguments.port, "what runs the vCPU")->capture_default_str();
   app.add_option("--compile-after", arguments.compile_after, "how often the engine begins a block before it compiles it; 0: never")->capture_default_str();
   app.add_option("--filter", arguments.filter, "run only tests whose name matches this glob")->capture_default_str();

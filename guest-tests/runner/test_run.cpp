@@ -54,6 +54,7 @@ bool is_exact(std::string_view source) {
 vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const RunOptions& options) {
   return {.kernel = kernel.path(),
           .memory_bytes = gt::ram_bytes,
+          .threads_per_core = options.threads_per_core,
           .model = options.model,
           .source = options.source,
           .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,

@@ -16,6 +16,7 @@ namespace gt_runner {
 struct RunOptions {
   std::string model{"skylake"};
   std::string source{"clock"};
+  unsigned threads_per_core{2};                  ///< See MachineConfig.
   bool soft{};                                   ///< Without KVM, by the instruction engine: deterministic.
   std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
   std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.

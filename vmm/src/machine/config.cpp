@@ -45,6 +45,9 @@ Result<ResolvedConfig> resolve(const MachineConfig& config) {
     return usage_error(fmt::format("bad number of CPUs {}", config.cpus),
                        fmt::format("give 1 to {} with --cpus", MachineConfig::most_cpus));
   }
+  if (config.threads_per_core != 1 && config.threads_per_core != 2) {
+    return usage_error(fmt::format("bad number of threads of a core {}", config.threads_per_core), "give --threads 1 or 2");
+  }
   if (config.memory_bytes < GuestMemory::least || config.memory_bytes > GuestMemory::most) {
     return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),
                        "give 16M to 256G, for example --memory 512M");

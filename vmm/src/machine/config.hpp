@@ -27,6 +27,7 @@ struct MachineConfig {
   std::string command_line{};
   std::uint64_t memory_bytes{256ULL << 20U};
   unsigned cpus{1};
+  unsigned threads_per_core{2};                ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
   std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the first that works here.
   Accel accel{Accel::kvm};

@@ -32,7 +32,7 @@ constexpr std::uint32_t xcr0_avx = 0x4;
 constexpr std::uint32_t last_basic_leaf = 0x16;
 constexpr std::uint32_t last_extended_leaf = 0x80000008;
 constexpr std::uint32_t hypervisor_leaf = 0x40000000;
-constexpr unsigned threads_per_core = 2;
+constexpr unsigned least_ids = 2;
 constexpr std::uint32_t cache_line = 64;
 constexpr std::uint32_t linear_bits = 48;
 
@@ -76,7 +76,7 @@ class Builder {
 
  private:
   /// The logical processor ids of the package, a power of two.
-  [[nodiscard]] std::uint32_t ids() const { return std::bit_ceil(std::max(request_.cpus, threads_per_core)); }
+  [[nodiscard]] std::uint32_t ids() const { return std::bit_ceil(std::max(request_.cpus, least_ids)); }
 
   void identity() {
     const Signature intel{"GenuineIntel"};
@@ -106,8 +106,8 @@ class Builder {
   void caches() {
     std::uint32_t subleaf = 0;
     for (const auto& cache : model_.caches) {
-      const std::uint32_t sharers = cache.shared == CacheShape::Shared::core ? threads_per_core : ids();
-      const std::uint32_t cores = ids() / threads_per_core;
+      const std::uint32_t sharers = cache.shared == CacheShape::Shared::core ? request_.threads_per_core : ids();
+      const std::uint32_t cores = ids() / request_.threads_per_core;
       const std::uint32_t sets = cache.bytes / cache.ways / cache_line;
       table_.add_subleaf(4, subleaf++,
                          {.eax = static_cast<std::uint32_t>(cache.kind) | std::uint32_t{cache.level} << 5U | 1U << 8U |
@@ -124,7 +124,7 @@ class Builder {
     constexpr std::uint32_t thread_level = 1U << 8U;
     constexpr std::uint32_t core_level = 2U << 8U;
     const auto shift = static_cast<std::uint32_t>(std::countr_zero(ids()));
-    table_.add_subleaf(0xB, 0, {.eax = 1, .ebx = threads_per_core, .ecx = thread_level, .edx = apic_id_});
+    table_.add_subleaf(0xB, 0, {.eax = request_.threads_per_core - 1, .ebx = request_.threads_per_core, .ecx = thread_level, .edx = apic_id_});
     table_.add_subleaf(0xB, 1, {.eax = shift, .ebx = ids(), .ecx = core_level | 1U, .edx = apic_id_});
     table_.add_subleaf(0xB, 2, {.eax = 0, .ebx = 0, .ecx = 2, .edx = apic_id_});
   }
@@ -147,7 +147,7 @@ class Builder {
 
   void pmu() {
     const auto& description = vpmu::describe(model_.generation);
-    const auto leaf = vpmu::cpuid_0ah(description, description.gp_counters);
+    const auto leaf = vpmu::cpuid_0ah(description, request_.threads_per_core == 1 ? description.gp_counters_no_smt : description.gp_counters);
     table_.add(0xA, {.eax = leaf.eax, .ebx = leaf.ebx, .ecx = leaf.ecx, .edx = leaf.edx});
   }
 

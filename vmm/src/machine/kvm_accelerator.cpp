@@ -47,6 +47,7 @@ class KvmAccelerator final : public Accelerator {
         model_{needs.resolved.model},
         pmu_time_{needs.config.pmu_time},
         cpus_{needs.config.cpus},
+        threads_per_core_{needs.config.threads_per_core},
         kick_{needs.kick} {}
 
   Result<void> add_chips(const AcceleratorNeeds& needs);
@@ -62,6 +63,7 @@ class KvmAccelerator final : public Accelerator {
   const MachineModel* model_;
   PmuTime pmu_time_;
   unsigned cpus_;
+  unsigned threads_per_core_;
   std::function<void(unsigned)> kick_;
   std::optional<ClockGroup> clocks_;
 };
@@ -89,7 +91,8 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
                              .supported = supported_,
                              .tsc_deadline = vm_.check(KVM_CAP_TSC_DEADLINE_TIMER) != 0,
                              .tsc_hz = std::uint64_t{khz} * 1000,
-                             .cpus = cpus_};
+                             .cpus = cpus_,
+                             .threads_per_core = threads_per_core_};
   VMM_TRY(vcpu.set_cpuid(guest_cpuid(request, id)));
   VMM_TRY(vcpu.set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U));
   VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));

@@ -110,7 +110,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
     if (id == 0) VMM_TRY(processor->start_at(start));
-    const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation, .policies = config.pmu_policies},
+    const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation, .smt = config.threads_per_core == 2, .policies = config.pmu_policies},
                             .source = resolved.source,
                             .unknown_msr = config.unknown_msr,
                             .lvtpc_masked = config.lvtpc_masked,

@@ -67,6 +67,7 @@ class SoftAccelerator final : public Accelerator {
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
       : memory_{&needs.linear},
         model_{needs.resolved.model},
+        threads_per_core_{needs.config.threads_per_core},
         epoch_{needs.config.epoch},
         most_ticks_{needs.config.most_ticks},
         compiling_{needs.config.compiling} {}
@@ -74,7 +75,12 @@ class SoftAccelerator final : public Accelerator {
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
     const CpuidTable supported = supported_features();
     const CpuidRequest request{
-        .model = *model_, .supported = supported, .tsc_deadline = true, .tsc_hz = SoftPort::default_tsc_khz * 1000, .cpus = 1};
+        .model = *model_,
+        .supported = supported,
+        .tsc_deadline = true,
+        .tsc_hz = SoftPort::default_tsc_khz * 1000,
+        .cpus = 1,
+        .threads_per_core = threads_per_core_};
     auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_, compiling_);
     processor_ = processor.get();
     return processor;
@@ -93,6 +99,7 @@ class SoftAccelerator final : public Accelerator {
  private:
   LinearMemory* memory_;
   const MachineModel* model_;
+  unsigned threads_per_core_;
   std::time_t epoch_;
   std::uint64_t most_ticks_;
   vpmu::exec::Compiling compiling_;

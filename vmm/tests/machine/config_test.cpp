@@ -40,6 +40,7 @@ TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
   EXPECT_NE(source.find("unknown source \"oracle\""), std::string::npos);
   EXPECT_NE(source.find("auto, clock"), std::string::npos) << source;
   EXPECT_NE(what({.kernel = "k", .cpus = 0}).find("bad number of CPUs 0"), std::string::npos);
+  EXPECT_NE(what({.kernel = "k", .threads_per_core = 3}).find("bad number of threads of a core 3; give --threads 1 or 2"), std::string::npos);
   EXPECT_NE(what({.kernel = "k", .cpus = 65}).find("give 1 to 64"), std::string::npos);
   EXPECT_NE(what({.kernel = "k", .memory_bytes = 1}).find("bad memory size of 1 bytes"), std::string::npos);
 }

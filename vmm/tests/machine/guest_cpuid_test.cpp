@@ -27,12 +27,13 @@ CpuidTable rich_host() {
   return host;
 }
 
-CpuidTable guest_of(const CpuidTable& host, unsigned cpus = 2, std::uint32_t apic_id = 0, std::uint64_t hz = tsc_hz) {
+CpuidTable guest_of(const CpuidTable& host, unsigned cpus = 2, std::uint32_t apic_id = 0, std::uint64_t hz = tsc_hz, unsigned threads = 2) {
   return guest_cpuid({.model = machine_model(vpmu::Generation::skylake),
                       .supported = host,
                       .tsc_deadline = true,
                       .tsc_hz = hz,
-                      .cpus = cpus},
+                      .cpus = cpus,
+                      .threads_per_core = threads},
                      apic_id);
 }
 
@@ -119,6 +120,15 @@ TEST(GuestCpuid, ProcessorsAreThreadsOfTwoThreadCores) {
   EXPECT_EQ((l3.eax >> 14U & 0xFFFU) + 1, 8U) << "processors that share the L3";
   EXPECT_EQ((l3.ebx >> 22U) + 1, 16U);
   EXPECT_EQ(guest.get(4, 4).eax & 0x1FU, 0U) << "end of the list";
+}
+
+// Without SMT a core has one thread, which has all of its counters. SDM 3B 18.2.
+TEST(GuestCpuid, ProcessorsWithoutSmtHaveACoreAndItsCountersEach) {
+  const auto guest = guest_of(rich_host(), 6, 5, tsc_hz, 1);
+  EXPECT_EQ(guest.get(0xB, 0), (CpuidRegisters{.eax = 0, .ebx = 1, .ecx = 0x100, .edx = 5}));
+  EXPECT_EQ(guest.get(0xB, 1), (CpuidRegisters{.eax = 3, .ebx = 8, .ecx = 0x201, .edx = 5}));
+  EXPECT_EQ(guest.get(0xA).eax, 0x0730'0804U);
+  EXPECT_EQ(guest_of(rich_host(), 6, 5).get(0xA).eax, 0x0730'0404U);
 }
 
 // Linux takes x2APIC on the strength of the signature, and its own TSC clock for want of KVM's.
