@@ -124,6 +124,9 @@ ALSO_PRECISE = {(0xC0, 0x00)}
 
 PEBS = ["no", "yes", "only"]
 
+# Event lists that have data addresses leave out one that the manual names. SDM 3B table 18-46.
+ALSO_WITH_ADDRESS = ["UOPS_RETIRED.ALL"]
+
 
 def number(text):
     """The number in a cell, or the first of a pair of alternatives."""
@@ -208,6 +211,9 @@ def main():
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         sys.exit(f"make_events: {path}: repeated names: {', '.join(sorted(repeated))}")
+    if any(event["data_la"] for event in events):
+        for event in events:
+            event["data_la"] |= event["name"] in ALSO_WITH_ADDRESS
     counts = counts_by_select(events)
     rows = [format_row(event, counts.get(select(event), "unmodelled")) for event in events]
     print(HEADER.format(count=len(rows), generation=path.stem, rows="\n".join(rows)), end="")

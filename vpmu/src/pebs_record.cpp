@@ -63,6 +63,7 @@ void Pmu::compose_memory(PebsRecord& record, CounterSet triggers, const Retireme
     }
     if (!desc_.features.data_la || !event.data_la) continue;
     const bool any_uop = event.counts == Counts::uops_retired;
+    if (any_uop && spec_[c.number()].cmask != 0) continue;  // counts cycles: no uop triggers
     const bool store = is_store_event(event.counts) || (any_uop && r.has_store);
     const bool load = !store && r.has_load;
     if (!load && !(store && r.has_store)) return;

@@ -147,6 +147,37 @@ TEST(OlderLoadLatency, EncodesTheSourceAsItsGeneration) {
   EXPECT_EQ(broadwell.record(0)[Slot::data_source], 0x3CU);
 }
 
+// Rules S3, S5: UOPS_RETIRED.ALL, of Haswell and Broadwell, tells where the instruction went to memory, and of a store whether it hit.
+TEST(DataAddressOfUops, IsThatOfTheInstructionsAccess) {
+  constexpr Select all_uops{.event = 0xC2, .umask = 0x01};
+  for (const Generation generation : {G::haswell, G::broadwell_ep}) {
+    S s{PmuConfig{.generation = generation}};
+    s.start_pebs(0, all_uops, 1);
+    const auto retire_twice = [&s](const Retirement& r) {
+      s.retire(r);
+      s.retire(r);
+    };
+    retire_twice(s.load(1));
+    retire_twice(s.store(3));
+    retire_twice(s.plain(5));
+    ASSERT_EQ(s.records(), 3U);
+    EXPECT_EQ(s.record(0)[Slot::data_address], S::data_of(1).value());
+    EXPECT_EQ(s.record(0)[Slot::data_source], 0U);
+    EXPECT_EQ(s.record(1)[Slot::data_address], S::data_of(3).value());
+    EXPECT_EQ(s.record(1)[Slot::data_source], 1U) << "L1D hit";
+    EXPECT_EQ(s.record(2)[Slot::data_address], 0U);
+  }
+}
+
+// As Linux counts cycles:p with it, it is of no uop (policy).
+TEST(DataAddressOfUops, IsNoneOfCycles) {
+  S s{PmuConfig{.generation = G::haswell}};
+  s.start_pebs(0, {.event = 0xC2, .umask = 0x01, .cmask = 16, .inv = true}, 1);
+  s.run(1, 2);
+  ASSERT_EQ(s.records(), 1U);
+  EXPECT_EQ(s.record(0)[Slot::data_address], 0U);
+}
+
 constexpr std::uint64_t ps_en = reg::pebs_enable::PS_EN::mask;
 
 /// Overflows on the first of two stores.

@@ -306,7 +306,7 @@ inline constexpr std::array<EventDesc, 387> haswellx{{
   {"OTHER_ASSISTS.AVX_TO_SSE", 0xC1, 0x08, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},
   {"OTHER_ASSISTS.SSE_TO_AVX", 0xC1, 0x10, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},
   {"OTHER_ASSISTS.ANY_WB_ASSIST", 0xC1, 0x40, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},
-  {"UOPS_RETIRED.ALL", 0xC2, 0x01, 0, false, false, false, 0xFF, PebsAbility::yes, false, false, 0x0, 0x0, 2000003, Counts::uops_retired},
+  {"UOPS_RETIRED.ALL", 0xC2, 0x01, 0, false, false, false, 0xFF, PebsAbility::yes, true, false, 0x0, 0x0, 2000003, Counts::uops_retired},
   {"UOPS_RETIRED.STALL_CYCLES", 0xC2, 0x01, 1, true, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::uops_retired},
   {"UOPS_RETIRED.CORE_STALL_CYCLES", 0xC2, 0x01, 1, true, false, true, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::uops_retired},
   {"UOPS_RETIRED.TOTAL_CYCLES", 0xC2, 0x01, 16, true, false, false, 0xF, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::uops_retired},
