@@ -70,7 +70,7 @@ GT_TEST(PebsOrder_V1V2V3RecordFollowsOverflow, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// Rule P1 at every period: record k is for instruction k * (P + 1).
+// Rule P1 at every period (rule D6: any is taken): record k is for instruction k * (P + 1). Compare and branch are two instructions (rule P2a).
 GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
   for (std::uint64_t period = 1; period <= 1000; ++period) {
     pebs::set_up(8, pebs::no_threshold);

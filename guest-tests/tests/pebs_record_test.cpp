@@ -1,5 +1,5 @@
-// PEBS records byte by byte. SDM 3B 18.8.1.1 (format 1), 18.11.3.1 (format 2), 18.13.1.1 (format 3); rules P3, P4, P6, P7,
-// P8, P9, P23, S3, T4.
+// PEBS records byte by byte. SDM 3B 18.8.1.1 (format 1), 18.11.3.1 (format 2), 18.13.1.1 (format 3);
+// rules P3, P4, P6, P7, P8, P9, P23, S3, T4.
 // The marked loop leaves the number of each of its moves in EBX, so a record whose registers do not belong to its IP is found out.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"

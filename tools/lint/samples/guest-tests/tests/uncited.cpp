@@ -1,0 +1,1 @@
+// No rule is cited here.
