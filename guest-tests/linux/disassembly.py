@@ -12,7 +12,7 @@ NO_ACCESS = ("lea", "nop", "prefetch", "endbr")
 READS_ONLY = ("cmp", "test", "jmp", "call", "push")
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     instructions: dict = field(default_factory=dict)  # address -> text
     symbol_of: dict = field(default_factory=dict)  # address -> the label before it

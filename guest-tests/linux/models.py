@@ -8,6 +8,15 @@ BUS_CYCLES = "core: CPUID marked event: 'bus cycles' unavailable"
 BRANCH_MISSES = "core: CPU erratum AAJ80 worked around"
 SIBLINGS = "core: PMU erratum BJ122, BV98, HSD29 workaround disabled, HT off"
 
+NO_PPP = "the processor has no precise distribution for it"
+NO_STORES = "the processor has no precise event for stores"
+NO_CALL_STACK = "the LBR does not follow calls before Haswell"
+NO_FRONTEND = "there is no such event before Skylake"
+NO_TRACE = "Linux takes no period of 1 on this processor"
+UNKNOWN_MODEL = "Linux does not know this model"
+MISSING = "missing: our PMU does not count or record it yet"
+REASONS = (NO_PPP, NO_STORES, NO_CALL_STACK, NO_FRONTEND, NO_TRACE, UNKNOWN_MODEL, MISSING)
+
 
 @dataclass(frozen=True)
 class Model:
@@ -43,14 +52,14 @@ class Model:
     def lacks(self, facility):
         """Why there is no such facility, or None; facility_checks.py has their names."""
         why = {
-            ":ppp": (self.max_precise < 3, "the processor has no precise distribution for it"),
-            "mem stores": (not self.stores, "the processor has no precise event for stores"),
-            "call-graph lbr": (not self.call_stack, "the LBR does not follow calls before Haswell"),
-            "frontend": (not self.frontend, "there is no such event before Skylake"),
-            "BTS": (not self.branch_trace, "Linux takes no period of 1 on this processor"),
+            ":ppp": (self.max_precise < 3, NO_PPP),
+            "mem stores": (not self.stores, NO_STORES),
+            "call-graph lbr": (not self.call_stack, NO_CALL_STACK),
+            "frontend": (not self.frontend, NO_FRONTEND),
+            "BTS": (not self.branch_trace, NO_TRACE),
         }
         if self.max_precise == 0 and facility != "BTS":
-            return "Linux does not know this model"
+            return UNKNOWN_MODEL
         lacking, reason = why.get(facility, (False, ""))
         return reason if lacking else None
 
