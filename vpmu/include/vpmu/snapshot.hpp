@@ -52,7 +52,7 @@ struct PmuState {
 
 /// A PMU at rest, for save, restore and migration.
 struct PmuSnapshot {
-  static constexpr std::uint64_t current_version = 1;
+  static constexpr std::uint64_t current_version = 2;
   static constexpr std::uint64_t magic_value = 0x554D5056'50414E53;  // "SNAPVPMU"
   std::uint64_t magic{magic_value};
   std::uint64_t version{current_version};
