@@ -1,19 +1,11 @@
 #include <array>
 #include <cstring>
 
+#include "ds_access.hpp"
 #include "store_outcome.hpp"
 
 namespace vpmu {
 namespace {
-
-// The width that IA32_DS_AREA is checked with: 57-bit addresses are not shown to the guest.
-constexpr unsigned linear_width = 48;
-
-// Whether all bytes have a canonical address. Elsewhere hardware raises no #PF, so the environment is not even asked (rule F8).
-bool addressable(GuestLinear at, std::uint64_t size) {
-  const GuestLinear last = at + (size - 1);
-  return at <= last && is_canonical(at.value(), linear_width) && is_canonical(last.value(), linear_width);
-}
 
 // The area is read once into a local and never trusted again. The threshold is touched first: hardware's first access, so that an
 // injected fault shows the address that software expects (rule F10).
@@ -23,11 +15,6 @@ AccessResult read_ds_area(GuestEnv& env, GuestLinear ds, DsArea& area) {
   if (auto fault = env.read_linear(ds + DsArea::pebs_offset, raw)) return fault;
   area = DsArea::decode(raw);
   return {};
-}
-
-DropReason no_room_reason(const DsArea& area, std::uint64_t size) {
-  const bool sane = area.base <= area.index && area.index <= area.absolute_maximum;
-  return sane && addressable(area.index, size) ? DropReason::buffer_full : DropReason::bad_bounds;
 }
 
 }  // namespace
@@ -45,7 +32,8 @@ Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, cons
   if (!addressable(ds + DsArea::pebs_offset, DsArea::pebs_bytes)) return dropped(DropReason::bad_bounds, {});
   DsArea area;
   if (auto fault = read_ds_area(env, ds, area)) return dropped(DropReason::fault, *fault);
-  if (!area.has_room(size) || !addressable(area.index, size)) return dropped(no_room_reason(area, size), {});
+  if (!area.has_room(size) || !addressable(area.index, size))
+    return dropped(no_room_reason(area.base, area.index, area.absolute_maximum, size), {});
   if (auto fault = env.probe_linear(area.index, size, AccessKind::write)) return dropped(DropReason::fault, *fault);
   if (auto fault = env.probe_linear(ds + DsArea::index_offset, 8, AccessKind::write)) return dropped(DropReason::fault, *fault);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "boundary.hpp"
 #include "vpmu/pmu.hpp"
 #include "vpmu/registers.hpp"
 
@@ -26,10 +27,22 @@ bool filtered(std::uint64_t select, const BranchOutcome& b) {
 
 }  // namespace
 
+bool Pmu::records_branches() const {
+  return reg::debugctl::LBR::test(state_.debugctl) && !reg::global_status::LBR_FRZ::test(state_.global_status);
+}
+
+void Pmu::record_branch(const TakenBranch& branch, GuestEnv& env) {
+  if (!branch.what.taken) return;
+  push_branch(branch);
+  Boundary b;
+  (void)store_branch(branch, b, env);
+  request_pmis(b, env);
+}
+
 // Rule Z5. SDM 3B 17.4.8; call-stack mode 17.9; LBR_INFO 17.10.
-void Pmu::record_branch(GuestLinear from, GuestLinear to, const BranchOutcome& branch) {
-  const bool on = reg::debugctl::LBR::test(state_.debugctl) && !reg::global_status::LBR_FRZ::test(state_.global_status);
-  if (!on || !branch.taken || filtered(state_.lbr_select, branch)) return;
+void Pmu::push_branch(const TakenBranch& taken) {
+  const BranchOutcome& branch = taken.what;
+  if (!records_branches() || filtered(state_.lbr_select, branch)) return;
   const std::uint64_t last = desc_.lbr_depth - 1U;
   if (ls::EN_CALLSTACK::test(state_.lbr_select) && branch.kind == BranchKind::near_ret) {
     state_.lbr_from[state_.lbr_tos] = 0;
@@ -41,13 +54,13 @@ void Pmu::record_branch(GuestLinear from, GuestLinear to, const BranchOutcome& b
   state_.lbr_tos = (state_.lbr_tos + 1) & last;
   const std::uint64_t mispredicted = branch.mispredicted ? 1 : 0;
   std::uint64_t& entry_from = state_.lbr_from[state_.lbr_tos];
-  entry_from = from.value();
-  state_.lbr_to[state_.lbr_tos] = to.value();
+  entry_from = taken.from.value();
+  state_.lbr_to[state_.lbr_tos] = taken.to.value();
   if (desc_.lbr_format == LbrFormat::eip_with_info)
     state_.lbr_info[state_.lbr_tos] = reg::lbr_info::MISPRED::make(mispredicted) |
                                       std::min<std::uint64_t>(state_.lbr_cycles, reg::lbr_info::CYCLES::mask);
   else
-    entry_from = Bits<63>::set(from.value(), mispredicted);
+    entry_from = Bits<63>::set(taken.from.value(), mispredicted);
   state_.lbr_cycles = 0;
 }
 

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "ds_access.hpp"
 #include "vpmu/address.hpp"
 
 namespace vpmu {
@@ -34,9 +35,6 @@ DsArea DsArea::decode(std::span<const std::byte, pebs_bytes> in) {
   return area;
 }
 
-bool DsArea::has_room(std::uint64_t size) const {
-  const std::uint64_t end = index.value() + size;
-  return base <= index && end > index.value() && end <= absolute_maximum.value();
-}
+bool DsArea::has_room(std::uint64_t size) const { return fits(base, index, absolute_maximum, size); }
 
 }  // namespace vpmu

@@ -40,7 +40,7 @@ CountPlan Pmu::plan() const {
     e.armed = armed.has(c) && e.precise;
     e.wants_overflow = interrupt_enabled(c) || pebs_enabled(c);
   }
-  plan.branches_wanted = reg::debugctl::LBR::test(state_.debugctl) && !reg::global_status::LBR_FRZ::test(state_.global_status);
+  plan.branches_wanted = records_branches() || stores_branches();
   return plan;
 }
 

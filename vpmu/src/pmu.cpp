@@ -84,13 +84,16 @@ void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {
     if (add(c, n)) overflow(c, b);
   }
   serve(b, nullptr, env);
+  request_pmis(b, env);
 }
 
 // The state machine of one instruction boundary: triggers and overflows in index order, then service.
 void Pmu::retire(const Retirement& r, GuestEnv& env) {
   state_.lbr_cycles += r.cycles;
   // The LBR entry of the trigger itself is there before the assist freezes the stack (rule Z12).
-  if (r.branch.kind != BranchKind::none) record_branch(r.ip, r.next_ip, r.branch);
+  const bool taken = r.branch.kind != BranchKind::none && r.branch.taken;
+  const TakenBranch branch{.from = r.ip, .to = r.next_ip, .cpl = r.cpl, .what = r.branch};
+  if (taken) push_branch(branch);
 
   Boundary b;
   const bool tagged = take_load_tag(r);
@@ -108,6 +111,11 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
   }
   hold_fused(b, r);
   serve(b, &r, env);
+  // Behind the PEBS record, before the interrupt (rule F15).
+  if (const AccessResult fault = taken ? store_branch(branch, b, env) : AccessResult{};
+      fault && config_.policies.ds_fault == DsFaultPolicy::inject && !fault->not_memory)
+    env.inject_page_fault(*fault);
+  request_pmis(b, env);
 }
 
 // Rule Z11; TR stays.

@@ -41,7 +41,7 @@ void Pmu::hold_fused(Boundary& b, const Retirement& r) {
   b.due.triggered = {};
 }
 
-// Walks the steps of the boundary in the manual's order; interrupts come last (rule Q8).
+// Walks the steps of the boundary in the manual's order; the interrupts are left to request_pmis() (rule Q8).
 void Pmu::serve(Boundary& b, const Retirement* r, GuestEnv& env) {
   const ServiceOrder order = service_order(b.due, config_.policies.assist_order);
   if (!order.deferred.empty()) {
@@ -60,6 +60,9 @@ void Pmu::serve(Boundary& b, const Retirement* r, GuestEnv& env) {
     }
   }
   state_.armed |= (b.newly_armed - b.served).raw();
+}
+
+void Pmu::request_pmis(const Boundary& b, GuestEnv& env) {
   const unsigned pmis = (b.pmi ? 1U : 0U) + (b.second_pmi ? 1U : 0U);
   statistics_.pmi_requests += pmis;
   for (unsigned i = 0; i < pmis; ++i) env.request_pmi();

@@ -89,7 +89,7 @@ TEST(Freeze, ArmedCountersStayArmedUntilCountingResumes) {
 // Rules Z5, Z9: STATUS_SET freezes like hardware does.
 TEST(Freeze, SoftwareMayFreezeThroughStatusSet) {
   S s;
-  const auto jump = [&] { s.pmu.record_branch(S::a(1), S::a(9), {.kind = BranchKind::near_rel_jmp, .taken = true}); };
+  const auto jump = [&] { s.pmu.record_branch({.from = S::a(1), .to = S::a(9), .what = {.kind = BranchKind::near_rel_jmp, .taken = true}}, s.env); };
   s.write(msr::IA32_DEBUGCTL, 1);
   jump();
   EXPECT_EQ(s.read(msr::MSR_LASTBRANCH_TOS), 1U);

@@ -134,7 +134,7 @@ TEST_F(Lbr, BranchOfTheTriggerIsRecordedBeforeTheThresholdFreeze) {
 }
 
 TEST_F(Lbr, RecordBranchServesSourcesWithoutRetirements) {
-  s.pmu.record_branch(from(5), to(5), {.kind = BranchKind::near_rel_jmp, .taken = true});
+  s.pmu.record_branch({.from = from(5), .to = to(5), .what = {.kind = BranchKind::near_rel_jmp, .taken = true}}, s.env);
   EXPECT_EQ(entry_from(1), from(5).value());
   EXPECT_EQ(entry_to(1), to(5).value());
 }

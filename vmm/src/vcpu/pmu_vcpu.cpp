@@ -251,6 +251,10 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.pebs.dropped_bounds", core.records_dropped_bounds);
   visit("pmu.pebs.dropped_fault", core.records_dropped_fault);
   visit("pmu.pebs.late_triggers", core.late_triggers);
+  visit("pmu.bts.records", core.branches_stored);
+  visit("pmu.bts.dropped_full", core.branches_dropped_full);
+  visit("pmu.bts.dropped_bounds", core.branches_dropped_bounds);
+  visit("pmu.bts.dropped_fault", core.branches_dropped_fault);
   source_->visit_statistics(visit);
   port_->visit_statistics(visit);
 }

@@ -47,7 +47,7 @@ struct PmuConfig {
   TraceSink* trace{};                 ///< May be null. Must outlive the PMU.
 };
 
-/// The core PMU of one logical processor: registers, counting rules, PEBS, LBR. It is given its surroundings on each call and does
+/// The core PMU of one logical processor: registers, counting rules, PEBS, LBR, BTS. It is given its surroundings on each call and does
 /// nothing on its own: no clock, no threads, no allocation after construction, no exceptions.
 ///
 /// An embedder routes RDMSR, WRMSR and RDPMC here, counts what plan() asks for, and reports it: in bulk by settle(), or instruction by
@@ -82,8 +82,10 @@ class Pmu {
   /// the next instruction runs and before interrupts are delivered.
   void retire(const Retirement& retired, GuestEnv& env);
 
-  /// A taken branch, interrupt or exception for the LBR alone, where the source does not retire instruction by instruction (rule Z5).
-  void record_branch(GuestLinear from, GuestLinear to, const BranchOutcome& branch);
+  /// The delivery of an interrupt or exception, or a branch where the source does not retire instruction by instruction: for the LBR and
+  /// BTS alone (rules Z5, B1). A page fault on the DS area drops the BTS record here whatever `ds_fault` says: the delivery of an exception
+  /// must not raise another one without end.
+  void record_branch(const TakenBranch& branch, GuestEnv& env);
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
   void on_debug_exception();
@@ -160,11 +162,22 @@ class Pmu {
   [[nodiscard]] bool late_without_instruction(CounterId c, std::uint64_t events);
   void hold_fused(Boundary& b, const Retirement& r);
   void serve(Boundary& b, const Retirement* r, GuestEnv& env);
+  void request_pmis(const Boundary& b, GuestEnv& env);
   void assist(Boundary& b, const Retirement& r, GuestEnv& env);
 
   // ds_area.cpp
   [[nodiscard]] StoreOutcome store_record(CounterSet triggers, CounterSet served, const Retirement& r, GuestEnv& env);
   void drop_record(CounterSet triggers, DropReason reason, const AccessFault& fault, GuestEnv& env);
+
+  // lbr.cpp
+  [[nodiscard]] bool records_branches() const;
+  void push_branch(const TakenBranch& branch);
+
+  // bts.cpp
+  [[nodiscard]] bool stores_branches() const;
+  [[nodiscard]] bool stores_branches_at(unsigned cpl) const;
+  [[nodiscard]] AccessResult store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env);
+  AccessResult drop_branch(DropReason reason, const AccessFault& fault);
 
   // pebs_record.cpp
   [[nodiscard]] PebsRecord compose(CounterSet triggers, CounterSet served, const Retirement& r, std::uint64_t tsc) const;

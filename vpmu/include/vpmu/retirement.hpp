@@ -61,6 +61,14 @@ enum class InstructionClass : std::uint8_t {
   other, nop, x87_operation, mmx, sse_packed_single, sse_scalar_single, sse_packed_double, sse_scalar_double, sse_integer,
 };
 
+/// A taken branch, or the delivery of an interrupt or exception: what the LBR and BTS record.
+struct TakenBranch {
+  GuestLinear from;       ///< The branch; of an interrupt or exception, the instruction that it came before.
+  GuestLinear to;         ///< The next instruction to run.
+  std::uint8_t cpl{};     ///< Privilege level that it was taken at.
+  BranchOutcome what;     ///< Interrupts and exceptions are `far`.
+};
+
 /// What the front end did for this instruction, for FRONTEND_RETIRED. SDM 3B table 18-58.
 struct FrontendOutcome {
   bool dsb_miss{}, l1i_miss{}, l2_miss{}, itlb_miss{}, stlb_miss{};

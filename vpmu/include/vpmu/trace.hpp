@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "vpmu/address.hpp"
+#include "vpmu/bts.hpp"
 #include "vpmu/counter.hpp"
 #include "vpmu/env.hpp"
 #include "vpmu/msr.hpp"
@@ -27,7 +28,7 @@ struct RecordWritten {
   const PebsRecord* record{};  ///< Valid during the call.
 };
 
-/// Why a PEBS record was not stored.
+/// Why a PEBS or BTS record was not stored.
 enum class DropReason : std::uint8_t {
   buffer_full,   ///< index + size > absolute maximum (rule F2).
   bad_bounds,    ///< index below base, or an address that wraps or is not canonical (rules F7, F8).
@@ -40,14 +41,25 @@ struct RecordDropped {
   AccessFault fault;  ///< Meaningful with DropReason::fault.
 };
 
+/// A BTS record was stored.
+struct BranchStored {
+  GuestLinear at;  ///< Where in the guest's buffer.
+  BtsRecord record;
+};
+/// A BTS record was not stored.
+struct BranchDropped {
+  DropReason reason{};
+  AccessFault fault;  ///< Meaningful with DropReason::fault.
+};
+
 /// Why a PMI was asked for.
-enum class PmiCause : std::uint8_t { overflow, threshold };
+enum class PmiCause : std::uint8_t { overflow, threshold, bts_threshold };
 /// A cause of a PMI. Causes of one boundary join into one request (rule V5).
 struct PmiRequested {
   PmiCause cause{};
 };
 
-using TraceEvent = std::variant<MsrWritten, Overflowed, RecordWritten, RecordDropped, PmiRequested>;
+using TraceEvent = std::variant<MsrWritten, Overflowed, RecordWritten, RecordDropped, BranchStored, BranchDropped, PmiRequested>;
 
 /// Receives what the PMU does, as it does it. Must not call back into the PMU.
 class TraceSink {
@@ -66,6 +78,10 @@ struct PmuStatistics {
   std::uint64_t records_dropped_full{};
   std::uint64_t records_dropped_bounds{};
   std::uint64_t records_dropped_fault{};
+  std::uint64_t branches_stored{};  ///< BTS records.
+  std::uint64_t branches_dropped_full{};
+  std::uint64_t branches_dropped_bounds{};
+  std::uint64_t branches_dropped_fault{};
   std::uint64_t pmi_requests{};
   /// How often a source delivered events of an armed counter without their instruction; the record then stands for a later one.
   std::uint64_t late_triggers{};

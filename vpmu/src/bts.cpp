@@ -1,0 +1,110 @@
+#include "vpmu/bts.hpp"
+
+#include <bit>
+#include <cstring>
+
+#include "boundary.hpp"
+#include "ds_access.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vpmu {
+namespace {
+
+namespace dbg = reg::debugctl;
+
+static_assert(std::endian::native == std::endian::little, "records are copied as they lie in memory");
+
+// Far branches, interrupts and exceptions are not predicted (rule B5).
+BtsRecord record_of(const TakenBranch& branch) {
+  const bool predicted = branch.what.kind != BranchKind::far && !branch.what.mispredicted;
+  return {.from = branch.from.value(), .to = branch.to.value(), .flags = BtsRecord::PREDICTED::make(predicted ? 1 : 0)};
+}
+
+// Rule B3: behind the last record is the first one's place.
+GuestLinear circular_place(const BtsArea& area) {
+  const bool at_end = !area.has_room(area.index) && area.base <= area.index && area.index <= area.absolute_maximum;
+  return at_end ? area.base : area.index;
+}
+
+}  // namespace
+
+std::array<std::byte, BtsRecord::size> BtsRecord::encode() const {
+  return std::bit_cast<std::array<std::byte, size>>(std::array{from, to, flags});
+}
+
+BtsArea BtsArea::decode(std::span<const std::byte, bytes> in) {
+  std::array<std::uint64_t, bytes / 8> word{};
+  std::memcpy(word.data(), in.data(), in.size());
+  return {.base = GuestLinear{word[0]},
+          .index = GuestLinear{word[1]},
+          .absolute_maximum = GuestLinear{word[2]},
+          .interrupt_threshold = GuestLinear{word[3]}};
+}
+
+bool BtsArea::has_room(GuestLinear at) const {
+  return fits(base, at, absolute_maximum, BtsRecord::size);
+}
+
+// Rules B1, F14: both bits, and not in SMM. With both levels filtered out there is nothing to see.
+bool Pmu::stores_branches() const {
+  const std::uint64_t control = state_.debugctl;
+  const bool some_level = !dbg::BTS_OFF_OS::test(control) || !dbg::BTS_OFF_USR::test(control);
+  return dbg::TR::test(control) && dbg::BTS::test(control) && some_level && state_.in_smm == 0 &&
+         !reg::misc_enable::BTS_UNAVAILABLE::test(state_.misc_enable);
+}
+
+bool Pmu::stores_branches_at(unsigned cpl) const {
+  return cpl == 0 ? !dbg::BTS_OFF_OS::test(state_.debugctl) : !dbg::BTS_OFF_USR::test(state_.debugctl);
+}
+
+// As a PEBS assist: the area is read once, every page is probed before the first byte is stored, and a record is whole
+// or not there. Returns the page fault that dropped it, if one did.
+AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env) {
+  if (!stores_branches() || !stores_branches_at(branch.cpl)) return {};
+  const GuestLinear ds{state_.ds_area};
+  if (!addressable(ds, BtsArea::bytes)) return drop_branch(DropReason::bad_bounds, {});
+  std::array<std::byte, BtsArea::bytes> raw{};
+  if (auto fault = env.read_linear(ds, raw)) return drop_branch(DropReason::fault, *fault);
+  const BtsArea area = BtsArea::decode(raw);
+
+  const bool circular = !dbg::BTINT::test(state_.debugctl);
+  const GuestLinear at = circular ? circular_place(area) : area.index;
+  if (!area.has_room(at) || !addressable(at, BtsRecord::size))
+    return drop_branch(no_room_reason(area.base, at, area.absolute_maximum, BtsRecord::size), {});
+  if (auto fault = env.probe_linear(at, BtsRecord::size, AccessKind::write))
+    return drop_branch(DropReason::fault, *fault);
+  if (auto fault = env.probe_linear(ds + BtsArea::index_offset, 8, AccessKind::write))
+    return drop_branch(DropReason::fault, *fault);
+
+  const BtsRecord record = record_of(branch);
+  if (auto fault = env.write_linear(at, record.encode())) return drop_branch(DropReason::fault, *fault);
+  const GuestLinear behind = at + BtsRecord::size;
+  const std::uint64_t next = (circular && !area.has_room(behind) ? area.base : behind).value();
+  if (auto fault = env.write_linear(ds + BtsArea::index_offset, std::bit_cast<std::array<std::byte, 8>>(next)))
+    return drop_branch(DropReason::fault, *fault);
+
+  ++statistics_.branches_stored;
+  trace(BranchStored{.at = at, .record = record});
+  if (circular || behind < area.interrupt_threshold) return {};
+  post_pmi(PmiCause::bts_threshold);  // rule B2
+  b.pmi = true;
+  return {};
+}
+
+AccessResult Pmu::drop_branch(DropReason reason, const AccessFault& fault) {
+  switch (reason) {
+    case DropReason::buffer_full:
+      ++statistics_.branches_dropped_full;
+      break;
+    case DropReason::bad_bounds:
+      ++statistics_.branches_dropped_bounds;
+      break;
+    case DropReason::fault:
+      ++statistics_.branches_dropped_fault;
+      break;
+  }
+  trace(BranchDropped{.reason = reason, .fault = fault});
+  return reason == DropReason::fault ? AccessResult{fault} : AccessResult{};
+}
+
+}  // namespace vpmu
