@@ -113,6 +113,18 @@ TEST_F(Lbr, CallStackModePopsTheCallOnReturn) {
   EXPECT_EQ(tos(), 1U);
 }
 
+// A call to the next instruction only asks for its own address: nothing returns from it.
+TEST_F(Lbr, CallStackLeavesOutCallsToTheNextInstruction) {
+  for (const BranchKind kind : {BranchKind::near_rel_call, BranchKind::near_ind_call}) {
+    s.write(msr::MSR_LBR_SELECT, 0x3C4);
+    branch(1, {.kind = kind, .taken = true, .to_next = true});
+    EXPECT_EQ(tos(), 0U);
+  }
+  s.write(msr::MSR_LBR_SELECT, 0);
+  branch(2, {.kind = BranchKind::near_rel_call, .taken = true, .to_next = true});
+  EXPECT_EQ(tos(), 1U) << "a branch as any other without the call stack";
+}
+
 TEST_F(Lbr, CallStackPopWrapsBelowZero) {
   s.write(msr::MSR_LBR_SELECT, 0x3C4);
   branch(1, {.kind = BranchKind::near_ret, .taken = true});

@@ -198,7 +198,7 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   engine_.resume(engine_state(regs_, sregs_));
   if (outcome == SystemInPlace::Outcome::done_and_dropped) engine_.forget_translations();
   pass(port, 1);
-  const RunEnd end{.retired = retired_instruction(*instruction, before, sregs, regs_, 1)};
+  const RunEnd end{.retired = retired_instruction(*instruction, before, sregs, regs_, 1, cpl_of(sregs_))};
   note(end);
   VMM_ASSIGN(const kvm_vcpu_events events, port.events());
   if (shadow_) {
@@ -232,6 +232,7 @@ RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
 Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   const auto waiting = std::exchange(waiting_, std::nullopt);
   const kvm_sregs sregs = sregs_;
+  const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
   // A record that faulted meanwhile has left its address in CR2.
   VMM_ASSIGN(sregs_, port.sregs());
   VMM_ASSIGN(const bool completed, system_.complete(port, regs_, sregs_));
@@ -239,7 +240,9 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   if (!completed) {
     VMM_ASSIGN(const kvm_vcpu_events events, port.events());
     if (!undisturbed(events)) VMM_TRY(leave(port));
-    return std::optional<RunEnd>{};
+    const vpmu::GuestLinear now = instruction_pointer(regs_, sregs_);
+    if (now == at || !progress_.plan().branches_wanted) return std::optional<RunEnd>{};
+    return std::optional{RunEnd{.delivered = delivery(at, cpl_of(sregs), now, cpl_of(sregs_))}};
   }
   pass(port, 1);
   if (shadow_) VMM_TRY(end_shadow(port));

@@ -55,6 +55,7 @@ Result<RunEnd> LockstepSource::run(VcpuPort& port, std::optional<std::chrono::na
   if (window_left_ != 0) {
     VMM_ASSIGN(RunEnd end, turn(port, at_most));
     end.retired.reset();  // counters count nothing here
+    end.delivered.reset();
     if (--window_left_ == 0 || statistics_.compared >= window_end_) VMM_TRY(end_window());
     return end;
   }

@@ -42,7 +42,7 @@ vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sre
 }
 
 Retired retired_instruction(const Instruction& i, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after,
-                            std::uint32_t cycles) {
+                            std::uint32_t cycles, std::optional<unsigned> target_cpl) {
   const vpmu::GuestLinear at = instruction_pointer(before, sregs);
   const vpmu::GuestLinear next = instruction_pointer(after, sregs);
   const auto cpl = static_cast<std::uint8_t>(cpl_of(sregs));
@@ -55,11 +55,18 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
                    .kind = i.kind,
                    .load = access_of(i.load, i, at, before, sregs),
                    .store = access_of(i.store, i, at, before, sregs),
-                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = cpl},
+                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = static_cast<std::uint8_t>(target_cpl.value_or(cpl)), .to_next = next == at + i.length},
                    .cycles = cycles,
                    .ref_cycles = cycles,
                    .bus_cycles = cycles},
           .registers = pebs_registers(after)};
+}
+
+vpmu::TakenBranch delivery(vpmu::GuestLinear from, unsigned cpl, vpmu::GuestLinear to, unsigned handler_cpl) {
+  return {.from = from,
+          .to = to,
+          .cpl = static_cast<std::uint8_t>(cpl),
+          .what = {.kind = vpmu::BranchKind::far, .taken = true, .target_cpl = static_cast<std::uint8_t>(handler_cpl)}};
 }
 
 }  // namespace vmm

@@ -31,6 +31,8 @@ struct Retired {
 struct RunEnd {
   std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
   std::optional<Retired> retired;  ///< One instruction retired under the source's eyes; must go to Pmu::retire().
+  /// Behind that an interrupt or exception was delivered; must go to Pmu::record_branch(). Only where the plan wants branches.
+  std::optional<vpmu::TakenBranch> delivered;
 };
 
 /// Answers "what retired?" for one vCPU, and nothing else: it knows no PEBS, no PMI, no MSRs. Runs on the vCPU's thread.

@@ -11,6 +11,7 @@ namespace vmm {
 namespace {
 
 constexpr unsigned vector_nmi = 2, vector_ud = 6, vector_gp = 13, vector_pf = 14;
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
 /// How long the guest runs freely where its code cannot be followed, before the next look.
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
@@ -80,6 +81,7 @@ std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
 
 Result<void> StepSource::program(const vpmu::CountPlan& plan) {
   counting_ = plan.size != 0 || plan.branches_wanted;
+  branches_ = plan.branches_wanted;
   return {};
 }
 
@@ -114,7 +116,7 @@ Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::na
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return wait(port, at_most);
   VMM_ASSIGN(const Current current, decode(port));
-  if (current.instruction.length == 0) return run_into_fault(port, current.fetched < current.bytes.size() ? vector_pf : vector_ud);
+  if (current.instruction.length == 0) return run_into_fault(port, current.fetched < current.bytes.size() ? vector_pf : vector_ud, place_of(current));
   return pass(port, current);
 }
 
@@ -141,7 +143,8 @@ Result<std::optional<RunEnd>> StepSource::finish_exit(VcpuPort& port) {
   const Current current = *std::exchange(waiting_, std::nullopt);
   VMM_ASSIGN(const kvm_regs after, port.regs());
   if (after.rip != current.regs.rip + current.instruction.length) return std::optional<RunEnd>{};
-  return std::optional{retire(current, after)};
+  VMM_ASSIGN(RunEnd end, retire(port, current, after));
+  return std::optional{end};
 }
 
 Result<StepSource::Current> StepSource::decode(VcpuPort& port) {
@@ -159,10 +162,10 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
   const auto at = instruction_pointer(current.regs, current.sregs);
   const auto next = at + current.instruction.length;
   const bool user = cpl_of(current.sregs) != 0;
-  if (const auto fault = foreseen_fault(current)) return run_into_fault(port, *fault);
+  if (const auto fault = foreseen_fault(current)) return run_into_fault(port, *fault, place_of(current));
   switch (special_of(current.bytes)) {
-    case Special::ud2: return run_into_fault(port, vector_ud);
-    case Special::privileged: return user ? run_into_fault(port, vector_gp) : step(port, current);
+    case Special::ud2: return run_into_fault(port, vector_ud, place_of(current));
+    case Special::privileged: return user ? run_into_fault(port, vector_gp, place_of(current)) : step(port, current);
     case Special::rdpmc: return read_counter(port, current);
     case Special::over: return run_over(port, current, next);
     case Special::iret: {
@@ -190,10 +193,12 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
   VMM_ASSIGN(const Exit exit, current.instruction.quiet ? port.step() : port.run());
   if (const auto* debug = std::get_if<Debug>(&exit); debug != nullptr && debug->exception == 1) {
     VMM_ASSIGN(const kvm_regs after, port.regs());
+    // A breakpoint of the guest's stands on the instruction, which has not run. SDM 3B 17.3.1.1.
+    if ((debug->dr6 & dr6_bs) == 0 && after.rip == current.regs.rip) return RunEnd{.exit = exit};
     const bool elsewhere = after.rip != current.regs.rip + current.instruction.length;
-    if (elsewhere && !current.instruction.ends_block) return faulted(current, after);
+    if (elsewhere && !current.instruction.ends_block) return faulted(port, current, after);
     VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
-    return retire(current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
+    return retire(port, current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
   }
   // KVM would end the completion of an exit with a step of its own. The vCPU loop applies it.
   breakpoints_->end_step();
@@ -206,17 +211,19 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
   // Counted before it takes effect: the write that stops counting is counted, the one that starts it is not.
   kvm_regs after = current.regs;
   after.rip += current.instruction.length;
-  return retire(current, after, exit);
+  return retire(port, current, after, exit);
 }
 
 // An instruction that did not retire, though nobody foresaw a fault. Its handler's first instruction is where a step should end; on KVM the
 // delivery takes TF away, and the guest runs on until something else ends the step.
-RunEnd StepSource::faulted(const Current& current, const kvm_regs& after) {
+Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const kvm_regs& after) {
   // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
   constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
   const bool at_handler = std::ranges::any_of(faults, [&](unsigned v) { return handler(current.sregs, v) == vpmu::GuestLinear{after.rip}; });
   ++(at_handler ? statistics_.faults : statistics_.lost);
-  return RunEnd{};
+  if (!at_handler) return RunEnd{};
+  VMM_ASSIGN(const auto branch, delivered(port, place_of(current), vpmu::GuestLinear{after.rip}));
+  return RunEnd{.delivered = branch};
 }
 
 // Runs without TF to a breakpoint behind the instruction, with interrupts held off.
@@ -226,31 +233,33 @@ Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu
   if (debug == nullptr || debug->pc != to.value()) return unexpected(exit);
   ++statistics_.run_over;
   VMM_ASSIGN(const kvm_regs after, port.regs());
-  return retire(current, after);
+  return retire(port, current, after);
 }
 
 // To code that is not mapped: the breakpoint there would wait until the guest's kernel has mapped it.
 Result<RunEnd> StepSource::return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl) {
   std::array<std::byte, 1> first{};
   if (view_->fetch(to, first, cpl) != 0) return run_over(port, current, to);
-  VMM_ASSIGN(RunEnd end, run_into_fault(port, vector_pf));
-  if (end.exit) return end;
+  VMM_ASSIGN(const RunEnd fault, run_into_fault(port, vector_pf, {.at = to, .cpl = cpl}));
+  if (fault.exit) return fault;
   kvm_regs after = current.regs;
   after.rip = to.value();
-  return retire(current, after);
+  RunEnd end = retire_at(current, after, cpl);
+  end.delivered = fault.delivered;
+  return end;
 }
 
 // SDM 2B SYSCALL. Where EFER.SCE is off it faults.
 Result<RunEnd> StepSource::enter_kernel(VcpuPort& port, const Current& current) {
   constexpr std::uint32_t msr_lstar = 0xC000'0082;
   constexpr std::uint64_t efer_sce = 1;
-  if ((current.sregs.efer & efer_sce) == 0) return run_into_fault(port, vector_ud);
+  if ((current.sregs.efer & efer_sce) == 0) return run_into_fault(port, vector_ud, place_of(current));
   VMM_ASSIGN(const std::uint64_t to, port.msr(msr_lstar));
   return run_over(port, current, vpmu::GuestLinear{to});
 }
 
-// An empty end: the guest stands at the handler.
-Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector) {
+// No exit: the guest stands at the handler.
+Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector, const Place& from) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   const auto to = handler(sregs, vector);
   if (!to) {
@@ -261,7 +270,8 @@ Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector) {
   const auto* debug = std::get_if<Debug>(&exit);
   if (debug == nullptr || debug->pc != to->value()) return unexpected(exit);
   ++statistics_.faults;
-  return RunEnd{};
+  VMM_ASSIGN(const auto branch, delivered(port, from, *to));
+  return RunEnd{.delivered = branch};
 }
 
 // KVM makes a #GP of RDPMC, which the gate turns into an answer: the instruction retires when the gate has moved RIP on.
@@ -300,6 +310,10 @@ Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
 // breakpoints do.
 Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  kvm_regs regs{};
+  if (branches_) {
+    VMM_ASSIGN(regs, port.regs());
+  }
   const auto to = handler(sregs, vector);
   if (!to) return run_free(port, std::nullopt);
   constexpr std::uint64_t dr7_execute_dr0 = 0x402;
@@ -315,7 +329,8 @@ Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   const auto* stop = std::get_if<Debug>(&*exit);
   if (stop == nullptr || stop->pc != to->value()) return unexpected(*exit);
   ++statistics_.interrupts;
-  return RunEnd{};
+  VMM_ASSIGN(const auto branch, delivered(port, {.at = instruction_pointer(regs, sregs), .cpl = cpl_of(sregs)}, *to));
+  return RunEnd{.delivered = branch};
 }
 
 // SDM 3A figure 6-7: a 64-bit interrupt or trap gate.
@@ -344,11 +359,33 @@ bool StepSource::is_of_a_device(const Current& current, vpmu::GuestLinear at) {
   return fault && fault->not_memory;
 }
 
-RunEnd StepSource::retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
+Result<RunEnd> StepSource::retire(VcpuPort& port, const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
+  VMM_ASSIGN(const unsigned cpl, target_cpl(port, current));
+  return retire_at(current, after, cpl, std::move(exit));
+}
+
+RunEnd StepSource::retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl, std::optional<Exit> exit) {
   ++statistics_.retired;
-  Retired retired = retired_instruction(current.instruction, current.regs, current.sregs, after, 1);
+  Retired retired = retired_instruction(current.instruction, current.regs, current.sregs, after, 1, target_cpl);
   if (retired.what.has_load && is_of_a_device(current, retired.what.load.address)) retired.what.load.level = vpmu::HitLevel::uncached;
   return RunEnd{.exit = std::move(exit), .retired = retired};
+}
+
+/// The level that the instruction led to, for who wants branches: only a far one changes it.
+Result<unsigned> StepSource::target_cpl(VcpuPort& port, const Current& current) {
+  if (!branches_ || current.instruction.branch != vpmu::BranchKind::far) return cpl_of(current.sregs);
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  return cpl_of(sregs);
+}
+
+Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to) {
+  if (!branches_) return std::optional<vpmu::TakenBranch>{};
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  return std::optional{delivery(from.at, from.cpl, to, cpl_of(sregs))};
+}
+
+StepSource::Place StepSource::place_of(const Current& current) {
+  return {.at = instruction_pointer(current.regs, current.sregs), .cpl = cpl_of(current.sregs)};
 }
 
 // Anything but a kick or the end of the machine means that the guest got away.

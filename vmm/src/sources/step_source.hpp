@@ -59,6 +59,13 @@ class StepSource final : public CountSource {
     std::size_t fetched;  ///< Of `bytes`; fewer where the next one cannot be fetched.
   };
 
+  /// Where the code was, and at which level.
+  struct Place {
+    vpmu::GuestLinear at;
+    unsigned cpl;
+  };
+  static Place place_of(const Current& current);
+
   enum class Interrupts : std::uint8_t { look, looked_for };
   Result<RunEnd> advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts);
   Result<RunEnd> run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
@@ -67,9 +74,9 @@ class StepSource final : public CountSource {
   Result<Current> decode(VcpuPort& port);
   Result<RunEnd> pass(VcpuPort& port, const Current& current);
   Result<RunEnd> step(VcpuPort& port, const Current& current);
-  RunEnd faulted(const Current& current, const kvm_regs& after);
+  Result<RunEnd> faulted(VcpuPort& port, const Current& current, const kvm_regs& after);
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
-  Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector);
+  Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector, const Place& from);
   Result<RunEnd> return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl);
   Result<RunEnd> enter_kernel(VcpuPort& port, const Current& current);
   Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
@@ -78,13 +85,17 @@ class StepSource final : public CountSource {
   std::optional<vpmu::GuestLinear> handler(const kvm_sregs& sregs, unsigned vector);
   [[nodiscard]] std::optional<unsigned> foreseen_fault(const Current& current);
   [[nodiscard]] bool is_of_a_device(const Current& current, vpmu::GuestLinear at);
-  RunEnd retire(const Current& current, const kvm_regs& after, std::optional<Exit> exit = std::nullopt);
+  Result<unsigned> target_cpl(VcpuPort& port, const Current& current);
+  Result<std::optional<vpmu::TakenBranch>> delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to);
+  Result<RunEnd> retire(VcpuPort& port, const Current& current, const kvm_regs& after, std::optional<Exit> exit = std::nullopt);
+  RunEnd retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl, std::optional<Exit> exit = std::nullopt);
   RunEnd unexpected(const Exit& exit);
 
   std::unique_ptr<CpuTimer> timer_;
   Breakpoints* breakpoints_;
   GuestView* view_;
   bool counting_{};
+  bool branches_{};                 ///< The plan wants them: what is delivered is told.
   bool exit_open_{};                ///< The last exit's instruction has not been completed by KVM yet.
   std::optional<Current> waiting_;  ///< An instruction that left the guest and retires when it is complete.
   StepStatistics statistics_{};

@@ -117,20 +117,24 @@ Result<bool> PmuVcpu::waits_for_handler() {
   return nmi_in_service_;
 }
 
-// Counts first, then the instruction that retired under our eyes: the order in which they happened.
+// Counts first, then the instruction that retired under our eyes and what was delivered behind it: the order in which they happened.
 Result<void> PmuVcpu::account(const RunEnd& end) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
   const auto* const write = end.exit ? std::get_if<MsrWrite>(&*end.exit) : nullptr;
   const bool faults = write != nullptr && router_.faults(*write);
-  if (!end.retired || faults) return {};
-  vpmu::Retirement retirement = end.retired->what;
-  retirement.registers = &end.retired->registers;
+  if (end.retired && !faults) retire(*end.retired);
+  if (end.delivered) pmu_.record_branch(*end.delivered, env_);
+  return {};
+}
+
+void PmuVcpu::retire(const Retired& retired) {
+  vpmu::Retirement retirement = retired.what;
+  retirement.registers = &retired.registers;
   pmu_.retire(retirement, env_);
   // A walk may end on an instruction that was not the event after all, such as a load that splits no line. Going on at once would
   // single-step the guest for as long as the event does not come.
   walk_later_ = !source_->traits().precise_ip && pmu_.plan().any_armed();
-  return {};
 }
 
 Result<bool> PmuVcpu::handle(const Exit& exit) {

@@ -83,6 +83,7 @@ class PmuVcpu {
   Result<RunEnd> let_run();
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);
+  void retire(const Retired& retired);
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);

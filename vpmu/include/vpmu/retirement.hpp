@@ -54,6 +54,7 @@ struct BranchOutcome {
   bool taken{};
   bool mispredicted{};
   std::uint8_t target_cpl{};
+  bool to_next{};  ///< Leads to the instruction behind it: such a call asks for its own address and never returns.
 };
 
 /// What an instruction is, where an event asks for it (Counts::nops to Counts::sse_integer).
