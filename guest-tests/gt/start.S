@@ -85,13 +85,13 @@ gt_enter_user:
   push %rdx
   push $0x2
   push $0x23            /* user CS */
-  lea user_trampoline(%rip), %rdx
+  lea gt_user_trampoline(%rip), %rdx
   push %rdx
   iretq
-user_trampoline:
+gt_user_trampoline:
   call *%rax
 /* Ends the stay at CPL 3: the #UD handler goes on at gt_user_left with the stack of gt_kernel_rsp. */
-  .globl gt_user_done, gt_user_left, gt_kernel_rsp
+  .globl gt_user_trampoline, gt_user_done, gt_user_left, gt_kernel_rsp
 gt_user_done:
   ud2
 gt_user_left:

@@ -17,7 +17,7 @@ CORE_STANDARD = {
     "utility", "variant",
 }
 # The freestanding part of the guest tests, and what of the core it shares.
-GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/counter.hpp"}
+GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/bts.hpp", "vpmu/counter.hpp"}
 # Headers that cost seconds to compile or leak their library's types: never in a header of ours.
 THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|elfutils/|fmt/chrono)")
 # The only places that talk to the kernel by ioctl: KVM's wrappers, and the perf events of the time source.
