@@ -73,8 +73,8 @@ if open stack perf record -q -N --call-graph lbr -o /tmp/data -e cycles:u -c 100
     list && /^\.\.\.\.\. / { if ($2 == "0:") ++list; if (list == 2 && $2 != "0:" && $2 != "1:") { sub(/^0+/, "", $3); line = line " " $3 } }
     END { if (line) print line }'
 fi
-if open trace perf record -q -N -o /tmp/data -e branches:u -c 1 calls; then
-  script calls ip,addr | awk 'NF == 2 { print $2, $1 }' >/tmp/trace
+if open trace perf record -q -N -d -o /tmp/data -e branches:u -c 1 calls; then
+  script calls ip,addr | awk '$2 == "=>" { print $1, $3 }' >/tmp/trace
   say traced "$(wc -l </tmp/trace) $(md5sum </tmp/trace | cut -d ' ' -f 1)"
 fi
 if open offcore perf record -q -N -o /tmp/data -e LLC-loads:u -c 199 chase; then

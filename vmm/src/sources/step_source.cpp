@@ -3,16 +3,15 @@
 #include <linux/kvm.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr unsigned vector_nmi = 2, vector_ud = 6, vector_gp = 13, vector_pf = 14;
+constexpr unsigned vector_ud = 6, vector_gp = 13, vector_pf = 14;
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
-constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 /// How long the guest runs freely where its code cannot be followed, before the next look.
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
@@ -48,33 +47,9 @@ Special special_of(std::span<const std::byte> code) {
   }
 }
 
-std::uint32_t lapic_word(const kvm_lapic_state& state, unsigned offset) {
-  std::uint32_t word{};
-  std::memcpy(&word, state.regs + offset, sizeof word);
-  return word;
-}
-
-/// The interrupt that the LAPIC would give to the processor now. SDM 3A 10.8.4.
-std::optional<unsigned> pending_vector(const kvm_lapic_state& state) {
-  constexpr unsigned irr_offset = 0x200, ppr_offset = 0xA0;
-  for (unsigned word = 8; word-- > 0;) {
-    const std::uint32_t requested = lapic_word(state, irr_offset + word * 0x10);
-    if (requested == 0) continue;
-    const unsigned vector = word * 32 + (31 - static_cast<unsigned>(std::countl_zero(requested)));
-    return (vector & 0xF0) > (lapic_word(state, ppr_offset) & 0xF0) ? std::optional{vector} : std::nullopt;
-  }
-  return std::nullopt;
-}
-
 bool leaves_instruction_open(const Exit& exit) {
   return std::holds_alternative<MsrRead>(exit) || std::holds_alternative<CounterRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<PortRead>(exit) ||
          std::holds_alternative<PortWrite>(exit) || std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
-}
-
-std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
-  if (e.exception.injected != 0) return e.exception.nr;
-  if (e.nmi.injected != 0) return vector_nmi;
-  return e.interrupt.injected != 0 ? std::optional<unsigned>{e.interrupt.nr} : std::nullopt;
 }
 
 }  // namespace
@@ -293,54 +268,6 @@ Result<Exit> StepSource::run_to(VcpuPort& port, vpmu::GuestLinear at) {
   return exit;
 }
 
-// Steps hold interrupts off, so we look for ourselves whether the processor would take one now. What is being delivered already comes
-// first: a step over it would clear TF, and run the whole handler.
-Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
-  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-  if (const auto vector = vector_under_way(events)) return vector;
-  if (events.interrupt.shadow != 0) return std::optional<unsigned>{};
-  if (events.nmi.pending != 0 && events.nmi.masked == 0) return std::optional{vector_nmi};
-  VMM_ASSIGN(const kvm_regs regs, port.regs());
-  if ((regs.rflags & rflags_if) == 0) return std::optional<unsigned>{};
-  VMM_ASSIGN(const kvm_lapic_state lapic, port.lapic());
-  return pending_vector(lapic);
-}
-
-// The breakpoint stands at the handler's first instruction, so nothing runs unseen. Interrupts must not be held off here, as the shared
-// breakpoints do.
-Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
-  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  kvm_regs regs{};
-  if (branches_) {
-    VMM_ASSIGN(regs, port.regs());
-  }
-  const auto to = handler(sregs, vector);
-  if (!to) return run_free(port, std::nullopt);
-  constexpr std::uint64_t dr7_execute_dr0 = 0x402;
-  kvm_guest_debug debug{};
-  debug.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
-  debug.arch.debugreg[0] = to->value();
-  debug.arch.debugreg[7] = dr7_execute_dr0;
-  VMM_TRY(port.set_guest_debug(debug));
-  auto exit = port.run();
-  breakpoints_->end_step();
-  breakpoints_->given_others();
-  if (!exit) return Failure{exit.error()};
-  const auto* stop = std::get_if<Debug>(&*exit);
-  if (stop == nullptr || stop->pc != to->value()) return unexpected(*exit);
-  ++statistics_.interrupts;
-  VMM_ASSIGN(const auto branch, delivered(port, {.at = instruction_pointer(regs, sregs), .cpl = cpl_of(sregs)}, *to));
-  return RunEnd{.delivered = branch};
-}
-
-// SDM 3A figure 6-7: a 64-bit interrupt or trap gate.
-std::optional<vpmu::GuestLinear> StepSource::handler(const kvm_sregs& sregs, unsigned vector) {
-  std::array<std::uint32_t, 4> gate{};
-  if (sregs.idt.limit < vector * 16 + 15) return std::nullopt;
-  if (view_->read(vpmu::GuestLinear{sregs.idt.base + vector * 16}, std::as_writable_bytes(std::span{gate}))) return std::nullopt;
-  return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
-}
-
 std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
   const auto at = instruction_pointer(current.regs, current.sregs);
   const auto fault_of = [&](const std::optional<MemoryOperand>& m, vpmu::AccessKind kind) -> std::optional<unsigned> {
@@ -376,12 +303,6 @@ Result<unsigned> StepSource::target_cpl(VcpuPort& port, const Current& current) 
   if (!branches_ || current.instruction.branch != vpmu::BranchKind::far) return cpl_of(current.sregs);
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   return cpl_of(sregs);
-}
-
-Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to) {
-  if (!branches_) return std::optional<vpmu::TakenBranch>{};
-  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  return std::optional{delivery(from.at, from.cpl, to, cpl_of(sregs))};
 }
 
 StepSource::Place StepSource::place_of(const Current& current) {
