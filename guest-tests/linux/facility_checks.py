@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import stepper
 from finding import Failed, require
-from memory_checks import LOAD_LEVELS, STORE_LEVELS
+from memory_checks import LOAD_LEVELS
 from models import MISSING, model_of
 
 # Of programs/chase.S and guest/facilities.sh.
@@ -98,7 +98,7 @@ def check_loads(run, programs):
 
 def check_stores(run, programs):
     def as_it_must(loop, sample):
-        return sample.operation == "OP_STORE" and sample.level == STORE_LEVELS[loop != "l1"]
+        return sample.operation == "OP_STORE" and sample.level == model_of(run).store_levels[loop != "l1"]
 
     return check_walked(run, programs, "stores", ("link", "store"), as_it_must)
 

@@ -18,7 +18,6 @@ LOAD_LEVELS = {
     "l3": "LVL_L3_or_L3_hit",
     "memory": "LVL_Local_RAM_or_RAM_hit",
 }
-STORE_LEVELS = ("LVL_L1_hit", "LVL_L1_miss")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def modelled_sample(model, line):
     place = int(ip, 16), int(address, 16)
     tlb = tlb_text(model, kind == "store", stlb_miss == "1")
     if kind == "store":
-        return Sample(*place, "-", "OP_STORE", STORE_LEVELS[level != "l1"], tlb)
+        return Sample(*place, "-", "OP_STORE", model.store_levels[level != "l1"], tlb)
     return Sample(*place, latency, "OP_LOAD", LOAD_LEVELS.get(level, level), tlb)
 
 
@@ -94,7 +93,7 @@ def check_as_modelled(run, programs):
 def check_every_level(run, _programs):
     model = model_of(run)
     found = Counter(sample.level for sample in samples_of(run))
-    levels = [*LOAD_LEVELS.values(), *(STORE_LEVELS if model.stores else ())]
+    levels = [*LOAD_LEVELS.values(), *(model.store_levels if model.stores else ())]
     for level in levels:
         require(found[level] >= MIN_LEVEL_SAMPLES, f"{found[level]} samples of {level}, needs {MIN_LEVEL_SAMPLES}")
     require(set(found) == set(levels), f"other levels: {', '.join(found)}")

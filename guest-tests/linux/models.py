@@ -1,4 +1,4 @@
-"""What Linux 6.1 and perf show of each CPU model: how the kernel names the PMU, and what perf can do with it."""
+"""What Linux and perf show of each CPU model: how the kernel names the PMU, and what perf can do with it."""
 
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,16 @@ UNKNOWN_MODEL = "Linux does not know this model"
 MISSING = "missing: our PMU does not count or record it yet"
 REASONS = (NO_PPP, NO_STORES, NO_CALL_STACK, NO_FRONTEND, NO_TRACE, UNKNOWN_MODEL, MISSING)
 
+# Perf's words for the level of stores that hit, and missed, the L1; blanks as "_".
+STORE_LEVELS = ("LVL_L1_hit", "LVL_L1_miss")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What perf shows otherwise on one version of Linux than on another."""
+
+    level_alone: tuple = STORE_LEVELS  # of stores that tell the level alone
+
 
 @dataclass(frozen=True)
 class Model:
@@ -30,6 +40,7 @@ class Model:
     version: int = 3
     remarks: tuple = ()  # what the kernel says of the PMU beyond that
     stores: str = ""  # precise stores tell the level and the "tlb", or only the "level"; empty: there is no such event
+    store_levels: tuple = STORE_LEVELS
     load_tlb: bool = True  # a load's record tells of the TLB
     call_stack: bool = False  # the LBR can follow calls and returns
     frontend: bool = False
@@ -103,8 +114,24 @@ MODELS = {
 }
 
 
+# 6.12 tells perf where a record leaves the number of a level open, as DataLA's do, and perf prints that beside the level.
+KERNELS = {
+    "6.1": Kernel(),
+    "6.12": Kernel(level_alone=("LVL_L1_or_N/A_hit", "LVL_L1_or_N/A_miss")),
+}
+
+
+def kernel_of(run):
+    """The version of Linux that ran."""
+    release = run.first("kernel") or "that told its version"
+    version = ".".join(release.split(".")[:2])
+    require(version in KERNELS, f"no kernel {release}")
+    return version
+
+
 def model_of(run):
-    """The model whose boot this is."""
+    """The model whose boot this is, as its kernel shows it."""
     name = run.first("model")
     require(name in MODELS, f"no model {name}")
-    return MODELS[name]
+    model, kernel = MODELS[name], KERNELS[kernel_of(run)]
+    return replace(model, store_levels=kernel.level_alone) if model.stores == "level" else model

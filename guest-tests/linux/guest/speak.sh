@@ -1,6 +1,7 @@
 # The lines a script prints for the host: "vpmu-guest: WORD REST".
 #
 #   init UPTIME            the first thing; what boot cost can be read now
+#   kernel RELEASE         of Linux
 #   begin/end NAME [CODE]  around each script
 #   mark NAME              like init: the host may read the VMM's counters before the guest goes on
 #   error TEXT             the guest's own trouble

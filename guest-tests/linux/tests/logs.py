@@ -77,10 +77,11 @@ def recording(name, heavy=80.0, light=19.0):
     yield f"vpmu-guest: report {name} {light} light"
 
 
-def boot(model="skylake"):
+def boot(model="skylake", kernel="6.1"):
     yield f"vpmu-host: model {model}"
     yield "vpmu-guest: init 1.23"
     yield counters("init", 424, 0)
+    yield f"vpmu-guest: kernel {kernel}.0-56-cloud-amd64"
     yield "vpmu-guest: begin dmesg"
     yield "vpmu-guest: dmesg [    0.1] tsc: Detected 2400.000 MHz processor"
     for line in models.MODELS[model].pmu_lines:
@@ -119,8 +120,8 @@ def smp_lines():
     yield from ("vpmu-guest: done", "vpmu-host: exit 0")
 
 
-def exact_lines(model="skylake"):
-    yield from boot(model)
+def exact_lines(model="skylake", kernel="6.1"):
+    yield from boot(model, kernel)
     yield from ("vpmu-guest: count instructions:u 500005", "vpmu-guest: count branches:u 100001") * 2
     loop = ("40100c", "40100f", "401012", "401016", "401018")
     for number in range(1, 499):  # two instructions stand before the loop
@@ -129,11 +130,17 @@ def exact_lines(model="skylake"):
         yield from (f"vpmu-guest: mixed {event} {number}",) * 2
         yield f"vpmu-host: qemu-count mixed {event} {number}"
     yield from ("vpmu-guest: conditional 360",) * 100
-    yield from modelled_lines(models.MODELS[model])
+    yield from modelled_lines(models.MODELS[model], kernel)
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 
 
-def modelled_lines(model):
+def store_levels(model, kernel):
+    """Perf's words for stores that hit, and missed, the L1."""
+    between = "_or_N/A" if model.stores == "level" and kernel == "6.12" else ""
+    return f"LVL_L1{between}_hit", f"LVL_L1{between}_miss"
+
+
+def modelled_lines(model, kernel):
     """Of each level 15 samples at another address; the model logged more than was sampled."""
     hit, miss = ("TLB_L1_or_L2_hit", "TLB_L2_miss") if model.load_tlb else ("TLB_N/A",) * 2
     for number in range(15):
@@ -142,7 +149,7 @@ def modelled_lines(model):
             yield f"vpmu-guest: sampled 40101f {place} {latency} OP_LOAD {text} {miss if number == 0 else hit}"
             yield f"vpmu-host: modelled 0x40101f load 0x{place} {level} latency {latency} stlb_miss {int(number == 0)}"
             yield f"vpmu-host: modelled 0x401022 load 0x{place} l1 latency 4 stlb_miss 0"
-        for index, (level, text) in enumerate((("l1", "LVL_L1_hit"), ("l3", "LVL_L1_miss")) if model.stores else ()):
+        for index, (level, text) in enumerate(zip(("l1", "l3"), store_levels(model, kernel)) if model.stores else ()):
             place = f"{0x408010 + 0x1000 * index + 64 * number:x}"
             yield f"vpmu-guest: sampled 401026 {place} - OP_STORE {text} {'TLB_L2_miss' if model.stores == 'tlb' else 'TLB_N/A'}"
             yield f"vpmu-host: modelled 0x401026 store 0x{place} {level} latency 9 stlb_miss 1"

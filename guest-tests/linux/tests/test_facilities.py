@@ -1,7 +1,10 @@
 """The checks of what perf can do on each model: on a good log, and on logs with one thing wrong each."""
 
+import argparse
 import functools
 import hashlib
+import importlib.machinery
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -18,6 +21,18 @@ import memory_checks  # noqa: E402
 import models  # noqa: E402
 import stepper  # noqa: E402
 from finding import Failed  # noqa: E402
+from logs import boot, store_levels  # noqa: E402
+
+
+def loaded(name):
+    """A script beside us as a module."""
+    loader = importlib.machinery.SourceFileLoader(name, str(HERE.parent / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+generations = loaded("generations")
 
 
 def assembled(name, directory):
@@ -41,7 +56,7 @@ def precise_lines(modifier):
     yield from (f"vpmu-guest: precise {modifier} {address:x}" for address in CALLS.path[first::step])
 
 
-def walked_lines(name, model):
+def walked_lines(name, model, kernel):
     begin, _ = PROGRAMS["chase"].objects["array"]
     for loop, size in facility_checks.CLASSES.items():
         places = f"{begin:x} {begin + size - 8:x}"
@@ -52,7 +67,7 @@ def walked_lines(name, model):
         else:
             tlb = "TLB_L2_hit" if model.stores == "tlb" else "TLB_N/A"
             for label in ("link", "store"):
-                yield f"vpmu-guest: walked stores 10 {at('chase', f'{loop}_{label}'):x} - OP_STORE {memory_checks.STORE_LEVELS[loop != 'l1']} {tlb} {places}"
+                yield f"vpmu-guest: walked stores 10 {at('chase', f'{loop}_{label}'):x} - OP_STORE {store_levels(model, kernel)[loop != 'l1']} {tlb} {places}"
 
 
 def shared_lines(model):
@@ -78,11 +93,11 @@ def trace_line():
     return f"vpmu-guest: traced {len(CALLS.branches)} {hashlib.md5(text.encode()).hexdigest()}"
 
 
-def facility_lines(facility, model):
+def facility_lines(facility, model, kernel):
     if facility in (":p", ":pp", ":ppp"):
         yield from precise_lines(facility[1:])
     elif facility.startswith("mem "):
-        yield from walked_lines(facility[4:], model)
+        yield from walked_lines(facility[4:], model, kernel)
     elif facility == "c2c":
         yield from shared_lines(model)
     elif facility == "-b":
@@ -99,19 +114,20 @@ def facility_lines(facility, model):
 
 
 @functools.lru_cache
-def good_lines(name):
-    return list(lines_of(name))
+def good_lines(name, kernel="6.1"):
+    return list(lines_of(name, kernel))
 
 
-def lines_of(name):
+def lines_of(name, kernel):
     model = models.MODELS[name]
     yield f"vpmu-host: model {name}"
+    yield f"vpmu-guest: kernel {kernel}.95+deb12-cloud-amd64"
     for facility in facility_checks.CHECKS:
         refused = model.lacks(facility)
         for recording in facility_checks.RECORDINGS[facility]:
             yield f"vpmu-guest: refused {recording} it cannot" if refused else f"vpmu-guest: opened {recording}"
         if not refused:
-            yield from facility_lines(facility, model)
+            yield from facility_lines(facility, model, kernel)
 
 
 class FacilityTest(unittest.TestCase):
@@ -135,7 +151,8 @@ class FacilityTest(unittest.TestCase):
 
     def test_a_good_log_has_all_that_the_model_has(self):
         for name in models.MODELS:
-            self.assertEqual(self.outcomes(good_lines(name)), self.expected(name), name)
+            for kernel in models.KERNELS:
+                self.assertEqual(self.outcomes(good_lines(name, kernel)), self.expected(name), f"{name} {kernel}")
         self.assertEqual(set(self.expected("skylake").values()), {"yes"})
         self.assertEqual(sum(cell == "yes" for cell in self.expected("nehalem").values()), 6)
 
@@ -174,8 +191,20 @@ class FacilityTest(unittest.TestCase):
             self.assert_changes(f"{load}{latency} OP_LOAD", f"{load}{latency} OP_STORE", "mem loads")
             self.assert_changes(f"walked loads {load}", f"walked loads 5 {load[3:]}", "mem loads")
             store = f"{at('chase', f'{loop}_store'):x} - OP_STORE "
-            hit, miss = memory_checks.STORE_LEVELS
+            hit, miss = models.STORE_LEVELS
             self.assert_changes(store + (hit if loop == "l1" else miss), store + (miss if loop == "l1" else hit), "mem stores")
+
+    def test_how_stores_tell_their_level_depends_on_the_kernel(self):
+        for name in models.MODELS:
+            for kernel, other in (("6.1", "6.12"), ("6.12", "6.1")):
+                lines = [line.replace(f"kernel {kernel}.", f"kernel {other}.") for line in good_lines(name, kernel)]
+                failing = {"mem stores": "FAILED"} if models.MODELS[name].stores == "level" else {}
+                self.assertEqual(self.outcomes(lines), self.expected(name) | failing, f"{name} {kernel}")
+
+    def test_a_kernel_that_is_not_known_passes_nothing(self):
+        for new in ("kernel 6.6.95", "kernel 6", "other"):
+            lines = [line.replace("kernel 6.1.95", new) for line in good_lines("skylake")]
+            self.assertEqual(set(self.outcomes(lines).values()), {"FAILED"}, new)
 
     def test_addresses_of_data_and_code_are_checked(self):
         begin, end = PROGRAMS["chase"].objects["array"]
@@ -236,13 +265,34 @@ class TableTest(unittest.TestCase):
         reasons = {line[2]: line[5:] for line in lines if line.startswith("- ")}
         self.assertEqual(list(reasons.values()), list(models.REASONS))
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-        self.assertEqual(rows[0], ["model", "dmesg", *facility_checks.CHECKS])
-        self.assertGreater(len(rows), 1)
-        for name, dmesg, *cells in rows[1:]:
-            self.assertEqual(dmesg, "yes", name)
+        self.assertEqual(rows[0], ["model", "Linux", "dmesg", *facility_checks.CHECKS])
+        self.assertEqual([(name, kernel) for name, kernel, *_ in rows[1:]], [guest for guest in generations.GUESTS if guest in self.in_table()])
+        for name, kernel, dmesg, *cells in rows[1:]:
+            self.assertEqual(dmesg, "yes", f"{name} {kernel}")
             for facility, cell in zip(facility_checks.CHECKS, cells, strict=True):
                 reason = models.MODELS[name].lacks(facility)
-                self.assertIn(reasons.get(cell, cell), (reason,) if reason else ("yes", models.MISSING), f"{name} {facility}")
+                self.assertIn(reasons.get(cell, cell), (reason,) if reason else ("yes", models.MISSING), f"{name} {kernel} {facility}")
+
+    def in_table(self, **options):
+        return generations.guests_of(argparse.Namespace(**{"models": None, "kernel": None} | options))
+
+    def test_which_guests_are_booted(self):
+        self.assertEqual(len(self.in_table()), len(models.MODELS) + 4)
+        self.assertEqual(self.in_table(models="skylake,haswell-ep"), [("skylake", "6.1"), ("skylake", "6.12"), ("haswell-ep", "6.1")])
+        self.assertEqual({name for name, _ in self.in_table(kernel="6.12")}, {"nehalem", "ivybridge", "haswell", "skylake"})
+        self.assertEqual(self.in_table(models="haswell-ep", kernel="6.12"), [("haswell-ep", "6.12")])
+        self.assertEqual(len(self.in_table(models="all", kernel="6.12")), len(models.MODELS))
+
+    def judged(self, lines, model="skylake", kernel="6.12"):
+        """The row's columns that are not "yes", and the names of the checks that failed."""
+        row, findings = generations.judge_guest("\n".join(lines), PROGRAMS, model, kernel)
+        return {column for column in generations.COLUMNS if row[column] != "yes"}, {line.split(":")[0] for line in findings if line.startswith("FAIL")}
+
+    def test_the_guest_must_be_the_one_that_was_asked_for(self):
+        lines = [*boot("skylake", "6.12"), *good_lines("skylake", "6.12")[2:], "vpmu-guest: done", "vpmu-host: exit 0"]
+        self.assertEqual(self.judged(lines), (set(), set()))
+        self.assertEqual(self.judged(lines, kernel="6.1"), ({"dmesg"}, {"FAIL skylake 6.1 kernel"}))
+        self.assertEqual(self.judged(lines, model="skylake-u"), ({"dmesg"}, {"FAIL skylake-u 6.12 kernel"}))
 
 
 class StepperTest(unittest.TestCase):

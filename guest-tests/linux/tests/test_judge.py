@@ -31,6 +31,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(self.failing(smp_lines(), "smp"), set())
         for model in models.MODELS:
             self.assertEqual(self.failing(exact_lines(model), "exact"), set(), model)
+            self.assertEqual(self.failing(exact_lines(model, "6.12"), "exact"), set(), model)
         self.assertEqual(self.failing(soft_lines(), "soft"), set())
 
     def test_an_empty_log_passes_no_check(self):
@@ -213,6 +214,9 @@ class JudgeTest(unittest.TestCase):
             text = "\n".join(exact_lines(model))
             self.assertIn(old, text)
             self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "exact"), {"exact-samples-as-modelled"}, (model, new))
+        for kernel, other in (("6.1", "6.12"), ("6.12", "6.1")):
+            lines = [line.replace(f"kernel {kernel}.", f"kernel {other}.") for line in exact_lines("skylake", kernel)]
+            self.assertEqual(self.failing(lines, "exact"), {"exact-samples-as-modelled", "exact-samples-at-every-level"}, kernel)
         stores = [line for line in exact_lines() if "OP_STORE" in line]
         self.assertEqual(self.failing([*exact_lines("westmere"), *stores], "exact"), {"exact-samples-as-modelled", "exact-samples-at-every-level"})
 
