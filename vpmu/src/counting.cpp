@@ -9,7 +9,6 @@ namespace {
 namespace sel = reg::perfevtsel;
 namespace fix = reg::fixed_ctr_ctrl;
 
-bool is_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
 bool is_offcore(Counts c) { return c == Counts::offcore || c == Counts::offcore_1; }
 bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles || c == Counts::bus_cycles; }
 /// Events that make a cycle count; EDGE without CMASK looks for any.
@@ -42,7 +41,7 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::branches_taken: return near_taken;
     case Counts::branches_not_taken: return conditional && !b.taken;
     case Counts::branches_conditional: return conditional;
-    case Counts::branches_call: return is_call(b.kind);
+    case Counts::branches_call: return is_near_call(b.kind);
     case Counts::branches_return: return b.kind == BranchKind::near_ret;
     case Counts::branches_far: return b.kind == BranchKind::far;
     case Counts::mispredicts: return branch && b.mispredicted;
@@ -50,7 +49,7 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::mispredicts_taken: return near_taken && b.mispredicted;
     case Counts::mispredicts_not_taken: return conditional && !b.taken && b.mispredicted;
     case Counts::mispredicts_return: return b.kind == BranchKind::near_ret && b.mispredicted;
-    case Counts::mispredicts_call: return is_call(b.kind) && b.mispredicted;
+    case Counts::mispredicts_call: return is_near_call(b.kind) && b.mispredicted;
     case Counts::loads: return r.has_load;
     case Counts::memory_instructions: return r.has_load || r.has_store;
     case Counts::uncached_loads: return level == HitLevel::uncached;
@@ -214,6 +213,7 @@ bool Pmu::selected_frontend(const FrontendOutcome& f) const {
 }
 
 OffcoreFilter Pmu::selected_offcore(Counts counts) const {
+  if (!is_offcore(counts)) return {};
   return offcore_filter(desc_.offcore, state_.offcore_rsp[counts == Counts::offcore_1 ? 1 : 0]);
 }
 

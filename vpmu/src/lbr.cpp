@@ -25,8 +25,6 @@ bool filtered(std::uint64_t select, const BranchOutcome& b) {
   return true;
 }
 
-bool is_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
-
 }  // namespace
 
 bool Pmu::records_branches() const {
@@ -47,7 +45,7 @@ void Pmu::push_branch(const TakenBranch& taken) {
   if (!records_branches() || filtered(state_.lbr_select, branch)) return;
   const std::uint64_t last = desc_.lbr_depth - 1U;
   const bool call_stack = ls::EN_CALLSTACK::test(state_.lbr_select);
-  if (call_stack && branch.to_next && is_call(branch.kind)) return;
+  if (call_stack && branch.to_next && is_near_call(branch.kind)) return;
   if (call_stack && branch.kind == BranchKind::near_ret) {
     state_.lbr_from[state_.lbr_tos] = 0;
     state_.lbr_to[state_.lbr_tos] = 0;

@@ -14,11 +14,13 @@ constexpr unsigned every_cycle_cmask = 10;
 
 CountPlan Pmu::plan() const {
   CountPlan plan;
+  plan.fusion_wanted = config_.policies.macro_fusion;
   const CounterSet armed{static_cast<std::uint16_t>(state_.armed)};
   for (const CounterId c : enabled()) {
     PlanEntry& e = plan.entries[plan.size++];
     e.counter = c;
     e.counts = is_countable(c) ? class_of(c).counts : Counts::unmodelled;
+    plan.fusion_wanted = plan.fusion_wanted || e.counts == Counts::macro_fused;
     e.usr = counts_at(c, 3);
     e.os = counts_at(c, 0);
     if (c.is_gp()) {

@@ -49,7 +49,7 @@ bool BranchPredictor::return_from(const Branch& branch) {
 }
 
 bool BranchPredictor::retire(const Branch& branch) {
-  if (branch.kind == BranchKind::near_rel_call || branch.kind == BranchKind::near_ind_call) {
+  if (is_near_call(branch.kind)) {
     returns_[top_] = branch.behind;
     top_ = top_ + 1 == shapes_.return_stack ? 0 : top_ + 1;
     depth_ = std::min<unsigned>(depth_ + 1, shapes_.return_stack);

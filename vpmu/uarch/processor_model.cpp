@@ -211,7 +211,7 @@ void ProcessorModel::branched(const exec::SeenBranch& b) {
   if (b.kind == BranchKind::conditional && !b.taken) add(Counts::mispredicts_not_taken);
   if (b.kind == BranchKind::near_ret) add(Counts::mispredicts_return);
   if (b.taken && b.kind != BranchKind::far) add(Counts::mispredicts_taken);
-  if (b.kind == BranchKind::near_rel_call || b.kind == BranchKind::near_ind_call) add(Counts::mispredicts_call);
+  if (is_near_call(b.kind)) add(Counts::mispredicts_call);
 }
 
 void ProcessorModel::abandoned() {

@@ -32,6 +32,7 @@ constexpr std::uint32_t xcr0_avx = 0x4;
 constexpr std::uint32_t last_basic_leaf = 0x16;
 constexpr std::uint32_t last_extended_leaf = 0x80000008;
 constexpr std::uint32_t hypervisor_leaf = 0x40000000;
+/// One processor keeps the ids of a core with two threads: what looks at the topology finds SMT.
 constexpr unsigned least_ids = 2;
 constexpr std::uint32_t cache_line = 64;
 constexpr std::uint32_t linear_bits = 48;

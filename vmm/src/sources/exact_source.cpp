@@ -314,7 +314,7 @@ std::optional<Retired> ExactSource::run_one() {
   if (seen_.instructions == before) return std::nullopt;
   ++statistics_.observed;
   Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
-  retired.what.macro_fused = is_fused(*instruction, retired.what.next_ip);
+  retired.what.macro_fused = progress_.plan().fusion_wanted && is_fused(*instruction, retired.what.next_ip);
   if (model_ != nullptr) model_->complete(retired.what);
   if (model_log_ && progress_.plan().any_armed()) log_modelled(retired.what);
   return retired;

@@ -183,6 +183,28 @@ VectorOperands vector_operands(std::span<const ZydisDecodedOperand> operands) {
   return kind;
 }
 
+/// What a mnemonic says by its name alone, for the forms of it that exist.
+struct MnemonicTraits {
+  std::array<vpmu::InstructionClass, 3> kind{};  ///< By VectorOperands.
+  std::array<FusionPart, 2> fusion{};            ///< By compares_memory_with_immediate().
+};
+
+/// Comparing names with each decoded instruction would cost more than decoding it.
+const MnemonicTraits& traits_of(ZydisMnemonic mnemonic) {
+  static const auto table = [] {
+    std::array<MnemonicTraits, ZYDIS_MNEMONIC_MAX_VALUE + 1> all{};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const char* const text = ZydisMnemonicGetString(static_cast<ZydisMnemonic>(i));
+      const std::string_view name = text != nullptr ? text : "";
+      for (const VectorOperands v : {VectorOperands::none, VectorOperands::mmx, VectorOperands::sse})
+        all[i].kind[static_cast<std::size_t>(v)] = instruction_class(name, v);
+      all[i].fusion = {fusion_part(name, false), fusion_part(name, true)};
+    }
+    return all;
+  }();
+  return table[static_cast<std::size_t>(mnemonic)];
+}
+
 bool compares_memory_with_immediate(std::span<const ZydisDecodedOperand> operands) {
   return operands.size() > 1 && operands[0].type == ZYDIS_OPERAND_TYPE_MEMORY && operands[1].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
 }
@@ -220,11 +242,10 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) out.store = memory_operand(i, o);
   }
   // VEX and EVEX forms are AVX's; no event here asks for them.
-  if (const char* const name = ZydisMnemonicGetString(i.mnemonic); name != nullptr) {
-    const bool legacy = i.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY;
-    out.kind = instruction_class(name, legacy ? vector_operands(operands) : VectorOperands::none);
-    out.fusion = fusion_part(name, compares_memory_with_immediate(operands));
-  }
+  const bool legacy = i.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY;
+  const MnemonicTraits& traits = traits_of(i.mnemonic);
+  out.kind = traits.kind[static_cast<std::size_t>(legacy ? vector_operands(operands) : VectorOperands::none)];
+  out.fusion = traits.fusion[compares_memory_with_immediate(operands) ? 1 : 0];
   // XCHG with memory locks without the prefix. SDM 3A 8.1.2.1.
   out.locked = out.locked || (i.mnemonic == ZYDIS_MNEMONIC_XCHG && out.load);
   return out;

@@ -25,8 +25,8 @@ InstructionClass by_suffix(std::string_view type) {
 }
 
 InstructionClass sse_class(std::string_view name) {
-  if (name.starts_with("cvt")) {
-    const auto to = name.find('2');
+  const auto to = name.find('2');
+  if (name.starts_with("cvt") && to != std::string_view::npos && to >= 2) {
     const InstructionClass source = by_suffix(name.substr(to - 2, 2));
     return source != InstructionClass::sse_integer ? source : by_suffix(name.substr(to + 1));
   }
@@ -34,7 +34,7 @@ InstructionClass sse_class(std::string_view name) {
   if (name == "movddup") return InstructionClass::sse_packed_double;
   // PABSD, PMAXSD and the like.
   if (name.starts_with('p')) return InstructionClass::sse_integer;
-  return by_suffix(name.substr(name.size() - 2));
+  return by_suffix(name.substr(name.size() - std::min<std::size_t>(name.size(), 2)));
 }
 
 }  // namespace

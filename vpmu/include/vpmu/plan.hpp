@@ -32,6 +32,7 @@ struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
   bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach Pmu::retire() if the source can see it.
+  bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is on.
 
   /// The entries that there are.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }

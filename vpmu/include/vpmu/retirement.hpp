@@ -47,6 +47,8 @@ struct MemAccess {
 
 /// Kinds of branches as LBR_SELECT tells them apart. SDM 3B table 17-13.
 enum class BranchKind : std::uint8_t { none, conditional, near_rel_call, near_ind_call, near_ret, near_ind_jmp, near_rel_jmp, far };
+/// A near CALL, of either kind.
+[[nodiscard]] constexpr bool is_near_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
 
 /// What a branch did.
 struct BranchOutcome {
