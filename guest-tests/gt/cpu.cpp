@@ -142,12 +142,16 @@ const Facts* by_model(unsigned model) {
 
 }  // namespace
 
+unsigned model() {
+  const std::uint32_t signature = cpuid(1).eax;
+  return (signature >> 4 & 0xF) | (signature >> 12 & 0xF0);
+}
+
 const Facts& facts() {
   static constinit const Facts* found = nullptr;
   if (found == nullptr) {
-    const std::uint32_t signature = cpuid(1).eax;
-    const unsigned family = signature >> 8 & 0xF, model = (signature >> 4 & 0xF) | (signature >> 12 & 0xF0);
-    if (family == 6) found = by_model(model);
+    constexpr unsigned p6 = 6;
+    if ((cpuid(1).eax >> 8 & 0xF) == p6) found = by_model(model());
     if (found == nullptr) abort_test(__FILE_NAME__, __LINE__, "the tests do not know this processor");
   }
   return *found;

@@ -33,6 +33,9 @@ struct Facts {
   pmu::Event l1_hit, fill_buffer_hit, l2_hit, l3_hit, l1_miss, l2_miss, l3_miss, stlb_miss_loads;
 };
 
+/// The display model of family 6. SDM 2A CPUID.
+unsigned model();
+
 /// Of this processor; ends the test as failed on one that the tests do not know.
 const Facts& facts();
 

@@ -22,9 +22,7 @@ struct Answers {
 /// SDM 3B tables 18-26, 18-36 to 18-38, 18-48, 18-50, 18-61; of Westmere's three kinds as their event lists say.
 Answers answers() {
   constexpr std::uint64_t not_needed = 1ULL << 32, missed = 1ULL << 33, any_l3 = 0x3C'0000, any = 1ULL << 16;
-  const std::uint32_t signature = gt::cpuid(1).eax;
-  const unsigned model = (signature >> 4 & 0xF) | (signature >> 12 & 0xF0);
-  switch (model) {
+  switch (gt::cpu::model()) {
     case 0x25: return {0xFF00, 0x100, 0x2000};
     case 0x2C: return {0xFF00, 0x100, 0x1000};
     case 0x1A: case 0x1E: case 0x1F: case 0x2E: case 0x2F: return {0xFF00, 0x100, 0x4000};

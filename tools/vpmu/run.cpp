@@ -152,6 +152,7 @@ void add_run(CLI::App& app, int& exit_code) {
   run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str();
   run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str();
   run->add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU")->capture_default_str();
+  run->add_flag("--bare-metal", machine.bare_metal, "do not tell the guest that it is one: its kernel uses the uncore, too");
   run->add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")->capture_default_str();
   run->add_flag_callback(
       "--no-jit", [arguments] { arguments->machine.compiling = vpmu::exec::never_compiling; },

@@ -5,6 +5,7 @@
 
 #include "vpmu/cpuid.hpp"
 #include "vpmu/registers.hpp"
+#include "vpmu/uncore.hpp"
 
 namespace vpmu {
 namespace {
@@ -147,7 +148,7 @@ constexpr bool ascending() {
   return true;
 }
 static_assert(ascending(), "find() searches the table by halves");
-static_assert(msr_rows.size() <= MsrSpans::capacity);
+static_assert(msr_rows.size() <= MsrSpans::most_core_kinds);
 
 }  // namespace
 
@@ -181,10 +182,14 @@ std::uint64_t MsrTable::global_status_bits(const Pmu& p) {
   return global_ctrl_bits(p) | freeze | st::OVF_UNCORE::mask | st::OVF_DSBuffer::mask | st::CondChgd::mask;
 }
 
+void MsrSpans::sort() { std::ranges::sort(std::span{spans_}.first(size_), {}, &MsrSpan::first); }
+
 MsrSpans trap_ranges(const GenerationDesc& generation) {
   MsrSpans spans;
   for (const MsrRow& row : msr_rows)
     if (row.exists(generation)) spans.add({.first = row.first, .count = row.span, .name = row.name});
+  for (const UncoreMsr& row : generation.uncore->msrs) spans.add({.first = row.first, .count = row.count, .name = row.name});
+  spans.sort();
   return spans;
 }
 

@@ -10,6 +10,7 @@
 #include "msr_expectations.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/pmu.hpp"
+#include "vpmu/uncore.hpp"
 
 namespace vpmu::test {
 namespace {
@@ -157,9 +158,11 @@ TEST(MsrTable, AnAddressOfNoRegisterIsUnknownAndNotAFault) {
 
 TEST(MsrTable, TrapRangesAreExactlyTheRegistersAscendingWithoutOverlap) {
   const MsrSpans spans = trap_ranges(describe(Generation::skylake));
+  const Uncore uncore{*describe(Generation::skylake).uncore};
   std::size_t row = 0;
   std::uint32_t end = 0;
   for (const MsrSpan& span : spans.all()) {
+    if (uncore.rdmsr(span.first).status != MsrStatus::unknown) continue;
     ASSERT_LT(row, skylake_msrs.size());
     EXPECT_GE(span.first.value(), end);
     EXPECT_EQ(span.first, skylake_msrs[row].first) << skylake_msrs[row].name;

@@ -29,6 +29,7 @@ struct MachineConfig {
   unsigned cpus{1};
   unsigned threads_per_core{2};                ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
+  bool bare_metal{};                           ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
   std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the first that works here.
   Accel accel{Accel::kvm};
   vpmu::exec::Compiling compiling{};           ///< Whether the instruction engine compiles what runs often.

@@ -70,7 +70,7 @@ class Builder {
     extended_state();
     pmu();
     clocks();
-    hypervisor();
+    if (!request_.bare_metal) hypervisor();
     extended();
     return std::move(table_);
   }
@@ -86,7 +86,8 @@ class Builder {
   }
 
   void features() {
-    auto ecx = leaf_1_ecx_ | vpmu::cpuid_01h_ecx | static_cast<std::uint32_t>(L1_C_HYPERVISOR::mask | L1_C_X2APIC::mask);
+    auto ecx = leaf_1_ecx_ | vpmu::cpuid_01h_ecx | static_cast<std::uint32_t>(L1_C_X2APIC::mask);
+    if (!request_.bare_metal) ecx |= static_cast<std::uint32_t>(L1_C_HYPERVISOR::mask);
     ecx &= ~static_cast<std::uint32_t>(L1_C_TSC_DEADLINE::mask);
     if (request_.tsc_deadline) {
       ecx |= static_cast<std::uint32_t>(L1_C_TSC_DEADLINE::mask);

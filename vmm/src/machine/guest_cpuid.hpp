@@ -13,6 +13,7 @@ struct CpuidRequest {
   bool tsc_deadline;             ///< KVM_CAP_TSC_DEADLINE_TIMER.
   std::uint64_t tsc_hz;
   unsigned cpus;                 ///< Processors of the guest.
+  bool bare_metal{};             ///< CPUID.01H:ECX[31] is 0, and there is no hypervisor leaf.
   unsigned threads_per_core{2};  ///< 1 or 2. The PMU of a core without SMT has more counters.
 };
 

@@ -47,6 +47,7 @@ class KvmAccelerator final : public Accelerator {
         model_{needs.resolved.model},
         pmu_time_{needs.config.pmu_time},
         cpus_{needs.config.cpus},
+        bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
         kick_{needs.kick} {}
 
@@ -63,6 +64,7 @@ class KvmAccelerator final : public Accelerator {
   const MachineModel* model_;
   PmuTime pmu_time_;
   unsigned cpus_;
+  bool bare_metal_;
   unsigned threads_per_core_;
   std::function<void(unsigned)> kick_;
   std::optional<ClockGroup> clocks_;
@@ -92,6 +94,7 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
                              .tsc_deadline = vm_.check(KVM_CAP_TSC_DEADLINE_TIMER) != 0,
                              .tsc_hz = std::uint64_t{khz} * 1000,
                              .cpus = cpus_,
+                             .bare_metal = bare_metal_,
                              .threads_per_core = threads_per_core_};
   VMM_TRY(vcpu.set_cpuid(guest_cpuid(request, id)));
   VMM_TRY(vcpu.set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U));

@@ -107,10 +107,13 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                               .machine = *this,
                               .fail = [this](Error error) { fail(std::move(error)); },
                               .log = *log_};
+  uncore_ = std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core, config.cpus,
+                                            [this](unsigned id) { vcpus_[id]->kick_if_running(); });
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
     if (id == 0) VMM_TRY(processor->start_at(start));
     const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation, .smt = config.threads_per_core == 2, .policies = config.pmu_policies},
+                            .uncore = {.package = uncore_.get(), .id = id},
                             .source = resolved.source,
                             .unknown_msr = config.unknown_msr,
                             .lvtpc_masked = config.lvtpc_masked,
@@ -181,7 +184,8 @@ MachineStatistics Machine::statistics() {
   MachineStatistics all;
   all.machine = {{"uptime_ms", static_cast<std::uint64_t>(milliseconds)},
                  {"memory.bytes", memory_.bytes()},
-                 {"ports.unclaimed", ports_.unclaimed()}};
+                 {"ports.unclaimed", ports_.unclaimed()},
+                 {"uncore.unserved_selects", uncore_->unserved_selects()}};
   for (auto& vcpu : vcpus_) {
     all.vcpus.push_back(vcpu->statistics());
   }

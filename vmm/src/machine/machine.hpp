@@ -81,6 +81,7 @@ class Machine final : public StopRequests {
   std::unique_ptr<InterruptLine> serial_line_;
   std::unique_ptr<Serial16550> serial_;
   std::vector<std::unique_ptr<PortDevice>> devices_;
+  std::unique_ptr<PackageUncore> uncore_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;
   std::chrono::steady_clock::time_point started_{};
 

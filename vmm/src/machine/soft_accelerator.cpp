@@ -67,6 +67,7 @@ class SoftAccelerator final : public Accelerator {
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
       : memory_{&needs.linear},
         model_{needs.resolved.model},
+        bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
         epoch_{needs.config.epoch},
         most_ticks_{needs.config.most_ticks},
@@ -80,6 +81,7 @@ class SoftAccelerator final : public Accelerator {
         .tsc_deadline = true,
         .tsc_hz = SoftPort::default_tsc_khz * 1000,
         .cpus = 1,
+        .bare_metal = bare_metal_,
         .threads_per_core = threads_per_core_};
     auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_, compiling_);
     processor_ = processor.get();
@@ -99,6 +101,7 @@ class SoftAccelerator final : public Accelerator {
  private:
   LinearMemory* memory_;
   const MachineModel* model_;
+  bool bare_metal_;
   unsigned threads_per_core_;
   std::time_t epoch_;
   std::uint64_t most_ticks_;

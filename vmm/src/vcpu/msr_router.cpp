@@ -15,8 +15,20 @@ void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& r
   reply.gp = unknown_ == UnknownMsr::gp ? 1 : 0;
 }
 
+vpmu::MsrReadResult MsrRouter::ask(vpmu::MsrIndex index) {
+  const vpmu::MsrReadResult result = pmu_->rdmsr(index);
+  if (result.status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return result;
+  return uncore_.package->rdmsr(index, port_->tsc().value_or(0));
+}
+
+vpmu::MsrStatus MsrRouter::tell(vpmu::MsrIndex index, std::uint64_t value) {
+  const vpmu::MsrStatus status = pmu_->wrmsr(index, value);
+  if (status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return status;
+  return uncore_.package->wrmsr(uncore_.id, index, value, port_->tsc().value_or(0));
+}
+
 void MsrRouter::read(const MsrRead& access) {
-  const vpmu::MsrReadResult result = pmu_->rdmsr(vpmu::MsrIndex{access.index});
+  const vpmu::MsrReadResult result = ask(vpmu::MsrIndex{access.index});
   switch (result.status) {
     case vpmu::MsrStatus::ok:
       ++statistics_.pmu_reads;
@@ -31,13 +43,15 @@ void MsrRouter::read(const MsrRead& access) {
 }
 
 bool MsrRouter::faults(const MsrWrite& access) const {
-  const vpmu::MsrStatus status = pmu_->check_wrmsr(vpmu::MsrIndex{access.index}, access.value);
+  const vpmu::MsrIndex index{access.index};
+  vpmu::MsrStatus status = pmu_->check_wrmsr(index, access.value);
+  if (status == vpmu::MsrStatus::unknown && uncore_.package != nullptr) status = uncore_.package->check_wrmsr(index, access.value);
   return status == vpmu::MsrStatus::gp || (status == vpmu::MsrStatus::unknown && unknown_ == UnknownMsr::gp);
 }
 
 void MsrRouter::write(const MsrWrite& access) {
   const vpmu::MsrIndex index{access.index};
-  switch (pmu_->wrmsr(index, access.value)) {
+  switch (tell(index, access.value)) {
     case vpmu::MsrStatus::ok: ++statistics_.pmu_writes; break;
     case vpmu::MsrStatus::gp:
       ++statistics_.faults;

@@ -4,6 +4,7 @@
 #include "kvm/exit.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
+#include "vcpu/package_uncore.hpp"
 #include "vcpu/port.hpp"
 #include "vpmu/pmu.hpp"
 
@@ -22,10 +23,18 @@ struct MsrStatistics {
   std::uint64_t unknown{};
 };
 
-/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, then policy. The first access to each unknown MSR is logged.
+/// A vCPU's view of the uncore. Without one its MSRs are unknown.
+struct UncoreAccess {
+  PackageUncore* package{};
+  unsigned id{};  ///< Of the vCPU.
+};
+
+/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore, then policy. The first access to each unknown MSR
+/// is logged.
 class MsrRouter {
  public:
-  MsrRouter(vpmu::Pmu& pmu, VcpuPort& port, UnknownMsr unknown, Log& log) : pmu_{&pmu}, port_{&port}, unknown_{unknown}, log_{&log} {}
+  MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, UnknownMsr unknown, Log& log)
+      : pmu_{&pmu}, uncore_{uncore}, port_{&port}, unknown_{unknown}, log_{&log} {}
 
   void read(const MsrRead& access);
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
@@ -38,8 +47,11 @@ class MsrRouter {
 
  private:
   void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
+  [[nodiscard]] vpmu::MsrReadResult ask(vpmu::MsrIndex index);
+  vpmu::MsrStatus tell(vpmu::MsrIndex index, std::uint64_t value);
 
   vpmu::Pmu* pmu_;
+  UncoreAccess uncore_;
   VcpuPort* port_;
   UnknownMsr unknown_;
   Log* log_;

@@ -19,6 +19,13 @@ constexpr unsigned most_doublings = 3;
 /// How many tries to wait for the handler of a PMI to stop the counters: some 100 ms. Another guest may not stop them at all.
 constexpr unsigned most_handler_tries = 64;
 
+/// No longer than an hour: then it is time to look again.
+std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz) {
+  constexpr std::uint64_t hour_ms = 3'600'000;
+  const std::uint64_t ticks = std::min(tsc_ticks, hour_ms * tsc_khz);
+  return std::chrono::milliseconds{ticks / tsc_khz} + std::chrono::nanoseconds{ticks % tsc_khz * 1'000'000 / tsc_khz + 1};
+}
+
 }  // namespace
 
 std::uint64_t PmuVcpu::Env::tsc() { return owner_->port_->tsc().value_or(0); }
@@ -44,7 +51,8 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       breakpoints_{port},
       gate_{port, breakpoints_, view_, config.rdpmc},
       pmi_{config.lvtpc_masked},
-      router_{pmu_, port, config.unknown_msr, log},
+      uncore_{config.uncore},
+      router_{pmu_, config.uncore, port, config.unknown_msr, log},
       env_{*this} {}
 
 Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log) {
@@ -71,8 +79,17 @@ Result<Exit> PmuVcpu::run() {
   }
 }
 
+// An overflow is found where the vCPU leaves its guest: not before its instruction, as no interrupt of another part of the package is.
+Result<void> PmuVcpu::look_at_uncore() {
+  if (uncore_.package == nullptr || !uncore_.package->is_awaited()) return {};
+  VMM_ASSIGN(const std::uint64_t tsc, port_->tsc());
+  if (uncore_.package->take_overflow(uncore_.id, tsc)) pmu_.on_uncore_overflow(env_);
+  return {};
+}
+
 // What must be in place before the guest runs its next instruction.
 Result<void> PmuVcpu::prepare() {
+  VMM_TRY(look_at_uncore());
   if (pmu_.take_replan()) {
     plan_ = pmu_.plan();
     VMM_TRY(source_->program(plan_));
@@ -101,6 +118,10 @@ Result<RunEnd> PmuVcpu::let_run() {
   std::optional<std::chrono::nanoseconds> at_most;
   if (plan_.any_armed()) at_most = walk_retry * (1U << std::min(walk_tries_, most_doublings));
   if (pmi_.pending()) at_most = at_most ? std::min(*at_most, lvtpc_poll) : lvtpc_poll;
+  if (uncore_.package != nullptr && uncore_.package->is_awaited()) {
+    const auto due = time_of(uncore_.package->until_overflow().value_or(0), port_->tsc_khz());
+    at_most = at_most ? std::min(*at_most, due) : due;
+  }
   if (plan_.any_armed()) ++walk_tries_;
   exit_open_ = false;
   walk_later_ = false;

@@ -25,6 +25,7 @@ namespace vmm {
 /// How one vCPU's PMU is built.
 struct PmuVcpuConfig {
   vpmu::PmuConfig pmu{};
+  UncoreAccess uncore{};                      ///< The package must outlive the vCPU.
   std::string_view source{"clock"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
@@ -80,6 +81,7 @@ class PmuVcpu {
 
   PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
   Result<void> prepare();
+  Result<void> look_at_uncore();
   Result<RunEnd> let_run();
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);
@@ -99,6 +101,7 @@ class PmuVcpu {
   Breakpoints breakpoints_;
   RdpmcGate gate_;
   Pmi pmi_;
+  UncoreAccess uncore_;
   MsrRouter router_;
   Env env_;
   std::unique_ptr<CountSource> source_;

@@ -140,5 +140,14 @@ TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
   EXPECT_EQ(guest.find(0x40000001), CpuidRegisters{});
 }
 
+TEST(GuestCpuid, TellsOfNoHypervisorOnBareMetal) {
+  const CpuidTable host = rich_host();
+  const CpuidRequest request{.model = machine_model(vpmu::Generation::skylake), .supported = host, .tsc_deadline = true, .tsc_hz = tsc_hz, .cpus = 2, .bare_metal = true};
+  const auto guest = guest_cpuid(request, 0);
+  EXPECT_EQ(guest.get(1).ecx & bit(31), 0U);
+  EXPECT_EQ(guest.find(0x40000000), std::nullopt);
+  EXPECT_EQ(guest.get(1).ecx | bit(31), guest_of(host).get(1).ecx) << "and is the same otherwise";
+}
+
 }  // namespace
 }  // namespace vmm

@@ -41,7 +41,7 @@ class MsrRouterOf : public testing::Test {
   vpmu::Pmu pmu_{{}};
   std::vector<std::string> lines_;
   Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }, LogLevel::debug};
-  MsrRouter router_{pmu_, port_, UnknownMsr::gp, log_};
+  MsrRouter router_{pmu_, {}, port_, UnknownMsr::gp, log_};
 };
 
 TEST_F(MsrRouterOf, ThePmuAnswersItsOwnRegisters) {
@@ -50,6 +50,21 @@ TEST_F(MsrRouterOf, ThePmuAnswersItsOwnRegisters) {
   EXPECT_EQ(router_.statistics().pmu_writes, 1U);
   EXPECT_EQ(router_.statistics().pmu_reads, 1U);
   EXPECT_EQ(router_.statistics().faults, 0U);
+}
+
+TEST_F(MsrRouterOf, TheUncoreAnswersWhatIsNotThePmus) {
+  PackageUncore package{*pmu_.generation().uncore, 2, 1, [](unsigned) {}};
+  MsrRouter router{pmu_, {.package = &package}, port_, UnknownMsr::gp, log_};
+  EXPECT_FALSE(write_faults(router, 0x700, 0x1234));
+  EXPECT_EQ(read(router, 0x700), (Answer{0x1234, false}));
+  EXPECT_TRUE(write_faults(router, 0x700, ~0ULL));
+  unsigned long long data = 0;
+  std::uint8_t gp = 0;
+  EXPECT_TRUE(router.faults({0x700, ~0ULL, MsrReason::filter, {data, gp}}));
+  EXPECT_FALSE(router.faults({0x700, 0, MsrReason::filter, {data, gp}}));
+  EXPECT_FALSE(write_faults(router, 0x391, 1)) << "of the core on Skylake";
+  EXPECT_EQ(read(router, 0x38E), (Answer{1, false}));
+  EXPECT_TRUE(write_faults(router_, 0x700, 0)) << "without an uncore";
 }
 
 TEST_F(MsrRouterOf, IllegalValuesFaultAndChangeNothing) {
@@ -71,7 +86,7 @@ TEST_F(MsrRouterOf, UnknownMsrFaultsAsOnHardware) {
 }
 
 TEST_F(MsrRouterOf, UnknownMsrReadsZeroWhenIgnored) {
-  MsrRouter ignoring{pmu_, port_, UnknownMsr::ignore, log_};
+  MsrRouter ignoring{pmu_, {}, port_, UnknownMsr::ignore, log_};
   EXPECT_EQ(read(ignoring, nobodys), (Answer{0, false}));
   EXPECT_FALSE(write_faults(ignoring, nobodys, 1));
   EXPECT_EQ(ignoring.statistics().unknown, 2U);

@@ -11,6 +11,8 @@
 
 namespace vpmu {
 
+struct UncoreDesc;
+
 /// The CPU models whose PMU can be given to a guest. One enumerator per description in src/generations/.
 enum class Generation : std::uint8_t {
   nehalem, nehalem_ex, westmere, westmere_ep, westmere_ex, sandy_bridge, sandy_bridge_ep, ivy_bridge, ivy_bridge_ep,
@@ -71,6 +73,7 @@ struct GenerationDesc {
   std::uint8_t precise_store_code, precise_store_umask;  ///< The precise store event (rule S1); 0 without it.
   std::uint8_t load_latency_counters;       ///< Bit i: the event may run on PMCi.
   std::array<std::uint8_t, hit_level_count> data_source_code;  ///< A0H[3:0] by HitLevel. SDM 3B table 18-24.
+  const UncoreDesc* uncore;                 ///< The PMU beside the cores: uncore.hpp.
   std::span<const EventDesc> events;        ///< Sorted by (code, umask, cmask, inv, edge, any, msr_value).
 };
 

@@ -66,23 +66,26 @@ struct MsrSpan {
   std::string_view name;  ///< SDM name of the first.
 };
 
-/// The MSRs of a generation's PMU; a value, no allocation.
+/// The MSRs of a generation's PMUs; a value, no allocation.
 class MsrSpans {
  public:
-  static constexpr unsigned capacity = 32;
+  static constexpr unsigned capacity = 64;
+  static constexpr unsigned most_core_kinds = 32;  ///< Of these, for Pmu; the rest is Uncore's.
   /// Appends; what does not fit is left out.
   constexpr void add(MsrSpan s) {
     if (size_ < capacity) spans_[size_++] = s;
   }
   /// In the order in which they were added.
   [[nodiscard]] std::span<const MsrSpan> all() const { return std::span{spans_}.first(size_); }
+  /// By address from now on.
+  void sort();
 
  private:
   std::array<MsrSpan, capacity> spans_{};
   unsigned size_{};
 };
 
-/// All MSRs whose RDMSR and WRMSR must reach the PMU, ascending, derived from the MSR table: also those that fault for lack of a counter.
+/// All MSRs whose RDMSR and WRMSR must reach Pmu or Uncore, ascending, derived from their tables: also those that fault for lack of a counter.
 MsrSpans trap_ranges(const GenerationDesc& generation);
 
 }  // namespace vpmu

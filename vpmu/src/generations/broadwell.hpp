@@ -17,6 +17,7 @@ inline constexpr GenerationDesc broadwell = derive(haswell, [](GenerationDesc& g
 inline constexpr GenerationDesc broadwell_de = derive(broadwell, [](GenerationDesc& g) {
   g.generation = Generation::broadwell_de;
   g.name = "broadwell-de";
+  g.uncore = haswell_ep.uncore;
   g.events = events::broadwellde;
 });
 
@@ -24,6 +25,7 @@ inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDe
   g.generation = Generation::broadwell_ep;
   g.name = "broadwell-ep";
   g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.uncore = haswell_ep.uncore;
   g.events = events::broadwellx;
 });
 

@@ -28,6 +28,12 @@ static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) 
   return !d->features.precise_store || (!rows.empty() && rows.front().counts == Counts::stores && rows.front().pebs == PebsAbility::only);
 }));
 
+static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
+  std::size_t msrs = 0;
+  for (const UncoreMsr& row : d->uncore->msrs) msrs += row.count;
+  return msrs <= Uncore::most_msrs && MsrSpans::most_core_kinds + d->uncore->msrs.size() <= MsrSpans::capacity;
+}));
+
 }  // namespace
 
 const GenerationDesc& describe(Generation generation) { return *generation_table[static_cast<unsigned>(generation)]; }

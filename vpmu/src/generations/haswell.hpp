@@ -26,6 +26,7 @@ inline constexpr GenerationDesc haswell_ep = derive(haswell, [](GenerationDesc& 
   g.generation = Generation::haswell_ep;
   g.name = "haswell-ep";
   g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.uncore = &haswell_ep_uncore;
   g.events = events::haswellx;
 });
 

@@ -17,6 +17,7 @@ inline constexpr GenerationDesc ivy_bridge_ep = derive(ivy_bridge, [](Generation
   g.name = "ivybridge-ep";
   g.offcore_rsp_mask = sandy_bridge_ep.offcore_rsp_mask;
   g.offcore = sandy_bridge_ep.offcore;
+  g.uncore = sandy_bridge_ep.uncore;
   g.events = events::ivytown;
 });
 

@@ -2,6 +2,7 @@
 #include "events/nehalem.hpp"
 #include "events/nehalemex.hpp"
 #include "generations/derive.hpp"
+#include "generations/uncore.hpp"
 
 namespace vpmu::generations {
 
@@ -45,12 +46,14 @@ inline constexpr GenerationDesc nehalem{
     .load_latency_counters = 0xF,
     // unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O. SDM 3B table 18-24.
     .data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE},
+    .uncore = &nehalem_uncore,
     .events = events::nehalem,
 };
 
 inline constexpr GenerationDesc nehalem_ex = derive(nehalem, [](GenerationDesc& g) {
   g.generation = Generation::nehalem_ex;
   g.name = "nehalem-ex";
+  g.uncore = &nehalem_ex_uncore;
   g.events = events::nehalemex;
 });
 

@@ -25,6 +25,7 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.precise_store_code = 0xCD;
   g.precise_store_umask = 0x02;
   g.load_latency_counters = 0x8;
+  g.uncore = &sandy_bridge_uncore;
   g.events = events::sandybridge;
 });
 
@@ -33,6 +34,7 @@ inline constexpr GenerationDesc sandy_bridge_ep = derive(sandy_bridge, [](Genera
   g.name = "sandybridge-ep";
   g.offcore_rsp_mask = 0x3F'FFFF'8FFF;
   g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.uncore = &sandy_bridge_ep_uncore;
   g.events = events::jaketown;
 });
 

@@ -19,6 +19,7 @@ inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g
   g.features.lbr_info = true;
   g.frontend_mask = 0x7F'FF17;
   g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xA, 0xF, 0xE};
+  g.uncore = &skylake_uncore;
   g.events = events::skylake;
 });
 
@@ -26,6 +27,7 @@ inline constexpr GenerationDesc skylake_sp = derive(skylake, [](GenerationDesc& 
   g.generation = Generation::skylake_sp;
   g.name = "skylake-sp";
   g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.uncore = &skylake_sp_uncore;
   g.events = events::skylakex;
 });
 

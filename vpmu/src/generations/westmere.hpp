@@ -28,6 +28,7 @@ inline constexpr GenerationDesc westmere_ex = derive(westmere, [](GenerationDesc
   g.generation = Generation::westmere_ex;
   g.name = "westmere-ex";
   g.offcore.dram = bit(14);
+  g.uncore = nehalem_ex.uncore;
   g.events = events::westmereex;
 });
 

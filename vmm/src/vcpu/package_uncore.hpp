@@ -1,0 +1,46 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "vpmu/uncore.hpp"
+
+namespace vmm {
+
+/// The uncore that the vCPUs of a machine share, in the time of their TSC. Every member may be called from any vCPU's thread.
+class PackageUncore {
+ public:
+  /// `kick(id)` makes a vCPU leave its guest; it is called on the threads of others.
+  PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_core, unsigned cpus, std::function<void(unsigned)> kick);
+
+  /// Accesses of vCPU `id`, whose TSC is `tsc`.
+  vpmu::MsrReadResult rdmsr(vpmu::MsrIndex index, std::uint64_t tsc);
+  vpmu::MsrStatus wrmsr(unsigned id, vpmu::MsrIndex index, std::uint64_t value, std::uint64_t tsc);
+  [[nodiscard]] vpmu::MsrStatus check_wrmsr(vpmu::MsrIndex index, std::uint64_t value);
+
+  /// Whether take_overflow() may have something to tell, now or later. Costs one load.
+  [[nodiscard]] bool is_awaited() const { return awaited_; }
+  /// Whether an overflow is to be told to the PMU of vCPU `id`; once for each.
+  bool take_overflow(unsigned id, std::uint64_t tsc);
+  /// Ticks of the TSC from the last call of another member until an overflow; empty: never, as things are.
+  [[nodiscard]] std::optional<std::uint64_t> until_overflow();
+
+  /// Event selects that nobody counts.
+  [[nodiscard]] std::uint64_t unserved_selects();
+
+ private:
+  void advance(std::uint64_t tsc);
+  void look();
+
+  std::mutex mutex_;
+  vpmu::Uncore uncore_;
+  unsigned threads_per_core_, cpus_;
+  std::function<void(unsigned)> kick_;
+  std::optional<std::uint64_t> seen_tsc_;  ///< The latest that any vCPU has told.
+  std::uint64_t overflowed_{};             ///< By vCPU: not taken yet.
+  std::atomic<bool> awaited_{};
+};
+
+}  // namespace vmm
