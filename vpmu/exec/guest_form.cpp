@@ -45,7 +45,8 @@ class Reader {
     f_.kind = kind;
     f_.flags = flags;
   }
-  void alone() { become(Kind::alone, FlagUse::other); }
+  /// A branch never: the code does not go on behind it.
+  void alone() { become((op_.events & event_branch) != 0 ? Kind::interpreted : Kind::alone, FlagUse::other); }
 
   /// Each at most once, LOCK and address size not at all, REX last. False: another kind was found.
   bool read_prefixes() {

@@ -195,12 +195,20 @@ void RandomProgram::instruction() {
   }
 }
 
+/// What linkers put before calls to make them longer.
+void RandomProgram::padding() {
+  if (one_in(4)) put({0x66, 0x66, 0x48});
+  else if (one_in(4)) put({0x67});
+}
+
 void RandomProgram::flow() {
   switch (below(10)) {
     case 0:
+      padding();
       put({0xE9});
       return distance_to_a_block();
     case 1:
+      padding();
       put({0xE8});
       return distance_to_a_block();
     case 2: return put({0xC3});

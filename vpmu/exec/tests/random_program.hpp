@@ -52,6 +52,7 @@ class RandomProgram {
   void stack();
   void without_memory();
   void for_the_interpreter();
+  void padding();
   void flow();
 
   std::mt19937_64 random_;
