@@ -310,6 +310,8 @@ Run system_op(Decoding& d) {
       return d.in.opcode_map == ZYDIS_OPCODE_MAP_0F && d.in.opcode == 0x0D ? nullptr : op_nop();
     case ZYDIS_MNEMONIC_PAUSE:
     case ZYDIS_MNEMONIC_ENDBR64:
+    case ZYDIS_MNEMONIC_RDSSPD:  // Without shadow stacks a NOP, and so unwinders look for them.
+    case ZYDIS_MNEMONIC_RDSSPQ:
     case ZYDIS_MNEMONIC_PREFETCHT0:
     case ZYDIS_MNEMONIC_PREFETCHT1:
     case ZYDIS_MNEMONIC_PREFETCHT2:

@@ -220,6 +220,15 @@ TEST_P(EngineRuns, UnchangedCodeIsDecodedOnce) {
   EXPECT_EQ(engine_.decoded_blocks(), once);
 }
 
+// rdsspq %rax; rdsspd %eax
+TEST_P(EngineRuns, AReadOfTheShadowStackPointerAsANop) {
+  state_.gpr[rax] = 0x1'2345'6789;
+  begin({0xF3, 0x48, 0x0F, 0x1E, 0xC8, 0xF3, 0x0F, 0x1E, 0xC8, 0x0F, 0x0B});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(gpr(rax), 0x1'2345'6789U) << "so that unwinders know that there is none";
+  EXPECT_EQ(engine_.passed().instructions, 2U);
+}
+
 // nop; wrmsr; nop
 TEST_P(EngineRuns, AWriteToAnMsrSeesWhatWasCountedAndMayStopTheEngine) {
   platform_.engine = &engine_;
