@@ -5,6 +5,7 @@
     judge.py --suite smp LOG        two vCPUs: -a
     judge.py --suite exact LOG      one vCPU whose source counts each instruction
     judge.py --suite soft LOG       the same boot twice without KVM: both the same
+    judge.py --suite profilers LOG  likwid, pcm and PAPI
 """
 
 import argparse
@@ -17,6 +18,7 @@ import disassembly
 from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
+from profiler_checks import profilers_checks
 
 HERE = pathlib.Path(__file__).resolve().parent
 PMU_PREFIXES = ("Performance Events:", "core: ", "... ")
@@ -307,7 +309,13 @@ def soft_checks(_baseline):
     yield "soft-counters-alike", check_counters_alike, ()
 
 
-SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks}
+def profilers_suite(baseline):
+    yield "profilers-guest-ends", check_ended, ()
+    yield "profilers-dmesg-clean", check_no_complaint, ()
+    yield from profilers_checks(baseline)
+
+
+SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "profilers": profilers_suite}
 
 
 def judge(suite, run, programs, baseline):
@@ -330,7 +338,8 @@ def main():
     parser.add_argument("--baseline", default=HERE / "perf-test-baseline.txt", help="results of perf test under QEMU-KVM")
     parser.add_argument("log")
     options = parser.parse_args()
-    programs = {name: disassembly.load(f"{options.programs}/{name}") for name in ("split", "loop8", "arraywalk", "counted", "levels")}
+    names = ["../profilers/papi_tot_ins"] if options.suite == "profilers" else ["split", "loop8", "arraywalk", "counted", "levels"]
+    programs = {pathlib.Path(name).name: disassembly.load(f"{options.programs}/{name}") for name in names}
     baseline = parse_results(pathlib.Path(options.baseline).read_text(encoding="ascii").splitlines())
     run = console_log.parse(pathlib.Path(options.log).read_text(encoding="utf-8", errors="replace"))
     findings = judge(options.suite, run, programs, baseline)

@@ -10,6 +10,7 @@ import disassembly  # noqa: E402
 import judge  # noqa: E402
 import memory_checks  # noqa: E402
 import models  # noqa: E402
+import profiler_checks  # noqa: E402
 
 SPLIT = """
 0000000000401610 <heavy>:
@@ -58,7 +59,29 @@ LEVELS = """
   401026:\tmov    %rax,0x10(%rdi)
   40102a:\tadd    $0x40,%rdi
 """
-LISTINGS = {"split": SPLIT, "loop8": LOOP8, "arraywalk": ARRAYWALK, "counted": COUNTED, "levels": LEVELS}
+PAPI_TOT_INS = """
+00000000004019d9 <instructions_million>:
+  4019d9:\txor    %ecx,%ecx
+  4019db:\tmov    $0x7a11f,%ecx
+  4019e0:\tdec    %ecx
+  4019e2:\tjne    4019e0 <instructions_million+0x7>
+  4019e4:\tmov    $0x0,%eax
+  4019e9:\tret
+00000000004019ea <instructions_fldcw>:
+  4019f6:\tmov    $0x186a0,%ecx
+  4019fb:\tfldl   -0x18(%rsp)
+  401a17:\tfldcw  -0x4(%rsp)
+  401a1b:\tloop   4019fb <instructions_fldcw+0x11>
+  401a22:\tret
+0000000000401a23 <instructions_rep>:
+  401a2f:\tmov    $0x3e8,%edx
+  401a35:\tmov    $0xd,%al
+  401a3f:\trep stos %al,%es:(%rdi)
+  401a41:\tdec    %edx
+  401a43:\tjne    401a35 <instructions_rep+0x12>
+  401a51:\tret
+"""
+LISTINGS = {"split": SPLIT, "loop8": LOOP8, "arraywalk": ARRAYWALK, "counted": COUNTED, "levels": LEVELS, "papi_tot_ins": PAPI_TOT_INS}
 PROGRAMS = {name: disassembly.parse(text) for name, text in LISTINGS.items()}
 BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {"4.1": "Ok", "4.2": "Skip"}
 
@@ -166,3 +189,32 @@ def soft_lines():
 
 def exact_lines_without_exit():
     return (line for line in exact_lines() if not line.startswith("vpmu-host: exit"))
+
+
+def profiler_lines(model="haswell"):
+    profiled = profiler_checks.MODELS[model]
+    yield from boot(model)
+    yield "vpmu-guest: begin profilers"
+    for kind, count in profiler_checks.COUNTED.items():
+        yield f"vpmu-guest: likwid run {profiled.event(kind)} {count + 840}"
+        for times in (1, 2, 3):
+            yield f"vpmu-guest: likwid {times} {profiled.event(kind)} {times * profiler_checks.REGION[kind] + 820}"
+    for name, count in zip(profiler_checks.GROUP, (506450, 506450, 101315, 579)):
+        yield f"vpmu-guest: branch-group {name} {count}"
+    for metric in ("1 CPI", "0.2000 Branch rate", "0.0011 Branch misprediction rate", "0.0057 Branch misprediction ratio", "4.9988 Instructions per branch"):
+        yield f"vpmu-guest: branch-metric {metric}"
+    for way in ("msr", "perf"):
+        yield f"vpmu-guest: pcm {way} Instructions 1081255491.00"
+        yield f"vpmu-guest: pcm {way} Event0 120276876.00"
+    yield f"vpmu-guest: papi-avail Number Hardware Counters : {profiled.papi_counters}"
+    for name in profiler_checks.PAPI_EVENTS:
+        yield f"vpmu-guest: papi-avail {name} 0x80000032  Yes   No   Something"
+    for low in (1000002 + 184, 3 * 100000 + 2 + 184, 4 * 1000 + 2 + 184):
+        yield f"vpmu-guest: papi papi_tot_ins    High: {low + 564}   Low:  {low}   Average:  {low + 5}"
+    yield "vpmu-guest: papi papi_tot_ins PASSED"
+    branches = (0, 0) if profiled.counts_executed else (1500135, 1500044)
+    yield "vpmu-guest: papi papi_br_ins    High: {0}   Low:  {1}   Average:  {1}".format(*branches)
+    yield f"vpmu-guest: papi papi_br_ins {'FAILED!!!' if profiled.counts_executed else 'PASSED'}"
+    yield "vpmu-guest: end profilers 0"
+    yield "vpmu-guest: done"
+    yield "vpmu-host: exit 0"
