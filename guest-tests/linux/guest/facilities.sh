@@ -16,6 +16,9 @@
 echo madvise >/sys/kernel/mm/transparent_hugepage/enabled # a fault of 2 MiB is quicker than 512
 sample_without_limit
 hide_kernel_symbols
+# Loads and stores share a counter on Sandy and Ivy Bridge. Where a sample's interrupt takes longer than a turn, as in the bed, the turn would go
+# to the stores with each load that is sampled, and stay there while the program only loads.
+echo 100000 >/sys/bus/event_source/devices/cpu/perf_event_mux_interval_ms
 
 # open NAME COMMAND...: runs a recording; false when it was refused
 open() {
