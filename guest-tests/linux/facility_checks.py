@@ -21,6 +21,7 @@ LINES, LINES_ROUNDS, LINES_PERIOD = 1024, 40, 997  # of programs/lines.S
 
 MIN_CLASS_SAMPLES = 15
 MIN_CLASS_SHARE = 0.90
+UNCORE_TOLERANCE = 0.01
 TOLERANCE = 0.10  # of counts whose program does a little more than its loop
 
 
@@ -202,6 +203,21 @@ def check_frontend(run, programs):
     return f"{len(samples)} samples, each where a line begins"
 
 
+def check_uncore(run, _programs):
+    """The uncore's driver finds the PMUs of the model; its clock counts at its rate, and what nobody delivers counts nothing."""
+    check_opened(run, "uncore")
+    model = model_of(run)
+    found = dict(line.split() for line in run.facts["uncore"])
+    require(found.keys() == set(model.uncore), f"PMUs {' '.join(sorted(found))}")
+    counting = [name for name, count in found.items() if count != "0"]
+    require(not counting, f"counts of events that nobody delivers: {' '.join(counting)}")
+    clock, ticks, nanoseconds = (run.first("uncore-clock") or "").split()
+    require(clock == model.uncore_clock, f"the clock is of {clock}")
+    rate = int(ticks) / int(nanoseconds) * 1000 / float(run.first("tsc-mhz"))
+    require(abs(rate - model.uncore_rate) <= UNCORE_TOLERANCE, f"the clock runs at {rate:.3f} of the TSC's rate, not {model.uncore_rate}")
+    return f"{len(found)} PMUs, {rate:.4f} of the TSC's rate"
+
+
 CHECKS = {
     ":p": lambda run, programs: check_precise(run, programs, "p"),
     ":pp": lambda run, programs: check_precise(run, programs, "pp"),
@@ -214,10 +230,12 @@ CHECKS = {
     "offcore": check_offcore,
     "frontend": check_frontend,
     "BTS": check_trace,
+    "uncore": check_uncore,
 }
-# As guest/facilities.sh calls them.
+# As guest/facilities.sh and guest/uncore.sh call them.
 RECORDINGS = {":p": ["p"], ":pp": ["pp"], ":ppp": ["ppp"], "mem loads": ["loads"], "mem stores": ["stores"], "c2c": ["c2c"], "-b": ["branches"],
-              "call-graph lbr": ["stack"], "offcore": ["offcore"], "frontend": ["frontend-11", "frontend-12"], "BTS": ["trace"]}
+              "call-graph lbr": ["stack"], "offcore": ["offcore"], "frontend": ["frontend-11", "frontend-12"], "BTS": ["trace"],
+              "uncore": ["uncore"]}
 
 
 def check_refused(run, facility):

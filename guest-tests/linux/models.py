@@ -45,6 +45,9 @@ class Model:
     call_stack: bool = False  # the LBR can follow calls and returns
     frontend: bool = False
     branch_trace: bool = True  # Linux takes a period of 1, which asks for it
+    uncore: tuple = ()  # the PMUs that the uncore's driver finds, by their names
+    uncore_clock: str = ""  # that which counts its clock,
+    uncore_rate: float = 1.0  # of the TSC's
 
     @property
     def pmu_line(self):
@@ -75,40 +78,55 @@ class Model:
         return reason if lacking else None
 
 
-NEHALEM = Model("Nehalem events", 1, 2, full_width=False, remarks=(BRANCH_MISSES, BUS_CYCLES), load_tlb=False, branch_trace=False)
+NEHALEM = Model("Nehalem events", 1, 2, full_width=False, remarks=(BRANCH_MISSES, BUS_CYCLES), load_tlb=False, branch_trace=False,
+                uncore=("uncore",), uncore_clock="uncore", uncore_rate=0.8)
 # Never sold: Linux knows neither its events nor its LBR.
 HAVENDALE = replace(NEHALEM, driver="generic architected perfmon", max_precise=0, lbr_depth=0, branch_trace=True,
-                    remarks=(BUS_CYCLES, "core: CPUID marked event: 'branch misses' unavailable"))
-WESTMERE = Model("Westmere events", 1, 2, full_width=False, remarks=(BUS_CYCLES,))
-SANDY_BRIDGE = Model("SandyBridge events", 1, 2, remarks=(SIBLINGS,), stores="tlb")
+                    remarks=(BUS_CYCLES, "core: CPUID marked event: 'branch misses' unavailable"), uncore=())
+WESTMERE = replace(NEHALEM, driver="Westmere events", remarks=(BUS_CYCLES,), load_tlb=True, branch_trace=True)
+SANDY_BRIDGE = Model("SandyBridge events", 1, 2, remarks=(SIBLINGS,), stores="tlb", uncore=("uncore_arb", "uncore_cbox"), uncore_clock="uncore_cbox")
 IVY_BRIDGE = replace(SANDY_BRIDGE, driver="IvyBridge events", max_precise=3)
-HASWELL = Model("Haswell events", 2, 3, remarks=(SIBLINGS,), stores="level", call_stack=True, branch_trace=False)
+HASWELL = replace(IVY_BRIDGE, driver="Haswell events", pebs_format=2, stores="level", call_stack=True, branch_trace=False)
 BROADWELL = replace(HASWELL, driver="Broadwell events", remarks=(), branch_trace=True)
 SKYLAKE = replace(BROADWELL, driver="Skylake events", pebs_format=3, lbr_depth=32, version=4, frontend=True)
+
+
+def boxes(model, *names, clock="uncore_ubox"):
+    """The same with the uncore of a server."""
+    return replace(model, uncore=tuple(f"uncore_{name}" for name in names), uncore_clock=clock, uncore_rate=1.0)
+
+
+def numbered(name, count):
+    return [f"{name}_{number}" for number in range(count)]
+
+
+EX_BOXES = (*numbered("bbox", 2), "cbox", *numbered("mbox", 2), *numbered("rbox", 2), *numbered("sbox", 2), "ubox", "wbox")
+EP_BOXES = ("cbox", "pcu", "ubox")
+SBOXES = numbered("sbox", 4)
 
 MODELS = {
     "nehalem": NEHALEM,
     "nehalem-lynnfield": NEHALEM,
     "nehalem-havendale": HAVENDALE,
-    "nehalem-ex": NEHALEM,
+    "nehalem-ex": boxes(NEHALEM, *EX_BOXES, clock="uncore_wbox"),
     "westmere": WESTMERE,
     "westmere-ep": WESTMERE,
-    "westmere-ex": WESTMERE,
+    "westmere-ex": boxes(WESTMERE, *EX_BOXES, clock="uncore_wbox"),
     "sandybridge": SANDY_BRIDGE,
-    "sandybridge-ep": SANDY_BRIDGE,
+    "sandybridge-ep": boxes(SANDY_BRIDGE, *EP_BOXES),
     "ivybridge": IVY_BRIDGE,
-    "ivybridge-ep": IVY_BRIDGE,
+    "ivybridge-ep": boxes(IVY_BRIDGE, *EP_BOXES),
     "haswell": HASWELL,
     "haswell-ult": HASWELL,
     "haswell-gt3e": HASWELL,
-    "haswell-ep": HASWELL,
+    "haswell-ep": boxes(HASWELL, *EP_BOXES, *SBOXES),
     "broadwell": BROADWELL,
     "broadwell-h": BROADWELL,
-    "broadwell-de": BROADWELL,
-    "broadwell-ep": BROADWELL,
+    "broadwell-de": boxes(BROADWELL, *EP_BOXES),
+    "broadwell-ep": boxes(BROADWELL, *EP_BOXES, *SBOXES),
     "skylake": SKYLAKE,
     "skylake-u": SKYLAKE,
-    "skylake-sp": SKYLAKE,
+    "skylake-sp": boxes(SKYLAKE, *numbered("iio", 6), *numbered("irp", 6), "pcu", "ubox"),
     "kabylake-u": SKYLAKE,
     "kabylake": SKYLAKE,
 }

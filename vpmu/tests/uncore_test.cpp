@@ -134,6 +134,7 @@ TEST(Uncore, ClocksOfServersCountAndInterruptNobody) {
     EXPECT_EQ(u.advance(100), 0U);
     EXPECT_EQ(read(u, c.counter), 90U) << describe(c.generation).name;
     EXPECT_EQ(read(u, c.global_ctrl), c.global_enable);
+    EXPECT_EQ(u.unserved_selects(), 0U) << "the clock is served";
   }
 }
 

@@ -109,6 +109,10 @@ def facility_lines(facility, model, kernel):
         yield from (f"vpmu-guest: offcore 40 {at('chase', f'{loop}_load') + 3:x}" for loop in ("l3", "memory"))
     elif facility == "frontend":
         yield from (f"vpmu-guest: fetched {event} {at('lines', 'lines') + 64 * line:x}" for event in (11, 12) for line in range(41))
+    elif facility == "uncore":
+        yield "vpmu-guest: tsc-mhz 2500.000"
+        yield from (f"vpmu-guest: uncore {name} 0" for name in model.uncore)
+        yield f"vpmu-guest: uncore-clock {model.uncore_clock} {round(25e6 * model.uncore_rate)} 10000000"
     else:
         yield trace_line()
 
@@ -154,7 +158,7 @@ class FacilityTest(unittest.TestCase):
             for kernel in models.KERNELS:
                 self.assertEqual(self.outcomes(good_lines(name, kernel)), self.expected(name), f"{name} {kernel}")
         self.assertEqual(set(self.expected("skylake").values()), {"yes"})
-        self.assertEqual(sum(cell == "yes" for cell in self.expected("nehalem").values()), 6)
+        self.assertEqual(sum(cell == "yes" for cell in self.expected("nehalem").values()), 7)
 
     def test_an_empty_log_passes_nothing(self):
         for name in ("nehalem", "nehalem-havendale", "haswell", "skylake"):
@@ -250,6 +254,15 @@ class FacilityTest(unittest.TestCase):
         self.assert_changes("offcore-count 20100", "offcore-count 17900", "offcore")
         for loop, other in (("l3", "l1"), ("memory", "l2")):
             self.assert_changes(f"offcore 40 {at('chase', f'{loop}_load') + 3:x}", f"offcore 40 {at('chase', f'{other}_load') + 3:x}", "offcore")
+
+    def test_the_uncores_pmus_and_clock_are_the_models(self):
+        self.assert_changes("uncore uncore_arb 0\n", "", "uncore")
+        self.assert_changes("uncore uncore_arb 0", "uncore uncore_arb 5", "uncore")
+        self.assert_changes("uncore uncore_cbox 0", "uncore uncore_cbox 0\nvpmu-guest: uncore uncore_ubox 0", "uncore")
+        self.assert_changes("25000000 10000000", "24700000 10000000", "uncore")
+        self.assert_changes("20000000 10000000", "25000000 10000000", "uncore", "westmere")
+        self.assert_changes("uncore-clock uncore_ubox", "uncore-clock uncore_pcu", "uncore", "haswell-ep")
+        self.assert_changes("uncore-clock uncore_ubox", "other uncore_ubox", "uncore", "skylake-sp")
 
     def test_fetches_are_sampled_where_lines_begin(self):
         for event in (11, 12):

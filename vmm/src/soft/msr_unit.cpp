@@ -30,6 +30,7 @@ struct Kept {
   std::uint64_t reset{};
 };
 constexpr std::array kept{
+    Kept{.index = 0x17, .rule = Kept::Rule::bits},                                               // IA32_PLATFORM_ID: slot 0
     Kept{.index = 0x8B, .rule = Kept::Rule::ignored},                                            // IA32_BIOS_SIGN_ID
     Kept{.index = 0xFE, .rule = Kept::Rule::bits},                                               // IA32_MTRRCAP: no ranges
     Kept{.index = 0x174, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},                     // IA32_SYSENTER_CS

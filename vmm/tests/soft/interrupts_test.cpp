@@ -131,6 +131,13 @@ TEST_F(Interrupts, X2apicRegistersAreMsrsInThatModeOnly) {
   EXPECT_EQ(msrs_.read(0x83F).status, MsrStatus::gp);
 }
 
+// SDM 3C table 35-2. Linux reads it for the microcode where it is not told that it is a guest.
+TEST_F(Interrupts, ThePlatformIdIsReadOnly) {
+  EXPECT_EQ(msrs_.read(0x17).status, MsrStatus::ok);
+  EXPECT_EQ(msrs_.read(0x17).value, 0U);
+  EXPECT_EQ(msrs_.write(0x17, 1ULL << 50), MsrStatus::gp);
+}
+
 TEST_F(Interrupts, AProcessorInterruptsItself) {
   use_x2apic();
   ASSERT_EQ(msrs_.write(0x83F, 0x61), MsrStatus::ok);

@@ -77,7 +77,7 @@ class Uncore {
   /// Ticks of the TSC, at least 1, until advance() will name a core; empty: never, as things are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow() const;
 
-  /// Times that a general counter was told to count: in vain.
+  /// Times that a general counter was told to count: in vain. Of servers, about: some registers of their boxes have other bits there.
   [[nodiscard]] std::uint64_t unserved_selects() const { return unserved_selects_; }
 
  private:

@@ -10,8 +10,12 @@ namespace vpmu::generations {
 
 inline constexpr std::uint64_t every_bit = ~0ULL;
 
-/// Registers of boxes.
+/// Registers of boxes, event selects with their enable among them.
 constexpr UncoreMsr boxes(std::uint32_t first, std::uint32_t last, std::string_view name) {
+  return {.first = MsrIndex{first}, .count = last - first + 1, .name = name, .legal = every_bit, .starts = bit(22)};
+}
+/// Those above all boxes.
+constexpr UncoreMsr global_registers(std::uint32_t first, std::uint32_t last, std::string_view name) {
   return {.first = MsrIndex{first}, .count = last - first + 1, .name = name, .legal = every_bit};
 }
 
@@ -109,8 +113,8 @@ constexpr UncoreClock box_clock(std::uint32_t control, std::uint32_t counter, st
 }
 
 inline constexpr std::array sandy_bridge_ep_uncore_msrs{
-    boxes(0xC00, 0xC00, "MSR_UNC_PERF_GLOBAL_CTRL"),
-    boxes(0xC08, 0xC08, "MSR_U_PMON_UCLK_FIXED_CTL"),
+    global_registers(0xC00, 0xC00, "MSR_UNC_PERF_GLOBAL_CTRL"),
+    global_registers(0xC08, 0xC08, "MSR_U_PMON_UCLK_FIXED_CTL"),
     fixed_counter(0xC09, "MSR_U_PMON_UCLK_FIXED_CTR"),
     boxes(0xC10, 0xC17, "MSR_U_PMON_EVNTSEL0"),
     boxes(0xC24, 0xC39, "MSR_PCU_PMON_BOX_CTL"),
@@ -119,7 +123,7 @@ inline constexpr std::array sandy_bridge_ep_uncore_msrs{
 inline constexpr UncoreDesc sandy_bridge_ep_uncore{.msrs = sandy_bridge_ep_uncore_msrs, .clock = box_clock(0xC08, 0xC09, 0xC00)};
 
 inline constexpr std::array haswell_ep_uncore_msrs{
-    boxes(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
+    global_registers(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
     fixed_counter(0x704, "MSR_U_PMON_UCLK_FIXED_CTR"),
     boxes(0x705, 0x747, "MSR_U_PMON_EVNTSEL0"),
     boxes(0xE00, 0xEFF, "MSR_C0_PMON_BOX_CTL"),
@@ -128,7 +132,7 @@ inline constexpr UncoreDesc haswell_ep_uncore{.msrs = haswell_ep_uncore_msrs, .c
 
 inline constexpr std::array skylake_sp_uncore_msrs{
     UncoreMsr{.first = MsrIndex{0x300}, .count = 1, .name = "MSR_CPU_BUS_NUMBER", .legal = 0, .write = UncoreWrite::faults},  // none is valid
-    boxes(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
+    global_registers(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
     fixed_counter(0x704, "MSR_U_PMON_UCLK_FIXED_CTR"),
     boxes(0x705, 0x72F, "MSR_U_PMON_EVNTSEL0"),
     boxes(0xA40, 0xAFF, "MSR_IIO_PMON_BOX_CTL"),
