@@ -7,6 +7,7 @@
 #include "doctor.hpp"
 #include "events.hpp"
 #include "models.hpp"
+#include "records.hpp"
 #include "run.hpp"
 
 namespace {
@@ -36,6 +37,7 @@ int main(int argc, char** argv) try {
   vmm::tool::add_doctor(app, exit_code);
   vmm::tool::add_events(app, exit_code);
   vmm::tool::add_models(app, exit_code);
+  vmm::tool::add_records(app, exit_code);
   vmm::tool::add_ctl(app, exit_code);
   try {
     app.parse(argc, argv);
@@ -43,7 +45,7 @@ int main(int argc, char** argv) try {
     return report_parse_error(app, error);
   }
   if (app.get_subcommands().empty()) {
-    std::fputs("vpmu: no command; give one of run, doctor, events, models, ctl, or type `vpmu --help`\n", stderr);
+    std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, or type `vpmu --help`\n", stderr);
     return exit_usage;
   }
   return exit_code;

@@ -123,7 +123,7 @@ class BadInput : public testing::Test {
 };
 
 TEST_F(BadInput, NoCommandAndUnknownOnes) {
-  expect_failure(vpmu({}), 2, {"vpmu: no command", "run, doctor, events, models, ctl", "vpmu --help"});
+  expect_failure(vpmu({}), 2, {"vpmu: no command", "run, doctor, events, models, records, ctl", "vpmu --help"});
   expect_failure(vpmu({"fly"}), 2, {"fly"});
   expect_failure(run({}), 2, {"--kernel is required", "vpmu run --help"});
   expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});

@@ -1,0 +1,62 @@
+#include "records.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "boot/file.hpp"
+#include "output.hpp"
+
+namespace vmm::tool {
+namespace {
+
+/// By vpmu::Slot. SDM 3B tables 18-23, 18-44, 18-55.
+constexpr std::array<std::string_view, vpmu::slot_count> field_names{
+    "rflags", "rip", "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+    "global_status", "data_address", "data_source", "latency", "eventing_ip", "tx_abort_info", "tsc"};
+
+/// Format 3 tells at 90H which counters the record is of, not what had overflowed before.
+std::string_view name_of(vpmu::PebsFormat format, unsigned slot) {
+  const bool counters = format == vpmu::PebsFormat::format3 && slot == static_cast<unsigned>(vpmu::Slot::status);
+  return counters ? "applicable_counters" : field_names[slot];
+}
+
+struct RecordsArguments {
+  unsigned format{};
+  std::string file;
+};
+
+Result<std::string> list_file(const RecordsArguments& arguments) {
+  VMM_ASSIGN(const auto file, InputFile::open(arguments.file, "buffer"));
+  return list_records(static_cast<vpmu::PebsFormat>(arguments.format), file.bytes());
+}
+
+}  // namespace
+
+Result<std::string> list_records(vpmu::PebsFormat format, std::span<const std::byte> buffer) {
+  const std::size_t size = vpmu::record_size(format);
+  if (buffer.empty() || buffer.size() % size != 0)
+    return usage_error(fmt::format("{} bytes are no whole number of records of format {}, {} bytes each", buffer.size(), static_cast<unsigned>(format), size),
+                       "give the bytes from the buffer's base to its index, and the format of the CPU (`vpmu models`)");
+  std::string text;
+  for (std::size_t number = 0; number < buffer.size() / size; ++number) {
+    const auto record = vpmu::decode(format, buffer.subspan(number * size, size));
+    text += fmt::format("{}:", number);
+    for (unsigned slot = 0; slot < vpmu::slots_of(format); ++slot) text += fmt::format(" {} {:#x}", name_of(format, slot), record->value[slot]);
+    text += '\n';
+  }
+  return text;
+}
+
+void add_records(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<RecordsArguments>();
+  CLI::App* records = app.add_subcommand("records", "show the PEBS records of a file, such as a guest's DS buffer in a memory dump");
+  records->add_option("--format", arguments->format, "of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]")->required()->check(CLI::Range(0U, 3U));
+  records->add_option("file", arguments->file, "the buffer from its base to its index")->required();
+  records->callback([arguments, &exit_code] { exit_code = print_or_explain("vpmu records", list_file(*arguments)); });
+}
+
+}  // namespace vmm::tool

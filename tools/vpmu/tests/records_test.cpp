@@ -1,0 +1,96 @@
+#include "records.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace vmm::tool::test {
+namespace {
+
+using vpmu::PebsFormat;
+
+/// A record whose every field is its offset, as bytes that are put together here: little endian. SDM 3B tables 18-23, 18-44, 18-55.
+std::vector<std::byte> records(unsigned bytes, unsigned count) {
+  std::vector<std::byte> out(std::size_t{bytes} * count);
+  for (unsigned record = 0; record < count; ++record)
+    for (unsigned at = 0; at < bytes; at += 8) {
+      out[record * bytes + at] = static_cast<std::byte>(at);
+      out[record * bytes + at + 1] = static_cast<std::byte>(record + 1);
+    }
+  return out;
+}
+
+std::string line_of(PebsFormat format, unsigned bytes) {
+  const auto text = list_records(format, records(bytes, 1));
+  EXPECT_TRUE(text.has_value());
+  return text.value_or("");
+}
+
+constexpr std::string_view registers =
+    "0: rflags 0x100 rip 0x108 rax 0x110 rbx 0x118 rcx 0x120 rdx 0x128 rsi 0x130 rdi 0x138 rbp 0x140 rsp 0x148 r8 0x150 r9 0x158 r10 0x160 r11 0x168 "
+    "r12 0x170 r13 0x178 r14 0x180 r15 0x188";
+
+TEST(Records, OfEachFormatHaveItsFieldsAtTheirOffsets) {
+  EXPECT_EQ(line_of(PebsFormat::format0, 0x90), std::string{registers} + "\n");
+  EXPECT_EQ(line_of(PebsFormat::format1, 0xB0), std::string{registers} + " global_status 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8\n");
+  EXPECT_EQ(line_of(PebsFormat::format2, 0xC0),
+            std::string{registers} + " global_status 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8 eventing_ip 0x1b0 tx_abort_info 0x1b8\n");
+  EXPECT_EQ(line_of(PebsFormat::format3, 0xC8),
+            std::string{registers} + " applicable_counters 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8 eventing_ip 0x1b0 tx_abort_info 0x1b8 tsc 0x1c0\n");
+}
+
+TEST(Records, AreNumbered) {
+  const auto text = list_records(PebsFormat::format0, records(0x90, 3));
+  ASSERT_TRUE(text.has_value());
+  EXPECT_EQ(std::ranges::count(*text, '\n'), 3);
+  EXPECT_NE(text->find("\n2: rflags 0x300 rip 0x308 "), std::string::npos);
+}
+
+TEST(Records, OfAnotherSizeAreRefused) {
+  for (const std::size_t bytes : {0U, 0x8FU, 0x91U, 0x90U + 0xB0U}) {
+    const auto text = list_records(PebsFormat::format0, std::vector<std::byte>(bytes));
+    ASSERT_FALSE(text.has_value()) << bytes;
+    EXPECT_EQ(text.error().kind, ErrorKind::usage);
+    EXPECT_NE(text.error().what.find(std::to_string(bytes) + " bytes are no whole number of records of format 0, 144 bytes each"), std::string::npos) << text.error().what;
+  }
+}
+
+class RecordsCommand : public testing::Test {
+ protected:
+  RecordsCommand() {
+    const auto bytes = records(0xB0, 2);
+    std::ofstream{file_, std::ios::binary}.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    add_records(app_, exit_code_);
+  }
+  ~RecordsCommand() override { std::filesystem::remove(file_); }
+  RecordsCommand(const RecordsCommand&) = delete;
+  RecordsCommand& operator=(const RecordsCommand&) = delete;
+
+  std::string file_{std::filesystem::temp_directory_path() / ("vpmu-records-" + std::to_string(::getpid()))};
+  CLI::App app_;
+  int exit_code_{-1};
+};
+
+TEST_F(RecordsCommand, ShowsAFile) {
+  testing::internal::CaptureStdout();
+  app_.parse("records --format 1 " + file_);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), list_records(PebsFormat::format1, records(0xB0, 2)).value_or(""));
+  EXPECT_EQ(exit_code_, 0);
+}
+
+TEST_F(RecordsCommand, ExplainsWhatItCannotShow) {
+  testing::internal::CaptureStderr();
+  app_.parse("records --format 3 " + file_);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("vpmu records: 352 bytes are no whole number of records of format 3"), std::string::npos);
+  EXPECT_EQ(exit_code_, 2);
+  EXPECT_THROW(app_.parse("records --format 4 " + file_), CLI::ValidationError);
+}
+
+}  // namespace
+}  // namespace vmm::tool::test
