@@ -3,9 +3,10 @@
 
 #include "scripted_guest.hpp"
 #include "vpmu/pmu.hpp"
+#include "vpmu/uncore.hpp"
 
 // Random bytes as a script of everything an embedder may call, in any order and with any argument, on any generation, while the guest
-// changes its DS area and which pages exist. The state stays one that restore() accepts, registers stay within their legal bits, reading
+// changes its DS area and which pages exist, and the uncore's clock runs beside it. The state stays one that restore() accepts, registers stay within their legal bits, reading
 // changes nothing, every write is one that the area allows, and every record is written or counted as dropped.
 
 namespace {
@@ -49,10 +50,45 @@ std::uint64_t take_value(fuzz::Input& input) {
   }
 }
 
-void write_register(Pmu& pmu, MsrIndex index, std::uint64_t value) {
+MsrStatus write_register(Pmu& pmu, MsrIndex index, std::uint64_t value) {
   const PmuState before = pmu.state();
   const MsrStatus status = pmu.wrmsr(index, value);
   require(status == MsrStatus::ok || same_state(before, pmu.state()), "a refused write changes nothing");
+  return status;
+}
+
+void write_either(Pmu& pmu, Uncore& uncore, MsrIndex index, std::uint64_t value) {
+  const MsrStatus status = write_register(pmu, index, value);
+  const std::uint64_t held = uncore.rdmsr(index).value;
+  const MsrStatus foreseen = uncore.check_wrmsr(index, value);
+  require(status == MsrStatus::unknown || foreseen == MsrStatus::unknown, "no register is of both");
+  if (foreseen == MsrStatus::unknown) return;
+  require(uncore.wrmsr(index, value) == foreseen, "what a write does is foreseen");
+  require(foreseen == MsrStatus::ok || uncore.rdmsr(index).value == held, "a refused write changes nothing");
+}
+
+/// The uncore's clock near its overflow, with interrupts and a freeze or without.
+void start_clock(fuzz::Input& input, Uncore& uncore, const UncoreClock& clock) {
+  const auto flags = input.take<std::uint16_t>();
+  const auto cores = std::uint64_t{flags} & low_bits(clock.cores);
+  (void)uncore.wrmsr(clock.counter, low_bits(clock.width) - input.take<std::uint16_t>());
+  (void)uncore.wrmsr(clock.control, clock.enable | ((flags & 0x100) != 0 ? clock.interrupt : 0));
+  (void)uncore.wrmsr(clock.global_ctrl, clock.global_enable | cores << clock.cores_shift | ((flags & 0x200) != 0 ? clock.freeze : 0));
+}
+
+/// Lets time pass in the uncore: to an overflow and not before it, or for any time.
+void run_uncore(fuzz::Input& input, Uncore& uncore, Pmu& pmu, ScriptedGuest& guest) {
+  const auto due = uncore.until_overflow();
+  const auto how = input.take<std::uint8_t>();
+  if (how % 4 == 1) {
+    start_clock(input, uncore, pmu.generation().uncore->clock);
+  } else if (how % 4 == 0) {
+    if (uncore.advance(take_value(input)) != 0) pmu.on_uncore_overflow(guest);
+  } else if (due) {
+    require(*due > 0 && uncore.advance(*due - 1) == 0, "an overflow does not come before it is due");
+    require(uncore.advance(1) != 0, "an overflow comes when it is due");
+    pmu.on_uncore_overflow(guest);
+  }
 }
 
 /// One half of the DS area: a buffer of up to 255 quadwords.
@@ -161,7 +197,7 @@ void deliver(fuzz::Input& input, Pmu& pmu, ScriptedGuest& guest) {
   require(guest.page_faults == faults, "the delivery of an exception raises none");
 }
 
-void step(fuzz::Input& input, Pmu& pmu, const MsrSpans& spans, ScriptedGuest& guest) {
+void step(fuzz::Input& input, Pmu& pmu, Uncore& uncore, const MsrSpans& spans, ScriptedGuest& guest) {
   const PmuState before = pmu.state();
   guest.begin_call();
   guest.fail_writes = false;
@@ -170,7 +206,7 @@ void step(fuzz::Input& input, Pmu& pmu, const MsrSpans& spans, ScriptedGuest& gu
     case 1:
     case 2: {
       const MsrIndex index = take_index(input, spans);
-      write_register(pmu, index, take_value(input));
+      write_either(pmu, uncore, index, take_value(input));
       break;
     }
     case 3:
@@ -191,7 +227,7 @@ void step(fuzz::Input& input, Pmu& pmu, const MsrSpans& spans, ScriptedGuest& gu
     case 8:
       if (input.take<std::uint8_t>() == 0) pmu.init();
       break;
-    case 9: pmu.on_uncore_overflow(guest); break;
+    case 9: run_uncore(input, uncore, pmu, guest); break;
     case 10: start_session(input, pmu, guest); break;
     case 11: disturb_memory(input, pmu, guest); break;
     case 12: deliver(input, pmu, guest); break;
@@ -231,6 +267,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                       .load_tag_interval = ((flags >> 6) & 3U) * 3U}};
   Pmu pmu{config};
   const MsrSpans spans = trap_ranges(pmu.generation());
+  Uncore uncore{*pmu.generation().uncore};
   ScriptedGuest guest{pmu};
   std::uint64_t pmis = 0;
   if ((flags & 0x200) != 0) start_session(input, pmu, guest);
@@ -243,7 +280,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       guest.bts_records = now.branches_stored;
     } else {
       const std::uint64_t stored = guest.pebs_records + guest.bts_records;
-      step(input, pmu, spans, guest);
+      step(input, pmu, uncore, spans, guest);
       records_stored += guest.pebs_records + guest.bts_records - stored;
     }
     Pmu copy{config};
