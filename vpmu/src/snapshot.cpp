@@ -23,6 +23,9 @@ bool Pmu::could_be_mine(const PmuState& s) const {
   for (unsigned i = gp_counters_; i < max_gp_counters; ++i)
     if ((s.perfevtsel[i] | s.pmc[i]) != 0) return false;
   const auto only = [](std::uint64_t word, std::uint64_t allowed) { return (word & ~allowed) == 0; };
+  // IA32_PMCi takes any value and keeps as much as the counter has bits.
+  for (const std::uint64_t counter : s.pmc)
+    if (!only(counter, low_bits(desc_.counter_width))) return false;
   return only(s.misc_enable ^ state_.misc_enable, reg::misc_enable::writable) &&
          only(s.global_status, MsrTable::global_status_bits(candidate)) &&
          only(s.armed | s.overflowed | s.pmi_after_assist | s.fused_trigger, low_bits(desc_.pebs_counters)) &&

@@ -138,5 +138,17 @@ TEST(SnapshotRefused, ForEveryValueThatNoGuestCouldHaveWritten) {
   }
 }
 
+// Also where no register takes the counter's bits alone: before Sandy Bridge IA32_PMCi is the only one.
+TEST(SnapshotRefused, ForACounterThatIsTooWideOnEachGeneration) {
+  for (const GenerationDesc* const g : all_generations()) {
+    Pmu pmu{PmuConfig{.generation = g->generation}};
+    PmuSnapshot snapshot = pmu.snapshot();
+    snapshot.state.pmc[0] = low_bits(48);
+    EXPECT_EQ(pmu.restore(snapshot), RestoreStatus::ok) << g->name;
+    snapshot.state.pmc[0] = bit(48);
+    EXPECT_EQ(pmu.restore(snapshot), RestoreStatus::illegal_value) << g->name;
+  }
+}
+
 }  // namespace
 }  // namespace vpmu::test
