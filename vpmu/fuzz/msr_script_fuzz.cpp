@@ -6,8 +6,9 @@
 #include "vpmu/uncore.hpp"
 
 // Random bytes as a script of everything an embedder may call, in any order and with any argument, on any generation, while the guest
-// changes its DS area and which pages exist, and the uncore's clock runs beside it. The state stays one that restore() accepts, registers stay within their legal bits, reading
-// changes nothing, every write is one that the area allows, and every record is written or counted as dropped.
+// changes its DS area and which pages exist, and the uncore's clock runs beside it. The state stays one that restore() accepts, registers
+// stay within their legal bits, reading changes nothing, every write is one that the area allows, every record is written or counted as
+// dropped, and the uncore's clock overflows when it said it would.
 
 namespace {
 
