@@ -50,13 +50,13 @@ inline constexpr std::array nehalem_ex_uncore_msrs{
     boxes(0xD00, 0xDFF, "MSR_C0_PMON_BOX_CTRL"),
     boxes(0xE00, 0xE5F, "MSR_R0_PMON_BOX_CTRL"),
 };
-/// The clock of the W box: no way from there to a core is known.
-inline constexpr UncoreDesc nehalem_ex_uncore{
-    .msrs = nehalem_ex_uncore_msrs,
-    .clock = {.counter = MsrIndex{0x394}, .control = MsrIndex{0x395}, .global_ctrl = MsrIndex{0xC80}, .global_status = MsrIndex{0xC81}, .width = 48,
-              .enable = bit(0), .interrupt = 0, .global_enable = bit(31), .global_enables = 0, .freeze = 0, .cores_shift = 0, .cores = 0,
-              .overflowed = 0, .changed = 0, .pmi = 0, .ticks_per_5_tsc = 5},
-};
+/// The clock of a server, in one of its boxes: no way from there to a core is modelled.
+constexpr UncoreClock box_clock(std::uint32_t control, std::uint32_t counter, std::uint32_t global, std::uint64_t enable, std::uint64_t global_enable) {
+  return {.counter = MsrIndex{counter}, .control = MsrIndex{control}, .global_ctrl = MsrIndex{global}, .global_status = MsrIndex{global}, .width = 48,
+          .enable = enable, .interrupt = 0, .global_enable = global_enable, .global_enables = 0, .freeze = 0, .cores_shift = 0, .cores = 0,
+          .overflowed = 0, .changed = 0, .pmi = 0, .ticks_per_5_tsc = 5};
+}
+inline constexpr UncoreDesc nehalem_ex_uncore{.msrs = nehalem_ex_uncore_msrs, .clock = box_clock(0x395, 0x394, 0xC80, bit(0), bit(31))};  // the W box
 
 /// A client's from Sandy Bridge on. SDM 3B 18.9.6, 3C tables 35-20 and 35-38.
 struct ClientUncore {
@@ -105,13 +105,6 @@ inline constexpr auto skylake_uncore_msrs = client_msrs(skylake_client);
 inline constexpr UncoreDesc sandy_bridge_uncore = client_uncore(sandy_bridge_client, sandy_bridge_uncore_msrs);
 inline constexpr UncoreDesc skylake_uncore = client_uncore(skylake_client, skylake_uncore_msrs);
 
-/// The clock of a server's U box. Its interrupts are not modelled.
-constexpr UncoreClock box_clock(std::uint32_t control, std::uint32_t counter, std::uint32_t global) {
-  return {.counter = MsrIndex{counter}, .control = MsrIndex{control}, .global_ctrl = MsrIndex{global}, .global_status = MsrIndex{global}, .width = 48,
-          .enable = bit(22), .interrupt = 0, .global_enable = 0, .global_enables = 0, .freeze = 0, .cores_shift = 0, .cores = 0,
-          .overflowed = 0, .changed = 0, .pmi = 0, .ticks_per_5_tsc = 5};
-}
-
 inline constexpr std::array sandy_bridge_ep_uncore_msrs{
     global_registers(0xC00, 0xC00, "MSR_UNC_PERF_GLOBAL_CTRL"),
     global_registers(0xC08, 0xC08, "MSR_U_PMON_UCLK_FIXED_CTL"),
@@ -120,7 +113,7 @@ inline constexpr std::array sandy_bridge_ep_uncore_msrs{
     boxes(0xC24, 0xC39, "MSR_PCU_PMON_BOX_CTL"),
     boxes(0xD00, 0xDFF, "MSR_C0_PMON_BOX_CTL"),
 };
-inline constexpr UncoreDesc sandy_bridge_ep_uncore{.msrs = sandy_bridge_ep_uncore_msrs, .clock = box_clock(0xC08, 0xC09, 0xC00)};
+inline constexpr UncoreDesc sandy_bridge_ep_uncore{.msrs = sandy_bridge_ep_uncore_msrs, .clock = box_clock(0xC08, 0xC09, 0xC00, bit(22), 0)};
 
 inline constexpr std::array haswell_ep_uncore_msrs{
     global_registers(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
@@ -128,7 +121,7 @@ inline constexpr std::array haswell_ep_uncore_msrs{
     boxes(0x705, 0x747, "MSR_U_PMON_EVNTSEL0"),
     boxes(0xE00, 0xEFF, "MSR_C0_PMON_BOX_CTL"),
 };
-inline constexpr UncoreDesc haswell_ep_uncore{.msrs = haswell_ep_uncore_msrs, .clock = box_clock(0x703, 0x704, 0x700)};
+inline constexpr UncoreDesc haswell_ep_uncore{.msrs = haswell_ep_uncore_msrs, .clock = box_clock(0x703, 0x704, 0x700, bit(22), 0)};
 
 inline constexpr std::array skylake_sp_uncore_msrs{
     UncoreMsr{.first = MsrIndex{0x300}, .count = 1, .name = "MSR_CPU_BUS_NUMBER", .legal = 0, .write = UncoreWrite::faults},  // none is valid
@@ -138,6 +131,6 @@ inline constexpr std::array skylake_sp_uncore_msrs{
     boxes(0xA40, 0xAFF, "MSR_IIO_PMON_BOX_CTL"),
     boxes(0xE00, 0xFBF, "MSR_CHA_0_PMON_BOX_CTL"),
 };
-inline constexpr UncoreDesc skylake_sp_uncore{.msrs = skylake_sp_uncore_msrs, .clock = box_clock(0x703, 0x704, 0x700)};
+inline constexpr UncoreDesc skylake_sp_uncore{.msrs = skylake_sp_uncore_msrs, .clock = box_clock(0x703, 0x704, 0x700, bit(22), 0)};
 
 }  // namespace vpmu::generations
