@@ -11,7 +11,7 @@ from memory_checks import LOAD_LEVELS
 from models import MISSING, model_of
 
 # Of programs/chase.S and guest/facilities.sh.
-CLASSES = {"l1": 16 << 10, "l2": 64 << 10, "l3": 2 << 20, "memory": 16 << 20}  # loop -> bytes it goes through
+CLASSES = {"l1": 8 << 10, "l2": 64 << 10, "l3": 2 << 20, "memory": 16 << 20}  # loop -> bytes it goes through
 ACCESSES = 10_000  # loads, and stores, of each loop
 STORE_PERIOD = 499
 LATENCIES = {"l1": (1, 7), "l2": (8, 25), "l3": (26, 120), "memory": (150, 500)}

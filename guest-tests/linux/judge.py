@@ -23,7 +23,7 @@ from profiler_checks import profilers_checks
 HERE = pathlib.Path(__file__).resolve().parent
 PMU_PREFIXES = ("Performance Events:", "core: ", "... ")
 FORBIDDEN = ("irq loop stuck", "Uhhuh. NMI received", "unchecked MSR access", "Broken PMU", "PEBS disabled", "Oops", "general protection fault",
-             "BUG:", "Kernel panic")
+             "BUG:", "Kernel panic", "Marking TSC unstable")
 MODES = [f"{kind}-{precise}" for precise in ("p", "pp", "ppp") for kind in ("freq", "period", "single")]
 PERF_TESTS = (4, 17, 20, 21, 23, 24, 50, 71, 73, 77)
 GRADES = {"FAILED": 0, "Skip": 1, "Ok": 2}

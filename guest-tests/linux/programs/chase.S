@@ -1,14 +1,14 @@
 # Follows pointers through memory that is in the L1, in the L2, in the L3 and in none of them, and stores there: each class has loops of its
-# own that do nothing else. The pointers lead through all of 16 KiB, of 64 KiB and of 2 MiB before a line comes again, far from one to the next,
-# and were made in that order: what does not fit into a cache is never found there. Those of the last class were made before 28 MiB, more than
-# any L3 of ours holds, were written. No library.
+# own that do nothing else. The pointers lead through all of 8 KiB, of 64 KiB and of 2 MiB before a line comes again, far from one to the next,
+# and were made in that order: what does not fit into a cache is never found there, and what the handler of a sample evicts from the L1 is back
+# before the next one. Those of the last class were made before 28 MiB, more than any L3 of ours holds, were written. No library.
         .equ    line, 64
         .equ    accesses, 10000         # loads, and stores, in each class
         .equ    array_bytes, 16 << 20
         .equ    sweep_bytes, 28 << 20
         .equ    piece_bytes, 1 << 20
 
-        .equ    l1_bytes, 16 << 10
+        .equ    l1_bytes, 8 << 10
         .equ    l2_bytes, 64 << 10
         .equ    l3_bytes, 2 << 20
         .equ    memory_bytes, array_bytes

@@ -296,9 +296,9 @@ class TableTest(unittest.TestCase):
         self.assertEqual(self.in_table(models="haswell-ep", kernel="6.12"), [("haswell-ep", "6.12")])
         self.assertEqual(len(self.in_table(models="all", kernel="6.12")), len(models.MODELS))
 
-    def judged(self, lines, model="skylake", kernel="6.12"):
+    def judged(self, lines, model="skylake", kernel="6.12", accel="soft"):
         """The row's columns that are not "yes", and the names of the checks that failed."""
-        row, findings = generations.judge_guest("\n".join(lines), PROGRAMS, model, kernel)
+        row, findings = generations.judge_guest("\n".join(lines), PROGRAMS, model, kernel, accel)
         return {column for column in generations.COLUMNS if row[column] != "yes"}, {line.split(":")[0] for line in findings if line.startswith("FAIL")}
 
     def test_the_guest_must_be_the_one_that_was_asked_for(self):
@@ -306,6 +306,16 @@ class TableTest(unittest.TestCase):
         self.assertEqual(self.judged(lines), (set(), set()))
         self.assertEqual(self.judged(lines, kernel="6.1"), ({"dmesg"}, {"FAIL skylake 6.1 kernel"}))
         self.assertEqual(self.judged(lines, model="skylake-u"), ({"dmesg"}, {"FAIL skylake-u 6.12 kernel"}))
+
+    def test_kvm_must_have_run_it_where_it_was_asked_to(self):
+        lines = [*boot("skylake", "6.12"), *good_lines("skylake", "6.12")[2:], "vpmu-guest: done"]
+        counters = 'vpmu-host: counters end {"vcpus": [{"kvm.ioctls.KVM_GET_REGS": 7}]}'
+        without, on_kvm = [*lines, "vpmu-host: exit 0"], [*lines, counters, "vpmu-host: exit 0"]
+        wrong = ({"dmesg"}, {"FAIL skylake 6.12 kernel"})
+        self.assertEqual(self.judged(on_kvm, accel="kvm"), (set(), set()))
+        self.assertEqual(self.judged(without, accel="kvm"), wrong)
+        self.assertEqual(self.judged(on_kvm), wrong)
+        self.assertEqual(self.judged([*on_kvm, "vpmu-guest: done", "vpmu-host: exit 0"], accel="kvm"), wrong)
 
 
 class StepperTest(unittest.TestCase):
