@@ -1,6 +1,7 @@
 // Events that ask what an instruction is: SDM 3B tables 19-13 and 19-15 (Nehalem, Westmere), and INST_RETIRED.NOP of Skylake.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
+#include "gt/branches.hpp"
 #include "gt/cpu.hpp"
 #include "gt/paging.hpp"
 #include "gt/pebs.hpp"
@@ -126,6 +127,19 @@ GT_TEST(EventClasses_CountMissesOfTheFirstTlb, gt::need_hit_levels) {
     for (std::uint64_t page = 0; page < pages; ++page) *reinterpret_cast<volatile std::uint64_t*>(gt::paging::window + page * 4096) = page;
   });
   GT_CHECK(stores >= pages && stores < pages + 20);
+}
+
+// SDM 3B tables 19-9, 19-11, 19-13 and 19-15, BR_INST_EXEC. Of the branches one is a far return.
+GT_TEST(EventClasses_CountNearBranchesThatExecute, gt::need_exact_counts) {
+  if (is_of(Microarchitecture::skylake, Microarchitecture::skylake)) gt::skip("Intel's list of this processor has no BR_INST_EXEC");
+  const bool up_to_westmere = is_of(Microarchitecture::nehalem, Microarchitecture::westmere);
+  const pmu::Event near{0x88, static_cast<std::uint8_t>(up_to_westmere ? 0x7F : 0xFF)};
+  const pmu::Event conditional{0x88, static_cast<std::uint8_t>(up_to_westmere ? 0x01 : 0xC1)};
+  const auto branches = [] { gt::gt_branch_kinds(0); };
+  const std::uint64_t n = count(near, branches);
+  GT_CHECK(n >= gt::branch_kinds().size());
+  GT_EQUAL(n + 1, count(pmu::branches, branches));
+  GT_EQUAL(count(conditional, branches), count(pmu::conditional_branches, branches));
 }
 
 // Not taken, and met for the first time: predicted taken by the model.

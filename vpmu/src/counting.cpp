@@ -44,6 +44,7 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::branches_call: return is_near_call(b.kind);
     case Counts::branches_return: return b.kind == BranchKind::near_ret;
     case Counts::branches_far: return b.kind == BranchKind::far;
+    case Counts::branches_near: return branch && b.kind != BranchKind::far;
     case Counts::mispredicts: return branch && b.mispredicted;
     case Counts::mispredicts_conditional: return conditional && b.mispredicted;
     case Counts::mispredicts_taken: return near_taken && b.mispredicted;

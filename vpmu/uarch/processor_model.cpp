@@ -67,6 +67,7 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::branches_call:
     case Counts::branches_return:
     case Counts::branches_far:
+    case Counts::branches_near:
     case Counts::loads:
     case Counts::stores:
     case Counts::memory_instructions:

@@ -212,9 +212,8 @@ def profiler_lines(model="haswell"):
     for low in (1000002 + 184, 3 * 100000 + 2 + 184, 4 * 1000 + 2 + 184):
         yield f"vpmu-guest: papi papi_tot_ins    High: {low + 564}   Low:  {low}   Average:  {low + 5}"
     yield "vpmu-guest: papi papi_tot_ins PASSED"
-    branches = (0, 0) if profiled.counts_executed else (1500135, 1500044)
-    yield "vpmu-guest: papi papi_br_ins    High: {0}   Low:  {1}   Average:  {1}".format(*branches)
-    yield f"vpmu-guest: papi papi_br_ins {'FAILED!!!' if profiled.counts_executed else 'PASSED'}"
+    yield "vpmu-guest: papi papi_br_ins    High: 1500135   Low:  1500044   Average:  1500044"
+    yield "vpmu-guest: papi papi_br_ins PASSED"
     yield "vpmu-guest: end profilers 0"
     yield "vpmu-guest: done"
     yield "vpmu-host: exit 0"

@@ -66,7 +66,6 @@ class ProfilersTest(unittest.TestCase):
             self.assertEqual(self.doctored(old, new), {"papi-tot-ins"}, old)
         for old, new in (("Low:  1500044", "Low:  1500001"), ("Average:  1500044", "Average:  1500045"), ("papi_br_ins PASSED", "papi_br_ins FAILED!!!")):
             self.assertEqual(self.doctored(old, new), {"papi-br-ins"}, old)
-        self.assertEqual(self.doctored("High: 0   Low:  0   Average:  0", "High: 1   Low:  1   Average:  1", "westmere"), {"papi-br-ins"})
 
     def test_another_model_fails(self):
         self.assertGreater(len(self.doctored("model haswell", "model skylake")), 10)

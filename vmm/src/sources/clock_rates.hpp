@@ -39,6 +39,7 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case branches_call: return rate(15);
     case branches_return: return rate(15);
     case branches_far: return rate(1);
+    case branches_near: return rate(199);
     case mispredicts: return rate(4);
     case mispredicts_conditional: return rate(3);
     case mispredicts_taken: return rate(2);
@@ -106,6 +107,7 @@ constexpr std::uint32_t of(vpmu::Counts counts) { return clock_rate(counts).per_
 using enum vpmu::Counts;
 static_assert(of(branches_taken) + of(branches_not_taken) == of(branches));
 static_assert(of(branches_conditional) + of(branches_call) + of(branches_return) + of(branches_far) < of(branches));
+static_assert(of(branches_near) + of(branches_far) == of(branches));
 static_assert(of(branches_not_taken) < of(branches_conditional));
 static_assert(of(mispredicts_conditional) + of(mispredicts_call) == of(mispredicts));
 static_assert(of(mispredicts_not_taken) <= of(mispredicts_conditional) && of(memory_instructions) <= of(loads) + of(stores));

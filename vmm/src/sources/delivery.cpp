@@ -61,6 +61,7 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
     case branches_call:
     case branches_return:
     case branches_far:
+    case branches_near:
     case loads:
     case stores:
     case memory_instructions:

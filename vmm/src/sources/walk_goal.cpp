@@ -42,6 +42,7 @@ void add_event(WalkGoal& goal, Counts counts) {
       goal.branches |= near_branches;
       goal.branches |= far_branches;
       break;
+    case Counts::branches_near:
     case Counts::branches_taken:
     case Counts::mispredicts_taken: goal.branches |= near_branches; break;
     case Counts::branches_not_taken:

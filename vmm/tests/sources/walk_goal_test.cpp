@@ -104,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{.name = "Stores", .counts = Counts::stores, .store = true},
         Row{.name = "Branches", .counts = Counts::branches, .conditional = true, .call = true, .ret = true, .jump = true, .far = true},
         Row{.name = "TakenBranches", .counts = Counts::branches_taken, .conditional = true, .call = true, .ret = true, .jump = true},
+        Row{.name = "NearBranches", .counts = Counts::branches_near, .conditional = true, .call = true, .ret = true, .jump = true},
         Row{.name = "NotTaken", .counts = Counts::branches_not_taken, .conditional = true},
         Row{.name = "Conditional", .counts = Counts::branches_conditional, .conditional = true},
         Row{.name = "Calls", .counts = Counts::branches_call, .call = true},

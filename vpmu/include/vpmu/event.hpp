@@ -26,6 +26,7 @@ enum class Counts : std::uint8_t {
   branches_call,        ///< Retired near calls.
   branches_return,      ///< Retired near returns.
   branches_far,         ///< Retired far branches.
+  branches_near,        ///< Retired branches that are not far.
   mispredicts,          ///< All retired mispredicted branches.
   mispredicts_conditional,  ///< Retired mispredicted conditional branches.
   mispredicts_taken,        ///< Retired mispredicted near taken branches.
