@@ -12,9 +12,9 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
   constexpr std::array rows{std::pair{Counts::instructions, Unit::instructions}, std::pair{Counts::cycles, Unit::instructions},
                             std::pair{Counts::ref_cycles, Unit::instructions},   std::pair{Counts::bus_cycles, Unit::instructions},
                             std::pair{Counts::uops_retired, Unit::instructions}, std::pair{Counts::uops_issued, Unit::instructions},
-                            std::pair{Counts::branches, Unit::branches},         std::pair{Counts::loads, Unit::loads},
-                            std::pair{Counts::stores, Unit::stores},             std::pair{Counts::unmodelled, Unit::nothing},
-                            std::pair{Counts::never, Unit::nothing}};
+                            std::pair{Counts::branches, Unit::branches},         std::pair{Counts::branches_near, Unit::near_branches},
+                            std::pair{Counts::loads, Unit::loads},               std::pair{Counts::stores, Unit::stores},
+                            std::pair{Counts::unmodelled, Unit::nothing},        std::pair{Counts::never, Unit::nothing}};
   const bool picked_by_pmu = entry.counts == Counts::load_latency && !entry.latency_over;
   if (entry.per_cycle || entry.armed || picked_by_pmu) return Unit::each;
   for (const auto& [counts, unit] : rows)
@@ -60,7 +60,8 @@ void PlanProgress::pass(bool user, const vpmu::exec::Passed& passed) {
     std::uint64_t events = 0;
     switch (units_[i]) {
       case Unit::instructions: events = passed.instructions; break;
-      case Unit::branches: events = passed.branches; break;
+      case Unit::branches:
+      case Unit::near_branches: events = passed.branches; break;  // blocks have no other branches
       case Unit::loads: events = passed.loads; break;
       case Unit::stores: events = passed.stores; break;
       case Unit::model: events = modelled[i]; break;
@@ -77,7 +78,8 @@ void PlanProgress::observe(const vpmu::Retirement& r) {
   for (unsigned i = 0; i < plan_.size; ++i) {
     vpmu::PlanEntry& e = plan_.entries[i];
     if (!(r.cpl != 0 ? e.usr : e.os)) continue;
-    const bool counts = units_[i] == Unit::instructions || (units_[i] == Unit::branches && r.branch.kind != vpmu::BranchKind::none) ||
+    const bool branch = r.branch.kind != vpmu::BranchKind::none, near = branch && r.branch.kind != vpmu::BranchKind::far;
+    const bool counts = units_[i] == Unit::instructions || (units_[i] == Unit::branches && branch) || (units_[i] == Unit::near_branches && near) ||
                         (units_[i] == Unit::loads && r.has_load) || (units_[i] == Unit::stores && r.has_store);
     e.distance -= std::min(e.distance - 1, units_[i] == Unit::model ? modelled[i] : static_cast<std::uint64_t>(counts));
   }

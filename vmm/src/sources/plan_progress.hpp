@@ -30,7 +30,7 @@ class PlanProgress {
 
  private:
   /// What a counter counts, as far as whole blocks can tell.
-  enum class Unit : std::uint8_t { instructions, branches, loads, stores, model, nothing, each };
+  enum class Unit : std::uint8_t { instructions, branches, near_branches, loads, stores, model, nothing, each };
   static Unit unit_of(const vpmu::PlanEntry& entry);
   using ModelCounts = std::array<std::uint64_t, vpmu::max_counters>;
   ModelCounts take_modelled();

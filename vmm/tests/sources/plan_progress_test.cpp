@@ -72,6 +72,17 @@ TEST(PlanProgress, ARetirementComesNearerAndIsNoDelta) {
   EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U);
 }
 
+// Blocks have near branches only; far ones come by themselves.
+TEST(PlanProgress, NearBranchesPassInBlocks) {
+  PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::branches_near, 100)}));
+  progress.pass(true, {.instructions = 10, .branches = 7});
+  EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 7U);
+  progress.observe({.cpl = 3, .branch = {.kind = vpmu::BranchKind::far, .taken = true}});
+  EXPECT_EQ(progress.unseen(true, 500), 92U);
+  progress.observe({.cpl = 3, .branch = {.kind = vpmu::BranchKind::near_ret, .taken = true}});
+  EXPECT_EQ(progress.unseen(true, 500), 91U);
+}
+
 // Rule L2: in bulk as well.
 TEST(PlanProgress, TakesWhatTheModelCounted) {
   vpmu::uarch::ProcessorModel model{*vpmu::uarch::find_profile("skylake")};
