@@ -52,8 +52,9 @@ class Builder {
     leaf_1_ecx_ = model_.features.leaf_1_ecx & host_1.ecx;
     leaf_7_ = host_.get(7);
     leaf_7_.ebx &= model_.features.leaf_7_ebx;
-    // A guest without them cannot use what depends on them: TSC_ADJUST and the LAPIC modes are KVM's own and always work.
-    leaf_7_.ebx |= L7_B_TSC_ADJUST::mask & model_.features.leaf_7_ebx;
+    // TSC_ADJUST is KVM's own and always works. Linux holds the TSC of a processor without it against other clocks, of which ours have none but
+    // the timer's tick: on a busy host that lags, and Linux would do without its TSC.
+    leaf_7_.ebx |= L7_B_TSC_ADJUST::mask & (request_.bare_metal ? model_.features.leaf_7_ebx : ~std::uint32_t{0});
     if (!L1_C_XSAVE::test(leaf_1_ecx_) || (host_.get(0xD).eax & xcr0_avx) == 0) {
       leaf_1_ecx_ &= ~l1_c_needs_avx;
     }

@@ -70,6 +70,17 @@ TEST(GuestCpuid, HasWhatPebsNeedsEvenWhereTheHostLacksIt) {
   EXPECT_EQ(guest_of(poor).get(0xA), (CpuidRegisters{.eax = 0x07300404, .edx = 0x603}));
 }
 
+// Linux trusts the TSC of a processor that has it, and checks that of others.
+TEST(GuestCpuid, TscAdjustIsThereForEachGuestThatKnowsItsHypervisor) {
+  for (const MachineModel& model : all_machine_models()) {
+    const auto has = [&](bool bare_metal) {
+      return (guest_cpuid({.model = model, .supported = {}, .tsc_deadline = true, .tsc_hz = tsc_hz, .cpus = 1, .bare_metal = bare_metal}, 0).get(7).ebx & bit(1)) != 0;
+    };
+    EXPECT_TRUE(has(false)) << model.name;
+    EXPECT_EQ(has(true), model.generation >= vpmu::Generation::haswell) << model.name;
+  }
+}
+
 TEST(GuestCpuid, HidesWhatTheModelDoesNotHave) {
   const auto guest = guest_of(rich_host());
   const auto leaf_1 = guest.get(1);
