@@ -13,7 +13,7 @@ thread_local volatile std::uint8_t* flag_of_this_thread = nullptr;
 
 void on_kick(int /*signal*/) {
   if (auto* const flag = flag_of_this_thread; flag != nullptr) {
-    *flag = 1;
+    *flag = kick_mark;
   }
 }
 

@@ -7,6 +7,9 @@
 
 namespace vmm {
 
+/// What a kick leaves in a vCPU's flag. Others that share the flag, such as a VMM around us, leave 1.
+constexpr std::uint8_t kick_mark = 2;
+
 /// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the handler
 /// makes the receiving thread's vCPU leave the guest even when the signal comes just before entry.
 int kick_signal();

@@ -27,7 +27,17 @@ Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
       run_{static_cast<kvm_run*>(mapping_.base())},
       sync_fields_{static_cast<std::uint64_t>(sync_fields)} {}
 
+// A kick of somebody else's stays until he takes it away.
 Result<Exit> Vcpu::run(Runs what) {
+  auto exit = enter(what);
+  if (exit && std::holds_alternative<Interrupted>(*exit)) {
+    std::uint8_t kicked = kick_mark;
+    __atomic_compare_exchange_n(&run_->immediate_exit, &kicked, std::uint8_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+  return exit;
+}
+
+Result<Exit> Vcpu::enter(Runs what) {
   // With kvm_dirty_regs the kernel takes the copies in kvm_run on entry; without the capability they go by ioctl.
   if ((dirty_ & ~sync_fields_) != 0) {
     VMM_TRY(flush());
@@ -41,24 +51,22 @@ Result<Exit> Vcpu::run(Runs what) {
   // A step over HLT ends with a Debug exit too.
   const bool may_have_halted = run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
   running_ = result >= 0 && !may_have_halted;
-  if (result < 0) {
-    if (error == EINTR || error == EAGAIN) {
-      __atomic_store_n(&run_->immediate_exit, std::uint8_t{0}, __ATOMIC_RELAXED);
-      return Interrupted{};
-    }
-    return host_error("KVM_RUN", error);
-  }
-  return decode_exit();
+  if (result >= 0) return decode_exit();
+  if (error == EINTR || error == EAGAIN) return Interrupted{};
+  return host_error("KVM_RUN", error);
 }
 
+// A kick that comes meanwhile overwrites the mark, and stays; so does one that was there before.
 Result<void> Vcpu::complete_exit() {
-  const auto pending_kick = __atomic_exchange_n(&run_->immediate_exit, std::uint8_t{1}, __ATOMIC_RELAXED);
+  constexpr std::uint8_t completing = 4;
+  auto* const flag = &run_->immediate_exit;
+  const auto before = __atomic_exchange_n(flag, completing, __ATOMIC_RELAXED);
   const bool running = running_;
-  const auto exit = run();
+  const auto exit = enter(Runs::anything);
   running_ = running;
-  if (pending_kick != 0) {
-    interrupt_run();
-  }
+  std::uint8_t mark = completing;
+  const bool kicked = !__atomic_compare_exchange_n(flag, &mark, before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  if (kicked && before != 0 && before != kick_mark) __atomic_store_n(flag, before, __ATOMIC_RELAXED);
   if (!exit) {
     return Failure{exit.error()};
   }

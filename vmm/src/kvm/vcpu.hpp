@@ -10,6 +10,7 @@
 #include "kvm/exit.hpp"
 #include "kvm/fd.hpp"
 #include "kvm/halt_time.hpp"
+#include "kvm/kick.hpp"
 #include "support/result.hpp"
 #include "vpmu/address.hpp"
 
@@ -44,7 +45,7 @@ class Vcpu {
   Result<void> complete_exit();
   /// Makes the current or next run() return Interrupted as soon as it looks. Safe in a signal handler and on any thread,
   /// but a thread that is inside the guest must also get a signal: see Kick.
-  void interrupt_run() { __atomic_store_n(&run_->immediate_exit, std::uint8_t{1}, __ATOMIC_RELAXED); }
+  void interrupt_run() { __atomic_store_n(&run_->immediate_exit, kick_mark, __ATOMIC_RELAXED); }
   /// The flag that interrupt_run() sets; for a signal handler, which may hold no object.
   [[nodiscard]] volatile std::uint8_t* immediate_exit_flag() { return &run_->immediate_exit; }
 
@@ -109,6 +110,7 @@ class Vcpu {
 
  private:
   static constexpr std::uint64_t all_groups = ~std::uint64_t{0};
+  Result<Exit> enter(Runs what);
   Result<void> flush(std::uint64_t groups);
   [[nodiscard]] Exit decode_exit() const;
   void forget_interrupts_under_way();

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -246,6 +247,45 @@ TEST_F(KvmVcpu, AKickBeforeTheRunIsNotLost) {
   const auto exit = vcpu_->run();
   ASSERT_TRUE(exit) << describe(exit.error());
   EXPECT_TRUE(std::holds_alternative<Interrupted>(*exit));
+}
+
+TEST_F(KvmVcpu, AKickWhileAnExitIsCompletedIsNotLost) {
+  load({0xE6, 0x80, 0xEB, 0xFC});  // out %al, $0x80; jmp .-2
+  ASSERT_TRUE(install_kick_handler());
+  const KickTarget target{vcpu_->immediate_exit_flag()};
+  constexpr int kicks = 500;
+  std::atomic<int> kicked{}, seen{};
+  std::atomic<bool> lost{};
+  std::thread kicker{[&, self = ::pthread_self()] {
+    for (int n = 1; n <= kicks && !lost; ++n) {
+      kicked = n;
+      kick(self);
+      const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds{5};
+      while (seen < n && !lost) lost = std::chrono::steady_clock::now() > patience;
+    }
+  }};
+  std::uint64_t completed = 0;
+  while (seen < kicks && !lost) {
+    const auto exit = vcpu_->run();
+    if (!exit) break;
+    if (std::holds_alternative<Interrupted>(*exit)) seen = kicked.load();
+    if (!std::holds_alternative<PortWrite>(*exit)) continue;
+    if (!vcpu_->complete_exit()) break;
+    ++completed;
+  }
+  kicker.join();
+  EXPECT_EQ(seen, kicks);
+  EXPECT_GT(completed, 0U);
+}
+
+TEST_F(KvmVcpu, AMarkOfSomebodyElseStaysUntilHeTakesItAway) {
+  load({0xE6, 0x80, 0xEB, 0xFC});
+  ASSERT_TRUE(std::holds_alternative<PortWrite>(*vcpu_->run()));
+  *vcpu_->immediate_exit_flag() = 1;
+  ASSERT_TRUE(vcpu_->complete_exit());
+  for (int n = 0; n < 2; ++n) EXPECT_TRUE(std::holds_alternative<Interrupted>(*vcpu_->run()));
+  *vcpu_->immediate_exit_flag() = 0;
+  EXPECT_TRUE(std::holds_alternative<PortWrite>(*vcpu_->run()));
 }
 
 TEST_F(KvmVcpu, LapicKeepsItsPerformanceCounterEntry) {
