@@ -7,7 +7,7 @@
 say_error() { echo "$(basename "$0"): $*" >&2; }
 
 # step NAME TEXT COMMAND...: runs the command with its output in $logs/NAME.log and prints TEXT, the outcome and the time it took.
-# Where it fails the end of its output follows. Returns the command's exit code.
+# Where it fails, what it says has failed follows, or else the end of its output. Returns the command's exit code.
 step() {
   local name=$1 text=$2 code=0
   shift 2
@@ -18,7 +18,7 @@ step() {
     printf ' ok %5d s%s\n' $((SECONDS - began)) "$(note "$name")"
   else
     printf ' FAILED %d s%s\n' $((SECONDS - began)) "$(note "$name")"
-    tail -n 15 "$logs/$name.log" | sed 's/^/    /'
+    { grep -m 20 '^FAIL ' "$logs/$name.log" || tail -n 15 "$logs/$name.log"; } | sed 's/^/    /'
     echo "    (all of it: $logs/$name.log, exit code $code)"
   fi
   return "$code"

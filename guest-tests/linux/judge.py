@@ -71,7 +71,8 @@ def check_ended(run, _programs):
     require(not run.facts["error"], "; ".join(run.facts["error"]))
     failed = [line for line in run.facts["end"] if not line.endswith(" 0")]
     require(not failed, f"a script failed: {', '.join(failed)}")
-    require(run.facts["done"], "the guest did not finish")
+    why = [line for line in run.kernel if line.startswith(("bed:", "boot-guest:"))] + [f"stuck {line}" for line in run.facts["stuck"]]
+    require(run.facts["done"], "; ".join(["the guest did not finish", *why]))
     require(run.first("exit") == "0", f"the VMM ended with {run.first('exit')}")
     return f"{len(run.facts['end'])} scripts"
 
