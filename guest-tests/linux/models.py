@@ -37,6 +37,8 @@ class Model:
     max_precise: int  # the most "p" that perf may ask for
     lbr_depth: int = 16
     full_width: bool = True  # counters take writes of all their bits
+    counters: int = 4  # general-purpose ones of each thread
+    counters_alone: int = 8  # and of a core's only thread
     version: int = 3
     remarks: tuple = ()  # what the kernel says of the PMU beyond that
     stores: str = ""  # precise stores tell the level and the "tlb", or only the "level"; empty: there is no such event
@@ -59,8 +61,8 @@ class Model:
     def pmu_lines(self):
         """All that the kernel says of the PMU, without time stamps."""
         largest = "00007fffffffffff" if self.full_width else "000000007fffffff"
-        facts = (("version", self.version), ("bit width", 48), ("generic registers", 4), ("value mask", "0000ffffffffffff"),
-                 ("max period", largest), ("fixed-purpose events", 3), ("event mask", "000000070000000f"))
+        facts = (("version", self.version), ("bit width", 48), ("generic registers", self.counters), ("value mask", "0000ffffffffffff"),
+                 ("max period", largest), ("fixed-purpose events", 3), ("event mask", f"00000007{2 ** self.counters - 1:08x}"))
         return [self.pmu_line, *self.remarks, *(f"... {name + ':':<24}{value}" for name, value in facts)]
 
     def lacks(self, facility):
@@ -78,7 +80,7 @@ class Model:
         return reason if lacking else None
 
 
-NEHALEM = Model("Nehalem events", 1, 2, full_width=False, remarks=(BRANCH_MISSES, BUS_CYCLES), load_tlb=False, branch_trace=False,
+NEHALEM = Model("Nehalem events", 1, 2, counters_alone=4, full_width=False, remarks=(BRANCH_MISSES, BUS_CYCLES), load_tlb=False, branch_trace=False,
                 uncore=("uncore",), uncore_clock="uncore", uncore_rate=0.8)
 # Never sold: Linux knows neither its events nor its LBR.
 HAVENDALE = replace(NEHALEM, driver="generic architected perfmon", max_precise=0, lbr_depth=0, branch_trace=True,
@@ -152,4 +154,6 @@ def model_of(run):
     name = run.first("model")
     require(name in MODELS, f"no model {name}")
     model, kernel = MODELS[name], KERNELS[kernel_of(run)]
+    if run.first("threads") == "1":
+        model = replace(model, counters=model.counters_alone)
     return replace(model, store_levels=kernel.level_alone) if model.stores == "level" else model

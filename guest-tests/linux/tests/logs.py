@@ -51,6 +51,7 @@ COUNTED = """
   40101c:\tmov    $0x3c,%eax
   401021:\tsyscall
 """
+PATIENT = COUNTED.replace("counted", "patient").replace("$0x186a0", "$0x2625a00")
 LEVELS = """
 0000000000402000 g     O .bss	0000000000c00000 array
 000000000040101f <walk>:
@@ -81,7 +82,7 @@ PAPI_TOT_INS = """
   401a43:\tjne    401a35 <instructions_rep+0x12>
   401a51:\tret
 """
-LISTINGS = {"split": SPLIT, "loop8": LOOP8, "arraywalk": ARRAYWALK, "counted": COUNTED, "levels": LEVELS, "papi_tot_ins": PAPI_TOT_INS}
+LISTINGS = {"split": SPLIT, "loop8": LOOP8, "arraywalk": ARRAYWALK, "counted": COUNTED, "patient": PATIENT, "levels": LEVELS, "papi_tot_ins": PAPI_TOT_INS}
 PROGRAMS = {name: disassembly.parse(text) for name, text in LISTINGS.items()}
 BASELINE = {str(number): "Ok" for number in judge.PERF_TESTS if number != 4} | {"4.1": "Ok", "4.2": "Skip"}
 
@@ -141,6 +142,16 @@ def smp_lines():
     yield from boot()
     yield from recording("all-cpus")
     yield from ("vpmu-guest: done", "vpmu-host: exit 0")
+
+
+def attached_lines():
+    """Of QEMU's guest: the loop has five instructions, and a record comes 1,000,004 of them after the last one."""
+    yield from boot("haswell")
+    yield from ("vpmu-guest: patient instructions:u 200000005", "vpmu-guest: patient branches:u 40000001", "vpmu-guest: patient recording")
+    for number in range(199):
+        yield f"vpmu-guest: long-sample {('40100f', '40100c', '401018', '401016', '401012')[number % 5]}"
+    yield from ("vpmu-guest: lost 0", "vpmu-guest: end patient 0", "vpmu-guest: done")
+    yield from ("vpmu-host: disturbed reset 1 stepped 30 saved 4 migrated 3 in-use 7", "vpmu-host: exit 0")
 
 
 def exact_lines(model="skylake", kernel="6.1"):

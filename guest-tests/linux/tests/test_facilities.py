@@ -296,6 +296,17 @@ class TableTest(unittest.TestCase):
         self.assertEqual(self.in_table(models="haswell-ep", kernel="6.12"), [("haswell-ep", "6.12")])
         self.assertEqual(len(self.in_table(models="all", kernel="6.12")), len(models.MODELS))
 
+    def test_what_was_not_measured_agrees_with_the_table(self):
+        known = generations.known_rows()["haswell", "6.1"]
+        row = dict.fromkeys(generations.COLUMNS, "yes") | {name: models.MODELS["haswell"].lacks(name) for name in ("frontend", "BTS")}
+        whole = generations.row_of("haswell", "6.1", row)
+        row.pop("uncore")
+        without_uncore = generations.row_of("haswell", "6.1", row)
+        self.assertTrue(generations.agrees(whole, known))
+        self.assertNotEqual(without_uncore, whole)
+        self.assertTrue(generations.agrees(without_uncore, known))
+        self.assertFalse(generations.agrees(generations.row_of("haswell", "6.1", row | {":pp": "FAILED"}), known))
+
     def judged(self, lines, model="skylake", kernel="6.12", accel="soft"):
         """The row's columns that are not "yes", and the names of the checks that failed."""
         row, findings = generations.judge_guest("\n".join(lines), PROGRAMS, model, kernel, accel)

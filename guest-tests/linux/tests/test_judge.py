@@ -11,7 +11,7 @@ import disassembly  # noqa: E402
 import judge  # noqa: E402
 import memory_checks  # noqa: E402
 import models  # noqa: E402
-from logs import BASELINE, PROGRAMS, exact_lines, single_lines, smp_lines, soft_lines  # noqa: E402
+from logs import BASELINE, PROGRAMS, attached_lines, exact_lines, single_lines, smp_lines, soft_lines  # noqa: E402
 
 
 class JudgeTest(unittest.TestCase):
@@ -174,6 +174,29 @@ class JudgeTest(unittest.TestCase):
         ):
             self.assertEqual(self.failing(text.replace(old, new).splitlines(), "smp"), {failing})
 
+
+    def test_a_disturbed_guest(self):
+        text = "\n".join(attached_lines())
+        self.assertEqual(self.failing(text.splitlines(), "attached"), set())
+        changes = [(what, f"{what.split()[0]} 0", "attached-disturbed") for what in ("reset 1", "stepped 30", "saved 4", "migrated 3", "in-use 7")]
+        changes += [
+            ("instructions:u 200000005", "instructions:u 200000004", "attached-instructions:u"),
+            ("vpmu-guest: patient branches:u 40000001\n", "", "attached-branches:u"),
+            ("vpmu-guest: long-sample 40100c\n", "", "attached-precise-order"),
+            ("long-sample 40100c", "long-sample 40100f", "attached-precise-order"),
+            ("lost 0", "lost 1", "attached-precise-order"),
+            ("vpmu-host: disturbed", "vpmu-host: undisturbed", "attached-disturbed"),
+            ("vpmu-host: exit 0", "vpmu-host: exit 1", "attached-guest-ends"),
+        ]
+        for old, new, failing in changes:
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "attached"), {failing}, (old, new))
+
+    def test_a_core_with_one_thread_has_all_counters(self):
+        alone = [line.replace("generic registers:      4", "generic registers:      8").replace("000000070000000f", "00000007000000ff")
+                 for line in exact_lines("haswell")]
+        self.assertEqual(self.failing(alone, "exact"), {"exact-dmesg-pmu"})
+        self.assertEqual(self.failing([*alone, "vpmu-host: threads 1"], "exact"), set())
+        self.assertEqual(self.failing([*exact_lines("westmere"), "vpmu-host: threads 1"], "exact"), set())
 
     def test_exact_checks_fail_too(self):
         text = "\n".join(exact_lines())

@@ -1,7 +1,8 @@
 #include "kvm/ioctl.hpp"
 
 #include <linux/kvm.h>
-#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -14,11 +15,10 @@ namespace {
 
 thread_local std::map<std::string_view, std::uint64_t> made;
 
-template <class Argument>
-Result<int> repeat(const Fd& fd, unsigned long request, const char* name, Argument argument) {
+Result<int> repeat(const Fd& fd, unsigned long request, const char* name, std::uintptr_t argument) {
   for (;;) {
     ++made[name];
-    const int result = ::ioctl(fd.get(), request, argument);
+    const int result = ioctl_call(fd.get(), request, argument);
     if (result >= 0) return result;
     if (errno != EINTR) return host_error(name, errno);
   }
@@ -26,7 +26,13 @@ Result<int> repeat(const Fd& fd, unsigned long request, const char* name, Argume
 
 }  // namespace
 
-Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, void* argument) { return repeat(fd, request, name, argument); }
+int ioctl_call(int fd, unsigned long request, std::uintptr_t argument) {
+  return static_cast<int>(::syscall(SYS_ioctl, fd, request, argument));
+}
+
+Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, void* argument) {
+  return repeat(fd, request, name, reinterpret_cast<std::uintptr_t>(argument));
+}
 
 Result<int> ioctl_value(const Fd& fd, unsigned long request, const char* name, std::uintptr_t argument) {
   return repeat(fd, request, name, argument);

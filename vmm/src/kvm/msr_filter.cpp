@@ -79,16 +79,42 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
   return {};
 }
 
-bool MsrFilter::traps(std::uint32_t msr, MsrTrap access) const {
-  const auto wanted = static_cast<std::uint32_t>(access);
-  for (std::size_t i = 0; i < used_; ++i) {
-    const auto& range = filter_.ranges[i];
-    if ((range.flags & wanted) == wanted && msr >= range.base && msr - range.base < range.nmsrs) {
-      const auto offset = msr - range.base;
-      return (range.bitmap[offset / 8] >> (offset % 8) & 1U) == 0;
-    }
+namespace {
+
+/// KVM's rule: the first range with the MSR decides, else the filter's default.
+bool denies(const kvm_msr_filter& filter, std::uint32_t msr, std::uint32_t access) {
+  for (const kvm_msr_filter_range& range : filter.ranges) {
+    if ((range.flags & access) != access || msr < range.base || msr - range.base >= range.nmsrs) continue;
+    const auto offset = msr - range.base;
+    return (range.bitmap[offset / 8] >> (offset % 8) & 1U) == 0;
   }
-  return false;
+  return (filter.flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0;
 }
+
+}  // namespace
+
+Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
+  const std::span given{others.ranges};
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
+  if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
+    return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_, KVM_MSR_FILTER_MAX_RANGES));
+  for (std::size_t i = 0; i < used_; ++i) {
+    const kvm_msr_filter_range& range = filter_.ranges[i];
+    for (std::uint32_t offset = 0; offset < range.nmsrs; ++offset)
+      for (const std::uint32_t access : {KVM_MSR_FILTER_READ, KVM_MSR_FILTER_WRITE})
+        if ((range.flags & access) != 0 && denies(others, range.base + offset, access))
+          range.bitmap[offset / 8] = static_cast<std::uint8_t>(range.bitmap[offset / 8] & ~(1U << (offset % 8)));
+  }
+  for (const kvm_msr_filter_range& range : given) {
+    if (range.nmsrs == 0) continue;
+    bitmaps_.push_back(std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + (range.nmsrs + 7) / 8));
+    filter_.ranges[used_] = range;
+    filter_.ranges[used_++].bitmap = bitmaps_.back()->data();
+  }
+  filter_.flags = others.flags;
+  return {};
+}
+
+bool MsrFilter::traps(std::uint32_t msr, MsrTrap access) const { return denies(filter_, msr, static_cast<std::uint32_t>(access)); }
 
 }  // namespace vmm

@@ -32,6 +32,9 @@ class MsrFilter {
   /// Fails (kind host) when the ranges do not fit into KVM's limits.
   static Result<MsrFilter> create(std::span<const MsrRange> ranges);
 
+  /// Traps also what another filter does, and takes over its default. Copies its bitmaps. Fails (kind host) when there is no room left.
+  Result<void> add_others(const kvm_msr_filter& others);
+
   /// For Vm::set_msr_filter; points into this object.
   [[nodiscard]] const kvm_msr_filter& native() const { return filter_; }
   /// Whether a guest access of this kind (`read` or `write`) would come to us.

@@ -1,7 +1,5 @@
 #include "kvm/vcpu.hpp"
 
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -44,7 +42,7 @@ Result<Exit> Vcpu::enter(Runs what) {
   }
   forget_interrupts_under_way();
   run_->kvm_dirty_regs = std::exchange(dirty_, 0);
-  const int result = ::ioctl(fd_.get(), KVM_RUN, 0);
+  const int result = ioctl_call(fd_.get(), KVM_RUN, 0);
   const int error = errno;
   fresh_ = run_->kvm_valid_regs;
   if (what == Runs::anything) debugregs_.reset();
@@ -72,6 +70,13 @@ Result<void> Vcpu::complete_exit() {
   }
   VMM_ASSERT(std::holds_alternative<Interrupted>(*exit));
   return {};
+}
+
+void Vcpu::forget() {
+  VMM_ASSERT(dirty_ == 0);
+  fresh_ = 0;
+  debugregs_.reset();
+  running_ = false;
 }
 
 Exit Vcpu::decode_exit() const {
@@ -359,7 +364,7 @@ Result<void> Vcpu::set_tsc_offset(std::uint64_t offset) {
   return {};
 }
 
-HaltTime Vcpu::halt_time() const { return HaltTime{Fd{::ioctl(fd_.get(), KVM_GET_STATS_FD, nullptr)}}; }
+HaltTime Vcpu::halt_time() const { return HaltTime{Fd{ioctl_call(fd_.get(), KVM_GET_STATS_FD, 0)}}; }
 
 Result<Translation> Vcpu::translate(vpmu::GuestLinear at) {
   VMM_TRY(flush());

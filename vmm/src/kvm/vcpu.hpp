@@ -61,6 +61,10 @@ class Vcpu {
   Result<void> set_events(const kvm_vcpu_events& events);
   /// Hands pending register writes to KVM now.
   Result<void> flush() { return flush(all_groups); }
+  /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
+  void forget();
+  /// KVM_RUN's own account of the last exit.
+  [[nodiscard]] kvm_run& exit_page() { return *run_; }
 
   [[nodiscard]] Result<kvm_fpu> fpu() const;
   Result<void> set_fpu(const kvm_fpu& fpu);

@@ -88,7 +88,10 @@ Result<void> Vm::set_msr_filter(const kvm_msr_filter& filter) {
 
 Result<Vcpu> Vm::create_vcpu(std::uint32_t id) {
   VMM_ASSIGN(const int number, VMM_IOCTL_VALUE(fd_, KVM_CREATE_VCPU, id));
-  Fd fd{number};
+  return adopt_vcpu(id, Fd{number});
+}
+
+Result<Vcpu> Vm::adopt_vcpu(std::uint32_t id, Fd fd) {
   void* const run = ::mmap(nullptr, run_mapping_size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (run == MAP_FAILED) {
     return host_error("mmap of kvm_run", errno);

@@ -67,6 +67,22 @@ Result<void> Breakpoints::apply() {
   return {};
 }
 
+kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
+  given_others();
+  kvm_guest_debug debug = others;
+  if (!gate_) return debug;
+  std::array<Holder, dr_count> holders{};
+  if ((debug.control & KVM_GUESTDBG_USE_HW_BP) == 0) {
+    std::ranges::fill(debug.arch.debugreg, 0);
+    debug.arch.debugreg[7] = dr7_fixed;
+  }
+  for (unsigned i = 0; i < dr_count; ++i)
+    if ((debug.arch.debugreg[7] & enable_bits(i)) != 0) holders[i] = Holder::guest;
+  debug.control |= KVM_GUESTDBG_USE_HW_BP;
+  place(debug, *gate_, holders);
+  return debug;
+}
+
 Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags) const {
   if (exit.exception != 1) return Hit::guest;
   const vpmu::GuestLinear pc{exit.pc};

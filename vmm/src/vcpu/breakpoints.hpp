@@ -43,6 +43,10 @@ class Breakpoints {
   /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
   void given_others() { unarmed_ = true; }
 
+  /// What KVM needs for somebody else's guest debugging with the gate's breakpoint beside it, where a register is free. It displaces ours until
+  /// the next apply().
+  [[nodiscard]] kvm_guest_debug beside_gate(const kvm_guest_debug& others);
+
   /// Whose a Debug exit is. `rflags` are the guest's now: a step of its own has TF set. Cost: none.
   [[nodiscard]] Hit classify(const Debug& exit, std::uint64_t rflags) const;
   /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One ioctl where any

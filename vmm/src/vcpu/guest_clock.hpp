@@ -82,6 +82,9 @@ class GuestClock {
   /// Just after the vCPU ran.
   void leave(ClockHost& host, ExitCause cause);
 
+  /// Between leave() and enter(): others have had the vCPU, and may have set its TSC. What they took is theirs: neither hidden nor counted.
+  void forget_exit() { left_at_ = 0; }
+
   /// Between leave() and enter(): `ticks` worth of the guest's instructions have been done in its stead, outside of it. Of the time since
   /// leave() the guest sees so much.
   void pass(std::uint64_t ticks) { passed_ += ticks; }

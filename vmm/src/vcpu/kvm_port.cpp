@@ -63,6 +63,13 @@ Result<Exit> KvmPort::step() {
   return exit;
 }
 
+void KvmPort::forget() {
+  vcpu_->forget();
+  clock_.forget_exit();
+  xsave_.reset();
+  xcr0_.reset();
+}
+
 // KVM flushes when it is given another CR3 than it has.
 Result<void> KvmPort::forget_translations() {
   constexpr std::uint64_t page = 4096;

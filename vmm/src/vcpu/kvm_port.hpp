@@ -31,6 +31,9 @@ class KvmPort final : public VcpuPort {
   /// `group`: the clocks of the machine's vCPUs, by their ids; null for one vCPU. Fails when KVM does not tell the TSC's rate.
   static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr);
 
+  /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
+  void forget();
+
   Result<Exit> run() override;
   Result<Exit> step() override;
   Result<void> complete_exit() override { return vcpu_->complete_exit(); }

@@ -31,6 +31,12 @@ class Pmi {
   void request();
   /// Whether an interrupt waits for LVTPC.
   [[nodiscard]] bool pending() const { return pending_ > 0; }
+  /// Requests that wait, for save and restore: 0 to 2.
+  [[nodiscard]] unsigned waiting() const { return pending_; }
+  void set_waiting(unsigned requests) {
+    pending_ = requests;
+    held_ = false;
+  }
   /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing is pending;
   /// otherwise one or two ioctls and the interrupt's own.
   Result<void> deliver(VcpuPort& port);

@@ -8,14 +8,15 @@
 #include "vpmu/msr.hpp"
 
 namespace vmm {
+namespace {
 
-Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
-  // Absent when the host has no PMU or the module's enable_pmu is off: then there is nothing to turn off.
-  if ((vm.check(KVM_CAP_PMU_CAPABILITY) & KVM_PMU_CAP_DISABLE) != 0)
-    VMM_TRY(vm.enable(KVM_CAP_PMU_CAPABILITY, {KVM_PMU_CAP_DISABLE}));
-  // Exits come before the filter: a filtered access without them is #GP.
-  VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR,
-                    {KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_INVAL}));
+// Absent when the host has no PMU or the module's enable_pmu is off: then there is nothing to turn off.
+Result<void> turn_off_kvms(Vm& vm) {
+  if ((vm.check(KVM_CAP_PMU_CAPABILITY) & KVM_PMU_CAP_DISABLE) == 0) return {};
+  return vm.enable(KVM_CAP_PMU_CAPABILITY, {KVM_PMU_CAP_DISABLE});
+}
+
+Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
   std::vector<MsrRange> ranges;
   for (const vpmu::MsrSpan& span : vpmu::trap_ranges(generation).all())
     ranges.push_back({.first = span.first.value(), .count = span.count});
@@ -23,7 +24,29 @@ Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, 
     ranges.push_back({.first = 0, .count = generation.gp_counters_no_smt, .trap = MsrTrap::read});
     ranges.push_back({.first = vpmu::rdpmc_fixed_counters, .count = generation.fixed_counters, .trap = MsrTrap::read});
   }
-  VMM_ASSIGN(const MsrFilter filter, MsrFilter::create(ranges));
+  return MsrFilter::create(ranges);
+}
+
+}  // namespace
+
+// Exits come before the filter: a filtered access without them is #GP.
+Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
+  VMM_TRY(turn_off_kvms(vm));
+  VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR,
+                    {KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_INVAL}));
+  VMM_ASSIGN(const MsrFilter filter, filter_for(generation, rdpmc));
+  return vm.set_msr_filter(filter.native());
+}
+
+Result<void> prepare_vm_for_pmu_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {
+  VMM_TRY(turn_off_kvms(vm));
+  VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR, {KVM_MSR_EXIT_REASON_FILTER}));
+  return set_msr_filter_beside(theirs, vm, generation);
+}
+
+Result<void> set_msr_filter_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {
+  VMM_ASSIGN(MsrFilter filter, filter_for(generation, RdpmcMethod::breakpoint));
+  VMM_TRY(filter.add_others(theirs));
   return vm.set_msr_filter(filter.native());
 }
 

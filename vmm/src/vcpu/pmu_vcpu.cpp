@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "sources/registry.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/msr.hpp"
@@ -53,7 +55,8 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       pmi_{config.lvtpc_masked},
       uncore_{config.uncore},
       router_{pmu_, config.uncore, port, config.unknown_msr, log},
-      env_{*this} {}
+      env_{*this},
+      others_msr_{config.others_msr} {}
 
 Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log) {
   std::unique_ptr<PmuVcpu> self{new PmuVcpu{config, port, memory, log}};
@@ -90,7 +93,7 @@ Result<void> PmuVcpu::look_at_uncore() {
 // What must be in place before the guest runs its next instruction.
 Result<void> PmuVcpu::prepare() {
   VMM_TRY(look_at_uncore());
-  if (pmu_.take_replan()) {
+  if (pmu_.take_replan() || std::exchange(plan_stale_, false)) {
     plan_ = pmu_.plan();
     VMM_TRY(source_->program(plan_));
   }
@@ -158,7 +161,18 @@ void PmuVcpu::retire(const Retired& retired) {
   walk_later_ = !source_->traits().precise_ip && pmu_.plan().any_armed();
 }
 
+bool PmuVcpu::is_others(const Exit& exit) const {
+  if (!others_msr_) return false;
+  if (const auto* read = std::get_if<MsrRead>(&exit)) return others_msr_(KVM_MSR_FILTER_READ, read->index);
+  if (const auto* write = std::get_if<MsrWrite>(&exit)) return others_msr_(KVM_MSR_FILTER_WRITE, write->index);
+  return false;
+}
+
 Result<bool> PmuVcpu::handle(const Exit& exit) {
+  if (is_others(exit)) {
+    exit_open_ = true;
+    return false;
+  }
   if (const auto* read = std::get_if<MsrRead>(&exit)) {
     ++statistics_.msr_reads;
     exit_open_ = true;
@@ -194,6 +208,10 @@ Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
   const bool restarts = index == vpmu::msr::IA32_PERF_GLOBAL_CTRL && write.value != 0;
   if (restarts) nmi_in_service_ = false;
   if (!in_use && !restarts) return {};
+  return use(in_use);
+}
+
+Result<void> PmuVcpu::use(bool in_use) {
   port_->watch_clock(in_use);
   return port_->exits_on_rdpmc() ? Result<void>{} : gate_.update(in_use);
 }
@@ -248,11 +266,60 @@ Result<bool> PmuVcpu::on_debug(const Debug& exit) {
   return true;
 }
 
+// The source is told of its plan again by the next run().
+Result<Exit> PmuVcpu::run_debugged(const kvm_guest_debug& debugging) {
+  if (exit_open_) VMM_TRY(port_->complete_exit());
+  exit_open_ = false;
+  VMM_TRY(source_->program({}));
+  plan_stale_ = true;
+  for (;;) {
+    VMM_TRY(pmi_.deliver(*port_));
+    VMM_TRY(port_->set_guest_debug(breakpoints_.beside_gate(debugging)));
+    VMM_ASSIGN(const Exit exit, port_->run());
+    ++statistics_.debugged_runs;
+    const auto* const debug = std::get_if<Debug>(&exit);
+    if (debug == nullptr) {
+      VMM_ASSIGN(const bool answered, handle(exit));
+      if (!answered) return exit;
+      continue;
+    }
+    const bool at_gate = breakpoints_.gate() && debug->pc == breakpoints_.gate()->value();
+    if (!at_gate) return exit;
+    VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return rdpmc(ecx, cpl, pce); }));
+    if ((debugging.control & KVM_GUESTDBG_SINGLESTEP) != 0) return exit;
+  }
+}
+
+PmuVcpuState PmuVcpu::state() const {
+  return {.pmu = pmu_.snapshot(), .waiting_pmis = pmi_.waiting(), .unread = unread_.raw(), .nmi_in_service = nmi_in_service_ ? 1ULL : 0};
+}
+
+Result<vpmu::RestoreStatus> PmuVcpu::restore(const PmuVcpuState& state) {
+  constexpr std::uint64_t most_waiting = 2;
+  if (state.waiting_pmis > most_waiting) return vpmu::RestoreStatus::illegal_value;
+  const auto status = pmu_.restore(state.pmu);
+  if (status != vpmu::RestoreStatus::ok) return status;
+  pmi_.set_waiting(static_cast<unsigned>(state.waiting_pmis));
+  unread_ = vpmu::CounterSet{static_cast<std::uint16_t>(state.unread)};
+  nmi_in_service_ = state.nmi_in_service != 0;
+  VMM_TRY(use(!(unread_ | pmu_.selected()).empty()));
+  return status;
+}
+
+Result<void> PmuVcpu::reset() {
+  pmu_.reset();
+  pmi_.set_waiting(0);
+  unread_ = {};
+  nmi_in_service_ = false;
+  return use(false);
+}
+
 void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
   visit("pmu.exits.rdmsr", statistics_.msr_reads);
   visit("pmu.exits.wrmsr", statistics_.msr_writes);
   visit("pmu.exits.debug", statistics_.debug_exits);
   visit("pmu.exits.kick", statistics_.kicks);
+  visit("pmu.debugged_runs", statistics_.debugged_runs);
   visit("pmu.guest_debug", statistics_.guest_debug);
   visit("pmu.kvm_debug", statistics_.kvm_debug);
   visit("pmu.rdpmc.served", gate_.statistics().served);

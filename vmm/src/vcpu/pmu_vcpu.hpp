@@ -31,6 +31,8 @@ struct PmuVcpuConfig {
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
+  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us answers: their exits are handed on. Empty: none.
+  std::function<bool(std::uint32_t access, std::uint32_t index)> others_msr{};
   ModelLog model_log{};                       ///< Of sources that have a model of the processor.
   vpmu::exec::Compiling compiling{};          ///< Of sources that run the guest's code.
 };
@@ -42,6 +44,15 @@ struct PmuVcpuStatistics {
   std::uint64_t guest_debug{};    ///< Of these: the guest's own #DB, handed back.
   std::uint64_t kvm_debug{};      ///< And KVM's own single-steps, of no meaning to anybody else.
   std::uint64_t kicks{};          ///< Runs ended by a signal.
+  std::uint64_t debugged_runs{};  ///< Runs for a debugger, in which the PMU stood still.
+};
+
+/// A vCPU's PMU at rest, with what waits outside of the core. Plain words: what is saved here may be restored elsewhere.
+struct PmuVcpuState {
+  vpmu::PmuSnapshot pmu{};
+  std::uint64_t waiting_pmis{};
+  std::uint64_t unread{};
+  std::uint64_t nmi_in_service{};
 };
 
 /// One vCPU with its virtual PMU: runs the guest, answers what concerns the PMU, and hands every other exit to the caller.
@@ -53,6 +64,17 @@ class PmuVcpu {
 
   /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for requests.
   Result<Exit> run();
+
+  /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come back. The PMU stands
+  /// still meanwhile; its MSRs answer.
+  Result<Exit> run_debugged(const kvm_guest_debug& debugging);
+
+  /// The state between two runs.
+  [[nodiscard]] PmuVcpuState state() const;
+  /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of the core begin anew.
+  Result<vpmu::RestoreStatus> restore(const PmuVcpuState& state);
+  /// Power-up or RESET of the processor.
+  Result<void> reset();
 
   /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order. Not synchronised: call it on this thread.
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const;
@@ -86,12 +108,14 @@ class PmuVcpu {
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);
   void retire(const Retired& retired);
+  [[nodiscard]] bool is_others(const Exit& exit) const;
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
   Result<void> on_read(const MsrRead& access);
   Result<void> on_rdpmc(const CounterRead& access);
   Result<void> follow_use(const MsrWrite& write);
+  Result<void> use(bool in_use);
   std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool pce);
   void was_read(vpmu::CounterId counter);
 
@@ -104,9 +128,11 @@ class PmuVcpu {
   UncoreAccess uncore_;
   MsrRouter router_;
   Env env_;
+  std::function<bool(std::uint32_t access, std::uint32_t index)> others_msr_;
   std::unique_ptr<CountSource> source_;
   vpmu::CountPlan plan_{};
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
+  bool plan_stale_{};      ///< The source does not have plan_ any more.
   bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
   bool walk_later_{};      ///< The last walk did not end in a record: let the guest go on a little before the next.
   bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since nor unmasked LVTPC.

@@ -76,6 +76,18 @@ TEST_F(GuestClockOn, TscStandsStillOverAnExitOfThePmu) {
   EXPECT_EQ(host_.rearmed, 1U) << "a timer that waits for the TSC must wait longer";
 }
 
+TEST_F(GuestClockOn, WhatOthersTakeIsNeitherHiddenNorCounted) {
+  run(clock_, 500, ExitCause::pmu);
+  const std::uint64_t left = guest_tsc();
+  host_.now += 1'000'000;
+  host_.offset = *host_.offset - 1'000'000;  // a VMM gives the guest the TSC that it left with
+  clock_.forget_exit();
+  run(clock_, 300, ExitCause::pmu);
+  EXPECT_EQ(guest_tsc(), left + 300);
+  EXPECT_EQ(clock_.unhalted_ticks(), 800U);
+  EXPECT_EQ(clock_.statistics().hidden_ticks, 0U);
+}
+
 TEST_F(GuestClockOn, ReadInAnExitTheTscStandsWhereTheGuestLeft) {
   run(clock_, 500, ExitCause::pmu);
   const std::uint64_t left = guest_tsc();

@@ -1,0 +1,143 @@
+#include "attach/attached_vcpu.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "attach/attached_cpuid.hpp"
+#include "attach/carried_state.hpp"
+
+namespace vmm {
+namespace {
+
+/// IA32_BIOS_SIGN_ID: the microcode revision is in the upper half. SDM 3A 9.11.7.1.
+constexpr std::uint32_t msr_bios_sign_id = 0x8B;
+
+/// The VMM blocks all signals on its vCPU threads but its own.
+void let_kicks_in() {
+  sigset_t kicks;
+  ::sigemptyset(&kicks);
+  ::sigaddset(&kicks, kick_signal());
+  ::pthread_sigmask(SIG_UNBLOCK, &kicks, nullptr);
+}
+
+}  // namespace
+
+Result<void> AttachedVcpu::set_cpuid(const MachineModel& model, const CpuidTable& theirs) {
+  VMM_ASSIGN(const std::uint32_t khz, vcpu_.tsc_khz());
+  VMM_TRY(vcpu_.set_cpuid(attached_cpuid(model, theirs, std::uint64_t{khz} * 1000)));
+  config_.pmu.smt = threads_per_core(theirs) == 2;
+  return vcpu_.set_msr(msr_bios_sign_id, std::uint64_t{model.microcode} << 32U);
+}
+
+Result<void> AttachedVcpu::open() {
+  VMM_TRY(install_kick_handler());
+  let_kicks_in();
+  target_.emplace(vcpu_.immediate_exit_flag());
+  thread_ = ::pthread_self();
+  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, PmuTime::hidden, group_));
+  port_.emplace(std::move(port));
+  VMM_ASSIGN(pmu_, PmuVcpu::create(config_, *port_, services_.memory, services_.log));
+  return {};
+}
+
+// SDM 3A table 9-1: RESET, and nothing else that a VMM does, leaves a processor here. INIT does too, but KVM itself serves that.
+Result<bool> AttachedVcpu::is_reset() {
+  constexpr std::uint64_t reset_rip = 0xFFF0, reset_cs_base = 0xFFFF'0000;
+  VMM_ASSIGN(const kvm_regs regs, vcpu_.regs());
+  if (regs.rip != reset_rip) return false;
+  VMM_ASSIGN(const kvm_sregs sregs, vcpu_.sregs());
+  return sregs.cs.base == reset_cs_base;
+}
+
+// What the VMM has done to the vCPU while it had it.
+Result<void> AttachedVcpu::follow_vmm() {
+  if (!touched_.exchange(false)) return {};
+  port_->forget();
+  const auto state = std::exchange(to_restore_, std::nullopt);
+  bool reset = std::exchange(to_reset_, false);
+  if (wrote_registers_.exchange(false) && !reset) {
+    VMM_ASSIGN(reset, is_reset());
+  }
+  if (reset) {
+    ++resets_;
+    services_.log.info("vCPU {}: reset", vcpu_.id());
+    return pmu_->reset();
+  }
+  if (!state) return {};
+  VMM_ASSIGN(const vpmu::RestoreStatus status, pmu_->restore(*state));
+  if (status == vpmu::RestoreStatus::ok) {
+    ++restores_;
+    const bool in_use = !pmu_->pmu().selected().empty();
+    if (in_use) ++restores_in_use_;
+    services_.log.info("vCPU {}: the PMU's state came with the VMM's; counters are {}", vcpu_.id(), in_use ? "in use" : "not in use");
+    return {};
+  }
+  services_.log.error("vCPU {}: the PMU's state in the VMM's snapshot is not of this model or version ({}); the PMU is as after a reset", vcpu_.id(),
+                      static_cast<int>(status));
+  return pmu_->reset();
+}
+
+bool AttachedVcpu::save(kvm_nested_state& to) {
+  if (to_restore_) return carry(*to_restore_, to);
+  return pmu_ != nullptr && !to_reset_ && carry(pmu_->state(), to);
+}
+
+bool AttachedVcpu::restore(const kvm_nested_state& from) {
+  to_restore_ = carried(from);
+  to_reset_ = !to_restore_;
+  return to_restore_.has_value();
+}
+
+void AttachedVcpu::debug(const kvm_guest_debug& how) {
+  constexpr std::uint32_t once = KVM_GUESTDBG_INJECT_DB | KVM_GUESTDBG_INJECT_BP;
+  debugging_.reset();
+  if ((how.control & KVM_GUESTDBG_ENABLE) == 0) return;
+  debugging_ = how;
+  debugging_->control &= ~once;
+  if (!std::exchange(told_of_debugger_, true))
+    services_.log.warning("vCPU {}: a debugger of the VMM has breakpoints or steps; while it has, the PMU counts nothing (pmu.debugged_runs)", vcpu_.id());
+}
+
+// What the VMM reads and writes while it has the vCPU goes to KVM: nothing may be pending here.
+Result<Exit> AttachedVcpu::run_guest() {
+  if (pmu_ == nullptr) VMM_TRY(open());
+  VMM_TRY(follow_vmm());
+  VMM_ASSIGN(const Exit exit, debugging_ ? pmu_->run_debugged(*debugging_) : pmu_->run());
+  VMM_TRY(vcpu_.flush());
+  return exit;
+}
+
+int AttachedVcpu::run() {
+  const RunGate::Inside inside{services_.gate};
+  const auto exit = run_guest();
+  if (!exit) {
+    services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
+    errno = exit.error().system_errno != 0 ? exit.error().system_errno : EIO;
+    return -1;
+  }
+  if (!std::holds_alternative<Interrupted>(*exit)) return 0;
+  if (const auto mark = *vcpu_.immediate_exit_flag(); mark != 0 && mark != kick_mark) publish();
+  vcpu_.exit_page().exit_reason = KVM_EXIT_INTR;
+  errno = EINTR;
+  return -1;
+}
+
+void AttachedVcpu::kick_if_running() {
+  if (const pthread_t thread = thread_; thread != pthread_t{}) kick(thread);
+}
+
+// Some of them only this thread can read.
+void AttachedVcpu::publish() {
+  std::vector<Statistic> counters{{"attach.resets", resets_}, {"attach.restores", restores_}, {"attach.restores_in_use", restores_in_use_}};
+  pmu_->visit_statistics([&](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
+  const std::scoped_lock lock{mutex_};
+  published_ = std::move(counters);
+}
+
+VcpuStatistics AttachedVcpu::statistics() const {
+  const std::scoped_lock lock{mutex_};
+  return {.id = vcpu_.id(), .counters = published_};
+}
+
+}  // namespace vmm

@@ -1,0 +1,86 @@
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "attach/run_gate.hpp"
+#include "kvm/kick.hpp"
+#include "kvm/vcpu.hpp"
+#include "kvm/vm.hpp"
+#include "machine/model.hpp"
+#include "machine/statistics.hpp"
+#include "memory/linear.hpp"
+#include "support/log.hpp"
+#include "vcpu/clock_group.hpp"
+#include "vcpu/kvm_port.hpp"
+#include "vcpu/pmu_vcpu.hpp"
+
+namespace vmm {
+
+/// What an attached vCPU uses of its VM; all of it outlives the vCPU.
+struct AttachedServices {
+  Vm& vm;
+  LinearMemory& memory;
+  RunGate& gate;
+  Log& log;
+};
+
+/// A vCPU of another VMM with our PMU. The other VMM goes on to use KVM's calls on it; we come in where it runs the guest.
+class AttachedVcpu {
+ public:
+  /// `group` may be null. `pmu` is completed by what the VMM's CPUID tells.
+  AttachedVcpu(const AttachedServices& services, Vcpu vcpu, ClockGroup* group, PmuVcpuConfig pmu)
+      : services_{services}, vcpu_{std::move(vcpu)}, group_{group}, config_{std::move(pmu)} {}
+
+  /// KVM_SET_CPUID2: gives KVM the model's instead. Before the first run().
+  Result<void> set_cpuid(const MachineModel& model, const CpuidTable& theirs);
+  /// KVM_RUN: as the kernel would answer it, with the exit in kvm_run; our own exits do not come out. On the vCPU's thread.
+  /// @return 0, or -1 with errno.
+  int run();
+  /// The VMM has called KVM for this vCPU, beside run().
+  void touched() { touched_ = true; }
+  /// It has written registers: they may be those of a processor that has just been reset.
+  void wrote_registers() { wrote_registers_ = true; }
+  /// KVM_SET_GUEST_DEBUG: a debugger of the VMM begins, goes on or, with no flag, ends. On the vCPU's thread.
+  void debug(const kvm_guest_debug& how);
+  /// KVM_GET_NESTED_STATE and KVM_SET_NESTED_STATE: the PMU's state goes with it. False when it does not, and the state is KVM's alone.
+  /// While the vCPU does not run.
+  bool save(kvm_nested_state& to);
+  bool restore(const kvm_nested_state& from);  ///< Without a state of ours the PMU is as after a reset.
+  /// Makes run() come out, if it is in.
+  void kick_if_running();
+  /// All of the PMU's, "attach.resets", "attach.restores" (a state that came with the VMM's) and "attach.restores_in_use" (of these: with counters
+  /// selected). As they were when the VMM last had the vCPU come out. From any thread.
+  [[nodiscard]] VcpuStatistics statistics() const;
+
+ private:
+  Result<void> open();
+  Result<void> follow_vmm();
+  [[nodiscard]] Result<bool> is_reset();
+  Result<Exit> run_guest();
+  void publish();
+
+  AttachedServices services_;
+  Vcpu vcpu_;
+  ClockGroup* group_;
+  PmuVcpuConfig config_;
+  std::optional<KickTarget> target_;
+  std::optional<KvmPort> port_;
+  std::unique_ptr<PmuVcpu> pmu_;
+  std::optional<PmuVcpuState> to_restore_;
+  bool to_reset_{};
+  std::uint64_t resets_{}, restores_{}, restores_in_use_{};
+  std::optional<kvm_guest_debug> debugging_;
+  bool told_of_debugger_{};
+  std::atomic<bool> touched_{}, wrote_registers_{};
+  std::atomic<pthread_t> thread_{};
+  mutable std::mutex mutex_;
+  std::vector<Statistic> published_;  ///< Under mutex_.
+};
+
+}  // namespace vmm

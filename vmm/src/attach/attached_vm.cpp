@@ -1,0 +1,89 @@
+#include "attach/attached_vm.hpp"
+
+#include "vcpu/pmu_setup.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vmm {
+namespace {
+
+/// How far the vCPUs' clocks may be apart, as in a machine of ours: half a millisecond of a 1 GHz TSC at the least.
+constexpr std::uint64_t clock_slack = 500'000;
+
+}  // namespace
+
+Result<std::unique_ptr<AttachedVm>> AttachedVm::create(Fd fd, std::size_t run_mapping_size, const AttachOptions& options, Log& log) {
+  VMM_ASSIGN(MsrFilter none, MsrFilter::create({}));
+  return std::unique_ptr<AttachedVm>{new AttachedVm{Vm{std::move(fd), run_mapping_size}, std::move(none), options, log}};
+}
+
+AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Log& log)
+    : vm_{std::move(vm)},
+      options_{options},
+      log_{&log},
+      gate_{[this] {
+        const std::scoped_lock lock{vcpus_mutex_};
+        for (const auto& vcpu : vcpus_) vcpu->kick_if_running();
+      }},
+      clocks_{clock_slack},
+      theirs_{std::move(theirs)} {}
+
+Result<void> AttachedVm::prepare() {
+  const std::scoped_lock lock{mutex_};
+  if (prepared_) return {};
+  VMM_TRY(prepare_vm_for_pmu_beside(theirs_.native(), vm_, vpmu::describe(options_.model->generation)));
+  prepared_ = true;
+  return {};
+}
+
+Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
+  VMM_ASSIGN(Vcpu vcpu, vm_.adopt_vcpu(id, std::move(fd)));
+  PmuVcpuConfig config{.pmu = {.generation = options_.model->generation}, .source = options_.source};
+  config.others_msr = [this](std::uint32_t access, std::uint32_t msr) { return theirs_.traps(msr, static_cast<MsrTrap>(access)); };
+  AttachedVcpu* added = nullptr;
+  gate_.with_nobody_inside([&] {
+    const std::scoped_lock lock{vcpus_mutex_};
+    const unsigned member = clocks_.join([this, index = vcpus_.size()] { vcpus_[index]->kick_if_running(); });
+    const AttachedServices services{.vm = vm_, .memory = linear_, .gate = gate_, .log = *log_};
+    vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), member == id ? &clocks_ : nullptr, std::move(config)));
+    added = vcpus_.back().get();
+  });
+  return added;
+}
+
+int AttachedVm::set_memory(const kvm_userspace_memory_region& region, const std::function<int()>& call) {
+  int answer = -1;
+  gate_.with_nobody_inside([&] {
+    answer = call();
+    if (answer == 0)
+      memory_.set(region.slot, region.flags, vpmu::GuestPhysical{region.guest_phys_addr}, region.memory_size,
+                  reinterpret_cast<std::byte*>(region.userspace_addr));
+  });
+  return answer;
+}
+
+int AttachedVm::dirty_log(const kvm_dirty_log& log, const std::function<int()>& call) {
+  const int answer = call();
+  if (answer == 0) memory_.add_written(log.slot, static_cast<std::uint64_t*>(log.dirty_bitmap));
+  return answer;
+}
+
+Result<void> AttachedVm::set_msr_filter(const kvm_msr_filter& filter) {
+  VMM_ASSIGN(MsrFilter theirs, MsrFilter::create({}));
+  VMM_TRY(theirs.add_others(filter));
+  const std::scoped_lock lock{mutex_};
+  Result<void> result{};
+  gate_.with_nobody_inside([&] {
+    theirs_ = std::move(theirs);
+    if (prepared_) result = set_msr_filter_beside(theirs_.native(), vm_, vpmu::describe(options_.model->generation));
+  });
+  return prepared_ ? result : vm_.set_msr_filter(theirs_.native());
+}
+
+MachineStatistics AttachedVm::statistics() const {
+  MachineStatistics result;
+  const std::scoped_lock lock{vcpus_mutex_};
+  for (const auto& vcpu : vcpus_) result.vcpus.push_back(vcpu->statistics());
+  return result;
+}
+
+}  // namespace vmm

@@ -1,0 +1,65 @@
+#pragma once
+#include <linux/kvm.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "attach/attached_vcpu.hpp"
+#include "attach/run_gate.hpp"
+#include "attach/slot_memory.hpp"
+#include "kvm/msr_filter.hpp"
+#include "kvm/vm.hpp"
+#include "machine/model.hpp"
+#include "machine/statistics.hpp"
+#include "memory/linear.hpp"
+#include "support/log.hpp"
+
+namespace vmm {
+
+/// What users choose for the VMs of another VMM.
+struct AttachOptions {
+  const MachineModel* model{};
+  std::string source;
+};
+
+/// A VM of another VMM, whose vCPUs get our PMU. Members stand for KVM's calls on the VM, and may come from any thread.
+class AttachedVm {
+ public:
+  /// Takes over `fd`, a duplicate of the VMM's. `log` must outlive the result.
+  static Result<std::unique_ptr<AttachedVm>> create(Fd fd, std::size_t run_mapping_size, const AttachOptions& options, Log& log);
+
+  /// KVM_CREATE_VCPU has made `fd`; takes it over, a duplicate. The first one must be preceded by prepare().
+  Result<AttachedVcpu*> add_vcpu(std::uint32_t id, Fd fd);
+  /// Before the first vCPU: traps the PMU's MSRs.
+  Result<void> prepare();
+  /// KVM_SET_USER_MEMORY_REGION: `call` asks KVM, and its answer is handed back.
+  int set_memory(const kvm_userspace_memory_region& region, const std::function<int()>& call);
+  /// KVM_GET_DIRTY_LOG: `call` asks KVM; then what we have written is added.
+  int dirty_log(const kvm_dirty_log& log, const std::function<int()>& call);
+  /// KVM_X86_SET_MSR_FILTER: with the VMM's own ranges.
+  Result<void> set_msr_filter(const kvm_msr_filter& filter);
+
+  [[nodiscard]] const MachineModel& model() const { return *options_.model; }
+  [[nodiscard]] MachineStatistics statistics() const;
+
+ private:
+  AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Log& log);
+
+  Vm vm_;
+  AttachOptions options_;
+  Log* log_;
+  SlotMemory memory_;
+  LinearMemory linear_{memory_, [this](vpmu::GuestPhysical page) { memory_.written(page); }};
+  RunGate gate_;
+  ClockGroup clocks_;
+  std::mutex mutex_;
+  MsrFilter theirs_;  ///< Under mutex_ where no vCPU is yet, later by the gate.
+  bool prepared_{};   ///< Under mutex_.
+  mutable std::mutex vcpus_mutex_;
+  std::vector<std::unique_ptr<AttachedVcpu>> vcpus_;  ///< In the order of their making. Changes under vcpus_mutex_ and with nobody inside.
+};
+
+}  // namespace vmm

@@ -1,0 +1,198 @@
+#include "attach/attachment.hpp"
+
+#include <fcntl.h>
+#include <linux/kvm.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "attach/carried_state.hpp"
+#include "kvm/ioctl.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+// The numbers without their argument's size, which differs between kernels' headers.
+constexpr unsigned number_of(unsigned long request) { return _IOC_NR(request); }
+constexpr unsigned set_memory = number_of(KVM_SET_USER_MEMORY_REGION), set_memory2 = 0x49;
+
+/// IA32_BIOS_SIGN_ID.
+constexpr std::uint32_t msr_bios_sign_id = 0x8B;
+
+Fd duplicate(int fd) { return Fd{::fcntl(fd, F_DUPFD_CLOEXEC, 0)}; }
+
+int fail(int error) {
+  errno = error;
+  return -1;
+}
+
+/// The model's microcode revision stays: a VMM writes its own with all other MSRs.
+void keep_microcode(kvm_msrs& list, std::uint64_t value) {
+  for (std::uint32_t i = 0; i < list.nmsrs; ++i)
+    if (list.entries[i].index == msr_bios_sign_id) list.entries[i].data = value;
+}
+
+}  // namespace
+
+AttachedVm* Attachment::vm_of(int fd) const {
+  const std::shared_lock lock{mutex_};
+  const auto found = vms_.find(fd);
+  return found == vms_.end() ? nullptr : found->second.get();
+}
+
+AttachedVcpu* Attachment::vcpu_of(int fd) const {
+  const std::shared_lock lock{mutex_};
+  const auto found = vcpus_.find(fd);
+  return found == vcpus_.end() ? nullptr : found->second.vcpu;
+}
+
+int Attachment::call(int fd, unsigned long request, std::uintptr_t argument) {
+  if (_IOC_TYPE(request) != KVMIO) return ioctl_call(fd, request, argument);
+  if (request == KVM_CREATE_VM) return create_vm(fd, request, argument);
+  if (request == KVM_CHECK_EXTENSION) return check_extension(fd, request, argument);
+  if (request == KVM_GET_SUPPORTED_CPUID) return supported_cpuid(fd, request, argument);
+  if (AttachedVcpu* const vcpu = vcpu_of(fd)) return on_vcpu(*vcpu, fd, request, argument);
+  if (AttachedVm* const vm = vm_of(fd)) return on_vm(*vm, fd, request, argument);
+  return ioctl_call(fd, request, argument);
+}
+
+int Attachment::answer(const Result<void>& result, const char* what) {
+  if (result) return 0;
+  log_->error("{}: {}", what, describe(result.error()));
+  return fail(result.error().system_errno != 0 ? result.error().system_errno : EINVAL);
+}
+
+int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t capability) {
+  // Pages that we write to would not be in the ring.
+  if (capability == KVM_CAP_DIRTY_LOG_RING || capability == KVM_CAP_DIRTY_LOG_RING_ACQ_REL) return 0;
+  const int answer = ioctl_call(fd, request, capability);
+  return capability == KVM_CAP_NESTED_STATE && answer >= 0 ? std::max(answer, static_cast<int>(carried_size)) : answer;
+}
+
+// A VMM carries the state of nested virtualization only for a processor that has it. Ours does not: see attached_cpuid().
+int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) {
+  constexpr std::uint32_t extended_features = 0x80000001, svm = vpmu::bit(2);
+  const int answer = ioctl_call(fd, request, argument);
+  if (answer != 0) return answer;
+  auto& list = *reinterpret_cast<kvm_cpuid2*>(argument);
+  for (std::uint32_t i = 0; i < list.nent; ++i)
+    if (list.entries[i].function == extended_features) list.entries[i].ecx |= svm;
+  return answer;
+}
+
+int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument) {
+  const int run_size = ioctl_call(fd, KVM_GET_VCPU_MMAP_SIZE, 0);
+  const int vm_fd = ioctl_call(fd, request, argument);
+  if (vm_fd < 0 || run_size <= 0) return vm_fd;
+  auto vm = AttachedVm::create(duplicate(vm_fd), static_cast<std::size_t>(run_size), options_, *log_);
+  if (!vm) {
+    log_->error("a VM stays without PMU: {}", describe(vm.error()));
+    return vm_fd;
+  }
+  log_->info("VM {}: model {}, source {}", vm_fd, options_.model->name, options_.source);
+  const std::unique_lock lock{mutex_};
+  vms_[vm_fd] = *std::move(vm);
+  return vm_fd;
+}
+
+int Attachment::create_vcpu(AttachedVm& vm, int fd, unsigned long request, std::uintptr_t argument) {
+  if (const int prepared = answer(vm.prepare(), "preparing the VM for its PMU"); prepared != 0) return prepared;
+  const int vcpu_fd = ioctl_call(fd, request, argument);
+  if (vcpu_fd < 0) return vcpu_fd;
+  auto vcpu = vm.add_vcpu(static_cast<std::uint32_t>(argument), duplicate(vcpu_fd));
+  if (!vcpu) {
+    log_->error("vCPU {}: {}", argument, describe(vcpu.error()));
+    return fail(EIO);
+  }
+  const std::unique_lock lock{mutex_};
+  vcpus_[vcpu_fd] = {.vcpu = *vcpu, .vm = &vm};
+  return vcpu_fd;
+}
+
+int Attachment::on_vm(AttachedVm& vm, int fd, unsigned long request, std::uintptr_t argument) {
+  const unsigned number = number_of(request);
+  // The second form begins as the first one does.
+  if (number == set_memory || number == set_memory2)
+    return vm.set_memory(*reinterpret_cast<const kvm_userspace_memory_region*>(argument), [&] { return ioctl_call(fd, request, argument); });
+  switch (request) {
+    case KVM_CREATE_VCPU: return create_vcpu(vm, fd, request, argument);
+    case KVM_X86_SET_MSR_FILTER:
+      return answer(vm.set_msr_filter(*reinterpret_cast<const kvm_msr_filter*>(argument)), "the VMM's MSR filter");
+    case KVM_GET_DIRTY_LOG:
+      return vm.dirty_log(*reinterpret_cast<const kvm_dirty_log*>(argument), [&] { return ioctl_call(fd, request, argument); });
+    case KVM_ENABLE_CAP: {
+      auto wanted = *reinterpret_cast<const kvm_enable_cap*>(argument);
+      if (wanted.cap == KVM_CAP_X86_USER_SPACE_MSR) wanted.args[0] |= KVM_MSR_EXIT_REASON_FILTER;
+      return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&wanted));
+    }
+    default: return ioctl_call(fd, request, argument);
+  }
+}
+
+int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
+  if (request == KVM_RUN) return vcpu.run();
+  vcpu.touched();
+  switch (request) {
+    case KVM_SET_CPUID2: {
+      const auto& list = *reinterpret_cast<const kvm_cpuid2*>(argument);
+      const CpuidTable theirs{std::vector<kvm_cpuid_entry2>(list.entries, list.entries + list.nent)};
+      return answer(vcpu.set_cpuid(*options_.model, theirs), "CPUID");
+    }
+    case KVM_SET_GUEST_DEBUG: {
+      const auto& how = *reinterpret_cast<const kvm_guest_debug*>(argument);
+      vcpu.debug(how);
+      // Nothing to debug, said again and again; what we have armed must stay.
+      return how.control == 0 ? 0 : ioctl_call(fd, request, argument);
+    }
+    case KVM_GET_NESTED_STATE: return get_nested_state(vcpu, fd, request, argument);
+    case KVM_SET_NESTED_STATE: return set_nested_state(vcpu, fd, request, argument);
+    case KVM_SET_REGS:
+    case KVM_SET_SREGS:
+    case KVM_SET_SREGS2:
+      vcpu.wrote_registers();
+      return ioctl_call(fd, request, argument);
+    case KVM_SET_MSRS:
+      keep_microcode(*reinterpret_cast<kvm_msrs*>(argument), std::uint64_t{options_.model->microcode} << 32U);
+      return ioctl_call(fd, request, argument);
+    default: return ioctl_call(fd, request, argument);
+  }
+}
+
+// KVM may have no such state (EINVAL): then all of it is ours.
+int Attachment::get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
+  auto& state = *reinterpret_cast<kvm_nested_state*>(argument);
+  const std::uint32_t room = state.size;
+  int answer = ioctl_call(fd, request, argument);
+  if (answer != 0 && errno != EINVAL) return answer;
+  if (answer != 0) state.flags = KVM_STATE_NESTED_GIF_SET;
+  const std::uint32_t kvms = std::exchange(state.size, room);
+  if (vcpu.save(state)) return 0;
+  state.size = kvms;
+  return answer;
+}
+
+// What KVM itself has is as in a processor without nested virtualization, before and after.
+int Attachment::set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
+  const auto& state = *reinterpret_cast<const kvm_nested_state*>(argument);
+  if (vcpu.restore(state)) return 0;
+  const int answer = ioctl_call(fd, request, argument);
+  return answer != 0 && errno == EINVAL && (state.flags & KVM_STATE_NESTED_GUEST_MODE) == 0 ? 0 : answer;
+}
+
+void Attachment::write_statistics() {
+  if (statistics_path_.empty()) return;
+  const std::shared_lock lock{mutex_};
+  std::FILE* const file = std::fopen(statistics_path_.c_str(), "we");
+  if (file == nullptr) {
+    log_->error("cannot write the statistics file {}: {}", statistics_path_, errno_text(errno));
+    return;
+  }
+  for (const auto& [fd, vm] : vms_) std::fprintf(file, "%s\n", to_json(vm->statistics()).c_str());
+  std::fclose(file);
+}
+
+}  // namespace vmm

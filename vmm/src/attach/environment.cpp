@@ -1,0 +1,48 @@
+#include "attach/environment.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "machine/config.hpp"
+
+namespace vmm {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+}  // namespace
+
+Result<std::optional<AttachEnvironment>> read_environment() {
+  const std::string model = variable("VPMU_MODEL");
+  if (model.empty()) return std::optional<AttachEnvironment>{};
+  MachineConfig config{.kernel = ""};
+  config.model = model;
+  if (const std::string source = variable("VPMU_SOURCE"); !source.empty()) config.source = source;
+  VMM_ASSIGN(const ResolvedConfig resolved, resolve(config));
+  return std::optional{AttachEnvironment{.options = {.model = resolved.model, .source = std::string{resolved.source}},
+                                         .log = variable("VPMU_LOG"),
+                                         .statistics = variable("VPMU_STATS")}};
+}
+
+Log make_log(const AttachEnvironment& environment) {
+  if (environment.log.empty())
+    return Log{[](LogLevel level, std::string_view line) {
+                 std::fprintf(stderr, "vpmu: %s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
+               },
+               LogLevel::warning};
+  const std::shared_ptr<std::FILE> file{std::fopen(environment.log.c_str(), "ae"), [](std::FILE* f) {
+                                          if (f != nullptr) std::fclose(f);
+                                        }};
+  return Log{[file](LogLevel level, std::string_view line) {
+               if (file == nullptr) return;
+               std::fprintf(file.get(), "%s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
+               std::fflush(file.get());
+             },
+             LogLevel::debug};
+}
+
+}  // namespace vmm
