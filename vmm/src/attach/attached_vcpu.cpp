@@ -73,8 +73,8 @@ Result<void> AttachedVcpu::follow_vmm() {
     services_.log.info("vCPU {}: the PMU's state came with the VMM's; counters are {}", vcpu_.id(), in_use ? "in use" : "not in use");
     return {};
   }
-  services_.log.error("vCPU {}: the PMU's state in the VMM's snapshot is not of this model or version ({}); the PMU is as after a reset", vcpu_.id(),
-                      static_cast<int>(status));
+  services_.log.error("vCPU {}: the PMU's state in the VMM's snapshot is not of this model or version (status {}): the PMU is as after a reset; give both "
+                      "sides the same VPMU_MODEL and library", vcpu_.id(), static_cast<int>(status));
   return pmu_->reset();
 }
 
@@ -92,6 +92,7 @@ bool AttachedVcpu::restore(const kvm_nested_state& from) {
 void AttachedVcpu::debug(const kvm_guest_debug& how) {
   constexpr std::uint32_t once = KVM_GUESTDBG_INJECT_DB | KVM_GUESTDBG_INJECT_BP;
   debugging_.reset();
+  if (how.control != 0 && pmu_ != nullptr) pmu_->given_others_debugging();
   if ((how.control & KVM_GUESTDBG_ENABLE) == 0) return;
   debugging_ = how;
   debugging_->control &= ~once;

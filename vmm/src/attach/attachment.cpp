@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/kvm.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -95,6 +96,8 @@ int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument
   }
   log_->info("VM {}: model {}, source {}", vm_fd, options_.model->name, options_.source);
   const std::unique_lock lock{mutex_};
+  // The number of a VM that the VMM has closed, with its vCPUs.
+  std::erase_if(vcpus_, [old = vms_[vm_fd].get()](const auto& known) { return known.second.vm == old; });
   vms_[vm_fd] = *std::move(vm);
   return vm_fd;
 }
@@ -106,6 +109,7 @@ int Attachment::create_vcpu(AttachedVm& vm, int fd, unsigned long request, std::
   auto vcpu = vm.add_vcpu(static_cast<std::uint32_t>(argument), duplicate(vcpu_fd));
   if (!vcpu) {
     log_->error("vCPU {}: {}", argument, describe(vcpu.error()));
+    ::close(vcpu_fd);
     return fail(EIO);
   }
   const std::unique_lock lock{mutex_};

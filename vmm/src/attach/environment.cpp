@@ -1,5 +1,6 @@
 #include "attach/environment.hpp"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -29,16 +30,16 @@ Result<std::optional<AttachEnvironment>> read_environment() {
 }
 
 Log make_log(const AttachEnvironment& environment) {
-  if (environment.log.empty())
+  std::FILE* const opened = environment.log.empty() ? nullptr : std::fopen(environment.log.c_str(), "ae");
+  if (opened == nullptr && !environment.log.empty())
+    std::fprintf(stderr, "vpmu: cannot open VPMU_LOG=%s: %s; messages come here\n", environment.log.c_str(), errno_text(errno).c_str());
+  if (opened == nullptr)
     return Log{[](LogLevel level, std::string_view line) {
                  std::fprintf(stderr, "vpmu: %s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
                },
                LogLevel::warning};
-  const std::shared_ptr<std::FILE> file{std::fopen(environment.log.c_str(), "ae"), [](std::FILE* f) {
-                                          if (f != nullptr) std::fclose(f);
-                                        }};
+  const std::shared_ptr<std::FILE> file{opened, [](std::FILE* f) { std::fclose(f); }};
   return Log{[file](LogLevel level, std::string_view line) {
-               if (file == nullptr) return;
                std::fprintf(file.get(), "%s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
                std::fflush(file.get());
              },

@@ -69,6 +69,9 @@ class PmuVcpu {
   /// still meanwhile; its MSRs answer.
   Result<Exit> run_debugged(const kvm_guest_debug& debugging);
 
+  /// Somebody else has given KVM debug facilities of the vCPU: the next run() gives it ours anew.
+  void given_others_debugging() { breakpoints_.given_others(); }
+
   /// The state between two runs.
   [[nodiscard]] PmuVcpuState state() const;
   /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of the core begin anew.
