@@ -20,8 +20,8 @@ CORE_STANDARD = {
 GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/bts.hpp", "vpmu/counter.hpp"}
 # Headers that cost seconds to compile or leak their library's types: never in a header of ours.
 THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|elfutils/|fmt/chrono)")
-# The only places that talk to the kernel by ioctl: KVM's wrappers, and the perf events of the time source.
-IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/sources/cpu_timer.cpp")
+# The only places that talk to the kernel by ioctl: KVM's wrappers, and perf events.
+IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/sources/cpu_timer.cpp", "vmm/src/sources/linux_perf_host.cpp")
 
 # The engine's files between Zydis and its own ops.
 ZYDIS_USERS = ("vpmu/exec/decode.cpp", "vpmu/exec/host_form.cpp")

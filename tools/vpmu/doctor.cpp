@@ -7,8 +7,11 @@
 
 #include <fmt/format.h>
 
+#include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
+#include "sources/perf_calibration.hpp"
 #include "sources/registry.hpp"
+#include "sources/source_choice.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -22,15 +25,32 @@ const char* word_for(Finding::Verdict verdict) {
   return "unfit";
 }
 
+/// What this host's counters are worth to the sources that need them.
+Finding counters_of_host() {
+  const auto host = make_linux_perf_host();
+  if (auto handled = install_kick_handler(); !handled) return {Finding::Verdict::limited, {}, describe(handled.error()), {}};
+  const auto found = calibrate(*host);
+  if (found) return {found->lands ? Finding::Verdict::good : Finding::Verdict::limited, {}, describe(*found), {}};
+  return {Finding::Verdict::limited, {}, describe(found.error()), {}};
+}
+
+void print_sources() {
+  const Finding counters = counters_of_host();
+  for (const auto& source : all_sources()) {
+    const bool by_host = source.traits.needs_host_pmu;
+    std::printf("%s\n", fmt::format("{:<8}source {}: {}{}", by_host ? word_for(counters.verdict) : "ok", source.traits.name, source.summary,
+                                    by_host ? ": " + counters.finding : "").c_str());
+  }
+  std::printf("%s\n", fmt::format("{:<8}source auto: {}", "ok", choose_source(true).why).c_str());
+}
+
 int examine_and_print(const std::string& kvm_device) {
   const auto findings = examine_host(kvm_device);
   for (const auto& f : findings) {
     const auto advice = f.advice.empty() ? "" : "; " + f.advice;
     std::printf("%s\n", fmt::format("{:<8}{}: {}{}", word_for(f.verdict), f.subject, f.finding, advice).c_str());
   }
-  for (const auto& source : all_sources()) {
-    std::printf("%s\n", fmt::format("{:<8}source {}: {}", "ok", source.traits.name, source.summary).c_str());
-  }
+  print_sources();
   const bool fit = is_fit(findings);
   std::printf("%s\n", fit ? "fit: guests with a virtual PMU run on this host"
                           : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");

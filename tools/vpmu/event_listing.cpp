@@ -10,13 +10,12 @@
 #include "machine/model.hpp"
 #include "sources/delivery.hpp"
 #include "sources/registry.hpp"
-#include "support/assert.hpp"
 #include "vpmu/generation.hpp"
 
 namespace vmm::tool {
 namespace {
 
-/// A counting source that the listing has a column for.
+/// A counting source, on a class of hosts, that the listing has a column for.
 struct ListedSource {
   std::string_view name;
   DeliveryRule deliver;
@@ -69,6 +68,8 @@ Corporation, BSD-3-Clause).
 - **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Estimated* as a number per
   1000 cycles is a convention that says nothing about the program. *Not at all*: the event can be programmed and reads 0. *Exact, always 0*:
   it counts what does not exist here, as transactions (no model reports TSX) or the memory of another package, and 0 is right.
+  The perf source's events depend on the host. *Nearest*: the host's event that comes nearest is counted. *By the engine*: the host has no
+  such event, so the guest runs in the exact source's engine while the event counts.
 - `OFFCORE_RESPONSE` events also exist under code BBH with the MSR 1A7H; they are listed once.
 
 )";
@@ -131,15 +132,11 @@ Result<const vpmu::GenerationDesc*> chosen_model(std::string_view name) {
 
 Result<Sources> chosen_sources(std::string_view name) {
   Sources sources;
-  std::string known;
-  for (const SourceRow& row : all_sources()) {
-    const std::string_view existing = row.traits.name;
-    const DeliveryRule rule = delivery_rule(existing);
-    VMM_ASSERT(rule != nullptr);
-    if (name.empty() || name == existing) sources.push_back({existing, rule});
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", existing);
-  }
+  for (const HostedRule& r : delivery_rules())
+    if (name.empty() || name == r.source) sources.push_back({r.name, r.rule});
   if (!sources.empty()) return sources;
+  std::string known;
+  for (const SourceRow& row : all_sources()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.traits.name);
   return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));
 }
 

@@ -112,7 +112,11 @@ Result<int> run(RunArguments& arguments) {
   VMM_ASSIGN(auto statistics, StatisticsFile::open(arguments.stats));
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
   arguments.machine.accel = chosen.accel;
-  if (!chosen.reason.empty()) arguments.session.starting = [&chosen] { print_line("vpmu: " + chosen.reason); };
+  const std::string source = settle_source(arguments.machine);
+  arguments.session.starting = [&chosen, &source] {
+    for (const std::string& line : {chosen.reason, source})
+      if (!line.empty()) print_line("vpmu: " + line);
+  };
   VMM_ASSIGN(const File model_log, open_to_write(arguments.model_log, "model log", "--model-log"));
   if (model_log) {
     // One call writes a whole line, whichever thread it is on.

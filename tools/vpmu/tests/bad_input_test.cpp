@@ -185,9 +185,10 @@ TEST_F(BadInput, WithoutKvmTheEngineRunsTheGuestAndTheProgramSaysSo) {
   const auto kernel = write("ud2", image);
   const auto ended = run({"--kernel", kernel, "--kvm", "/dev/no-kvm"});
   EXPECT_EQ(ended.exit_code, 5) << ended.errors;
-  EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 1) << ended.errors;
+  EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 2) << ended.errors;
   EXPECT_NE(ended.errors.find("processors by the instruction engine; KVM is not fit: /dev/no-kvm"), std::string::npos) << ended.errors;
-  EXPECT_EQ(run({"--kernel", kernel, "--accel", "soft"}).errors, "") << "who asks for it knows";
+  EXPECT_NE(ended.errors.find("source exact: the engine that runs the guest"), std::string::npos) << ended.errors;
+  EXPECT_EQ(run({"--kernel", kernel, "--accel", "soft", "--source", "clock"}).errors, "") << "who asks for it knows";
 }
 
 /// Runs only where /dev/kvm is.

@@ -23,6 +23,7 @@ namespace vmm {
 struct AttachOptions {
   const MachineModel* model{};
   std::string source;
+  std::string source_choice{};  ///< Why that source, where it was left open.
 };
 
 /// A VM of another VMM, whose vCPUs get our PMU. Members stand for KVM's calls on the VM, and may come from any thread.

@@ -94,7 +94,8 @@ int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument
     log_->error("a VM stays without PMU: {}", describe(vm.error()));
     return vm_fd;
   }
-  log_->info("VM {}: model {}, source {}", vm_fd, options_.model->name, options_.source);
+  log_->info("VM {}: model {}, {}", vm_fd, options_.model->name,
+             options_.source_choice.empty() ? "source " + options_.source : options_.source_choice);
   const std::unique_lock lock{mutex_};
   // The number of a VM that the VMM has closed, with its vCPUs.
   std::erase_if(vcpus_, [old = vms_[vm_fd].get()](const auto& known) { return known.second.vm == old; });

@@ -23,8 +23,9 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   MachineConfig config{.kernel = ""};
   config.model = model;
   if (const std::string source = variable("VPMU_SOURCE"); !source.empty()) config.source = source;
+  const std::string choice = settle_source(config);
   VMM_ASSIGN(const ResolvedConfig resolved, resolve(config));
-  return std::optional{AttachEnvironment{.options = {.model = resolved.model, .source = std::string{resolved.source}},
+  return std::optional{AttachEnvironment{.options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = choice},
                                          .log = variable("VPMU_LOG"),
                                          .statistics = variable("VPMU_STATS")}};
 }

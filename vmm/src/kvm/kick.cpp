@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "support/assert.hpp"
 
@@ -31,12 +32,14 @@ Result<void> install_kick_handler() {
   return {};
 }
 
-KickTarget::KickTarget(volatile std::uint8_t* flag) {
-  VMM_ASSERT(flag_of_this_thread == nullptr);
-  flag_of_this_thread = flag;
+KickTarget::KickTarget(volatile std::uint8_t* flag) : flag_{flag}, outer_{std::exchange(flag_of_this_thread, flag)} {
+  VMM_ASSERT(flag != outer_);
 }
 
-KickTarget::~KickTarget() { flag_of_this_thread = nullptr; }
+KickTarget::~KickTarget() {
+  flag_of_this_thread = outer_;
+  if (outer_ != nullptr && *flag_ != 0) *outer_ = 1;
+}
 
 void kick(pthread_t thread) { ::pthread_kill(thread, kick_signal()); }
 

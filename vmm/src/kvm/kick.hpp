@@ -18,7 +18,7 @@ int kick_signal();
 Result<void> install_kick_handler();
 
 /// Names the flag of the vCPU that the calling thread runs, for the signal handler: Vcpu::immediate_exit_flag(), or what a processor in
-/// software looks at. One per thread; ends with its scope.
+/// software looks at. Ends with its scope; one inside another takes its place until then, and hands on that there was a kick.
 class KickTarget {
  public:
   explicit KickTarget(volatile std::uint8_t* flag);
@@ -27,6 +27,10 @@ class KickTarget {
   KickTarget& operator=(const KickTarget&) = delete;
   KickTarget(KickTarget&&) = delete;
   KickTarget& operator=(KickTarget&&) = delete;
+
+ private:
+  volatile std::uint8_t* flag_;
+  volatile std::uint8_t* outer_;
 };
 
 /// Makes the vCPU that `thread` runs return Interrupted. Never loses a kick; may cause one Interrupted too many.

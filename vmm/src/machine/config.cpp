@@ -8,6 +8,7 @@
 #include "machine/model.hpp"
 #include "memory/guest_memory.hpp"
 #include "sources/registry.hpp"
+#include "sources/source_choice.hpp"
 
 namespace vmm {
 namespace {
@@ -30,16 +31,28 @@ std::string source_names() {
 
 }  // namespace
 
+std::string settle_source(MachineConfig& config) {
+  if (config.source != "auto") return {};
+  const SourceChoice choice = choose_source(config.accel == Accel::kvm);
+  config.source = choice.name;
+  return "source " + choice.why;
+}
+
 Result<ResolvedConfig> resolve(const MachineConfig& config) {
   const MachineModel* const model = find_machine_model(config.model);
   if (model == nullptr) {
     return usage_error(fmt::format("unknown model \"{}\"", printable(config.model)),
                        fmt::format("give one of: {} with --model", model_names()));
   }
-  const auto* source = config.source == "auto" ? &all_sources().front() : find_source(config.source);
+  const bool on_kvm = config.accel == Accel::kvm;
+  const auto* source = find_source(config.source == "auto" ? choose_source(on_kvm).name : config.source);
   if (source == nullptr) {
     return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
                        fmt::format("give one of: {} with --source", source_names()));
+  }
+  if (!on_kvm && source->traits.needs_host_pmu) {
+    return usage_error(fmt::format("source \"{}\" counts what the host's processor runs, and this guest does not run there", config.source),
+                       "give another with --source, or --accel kvm");
   }
   if (config.cpus < 1 || config.cpus > MachineConfig::most_cpus) {
     return usage_error(fmt::format("bad number of CPUs {}", config.cpus),

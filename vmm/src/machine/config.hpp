@@ -30,7 +30,7 @@ struct MachineConfig {
   unsigned threads_per_core{2};                ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
   bool bare_metal{};                           ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
-  std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the first that works here.
+  std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the best that works here.
   Accel accel{Accel::kvm};
   vpmu::exec::Compiling compiling{};           ///< Whether the instruction engine compiles what runs often.
   std::string kvm_device{"/dev/kvm"};
@@ -59,7 +59,11 @@ struct ResolvedConfig {
   std::string_view source;  ///< A name of the source registry.
 };
 
-/// Checks what can be checked without touching files or KVM. Fails with kind usage; the message names the value and the choice.
+/// Decides on a source where that is left open ("auto"), by what this host has, and says the choice with its reasons; else empty.
+std::string settle_source(MachineConfig& config);
+
+/// Checks what can be checked without touching files or KVM; settles the source where it is left open. Fails with kind usage; the message names
+/// the value and the choice.
 Result<ResolvedConfig> resolve(const MachineConfig& config);
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "sources/clock_rates.hpp"
+#include "sources/host_events.hpp"
 #include "uarch/processor_model.hpp"
 
 namespace vmm {
@@ -123,17 +124,45 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
   return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;
 }
 
-struct NamedRule {
-  std::string_view source;
-  DeliveryRule rule;
-};
+/// The perf source: what the host's PMU does not count, the exact source's engine does.
+EventDelivery perf_delivery(const HostCpu& host, const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  if (event.counts == vpmu::Counts::never) return nothing_to_count;
+  const bool form = event.cmask != 0 || event.edge;
+  const EventTranslation found = translate(host, generation,
+                                      {.counts = event.counts,
+                                       .spec = {.code = event.code, .umask = event.umask, .cmask = event.cmask, .edge = event.edge, .any = event.any, .inv = event.inv},
+                                       .fixed = event.code == 0,
+                                       .per_cycle = form});
+  if (found.match == EventTranslation::Match::same) return {Delivery::exact, fmt::format("{} on the host", found.about)};
+  if (found.match == EventTranslation::Match::nearest) return {Delivery::nearest, fmt::format("{} on the host", found.about)};
+  EventDelivery engine = exact_delivery(generation, event);
+  if (engine.delivery == Delivery::none) return {Delivery::none, std::string{found.about}};
+  engine.basis = engine.basis.empty() ? "by the engine" : fmt::format("by the engine: {}", engine.basis);
+  return engine;
+}
+EventDelivery on_same_model(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  return perf_delivery({.vendor = HostVendor::intel, .generation = generation.generation}, generation, event);
+}
+EventDelivery on_newer_intel(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  return perf_delivery({.vendor = HostVendor::intel, .generation = {}}, generation, event);
+}
+EventDelivery on_amd(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  return perf_delivery({.vendor = HostVendor::amd, .generation = {}}, generation, event);
+}
 
-constexpr std::array rules{NamedRule{"clock", clock_delivery}, NamedRule{"exact", exact_delivery}, NamedRule{"step", instruction_delivery}};
+constexpr std::array rules{HostedRule{"clock", "clock", clock_delivery},
+                           HostedRule{"perf", "perf, host of the same model", on_same_model},
+                           HostedRule{"perf", "perf, newer Intel host", on_newer_intel},
+                           HostedRule{"perf", "perf, AMD host", on_amd},
+                           HostedRule{"exact", "exact", exact_delivery},
+                           HostedRule{"step", "step", instruction_delivery}};
 
 }  // namespace
 
+std::span<const HostedRule> delivery_rules() { return rules; }
+
 DeliveryRule delivery_rule(std::string_view source) {
-  for (const NamedRule& r : rules)
+  for (const HostedRule& r : rules)
     if (r.source == source) return r.rule;
   return nullptr;
 }
@@ -146,6 +175,8 @@ std::string_view to_string(Delivery delivery) {
       return "estimated";
     case Delivery::exact:
       return "exact";
+    case Delivery::nearest:
+      return "nearest";
   }
   return "";
 }

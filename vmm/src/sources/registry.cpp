@@ -7,6 +7,8 @@
 #include "sources/clock_source.hpp"
 #include "sources/exact_source.hpp"
 #include "sources/lockstep_source.hpp"
+#include "sources/perf_calibration.hpp"
+#include "sources/perf_source.hpp"
 #include "sources/step_source.hpp"
 
 namespace vmm {
@@ -22,10 +24,19 @@ Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
   return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view);
 }
 
-Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) {
+Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts) {
   VMM_ASSIGN(auto timer, parts.make_timer());
   return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation, parts.model_log,
                                        parts.compiling);
+}
+
+Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) { return make_engine(parts); }
+
+Result<std::unique_ptr<CountSource>> make_perf(const SourceParts& parts) {
+  auto host = parts.make_perf_host();
+  VMM_ASSIGN(const PerfCalibration calibration, calibrate(*host));
+  VMM_ASSIGN(auto engine, make_engine(parts));
+  return std::make_unique<PerfSource>(std::move(host), calibration, std::move(engine), parts.generation);
 }
 
 Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
@@ -38,6 +49,7 @@ constexpr SourceRow lockstep{LockstepSource::description, "the engine held again
 
 constexpr std::array rows{
     SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
+    SourceRow{PerfSource::description, "the host's PMU, and the engine near overflows and for what the host cannot count", make_perf},
     SourceRow{ExactSource::description, "every instruction, by an engine that runs the guest's code while a counter counts", make_exact},
     SourceRow{StepSource::description, "every instruction by single-step: exact, for tests, far too slow for a whole system", make_step},
 };

@@ -7,6 +7,7 @@
 #include "exec/compiling.hpp"
 #include "sources/cpu_timer.hpp"
 #include "sources/model_log.hpp"
+#include "sources/perf_host.hpp"
 #include "sources/source.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
@@ -24,6 +25,7 @@ struct SourceParts {
   const ModelLog& model_log;
   const TimerFactory& make_timer;
   vpmu::exec::Compiling compiling;
+  const PerfHostFactory& make_perf_host;
 };
 
 /// One counting source that users can name.
@@ -33,7 +35,7 @@ struct SourceRow {
   Result<std::unique_ptr<CountSource>> (*make)(const SourceParts& parts);
 };
 
-/// All sources that count, the preferred first.
+/// All sources that count. source_choice.hpp tells which to prefer.
 std::span<const SourceRow> all_sources();
 
 /// The row of a name, or null. Also knows `lockstep` (lockstep_source.hpp).

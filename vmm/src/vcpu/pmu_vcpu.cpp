@@ -67,7 +67,8 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .seed = config.pmu.seed,
                                                         .model_log = config.model_log,
                                                         .make_timer = config.make_timer,
-                                                        .compiling = config.compiling}));
+                                                        .compiling = config.compiling,
+                                                        .make_perf_host = config.make_perf_host}));
   return self;
 }
 

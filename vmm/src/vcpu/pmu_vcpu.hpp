@@ -9,6 +9,7 @@
 #include "memory/linear.hpp"
 #include "sources/cpu_timer.hpp"
 #include "sources/model_log.hpp"
+#include "sources/perf_host.hpp"
 #include "sources/source.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
@@ -29,7 +30,8 @@ struct PmuVcpuConfig {
   std::string_view source{"clock"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
-  TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by.
+  TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by,
+  PerfHostFactory make_perf_host{make_linux_perf_host};  ///< and the host's counters.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us answers: their exits are handed on. Empty: none.
   std::function<bool(std::uint32_t access, std::uint32_t index)> others_msr{};

@@ -71,7 +71,8 @@ class CountSourceContract : public testing::Test {
   vpmu::CountDeltas counted_{};
 };
 
-using Sources = testing::Types<FakeSourceRig, ClockSourceRig>;
+using Sources = testing::Types<FakeSourceRig, ClockSourceRig, StepSourceRig, ExactSourceRig, PerfSourceRig<0>, PerfSourceRig<100>,
+                               PerfSourceRig<10'000>>;
 TYPED_TEST_SUITE(CountSourceContract, Sources);
 
 TYPED_TEST(CountSourceContract, CountsNothingWithoutAPlan) {
@@ -217,7 +218,7 @@ TYPED_TEST(CountSourceContract, WalksEndOnRealInstructionsOfTheKind) {
 
 TYPED_TEST(CountSourceContract, FailureOfTheHostIsReported) {
   this->program({instructions(pmc0)});
-  this->rig_.guest.port.broken.insert("run");
+  this->rig_.guest.port.broken.insert(std::string{TypeParam::vital});
   EXPECT_FALSE(this->rig_.source().run(this->rig_.guest.port, std::nullopt));
 }
 

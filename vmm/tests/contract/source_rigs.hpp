@@ -2,15 +2,19 @@
 #include <memory>
 
 #include "fakes/fake_cpu.hpp"
+#include "fakes/fake_perf_host.hpp"
 #include "fakes/fake_source.hpp"
 #include "fakes/fake_timer.hpp"
 #include "sources/clock_source.hpp"
+#include "sources/perf_source.hpp"
+#include "sources/step_source.hpp"
 
 /// What the contract suite runs a counting source on. A rig has
 /// - `source()` and `guest`, whose vCPU runs a loop without end,
 /// - `truth()`: events of Counts::instructions that have happened so far, as the source can know them,
 /// - `slack`: how far counts may be from the truth,
-/// - `latest`: by how many events it may come back after an overflow.
+/// - `latest`: by how many events it may come back after an overflow,
+/// - `vital`: a call of the port that it cannot do without.
 namespace vmm::test {
 
 /// A guest in a loop of eight instructions, of which one loads.
@@ -41,6 +45,7 @@ class FakeSourceRig : public LoopingGuest {
   CountSource& source() { return source_; }
   [[nodiscard]] std::uint64_t truth() const { return cpu.retired; }
   static constexpr std::uint64_t slack = 0, latest = 0;
+  static constexpr std::string_view vital = "run";
 
  private:
   FakeSource source_{guest, cpu, time};
@@ -54,9 +59,63 @@ class ClockSourceRig : public LoopingGuest {
   static constexpr std::uint64_t slack = 0;
   /// The timer's shortest time, and the instruction that is under way when it fires.
   static constexpr std::uint64_t latest = 10'000 + 100;
+  static constexpr std::string_view vital = "run";
 
  private:
   ClockSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, 1};
+};
+
+/// Each instruction by a single-step: slow ones, so that a test's time is few of them.
+class StepSourceRig : public LoopingGuest {
+ public:
+  StepSourceRig() { cpu.per_instruction = std::chrono::microseconds{1}; }
+  CountSource& source() { return source_; }
+  [[nodiscard]] std::uint64_t truth() const { return cpu.retired; }
+  static constexpr std::uint64_t slack = 0, latest = 0;
+  static constexpr std::string_view vital = "run";
+
+ private:
+  StepSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view};
+};
+
+/// A guest whose code the engine runs for real, without the FakeCpu: what both did is the truth. A burst of the engine's is half a
+/// millisecond.
+class EngineGuest : public LoopingGuest {
+ public:
+  EngineGuest() { cpu.per_instruction = std::chrono::nanoseconds{10}; }
+  [[nodiscard]] std::uint64_t truth() const { return cpu.retired + guest.port.passed; }
+
+ protected:
+  std::unique_ptr<ExactSource> make_exact() {
+    return std::make_unique<ExactSource>(std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, guest.memory,
+                                         vpmu::describe(vpmu::Generation::skylake), ModelLog{}, vpmu::exec::Compiling{});
+  }
+};
+
+class ExactSourceRig : public EngineGuest {
+ public:
+  CountSource& source() { return *source_; }
+  static constexpr std::uint64_t slack = 0, latest = 0;
+  static constexpr std::string_view vital = "set_regs";
+
+ private:
+  std::unique_ptr<ExactSource> source_{make_exact()};
+};
+
+/// The perf source on a simulated PMU whose kicks come `skid` instructions late; the source has been told.
+template <std::uint64_t skid>
+class PerfSourceRig : public EngineGuest {
+ public:
+  PerfSourceRig() { perf.skid = skid; }
+  CountSource& source() { return source_; }
+  static constexpr std::uint64_t slack = 0, latest = 0;
+  static constexpr std::string_view vital = "run";
+
+  FakePerf perf{guest, cpu};
+
+ private:
+  PerfSource source_{perf.host(), {.margin_instructions = skid + 10, .margin_cycles = skid + 10, .lands = true}, make_exact(),
+                     vpmu::describe(vpmu::Generation::skylake)};
 };
 
 }  // namespace vmm::test

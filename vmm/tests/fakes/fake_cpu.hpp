@@ -19,12 +19,14 @@ class FakeCpu {
   FakeCpu(FakeGuest& guest, ScriptedTime& time) : guest_{&guest}, time_{&time} {
     guest.port.time = &time;
     guest.port.otherwise = [this](FakePort& port) { return run(port); };
+    guest.port.passing = [this](std::uint64_t instructions) { time_->pass(per_instruction * static_cast<std::int64_t>(instructions)); };
   }
 
   nanoseconds per_instruction{100};
   bool kicked{};  ///< Someone kicks the vCPU: it leaves the guest at once, one time.
   std::uint64_t retired{};
   std::map<std::uint64_t, std::uint64_t> retired_at;  ///< By address.
+  std::function<void(std::uint64_t)> on_retired;      ///< Told of each instruction, by its address.
 
   /// Places an instruction; returns the address after it.
   std::uint64_t add(std::uint64_t at, const std::vector<std::uint8_t>& code, Effect effect = {}) {
@@ -93,6 +95,7 @@ class FakeCpu {
     ++retired;
     ++retired_at[at];
     time_->pass(per_instruction);
+    if (on_retired) on_retired(at);
     return std::nullopt;
   }
 

@@ -138,8 +138,12 @@ class FakePort final : public VcpuPort {
   }
   void watch_clock(bool on) override { is_watched = on; }
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return static_cast<std::uint64_t>(ran_.count()) * khz / 1'000'000; }
-  void pass_time(std::uint64_t ticks) override { passed += ticks; }
+  void pass_time(std::uint64_t ticks) override {
+    passed += ticks;
+    if (passing) passing(ticks);
+  }
   std::uint64_t passed{};
+  std::function<void(std::uint64_t)> passing;  ///< Told of each pass_time().
   Result<std::uint64_t> tsc() override { return msrs[0x10]; }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
 

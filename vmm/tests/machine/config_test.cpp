@@ -45,5 +45,14 @@ TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
   EXPECT_NE(what({.kernel = "k", .memory_bytes = 1}).find("bad memory size of 1 bytes"), std::string::npos);
 }
 
+TEST(ResolveConfig, HostsPmuCountsGuestsOnKvmOnly) {
+  const auto soft = resolve({.kernel = "k", .source = "perf", .accel = Accel::soft});
+  ASSERT_FALSE(soft);
+  EXPECT_EQ(soft.error().kind, ErrorKind::usage);
+  EXPECT_NE(describe(soft.error()).find("source \"perf\" counts what the host's processor runs"), std::string::npos) << describe(soft.error());
+  EXPECT_EQ(resolve({.kernel = "k", .source = "perf"})->source, "perf");
+  EXPECT_EQ(resolve({.kernel = "k", .source = "auto", .accel = Accel::soft})->source, "clock");
+}
+
 }  // namespace
 }  // namespace vmm

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "sources/perf_host.hpp"
+
+namespace vmm {
+
+/// The host event that counts for one counter of a guest: hands out what it has counted in pieces, and asks for kicks at places of the
+/// count.
+class HostCounter {
+ public:
+  /// Opens the event; it rests.
+  static Result<HostCounter> open(PerfHost& host, const PerfEventSpec& spec);
+  [[nodiscard]] const PerfEventSpec& spec() const { return spec_; }
+
+  /// Counts from now on.
+  Result<void> start();
+  Result<void> stop();
+  /// What was counted since the last take() is nobody's.
+  Result<void> skip();
+
+  struct Taken {
+    std::uint64_t events{};
+    std::uint64_t guessed{};  ///< Of these: not counted but scaled up for time without a counter of the host's.
+  };
+  /// The events since the last take(). Where events take turns on the host's counters, they are scaled up by time; what a stretch without any
+  /// time on a counter had waits for the next. Fails when that lasts.
+  Result<Taken> take();
+  /// Kicks when that many events more than at the last take() or skip() have been counted; empty = never.
+  Result<void> kick_after(std::optional<std::uint64_t> events);
+
+ private:
+  HostCounter(std::unique_ptr<PerfEvent> event, const PerfEventSpec& spec) : event_{std::move(event)}, spec_{spec} {}
+
+  std::unique_ptr<PerfEvent> event_;
+  PerfEventSpec spec_;
+  bool runs_{};
+  PerfReading taken_{};                      ///< Up to here all is handed out.
+  std::optional<std::uint64_t> kick_at_{};   ///< The event's value at which it kicks.
+};
+
+}  // namespace vmm

@@ -1,0 +1,98 @@
+#include <fcntl.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "kvm/fd.hpp"
+#include "kvm/kick.hpp"
+#include "sources/perf_errors.hpp"
+#include "sources/perf_host.hpp"
+
+namespace vmm {
+namespace {
+
+class LinuxPerfEvent final : public PerfEvent {
+ public:
+  explicit LinuxPerfEvent(Fd fd) : fd_{std::move(fd)} {}
+
+  Result<PerfReading> read() override {
+    std::array<std::uint64_t, 3> words{};
+    const ssize_t got = ::read(fd_.get(), words.data(), sizeof words);
+    if (got != sizeof words) return host_error("reading a perf event", got < 0 ? errno : 0);
+    return PerfReading{.value = words[0], .enabled_ns = words[1], .running_ns = words[2]};
+  }
+  // Also lets an event count on that the kernel has throttled.
+  Result<void> set_period(std::uint64_t events) override { return command(PERF_EVENT_IOC_PERIOD, &events); }
+  Result<void> enable() override { return command(PERF_EVENT_IOC_ENABLE, nullptr); }
+  Result<void> disable() override { return command(PERF_EVENT_IOC_DISABLE, nullptr); }
+
+ private:
+  Result<void> command(unsigned long request, std::uint64_t* argument) {
+    if (::ioctl(fd_.get(), request, argument) != 0) return host_error("ioctl of a perf event", errno);
+    return {};
+  }
+  Fd fd_;
+};
+
+class LinuxPerfHost final : public PerfHost {
+ public:
+  [[nodiscard]] HostCpu cpu() const override { return this_host_cpu(); }
+
+  Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
+    perf_event_attr attr{};
+    attr.size = sizeof attr;
+    attr.type = spec.event.type;
+    attr.config = spec.event.config;
+    attr.sample_period = no_period;
+    attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+    attr.disabled = 1;
+    attr.exclude_user = spec.usr ? 0 : 1;
+    attr.exclude_kernel = spec.os ? 0 : 1;
+    attr.exclude_hv = 1;
+    attr.exclude_host = spec.guest_only ? 1 : 0;
+    attr.exclude_guest = spec.guest_only ? 0 : 1;
+    Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
+    if (!fd.valid()) return Failure{perf_open_error(errno, spec)};
+    const f_owner_ex owner{F_OWNER_TID, static_cast<pid_t>(::syscall(SYS_gettid))};
+    if (::fcntl(fd.get(), F_SETOWN_EX, &owner) != 0 || ::fcntl(fd.get(), F_SETSIG, kick_signal()) != 0 ||
+        ::fcntl(fd.get(), F_SETFL, O_ASYNC) != 0)
+      return host_error("fcntl of a perf event", errno);
+    return std::make_unique<LinuxPerfEvent>(std::move(fd));
+  }
+
+  void run_loop(std::uint64_t iterations) override {
+    const volatile std::uint8_t never = 0;
+    loop(iterations, &never);
+  }
+  bool run_loop_until_kicked(std::uint64_t most) override {
+    volatile std::uint8_t kicked = 0;
+    const KickTarget target{&kicked};
+    loop(most, &kicked);
+    return kicked != 0;
+  }
+
+ private:
+  // Each iteration is loop_instructions and loop_branches.
+  static void loop(std::uint64_t iterations, const volatile std::uint8_t* stop) {
+    if (iterations == 0) return;
+    asm volatile(
+        "1: cmpb $0, (%[stop])\n\t"
+        "jne 2f\n\t"
+        "decq %[left]\n\t"
+        "jnz 1b\n\t"
+        "2:"
+        : [left] "+r"(iterations)
+        : [stop] "r"(stop)
+        : "cc", "memory");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<PerfHost> make_linux_perf_host() { return std::make_unique<LinuxPerfHost>(); }
+
+}  // namespace vmm

@@ -1,0 +1,81 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "sources/exact_source.hpp"
+#include "sources/host_counter.hpp"
+#include "sources/perf_calibration.hpp"
+#include "sources/source.hpp"
+
+namespace vmm {
+
+struct PerfStatistics {
+  std::uint64_t windows{};     ///< Times that the engine took over: before an overflow, or for a counter that only it can count.
+  std::uint64_t overshoots{};  ///< Overflows that the guest ran past. Their events are counted; the margin is longer from then on.
+  std::uint64_t guessed{};     ///< Events scaled up for time that a host event had no counter.
+  std::uint64_t opened{};      ///< Host events.
+  std::map<std::uint16_t, std::uint64_t> by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
+  std::map<std::uint16_t, std::uint64_t> refused;    ///< and those that nobody can: they stand still.
+};
+
+/// Counts by the host's PMU while the guest runs on it, one host event for each counter that counts, and by the engine of an embedded
+/// ExactSource where the host cannot: near overflows, so that these come at the very event and records stand on the right instruction; for
+/// events that the host does not have; and for branch records. The engine counts as ExactSource does: there a cycle is an instruction, and
+/// misses and mispredictions are a model's.
+///
+/// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them. Events that only the host
+/// knows rest while the engine runs.
+class PerfSource final : public CountSource {
+ public:
+  PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,
+             const vpmu::GenerationDesc& generation);
+
+  static constexpr SourceTraits description{.name = "perf", .precise_ip = true, .latency = true, .needs_host_pmu = true};
+  /// Without precise_ip where the host's kicks come too late.
+  [[nodiscard]] const SourceTraits& traits() const override { return traits_; }
+
+  Result<void> program(const vpmu::CountPlan& plan) override;
+  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
+  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
+  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  void raised() override { exact_->raised(); }
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+  [[nodiscard]] const PerfStatistics& statistics() const { return statistics_; }
+
+ private:
+  /// Who counts an entry of the plan.
+  enum class Counter : std::uint8_t {
+    host,       ///< The host, and near its overflow the engine.
+    host_only,  ///< The host; the engine does not know the event.
+    engine,
+    nobody,
+  };
+  Result<Counter> choose(const vpmu::PlanEntry& entry);
+  Result<bool> open(const vpmu::PlanEntry& entry, const HostEvent& event);
+  Result<void> rest_others();
+  Result<void> use_engine(bool on);
+  Result<void> arm();
+  [[nodiscard]] bool wants_engine() const;
+  [[nodiscard]] std::uint64_t margin_of(const vpmu::PlanEntry& entry) const;
+  void overshot(const vpmu::PlanEntry& entry, std::uint64_t events);
+  void note(const RunEnd& end);
+
+  std::unique_ptr<PerfHost> host_;
+  HostCpu cpu_;
+  PerfCalibration margins_;
+  std::unique_ptr<ExactSource> exact_;
+  const vpmu::GenerationDesc* generation_;
+  SourceTraits traits_{description};
+  vpmu::CountPlan plan_{};  ///< Distances are at most what is really left.
+  std::array<Counter, vpmu::max_counters> by_{};  ///< By place in plan_.
+  std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
+  bool in_engine_{};
+  bool open_instruction_{};  ///< The engine's last instruction has left the guest and not retired yet.
+  PerfStatistics statistics_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,151 @@
+#pragma once
+#include <linux/perf_event.h>
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "fakes/fake_cpu.hpp"
+#include "sources/perf_errors.hpp"
+#include "sources/perf_host.hpp"
+
+namespace vmm::test {
+
+/// A simulated perf_event on a FakeCpu: it counts what the CPU retires, with the faults that a test asks for.
+class FakePerf {
+ public:
+  FakePerf(FakeGuest& guest, FakeCpu& cpu) : guest_{&guest}, cpu_{&cpu} {
+    cpu.on_retired = [this](std::uint64_t at) { on_retired(at); };
+  }
+
+  HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
+  std::uint64_t skid{};          ///< Events by which a kick comes behind its overflow.
+  bool counts_host{};            ///< exclude_host is ignored.
+  std::uint64_t loses_each{};    ///< Each event of that number on the host is not counted; 0 = none is lost.
+  bool interrupts{true};         ///< Overflows kick.
+  std::uint64_t share{100};      ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
+  std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
+  int open_error{};              ///< For every event.
+  std::optional<std::uint64_t> emulated_at;  ///< An instruction that KVM emulates: the PMU does not see it.
+  std::function<bool(std::uint64_t)> is_branch{[](std::uint64_t) { return false; }};  ///< Of the program, by address.
+  std::uint64_t ns_per_instruction{10};  ///< Of the time that events are told.
+  std::vector<PerfEventSpec> opened;
+  unsigned periods_set{};
+
+  /// A host that counts here; `this` must outlive it.
+  [[nodiscard]] std::unique_ptr<PerfHost> host() { return std::make_unique<Host>(*this); }
+  [[nodiscard]] PerfHostFactory factory() {
+    return [this] { return host(); };
+  }
+  /// Events that are open and enabled.
+  [[nodiscard]] std::size_t running() const {
+    return static_cast<std::size_t>(std::ranges::count_if(events_, [](const State& s) { return s.enabled; }));
+  }
+
+ private:
+  static bool before(const HostEvent& a, const HostEvent& b) { return std::pair{a.type, a.config} < std::pair{b.type, b.config}; }
+
+  struct State {
+    PerfEventSpec spec;
+    bool enabled{};
+    PerfReading reading;
+    std::uint64_t next{no_period};    ///< Value of the next overflow.
+    std::uint64_t period{no_period};
+    std::optional<std::uint64_t> kick_at;  ///< Value at which the last one kicks.
+    std::uint64_t slot{};
+  };
+
+  class Event final : public PerfEvent {
+   public:
+    Event(FakePerf& perf, std::list<State>::iterator state) : perf_{&perf}, state_{state} {}
+    ~Event() override { perf_->events_.erase(state_); }
+    Result<PerfReading> read() override { return state_->reading; }
+    Result<void> set_period(std::uint64_t events) override {
+      ++perf_->periods_set;
+      state_->period = events;
+      state_->next = state_->reading.value + events;
+      return {};
+    }
+    Result<void> enable() override {
+      state_->enabled = true;
+      return {};
+    }
+    Result<void> disable() override {
+      state_->enabled = false;
+      return {};
+    }
+
+   private:
+    FakePerf* perf_;
+    std::list<State>::iterator state_;
+  };
+
+  class Host final : public PerfHost {
+   public:
+    explicit Host(FakePerf& perf) : perf_{&perf} {}
+    [[nodiscard]] HostCpu cpu() const override { return perf_->host_cpu; }
+    Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
+      const auto found = perf_->open_errors.find(spec.event);
+      const int failure = found != perf_->open_errors.end() ? found->second : perf_->open_error;
+      if (failure != 0) return Failure{perf_open_error(failure, spec)};
+      perf_->opened.push_back(spec);
+      perf_->events_.push_back({.spec = spec});
+      return std::make_unique<Event>(*perf_, std::prev(perf_->events_.end()));
+    }
+    void run_loop(std::uint64_t iterations) override { loop(iterations); }
+    bool run_loop_until_kicked(std::uint64_t most) override { return loop(most); }
+
+   private:
+    bool loop(std::uint64_t iterations) {
+      for (std::uint64_t n = 0; n < iterations; ++n)
+        for (std::uint64_t i = 0; i < loop_instructions; ++i)
+          if (perf_->retire_in_host(i % 2 == 1)) return true;
+      return false;
+    }
+    FakePerf* perf_;
+  };
+
+  /// Of events on host and guest alike; true when it kicks.
+  bool count(State& s, std::uint64_t events) {
+    s.reading.enabled_ns += ns_per_instruction;
+    if (s.slot++ % 100 >= share) return false;
+    s.reading.running_ns += ns_per_instruction;
+    s.reading.value += events;
+    if (s.reading.value >= s.next) {
+      if (!s.kick_at) s.kick_at = s.next + skid;
+      s.next += s.period;
+    }
+    const bool kicks = interrupts && s.kick_at && s.reading.value >= *s.kick_at;
+    if (kicks) s.kick_at.reset();
+    return kicks;
+  }
+
+  static std::uint64_t events_of(const State& s, bool branch) {
+    const bool branches = s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC4} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC2};
+    return branches && !branch ? 0 : 1;
+  }
+
+  bool retire_in_host(bool branch) {
+    const bool lost = loses_each != 0 && ++seen_on_host_ % loses_each == 0;
+    bool kicked = false;
+    for (State& s : events_)
+      if (s.enabled && s.spec.usr && (!s.spec.guest_only || counts_host)) kicked = count(s, lost ? 0 : events_of(s, branch)) || kicked;
+    return kicked;
+  }
+
+  void on_retired(std::uint64_t at) {
+    if (emulated_at == at) return;
+    const bool user = cpl_of(guest_->port.special) != 0;
+    for (State& s : events_)
+      if (s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && count(s, events_of(s, is_branch(at)))) cpu_->kicked = true;
+  }
+
+  FakeGuest* guest_;
+  FakeCpu* cpu_;
+  std::list<State> events_;
+  std::uint64_t seen_on_host_{};
+};
+
+}  // namespace vmm::test
