@@ -9,6 +9,7 @@
 
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
+#include "passthrough/pass_through.hpp"
 #include "sources/perf_calibration.hpp"
 #include "sources/registry.hpp"
 #include "sources/source_choice.hpp"
@@ -34,13 +35,26 @@ Finding counters_of_host() {
   return {Finding::Verdict::limited, {}, describe(found.error()), {}};
 }
 
-void print_sources() {
+/// What guests could have of KVM's own PMU.
+Finding kvm_pmu_of_host(const std::string& kvm_device) {
+  const auto system = System::open(kvm_device);
+  if (!system) return {Finding::Verdict::limited, {}, describe(system.error()), {}};
+  const auto pmu = examine_kvm_pmu(*system);
+  const auto can = pmu ? describe(*pmu) : Failure{pmu.error()};
+  if (!can) return {Finding::Verdict::limited, {}, describe(can.error()), {}};
+  return {Finding::Verdict::good, {}, *can, {}};
+}
+
+void print_sources(const std::string& kvm_device) {
   const Finding counters = counters_of_host();
   for (const auto& source : all_sources()) {
     const bool by_host = source.traits.needs_host_pmu;
     std::printf("%s\n", fmt::format("{:<8}source {}: {}{}", by_host ? word_for(counters.verdict) : "ok", source.traits.name, source.summary,
                                     by_host ? ": " + counters.finding : "").c_str());
   }
+  const Finding passed = kvm_pmu_of_host(kvm_device);
+  std::printf("%s\n", fmt::format("{:<8}source {}: KVM's own PMU of the host's own model, not ours: {}", word_for(passed.verdict), pass_through_source,
+                                  passed.finding).c_str());
   std::printf("%s\n", fmt::format("{:<8}source auto: {}", "ok", choose_source(true).why).c_str());
 }
 
@@ -50,7 +64,7 @@ int examine_and_print(const std::string& kvm_device) {
     const auto advice = f.advice.empty() ? "" : "; " + f.advice;
     std::printf("%s\n", fmt::format("{:<8}{}: {}{}", word_for(f.verdict), f.subject, f.finding, advice).c_str());
   }
-  print_sources();
+  print_sources(kvm_device);
   const bool fit = is_fit(findings);
   std::printf("%s\n", fit ? "fit: guests with a virtual PMU run on this host"
                           : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");

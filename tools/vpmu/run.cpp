@@ -24,6 +24,7 @@ struct RunArguments {
   PolicyArguments policies;
   std::string memory{"256M"};
   std::string accel{"auto"};
+  std::string events{"all"};
   std::string stats;
   std::string model_log;
   bool verbose{};
@@ -109,6 +110,7 @@ Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
 Result<int> run(RunArguments& arguments) {
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
   VMM_TRY(apply(arguments.policies, arguments.machine));
+  VMM_ASSIGN(arguments.machine.events, read_event_policy(arguments.events));
   VMM_ASSIGN(auto statistics, StatisticsFile::open(arguments.stats));
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
   arguments.machine.accel = chosen.accel;
@@ -163,6 +165,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "interpret everything that the instruction engine runs: the same, slower");
   run->add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")->capture_default_str();
   run->add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")->capture_default_str();
+  run->add_option("--events", arguments->events, "with source kvm, what the guest may count: all, architectural, standard, or a file")->capture_default_str();
   run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
   run->add_option("--model-log", arguments->model_log, "write what the processor model says of accesses that may be sampled to this file");
   run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");

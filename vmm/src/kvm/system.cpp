@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <linux/kvm.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include <fmt/format.h>
@@ -60,6 +62,26 @@ Result<CpuidTable> System::supported_cpuid() const {
   list->nent = most_leaves;
   VMM_TRY(VMM_IOCTL(fd_, KVM_GET_SUPPORTED_CPUID, list));
   return CpuidTable{std::vector<kvm_cpuid_entry2>(list->entries, list->entries + list->nent)};
+}
+
+Result<std::uint64_t> System::feature_msr(std::uint32_t index) const {
+  // kvm_msrs ends in a flexible array.
+  std::array<kvm_msr_entry, 2> storage{};
+  auto* const list = reinterpret_cast<kvm_msrs*>(storage.data());
+  list->nmsrs = 1;
+  list->entries[0].index = index;
+  VMM_ASSIGN(const int read, VMM_IOCTL(fd_, KVM_GET_MSRS, list));
+  if (read != 1) return host_error(fmt::format("KVM_GET_MSRS: {:#x} is no feature MSR", index));
+  return list->entries[0].data;
+}
+
+Result<std::vector<std::uint32_t>> System::saved_msrs() const {
+  constexpr std::uint32_t most_msrs = 2048;
+  std::vector<std::uint32_t> list(1 + most_msrs);
+  list[0] = most_msrs;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_MSR_INDEX_LIST, list.data()));
+  const auto first = list.begin() + 1;
+  return std::vector(first, first + std::min(list[0], most_msrs));
 }
 
 Result<std::size_t> System::run_mapping_size() const {

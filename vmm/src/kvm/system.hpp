@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kvm/cpuid_table.hpp"
 #include "kvm/fd.hpp"
@@ -21,6 +22,10 @@ class System {
   [[nodiscard]] int check(std::uint32_t capability) const;
   /// The CPUID leaves that KVM can give to a guest on this host.
   [[nodiscard]] Result<CpuidTable> supported_cpuid() const;
+  /// An MSR that KVM gives to guests by default and that says what it can do (KVM_CAP_GET_MSR_FEATURES). Fails where there is none.
+  [[nodiscard]] Result<std::uint64_t> feature_msr(std::uint32_t index) const;
+  /// The MSRs that KVM_GET_MSRS and KVM_SET_MSRS carry for a vCPU on this host.
+  [[nodiscard]] Result<std::vector<std::uint32_t>> saved_msrs() const;
   /// Creates an empty VM.
   [[nodiscard]] Result<Vm> create_vm() const;
   /// Bytes of each vCPU's kvm_run mapping.

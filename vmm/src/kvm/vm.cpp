@@ -80,6 +80,11 @@ Result<bool> Vm::signal_msi(std::uint64_t address, std::uint32_t data) {
   return taken > 0;
 }
 
+Result<void> Vm::set_pmu_event_filter(kvm_pmu_event_filter& filter) {
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_PMU_EVENT_FILTER, &filter));
+  return {};
+}
+
 Result<void> Vm::set_msr_filter(const kvm_msr_filter& filter) {
   kvm_msr_filter copy = filter;
   VMM_TRY(VMM_IOCTL(fd_, KVM_X86_SET_MSR_FILTER, &copy));

@@ -46,6 +46,9 @@ class Vm {
   /// Replaces the whole MSR filter.
   Result<void> set_msr_filter(const kvm_msr_filter& filter);
 
+  /// Tells which events the guest may count with KVM's own PMU. KVM_CAP_PMU_EVENT_FILTER.
+  Result<void> set_pmu_event_filter(kvm_pmu_event_filter& filter);
+
   /// Creates vCPU `id`. Its KVM_RUN and most of its ioctls belong to the thread that runs it.
   Result<Vcpu> create_vcpu(std::uint32_t id);
   /// A vCPU of this VM that somebody else has created: maps its kvm_run once more. Takes over `fd`.

@@ -8,6 +8,7 @@
 #include "machine/config.hpp"
 #include "memory/linear.hpp"
 #include "sources/cpu_timer.hpp"
+#include "support/log.hpp"
 #include "vcpu/port.hpp"
 
 namespace vmm {
@@ -32,6 +33,7 @@ struct AcceleratorNeeds {
   const ResolvedConfig& resolved;
   GuestMemory& memory;
   LinearMemory& linear;
+  Log& log;
   std::function<void(unsigned)> kick;  ///< Kicks processor n. Any thread.
 };
 

@@ -7,6 +7,7 @@
 
 #include "machine/model.hpp"
 #include "memory/guest_memory.hpp"
+#include "passthrough/pass_through.hpp"
 #include "sources/registry.hpp"
 #include "sources/source_choice.hpp"
 
@@ -26,7 +27,23 @@ std::string source_names() {
   for (const auto& row : all_sources()) {
     names.push_back(row.traits.name);
   }
+  names.push_back(pass_through_source);
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+Result<std::string_view> resolve_source(const MachineConfig& config) {
+  const bool on_kvm = config.accel == Accel::kvm;
+  const bool passes_through = config.source == pass_through_source;
+  const auto* const row = find_source(config.source == "auto" ? choose_source(on_kvm).name : config.source);
+  if (row == nullptr && !passes_through) {
+    return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
+                       fmt::format("give one of: {} with --source", source_names()));
+  }
+  if (!on_kvm && (passes_through || row->traits.needs_host_pmu)) {
+    return usage_error(fmt::format("source \"{}\" counts what the host's processor runs, and this guest does not run there", config.source),
+                       "give another with --source, or --accel kvm");
+  }
+  return passes_through ? pass_through_source : row->traits.name;
 }
 
 }  // namespace
@@ -38,22 +55,22 @@ std::string settle_source(MachineConfig& config) {
   return "source " + choice.why;
 }
 
+bool ResolvedConfig::passes_through() const { return source == pass_through_source; }
+
 Result<ResolvedConfig> resolve(const MachineConfig& config) {
+  const bool passes_through = config.source == pass_through_source;
   const MachineModel* const model = find_machine_model(config.model);
-  if (model == nullptr) {
+  if (model == nullptr && config.model == host_model_name && !passes_through) {
+    return usage_error("model \"host\" is for the source kvm, which passes the host's own PMU through",
+                       fmt::format("give --source kvm with it, or one of: {} with --model", model_names()));
+  }
+  if (model == nullptr && config.model != host_model_name) {
     return usage_error(fmt::format("unknown model \"{}\"", printable(config.model)),
                        fmt::format("give one of: {} with --model", model_names()));
   }
-  const bool on_kvm = config.accel == Accel::kvm;
-  const auto* source = find_source(config.source == "auto" ? choose_source(on_kvm).name : config.source);
-  if (source == nullptr) {
-    return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
-                       fmt::format("give one of: {} with --source", source_names()));
-  }
-  if (!on_kvm && source->traits.needs_host_pmu) {
-    return usage_error(fmt::format("source \"{}\" counts what the host's processor runs, and this guest does not run there", config.source),
-                       "give another with --source, or --accel kvm");
-  }
+  VMM_ASSIGN(const std::string_view source, resolve_source(config));
+  if (config.events != EventPolicy{} && !passes_through)
+    return usage_error("a policy of events is for the source kvm", "give --source kvm with --events, or --events all");
   if (config.cpus < 1 || config.cpus > MachineConfig::most_cpus) {
     return usage_error(fmt::format("bad number of CPUs {}", config.cpus),
                        fmt::format("give 1 to {} with --cpus", MachineConfig::most_cpus));
@@ -65,7 +82,7 @@ Result<ResolvedConfig> resolve(const MachineConfig& config) {
     return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),
                        "give 16M to 256G, for example --memory 512M");
   }
-  return ResolvedConfig{.model = model, .source = source->traits.name};
+  return ResolvedConfig{.model = model, .source = source};
 }
 
 Result<std::uint64_t> parse_size(const std::string& text) {

@@ -4,6 +4,7 @@
 
 #include "exec/compiling.hpp"
 #include "machine/model.hpp"
+#include "passthrough/event_policy.hpp"
 #include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
@@ -31,6 +32,7 @@ struct MachineConfig {
   std::string model{"skylake"};
   bool bare_metal{};                           ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
   std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the best that works here.
+  EventPolicy events{};                        ///< Of the source "kvm": which events the guest may count.
   Accel accel{Accel::kvm};
   vpmu::exec::Compiling compiling{};           ///< Whether the instruction engine compiles what runs often.
   std::string kvm_device{"/dev/kvm"};
@@ -55,8 +57,9 @@ struct MachineConfig {
 
 /// A checked configuration's names, resolved.
 struct ResolvedConfig {
-  const MachineModel* model{};
-  std::string_view source;  ///< A name of the source registry.
+  const MachineModel* model{};  ///< Null: the host's own.
+  std::string_view source;      ///< A name of the source registry; or pass_through_source.
+  [[nodiscard]] bool passes_through() const;
 };
 
 /// Decides on a source where that is left open ("auto"), by what this host has, and says the choice with its reasons; else empty.

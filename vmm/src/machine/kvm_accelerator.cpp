@@ -8,6 +8,7 @@
 #include "machine/accelerator.hpp"
 #include "machine/guest_cpuid.hpp"
 #include "machine/model.hpp"
+#include "passthrough/pass_through.hpp"
 #include "vcpu/kvm_port.hpp"
 #include "vcpu/pmu_setup.hpp"
 
@@ -41,10 +42,11 @@ class KvmProcessor final : public Processor {
 
 class KvmAccelerator final : public Accelerator {
  public:
-  KvmAccelerator(Vm vm, CpuidTable supported, const AcceleratorNeeds& needs)
+  KvmAccelerator(Vm vm, CpuidTable supported, std::optional<PassThrough> passed, const AcceleratorNeeds& needs)
       : vm_{std::move(vm)},
         supported_{std::move(supported)},
-        model_{needs.resolved.model},
+        passed_{std::move(passed)},
+        model_{passed_ ? &passed_->model() : needs.resolved.model},
         pmu_time_{needs.config.pmu_time},
         cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
@@ -61,6 +63,7 @@ class KvmAccelerator final : public Accelerator {
  private:
   Vm vm_;
   CpuidTable supported_;
+  std::optional<PassThrough> passed_;
   const MachineModel* model_;
   PmuTime pmu_time_;
   unsigned cpus_;
@@ -78,7 +81,10 @@ Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
   if (vm_.check(KVM_CAP_HALT_POLL) != 0) {
     VMM_TRY(vm_.enable(KVM_CAP_HALT_POLL, {0}));
   }
-  VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(needs.resolved.model->generation), needs.config.rdpmc));
+  if (passed_)
+    VMM_TRY(apply(needs.config.events, vm_));
+  else
+    VMM_TRY(prepare_vm_for_pmu(vm_, vpmu::describe(model_->generation), needs.config.rdpmc));
   return needs.memory.attach(vm_);
 }
 
@@ -96,7 +102,9 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
                              .cpus = cpus_,
                              .bare_metal = bare_metal_,
                              .threads_per_core = threads_per_core_};
-  VMM_TRY(vcpu.set_cpuid(guest_cpuid(request, id)));
+  const CpuidTable cpuid = guest_cpuid(request, id);
+  VMM_TRY(vcpu.set_cpuid(passed_ ? passed_->adapt(cpuid) : cpuid));
+  if (passed_) VMM_TRY(passed_->prepare(vcpu));
   VMM_TRY(vcpu.set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U));
   VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));
   return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, clocks_ ? &*clocks_ : nullptr);
@@ -109,7 +117,13 @@ Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds
   VMM_TRY(require_capabilities(system));
   VMM_ASSIGN(auto vm, system.create_vm());
   VMM_ASSIGN(auto supported, system.supported_cpuid());
-  auto kvm = std::make_unique<KvmAccelerator>(std::move(vm), std::move(supported), needs);
+  std::optional<PassThrough> passed;
+  if (needs.resolved.passes_through()) {
+    VMM_ASSIGN(KvmPmu found, examine_kvm_pmu(system));
+    VMM_ASSIGN(passed, PassThrough::create(std::move(found), needs.resolved.model));
+    if (const std::string lacks = passed->lacks(); !lacks.empty()) needs.log.warning("{}", lacks);
+  }
+  auto kvm = std::make_unique<KvmAccelerator>(std::move(vm), std::move(supported), std::move(passed), needs);
   VMM_TRY(kvm->add_chips(needs));
   return kvm;
 }

@@ -9,6 +9,7 @@
 #include "boot/layout.hpp"
 #include "boot/linux_image.hpp"
 #include "kvm/kick.hpp"
+#include "passthrough/passed_vcpu.hpp"
 #include "support/assert.hpp"
 
 namespace vmm {
@@ -76,6 +77,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& config, Ho
                                .resolved = resolved,
                                .memory = machine->memory_,
                                .linear = machine->linear_,
+                               .log = log,
                                .kick = [m = machine.get()](unsigned id) { m->vcpus_[id]->kick_if_running(); }};
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
@@ -107,11 +109,18 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                               .machine = *this,
                               .fail = [this](Error error) { fail(std::move(error)); },
                               .log = *log_};
-  uncore_ = std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core, config.cpus,
-                                            [this](unsigned id) { vcpus_[id]->kick_if_running(); });
+  const bool passes_through = resolved.passes_through();
+  if (!passes_through)
+    uncore_ = std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core, config.cpus,
+                                              [this](unsigned id) { vcpus_[id]->kick_if_running(); });
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
     if (id == 0) VMM_TRY(processor->start_at(start));
+    if (passes_through) {
+      vcpus_.push_back(std::make_unique<VcpuThread>(services, id, std::move(processor),
+                                                    [](VcpuPort& port) { return std::make_unique<PassedVcpu>(port); }));
+      continue;
+    }
     const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation, .smt = config.threads_per_core == 2, .policies = config.pmu_policies},
                             .uncore = {.package = uncore_.get(), .id = id},
                             .source = resolved.source,
@@ -121,7 +130,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .rdpmc = config.rdpmc,
                             .model_log = config.model_log,
                             .compiling = config.compiling};
-    vcpus_.push_back(std::make_unique<VcpuThread>(services, id, std::move(processor), pmu));
+    vcpus_.push_back(std::make_unique<VcpuThread>(
+        services, id, std::move(processor), [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }));
   }
   return {};
 }
@@ -185,7 +195,7 @@ MachineStatistics Machine::statistics() {
   all.machine = {{"uptime_ms", static_cast<std::uint64_t>(milliseconds)},
                  {"memory.bytes", memory_.bytes()},
                  {"ports.unclaimed", ports_.unclaimed()},
-                 {"uncore.unserved_selects", uncore_->unserved_selects()}};
+                 {"uncore.unserved_selects", uncore_ ? uncore_->unserved_selects() : 0}};
   for (auto& vcpu : vcpus_) {
     all.vcpus.push_back(vcpu->statistics());
   }

@@ -32,8 +32,8 @@ std::string describe(const InternalError& error) {
 
 }  // namespace
 
-VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, PmuVcpuConfig pmu)
-    : services_{std::move(services)}, id_{id}, processor_{std::move(processor)}, pmu_config_{std::move(pmu)} {}
+VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make)
+    : services_{std::move(services)}, id_{id}, processor_{std::move(processor)}, make_{std::move(make)} {}
 
 VcpuThread::~VcpuThread() {
   ask_to_stop();
@@ -80,15 +80,15 @@ void VcpuThread::thread_main() {
 
 Result<void> VcpuThread::run_guest() {
   VMM_ASSIGN(VcpuPort* const port, processor_->open());
-  VMM_ASSIGN(const auto pmu, PmuVcpu::create(pmu_config_, *port, services_.memory, services_.log));
+  VMM_ASSIGN(const auto vcpu, make_(*port));
   Result<void> result{};
   // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is lost.
   while (result && !stop_) {
-    serve_statistics(*pmu);
-    auto exit = pmu->run();
+    serve_statistics(*vcpu);
+    auto exit = vcpu->run();
     result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
-  publish(*pmu);
+  publish(*vcpu);
   return result;
 }
 
@@ -154,20 +154,20 @@ Error VcpuThread::exit_failure(VcpuPort& port, const std::string& what) {
                .advice = "see the host's kernel log"};
 }
 
-void VcpuThread::publish(const PmuVcpu& pmu) {
+void VcpuThread::publish(const GuestVcpu& vcpu) {
   std::vector<Statistic> counters{{"exits.port_read", exits_.port_reads},   {"exits.port_write", exits_.port_writes},
                                   {"exits.mmio_read", exits_.mmio_reads},   {"exits.mmio_write", exits_.mmio_writes},
                                   {"exits.interrupted", exits_.interrupted}, {"exits.other", exits_.other}};
-  pmu.visit_statistics([&counters](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
+  vcpu.visit_statistics([&counters](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
   const std::scoped_lock lock{mutex_};
   published_ = std::move(counters);
   ++publications_;
   published_changed_.notify_all();
 }
 
-void VcpuThread::serve_statistics(const PmuVcpu& pmu) {
+void VcpuThread::serve_statistics(const GuestVcpu& vcpu) {
   if (statistics_wanted_.exchange(false)) {
-    publish(pmu);
+    publish(vcpu);
   }
 }
 

@@ -15,7 +15,8 @@
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
 #include "support/log.hpp"
-#include "vcpu/pmu_vcpu.hpp"
+#include "vcpu/guest_vcpu.hpp"
+#include "vcpu/port.hpp"
 
 namespace vmm {
 
@@ -28,10 +29,13 @@ struct VcpuServices {
   Log& log;
 };
 
+/// Makes the vCPU with its PMU, on its thread.
+using GuestVcpuFactory = std::function<Result<std::unique_ptr<GuestVcpu>>(VcpuPort&)>;
+
 /// One vCPU and the thread that runs it, from start() to the machine's stop.
 class VcpuThread {
  public:
-  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, PmuVcpuConfig pmu);
+  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make);
   ~VcpuThread();
   VcpuThread(const VcpuThread&) = delete;
   VcpuThread& operator=(const VcpuThread&) = delete;
@@ -59,13 +63,13 @@ class VcpuThread {
   /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
   Result<void> answer(VcpuPort& port, const Exit& exit);
   [[nodiscard]] Error exit_failure(VcpuPort& port, const std::string& what);
-  void publish(const PmuVcpu& pmu);
-  void serve_statistics(const PmuVcpu& pmu);
+  void publish(const GuestVcpu& vcpu);
+  void serve_statistics(const GuestVcpu& vcpu);
 
   VcpuServices services_;
   unsigned id_;
   std::unique_ptr<Processor> processor_;
-  PmuVcpuConfig pmu_config_;
+  GuestVcpuFactory make_;
   ExitCounts exits_;  ///< Of the vCPU's thread only.
   std::thread thread_;
 

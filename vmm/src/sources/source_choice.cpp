@@ -11,7 +11,7 @@
 namespace vmm {
 namespace {
 
-constexpr std::string_view slow_ones = "exact slows the guest down while it counts and step is for tests: ask for them by name";
+constexpr std::string_view slow_ones = "exact slows the guest down while it counts, step is for tests, kvm gives the host's own PMU: ask for them by name";
 
 SourceChoice take_clock(std::string_view not_perf) {
   return {.name = ClockSource::description.name,

@@ -14,6 +14,7 @@
 #include "support/log.hpp"
 #include "support/result.hpp"
 #include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_vcpu.hpp"
 #include "vcpu/guest_view.hpp"
 #include "vcpu/msr_router.hpp"
 #include "vcpu/pmi.hpp"
@@ -59,13 +60,12 @@ struct PmuVcpuState {
 
 /// One vCPU with its virtual PMU: runs the guest, answers what concerns the PMU, and hands every other exit to the caller.
 /// Made, used and destroyed on the vCPU's thread.
-class PmuVcpu {
+class PmuVcpu final : public GuestVcpu {
  public:
   /// Fails when the source is unknown or cannot be had on this host. `port`, `memory` and `log` must outlive the result.
   static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
 
-  /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for requests.
-  Result<Exit> run();
+  Result<Exit> run() override;
 
   /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come back. The PMU stands
   /// still meanwhile; its MSRs answer.
@@ -82,7 +82,7 @@ class PmuVcpu {
   Result<void> reset();
 
   /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order. Not synchronised: call it on this thread.
-  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const;
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] vpmu::Pmu& pmu() { return pmu_; }
 

@@ -24,6 +24,7 @@ class FakePerf {
   std::uint64_t skid{};          ///< Events by which a kick comes behind its overflow.
   bool counts_host{};            ///< exclude_host is ignored.
   std::uint64_t loses_each{};    ///< Each event of that number on the host is not counted; 0 = none is lost.
+  std::uint64_t counts_twice_each{};  ///< Each event of that number there is counted twice; 0 = none is.
   bool interrupts{true};         ///< Overflows kick.
   std::uint64_t share{100};      ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
   std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
@@ -128,10 +129,12 @@ class FakePerf {
   }
 
   bool retire_in_host(bool branch) {
-    const bool lost = loses_each != 0 && ++seen_on_host_ % loses_each == 0;
+    ++seen_on_host_;
+    const bool lost = loses_each != 0 && seen_on_host_ % loses_each == 0;
+    const bool twice = counts_twice_each != 0 && seen_on_host_ % counts_twice_each == 0;
     bool kicked = false;
     for (State& s : events_)
-      if (s.enabled && s.spec.usr && (!s.spec.guest_only || counts_host)) kicked = count(s, lost ? 0 : events_of(s, branch)) || kicked;
+      if (s.enabled && s.spec.usr && (!s.spec.guest_only || counts_host)) kicked = count(s, lost ? 0 : events_of(s, branch) << (twice ? 1U : 0U)) || kicked;
     return kicked;
   }
 

@@ -45,13 +45,31 @@ TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
   EXPECT_NE(what({.kernel = "k", .memory_bytes = 1}).find("bad memory size of 1 bytes"), std::string::npos);
 }
 
-TEST(ResolveConfig, HostsPmuCountsGuestsOnKvmOnly) {
+TEST(ResolveConfig, HostsPmuCountsNoGuestOfTheEngine) {
   const auto soft = resolve({.kernel = "k", .source = "perf", .accel = Accel::soft});
   ASSERT_FALSE(soft);
   EXPECT_EQ(soft.error().kind, ErrorKind::usage);
   EXPECT_NE(describe(soft.error()).find("source \"perf\" counts what the host's processor runs"), std::string::npos) << describe(soft.error());
   EXPECT_EQ(resolve({.kernel = "k", .source = "perf"})->source, "perf");
-  EXPECT_EQ(resolve({.kernel = "k", .source = "auto", .accel = Accel::soft})->source, "clock");
+  EXPECT_EQ(resolve({.kernel = "k", .source = "auto", .accel = Accel::soft})->source, "exact");
+}
+
+TEST(ResolveConfig, KvmsOwnPmuIsASourceWithModelsAndPoliciesOfItsOwn) {
+  const auto refusal = [](const MachineConfig& config) {
+    const auto resolved = resolve(config);
+    EXPECT_FALSE(resolved);
+    return resolved ? std::string{} : describe(resolved.error());
+  };
+  const auto host = resolve({.kernel = "k", .model = "host", .source = "kvm"});
+  ASSERT_TRUE(host) << describe(host.error());
+  EXPECT_TRUE(host->passes_through());
+  EXPECT_EQ(host->model, nullptr);
+  EXPECT_FALSE(resolve({.kernel = "k", .source = "clock"})->passes_through());
+  EXPECT_NE(refusal({.kernel = "k", .model = "host", .source = "clock"}).find("model \"host\" is for the source kvm"), std::string::npos);
+  EXPECT_NE(refusal({.kernel = "k", .source = "kvm", .accel = Accel::soft}).find("does not run there"), std::string::npos);
+  const EventPolicy few{.rule = EventPolicy::Rule::nothing_but};
+  EXPECT_NE(refusal({.kernel = "k", .source = "clock", .events = few}).find("a policy of events is for the source kvm"), std::string::npos);
+  EXPECT_TRUE(resolve({.kernel = "k", .source = "kvm", .events = few}));
 }
 
 }  // namespace

@@ -70,6 +70,9 @@ TEST_F(Calibration, HostThatCountsItselfIsRefused) {
 TEST_F(Calibration, WrongCountsAreRefused) {
   perf.loses_each = 1000;
   expect_says(refusal(), {"counts wrong", "1000000 instructions as 999000"});
+  perf.loses_each = 0;
+  perf.counts_twice_each = 100;
+  expect_says(refusal(), {"counts wrong", "1000000 instructions as 1010000"});
 }
 
 TEST_F(Calibration, SharedCountersAreRefused) {

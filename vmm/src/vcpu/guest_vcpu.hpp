@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "kvm/exit.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// A vCPU together with whatever is its PMU, as a machine's thread runs it. Made, used and destroyed on that thread.
+class GuestVcpu {
+ public:
+  virtual ~GuestVcpu() = default;
+  /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for requests.
+  virtual Result<Exit> run() = 0;
+  /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order.
+  virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
+};
+
+}  // namespace vmm
