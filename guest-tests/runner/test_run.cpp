@@ -59,6 +59,7 @@ vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const 
           .source = options.source,
           .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
           .compiling = options.compiling,
+          .kvm_device = options.kvm_device,
           .pmu_time = options.pmu_time,
           .model_log = options.model_log,
           .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0},

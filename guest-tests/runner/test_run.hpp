@@ -23,6 +23,7 @@ struct RunOptions {
   vmm::PmuTime pmu_time{vmm::PmuTime::hidden};   ///< See MachineConfig.
   vmm::ModelLog model_log{};                     ///< See MachineConfig.
   vpmu::exec::Compiling compiling{};             ///< See MachineConfig.
+  std::string kvm_device{"/dev/kvm"};          ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
 };
 

@@ -10,12 +10,15 @@
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
 #include "passthrough/pass_through.hpp"
+#include "selftest.hpp"
 #include "sources/perf_calibration.hpp"
 #include "sources/registry.hpp"
 #include "sources/source_choice.hpp"
 
 namespace vmm::tool {
 namespace {
+
+constexpr int doctor_usage = 2;
 
 const char* word_for(Finding::Verdict verdict) {
   switch (verdict) {
@@ -58,7 +61,14 @@ void print_sources(const std::string& kvm_device) {
   std::printf("%s\n", fmt::format("{:<8}source auto: {}", "ok", choose_source(true).why).c_str());
 }
 
-int examine_and_print(const std::string& kvm_device) {
+struct DoctorArguments {
+  SelftestOptions selftest;  ///< Its device is looked at in any case.
+  std::string accel{"auto"};
+  bool runs_tests{};
+};
+
+int examine_and_print(DoctorArguments& arguments) {
+  const std::string& kvm_device = arguments.selftest.kvm_device;
   const auto findings = examine_host(kvm_device);
   for (const auto& f : findings) {
     const auto advice = f.advice.empty() ? "" : "; " + f.advice;
@@ -68,17 +78,30 @@ int examine_and_print(const std::string& kvm_device) {
   const bool fit = is_fit(findings);
   std::printf("%s\n", fit ? "fit: guests with a virtual PMU run on this host"
                           : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");
-  return fit ? 0 : 1;
+  if (!arguments.runs_tests) return fit ? 0 : 1;
+  arguments.selftest.on_kvm = arguments.accel == "kvm" || (arguments.accel == "auto" && fit);
+  const auto passed = run_selftest(arguments.selftest);
+  if (!passed) std::fprintf(stderr, "vpmu doctor: %s\n", describe(passed.error()).c_str());
+  if (!passed && passed.error().kind == ErrorKind::usage) return doctor_usage;
+  return passed.value_or(false) ? 0 : 1;
 }
 
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  auto device = std::make_shared<std::string>("/dev/kvm");
+  auto arguments = std::make_shared<DoctorArguments>();
   CLI::App* doctor = app.add_subcommand("doctor", "tell what this host can do, each line with its reason and advice");
-  doctor->add_option("--kvm", *device, "the KVM device")->capture_default_str();
-  doctor->footer("Exit codes: 0 this host is fit to run guests, 1 it is not.");
-  doctor->callback([device, &exit_code] { exit_code = examine_and_print(*device); });
+  auto& selftest = arguments->selftest;
+  doctor->add_option("--kvm", selftest.kvm_device, "the KVM device")->capture_default_str();
+  auto* const runs = doctor->add_flag("--selftest", arguments->runs_tests, "then run the guest tests here, on KVM where it is fit, and print a report to send");
+  doctor->add_option("--accel", arguments->accel, "what runs the guests of the selftest: kvm, soft, auto")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "kvm", "soft"}))
+      ->needs(runs);
+  doctor->add_option("--model", selftest.model, "of the guests of the selftest")->capture_default_str()->needs(runs);
+  doctor->add_option("--filter", selftest.filter, "run only tests whose name matches this glob")->capture_default_str()->needs(runs);
+  doctor->footer("Exit codes: 0 this host is fit to run guests, or the selftest passed; 1 it is not, or a test failed; 2 wrong use.");
+  doctor->callback([arguments, &exit_code] { exit_code = examine_and_print(*arguments); });
 }
 
 }  // namespace vmm::tool

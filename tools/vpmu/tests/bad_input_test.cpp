@@ -235,5 +235,30 @@ TEST_F(BadInput, DoctorSaysUnfitWithoutADevice) {
   EXPECT_NE(ended.output.find("not fit"), std::string::npos);
 }
 
+TEST_F(BadInput, SelftestRunsTheGuestTestsBySourceAndReports) {
+  const auto ended = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "PebsO*"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.output;
+  for (const char* line : {"vpmu 0.", "model skylake, source exact, by the engine: 14 passed, 0 failed", "source perf, by the engine: not run: guests do not run",
+                           "source step, by the engine: not run: too slow", "selftest: passed"})
+    EXPECT_NE(ended.output.find(line), std::string::npos) << line << " in: " << ended.output;
+  EXPECT_EQ(vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "EventClasses.CountFusedPairs"}).exit_code, 1)
+      << "where no test could run nothing was shown";
+  const auto no_test = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "Luck.*"});
+  EXPECT_EQ(no_test.exit_code, 2);
+  EXPECT_NE(no_test.errors.find("no test matches 'Luck.*'"), std::string::npos) << no_test.errors;
+  const auto no_model = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--model", "p4"});
+  EXPECT_EQ(no_model.exit_code, 2);
+  EXPECT_NE(no_model.errors.find("unknown model \"p4\""), std::string::npos) << no_model.errors;
+}
+
+TEST_F(KvmBadInput, SelftestRunsOnKvm) {
+  if (::access("/dev/kvm", R_OK | W_OK) != 0) {
+    GTEST_SKIP() << "no usable /dev/kvm";
+  }
+  const auto ended = vpmu({"doctor", "--selftest", "--accel", "kvm", "--filter", "PebsO*"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.output << ended.errors;
+  EXPECT_NE(ended.output.find("source exact, by KVM: 14 passed, 0 failed"), std::string::npos) << ended.output;
+}
+
 }  // namespace
 }  // namespace vmm::tool::test
