@@ -9,6 +9,7 @@
 #include "models.hpp"
 #include "records.hpp"
 #include "run.hpp"
+#include "virt.hpp"
 
 namespace {
 
@@ -39,13 +40,14 @@ int main(int argc, char** argv) try {
   vmm::tool::add_models(app, exit_code);
   vmm::tool::add_records(app, exit_code);
   vmm::tool::add_ctl(app, exit_code);
+  vmm::tool::add_virt(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return report_parse_error(app, error);
   }
   if (app.get_subcommands().empty()) {
-    std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, or type `vpmu --help`\n", stderr);
+    std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n", stderr);
     return exit_usage;
   }
   return exit_code;

@@ -1,0 +1,98 @@
+#include "virt/xml.hpp"
+
+#include <gtest/gtest.h>
+
+#include "virt_samples.hpp"
+
+namespace vmm::tool::test {
+namespace {
+
+std::string rewritten(std::string_view text) {
+  const auto document = XmlDocument::parse(text);
+  return document ? document->text() : describe(document.error());
+}
+
+std::string why_not(std::string_view text) {
+  const auto document = XmlDocument::parse(text);
+  return document ? "taken" : document.error().what;
+}
+
+XmlDocument parsed(std::string_view text) { return std::move(XmlDocument::parse(text)).value(); }
+
+TEST(VirtXml, WhatNobodyChangesIsWrittenAsItWas) {
+  for (const std::string& text :
+       {libvirt_domain, crowded_domain,
+        std::string{"<?xml version='1.0'?>\n<!-- one --><a b='&#10;&amp;'>\r\n<![CDATA[<x>]]><c/>&gt;<?do it?></a>\n"}})
+    EXPECT_EQ(rewritten(text), text);
+}
+
+TEST(VirtXml, QuotesBecomeThoseOfLibvirt) { EXPECT_EQ(rewritten(R"(<a b="it's 'x'"/>)"), "<a b='it&apos;s &apos;x&apos;'/>"); }
+
+TEST(VirtXml, WhatIsNotWellFormedIsRefused) {
+  EXPECT_NE(why_not("<a><b></a>").find("malformed at byte 8"), std::string::npos) << why_not("<a><b></a>");
+  for (const auto* const text : {"", "  ", "text", "<a>", "<a", "<a b='1'", "<a b=1/>", "<a/>text", "<a/><b/>", "<a b='1' b='2'/>",
+                                 "<c><a b='1' b='2'/></c>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>"})
+    EXPECT_NE(why_not(text), "taken") << text;
+  EXPECT_NE(why_not(std::string_view{"<a/>\0<b/>", 9}), "taken");
+}
+
+TEST(VirtXml, DeepNestingDoesNotExhaustTheStack) {
+  constexpr auto deep = 200'000;
+  std::string text;
+  for (int i = 0; i < deep; ++i) text += "<a>";
+  for (int i = 0; i < deep; ++i) text += "</a>";
+  EXPECT_EQ(rewritten(text).size(), text.size() - 3);  // the innermost is <a/>
+}
+
+TEST(VirtXml, NamesAreKnownByTheirNamespaceWhateverThePrefix) {
+  const auto document = parsed("<d xmlns:q='urn:q'><q:a/><b xmlns='urn:q'><a/></b><x:a/><a/></d>");
+  const auto root = document.root();
+  EXPECT_EQ(root.children("a", "urn:q").size(), 1U);
+  EXPECT_EQ(root.child("b", "urn:q").child("a", "urn:q").local_name(), "a");
+  EXPECT_EQ(root.children("a").size(), 2U);  // one of them has a prefix that nobody declared
+  EXPECT_EQ(root.child("a", "urn:q").prefixed("env"), "q:env");
+  EXPECT_FALSE(root.child("none"));
+  EXPECT_EQ(root.child("none").child("none").text(), "");
+}
+
+TEST(VirtXml, ValuesAreReadAndWrittenAsPlainText) {
+  const auto document = parsed("<a b='&lt;&amp;&#65;&#x20AC;&unknown;&'>  x&gt;<![CDATA[<&>]]><!-- no -->y </a>");
+  EXPECT_EQ(document.root().attribute("b"), "<&A\xE2\x82\xAC&unknown;&");
+  EXPECT_EQ(document.root().text(), "x><&>y");
+  document.root().set_attribute("b", "<'\">&");
+  document.root().set_text("<&>");
+  EXPECT_EQ(document.text(), "<a b='&lt;&apos;&quot;&gt;&amp;'>&lt;&amp;&gt;</a>");
+  EXPECT_EQ(document.root().attribute("b"), "<'\">&");
+}
+
+TEST(VirtXml, ElementsThatComeAndGoLeaveTheTextAsItWas) {
+  for (const auto* const text : {"<d/>", "<d>\n  <a/>\n</d>\n", "<d><a/></d>", "<d>text</d>", "<d>\n  <a/>\n  <!-- c -->\n</d>"}) {
+    const auto document = parsed(text);
+    const auto last = document.root().append("x:last");
+    const auto inner = last.append("inner");
+    const auto first = document.root().prepend("first");
+    EXPECT_NE(document.text(), text);
+    first.remove();
+    inner.remove();
+    last.remove();
+    EXPECT_EQ(document.text(), text);
+  }
+}
+
+TEST(VirtXml, NewElementsAreIndented) {
+  const auto document = parsed("<d>\n  <a/>\n</d>");
+  document.root().append("b").append("c").set_attribute("x", "1");
+  EXPECT_EQ(document.text(), "<d>\n  <a/>\n  <b>\n    <c x='1'/>\n  </b>\n</d>");
+}
+
+TEST(VirtXml, LayoutIsNoDifferenceAndAllElseIs) {
+  const auto same = [](const char* one, const char* other) { return equivalent(parsed(one).root(), parsed(other).root()); };
+  EXPECT_TRUE(same("<a b='1' c='2'><d/></a>", "<a c=\"2\"\n b=\"1\">\n<!-- x --> <d></d> </a>"));
+  EXPECT_TRUE(same("<a xmlns:q='u'><q:b/></a>", "<a><r:b xmlns:r='u'/></a>"));
+  for (const auto* const other : {"<a b='2'><c>t</c></a>", "<a b='1'><c>u</c></a>", "<a b='1'/>", "<a b='1'><c>t</c><c/></a>",
+                                  "<x b='1'><c>t</c></x>", "<a><c>t</c></a>", "<a b='1' c='1'><c>t</c></a>", "<a b='1'><c xmlns='u'>t</c></a>"})
+    EXPECT_FALSE(same("<a b='1'><c>t</c></a>", other)) << other;
+}
+
+}  // namespace
+}  // namespace vmm::tool::test

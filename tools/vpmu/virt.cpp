@@ -1,0 +1,136 @@
+#include "virt.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "output.hpp"
+#include "virt/hook.hpp"
+#include "virt/switch.hpp"
+
+namespace vmm::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto installed_wrapper = VPMU_LIBEXEC "/qemu-vpmu";
+
+struct VirtArguments {
+  std::string domain;
+  std::string connect;
+  VirtOptions options;
+  bool apparmor{};
+  std::string vmi;
+  std::string xml;
+};
+
+/// QEMU's wrapper as it stands with the library beside it: installed with this program, or built with it.
+Result<std::string> wrapper_here(const std::string& given) {
+  std::error_code error;
+  const auto here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  std::string looked;
+  for (const fs::path& path : {fs::path{given}, here / "../libexec/vpmu/qemu-vpmu", here / "../../vmm/qemu-vpmu"}) {
+    if (given.empty() ? path.empty() : path != fs::path{given}) continue;
+    const auto wrapper = fs::absolute(path, error).lexically_normal();
+    if (access(wrapper.c_str(), X_OK) == 0 && access((wrapper.parent_path() / "libvpmu-kvm.so").c_str(), R_OK) == 0) return wrapper.string();
+    looked += (looked.empty() ? "" : " and ") + wrapper.string();
+  }
+  return usage_error("no qemu-vpmu with libvpmu-kvm.so beside it at " + looked, "give --emulator /PATH/OF/qemu-vpmu");
+}
+
+Result<std::string> enable(const VirtArguments& arguments) {
+  VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
+  EnableRequest request{.domain = arguments.domain, .options = arguments.options, .apparmor = {}};
+  if (domains->local()) {
+    VMM_ASSIGN(request.options.wrapper, wrapper_here(arguments.options.wrapper));
+  } else if (request.options.wrapper.empty()) {
+    request.options.wrapper = installed_wrapper;
+  }
+  const bool writable = domains->local() && geteuid() == 0;
+  if (arguments.apparmor && writable) request.apparmor = this_hosts_apparmor();
+  const std::string printed = arguments.apparmor && !writable ? describe_apparmor(request.options.wrapper) : "";
+  VMM_ASSIGN(const std::string done, enable_domain(*domains, request));
+  return done + printed;
+}
+
+Result<std::string> disable(const VirtArguments& arguments) {
+  VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
+  VMM_ASSIGN(const std::string done, disable_domain(*domains, arguments.domain));
+  if (!arguments.apparmor) return done;
+  if (!domains->local()) return done + "AppArmor's files are that host's: remove what stands between the lines of vpmu there\n";
+  VMM_TRY(AppArmorChange::remove(this_hosts_apparmor()));
+  return done;
+}
+
+Result<std::string> status(const VirtArguments& arguments) {
+  VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
+  return describe_domain(*domains, arguments.domain);
+}
+
+Result<std::string> list(const VirtArguments& arguments) {
+  VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
+  return list_domains(*domains);
+}
+
+Result<std::string> hook(const VirtArguments& arguments) {
+  VirtOptions options = arguments.options;
+  if (options.wrapper.empty()) options.wrapper = installed_wrapper;
+  std::string xml = arguments.xml;
+  if (xml.empty()) xml.assign(std::istreambuf_iterator<char>{std::cin}, {});
+  return define_domain_hook(arguments.vmi, xml, options);
+}
+
+using Action = Result<std::string> (*)(const VirtArguments&);
+
+/// One of the commands below `vpmu virt`.
+CLI::App* add_command(CLI::App& virt, const char* name, const char* help, Action action, const std::shared_ptr<VirtArguments>& arguments,
+                      int& exit_code) {
+  CLI::App* const command = virt.add_subcommand(name, help);
+  command->callback(
+      [arguments, action, name, &exit_code] { exit_code = print_or_explain(fmt::format("vpmu virt {}", name).c_str(), action(*arguments)); });
+  return command;
+}
+
+void add_connect(CLI::App& command, VirtArguments& arguments) {
+  command.add_option("--connect", arguments.connect, "libvirt's URI, also of another host; without it, the one that virsh takes");
+}
+
+void add_domain(CLI::App& command, VirtArguments& arguments) {
+  command.add_option("domain", arguments.domain, "name or UUID")->required();
+  add_connect(command, arguments);
+}
+
+CLI::Option* add_choice(CLI::App& command, VirtArguments& arguments) {
+  command.add_option("--source", arguments.options.source, "what counts for the guest: a source that `vpmu doctor` lists (default auto)");
+  command.add_option("--emulator", arguments.options.wrapper, "path of qemu-vpmu on the domain's host; without it, where it is installed");
+  return command.add_option("--model", arguments.options.model, "CPU model that `vpmu models` lists");
+}
+
+}  // namespace
+
+void add_virt(CLI::App& app, int& exit_code) {
+  const auto arguments = std::make_shared<VirtArguments>();
+  CLI::App& virt = *app.add_subcommand("virt", "give libvirt's domains the PMU");
+  virt.require_subcommand(1);
+  CLI::App& on = *add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
+  add_domain(on, *arguments);
+  add_choice(on, *arguments)->required();
+  on.add_flag("--apparmor", arguments->apparmor, "also tell AppArmor; without the rights to, print what to tell it");
+  CLI::App& off = *add_command(virt, "disable", "take it away: the domain's definition is what it was", disable, arguments, exit_code);
+  add_domain(off, *arguments);
+  off.add_flag("--apparmor", arguments->apparmor, "also take back what AppArmor was told");
+  add_domain(*add_command(virt, "status", "what a domain has", status, arguments, exit_code), *arguments);
+  add_connect(*add_command(virt, "list", "what each domain has", list, arguments, exit_code), *arguments);
+  CLI::App& define = *add_command(virt, "hook", "KubeVirt's onDefineDomain: a domain's XML in, with the PMU out", hook, arguments, exit_code);
+  add_choice(define, *arguments);
+  define.add_option("--vmi", arguments->vmi, "the VMI as JSON; its annotations vpmu/model and vpmu/source come before the options");
+  define.add_option("--domain", arguments->xml, "the domain's XML; without it, standard input");
+}
+
+}  // namespace vmm::tool

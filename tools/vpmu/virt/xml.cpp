@@ -1,0 +1,297 @@
+#include "virt/xml.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <pugixml.hpp>
+#include <set>
+#include <sstream>
+
+namespace vmm::tool {
+namespace {
+
+constexpr std::string_view white = " \t\r\n";
+// Text is kept as it is written, entities included, so that what nobody changes stays the same.
+constexpr unsigned parse_verbatim =
+    (pugi::parse_full | pugi::parse_ws_pcdata | pugi::parse_fragment) & ~(pugi::parse_escapes | pugi::parse_eol | pugi::parse_wconv_attribute);
+constexpr unsigned write_verbatim =
+    pugi::format_raw | pugi::format_no_declaration | pugi::format_no_escapes | pugi::format_attribute_single_quote;
+constexpr auto spaces_per_level = 2U;
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(white);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(white) - first + 1);
+}
+
+/// The code point of "#65" or "#x41"; 0 when it is none.
+std::uint32_t code_point(std::string_view reference) {
+  const bool hex = reference.starts_with("#x");
+  const auto digits = reference.substr(hex ? 2 : 1);
+  std::uint32_t value{};
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, hex ? 16 : 10);
+  return error == std::errc{} && end == digits.data() + digits.size() && value < 0x110000 ? value : 0;
+}
+
+std::string utf8(std::uint32_t code) {
+  const auto tail = [code](unsigned shift) { return static_cast<char>(0x80U | (code >> shift & 0x3FU)); };
+  if (code < 0x80) return {static_cast<char>(code)};
+  if (code < 0x800) return {static_cast<char>(0xC0U | code >> 6U), tail(0)};
+  if (code < 0x10000) return {static_cast<char>(0xE0U | code >> 12U), tail(6), tail(0)};
+  return {static_cast<char>(0xF0U | code >> 18U), tail(12), tail(6), tail(0)};
+}
+
+/// What "&NAME;" stands for; empty when XML does not define it.
+std::string entity(std::string_view name) {
+  if (name.starts_with('#')) {
+    const auto code = code_point(name);
+    return code == 0 ? std::string{} : utf8(code);
+  }
+  if (name == "amp") return "&";
+  if (name == "lt") return "<";
+  if (name == "gt") return ">";
+  if (name == "quot") return "\"";
+  return name == "apos" ? "'" : "";
+}
+
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = text[at] == '&' ? text.find(';', at) : std::string_view::npos;
+    const std::string meaning = end == std::string_view::npos ? "" : entity(text.substr(at + 1, end - at - 1));
+    out += meaning.empty() ? std::string{text[at]} : meaning;
+    at = meaning.empty() ? at + 1 : end + 1;
+  }
+  return out;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&apos;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string_view prefix_of(std::string_view name) {
+  const auto colon = name.find(':');
+  return colon == std::string_view::npos ? std::string_view{} : name.substr(0, colon);
+}
+
+bool is_space(pugi::xml_node node) { return node.type() == pugi::node_pcdata && trimmed(node.value()).empty(); }
+bool is_text(pugi::xml_node node) { return node.type() == pugi::node_pcdata || node.type() == pugi::node_cdata; }
+
+unsigned depth_of(pugi::xml_node node) {
+  unsigned depth = 0;
+  for (auto above = node.parent(); above.parent(); above = above.parent()) ++depth;
+  return depth;
+}
+
+std::string new_line(unsigned depth) { return "\n" + std::string(std::size_t{depth} * spaces_per_level, ' '); }
+
+/// Makes a line for a new last child of `parent`; returns what that goes before: the white space that indents the end tag, or none.
+pugi::xml_node new_last_line(pugi::xml_node parent) {
+  const auto inner = new_line(depth_of(parent) + 1);
+  const auto last = parent.last_child();
+  const auto end = is_space(last) && last.previous_sibling() ? last : pugi::xml_node{};
+  if (end) {
+    parent.insert_child_before(pugi::node_pcdata, end).set_value(inner.c_str());
+    return end;
+  }
+  parent.append_child(pugi::node_pcdata).set_value(inner.c_str());
+  if (last) return {};
+  auto outer = parent.append_child(pugi::node_pcdata);
+  outer.set_value(new_line(depth_of(parent)).c_str());
+  return outer;
+}
+
+/// Everything well-formed that pugixml does not look for.
+std::string flaw_of(pugi::xml_node node) {
+  if (node.type() == pugi::node_doctype) return "it has a document type";
+  std::set<std::string_view> names;
+  for (auto attribute : node.attributes()) {
+    if (!names.insert(attribute.name()).second) return fmt::format("<{}> has {} twice", node.name(), attribute.name());
+    // Written between ' from now on.
+    if (std::string value = attribute.value(); value.find('\'') != std::string::npos) {
+      for (auto at = value.find('\''); at != std::string::npos; at = value.find('\'', at)) value.replace(at, 1, "&apos;");
+      attribute.set_value(value.c_str());
+    }
+  }
+  return {};
+}
+
+struct FlawFinder : pugi::xml_tree_walker {
+  std::string flaw;
+  bool for_each(pugi::xml_node& node) override {
+    flaw = flaw_of(node);
+    return flaw.empty();
+  }
+};
+
+bool outside_root(pugi::xml_node node) { return is_text(node) && !is_space(node); }
+
+std::string flaw_of(pugi::xml_document& document) {
+  const auto elements = std::ranges::count_if(document.children(), [](auto n) { return n.type() == pugi::node_element; });
+  if (elements != 1) return fmt::format("it has {} outermost elements, not one", elements);
+  if (std::ranges::any_of(document.children(), outside_root)) return "it has text outside of its outermost element";
+  FlawFinder finder;
+  document.traverse(finder);
+  return finder.flaw;
+}
+
+}  // namespace
+
+std::string XmlElement::local_name() const {
+  const std::string_view name = pugi::xml_node{node_}.name();
+  const auto prefix = prefix_of(name);
+  return std::string{prefix.empty() ? name : name.substr(prefix.size() + 1)};
+}
+
+std::string XmlElement::namespace_uri() const {
+  const auto prefix = prefix_of(pugi::xml_node{node_}.name());
+  const std::string declaration = prefix.empty() ? "xmlns" : fmt::format("xmlns:{}", prefix);
+  for (auto node = pugi::xml_node{node_}; node; node = node.parent())
+    if (const auto attribute = node.attribute(declaration.c_str())) return unescaped(attribute.value());
+  return {};
+}
+
+std::string XmlElement::prefixed(std::string_view name) const {
+  const auto prefix = prefix_of(pugi::xml_node{node_}.name());
+  return prefix.empty() ? std::string{name} : fmt::format("{}:{}", prefix, name);
+}
+
+std::optional<std::string> XmlElement::attribute(std::string_view name) const {
+  const auto found = pugi::xml_node{node_}.attribute(std::string{name}.c_str());
+  return found ? std::optional{unescaped(found.value())} : std::nullopt;
+}
+
+std::string XmlElement::text() const {
+  std::string all;
+  for (const auto part : pugi::xml_node{node_}.children())
+    if (is_text(part)) all += part.type() == pugi::node_cdata ? std::string{part.value()} : unescaped(part.value());
+  return std::string{trimmed(all)};
+}
+
+std::vector<XmlElement> XmlElement::children() const {
+  std::vector<XmlElement> found;
+  for (const auto node : pugi::xml_node{node_}.children())
+    if (node.type() == pugi::node_element) found.emplace_back(node.internal_object());
+  return found;
+}
+
+std::vector<XmlElement> XmlElement::children(std::string_view local_name, std::string_view namespace_uri) const {
+  auto found = children();
+  std::erase_if(found, [&](XmlElement e) { return e.local_name() != local_name || e.namespace_uri() != namespace_uri; });
+  return found;
+}
+
+XmlElement XmlElement::child(std::string_view local_name, std::string_view namespace_uri) const {
+  const auto found = children(local_name, namespace_uri);
+  return found.empty() ? XmlElement{} : found.front();
+}
+
+void XmlElement::set_attribute(std::string_view name, std::string_view value) const {
+  auto node = pugi::xml_node{node_};
+  const std::string key{name};
+  auto attribute = node.attribute(key.c_str());
+  if (!attribute) attribute = node.append_attribute(key.c_str());
+  attribute.set_value(escaped(value).c_str());
+}
+
+void XmlElement::remove_attribute(std::string_view name) const { pugi::xml_node{node_}.remove_attribute(std::string{name}.c_str()); }
+
+void XmlElement::set_text(std::string_view text) const {
+  auto node = pugi::xml_node{node_};
+  node.remove_children();
+  node.append_child(pugi::node_pcdata).set_value(escaped(text).c_str());
+}
+
+XmlElement XmlElement::append(std::string_view name) const {
+  auto node = pugi::xml_node{node_};
+  const auto before = new_last_line(node);
+  auto made = before ? node.insert_child_before(pugi::node_element, before) : node.append_child(pugi::node_element);
+  made.set_name(std::string{name}.c_str());
+  return XmlElement{made.internal_object()};
+}
+
+XmlElement XmlElement::prepend(std::string_view name) const {
+  auto node = pugi::xml_node{node_};
+  if (!node.first_child()) return append(name);
+  auto made = node.prepend_child(std::string{name}.c_str());
+  node.prepend_child(pugi::node_pcdata).set_value(new_line(depth_of(node) + 1).c_str());
+  return XmlElement{made.internal_object()};
+}
+
+XmlElement XmlElement::append_copy(XmlElement original) const {
+  auto node = pugi::xml_node{node_};
+  const auto before = new_last_line(node);
+  const pugi::xml_node source{original.node_};
+  const auto made = before ? node.insert_copy_before(source, before) : node.append_copy(source);
+  return XmlElement{made.internal_object()};
+}
+
+XmlElement XmlElement::replace_by_copy(XmlElement original) const {
+  const pugi::xml_node node{node_};
+  auto parent = node.parent();
+  const auto made = parent.insert_copy_before(pugi::xml_node{original.node_}, node);
+  parent.remove_child(node);
+  return XmlElement{made.internal_object()};
+}
+
+void XmlElement::remove() const {
+  const pugi::xml_node node{node_};
+  auto parent = node.parent();
+  if (is_space(node.previous_sibling())) parent.remove_child(node.previous_sibling());
+  parent.remove_child(node);
+  if (std::ranges::all_of(parent.children(), is_space)) parent.remove_children();
+}
+
+std::vector<std::pair<std::string, std::string>> XmlElement::attributes() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto attribute : pugi::xml_node{node_}.attributes()) all.emplace_back(attribute.name(), unescaped(attribute.value()));
+  return all;
+}
+
+bool equivalent(XmlElement one, XmlElement other) {
+  const auto attributes_of = [](XmlElement element) {
+    auto all = element.attributes();
+    std::erase_if(all, [](const auto& a) { return a.first.starts_with("xmlns"); });
+    std::ranges::sort(all);
+    return all;
+  };
+  if (one.local_name() != other.local_name() || one.namespace_uri() != other.namespace_uri()) return false;
+  if (attributes_of(one) != attributes_of(other)) return false;
+  return one.text() == other.text() && std::ranges::equal(one.children(), other.children(), equivalent);
+}
+
+XmlDocument::XmlDocument(std::unique_ptr<pugi::xml_document> document) : document_{std::move(document)} {}
+XmlDocument::XmlDocument(XmlDocument&&) noexcept = default;
+XmlDocument::~XmlDocument() = default;
+
+Result<XmlDocument> XmlDocument::parse(std::string_view text) {
+  constexpr auto advice = "give the text of `virsh dumpxml --inactive`";
+  if (text.find('\0') != std::string_view::npos) return usage_error("the XML has a byte 0", advice);
+  auto document = std::make_unique<pugi::xml_document>();
+  const auto parsed = document->load_buffer(text.data(), text.size(), parse_verbatim, pugi::encoding_utf8);
+  if (!parsed) return usage_error(fmt::format("the XML is malformed at byte {}: {}", parsed.offset, parsed.description()), advice);
+  if (const auto flaw = flaw_of(*document); !flaw.empty()) return usage_error("the XML is not what libvirt takes: " + flaw, advice);
+  return XmlDocument{std::move(document)};
+}
+
+XmlElement XmlDocument::root() const { return XmlElement{document_->document_element().internal_object()}; }
+
+std::string XmlDocument::text() const {
+  std::ostringstream out;
+  document_->save(out, "", write_verbatim, pugi::encoding_utf8);
+  return out.str();
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,79 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "support/result.hpp"
+
+namespace pugi {
+class xml_document;
+struct xml_node_struct;
+}  // namespace pugi
+
+namespace vmm::tool {
+
+/// An element of an XmlDocument; as cheap as a pointer, and valid as long as the document has the element. One that is not there is false: it
+/// has no name, no attributes and no children, and must not be changed. Values are plain text: entities are resolved and made here.
+class XmlElement {
+ public:
+  XmlElement() = default;
+  explicit XmlElement(pugi::xml_node_struct* node) : node_{node} {}
+  explicit operator bool() const { return node_ != nullptr; }
+  bool operator==(const XmlElement&) const = default;
+
+  /// Its name without the prefix.
+  [[nodiscard]] std::string local_name() const;
+  /// The namespace that the prefix stands for here; empty for none, and for a prefix that is not declared.
+  [[nodiscard]] std::string namespace_uri() const;
+  /// A name in this element's own namespace: with its prefix.
+  [[nodiscard]] std::string prefixed(std::string_view name) const;
+  [[nodiscard]] std::optional<std::string> attribute(std::string_view name) const;
+  /// Names, with their prefixes, and values.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> attributes() const;
+  /// The text in it, without that of its children and without white space around it.
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<XmlElement> children() const;
+  [[nodiscard]] std::vector<XmlElement> children(std::string_view local_name, std::string_view namespace_uri = {}) const;
+  /// The first of these; false when there is none.
+  [[nodiscard]] XmlElement child(std::string_view local_name, std::string_view namespace_uri = {}) const;
+
+  void set_attribute(std::string_view name, std::string_view value) const;
+  void remove_attribute(std::string_view name) const;
+  void set_text(std::string_view text) const;
+  /// A new element, indented, behind or before all children. `name` may have a prefix.
+  [[nodiscard]] XmlElement append(std::string_view name) const;
+  [[nodiscard]] XmlElement prepend(std::string_view name) const;
+  /// A copy of an element of this or another document, as last child.
+  XmlElement append_copy(XmlElement original) const;
+  /// A copy of `original` takes this element's place; returns the copy.
+  [[nodiscard]] XmlElement replace_by_copy(XmlElement original) const;
+  /// Takes it out, with the white space that indents it. A parent that it leaves without anything else has nothing in it then.
+  void remove() const;
+
+ private:
+  pugi::xml_node_struct* node_{};
+};
+
+/// Both have the same names, attributes, text and children. What only lays the text out makes no difference: quotes, the order of attributes,
+/// white space between elements, comments, where a prefix is declared.
+bool equivalent(XmlElement one, XmlElement other);
+
+/// An XML text that can be changed and is else written as it was read. Only the quotes of attributes become ', as libvirt writes them.
+class XmlDocument {
+ public:
+  XmlDocument(XmlDocument&&) noexcept;
+  ~XmlDocument();
+  /// Fails with kind usage on what is not well-formed, on a document type (it may define entities) and on an attribute that is there twice.
+  static Result<XmlDocument> parse(std::string_view text);
+  [[nodiscard]] XmlElement root() const;
+  [[nodiscard]] std::string text() const;
+
+ private:
+  explicit XmlDocument(std::unique_ptr<pugi::xml_document> document);
+  std::unique_ptr<pugi::xml_document> document_;
+};
+
+}  // namespace vmm::tool
