@@ -5,6 +5,7 @@
     judge.py --suite smp LOG        two vCPUs: -a
     judge.py --suite exact LOG      one vCPU whose source counts each instruction
     judge.py --suite attached LOG   the same in a QEMU that disturbs it
+    judge.py --suite libvirt LOG    the same in a domain of libvirt's
     judge.py --suite soft LOG       the same boot twice without KVM: both the same
     judge.py --suite profilers LOG  likwid, pcm and PAPI
 """
@@ -16,6 +17,7 @@ import sys
 
 import console_log
 import disassembly
+from attached_checks import attached_checks, check_disturbed, check_domain
 from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
@@ -37,9 +39,6 @@ CYCLES_TOLERANCE = 0.05
 MAX_EXITS_PER_SAMPLE = 12
 MAX_BOOT_EXITS = 450
 COUNTED_ROUNDS = 100_000  # of the loop in programs/counted.S
-PATIENT_ROUNDS = 40_000_000  # of the loop in programs/patient.S
-PATIENT_EVENTS = {"instructions:u": 5 * PATIENT_ROUNDS + 5, "branches:u": PATIENT_ROUNDS + 1}
-PATIENT_PERIOD = 1_000_003
 COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTED_ROUNDS + 1}
 MIXED_EVENTS = ("instructions", "branches", "loads", "stores")
 MIXED_CONDITIONAL = 20 * 18  # of programs/mixed.S
@@ -245,36 +244,6 @@ def check_boot_exits(run, _programs):
     return f"{exits} exits"
 
 
-def check_patient(run, _programs, event):
-    """A count that others interrupted is what it is without them."""
-    counts = [int(count) for count, in run.named("patient", event)]
-    require(counts == [PATIENT_EVENTS[event]], f"{event} counted {counts}, not {PATIENT_EVENTS[event]}")
-    return str(counts[0])
-
-
-def check_long_order(run, programs):
-    """As check_precise_order: no record is lost, torn or misplaced."""
-    program = programs["patient"]
-    before, loop = program.addresses_of("_start"), program.addresses_of("patient_loop")
-    require(PATIENT_EVENTS["instructions:u"] == len(before) + PATIENT_ROUNDS * len(loop) + len(program.addresses_of("patient_end")), "patient has changed")
-    places = range(PATIENT_PERIOD - len(before), PATIENT_ROUNDS * len(loop), PATIENT_PERIOD + 1)
-    expected = [loop[place % len(loop)] for place in places]
-    samples = [int(address, 16) for address in run.facts["long-sample"]]
-    require(samples == expected, f"{len(samples)} samples, not {len(expected)}, or others: {[hex(s) for s, e in zip(samples, expected) if s != e][:3]}")
-    require(run.facts["lost"] == ["0"], f"perf says it lost {run.facts['lost']}")
-    return f"{len(samples)} samples, each at its instruction"
-
-
-def check_disturbed(run, _programs):
-    """The guest was reset, stepped, saved and migrated in the middle of its recordings."""
-    words = (run.first("disturbed") or "").split()
-    times = {what: int(number) for what, number in zip(words[::2], words[1::2])}
-    least = {"reset": 1, "stepped": 2, "saved": 2, "migrated": 2, "in-use": 2}
-    missing = [what for what, number in least.items() if times.get(what, 0) < number]
-    require(not missing, f"not enough of: {', '.join(missing)}; {times}")
-    return run.first("disturbed")
-
-
 def single_checks(baseline):
     yield "guest-ends", check_ended, ()
     yield "dmesg-pmu", check_pmu_lines, ()
@@ -304,14 +273,20 @@ def smp_checks(_baseline):
     yield "smp-boundaries-all-cpus", check_boundaries, ("all-cpus",)
 
 
-def attached_checks(_baseline):
+def attached_suite(_baseline):
     yield "attached-guest-ends", check_ended, ()
     yield "attached-dmesg-pmu", check_pmu_lines, ()
     yield "attached-dmesg-clean", check_no_complaint, ()
-    for event in PATIENT_EVENTS:
-        yield f"attached-{event}", check_patient, (event,)
-    yield "attached-precise-order", check_long_order, ()
+    yield from attached_checks("attached")
     yield "attached-disturbed", check_disturbed, ()
+
+
+def libvirt_suite(_baseline):
+    yield "libvirt-guest-ends", check_ended, ()
+    yield "libvirt-dmesg-pmu", check_pmu_lines, ()
+    yield "libvirt-dmesg-clean", check_no_complaint, ()
+    yield from attached_checks("libvirt")
+    yield "libvirt-domain", check_domain, ()
 
 
 def exact_checks(_baseline):
@@ -360,7 +335,8 @@ def profilers_suite(baseline):
     yield from profilers_checks(baseline)
 
 
-SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "attached": attached_checks, "profilers": profilers_suite}
+SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "attached": attached_suite, "libvirt": libvirt_suite,
+          "profilers": profilers_suite}
 
 
 def judge(suite, run, programs, baseline):

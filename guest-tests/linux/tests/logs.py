@@ -144,14 +144,25 @@ def smp_lines():
     yield from ("vpmu-guest: done", "vpmu-host: exit 0")
 
 
-def attached_lines():
-    """Of QEMU's guest: the loop has five instructions, and a record comes 1,000,004 of them after the last one."""
+def patient_lines():
+    """The loop has five instructions, and a record comes 1,000,004 of them after the last one."""
     yield from boot("haswell")
     yield from ("vpmu-guest: patient instructions:u 200000005", "vpmu-guest: patient branches:u 40000001", "vpmu-guest: patient recording")
     for number in range(199):
         yield f"vpmu-guest: long-sample {('40100f', '40100c', '401018', '401016', '401012')[number % 5]}"
     yield from ("vpmu-guest: lost 0", "vpmu-guest: end patient 0", "vpmu-guest: done")
+
+
+def attached_lines():
+    yield from patient_lines()
     yield from ("vpmu-host: disturbed reset 1 stepped 30 saved 4 migrated 3 in-use 7", "vpmu-host: exit 0")
+
+
+def libvirt_lines():
+    yield from ("vpmu-host: domain refused same", "vpmu-host: domain enabled haswell exact", "vpmu-host: domain changed 20")
+    yield from patient_lines()
+    yield counters("end", 2000, 199)
+    yield from ("vpmu-host: exit 0", "vpmu-host: domain disabled same")
 
 
 def exact_lines(model="skylake", kernel="6.1"):

@@ -11,7 +11,7 @@ import disassembly  # noqa: E402
 import judge  # noqa: E402
 import memory_checks  # noqa: E402
 import models  # noqa: E402
-from logs import BASELINE, PROGRAMS, attached_lines, exact_lines, single_lines, smp_lines, soft_lines  # noqa: E402
+from logs import BASELINE, PROGRAMS, attached_lines, exact_lines, libvirt_lines, single_lines, smp_lines, soft_lines  # noqa: E402
 
 
 class JudgeTest(unittest.TestCase):
@@ -190,6 +190,28 @@ class JudgeTest(unittest.TestCase):
         ]
         for old, new, failing in changes:
             self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "attached"), {failing}, (old, new))
+
+    def test_a_libvirt_domain(self):
+        text = "\n".join(libvirt_lines())
+        self.assertEqual(self.failing(text.splitlines(), "libvirt"), set())
+        for old, new, failing in (
+            ("refused same", "refused CHANGED", "libvirt-domain"),
+            ("vpmu-host: domain refused same\n", "", "libvirt-domain"),
+            ("enabled haswell exact", "enabled skylake exact", "libvirt-domain"),
+            ("enabled haswell exact", "- - -", "libvirt-domain"),
+            ("domain changed 20", "domain changed 0", "libvirt-domain"),
+            ("disabled same", "disabled CHANGED", "libvirt-domain"),
+            ("\nvpmu-host: domain disabled same", "", "libvirt-domain"),
+            ('"pmu.pebs.records": 199', '"pmu.pebs.records": 0', "libvirt-domain"),
+            ("instructions:u 200000005", "instructions:u 200000004", "libvirt-instructions:u"),
+            ("branches:u 40000001", "branches:u 1", "libvirt-branches:u"),
+            ("long-sample 40100c", "long-sample 40100f", "libvirt-precise-order"),
+            ("tsc: Detected", "irq loop stuck", "libvirt-dmesg-clean"),
+            ("fmt2+", "fmt2-", "libvirt-dmesg-pmu"),
+            ("vpmu-host: exit 0", "vpmu-host: exit shut off (crashed)", "libvirt-guest-ends"),
+        ):
+            self.assertNotEqual(text, text.replace(old, new, 1), old)
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "libvirt"), {failing}, (old, new))
 
     def test_a_core_with_one_thread_has_all_counters(self):
         alone = [line.replace("generic registers:      4", "generic registers:      8").replace("000000070000000f", "00000007000000ff")

@@ -1,0 +1,59 @@
+"""The judge's checks of guests whose VMM has our PMU attached: of a QEMU that disturbs it, and of a libvirt domain."""
+
+from finding import require
+
+PATIENT_ROUNDS = 40_000_000  # of the loop in programs/patient.S
+PATIENT_EVENTS = {"instructions:u": 5 * PATIENT_ROUNDS + 5, "branches:u": PATIENT_ROUNDS + 1}
+PATIENT_PERIOD = 1_000_003
+# The emulator, the CPU, the PMU and the variables; more with the way back.
+MIN_CHANGED_LINES = 8
+MIN_RECORDS = 199  # of programs/patient.S
+
+
+def check_patient(run, _programs, event):
+    """A count that others interrupted is what it is without them."""
+    counts = [int(count) for count, in run.named("patient", event)]
+    require(counts == [PATIENT_EVENTS[event]], f"{event} counted {counts}, not {PATIENT_EVENTS[event]}")
+    return str(counts[0])
+
+
+def check_long_order(run, programs):
+    """As check_precise_order: no record is lost, torn or misplaced."""
+    program = programs["patient"]
+    before, loop = program.addresses_of("_start"), program.addresses_of("patient_loop")
+    require(PATIENT_EVENTS["instructions:u"] == len(before) + PATIENT_ROUNDS * len(loop) + len(program.addresses_of("patient_end")), "patient has changed")
+    places = range(PATIENT_PERIOD - len(before), PATIENT_ROUNDS * len(loop), PATIENT_PERIOD + 1)
+    expected = [loop[place % len(loop)] for place in places]
+    samples = [int(address, 16) for address in run.facts["long-sample"]]
+    require(samples == expected, f"{len(samples)} samples, not {len(expected)}, or others: {[hex(s) for s, e in zip(samples, expected) if s != e][:3]}")
+    require(run.facts["lost"] == ["0"], f"perf says it lost {run.facts['lost']}")
+    return f"{len(samples)} samples, each at its instruction"
+
+
+def check_disturbed(run, _programs):
+    """The guest was reset, stepped, saved and migrated in the middle of its recordings."""
+    words = (run.first("disturbed") or "").split()
+    times = {what: int(number) for what, number in zip(words[::2], words[1::2])}
+    least = {"reset": 1, "stepped": 2, "saved": 2, "migrated": 2, "in-use": 2}
+    missing = [what for what, number in least.items() if times.get(what, 0) < number]
+    require(not missing, f"not enough of: {', '.join(missing)}; {times}")
+    return run.first("disturbed")
+
+
+def check_domain(run, _programs):
+    """The domain had our PMU, which changed its definition, and neither that nor an enable that failed left anything in it."""
+    told = {words[0]: words[1:] for words in (line.split() for line in run.facts["domain"])}
+    require(told.get("refused") == ["same"], f"after an enable that libvirt refused: {told.get('refused')}")
+    require(told.get("enabled") == [run.first("model"), "exact"], f"enabled for {told.get('enabled')}, not {run.first('model')} exact")
+    changed = int(told["changed"][0])
+    require(changed >= MIN_CHANGED_LINES, f"only {changed} lines of the definition changed, at least {MIN_CHANGED_LINES}")
+    require(told.get("disabled") == ["same"], f"after disable the definition is {told.get('disabled')}")
+    require(run.counters.get("end", {}).get("pmu.pebs.records", 0) >= MIN_RECORDS, "the library wrote too few records: was it the one?")
+    return f"{changed} lines changed, and back"
+
+
+def attached_checks(suite):
+    """The checks of guest/patient.sh, as rows of a suite of that name."""
+    for event in PATIENT_EVENTS:
+        yield f"{suite}-{event}", check_patient, (event,)
+    yield f"{suite}-precise-order", check_long_order, ()
