@@ -49,6 +49,7 @@ def check_domain(run, _programs):
     require(changed >= MIN_CHANGED_LINES, f"only {changed} lines of the definition changed, at least {MIN_CHANGED_LINES}")
     require(told.get("disabled") == ["same"], f"after disable the definition is {told.get('disabled')}")
     require(run.counters.get("end", {}).get("pmu.pebs.records", 0) >= MIN_RECORDS, "the library wrote too few records: was it the one?")
+    require(told.get("own-vmm") == ["done"], f"by our own VMM the domain's guest is {told.get('own-vmm')}")
     return f"{changed} lines changed, and back"
 
 

@@ -14,6 +14,7 @@
 #include "machine/config.hpp"
 #include "machine/host_check.hpp"
 #include "policy_options.hpp"
+#include "virt/import.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -27,6 +28,8 @@ struct RunArguments {
   std::string events{"all"};
   std::string stats;
   std::string model_log;
+  std::string domain;
+  std::string connect;
   bool verbose{};
 };
 
@@ -109,6 +112,10 @@ Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
 
 Result<int> run(RunArguments& arguments) {
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
+  if (!arguments.domain.empty()) {
+    VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
+    VMM_TRY(take_domain(*domains, arguments.domain, arguments.machine));
+  }
   VMM_TRY(apply(arguments.policies, arguments.machine));
   VMM_ASSIGN(arguments.machine.events, read_event_policy(arguments.events));
   VMM_ASSIGN(auto statistics, StatisticsFile::open(arguments.stats));
@@ -151,13 +158,17 @@ void add_run(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<RunArguments>();
   auto& machine = arguments->machine;
   CLI::App* run = app.add_subcommand("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
-  run->add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file")->required();
-  run->add_option("--initrd", machine.initrd, "initial RAM disk");
+  CLI::Option* const kernel = run->add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file")->required();
+  CLI::Option* const domain = run->add_option("--libvirt", arguments->domain, "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
+  domain->excludes(kernel)->each([kernel](const std::string&) { kernel->required(false); });
+  run->add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")->needs(domain);
+  domain->excludes(run->add_option("--initrd", machine.initrd, "initial RAM disk"));
   run->add_option("--append", machine.command_line, "kernel command line");
   run->add_option("--model", machine.model, "CPU model")->capture_default_str();
-  run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str();
-  run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str();
-  run->add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU")->capture_default_str();
+  domain->excludes(run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str());
+  domain->excludes(run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str());
+  domain->excludes(run->add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU")
+                       ->capture_default_str());
   run->add_flag("--bare-metal", machine.bare_metal, "do not tell the guest that it is one: its kernel uses the uncore, too");
   run->add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")->capture_default_str();
   run->add_flag_callback(

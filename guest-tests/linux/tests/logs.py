@@ -162,7 +162,7 @@ def libvirt_lines():
     yield from ("vpmu-host: domain refused same", "vpmu-host: domain enabled haswell exact", "vpmu-host: domain changed 20")
     yield from patient_lines()
     yield counters("end", 2000, 199)
-    yield from ("vpmu-host: exit 0", "vpmu-host: domain disabled same")
+    yield from ("vpmu-host: exit 0", "vpmu-host: domain disabled same", "vpmu-host: domain own-vmm done")
 
 
 def exact_lines(model="skylake", kernel="6.1"):

@@ -202,6 +202,8 @@ class JudgeTest(unittest.TestCase):
             ("domain changed 20", "domain changed 0", "libvirt-domain"),
             ("disabled same", "disabled CHANGED", "libvirt-domain"),
             ("\nvpmu-host: domain disabled same", "", "libvirt-domain"),
+            ("\nvpmu-host: domain own-vmm done", "", "libvirt-domain"),
+            ("own-vmm done", "own-vmm FAILED", "libvirt-domain"),
             ('"pmu.pebs.records": 199', '"pmu.pebs.records": 0', "libvirt-domain"),
             ("instructions:u 200000005", "instructions:u 200000004", "libvirt-instructions:u"),
             ("branches:u 40000001", "branches:u 1", "libvirt-branches:u"),
