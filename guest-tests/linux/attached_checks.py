@@ -1,4 +1,4 @@
-"""The judge's checks of guests whose VMM has our PMU attached: of a QEMU that disturbs it, and of a libvirt domain."""
+"""The judge's checks of guests that are disturbed or run by another VMM: of a QEMU that disturbs it, of our own that saves and restores it, and of a libvirt domain."""
 
 from finding import require
 
@@ -30,11 +30,10 @@ def check_long_order(run, programs):
     return f"{len(samples)} samples, each at its instruction"
 
 
-def check_disturbed(run, _programs):
-    """The guest was reset, stepped, saved and migrated in the middle of its recordings."""
+def check_disturbed(run, _programs, least):
+    """The guest was reset, stepped, saved or migrated so often, in the middle of its recordings."""
     words = (run.first("disturbed") or "").split()
     times = {what: int(number) for what, number in zip(words[::2], words[1::2])}
-    least = {"reset": 1, "stepped": 2, "saved": 2, "migrated": 2, "in-use": 2}
     missing = [what for what, number in least.items() if times.get(what, 0) < number]
     require(not missing, f"not enough of: {', '.join(missing)}; {times}")
     return run.first("disturbed")

@@ -6,6 +6,7 @@
     judge.py --suite exact LOG      one vCPU whose source counts each instruction
     judge.py --suite attached LOG   the same in a QEMU that disturbs it
     judge.py --suite libvirt LOG    the same in a domain of libvirt's
+    judge.py --suite saved LOG      the same in our VMM, saved and restored again and again
     judge.py --suite soft LOG       the same boot twice without KVM: both the same
     judge.py --suite profilers LOG  likwid, pcm and PAPI
 """
@@ -273,12 +274,20 @@ def smp_checks(_baseline):
     yield "smp-boundaries-all-cpus", check_boundaries, ("all-cpus",)
 
 
+def disturbed_suite(suite, **least):
+    yield f"{suite}-guest-ends", check_ended, ()
+    yield f"{suite}-dmesg-pmu", check_pmu_lines, ()
+    yield f"{suite}-dmesg-clean", check_no_complaint, ()
+    yield from attached_checks(suite)
+    yield f"{suite}-disturbed", check_disturbed, (least,)
+
+
 def attached_suite(_baseline):
-    yield "attached-guest-ends", check_ended, ()
-    yield "attached-dmesg-pmu", check_pmu_lines, ()
-    yield "attached-dmesg-clean", check_no_complaint, ()
-    yield from attached_checks("attached")
-    yield "attached-disturbed", check_disturbed, ()
+    return disturbed_suite("attached", **{"reset": 1, "stepped": 2, "saved": 2, "migrated": 2, "in-use": 2})
+
+
+def saved_suite(_baseline):
+    return disturbed_suite("saved", **{"saved": 3, "in-use": 2, "copied": 1})
 
 
 def libvirt_suite(_baseline):
@@ -336,7 +345,7 @@ def profilers_suite(baseline):
 
 
 SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "attached": attached_suite, "libvirt": libvirt_suite,
-          "profilers": profilers_suite}
+          "saved": saved_suite, "profilers": profilers_suite}
 
 
 def judge(suite, run, programs, baseline):

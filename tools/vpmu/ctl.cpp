@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,7 @@ namespace {
 struct CtlArguments {
   std::string path;
   std::string command;
+  std::string file;
 };
 
 Result<Fd> connect_to(const std::string& path) {
@@ -57,7 +59,7 @@ Result<std::string> read_line(const Fd& socket) {
 
 Result<std::string> ask(const CtlArguments& arguments) {
   VMM_ASSIGN(const Fd socket, connect_to(arguments.path));
-  const auto request = make_request(arguments.command) + "\n";
+  const auto request = make_request(arguments.command, arguments.file) + "\n";
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
     return host_error("cannot send to the machine", errno);
   }
@@ -80,10 +82,15 @@ void add_ctl(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<CtlArguments>();
   CLI::App* ctl = app.add_subcommand("ctl", "ask a running machine");
   ctl->add_option("socket", arguments->path, "the path given to `vpmu run --control`")->required();
-  ctl->add_option("command", arguments->command, "status, counters or stop")
+  ctl->add_option("command", arguments->command, "status, counters, snapshot (and go on), suspend (save and stop) or stop")
       ->required()
-      ->check(CLI::IsMember({"status", "counters", "stop"}));
-  ctl->callback([arguments, &exit_code] { exit_code = ask_and_print(*arguments); });
+      ->check(CLI::IsMember({"status", "counters", "snapshot", "suspend", "stop"}));
+  ctl->add_option("file", arguments->file, "for snapshot and suspend: the file to write, which `vpmu run --restore` takes");
+  ctl->callback([arguments, &exit_code] {
+    // The machine has a directory of its own.
+    if (!arguments->file.empty()) arguments->file = std::filesystem::absolute(arguments->file);
+    exit_code = ask_and_print(*arguments);
+  });
 }
 
 }  // namespace vmm::tool

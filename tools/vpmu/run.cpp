@@ -158,17 +158,20 @@ void add_run(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<RunArguments>();
   auto& machine = arguments->machine;
   CLI::App* run = app.add_subcommand("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
-  CLI::Option* const kernel = run->add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file")->required();
-  CLI::Option* const domain = run->add_option("--libvirt", arguments->domain, "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
-  domain->excludes(kernel)->each([kernel](const std::string&) { kernel->required(false); });
+  auto* const from = run->add_option_group("start", "a kernel, a domain of libvirt's, or a machine that was saved");
+  from->add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file");
+  CLI::Option* const domain = from->add_option("--libvirt", arguments->domain, "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
+  CLI::Option* const restore = from->add_option("--restore", machine.restore, "go on from a snapshot (`vpmu ctl SOCKET snapshot FILE`)");
+  from->require_option(1);
   run->add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")->needs(domain);
-  domain->excludes(run->add_option("--initrd", machine.initrd, "initial RAM disk"));
-  run->add_option("--append", machine.command_line, "kernel command line");
-  run->add_option("--model", machine.model, "CPU model")->capture_default_str();
-  domain->excludes(run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str());
-  domain->excludes(run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str());
-  domain->excludes(run->add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU")
-                       ->capture_default_str());
+  /// What a domain tells, and a saved machine.
+  const auto told = [domain, restore](CLI::Option* option) { option->excludes(domain)->excludes(restore); };
+  told(run->add_option("--initrd", machine.initrd, "initial RAM disk"));
+  run->add_option("--append", machine.command_line, "kernel command line")->excludes(restore);
+  run->add_option("--model", machine.model, "CPU model")->capture_default_str()->excludes(restore);
+  told(run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str());
+  told(run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str());
+  told(run->add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU")->capture_default_str());
   run->add_flag("--bare-metal", machine.bare_metal, "do not tell the guest that it is one: its kernel uses the uncore, too");
   run->add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")->capture_default_str();
   run->add_flag_callback(

@@ -153,9 +153,9 @@ def patient_lines():
     yield from ("vpmu-guest: lost 0", "vpmu-guest: end patient 0", "vpmu-guest: done")
 
 
-def attached_lines():
+def attached_lines(disturbed="reset 1 stepped 30 saved 4 migrated 3 in-use 7"):
     yield from patient_lines()
-    yield from ("vpmu-host: disturbed reset 1 stepped 30 saved 4 migrated 3 in-use 7", "vpmu-host: exit 0")
+    yield from (f"vpmu-host: disturbed {disturbed}", "vpmu-host: exit 0")
 
 
 def libvirt_lines():

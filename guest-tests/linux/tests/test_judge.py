@@ -215,6 +215,18 @@ class JudgeTest(unittest.TestCase):
             self.assertNotEqual(text, text.replace(old, new, 1), old)
             self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "libvirt"), {failing}, (old, new))
 
+    def test_a_saved_guest(self):
+        text = "\n".join(attached_lines("saved 6 in-use 5 copied 2"))
+        self.assertEqual(self.failing(text.splitlines(), "saved"), set())
+        for old, new, failing in (
+            ("saved 6", "saved 2", "saved-disturbed"),
+            ("in-use 5", "in-use 1", "saved-disturbed"),
+            ("copied 2", "copied 0", "saved-disturbed"),
+            ("instructions:u 200000005", "instructions:u 200000006", "saved-instructions:u"),
+            ("vpmu-guest: long-sample 40100c\n", "", "saved-precise-order"),
+        ):
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "saved"), {failing}, (old, new))
+
     def test_a_core_with_one_thread_has_all_counters(self):
         alone = [line.replace("generic registers:      4", "generic registers:      8").replace("000000070000000f", "00000007000000ff")
                  for line in exact_lines("haswell")]

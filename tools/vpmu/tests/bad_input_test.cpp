@@ -125,7 +125,10 @@ class BadInput : public testing::Test {
 TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(vpmu({}), 2, {"vpmu: no command", "run, doctor, events, models, records, ctl", "vpmu --help"});
   expect_failure(vpmu({"fly"}), 2, {"fly"});
-  expect_failure(run({}), 2, {"--kernel is required", "vpmu run --help"});
+  expect_failure(run({}), 2, {"--kernel", "--restore", "vpmu run --help"});
+  expect_failure(run({"--kernel", kernel_, "--restore", kernel_}), 2, {"vpmu run --help"});
+  expect_failure(run({"--restore", "/no/such/snapshot"}), 2, {"/no/such/snapshot", "--restore"});
+  expect_failure(run({"--restore", kernel_}), 2, {"does not begin like one", "vpmu ctl SOCKET snapshot"});
   expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});
 }
 

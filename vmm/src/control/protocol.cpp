@@ -21,7 +21,7 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
   }
   const auto member = request.find("command");
   if (member == request.end() || !member->is_string()) {
-    return refusal("no \"command\"; known: status, counters, stop");
+    return refusal("no \"command\"; known: status, counters, snapshot, suspend, stop");
   }
   const auto& command = member->get_ref<const std::string&>();
   if (command == "status") {
@@ -30,13 +30,23 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
   if (command == "counters") {
     return fmt::format(R"({{"ok": true, "counters": {}}})", handlers.counters());
   }
+  if (command == "snapshot" || command == "suspend") {
+    const auto file = request.find("file");
+    if (file == request.end() || !file->is_string()) return refusal("no \"file\" to write the snapshot to");
+    const auto written = (command == "suspend" ? handlers.suspend : handlers.snapshot)(file->get_ref<const std::string&>());
+    return written ? R"({"ok": true})" : refusal(describe(written.error()));
+  }
   if (command == "stop") {
     handlers.stop();
     return R"({"ok": true})";
   }
-  return refusal(fmt::format("unknown command \"{}\"; known: status, counters, stop", printable(command)));
+  return refusal(fmt::format("unknown command \"{}\"; known: status, counters, snapshot, suspend, stop", printable(command)));
 }
 
-std::string make_request(std::string_view command) { return nlohmann::json{{"command", command}}.dump(); }
+std::string make_request(std::string_view command, std::string_view file) {
+  nlohmann::json request{{"command", command}};
+  if (!file.empty()) request["file"] = file;
+  return request.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
 
 }  // namespace vmm

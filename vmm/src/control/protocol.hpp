@@ -3,15 +3,20 @@
 #include <string>
 #include <string_view>
 
+#include "support/result.hpp"
+
 namespace vmm {
 
 
-/// The control protocol: each request is one line {"command": "status" | "counters" | "stop"}, each reply one line of JSON with "ok".
+/// The control protocol: each request is one line {"command": "status" | "counters" | "snapshot" | "suspend" | "stop"}, "snapshot" and
+/// "suspend" with {"file": PATH}, each reply one line of JSON with "ok".
 
 /// What the protocol needs of a machine.
 struct ControlHandlers {
   std::function<std::string()> status;    ///< A JSON object.
   std::function<std::string()> counters;  ///< A JSON object.
+  std::function<Result<void>(const std::string& path)> snapshot;
+  std::function<Result<void>(const std::string& path)> suspend;  ///< The same, and the machine stops there.
   std::function<void()> stop;
 };
 
@@ -22,6 +27,7 @@ inline constexpr std::size_t longest_request = 4096;
 std::string answer_request(std::string_view line, const ControlHandlers& handlers);
 
 /// The request line for a command's name, without the line end; what `vpmu ctl` sends.
-std::string make_request(std::string_view command);
+/// `file` is for the command that has one.
+std::string make_request(std::string_view command, std::string_view file = {});
 
 }  // namespace vmm

@@ -185,6 +185,8 @@ class Session {
   ControlHandlers handlers() {
     return {.status = [this] { return status(); },
             .counters = [this] { return to_json(machine_->statistics()); },
+            .snapshot = [this](const std::string& path) { return machine_->snapshot(path); },
+            .suspend = [this](const std::string& path) { return machine_->snapshot(path, Machine::AfterSnapshot::stop); },
             .stop = [this] { machine_->request_stop(StopReason::user); }};
   }
 

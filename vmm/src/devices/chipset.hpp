@@ -45,6 +45,10 @@ class AcpiPower final : public PortDevice {
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
 
+  /// PM1a_EN.
+  [[nodiscard]] std::uint16_t enable() const { return enable_; }
+  void set_enable(std::uint16_t value) { enable_ = value; }
+
  private:
   StopRequests* machine_;
   std::atomic<std::uint16_t> enable_{0};

@@ -37,6 +37,18 @@ void Rtc::port_write(std::uint16_t port, std::span<const std::byte> in) {
   }
 }
 
+void Rtc::save(ByteWriter& out) {
+  const std::scoped_lock lock{mutex_};
+  out.put(index_);
+  out.put(cells_);
+}
+
+void Rtc::restore(ByteReader& in) {
+  const std::scoped_lock lock{mutex_};
+  index_ = static_cast<std::uint8_t>(in.get<std::uint8_t>() & INDEX::mask);
+  cells_ = in.get<std::array<std::uint8_t, 128>>();
+}
+
 std::uint8_t Rtc::encode(int value) const {
   if (B_BINARY::test(cells_[register_b])) {
     return static_cast<std::uint8_t>(value);

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "devices/port_bus.hpp"
+#include "snapshot/byte_stream.hpp"
 
 namespace vmm {
 
@@ -21,6 +22,10 @@ class Rtc final : public PortDevice {
 
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+
+  /// The CMOS memory and the index, as bytes; and the reverse.
+  void save(ByteWriter& out);
+  void restore(ByteReader& in);
 
  private:
   [[nodiscard]] std::uint8_t read_cell(std::uint8_t index) const;

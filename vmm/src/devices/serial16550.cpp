@@ -55,6 +55,31 @@ std::size_t Serial16550::receive(std::span<const std::byte> bytes) {
   return taken;
 }
 
+void Serial16550::save(ByteWriter& out) {
+  const std::scoped_lock lock{mutex_};
+  const std::vector<std::uint8_t> waiting{received_.begin(), received_.end()};
+  out.put_run(std::as_bytes(std::span{waiting}));
+  out.put(divisor_);
+  out.put(std::array{interrupt_enable_, fifo_control_, line_control_, modem_control_, scratch_, std::uint8_t{transmitter_interrupt_}});
+}
+
+// The line's level is the interrupt controllers' already; what they were last told is what these registers say.
+void Serial16550::restore(ByteReader& in) {
+  const std::scoped_lock lock{mutex_};
+  const auto waiting = in.get_run();
+  received_.clear();
+  for (const std::byte b : waiting.first(std::min(waiting.size(), most_waiting))) received_.push_back(std::to_integer<std::uint8_t>(b));
+  divisor_ = in.get<std::array<std::uint8_t, 2>>();
+  const auto registers = in.get<std::array<std::uint8_t, 6>>();
+  interrupt_enable_ = registers[0];
+  fifo_control_ = registers[1];
+  line_control_ = registers[2];
+  modem_control_ = registers[3];
+  scratch_ = registers[4];
+  transmitter_interrupt_ = registers[5] != 0;
+  update_line();
+}
+
 std::uint8_t Serial16550::read_register(unsigned offset) {
   const bool divisor = LCR_DLAB::test(line_control_);
   switch (offset) {

@@ -7,6 +7,7 @@
 
 #include "devices/interrupt_line.hpp"
 #include "devices/port_bus.hpp"
+#include "snapshot/byte_stream.hpp"
 
 namespace vmm {
 
@@ -32,6 +33,10 @@ class Serial16550 final : public PortDevice {
   std::size_t receive(std::span<const std::byte> bytes);
 
   static constexpr std::size_t most_waiting = 4096;
+
+  /// The registers, with what waits to be read, as bytes; and the reverse, which drives the line as they say.
+  void save(ByteWriter& out);
+  void restore(ByteReader& in);
 
  private:
   std::uint8_t read_register(unsigned offset);

@@ -218,6 +218,16 @@ Result<std::uint64_t> Vcpu::xcr0() const {
   return x87_and_sse;
 }
 
+Result<void> Vcpu::set_xcr0(std::uint64_t value) {
+  VMM_ASSIGN(const std::uint64_t now, xcr0());
+  if (now == value) return {};
+  kvm_xcrs xcrs{};
+  xcrs.nr_xcrs = 1;
+  xcrs.xcrs[0].value = value;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_XCRS, &xcrs));
+  return {};
+}
+
 Result<kvm_debugregs> Vcpu::debugregs() {
   if (!debugregs_) {
     kvm_debugregs regs{};

@@ -72,6 +72,7 @@ class Vcpu {
   Result<void> set_xsave(const XsaveArea& area);
   /// XCR0; 3 where KVM has none, and no AVX.
   [[nodiscard]] Result<std::uint64_t> xcr0() const;
+  Result<void> set_xcr0(std::uint64_t value);
   /// Kept until the next run() of anything.
   [[nodiscard]] Result<kvm_debugregs> debugregs();
   Result<void> set_debugregs(const kvm_debugregs& regs);

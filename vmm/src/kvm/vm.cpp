@@ -80,6 +80,31 @@ Result<bool> Vm::signal_msi(std::uint64_t address, std::uint32_t data) {
   return taken > 0;
 }
 
+Result<kvm_irqchip> Vm::irqchip(std::uint32_t chip) const {
+  kvm_irqchip state{};
+  state.chip_id = chip;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_IRQCHIP, &state));
+  return state;
+}
+
+Result<void> Vm::set_irqchip(const kvm_irqchip& state) {
+  kvm_irqchip copy = state;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_IRQCHIP, &copy));
+  return {};
+}
+
+Result<kvm_pit_state2> Vm::pit() const {
+  kvm_pit_state2 state{};
+  VMM_TRY(VMM_IOCTL(fd_, KVM_GET_PIT2, &state));
+  return state;
+}
+
+Result<void> Vm::set_pit(const kvm_pit_state2& state) {
+  kvm_pit_state2 copy = state;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_PIT2, &copy));
+  return {};
+}
+
 Result<void> Vm::set_pmu_event_filter(kvm_pmu_event_filter& filter) {
   VMM_TRY(VMM_IOCTL(fd_, KVM_SET_PMU_EVENT_FILTER, &filter));
   return {};

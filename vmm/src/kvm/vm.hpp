@@ -49,6 +49,12 @@ class Vm {
   /// Tells which events the guest may count with KVM's own PMU. KVM_CAP_PMU_EVENT_FILTER.
   Result<void> set_pmu_event_filter(kvm_pmu_event_filter& filter);
 
+  /// The state of chip KVM_IRQCHIP_*, and of the 8254.
+  [[nodiscard]] Result<kvm_irqchip> irqchip(std::uint32_t chip) const;
+  Result<void> set_irqchip(const kvm_irqchip& state);
+  [[nodiscard]] Result<kvm_pit_state2> pit() const;
+  Result<void> set_pit(const kvm_pit_state2& state);
+
   /// Creates vCPU `id`. Its KVM_RUN and most of its ioctls belong to the thread that runs it.
   Result<Vcpu> create_vcpu(std::uint32_t id);
   /// A vCPU of this VM that somebody else has created: maps its kvm_run once more. Takes over `fd`.

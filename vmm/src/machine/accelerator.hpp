@@ -7,6 +7,7 @@
 #include "devices/interrupt_line.hpp"
 #include "machine/config.hpp"
 #include "memory/linear.hpp"
+#include "snapshot/byte_stream.hpp"
 #include "sources/cpu_timer.hpp"
 #include "support/log.hpp"
 #include "vcpu/port.hpp"
@@ -25,6 +26,14 @@ class Processor {
   [[nodiscard]] virtual volatile std::uint8_t* kick_flag() = 0;
   /// The clock that sources count by.
   [[nodiscard]] virtual TimerFactory timers() { return CpuTimer::create; }
+  /// All of it between two runs, as bytes, on its thread; and the reverse, before open(). Fails with kind usage where it cannot be had.
+  virtual Result<Bytes> save() { return no_snapshot(); }
+  virtual Result<void> restore(std::span<const std::byte> /*image*/) { return no_snapshot(); }
+
+ private:
+  static Failure no_snapshot() {
+    return usage_error("only machines on KVM can be saved and restored", "without KVM a guest does the same each time: let it run again");
+  }
 };
 
 /// What a machine needs of what its processors run on.
@@ -49,6 +58,9 @@ class Accelerator {
   [[nodiscard]] virtual std::time_t time_of_day() const = 0;
   /// A page of RAM was written to by other means than a processor's own.
   virtual void written(vpmu::GuestPhysical /*page*/) {}
+  /// The interrupt controllers and timers, while no processor runs; and the reverse.
+  virtual Result<Bytes> save_chips() { return Bytes{}; }
+  virtual Result<void> restore_chips(std::span<const std::byte> /*image*/) { return {}; }
 };
 
 /// Fails with kind host when this host has no fit KVM.

@@ -24,6 +24,7 @@ enum class Accel : std::uint8_t {
 /// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
 struct MachineConfig {
   std::string kernel;                          ///< Path of a bzImage or a static 64-bit ELF file.
+  std::string restore{};                       ///< Path of a snapshot: the machine is made as that one was, and goes on from there; no kernel is loaded.
   std::string initrd{};                        ///< Path; empty = none.
   std::string command_line{};
   std::uint64_t memory_bytes{256ULL << 20U};

@@ -1,3 +1,5 @@
+#include <x86intrin.h>
+
 #include <optional>
 
 #include "boot/layout.hpp"
@@ -9,6 +11,7 @@
 #include "machine/guest_cpuid.hpp"
 #include "machine/model.hpp"
 #include "passthrough/pass_through.hpp"
+#include "snapshot/vcpu_image.hpp"
 #include "vcpu/kvm_port.hpp"
 #include "vcpu/pmu_setup.hpp"
 
@@ -21,29 +24,39 @@ constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 constexpr std::uint32_t msr_mtrr_def_type = 0x2FF;
 constexpr std::uint64_t mtrr_on_write_back = 0x806;
 
+/// What saving and restoring a vCPU needs of the machine.
+struct SavedParts {
+  std::vector<std::uint32_t> msrs;   ///< System::saved_msrs.
+  std::uint64_t created_at{};        ///< The host's TSC.
+};
+
 class KvmProcessor final : public Processor {
  public:
-  KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, ClockGroup* clocks)
-      : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, clocks_{clocks} {}
+  KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, ClockGroup* clocks, const SavedParts& parts)
+      : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, clocks_{clocks}, parts_{&parts} {}
   Result<void> start_at(const StartRegisters& start) override { return enter_long_mode(vcpu_, start); }
   Result<VcpuPort*> open() override {
     VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_, clocks_));
     return &port_.emplace(std::move(port));
   }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return vcpu_.immediate_exit_flag(); }
+  Result<Bytes> save() override { return save_vcpu(vcpu_, parts_->msrs); }
+  Result<void> restore(std::span<const std::byte> image) override { return restore_vcpu(vcpu_, image, parts_->created_at); }
 
  private:
   Vm* vm_;
   Vcpu vcpu_;
   PmuTime pmu_time_;
   ClockGroup* clocks_;
+  const SavedParts* parts_;
   std::optional<KvmPort> port_;
 };
 
 class KvmAccelerator final : public Accelerator {
  public:
-  KvmAccelerator(Vm vm, CpuidTable supported, std::optional<PassThrough> passed, const AcceleratorNeeds& needs)
+  KvmAccelerator(Vm vm, SavedParts parts, CpuidTable supported, std::optional<PassThrough> passed, const AcceleratorNeeds& needs)
       : vm_{std::move(vm)},
+        parts_{std::move(parts)},
         supported_{std::move(supported)},
         passed_{std::move(passed)},
         model_{passed_ ? &passed_->model() : needs.resolved.model},
@@ -59,9 +72,12 @@ class KvmAccelerator final : public Accelerator {
     return vm_.set_line(gsi, level == LineLevel::high ? Vm::Level::high : Vm::Level::low);
   }
   [[nodiscard]] std::time_t time_of_day() const override { return std::time(nullptr); }
+  Result<Bytes> save_chips() override { return vmm::save_chips(vm_); }
+  Result<void> restore_chips(std::span<const std::byte> image) override { return vmm::restore_chips(vm_, image); }
 
  private:
   Vm vm_;
+  SavedParts parts_;
   CpuidTable supported_;
   std::optional<PassThrough> passed_;
   const MachineModel* model_;
@@ -107,7 +123,7 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
   if (passed_) VMM_TRY(passed_->prepare(vcpu));
   VMM_TRY(vcpu.set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U));
   VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));
-  return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, clocks_ ? &*clocks_ : nullptr);
+  return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, clocks_ ? &*clocks_ : nullptr, parts_);
 }
 
 }  // namespace
@@ -123,7 +139,9 @@ Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds
     VMM_ASSIGN(passed, PassThrough::create(std::move(found), needs.resolved.model));
     if (const std::string lacks = passed->lacks(); !lacks.empty()) needs.log.warning("{}", lacks);
   }
-  auto kvm = std::make_unique<KvmAccelerator>(std::move(vm), std::move(supported), std::move(passed), needs);
+  SavedParts parts{.created_at = __rdtsc()};
+  VMM_ASSIGN(parts.msrs, system.saved_msrs());
+  auto kvm = std::make_unique<KvmAccelerator>(std::move(vm), std::move(parts), std::move(supported), std::move(passed), needs);
   VMM_TRY(kvm->add_chips(needs));
   return kvm;
 }

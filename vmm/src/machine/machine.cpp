@@ -67,10 +67,25 @@ Machine::~Machine() {
   }
 }
 
-Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& config, Hooks hooks, Log& log) {
+Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hooks hooks, Log& log) {
+  MachineConfig config = given;
+  std::optional<MachineImage> image;
+  if (!config.restore.empty()) {
+    VMM_ASSIGN(image, read_snapshot(config.restore));
+    config.model = image->model;
+    config.memory_bytes = image->memory_bytes;
+    config.cpus = image->cpus;
+    config.threads_per_core = image->threads_per_core;
+    config.bare_metal = image->bare_metal;
+  }
   VMM_ASSIGN(const auto resolved, resolve(config));
   VMM_ASSIGN(auto memory, GuestMemory::create(config.memory_bytes));
-  VMM_ASSIGN(const auto start, load_guest(memory, config));
+  StartRegisters start;
+  if (image) {
+    VMM_TRY(read_memory(config.restore, memory));
+  } else {
+    VMM_ASSIGN(start, load_guest(memory, config));
+  }
   VMM_TRY(install_kick_handler());
   std::unique_ptr<Machine> machine{new Machine{std::move(memory), std::move(hooks), log}};
   const AcceleratorNeeds needs{.config = config,
@@ -82,7 +97,8 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& config, Ho
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
   machine->add_devices();
-  VMM_TRY(machine->add_vcpus(config, resolved, start));
+  VMM_TRY(machine->add_vcpus(config, resolved, start, image ? &*image : nullptr));
+  if (image) VMM_TRY(machine->restore(*image));
   return machine;
 }
 
@@ -95,15 +111,24 @@ void Machine::add_devices() {
   serial_ = std::make_unique<Serial16550>(hooks_.console, *serial_line_);
   ports_.add(Serial16550::com1_port, Serial16550::port_count, *serial_);
   add(IgnoredPort::post_port, 1, std::make_unique<IgnoredPort>());
-  add(AcpiPower::first_port, AcpiPower::port_count, std::make_unique<AcpiPower>(*this));
-  add(Rtc::first_port, Rtc::port_count, std::make_unique<Rtc>([this] { return accelerator_->time_of_day(); }));
+  auto power = std::make_unique<AcpiPower>(*this);
+  power_ = power.get();
+  add(AcpiPower::first_port, AcpiPower::port_count, std::move(power));
+  auto rtc = std::make_unique<Rtc>([this] { return accelerator_->time_of_day(); });
+  rtc_ = rtc.get();
+  add(Rtc::first_port, Rtc::port_count, std::move(rtc));
   add(ResetPort::port, 1, std::make_unique<ResetPort>(*this));
   add(PanicPort::port, 1, std::make_unique<PanicPort>(*this));
   add(KeyboardController::data_port, 1, std::make_unique<KeyboardController>(*this));
   add(KeyboardController::command_port, 1, std::make_unique<KeyboardController>(*this));
 }
 
-Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start) {
+Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start, const MachineImage* image) {
+  made_as_ = {.model = config.model,
+              .memory_bytes = config.memory_bytes,
+              .cpus = config.cpus,
+              .threads_per_core = config.threads_per_core,
+              .bare_metal = config.bare_metal};
   const VcpuServices services{.memory = linear_,
                               .ports = ports_,
                               .machine = *this,
@@ -115,10 +140,11 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                                               [this](unsigned id) { vcpus_[id]->kick_if_running(); });
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
-    if (id == 0) VMM_TRY(processor->start_at(start));
+    if (id == 0 && image == nullptr) VMM_TRY(processor->start_at(start));
+    const Bytes vcpu_image = image == nullptr ? Bytes{} : image->vcpus[id];
     if (passes_through) {
       vcpus_.push_back(std::make_unique<VcpuThread>(services, id, std::move(processor),
-                                                    [](VcpuPort& port) { return std::make_unique<PassedVcpu>(port); }));
+                                                    [](VcpuPort& port) { return std::make_unique<PassedVcpu>(port); }, vcpu_image));
       continue;
     }
     const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation, .smt = config.threads_per_core == 2, .policies = config.pmu_policies},
@@ -131,7 +157,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .model_log = config.model_log,
                             .compiling = config.compiling};
     vcpus_.push_back(std::make_unique<VcpuThread>(
-        services, id, std::move(processor), [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }));
+        services, id, std::move(processor), [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }, vcpu_image));
   }
   return {};
 }
@@ -141,6 +167,42 @@ void Machine::start() {
   for (auto& vcpu : vcpus_) {
     vcpu->start();
   }
+}
+
+Result<void> Machine::restore(const MachineImage& image) {
+  VMM_TRY(accelerator_->restore_chips(image.chips));
+  ByteReader in{image.devices};
+  serial_->restore(in);
+  rtc_->restore(in);
+  power_->set_enable(in.get<std::uint16_t>());
+  if (!in.done()) return usage_error("the snapshot's devices are not of this form", "restore it with the version that wrote it");
+  return {};
+}
+
+/// While the vCPUs rest.
+Result<MachineImage> Machine::save() {
+  MachineImage image = made_as_;
+  for (auto& vcpu : vcpus_) {
+    VMM_ASSIGN(image.vcpus.emplace_back(), vcpu->paused());
+  }
+  VMM_ASSIGN(image.chips, accelerator_->save_chips());
+  ByteWriter devices;
+  serial_->save(devices);
+  rtc_->save(devices);
+  devices.put(power_->enable());
+  image.devices = devices.take();
+  return image;
+}
+
+Result<void> Machine::snapshot(const std::string& path, AfterSnapshot then) {
+  if (uncore_ && uncore_->was_written())
+    return usage_error("the guest uses the uncore's counters, which a snapshot does not have", "take it of a guest without --bare-metal");
+  for (auto& vcpu : vcpus_) vcpu->pause();
+  const auto image = save();
+  const auto written = image ? write_snapshot(path, *image, memory_) : Failure{image.error()};
+  if (written && then == AfterSnapshot::stop) request_stop(StopReason::user);
+  for (auto& vcpu : vcpus_) vcpu->resume();
+  return written;
 }
 
 void Machine::request_stop(StopReason reason) {

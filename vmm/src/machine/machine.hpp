@@ -21,6 +21,7 @@
 #include "memory/guest_memory.hpp"
 #include "memory/linear.hpp"
 #include "memory/ram_access.hpp"
+#include "snapshot/snapshot_file.hpp"
 #include "support/log.hpp"
 
 namespace vmm {
@@ -51,6 +52,10 @@ class Machine final : public StopRequests {
   void start();
   /// Stops all vCPUs; the first reason counts.
   void request_stop(StopReason reason) override;
+  enum class AfterSnapshot : std::uint8_t { go_on, stop };
+  /// Lets every vCPU rest, writes the whole machine to a file (MachineConfig::restore), and lets them go on, or, once the file is complete, stops
+  /// them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the guest's memory, all of it visible to the guest.
+  Result<void> snapshot(const std::string& path, AfterSnapshot then = AfterSnapshot::go_on);
   /// Waits until every vCPU has stopped, and says why. After start(), once.
   StopReason wait();
   /// The reason of the stop; empty while the machine runs.
@@ -68,7 +73,9 @@ class Machine final : public StopRequests {
   class Line;
   Machine(GuestMemory memory, Hooks hooks, Log& log);
   void add_devices();
-  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start);
+  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start, const MachineImage* image);
+  Result<MachineImage> save();
+  Result<void> restore(const MachineImage& image);
   void fail(Error error);
 
   GuestMemory memory_;
@@ -80,7 +87,10 @@ class Machine final : public StopRequests {
   PortBus ports_;
   std::unique_ptr<InterruptLine> serial_line_;
   std::unique_ptr<Serial16550> serial_;
+  Rtc* rtc_{};           ///< Of devices_.
+  AcpiPower* power_{};   ///< The same.
   std::vector<std::unique_ptr<PortDevice>> devices_;
+  MachineImage made_as_;  ///< What a snapshot tells of the configuration.
   std::unique_ptr<PackageUncore> uncore_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;
   std::chrono::steady_clock::time_point started_{};

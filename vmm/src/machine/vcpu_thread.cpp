@@ -32,8 +32,8 @@ std::string describe(const InternalError& error) {
 
 }  // namespace
 
-VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make)
-    : services_{std::move(services)}, id_{id}, processor_{std::move(processor)}, make_{std::move(make)} {}
+VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make, Bytes image)
+    : services_{std::move(services)}, id_{id}, processor_{std::move(processor)}, make_{std::move(make)}, image_{std::move(image)} {}
 
 VcpuThread::~VcpuThread() {
   ask_to_stop();
@@ -55,6 +55,7 @@ void VcpuThread::kick_if_running() {
 
 void VcpuThread::ask_to_stop() {
   stop_ = true;
+  resume();
   kick_if_running();
 }
 
@@ -78,14 +79,68 @@ void VcpuThread::thread_main() {
   published_changed_.notify_all();
 }
 
+/// From the start, or from where the image says.
+Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
+  ByteReader in{image_};
+  const auto processor = in.get_run();
+  const auto pmu = in.get_run();
+  const bool restores = !image_.empty();
+  if (restores && !in.done()) return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_));
+  if (restores) VMM_TRY(processor_->restore(processor));
+  VMM_ASSIGN(port, processor_->open());
+  VMM_ASSIGN(auto vcpu, make_(*port));
+  if (restores) VMM_TRY(vcpu->restore(pmu));
+  return vcpu;
+}
+
+Result<Bytes> VcpuThread::save(const GuestVcpu& vcpu) {
+  VMM_ASSIGN(const Bytes pmu, vcpu.save());
+  VMM_ASSIGN(const Bytes processor, processor_->save());
+  ByteWriter out;
+  out.put_run(processor);
+  out.put_run(pmu);
+  return out.take();
+}
+
+void VcpuThread::rest(const GuestVcpu& vcpu) {
+  auto saved = save(vcpu);
+  std::unique_lock lock{mutex_};
+  paused_ = std::move(saved);
+  published_changed_.notify_all();
+  published_changed_.wait(lock, [this] { return !pause_wanted_; });
+  paused_.reset();
+}
+
+void VcpuThread::pause() {
+  pause_wanted_ = true;
+  kick_if_running();
+}
+
+Result<Bytes> VcpuThread::paused() {
+  std::unique_lock lock{mutex_};
+  published_changed_.wait(lock, [this] { return paused_ || !running_; });
+  if (!paused_) return host_error(fmt::format("vCPU {} has stopped", id_));
+  return *paused_;
+}
+
+void VcpuThread::resume() {
+  const std::scoped_lock lock{mutex_};
+  pause_wanted_ = false;
+  published_changed_.notify_all();
+}
+
 Result<void> VcpuThread::run_guest() {
-  VMM_ASSIGN(VcpuPort* const port, processor_->open());
-  VMM_ASSIGN(const auto vcpu, make_(*port));
+  VcpuPort* port = nullptr;
+  VMM_ASSIGN(const auto vcpu, begin(port));
   Result<void> result{};
+  bool completed = true;  // nothing of the last exit is left to KVM; a kick makes it so
   // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is lost.
   while (result && !stop_) {
     serve_statistics(*vcpu);
+    if (pause_wanted_ && completed) rest(*vcpu);
+    if (stop_) break;
     auto exit = vcpu->run();
+    completed = exit && std::holds_alternative<Interrupted>(*exit);
     result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
   publish(*vcpu);

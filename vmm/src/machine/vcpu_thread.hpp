@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -35,7 +36,7 @@ using GuestVcpuFactory = std::function<Result<std::unique_ptr<GuestVcpu>>(VcpuPo
 /// One vCPU and the thread that runs it, from start() to the machine's stop.
 class VcpuThread {
  public:
-  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make);
+  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make, Bytes image = {});
   ~VcpuThread();
   VcpuThread(const VcpuThread&) = delete;
   VcpuThread& operator=(const VcpuThread&) = delete;
@@ -50,6 +51,12 @@ class VcpuThread {
   /// Waits until the thread has ended. Once, by the owner.
   void join();
 
+  /// Asks the vCPU to rest between two of its runs until resume(). Does not wait. Any thread but the vCPU's own.
+  void pause();
+  /// Waits until it rests, and gives its state and its PMU's: the `image` of a thread that is to go on from there. Fails when it has ended.
+  Result<Bytes> paused();
+  void resume();
+
   /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest. Any thread but the vCPU's own.
   [[nodiscard]] VcpuStatistics statistics();
 
@@ -63,6 +70,9 @@ class VcpuThread {
   /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
   Result<void> answer(VcpuPort& port, const Exit& exit);
   [[nodiscard]] Error exit_failure(VcpuPort& port, const std::string& what);
+  Result<Bytes> save(const GuestVcpu& vcpu);
+  void rest(const GuestVcpu& vcpu);
+  Result<std::unique_ptr<GuestVcpu>> begin(VcpuPort*& port);
   void publish(const GuestVcpu& vcpu);
   void serve_statistics(const GuestVcpu& vcpu);
 
@@ -70,13 +80,16 @@ class VcpuThread {
   unsigned id_;
   std::unique_ptr<Processor> processor_;
   GuestVcpuFactory make_;
+  Bytes image_;  ///< To go on from; empty: the processor starts.
   ExitCounts exits_;  ///< Of the vCPU's thread only.
   std::thread thread_;
 
   std::atomic<bool> stop_{false};
   std::atomic<bool> statistics_wanted_{false};
+  std::atomic<bool> pause_wanted_{false};
   std::mutex mutex_;
   std::condition_variable published_changed_;
+  std::optional<Result<Bytes>> paused_;  ///< Under mutex_: set while the vCPU rests.
   bool running_{false};               ///< Under mutex_: the thread exists and may be kicked.
   std::uint64_t publications_{0};     ///< Under mutex_.
   std::vector<Statistic> published_;  ///< Under mutex_.

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 
 #include "kvm/exit.hpp"
+#include "snapshot/byte_stream.hpp"
 #include "support/result.hpp"
 
 namespace vmm {
@@ -14,6 +16,9 @@ class GuestVcpu {
   virtual ~GuestVcpu() = default;
   /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for requests.
   virtual Result<Exit> run() = 0;
+  /// The PMU's part of a snapshot, between two runs; and the reverse, before the first. Fails with kind usage where it cannot be had.
+  [[nodiscard]] virtual Result<Bytes> save() const = 0;
+  virtual Result<void> restore(std::span<const std::byte> image) = 0;
   /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
 };

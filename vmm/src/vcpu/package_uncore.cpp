@@ -38,6 +38,7 @@ vpmu::MsrStatus PackageUncore::wrmsr(unsigned id, vpmu::MsrIndex index, std::uin
   const std::scoped_lock lock{mutex_};
   advance(tsc);
   const vpmu::MsrStatus status = uncore_.wrmsr(index, value);
+  written_ = written_ || status == vpmu::MsrStatus::ok;
   look();
   for (unsigned other = 0; awaited_ && other < cpus_; ++other)
     if (other != id) kick_(other);

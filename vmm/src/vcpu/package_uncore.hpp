@@ -27,6 +27,9 @@ class PackageUncore {
   /// Ticks of the TSC from the last call of another member until an overflow; empty: never, as things are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow();
 
+  /// Whether a guest has ever written to it.
+  [[nodiscard]] bool was_written() const { return written_; }
+
   /// Event selects that nobody counts.
   [[nodiscard]] std::uint64_t unserved_selects();
 
@@ -41,6 +44,7 @@ class PackageUncore {
   std::optional<std::uint64_t> seen_tsc_;  ///< The latest that any vCPU has told.
   std::uint64_t overflowed_{};             ///< By vCPU: not taken yet.
   std::atomic<bool> awaited_{};
+  std::atomic<bool> written_{};
 };
 
 }  // namespace vmm

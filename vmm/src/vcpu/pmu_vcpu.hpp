@@ -47,6 +47,7 @@ struct PmuVcpuStatistics {
   std::uint64_t guest_debug{};    ///< Of these: the guest's own #DB, handed back.
   std::uint64_t kvm_debug{};      ///< And KVM's own single-steps, of no meaning to anybody else.
   std::uint64_t kicks{};          ///< Runs ended by a signal.
+  std::uint64_t restores_in_use{};  ///< States taken over in which the PMU was in use.
   std::uint64_t debugged_runs{};  ///< Runs for a debugger, in which the PMU stood still.
 };
 
@@ -78,6 +79,8 @@ class PmuVcpu final : public GuestVcpu {
   [[nodiscard]] PmuVcpuState state() const;
   /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of the core begin anew.
   Result<vpmu::RestoreStatus> restore(const PmuVcpuState& state);
+  [[nodiscard]] Result<Bytes> save() const override;
+  Result<void> restore(std::span<const std::byte> image) override;
   /// Power-up or RESET of the processor.
   Result<void> reset();
 

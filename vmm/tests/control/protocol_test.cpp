@@ -16,8 +16,19 @@ class ProtocolTest : public testing::Test {
     return nlohmann::json::parse(reply);
   }
   int stops{0};
+  std::string copied, suspended;
   ControlHandlers handlers{.status = [] { return R"({"state": "running"})"; },
                            .counters = [] { return R"({"vcpus": []})"; },
+                           .snapshot =
+                               [this](const std::string& path) {
+                                 copied = path;
+                                 return path == "full" ? Result<void>{host_error("no room")} : Result<void>{};
+                               },
+                           .suspend =
+                               [this](const std::string& path) {
+                                 suspended = path;
+                                 return Result<void>{};
+                               },
                            .stop = [this] { ++stops; }};
 };
 
@@ -27,6 +38,18 @@ TEST_F(ProtocolTest, AnswersTheThreeCommands) {
   EXPECT_EQ(stops, 0);
   EXPECT_EQ(ask(make_request("stop"))["ok"], true);
   EXPECT_EQ(stops, 1);
+}
+
+TEST_F(ProtocolTest, SnapshotsGoToTheFileThatIsNamed) {
+  EXPECT_EQ(ask(make_request("snapshot", "/a \"b\""))["ok"], true);
+  EXPECT_EQ(copied, "/a \"b\"");
+  EXPECT_EQ(ask(make_request("suspend", "c"))["ok"], true);
+  EXPECT_EQ(suspended, "c");
+  const auto failed = ask(make_request("snapshot", "full"));
+  EXPECT_EQ(failed["ok"], false);
+  EXPECT_NE(failed["error"].get<std::string>().find("no room"), std::string::npos);
+  for (const std::string line : {R"({"command": "snapshot"})", R"({"command": "suspend", "file": 1})"})
+    EXPECT_NE(ask(line)["error"].get<std::string>().find("no \"file\""), std::string::npos);
 }
 
 TEST_F(ProtocolTest, RefusesWhatItDoesNotUnderstand) {

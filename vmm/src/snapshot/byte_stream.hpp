@@ -1,0 +1,69 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace vmm {
+
+using Bytes = std::vector<std::byte>;
+
+/// Puts plain structures and runs of bytes one behind the other.
+class ByteWriter {
+ public:
+  template <class T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto raw = std::as_bytes(std::span{&value, 1});
+    bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+  }
+  /// With their number.
+  void put_run(std::span<const std::byte> run) {
+    put(std::uint64_t{run.size()});
+    bytes_.insert(bytes_.end(), run.begin(), run.end());
+  }
+  [[nodiscard]] Bytes take() { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+/// Takes them apart again. Where bytes are missing it gives zeros and nothing, and is no longer good().
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : rest_{bytes} {}
+
+  template <class T>
+  T get() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    const auto raw = next(sizeof value);
+    if (!raw.empty()) std::memcpy(static_cast<void*>(&value), raw.data(), sizeof value);
+    return value;
+  }
+  std::span<const std::byte> get_run() { return next(get<std::uint64_t>()); }
+
+  /// Nothing was missing.
+  [[nodiscard]] bool good() const { return good_; }
+  /// And nothing is left.
+  [[nodiscard]] bool done() const { return good_ && rest_.empty(); }
+
+ private:
+  std::span<const std::byte> next(std::uint64_t size) {
+    if (size > rest_.size()) {
+      good_ = false;
+      rest_ = {};
+      return {};
+    }
+    const auto taken = rest_.first(size);
+    rest_ = rest_.subspan(size);
+    return taken;
+  }
+
+  std::span<const std::byte> rest_;
+  bool good_{true};
+};
+
+}  // namespace vmm
