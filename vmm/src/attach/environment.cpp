@@ -25,6 +25,8 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   if (const std::string source = variable("VPMU_SOURCE"); !source.empty()) config.source = source;
   const std::string choice = settle_source(config);
   VMM_ASSIGN(const ResolvedConfig resolved, resolve(config));
+  if (resolved.passes_through())
+    return usage_error("the source kvm is the VMM's own PMU, without this library", "leave VPMU_MODEL away, or give another VPMU_SOURCE");
   return std::optional{AttachEnvironment{.options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = choice},
                                          .log = variable("VPMU_LOG"),
                                          .statistics = variable("VPMU_STATS")}};
