@@ -10,9 +10,6 @@
 namespace vmm {
 namespace {
 
-/// IA32_BIOS_SIGN_ID: the microcode revision is in the upper half. SDM 3A 9.11.7.1.
-constexpr std::uint32_t msr_bios_sign_id = 0x8B;
-
 /// The VMM blocks all signals on its vCPU threads but its own.
 void let_kicks_in() {
   sigset_t kicks;
@@ -27,15 +24,13 @@ Result<void> AttachedVcpu::set_cpuid(const MachineModel& model, const CpuidTable
   VMM_ASSIGN(const std::uint32_t khz, vcpu_.tsc_khz());
   VMM_TRY(vcpu_.set_cpuid(attached_cpuid(model, theirs, std::uint64_t{khz} * 1000)));
   config_.pmu.smt = threads_per_core(theirs) == 2;
-  return vcpu_.set_msr(msr_bios_sign_id, std::uint64_t{model.microcode} << 32U);
+  return vcpu_.set_msr(msr_bios_sign_id, bios_sign_id(model));
 }
 
 Result<void> AttachedVcpu::open() {
   VMM_TRY(install_kick_handler());
   let_kicks_in();
-  target_.emplace(vcpu_.immediate_exit_flag());
-  thread_ = ::pthread_self();
-  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, PmuTime::hidden, group_));
+  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, PmuTime::hidden, group_, member_));
   port_.emplace(std::move(port));
   VMM_ASSIGN(pmu_, PmuVcpu::create(config_, *port_, services_.memory, services_.log));
   return {};
@@ -80,7 +75,12 @@ Result<void> AttachedVcpu::follow_vmm() {
 
 bool AttachedVcpu::save(kvm_nested_state& to) {
   if (to_restore_) return carry(*to_restore_, to);
-  return pmu_ != nullptr && !to_reset_ && carry(pmu_->state(), to);
+  if (pmu_ == nullptr || to_reset_) return false;
+  if (carry(pmu_->state(), to)) return true;
+  if (!pmu_->pmu().selected().empty() && !std::exchange(told_of_state_, true))
+    services_.log.warning("vCPU {}: its PMU is in use and does not fit into the state of nested virtualization that the VMM asks for ({} bytes, flags {:#x}): "
+                          "it will be lost where the VMM saves or migrates the guest", vcpu_.id(), to.size, to.flags);
+  return false;
 }
 
 bool AttachedVcpu::restore(const kvm_nested_state& from) {
@@ -92,7 +92,7 @@ bool AttachedVcpu::restore(const kvm_nested_state& from) {
 void AttachedVcpu::debug(const kvm_guest_debug& how) {
   constexpr std::uint32_t once = KVM_GUESTDBG_INJECT_DB | KVM_GUESTDBG_INJECT_BP;
   debugging_.reset();
-  if (how.control != 0 && pmu_ != nullptr) pmu_->given_others_debugging();
+  if (how.control != 0) given_others_ = true;
   if ((how.control & KVM_GUESTDBG_ENABLE) == 0) return;
   debugging_ = how;
   debugging_->control &= ~once;
@@ -104,28 +104,50 @@ void AttachedVcpu::debug(const kvm_guest_debug& how) {
 Result<Exit> AttachedVcpu::run_guest() {
   if (pmu_ == nullptr) VMM_TRY(open());
   VMM_TRY(follow_vmm());
+  if (std::exchange(given_others_, false)) pmu_->given_others_debugging();
   VMM_ASSIGN(const Exit exit, debugging_ ? pmu_->run_debugged(*debugging_) : pmu_->run());
   VMM_TRY(vcpu_.flush());
   return exit;
 }
 
-int AttachedVcpu::run() {
+Result<Exit> AttachedVcpu::run_inside() {
   const RunGate::Inside inside{services_.gate};
-  const auto exit = run_guest();
-  if (!exit) {
-    services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
-    errno = exit.error().system_errno != 0 ? exit.error().system_errno : EIO;
-    return -1;
+  KickTarget target{vcpu_.immediate_exit_flag()};
+  target.take_missed();
+  set_inside(::pthread_self());
+  auto exit = run_guest();
+  set_inside(std::nullopt);
+  return exit;
+}
+
+// A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it.
+int AttachedVcpu::run() {
+  for (;;) {
+    const auto exit = run_inside();
+    if (!exit) {
+      services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
+      errno = exit.error().system_errno != 0 ? exit.error().system_errno : EIO;
+      return -1;
+    }
+    const auto* const interrupted = std::get_if<Interrupted>(&*exit);
+    if (interrupted == nullptr) return 0;
+    if (!interrupted->kicked) break;
   }
-  if (!std::holds_alternative<Interrupted>(*exit)) return 0;
-  if (const auto mark = *vcpu_.immediate_exit_flag(); mark != 0 && mark != kick_mark) publish();
+  publish();
   vcpu_.exit_page().exit_reason = KVM_EXIT_INTR;
   errno = EINTR;
   return -1;
 }
 
+void AttachedVcpu::set_inside(std::optional<pthread_t> thread) {
+  const std::scoped_lock lock{mutex_};
+  inside_ = thread;
+}
+
+// A thread that is not inside may have ended.
 void AttachedVcpu::kick_if_running() {
-  if (const pthread_t thread = thread_; thread != pthread_t{}) kick(thread);
+  const std::scoped_lock lock{mutex_};
+  if (inside_) kick(*inside_);
 }
 
 // Some of them only this thread can read.

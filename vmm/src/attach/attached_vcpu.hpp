@@ -33,9 +33,9 @@ struct AttachedServices {
 /// A vCPU of another VMM with our PMU. The other VMM goes on to use KVM's calls on it; we come in where it runs the guest.
 class AttachedVcpu {
  public:
-  /// `group` may be null. `pmu` is completed by what the VMM's CPUID tells.
-  AttachedVcpu(const AttachedServices& services, Vcpu vcpu, ClockGroup* group, PmuVcpuConfig pmu)
-      : services_{services}, vcpu_{std::move(vcpu)}, group_{group}, config_{std::move(pmu)} {}
+  /// Its clock is `member` of `group`. `pmu` is completed by what the VMM's CPUID tells.
+  AttachedVcpu(const AttachedServices& services, Vcpu vcpu, ClockGroup& group, unsigned member, PmuVcpuConfig pmu)
+      : services_{services}, vcpu_{std::move(vcpu)}, group_{&group}, member_{member}, config_{std::move(pmu)} {}
 
   /// KVM_SET_CPUID2: gives KVM the model's instead. Before the first run().
   Result<void> set_cpuid(const MachineModel& model, const CpuidTable& theirs);
@@ -63,23 +63,25 @@ class AttachedVcpu {
   Result<void> follow_vmm();
   [[nodiscard]] Result<bool> is_reset();
   Result<Exit> run_guest();
+  Result<Exit> run_inside();
+  void set_inside(std::optional<pthread_t> thread);
   void publish();
 
   AttachedServices services_;
   Vcpu vcpu_;
   ClockGroup* group_;
+  unsigned member_;
   PmuVcpuConfig config_;
-  std::optional<KickTarget> target_;
   std::optional<KvmPort> port_;
   std::unique_ptr<PmuVcpu> pmu_;
   std::optional<PmuVcpuState> to_restore_;
   bool to_reset_{};
   std::uint64_t resets_{}, restores_{}, restores_in_use_{};
   std::optional<kvm_guest_debug> debugging_;
-  bool told_of_debugger_{};
+  bool given_others_{}, told_of_debugger_{}, told_of_state_{};
   std::atomic<bool> touched_{}, wrote_registers_{};
-  std::atomic<pthread_t> thread_{};
   mutable std::mutex mutex_;
+  std::optional<pthread_t> inside_;  ///< Under mutex_: the thread that is in run().
   std::vector<Statistic> published_;  ///< Under mutex_.
 };
 

@@ -44,7 +44,7 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
     const std::scoped_lock lock{vcpus_mutex_};
     const unsigned member = clocks_.join([this, index = vcpus_.size()] { vcpus_[index]->kick_if_running(); });
     const AttachedServices services{.vm = vm_, .memory = linear_, .gate = gate_, .log = *log_};
-    vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), member == id ? &clocks_ : nullptr, std::move(config)));
+    vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), clocks_, member, std::move(config)));
     added = vcpus_.back().get();
   });
   return added;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "attach/carried_state.hpp"
@@ -20,9 +21,6 @@ namespace {
 // The numbers without their argument's size, which differs between kernels' headers.
 constexpr unsigned number_of(unsigned long request) { return _IOC_NR(request); }
 constexpr unsigned set_memory = number_of(KVM_SET_USER_MEMORY_REGION), set_memory2 = 0x49;
-
-/// IA32_BIOS_SIGN_ID.
-constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 
 Fd duplicate(int fd) { return Fd{::fcntl(fd, F_DUPFD_CLOEXEC, 0)}; }
 
@@ -39,16 +37,33 @@ void keep_microcode(kvm_msrs& list, std::uint64_t value) {
 
 }  // namespace
 
-AttachedVm* Attachment::vm_of(int fd) const {
+Attachment::Known Attachment::known(int fd) const {
   const std::shared_lock lock{mutex_};
-  const auto found = vms_.find(fd);
-  return found == vms_.end() ? nullptr : found->second.get();
+  const auto found = known_.find(fd);
+  return found == known_.end() ? Known{} : found->second;
 }
 
-AttachedVcpu* Attachment::vcpu_of(int fd) const {
-  const std::shared_lock lock{mutex_};
-  const auto found = vcpus_.find(fd);
-  return found == vcpus_.end() ? nullptr : found->second.vcpu;
+// What it returns may be the last of a VM, whose files are closed with it: outside of the lock.
+Attachment::Known Attachment::forget(int fd) {
+  const std::unique_lock lock{mutex_};
+  auto node = known_.extract(fd);
+  if (node.empty()) return {};
+  Known was = std::move(node.mapped());
+  const bool last = std::ranges::none_of(known_, [&](const auto& other) { return other.second.vm == was.vm; });
+  if (last && !statistics_path_.empty()) ended_.push_back(to_json(was.vm->statistics()));
+  return was;
+}
+
+// The number may have been another's, who was closed without our knowing.
+void Attachment::remember(int fd, Known what) {
+  const Known before = forget(fd);
+  const std::unique_lock lock{mutex_};
+  known_[fd] = std::move(what);
+}
+
+// A child of this process that closes all files before it becomes another program closes none of ours, and finds locks that others had.
+void Attachment::closing(int fd) {
+  if (process_ == ::getpid()) (void)forget(fd);
 }
 
 int Attachment::call(int fd, unsigned long request, std::uintptr_t argument) {
@@ -56,8 +71,9 @@ int Attachment::call(int fd, unsigned long request, std::uintptr_t argument) {
   if (request == KVM_CREATE_VM) return create_vm(fd, request, argument);
   if (request == KVM_CHECK_EXTENSION) return check_extension(fd, request, argument);
   if (request == KVM_GET_SUPPORTED_CPUID) return supported_cpuid(fd, request, argument);
-  if (AttachedVcpu* const vcpu = vcpu_of(fd)) return on_vcpu(*vcpu, fd, request, argument);
-  if (AttachedVm* const vm = vm_of(fd)) return on_vm(*vm, fd, request, argument);
+  const Known it = known(fd);
+  if (it.vcpu != nullptr) return on_vcpu(*it.vcpu, fd, request, argument);
+  if (it.vm != nullptr) return on_vm(it.vm, fd, request, argument);
   return ioctl_call(fd, request, argument);
 }
 
@@ -96,39 +112,36 @@ int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument
   }
   log_->info("VM {}: model {}, {}", vm_fd, options_.model->name,
              options_.source_choice.empty() ? "source " + options_.source : options_.source_choice);
-  const std::unique_lock lock{mutex_};
-  // The number of a VM that the VMM has closed, with its vCPUs.
-  std::erase_if(vcpus_, [old = vms_[vm_fd].get()](const auto& known) { return known.second.vm == old; });
-  vms_[vm_fd] = *std::move(vm);
+  process_ = ::getpid();
+  remember(vm_fd, {.vm = *std::move(vm)});
   return vm_fd;
 }
 
-int Attachment::create_vcpu(AttachedVm& vm, int fd, unsigned long request, std::uintptr_t argument) {
-  if (const int prepared = answer(vm.prepare(), "preparing the VM for its PMU"); prepared != 0) return prepared;
+int Attachment::create_vcpu(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument) {
+  if (const int prepared = answer(vm->prepare(), "preparing the VM for its PMU"); prepared != 0) return prepared;
   const int vcpu_fd = ioctl_call(fd, request, argument);
   if (vcpu_fd < 0) return vcpu_fd;
-  auto vcpu = vm.add_vcpu(static_cast<std::uint32_t>(argument), duplicate(vcpu_fd));
+  auto vcpu = vm->add_vcpu(static_cast<std::uint32_t>(argument), duplicate(vcpu_fd));
   if (!vcpu) {
     log_->error("vCPU {}: {}", argument, describe(vcpu.error()));
     ::close(vcpu_fd);
     return fail(EIO);
   }
-  const std::unique_lock lock{mutex_};
-  vcpus_[vcpu_fd] = {.vcpu = *vcpu, .vm = &vm};
+  remember(vcpu_fd, {.vm = vm, .vcpu = *vcpu});
   return vcpu_fd;
 }
 
-int Attachment::on_vm(AttachedVm& vm, int fd, unsigned long request, std::uintptr_t argument) {
+int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument) {
   const unsigned number = number_of(request);
   // The second form begins as the first one does.
   if (number == set_memory || number == set_memory2)
-    return vm.set_memory(*reinterpret_cast<const kvm_userspace_memory_region*>(argument), [&] { return ioctl_call(fd, request, argument); });
+    return vm->set_memory(*reinterpret_cast<const kvm_userspace_memory_region*>(argument), [&] { return ioctl_call(fd, request, argument); });
   switch (request) {
     case KVM_CREATE_VCPU: return create_vcpu(vm, fd, request, argument);
     case KVM_X86_SET_MSR_FILTER:
-      return answer(vm.set_msr_filter(*reinterpret_cast<const kvm_msr_filter*>(argument)), "the VMM's MSR filter");
+      return answer(vm->set_msr_filter(*reinterpret_cast<const kvm_msr_filter*>(argument)), "the VMM's MSR filter");
     case KVM_GET_DIRTY_LOG:
-      return vm.dirty_log(*reinterpret_cast<const kvm_dirty_log*>(argument), [&] { return ioctl_call(fd, request, argument); });
+      return vm->dirty_log(*reinterpret_cast<const kvm_dirty_log*>(argument), [&] { return ioctl_call(fd, request, argument); });
     case KVM_ENABLE_CAP: {
       auto wanted = *reinterpret_cast<const kvm_enable_cap*>(argument);
       if (wanted.cap == KVM_CAP_X86_USER_SPACE_MSR) wanted.args[0] |= KVM_MSR_EXIT_REASON_FILTER;
@@ -161,7 +174,7 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
       vcpu.wrote_registers();
       return ioctl_call(fd, request, argument);
     case KVM_SET_MSRS:
-      keep_microcode(*reinterpret_cast<kvm_msrs*>(argument), std::uint64_t{options_.model->microcode} << 32U);
+      keep_microcode(*reinterpret_cast<kvm_msrs*>(argument), bios_sign_id(*options_.model));
       return ioctl_call(fd, request, argument);
     default: return ioctl_call(fd, request, argument);
   }
@@ -196,7 +209,10 @@ void Attachment::write_statistics() {
     log_->error("cannot write the statistics file {}: {}", statistics_path_, errno_text(errno));
     return;
   }
-  for (const auto& [fd, vm] : vms_) std::fprintf(file, "%s\n", to_json(vm->statistics()).c_str());
+  for (const std::string& line : ended_) std::fprintf(file, "%s\n", line.c_str());
+  std::set<const AttachedVm*> written;
+  for (const auto& [fd, it] : known_)
+    if (written.insert(it.vm.get()).second) std::fprintf(file, "%s\n", to_json(it.vm->statistics()).c_str());
   std::fclose(file);
 }
 

@@ -1,9 +1,13 @@
 #pragma once
+#include <sys/types.h>
+
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <shared_mutex>
 #include <string>
+#include <vector>
 
 #include "attach/attached_vm.hpp"
 #include "support/log.hpp"
@@ -18,15 +22,22 @@ class Attachment {
 
   /// Stands for ioctl(): what it returns, and errno.
   int call(int fd, unsigned long request, std::uintptr_t argument);
+  /// Before close(): forgets what the number stands for. KVM's VM goes when the VMM has closed all of it.
+  void closing(int fd);
   /// Writes the counters of all VMs to the statistics file, if there is to be one.
   void write_statistics();
 
  private:
-  AttachedVm* vm_of(int fd) const;
-  AttachedVcpu* vcpu_of(int fd) const;
+  struct Known {
+    std::shared_ptr<AttachedVm> vm;
+    AttachedVcpu* vcpu{};  ///< Null where the number is the VM's.
+  };
+  [[nodiscard]] Known known(int fd) const;
+  [[nodiscard]] Known forget(int fd);
+  void remember(int fd, Known what);
   int create_vm(int fd, unsigned long request, std::uintptr_t argument);
-  int create_vcpu(AttachedVm& vm, int fd, unsigned long request, std::uintptr_t argument);
-  int on_vm(AttachedVm& vm, int fd, unsigned long request, std::uintptr_t argument);
+  int create_vcpu(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument);
+  int on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument);
   int on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   static int check_extension(int fd, unsigned long request, std::uintptr_t capability);
   static int supported_cpuid(int fd, unsigned long request, std::uintptr_t argument);
@@ -38,12 +49,9 @@ class Attachment {
   std::string statistics_path_;
   Log* log_;
   mutable std::shared_mutex mutex_;
-  std::map<int, std::unique_ptr<AttachedVm>> vms_;
-  struct Known {
-    AttachedVcpu* vcpu;
-    AttachedVm* vm;
-  };
-  std::map<int, Known> vcpus_;
+  std::map<int, Known> known_;       ///< By file descriptor. Under mutex_.
+  std::vector<std::string> ended_;   ///< The counters of VMs that the VMM has closed. Under mutex_.
+  std::atomic<pid_t> process_{};     ///< Whose files they are.
 };
 
 }  // namespace vmm

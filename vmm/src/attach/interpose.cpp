@@ -1,4 +1,8 @@
-// The library's one entry: ioctl(), in the place of the C library's. Preloaded into a VMM it gives that VMM's guests our PMU.
+// The library's entries: ioctl() and close(), in the place of the C library's. Preloaded into a VMM it gives that VMM's guests our PMU.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -19,7 +23,7 @@ struct Loaded {
   vmm::Attachment attachment;
 };
 
-Loaded* instance = nullptr;
+std::atomic<Loaded*> instance{};
 
 /// Null where the environment asks for nothing. A wrong one ends the VMM: a guest without its PMU is not what was asked for.
 Loaded* load() {
@@ -38,7 +42,7 @@ Loaded* loaded() {
 }
 
 [[gnu::destructor]] void at_end() {
-  if (instance != nullptr) instance->attachment.write_statistics();
+  if (Loaded* const l = instance) l->attachment.write_statistics();
 }
 
 }  // namespace
@@ -52,4 +56,10 @@ extern "C" [[gnu::visibility("default")]] int ioctl(int fd, unsigned long reques
   request = static_cast<std::uint32_t>(request);
   Loaded* const l = loaded();
   return l == nullptr ? vmm::ioctl_call(fd, request, argument) : l->attachment.call(fd, request, argument);
+}
+
+// What was never attached to is none of ours. Also of use while load() runs, which opens files and closes them.
+extern "C" [[gnu::visibility("default")]] int close(int fd) {
+  if (Loaded* const l = instance) l->attachment.closing(fd);
+  return static_cast<int>(::syscall(SYS_close, fd));
 }

@@ -84,7 +84,9 @@ struct SystemEvent {
   std::uint32_t type;
 };
 /// A signal or a kick ended KVM_RUN; no guest access is pending.
-struct Interrupted {};
+struct Interrupted {
+  bool kicked{};  ///< By a kick of ours, and by nobody else that shares the vCPU's flag.
+};
 /// The CPU refused the guest state.
 struct EntryFailed {
   std::uint64_t reason;

@@ -9,6 +9,8 @@ namespace vmm {
 
 /// What a kick leaves in a vCPU's flag. Others that share the flag, such as a VMM around us, leave 1.
 constexpr std::uint8_t kick_mark = 2;
+/// What the flag has while an exit is completed and the guest is not to run.
+constexpr std::uint8_t completing_mark = 4;
 
 /// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the handler
 /// makes the receiving thread's vCPU leave the guest even when the signal comes just before entry.
@@ -23,6 +25,8 @@ class KickTarget {
  public:
   explicit KickTarget(volatile std::uint8_t* flag);
   ~KickTarget();
+  /// A kick that came while the thread had none is for this one.
+  void take_missed();
   KickTarget(const KickTarget&) = delete;
   KickTarget& operator=(const KickTarget&) = delete;
   KickTarget(KickTarget&&) = delete;

@@ -28,9 +28,10 @@ Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
 // A kick of somebody else's stays until he takes it away.
 Result<Exit> Vcpu::run(Runs what) {
   auto exit = enter(what);
-  if (exit && std::holds_alternative<Interrupted>(*exit)) {
-    std::uint8_t kicked = kick_mark;
-    __atomic_compare_exchange_n(&run_->immediate_exit, &kicked, std::uint8_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  if (auto* const interrupted = exit ? std::get_if<Interrupted>(&*exit) : nullptr) {
+    std::uint8_t mark = kick_mark;
+    interrupted->kicked =
+        __atomic_compare_exchange_n(&run_->immediate_exit, &mark, std::uint8_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
   return exit;
 }
@@ -56,13 +57,12 @@ Result<Exit> Vcpu::enter(Runs what) {
 
 // A kick that comes meanwhile overwrites the mark, and stays; so does one that was there before.
 Result<void> Vcpu::complete_exit() {
-  constexpr std::uint8_t completing = 4;
   auto* const flag = &run_->immediate_exit;
-  const auto before = __atomic_exchange_n(flag, completing, __ATOMIC_RELAXED);
+  const auto before = __atomic_exchange_n(flag, completing_mark, __ATOMIC_RELAXED);
   const bool running = running_;
   const auto exit = enter(Runs::anything);
   running_ = running;
-  std::uint8_t mark = completing;
+  std::uint8_t mark = completing_mark;
   const bool kicked = !__atomic_compare_exchange_n(flag, &mark, before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   if (kicked && before != 0 && before != kick_mark) __atomic_store_n(flag, before, __ATOMIC_RELAXED);
   if (!exit) {

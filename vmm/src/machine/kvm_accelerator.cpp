@@ -18,8 +18,6 @@
 namespace vmm {
 namespace {
 
-// IA32_BIOS_SIGN_ID: the microcode revision is in the upper half. SDM 3A 9.11.7.1.
-constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 // IA32_MTRR_DEF_TYPE: MTRRs on, everything write-back, as firmware leaves it. SDM 3A 11.11.2.1.
 constexpr std::uint32_t msr_mtrr_def_type = 0x2FF;
 constexpr std::uint64_t mtrr_on_write_back = 0x806;
@@ -36,7 +34,7 @@ class KvmProcessor final : public Processor {
       : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, clocks_{clocks}, parts_{&parts} {}
   Result<void> start_at(const StartRegisters& start) override { return enter_long_mode(vcpu_, start); }
   Result<VcpuPort*> open() override {
-    VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_, clocks_));
+    VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_, clocks_, vcpu_.id()));
     return &port_.emplace(std::move(port));
   }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return vcpu_.immediate_exit_flag(); }
@@ -121,7 +119,7 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
   const CpuidTable cpuid = guest_cpuid(request, id);
   VMM_TRY(vcpu.set_cpuid(passed_ ? passed_->adapt(cpuid) : cpuid));
   if (passed_) VMM_TRY(passed_->prepare(vcpu));
-  VMM_TRY(vcpu.set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U));
+  VMM_TRY(vcpu.set_msr(msr_bios_sign_id, bios_sign_id(*model_)));
   VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));
   return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, clocks_ ? &*clocks_ : nullptr, parts_);
 }

@@ -43,6 +43,10 @@ struct MachineModel {
   std::uint8_t physical_bits;      ///< Width of physical addresses.
 };
 
+/// IA32_BIOS_SIGN_ID, and what a processor of the model has there: the microcode revision is in the upper half. SDM 3A 9.11.7.1.
+constexpr std::uint32_t msr_bios_sign_id = 0x8B;
+constexpr std::uint64_t bios_sign_id(const MachineModel& model) { return std::uint64_t{model.microcode} << 32U; }
+
 /// All models, oldest first.
 std::span<const MachineModel> all_machine_models();
 /// By the name users type; null when there is none.

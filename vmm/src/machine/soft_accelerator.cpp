@@ -11,7 +11,6 @@ namespace {
 
 using vpmu::bit;
 
-constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 /// After reset: enabled, the boot processor's. SDM 3A figure 10-5.
 constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11) | bit(8);
 
@@ -45,7 +44,7 @@ class SoftProcessor final : public Processor {
     const SoftStart from{.sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_};
     port_ = std::make_unique<SoftPort>(*memory_, cpuid_, from, io_apic_);
     port_->stop_after(most_ticks_);
-    return port_->set_msr(msr_bios_sign_id, std::uint64_t{model_->microcode} << 32U);
+    return port_->set_msr(msr_bios_sign_id, bios_sign_id(*model_));
   }
   Result<VcpuPort*> open() override { return port_.get(); }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_flag(); }

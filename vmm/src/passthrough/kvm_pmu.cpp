@@ -13,7 +13,6 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 constexpr std::uint32_t msr_perf_capabilities = 0x345;
 constexpr std::uint32_t msr_pebs_enable = 0x3F1;
 constexpr std::uint32_t msr_ds_area = 0x600;

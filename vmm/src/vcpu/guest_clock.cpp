@@ -22,11 +22,12 @@ Result<void> GuestClock::enter(ClockHost& host) {
   if (group_ != nullptr && time_ == PmuTime::hidden) keep_step(host);
   const std::uint64_t hidden_before = statistics_.hidden_ticks;
   if (to_hide_ != 0) VMM_TRY(shift(host));
+  if (!watched_) return {};
   halted_at_entry_ = host.halted();
   entered_at_ = host.ticks();
   // What the guest sees of the exit all the same, it also counts.
   const std::uint64_t hidden = statistics_.hidden_ticks - hidden_before;
-  if (watched_ && hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
+  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
   return {};
 }
 

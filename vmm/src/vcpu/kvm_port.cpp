@@ -36,11 +36,15 @@ Result<void> KvmClockHost::rearm_deadline() {
   return vcpu_->set_msr(msr_tsc_deadline, *deadline);
 }
 
-Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group) {
+Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group, unsigned member) {
   VMM_ASSIGN(const std::uint32_t khz, vcpu.tsc_khz());
-  // A precise sample looks at the registers of every exit it causes: let them come along.
-  vcpu.sync_after_run(KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS);
-  return KvmPort{vm, vcpu, khz, time, group};
+  return KvmPort{vm, vcpu, khz, time, group, member};
+}
+
+// A precise sample looks at the registers of every exit it causes: while the PMU is in use, let them come along.
+void KvmPort::watch_clock(bool on) {
+  vcpu_->sync_after_run(on ? KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS : 0);
+  clock_.watch(on);
 }
 
 Result<Exit> KvmPort::run() {

@@ -28,8 +28,8 @@ class KvmClockHost final : public ClockHost {
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
-  /// `group`: the clocks of the machine's vCPUs, by their ids; null for one vCPU. Fails when KVM does not tell the TSC's rate.
-  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr);
+  /// `group`: the clocks of the machine's vCPUs, this one's is `member`; null for one vCPU. Fails when KVM does not tell the TSC's rate.
+  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr, unsigned member = 0);
 
   /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
   void forget();
@@ -60,7 +60,7 @@ class KvmPort final : public VcpuPort {
   Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
   Result<void> nmi() override { return vcpu_->nmi(); }
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
-  void watch_clock(bool on) override { clock_.watch(on); }
+  void watch_clock(bool on) override;
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return clock_.unhalted_ticks(); }
   void pass_time(std::uint64_t ticks) override { clock_.pass(ticks); }
   Result<std::uint64_t> tsc() override;
@@ -68,8 +68,8 @@ class KvmPort final : public VcpuPort {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz, PmuTime time, ClockGroup* group)
-      : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz}, clock_host_{vcpu, tsc_khz}, clock_{time, tsc_khz, group, vcpu.id()} {}
+  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz, PmuTime time, ClockGroup* group, unsigned member)
+      : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz}, clock_host_{vcpu, tsc_khz}, clock_{time, tsc_khz, group, member} {}
 
   Vm* vm_;
   Vcpu* vcpu_;

@@ -1,0 +1,234 @@
+#include "attach/attachment.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "attach/carried_state.hpp"
+#include "attach/fake_kvm.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr std::uint32_t pmc0 = 0xC1, perfevtsel0 = 0x186;
+constexpr std::uint64_t kernel_instructions = 0x4200C0;
+
+/// A VMM that knows nothing of the library, and the library.
+class AttachmentTest : public testing::Test {
+ protected:
+  int call(int fd, unsigned long request, std::uintptr_t argument = 0) { return attachment.call(fd, request, argument); }
+  template <class T>
+  int call_with(int fd, unsigned long request, T& argument) {
+    return attachment.call(fd, request, reinterpret_cast<std::uintptr_t>(&argument));
+  }
+  void close_both(int fd) {
+    attachment.closing(fd);
+    ::close(fd);
+  }
+  int make_vm() { return call(kvm.system(), KVM_CREATE_VM); }
+  int make_vcpu(int vm, unsigned id = 0) { return call(vm, KVM_CREATE_VCPU, id); }
+  /// Runs until the VMM has an exit of its own, a halt.
+  void run_to_halt(int vcpu) {
+    ASSERT_EQ(call(vcpu, KVM_RUN), 0);
+    EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_HLT});
+  }
+  /// As a VMM does that has something else to do with the vCPU: only then are its counters told.
+  std::map<std::string, std::uint64_t> counters_of(int vm_line, int vcpu) {
+    FakeKvm::ask_to_come_out(vcpu);
+    EXPECT_EQ(call(vcpu, KVM_RUN), -1);
+    EXPECT_EQ(errno, EINTR);
+    return counters_in(vm_line);
+  }
+  std::map<std::string, std::uint64_t> counters_in(int line_number) {
+    attachment.write_statistics();
+    std::ifstream file{statistics};
+    std::string line;
+    for (int n = 0; n <= line_number; ++n) std::getline(file, line);
+    std::map<std::string, std::uint64_t> found;
+    const std::size_t last_vcpu = line.rfind("\"id\"");
+    for (std::size_t at = last_vcpu; at != std::string::npos && at < line.size();) {
+      const std::size_t begin = line.find('"', at), end = line.find('"', begin + 1);
+      if (begin == std::string::npos) break;
+      found[line.substr(begin + 1, end - begin - 1)] = std::strtoull(line.c_str() + end + 2, nullptr, 10);
+      at = end + 1;
+    }
+    return found;
+  }
+  [[nodiscard]] int lines_of_statistics() {
+    attachment.write_statistics();
+    std::ifstream file{statistics};
+    int lines = 0;
+    for (std::string line; std::getline(file, line);) ++lines;
+    return lines;
+  }
+  void TearDown() override { std::filesystem::remove(statistics); }
+
+  FakeKvm kvm;
+  std::vector<std::string> warnings;
+  Log log{[this](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
+  std::string statistics{std::filesystem::temp_directory_path() / ("vpmu-attach-stats-" + std::to_string(::getpid()))};
+  Attachment attachment{{.model = find_machine_model("haswell"), .source = "clock"}, statistics, log};
+};
+
+TEST_F(AttachmentTest, AnExitOfThePmuIsAnsweredAndDoesNotComeOut) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm);
+  kvm_run answer{};
+  kvm.vcpu(vcpu).script = {FakeKvm::writes(pmc0, 0x1234), FakeKvm::reads(pmc0), [&](kvm_run& run) {
+                             answer = run;
+                             run.exit_reason = KVM_EXIT_HLT;
+                           }};
+  run_to_halt(vcpu);
+  EXPECT_EQ(answer.msr.data, 0x1234U);
+  EXPECT_EQ(answer.msr.error, 0U);
+}
+
+TEST_F(AttachmentTest, AVmThatIsClosedGoes) {
+  const int vm = make_vm();
+  const std::array vcpus{make_vcpu(vm, 0), make_vcpu(vm, 1)};
+  for (const int vcpu : vcpus) run_to_halt(vcpu);
+  EXPECT_FALSE(FakeKvm::alive().empty());
+  close_both(vm);
+  run_to_halt(vcpus[0]);  // KVM keeps a VM for as long as one of its vCPUs is open
+  for (const int vcpu : vcpus) close_both(vcpu);
+  EXPECT_EQ(FakeKvm::alive(), std::vector<std::string>{});
+  EXPECT_EQ(lines_of_statistics(), 1) << "what it counted stays";
+}
+
+TEST_F(AttachmentTest, AVcpuThatIsClosedWhileItsVmGoesOn) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm, 0), other = make_vcpu(vm, 1);
+  run_to_halt(vcpu);
+  close_both(vcpu);
+  run_to_halt(other);
+  EXPECT_EQ(lines_of_statistics(), 1);
+}
+
+// A VMM may close by other means than close(), and a number may come back as something else.
+TEST_F(AttachmentTest, ANumberThatIsUsedAgainStandsForTheNewOne) {
+  const int old_vm = make_vm(), old_vcpu = make_vcpu(old_vm);
+  ::close(old_vm);
+  ::close(old_vcpu);
+  const int taken = ::dup(kvm.system());
+  ASSERT_EQ(taken, old_vm);
+  const int vm = make_vm();
+  ASSERT_EQ(vm, old_vcpu) << "a VM where a vCPU was";
+  const auto filters = kvm.count(KVM_X86_SET_MSR_FILTER);
+  const int vcpu = make_vcpu(vm);
+  EXPECT_EQ(kvm.count(KVM_X86_SET_MSR_FILTER), filters + 1) << "it has been prepared for its PMU";
+  run_to_halt(vcpu);
+  ::close(taken);
+  ::close(vm);
+  const int again = make_vm();
+  ASSERT_EQ(again, old_vm);
+  run_to_halt(make_vcpu(again));
+  EXPECT_EQ(kvm.count(KVM_X86_SET_MSR_FILTER), filters + 2);
+}
+
+TEST_F(AttachmentTest, AVcpuThatCannotBeAttachedLeavesNothingOpen) {
+  const int vm = make_vm();
+  const auto open_files = [] { return std::distance(std::filesystem::directory_iterator{"/proc/self/fd"}, std::filesystem::directory_iterator{}); };
+  const auto before = open_files();
+  kvm.vcpus_can_be_mapped = false;
+  EXPECT_EQ(make_vcpu(vm), -1);
+  EXPECT_EQ(errno, EIO);
+  EXPECT_EQ(open_files(), before);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("vCPU 0: mmap of kvm_run"), std::string::npos) << warnings[0];
+}
+
+TEST_F(AttachmentTest, AVmThatCannotBePreparedGetsNoVcpu) {
+  kvm.errors[KVM_X86_SET_MSR_FILTER] = EINVAL;
+  EXPECT_EQ(make_vcpu(make_vm()), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(kvm.count(KVM_CREATE_VCPU), 0);
+}
+
+// A debugger that only sets its breakpoints and takes them back: KVM has them until it is told.
+TEST_F(AttachmentTest, BreakpointsThatWereOnlySetAreTakenFromKvm) {
+  const int vcpu = make_vcpu(make_vm());
+  for (const bool has_run : {false, true}) {
+    SCOPED_TRACE(has_run);
+    kvm_guest_debug how{.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP, .pad = 0, .arch = {}};
+    EXPECT_EQ(call_with(vcpu, KVM_SET_GUEST_DEBUG, how), 0);
+    EXPECT_EQ(kvm.vcpu(vcpu).debug.control, how.control);
+    how.control = 0;
+    EXPECT_EQ(call_with(vcpu, KVM_SET_GUEST_DEBUG, how), 0);
+    run_to_halt(vcpu);
+    EXPECT_EQ(kvm.vcpu(vcpu).debug.control, 0U);
+  }
+}
+
+// A timer of a source, or somebody who changes the memory slots: nothing to the VMM.
+TEST_F(AttachmentTest, KicksOfOursDoNotComeOutAndTheVmmsDo) {
+  const int vcpu = make_vcpu(make_vm());
+  unsigned runs = 0;
+  const auto interrupted = [&](bool by_vmm) {
+    return [&runs, vcpu, by_vmm](kvm_run& run) {
+      ++runs;
+      if (by_vmm) FakeKvm::ask_to_come_out(vcpu);
+      ::raise(kick_signal());
+      run.exit_reason = KVM_EXIT_INTR;
+    };
+  };
+  kvm.vcpu(vcpu).script = {interrupted(false), interrupted(false)};
+  run_to_halt(vcpu);
+  EXPECT_EQ(runs, 2U);
+  kvm.vcpu(vcpu).script = {interrupted(true)};
+  EXPECT_EQ(call(vcpu, KVM_RUN), -1);
+  EXPECT_EQ(errno, EINTR);
+  EXPECT_EQ(FakeKvm::run_page(vcpu).immediate_exit, 1) << "it is the VMM's to take away";
+}
+
+TEST_F(AttachmentTest, AKickThatComesWhileTheVmmHasTheVcpuIsNotLost) {
+  const int vcpu = make_vcpu(make_vm());
+  run_to_halt(vcpu);
+  const auto runs = kvm.count(KVM_RUN);
+  ::raise(kick_signal());
+  run_to_halt(vcpu);
+  EXPECT_EQ(kvm.count(KVM_RUN), runs + 2) << "one that the kick ends, and the guest's";
+}
+
+/// The guest makes counter 0 count, and the PMU is in use.
+void put_in_use(FakeKvm::Vcpu& vcpu) { vcpu.script.push_back(FakeKvm::writes(perfevtsel0, kernel_instructions)); }
+
+TEST_F(AttachmentTest, AStateThatFitsNowhereIsToldOfOnceWhenThePmuIsInUse) {
+  const int vcpu = make_vcpu(make_vm());
+  std::array<std::uint64_t, 1024> room{};
+  auto& state = *reinterpret_cast<kvm_nested_state*>(room.data());
+  const auto ask = [&](std::uint32_t size) {
+    state.size = size;
+    return call_with(vcpu, KVM_GET_NESTED_STATE, state);
+  };
+  run_to_halt(vcpu);
+  EXPECT_EQ(ask(sizeof(kvm_nested_state)), 0);
+  EXPECT_TRUE(warnings.empty()) << "not in use: nothing is lost";
+  put_in_use(kvm.vcpu(vcpu));
+  run_to_halt(vcpu);
+  EXPECT_EQ(ask(sizeof room), 0);
+  EXPECT_TRUE(carried(state));
+  EXPECT_TRUE(warnings.empty()) << warnings[0];
+  for (int n = 0; n < 3; ++n) EXPECT_EQ(ask(sizeof(kvm_nested_state)), 0);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("vCPU 0: its PMU is in use and does not fit"), std::string::npos) << warnings[0];
+}
+
+// Ids are APIC ids, and a VMM may leave some out.
+TEST_F(AttachmentTest, ClocksOfAllVcpusKeepTogetherWhateverTheirIds) {
+  using namespace std::chrono_literals;
+  const int vm = make_vm(), vcpu = make_vcpu(vm, 2), other = make_vcpu(vm, 9);
+  put_in_use(kvm.vcpu(vcpu));
+  kvm.meanwhile[KVM_GET_SREGS] = [] { std::this_thread::sleep_for(5ms); };  // which the exit of the PMU takes, unseen by the guest
+  run_to_halt(vcpu);
+  EXPECT_GT(counters_of(0, other)["pmu.clock.waits"], 0U);
+}
+
+}  // namespace
+}  // namespace vmm::test

@@ -1,0 +1,41 @@
+#include "attach/environment.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace vmm {
+namespace {
+
+AttachEnvironment with_log(const std::string& path) { return {.options = {}, .log = path, .statistics = {}}; }
+
+TEST(AttachEnvironment, ALogThatCannotBeOpenedIsToldOfAndMessagesGoToStandardError) {
+  testing::internal::CaptureStderr();
+  Log log = make_log(with_log("/nowhere/at/all/vpmu.log"));
+  log.warning("the first message");
+  log.info("no warning");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("cannot open VPMU_LOG=/nowhere/at/all/vpmu.log: No such file or directory"), std::string::npos) << said;
+  EXPECT_NE(said.find("vpmu: warning: the first message\n"), std::string::npos) << said;
+  EXPECT_EQ(said.find("no warning"), std::string::npos) << said;
+}
+
+TEST(AttachEnvironment, ALogFileGetsAllMessages) {
+  const auto path = std::filesystem::temp_directory_path() / ("vpmu-attach-log-" + std::to_string(::getpid()));
+  testing::internal::CaptureStderr();
+  {
+    Log log = make_log(with_log(path));
+    log.warning("the first message");
+    log.debug("the second");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  std::stringstream all;
+  all << std::ifstream{path}.rdbuf();
+  std::filesystem::remove(path);
+  EXPECT_EQ(all.str(), "warning: the first message\ndebug: the second\n");
+}
+
+}  // namespace
+}  // namespace vmm

@@ -1,0 +1,20 @@
+#pragma once
+#include <array>
+#include <cerrno>
+
+namespace vmm::test {
+
+/// What the C library's syscall() does, for tests that stand in its place.
+inline long raw_syscall(long number, const std::array<long, 6>& a) {
+  register long r10 asm("r10") = a[3];
+  register long r8 asm("r8") = a[4];
+  register long r9 asm("r9") = a[5];
+  long result = number;
+  asm volatile("syscall" : "+a"(result) : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+  constexpr long most_errno = 4095;
+  if (result >= 0 || result < -most_errno) return result;
+  errno = static_cast<int>(-result);
+  return -1;
+}
+
+}  // namespace vmm::test
