@@ -12,6 +12,8 @@ REPO = pathlib.Path(__file__).resolve().parent.parent.parent
 CACHE = pathlib.Path(os.environ.get("VPMU_CACHE") or REPO / "build" / "cache")
 # What tools/bed/fetch unpacked, by QEMU's version. The first may be empty where the machine has that one.
 ROOTS = {"10": CACHE / "qemu", "7.2": CACHE / "qemu7"}
+# The smallest one, and what libvirt takes by itself.
+MACHINES = {"microvm": "microvm,acpi=on,rtc=on", "q35": "q35"}
 ANSWER_SECONDS = 60
 STOP_SECONDS = 2
 
@@ -20,16 +22,21 @@ class QemuError(Exception):
     """QEMU said no, or nothing; the text says to what."""
 
 
-def command(version, kernel, initrd, append, memory, cpus, more=(), attached=False):
-    """A microvm; its serial port is standard input and output."""
+def command(version, kernel, memory, cpus, more=(), attached=False, machine="microvm"):
+    """Its serial port is standard input and output."""
     root = ROOTS[version]
     firmware = [word for name in ("qemu", "seabios") for word in ("-L", root / "usr/share" / name)]
     program = root / "usr/bin/qemu-system-x86_64"
     return [
         program if program.exists() else "qemu-system-x86_64", *firmware, "-nodefaults", "-no-user-config", "-nographic",
-        "-machine", "microvm,acpi=on,rtc=on", "-accel", "kvm", "-cpu", "host,pmu=off" if attached else "host", "-smp", cpus, "-m", memory,
-        "-kernel", kernel, "-initrd", initrd, "-append", append, "-serial", "stdio", *more,
+        "-machine", MACHINES[machine], "-accel", "kvm", "-cpu", "host,pmu=off" if attached else "host", "-smp", cpus, "-m", memory,
+        "-kernel", kernel, "-serial", "stdio", *more,
     ]
+
+
+def linux(initrd, append):
+    """What `more` has for a Linux kernel."""
+    return ["-initrd", initrd, "-append", append]
 
 
 def environment(version, library=None, model=None, source=None, statistics=None):

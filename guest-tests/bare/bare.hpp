@@ -1,0 +1,70 @@
+#pragma once
+#include <cstdint>
+
+/// What a guest without an operating system needs to tell of its processor on the serial port: it runs under any VMM.
+namespace bare {
+
+struct CpuidResult {
+  std::uint32_t eax, ebx, ecx, edx;
+};
+
+inline CpuidResult cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) {
+  CpuidResult r{};
+  asm volatile("cpuid" : "=a"(r.eax), "=b"(r.ebx), "=c"(r.ecx), "=d"(r.edx) : "a"(leaf), "c"(subleaf));
+  return r;
+}
+
+inline std::uint64_t rdmsr(std::uint32_t index) {
+  std::uint32_t low = 0, high = 0;
+  asm volatile("rdmsr" : "=a"(low), "=d"(high) : "c"(index));
+  return std::uint64_t{high} << 32U | low;
+}
+
+inline void wrmsr(std::uint32_t index, std::uint64_t value) {
+  asm volatile("wrmsr" : : "a"(static_cast<std::uint32_t>(value)), "d"(static_cast<std::uint32_t>(value >> 32U)), "c"(index));
+}
+
+inline std::uint8_t in(std::uint16_t port) {
+  std::uint8_t value = 0;
+  asm volatile("inb %1, %0" : "=a"(value) : "Nd"(port));
+  return value;
+}
+
+inline void out(std::uint16_t port, std::uint8_t value) { asm volatile("outb %0, %1" : : "a"(value), "Nd"(port)); }
+
+constexpr std::uint16_t serial = 0x3F8, serial_line_control = serial + 3, serial_line_status = serial + 5;
+
+inline void set_up_serial() {
+  constexpr std::uint8_t divisor_latch = 0x80, eight_bits = 3;
+  out(serial_line_control, divisor_latch | eight_bits);
+  out(serial, 1);  // 115200
+  out(serial + 1, 0);
+  out(serial_line_control, eight_bits);
+}
+
+inline void put(char c) {
+  constexpr std::uint8_t empty = 0x20;
+  while ((in(serial_line_status) & empty) == 0) {
+  }
+  out(serial, static_cast<std::uint8_t>(c));
+}
+
+inline void put(const char* text) {
+  for (; *text != 0; ++text) put(*text);
+}
+
+/// " 1f"
+inline void put_hex(std::uint64_t value) {
+  put(' ');
+  unsigned shift = 60;
+  while (shift != 0 && value >> shift == 0) shift -= 4;
+  for (;; shift -= 4) {
+    put("0123456789abcdef"[value >> shift & 0xF]);
+    if (shift == 0) return;
+  }
+}
+
+}  // namespace bare
+
+/// The program. Returning from it ends the guest with a triple fault.
+extern "C" void bare_main();
