@@ -6,6 +6,7 @@
 
 #include "attach/attached_cpuid.hpp"
 #include "attach/carried_state.hpp"
+#include "attach/msr_lists.hpp"
 
 namespace vmm {
 namespace {
@@ -61,6 +62,7 @@ Result<void> AttachedVcpu::follow_vmm() {
   }
   if (!state) return {};
   VMM_ASSIGN(const vpmu::RestoreStatus status, pmu_->restore(*state));
+  if (status == vpmu::RestoreStatus::ok && !std::exchange(state_is_the_vmms_, false)) return {};
   if (status == vpmu::RestoreStatus::ok) {
     ++restores_;
     const bool in_use = !pmu_->pmu().selected().empty();
@@ -86,7 +88,35 @@ bool AttachedVcpu::save(kvm_nested_state& to) {
 bool AttachedVcpu::restore(const kvm_nested_state& from) {
   to_restore_ = carried(from);
   to_reset_ = !to_restore_;
+  state_is_the_vmms_ = to_restore_.has_value();
   return to_restore_.has_value();
+}
+
+MsrImage AttachedVcpu::msr_image() const {
+  if (to_restore_ || to_reset_ || pmu_ == nullptr) return MsrImage{config_.pmu, to_restore_};
+  return MsrImage{config_.pmu, pmu_->state()};
+}
+
+int AttachedVcpu::get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm) {
+  const MsrImage image = msr_image();
+  return serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
+                           .serve = [&](kvm_msr_entry& entry) {
+                             entry.data = image.read(entry.index);
+                             return true;
+                           },
+                           .ask_kvm = ask_kvm});
+}
+
+int AttachedVcpu::set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm) {
+  MsrImage image = msr_image();
+  const int served = serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
+                                       .serve = [&](const kvm_msr_entry& entry) { return image.write(entry.index, entry.data); },
+                                       .ask_kvm = ask_kvm});
+  if (auto state = image.changed()) {
+    to_restore_ = std::move(state);
+    to_reset_ = false;
+  }
+  return served;
 }
 
 void AttachedVcpu::debug(const kvm_guest_debug& how) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "attach/msr_image.hpp"
 #include "attach/run_gate.hpp"
 #include "kvm/kick.hpp"
 #include "kvm/vcpu.hpp"
@@ -52,6 +53,10 @@ class AttachedVcpu {
   /// While the vCPU does not run.
   bool save(kvm_nested_state& to);
   bool restore(const kvm_nested_state& from);  ///< Without a state of ours the PMU is as after a reset.
+  /// KVM_GET_MSRS and KVM_SET_MSRS, in which `ask_kvm` asks KVM for a part of the list. What is set changes the state that restore() has given, or
+  /// the PMU's own; a restore() behind it gives all of it anew. While the vCPU does not run.
+  int get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
+  int set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
   /// Makes run() come out, if it is in.
   void kick_if_running();
   /// All of the PMU's, "attach.resets", "attach.restores" (a state that came with the VMM's) and "attach.restores_in_use" (of these: with counters
@@ -66,6 +71,7 @@ class AttachedVcpu {
   Result<Exit> run_inside();
   void set_inside(std::optional<pthread_t> thread);
   void publish();
+  [[nodiscard]] MsrImage msr_image() const;
 
   AttachedServices services_;
   Vcpu vcpu_;
@@ -76,6 +82,7 @@ class AttachedVcpu {
   std::unique_ptr<PmuVcpu> pmu_;
   std::optional<PmuVcpuState> to_restore_;
   bool to_reset_{};
+  bool state_is_the_vmms_{};  ///< to_restore_ came with restore().
   std::uint64_t resets_{}, restores_{}, restores_in_use_{};
   std::optional<kvm_guest_debug> debugging_;
   bool given_others_{}, told_of_debugger_{}, told_of_state_{};

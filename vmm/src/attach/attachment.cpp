@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "attach/carried_state.hpp"
+#include "attach/msr_image.hpp"
+#include "attach/msr_lists.hpp"
 #include "kvm/ioctl.hpp"
 #include "vpmu/bits.hpp"
 
@@ -71,6 +73,7 @@ int Attachment::call(int fd, unsigned long request, std::uintptr_t argument) {
   if (request == KVM_CREATE_VM) return create_vm(fd, request, argument);
   if (request == KVM_CHECK_EXTENSION) return check_extension(fd, request, argument);
   if (request == KVM_GET_SUPPORTED_CPUID) return supported_cpuid(fd, request, argument);
+  if (request == KVM_GET_MSR_INDEX_LIST) return list_all_msrs(fd, request, argument);
   const Known it = known(fd);
   if (it.vcpu != nullptr) return on_vcpu(*it.vcpu, fd, request, argument);
   if (it.vm != nullptr) return on_vm(it.vm, fd, request, argument);
@@ -154,6 +157,7 @@ int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned lo
 int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   if (request == KVM_RUN) return vcpu.run();
   vcpu.touched();
+  const auto ask_kvm = [&](kvm_msrs& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); };
   switch (request) {
     case KVM_SET_CPUID2: {
       const auto& list = *reinterpret_cast<const kvm_cpuid2*>(argument);
@@ -173,11 +177,18 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
     case KVM_SET_SREGS2:
       vcpu.wrote_registers();
       return ioctl_call(fd, request, argument);
+    case KVM_GET_MSRS:
+      return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
     case KVM_SET_MSRS:
       keep_microcode(*reinterpret_cast<kvm_msrs*>(argument), bios_sign_id(*options_.model));
-      return ioctl_call(fd, request, argument);
+      return vcpu.set_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
     default: return ioctl_call(fd, request, argument);
   }
+}
+
+int Attachment::list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const {
+  return list_msrs(*reinterpret_cast<kvm_msr_list*>(argument), pmu_msrs(options_.model->generation),
+                   [&](kvm_msr_list& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); });
 }
 
 // KVM may have no such state (EINVAL): then all of it is ours.

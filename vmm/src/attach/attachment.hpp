@@ -43,6 +43,7 @@ class Attachment {
   static int supported_cpuid(int fd, unsigned long request, std::uintptr_t argument);
   static int get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   static int set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
+  int list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const;
   int answer(const Result<void>& result, const char* what);
 
   AttachOptions options_;

@@ -1,0 +1,24 @@
+#pragma once
+#include <linux/kvm.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace vmm {
+
+/// Who serves the MSRs of a list.
+struct MsrOwners {
+  std::function<bool(std::uint32_t index)> is_ours;
+  std::function<bool(kvm_msr_entry& entry)> serve;  ///< One of ours; false when it cannot.
+  std::function<int(kvm_msrs& list)> ask_kvm;       ///< The same call to KVM, with a list of its own.
+};
+
+/// KVM_GET_MSRS or KVM_SET_MSRS: in order, up to the first entry that cannot be served.
+/// @return how many were served, or -1 with errno as KVM said.
+int serve_msrs(kvm_msrs& list, const MsrOwners& owners);
+
+/// KVM_GET_MSR_INDEX_LIST with more than KVM knows. Returns 0, or -1 with errno: E2BIG when there is no room for all; nmsrs then tells how many.
+int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours, const std::function<int(kvm_msr_list& list)>& ask_kvm);
+
+}  // namespace vmm
