@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -35,6 +37,21 @@ TEST(AttachEnvironment, ALogFileGetsAllMessages) {
   all << std::ifstream{path}.rdbuf();
   std::filesystem::remove(path);
   EXPECT_EQ(all.str(), "warning: the first message\ndebug: the second\n");
+}
+
+TEST(AttachEnvironment, KvmsOwnPmuIsNoSourceForTheLibrary) {
+  ::setenv("VPMU_MODEL", "haswell", 1);
+  ::setenv("VPMU_SOURCE", "exact", 1);
+  const auto good = read_environment();
+  ::setenv("VPMU_SOURCE", "kvm", 1);
+  const auto refused = read_environment();
+  ::unsetenv("VPMU_MODEL");
+  ::unsetenv("VPMU_SOURCE");
+  ASSERT_TRUE(good && *good);
+  EXPECT_EQ((*good)->options.source, "exact");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::usage);
+  EXPECT_NE(describe(refused.error()).find("the VMM's own PMU"), std::string::npos) << describe(refused.error());
 }
 
 }  // namespace
