@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "attach/carried_state.hpp"
-#include "attach/fake_kvm.hpp"
+#include "fakes/fake_kvm.hpp"
 
 namespace vmm::test {
 namespace {

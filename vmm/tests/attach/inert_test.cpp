@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "attach/raw_syscall.hpp"
+#include "fakes/raw_syscall.hpp"
 
 namespace vmm::test {
 namespace {

@@ -1,5 +1,7 @@
 #include "fakes/fake_kvm.hpp"
 
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -9,154 +11,222 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "fakes/raw_syscall.hpp"
 
 namespace vmm::test {
 namespace {
 
-constexpr std::size_t run_bytes = 3 * 4096;
-FakeKvm* current = nullptr;
+constexpr std::size_t run_size = 0x3000;
+
+int memory_file(const char* name) {
+  const int fd = ::memfd_create(name, 0);
+  if (::ftruncate(fd, run_size) != 0) ::abort();
+  return fd;
+}
+
+ino_t inode(int fd) {
+  struct stat is {};
+  return ::fstat(fd, &is) == 0 ? is.st_ino : 0;
+}
 
 template <class T>
 T& at(std::uintptr_t argument) {
   return *reinterpret_cast<T*>(argument);
 }
 
-bool same_file(int a, int b) {
-  struct stat x {}, y {};
-  return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+void put_page(int fd, const kvm_run& page) {
+  if (::pwrite(fd, &page, sizeof page, 0) != sizeof page) ::abort();
+}
+
+/// Up to the first one that there is not.
+long serve(kvm_msrs& list, std::map<std::uint32_t, std::uint64_t>& msrs, unsigned long request) {
+  std::uint32_t done = 0;
+  for (; done < list.nmsrs; ++done) {
+    const auto msr = msrs.find(list.entries[done].index);
+    if (msr == msrs.end()) break;
+    if (request == KVM_GET_MSRS) list.entries[done].data = msr->second;
+    else msr->second = list.entries[done].data;
+  }
+  return done;
+}
+
+long fail(int error) {
+  errno = error;
+  return -1;
 }
 
 }  // namespace
 
-FakeKvm::FakeKvm() : device_{::memfd_create("fake-kvm", MFD_CLOEXEC)} { current = this; }
+FakeKvm* FakeKvm::current = nullptr;
+
+FakeKvm::FakeKvm() : system_{memory_file("fake-kvm")} { current = this; }
+
+// Also what a test has left open.
 FakeKvm::~FakeKvm() {
   current = nullptr;
-  ::close(device_);
+  std::vector<int> files;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry, gone).string().find("memfd:fake-") != std::string::npos) files.push_back(std::stoi(entry.path().filename()));
+  }
+  for (const int fd : files) ::close(fd);
 }
 
-std::string FakeKvm::path() const { return "/proc/self/fd/" + std::to_string(device_); }
+FakeKvm::Vcpu& FakeKvm::vcpu(int fd) { return vcpus_.at(inode(fd)); }
 
-bool FakeKvm::is_ours(int fd) const { return std::ranges::find(files_, fd) != files_.end() || same_file(fd, device_); }
+kvm_run FakeKvm::run_page(int fd) {
+  kvm_run page{};
+  if (::pread(fd, &page, sizeof page, 0) != sizeof page) ::abort();
+  return page;
+}
 
-int FakeKvm::new_file(std::size_t bytes) {
-  const int fd = ::memfd_create("fake-kvm-object", MFD_CLOEXEC);
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return -1;
-  files_.push_back(fd);
+void FakeKvm::ask_to_come_out(int fd) {
+  kvm_run page = run_page(fd);
+  page.immediate_exit = 1;
+  put_page(fd, page);
+}
+
+std::function<void(kvm_run&)> FakeKvm::reads(std::uint32_t msr) {
+  return [=](kvm_run& run) {
+    run.exit_reason = KVM_EXIT_X86_RDMSR;
+    run.msr = {.error = 0, .pad = {}, .reason = KVM_MSR_EXIT_REASON_FILTER, .index = msr, .data = 0};
+  };
+}
+
+std::function<void(kvm_run&)> FakeKvm::writes(std::uint32_t msr, std::uint64_t value) {
+  return [=](kvm_run& run) {
+    run.exit_reason = KVM_EXIT_X86_WRMSR;
+    run.msr = {.error = 0, .pad = {}, .reason = KVM_MSR_EXIT_REASON_FILTER, .index = msr, .data = value};
+  };
+}
+
+bool FakeKvm::came_before(unsigned long request, unsigned long other) const {
+  const auto first = std::ranges::find(requests, request);
+  return first != requests.end() && first < std::ranges::find(requests, other);
+}
+
+long FakeKvm::count(unsigned long request) const { return std::ranges::count(requests, request); }
+
+std::vector<std::string> FakeKvm::alive() {
+  std::vector<std::string> found;
+  const auto is_ours = [](const std::string& text) { return text.find("fake-vm") != std::string::npos || text.find("fake-vcpu") != std::string::npos; };
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    std::error_code gone;
+    if (const auto to = std::filesystem::read_symlink(entry, gone).string(); is_ours(to)) found.push_back(to);
+  }
+  std::ifstream maps{"/proc/self/maps"};
+  for (std::string line; std::getline(maps, line);)
+    if (is_ours(line)) found.push_back(line);
+  return found;
+}
+
+int FakeKvm::make_vcpu() {
+  const int fd = vcpus_can_be_mapped ? memory_file("fake-vcpu") : ::eventfd(0, 0);
+  vcpus_[inode(fd)] = {.msrs = vcpu_msrs};
+  if (first_ == 0) first_ = inode(fd);
   return fd;
 }
 
-std::vector<FakeKvm::Call> FakeKvm::calls() const {
+long FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
   const std::scoped_lock lock{mutex_};
-  return calls_;
-}
-std::size_t FakeKvm::count(unsigned long request) const {
-  const auto all = calls();
-  return static_cast<std::size_t>(std::ranges::count(all, request, &Call::request));
-}
-std::optional<std::size_t> FakeKvm::first(unsigned long request) const {
-  const auto all = calls();
-  const auto found = std::ranges::find(all, request, &Call::request);
-  if (found == all.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - all.begin());
-}
-CpuidTable FakeKvm::cpuid() const {
-  const std::scoped_lock lock{mutex_};
-  return cpuid_;
-}
-std::optional<std::uint64_t> FakeKvm::msr(std::uint32_t index) const {
-  const std::scoped_lock lock{mutex_};
-  const auto found = msrs_.find(index);
-  return found == msrs_.end() ? std::nullopt : std::optional{found->second};
-}
-
-std::optional<int> FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
-  const std::scoped_lock lock{mutex_};
-  if (!is_ours(fd)) return std::nullopt;
-  if (const auto fails = failing.find(request); fails != failing.end()) {
-    errno = fails->second;
-    return -1;
-  }
-  return answer(fd, request, argument);
-}
-
-int FakeKvm::answer(int fd, unsigned long request, std::uintptr_t argument) {
-  Call& call = calls_.emplace_back(Call{.request = request, .value = argument});
+  requests.push_back(request);
+  if (const auto hook = meanwhile.find(request); hook != meanwhile.end()) hook->second();
+  if (const auto error = errors.find(request); error != errors.end()) return fail(error->second);
   switch (request) {
+    case KVM_GET_VCPU_MMAP_SIZE: return run_size;
+    case KVM_CREATE_VM: return memory_file("fake-vm");
+    case KVM_CREATE_VCPU: return make_vcpu();
     case KVM_GET_API_VERSION: return KVM_API_VERSION;
     case KVM_CHECK_EXTENSION: {
       const auto found = capabilities.find(static_cast<std::uint32_t>(argument));
-      return found == capabilities.end() ? 1 : found->second;
+      return found == capabilities.end() ? other_capabilities : found->second;
     }
-    case KVM_GET_VCPU_MMAP_SIZE: return run_bytes;
-    case KVM_CREATE_VM:
-    case KVM_CREATE_VCPU: return new_file(run_bytes);
-    case KVM_ENABLE_CAP: call.value = at<kvm_enable_cap>(argument).cap; return 0;
-    case KVM_GET_TSC_KHZ: return 2'000'000;
+    case KVM_ENABLE_CAP: enabled.push_back(at<kvm_enable_cap>(argument).cap); return 0;
+    case KVM_SET_PMU_EVENT_FILTER: {
+      const auto& filter = at<kvm_pmu_event_filter>(argument);
+      event_filter.resize((sizeof filter + filter.nevents * sizeof filter.events[0]) / sizeof(std::uint64_t));
+      std::memcpy(event_filter.data(), &filter, event_filter.size() * sizeof(std::uint64_t));
+      return 0;
+    }
     case KVM_GET_SUPPORTED_CPUID: {
       auto& list = at<kvm_cpuid2>(argument);
       list.nent = static_cast<std::uint32_t>(supported.entries().size());
       std::ranges::copy(supported.entries(), list.entries);
       return 0;
     }
+    case KVM_GET_MSR_INDEX_LIST: {
+      auto& list = at<kvm_msr_list>(argument);
+      const auto room = list.nmsrs;
+      list.nmsrs = static_cast<std::uint32_t>(msr_list.size());
+      if (room < list.nmsrs) return fail(E2BIG);
+      std::ranges::copy(msr_list, list.indices);
+      return 0;
+    }
+    default: break;
+  }
+  const auto found = vcpus_.find(inode(fd));
+  if (found != vcpus_.end()) return on_vcpu(found->second, fd, request, argument);
+  return request == KVM_GET_MSRS ? serve(at<kvm_msrs>(argument), feature_msrs, request) : 0;
+}
+
+long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
+  switch (request) {
+    case KVM_GET_TSC_KHZ: return 1'000'000;
+    case KVM_GET_STATS_FD: return fail(ENOTTY);
+    case KVM_GET_REGS: at<kvm_regs>(argument) = vcpu.regs; return 0;
+    case KVM_SET_REGS: vcpu.regs = at<kvm_regs>(argument); return 0;
+    case KVM_GET_SREGS: at<kvm_sregs>(argument) = vcpu.sregs; return 0;
+    case KVM_SET_SREGS: vcpu.sregs = at<kvm_sregs>(argument); return 0;
+    case KVM_SET_GUEST_DEBUG: vcpu.debug = at<kvm_guest_debug>(argument); return 0;
     case KVM_SET_CPUID2: {
       const auto& list = at<kvm_cpuid2>(argument);
-      cpuid_ = CpuidTable{std::vector<kvm_cpuid_entry2>(list.entries, list.entries + list.nent)};
+      vcpu.cpuid.assign(list.entries, list.entries + list.nent);
       return 0;
     }
-    case KVM_GET_MSR_INDEX_LIST: {
-      auto* const list = reinterpret_cast<std::uint32_t*>(argument);
-      list[0] = static_cast<std::uint32_t>(saved.size());
-      std::ranges::copy(saved, list + 1);
-      return 0;
+    case KVM_GET_NESTED_STATE: {
+      auto& state = at<kvm_nested_state>(argument);
+      const auto room = std::exchange(state.size, sizeof(kvm_nested_state));
+      state.flags = 0;
+      state.format = KVM_STATE_NESTED_FORMAT_SVM;
+      return room < state.size ? fail(E2BIG) : 0;
     }
-    case KVM_GET_MSRS: {
-      auto& list = at<kvm_msrs>(argument);
-      const auto& from = same_file(fd, device_) ? features : msrs_;
-      for (std::uint32_t i = 0; i < list.nmsrs; ++i) {
-        const auto found = from.find(list.entries[i].index);
-        if (found == from.end() && &from == &features) return static_cast<int>(i);
-        list.entries[i].data = found == from.end() ? 0 : found->second;
-      }
-      return static_cast<int>(list.nmsrs);
-    }
-    case KVM_SET_MSRS: {
-      const auto& list = at<kvm_msrs>(argument);
-      for (std::uint32_t i = 0; i < list.nmsrs; ++i) msrs_[list.entries[i].index] = list.entries[i].data;
-      return static_cast<int>(list.nmsrs);
-    }
-    case KVM_SET_PMU_EVENT_FILTER: {
-      const auto& filter = at<kvm_pmu_event_filter>(argument);
-      call.words.resize((sizeof filter + filter.nevents * sizeof filter.events[0]) / sizeof(std::uint64_t));
-      std::memcpy(call.words.data(), &filter, call.words.size() * sizeof(std::uint64_t));
-      return 0;
-    }
+    case KVM_GET_MSRS:
+    case KVM_SET_MSRS: return serve(at<kvm_msrs>(argument), vcpu.msrs, request);
     case KVM_RUN: {
-      auto* const page = static_cast<kvm_run*>(::mmap(nullptr, run_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-      page->exit_reason = KVM_EXIT_SHUTDOWN;
-      ::munmap(page, run_bytes);
-      return 0;
+      kvm_run page = run_page(fd);
+      if (page.immediate_exit != 0) {
+        page.exit_reason = KVM_EXIT_INTR;
+        put_page(fd, page);
+        return fail(EINTR);
+      }
+      page.exit_reason = KVM_EXIT_HLT;
+      if (!vcpu.script.empty()) {
+        vcpu.script.front()(page);
+        vcpu.script.pop_front();
+      }
+      page.immediate_exit = run_page(fd).immediate_exit;  // signals may have come
+      put_page(fd, page);
+      return page.exit_reason == KVM_EXIT_INTR ? fail(EINTR) : 0;
     }
-    case KVM_GET_STATS_FD: errno = ENOTTY; return -1;
     default: return 0;
   }
 }
 
 }  // namespace vmm::test
 
-// The library makes every ioctl by syscall(), which here comes before the C library's.
+// In the place of the C library's, by which the library under test asks the kernel.
 extern "C" long syscall(long number, ...) noexcept {
-  va_list list;
-  va_start(list, number);
-  const long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long), e = va_arg(list, long);
-  va_end(list);
-  if (number == SYS_ioctl && vmm::test::current != nullptr)
-    if (const auto answered = vmm::test::current->ioctl(static_cast<int>(a), static_cast<unsigned long>(b), static_cast<std::uintptr_t>(c)))
-      return *answered;
-  register long r10 asm("r10") = d;
-  register long r8 asm("r8") = e;
-  long result = number;
-  asm volatile("syscall" : "+a"(result) : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
-  if (result >= 0 || result < -4095) return result;
-  errno = static_cast<int>(-result);
-  return -1;
+  std::array<long, 6> a{};
+  va_list arguments;
+  va_start(arguments, number);
+  for (long& argument : a) argument = va_arg(arguments, long);
+  va_end(arguments);
+  auto* const kvm = vmm::test::FakeKvm::current;
+  const auto request = static_cast<unsigned long>(a[1]);
+  if (number == SYS_ioctl && kvm != nullptr && _IOC_TYPE(request) == KVMIO) return kvm->ioctl(static_cast<int>(a[0]), request, static_cast<std::uintptr_t>(a[2]));
+  return vmm::test::raw_syscall(number, a);
 }

@@ -1,11 +1,12 @@
 #pragma once
 #include <linux/kvm.h>
+#include <sys/types.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,20 @@
 
 namespace vmm::test {
 
-/// A KVM made of files: it answers the ioctls of this process on the device at path(), on VMs and on vCPUs, and records them all. One at a time.
-/// The program is linked with fake_kvm.cpp, where the C library's syscall() is this.
+/// KVM made of files, behind system calls of this process: while one lives, it answers KVM's ioctls, and records them. VMs and vCPUs are memory
+/// files, so that each can be closed, duplicated and mapped, and is seen in /proc/self. The program is linked with fake_kvm.cpp, where the C library's
+/// syscall() is this. Any thread.
 class FakeKvm {
  public:
+  struct Vcpu {
+    kvm_regs regs{};
+    kvm_sregs sregs{};
+    kvm_guest_debug debug{};
+    std::map<std::uint32_t, std::uint64_t> msrs;  ///< Those that there are.
+    std::vector<kvm_cpuid_entry2> cpuid;
+    std::deque<std::function<void(kvm_run&)>> script;  ///< What KVM_RUN does next; nothing more: the guest halts.
+  };
+
   FakeKvm();
   ~FakeKvm();
   FakeKvm(const FakeKvm&) = delete;
@@ -24,44 +35,53 @@ class FakeKvm {
   FakeKvm(FakeKvm&&) = delete;
   FakeKvm& operator=(FakeKvm&&) = delete;
 
-  /// For MachineConfig::kvm_device.
-  [[nodiscard]] std::string path() const;
+  [[nodiscard]] int system() const { return system_; }
+  /// For whoever opens the device himself.
+  [[nodiscard]] std::string path() const { return "/proc/self/fd/" + std::to_string(system_); }
+  /// By a file descriptor of it, of whoever.
+  Vcpu& vcpu(int fd);
+  /// The one that was made first.
+  Vcpu& first_vcpu() { return vcpus_.at(first_); }
+  /// What kvm_run of a vCPU has now; and sets its immediate_exit, as a VMM does.
+  [[nodiscard]] static kvm_run run_page(int fd);
+  static void ask_to_come_out(int fd);
 
-  // What it is like. To be set before it is used.
-  std::map<std::uint32_t, int> capabilities;       ///< KVM_CHECK_EXTENSION; others are 1.
-  CpuidTable supported;                            ///< KVM_GET_SUPPORTED_CPUID.
-  std::map<std::uint32_t, std::uint64_t> features; ///< Feature MSRs.
-  std::vector<std::uint32_t> saved;                ///< KVM_GET_MSR_INDEX_LIST.
-  std::map<unsigned long, int> failing;            ///< Requests that fail, with their errno.
+  /// An exit for an MSR that a filter traps.
+  static std::function<void(kvm_run&)> reads(std::uint32_t msr);
+  static std::function<void(kvm_run&)> writes(std::uint32_t msr, std::uint64_t value);
 
-  /// One call. What it was given is kept where tests ask for it.
-  struct Call {
-    unsigned long request{};
-    std::uint64_t value{};               ///< An argument that is a number; KVM_ENABLE_CAP's capability.
-    std::vector<std::uint64_t> words{};  ///< KVM_SET_PMU_EVENT_FILTER: the whole of it.
-  };
-  [[nodiscard]] std::vector<Call> calls() const;
-  [[nodiscard]] std::size_t count(unsigned long request) const;
-  /// Where `request` was first called in the order of all calls; empty if never.
-  [[nodiscard]] std::optional<std::size_t> first(unsigned long request) const;
-  /// What vCPU 0 was given.
-  [[nodiscard]] CpuidTable cpuid() const;
-  [[nodiscard]] std::optional<std::uint64_t> msr(std::uint32_t index) const;
+  std::vector<unsigned long> requests;          ///< Of every call, in order.
+  std::map<unsigned long, int> errors;          ///< Requests that fail, with this errno.
+  std::map<unsigned long, std::function<void()>> meanwhile;  ///< What else happens in a request.
+  std::map<std::uint32_t, int> capabilities;
+  int other_capabilities{};                             ///< KVM_CHECK_EXTENSION of those that are not named.
+  CpuidTable supported;                                 ///< KVM_GET_SUPPORTED_CPUID.
+  std::map<std::uint32_t, std::uint64_t> feature_msrs;  ///< Of the system.
+  std::map<std::uint32_t, std::uint64_t> vcpu_msrs{{0x10, 0}, {0x8B, 0}};  ///< What a new vCPU has.
+  std::vector<std::uint32_t> msr_list{0x10, 0x8B};
+  bool vcpus_can_be_mapped{true};
 
-  /// An ioctl on `fd`; empty: the descriptor is not of this KVM.
-  std::optional<int> ioctl(int fd, unsigned long request, std::uintptr_t argument);
+  std::vector<std::uint32_t> enabled;        ///< By KVM_ENABLE_CAP.
+  std::vector<std::uint64_t> event_filter;   ///< The words of the last KVM_SET_PMU_EVENT_FILTER.
+
+  /// How often a request has been made; and before which other one it first was.
+  [[nodiscard]] long count(unsigned long request) const;
+  [[nodiscard]] bool came_before(unsigned long request, unsigned long other) const;
+  /// File descriptors and mappings of this process that keep a VM or a vCPU alive.
+  static std::vector<std::string> alive();
+
+  /// Stands for the system call.
+  long ioctl(int fd, unsigned long request, std::uintptr_t argument);
+  static FakeKvm* current;
 
  private:
-  int answer(int fd, unsigned long request, std::uintptr_t argument);
-  int new_file(std::size_t bytes);
-  [[nodiscard]] bool is_ours(int fd) const;
+  long on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
+  int make_vcpu();
 
-  int device_;
-  mutable std::mutex mutex_;
-  std::vector<int> files_;                       ///< Of VMs and vCPUs; the users' descriptors.
-  std::vector<Call> calls_;
-  CpuidTable cpuid_;
-  std::map<std::uint32_t, std::uint64_t> msrs_;  ///< Of vCPU 0.
+  int system_;
+  std::map<ino_t, Vcpu> vcpus_;
+  ino_t first_{};
+  std::recursive_mutex mutex_;
 };
 
 }  // namespace vmm::test

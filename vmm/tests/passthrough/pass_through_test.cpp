@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <memory>
@@ -33,9 +34,10 @@ class PassedGuest {
     kvm.supported.add(0xA, leaf_a);
     kvm.supported.add_subleaf(4, 0, {.eax = 0x121, .ebx = 11U << 22 | 63, .ecx = 63});
     kvm.supported.add(0x80000002, {.eax = 0x12345678});
-    kvm.features[perf_capabilities] = full_width | (pebs ? pebs_format_4 : 0);
-    kvm.saved = {0x10};
-    if (carries) kvm.saved.insert(kvm.saved.end(), {pebs_enable, ds_area});
+    kvm.feature_msrs[perf_capabilities] = full_width | (pebs ? pebs_format_4 : 0);
+    if (carries) kvm.msr_list.insert(kvm.msr_list.end(), {pebs_enable, ds_area});
+    kvm.other_capabilities = 1;
+    kvm.vcpu_msrs = {{0x10, 0}, {0x8B, 0}, {0x2FF, 0}, {0x6E0, 0}, {perf_capabilities, 0}, {misc_enable, pebs_unavailable}};
     const auto image = small_bzimage();
     std::ofstream{kernel_, std::ios::binary}.write(reinterpret_cast<const char*>(image.bytes().data()), static_cast<std::streamsize>(image.bytes().size()));
     config.kernel = kernel_;
@@ -59,6 +61,9 @@ class PassedGuest {
     return reason;
   }
 
+  /// Of the guest.
+  CpuidTable cpuid() { return CpuidTable{kvm.first_vcpu().cpuid}; }
+
   FakeKvm kvm;
   MachineConfig config;
   std::string warned;
@@ -72,28 +77,25 @@ TEST(PassThrough, GivesTheGuestKvmsPmuAndTouchesNothingOfIt) {
   guest.config.model = "skylake";
   const auto end = guest.run();
   ASSERT_TRUE(end) << describe(end.error());
-  EXPECT_EQ(*end, StopReason::triple_fault);
-  EXPECT_EQ(guest.kvm.count(KVM_RUN), 1U);
-  EXPECT_EQ(guest.kvm.count(KVM_X86_SET_MSR_FILTER), 0U) << "MSRs are KVM's";
-  EXPECT_EQ(guest.kvm.count(KVM_SET_PMU_EVENT_FILTER), 0U);
-  EXPECT_EQ(guest.kvm.count(KVM_SET_GUEST_DEBUG), 0U) << "RDPMC is KVM's";
-  for (const FakeKvm::Call& call : guest.kvm.calls()) {
-    const bool turns_off = call.request == KVM_ENABLE_CAP && call.value == KVM_CAP_PMU_CAPABILITY;
-    EXPECT_FALSE(turns_off) << "KVM's PMU stays on";
-  }
-  EXPECT_EQ(guest.kvm.cpuid().get(0xA), leaf_a);
+  EXPECT_EQ(*end, StopReason::power_off);
+  EXPECT_EQ(guest.kvm.count(KVM_RUN), 1);
+  EXPECT_EQ(guest.kvm.count(KVM_X86_SET_MSR_FILTER), 0) << "MSRs are KVM's";
+  EXPECT_EQ(guest.kvm.count(KVM_SET_PMU_EVENT_FILTER), 0);
+  EXPECT_EQ(guest.kvm.count(KVM_SET_GUEST_DEBUG), 0) << "RDPMC is KVM's";
+  EXPECT_EQ(std::ranges::count(guest.kvm.enabled, std::uint32_t{KVM_CAP_PMU_CAPABILITY}), 0) << "KVM's PMU stays on";
+  EXPECT_EQ(guest.cpuid().get(0xA), leaf_a);
 }
 
 TEST(PassThrough, WithoutPebsOfKvmsTheGuestIsToldSo) {
   PassedGuest guest{skylake, true, false};
   guest.config.model = "skylake";
   ASSERT_TRUE(guest.run());
-  const CpuidRegisters leaf = guest.kvm.cpuid().get(1);
+  const CpuidRegisters leaf = guest.cpuid().get(1);
   EXPECT_EQ(leaf.ecx & pdcm, pdcm);
   EXPECT_EQ(leaf.ecx & dtes64, 0U);
   EXPECT_EQ(leaf.edx & ds, 0U);
-  EXPECT_EQ(guest.kvm.msr(perf_capabilities), full_width);
-  EXPECT_EQ(guest.kvm.msr(misc_enable).value_or(0) & pebs_unavailable, pebs_unavailable);
+  EXPECT_EQ(guest.kvm.first_vcpu().msrs[perf_capabilities], full_width);
+  EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & pebs_unavailable, pebs_unavailable);
   EXPECT_NE(guest.warned.find("guests of model skylake have no PEBS"), std::string::npos) << guest.warned;
 }
 
@@ -102,14 +104,14 @@ TEST(PassThrough, PebsOfKvmsComesWithItsMsrs) {
   guest.config.model = "host";
   const auto end = guest.run();
   ASSERT_TRUE(end) << describe(end.error());
-  const CpuidTable cpuid = guest.kvm.cpuid();
+  const CpuidTable cpuid = guest.cpuid();
   EXPECT_EQ(cpuid.get(1).eax, ice_lake_x) << "KVM compares the models";
   EXPECT_EQ(cpuid.get(1).ecx & dtes64, dtes64);
   EXPECT_EQ(cpuid.get(1).edx & ds, ds);
   EXPECT_EQ(cpuid.get(0x80000002).eax, 0x12345678U);
   EXPECT_EQ(cpuid.get(4, 0).ebx, guest.kvm.supported.get(4, 0).ebx) << "48 KiB, 12 ways";
-  EXPECT_EQ(guest.kvm.msr(perf_capabilities), full_width | pebs_format_4);
-  EXPECT_EQ(guest.kvm.msr(misc_enable).value_or(~0ULL) & pebs_unavailable, 0U);
+  EXPECT_EQ(guest.kvm.first_vcpu().msrs[perf_capabilities], full_width | pebs_format_4);
+  EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & pebs_unavailable, 0U);
   EXPECT_EQ(guest.warned, "");
 }
 
@@ -120,7 +122,7 @@ TEST(PassThrough, AnotherModelIsRefusedWithWhatTheHostCouldDo) {
   ASSERT_FALSE(end);
   for (const char* part : {"model haswell", "606a6", "8 counters of 48 bits", "PEBS format 4", "--model host"})
     EXPECT_NE(describe(end.error()).find(part), std::string::npos) << part << " in: " << describe(end.error());
-  EXPECT_EQ(guest.kvm.count(KVM_RUN), 0U);
+  EXPECT_EQ(guest.kvm.count(KVM_RUN), 0);
 }
 
 TEST(PassThrough, KvmWithoutAPmuIsRefused) {
@@ -143,7 +145,7 @@ TEST(PassThrough, RefusalsOfKvmAreReported) {
                                       static_cast<unsigned long>(KVM_GET_SUPPORTED_CPUID)}) {
     PassedGuest guest{skylake, false, false};
     guest.config.model = "skylake";
-    guest.kvm.failing[request] = EINVAL;
+    guest.kvm.errors[request] = EINVAL;
     const auto end = guest.run();
     ASSERT_FALSE(end) << request;
     EXPECT_EQ(end.error().system_errno, EINVAL);
@@ -187,8 +189,8 @@ TEST(PassThrough, EventPolicyIsKvmsBeforeTheFirstVcpu) {
   ASSERT_TRUE(policy);
   guest.config.events = *policy;
   ASSERT_TRUE(guest.run());
-  ASSERT_EQ(guest.kvm.count(KVM_SET_PMU_EVENT_FILTER), 1U);
-  EXPECT_LT(*guest.kvm.first(KVM_SET_PMU_EVENT_FILTER), *guest.kvm.first(KVM_CREATE_VCPU));
+  EXPECT_EQ(guest.kvm.count(KVM_SET_PMU_EVENT_FILTER), 1);
+  EXPECT_TRUE(guest.kvm.came_before(KVM_SET_PMU_EVENT_FILTER, KVM_CREATE_VCPU));
 }
 
 }  // namespace
