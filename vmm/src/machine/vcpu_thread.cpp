@@ -85,7 +85,7 @@ Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
   const auto processor = in.get_run();
   const auto pmu = in.get_run();
   const bool restores = !image_.empty();
-  if (restores && !in.done()) return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_));
+  if (restores && !in.done()) return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_), "restore it with the version that wrote it");
   if (restores) VMM_TRY(processor_->restore(processor));
   VMM_ASSIGN(port, processor_->open());
   VMM_ASSIGN(auto vcpu, make_(*port));
@@ -119,7 +119,7 @@ void VcpuThread::pause() {
 Result<Bytes> VcpuThread::paused() {
   std::unique_lock lock{mutex_};
   published_changed_.wait(lock, [this] { return paused_ || !running_; });
-  if (!paused_) return host_error(fmt::format("vCPU {} has stopped", id_));
+  if (!paused_) return host_error(fmt::format("vCPU {} has stopped", id_), 0, "only a machine that runs can be saved");
   return *paused_;
 }
 

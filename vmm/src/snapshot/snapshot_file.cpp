@@ -1,5 +1,6 @@
 #include "snapshot/snapshot_file.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +29,12 @@ struct CloseFile {
 /// A stream of plain words and runs.
 class SnapshotStream {
  public:
-  SnapshotStream(const std::string& path, const char* mode) : path_{path}, file_{std::fopen(path.c_str(), mode)} {}
+  static SnapshotStream reading(const std::string& path) { return {path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC), "r"}; }
+  /// For the owner only: it will hold all that the guest has in memory.
+  static SnapshotStream writing(const std::string& path) {
+    constexpr mode_t owner_only = 0600;
+    return {path, ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, owner_only), "w"};
+  }
   [[nodiscard]] bool is_open() const { return file_ != nullptr; }
 
   bool write(std::span<const std::byte> bytes) { return std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size(); }
@@ -45,6 +51,8 @@ class SnapshotStream {
   }
 
  private:
+  SnapshotStream(const std::string& path, int fd, const char* mode) : path_{path}, file_{fd < 0 ? nullptr : ::fdopen(fd, mode)} {}
+
   std::string path_;
   std::unique_ptr<std::FILE, CloseFile> file_;
 };
@@ -111,7 +119,7 @@ bool write_memory(SnapshotStream& file, const GuestMemory& memory) {
 Result<void> write_snapshot(const std::string& path, const MachineImage& image, const GuestMemory& memory) {
   const std::string unfinished = path + ".part";
   const std::string advice = "give a path with room for the guest's memory";
-  SnapshotStream file{unfinished, "we"};
+  auto file = SnapshotStream::writing(unfinished);
   if (!file.is_open()) return file.cannot("write", advice);
   const Bytes head = encode(image);
   const bool written = file.write(magic) && file.write(version) && file.write(head.size()) && file.write(head) && write_memory(file, memory) && file.flush();
@@ -122,7 +130,7 @@ Result<void> write_snapshot(const std::string& path, const MachineImage& image, 
 }
 
 Result<MachineImage> read_snapshot(const std::string& path) {
-  SnapshotStream file{path, "re"};
+  auto file = SnapshotStream::reading(path);
   VMM_ASSIGN(const Bytes head, read_head(file));
   MachineImage image;
   if (!decode(head, image)) return file.is_no_snapshot("its state is not of this form");
@@ -130,7 +138,7 @@ Result<MachineImage> read_snapshot(const std::string& path) {
 }
 
 Result<void> read_memory(const std::string& path, const GuestMemory& memory) {
-  SnapshotStream file{path, "re"};
+  auto file = SnapshotStream::reading(path);
   VMM_TRY(read_head(file));
   Page page;
   for (;;) {

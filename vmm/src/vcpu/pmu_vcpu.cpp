@@ -318,7 +318,7 @@ Result<Bytes> PmuVcpu::save() const {
 Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
   ByteReader in{image};
   const auto state = in.get<PmuVcpuState>();
-  if (!in.done()) return usage_error(fmt::format("the snapshot's PMU has {} bytes, not {}", image.size(), sizeof state));
+  if (!in.done()) return usage_error(fmt::format("the snapshot's PMU has {} bytes, not {}", image.size(), sizeof state), "restore it with the version that wrote it");
   VMM_ASSIGN(const vpmu::RestoreStatus status, restore(state));
   if (status == vpmu::RestoreStatus::ok) return {};
   return usage_error(fmt::format("the snapshot's PMU is refused: reason {}", static_cast<unsigned>(status)), "restore it with the version that wrote it");
@@ -337,7 +337,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.exits.wrmsr", statistics_.msr_writes);
   visit("pmu.exits.debug", statistics_.debug_exits);
   visit("pmu.exits.kick", statistics_.kicks);
-  if (statistics_.restores_in_use != 0) visit("pmu.restores_in_use", statistics_.restores_in_use);
+  visit("pmu.restores_in_use", statistics_.restores_in_use);
   visit("pmu.debugged_runs", statistics_.debugged_runs);
   visit("pmu.guest_debug", statistics_.guest_debug);
   visit("pmu.kvm_debug", statistics_.kvm_debug);

@@ -1,6 +1,7 @@
 #include "snapshot/snapshot_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -52,6 +53,9 @@ TEST_F(SnapshotFile, ComesBackAsItWas) {
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{0x5FFC}, text)) << "over the end of a page";
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{ram - text.size()}, text));
   ASSERT_TRUE(write_snapshot(path_, image_, memory));
+  struct stat is {};
+  ASSERT_EQ(::stat(path_.c_str(), &is), 0);
+  EXPECT_EQ(is.st_mode & 0777, 0600U) << "what the guest has in memory is the owner's only";
   const auto image = read_snapshot(path_);
   ASSERT_TRUE(image) << describe(image.error());
   EXPECT_EQ(image->model, image_.model);
