@@ -1,6 +1,9 @@
 #pragma once
 #include <cstdint>
 
+/// start.S
+extern "C" void bare_on_gp();
+
 /// What a guest without an operating system needs to tell of its processor on the serial port: it runs under any VMM.
 namespace bare {
 
@@ -62,6 +65,38 @@ inline void put_hex(std::uint64_t value) {
     put("0123456789abcdef"[value >> shift & 0xF]);
     if (shift == 0) return;
   }
+}
+
+struct [[gnu::packed]] Gate {
+  std::uint16_t offset_low, selector;
+  std::uint8_t stack, type;
+  std::uint16_t offset_middle;
+  std::uint32_t offset_high, reserved;
+};
+
+struct [[gnu::packed]] TableRegister {
+  std::uint16_t limit;
+  std::uint64_t base;
+};
+
+constexpr unsigned gp = 13;
+inline Gate gates[gp + 1];
+
+/// An IDT with a handler of #GP alone, which makes good an RDMSR and sets bare_faulted.
+inline void catch_gp() {
+  constexpr std::uint8_t interrupt_gate = 0x8E;
+  std::uint16_t selector = 0;
+  asm volatile("mov %%cs, %0" : "=r"(selector));
+  const auto at = reinterpret_cast<std::uint64_t>(&bare_on_gp);
+  gates[gp] = {.offset_low = static_cast<std::uint16_t>(at),
+               .selector = selector,
+               .stack = 0,
+               .type = interrupt_gate,
+               .offset_middle = static_cast<std::uint16_t>(at >> 16U),
+               .offset_high = static_cast<std::uint32_t>(at >> 32U),
+               .reserved = 0};
+  const TableRegister idt{.limit = sizeof gates - 1, .base = reinterpret_cast<std::uint64_t>(&gates)};
+  asm volatile("lidt %0" : : "m"(idt));
 }
 
 }  // namespace bare

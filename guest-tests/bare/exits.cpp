@@ -42,5 +42,6 @@ void one_round() {
 
 extern "C" void bare_main() {
   bare::set_up_serial();
+  bare::catch_gp();  // as a kernel does: our PMU looks for that handler
   for (;;) one_round();
 }

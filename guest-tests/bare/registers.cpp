@@ -1,43 +1,11 @@
 // Prints what the processor tells of itself: CPUID's leaves, and the MSRs that it has.
 #include "bare.hpp"
 
-extern "C" void bare_on_gp();
 extern "C" {
 volatile bool bare_faulted;
 }
 
 namespace {
-
-struct [[gnu::packed]] Gate {
-  std::uint16_t offset_low, selector;
-  std::uint8_t stack, type;
-  std::uint16_t offset_middle;
-  std::uint32_t offset_high, reserved;
-};
-
-struct [[gnu::packed]] TableRegister {
-  std::uint16_t limit;
-  std::uint64_t base;
-};
-
-constexpr unsigned gp = 13;
-Gate gates[gp + 1];
-
-void catch_gp() {
-  constexpr std::uint8_t interrupt_gate = 0x8E;
-  std::uint16_t selector = 0;
-  asm volatile("mov %%cs, %0" : "=r"(selector));
-  const auto at = reinterpret_cast<std::uint64_t>(&bare_on_gp);
-  gates[gp] = {.offset_low = static_cast<std::uint16_t>(at),
-               .selector = selector,
-               .stack = 0,
-               .type = interrupt_gate,
-               .offset_middle = static_cast<std::uint16_t>(at >> 16U),
-               .offset_high = static_cast<std::uint32_t>(at >> 32U),
-               .reserved = 0};
-  const TableRegister idt{.limit = sizeof gates - 1, .base = reinterpret_cast<std::uint64_t>(&gates)};
-  asm volatile("lidt %0" : : "m"(idt));
-}
 
 void tell_cpuid(std::uint32_t first) {
   constexpr std::uint32_t subleaves = 8, most_leaves = 0x40;
@@ -69,7 +37,7 @@ void tell_msrs(std::uint32_t first, std::uint32_t count) {
 
 extern "C" void bare_main() {
   bare::set_up_serial();
-  catch_gp();
+  bare::catch_gp();
   tell_cpuid(0);
   tell_cpuid(0x40000000);
   tell_cpuid(0x80000000);

@@ -131,53 +131,58 @@ void AttachedVcpu::debug(const kvm_guest_debug& how) {
 }
 
 // What the VMM reads and writes while it has the vCPU goes to KVM: nothing may be pending here.
-Result<Exit> AttachedVcpu::run_guest() {
-  if (pmu_ == nullptr) VMM_TRY(open());
-  VMM_TRY(follow_vmm());
-  if (std::exchange(given_others_, false)) pmu_->given_others_debugging();
+Result<Exit> AttachedVcpu::run_guest(VcpuPort::Came came) {
+  if (came == VcpuPort::Came::nowhere) VMM_TRY(prepare());
   VMM_ASSIGN(const Exit exit, debugging_ ? pmu_->run_debugged(*debugging_) : pmu_->run());
   VMM_TRY(vcpu_.flush());
   return exit;
 }
 
-Result<Exit> AttachedVcpu::run_inside() {
-  const RunGate::Inside inside{services_.gate};
-  KickTarget target{vcpu_.immediate_exit_flag()};
-  target.take_missed();
-  set_inside(::pthread_self());
-  auto exit = run_guest();
-  set_inside(std::nullopt);
-  return exit;
+Result<void> AttachedVcpu::prepare() {
+  if (pmu_ == nullptr) VMM_TRY(open());
+  VMM_TRY(follow_vmm());
+  if (std::exchange(given_others_, false)) pmu_->given_others_debugging();
+  return {};
+}
+
+// Most exits of a guest that does not use its PMU.
+VcpuPort::Came AttachedVcpu::run_to_device() {
+  if (pmu_ == nullptr || touched_ || given_others_ || debugging_) return VcpuPort::Came::nowhere;
+  return pmu_->run_to_device();
+}
+
+// Of most exits there is no more than this.
+int AttachedVcpu::run() {
+  for (;;) {
+    const RunGate::Inside inside{services_.gate, place_, this_thread()};
+    const KickTarget target{vcpu_.immediate_exit_flag(), KickTarget::Missed::taken};
+    const auto came = run_to_device();
+    if (came == VcpuPort::Came::to_device) return 0;
+    if (const auto answer = go_on(came)) return *answer;
+  }
 }
 
 // A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it.
-int AttachedVcpu::run() {
-  for (;;) {
-    const auto exit = run_inside();
-    if (!exit) {
-      services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
-      errno = exit.error().system_errno != 0 ? exit.error().system_errno : EIO;
-      return -1;
-    }
-    const auto* const interrupted = std::get_if<Interrupted>(&*exit);
-    if (interrupted == nullptr) return 0;
-    if (!interrupted->kicked) break;
+std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came) {
+  const auto exit = run_guest(came);
+  if (!exit) {
+    services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
+    errno = exit.error().system_errno != 0 ? exit.error().system_errno : EIO;
+    return -1;
   }
-  publish();
+  const auto* const interrupted = std::get_if<Interrupted>(&*exit);
+  if (interrupted == nullptr) return 0;
+  if (interrupted->kicked) return std::nullopt;
+  if (services_.tells_statistics) publish();
   vcpu_.exit_page().exit_reason = KVM_EXIT_INTR;
   errno = EINTR;
   return -1;
 }
 
-void AttachedVcpu::set_inside(std::optional<pthread_t> thread) {
-  const std::scoped_lock lock{mutex_};
-  inside_ = thread;
-}
-
-// A thread that is not inside may have ended.
-void AttachedVcpu::kick_if_running() {
-  const std::scoped_lock lock{mutex_};
-  if (inside_) kick(*inside_);
+bool AttachedVcpu::kick_if_running() {
+  const pid_t thread = place_;
+  if (thread != 0) kick_thread(thread);
+  return thread != 0;
 }
 
 // Some of them only this thread can read.

@@ -1,6 +1,4 @@
 #pragma once
-#include <pthread.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -29,6 +27,7 @@ struct AttachedServices {
   LinearMemory& memory;
   RunGate& gate;
   Log& log;
+  bool tells_statistics{};  ///< Whether somebody will ask for statistics().
 };
 
 /// A vCPU of another VMM with our PMU. The other VMM goes on to use KVM's calls on it; we come in where it runs the guest.
@@ -57,8 +56,8 @@ class AttachedVcpu {
   /// the PMU's own; a restore() behind it gives all of it anew. While the vCPU does not run.
   int get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
   int set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
-  /// Makes run() come out, if it is in.
-  void kick_if_running();
+  /// Makes run() come out, if it is in. False when it is not.
+  bool kick_if_running();
   /// All of the PMU's, "attach.resets", "attach.restores" (a state that came with the VMM's) and "attach.restores_in_use" (of these: with counters
   /// selected). As they were when the VMM last had the vCPU come out. From any thread.
   [[nodiscard]] VcpuStatistics statistics() const;
@@ -67,9 +66,11 @@ class AttachedVcpu {
   Result<void> open();
   Result<void> follow_vmm();
   [[nodiscard]] Result<bool> is_reset();
-  Result<Exit> run_guest();
-  Result<Exit> run_inside();
-  void set_inside(std::optional<pthread_t> thread);
+  Result<void> prepare();
+  VcpuPort::Came run_to_device();
+  Result<Exit> run_guest(VcpuPort::Came came);
+  /// What run() returns, unless it is to go on.
+  std::optional<int> go_on(VcpuPort::Came came);
   void publish();
   [[nodiscard]] MsrImage msr_image() const;
 
@@ -87,8 +88,8 @@ class AttachedVcpu {
   std::optional<kvm_guest_debug> debugging_;
   bool given_others_{}, told_of_debugger_{}, told_of_state_{};
   std::atomic<bool> touched_{}, wrote_registers_{};
+  RunGate::Place place_{};
   mutable std::mutex mutex_;
-  std::optional<pthread_t> inside_;  ///< Under mutex_: the thread that is in run().
   std::vector<Statistic> published_;  ///< Under mutex_.
 };
 

@@ -22,7 +22,9 @@ AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Lo
       log_{&log},
       gate_{[this] {
         const std::scoped_lock lock{vcpus_mutex_};
-        for (const auto& vcpu : vcpus_) vcpu->kick_if_running();
+        bool any = false;
+        for (const auto& vcpu : vcpus_) any = vcpu->kick_if_running() || any;
+        return any;
       }},
       clocks_{clock_slack},
       theirs_{std::move(theirs)} {}
@@ -42,8 +44,8 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
   AttachedVcpu* added = nullptr;
   gate_.with_nobody_inside([&] {
     const std::scoped_lock lock{vcpus_mutex_};
-    const unsigned member = clocks_.join([this, index = vcpus_.size()] { vcpus_[index]->kick_if_running(); });
-    const AttachedServices services{.vm = vm_, .memory = linear_, .gate = gate_, .log = *log_};
+    const unsigned member = clocks_.join([this, index = vcpus_.size()] { (void)vcpus_[index]->kick_if_running(); });
+    const AttachedServices services{.vm = vm_, .memory = linear_, .gate = gate_, .log = *log_, .tells_statistics = options_.tells_statistics};
     vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), clocks_, member, std::move(config)));
     added = vcpus_.back().get();
   });

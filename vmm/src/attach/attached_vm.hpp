@@ -24,6 +24,7 @@ struct AttachOptions {
   const MachineModel* model{};
   std::string source;
   std::string source_choice{};  ///< Why that source, where it was left open.
+  bool tells_statistics{};      ///< Whether somebody will ask for statistics().
 };
 
 /// A VM of another VMM, whose vCPUs get our PMU. Members stand for KVM's calls on the VM, and may come from any thread.

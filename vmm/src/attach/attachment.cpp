@@ -31,6 +31,12 @@ int fail(int error) {
   return -1;
 }
 
+/// Never 0, which stands for nothing known.
+std::uint64_t next_version() {
+  static std::atomic<std::uint64_t> last{};
+  return ++last;
+}
+
 /// The model's microcode revision stays: a VMM writes its own with all other MSRs.
 void keep_microcode(kvm_msrs& list, std::uint64_t value) {
   for (std::uint32_t i = 0; i < list.nmsrs; ++i)
@@ -45,11 +51,32 @@ Attachment::Known Attachment::known(int fd) const {
   return found == known_.end() ? Known{} : found->second;
 }
 
+// A thread runs the same vCPU over and over.
+int Attachment::run(int fd) {
+  static thread_local Running last{};
+  if (last.version != version_ || last.fd != fd) last = look_up(fd);
+  return last.vcpu != nullptr ? last.vcpu->run() : ioctl_call(fd, KVM_RUN, 0);
+}
+
+/// What the thread has run last: kept until it runs another vCPU, or this one after a change, or ends.
+Attachment::Known& Attachment::kept_by_thread() {
+  static thread_local Known kept;
+  return kept;
+}
+
+Attachment::Running Attachment::look_up(int fd) const {
+  const std::uint64_t version = version_;
+  Known& kept = kept_by_thread();
+  kept = known(fd);
+  return {.version = version, .fd = fd, .vcpu = kept.vcpu};
+}
+
 // What it returns may be the last of a VM, whose files are closed with it: outside of the lock.
 Attachment::Known Attachment::forget(int fd) {
   const std::unique_lock lock{mutex_};
   auto node = known_.extract(fd);
   if (node.empty()) return {};
+  version_ = next_version();
   Known was = std::move(node.mapped());
   const bool last = std::ranges::none_of(known_, [&](const auto& other) { return other.second.vm == was.vm; });
   if (last && !statistics_path_.empty()) ended_.push_back(to_json(was.vm->statistics()));
@@ -61,14 +88,17 @@ void Attachment::remember(int fd, Known what) {
   const Known before = forget(fd);
   const std::unique_lock lock{mutex_};
   known_[fd] = std::move(what);
+  version_ = next_version();
 }
 
 // A child of this process that closes all files before it becomes another program closes none of ours, and finds locks that others had.
 void Attachment::closing(int fd) {
-  if (process_ == ::getpid()) (void)forget(fd);
+  if (process_ != ::getpid()) return;
+  if (const Known was = forget(fd); was.vm != nullptr && was.vm == kept_by_thread().vm) kept_by_thread() = {};
 }
 
 int Attachment::call(int fd, unsigned long request, std::uintptr_t argument) {
+  if (request == KVM_RUN) return run(fd);
   if (_IOC_TYPE(request) != KVMIO) return ioctl_call(fd, request, argument);
   if (request == KVM_CREATE_VM) return create_vm(fd, request, argument);
   if (request == KVM_CHECK_EXTENSION) return check_extension(fd, request, argument);
@@ -155,7 +185,6 @@ int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned lo
 }
 
 int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
-  if (request == KVM_RUN) return vcpu.run();
   vcpu.touched();
   const auto ask_kvm = [&](kvm_msrs& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); };
   switch (request) {

@@ -18,9 +18,12 @@ namespace vmm {
 class Attachment {
  public:
   Attachment(AttachOptions options, std::string statistics_path, Log& log)
-      : options_{std::move(options)}, statistics_path_{std::move(statistics_path)}, log_{&log} {}
+      : options_{std::move(options)}, statistics_path_{std::move(statistics_path)}, log_{&log} {
+    options_.tells_statistics = !statistics_path_.empty();
+  }
 
-  /// Stands for ioctl(): what it returns, and errno.
+  /// Stands for ioctl(): what it returns, and errno. KVM_RUN, of which a guest makes the most, is run().
+  int run(int fd);
   int call(int fd, unsigned long request, std::uintptr_t argument);
   /// Before close(): forgets what the number stands for. KVM's VM goes when the VMM has closed all of it.
   void closing(int fd);
@@ -33,6 +36,13 @@ class Attachment {
     AttachedVcpu* vcpu{};  ///< Null where the number is the VM's.
   };
   [[nodiscard]] Known known(int fd) const;
+  struct Running {
+    std::uint64_t version;
+    int fd;
+    AttachedVcpu* vcpu;
+  };
+  [[nodiscard]] Running look_up(int fd) const;
+  static Known& kept_by_thread();
   [[nodiscard]] Known forget(int fd);
   void remember(int fd, Known what);
   int create_vm(int fd, unsigned long request, std::uintptr_t argument);
@@ -51,6 +61,7 @@ class Attachment {
   Log* log_;
   mutable std::shared_mutex mutex_;
   std::map<int, Known> known_;       ///< By file descriptor. Under mutex_.
+  std::atomic<std::uint64_t> version_{};  ///< Of known_; unlike that of any other attachment.
   std::vector<std::string> ended_;   ///< The counters of VMs that the VMM has closed. Under mutex_.
   std::atomic<pid_t> process_{};     ///< Whose files they are.
 };

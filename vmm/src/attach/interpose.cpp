@@ -1,9 +1,9 @@
 // The library's entries: ioctl() and close(), in the place of the C library's. Preloaded into a VMM it gives that VMM's guests our PMU.
+#include <linux/kvm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,21 +41,26 @@ Loaded* loaded() {
   return once;
 }
 
+/// The calls that come before the first of ours, or without any.
+[[gnu::noinline]] int first_call(int fd, unsigned long request, std::uintptr_t argument) {
+  Loaded* const l = loaded();
+  return l == nullptr ? vmm::ioctl_call(fd, request, argument) : l->attachment.call(fd, request, argument);
+}
+
 [[gnu::destructor]] void at_end() {
   if (Loaded* const l = instance) l->attachment.write_statistics();
 }
 
 }  // namespace
 
-extern "C" [[gnu::visibility("default")]] int ioctl(int fd, unsigned long request, ...) {
-  va_list arguments;
-  va_start(arguments, request);
-  const auto argument = va_arg(arguments, std::uintptr_t);
-  va_end(arguments);
+// On x86-64 an argument behind "..." comes in the same register as any other; to look it up costs more.
+extern "C" [[gnu::visibility("default")]] int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument) __asm__("ioctl");
+extern "C" int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument) {
   // The kernel takes 32 bits; a VMM that keeps requests in an int (QEMU 7.2) extends their sign.
   request = static_cast<std::uint32_t>(request);
-  Loaded* const l = loaded();
-  return l == nullptr ? vmm::ioctl_call(fd, request, argument) : l->attachment.call(fd, request, argument);
+  Loaded* const l = instance;
+  if (l == nullptr) return first_call(fd, request, argument);
+  return request == KVM_RUN ? l->attachment.run(fd) : l->attachment.call(fd, request, argument);
 }
 
 // What was never attached to is none of ours. Also of use while load() runs, which opens files and closes them.

@@ -4,16 +4,15 @@
 
 namespace vmm {
 
-RunGate::Inside::Inside(RunGate& gate) : gate_{&gate} {
-  std::unique_lock lock{gate.mutex_};
-  gate.changed_.wait(lock, [&] { return gate.changing_ == 0; });
-  ++gate.inside_;
+void RunGate::wait() {
+  std::unique_lock lock{mutex_};
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return changing_ == 0; });
 }
 
-RunGate::Inside::~Inside() {
-  const std::scoped_lock lock{gate_->mutex_};
-  --gate_->inside_;
-  gate_->changed_.notify_all();
+void RunGate::tell_of_leaving() {
+  const std::scoped_lock lock{mutex_};
+  changed_.notify_all();
 }
 
 // A source may take a kick for its own timer's, hence the repetition.
@@ -21,12 +20,7 @@ void RunGate::with_nobody_inside(const std::function<void()>& change) {
   constexpr auto patience = std::chrono::milliseconds{5};
   std::unique_lock lock{mutex_};
   ++changing_;
-  while (inside_ != 0) {
-    lock.unlock();
-    kick_all_();
-    lock.lock();
-    changed_.wait_for(lock, patience, [this] { return inside_ == 0; });
-  }
+  while (kick_all_()) changed_.wait_for(lock, patience);
   change();
   --changing_;
   changed_.notify_all();

@@ -2,22 +2,20 @@
 
 #include <cerrno>
 #include <csignal>
-#include <utility>
-
-#include "support/assert.hpp"
 
 namespace vmm {
+
+namespace kicked_thread {
+constinit thread_local volatile std::uint8_t* flag = nullptr;
+constinit thread_local volatile std::sig_atomic_t missed = 0;
+}  // namespace kicked_thread
+
 namespace {
 
-/// What the handler may touch: async-signal-safe because it is one flag of the thread's own.
-thread_local volatile std::uint8_t* flag_of_this_thread = nullptr;
-/// A kick came while the thread had no flag.
-thread_local volatile std::sig_atomic_t missed = 0;
-
 void on_kick(int /*signal*/) {
-  auto* const flag = flag_of_this_thread;
+  auto* const flag = kicked_thread::flag;
   if (flag == nullptr) {
-    missed = 1;
+    kicked_thread::missed = 1;
     return;
   }
   // One of somebody else's stays: it ends the run as well, and he must see it.
@@ -40,20 +38,12 @@ Result<void> install_kick_handler() {
   return {};
 }
 
-KickTarget::KickTarget(volatile std::uint8_t* flag) : flag_{flag}, outer_{std::exchange(flag_of_this_thread, flag)} {
-  VMM_ASSERT(flag != outer_);
-}
-
-void KickTarget::take_missed() {
-  if (missed == 0) return;
-  missed = 0;
+void KickTarget::take_missed() const {
+  kicked_thread::missed = 0;
   if (*flag_ == 0) *flag_ = kick_mark;
 }
 
-KickTarget::~KickTarget() {
-  flag_of_this_thread = outer_;
-  if (outer_ != nullptr && *flag_ != 0 && *outer_ == 0) *outer_ = kick_mark;
-}
+void kick_thread(pid_t thread) { (void)::tgkill(::getpid(), thread, kick_signal()); }
 
 void kick(pthread_t thread) { ::pthread_kill(thread, kick_signal()); }
 

@@ -1,8 +1,12 @@
 #pragma once
 #include <pthread.h>
+#include <sys/types.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 
+#include "support/assert.hpp"
 #include "support/result.hpp"
 
 namespace vmm {
@@ -19,23 +23,49 @@ int kick_signal();
 /// Installs the handler of kick_signal() for the process. Idempotent.
 Result<void> install_kick_handler();
 
+/// What the signal's handler may touch: of the thread's own, and set with its signals coming in.
+namespace kicked_thread {
+extern constinit thread_local volatile std::uint8_t* flag;
+extern constinit thread_local volatile std::sig_atomic_t missed;  ///< A kick came while there was no flag.
+}  // namespace kicked_thread
+
 /// Names the flag of the vCPU that the calling thread runs, for the signal handler: Vcpu::immediate_exit_flag(), or what a processor in
 /// software looks at. Ends with its scope; one inside another takes its place until then, and hands on that there was a kick.
 class KickTarget {
  public:
-  explicit KickTarget(volatile std::uint8_t* flag);
-  ~KickTarget();
-  /// A kick that came while the thread had none is for this one.
-  void take_missed();
+  /// A kick that came while the thread had no flag is lost, or for this one.
+  enum class Missed : bool { lost, taken };
+  explicit KickTarget(volatile std::uint8_t* flag, Missed kicks = Missed::lost) : flag_{flag}, outer_{kicked_thread::flag} {
+    VMM_ASSERT(flag != outer_);
+    kicked_thread::flag = flag;
+    if (kicks == Missed::taken && kicked_thread::missed != 0) take_missed();
+  }
+  ~KickTarget() {
+    kicked_thread::flag = outer_;
+    if (outer_ != nullptr && *flag_ != 0 && *outer_ == 0) *outer_ = kick_mark;
+  }
   KickTarget(const KickTarget&) = delete;
   KickTarget& operator=(const KickTarget&) = delete;
   KickTarget(KickTarget&&) = delete;
   KickTarget& operator=(KickTarget&&) = delete;
 
  private:
+  void take_missed() const;
+
   volatile std::uint8_t* flag_;
   volatile std::uint8_t* outer_;
 };
+
+/// The calling thread's number; a system call in its first call only.
+inline pid_t this_thread() {
+  static thread_local pid_t number = 0;
+  if (number == 0) number = ::gettid();
+  return number;
+}
+
+/// As below, but of a thread of this process by its number, which may have ended: then nothing happens, or another thread that has the number now looks once
+/// in vain.
+void kick_thread(pid_t thread);
 
 /// Makes the vCPU that `thread` runs return Interrupted. Never loses a kick; may cause one Interrupted too many.
 /// `thread` must not have been joined. Cost: one system call.

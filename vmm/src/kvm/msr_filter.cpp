@@ -82,19 +82,19 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
 namespace {
 
 /// KVM's rule: the first range with the MSR decides, else the filter's default.
-bool denies(const kvm_msr_filter& filter, std::uint32_t msr, std::uint32_t access) {
-  for (const kvm_msr_filter_range& range : filter.ranges) {
+bool denies(std::span<const kvm_msr_filter_range> ranges, std::uint32_t flags, std::uint32_t msr, std::uint32_t access) {
+  for (const kvm_msr_filter_range& range : ranges) {
     if ((range.flags & access) != access || msr < range.base || msr - range.base >= range.nmsrs) continue;
     const auto offset = msr - range.base;
     return (range.bitmap[offset / 8] >> (offset % 8) & 1U) == 0;
   }
-  return (filter.flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0;
+  return (flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0;
 }
 
 }  // namespace
 
 Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
-  const std::span given{others.ranges};
+  const std::span<const kvm_msr_filter_range> given{others.ranges};
   const auto count = static_cast<std::size_t>(std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
   if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
     return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_, KVM_MSR_FILTER_MAX_RANGES));
@@ -102,7 +102,7 @@ Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
     const kvm_msr_filter_range& range = filter_.ranges[i];
     for (std::uint32_t offset = 0; offset < range.nmsrs; ++offset)
       for (const std::uint32_t access : {KVM_MSR_FILTER_READ, KVM_MSR_FILTER_WRITE})
-        if ((range.flags & access) != 0 && denies(others, range.base + offset, access))
+        if ((range.flags & access) != 0 && denies(given, others.flags, range.base + offset, access))
           range.bitmap[offset / 8] = static_cast<std::uint8_t>(range.bitmap[offset / 8] & ~(1U << (offset % 8)));
   }
   for (const kvm_msr_filter_range& range : given) {
@@ -115,6 +115,8 @@ Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
   return {};
 }
 
-bool MsrFilter::traps(std::uint32_t msr, MsrTrap access) const { return denies(filter_, msr, static_cast<std::uint32_t>(access)); }
+bool MsrFilter::traps(std::uint32_t msr, MsrTrap access) const {
+  return denies(std::span{filter_.ranges}.first(used_), filter_.flags, msr, static_cast<std::uint32_t>(access));
+}
 
 }  // namespace vmm

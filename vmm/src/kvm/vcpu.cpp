@@ -25,10 +25,21 @@ Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
       run_{static_cast<kvm_run*>(mapping_.base())},
       sync_fields_{static_cast<std::uint64_t>(sync_fields)} {}
 
-// A kick of somebody else's stays until he takes it away.
+// Without the capability to hand over registers with the run they go by ioctl.
 Result<Exit> Vcpu::run(Runs what) {
-  auto exit = enter(what);
-  if (auto* const interrupted = exit ? std::get_if<Interrupted>(&*exit) : nullptr) {
+  if ((dirty_ & ~sync_fields_) != 0) VMM_TRY(flush());
+  return exit_after(enter(what));
+}
+
+bool Vcpu::run_to_device() {
+  return enter(Runs::anything) == 0 && (run_->exit_reason == KVM_EXIT_IO || run_->exit_reason == KVM_EXIT_MMIO);
+}
+
+// A kick of somebody else's stays until he takes it away.
+Result<Exit> Vcpu::exit_after(int error) {
+  if (error != 0 && error != EINTR && error != EAGAIN) return host_error("KVM_RUN", error);
+  Exit exit = error == 0 ? decode_exit() : Interrupted{};
+  if (auto* const interrupted = std::get_if<Interrupted>(&exit)) {
     std::uint8_t mark = kick_mark;
     interrupted->kicked =
         __atomic_compare_exchange_n(&run_->immediate_exit, &mark, std::uint8_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -36,39 +47,36 @@ Result<Exit> Vcpu::run(Runs what) {
   return exit;
 }
 
-Result<Exit> Vcpu::enter(Runs what) {
-  // With kvm_dirty_regs the kernel takes the copies in kvm_run on entry; without the capability they go by ioctl.
-  if ((dirty_ & ~sync_fields_) != 0) {
-    VMM_TRY(flush());
+// With kvm_dirty_regs the kernel takes the copies in kvm_run on entry.
+int Vcpu::enter(Runs what) {
+  if (dirty_ != 0) {
+    forget_interrupts_under_way();
+    run_->kvm_dirty_regs = std::exchange(dirty_, 0);
   }
-  forget_interrupts_under_way();
-  run_->kvm_dirty_regs = std::exchange(dirty_, 0);
   const int result = ioctl_call(fd_.get(), KVM_RUN, 0);
-  const int error = errno;
+  const int error = result >= 0 ? 0 : errno;
   fresh_ = run_->kvm_valid_regs;
   if (what == Runs::anything) debugregs_.reset();
   // A step over HLT ends with a Debug exit too.
   const bool may_have_halted = run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
-  running_ = result >= 0 && !may_have_halted;
-  if (result >= 0) return decode_exit();
-  if (error == EINTR || error == EAGAIN) return Interrupted{};
-  return host_error("KVM_RUN", error);
+  running_ = error == 0 && !may_have_halted;
+  run_error_ = error;
+  return error;
 }
 
 // A kick that comes meanwhile overwrites the mark, and stays; so does one that was there before.
 Result<void> Vcpu::complete_exit() {
   auto* const flag = &run_->immediate_exit;
+  if ((dirty_ & ~sync_fields_) != 0) VMM_TRY(flush());
   const auto before = __atomic_exchange_n(flag, completing_mark, __ATOMIC_RELAXED);
   const bool running = running_;
-  const auto exit = enter(Runs::anything);
+  const int error = enter(Runs::anything);
   running_ = running;
   std::uint8_t mark = completing_mark;
   const bool kicked = !__atomic_compare_exchange_n(flag, &mark, before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   if (kicked && before != 0 && before != kick_mark) __atomic_store_n(flag, before, __ATOMIC_RELAXED);
-  if (!exit) {
-    return Failure{exit.error()};
-  }
-  VMM_ASSERT(std::holds_alternative<Interrupted>(*exit));
+  if (error != 0 && error != EINTR && error != EAGAIN) return host_error("KVM_RUN", error);
+  VMM_ASSERT(error != 0 || std::holds_alternative<Interrupted>(decode_exit()));
   return {};
 }
 
@@ -88,17 +96,13 @@ Exit Vcpu::decode_exit() const {
       return MsrWrite{run.msr.index, run.msr.data, static_cast<MsrReason>(run.msr.reason), {run.msr.data, run.msr.error}};
     case KVM_EXIT_IO: {
       const auto data = bytes_at(&run, run.io.data_offset, std::size_t{run.io.size} * run.io.count);
-      if (run.io.direction == KVM_EXIT_IO_IN) {
-        return PortRead{run.io.port, run.io.size, data};
-      }
+      if (run.io.direction == KVM_EXIT_IO_IN) return PortRead{run.io.port, run.io.size, data};
       return PortWrite{run.io.port, run.io.size, data};
     }
     case KVM_EXIT_MMIO: {
       const vpmu::GuestPhysical at{run.mmio.phys_addr};
       const auto data = std::as_writable_bytes(std::span{run.mmio.data}).first(run.mmio.len);
-      if (run.mmio.is_write != 0) {
-        return MmioWrite{at, data};
-      }
+      if (run.mmio.is_write != 0) return MmioWrite{at, data};
       return MmioRead{at, data};
     }
     case KVM_EXIT_DEBUG:

@@ -40,6 +40,10 @@ class Vcpu {
   enum class Runs : std::uint8_t { anything, quiet_step };
   /// Runs the guest until something needs us. A signal gives Interrupted; so does interrupt_run() called before.
   Result<Exit> run(Runs what = Runs::anything);
+  /// Runs the guest and looks at nothing but whether its exit is a device's, which then stands in exit_page(). When not, exit() tells what run() would
+  /// have. Nothing may be pending.
+  bool run_to_device();
+  Result<Exit> exit() { return exit_after(run_error_); }
   /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with immediate_exit.
   /// Use it before reading or changing registers after an MSR, port or MMIO exit.
   Result<void> complete_exit();
@@ -61,6 +65,7 @@ class Vcpu {
   Result<void> set_events(const kvm_vcpu_events& events);
   /// Hands pending register writes to KVM now.
   Result<void> flush() { return flush(all_groups); }
+  [[nodiscard]] bool is_flushed() const { return dirty_ == 0; }
   /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
   void forget();
   /// KVM_RUN's own account of the last exit.
@@ -115,7 +120,9 @@ class Vcpu {
 
  private:
   static constexpr std::uint64_t all_groups = ~std::uint64_t{0};
-  Result<Exit> enter(Runs what);
+  /// KVM_RUN; 0 or its errno.
+  int enter(Runs what);
+  Result<Exit> exit_after(int error);
   Result<void> flush(std::uint64_t groups);
   [[nodiscard]] Exit decode_exit() const;
   void forget_interrupts_under_way();
@@ -129,6 +136,7 @@ class Vcpu {
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
   std::optional<kvm_debugregs> debugregs_;
   bool running_{};  ///< As is_running().
+  int run_error_{};  ///< Of the last KVM_RUN.
 };
 
 }  // namespace vmm

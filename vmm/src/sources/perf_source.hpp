@@ -42,6 +42,8 @@ class PerfSource final : public CountSource {
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
   void raised() override { exact_->raised(); }
+  [[nodiscard]] bool is_idle() const override { return plan_.size == 0 && !wants_engine() && !in_engine_ && exact_->is_idle(); }
+  void left_open() override { exact_->left_open(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] const PerfStatistics& statistics() const { return statistics_; }

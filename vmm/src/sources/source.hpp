@@ -56,6 +56,10 @@ class CountSource {
   virtual Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) = 0;
   /// Something was raised for the vCPU since the last run, such as a PMI: it must get the chance to take it before its next instruction.
   virtual void raised() {}
+  /// Whether the guest may run without the source until the next program(): there is nothing to count, and run() and sync() would add nothing.
+  [[nodiscard]] virtual bool is_idle() const { return false; }
+  /// The guest did, and KVM has not completed the instruction of its last exit yet.
+  virtual void left_open() {}
   /// Calls `visit(name, value)` for each statistic of the source.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
 };

@@ -41,6 +41,8 @@ class StepSource final : public CountSource {
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
   /// While counting: the next instruction, where deliverable() has found nothing since the guest last ran.
   Result<RunEnd> run_one(VcpuPort& port);
+  [[nodiscard]] bool is_idle() const override { return !counting_ && !waiting_; }
+  void left_open() override { exit_open_ = true; }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] const StepStatistics& statistics() const { return statistics_; }

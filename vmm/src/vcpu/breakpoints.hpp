@@ -40,6 +40,8 @@ class Breakpoints {
   /// Hands the wanted state to KVM if it differs from what KVM has. Costs one ioctl where something has changed, and, while a breakpoint of
   /// ours is set, another one for the first time after the guest ran.
   Result<void> apply();
+  /// Whether nothing of ours is set, and KVM knows.
+  [[nodiscard]] bool none() const { return !gate_ && !walk_ && !step_ && !unarmed_ && applied_ == Wanted{}; }
   /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
   void given_others() { unarmed_ = true; }
 

@@ -1,8 +1,9 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory>
+#include <vector>
 
 namespace vmm {
 
@@ -19,6 +20,8 @@ class ClockGroup {
   /// Adds a vCPU; returns its number. `kick` makes it leave the guest soon, and may be called on any thread.
   unsigned join(std::function<void()> kick);
 
+  /// Whether must_wait() would say 0 and nobody has asked the member to call it.
+  [[nodiscard]] bool is_in_step(unsigned id, std::uint64_t hidden) const { return !members_[id]->asked && most_hidden_ <= hidden + slack_; }
   /// Of `hidden` ticks in all that member `id` has had hidden so far: how many more it must hide before it may run. 0 within the slack.
   [[nodiscard]] std::uint64_t must_wait(unsigned id, std::uint64_t hidden);
   /// Member `id` has had `hidden` ticks hidden in all. Kicks members that have fallen out of step.
@@ -32,7 +35,7 @@ class ClockGroup {
     std::atomic<bool> asked{};
   };
   std::uint64_t slack_;
-  std::deque<Member> members_;
+  std::vector<std::unique_ptr<Member>> members_;
   std::atomic<std::uint64_t> most_hidden_{};
 };
 

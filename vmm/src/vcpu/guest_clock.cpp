@@ -17,7 +17,7 @@ void GuestClock::watch(bool on) {
 
 Result<void> GuestClock::enter(ClockHost& host) {
   running_ = watched_;
-  if (!watched_ && group_ == nullptr) return {};
+  if (is_in_step()) return {};
   if (watched_ && left_at_ != 0) pass_exit(host.ticks() - left_at_);
   if (group_ != nullptr && time_ == PmuTime::hidden) keep_step(host);
   const std::uint64_t hidden_before = statistics_.hidden_ticks;

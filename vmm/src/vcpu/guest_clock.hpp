@@ -77,6 +77,10 @@ class GuestClock {
 
   /// Whether the PMU is in use from now on; the exit that says so belongs to its use. While it is not in use, the clock counts nothing.
   void watch(bool on);
+  /// Whether enter() has nothing to do.
+  [[nodiscard]] bool is_in_step() const {
+    return !watched_ && (group_ == nullptr || (to_hide_ == 0 && group_->is_in_step(member_, statistics_.hidden_ticks)));
+  }
   /// Just before the vCPU runs; may change its TSC offset.
   Result<void> enter(ClockHost& host);
   /// Just after the vCPU ran.

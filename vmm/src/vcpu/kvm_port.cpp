@@ -56,6 +56,20 @@ Result<Exit> KvmPort::run() {
   return exit;
 }
 
+// An exit to a device means nothing to a clock that is not watched.
+VcpuPort::Came KvmPort::run_to_device() {
+  if (!clock_.is_in_step() || !vcpu_->is_flushed()) return Came::nowhere;
+  xsave_.reset();
+  xcr0_.reset();
+  return vcpu_->run_to_device() ? Came::to_device : Came::elsewhere;
+}
+
+Result<Exit> KvmPort::exit() {
+  auto exit = vcpu_->exit();
+  if (exit) clock_.leave(clock_host_, cause_of(*exit, stepping_));
+  return exit;
+}
+
 // To move the guest's clock takes more system calls than the instruction itself; what it does not see of the time is hidden later.
 Result<Exit> KvmPort::step() {
   xsave_.reset();

@@ -35,6 +35,8 @@ class KvmPort final : public VcpuPort {
   void forget();
 
   Result<Exit> run() override;
+  Came run_to_device() override;
+  Result<Exit> exit() override;
   Result<Exit> step() override;
   Result<void> complete_exit() override { return vcpu_->complete_exit(); }
   Result<kvm_regs> regs() override { return vcpu_->regs(); }

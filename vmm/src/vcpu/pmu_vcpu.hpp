@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "exec/compiling.hpp"
@@ -68,6 +69,9 @@ class PmuVcpu final : public GuestVcpu {
 
   Result<Exit> run() override;
 
+  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. When it has come elsewhere, run() must follow and goes on with that exit.
+  VcpuPort::Came run_to_device();
+
   /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come back. The PMU stands
   /// still meanwhile; its MSRs answer.
   Result<Exit> run_debugged(const kvm_guest_debug& debugging);
@@ -110,6 +114,9 @@ class PmuVcpu final : public GuestVcpu {
   };
 
   PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+  [[nodiscard]] bool is_idle() const;
+  /// One run of the guest; empty when its exit was the PMU's and has been answered.
+  Result<std::optional<Exit>> go_on();
   Result<void> prepare();
   Result<void> look_at_uncore();
   Result<RunEnd> let_run();
@@ -140,6 +147,8 @@ class PmuVcpu final : public GuestVcpu {
   std::unique_ptr<CountSource> source_;
   vpmu::CountPlan plan_{};
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
+  bool ran_idle_{};        ///< The guest has run without the source since that was last given a plan.
+  bool came_elsewhere_{};  ///< run_to_device() has left an exit to be looked at.
   bool plan_stale_{};      ///< The source does not have plan_ any more.
   bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
   bool walk_later_{};      ///< The last walk did not end in a record: let the guest go on a little before the next.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -20,7 +21,12 @@ class VcpuPort {
 
   /// Runs the guest until something needs us; a signal gives Interrupted.
   virtual Result<Exit> run() = 0;
-  /// The same for one instruction, for which set_guest_debug() has just armed a single-step and which is `quiet` (Instruction::quiet): where
+  /// As run() while watch_clock() is off, for a guest of which only exits to devices are expected: where the port can, these cost no more than they must, and
+  /// stand in its own form alone. What else came is told by exit().
+  enum class Came : std::uint8_t { to_device, elsewhere, nowhere };
+  virtual Came run_to_device() { return Came::nowhere; }
+  virtual Result<Exit> exit() { return run(); }
+  /// As run() for one instruction, for which set_guest_debug() has just armed a single-step and which is `quiet` (Instruction::quiet): where
   /// the port can, the guest's clock stands still meanwhile but for a tick, and what such an instruction cannot change stays known.
   virtual Result<Exit> step() { return run(); }
   /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an answer.

@@ -91,6 +91,58 @@ TEST_F(AttachmentTest, AnExitOfThePmuIsAnsweredAndDoesNotComeOut) {
   EXPECT_EQ(answer.msr.error, 0U);
 }
 
+void at_a_device(kvm_run& run) { run.exit_reason = KVM_EXIT_IO; }
+
+TEST_F(AttachmentTest, AnExitToADeviceCostsNoMoreThanKvmsRun) {
+  const int vcpu = make_vcpu(make_vm());
+  kvm.vcpu(vcpu).script = {at_a_device, at_a_device, at_a_device};
+  ASSERT_EQ(call(vcpu, KVM_RUN), 0);
+  const auto requests = kvm.requests.size();
+  for (int n = 0; n < 2; ++n) {
+    ASSERT_EQ(call(vcpu, KVM_RUN), 0);
+    EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_IO});
+  }
+  EXPECT_EQ(kvm.requests.size(), requests + 2);
+}
+
+TEST_F(AttachmentTest, APmuThatIsTakenIntoUseBetweenExitsToDevicesCounts) {
+  const int vcpu = make_vcpu(make_vm());
+  kvm_run answer{};
+  kvm.vcpu(vcpu).script = {at_a_device, FakeKvm::writes(perfevtsel0, kernel_instructions), FakeKvm::writes(0x38F, 1), at_a_device,
+                           FakeKvm::reads(perfevtsel0), [&](kvm_run& run) {
+                             answer = run;
+                             at_a_device(run);
+                           }};
+  for (int n = 0; n < 3; ++n) ASSERT_EQ(call(vcpu, KVM_RUN), 0);
+  EXPECT_EQ(answer.msr.data, kernel_instructions);
+  EXPECT_EQ(counters_of(0, vcpu)["pmu.exits.wrmsr"], 2U);
+}
+
+// A thread keeps what it has run last. Whoever closes is another one here.
+TEST_F(AttachmentTest, AThreadKeepsAVmNoLongerThanItself) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm);
+  std::thread runner{[&] {
+    run_to_halt(vcpu);
+    std::thread{[&] {
+      close_both(vcpu);
+      close_both(vm);
+    }}.join();
+    EXPECT_FALSE(FakeKvm::alive().empty());
+  }};
+  runner.join();
+  EXPECT_EQ(FakeKvm::alive(), std::vector<std::string>{});
+}
+
+TEST_F(AttachmentTest, AVcpuThatIsClosedIsRunNoMore) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm);
+  run_to_halt(vcpu);
+  attachment.closing(vcpu);
+  kvm.vcpu(vcpu).script = {FakeKvm::reads(pmc0)};
+  EXPECT_EQ(call(vcpu, KVM_RUN), 0);
+  EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_X86_RDMSR}) << "nobody answers that any more";
+  ::close(vcpu);
+}
+
 TEST_F(AttachmentTest, AVmThatIsClosedGoes) {
   const int vm = make_vm();
   const std::array vcpus{make_vcpu(vm, 0), make_vcpu(vm, 1)};

@@ -4,31 +4,53 @@
 
 #include <array>
 #include <atomic>
-#include <memory>
 #include <thread>
+
+#include "kvm/kick.hpp"
 
 namespace vmm {
 namespace {
 
 TEST(RunGate, ChangesWithNobodyInsideAtOnce) {
-  unsigned kicks = 0, changes = 0;
-  RunGate gate{[&] { ++kicks; }};
+  unsigned asked = 0, changes = 0;
+  RunGate gate{[&] {
+    ++asked;
+    return false;
+  }};
   gate.with_nobody_inside([&] { ++changes; });
   EXPECT_EQ(changes, 1U);
-  EXPECT_EQ(kicks, 0U);
+  EXPECT_EQ(asked, 1U);
+}
+
+TEST(RunGate, APlaceTellsTheThreadThatIsInside) {
+  constexpr pid_t thread = 4711;
+  RunGate gate{[] { return false; }};
+  RunGate::Place place{};
+  {
+    const RunGate::Inside here{gate, place, thread};
+    EXPECT_EQ(place, thread);
+  }
+  EXPECT_EQ(place, 0);
 }
 
 // Two vCPUs that only come out when they are kicked, and go in again at once; one of them overlooks the first kick of each change.
 TEST(RunGate, KicksThoseInsideUntilTheyComeOut) {
   std::array<std::atomic<int>, 2> kicked{};
+  std::array<RunGate::Place, 2> places{};
   std::atomic<bool> stop{};
   std::atomic<int> inside{};
   RunGate gate{[&] {
-    for (auto& k : kicked) ++k;
+    bool any = false;
+    for (unsigned id = 0; id < 2; ++id) {
+      if (places[id] == 0) continue;
+      ++kicked[id];
+      any = true;
+    }
+    return any;
   }};
   const auto vcpu = [&](unsigned id, int overlooked) {
     while (!stop) {
-      const RunGate::Inside here{gate};
+      const RunGate::Inside here{gate, places[id], this_thread()};
       ++inside;
       kicked[id] = -overlooked;
       while (kicked[id] <= 0 && !stop) std::this_thread::yield();

@@ -81,6 +81,30 @@ TYPED_TEST(CountSourceContract, CountsNothingWithoutAPlan) {
   for (const std::uint64_t n : this->counted_.value) EXPECT_EQ(n, 0U);
 }
 
+// Whoever is idle may be passed by: run() must not do more than the port's.
+TYPED_TEST(CountSourceContract, IdleItOnlyRuns) {
+  auto& port = this->rig_.guest.port;
+  this->program({});
+  this->run_once();
+  ASSERT_TRUE(this->rig_.source().is_idle());
+  const std::size_t calls = port.calls.size();
+  this->rig_.time.due = this->rig_.time.now + 10us;
+  const auto end = this->rig_.source().run(port, std::nullopt);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(std::vector<std::string>(port.calls.begin() + static_cast<std::ptrdiff_t>(calls), port.calls.end()), std::vector<std::string>{"run"});
+  const auto deltas = this->rig_.source().sync(port);
+  ASSERT_TRUE(deltas);
+  for (const std::uint64_t n : deltas->value) EXPECT_EQ(n, 0U);
+  EXPECT_EQ(port.calls.size(), calls + 1);
+}
+
+TYPED_TEST(CountSourceContract, IsNotIdleWhileItCounts) {
+  this->program({instructions(pmc0)});
+  EXPECT_FALSE(this->rig_.source().is_idle());
+  this->run_once();
+  EXPECT_FALSE(this->rig_.source().is_idle());
+}
+
 TYPED_TEST(CountSourceContract, CountsWhatHappened) {
   this->program({instructions(pmc0)});
   this->expect_counts_truth(pmc0, [&] { this->run_for(5ms); });

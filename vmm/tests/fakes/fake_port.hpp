@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ class FakePort final : public VcpuPort {
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
   const ScriptedTime* time{};  ///< What runs take is the guest's time; null = they take none.
   bool is_watched{};
+  bool tells_devices{};  ///< Whether run_to_device() does anything.
 
   std::deque<Run> script;      ///< Runs to come.
   Run otherwise;               ///< What run() does when the script is empty; without it the test fails.
@@ -75,6 +77,17 @@ class FakePort final : public VcpuPort {
     auto exit = run_untimed();
     if (time != nullptr) ran_ += time->now - begin;
     return exit;
+  }
+  Came run_to_device() override {
+    if (!tells_devices) return Came::nowhere;
+    came_to_.reset();
+    came_to_.emplace(run());
+    const bool device = *came_to_ && (std::holds_alternative<PortRead>(**came_to_) || std::holds_alternative<PortWrite>(**came_to_));
+    return device ? Came::to_device : Came::elsewhere;
+  }
+  Result<Exit> exit() override {
+    EXPECT_TRUE(came_to_) << "exit() without a run_to_device() that came elsewhere";
+    return came_to_ ? *came_to_ : Result<Exit>{Shutdown{}};
   }
   Result<void> complete_exit() override {
     retire_open_exit();
@@ -193,6 +206,7 @@ class FakePort final : public VcpuPort {
   }
 
   std::function<void(FakePort&)> retire_later_;
+  std::optional<Result<Exit>> came_to_;
   nanoseconds ran_{};
 };
 

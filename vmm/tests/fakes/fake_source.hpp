@@ -62,6 +62,7 @@ class FakeSource final : public CountSource {
     return RunEnd{.retired = retired};
   }
 
+  [[nodiscard]] bool is_idle() const override { return plan_.size == 0; }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override {
     visit("fake.retired", cpu_->retired);
   }

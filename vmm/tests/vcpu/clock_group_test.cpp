@@ -30,6 +30,18 @@ TEST_F(ClockGroupOfTwo, WhoeverRanAheadIsKickedOnceAndWaitsForAllOfIt) {
   EXPECT_EQ(group_.must_wait(second_, slack + 50), 0U);
 }
 
+TEST_F(ClockGroupOfTwo, IsInStepUntilItIsAskedOrOthersRunAhead) {
+  EXPECT_TRUE(group_.is_in_step(second_, 0));
+  group_.publish(first_, slack);
+  EXPECT_TRUE(group_.is_in_step(second_, 0));
+  group_.publish(first_, slack + 1);
+  EXPECT_FALSE(group_.is_in_step(second_, 0));
+  EXPECT_FALSE(group_.is_in_step(second_, slack + 1)) << "it has been asked, and must say that it heard";
+  EXPECT_EQ(group_.must_wait(second_, slack + 1), 0U);
+  EXPECT_TRUE(group_.is_in_step(second_, slack + 1));
+  EXPECT_FALSE(group_.is_in_step(second_, 0));
+}
+
 TEST_F(ClockGroupOfTwo, KickedAgainWhenItFallsBehindAgain) {
   group_.publish(first_, 1000);
   (void)group_.must_wait(second_, 0);

@@ -226,6 +226,21 @@ TEST_F(GuestClockOn, UnwatchedItTouchesNothing) {
   EXPECT_EQ(idle.statistics().shifts, 0U);
 }
 
+TEST_F(GuestClockOn, IsInStepWhenEnteringItDoesNothing) {
+  EXPECT_FALSE(clock_.is_in_step()) << "it is watched";
+  clock_.watch(false);
+  EXPECT_TRUE(clock_.is_in_step());
+  ClockGroup group{100};
+  const unsigned mine = group.join([] {}), other = group.join([] {});
+  GuestClock clock{PmuTime::hidden, khz, &group, mine};
+  EXPECT_TRUE(clock.is_in_step());
+  group.publish(other, 1000);
+  EXPECT_FALSE(clock.is_in_step());
+  run(clock, 10, ExitCause::device);
+  EXPECT_EQ(host_.waited, 1000U);
+  EXPECT_TRUE(clock.is_in_step()) << "in step again";
+}
+
 TEST_F(GuestClockOn, ExitThatEndsTheWatchIsNotHidden) {
   run(clock_, 500, ExitCause::pmu);
   clock_.watch(false);

@@ -74,6 +74,8 @@ class Pmu {
 
   /// Whether plan() may have changed since the last call of take_replan().
   bool take_replan();
+  /// What take_replan() would say. Cost: none.
+  [[nodiscard]] bool needs_replan() const { return replan_; }
 
   /// Events that happened without their instructions being known: adds them, with overflow, status, arming, freeze and PMI.
   void settle(const CountDeltas& deltas, GuestEnv& env);
