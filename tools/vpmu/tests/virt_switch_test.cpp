@@ -53,6 +53,19 @@ TEST(VirtSwitch, TellsThatSavedStateGoesOnWithoutIt) {
   EXPECT_TRUE(contains(text_of(enable_domain(domains, plain_request())), "`virsh managedsave-remove guest` drops that"));
 }
 
+TEST(VirtSwitch, TellsThatLibvirtAsksAnotherQemuThanTheDomains) {
+  const auto of = [](const char* path) { return with(libvirt_domain, "/usr/bin/qemu-system-x86_64", path); };
+  FakeDomains other{{.name = "guest", .xml = of("/opt/qemu/bin/qemu-system-x86_64"), .persistent = true, .active = false}};
+  for (int n = 0; n < 2; ++n) {
+    const std::string told = text_of(enable_domain(other, plain_request()));
+    EXPECT_TRUE(contains(told, "its QEMU is /opt/qemu/bin/qemu-system-x86_64, and libvirt will ask /usr/bin/qemu-system-x86_64")) << told;
+  }
+  for (const char* known : {"/usr/bin/qemu-system-x86_64", "/usr/libexec/qemu-kvm"}) {
+    FakeDomains domains{{.name = "guest", .xml = of(known), .persistent = true, .active = false}};
+    EXPECT_EQ(text_of(enable_domain(domains, plain_request())), "guest has the PMU of haswell\n");
+  }
+}
+
 TEST(VirtSwitch, RefusesATransientDomain) {
   FakeDomains domains{{.name = "guest", .xml = libvirt_domain, .persistent = false, .active = true}};
   EXPECT_TRUE(contains(text_of(enable_domain(domains, plain_request())), "the domain guest is transient"));

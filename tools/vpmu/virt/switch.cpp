@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace vmm::tool {
 namespace {
@@ -22,6 +23,15 @@ std::string when(const DomainDefinition& definition) {
     return fmt::format("; {} has saved state, with which it starts as it was: `virsh managedsave-remove {}` drops that", definition.name,
                        definition.name);
   return "";
+}
+
+/// libvirt asks an emulator what it can without any environment: qemu-vpmu then is the QEMU that it finds by itself.
+Result<std::string> about_emulator(const std::string& enabled_xml) {
+  constexpr std::array found_by_itself{"/usr/bin/qemu-system-x86_64", "/usr/libexec/qemu-kvm"};
+  VMM_ASSIGN(const auto status, virt_status(enabled_xml));
+  if (status.qemu.empty() || std::ranges::find(found_by_itself, status.qemu) != found_by_itself.end()) return std::string{};
+  return fmt::format("its QEMU is {}, and libvirt will ask {} or {} what it can: where that one lacks machine types or devices of this domain, it will not "
+                     "start\n", printable(status.qemu), found_by_itself[0], found_by_itself[1]);
 }
 
 /// Puts the old definition back, and says why it had to be.
@@ -45,6 +55,7 @@ Result<void> check_defined(Domains& domains, const DomainDefinition& before) {
 Result<std::string> enable_domain(Domains& domains, const EnableRequest& request) {
   VMM_ASSIGN(const auto before, read_persistent(domains, request.domain));
   VMM_ASSIGN(const std::string changed, enable_virt(before.xml, request.options));
+  VMM_ASSIGN(const std::string warning, about_emulator(changed));
   std::optional<AppArmorChange> apparmor;
   if (request.apparmor) {
     VMM_ASSIGN(auto made, AppArmorChange::make(*request.apparmor, request.options.wrapper));
@@ -53,7 +64,7 @@ Result<std::string> enable_domain(Domains& domains, const EnableRequest& request
   VMM_TRY(domains.define(changed));
   if (auto good = check_defined(domains, before); !good) return take_back(domains, before, std::move(good).error());
   if (apparmor) apparmor->keep();
-  return fmt::format("{} has the PMU of {}{}\n", before.name, request.options.model, when(before));
+  return fmt::format("{} has the PMU of {}{}\n{}", before.name, request.options.model, when(before), warning);
 }
 
 Result<std::string> disable_domain(Domains& domains, const std::string& name) {

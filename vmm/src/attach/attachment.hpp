@@ -21,6 +21,12 @@ class Attachment {
       : options_{std::move(options)}, statistics_path_{std::move(statistics_path)}, log_{&log} {
     options_.tells_statistics = !statistics_path_.empty();
   }
+  /// No other thread that has run a vCPU of its may be left.
+  ~Attachment() { kept_by_thread() = {}; }
+  Attachment(const Attachment&) = delete;
+  Attachment& operator=(const Attachment&) = delete;
+  Attachment(Attachment&&) = delete;
+  Attachment& operator=(Attachment&&) = delete;
 
   /// Stands for ioctl(): what it returns, and errno. KVM_RUN, of which a guest makes the most, is run().
   int run(int fd);
