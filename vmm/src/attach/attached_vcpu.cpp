@@ -145,9 +145,9 @@ Result<void> AttachedVcpu::prepare() {
   return {};
 }
 
-// Most exits of a guest that does not use its PMU.
+// Most exits of a guest that does not use its PMU. Whatever the VMM has done since the last one, it has touched the vCPU.
 VcpuPort::Came AttachedVcpu::run_to_device() {
-  if (pmu_ == nullptr || touched_ || given_others_ || debugging_) return VcpuPort::Came::nowhere;
+  if (pmu_ == nullptr || touched_ || debugging_) return VcpuPort::Came::nowhere;
   return pmu_->run_to_device();
 }
 

@@ -56,7 +56,7 @@ class ExactSource final : public CountSource {
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
   void raised() override { raised_ = true; }
-  [[nodiscard]] bool is_idle() const override { return !progress_.is_counting() && !inside_ && !raised_ && !system_.is_open() && steps_.is_idle(); }
+  [[nodiscard]] bool is_idle() const override { return !inside_ && !raised_ && !system_.is_open() && steps_.is_idle(); }
   void left_open() override { steps_.left_open(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 

@@ -89,9 +89,8 @@ VcpuPort::Came PmuVcpu::run_to_device() {
 
 // Then the guest may run with nothing done before and after.
 bool PmuVcpu::is_idle() const {
-  const bool nothing_planned = plan_.size == 0 && !plan_.branches_wanted && !plan_stale_ && !pmu_.needs_replan();
   const bool uncore_awaits = uncore_.package != nullptr && uncore_.package->is_awaited();
-  return nothing_planned && !pmi_.pending() && !uncore_awaits && breakpoints_.none() && source_->is_idle();
+  return source_->is_idle() && !plan_stale_ && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits && breakpoints_.none();
 }
 
 Result<std::optional<Exit>> PmuVcpu::go_on() {

@@ -318,6 +318,14 @@ TEST_F(MsrsOfThePmu, AreReadAndWrittenBeforeAndAfterTheGuestHasRun) {
 }
 
 // The state that comes with the VMM's is whole: it replaces what was set before it, and what is set behind it changes it.
+TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
+  const int vcpu = make_vcpu(make_vm());
+  kvm.vcpu(vcpu).script = {at_a_device, at_a_device};
+  for (int n = 0; n < 2; ++n) ASSERT_EQ(call(vcpu, KVM_RUN), 0);
+  ASSERT_EQ(set(vcpu, perfevtsel0, kernel_instructions), 1);
+  EXPECT_EQ(guests(vcpu, perfevtsel0), kernel_instructions);
+}
+
 TEST_F(MsrsOfThePmu, TheLastOneSaysWhatHolds) {
   const int vm = make_vm(), from = make_vcpu(vm, 0), to = make_vcpu(vm, 1);
   kvm.vcpu(from).script = {FakeKvm::writes(pmc0, 5), FakeKvm::writes(pmc0 + 1, 6)};

@@ -69,12 +69,32 @@ TEST(IdlePmu, InUseItLetsNoRunPass) {
 TEST(IdlePmu, APmiThatWaitsLetsNoRunPass) {
   ProfiledGuest guest;
   let_begin(guest);
+  guest.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi | ProfiledGuest::lvtpc_mask);
   PmuVcpuState state = guest.vcpu->state();
   state.waiting_pmis = 1;
   ASSERT_TRUE(guest.vcpu->restore(state));
+  guest.run_script();
+  EXPECT_EQ(guest.port.count("nmi"), 0U);
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+  guest.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi);
   guest.run_script();
   EXPECT_EQ(guest.port.count("nmi"), 1U);
+  guest.port.script.push_back(FakePort::ends_with(Interrupted{}));
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "it has been delivered";
+}
+
+// Where the guest has no handler of #GP there is no RDPMC gate to tell that the PMU is in use.
+TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  guest.port.special.idt.limit = 0;
+  guest.place_loop();
+  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
+  guest.will_read(IA32_PMC0, std::chrono::microseconds{100});
+  guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(guest.run()));
+  EXPECT_EQ(guest.port.reply.data, 100'000U) << "1 GHz";
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
 }
 
 // KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not take it for one of the guest's next.
