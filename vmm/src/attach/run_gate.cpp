@@ -4,10 +4,16 @@
 
 namespace vmm {
 
-void RunGate::wait() {
-  std::unique_lock lock{mutex_};
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return changing_ == 0; });
+void RunGate::wait(Place& place, pid_t thread) {
+  while (changing_ != 0) {
+    place = 0;
+    {
+      std::unique_lock lock{mutex_};
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return changing_ == 0; });
+    }
+    place = thread;
+  }
 }
 
 void RunGate::tell_of_leaving() {

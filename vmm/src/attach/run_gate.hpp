@@ -23,11 +23,7 @@ class RunGate {
     // Whoever changes something says so and then looks who is inside; here it is the other way round, and one of the two sees the other.
     Inside(RunGate& gate, Place& place, pid_t thread) : gate_{&gate}, place_{&place} {
       place = thread;
-      while (gate.changing_ != 0) {
-        place = 0;
-        gate.wait();
-        place = thread;
-      }
+      if (gate.changing_ != 0) gate.wait(place, thread);
     }
     ~Inside() {
       *place_ = 0;
@@ -47,7 +43,7 @@ class RunGate {
   void with_nobody_inside(const std::function<void()>& change);
 
  private:
-  void wait();
+  void wait(Place& place, pid_t thread);
   void tell_of_leaving();
 
   std::function<bool()> kick_all_;

@@ -28,15 +28,20 @@ Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
 // Without the capability to hand over registers with the run they go by ioctl.
 Result<Exit> Vcpu::run(Runs what) {
   if ((dirty_ & ~sync_fields_) != 0) VMM_TRY(flush());
-  return exit_after(enter(what));
+  return exit_after(enter(what), what);
 }
 
 bool Vcpu::run_to_device() {
-  return enter(Runs::anything) == 0 && (run_->exit_reason == KVM_EXIT_IO || run_->exit_reason == KVM_EXIT_MMIO);
+  run_error_ = enter(Runs::anything);
+  running_ = run_error_ == 0 && (run_->exit_reason == KVM_EXIT_IO || run_->exit_reason == KVM_EXIT_MMIO);
+  return running_;
 }
 
 // A kick of somebody else's stays until he takes it away.
-Result<Exit> Vcpu::exit_after(int error) {
+Result<Exit> Vcpu::exit_after(int error, Runs what) {
+  // A step over HLT ends with a Debug exit too.
+  const bool may_have_halted = run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
+  running_ = error == 0 && !may_have_halted;
   if (error != 0 && error != EINTR && error != EAGAIN) return host_error("KVM_RUN", error);
   Exit exit = error == 0 ? decode_exit() : Interrupted{};
   if (auto* const interrupted = std::get_if<Interrupted>(&exit)) {
@@ -57,10 +62,6 @@ int Vcpu::enter(Runs what) {
   const int error = result >= 0 ? 0 : errno;
   fresh_ = run_->kvm_valid_regs;
   if (what == Runs::anything) debugregs_.reset();
-  // A step over HLT ends with a Debug exit too.
-  const bool may_have_halted = run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
-  running_ = error == 0 && !may_have_halted;
-  run_error_ = error;
   return error;
 }
 
@@ -69,9 +70,7 @@ Result<void> Vcpu::complete_exit() {
   auto* const flag = &run_->immediate_exit;
   if ((dirty_ & ~sync_fields_) != 0) VMM_TRY(flush());
   const auto before = __atomic_exchange_n(flag, completing_mark, __ATOMIC_RELAXED);
-  const bool running = running_;
   const int error = enter(Runs::anything);
-  running_ = running;
   std::uint8_t mark = completing_mark;
   const bool kicked = !__atomic_compare_exchange_n(flag, &mark, before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   if (kicked && before != 0 && before != kick_mark) __atomic_store_n(flag, before, __ATOMIC_RELAXED);

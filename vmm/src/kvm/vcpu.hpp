@@ -43,7 +43,7 @@ class Vcpu {
   /// Runs the guest and looks at nothing but whether its exit is a device's, which then stands in exit_page(). When not, exit() tells what run() would
   /// have. Nothing may be pending.
   bool run_to_device();
-  Result<Exit> exit() { return exit_after(run_error_); }
+  Result<Exit> exit() { return exit_after(run_error_, Runs::anything); }
   /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with immediate_exit.
   /// Use it before reading or changing registers after an MSR, port or MMIO exit.
   Result<void> complete_exit();
@@ -122,7 +122,7 @@ class Vcpu {
   static constexpr std::uint64_t all_groups = ~std::uint64_t{0};
   /// KVM_RUN; 0 or its errno.
   int enter(Runs what);
-  Result<Exit> exit_after(int error);
+  Result<Exit> exit_after(int error, Runs what);
   Result<void> flush(std::uint64_t groups);
   [[nodiscard]] Exit decode_exit() const;
   void forget_interrupts_under_way();
@@ -136,7 +136,7 @@ class Vcpu {
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
   std::optional<kvm_debugregs> debugregs_;
   bool running_{};  ///< As is_running().
-  int run_error_{};  ///< Of the last KVM_RUN.
+  int run_error_{};  ///< Of the last run_to_device().
 };
 
 }  // namespace vmm

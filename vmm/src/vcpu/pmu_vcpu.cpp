@@ -77,6 +77,12 @@ Result<Exit> PmuVcpu::run() {
   }
 }
 
+// Then the guest may run with nothing done before and after.
+inline bool PmuVcpu::is_idle() const {
+  const bool uncore_awaits = uncore_.package != nullptr && uncore_.package->is_awaited();
+  return source_->is_idle() && !plan_stale_ && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits && breakpoints_.none();
+}
+
 VcpuPort::Came PmuVcpu::run_to_device() {
   if (!is_idle()) return VcpuPort::Came::nowhere;
   const auto came = port_->run_to_device();
@@ -85,12 +91,6 @@ VcpuPort::Came PmuVcpu::run_to_device() {
   exit_open_ = came == VcpuPort::Came::to_device;
   walk_later_ = false;
   return came;
-}
-
-// Then the guest may run with nothing done before and after.
-bool PmuVcpu::is_idle() const {
-  const bool uncore_awaits = uncore_.package != nullptr && uncore_.package->is_awaited();
-  return source_->is_idle() && !plan_stale_ && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits && breakpoints_.none();
 }
 
 Result<std::optional<Exit>> PmuVcpu::go_on() {
