@@ -1,5 +1,7 @@
 #include "kvm/kick.hpp"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 
@@ -8,6 +10,7 @@ namespace vmm {
 namespace kicked_thread {
 constinit thread_local volatile std::uint8_t* flag = nullptr;
 constinit thread_local volatile std::sig_atomic_t missed = 0;
+constinit thread_local pid_t number = 0;
 }  // namespace kicked_thread
 
 namespace {
@@ -41,6 +44,13 @@ Result<void> install_kick_handler() {
 void KickTarget::take_missed() const {
   kicked_thread::missed = 0;
   if (*flag_ == 0) *flag_ = kick_mark;
+}
+
+// A child's only thread has the variables of the one that forked, and another number.
+pid_t ask_for_this_thread() {
+  static const int told = ::pthread_atfork(nullptr, nullptr, [] { kicked_thread::number = 0; });
+  (void)told;
+  return ::gettid();
 }
 
 void kick_thread(pid_t thread) { (void)::tgkill(::getpid(), thread, kick_signal()); }

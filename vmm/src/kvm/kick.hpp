@@ -1,7 +1,6 @@
 #pragma once
 #include <pthread.h>
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
@@ -23,10 +22,11 @@ int kick_signal();
 /// Installs the handler of kick_signal() for the process. Idempotent.
 Result<void> install_kick_handler();
 
-/// What the signal's handler may touch: of the thread's own, and set with its signals coming in.
+/// What is the thread's own; the signal's handler touches the first two while its signals come in.
 namespace kicked_thread {
 extern constinit thread_local volatile std::uint8_t* flag;
 extern constinit thread_local volatile std::sig_atomic_t missed;  ///< A kick came while there was no flag.
+extern constinit thread_local pid_t number;                       ///< As this_thread() tells; 0 = not asked for yet.
 }  // namespace kicked_thread
 
 /// Names the flag of the vCPU that the calling thread runs, for the signal handler: Vcpu::immediate_exit_flag(), or what a processor in
@@ -56,11 +56,11 @@ class KickTarget {
   volatile std::uint8_t* outer_;
 };
 
-/// The calling thread's number; a system call in its first call only.
+pid_t ask_for_this_thread();
+/// The calling thread's number. Cost: a system call the first time, also after a fork().
 inline pid_t this_thread() {
-  static thread_local pid_t number = 0;
-  if (number == 0) number = ::gettid();
-  return number;
+  if (kicked_thread::number == 0) kicked_thread::number = ask_for_this_thread();
+  return kicked_thread::number;
 }
 
 /// As below, but of a thread of this process by its number, which may have ended: then nothing happens, or another thread that has the number now looks once

@@ -1,6 +1,8 @@
 #include "attach/run_gate.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -31,6 +33,17 @@ TEST(RunGate, APlaceTellsTheThreadThatIsInside) {
     EXPECT_EQ(place, thread);
   }
   EXPECT_EQ(place, 0);
+}
+
+// A vCPU that a child runs would be kicked by the number that its place has, and never come out.
+TEST(RunGate, AForkedThreadHasItsOwnNumber) {
+  ASSERT_EQ(this_thread(), ::gettid());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(this_thread() == ::gettid() ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // Two vCPUs that only come out when they are kicked, and go in again at once; one of them overlooks the first kick of each change.
