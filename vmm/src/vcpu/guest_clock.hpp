@@ -79,7 +79,7 @@ class GuestClock {
   void watch(bool on);
   /// Whether enter() has nothing to do.
   [[nodiscard]] bool is_in_step() const {
-    return !watched_ && (group_ == nullptr || (to_hide_ == 0 && group_->is_in_step(member_, statistics_.hidden_ticks)));
+    return !watched_ && (group_ == nullptr || group_->is_in_step(member_, statistics_.hidden_ticks));
   }
   /// Just before the vCPU runs; may change its TSC offset.
   Result<void> enter(ClockHost& host);

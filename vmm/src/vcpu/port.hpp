@@ -21,11 +21,12 @@ class VcpuPort {
 
   /// Runs the guest until something needs us; a signal gives Interrupted.
   virtual Result<Exit> run() = 0;
-  /// As run() while watch_clock() is off, for a guest of which only exits to devices are expected: where the port can, these cost no more than they must, and
-  /// stand in its own form alone. What else came is told by exit().
+  /// Where run_to_device() has come: to a device, and that exit stands in the port's own form alone (KVM's: kvm_run); elsewhere, and exit() tells what
+  /// run() would have; nowhere: nothing has run.
   enum class Came : std::uint8_t { to_device, elsewhere, nowhere };
+  /// As run() while watch_clock() is off, for a guest of which only exits to devices are expected. Cost of those: KVM's, where the port can.
   virtual Came run_to_device() { return Came::nowhere; }
-  virtual Result<Exit> exit() { return run(); }
+  virtual Result<Exit> exit() { return Interrupted{}; }
   /// As run() for one instruction, for which set_guest_debug() has just armed a single-step and which is `quiet` (Instruction::quiet): where
   /// the port can, the guest's clock stands still meanwhile but for a tick, and what such an instruction cannot change stays known.
   virtual Result<Exit> step() { return run(); }
