@@ -77,10 +77,10 @@ Result<Exit> PmuVcpu::run() {
   }
 }
 
-// Then the guest may run with nothing done before and after.
+// Then the guest may run with nothing done before and after. Runs for a debugger leave breakpoints to be given anew.
 inline bool PmuVcpu::is_idle() const {
   const bool uncore_awaits = uncore_.package != nullptr && uncore_.package->is_awaited();
-  return source_->is_idle() && !plan_stale_ && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits && breakpoints_.none();
+  return source_->is_idle() && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits && breakpoints_.none();
 }
 
 VcpuPort::Came PmuVcpu::run_to_device() {

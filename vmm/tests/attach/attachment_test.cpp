@@ -1,83 +1,17 @@
 #include "attach/attachment.hpp"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
+#include <atomic>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
+#include "attach/attached_vmm.hpp"
 #include "attach/carried_state.hpp"
-#include "fakes/fake_kvm.hpp"
 
 namespace vmm::test {
 namespace {
-
-constexpr std::uint32_t pmc0 = 0xC1, perfevtsel0 = 0x186;
-constexpr std::uint64_t kernel_instructions = 0x4200C0;
-
-/// A VMM that knows nothing of the library, and the library.
-class AttachmentTest : public testing::Test {
- protected:
-  int call(int fd, unsigned long request, std::uintptr_t argument = 0) { return attachment.call(fd, request, argument); }
-  template <class T>
-  int call_with(int fd, unsigned long request, T& argument) {
-    return attachment.call(fd, request, reinterpret_cast<std::uintptr_t>(&argument));
-  }
-  void close_both(int fd) {
-    attachment.closing(fd);
-    ::close(fd);
-  }
-  int make_vm() { return call(kvm.system(), KVM_CREATE_VM); }
-  int make_vcpu(int vm, unsigned id = 0) { return call(vm, KVM_CREATE_VCPU, id); }
-  /// Runs until the VMM has an exit of its own, a halt.
-  void run_to_halt(int vcpu) {
-    ASSERT_EQ(call(vcpu, KVM_RUN), 0);
-    EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_HLT});
-  }
-  /// As a VMM does that has something else to do with the vCPU: only then are its counters told.
-  std::map<std::string, std::uint64_t> counters_of(int vm_line, int vcpu) {
-    FakeKvm::ask_to_come_out(vcpu);
-    EXPECT_EQ(call(vcpu, KVM_RUN), -1);
-    EXPECT_EQ(errno, EINTR);
-    return counters_in(vm_line);
-  }
-  std::map<std::string, std::uint64_t> counters_in(int line_number) {
-    attachment.write_statistics();
-    std::ifstream file{statistics};
-    std::string line;
-    for (int n = 0; n <= line_number; ++n) std::getline(file, line);
-    std::map<std::string, std::uint64_t> found;
-    const std::size_t last_vcpu = line.rfind("\"id\"");
-    for (std::size_t at = last_vcpu; at != std::string::npos && at < line.size();) {
-      const std::size_t begin = line.find('"', at), end = line.find('"', begin + 1);
-      if (begin == std::string::npos) break;
-      found[line.substr(begin + 1, end - begin - 1)] = std::strtoull(line.c_str() + end + 2, nullptr, 10);
-      at = end + 1;
-    }
-    return found;
-  }
-  [[nodiscard]] int lines_of_statistics() {
-    attachment.write_statistics();
-    std::ifstream file{statistics};
-    int lines = 0;
-    for (std::string line; std::getline(file, line);) ++lines;
-    return lines;
-  }
-  void TearDown() override { std::filesystem::remove(statistics); }
-
-  FakeKvm kvm;
-  std::vector<std::string> warnings;
-  Log log{[this](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
-  std::string statistics{std::filesystem::temp_directory_path() / ("vpmu-attach-stats-" + std::to_string(::getpid()))};
-  Attachment attachment{{.model = find_machine_model("haswell"), .source = "clock"}, statistics, log};
-};
 
 TEST_F(AttachmentTest, AnExitOfThePmuIsAnsweredAndDoesNotComeOut) {
   const int vm = make_vm(), vcpu = make_vcpu(vm);
@@ -90,8 +24,6 @@ TEST_F(AttachmentTest, AnExitOfThePmuIsAnsweredAndDoesNotComeOut) {
   EXPECT_EQ(answer.msr.data, 0x1234U);
   EXPECT_EQ(answer.msr.error, 0U);
 }
-
-void at_a_device(kvm_run& run) { run.exit_reason = KVM_EXIT_IO; }
 
 TEST_F(AttachmentTest, AnExitToADeviceCostsNoMoreThanKvmsRun) {
   const int vcpu = make_vcpu(make_vm());
@@ -248,6 +180,26 @@ TEST_F(AttachmentTest, AKickThatComesWhileTheVmmHasTheVcpuIsNotLost) {
   EXPECT_EQ(kvm.count(KVM_RUN), runs + 2) << "one that the kick ends, and the guest's";
 }
 
+// vCPU 0 is inside, and slow to come out; the one behind it is not.
+TEST_F(AttachmentTest, MemoryChangesWhileNoVcpuIsInside) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm);
+  make_vcpu(vm, 1);
+  std::atomic<bool> inside = false;
+  bool came_out = false, changed_behind_it = false;
+  kvm.vcpu(vcpu).script = {[&](kvm_run&) {
+    inside = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    came_out = true;
+  }};
+  kvm.meanwhile[KVM_SET_USER_MEMORY_REGION] = [&] { changed_behind_it = came_out; };
+  std::thread runs{[&] { run_to_halt(vcpu); }};
+  while (!inside) std::this_thread::yield();
+  kvm_userspace_memory_region region{};
+  EXPECT_EQ(call_with(vm, KVM_SET_USER_MEMORY_REGION, region), 0);
+  runs.join();
+  EXPECT_TRUE(changed_behind_it);
+}
+
 /// The guest makes counter 0 count, and the PMU is in use.
 void put_in_use(FakeKvm::Vcpu& vcpu) { vcpu.script.push_back(FakeKvm::writes(perfevtsel0, kernel_instructions)); }
 
@@ -270,105 +222,6 @@ TEST_F(AttachmentTest, AStateThatFitsNowhereIsToldOfOnceWhenThePmuIsInUse) {
   for (int n = 0; n < 3; ++n) EXPECT_EQ(ask(sizeof(kvm_nested_state)), 0);
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings[0].find("vCPU 0: its PMU is in use and does not fit"), std::string::npos) << warnings[0];
-}
-
-/// A list of one MSR.
-struct OneMsr {
-  std::uint32_t count{1}, pad{};
-  kvm_msr_entry entry{};
-};
-
-class MsrsOfThePmu : public AttachmentTest {
- protected:
-  std::uint64_t get(int vcpu, std::uint32_t index) {
-    OneMsr list{.entry = {.index = index, .reserved = 0, .data = ~0ULL}};
-    EXPECT_EQ(call_with(vcpu, KVM_GET_MSRS, list), 1) << std::hex << index;
-    return list.entry.data;
-  }
-  int set(int vcpu, std::uint32_t index, std::uint64_t value) {
-    OneMsr list{.entry = {.index = index, .reserved = 0, .data = value}};
-    return call_with(vcpu, KVM_SET_MSRS, list);
-  }
-  /// What the guest reads.
-  std::uint64_t guests(int vcpu, std::uint32_t index) {
-    std::uint64_t value = 0;
-    kvm.vcpu(vcpu).script = {FakeKvm::reads(index), [&](kvm_run& run) {
-                               value = run.msr.data;
-                               run.exit_reason = KVM_EXIT_HLT;
-                             }};
-    run_to_halt(vcpu);
-    return value;
-  }
-};
-
-TEST_F(MsrsOfThePmu, AreReadAndWrittenBeforeAndAfterTheGuestHasRun) {
-  const int vcpu = make_vcpu(make_vm());
-  EXPECT_EQ(get(vcpu, pmc0), 0U);
-  EXPECT_EQ(set(vcpu, pmc0, 0x1234'5678'9ABC), 1);
-  EXPECT_EQ(get(vcpu, pmc0), 0x1234'5678'9ABCU);
-  EXPECT_EQ(guests(vcpu, pmc0), 0x1234'5678'9ABCU);
-  kvm.vcpu(vcpu).script = {FakeKvm::writes(pmc0, 7)};
-  run_to_halt(vcpu);
-  EXPECT_EQ(get(vcpu, pmc0), 7U);
-  EXPECT_EQ(set(vcpu, pmc0, 8), 1);
-  EXPECT_EQ(guests(vcpu, pmc0), 8U);
-  EXPECT_EQ(set(vcpu, perfevtsel0, ~0ULL), 0) << "no such value";
-  EXPECT_EQ(get(vcpu, 0x8B), kvm.vcpu(vcpu).msrs[0x8B]) << "KVM's";
-  EXPECT_EQ(counters_of(0, vcpu)["attach.restores"], 0U);
-}
-
-// The state that comes with the VMM's is whole: it replaces what was set before it, and what is set behind it changes it.
-TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
-  const int vcpu = make_vcpu(make_vm());
-  kvm.vcpu(vcpu).script = {at_a_device, at_a_device};
-  for (int n = 0; n < 2; ++n) ASSERT_EQ(call(vcpu, KVM_RUN), 0);
-  ASSERT_EQ(set(vcpu, perfevtsel0, kernel_instructions), 1);
-  EXPECT_EQ(guests(vcpu, perfevtsel0), kernel_instructions);
-}
-
-TEST_F(MsrsOfThePmu, TheLastOneSaysWhatHolds) {
-  const int vm = make_vm(), from = make_vcpu(vm, 0), to = make_vcpu(vm, 1);
-  kvm.vcpu(from).script = {FakeKvm::writes(pmc0, 5), FakeKvm::writes(pmc0 + 1, 6)};
-  run_to_halt(from);
-  std::array<std::uint64_t, 1024> room{};
-  auto& state = *reinterpret_cast<kvm_nested_state*>(room.data());
-  state.size = sizeof room;
-  ASSERT_EQ(call_with(from, KVM_GET_NESTED_STATE, state), 0);
-  EXPECT_EQ(set(to, pmc0, 1), 1);
-  EXPECT_EQ(set(to, pmc0 + 2, 2), 1);
-  ASSERT_EQ(call_with(to, KVM_SET_NESTED_STATE, state), 0);
-  EXPECT_EQ(get(to, pmc0), 5U);
-  EXPECT_EQ(get(to, pmc0 + 2), 0U);
-  EXPECT_EQ(set(to, pmc0 + 1, 9), 1);
-  EXPECT_EQ(guests(to, pmc0), 5U);
-  EXPECT_EQ(guests(to, pmc0 + 1), 9U);
-  EXPECT_EQ(counters_of(0, to)["attach.restores"], 1U);
-}
-
-// As a VMM does at RESET: MSRs after the state of nested virtualization, and the registers.
-TEST_F(MsrsOfThePmu, ResetComesBeforeWhatWasSet) {
-  constexpr std::uint32_t misc_enable = 0x1A0;
-  const int vcpu = make_vcpu(make_vm());
-  const std::uint64_t at_power_up = guests(vcpu, misc_enable);
-  EXPECT_EQ(set(vcpu, misc_enable, 1), 1);
-  EXPECT_EQ(set(vcpu, pmc0, 1), 1);
-  kvm_sregs sregs{};
-  sregs.cs.base = 0xFFFF'0000;
-  kvm_regs regs{};
-  regs.rip = 0xFFF0;
-  EXPECT_EQ(call_with(vcpu, KVM_SET_SREGS, sregs), 0);
-  EXPECT_EQ(call_with(vcpu, KVM_SET_REGS, regs), 0);
-  EXPECT_EQ(guests(vcpu, pmc0), 0U);
-  EXPECT_EQ(guests(vcpu, misc_enable), at_power_up);
-}
-
-TEST_F(MsrsOfThePmu, AreInTheListOfKvms) {
-  std::array<std::uint32_t, 512> room{511};
-  auto& list = *reinterpret_cast<kvm_msr_list*>(room.data());
-  ASSERT_EQ(call_with(kvm.system(), KVM_GET_MSR_INDEX_LIST, list), 0);
-  const std::span all{list.indices, list.nmsrs};
-  for (const std::uint32_t index : {0x10U, 0x8BU, pmc0, perfevtsel0, 0x38FU, 0x600U})
-    EXPECT_EQ(std::ranges::count(all, index), 1) << std::hex << index;
 }
 
 // Ids are APIC ids, and a VMM may leave some out.

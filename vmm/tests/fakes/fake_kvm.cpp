@@ -132,7 +132,7 @@ int FakeKvm::make_vcpu() {
 }
 
 long FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
-  const std::scoped_lock lock{mutex_};
+  std::unique_lock lock{mutex_};
   requests.push_back(request);
   if (const auto hook = meanwhile.find(request); hook != meanwhile.end()) hook->second();
   if (const auto error = errors.find(request); error != errors.end()) return fail(error->second);
@@ -169,6 +169,7 @@ long FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
     default: break;
   }
   const auto found = vcpus_.find(inode(fd));
+  if (request == KVM_RUN) lock.unlock();  // others go on meanwhile
   if (found != vcpus_.end()) return on_vcpu(found->second, fd, request, argument);
   return request == KVM_GET_MSRS ? serve(at<kvm_msrs>(argument), feature_msrs, request) : 0;
 }

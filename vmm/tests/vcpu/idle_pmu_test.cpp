@@ -97,6 +97,39 @@ TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
 }
 
+// A debugger's runs take the plan from the source; without a handler of #GP nothing else tells that the PMU is in use.
+TEST(IdlePmu, ACounterGoesOnBehindADebugger) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  guest.port.special.idt.limit = 0;
+  guest.place_loop();
+  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
+  guest.run_script();
+  guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+  ASSERT_TRUE(guest.vcpu->run_debugged({}));
+  ASSERT_EQ(guest.statistic("pmu.debugged_runs"), 1U);
+  const std::uint64_t before = guest.vcpu->pmu().state().pmc[0];
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+  guest.will_read(IA32_PMC0, std::chrono::microseconds{100});
+  guest.run_script();
+  EXPECT_EQ(guest.port.reply.data, before + 100'000U) << "1 GHz";
+}
+
+// It is found where a vCPU leaves its guest, and so must be looked for.
+TEST(IdlePmu, AnUncoreWhoseOverflowIsAwaitedLetsNoRunPass) {
+  PackageUncore uncore{*vpmu::describe(vpmu::Generation::skylake).uncore, 1, 1, [](unsigned) {}};
+  ProfiledGuest guest{{.uncore = {.package = &uncore, .id = 0}}};
+  let_begin(guest);
+  guest.port.script.push_back(FakePort::ends_with(Interrupted{}));
+  ASSERT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "nothing counts";
+  guest.run();
+  guest.will_write(vpmu::MsrIndex{0x394}, 0x50'0000);  // MSR_UNC_PERF_FIXED_CTRL: count, interrupt
+  guest.will_write(vpmu::MsrIndex{0xE01}, 0x2000'0001);  // MSR_UNC_PERF_GLOBAL_CTRL: of core 0
+  guest.run_script();
+  ASSERT_TRUE(uncore.is_awaited());
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+}
+
 // KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not take it for one of the guest's next.
 TEST(IdlePmu, ASourceLearnsOfTheExitThatAnIdleGuestHasLeftOpen) {
   for (const bool tells : {false, true}) {

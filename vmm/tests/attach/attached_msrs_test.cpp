@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "attach/attached_vmm.hpp"
+
+namespace vmm::test {
+namespace {
+
+/// A list of one MSR.
+struct OneMsr {
+  std::uint32_t count{1}, pad{};
+  kvm_msr_entry entry{};
+};
+
+class MsrsOfThePmu : public AttachmentTest {
+ protected:
+  std::uint64_t get(int vcpu, std::uint32_t index) {
+    OneMsr list{.entry = {.index = index, .reserved = 0, .data = ~0ULL}};
+    EXPECT_EQ(call_with(vcpu, KVM_GET_MSRS, list), 1) << std::hex << index;
+    return list.entry.data;
+  }
+  int set(int vcpu, std::uint32_t index, std::uint64_t value) {
+    OneMsr list{.entry = {.index = index, .reserved = 0, .data = value}};
+    return call_with(vcpu, KVM_SET_MSRS, list);
+  }
+  /// What the guest reads.
+  std::uint64_t guests(int vcpu, std::uint32_t index) {
+    std::uint64_t value = 0;
+    kvm.vcpu(vcpu).script = {FakeKvm::reads(index), [&](kvm_run& run) {
+                               value = run.msr.data;
+                               run.exit_reason = KVM_EXIT_HLT;
+                             }};
+    run_to_halt(vcpu);
+    return value;
+  }
+};
+
+TEST_F(MsrsOfThePmu, AreReadAndWrittenBeforeAndAfterTheGuestHasRun) {
+  const int vcpu = make_vcpu(make_vm());
+  EXPECT_EQ(get(vcpu, pmc0), 0U);
+  EXPECT_EQ(set(vcpu, pmc0, 0x1234'5678'9ABC), 1);
+  EXPECT_EQ(get(vcpu, pmc0), 0x1234'5678'9ABCU);
+  EXPECT_EQ(guests(vcpu, pmc0), 0x1234'5678'9ABCU);
+  kvm.vcpu(vcpu).script = {FakeKvm::writes(pmc0, 7)};
+  run_to_halt(vcpu);
+  EXPECT_EQ(get(vcpu, pmc0), 7U);
+  EXPECT_EQ(set(vcpu, pmc0, 8), 1);
+  EXPECT_EQ(guests(vcpu, pmc0), 8U);
+  EXPECT_EQ(set(vcpu, perfevtsel0, ~0ULL), 0) << "no such value";
+  EXPECT_EQ(get(vcpu, 0x8B), kvm.vcpu(vcpu).msrs[0x8B]) << "KVM's";
+  EXPECT_EQ(counters_of(0, vcpu)["attach.restores"], 0U);
+}
+
+// The state that comes with the VMM's is whole: it replaces what was set before it, and what is set behind it changes it.
+TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
+  const int vcpu = make_vcpu(make_vm());
+  kvm.vcpu(vcpu).script = {at_a_device, at_a_device};
+  for (int n = 0; n < 2; ++n) ASSERT_EQ(call(vcpu, KVM_RUN), 0);
+  ASSERT_EQ(set(vcpu, perfevtsel0, kernel_instructions), 1);
+  EXPECT_EQ(guests(vcpu, perfevtsel0), kernel_instructions);
+}
+
+TEST_F(MsrsOfThePmu, TheLastOneSaysWhatHolds) {
+  const int vm = make_vm(), from = make_vcpu(vm, 0), to = make_vcpu(vm, 1);
+  kvm.vcpu(from).script = {FakeKvm::writes(pmc0, 5), FakeKvm::writes(pmc0 + 1, 6)};
+  run_to_halt(from);
+  std::array<std::uint64_t, 1024> room{};
+  auto& state = *reinterpret_cast<kvm_nested_state*>(room.data());
+  state.size = sizeof room;
+  ASSERT_EQ(call_with(from, KVM_GET_NESTED_STATE, state), 0);
+  EXPECT_EQ(set(to, pmc0, 1), 1);
+  EXPECT_EQ(set(to, pmc0 + 2, 2), 1);
+  ASSERT_EQ(call_with(to, KVM_SET_NESTED_STATE, state), 0);
+  EXPECT_EQ(get(to, pmc0), 5U);
+  EXPECT_EQ(get(to, pmc0 + 2), 0U);
+  EXPECT_EQ(set(to, pmc0 + 1, 9), 1);
+  EXPECT_EQ(guests(to, pmc0), 5U);
+  EXPECT_EQ(guests(to, pmc0 + 1), 9U);
+  EXPECT_EQ(counters_of(0, to)["attach.restores"], 1U);
+}
+
+// As a VMM does at RESET: MSRs after the state of nested virtualization, and the registers.
+TEST_F(MsrsOfThePmu, ResetComesBeforeWhatWasSet) {
+  constexpr std::uint32_t misc_enable = 0x1A0;
+  const int vcpu = make_vcpu(make_vm());
+  const std::uint64_t at_power_up = guests(vcpu, misc_enable);
+  EXPECT_EQ(set(vcpu, misc_enable, 1), 1);
+  EXPECT_EQ(set(vcpu, pmc0, 1), 1);
+  kvm_sregs sregs{};
+  sregs.cs.base = 0xFFFF'0000;
+  kvm_regs regs{};
+  regs.rip = 0xFFF0;
+  EXPECT_EQ(call_with(vcpu, KVM_SET_SREGS, sregs), 0);
+  EXPECT_EQ(call_with(vcpu, KVM_SET_REGS, regs), 0);
+  EXPECT_EQ(guests(vcpu, pmc0), 0U);
+  EXPECT_EQ(guests(vcpu, misc_enable), at_power_up);
+}
+
+TEST_F(MsrsOfThePmu, AreInTheListOfKvms) {
+  std::array<std::uint32_t, 512> room{511};
+  auto& list = *reinterpret_cast<kvm_msr_list*>(room.data());
+  ASSERT_EQ(call_with(kvm.system(), KVM_GET_MSR_INDEX_LIST, list), 0);
+  const std::span all{list.indices, list.nmsrs};
+  for (const std::uint32_t index : {0x10U, 0x8BU, pmc0, perfevtsel0, 0x38FU, 0x600U})
+    EXPECT_EQ(std::ranges::count(all, index), 1) << std::hex << index;
+}
+
+}  // namespace
+}  // namespace vmm::test
