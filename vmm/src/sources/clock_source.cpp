@@ -12,6 +12,9 @@ using vpmu::PlanEntry;
 /// Kicks that sample the privilege level while some counter looks at one level only.
 constexpr std::chrono::nanoseconds level_sampling = std::chrono::milliseconds{1};
 
+/// How much later than reckoned a kick may come: its timer is armed after the clock was read, and a signal takes its time.
+constexpr std::chrono::nanoseconds kick_delay = std::chrono::microseconds{100};
+
 /// Products of time, rate and clock need more than 64 bits.
 __extension__ using wide = unsigned __int128;
 
@@ -61,7 +64,8 @@ std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc
   return nearest;
 }
 
-// Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look.
+// Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look. A guest whose exits come close to each other would
+// never be kicked if one that is on its way were put off.
 Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
   std::optional<nanoseconds> due = until_due(port.tsc_khz());
@@ -69,7 +73,7 @@ Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most
   due = std::max(*due, CpuTimer::shortest());
   const nanoseconds now = timer_->now();
   const nanoseconds until = now + *due;
-  if (armed_until_ > now && armed_until_ <= until) return {};
+  if (armed_until_ && *armed_until_ + kick_delay > now && *armed_until_ <= until) return {};
   armed_until_ = until;
   return timer_->arm(*due);
 }
@@ -83,7 +87,7 @@ Result<RunEnd> ClockSource::run(VcpuPort& port, std::optional<nanoseconds> at_mo
   if (!seen_ticks_) seen_ticks_ = port.unhalted_ticks();
   VMM_ASSIGN(const Exit exit, port.run());
   kicked_ = std::holds_alternative<Interrupted>(exit);
-  if (kicked_) armed_until_ = nanoseconds{0};
+  if (kicked_) armed_until_.reset();
   return RunEnd{.exit = exit};
 }
 
@@ -117,7 +121,7 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
 
 Result<RunEnd> ClockSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
   // A walk only finds the instruction that the overflow came at: it takes no time of its own.
-  armed_until_ = nanoseconds{0};
+  armed_until_.reset();
   VMM_TRY(timer_->disarm());
   const std::uint64_t begin = port.unhalted_ticks();
   VMM_ASSIGN(RunEnd end, walker_.walk(port, goal_of(plan)));

@@ -41,7 +41,7 @@ class ClockSource final : public CountSource {
   SkidWalker walker_;
   vpmu::CountPlan plan_{};
   std::optional<std::uint64_t> seen_ticks_;  ///< The port's unhalted_ticks() up to which all is counted; empty = nothing is.
-  nanoseconds armed_until_{};    ///< Thread CPU time at which the timer fires; 0 = not armed.
+  std::optional<nanoseconds> armed_until_;  ///< Thread CPU time at which the timer fires; empty = not armed.
   bool kicked_{};                ///< The last run ended by a signal: its privilege level is a fair sample.
   bool sampled_user_{};          ///< Privilege level at the last kick.
   /// Parts of an event that sync() has not handed out yet, by counter.
