@@ -182,7 +182,7 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   std::array<std::byte, 15> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
   const auto code = std::span{bytes}.first(size);
-  const auto instruction = decode_instruction(code, CodeSize::bits64);
+  const auto instruction = decoded_(code);
   if (!instruction) return std::optional<RunEnd>{};
   const kvm_regs before = regs_;
   const kvm_sregs sregs = sregs_;
@@ -302,7 +302,7 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
 std::optional<Retired> ExactSource::run_one() {
   std::array<std::byte, 15> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const auto instruction = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
+  const auto instruction = decoded_(std::span{bytes}.first(size));
   const std::uint64_t before = seen_.instructions;
   if (!instruction) {
     for_kvm_ = true;
@@ -321,11 +321,11 @@ std::optional<Retired> ExactSource::run_one() {
 }
 
 /// Whether the instruction and the branch behind it, at `next`, are one micro-operation.
-bool ExactSource::is_fused(const Instruction& instruction, vpmu::GuestLinear next) const {
+bool ExactSource::is_fused(const Instruction& instruction, vpmu::GuestLinear next) {
   if (instruction.fusion != FusionPart::compare && instruction.fusion != FusionPart::test) return false;
   std::array<std::byte, 15> bytes{};
   const std::size_t size = view_->fetch(next, bytes, cpl_of(sregs_));
-  const auto second = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
+  const auto second = decoded_(std::span{bytes}.first(size));
   return second && fuses(instruction.fusion, second->fusion, next.value());
 }
 

@@ -6,6 +6,7 @@
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
+#include "sources/decoded_instructions.hpp"
 #include "sources/model_log.hpp"
 #include "sources/plan_progress.hpp"
 #include "sources/step_source.hpp"
@@ -86,7 +87,7 @@ class ExactSource final : public CountSource {
   const vpmu::uarch::ProcessorModel* choose_model(const vpmu::CountPlan& plan);
   void run_blocks(std::uint64_t instructions);
   std::optional<Retired> run_one();
-  [[nodiscard]] bool is_fused(const Instruction& instruction, vpmu::GuestLinear next) const;
+  [[nodiscard]] bool is_fused(const Instruction& instruction, vpmu::GuestLinear next);
   void note_left();
   void note(const RunEnd& end);
   void log_modelled(const vpmu::Retirement& retirement) const;
@@ -98,6 +99,7 @@ class ExactSource final : public CountSource {
   MappedHostCode host_code_;
   StepSource steps_;
   vpmu::exec::Engine engine_;
+  DecodedInstructions decoded_;
   const vpmu::GenerationDesc* generation_;
   ModelLog model_log_;
   std::unique_ptr<vpmu::uarch::ProcessorModel> model_;  ///< Made when first wanted.
