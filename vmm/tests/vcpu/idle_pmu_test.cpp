@@ -83,13 +83,17 @@ TEST(IdlePmu, APmiThatWaitsLetsNoRunPass) {
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "it has been delivered";
 }
 
-// Where the guest has no handler of #GP there is no RDPMC gate to tell that the PMU is in use.
-TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
-  ProfiledGuest guest;
+/// The guest starts to count where it has no handler of #GP: there is no RDPMC gate to tell that the PMU is in use.
+void will_count_without_gate(ProfiledGuest& guest) {
   let_begin(guest);
   guest.port.special.idt.limit = 0;
   guest.place_loop();
   guest.will_write(IA32_PERFEVTSEL0, select(cycles));
+}
+
+TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
+  ProfiledGuest guest;
+  will_count_without_gate(guest);
   guest.will_read(IA32_PMC0, std::chrono::microseconds{100});
   guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
   EXPECT_TRUE(std::holds_alternative<Shutdown>(guest.run()));
@@ -97,13 +101,10 @@ TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
 }
 
-// A debugger's runs take the plan from the source; without a handler of #GP nothing else tells that the PMU is in use.
+// A debugger's runs take the plan from the source.
 TEST(IdlePmu, ACounterGoesOnBehindADebugger) {
   ProfiledGuest guest;
-  let_begin(guest);
-  guest.port.special.idt.limit = 0;
-  guest.place_loop();
-  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
+  will_count_without_gate(guest);
   guest.run_script();
   guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
   ASSERT_TRUE(guest.vcpu->run_debugged({}));
