@@ -4,6 +4,7 @@
 
 #include "boot/layout.hpp"
 #include "soft/soft_port.hpp"
+#include "sources/instruction.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -11,7 +12,6 @@ namespace {
 
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
-constexpr std::size_t longest_instruction = 15;
 
 /// As KVM gives up on an instruction: a flag that says that its bytes follow, their number and they themselves.
 InternalError not_emulated(std::span<const std::byte> code) {

@@ -16,7 +16,7 @@ class DecodedInstructions {
  public:
   /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched.
   std::optional<Instruction> operator()(std::span<const std::byte> bytes) {
-    Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), max_length))};
+    Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};
     std::ranges::copy(bytes.first(asked.size), asked.bytes.begin());
     Entry& known = entries_[place_of(asked)];
     if (known.size != asked.size || known.bytes != asked.bytes) {
@@ -27,10 +27,9 @@ class DecodedInstructions {
   }
 
  private:
-  static constexpr std::size_t max_length = 15;  // SDM 2A 2.3.11
   static constexpr unsigned place_bits = 9;
   struct Entry {
-    std::array<std::byte, max_length + 1> bytes{};  ///< The rest is 0.
+    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The rest is 0.
     std::uint8_t size{};                            ///< 0 = of no instruction, as it decodes.
     std::optional<Instruction> instruction{};
   };

@@ -119,7 +119,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
 }
 
 void ExactSource::note_left() {
-  std::array<std::byte, 15> bytes{};
+  std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
   if (model_ != nullptr && drops_translations(std::span{bytes}.first(size))) model_->flushed();
   ++statistics_.left[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];
@@ -179,7 +179,7 @@ void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
 
 // Empty when the instruction is KVM's.
 Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
-  std::array<std::byte, 15> bytes{};
+  std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
   const auto code = std::span{bytes}.first(size);
   const auto instruction = decoded_(code);
@@ -300,7 +300,7 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
 }
 
 std::optional<Retired> ExactSource::run_one() {
-  std::array<std::byte, 15> bytes{};
+  std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
   const auto instruction = decoded_(std::span{bytes}.first(size));
   const std::uint64_t before = seen_.instructions;
@@ -323,7 +323,7 @@ std::optional<Retired> ExactSource::run_one() {
 /// Whether the instruction and the branch behind it, at `next`, are one micro-operation.
 bool ExactSource::is_fused(const Instruction& instruction, vpmu::GuestLinear next) {
   if (instruction.fusion != FusionPart::compare && instruction.fusion != FusionPart::test) return false;
-  std::array<std::byte, 15> bytes{};
+  std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(next, bytes, cpl_of(sregs_));
   const auto second = decoded_(std::span{bytes}.first(size));
   return second && fuses(instruction.fusion, second->fusion, next.value());

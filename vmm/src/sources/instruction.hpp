@@ -15,6 +15,9 @@ struct kvm_sregs;
 
 namespace vmm {
 
+/// Bytes. SDM 2A 2.3.11.
+constexpr std::size_t longest_instruction = 15;
+
 enum class CodeSize : std::uint8_t { bits16, bits32, bits64 };
 
 /// One memory operand, as far as its address needs it.

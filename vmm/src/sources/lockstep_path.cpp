@@ -98,7 +98,7 @@ bool LockstepPath::decode(std::uint64_t rip, Straight& code) {
   std::uint64_t at = rip;
   std::uint64_t undefined = 0;
   for (bool ends = false; !ends && code.items.size() < most_items;) {
-    std::array<std::byte, 15> bytes{};
+    std::array<std::byte, longest_instruction> bytes{};
     const auto there = std::span{bytes}.first(bytes_at(at, bytes));
     const auto instruction = decode_instruction(there, CodeSize::bits64);
     if (!instruction) {

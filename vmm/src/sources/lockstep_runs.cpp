@@ -182,7 +182,7 @@ Result<std::string> LockstepRuns::explain(VcpuPort& port, Start start, const Pla
   VMM_ASSIGN(const bool is_bad, differs(bad));
   run_engine(start, good);
   VMM_TRY(restore(port, start));
-  std::array<std::byte, 15> bytes{};
+  std::array<std::byte, longest_instruction> bytes{};
   const auto code = std::span{bytes}.first(view_->fetch(vpmu::GuestLinear{good.rip}, bytes, start.state.cpl));
   return fmt::format(
       "lockstep: at RIP {:#x}, {}: {} is {:#x} by the engine and {:#x} by KVM; RFLAGS before it {:#x}; {} of {} "

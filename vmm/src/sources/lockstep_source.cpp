@@ -81,7 +81,7 @@ Result<RunEnd> LockstepSource::turn(VcpuPort& port, std::optional<std::chrono::n
 Result<void> LockstepSource::note_left(VcpuPort& port) {
   VMM_ASSIGN(const kvm_regs regs, port.regs());
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  std::array<std::byte, 15> bytes{};
+  std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(vpmu::GuestLinear{regs.rip}, bytes, cpl_of(sregs));
   ++statistics_.left;
   ++statistics_.left_by_mnemonic[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];

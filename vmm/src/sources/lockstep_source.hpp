@@ -37,7 +37,7 @@ class LockstepSource final : public CountSource {
  private:
   /// The instruction at RIP, and what the engine made of it.
   struct Trial {
-    std::array<std::byte, 15> bytes{};
+    std::array<std::byte, longest_instruction> bytes{};
     std::size_t fetched{};
     kvm_regs before{};
     kvm_sregs sregs{};

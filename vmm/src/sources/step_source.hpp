@@ -57,7 +57,7 @@ class StepSource final : public CountSource {
     Instruction instruction;
     kvm_regs regs;
     kvm_sregs sregs;
-    std::array<std::byte, 15> bytes;
+    std::array<std::byte, longest_instruction> bytes;
     std::size_t fetched;  ///< Of `bytes`; fewer where the next one cannot be fetched.
   };
 
