@@ -209,7 +209,7 @@ class Return {
       const auto variable = variable_in(command_line, name);
       if (!variable || value_of(variable, "value") != value) continue;
       const auto all = before_.children("env", our_namespace);
-      const auto old = std::ranges::find_if(all, [&name](XmlElement e) { return value_of(e, "name") == name; });
+      const auto old = std::ranges::find_if(all, [&wanted = name](XmlElement e) { return value_of(e, "name") == wanted; });
       if (old == all.end()) {
         variable.remove();
       } else {
