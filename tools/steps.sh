@@ -14,10 +14,37 @@ step() {
   local began=$SECONDS
   printf '%-52s' "$text ..."
   "$@" >"$logs/$name.log" 2>&1 </dev/null || code=$?
+  outcome "$name" "$code" $((SECONDS - began))
+}
+
+# beside NAME COMMAND...: begins a command that other steps run beside; `joined` is its step.
+beside() {
+  local name=$1 began=$SECONDS
+  shift
+  {
+    local code=0
+    "$@" >"$logs/$name.log" 2>&1 </dev/null || code=$?
+    echo "$code $((SECONDS - began))" >"$logs/$name.end"
+  } &
+  echo $! >"$logs/$name.pid"
+}
+
+# joined NAME TEXT: waits for the end of what `beside` began; as `step` otherwise.
+joined() {
+  local name=$1 code=1 seconds=0
+  printf '%-52s' "$2 ..."
+  wait "$(cat "$logs/$name.pid")" || true # it leaves its exit code behind
+  read -r code seconds <"$logs/$name.end" || true # it was killed: code 1
+  outcome "$name" "$code" "$seconds"
+}
+
+# outcome NAME CODE SECONDS: the rest of a step's line. Returns CODE.
+outcome() {
+  local name=$1 code=$2
   if [ "$code" -eq 0 ]; then
-    printf ' ok %5d s%s\n' $((SECONDS - began)) "$(note "$name")"
+    printf ' ok %5d s%s\n' "$3" "$(note "$name")"
   else
-    printf ' FAILED %d s%s\n' $((SECONDS - began)) "$(note "$name")"
+    printf ' FAILED %d s%s\n' "$3" "$(note "$name")"
     { grep -m 20 '^FAIL ' "$logs/$name.log" || tail -n 15 "$logs/$name.log"; } | sed 's/^/    /'
     echo "    (all of it: $logs/$name.log, exit code $code)"
   fi

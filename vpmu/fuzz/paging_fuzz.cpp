@@ -77,7 +77,11 @@ class InputMemory final : public PhysicalWords {
   unsigned hostility_;
 };
 
+std::uint64_t pages_mapped = 0;
+
 }  // namespace
+
+extern "C" std::uint64_t fuzz_work() { return pages_mapped; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < registers_bytes) return 0;
@@ -97,6 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(memory.reads <= 5 && memory.exchanges == 0);
   require(!std::holds_alternative<Contended>(looked));
   if (const auto* mapped = std::get_if<Mapped>(&looked)) {
+    ++pages_mapped;
     require(mapped->address.value() < std::uint64_t{1} << 52);
     require(((mapped->address.value() ^ r.at) & (page_size - 1)) == 0);
   }

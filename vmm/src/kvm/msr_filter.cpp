@@ -101,7 +101,7 @@ Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
   for (std::size_t i = 0; i < used_; ++i) {
     const kvm_msr_filter_range& range = filter_.ranges[i];
     for (std::uint32_t offset = 0; offset < range.nmsrs; ++offset)
-      for (const std::uint32_t access : {KVM_MSR_FILTER_READ, KVM_MSR_FILTER_WRITE})
+      for (const std::uint32_t access : {std::uint32_t{KVM_MSR_FILTER_READ}, std::uint32_t{KVM_MSR_FILTER_WRITE}})
         if ((range.flags & access) != 0 && denies(given, others.flags, range.base + offset, access))
           range.bitmap[offset / 8] = static_cast<std::uint8_t>(range.bitmap[offset / 8] & ~(1U << (offset % 8)));
   }
