@@ -106,6 +106,8 @@ struct Compiled {
 
 /// Instructions that run one after another, as they stood in memory at `rip`.
 struct Block {
+  static constexpr std::size_t most_ops = 48;  ///< Instructions: of the 256 bytes that are fetched at once.
+
   Counts counts{};                          ///< Of all its ops.
   std::uint64_t rip{};
   std::array<std::uint64_t, 2> target{};    ///< Where it goes on: taken, not taken.

@@ -14,8 +14,6 @@
 namespace vpmu::exec {
 namespace {
 
-constexpr std::size_t most_ops = 48;
-
 /// A CMP or TEST, with which a branch behind it can be made one.
 struct Comparison {
   Alu what;
@@ -488,13 +486,13 @@ bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
 }  // namespace
 
 bool decode_block(Block& block, HostRoutines& routines) {
-  std::array<Op, most_ops + 1> ops;
+  std::array<Op, Block::most_ops + 1> ops;
   std::size_t count = 0;
   std::size_t at = 0;
   std::optional<Comparison> comparison;
   Decoding d{&routines};
   block.counts = Counts{};
-  while (count < most_ops && decode_one(block, at, d)) {
+  while (count < Block::most_ops && decode_one(block, at, d)) {
     if (d.found.alone && count > 0) break;
     if (count == 0) block.first_alone = d.op.run;
     if (comparison && d.found.jump_if)

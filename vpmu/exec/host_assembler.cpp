@@ -28,7 +28,7 @@ void HostAssembler::operand(unsigned reg, HostRegister base, std::int32_t disp) 
   const unsigned mode = disp == 0 && low != 5 ? no_displacement : fits_8(disp) ? displacement_8 : displacement_32;
   bytes({mode | (reg & 7U) << 3U | low});
   if (low == has_sib) bytes({0x24});
-  if (mode == displacement_8) append(static_cast<std::uint32_t>(disp), 1);
+  if (mode == displacement_8) bytes({static_cast<std::uint8_t>(disp)});
   if (mode == displacement_32) word32(static_cast<std::uint32_t>(disp));
 }
 
@@ -44,16 +44,16 @@ void HostAssembler::address(HostRegister to, HostRegister base, HostRegister ind
   }
   const unsigned mode = disp == 0 && (base & 7U) != 5 ? no_displacement : fits_8(disp) ? displacement_8 : displacement_32;
   bytes({mode | has_sib | reg, scale << 6U | low_index << 3U | (base & 7U)});
-  if (mode == displacement_8) append(static_cast<std::uint32_t>(disp), 1);
+  if (mode == displacement_8) bytes({static_cast<std::uint8_t>(disp)});
   if (mode == displacement_32) word32(static_cast<std::uint32_t>(disp));
 }
 
-const std::string& HostAssembler::finish() {
+std::span<const std::byte> HostAssembler::finish() {
   for (const Use& use : uses_) {
-    const auto distance = static_cast<std::uint32_t>(places_[use.label] - (use.at + 4));
-    std::memcpy(code_.data() + use.at, &distance, sizeof distance);
+    if (use.label >= places_.size() || places_[use.label] == nowhere) code_.spoil();
+    else code_.replace_word32(use.at, static_cast<std::uint32_t>(places_[use.label] - (use.at + 4)));
   }
-  return code_;
+  return code_.written();
 }
 
 }  // namespace vpmu::exec

@@ -1,10 +1,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
-#include <string>
+#include <span>
 #include <vector>
+
+#include "exec/code_writer.hpp"
 
 namespace vpmu::exec {
 
@@ -18,14 +19,20 @@ class HostAssembler {
   using Label = std::size_t;
   static constexpr HostRegister none = 16;
 
-  void bytes(std::initializer_list<unsigned> list) {
-    for (const unsigned b : list) code_.push_back(static_cast<char>(b));
-  }
-  void word32(std::uint64_t value) { append(value, 4); }
-  void word64(std::uint64_t value) { append(value, 8); }
-  void append(std::uint64_t value, unsigned count) {
-    for (; count > 0; --count, value >>= 8) code_.push_back(static_cast<char>(value));
-  }
+  HostAssembler() = default;
+  HostAssembler(const HostAssembler&) = delete;
+  HostAssembler& operator=(const HostAssembler&) = delete;
+  HostAssembler(HostAssembler&&) = delete;
+  HostAssembler& operator=(HostAssembler&&) = delete;
+  ~HostAssembler() = default;
+
+  /// More than the longest block needs, by far.
+  static constexpr std::size_t most_bytes = 1U << 16;
+
+  void bytes(std::initializer_list<unsigned> list) { code_.bytes(list); }
+  void copy(std::span<const std::byte> code) { code_.copy(code); }
+  void word32(std::uint64_t value) { code_.append(value, 4); }
+  void word64(std::uint64_t value) { code_.append(value, 8); }
 
   /// MOV between 64-bit registers.
   void move(HostRegister to, HostRegister from) { bytes({rex(from, 0, to), 0x89, 0xC0U | (from & 7U) << 3U | (to & 7U)}); }
@@ -54,10 +61,13 @@ class HostAssembler {
   }
 
   Label label() {
-    places_.push_back(0);
+    places_.push_back(nowhere);
     return places_.size() - 1;
   }
-  void here(Label label) { places_[label] = code_.size(); }
+  void here(Label label) {
+    if (label >= places_.size() || places_[label] != nowhere) return code_.spoil();
+    places_[label] = code_.size();
+  }
   void jump(Label to) {
     bytes({0xE9});
     relative(to);
@@ -78,13 +88,15 @@ class HostAssembler {
     word32(0);
   }
   void align(std::size_t to) {
-    while (code_.size() % to != 0) code_.push_back('\x90');
+    while (code_.is_whole() && code_.size() % to != 0) bytes({0x90});
   }
   [[nodiscard]] std::size_t size() const { return code_.size(); }
-  void set_byte(std::size_t at, std::size_t value) { code_[at] = static_cast<char>(value); }
+  /// Of a label that finish() has found a place for.
   [[nodiscard]] std::size_t place(Label label) const { return places_[label]; }
-  /// The code, when all labels have their places.
-  const std::string& finish();
+  /// For who finds that what it was to write cannot be written.
+  void spoil() { code_.spoil(); }
+  /// The code, with the distances to all labels. Empty when it found no room, or a label has no place: then it must not be run.
+  std::span<const std::byte> finish();
   void clear() {
     code_.clear();
     places_.clear();
@@ -92,11 +104,13 @@ class HostAssembler {
   }
 
  private:
+  static constexpr std::size_t nowhere = ~std::size_t{};
   struct Use {
     std::size_t at;
     Label label;
   };
-  std::string code_;
+  std::vector<std::byte> room_{std::vector<std::byte>(most_bytes)};
+  CodeWriter code_{room_};
   std::vector<std::size_t> places_;
   std::vector<Use> uses_;
 };

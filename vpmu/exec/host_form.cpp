@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "exec/code_writer.hpp"
 #include "exec/flags.hpp"
 
 /// Which instructions run as the host's own, and how they are encoded for that. Knows Zydis, as decode.cpp does.
@@ -79,8 +80,13 @@ bool is_left_out(ZydisMnemonic mnemonic) {
   }
 }
 
-/// Whether its result, or whether it faults, may depend on MXCSR. When in doubt it does.
+bool is_fxsave_or_fxrstor(const ZydisDecodedInstruction& in) {
+  return in.meta.isa_set == ZYDIS_ISA_SET_FXSAVE || in.meta.isa_set == ZYDIS_ISA_SET_FXSAVE64;
+}
+
+/// Whether its result, or whether it faults, may depend on MXCSR. When in doubt it does: also where it has none but MMX registers.
 bool may_use_mxcsr(const ZydisDecodedInstruction& in) {
+  if (in.meta.isa_ext == ZYDIS_ISA_EXT_X87 || is_fxsave_or_fxrstor(in)) return false;
   switch (in.meta.category) {
     case ZYDIS_CATEGORY_DATAXFER:
     case ZYDIS_CATEGORY_LOGICAL:
@@ -167,17 +173,17 @@ class Former {
     set_unit();
     set_flags();
     f_.waits = waits(in_.mnemonic);
-    f_.uses_mxcsr = (f_.unit == VectorUnit::sse || f_.unit == VectorUnit::avx || f_.mmx_and_sse) && may_use_mxcsr(in_);
     f_.stores_environment = in_.mnemonic == ZYDIS_MNEMONIC_FNSTENV || in_.mnemonic == ZYDIS_MNEMONIC_FNSAVE;
     f_.control_in_memory = in_.mnemonic == ZYDIS_MNEMONIC_FXRSTOR || in_.mnemonic == ZYDIS_MNEMONIC_FXRSTOR64;
     f_.alignment = f_.bytes == 0 ? std::uint16_t{1} : alignment_of(in_, f_.bytes);
     encode();
+    if (!out_.is_whole()) return std::nullopt;
+    f_.length = static_cast<std::uint8_t>(out_.size());
     return f_;
   }
 
  private:
-  void put(unsigned byte) { f_.code[f_.length++] = static_cast<std::byte>(byte); }
-  [[nodiscard]] unsigned byte(unsigned at) const { return std::to_integer<unsigned>(code_[at]); }
+  [[nodiscard]] unsigned byte(std::size_t at) const { return at < code_.size() ? std::to_integer<unsigned>(code_[at]) : 0; }
   [[nodiscard]] bool has_modrm() const { return (in_.attributes & ZYDIS_ATTRIB_HAS_MODRM) != 0; }
 
   void read_fields() {
@@ -269,12 +275,12 @@ class Former {
   }
 
   void set_unit() {
-    const auto set = in_.meta.isa_set;
+    const bool fxsr = is_fxsave_or_fxrstor(in_);
     x87_ = x87_ || in_.meta.isa_ext == ZYDIS_ISA_EXT_X87 || in_.meta.isa_ext == ZYDIS_ISA_EXT_MMX ||
-           in_.meta.category == ZYDIS_CATEGORY_X87_ALU || set == ZYDIS_ISA_SET_FXSAVE || set == ZYDIS_ISA_SET_FXSAVE64;
-    const bool fxsr = set == ZYDIS_ISA_SET_FXSAVE || set == ZYDIS_ISA_SET_FXSAVE64;
-    f_.mmx_and_sse = x87_ && (f_.vectors != 0 || fxsr);
+           in_.meta.category == ZYDIS_CATEGORY_X87_ALU || fxsr;
     f_.unit = x87_ ? VectorUnit::x87 : is_general() ? VectorUnit::none : f_.vex ? VectorUnit::avx : VectorUnit::sse;
+    f_.uses_mxcsr = f_.unit != VectorUnit::none && may_use_mxcsr(in_);
+    f_.mmx_and_sse = x87_ && (f_.vectors != 0 || fxsr || f_.uses_mxcsr);
   }
 
   void set_flags() {
@@ -295,27 +301,39 @@ class Former {
       fields_.rm = memory_base;
     }
     if (f_.vex) {
-      put(0xC4);
-      put((fields_.r ? 0U : 0x80U) | 0x40U | (fields_.b ? 0U : 0x20U) | map());
-      put((w_ ? 0x80U : 0U) | (~unsigned{fields_.vvvv} & 0xFU) << 3U | length_and_prefix_);
+      out_.bytes({0xC4, (fields_.r ? 0U : 0x80U) | 0x40U | (fields_.b ? 0U : 0x20U) | map(),
+                  (w_ ? 0x80U : 0U) | (~unsigned{fields_.vvvv} & 0xFU) << 3U | length_and_prefix_});
     } else {
-      for (unsigned i = 0; i < in_.raw.prefix_count; ++i)
-        if (const unsigned prefix = in_.raw.prefixes[i].value; prefix == 0x66 || prefix == 0xF2 || prefix == 0xF3) put(prefix);
-      const unsigned rex = (w_ ? 8U : 0U) | (fields_.r ? 4U : 0U) | (fields_.b ? 1U : 0U);
-      put(0x40U | rex);
-      if (map() != 0) put(0x0F);
-      if (map() == 2) put(0x38);
-      if (map() == 3) put(0x3A);
+      prefixes();
+      if (map() != 0) out_.byte(0x0F);
+      if (map() == 2) out_.byte(0x38);
+      if (map() == 3) out_.byte(0x3A);
     }
-    put(in_.opcode);
-    unsigned rest = in_.length;
+    out_.byte(in_.opcode);
+    std::size_t rest = in_.length;
     if (has_modrm()) {
-      put((memory ? 0U : 0xC0U) | unsigned{fields_.reg} << 3U | fields_.rm);
+      out_.byte((memory ? 0U : 0xC0U) | unsigned{fields_.reg} << 3U | fields_.rm);
       rest = in_.raw.modrm.offset + 1U;
       if ((in_.attributes & ZYDIS_ATTRIB_HAS_SIB) != 0) rest = in_.raw.sib.offset + 1U;
       if (in_.raw.disp.size != 0) rest = in_.raw.disp.offset + in_.raw.disp.size / 8U;
     }
-    for (; rest < in_.length; ++rest) put(byte(rest));
+    for (; rest < in_.length; ++rest) out_.byte(byte(rest));
+  }
+
+  /// An instruction may repeat prefixes until it has 15 bytes. What counts is whether there is a 66, and the last one of F2 and F3. REX is
+  /// needed for what its bits say alone: no register of 8 bits is named but those that stand in for the guest's.
+  void prefixes() {
+    bool operand_size = false;
+    unsigned repeat = 0;
+    for (unsigned i = 0; i < in_.raw.prefix_count; ++i) {
+      const unsigned prefix = in_.raw.prefixes[i].value;
+      operand_size = operand_size || prefix == 0x66;
+      if (prefix == 0xF2 || prefix == 0xF3) repeat = prefix;
+    }
+    if (operand_size) out_.byte(0x66);
+    if (repeat != 0) out_.byte(repeat);
+    const unsigned rex = (w_ ? 8U : 0U) | (fields_.r ? 4U : 0U) | (fields_.b ? 1U : 0U);
+    if (rex != 0) out_.byte(0x40U | rex);
   }
 
   [[nodiscard]] unsigned map() const {
@@ -331,6 +349,7 @@ class Former {
   const Operands& operands_;
   std::span<const std::byte> code_;
   HostForm f_;
+  CodeWriter out_{f_.code};
   Fields fields_;
   bool w_{};
   unsigned length_and_prefix_{};

@@ -26,8 +26,10 @@ struct HostGpr {
 /// One instruction, as it can run on this CPU for the guest: its memory operand is at (%rsi), general registers that it names are scratch
 /// registers, vector registers are the same as the guest's.
 struct HostForm {
-  std::array<std::byte, 15> code{};
-  std::uint8_t length{};
+  /// 66, one of F2 and F3, REX, 0F and another byte of the map, the opcode, ModRM and an immediate byte.
+  static constexpr std::size_t longest = 8;
+  std::array<std::byte, longest> code{};
+  std::uint8_t length{};  ///< 1 to `longest`.
   HostFeature feature{};
   VectorUnit unit{};
   bool mmx_and_sse{};       ///< Of unit x87, and uses XMM registers too.
@@ -43,6 +45,8 @@ struct HostForm {
   bool stores{};
   bool vex{};
   bool control_in_memory{};  ///< FXRSTOR: its operand holds an MXCSR.
+
+  [[nodiscard]] std::span<const std::byte> instruction() const { return std::span{code}.first(length); }
 };
 
 /// Empty when the instruction is not one to be run like this: unknown, system, branching, with memory operands that are masked or gathered.

@@ -1,7 +1,9 @@
 #include "exec/host_routine.hpp"
 
+#include <array>
 #include <initializer_list>
-#include <utility>
+
+#include "exec/code_writer.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -10,15 +12,15 @@ constexpr std::uint32_t upper_at = offsetof(VectorState, upper);
 constexpr unsigned vectors_base = 7;                    // RDI
 constexpr unsigned fxsave = 0, fxrstor = 1, ldmxcsr = 2, stmxcsr = 3;  // of 0F AE
 
+/// Sixteen registers of 32 bytes, loaded and stored, are the most that any has.
+constexpr std::size_t most_bytes = 1024;
+
 /// Machine code of one routine: VectorState in RDI, the memory operand in RSI, general registers in RDX and then R11, flags in RCX.
 class Emitter {
  public:
-  void bytes(std::initializer_list<unsigned> list) {
-    for (const unsigned b : list) out_.push_back(static_cast<char>(b));
-  }
-  void instruction(const HostForm& f) {
-    for (unsigned i = 0; i < f.length; ++i) bytes({std::to_integer<unsigned>(f.code[i])});
-  }
+  explicit Emitter(std::span<std::byte> to) : out_{to} {}
+  void bytes(std::initializer_list<unsigned> list) { out_.bytes(list); }
+  void instruction(const HostForm& f) { out_.copy(f.instruction()); }
   /// MOV between `scratch` and the guest's register: 8B loads, 89 stores.
   void move_gpr(unsigned opcode, const HostGpr& g) {
     bytes({0x49U | (g.scratch >= 8 ? 4U : 0U), opcode, 0x43U | (g.scratch & 7U) << 3U, 8U * g.guest});
@@ -48,13 +50,14 @@ class Emitter {
     bytes({0x0F, 0xAE});
     state_operand(operation, at);
   }
-  std::string take() { return std::move(out_); }
+  [[nodiscard]] std::span<const std::byte> written() const { return out_.written(); }
 
  private:
   void state_operand(unsigned reg, std::uint32_t at) {
-    bytes({0x80U | reg << 3U | vectors_base, at & 0xFFU, at >> 8U & 0xFFU, 0, 0});
+    bytes({0x80U | reg << 3U | vectors_base});
+    out_.append(at, 4);
   }
-  std::string out_;
+  CodeWriter out_;
 };
 
 void emit_loads(Emitter& e, const HostForm& f) {
@@ -88,9 +91,9 @@ void emit_stores(Emitter& e, const HostForm& f) {
   if (f.uses_mxcsr) e.state(stmxcsr, false, VectorState::mxcsr_at);
 }
 
-/// None of what stands around the instruction changes flags.
-std::string emit(const HostForm& f) {
-  Emitter e;
+/// None of what stands around the instruction changes flags. Empty when it does not fit.
+std::span<const std::byte> emit(const HostForm& f, std::span<std::byte> to) {
+  Emitter e{to};
   const bool x87 = f.unit == VectorUnit::x87;
   const bool keeps_control = x87 || f.uses_mxcsr;
   e.bytes({0x49, 0x89, 0xD3});  // mov %rdx, %r11
@@ -105,7 +108,7 @@ std::string emit(const HostForm& f) {
   if (f.writes_flags) e.bytes({0x9C, 0x58});                                                  // pushfq; pop %rax
   if (f.unit == VectorUnit::avx) e.bytes({0xC5, 0xF8, 0x77});                                 // vzeroupper
   e.bytes({0xC3});
-  return e.take();
+  return e.written();
 }
 
 }  // namespace
@@ -114,10 +117,13 @@ const HostRoutine* HostRoutines::find(std::span<const std::byte> instruction) {
   if (code_ == nullptr) return nullptr;
   const auto form = host_form(instruction);
   if (!form || !host_has(form->feature)) return nullptr;
-  std::string routine = emit(*form);
+  std::array<std::byte, most_bytes> room;
+  const std::span<const std::byte> code = emit(*form, room);
+  if (code.empty()) return nullptr;
+  const std::string routine{reinterpret_cast<const char*>(code.data()), code.size()};
   auto& slot = routines_[routine];
   if (slot == nullptr) {
-    const std::byte* const at = code_->add(std::as_bytes(std::span{routine}));
+    const std::byte* const at = code_->add(code);
     if (at == nullptr) {
       routines_.erase(routine);
       lacked_room_ = true;

@@ -39,16 +39,17 @@ bool run_op(Core* c, const Site* site) {
 
 /// The routines that compiled code shares.
 struct Routines {
-  explicit Routines(HostAssembler& to) : a{to}, enter{to.label()}, leave{to.label()}, run_alone{to.label()}, back{to.label()} {
+  explicit Routines(HostAssembler& to) : a{to}, enter{to.label()}, leave{to.label()}, run_alone{to.label()}, back{to.label()}, gave_up{to.label()} {
     write_enter();
     write_leave();
     write_run_alone();
   }
 
   HostAssembler& a;
-  HostAssembler::Label enter, leave, run_alone, back;
+  HostAssembler::Label enter, leave, run_alone, back, gave_up;
 
  private:
+  static constexpr unsigned equal = 4;  // of Jcc
   static constexpr std::int32_t flags_at = in_core(offsetof(Core, compiled) + offsetof(CompiledState, flags));
 
   void registers(unsigned opcode) {
@@ -106,11 +107,11 @@ struct Routines {
     a.bytes({0xFF});                 // call
     a.operand(2, core_base, in_core(offsetof(Core, compiled) + offsetof(CompiledState, run_op)));
     a.bytes({0x48, 0x83, 0xC4, 8});        // add $8, %rsp
-    a.bytes({0x84, 0xC0, 0x74, 0});        // test %al, %al; jz to where nothing comes back
-    const std::size_t from = a.size();
+    a.bytes({0x84, 0xC0});                 // test %al, %al
+    a.jump_if(equal, gave_up);
     load_all();
     a.bytes({0xC3});
-    a.set_byte(from - 1, a.size() - from);
+    a.here(gave_up);
     a.bytes({0x48, 0x83, 0xC4, 8, 0x31, 0xC0});  // add $8, %rsp; xor %eax, %eax
     a.jump(back);
   }
@@ -164,8 +165,8 @@ void Jit::expect(Block& block) const {
 bool Jit::make_routines(Core& core) {
   assembler_.clear();
   const Routines routines{assembler_};
-  const std::string& code = assembler_.finish();
-  const std::byte* const at = code_->add(std::as_bytes(std::span{code}));
+  const std::span<const std::byte> code = assembler_.finish();
+  const std::byte* const at = code.empty() ? nullptr : code_->add(code);
   if (at == nullptr) return false;
   enter_ = reinterpret_cast<decltype(enter_)>(reinterpret_cast<std::uintptr_t>(at + assembler_.place(routines.enter)));
   core.compiled.leave = at + assembler_.place(routines.leave);
@@ -183,8 +184,9 @@ void Jit::compile(Core& core, Block& block) {
   auto made = std::make_unique<Compiled>();
   assembler_.clear();
   if (!translate(core, block, *made, assembler_)) return;
-  const std::string& code = assembler_.finish();
-  const std::byte* const at = code_->add(std::as_bytes(std::span{code}));
+  const std::span<const std::byte> code = assembler_.finish();
+  if (code.empty()) return;
+  const std::byte* const at = code_->add(code);
   if (at == nullptr) {
     full_ = compiled_since_clear_ != 0;
     return;

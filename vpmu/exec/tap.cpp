@@ -12,6 +12,7 @@ constexpr std::uint64_t line_bytes = 64;
 constexpr std::uint64_t word = 8;
 /// Entries that are always free when a block begins: its ops' quick notes, two at most for each, do not look for room.
 constexpr unsigned reserve = 100;
+static_assert(reserve > 2 * Block::most_ops);
 
 /// Tells the observer of all entries before `end`.
 void tell_before(Tap& t, unsigned end) {

@@ -1,5 +1,7 @@
 #include "exec/translator.hpp"
 
+#include <span>
+
 /// What becomes of each kind of instruction, branches apart.
 namespace vpmu::exec {
 
@@ -57,8 +59,9 @@ void Translator::opcode_of(const GuestForm& f, unsigned reg, unsigned index, uns
   a_.bytes({f.opcode});
 }
 void Translator::immediate_of(const GuestForm& f, const Op& op) {
-  const std::size_t end = op.offset + op.length;
-  for (std::size_t at = end - f.immediate_bytes; at < end; ++at) a_.bytes({std::to_integer<unsigned>(block_.code[at])});
+  const std::size_t end = std::size_t{op.offset} + op.length;
+  if (f.immediate_bytes > op.length || end > block_.code.size()) return a_.spoil();
+  a_.copy(std::span{block_.code}.subspan(end - f.immediate_bytes, f.immediate_bytes));
 }
 
 /// The same instruction. Registers that have no home are in RCX and, where it is none of memory, RAX.

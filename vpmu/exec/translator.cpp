@@ -17,6 +17,7 @@ Translator::Translator(const Core& core, Block& block, Compiled& compiled, HostA
       rights_{static_cast<std::size_t>(core.tlb - core.tlbs.data())} {}
 
 bool Translator::translate() {
+  if (count_ == 0 || count_ > most_ops) return false;
   for (std::size_t i = 0; i < count_; ++i) {
     const Op& op = block_.ops[i];
     forms_[i] = guest_form(std::span{block_.code}.subspan(op.offset, op.length), op);
@@ -24,7 +25,7 @@ bool Translator::translate() {
   see_flags();
   for (std::size_t i = 0; i < count_; ++i) needs_interpreter(i);
   if (!is_worth_it()) return false;
-  compiled_.sites.reserve(count_ + 4);
+  compiled_.sites.reserve(count_ + other_sites);
   write_entry();
   for (std::size_t i = 0; i < length_; ++i) write(i);
   if (length_ < count_) leave_to(add_site(Site::Why::op, length_));
@@ -32,7 +33,6 @@ bool Translator::translate() {
   write_outside();
   return true;
 }
-
 
 /// From the last on: whether flags matter behind an instruction.
 void Translator::see_flags() {
@@ -66,6 +66,11 @@ bool Translator::is_worth_it() {
 }
 
 const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
+  // Code names sites by their addresses: they must not move.
+  if (compiled_.sites.size() == compiled_.sites.capacity()) {
+    a_.spoil();
+    return &compiled_.sites.front();
+  }
   const Op& op = block_.ops[i];
   const bool fused = block_.comparison != nullptr && i + 2 == count_;
   const bool goes_on = why == Site::Why::op;
@@ -126,6 +131,10 @@ void Translator::write_outside() {
 
 /// A way out of the fast path of instruction `i`: the interpreter runs it, and, unless it ends the block, the code goes on behind it.
 HostAssembler::Label Translator::slowly(std::size_t i) {
+  if (outside_count_ == outside_.size()) {
+    a_.spoil();
+    return outside_.front().from;
+  }
   Outside& o = outside_[outside_count_++];
   o.from = a_.label();
   o.back = behind_;
@@ -134,11 +143,16 @@ HostAssembler::Label Translator::slowly(std::size_t i) {
 }
 
 HostRegister Translator::read(unsigned guest, HostRegister scratch) {
+  if (guest >= homes.size()) {
+    a_.spoil();
+    return scratch;
+  }
   if (homes[guest] != none) return homes[guest];
   a_.with_memory(0x8B, scratch, core_base, register_in_core(guest));
   return scratch;
 }
 void Translator::written(unsigned guest, HostRegister in) {
+  if (guest >= homes.size()) return a_.spoil();
   if (homes[guest] == none) a_.with_memory(0x89, in, core_base, register_in_core(guest));
   else if (homes[guest] != in) a_.move(homes[guest], in);
 }

@@ -20,7 +20,9 @@ class Translator {
   static constexpr HostRegister none = HostAssembler::none;
   static constexpr std::uint64_t word = 8;
   static constexpr std::int32_t stack_word = 8;
-  static constexpr std::size_t most_ops = 48;
+  static constexpr std::size_t most_ops = Block::most_ops;
+  /// Sites besides one for each op: where the interpreter goes on, the budget, and two ways.
+  static constexpr std::size_t other_sites = 4;
   /// What is written behind the block: seldom reached.
   struct Outside {
     HostAssembler::Label from, back;
@@ -40,7 +42,9 @@ class Translator {
 
   // Registers and memory.
   HostRegister read(unsigned guest, HostRegister scratch);
-  [[nodiscard]] static HostRegister place(unsigned guest, HostRegister scratch) { return homes[guest] != none ? homes[guest] : scratch; }
+  [[nodiscard]] static HostRegister place(unsigned guest, HostRegister scratch) {
+    return guest < homes.size() && homes[guest] != none ? homes[guest] : scratch;
+  }
   void written(unsigned guest, HostRegister in);
   HostRegister address_of(const Op& op);
   void look_up(HostRegister at, unsigned bytes, bool store, HostAssembler::Label slow);

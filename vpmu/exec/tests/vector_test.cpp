@@ -284,6 +284,23 @@ TEST_F(EngineRunsVectors, ZeroesUpperHalvesAndAll) {
   EXPECT_EQ(xmm(1)[1], std::byte{0});
 }
 
+// CVTPD2PI and its like from memory name no vector register, and obey MXCSR all the same.
+TEST_F(EngineRunsVectors, ConversionsToMmxRegistersObeyMxcsr) {
+  state_.gpr[rbx] = data_at_;
+  const std::vector<Code> conversions{{0x66, 0x0F, 0x2D, 0x03}, {0x66, 0x0F, 0x2C, 0x03}, {0x0F, 0x2D, 0x03}, {0x0F, 0x2C, 0x03}};
+  const double too_large = 1e300;
+  std::memcpy(ram_.bytes().data(), &too_large, sizeof too_large);
+  for (const Code& code : conversions) {
+    platform_.state.set_mxcsr(0);
+    expect_stop(code, Stop::unsupported);
+    platform_.state.set_mxcsr(0x1F80);
+    expect_stop(code, Stop::budget);
+    state_.paging.cr4 = 0;
+    expect_stop(code, Stop::unsupported);
+    state_.paging.cr4 = osfxsr;
+  }
+}
+
 // Each vCPU has an engine of its own, on its own thread.
 TEST(TwoEngines, RunVectorsAtTheSameTime) {
   const auto run = [](std::uint64_t start, std::uint64_t& sum) {

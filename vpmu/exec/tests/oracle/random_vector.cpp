@@ -198,7 +198,7 @@ std::array<std::byte, 16> RandomVector::value() {
 
 void RandomVector::set_state(VectorCase& c) {
   const std::uint64_t r = random_();
-  c.masked = r % 16 != 0;
+  c.masked = r % 4 != 0;
   for (auto& g : c.before.gpr) g = number();
   c.before.flags = 0x202 | (random_() & rflags::status);
   const std::uint32_t mxcsr_masks = c.masked ? 0x1F80 : static_cast<std::uint32_t>(r >> 8U) & 0x1F80;
@@ -221,10 +221,25 @@ void RandomVector::set_state(VectorCase& c) {
   c.vectors.xcr0 = host_has(HostFeature::avx) ? 7 : 3;
 }
 
-VectorCase RandomVector::next() {
+// Often one and the same all over, as who wants to make an instruction long does it. FS and GS are the test's own.
+void RandomVector::pad(std::vector<std::byte>& code) {
+  constexpr std::array prefixes{0x66U, 0xF2U, 0xF3U, 0x2EU, 0x36U, 0x3EU, 0x26U, 0x48U};
+  const auto d = decode(code);
+  if (!d) return;
+  code.resize(d->in.length);
+  const std::uint64_t count = random_() % (ZYDIS_MAX_INSTRUCTION_LENGTH - code.size() + 1);
+  const std::uint64_t one = random_();
+  for (std::uint64_t n = 0; n < count; ++n) {
+    const std::uint64_t which = one % 2 == 0 ? one >> 8U : random_();
+    code.insert(code.begin(), static_cast<std::byte>(prefixes[which % prefixes.size()]));
+  }
+}
+
+VectorCase RandomVector::next(Prefixes prefixes) {
   for (;;) {
     VectorCase c;
     c.code = encode(forms_[random_() % forms_.size()]);
+    if (prefixes == Prefixes::padded) pad(c.code);
     const auto d = decode(c.code);
     if (!d || !is_wanted(d->in)) continue;
     c.code.resize(d->in.length);

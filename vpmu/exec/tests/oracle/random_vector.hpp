@@ -23,9 +23,13 @@ struct VectorCase {
 /// Instructions of every encoding of these sets, found by trying them all.
 class RandomVector {
  public:
+  enum class Prefixes : std::uint8_t {
+    needed,
+    padded,  ///< And others before them, up to what an instruction may be long. SDM 2A 2.1.1.
+  };
   /// Memory operands lie in [scratch, scratch + bytes), some at its very end.
   RandomVector(std::uint64_t seed, std::uint64_t scratch, std::size_t bytes);
-  VectorCase next();
+  VectorCase next(Prefixes prefixes = Prefixes::needed);
   /// The names of all instructions that next() can give.
   [[nodiscard]] const std::map<std::string, unsigned>& mnemonics() const { return mnemonics_; }
   /// Sixteen bytes that mean something: floating-point numbers, integers, text.
@@ -45,6 +49,7 @@ class RandomVector {
   void find_forms();
   void try_form(Form form);
   std::vector<std::byte> encode(const Form& form);
+  void pad(std::vector<std::byte>& code);
   void set_state(VectorCase& c);
   std::uint64_t number();
 

@@ -1,8 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <map>
-#include <set>
+#include <vector>
 
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/random_vector.hpp"
@@ -50,6 +51,7 @@ class VectorOracle : public testing::Test {
     EXPECT_EQ(end.rip, s.rip + (stop == Stop::budget ? c.code.size() : 0)) << c.text;
     return stop;
   }
+  void compare(RandomVector& random, const VectorCase& c);
   void fill(RandomVector& random, const VectorCase& c) {
     for (std::uint64_t at = c.at; at < c.at + c.bytes; at += 16) {
       const auto v = random.value();
@@ -65,6 +67,10 @@ class VectorOracle : public testing::Test {
   TestCode code_;
   Engine engine_{ram_, platform_, &code_};
   HostCpu host_;
+  std::map<std::string, std::uint64_t> known_;
+  std::map<std::string, std::uint64_t> ends_;
+  std::vector<std::byte> memory_{std::vector<std::byte>(scratch_.size())};
+  std::vector<std::byte> after_{std::vector<std::byte>(scratch_.size())};
 };
 
 /// What FXSAVE stores of the state, without pointers and reserved bytes.
@@ -89,65 +95,88 @@ void expect_same(const VectorCase& c, const Registers& engine, const Registers& 
   ASSERT_EQ(a, b) << c.text << ", differs at " << at;
 }
 
+/// Runs it in both.
+void VectorOracle::compare(RandomVector& random, const VectorCase& c) {
+  fill(random, c);
+  std::ranges::copy(scratch_, memory_.begin());
+  Registers engine;
+  const Stop stop = run_engine(c, engine);
+  std::ranges::copy(scratch_, after_.begin());
+  std::ranges::copy(memory_, scratch_.begin());
+  if (stop != Stop::budget) {
+    ASSERT_EQ(after_, memory_) << c.text << ": left alone, it must have changed nothing";
+    ASSERT_EQ(engine.gpr, c.before.gpr) << c.text;
+    ASSERT_EQ(engine.flags, c.before.flags) << c.text;
+    ASSERT_EQ(comparable(platform_.state), comparable(c.vectors)) << c.text;
+    if (stop == Stop::unsupported) {
+      ASSERT_TRUE(!c.masked || left_out.contains(c.mnemonic)) << c.text << " is not known";
+      ++ends_[c.masked ? "left out" : "may trap"];
+      return;
+    }
+    ASSERT_EQ(stop, Stop::fault) << c.text;
+  }
+  VectorState host_vectors = c.vectors;
+  const auto host = host_.run(c.code, c.before, &host_vectors);
+  ASSERT_EQ(host.has_value(), stop == Stop::budget) << c.text << " at " << std::hex << c.at;
+  ++ends_[host ? "same" : "fault"];
+  if (!host) {
+    std::ranges::copy(memory_, scratch_.begin());
+    return;
+  }
+  expect_same(c, engine, *host, platform_.state, host_vectors);
+  if (HasFatalFailure()) return;
+  ASSERT_TRUE(std::ranges::equal(after_, scratch_)) << c.text << " wrote other memory than the CPU";
+  ++known_[c.mnemonic];
+}
+
+std::uint64_t wanted_cases() {
+  const char* const wanted = std::getenv("VPMU_ORACLE_CASES");
+  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 60'000;
+}
+std::uint64_t wanted_seed() {
+  const char* const seed = std::getenv("VPMU_ORACLE_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
+}
+
 // Every instruction of the sets, from registers, flags and memory of all kinds, does what this CPU does, and faults where it does.
 TEST_F(VectorOracle, DoesWhatTheCpuDoes) {
-  const char* const wanted = std::getenv("VPMU_ORACLE_CASES");
-  const std::uint64_t cases = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 60'000;
-  const char* const seed = std::getenv("VPMU_ORACLE_SEED");
-  RandomVector random{seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, scratch_at_, scratch_.size()};
-  std::map<std::string, std::uint64_t> known;
-  std::map<std::string, std::uint64_t> ends;
-  std::vector<std::byte> memory(scratch_.size());
-  std::vector<std::byte> after(scratch_.size());
+  const std::uint64_t cases = wanted_cases();
+  RandomVector random{wanted_seed(), scratch_at_, scratch_.size()};
   for (std::uint64_t done = 0; done < cases; ++done) {
-    const VectorCase c = random.next();
-    fill(random, c);
-    std::ranges::copy(scratch_, memory.begin());
-    Registers engine;
-    const Stop stop = run_engine(c, engine);
-    std::ranges::copy(scratch_, after.begin());
-    std::ranges::copy(memory, scratch_.begin());
-    if (stop != Stop::budget) {
-      ASSERT_EQ(after, memory) << c.text << ": left alone, it must have changed nothing";
-      ASSERT_EQ(engine.gpr, c.before.gpr) << c.text;
-      ASSERT_EQ(engine.flags, c.before.flags) << c.text;
-      ASSERT_EQ(comparable(platform_.state), comparable(c.vectors)) << c.text;
-      if (stop == Stop::unsupported) {
-        ASSERT_TRUE(!c.masked || left_out.contains(c.mnemonic)) << c.text << " is not known";
-        ++ends[c.masked ? "left out" : "may trap"];
-        continue;
-      }
-      ASSERT_EQ(stop, Stop::fault) << c.text;
-    }
-    VectorState host_vectors = c.vectors;
-    const auto host = host_.run(c.code, c.before, &host_vectors);
-    ASSERT_EQ(host.has_value(), stop == Stop::budget) << c.text << " at " << std::hex << c.at;
-    ++ends[host ? "same" : "fault"];
-    if (!host) {
-      std::ranges::copy(memory, scratch_.begin());
-      continue;
-    }
-    expect_same(c, engine, *host, platform_.state, host_vectors);
+    compare(random, random.next());
     if (HasFatalFailure()) return;
-    ASSERT_TRUE(std::ranges::equal(after, scratch_)) << c.text << " wrote other memory than the CPU";
-    ++known[c.mnemonic];
   }
   std::uint64_t missing = 0;
   for (const auto& [name, forms] : random.mnemonics())
-    if (cases >= 60'000 && !known.contains(name) && !left_out.contains(name)) {
+    if (cases >= 60'000 && !known_.contains(name) && !left_out.contains(name)) {
       ADD_FAILURE() << name << " never ran";
       ++missing;
     }
   EXPECT_EQ(missing, 0U);
-  EXPECT_GE(known.size(), 230U) << "x87, MMX, SSE and SSE2 alone are more";
-  EXPECT_GT(ends["fault"], cases / 200);
-  EXPECT_GT(ends["may trap"], cases / 200);
-  EXPECT_GT(ends["left out"], 0U);
-  for (const auto& [name, n] : ends) RecordProperty(name, std::to_string(n));
+  EXPECT_GE(known_.size(), 230U) << "x87, MMX, SSE and SSE2 alone are more";
+  EXPECT_GT(ends_["fault"], cases / 200);
+  EXPECT_GT(ends_["may trap"], cases / 200);
+  EXPECT_GT(ends_["left out"], 0U);
+  for (const auto& [name, n] : ends_) RecordProperty(name, std::to_string(n));
   if (std::getenv("VPMU_ORACLE_VERBOSE") != nullptr) {
-    for (const auto& [name, n] : ends) std::printf("%s: %lu\n", name.c_str(), n);
-    for (const auto& [name, n] : known) std::printf("known %s %lu\n", name.c_str(), n);
+    for (const auto& [name, n] : ends_) std::printf("%s: %lu\n", name.c_str(), n);
+    for (const auto& [name, n] : known_) std::printf("known %s %lu\n", name.c_str(), n);
   }
+}
+
+// A guest may put as many prefixes before an instruction as 15 bytes hold.
+TEST_F(VectorOracle, DoesWhatTheCpuDoesWithMorePrefixesThanNeeded) {
+  const std::uint64_t cases = wanted_cases() / 2;
+  RandomVector random{wanted_seed() + 1, scratch_at_, scratch_.size()};
+  std::array<std::uint64_t, 16> by_length{};
+  for (std::uint64_t done = 0; done < cases; ++done) {
+    const VectorCase c = random.next(RandomVector::Prefixes::padded);
+    ++by_length[c.code.size()];
+    compare(random, c);
+    if (HasFatalFailure()) return;
+  }
+  for (std::size_t length = 5; length < by_length.size(); ++length) EXPECT_GT(by_length[length], cases / 100) << length;
+  EXPECT_GE(known_.size(), 230U);
 }
 
 }  // namespace
