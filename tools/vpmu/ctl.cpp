@@ -1,16 +1,23 @@
 #include "ctl.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "control/protocol.hpp"
 #include "kvm/fd.hpp"
@@ -19,51 +26,113 @@
 namespace vmm::tool {
 namespace {
 
+using namespace std::chrono_literals;
+
 struct CtlArguments {
   std::string path;
   std::string command;
   std::string file;
+  std::optional<double> timeout;  ///< In seconds.
 };
 
-Result<Fd> connect_to(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return usage_error("the socket path " + printable(path) + " is too long", "give the path of `vpmu run --control`");
-  }
-  path.copy(address.sun_path, path.size());
-  Fd socket{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  if (!socket.valid() || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    return host_error("no machine answers at " + printable(path), errno, "give the path of `vpmu run --control`");
-  }
-  return socket;
-}
+bool takes_file(const std::string& command) { return command == "snapshot" || command == "suspend"; }
 
-Result<std::string> read_line(const Fd& socket) {
-  std::string line;
-  char byte{};
-  for (;;) {
-    const auto got = ::read(socket.get(), &byte, 1);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got <= 0) {
-      return host_error("the machine ended the connection", got < 0 ? errno : 0);
-    }
-    if (byte == '\n') {
-      return line;
-    }
-    line += byte;
+/// One exchange with the machine, and how long it may take.
+class Exchange {
+ public:
+  explicit Exchange(const CtlArguments& arguments)
+      : arguments_{arguments}, seconds_{arguments.timeout.value_or(takes_file(arguments.command) ? seconds_for_memory : seconds_for_answer)} {}
+
+  Result<std::string> ask() {
+    VMM_TRY(connect());
+    VMM_TRY(send(make_request(arguments_.command, arguments_.file) + "\n"));
+    return read_line();
   }
-}
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr double seconds_for_answer = 5;
+  /// What writes the guest's memory to a file takes its time.
+  static constexpr double seconds_for_memory = 600;
+  /// Longer than any machine's counters.
+  static constexpr std::size_t longest_answer = 16U << 20U;
+
+  Result<void> connect() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (arguments_.path.size() >= sizeof address.sun_path)
+      return usage_error("the socket path " + printable(arguments_.path) + " is too long", "give the path of `vpmu run --control`");
+    arguments_.path.copy(address.sun_path, arguments_.path.size());
+    socket_ = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    while (socket_.valid()) {
+      if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return {};
+      // So many wait already that the machine takes no more.
+      if (errno != EAGAIN && errno != EINTR) break;
+      if (left() == 0ms) return too_late();
+      std::this_thread::sleep_for(10ms);
+    }
+    return host_error("no machine answers at " + printable(arguments_.path), errno, "give the path of `vpmu run --control`");
+  }
+
+  Result<void> send(std::string_view text) {
+    while (!text.empty()) {
+      const auto sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent >= 0) {
+        text.remove_prefix(static_cast<std::size_t>(sent));
+      } else if (errno == EAGAIN) {
+        VMM_TRY(wait_for(POLLOUT));
+      } else if (errno != EINTR) {
+        return host_error("cannot send to the machine", errno);
+      }
+    }
+    return {};
+  }
+
+  Result<std::string> read_line() {
+    std::string line;
+    std::array<char, 4096> part{};
+    while (line.size() <= longest_answer) {
+      const auto got = ::read(socket_.get(), part.data(), part.size());
+      if (got > 0) {
+        line.append(part.data(), static_cast<std::size_t>(got));
+        if (const auto end = line.find('\n', line.size() - static_cast<std::size_t>(got)); end != std::string::npos) return line.substr(0, end);
+      } else if (got < 0 && errno == EAGAIN) {
+        VMM_TRY(wait_for(POLLIN));
+      } else if (got == 0 || errno != EINTR) {
+        return host_error("the machine ended the connection", got < 0 ? errno : 0);
+      }
+    }
+    return host_error(fmt::format("an answer of more than {} bytes", longest_answer), 0, "is that the socket of a machine?");
+  }
+
+  Result<void> wait_for(short events) {
+    pollfd ready{.fd = socket_.get(), .events = events, .revents = 0};
+    const int found = ::poll(&ready, 1, static_cast<int>(left().count()));
+    if (found == 0 && left() == 0ms) return too_late();
+    return {};
+  }
+
+  [[nodiscard]] std::chrono::milliseconds left() const {
+    const auto until = begin_ + std::chrono::duration<double>{seconds_};
+    return std::max(0ms, std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()));
+  }
+
+  [[nodiscard]] Failure too_late() const {
+    return host_error(fmt::format("the machine at {} has not answered within {} seconds", printable(arguments_.path), seconds_), 0,
+                      "it may be writing a snapshot; give more with --timeout SECONDS");
+  }
+
+  const CtlArguments& arguments_;
+  double seconds_;
+  Clock::time_point begin_{Clock::now()};
+  Fd socket_;
+};
 
 Result<std::string> ask(const CtlArguments& arguments) {
-  VMM_ASSIGN(const Fd socket, connect_to(arguments.path));
-  const auto request = make_request(arguments.command, arguments.file) + "\n";
-  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
-    return host_error("cannot send to the machine", errno);
-  }
-  return read_line(socket);
+  if (takes_file(arguments.command) == arguments.file.empty())
+    return usage_error(arguments.file.empty() ? arguments.command + " needs a file to write" : fmt::format("{} takes no file, and \"{}\" was given", arguments.command, printable(arguments.file)),
+                       "only snapshot and suspend take one: `vpmu ctl SOCKET snapshot FILE`");
+  return Exchange{arguments}.ask();
 }
 
 int ask_and_print(const CtlArguments& arguments) {
@@ -86,9 +155,11 @@ void add_ctl(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::IsMember({"status", "counters", "snapshot", "suspend", "stop"}));
   ctl->add_option("file", arguments->file, "for snapshot and suspend: the file to write, which `vpmu run --restore` takes");
+  ctl->add_option("--timeout", arguments->timeout, "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600")
+      ->check(CLI::Range(0.001, 1e6));
   ctl->callback([arguments, &exit_code] {
     // The machine has a directory of its own.
-    if (!arguments->file.empty()) arguments->file = std::filesystem::absolute(arguments->file);
+    if (takes_file(arguments->command) && !arguments->file.empty()) arguments->file = std::filesystem::absolute(arguments->file);
     exit_code = ask_and_print(*arguments);
   });
 }

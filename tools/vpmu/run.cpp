@@ -1,6 +1,9 @@
 #include "run.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
+
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "control/bounded_writer.hpp"
 #include "control/session.hpp"
 #include "machine/config.hpp"
 #include "machine/host_check.hpp"
@@ -33,10 +37,16 @@ struct RunArguments {
   bool verbose{};
 };
 
-void print_line(const std::string& line) {
+/// Standard error, for lines from any thread: no vCPU waits for whoever reads them.
+class Messages {
+ public:
+  void print(const std::string& line) { writer_.put(line + end_); }
+
+ private:
   // In raw mode the terminal adds no carriage return.
-  std::fprintf(stderr, ::isatty(STDERR_FILENO) != 0 ? "%s\r\n" : "%s\n", line.c_str());
-}
+  const char* end_{::isatty(STDERR_FILENO) != 0 ? "\r\n" : "\n"};
+  BoundedWriter writer_{Fd{::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)}};
+};
 
 int exit_code_of(StopReason reason) {
   switch (reason) {
@@ -110,7 +120,16 @@ Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
                      .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
 }
 
-Result<int> run(RunArguments& arguments) {
+/// Says what of the guest's output is lost. Fails when the descriptor refused it.
+Result<void> tell_of_lost_output(const BoundedWriter::Totals& console, Messages& messages) {
+  if (console.dropped == 0) return {};
+  const auto lost = fmt::format("{} bytes of the guest's console are lost", console.dropped);
+  if (console.error != 0 && console.error != EPIPE) return host_error(lost + ": cannot write them", console.error, "give a file with room with --console");
+  messages.print(fmt::format("vpmu: {}: {}", lost, console.error == EPIPE ? "its reader has gone" : "its reader was too slow; a file loses none: --console FILE"));
+  return {};
+}
+
+Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
   if (!arguments.domain.empty()) {
     VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
@@ -122,33 +141,33 @@ Result<int> run(RunArguments& arguments) {
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
   arguments.machine.accel = chosen.accel;
   const std::string source = settle_source(arguments.machine);
-  arguments.session.starting = [&chosen, &source] {
+  arguments.session.starting = [&chosen, &source, &messages] {
     for (const std::string& line : {chosen.reason, source})
-      if (!line.empty()) print_line("vpmu: " + line);
+      if (!line.empty()) messages.print("vpmu: " + line);
   };
   VMM_ASSIGN(const File model_log, open_to_write(arguments.model_log, "model log", "--model-log"));
   if (model_log) {
     // One call writes a whole line, whichever thread it is on.
     arguments.machine.model_log = [file = model_log.get()](const ModelledAccess& m) { std::fputs((describe(m) + "\n").c_str(), file); };
   }
-  Log log{[](LogLevel level, std::string_view line) {
-            print_line("vpmu: " + std::string{name_of(level)} + ": " + std::string{line});
-          },
+  Log log{[&messages](LogLevel level, std::string_view line) { messages.print(fmt::format("vpmu: {}: {}", name_of(level), line)); },
           arguments.verbose ? LogLevel::debug : LogLevel::warning};
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
   VMM_TRY(statistics.write(end.statistics));
   if (end.failure) {
     return Failure{*end.failure};
   }
+  VMM_TRY(tell_of_lost_output(end.console, messages));
   return exit_code_of(end.reason);
 }
 
 int run_and_report(RunArguments& arguments) {
-  const auto code = run(arguments);
+  Messages messages;
+  const auto code = run(arguments, messages);
   if (code) {
     return *code;
   }
-  print_line("vpmu run: " + describe(code.error()));
+  messages.print("vpmu run: " + describe(code.error()));
   return code.error().kind == ErrorKind::usage ? run_usage : run_host_failure;
 }
 

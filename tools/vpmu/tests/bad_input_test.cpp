@@ -1,18 +1,15 @@
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/kvm.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
+
+#include "program.hpp"
 
 // What the program does with input that cannot work: exit code 2 for what the user can change, 1 for what the host lacks; one line that
 // says what failed, the value seen and what to do; nothing left behind. Runs the real program.
@@ -22,105 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Ended {
-  int exit_code;  ///< -1 when a signal ended it.
-  std::string output;
-  std::string errors;
-};
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{file}, {}};
-}
-
-/// A directory of its own for each test, which the program is started in.
-class BadInput : public testing::Test {
- protected:
-  void SetUp() override {
-    fs::create_directories(directory_ / "work");
-    kernel_ = write("kernel", good_kernel());
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
-  std::string write(const std::string& name, const std::string& contents) {
-    std::ofstream{directory_ / name, std::ios::binary} << contents;
-    return directory_ / name;
-  }
-
-  /// A bzImage of nothing that every check accepts.
-  static std::string good_kernel() {
-    std::string image(3 * 512 + 4096, '\0');
-    const auto put = [&image](std::size_t at, std::uint64_t value, int bytes) {
-      for (int i = 0; i < bytes; ++i) {
-        image[at + static_cast<std::size_t>(i)] = static_cast<char>(value >> (8 * i));
-      }
-    };
-    put(0x1F1, 2, 1);
-    put(0x1F4, 4096 / 16, 4);
-    put(0x1FE, 0xAA55, 2);
-    put(0x201, 0x6A, 1);
-    put(0x202, 0x53726448, 4);
-    put(0x206, 0x20F, 2);
-    put(0x211, 1, 1);
-    put(0x22C, 0x7FFFFFFF, 4);
-    put(0x230, 0x200000, 4);
-    put(0x234, 1, 1);
-    put(0x236, 3, 2);
-    put(0x238, 2047, 4);
-    put(0x258, 0x1000000, 8);
-    put(0x260, 0x100000, 4);
-    return image;
-  }
-
-  Ended vpmu(std::vector<std::string> arguments, uid_t user = 0) {
-    arguments.insert(arguments.begin(), VPMU_PROGRAM);
-    const auto out = directory_ / "out";
-    const auto err = directory_ / "err";
-    const pid_t child = ::fork();
-    if (child == 0) {
-      become(arguments, out, err, user);
-    }
-    int status = 0;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
-  }
-
-  Ended run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), "run");
-    return vpmu(std::move(arguments));
-  }
-
-  /// The promise of every failure.
-  void expect_failure(const Ended& ended, int exit_code, const std::vector<std::string>& parts) const {
-    EXPECT_EQ(ended.exit_code, exit_code) << ended.errors;
-    EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 1) << "one line, not:\n" << ended.errors;
-    EXPECT_EQ(ended.output, "");
-    for (const auto& part : parts) {
-      EXPECT_NE(ended.errors.find(part), std::string::npos) << '"' << part << "\" is not in: " << ended.errors;
-    }
-    EXPECT_TRUE(fs::is_empty(directory_ / "work")) << "something was left behind";
-  }
-
-  fs::path directory_{fs::path{testing::TempDir()} / ("bad_input_" + std::to_string(::getpid()))};
-  std::string kernel_;
-
- private:
-  [[noreturn]] void become(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err, uid_t user) const {
-    constexpr mode_t mode = 0644;
-    ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
-    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode), STDOUT_FILENO);
-    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode), STDERR_FILENO);
-    std::vector<char*> pointers;
-    for (const auto& argument : arguments) {
-      pointers.push_back(const_cast<char*>(argument.c_str()));
-    }
-    pointers.push_back(nullptr);
-    if (::chdir((directory_ / "work").c_str()) == 0 && (user == 0 || ::setuid(user) == 0)) {
-      ::execv(pointers[0], pointers.data());
-    }
-    ::_exit(127);
-  }
-};
+using BadInput = Program;
 
 TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(vpmu({}), 2, {"vpmu: no command", "run, doctor, events, models, records, ctl", "vpmu --help"});
@@ -182,10 +81,7 @@ TEST_F(BadInput, KvmDeviceThatIsMissingOrForeign) {
 
 // Its first instruction faults, and there is no handler yet.
 TEST_F(BadInput, WithoutKvmTheEngineRunsTheGuestAndTheProgramSaysSo) {
-  constexpr std::size_t entry = 3 * 512 + 0x200;
-  auto image = good_kernel();
-  image.replace(entry, 2, "\x0F\x0B");
-  const auto kernel = write("ud2", image);
+  const auto kernel = kernel_of("\x0F\x0B");  // UD2
   const auto ended = run({"--kernel", kernel, "--kvm", "/dev/no-kvm"});
   EXPECT_EQ(ended.exit_code, 5) << ended.errors;
   EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 2) << ended.errors;
@@ -228,6 +124,9 @@ TEST_F(BadInput, NobodyAtTheControlSocket) {
   expect_failure(vpmu({"ctl", "/no/such/socket", "status"}), 1, {"/no/such/socket", "vpmu run --control"});
   expect_failure(vpmu({"ctl", "x", "reboot"}), 2, {"reboot"});
   expect_failure(vpmu({"ctl", std::string(200, 's'), "status"}), 2, {"too long"});
+  expect_failure(vpmu({"ctl", "x", "status", "extra"}), 2, {"status takes no file, and \"extra\" was given", "snapshot FILE"});
+  expect_failure(vpmu({"ctl", "x", "suspend"}), 2, {"suspend needs a file"});
+  expect_failure(vpmu({"ctl", "x", "status", "--timeout", "never"}), 2, {"never"});
 }
 
 TEST_F(BadInput, DoctorSaysUnfitWithoutADevice) {

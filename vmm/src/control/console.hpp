@@ -2,12 +2,8 @@
 #include <termios.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace vmm {
@@ -42,26 +38,6 @@ class EscapeKeys {
 
  private:
   bool escaped_{false};
-};
-
-/// Collects the guest's output and writes it to a descriptor line by line; the owner calls flush() now and then for the rest.
-/// Thread-safe. A descriptor that takes no more loses output, never stops the guest for long.
-class ConsoleOutput {
- public:
-  /// `rest_waits` is called when bytes wait that end no line, at most once until the next flush().
-  ConsoleOutput(int fd, std::function<void()> rest_waits) : fd_{fd}, rest_waits_{std::move(rest_waits)} {}
-
-  void put(std::uint8_t byte);
-  void flush();
-
- private:
-  void write_out();
-
-  int fd_;
-  std::function<void()> rest_waits_;
-  std::mutex mutex_;
-  std::string waiting_;
-  bool announced_{false};
 };
 
 }  // namespace vmm

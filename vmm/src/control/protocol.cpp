@@ -43,6 +43,8 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
   return refusal(fmt::format("unknown command \"{}\"; known: status, counters, snapshot, suspend, stop", printable(command)));
 }
 
+std::string refuse_long_request() { return refusal(fmt::format("a request of more than {} bytes; the connection ends", longest_request)); }
+
 std::string make_request(std::string_view command, std::string_view file) {
   nlohmann::json request{{"command", command}};
   if (!file.empty()) request["file"] = file;

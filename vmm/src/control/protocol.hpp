@@ -7,7 +7,6 @@
 
 namespace vmm {
 
-
 /// The control protocol: each request is one line {"command": "status" | "counters" | "snapshot" | "suspend" | "stop"}, "snapshot" and
 /// "suspend" with {"file": PATH}, each reply one line of JSON with "ok".
 
@@ -25,6 +24,9 @@ inline constexpr std::size_t longest_request = 4096;
 
 /// Answers one request line; never fails: a bad request gets {"ok": false, "error": ...}. The line may be hostile.
 std::string answer_request(std::string_view line, const ControlHandlers& handlers);
+
+/// The answer to a request that has no end within longest_request.
+std::string refuse_long_request();
 
 /// The request line for a command's name, without the line end; what `vpmu ctl` sends.
 /// `file` is for the command that has one.

@@ -21,6 +21,7 @@
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
+#include "control/bounded_writer.hpp"
 #include "control/console.hpp"
 #include "control/protocol.hpp"
 
@@ -41,6 +42,8 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
                            [self = shared_from_this()](error_code error, std::size_t bytes) {
                              if (!error) {
                                self->answer(bytes);
+                             } else if (error == asio::error::not_found) {
+                               self->refuse_longer();
                              }
                            });
   }
@@ -56,6 +59,12 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
     });
   }
 
+  /// Where the request ends nobody knows, so this answer is the last one.
+  void refuse_longer() {
+    output_ = refuse_long_request() + "\n";
+    asio::async_write(socket_, asio::buffer(output_), [self = shared_from_this()](error_code, std::size_t) {});
+  }
+
   Local::socket socket_;
   const ControlHandlers* handlers_;
   std::string input_;
@@ -65,7 +74,8 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
 /// The listening socket; its file goes with it.
 class ControlServer {
  public:
-  ControlServer(asio::io_context& io, ControlHandlers handlers) : acceptor_{io}, handlers_{std::move(handlers)} {}
+  ControlServer(asio::io_context& io, ControlHandlers handlers, Log& log)
+      : acceptor_{io}, accept_again_{io}, handlers_{std::move(handlers)}, log_{&log} {}
   ~ControlServer() {
     if (!path_.empty()) {
       ::unlink(path_.c_str());
@@ -122,23 +132,36 @@ class ControlServer {
 
   void accept() {
     acceptor_.async_accept([this](error_code error, Local::socket socket) {
-      if (error) {
-        return;
-      }
+      if (error == asio::error::operation_aborted) return;
+      if (error) return accept_later(error);
       std::make_shared<ControlClient>(std::move(socket), handlers_)->read_request();
       accept();
     });
   }
 
+  /// The process has no descriptors left, or the kernel no memory: the client waits until there are.
+  void accept_later(error_code why) {
+    constexpr std::chrono::milliseconds delay{50};
+    if (log_->first_time("control.accept")) log_->warning("the control socket cannot take a client: {}; trying again", errno_text(why.value()));
+    accept_again_.expires_after(delay);
+    accept_again_.async_wait([this](error_code error) {
+      if (!error) accept();
+    });
+  }
+
   Local::acceptor acceptor_;
+  asio::steady_timer accept_again_;
   ControlHandlers handlers_;
+  Log* log_;
   std::string path_;
 };
 
 /// Where the console's output goes.
 Result<Fd> open_console(const std::string& console) {
   if (console == "stdio") {
-    return Fd{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
+    Fd standard_output{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
+    if (standard_output.valid()) return standard_output;
+    return usage_error("standard output, where the console's output goes, is closed", "open it, or give a file with --console");
   }
   constexpr mode_t mode = 0644;
   Fd file{::open(console.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)};
@@ -154,40 +177,47 @@ class Session {
  public:
   Session(const SessionOptions& options, Fd console)
       : options_{options},
-        console_fd_{std::move(console)},
-        output_{console_fd_.get(), [this] { asio::post(io_, [this] { flush_soon(); }); }},
+        output_{std::move(console), [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
         signals_{io_},
-        flush_timer_{io_},
         input_{io_},
         input_timer_{io_} {}
 
   Result<SessionEnd> run(const MachineConfig& config, Log& log) {
     VMM_ASSIGN(machine_, Machine::create(config,
-                                         {.console = [this](std::uint8_t byte) { output_.put(byte); },
+                                         {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
                                           .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); }},
                                          log));
-    ControlServer control{io_, handlers()};
+    // First, so that no signal leaves a socket behind.
+    watch_signals();
+    ControlServer control{io_, handlers(), log};
     if (!options_.control_path.empty()) {
       VMM_TRY(control.listen(options_.control_path));
     }
-    watch_signals();
     const RawTerminal terminal{options_.console == "stdio" ? STDIN_FILENO : -1};
     watch_input();
     if (options_.starting) options_.starting();
     machine_->start();
     io_.run();
     const StopReason reason = machine_->wait();
-    output_.flush();
-    return SessionEnd{.reason = reason, .failure = machine_->failure(), .statistics = machine_->statistics()};
+    const auto console = output_.finish();
+    return SessionEnd{.reason = reason, .failure = machine_->failure(), .statistics = statistics(), .console = console};
   }
 
  private:
   ControlHandlers handlers() {
     return {.status = [this] { return status(); },
-            .counters = [this] { return to_json(machine_->statistics()); },
+            .counters = [this] { return to_json(statistics()); },
             .snapshot = [this](const std::string& path) { return machine_->snapshot(path); },
             .suspend = [this](const std::string& path) { return machine_->snapshot(path, Machine::AfterSnapshot::stop); },
             .stop = [this] { machine_->request_stop(StopReason::user); }};
+  }
+
+  MachineStatistics statistics() {
+    MachineStatistics all = machine_->statistics();
+    const auto console = output_.totals();
+    all.machine.push_back({"console.bytes", console.written});
+    all.machine.push_back({"console.dropped_bytes", console.dropped});
+    return all;
   }
 
   std::string status() {
@@ -196,23 +226,13 @@ class Session {
   }
 
   void watch_signals() {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
       error_code ignored;
       signals_.add(signal, ignored);
     }
     signals_.async_wait([this](error_code error, int) {
       if (!error) {
         machine_->request_stop(StopReason::user);
-      }
-    });
-  }
-
-  void flush_soon() {
-    constexpr std::chrono::milliseconds delay{10};
-    flush_timer_.expires_after(delay);
-    flush_timer_.async_wait([this](error_code error) {
-      if (!error) {
-        output_.flush();
       }
     });
   }
@@ -274,10 +294,8 @@ class Session {
 
   const SessionOptions& options_;
   asio::io_context io_{1};
-  Fd console_fd_;
-  ConsoleOutput output_;
+  BoundedWriter output_;
   asio::signal_set signals_;
-  asio::steady_timer flush_timer_;
   asio::posix::stream_descriptor input_;
   asio::steady_timer input_timer_;
   EscapeKeys keys_;

@@ -2,6 +2,7 @@
 #include <functional>
 #include <string>
 
+#include "control/bounded_writer.hpp"
 #include "machine/config.hpp"
 #include "machine/machine.hpp"
 #include "machine/statistics.hpp"
@@ -22,10 +23,12 @@ struct SessionEnd {
   StopReason reason;
   std::optional<Error> failure;  ///< With StopReason::host_failure.
   MachineStatistics statistics;
+  BoundedWriter::Totals console;  ///< What became of the guest's output.
 };
 
-/// Makes a machine, runs it until it stops and cleans up: console on the terminal in raw mode (Ctrl-A X quits), SIGINT, SIGTERM and
-/// SIGHUP stop it, the control socket answers. The terminal is restored and the socket removed however it ends.
+/// Makes a machine, runs it until it stops and cleans up: console on the terminal in raw mode (Ctrl-A X quits), SIGINT, SIGTERM, SIGHUP,
+/// SIGQUIT, SIGPIPE and a console whose reader has gone stop it, the control socket answers. The terminal is restored and the socket removed
+/// however it ends. A reader of the console that is slow never holds it up: see BoundedWriter.
 /// Input is taken from a terminal or a pipe. Blocks the calling thread; one session at a time.
 Result<SessionEnd> run_session(const MachineConfig& config, const SessionOptions& options, Log& log);
 

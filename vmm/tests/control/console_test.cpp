@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <array>
-#include <csignal>
+#include <span>
 #include <string>
 
 namespace vmm {
@@ -40,52 +39,11 @@ TEST(EscapeKeys, ControlATwiceSendsOne) {
   EXPECT_FALSE(quit);
 }
 
-class Pipe {
- public:
-  Pipe() { EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0); }
-  ~Pipe() {
-    ::close(ends[0]);
-    ::close(ends[1]);
-  }
-  std::string read_all() {
-    std::string text(4096, '\0');
-    const auto got = ::read(ends[0], text.data(), text.size());
-    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-    return text;
-  }
-  std::array<int, 2> ends{};
-};
-
-TEST(ConsoleOutput, LinesGoOutAtOnceAndTheRestWhenFlushed) {
-  Pipe pipe;
-  int announcements = 0;
-  ConsoleOutput output{pipe.ends[1], [&] { ++announcements; }};
-  for (const char c : std::string{"one\ntw"}) {
-    output.put(static_cast<std::uint8_t>(c));
-  }
-  EXPECT_EQ(pipe.read_all(), "one\n");
-  EXPECT_EQ(announcements, 1) << "once until the next flush";
-  output.flush();
-  EXPECT_EQ(pipe.read_all(), "tw");
-  output.put('o');
-  EXPECT_EQ(announcements, 2);
-}
-
-TEST(ConsoleOutput, AClosedReaderDoesNotHurt) {
-  std::signal(SIGPIPE, SIG_IGN);
-  Pipe pipe;
-  ::close(pipe.ends[0]);
-  pipe.ends[0] = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  ConsoleOutput output{pipe.ends[1], {}};
-  output.put('\n');
-  output.flush();
-  SUCCEED() << "no signal, no endless loop";
-}
-
 TEST(RawTerminal, IsInactiveOnWhatIsNoTerminal) {
-  const Pipe pipe;
-  const RawTerminal terminal{pipe.ends[0]};
+  const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const RawTerminal terminal{file};
   EXPECT_FALSE(terminal.active());
+  ::close(file);
   EXPECT_FALSE(RawTerminal{-1}.active());
 }
 

@@ -1,0 +1,154 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "kvm/fd.hpp"
+#include "program.hpp"
+
+// What a machine that runs does with a world that does not go along: readers that stop, clients that are silent or too many. Runs the real
+// program.
+
+namespace vmm::tool::test {
+namespace {
+
+using namespace std::string_view_literals;
+
+/// jmp .
+constexpr auto spin = "\xEB\xFE"sv;
+/// mov $0x3F8, %edx; mov $'x', %al; out %al, (%dx); jmp to the OUT.
+constexpr auto write_for_ever = "\xBA\xF8\x03\x00\x00\xB0x\xEE\xEB\xFD"sv;
+
+std::array<Fd, 2> make_pipe() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  return {Fd{ends[0]}, Fd{ends[1]}};
+}
+
+class RunningMachine : public Program {
+ protected:
+  [[nodiscard]] std::string path(const char* name) const { return directory_ / name; }
+
+  /// Starts a machine with that code, and waits until it answers.
+  Started start_machine(std::string_view code, int output = -1, std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments{"run", "--accel", "soft", "--source", "exact", "--kernel", kernel_of(code), "--control", path("control"), "--stats", path("stats")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Started machine = start(arguments, {.output = output});
+    for (int i = 0; i < 6000 && !connect().valid(); ++i) ::usleep(10'000);
+    return machine;
+  }
+
+  Fd connect() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path("control").copy(address.sun_path, sizeof address.sun_path - 1);
+    Fd socket{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) socket.reset();
+    return socket;
+  }
+
+  /// What `vpmu ctl` prints, in a file of its own: the machine has the fixture's.
+  std::string ctl(const std::vector<std::string>& arguments) {
+    const Fd file{::open(path("reply").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    std::vector<std::string> all{"ctl", path("control")};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    exit_code_ = end(start(all, {.output = file.get(), .errors = "ctl_err"})).exit_code;
+    return read_file(path("reply"));
+  }
+
+  /// Waits until the machine's counters have that text.
+  void wait_for_counters_without(const std::string& text) {
+    for (int i = 0; i < 6000 && ctl({"counters"}).find(text) != std::string::npos; ++i) ::usleep(10'000);
+  }
+
+  /// The promise of every end by a signal.
+  void expect_clean_end(const Ended& ended) const {
+    EXPECT_EQ(ended.exit_code, 6) << ended.errors;
+    EXPECT_NE(read_file(path("stats")).find("\"console.bytes\": "), std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(path("control")));
+  }
+
+  int exit_code_{};
+};
+
+TEST_F(RunningMachine, EndsBySignalsThoughNobodyReadsItsOutput) {
+  const auto pipe = make_pipe();
+  const Started machine = start_machine(write_for_ever, pipe[1].get());
+  wait_for_counters_without("\"console.dropped_bytes\": 0}");
+  ::kill(machine.child, SIGTERM);
+  const Ended ended = end(machine);
+  expect_clean_end(ended);
+  EXPECT_NE(ended.errors.find("bytes of the guest's console are lost: its reader was too slow"), std::string::npos) << ended.errors;
+}
+
+TEST_F(RunningMachine, EndsWhenItsReaderHasGone) {
+  auto pipe = make_pipe();
+  const Started machine = start_machine(write_for_ever, pipe[1].get());
+  pipe[0].reset();
+  pipe[1].reset();
+  const Ended ended = end(machine);
+  expect_clean_end(ended);
+  EXPECT_NE(ended.errors.find("its reader has gone"), std::string::npos) << ended.errors;
+}
+
+TEST_F(RunningMachine, EndsAlikeByEachSignalThatAsksForIt) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
+    const Started machine = start_machine(spin);
+    ::kill(machine.child, signal);
+    const Ended ended = end(machine);
+    expect_clean_end(ended);
+    EXPECT_EQ(ended.errors, "") << ::strsignal(signal);
+  }
+}
+
+TEST_F(RunningMachine, TellsOfOutputThatItsFileDoesNotTake) {
+  const Started machine = start_machine(write_for_ever, -1, {"--console", "/dev/full"});
+  wait_for_counters_without("\"console.dropped_bytes\": 0}");
+  ::kill(machine.child, SIGTERM);
+  const Ended ended = end(machine);
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_NE(ended.errors.find("No space left on device"), std::string::npos) << ended.errors;
+}
+
+TEST_F(RunningMachine, TakesClientsAgainWhenThereAreDescriptorsAgain) {
+  const Started machine = start_machine(spin);
+  EXPECT_NE(ctl({"status"}).find("\"running\""), std::string::npos);
+  rlimit before{};
+  const rlimit none{.rlim_cur = 3, .rlim_max = 4096};
+  ASSERT_EQ(::prlimit(machine.child, RLIMIT_NOFILE, &none, &before), 0);
+  EXPECT_EQ(ctl({"status", "--timeout", "0.3"}), "");
+  EXPECT_EQ(exit_code_, 1);
+  EXPECT_NE(read_file(path("ctl_err")).find("has not answered within 0.3 seconds"), std::string::npos) << read_file(path("ctl_err"));
+  const rlimit enough{.rlim_cur = 1024, .rlim_max = 4096};
+  ASSERT_EQ(::prlimit(machine.child, RLIMIT_NOFILE, &enough, nullptr), 0);
+  EXPECT_NE(ctl({"status", "--timeout", "60"}).find("\"running\""), std::string::npos) << read_file(path("ctl_err"));
+  ::kill(machine.child, SIGTERM);
+  EXPECT_NE(end(machine).errors.find("Too many open files; trying again"), std::string::npos);
+}
+
+TEST_F(RunningMachine, AnswersARequestThatIsTooLongAndEndsTheConnection) {
+  const Started machine = start_machine(spin);
+  const Fd socket = connect();
+  const std::string request(5000, ' ');
+  EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL), 5000);
+  std::string reply(4096, '\0');
+  const auto got = ::recv(socket.get(), reply.data(), reply.size(), 0);
+  ASSERT_GT(got, 0);
+  EXPECT_NE(reply.find("{\"error\":\"a request of more than 4096 bytes; the connection ends\",\"ok\":false}\n"), std::string::npos) << reply;
+  EXPECT_LE(::recv(socket.get(), reply.data(), reply.size(), 0), 0);
+  EXPECT_NE(ctl({"stop"}).find("true"), std::string::npos);
+  expect_clean_end(end(machine));
+}
+
+}  // namespace
+}  // namespace vmm::tool::test
