@@ -116,6 +116,9 @@ Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
   const auto findings = examine_host(arguments.machine.kvm_device);
   const auto unfit = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
   if (unfit == findings.end()) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
+  if (!arguments.machine.restore.empty())
+    return host_error("the machine of " + printable(arguments.machine.restore) + " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding, 0,
+                      "see `vpmu doctor`; --accel kvm tries it nevertheless");
   return ChosenAccel{.accel = Accel::soft,
                      .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
 }

@@ -26,8 +26,8 @@ TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(vpmu({"fly"}), 2, {"fly"});
   expect_failure(run({}), 2, {"--kernel", "--restore", "vpmu run --help"});
   expect_failure(run({"--kernel", kernel_, "--restore", kernel_}), 2, {"vpmu run --help"});
-  expect_failure(run({"--restore", "/no/such/snapshot"}), 2, {"/no/such/snapshot", "--restore"});
-  expect_failure(run({"--restore", kernel_}), 2, {"does not begin like one", "vpmu ctl SOCKET snapshot"});
+  expect_failure(run({"--accel", "kvm", "--restore", "/no/such/snapshot"}), 2, {"/no/such/snapshot", "--restore"});
+  expect_failure(run({"--accel", "kvm", "--restore", kernel_}), 2, {"does not begin like one", "vpmu ctl SOCKET snapshot"});
   expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});
 }
 
@@ -88,6 +88,11 @@ TEST_F(BadInput, WithoutKvmTheEngineRunsTheGuestAndTheProgramSaysSo) {
   EXPECT_NE(ended.errors.find("processors by the instruction engine; KVM is not fit: /dev/no-kvm"), std::string::npos) << ended.errors;
   EXPECT_NE(ended.errors.find("source exact: the engine that runs the guest"), std::string::npos) << ended.errors;
   EXPECT_EQ(run({"--kernel", kernel, "--accel", "soft", "--source", "clock"}).errors, "") << "who asks for it knows";
+}
+
+TEST_F(BadInput, WithoutKvmNoSavedMachineGoesOn) {
+  expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 1,
+                 {"the machine of " + kernel_ + " goes on on KVM only, and KVM is not fit: /dev/no-kvm: cannot open", "vpmu doctor"});
 }
 
 /// Runs only where /dev/kvm is.

@@ -59,6 +59,9 @@ bool ResolvedConfig::passes_through() const { return source == pass_through_sour
 
 Result<ResolvedConfig> resolve(const MachineConfig& config) {
   const bool passes_through = config.source == pass_through_source;
+  if (config.accel == Accel::soft && !config.restore.empty())
+    return usage_error(fmt::format("the machine of {} goes on on KVM only", printable(config.restore)),
+                       "give --accel kvm with --restore; without KVM a guest does the same each time: let it run again");
   const MachineModel* const model = find_machine_model(config.model);
   if (model == nullptr && config.model == host_model_name && !passes_through) {
     return usage_error("model \"host\" is for the source kvm, which passes the host's own PMU through",

@@ -147,6 +147,16 @@ TEST_F(SoftMachine, PowersOffThroughAcpi) {
 
 TEST_F(SoftMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
 
+TEST_F(SoftMachine, DoesNotGoOnFromASnapshot) {
+  const std::string path = testing::TempDir() + "soft_machine_" + std::to_string(::getpid());
+  const MachineImage image{.model = "skylake", .memory_bytes = 16 * mib, .cpus = 1, .threads_per_core = 2, .vcpus = {Bytes{}}};
+  ASSERT_TRUE(write_snapshot(path, image, *GuestMemory::create(16 * mib)));
+  const auto machine = Machine::create({.kernel = {}, .restore = path, .accel = Accel::soft}, {}, log);
+  ::unlink(path.c_str());
+  ASSERT_FALSE(machine);
+  EXPECT_NE(describe(machine.error()).find("goes on on KVM only"), std::string::npos) << describe(machine.error());
+}
+
 TEST_F(SoftMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
 
 TEST_F(SoftMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
