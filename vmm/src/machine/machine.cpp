@@ -15,6 +15,8 @@
 namespace vmm {
 namespace {
 
+static_assert(MachineConfig::most_cpus <= MachineImage::most_vcpus);
+
 /// Loads the kernel into fresh memory and says how the first vCPU starts.
 Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config) {
   VMM_ASSIGN(const auto kernel, InputFile::open(config.kernel, "kernel"));
@@ -69,9 +71,11 @@ Machine::~Machine() {
 
 Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hooks hooks, Log& log) {
   MachineConfig config = given;
-  std::optional<MachineImage> image;
+  std::optional<SnapshotReader> snapshot;
+  const MachineImage* image = nullptr;
   if (!config.restore.empty()) {
-    VMM_ASSIGN(image, read_snapshot(config.restore));
+    VMM_ASSIGN(auto opened, SnapshotReader::open(config.restore));
+    image = &snapshot.emplace(std::move(opened)).image();
     config.model = image->model;
     config.memory_bytes = image->memory_bytes;
     config.cpus = image->cpus;
@@ -82,7 +86,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
   VMM_ASSIGN(auto memory, GuestMemory::create(config.memory_bytes));
   StartRegisters start;
   if (image) {
-    VMM_TRY(read_memory(config.restore, memory));
+    VMM_TRY(snapshot->read_memory(memory));
   } else {
     VMM_ASSIGN(start, load_guest(memory, config));
   }
@@ -97,7 +101,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
   machine->add_devices();
-  VMM_TRY(machine->add_vcpus(config, resolved, start, image ? &*image : nullptr));
+  VMM_TRY(machine->add_vcpus(config, resolved, start, image));
   if (image) VMM_TRY(machine->restore(*image));
   return machine;
 }

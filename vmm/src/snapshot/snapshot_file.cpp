@@ -1,61 +1,26 @@
 #include "snapshot/snapshot_file.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <memory>
+#include <bit>
+#include <cstring>
 
 #include <fmt/format.h>
 
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041'4E53'554D'5056;      // "VPMUSNAP"
-constexpr std::uint64_t end_magic = 0x444E'4553'554D'5056;  // "VPMUSEND"
-constexpr std::uint64_t version = 1;
-/// Of all but RAM; a snapshot has some ten KiB for each vCPU.
-constexpr std::uint64_t most_image_bytes = 64ULL << 20U;
+// The sections, in their order: "machine", "chips", "devices", "vcpu 0" and so on, "pages" (a bit for each page of the RAM, set where the page is
+// not zero), "memory" (those pages).
+constexpr std::uint64_t most_machine_bytes = 4096;
+/// Of the chips, of the devices, of each vCPU: some ten KiB.
+constexpr std::uint64_t most_state_bytes = 1U << 20U;
+constexpr std::size_t longest_model = 64;
 
-using Page = std::array<std::byte, vpmu::page_size>;
+/// What is written, read and added to a checksum at once: it stays in the cache meanwhile.
+constexpr std::uint64_t most_run_pages = 64;
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-/// A stream of plain words and runs.
-class SnapshotStream {
- public:
-  static SnapshotStream reading(const std::string& path) { return {path, ::open(path.c_str(), O_RDONLY | O_CLOEXEC), "r"}; }
-  /// For the owner only: it will hold all that the guest has in memory.
-  static SnapshotStream writing(const std::string& path) {
-    constexpr mode_t owner_only = 0600;
-    return {path, ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, owner_only), "w"};
-  }
-  [[nodiscard]] bool is_open() const { return file_ != nullptr; }
-
-  bool write(std::span<const std::byte> bytes) { return std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size(); }
-  bool write(std::uint64_t word) { return write(std::as_bytes(std::span{&word, 1})); }
-  bool read(std::span<std::byte> bytes) { return std::fread(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size(); }
-  bool read(std::uint64_t& word) { return read(std::as_writable_bytes(std::span{&word, 1})); }
-  bool flush() { return std::fflush(file_.get()) == 0 && ::fsync(::fileno(file_.get())) == 0; }
-
-  [[nodiscard]] Failure cannot(const std::string& what, const std::string& option) const {
-    return usage_error(fmt::format("cannot {} the snapshot {}: {}", what, printable(path_), errno_text(errno)), option);
-  }
-  [[nodiscard]] Failure is_no_snapshot(const std::string& why) const {
-    return usage_error(fmt::format("{} is no snapshot that can be restored: {}", printable(path_), why), "give a file that `vpmu ctl SOCKET snapshot` of this version wrote");
-  }
-
- private:
-  SnapshotStream(const std::string& path, int fd, const char* mode) : path_{path}, file_{fd < 0 ? nullptr : ::fdopen(fd, mode)} {}
-
-  std::string path_;
-  std::unique_ptr<std::FILE, CloseFile> file_;
-};
+std::string vcpu_section(std::size_t id) { return fmt::format("vcpu {}", id); }
 
 Bytes encode(const MachineImage& image) {
   ByteWriter out;
@@ -64,13 +29,8 @@ Bytes encode(const MachineImage& image) {
   out.put(image.cpus);
   out.put(image.threads_per_core);
   out.put(std::uint64_t{image.bare_metal});
-  out.put_run(image.chips);
-  out.put_run(image.devices);
-  for (const Bytes& vcpu : image.vcpus) out.put_run(vcpu);
   return out.take();
 }
-
-Bytes copy(std::span<const std::byte> run) { return {run.begin(), run.end()}; }
 
 /// False where it is not of this form.
 bool decode(std::span<const std::byte> bytes, MachineImage& image) {
@@ -81,73 +41,119 @@ bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   image.cpus = in.get<std::uint32_t>();
   image.threads_per_core = in.get<std::uint32_t>();
   image.bare_metal = in.get<std::uint64_t>() != 0;
-  image.chips = copy(in.get_run());
-  image.devices = copy(in.get_run());
-  for (std::uint32_t i = 0; i < image.cpus && in.good(); ++i) image.vcpus.push_back(copy(in.get_run()));
-  return in.done();
+  return in.done() && image.model.size() <= longest_model && image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus;
 }
 
-/// What stands before the RAM; leaves the stream there.
-Result<Bytes> read_head(SnapshotStream& file) {
-  std::uint64_t found_magic = 0, found_version = 0, size = 0;
-  if (!file.is_open()) return file.cannot("read", "give a file that `vpmu ctl SOCKET snapshot` wrote with --restore");
-  if (!file.read(found_magic) || found_magic != magic) return file.is_no_snapshot("it does not begin like one");
-  if (!file.read(found_version) || found_version != version) return file.is_no_snapshot(fmt::format("it has format {}, not {}", found_version, version));
-  if (!file.read(size) || size > most_image_bytes) return file.is_no_snapshot(fmt::format("{} bytes of state", size));
-  Bytes bytes(size);
-  if (!file.read(bytes)) return file.is_no_snapshot("it is cut short");
-  return bytes;
+/// A bit for each page of a RAM, by its place in the memory's ranges.
+class PageSet {
+ public:
+  explicit PageSet(const GuestMemory& memory) : bits_((memory.bytes() / vpmu::page_size + 7) / 8) {}
+
+  [[nodiscard]] bool has(std::uint64_t page) const { return (bits_[page / 8] & bit(page)) != std::byte{}; }
+  void add(std::uint64_t page) { bits_[page / 8] |= bit(page); }
+  [[nodiscard]] std::uint64_t count() const {
+    std::uint64_t count = 0;
+    for (const std::byte b : bits_) count += static_cast<unsigned>(std::popcount(std::to_integer<std::uint8_t>(b)));
+    return count;
+  }
+  [[nodiscard]] const Bytes& bits() const { return bits_; }
+  /// False where the bits are not of such a memory.
+  bool take(const GuestMemory& memory, Bytes bits) {
+    const std::uint64_t pages = memory.bytes() / vpmu::page_size;
+    if (bits.size() != bits_.size()) return false;
+    bits_ = std::move(bits);
+    for (std::uint64_t page = pages; page < bits_.size() * 8; ++page)
+      if (has(page)) return false;
+    return true;
+  }
+
+ private:
+  static std::byte bit(std::uint64_t page) { return std::byte{1} << (page % 8); }
+  Bytes bits_;
+};
+
+bool is_zero(std::span<const std::byte> page) {
+  std::uint64_t any = 0;
+  for (std::size_t at = 0; at < page.size(); at += 64) {
+    std::array<std::uint64_t, 8> line{};
+    std::memcpy(line.data(), page.data() + at, sizeof line);
+    for (const std::uint64_t word : line) any |= word;
+    if (any != 0) return false;
+  }
+  return true;
 }
 
-bool is_zero(const Page& page) {
-  return std::ranges::all_of(page, [](std::byte b) { return b == std::byte{}; });
-}
-
-bool write_memory(SnapshotStream& file, const GuestMemory& memory) {
-  Page page;
+PageSet used_pages(const GuestMemory& memory) {
+  PageSet pages{memory};
+  std::uint64_t page = 0;
   for (const MemoryRange& range : memory.ranges())
-    for (std::uint64_t offset = 0; offset < range.bytes; offset += page.size()) {
-      const vpmu::GuestPhysical at{range.first.value() + offset};
-      if (!memory.read(at, page)) return false;
-      if (!is_zero(page) && (!file.write(at.value()) || !file.write(page))) return false;
+    for (std::uint64_t offset = 0; offset < range.bytes; offset += vpmu::page_size, ++page)
+      if (!is_zero(memory.bytes_at(range.first + offset, vpmu::page_size))) pages.add(page);
+  return pages;
+}
+
+/// Calls `visit` with the bytes of each run of pages, in order, up to its first failure.
+template <class Visit>
+Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const Visit& visit) {
+  std::uint64_t page = 0;
+  for (const MemoryRange& range : memory.ranges()) {
+    const std::uint64_t end = page + range.bytes / vpmu::page_size;
+    const std::uint64_t first = page;
+    while (page < end) {
+      const std::uint64_t from = page;
+      while (page < end && page - from < most_run_pages && pages.has(page)) ++page;
+      if (page != from)
+        VMM_TRY(visit(memory.bytes_at(range.first + (from - first) * vpmu::page_size, (page - from) * vpmu::page_size)));
+      else
+        ++page;
     }
-  return file.write(end_magic);
+  }
+  return {};
 }
 
 }  // namespace
 
 Result<void> write_snapshot(const std::string& path, const MachineImage& image, const GuestMemory& memory) {
-  const std::string unfinished = path + ".part";
-  const std::string advice = "give a path with room for the guest's memory";
-  auto file = SnapshotStream::writing(unfinished);
-  if (!file.is_open()) return file.cannot("write", advice);
-  const Bytes head = encode(image);
-  const bool written = file.write(magic) && file.write(version) && file.write(head.size()) && file.write(head) && write_memory(file, memory) && file.flush();
-  if (written && std::rename(unfinished.c_str(), path.c_str()) == 0) return {};
-  const Failure failure = file.cannot("write", advice);
-  ::unlink(unfinished.c_str());
-  return failure;
+  VMM_ASSIGN(auto file, SectionWriter::create(path));
+  VMM_TRY(file.put("machine", encode(image)));
+  VMM_TRY(file.put("chips", image.chips));
+  VMM_TRY(file.put("devices", image.devices));
+  for (std::size_t id = 0; id < image.vcpus.size(); ++id) VMM_TRY(file.put(vcpu_section(id), image.vcpus[id]));
+  const PageSet pages = used_pages(memory);
+  VMM_TRY(file.put("pages", pages.bits()));
+  VMM_TRY(file.begin("memory", pages.count() * vpmu::page_size));
+  VMM_TRY(for_each_run(memory, pages, [&file](std::span<const std::byte> run) { return file.add(run); }));
+  VMM_TRY(file.end());
+  return file.finish();
 }
 
-Result<MachineImage> read_snapshot(const std::string& path) {
-  auto file = SnapshotStream::reading(path);
-  VMM_ASSIGN(const Bytes head, read_head(file));
-  MachineImage image;
-  if (!decode(head, image)) return file.is_no_snapshot("its state is not of this form");
-  return image;
+Result<SnapshotReader> SnapshotReader::open(const std::string& path) {
+  VMM_ASSIGN(auto file, SectionReader::open(path));
+  SnapshotReader reader{std::move(file)};
+  VMM_TRY(reader.read_image());
+  return reader;
 }
 
-Result<void> read_memory(const std::string& path, const GuestMemory& memory) {
-  auto file = SnapshotStream::reading(path);
-  VMM_TRY(read_head(file));
-  Page page;
-  for (;;) {
-    std::uint64_t at = 0;
-    if (!file.read(at)) return file.is_no_snapshot("it is cut short");
-    if (at == end_magic) return {};
-    if (!file.read(page)) return file.is_no_snapshot("it is cut short");
-    if (!memory.write(vpmu::GuestPhysical{at}, page)) return file.is_no_snapshot(fmt::format("a page at {:#x} is not RAM", at));
+Result<void> SnapshotReader::read_image() {
+  VMM_ASSIGN(const Bytes machine, file_.get("machine", most_machine_bytes));
+  if (!decode(machine, image_)) return file_.refused("machine", "it is not of this form");
+  VMM_ASSIGN(image_.chips, file_.get("chips", most_state_bytes));
+  VMM_ASSIGN(image_.devices, file_.get("devices", most_state_bytes));
+  for (std::uint32_t id = 0; id < image_.cpus; ++id) {
+    VMM_ASSIGN(image_.vcpus.emplace_back(), file_.get(vcpu_section(id), most_state_bytes));
   }
+  return {};
+}
+
+Result<void> SnapshotReader::read_memory(const GuestMemory& memory) {
+  PageSet pages{memory};
+  VMM_ASSIGN(Bytes bits, file_.get("pages", pages.bits().size()));
+  if (!pages.take(memory, std::move(bits))) return file_.refused("pages", fmt::format("it is not of {} bytes of RAM", memory.bytes()));
+  VMM_ASSIGN(const std::uint64_t size, file_.begin("memory"));
+  if (size != pages.count() * vpmu::page_size) return file_.refused("memory", fmt::format("{} bytes are not the {} pages that there are", size, pages.count()));
+  VMM_TRY(for_each_run(memory, pages, [this](std::span<std::byte> run) { return file_.read(run); }));
+  VMM_TRY(file_.end());
+  return file_.finish();
 }
 
 }  // namespace vmm

@@ -5,12 +5,15 @@
 
 #include "memory/guest_memory.hpp"
 #include "snapshot/byte_stream.hpp"
+#include "snapshot/section_file.hpp"
 #include "support/result.hpp"
 
 namespace vmm {
 
 /// A machine at rest, but for its RAM.
 struct MachineImage {
+  static constexpr std::uint32_t most_vcpus = 64;
+
   std::string model;  ///< With what the machine was made; a restored one is made the same.
   std::uint64_t memory_bytes{};
   std::uint32_t cpus{}, threads_per_core{};
@@ -20,13 +23,27 @@ struct MachineImage {
   std::vector<Bytes> vcpus;  ///< By id, their PMUs included.
 };
 
-/// Writes a snapshot whole, or not at all: another file takes the name only once it is complete. Pages that are zero are left out. Fails with kind
-/// usage where the file cannot be written.
+/// Writes a snapshot whole, or not at all (WholeFile). Pages that are zero are left out. Nothing may write to the RAM meanwhile. Fails with kind
+/// usage where the file cannot be written. Cost: the RAM is read twice, and its pages that are not zero are written.
 Result<void> write_snapshot(const std::string& path, const MachineImage& image, const GuestMemory& memory);
 
-/// Fails with kind usage where the file cannot be read, is no snapshot, or is cut short.
-Result<MachineImage> read_snapshot(const std::string& path);
-/// The RAM, into fresh memory of the same size.
-Result<void> read_memory(const std::string& path, const GuestMemory& memory);
+/// A snapshot that is read. Each section of the file has a checksum; a failure names the section. That a file is undamaged does not make it
+/// harmless: what is in it is checked by those whose state it is.
+class SnapshotReader {
+ public:
+  /// Reads all but the RAM. Fails with kind usage where the file cannot be read, is no regular file, is no snapshot, is damaged or cut short.
+  static Result<SnapshotReader> open(const std::string& path);
+
+  [[nodiscard]] const MachineImage& image() const { return image_; }
+  /// The RAM, into fresh memory of image().memory_bytes. Once. Fails as open() does, with part of it in the memory.
+  Result<void> read_memory(const GuestMemory& memory);
+
+ private:
+  explicit SnapshotReader(SectionReader file) : file_{std::move(file)} {}
+  Result<void> read_image();
+
+  SectionReader file_;
+  MachineImage image_;
+};
 
 }  // namespace vmm

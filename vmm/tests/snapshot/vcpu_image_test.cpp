@@ -81,6 +81,27 @@ TEST_F(VcpuImage, CutAnywhereItIsRefusedAndNothingIsSet) {
   EXPECT_EQ(kvm_.requests.size(), 0U);
 }
 
+// The MSRs are last: their number of bytes, and they.
+TEST_F(VcpuImage, MoreMsrsThanThereAreOrHalfAnMsrAreRefusedAndNothingIsSet) {
+  auto from = make_vcpu();
+  const auto image = save_vcpu(from, {});
+  ASSERT_TRUE(image);
+  auto to = make_vcpu();
+  const auto restored_with = [&](std::uint64_t bytes) {
+    Bytes other{image->begin(), image->end() - sizeof bytes};
+    const auto count = std::as_bytes(std::span{&bytes, 1});
+    other.insert(other.end(), count.begin(), count.end());
+    other.resize(other.size() + bytes);
+    kvm_.requests.clear();
+    const auto restored = restore_vcpu(to, other, 0);
+    EXPECT_EQ(restored.has_value(), kvm_.count(KVM_SET_SREGS) != 0);
+    return restored.has_value();
+  };
+  EXPECT_TRUE(restored_with(0));
+  EXPECT_FALSE(restored_with(8)) << "half of one";
+  EXPECT_FALSE(restored_with(4097 * sizeof(kvm_msr_entry)));
+}
+
 TEST_F(VcpuImage, WhatKvmRefusesIsReported) {
   auto from = make_vcpu();
   kvm_.first_vcpu().msrs[star] = 0xAB;

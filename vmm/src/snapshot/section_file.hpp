@@ -1,0 +1,73 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kvm/fd.hpp"
+#include "snapshot/byte_stream.hpp"
+#include "snapshot/checksum.hpp"
+#include "snapshot/whole_file.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// The form of a snapshot's file: 16 bytes of magic and version, then sections one behind the other, and nothing behind them. A section is its
+/// name (SectionName), the size of its contents (8 bytes), the contents, and the XXH3 of these three (8 bytes). All of it is little-endian.
+using SectionName = std::array<char, 16>;
+
+/// Writes such a file whole or not at all. Every member fails with kind usage where the file cannot be written.
+class SectionWriter {
+ public:
+  static Result<SectionWriter> create(const std::string& path);
+
+  /// A whole section.
+  Result<void> put(std::string_view name, std::span<const std::byte> contents);
+  /// One whose contents come in pieces: of `size` bytes together.
+  Result<void> begin(std::string_view name, std::uint64_t size);
+  Result<void> add(std::span<const std::byte> piece);
+  Result<void> end();
+  /// After the last section.
+  Result<void> finish() { return file_.finish(); }
+
+ private:
+  explicit SectionWriter(WholeFile file) : file_{std::move(file)} {}
+
+  WholeFile file_;
+  std::optional<Checksum> checksum_;  ///< Of the section that has begun.
+};
+
+/// Reads it again, by the same names in the same order. Nothing of the file is believed: no size is used before the file was found to have as many
+/// bytes. Every member fails with kind usage and names the section.
+class SectionReader {
+ public:
+  /// `path` may be a symbolic link, and must lead to a regular file; others do not hold the caller up.
+  static Result<SectionReader> open(const std::string& path);
+
+  /// A whole section, of at most `most` bytes.
+  Result<Bytes> get(std::string_view name, std::uint64_t most);
+  /// The size of a section that is taken in pieces.
+  Result<std::uint64_t> begin(std::string_view name);
+  Result<void> read(std::span<std::byte> piece);
+  Result<void> end();
+  /// After the last section: there must be nothing more.
+  Result<void> finish() const;
+
+  /// That section `name` cannot be used.
+  [[nodiscard]] Failure refused(std::string_view name, const std::string& why) const;
+
+ private:
+  SectionReader(std::string path, Fd fd, std::uint64_t size) : path_{std::move(path)}, fd_{std::move(fd)}, rest_{size} {}
+  Result<void> read_header();
+  Result<void> fill(std::span<std::byte> bytes);
+
+  std::string path_;
+  Fd fd_;
+  std::uint64_t rest_;  ///< Bytes of the file that were not read yet.
+  std::string section_;
+  std::optional<Checksum> checksum_;  ///< Of the section that has begun.
+};
+
+}  // namespace vmm

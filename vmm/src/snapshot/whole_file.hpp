@@ -1,0 +1,39 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "kvm/fd.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// A file that is written whole or not at all: it takes its name, and the place of an older file of that name, only by finish(). Until then it
+/// lies beside it under a name that nobody can guess. Its owner alone can read it. Symbolic links are not followed, neither at the name nor
+/// beside it.
+class WholeFile {
+ public:
+  /// `what` names the file in messages ("the snapshot"), `advice` says what to give instead. Fails with kind usage where the directory cannot be
+  /// written to, and where the name is taken by something that is no regular file.
+  static Result<WholeFile> create(const std::string& path, const std::string& what, const std::string& advice);
+  WholeFile(WholeFile&&) = default;
+  WholeFile& operator=(WholeFile&&) = delete;
+  /// Without finish() nothing is left.
+  ~WholeFile();
+
+  Result<void> write(std::span<const std::byte> bytes);
+  /// Gives the file its name once all of it is on the disk. Once.
+  Result<void> finish();
+
+ private:
+  WholeFile(std::string path, std::string what, std::string advice);
+  /// By errno.
+  [[nodiscard]] Failure cannot_write() const;
+  Result<void> sync_directory() const;
+
+  std::string path_, what_, advice_;
+  std::string unfinished_;  ///< Its name meanwhile.
+  Fd fd_;                   ///< Open until finish().
+};
+
+}  // namespace vmm
