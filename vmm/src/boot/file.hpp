@@ -9,10 +9,13 @@
 
 namespace vmm {
 
-/// A file mapped for reading, so that loading copies it once and keeps nothing resident.
+/// The contents of a file, in memory of its own: whoever changes or shortens the file meanwhile changes nothing here. Gone with the object.
 class InputFile {
  public:
-  /// `what` names its role in messages ("kernel"). Fails with kind usage when it cannot be opened, is no regular file or is empty.
+  /// Larger ones are refused: nothing below 4 GiB would hold them.
+  static constexpr std::uint64_t most_bytes = 2ULL << 30U;
+
+  /// `what` names its role in messages ("kernel"). Fails with kind usage when it cannot be read, is no regular file, is empty or too large.
   static Result<InputFile> open(const std::string& path, const std::string& what);
 
   [[nodiscard]] std::span<const std::byte> bytes() const {

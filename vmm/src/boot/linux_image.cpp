@@ -116,6 +116,9 @@ Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
     return bad_kernel(
         fmt::format("truncated: the header promises {} bytes, the file has {}", code_offset + code_bytes, file.size()));
   }
+  if (code_bytes <= entry_64_offset) {
+    return bad_kernel(fmt::format("{} bytes of code do not reach the entry point at {}", code_bytes, entry_64_offset));
+  }
   const std::uint64_t header_end = magic_at + *view.read<std::uint8_t>(header_length_at);
   const auto setup_header = view.slice(setup_sectors_at, header_end - setup_sectors_at);
   const std::uint64_t memory_bytes = *view.read<std::uint32_t>(memory_bytes_at);

@@ -3,7 +3,10 @@
 #include <elf.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "boot/image_file.hpp"
 
@@ -51,14 +54,61 @@ std::string refusal(const Elf64_Ehdr& header, const Elf64_Phdr& segment) {
   return entry ? "accepted" : entry.error().what;
 }
 
-TEST(LoadElf, CopiesSegmentsAndClearsTheirTails) {
+/// A file with these segments; their contents are at `contents_at`.
+test::ImageFile elf_file(std::span<const Elf64_Phdr> segments) {
+  auto header = good_header();
+  header.e_phnum = static_cast<std::uint16_t>(segments.size());
+  header.e_phoff = contents_at + 16;
+  test::ImageFile file{header.e_phoff + segments.size_bytes()};
+  file.put(0, header);
+  for (std::size_t i = 0; i < segments.size(); ++i) file.put(header.e_phoff + i * sizeof(Elf64_Phdr), segments[i]);
+  return file;
+}
+
+TEST(LoadElf, CopiesSegmentsToTheirPlaces) {
   const auto memory = *GuestMemory::create(16 * mib);
-  ASSERT_TRUE(memory.store<std::uint64_t>(GuestPhysical{2 * mib + 56}, ~0ULL));
   const auto entry = load_elf(memory, elf_file(good_header(), good_segment()).bytes());
   ASSERT_TRUE(entry) << describe(entry.error());
   EXPECT_EQ(*entry, GuestPhysical{2 * mib});
   EXPECT_EQ(memory.load<std::uint64_t>(GuestPhysical{2 * mib}), 0x1122334455667788U);
   EXPECT_EQ(memory.load<std::uint64_t>(GuestPhysical{2 * mib + 56}), 0U);
+}
+
+/// Bytes of memory that this process has from the host.
+std::uint64_t resident_bytes() {
+  std::ifstream file{"/proc/self/statm"};
+  std::uint64_t pages = 0;
+  file >> pages >> pages;
+  return pages * vpmu::page_size;
+}
+
+TEST(LoadElf, AHugeTailTakesNoMemoryOfTheHost) {
+  const auto memory = *GuestMemory::create(3072 * mib);
+  auto segment = good_segment();
+  segment.p_memsz = 3000 * mib;
+  const auto before = resident_bytes();
+  ASSERT_TRUE(load_elf(memory, elf_file(good_header(), segment).bytes()));
+  EXPECT_LT(resident_bytes(), before + 64 * mib);
+}
+
+// Sixty thousand segments over the same gigabyte kept the loader busy for half a minute.
+TEST(LoadElf, NeitherManySegmentsNorThoseOnTopOfEachOtherAreLoaded) {
+  const auto memory = *GuestMemory::create(16 * mib);
+  const auto refusal_of = [&](std::span<const Elf64_Phdr> segments) {
+    const auto entry = load_elf(memory, elf_file(segments).bytes());
+    return entry ? "accepted" : entry.error().what;
+  };
+  const std::vector<Elf64_Phdr> many(65535, good_segment());
+  EXPECT_NE(refusal_of(many).find("65535 program headers of 56 bytes, where 1 to 256"), std::string::npos) << refusal_of(many);
+  std::array segments{good_segment(), good_segment(), good_segment()};
+  segments[0].p_paddr = 3 * mib;
+  segments[1].p_paddr = 4 * mib;
+  EXPECT_EQ(refusal_of(segments), "accepted");
+  EXPECT_EQ(memory.load<std::uint8_t>(GuestPhysical{4 * mib}), 0U);
+  segments[2].p_memsz = 1 * mib;
+  EXPECT_EQ(refusal_of(segments), "accepted") << "side by side";
+  segments[2].p_memsz = 1 * mib + 1;
+  EXPECT_NE(refusal_of(segments).find("the segments at 0x200000 and 0x300000 overlap"), std::string::npos) << refusal_of(segments);
 }
 
 TEST(LoadElf, EachDefectIsNamed) {
@@ -71,10 +121,12 @@ TEST(LoadElf, EachDefectIsNamed) {
   EXPECT_NE(refusal(header, good_segment()).find("program header 0 lies beyond"), std::string::npos);
   header = good_header();
   header.e_phoff = ~0ULL - 8;
-  EXPECT_NE(refusal(header, good_segment()), "accepted");
+  EXPECT_NE(refusal(header, good_segment()).find("program header 0 lies beyond"), std::string::npos);
   header = good_header();
   header.e_entry = 0x10;
-  EXPECT_NE(refusal(header, good_segment()).find("entry point 0x10"), std::string::npos);
+  EXPECT_NE(refusal(header, good_segment()).find("entry point 0x10 is in none of the 1 segments"), std::string::npos);
+  header.e_entry = 2 * mib + 64;
+  EXPECT_NE(refusal(header, good_segment()).find("entry point 0x200040"), std::string::npos) << "RAM, and nothing in it";
 
   auto segment = good_segment();
   segment.p_filesz = 4096;
@@ -82,7 +134,16 @@ TEST(LoadElf, EachDefectIsNamed) {
   EXPECT_NE(refusal(good_header(), segment).find("truncated"), std::string::npos);
   segment = good_segment();
   segment.p_memsz = 8;
-  EXPECT_NE(refusal(good_header(), segment), "accepted");
+  EXPECT_NE(refusal(good_header(), segment).find("16 bytes in the file and 8 in memory"), std::string::npos);
+  segment = good_segment();
+  segment.p_offset = ~0ULL - 7;
+  EXPECT_NE(refusal(good_header(), segment).find("truncated"), std::string::npos) << "the end wraps";
+  segment = good_segment();
+  segment.p_paddr = ~0ULL - 7;
+  EXPECT_NE(refusal(good_header(), segment).find("outside the memory"), std::string::npos);
+  segment = good_segment();
+  segment.p_type = PT_NOTE;
+  EXPECT_NE(refusal(good_header(), segment).find("none of the 0 segments"), std::string::npos);
   segment = good_segment();
   segment.p_memsz = ~0ULL;
   EXPECT_NE(refusal(good_header(), segment).find("outside the memory"), std::string::npos);
