@@ -366,8 +366,10 @@ Run move_op(Decoding& d) {
       if (!set_source(d, 0)) return nullptr;
       return op_push(d.is_memory(0) ? Form::reg_mem : Form::reg_reg, d.in.operand_width / 8U);
     case ZYDIS_MNEMONIC_POP: return set_destination(d) ? op_pop(d.is_memory(0), d.in.operand_width / 8U) : nullptr;
-    case ZYDIS_MNEMONIC_PUSHFQ: return op_pushf();
-    case ZYDIS_MNEMONIC_POPFQ: return op_popf();
+    case ZYDIS_MNEMONIC_PUSHF:
+    case ZYDIS_MNEMONIC_PUSHFQ: return op_pushf(d.in.operand_width / 8U);
+    case ZYDIS_MNEMONIC_POPF:
+    case ZYDIS_MNEMONIC_POPFQ: return op_popf(d.in.operand_width / 8U);
     case ZYDIS_MNEMONIC_LEAVE: return d.in.operand_width == 64 ? op_leave() : nullptr;
     default: return nullptr;
   }

@@ -60,8 +60,8 @@ Run op_xadd(bool memory, bool locked, unsigned bytes);
 Run op_push(Form form, unsigned bytes);  ///< reg_reg: s; reg_imm: imm; reg_mem: memory.
 Run op_pop(bool memory, unsigned bytes);
 Run op_leave();
-Run op_pushf();
-Run op_popf();
+Run op_pushf(unsigned bytes);
+Run op_popf(unsigned bytes);
 
 Run op_jmp();                        ///< To target[0].
 Run op_jcc(unsigned condition);      ///< To target[0] if the condition holds, else target[1].

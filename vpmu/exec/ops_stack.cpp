@@ -66,19 +66,24 @@ void leave_frame(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// RF and VM are pushed as 0. SDM 2B PUSHF.
+// RF and VM are pushed as 0. SDM 2B PUSHF. Of a word, or of 16 bits.
+template <class T>
 void pushf(const Op* op, Core* c) {
   const std::uint64_t value = (c->other_flags & ~rflags::RF) | c->flags.bits();
-  if (!store(c, c->r[rsp] - word, value)) VPMU_LEAVE(op, c);
-  c->r[rsp] -= word;
+  if (!store(c, c->r[rsp] - sizeof(T), static_cast<T>(value))) VPMU_LEAVE(op, c);
+  c->r[rsp] -= sizeof(T);
   VPMU_NEXT(op, c);
 }
 
+// 16 bits leave the others as they are.
+template <class T>
 void popf(const Op* op, Core* c) {
-  std::uint64_t value{};
-  if (!load(c, c->r[rsp], value)) VPMU_LEAVE(op, c);
+  T popped{};
+  if (!load(c, c->r[rsp], popped)) VPMU_LEAVE(op, c);
+  const std::uint64_t kept = sizeof(T) == word ? 0 : c->other_flags & ~std::uint64_t{static_cast<T>(~T{0})};
+  const std::uint64_t value = kept | popped;
   if (!can_set_flags(*c, value)) return leave_for(op, c, Stop::unsupported);
-  c->r[rsp] += word;
+  c->r[rsp] += sizeof(T);
   set_flags(*c, value);
   VPMU_NEXT(op, c);
 }
@@ -99,7 +104,7 @@ Run op_push(Form form, unsigned bytes) {
 
 Run op_pop(bool memory, unsigned bytes) { return bytes != word ? nullptr : memory ? pop_memory : pop; }
 Run op_leave() { return leave_frame; }
-Run op_pushf() { return pushf; }
-Run op_popf() { return popf; }
+Run op_pushf(unsigned bytes) { return bytes == word ? pushf<std::uint64_t> : bytes == 2 ? pushf<std::uint16_t> : nullptr; }
+Run op_popf(unsigned bytes) { return bytes == word ? popf<std::uint64_t> : bytes == 2 ? popf<std::uint16_t> : nullptr; }
 
 }  // namespace vpmu::exec

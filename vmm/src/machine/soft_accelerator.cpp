@@ -31,17 +31,19 @@ CpuidTable supported_features() {
 
 class SoftProcessor final : public Processor {
  public:
-  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model, std::uint64_t most_ticks, vpmu::exec::Compiling compiling)
+  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model, std::uint64_t most_ticks, vpmu::exec::Compiling compiling,
+                Log& log)
       : memory_{&memory},
         cpuid_{std::move(cpuid)},
         io_apic_{&io_apic},
         model_{&model},
         most_ticks_{most_ticks},
-        compiling_{compiling} {}
+        compiling_{compiling},
+        log_{&log} {}
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset;
-    const SoftStart from{.sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_};
+    const SoftStart from{.sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_, .log = log_};
     port_ = std::make_unique<SoftPort>(*memory_, cpuid_, from, io_apic_);
     port_->stop_after(most_ticks_);
     return port_->set_msr(msr_bios_sign_id, bios_sign_id(*model_));
@@ -58,6 +60,7 @@ class SoftProcessor final : public Processor {
   const MachineModel* model_;
   std::uint64_t most_ticks_;
   vpmu::exec::Compiling compiling_;
+  Log* log_;
   std::unique_ptr<SoftPort> port_;
 };
 
@@ -70,7 +73,8 @@ class SoftAccelerator final : public Accelerator {
         threads_per_core_{needs.config.threads_per_core},
         epoch_{needs.config.epoch},
         most_ticks_{needs.config.most_ticks},
-        compiling_{needs.config.compiling} {}
+        compiling_{needs.config.compiling},
+        log_{&needs.log} {}
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
     const CpuidTable supported = supported_features();
@@ -82,7 +86,7 @@ class SoftAccelerator final : public Accelerator {
         .cpus = 1,
         .bare_metal = bare_metal_,
         .threads_per_core = threads_per_core_};
-    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_, compiling_);
+    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_, compiling_, *log_);
     processor_ = processor.get();
     return processor;
   }
@@ -105,6 +109,7 @@ class SoftAccelerator final : public Accelerator {
   std::time_t epoch_;
   std::uint64_t most_ticks_;
   vpmu::exec::Compiling compiling_;
+  Log* log_;
   IoApic io_apic_;
   SoftProcessor* processor_{};
 };

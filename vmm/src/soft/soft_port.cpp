@@ -1,5 +1,7 @@
 #include "soft/soft_port.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -44,7 +46,8 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       system_{s_, view_, msrs_, interrupts_, cpuid_},
       ram_{memory},
       platform_{*this},
-      engine_{ram_, platform_, &host_code_, start.compiling} {}
+      engine_{ram_, platform_, &host_code_, start.compiling},
+      log_{start.log} {}
 
 Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());
@@ -143,7 +146,7 @@ Stop SoftPort::run_engine(std::uint64_t instructions) {
 std::optional<Exit> SoftPort::run_some(std::uint64_t most) {
   s_.events.interrupt.shadow = 0;
   const Stop stop = run_engine(most);
-  return stop == Stop::budget || stop == Stop::again ? std::nullopt : run_what_the_engine_left();
+  return stop == Stop::budget || stop == Stop::again ? std::nullopt : run_what_the_engine_left(stop);
 }
 
 void SoftPort::complete(std::uint8_t length) {
@@ -290,6 +293,7 @@ void SoftPort::visit_statistics(const std::function<void(std::string_view, std::
   visit("soft.mmio", statistics_.mmio);
   visit("soft.exceptions", statistics_.exceptions);
   visit("soft.interrupts", statistics_.interrupts);
+  for (const auto& [mnemonic, count] : statistics_.unknown) visit(fmt::format("soft.unknown.{}", mnemonic), count);
   visit("soft.decoded_blocks", engine_.decoded_blocks());
   visit("soft.compiled_blocks", engine_.compiled_blocks());
 }

@@ -1,7 +1,9 @@
 #pragma once
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "exec/engine.hpp"
@@ -11,6 +13,7 @@
 #include "soft/system_unit.hpp"
 #include "soft/virtual_time.hpp"
 #include "sources/instruction.hpp"
+#include "support/log.hpp"
 #include "vcpu/port.hpp"
 
 namespace vmm {
@@ -21,6 +24,7 @@ struct SoftStatistics {
   std::uint64_t mmio{};          ///< Accesses outside RAM.
   std::uint64_t exceptions{};
   std::uint64_t interrupts{};    ///< NMIs among them.
+  std::map<std::string_view, std::uint64_t> unknown;  ///< Instructions that no part of this vCPU knows, by mnemonic: #UD.
 };
 
 /// What a vCPU without KVM starts as.
@@ -28,6 +32,7 @@ struct SoftStart {
   kvm_sregs sregs{};
   kvm_regs regs{};
   vpmu::exec::Compiling compiling{};
+  Log* log{};  ///< Hears of each unknown instruction once; must outlive the port. Null: nobody does.
 };
 
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does where the PMU code
@@ -104,7 +109,8 @@ class SoftPort final : public VcpuPort {
     void will_write(vpmu::GuestPhysical page) override;
     void close() { ram_.close(); }
 
-    std::array<std::byte, vpmu::page_size> scratch{};
+    /// Aligned as a page, as what accesses it counts on.
+    alignas(vpmu::page_size) std::array<std::byte, vpmu::page_size> scratch{};
     bool open{};
 
    private:
@@ -138,8 +144,9 @@ class SoftPort final : public VcpuPort {
   std::optional<Exit> run_some(std::uint64_t most);
   std::optional<Exit> run_watched(const Watch& watch);
   std::optional<Exit> run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand);
-  std::optional<Exit> run_what_the_engine_left();
-  std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code);
+  std::optional<Exit> run_what_the_engine_left(vpmu::exec::Stop why);
+  std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code, vpmu::exec::Stop why);
+  std::optional<Exit> refuse(std::span<const std::byte> code, vpmu::exec::Stop why);
   std::optional<Exit> access_device(const Access& access, std::span<const std::byte> code);
   [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;
   [[nodiscard]] std::uint32_t read_device(Device device, std::uint32_t offset);
@@ -172,6 +179,7 @@ class SoftPort final : public VcpuPort {
   std::uint64_t stop_after_{~0ULL};
   volatile std::uint8_t kicked_{};
   SoftStatistics statistics_{};
+  Log* log_;
 };
 
 }  // namespace vmm

@@ -10,6 +10,8 @@
 namespace vmm {
 namespace {
 
+using vpmu::exec::Stop;
+
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
 
@@ -26,7 +28,7 @@ vpmu::GuestPhysical page_of(vpmu::GuestPhysical at) { return vpmu::GuestPhysical
 
 }  // namespace
 
-std::optional<Exit> SoftPort::run_what_the_engine_left() {
+std::optional<Exit> SoftPort::run_what_the_engine_left(Stop why) {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
   const auto code = std::span{bytes}.first(size);
@@ -37,7 +39,7 @@ std::optional<Exit> SoftPort::run_what_the_engine_left() {
       operand = operand_address(i->store ? *i->store : *i->load, *i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value();
     return run_system(*system, operand);
   }
-  return run_into_fault(i, code);
+  return run_into_fault(i, code, why);
 }
 
 std::vector<Access> SoftPort::accesses(const Instruction& i) const {
@@ -55,7 +57,7 @@ std::vector<Access> SoftPort::accesses(const Instruction& i) const {
 }
 
 // The engine stops before what faults and does not say why: look for the reasons in the order of SDM 3A table 6-2.
-std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code) {
+std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code, Stop why) {
   if (!i) {
     if (code.size() < longest_instruction) return take(fetch_fault(s_.regs.rip + code.size()), EventKind::fault);
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
@@ -72,7 +74,17 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
   if (is_division(code)) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
   if (is_hidden(code)) return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
-  return Exit{not_emulated(code)};
+  return refuse(code, why);
+}
+
+// A program must not end the machine by an instruction that nobody here knows. A kernel that uses such a one in ring 0 alone cannot go on.
+std::optional<Exit> SoftPort::refuse(std::span<const std::byte> code, Stop why) {
+  if (why == Stop::fault) return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
+  const std::string_view name = mnemonic_of(code, CodeSize::bits64);
+  if (++statistics_.unknown[name] == 1 && log_ != nullptr)
+    log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm", name, s_.regs.rip);
+  if (cpl_of(s_.sregs) == 0 && is_privileged(code)) return Exit{not_emulated(code)};
+  return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
 }
 
 Exception SoftPort::fetch_fault(std::uint64_t at) {
@@ -98,11 +110,11 @@ std::optional<Exit> SoftPort::access_device(const Access& access, std::span<cons
   if (offset + sizeof before <= ram_.scratch.size()) std::memcpy(ram_.scratch.data() + offset, &before, sizeof before);
   const std::uint64_t retired = statistics_.instructions;
   ram_.open = true;
-  run_engine(1);
+  const Stop why = run_engine(1);
   ram_.open = false;
   flush_ = true;  // of the page that stood for the device's
   ++statistics_.mmio;
-  if (statistics_.instructions == retired) return Exit{not_emulated(code)};
+  if (statistics_.instructions == retired) return why == Stop::again ? std::nullopt : refuse(code, why);
   if (!access.write) return std::nullopt;
   std::uint32_t after{};
   if (offset + sizeof after <= ram_.scratch.size()) std::memcpy(&after, ram_.scratch.data() + offset, sizeof after);

@@ -114,7 +114,8 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_HLT: return plain(SystemOp::hlt);
     case ZYDIS_MNEMONIC_CLI: return plain(SystemOp::cli);
     case ZYDIS_MNEMONIC_STI: return plain(SystemOp::sti);
-    case ZYDIS_MNEMONIC_POPFQ: return plain(SystemOp::popf);
+    case ZYDIS_MNEMONIC_POPF:
+    case ZYDIS_MNEMONIC_POPFQ: return SystemInstruction{.op = SystemOp::popf, .bytes = static_cast<std::uint8_t>(d.in.operand_width / 8)};
     case ZYDIS_MNEMONIC_IRETQ: return plain(SystemOp::iret);
     case ZYDIS_MNEMONIC_INT3: return plain(SystemOp::int3);
     case ZYDIS_MNEMONIC_INT1: return plain(SystemOp::int1);
@@ -137,6 +138,11 @@ std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes)
   auto s = classify(*decoded);
   if (s) s->length = decoded->in.length;
   return s;
+}
+
+bool is_privileged(std::span<const std::byte> bytes) {
+  const auto decoded = decode(bytes);
+  return decoded && (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0;
 }
 
 bool is_division(std::span<const std::byte> bytes) {

@@ -21,7 +21,7 @@ struct SystemInstruction {
   std::uint8_t length{};
   std::uint8_t gpr{};      ///< The general register of a move, as encoded.
   std::uint8_t special{};  ///< The segment, control or debug register, as encoded.
-  std::uint8_t bytes{};    ///< Width of a port access, or of what a segment register is read into.
+  std::uint8_t bytes{};    ///< Width of a port access, of what a segment register is read into, or of what POPF pops.
   bool by_dx{};            ///< The port is in DX, not in `immediate`.
   std::uint8_t immediate{};
 };
@@ -33,6 +33,8 @@ inline bool changes_translations(const SystemInstruction& i) {
 
 /// Empty for everything else. 64-bit code.
 std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes);
+/// Whether only ring 0 may run it.
+bool is_privileged(std::span<const std::byte> bytes);
 /// Whether the instruction divides: what raises #DE.
 bool is_division(std::span<const std::byte> bytes);
 

@@ -91,7 +91,7 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::hlt: s_->halted = true; return Completed{};
     case SystemOp::cli: return interrupt_flag(false);
     case SystemOp::sti: return interrupt_flag(true);
-    case SystemOp::popf: return popf();
+    case SystemOp::popf: return popf(i.bytes);
     case SystemOp::far_return: return done_or(far_return(*s_, *view_));
     case SystemOp::iret: return done_or(return_from_interrupt(*s_, *view_));
     case SystemOp::int3: return Raised{{.vector = vector_bp, .error_code = std::nullopt}, EventKind::software};
@@ -352,16 +352,17 @@ SystemResult SystemUnit::interrupt_flag(bool on) {
   return Completed{};
 }
 
-SystemResult SystemUnit::popf() {
+// SDM 2B POPF: 16 bits leave the others as they are.
+SystemResult SystemUnit::popf(std::uint8_t bytes) {
   std::uint64_t value{};
-  if (const auto fault = view_->read_current(vpmu::GuestLinear{s_->regs.rsp}, std::as_writable_bytes(std::span{&value, 1})))
-    return Raised{page_fault(*s_, *fault)};
-  std::uint64_t loadable = rflags_by_popf;
+  const auto popped = std::as_writable_bytes(std::span{&value, 1}).first(std::min<std::size_t>(bytes, sizeof value));
+  if (const auto fault = view_->read_current(vpmu::GuestLinear{s_->regs.rsp}, popped)) return Raised{page_fault(*s_, *fault)};
+  std::uint64_t loadable = rflags_by_popf & vpmu::low_bits(8U * static_cast<unsigned>(popped.size()));
   const unsigned cpl = cpl_of(s_->sregs);
   if (cpl != 0) loadable &= ~rflags_iopl;
   if (cpl > (s_->regs.rflags & rflags_iopl) >> 12) loadable &= ~rflags_if;
   s_->regs.rflags = (s_->regs.rflags & ~(loadable | rflags_rf)) | (value & loadable);
-  s_->regs.rsp += sizeof value;
+  s_->regs.rsp += popped.size();
   return Completed{};
 }
 

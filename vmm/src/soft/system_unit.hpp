@@ -60,7 +60,7 @@ class SystemUnit {
   SystemResult read_debug(const SystemInstruction& i);
   SystemResult port(const SystemInstruction& i);
   SystemResult interrupt_flag(bool on);
-  SystemResult popf();
+  SystemResult popf(std::uint8_t bytes);
   [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint16_t& selector);
   void cpuid();
   [[nodiscard]] __u64& gpr(const SystemInstruction& i);

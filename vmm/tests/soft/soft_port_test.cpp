@@ -83,6 +83,33 @@ TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
   EXPECT_EQ(*port.tsc(), 9U) << "each is an instruction";
 }
 
+// Prefixes up to 15 bytes: rsqrtss %xmm4, %xmm6 with 12 times F3; cmpss with 11 of them; cvtpd2pi with exceptions that nothing masks.
+TEST_F(SoftPortRuns, InstructionsAsLongAsTheyMayBe) {
+  guest_.port.special.cr4 |= vpmu::bit(9);
+  std::vector<std::uint8_t> code(12, 0xF3);
+  code.insert(code.end(), {0x0F, 0x52, 0xF4});
+  code.insert(code.end(), 11, 0xF3);
+  code.insert(code.end(), {0x0F, 0xC2, 0xC1, 0xFF});  // cmpss $-1, %xmm1, %xmm0: 0 is 0
+  code.insert(code.end(), {0x66, 0x0F, 0x7E, 0xC1, 0x66, 0x0F, 0x7E, 0xF2, 0xF4});  // movd %xmm0, %ecx; movd %xmm6, %edx; hlt
+  SoftPort& port = begin(code);
+  const auto exit = port.run();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Hlt>(*exit));
+  EXPECT_EQ(port.regs()->rip, code_at + code.size());
+  EXPECT_EQ(port.regs()->rcx, 0xFFFF'FFFFU);
+  EXPECT_EQ(port.regs()->rdx, 0x7F80'0000U) << "1 / sqrt(0)";
+}
+
+// What an instruction may access at once may be a device's.
+TEST_F(SoftPortRuns, ADeviceIsAlignedAsItsPageIs) {
+  guest_.port.special.cr4 |= vpmu::bit(9);
+  guest_.map_to(0xFEE0'0000, 0xFEE0'0000);
+  SoftPort& port = begin({0xBB, 0, 0, 0xE0, 0xFE, 0x0F, 0x29, 0x83, 0x20, 0x03, 0, 0, 0x0F, 0x28, 0x93, 0x20, 0x03, 0, 0, 0xF4});  // movaps to and from the APIC
+  const auto exit = port.run();
+  ASSERT_TRUE(exit);
+  EXPECT_TRUE(std::holds_alternative<Hlt>(*exit));
+}
+
 TEST_F(SoftPortRuns, AFetchFromNowhereFaults) {
   SoftPort& port = begin({0xB8, 0x00, 0x00, 0x70, 0x00, 0xFF, 0xE0});  // mov $unmapped, %eax; jmp *%rax
   ASSERT_TRUE(port.run());

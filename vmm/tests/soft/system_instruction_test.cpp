@@ -48,7 +48,7 @@ class SystemInstructions : public testing::Test {
     guest_.port.registers.rip = user_at;
     guest_.port.registers.rsp = user_at + 0x800;
   }
-  SoftPort& begin() { return port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers}); }
+  SoftPort& begin() { return port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_}); }
   /// Runs code in ring 0 to its HLT.
   SoftPort& run(const std::vector<std::uint8_t>& code) {
     guest_.store_code(code_at, code);
@@ -64,7 +64,15 @@ class SystemInstructions : public testing::Test {
   void expect_stopped_in_handler(SoftPort& port, unsigned vector) { EXPECT_EQ(port.regs()->rip, handler_of(vector) + 1); }
   std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
 
+  std::uint64_t statistic(SoftPort& port, std::string_view wanted) {
+    std::uint64_t found = 0;
+    port.visit_statistics([&](std::string_view name, std::uint64_t value) { found += name == wanted ? value : 0; });
+    return found;
+  }
+
   FakeGuest guest_;
+  std::vector<std::string> lines_;
+  Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }};
   std::optional<SoftPort> port_;
 };
 
@@ -207,6 +215,58 @@ TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
     EXPECT_EQ(port.regs()->rbx, 1U);
     EXPECT_EQ(port.regs()->rdx, 2U);
   }
+}
+
+// No program ends the machine, whatever it runs. Each is counted, and told once.
+TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
+  const std::vector<std::uint8_t> xlat{0xD7}, locked_across_words{0xF0, 0x48, 0x01, 0x44, 0x24, 0x01}, push_16{0x66, 0x50};
+  guest_.port.registers.rbx = user_at;
+  for (const auto& code : {xlat, locked_across_words, push_16}) {
+    in_ring_3(code);
+    SoftPort& port = begin();
+    finish(port);
+    expect_stopped_in_handler(port, 6);
+    EXPECT_EQ(pushed(4), user_at);
+  }
+  ASSERT_EQ(lines_.size(), 3U);
+  EXPECT_NE(lines_[0].find("xlat"), std::string::npos) << lines_[0];
+  lines_.clear();
+  guest_.store_code(user_at, {0xD7, 0xD7});
+  guest_.store_code(handler_of(6), {0x48, 0xFF, 0x04, 0x24, 0xFF, 0xC1, 0x83, 0xF9, 0x02, 0x74, 0x02, 0x48, 0xCF, 0xF4});  // incq (%rsp); inc %ecx; at 2: hlt; iretq
+  SoftPort& port = begin();
+  finish(port);
+  EXPECT_EQ(statistic(port, "soft.unknown.xlat"), 2U);
+  EXPECT_EQ(statistic(port, "soft.unknown.push"), 0U);
+  EXPECT_EQ(lines_.size(), 1U) << "the second time is counted alone";
+}
+
+// SDM 2A tables 2-18 and 2-21: aligned operands, and bits of MXCSR that no CPU has.
+TEST_F(SystemInstructions, AnOperandThatIsNotAsItMustBeIsGp) {
+  guest_.port.special.cr4 |= vpmu::bit(9);
+  const std::vector<std::uint8_t> movaps{0x0F, 0x29, 0x44, 0x24, 0x08};                                          // movaps %xmm0, 8(%rsp)
+  const std::vector<std::uint8_t> ldmxcsr{0xC7, 0x04, 0x24, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0xAE, 0x14, 0x24};     // movl $-1, (%rsp); ldmxcsr (%rsp)
+  for (const auto& code : {movaps, ldmxcsr}) {
+    in_ring_3(code);
+    SoftPort& port = begin();
+    finish(port);
+    expect_stopped_in_handler(port, 13);
+  }
+  EXPECT_TRUE(lines_.empty());
+}
+
+// SDM 2B PUSHF, POPF: 16 bits of RFLAGS, the others stay.
+TEST_F(SystemInstructions, FlagsOf16Bits) {
+  // mov %rsp, %rbx; push $0x8D5; popfw; lea 6(%rsp), %rsp; pushfw; movzwl (%rsp), %edx; hlt
+  SoftPort& port = run({0x48, 0x89, 0xE3, 0x68, 0xD5, 0x08, 0, 0, 0x66, 0x9D, 0x48, 0x8D, 0x64, 0x24, 0x06, 0x66, 0x9C, 0x0F, 0xB7, 0x14, 0x24, 0xF4});
+  EXPECT_EQ(port.regs()->rdx, 0x8D7U);
+  EXPECT_EQ(port.regs()->rsp, port.regs()->rbx - 2);
+  in_ring_3({0x66, 0x9C, 0x66, 0x9D, 0x66, 0x9C, 0x0F, 0xB7, 0x14, 0x24, 0xF4});  // pushfw; popfw; pushfw; and a HLT, which is #GP
+  guest_.port.registers.rflags = 0x20'0ED7;  // ID, IF, DF, status flags
+  SoftPort& program = begin();
+  finish(program);
+  expect_stopped_in_handler(program, 13);
+  EXPECT_EQ(program.regs()->rdx, 0xED7U);
+  EXPECT_EQ(pushed(2) & ~vpmu::bit(16), 0x20'0ED7U) << "as before: IF is not a program's to change";
 }
 
 // A timer of the processor itself wakes it, at the very tick.
