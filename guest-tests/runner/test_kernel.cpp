@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "boot/byte_view.hpp"
-#include "boot/file.hpp"
+#include "files/input_file.hpp"
 #include "gt/protocol.hpp"
 
 namespace gt_runner {
@@ -27,6 +27,8 @@ std::optional<Bytes> contents(const vmm::ByteView& file, const Elf64_Shdr& secti
 }
 
 /// The section called gt::test_section.
+constexpr std::uint64_t most_bytes = 256U << 20U;
+
 std::optional<Bytes> find_tests(const vmm::ByteView& file, const Elf64_Ehdr& header) {
   const auto section_at = [&](unsigned i) { return file.read<Elf64_Shdr>(header.e_shoff + i * sizeof(Elf64_Shdr)); };
   const auto names_section = section_at(header.e_shstrndx);
@@ -44,8 +46,8 @@ std::optional<Bytes> find_tests(const vmm::ByteView& file, const Elf64_Ehdr& hea
 }  // namespace
 
 vmm::Result<TestKernel> TestKernel::open(const std::string& path) {
-  VMM_ASSIGN(const auto image, vmm::InputFile::open(path, "test kernel"));
-  const vmm::ByteView file{image.bytes()};
+  VMM_ASSIGN(const auto image, vmm::read_whole_file(path, {.what = "the test kernel", .advice = "give the file of the guest tests' build"}, most_bytes));
+  const vmm::ByteView file{image};
   TestKernel kernel;
   kernel.path_ = path;
   const auto header = file.read<Elf64_Ehdr>(0);

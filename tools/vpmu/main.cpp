@@ -7,6 +7,7 @@
 #include "doctor.hpp"
 #include "events.hpp"
 #include "models.hpp"
+#include "output.hpp"
 #include "records.hpp"
 #include "run.hpp"
 #include "virt.hpp"
@@ -44,13 +45,13 @@ int main(int argc, char** argv) try {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return report_parse_error(app, error);
+    return vmm::tool::finish_output(report_parse_error(app, error));
   }
   if (app.get_subcommands().empty()) {
     std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n", stderr);
     return exit_usage;
   }
-  return exit_code;
+  return vmm::tool::finish_output(exit_code);
 } catch (const std::exception& error) {
   // Out of memory and the like: nothing of ours throws.
   std::fprintf(stderr, "vpmu: %s\n", error.what());

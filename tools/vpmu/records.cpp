@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string_view>
+#include <vector>
 
-#include "boot/file.hpp"
+#include "files/input_file.hpp"
 #include "output.hpp"
 
 namespace vmm::tool {
@@ -29,26 +31,37 @@ struct RecordsArguments {
   std::string file;
 };
 
-Result<std::string> list_file(const RecordsArguments& arguments) {
-  VMM_ASSIGN(const auto file, InputFile::open(arguments.file, "buffer"));
-  return list_records(static_cast<vpmu::PebsFormat>(arguments.format), file.bytes());
+Result<void> list_file(const RecordsArguments& arguments) {
+  VMM_ASSIGN(auto file, InputFile::open(arguments.file, {.what = "the buffer", .advice = "give a file with the bytes from the buffer's base to its index"}));
+  return list_records(static_cast<vpmu::PebsFormat>(arguments.format), file.size(), [&file](std::span<std::byte> room) { return file.read(room); }, print);
+}
+
+std::string describe(vpmu::PebsFormat format, std::uint64_t number, std::span<const std::byte> bytes) {
+  const auto record = vpmu::decode(format, bytes);
+  std::string text = fmt::format("{}:", number);
+  for (unsigned slot = 0; slot < vpmu::slots_of(format); ++slot) text += fmt::format(" {} {:#x}", name_of(format, slot), record->value[slot]);
+  return text + '\n';
 }
 
 }  // namespace
 
-Result<std::string> list_records(vpmu::PebsFormat format, std::span<const std::byte> buffer) {
+Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const ReadBytes& read, const PrintText& print_text) {
   const std::size_t size = vpmu::record_size(format);
-  if (buffer.empty() || buffer.size() % size != 0)
-    return usage_error(fmt::format("{} bytes are no whole number of records of format {}, {} bytes each", buffer.size(), static_cast<unsigned>(format), size),
-                       "give the bytes from the buffer's base to its index, and the format of the CPU (`vpmu models`)");
-  std::string text;
-  for (std::size_t number = 0; number < buffer.size() / size; ++number) {
-    const auto record = vpmu::decode(format, buffer.subspan(number * size, size));
-    text += fmt::format("{}:", number);
-    for (unsigned slot = 0; slot < vpmu::slots_of(format); ++slot) text += fmt::format(" {} {:#x}", name_of(format, slot), record->value[slot]);
-    text += '\n';
+  const std::string advice = "give the bytes from the buffer's base to its index, and the format of the CPU (`vpmu models`)";
+  if (bytes == 0 || bytes % size != 0)
+    return usage_error(fmt::format("{} bytes are no whole number of records of format {}, {} bytes each", bytes, static_cast<unsigned>(format), size), advice);
+  constexpr std::size_t records_at_once = 256;
+  std::vector<std::byte> room(std::min<std::uint64_t>(bytes, records_at_once * size));
+  for (std::uint64_t at = 0; at < bytes;) {
+    const auto wanted = std::span{room}.first(std::min<std::uint64_t>(bytes - at, room.size()));
+    VMM_ASSIGN(const std::size_t got, read(wanted));
+    std::string text;
+    for (std::size_t done = 0; done + size <= got; done += size) text += describe(format, (at + done) / size, wanted.subspan(done, size));
+    if (!print_text(text)) return {};
+    at += got;
+    if (got < wanted.size()) return usage_error(fmt::format("the buffer was shortened from {} to {} bytes while it was read", bytes, at), advice);
   }
-  return text;
+  return {};
 }
 
 void add_records(CLI::App& app, int& exit_code) {
@@ -56,7 +69,7 @@ void add_records(CLI::App& app, int& exit_code) {
   CLI::App* records = app.add_subcommand("records", "show the PEBS records of a file, such as a guest's DS buffer in a memory dump");
   records->add_option("--format", arguments->format, "of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]")->required()->check(CLI::Range(0U, 3U));
   records->add_option("file", arguments->file, "the buffer from its base to its index")->required();
-  records->callback([arguments, &exit_code] { exit_code = print_or_explain("vpmu records", list_file(*arguments)); });
+  records->callback([arguments, &exit_code] { exit_code = explain("vpmu records", list_file(*arguments)); });
 }
 
 }  // namespace vmm::tool

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <span>
-#include <string>
+#include <string_view>
 
 #include "support/result.hpp"
 #include "vpmu/pebs.hpp"
@@ -12,9 +14,15 @@ class App;
 
 namespace vmm::tool {
 
+/// Gives the next bytes of a buffer: fewer than there is room for only at its end.
+using ReadBytes = std::function<Result<std::size_t>(std::span<std::byte> room)>;
+/// Takes the next lines; false: it takes no more.
+using PrintText = std::function<bool(std::string_view text)>;
+
 /// PEBS records as they lie in a buffer, a line for each: its number, then "FIELD VALUE" for each field that the format has, in the order of the
-/// record and in hexadecimal. Fails with kind usage when there is no record, or bytes are left behind the last.
-Result<std::string> list_records(vpmu::PebsFormat format, std::span<const std::byte> buffer);
+/// record and in hexadecimal. Needs the same little memory for any number of them. Fails with kind usage when there is no record, when bytes are
+/// left behind the last, and when `read` gives fewer than the `bytes` that there should be.
+Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const ReadBytes& read, const PrintText& print_text);
 
 /// Adds `vpmu records` to the command line: prints list_records() of a file. `exit_code`: 0 done, 1 the output could not be written, 2 the file
 /// cannot be read or is no buffer of such records. It must live as long as `app`.

@@ -8,13 +8,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <map>
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "control/bounded_writer.hpp"
 #include "control/session.hpp"
+#include "files/distinct_files.hpp"
+#include "files/output_file.hpp"
 #include "machine/config.hpp"
 #include "machine/host_check.hpp"
 #include "policy_options.hpp"
@@ -60,46 +62,53 @@ int exit_code_of(StopReason reason) {
   return run_host_failure;
 }
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
-
-/// A file to write, opened before the run so that a bad path is known at once; null without a path.
-Result<File> open_to_write(const std::string& path, const std::string& what, const std::string& option) {
-  File file;
-  if (path.empty()) {
-    return file;
-  }
-  file.reset(std::fopen(path.c_str(), "we"));
-  if (!file) {
-    return usage_error("cannot write the " + what + " " + printable(path) + ": " + errno_text(errno), "give a writable path with " + option);
+/// A file to write; none without a path.
+Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what, const std::string& option) {
+  std::optional<OutputFile> file;
+  if (!path.empty()) {
+    VMM_ASSIGN(auto opened, OutputFile::open(path, {.what = what, .advice = "give a writable path with " + option}));
+    file.emplace(std::move(opened));
   }
   return file;
 }
 
-class StatisticsFile {
+/// The file of --model-log.
+class ModelLogFile {
  public:
-  static Result<StatisticsFile> open(const std::string& path) {
-    StatisticsFile file;
-    VMM_ASSIGN(file.file_, open_to_write(path, "statistics file", "--stats"));
-    return file;
+  /// Takes over `machine`'s log where there is a path.
+  static Result<ModelLogFile> open(const std::string& path, MachineConfig& machine) {
+    VMM_ASSIGN(auto file, open_output(path, "the model log", "--model-log"));
+    ModelLogFile log{std::move(file)};
+    if (!log.file_) return log;
+    VMM_ASSIGN(Fd fd, log.file_->descriptor());
+    log.writer_ = std::make_shared<BoundedWriter>(std::move(fd));
+    machine.model_log = [writer = log.writer_](const ModelledAccess& m) { writer->put(describe(m) + "\n"); };
+    return log;
   }
 
-  Result<void> write(const MachineStatistics& statistics) {
-    if (!file_) {
-      return {};
-    }
-    const auto text = to_json(statistics) + "\n";
-    if (std::fputs(text.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
-      return host_error("cannot write the statistics file", errno);
-    }
-    return {};
+  Result<void> begin() { return file_ ? file_->begin() : Result<void>{}; }
+  Result<void> finish() {
+    const auto totals = writer_ ? writer_->finish() : BoundedWriter::Totals{};
+    if (totals.dropped == 0) return {};
+    return host_error(fmt::format("{} bytes of the model log are lost: cannot write them", totals.dropped), totals.error, "give a regular file with room with --model-log");
   }
 
  private:
-  File file_;
+  explicit ModelLogFile(std::optional<OutputFile> file) : file_{std::move(file)} {}
+
+  std::optional<OutputFile> file_;
+  std::shared_ptr<BoundedWriter> writer_;
 };
+
+/// Before any of them is opened.
+Result<void> check_files(const RunArguments& arguments) {
+  const auto& machine = arguments.machine;
+  const std::array read{NamedFile{"--kernel", machine.kernel}, NamedFile{"--initrd", machine.initrd}, NamedFile{"--restore", machine.restore},
+                        NamedFile{"--events", arguments.events}};
+  const std::array written{NamedFile{"--console", arguments.session.console == "stdio" ? "" : arguments.session.console},
+                           NamedFile{"--model-log", arguments.model_log}, NamedFile{"--stats", arguments.stats}};
+  return check_distinct(read, written);
+}
 
 /// What runs the guest's code, and what to tell the user where he left that open.
 struct ChosenAccel {
@@ -140,26 +149,25 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   }
   VMM_TRY(apply(arguments.policies, arguments.machine));
   VMM_ASSIGN(arguments.machine.events, read_event_policy(arguments.events));
-  VMM_ASSIGN(auto statistics, StatisticsFile::open(arguments.stats));
+  VMM_TRY(check_files(arguments));
+  VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
+  VMM_ASSIGN(auto model_log, ModelLogFile::open(arguments.model_log, arguments.machine));
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
   arguments.machine.accel = chosen.accel;
   const std::string source = settle_source(arguments.machine);
-  arguments.session.starting = [&chosen, &source, &messages] {
+  arguments.session.starting = [&]() -> Result<void> {
     for (const std::string& line : {chosen.reason, source})
       if (!line.empty()) messages.print("vpmu: " + line);
+    return model_log.begin();
   };
-  VMM_ASSIGN(const File model_log, open_to_write(arguments.model_log, "model log", "--model-log"));
-  if (model_log) {
-    // One call writes a whole line, whichever thread it is on.
-    arguments.machine.model_log = [file = model_log.get()](const ModelledAccess& m) { std::fputs((describe(m) + "\n").c_str(), file); };
-  }
   Log log{[&messages](LogLevel level, std::string_view line) { messages.print(fmt::format("vpmu: {}: {}", name_of(level), line)); },
           arguments.verbose ? LogLevel::debug : LogLevel::warning};
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
-  VMM_TRY(statistics.write(end.statistics));
+  if (statistics) VMM_TRY(statistics->replace(to_json(end.statistics) + "\n"));
   if (end.failure) {
     return Failure{*end.failure};
   }
+  VMM_TRY(model_log.finish());
   VMM_TRY(tell_of_lost_output(end.console, messages));
   return exit_code_of(end.reason);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@ struct Ended {
   int exit_code;  ///< -1 when a signal ended it.
   std::string output;
   std::string errors;
+  long most_memory;  ///< In KiB.
 };
 
 inline std::string read_file(const std::filesystem::path& path) {
@@ -98,18 +100,19 @@ class Program : public testing::Test {
   /// Waits for its end. One that has none within five minutes is killed: -1.
   Ended end(Started started) {
     int status = 0;
+    rusage used{};
     pid_t ended = 0;
     for (int i = 0; i < 30'000 && ended == 0; ++i) {
-      ended = ::waitpid(started.child, &status, WNOHANG);
+      ended = ::wait4(started.child, &status, WNOHANG, &used);
       if (ended == 0) ::usleep(10'000);
     }
     if (ended == 0) {
       ADD_FAILURE() << "no end";
       ::kill(started.child, SIGKILL);
-      ended = ::waitpid(started.child, &status, 0);
+      ended = ::wait4(started.child, &status, 0, &used);
     }
     EXPECT_EQ(ended, started.child);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(directory_ / "out"), read_file(directory_ / "err")};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(directory_ / "out"), read_file(directory_ / "err"), used.ru_maxrss};
   }
 
   Ended run(std::vector<std::string> arguments) {

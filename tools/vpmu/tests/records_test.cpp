@@ -26,8 +26,27 @@ std::vector<std::byte> records(unsigned bytes, unsigned count) {
   return out;
 }
 
+/// What is listed of a buffer, whose file ends at `end`.
+Result<std::string> list(PebsFormat format, const std::vector<std::byte>& buffer, std::size_t end = SIZE_MAX) {
+  std::string text;
+  std::size_t at = 0;
+  const auto read = [&](std::span<std::byte> room) -> Result<std::size_t> {
+    const auto part = std::span{buffer}.first(std::min(end, buffer.size())).subspan(at);
+    const auto given = part.first(std::min(part.size(), room.size()));
+    std::ranges::copy(given, room.begin());
+    at += given.size();
+    return given.size();
+  };
+  const auto listed = list_records(format, buffer.size(), read, [&text](std::string_view more) {
+    text += more;
+    return true;
+  });
+  if (!listed) return Failure{listed.error()};
+  return text;
+}
+
 std::string line_of(PebsFormat format, unsigned bytes) {
-  const auto text = list_records(format, records(bytes, 1));
+  const auto text = list(format, records(bytes, 1));
   EXPECT_TRUE(text.has_value());
   return text.value_or("");
 }
@@ -46,19 +65,26 @@ TEST(Records, OfEachFormatHaveItsFieldsAtTheirOffsets) {
 }
 
 TEST(Records, AreNumbered) {
-  const auto text = list_records(PebsFormat::format0, records(0x90, 3));
+  const auto text = list(PebsFormat::format0, records(0x90, 3000));
   ASSERT_TRUE(text.has_value());
-  EXPECT_EQ(std::ranges::count(*text, '\n'), 3);
+  EXPECT_EQ(std::ranges::count(*text, '\n'), 3000);
+  EXPECT_NE(text->find("\n2999: rflags "), std::string::npos);
   EXPECT_NE(text->find("\n2: rflags 0x300 rip 0x308 "), std::string::npos);
 }
 
 TEST(Records, OfAnotherSizeAreRefused) {
   for (const std::size_t bytes : {0U, 0x8FU, 0x91U, 0x90U + 0xB0U}) {
-    const auto text = list_records(PebsFormat::format0, std::vector<std::byte>(bytes));
+    const auto text = list(PebsFormat::format0, std::vector<std::byte>(bytes));
     ASSERT_FALSE(text.has_value()) << bytes;
     EXPECT_EQ(text.error().kind, ErrorKind::usage);
     EXPECT_NE(text.error().what.find(std::to_string(bytes) + " bytes are no whole number of records of format 0, 144 bytes each"), std::string::npos) << text.error().what;
   }
+}
+
+TEST(Records, EndWithAnErrorWhereTheFileDoes) {
+  const auto text = list(PebsFormat::format0, records(0x90, 3), 0x90 + 1);
+  ASSERT_FALSE(text.has_value());
+  EXPECT_NE(text.error().what.find("shortened from 432 to 145 bytes"), std::string::npos) << text.error().what;
 }
 
 class RecordsCommand : public testing::Test {
@@ -80,7 +106,7 @@ class RecordsCommand : public testing::Test {
 TEST_F(RecordsCommand, ShowsAFile) {
   testing::internal::CaptureStdout();
   app_.parse("records --format 1 " + file_);
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), list_records(PebsFormat::format1, records(0xB0, 2)).value_or(""));
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), list(PebsFormat::format1, records(0xB0, 2)).value_or(""));
   EXPECT_EQ(exit_code_, 0);
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "attach/carried_state.hpp"
 #include "attach/msr_image.hpp"
 #include "attach/msr_lists.hpp"
+#include "files/output_file.hpp"
 #include "kvm/ioctl.hpp"
 #include "vpmu/bits.hpp"
 
@@ -241,19 +241,22 @@ int Attachment::set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long reque
   return answer != 0 && errno == EINVAL && (state.flags & KVM_STATE_NESTED_GUEST_MODE) == 0 ? 0 : answer;
 }
 
-void Attachment::write_statistics() {
-  if (statistics_path_.empty()) return;
+std::string Attachment::all_statistics() const {
   const std::shared_lock lock{mutex_};
-  std::FILE* const file = std::fopen(statistics_path_.c_str(), "we");
-  if (file == nullptr) {
-    log_->error("cannot write the statistics file {}: {}", statistics_path_, errno_text(errno));
-    return;
-  }
-  for (const std::string& line : ended_) std::fprintf(file, "%s\n", line.c_str());
+  std::string text;
+  for (const std::string& line : ended_) text += line + "\n";
   std::set<const AttachedVm*> written;
   for (const auto& [fd, it] : known_)
-    if (written.insert(it.vm.get()).second) std::fprintf(file, "%s\n", to_json(it.vm->statistics()).c_str());
-  std::fclose(file);
+    if (written.insert(it.vm.get()).second) text += to_json(it.vm->statistics()) + "\n";
+  return text;
+}
+
+// Not under the lock: files are closed by close(), which is ours.
+void Attachment::write_statistics() {
+  if (statistics_path_.empty()) return;
+  auto file = OutputFile::open(statistics_path_, {.what = "the statistics file", .advice = "give a writable path with VPMU_STATS"});
+  const auto done = file ? file->replace(all_statistics()) : Failure{file.error()};
+  if (!done) log_->error("{}", describe(done.error()));
 }
 
 }  // namespace vmm

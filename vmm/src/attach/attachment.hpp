@@ -48,6 +48,7 @@ class Attachment {
     AttachedVcpu* vcpu;
   };
   [[nodiscard]] Running look_up(int fd) const;
+  [[nodiscard]] std::string all_statistics() const;
   static Known& kept_by_thread();
   [[nodiscard]] Known forget(int fd);
   void remember(int fd, Known what);

@@ -1,10 +1,12 @@
 #include "attach/environment.hpp"
 
-#include <cerrno>
+#include <fcntl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 
+#include "files/output_file.hpp"
 #include "machine/config.hpp"
 
 namespace vmm {
@@ -33,18 +35,17 @@ Result<std::optional<AttachEnvironment>> read_environment() {
 }
 
 Log make_log(const AttachEnvironment& environment) {
-  std::FILE* const opened = environment.log.empty() ? nullptr : std::fopen(environment.log.c_str(), "ae");
-  if (opened == nullptr && !environment.log.empty())
-    std::fprintf(stderr, "vpmu: cannot open VPMU_LOG=%s: %s; messages come here\n", environment.log.c_str(), errno_text(errno).c_str());
-  if (opened == nullptr)
+  Result<Fd> opened = Fd{};
+  if (!environment.log.empty()) opened = open_to_write(environment.log, {.what = "the file of VPMU_LOG", .advice = "messages come here"}, O_APPEND);
+  if (!opened) std::fprintf(stderr, "vpmu: %s\n", describe(opened.error()).c_str());
+  if (!opened || !opened->valid())
     return Log{[](LogLevel level, std::string_view line) {
                  std::fprintf(stderr, "vpmu: %s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
                },
                LogLevel::warning};
-  const std::shared_ptr<std::FILE> file{opened, [](std::FILE* f) { std::fclose(f); }};
-  return Log{[file](LogLevel level, std::string_view line) {
-               std::fprintf(file.get(), "%s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
-               std::fflush(file.get());
+  // One call writes a whole line. One that the disk has no room for has nowhere else to go.
+  return Log{[file = std::make_shared<Fd>(*std::move(opened))](LogLevel level, std::string_view line) {
+               (void)write_all(file->get(), std::string{name_of(level)} + ": " + std::string{line} + "\n");
              },
              LogLevel::debug};
 }

@@ -24,6 +24,7 @@
 #include "control/bounded_writer.hpp"
 #include "control/console.hpp"
 #include "control/protocol.hpp"
+#include "files/output_file.hpp"
 
 namespace vmm {
 namespace {
@@ -157,27 +158,29 @@ class ControlServer {
 };
 
 /// Where the console's output goes.
-Result<Fd> open_console(const std::string& console) {
+struct ConsoleEnd {
+  Fd fd;
+  std::optional<OutputFile> file;  ///< Whose descriptor it is.
+};
+
+Result<ConsoleEnd> open_console(const std::string& console) {
   if (console == "stdio") {
     Fd standard_output{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
-    if (standard_output.valid()) return standard_output;
+    if (standard_output.valid()) return ConsoleEnd{std::move(standard_output), {}};
     return usage_error("standard output, where the console's output goes, is closed", "open it, or give a file with --console");
   }
-  constexpr mode_t mode = 0644;
-  Fd file{::open(console.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)};
-  if (!file.valid()) {
-    return usage_error(fmt::format("cannot write the console file {}: {}", printable(console), errno_text(errno)),
-                       "give \"stdio\" or a writable path with --console");
-  }
-  return file;
+  VMM_ASSIGN(auto file, OutputFile::open(console, {.what = "the console file", .advice = "give \"stdio\" or a writable path with --console"}));
+  VMM_ASSIGN(Fd fd, file.descriptor());
+  return ConsoleEnd{std::move(fd), std::move(file)};
 }
 
 /// The event loop around one machine. Everything here runs on the session's thread unless said otherwise.
 class Session {
  public:
-  Session(const SessionOptions& options, Fd console)
+  Session(const SessionOptions& options, ConsoleEnd console)
       : options_{options},
-        output_{std::move(console), [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
+        console_file_{std::move(console.file)},
+        output_{std::move(console.fd), [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
         signals_{io_},
         input_{io_},
         input_timer_{io_} {}
@@ -187,6 +190,7 @@ class Session {
                                          {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
                                           .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); }},
                                          log));
+    if (console_file_) VMM_TRY(console_file_->begin());
     // First, so that no signal leaves a socket behind.
     watch_signals();
     ControlServer control{io_, handlers(), log};
@@ -195,7 +199,7 @@ class Session {
     }
     const RawTerminal terminal{options_.console == "stdio" ? STDIN_FILENO : -1};
     watch_input();
-    if (options_.starting) options_.starting();
+    if (options_.starting) VMM_TRY(options_.starting());
     machine_->start();
     io_.run();
     const StopReason reason = machine_->wait();
@@ -294,6 +298,7 @@ class Session {
 
   const SessionOptions& options_;
   asio::io_context io_{1};
+  std::optional<OutputFile> console_file_;
   BoundedWriter output_;
   asio::signal_set signals_;
   asio::posix::stream_descriptor input_;

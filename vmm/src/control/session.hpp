@@ -15,7 +15,7 @@ namespace vmm {
 struct SessionOptions {
   std::string control_path{};       ///< Unix socket to serve; empty = none.
   std::string console{"stdio"};     ///< "stdio", or the path of a file that takes the output.
-  std::function<void()> starting{};  ///< Called once the machine is made, before it runs. May be empty.
+  std::function<Result<void>()> starting{};  ///< Called once the machine is made, before it runs; a failure ends the session. May be empty.
 };
 
 /// What is left when a session has ended.

@@ -1,13 +1,15 @@
 #include "machine/machine.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "boot/acpi.hpp"
 #include "boot/cpu_tables.hpp"
 #include "boot/elf_image.hpp"
-#include "boot/file.hpp"
 #include "boot/layout.hpp"
 #include "boot/linux_image.hpp"
+#include "files/input_file.hpp"
 #include "kvm/kick.hpp"
 #include "passthrough/passed_vcpu.hpp"
 #include "support/assert.hpp"
@@ -17,24 +19,30 @@ namespace {
 
 static_assert(MachineConfig::most_cpus <= MachineImage::most_vcpus);
 
+/// Far more than kernels have; an initial RAM disk may have as much as there is memory.
+constexpr std::uint64_t longest_kernel = 1ULL << 30U;
+
+Result<std::vector<std::byte>> read_image(const std::string& path, const std::string& name, std::uint64_t most) {
+  return read_whole_file(path, {.what = "the " + name, .advice = "give a readable file with --" + name}, most);
+}
+
 /// Loads the kernel into fresh memory and says how the first vCPU starts.
 Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config) {
-  VMM_ASSIGN(const auto kernel, InputFile::open(config.kernel, "kernel"));
+  VMM_ASSIGN(const auto kernel, read_image(config.kernel, "kernel", longest_kernel));
   const auto rsdp = write_acpi_tables(memory, config.cpus);
   VMM_ASSERT(write_cpu_tables(memory));
-  if (is_elf_image(kernel.bytes())) {
-    VMM_ASSIGN(const auto entry, load_elf(memory, kernel.bytes()));
+  if (is_elf_image(kernel)) {
+    VMM_ASSIGN(const auto entry, load_elf(memory, kernel));
     return StartRegisters{.rip = entry,
                           .rsp = layout::stack_top.value(),
                           .rdi = config.elf_arguments.rdi,
                           .rsi = config.elf_arguments.rsi};
   }
-  std::optional<InputFile> initrd;
+  std::vector<std::byte> initrd;
   if (!config.initrd.empty()) {
-    VMM_ASSIGN(initrd, InputFile::open(config.initrd, "initrd"));
+    VMM_ASSIGN(initrd, read_image(config.initrd, "initrd", std::max(longest_kernel, config.memory_bytes)));
   }
-  VMM_ASSIGN(const auto linux, load_linux(memory, kernel.bytes(), initrd ? initrd->bytes() : std::span<const std::byte>{},
-                                          config.command_line, rsdp));
+  VMM_ASSIGN(const auto linux, load_linux(memory, kernel, initrd, config.command_line, rsdp));
   return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
 }
 

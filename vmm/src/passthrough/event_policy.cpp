@@ -3,15 +3,19 @@
 #include <linux/kvm.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <fstream>
+#include <sstream>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "files/input_file.hpp"
+
 namespace vmm {
 namespace {
+
+/// Of a file of events: most_events and a comment of a page for each.
+constexpr std::uint64_t most_policy_bytes = 1U << 20U;
 
 // Of kernels after the headers' of Debian 12: KVM's api.rst, 4.120 KVM_SET_PMU_EVENT_FILTER.
 constexpr std::uint32_t cap_masked_events = 226;  // Linux 6.3
@@ -48,8 +52,8 @@ std::string_view without_comment(std::string_view line) {
 
 Result<EventPolicy> read_file(const std::string& path) {
   const std::string choice = "give --events all, architectural, standard, or a file with lines like r00c0 and fixed 0";
-  std::ifstream file{path};
-  if (!file) return usage_error(fmt::format("cannot read the event policy {}: {}", printable(path), errno_text(errno)), choice);
+  VMM_ASSIGN(const auto bytes, read_whole_file(path, {.what = "the event policy", .advice = choice}, most_policy_bytes));
+  std::istringstream file{std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()}};
   EventPolicy policy{.rule = EventPolicy::Rule::nothing_but};
   std::string line;
   for (unsigned number = 1; std::getline(file, line); ++number) {
@@ -60,7 +64,6 @@ Result<EventPolicy> read_file(const std::string& path) {
       return usage_error(fmt::format("{} line {}: more than {} events", printable(path), number, EventPolicy::most_events),
                          "KVM takes no more; leave out some");
   }
-  if (file.bad()) return usage_error(fmt::format("cannot read the event policy {}: {}", printable(path), errno_text(errno)), choice);
   return policy;
 }
 

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -19,9 +21,22 @@ TEST(AttachEnvironment, ALogThatCannotBeOpenedIsToldOfAndMessagesGoToStandardErr
   log.warning("the first message");
   log.info("no warning");
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("cannot open VPMU_LOG=/nowhere/at/all/vpmu.log: No such file or directory"), std::string::npos) << said;
+  EXPECT_NE(said.find("vpmu: cannot write the file of VPMU_LOG /nowhere/at/all/vpmu.log: No such file or directory; messages come here\n"), std::string::npos) << said;
   EXPECT_NE(said.find("vpmu: warning: the first message\n"), std::string::npos) << said;
   EXPECT_EQ(said.find("no warning"), std::string::npos) << said;
+}
+
+// To open it would wait for a reader.
+TEST(AttachEnvironment, ANamedPipeIsNoLog) {
+  const auto path = std::filesystem::temp_directory_path() / ("vpmu-attach-pipe-" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  testing::internal::CaptureStderr();
+  Log log = make_log(with_log(path));
+  log.warning("the first message");
+  const std::string said = testing::internal::GetCapturedStderr();
+  std::filesystem::remove(path);
+  EXPECT_NE(said.find("it is a named pipe"), std::string::npos) << said;
+  EXPECT_NE(said.find("vpmu: warning: the first message\n"), std::string::npos) << said;
 }
 
 TEST(AttachEnvironment, ALogFileGetsAllMessages) {

@@ -1,0 +1,40 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "files/role.hpp"
+#include "kvm/fd.hpp"
+#include "support/result.hpp"
+
+namespace vmm {
+
+/// A regular file that is read from its start. Never mapped: one that somebody shortens meanwhile ends early, and raises no SIGBUS.
+class InputFile {
+ public:
+  /// Never waits for a named pipe or a device. Fails with kind usage where the file cannot be opened, is no regular file or is empty.
+  static Result<InputFile> open(const std::string& path, FileRole role);
+
+  /// In bytes, when it was opened.
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  /// The next bytes: as many as there is room for, fewer only at its end. Fails with kind usage.
+  Result<std::size_t> read(std::span<std::byte> room);
+  /// A failure that names the file.
+  [[nodiscard]] Failure refuse(const std::string& why) const { return cannot("read", role_, path_, why); }
+
+ private:
+  InputFile(std::string path, FileRole role, Fd fd, std::uint64_t size)
+      : path_{std::move(path)}, role_{std::move(role)}, fd_{std::move(fd)}, size_{size} {}
+
+  std::string path_;
+  FileRole role_;
+  Fd fd_;
+  std::uint64_t size_;
+};
+
+/// All of a file. Fails with kind usage as InputFile does, on one of more than `most` bytes, and on one that is shortened while it is read.
+Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t most);
+
+}  // namespace vmm
