@@ -9,6 +9,7 @@ const char* kind_of_file(mode_t mode) {
   switch (mode & S_IFMT) {
     case S_IFREG: return "a regular file";
     case S_IFDIR: return "a directory";
+    case S_IFLNK: return "a symbolic link";
     case S_IFIFO: return "a named pipe";
     case S_IFSOCK: return "a socket";
     default: return "a device";

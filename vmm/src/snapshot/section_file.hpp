@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "files/whole_file.hpp"
 #include "kvm/fd.hpp"
 #include "snapshot/byte_stream.hpp"
 #include "snapshot/checksum.hpp"
-#include "snapshot/whole_file.hpp"
 #include "support/result.hpp"
 
 namespace vmm {

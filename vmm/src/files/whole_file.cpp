@@ -1,4 +1,4 @@
-#include "snapshot/whole_file.hpp"
+#include "files/whole_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,28 +11,15 @@
 
 #include <fmt/format.h>
 
+#include "files/output_file.hpp"
+
 namespace vmm {
-namespace {
 
-const char* kind_of(mode_t mode) {
-  switch (mode & S_IFMT) {
-    case S_IFDIR: return "a directory";
-    case S_IFLNK: return "a symbolic link";
-    case S_IFIFO: return "a named pipe";
-    case S_IFSOCK: return "a socket";
-    default: return "a device";
-  }
-}
-
-}  // namespace
-
-WholeFile::WholeFile(std::string path, std::string what, std::string advice) : path_{std::move(path)}, what_{std::move(what)}, advice_{std::move(advice)} {}
-
-Result<WholeFile> WholeFile::create(const std::string& path, const std::string& what, const std::string& advice) {
+Result<WholeFile> WholeFile::create(const std::string& path, FileRole role) {
   struct stat old {};
   if (::lstat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode))
-    return usage_error(fmt::format("cannot write {} {}: it is {}", what, printable(path), kind_of(old.st_mode)), advice);
-  WholeFile file{path, what, advice};
+    return cannot("write", role, path, fmt::format("it is {}", kind_of_file(old.st_mode)));
+  WholeFile file{path, std::move(role)};
   // Exclusive, for the owner only, and under a name of its own: what others have put there is neither followed nor written to.
   std::string name = path + ".part-XXXXXX";
   file.fd_ = Fd{::mkostemp(name.data(), O_CLOEXEC)};
@@ -46,13 +33,8 @@ WholeFile::~WholeFile() {
 }
 
 Result<void> WholeFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written == 0) errno = ENOSPC;
-    if (written <= 0) return cannot_write();
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
+  errno = write_all(fd_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (errno != 0) return cannot_write();
   return {};
 }
 
@@ -72,7 +54,7 @@ Result<void> WholeFile::sync_directory() const {
 }
 
 Failure WholeFile::cannot_write() const {
-  return usage_error(fmt::format("cannot write {} {}: {}", what_, printable(path_), errno_text(errno)), advice_);
+  return cannot("write", role_, path_, errno_text(errno));
 }
 
 }  // namespace vmm

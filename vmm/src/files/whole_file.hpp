@@ -2,7 +2,9 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "files/role.hpp"
 #include "kvm/fd.hpp"
 #include "support/result.hpp"
 
@@ -13,9 +15,8 @@ namespace vmm {
 /// beside it.
 class WholeFile {
  public:
-  /// `what` names the file in messages ("the snapshot"), `advice` says what to give instead. Fails with kind usage where the directory cannot be
-  /// written to, and where the name is taken by something that is no regular file.
-  static Result<WholeFile> create(const std::string& path, const std::string& what, const std::string& advice);
+  /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is no regular file.
+  static Result<WholeFile> create(const std::string& path, FileRole role);
   WholeFile(WholeFile&&) = default;
   WholeFile& operator=(WholeFile&&) = delete;
   /// Without finish() nothing is left.
@@ -26,12 +27,13 @@ class WholeFile {
   Result<void> finish();
 
  private:
-  WholeFile(std::string path, std::string what, std::string advice);
+  WholeFile(std::string path, FileRole role) : path_{std::move(path)}, role_{std::move(role)} {}
   /// By errno.
   [[nodiscard]] Failure cannot_write() const;
   Result<void> sync_directory() const;
 
-  std::string path_, what_, advice_;
+  std::string path_;
+  FileRole role_;
   std::string unfinished_;  ///< Its name meanwhile.
   Fd fd_;                   ///< Open until finish().
 };
