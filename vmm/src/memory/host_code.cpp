@@ -1,44 +1,63 @@
 #include "memory/host_code.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <cerrno>
+#include <string>
+
+#include "vpmu/address.hpp"
 
 namespace vmm {
 namespace {
 
 /// A routine begins where the CPU likes to jump to.
 constexpr std::size_t alignment = 16;
+constexpr std::size_t guard = vpmu::page_size;
+constexpr std::size_t reserved_bytes = MappedHostCode::bytes + 2 * guard;
 
-std::byte* map_shared(int fd, std::size_t bytes, int protection) {
-  void* const at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+std::byte* reserve() {
+  void* const at = ::mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+}
+
+/// The file once more, to be read only: what is mapped from that can never become writable. Without /proc the file itself.
+std::byte* map_to_run(const Fd& file, std::byte* at) {
+  const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+  const Fd to_read{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const int from = to_read.valid() ? to_read.get() : file.get();
+  void* const mapped = ::mmap(at, MappedHostCode::bytes, PROT_READ | PROT_EXEC, MAP_SHARED | MAP_FIXED, from, 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
+}
+
+bool write_all(int file, std::span<const std::byte> what, std::size_t at) {
+  while (!what.empty()) {
+    const ::ssize_t written = ::pwrite(file, what.data(), what.size(), static_cast<::off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    what = what.subspan(static_cast<std::size_t>(written));
+    at += static_cast<std::size_t>(written);
+  }
+  return true;
 }
 
 }  // namespace
 
-bool MappedHostCode::map() {
-  tried_ = true;
-  const int fd = ::memfd_create("vpmu-routines", MFD_CLOEXEC);
-  if (fd < 0) return false;
-  if (::ftruncate(fd, static_cast<::off_t>(bytes)) == 0) {
-    to_run_ = map_shared(fd, bytes, PROT_READ | PROT_EXEC);
-    if (to_run_ != nullptr) to_write_ = map_shared(fd, bytes, PROT_READ | PROT_WRITE);
-  }
-  ::close(fd);
-  return to_write_ != nullptr;
+MappedHostCode::MappedHostCode() : file_{::memfd_create("vpmu-routines", MFD_CLOEXEC | MFD_ALLOW_SEALING)} {
+  if (!file_.valid() || ::ftruncate(file_.get(), static_cast<::off_t>(bytes)) != 0) return;
+  if (::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) return;
+  reserved_ = reserve();
+  if (reserved_ != nullptr) to_run_ = map_to_run(file_, reserved_ + guard);
 }
 
 MappedHostCode::~MappedHostCode() {
-  if (to_run_ != nullptr) ::munmap(to_run_, bytes);
-  if (to_write_ != nullptr) ::munmap(to_write_, bytes);
+  if (reserved_ != nullptr) ::munmap(reserved_, reserved_bytes);
 }
 
 const std::byte* MappedHostCode::add(std::span<const std::byte> routine) {
-  if (!tried_) map();
-  if (to_write_ == nullptr || routine.size() > bytes - used_) return nullptr;
-  std::memcpy(to_write_ + used_, routine.data(), routine.size());
+  if (to_run_ == nullptr || used_ > bytes || routine.size() > bytes - used_ || !write_all(file_.get(), routine, used_)) return nullptr;
   const std::byte* const at = to_run_ + used_;
   used_ = (used_ + routine.size() + alignment - 1) / alignment * alignment;
   return at;

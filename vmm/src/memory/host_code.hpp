@@ -3,33 +3,36 @@
 #include <span>
 
 #include "exec/platform.hpp"
+#include "kvm/fd.hpp"
 
 namespace vmm {
 
-/// Executable memory for one instruction engine: the same pages twice, to write and to run. Never both at one address. Where the host
-/// refuses, add() gives null for ever, and the engine leaves what needs it to others.
+/// Executable memory for one instruction engine: pages of a memory file, mapped once, to run. Nothing in this process can write to them by an
+/// address, at no time: code is written to the file. Nor can mprotect() make the mapping writable where the host has /proc, nor anybody
+/// resize the file. Pages that are not there stand before and behind it.
+///
+/// Where the host refuses, add() gives null for ever, and the engine leaves what needs it to others.
 class MappedHostCode final : public vpmu::exec::HostCode {
  public:
   static constexpr std::size_t bytes = 32U << 20U;
 
-  /// Maps at the first add().
-  MappedHostCode() = default;
+  /// Makes the file and maps it: later, in a jail, that may be forbidden. Takes address space, and memory as code is added.
+  MappedHostCode();
   MappedHostCode(const MappedHostCode&) = delete;
   MappedHostCode& operator=(const MappedHostCode&) = delete;
   MappedHostCode(MappedHostCode&&) = delete;
   MappedHostCode& operator=(MappedHostCode&&) = delete;
   ~MappedHostCode() override;
 
+  /// One system call, pwrite().
   const std::byte* add(std::span<const std::byte> routine) override;
   void clear() override { used_ = 0; }
 
  private:
-  bool map();
-
-  std::byte* to_write_{};
+  Fd file_;
+  std::byte* reserved_{};  ///< The mapping between two guards.
   std::byte* to_run_{};
   std::size_t used_{};
-  bool tried_{};
 };
 
 }  // namespace vmm

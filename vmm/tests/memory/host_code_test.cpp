@@ -1,12 +1,21 @@
 #include "memory/host_code.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
+
+#include "exec/engine.hpp"
+#include "exec/tests/flat_ram.hpp"
 
 namespace vmm::test {
 namespace {
@@ -31,18 +40,107 @@ TEST(MappedHostCode, RunsWhatWasAdded) {
   EXPECT_EQ(run(again), 43) << "what was written last, where something else ran before";
 }
 
-TEST(MappedHostCode, IsNowhereWritableAndExecutable) {
+struct Mapped {
+  std::uint64_t from{}, to{};
+  std::string protection, name;
+};
+std::vector<Mapped> mappings() {
+  std::vector<Mapped> all;
+  std::ifstream maps{"/proc/self/maps"};
+  for (std::string line; std::getline(maps, line);) {
+    Mapped m;
+    char dash{};
+    std::istringstream{line} >> std::hex >> m.from >> dash >> m.to >> m.protection;
+    m.name = line;
+    all.push_back(m);
+  }
+  return all;
+}
+/// Those of the memory file; any that is writable, or writable and executable, is a failure.
+std::vector<Mapped> code_mappings() {
+  std::vector<Mapped> ours;
+  for (const Mapped& m : mappings()) {
+    EXPECT_FALSE(m.protection[1] == 'w' && m.protection[2] == 'x') << m.name;
+    if (m.name.find("vpmu-routines") == std::string::npos) continue;
+    EXPECT_EQ(m.protection, "r-xs") << m.name;
+    ours.push_back(m);
+  }
+  return ours;
+}
+
+TEST(MappedHostCode, IsNowhereWritable) {
+  MappedHostCode code;
+  const std::byte* const at = code.add(returns(1));
+  ASSERT_NE(at, nullptr);
+  const auto ours = code_mappings();
+  ASSERT_EQ(ours.size(), 1U);
+  EXPECT_EQ(ours[0].to - ours[0].from, MappedHostCode::bytes);
+  auto* const page = reinterpret_cast<void*>(ours[0].from);
+  EXPECT_EQ(::mprotect(page, vpmu::page_size, PROT_READ | PROT_WRITE), -1) << "nor can it become so";
+  EXPECT_EQ(errno, EACCES);
+  EXPECT_EQ(run(at), 1);
+}
+
+// What a jump out of it finds is nothing.
+TEST(MappedHostCode, StandsBetweenGuards) {
   MappedHostCode code;
   ASSERT_NE(code.add(returns(1)), nullptr);
-  std::ifstream maps{"/proc/self/maps"};
-  unsigned ours = 0;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("vpmu-routines") == std::string::npos) continue;
-    ++ours;
-    const std::string protection = line.substr(line.find(' ') + 1, 3);
-    EXPECT_TRUE(protection == "r-x" || protection == "rw-") << line;
+  const auto ours = code_mappings();
+  ASSERT_EQ(ours.size(), 1U);
+  bool before = false;
+  bool behind = false;
+  for (const Mapped& m : mappings()) {
+    if (m.to == ours[0].from) before = m.protection == "---p";
+    if (m.from == ours[0].to) behind = m.protection == "---p";
   }
-  EXPECT_EQ(ours, 2U);
+  EXPECT_TRUE(before);
+  EXPECT_TRUE(behind);
+}
+
+TEST(MappedHostCode, NobodyResizesIt) {
+  MappedHostCode code;
+  ASSERT_NE(code.add(returns(1)), nullptr);
+  unsigned ours = 0;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().find("vpmu-routines") == std::string::npos) continue;
+    ++ours;
+    const int fd = std::stoi(entry.path().filename());
+    EXPECT_EQ(::ftruncate(fd, 0), -1);
+    EXPECT_EQ(::ftruncate(fd, 2 * MappedHostCode::bytes), -1);
+    EXPECT_EQ(::fcntl(fd, F_GET_SEALS), F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
+  }
+  EXPECT_EQ(ours, 1U);
+}
+
+/// Looks at the mappings from within an instruction of the guest.
+class Looking final : public vpmu::exec::NoPlatform {
+ public:
+  vpmu::exec::Answer rdtsc(std::uint64_t& value) override {
+    value = 0;
+    mappings = code_mappings().size();
+    ++looked;
+    return vpmu::exec::Answer::done;
+  }
+  std::size_t mappings{};
+  unsigned looked{};
+};
+
+TEST(MappedHostCode, IsNotWritableWhileTheGuestRuns) {
+  vpmu::exec::test::FlatRam ram{vpmu::page_size};
+  Looking platform;
+  MappedHostCode code;
+  vpmu::exec::Engine engine{ram, platform, &code, vpmu::exec::Compiling{.after = 1}};
+  constexpr std::array loop{0x48, 0xFF, 0xC9, 0x75, 0xFB, 0x0F, 0x31, 0xEB, 0xF7};  // dec %rcx; jnz back; rdtsc; jmp to the beginning
+  for (std::size_t n = 0; n < loop.size(); ++n) ram.bytes()[n] = static_cast<std::byte>(loop[n]);
+  vpmu::exec::CpuState s;
+  s.rip = ram.address();
+  s.gpr[vpmu::exec::rcx] = 10;
+  engine.load(s);
+  EXPECT_EQ(engine.run(30), vpmu::exec::Stop::budget);
+  EXPECT_GT(engine.compiled_blocks(), 0U);
+  EXPECT_EQ(platform.looked, 1U);
+  EXPECT_EQ(platform.mappings, 1U);
 }
 
 TEST(MappedHostCode, SaysWhenItIsFull) {
