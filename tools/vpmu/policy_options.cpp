@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -92,6 +93,7 @@ void add_policies(CLI::App& command, PolicyArguments& arguments) {
 }
 
 Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {
+  std::map<std::string_view, std::string_view> given;
   for (const std::string_view setting : arguments.settings) {
     const auto equals = setting.find('=');
     const auto name = setting.substr(0, equals);
@@ -99,6 +101,11 @@ Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {
     const auto row = std::ranges::find(policies, name, &PolicyRow::name);
     if (row == policies.end()) {
       return usage_error(fmt::format("unknown policy \"{}\"", printable(name)), "give one of: " + all_policies());
+    }
+    const auto [before, first] = given.emplace(name, value);
+    if (!first && before->second != value) {
+      return usage_error(fmt::format("policy {} is given twice, as \"{}\" and as \"{}\"", name, printable(before->second), printable(value)),
+                         fmt::format("give --policy {}={} once", name, row->values));
     }
     if (!row->set(config, value)) {
       return usage_error(fmt::format("policy {} has no value \"{}\"", name, printable(value)),

@@ -36,6 +36,7 @@ struct RunArguments {
   std::string model_log;
   std::string domain;
   std::string connect;
+  double timeout{};
   bool verbose{};
 };
 
@@ -57,6 +58,7 @@ int exit_code_of(StopReason reason) {
     case StopReason::guest_panic: return run_guest_panic;
     case StopReason::triple_fault: return run_triple_fault;
     case StopReason::user: return run_stopped_by_user;
+    case StopReason::time_limit: return run_time_limit;
     case StopReason::host_failure: return run_host_failure;
   }
   return run_host_failure;
@@ -150,6 +152,7 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_TRY(apply(arguments.policies, arguments.machine));
   VMM_ASSIGN(arguments.machine.events, read_event_policy(arguments.events));
   VMM_TRY(check_files(arguments));
+  arguments.session.timeout = std::chrono::duration<double>{arguments.timeout};
   VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
   VMM_ASSIGN(auto model_log, ModelLogFile::open(arguments.model_log, arguments.machine));
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
@@ -167,6 +170,8 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   if (end.failure) {
     return Failure{*end.failure};
   }
+  if (end.reason == StopReason::time_limit)
+    messages.print(fmt::format("vpmu: stopped after {} s (--timeout); a Linux that panicked stands still for ever, unless it has panic=-1 in --append", arguments.timeout));
   VMM_TRY(model_log.finish());
   VMM_TRY(tell_of_lost_output(end.console, messages));
   return exit_code_of(end.reason);
@@ -197,7 +202,7 @@ void add_run(CLI::App& app, int& exit_code) {
   /// What a domain tells, and a saved machine.
   const auto told = [domain, restore](CLI::Option* option) { option->excludes(domain)->excludes(restore); };
   told(run->add_option("--initrd", machine.initrd, "initial RAM disk"));
-  run->add_option("--append", machine.command_line, "kernel command line")->excludes(restore);
+  run->add_option("--append", machine.command_line, "kernel command line; with panic=-1 Linux ends the run when it panics")->excludes(restore);
   run->add_option("--model", machine.model, "CPU model")->capture_default_str()->excludes(restore);
   told(run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str());
   told(run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str());
@@ -212,13 +217,16 @@ void add_run(CLI::App& app, int& exit_code) {
   run->add_option("--events", arguments->events, "with source kvm, what the guest may count: all, architectural, standard, or a file")->capture_default_str();
   run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
   run->add_option("--model-log", arguments->model_log, "write what the processor model says of accesses that may be sampled to this file");
+  run->add_option("--timeout", arguments->timeout, "stop the machine after so many seconds of the host's time; 0: never")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e9));
   run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
   run->add_option("--console", arguments->session.console, "stdio, or a file for the output")->capture_default_str();
   run->add_option("--kvm", machine.kvm_device, "the KVM device")->capture_default_str();
   run->add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
   add_policies(*run, arguments->policies);
   run->footer(
-      "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 stopped.");
+      "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 stopped, 7 time limit.");
   run->callback([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
 }
 

@@ -15,6 +15,7 @@ enum RunExitCode : int {
   run_guest_panic = 4,
   run_triple_fault = 5,
   run_stopped_by_user = 6,
+  run_time_limit = 7,
 };
 
 /// Adds `vpmu run` to the command line. When it is chosen, parsing runs the machine to its end and sets `exit_code`, which must live

@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <string>
 
@@ -78,11 +77,22 @@ Result<std::string> list(const VirtArguments& arguments) {
   return list_domains(*domains);
 }
 
+/// A domain's XML has some kilobytes.
+Result<std::string> read_standard_input() {
+  constexpr std::size_t most = 16U << 20U;
+  std::string text(most + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), stdin));
+  if (text.size() > most) return usage_error(fmt::format("standard input has more than {} bytes", most), "give the XML of one domain");
+  return text;
+}
+
 Result<std::string> hook(const VirtArguments& arguments) {
   VirtOptions options = arguments.options;
   if (options.wrapper.empty()) options.wrapper = installed_wrapper;
   std::string xml = arguments.xml;
-  if (xml.empty()) xml.assign(std::istreambuf_iterator<char>{std::cin}, {});
+  if (xml.empty()) {
+    VMM_ASSIGN(xml, read_standard_input());
+  }
   return define_domain_hook(arguments.vmi, xml, options);
 }
 

@@ -44,6 +44,12 @@ TEST_F(BadInput, KernelThatIsCorruptOrTruncated) {
   expect_failure(run({"--kernel", write("elf", "\x7f" "ELF" + std::string(100, '\0'))}), 2, {"bad kernel", "ELF class 0"});
 }
 
+TEST_F(BadInput, AnElfKernelTakesNeitherInitrdNorCommandLine) {
+  const std::string elf = VPMU_TEST_KERNEL;
+  expect_failure(run({"--kernel", elf, "--initrd", kernel_}), 2, {"neither an initial RAM disk nor a command line", "--initrd"});
+  expect_failure(run({"--kernel", elf, "--append", "quiet"}), 2, {"neither an initial RAM disk nor a command line", "--append"});
+}
+
 TEST_F(BadInput, InitrdThatIsMissingOrLargerThanMemory) {
   expect_failure(run({"--kernel", kernel_, "--initrd", "/no/such/initrd"}), 2, {"initrd /no/such/initrd", "--initrd"});
   const auto large = write("large", "");
@@ -61,6 +67,10 @@ TEST_F(BadInput, SizesAndNumbers) {
   expect_failure(run({"--kernel", kernel_, "--cpus", "1000"}), 2, {"bad number of CPUs 1000"});
   expect_failure(run({"--kernel", kernel_, "--cpus", "two"}), 2, {"two"});
   expect_failure(run({"--kernel", kernel_, "--append", std::string(3000, 'a')}), 2, {"3000 characters", "--append"});
+  for (const std::string epoch : {"-1", "253402300800", "9223372036854775807"})
+    expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--epoch", epoch}), 2, {"bad time of day " + epoch, "--epoch"});
+  expect_failure(run({"--kernel", kernel_, "--timeout", "soon"}), 2, {"soon"});
+  expect_failure(run({"--kernel", kernel_, "--timeout", "-1"}), 2, {"--timeout"});
 }
 
 TEST_F(BadInput, UnknownNames) {
@@ -72,6 +82,8 @@ TEST_F(BadInput, UnknownNames) {
   expect_failure(run({"--kernel", kernel_, "--policy", "luck=good"}), 2, {"unknown policy \"luck\"", "ds_fault"});
   expect_failure(run({"--kernel", kernel_, "--policy", "ds_fault=maybe"}), 2, {"ds_fault has no value \"maybe\"", "drop|inject"});
   expect_failure(run({"--kernel", kernel_, "--policy", "skid"}), 2, {"skid has no value"});
+  expect_failure(run({"--kernel", kernel_, "--policy", "skid=1", "--policy", "skid=2"}), 2, {"policy skid is given twice, as \"1\" and as \"2\""});
+  expect_failure(run({"--kernel", "/no/such", "--policy", "skid=1", "--policy", "skid=1"}), 2, {"/no/such"});
 }
 
 TEST_F(BadInput, KvmDeviceThatIsMissingOrForeign) {

@@ -111,6 +111,15 @@ TEST_F(RunningMachine, EndsAlikeByEachSignalThatAsksForIt) {
   }
 }
 
+TEST_F(RunningMachine, EndsAfterItsTime) {
+  const Started machine = start_machine(spin, -1, {"--timeout", "1"});
+  const Ended ended = end(machine);
+  EXPECT_EQ(ended.exit_code, 7);
+  EXPECT_NE(ended.errors.find("stopped after 1 s (--timeout)"), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find("panic=-1"), std::string::npos) << ended.errors;
+  EXPECT_NE(read_file(path("stats")), "");
+}
+
 TEST_F(RunningMachine, TellsOfOutputThatItsFileDoesNotTake) {
   const Started machine = start_machine(write_for_ever, -1, {"--console", "/dev/full"});
   wait_for_counters_without("\"console.dropped_bytes\": 0}");

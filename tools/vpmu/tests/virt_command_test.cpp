@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <string>
@@ -33,6 +34,7 @@ TEST(VirtCommand, HookExplainsWhyADomainCannotHaveIt) {
             "vpmu virt hook: the domain is of type \"qemu\", not kvm; the PMU needs KVM: give a domain of type kvm, or boot the guest by `vpmu "
             "run`\nexit 2");
   EXPECT_TRUE(contains(run("hook --model haswell --domain '<a>'"), "vpmu virt hook: the XML is malformed at byte "));
+  EXPECT_TRUE(contains(run("hook </dev/zero"), "vpmu virt hook: standard input has more than 16777216 bytes"));
 }
 
 TEST(VirtCommand, WrongUseIsExplained) {
@@ -63,6 +65,9 @@ TEST(VirtCommand, RefusalsAreOfTheUsersMakingAndLackOfLibvirtIsTheHosts) {
   const auto nowhere = run("list --connect test:///no/such/host.xml");
   EXPECT_TRUE(contains(nowhere, "vpmu virt list: cannot connect to libvirt at test:///no/such/host.xml: ")) << nowhere;
   EXPECT_TRUE(nowhere.ends_with("exit 1"));
+  EXPECT_EQ(std::ranges::count(nowhere, '\n'), 1) << "what libvirt's libraries say besides is not for the user:\n" << nowhere;
+  const auto unheard = run("list --connect 'qemu+ext:///system?command=/no/such/helper'");
+  EXPECT_TRUE(contains(unheard, "vpmu virt list: cannot connect to libvirt at qemu+ext:")) << unheard;
 }
 
 TEST(VirtCommand, RunTakesAMachineFromADomainOrFromOptions) {

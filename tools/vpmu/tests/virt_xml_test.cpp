@@ -94,5 +94,26 @@ TEST(VirtXml, LayoutIsNoDifferenceAndAllElseIs) {
     EXPECT_FALSE(same("<a b='1'><c>t</c></a>", other)) << other;
 }
 
+TEST(VirtXml, IsNotDeep) {
+  std::string deep;
+  for (int n = 0; n < 100'000; ++n) deep += "<a>";
+  for (int n = 0; n < 100'000; ++n) deep += "</a>";
+  const auto parsed = XmlDocument::parse(deep);
+  ASSERT_FALSE(parsed.has_value());
+  EXPECT_NE(describe(parsed.error()).find("more than 100 deep"), std::string::npos) << describe(parsed.error());
+}
+
+TEST(VirtXml, IsUtf8) {
+  const auto refusal = [](const std::string& name) {
+    const auto parsed = XmlDocument::parse("<a><b>" + name + "</b></a>");
+    return parsed ? "" : describe(parsed.error());
+  };
+  for (const std::string good : {"\x7F", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEF\xBF\xBD", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) EXPECT_EQ(refusal(good), "");
+  // A continuation alone, an end too early, forms too long, a surrogate, above 10FFFFH, no leading byte.
+  for (const std::string bad : {"\x80", "\xC3", "\xC0\xAF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\xE2\x82"})
+    EXPECT_EQ(refusal(bad), "the XML is no UTF-8 at byte 6; give the text of `virsh dumpxml --inactive`");
+  EXPECT_NE(refusal("x\xC3").find("at byte 7"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace vmm::tool::test

@@ -1,11 +1,15 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <libvirt/libvirt.h>
 #include <libvirt/virterror.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <csignal>
 #include <cstdlib>
 
+#include "kvm/fd.hpp"
 #include "virt/domains.hpp"
 
 namespace vmm::tool {
@@ -22,6 +26,33 @@ using Text = std::unique_ptr<char, Free>;
 
 /// libvirt would print each error itself.
 void say_nothing(void*, virErrorPtr) {}
+
+/// What libraries below libvirt say on standard error, beside the error that it gives us (libxml2 of a file that is not there, libvirt's own
+/// log), is not for the user; passwords are asked for on the terminal.
+class QuietStandardError {
+ public:
+  QuietStandardError() {
+    const Fd null{::open("/dev/null", O_WRONLY | O_CLOEXEC)};
+    if (before_.valid() && null.valid()) ::dup2(null.get(), STDERR_FILENO);
+  }
+  ~QuietStandardError() {
+    if (before_.valid()) ::dup2(before_.get(), STDERR_FILENO);
+  }
+  QuietStandardError(const QuietStandardError&) = delete;
+  QuietStandardError& operator=(const QuietStandardError&) = delete;
+  QuietStandardError(QuietStandardError&&) = delete;
+  QuietStandardError& operator=(QuietStandardError&&) = delete;
+
+ private:
+  Fd before_{::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)};
+};
+
+ConnectionPointer open_connection(const std::string& uri) {
+  // A helper of libvirt's that ends at once is its error, not our end.
+  std::signal(SIGPIPE, SIG_IGN);
+  const QuietStandardError quiet;
+  return ConnectionPointer{virConnectOpenAuth(uri.empty() ? nullptr : uri.c_str(), virConnectAuthPtrDefault, 0)};
+}
 
 /// Why the last call failed, as one line.
 std::string reason() {
@@ -118,7 +149,7 @@ class LibvirtDomains final : public Domains {
 
 Result<std::unique_ptr<Domains>> connect_to_libvirt(const std::string& uri) {
   virSetErrorFunc(nullptr, say_nothing);
-  ConnectionPointer connection{virConnectOpenAuth(uri.empty() ? nullptr : uri.c_str(), virConnectAuthPtrDefault, 0)};
+  ConnectionPointer connection = open_connection(uri);
   if (connection) return std::make_unique<LibvirtDomains>(std::move(connection));
   const std::string where = uri.empty() ? "" : fmt::format(" at {}", printable(uri));
   return host_error(fmt::format("cannot connect to libvirt{}: {}", where, reason()), 0,

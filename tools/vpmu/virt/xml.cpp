@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <pugixml.hpp>
 #include <set>
@@ -18,11 +19,35 @@ constexpr unsigned parse_verbatim =
 constexpr unsigned write_verbatim =
     pugi::format_raw | pugi::format_no_declaration | pugi::format_no_escapes | pugi::format_attribute_single_quote;
 constexpr auto spaces_per_level = 2U;
+constexpr int most_levels = 100;  // libvirt's own have eight
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(white);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(white) - first + 1);
+}
+
+/// Where the first byte stands that is no part of a character; the size where there is none. RFC 3629: no surrogates, nothing above 10FFFFH, no
+/// form that is longer than it has to be.
+std::size_t first_not_utf8(std::string_view text) {
+  struct Form {
+    unsigned char first, last;      ///< Of the leading byte.
+    unsigned char second, second_last;  ///< Of the next one; the others are 80H to BFH.
+    std::size_t bytes;
+  };
+  static constexpr std::array forms{Form{0x00, 0x7F, 0, 0, 1},       Form{0xC2, 0xDF, 0x80, 0xBF, 2}, Form{0xE0, 0xE0, 0xA0, 0xBF, 3},
+                                    Form{0xE1, 0xEC, 0x80, 0xBF, 3}, Form{0xED, 0xED, 0x80, 0x9F, 3}, Form{0xEE, 0xEF, 0x80, 0xBF, 3},
+                                    Form{0xF0, 0xF0, 0x90, 0xBF, 4}, Form{0xF1, 0xF3, 0x80, 0xBF, 4}, Form{0xF4, 0xF4, 0x80, 0x8F, 4}};
+  const auto byte = [text](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  for (std::size_t at = 0; at < text.size();) {
+    const auto form = std::ranges::find_if(forms, [lead = byte(at)](const Form& f) { return lead >= f.first && lead <= f.last; });
+    if (form == forms.end() || text.size() - at < form->bytes) return at;
+    if (form->bytes > 1 && (byte(at + 1) < form->second || byte(at + 1) > form->second_last)) return at;
+    for (std::size_t n = 2; n < form->bytes; ++n)
+      if ((byte(at + n) & 0xC0) != 0x80) return at;
+    at += form->bytes;
+  }
+  return text.size();
 }
 
 /// The code point of "#65" or "#x41"; 0 when it is none.
@@ -120,9 +145,10 @@ std::string flaw_of(pugi::xml_node node) {
   for (auto attribute : node.attributes()) {
     if (!names.insert(attribute.name()).second) return fmt::format("<{}> has {} twice", node.name(), attribute.name());
     // Written between ' from now on.
-    if (std::string value = attribute.value(); value.find('\'') != std::string::npos) {
-      for (auto at = value.find('\''); at != std::string::npos; at = value.find('\'', at)) value.replace(at, 1, "&apos;");
-      attribute.set_value(value.c_str());
+    if (const std::string_view value = attribute.value(); value.find('\'') != std::string_view::npos) {
+      std::string written;
+      for (const char c : value) c == '\'' ? written += "&apos;" : written += c;
+      attribute.set_value(written.c_str());
     }
   }
   return {};
@@ -131,7 +157,7 @@ std::string flaw_of(pugi::xml_node node) {
 struct FlawFinder : pugi::xml_tree_walker {
   std::string flaw;
   bool for_each(pugi::xml_node& node) override {
-    flaw = flaw_of(node);
+    flaw = depth() < most_levels ? flaw_of(node) : fmt::format("its elements stand more than {} deep", most_levels);
     return flaw.empty();
   }
 };
@@ -279,6 +305,7 @@ XmlDocument::~XmlDocument() = default;
 Result<XmlDocument> XmlDocument::parse(std::string_view text) {
   constexpr auto advice = "give the text of `virsh dumpxml --inactive`";
   if (text.find('\0') != std::string_view::npos) return usage_error("the XML has a byte 0", advice);
+  if (const auto at = first_not_utf8(text); at < text.size()) return usage_error(fmt::format("the XML is no UTF-8 at byte {}", at), advice);
   auto document = std::make_unique<pugi::xml_document>();
   const auto parsed = document->load_buffer(text.data(), text.size(), parse_verbatim, pugi::encoding_utf8);
   if (!parsed) return usage_error(fmt::format("the XML is malformed at byte {}: {}", parsed.offset, parsed.description()), advice);

@@ -1,6 +1,10 @@
 #include "attach/environment.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 
 #include <cstdio>
 #include <cstdlib>
@@ -26,12 +30,24 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   config.model = model;
   if (const std::string source = variable("VPMU_SOURCE"); !source.empty()) config.source = source;
   const std::string choice = settle_source(config);
-  VMM_ASSIGN(const ResolvedConfig resolved, resolve(config));
+  VMM_ASSIGN(const ResolvedConfig resolved, resolve(config, {.model = "in VPMU_MODEL", .source = "in VPMU_SOURCE"}));
   if (resolved.passes_through())
     return usage_error("the source kvm is the VMM's own PMU, without this library", "leave VPMU_MODEL away, or give another VPMU_SOURCE");
   return std::optional{AttachEnvironment{.options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = choice},
                                          .log = variable("VPMU_LOG"),
                                          .statistics = variable("VPMU_STATS")}};
+}
+
+std::vector<std::string> unknown_variables() {
+  // The last two are of this project's own scripts.
+  constexpr std::array<std::string_view, 7> known{"VPMU_MODEL", "VPMU_SOURCE", "VPMU_LOG", "VPMU_STATS", "VPMU_QEMU", "VPMU_CACHE", "VPMU_KVM"};
+  std::vector<std::string> unknown;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text{*variable};
+    const auto name = text.substr(0, text.find('='));
+    if (name.starts_with("VPMU_") && std::ranges::find(known, name) == known.end()) unknown.push_back(printable(name));
+  }
+  return unknown;
 }
 
 Log make_log(const AttachEnvironment& environment) {

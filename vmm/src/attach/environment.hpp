@@ -1,5 +1,7 @@
 #pragma once
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "attach/attached_vm.hpp"
 #include "support/log.hpp"
@@ -15,6 +17,9 @@ struct AttachEnvironment {
 
 /// Empty without VPMU_MODEL: then the library does nothing. Fails with kind usage on a model or source that does not exist.
 Result<std::optional<AttachEnvironment>> read_environment();
+
+/// The names of variables that begin like the library's and are none of them: misspelt ones change nothing.
+std::vector<std::string> unknown_variables();
 
 /// The log that `environment` asks for.
 Log make_log(const AttachEnvironment& environment);

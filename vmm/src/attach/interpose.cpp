@@ -29,10 +29,18 @@ std::atomic<Loaded*> instance{};
 Loaded* load() {
   const auto environment = vmm::read_environment();
   if (!environment) {
-    std::fprintf(stderr, "vpmu: VPMU_MODEL, VPMU_SOURCE: %s\n", vmm::describe(environment.error()).c_str());
+    std::fprintf(stderr, "vpmu: %s\n", vmm::describe(environment.error()).c_str());
     std::_Exit(EXIT_FAILURE);
   }
   if (*environment) instance = new Loaded{**environment};
+  for (const std::string& name : vmm::unknown_variables()) {
+    constexpr auto advice = "is no variable of this library, which knows VPMU_MODEL, VPMU_SOURCE, VPMU_LOG and VPMU_STATS";
+    if (Loaded* const l = instance) {
+      l->log.warning("{} {}", name, advice);
+    } else {
+      std::fprintf(stderr, "vpmu: %s %s\n", name.c_str(), advice);
+    }
+  }
   return instance;
 }
 

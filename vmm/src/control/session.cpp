@@ -182,6 +182,7 @@ class Session {
         console_file_{std::move(console.file)},
         output_{std::move(console.fd), [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
         signals_{io_},
+        time_limit_{io_},
         input_{io_},
         input_timer_{io_} {}
 
@@ -201,6 +202,7 @@ class Session {
     watch_input();
     if (options_.starting) VMM_TRY(options_.starting());
     machine_->start();
+    limit_time();
     io_.run();
     const StopReason reason = machine_->wait();
     const auto console = output_.finish();
@@ -238,6 +240,14 @@ class Session {
       if (!error) {
         machine_->request_stop(StopReason::user);
       }
+    });
+  }
+
+  void limit_time() {
+    if (options_.timeout.count() <= 0) return;
+    time_limit_.expires_after(std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout));
+    time_limit_.async_wait([this](error_code error) {
+      if (!error) machine_->request_stop(StopReason::time_limit);
     });
   }
 
@@ -301,6 +311,7 @@ class Session {
   std::optional<OutputFile> console_file_;
   BoundedWriter output_;
   asio::signal_set signals_;
+  asio::steady_timer time_limit_;
   asio::posix::stream_descriptor input_;
   asio::steady_timer input_timer_;
   EscapeKeys keys_;

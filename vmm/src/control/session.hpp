@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace vmm {
 struct SessionOptions {
   std::string control_path{};       ///< Unix socket to serve; empty = none.
   std::string console{"stdio"};     ///< "stdio", or the path of a file that takes the output.
+  std::chrono::duration<double> timeout{};  ///< The longest that the machine may run; 0: no limit.
   std::function<Result<void>()> starting{};  ///< Called once the machine is made, before it runs; a failure ends the session. May be empty.
 };
 

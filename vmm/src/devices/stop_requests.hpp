@@ -9,6 +9,7 @@ enum class StopReason {
   guest_panic,   ///< The guest reported a panic.
   triple_fault,  ///< Shutdown of a vCPU.
   user,          ///< A signal, the control socket or the console's quit key.
+  time_limit,    ///< It has run for as long as it may.
   host_failure,  ///< KVM or we could not go on; the machine holds the error.
 };
 

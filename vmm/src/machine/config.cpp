@@ -31,13 +31,13 @@ std::string source_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-Result<std::string_view> resolve_source(const MachineConfig& config) {
+Result<std::string_view> resolve_source(const MachineConfig& config, const ConfigNames& names) {
   const bool on_kvm = config.accel == Accel::kvm;
   const bool passes_through = config.source == pass_through_source;
   const auto* const row = find_source(config.source == "auto" ? choose_source(on_kvm).name : config.source);
   if (row == nullptr && !passes_through) {
     return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
-                       fmt::format("give one of: {} with --source", source_names()));
+                       fmt::format("give one of: {} {}", source_names(), names.source));
   }
   if (!on_kvm && (passes_through || row->traits.needs_host_pmu)) {
     return usage_error(fmt::format("source \"{}\" counts what the host's processor runs, and this guest does not run there", config.source),
@@ -57,7 +57,7 @@ std::string settle_source(MachineConfig& config) {
 
 bool ResolvedConfig::passes_through() const { return source == pass_through_source; }
 
-Result<ResolvedConfig> resolve(const MachineConfig& config) {
+Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names) {
   const bool passes_through = config.source == pass_through_source;
   if (config.accel == Accel::soft && !config.restore.empty())
     return usage_error(fmt::format("the machine of {} goes on on KVM only", printable(config.restore)),
@@ -65,13 +65,13 @@ Result<ResolvedConfig> resolve(const MachineConfig& config) {
   const MachineModel* const model = find_machine_model(config.model);
   if (model == nullptr && config.model == host_model_name && !passes_through) {
     return usage_error("model \"host\" is for the source kvm, which passes the host's own PMU through",
-                       fmt::format("give --source kvm with it, or one of: {} with --model", model_names()));
+                       fmt::format("give one of: {} {}, or with \"host\" the source kvm {}", model_names(), names.model, names.source));
   }
   if (model == nullptr && config.model != host_model_name) {
     return usage_error(fmt::format("unknown model \"{}\"", printable(config.model)),
-                       fmt::format("give one of: {} with --model", model_names()));
+                       fmt::format("give one of: {} {}", model_names(), names.model));
   }
-  VMM_ASSIGN(const std::string_view source, resolve_source(config));
+  VMM_ASSIGN(const std::string_view source, resolve_source(config, names));
   if (config.events != EventPolicy{} && !passes_through)
     return usage_error("a policy of events is for the source kvm", "give --source kvm with --events, or --events all");
   if (config.cpus < 1 || config.cpus > MachineConfig::most_cpus) {
@@ -84,6 +84,10 @@ Result<ResolvedConfig> resolve(const MachineConfig& config) {
   if (config.memory_bytes < GuestMemory::least || config.memory_bytes > GuestMemory::most) {
     return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),
                        "give 16M to 256G, for example --memory 512M");
+  }
+  if (config.epoch < 0 || config.epoch > MachineConfig::last_epoch) {
+    return usage_error(fmt::format("bad time of day {}", config.epoch),
+                       fmt::format("give 0 to {}, the end of the year 9999, with --epoch", MachineConfig::last_epoch));
   }
   return ResolvedConfig{.model = model, .source = source};
 }

@@ -54,6 +54,13 @@ struct MachineConfig {
   std::uint64_t most_ticks{~0ULL};
 
   static constexpr unsigned most_cpus = 64;
+  static constexpr std::int64_t last_epoch = 253'402'300'799;  ///< The last second of the year 9999: the clock chip has two digits for the century.
+};
+
+/// How the user gives what he can choose, as advice ends.
+struct ConfigNames {
+  std::string_view model{"with --model"};
+  std::string_view source{"with --source"};
 };
 
 /// A checked configuration's names, resolved.
@@ -67,8 +74,8 @@ struct ResolvedConfig {
 std::string settle_source(MachineConfig& config);
 
 /// Checks what can be checked without touching files or KVM; settles the source where it is left open. Fails with kind usage; the message names
-/// the value and the choice.
-Result<ResolvedConfig> resolve(const MachineConfig& config);
+/// the value and the choice, and by `names` how to give another.
+Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names = {});
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.
 Result<std::uint64_t> parse_size(const std::string& text);

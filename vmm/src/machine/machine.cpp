@@ -32,6 +32,9 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
   const auto rsdp = write_acpi_tables(memory, config.cpus);
   VMM_ASSERT(write_cpu_tables(memory));
   if (is_elf_image(kernel)) {
+    if (!config.initrd.empty() || !config.command_line.empty())
+      return usage_error(fmt::format("{} is an ELF file, which gets neither an initial RAM disk nor a command line", printable(config.kernel)),
+                         "leave out --initrd and --append, or give a bzImage with --kernel");
     VMM_ASSIGN(const auto entry, load_elf(memory, kernel));
     return StartRegisters{.rip = entry,
                           .rsp = layout::stack_top.value(),

@@ -69,5 +69,29 @@ TEST(AttachEnvironment, KvmsOwnPmuIsNoSourceForTheLibrary) {
   EXPECT_NE(describe(refused.error()).find("the VMM's own PMU"), std::string::npos) << describe(refused.error());
 }
 
+TEST(AttachEnvironment, ItsRefusalsTellOfVariables) {
+  const auto refusal = [](const char* model, const char* source) {
+    ::setenv("VPMU_MODEL", model, 1);
+    ::setenv("VPMU_SOURCE", source, 1);
+    const auto read = read_environment();
+    ::unsetenv("VPMU_MODEL");
+    ::unsetenv("VPMU_SOURCE");
+    return read ? "" : describe(read.error());
+  };
+  EXPECT_TRUE(refusal("p4", "exact").ends_with(" in VPMU_MODEL")) << refusal("p4", "exact");
+  EXPECT_TRUE(refusal("haswell", "oracle").ends_with(" in VPMU_SOURCE")) << refusal("haswell", "oracle");
+  for (const auto& text : {refusal("p4", "exact"), refusal("haswell", "oracle"), refusal("host", "exact")}) EXPECT_EQ(text.find("--"), std::string::npos) << text;
+}
+
+TEST(AttachEnvironment, KnowsWhichVariablesNobodyReads) {
+  EXPECT_TRUE(unknown_variables().empty());
+  ::setenv("VPMU_MODLE", "haswell", 1);
+  ::setenv("VPMU_STATS", "/tmp/stats", 1);
+  const auto unknown = unknown_variables();
+  ::unsetenv("VPMU_MODLE");
+  ::unsetenv("VPMU_STATS");
+  EXPECT_EQ(unknown, std::vector<std::string>{"VPMU_MODLE"});
+}
+
 }  // namespace
 }  // namespace vmm
