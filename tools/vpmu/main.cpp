@@ -10,6 +10,7 @@
 #include "output.hpp"
 #include "records.hpp"
 #include "run.hpp"
+#include "version.hpp"
 #include "virt.hpp"
 
 namespace {
@@ -34,6 +35,8 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& error) {
 int main(int argc, char** argv) try {
   CLI::App app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
   app.require_subcommand(0, 1);
+  bool wants_version = false;
+  app.add_flag("--version", wants_version, "tell the version, the commit, what built it, and what this host has for it");
   int exit_code = 0;
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
@@ -46,6 +49,10 @@ int main(int argc, char** argv) try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return vmm::tool::finish_output(report_parse_error(app, error));
+  }
+  if (wants_version) {
+    vmm::tool::print(vmm::tool::describe_version());
+    return vmm::tool::finish_output(0);
   }
   if (app.get_subcommands().empty()) {
     std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n", stderr);

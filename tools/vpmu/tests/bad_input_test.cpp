@@ -31,6 +31,14 @@ TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});
 }
 
+TEST_F(BadInput, VersionTellsWhatABugReportNeeds) {
+  const auto ended = vpmu({"--version"});
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.errors, "");
+  EXPECT_TRUE(ended.output.starts_with("vpmu 0.")) << ended.output;
+  for (const char* part : {", commit ", "\nbuilt by ", "; Zydis 4.", "\nJIT: ", "\nKVM: "}) EXPECT_NE(ended.output.find(part), std::string::npos) << part << " in: " << ended.output;
+}
+
 TEST_F(BadInput, KernelThatIsNotThere) {
   expect_failure(run({"--kernel", "/no/such/kernel"}), 2, {"kernel /no/such/kernel", "No such file", "--kernel"});
   expect_failure(run({"--kernel", "/"}), 2, {"kernel /", "not a regular file"});
