@@ -62,6 +62,7 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     if (code.size() < longest_instruction) return take(fetch_fault(s_.regs.rip + code.size()), EventKind::fault);
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   }
+  if (cpl_of(s_.sregs) != 0 && is_privileged(code)) return take(general_protection, EventKind::fault);
   for (const Access& access : accesses(*i)) {
     if (!vpmu::is_canonical(access.at, 48) || !vpmu::is_canonical(access.at + access.bytes - 1, 48))
       return take(access.stack ? stack_fault : general_protection, EventKind::fault);
@@ -83,7 +84,7 @@ std::optional<Exit> SoftPort::refuse(std::span<const std::byte> code, Stop why) 
   const std::string_view name = mnemonic_of(code, CodeSize::bits64);
   if (++statistics_.unknown[name] == 1 && log_ != nullptr)
     log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm", name, s_.regs.rip);
-  if (cpl_of(s_.sregs) == 0 && is_privileged(code)) return Exit{not_emulated(code)};
+  if (is_privileged(code)) return Exit{not_emulated(code)};
   return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
 }
 

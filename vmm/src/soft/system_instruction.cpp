@@ -142,7 +142,8 @@ std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes)
 
 bool is_privileged(std::span<const std::byte> bytes) {
   const auto decoded = decode(bytes);
-  return decoded && (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0;
+  if (!decoded) return false;
+  return (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || decoded->in.meta.category == ZYDIS_CATEGORY_IOSTRINGOP;
 }
 
 bool is_division(std::span<const std::byte> bytes) {

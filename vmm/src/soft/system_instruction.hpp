@@ -33,7 +33,7 @@ inline bool changes_translations(const SystemInstruction& i) {
 
 /// Empty for everything else. 64-bit code.
 std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes);
-/// Whether only ring 0 may run it.
+/// Whether only ring 0 may run it. INS and OUTS are taken for such: programs have an I/O privilege level of 0.
 bool is_privileged(std::span<const std::byte> bytes);
 /// Whether the instruction divides: what raises #DE.
 bool is_division(std::span<const std::byte> bytes);

@@ -240,6 +240,17 @@ TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
   EXPECT_EQ(lines_.size(), 1U) << "the second time is counted alone";
 }
 
+// SDM 3A 6.15, interrupt 13; INSB and INVD, which nobody here knows.
+TEST_F(SystemInstructions, WhatOnlyRing0MayRunIsGpInRing3) {
+  for (const auto& code : {std::vector<std::uint8_t>{0x6C}, std::vector<std::uint8_t>{0x0F, 0x08}}) {
+    in_ring_3(code);
+    SoftPort& port = begin();
+    finish(port);
+    expect_stopped_in_handler(port, 13);
+  }
+  EXPECT_TRUE(lines_.empty());
+}
+
 // SDM 2A tables 2-18 and 2-21: aligned operands, and bits of MXCSR that no CPU has.
 TEST_F(SystemInstructions, AnOperandThatIsNotAsItMustBeIsGp) {
   guest_.port.special.cr4 |= vpmu::bit(9);
