@@ -33,8 +33,13 @@ std::string describe_kvm(const std::string& device) {
   const auto system = System::open(device);
   if (!system) return "KVM: " + describe(system.error());
   std::vector<std::string> has, lacks;
-  for (const CapabilityAnswer& answer : probe_capabilities(*system))
-    answer.value == 0 ? lacks.emplace_back(answer.row->name) : has.push_back(fmt::format("{}={}", answer.row->name, answer.value));
+  for (const CapabilityAnswer& answer : probe_capabilities(*system)) {
+    if (answer.value == 0) {
+      lacks.emplace_back(answer.row->name);
+    } else {
+      has.push_back(fmt::format("{}={}", answer.row->name, answer.value));
+    }
+  }
   return fmt::format("KVM: {}, API version 12\nKVM has: {}\nKVM lacks: {}", device, fmt::join(has, " "), lacks.empty() ? "nothing that is asked for" : fmt::format("{}", fmt::join(lacks, " ")));
 }
 
