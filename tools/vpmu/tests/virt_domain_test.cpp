@@ -56,7 +56,8 @@ TEST(VirtDisable, GivesTheIdenticalTextBack) {
   const std::string odd =
       "<domain type='kvm'><os><type>hvm</type></os><features/>\n<cpu><![CDATA[x]]></cpu><!-- c --><devices>\n\t<emulator>/usr/bin/kvm<!-- d "
       "--></emulator></devices></domain>";
-  for (const std::string& xml : {libvirt_domain, crowded_domain, no_emulator, bare, odd}) {
+  const auto no_value = with(crowded_domain, " value='nehalem'", "");
+  for (const std::string& xml : {libvirt_domain, crowded_domain, no_emulator, bare, odd, no_value}) {
     const auto changed = enabled(xml);
     EXPECT_NE(changed, xml);
     EXPECT_EQ(text_of(disable_virt(changed)), xml);

@@ -118,7 +118,7 @@ class Change {
       if (variable) {
         const auto old = before_.append("vpmu:env");
         old.set_attribute("name", name);
-        old.set_attribute("value", value_of(variable, "value"));
+        if (const auto before = variable.attribute("value")) old.set_attribute("value", *before);
       } else {
         variable = command_line.append(command_line.prefixed("env"));
         variable.set_attribute("name", name);
@@ -212,8 +212,10 @@ class Return {
       const auto old = std::ranges::find_if(all, [&wanted = name](XmlElement e) { return value_of(e, "name") == wanted; });
       if (old == all.end()) {
         variable.remove();
+      } else if (const auto before = old->attribute("value")) {
+        variable.set_attribute("value", *before);
       } else {
-        variable.set_attribute("value", value_of(*old, "value"));
+        variable.remove_attribute("value");
       }
     }
   }
