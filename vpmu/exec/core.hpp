@@ -150,12 +150,19 @@ struct Tlb {
   Words read{}, write{}, add{};
 
   Tlb() { clear(); }
-  void clear() {
-    for (std::size_t place = 0; place < tlb_entries; ++place) read[place] = write[place] = no_tag(place);
-  }
+  void clear() { read = write = no_tags; }
   /// The tag of a page that lies far from all those which have this place.
   static constexpr std::uint64_t no_tag(std::size_t place) { return 0 - (place + tlb_entries / 2) % tlb_entries * page_size; }
+
+ private:
+  static const Words no_tags;
 };
+/// Of all places. To copy it is faster than to compute it.
+inline constexpr Tlb::Words Tlb::no_tags = [] {
+  Words words{};
+  for (std::size_t place = 0; place < tlb_entries; ++place) words[place] = no_tag(place);
+  return words;
+}();
 /// Whether all of `bytes` at `at` are in the page of `tag`, which stands at the place for `at`.
 constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) { return at + tag <= page_size - bytes; }
 inline constexpr unsigned jump_entries = 4096;

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -109,8 +110,8 @@ class HostAssembler {
     std::size_t at;
     Label label;
   };
-  std::vector<std::byte> room_{std::vector<std::byte>(most_bytes)};
-  CodeWriter code_{room_};
+  std::unique_ptr<std::byte[]> room_{std::make_unique_for_overwrite<std::byte[]>(most_bytes)};
+  CodeWriter code_{std::span{room_.get(), most_bytes}};
   std::vector<std::size_t> places_;
   std::vector<Use> uses_;
 };

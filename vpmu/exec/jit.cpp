@@ -226,8 +226,12 @@ void Jit::cut_links(Core& core) {
   for (const Linked& l : links_) l.from->links[l.way] = l.from->back[l.way];
   links_.clear();
   // A tag that stands for an address of another place.
-  for (CompiledState::Jumps& jumps : core.compiled.jumps)
-    for (std::size_t place = 0; place < CompiledState::jump_entries; ++place) jumps.tags[place] = 0 - (place + 1);
+  static constexpr auto no_tags = [] {
+    CompiledState::Words words{};
+    for (std::size_t place = 0; place < words.size(); ++place) words[place] = 0 - (place + 1);
+    return words;
+  }();
+  for (CompiledState::Jumps& jumps : core.compiled.jumps) jumps.tags = no_tags;
 }
 
 void Jit::clear(Core& core) {
