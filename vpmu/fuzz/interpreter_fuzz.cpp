@@ -2,47 +2,19 @@
 #include <array>
 #include <optional>
 
-#include "exec/engine.hpp"
+#include "engine_guest.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
-#include "scattered_ram.hpp"
 
 // Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches nothing but RAM, and
-// comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by engines that remember nothing, or nothing that they have not
-// looked at again.
+// comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by engines that remember nothing, or nothing that
+// they have not looked at again. Each input is run in two of these ways, and says which: what it costs is how much of all this comes up.
 
 namespace {
 
 using namespace vpmu;
-using exec::Stop;
-using fuzz::require;
-using fuzz::ScatteredRam;
+using namespace vpmu::fuzz;
 
-constexpr unsigned linear_pages = 32;
 constexpr std::uint64_t first_linear = 0x7FFF'FFE0'0000;
-
-/// Answers by what the instruction may know: the same, however the way there was cut into pieces.
-class Surroundings final : public exec::Platform {
- public:
-  exec::Answer rdmsr(std::uint32_t index, std::uint64_t& value) override { return answer(index, value); }
-  exec::Answer wrmsr(std::uint32_t index, std::uint64_t) override {
-    if (index % 2 == 0) engine->stop_soon();
-    return index < 0x1000 ? exec::Answer::done : exec::Answer::leave;
-  }
-  exec::Answer rdpmc(std::uint32_t index, std::uint64_t& value) override { return answer(index, value); }
-  exec::Answer rdtsc(std::uint64_t& value) override { return answer(0, value); }
-  exec::VectorState* vectors() override { return &state; }
-
-  exec::VectorState state;
-
-  exec::Engine* engine{};
-  std::uint64_t retired_before{};  ///< By other engines.
-
- private:
-  exec::Answer answer(std::uint32_t index, std::uint64_t& value) const {
-    value = retired_before + engine->passed().instructions;
-    return index < 0x1000 ? exec::Answer::done : exec::Answer::leave;
-  }
-};
 
 /// Room for the routines of one engine at a time.
 exec::HostCode& empty_code() {
@@ -51,59 +23,14 @@ exec::HostCode& empty_code() {
   return code;
 }
 
-constexpr exec::Compiling interpreted{.after = 0}, compiled{.after = 1};
 std::uint64_t blocks_compiled = 0;
 
-struct End {
-  Stop stop{};
-  exec::CpuState state;
-  exec::Passed passed;
-  exec::VectorState vectors;
-};
-
-bool same(const exec::CpuState& a, const exec::CpuState& b) {
-  return a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && a.fs_base == b.fs_base && a.gs_base == b.gs_base && a.cpl == b.cpl &&
-         a.paging.cr0 == b.paging.cr0 && a.paging.cr3 == b.paging.cr3 && a.paging.cr4 == b.paging.cr4 && a.paging.efer == b.paging.efer;
-}
-bool same(const exec::VectorState& a, const exec::VectorState& b) { return a.legacy == b.legacy && a.upper == b.upper; }
-bool same(const exec::Passed& a, const exec::Passed& b) {
-  return a.instructions == b.instructions && a.branches == b.branches && a.loads == b.loads && a.stores == b.stores;
-}
-exec::Passed sum(const exec::Passed& a, const exec::Passed& b) {
-  return {a.instructions + b.instructions, a.branches + b.branches, a.loads + b.loads, a.stores + b.stores};
-}
-
-/// Runs so many instructions at most, string instructions to their end: one that overwrites its own page takes a turn for each element.
-Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
-  const std::uint64_t before = engine.passed().instructions;
-  Stop stop = Stop::again;
-  for (unsigned turn = 0; stop == Stop::again; ++turn) {
-    require(turn < 1U << 18, "a string instruction ends");
-    stop = engine.run(instructions - (engine.passed().instructions - before));
-    require(engine.passed().instructions - before <= instructions, "the budget holds");
-  }
-  require(stop != Stop::none && stop != Stop::alone, "the reason for a stop is one for the owner");
-  const exec::Passed p = engine.passed();
-  require(p.branches <= p.instructions && p.loads <= p.instructions && p.stores <= p.instructions, "no event without an instruction");
-  return stop;
-}
-
-/// `pieces`: how many instructions to ask for each time, over and over.
 End run_in_pieces(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t budget, std::span<const std::uint8_t> pieces, exec::Compiling compiling) {
   Surroundings surroundings;
   exec::Engine engine{ram, surroundings, &empty_code(), compiling};
-  surroundings.engine = &engine;
-  engine.load(from);
-  Stop stop = Stop::budget;
-  for (std::size_t n = 0; stop == Stop::budget && engine.passed().instructions < budget; ++n) {
-    const std::uint64_t before = engine.passed().instructions;
-    const std::uint64_t most = std::min<std::uint64_t>(budget - before, pieces[n % pieces.size()]);
-    if (n % 2 == 1) engine.resume(engine.state());
-    stop = run_some(engine, most);
-    require(stop != Stop::budget || engine.passed().instructions > before, "it goes on");
-  }
+  End end = run_from(from, engine, surroundings, budget, pieces);
   blocks_compiled += engine.compiled_blocks();
-  return {stop, engine.state(), engine.passed(), surroundings.state};
+  return end;
 }
 
 /// One instruction at a time, the registers loaded before each. `forgetful`: by a new engine for each, which is slow.
@@ -142,16 +69,6 @@ void make_tables(fuzz::Input& input, ScatteredRam& ram) {
   }
 }
 
-std::uint64_t take_value(fuzz::Input& input, std::uint64_t ram) {
-  const auto kind = input.take<std::uint8_t>();
-  switch (kind % 4) {
-    case 0: return ram + (std::uint64_t{input.take<std::uint16_t>()} * 2 & (linear_pages * page_size - 1));
-    case 1: return static_cast<std::uint64_t>(std::int64_t{input.take<std::int8_t>()});
-    case 2: return input.take<std::uint64_t>();
-    default: return ram + (kind / 4) % ScatteredRam::pages * page_size + page_size - input.take<std::uint8_t>() % 16;
-  }
-}
-
 exec::CpuState take_state(fuzz::Input& input, std::uint64_t ram, bool paged) {
   exec::CpuState s;
   for (auto& gpr : s.gpr) gpr = take_value(input, ram);
@@ -175,34 +92,7 @@ exec::CpuState take_state(fuzz::Input& input, std::uint64_t ram, bool paged) {
   return s;
 }
 
-/// Fills the linear pages: the rest of the input stands at the code, and again in every other page.
-void fill(fuzz::Input& input, ScatteredRam& ram, std::uint64_t rip) {
-  std::array<std::byte, page_size> code{};
-  std::size_t size = 0;
-  while (size < code.size() && !input.empty()) code[size++] = std::byte{input.take<std::uint8_t>()};
-  for (unsigned n = 0; n < ScatteredRam::pages; ++n) {
-    std::byte* const page = ram.at_page(n);
-    std::memset(page, 0x90, page_size);
-    for (std::size_t k = 0; k < size; ++k) page[(rip + k) % page_size] = code[k];
-  }
-}
-
 std::uint64_t instructions_run = 0;
-
-void show(const char* what, const End& e) {
-  std::fprintf(stderr, "%s: stop %u at RIP %lx, flags %lx, passed %lu %lu %lu %lu\n", what, static_cast<unsigned>(e.stop), e.state.rip,
-               e.state.rflags, e.passed.instructions, e.passed.branches, e.passed.loads, e.passed.stores);
-  for (unsigned n = 0; n < e.state.gpr.size(); ++n) std::fprintf(stderr, "%lx%c", e.state.gpr[n], n % 8 == 7 ? '\n' : ' ');
-}
-void require_same(const End& found, const End& reference, const char* what) {
-  const bool holds = found.stop == reference.stop && same(found.state, reference.state) && same(found.passed, reference.passed) &&
-                     same(found.vectors, reference.vectors);
-  if (!holds) {
-    show("found", found);
-    show("one by one", reference);
-  }
-  require(holds, what);
-}
 
 }  // namespace
 
@@ -210,31 +100,43 @@ void require_same(const End& found, const End& reference, const char* what) {
 extern "C" std::uint64_t fuzz_work() { return std::min(instructions_run, 10 * blocks_compiled); }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static ScatteredRam original;
   static ScatteredRam ram;
-  static ScatteredRam reference_ram;
+  static ScatteredRam other_ram;
   fuzz::Input input{data, size};
   const auto flags = input.take<std::uint8_t>();
   const bool paged = (flags & 1) != 0;
   const std::uint64_t budget = 1 + (flags >> 2);
   std::array pieces = input.take<std::array<std::uint8_t, 4>>();
-  const bool forgetful = pieces[0] >= 0xF8;
+  const unsigned way = pieces[0] / 16U;
+  const bool long_strings = pieces[1] >= 0xF0;
   for (auto& piece : pieces) piece = static_cast<std::uint8_t>(piece % 16 + 1);
-  if (paged) make_tables(input, original);
-  const exec::CpuState from = take_state(input, paged ? first_linear : 0, paged);
-  fill(input, original, from.rip);
+  if (paged) make_tables(input, ram);
+  exec::CpuState from = take_state(input, paged ? first_linear : 0, paged);
+  // A string instruction on its own page takes a turn for each element: thousands of them only where the input asks for that.
+  constexpr std::uint64_t usual_elements = 0x3F;
+  if (!long_strings) from.gpr[exec::rcx] &= usual_elements;
+  fill(input, ram, from.rip);
+  other_ram.copy_from(ram);
 
-  reference_ram.copy_from(original);
-  const End reference = run_one_by_one(reference_ram, from, budget, forgetful);
-  for (const exec::Compiling compiling : {interpreted, compiled}) {
-    ram.copy_from(original);
-    constexpr std::array<std::uint8_t, 1> in_one_go{255};
-    require_same(run_in_pieces(ram, from, budget, in_one_go, compiling), reference, "the same end in one go as one by one");
-    require(ram.same_as(reference_ram), "the same memory in one go as one by one");
-    ram.copy_from(original);
-    require_same(run_in_pieces(ram, from, budget, pieces, compiling), reference, "the same end in pieces as one by one");
-    require(ram.same_as(reference_ram), "the same memory in pieces as one by one");
+  constexpr std::array<std::uint8_t, 1> in_one_go{255};
+  const End reference = run_in_pieces(ram, from, budget, in_one_go, interpreted);
+  End other;
+  switch (way) {
+    case 0:
+    case 1: other = run_one_by_one(other_ram, from, budget, false); break;
+    case 2: other = run_one_by_one(other_ram, from, budget, true); break;
+    case 3:
+    case 4:
+    case 5: other = run_in_pieces(other_ram, from, budget, pieces, interpreted); break;
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+    case 10: other = run_in_pieces(other_ram, from, budget, pieces, compiled); break;
+    default: other = run_in_pieces(other_ram, from, budget, in_one_go, compiled); break;
   }
+  require_same(other, reference, "the same end in another way as in one go");
+  require(ram.same_as(other_ram), "the same memory in another way as in one go");
   instructions_run += reference.passed.instructions;
   return 0;
 }
