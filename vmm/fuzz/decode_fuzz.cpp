@@ -2,6 +2,7 @@
 #include <array>
 
 #include "exec/code_cache.hpp"
+#include "exec/host_form.hpp"
 #include "exec/ops.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
 #include "fuzz_input.hpp"
@@ -35,6 +36,18 @@ void check(const exec::Block& block) {
   for (unsigned n = 0; n < 4; ++n) require(counts[n] == block.counts[n], "a block counts what its instructions count");
 }
 
+/// What runs as the host's own is the same instruction, whatever prefixes the guest gave it.
+void check_host_form(std::span<const std::byte> code) {
+  const auto form = exec::host_form(code);
+  if (!form) return;
+  require(form->length >= 1 && form->length <= exec::HostForm::longest, "it fits");
+  const auto written = vmm::decode_instruction(form->instruction(), vmm::CodeSize::bits64);
+  require(written && written->length == form->length, "it is one instruction");
+  require(vmm::mnemonic_of(form->instruction(), vmm::CodeSize::bits64) == vmm::mnemonic_of(code, vmm::CodeSize::bits64), "it has the same name");
+  const auto& operand = written->load ? written->load : written->store;
+  require(form->bytes == (operand ? operand->bytes : 0), "its operand has the same size");
+}
+
 void check_against_the_other(const exec::Block& block) {
   for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
     const exec::Op& op = block.ops[n];
@@ -44,6 +57,7 @@ void check_against_the_other(const exec::Block& block) {
     require(other->length == op.length, "both give it one length");
     require(vmm::mnemonic_of(code, vmm::CodeSize::bits64) != "invalid", "it has a name");
     ++instructions_decoded;
+    check_host_form(code.first(op.length));
     if (op.run == exec::op_unsupported()) continue;
     require(other->ends_block == (other->branch != BranchKind::none), "the engine knows no HLT");
     require(!other->ends_block || n + 2 == block.ops.size(), "a branch ends its block");
