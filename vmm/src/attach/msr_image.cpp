@@ -69,7 +69,8 @@ std::optional<PmuVcpuState> MsrImage::changed() const {
 std::vector<std::uint32_t> pmu_msrs(vpmu::Generation generation) {
   const vpmu::Pmu largest{{.generation = generation, .smt = false}};
   std::vector<std::uint32_t> found;
-  for (const vpmu::MsrSpan& span : vpmu::trap_ranges(vpmu::describe(generation)).all())
+  const vpmu::MsrSpans trapped = vpmu::trap_ranges(vpmu::describe(generation));
+  for (const vpmu::MsrSpan& span : trapped.all())
     for (std::uint32_t index = span.first.value(); index - span.first.value() < span.count; ++index)
       if (const vpmu::MsrIndex which{index}; which != msr::IA32_PERF_GLOBAL_INUSE && largest.rdmsr(which).status == vpmu::MsrStatus::ok)
         found.push_back(index);

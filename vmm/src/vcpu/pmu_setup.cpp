@@ -18,7 +18,8 @@ Result<void> turn_off_kvms(Vm& vm) {
 
 Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
   std::vector<MsrRange> ranges;
-  for (const vpmu::MsrSpan& span : vpmu::trap_ranges(generation).all())
+  const vpmu::MsrSpans trapped = vpmu::trap_ranges(generation);
+  for (const vpmu::MsrSpan& span : trapped.all())
     ranges.push_back({.first = span.first.value(), .count = span.count});
   if (rdpmc == RdpmcMethod::rewrite) {
     ranges.push_back({.first = 0, .count = generation.gp_counters_no_smt, .trap = MsrTrap::read});

@@ -76,7 +76,8 @@ class MsrSpans {
     if (size_ < capacity) spans_[size_++] = s;
   }
   /// In the order in which they were added.
-  [[nodiscard]] std::span<const MsrSpan> all() const { return std::span{spans_}.first(size_); }
+  [[nodiscard]] std::span<const MsrSpan> all() const& { return std::span{spans_}.first(size_); }
+  std::span<const MsrSpan> all() const&& = delete;  ///< They would be gone with this object.
   /// By address from now on.
   void sort();
 
