@@ -42,7 +42,7 @@ long stand_in(long number, const std::array<long, 6>& a) {
 }  // namespace vmm::test
 
 // The library asks the kernel by it; found here before the C library's, because the program exports it.
-extern "C" __attribute__((visibility("default"))) long syscall(long number, ...) noexcept {
+extern "C" __attribute__((visibility("default"))) READS_SIX_ARGUMENTS long syscall(long number, ...) noexcept {
   std::array<long, 6> a{};
   va_list arguments;
   va_start(arguments, number);

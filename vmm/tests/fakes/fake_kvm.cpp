@@ -220,7 +220,7 @@ long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t 
 }  // namespace vmm::test
 
 // In the place of the C library's, by which the library under test asks the kernel.
-extern "C" long syscall(long number, ...) noexcept {
+extern "C" READS_SIX_ARGUMENTS long syscall(long number, ...) noexcept {
   std::array<long, 6> a{};
   va_list arguments;
   va_start(arguments, number);

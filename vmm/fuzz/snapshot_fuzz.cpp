@@ -1,0 +1,259 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "devices/rtc.hpp"
+#include "devices/serial16550.hpp"
+#include "fakes/fake_kvm.hpp"
+#include "kvm/system.hpp"
+#include "scripted_guest.hpp"
+#include "snapshot/checksum.hpp"
+#include "snapshot/snapshot_file.hpp"
+#include "snapshot/vcpu_image.hpp"
+#include "vcpu/pmu_vcpu.hpp"
+
+// A snapshot of a machine that is changed by the input and then restored. Its checksums are computed anew behind the changes, so that they reach those
+// whose state it is; or the file is changed behind the checksums, and must be refused by the name of a section. What is restored is then used.
+
+namespace {
+
+using namespace vmm;
+using vpmu::fuzz::Input;
+using vpmu::fuzz::require;
+using vpmu::fuzz::ScriptedGuest;
+
+constexpr std::uint64_t ram_bytes = GuestMemory::least;
+constexpr auto generation = vpmu::Generation::haswell;
+std::uint64_t pmus_restored = 0;
+
+struct Section {
+  std::string name;
+  Bytes contents;
+  std::optional<std::uint64_t> size{};  ///< What it says, where that is not so.
+};
+using Sections = std::vector<Section>;
+
+template <class... T>
+Bytes bytes_of(const T&... values) {
+  ByteWriter out;
+  (out.put(values), ...);
+  return out.take();
+}
+
+/// A KVM without a kernel, with one vCPU for all inputs.
+struct Kvm {
+  test::FakeKvm fake;
+  Vm vm;
+  Vcpu vcpu;
+
+  static Kvm& get() {
+    static Kvm kvm;
+    return kvm;
+  }
+
+ private:
+  Kvm() : vm{make_vm()}, vcpu{*vm.create_vcpu(0)} {}
+  Vm make_vm() {
+    fake.other_capabilities = 1;
+    return *System::open(fake.path())->create_vm();
+  }
+};
+
+/// In the middle of a precise session.
+PmuVcpuState pmu_state() {
+  vpmu::Pmu pmu{{.generation = generation}};
+  (void)pmu.wrmsr(vpmu::msr::IA32_PERFEVTSEL0, 0x4300C0);
+  (void)pmu.wrmsr(vpmu::msr::IA32_PMC0, 0xFFFF'FFF0);
+  (void)pmu.wrmsr(vpmu::msr::IA32_DS_AREA, ScriptedGuest::first_page);
+  (void)pmu.wrmsr(vpmu::msr::IA32_PEBS_ENABLE, 1);
+  (void)pmu.wrmsr(vpmu::msr::IA32_PERF_GLOBAL_CTRL, 0x7'0000'000F);
+  return {.pmu = pmu.snapshot(), .waiting_pmis = 1, .unread = 1, .nmi_in_service = 0};
+}
+
+struct NoLine final : InterruptLine {
+  void set(LineLevel /*level*/) override {}
+};
+
+Bytes devices() {
+  NoLine line;
+  Serial16550 serial{[](std::uint8_t) {}, line};
+  Rtc rtc{[] { return std::time_t{}; }};
+  ByteWriter out;
+  serial.save(out);
+  rtc.save(out);
+  out.put(std::uint16_t{1});
+  return out.take();
+}
+
+Sections good_sections() {
+  ByteWriter machine;
+  const std::string model = "haswell";
+  machine.put_run(std::as_bytes(std::span{model}));
+  machine.put(ram_bytes);
+  machine.put(std::uint32_t{1});
+  machine.put(std::uint32_t{2});
+  machine.put(std::uint64_t{0});
+  ByteWriter vcpu;
+  vcpu.put_run(*save_vcpu(Kvm::get().vcpu, std::array<std::uint32_t, 1>{0x8B}));
+  vcpu.put_run(bytes_of(pmu_state()));
+  Bytes pages(ram_bytes / vpmu::page_size / 8);
+  pages[3] = std::byte{0x40};
+  return {{"machine", machine.take()}, {"chips", *save_chips(Kvm::get().vm)}, {"devices", devices()}, {"vcpu 0", vcpu.take()},
+          {"pages", pages}, {"memory", Bytes(vpmu::page_size, std::byte{0x5A})}};
+}
+
+void append(Bytes& file, std::span<const std::byte> bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); }
+
+Bytes file_of(const Sections& sections) {
+  constexpr std::uint64_t magic = 0x5041'4E53'554D'5056, version = 2;
+  Bytes file = bytes_of(magic, version);
+  for (const Section& section : sections) {
+    SectionName name{};
+    std::ranges::copy(std::string_view{section.name}.substr(0, name.size()), name.begin());
+    const Bytes head = bytes_of(name, section.size.value_or(section.contents.size()));
+    Checksum sum;
+    sum.add(head);
+    sum.add(section.contents);
+    append(file, head);
+    append(file, section.contents);
+    append(file, bytes_of(sum.value()));
+  }
+  return file;
+}
+
+std::uint64_t take_value(Input& input) {
+  const auto form = input.take<std::uint8_t>();
+  switch (form % 4) {
+    case 0: return static_cast<std::uint64_t>(form >> 2U);
+    case 1: return 1ULL << (form >> 2U);
+    case 2: return ~static_cast<std::uint64_t>(form >> 2U);
+    default: return input.take<std::uint64_t>();
+  }
+}
+
+void change(Input& input, Sections& sections) {
+  const auto which = input.take<std::uint8_t>();
+  Section& section = sections[which % sections.size()];
+  Bytes& contents = section.contents;
+  const auto put = [&](std::size_t at, std::uint64_t value, std::size_t size) {
+    if (at + size <= contents.size()) std::memcpy(contents.data() + at, &value, size);
+  };
+  switch (input.take<std::uint8_t>() % 8) {
+    case 0: put(input.take<std::uint16_t>(), input.take<std::uint8_t>(), 1); break;
+    case 1: put(input.take<std::uint16_t>() * 8U, take_value(input), 8); break;
+    // From the end: the PMU of a vCPU.
+    case 2:
+    case 3: put(contents.size() - std::min<std::size_t>(contents.size(), 8U * input.take<std::uint8_t>()), take_value(input), 8); break;
+    case 4: contents.resize(input.take<std::uint16_t>()); break;
+    case 5: section.size = take_value(input); break;
+    case 6: std::swap(section, sections[input.take<std::uint8_t>() % sections.size()]); break;
+    default:
+      if (sections.size() > 1) sections.erase(sections.begin() + static_cast<std::ptrdiff_t>(which % sections.size()));
+      break;
+  }
+}
+
+/// A file without a name, for as long as it is open.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const Bytes& bytes) {
+    require(::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "the file can be written");
+  }
+  [[nodiscard]] static std::string path() { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  static inline const int fd_ = ::memfd_create("snapshot", MFD_CLOEXEC);
+};
+
+void use(Input& input, vpmu::Pmu& pmu) {
+  const vpmu::PmuSnapshot again = pmu.snapshot();
+  vpmu::Pmu other{{.generation = generation}};
+  require(other.restore(again) == vpmu::RestoreStatus::ok, "what was restored can be saved and restored");
+  const vpmu::MsrSpans registers = vpmu::trap_ranges(pmu.generation());
+  for (const vpmu::MsrSpan& span : registers.all())
+    for (std::uint32_t i = 0; i < span.count; ++i) (void)pmu.rdmsr(span.first + i);
+  ScriptedGuest guest{pmu};
+  for (unsigned n = 0; n < 24; ++n) {
+    guest.begin_call();
+    const auto flags = input.take<std::uint8_t>();
+    vpmu::Retirement retired{};
+    retired.ip = retired.next_ip = vpmu::GuestLinear{0x1000};
+    retired.cpl = flags & 3U;
+    retired.has_load = (flags & 4U) != 0;
+    retired.branch = {.kind = static_cast<vpmu::BranchKind>(flags >> 5U), .taken = (flags & 8U) != 0, .mispredicted = (flags & 16U) != 0};
+    retired.cycles = 1;
+    pmu.retire(retired, guest);
+    (void)pmu.plan();
+  }
+}
+
+void restore_devices(const Bytes& image) {
+  NoLine line;
+  Serial16550 serial{[](std::uint8_t) {}, line};
+  Rtc rtc{[] { return std::time_t{}; }};
+  ByteReader in{image};
+  serial.restore(in);
+  rtc.restore(in);
+  (void)in.get<std::uint16_t>();
+  std::array<std::byte, 1> byte{};
+  for (std::uint16_t port = 0; port < Serial16550::port_count; ++port) serial.port_read(port, byte);
+  rtc.port_read(Rtc::first_port + 1, byte);
+}
+
+void restore_vcpus(Input& input, const MachineImage& image, bool with_kvm) {
+  for (const Bytes& vcpu : image.vcpus) {
+    ByteReader in{vcpu};
+    const auto processor = in.get_run();
+    ByteReader pmu_image{in.get_run()};
+    if (!in.done()) continue;
+    if (with_kvm) (void)restore_vcpu(Kvm::get().vcpu, processor, 0);
+    const auto state = pmu_image.get<PmuVcpuState>();
+    vpmu::Pmu pmu{{.generation = generation}};
+    if (!pmu_image.done() || pmu.restore(state.pmu) != vpmu::RestoreStatus::ok) continue;
+    use(input, pmu);
+    ++pmus_restored;
+  }
+}
+
+void restore(Input& input, bool damaged, bool with_kvm) {
+  static const GuestMemory memory = *GuestMemory::create(ram_bytes);
+  auto snapshot = SnapshotReader::open(MemoryFile::path());
+  Result<void> all = snapshot ? snapshot->read_memory(memory) : Failure{snapshot.error()};
+  require(!damaged || !all, "what is damaged is refused");
+  if (!all) {
+    const std::string why = describe(all.error());
+    require(all.error().kind == ErrorKind::usage && why.find("section \"") != std::string::npos && why.find('\n') == std::string::npos, "a refusal names a section in one line");
+  }
+  if (!snapshot) return;
+  const MachineImage& image = snapshot->image();
+  require(image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus && image.vcpus.size() == image.cpus && image.model.size() <= 64, "an image is of bounded size");
+  restore_devices(image.devices);
+  if (with_kvm) (void)restore_chips(Kvm::get().vm, image.chips);
+  restore_vcpus(input, image, with_kvm);
+  Kvm::get().fake.requests.clear();
+}
+
+}  // namespace
+
+extern "C" std::uint64_t fuzz_work() { return pmus_restored; }
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Sections good = good_sections();
+  Input input{data, size};
+  const auto mode = input.take<std::uint8_t>();
+  Sections sections = good;
+  for (unsigned changes = input.take<std::uint8_t>() % 16; changes != 0; --changes) change(input, sections);
+  Bytes file = file_of(sections);
+  const bool damage = mode % 4 == 3;
+  if (damage) file[input.take<std::uint32_t>() % file.size()] ^= std::byte{1} << (mode >> 5U);
+  if (mode % 4 == 2) file.resize(file.size() - std::min<std::size_t>(1 + input.take<std::uint16_t>(), file.size()));
+  const MemoryFile written{file};
+  restore(input, mode % 4 >= 2, mode % 8 == 4);
+  return 0;
+}
