@@ -145,7 +145,7 @@ TEST_F(RunningMachine, TakesClientsAgainWhenThereAreDescriptorsAgain) {
   EXPECT_NE(end(machine).errors.find("Too many open files; trying again"), std::string::npos);
 }
 
-TEST_F(RunningMachine, AnswersARequestThatIsTooLongAndEndsTheConnection) {
+TEST_F(RunningMachine, AnswersOrSaysWhyNot) {
   const Started machine = start_machine(spin);
   const Fd socket = connect();
   const std::string request(5000, ' ');
@@ -155,6 +155,9 @@ TEST_F(RunningMachine, AnswersARequestThatIsTooLongAndEndsTheConnection) {
   ASSERT_GT(got, 0);
   EXPECT_NE(reply.find("{\"error\":\"a request of more than 4096 bytes; the connection ends\",\"ok\":false}\n"), std::string::npos) << reply;
   EXPECT_LE(::recv(socket.get(), reply.data(), reply.size(), 0), 0);
+  const Fd full{::open("/dev/full", O_WRONLY | O_CLOEXEC)};
+  EXPECT_EQ(end(start({"ctl", path("control"), "status"}, {.output = full.get(), .errors = "ctl_err"})).exit_code, 1);
+  EXPECT_NE(read_file(path("ctl_err")).find("cannot write all of it to standard output"), std::string::npos);
   EXPECT_NE(ctl({"stop"}).find("true"), std::string::npos);
   expect_clean_end(end(machine));
 }

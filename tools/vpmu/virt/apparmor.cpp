@@ -10,6 +10,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "files/output_file.hpp"
+
 namespace vmm::tool {
 namespace {
 
@@ -31,16 +33,8 @@ Result<std::string> read_text(const fs::path& path) {
 
 /// As a whole or not at all.
 Result<void> write_text(const fs::path& path, const std::string& text) {
-  const fs::path next = path.string() + ".vpmu";
-  std::error_code error;
-  std::ofstream file{next, std::ios::binary};
-  file << text;
-  file.close();
-  if (file) fs::rename(next, path, error);
-  if (file && !error) return {};
-  const int cause = error ? error.value() : errno;
-  fs::remove(next, error);
-  return host_error(fmt::format("cannot write {}", path.string()), cause, "run as root, or leave out --apparmor");
+  VMM_ASSIGN(auto file, OutputFile::open(path, {.what = "the AppArmor file", .advice = "run as root, or leave out --apparmor"}));
+  return file.replace(text);
 }
 
 std::string without_snippet(std::string text) {

@@ -6,47 +6,18 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
+#include <span>
+
+#include "files/whole_file.hpp"
 
 namespace vmm {
 namespace {
 
 constexpr mode_t new_file_mode = 0644;
 
-/// A file without contents beside another, under a name that nobody can guess. Gone with the object, if it has not taken the other's name.
-class Successor {
- public:
-  explicit Successor(const std::string& path) : name_{path + ".XXXXXX"}, fd_{::mkostemp(name_.data(), O_CLOEXEC)} {}
-  ~Successor() {
-    if (fd_.valid() && !named_) ::unlink(name_.c_str());
-  }
-  Successor(const Successor&) = delete;
-  Successor& operator=(const Successor&) = delete;
-  Successor(Successor&&) = delete;
-  Successor& operator=(Successor&&) = delete;
-
-  [[nodiscard]] bool valid() const { return fd_.valid(); }
-  /// 0, or errno.
-  int take_place(const std::string& path, const struct stat& old, std::string_view contents) {
-    if (::fchmod(fd_.get(), old.st_mode & ALLPERMS) != 0) return errno;
-    // Only root may; for others it is theirs anyway.
-    if (::fchown(fd_.get(), old.st_uid, old.st_gid) != 0 && errno != EPERM) return errno;
-    if (const int why = write_all(fd_.get(), contents); why != 0) return why;
-    if (::fsync(fd_.get()) != 0 || std::rename(name_.c_str(), path.c_str()) != 0) return errno;
-    named_ = true;
-    return 0;
-  }
-
- private:
-  std::string name_;
-  Fd fd_;
-  bool named_{false};
-};
-
-/// The directory is not ours to change, or the file has been mounted there.
-bool is_for_want_of_rights(int why) { return why == EACCES || why == EPERM || why == EROFS || why == EBUSY || why == EXDEV; }
+/// The directory is not ours to change, the file has been mounted there, or its name is as long as names can be.
+bool takes_none_beside(int why) { return why == EACCES || why == EPERM || why == EROFS || why == EBUSY || why == EXDEV || why == ENAMETOOLONG; }
 
 }  // namespace
 
@@ -110,12 +81,19 @@ Result<void> OutputFile::replace(std::string_view contents) {
   struct stat old {};
   if (::fstat(fd_.get(), &old) != 0) return cannot_write(errno);
   if (!S_ISREG(old.st_mode)) return rewrite(contents);
-  Successor successor{path_};
-  const int why = successor.valid() ? successor.take_place(path_, old, contents) : errno;
-  if (is_for_want_of_rights(why)) return rewrite(contents);
-  if (why != 0) return cannot_write(why);
+  if (const auto done = succeed(old, contents); !done) {
+    const int why = done.error().system_errno;
+    return takes_none_beside(why) ? rewrite(contents) : cannot_write(why);
+  }
   is_new_ = false;
   return {};
+}
+
+Result<void> OutputFile::succeed(const struct stat& old, std::string_view contents) const {
+  VMM_ASSIGN(auto next, WholeFile::create(path_, role_));
+  VMM_TRY(next.be_like(old));
+  VMM_TRY(next.write(std::as_bytes(std::span{contents})));
+  return next.finish();
 }
 
 Result<void> OutputFile::rewrite(std::string_view contents) {

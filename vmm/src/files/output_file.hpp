@@ -1,4 +1,6 @@
 #pragma once
+#include <sys/stat.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +31,7 @@ class OutputFile {
 
  private:
   OutputFile(std::string path, FileRole role, Fd fd) : path_{std::move(path)}, role_{std::move(role)}, fd_{std::move(fd)} {}
+  Result<void> succeed(const struct stat& old, std::string_view contents) const;
   Result<void> rewrite(std::string_view contents);
   [[nodiscard]] Failure cannot_write(int why) const;
 

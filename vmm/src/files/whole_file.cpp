@@ -32,6 +32,13 @@ WholeFile::~WholeFile() {
   if (fd_.valid()) ::unlink(unfinished_.c_str());
 }
 
+Result<void> WholeFile::be_like(const struct stat& other) {
+  // Only root may give files away; for others it is theirs anyway.
+  if (::fchown(fd_.get(), other.st_uid, other.st_gid) != 0 && errno != EPERM) return cannot_write();
+  if (::fchmod(fd_.get(), other.st_mode & ALLPERMS) != 0) return cannot_write();
+  return {};
+}
+
 Result<void> WholeFile::write(std::span<const std::byte> bytes) {
   errno = write_all(fd_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (errno != 0) return cannot_write();
@@ -54,7 +61,10 @@ Result<void> WholeFile::sync_directory() const {
 }
 
 Failure WholeFile::cannot_write() const {
-  return cannot("write", role_, path_, errno_text(errno));
+  const int why = errno;
+  Failure failure = cannot("write", role_, path_, {});
+  failure.value().system_errno = why;
+  return failure;
 }
 
 }  // namespace vmm

@@ -1,4 +1,6 @@
 #pragma once
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <span>
 #include <string>
@@ -11,7 +13,7 @@
 namespace vmm {
 
 /// A file that is written whole or not at all: it takes its name, and the place of an older file of that name, only by finish(). Until then it
-/// lies beside it under a name that nobody can guess. Its owner alone can read it. Symbolic links are not followed, neither at the name nor
+/// lies beside it under a name that nobody can guess. Its owner alone can read it, unless it is to be like another file. Symbolic links are not followed, neither at the name nor
 /// beside it.
 class WholeFile {
  public:
@@ -22,6 +24,8 @@ class WholeFile {
   /// Without finish() nothing is left.
   ~WholeFile();
 
+  /// Gives it the rights of another file and, where that may be done, its owner.
+  Result<void> be_like(const struct stat& other);
   Result<void> write(std::span<const std::byte> bytes);
   /// Gives the file its name once all of it is on the disk. Once.
   Result<void> finish();

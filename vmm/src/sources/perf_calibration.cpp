@@ -15,7 +15,7 @@ constexpr std::uint64_t kick_period = 20'000;
 /// No host is told to kick later than this, and no margin is shorter: facts of rr, which stops programs at exact places on many CPUs.
 constexpr std::uint64_t least_margin_intel = 128, least_margin_amd = 10'000;
 
-constexpr auto use_another = "count by --source exact or --source clock";
+constexpr auto use_another = "count by the source exact or clock";
 
 /// The host's event for what calibration counts: the same on each guest.
 HostEvent event_of(const HostCpu& cpu, vpmu::Counts counts) {

@@ -113,6 +113,15 @@ TEST_F(OutputFileTest, WritesToTheFileItselfWhereItsDirectoryIsNotToBeChanged) {
   EXPECT_EQ(files(), 1);
 }
 
+TEST_F(OutputFileTest, ANameMayBeAsLongAsNamesCanBe) {
+  const std::string name = directory_ / std::string(255, 'n');
+  auto out = open(name);
+  ASSERT_TRUE(out.has_value());
+  EXPECT_TRUE(out->replace("text").has_value());
+  EXPECT_EQ(contents(name), "text");
+  EXPECT_EQ(files(), 1);
+}
+
 TEST_F(OutputFileTest, RefusesAtOnceWhatCannotBeWritten) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   EXPECT_EQ(refusal(path("pipe")), "cannot write the log " + path("pipe") + ": it is a named pipe, neither a regular file nor a character device; give one with --log");
