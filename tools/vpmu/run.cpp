@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,8 +106,10 @@ class ModelLogFile {
 /// Before any of them is opened.
 Result<void> check_files(const RunArguments& arguments) {
   const auto& machine = arguments.machine;
+  std::error_code error;
+  const bool events_are_in_a_file = std::filesystem::is_regular_file(arguments.events, error);
   const std::array read{NamedFile{"--kernel", machine.kernel}, NamedFile{"--initrd", machine.initrd}, NamedFile{"--restore", machine.restore},
-                        NamedFile{"--events", arguments.events}};
+                        NamedFile{"--events", events_are_in_a_file ? arguments.events : ""}};
   const std::array written{NamedFile{"--console", arguments.session.console == "stdio" ? "" : arguments.session.console},
                            NamedFile{"--model-log", arguments.model_log}, NamedFile{"--stats", arguments.stats}};
   return check_distinct(read, written);
@@ -166,14 +169,19 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   Log log{[&messages](LogLevel level, std::string_view line) { messages.print(fmt::format("vpmu: {}: {}", name_of(level), line)); },
           arguments.verbose ? LogLevel::debug : LogLevel::warning};
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
-  if (statistics) VMM_TRY(statistics->replace(to_json(end.statistics) + "\n"));
-  if (end.failure) {
-    return Failure{*end.failure};
-  }
+  // The first failure is the run's; each has a line.
+  Result<void> all_done = end.failure ? Failure{*end.failure} : Result<void>{};
+  const auto expect = [&all_done, &messages](const Result<void>& done) {
+    if (done) return;
+    if (!all_done) messages.print("vpmu run: " + describe(done.error()));
+    if (all_done) all_done = done;
+  };
+  if (statistics) expect(statistics->replace(to_json(end.statistics) + "\n"));
+  expect(model_log.finish());
+  expect(tell_of_lost_output(end.console, messages));
+  VMM_TRY(all_done);
   if (end.reason == StopReason::time_limit)
     messages.print(fmt::format("vpmu: stopped after {} s (--timeout); a Linux that panicked stands still for ever, unless it has panic=-1 in --append", arguments.timeout));
-  VMM_TRY(model_log.finish());
-  VMM_TRY(tell_of_lost_output(end.console, messages));
   return exit_code_of(end.reason);
 }
 

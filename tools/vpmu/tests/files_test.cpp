@@ -67,6 +67,12 @@ TEST_F(Files, AStartThatFailsLeavesTheFilesOfTheLastRun) {
   }
 }
 
+TEST_F(Files, WhatOnlySoundsLikeAPolicyIsAFileAsWell) {
+  const auto ended = run({"--accel", "soft", "--kernel", kernel_of("\x0F\x0B"), "--stats", "all"});
+  EXPECT_EQ(ended.exit_code, 5) << ended.errors;
+  EXPECT_TRUE(fs::exists(directory_ / "work" / "all")) << "--events all is no file";
+}
+
 TEST_F(Files, ARunThatEndsReplacesThem) {
   const std::string stats = write("stats", std::string(100'000, 'x')), log = write("log", "old"), console = write("console", "old");
   const auto ended = run({"--accel", "soft", "--kernel", kernel_of("\x0F\x0B"), "--stats", stats, "--model-log", log, "--console", console});

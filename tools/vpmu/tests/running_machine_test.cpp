@@ -5,12 +5,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "kvm/fd.hpp"
@@ -39,13 +39,19 @@ class RunningMachine : public Program {
  protected:
   [[nodiscard]] std::string path(const char* name) const { return directory_ / name; }
 
-  /// Starts a machine with that code, and waits until it answers.
+  /// Starts a machine with that code, and waits until it answers or has ended.
   Started start_machine(std::string_view code, int output = -1, std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments{"run", "--accel", "soft", "--source", "exact", "--kernel", kernel_of(code), "--control", path("control"), "--stats", path("stats")};
+    std::vector<std::string> arguments{"run", "--accel", "soft", "--source", "exact", "--kernel", kernel_of(code), "--control", path("control")};
+    if (std::ranges::find(more, "--stats") == more.end()) more.insert(more.end(), {"--stats", path("stats")});
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Started machine = start(arguments, {.output = output});
-    for (int i = 0; i < 6000 && !connect().valid(); ++i) ::usleep(10'000);
+    for (int i = 0; i < 6000 && !connect().valid() && !has_ended(machine); ++i) ::usleep(10'000);
     return machine;
+  }
+
+  static bool has_ended(const Started& machine) {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(machine.child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
   }
 
   Fd connect() {
@@ -121,12 +127,13 @@ TEST_F(RunningMachine, EndsAfterItsTime) {
 }
 
 TEST_F(RunningMachine, TellsOfOutputThatItsFileDoesNotTake) {
-  const Started machine = start_machine(write_for_ever, -1, {"--console", "/dev/full"});
+  const Started machine = start_machine(write_for_ever, -1, {"--console", "/dev/full", "--stats", "/dev/full"});
   wait_for_counters_without("\"console.dropped_bytes\": 0}");
   ::kill(machine.child, SIGTERM);
   const Ended ended = end(machine);
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_NE(ended.errors.find("No space left on device"), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find("bytes of the guest's console are lost: cannot write them: No space left on device"), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find("cannot write the statistics file /dev/full: No space left on device"), std::string::npos) << "each failure has a line";
 }
 
 TEST_F(RunningMachine, TakesClientsAgainWhenThereAreDescriptorsAgain) {
