@@ -254,8 +254,10 @@ std::string Attachment::all_statistics() const {
 // Not under the lock: files are closed by close(), which is ours.
 void Attachment::write_statistics() {
   if (statistics_path_.empty()) return;
+  const std::string text = all_statistics();
+  if (text.empty()) return;  // a process without VMs, such as one that the VMM started
   auto file = OutputFile::open(statistics_path_, {.what = "the statistics file", .advice = "give a writable path with VPMU_STATS"});
-  const auto done = file ? file->replace(all_statistics()) : Failure{file.error()};
+  const auto done = file ? file->replace(text) : Failure{file.error()};
   if (!done) log_->error("{}", describe(done.error()));
 }
 

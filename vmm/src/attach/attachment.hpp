@@ -33,7 +33,7 @@ class Attachment {
   int call(int fd, unsigned long request, std::uintptr_t argument);
   /// Before close(): forgets what the number stands for. KVM's VM goes when the VMM has closed all of it.
   void closing(int fd);
-  /// Writes the counters of all VMs to the statistics file, if there is to be one.
+  /// Writes the counters of all VMs to the statistics file, if there is to be one and there was a VM.
   void write_statistics();
 
  private:

@@ -87,6 +87,15 @@ TEST_F(AttachmentTest, AVmThatIsClosedGoes) {
   EXPECT_EQ(lines_of_statistics(), 1) << "what it counted stays";
 }
 
+// A process that the VMM starts has the variables, too.
+TEST_F(AttachmentTest, AProcessWithoutVmsLeavesTheStatisticsOfOthersAlone) {
+  std::ofstream{statistics} << "of another\n";
+  EXPECT_EQ(lines_of_statistics(), 1);
+  run_to_halt(make_vcpu(make_vm(), 0));
+  EXPECT_EQ(lines_of_statistics(), 1);
+  EXPECT_NE(std::filesystem::file_size(statistics), std::string{"of another\n"}.size());
+}
+
 TEST_F(AttachmentTest, AVcpuThatIsClosedWhileItsVmGoesOn) {
   const int vm = make_vm(), vcpu = make_vcpu(vm, 0), other = make_vcpu(vm, 1);
   run_to_halt(vcpu);
