@@ -18,6 +18,7 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned 
 }
 
 std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess access) {
+  look_at_kick(c);
   const auto privilege = c->cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
   const Walk walk = translate(c->paging, *c->ram, GuestLinear{at}, access, privilege, AccessedDirty::set);
   const auto* mapped = std::get_if<Mapped>(&walk);
@@ -67,6 +68,13 @@ bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes
   value >>= 8 * first;
   std::memcpy(high, &value, bytes - first);
   return true;
+}
+
+void cut_short(Core* c) {
+  const std::int64_t left = c->left[count_instructions];
+  c->left[count_instructions] = 0;
+  c->aside += left;
+  if (c->tap != nullptr) c->tap->begun_with -= left;
 }
 
 void flush_tlb(Core* c) {

@@ -84,6 +84,13 @@ template <class T>
          (!crosses_page(at, sizeof(T)) || find_slowly(c, at + sizeof(T) - 1, PagingAccess::write, 0) != nullptr);
 }
 
+/// No other block begins in the present run().
+void cut_short(Core* c);
+/// Behind what takes much longer than an instruction.
+inline void look_at_kick(Core* c) {
+  if (*c->kick != 0) [[unlikely]] cut_short(c);
+}
+
 /// Forgets all translations: control registers changed, or the guest ran elsewhere.
 void flush_tlb(Core* c);
 inline Rights rights_of(const Core& c) {

@@ -196,6 +196,9 @@ struct CompiledState {
   bool went_on{};                     ///< It did not give up.
 };
 
+/// What Core::kick is while nobody can want the engine back.
+inline constexpr std::uint8_t nobody_waits = 0;
+
 /// All that the ops work on. One vCPU's, used by one thread. The alignment is for compiled code.
 struct alignas(64) Core {
   std::array<std::uint64_t, register_count> r{};
@@ -217,6 +220,8 @@ struct alignas(64) Core {
   PagingState paging;
   std::uint64_t cr2{};
   std::uint8_t cpl{};
+  std::int64_t aside{};                     ///< Instructions that are left, but not for the present Engine::run().
+  const volatile std::uint8_t* kick{&nobody_waits};  ///< Not 0: somebody waits for run() to end.
   Ram* ram{};
   Platform* platform{};
   CodeCache* code{};

@@ -100,7 +100,7 @@ CpuState Engine::state() const {
 
 Passed Engine::passed() const {
   Counts n = given_ - core_.left;
-  n[count_instructions] -= aside_;
+  n[count_instructions] -= core_.aside;
   const auto at = [&](CountIndex i) { return static_cast<std::uint64_t>(n[i]); };
   return {at(count_instructions), at(count_branches), at(count_loads), at(count_stores)};
 }
@@ -108,12 +108,12 @@ Passed Engine::passed() const {
 Stop Engine::run(std::uint64_t instructions) {
   asked_to_stop_ = false;
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
-  aside_ = core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
-  core_.left[count_instructions] -= aside_;
+  core_.aside = core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
+  core_.left[count_instructions] -= core_.aside;
   if (core_.tap != nullptr) begin_run(core_);
   Stop stop = Stop::none;
-  while (stop == Stop::none) {
-    if (core_.left[count_instructions] == 0 || asked_to_stop_) {
+  for (bool has_begun = false; stop == Stop::none; has_begun = true) {
+    if (core_.left[count_instructions] == 0 || asked_to_stop_ || (has_begun && *core_.kick != 0)) {
       stop = Stop::budget;
       break;
     }
@@ -144,7 +144,7 @@ Stop Engine::run(std::uint64_t instructions) {
     }
   }
   if (core_.tap != nullptr) end_run(core_);
-  core_.left[count_instructions] += std::exchange(aside_, 0);
+  core_.left[count_instructions] += std::exchange(core_.aside, 0);
   return stop;
 }
 

@@ -61,6 +61,9 @@ class Engine {
   [[nodiscard]] std::uint64_t decoded_blocks() const { return code_.decoded(); }
   /// Blocks compiled so far, again those that had to be dropped.
   [[nodiscard]] std::uint64_t compiled_blocks() const { return jit_.compiled(); }
+  /// While `kick` is not 0, run() returns with Stop::budget before its time, as soon as anything has taken much longer than an instruction; what does
+  /// not is done with its budget soon. It does something before. Others may set it meanwhile; it must outlive the engine, or the next watch().
+  void watch(const volatile std::uint8_t& kick) { core_.kick = &kick; }
   /// Makes run() return, with Stop::budget, as soon as the platform call that this is called from is done.
   void stop_soon() { asked_to_stop_ = true; }
 
@@ -76,7 +79,6 @@ class Engine {
   std::unique_ptr<Tap> tap_;
   Counts given_{};
   std::uint64_t generation_{};  ///< Of translations.
-  std::int64_t aside_{};  ///< Instructions that are left, but not for the present run().
   bool asked_to_stop_{};
 };
 

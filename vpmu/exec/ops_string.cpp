@@ -50,6 +50,7 @@ void string(const Op* op, Core* c) {
       // It may have been its own code: what goes on is what stands there now.
       if (c->wrote_code && c->r[rcx] != 0) [[unlikely]] return leave_for(op, c, Stop::again);
     }
+    look_at_kick(c);
   }
   VPMU_NEXT(op, c);
 }

@@ -120,7 +120,10 @@ void host_op(const Op* op, Core* c) {
   }
   const std::uint64_t flags = routine->entry(c->vectors, memory, c->r.data(), f.reads_flags ? c->flags.bits() | flags_always : 0);
   if (f.writes_flags) c->flags.set_bits(flags);
-  if (f.unit == VectorUnit::x87) c->vectors->forget_pointers();
+  if (f.unit == VectorUnit::x87) {
+    c->vectors->forget_pointers();
+    look_at_kick(c);
+  }
   if (M == Memory::store && memory == c->operand.data()) store_operand(c, f.bytes);
   VPMU_NEXT(op, c);
 }

@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "exec/engine.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+
+// Somebody who waits for the engine to come back need not wait for its budget.
+
+namespace vpmu::exec::test {
+namespace {
+
+/// Sets the flag when the guest asks for the time so often.
+class Kicking final : public NoPlatform {
+ public:
+  Answer rdtsc(std::uint64_t& value) override {
+    if (++asked == 1000) kick = 1;
+    value = 0;
+    return Answer::done;
+  }
+  volatile std::uint8_t kick{};
+  unsigned asked{};
+};
+
+/// Code on the second page, data on the first, where RBX points. The parameter: after how many times a block is compiled.
+class KickedEngine : public testing::TestWithParam<std::uint32_t> {
+ protected:
+  CpuState begin(const std::vector<unsigned>& code) {
+    for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[page_size + i] = static_cast<std::byte>(code[i]);
+    CpuState state;
+    state.rip = ram_.address() + page_size;
+    state.rflags = 2;
+    state.gpr[rbx] = ram_.address();
+    return state;
+  }
+  FlatRam ram_{2 * page_size};
+};
+INSTANTIATE_TEST_SUITE_P(Interpreted, KickedEngine, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Values(1));
+
+// What each of them takes is far from an instruction's time: a budget of instructions is none of time.
+TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
+  const std::map<std::string, std::vector<unsigned>> slow{
+      {"strings", {0xB9, 0, 0x10, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB, 0xF4}},  // mov $4096, %ecx; mov %rbx, %rdi; rep stosb; jmp
+      {"its own code", {0x80, 0x25, 0xF9, 0xFF, 0xFF, 0xFF, 0xFF, 0xEB, 0xF7}}};      // andb $0xFF, itself; jmp
+  for (const auto& [name, code] : slow) {
+    SCOPED_TRACE(name);
+    Kicking platform;
+    TestCode host_code;
+    Engine engine{ram_, platform, &host_code, Compiling{.after = GetParam()}};
+    engine.watch(platform.kick);
+    engine.load(begin(code));
+    EXPECT_EQ(engine.run(10'000), Stop::budget);
+    EXPECT_EQ(engine.passed().instructions, 10'000U);
+    platform.kick = 1;
+    for (unsigned n = 1; n <= 5; ++n) {
+      const std::uint64_t before = engine.passed().instructions;
+      EXPECT_EQ(engine.run(1'000'000), Stop::budget);
+      EXPECT_GT(engine.passed().instructions, before) << "it gets on";
+      EXPECT_LE(engine.passed().instructions, before + 64);
+    }
+    platform.kick = 0;
+    const std::uint64_t before = engine.passed().instructions;
+    EXPECT_EQ(engine.run(10'000), Stop::budget);
+    EXPECT_EQ(engine.passed().instructions, before + 10'000) << "what was put aside is there again";
+  }
+}
+
+// While a run is under way: compiled code does not look at all, but it comes by what takes long.
+TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
+  Kicking platform;
+  TestCode host_code;
+  Engine engine{ram_, platform, &host_code, Compiling{.after = GetParam()}};
+  engine.watch(platform.kick);
+  engine.load(begin({0x0F, 0x31, 0xB9, 2, 0, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB, 0xF2}));  // rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp
+  EXPECT_EQ(engine.run(1'000'000), Stop::budget);
+  EXPECT_EQ(platform.asked, 1000U) << "and not once more";
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
