@@ -156,9 +156,11 @@ int AttachedVcpu::run() {
   for (;;) {
     const RunGate::Inside inside{services_.gate, place_, this_thread()};
     const KickTarget target{vcpu_.immediate_exit_flag(), KickTarget::Missed::taken};
+    kick_watch_.forget();
     const auto came = run_to_device();
-    if (came == VcpuPort::Came::to_device) return 0;
-    if (const auto answer = go_on(came)) return *answer;
+    const auto answer = came == VcpuPort::Came::to_device ? std::optional{0} : go_on(came);
+    kick_watch_.looked();
+    if (answer) return *answer;
   }
 }
 
@@ -181,7 +183,10 @@ std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came) {
 
 bool AttachedVcpu::kick_if_running() {
   const pid_t thread = place_;
-  if (thread != 0) kick_thread(thread);
+  if (thread != 0) {
+    kick_watch_.kicked();
+    kick_thread(thread);
+  }
   return thread != 0;
 }
 
@@ -195,7 +200,9 @@ void AttachedVcpu::publish() {
 
 VcpuStatistics AttachedVcpu::statistics() const {
   const std::scoped_lock lock{mutex_};
-  return {.id = vcpu_.id(), .counters = published_};
+  VcpuStatistics all{.id = vcpu_.id(), .counters = published_};
+  add_kicks(all.counters, kick_watch_);
+  return all;
 }
 
 }  // namespace vmm

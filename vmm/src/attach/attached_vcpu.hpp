@@ -16,6 +16,7 @@
 #include "memory/linear.hpp"
 #include "support/log.hpp"
 #include "vcpu/clock_group.hpp"
+#include "vcpu/kick_watch.hpp"
 #include "vcpu/kvm_port.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 
@@ -89,6 +90,7 @@ class AttachedVcpu {
   bool given_others_{}, told_of_debugger_{}, told_of_state_{};
   std::atomic<bool> touched_{}, wrote_registers_{};
   RunGate::Place place_{};
+  KickWatch kick_watch_;
   mutable std::mutex mutex_;
   std::vector<Statistic> published_;  ///< Under mutex_.
 };

@@ -16,6 +16,12 @@ std::string members(const std::vector<Statistic>& counters) {
 
 }  // namespace
 
+void add_kicks(std::vector<Statistic>& counters, const KickWatch& watch) {
+  const KickWatch::Late late = watch.late();
+  counters.push_back({"vcpu.late_kicks", late.kicks});
+  counters.push_back({"vcpu.longest_kick_us", static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(late.longest).count())});
+}
+
 std::string to_json(const MachineStatistics& statistics) {
   std::string vcpus;
   for (const auto& vcpu : statistics.vcpus) {

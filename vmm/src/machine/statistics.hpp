@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "vcpu/kick_watch.hpp"
+
 namespace vmm {
 
 /// One named counter at one moment. Names are lower case, parts joined by dots: "exits.port_read".
@@ -16,6 +18,9 @@ struct VcpuStatistics {
   unsigned id;
   std::vector<Statistic> counters;
 };
+
+/// "vcpu.late_kicks" and "vcpu.longest_kick_us".
+void add_kicks(std::vector<Statistic>& counters, const KickWatch& watch);
 
 /// All counters of a machine at one moment; vCPUs are read one after the other.
 struct MachineStatistics {

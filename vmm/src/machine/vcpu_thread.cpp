@@ -48,9 +48,13 @@ void VcpuThread::start() {
 
 void VcpuThread::kick_if_running() {
   const std::scoped_lock lock{mutex_};
-  if (running_) {
-    kick(thread_.native_handle());
-  }
+  if (running_) kick_out();
+}
+
+/// Under mutex_.
+void VcpuThread::kick_out() {
+  kick_watch_.kicked();
+  kick(thread_.native_handle());
 }
 
 void VcpuThread::ask_to_stop() {
@@ -133,11 +137,16 @@ Result<void> VcpuThread::run_guest() {
   VcpuPort* port = nullptr;
   VMM_ASSIGN(const auto vcpu, begin(port));
   Result<void> result{};
+  kick_watch_.forget();
   bool completed = true;  // nothing of the last exit is left to KVM; a kick makes it so
   // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is lost.
   while (result && !stop_) {
+    kick_watch_.looked();
     serve_statistics(*vcpu);
-    if (pause_wanted_ && completed) rest(*vcpu);
+    if (pause_wanted_ && completed) {
+      rest(*vcpu);
+      kick_watch_.forget();
+    }
     if (stop_) break;
     auto exit = vcpu->run();
     completed = exit && std::holds_alternative<Interrupted>(*exit);
@@ -227,14 +236,18 @@ void VcpuThread::serve_statistics(const GuestVcpu& vcpu) {
 }
 
 VcpuStatistics VcpuThread::statistics() {
+  constexpr std::chrono::seconds patience{1};
   std::unique_lock lock{mutex_};
   if (running_) {
     const auto before = publications_;
     statistics_wanted_ = true;
-    kick(thread_.native_handle());
-    published_changed_.wait(lock, [&] { return publications_ != before || !running_; });
+    kick_out();
+    if (!published_changed_.wait_for(lock, patience, [&] { return publications_ != before || !running_; }))
+      services_.log.warning("vCPU {} has not come out of its guest for {} s: its counters are those of the last time", id_, patience.count());
   }
-  return VcpuStatistics{.id = id_, .counters = published_};
+  VcpuStatistics all{.id = id_, .counters = published_};
+  add_kicks(all.counters, kick_watch_);
+  return all;
 }
 
 }  // namespace vmm

@@ -17,6 +17,7 @@
 #include "memory/linear.hpp"
 #include "support/log.hpp"
 #include "vcpu/guest_vcpu.hpp"
+#include "vcpu/kick_watch.hpp"
 #include "vcpu/port.hpp"
 
 namespace vmm {
@@ -57,7 +58,8 @@ class VcpuThread {
   Result<Bytes> paused();
   void resume();
 
-  /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest. Any thread but the vCPU's own.
+  /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest; where it has not come out after a second, its counters are
+  /// those of the last time, which is logged. Any thread but the vCPU's own.
   [[nodiscard]] VcpuStatistics statistics();
 
  private:
@@ -65,6 +67,7 @@ class VcpuThread {
     std::uint64_t port_reads{}, port_writes{}, mmio_reads{}, mmio_writes{}, interrupted{}, other{};
   };
 
+  void kick_out();
   void thread_main();
   Result<void> run_guest();
   /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
@@ -84,6 +87,7 @@ class VcpuThread {
   ExitCounts exits_;  ///< Of the vCPU's thread only.
   std::thread thread_;
 
+  KickWatch kick_watch_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> statistics_wanted_{false};
   std::atomic<bool> pause_wanted_{false};

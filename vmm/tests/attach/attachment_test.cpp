@@ -209,6 +209,24 @@ TEST_F(AttachmentTest, MemoryChangesWhileNoVcpuIsInside) {
   EXPECT_TRUE(changed_behind_it);
 }
 
+TEST_F(AttachmentTest, AKickThatIsLookedAtLateIsCounted) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm);
+  std::atomic<bool> inside = false;
+  kvm.vcpu(vcpu).script = {[&](kvm_run&) {
+    inside = true;
+    while (FakeKvm::run_page(vcpu).immediate_exit == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(KickWatch::in_time() + std::chrono::milliseconds{5});
+  }};
+  std::thread runs{[&] { run_to_halt(vcpu); }};
+  while (!inside) std::this_thread::yield();
+  kvm_userspace_memory_region region{};
+  EXPECT_EQ(call_with(vm, KVM_SET_USER_MEMORY_REGION, region), 0);
+  runs.join();
+  auto counters = counters_of(0, vcpu);
+  EXPECT_EQ(counters.at("vcpu.late_kicks"), 1U);
+  EXPECT_GE(counters.at("vcpu.longest_kick_us"), 15'000U);
+}
+
 /// The guest makes counter 0 count, and the PMU is in use.
 void put_in_use(FakeKvm::Vcpu& vcpu) { vcpu.script.push_back(FakeKvm::writes(perfevtsel0, kernel_instructions)); }
 
