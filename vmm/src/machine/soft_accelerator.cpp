@@ -49,7 +49,7 @@ class SoftProcessor final : public Processor {
     return port_->set_msr(msr_bios_sign_id, bios_sign_id(*model_));
   }
   Result<VcpuPort*> open() override { return port_.get(); }
-  [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_flag(); }
+  [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_target(); }
   [[nodiscard]] TimerFactory timers() override { return port_->timers(); }
   [[nodiscard]] SoftPort* port() const { return port_.get(); }
 

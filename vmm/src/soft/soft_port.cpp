@@ -47,7 +47,9 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       ram_{memory},
       platform_{*this},
       engine_{ram_, platform_, &host_code_, start.compiling},
-      log_{start.log} {}
+      log_{start.log} {
+  engine_.watch(kicked_);
+}
 
 Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());
@@ -73,7 +75,7 @@ Result<Exit> SoftPort::run() {
 
 /// Lets time go on to what wakes the vCPU. Where that can only be a device, waits for it; false when nothing ever will.
 bool SoftPort::halt() {
-  constexpr std::chrono::milliseconds look_again{10};  // for kicks
+  constexpr std::chrono::milliseconds look_again{4};  // for kicks
   const auto waited = time_.wait(interrupts_.until_due());
   s_.tsc += waited.value_or(0);
   if (waited) return true;

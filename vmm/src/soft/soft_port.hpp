@@ -57,7 +57,8 @@ class SoftPort final : public VcpuPort {
   /// run() gives TimeUp once the vCPU has run for so many ticks in all.
   void stop_after(std::uint64_t ticks) { stop_after_ = ticks; }
   /// Set on any thread, it makes run() give Interrupted.
-  [[nodiscard]] volatile std::uint8_t* kick_flag() { return &kicked_; }
+  [[nodiscard]] volatile std::uint8_t* kick_target() { return &kicked_; }
+  [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return kicked_; }
   /// Ticks since the start, those of a halted vCPU too.
   [[nodiscard]] std::uint64_t wall_ticks() const { return time_.wall(); }
   /// Somebody else than the vCPU has written to a page of RAM.

@@ -15,8 +15,6 @@ namespace {
 using vpmu::Counts;
 using vpmu::exec::Stop;
 
-/// How long the engine keeps the vCPU before KVM may look at interrupts, timers and kicks: well below a millisecond.
-constexpr std::uint64_t burst = 50'000;
 constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
 /// DR7: L0 to G3.
 constexpr std::uint64_t dr7_enabled = 0xFF;
@@ -81,6 +79,16 @@ Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return progress_.take_d
 
 Result<RunEnd> ExactSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
 
+Result<RunEnd> ExactSource::come_out(VcpuPort& port) {
+  if (system_.is_open()) {
+    VMM_ASSIGN(const auto end, finish(port));
+    if (end) return *end;
+  }
+  VMM_TRY(leave(port));
+  burst_left_ = burst;
+  return steps_.come_out(port);
+}
+
 Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   if (system_.is_open()) {
     VMM_ASSIGN(const auto end, finish(port));
@@ -88,7 +96,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
   if (!progress_.is_counting()) return steps_.run(port, at_most);
-  if (inside_ && burst_left_ == 0) {
+  if (burst_left_ == 0) {
     VMM_TRY(leave(port));
     for_kvm_ = true;
   }
@@ -112,6 +120,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
   const bool looked = inside_;
   VMM_TRY(leave(port));
   for_kvm_ = false;
+  burst_left_ = burst;
   ++statistics_.handed_over;
   VMM_ASSIGN(RunEnd end, looked ? steps_.run_one(port) : steps_.run(port, at_most));
   note(end);
@@ -139,10 +148,10 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   shadow_ = false;
   VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
   if ((debug.dr7 & dr7_enabled) != 0) return false;
+  engine_.watch(port.kick_flag());
   engine_.load(engine_state(regs_, sregs_));
   seen_ = {};
   passed_time_ = 0;
-  burst_left_ = burst;
   ++statistics_.entries;
   return true;
 }
@@ -283,7 +292,7 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
   constexpr unsigned most_turns = 64;
   const std::uint64_t end = engine_.passed().instructions + instructions;
   Stop stop = Stop::again;
-  for (unsigned turn = 0; turn < most_turns && stop == Stop::again; ++turn)
+  for (unsigned turn = 0; turn < most_turns && stop == Stop::again && (turn == 0 || port_->kick_flag() == 0); ++turn)
     stop = engine_.run(end - engine_.passed().instructions);
   for_kvm_ = stop != Stop::budget && stop != Stop::again;
   return stop;

@@ -56,6 +56,7 @@ class ExactSource final : public CountSource {
   /// What passed in whole blocks; what was observed comes as retirements.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> come_out(VcpuPort& port) override;
   void raised() override { raised_ = true; }
   [[nodiscard]] bool is_idle() const override { return !inside_ && !raised_ && !system_.is_open() && steps_.is_idle(); }
   void left_open() override { steps_.left_open(); }
@@ -73,6 +74,9 @@ class ExactSource final : public CountSource {
    private:
     ExactSource* owner_;
   };
+
+  /// How long the engine keeps the vCPU before KVM may look at interrupts and timers: well below a millisecond.
+  static constexpr std::uint64_t burst = 50'000;
 
   Result<bool> enter(VcpuPort& port);
   Result<void> leave(VcpuPort& port);
@@ -109,7 +113,7 @@ class ExactSource final : public CountSource {
   bool for_kvm_{};              ///< The next instruction is not the engine's.
   bool raised_{};               ///< Something waits that the port must look at.
   bool shadow_{};               ///< Interrupts are held off for one instruction, behind STI or MOV SS.
-  std::uint64_t burst_left_{};  ///< Instructions until the next look at what waits outside.
+  std::uint64_t burst_left_{burst};  ///< Instructions until the next look at what waits outside.
   std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
   VcpuPort* port_{};            ///< The one that is interpreted now.
   /// The instruction of an exit, and the registers that it found. It retires when it has its answer.

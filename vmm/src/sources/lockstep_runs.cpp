@@ -51,7 +51,7 @@ Result<LockstepRuns::Outcome> LockstepRuns::run(VcpuPort& port) {
   start.pace = statistics_->runs % one_by_one_of == 0 ? Pace::one_by_one : Pace::in_one_go;
   ram_.begin();
   platform_.begin(port);
-  const Place to = scout(start);
+  const Place to = scout(port, start);
   is_round_and_round_ =
       !scout_left_ && !path_.is_cut() && scout_.passed().instructions > most_turns * (to.instructions + 1);
   if (to.instructions == 0) return Outcome{.left = scout_left_, .round_and_round = is_round_and_round_};
@@ -68,14 +68,15 @@ Result<LockstepRuns::Outcome> LockstepRuns::run(VcpuPort& port) {
   return Outcome{.passed = true, .round_and_round = is_round_and_round_, .exit = verdict.exit};
 }
 
-Place LockstepRuns::scout(const Start& start) {
+// No farther than it is when somebody waits for the vCPU.
+Place LockstepRuns::scout(const VcpuPort& port, const Start& start) {
   path_.begin(start.state);
   scout_.load(start.state);
   Stop stop = Stop::budget;
   unsigned parts = 0;
   const auto passed = [&] { return scout_.passed().instructions; };
   const auto may_go_on = [&] {
-    return (stop == Stop::budget || (stop == Stop::again && ++parts < most_parts)) && ram_.pages() < most_pages;
+    return port.kick_flag() == 0 && (stop == Stop::budget || (stop == Stop::again && ++parts < most_parts)) && ram_.pages() < most_pages;
   };
   for (const std::uint64_t ahead : {horizon, far_horizon}) {
     while (passed() < ahead && may_go_on()) stop = scout_.run(std::min(ahead - passed(), stride));

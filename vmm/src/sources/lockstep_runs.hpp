@@ -100,7 +100,7 @@ class LockstepRuns {
     bool unclear{};
   };
 
-  Place scout(const Start& start);
+  Place scout(const VcpuPort& port, const Start& start);
   void run_engine(const Start& start, const Place& to);
   Result<Verdict> try_to(VcpuPort& port, const Start& start, const Place& to);
   Result<Verdict> run_kvm(VcpuPort& port, const Place& to);

@@ -30,6 +30,11 @@ Result<void> LockstepSource::program(const vpmu::CountPlan&) { return {}; }
 Result<vpmu::CountDeltas> LockstepSource::sync(VcpuPort&) { return vpmu::CountDeltas{}; }
 Result<RunEnd> LockstepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
 
+Result<RunEnd> LockstepSource::come_out(VcpuPort& port) {
+  VMM_ASSIGN(const RunEnd end, steps_.come_out(port));
+  return RunEnd{.exit = end.exit};
+}
+
 // A plan that wants branches makes StepSource single-step, whatever the guest's counters do.
 Result<void> LockstepSource::begin_window() {
   begin_ = false;

@@ -138,6 +138,12 @@ Result<RunEnd> PerfSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
   return end;
 }
 
+Result<RunEnd> PerfSource::come_out(VcpuPort& port) {
+  VMM_ASSIGN(RunEnd end, exact_->come_out(port));
+  note(end);
+  return end;
+}
+
 void PerfSource::note(const RunEnd& end) {
   const bool written = end.exit && std::holds_alternative<MsrWrite>(*end.exit);
   const bool kicked = end.exit && std::holds_alternative<Interrupted>(*end.exit);

@@ -41,6 +41,7 @@ class PerfSource final : public CountSource {
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> come_out(VcpuPort& port) override;
   void raised() override { exact_->raised(); }
   [[nodiscard]] bool is_idle() const override { return plan_.size == 0 && !wants_engine() && !in_engine_ && exact_->is_idle(); }
   void left_open() override { exact_->left_open(); }

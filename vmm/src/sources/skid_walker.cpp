@@ -69,7 +69,6 @@ Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLine
   }
   VMM_TRY(breakpoints_->apply());
   ++statistics_.abandoned;
-  if (std::holds_alternative<Interrupted>(*exit)) return std::optional{RunEnd{}};
   return std::optional{RunEnd{.exit = *exit}};
 }
 
@@ -101,7 +100,6 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
   const auto* debug = std::get_if<Debug>(&*exit);
   if (debug == nullptr || debug->exception != 1) {
     ++statistics_.abandoned;
-    if (std::holds_alternative<Interrupted>(*exit)) return RunEnd{};
     return RunEnd{.exit = *exit};
   }
   VMM_ASSIGN(const kvm_regs after, port.regs());

@@ -54,6 +54,9 @@ class CountSource {
   /// Lets the guest go on to the end of the next instruction that some armed counter of `plan` counts. Empty when that cannot be
   /// done now (wrong privilege level, nothing to decode): the loop tries again after a while.
   virtual Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) = 0;
+  /// Instead of run() and walk() while the port's kick_flag() is set: gives the port back what the source holds of the vCPU and lets it run, which gives
+  /// Interrupted before any instruction. Without an exit only where an instruction that was open has retired: call it again.
+  virtual Result<RunEnd> come_out(VcpuPort& port) { return run(port, std::nullopt); }
   /// Something was raised for the vCPU since the last run, such as a PMI: it must get the chance to take it before its next instruction.
   virtual void raised() {}
   /// Whether the guest may run without the source until the next program(): there is nothing to count, and run() and sync() would add nothing.

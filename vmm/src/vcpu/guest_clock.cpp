@@ -4,7 +4,7 @@
 
 namespace vmm {
 namespace {
-constexpr std::uint64_t longest_wait_ms = 10;
+constexpr std::uint64_t longest_wait_ms = 5;
 }
 
 void GuestClock::watch(bool on) {

@@ -34,6 +34,7 @@ class KvmPort final : public VcpuPort {
   /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
   void forget();
 
+  [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return *vcpu_->immediate_exit_flag(); }
   Result<Exit> run() override;
   Came run_to_device() override;
   Result<Exit> exit() override;

@@ -132,15 +132,24 @@ Result<void> PmuVcpu::prepare() {
     VMM_TRY(source_->program(plan_));
   }
   if (pmi_.pending()) {
-    const std::uint64_t before = pmi_.statistics().delivered_nmi;
+    const PmiStatistics before = pmi_.statistics();
     VMM_TRY(pmi_.deliver(*port_));
-    source_->raised();
-    if (pmi_.statistics().delivered_nmi != before) nmi_in_service_ = true;
+    const PmiStatistics& now = pmi_.statistics();
+    const bool nmi = now.delivered_nmi != before.delivered_nmi;
+    // One that waits for LVTPC raises nothing.
+    if (nmi || now.delivered_fixed != before.delivered_fixed) source_->raised();
+    if (nmi) nmi_in_service_ = true;
   }
   return breakpoints_.apply();
 }
 
+// The one place that sees to it that a kick ends run(): all that a turn does is bounded, a turn that is under way looks at the flag wherever that could
+// be long, and the next one is this.
 Result<RunEnd> PmuVcpu::let_run() {
+  if (port_->kick_flag() != 0) {
+    exit_open_ = walk_later_ = false;
+    return source_->come_out(*port_);
+  }
   VMM_ASSIGN(const bool waits, waits_for_handler());
   if (plan_.any_armed() && !walk_later_ && !waits) {
     if (exit_open_) {
@@ -148,9 +157,10 @@ Result<RunEnd> PmuVcpu::let_run() {
       exit_open_ = false;
     }
     VMM_ASSIGN(RunEnd end, source_->walk(*port_, plan_));
-    walk_later_ = !end.exit && !end.retired;
+    const bool is_kicked = end.exit && std::holds_alternative<Interrupted>(*end.exit);
+    walk_later_ = !end.retired && (!end.exit || is_kicked);
     if (end.retired) walk_tries_ = 0;
-    if (!walk_later_) return end;
+    if (end.exit || end.retired) return end;
   }
   std::optional<std::chrono::nanoseconds> at_most;
   if (plan_.any_armed()) at_most = walk_retry * (1U << std::min(walk_tries_, most_doublings));

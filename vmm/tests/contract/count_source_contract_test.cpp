@@ -166,6 +166,25 @@ TYPED_TEST(CountSourceContract, ComesBackInTimeWhenAskedTo) {
   EXPECT_LE(this->rig_.time.now - begin, 1ms + 1us);
 }
 
+TYPED_TEST(CountSourceContract, AKickComesOutBeforeAnyInstruction) {
+  this->program({instructions(pmc0)});
+  for (int n = 0; n < 20; ++n) {
+    this->run_once(nanoseconds{700 + 1300 * n});
+    this->rig_.cpu.kick();
+    const std::uint64_t before = this->rig_.truth();
+    bool came_out = false;
+    for (int calls = 0; calls < 2 && !came_out; ++calls) {
+      const auto end = this->rig_.source().come_out(this->rig_.guest.port);
+      ASSERT_TRUE(end);
+      this->add(*end);
+      came_out = end->exit && std::holds_alternative<Interrupted>(*end->exit);
+    }
+    EXPECT_TRUE(came_out);
+    EXPECT_EQ(this->rig_.truth(), before);
+    EXPECT_EQ(this->rig_.guest.port.kicked, 0) << "the port has taken it";
+  }
+}
+
 // Rules C1, C2. An estimating source may need a few milliseconds to notice a change of level.
 TYPED_TEST(CountSourceContract, CountsAtTheLevelsOfTheCounterOnly) {
   PlanEntry user = instructions(pmc0);

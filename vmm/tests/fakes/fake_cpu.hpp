@@ -23,7 +23,8 @@ class FakeCpu {
   }
 
   nanoseconds per_instruction{100};
-  bool kicked{};  ///< Someone kicks the vCPU: it leaves the guest at once, one time.
+  /// Someone kicks the vCPU: it leaves the guest at once, one time.
+  void kick() { guest_->port.kicked = 1; }
   std::uint64_t retired{};
   std::map<std::uint64_t, std::uint64_t> retired_at;  ///< By address.
   std::function<void(std::uint64_t)> on_retired;      ///< Told of each instruction, by its address.
@@ -68,7 +69,7 @@ class FakeCpu {
       return Shutdown{};
     }
     for (unsigned n = 0; n < most_instructions; ++n) {
-      if (std::exchange(kicked, false) || time_->take_kick()) return Interrupted{};
+      if (std::exchange(port.kicked, std::uint8_t{0}) != 0 || time_->take_kick()) return Interrupted{};
       if ((port.registers.rflags & rf) == 0)
         if (const auto hit = breakpoint_at(port))
           return Debug{1, port.registers.rip, dr6_fixed | vpmu::bit(*hit), port.guest_debug.arch.debugreg[7]};

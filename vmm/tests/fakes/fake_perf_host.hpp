@@ -142,7 +142,7 @@ class FakePerf {
     if (emulated_at == at) return;
     const bool user = cpl_of(guest_->port.special) != 0;
     for (State& s : events_)
-      if (s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && count(s, events_of(s, is_branch(at)))) cpu_->kicked = true;
+      if (s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && count(s, events_of(s, is_branch(at)))) cpu_->kick();
   }
 
   FakeGuest* guest_;

@@ -32,6 +32,7 @@ class FakePort final : public VcpuPort {
   kvm_lapic_state apic{};
   std::map<std::uint32_t, std::uint64_t> msrs;
   bool is_halted{};
+  std::uint8_t kicked{};  ///< Somebody kicks the vCPU.
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
   const ScriptedTime* time{};  ///< What runs take is the guest's time; null = they take none.
   bool is_watched{};
@@ -72,6 +73,7 @@ class FakePort final : public VcpuPort {
     return [=](FakePort&) { return exit; };
   }
 
+  [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return kicked; }
   Result<Exit> run() override {
     const nanoseconds begin = time != nullptr ? time->now : nanoseconds{};
     auto exit = run_untimed();

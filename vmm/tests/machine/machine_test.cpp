@@ -1,58 +1,25 @@
 #include "machine/machine.hpp"
 
-#include <elf.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "fakes/code_file.hpp"
 #include "kvm/system.hpp"
 
 namespace vmm {
 namespace {
 
 constexpr std::uint64_t mib = 1ULL << 20U;
-
-/// Machine code as a static ELF file on disk, gone with the object.
-class CodeFile {
- public:
-  explicit CodeFile(const std::vector<std::uint8_t>& code) {
-    Elf64_Ehdr header{};
-    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
-    header.e_ident[EI_CLASS] = ELFCLASS64;
-    header.e_type = ET_EXEC;
-    header.e_machine = EM_X86_64;
-    header.e_entry = 2 * mib;
-    header.e_phoff = sizeof header;
-    header.e_phentsize = sizeof(Elf64_Phdr);
-    header.e_phnum = 1;
-    Elf64_Phdr segment{};
-    segment.p_type = PT_LOAD;
-    segment.p_offset = sizeof header + sizeof segment;
-    segment.p_paddr = 2 * mib;
-    segment.p_filesz = segment.p_memsz = code.size();
-    std::ofstream file{path_, std::ios::binary};
-    file.write(reinterpret_cast<const char*>(&header), sizeof header);
-    file.write(reinterpret_cast<const char*>(&segment), sizeof segment);
-    file.write(reinterpret_cast<const char*>(code.data()), static_cast<std::streamsize>(code.size()));
-  }
-  ~CodeFile() { ::unlink(path_.c_str()); }
-  CodeFile(const CodeFile&) = delete;
-  CodeFile& operator=(const CodeFile&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_{testing::TempDir() + "machine_test_" + std::to_string(::getpid()) + ".elf"};
-};
+using test::CodeFile;
 
 /// mov $port, %dx; mov $value, %eax; out %ax, %dx; hlt; jmp .-1
 std::vector<std::uint8_t> out_word(std::uint16_t port, std::uint16_t value) {
@@ -88,9 +55,9 @@ class MachineTest : public testing::Test {
  protected:
   explicit MachineTest(Accel accel) : accel_{accel} {}
 
-  std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1) {
+  std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1, const std::string& source = "auto") {
     const CodeFile file{code};
-    auto machine = Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus, .accel = accel_},
+    auto machine = Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus, .source = source, .accel = accel_},
                                    {.console = [this](std::uint8_t byte) { add_letter(byte); },
                                     .stop_requested = [this] { ++stops; }},
                                    log);
@@ -123,6 +90,24 @@ class MachineTest : public testing::Test {
   std::mutex mutex_;
   Accel accel_;
 };
+
+/// Kicks its vCPU until a PMI waits there, and then some more.
+void expect_kicks_to_be_seen(Machine& machine) {
+  using namespace std::chrono_literals;
+  const auto counter = [&](std::string_view name) {
+    const auto all = machine.statistics().vcpus.at(0).counters;
+    const auto found = std::ranges::find(all, name, &Statistic::name);
+    EXPECT_NE(found, all.end()) << name;
+    return found == all.end() ? 0 : found->value;
+  };
+  for (int tries = 0; tries < 500 && counter("pmu.pmi.requested") == 0; ++tries) std::this_thread::sleep_for(10ms);
+  EXPECT_GT(counter("pmu.pmi.requested"), 0U);
+  EXPECT_EQ(counter("pmu.pmi.fixed") + counter("pmu.pmi.nmi"), 0U);
+  for (int n = 0; n < 20; ++n) counter("vcpu.late_kicks");
+  const std::uint64_t longest = counter("vcpu.longest_kick_us");
+  testing::Test::RecordProperty("longest_kick_us", std::to_string(longest));
+  EXPECT_LT(longest, 500'000U) << "fifty times as long as it should take on an idle host";
+}
 
 class KvmMachine : public MachineTest {
  protected:
@@ -165,6 +150,18 @@ TEST_F(SoftMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   EXPECT_FALSE(machine->statistics().vcpus.at(0).counters.empty());
   machine->request_stop(StopReason::user);
   EXPECT_EQ(machine->wait(), StopReason::user);
+}
+
+// LVTPC is masked as after reset, so that the PMI waits for good.
+TEST_F(SoftMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) {
+  for (const std::string source : {"exact", "step", "clock"}) {
+    SCOPED_TRACE(source);
+    const auto machine = machine_with(test::pmi_that_waits, 1, source);
+    machine->start();
+    expect_kicks_to_be_seen(*machine);
+    machine->request_stop(StopReason::user);
+    EXPECT_EQ(machine->wait(), StopReason::user);
+  }
 }
 
 // sti; hlt: only a device could wake it.
@@ -217,6 +214,17 @@ TEST_F(KvmMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   machine->request_stop(StopReason::reset);
   EXPECT_EQ(machine->wait(), StopReason::user) << "the first reason counts";
   EXPECT_FALSE(machine->statistics().vcpus[0].counters.empty()) << "counters survive the end";
+}
+
+TEST_F(KvmMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) {
+  for (const std::string source : {"exact", "step", "clock"}) {
+    SCOPED_TRACE(source);
+    const auto machine = machine_with(test::pmi_that_waits, 1, source);
+    machine->start();
+    expect_kicks_to_be_seen(*machine);
+    machine->request_stop(StopReason::user);
+    EXPECT_EQ(machine->wait(), StopReason::user);
+  }
 }
 
 // On one CPU the vCPU's thread has not run yet when it is asked: the kick finds no vCPU to stop.

@@ -190,7 +190,9 @@ TEST_F(Lockstep, ARunEndsBeforeUndefinedFlagsAreUsed) {
 
 TEST_F(Lockstep, AKickDuringARunComesBackWithItsEnd) {
   add_many(40, lea_rax, [](unsigned) { return increment(); });
-  cpu.kicked = true;
+  cpu.on_retired = [this](std::uint64_t) {
+    if (cpu.retired == 20) cpu.kick();
+  };
   const auto end = run();
   ASSERT_TRUE(end && end->exit);
   EXPECT_TRUE(std::holds_alternative<Interrupted>(*end->exit));

@@ -51,7 +51,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
 
   void on(const vpmu::TraceEvent& event) override {
     const bool is_news = !std::holds_alternative<vpmu::MsrWritten>(event) && !std::holds_alternative<vpmu::Overflowed>(event);
-    cpu.kicked = cpu.kicked || is_news;
+    if (is_news) cpu.kick();
   }
 
   /// A loop with a load at its second instruction.
