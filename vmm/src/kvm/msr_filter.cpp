@@ -1,6 +1,7 @@
 #include "kvm/msr_filter.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,9 @@ namespace {
 
 /// KVM_MSR_FILTER_MAX_BITMAP_SIZE (0x600 bytes) in MSRs.
 constexpr std::uint64_t most_msrs = 0x600 * 8;
+constexpr std::uint32_t both = KVM_MSR_FILTER_READ | KVM_MSR_FILTER_WRITE;
+
+std::size_t bitmap_bytes(std::uint64_t msrs) { return static_cast<std::size_t>((msrs + 7) / 8); }
 
 std::uint64_t end_of(const MsrRange& range) { return std::uint64_t{range.first} + range.count; }
 
@@ -39,7 +43,7 @@ Result<MsrFilter> MsrFilter::create(std::span<const MsrRange> ranges) {
   const auto reads = sorted_for(ranges, KVM_MSR_FILTER_READ);
   const auto writes = sorted_for(ranges, KVM_MSR_FILTER_WRITE);
   if (same_msrs(reads, writes)) {
-    VMM_TRY(filter.add(reads, KVM_MSR_FILTER_READ | KVM_MSR_FILTER_WRITE));
+    VMM_TRY(filter.add(reads, both));
   } else {
     VMM_TRY(filter.add(reads, KVM_MSR_FILTER_READ));
     VMM_TRY(filter.add(writes, KVM_MSR_FILTER_WRITE));
@@ -63,7 +67,7 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
     if (used_ == KVM_MSR_FILTER_MAX_RANGES) {
       return host_error(fmt::format("the MSRs to trap need more than KVM's {} filter ranges", KVM_MSR_FILTER_MAX_RANGES));
     }
-    auto bitmap = std::make_unique<std::vector<std::uint8_t>>((end - base + 7) / 8, std::uint8_t{0xFF});
+    auto bitmap = std::make_unique<std::vector<std::uint8_t>>(bitmap_bytes(end - base), std::uint8_t{0xFF});
     for (; i < next; ++i) {
       for (std::uint64_t msr = sorted[i].first; msr < end_of(sorted[i]); ++msr) {
         auto& byte = (*bitmap)[(msr - base) / 8];
@@ -81,33 +85,59 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
 
 namespace {
 
+bool is_allowed(const kvm_msr_filter_range& range, std::uint32_t offset) { return (range.bitmap[offset / 8] >> (offset % 8) & 1U) != 0; }
+
 /// KVM's rule: the first range with the MSR decides, else the filter's default.
 bool denies(std::span<const kvm_msr_filter_range> ranges, std::uint32_t flags, std::uint32_t msr, std::uint32_t access) {
   for (const kvm_msr_filter_range& range : ranges) {
     if ((range.flags & access) != access || msr < range.base || msr - range.base >= range.nmsrs) continue;
-    const auto offset = msr - range.base;
-    return (range.bitmap[offset / 8] >> (offset % 8) & 1U) == 0;
+    return !is_allowed(range, msr - range.base);
   }
   return (flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0;
 }
 
+/// In a range for one of the accesses, or for both where the others treat them alike.
+void deny_in(kvm_msr_filter_range& range, const kvm_msr_filter& others) {
+  for (std::uint32_t n = 0; n < range.nmsrs; ++n)
+    for (const std::uint32_t access : {std::uint32_t{KVM_MSR_FILTER_READ}, std::uint32_t{KVM_MSR_FILTER_WRITE}})
+      if ((range.flags & access) != 0 && denies(others.ranges, others.flags, range.base + n, access))
+        range.bitmap[n / 8] = static_cast<std::uint8_t>(range.bitmap[n / 8] & ~(1U << (n % 8)));
+}
+
 }  // namespace
+
+/// A range has one bitmap for both accesses: two of them where the others deny only one, of an MSR that lies between ours.
+void MsrFilter::split_for(const kvm_msr_filter& others) {
+  const auto denies_one = [&](const kvm_msr_filter_range& range) {
+    for (std::uint32_t n = 0; n < range.nmsrs; ++n)
+      if (is_allowed(range, n) && denies(others.ranges, others.flags, range.base + n, KVM_MSR_FILTER_READ) !=
+                                      denies(others.ranges, others.flags, range.base + n, KVM_MSR_FILTER_WRITE))
+        return true;
+    return false;
+  };
+  for (std::size_t i = used_; i-- > 0 && used_ < KVM_MSR_FILTER_MAX_RANGES;) {
+    kvm_msr_filter_range& range = filter_.ranges[i];
+    if (range.flags != both || !denies_one(range)) continue;
+    bitmaps_.push_back(std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + bitmap_bytes(range.nmsrs)));
+    range.flags = KVM_MSR_FILTER_READ;
+    filter_.ranges[used_++] = {.flags = KVM_MSR_FILTER_WRITE, .nmsrs = range.nmsrs, .base = range.base, .bitmap = bitmaps_.back()->data()};
+  }
+}
 
 Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
   const std::span<const kvm_msr_filter_range> given{others.ranges};
+  for (const kvm_msr_filter_range& r : given)
+    if (r.nmsrs != 0 && (r.nmsrs > most_msrs || r.flags == 0 || (r.flags & ~both) != 0))
+      return host_error(fmt::format("a filter range of {} MSRs from {:#x} on with flags {:#x} is none that KVM takes", r.nmsrs, r.base, r.flags), EINVAL,
+                        fmt::format("give at most {} MSRs a range, for reads (1), writes (2) or both (3)", most_msrs));
+  split_for(others);
   const auto count = static_cast<std::size_t>(std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
   if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
     return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_, KVM_MSR_FILTER_MAX_RANGES));
-  for (std::size_t i = 0; i < used_; ++i) {
-    const kvm_msr_filter_range& range = filter_.ranges[i];
-    for (std::uint32_t offset = 0; offset < range.nmsrs; ++offset)
-      for (const std::uint32_t access : {std::uint32_t{KVM_MSR_FILTER_READ}, std::uint32_t{KVM_MSR_FILTER_WRITE}})
-        if ((range.flags & access) != 0 && denies(given, others.flags, range.base + offset, access))
-          range.bitmap[offset / 8] = static_cast<std::uint8_t>(range.bitmap[offset / 8] & ~(1U << (offset % 8)));
-  }
+  for (std::size_t i = 0; i < used_; ++i) deny_in(filter_.ranges[i], others);
   for (const kvm_msr_filter_range& range : given) {
     if (range.nmsrs == 0) continue;
-    bitmaps_.push_back(std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + (range.nmsrs + 7) / 8));
+    bitmaps_.push_back(std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + bitmap_bytes(range.nmsrs)));
     filter_.ranges[used_] = range;
     filter_.ranges[used_++].bitmap = bitmaps_.back()->data();
   }
