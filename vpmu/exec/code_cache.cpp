@@ -31,6 +31,7 @@ void CodeCache::drop_all(Core& core) {
   core.jit->clear(core);
   blocks_.clear();
   pages_.clear();
+  watches_ = 0;
   core.jumps.fill(nullptr);
   core.block = nullptr;
 }
@@ -53,7 +54,7 @@ Block* CodeCache::find(Core& core) {
   Block* const known = core.jumps[jump_entry(core.rip)];
   const bool full = is_full(core);
   if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !full) return known;
-  if (full || blocks_.size() >= most_blocks) drop_all(core);
+  if (full || blocks_.size() >= most_blocks || watches_ >= most_watches) drop_all(core);
   Block* const block = find_anew(core);
   if (block == nullptr || !is_full(core)) return block;
   // An instruction seems unknown only because its routine found no room.
@@ -130,7 +131,9 @@ Block* CodeCache::decode(Core& core, Page page) {
 void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {
   auto& of_page = pages_[page.value()];
   if (of_page.empty()) flush_tlb(&core);  // it may have been open for writing
-  if (std::find(of_page.begin(), of_page.end(), &block) == of_page.end()) of_page.push_back(&block);
+  if (std::find(of_page.begin(), of_page.end(), &block) != of_page.end()) return;
+  of_page.push_back(&block);
+  ++watches_;
 }
 
 void CodeCache::forget(Core& core, GuestPhysical page) {
@@ -141,6 +144,7 @@ void CodeCache::forget(Core& core, GuestPhysical page) {
     block->epoch = 0;
     block->watched = false;
   }
+  watches_ -= found->second.size();
   pages_.erase(found);
 }
 

@@ -21,6 +21,8 @@ class CodeCache {
  public:
   /// More blocks than that are thrown away, all at once.
   static constexpr std::size_t most_blocks = 1 << 16;
+  /// So are they when more blocks than that are looked for in pages: a guest can put one in any number of them.
+  static constexpr std::size_t most_watches = 4 * most_blocks;
 
   explicit CodeCache(HostCode* host_code) : routines_{host_code} {}
   /// The block at core.rip, ready to run in core.epoch; where somebody observes, one that tells of itself. Null: it cannot be fetched or
@@ -64,6 +66,7 @@ class CodeCache {
   std::array<Page, page_entries> code_pages_{};
   std::unordered_map<Key, std::unique_ptr<Block>, Hash> blocks_;
   std::unordered_map<std::uint64_t, std::vector<Block*>> pages_;
+  std::size_t watches_{};  ///< Entries of all pages_.
   std::uint64_t decoded_{};
 };
 

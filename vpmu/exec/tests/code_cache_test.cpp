@@ -1,0 +1,66 @@
+#include "exec/code_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "exec/engine.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+/// Page tables and a page of code; every other page is one and the same.
+class Ram final : public exec::Ram {
+ public:
+  enum Page : std::uint64_t { pml4, pdpt, directory, table, code, other, count };
+
+  Ram() {
+    for (std::uint64_t level = pml4; level < table; ++level) set(level, 0, (level + 1) * page_size);
+    set(table, 0, code * page_size);
+  }
+  void set(std::uint64_t table_page, std::uint64_t entry, std::uint64_t to) {
+    const std::uint64_t word = to | 3;
+    std::memcpy(bytes(table_page) + 8 * entry, &word, sizeof word);
+  }
+  std::byte* bytes(std::uint64_t page) { return memory_.data() + std::min<std::uint64_t>(page, other) * page_size; }
+  std::byte* page(GuestPhysical at) override { return bytes(at.value() / page_size); }
+  void will_write(GuestPhysical) override {}
+  std::optional<std::uint64_t> read_word(GuestPhysical at, unsigned size) override {
+    std::uint64_t word{};
+    std::memcpy(&word, bytes(at.value() / page_size) + at.value() % page_size, size);
+    return word;
+  }
+  bool exchange_word(GuestPhysical at, unsigned size, std::uint64_t, std::uint64_t desired) override {
+    std::memcpy(bytes(at.value() / page_size) + at.value() % page_size, &desired, size);
+    return true;
+  }
+
+ private:
+  alignas(page_size) std::array<std::byte, count * page_size> memory_{};
+};
+
+// One instruction in two pages, the second of which is another one each time: what the cache remembers of that has an end.
+TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
+  static Ram ram;
+  ram.bytes(Ram::code)[page_size - 1] = std::byte{0x66};
+  ram.bytes(Ram::other)[0] = std::byte{0x90};
+  ram.bytes(Ram::other)[1] = std::byte{0xF4};
+  NoPlatform nobody;
+  Engine engine{ram, nobody};
+  CpuState s;
+  s.rflags = 2;
+  s.rip = page_size - 1;
+  s.paging = {.cr0 = bit(31) | bit(16) | 1, .cr3 = 0, .cr4 = bit(5), .efer = bit(8) | bit(10), .physical_width = 52, .alignment_check = false};
+  constexpr std::uint64_t rounds = 2 * CodeCache::most_watches + 100;
+  for (std::uint64_t n = 0; n < rounds; ++n) {
+    ram.set(Ram::table, 1, (Ram::other + n) * page_size);
+    engine.load(s);
+    ASSERT_EQ(engine.run(1), Stop::budget);
+  }
+  EXPECT_EQ(engine.decoded_blocks(), 3U) << "all that was known was thrown away twice";
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
