@@ -34,6 +34,9 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
   memory.base_ = static_cast<std::byte*>(reserved) + (huge_page - address % huge_page) % huge_page;
   memory.bytes_ = bytes;
   ::madvise(memory.base_, bytes, MADV_HUGEPAGE);  // advice: a host without huge pages is slower and nothing else
+  // What the guest has in memory is its own: in no core file, and in no child of this process.
+  if (::madvise(reserved, bytes + huge_page, MADV_DONTDUMP) != 0 || ::madvise(reserved, bytes + huge_page, MADV_DONTFORK) != 0)
+    return host_error("madvise of the guest's memory", errno);
   const std::uint64_t low = std::min(bytes, hole_first);
   memory.ranges_[memory.range_count_++] = {.first = vpmu::GuestPhysical{0}, .bytes = low};
   if (bytes > low) {
