@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +21,7 @@
 
 #include "control/protocol.hpp"
 #include "kvm/fd.hpp"
+#include "snapshot/snapshot_file.hpp"
 #include "support/result.hpp"
 
 namespace vmm::tool {
@@ -35,6 +36,8 @@ struct CtlArguments {
   std::optional<double> timeout;  ///< In seconds.
 };
 
+bool is_good(const std::string& answer) { return answer.starts_with(R"({"ok": true)"); }
+
 bool takes_file(const std::string& command) { return command == "snapshot" || command == "suspend"; }
 
 /// One exchange with the machine, and how long it may take.
@@ -45,11 +48,20 @@ class Exchange {
 
   Result<std::string> ask() {
     VMM_TRY(connect());
-    VMM_TRY(send(make_request(arguments_.command, arguments_.file) + "\n"));
-    return read_line();
+    if (!takes_file(arguments_.command)) return exchange({});
+    // It is ours, and takes its name only when the machine has written all of it.
+    VMM_ASSIGN(auto file, new_snapshot_file(arguments_.file));
+    VMM_ASSIGN(auto answer, exchange(file.descriptor()));
+    if (is_good(answer)) VMM_TRY(file.finish());
+    return answer;
   }
 
  private:
+  Result<std::string> exchange(const Fd& file) {
+    VMM_TRY(send(make_request(arguments_.command) + "\n", file));
+    return read_line();
+  }
+
   using Clock = std::chrono::steady_clock;
   static constexpr double seconds_for_answer = 5;
   /// What writes the guest's memory to a file takes its time.
@@ -74,9 +86,12 @@ class Exchange {
     return host_error("no machine answers at " + printable(arguments_.path), errno, "give the path of `vpmu run --control`");
   }
 
-  Result<void> send(std::string_view text) {
+  /// The descriptor, where there is one, goes with the first bytes.
+  Result<void> send(std::string_view text, const Fd& file) {
+    bool with_file = file.valid();
     while (!text.empty()) {
-      const auto sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      const auto sent = send_once(text, with_file ? file.get() : -1);
+      if (sent > 0) with_file = false;
       if (sent >= 0) {
         text.remove_prefix(static_cast<std::size_t>(sent));
       } else if (errno == EAGAIN) {
@@ -86,6 +101,24 @@ class Exchange {
       }
     }
     return {};
+  }
+
+  [[nodiscard]] ssize_t send_once(std::string_view text, int file) const {
+    iovec from{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &from;
+    message.msg_iovlen = 1;
+    if (file >= 0) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* const head = CMSG_FIRSTHDR(&message);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(sizeof file);
+      std::memcpy(CMSG_DATA(head), &file, sizeof file);
+    }
+    return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
   }
 
   Result<std::string> read_line() {
@@ -142,7 +175,7 @@ int ask_and_print(const CtlArguments& arguments) {
     return reply.error().kind == ErrorKind::usage ? 2 : 1;
   }
   std::printf("%s\n", reply->c_str());
-  return reply->starts_with(R"({"ok": true)") ? 0 : 1;
+  return is_good(*reply) ? 0 : 1;
 }
 
 }  // namespace
@@ -158,8 +191,6 @@ void add_ctl(CLI::App& app, int& exit_code) {
   ctl->add_option("--timeout", arguments->timeout, "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600")
       ->check(CLI::Range(0.001, 1e6));
   ctl->callback([arguments, &exit_code] {
-    // The machine has a directory of its own.
-    if (takes_file(arguments->command) && !arguments->file.empty()) arguments->file = std::filesystem::absolute(arguments->file);
     exit_code = ask_and_print(*arguments);
   });
 }

@@ -18,6 +18,8 @@
 #include "control/session.hpp"
 #include "files/distinct_files.hpp"
 #include "files/output_file.hpp"
+#include "jail/jail.hpp"
+#include "jail/steward.hpp"
 #include "machine/config.hpp"
 #include "machine/host_check.hpp"
 #include "policy_options.hpp"
@@ -38,6 +40,8 @@ struct RunArguments {
   std::string domain;
   std::string connect;
   double timeout{};
+  std::string user;
+  bool no_jail{};
   bool verbose{};
 };
 
@@ -146,6 +150,48 @@ Result<void> tell_of_lost_output(const BoundedWriter::Totals& console, Messages&
   return {};
 }
 
+/// The machine's jail, and who does for it what it may not do from there. Neither without the jail.
+struct Confinement {
+  std::unique_ptr<Jail> jail;
+  Steward steward;
+
+  Result<void> write(OutputFile& statistics, const std::string& text) { return jail ? steward.write_statistics(text) : statistics.replace(text); }
+};
+
+Steward::Duties duties(const std::string& socket, std::optional<OutputFile>& statistics) {
+  return {.write_statistics = [&statistics](std::string_view text) { return statistics->replace(text); },
+          .clean_up =
+              [&socket, &statistics] {
+                statistics.reset();
+                if (!socket.empty()) ::unlink(socket.c_str());
+              },
+          .keeps = statistics ? statistics->number() : -1};
+}
+
+/// Tells the session what it is confined by. The confinement and the file must outlive it.
+Result<void> prepare(Confinement& confinement, RunArguments& arguments, std::optional<OutputFile>& statistics, Log& log) {
+  if (arguments.no_jail) {
+    if (!arguments.user.empty()) return usage_error("--user without the jail", "leave --no-jail away");
+    log.warning("--no-jail: a guest that breaks out of its machine has all the rights that this process has");
+    return {};
+  }
+  const auto& machine = arguments.machine;
+  VMM_ASSIGN(confinement.jail, Jail::create({.user = arguments.user,
+                                             .cpus = machine.restore.empty() ? machine.cpus : MachineConfig::most_cpus,
+                                             .counts_by_perf = machine.source == "perf"},
+                                            log));
+  const auto process = [&confinement, &statistics, &socket = arguments.session.control_path]() -> Result<void> {
+    VMM_ASSIGN(confinement.steward, Steward::start(duties(socket, statistics)));
+    if (statistics) statistics->hand_over();
+    return confinement.jail->enter();
+  };
+  arguments.session.confinement = {.process = process,
+                                   .session = [&confinement] { return confinement.jail->confine_main(); },
+                                   .vcpu = [&confinement] { return confinement.jail->confine_vcpu(); },
+                                   .removes_socket = true};
+  return {};
+}
+
 Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
   if (!arguments.domain.empty()) {
@@ -168,6 +214,8 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   };
   Log log{[&messages](LogLevel level, std::string_view line) { messages.print(fmt::format("vpmu: {}: {}", name_of(level), line)); },
           arguments.verbose ? LogLevel::debug : LogLevel::warning};
+  Confinement confinement;
+  VMM_TRY(prepare(confinement, arguments, statistics, log));
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
   // The first failure is the run's; each has a line.
   Result<void> all_done = end.failure ? Failure{*end.failure} : Result<void>{};
@@ -176,7 +224,7 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
     if (!all_done) messages.print("vpmu run: " + describe(done.error()));
     if (all_done) all_done = done;
   };
-  if (statistics) expect(statistics->replace(to_json(end.statistics) + "\n"));
+  if (statistics) expect(confinement.write(*statistics, to_json(end.statistics) + "\n"));
   expect(model_log.finish());
   expect(tell_of_lost_output(end.console, messages));
   VMM_TRY(all_done);
@@ -231,6 +279,8 @@ void add_run(CLI::App& app, int& exit_code) {
   run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
   run->add_option("--console", arguments->session.console, "stdio, or a file for the output")->capture_default_str();
   run->add_option("--kvm", machine.kvm_device, "the KVM device")->capture_default_str();
+  run->add_option("--user", arguments->user, "started as root, the machine runs as this user; without it, as nobody");
+  run->add_flag("--no-jail", arguments->no_jail, "leave the machine all rights of this process, and every system call");
   run->add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
   add_policies(*run, arguments->policies);
   run->footer(

@@ -14,7 +14,7 @@ std::string refusal(const std::string& reason) {
 
 }  // namespace
 
-std::string answer_request(std::string_view line, const ControlHandlers& handlers) {
+std::string answer_request(std::string_view line, const ControlHandlers& handlers, Fd file) {
   const auto request = nlohmann::json::parse(line, nullptr, false);
   if (request.is_discarded() || !request.is_object()) {
     return refusal("not a JSON object");
@@ -31,9 +31,8 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
     return fmt::format(R"({{"ok": true, "counters": {}}})", handlers.counters());
   }
   if (command == "snapshot" || command == "suspend") {
-    const auto file = request.find("file");
-    if (file == request.end() || !file->is_string()) return refusal("no \"file\" to write the snapshot to");
-    const auto written = (command == "suspend" ? handlers.suspend : handlers.snapshot)(file->get_ref<const std::string&>());
+    if (!file.valid()) return refusal("no file to write the snapshot to came with the request; `vpmu ctl` sends one");
+    const auto written = (command == "suspend" ? handlers.suspend : handlers.snapshot)(std::move(file));
     return written ? R"({"ok": true})" : refusal(describe(written.error()));
   }
   if (command == "stop") {
@@ -45,10 +44,8 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
 
 std::string refuse_long_request() { return refusal(fmt::format("a request of more than {} bytes; the connection ends", longest_request)); }
 
-std::string make_request(std::string_view command, std::string_view file) {
-  nlohmann::json request{{"command", command}};
-  if (!file.empty()) request["file"] = file;
-  return request.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+std::string make_request(std::string_view command) {
+  return nlohmann::json{{"command", command}}.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace vmm

@@ -6,7 +6,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <memory>
 
@@ -15,7 +17,6 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/read_until.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
@@ -39,19 +40,37 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
   ControlClient(Local::socket socket, const ControlHandlers& handlers) : socket_{std::move(socket)}, handlers_{&handlers} {}
 
   void read_request() {
-    asio::async_read_until(socket_, asio::dynamic_buffer(input_, longest_request), '\n',
-                           [self = shared_from_this()](error_code error, std::size_t bytes) {
-                             if (!error) {
-                               self->answer(bytes);
-                             } else if (error == asio::error::not_found) {
-                               self->refuse_longer();
-                             }
-                           });
+    if (const auto end = input_.find('\n'); end != std::string::npos) return answer(end + 1);
+    if (input_.size() >= longest_request) return refuse_longer();
+    socket_.async_wait(Local::socket::wait_read, [self = shared_from_this()](error_code error) {
+      if (!error) self->receive();
+    });
   }
 
  private:
+  /// What has come, and the descriptor that came along: Asio knows nothing of those.
+  void receive() {
+    std::array<char, longest_request> part;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec into{.iov_base = part.data(), .iov_len = part.size() - input_.size()};
+    msghdr message{};
+    message.msg_iov = &into;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return;
+    if (const cmsghdr* const head = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
+      file_ = Fd{fd};
+    }
+    if (got > 0) input_.append(part.data(), static_cast<std::size_t>(got));
+    read_request();
+  }
+
   void answer(std::size_t bytes) {
-    output_ = answer_request(std::string_view{input_}.substr(0, bytes - 1), *handlers_) + "\n";
+    output_ = answer_request(std::string_view{input_}.substr(0, bytes - 1), *handlers_, std::move(file_)) + "\n";
     input_.erase(0, bytes);
     asio::async_write(socket_, asio::buffer(output_), [self = shared_from_this()](error_code error, std::size_t) {
       if (!error) {
@@ -69,6 +88,7 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
   Local::socket socket_;
   const ControlHandlers* handlers_;
   std::string input_;
+  Fd file_;  ///< For the request that is being read.
   std::string output_;
 };
 
@@ -114,6 +134,8 @@ class ControlServer {
     accept();
     return {};
   }
+  /// Somebody else removes it.
+  void leave_file() { path_.clear(); }
 
  private:
   /// A socket on which nobody listens was left by a process that died.
@@ -189,7 +211,8 @@ class Session {
   Result<SessionEnd> run(const MachineConfig& config, Log& log) {
     VMM_ASSIGN(machine_, Machine::create(config,
                                          {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
-                                          .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); }},
+                                          .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); },
+                                          .confine_vcpu = options_.confinement.vcpu},
                                          log));
     if (console_file_) VMM_TRY(console_file_->begin());
     // First, so that no signal leaves a socket behind.
@@ -201,7 +224,10 @@ class Session {
     const RawTerminal terminal{options_.console == "stdio" ? STDIN_FILENO : -1};
     watch_input();
     if (options_.starting) VMM_TRY(options_.starting());
+    VMM_TRY(confine(options_.confinement.process));
+    if (options_.confinement.removes_socket) control.leave_file();
     machine_->start();
+    VMM_TRY(confine(options_.confinement.session));
     limit_time();
     io_.run();
     const StopReason reason = machine_->wait();
@@ -210,12 +236,19 @@ class Session {
   }
 
  private:
+  static Result<void> confine(const std::function<Result<void>()>& part) { return part ? part() : Result<void>{}; }
+
   ControlHandlers handlers() {
     return {.status = [this] { return status(); },
             .counters = [this] { return to_json(statistics()); },
-            .snapshot = [this](const std::string& path) { return machine_->snapshot(path); },
-            .suspend = [this](const std::string& path) { return machine_->snapshot(path, Machine::AfterSnapshot::stop); },
+            .snapshot = [this](Fd file) { return snapshot(std::move(file), Machine::AfterSnapshot::go_on); },
+            .suspend = [this](Fd file) { return snapshot(std::move(file), Machine::AfterSnapshot::stop); },
             .stop = [this] { machine_->request_stop(StopReason::user); }};
+  }
+
+  Result<void> snapshot(Fd fd, Machine::AfterSnapshot then) {
+    VMM_ASSIGN(auto file, given_snapshot_file(std::move(fd)));
+    return machine_->snapshot(std::move(file), then);
   }
 
   MachineStatistics statistics() {

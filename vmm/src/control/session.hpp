@@ -18,6 +18,13 @@ struct SessionOptions {
   std::string console{"stdio"};     ///< "stdio", or the path of a file that takes the output.
   std::chrono::duration<double> timeout{};  ///< The longest that the machine may run; 0: no limit.
   std::function<Result<void>()> starting{};  ///< Called once the machine is made, before it runs; a failure ends the session. May be empty.
+  /// What takes rights away that the machine does not need. Each may be empty; a failure ends the session.
+  struct Confinement {
+    std::function<Result<void>()> process{};  ///< When everything is open, and before the vCPUs' threads are there.
+    std::function<Result<void>()> session{};  ///< On the session's thread, once they are.
+    std::function<Result<void>()> vcpu{};     ///< On each vCPU's thread, before the guest's first instruction.
+    bool removes_socket{};                    ///< Of the control socket's file; the session may not.
+  } confinement{};
 };
 
 /// What is left when a session has ended.

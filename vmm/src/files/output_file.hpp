@@ -23,6 +23,9 @@ class OutputFile {
 
   /// Another descriptor of it, for who writes while things go on. Before begin() nothing may be written.
   [[nodiscard]] Result<Fd> descriptor() const;
+  [[nodiscard]] int number() const { return fd_.get(); }
+  /// Another process goes on with a copy of this: here nothing is removed any more.
+  void hand_over() { is_new_ = false; }
   /// Empties it, and keeps it.
   Result<void> begin();
   /// Gives it new contents, all of them or, where that fails, the old ones: a new file takes its name when it is on the disk. A device, and a

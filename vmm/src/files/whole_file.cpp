@@ -28,8 +28,17 @@ Result<WholeFile> WholeFile::create(const std::string& path, FileRole role) {
   return file;
 }
 
+Result<WholeFile> WholeFile::given(Fd fd, FileRole role) {
+  WholeFile file{"that was sent", std::move(role)};
+  struct stat is {};
+  if (::fstat(fd.get(), &is) != 0) return file.cannot_write();
+  if (!S_ISREG(is.st_mode)) return cannot("write", file.role_, file.path_, fmt::format("it is {}", kind_of_file(is.st_mode)));
+  file.fd_ = std::move(fd);
+  return file;
+}
+
 WholeFile::~WholeFile() {
-  if (fd_.valid()) ::unlink(unfinished_.c_str());
+  if (fd_.valid() && !unfinished_.empty()) ::unlink(unfinished_.c_str());
 }
 
 Result<void> WholeFile::be_like(const struct stat& other) {
@@ -46,7 +55,9 @@ Result<void> WholeFile::write(std::span<const std::byte> bytes) {
 }
 
 Result<void> WholeFile::finish() {
-  if (::fsync(fd_.get()) != 0 || std::rename(unfinished_.c_str(), path_.c_str()) != 0) return cannot_write();
+  if (::fsync(fd_.get()) != 0) return cannot_write();
+  if (unfinished_.empty()) return {};
+  if (std::rename(unfinished_.c_str(), path_.c_str()) != 0) return cannot_write();
   fd_.reset();
   return sync_directory();
 }

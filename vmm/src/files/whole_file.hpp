@@ -19,6 +19,9 @@ class WholeFile {
  public:
   /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is no regular file.
   static Result<WholeFile> create(const std::string& path, FileRole role);
+  /// The same file on the side of who only writes it: `fd` is its descriptor(), sent here by the process that finishes it. finish() leaves the name to
+  /// that one. Fails with kind usage where it is no regular file: others could hold the writer up.
+  static Result<WholeFile> given(Fd fd, FileRole role);
   WholeFile(WholeFile&&) = default;
   WholeFile& operator=(WholeFile&&) = delete;
   /// Without finish() nothing is left.
@@ -27,6 +30,8 @@ class WholeFile {
   /// Gives it the rights of another file and, where that may be done, its owner.
   Result<void> be_like(const struct stat& other);
   Result<void> write(std::span<const std::byte> bytes);
+  /// Of the file, to send to a process that writes it. Until finish().
+  [[nodiscard]] const Fd& descriptor() const { return fd_; }
   /// Gives the file its name once all of it is on the disk. Once.
   Result<void> finish();
 
@@ -38,7 +43,7 @@ class WholeFile {
 
   std::string path_;
   FileRole role_;
-  std::string unfinished_;  ///< Its name meanwhile.
+  std::string unfinished_;  ///< Its name meanwhile; empty: somebody else's.
   Fd fd_;                   ///< Open until finish().
 };
 

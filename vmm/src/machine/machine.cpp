@@ -148,7 +148,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                               .ports = ports_,
                               .machine = *this,
                               .fail = [this](Error error) { fail(std::move(error)); },
-                              .log = *log_};
+                              .log = *log_,
+                              .confine = hooks_.confine_vcpu};
   const bool passes_through = resolved.passes_through();
   if (!passes_through)
     uncore_ = std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core, config.cpus,
@@ -209,12 +210,12 @@ Result<MachineImage> Machine::save() {
   return image;
 }
 
-Result<void> Machine::snapshot(const std::string& path, AfterSnapshot then) {
+Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
   if (uncore_ && uncore_->was_written())
     return usage_error("the guest uses the uncore's counters, which a snapshot does not have", "take it of a guest without --bare-metal");
   for (auto& vcpu : vcpus_) vcpu->pause();
   const auto image = save();
-  const auto written = image ? write_snapshot(path, *image, memory_) : Failure{image.error()};
+  const auto written = image ? write_snapshot(std::move(file), *image, memory_) : Failure{image.error()};
   if (written && then == AfterSnapshot::stop) request_stop(StopReason::user);
   for (auto& vcpu : vcpus_) vcpu->resume();
   return written;

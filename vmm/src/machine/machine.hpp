@@ -33,6 +33,9 @@ class Machine final : public StopRequests {
   struct Hooks {
     Serial16550::Output console;          ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
     std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
+    /// On each vCPU's thread, before the guest's first instruction: takes from the thread what a guest needs not. A failure ends the machine. May be
+    /// empty.
+    std::function<Result<void>()> confine_vcpu{};
   };
 
   /// Checks the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
@@ -55,7 +58,7 @@ class Machine final : public StopRequests {
   enum class AfterSnapshot : std::uint8_t { go_on, stop };
   /// Lets every vCPU rest, writes the whole machine to a file (MachineConfig::restore), and lets them go on, or, once the file is complete, stops
   /// them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the guest's memory, all of it visible to the guest.
-  Result<void> snapshot(const std::string& path, AfterSnapshot then = AfterSnapshot::go_on);
+  Result<void> snapshot(WholeFile file, AfterSnapshot then = AfterSnapshot::go_on);
   /// Waits until every vCPU has stopped, and says why. After start(), once.
   StopReason wait();
   /// The reason of the stop; empty while the machine runs.

@@ -15,7 +15,7 @@ namespace {
 void block_process_signals() {
   sigset_t blocked;
   ::sigfillset(&blocked);
-  for (const int signal : {kick_signal(), SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
+  for (const int signal : {kick_signal(), SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS}) {
     ::sigdelset(&blocked, signal);
   }
   ::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
@@ -136,6 +136,7 @@ void VcpuThread::resume() {
 Result<void> VcpuThread::run_guest() {
   VcpuPort* port = nullptr;
   VMM_ASSIGN(const auto vcpu, begin(port));
+  if (services_.confine) VMM_TRY(services_.confine());
   Result<void> result{};
   kick_watch_.forget();
   bool completed = true;  // nothing of the last exit is left to KVM; a kick makes it so

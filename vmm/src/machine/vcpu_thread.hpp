@@ -29,6 +29,7 @@ struct VcpuServices {
   StopRequests& machine;
   std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
   Log& log;
+  std::function<Result<void>()> confine{};  ///< Machine::Hooks::confine_vcpu.
 };
 
 /// Makes the vCPU with its PMU, on its thread.

@@ -43,8 +43,7 @@ std::span<std::byte> room_of(T& value) {
 
 }  // namespace
 
-Result<SectionWriter> SectionWriter::create(const std::string& path) {
-  VMM_ASSIGN(WholeFile file, WholeFile::create(path, {.what = "the snapshot", .advice = "give the path of a file, new or old, with room for the guest's memory"}));
+Result<SectionWriter> SectionWriter::create(WholeFile file) {
   VMM_TRY(file.write(bytes_of(std::array{magic, version})));
   return SectionWriter{std::move(file)};
 }

@@ -21,7 +21,7 @@ using SectionName = std::array<char, 16>;
 /// Writes such a file whole or not at all. Every member fails with kind usage where the file cannot be written.
 class SectionWriter {
  public:
-  static Result<SectionWriter> create(const std::string& path);
+  static Result<SectionWriter> create(WholeFile file);
 
   /// A whole section.
   Result<void> put(std::string_view name, std::span<const std::byte> contents);

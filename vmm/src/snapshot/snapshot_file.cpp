@@ -113,8 +113,16 @@ Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const
 
 }  // namespace
 
-Result<void> write_snapshot(const std::string& path, const MachineImage& image, const GuestMemory& memory) {
-  VMM_ASSIGN(auto file, SectionWriter::create(path));
+Result<WholeFile> new_snapshot_file(const std::string& path) {
+  return WholeFile::create(path, {.what = "the snapshot", .advice = "give the path of a file, new or old, with room for the guest's memory"});
+}
+
+Result<WholeFile> given_snapshot_file(Fd fd) {
+  return WholeFile::given(std::move(fd), {.what = "the snapshot", .advice = "send the descriptor of a file with room for the guest's memory"});
+}
+
+Result<void> write_snapshot(WholeFile whole, const MachineImage& image, const GuestMemory& memory) {
+  VMM_ASSIGN(auto file, SectionWriter::create(std::move(whole)));
   VMM_TRY(file.put("machine", encode(image)));
   VMM_TRY(file.put("chips", image.chips));
   VMM_TRY(file.put("devices", image.devices));

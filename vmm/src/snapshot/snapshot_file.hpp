@@ -23,9 +23,13 @@ struct MachineImage {
   std::vector<Bytes> vcpus;  ///< By id, their PMUs included.
 };
 
-/// Writes a snapshot whole, or not at all (WholeFile). Pages that are zero are left out. Nothing may write to the RAM meanwhile. Fails with kind
+/// A file for a snapshot: see WholeFile::create() and WholeFile::given().
+Result<WholeFile> new_snapshot_file(const std::string& path);
+Result<WholeFile> given_snapshot_file(Fd fd);
+
+/// Writes a snapshot whole, or not at all. Pages that are zero are left out. Nothing may write to the RAM meanwhile. Fails with kind
 /// usage where the file cannot be written. Cost: the RAM is read twice, and its pages that are not zero are written.
-Result<void> write_snapshot(const std::string& path, const MachineImage& image, const GuestMemory& memory);
+Result<void> write_snapshot(WholeFile file, const MachineImage& image, const GuestMemory& memory);
 
 /// A snapshot that is read. Each section of the file has a checksum; a failure names the section. That a file is undamaged does not make it
 /// harmless: what is in it is checked by those whose state it is.

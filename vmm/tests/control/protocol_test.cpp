@@ -1,6 +1,8 @@
 #include "control/protocol.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,23 +12,36 @@ namespace {
 
 class ProtocolTest : public testing::Test {
  protected:
-  nlohmann::json ask(std::string_view line) {
-    const auto reply = answer_request(line, handlers);
+  nlohmann::json ask(std::string_view line, Fd file = {}) {
+    const auto reply = answer_request(line, handlers, std::move(file));
     EXPECT_EQ(reply.find('\n'), std::string::npos) << "one line";
     return nlohmann::json::parse(reply);
   }
   int stops{0};
-  std::string copied, suspended;
+  static void write_to(const Fd& file, std::string_view text) {
+    EXPECT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  /// Asks with a file, and says what is in it then.
+  std::string ask_with_file(std::string_view command) {
+    const Fd file{::memfd_create("file", MFD_CLOEXEC)};
+    last = ask(make_request(command), Fd{::dup(file.get())});
+    std::string text(100, '\0');
+    const auto got = ::pread(file.get(), text.data(), text.size(), 0);
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+  }
+  nlohmann::json last;
+  bool full{false};
   ControlHandlers handlers{.status = [] { return R"({"state": "running"})"; },
                            .counters = [] { return R"({"vcpus": []})"; },
                            .snapshot =
-                               [this](const std::string& path) {
-                                 copied = path;
-                                 return path == "full" ? Result<void>{host_error("no room")} : Result<void>{};
+                               [this](Fd file) {
+                                 write_to(file, "copied");
+                                 return full ? Result<void>{host_error("no room")} : Result<void>{};
                                },
                            .suspend =
-                               [this](const std::string& path) {
-                                 suspended = path;
+                               [](Fd file) {
+                                 write_to(file, "suspended");
                                  return Result<void>{};
                                },
                            .stop = [this] { ++stops; }};
@@ -40,16 +55,17 @@ TEST_F(ProtocolTest, AnswersTheThreeCommands) {
   EXPECT_EQ(stops, 1);
 }
 
-TEST_F(ProtocolTest, SnapshotsGoToTheFileThatIsNamed) {
-  EXPECT_EQ(ask(make_request("snapshot", "/a \"b\""))["ok"], true);
-  EXPECT_EQ(copied, "/a \"b\"");
-  EXPECT_EQ(ask(make_request("suspend", "c"))["ok"], true);
-  EXPECT_EQ(suspended, "c");
-  const auto failed = ask(make_request("snapshot", "full"));
-  EXPECT_EQ(failed["ok"], false);
-  EXPECT_NE(failed["error"].get<std::string>().find("no room"), std::string::npos);
-  for (const std::string line : {R"({"command": "snapshot"})", R"({"command": "suspend", "file": 1})"})
-    EXPECT_NE(ask(line)["error"].get<std::string>().find("no \"file\""), std::string::npos);
+TEST_F(ProtocolTest, SnapshotsGoToTheFileThatComesAlong) {
+  EXPECT_EQ(ask_with_file("snapshot"), "copied");
+  EXPECT_EQ(last["ok"], true);
+  EXPECT_EQ(ask_with_file("suspend"), "suspended");
+  EXPECT_EQ(last["ok"], true);
+  full = true;
+  ask_with_file("snapshot");
+  EXPECT_EQ(last["ok"], false);
+  EXPECT_NE(last["error"].get<std::string>().find("no room"), std::string::npos);
+  for (const std::string line : {R"({"command": "snapshot"})", R"({"command": "suspend", "file": "/tmp/x"})"})
+    EXPECT_NE(ask(line)["error"].get<std::string>().find("no file to write"), std::string::npos);
 }
 
 TEST_F(ProtocolTest, RefusesWhatItDoesNotUnderstand) {

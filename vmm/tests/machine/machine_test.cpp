@@ -135,7 +135,7 @@ TEST_F(SoftMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x5
 TEST_F(SoftMachine, DoesNotGoOnFromASnapshot) {
   const std::string path = testing::TempDir() + "soft_machine_" + std::to_string(::getpid());
   const MachineImage image{.model = "skylake", .memory_bytes = 16 * mib, .cpus = 1, .threads_per_core = 2, .vcpus = {Bytes{}}};
-  ASSERT_TRUE(write_snapshot(path, image, *GuestMemory::create(16 * mib)));
+  ASSERT_TRUE(write_snapshot(*new_snapshot_file(path), image, *GuestMemory::create(16 * mib)));
   const auto machine = Machine::create({.kernel = {}, .restore = path, .accel = Accel::soft}, {}, log);
   ::unlink(path.c_str());
   ASSERT_FALSE(machine);
@@ -270,10 +270,10 @@ TEST_F(KvmMachine, GoesOnFromASnapshotAtTheVeryInstruction) {
     EXPECT_GE(letters(), goal);
   };
   wait_for_letters(100);
-  const auto copied = machine->snapshot(path);
+  const auto copied = machine->snapshot(*new_snapshot_file(path));
   ASSERT_TRUE(copied) << describe(copied.error());
   wait_for_letters(100);  // it runs on
-  ASSERT_TRUE(machine->snapshot(path, Machine::AfterSnapshot::stop));
+  ASSERT_TRUE(machine->snapshot(*new_snapshot_file(path), Machine::AfterSnapshot::stop));
   EXPECT_EQ(machine->wait(), StopReason::user);
   const std::size_t before = letters();
   machine.reset();
@@ -293,14 +293,14 @@ TEST_F(SoftMachine, CannotBeSavedAndSaysWhy) {
   const auto machine = machine_with(spin);
   machine->start();
   const std::string path = testing::TempDir() + "no_snapshot_" + std::to_string(::getpid());
-  const auto refused = machine->snapshot(path);
+  const auto refused = machine->snapshot(*new_snapshot_file(path));
   ASSERT_FALSE(refused);
   EXPECT_NE(describe(refused.error()).find("only machines on KVM"), std::string::npos) << describe(refused.error());
   EXPECT_NE(::access(path.c_str(), F_OK), 0);
   EXPECT_FALSE(machine->stop_reason()) << "it runs on";
   machine->request_stop(StopReason::user);
   EXPECT_EQ(machine->wait(), StopReason::user);
-  EXPECT_FALSE(machine->snapshot(path)) << "it has stopped";
+  EXPECT_FALSE(machine->snapshot(*new_snapshot_file(path))) << "it has stopped";
 }
 
 TEST_F(KvmMachine, AMachineThatNeverStartedGoesAwayQuietly) { EXPECT_NE(machine_with(spin), nullptr); }

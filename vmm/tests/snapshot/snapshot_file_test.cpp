@@ -24,6 +24,11 @@ Bytes bytes_of(std::string_view text) {
   return {raw.begin(), raw.end()};
 }
 
+Result<void> save(const std::string& path, const MachineImage& image, const GuestMemory& memory) {
+  VMM_ASSIGN(auto file, new_snapshot_file(path));
+  return write_snapshot(std::move(file), image, memory);
+}
+
 class SnapshotFile : public testing::Test {
  protected:
   void TearDown() override {
@@ -45,7 +50,7 @@ class SnapshotFile : public testing::Test {
   [[nodiscard]] std::string small_one() const {
     const auto memory = *GuestMemory::create(ram);
     EXPECT_TRUE(memory.write(vpmu::GuestPhysical{0x5000}, bytes_of("x")));
-    const auto written = write_snapshot(path_, image_, memory);
+    const auto written = save(path_, image_, memory);
     EXPECT_TRUE(written) << describe(written.error());
     return read_all();
   }
@@ -74,7 +79,7 @@ TEST_F(SnapshotFile, ComesBackAsItWas) {
   const Bytes text = bytes_of("in RAM");
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{0x5FFC}, text)) << "over the end of a page";
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{ram - text.size()}, text));
-  ASSERT_TRUE(write_snapshot(path_, image_, memory));
+  ASSERT_TRUE(save(path_, image_, memory));
   struct stat is {};
   ASSERT_EQ(::stat(path_.c_str(), &is), 0);
   EXPECT_EQ(is.st_mode & 0777, 0600U) << "what the guest has in memory is the owner's only";
@@ -97,6 +102,21 @@ TEST_F(SnapshotFile, ComesBackAsItWas) {
   EXPECT_LT(read_all().size(), 4U * 4096) << "three pages are not zero";
 }
 
+TEST_F(SnapshotFile, OneProcessNamesTheFileAndAnotherWritesIt) {
+  auto named = *new_snapshot_file(path_);
+  const auto given = [&named] { return given_snapshot_file(Fd{::dup(named.descriptor().get())}); };
+  ASSERT_TRUE(write_snapshot(*given(), image_, fresh_));
+  EXPECT_FALSE(std::filesystem::exists(path_)) << "that is the other's to do";
+  ASSERT_TRUE(named.finish());
+  EXPECT_EQ(refusal(), "");
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const auto refused = given_snapshot_file(Fd{pipe[1]});
+  ::close(pipe[0]);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(describe(refused.error()).find("cannot write the snapshot that was sent: it is a named pipe"), std::string::npos) << describe(refused.error());
+}
+
 TEST_F(SnapshotFile, PagesOnBothSidesOfTheHoleComeBack) {
   constexpr std::uint64_t large = GuestMemory::hole_first + 2 * vpmu::page_size;
   const auto memory = *GuestMemory::create(large);
@@ -104,7 +124,7 @@ TEST_F(SnapshotFile, PagesOnBothSidesOfTheHoleComeBack) {
   const std::array places{vpmu::GuestPhysical{0}, vpmu::GuestPhysical{GuestMemory::hole_first - 8}, vpmu::GuestPhysical{GuestMemory::hole_end},
                           vpmu::GuestPhysical{GuestMemory::hole_end + 2 * vpmu::page_size - 8}};
   for (const auto at : places) ASSERT_TRUE(memory.store(at, at.value() | 1));
-  ASSERT_TRUE(write_snapshot(path_, image_, memory));
+  ASSERT_TRUE(save(path_, image_, memory));
   const auto fresh = *GuestMemory::create(large);
   auto snapshot = SnapshotReader::open(path_);
   ASSERT_TRUE(snapshot && snapshot->read_memory(fresh));
@@ -173,7 +193,7 @@ TEST_F(SnapshotFile, WhatIsNoneIsRefusedWithTheReason) {
 TEST_F(SnapshotFile, OneWithGoodChecksumsIsNotBelieved) {
   const auto memory = *GuestMemory::create(ram);
   const auto refusal_of = [&](const MachineImage& image) {
-    EXPECT_TRUE(write_snapshot(path_, image, memory));
+    EXPECT_TRUE(save(path_, image, memory));
     return refusal();
   };
   MachineImage image = image_;
@@ -188,7 +208,7 @@ TEST_F(SnapshotFile, OneWithGoodChecksumsIsNotBelieved) {
   image = image_;
   image.chips.resize((1U << 20U) + 1);
   EXPECT_NE(refusal_of(image).find("section \"chips\": 1048577 bytes are more than the 1048576"), std::string::npos);
-  ASSERT_TRUE(write_snapshot(path_, image_, *GuestMemory::create(2 * ram)));
+  ASSERT_TRUE(save(path_, image_, *GuestMemory::create(2 * ram)));
   EXPECT_NE(refusal().find("section \"pages\""), std::string::npos) << "of another memory: " << refusal();
 }
 
@@ -201,7 +221,7 @@ TEST_F(SnapshotFile, WhatIsNoFileIsNotReadAndNobodyWaits) {
 
 TEST_F(SnapshotFile, AnUnfinishedOneTakesNoNameAndLeavesNothing) {
   const auto memory = *GuestMemory::create(ram);
-  const auto failed = write_snapshot("/dev/full/x", image_, memory);
+  const auto failed = save("/dev/full/x", image_, memory);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().kind, ErrorKind::usage);
   write_all("old");
@@ -212,7 +232,7 @@ TEST_F(SnapshotFile, AnUnfinishedOneTakesNoNameAndLeavesNothing) {
   const struct rlimit small { .rlim_cur = 4096, .rlim_max = before.rlim_max };
   const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const auto too_large = write_snapshot(path_, image_, memory);
+  const auto too_large = save(path_, image_, memory);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ::signal(SIGXFSZ, old_handler);
   ASSERT_FALSE(too_large);
@@ -226,7 +246,7 @@ TEST_F(SnapshotFile, ReplacesAFileAndNothingElse) {
   write_all("old, and for everybody");
   ::chmod(path_.c_str(), 0644);
   const int reader = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  ASSERT_TRUE(write_snapshot(path_, image_, memory));
+  ASSERT_TRUE(save(path_, image_, memory));
   struct stat is {};
   ASSERT_EQ(::stat(path_.c_str(), &is), 0);
   EXPECT_EQ(is.st_mode & 0777, 0600U);
@@ -235,7 +255,7 @@ TEST_F(SnapshotFile, ReplacesAFileAndNothingElse) {
   ::close(reader);
   ::unlink(path_.c_str());
   const auto refuses = [&](const std::string& kind) {
-    const auto failed = write_snapshot(path_, image_, memory);
+    const auto failed = save(path_, image_, memory);
     ASSERT_FALSE(failed) << kind;
     EXPECT_NE(describe(failed.error()).find(": it is " + kind + "; give the path of a file"), std::string::npos) << describe(failed.error());
     EXPECT_EQ(files(), std::set<std::string>{""});
@@ -248,7 +268,7 @@ TEST_F(SnapshotFile, ReplacesAFileAndNothingElse) {
   ::rmdir(path_.c_str());
   ASSERT_EQ(::symlink("/dev/null", path_.c_str()), 0);
   refuses("a symbolic link");
-  EXPECT_NE(describe(write_snapshot("/dev/null", image_, memory).error()).find("it is a device"), std::string::npos);
+  EXPECT_NE(describe(save("/dev/null", image_, memory).error()).find("it is a device"), std::string::npos);
 }
 
 // Where others may write to the directory they could have put a link there.
@@ -257,7 +277,7 @@ TEST_F(SnapshotFile, ALinkOrAFileBesideItIsLeftAlone) {
   const std::string victim = path_ + ".victim";
   std::ofstream{victim} << "dear";
   ASSERT_EQ(::symlink(victim.c_str(), (path_ + ".part").c_str()), 0);
-  ASSERT_TRUE(write_snapshot(path_, image_, memory));
+  ASSERT_TRUE(save(path_, image_, memory));
   std::ifstream file{victim};
   EXPECT_EQ((std::string{std::istreambuf_iterator<char>{file}, {}}), "dear");
   EXPECT_EQ(files(), (std::set<std::string>{"", ".part", ".victim"}));

@@ -1,0 +1,141 @@
+#include "jail/syscall_filter.hpp"
+
+#include <linux/prctl.h>
+#include <seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "jail/allowed_calls.hpp"
+
+namespace vmm {
+namespace {
+
+#ifdef VPMU_WITHOUT_SYSCALL_FILTERS
+constexpr bool filters_work = false;
+#else
+constexpr bool filters_work = true;
+#endif
+
+constexpr std::size_t most_calls = 512;
+using CallName = std::array<char, 32>;
+
+/// All that the signal's handler needs: it can ask nobody then.
+struct Told {
+  std::array<CallName, most_calls> names{};
+  termios terminal{};
+  bool restores_terminal{};
+};
+Told told;
+
+/// Text that is put together without memory of its own.
+class Line {
+ public:
+  Line& operator<<(std::string_view text) {
+    const std::size_t part = std::min(text.size(), text_.size() - size_);
+    std::memcpy(text_.data() + size_, text.data(), part);
+    size_ += part;
+    return *this;
+  }
+  Line& operator<<(unsigned number) {
+    std::array<char, 10> digits{};
+    std::size_t at = digits.size();
+    do digits[--at] = static_cast<char>('0' + number % 10);
+    while ((number /= 10) != 0);
+    return *this << std::string_view{digits.data() + at, digits.size() - at};
+  }
+  void write() const { (void)!::write(STDERR_FILENO, text_.data(), size_); }
+
+ private:
+  std::array<char, 256> text_{};
+  std::size_t size_{};
+};
+
+void on_forbidden_call(int /*signal*/, siginfo_t* info, void* /*context*/) {
+  const auto number = static_cast<unsigned>(info->si_syscall);
+  std::array<char, 16> thread{};
+  ::prctl(PR_GET_NAME, thread.data());
+  if (told.restores_terminal) ::tcsetattr(STDIN_FILENO, TCSANOW, &told.terminal);
+  Line line;
+  line << "vpmu run: the jail ends the machine: its thread " << thread.data() << " made the system call ";
+  line << (number < most_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " (" << number;
+  line << "), which it may not; tell the project, --no-jail allows it\n";
+  line.write();
+  // Nothing more of this process can be relied on: neither its statistics nor its files.
+  ::_exit(EXIT_FAILURE);
+}
+
+Result<void> checked(int result, std::string_view what) {
+  if (result == 0) return {};
+  return host_error(fmt::format("the jail's system call filter: {}", what), -result, "see `vpmu doctor`; --no-jail runs without it");
+}
+
+}  // namespace
+
+struct SyscallFilter::Filter {
+  explicit Filter(scmp_filter_ctx from) : context{from} {}
+  ~Filter() { seccomp_release(context); }
+  Filter(const Filter&) = delete;
+  Filter& operator=(const Filter&) = delete;
+  Filter(Filter&&) = delete;
+  Filter& operator=(Filter&&) = delete;
+
+  scmp_filter_ctx context;
+  std::mutex mutex;  ///< libseccomp writes to a context that it loads.
+};
+
+SyscallFilter::SyscallFilter(std::unique_ptr<Filter> filter) : filter_{std::move(filter)} {}
+SyscallFilter::SyscallFilter(SyscallFilter&&) noexcept = default;
+SyscallFilter& SyscallFilter::operator=(SyscallFilter&&) noexcept = default;
+SyscallFilter::~SyscallFilter() = default;
+
+Result<SyscallFilter> SyscallFilter::create(Confined whom, bool counts_by_perf) {
+  auto filter = std::make_unique<Filter>(seccomp_init(SCMP_ACT_TRAP));
+  const scmp_filter_ctx context = filter->context;
+  if (context == nullptr) return host_error("libseccomp makes no filter", ENOMEM);
+  VMM_TRY(checked(seccomp_attr_set(context, SCMP_FLTATR_CTL_TSYNC, whom == Confined::process ? 1 : 0), "TSYNC"));
+  for (const AllowedCall& call : allowed_calls(whom, counts_by_perf))
+    VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number, static_cast<unsigned>(call.arguments.size()), call.arguments.data()),
+                    std::to_string(call.number)));
+  // Its flags are in memory, where a filter cannot look. The C library then takes clone().
+  VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0), "clone3"));
+  // What is opened between a vCPU's start and its confinement has an answer for where it may not. Nobody may later: there the end is the stronger one.
+  if (whom == Confined::process) VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0), "openat"));
+  // KVM_RUN is one: the most frequent of all by far, and so looked at first.
+  VMM_TRY(checked(seccomp_syscall_priority(context, SCMP_SYS(ioctl), 255), "ioctl"));
+  return SyscallFilter{std::move(filter)};
+}
+
+Result<void> SyscallFilter::load() {
+  if (!filters_work) return {};
+  const std::scoped_lock lock{filter_->mutex};
+  return checked(seccomp_load(filter_->context), "seccomp");
+}
+
+Result<void> name_forbidden_calls() {
+  for (std::size_t number = 0; number < most_calls; ++number) {
+    char* const name = seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, static_cast<int>(number));
+    if (name == nullptr) continue;
+    std::strncpy(told.names[number].data(), name, told.names[number].size() - 1);
+    std::free(name);
+  }
+  told.restores_terminal = ::isatty(STDIN_FILENO) != 0 && ::tcgetattr(STDIN_FILENO, &told.terminal) == 0;
+  struct sigaction action {};
+  action.sa_sigaction = on_forbidden_call;
+  action.sa_flags = SA_SIGINFO;
+  ::sigfillset(&action.sa_mask);
+  if (::sigaction(SIGSYS, &action, nullptr) != 0) return host_error("sigaction of SIGSYS", errno);
+  return {};
+}
+
+}  // namespace vmm
