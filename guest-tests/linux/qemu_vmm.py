@@ -14,6 +14,8 @@ CACHE = pathlib.Path(os.environ.get("VPMU_CACHE") or REPO / "build" / "cache")
 ROOTS = {"10": CACHE / "qemu", "7.2": CACHE / "qemu7"}
 # The smallest one, and what libvirt takes by itself.
 MACHINES = {"microvm": "microvm,acpi=on,rtc=on", "q35": "q35"}
+# As libvirt starts it: what the library does has to get along with that.
+SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 ANSWER_SECONDS = 60
 STOP_SECONDS = 2
 
@@ -22,7 +24,7 @@ class QemuError(Exception):
     """QEMU said no, or nothing; the text says to what."""
 
 
-def command(version, kernel, memory, cpus, more=(), attached=False, machine="microvm"):
+def command(version, kernel, memory, cpus, more=(), attached=False, machine="microvm", sandboxed=False):
     """Its serial port is standard input and output."""
     root = ROOTS[version]
     firmware = [word for name in ("qemu", "seabios") for word in ("-L", root / "usr/share" / name)]
@@ -30,7 +32,7 @@ def command(version, kernel, memory, cpus, more=(), attached=False, machine="mic
     return [
         program if program.exists() else "qemu-system-x86_64", *firmware, "-nodefaults", "-no-user-config", "-nographic",
         "-machine", MACHINES[machine], "-accel", "kvm", "-cpu", "host,pmu=off" if attached else "host", "-smp", cpus, "-m", memory,
-        "-kernel", kernel, "-serial", "stdio", *more,
+        "-kernel", kernel, "-serial", "stdio", *(["-sandbox", SANDBOX] if sandboxed else []), *more,
     ]
 
 
