@@ -6,7 +6,14 @@
 ///
 /// Ops call each other as tail calls, so that a chain of blocks runs without a central loop. Where the compiler does not make tail calls
 /// (no optimisation, sanitizers) each op returns to Engine's loop instead.
-#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VPMU_SANITIZED 1
+#elif defined(__has_feature)  // clang
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define VPMU_SANITIZED 1
+#endif
+#endif
+#if defined(__OPTIMIZE__) && !defined(VPMU_SANITIZED)
 #define VPMU_TAIL_CALLS 1
 #define VPMU_NEXT(op, c) return (op)[1].run((op) + 1, c)
 #else
