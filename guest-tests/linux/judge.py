@@ -47,7 +47,7 @@ MIXED_RUNS = 100  # of guest/exact.sh
 COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
 MIN_CONSOLE_LINES = 100  # of a boot that is compared with another
 MIN_BOOT_INSTRUCTIONS = 100_000_000
-HOST_COUNTERS = {"exits.interrupted", "pmu.exits.kick"}  # of what the host did
+HOST_COUNTERS = {"exits.interrupted", "pmu.exits.kick", "vcpu.late_kicks", "vcpu.longest_kick_us"}  # of what the host did
 MIN_SAMPLE_RATE = 4000  # what perf record asks for by default
 PMU_EXITS = ("pmu.exits.rdmsr", "pmu.exits.wrmsr", "pmu.exits.debug", "pmu.walk.runs", "pmu.walk.steps")
 

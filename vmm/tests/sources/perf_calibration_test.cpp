@@ -64,7 +64,7 @@ TEST_F(Calibration, SkidTooLongForTheEngineCostsThePlaceOfSamples) {
 // Nested AMD: facts of hosts that were seen.
 TEST_F(Calibration, HostThatCountsItselfIsRefused) {
   perf.counts_host = true;
-  expect_says(refusal(), {"count the host, too", "1000000 instructions", "AMD", "--source exact"});
+  expect_says(refusal(), {"count the host, too", "1000000 instructions", "AMD", "count by the source exact"});
 }
 
 TEST_F(Calibration, WrongCountsAreRefused) {
