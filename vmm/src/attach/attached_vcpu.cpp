@@ -158,7 +158,11 @@ int AttachedVcpu::run() {
     const KickTarget target{vcpu_.immediate_exit_flag(), KickTarget::Missed::taken};
     kick_watch_.forget();
     const auto came = run_to_device();
-    const auto answer = came == VcpuPort::Came::to_device ? std::optional{0} : go_on(came);
+    if (came == VcpuPort::Came::to_device) {
+      kick_watch_.looked();
+      return 0;
+    }
+    const auto answer = go_on(came);
     kick_watch_.looked();
     if (answer) return *answer;
   }
