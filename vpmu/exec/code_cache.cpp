@@ -70,10 +70,10 @@ Block* CodeCache::find_anew(Core& core) {
   return last != nullptr && is_still_there(*last, core, *page) ? take(core, *last, page->seen) : decode(core, *page);
 }
 
-/// Whether it is what stands at core.rip, in one page.
+/// Whether it is what stands at core.rip, in one page. A block without ops was given up when it was decoded, and is nothing to run.
 bool CodeCache::is_still_there(const Block& block, const Core& core, const Page& page) {
   const std::size_t offset = core.rip % page_size;
-  return block.rip == core.rip && block.pages[0].physical == page.seen.physical && block.real.empty() == (core.tap == nullptr) &&
+  return !block.ops.empty() && block.rip == core.rip && block.pages[0].physical == page.seen.physical && block.real.empty() == (core.tap == nullptr) &&
          block.code.size() <= page_size - offset && std::equal(block.code.begin(), block.code.end(), page.host + offset);
 }
 

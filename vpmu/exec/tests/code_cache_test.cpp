@@ -62,5 +62,29 @@ TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   EXPECT_EQ(engine.decoded_blocks(), 3U) << "all that was known was thrown away twice";
 }
 
+// At the physical address 0, which a block without pages seems to have: the second look must not find something to run.
+TEST(CodeCache, WhatBecameUnknownStaysSo) {
+  static Ram ram;
+  constexpr std::uint64_t at = 0x100;
+  constexpr std::byte nop{0x90}, no_instruction{0x06};  // PUSH ES, in other modes
+  std::byte* const code = ram.bytes(0) + at;
+  code[0] = nop;
+  code[1] = no_instruction;
+  NoPlatform nobody;
+  Engine engine{ram, nobody};
+  CpuState s;
+  s.rflags = 2;
+  s.rip = at;
+  s.paging.cr0 = 1;
+  engine.load(s);
+  ASSERT_EQ(engine.run(1), Stop::budget);
+  code[0] = no_instruction;
+  for (int look = 0; look < 3; ++look) {
+    engine.load(s);
+    EXPECT_EQ(engine.run(1), Stop::unsupported);
+    EXPECT_EQ(engine.run(1), Stop::unsupported);
+  }
+}
+
 }  // namespace
 }  // namespace vpmu::exec::test
