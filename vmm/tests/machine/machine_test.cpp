@@ -51,6 +51,24 @@ class OnOneCpu {
   cpu_set_t before_{};
 };
 
+/// Kicks its vCPU until a PMI waits there, and then some more.
+void expect_kicks_to_be_seen(Machine& machine) {
+  using namespace std::chrono_literals;
+  const auto counter = [&](std::string_view name) {
+    const auto all = machine.statistics().vcpus.at(0).counters;
+    const auto found = std::ranges::find(all, name, &Statistic::name);
+    EXPECT_NE(found, all.end()) << name;
+    return found == all.end() ? 0 : found->value;
+  };
+  for (int tries = 0; tries < 500 && counter("pmu.pmi.requested") == 0; ++tries) std::this_thread::sleep_for(10ms);
+  EXPECT_GT(counter("pmu.pmi.requested"), 0U);
+  EXPECT_EQ(counter("pmu.pmi.fixed") + counter("pmu.pmi.nmi"), 0U);
+  for (int n = 0; n < 20; ++n) counter("vcpu.late_kicks");
+  const std::uint64_t longest = counter("vcpu.longest_kick_us");
+  testing::Test::RecordProperty("longest_kick_us", std::to_string(longest));
+  EXPECT_LT(longest, 500'000U) << "fifty times as long as it should take on an idle host";
+}
+
 class MachineTest : public testing::Test {
  protected:
   explicit MachineTest(Accel accel) : accel_{accel} {}
@@ -73,6 +91,17 @@ class MachineTest : public testing::Test {
     return reason;
   }
 
+  void expect_to_stop_while_a_pmi_waits() {
+    for (const std::string source : {"exact", "step", "clock"}) {
+      SCOPED_TRACE(source);
+      const auto machine = machine_with(test::pmi_that_waits, 1, source);
+      machine->start();
+      expect_kicks_to_be_seen(*machine);
+      machine->request_stop(StopReason::user);
+      EXPECT_EQ(machine->wait(), StopReason::user);
+    }
+  }
+
   void add_letter(std::uint8_t byte) {
     const std::scoped_lock lock{mutex_};
     console += static_cast<char>(byte);
@@ -90,24 +119,6 @@ class MachineTest : public testing::Test {
   std::mutex mutex_;
   Accel accel_;
 };
-
-/// Kicks its vCPU until a PMI waits there, and then some more.
-void expect_kicks_to_be_seen(Machine& machine) {
-  using namespace std::chrono_literals;
-  const auto counter = [&](std::string_view name) {
-    const auto all = machine.statistics().vcpus.at(0).counters;
-    const auto found = std::ranges::find(all, name, &Statistic::name);
-    EXPECT_NE(found, all.end()) << name;
-    return found == all.end() ? 0 : found->value;
-  };
-  for (int tries = 0; tries < 500 && counter("pmu.pmi.requested") == 0; ++tries) std::this_thread::sleep_for(10ms);
-  EXPECT_GT(counter("pmu.pmi.requested"), 0U);
-  EXPECT_EQ(counter("pmu.pmi.fixed") + counter("pmu.pmi.nmi"), 0U);
-  for (int n = 0; n < 20; ++n) counter("vcpu.late_kicks");
-  const std::uint64_t longest = counter("vcpu.longest_kick_us");
-  testing::Test::RecordProperty("longest_kick_us", std::to_string(longest));
-  EXPECT_LT(longest, 500'000U) << "fifty times as long as it should take on an idle host";
-}
 
 class KvmMachine : public MachineTest {
  protected:
@@ -153,16 +164,7 @@ TEST_F(SoftMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
 }
 
 // LVTPC is masked as after reset, so that the PMI waits for good.
-TEST_F(SoftMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) {
-  for (const std::string source : {"exact", "step", "clock"}) {
-    SCOPED_TRACE(source);
-    const auto machine = machine_with(test::pmi_that_waits, 1, source);
-    machine->start();
-    expect_kicks_to_be_seen(*machine);
-    machine->request_stop(StopReason::user);
-    EXPECT_EQ(machine->wait(), StopReason::user);
-  }
-}
+TEST_F(SoftMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) { expect_to_stop_while_a_pmi_waits(); }
 
 // sti; hlt: only a device could wake it.
 TEST_F(SoftMachine, AGuestThatWaitsForADeviceCanBeStopped) {
@@ -216,16 +218,7 @@ TEST_F(KvmMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   EXPECT_FALSE(machine->statistics().vcpus[0].counters.empty()) << "counters survive the end";
 }
 
-TEST_F(KvmMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) {
-  for (const std::string source : {"exact", "step", "clock"}) {
-    SCOPED_TRACE(source);
-    const auto machine = machine_with(test::pmi_that_waits, 1, source);
-    machine->start();
-    expect_kicks_to_be_seen(*machine);
-    machine->request_stop(StopReason::user);
-    EXPECT_EQ(machine->wait(), StopReason::user);
-  }
-}
+TEST_F(KvmMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) { expect_to_stop_while_a_pmi_waits(); }
 
 // On one CPU the vCPU's thread has not run yet when it is asked: the kick finds no vCPU to stop.
 TEST_F(KvmMachine, AVcpuIsCountedBeforeItsThreadHasBegun) {
