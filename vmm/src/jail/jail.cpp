@@ -26,6 +26,12 @@ Result<void> lower_limit(__rlimit_resource_t resource, std::string_view name, rl
   return {};
 }
 
+#ifdef VPMU_WITHOUT_SYSCALL_FILTERS
+constexpr bool limits_memory = false;  // a sanitizer's shadow memory is as large as the address space
+#else
+constexpr bool limits_memory = true;
+#endif
+
 /// Zero where nobody says.
 rlim_t address_space_in_use() {
   unsigned long pages = 0;
@@ -43,9 +49,8 @@ Result<void> lower_limits(unsigned cpus) {
   constexpr rlim_t more_memory = rlim_t{2} << 30U, more_memory_of_cpu = rlim_t{512} << 20U;
   VMM_TRY(lower_limit(RLIMIT_CORE, "RLIMIT_CORE", 0));
   VMM_TRY(lower_limit(RLIMIT_NOFILE, "RLIMIT_NOFILE", descriptors + descriptors_of_cpu * cpus));
-#ifndef VPMU_WITHOUT_SYSCALL_FILTERS  // a sanitizer's shadow memory is as large as the address space
-  if (const rlim_t now = address_space_in_use(); now != 0) VMM_TRY(lower_limit(RLIMIT_AS, "RLIMIT_AS", now + more_memory + more_memory_of_cpu * cpus));
-#endif
+  const rlim_t now = limits_memory ? address_space_in_use() : 0;
+  if (now != 0) VMM_TRY(lower_limit(RLIMIT_AS, "RLIMIT_AS", now + more_memory + more_memory_of_cpu * cpus));
   return {};
 }
 
