@@ -16,6 +16,7 @@ class Input {
   T take() {
     T value{};
     const std::size_t n = left_ < sizeof value ? left_ : sizeof value;
+    if (n == 0) return value;  // there may be nothing to point at
     std::memcpy(&value, data_, n);
     data_ += n;
     left_ -= n;
