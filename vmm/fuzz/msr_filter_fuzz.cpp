@@ -21,7 +21,7 @@ std::uint64_t compared = 0;
 constexpr std::uint32_t most_msrs = 0x600 * 8;
 constexpr std::array accesses{MsrTrap::read, MsrTrap::write};
 
-/// Another VMM's filter, each bitmap as long as it must be and no longer.
+/// Another VMM's filter, each bitmap as long as it must be and no longer: in whole words.
 struct Others {
   kvm_msr_filter filter{};
   std::vector<std::unique_ptr<std::vector<std::uint8_t>>> bitmaps;
@@ -58,10 +58,12 @@ Others take_others(Input& in) {
     const bool has_length = range.nmsrs <= most_msrs;
     const bool has_flags = range.flags != 0 && (range.flags & ~3U) == 0;
     if (range.nmsrs != 0) o.is_legal = o.is_legal && has_length && has_flags;
-    auto& bitmap = o.bitmaps.emplace_back(std::make_unique<std::vector<std::uint8_t>>(has_length ? (range.nmsrs + 7) / 8 : 1));
+    auto& bitmap = o.bitmaps.emplace_back(std::make_unique<std::vector<std::uint8_t>>(has_length ? (range.nmsrs + 63) / 64 * 8 : 1));
     for (std::uint8_t& byte : *bitmap) byte = in.take<std::uint8_t>();
     range.bitmap = bitmap->data();
   }
+  const bool is_empty = std::ranges::all_of(o.filter.ranges, [](const kvm_msr_filter_range& r) { return r.nmsrs == 0; });
+  o.is_legal = o.is_legal && !(is_empty && o.filter.flags == KVM_MSR_FILTER_DEFAULT_DENY);
   return o;
 }
 

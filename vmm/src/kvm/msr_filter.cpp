@@ -12,7 +12,8 @@ namespace {
 constexpr std::uint64_t most_msrs = 0x600 * 8;
 constexpr std::uint32_t both = KVM_MSR_FILTER_READ | KVM_MSR_FILTER_WRITE;
 
-std::size_t bitmap_bytes(std::uint64_t msrs) { return static_cast<std::size_t>((msrs + 7) / 8); }
+/// KVM reads whole words of 64 bits.
+std::size_t bitmap_bytes(std::uint64_t msrs) { return static_cast<std::size_t>((msrs + 63) / 64 * 8); }
 
 std::uint64_t end_of(const MsrRange& range) { return std::uint64_t{range.first} + range.count; }
 
@@ -126,12 +127,16 @@ void MsrFilter::split_for(const kvm_msr_filter& others) {
 
 Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
   const std::span<const kvm_msr_filter_range> given{others.ranges};
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
+  const bool denies_all = (others.flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0 && count == 0;
+  if ((others.flags & ~std::uint32_t{KVM_MSR_FILTER_DEFAULT_DENY}) != 0 || denies_all)
+    return host_error(fmt::format("a filter with flags {:#x} and {} ranges is none that KVM takes", others.flags, count), EINVAL,
+                      "allow what is in no range (0), or deny it (1) and give a range");
   for (const kvm_msr_filter_range& r : given)
     if (r.nmsrs != 0 && (r.nmsrs > most_msrs || r.flags == 0 || (r.flags & ~both) != 0))
       return host_error(fmt::format("a filter range of {} MSRs from {:#x} on with flags {:#x} is none that KVM takes", r.nmsrs, r.base, r.flags), EINVAL,
                         fmt::format("give at most {} MSRs a range, for reads (1), writes (2) or both (3)", most_msrs));
   split_for(others);
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
   if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
     return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_, KVM_MSR_FILTER_MAX_RANGES));
   for (std::size_t i = 0; i < used_; ++i) deny_in(filter_.ranges[i], others);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <vector>
 
 namespace vmm {
@@ -40,6 +42,39 @@ TEST(MsrFilter, FarApartRangesGetTheirOwn) {
   EXPECT_FALSE(filter->traps(0x40000003, MsrTrap::write));
 }
 
+// Which KVM copies: all of them must be there, and come from the other filter's where the range does.
+TEST(MsrFilter, BitmapsAreWholeWords) {
+  constexpr std::uint64_t word = 0x1122'3344'5566'7788;
+  std::vector<std::uint64_t> bitmap{word};
+  kvm_msr_filter theirs{};
+  theirs.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 3, .base = 0x10, .bitmap = reinterpret_cast<std::uint8_t*>(bitmap.data())};
+  auto filter = MsrFilter::create(std::array{MsrRange{.first = 0xC1, .count = 65}});
+  ASSERT_TRUE(filter);
+  ASSERT_TRUE(filter->add_others(theirs));
+  std::array<std::uint64_t, 2> copy{};
+  std::memcpy(copy.data(), filter->native().ranges[0].bitmap, sizeof copy);
+  EXPECT_EQ(copy, (std::array<std::uint64_t, 2>{0, ~1ULL}));
+  std::memcpy(copy.data(), filter->native().ranges[1].bitmap, sizeof word);
+  EXPECT_EQ(copy[0], word);
+}
+
+TEST(MsrFilter, WhatKvmRefusesIsRefused) {
+  kvm_msr_filter none{};
+  none.flags = KVM_MSR_FILTER_DEFAULT_DENY;
+  std::uint64_t bitmap = 0;
+  kvm_msr_filter flags{};
+  flags.flags = 2;
+  flags.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x10, .bitmap = reinterpret_cast<std::uint8_t*>(&bitmap)};
+  for (const kvm_msr_filter* theirs : {&none, &flags}) {
+    auto filter = MsrFilter::create({});
+    ASSERT_TRUE(filter);
+    const auto done = filter->add_others(*theirs);
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().system_errno, EINVAL);
+    EXPECT_FALSE(filter->traps(0x10, MsrTrap::read));
+  }
+}
+
 TEST(MsrFilter, ReadsAndWritesMayDiffer) {
   const std::array ranges{MsrRange{.first = 0x10, .count = 1, .trap = MsrTrap::read},
                           MsrRange{.first = 0x20, .count = 1}};
@@ -62,7 +97,9 @@ TEST(MsrFilter, AnotherFilterTrapsBesideOurs) {
   }
   for (const std::uint32_t msr : {0x9U, 0x20U, 0x34U, 0x36U, 0x50U, 0x605U, 0x607U}) EXPECT_FALSE(ours->traps(msr, MsrTrap::read)) << std::hex << msr;
   kvm_msr_filter nothing_else{};
+  std::uint64_t allowed = ~0ULL;
   nothing_else.flags = KVM_MSR_FILTER_DEFAULT_DENY;
+  nothing_else.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x700, .bitmap = reinterpret_cast<std::uint8_t*>(&allowed)};
   ASSERT_TRUE(ours->add_others(nothing_else));
   EXPECT_TRUE(ours->traps(0x9999, MsrTrap::read)) << "its default is to deny";
   auto full = MsrFilter::create({});
