@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "vpmu/bits.hpp"
 #include "vpmu/paging.hpp"
@@ -28,15 +29,16 @@ bool exchange(std::byte* at, std::uint64_t expected, std::uint64_t desired) {
 
 void SlotMemory::set(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::uint64_t bytes, std::byte* host) {
   if (slot >= first_of_other_spaces) return;
-  slots_.erase(slot);
+  auto before = slots_.extract(slot);
   if (bytes == 0) return;
   const bool logged = (flags & KVM_MEM_LOG_DIRTY_PAGES) != 0;
   const std::uint64_t words = logged ? (bytes / vpmu::page_size + word_bits - 1) / word_bits : 0;
+  const bool keeps_log = logged && !before.empty() && before.mapped().written.size() == words;
   slots_.emplace(slot, Slot{.first = at.value(),
                             .bytes = bytes,
                             .host = host,
                             .read_only = (flags & KVM_MEM_READONLY) != 0,
-                            .written = std::vector<std::atomic<std::uint64_t>>(words)});
+                            .written = keeps_log ? std::move(before.mapped().written) : std::vector<std::atomic<std::uint64_t>>(words)});
 }
 
 void SlotMemory::written(vpmu::GuestPhysical page) {

@@ -17,7 +17,8 @@ namespace vmm {
 /// (RunGate); all else may come from any thread.
 class SlotMemory final : public PhysicalMemory {
  public:
-  /// What KVM_SET_USER_MEMORY_REGION has just taken: adds, moves or removes a slot. Slots of other address spaces (SMM) are not ours to see.
+  /// What KVM_SET_USER_MEMORY_REGION has just taken: adds, moves, changes or removes a slot. One that was there and is logged before and after keeps
+  /// its log, as with KVM. Slots of other address spaces (SMM) are not ours to see.
   void set(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::uint64_t bytes, std::byte* host);
 
   /// A DirtyPageLog: remembers the page if the VMM has KVM log writes to its slot.

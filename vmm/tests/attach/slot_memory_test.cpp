@@ -91,6 +91,32 @@ TEST_F(SlotMemoryTest, PagesWrittenToComeIntoTheLogOnce) {
   EXPECT_EQ(bitmap, (std::array<std::uint64_t, 2>{}));
 }
 
+// Its flags, or its place.
+TEST_F(SlotMemoryTest, ASlotThatIsSetAgainKeepsItsLog) {
+  constexpr std::uint64_t page = 4096, at = 0x40'0000;
+  const auto set = [&](std::uint32_t flags, std::uint64_t where, std::uint64_t bytes) { memory.set(5, flags, GuestPhysical{where}, bytes, ram.data()); };
+  const auto logged = [&] {
+    std::uint64_t bitmap = 0;
+    memory.add_written(5, &bitmap);
+    return bitmap;
+  };
+  set(KVM_MEM_LOG_DIRTY_PAGES, at, size);
+  memory.written(GuestPhysical{at + page});
+  set(KVM_MEM_LOG_DIRTY_PAGES, at, size);
+  EXPECT_EQ(logged(), 2U);
+  memory.written(GuestPhysical{at + 2 * page});
+  set(KVM_MEM_LOG_DIRTY_PAGES, 2 * at, size);
+  EXPECT_EQ(logged(), 4U);
+  memory.written(GuestPhysical{2 * at});
+  set(0, at, size);
+  set(KVM_MEM_LOG_DIRTY_PAGES, at, size);
+  EXPECT_EQ(logged(), 0U) << "KVM's log ends with the flag";
+  memory.written(GuestPhysical{at});
+  set(0, at, 0);
+  set(KVM_MEM_LOG_DIRTY_PAGES, at, size);
+  EXPECT_EQ(logged(), 0U) << "another slot";
+}
+
 TEST_F(SlotMemoryTest, MemoryOfSystemManagementIsNotSeen) {
   memory.set(1U << 16U, 0, GuestPhysical{0xA0000}, size, ram.data());
   EXPECT_FALSE(memory.contains(GuestPhysical{0xA0000}, 1));
