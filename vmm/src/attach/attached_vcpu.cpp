@@ -86,10 +86,18 @@ bool AttachedVcpu::save(kvm_nested_state& to) {
 }
 
 bool AttachedVcpu::restore(const kvm_nested_state& from) {
-  to_restore_ = carried(from);
-  to_reset_ = !to_restore_;
-  state_is_the_vmms_ = to_restore_.has_value();
-  return to_restore_.has_value();
+  auto state = carried(from);
+  if (!state) return false;
+  to_restore_ = std::move(state);
+  to_reset_ = false;
+  state_is_the_vmms_ = true;
+  return true;
+}
+
+void AttachedVcpu::restore_none() {
+  to_restore_.reset();
+  to_reset_ = true;
+  state_is_the_vmms_ = false;
 }
 
 MsrImage AttachedVcpu::msr_image() const {

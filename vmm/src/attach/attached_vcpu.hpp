@@ -52,7 +52,8 @@ class AttachedVcpu {
   /// KVM_GET_NESTED_STATE and KVM_SET_NESTED_STATE: the PMU's state goes with it. False when it does not, and the state is KVM's alone.
   /// While the vCPU does not run.
   bool save(kvm_nested_state& to);
-  bool restore(const kvm_nested_state& from);  ///< Without a state of ours the PMU is as after a reset.
+  bool restore(const kvm_nested_state& from);
+  void restore_none();  ///< KVM has taken a state without ours: the PMU is as after a reset.
   /// KVM_GET_MSRS and KVM_SET_MSRS, in which `ask_kvm` asks KVM for a part of the list. What is set changes the state that restore() has given, or
   /// the PMU's own; a restore() behind it gives all of it anew. While the vCPU does not run.
   int get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);

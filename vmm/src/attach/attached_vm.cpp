@@ -32,7 +32,7 @@ AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Lo
 Result<void> AttachedVm::prepare() {
   const std::scoped_lock lock{mutex_};
   if (prepared_) return {};
-  VMM_TRY(prepare_vm_for_pmu_beside(theirs_.native(), vm_, vpmu::describe(options_.model->generation)));
+  VMM_TRY(prepare_vm_for_pmu_beside({.filter = theirs_.native(), .exit_reasons = their_reasons_}, vm_, vpmu::describe(options_.model->generation)));
   prepared_ = true;
   return {};
 }
@@ -40,7 +40,10 @@ Result<void> AttachedVm::prepare() {
 Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
   VMM_ASSIGN(Vcpu vcpu, vm_.adopt_vcpu(id, std::move(fd)));
   PmuVcpuConfig config{.pmu = {.generation = options_.model->generation}, .source = options_.source};
-  config.others_msr = [this](std::uint32_t access, std::uint32_t msr) { return theirs_.traps(msr, static_cast<MsrTrap>(access)); };
+  config.others_msr = [this](std::uint32_t access, std::uint32_t msr) {
+    if (!theirs_.traps(msr, static_cast<MsrTrap>(access))) return OthersMsr::none;
+    return (their_reasons_ & KVM_MSR_EXIT_REASON_FILTER) != 0 ? OthersMsr::exits : OthersMsr::faults;
+  };
   AttachedVcpu* added = nullptr;
   gate_.with_nobody_inside([&] {
     const std::scoped_lock lock{vcpus_mutex_};
@@ -55,6 +58,7 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
 int AttachedVm::set_memory(const kvm_userspace_memory_region& region, const std::function<int()>& call) {
   int answer = -1;
   gate_.with_nobody_inside([&] {
+    const std::scoped_lock lock{slots_mutex_};
     answer = call();
     if (answer == 0)
       memory_.set(region.slot, region.flags, vpmu::GuestPhysical{region.guest_phys_addr}, region.memory_size,
@@ -64,8 +68,21 @@ int AttachedVm::set_memory(const kvm_userspace_memory_region& region, const std:
 }
 
 int AttachedVm::dirty_log(const kvm_dirty_log& log, const std::function<int()>& call) {
+  const std::scoped_lock lock{slots_mutex_};
   const int answer = call();
   if (answer == 0) memory_.add_written(log.slot, static_cast<std::uint64_t*>(log.dirty_bitmap));
+  return answer;
+}
+
+int AttachedVm::enable_msr_exits(const kvm_enable_cap& wanted, const std::function<int(const kvm_enable_cap&)>& call) {
+  const std::scoped_lock lock{mutex_};
+  kvm_enable_cap with_ours = wanted;
+  with_ours.args[0] |= KVM_MSR_EXIT_REASON_FILTER;
+  int answer = -1;
+  gate_.with_nobody_inside([&] {
+    answer = call(with_ours);
+    if (answer == 0) their_reasons_ = wanted.args[0];
+  });
   return answer;
 }
 
@@ -75,10 +92,10 @@ Result<void> AttachedVm::set_msr_filter(const kvm_msr_filter& filter) {
   const std::scoped_lock lock{mutex_};
   Result<void> result{};
   gate_.with_nobody_inside([&] {
-    theirs_ = std::move(theirs);
-    if (prepared_) result = set_msr_filter_beside(theirs_.native(), vm_, vpmu::describe(options_.model->generation));
+    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, vpmu::describe(options_.model->generation)) : vm_.set_msr_filter(theirs.native());
+    if (result) theirs_ = std::move(theirs);
   });
-  return prepared_ ? result : vm_.set_msr_filter(theirs_.native());
+  return result;
 }
 
 MachineStatistics AttachedVm::statistics() const {

@@ -41,7 +41,9 @@ class AttachedVm {
   int set_memory(const kvm_userspace_memory_region& region, const std::function<int()>& call);
   /// KVM_GET_DIRTY_LOG: `call` asks KVM; then what we have written is added.
   int dirty_log(const kvm_dirty_log& log, const std::function<int()>& call);
-  /// KVM_X86_SET_MSR_FILTER: with the VMM's own ranges.
+  /// KVM_ENABLE_CAP of KVM_CAP_X86_USER_SPACE_MSR: `call` asks KVM, for our exits too.
+  int enable_msr_exits(const kvm_enable_cap& wanted, const std::function<int(const kvm_enable_cap&)>& call);
+  /// KVM_X86_SET_MSR_FILTER: with the VMM's own ranges. What KVM refuses has no effect.
   Result<void> set_msr_filter(const kvm_msr_filter& filter);
 
   [[nodiscard]] const MachineModel& model() const { return *options_.model; }
@@ -58,7 +60,9 @@ class AttachedVm {
   RunGate gate_;
   ClockGroup clocks_;
   std::mutex mutex_;
+  std::mutex slots_mutex_;  ///< KVM's slots and memory_ are the same to whoever holds it.
   MsrFilter theirs_;  ///< Under mutex_ where no vCPU is yet, later by the gate.
+  std::uint64_t their_reasons_{};  ///< The same: KVM_MSR_EXIT_REASON_* for which the VMM wants exits.
   bool prepared_{};   ///< Under mutex_.
   mutable std::mutex vcpus_mutex_;
   std::vector<std::unique_ptr<AttachedVcpu>> vcpus_;  ///< In the order of their making. Changes under vcpus_mutex_ and with nobody inside.

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <mutex>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "attach/carried_state.hpp"
@@ -38,9 +39,22 @@ std::uint64_t next_version() {
 }
 
 /// The model's microcode revision stays: a VMM writes its own with all other MSRs.
-void keep_microcode(kvm_msrs& list, std::uint64_t value) {
-  for (std::uint32_t i = 0; i < list.nmsrs; ++i)
-    if (list.entries[i].index == msr_bios_sign_id) list.entries[i].data = value;
+void keep_microcode(std::span<kvm_msr_entry> entries, std::uint64_t value) {
+  for (kvm_msr_entry& entry : entries)
+    if (entry.index == msr_bios_sign_id) entry.data = value;
+}
+
+/// Extensions of KVM's that a VMM does not find here: pages that we write to would not be in the ring, and registers in kvm_run are ours.
+bool is_withheld(std::uintptr_t capability) {
+  return capability == KVM_CAP_DIRTY_LOG_RING || capability == KVM_CAP_DIRTY_LOG_RING_ACQ_REL || capability == KVM_CAP_SYNC_REGS;
+}
+
+/// What KVM asks of any state of nested virtualization.
+bool is_nested_state(const kvm_nested_state& state) {
+  constexpr unsigned known = KVM_STATE_NESTED_GUEST_MODE | KVM_STATE_NESTED_RUN_PENDING | KVM_STATE_NESTED_EVMCS | KVM_STATE_NESTED_MTF_PENDING |
+                             KVM_STATE_NESTED_GIF_SET;
+  const bool runs = (state.flags & KVM_STATE_NESTED_RUN_PENDING) != 0, guest = (state.flags & KVM_STATE_NESTED_GUEST_MODE) != 0;
+  return state.size >= sizeof state && (state.flags & ~known) == 0 && (guest || !runs);
 }
 
 }  // namespace
@@ -117,8 +131,7 @@ int Attachment::answer(const Result<void>& result, const char* what) {
 }
 
 int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t capability) {
-  // Pages that we write to would not be in the ring.
-  if (capability == KVM_CAP_DIRTY_LOG_RING || capability == KVM_CAP_DIRTY_LOG_RING_ACQ_REL) return 0;
+  if (is_withheld(capability)) return 0;
   const int answer = ioctl_call(fd, request, capability);
   return capability == KVM_CAP_NESTED_STATE && answer >= 0 ? std::max(answer, static_cast<int>(carried_size)) : answer;
 }
@@ -176,9 +189,10 @@ int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned lo
     case KVM_GET_DIRTY_LOG:
       return vm->dirty_log(*reinterpret_cast<const kvm_dirty_log*>(argument), [&] { return ioctl_call(fd, request, argument); });
     case KVM_ENABLE_CAP: {
-      auto wanted = *reinterpret_cast<const kvm_enable_cap*>(argument);
-      if (wanted.cap == KVM_CAP_X86_USER_SPACE_MSR) wanted.args[0] |= KVM_MSR_EXIT_REASON_FILTER;
-      return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&wanted));
+      const auto wanted = *reinterpret_cast<const kvm_enable_cap*>(argument);
+      if (is_withheld(wanted.cap)) return fail(EINVAL);
+      const auto ask_kvm = [&](const kvm_enable_cap& asked) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&asked)); };
+      return wanted.cap == KVM_CAP_X86_USER_SPACE_MSR ? vm->enable_msr_exits(wanted, ask_kvm) : ask_kvm(wanted);
     }
     default: return ioctl_call(fd, request, argument);
   }
@@ -187,31 +201,41 @@ int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned lo
 int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   vcpu.touched();
   const auto ask_kvm = [&](kvm_msrs& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); };
+  const auto call_kvm = [&] { return ioctl_call(fd, request, argument); };
   switch (request) {
     case KVM_SET_CPUID2: {
+      constexpr std::uint32_t most_leaves = 256;  // KVM_MAX_CPUID_ENTRIES
       const auto& list = *reinterpret_cast<const kvm_cpuid2*>(argument);
+      if (list.nent > most_leaves) return fail(E2BIG);
       const CpuidTable theirs{std::vector<kvm_cpuid_entry2>(list.entries, list.entries + list.nent)};
       return answer(vcpu.set_cpuid(*options_.model, theirs), "CPUID");
     }
     case KVM_SET_GUEST_DEBUG: {
       const auto& how = *reinterpret_cast<const kvm_guest_debug*>(argument);
-      vcpu.debug(how);
       // Nothing to debug, said again and again; what we have armed must stay.
-      return how.control == 0 ? 0 : ioctl_call(fd, request, argument);
+      const int answer = how.control == 0 ? 0 : call_kvm();
+      if (answer == 0) vcpu.debug(how);
+      return answer;
     }
     case KVM_GET_NESTED_STATE: return get_nested_state(vcpu, fd, request, argument);
     case KVM_SET_NESTED_STATE: return set_nested_state(vcpu, fd, request, argument);
     case KVM_SET_REGS:
     case KVM_SET_SREGS:
-    case KVM_SET_SREGS2:
-      vcpu.wrote_registers();
-      return ioctl_call(fd, request, argument);
+    case KVM_SET_SREGS2: {
+      const int answer = call_kvm();
+      if (answer == 0) vcpu.wrote_registers();
+      return answer;
+    }
     case KVM_GET_MSRS:
       return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
-    case KVM_SET_MSRS:
-      keep_microcode(*reinterpret_cast<kvm_msrs*>(argument), bios_sign_id(*options_.model));
-      return vcpu.set_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
-    default: return ioctl_call(fd, request, argument);
+    case KVM_SET_MSRS: {
+      const auto& list = *reinterpret_cast<const kvm_msrs*>(argument);
+      if (!is_served(list)) return fail(E2BIG);
+      MsrListCopy copy{list};
+      keep_microcode(copy.entries(), bios_sign_id(*options_.model));
+      return vcpu.set_msrs(copy.list(), ask_kvm);
+    }
+    default: return call_kvm();
   }
 }
 
@@ -224,21 +248,28 @@ int Attachment::list_all_msrs(int fd, unsigned long request, std::uintptr_t argu
 int Attachment::get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   auto& state = *reinterpret_cast<kvm_nested_state*>(argument);
   const std::uint32_t room = state.size;
-  int answer = ioctl_call(fd, request, argument);
-  if (answer != 0 && errno != EINVAL) return answer;
+  const int answer = ioctl_call(fd, request, argument);
+  const int error = errno;
+  if (answer != 0 && error != EINVAL) return answer;
+  const auto flags = state.flags;
   if (answer != 0) state.flags = KVM_STATE_NESTED_GIF_SET;
   const std::uint32_t kvms = std::exchange(state.size, room);
   if (vcpu.save(state)) return 0;
   state.size = kvms;
+  state.flags = flags;
+  errno = error;
   return answer;
 }
 
 // What KVM itself has is as in a processor without nested virtualization, before and after.
 int Attachment::set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   const auto& state = *reinterpret_cast<const kvm_nested_state*>(argument);
+  if (!is_nested_state(state)) return fail(EINVAL);
   if (vcpu.restore(state)) return 0;
   const int answer = ioctl_call(fd, request, argument);
-  return answer != 0 && errno == EINVAL && (state.flags & KVM_STATE_NESTED_GUEST_MODE) == 0 ? 0 : answer;
+  if (answer != 0 && (errno != EINVAL || (state.flags & KVM_STATE_NESTED_GUEST_MODE) != 0)) return answer;
+  vcpu.restore_none();
+  return 0;
 }
 
 std::string Attachment::all_statistics() const {

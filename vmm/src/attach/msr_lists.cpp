@@ -7,18 +7,22 @@
 namespace vmm {
 namespace {
 
-/// MAX_IO_MSRS of KVM: it takes fewer at a time.
-constexpr std::uint32_t most_msrs = 256;
 /// More than KVM has.
 constexpr std::uint32_t most_listed = 4096;
 
-int ask_for(std::span<kvm_msr_entry> entries, const MsrOwners& owners) {
+std::vector<std::uint64_t> room_for(std::span<const kvm_msr_entry> entries) {
   constexpr std::size_t words = sizeof(kvm_msr_entry) / sizeof(std::uint64_t);
   static_assert(sizeof(kvm_msrs) == sizeof(std::uint64_t));
   std::vector<std::uint64_t> room(1 + entries.size() * words);
   auto& list = *reinterpret_cast<kvm_msrs*>(room.data());
   list.nmsrs = static_cast<std::uint32_t>(entries.size());
   std::ranges::copy(entries, list.entries);
+  return room;
+}
+
+int ask_for(std::span<kvm_msr_entry> entries, const MsrOwners& owners) {
+  std::vector<std::uint64_t> room = room_for(entries);
+  auto& list = *reinterpret_cast<kvm_msrs*>(room.data());
   const int answer = owners.ask_kvm(list);
   if (answer > 0) std::copy_n(list.entries, answer, entries.begin());
   return answer;
@@ -26,8 +30,13 @@ int ask_for(std::span<kvm_msr_entry> entries, const MsrOwners& owners) {
 
 }  // namespace
 
+MsrListCopy::MsrListCopy(const kvm_msrs& list) : room_{room_for({list.entries, list.nmsrs})} {}
+
 int serve_msrs(kvm_msrs& list, const MsrOwners& owners) {
-  if (list.nmsrs >= most_msrs) return owners.ask_kvm(list);  // which it refuses
+  if (!is_served(list)) {
+    errno = E2BIG;
+    return -1;
+  }
   const std::span entries{list.entries, list.nmsrs};
   for (std::size_t i = 0; i < entries.size();) {
     if (owners.is_ours(entries[i].index)) {

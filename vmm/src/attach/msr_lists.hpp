@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 namespace vmm {
 
@@ -13,6 +14,21 @@ struct MsrOwners {
   std::function<bool(kvm_msr_entry& entry)> serve;  ///< One of ours; false when it cannot.
   std::function<int(kvm_msrs& list)> ask_kvm;       ///< The same call to KVM, with a list of its own.
 };
+
+/// A list of a VMM's, copied: KVM only reads those that it is to set.
+class MsrListCopy {
+ public:
+  /// Of a list that is_served().
+  explicit MsrListCopy(const kvm_msrs& list);
+  [[nodiscard]] kvm_msrs& list() { return *reinterpret_cast<kvm_msrs*>(room_.data()); }
+  [[nodiscard]] std::span<kvm_msr_entry> entries() { return {list().entries, list().nmsrs}; }
+
+ private:
+  std::vector<std::uint64_t> room_;
+};
+
+/// KVM refuses lists of 256 and more (E2BIG) before it looks at them.
+inline bool is_served(const kvm_msrs& list) { return list.nmsrs < 256; }
 
 /// KVM_GET_MSRS or KVM_SET_MSRS: in order, up to the first entry that cannot be served.
 /// @return how many were served, or -1 with errno as KVM said.

@@ -38,7 +38,8 @@ struct ExactStatistics {
 class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
-              const vpmu::GenerationDesc& generation, ModelLog model_log, vpmu::exec::Compiling compiling)
+              const vpmu::GenerationDesc& generation, ModelLog model_log, vpmu::exec::Compiling compiling,
+              OthersMsrs others_msr = {})
       : view_{&view},
         ram_{memory},
         platform_{*this},
@@ -46,7 +47,7 @@ class ExactSource final : public CountSource {
         engine_{ram_, platform_, &host_code_, compiling},
         generation_{&generation},
         model_log_{std::move(model_log)},
-        system_{view, generation} {}
+        system_{view, generation, std::move(others_msr)} {}
 
   static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true, .latency = true};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }

@@ -7,6 +7,7 @@
 #include "exec/compiling.hpp"
 #include "sources/cpu_timer.hpp"
 #include "sources/model_log.hpp"
+#include "sources/others_msrs.hpp"
 #include "sources/perf_host.hpp"
 #include "sources/source.hpp"
 #include "vcpu/breakpoints.hpp"
@@ -23,6 +24,7 @@ struct SourceParts {
   const vpmu::GenerationDesc& generation;
   std::uint64_t seed;
   const ModelLog& model_log;
+  const OthersMsrs& others_msr;
   const TimerFactory& make_timer;
   vpmu::exec::Compiling compiling;
   const PerfHostFactory& make_perf_host;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "vcpu/guest_view.hpp"
 #include "vcpu/registers.hpp"
@@ -57,8 +58,13 @@ bool differ(const T& a, const T& b) {
 
 }  // namespace
 
-SystemInPlace::SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation)
-    : view_{&view}, unit_{state_, view, msrs_, interrupts_, no_cpuid_}, trapped_{vpmu::trap_ranges(generation)} {}
+SystemInPlace::SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others)
+    : view_{&view}, unit_{state_, view, msrs_, interrupts_, no_cpuid_}, trapped_{vpmu::trap_ranges(generation)}, others_{std::move(others)} {}
+
+bool SystemInPlace::is_others(const SystemInstruction& i, std::uint32_t msr) const {
+  if (!others_) return false;
+  return (i.op == SystemOp::rdmsr && others_(KVM_MSR_FILTER_READ, msr)) || (i.op == SystemOp::wrmsr && others_(KVM_MSR_FILTER_WRITE, msr));
+}
 
 bool SystemInPlace::is_trapped(std::uint32_t msr) const {
   return std::ranges::any_of(trapped_.all(), [&](const vpmu::MsrSpan& s) { return msr - s.first.value() < s.count; });
@@ -78,6 +84,7 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
   const auto system = decode_system(code);
   if (!system) return Outcome::left;
   const auto index = static_cast<std::uint32_t>(regs.rcx);
+  if (is_others(*system, index)) return Outcome::left;
   if (const auto kind = opens(*system, regs, sregs)) {
     open_ = {.kind = *kind, .length = system->length, .index = index};
     if (*kind == Open::Kind::wrmsr) open_.data = edx_eax(regs);

@@ -4,6 +4,7 @@
 
 #include "soft/system_unit.hpp"
 #include "sources/instruction.hpp"
+#include "sources/others_msrs.hpp"
 #include "vpmu/generation.hpp"
 #include "vpmu/msr.hpp"
 
@@ -12,11 +13,12 @@ namespace vmm {
 /// The system instructions that a source which runs guest code itself does in the vCPU's place, where no device but the local APIC
 /// sees them. Everything else, and every instruction that would fault, is the port's.
 ///
-/// MSRs of the PMU and its counters become exits, as the port would make them.
+/// MSRs of the PMU and its counters become exits, as the port would make them. An access that somebody else filters is the port's, whose exit is then
+/// in the port's own form.
 class SystemInPlace {
  public:
   /// `view` must outlive it.
-  SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation);
+  SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others = {});
 
   enum class Outcome : std::uint8_t {
     left,              ///< Nothing has changed.
@@ -53,6 +55,7 @@ class SystemInPlace {
   Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
   Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
   [[nodiscard]] bool is_trapped(std::uint32_t msr) const;
+  [[nodiscard]] bool is_others(const SystemInstruction& i, std::uint32_t msr) const;
   [[nodiscard]] std::optional<Open::Kind> opens(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) const;
 
   GuestView* view_;
@@ -66,6 +69,7 @@ class SystemInPlace {
   MsrUnit msrs_{state_, interrupts_};
   SystemUnit unit_;
   vpmu::MsrSpans trapped_;
+  OthersMsrs others_;
   Open open_{};
 };
 

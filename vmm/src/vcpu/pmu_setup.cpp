@@ -39,10 +39,10 @@ Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, 
   return vm.set_msr_filter(filter.native());
 }
 
-Result<void> prepare_vm_for_pmu_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {
+Result<void> prepare_vm_for_pmu_beside(const OthersMsrExits& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {
   VMM_TRY(turn_off_kvms(vm));
-  VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR, {KVM_MSR_EXIT_REASON_FILTER}));
-  return set_msr_filter_beside(theirs, vm, generation);
+  VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR, {theirs.exit_reasons | KVM_MSR_EXIT_REASON_FILTER}));
+  return set_msr_filter_beside(theirs.filter, vm, generation);
 }
 
 Result<void> set_msr_filter_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {

@@ -10,8 +10,14 @@ namespace vmm {
 /// generation's PMU answers. Fails (host) when KVM lacks a capability, and names it.
 Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc = RdpmcMethod::breakpoint);
 
-/// The same for the VM of another VMM: it gets no exits but those of `theirs`, its own filter.
-Result<void> prepare_vm_for_pmu_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation);
+/// What another VMM has asked KVM for.
+struct OthersMsrExits {
+  const kvm_msr_filter& filter;
+  std::uint64_t exit_reasons{};  ///< KVM_MSR_EXIT_REASON_*.
+};
+
+/// The same for the VM of another VMM: no exits are added but those of the PMU.
+Result<void> prepare_vm_for_pmu_beside(const OthersMsrExits& theirs, Vm& vm, const vpmu::GenerationDesc& generation);
 /// Sets the filter of such a VM anew.
 Result<void> set_msr_filter_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation);
 

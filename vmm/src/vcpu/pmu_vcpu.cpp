@@ -26,6 +26,17 @@ std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz)
   return std::chrono::milliseconds{ticks / tsc_khz} + std::chrono::nanoseconds{ticks % tsc_khz * 1'000'000 / tsc_khz + 1};
 }
 
+/// The answer of a filter without exits: #GP.
+void refuse(const Exit& exit) {
+  if (const auto* read = std::get_if<MsrRead>(&exit)) read->reply.gp = 1;
+  if (const auto* write = std::get_if<MsrWrite>(&exit)) write->reply.gp = 1;
+}
+
+OthersMsrs is_others(const PmuVcpuConfig& config) {
+  if (!config.others_msr) return {};
+  return [others = config.others_msr](std::uint32_t access, std::uint32_t index) { return others(access, index) != OthersMsr::none; };
+}
+
 }  // namespace
 
 std::uint64_t PmuVcpu::Env::tsc() { return owner_->port_->tsc().value_or(0); }
@@ -64,6 +75,7 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .generation = vpmu::describe(config.pmu.generation),
                                                         .seed = config.pmu.seed,
                                                         .model_log = config.model_log,
+                                                        .others_msr = is_others(config),
                                                         .make_timer = config.make_timer,
                                                         .compiling = config.compiling,
                                                         .make_perf_host = config.make_perf_host}));
@@ -205,17 +217,21 @@ void PmuVcpu::retire(const Retired& retired) {
   walk_later_ = !source_->traits().precise_ip && pmu_.plan().any_armed();
 }
 
-bool PmuVcpu::is_others(const Exit& exit) const {
-  if (!others_msr_) return false;
-  if (const auto* read = std::get_if<MsrRead>(&exit)) return others_msr_(KVM_MSR_FILTER_READ, read->index);
-  if (const auto* write = std::get_if<MsrWrite>(&exit)) return others_msr_(KVM_MSR_FILTER_WRITE, write->index);
-  return false;
+OthersMsr PmuVcpu::others(const Exit& exit) const {
+  if (!others_msr_) return OthersMsr::none;
+  const auto of = [&](const auto& access, std::uint32_t kind) {
+    return access.reason == MsrReason::filter ? others_msr_(kind, access.index) : OthersMsr::exits;
+  };
+  if (const auto* read = std::get_if<MsrRead>(&exit)) return of(*read, KVM_MSR_FILTER_READ);
+  if (const auto* write = std::get_if<MsrWrite>(&exit)) return of(*write, KVM_MSR_FILTER_WRITE);
+  return OthersMsr::none;
 }
 
 Result<bool> PmuVcpu::handle(const Exit& exit) {
-  if (is_others(exit)) {
+  if (const OthersMsr theirs = others(exit); theirs != OthersMsr::none) {
     exit_open_ = true;
-    return false;
+    if (theirs == OthersMsr::faults) refuse(exit);
+    return theirs == OthersMsr::faults;
   }
   if (const auto* read = std::get_if<MsrRead>(&exit)) {
     ++statistics_.msr_reads;

@@ -25,6 +25,9 @@
 
 namespace vmm {
 
+/// What a VMM around us wants of an access to an MSR: nothing; that its exit is handed on; or, without exits of its own, that the access faults.
+enum class OthersMsr : std::uint8_t { none, exits, faults };
+
 /// How one vCPU's PMU is built.
 struct PmuVcpuConfig {
   vpmu::PmuConfig pmu{};
@@ -35,8 +38,8 @@ struct PmuVcpuConfig {
   TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by,
   PerfHostFactory make_perf_host{make_linux_perf_host};  ///< and the host's counters.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
-  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us answers: their exits are handed on. Empty: none.
-  std::function<bool(std::uint32_t access, std::uint32_t index)> others_msr{};
+  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us filters. Exits for another reason than a filter are its own, too. Empty: there is none.
+  std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
   ModelLog model_log{};                       ///< Of sources that have a model of the processor.
   vpmu::exec::Compiling compiling{};          ///< Of sources that run the guest's code.
 };
@@ -123,7 +126,7 @@ class PmuVcpu final : public GuestVcpu {
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);
   void retire(const Retired& retired);
-  [[nodiscard]] bool is_others(const Exit& exit) const;
+  [[nodiscard]] OthersMsr others(const Exit& exit) const;
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
@@ -143,7 +146,7 @@ class PmuVcpu final : public GuestVcpu {
   UncoreAccess uncore_;
   MsrRouter router_;
   Env env_;
-  std::function<bool(std::uint32_t access, std::uint32_t index)> others_msr_;
+  std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr_;
   std::unique_ptr<CountSource> source_;
   vpmu::CountPlan plan_{};
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.

@@ -97,6 +97,44 @@ TEST_F(MsrsOfThePmu, ResetComesBeforeWhatWasSet) {
   EXPECT_EQ(guests(vcpu, misc_enable), at_power_up);
 }
 
+/// As KVM's own structure, whose array is as long as the VMM says.
+template <class List>
+List& list_in(std::vector<std::uint64_t>& room) {
+  return *reinterpret_cast<List*>(room.data());
+}
+
+TEST_F(MsrsOfThePmu, AListThatIsSetIsOnlyRead) {
+  constexpr std::uint32_t microcode = 0x8B;
+  const int vcpu = make_vcpu(make_vm());
+  std::vector<std::uint64_t> room(1 + 3 * 2);
+  auto& list = list_in<kvm_msrs>(room);
+  list.nmsrs = 3;
+  list.entries[0] = {.index = microcode, .reserved = 0, .data = 0xDEAD};
+  list.entries[1] = {.index = pmc0, .reserved = 0, .data = 5};
+  list.entries[2] = {.index = 0x10, .reserved = 0, .data = 7};
+  const auto before = room;
+  EXPECT_EQ(call_with(vcpu, KVM_SET_MSRS, list), 3);
+  EXPECT_EQ(room, before);
+  EXPECT_EQ(kvm.vcpu(vcpu).msrs[microcode], bios_sign_id(*find_machine_model("haswell")));
+  EXPECT_EQ(kvm.vcpu(vcpu).msrs[0x10], 7U);
+}
+
+// Without one entry behind them: what KVM does not look at, nobody does. MAX_IO_MSRS and KVM_MAX_CPUID_ENTRIES of KVM.
+TEST_F(MsrsOfThePmu, ListsThatKvmFindsTooLongAreNotLookedAt) {
+  const int vcpu = make_vcpu(make_vm());
+  std::vector<std::uint64_t> room(1);
+  list_in<kvm_msrs>(room).nmsrs = 256;
+  for (const unsigned long request : {KVM_GET_MSRS, KVM_SET_MSRS}) {
+    EXPECT_EQ(call_with(vcpu, request, list_in<kvm_msrs>(room)), -1);
+    EXPECT_EQ(errno, E2BIG);
+  }
+  list_in<kvm_cpuid2>(room).nent = 257;
+  EXPECT_EQ(call_with(vcpu, KVM_SET_CPUID2, list_in<kvm_cpuid2>(room)), -1);
+  EXPECT_EQ(errno, E2BIG);
+  EXPECT_TRUE(kvm.vcpu(vcpu).cpuid.empty());
+  EXPECT_EQ(get(vcpu, pmc0), 0U);
+}
+
 TEST_F(MsrsOfThePmu, AreInTheListOfKvms) {
   std::array<std::uint32_t, 512> room{511};
   auto& list = *reinterpret_cast<kvm_msr_list*>(room.data());

@@ -159,6 +159,56 @@ TEST_F(AttachmentTest, BreakpointsThatWereOnlySetAreTakenFromKvm) {
   }
 }
 
+TEST_F(AttachmentTest, ADebuggerThatKvmRefusesDebugsNothing) {
+  const int vcpu = make_vcpu(make_vm());
+  kvm.errors[KVM_SET_GUEST_DEBUG] = EBUSY;
+  kvm_guest_debug how{.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_INJECT_DB, .pad = 0, .arch = {}};
+  EXPECT_EQ(call_with(vcpu, KVM_SET_GUEST_DEBUG, how), -1);
+  EXPECT_EQ(errno, EBUSY);
+  kvm.errors.clear();
+  run_to_halt(vcpu);
+  EXPECT_EQ(counters_of(0, vcpu)["pmu.debugged_runs"], 0U);
+  EXPECT_TRUE(warnings.empty());
+}
+
+// KVM_CAP_SYNC_REGS has a VMM's registers where ours are; nothing that we write is in a ring.
+TEST_F(AttachmentTest, WhatCannotBeSharedIsNotThere) {
+  const int vm = make_vm();
+  kvm.other_capabilities = 1;
+  EXPECT_EQ(call(vm, KVM_CHECK_EXTENSION, KVM_CAP_IRQCHIP), 1);
+  for (const std::uint32_t withheld : {KVM_CAP_SYNC_REGS, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL}) {
+    EXPECT_EQ(call(vm, KVM_CHECK_EXTENSION, withheld), 0);
+    kvm_enable_cap cap{};
+    cap.cap = withheld;
+    EXPECT_EQ(call_with(vm, KVM_ENABLE_CAP, cap), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_TRUE(kvm.enabled.empty());
+}
+
+// KVM's slots and ours would not be the same meanwhile, and the VMM's bitmap too short for ours.
+TEST_F(AttachmentTest, SlotsStandStillWhileTheirLogIsRead) {
+  auto vm = AttachedVm::create(Fd{make_vm()}, 0x3000, {.model = find_machine_model("haswell"), .source = "clock"}, log);
+  ASSERT_TRUE(vm);
+  std::atomic<bool> changed = false;
+  std::thread other;
+  const int answer = (*vm)->dirty_log({}, [&] {
+    other = std::thread{[&] {
+      const kvm_userspace_memory_region region{};
+      (void)(*vm)->set_memory(region, [&] {
+        changed = true;
+        return 0;
+      });
+    }};
+    std::this_thread::sleep_for(std::chrono::milliseconds{50});
+    EXPECT_FALSE(changed);
+    return 0;
+  });
+  other.join();
+  EXPECT_EQ(answer, 0);
+  EXPECT_TRUE(changed);
+}
+
 // A timer of a source, or somebody who changes the memory slots: nothing to the VMM.
 TEST_F(AttachmentTest, KicksOfOursDoNotComeOutAndTheVmmsDo) {
   const int vcpu = make_vcpu(make_vm());
@@ -249,6 +299,42 @@ TEST_F(AttachmentTest, AStateThatFitsNowhereIsToldOfOnceWhenThePmuIsInUse) {
   for (int n = 0; n < 3; ++n) EXPECT_EQ(ask(sizeof(kvm_nested_state)), 0);
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings[0].find("vCPU 0: its PMU is in use and does not fit"), std::string::npos) << warnings[0];
+}
+
+// KVM_SET_NESTED_STATE without a state of ours is a reset of the PMU: not when KVM has refused it.
+TEST_F(AttachmentTest, ANestedStateThatIsRefusedChangesNothing) {
+  const int vcpu = make_vcpu(make_vm());
+  put_in_use(kvm.vcpu(vcpu));
+  run_to_halt(vcpu);
+  kvm_nested_state state{};
+  const auto set = [&](std::uint16_t flags, std::uint32_t size) {
+    state.flags = flags;
+    state.size = size;
+    return call_with(vcpu, KVM_SET_NESTED_STATE, state);
+  };
+  const auto resets = [&] { return counters_of(0, vcpu)["attach.resets"]; };
+  EXPECT_EQ(set(0, sizeof state - 1), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(set(0x4000, sizeof state), -1);
+  EXPECT_EQ(errno, EINVAL);
+  kvm.errors[KVM_SET_NESTED_STATE] = EFAULT;
+  EXPECT_EQ(set(0, sizeof state), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(resets(), 0U);
+  kvm.errors[KVM_SET_NESTED_STATE] = EINVAL;  // no nested virtualization
+  EXPECT_EQ(set(0, sizeof state), 0);
+  EXPECT_EQ(resets(), 1U);
+}
+
+TEST_F(AttachmentTest, ANestedStateThatIsNowhereIsLeftAsItIs) {
+  const int vcpu = make_vcpu(make_vm());
+  kvm_nested_state state{};
+  state.size = sizeof state;
+  kvm.errors[KVM_GET_NESTED_STATE] = EINVAL;
+  EXPECT_EQ(call_with(vcpu, KVM_GET_NESTED_STATE, state), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(state.flags, 0U);
+  EXPECT_EQ(state.size, sizeof state);
 }
 
 // Ids are APIC ids, and a VMM may leave some out.

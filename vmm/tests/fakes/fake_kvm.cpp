@@ -90,6 +90,12 @@ void FakeKvm::ask_to_come_out(int fd) {
   put_page(fd, page);
 }
 
+void FakeKvm::let_go_on(int fd) {
+  kvm_run page = run_page(fd);
+  page.immediate_exit = 0;
+  put_page(fd, page);
+}
+
 std::function<void(kvm_run&)> FakeKvm::reads(std::uint32_t msr) {
   return [=](kvm_run& run) {
     run.exit_reason = KVM_EXIT_X86_RDMSR;
@@ -135,6 +141,7 @@ long FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
   std::unique_lock lock{mutex_};
   requests.push_back(request);
   if (const auto hook = meanwhile.find(request); hook != meanwhile.end()) hook->second();
+  if (const int error = looks ? looks(fd, request, argument) : 0; error != 0) return fail(error);
   if (const auto error = errors.find(request); error != errors.end()) return fail(error->second);
   switch (request) {
     case KVM_GET_VCPU_MMAP_SIZE: return run_size;
@@ -145,7 +152,12 @@ long FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
       const auto found = capabilities.find(static_cast<std::uint32_t>(argument));
       return found == capabilities.end() ? other_capabilities : found->second;
     }
-    case KVM_ENABLE_CAP: enabled.push_back(at<kvm_enable_cap>(argument).cap); return 0;
+    case KVM_ENABLE_CAP: {
+      const auto& cap = at<kvm_enable_cap>(argument);
+      enabled.push_back(cap.cap);
+      if (cap.cap == KVM_CAP_X86_USER_SPACE_MSR) msr_exits = cap.args[0];
+      return 0;
+    }
     case KVM_SET_PMU_EVENT_FILTER: {
       const auto& filter = at<kvm_pmu_event_filter>(argument);
       event_filter.resize((sizeof filter + filter.nevents * sizeof filter.events[0]) / sizeof(std::uint64_t));

@@ -42,9 +42,10 @@ class FakeKvm {
   Vcpu& vcpu(int fd);
   /// The one that was made first.
   Vcpu& first_vcpu() { return vcpus_.at(first_); }
-  /// What kvm_run of a vCPU has now; and sets its immediate_exit, as a VMM does.
+  /// What kvm_run of a vCPU has now; and sets its immediate_exit, as a VMM does, or takes that away.
   [[nodiscard]] static kvm_run run_page(int fd);
   static void ask_to_come_out(int fd);
+  static void let_go_on(int fd);
 
   /// An exit for an MSR that a filter traps.
   static std::function<void(kvm_run&)> reads(std::uint32_t msr);
@@ -53,6 +54,8 @@ class FakeKvm {
   std::vector<unsigned long> requests;          ///< Of every call, in order.
   std::map<unsigned long, int> errors;          ///< Requests that fail, with this errno.
   std::map<unsigned long, std::function<void()>> meanwhile;  ///< What else happens in a request.
+  /// Asked first of each request: an errno with which it fails, or 0. It may also read and write what KVM would.
+  std::function<int(int fd, unsigned long request, std::uintptr_t argument)> looks;
   std::map<std::uint32_t, int> capabilities;
   int other_capabilities{};                             ///< KVM_CHECK_EXTENSION of those that are not named.
   CpuidTable supported;                                 ///< KVM_GET_SUPPORTED_CPUID.
@@ -62,6 +65,7 @@ class FakeKvm {
   bool vcpus_can_be_mapped{true};
 
   std::vector<std::uint32_t> enabled;        ///< By KVM_ENABLE_CAP.
+  std::uint64_t msr_exits{};                 ///< Of these KVM_CAP_X86_USER_SPACE_MSR: for what reasons.
   std::vector<std::uint64_t> event_filter;   ///< The words of the last KVM_SET_PMU_EVENT_FILTER.
 
   /// How often a request has been made; and before which other one it first was.
