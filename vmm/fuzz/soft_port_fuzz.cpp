@@ -25,8 +25,8 @@ std::uint64_t ran = 0;
 enum Page : std::uint64_t { tables, idt = 4, gdt, stack, ds_area, buffer, code = 10, start, handlers, data, ram_pages = 16, apic = 16, hole, nowhere };
 constexpr std::uint64_t at(std::uint64_t page) { return page * vpmu::page_size; }
 constexpr std::uint64_t tss = at(gdt) + 0x800;
-constexpr std::uint64_t most_ticks = 3000;
-constexpr unsigned most_asked = 6000;
+constexpr std::uint64_t most_ticks = 1000;
+constexpr unsigned most_asked = 1500;
 
 /// RAM that kicks the vCPU when it has been asked for so much: runs end early, and the same each time.
 class KickingRam final : public PhysicalMemory {
@@ -54,7 +54,7 @@ class KickingRam final : public PhysicalMemory {
   unsigned asked{};
 
  private:
-  static constexpr unsigned each = 1000;
+  static constexpr unsigned each = 500;
   void count() {
     if (++asked % each == 0 && kick != nullptr) *kick = kick_mark;
   }
