@@ -81,10 +81,12 @@ TEST(VirtHook, LeavesAVmiThatHasNotAskedAsItIs) {
 }
 
 TEST(VirtHook, RefusesWhatIsWrong) {
-  for (const auto& [text, why] : std::array<std::array<const char*, 2>, 4>{{
+  for (const auto& [text, why] : std::array<std::array<const char*, 2>, 6>{{
            {"[]", "the VMI is no JSON object"},
            {"{", "the VMI is no JSON object"},
            {R"({"metadata": {"annotations": {"vpmu/model": 7}}})", "the annotation vpmu/model of the VMI is no text"},
+           {R"({"metadata": {"annotations": {"vpmu/model": ""}}})", "the annotation vpmu/model of the VMI is empty"},
+           {R"({"metadata": {"annotations": {"vpmu/source": ""}}})", "the annotation vpmu/source of the VMI is empty"},
            {R"({"metadata": {"annotations": {"vpmu/model": "pentium"}}})", "unknown model \"pentium\""},
        }})
     EXPECT_EQ(hooked(text).substr(0, std::string_view{why}.size()), why);

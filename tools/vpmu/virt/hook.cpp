@@ -25,6 +25,7 @@ Result<void> take(const Json& vmi, const char* name, std::string& target) {
   const Json* const value = annotation(vmi, name);
   if (value == nullptr) return {};
   if (!value->is_string()) return usage_error(fmt::format("the annotation {} of the VMI is no text", name), "write its value in quotes");
+  if (value->get_ref<const std::string&>().empty()) return usage_error(fmt::format("the annotation {} of the VMI is empty", name), "give it a value, or leave it away");
   target = value->get<std::string>();
   return {};
 }
