@@ -104,8 +104,8 @@ TEST(MsrFilter, AnotherFilterTrapsBesideOurs) {
   EXPECT_TRUE(ours->traps(0x9999, MsrTrap::read)) << "its default is to deny";
   auto full = MsrFilter::create({});
   kvm_msr_filter many{};
-  std::uint8_t none = 0;
-  for (auto& range : many.ranges) range = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x35, .bitmap = &none};
+  std::uint64_t none = 0;  // KVM copies whole words
+  for (auto& range : many.ranges) range = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x35, .bitmap = reinterpret_cast<std::uint8_t*>(&none)};
   ASSERT_TRUE(full->add_others(many));
   EXPECT_FALSE(full->add_others(theirs->native()));
 }
