@@ -69,6 +69,11 @@ TEST(VirtXml, ValuesAreReadAndWrittenAsPlainText) {
   EXPECT_EQ(document.root().attribute("b"), "<'\">&");
 }
 
+TEST(VirtXml, ReferencesToWhatIsNoCharacterStayText) {
+  const auto document = parsed("<a b='&#xD7FF;&#55535;&#xFFFE;&#x110000;&#1;&#9;'/>");
+  EXPECT_EQ(document.root().attribute("b"), "\xED\x9F\xBF&#55535;&#xFFFE;&#x110000;&#1;\t");
+}
+
 TEST(VirtXml, ElementsThatComeAndGoLeaveTheTextAsItWas) {
   for (const auto* const text : {"<d/>", "<d>\n  <a/>\n</d>\n", "<d><a/></d>", "<d>text</d>", "<d>\n  <a/>\n  <!-- c -->\n</d>"}) {
     const auto document = parsed(text);

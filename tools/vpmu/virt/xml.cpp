@@ -50,13 +50,19 @@ std::size_t first_not_utf8(std::string_view text) {
   return text.size();
 }
 
-/// The code point of "#65" or "#x41"; 0 when it is none.
+/// XML 1.0, production 2: no surrogates, and of the control characters only three.
+bool is_xml_character(std::uint32_t code) {
+  if (code < 0x20) return code == '\t' || code == '\n' || code == '\r';
+  return code <= 0xD7FF || (code >= 0xE000 && code <= 0xFFFD) || (code >= 0x10000 && code <= 0x10FFFF);
+}
+
+/// The code point of "#65" or "#x41"; 0 when it is none of a character.
 std::uint32_t code_point(std::string_view reference) {
   const bool hex = reference.starts_with("#x");
   const auto digits = reference.substr(hex ? 2 : 1);
   std::uint32_t value{};
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, hex ? 16 : 10);
-  return error == std::errc{} && end == digits.data() + digits.size() && value < 0x110000 ? value : 0;
+  return error == std::errc{} && end == digits.data() + digits.size() && is_xml_character(value) ? value : 0;
 }
 
 std::string utf8(std::uint32_t code) {
