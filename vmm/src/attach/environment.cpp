@@ -40,7 +40,7 @@ Result<std::optional<AttachEnvironment>> read_environment() {
 
 std::vector<std::string> unknown_variables() {
   // The last two are of this project's own scripts.
-  constexpr std::array<std::string_view, 7> known{"VPMU_MODEL", "VPMU_SOURCE", "VPMU_LOG", "VPMU_STATS", "VPMU_QEMU", "VPMU_CACHE", "VPMU_KVM"};
+  constexpr std::array<std::string_view, 8> known{"VPMU_MODEL", "VPMU_SOURCE", "VPMU_LOG", "VPMU_STATS", "VPMU_QEMU", "VPMU_CACHE", "VPMU_KVM", "VPMU_BEDS"};
   std::vector<std::string> unknown;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     const std::string_view text{*variable};
