@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 
+#include "command_line.hpp"
 #include "machine/config.hpp"
 #include "report.hpp"
 #include "support/error.hpp"
@@ -81,22 +81,24 @@ vmm::Result<int> run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app{"Runs guest test kernels, each test in a fresh VM.", "guest-tests"};
-  app.add_option("kernel", arguments.kernel, "test kernel, an ELF file")->required();
-  app.add_option("--model", arguments.model, "CPU model of the virtual PMU")->capture_default_str();
-  app.add_option("--source", arguments.source, "counting source")->capture_default_str();
-  app.add_option("--threads", arguments.threads, "threads of a core; 1: its CPU has all counters")->capture_default_str();
-  app.add_option("--port", arguments.port, "what runs the vCPU")->capture_default_str();
-  app.add_option("--compile-after", arguments.compile_after, "how often the engine begins a block before it compiles it; 0: never")->capture_default_str();
-  app.add_option("--filter", arguments.filter, "run only tests whose name matches this glob")->capture_default_str();
-  app.add_option("--time-limit", arguments.seconds, "seconds for one test")->capture_default_str()->check(CLI::Range(1U, 3600U));
+  vmm::tool::CommandLine app{"Runs guest test kernels, each test in a fresh VM.", "guest-tests"};
+  app.add_option("kernel", arguments.kernel, "test kernel, an ELF file").required();
+  app.add_option("--model", arguments.model, "CPU model of the virtual PMU").shows_default();
+  app.add_option("--source", arguments.source, "counting source").shows_default();
+  app.add_option("--threads", arguments.threads, "threads of a core; 1: its CPU has all counters").shows_default();
+  app.add_option("--port", arguments.port, "what runs the vCPU").shows_default();
+  app.add_option("--compile-after", arguments.compile_after, "how often the engine begins a block before it compiles it; 0: never").shows_default();
+  app.add_option("--filter", arguments.filter, "run only tests whose name matches this glob").shows_default();
+  app.add_option("--time-limit", arguments.seconds, "seconds for one test").shows_default().within(1U, 3600U);
   app.add_option("--junit", arguments.junit_file, "write the results to this file as JUnit XML");
   app.add_flag("--list", arguments.list, "print the names of the tests and stop");
   app.add_flag("--statistics", arguments.statistics, "print the virtual PMU's counters after each test");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? exit_passed : exit_usage;
+  using Kind = vmm::tool::ParseOutcome::Kind;
+  const vmm::tool::ParseOutcome outcome = app.parse(argc, argv);
+  if (outcome.kind == Kind::help_shown) return exit_passed;
+  if (outcome.kind == Kind::wrong) {
+    std::fprintf(stderr, "guest-tests: %s; type `guest-tests --help`\n", outcome.message.c_str());
+    return exit_usage;
   }
   const auto code = run(arguments);
   return code ? *code : report_error(code.error());

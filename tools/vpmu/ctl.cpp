@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -19,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "command_line.hpp"
 #include "control/protocol.hpp"
 #include "kvm/fd.hpp"
 #include "snapshot/snapshot_file.hpp"
@@ -180,17 +180,15 @@ int ask_and_print(const CtlArguments& arguments) {
 
 }  // namespace
 
-void add_ctl(CLI::App& app, int& exit_code) {
+void add_ctl(Command& app, int& exit_code) {
   auto arguments = std::make_shared<CtlArguments>();
-  CLI::App* ctl = app.add_subcommand("ctl", "ask a running machine");
-  ctl->add_option("socket", arguments->path, "the path given to `vpmu run --control`")->required();
-  ctl->add_option("command", arguments->command, "status, counters, snapshot (and go on), suspend (save and stop) or stop")
-      ->required()
-      ->check(CLI::IsMember({"status", "counters", "snapshot", "suspend", "stop"}));
-  ctl->add_option("file", arguments->file, "for snapshot and suspend: the file to write, which `vpmu run --restore` takes");
-  ctl->add_option("--timeout", arguments->timeout, "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600")
-      ->check(CLI::Range(0.001, 1e6));
-  ctl->callback([arguments, &exit_code] {
+  Command ctl = app.add_command("ctl", "ask a running machine");
+  ctl.add_option("socket", arguments->path, "the path given to `vpmu run --control`").required();
+  ctl.add_option("command", arguments->command, "status, counters, snapshot (and go on), suspend (save and stop) or stop")
+      .required().one_of({"status", "counters", "snapshot", "suspend", "stop"});
+  ctl.add_option("file", arguments->file, "for snapshot and suspend: the file to write, which `vpmu run --restore` takes");
+  ctl.add_option("--timeout", arguments->timeout, "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600").within(0.001, 1e6);
+  ctl.when_given([arguments, &exit_code] {
     exit_code = ask_and_print(*arguments);
   });
 }

@@ -1,12 +1,12 @@
 #include "doctor.hpp"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "command_line.hpp"
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
 #include "passthrough/pass_through.hpp"
@@ -88,20 +88,19 @@ int examine_and_print(DoctorArguments& arguments) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, int& exit_code) {
+void add_doctor(Command& app, int& exit_code) {
   auto arguments = std::make_shared<DoctorArguments>();
-  CLI::App* doctor = app.add_subcommand("doctor", "tell what this host can do, each line with its reason and advice");
+  Command doctor = app.add_command("doctor", "tell what this host can do, each line with its reason and advice");
   auto& selftest = arguments->selftest;
-  doctor->add_option("--kvm", selftest.kvm_device, "the KVM device")->capture_default_str();
-  auto* const runs = doctor->add_flag("--selftest", arguments->runs_tests, "then run the guest tests here, on KVM where it is fit, and print a report to send");
-  doctor->add_option("--accel", arguments->accel, "what runs the guests of the selftest: kvm, soft, auto")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "kvm", "soft"}))
-      ->needs(runs);
-  doctor->add_option("--model", selftest.model, "of the guests of the selftest")->capture_default_str()->needs(runs);
-  doctor->add_option("--filter", selftest.filter, "run only tests whose name matches this glob")->capture_default_str()->needs(runs);
-  doctor->footer("Exit codes: 0 this host is fit to run guests, or the selftest passed; 1 it is not, or a test failed; 2 wrong use.");
-  doctor->callback([arguments, &exit_code] { exit_code = examine_and_print(*arguments); });
+  doctor.add_option("--kvm", selftest.kvm_device, "the KVM device").shows_default();
+  const Argument runs = doctor.add_flag("--selftest", arguments->runs_tests, "then run the guest tests here, on KVM where it is fit, and print a report to send");
+  doctor.add_option("--accel", arguments->accel, "what runs the guests of the selftest: kvm, soft, auto")
+      .shows_default().one_of({"auto", "kvm", "soft"})
+      .needs(runs);
+  doctor.add_option("--model", selftest.model, "of the guests of the selftest").shows_default().needs(runs);
+  doctor.add_option("--filter", selftest.filter, "run only tests whose name matches this glob").shows_default().needs(runs);
+  doctor.set_footer("Exit codes: 0 this host is fit to run guests, or the selftest passed; 1 it is not, or a test failed; 2 wrong use.");
+  doctor.when_given([arguments, &exit_code] { exit_code = examine_and_print(*arguments); });
 }
 
 }  // namespace vmm::tool

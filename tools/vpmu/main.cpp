@@ -1,8 +1,8 @@
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <string>
 
+#include "command_line.hpp"
 #include "ctl.hpp"
 #include "doctor.hpp"
 #include "events.hpp"
@@ -22,24 +22,18 @@ namespace {
 
 constexpr int exit_usage = 2;
 
-/// The first line of a message that may have several.
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-int report_parse_error(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
-    return app.exit(error);  // --help
-  }
-  const auto chosen = app.get_subcommands();
-  const std::string command = chosen.empty() ? "vpmu" : "vpmu " + chosen.front()->get_name();
-  std::fprintf(stderr, "%s: %s; type `%s --help`\n", command.c_str(), first_line(error.what()).c_str(), command.c_str());
+int report_wrong_use(const vmm::tool::ParseOutcome& outcome) {
+  const std::string command = outcome.command.empty() ? "vpmu" : "vpmu " + outcome.command;
+  std::fprintf(stderr, "%s: %s; type `%s --help`\n", command.c_str(), outcome.message.c_str(), command.c_str());
   return exit_usage;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  CLI::App app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
-  app.require_subcommand(0, 1);
+  using vmm::tool::ParseOutcome;
+  vmm::tool::CommandLine app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
+  app.require_commands(0, 1);
   bool wants_version = false;
   app.add_flag("--version", wants_version, "tell the version, the commit, what built it, and what this host has for it");
   int exit_code = 0;
@@ -50,16 +44,14 @@ int main(int argc, char** argv) try {
   vmm::tool::add_records(app, exit_code);
   vmm::tool::add_ctl(app, exit_code);
   vmm::tool::add_virt(app, exit_code);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return vmm::tool::finish_output(report_parse_error(app, error));
-  }
+  const ParseOutcome outcome = app.parse(argc, argv);
+  if (outcome.kind == ParseOutcome::Kind::help_shown) return vmm::tool::finish_output(0);
+  if (outcome.kind == ParseOutcome::Kind::wrong) return vmm::tool::finish_output(report_wrong_use(outcome));
   if (wants_version) {
     vmm::tool::print(vmm::tool::describe_version());
     return vmm::tool::finish_output(0);
   }
-  if (app.get_subcommands().empty()) {
+  if (outcome.command.empty()) {
     std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n", stderr);
     return exit_usage;
   }

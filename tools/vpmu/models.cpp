@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 
+#include "command_line.hpp"
 #include "machine/model.hpp"
 #include "output.hpp"
 
@@ -35,8 +35,8 @@ std::string list_models() {
   return text;
 }
 
-void add_models(CLI::App& app, int& exit_code) {
-  app.add_subcommand("models", "list the CPU models that a guest can be given")->callback([&exit_code] {
+void add_models(Command& app, int& exit_code) {
+  app.add_command("models", "list the CPU models that a guest can be given").when_given([&exit_code] {
     exit_code = print_or_explain("vpmu models", list_models());
   });
 }

@@ -1,6 +1,6 @@
 #include "policy_options.hpp"
+#include "command_line.hpp"
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
 #include <map>
@@ -88,7 +88,7 @@ std::string all_policies() {
 
 }  // namespace
 
-void add_policies(CLI::App& command, PolicyArguments& arguments) {
+void add_policies(Command& command, PolicyArguments& arguments) {
   command.add_option("--policy", arguments.settings, "NAME=VALUE, may be repeated; the default first: " + all_policies());
 }
 

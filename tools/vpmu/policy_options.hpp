@@ -5,11 +5,9 @@
 #include "machine/config.hpp"
 #include "support/result.hpp"
 
-namespace CLI {
-class App;
-}
-
 namespace vmm::tool {
+
+class Command;
 
 /// What was given with --policy, as NAME=VALUE.
 struct PolicyArguments {
@@ -17,7 +15,7 @@ struct PolicyArguments {
 };
 
 /// Adds --policy to a subcommand; its help lists every policy and its values, the default first.
-void add_policies(CLI::App& command, PolicyArguments& arguments);
+void add_policies(Command& command, PolicyArguments& arguments);
 
 /// Puts the settings into the configuration. Fails (usage) on an unknown name or value, and lists the known ones.
 Result<void> apply(const PolicyArguments& arguments, MachineConfig& config);

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <string_view>
 #include <vector>
 
+#include "command_line.hpp"
 #include "files/input_file.hpp"
 #include "output.hpp"
 
@@ -64,12 +64,12 @@ Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const Re
   return {};
 }
 
-void add_records(CLI::App& app, int& exit_code) {
+void add_records(Command& app, int& exit_code) {
   auto arguments = std::make_shared<RecordsArguments>();
-  CLI::App* records = app.add_subcommand("records", "show the PEBS records of a file, such as a guest's DS buffer in a memory dump");
-  records->add_option("--format", arguments->format, "of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]")->required()->check(CLI::Range(0U, 3U));
-  records->add_option("file", arguments->file, "the buffer from its base to its index")->required();
-  records->callback([arguments, &exit_code] { exit_code = explain("vpmu records", list_file(*arguments)); });
+  Command records = app.add_command("records", "show the PEBS records of a file, such as a guest's DS buffer in a memory dump");
+  records.add_option("--format", arguments->format, "of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]").required().within(0U, 3U);
+  records.add_option("file", arguments->file, "the buffer from its base to its index").required();
+  records.when_given([arguments, &exit_code] { exit_code = explain("vpmu records", list_file(*arguments)); });
 }
 
 }  // namespace vmm::tool

@@ -8,11 +8,9 @@
 #include "support/result.hpp"
 #include "vpmu/pebs.hpp"
 
-namespace CLI {
-class App;
-}
-
 namespace vmm::tool {
+
+class Command;
 
 /// Gives the next bytes of a buffer: fewer than there is room for only at its end.
 using ReadBytes = std::function<Result<std::size_t>(std::span<std::byte> room)>;
@@ -26,6 +24,6 @@ Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const Re
 
 /// Adds `vpmu records` to the command line: prints list_records() of a file. `exit_code`: 0 done, 1 the output could not be written, 2 the file
 /// cannot be read or is no buffer of such records. It must live as long as `app`.
-void add_records(CLI::App& app, int& exit_code);
+void add_records(Command& app, int& exit_code);
 
 }  // namespace vmm::tool

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <array>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "command_line.hpp"
 #include "control/bounded_writer.hpp"
 #include "control/session.hpp"
 #include "files/distinct_files.hpp"
@@ -245,47 +245,46 @@ int run_and_report(RunArguments& arguments) {
 
 }  // namespace
 
-void add_run(CLI::App& app, int& exit_code) {
+void add_run(Command& app, int& exit_code) {
   auto arguments = std::make_shared<RunArguments>();
   auto& machine = arguments->machine;
-  CLI::App* run = app.add_subcommand("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
-  auto* const from = run->add_option_group("start", "a kernel, a domain of libvirt's, or a machine that was saved");
-  from->add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file");
-  CLI::Option* const domain = from->add_option("--libvirt", arguments->domain, "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
-  CLI::Option* const restore = from->add_option("--restore", machine.restore, "go on from a snapshot (`vpmu ctl SOCKET snapshot FILE`)");
-  from->require_option(1);
-  run->add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")->needs(domain);
+  Command run = app.add_command("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
+  Command from = run.add_group("start", "a kernel, a domain of libvirt's, or a machine that was saved");
+  from.add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file");
+  const Argument domain = from.add_option("--libvirt", arguments->domain, "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
+  const Argument restore = from.add_option("--restore", machine.restore, "go on from a snapshot (`vpmu ctl SOCKET snapshot FILE`)");
+  from.require_options(1);
+  run.add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes").needs(domain);
   /// What a domain tells, and a saved machine.
-  const auto told = [domain, restore](CLI::Option* option) { option->excludes(domain)->excludes(restore); };
-  told(run->add_option("--initrd", machine.initrd, "initial RAM disk"));
-  run->add_option("--append", machine.command_line, "kernel command line; with panic=-1 Linux ends the run when it panics")->excludes(restore);
-  run->add_option("--model", machine.model, "CPU model")->capture_default_str()->excludes(restore);
-  told(run->add_option("--memory", arguments->memory, "guest memory: a number and K, M or G")->capture_default_str());
-  told(run->add_option("--cpus", machine.cpus, "virtual CPUs")->capture_default_str());
-  told(run->add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU")->capture_default_str());
-  run->add_flag("--bare-metal", machine.bare_metal, "do not tell the guest that it is one: its kernel uses the uncore, too");
-  run->add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")->capture_default_str();
-  run->add_flag_callback(
+  const auto told = [domain, restore](Argument option) { option.excludes(domain).excludes(restore); };
+  told(run.add_option("--initrd", machine.initrd, "initial RAM disk"));
+  run.add_option("--append", machine.command_line, "kernel command line; with panic=-1 Linux ends the run when it panics").excludes(restore);
+  run.add_option("--model", machine.model, "CPU model").shows_default().excludes(restore);
+  told(run.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default());
+  told(run.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default());
+  told(run.add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU").shows_default());
+  run.add_flag("--bare-metal", machine.bare_metal, "do not tell the guest that it is one: its kernel uses the uncore, too");
+  run.add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto").shows_default();
+  run.add_flag(
       "--no-jit", [arguments] { arguments->machine.compiling = vpmu::exec::never_compiling; },
       "interpret everything that the instruction engine runs: the same, slower");
-  run->add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")->capture_default_str();
-  run->add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")->capture_default_str();
-  run->add_option("--events", arguments->events, "with source kvm, what the guest may count: all, architectural, standard, or a file")->capture_default_str();
-  run->add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
-  run->add_option("--model-log", arguments->model_log, "write what the processor model says of accesses that may be sampled to this file");
-  run->add_option("--timeout", arguments->timeout, "stop the machine after so many seconds of the host's time; 0: never")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e9));
-  run->add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
-  run->add_option("--console", arguments->session.console, "stdio, or a file for the output")->capture_default_str();
-  run->add_option("--kvm", machine.kvm_device, "the KVM device")->capture_default_str();
-  run->add_option("--user", arguments->user, "started as root, the machine runs as this user; without it, as nobody");
-  run->add_flag("--no-jail", arguments->no_jail, "leave the machine all rights of this process, and every system call");
-  run->add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
-  add_policies(*run, arguments->policies);
-  run->footer(
+  run.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970").shows_default();
+  run.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists").shows_default();
+  run.add_option("--events", arguments->events, "with source kvm, what the guest may count: all, architectural, standard, or a file").shows_default();
+  run.add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
+  run.add_option("--model-log", arguments->model_log, "write what the processor model says of accesses that may be sampled to this file");
+  run.add_option("--timeout", arguments->timeout, "stop the machine after so many seconds of the host's time; 0: never")
+      .shows_default().within(0.0, 1e9);
+  run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
+  run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
+  run.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default();
+  run.add_option("--user", arguments->user, "started as root, the machine runs as this user; without it, as nobody");
+  run.add_flag("--no-jail", arguments->no_jail, "leave the machine all rights of this process, and every system call");
+  run.add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
+  add_policies(run, arguments->policies);
+  run.set_footer(
       "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 stopped, 7 time limit.");
-  run->callback([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
+  run.when_given([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
 }
 
 }  // namespace vmm::tool

@@ -1,10 +1,8 @@
 #pragma once
 
-namespace CLI {
-class App;
-}
-
 namespace vmm::tool {
+
+class Command;
 
 /// How `vpmu run` ends.
 enum RunExitCode : int {
@@ -20,6 +18,6 @@ enum RunExitCode : int {
 
 /// Adds `vpmu run` to the command line. When it is chosen, parsing runs the machine to its end and sets `exit_code`, which must live
 /// as long as `app`. Failures are one line on standard error.
-void add_run(CLI::App& app, int& exit_code);
+void add_run(Command& app, int& exit_code);
 
 }  // namespace vmm::tool

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 
+#include "command_line.hpp"
 #include "output.hpp"
 #include "virt/hook.hpp"
 #include "virt/switch.hpp"
@@ -99,24 +99,24 @@ Result<std::string> hook(const VirtArguments& arguments) {
 using Action = Result<std::string> (*)(const VirtArguments&);
 
 /// One of the commands below `vpmu virt`.
-CLI::App* add_command(CLI::App& virt, const char* name, const char* help, Action action, const std::shared_ptr<VirtArguments>& arguments,
+Command add_command(Command& virt, const char* name, const char* help, Action action, const std::shared_ptr<VirtArguments>& arguments,
                       int& exit_code) {
-  CLI::App* const command = virt.add_subcommand(name, help);
-  command->callback(
+  Command command = virt.add_command(name, help);
+  command.when_given(
       [arguments, action, name, &exit_code] { exit_code = print_or_explain(fmt::format("vpmu virt {}", name).c_str(), action(*arguments)); });
   return command;
 }
 
-void add_connect(CLI::App& command, VirtArguments& arguments) {
+void add_connect(Command command, VirtArguments& arguments) {
   command.add_option("--connect", arguments.connect, "libvirt's URI, also of another host; without it, the one that virsh takes");
 }
 
-void add_domain(CLI::App& command, VirtArguments& arguments) {
-  command.add_option("domain", arguments.domain, "name or UUID")->required();
+void add_domain(Command command, VirtArguments& arguments) {
+  command.add_option("domain", arguments.domain, "name or UUID").required();
   add_connect(command, arguments);
 }
 
-CLI::Option* add_choice(CLI::App& command, VirtArguments& arguments) {
+Argument add_choice(Command command, VirtArguments& arguments) {
   command.add_option("--source", arguments.options.source, "what counts for the guest: a source that `vpmu doctor` lists (default auto)");
   command.add_option("--emulator", arguments.options.wrapper, "path of qemu-vpmu on the domain's host; without it, where it is installed");
   return command.add_option("--model", arguments.options.model, "CPU model that `vpmu models` lists");
@@ -124,20 +124,20 @@ CLI::Option* add_choice(CLI::App& command, VirtArguments& arguments) {
 
 }  // namespace
 
-void add_virt(CLI::App& app, int& exit_code) {
+void add_virt(Command& app, int& exit_code) {
   const auto arguments = std::make_shared<VirtArguments>();
-  CLI::App& virt = *app.add_subcommand("virt", "give libvirt's domains the PMU");
-  virt.require_subcommand(1);
-  CLI::App& on = *add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
+  Command virt = app.add_command("virt", "give libvirt's domains the PMU");
+  virt.require_commands(1, 1);
+  Command on = add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
   add_domain(on, *arguments);
-  add_choice(on, *arguments)->required();
+  add_choice(on, *arguments).required();
   on.add_flag("--apparmor", arguments->apparmor, "also tell AppArmor; without the rights to, print what to tell it");
-  CLI::App& off = *add_command(virt, "disable", "take it away: the domain's definition is what it was", disable, arguments, exit_code);
+  Command off = add_command(virt, "disable", "take it away: the domain's definition is what it was", disable, arguments, exit_code);
   add_domain(off, *arguments);
   off.add_flag("--apparmor", arguments->apparmor, "also take back what AppArmor was told");
-  add_domain(*add_command(virt, "status", "what a domain has", status, arguments, exit_code), *arguments);
-  add_connect(*add_command(virt, "list", "what each domain has", list, arguments, exit_code), *arguments);
-  CLI::App& define = *add_command(virt, "hook", "KubeVirt's onDefineDomain: a domain's XML in, with the PMU out", hook, arguments, exit_code);
+  add_domain(add_command(virt, "status", "what a domain has", status, arguments, exit_code), *arguments);
+  add_connect(add_command(virt, "list", "what each domain has", list, arguments, exit_code), *arguments);
+  Command define = add_command(virt, "hook", "KubeVirt's onDefineDomain: a domain's XML in, with the PMU out", hook, arguments, exit_code);
   add_choice(define, *arguments);
   define.add_option("--vmi", arguments->vmi, "the VMI as JSON; its annotations vpmu/model and vpmu/source come before the options");
   define.add_option("--domain", arguments->xml, "the domain's XML; without it, standard input");

@@ -1,8 +1,8 @@
+#include "command_line.hpp"
 #include "events.hpp"
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -17,16 +17,14 @@ struct CommandResult {
 };
 
 CommandResult run_vpmu(const std::string& arguments) {
-  CLI::App app;
+  CommandLine app{"", "vpmu"};
   int exit_code = -1;
   add_events(app, exit_code);
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
+  if (const ParseOutcome outcome = app.parse(arguments); outcome.kind == ParseOutcome::Kind::wrong) {
     exit_code = 2;
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "%s\n", outcome.message.c_str());
   }
   return {exit_code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
 }

@@ -1,8 +1,8 @@
+#include "command_line.hpp"
 #include "models.hpp"
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
 
@@ -28,11 +28,11 @@ TEST(ModelsCommand, TellsThePmuOfEach) {
 }
 
 TEST(ModelsCommand, PrintsTheList) {
-  CLI::App app;
+  CommandLine app{"", "vpmu"};
   int exit_code = -1;
   add_models(app, exit_code);
   testing::internal::CaptureStdout();
-  app.parse("models");
+  EXPECT_EQ(app.parse("models").kind, ParseOutcome::Kind::parsed);
   EXPECT_EQ(testing::internal::GetCapturedStdout(), list_models());
   EXPECT_EQ(exit_code, 0);
 }

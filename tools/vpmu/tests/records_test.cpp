@@ -1,9 +1,9 @@
+#include "command_line.hpp"
 #include "records.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -99,23 +99,23 @@ class RecordsCommand : public testing::Test {
   RecordsCommand& operator=(const RecordsCommand&) = delete;
 
   std::string file_{std::filesystem::temp_directory_path() / ("vpmu-records-" + std::to_string(::getpid()))};
-  CLI::App app_;
+  CommandLine app_{"", "vpmu"};
   int exit_code_{-1};
 };
 
 TEST_F(RecordsCommand, ShowsAFile) {
   testing::internal::CaptureStdout();
-  app_.parse("records --format 1 " + file_);
+  EXPECT_EQ(app_.parse("records --format 1 " + file_).kind, ParseOutcome::Kind::parsed);
   EXPECT_EQ(testing::internal::GetCapturedStdout(), list(PebsFormat::format1, records(0xB0, 2)).value_or(""));
   EXPECT_EQ(exit_code_, 0);
 }
 
 TEST_F(RecordsCommand, ExplainsWhatItCannotShow) {
   testing::internal::CaptureStderr();
-  app_.parse("records --format 3 " + file_);
+  EXPECT_EQ(app_.parse("records --format 3 " + file_).kind, ParseOutcome::Kind::parsed);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("vpmu records: 352 bytes are no whole number of records of format 3"), std::string::npos);
   EXPECT_EQ(exit_code_, 2);
-  EXPECT_THROW(app_.parse("records --format 4 " + file_), CLI::ValidationError);
+  EXPECT_EQ(app_.parse("records --format 4 " + file_).message, "--format: Value 4 not in range 0 to 3");
 }
 
 }  // namespace
