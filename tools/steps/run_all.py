@@ -28,6 +28,7 @@ UNIT = "unit"
 NEEDS_KVM = "(^Kvm|OnKvm)"
 NOT_STEPS = ["^[^s]", "^s[^t]", "^st[^e]"]
 SLOWEST = 10
+MENTIONED_CPU_SECONDS = 2
 UNIT_SECONDS = 300  # that one unit test may take
 SHOWN_LINES = 20
 FAILED_LINE = re.compile(r"^FAIL ")
@@ -70,8 +71,9 @@ def head():
 
 
 def cpu_seconds(name):
-    """Of a step and its children: what bash's `times` says last."""
-    parts = re.findall(r"(\d+)m([\d.]+)s", (LOGS / f"{name}.cpu").read_text(encoding="ascii"))
+    """Of a step and its children, but not of beds that are kept: what bash's `times` says."""
+    path = LOGS / f"{name}.cpu"
+    parts = re.findall(r"(\d+)m([\d.]+)s", path.read_text(encoding="ascii") if path.exists() else "")
     return sum(60 * int(minutes) + float(seconds) for minutes, seconds in parts)
 
 
@@ -113,7 +115,7 @@ class Run:
 
     def line(self, name, what, good, seconds, note=""):
         last = f"last {self.before[name]:.0f}" if name in self.before else ""
-        cpu = f"CPU {cpu_seconds(name):.0f}" if (LOGS / f"{name}.cpu").exists() else ""
+        cpu = f"CPU {cpu_seconds(name):.0f}" if cpu_seconds(name) >= MENTIONED_CPU_SECONDS else ""
         beside = ", ".join(filter(None, (cpu, last)))
         self.times[name] = seconds
         print(f"{what:<52}{'ok    ' if good else 'FAILED'}{seconds:>6.0f} s{f' ({beside})' if beside else ''}{'   ' + note if note else ''}", flush=True)
