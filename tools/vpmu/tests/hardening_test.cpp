@@ -56,6 +56,13 @@ TEST_P(Hardening, ChecksItsStackItsBuffersAndItsContainers) {
   EXPECT_TRUE(has(symbols, "UND _ZSt21__glibcxx_assert_fail"));
 }
 
+// Only `vpmu virt` wants libvirt, and loads it.
+TEST_P(Hardening, StartsWithoutLibvirt) {
+  const std::string dynamic = readelf("-d");
+  EXPECT_TRUE(has(dynamic, "NEEDED\\) +Shared library: \\[libc.so.6\\]"));
+  EXPECT_FALSE(has(dynamic, "NEEDED\\) +Shared library: \\[libvirt"));
+}
+
 /// The share of functions that begin with ENDBR64; without what the compiler has split off.
 double share_of_landing_pads(const std::string& file, const std::string& name) {
   const std::string code = output_of("objdump -d --no-show-raw-insn " + file);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "virt/libvirt_calls.hpp"
 #include "virt/switch.hpp"
 #include "virt_samples.hpp"
 
@@ -42,6 +43,16 @@ class VirtLibvirt : public testing::Test {
   fs::path file_ = fs::temp_directory_path() / ("vpmu-libvirt-" + std::to_string(getpid()) + ".xml");
   std::unique_ptr<Domains> domains_;
 };
+
+TEST(VirtLibvirtLibrary, WhatCannotBeLoadedIsNamedWithTheReason) {
+  const auto missing = load_libvirt("libvirt-that-is-not-there.so.0");
+  ASSERT_FALSE(missing);
+  EXPECT_TRUE(contains(describe(missing.error()), "cannot load libvirt (libvirt-that-is-not-there.so.0): ")) << describe(missing.error());
+  EXPECT_TRUE(contains(describe(missing.error()), "package libvirt0"));
+  const auto other = load_libvirt("libm.so.6");
+  ASSERT_FALSE(other);
+  EXPECT_TRUE(contains(describe(other.error()), "undefined symbol: virConnectClose")) << describe(other.error());
+}
 
 TEST_F(VirtLibvirt, ADomainGoesThroughEnableStatusDisableAndIsTheSameAgain) {
   const auto before = xml("guest");

@@ -1,7 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <libvirt/libvirt.h>
-#include <libvirt/virterror.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,13 +9,22 @@
 
 #include "kvm/fd.hpp"
 #include "virt/domains.hpp"
+#include "virt/libvirt_calls.hpp"
 
 namespace vmm::tool {
 namespace {
 
+/// What is loaded. connect_to_libvirt() refuses where this is an error; all else here comes after it.
+const Result<LibvirtCalls>& loaded() {
+  static const Result<LibvirtCalls> calls = load_libvirt();
+  return calls;
+}
+
+const LibvirtCalls& libvirt() { return *loaded(); }
+
 struct Free {
-  void operator()(virConnectPtr connection) const { virConnectClose(connection); }
-  void operator()(virDomainPtr domain) const { virDomainFree(domain); }
+  void operator()(virConnectPtr connection) const { libvirt().virConnectClose(connection); }
+  void operator()(virDomainPtr domain) const { libvirt().virDomainFree(domain); }
   void operator()(char* text) const { std::free(text); }
 };
 using ConnectionPointer = std::unique_ptr<virConnect, Free>;
@@ -51,12 +58,12 @@ ConnectionPointer open_connection(const std::string& uri) {
   // A helper of libvirt's that ends at once is its error, not our end.
   std::signal(SIGPIPE, SIG_IGN);
   const QuietStandardError quiet;
-  return ConnectionPointer{virConnectOpenAuth(uri.empty() ? nullptr : uri.c_str(), virConnectAuthPtrDefault, 0)};
+  return ConnectionPointer{libvirt().virConnectOpenAuth(uri.empty() ? nullptr : uri.c_str(), libvirt().auth_default, 0)};
 }
 
 /// Why the last call failed, as one line.
 std::string reason() {
-  const virErrorPtr error = virGetLastError();
+  const virErrorPtr error = libvirt().virGetLastError();
   std::string text = error == nullptr || error->message == nullptr ? "unknown error" : error->message;
   std::ranges::replace_if(
       text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
@@ -64,7 +71,7 @@ std::string reason() {
 }
 
 int reason_code() {
-  const virErrorPtr error = virGetLastError();
+  const virErrorPtr error = libvirt().virGetLastError();
   return error == nullptr ? 0 : error->code;
 }
 
@@ -88,12 +95,12 @@ bool has_host(std::string_view uri) {
 class LibvirtDomains final : public Domains {
  public:
   explicit LibvirtDomains(ConnectionPointer connection) : connection_{std::move(connection)} {
-    if (const Text uri{virConnectGetURI(connection_.get())}) uri_ = uri.get();
+    if (const Text uri{libvirt().virConnectGetURI(connection_.get())}) uri_ = uri.get();
   }
 
   Result<DomainDefinition> read(const std::string& name) override {
-    DomainPointer domain{virDomainLookupByName(connection_.get(), name.c_str())};
-    if (!domain && reason_code() == VIR_ERR_NO_DOMAIN) domain.reset(virDomainLookupByUUIDString(connection_.get(), name.c_str()));
+    DomainPointer domain{libvirt().virDomainLookupByName(connection_.get(), name.c_str())};
+    if (!domain && reason_code() == VIR_ERR_NO_DOMAIN) domain.reset(libvirt().virDomainLookupByUUIDString(connection_.get(), name.c_str()));
     if (domain) return definition_of(domain.get());
     const auto code = reason_code();
     if (code == VIR_ERR_NO_DOMAIN || code == VIR_ERR_INVALID_ARG)
@@ -104,7 +111,7 @@ class LibvirtDomains final : public Domains {
 
   Result<std::vector<DomainDefinition>> read_all() override {
     virDomainPtr* listed = nullptr;
-    const auto count = virConnectListAllDomains(connection_.get(), &listed, VIR_CONNECT_LIST_DOMAINS_PERSISTENT);
+    const auto count = libvirt().virConnectListAllDomains(connection_.get(), &listed, VIR_CONNECT_LIST_DOMAINS_PERSISTENT);
     if (count < 0) return failure("cannot list the domains");
     std::vector<DomainPointer> domains(listed, listed + count);
     std::free(static_cast<void*>(listed));
@@ -118,27 +125,27 @@ class LibvirtDomains final : public Domains {
   }
 
   Result<void> define(const std::string& xml) override {
-    if (const DomainPointer defined{virDomainDefineXML(connection_.get(), xml.c_str())}) return {};
+    if (const DomainPointer defined{libvirt().virDomainDefineXML(connection_.get(), xml.c_str())}) return {};
     return failure("libvirt does not take the definition");
   }
 
   [[nodiscard]] bool local() const override { return !has_host(uri_); }
 
   [[nodiscard]] VirtDriver driver() const override {
-    const char* const type = virConnectGetType(connection_.get());
+    const char* const type = libvirt().virConnectGetType(connection_.get());
     return {.keeps_environment = type == nullptr || std::string_view{type} != "TEST"};
   }
 
  private:
   static Result<DomainDefinition> definition_of(virDomainPtr domain) {
-    const std::string name = virDomainGetName(domain);
-    const Text xml{virDomainGetXMLDesc(domain, VIR_DOMAIN_XML_INACTIVE | VIR_DOMAIN_XML_SECURE)};
+    const std::string name = libvirt().virDomainGetName(domain);
+    const Text xml{libvirt().virDomainGetXMLDesc(domain, VIR_DOMAIN_XML_INACTIVE | VIR_DOMAIN_XML_SECURE)};
     if (!xml) return failure(fmt::format("cannot read the definition of {}", printable(name)));
     return DomainDefinition{.name = name,
                             .xml = xml.get(),
-                            .persistent = virDomainIsPersistent(domain) == 1,
-                            .active = virDomainIsActive(domain) == 1,
-                            .saved = virDomainHasManagedSaveImage(domain, 0) == 1};
+                            .persistent = libvirt().virDomainIsPersistent(domain) == 1,
+                            .active = libvirt().virDomainIsActive(domain) == 1,
+                            .saved = libvirt().virDomainHasManagedSaveImage(domain, 0) == 1};
   }
 
   ConnectionPointer connection_;
@@ -148,7 +155,8 @@ class LibvirtDomains final : public Domains {
 }  // namespace
 
 Result<std::unique_ptr<Domains>> connect_to_libvirt(const std::string& uri) {
-  virSetErrorFunc(nullptr, say_nothing);
+  if (!loaded()) return tl::unexpected{loaded().error()};
+  libvirt().virSetErrorFunc(nullptr, say_nothing);
   ConnectionPointer connection = open_connection(uri);
   if (connection) return std::make_unique<LibvirtDomains>(std::move(connection));
   const std::string where = uri.empty() ? "" : fmt::format(" at {}", printable(uri));
