@@ -1,0 +1,1 @@
+#include "virt/libvirt_calls.hpp"
