@@ -1,0 +1,34 @@
+# What makes a build take less time.
+
+# For code that parses, prints or tests: nobody waits for it, and at -O1 it compiles in two thirds of the time.
+function(vpmu_cold_code target)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    target_compile_options(${target} INTERFACE "$<$<CONFIG:RelWithDebInfo>:-O1>")
+  else()
+    target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:-O1>")
+  endif()
+endfunction()
+
+# Headers that nearly every file includes, compiled once: a quarter of a build's time. With g++ and without sanitizers only, so that the other builds
+# show whether each file includes what it uses.
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR VPMU_SANITIZE OR NOT PROJECT_IS_TOP_LEVEL)
+  function(vpmu_precompile target)
+  endfunction()
+  return()
+endif()
+set(common_headers <algorithm> <array> <atomic> <bit> <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view>
+  <tuple> <utility> <variant> <vector>)
+
+# vpmu_precompile(TARGET HEADER...) | vpmu_precompile(TARGET AS OTHER): flags and definitions must be the other's, and it may have more.
+function(vpmu_precompile target)
+  if("${ARGV1}" STREQUAL "AS")
+    target_precompile_headers(${target} REUSE_FROM ${ARGV2})
+  else()
+    target_precompile_headers(${target} PRIVATE ${common_headers} ${ARGN})
+  endif()
+  # With precompiled headers g++ 12 forgets that what it inlines is a system header's, and warns of std::string's own copying.
+  target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+  # ccache wants to be told that a header's time stamp is not looked at.
+  set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${CMAKE_CXX_COMPILER_LAUNCHER}")
+endfunction()
