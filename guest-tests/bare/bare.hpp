@@ -24,7 +24,9 @@ inline std::uint64_t rdmsr(std::uint32_t index) {
 }
 
 inline void wrmsr(std::uint32_t index, std::uint64_t value) {
-  asm volatile("wrmsr" : : "a"(static_cast<std::uint32_t>(value)), "d"(static_cast<std::uint32_t>(value >> 32U)), "c"(index));
+  asm volatile("wrmsr"
+               :
+               : "a"(static_cast<std::uint32_t>(value)), "d"(static_cast<std::uint32_t>(value >> 32U)), "c"(index));
 }
 
 inline std::uint8_t in(std::uint16_t port) {
@@ -47,7 +49,7 @@ inline void set_up_serial() {
 
 inline void put(char c) {
   constexpr std::uint8_t empty = 0x20;
-  while ((in(serial_line_status) & empty) == 0) {
+  while ((in(serial_line_status)&empty) == 0) {
   }
   out(serial, static_cast<std::uint8_t>(c));
 }

@@ -1,4 +1,5 @@
-// Does the same thing 4000 times and then says so by a letter, over and over: whoever reads the letters knows what one costs.
+// Does the same thing 4000 times and then says so by a letter, over and over: whoever reads the letters knows what one
+// costs.
 #include "bare.hpp"
 
 extern "C" {

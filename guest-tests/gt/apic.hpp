@@ -7,8 +7,8 @@
 namespace gt::apic {
 
 inline constexpr std::uint64_t base = 0xFEE0'0000;
-inline constexpr std::uint32_t spurious_vector_offset = 0xF0, eoi_offset = 0xB0, task_priority_offset = 0x80, command_offset = 0x300,
-                               lvtpc_offset = 0x340;
+inline constexpr std::uint32_t spurious_vector_offset = 0xF0, eoi_offset = 0xB0, task_priority_offset = 0x80,
+                               command_offset = 0x300, lvtpc_offset = 0x340;
 
 /// LVT entry of performance monitoring interrupts. SDM 3A figure 10-8.
 namespace lvtpc {
@@ -19,9 +19,7 @@ inline constexpr std::uint32_t nmi = 0x400;
 inline constexpr std::uint32_t masked = 1U << 16;
 }  // namespace lvtpc
 
-inline std::uint32_t read(std::uint32_t offset) {
-  return *reinterpret_cast<volatile std::uint32_t*>(base + offset);
-}
+inline std::uint32_t read(std::uint32_t offset) { return *reinterpret_cast<volatile std::uint32_t*>(base + offset); }
 inline void write(std::uint32_t offset, std::uint32_t value) {
   *reinterpret_cast<volatile std::uint32_t*>(base + offset) = value;
 }
@@ -36,7 +34,8 @@ inline void send_to_self(std::uint8_t vector) {
 }
 /// Once, after so many ticks of the APIC's timer. SDM 3A 10.5.4.
 inline void start_timer(std::uint8_t vector, std::uint32_t ticks) {
-  constexpr std::uint32_t lvt_timer_offset = 0x320, initial_count_offset = 0x380, divide_offset = 0x3E0, divide_by_one = 0xB;
+  constexpr std::uint32_t lvt_timer_offset = 0x320, initial_count_offset = 0x380, divide_offset = 0x3E0,
+                          divide_by_one = 0xB;
   write(divide_offset, divide_by_one);
   write(lvt_timer_offset, vector);
   write(initial_count_offset, ticks);

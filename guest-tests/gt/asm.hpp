@@ -13,7 +13,7 @@ struct Outcome {
   static constexpr std::uint64_t none = 0xFF;
   std::uint64_t vector{none};  ///< Exception, `none` when the instruction completed.
   std::uint64_t error_code{};
-  std::uint64_t cr2{};  ///< Meaningful for #PF.
+  std::uint64_t cr2{};    ///< Meaningful for #PF.
   std::uint64_t value{};  ///< Meaningful when the instruction completed.
   [[nodiscard]] bool ok() const { return vector == none; }
 };
@@ -24,8 +24,7 @@ inline constexpr std::uint64_t vector_db = 1, vector_nmi = 2, vector_ud = 6, vec
 extern volatile std::uint64_t caught_vector, caught_error_code, caught_cr2;
 
 /// An entry of the section that tells the exception handler where to go on: {faulting instruction, resume}.
-#define GT_GUARD(fault, resume) \
-  ".pushsection .gt_fixups, \"aw\"\n .quad " fault ", " resume "\n .popsection\n"
+#define GT_GUARD(fault, resume) ".pushsection .gt_fixups, \"aw\"\n .quad " fault ", " resume "\n .popsection\n"
 
 inline void arm_guard() { caught_vector = Outcome::none; }
 inline Outcome guard_outcome(std::uint64_t value) {
@@ -39,7 +38,8 @@ inline std::uint64_t rdmsr(MsrIndex index) {
 }
 
 inline void wrmsr(MsrIndex index, std::uint64_t value) {
-  asm volatile("wrmsr" ::"a"(static_cast<std::uint32_t>(value)), "d"(static_cast<std::uint32_t>(value >> 32)), "c"(index.value())
+  asm volatile("wrmsr" ::"a"(static_cast<std::uint32_t>(value)), "d"(static_cast<std::uint32_t>(value >> 32)),
+               "c"(index.value())
                : "memory");
 }
 
@@ -105,7 +105,9 @@ inline CpuidResult cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) {
   return r;
 }
 
-inline void out32(std::uint16_t port, std::uint32_t value) { asm volatile("outl %0, %1" ::"a"(value), "Nd"(port) : "memory"); }
+inline void out32(std::uint16_t port, std::uint32_t value) {
+  asm volatile("outl %0, %1" ::"a"(value), "Nd"(port) : "memory");
+}
 
 inline void enable_interrupts() { asm volatile("sti" ::: "memory"); }
 inline void disable_interrupts() { asm volatile("cli" ::: "memory"); }

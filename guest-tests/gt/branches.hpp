@@ -2,15 +2,16 @@
 #include <array>
 #include <cstdint>
 
-/// Branches of known addresses, in branches.S. Each function writes `debugctl` to IA32_DEBUGCTL, runs them, and writes 0.
+/// Branches of known addresses, in branches.S. Each function writes `debugctl` to IA32_DEBUGCTL, runs them, and writes
+/// 0.
 namespace gt {
 
 extern "C" {
 /// One branch of each kind: see branch_kinds().
 void gt_branch_kinds(std::uint64_t debugctl);
 extern const char gt_kind_jump[], gt_kind_function[], gt_kind_call[], gt_kind_behind_call[], gt_kind_indirect_call[],
-    gt_kind_behind_indirect_call[], gt_kind_indirect_jump[], gt_kind_far_return[], gt_kind_behind_far_return[], gt_kind_loop[],
-    gt_kind_conditional[];
+    gt_kind_behind_indirect_call[], gt_kind_indirect_jump[], gt_kind_far_return[], gt_kind_behind_far_return[],
+    gt_kind_loop[], gt_kind_conditional[];
 
 /// A loop of DEC and JNZ, `rounds` times: one taken branch less than rounds.
 void gt_branch_loop(std::uint64_t debugctl, std::uint64_t rounds);
@@ -28,7 +29,9 @@ extern const char gt_vector_stubs[], gt_user_trampoline[], gt_user_done[];
 }
 
 /// Where the handler of a vector begins.
-inline std::uint64_t vector_stub(std::uint64_t vector) { return reinterpret_cast<std::uint64_t>(gt_vector_stubs) + vector * 16; }
+inline std::uint64_t vector_stub(std::uint64_t vector) {
+  return reinterpret_cast<std::uint64_t>(gt_vector_stubs) + vector * 16;
+}
 
 /// A taken branch, and the bit of MSR_LBR_SELECT that keeps its kind out. SDM 3B tables 17-11 to 17-13.
 struct KnownBranch {

@@ -127,15 +127,30 @@ constexpr Facts skylake = [] {
 
 const Facts* by_model(unsigned model) {
   switch (model) {
-    case 0x1A: case 0x1E: case 0x1F: case 0x2E: return &nehalem;
-    case 0x25: case 0x2C: case 0x2F: return &westmere;
+    case 0x1A:
+    case 0x1E:
+    case 0x1F:
+    case 0x2E: return &nehalem;
+    case 0x25:
+    case 0x2C:
+    case 0x2F: return &westmere;
     case 0x2A: return &sandy_bridge;
     case 0x2D: return &sandy_bridge_ep;
     case 0x3A: return &ivy_bridge;
     case 0x3E: return &ivy_bridge_ep;
-    case 0x3C: case 0x3F: case 0x45: case 0x46: return &haswell;
-    case 0x3D: case 0x47: case 0x4F: case 0x56: return &broadwell;
-    case 0x4E: case 0x55: case 0x5E: case 0x8E: case 0x9E: return &skylake;
+    case 0x3C:
+    case 0x3F:
+    case 0x45:
+    case 0x46: return &haswell;
+    case 0x3D:
+    case 0x47:
+    case 0x4F:
+    case 0x56: return &broadwell;
+    case 0x4E:
+    case 0x55:
+    case 0x5E:
+    case 0x8E:
+    case 0x9E: return &skylake;
     default: return nullptr;
   }
 }
@@ -162,7 +177,9 @@ std::uint64_t perf_capabilities() {
   if (value == 0) value = rdmsr(pmu::msr::IA32_PERF_CAPABILITIES);
   return value;
 }
-vpmu::PebsFormat pebs_format() { return static_cast<vpmu::PebsFormat>(pmu::reg::perf_capabilities::PEBS_FMT::get(perf_capabilities())); }
+vpmu::PebsFormat pebs_format() {
+  return static_cast<vpmu::PebsFormat>(pmu::reg::perf_capabilities::PEBS_FMT::get(perf_capabilities()));
+}
 bool has_full_width_writes() { return pmu::reg::perf_capabilities::FW_WRITE::test(perf_capabilities()); }
 bool has_streamlined_freeze() { return pmu::version() >= 4; }
 bool has_eventing_ip() { return pebs_format() >= vpmu::PebsFormat::format2; }

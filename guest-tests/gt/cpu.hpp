@@ -4,11 +4,20 @@
 #include "gt/pmu.hpp"
 #include "vpmu/pebs.hpp"
 
-/// What the manual says of the processor this runs on, put together here row by row; the virtual PMU has its own tables.
+/// What the manual says of the processor this runs on, put together here row by row; the virtual PMU has its own
+/// tables.
 namespace gt::cpu {
 
 /// By CPUID.01H display family and model. SDM 3C table 35-1.
-enum class Microarchitecture : std::uint8_t { nehalem, westmere, sandy_bridge, ivy_bridge, haswell, broadwell, skylake };
+enum class Microarchitecture : std::uint8_t {
+  nehalem,
+  westmere,
+  sandy_bridge,
+  ivy_bridge,
+  haswell,
+  broadwell,
+  skylake
+};
 
 /// An event that the processor does not have.
 inline constexpr pmu::Event no_event{0x00, 0x00};
@@ -23,13 +32,13 @@ struct Facts {
   bool pdir;                        ///< SDM 3B 18.9.4.4.
   bool data_source_tlb;             ///< A0H has bits 4 and 5. SDM 3B table 18-33.
   unsigned lbr_depth;
-  std::uint64_t lbr_select;         ///< Bits of MSR_LBR_SELECT. SDM 3B tables 17-11 to 17-13.
-  unsigned offcore_registers;       ///< MSR_OFFCORE_RSP_0, or that and _1.
-  std::uint64_t offcore_bits;       ///< Their bits. SDM 3B tables 18-26, 18-38, 18-47.
-  unsigned load_latency_counter;    ///< A PMC that load latency works on. SDM 3B 18.8.1.2, 18.9.4.2.
-  std::uint64_t memory_source;      ///< Data source of a load from local memory that nobody else has. SDM 3B table 18-24.
+  std::uint64_t lbr_select;       ///< Bits of MSR_LBR_SELECT. SDM 3B tables 17-11 to 17-13.
+  unsigned offcore_registers;     ///< MSR_OFFCORE_RSP_0, or that and _1.
+  std::uint64_t offcore_bits;     ///< Their bits. SDM 3B tables 18-26, 18-38, 18-47.
+  unsigned load_latency_counter;  ///< A PMC that load latency works on. SDM 3B 18.8.1.2, 18.9.4.2.
+  std::uint64_t memory_source;    ///< Data source of a load from local memory that nobody else has. SDM 3B table 18-24.
   pmu::Event loads, stores, load_latency, near_returns, taken_branches, conditional_mispredicts, precise_mispredicts;
-  pmu::Event precise_cycles;        ///< Rule P18.
+  pmu::Event precise_cycles;  ///< Rule P18.
   pmu::Event l1_hit, fill_buffer_hit, l2_hit, l3_hit, l1_miss, l2_miss, l3_miss, stlb_miss_loads;
 };
 
@@ -39,8 +48,8 @@ unsigned model();
 /// Of this processor; ends the test as failed on one that the tests do not know.
 const Facts& facts();
 
-/// What IA32_PERF_CAPABILITIES and CPUID.0AH say. The MSR is read once: an access between two records would shift where an estimating
-/// source takes the second.
+/// What IA32_PERF_CAPABILITIES and CPUID.0AH say. The MSR is read once: an access between two records would shift where
+/// an estimating source takes the second.
 std::uint64_t perf_capabilities();
 vpmu::PebsFormat pebs_format();
 bool has_full_width_writes();

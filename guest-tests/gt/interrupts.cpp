@@ -52,13 +52,8 @@ struct Gate {
 };
 
 // Null, kernel code (08H), kernel data (10H), user data (18H), user code (20H), TSS (28H, two entries).
-constinit std::array<std::uint64_t, 7> gdt{0,
-                                           0x00AF'9B00'0000'FFFF,
-                                           0x00CF'9300'0000'FFFF,
-                                           0x00CF'F300'0000'FFFF,
-                                           0x00AF'FB00'0000'FFFF,
-                                           0,
-                                           0};
+constinit std::array<std::uint64_t, 7> gdt{
+    0, 0x00AF'9B00'0000'FFFF, 0x00CF'9300'0000'FFFF, 0x00CF'F300'0000'FFFF, 0x00AF'FB00'0000'FFFF, 0, 0};
 constinit std::array<Gate, 256> idt{};
 constinit std::array<InterruptHandler, 256> handlers{};
 alignas(16) constinit std::array<std::byte, 16384> user_stack{};
@@ -66,7 +61,8 @@ alignas(16) constinit std::array<std::byte, 16384> user_stack{};
 Gate make_gate(const char* target) {
   const auto at = reinterpret_cast<std::uint64_t>(target);
   constexpr std::uint64_t attributes = 0x8E00;  // present, DPL 0, interrupt gate
-  return {.low = (at & 0xFFFF) | (kernel_code << 16) | (attributes << 32) | ((at >> 16 & 0xFFFF) << 48), .high = at >> 32};
+  return {.low = (at & 0xFFFF) | (kernel_code << 16) | (attributes << 32) | ((at >> 16 & 0xFFFF) << 48),
+          .high = at >> 32};
 }
 
 void load_tss() {
@@ -129,8 +125,8 @@ void run_at_cpl3(void (*function)(void*), void* argument) {
 void gt_interrupt(gt::InterruptFrame* frame) {
   if (const gt::InterruptHandler handler = gt::handlers[frame->vector]; handler != nullptr) return handler(*frame);
   if (frame->vector < 32 && (gt::resume_guarded(*frame) || gt::leave_user(*frame))) return;
-  gt::Text{gt::message_text()} << "unexpected vector " << frame->vector << " at " << frame->rip << ", error code " << frame->error_code
-                               << ", CR2 " << gt::read_cr2();
+  gt::Text{gt::message_text()} << "unexpected vector " << frame->vector << " at " << frame->rip << ", error code "
+                               << frame->error_code << ", CR2 " << gt::read_cr2();
   gt::send_failure(__FILE_NAME__, __LINE__);
   gt::complete();
 }

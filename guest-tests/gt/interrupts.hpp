@@ -17,10 +17,12 @@ using InterruptHandler = void (*)(InterruptFrame&);
 /// Loads GDT, TSS and IDT. Called once, before anything can fault.
 void set_up_interrupts();
 
-/// Handles a vector from now on. Without a handler an exception ends the test as failed, unless a `try_` form caught it.
+/// Handles a vector from now on. Without a handler an exception ends the test as failed, unless a `try_` form caught
+/// it.
 void on_vector(std::uint64_t vector, InterruptHandler handler);
 
-/// Calls `function(argument)` at CPL 3 with interrupts off; faults of `try_` forms work there too. IDTs and stacks are mapped for it.
+/// Calls `function(argument)` at CPL 3 with interrupts off; faults of `try_` forms work there too. IDTs and stacks are
+/// mapped for it.
 void run_at_cpl3(void (*function)(void*), void* argument);
 
 }  // namespace gt

@@ -21,7 +21,9 @@ alignas(4096) constinit Table window_pdpt{};
 alignas(4096) constinit Table window_pd{};
 alignas(4096) constinit std::array<Table, window_pages / 512> window_pt{};
 
-std::uint64_t link_to(const Table& table) { return reinterpret_cast<std::uint64_t>(&table) | present | writable | user; }
+std::uint64_t link_to(const Table& table) {
+  return reinterpret_cast<std::uint64_t>(&table) | present | writable | user;
+}
 
 // The guest's own tables change under hardware's hands (accessed, dirty), hence volatile.
 volatile std::uint64_t& entry_of(std::uint64_t linear) {
@@ -47,7 +49,9 @@ void set_up() {
   write_cr0(read_cr0() | cr0_wp);
 }
 
-void change(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags) { entry_of(linear) = physical | flags | present; }
+void change(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags) {
+  entry_of(linear) = physical | flags | present;
+}
 
 void map(std::uint64_t linear, std::uint64_t physical, std::uint64_t flags) {
   change(linear, physical, flags);

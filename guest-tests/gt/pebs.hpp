@@ -11,7 +11,8 @@ namespace gt::pebs {
 using vpmu::PebsRecord;
 using vpmu::Slot;
 
-/// DS buffer management area, 64-bit. SDM 3B figure 18-22. The PMU changes it under the program's hands, hence volatile.
+/// DS buffer management area, 64-bit. SDM 3B figure 18-22. The PMU changes it under the program's hands, hence
+/// volatile.
 struct ManagementArea {
   std::uint64_t bts_base, bts_index, bts_maximum, bts_threshold;
   std::uint64_t base, index, maximum, threshold;
@@ -41,7 +42,8 @@ void set_reset(unsigned counter, std::uint64_t period);
 std::uint64_t records_written();
 /// Record `i` of the buffer, written or not.
 PebsRecord record(std::uint64_t i);
-/// The instruction that a record of one of the streams is for: EVENTING_IP, or the one before its RIP (rule P3), see instruction_before().
+/// The instruction that a record of one of the streams is for: EVENTING_IP, or the one before its RIP (rule P3), see
+/// instruction_before().
 std::uint64_t eventing_ip(const PebsRecord& record);
 /// Whether the buffer is untouched from byte `offset` on.
 bool poisoned_from(std::uint64_t offset);

@@ -37,8 +37,8 @@ enum Control : std::uint64_t {
 /// IA32_PERFEVTSELx with EN set; `control` is a sum of Control bits.
 constexpr std::uint64_t select(Event event, std::uint64_t control) {
   namespace r = reg::perfevtsel;
-  return r::EVENT::make(event.code) | r::UMASK::make(event.umask) | r::CMASK::make(event.cmask) | r::INV::make(event.inv) |
-         r::EN::mask | control;
+  return r::EVENT::make(event.code) | r::UMASK::make(event.umask) | r::CMASK::make(event.cmask) |
+         r::INV::make(event.inv) | r::EN::mask | control;
 }
 
 /// Width of all counters of these generations. SDM 3B 18.2.2.
@@ -58,7 +58,8 @@ unsigned version();
 unsigned gp_counters();
 unsigned fixed_counters();
 
-/// Writes a counter. Without full-width writes the value must be one that bit 31 extends to (SDM 3B 18.2.1.1), or the test fails.
+/// Writes a counter. Without full-width writes the value must be one that bit 31 extends to (SDM 3B 18.2.1.1), or the
+/// test fails.
 void write_counter(unsigned i, std::uint64_t value);
 /// Writes the select and the counter. GLOBAL_CTRL must be off.
 void program(unsigned counter, std::uint64_t event_select, std::uint64_t value);

@@ -6,10 +6,10 @@
 
 /// What a guest test kernel and the host that runs it agree on. Included by both sides; no behaviour here.
 ///
-/// The host finds the tests in the ELF section `.gt_tests`, an array of TestDescriptor. For each test it makes a fresh VM with one
-/// vCPU, loads the file, and starts the vCPU at the entry point in 64-bit mode, CPL 0, interrupts off, memory mapped linear =
-/// physical, with the test's index in RDI and BootFlags in RSI. The guest talks by 32-bit OUT of a Message's address to
-/// `command_port` and ends with Command::complete.
+/// The host finds the tests in the ELF section `.gt_tests`, an array of TestDescriptor. For each test it makes a fresh
+/// VM with one vCPU, loads the file, and starts the vCPU at the entry point in 64-bit mode, CPL 0, interrupts off,
+/// memory mapped linear = physical, with the test's index in RDI and BootFlags in RSI. The guest talks by 32-bit OUT of
+/// a Message's address to `command_port` and ends with Command::complete.
 namespace gt {
 
 /// ELF section that holds the descriptors.

@@ -9,8 +9,9 @@ alignas(64) constinit std::uint64_t loop_source = 0x5EED'5EED'0000'0001, loop_ta
 std::uint64_t sampling_period() { return exact_counts() ? 37 : 5'000'000; }
 
 void run_loop() {
-  // Long enough that an estimating source takes nearly all its samples inside. An exact one may step each instruction: just more rounds than
-  // a period has events, or the code around the loop could be in step with the samples and take them all.
+  // Long enough that an estimating source takes nearly all its samples inside. An exact one may step each instruction:
+  // just more rounds than a period has events, or the code around the loop could be in step with the samples and take
+  // them all.
   gt_marked_loop(exact_counts() ? 64 : 5000, &loop_source, &loop_target);
 }
 

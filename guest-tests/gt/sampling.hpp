@@ -9,7 +9,8 @@
 /// One PEBS session on the marked loop, as most PEBS tests want it.
 namespace gt {
 
-/// A period that takes an exact source some rounds of the marked loop, and an estimating one much longer than an exit to the VMM.
+/// A period that takes an exact source some rounds of the marked loop, and an estimating one much longer than an exit
+/// to the VMM.
 std::uint64_t sampling_period();
 
 struct Sampling {
@@ -17,7 +18,7 @@ struct Sampling {
   unsigned counter{0};
   std::uint64_t control{pmu::os};
   std::uint64_t period{sampling_period()};  ///< To the first overflow, and between overflows.
-  std::uint64_t reload{0};       ///< Instead of `period` after the first, if not 0.
+  std::uint64_t reload{0};                  ///< Instead of `period` after the first, if not 0.
 };
 
 /// What the marked loop loads and stores.

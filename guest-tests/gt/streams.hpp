@@ -2,12 +2,13 @@
 #include <array>
 #include <cstdint>
 
-/// Instruction sequences of known content, in streams.S. Addresses of their instructions are known, so that records can be judged.
+/// Instruction sequences of known content, in streams.S. Addresses of their instructions are known, so that records can
+/// be judged.
 namespace gt {
 
 extern "C" {
-/// Writes `global_ctrl` to IA32_PERF_GLOBAL_CTRL, runs load_stream_length times `mov (%rbx), %eax` with RBX = `address`, and writes 0.
-/// Between the two WRMSRs: the loads, then two more instructions.
+/// Writes `global_ctrl` to IA32_PERF_GLOBAL_CTRL, runs load_stream_length times `mov (%rbx), %eax` with RBX =
+/// `address`, and writes 0. Between the two WRMSRs: the loads, then two more instructions.
 void gt_load_stream(std::uint64_t global_ctrl, std::uint64_t address);
 extern const char gt_load_stream_first[];
 
@@ -55,23 +56,23 @@ struct MixedStream {
   static constexpr std::uint64_t stores = 6;
 };
 
-/// What gt_vector_stream retires while counting is on, its last WRMSR included. Takes two 32-bit integers at `address`, and stores at
-/// `address` + 16 four times the square of twice their sum, and MXCSR behind.
+/// What gt_vector_stream retires while counting is on, its last WRMSR included. Takes two 32-bit integers at `address`,
+/// and stores at `address` + 16 four times the square of twice their sum, and MXCSR behind.
 struct VectorStream {
   static constexpr std::uint64_t instructions = 20;
   static constexpr std::uint64_t loads = 3;
   static constexpr std::uint64_t stores = 3;
 };
 
-/// The marked loop: eight five-byte moves that leave their own number in EBX, a load, a store, and the loop's own two instructions.
-/// Registers hold what a record must show: see marked_loop_constants, CF = 1.
+/// The marked loop: eight five-byte moves that leave their own number in EBX, a load, a store, and the loop's own two
+/// instructions. Registers hold what a record must show: see marked_loop_constants, CF = 1.
 struct MarkedLoop {
   static constexpr unsigned marks = 8;
   static constexpr std::uint64_t mark_bytes = 5;
-  static constexpr std::uint64_t load_offset = marks * mark_bytes;       ///< mov (%rsi), %rax
-  static constexpr std::uint64_t store_offset = load_offset + 3;         ///< mov %rax, (%rdx)
-  static constexpr std::uint64_t decrement_offset = store_offset + 3;    ///< dec %rdi
-  static constexpr std::uint64_t branch_offset = decrement_offset + 3;   ///< jnz head
+  static constexpr std::uint64_t load_offset = marks * mark_bytes;      ///< mov (%rsi), %rax
+  static constexpr std::uint64_t store_offset = load_offset + 3;        ///< mov %rax, (%rdx)
+  static constexpr std::uint64_t decrement_offset = store_offset + 3;   ///< dec %rdi
+  static constexpr std::uint64_t branch_offset = decrement_offset + 3;  ///< jnz head
   static constexpr std::uint64_t end_offset = branch_offset + 2;
   static constexpr std::uint64_t instructions = marks + 4;
 
@@ -83,8 +84,8 @@ struct MarkedLoop {
     return offset == branch_offset ? 2 : 0;
   }
 };
-/// The instruction of one of the streams that retired when `rip` was next. 0 when `rip` is not behind one of theirs. Behind the marked
-/// loop's branch, taken, comes its head: as behind what runs before the loop.
+/// The instruction of one of the streams that retired when `rip` was next. 0 when `rip` is not behind one of theirs.
+/// Behind the marked loop's branch, taken, comes its head: as behind what runs before the loop.
 std::uint64_t instruction_before(std::uint64_t rip);
 
 /// RBP, then R8 to R15 in the marked loop.

@@ -35,7 +35,8 @@ void count_check();
 
 /// Notes a comparison; sends both values when they differ. `where` names a table row, may be empty.
 template <class A, class B>
-bool check_equal(const A& actual, const B& expected, const char* file, int line, const char* expression, const char* where = "") {
+bool check_equal(const A& actual, const B& expected, const char* file, int line, const char* expression,
+                 const char* where = "") {
   count_check();
   if (actual == expected) return true;
   Text text{message_text()};
@@ -62,20 +63,21 @@ static_assert(sizeof(LinkedTest) == sizeof(TestDescriptor));
 }  // namespace gt
 
 /// Defines a test. Underscores of the name read as dots: Subject_Behaviour. Further arguments: needs, or nothing.
-#define GT_TEST(test_name, ...)                                                                     \
-  static void gt_run_##test_name();                                                                 \
-  [[gnu::section(".gt_tests"), gnu::used]] static const gt::LinkedTest gt_test_##test_name = {      \
-      gt::dotted(#test_name), std::uint64_t{0 __VA_OPT__(| (__VA_ARGS__))}, &gt_run_##test_name};   \
+#define GT_TEST(test_name, ...)                                                                   \
+  static void gt_run_##test_name();                                                               \
+  [[gnu::section(".gt_tests"), gnu::used]] static const gt::LinkedTest gt_test_##test_name = {    \
+      gt::dotted(#test_name), std::uint64_t{0 __VA_OPT__(| (__VA_ARGS__))}, &gt_run_##test_name}; \
   static void gt_run_##test_name()
 
 /// The condition holds; the test goes on either way.
 #define GT_CHECK(...) gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)
 /// The condition holds, or the test ends here.
-#define GT_REQUIRE(...)                                                                    \
-  do {                                                                                     \
+#define GT_REQUIRE(...)                                                                                    \
+  do {                                                                                                     \
     if (!gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)) gt::complete(); \
   } while (false)
 /// Both are equal; prints both when not.
 #define GT_EQUAL(actual, expected) gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual)
 /// As GT_EQUAL for a row of a table: `where` says which.
-#define GT_EQUAL_AT(where, actual, expected) gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual, (where))
+#define GT_EQUAL_AT(where, actual, expected) \
+  gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual, (where))

@@ -37,7 +37,8 @@ void Conversation::port_write(std::uint16_t, std::span<const std::byte> in) {
 
 bool Conversation::take(std::span<const std::byte> in) {
   std::uint32_t address{};
-  if (in.size() != sizeof address) return fail(fmt::format("the guest wrote {} bytes to the command port, not 4", in.size()));
+  if (in.size() != sizeof address)
+    return fail(fmt::format("the guest wrote {} bytes to the command port, not 4", in.size()));
   std::memcpy(&address, in.data(), sizeof address);
   gt::Message message;
   if (!memory_->read(vpmu::GuestPhysical{address}, std::as_writable_bytes(std::span{&message, 1})))

@@ -36,7 +36,10 @@ int report_error(const vmm::Error& error) {
 
 vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
   // Machine::create checks this too, but only once a test runs: a wrong name must not skip every test first.
-  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel, .threads_per_core = arguments.threads, .model = arguments.model, .source = arguments.source}));
+  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel,
+                                                            .threads_per_core = arguments.threads,
+                                                            .model = arguments.model,
+                                                            .source = arguments.source}));
   if (arguments.port != "kvm" && arguments.port != "soft")
     return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "known ports: kvm, soft");
   return gt_runner::RunOptions{.model = arguments.model,
@@ -64,7 +67,8 @@ vmm::Result<int> run(const Arguments& arguments) {
     std::fflush(stdout);
     results.push_back(std::move(result));
   }
-  if (results.empty()) return vmm::usage_error(fmt::format("no test matches '{}'", vmm::printable(arguments.filter)), "--list shows all");
+  if (results.empty())
+    return vmm::usage_error(fmt::format("no test matches '{}'", vmm::printable(arguments.filter)), "--list shows all");
   if (arguments.list) return exit_passed;
   const gt_runner::Totals totals = gt_runner::count(results);
   fmt::print("{}\n", gt_runner::describe(totals));
@@ -87,7 +91,9 @@ int main(int argc, char** argv) {
   app.add_option("--source", arguments.source, "counting source").shows_default();
   app.add_option("--threads", arguments.threads, "threads of a core; 1: its CPU has all counters").shows_default();
   app.add_option("--port", arguments.port, "what runs the vCPU").shows_default();
-  app.add_option("--compile-after", arguments.compile_after, "how often the engine begins a block before it compiles it; 0: never").shows_default();
+  app.add_option("--compile-after", arguments.compile_after,
+                 "how often the engine begins a block before it compiles it; 0: never")
+      .shows_default();
   app.add_option("--filter", arguments.filter, "run only tests whose name matches this glob").shows_default();
   app.add_option("--time-limit", arguments.seconds, "seconds for one test").shows_default().within(1U, 3600U);
   app.add_option("--junit", arguments.junit_file, "write the results to this file as JUnit XML");

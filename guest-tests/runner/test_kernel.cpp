@@ -17,7 +17,8 @@ namespace {
 using Bytes = std::span<const std::byte>;
 
 vmm::Failure bad_kernel(const std::string& path, std::string_view why) {
-  return vmm::usage_error(fmt::format("{} is not a guest test kernel: {}", path, why), "give the .elf file that the build made of guest-tests/");
+  return vmm::usage_error(fmt::format("{} is not a guest test kernel: {}", path, why),
+                          "give the .elf file that the build made of guest-tests/");
 }
 
 std::string text_of(std::span<const char> field) { return {field.data(), ::strnlen(field.data(), field.size())}; }
@@ -38,7 +39,8 @@ std::optional<Bytes> find_tests(const vmm::ByteView& file, const Elf64_Ehdr& hea
     const auto section = section_at(i);
     if (!section || section->sh_name >= names->size()) return std::nullopt;
     const auto* const name = reinterpret_cast<const char*>(names->data()) + section->sh_name;
-    if (std::string_view{name, ::strnlen(name, names->size() - section->sh_name)} == gt::test_section) return contents(file, *section);
+    if (std::string_view{name, ::strnlen(name, names->size() - section->sh_name)} == gt::test_section)
+      return contents(file, *section);
   }
   return std::nullopt;
 }
@@ -46,7 +48,9 @@ std::optional<Bytes> find_tests(const vmm::ByteView& file, const Elf64_Ehdr& hea
 }  // namespace
 
 vmm::Result<TestKernel> TestKernel::open(const std::string& path) {
-  VMM_ASSIGN(const auto image, vmm::read_whole_file(path, {.what = "the test kernel", .advice = "give the file of the guest tests' build"}, most_bytes));
+  VMM_ASSIGN(const auto image,
+             vmm::read_whole_file(
+                 path, {.what = "the test kernel", .advice = "give the file of the guest tests' build"}, most_bytes));
   const vmm::ByteView file{image};
   TestKernel kernel;
   kernel.path_ = path;

@@ -10,8 +10,8 @@ namespace gt_runner {
 
 /// One test of a kernel.
 struct Test {
-  std::size_t index{};  ///< Position in the kernel; what the guest gets in RDI.
-  std::string name;     ///< "Subject.Behaviour".
+  std::size_t index{};    ///< Position in the kernel; what the guest gets in RDI.
+  std::string name;       ///< "Subject.Behaviour".
   std::uint64_t needs{};  ///< gt::Need bits.
 };
 

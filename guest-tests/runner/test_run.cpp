@@ -53,32 +53,36 @@ bool is_exact(std::string_view source) {
 }
 
 vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const RunOptions& options) {
-  return {.kernel = kernel.path(),
-          .memory_bytes = gt::ram_bytes,
-          .threads_per_core = options.threads_per_core,
-          .model = options.model,
-          .source = options.source,
-          .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
-          .compiling = options.compiling,
-          .kvm_device = options.kvm_device,
-          .pmu_time = options.pmu_time,
-          .model_log = options.model_log,
-          .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0},
-          .most_ticks = options.tick_limit};
+  return {
+      .kernel = kernel.path(),
+      .memory_bytes = gt::ram_bytes,
+      .threads_per_core = options.threads_per_core,
+      .model = options.model,
+      .source = options.source,
+      .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
+      .compiling = options.compiling,
+      .kvm_device = options.kvm_device,
+      .pmu_time = options.pmu_time,
+      .model_log = options.model_log,
+      .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0},
+      .most_ticks = options.tick_limit};
 }
 
 /// But for "vcpu.", how long kicks took: that is of the host, and different each time.
 void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
   for (const vmm::VcpuStatistics& vcpu : all.vcpus)
     for (const vmm::Statistic& counter : vcpu.counters)
-      if (counter.value != 0 && !counter.name.starts_with("vcpu.")) result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
+      if (counter.value != 0 && !counter.name.starts_with("vcpu."))
+        result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
-/// Makes the machine and the conversation with its guest, and lets them run. A machine without KVM ends by the guest's time alone.
+/// Makes the machine and the conversation with its guest, and lets them run. A machine without KVM ends by the guest's
+/// time alone.
 vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunOptions& options) {
   vmm::Log log;
   Bell bell;
-  VMM_ASSIGN(const auto machine, vmm::Machine::create(config, {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
+  VMM_ASSIGN(const auto machine,
+             vmm::Machine::create(config, {.console = {}, .stop_requested = [&bell] { bell.ring(); }}, log));
   Conversation conversation{machine->memory(), [&machine] { machine->request_stop(vmm::StopReason::user); }};
   machine->ports().add(gt::command_port, 1, conversation);
   machine->start();

@@ -23,15 +23,15 @@ struct RunOptions {
   vmm::PmuTime pmu_time{vmm::PmuTime::hidden};   ///< See MachineConfig.
   vmm::ModelLog model_log{};                     ///< See MachineConfig.
   vpmu::exec::Compiling compiling{};             ///< See MachineConfig.
-  std::string kvm_device{"/dev/kvm"};          ///< See MachineConfig.
+  std::string kvm_device{"/dev/kvm"};            ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
 };
 
 /// Why a test cannot run on a source, empty when it can.
 std::string unmet_need(const Test& test, std::string_view source);
 
-/// Runs one test in a fresh machine with one vCPU. The result says what the guest did; the call itself fails only when the host does, or
-/// when the options name something that does not exist.
+/// Runs one test in a fresh machine with one vCPU. The result says what the guest did; the call itself fails only when
+/// the host does, or when the options name something that does not exist.
 vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, const RunOptions& options);
 
 }  // namespace gt_runner

@@ -14,10 +14,12 @@ using pebs::Slot;
 constexpr pmu::Event mispredicts{0xC5, 0x00};
 constexpr std::uint64_t rounds = 4'000;
 
-/// A branch on bit `bit` of the round's number multiplied up, while GLOBAL_CTRL = `counters`. The high bits of a linear congruential
-/// generator are as good as random; bit 0 of a plain number alternates. Returns the branch's address; it is two bytes long, and jumps one byte far.
+/// A branch on bit `bit` of the round's number multiplied up, while GLOBAL_CTRL = `counters`. The high bits of a linear
+/// congruential generator are as good as random; bit 0 of a plain number alternates. Returns the branch's address; it
+/// is two bytes long, and jumps one byte far.
 std::uint64_t branch_on(bool random, std::uint64_t counters) {
-  const std::uint64_t multiplier = random ? 6'364'136'223'846'793'005ULL : 1, increment = random ? 1'442'695'040'888'963'407ULL : 1;
+  const std::uint64_t multiplier = random ? 6'364'136'223'846'793'005ULL : 1,
+                      increment = random ? 1'442'695'040'888'963'407ULL : 1;
   const std::uint64_t mask = random ? 1ULL << 63 : 1;
   std::uint64_t x = 1, left = rounds, at = 0;
   pmu::start(counters);
@@ -64,7 +66,8 @@ GT_TEST(BranchPrediction_LearnsThePredictable, gt::need_hit_levels) {
 // The record stands on the branch that was mispredicted (rule P4).
 GT_TEST(BranchPrediction_RecordsStandOnTheBranch, gt::need_hit_levels) {
   const pmu::Event precise_mispredicts = gt::cpu::facts().precise_mispredicts;
-  if (!gt::cpu::exists(precise_mispredicts)) gt::skip("this processor has no precise event of all mispredicted branches");
+  if (!gt::cpu::exists(precise_mispredicts))
+    gt::skip("this processor has no precise event of all mispredicted branches");
   constexpr std::uint64_t period = 20;
   count(mispredicts, true);  // the loop's own branch is known by now
   pebs::set_up(256, pebs::no_threshold);

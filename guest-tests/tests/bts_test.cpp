@@ -62,7 +62,8 @@ GT_TEST(Bts_RecordsEachTakenBranch, gt::need_exact_counts) {
 // Rule B1: TR alone sends messages on a bus, BTS alone does nothing.
 GT_TEST(Bts_NeedsBothBits, gt::need_exact_counts) {
   set_up(capacity, 1);
-  for (const std::uint64_t control : {std::uint64_t{dbg::TR::mask}, std::uint64_t{dbg::BTS::mask}, dbg::TR::mask | dbg::BTINT::mask})
+  for (const std::uint64_t control :
+       {std::uint64_t{dbg::TR::mask}, std::uint64_t{dbg::BTS::mask}, dbg::TR::mask | dbg::BTINT::mask})
     gt::gt_branch_kinds(control);
   GT_EQUAL(stored(), 0U);
   GT_CHECK(is_untouched(0));
@@ -82,7 +83,8 @@ GT_TEST(Bts_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from), 0x48U);  // IRETQ is 48 CF
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from + 1), 0xCFU);
   // Between them the path is unbroken: each branch starts at or behind the target of the one before.
-  for (std::uint64_t i = 1; i < stored(); ++i) GT_CHECK(record(i).from >= record(i - 1).to && record(i).from - record(i - 1).to < 4096);
+  for (std::uint64_t i = 1; i < stored(); ++i)
+    GT_CHECK(record(i).from >= record(i - 1).to && record(i).from - record(i - 1).to < 4096);
 }
 
 GT_TEST(Bts_RecordsInterrupts, gt::need_exact_counts) {

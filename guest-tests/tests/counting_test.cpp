@@ -22,7 +22,8 @@ using FourEvents = std::array<pmu::Event, 4>;
 using FourCounts = std::array<std::uint64_t, 4>;
 
 /// Runs a stream with four events on PMC0 to PMC3.
-FourCounts count(void (*stream)(std::uint64_t, std::uint64_t), const FourEvents& events, std::uint64_t control = pmu::os) {
+FourCounts count(void (*stream)(std::uint64_t, std::uint64_t), const FourEvents& events,
+                 std::uint64_t control = pmu::os) {
   pmu::stop();
   for (unsigned i = 0; i < 4; ++i) pmu::program(i, pmu::select(events[i], control), 0);
   stream(0xF, data_address());
@@ -30,7 +31,8 @@ FourCounts count(void (*stream)(std::uint64_t, std::uint64_t), const FourEvents&
 }
 
 GT_TEST(Counting_IsExactInAStreamOfLoads, gt::need_exact_counts) {
-  const FourCounts n = count(gt::gt_load_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});
+  const FourCounts n =
+      count(gt::gt_load_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});
   GT_EQUAL(n[0], gt::load_stream_instructions);
   GT_EQUAL(n[1], gt::load_stream_length);
   GT_EQUAL(n[2], 0U);
@@ -38,7 +40,8 @@ GT_TEST(Counting_IsExactInAStreamOfLoads, gt::need_exact_counts) {
 }
 
 GT_TEST(Counting_IsExactInAMixedStream, gt::need_exact_counts) {
-  const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});
+  const FourCounts n =
+      count(gt::gt_mixed_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});
   GT_EQUAL(n[0], MixedStream::instructions);
   GT_EQUAL(n[1], MixedStream::loads);
   GT_EQUAL(n[2], MixedStream::stores);
@@ -47,7 +50,8 @@ GT_TEST(Counting_IsExactInAMixedStream, gt::need_exact_counts) {
 
 GT_TEST(Counting_TellsBranchesApart, gt::need_exact_counts) {
   const gt::cpu::Facts& cpu = gt::cpu::facts();
-  const FourCounts n = count(gt::gt_mixed_stream, {cpu.taken_branches, pmu::conditional_branches, pmu::near_calls, cpu.near_returns});
+  const FourCounts n =
+      count(gt::gt_mixed_stream, {cpu.taken_branches, pmu::conditional_branches, pmu::near_calls, cpu.near_returns});
   if (gt::cpu::exists(cpu.taken_branches)) GT_EQUAL(n[0], MixedStream::taken);
   GT_EQUAL(n[1], MixedStream::conditional);
   GT_EQUAL(n[2], MixedStream::calls);
@@ -58,7 +62,8 @@ GT_TEST(Counting_IsExactInX87AndVectorCode, gt::need_exact_counts) {
   constexpr std::uint64_t osfxsr = 1U << 9;
   gt::write_cr4(gt::read_cr4() | osfxsr);
   data = {3ULL | 4ULL << 32};
-  const FourCounts n = count(gt::gt_vector_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});
+  const FourCounts n =
+      count(gt::gt_vector_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches});
   GT_EQUAL(n[0], VectorStream::instructions);
   GT_EQUAL(n[1], VectorStream::loads);
   GT_EQUAL(n[2], VectorStream::stores);
@@ -125,7 +130,8 @@ GT_TEST(Counting_IsExactInSystemInstructions, gt::need_exact_counts) {
 
 GT_TEST(Counting_IsTheSameEachTime, gt::need_exact_counts) {
   for (unsigned round = 0; round < 3; ++round) {
-    const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, pmu::branches, gt::cpu::facts().loads, gt::cpu::facts().stores});
+    const FourCounts n =
+        count(gt::gt_mixed_stream, {pmu::instructions, pmu::branches, gt::cpu::facts().loads, gt::cpu::facts().stores});
     GT_EQUAL(n[0], MixedStream::instructions);
     GT_EQUAL(n[1], MixedStream::branches);
   }
@@ -142,7 +148,9 @@ GT_TEST(Counting_FixedCounterAgrees, gt::need_exact_counts) {
 
 // Rules C1, C2: the privilege level must match.
 GT_TEST(Counting_UserOnlyCountersIgnoreCpl0, gt::need_exact_counts) {
-  const FourCounts n = count(gt::gt_mixed_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches}, pmu::usr);
+  const FourCounts n =
+      count(gt::gt_mixed_stream, {pmu::instructions, gt::cpu::facts().loads, gt::cpu::facts().stores, pmu::branches},
+            pmu::usr);
   for (const std::uint64_t value : n) GT_EQUAL(value, 0U);
 }
 
@@ -190,9 +198,11 @@ GT_TEST(Counting_NeedsBothEnables, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(2), 0U);
 }
 
-// A fault that the VMM puts into the guest, of a counter's MSR, and one of the processor's own: the handler's instructions count alike.
+// A fault that the VMM puts into the guest, of a counter's MSR, and one of the processor's own: the handler's
+// instructions count alike.
 GT_TEST(Counting_SeesTheHandlersOfAllFaults, gt::need_exact_counts) {
-  constexpr std::array faulting{std::pair{pmu::msr::IA32_PERF_GLOBAL_CTRL, ~std::uint64_t{0}}, std::pair{vpmu::MsrIndex{0xC000'0080}, ~std::uint64_t{0}}};
+  constexpr std::array faulting{std::pair{pmu::msr::IA32_PERF_GLOBAL_CTRL, ~std::uint64_t{0}},
+                                std::pair{vpmu::MsrIndex{0xC000'0080}, ~std::uint64_t{0}}};
   std::array<std::uint64_t, 2> counted{};
   for (unsigned i = 0; i < faulting.size(); ++i) {
     pmu::stop();

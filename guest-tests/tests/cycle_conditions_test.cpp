@@ -1,5 +1,5 @@
-// CMASK, INV, EDGE, ANY, and what counts while nothing retires or a handler runs. SDM 3B 18.2.1.1, 18.2.3; rules C4, C6, C7, C8, P18.
-// An exact source takes one cycle for each instruction.
+// CMASK, INV, EDGE, ANY, and what counts while nothing retires or a handler runs. SDM 3B 18.2.1.1, 18.2.3; rules C4,
+// C6, C7, C8, P18. An exact source takes one cycle for each instruction.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -90,7 +90,8 @@ UntilHandler count_until_handler(Prepare prepare, Wait wait) {
   return {pmu::counter(0), pmu::counter(1), gt::rdtsc() - begin};
 }
 
-// Rule C7: nothing retires in a halt, and no unhalted cycles pass; what ends it is counted from its first instruction on, as behind a NOP.
+// Rule C7: nothing retires in a halt, and no unhalted cycles pass; what ends it is counted from its first instruction
+// on, as behind a NOP.
 GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
   constexpr std::uint8_t vector = 0x50;
   constexpr std::uint32_t ticks = 5'000'000;
@@ -99,8 +100,14 @@ GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
     pmu::stop();
     gt::apic::end_of_interrupt();
   });
-  const UntilHandler awake = count_until_handler([] { gt::apic::send_to_self(vector); }, [] { asm volatile("sti\n nop\n cli" ::: "memory"); });
-  const UntilHandler halted = count_until_handler([] { gt::apic::start_timer(vector, ticks); }, [] { asm volatile("sti\n hlt\n cli" ::: "memory"); });
+  const UntilHandler awake = count_until_handler([] { gt::apic::send_to_self(vector); },
+                                                 [] {
+                                                   asm volatile("sti\n nop\n cli" ::: "memory");
+                                                 });
+  const UntilHandler halted = count_until_handler([] { gt::apic::start_timer(vector, ticks); },
+                                                  [] {
+                                                    asm volatile("sti\n hlt\n cli" ::: "memory");
+                                                  });
   GT_CHECK(awake.instructions > 20 && awake.instructions < 500);
   GT_EQUAL(halted.instructions, awake.instructions);
   GT_EQUAL(halted.cycles, awake.cycles);

@@ -1,5 +1,5 @@
-// The guest's own debugging works while the PMU is in use: a virtual PMU may borrow debug registers and #GP, but must not show it.
-// SDM 3B 17.2 (debug registers), 17.3.1 (#DB).
+// The guest's own debugging works while the PMU is in use: a virtual PMU may borrow debug registers and #GP, but must
+// not show it. SDM 3B 17.2 (debug registers), 17.3.1 (#DB).
 #include "gt/asm.hpp"
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
@@ -36,7 +36,8 @@ void set_up() {
   gt::write_dr6(0);
 }
 
-/// A virtual machine may notice a debug register only when the guest leaves to it: KVM tells nobody that one was written.
+/// A virtual machine may notice a debug register only when the guest leaves to it: KVM tells nobody that one was
+/// written.
 void let_the_host_look() { gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL); }
 
 /// Runs into a breakpoint of its own, with a PMU register access between setting it and running; returns its address.
@@ -64,9 +65,11 @@ GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
 // As on hardware: in force from the instruction after MOV DR on, whoever looks.
 GT_TEST(GuestDebugging_BreakpointIsInForceAtOnce) {
   set_up();
-  asm volatile("lea 1f(%%rip), %%rax\n mov %%rax, %%dr0\n mov %0, %%dr7\n 1: nop\n" ::"r"(dr7_fixed | dr7_local0) : "rax", "memory");
+  asm volatile("lea 1f(%%rip), %%rax\n mov %%rax, %%dr0\n mov %0, %%dr7\n 1: nop\n" ::"r"(dr7_fixed | dr7_local0)
+               : "rax", "memory");
   gt::write_dr7(dr7_fixed);
-  if (debug_exceptions.count == 0) gt::skip("this host's KVM lets a breakpoint of the guest wait for the next exit while RDPMC is watched");
+  if (debug_exceptions.count == 0)
+    gt::skip("this host's KVM lets a breakpoint of the guest wait for the next exit while RDPMC is watched");
   GT_EQUAL(debug_exceptions.count, 1U);
 }
 

@@ -1,4 +1,5 @@
-// Events that ask what an instruction is: SDM 3B tables 19-13 and 19-15 (Nehalem, Westmere), and INST_RETIRED.NOP of Skylake.
+// Events that ask what an instruction is: SDM 3B tables 19-13 and 19-15 (Nehalem, Westmere), and INST_RETIRED.NOP of
+// Skylake.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
 #include "gt/branches.hpp"
@@ -13,9 +14,11 @@ namespace {
 namespace pmu = gt::pmu;
 using gt::cpu::Microarchitecture;
 
-constexpr pmu::Event x87{0xC0, 0x02}, mmx{0xC0, 0x04}, nop{0xC0, 0x02}, macro_fused{0xC2, 0x04}, packed_single{0xC7, 0x01}, scalar_single{0xC7, 0x02},
-    packed_double{0xC7, 0x04}, scalar_double{0xC7, 0x08}, vector_integer{0xC7, 0x10}, dtlb_miss_loads{0xCB, 0x80}, dtlb_miss_stores{0x0C, 0x01},
-    not_taken_mispredicts{0xC5, 0x10}, uncached_loads_westmere{0x0F, 0x80}, uncached_loads_skylake{0xD4, 0x04}, memory_instructions{0xD0, 0x83};
+constexpr pmu::Event x87{0xC0, 0x02}, mmx{0xC0, 0x04}, nop{0xC0, 0x02}, macro_fused{0xC2, 0x04},
+    packed_single{0xC7, 0x01}, scalar_single{0xC7, 0x02}, packed_double{0xC7, 0x04}, scalar_double{0xC7, 0x08},
+    vector_integer{0xC7, 0x10}, dtlb_miss_loads{0xCB, 0x80}, dtlb_miss_stores{0x0C, 0x01},
+    not_taken_mispredicts{0xC5, 0x10}, uncached_loads_westmere{0x0F, 0x80}, uncached_loads_skylake{0xD4, 0x04},
+    memory_instructions{0xD0, 0x83};
 
 bool is_of(Microarchitecture first, Microarchitecture last) {
   return gt::cpu::facts().microarchitecture >= first && gt::cpu::facts().microarchitecture <= last;
@@ -54,7 +57,8 @@ void vector_code() {
 }
 
 GT_TEST(EventClasses_TellVectorCodeByWhatItComputesIn, gt::need_exact_counts) {
-  if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere)) gt::skip("only Nehalem and Westmere have these events");
+  if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
+    gt::skip("only Nehalem and Westmere have these events");
   enable_vectors();
   GT_EQUAL(count(packed_single, vector_code), 5U);
   GT_EQUAL(count(scalar_single, vector_code), 7U);
@@ -70,15 +74,18 @@ GT_TEST(EventClasses_CountNoOperations, gt::need_exact_counts) {
   GT_EQUAL(count(nop, [] { asm volatile("nop\n nopw (%%rax)\n xchg %%rbx, %%rbx\n nop\n" ::: "memory"); }), 3U);
 }
 
-// Optimization Reference Manual, macro-fusion: two pairs that fuse, one compare without a branch, one branch on the sign alone.
+// Optimization Reference Manual, macro-fusion: two pairs that fuse, one compare without a branch, one branch on the
+// sign alone.
 GT_TEST(EventClasses_CountFusedPairs, gt::need_hit_levels) {
-  if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere)) gt::skip("only Nehalem and Westmere have this event");
+  if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
+    gt::skip("only Nehalem and Westmere have this event");
   const auto pairs = [] {
     asm volatile(
         ".p2align 6\n"
         ".rept 2\n cmp $3, %%rax\n je 1f\n 1:\n .endr\n"
         "cmp $3, %%rax\n nop\n"
-        "cmp $3, %%rax\n js 1f\n 1:\n" ::: "cc");
+        "cmp $3, %%rax\n js 1f\n 1:\n" ::
+            : "cc");
   };
   GT_EQUAL(count(macro_fused, pairs), 2U);
 }
@@ -86,7 +93,8 @@ GT_TEST(EventClasses_CountFusedPairs, gt::need_hit_levels) {
 // A load from the local APIC's registers is one; one from memory is none.
 GT_TEST(EventClasses_CountUncachedLoads, gt::need_exact_counts) {
   const bool skylake = is_of(Microarchitecture::skylake, Microarchitecture::skylake);
-  if (!skylake && !is_of(Microarchitecture::nehalem, Microarchitecture::westmere)) gt::skip("this processor has no event of uncached loads");
+  if (!skylake && !is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
+    gt::skip("this processor has no event of uncached loads");
   constexpr unsigned nehalem_ex = 0x2E, westmere_ep = 0x2C;
   const std::uint32_t signature = gt::cpuid(1).eax;
   const unsigned model = (signature >> 4 & 0xF) | (signature >> 12 & 0xF0);
@@ -105,33 +113,38 @@ GT_TEST(EventClasses_CountLoadsAndStoresTogether, gt::need_exact_counts) {
   if (!is_of(Microarchitecture::skylake, Microarchitecture::skylake)) gt::skip("MEM_INST_RETIRED.ANY is Skylake's");
   std::uint64_t word = 0;
   const auto accesses = [&word] {
-    asm volatile(
-        "mov (%0), %%rax\n mov %%rax, (%0)\n add %%rax, (%0)\n lea 8(%0), %%rax\n nop\n" ::"r"(&word) : "rax", "memory", "cc");
+    asm volatile("mov (%0), %%rax\n mov %%rax, (%0)\n add %%rax, (%0)\n lea 8(%0), %%rax\n nop\n" ::"r"(&word)
+                 : "rax", "memory", "cc");
   };
   GT_EQUAL(count(memory_instructions, accesses), 3U);
 }
 
-// Up to Westmere the event is of the first level TLB: pages that the second level has still miss. All 256 do, round after round.
+// Up to Westmere the event is of the first level TLB: pages that the second level has still miss. All 256 do, round
+// after round.
 GT_TEST(EventClasses_CountMissesOfTheFirstTlb, gt::need_hit_levels) {
-  if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere)) gt::skip("only Nehalem and Westmere have these events");
+  if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
+    gt::skip("only Nehalem and Westmere have these events");
   constexpr std::uint64_t pages = 256, array = 16ULL << 20;
   for (std::uint64_t page = 0; page < pages; ++page)
     gt::paging::map(gt::paging::window + page * 4096, array + page * 4096, gt::paging::writable);
   for (unsigned round = 0; round < 3; ++round) {
     const std::uint64_t loads = count(dtlb_miss_loads, [] {
-      for (std::uint64_t page = 0; page < pages; ++page) (void)*reinterpret_cast<const volatile std::uint64_t*>(gt::paging::window + page * 4096);
+      for (std::uint64_t page = 0; page < pages; ++page)
+        (void)*reinterpret_cast<const volatile std::uint64_t*>(gt::paging::window + page * 4096);
     });
     GT_CHECK(loads >= pages && loads < pages + 20);
   }
   const std::uint64_t stores = count(dtlb_miss_stores, [] {
-    for (std::uint64_t page = 0; page < pages; ++page) *reinterpret_cast<volatile std::uint64_t*>(gt::paging::window + page * 4096) = page;
+    for (std::uint64_t page = 0; page < pages; ++page)
+      *reinterpret_cast<volatile std::uint64_t*>(gt::paging::window + page * 4096) = page;
   });
   GT_CHECK(stores >= pages && stores < pages + 20);
 }
 
 // SDM 3B tables 19-9, 19-11, 19-13 and 19-15, BR_INST_EXEC. Of the branches one is a far return.
 GT_TEST(EventClasses_CountNearBranchesThatExecute, gt::need_exact_counts) {
-  if (is_of(Microarchitecture::skylake, Microarchitecture::skylake)) gt::skip("Intel's list of this processor has no BR_INST_EXEC");
+  if (is_of(Microarchitecture::skylake, Microarchitecture::skylake))
+    gt::skip("Intel's list of this processor has no BR_INST_EXEC");
   const bool up_to_westmere = is_of(Microarchitecture::nehalem, Microarchitecture::westmere);
   const pmu::Event near{0x88, static_cast<std::uint8_t>(up_to_westmere ? 0x7F : 0xFF)};
   const pmu::Event conditional{0x88, static_cast<std::uint8_t>(up_to_westmere ? 0x01 : 0xC1)};
@@ -144,7 +157,8 @@ GT_TEST(EventClasses_CountNearBranchesThatExecute, gt::need_exact_counts) {
 
 // Not taken, and met for the first time: predicted taken by the model.
 GT_TEST(EventClasses_CountMispredictedBranchesThatWereNotTaken, gt::need_hit_levels) {
-  if (!is_of(Microarchitecture::sandy_bridge, Microarchitecture::sandy_bridge)) gt::skip("only Sandy Bridge has this event");
+  if (!is_of(Microarchitecture::sandy_bridge, Microarchitecture::sandy_bridge))
+    gt::skip("only Sandy Bridge has this event");
   const std::uint64_t n = count(not_taken_mispredicts, [] {
     asm volatile("xor %%eax, %%eax\n .rept 20\n test %%eax, %%eax\n jnz 1f\n 1:\n .endr\n" ::: "rax", "cc");
   });

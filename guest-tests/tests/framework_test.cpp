@@ -37,7 +37,8 @@ GT_TEST(Framework_RunsCodeAtCpl3) {
   gt::run_at_cpl3([](void* out) { asm volatile("mov %%cs, %0" : "=r"(*static_cast<std::uint64_t*>(out))); }, &cs);
   GT_EQUAL(cs & 3, 3U);
   std::uint64_t vector = 0;
-  gt::run_at_cpl3([](void* out) { *static_cast<std::uint64_t*>(out) = gt::try_rdmsr(vpmu::MsrIndex{0x10}).vector; }, &vector);
+  gt::run_at_cpl3([](void* out) { *static_cast<std::uint64_t*>(out) = gt::try_rdmsr(vpmu::MsrIndex{0x10}).vector; },
+                  &vector);
   GT_EQUAL(vector, gt::vector_gp);  // RDMSR needs CPL 0
 }
 

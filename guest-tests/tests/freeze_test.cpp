@@ -1,5 +1,6 @@
-// Freeze on PMI. SDM 3B 17.4.7, 18.2.4.1; rules Z1 to Z9, C3. Streamlined (architectural performance monitoring version 4): status bits
-// freeze, acknowledging them resumes. Legacy (versions 2 and 3): the processor clears the enable itself, and software sets it again.
+// Freeze on PMI. SDM 3B 17.4.7, 18.2.4.1; rules Z1 to Z9, C3. Streamlined (architectural performance monitoring version
+// 4): status bits freeze, acknowledging them resumes. Legacy (versions 2 and 3): the processor clears the enable
+// itself, and software sets it again.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -70,7 +71,8 @@ GT_TEST(Freeze_LbrFreezesByItsOwnBit, gt::need_counts) {
   start_with(wanted);
   GT_REQUIRE(overflowed());
   GT_EQUAL(pmu::global_status(), pmu::gp_bit(0) | shown(status::LBR_FRZ::mask));
-  GT_EQUAL(gt::rdmsr(pmu::msr::IA32_DEBUGCTL), gt::cpu::has_streamlined_freeze() ? wanted : wanted & ~debugctl::LBR::mask);
+  GT_EQUAL(gt::rdmsr(pmu::msr::IA32_DEBUGCTL),
+           gt::cpu::has_streamlined_freeze() ? wanted : wanted & ~debugctl::LBR::mask);
   GT_CHECK(counts_on());  // the counters are not concerned
   pmu::acknowledge(shown(status::LBR_FRZ::mask) | pmu::gp_bit(0));
   GT_EQUAL(pmu::global_status(), 0U);

@@ -1,5 +1,5 @@
-// FRONTEND_RETIRED and MSR_PEBS_FRONTEND: SDM 3B 18.13.1.4, 18.13.1.5, tables 18-58 and 18-59; ITLB_MISS_RETIRED of Nehalem and Westmere. Code is
-// laid out so that each line, or page, is one that the model's caches must miss.
+// FRONTEND_RETIRED and MSR_PEBS_FRONTEND: SDM 3B 18.13.1.4, 18.13.1.5, tables 18-58 and 18-59; ITLB_MISS_RETIRED of
+// Nehalem and Westmere. Code is laid out so that each line, or page, is one that the model's caches must miss.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/paging.hpp"
@@ -23,8 +23,8 @@ constexpr std::uint64_t line_bytes = 64, page_bytes = 4096;
 /// Free RAM in large pages.
 constexpr std::uint64_t code = 24ULL << 20;
 
-/// A chain of `links` jumps, the first at `at`, each `step` bytes behind the one before; a return at its end. Each is the first
-/// instruction of its line; behind it come two that do nothing but lead to the jump.
+/// A chain of `links` jumps, the first at `at`, each `step` bytes behind the one before; a return at its end. Each is
+/// the first instruction of its line; behind it come two that do nothing but lead to the jump.
 void write_chain(std::uint64_t at, std::uint64_t links, std::uint64_t step) {
   constexpr std::uint8_t nop = 0x90, jmp = 0xE9, ret = 0xC3, nops = 2, jump_bytes = 5;
   for (std::uint64_t i = 0; i < links; ++i) {
@@ -32,7 +32,8 @@ void write_chain(std::uint64_t at, std::uint64_t links, std::uint64_t step) {
     for (unsigned byte = 0; byte < nops; ++byte) to[byte] = nop;
     to[nops] = i + 1 == links ? ret : jmp;
     const std::uint64_t displacement = step - jump_bytes - nops;
-    for (unsigned byte = 0; byte < 4; ++byte) to[nops + 1 + byte] = static_cast<std::uint8_t>(displacement >> (8 * byte));
+    for (unsigned byte = 0; byte < 4; ++byte)
+      to[nops + 1 + byte] = static_cast<std::uint8_t>(displacement >> (8 * byte));
   }
 }
 void run(std::uint64_t at) { reinterpret_cast<void (*)()>(at)(); }
@@ -82,7 +83,8 @@ GT_TEST(Frontend_CountsWhatTheL2Lacks, gt::need_hit_levels) {
   GT_CHECK(is_about(count(l1i_miss, code), lines));
 }
 
-// SDM 3B table 18-59: at least so long, and so many slots. 1536 lines of code come from the L2, in 12 to 16 cycles; 48 from the L1I.
+// SDM 3B table 18-59: at least so long, and so many slots. 1536 lines of code come from the L2, in 12 to 16 cycles; 48
+// from the L1I.
 GT_TEST(Frontend_CountsBubblesByLengthAndWidth, gt::need_hit_levels) {
   need_frontend();
   write_chain(code, in_l2, line_bytes);
@@ -114,7 +116,8 @@ GT_TEST(Frontend_CountsTranslationsByWhereTheyWere, gt::need_hit_levels) {
 }
 
 GT_TEST(Frontend_CountsItlbMissesOfOlderProcessors, gt::need_hit_levels) {
-  if (gt::cpu::facts().microarchitecture > Microarchitecture::westmere) gt::skip("ITLB_MISS_RETIRED is Nehalem's and Westmere's");
+  if (gt::cpu::facts().microarchitecture > Microarchitecture::westmere)
+    gt::skip("ITLB_MISS_RETIRED is Nehalem's and Westmere's");
   constexpr std::uint64_t few = 64, many = 256;
   for (const std::uint64_t pages : {few, many}) {
     write_pages(pages);

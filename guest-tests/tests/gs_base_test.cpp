@@ -79,7 +79,8 @@ GT_TEST(GsBase_OfTheKernelSurvivesANullSelectorForPrograms) {
     for (unsigned i = 0; i < 200; ++i) {
       std::uint32_t a = 0, c = 0;
       if (leaves)
-        asm volatile("swapgs\n cpuid\n xor %%eax, %%eax\n mov %%eax, %%gs\n cpuid\n swapgs" : "+a"(a), "+c"(c)::"rbx", "rdx", "memory");
+        asm volatile("swapgs\n cpuid\n xor %%eax, %%eax\n mov %%eax, %%gs\n cpuid\n swapgs"
+                     : "+a"(a), "+c"(c)::"rbx", "rdx", "memory");
       else
         asm volatile("swapgs\n mov %0, %%gs\n swapgs" ::"r"(0) : "memory");
       GT_EQUAL(gt::rdmsr(gs_base), ours);
@@ -127,7 +128,9 @@ void interrupt_each_instruction(Window window) {
 
 GT_TEST(GsBase_SurvivesAnNmiAtEachInstructionOfAnExchange, gt::need_exact_counts) {
   for (unsigned round = 0; round < 4; ++round) {
-    interrupt_each_instruction([] { asm volatile("swapgs\n xor %%eax, %%eax\n mfence\n mov %%rsp, %%rax\n swapgs" ::: "rax", "memory"); });
+    interrupt_each_instruction([] {
+      asm volatile("swapgs\n xor %%eax, %%eax\n mfence\n mov %%rsp, %%rax\n swapgs" ::: "rax", "memory");
+    });
     interrupt_each_instruction([] {
       std::uint32_t a = 0, c = 0;
       asm volatile("swapgs\n cpuid\n nop\n swapgs" : "+a"(a), "+c"(c)::"rbx", "rdx", "memory");

@@ -1,4 +1,5 @@
-// When an interrupt that waits is taken while the PMU counts: a source that runs the guest's code itself must not be late. SDM 3A 6.8.1, 6.8.3.
+// When an interrupt that waits is taken while the PMU counts: a source that runs the guest's code itself must not be
+// late. SDM 3A 6.8.1, 6.8.3.
 #include <array>
 
 #include "gt/apic.hpp"
@@ -54,7 +55,8 @@ GT_TEST(Interrupts_AreTakenBehindASecondSti) {
 GT_TEST(Interrupts_AreTakenRightBehindPopf) {
   std::uint64_t at = 0;
   begin();
-  asm volatile("pushfq\n orl $0x200, (%%rsp)\n popfq\n1: nop\n nop\n cli\n lea 1b(%%rip), %0" : "=r"(at)::"memory", "cc");
+  asm volatile("pushfq\n orl $0x200, (%%rsp)\n popfq\n1: nop\n nop\n cli\n lea 1b(%%rip), %0"
+               : "=r"(at)::"memory", "cc");
   end();
   GT_EQUAL(taken_at, at);
 }
@@ -63,7 +65,8 @@ GT_TEST(Interrupts_AreTakenRightBehindIret) {
   std::uint64_t at = 0;
   begin();
   asm volatile(
-      "mov %%rsp, %%rax\n mov %%ss, %%ecx\n push %%rcx\n push %%rax\n pushfq\n orl $0x200, (%%rsp)\n mov %%cs, %%ecx\n push %%rcx\n"
+      "mov %%rsp, %%rax\n mov %%ss, %%ecx\n push %%rcx\n push %%rax\n pushfq\n orl $0x200, (%%rsp)\n mov %%cs, %%ecx\n "
+      "push %%rcx\n"
       "lea 1f(%%rip), %%rcx\n push %%rcx\n iretq\n1: nop\n nop\n cli\n lea 1b(%%rip), %0"
       : "=r"(at)::"rax", "rcx", "memory", "cc");
   end();
@@ -113,7 +116,8 @@ GT_TEST(Interrupts_NmisAreTakenSoonBehindAnIretFromOne, gt::need_exact_counts) {
   pmu::stop();
   pmu::program(0, pmu::select(pmu::instructions, pmu::os | pmu::interrupt), pmu::minus(20));
   pmu::start(pmu::gp_bit(0));
-  asm volatile("1: .rept 2000\n nop\n .endr\n 2: lea 1b(%%rip), %0\n lea 2b(%%rip), %1" : "=r"(begin), "=r"(end)::"memory");
+  asm volatile("1: .rept 2000\n nop\n .endr\n 2: lea 1b(%%rip), %0\n lea 2b(%%rip), %1"
+               : "=r"(begin), "=r"(end)::"memory");
   pmu::stop();
   GT_EQUAL(nmis, most_nmis);
   for (unsigned i = 0; i < most_nmis; ++i) {

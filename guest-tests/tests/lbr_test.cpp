@@ -40,17 +40,20 @@ ThreeBranches run_three_branches() {
 std::uint64_t tos() { return gt::rdmsr(pmu::msr::MSR_LASTBRANCH_TOS); }
 std::uint32_t place(std::uint64_t back) { return static_cast<std::uint32_t>((tos() + depth() - back) % depth()); }
 
-/// PERF_CAPABILITIES[5:0] = 5: flags are in MSR_LBR_INFO_i. Before that they are above the address in FROM. SDM 3B 17.4.8.1.
+/// PERF_CAPABILITIES[5:0] = 5: flags are in MSR_LBR_INFO_i. Before that they are above the address in FROM. SDM
+/// 3B 17.4.8.1.
 bool has_info() { return pmu::reg::perf_capabilities::LBR_FMT::get(gt::cpu::perf_capabilities()) == 5; }
 
 /// The entry `back` places below the top, without flags.
 Branch recorded(std::uint64_t back) {
   const std::uint64_t from = gt::rdmsr(pmu::msr::MSR_LASTBRANCH_0_FROM_IP + place(back));
-  const std::uint64_t address = has_info() ? from : static_cast<std::uint64_t>(static_cast<std::int64_t>(from << 1) >> 1);
+  const std::uint64_t address =
+      has_info() ? from : static_cast<std::uint64_t>(static_cast<std::int64_t>(from << 1) >> 1);
   return {address, gt::rdmsr(pmu::msr::MSR_LASTBRANCH_0_TO_IP + place(back))};
 }
 bool mispredicted(std::uint64_t back) {
-  const std::uint64_t flags = gt::rdmsr((has_info() ? pmu::msr::MSR_LBR_INFO_0 : pmu::msr::MSR_LASTBRANCH_0_FROM_IP) + place(back));
+  const std::uint64_t flags =
+      gt::rdmsr((has_info() ? pmu::msr::MSR_LBR_INFO_0 : pmu::msr::MSR_LASTBRANCH_0_FROM_IP) + place(back));
   return (flags & vpmu::bit(63)) != 0;
 }
 
@@ -99,7 +102,8 @@ void loop_at_cpl3(void*) {
   asm volatile("1: dec %0\n jnz 1b" : "+r"(n)::"cc");
 }
 
-// The level is the one that the branch ends in: the way into CPL 3 is a branch of CPL 3, the exception that ends it is not.
+// The level is the one that the branch ends in: the way into CPL 3 is a branch of CPL 3, the exception that ends it is
+// not.
 GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   constexpr unsigned ends_at_cpl3 = 11;  // IRET, CALL, the loop, RET
   const auto run = [](std::uint64_t select) {
@@ -144,7 +148,8 @@ GT_TEST(Lbr_WrapsAroundItsDepth, gt::need_exact_counts) {
   }
   GT_CHECK(recorded(3).from != address(gt::gt_branch_loop_branch));
   gt::gt_branch_loop(dbg::LBR::mask, depth() + 1);
-  for (std::uint64_t back = 0; back < depth(); ++back) GT_EQUAL(recorded(back).from, address(gt::gt_branch_loop_branch));
+  for (std::uint64_t back = 0; back < depth(); ++back)
+    GT_EQUAL(recorded(back).from, address(gt::gt_branch_loop_branch));
 }
 
 // A loop that has been run is predicted, and each round takes its cycles. SDM 3B table 17-16.
@@ -227,8 +232,8 @@ GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
   GT_EQUAL(recorded(0).from, address(gt::gt_kind_jump));
 }
 
-// Rule Z12: the freeze stands at the record. From the target of the last branch straight code leads to the record's RIP: that is how the
-// instruction is found where the record does not name it.
+// Rule Z12: the freeze stands at the record. From the target of the last branch straight code leads to the record's
+// RIP: that is how the instruction is found where the record does not name it.
 GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
   unsigned judged = 0;
   constexpr std::uint64_t shortest = 200;  // into the loop

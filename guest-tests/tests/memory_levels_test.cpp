@@ -1,5 +1,6 @@
-// Where loads find their data: SDM 3B 18.8.1.2, tables 18-24 and 18-33, 18.11.3; rules L1 to L8, S3. A pointer chase through an array goes
-// to the level that the array fits in, so the events and the load latency records are known. Only sources that model the caches.
+// Where loads find their data: SDM 3B 18.8.1.2, tables 18-24 and 18-33, 18.11.3; rules L1 to L8, S3. A pointer chase
+// through an array goes to the level that the array fits in, so the events and the load latency records are known. Only
+// sources that model the caches.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -25,20 +26,20 @@ constexpr std::uint64_t array = 16ULL << 20;
 struct Level {
   const char* name;
   std::uint64_t array_bytes;
-  std::uint64_t code;                  ///< SDM 3B table 18-24; 0: cpu::Facts::memory_source.
+  std::uint64_t code;  ///< SDM 3B table 18-24; 0: cpu::Facts::memory_source.
   std::uint64_t from_latency, to_latency;
-  pmu::Event gt::cpu::Facts::*counted;
+  pmu::Event gt::cpu::Facts::* counted;
 };
 /// Sizes between those of the levels of all processors from Nehalem on: 32 KiB, 256 KiB to 1 MiB, 4 to 20 MiB.
 constexpr Level in_l1{"L1", 16ULL << 10, 0x1, 4, 7, &gt::cpu::Facts::l1_hit};
 constexpr Level in_l2{"L2", 128ULL << 10, 0x3, 8, 20, &gt::cpu::Facts::l2_hit};
 constexpr Level in_l3{"L3", 2ULL << 20, 0x4, 21, 100, &gt::cpu::Facts::l3_hit};
 constexpr Level in_memory{"memory", 32ULL << 20, 0, 101, 1000, &gt::cpu::Facts::l3_miss};
-constexpr std::array places{&gt::cpu::Facts::l1_hit, &gt::cpu::Facts::fill_buffer_hit, &gt::cpu::Facts::l2_hit, &gt::cpu::Facts::l3_hit,
-                            &gt::cpu::Facts::l3_miss};
+constexpr std::array places{&gt::cpu::Facts::l1_hit, &gt::cpu::Facts::fill_buffer_hit, &gt::cpu::Facts::l2_hit,
+                            &gt::cpu::Facts::l3_hit, &gt::cpu::Facts::l3_miss};
 
-/// Links all lines of the array in one ring, far from the order of addresses. The numbers of lines are powers of two: a linear
-/// congruential generator with an odd increment and a multiplier of 4n + 1 meets each once.
+/// Links all lines of the array in one ring, far from the order of addresses. The numbers of lines are powers of two: a
+/// linear congruential generator with an odd increment and a multiplier of 4n + 1 meets each once.
 void link_lines(std::uint64_t bytes) {
   const std::uint64_t lines = bytes / line_bytes;
   std::uint64_t line = 0;
@@ -87,8 +88,8 @@ void warm_up(const Level& level) {
   GT_CHECK(pmu::counter(0) + pmu::counter(1) + pmu::counter(2) > 0);
 }
 
-// Each level's own event takes nine of ten loads at least, and every load is in exactly one place; where a processor has no event for one,
-// the others have none of its loads.
+// Each level's own event takes nine of ten loads at least, and every load is in exactly one place; where a processor
+// has no event for one, the others have none of its loads.
 void check_counts(const Level& level) {
   warm_up(level);
   const std::uint64_t lines = level.array_bytes / line_bytes;
@@ -128,7 +129,8 @@ GT_TEST(MemoryLevels_MissesAreTheHitsBehind, gt::need_hit_levels) {
   GT_EQUAL(pmu::counter(2), pmu::counter(3));
 }
 
-// A source that takes every instruction by itself, as it must for the branch stack, comes to the same count as by blocks.
+// A source that takes every instruction by itself, as it must for the branch stack, comes to the same count as by
+// blocks.
 GT_TEST(MemoryLevels_CountTheSameOneByOne, gt::need_hit_levels) {
   warm_up(in_l2);
   const std::uint64_t loads = in_l2.array_bytes / line_bytes;
@@ -151,7 +153,8 @@ void map_what_faulted(gt::InterruptFrame&) {
   gt::paging::map(page, array + page - gt::paging::window, gt::paging::writable | gt::paging::user);
 }
 
-// A load that faulted and is done over is a load like others: the frame's RF (SDM 3B 17.3.1.1) changes nothing about it.
+// A load that faulted and is done over is a load like others: the frame's RF (SDM 3B 17.3.1.1) changes nothing about
+// it.
 GT_TEST(MemoryLevels_LoadsDoneOverAfterAFaultAreSomewhere, gt::need_hit_levels) {
   constexpr std::uint64_t page_fault = 14;
   const bool has_l1_miss = exists(facts().l1_miss);
@@ -263,7 +266,8 @@ GT_TEST(LoadLatency_SaysWhatItRecorded, gt::need_hit_levels) {
   }
 }
 
-// SDM 3B table 18-33: the record of a load that missed both TLBs says so, from Westmere on. The window's pages are of 4 KiB; MOV to CR3 drops translations.
+// SDM 3B table 18-33: the record of a load that missed both TLBs says so, from Westmere on. The window's pages are of 4
+// KiB; MOV to CR3 drops translations.
 GT_TEST(LoadLatency_RecordsTellTlbMisses, gt::need_hit_levels) {
   // Fewer than the first level holds: up to Westmere the event is of that one's misses.
   constexpr std::uint64_t stlb_miss_bit = 1ULL << 4, pages = 60;

@@ -1,4 +1,5 @@
-// Whom load latency, precise stores and data addresses are for. SDM 3B 18.8.1.2, 18.9.4.2, 18.9.4.3, 18.11.3; rules L9 to L12, S1 to S5.
+// Whom load latency, precise stores and data addresses are for. SDM 3B 18.8.1.2, 18.9.4.2, 18.9.4.3, 18.11.3; rules L9
+// to L12, S1 to S5.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/pebs.hpp"
@@ -22,7 +23,8 @@ constexpr std::uint64_t ll(unsigned i) { return pmu::gp_bit(32 + i); }
 struct Seen {
   std::uint64_t records, count;
 };
-Seen run(pmu::Event event, unsigned i, std::uint64_t enable, void (*stream)(std::uint64_t, std::uint64_t) = gt::gt_load_stream) {
+Seen run(pmu::Event event, unsigned i, std::uint64_t enable,
+         void (*stream)(std::uint64_t, std::uint64_t) = gt::gt_load_stream) {
   constexpr std::uint64_t far = 1'000'000, before = 3;
   pebs::set_up(32, pebs::no_threshold);
   pebs::set_reset(i, far);
@@ -120,7 +122,8 @@ extern "C" void gt_add_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
 namespace {
 
-// Rules S3, S4: an instruction that loads and stores is in both events' records, with the one address; a store says whether it hit the L1D.
+// Rules S3, S4: an instruction that loads and stores is in both events' records, with the one address; a store says
+// whether it hit the L1D.
 GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
   const std::uint64_t address = facts().data_la ? data_address() : 0;
   GT_EQUAL(run(facts().loads, 0, 1, gt_add_stream).records, 1U);
@@ -130,7 +133,8 @@ GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
     GT_EQUAL(run(facts().stores, 0, 1, gt_add_stream).records, 1U);
     GT_EQUAL(pebs::record(0)[Slot::data_address], address);
     GT_EQUAL(pebs::record(0)[Slot::data_source], facts().data_la && in_l1 ? 1U : 0U);
-    run(facts().stores, 0, 1, [](std::uint64_t counters, std::uint64_t) { gt::gt_counted_loop(counters, 300); });  // it arrives meanwhile
+    run(facts().stores, 0, 1,
+        [](std::uint64_t counters, std::uint64_t) { gt::gt_counted_loop(counters, 300); });  // it arrives meanwhile
   }
   GT_EQUAL(data[0], 12U);
 }
@@ -138,11 +142,13 @@ GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
 // Rule S5: UOPS_RETIRED.ALL of Haswell and Broadwell has an address when the instruction goes to memory, and 0 else.
 GT_TEST(MemoryRules_AddressOfUops, gt::need_hit_levels) {
   using enum gt::cpu::Microarchitecture;
-  if (facts().microarchitecture != haswell && facts().microarchitecture != broadwell) gt::skip("this processor's uop events have no address");
+  if (facts().microarchitecture != haswell && facts().microarchitecture != broadwell)
+    gt::skip("this processor's uop events have no address");
   constexpr pmu::Event all_uops{0xC2, 0x01};
   GT_EQUAL(run(all_uops, 0, 1).records, 1U);
   GT_EQUAL(pebs::record(0)[Slot::data_address], data_address());
-  GT_EQUAL(run(all_uops, 0, 1, [](std::uint64_t counters, std::uint64_t) { gt::gt_counted_loop(counters, 3); }).records, 1U);
+  GT_EQUAL(run(all_uops, 0, 1, [](std::uint64_t counters, std::uint64_t) { gt::gt_counted_loop(counters, 3); }).records,
+           1U);
   GT_EQUAL(pebs::record(0)[Slot::data_address], 0U);
 }
 

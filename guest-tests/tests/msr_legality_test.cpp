@@ -1,5 +1,6 @@
-// Which values each PMU MSR takes, seen from inside: legal bits read back, every other bit raises #GP and changes nothing.
-// The legal bits are put together here from the field layouts of the manual, one by one; the virtual PMU has its own table.
+// Which values each PMU MSR takes, seen from inside: legal bits read back, every other bit raises #GP and changes
+// nothing. The legal bits are put together here from the field layouts of the manual, one by one; the virtual PMU has
+// its own table.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/pmu.hpp"
@@ -23,8 +24,11 @@ struct Row {
 template <class... Fields>
 constexpr std::uint64_t any_of = (Fields::mask | ... | 0);
 
-/// GP and fixed counter bits of GLOBAL_CTRL and GLOBAL_STATUS. SDM 3B figure 18-8: bits of counters that do not exist are reserved.
-std::uint64_t counter_bits() { return vpmu::low_bits(gt::pmu::gp_counters()) | (vpmu::low_bits(gt::pmu::fixed_counters()) << 32); }
+/// GP and fixed counter bits of GLOBAL_CTRL and GLOBAL_STATUS. SDM 3B figure 18-8: bits of counters that do not exist
+/// are reserved.
+std::uint64_t counter_bits() {
+  return vpmu::low_bits(gt::pmu::gp_counters()) | (vpmu::low_bits(gt::pmu::fixed_counters()) << 32);
+}
 
 // SDM 3B figure 18-6; bits 33:32 need TSX (18.11.5, rule T5).
 constexpr std::uint64_t perfevtsel_bits = [] {
@@ -34,12 +38,13 @@ constexpr std::uint64_t perfevtsel_bits = [] {
 // SDM 3B figure 17-11 and table 35-2; RTM_DEBUG needs TSX.
 constexpr std::uint64_t debugctl_bits = [] {
   namespace r = reg::debugctl;
-  return any_of<r::LBR, r::BTF, r::TR, r::BTS, r::BTINT, r::BTS_OFF_OS, r::BTS_OFF_USR, r::FREEZE_LBRS_ON_PMI, r::FREEZE_PERFMON_ON_PMI,
-                r::ENABLE_UNCORE_PMI, r::FREEZE_WHILE_SMM>;
+  return any_of<r::LBR, r::BTF, r::TR, r::BTS, r::BTINT, r::BTS_OFF_OS, r::BTS_OFF_USR, r::FREEZE_LBRS_ON_PMI,
+                r::FREEZE_PERFMON_ON_PMI, r::ENABLE_UNCORE_PMI, r::FREEZE_WHILE_SMM>;
 }();
 // SDM 3B figures 18-21 and 18-35: without precise store bit 63 is reserved.
 std::uint64_t pebs_enable_bits() {
-  return any_of<reg::pebs_enable::PEBS_EN, reg::pebs_enable::LL_EN> | (gt::cpu::facts().precise_store ? reg::pebs_enable::PS_EN::mask : 0);
+  return any_of<reg::pebs_enable::PEBS_EN, reg::pebs_enable::LL_EN> |
+         (gt::cpu::facts().precise_store ? reg::pebs_enable::PS_EN::mask : 0);
 }
 // SDM 3B table 18-59.
 constexpr std::uint64_t frontend_bits = [] {
@@ -87,8 +92,9 @@ GT_TEST(MsrLegality_GlobalRegisters) {
   GT_REQUIRE(counter_bits() != 0);
   gt::wrmsr(msr::IA32_PERF_GLOBAL_CTRL, 0);
   check_each_bit({.name = "IA32_PERF_GLOBAL_CTRL", .legal = counter_bits()}, msr::IA32_PERF_GLOBAL_CTRL);
-  check_each_bit({.name = "IA32_PERF_GLOBAL_OVF_CTRL", .legal = status_reset_bits(), .access = Access::write_reads_zero},
-                 msr::IA32_PERF_GLOBAL_OVF_CTRL);
+  check_each_bit(
+      {.name = "IA32_PERF_GLOBAL_OVF_CTRL", .legal = status_reset_bits(), .access = Access::write_reads_zero},
+      msr::IA32_PERF_GLOBAL_OVF_CTRL);
   if (!gt::cpu::has_streamlined_freeze()) return;
   // Bit 63 is shown settable in figure 18-12 and reserved in table 35-37: reserved.
   check_each_bit({.name = "IA32_PERF_GLOBAL_STATUS_SET",
@@ -99,14 +105,16 @@ GT_TEST(MsrLegality_GlobalRegisters) {
 
 GT_TEST(MsrLegality_PebsRegisters) {
   check_each_bit({.name = "IA32_PEBS_ENABLE", .legal = pebs_enable_bits()}, msr::IA32_PEBS_ENABLE);
-  check_each_bit({.name = "MSR_PEBS_LD_LAT_THRESHOLD", .legal = reg::pebs_ld_lat::THRESHOLD::mask}, msr::MSR_PEBS_LD_LAT_THRESHOLD);
+  check_each_bit({.name = "MSR_PEBS_LD_LAT_THRESHOLD", .legal = reg::pebs_ld_lat::THRESHOLD::mask},
+                 msr::MSR_PEBS_LD_LAT_THRESHOLD);
   if (gt::cpu::facts().microarchitecture == gt::cpu::Microarchitecture::skylake)
     check_each_bit({.name = "MSR_PEBS_FRONTEND", .legal = frontend_bits}, msr::MSR_PEBS_FRONTEND);
   else
     GT_EQUAL(gt::try_rdmsr(msr::MSR_PEBS_FRONTEND).vector, gt::vector_gp);
   for (unsigned i = 0; i < gt::cpu::facts().offcore_registers; ++i)
     check_each_bit({.name = "MSR_OFFCORE_RSP_x", .legal = gt::cpu::facts().offcore_bits}, msr::MSR_OFFCORE_RSP_0 + i);
-  if (gt::cpu::facts().offcore_registers == 1) GT_EQUAL(gt::try_rdmsr(msr::MSR_OFFCORE_RSP_0 + 1).vector, gt::vector_gp);
+  if (gt::cpu::facts().offcore_registers == 1)
+    GT_EQUAL(gt::try_rdmsr(msr::MSR_OFFCORE_RSP_0 + 1).vector, gt::vector_gp);
 }
 
 GT_TEST(MsrLegality_DebugAndBranchRegisters) {
@@ -145,7 +153,8 @@ GT_TEST(MsrLegality_LegacyCounterWritesAreSignExtended) {
 
 // SDM 3B 18.2.2, 18.2.4.3, 18.18: these only read.
 GT_TEST(MsrLegality_ReadOnlyRegisters) {
-  for (const MsrIndex index : {msr::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_CAPABILITIES, msr::IA32_PERF_GLOBAL_INUSE}) {
+  for (const MsrIndex index :
+       {msr::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_CAPABILITIES, msr::IA32_PERF_GLOBAL_INUSE}) {
     if (index == msr::IA32_PERF_GLOBAL_INUSE && !gt::cpu::has_streamlined_freeze()) continue;
     const gt::Outcome before = gt::try_rdmsr(index);
     GT_CHECK(before.ok());
@@ -188,13 +197,15 @@ GT_TEST(MsrLegality_MiscEnableSaysPebsIsAvailable) {
   GT_CHECK(!reg::misc_enable::PEBS_UNAVAILABLE::test(value));
   GT_CHECK(reg::misc_enable::PERFMON_AVAILABLE::test(value));
   GT_CHECK(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value).ok());
-  GT_EQUAL(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value | reg::misc_enable::PEBS_UNAVAILABLE::mask).vector, gt::vector_gp);
+  GT_EQUAL(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value | reg::misc_enable::PEBS_UNAVAILABLE::mask).vector,
+           gt::vector_gp);
   GT_EQUAL(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value ^ reg::misc_enable::BTS_UNAVAILABLE::mask).vector, gt::vector_gp);
   GT_CHECK(gt::try_wrmsr(msr::IA32_MISC_ENABLE, value & ~reg::misc_enable::PERFMON_AVAILABLE::mask).ok());
   GT_EQUAL(gt::rdmsr(msr::IA32_MISC_ENABLE), value);
 }
 
-// CPUID.0AH, CPUID.01H and PERF_CAPABILITIES: SDM 3B 18.2, 18.18. On Nehalem and Westmere some architectural events are said to be missing.
+// CPUID.0AH, CPUID.01H and PERF_CAPABILITIES: SDM 3B 18.2, 18.18. On Nehalem and Westmere some architectural events are
+// said to be missing.
 GT_TEST(Enumeration_DescribesTheProcessor) {
   using enum gt::cpu::Microarchitecture;
   const gt::cpu::Facts& cpu = gt::cpu::facts();
@@ -202,7 +213,9 @@ GT_TEST(Enumeration_DescribesTheProcessor) {
   GT_EQUAL(gt::pmu::version(), cpu.version);
   GT_EQUAL(gt::cpuid(0xA).eax >> 16 & 0xFF, 48U);
   GT_EQUAL(gt::cpuid(0xA).edx >> 5 & 0xFF, 48U);
-  const unsigned missing = cpu.microarchitecture == nehalem ? reference_cycles | mispredicts : cpu.microarchitecture == westmere ? reference_cycles : 0;
+  const unsigned missing = cpu.microarchitecture == nehalem    ? reference_cycles | mispredicts
+                           : cpu.microarchitecture == westmere ? reference_cycles
+                                                               : 0;
   GT_EQUAL(gt::cpuid(0xA).ebx & 0x7F, missing);
   GT_CHECK((gt::cpuid(1).ecx & vpmu::bit(15)) != 0);  // PDCM
   GT_CHECK((gt::cpuid(1).ecx & vpmu::bit(2)) != 0);   // DTES64
@@ -213,13 +226,15 @@ GT_TEST(Enumeration_DescribesTheProcessor) {
 // SDM 3A table 9-1: what the registers hold before anyone writes them.
 GT_TEST(Enumeration_ResetValues) {
   GT_EQUAL(gt::rdmsr(msr::IA32_PERF_GLOBAL_CTRL), vpmu::low_bits(gt::pmu::gp_counters()));
-  for (const MsrIndex index : {msr::IA32_PERFEVTSEL0, msr::IA32_PERFEVTSEL0 + 3, msr::IA32_PMC0, msr::IA32_PMC0 + 3, msr::IA32_FIXED_CTR0,
-                               msr::IA32_FIXED_CTR_CTRL, msr::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_GLOBAL_OVF_CTRL, msr::IA32_PEBS_ENABLE,
-                               msr::IA32_DS_AREA, msr::IA32_DEBUGCTL, msr::MSR_LBR_SELECT})
+  for (const MsrIndex index :
+       {msr::IA32_PERFEVTSEL0, msr::IA32_PERFEVTSEL0 + 3, msr::IA32_PMC0, msr::IA32_PMC0 + 3, msr::IA32_FIXED_CTR0,
+        msr::IA32_FIXED_CTR_CTRL, msr::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_GLOBAL_OVF_CTRL, msr::IA32_PEBS_ENABLE,
+        msr::IA32_DS_AREA, msr::IA32_DEBUGCTL, msr::MSR_LBR_SELECT})
     GT_EQUAL(gt::rdmsr(index), 0U);
 }
 
-// SDM 3B 18.2.4.2, rule Z9: setting status bits has no other effect; 18.2.4: OVF_CTRL clears exactly the bits written (O6).
+// SDM 3B 18.2.4.2, rule Z9: setting status bits has no other effect; 18.2.4: OVF_CTRL clears exactly the bits written
+// (O6).
 GT_TEST(GlobalStatus_IsSetAndClearedByItsTwoRegisters) {
   if (!gt::cpu::has_streamlined_freeze()) gt::skip("this processor has no IA32_PERF_GLOBAL_STATUS_SET");
   gt::pmu::stop();

@@ -1,5 +1,6 @@
-// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. The model of the caches is cold at first and sees what runs while an event that
-// needs it counts, so the numbers of requests are known: lines that were never used come from memory, lines that only the L2 lost from the L3.
+// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. The model of the caches is cold at first and sees what
+// runs while an event that needs it counts, so the numbers of requests are known: lines that were never used come from
+// memory, lines that only the L2 lost from the L3.
 #include <array>
 
 #include "gt/asm.hpp"
@@ -25,10 +26,21 @@ Answers answers() {
   switch (gt::cpu::model()) {
     case 0x25: return {0xFF00, 0x100, 0x2000};
     case 0x2C: return {0xFF00, 0x100, 0x1000};
-    case 0x1A: case 0x1E: case 0x1F: case 0x2E: case 0x2F: return {0xFF00, 0x100, 0x4000};
-    case 0x2A: case 0x3A: case 0x3C: case 0x45: case 0x46: return {any, any_l3 | not_needed, 1ULL << 22 | not_needed};
-    case 0x2D: case 0x3E: case 0x3F: return {any, any_l3 | not_needed, 1ULL << 22 | missed};
-    case 0x4F: case 0x55: return {any, any_l3 | not_needed, 1ULL << 26 | missed};
+    case 0x1A:
+    case 0x1E:
+    case 0x1F:
+    case 0x2E:
+    case 0x2F: return {0xFF00, 0x100, 0x4000};
+    case 0x2A:
+    case 0x3A:
+    case 0x3C:
+    case 0x45:
+    case 0x46: return {any, any_l3 | not_needed, 1ULL << 22 | not_needed};
+    case 0x2D:
+    case 0x3E:
+    case 0x3F: return {any, any_l3 | not_needed, 1ULL << 22 | missed};
+    case 0x4F:
+    case 0x55: return {any, any_l3 | not_needed, 1ULL << 26 | missed};
     default: return {any, any_l3 | not_needed, 1ULL << 26 | not_needed};
   }
 }
@@ -41,7 +53,8 @@ constexpr std::uint64_t first_array = 16ULL << 20, second_array = 24ULL << 20, c
 constexpr std::uint64_t through_l2 = (3ULL << 20) / line_bytes;
 
 void load_lines(std::uint64_t from, std::uint64_t count) {
-  for (std::uint64_t i = 0; i < count; ++i) (void)*reinterpret_cast<const volatile std::uint64_t*>(from + i * line_bytes);
+  for (std::uint64_t i = 0; i < count; ++i)
+    (void)*reinterpret_cast<const volatile std::uint64_t*>(from + i * line_bytes);
 }
 void store_lines(std::uint64_t from, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) *reinterpret_cast<volatile std::uint64_t*>(from + i * line_bytes) = i;
@@ -59,7 +72,8 @@ std::uint64_t count(std::uint64_t value, Run run) {
   return pmu::counter(0);
 }
 
-/// `n` requests, but for a few: of the kernel's own lines, and of instructions that the model did not see as KVM ran them.
+/// `n` requests, but for a few: of the kernel's own lines, and of instructions that the model did not see as KVM ran
+/// them.
 bool is_about(std::uint64_t counted, std::uint64_t n) { return counted + 20 >= n && counted <= n + 20; }
 
 template <class Use>
@@ -75,7 +89,9 @@ void check_places(std::uint64_t request, Use use) {
   GT_CHECK(is_about(count(request | a.memory, [&] { use(first_array, lines); }), 0));
 }
 
-GT_TEST(OffcoreResponse_CountsDataReadsByWhoAnswers, gt::need_hit_levels) { check_places(demand_data_read, load_lines); }
+GT_TEST(OffcoreResponse_CountsDataReadsByWhoAnswers, gt::need_hit_levels) {
+  check_places(demand_data_read, load_lines);
+}
 GT_TEST(OffcoreResponse_CountsStoresByWhoAnswers, gt::need_hit_levels) { check_places(demand_rfo, store_lines); }
 
 // Each line of code jumps to the next; the last one returns.
@@ -96,12 +112,14 @@ GT_TEST(OffcoreResponse_CountsCodeReads, gt::need_hit_levels) {
   GT_CHECK(is_about(count(demand_code_read | a.l3, run), lines));
 }
 
-// What was not asked for does not count: other requests, other answers, none at all. That something happened the last line shows.
+// What was not asked for does not count: other requests, other answers, none at all. That something happened the last
+// line shows.
 GT_TEST(OffcoreResponse_CountsNothingElse, gt::need_hit_levels) {
   const Answers a = answers();
   const std::uint64_t legal = gt::cpu::facts().offcore_bits;
   std::uint64_t at = first_array;
-  for (const std::uint64_t value : {demand_rfo | a.memory, (others | a.any) & legal, demand_data_read | a.l3, demand_data_read, a.any, std::uint64_t{0}}) {
+  for (const std::uint64_t value : {demand_rfo | a.memory, (others | a.any) & legal, demand_data_read | a.l3,
+                                    demand_data_read, a.any, std::uint64_t{0}}) {
     GT_CHECK(is_about(count(value, [at] { load_lines(at, lines); }), 0));
     at += lines * line_bytes;
   }
@@ -138,7 +156,8 @@ GT_TEST(OffcoreResponse_Overflows, gt::need_hit_levels) {
   GT_CHECK((pmu::pmi(0).status & 1) != 0);
 }
 
-// A source that takes every instruction by itself, as it must for the branch stack, comes to the same count as by blocks.
+// A source that takes every instruction by itself, as it must for the branch stack, comes to the same count as by
+// blocks.
 GT_TEST(OffcoreResponse_CountsTheSameOneByOne, gt::need_hit_levels) {
   const std::uint64_t value = demand_data_read | demand_rfo | answers().memory;
   std::array<std::uint64_t, 2> counted{};

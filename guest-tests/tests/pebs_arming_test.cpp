@@ -1,5 +1,5 @@
-// What arms PEBS, what triggers, and who is served first. SDM 3B 18.8.1.1, 18.9.4.4; rules O4, O5, O7, O9, P2, P5, P11, P16, D3, D4, Q1, Q3,
-// Q9, Q10. On the stream of loads a1, a2, ... of the worked vectors.
+// What arms PEBS, what triggers, and who is served first. SDM 3B 18.8.1.1, 18.9.4.4; rules O4, O5, O7, O9, P2, P5, P11,
+// P16, D3, D4, Q1, Q3, Q9, Q10. On the stream of loads a1, a2, ... of the worked vectors.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -24,7 +24,9 @@ void program_loads(unsigned i, std::uint64_t before_overflow, std::uint64_t cont
   if (i < 4) pebs::set_reset(i, never);
 }
 /// The load that record `i` is for.
-std::uint64_t load_of_record(std::uint64_t i) { return (pebs::record(i)[Slot::rip] - gt::load_stream_at(1)) / gt::load_stream_instruction_bytes; }
+std::uint64_t load_of_record(std::uint64_t i) {
+  return (pebs::record(i)[Slot::rip] - gt::load_stream_at(1)) / gt::load_stream_instruction_bytes;
+}
 bool has_status_snapshot() { return gt::cpu::pebs_format() < vpmu::PebsFormat::format3; }
 
 // Rules O4, P2: the overflow writes nothing, and arms for the very next event.
@@ -52,7 +54,8 @@ GT_TEST(PebsArming_OnlyTheFirstFourCounters, gt::need_exact_counts) {
   }
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR0, pmu::minus(3));
   gt::wrmsr(pmu::msr::IA32_FIXED_CTR_CTRL, pmu::fixed_control(0, pmu::fixed_os));
-  for (const unsigned i : {4U, 5U, 6U, 7U}) GT_EQUAL(gt::try_wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(i)).vector, gt::vector_gp);
+  for (const unsigned i : {4U, 5U, 6U, 7U})
+    GT_EQUAL(gt::try_wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(i)).vector, gt::vector_gp);
   gt::wrmsr(pmu::msr::IA32_PEBS_ENABLE, 0xF);
   gt::gt_load_stream(counters, cell_address());
   GT_EQUAL(pmu::global_status(), counters);
@@ -84,7 +87,8 @@ GT_TEST(PebsArming_OverflowAgainInterruptsAgain, gt::need_exact_counts) {
     gt::gt_load_stream(1, cell_address());
     GT_EQUAL(pmu::pmi_count(), n);
     GT_EQUAL(pmu::global_status(), 1U);
-    GT_CHECK(pmu::counter(0) >= gt::load_stream_length - 5 && pmu::counter(0) < never);  // goes on from 0, over the handler
+    GT_CHECK(pmu::counter(0) >= gt::load_stream_length - 5 &&
+             pmu::counter(0) < never);  // goes on from 0, over the handler
   }
 }
 
@@ -100,8 +104,9 @@ GT_TEST(PebsArming_EnablingLaterDoesNotArm, gt::need_exact_counts) {
   GT_EQUAL(pebs::records_written(), 0U);
 }
 
-// Rules P11, P12: PMC1 overflows on the instruction that triggers PMC0. A record with a snapshot shows both bits, applicable counters too,
-// as the assist serves what has overflowed; rule P5: record, index, reload, and status, in one step as the program sees it.
+// Rules P11, P12: PMC1 overflows on the instruction that triggers PMC0. A record with a snapshot shows both bits,
+// applicable counters too, as the assist serves what has overflowed; rule P5: record, index, reload, and status, in one
+// step as the program sees it.
 GT_TEST(PebsArming_TheSnapshotShowsWhoElseOverflowed, gt::need_exact_counts) {
   pebs::set_up(4, pebs::no_threshold);
   pmu::stop();
@@ -115,7 +120,8 @@ GT_TEST(PebsArming_TheSnapshotShowsWhoElseOverflowed, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(0), pmu::minus(never) + gt::load_stream_length - 4);
 }
 
-// Rule P16: the armed counter goes on counting. The assist's reload overwrites it; without an assist it keeps what it counted.
+// Rule P16: the armed counter goes on counting. The assist's reload overwrites it; without an assist it keeps what it
+// counted.
 GT_TEST(PebsArming_AnArmedCounterCountsOn, gt::need_exact_counts) {
   pebs::set_up(0, pebs::no_threshold);  // no room: rule F4
   pmu::stop();
@@ -142,7 +148,8 @@ GT_TEST(PebsArming_PreciseDistributionBesideOthers, gt::need_exact_counts) {
   GT_EQUAL(load_of_record(1), 20U);
 }
 
-// Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is for the instruction behind the overflow.
+// Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is for the instruction behind the
+// overflow.
 GT_TEST(PebsArming_InvertedDistributionIsNotPrecise, gt::need_exact_counts) {
   if (!gt::cpu::facts().pdir) gt::skip("this processor has no precise distribution");
   pebs::set_up(32, pebs::no_threshold);
@@ -155,7 +162,8 @@ GT_TEST(PebsArming_InvertedDistributionIsNotPrecise, gt::need_exact_counts) {
   GT_EQUAL(load_of_record(0), 11U);
 }
 
-// Rules Q1, Q3, Q9: all counters overflow on one load, and trigger on the next. One PMI for those without PEBS, one record for those with.
+// Rules Q1, Q3, Q9: all counters overflow on one load, and trigger on the next. One PMI for those without PEBS, one
+// record for those with.
 GT_TEST(PebsArming_ManyAtOnceAreOneInterruptAndOneRecord, gt::need_exact_counts) {
   pebs::set_up(4, pebs::no_threshold);
   pmu::catch_pmi_by_nmi({.stop = 0});

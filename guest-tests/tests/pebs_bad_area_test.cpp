@@ -1,5 +1,6 @@
-// DS areas that software got wrong. Rules F1, F4, F7 to F10, F12; SDM 3B 17.4.9.2, 43.6.6. A record that cannot be written is dropped whole:
-// nothing is stored, no fault reaches the guest, the status bit stays, and the PMU works again once the area is right.
+// DS areas that software got wrong. Rules F1, F4, F7 to F10, F12; SDM 3B 17.4.9.2, 43.6.6. A record that cannot be
+// written is dropped whole: nothing is stored, no fault reaches the guest, the status bit stays, and the PMU works
+// again once the area is right.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/paging.hpp"
@@ -192,7 +193,9 @@ GT_TEST(BadPebsIndex_MisalignedIsWritten, gt::need_records) {
   use_buffer(physical_buffer() + 3, 8);
   gt::start_sampling({.event = gt::cpu::facts().loads});
   GT_REQUIRE(gt::sample_until([] { return pebs::records_written() >= 1; }));
-  const auto word = [](std::uint64_t offset) { return *reinterpret_cast<const volatile std::uint64_t*>(physical_buffer() + offset); };
+  const auto word = [](std::uint64_t offset) {
+    return *reinterpret_cast<const volatile std::uint64_t*>(physical_buffer() + offset);
+  };
   GT_EQUAL(word(3 + static_cast<unsigned>(pebs::Slot::status) * 8), pmu::gp_bit(0));
   GT_EQUAL(word(0) & 0xFF'FFFF, pebs::poison_word & 0xFF'FFFF);
   GT_EQUAL(pebs::area().index, physical_buffer() + 3 + pebs::records_written() * pebs::record_bytes());

@@ -10,7 +10,8 @@ namespace pmu = gt::pmu;
 namespace pebs = gt::pebs;
 using status = pmu::status::OVF_DSBuffer;
 
-// Rule F5: the interrupt comes when the index reaches the threshold, with bit 62, without the counter's INT bit (rule P15).
+// Rule F5: the interrupt comes when the index reaches the threshold, with bit 62, without the counter's INT bit (rule
+// P15).
 GT_TEST(PebsThreshold_RaisesPmi, gt::need_records) {
   constexpr unsigned threshold = 3;
   pmu::catch_pmi_by_nmi();
@@ -18,7 +19,8 @@ GT_TEST(PebsThreshold_RaisesPmi, gt::need_records) {
   gt::start_sampling({});
   GT_REQUIRE(gt::sample_until([] { return pmu::pmi_count() > 0; }));
   GT_EQUAL(pmu::pmi_count(), 1U);
-  GT_EQUAL(pmu::pmi(0).status & ~pmu::gp_bit(0), status::mask);  // the next overflow may be waiting for its record (rule P14)
+  GT_EQUAL(pmu::pmi(0).status & ~pmu::gp_bit(0),
+           status::mask);  // the next overflow may be waiting for its record (rule P14)
   // The handler's own instructions may bring more before it stops the counter.
   GT_REQUIRE(pebs::records_written() >= threshold);
   const pebs::PebsRecord last = pebs::record(threshold - 1);
@@ -92,7 +94,8 @@ GT_TEST(PebsFull_NoPartOfARecordIsWritten, gt::need_records) { check_full(pebs::
 GT_TEST(PebsFull_RecoversWhenEmptied, gt::need_records) {
   pebs::set_up(1, pebs::no_threshold);
   gt::start_sampling({});
-  GT_REQUIRE(gt::sample_until([] { return (pmu::global_status() & pmu::gp_bit(0)) != 0 && pebs::records_written() == 1; }));
+  GT_REQUIRE(
+      gt::sample_until([] { return (pmu::global_status() & pmu::gp_bit(0)) != 0 && pebs::records_written() == 1; }));
   pebs::set_up(8, pebs::no_threshold);
   pmu::acknowledge(pmu::gp_bit(0));
   gt::start_sampling({});

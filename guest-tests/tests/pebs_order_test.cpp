@@ -1,5 +1,5 @@
-// The worked vectors of the ordering rules, on a stream of loads a1, a2, ... of two bytes each. LD counts each of them once.
-// SDM 3B 18.8.1.1 (order of service), 18.9.4.4 (PDIR), 18.13.1.1.
+// The worked vectors of the ordering rules, on a stream of loads a1, a2, ... of two bytes each. LD counts each of them
+// once. SDM 3B 18.8.1.1 (order of service), 18.9.4.4 (PDIR), 18.13.1.1.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -43,8 +43,8 @@ void run(const std::array<Counter, N>& counters) {
   gt::gt_load_stream(all, cell_address());
 }
 
-/// Record `i` is for load number `n`, and stands for the counters in `applicable`; GLOBAL_STATUS before it was `snapshot`. Which of the two
-/// the record shows is of its format (rules P7, P8).
+/// Record `i` is for load number `n`, and stands for the counters in `applicable`; GLOBAL_STATUS before it was
+/// `snapshot`. Which of the two the record shows is of its format (rules P7, P8).
 void check_record(std::uint64_t i, std::uint64_t n, std::uint64_t applicable, std::uint64_t snapshot) {
   const pebs::PebsRecord r = pebs::record(i);
   if (gt::cpu::has_eventing_ip()) GT_EQUAL(r[Slot::eventing_ip], gt::load_stream_at(n));
@@ -70,7 +70,8 @@ GT_TEST(PebsOrder_V1V2V3RecordFollowsOverflow, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// Rule P1 at every period (rule D6: any is taken): record k is for instruction k * (P + 1). Compare and branch are two instructions (rule P2a).
+// Rule P1 at every period (rule D6: any is taken): record k is for instruction k * (P + 1). Compare and branch are two
+// instructions (rule P2a).
 GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
   for (std::uint64_t period = 1; period <= 1000; ++period) {
     pebs::set_up(8, pebs::no_threshold);
@@ -121,7 +122,8 @@ GT_TEST(PebsOrder_V5CountersShareARecord, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// V-6: PMC1 overflows on the load that triggers PMC0: the assist serves every counter that has overflowed (rule P12, default).
+// V-6: PMC1 overflows on the load that triggers PMC0: the assist serves every counter that has overflowed (rule P12,
+// default).
 GT_TEST(PebsOrder_V6AssistServesWhatHasOverflowed, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   run(std::array{Counter{.index = 0, .before = 3, .reload = never}, Counter{.index = 1, .before = 4, .reload = never}});
@@ -132,11 +134,13 @@ GT_TEST(PebsOrder_V6AssistServesWhatHasOverflowed, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// V-7: PMC1 asks for a PMI on the load that triggers PMC2: the record precedes the handler's first instruction (rules Q2, Q8).
+// V-7: PMC1 asks for a PMI on the load that triggers PMC2: the record precedes the handler's first instruction (rules
+// Q2, Q8).
 GT_TEST(PebsOrder_V7OverflowInterruptBesideAnAssist, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   pmu::catch_pmi_by_nmi();
-  run(std::array{Counter{.index = 1, .before = 4, .control = pmu::os | pmu::interrupt}, Counter{.index = 2, .before = 3, .reload = never}});
+  run(std::array{Counter{.index = 1, .before = 4, .control = pmu::os | pmu::interrupt},
+                 Counter{.index = 2, .before = 3, .reload = never}});
   GT_REQUIRE(pebs::records_written() == 1 && pmu::pmi_count() == 1);
   check_record(0, 4, pmu::gp_bit(2), pmu::gp_bit(1) | pmu::gp_bit(2));
   GT_EQUAL(pmu::pmi(0).rip, gt::load_stream_at(5));
@@ -147,7 +151,8 @@ GT_TEST(PebsOrder_V7OverflowInterruptBesideAnAssist, gt::need_exact_counts) {
 GT_TEST(PebsOrder_V8AssistBesideAnOverflowInterrupt, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   pmu::catch_pmi_by_nmi();
-  run(std::array{Counter{.index = 1, .before = 3, .reload = never}, Counter{.index = 2, .before = 4, .control = pmu::os | pmu::interrupt}});
+  run(std::array{Counter{.index = 1, .before = 3, .reload = never},
+                 Counter{.index = 2, .before = 4, .control = pmu::os | pmu::interrupt}});
   GT_REQUIRE(pebs::records_written() == 1 && pmu::pmi_count() == 1);
   check_record(0, 4, pmu::gp_bit(1), pmu::gp_bit(1) | pmu::gp_bit(2));
   GT_EQUAL(pmu::pmi(0).rip, gt::load_stream_at(5));
@@ -180,7 +185,8 @@ GT_TEST(PebsOrder_V10FullBuffer, gt::need_exact_counts) {
   GT_CHECK(pebs::poisoned_from(2 * pebs::record_bytes()));
 }
 
-// V-11: clearing the status bit between overflow and trigger does not disarm, and neither does stopping (rules P13, P20, Z8).
+// V-11: clearing the status bit between overflow and trigger does not disarm, and neither does stopping (rules P13,
+// P20, Z8).
 GT_TEST(PebsOrder_V11AcknowledgeDoesNotDisarm, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   run(std::array{Counter{.index = 0, .before = gt::load_stream_length, .reload = never}});
@@ -222,7 +228,8 @@ GT_TEST(PebsOrder_V15RequestsBeyondTheThresholdJoin, gt::need_exact_counts) {
 GT_TEST(PebsOrder_V12FreezeAtTheOverflow, gt::need_exact_counts) {
   pmu::stop();
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, pmu::reg::debugctl::FREEZE_PERFMON_ON_PMI::mask);
-  run(std::array{Counter{.index = 0, .before = 7, .control = pmu::os | pmu::interrupt}, Counter{.index = 1, .before = never}});
+  run(std::array{Counter{.index = 0, .before = 7, .control = pmu::os | pmu::interrupt},
+                 Counter{.index = 1, .before = never}});
   GT_EQUAL(pmu::counter(0), 0U);
   GT_EQUAL(pmu::counter(1), pmu::minus(never) + 7);
   GT_EQUAL(pmu::global_status(), pmu::gp_bit(0) | (gt::cpu::has_streamlined_freeze() ? pmu::status::CTR_FRZ::mask : 0));

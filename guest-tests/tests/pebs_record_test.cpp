@@ -1,6 +1,7 @@
 // PEBS records byte by byte. SDM 3B 18.8.1.1 (format 1), 18.11.3.1 (format 2), 18.13.1.1 (format 3);
 // rules P3, P4, P6, P7, P8, P9, P23, S3, T4.
-// The marked loop leaves the number of each of its moves in EBX, so a record whose registers do not belong to its IP is found out.
+// The marked loop leaves the number of each of its moves in EBX, so a record whose registers do not belong to its IP is
+// found out.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -13,8 +14,8 @@ namespace {
 namespace pmu = gt::pmu;
 namespace pebs = gt::pebs;
 using gt::MarkedLoop;
-using pebs::PebsRecord;
 using gt::Sampling;
+using pebs::PebsRecord;
 using pebs::Slot;
 
 constexpr unsigned records_wanted = 6;
@@ -36,7 +37,8 @@ void check_registers(const PebsRecord& r, std::uint64_t offset) {
   GT_EQUAL(r[Slot::rsi], reinterpret_cast<std::uint64_t>(&gt::loop_source));
   GT_EQUAL(r[Slot::rdx], reinterpret_cast<std::uint64_t>(&gt::loop_target));
   GT_EQUAL(r[Slot::rbp], gt::marked_loop_constants[0]);
-  for (unsigned i = 0; i < 8; ++i) GT_EQUAL(r.value[static_cast<unsigned>(Slot::r8) + i], gt::marked_loop_constants[1 + i]);
+  for (unsigned i = 0; i < 8; ++i)
+    GT_EQUAL(r.value[static_cast<unsigned>(Slot::r8) + i], gt::marked_loop_constants[1 + i]);
   GT_CHECK(r[Slot::rsp] % 8 == 0 && r[Slot::rsp] != 0);
 }
 
@@ -87,7 +89,8 @@ void check_session(const Sampling& sampling, std::uint64_t offset, std::uint64_t
     }
     if (pebs::eventing_ip(r) - MarkedLoop::head() >= MarkedLoop::end_offset) continue;
     ++in_loop;
-    check_record(r, {.counter = sampling.counter, .offset = offset, .data_address = data_address, .from = from, .to = to});
+    check_record(r,
+                 {.counter = sampling.counter, .offset = offset, .data_address = data_address, .from = from, .to = to});
   }
   GT_CHECK(in_loop > 0);
   GT_EQUAL(gt::pmu::global_status() & pmu::status::OVF_DSBuffer::mask, 0U);
@@ -104,10 +107,12 @@ GT_TEST(PebsRecord_OfBranches, gt::need_records) {
   check_session({.event = pmu::precise_branches, .counter = 2}, MarkedLoop::branch_offset, 0);
 }
 GT_TEST(PebsRecord_OfLoads, gt::need_records) {
-  check_session({.event = gt::cpu::facts().loads, .counter = 3}, MarkedLoop::load_offset, reinterpret_cast<std::uint64_t>(&gt::loop_source));
+  check_session({.event = gt::cpu::facts().loads, .counter = 3}, MarkedLoop::load_offset,
+                reinterpret_cast<std::uint64_t>(&gt::loop_source));
 }
 GT_TEST(PebsRecord_OfStores, gt::need_records) {
-  check_session({.event = gt::cpu::facts().stores, .counter = 0}, MarkedLoop::store_offset, reinterpret_cast<std::uint64_t>(&gt::loop_target));
+  check_session({.event = gt::cpu::facts().stores, .counter = 0}, MarkedLoop::store_offset,
+                reinterpret_cast<std::uint64_t>(&gt::loop_target));
 }
 
 // Rule P19: an event that cannot be precise arms and never triggers; the status bit shows that it overflowed.
@@ -157,7 +162,8 @@ GT_TEST(PebsRecord_AtCpl3GoesToSupervisorPages, gt::need_records) {
   }));
   pmu::stop();
   std::uint64_t blocked = 0;
-  gt::run_at_cpl3([](void* out) { *static_cast<std::uint64_t*>(out) = gt::try_load(gt::paging::window).vector; }, &blocked);
+  gt::run_at_cpl3([](void* out) { *static_cast<std::uint64_t*>(out) = gt::try_load(gt::paging::window).vector; },
+                  &blocked);
   GT_EQUAL(blocked, gt::vector_pf);
   for (std::uint64_t i = 0; i < pebs::records_written(); ++i) {
     const std::uint64_t offset = pebs::eventing_ip(pebs::record(i)) - MarkedLoop::head();
@@ -174,7 +180,9 @@ constexpr std::uint64_t far_page = 5 * 4096;
 constexpr std::uint64_t bytes_in_first_page = 0x50;
 constexpr std::uint64_t crossing = gt::paging::window + 4096 - bytes_in_first_page;
 
-std::uint64_t crossing_word(Slot slot) { return *reinterpret_cast<const volatile std::uint64_t*>(crossing + static_cast<unsigned>(slot) * 8); }
+std::uint64_t crossing_word(Slot slot) {
+  return *reinterpret_cast<const volatile std::uint64_t*>(crossing + static_cast<unsigned>(slot) * 8);
+}
 
 /// One record at `crossing`, of the loop's load. An estimating source may take one elsewhere: then another try.
 bool take_crossing_record() {
@@ -201,7 +209,8 @@ GT_TEST(PebsRecord_CrossesPages, gt::need_records) {
   GT_EQUAL(pebs::area().index, crossing + pebs::record_bytes());
   GT_EQUAL(crossing_word(Slot::rbp), gt::marked_loop_constants[0]);
   GT_EQUAL(crossing_word(Slot::r15), gt::marked_loop_constants[8]);
-  GT_EQUAL(crossing_word(Slot::data_address), gt::cpu::facts().data_la ? reinterpret_cast<std::uint64_t>(&gt::loop_source) : 0);
+  GT_EQUAL(crossing_word(Slot::data_address),
+           gt::cpu::facts().data_la ? reinterpret_cast<std::uint64_t>(&gt::loop_source) : 0);
   GT_EQUAL(*reinterpret_cast<const volatile std::uint64_t*>(crossing + pebs::record_bytes()), pebs::poison_word);
   GT_CHECK(pebs::poisoned_from(far_page + 4096));
 }

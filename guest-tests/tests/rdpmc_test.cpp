@@ -16,7 +16,8 @@ constexpr std::uint64_t cr4_pce = 1ULL << 8;
 /// Selects an event on every counter, GLOBAL_CTRL = 0, and gives each counter a value of its own.
 void hold_known_values() {
   pmu::stop();
-  for (unsigned i = 0; i < pmu::gp_counters(); ++i) pmu::program(i, pmu::select(pmu::instructions, pmu::os), high_value() + i);
+  for (unsigned i = 0; i < pmu::gp_counters(); ++i)
+    pmu::program(i, pmu::select(pmu::instructions, pmu::os), high_value() + i);
   for (unsigned n = 0; n < pmu::fixed_counters(); ++n) gt::wrmsr(pmu::msr::IA32_FIXED_CTR0 + n, 0x0000'F00D'0000 + n);
 }
 
@@ -55,7 +56,8 @@ GT_TEST(Rdpmc_UsesEcxAndClearsUpperHalves) {
 
 GT_TEST(Rdpmc_FaultsOnMissingCounters) {
   hold_known_values();
-  for (const std::uint32_t bad : {pmu::gp_counters(), 0x10U, fixed_index + 3, 0x2000'0000U, 0x8000'0000U, 0xFFFF'FFFFU}) {
+  for (const std::uint32_t bad :
+       {pmu::gp_counters(), 0x10U, fixed_index + 3, 0x2000'0000U, 0x8000'0000U, 0xFFFF'FFFFU}) {
     const gt::Outcome read = gt::try_rdpmc(bad);
     GT_EQUAL(read.vector, gt::vector_gp);
     GT_EQUAL(read.error_code, 0U);

@@ -1,5 +1,5 @@
-// Translations that change while the PMU counts: a source that runs the guest's code itself must look at them anew, and so must the
-// processor when it goes on. SDM 3A 4.10.4.1.
+// Translations that change while the PMU counts: a source that runs the guest's code itself must look at them anew, and
+// so must the processor when it goes on. SDM 3A 4.10.4.1.
 #include <cstring>
 
 #include "gt/asm.hpp"
@@ -18,7 +18,8 @@ constexpr std::uint64_t first = 16ULL << 20, second = first + 4096, other_root =
 
 volatile std::uint64_t& word_at(std::uint64_t at) { return *reinterpret_cast<volatile std::uint64_t*>(at); }
 
-/// Maps the window's page to the second page while a counter counts, once it was read in the first; `drop` says so to the processor.
+/// Maps the window's page to the second page while a counter counts, once it was read in the first; `drop` says so to
+/// the processor.
 void check_change(void (*drop)()) {
   word_at(first) = 1;
   word_at(second) = 2;

@@ -1,4 +1,5 @@
-// The uncore: SDM 3B 18.8.2 (Nehalem, Westmere), 18.9.6 (clients from Sandy Bridge on), 3C tables 35-14, 35-15, 35-20, 35-38.
+// The uncore: SDM 3B 18.8.2 (Nehalem, Westmere), 18.9.6 (clients from Sandy Bridge on), 3C tables 35-14, 35-15, 35-20,
+// 35-38.
 #include <array>
 
 #include "gt/apic.hpp"
@@ -19,10 +20,30 @@ struct Clock {
   unsigned width;
   std::uint64_t enable, interrupt, global_enable, freeze, core_0, core_1, overflowed;
 };
-constexpr Clock nehalem{.counter = MsrIndex{0x394}, .control = MsrIndex{0x395}, .global_ctrl = MsrIndex{0x391}, .global_status = MsrIndex{0x392}, .width = 48,
-                        .enable = 1, .interrupt = 4, .global_enable = bit(32), .freeze = bit(63), .core_0 = bit(48), .core_1 = bit(49), .overflowed = bit(32)};
-constexpr Clock sandy_bridge{.counter = MsrIndex{0x395}, .control = MsrIndex{0x394}, .global_ctrl = MsrIndex{0x391}, .global_status = MsrIndex{0x392}, .width = 48,
-                             .enable = bit(22), .interrupt = bit(20), .global_enable = bit(29), .freeze = bit(31), .core_0 = 1, .core_1 = 2, .overflowed = 1};
+constexpr Clock nehalem{.counter = MsrIndex{0x394},
+                        .control = MsrIndex{0x395},
+                        .global_ctrl = MsrIndex{0x391},
+                        .global_status = MsrIndex{0x392},
+                        .width = 48,
+                        .enable = 1,
+                        .interrupt = 4,
+                        .global_enable = bit(32),
+                        .freeze = bit(63),
+                        .core_0 = bit(48),
+                        .core_1 = bit(49),
+                        .overflowed = bit(32)};
+constexpr Clock sandy_bridge{.counter = MsrIndex{0x395},
+                             .control = MsrIndex{0x394},
+                             .global_ctrl = MsrIndex{0x391},
+                             .global_status = MsrIndex{0x392},
+                             .width = 48,
+                             .enable = bit(22),
+                             .interrupt = bit(20),
+                             .global_enable = bit(29),
+                             .freeze = bit(31),
+                             .core_0 = 1,
+                             .core_1 = 2,
+                             .overflowed = 1};
 constexpr Clock skylake = [] {
   Clock c = sandy_bridge;
   c.global_ctrl = MsrIndex{0xE01};
@@ -32,10 +53,30 @@ constexpr Clock skylake = [] {
 }();
 
 /// Of servers, whose uncores are made of boxes; no way from there to a core is known.
-constexpr Clock nehalem_ex{.counter = MsrIndex{0x394}, .control = MsrIndex{0x395}, .global_ctrl = MsrIndex{0xC80}, .global_status = MsrIndex{0xC81}, .width = 48,
-                           .enable = 1, .interrupt = 0, .global_enable = bit(31), .freeze = 0, .core_0 = 0, .core_1 = 0, .overflowed = 0};
-constexpr Clock sandy_bridge_ep{.counter = MsrIndex{0xC09}, .control = MsrIndex{0xC08}, .global_ctrl = MsrIndex{0xC00}, .global_status = MsrIndex{0xC00}, .width = 48,
-                                .enable = bit(22), .interrupt = 0, .global_enable = 0, .freeze = 0, .core_0 = 0, .core_1 = 0, .overflowed = 0};
+constexpr Clock nehalem_ex{.counter = MsrIndex{0x394},
+                           .control = MsrIndex{0x395},
+                           .global_ctrl = MsrIndex{0xC80},
+                           .global_status = MsrIndex{0xC81},
+                           .width = 48,
+                           .enable = 1,
+                           .interrupt = 0,
+                           .global_enable = bit(31),
+                           .freeze = 0,
+                           .core_0 = 0,
+                           .core_1 = 0,
+                           .overflowed = 0};
+constexpr Clock sandy_bridge_ep{.counter = MsrIndex{0xC09},
+                                .control = MsrIndex{0xC08},
+                                .global_ctrl = MsrIndex{0xC00},
+                                .global_status = MsrIndex{0xC00},
+                                .width = 48,
+                                .enable = bit(22),
+                                .interrupt = 0,
+                                .global_enable = 0,
+                                .freeze = 0,
+                                .core_0 = 0,
+                                .core_1 = 0,
+                                .overflowed = 0};
 constexpr Clock haswell_ep = [] {
   Clock c = sandy_bridge_ep;
   c.counter = MsrIndex{0x704};
@@ -46,12 +87,30 @@ constexpr Clock haswell_ep = [] {
 
 const Clock& any_clock() {
   switch (gt::cpu::model()) {
-    case 0x1A: case 0x1E: case 0x1F: case 0x25: case 0x2C: return nehalem;
-    case 0x2A: case 0x3A: case 0x3C: case 0x45: case 0x46: case 0x3D: case 0x47: return sandy_bridge;
-    case 0x4E: case 0x5E: case 0x8E: case 0x9E: return skylake;
-    case 0x2E: case 0x2F: return nehalem_ex;
-    case 0x2D: case 0x3E: return sandy_bridge_ep;
-    case 0x3F: case 0x4F: case 0x55: case 0x56: return haswell_ep;
+    case 0x1A:
+    case 0x1E:
+    case 0x1F:
+    case 0x25:
+    case 0x2C: return nehalem;
+    case 0x2A:
+    case 0x3A:
+    case 0x3C:
+    case 0x45:
+    case 0x46:
+    case 0x3D:
+    case 0x47: return sandy_bridge;
+    case 0x4E:
+    case 0x5E:
+    case 0x8E:
+    case 0x9E: return skylake;
+    case 0x2E:
+    case 0x2F: return nehalem_ex;
+    case 0x2D:
+    case 0x3E: return sandy_bridge_ep;
+    case 0x3F:
+    case 0x4F:
+    case 0x55:
+    case 0x56: return haswell_ep;
     default: gt::abort_test(__FILE_NAME__, __LINE__, "the tests do not know this uncore");
   }
 }
@@ -72,7 +131,8 @@ void start(const Clock& c, std::uint64_t before_overflow, std::uint64_t control,
 
 /// Clocks until an overflow that comes soon, but not before the counter has been started.
 constexpr std::uint64_t soon = 10'000'000;
-constexpr std::uint64_t enable_uncore_pmi = pmu::reg::debugctl::ENABLE_UNCORE_PMI::mask, uncore_bit = pmu::status::OVF_UNCORE::mask;
+constexpr std::uint64_t enable_uncore_pmi = pmu::reg::debugctl::ENABLE_UNCORE_PMI::mask,
+                        uncore_bit = pmu::status::OVF_UNCORE::mask;
 
 bool overflowed(const Clock& c) {
   return pmu::wait_until([&] { return (gt::rdmsr(c.global_status) & c.overflowed) != 0; });
@@ -170,40 +230,65 @@ void check(const Expectation& e) {
   if (writable) GT_EQUAL(gt::rdmsr(index), e.answer == Answer::is_kept ? e.value : 0);
 }
 
-// 391H, 392H: of the uncore up to Broadwell, of the core (STATUS_SET, INUSE) on Skylake; of nobody on the servers before it.
-// 394H, 395H: counter and control, or control and counter.
+// 391H, 392H: of the uncore up to Broadwell, of the core (STATUS_SET, INUSE) on Skylake; of nobody on the servers
+// before it. 394H, 395H: counter and control, or control and counter.
 GT_TEST(Uncore_AddressesAreTheGenerations) {
   using enum Answer;
   constexpr std::array old_servers{Expectation{0x391, faults}, Expectation{0x392, faults}, Expectation{0x393, faults}};
   switch (gt::cpu::model()) {
-    case 0x1A: case 0x1E: case 0x1F: case 0x25: case 0x2C:
-      for (const Expectation& e : {Expectation{0x391, is_kept, 0x800F'0000'0000'00FF}, Expectation{0x392, is_read_only}, Expectation{0x393, reads_zero, 0xA000'0001'0000'00FF},
-                                   Expectation{0x394, is_kept, 0xFFFF'FFFF'FFFF}, Expectation{0x395, is_kept, 5}, Expectation{0x396, is_kept, 0xE000'FFFF'FFFF'FFF8},
-                                   Expectation{0x3B7, is_kept, 0xFFFF'FFFF'FFFF}, Expectation{0x3C7, is_kept, 0xFFD4'FFFF}, Expectation{0x3B8, faults}, Expectation{0x700, faults}})
+    case 0x1A:
+    case 0x1E:
+    case 0x1F:
+    case 0x25:
+    case 0x2C:
+      for (const Expectation& e :
+           {Expectation{0x391, is_kept, 0x800F'0000'0000'00FF}, Expectation{0x392, is_read_only},
+            Expectation{0x393, reads_zero, 0xA000'0001'0000'00FF}, Expectation{0x394, is_kept, 0xFFFF'FFFF'FFFF},
+            Expectation{0x395, is_kept, 5}, Expectation{0x396, is_kept, 0xE000'FFFF'FFFF'FFF8},
+            Expectation{0x3B7, is_kept, 0xFFFF'FFFF'FFFF}, Expectation{0x3C7, is_kept, 0xFFD4'FFFF},
+            Expectation{0x3B8, faults}, Expectation{0x700, faults}})
         check(e);
       break;
-    case 0x2E: case 0x2F:
+    case 0x2E:
+    case 0x2F:
       for (const Expectation& e : old_servers) check(e);
-      for (const std::uint32_t address : {0x394U, 0x395U, 0xC00U, 0xC11U, 0xCFFU, 0xDFFU, 0xE5FU}) check({address, is_kept, 0xFFFF'0000'0001});
+      for (const std::uint32_t address : {0x394U, 0x395U, 0xC00U, 0xC11U, 0xCFFU, 0xDFFU, 0xE5FU})
+        check({address, is_kept, 0xFFFF'0000'0001});
       break;
-    case 0x2D: case 0x3E:
+    case 0x2D:
+    case 0x3E:
       for (const Expectation& e : old_servers) check(e);
       for (const std::uint32_t address : {0xC00U, 0xC08U, 0xC17U, 0xC39U, 0xDFFU}) check({address, is_kept, 0x10103});
       break;
-    case 0x3F: case 0x4F: case 0x56:
+    case 0x3F:
+    case 0x4F:
+    case 0x56:
       for (const Expectation& e : old_servers) check(e);
       for (const std::uint32_t address : {0x700U, 0x747U, 0xE01U, 0xEFFU}) check({address, is_kept, 0x10103});
       break;
-    case 0x2A: case 0x3A: case 0x3C: case 0x45: case 0x46: case 0x3D: case 0x47:
-      for (const Expectation& e : {Expectation{0x391, is_kept, 0xC000'001F}, Expectation{0x392, is_kept, 0xB}, Expectation{0x393, faults}, Expectation{0x394, is_kept, 0x50'0000},
-                                   Expectation{0x395, is_kept, 0xFFFF'FFFF'FFFF}, Expectation{0x396, is_read_only}, Expectation{0x3B1, is_kept, 0xFFF'FFFF'FFFF},
-                                   Expectation{0x3B3, is_kept, 0x1FD4'FFFF}, Expectation{0x701, is_kept, 0x1FD4'FFFF}, Expectation{0x737, is_kept, 0xFFF'FFFF'FFFF},
-                                   Expectation{0xE01, faults}})
+    case 0x2A:
+    case 0x3A:
+    case 0x3C:
+    case 0x45:
+    case 0x46:
+    case 0x3D:
+    case 0x47:
+      for (const Expectation& e :
+           {Expectation{0x391, is_kept, 0xC000'001F}, Expectation{0x392, is_kept, 0xB}, Expectation{0x393, faults},
+            Expectation{0x394, is_kept, 0x50'0000}, Expectation{0x395, is_kept, 0xFFFF'FFFF'FFFF},
+            Expectation{0x396, is_read_only}, Expectation{0x3B1, is_kept, 0xFFF'FFFF'FFFF},
+            Expectation{0x3B3, is_kept, 0x1FD4'FFFF}, Expectation{0x701, is_kept, 0x1FD4'FFFF},
+            Expectation{0x737, is_kept, 0xFFF'FFFF'FFFF}, Expectation{0xE01, faults}})
         check(e);
       break;
-    case 0x4E: case 0x5E: case 0x8E: case 0x9E:
-      for (const Expectation& e : {Expectation{0x391, reads_zero, 1}, Expectation{0x392, is_read_only}, Expectation{0xE01, is_kept, 0xC000'001F}, Expectation{0xE02, is_kept, 0xB},
-                                   Expectation{0x394, is_kept, 0x50'0000}, Expectation{0x395, is_kept, 0xFFF'FFFF'FFFF}, Expectation{0x747, is_kept, 0xFFF'FFFF'FFFF}})
+    case 0x4E:
+    case 0x5E:
+    case 0x8E:
+    case 0x9E:
+      for (const Expectation& e : {Expectation{0x391, reads_zero, 1}, Expectation{0x392, is_read_only},
+                                   Expectation{0xE01, is_kept, 0xC000'001F}, Expectation{0xE02, is_kept, 0xB},
+                                   Expectation{0x394, is_kept, 0x50'0000}, Expectation{0x395, is_kept, 0xFFF'FFFF'FFFF},
+                                   Expectation{0x747, is_kept, 0xFFF'FFFF'FFFF}})
         check(e);
       GT_EQUAL(pmu::global_status(), 1U);  // the write to 391H went to the core
       break;

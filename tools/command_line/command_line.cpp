@@ -41,9 +41,13 @@ Argument Argument::excludes(Argument other) const {
   return *this;
 }
 
-Command Command::add_command(const std::string& name, const std::string& help) { return Command{*app_->add_subcommand(name, help)}; }
+Command Command::add_command(const std::string& name, const std::string& help) {
+  return Command{*app_->add_subcommand(name, help)};
+}
 
-Command Command::add_group(const std::string& name, const std::string& help) { return Command{*app_->add_option_group(name, help)}; }
+Command Command::add_group(const std::string& name, const std::string& help) {
+  return Command{*app_->add_option_group(name, help)};
+}
 
 template <class T>
 Argument Command::add_option(const std::string& name, T& target, const std::string& help) {
@@ -51,15 +55,19 @@ Argument Command::add_option(const std::string& name, T& target, const std::stri
 }
 
 template Argument Command::add_option(const std::string& name, std::string& target, const std::string& help);
-template Argument Command::add_option(const std::string& name, std::vector<std::string>& target, const std::string& help);
-template Argument Command::add_option(const std::string& name, std::optional<std::string>& target, const std::string& help);
+template Argument Command::add_option(const std::string& name, std::vector<std::string>& target,
+                                      const std::string& help);
+template Argument Command::add_option(const std::string& name, std::optional<std::string>& target,
+                                      const std::string& help);
 template Argument Command::add_option(const std::string& name, std::optional<double>& target, const std::string& help);
 template Argument Command::add_option(const std::string& name, double& target, const std::string& help);
 template Argument Command::add_option(const std::string& name, unsigned& target, const std::string& help);
 template Argument Command::add_option(const std::string& name, std::uint64_t& target, const std::string& help);
 template Argument Command::add_option(const std::string& name, std::int64_t& target, const std::string& help);
 
-Argument Command::add_flag(const std::string& name, bool& target, const std::string& help) { return Argument{*app_->add_flag(name, target, help)}; }
+Argument Command::add_flag(const std::string& name, bool& target, const std::string& help) {
+  return Argument{*app_->add_flag(name, target, help)};
+}
 
 void Command::add_flag(const std::string& name, const std::function<void()>& given, const std::string& help) {
   app_->add_flag_callback(name, given, help);
@@ -73,7 +81,8 @@ void Command::set_footer(const std::string& text) { app_->footer(text); }
 
 void Command::when_given(const std::function<void()>& action) { app_->callback(action); }
 
-CommandLine::CommandLine(const std::string& help, const std::string& name) : CommandLine{std::make_unique<CLI::App>(help, name)} {}
+CommandLine::CommandLine(const std::string& help, const std::string& name)
+    : CommandLine{std::make_unique<CLI::App>(help, name)} {}
 
 CommandLine::CommandLine(std::unique_ptr<CLI::App> app) : Command{*app}, owned_{std::move(app)} {}
 

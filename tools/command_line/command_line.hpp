@@ -37,8 +37,8 @@ class Command {
   explicit Command(CLI::App& app) : app_{&app} {}
   Command add_command(const std::string& name, const std::string& help);
   Command add_group(const std::string& name, const std::string& help);
-  /// A name with dashes is an option's; any other, a positional argument's. T is std::string, a vector of those, an optional of a number or
-  /// string, double, unsigned, or an integer of 64 bits.
+  /// A name with dashes is an option's; any other, a positional argument's. T is std::string, a vector of those, an
+  /// optional of a number or string, double, unsigned, or an integer of 64 bits.
   template <class T>
   Argument add_option(const std::string& name, T& target, const std::string& help);
   Argument add_flag(const std::string& name, bool& target, const std::string& help);

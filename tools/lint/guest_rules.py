@@ -8,7 +8,7 @@ A rule in neither is a finding, and so is one in both.
 """
 import re
 
-from sdm_refs import RULE_CITATION, RULE_ROW, RULES_FILE, expand
+from sdm_refs import RULE_CITATION, RULE_ROW, RULES_FILE, expand, unwrapped
 from source_tree import files, finish, root_from_arguments
 
 REASONS_FILE = "guest-tests/rules-without-a-test.md"
@@ -22,7 +22,7 @@ def main():
     sources = [f for f in files(root, ".cpp") if f.relative_to(root).as_posix().startswith("guest-tests/tests/")]
     cited = set()
     for path in sources:
-        for citation in RULE_CITATION.findall(path.read_text(encoding="utf-8")):
+        for citation in RULE_CITATION.findall(unwrapped(path.read_text(encoding="utf-8"))):
             cited |= expand(citation)
     findings = [f"{RULES_FILE}: rule {rule} is cited by no guest test, and {REASONS_FILE} has no reason" for rule in rules if rule not in cited | reasons.keys()]
     findings += [f"{REASONS_FILE}: rule {rule} is cited by a guest test" for rule in reasons if rule in cited]

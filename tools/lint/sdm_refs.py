@@ -22,10 +22,16 @@ RULE_CITATION = re.compile(rf"\b[Rr]ules? ({RULE_ID}(?:(?:, | and | to | with | 
 RULE_ROW = re.compile(rf"^\| ({RULE_ID}) \|.*\| (core|elsewhere|not modelled) \|$", re.MULTILINE)
 
 
+def unwrapped(text):
+    """`text` with a comment of several lines in one line."""
+    return re.sub(r"\n[ \t]*//[/!]?<?[ \t]*", " ", text)
+
+
 def manual_findings(name, text):
-    for number, line in enumerate(text.splitlines(), 1):
-        for match in MENTION.finditer(line):
-            if not REFERENCE.match(match.group()) and not PLAIN.match(match.group()):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        for match in MENTION.finditer(unwrapped("\n".join(lines[number - 1:number + 1]))):
+            if match.start() < len(line) and not REFERENCE.match(match.group()) and not PLAIN.match(match.group()):
                 yield f"{name}:{number}: '{match.group()}' names no volume and place, as in 'SDM 3B 18.8.1.1'"
 
 
@@ -48,6 +54,7 @@ def main():
         name = path.relative_to(root).as_posix()
         text = path.read_text(encoding="utf-8")
         findings += manual_findings(name, text)
+        text = unwrapped(text)
         cited = set().union(*(expand(c) for c in RULE_CITATION.findall(text)))
         findings += [f"{name}: rule {rule} is not in {RULES_FILE}" for rule in sorted(cited - rules.keys())]
         if name.startswith("vpmu/tests/"):

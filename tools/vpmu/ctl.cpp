@@ -44,7 +44,8 @@ bool takes_file(const std::string& command) { return command == "snapshot" || co
 class Exchange {
  public:
   explicit Exchange(const CtlArguments& arguments)
-      : arguments_{arguments}, seconds_{arguments.timeout.value_or(takes_file(arguments.command) ? seconds_for_memory : seconds_for_answer)} {}
+      : arguments_{arguments},
+        seconds_{arguments.timeout.value_or(takes_file(arguments.command) ? seconds_for_memory : seconds_for_answer)} {}
 
   Result<std::string> ask() {
     VMM_TRY(connect());
@@ -73,7 +74,8 @@ class Exchange {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     if (arguments_.path.size() >= sizeof address.sun_path)
-      return usage_error("the socket path " + printable(arguments_.path) + " is too long", "give the path of `vpmu run --control`");
+      return usage_error("the socket path " + printable(arguments_.path) + " is too long",
+                         "give the path of `vpmu run --control`");
     arguments_.path.copy(address.sun_path, arguments_.path.size());
     socket_ = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     while (socket_.valid()) {
@@ -83,7 +85,8 @@ class Exchange {
       if (left() == 0ms) return too_late();
       std::this_thread::sleep_for(10ms);
     }
-    return host_error("no machine answers at " + printable(arguments_.path), errno, "give the path of `vpmu run --control`");
+    return host_error("no machine answers at " + printable(arguments_.path), errno,
+                      "give the path of `vpmu run --control`");
   }
 
   /// The descriptor, where there is one, goes with the first bytes.
@@ -128,14 +131,16 @@ class Exchange {
       const auto got = ::read(socket_.get(), part.data(), part.size());
       if (got > 0) {
         line.append(part.data(), static_cast<std::size_t>(got));
-        if (const auto end = line.find('\n', line.size() - static_cast<std::size_t>(got)); end != std::string::npos) return line.substr(0, end);
+        if (const auto end = line.find('\n', line.size() - static_cast<std::size_t>(got)); end != std::string::npos)
+          return line.substr(0, end);
       } else if (got < 0 && errno == EAGAIN) {
         VMM_TRY(wait_for(POLLIN));
       } else if (got == 0 || errno != EINTR) {
         return host_error("the machine ended the connection", got < 0 ? errno : 0);
       }
     }
-    return host_error(fmt::format("an answer of more than {} bytes", longest_answer), 0, "is that the socket of a machine?");
+    return host_error(fmt::format("an answer of more than {} bytes", longest_answer), 0,
+                      "is that the socket of a machine?");
   }
 
   Result<void> wait_for(short events) {
@@ -151,8 +156,9 @@ class Exchange {
   }
 
   [[nodiscard]] Failure too_late() const {
-    return host_error(fmt::format("the machine at {} has not answered within {} seconds", printable(arguments_.path), seconds_), 0,
-                      "it may be writing a snapshot; give more with --timeout SECONDS");
+    return host_error(
+        fmt::format("the machine at {} has not answered within {} seconds", printable(arguments_.path), seconds_), 0,
+        "it may be writing a snapshot; give more with --timeout SECONDS");
   }
 
   const CtlArguments& arguments_;
@@ -163,7 +169,9 @@ class Exchange {
 
 Result<std::string> ask(const CtlArguments& arguments) {
   if (takes_file(arguments.command) == arguments.file.empty())
-    return usage_error(arguments.file.empty() ? arguments.command + " needs a file to write" : fmt::format("{} takes no file, and \"{}\" was given", arguments.command, printable(arguments.file)),
+    return usage_error(arguments.file.empty() ? arguments.command + " needs a file to write"
+                                              : fmt::format("{} takes no file, and \"{}\" was given", arguments.command,
+                                                            printable(arguments.file)),
                        "only snapshot and suspend take one: `vpmu ctl SOCKET snapshot FILE`");
   return Exchange{arguments}.ask();
 }
@@ -184,13 +192,16 @@ void add_ctl(Command& app, int& exit_code) {
   auto arguments = std::make_shared<CtlArguments>();
   Command ctl = app.add_command("ctl", "ask a running machine");
   ctl.add_option("socket", arguments->path, "the path given to `vpmu run --control`").required();
-  ctl.add_option("command", arguments->command, "status, counters, snapshot (and go on), suspend (save and stop) or stop")
-      .required().one_of({"status", "counters", "snapshot", "suspend", "stop"});
-  ctl.add_option("file", arguments->file, "for snapshot and suspend: the file to write, which `vpmu run --restore` takes");
-  ctl.add_option("--timeout", arguments->timeout, "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600").within(0.001, 1e6);
-  ctl.when_given([arguments, &exit_code] {
-    exit_code = ask_and_print(*arguments);
-  });
+  ctl.add_option("command", arguments->command,
+                 "status, counters, snapshot (and go on), suspend (save and stop) or stop")
+      .required()
+      .one_of({"status", "counters", "snapshot", "suspend", "stop"});
+  ctl.add_option("file", arguments->file,
+                 "for snapshot and suspend: the file to write, which `vpmu run --restore` takes");
+  ctl.add_option("--timeout", arguments->timeout,
+                 "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600")
+      .within(0.001, 1e6);
+  ctl.when_given([arguments, &exit_code] { exit_code = ask_and_print(*arguments); });
 }
 
 }  // namespace vmm::tool

@@ -32,7 +32,8 @@ const char* word_for(Finding::Verdict verdict) {
 /// What this host's counters are worth to the sources that need them.
 Finding counters_of_host() {
   const auto host = make_linux_perf_host();
-  if (auto handled = install_kick_handler(); !handled) return {Finding::Verdict::limited, {}, describe(handled.error()), {}};
+  if (auto handled = install_kick_handler(); !handled)
+    return {Finding::Verdict::limited, {}, describe(handled.error()), {}};
   const auto found = calibrate(*host);
   if (found) return {found->lands ? Finding::Verdict::good : Finding::Verdict::limited, {}, describe(*found), {}};
   return {Finding::Verdict::limited, {}, describe(found.error()), {}};
@@ -52,12 +53,14 @@ void print_sources(const std::string& kvm_device) {
   const Finding counters = counters_of_host();
   for (const auto& source : all_sources()) {
     const bool by_host = source.traits.needs_host_pmu;
-    std::printf("%s\n", fmt::format("{:<8}source {}: {}{}", by_host ? word_for(counters.verdict) : "ok", source.traits.name, source.summary,
-                                    by_host ? ": " + counters.finding : "").c_str());
+    std::printf("%s\n", fmt::format("{:<8}source {}: {}{}", by_host ? word_for(counters.verdict) : "ok",
+                                    source.traits.name, source.summary, by_host ? ": " + counters.finding : "")
+                            .c_str());
   }
   const Finding passed = kvm_pmu_of_host(kvm_device);
-  std::printf("%s\n", fmt::format("{:<8}source {}: KVM's own PMU of the host's own model, not ours: {}", word_for(passed.verdict), pass_through_source,
-                                  passed.finding).c_str());
+  std::printf("%s\n", fmt::format("{:<8}source {}: KVM's own PMU of the host's own model, not ours: {}",
+                                  word_for(passed.verdict), pass_through_source, passed.finding)
+                          .c_str());
   std::printf("%s\n", fmt::format("{:<8}source auto: {}", "ok", choose_source(true).why).c_str());
 }
 
@@ -76,8 +79,9 @@ int examine_and_print(DoctorArguments& arguments) {
   }
   print_sources(kvm_device);
   const bool fit = is_fit(findings);
-  std::printf("%s\n", fit ? "fit: guests with a virtual PMU run on this host"
-                          : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");
+  std::printf("%s\n",
+              fit ? "fit: guests with a virtual PMU run on this host"
+                  : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");
   if (!arguments.runs_tests) return fit ? 0 : 1;
   arguments.selftest.on_kvm = arguments.accel == "kvm" || (arguments.accel == "auto" && fit);
   const auto passed = run_selftest(arguments.selftest);
@@ -93,13 +97,20 @@ void add_doctor(Command& app, int& exit_code) {
   Command doctor = app.add_command("doctor", "tell what this host can do, each line with its reason and advice");
   auto& selftest = arguments->selftest;
   doctor.add_option("--kvm", selftest.kvm_device, "the KVM device").shows_default();
-  const Argument runs = doctor.add_flag("--selftest", arguments->runs_tests, "then run the guest tests here, on KVM where it is fit, and print a report to send");
+  const Argument runs =
+      doctor.add_flag("--selftest", arguments->runs_tests,
+                      "then run the guest tests here, on KVM where it is fit, and print a report to send");
   doctor.add_option("--accel", arguments->accel, "what runs the guests of the selftest: kvm, soft, auto")
-      .shows_default().one_of({"auto", "kvm", "soft"})
+      .shows_default()
+      .one_of({"auto", "kvm", "soft"})
       .needs(runs);
   doctor.add_option("--model", selftest.model, "of the guests of the selftest").shows_default().needs(runs);
-  doctor.add_option("--filter", selftest.filter, "run only tests whose name matches this glob").shows_default().needs(runs);
-  doctor.set_footer("Exit codes: 0 this host is fit to run guests, or the selftest passed; 1 it is not, or a test failed; 2 wrong use.");
+  doctor.add_option("--filter", selftest.filter, "run only tests whose name matches this glob")
+      .shows_default()
+      .needs(runs);
+  doctor.set_footer(
+      "Exit codes: 0 this host is fit to run guests, or the selftest passed; 1 it is not, or a test failed; 2 wrong "
+      "use.");
   doctor.when_given([arguments, &exit_code] { exit_code = examine_and_print(*arguments); });
 }
 

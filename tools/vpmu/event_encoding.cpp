@@ -11,24 +11,17 @@ namespace {
 
 namespace sel = vpmu::reg::perfevtsel;
 
-bool is_fixed(const vpmu::EventDesc& event) {
-  return (event.counters & vpmu::fixed_mask) != 0;
-}
+bool is_fixed(const vpmu::EventDesc& event) { return (event.counters & vpmu::fixed_mask) != 0; }
 
-int fixed_number(const vpmu::EventDesc& event) {
-  return std::countr_zero(event.counters) - 8;
-}
+int fixed_number(const vpmu::EventDesc& event) { return std::countr_zero(event.counters) - 8; }
 
 /// perf's name for a fixed counter's event: its own codes differ from the placeholders of Intel's list.
 std::string fixed_perf_syntax(const vpmu::EventDesc& event) {
   if (event.any) return "cpu/event=0x3c,any=1/";
   switch (fixed_number(event)) {
-    case 0:
-      return "instructions";
-    case 1:
-      return "cycles";
-    default:
-      return "ref-cycles";
+    case 0: return "instructions";
+    case 1: return "cycles";
+    default: return "ref-cycles";
   }
 }
 

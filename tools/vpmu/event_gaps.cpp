@@ -28,7 +28,8 @@ constexpr std::array reasons{
 };
 
 std::string_view reason_for(std::string_view name) {
-  const auto row = std::ranges::find_if(reasons, [name](const Reason& r) { return name.find(r.part_of_name) != std::string_view::npos; });
+  const auto row = std::ranges::find_if(
+      reasons, [name](const Reason& r) { return name.find(r.part_of_name) != std::string_view::npos; });
   return row == reasons.end() ? std::string_view{} : row->text;
 }
 
@@ -41,7 +42,8 @@ std::vector<EventGap> event_gaps(const vpmu::GenerationDesc& generation) {
   VMM_ASSERT(deliver != nullptr);
   std::vector<EventGap> gaps;
   for (const vpmu::EventDesc& e : generation.events)
-    if (is_precise(e) && deliver(generation, e).delivery == Delivery::none) gaps.push_back({.event = &e, .reason = reason_for(e.name)});
+    if (is_precise(e) && deliver(generation, e).delivery == Delivery::none)
+      gaps.push_back({.event = &e, .reason = reason_for(e.name)});
   return gaps;
 }
 
@@ -57,7 +59,8 @@ std::string list_gaps(const std::vector<const vpmu::GenerationDesc*>& generation
     const std::size_t all = precise_events(*g);
     text += fmt::format("{}: {} of {} precise events are not delivered, {:.1f} %\n", g->name, gaps.size(), all,
                         percent * static_cast<double>(gaps.size()) / static_cast<double>(all));
-    for (const EventGap& gap : gaps) text += fmt::format("  {:<44} {:<9} {}\n", gap.event->name, raw_encoding(*gap.event), gap.reason);
+    for (const EventGap& gap : gaps)
+      text += fmt::format("  {:<44} {:<9} {}\n", gap.event->name, raw_encoding(*gap.event), gap.reason);
   }
   return text;
 }

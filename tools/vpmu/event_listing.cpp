@@ -25,12 +25,9 @@ using Sources = std::vector<ListedSource>;
 
 std::string_view precision(const vpmu::EventDesc& event) {
   switch (event.pebs) {
-    case vpmu::PebsAbility::no:
-      return "no";
-    case vpmu::PebsAbility::yes:
-      return "yes";
-    case vpmu::PebsAbility::only:
-      return "only";
+    case vpmu::PebsAbility::no: return "no";
+    case vpmu::PebsAbility::yes: return "yes";
+    case vpmu::PebsAbility::only: return "only";
   }
   return "";
 }
@@ -91,7 +88,8 @@ std::string markdown_listing(const vpmu::GenerationDesc& generation, const Sourc
   return text;
 }
 
-nlohmann::ordered_json json_event(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& e, const Sources& sources) {
+nlohmann::ordered_json json_event(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& e,
+                                  const Sources& sources) {
   nlohmann::ordered_json delivery = nlohmann::ordered_json::object();
   for (const ListedSource& s : sources) {
     const EventDelivery d = s.deliver(generation, e);
@@ -150,14 +148,10 @@ Result<std::string> list_events(const ListingOptions& options) {
   VMM_ASSIGN(const vpmu::GenerationDesc* generation, chosen_model(options.model));
   VMM_ASSIGN(const Sources sources, chosen_sources(options.source));
   switch (options.format) {
-    case ListingFormat::text:
-      return text_listing(*generation, sources);
-    case ListingFormat::markdown:
-      return markdown_listing(*generation, sources);
-    case ListingFormat::json:
-      return json_listing(*generation, sources);
-    case ListingFormat::gaps:
-      return list_gaps({generation});
+    case ListingFormat::text: return text_listing(*generation, sources);
+    case ListingFormat::markdown: return markdown_listing(*generation, sources);
+    case ListingFormat::json: return json_listing(*generation, sources);
+    case ListingFormat::gaps: return list_gaps({generation});
   }
   return std::string{};
 }

@@ -28,16 +28,19 @@ ListingFormat format_of(const EventsArguments& arguments) {
 
 void add_events(Command& app, int& exit_code) {
   auto arguments = std::make_shared<EventsArguments>();
-  Command events = app.add_command("events", "list a model's events: code, precise or not, how each source delivers them");
+  Command events =
+      app.add_command("events", "list a model's events: code, precise or not, how each source delivers them");
   events.add_option("--model", arguments->model, "CPU model, for example skylake; may be left out with --gaps");
   events.add_option("--source", arguments->source, "only this counting source, for example clock");
-  const Argument gaps = events.add_flag("--gaps", arguments->gaps, "the precise events that the exact source does not deliver, and why");
+  const Argument gaps =
+      events.add_flag("--gaps", arguments->gaps, "the precise events that the exact source does not deliver, and why");
   const Argument markdown = events.add_flag("--markdown", arguments->markdown, "as a Markdown page");
   events.add_flag("--json", arguments->json, "as JSON").excludes(markdown).excludes(gaps);
   markdown.excludes(gaps);
   events.when_given([arguments, &exit_code] {
     exit_code = print_or_explain(
-        "vpmu events", list_events({.model = arguments->model, .source = arguments->source, .format = format_of(*arguments)}));
+        "vpmu events",
+        list_events({.model = arguments->model, .source = arguments->source, .format = format_of(*arguments)}));
   });
 }
 

@@ -35,7 +35,8 @@ int main(int argc, char** argv) try {
   vmm::tool::CommandLine app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
   app.require_commands(0, 1);
   bool wants_version = false;
-  app.add_flag("--version", wants_version, "tell the version, the commit, what built it, and what this host has for it");
+  app.add_flag("--version", wants_version,
+               "tell the version, the commit, what built it, and what this host has for it");
   int exit_code = 0;
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
@@ -52,7 +53,8 @@ int main(int argc, char** argv) try {
     return vmm::tool::finish_output(0);
   }
   if (outcome.command.empty()) {
-    std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n", stderr);
+    std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n",
+               stderr);
     return exit_usage;
   }
   return vmm::tool::finish_output(exit_code);

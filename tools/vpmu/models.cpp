@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "command_line.hpp"
 #include "machine/model.hpp"
 #include "output.hpp"

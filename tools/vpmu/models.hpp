@@ -5,12 +5,13 @@ namespace vmm::tool {
 
 class Command;
 
-/// The CPU models that a guest can be given, oldest first: a head line, then a line for each, its name first. Names are those of
-/// `vpmu run --model`; the PMU is the name under which docs and tables describe it. PMCs are those of a processor with SMT, and without.
+/// The CPU models that a guest can be given, oldest first: a head line, then a line for each, its name first. Names are
+/// those of `vpmu run --model`; the PMU is the name under which docs and tables describe it. PMCs are those of a
+/// processor with SMT, and without.
 std::string list_models();
 
-/// Adds `vpmu models` to the command line: prints list_models(). `exit_code`: 0 done, 1 the output could not be written. It must live as
-/// long as `app`.
+/// Adds `vpmu models` to the command line: prints list_models(). `exit_code`: 0 done, 1 the output could not be
+/// written. It must live as long as `app`.
 void add_models(Command& app, int& exit_code);
 
 }  // namespace vmm::tool

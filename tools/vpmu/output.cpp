@@ -26,7 +26,8 @@ int finish_output(int exit_code) {
   const bool lost = std::fflush(stdout) != 0 || failed_before;
   if (!lost) return exit_code;
   // Which call failed is known of the last one alone.
-  std::fprintf(stderr, "vpmu: cannot write all of it to standard output%s\n", failed_before ? "" : (": " + errno_text(errno)).c_str());
+  std::fprintf(stderr, "vpmu: cannot write all of it to standard output%s\n",
+               failed_before ? "" : (": " + errno_text(errno)).c_str());
   return exit_code == 0 ? 1 : exit_code;
 }
 

@@ -17,7 +17,7 @@ namespace {
 /// One choice that the manual leaves open, or that a user may want otherwise.
 struct PolicyRow {
   std::string_view name;
-  std::string_view values;  ///< For help, the default first.
+  std::string_view values;                                     ///< For help, the default first.
   bool (*set)(MachineConfig& config, std::string_view value);  ///< False on a value it does not know.
 };
 
@@ -55,13 +55,17 @@ constexpr std::array policies{
     PolicyRow{"assist_order", "same_boundary|strict_defer",
               [](Config& c, Value v) {
                 using enum vpmu::AssistOrder;
-                return choose(c.pmu_policies.assist_order, v, {{"same_boundary", same_boundary}, {"strict_defer", strict_defer}});
+                return choose(c.pmu_policies.assist_order, v,
+                              {{"same_boundary", same_boundary}, {"strict_defer", strict_defer}});
               }},
     PolicyRow{"skid", "0|EVENTS", [](Config& c, Value v) { return set_number(c.pmu_policies.skid_events, v); }},
-    PolicyRow{"macro_fusion", "off|on",
-              [](Config& c, Value v) { return choose(c.pmu_policies.macro_fusion, v, {{"off", false}, {"on", true}}); }},
+    PolicyRow{
+        "macro_fusion", "off|on",
+        [](Config& c, Value v) { return choose(c.pmu_policies.macro_fusion, v, {{"off", false}, {"on", true}}); }},
     PolicyRow{"load_tag_interval", "1|LOADS",
-              [](Config& c, Value v) { return set_number(c.pmu_policies.load_tag_interval, v) && c.pmu_policies.load_tag_interval > 0; }},
+              [](Config& c, Value v) {
+                return set_number(c.pmu_policies.load_tag_interval, v) && c.pmu_policies.load_tag_interval > 0;
+              }},
     PolicyRow{"lvtpc_masked", "hold|drop",
               [](Config& c, Value v) {
                 return choose(c.lvtpc_masked, v, {{"hold", LvtpcMasked::hold}, {"drop", LvtpcMasked::drop}});
@@ -75,7 +79,9 @@ constexpr std::array policies{
                 return choose(c.pmu_time, v, {{"hidden", PmuTime::hidden}, {"real", PmuTime::real}});
               }},
     PolicyRow{"unknown_msr", "gp|ignore",
-              [](Config& c, Value v) { return choose(c.unknown_msr, v, {{"gp", UnknownMsr::gp}, {"ignore", UnknownMsr::ignore}}); }},
+              [](Config& c, Value v) {
+                return choose(c.unknown_msr, v, {{"gp", UnknownMsr::gp}, {"ignore", UnknownMsr::ignore}});
+              }},
 };
 
 std::string all_policies() {
@@ -89,7 +95,8 @@ std::string all_policies() {
 }  // namespace
 
 void add_policies(Command& command, PolicyArguments& arguments) {
-  command.add_option("--policy", arguments.settings, "NAME=VALUE, may be repeated; the default first: " + all_policies());
+  command.add_option("--policy", arguments.settings,
+                     "NAME=VALUE, may be repeated; the default first: " + all_policies());
 }
 
 Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {
@@ -104,7 +111,8 @@ Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {
     }
     const auto [before, first] = given.emplace(name, value);
     if (!first && before->second != value) {
-      return usage_error(fmt::format("policy {} is given twice, as \"{}\" and as \"{}\"", name, printable(before->second), printable(value)),
+      return usage_error(fmt::format("policy {} is given twice, as \"{}\" and as \"{}\"", name,
+                                     printable(before->second), printable(value)),
                          fmt::format("give --policy {}={} once", name, row->values));
     }
     if (!row->set(config, value)) {

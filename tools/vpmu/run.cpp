@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -70,7 +70,8 @@ int exit_code_of(StopReason reason) {
 }
 
 /// A file to write; none without a path.
-Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what, const std::string& option) {
+Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,
+                                              const std::string& option) {
   std::optional<OutputFile> file;
   if (!path.empty()) {
     VMM_ASSIGN(auto opened, OutputFile::open(path, {.what = what, .advice = "give a writable path with " + option}));
@@ -97,7 +98,8 @@ class ModelLogFile {
   Result<void> finish() {
     const auto totals = writer_ ? writer_->finish() : BoundedWriter::Totals{};
     if (totals.dropped == 0) return {};
-    return host_error(fmt::format("{} bytes of the model log are lost: cannot write them", totals.dropped), totals.error, "give a regular file with room with --model-log");
+    return host_error(fmt::format("{} bytes of the model log are lost: cannot write them", totals.dropped),
+                      totals.error, "give a regular file with room with --model-log");
   }
 
  private:
@@ -112,10 +114,12 @@ Result<void> check_files(const RunArguments& arguments) {
   const auto& machine = arguments.machine;
   std::error_code error;
   const bool events_are_in_a_file = std::filesystem::is_regular_file(arguments.events, error);
-  const std::array read{NamedFile{"--kernel", machine.kernel}, NamedFile{"--initrd", machine.initrd}, NamedFile{"--restore", machine.restore},
+  const std::array read{NamedFile{"--kernel", machine.kernel}, NamedFile{"--initrd", machine.initrd},
+                        NamedFile{"--restore", machine.restore},
                         NamedFile{"--events", events_are_in_a_file ? arguments.events : ""}};
-  const std::array written{NamedFile{"--console", arguments.session.console == "stdio" ? "" : arguments.session.console},
-                           NamedFile{"--model-log", arguments.model_log}, NamedFile{"--stats", arguments.stats}};
+  const std::array written{
+      NamedFile{"--console", arguments.session.console == "stdio" ? "" : arguments.session.console},
+      NamedFile{"--model-log", arguments.model_log}, NamedFile{"--stats", arguments.stats}};
   return check_distinct(read, written);
 }
 
@@ -130,23 +134,29 @@ Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
   if (arguments.accel == "kvm") return ChosenAccel{.accel = Accel::kvm};
   if (arguments.accel == "soft") return ChosenAccel{.accel = Accel::soft};
   if (arguments.accel != "auto")
-    return usage_error("unknown accelerator \"" + printable(arguments.accel) + "\"", "give one of: auto, kvm, soft with --accel");
+    return usage_error("unknown accelerator \"" + printable(arguments.accel) + "\"",
+                       "give one of: auto, kvm, soft with --accel");
   const auto findings = examine_host(arguments.machine.kvm_device);
   const auto unfit = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
   if (unfit == findings.end()) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
   if (!arguments.machine.restore.empty())
-    return host_error("the machine of " + printable(arguments.machine.restore) + " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding, 0,
-                      "see `vpmu doctor`; --accel kvm tries it nevertheless");
-  return ChosenAccel{.accel = Accel::soft,
-                     .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
+    return host_error("the machine of " + printable(arguments.machine.restore) +
+                          " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding,
+                      0, "see `vpmu doctor`; --accel kvm tries it nevertheless");
+  return ChosenAccel{
+      .accel = Accel::soft,
+      .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
 }
 
 /// Says what of the guest's output is lost. Fails when the descriptor refused it.
 Result<void> tell_of_lost_output(const BoundedWriter::Totals& console, Messages& messages) {
   if (console.dropped == 0) return {};
   const auto lost = fmt::format("{} bytes of the guest's console are lost", console.dropped);
-  if (console.error != 0 && console.error != EPIPE) return host_error(lost + ": cannot write them", console.error, "give a file with room with --console");
-  messages.print(fmt::format("vpmu: {}: {}", lost, console.error == EPIPE ? "its reader has gone" : "its reader was too slow; a file loses none: --console FILE"));
+  if (console.error != 0 && console.error != EPIPE)
+    return host_error(lost + ": cannot write them", console.error, "give a file with room with --console");
+  messages.print(fmt::format(
+      "vpmu: {}: {}", lost,
+      console.error == EPIPE ? "its reader has gone" : "its reader was too slow; a file loses none: --console FILE"));
   return {};
 }
 
@@ -155,7 +165,9 @@ struct Confinement {
   std::unique_ptr<Jail> jail;
   Steward steward;
 
-  Result<void> write(OutputFile& statistics, const std::string& text) { return jail ? steward.write_statistics(text) : statistics.replace(text); }
+  Result<void> write(OutputFile& statistics, const std::string& text) {
+    return jail ? steward.write_statistics(text) : statistics.replace(text);
+  }
 };
 
 Steward::Duties duties(const std::string& socket, std::optional<OutputFile>& statistics) {
@@ -169,7 +181,8 @@ Steward::Duties duties(const std::string& socket, std::optional<OutputFile>& sta
 }
 
 /// Tells the session what it is confined by. The confinement and the file must outlive it.
-Result<void> prepare(Confinement& confinement, RunArguments& arguments, std::optional<OutputFile>& statistics, Log& log) {
+Result<void> prepare(Confinement& confinement, RunArguments& arguments, std::optional<OutputFile>& statistics,
+                     Log& log) {
   if (arguments.no_jail) {
     if (!arguments.user.empty()) return usage_error("--user without the jail", "leave --no-jail away");
     log.warning("--no-jail: a guest that breaks out of its machine has all the rights that this process has");
@@ -212,7 +225,9 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
       if (!line.empty()) messages.print("vpmu: " + line);
     return model_log.begin();
   };
-  Log log{[&messages](LogLevel level, std::string_view line) { messages.print(fmt::format("vpmu: {}: {}", name_of(level), line)); },
+  Log log{[&messages](LogLevel level, std::string_view line) {
+            messages.print(fmt::format("vpmu: {}: {}", name_of(level), line));
+          },
           arguments.verbose ? LogLevel::debug : LogLevel::warning};
   Confinement confinement;
   VMM_TRY(prepare(confinement, arguments, statistics, log));
@@ -229,7 +244,10 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   expect(tell_of_lost_output(end.console, messages));
   VMM_TRY(all_done);
   if (end.reason == StopReason::time_limit)
-    messages.print(fmt::format("vpmu: stopped after {} s (--timeout); a Linux that panicked stands still for ever, unless it has panic=-1 in --append", arguments.timeout));
+    messages.print(
+        fmt::format("vpmu: stopped after {} s (--timeout); a Linux that panicked stands still for ever, unless it has "
+                    "panic=-1 in --append",
+                    arguments.timeout));
   return exit_code_of(end.reason);
 }
 
@@ -251,30 +269,45 @@ void add_run(Command& app, int& exit_code) {
   Command run = app.add_command("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
   Command from = run.add_group("start", "a kernel, a domain of libvirt's, or a machine that was saved");
   from.add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file");
-  const Argument domain = from.add_option("--libvirt", arguments->domain, "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
-  const Argument restore = from.add_option("--restore", machine.restore, "go on from a snapshot (`vpmu ctl SOCKET snapshot FILE`)");
+  const Argument domain = from.add_option("--libvirt", arguments->domain,
+                                          "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
+  const Argument restore =
+      from.add_option("--restore", machine.restore, "go on from a snapshot (`vpmu ctl SOCKET snapshot FILE`)");
   from.require_options(1);
-  run.add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes").needs(domain);
+  run.add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")
+      .needs(domain);
   /// What a domain tells, and a saved machine.
   const auto told = [domain, restore](Argument option) { option.excludes(domain).excludes(restore); };
   told(run.add_option("--initrd", machine.initrd, "initial RAM disk"));
-  run.add_option("--append", machine.command_line, "kernel command line; with panic=-1 Linux ends the run when it panics").excludes(restore);
+  run.add_option("--append", machine.command_line,
+                 "kernel command line; with panic=-1 Linux ends the run when it panics")
+      .excludes(restore);
   run.add_option("--model", machine.model, "CPU model").shows_default().excludes(restore);
   told(run.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default());
   told(run.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default());
-  told(run.add_option("--threads", machine.threads_per_core, "threads of a core; 1: no SMT, all counters of the core for its CPU").shows_default());
-  run.add_flag("--bare-metal", machine.bare_metal, "do not tell the guest that it is one: its kernel uses the uncore, too");
-  run.add_option("--accel", arguments->accel, "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto").shows_default();
+  told(run.add_option("--threads", machine.threads_per_core,
+                      "threads of a core; 1: no SMT, all counters of the core for its CPU")
+           .shows_default());
+  run.add_flag("--bare-metal", machine.bare_metal,
+               "do not tell the guest that it is one: its kernel uses the uncore, too");
+  run.add_option("--accel", arguments->accel,
+                 "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")
+      .shows_default();
   run.add_flag(
       "--no-jit", [arguments] { arguments->machine.compiling = vpmu::exec::never_compiling; },
       "interpret everything that the instruction engine runs: the same, slower");
-  run.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970").shows_default();
+  run.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
+      .shows_default();
   run.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists").shows_default();
-  run.add_option("--events", arguments->events, "with source kvm, what the guest may count: all, architectural, standard, or a file").shows_default();
+  run.add_option("--events", arguments->events,
+                 "with source kvm, what the guest may count: all, architectural, standard, or a file")
+      .shows_default();
   run.add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
-  run.add_option("--model-log", arguments->model_log, "write what the processor model says of accesses that may be sampled to this file");
+  run.add_option("--model-log", arguments->model_log,
+                 "write what the processor model says of accesses that may be sampled to this file");
   run.add_option("--timeout", arguments->timeout, "stop the machine after so many seconds of the host's time; 0: never")
-      .shows_default().within(0.0, 1e9);
+      .shows_default()
+      .within(0.0, 1e9);
   run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
   run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
   run.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default();
@@ -283,7 +316,8 @@ void add_run(Command& app, int& exit_code) {
   run.add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
   add_policies(run, arguments->policies);
   run.set_footer(
-      "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 stopped, 7 time limit.");
+      "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 "
+      "stopped, 7 time limit.");
   run.when_given([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
 }
 

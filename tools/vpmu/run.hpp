@@ -16,8 +16,8 @@ enum RunExitCode : int {
   run_time_limit = 7,
 };
 
-/// Adds `vpmu run` to the command line. When it is chosen, parsing runs the machine to its end and sets `exit_code`, which must live
-/// as long as `app`. Failures are one line on standard error.
+/// Adds `vpmu run` to the command line. When it is chosen, parsing runs the machine to its end and sets `exit_code`,
+/// which must live as long as `app`. Failures are one line on standard error.
 void add_run(Command& app, int& exit_code);
 
 }  // namespace vmm::tool

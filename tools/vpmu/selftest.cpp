@@ -72,7 +72,8 @@ std::string not_run(const SourceRow& source, bool on_kvm) {
 }
 
 /// The tests by one source.
-Result<gt_runner::Totals> run_tests(const gt_runner::TestKernel& kernel, const std::string& filter, const gt_runner::RunOptions& options) {
+Result<gt_runner::Totals> run_tests(const gt_runner::TestKernel& kernel, const std::string& filter,
+                                    const gt_runner::RunOptions& options) {
   std::vector<gt_runner::TestResult> results;
   for (const gt_runner::Test& test : kernel.tests()) {
     if (::fnmatch(filter.c_str(), test.name.c_str(), 0) != 0) continue;
@@ -80,7 +81,9 @@ Result<gt_runner::Totals> run_tests(const gt_runner::TestKernel& kernel, const s
     if (result.verdict == gt_runner::Verdict::failed) print(gt_runner::describe(result));
     results.push_back(std::move(result));
   }
-  if (results.empty()) return usage_error(fmt::format("no test matches '{}'", printable(filter)), "give a glob of test names with --filter");
+  if (results.empty())
+    return usage_error(fmt::format("no test matches '{}'", printable(filter)),
+                       "give a glob of test names with --filter");
   return gt_runner::count(results);
 }
 
@@ -91,10 +94,12 @@ Result<bool> run_selftest(const SelftestOptions& options) {
   ::uname(&names);
   print(fmt::format("vpmu " VPMU_VERSION ", Linux {}, {}", names.release, processor()));
   VMM_ASSIGN(const Fd file, kernel_file());
-  VMM_ASSIGN(const gt_runner::TestKernel kernel, gt_runner::TestKernel::open(fmt::format("/proc/self/fd/{}", file.get())));
+  VMM_ASSIGN(const gt_runner::TestKernel kernel,
+             gt_runner::TestKernel::open(fmt::format("/proc/self/fd/{}", file.get())));
   gt_runner::Totals all;
   for (const SourceRow& source : all_sources()) {
-    const std::string heading = fmt::format("model {}, source {}, {}", printable(options.model), source.traits.name, options.on_kvm ? "by KVM" : "by the engine");
+    const std::string heading = fmt::format("model {}, source {}, {}", printable(options.model), source.traits.name,
+                                            options.on_kvm ? "by KVM" : "by the engine");
     if (const std::string why = not_run(source, options.on_kvm); !why.empty()) {
       print(fmt::format("{}: not run: {}", heading, why));
       continue;

@@ -26,7 +26,8 @@ std::string describe_jit() {
   constexpr std::array ret{std::byte{0xC3}};
   if (memory.add(ret) == nullptr) lacking.emplace_back("memory that it may execute");
   if (lacking.empty()) return "JIT: runs here";
-  return fmt::format("JIT: does not run here, all code is interpreted: the host has no {}", fmt::join(lacking, ", no "));
+  return fmt::format("JIT: does not run here, all code is interpreted: the host has no {}",
+                     fmt::join(lacking, ", no "));
 }
 
 std::string describe_kvm(const std::string& device) {
@@ -40,19 +41,21 @@ std::string describe_kvm(const std::string& device) {
       has.push_back(fmt::format("{}={}", answer.row->name, answer.value));
     }
   }
-  return fmt::format("KVM: {}, API version 12\nKVM has: {}\nKVM lacks: {}", device, fmt::join(has, " "), lacks.empty() ? "nothing that is asked for" : fmt::format("{}", fmt::join(lacks, " ")));
+  return fmt::format("KVM: {}, API version 12\nKVM has: {}\nKVM lacks: {}", device, fmt::join(has, " "),
+                     lacks.empty() ? "nothing that is asked for" : fmt::format("{}", fmt::join(lacks, " ")));
 }
 
 std::string describe_zydis() {
   const auto version = ZydisGetVersion();
-  return fmt::format("{}.{}.{}", ZYDIS_VERSION_MAJOR(version), ZYDIS_VERSION_MINOR(version), ZYDIS_VERSION_PATCH(version));
+  return fmt::format("{}.{}.{}", ZYDIS_VERSION_MAJOR(version), ZYDIS_VERSION_MINOR(version),
+                     ZYDIS_VERSION_PATCH(version));
 }
 
 }  // namespace
 
 std::string describe_version(const std::string& kvm_device) {
-  return fmt::format("vpmu " VPMU_VERSION ", commit {}\nbuilt by " VPMU_COMPILER ", {}; Zydis {}\n{}\n{}\n", commit, VPMU_BUILD_TYPE, describe_zydis(),
-                     describe_jit(), describe_kvm(kvm_device));
+  return fmt::format("vpmu " VPMU_VERSION ", commit {}\nbuilt by " VPMU_COMPILER ", {}; Zydis {}\n{}\n{}\n", commit,
+                     VPMU_BUILD_TYPE, describe_zydis(), describe_jit(), describe_kvm(kvm_device));
 }
 
 }  // namespace vmm::tool

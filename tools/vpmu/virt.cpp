@@ -37,7 +37,8 @@ Result<std::string> wrapper_here(const std::string& given) {
   for (const fs::path& path : {fs::path{given}, here / "../libexec/vpmu/qemu-vpmu", here / "../../vmm/qemu-vpmu"}) {
     if (given.empty() ? path.empty() : path != fs::path{given}) continue;
     const auto wrapper = fs::absolute(path, error).lexically_normal();
-    if (access(wrapper.c_str(), X_OK) == 0 && access((wrapper.parent_path() / "libvpmu-kvm.so").c_str(), R_OK) == 0) return wrapper.string();
+    if (access(wrapper.c_str(), X_OK) == 0 && access((wrapper.parent_path() / "libvpmu-kvm.so").c_str(), R_OK) == 0)
+      return wrapper.string();
     looked += (looked.empty() ? "" : " and ") + wrapper.string();
   }
   return usage_error("no qemu-vpmu with libvpmu-kvm.so beside it at " + looked, "give --emulator /PATH/OF/qemu-vpmu");
@@ -62,7 +63,8 @@ Result<std::string> disable(const VirtArguments& arguments) {
   VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
   VMM_ASSIGN(const std::string done, disable_domain(*domains, arguments.domain));
   if (!arguments.apparmor) return done;
-  if (!domains->local()) return done + "AppArmor's files are that host's: remove what stands between the lines of vpmu there\n";
+  if (!domains->local())
+    return done + "AppArmor's files are that host's: remove what stands between the lines of vpmu there\n";
   VMM_TRY(AppArmorChange::remove(this_hosts_apparmor()));
   return done;
 }
@@ -82,7 +84,8 @@ Result<std::string> read_standard_input() {
   constexpr std::size_t most = 16U << 20U;
   std::string text(most + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), stdin));
-  if (text.size() > most) return usage_error(fmt::format("standard input has more than {} bytes", most), "give the XML of one domain");
+  if (text.size() > most)
+    return usage_error(fmt::format("standard input has more than {} bytes", most), "give the XML of one domain");
   return text;
 }
 
@@ -99,16 +102,18 @@ Result<std::string> hook(const VirtArguments& arguments) {
 using Action = Result<std::string> (*)(const VirtArguments&);
 
 /// One of the commands below `vpmu virt`.
-Command add_command(Command& virt, const char* name, const char* help, Action action, const std::shared_ptr<VirtArguments>& arguments,
-                      int& exit_code) {
+Command add_command(Command& virt, const char* name, const char* help, Action action,
+                    const std::shared_ptr<VirtArguments>& arguments, int& exit_code) {
   Command command = virt.add_command(name, help);
-  command.when_given(
-      [arguments, action, name, &exit_code] { exit_code = print_or_explain(fmt::format("vpmu virt {}", name).c_str(), action(*arguments)); });
+  command.when_given([arguments, action, name, &exit_code] {
+    exit_code = print_or_explain(fmt::format("vpmu virt {}", name).c_str(), action(*arguments));
+  });
   return command;
 }
 
 void add_connect(Command command, VirtArguments& arguments) {
-  command.add_option("--connect", arguments.connect, "libvirt's URI, also of another host; without it, the one that virsh takes");
+  command.add_option("--connect", arguments.connect,
+                     "libvirt's URI, also of another host; without it, the one that virsh takes");
 }
 
 void add_domain(Command command, VirtArguments& arguments) {
@@ -117,8 +122,10 @@ void add_domain(Command command, VirtArguments& arguments) {
 }
 
 Argument add_choice(Command command, VirtArguments& arguments) {
-  command.add_option("--source", arguments.options.source, "what counts for the guest: a source that `vpmu doctor` lists (default auto)");
-  command.add_option("--emulator", arguments.options.wrapper, "path of qemu-vpmu on the domain's host; without it, where it is installed");
+  command.add_option("--source", arguments.options.source,
+                     "what counts for the guest: a source that `vpmu doctor` lists (default auto)");
+  command.add_option("--emulator", arguments.options.wrapper,
+                     "path of qemu-vpmu on the domain's host; without it, where it is installed");
   return command.add_option("--model", arguments.options.model, "CPU model that `vpmu models` lists");
 }
 
@@ -128,18 +135,22 @@ void add_virt(Command& app, int& exit_code) {
   const auto arguments = std::make_shared<VirtArguments>();
   Command virt = app.add_command("virt", "give libvirt's domains the PMU");
   virt.require_commands(1, 1);
-  Command on = add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
+  Command on =
+      add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
   add_domain(on, *arguments);
   add_choice(on, *arguments).required();
   on.add_flag("--apparmor", arguments->apparmor, "also tell AppArmor; without the rights to, print what to tell it");
-  Command off = add_command(virt, "disable", "take it away: the domain's definition is what it was", disable, arguments, exit_code);
+  Command off = add_command(virt, "disable", "take it away: the domain's definition is what it was", disable, arguments,
+                            exit_code);
   add_domain(off, *arguments);
   off.add_flag("--apparmor", arguments->apparmor, "also take back what AppArmor was told");
   add_domain(add_command(virt, "status", "what a domain has", status, arguments, exit_code), *arguments);
   add_connect(add_command(virt, "list", "what each domain has", list, arguments, exit_code), *arguments);
-  Command define = add_command(virt, "hook", "KubeVirt's onDefineDomain: a domain's XML in, with the PMU out", hook, arguments, exit_code);
+  Command define = add_command(virt, "hook", "KubeVirt's onDefineDomain: a domain's XML in, with the PMU out", hook,
+                               arguments, exit_code);
   add_choice(define, *arguments);
-  define.add_option("--vmi", arguments->vmi, "the VMI as JSON; its annotations vpmu/model and vpmu/source come before the options");
+  define.add_option("--vmi", arguments->vmi,
+                    "the VMI as JSON; its annotations vpmu/model and vpmu/source come before the options");
   define.add_option("--domain", arguments->xml, "the domain's XML; without it, standard input");
 }
 

@@ -18,9 +18,10 @@
 #include "strict_kvm.hpp"
 #include "vpmu/msr.hpp"
 
-// The ioctls of a VMM, in any order and with any contents, through the attached library to a KVM that looks at them as the real one does. What the VMM sees
-// is what KVM alone would have told it: lists that it gives are only read, and no further than KVM reads; a call that is refused has no effect; exits
-// for MSRs come out where its own filter asks for them, and nowhere else.
+// The ioctls of a VMM, in any order and with any contents, through the attached library to a KVM that looks at them as
+// the real one does. What the VMM sees is what KVM alone would have told it: lists that it gives are only read, and no
+// further than KVM reads; a call that is refused has no effect; exits for MSRs come out where its own filter asks for
+// them, and nowhere else.
 
 namespace {
 
@@ -40,7 +41,10 @@ using Words = std::vector<std::uint64_t>;
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(std::size_t array_bytes) : size_{sizeof(T) + array_bytes}, bytes_{std::make_unique<std::byte[]>(size_)} { std::memset(bytes_.get(), 0, size_); }
+  explicit Buffer(std::size_t array_bytes)
+      : size_{sizeof(T) + array_bytes}, bytes_{std::make_unique<std::byte[]>(size_)} {
+    std::memset(bytes_.get(), 0, size_);
+  }
   T* operator->() { return reinterpret_cast<T*>(bytes_.get()); }
   T& operator*() { return *operator->(); }
   [[nodiscard]] std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(bytes_.get()); }
@@ -56,7 +60,9 @@ class Vmm {
  public:
   explicit Vmm(Input& in) : in_{&in}, ram_(ram_pages * page / sizeof(std::uint64_t)) {
     static constexpr std::array<const char*, 4> sources{"clock", "exact", "clock", "step"};
-    attachment_.emplace(AttachOptions{.model = find_machine_model("haswell"), .source = sources[take<std::uint8_t>() % sources.size()]}, std::string{}, log_);
+    attachment_.emplace(
+        AttachOptions{.model = find_machine_model("haswell"), .source = sources[take<std::uint8_t>() % sources.size()]},
+        std::string{}, log_);
     make_vm();
     make_vcpu();
   }
@@ -162,8 +168,9 @@ class Vmm {
     std::erase_if(vcpus_, [&](const VcpuOf& v) { return v.fd == fd || v.vm == fd; });
   }
   void refuse_next() {
-    static constexpr std::array<unsigned long, 8> requests{KVM_X86_SET_MSR_FILTER, KVM_SET_GUEST_DEBUG, KVM_SET_CPUID2, KVM_SET_USER_MEMORY_REGION,
-                                                           KVM_GET_DIRTY_LOG, KVM_ENABLE_CAP, KVM_SET_NESTED_STATE, KVM_SET_SREGS};
+    static constexpr std::array<unsigned long, 8> requests{
+        KVM_X86_SET_MSR_FILTER, KVM_SET_GUEST_DEBUG, KVM_SET_CPUID2,       KVM_SET_USER_MEMORY_REGION,
+        KVM_GET_DIRTY_LOG,      KVM_ENABLE_CAP,      KVM_SET_NESTED_STATE, KVM_SET_SREGS};
     kvm_.refused = requests[take<std::uint8_t>() % requests.size()];
     switch (kvm_.refused) {
       case KVM_X86_SET_MSR_FILTER: set_filter(); break;
@@ -178,7 +185,8 @@ class Vmm {
   }
 
   std::uint32_t take_msr() {
-    static constexpr std::array<std::uint32_t, 14> known{0xC1, 0xC2, 0x186, 0x187, 0x38F, 0x38E, 0x390, 0x3F1, 0x600, 0x1D9, 0x1A0, microcode, tsc, 0x4C1};
+    static constexpr std::array<std::uint32_t, 14> known{0xC1,  0xC2,  0x186, 0x187, 0x38F,     0x38E, 0x390,
+                                                         0x3F1, 0x600, 0x1D9, 0x1A0, microcode, tsc,   0x4C1};
     const auto which = take<std::uint8_t>();
     if (which >= 0xF0) return take<std::uint32_t>();
     return which >= 0xC0 ? 0x180 + which % 0x20U : known[which % known.size()];
@@ -198,7 +206,8 @@ class Vmm {
       range.base = take_msr();
       range.nmsrs = what >= 0xF8 ? take<std::uint32_t>() : what / 3U;
       const std::uint64_t words = range.nmsrs == 0 || range.nmsrs > most_filtered ? 1 : (range.nmsrs + 63) / 64;
-      auto& bitmap = *bitmaps.emplace_back(std::make_unique<Buffer<std::uint64_t>>((words - 1) * sizeof(std::uint64_t)));
+      auto& bitmap =
+          *bitmaps.emplace_back(std::make_unique<Buffer<std::uint64_t>>((words - 1) * sizeof(std::uint64_t)));
       for (std::uint64_t word = 0; word < words; ++word) (&*bitmap)[word] = take<std::uint64_t>();
       range.bitmap = reinterpret_cast<std::uint8_t*>(bitmap.address());
     }
@@ -268,7 +277,8 @@ class Vmm {
     const bool logged = found != slots.end() && found->second.logged && refused() == 0;
     require(answer == (logged ? 0 : -1), "a log is told as KVM would");
     for (std::uint64_t n = 0; n < words; ++n)
-      require(logged ? ((&*bitmap)[n] & kvm_.dirty) == kvm_.dirty : (&*bitmap)[n] == 0, "what KVM has found stays in its log, and a refused one is left alone");
+      require(logged ? ((&*bitmap)[n] & kvm_.dirty) == kvm_.dirty : (&*bitmap)[n] == 0,
+              "what KVM has found stays in its log, and a refused one is left alone");
   }
 
   /// Longer than KVM takes, with no entry at all; else with its entries.
@@ -278,7 +288,8 @@ class Vmm {
     const std::uint32_t count = too_long ? most_msrs + take<std::uint8_t>() : what >= 0xE8 ? most_msrs - 1 : what % 9U;
     Buffer<kvm_msrs> list{too_long ? 0 : count * sizeof(kvm_msr_entry)};
     list->nmsrs = count;
-    for (std::uint32_t n = 0; !too_long && n < count; ++n) list->entries[n] = {.index = take_msr(), .reserved = 0, .data = take<std::uint64_t>()};
+    for (std::uint32_t n = 0; !too_long && n < count; ++n)
+      list->entries[n] = {.index = take_msr(), .reserved = 0, .data = take<std::uint64_t>()};
     return list;
   }
   void set_msrs() {
@@ -288,7 +299,8 @@ class Vmm {
     check_served(*list, answer);
     for (int n = 0; n < answer; ++n)
       if (list->entries[n].index == microcode)
-        require(kvm_.fake.vcpu(it.fd).msrs[microcode] == bios_sign_id(*find_machine_model("haswell")), "the model's microcode stays");
+        require(kvm_.fake.vcpu(it.fd).msrs[microcode] == bios_sign_id(*find_machine_model("haswell")),
+                "the model's microcode stays");
   }
   void get_msrs() {
     const VcpuOf it = vcpu();
@@ -307,7 +319,8 @@ class Vmm {
   static void check_served(const kvm_msrs& list, int answer) {
     const int error = errno;
     if (list.nmsrs >= most_msrs) require(answer == -1 && error == E2BIG, "too long a list is refused");
-    if (list.nmsrs < most_msrs) require(answer >= 0 && static_cast<std::uint32_t>(answer) <= list.nmsrs, "so many were served");
+    if (list.nmsrs < most_msrs)
+      require(answer >= 0 && static_cast<std::uint32_t>(answer) <= list.nmsrs, "so many were served");
   }
   void list_msrs() {
     const std::uint32_t places = take<std::uint8_t>();
@@ -326,7 +339,8 @@ class Vmm {
     const std::uint32_t count = too_long ? most_leaves + 1 + what % 4U : what % 16U;
     Buffer<kvm_cpuid2> list{too_long ? 0 : count * sizeof(kvm_cpuid_entry2)};
     list->nent = count;
-    static constexpr std::array<std::uint32_t, 10> leaves{0, 1, 4, 7, 0xA, 0xB, 0xD, 0x40000000, 0x80000000, 0x80000001};
+    static constexpr std::array<std::uint32_t, 10> leaves{0,   1,   4,          7,          0xA,
+                                                          0xB, 0xD, 0x40000000, 0x80000000, 0x80000001};
     for (std::uint32_t n = 0; !too_long && n < count; ++n) {
       auto& e = list->entries[n];
       e.function = leaves[take<std::uint8_t>() % leaves.size()];
@@ -346,8 +360,11 @@ class Vmm {
   void set_debug() {
     VcpuOf& it = vcpu();
     Buffer<kvm_guest_debug> how{0};
-    static constexpr std::array<std::uint32_t, 6> kinds{0, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP,
-                                                        KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP, KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP,
+    static constexpr std::array<std::uint32_t, 6> kinds{0,
+                                                        KVM_GUESTDBG_ENABLE,
+                                                        KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP,
+                                                        KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP,
+                                                        KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP,
                                                         KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_INJECT_BP};
     how->control = refused() != 0 ? std::uint32_t{KVM_GUESTDBG_ENABLE} : kinds[take<std::uint8_t>() % kinds.size()];
     for (auto& reg : how->arch.debugreg) reg = take<std::uint8_t>();
@@ -361,7 +378,9 @@ class Vmm {
   void get_nested() {
     const VcpuOf it = vcpu();
     const auto what = take<std::uint8_t>();
-    const std::uint32_t room = what < 0x40 ? what : what < 0x80 ? sizeof(kvm_nested_state) + what : sizeof(kvm_nested_state) + 4096 + what % 8U;
+    const std::uint32_t room = what < 0x40   ? what
+                               : what < 0x80 ? sizeof(kvm_nested_state) + what
+                                             : sizeof(kvm_nested_state) + 4096 + what % 8U;
     Buffer<kvm_nested_state> state{std::max<std::size_t>(room, sizeof(kvm_nested_state)) - sizeof(kvm_nested_state)};
     state->size = room;
     const int answer = call(it.fd, KVM_GET_NESTED_STATE, state.address());
@@ -372,7 +391,8 @@ class Vmm {
   }
   void set_nested() {
     VcpuOf& it = vcpu();
-    Buffer<kvm_nested_state> state{kept_.size() < sizeof(kvm_nested_state) ? 0 : kept_.size() - sizeof(kvm_nested_state)};
+    Buffer<kvm_nested_state> state{kept_.size() < sizeof(kvm_nested_state) ? 0
+                                                                           : kept_.size() - sizeof(kvm_nested_state)};
     if (!kept_.empty()) std::memcpy(&*state, kept_.data(), kept_.size());
     if (kept_.empty()) state->size = sizeof(kvm_nested_state);
     for (unsigned n = take<std::uint8_t>() % 4; n > 0 && state->size > sizeof(kvm_nested_state); --n) {
@@ -383,7 +403,8 @@ class Vmm {
     if (how >= 0xE0) state->flags = take<std::uint16_t>();
     if (how < 0x10) state->size = std::min<std::uint32_t>(state->size, how * 16U);
     if (refused() != 0) state->format = KVM_STATE_NESTED_FORMAT_VMX;  // one that is KVM's
-    const bool legal = refused() == 0 || (state->size >= sizeof(kvm_nested_state) && (state->flags & ~0x10FU) == 0 && (state->flags & 3U) != 2);
+    const bool legal = refused() == 0 || (state->size >= sizeof(kvm_nested_state) && (state->flags & ~0x10FU) == 0 &&
+                                          (state->flags & 3U) != 2);
     if (legal) (void)tell(it.fd, KVM_SET_NESTED_STATE, state);
   }
 
@@ -408,7 +429,8 @@ class Vmm {
     Buffer<std::uint64_t> memory{8192};
     const auto what = take<std::uint8_t>();
     const int fd = what % 3 == 0 ? kvm_.fake.system() : what % 3 == 1 ? vm().fd : vcpu().fd;
-    static constexpr std::array<unsigned long, 6> requests{KVM_GET_LAPIC, KVM_GET_REGS, KVM_GET_VCPU_EVENTS, KVM_GET_TSC_KHZ, KVM_GET_MP_STATE, KVM_GET_SREGS};
+    static constexpr std::array<unsigned long, 6> requests{KVM_GET_LAPIC,   KVM_GET_REGS,     KVM_GET_VCPU_EVENTS,
+                                                           KVM_GET_TSC_KHZ, KVM_GET_MP_STATE, KVM_GET_SREGS};
     (void)call(fd, requests[what / 3 % requests.size()], memory.address());
     Buffer<kvm_cpuid2> supported{sizeof(kvm_cpuid_entry2)};
     supported->nent = 1;
@@ -417,9 +439,12 @@ class Vmm {
   }
 
   /// What KVM does with an access by the filter it has: only then does its exit come.
-  bool exits(const VcpuOf& it, std::uint32_t msr, std::uint32_t access) { return kvm_.vm(it.vm).filter.denies(msr, access); }
+  bool exits(const VcpuOf& it, std::uint32_t msr, std::uint32_t access) {
+    return kvm_.vm(it.vm).filter.denies(msr, access);
+  }
 
-  // The guest meets a few things that would leave it; the first that is the VMM's comes out, with kvm_run as KVM left it.
+  // The guest meets a few things that would leave it; the first that is the VMM's comes out, with kvm_run as KVM left
+  // it.
   void run() {
     const VcpuOf it = vcpu();
     const Vm* const of = vm_of(it);
@@ -464,9 +489,12 @@ class Vmm {
       script.emplace_back([next](kvm_run& run) {
         const auto flag = run.immediate_exit;
         run.exit_reason = next.exit_reason;
-        if (next.exit_reason == KVM_EXIT_DEBUG) run.debug = next.debug;
-        else if (next.exit_reason == KVM_EXIT_IO) run.io = next.io;
-        else run.msr = next.msr;
+        if (next.exit_reason == KVM_EXIT_DEBUG)
+          run.debug = next.debug;
+        else if (next.exit_reason == KVM_EXIT_IO)
+          run.io = next.io;
+        else
+          run.msr = next.msr;
         run.immediate_exit = flag;
       });
     }
@@ -493,7 +521,8 @@ class Vmm {
     }
     require(run.exit_reason == expected->exit_reason, "the VMM's exits come out");
     if (run.exit_reason != KVM_EXIT_X86_RDMSR && run.exit_reason != KVM_EXIT_X86_WRMSR) return;
-    require(run.msr.index == expected->msr.index && run.msr.reason == expected->msr.reason && run.msr.error == 0, "with what KVM says of them");
+    require(run.msr.index == expected->msr.index && run.msr.reason == expected->msr.reason && run.msr.error == 0,
+            "with what KVM says of them");
     require(run.msr.data == expected->msr.data, "and the value");
   }
 
@@ -509,8 +538,11 @@ class Vmm {
       };
       for (const std::uint32_t msr : {0xC0U, 0xC1U, 0x185U, 0x186U, 0x38FU, 0x1D9U, tsc, ~0U}) check(msr);
       for (const Filter::Range& r : of.filter.ranges)
-        for (const std::uint32_t msr : {r.first - 1, r.first, r.first + r.count / 2, r.first + r.count - 1, r.first + r.count}) check(msr);
-      if (of.prepared) require(kvms.reasons == (of.reasons | KVM_MSR_EXIT_REASON_FILTER), "and exits for the reasons of both");
+        for (const std::uint32_t msr :
+             {r.first - 1, r.first, r.first + r.count / 2, r.first + r.count - 1, r.first + r.count})
+          check(msr);
+      if (of.prepared)
+        require(kvms.reasons == (of.reasons | KVM_MSR_EXIT_REASON_FILTER), "and exits for the reasons of both");
     }
   }
   static bool is_pmus(std::uint32_t msr) {

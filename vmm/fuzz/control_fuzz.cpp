@@ -9,8 +9,8 @@
 #include "control/protocol.hpp"
 #include "fuzz_input.hpp"
 
-// Random lines as requests to a control socket, with a file and without: each gets one line of JSON that says whether it was done. A file that comes
-// along goes to the machine where it is asked for, and nowhere else.
+// Random lines as requests to a control socket, with a file and without: each gets one line of JSON that says whether
+// it was done. A file that comes along goes to the machine where it is asked for, and nowhere else.
 
 namespace {
 
@@ -39,9 +39,12 @@ bool ask(std::string_view line, Machine& machine, vmm::Fd file = {}) {
   const std::string reply = vmm::answer_request(line, machine.handlers(), std::move(file));
   require(reply.find('\n') == std::string::npos, "an answer is one line");
   const auto parsed = nlohmann::json::parse(reply, nullptr, false);
-  require(parsed.is_object() && parsed.contains("ok") && parsed["ok"].is_boolean(), "an answer says whether it was done");
+  require(parsed.is_object() && parsed.contains("ok") && parsed["ok"].is_boolean(),
+          "an answer says whether it was done");
   const bool done = parsed["ok"];
-  require(done || (parsed.contains("error") && parsed["error"].is_string() && !parsed["error"].get_ref<const std::string&>().empty()), "or why not");
+  require(done || (parsed.contains("error") && parsed["error"].is_string() &&
+                   !parsed["error"].get_ref<const std::string&>().empty()),
+          "or why not");
   require(machine.asked <= 1 && (machine.asked == 1 || !done), "a request does one thing");
   requests_done += done ? 1 : 0;
   return done;

@@ -8,8 +8,8 @@
 #include "fuzz_input.hpp"
 #include "sources/instruction.hpp"
 
-// Random bytes as code for the engine's decoder and for the VMM's: instructions follow each other without gaps, a block holds what it says,
-// and where both know an instruction they say the same of it. So they do wherever the bytes end.
+// Random bytes as code for the engine's decoder and for the VMM's: instructions follow each other without gaps, a block
+// holds what it says, and where both know an instruction they say the same of it. So they do wherever the bytes end.
 
 namespace {
 
@@ -24,7 +24,8 @@ void check(const exec::Block& block) {
   std::size_t at = 0;
   for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
     const exec::Op& op = block.ops[n];
-    require(op.run != nullptr && op.length >= 1 && op.length <= 15 && op.offset == at, "ops stand one behind the other");
+    require(op.run != nullptr && op.length >= 1 && op.length <= 15 && op.offset == at,
+            "ops stand one behind the other");
     for (const std::uint8_t reg : {op.d, op.s, op.b, op.x, op.seg})
       require(reg < sizeof(std::uint64_t) * exec::register_count, "registers are registers");
     require(op.scale <= 3, "a scale is 1, 2, 4 or 8");
@@ -43,7 +44,8 @@ void check_host_form(std::span<const std::byte> code) {
   require(form->length >= 1 && form->length <= exec::HostForm::longest, "it fits");
   const auto written = vmm::decode_instruction(form->instruction(), vmm::CodeSize::bits64);
   require(written && written->length == form->length, "it is one instruction");
-  require(vmm::mnemonic_of(form->instruction(), vmm::CodeSize::bits64) == vmm::mnemonic_of(code, vmm::CodeSize::bits64), "it has the same name");
+  require(vmm::mnemonic_of(form->instruction(), vmm::CodeSize::bits64) == vmm::mnemonic_of(code, vmm::CodeSize::bits64),
+          "it has the same name");
   const auto& operand = written->load ? written->load : written->store;
   require(form->bytes == (operand ? operand->bytes : 0), "its operand has the same size");
 }
@@ -89,7 +91,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static exec::HostRoutines routines{&room};
   if (routines.lacked_room()) routines.clear();
   if (!exec::decode_block(block, routines)) {
-    require(!vmm::decode_instruction(std::span{code}.first(there), vmm::CodeSize::bits64), "neither knows the instruction");
+    require(!vmm::decode_instruction(std::span{code}.first(there), vmm::CodeSize::bits64),
+            "neither knows the instruction");
     return 0;
   }
   require(block.code.size() <= there, "no byte beyond those given");
@@ -97,6 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check(block);
   check_against_the_other(block);
   for (const vmm::CodeSize width : {vmm::CodeSize::bits16, vmm::CodeSize::bits32})
-    if (const auto i = vmm::decode_instruction(std::span{code}.first(there), width)) require(i->length >= 1 && i->length <= 15, "1 to 15 bytes");
+    if (const auto i = vmm::decode_instruction(std::span{code}.first(there), width))
+      require(i->length >= 1 && i->length <= 15, "1 to 15 bytes");
   return 0;
 }

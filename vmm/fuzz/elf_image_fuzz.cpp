@@ -8,8 +8,8 @@
 #include "boot/layout.hpp"
 #include "fuzz_input.hpp"
 
-// Random bytes as an ELF kernel: as they are, or as the segments of a file whose header is good. What is loaded lies in RAM above 1 MiB and is what
-// the file has; what is refused has left the RAM alone, and says why in one line.
+// Random bytes as an ELF kernel: as they are, or as the segments of a file whose header is good. What is loaded lies in
+// RAM above 1 MiB and is what the file has; what is refused has left the RAM alone, and says why in one line.
 
 namespace {
 
@@ -62,7 +62,8 @@ File with_good_header(Input& input) {
     segment.p_type = input.take<std::uint8_t>() % 8 == 7 ? PT_NOTE : PT_LOAD;
     segment.p_offset = input.take<std::uint8_t>();
     segment.p_filesz = input.take<std::uint8_t>();
-    segment.p_memsz = segment.p_filesz + (input.take<std::uint8_t>() % 4 == 3 ? take_place(input) : input.take<std::uint8_t>());
+    segment.p_memsz =
+        segment.p_filesz + (input.take<std::uint8_t>() % 4 == 3 ? take_place(input) : input.take<std::uint8_t>());
     segment.p_paddr = take_place(input);
     if (i == 0) header.e_entry = segment.p_paddr;
     put(file, sizeof header + i * sizeof segment, segment);
@@ -80,9 +81,12 @@ void check_and_clear(const GuestMemory& memory, const File& file) {
     std::memcpy(&segment, file.data() + header.e_phoff + i * sizeof segment, sizeof segment);
     if (segment.p_type != PT_LOAD || segment.p_memsz == 0) continue;
     const auto there = memory.bytes_at(vpmu::GuestPhysical{segment.p_paddr}, segment.p_memsz);
-    require(there.size() == segment.p_memsz && segment.p_paddr >= layout::high_ram.value(), "a segment lies in RAM above 1 MiB");
+    require(there.size() == segment.p_memsz && segment.p_paddr >= layout::high_ram.value(),
+            "a segment lies in RAM above 1 MiB");
     const auto from_file = there.first(segment.p_filesz);
-    require(std::equal(from_file.begin(), from_file.end(), file.begin() + static_cast<std::ptrdiff_t>(segment.p_offset)), "a segment is what the file has");
+    require(
+        std::equal(from_file.begin(), from_file.end(), file.begin() + static_cast<std::ptrdiff_t>(segment.p_offset)),
+        "a segment is what the file has");
     std::ranges::fill(from_file, std::byte{});
     ++segments_loaded;
   }
@@ -103,7 +107,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(*entry >= layout::high_ram && !memory.bytes_at(*entry, 1).empty(), "the entry point is in RAM");
     check_and_clear(memory, file);
   } else {
-    require(entry.error().kind == ErrorKind::usage && describe(entry.error()).find('\n') == std::string::npos, "a refusal is the user's, and one line");
+    require(entry.error().kind == ErrorKind::usage && describe(entry.error()).find('\n') == std::string::npos,
+            "a refusal is the user's, and one line");
     const auto first = memory.bytes_at(layout::high_ram, vpmu::page_size);
     require(std::ranges::all_of(first, [](std::byte b) { return b == std::byte{}; }), "what is refused writes nothing");
   }

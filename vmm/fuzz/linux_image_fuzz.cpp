@@ -9,8 +9,9 @@
 #include "boot/linux_image.hpp"
 #include "fuzz_input.hpp"
 
-// Random bytes as a bzImage: as they are, or as changes to the header of a good one, with an initrd and a command line of some length. What is loaded
-// lies in RAM, apart from each other and from the tables below 1 MiB; what is refused says why in one line.
+// Random bytes as a bzImage: as they are, or as changes to the header of a good one, with an initrd and a command line
+// of some length. What is loaded lies in RAM, apart from each other and from the tables below 1 MiB; what is refused
+// says why in one line.
 
 namespace {
 
@@ -27,7 +28,8 @@ const GuestMemory& memory_of_guest() {
 }
 
 void check_parsed(std::span<const std::byte> file, const LinuxHeader& header) {
-  require(header.code_offset <= file.size() && header.code_bytes <= file.size() - header.code_offset, "the code is in the file");
+  require(header.code_offset <= file.size() && header.code_bytes <= file.size() - header.code_offset,
+          "the code is in the file");
   require(header.memory_bytes >= header.code_bytes, "the code fits where it wants to be");
   require((header.alignment & (header.alignment - 1)) == 0, "an alignment is a power of two");
   require(!header.setup_header.empty() && header.setup_header.data() >= file.data() &&
@@ -35,16 +37,22 @@ void check_parsed(std::span<const std::byte> file, const LinuxHeader& header) {
           "the setup header is in the file");
 }
 
-void check_loaded(const GuestMemory& memory, std::span<const std::byte> file, const LoadedLinux& linux, std::uint64_t initrd_bytes) {
+void check_loaded(const GuestMemory& memory, std::span<const std::byte> file, const LoadedLinux& linux,
+                  std::uint64_t initrd_bytes) {
   const auto header = *parse_linux_header(file);
   const std::uint64_t at = linux.entry.value() - 0x200;
-  require(at >= layout::high_ram.value() && !memory.bytes_at(vpmu::GuestPhysical{at}, header.memory_bytes).empty(), "the kernel has the RAM that it needs");
+  require(at >= layout::high_ram.value() && !memory.bytes_at(vpmu::GuestPhysical{at}, header.memory_bytes).empty(),
+          "the kernel has the RAM that it needs");
   const auto code = memory.bytes_at(vpmu::GuestPhysical{at}, header.code_bytes);
-  require(std::equal(code.begin(), code.end(), file.begin() + static_cast<std::ptrdiff_t>(header.code_offset)), "the code is what the file has");
-  const auto word = [&](std::uint64_t offset) { return std::uint64_t{*memory.load<std::uint32_t>(layout::zero_page + offset)}; };
+  require(std::equal(code.begin(), code.end(), file.begin() + static_cast<std::ptrdiff_t>(header.code_offset)),
+          "the code is what the file has");
+  const auto word = [&](std::uint64_t offset) {
+    return std::uint64_t{*memory.load<std::uint32_t>(layout::zero_page + offset)};
+  };
   require(word(0x21C) == initrd_bytes, "the zero page has the size of the initrd");
   if (initrd_bytes != 0) {
-    require(word(0x218) >= at + header.memory_bytes && word(0x218) + initrd_bytes <= memory.bytes(), "the initrd is in RAM above the kernel");
+    require(word(0x218) >= at + header.memory_bytes && word(0x218) + initrd_bytes <= memory.bytes(),
+            "the initrd is in RAM above the kernel");
     require(word(0x218) + initrd_bytes - 1 <= header.initrd_highest, "the initrd is where the kernel can have it");
   }
   ++kernels_loaded;
@@ -55,10 +63,12 @@ void load(std::span<const std::byte> file, std::uint64_t initrd_bytes, std::uint
   static const std::vector<std::byte> initrd(1U << 16U, std::byte{0x5A});
   const auto header = parse_linux_header(file);
   if (header) check_parsed(file, *header);
-  const auto linux = load_linux(memory, file, std::span{initrd}.first(initrd_bytes), std::string(line_length, 'a'), layout::acpi_tables);
+  const auto linux = load_linux(memory, file, std::span{initrd}.first(initrd_bytes), std::string(line_length, 'a'),
+                                layout::acpi_tables);
   require(!linux || header, "what is loaded was understood");
   if (linux) return check_loaded(memory, file, *linux, initrd_bytes);
-  require(linux.error().kind == ErrorKind::usage && describe(linux.error()).find('\n') == std::string::npos, "a refusal is the user's, and one line");
+  require(linux.error().kind == ErrorKind::usage && describe(linux.error()).find('\n') == std::string::npos,
+          "a refusal is the user's, and one line");
 }
 
 }  // namespace

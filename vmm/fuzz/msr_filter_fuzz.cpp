@@ -8,8 +8,8 @@
 #include "fuzz_input.hpp"
 #include "kvm/msr_filter.hpp"
 
-// Two MSR filters made into one: our own, and whatever another VMM gives KVM. What the one traps must be what either of them does, MSR by MSR;
-// a filter that KVM would refuse is refused, and nothing is read beyond its bitmaps.
+// Two MSR filters made into one: our own, and whatever another VMM gives KVM. What the one traps must be what either of
+// them does, MSR by MSR; a filter that KVM would refuse is refused, and nothing is read beyond its bitmaps.
 
 namespace {
 
@@ -58,11 +58,13 @@ Others take_others(Input& in) {
     const bool has_length = range.nmsrs <= most_msrs;
     const bool has_flags = range.flags != 0 && (range.flags & ~3U) == 0;
     if (range.nmsrs != 0) o.is_legal = o.is_legal && has_length && has_flags;
-    auto& bitmap = o.bitmaps.emplace_back(std::make_unique<std::vector<std::uint8_t>>(has_length ? (range.nmsrs + 63) / 64 * 8 : 1));
+    auto& bitmap = o.bitmaps.emplace_back(
+        std::make_unique<std::vector<std::uint8_t>>(has_length ? (range.nmsrs + 63) / 64 * 8 : 1));
     for (std::uint8_t& byte : *bitmap) byte = in.take<std::uint8_t>();
     range.bitmap = bitmap->data();
   }
-  const bool is_empty = std::ranges::all_of(o.filter.ranges, [](const kvm_msr_filter_range& r) { return r.nmsrs == 0; });
+  const bool is_empty =
+      std::ranges::all_of(o.filter.ranges, [](const kvm_msr_filter_range& r) { return r.nmsrs == 0; });
   o.is_legal = o.is_legal && !(is_empty && o.filter.flags == KVM_MSR_FILTER_DEFAULT_DENY);
   return o;
 }
@@ -70,14 +72,16 @@ Others take_others(Input& in) {
 /// KVM's words: the first range that has the MSR decides.
 bool denies(const kvm_msr_filter& filter, std::uint32_t msr, MsrTrap access) {
   for (const kvm_msr_filter_range& r : filter.ranges)
-    if ((r.flags & static_cast<std::uint32_t>(access)) != 0 && msr >= r.base && std::uint64_t{msr} < std::uint64_t{r.base} + r.nmsrs)
+    if ((r.flags & static_cast<std::uint32_t>(access)) != 0 && msr >= r.base &&
+        std::uint64_t{msr} < std::uint64_t{r.base} + r.nmsrs)
       return (r.bitmap[(msr - r.base) / 8] >> (msr - r.base) % 8 & 1) == 0;
   return filter.flags == KVM_MSR_FILTER_DEFAULT_DENY;
 }
 
 bool is_of(const std::vector<MsrRange>& ours, std::uint32_t msr, MsrTrap access) {
   return std::ranges::any_of(ours, [&](const MsrRange& r) {
-    return (static_cast<unsigned>(r.trap) & static_cast<unsigned>(access)) != 0 && msr >= r.first && std::uint64_t{msr} < std::uint64_t{r.first} + r.count;
+    return (static_cast<unsigned>(r.trap) & static_cast<unsigned>(access)) != 0 && msr >= r.first &&
+           std::uint64_t{msr} < std::uint64_t{r.first} + r.count;
   });
 }
 
@@ -96,7 +100,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!merged) return 0;
   std::vector<std::uint32_t> msrs;
   const auto add = [&](std::uint32_t first, std::uint32_t count) {
-    for (const std::uint32_t offset : {~0U, 0U, 1U, count / 2, count - 1, count, count + 1}) msrs.push_back(first + offset);
+    for (const std::uint32_t offset : {~0U, 0U, 1U, count / 2, count - 1, count, count + 1})
+      msrs.push_back(first + offset);
   };
   for (const MsrRange& r : ours) add(r.first, r.count);
   for (const kvm_msr_filter_range& r : others.filter.ranges) add(r.base, r.nmsrs);

@@ -18,8 +18,9 @@
 #include "snapshot/vcpu_image.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 
-// A snapshot of a machine that is changed by the input and then restored. Its checksums are computed anew behind the changes, so that they reach those
-// whose state it is; or the file is changed behind the checksums, and must be refused by the name of a section. What is restored is then used.
+// A snapshot of a machine that is changed by the input and then restored. Its checksums are computed anew behind the
+// changes, so that they reach those whose state it is; or the file is changed behind the checksums, and must be refused
+// by the name of a section. What is restored is then used.
 
 namespace {
 
@@ -104,8 +105,12 @@ Sections good_sections() {
   vcpu.put_run(bytes_of(pmu_state()));
   Bytes pages(ram_bytes / vpmu::page_size / 8);
   pages[3] = std::byte{0x40};
-  return {{"machine", machine.take()}, {"chips", *save_chips(Kvm::get().vm)}, {"devices", devices()}, {"vcpu 0", vcpu.take()},
-          {"pages", pages}, {"memory", Bytes(vpmu::page_size, std::byte{0x5A})}};
+  return {{"machine", machine.take()},
+          {"chips", *save_chips(Kvm::get().vm)},
+          {"devices", devices()},
+          {"vcpu 0", vcpu.take()},
+          {"pages", pages},
+          {"memory", Bytes(vpmu::page_size, std::byte{0x5A})}};
 }
 
 void append(Bytes& file, std::span<const std::byte> bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); }
@@ -149,7 +154,10 @@ void change(Input& input, Sections& sections) {
     case 1: put(input.take<std::uint16_t>() * 8U, take_value(input), 8); break;
     // From the end: the PMU of a vCPU.
     case 2:
-    case 3: put(contents.size() - std::min<std::size_t>(contents.size(), 8U * input.take<std::uint8_t>()), take_value(input), 8); break;
+    case 3:
+      put(contents.size() - std::min<std::size_t>(contents.size(), 8U * input.take<std::uint8_t>()), take_value(input),
+          8);
+      break;
     case 4: contents.resize(input.take<std::uint16_t>()); break;
     case 5: section.size = take_value(input); break;
     case 6: std::swap(section, sections[input.take<std::uint8_t>() % sections.size()]); break;
@@ -163,7 +171,9 @@ void change(Input& input, Sections& sections) {
 class MemoryFile {
  public:
   explicit MemoryFile(const Bytes& bytes) {
-    require(::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "the file can be written");
+    require(
+        ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+        "the file can be written");
   }
   [[nodiscard]] static std::string path() { return "/proc/self/fd/" + std::to_string(fd_); }
 
@@ -186,7 +196,9 @@ void use(Input& input, vpmu::Pmu& pmu) {
     retired.ip = retired.next_ip = vpmu::GuestLinear{0x1000};
     retired.cpl = flags & 3U;
     retired.has_load = (flags & 4U) != 0;
-    retired.branch = {.kind = static_cast<vpmu::BranchKind>(flags >> 5U), .taken = (flags & 8U) != 0, .mispredicted = (flags & 16U) != 0};
+    retired.branch = {.kind = static_cast<vpmu::BranchKind>(flags >> 5U),
+                      .taken = (flags & 8U) != 0,
+                      .mispredicted = (flags & 16U) != 0};
     retired.cycles = 1;
     pmu.retire(retired, guest);
     (void)pmu.plan();
@@ -228,11 +240,15 @@ void restore(Input& input, bool damaged, bool with_kvm) {
   require(!damaged || !all, "what is damaged is refused");
   if (!all) {
     const std::string why = describe(all.error());
-    require(all.error().kind == ErrorKind::usage && why.find("section \"") != std::string::npos && why.find('\n') == std::string::npos, "a refusal names a section in one line");
+    require(all.error().kind == ErrorKind::usage && why.find("section \"") != std::string::npos &&
+                why.find('\n') == std::string::npos,
+            "a refusal names a section in one line");
   }
   if (!snapshot) return;
   const MachineImage& image = snapshot->image();
-  require(image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus && image.vcpus.size() == image.cpus && image.model.size() <= 64, "an image is of bounded size");
+  require(image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus && image.vcpus.size() == image.cpus &&
+              image.model.size() <= 64,
+          "an image is of bounded size");
   restore_devices(image.devices);
   if (with_kvm) (void)restore_chips(Kvm::get().vm, image.chips);
   restore_vcpus(input, image, with_kvm);

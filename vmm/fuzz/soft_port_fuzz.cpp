@@ -10,8 +10,9 @@
 #include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/bits.hpp"
 
-// Random code at a random privilege level, under changed page tables, descriptor tables and handlers, on a vCPU without KVM whose PMU counts: it comes back
-// each time, whatever the guest does to itself, and a kick ends a run before any instruction.
+// Random code at a random privilege level, under changed page tables, descriptor tables and handlers, on a vCPU without
+// KVM whose PMU counts: it comes back each time, whatever the guest does to itself, and a kick ends a run before any
+// instruction.
 
 namespace {
 
@@ -21,8 +22,24 @@ using vpmu::fuzz::require;
 
 std::uint64_t ran = 0;
 
-/// Pages of RAM, which stand at the same linear address. What is behind them: the local APIC, a hole, and pages that are not there.
-enum Page : std::uint64_t { tables, idt = 4, gdt, stack, ds_area, buffer, code = 10, start, handlers, data, ram_pages = 16, apic = 16, hole, nowhere };
+/// Pages of RAM, which stand at the same linear address. What is behind them: the local APIC, a hole, and pages that
+/// are not there.
+enum Page : std::uint64_t {
+  tables,
+  idt = 4,
+  gdt,
+  stack,
+  ds_area,
+  buffer,
+  code = 10,
+  start,
+  handlers,
+  data,
+  ram_pages = 16,
+  apic = 16,
+  hole,
+  nowhere
+};
 constexpr std::uint64_t at(std::uint64_t page) { return page * vpmu::page_size; }
 constexpr std::uint64_t tss = at(gdt) + 0x800;
 constexpr std::uint64_t most_ticks = 1000;
@@ -39,7 +56,9 @@ class KickingRam final : public PhysicalMemory {
     count();
     return ram_.write(to, in);
   }
-  [[nodiscard]] bool contains(vpmu::GuestPhysical first, std::uint64_t bytes) const override { return ram_.contains(first, bytes); }
+  [[nodiscard]] bool contains(vpmu::GuestPhysical first, std::uint64_t bytes) const override {
+    return ram_.contains(first, bytes);
+  }
   [[nodiscard]] std::byte* host_page(vpmu::GuestPhysical page) override { return ram_.host_page(page); }
   std::optional<std::uint64_t> read_word(vpmu::GuestPhysical from, unsigned bytes) override {
     count();
@@ -70,17 +89,20 @@ class Guest {
       const auto where = in.take<std::uint16_t>();
       put(where % at(ram_pages) & ~7ULL, in.take<std::uint64_t>());
     }
-    for (std::uint64_t where = at(code); !in.empty() && where < at(code + 1); ++where) ram_byte(where, in.take<std::uint8_t>());
+    for (std::uint64_t where = at(code); !in.empty() && where < at(code + 1); ++where)
+      ram_byte(where, in.take<std::uint8_t>());
     static constexpr std::array<std::string_view, 4> sources{"exact", "exact", "step", "clock"};
     kvm_regs regs{};
     regs.rip = at(start);
     regs.rsp = at(stack) + 0x800;
     regs.rbx = at(data);
     regs.rflags = 2;
-    port_.emplace(memory_, CpuidTable{}, SoftStart{.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}});
+    port_.emplace(memory_, CpuidTable{},
+                  SoftStart{.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}});
     ram_.kick = port_->kick_target();
     port_->stop_after(most_ticks);
-    auto made = PmuVcpu::create({.source = sources[kinds_ % sources.size()], .make_timer = port_->timers()}, *port_, memory_, log_);
+    auto made = PmuVcpu::create({.source = sources[kinds_ % sources.size()], .make_timer = port_->timers()}, *port_,
+                                memory_, log_);
     require(made.has_value(), "a vCPU");
     vcpu_ = std::move(*made);
   }
@@ -88,8 +110,9 @@ class Guest {
   /// False: it has ended.
   bool run() {
     const auto exit = vcpu_->run();
-    return exit && !std::holds_alternative<Shutdown>(*exit) && !std::holds_alternative<Hlt>(*exit) && !std::holds_alternative<InternalError>(*exit) &&
-           !std::holds_alternative<TimeUp>(*exit) && ram_.asked < most_asked && ticks() < most_ticks;
+    return exit && !std::holds_alternative<Shutdown>(*exit) && !std::holds_alternative<Hlt>(*exit) &&
+           !std::holds_alternative<InternalError>(*exit) && !std::holds_alternative<TimeUp>(*exit) &&
+           ram_.asked < most_asked && ticks() < most_ticks;
   }
   void kick() {
     *port_->kick_target() = kick_mark;
@@ -103,8 +126,12 @@ class Guest {
   [[nodiscard]] std::uint64_t ticks() { return *port_->tsc(); }
 
  private:
-  void put(std::uint64_t where, std::uint64_t word) { require(ram_.write(vpmu::GuestPhysical{where}, std::as_bytes(std::span{&word, 1})), "RAM"); }
-  void ram_byte(std::uint64_t where, std::uint8_t byte) { require(ram_.write(vpmu::GuestPhysical{where}, std::as_bytes(std::span{&byte, 1})), "RAM"); }
+  void put(std::uint64_t where, std::uint64_t word) {
+    require(ram_.write(vpmu::GuestPhysical{where}, std::as_bytes(std::span{&word, 1})), "RAM");
+  }
+  void ram_byte(std::uint64_t where, std::uint8_t byte) {
+    require(ram_.write(vpmu::GuestPhysical{where}, std::as_bytes(std::span{&byte, 1})), "RAM");
+  }
   void store(std::uint64_t where, std::initializer_list<std::uint8_t> bytes) {
     for (const std::uint8_t byte : bytes) ram_byte(where++, byte);
   }
@@ -120,14 +147,16 @@ class Guest {
     put(at(gdt) + 0x28, 0x00CF'F300'0000'FFFF);
     put(at(gdt) + 0x30, 0x00AF'FB00'0000'FFFF);
     put(tss + 4, at(stack) + 0xF00);
-    store(at(handlers), {0x48, 0xCF});                                // iretq
+    store(at(handlers), {0x48, 0xCF});                                 // iretq
     store(at(handlers) + 0x10, {0x48, 0x83, 0xC4, 0x08, 0x48, 0xCF});  // add $8, %rsp; iretq
     for (std::uint64_t vector = 0; vector < 256; ++vector) {
       const bool has_code = vector == 8 || (vector >= 10 && vector <= 14) || vector == 17;
       put(at(idt) + 16 * vector, (at(handlers) + (has_code ? 0x10 : 0)) | 0x10ULL << 16 | 0xEEULL << 40);
     }
-    constexpr std::array<std::uint64_t, 9> area{at(buffer), at(buffer), at(buffer) + 0x300, at(buffer) + 0x200, at(buffer + 1), at(buffer + 1), at(buffer + 1) + 0x800,
-                                                at(buffer + 1) + 0x400, ~99ULL};
+    constexpr std::array<std::uint64_t, 9> area{
+        at(buffer),     at(buffer),     at(buffer) + 0x300,     at(buffer) + 0x200,
+        at(buffer + 1), at(buffer + 1), at(buffer + 1) + 0x800, at(buffer + 1) + 0x400,
+        ~99ULL};
     for (std::size_t n = 0; n < area.size(); ++n) put(at(ds_area) + 8 * n, area[n]);
   }
 
@@ -137,11 +166,13 @@ class Guest {
     std::uint64_t where = at(start);
     const auto write_msr = [&](std::uint32_t index, std::uint64_t value) {
       const auto low = [](std::uint64_t v, unsigned byte) { return static_cast<std::uint8_t>(v >> (8 * byte)); };
-      store(where, {0xB9, low(index, 0), low(index, 1), low(index, 2), low(index, 3), 0xB8, low(value, 0), low(value, 1), low(value, 2), low(value, 3), 0xBA,
-                    low(value, 4), low(value, 5), low(value, 6), low(value, 7), 0x0F, 0x30});
+      store(where, {0xB9, low(index, 0), low(index, 1), low(index, 2), low(index, 3), 0xB8, low(value, 0),
+                    low(value, 1), low(value, 2), low(value, 3), 0xBA, low(value, 4), low(value, 5), low(value, 6),
+                    low(value, 7), 0x0F, 0x30});
       where += 17;
     };
-    static constexpr std::array<std::uint32_t, 16> msrs{0x186, 0x187, 0x188, 0xC1, 0xC2, 0x38D, 0x309, 0x30A, 0x38F, 0x3F1, 0x600, 0x1D9, 0x834, 0x6E0, 0x390, 0x1A0};
+    static constexpr std::array<std::uint32_t, 16> msrs{0x186, 0x187, 0x188, 0xC1,  0xC2,  0x38D, 0x309, 0x30A,
+                                                        0x38F, 0x3F1, 0x600, 0x1D9, 0x834, 0x6E0, 0x390, 0x1A0};
     write_msr(0xC1, ~std::uint64_t{in.take<std::uint8_t>()});
     write_msr(0x186, 0x53'00C0);
     write_msr(0x600, at(ds_area));
@@ -152,7 +183,9 @@ class Guest {
     write_msr(0x38F, 0x7'0000'000F);
     const bool is_user = (kinds_ & 8U) != 0;
     const std::uint64_t frame = at(stack) + 0x800;
-    const std::array<std::uint64_t, 5> words{at(code), is_user ? 0x33ULL : 0x10ULL, 2 | std::uint64_t{kinds_ & 0x30U} << 4, at(stack) + 0x700, is_user ? 0x2BULL : 0x18ULL};
+    const std::array<std::uint64_t, 5> words{at(code), is_user ? 0x33ULL : 0x10ULL,
+                                             2 | std::uint64_t{kinds_ & 0x30U} << 4, at(stack) + 0x700,
+                                             is_user ? 0x2BULL : 0x18ULL};
     for (std::size_t n = 0; n < words.size(); ++n) put(frame + 8 * n, words[n]);
     store(where, {0x48, 0xCF});
   }

@@ -43,7 +43,8 @@ struct Filter {
   }
   [[nodiscard]] bool denies(std::uint32_t msr, std::uint32_t access) const {
     for (const Range& r : ranges)
-      if ((r.flags & access) != 0 && msr >= r.first && msr - r.first < r.count) return (r.bitmap[(msr - r.first) / 64] >> (msr - r.first) % 64 & 1) == 0;
+      if ((r.flags & access) != 0 && msr >= r.first && msr - r.first < r.count)
+        return (r.bitmap[(msr - r.first) / 64] >> (msr - r.first) % 64 & 1) == 0;
     return flags != 0;
   }
 };
@@ -69,7 +70,7 @@ class StrictKvm {
     fake.supported.add(0x80000001, {});
   }
   static ino_t identity(int fd) {
-    struct stat is {};
+    struct stat is{};
     return ::fstat(fd, &is) == 0 ? is.st_ino : 0;
   }
   KvmVm& vm(int fd) { return vms_[identity(fd)]; }
@@ -89,7 +90,8 @@ class StrictKvm {
       case KVM_ENABLE_CAP: return enable(vm(fd), at<kvm_enable_cap>(argument));
       case KVM_SET_USER_MEMORY_REGION: return set_memory(vm(fd), at<kvm_userspace_memory_region>(argument));
       case KVM_GET_DIRTY_LOG: return tell_dirty(vm(fd), at<kvm_dirty_log>(argument));
-      case KVM_SET_GUEST_DEBUG: return (at<kvm_guest_debug>(argument).control & KVM_GUESTDBG_INJECT_BP) != 0 ? EBUSY : 0;
+      case KVM_SET_GUEST_DEBUG:
+        return (at<kvm_guest_debug>(argument).control & KVM_GUESTDBG_INJECT_BP) != 0 ? EBUSY : 0;
       default: return 0;
     }
   }
@@ -119,9 +121,11 @@ class StrictKvm {
     if (r.memory_size % page != 0 || r.guest_phys_addr % page != 0 || (r.flags & ~3U) != 0) return EINVAL;
     if (found != vm.slots.end() && found->second.bytes != r.memory_size) return EINVAL;
     for (const auto& [number, other] : vm.slots)
-      if (number != r.slot && number >> 16 == r.slot >> 16 && r.guest_phys_addr < other.first + other.bytes && other.first < r.guest_phys_addr + r.memory_size)
+      if (number != r.slot && number >> 16 == r.slot >> 16 && r.guest_phys_addr < other.first + other.bytes &&
+          other.first < r.guest_phys_addr + r.memory_size)
         return EEXIST;
-    vm.slots[r.slot] = {.first = r.guest_phys_addr, .bytes = r.memory_size, .logged = (r.flags & KVM_MEM_LOG_DIRTY_PAGES) != 0};
+    vm.slots[r.slot] = {
+        .first = r.guest_phys_addr, .bytes = r.memory_size, .logged = (r.flags & KVM_MEM_LOG_DIRTY_PAGES) != 0};
     return 0;
   }
   int tell_dirty(KvmVm& vm, const kvm_dirty_log& log) const {

@@ -81,8 +81,6 @@ void flush_tlb(Core* c) {
   for (Tlb& tlb : c->tlbs) tlb.clear();
 }
 
-void choose_tlb(Core* c) {
-  c->tlb = &c->tlbs[static_cast<unsigned>(rights_of(*c))];
-}
+void choose_tlb(Core* c) { c->tlb = &c->tlbs[static_cast<unsigned>(rights_of(*c))]; }
 
 }  // namespace vpmu::exec

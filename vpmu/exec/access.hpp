@@ -5,8 +5,8 @@
 
 namespace vpmu::exec {
 
-/// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop, Core::stop saying why.
-/// The bytes must lie in one page; an observer is told of them, unless there are none.
+/// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop,
+/// Core::stop saying why. The bytes must lie in one page; an observer is told of them, unless there are none.
 std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes);
 /// The same by the page tables, for one byte; nobody is told.
 std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess access);
@@ -26,7 +26,9 @@ VPMU_PART_OF_OP bool can_write_quickly(const Core* c, std::uint64_t at, std::uin
 VPMU_PART_OF_OP std::byte* host_address(std::uint64_t at, std::uint64_t add) {
   return reinterpret_cast<std::byte*>(at + add);  // NOLINT(performance-no-int-to-ptr)
 }
-VPMU_PART_OF_OP std::byte* known_address(const Core* c, std::uint64_t at) { return host_address(at, c->tlb->add[tlb_place(at)]); }
+VPMU_PART_OF_OP std::byte* known_address(const Core* c, std::uint64_t at) {
+  return host_address(at, c->tlb->add[tlb_place(at)]);
+}
 
 /// The host address of a T, if the TLB knows it for the access; else null.
 template <class T>
@@ -47,11 +49,14 @@ VPMU_PART_OF_OP T value_at(const std::byte* from) {
 /// The host address of a T for reading and writing, or null. Only where it lies in one page.
 template <class T>
 std::byte* find_to_change(Core* c, std::uint64_t at) {
-  if (can_write_quickly(c, at, sizeof(T))) [[likely]] return known_address(c, at);
+  if (can_write_quickly(c, at, sizeof(T))) [[likely]]
+    return known_address(c, at);
   return find_slowly(c, at, PagingAccess::write, sizeof(T));
 }
 
-constexpr bool crosses_page(std::uint64_t at, std::uint64_t bytes) { return at / page_size != (at + bytes - 1) / page_size; }
+constexpr bool crosses_page(std::uint64_t at, std::uint64_t bytes) {
+  return at / page_size != (at + bytes - 1) / page_size;
+}
 
 /// Reads a T of the guest's memory. False: the instruction must stop here (Core::stop), nothing has changed.
 template <class T>
@@ -60,7 +65,8 @@ template <class T>
   if (can_read_quickly(c, at, sizeof(T))) [[likely]] {
     from = known_address(c, at);
   } else {
-    from = crosses_page(at, sizeof(T)) ? load_across(c, at, sizeof value) : find_slowly(c, at, PagingAccess::read, sizeof value);
+    from = crosses_page(at, sizeof(T)) ? load_across(c, at, sizeof value)
+                                       : find_slowly(c, at, PagingAccess::read, sizeof value);
     if (from == nullptr) return false;
   }
   std::memcpy(&value, from, sizeof value);
@@ -69,9 +75,11 @@ template <class T>
 
 template <class T>
 [[nodiscard]] bool store(Core* c, std::uint64_t at, T value) {
-  if (crosses_page(at, sizeof(T))) [[unlikely]] return store_across(c, at, value, sizeof value);
+  if (crosses_page(at, sizeof(T))) [[unlikely]]
+    return store_across(c, at, value, sizeof value);
   std::byte* const to = find_to_change<T>(c, at);
-  if (to == nullptr) [[unlikely]] return false;
+  if (to == nullptr) [[unlikely]]
+    return false;
   std::memcpy(to, &value, sizeof value);
   return true;
 }
@@ -79,7 +87,8 @@ template <class T>
 /// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores.
 template <class T>
 [[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
-  if (can_write_quickly(c, at, sizeof(T))) [[likely]] return true;
+  if (can_write_quickly(c, at, sizeof(T))) [[likely]]
+    return true;
   return find_slowly(c, at, PagingAccess::write, 0) != nullptr &&
          (!crosses_page(at, sizeof(T)) || find_slowly(c, at + sizeof(T) - 1, PagingAccess::write, 0) != nullptr);
 }
@@ -88,7 +97,8 @@ template <class T>
 void cut_short(Core* c);
 /// Behind what takes much longer than an instruction.
 inline void look_at_kick(Core* c) {
-  if (*c->kick != 0) [[unlikely]] cut_short(c);
+  if (*c->kick != 0) [[unlikely]]
+    cut_short(c);
 }
 
 /// Forgets all translations: control registers changed, or the guest ran elsewhere.

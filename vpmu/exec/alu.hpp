@@ -1,7 +1,8 @@
 #pragma once
 #include "exec/ops.hpp"
 
-/// What integer instructions compute, and the flags they leave. SDM volume 2, each under its name; SDM 1 appendix A for the flags.
+/// What integer instructions compute, and the flags they leave. SDM volume 2, each under its name; SDM 1 appendix A for
+/// the flags.
 namespace vpmu::exec {
 
 template <class T>

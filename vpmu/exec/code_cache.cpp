@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t most_code = 256;
 constexpr std::size_t longest_instruction = 15;
 
-/// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may need.
+/// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may
+/// need.
 struct Fetched {
   std::size_t in_page{};  ///< Bytes from the first page.
   std::size_t size{};
@@ -40,7 +41,8 @@ const CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   Page& page = code_pages_[at / page_size % page_entries];
   if (page.epoch == core.epoch && page.linear == at / page_size) return &page;
   const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
-  const Walk walk = translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
+  const Walk walk =
+      translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
   const auto* mapped = std::get_if<Mapped>(&walk);
   if (mapped == nullptr) return nullptr;
   const SeenPage seen{.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
@@ -70,17 +72,20 @@ Block* CodeCache::find_anew(Core& core) {
   return last != nullptr && is_still_there(*last, core, *page) ? take(core, *last, page->seen) : decode(core, *page);
 }
 
-/// Whether it is what stands at core.rip, in one page. A block without ops was given up when it was decoded, and is nothing to run.
+/// Whether it is what stands at core.rip, in one page. A block without ops was given up when it was decoded, and is
+/// nothing to run.
 bool CodeCache::is_still_there(const Block& block, const Core& core, const Page& page) {
   const std::size_t offset = core.rip % page_size;
-  return !block.ops.empty() && block.rip == core.rip && block.pages[0].physical == page.seen.physical && block.real.empty() == (core.tap == nullptr) &&
-         block.code.size() <= page_size - offset && std::equal(block.code.begin(), block.code.end(), page.host + offset);
+  return !block.ops.empty() && block.rip == core.rip && block.pages[0].physical == page.seen.physical &&
+         block.real.empty() == (core.tap == nullptr) && block.code.size() <= page_size - offset &&
+         std::equal(block.code.begin(), block.code.end(), page.host + offset);
 }
 
 /// Trusts it for this epoch.
 Block* CodeCache::take(Core& core, Block& block, const SeenPage& page) {
   // Whoever is linked to it does not look again. An older generation's links are cut.
-  if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && block.epoch != core.epoch) core.jit->cut_links(core);
+  if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && block.epoch != core.epoch)
+    core.jit->cut_links(core);
   block.pages[0] = page;
   if (!block.watched) watch(core, block, GuestPhysical{page.physical});
   block.watched = true;
@@ -105,7 +110,8 @@ Block* CodeCache::decode(Core& core, Page page) {
   auto& slot = blocks_[Key{core.rip, page.seen.physical, core.tap != nullptr}];
   if (slot == nullptr) slot = std::make_unique<Block>();
   Block& block = *slot;
-  const bool same = !block.ops.empty() && block.code.size() <= f.size && std::equal(block.code.begin(), block.code.end(), f.bytes.begin());
+  const bool same = !block.ops.empty() && block.code.size() <= f.size &&
+                    std::equal(block.code.begin(), block.code.end(), f.bytes.begin());
   if (!same) {
     if (block.compiled != nullptr) core.jit->cut_links(core);
     const bool watched = block.watched;
@@ -118,8 +124,10 @@ Block* CodeCache::decode(Core& core, Page page) {
       core.stop = Stop::unsupported;
       return nullptr;
     }
-    if (core.tap != nullptr) prepare(block);
-    else core.jit->expect(block);
+    if (core.tap != nullptr)
+      prepare(block);
+    else
+      core.jit->expect(block);
     ++decoded_;
   }
   block.pages[1] = next_page;

@@ -10,13 +10,14 @@
 
 namespace vpmu::exec {
 
-/// Decodes a block of 64-bit code that stands at `rip`: as many of the instructions in block.code as make one, and cuts off what is left.
-/// An instruction that the engine does not know becomes an op that stops before it, and the last one of its block. Fills in ops, counts,
-/// code and target. False when not even one whole instruction is there. Its ops use `routines`.
+/// Decodes a block of 64-bit code that stands at `rip`: as many of the instructions in block.code as make one, and cuts
+/// off what is left. An instruction that the engine does not know becomes an op that stops before it, and the last one
+/// of its block. Fills in ops, counts, code and target. False when not even one whole instruction is there. Its ops use
+/// `routines`.
 bool decode_block(Block& block, HostRoutines& routines);
 
-/// Decoded blocks, found again by where they run and what physical page they are from. Each is trusted for one epoch: then its bytes are
-/// compared with what stands in memory, for the guest may have changed them where we did not see it.
+/// Decoded blocks, found again by where they run and what physical page they are from. Each is trusted for one epoch:
+/// then its bytes are compared with what stands in memory, for the guest may have changed them where we did not see it.
 class CodeCache {
  public:
   /// More blocks than that are thrown away, all at once.
@@ -25,8 +26,8 @@ class CodeCache {
   static constexpr std::size_t most_watches = 4 * most_blocks;
 
   explicit CodeCache(HostCode* host_code) : routines_{host_code} {}
-  /// The block at core.rip, ready to run in core.epoch; where somebody observes, one that tells of itself. Null: it cannot be fetched or
-  /// decoded, core.stop saying why.
+  /// The block at core.rip, ready to run in core.epoch; where somebody observes, one that tells of itself. Null: it
+  /// cannot be fetched or decoded, core.stop saying why.
   Block* find(Core& core);
   /// Whether blocks were decoded from the page.
   [[nodiscard]] bool holds(GuestPhysical page) const { return pages_.contains(page.value()); }
@@ -44,7 +45,8 @@ class CodeCache {
   struct Hash {
     std::size_t operator()(const Key& k) const { return (k.rip ^ k.physical >> 12) * 0x9E37'79B9'7F4A'7C15ULL >> 20; }
   };
-  /// Where code may be run from: of the linear pages that have one place the one that was used last. Holds in its epoch.
+  /// Where code may be run from: of the linear pages that have one place the one that was used last. Holds in its
+  /// epoch.
   struct Page {
     std::uint64_t linear{};
     std::uint64_t epoch{};

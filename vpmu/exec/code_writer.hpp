@@ -6,8 +6,9 @@
 
 namespace vpmu::exec {
 
-/// Writes machine code to a place of a fixed size. What does not fit there, and a number that is no byte, is not written and spoils the whole:
-/// then written() is empty for ever, so that no part of it is ever run. What guests write decides what is written here.
+/// Writes machine code to a place of a fixed size. What does not fit there, and a number that is no byte, is not
+/// written and spoils the whole: then written() is empty for ever, so that no part of it is ever run. What guests write
+/// decides what is written here.
 class CodeWriter {
  public:
   explicit CodeWriter(std::span<std::byte> to) : to_{to} {}
@@ -38,7 +39,9 @@ class CodeWriter {
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] bool is_whole() const { return whole_; }
   /// What was written; empty unless all of it was.
-  [[nodiscard]] std::span<const std::byte> written() const { return whole_ ? to_.first(size_) : std::span<const std::byte>{}; }
+  [[nodiscard]] std::span<const std::byte> written() const {
+    return whole_ ? to_.first(size_) : std::span<const std::byte>{};
+  }
   /// Begins anew.
   void clear() {
     size_ = 0;

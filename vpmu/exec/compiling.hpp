@@ -3,7 +3,8 @@
 
 namespace vpmu::exec {
 
-/// Whether blocks that run often become code of this CPU. What the guest sees, and what is counted, is the same either way.
+/// Whether blocks that run often become code of this CPU. What the guest sees, and what is counted, is the same either
+/// way.
 struct Compiling {
   std::uint32_t after{64};  ///< So many times a block begins before; 0: never.
 };

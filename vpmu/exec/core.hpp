@@ -10,8 +10,8 @@
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
-/// For what ops are made of: a call that comes back would cost each op a stack frame, and a jump that ops share hides from the CPU's branch
-/// predictor where it comes from. GCC by itself stops inlining where there are many users.
+/// For what ops are made of: a call that comes back would cost each op a stack frame, and a jump that ops share hides
+/// from the CPU's branch predictor where it comes from. GCC by itself stops inlining where there are many users.
 #define VPMU_PART_OF_OP [[gnu::always_inline]] inline
 
 namespace vpmu::exec {
@@ -28,8 +28,23 @@ using Run = void (*)(const Op* op, Core* core);
 
 /// Registers by their number in instructions. SDM 2A table 2-2. The last four are for addresses only.
 enum RegisterNumber : std::uint8_t {
-  rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
-  zero,     ///< No base or no index.
+  rax,
+  rcx,
+  rdx,
+  rbx,
+  rsp,
+  rbp,
+  rsi,
+  rdi,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
+  zero,  ///< No base or no index.
   fs_base,
   gs_base,
   block_rip,  ///< Where the running block starts: what RIP-relative operands are relative to.
@@ -48,13 +63,13 @@ enum OpEvent : std::uint8_t {
 /// One decoded instruction. d, s, b, x and seg are byte offsets into Core::r, so that AH is an offset too.
 struct Op {
   Run run{};
-  std::uint8_t d{}, s{};                    ///< Destination and source register.
-  std::uint8_t b{}, x{}, seg{}, scale{};    ///< The memory operand: base, index, segment base; scale as a shift.
+  std::uint8_t d{}, s{};                  ///< Destination and source register.
+  std::uint8_t b{}, x{}, seg{}, scale{};  ///< The memory operand: base, index, segment base; scale as a shift.
   std::uint8_t length{};
-  std::uint8_t events{};                    ///< OpEvent.
+  std::uint8_t events{};  ///< OpEvent.
   std::int32_t disp{};
-  std::uint16_t offset{};                   ///< From the block's first byte.
-  std::uint16_t bytes{};                    ///< Of the memory operand.
+  std::uint16_t offset{};  ///< From the block's first byte.
+  std::uint16_t bytes{};   ///< Of the memory operand.
   std::int64_t imm{};
 };
 static_assert(sizeof(Op) == 32);
@@ -68,7 +83,8 @@ enum CountIndex : std::uint8_t { count_instructions, count_branches, count_loads
 /// What an op counts; one without a length is no instruction.
 inline Counts counts_of(const Op& op) {
   if (op.length == 0) return Counts{};
-  return Counts{1, (op.events & event_branch) != 0 ? 1 : 0, (op.events & event_load) != 0 ? 1 : 0, (op.events & event_store) != 0 ? 1 : 0};
+  return Counts{1, (op.events & event_branch) != 0 ? 1 : 0, (op.events & event_load) != 0 ? 1 : 0,
+                (op.events & event_store) != 0 ? 1 : 0};
 }
 
 /// A page as it is mapped.
@@ -89,7 +105,7 @@ struct Site {
   };
   Block* block{};
   const Op* op{};
-  Run run{};           ///< What `op` does; alone, nothing behind it.
+  Run run{};  ///< What `op` does; alone, nothing behind it.
   Why why{};
   std::uint8_t way{};
 };
@@ -99,8 +115,9 @@ struct Compiled {
   const std::byte* entry{};  ///< Takes the block's counts off, and begins.
   const std::byte* body{};   ///< Begins.
   const Tlb* tlb{};          ///< That it looks into.
-  std::array<const std::byte*, 2> links{};  ///< The code of Block::next while it may be gone to without a look; else back to the interpreter.
-  std::array<const std::byte*, 2> back{};   ///< The latter.
+  std::array<const std::byte*, 2>
+      links{};  ///< The code of Block::next while it may be gone to without a look; else back to the interpreter.
+  std::array<const std::byte*, 2> back{};  ///< The latter.
   std::vector<Site> sites;
 };
 
@@ -108,20 +125,20 @@ struct Compiled {
 struct Block {
   static constexpr std::size_t most_ops = 48;  ///< Instructions: of the 256 bytes that are fetched at once.
 
-  Counts counts{};                          ///< Of all its ops.
+  Counts counts{};  ///< Of all its ops.
   std::uint64_t rip{};
-  std::array<std::uint64_t, 2> target{};    ///< Where it goes on: taken, not taken.
-  std::array<Block*, 2> next{};             ///< The same, once known.
-  std::uint64_t epoch{};                    ///< When its bytes were last found unchanged and mapped where they are.
-  Run first_alone{};                        ///< What runs the first op and no other.
-  Run first{};                              ///< What the first op does, where it may count how often it is begun, or enter compiled code.
-  Run comparison{};                         ///< What a comparison does alone that runs as one op with the branch behind it; else null.
-  std::uint32_t begun{};                    ///< How often, until it was compiled.
-  bool watched{};                           ///< Its page is closed for writing.
-  BranchKind branch{};                      ///< Of the last instruction.
-  std::vector<Op> ops;                      ///< And one more at the end that is no instruction.
-  std::vector<Run> real;                    ///< Of ops that tell an observer of themselves (tap.hpp): what they do.
-  std::array<SeenPage, 2> pages{};          ///< Where `code` begins, and the page after that.
+  std::array<std::uint64_t, 2> target{};  ///< Where it goes on: taken, not taken.
+  std::array<Block*, 2> next{};           ///< The same, once known.
+  std::uint64_t epoch{};                  ///< When its bytes were last found unchanged and mapped where they are.
+  Run first_alone{};                      ///< What runs the first op and no other.
+  Run first{};            ///< What the first op does, where it may count how often it is begun, or enter compiled code.
+  Run comparison{};       ///< What a comparison does alone that runs as one op with the branch behind it; else null.
+  std::uint32_t begun{};  ///< How often, until it was compiled.
+  bool watched{};         ///< Its page is closed for writing.
+  BranchKind branch{};    ///< Of the last instruction.
+  std::vector<Op> ops;    ///< And one more at the end that is no instruction.
+  std::vector<Run> real;  ///< Of ops that tell an observer of themselves (tap.hpp): what they do.
+  std::array<SeenPage, 2> pages{};  ///< Where `code` begins, and the page after that.
   std::vector<std::byte> code;
   std::unique_ptr<Compiled> compiled;
 };
@@ -143,8 +160,9 @@ inline constexpr unsigned rights_count = 3;
 inline constexpr unsigned tlb_entries = 256;
 constexpr std::size_t tlb_place(std::uint64_t at) { return at / page_size % tlb_entries; }
 
-/// The software TLB: of the linear pages that have one place the one that was used last. A tag is minus the address of a page where the
-/// access is allowed, so that a linear address + tag is the offset in it. Host address = linear address + add.
+/// The software TLB: of the linear pages that have one place the one that was used last. A tag is minus the address of
+/// a page where the access is allowed, so that a linear address + tag is the offset in it. Host address = linear
+/// address + add.
 struct Tlb {
   using Words = std::array<std::uint64_t, tlb_entries>;
   Words read{}, write{}, add{};
@@ -152,7 +170,9 @@ struct Tlb {
   Tlb() { clear(); }
   void clear() { read = write = no_tags; }
   /// The tag of a page that lies far from all those which have this place.
-  static constexpr std::uint64_t no_tag(std::size_t place) { return 0 - (place + tlb_entries / 2) % tlb_entries * page_size; }
+  static constexpr std::uint64_t no_tag(std::size_t place) {
+    return 0 - (place + tlb_entries / 2) % tlb_entries * page_size;
+  }
 
  private:
   static const Words no_tags;
@@ -164,7 +184,9 @@ inline constexpr Tlb::Words Tlb::no_tags = [] {
   return words;
 }();
 /// Whether all of `bytes` at `at` are in the page of `tag`, which stands at the place for `at`.
-constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) { return at + tag <= page_size - bytes; }
+constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) {
+  return at + tag <= page_size - bytes;
+}
 inline constexpr unsigned jump_entries = 4096;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
@@ -182,18 +204,19 @@ struct CompiledState {
   static constexpr std::size_t jump_place(std::uint64_t rip) { return (rip + rip / page_size) % jump_entries; }
   using Words = std::array<std::uint64_t, jump_entries>;
 
-  std::uint16_t flags{};              ///< The status flags while neither has them: OF in bit 0, the others in bits 15 to 8 as LAHF has them.
-  const std::byte* leave{};           ///< Routines of Jit: back to the interpreter;
-  const std::byte* run_alone{};       ///< to it and back, for one op.
+  std::uint16_t
+      flags{};  ///< The status flags while neither has them: OF in bit 0, the others in bits 15 to 8 as LAHF has them.
+  const std::byte* leave{};      ///< Routines of Jit: back to the interpreter;
+  const std::byte* run_alone{};  ///< to it and back, for one op.
   bool (*run_op)(Core*, const Site*){};
-  std::uint64_t to{};                 ///< Code that a call is going to.
+  std::uint64_t to{};  ///< Code that a call is going to.
   struct Jumps {
-    Words tags{};                     ///< Minus the RIP of blocks that computed jumps go to,
-    Words code{};                     ///< and their code.
+    Words tags{};  ///< Minus the RIP of blocks that computed jumps go to,
+    Words code{};  ///< and their code.
   };
   std::array<Jumps, rights_count> jumps{};  ///< By Rights, as TLBs are.
-  std::array<Op, 2> alone{};          ///< The op that runs alone, and one that stops behind it.
-  bool went_on{};                     ///< It did not give up.
+  std::array<Op, 2> alone{};                ///< The op that runs alone, and one that stops behind it.
+  bool went_on{};                           ///< It did not give up.
 };
 
 /// What Core::kick is while nobody can want the engine back.
@@ -204,31 +227,31 @@ struct alignas(64) Core {
   std::array<std::uint64_t, register_count> r{};
   std::uint64_t rip{};
   LazyFlags flags;
-  std::uint64_t other_flags{};              ///< RFLAGS without the status flags.
-  Counts left{};                            ///< What may still pass before the engine stops.
-  Block* block{};                           ///< The one that runs.
-  std::uint64_t epoch{};                    ///< Of translations, and of the privilege that code is fetched with.
-  const Op* at{};                           ///< The next op, where ops do not call each other.
+  std::uint64_t other_flags{};  ///< RFLAGS without the status flags.
+  Counts left{};                ///< What may still pass before the engine stops.
+  Block* block{};               ///< The one that runs.
+  std::uint64_t epoch{};        ///< Of translations, and of the privilege that code is fetched with.
+  const Op* at{};               ///< The next op, where ops do not call each other.
   Stop stop{};
-  bool wrote_code{};                        ///< This op has written to a page that blocks were decoded from.
-  bool stepping{};                          ///< One op at a time: its block's counts have not been taken off.
+  bool wrote_code{};  ///< This op has written to a page that blocks were decoded from.
+  bool stepping{};    ///< One op at a time: its block's counts have not been taken off.
   std::array<Tlb, rights_count> tlbs{};
-  Tlb* tlb{tlbs.data()};                    ///< That of the present Rights.
-  std::uint64_t answer{};                   ///< The platform's.
-  std::uint64_t tsc_aux{};                  ///< And what it answers to RDTSCP beside it.
+  Tlb* tlb{tlbs.data()};                     ///< That of the present Rights.
+  std::uint64_t answer{};                    ///< The platform's.
+  std::uint64_t tsc_aux{};                   ///< And what it answers to RDTSCP beside it.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
   PagingState paging;
   std::uint64_t cr2{};
   std::uint8_t cpl{};
-  std::int64_t aside{};                     ///< Instructions that are left, but not for the present Engine::run().
+  std::int64_t aside{};  ///< Instructions that are left, but not for the present Engine::run().
   const volatile std::uint8_t* kick{&nobody_waits};  ///< Not 0: somebody waits for run() to end.
   Ram* ram{};
   Platform* platform{};
   CodeCache* code{};
-  VectorState* vectors{};                   ///< The platform's; null: not asked for since load() or resume().
+  VectorState* vectors{};  ///< The platform's; null: not asked for since load() or resume().
   Across across;
   alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that cannot be used where it is.
-  Tap* tap{};                               ///< Null while nobody observes.
+  Tap* tap{};                                                    ///< Null while nobody observes.
   Jit* jit{};
   CompiledState compiled;
 };

@@ -39,9 +39,15 @@ struct Decoding {
   HostRoutines* routines;
 
   [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
-  [[nodiscard]] bool is_register(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER; }
-  [[nodiscard]] bool is_memory(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_MEMORY; }
-  [[nodiscard]] bool is_immediate(unsigned i) const { return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_IMMEDIATE; }
+  [[nodiscard]] bool is_register(unsigned i) const {
+    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER;
+  }
+  [[nodiscard]] bool is_memory(unsigned i) const {
+    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_MEMORY;
+  }
+  [[nodiscard]] bool is_immediate(unsigned i) const {
+    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+  }
   [[nodiscard]] unsigned bytes(unsigned i) const { return at(i).size / 8U; }
   [[nodiscard]] bool locked() const { return (in.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0; }
   [[nodiscard]] unsigned visible() const { return in.operand_count_visible; }
@@ -58,7 +64,8 @@ const ZydisDecoder& decoder() {
 
 /// The byte offset of a general register in Core::r; empty for others.
 std::optional<std::uint8_t> offset_of(ZydisRegister reg) {
-  if (reg >= ZYDIS_REGISTER_AH && reg <= ZYDIS_REGISTER_BH) return static_cast<std::uint8_t>((reg - ZYDIS_REGISTER_AH) * 8 + 1);
+  if (reg >= ZYDIS_REGISTER_AH && reg <= ZYDIS_REGISTER_BH)
+    return static_cast<std::uint8_t>((reg - ZYDIS_REGISTER_AH) * 8 + 1);
   const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg);
   if (whole < ZYDIS_REGISTER_RAX || whole > ZYDIS_REGISTER_R15) return std::nullopt;
   return static_cast<std::uint8_t>((whole - ZYDIS_REGISTER_RAX) * 8);
@@ -121,9 +128,13 @@ std::optional<Form> form_of(Decoding& d) {
 }
 
 /// Operand 0 as the destination of an instruction that has only that: a register in d, or memory.
-bool set_destination(Decoding& d) { return d.is_register(0) ? set_register(d, 0, d.op.d) : d.is_memory(0) && set_memory(d, 0); }
+bool set_destination(Decoding& d) {
+  return d.is_register(0) ? set_register(d, 0, d.op.d) : d.is_memory(0) && set_memory(d, 0);
+}
 /// Operand `i` as a source: a register in s, or memory.
-bool set_source(Decoding& d, unsigned i) { return d.is_register(i) ? set_register(d, i, d.op.s) : d.is_memory(i) && set_memory(d, i); }
+bool set_source(Decoding& d, unsigned i) {
+  return d.is_register(i) ? set_register(d, i, d.op.s) : d.is_memory(i) && set_memory(d, i);
+}
 
 template <class What>
 struct Row {
@@ -137,42 +148,64 @@ std::optional<What> find(const std::array<Row<What>, N>& rows, ZydisMnemonic mne
   return std::nullopt;
 }
 
-constexpr std::array<Row<Alu>, 9> alus{{{ZYDIS_MNEMONIC_ADD, Alu::add}, {ZYDIS_MNEMONIC_OR, Alu::bit_or}, {ZYDIS_MNEMONIC_ADC, Alu::adc},
-                                        {ZYDIS_MNEMONIC_SBB, Alu::sbb}, {ZYDIS_MNEMONIC_AND, Alu::bit_and}, {ZYDIS_MNEMONIC_SUB, Alu::sub},
-                                        {ZYDIS_MNEMONIC_XOR, Alu::bit_xor}, {ZYDIS_MNEMONIC_CMP, Alu::cmp}, {ZYDIS_MNEMONIC_TEST, Alu::test}}};
-constexpr std::array<Row<Unary>, 4> unaries{{{ZYDIS_MNEMONIC_INC, Unary::inc}, {ZYDIS_MNEMONIC_DEC, Unary::dec},
-                                             {ZYDIS_MNEMONIC_NOT, Unary::bit_not}, {ZYDIS_MNEMONIC_NEG, Unary::neg}}};
-constexpr std::array<Row<Shift>, 7> shifts{{{ZYDIS_MNEMONIC_ROL, Shift::rol}, {ZYDIS_MNEMONIC_ROR, Shift::ror}, {ZYDIS_MNEMONIC_RCL, Shift::rcl},
-                                            {ZYDIS_MNEMONIC_RCR, Shift::rcr}, {ZYDIS_MNEMONIC_SHL, Shift::shl}, {ZYDIS_MNEMONIC_SHR, Shift::shr},
+constexpr std::array<Row<Alu>, 9> alus{{{ZYDIS_MNEMONIC_ADD, Alu::add},
+                                        {ZYDIS_MNEMONIC_OR, Alu::bit_or},
+                                        {ZYDIS_MNEMONIC_ADC, Alu::adc},
+                                        {ZYDIS_MNEMONIC_SBB, Alu::sbb},
+                                        {ZYDIS_MNEMONIC_AND, Alu::bit_and},
+                                        {ZYDIS_MNEMONIC_SUB, Alu::sub},
+                                        {ZYDIS_MNEMONIC_XOR, Alu::bit_xor},
+                                        {ZYDIS_MNEMONIC_CMP, Alu::cmp},
+                                        {ZYDIS_MNEMONIC_TEST, Alu::test}}};
+constexpr std::array<Row<Unary>, 4> unaries{{{ZYDIS_MNEMONIC_INC, Unary::inc},
+                                             {ZYDIS_MNEMONIC_DEC, Unary::dec},
+                                             {ZYDIS_MNEMONIC_NOT, Unary::bit_not},
+                                             {ZYDIS_MNEMONIC_NEG, Unary::neg}}};
+constexpr std::array<Row<Shift>, 7> shifts{{{ZYDIS_MNEMONIC_ROL, Shift::rol},
+                                            {ZYDIS_MNEMONIC_ROR, Shift::ror},
+                                            {ZYDIS_MNEMONIC_RCL, Shift::rcl},
+                                            {ZYDIS_MNEMONIC_RCR, Shift::rcr},
+                                            {ZYDIS_MNEMONIC_SHL, Shift::shl},
+                                            {ZYDIS_MNEMONIC_SHR, Shift::shr},
                                             {ZYDIS_MNEMONIC_SAR, Shift::sar}}};
-constexpr std::array<Row<BitOp>, 4> bit_ops{{{ZYDIS_MNEMONIC_BT, BitOp::bt}, {ZYDIS_MNEMONIC_BTS, BitOp::bts}, {ZYDIS_MNEMONIC_BTR, BitOp::btr},
+constexpr std::array<Row<BitOp>, 4> bit_ops{{{ZYDIS_MNEMONIC_BT, BitOp::bt},
+                                             {ZYDIS_MNEMONIC_BTS, BitOp::bts},
+                                             {ZYDIS_MNEMONIC_BTR, BitOp::btr},
                                              {ZYDIS_MNEMONIC_BTC, BitOp::btc}}};
-constexpr std::array<Row<Scan>, 5> scans{{{ZYDIS_MNEMONIC_BSF, Scan::bsf}, {ZYDIS_MNEMONIC_BSR, Scan::bsr}, {ZYDIS_MNEMONIC_TZCNT, Scan::tzcnt},
-                                          {ZYDIS_MNEMONIC_LZCNT, Scan::lzcnt}, {ZYDIS_MNEMONIC_POPCNT, Scan::popcnt}}};
+constexpr std::array<Row<Scan>, 5> scans{{{ZYDIS_MNEMONIC_BSF, Scan::bsf},
+                                          {ZYDIS_MNEMONIC_BSR, Scan::bsr},
+                                          {ZYDIS_MNEMONIC_TZCNT, Scan::tzcnt},
+                                          {ZYDIS_MNEMONIC_LZCNT, Scan::lzcnt},
+                                          {ZYDIS_MNEMONIC_POPCNT, Scan::popcnt}}};
 struct StringKind {
   String what;
   std::uint8_t bytes;
 };
-constexpr std::array<Row<StringKind>, 20> strings{{
-    {ZYDIS_MNEMONIC_MOVSB, {String::movs, 1}}, {ZYDIS_MNEMONIC_MOVSW, {String::movs, 2}}, {ZYDIS_MNEMONIC_MOVSD, {String::movs, 4}},
-    {ZYDIS_MNEMONIC_MOVSQ, {String::movs, 8}}, {ZYDIS_MNEMONIC_STOSB, {String::stos, 1}}, {ZYDIS_MNEMONIC_STOSW, {String::stos, 2}},
-    {ZYDIS_MNEMONIC_STOSD, {String::stos, 4}}, {ZYDIS_MNEMONIC_STOSQ, {String::stos, 8}}, {ZYDIS_MNEMONIC_LODSB, {String::lods, 1}},
-    {ZYDIS_MNEMONIC_LODSW, {String::lods, 2}}, {ZYDIS_MNEMONIC_LODSD, {String::lods, 4}}, {ZYDIS_MNEMONIC_LODSQ, {String::lods, 8}},
-    {ZYDIS_MNEMONIC_SCASB, {String::scas, 1}}, {ZYDIS_MNEMONIC_SCASW, {String::scas, 2}}, {ZYDIS_MNEMONIC_SCASD, {String::scas, 4}},
-    {ZYDIS_MNEMONIC_SCASQ, {String::scas, 8}}, {ZYDIS_MNEMONIC_CMPSB, {String::cmps, 1}}, {ZYDIS_MNEMONIC_CMPSW, {String::cmps, 2}},
-    {ZYDIS_MNEMONIC_CMPSD, {String::cmps, 4}}, {ZYDIS_MNEMONIC_CMPSQ, {String::cmps, 8}}}};
+constexpr std::array<Row<StringKind>, 20> strings{
+    {{ZYDIS_MNEMONIC_MOVSB, {String::movs, 1}}, {ZYDIS_MNEMONIC_MOVSW, {String::movs, 2}},
+     {ZYDIS_MNEMONIC_MOVSD, {String::movs, 4}}, {ZYDIS_MNEMONIC_MOVSQ, {String::movs, 8}},
+     {ZYDIS_MNEMONIC_STOSB, {String::stos, 1}}, {ZYDIS_MNEMONIC_STOSW, {String::stos, 2}},
+     {ZYDIS_MNEMONIC_STOSD, {String::stos, 4}}, {ZYDIS_MNEMONIC_STOSQ, {String::stos, 8}},
+     {ZYDIS_MNEMONIC_LODSB, {String::lods, 1}}, {ZYDIS_MNEMONIC_LODSW, {String::lods, 2}},
+     {ZYDIS_MNEMONIC_LODSD, {String::lods, 4}}, {ZYDIS_MNEMONIC_LODSQ, {String::lods, 8}},
+     {ZYDIS_MNEMONIC_SCASB, {String::scas, 1}}, {ZYDIS_MNEMONIC_SCASW, {String::scas, 2}},
+     {ZYDIS_MNEMONIC_SCASD, {String::scas, 4}}, {ZYDIS_MNEMONIC_SCASQ, {String::scas, 8}},
+     {ZYDIS_MNEMONIC_CMPSB, {String::cmps, 1}}, {ZYDIS_MNEMONIC_CMPSW, {String::cmps, 2}},
+     {ZYDIS_MNEMONIC_CMPSD, {String::cmps, 4}}, {ZYDIS_MNEMONIC_CMPSQ, {String::cmps, 8}}}};
 
 /// Jcc, SETcc and CMOVcc in the order of their codes.
-constexpr std::array jumps{ZYDIS_MNEMONIC_JO, ZYDIS_MNEMONIC_JNO, ZYDIS_MNEMONIC_JB, ZYDIS_MNEMONIC_JNB, ZYDIS_MNEMONIC_JZ, ZYDIS_MNEMONIC_JNZ,
-                           ZYDIS_MNEMONIC_JBE, ZYDIS_MNEMONIC_JNBE, ZYDIS_MNEMONIC_JS, ZYDIS_MNEMONIC_JNS, ZYDIS_MNEMONIC_JP, ZYDIS_MNEMONIC_JNP,
+constexpr std::array jumps{ZYDIS_MNEMONIC_JO, ZYDIS_MNEMONIC_JNO, ZYDIS_MNEMONIC_JB,  ZYDIS_MNEMONIC_JNB,
+                           ZYDIS_MNEMONIC_JZ, ZYDIS_MNEMONIC_JNZ, ZYDIS_MNEMONIC_JBE, ZYDIS_MNEMONIC_JNBE,
+                           ZYDIS_MNEMONIC_JS, ZYDIS_MNEMONIC_JNS, ZYDIS_MNEMONIC_JP,  ZYDIS_MNEMONIC_JNP,
                            ZYDIS_MNEMONIC_JL, ZYDIS_MNEMONIC_JNL, ZYDIS_MNEMONIC_JLE, ZYDIS_MNEMONIC_JNLE};
-constexpr std::array sets{ZYDIS_MNEMONIC_SETO, ZYDIS_MNEMONIC_SETNO, ZYDIS_MNEMONIC_SETB, ZYDIS_MNEMONIC_SETNB, ZYDIS_MNEMONIC_SETZ, ZYDIS_MNEMONIC_SETNZ,
-                          ZYDIS_MNEMONIC_SETBE, ZYDIS_MNEMONIC_SETNBE, ZYDIS_MNEMONIC_SETS, ZYDIS_MNEMONIC_SETNS, ZYDIS_MNEMONIC_SETP,
-                          ZYDIS_MNEMONIC_SETNP, ZYDIS_MNEMONIC_SETL, ZYDIS_MNEMONIC_SETNL, ZYDIS_MNEMONIC_SETLE, ZYDIS_MNEMONIC_SETNLE};
-constexpr std::array moves{ZYDIS_MNEMONIC_CMOVO, ZYDIS_MNEMONIC_CMOVNO, ZYDIS_MNEMONIC_CMOVB, ZYDIS_MNEMONIC_CMOVNB, ZYDIS_MNEMONIC_CMOVZ,
-                           ZYDIS_MNEMONIC_CMOVNZ, ZYDIS_MNEMONIC_CMOVBE, ZYDIS_MNEMONIC_CMOVNBE, ZYDIS_MNEMONIC_CMOVS, ZYDIS_MNEMONIC_CMOVNS,
-                           ZYDIS_MNEMONIC_CMOVP, ZYDIS_MNEMONIC_CMOVNP, ZYDIS_MNEMONIC_CMOVL, ZYDIS_MNEMONIC_CMOVNL, ZYDIS_MNEMONIC_CMOVLE,
-                           ZYDIS_MNEMONIC_CMOVNLE};
+constexpr std::array sets{ZYDIS_MNEMONIC_SETO, ZYDIS_MNEMONIC_SETNO, ZYDIS_MNEMONIC_SETB,  ZYDIS_MNEMONIC_SETNB,
+                          ZYDIS_MNEMONIC_SETZ, ZYDIS_MNEMONIC_SETNZ, ZYDIS_MNEMONIC_SETBE, ZYDIS_MNEMONIC_SETNBE,
+                          ZYDIS_MNEMONIC_SETS, ZYDIS_MNEMONIC_SETNS, ZYDIS_MNEMONIC_SETP,  ZYDIS_MNEMONIC_SETNP,
+                          ZYDIS_MNEMONIC_SETL, ZYDIS_MNEMONIC_SETNL, ZYDIS_MNEMONIC_SETLE, ZYDIS_MNEMONIC_SETNLE};
+constexpr std::array moves{ZYDIS_MNEMONIC_CMOVO, ZYDIS_MNEMONIC_CMOVNO, ZYDIS_MNEMONIC_CMOVB,  ZYDIS_MNEMONIC_CMOVNB,
+                           ZYDIS_MNEMONIC_CMOVZ, ZYDIS_MNEMONIC_CMOVNZ, ZYDIS_MNEMONIC_CMOVBE, ZYDIS_MNEMONIC_CMOVNBE,
+                           ZYDIS_MNEMONIC_CMOVS, ZYDIS_MNEMONIC_CMOVNS, ZYDIS_MNEMONIC_CMOVP,  ZYDIS_MNEMONIC_CMOVNP,
+                           ZYDIS_MNEMONIC_CMOVL, ZYDIS_MNEMONIC_CMOVNL, ZYDIS_MNEMONIC_CMOVLE, ZYDIS_MNEMONIC_CMOVNLE};
 template <std::size_t N>
 std::optional<unsigned> condition(const std::array<ZydisMnemonic, N>& table, ZydisMnemonic mnemonic) {
   for (unsigned i = 0; i < N; ++i)
@@ -221,7 +254,11 @@ Run string_op(Decoding& d, StringKind kind) {
   }
   const bool equal = (d.in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE)) != 0;
   const bool not_equal = (d.in.attributes & ZYDIS_ATTRIB_HAS_REPNE) != 0;
-  return op_string(kind.what, equal ? Repeat::while_equal : not_equal ? Repeat::while_not_equal : Repeat::none, kind.bytes);
+  return op_string(kind.what,
+                   equal       ? Repeat::while_equal
+                   : not_equal ? Repeat::while_not_equal
+                               : Repeat::none,
+                   kind.bytes);
 }
 
 BranchKind branch_kind(const Decoding& d) {
@@ -274,7 +311,9 @@ Run absolute_move(Decoding& d) {
   if (d.in.address_width != 64 || !set_register(d, 1 - memory, d.op.d)) return nullptr;
   d.op.imm = o.mem.disp.value;
   d.op.bytes = static_cast<std::uint16_t>(d.bytes(memory));
-  d.op.seg = o.mem.segment == ZYDIS_REGISTER_FS ? fs_base * 8 : o.mem.segment == ZYDIS_REGISTER_GS ? gs_base * 8 : zero * 8;
+  d.op.seg = o.mem.segment == ZYDIS_REGISTER_FS   ? fs_base * 8
+             : o.mem.segment == ZYDIS_REGISTER_GS ? gs_base * 8
+                                                  : zero * 8;
   return op_mov_absolute(memory == 0, d.bytes(memory));
 }
 
@@ -327,7 +366,8 @@ Run move_op(Decoding& d) {
         d.op.imm = d.at(1).reg.value - ZYDIS_REGISTER_CR0;
         return set_register(d, 0, d.op.d) ? op_read_control() : nullptr;
       }
-      if (d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3) return absolute_move(d);
+      if (d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3)
+        return absolute_move(d);
       const auto form = form_of(d);
       return form ? op_mov(*form, d.bytes(0), address_of(d.op)) : nullptr;
     }
@@ -347,8 +387,7 @@ Run move_op(Decoding& d) {
       const unsigned memory = d.is_memory(0) ? 0 : 1;
       return set_memory(d, memory) && set_register(d, 1 - memory, d.op.s) ? op_xchg_memory(d.bytes(memory)) : nullptr;
     }
-    case ZYDIS_MNEMONIC_CMPXCHG:
-      return form_of(d) ? op_cmpxchg(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
+    case ZYDIS_MNEMONIC_CMPXCHG: return form_of(d) ? op_cmpxchg(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
     case ZYDIS_MNEMONIC_XADD: return form_of(d) ? op_xadd(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
     case ZYDIS_MNEMONIC_CMPXCHG16B: return set_memory(d, 0) ? op_cmpxchg16b() : nullptr;
     case ZYDIS_MNEMONIC_BSWAP: return set_register(d, 0, d.op.d) ? op_bswap(d.bytes(0)) : nullptr;
@@ -381,7 +420,8 @@ Run multiply_op(Decoding& d) {
   if (!divides && d.in.mnemonic != ZYDIS_MNEMONIC_MUL && !is_signed) return nullptr;
   if (d.visible() == 1) {
     if (!set_source(d, 0)) return nullptr;
-    return divides ? op_divide(is_signed, d.is_memory(0), d.bytes(0)) : op_multiply(is_signed, d.is_memory(0), d.bytes(0));
+    return divides ? op_divide(is_signed, d.is_memory(0), d.bytes(0))
+                   : op_multiply(is_signed, d.is_memory(0), d.bytes(0));
   }
   if (!set_register(d, 0, d.op.d) || !set_source(d, 1)) return nullptr;
   if (d.visible() == 3) d.op.imm = d.at(2).imm.value.s;
@@ -437,7 +477,9 @@ Run choose(Decoding& d) {
 
 std::uint8_t events_of(const Decoding& d) {
   std::uint8_t events = d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE ? event_branch : 0;
-  if (d.in.mnemonic == ZYDIS_MNEMONIC_LEA || d.in.mnemonic == ZYDIS_MNEMONIC_NOP || d.in.meta.category == ZYDIS_CATEGORY_PREFETCH) return events;
+  if (d.in.mnemonic == ZYDIS_MNEMONIC_LEA || d.in.mnemonic == ZYDIS_MNEMONIC_NOP ||
+      d.in.meta.category == ZYDIS_CATEGORY_PREFETCH)
+    return events;
   for (unsigned i = 0; i < d.in.operand_count; ++i) {
     if (!d.is_memory(i)) continue;
     if ((d.at(i).actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) events |= event_load;
@@ -459,21 +501,28 @@ std::uint8_t place_of(const Decoding& d) {
   if (memory->visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN)
     return memory->mem.base == ZYDIS_REGISTER_RSP && memory->size == 64 ? event_at_stack : 0;
   const bool bit_string = find(bit_ops, d.in.mnemonic).has_value() && d.is_register(1);
-  const bool absolute = memory->mem.base == ZYDIS_REGISTER_NONE && d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && (d.in.opcode & 0xFCU) == 0xA0;
+  const bool absolute = memory->mem.base == ZYDIS_REGISTER_NONE && d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT &&
+                        (d.in.opcode & 0xFCU) == 0xA0;
   if (bit_string || absolute || d.in.meta.category == ZYDIS_CATEGORY_STRINGOP) return 0;
   // Of those that change memory only these load first and then store; the others do both in one.
   const bool loads_first = find(alus, d.in.mnemonic) || find(unaries, d.in.mnemonic) || find(shifts, d.in.mnemonic);
-  const bool changes = (memory->actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0 && (memory->actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+  const bool changes = (memory->actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0 &&
+                       (memory->actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
   if (changes && (d.locked() || !loads_first)) return 0;
   return d.op.bytes * 8U == memory->size && d.op.bytes <= longest ? event_at_operand : 0;
 }
 
 /// Decodes the instruction at `offset` of the block into `d`. False when it is not all there.
 bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
-  const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in, d.operands.data());
+  const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in,
+                                             d.operands.data());
   if (!ZYAN_SUCCESS(status)) return false;
   d.found = {};
-  d.op = Op{.b = zero * 8, .x = zero * 8, .seg = zero * 8, .length = d.in.length, .offset = static_cast<std::uint16_t>(offset)};
+  d.op = Op{.b = zero * 8,
+            .x = zero * 8,
+            .seg = zero * 8,
+            .length = d.in.length,
+            .offset = static_cast<std::uint16_t>(offset)};
   d.code = std::span{block.code}.subspan(offset, d.in.length);
   d.op.run = choose(d);
   if (d.op.run == nullptr) {

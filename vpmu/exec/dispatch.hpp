@@ -4,8 +4,8 @@
 
 /// How an op ends: VPMU_NEXT goes on to the next one, VPMU_LEAVE gives up before it has changed anything.
 ///
-/// Ops call each other as tail calls, so that a chain of blocks runs without a central loop. Where the compiler does not make tail calls
-/// (no optimisation, sanitizers) each op returns to Engine's loop instead.
+/// Ops call each other as tail calls, so that a chain of blocks runs without a central loop. Where the compiler does
+/// not make tail calls (no optimisation, sanitizers) each op returns to Engine's loop instead.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define VPMU_SANITIZED 1
 #elif defined(__has_feature)  // clang
@@ -98,7 +98,8 @@ VPMU_PART_OF_OP bool any_is_negative(Counts n) {
 /// Begins `block`, unless the counts that are left do not suffice for all of it.
 VPMU_PART_OF_OP void enter(Block* block, Core* c) {
   const Counts left = c->left - block->counts;
-  if (any_is_negative(left)) [[unlikely]] return end_at(c, block->rip);
+  if (any_is_negative(left)) [[unlikely]]
+    return end_at(c, block->rip);
   c->left = left;
   c->block = block;
   c->r[block_rip] = block->rip;
@@ -114,17 +115,20 @@ VPMU_PART_OF_OP void enter(Block* block, Core* c) {
 VPMU_PART_OF_OP void go(Core* c, unsigned way) {
   const Block* const from = c->block;
   Block* const to = from->next[way];
-  if (to == nullptr || to->epoch != c->epoch) [[unlikely]] return end_at(c, from->target[way]);
+  if (to == nullptr || to->epoch != c->epoch) [[unlikely]]
+    return end_at(c, from->target[way]);
   return enter(to, c);
 }
 
 /// Goes on at a computed address.
 VPMU_PART_OF_OP void jump(Core* c, std::uint64_t rip) {
   Block* const to = c->jumps[jump_entry(rip)];
-  if (to == nullptr || to->rip != rip || to->epoch != c->epoch) [[unlikely]] return end_at(c, rip);
+  if (to == nullptr || to->rip != rip || to->epoch != c->epoch) [[unlikely]]
+    return end_at(c, rip);
   return enter(to, c);
 }
-/// Whether a jump there would not fault. SDM 3A 4.5: wrong for 5-level paging, where the engine gives up more than it must.
+/// Whether a jump there would not fault. SDM 3A 4.5: wrong for 5-level paging, where the engine gives up more than it
+/// must.
 inline bool can_jump(std::uint64_t rip) { return is_canonical(rip, 48); }
 
 }  // namespace vpmu::exec

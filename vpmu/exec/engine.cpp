@@ -19,7 +19,8 @@ bool same_tables(const PagingState& a, const PagingState& b) {
 
 }  // namespace
 
-Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling compiling) : code_{host_code}, jit_{host_code, compiling.after} {
+Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling compiling)
+    : code_{host_code}, jit_{host_code, compiling.after} {
   core_.ram = &ram;
   core_.platform = &platform;
   core_.code = &code_;
@@ -108,7 +109,8 @@ Passed Engine::passed() const {
 Stop Engine::run(std::uint64_t instructions) {
   asked_to_stop_ = false;
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
-  core_.aside = core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
+  core_.aside =
+      core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
   core_.left[count_instructions] -= core_.aside;
   if (core_.tap != nullptr) begin_run(core_);
   Stop stop = Stop::none;
@@ -148,12 +150,14 @@ Stop Engine::run(std::uint64_t instructions) {
   return stop;
 }
 
-// The first op of core_.block, with a copy of it in front of one that stops. The counts that are left are too few to begin a block.
+// The first op of core_.block, with a copy of it in front of one that stops. The counts that are left are too few to
+// begin a block.
 Stop Engine::step() {
   Block& block = *core_.block;
   if (core_.tap != nullptr) begin_alone(core_, core_.left[count_instructions]);
-  std::array<Op, 2> alone{block.ops[0],
-                          Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
+  std::array<Op, 2> alone{
+      block.ops[0],
+      Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
   alone[0].run = block.first_alone;
   const Counts left = core_.left;
   core_.left = Counts{};

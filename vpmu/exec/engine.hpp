@@ -16,7 +16,7 @@ struct CpuState {
   std::uint64_t rflags{};
   std::uint64_t fs_base{}, gs_base{};
   std::uint64_t cr2{};
-  PagingState paging;                   ///< alignment_check is taken from rflags.
+  PagingState paging;  ///< alignment_check is taken from rflags.
   std::uint8_t cpl{};
 };
 
@@ -25,12 +25,12 @@ struct Passed {
   std::uint64_t instructions{}, branches{}, loads{}, stores{};
 };
 
-/// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. What it does not know, and every fault, it leaves to
-/// its owner, standing before the instruction with nothing changed.
+/// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. What it does not know, and every
+/// fault, it leaves to its owner, standing before the instruction with nothing changed.
 class Engine {
  public:
-  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that are run as the host's own,
-  /// and compiles nothing.
+  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that are run
+  /// as the host's own, and compiles nothing.
   Engine(Ram& ram, Platform& platform, HostCode* host_code = nullptr, Compiling compiling = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -40,20 +40,22 @@ class Engine {
 
   /// From here. All translations and decoded blocks are looked at anew: the guest may have run elsewhere meanwhile.
   void load(const CpuState& state);
-  /// The same, where the owner has run what the engine left and nothing else ran since: what passed since load() stays, and so do
-  /// translations and blocks, unless control registers changed. After INVLPG and its like, call forget_translations() too.
+  /// The same, where the owner has run what the engine left and nothing else ran since: what passed since load() stays,
+  /// and so do translations and blocks, unless control registers changed. After INVLPG and its like, call
+  /// forget_translations() too.
   void resume(const CpuState& state);
-  /// Page tables changed, and an instruction such as INVLPG or MOV to CR3 says so: translations are looked at anew. What passed stays.
+  /// Page tables changed, and an instruction such as INVLPG or MOV to CR3 says so: translations are looked at anew.
+  /// What passed stays.
   void forget_translations();
   [[nodiscard]] CpuState state() const;
   /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
   void written(GuestPhysical page) { code_.forget(core_, page); }
-  /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs nothing. To change it
-  /// costs all translations. Not from within run().
+  /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs
+  /// nothing. To change it costs all translations. Not from within run().
   void observe(Observer* observer);
 
-  /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with Stop::again after a part of
-  /// a long string instruction; call it again.
+  /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with
+  /// Stop::again after a part of a long string instruction; call it again.
   Stop run(std::uint64_t instructions);
   /// What retired since load().
   [[nodiscard]] Passed passed() const;
@@ -61,8 +63,9 @@ class Engine {
   [[nodiscard]] std::uint64_t decoded_blocks() const { return code_.decoded(); }
   /// Blocks compiled so far, again those that had to be dropped.
   [[nodiscard]] std::uint64_t compiled_blocks() const { return jit_.compiled(); }
-  /// While `kick` is not 0, run() returns with Stop::budget before its time, as soon as anything has taken much longer than an instruction; what does
-  /// not is done with its budget soon. It does something before. Others may set it meanwhile; it must outlive the engine, or the next watch().
+  /// While `kick` is not 0, run() returns with Stop::budget before its time, as soon as anything has taken much longer
+  /// than an instruction; what does not is done with its budget soon. It does something before. Others may set it
+  /// meanwhile; it must outlive the engine, or the next watch().
   void watch(const volatile std::uint8_t& kick) { core_.kick = &kick; }
   /// Makes run() return, with Stop::budget, as soon as the platform call that this is called from is done.
   void stop_soon() { asked_to_stop_ = true; }

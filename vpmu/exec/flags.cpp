@@ -6,7 +6,8 @@ namespace {
 /// ZF, SF and PF of a result.
 std::uint64_t flags_of(std::uint64_t result, unsigned shift) {
   const std::uint64_t top = result << shift;
-  return (top == 0 ? rflags::ZF : 0) | ((top >> 63) != 0 ? rflags::SF : 0) | ((std::popcount(result & 0xFFU) & 1) == 0 ? rflags::PF : 0);
+  return (top == 0 ? rflags::ZF : 0) | ((top >> 63) != 0 ? rflags::SF : 0) |
+         ((std::popcount(result & 0xFFU) & 1) == 0 ? rflags::PF : 0);
 }
 std::uint64_t flags_if(bool carry, bool overflow, bool aux) {
   return (carry ? rflags::CF : 0) | (overflow ? rflags::OF : 0) | (aux ? rflags::AF : 0);
@@ -23,11 +24,13 @@ std::uint64_t LazyFlags::bits() const {
     case How::bits: return a_;
     case How::sub: {
       const std::uint64_t d = a_ - b_;
-      return flags_of(d, shift_) | flags_if(a < b, ((a ^ b) & (a ^ d << shift_) & top_bit) != 0, ((a_ ^ b_ ^ d) >> 4 & 1) != 0);
+      return flags_of(d, shift_) |
+             flags_if(a < b, ((a ^ b) & (a ^ d << shift_) & top_bit) != 0, ((a_ ^ b_ ^ d) >> 4 & 1) != 0);
     }
     case How::add: {
       const std::uint64_t sum = a_ + b_;
-      return flags_of(sum, shift_) | flags_if(a + b < a, (~(a ^ b) & (a ^ (a + b)) & top_bit) != 0, ((a_ ^ b_ ^ sum) >> 4 & 1) != 0);
+      return flags_of(sum, shift_) |
+             flags_if(a + b < a, (~(a ^ b) & (a ^ (a + b)) & top_bit) != 0, ((a_ ^ b_ ^ sum) >> 4 & 1) != 0);
     }
     case How::inc: return flags_of(a_, shift_) | flags_if(b_ != 0, a == top_bit, (a_ & 0xF) == 0);
     case How::dec: return flags_of(a_, shift_) | flags_if(b_ != 0, a == top_bit - (1ULL << shift_), (a_ & 0xF) == 0xF);

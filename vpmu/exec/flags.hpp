@@ -7,15 +7,15 @@ namespace vpmu::exec {
 
 /// Positions of the status flags in RFLAGS. SDM 1 3.4.3.
 namespace rflags {
-inline constexpr std::uint64_t CF = 1U << 0, PF = 1U << 2, AF = 1U << 4, ZF = 1U << 6, SF = 1U << 7, TF = 1U << 8, IF = 1U << 9,
-                               DF = 1U << 10, OF = 1U << 11, NT = 1U << 14, RF = 1U << 16, AC = 1U << 18;
+inline constexpr std::uint64_t CF = 1U << 0, PF = 1U << 2, AF = 1U << 4, ZF = 1U << 6, SF = 1U << 7, TF = 1U << 8,
+                               IF = 1U << 9, DF = 1U << 10, OF = 1U << 11, NT = 1U << 14, RF = 1U << 16, AC = 1U << 18;
 inline constexpr std::uint64_t status = CF | PF | AF | ZF | SF | OF;
 }  // namespace rflags
 
 /// The status flags, not as bits but as what they follow from: most are overwritten before anyone looks.
 ///
-/// What sets flags stores its operands and says how they follow from them; what asks settles that. A comparison, by far the most frequent
-/// to be asked about, answers from its operands directly.
+/// What sets flags stores its operands and says how they follow from them; what asks settles that. A comparison, by far
+/// the most frequent to be asked about, answers from its operands directly.
 class LazyFlags {
  public:
   /// The six flags at their places in RFLAGS.
@@ -67,10 +67,12 @@ class LazyFlags {
   /// Whether conditions can be told at once; else after settle().
   [[nodiscard]] bool is_handy() const { return how_ <= How::bits; }
   void settle() { set_bits(bits()); }
-  /// One of the sixteen conditions of Jcc, SETcc and CMOVcc, by the low four bits of their opcodes. SDM 1 appendix B. Only if is_handy().
+  /// One of the sixteen conditions of Jcc, SETcc and CMOVcc, by the low four bits of their opcodes. SDM 1 appendix B.
+  /// Only if is_handy().
   template <unsigned CC>
   [[nodiscard]] bool holds() const {
-    if (how_ == How::sub) [[likely]] return after_sub<CC>(a_, b_, shift_);
+    if (how_ == How::sub) [[likely]]
+      return after_sub<CC>(a_, b_, shift_);
     return after_bits<CC>(a_);
   }
   /// Whether CF can be told at once, for instructions that leave it as it is.
@@ -123,10 +125,10 @@ class LazyFlags {
  private:
   /// How flags follow from a_ and b_. The order is that of is_handy() and knows_cf().
   enum class How : std::uint32_t {
-    sub,    ///< Of a - b.
-    bits,   ///< a holds them.
-    add,    ///< Of a + b.
-    inc,    ///< a is the result, b CF.
+    sub,   ///< Of a - b.
+    bits,  ///< a holds them.
+    add,   ///< Of a + b.
+    inc,   ///< a is the result, b CF.
     dec,
     given,  ///< a is the result, b CF and OF.
   };
@@ -139,7 +141,7 @@ class LazyFlags {
 
   std::uint64_t a_{}, b_{};  ///< Sign-extended.
   How how_{How::bits};
-  std::uint32_t shift_{};    ///< By which the uppermost bit of an operand comes to bit 63.
+  std::uint32_t shift_{};  ///< By which the uppermost bit of an operand comes to bit 63.
 };
 
 }  // namespace vpmu::exec

@@ -51,10 +51,14 @@ class Reader {
   /// Each at most once, LOCK and address size not at all, REX last. False: another kind was found.
   bool read_prefixes() {
     for (next_ = take();; next_ = take()) {
-      if (next_ == 0x66 && !f_.prefix_66) f_.prefix_66 = true;
-      else if ((next_ == 0xF2 || next_ == 0xF3) && f_.repeat == 0) f_.repeat = static_cast<std::uint8_t>(next_);
-      else if (next_ == 0x26 || next_ == 0x2E || next_ == 0x36 || next_ == 0x3E || next_ == 0x64 || next_ == 0x65) continue;
-      else break;
+      if (next_ == 0x66 && !f_.prefix_66)
+        f_.prefix_66 = true;
+      else if ((next_ == 0xF2 || next_ == 0xF3) && f_.repeat == 0)
+        f_.repeat = static_cast<std::uint8_t>(next_);
+      else if (next_ == 0x26 || next_ == 0x2E || next_ == 0x36 || next_ == 0x3E || next_ == 0x64 || next_ == 0x65)
+        continue;
+      else
+        break;
     }
     if (next_ == 0xF0 || next_ == 0x67 || next_ == 0xF2 || next_ == 0xF3 || next_ == 0x66) {
       alone();
@@ -88,7 +92,9 @@ class Reader {
     f_.rm = rax;
     f_.immediate_bytes = f_.bytes == 1 ? 1 : word_immediate();
   }
-  void register_in_opcode(std::uint8_t& to) const { to = static_cast<std::uint8_t>((f_.opcode & 7U) | ((rex_ & 1) != 0 ? 8U : 0U)); }
+  void register_in_opcode(std::uint8_t& to) const {
+    to = static_cast<std::uint8_t>((f_.opcode & 7U) | ((rex_ & 1) != 0 ? 8U : 0U));
+  }
   void set_byte() {
     if ((f_.opcode & 1) == 0) f_.bytes = 1;
   }
@@ -195,10 +201,14 @@ class Reader {
       return become(Kind::shift_cl, FlagUse::other);
     }
     if (count == 0 || group == 6 || (narrow && count >= 8U * f_.bytes)) return alone();
-    if (group >= 4) become(Kind::shift_count, FlagUse::sets_all);
-    else if (group >= 2 && count == 1) become(Kind::plain, FlagUse::other);  // through CF
-    else if (group < 2 && !narrow) become(Kind::rotate, FlagUse::other);
-    else return alone();
+    if (group >= 4)
+      become(Kind::shift_count, FlagUse::sets_all);
+    else if (group >= 2 && count == 1)
+      become(Kind::plain, FlagUse::other);  // through CF
+    else if (group < 2 && !narrow)
+      become(Kind::rotate, FlagUse::other);
+    else
+      return alone();
     without_high(false, f_.bytes == 1);
   }
 
@@ -253,7 +263,8 @@ class Reader {
 
   void one_byte() {
     const unsigned o = f_.opcode;
-    if (f_.repeat != 0 && (o < 0xA4 || o > 0xAF) && o != 0xC3 && o != 0xE8 && o != 0xE9 && o >> 4 != 7) return alone_or_interpreted(o);
+    if (f_.repeat != 0 && (o < 0xA4 || o > 0xAF) && o != 0xC3 && o != 0xE8 && o != 0xE9 && o >> 4 != 7)
+      return alone_or_interpreted(o);
     if (o < 0x40 && (o & 7) < 6) return arithmetic();
     if (o >= 0x50 && o < 0x60) return push_or_pop();
     if (o >= 0x70 && o < 0x80) return become(Kind::jcc, FlagUse::other);
@@ -318,7 +329,8 @@ class Reader {
     }
   }
 
-  /// What is not compiled: whether the code behind it is. Not where it may change what memory can be reached, or goes elsewhere.
+  /// What is not compiled: whether the code behind it is. Not where it may change what memory can be reached, or goes
+  /// elsewhere.
   void alone_or_interpreted(unsigned o) {
     const bool strings = (o >= 0xA4 && o <= 0xA7) || (o >= 0xAA && o <= 0xAF);
     const bool x87 = o >= 0xD8 && o <= 0xDF;

@@ -17,24 +17,37 @@ enum class FlagUse : std::uint8_t {
 /// An instruction of the guest, as it is to be compiled.
 struct GuestForm {
   enum class Kind : std::uint8_t {
-    interpreted,      ///< Not at all: the interpreter goes on here.
-    alone,            ///< The interpreter runs it, and compiled code goes on.
+    interpreted,  ///< Not at all: the interpreter goes on here.
+    alone,        ///< The interpreter runs it, and compiled code goes on.
     nothing,
-    plain,            ///< The same instruction, with host registers and addresses for the guest's.
-    shift_count,      ///< SHL, SHR, SAR by a constant,
-    shift_cl,         ///< and by CL.
-    rotate,           ///< ROL, ROR by a constant.
-    bit,              ///< BT and its like.
-    multiply,         ///< IMUL with a destination of its own,
-    multiply_wide,    ///< and MUL, IMUL into RDX:RAX.
-    lea, constant, widen, sign, swap_bytes, push, push_constant, pop, leave,
-    jmp, jcc, call, jmp_indirect, call_indirect, ret,
+    plain,          ///< The same instruction, with host registers and addresses for the guest's.
+    shift_count,    ///< SHL, SHR, SAR by a constant,
+    shift_cl,       ///< and by CL.
+    rotate,         ///< ROL, ROR by a constant.
+    bit,            ///< BT and its like.
+    multiply,       ///< IMUL with a destination of its own,
+    multiply_wide,  ///< and MUL, IMUL into RDX:RAX.
+    lea,
+    constant,
+    widen,
+    sign,
+    swap_bytes,
+    push,
+    push_constant,
+    pop,
+    leave,
+    jmp,
+    jcc,
+    call,
+    jmp_indirect,
+    call_indirect,
+    ret,
   };
   Kind kind{};
   FlagUse flags{FlagUse::other};
-  bool memory{};          ///< Has an operand in memory that it loads, stores or both.
+  bool memory{};  ///< Has an operand in memory that it loads, stores or both.
   bool stores{};
-  std::uint8_t bytes{};   ///< Of the operands. Of those in memory Op::bytes.
+  std::uint8_t bytes{};  ///< Of the operands. Of those in memory Op::bytes.
 
   // How it is encoded. SDM 2A 2.1.
   bool prefix_66{};
@@ -43,7 +56,7 @@ struct GuestForm {
   std::uint8_t map{};     ///< 0: one byte; 1: 0F.
   std::uint8_t opcode{};
   bool modrm{};
-  bool reg_is_opcode{};   ///< ModRM.reg is part of the opcode.
+  bool reg_is_opcode{};  ///< ModRM.reg is part of the opcode.
   std::uint8_t reg{}, rm{};
   bool writes_reg{}, writes_rm{};
   std::uint8_t immediate_bytes{};  ///< At its end.
@@ -58,12 +71,12 @@ GuestForm guest_form(std::span<const std::byte> code, const Op& op);
 
 /// Which instructions leave those flags that the manual does not define as the interpreter leaves them, on this CPU.
 struct HostFlags {
-  bool logic{};      ///< AND, OR, XOR, TEST: AF is 0.
-  bool shift{};      ///< SHL, SHR, SAR, AF apart: OF as for a last shift by 1.
-  bool shift_af{};   ///< And AF is 0.
-  bool rotate{};     ///< ROL, ROR: OF as for a last rotation by 1.
-  bool bit{};        ///< BT and its like change CF alone,
-  bool multiply{};   ///< MUL and IMUL into RDX:RAX CF and OF.
+  bool logic{};     ///< AND, OR, XOR, TEST: AF is 0.
+  bool shift{};     ///< SHL, SHR, SAR, AF apart: OF as for a last shift by 1.
+  bool shift_af{};  ///< And AF is 0.
+  bool rotate{};    ///< ROL, ROR: OF as for a last rotation by 1.
+  bool bit{};       ///< BT and its like change CF alone,
+  bool multiply{};  ///< MUL and IMUL into RDX:RAX CF and OF.
 };
 const HostFlags& host_flags();
 

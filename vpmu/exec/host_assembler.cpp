@@ -32,7 +32,8 @@ void HostAssembler::operand(unsigned reg, HostRegister base, std::int32_t disp) 
   if (mode == displacement_32) word32(static_cast<std::uint32_t>(disp));
 }
 
-void HostAssembler::address(HostRegister to, HostRegister base, HostRegister index, unsigned scale, std::int32_t disp, unsigned operand_bytes) {
+void HostAssembler::address(HostRegister to, HostRegister base, HostRegister index, unsigned scale, std::int32_t disp,
+                            unsigned operand_bytes) {
   if (operand_bytes == 2) bytes({0x66});
   bytes({rex(to, index, base == none ? 0U : base, operand_bytes == 8), 0x8D});
   if (index == none && base != none) return operand(to, base, disp);
@@ -42,7 +43,9 @@ void HostAssembler::address(HostRegister to, HostRegister base, HostRegister ind
     bytes({has_sib | reg, scale << 6U | low_index << 3U | 5U});
     return word32(static_cast<std::uint32_t>(disp));
   }
-  const unsigned mode = disp == 0 && (base & 7U) != 5 ? no_displacement : fits_8(disp) ? displacement_8 : displacement_32;
+  const unsigned mode = disp == 0 && (base & 7U) != 5 ? no_displacement
+                        : fits_8(disp)                ? displacement_8
+                                                      : displacement_32;
   bytes({mode | has_sib | reg, scale << 6U | low_index << 3U | (base & 7U)});
   if (mode == displacement_8) bytes({static_cast<std::uint8_t>(disp)});
   if (mode == displacement_32) word32(static_cast<std::uint32_t>(disp));
@@ -50,8 +53,10 @@ void HostAssembler::address(HostRegister to, HostRegister base, HostRegister ind
 
 std::span<const std::byte> HostAssembler::finish() {
   for (const Use& use : uses_) {
-    if (use.label >= places_.size() || places_[use.label] == nowhere) code_.spoil();
-    else code_.replace_word32(use.at, static_cast<std::uint32_t>(places_[use.label] - (use.at + 4)));
+    if (use.label >= places_.size() || places_[use.label] == nowhere)
+      code_.spoil();
+    else
+      code_.replace_word32(use.at, static_cast<std::uint32_t>(places_[use.label] - (use.at + 4)));
   }
   return code_.written();
 }

@@ -13,7 +13,8 @@ namespace vpmu::exec {
 /// Registers of the host by number. SDM 2A table 2-2.
 using HostRegister = std::uint8_t;
 
-/// Writes machine code for 64-bit mode. SDM 2A 2.1, 2.2. None of the instructions that it has names for changes a status flag.
+/// Writes machine code for 64-bit mode. SDM 2A 2.1, 2.2. None of the instructions that it has names for changes a
+/// status flag.
 class HostAssembler {
  public:
   /// A place in the code that jumps may go to before it is known.
@@ -36,7 +37,9 @@ class HostAssembler {
   void word64(std::uint64_t value) { code_.append(value, 8); }
 
   /// MOV between 64-bit registers.
-  void move(HostRegister to, HostRegister from) { bytes({rex(from, 0, to), 0x89, 0xC0U | (from & 7U) << 3U | (to & 7U)}); }
+  void move(HostRegister to, HostRegister from) {
+    bytes({rex(from, 0, to), 0x89, 0xC0U | (from & 7U) << 3U | (to & 7U)});
+  }
   void move_constant(HostRegister to, std::uint64_t value);
   /// `opcode` with a 64-bit register and the memory at base + disp: 8B loads, 89 stores.
   void with_memory(unsigned opcode, HostRegister reg, HostRegister base, std::int32_t disp) {
@@ -44,7 +47,8 @@ class HostAssembler {
     operand(reg, base, disp);
   }
   /// LEA; `base`, `index` or both may be none.
-  void address(HostRegister to, HostRegister base, HostRegister index, unsigned scale, std::int32_t disp, unsigned operand_bytes = 8);
+  void address(HostRegister to, HostRegister base, HostRegister index, unsigned scale, std::int32_t disp,
+               unsigned operand_bytes = 8);
   /// 64 bits at base + 8 * index + disp.
   void load_word(HostRegister to, HostRegister base, HostRegister index, std::int32_t disp) {
     bytes({rex(to, index, base), 0x8B, 0x84U | (to & 7U) << 3U, 0xC0U | (index & 7U) << 3U | (base & 7U)});
@@ -53,12 +57,14 @@ class HostAssembler {
   /// SHRX: to = from >> (count % 64).
   void shift_right(HostRegister to, HostRegister from, HostRegister count) {
     const unsigned extended = (to >= 8 ? 0x80U : 0U) | (from >= 8 ? 0x20U : 0U);
-    bytes({0xC4, 0xE2U ^ extended, 0x83U | (~unsigned{count} & 0xFU) << 3U, 0xF7, 0xC0U | (to & 7U) << 3U | (from & 7U)});
+    bytes(
+        {0xC4, 0xE2U ^ extended, 0x83U | (~unsigned{count} & 0xFU) << 3U, 0xF7, 0xC0U | (to & 7U) << 3U | (from & 7U)});
   }
   /// The ModRM byte and what belongs to it for memory at base + disp.
   void operand(unsigned reg, HostRegister base, std::int32_t disp);
   static unsigned rex(unsigned reg, unsigned index, unsigned base, bool wide = true) {
-    return 0x40U | (wide ? 8U : 0U) | (reg >= 8 ? 4U : 0U) | (index >= 8 && index != none ? 2U : 0U) | (base >= 8 ? 1U : 0U);
+    return 0x40U | (wide ? 8U : 0U) | (reg >= 8 ? 4U : 0U) | (index >= 8 && index != none ? 2U : 0U) |
+           (base >= 8 ? 1U : 0U);
   }
 
   Label label() {
@@ -96,7 +102,8 @@ class HostAssembler {
   [[nodiscard]] std::size_t place(Label label) const { return places_[label]; }
   /// For who finds that what it was to write cannot be written.
   void spoil() { code_.spoil(); }
-  /// The code, with the distances to all labels. Empty when it found no room, or a label has no place: then it must not be run.
+  /// The code, with the distances to all labels. Empty when it found no room, or a label has no place: then it must not
+  /// be run.
   std::span<const std::byte> finish();
   void clear() {
     code_.clear();

@@ -27,14 +27,16 @@ struct Row {
   unsigned bit;
 };
 // SDM 2A CPUID, tables 3-10 and 3-8.
-constexpr std::array leaf_1{Row{HostFeature::sse3, &Leaf::c, 0},   Row{HostFeature::pclmulqdq, &Leaf::c, 1}, Row{HostFeature::ssse3, &Leaf::c, 9},
-                            Row{HostFeature::fma, &Leaf::c, 12},   Row{HostFeature::sse41, &Leaf::c, 19},    Row{HostFeature::sse42, &Leaf::c, 20},
-                            Row{HostFeature::movbe, &Leaf::c, 22}, Row{HostFeature::aes, &Leaf::c, 25},      Row{HostFeature::avx, &Leaf::c, 28},
-                            Row{HostFeature::f16c, &Leaf::c, 29}};
-constexpr std::array leaf_7{Row{HostFeature::bmi1, &Leaf::b, 3}, Row{HostFeature::avx2, &Leaf::b, 5}, Row{HostFeature::bmi2, &Leaf::b, 8},
-                            Row{HostFeature::adx, &Leaf::b, 19}, Row{HostFeature::vaes, &Leaf::c, 9}, Row{HostFeature::vpclmulqdq, &Leaf::c, 10}};
-constexpr Features with_ymm = bit_of(HostFeature::avx) | bit_of(HostFeature::avx2) | bit_of(HostFeature::fma) | bit_of(HostFeature::f16c) |
-                              bit_of(HostFeature::vaes) | bit_of(HostFeature::vpclmulqdq);
+constexpr std::array leaf_1{Row{HostFeature::sse3, &Leaf::c, 0},   Row{HostFeature::pclmulqdq, &Leaf::c, 1},
+                            Row{HostFeature::ssse3, &Leaf::c, 9},  Row{HostFeature::fma, &Leaf::c, 12},
+                            Row{HostFeature::sse41, &Leaf::c, 19}, Row{HostFeature::sse42, &Leaf::c, 20},
+                            Row{HostFeature::movbe, &Leaf::c, 22}, Row{HostFeature::aes, &Leaf::c, 25},
+                            Row{HostFeature::avx, &Leaf::c, 28},   Row{HostFeature::f16c, &Leaf::c, 29}};
+constexpr std::array leaf_7{Row{HostFeature::bmi1, &Leaf::b, 3}, Row{HostFeature::avx2, &Leaf::b, 5},
+                            Row{HostFeature::bmi2, &Leaf::b, 8}, Row{HostFeature::adx, &Leaf::b, 19},
+                            Row{HostFeature::vaes, &Leaf::c, 9}, Row{HostFeature::vpclmulqdq, &Leaf::c, 10}};
+constexpr Features with_ymm = bit_of(HostFeature::avx) | bit_of(HostFeature::avx2) | bit_of(HostFeature::fma) |
+                              bit_of(HostFeature::f16c) | bit_of(HostFeature::vaes) | bit_of(HostFeature::vpclmulqdq);
 
 template <std::size_t N>
 Features features_in(const std::array<Row, N>& rows, const Leaf& leaf) {

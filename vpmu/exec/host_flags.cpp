@@ -10,14 +10,14 @@ namespace {
 struct Done {
   std::uint64_t result, flags;
 };
-#define VPMU_ON_THIS_CPU(name, instruction)                                                    \
-  Done name(std::uint64_t a, std::uint64_t b, std::uint64_t flags) {                           \
-    std::uint64_t high = 0;                                                                    \
+#define VPMU_ON_THIS_CPU(name, instruction)                                                         \
+  Done name(std::uint64_t a, std::uint64_t b, std::uint64_t flags) {                                \
+    std::uint64_t high = 0;                                                                         \
     __asm__("sub $128, %%rsp; push %[f]; popfq; " instruction "; pushfq; pop %[f]; add $128, %%rsp" \
-            : [f] "+r"(flags), "+a"(a), "+d"(high)                                             \
-            : "c"(b)                                                                           \
-            : "cc", "memory");                                                                 \
-    return {a, flags & rflags::status};                                                        \
+            : [f] "+r"(flags), "+a"(a), "+d"(high)                                                  \
+            : "c"(b)                                                                                \
+            : "cc", "memory");                                                                      \
+    return {a, flags & rflags::status};                                                             \
   }
 VPMU_ON_THIS_CPU(do_and, "and %%rcx, %%rax")
 VPMU_ON_THIS_CPU(do_or, "or %%ecx, %%eax")
@@ -52,10 +52,12 @@ void look(HostFlags& found, std::uint64_t a, std::uint64_t b, std::uint64_t flag
   for (const Done& d : {shl, shl_cl, shr, sar}) found.shift_af = found.shift_af && (d.flags & rflags::AF) == 0;
   const Done rol = do_rol(a, 0, flags);
   const Done ror = do_ror(a, 0, flags);
-  found.rotate = found.rotate && of(rol) == (top(rol.result) != cf(rol)) && of(ror) == (top(ror.result) != top(ror.result << 1));
+  found.rotate =
+      found.rotate && of(rol) == (top(rol.result) != cf(rol)) && of(ror) == (top(ror.result) != top(ror.result << 1));
   constexpr std::uint64_t carry = rflags::CF;
   constexpr std::uint64_t both = rflags::CF | rflags::OF;
-  for (const Done& d : {do_bt(a, b, flags), do_btc(a, b, flags)}) found.bit = found.bit && ((d.flags ^ flags) & rflags::status & ~carry) == 0;
+  for (const Done& d : {do_bt(a, b, flags), do_btc(a, b, flags)})
+    found.bit = found.bit && ((d.flags ^ flags) & rflags::status & ~carry) == 0;
   for (const Done& d : {do_mul(a, b, flags), do_imul(a, b, flags)})
     found.multiply = found.multiply && ((d.flags ^ flags) & rflags::status & ~both) == 0;
 }

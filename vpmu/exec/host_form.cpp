@@ -41,7 +41,8 @@ std::optional<HostFeature> feature_of(const ZydisDecodedInstruction& in) {
     case ZYDIS_ISA_SET_SSE42: return HostFeature::sse42;
     case ZYDIS_ISA_SET_AES: return HostFeature::aes;
     case ZYDIS_ISA_SET_PCLMULQDQ: return HostFeature::pclmulqdq;
-    case ZYDIS_ISA_SET_AVX: return in.mnemonic == ZYDIS_MNEMONIC_VPCLMULQDQ ? HostFeature::vex_pclmulqdq : HostFeature::avx;
+    case ZYDIS_ISA_SET_AVX:
+      return in.mnemonic == ZYDIS_MNEMONIC_VPCLMULQDQ ? HostFeature::vex_pclmulqdq : HostFeature::avx;
     case ZYDIS_ISA_SET_AVXAES: return HostFeature::vex_aes;
     case ZYDIS_ISA_SET_VAES: return wide ? HostFeature::vaes : HostFeature::vex_aes;
     case ZYDIS_ISA_SET_VPCLMULQDQ: return wide ? HostFeature::vpclmulqdq : HostFeature::vex_pclmulqdq;
@@ -84,7 +85,8 @@ bool is_fxsave_or_fxrstor(const ZydisDecodedInstruction& in) {
   return in.meta.isa_set == ZYDIS_ISA_SET_FXSAVE || in.meta.isa_set == ZYDIS_ISA_SET_FXSAVE64;
 }
 
-/// Whether its result, or whether it faults, may depend on MXCSR. When in doubt it does: also where it has none but MMX registers.
+/// Whether its result, or whether it faults, may depend on MXCSR. When in doubt it does: also where it has none but MMX
+/// registers.
 bool may_use_mxcsr(const ZydisDecodedInstruction& in) {
   if (in.meta.isa_ext == ZYDIS_ISA_EXT_X87 || is_fxsave_or_fxrstor(in)) return false;
   switch (in.meta.category) {
@@ -162,7 +164,8 @@ struct Fields {
 
 class Former {
  public:
-  Former(const ZydisDecodedInstruction& in, const Operands& operands, std::span<const std::byte> code) : in_{in}, operands_{operands}, code_{code} {}
+  Former(const ZydisDecodedInstruction& in, const Operands& operands, std::span<const std::byte> code)
+      : in_{in}, operands_{operands}, code_{code} {}
 
   std::optional<HostForm> form(HostFeature feature) {
     f_.feature = feature;
@@ -183,7 +186,9 @@ class Former {
   }
 
  private:
-  [[nodiscard]] unsigned byte(std::size_t at) const { return at < code_.size() ? std::to_integer<unsigned>(code_[at]) : 0; }
+  [[nodiscard]] unsigned byte(std::size_t at) const {
+    return at < code_.size() ? std::to_integer<unsigned>(code_[at]) : 0;
+  }
   [[nodiscard]] bool has_modrm() const { return (in_.attributes & ZYDIS_ATTRIB_HAS_MODRM) != 0; }
 
   void read_fields() {
@@ -225,8 +230,9 @@ class Former {
       case ZYDIS_REGCLASS_GPR64: return add_gpr(o, written);
       case ZYDIS_REGCLASS_FLAGS:
       case ZYDIS_REGCLASS_INVALID: return true;  // RFLAGS are in cpu_flags; the x87 words belong to their unit
-      default: return o.reg.value == ZYDIS_REGISTER_MXCSR || o.reg.value == ZYDIS_REGISTER_X87CONTROL ||
-                      o.reg.value == ZYDIS_REGISTER_X87STATUS || o.reg.value == ZYDIS_REGISTER_X87TAG;
+      default:
+        return o.reg.value == ZYDIS_REGISTER_MXCSR || o.reg.value == ZYDIS_REGISTER_X87CONTROL ||
+               o.reg.value == ZYDIS_REGISTER_X87STATUS || o.reg.value == ZYDIS_REGISTER_X87TAG;
     }
   }
 
@@ -245,9 +251,7 @@ class Former {
         fields_.b = true;
         fields_.rm = for_rm & 7;
         break;
-      case ZYDIS_OPERAND_ENCODING_NDSNDD:
-        gpr.scratch = fields_.vvvv = for_vvvv;
-        break;
+      case ZYDIS_OPERAND_ENCODING_NDSNDD: gpr.scratch = fields_.vvvv = for_vvvv; break;
       default:
         constexpr std::uint8_t last_implicit = 2;  // RAX, RCX, RDX
         if (o.visibility == ZYDIS_OPERAND_VISIBILITY_EXPLICIT || gpr.guest > last_implicit) return false;
@@ -261,7 +265,8 @@ class Former {
 
   bool add_memory(const ZydisDecodedOperand& o) {
     constexpr unsigned most = 512;
-    const bool fits = o.mem.type == ZYDIS_MEMOP_TYPE_MEM && o.encoding == ZYDIS_OPERAND_ENCODING_MODRM_RM && o.size / 8 <= most && f_.bytes == 0;
+    const bool fits = o.mem.type == ZYDIS_MEMOP_TYPE_MEM && o.encoding == ZYDIS_OPERAND_ENCODING_MODRM_RM &&
+                      o.size / 8 <= most && f_.bytes == 0;
     f_.bytes = static_cast<std::uint16_t>(o.size / 8);
     f_.stores = (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
     const bool loads = (o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0;
@@ -293,7 +298,8 @@ class Former {
     f_.reads_flags = (c.tested & status) != 0 || (f_.writes_flags && determined != status);
   }
 
-  // SDM 2A 2.1, 2.2, 2.3: prefixes without segment and address size; REX or VEX; opcode; ModRM without SIB and displacement; the rest.
+  // SDM 2A 2.1, 2.2, 2.3: prefixes without segment and address size; REX or VEX; opcode; ModRM without SIB and
+  // displacement; the rest.
   void encode() {
     const bool memory = f_.bytes != 0;
     if (memory) {
@@ -320,8 +326,9 @@ class Former {
     for (; rest < in_.length; ++rest) out_.byte(byte(rest));
   }
 
-  /// An instruction may repeat prefixes until it has 15 bytes. What counts is whether there is a 66, and the last one of F2 and F3. REX is
-  /// needed for what its bits say alone: no register of 8 bits is named but those that stand in for the guest's.
+  /// An instruction may repeat prefixes until it has 15 bytes. What counts is whether there is a 66, and the last one
+  /// of F2 and F3. REX is needed for what its bits say alone: no register of 8 bits is named but those that stand in
+  /// for the guest's.
   void prefixes() {
     bool operand_size = false;
     unsigned repeat = 0;
@@ -366,11 +373,15 @@ std::optional<HostForm> host_form(std::span<const std::byte> code) {
   }();
   ZydisDecodedInstruction in;
   Operands operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &in, operands.data()))) return std::nullopt;
-  const bool encoded = in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY || in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &in, operands.data())))
+    return std::nullopt;
+  const bool encoded =
+      in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY || in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
   const auto feature = feature_of(in);
-  if (!encoded || !feature || is_left_out(in.mnemonic) || in.meta.category == ZYDIS_CATEGORY_PREFETCH) return std::nullopt;
-  if ((in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE) return std::nullopt;
+  if (!encoded || !feature || is_left_out(in.mnemonic) || in.meta.category == ZYDIS_CATEGORY_PREFETCH)
+    return std::nullopt;
+  if ((in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE)
+    return std::nullopt;
   return Former{in, operands, code}.form(*feature);
 }
 

@@ -10,7 +10,24 @@ namespace vpmu::exec {
 /// What this CPU must have to run an instruction. CPUID's answer, and for AVX XGETBV's.
 enum class HostFeature : std::uint8_t {
   baseline,  ///< Every 64-bit CPU: x87, MMX, SSE, SSE2, FXSR.
-  sse3, pclmulqdq, ssse3, fma, sse41, sse42, movbe, aes, avx, f16c, bmi1, avx2, bmi2, adx, vaes, vpclmulqdq, vex_aes, vex_pclmulqdq,
+  sse3,
+  pclmulqdq,
+  ssse3,
+  fma,
+  sse41,
+  sse42,
+  movbe,
+  aes,
+  avx,
+  f16c,
+  bmi1,
+  avx2,
+  bmi2,
+  adx,
+  vaes,
+  vpclmulqdq,
+  vex_aes,
+  vex_pclmulqdq,
 };
 [[nodiscard]] bool host_has(HostFeature feature);
 
@@ -23,8 +40,8 @@ struct HostGpr {
   bool written{};
 };
 
-/// One instruction, as it can run on this CPU for the guest: its memory operand is at (%rsi), general registers that it names are scratch
-/// registers, vector registers are the same as the guest's.
+/// One instruction, as it can run on this CPU for the guest: its memory operand is at (%rsi), general registers that it
+/// names are scratch registers, vector registers are the same as the guest's.
 struct HostForm {
   /// 66, one of F2 and F3, REX, 0F and another byte of the map, the opcode, ModRM and an immediate byte.
   static constexpr std::size_t longest = 8;
@@ -32,15 +49,15 @@ struct HostForm {
   std::uint8_t length{};  ///< 1 to `longest`.
   HostFeature feature{};
   VectorUnit unit{};
-  bool mmx_and_sse{};       ///< Of unit x87, and uses XMM registers too.
-  bool waits{};             ///< Raises pending x87 exceptions: all of x87 but the FN forms. SDM 1 8.3.11.
+  bool mmx_and_sse{};  ///< Of unit x87, and uses XMM registers too.
+  bool waits{};        ///< Raises pending x87 exceptions: all of x87 but the FN forms. SDM 1 8.3.11.
   bool uses_mxcsr{};
   bool stores_environment{};  ///< FNSTENV, FNSAVE: what they store tells where x87 code ran last.
   bool reads_flags{}, writes_flags{};
   std::uint16_t vectors{}, vectors_written{};  ///< By number, a bit each.
   std::array<HostGpr, 4> gprs{};
   std::uint8_t gpr_count{};
-  std::uint16_t bytes{};     ///< Of the memory operand; 0: none.
+  std::uint16_t bytes{};  ///< Of the memory operand; 0: none.
   std::uint16_t alignment{1};
   bool stores{};
   bool vex{};
@@ -49,7 +66,8 @@ struct HostForm {
   [[nodiscard]] std::span<const std::byte> instruction() const { return std::span{code}.first(length); }
 };
 
-/// Empty when the instruction is not one to be run like this: unknown, system, branching, with memory operands that are masked or gathered.
+/// Empty when the instruction is not one to be run like this: unknown, system, branching, with memory operands that are
+/// masked or gathered.
 std::optional<HostForm> host_form(std::span<const std::byte> code);
 
 }  // namespace vpmu::exec

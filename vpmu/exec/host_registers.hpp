@@ -16,11 +16,27 @@ inline constexpr std::int32_t core_bias = 12;
 static_assert(1U << core_bias == page_size && alignof(Core) == 64);
 
 /// Where each register of the guest is: in a host register, or, as none, in the core. Compilers use these five least.
-inline constexpr std::array<HostRegister, 16> homes{12, 13, 14, 3, 15, 9, 6, 7, 8, HostAssembler::none, 10, HostAssembler::none, 11,
-                                                    HostAssembler::none, HostAssembler::none, HostAssembler::none};
+inline constexpr std::array<HostRegister, 16> homes{12,
+                                                    13,
+                                                    14,
+                                                    3,
+                                                    15,
+                                                    9,
+                                                    6,
+                                                    7,
+                                                    8,
+                                                    HostAssembler::none,
+                                                    10,
+                                                    HostAssembler::none,
+                                                    11,
+                                                    HostAssembler::none,
+                                                    HostAssembler::none,
+                                                    HostAssembler::none};
 inline constexpr HostRegister home_of_rsp = homes[rsp];
 
 constexpr std::int32_t in_core(std::size_t offset) { return static_cast<std::int32_t>(offset) - core_bias; }
-constexpr std::int32_t register_in_core(unsigned number) { return in_core(offsetof(Core, r)) + 8 * static_cast<std::int32_t>(number); }
+constexpr std::int32_t register_in_core(unsigned number) {
+  return in_core(offsetof(Core, r)) + 8 * static_cast<std::int32_t>(number);
+}
 
 }  // namespace vpmu::exec

@@ -9,13 +9,14 @@ namespace vpmu::exec {
 namespace {
 
 constexpr std::uint32_t upper_at = offsetof(VectorState, upper);
-constexpr unsigned vectors_base = 7;                    // RDI
+constexpr unsigned vectors_base = 7;                                   // RDI
 constexpr unsigned fxsave = 0, fxrstor = 1, ldmxcsr = 2, stmxcsr = 3;  // of 0F AE
 
 /// Sixteen registers of 32 bytes, loaded and stored, are the most that any has.
 constexpr std::size_t most_bytes = 1024;
 
-/// Machine code of one routine: VectorState in RDI, the memory operand in RSI, general registers in RDX and then R11, flags in RCX.
+/// Machine code of one routine: VectorState in RDI, the memory operand in RSI, general registers in RDX and then R11,
+/// flags in RCX.
 class Emitter {
  public:
   explicit Emitter(std::span<std::byte> to) : out_{to} {}
@@ -62,7 +63,8 @@ class Emitter {
 
 void emit_loads(Emitter& e, const HostForm& f) {
   if (f.unit == VectorUnit::x87) {
-    if (f.stores_environment) e.bytes({0xDB, 0xE3});  // fninit: what it does not store on some CPUs must not be the host's either
+    if (f.stores_environment)
+      e.bytes({0xDB, 0xE3});  // fninit: what it does not store on some CPUs must not be the host's either
     e.state(fxrstor, true, 0);
   } else {
     if (f.uses_mxcsr) e.state(ldmxcsr, false, VectorState::mxcsr_at);
@@ -75,7 +77,8 @@ void emit_loads(Emitter& e, const HostForm& f) {
   for (unsigned i = 0; i < f.gpr_count; ++i) e.move_gpr(0x8B, f.gprs[i]);
 }
 
-// MULX with the same register twice leaves the high half in it, which ModRM.reg names: the first operand is stored last. SDM 2A MULX.
+// MULX with the same register twice leaves the high half in it, which ModRM.reg names: the first operand is stored
+// last. SDM 2A MULX.
 void emit_stores(Emitter& e, const HostForm& f) {
   for (unsigned i = f.gpr_count; i-- > 0;)
     if (f.gprs[i].written) e.move_gpr(0x89, f.gprs[i]);
@@ -96,17 +99,17 @@ std::span<const std::byte> emit(const HostForm& f, std::span<std::byte> to) {
   Emitter e{to};
   const bool x87 = f.unit == VectorUnit::x87;
   const bool keeps_control = x87 || f.uses_mxcsr;
-  e.bytes({0x49, 0x89, 0xD3});  // mov %rdx, %r11
+  e.bytes({0x49, 0x89, 0xD3});                                                // mov %rdx, %r11
   if (keeps_control) e.bytes({0x48, 0x83, 0xEC, 8, 0x0F, 0xAE, 0x1C, 0x24});  // sub $8, %rsp; stmxcsr (%rsp)
   if (x87) e.bytes({0xD9, 0x7C, 0x24, 4});                                    // fnstcw 4(%rsp)
   if (f.reads_flags) e.bytes({0x51, 0x9D});                                   // push %rcx; popfq
   emit_loads(e, f);
   e.instruction(f);
   emit_stores(e, f);
-  if (x87) e.bytes({0xDB, 0xE3, 0xD9, 0x6C, 0x24, 4});                                        // fninit; fldcw 4(%rsp)
-  if (keeps_control) e.bytes({0x0F, 0xAE, 0x14, 0x24, 0x48, 0x8D, 0x64, 0x24, 8});            // ldmxcsr (%rsp); lea 8(%rsp), %rsp
-  if (f.writes_flags) e.bytes({0x9C, 0x58});                                                  // pushfq; pop %rax
-  if (f.unit == VectorUnit::avx) e.bytes({0xC5, 0xF8, 0x77});                                 // vzeroupper
+  if (x87) e.bytes({0xDB, 0xE3, 0xD9, 0x6C, 0x24, 4});                              // fninit; fldcw 4(%rsp)
+  if (keeps_control) e.bytes({0x0F, 0xAE, 0x14, 0x24, 0x48, 0x8D, 0x64, 0x24, 8});  // ldmxcsr (%rsp); lea 8(%rsp), %rsp
+  if (f.writes_flags) e.bytes({0x9C, 0x58});                                        // pushfq; pop %rax
+  if (f.unit == VectorUnit::avx) e.bytes({0xC5, 0xF8, 0x77});                       // vzeroupper
   e.bytes({0xC3});
   return e.written();
 }
@@ -129,7 +132,8 @@ const HostRoutine* HostRoutines::find(std::span<const std::byte> instruction) {
       lacked_room_ = true;
       return nullptr;
     }
-    slot = std::make_unique<HostRoutine>(HostRoutine{.entry = reinterpret_cast<HostRoutine::Entry>(reinterpret_cast<std::uintptr_t>(at)), .form = *form});
+    slot = std::make_unique<HostRoutine>(HostRoutine{
+        .entry = reinterpret_cast<HostRoutine::Entry>(reinterpret_cast<std::uintptr_t>(at)), .form = *form});
   }
   return slot.get();
 }

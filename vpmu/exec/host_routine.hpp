@@ -13,7 +13,8 @@ namespace vpmu::exec {
 
 /// One instruction of the guest as the host's own, between loads and stores of the guest's registers.
 struct HostRoutine {
-  /// Runs it with the memory operand at `memory`; `gprs` by number. `flags` are RFLAGS before it; gives those after it, when it writes them.
+  /// Runs it with the memory operand at `memory`; `gprs` by number. `flags` are RFLAGS before it; gives those after it,
+  /// when it writes them.
   using Entry = std::uint64_t (*)(VectorState* vectors, std::byte* memory, std::uint64_t* gprs, std::uint64_t flags);
   Entry entry{};
   HostForm form;
@@ -24,7 +25,8 @@ class HostRoutines {
  public:
   /// `code` may be null: then there are no routines. It must outlive this.
   explicit HostRoutines(HostCode* code) : code_{code} {}
-  /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU, or no room. Valid until clear().
+  /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU, or no room.
+  /// Valid until clear().
   const HostRoutine* find(std::span<const std::byte> instruction);
   /// A routine found no room. Where there is something to forget, clear() makes some.
   [[nodiscard]] bool lacked_room() const { return lacked_room_; }

@@ -13,7 +13,9 @@ namespace {
 
 constexpr unsigned of_bit = 11, low_flags = 0xD5;
 
-std::uint16_t packed(std::uint64_t flags) { return static_cast<std::uint16_t>((flags & low_flags) << 8 | (flags >> of_bit & 1)); }
+std::uint16_t packed(std::uint64_t flags) {
+  return static_cast<std::uint16_t>((flags & low_flags) << 8 | (flags >> of_bit & 1));
+}
 std::uint64_t unpacked(std::uint16_t flags) { return (flags >> 8U & low_flags) | (flags & 1ULL) << of_bit; }
 
 // The op that stands behind one which runs alone: comes to an end.
@@ -39,7 +41,8 @@ bool run_op(Core* c, const Site* site) {
 
 /// The routines that compiled code shares.
 struct Routines {
-  explicit Routines(HostAssembler& to) : a{to}, enter{to.label()}, leave{to.label()}, run_alone{to.label()}, back{to.label()}, gave_up{to.label()} {
+  explicit Routines(HostAssembler& to)
+      : a{to}, enter{to.label()}, leave{to.label()}, run_alone{to.label()}, back{to.label()}, gave_up{to.label()} {
     write_enter();
     write_leave();
     write_run_alone();
@@ -106,8 +109,8 @@ struct Routines {
     a.bytes({0x48, 0x83, 0xEC, 8});  // sub $8, %rsp
     a.bytes({0xFF});                 // call
     a.operand(2, core_base, in_core(offsetof(Core, compiled) + offsetof(CompiledState, run_op)));
-    a.bytes({0x48, 0x83, 0xC4, 8});        // add $8, %rsp
-    a.bytes({0x84, 0xC0});                 // test %al, %al
+    a.bytes({0x48, 0x83, 0xC4, 8});  // add $8, %rsp
+    a.bytes({0x84, 0xC0});           // test %al, %al
     a.jump_if(equal, gave_up);
     load_all();
     a.bytes({0xC3});
@@ -135,7 +138,8 @@ void compiled(const Op* op, Core* c) {
     case Site::Why::alone: return site->run(site->op, c);
     case Site::Why::way: {
       Block* const to = block->next[site->way];
-      if (to != nullptr && to->epoch == c->epoch && to->compiled != nullptr && to->compiled->tlb == c->tlb) c->jit->link(*block, site->way, *to);
+      if (to != nullptr && to->epoch == c->epoch && to->compiled != nullptr && to->compiled->tlb == c->tlb)
+        c->jit->link(*block, site->way, *to);
       return go(c, site->way);
     }
     case Site::Why::budget: return end_at(c, block->rip);
@@ -148,7 +152,8 @@ Run op_counted() { return counted; }
 Run op_compiled() { return compiled; }
 
 Jit::Jit(HostCode* code, std::uint32_t after) : code_{code}, after_{after} {
-  if (code == nullptr || !host_has(HostFeature::avx2) || !host_has(HostFeature::bmi2) || !host_flags().logic) after_ = 0;
+  if (code == nullptr || !host_has(HostFeature::avx2) || !host_has(HostFeature::bmi2) || !host_flags().logic)
+    after_ = 0;
 }
 
 void Jit::attach(Core& core) {

@@ -7,15 +7,17 @@
 
 namespace vpmu::exec {
 
-/// The engine's second stage: blocks that run often become code of this CPU, the guest's own instructions with host registers for the
-/// guest's and, for memory, addresses that the software TLB gives.
+/// The engine's second stage: blocks that run often become code of this CPU, the guest's own instructions with host
+/// registers for the guest's and, for memory, addresses that the software TLB gives.
 ///
-/// The interpreter enters such code by the block's first op, as if it were one. From there it goes from block to block without a look at
-/// anything but what is left of the counts, for links are cut as soon as a block may be out of date; and it comes back to the interpreter
-/// for what it does not have: for the rest of a block, or for one op, before which nothing of that op has happened.
+/// The interpreter enters such code by the block's first op, as if it were one. From there it goes from block to block
+/// without a look at anything but what is left of the counts, for links are cut as soon as a block may be out of date;
+/// and it comes back to the interpreter for what it does not have: for the rest of a block, or for one op, before which
+/// nothing of that op has happened.
 class Jit {
  public:
-  /// Blocks are compiled when they are begun for the `after`th time; 0: never. Without `code`, or on CPUs without AVX2 and BMI2, never.
+  /// Blocks are compiled when they are begun for the `after`th time; 0: never. Without `code`, or on CPUs without AVX2
+  /// and BMI2, never.
   Jit(HostCode* code, std::uint32_t after);
   Jit(const Jit&) = delete;
   Jit& operator=(const Jit&) = delete;
@@ -29,7 +31,8 @@ class Jit {
   [[nodiscard]] bool is_due(const Block& block) const { return block.begun >= after_; }
   /// Compiles it, or makes it the interpreter's for good.
   void compile(Core& core, Block& block);
-  /// Runs core.block, whose counts have been taken off, and on from there. Null: the engine stops, Core::stop saying why.
+  /// Runs core.block, whose counts have been taken off, and on from there. Null: the engine stops, Core::stop saying
+  /// why.
   const Site* enter(Core& core);
   /// `from` went its way `way` to `to`, which is compiled: next time at once.
   void link(Block& from, unsigned way, const Block& to);
@@ -61,7 +64,8 @@ class Jit {
   bool full_{};
 };
 
-/// Writes the code for a block into `to`. Its places are filled in as distances from the beginning of the code. False: it is not worth it.
+/// Writes the code for a block into `to`. Its places are filled in as distances from the beginning of the code. False:
+/// it is not worth it.
 bool translate(const Core& core, Block& block, Compiled& compiled, HostAssembler& to);
 
 /// What the first op of a block does that has not been compiled yet, and of one that has.

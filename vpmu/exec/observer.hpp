@@ -38,10 +38,10 @@ struct Seen {
   enum Flag : std::uint8_t { store = 1, second_half = 2, retires = 4, op_loads = 8, op_stores = 16, taken = 32 };
 
   std::uint64_t linear{};
-  std::uint64_t physical{};    ///< A branch's target.
-  std::uint64_t now{};         ///< A branch: what is behind it.
+  std::uint64_t physical{};  ///< A branch's target.
+  std::uint64_t now{};       ///< A branch: what is behind it.
   std::uint32_t page_bytes{};
-  std::uint16_t bytes{};       ///< A branch: BranchKind.
+  std::uint16_t bytes{};  ///< A branch: BranchKind.
   Kind kind{};
   std::uint8_t flags{};
 
@@ -53,7 +53,9 @@ template <class To>
 void tell(std::span<const Seen> all, To& to) {
   for (const Seen& s : all) {
     switch (s.kind) {
-      case Seen::Kind::code: to.fetched({.linear = s.linear, .physical = s.physical, .page_bytes = s.page_bytes}); break;
+      case Seen::Kind::code:
+        to.fetched({.linear = s.linear, .physical = s.physical, .page_bytes = s.page_bytes});
+        break;
       case Seen::Kind::access:
         to.accessed({.linear = s.linear,
                      .physical = s.physical,
@@ -66,16 +68,20 @@ void tell(std::span<const Seen> all, To& to) {
         break;
       case Seen::Kind::retired: to.retired(s.is(Seen::op_loads), s.is(Seen::op_stores)); break;
       case Seen::Kind::branch:
-        to.branched({.at = s.linear, .behind = s.now, .to = s.physical, .kind = static_cast<BranchKind>(s.bytes), .taken = s.is(Seen::taken)});
+        to.branched({.at = s.linear,
+                     .behind = s.now,
+                     .to = s.physical,
+                     .kind = static_cast<BranchKind>(s.bytes),
+                     .taken = s.is(Seen::taken)});
         break;
       case Seen::Kind::abandoned: to.abandoned(); break;
     }
   }
 }
 
-/// Sees what instructions do to memory, in the order of the program. Nothing is seen twice and nothing that did not happen, except that
-/// code of a block may be fetched whose last instructions then fault. It is told of many instructions at once, and of all when the engine
-/// returns.
+/// Sees what instructions do to memory, in the order of the program. Nothing is seen twice and nothing that did not
+/// happen, except that code of a block may be fetched whose last instructions then fault. It is told of many
+/// instructions at once, and of all when the engine returns.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -83,12 +89,15 @@ class Observer {
   virtual void saw(std::span<const Seen> all) { tell(all, *this); }
   /// The block that begins lies in this line, and it is another than the last one.
   virtual void fetched(const SeenCode& code) = 0;
-  /// The instruction that is going to retire made an access; `now` instructions have retired before it, since Engine::observe().
+  /// The instruction that is going to retire made an access; `now` instructions have retired before it, since
+  /// Engine::observe().
   virtual void accessed(const SeenAccess& access, std::uint64_t now) = 0;
-  /// It has retired; it loads, stores, or both by what it is, even where it made no access. Not told for other instructions.
+  /// It has retired; it loads, stores, or both by what it is, even where it made no access. Not told for other
+  /// instructions.
   virtual void retired(bool load, bool store) = 0;
   virtual void branched(const SeenBranch& branch) = 0;
-  /// The engine gave the instruction up after some elements of a string: what was told of it is done, and it does not retire here.
+  /// The engine gave the instruction up after some elements of a string: what was told of it is done, and it does not
+  /// retire here.
   virtual void abandoned() = 0;
   /// Control registers changed: translations are gone.
   virtual void flushed() = 0;

@@ -63,15 +63,15 @@ Run op_leave();
 Run op_pushf(unsigned bytes);
 Run op_popf(unsigned bytes);
 
-Run op_jmp();                        ///< To target[0].
-Run op_jcc(unsigned condition);      ///< To target[0] if the condition holds, else target[1].
+Run op_jmp();                    ///< To target[0].
+Run op_jcc(unsigned condition);  ///< To target[0] if the condition holds, else target[1].
 Run op_jmp_indirect(bool memory);
 Run op_call();
 Run op_call_indirect(bool memory);
-Run op_ret();                        ///< imm more bytes off the stack.
-Run op_end();                        ///< No instruction: the block goes on at target[0].
-Run op_stepped();                    ///< No instruction: stops after the one before.
-Run op_loop(bool only_rcx_zero);     ///< LOOP, or JRCXZ.
+Run op_ret();                     ///< imm more bytes off the stack.
+Run op_end();                     ///< No instruction: the block goes on at target[0].
+Run op_stepped();                 ///< No instruction: stops after the one before.
+Run op_loop(bool only_rcx_zero);  ///< LOOP, or JRCXZ.
 
 Run op_string(String what, Repeat repeat, unsigned bytes);
 
@@ -84,15 +84,15 @@ Run op_wrmsr();
 Run op_rdpmc();
 Run op_rdtsc();
 Run op_rdtscp();
-Run op_read_control();               ///< MOV from CR: imm says which.
+Run op_read_control();  ///< MOV from CR: imm says which.
 Run op_fence();
-Run op_set_ac(bool on);              ///< STAC, CLAC.
+Run op_set_ac(bool on);  ///< STAC, CLAC.
 struct HostRoutine;
 /// Runs `routine`, which imm must point to.
 Run op_host(const HostRoutine& routine);
 Run op_ldmxcsr(bool vex);
 Run op_stmxcsr(bool vex);
-Run op_vzero(bool all);              ///< VZEROALL, VZEROUPPER.
+Run op_vzero(bool all);  ///< VZEROALL, VZEROUPPER.
 Run op_xgetbv();
 /// Stops before itself: the engine does not know this instruction.
 Run op_unsupported();

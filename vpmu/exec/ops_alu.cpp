@@ -44,13 +44,15 @@ void quick_alu(const Op* op, Core* c) {
   const std::uint64_t at = address_of<From>(op, c);
   if constexpr (changes_memory) {
     std::byte* const to = write_quickly<T>(c, at);
-    if (to == nullptr) [[unlikely]] return alu<What, T, F>(op, c);
+    if (to == nullptr) [[unlikely]]
+      return alu<What, T, F>(op, c);
     const T b = F == Form::mem_reg ? reg<T>(c, op->s) : static_cast<T>(op->imm);
     const T result = compute<What>(c->flags, value_at<T>(to), b);
     std::memcpy(to, &result, sizeof result);
   } else {
     const std::byte* const from = read_quickly<T>(c, at);
-    if (from == nullptr) [[unlikely]] return alu<What, T, F>(op, c);
+    if (from == nullptr) [[unlikely]]
+      return alu<What, T, F>(op, c);
     const T m = value_at<T>(from);
     const T a = F == Form::reg_mem ? reg<T>(c, op->d) : m;
     const T b = F == Form::reg_mem ? m : F == Form::mem_reg ? reg<T>(c, op->s) : static_cast<T>(op->imm);
@@ -60,7 +62,8 @@ void quick_alu(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// The comparison and the conditional branch behind it, which stands behind it as an op of its own for those who need that.
+// The comparison and the conditional branch behind it, which stands behind it as an op of its own for those who need
+// that.
 template <Alu What, class T, Form F, unsigned CC>
 void compare_and_jump(const Op* op, Core* c) {
   T a = reg<T>(c, op->d);
@@ -69,7 +72,8 @@ void compare_and_jump(const Op* op, Core* c) {
   if constexpr (F == Form::reg_imm) b = static_cast<T>(op->imm);
   if constexpr (F == Form::reg_mem || F == Form::mem_reg || F == Form::mem_imm) {
     const std::byte* const from = read_quickly<T>(c, address(op, c));
-    if (from == nullptr) [[unlikely]] return alu<What, T, F>(op, c);
+    if (from == nullptr) [[unlikely]]
+      return alu<What, T, F>(op, c);
     const T m = value_at<T>(from);
     if constexpr (F == Form::reg_mem) {
       b = m;
@@ -95,7 +99,8 @@ void unary(const Op* op, Core* c) {
     if (!can_store<T>(c, at) || !load(c, at, a)) VPMU_LEAVE(op, c);
     if (!store(c, at, compute<What>(c->flags, a))) VPMU_LEAVE(op, c);
   } else if constexpr (What == Unary::inc || What == Unary::dec) {
-    if (!c->flags.knows_cf()) [[unlikely]] return settle_first(op, c);
+    if (!c->flags.knows_cf()) [[unlikely]]
+      return settle_first(op, c);
     set_reg(c, op->d, compute<What>(c->flags, reg<T>(c, op->d), c->flags.known_cf()));
   } else {
     set_reg(c, op->d, compute<What>(c->flags, reg<T>(c, op->d)));
@@ -140,7 +145,9 @@ Run jump_of(Form form) {
     case Form::reg_mem:
     case Form::mem_reg: break;
   }
-  if constexpr (What == Alu::cmp) return form == Form::reg_mem ? compare_and_jump<What, T, Form::reg_mem, CC> : compare_and_jump<What, T, Form::mem_reg, CC>;
+  if constexpr (What == Alu::cmp)
+    return form == Form::reg_mem ? compare_and_jump<What, T, Form::reg_mem, CC>
+                                 : compare_and_jump<What, T, Form::mem_reg, CC>;
   return nullptr;
 }
 
@@ -148,17 +155,22 @@ template <Alu What>
 Run jump_after(Form form, unsigned bytes, unsigned condition) {
   return by_condition(condition, [&](auto cc) -> Run {
     // Overflow and parity are rare.
-    if constexpr (cc() / 2 == 0 || cc() / 2 == 5) return nullptr;
-    else if (bytes == 1) return jump_of<What, std::uint8_t, cc()>(form);
-    else if (bytes == 4) return jump_of<What, std::uint32_t, cc()>(form);
-    else if (bytes == 8) return jump_of<What, std::uint64_t, cc()>(form);
+    if constexpr (cc() / 2 == 0 || cc() / 2 == 5)
+      return nullptr;
+    else if (bytes == 1)
+      return jump_of<What, std::uint8_t, cc()>(form);
+    else if (bytes == 4)
+      return jump_of<What, std::uint32_t, cc()>(form);
+    else if (bytes == 8)
+      return jump_of<What, std::uint64_t, cc()>(form);
     return nullptr;
   });
 }
 
 template <Unary What>
 Run of_size(bool memory, unsigned bytes) {
-  return by_size(bytes, [&](auto t) { return memory ? unary<What, decltype(t), true> : unary<What, decltype(t), false>; });
+  return by_size(bytes,
+                 [&](auto t) { return memory ? unary<What, decltype(t), true> : unary<What, decltype(t), false>; });
 }
 
 }  // namespace

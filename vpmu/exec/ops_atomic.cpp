@@ -59,7 +59,8 @@ void xchg(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// Only one of the destination and the accumulator is written: the upper half of the other survives a 32-bit operation, as CPUs do it.
+// Only one of the destination and the accumulator is written: the upper half of the other survives a 32-bit operation,
+// as CPUs do it.
 template <class T, bool Memory, bool Locked>
 void cmpxchg(const Op* op, Core* c) {
   const T expected = reg<T>(c, rax * 8);
@@ -123,7 +124,9 @@ void xadd(const Op* op, Core* c) {
 
 template <Alu What>
 Run locked_of(bool immediate, unsigned bytes) {
-  return by_size(bytes, [&](auto t) { return immediate ? locked_alu<What, decltype(t), true> : locked_alu<What, decltype(t), false>; });
+  return by_size(bytes, [&](auto t) {
+    return immediate ? locked_alu<What, decltype(t), true> : locked_alu<What, decltype(t), false>;
+  });
 }
 
 }  // namespace

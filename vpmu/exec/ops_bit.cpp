@@ -19,12 +19,14 @@ T changed(T value, T mask) {
 template <BitOp What, class T, bool ByRegister, bool Memory, bool Locked>
 void bit(const Op* op, Core* c) {
   constexpr unsigned width = 8 * sizeof(T);
-  const auto number = ByRegister ? static_cast<std::int64_t>(static_cast<std::make_signed_t<T>>(reg<T>(c, op->s))) : op->imm;
+  const auto number =
+      ByRegister ? static_cast<std::int64_t>(static_cast<std::make_signed_t<T>>(reg<T>(c, op->s))) : op->imm;
   const T mask = static_cast<T>(T{1} << (static_cast<std::uint64_t>(number) % width));
   T value{};
   if constexpr (Memory) {
     std::uint64_t at = address(op, c);
-    if constexpr (ByRegister) at += static_cast<std::uint64_t>((number >> std::countr_zero(width)) * static_cast<std::int64_t>(sizeof(T)));
+    if constexpr (ByRegister)
+      at += static_cast<std::uint64_t>((number >> std::countr_zero(width)) * static_cast<std::int64_t>(sizeof(T)));
     if constexpr (What != BitOp::bt) {
       if (Locked && at % sizeof(T) != 0) return leave_for(op, c, Stop::unsupported);
       if (!can_store<T>(c, at)) VPMU_LEAVE(op, c);
@@ -59,7 +61,9 @@ void scan(const Op* op, Core* c) {
   }
   constexpr int width = 8 * sizeof(T);
   if constexpr (What == Scan::bsf || What == Scan::bsr) {
-    if (value != 0) set_reg(c, op->d, static_cast<T>(What == Scan::bsf ? std::countr_zero(value) : width - 1 - std::countl_zero(value)));
+    if (value != 0)
+      set_reg(c, op->d,
+              static_cast<T>(What == Scan::bsf ? std::countr_zero(value) : width - 1 - std::countl_zero(value)));
     c->flags.set_bits(value == 0 ? rflags::ZF : 0);  // the others are undefined
   } else if constexpr (What == Scan::popcnt) {
     set_reg(c, op->d, static_cast<T>(std::popcount(value)));
@@ -86,7 +90,8 @@ Run bit_of(bool by_register, bool memory, bool locked, unsigned bytes) {
 
 template <Scan What>
 Run scan_of(bool memory, unsigned bytes) {
-  return by_size_above_1(bytes, [&](auto t) { return memory ? scan<What, decltype(t), true> : scan<What, decltype(t), false>; });
+  return by_size_above_1(
+      bytes, [&](auto t) { return memory ? scan<What, decltype(t), true> : scan<What, decltype(t), false>; });
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ void jmp(const Op* /*op*/, Core* c) { return go(c, 0); }
 
 template <unsigned CC>
 void jcc(const Op* op, Core* c) {
-  if (!c->flags.is_handy()) [[unlikely]] return settle_first(op, c);
+  if (!c->flags.is_handy()) [[unlikely]]
+    return settle_first(op, c);
   if (c->flags.holds<CC>()) return go(c, 0);
   return go(c, 1);
 }
@@ -48,7 +49,8 @@ void jmp_indirect(const Op* op, Core* c) {
 void call(const Op* op, Core* c) {
   const std::uint64_t at = c->r[rsp] - word;
   std::byte* const to = write_quickly<std::uint64_t>(c, at);
-  if (to == nullptr) [[unlikely]] return call_slowly(op, c);
+  if (to == nullptr) [[unlikely]]
+    return call_slowly(op, c);
   const std::uint64_t back = next_rip(op, c);
   std::memcpy(to, &back, sizeof back);
   c->r[rsp] = at;
@@ -74,9 +76,11 @@ void call_indirect(const Op* op, Core* c) {
 
 void ret(const Op* op, Core* c) {
   const std::byte* const from = read_quickly<std::uint64_t>(c, c->r[rsp]);
-  if (from == nullptr) [[unlikely]] return ret_slowly(op, c);
+  if (from == nullptr) [[unlikely]]
+    return ret_slowly(op, c);
   const auto to = value_at<std::uint64_t>(from);
-  if (!can_jump(to)) [[unlikely]] return leave_for(op, c, Stop::fault);
+  if (!can_jump(to)) [[unlikely]]
+    return leave_for(op, c, Stop::fault);
   c->r[rsp] += word + static_cast<std::uint64_t>(op->imm);
   return jump(c, to);
 }

@@ -27,11 +27,13 @@ void quick_mov(const Op* op, Core* c) {
   const std::uint64_t at = address_of<From>(op, c);
   if constexpr (F == Form::reg_mem) {
     const std::byte* const from = read_quickly<T>(c, at);
-    if (from == nullptr) [[unlikely]] return mov<T, F>(op, c);
+    if (from == nullptr) [[unlikely]]
+      return mov<T, F>(op, c);
     set_reg(c, op->d, value_at<T>(from));
   } else {
     std::byte* const to = write_quickly<T>(c, at);
-    if (to == nullptr) [[unlikely]] return mov<T, F>(op, c);
+    if (to == nullptr) [[unlikely]]
+      return mov<T, F>(op, c);
     const T value = F == Form::mem_reg ? reg<T>(c, op->s) : static_cast<T>(op->imm);
     std::memcpy(to, &value, sizeof value);
   }
@@ -63,7 +65,8 @@ template <bool Sign, class From, class To, bool Memory>
     value = reg<From>(c, op->s);
   }
   if constexpr (Sign) {
-    set_reg(c, op->d, static_cast<To>(static_cast<std::make_signed_t<To>>(static_cast<std::make_signed_t<From>>(value))));
+    set_reg(c, op->d,
+            static_cast<To>(static_cast<std::make_signed_t<To>>(static_cast<std::make_signed_t<From>>(value))));
   } else {
     set_reg(c, op->d, static_cast<To>(value));
   }
@@ -73,7 +76,8 @@ template <bool Sign, class From, class To, bool Memory>
 template <bool Sign, class From, class To>
 void quick_extend(const Op* op, Core* c) {
   const std::byte* const from = read_quickly<From>(c, address(op, c));
-  if (from == nullptr) [[unlikely]] return extend<Sign, From, To, true>(op, c);
+  if (from == nullptr) [[unlikely]]
+    return extend<Sign, From, To, true>(op, c);
   const From value = value_at<From>(from);
   const auto wide = static_cast<std::make_signed_t<To>>(static_cast<std::make_signed_t<From>>(value));
   set_reg(c, op->d, Sign ? static_cast<To>(wide) : static_cast<To>(value));
@@ -83,7 +87,8 @@ void quick_extend(const Op* op, Core* c) {
 // The load happens, and may fault, whatever the condition; and a 32-bit register loses its upper half. SDM 2A CMOV.
 template <unsigned CC, class T, bool Memory>
 void cmov(const Op* op, Core* c) {
-  if (!c->flags.is_handy()) [[unlikely]] return settle_first(op, c);
+  if (!c->flags.is_handy()) [[unlikely]]
+    return settle_first(op, c);
   T value{};
   if constexpr (Memory) {
     if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
@@ -96,7 +101,8 @@ void cmov(const Op* op, Core* c) {
 
 template <unsigned CC, bool Memory>
 void setcc(const Op* op, Core* c) {
-  if (!c->flags.is_handy()) [[unlikely]] return settle_first(op, c);
+  if (!c->flags.is_handy()) [[unlikely]]
+    return settle_first(op, c);
   const std::uint8_t value = c->flags.holds<CC>() ? 1 : 0;
   if constexpr (Memory) {
     if (!store(c, address(op, c), value)) VPMU_LEAVE(op, c);
@@ -185,11 +191,14 @@ Run op_mov(Form form, unsigned bytes, Address address) {
 }
 
 Run op_mov_absolute(bool store, unsigned bytes) {
-  return by_size(bytes, [&](auto t) { return store ? mov_absolute<decltype(t), true> : mov_absolute<decltype(t), false>; });
+  return by_size(bytes,
+                 [&](auto t) { return store ? mov_absolute<decltype(t), true> : mov_absolute<decltype(t), false>; });
 }
 
 Run op_lea(unsigned bytes, Address address) {
-  return by_size_above_1(bytes, [&](auto t) { return address == Address::base ? lea<decltype(t), Address::base> : lea<decltype(t), Address::base_and_index>; });
+  return by_size_above_1(bytes, [&](auto t) {
+    return address == Address::base ? lea<decltype(t), Address::base> : lea<decltype(t), Address::base_and_index>;
+  });
 }
 
 Run op_extend(bool sign, bool memory, unsigned from, unsigned to) {
@@ -199,7 +208,8 @@ Run op_extend(bool sign, bool memory, unsigned from, unsigned to) {
 
 Run op_cmov(unsigned condition, bool memory, unsigned bytes) {
   return by_condition(condition, [&](auto cc) {
-    return by_size_above_1(bytes, [&](auto t) { return memory ? cmov<cc(), decltype(t), true> : cmov<cc(), decltype(t), false>; });
+    return by_size_above_1(
+        bytes, [&](auto t) { return memory ? cmov<cc(), decltype(t), true> : cmov<cc(), decltype(t), false>; });
   });
 }
 

@@ -11,10 +11,26 @@ __extension__ using Signed128 = __int128;
 /// The type with twice the bits.
 template <class T>
 struct Twice;
-template <> struct Twice<std::uint8_t> { using Unsigned = std::uint16_t; using Signed = std::int16_t; };
-template <> struct Twice<std::uint16_t> { using Unsigned = std::uint32_t; using Signed = std::int32_t; };
-template <> struct Twice<std::uint32_t> { using Unsigned = std::uint64_t; using Signed = std::int64_t; };
-template <> struct Twice<std::uint64_t> { using Unsigned = Unsigned128; using Signed = Signed128; };
+template <>
+struct Twice<std::uint8_t> {
+  using Unsigned = std::uint16_t;
+  using Signed = std::int16_t;
+};
+template <>
+struct Twice<std::uint16_t> {
+  using Unsigned = std::uint32_t;
+  using Signed = std::int32_t;
+};
+template <>
+struct Twice<std::uint32_t> {
+  using Unsigned = std::uint64_t;
+  using Signed = std::int64_t;
+};
+template <>
+struct Twice<std::uint64_t> {
+  using Unsigned = Unsigned128;
+  using Signed = Signed128;
+};
 
 template <class T, bool Memory>
 bool source(const Op* op, Core* c, T& value) {
@@ -82,7 +98,8 @@ void divide(const Op* op, Core* c) {
     const bool least = static_cast<typename Twice<T>::Unsigned>(a << 1) == 0 && dividend < 0;
     if (least && divisor == -1) return leave_for(op, c, Stop::fault);
     const auto quotient = static_cast<Wide>(dividend / divisor);
-    if (quotient != static_cast<Wide>(static_cast<std::make_signed_t<T>>(quotient))) return leave_for(op, c, Stop::fault);
+    if (quotient != static_cast<Wide>(static_cast<std::make_signed_t<T>>(quotient)))
+      return leave_for(op, c, Stop::fault);
     set_accumulator(c, static_cast<T>(quotient), static_cast<T>(dividend % divisor));
   } else {
     const auto quotient = static_cast<typename Twice<T>::Unsigned>(a / b);

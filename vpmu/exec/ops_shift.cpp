@@ -12,7 +12,8 @@ constexpr bool top(T value) {
   return (value >> (width<T> - 1) & 1) != 0;
 }
 
-// Where the manual leaves OF or AF undefined (OF for counts above 1, AF always), they are as for a last shift by 1, and 0.
+// Where the manual leaves OF or AF undefined (OF for counts above 1, AF always), they are as for a last shift by 1, and
+// 0.
 template <Shift What, class T>
 VPMU_PART_OF_OP T shifted(LazyFlags& flags, T a, unsigned count) {
   const auto bit_out = [&](unsigned n) { return n < width<T> && (a >> n & 1) != 0; };
@@ -78,7 +79,8 @@ VPMU_PART_OF_OP T shift_by(LazyFlags& flags, T a, unsigned count) {
 // A count of 0 changes no flag; a 32-bit register is written all the same. SDM 2B SAL/SAR/SHL/SHR.
 template <Shift What, class T, bool ByCl, bool Memory>
 void shift(const Op* op, Core* c) {
-  const unsigned count = (ByCl ? reg<std::uint8_t>(c, rcx * 8) : static_cast<unsigned>(op->imm)) & (sizeof(T) == 8 ? 63U : 31U);
+  const unsigned count =
+      (ByCl ? reg<std::uint8_t>(c, rcx * 8) : static_cast<unsigned>(op->imm)) & (sizeof(T) == 8 ? 63U : 31U);
   if constexpr (Memory) {
     const std::uint64_t at = address(op, c);
     T a{};
@@ -93,7 +95,8 @@ void shift(const Op* op, Core* c) {
 
 template <bool Left, class T, bool ByCl, bool Memory>
 void double_shift(const Op* op, Core* c) {
-  const unsigned count = (ByCl ? reg<std::uint8_t>(c, rcx * 8) : static_cast<unsigned>(op->imm)) & (sizeof(T) == 8 ? 63U : 31U);
+  const unsigned count =
+      (ByCl ? reg<std::uint8_t>(c, rcx * 8) : static_cast<unsigned>(op->imm)) & (sizeof(T) == 8 ? 63U : 31U);
   if (count >= width<T>) return leave_for(op, c, Stop::unsupported);  // undefined
   T a{};
   const std::uint64_t at = Memory ? address(op, c) : 0;
@@ -105,7 +108,8 @@ void double_shift(const Op* op, Core* c) {
   T r = a;
   if (count != 0) {
     const T b = reg<T>(c, op->s);
-    r = Left ? static_cast<T>(a << count | b >> (width<T> - count)) : static_cast<T>(a >> count | b << (width<T> - count));
+    r = Left ? static_cast<T>(a << count | b >> (width<T> - count))
+             : static_cast<T>(a >> count | b << (width<T> - count));
     const bool out = (a >> (Left ? width<T> - count : count - 1) & 1) != 0;
     c->flags.set_shift(r, out, top(r) != top(a));
   }

@@ -24,7 +24,8 @@ template <Form F>
 void push(const Op* op, Core* c) {
   const std::uint64_t at = c->r[rsp] - word;
   std::byte* const to = write_quickly<std::uint64_t>(c, at);
-  if (to == nullptr) [[unlikely]] return push_slowly<F>(op, c);
+  if (to == nullptr) [[unlikely]]
+    return push_slowly<F>(op, c);
   const std::uint64_t value = F == Form::reg_reg ? reg<std::uint64_t>(c, op->s) : static_cast<std::uint64_t>(op->imm);
   std::memcpy(to, &value, sizeof value);
   c->r[rsp] = at;
@@ -42,7 +43,8 @@ void push(const Op* op, Core* c) {
 
 void pop(const Op* op, Core* c) {
   const std::byte* const from = read_quickly<std::uint64_t>(c, c->r[rsp]);
-  if (from == nullptr) [[unlikely]] return pop_slowly(op, c);
+  if (from == nullptr) [[unlikely]]
+    return pop_slowly(op, c);
   c->r[rsp] += word;
   set_reg(c, op->d, value_at<std::uint64_t>(from));
   VPMU_NEXT(op, c);
@@ -104,7 +106,9 @@ Run op_push(Form form, unsigned bytes) {
 
 Run op_pop(bool memory, unsigned bytes) { return bytes != word ? nullptr : memory ? pop_memory : pop; }
 Run op_leave() { return leave_frame; }
-Run op_pushf(unsigned bytes) { return bytes == word ? pushf<std::uint64_t> : bytes == 2 ? pushf<std::uint16_t> : nullptr; }
+Run op_pushf(unsigned bytes) {
+  return bytes == word ? pushf<std::uint64_t> : bytes == 2 ? pushf<std::uint16_t> : nullptr;
+}
 Run op_popf(unsigned bytes) { return bytes == word ? popf<std::uint64_t> : bytes == 2 ? popf<std::uint16_t> : nullptr; }
 
 }  // namespace vpmu::exec

@@ -6,7 +6,8 @@
 namespace vpmu::exec {
 namespace {
 
-/// Elements in one go. A longer one stops between two and goes on later, as an interrupt would make it on a CPU (SDM 2B REP).
+/// Elements in one go. A longer one stops between two and goes on later, as an interrupt would make it on a CPU (SDM 2B
+/// REP).
 constexpr unsigned most_elements = 4096;
 
 /// One element. False: the instruction must stop here.
@@ -44,11 +45,13 @@ void string(const Op* op, Core* c) {
     for (unsigned n = 0; c->r[rcx] != 0; ++n) {
       if (n == most_elements) return leave_for(op, c, Stop::again);
       if (!element<What, T>(op, c, step)) VPMU_LEAVE(op, c);
-      if (c->tap != nullptr) [[unlikely]] note_element(*c);
+      if (c->tap != nullptr) [[unlikely]]
+        note_element(*c);
       --c->r[rcx];
       if (compares && c->flags.zf() != (How == Repeat::while_equal)) break;
       // It may have been its own code: what goes on is what stands there now.
-      if (c->wrote_code && c->r[rcx] != 0) [[unlikely]] return leave_for(op, c, Stop::again);
+      if (c->wrote_code && c->r[rcx] != 0) [[unlikely]]
+        return leave_for(op, c, Stop::again);
     }
     look_at_kick(c);
   }

@@ -23,8 +23,10 @@ void set_other_flags(Core& core, std::uint64_t value) {
 
 void change_flags(const Op* op, Core* c) {
   const std::uint64_t before = c->other_flags | c->flags.bits();
-  const std::uint64_t after = (before & ~static_cast<std::uint64_t>(op->imm)) ^ static_cast<std::uint64_t>(std::int64_t{op->disp});
-  if ((static_cast<std::uint64_t>(op->imm) & rflags::IF) != 0 && c->cpl != 0) return leave_for(op, c, Stop::unsupported);  // CLI
+  const std::uint64_t after =
+      (before & ~static_cast<std::uint64_t>(op->imm)) ^ static_cast<std::uint64_t>(std::int64_t{op->disp});
+  if ((static_cast<std::uint64_t>(op->imm) & rflags::IF) != 0 && c->cpl != 0)
+    return leave_for(op, c, Stop::unsupported);  // CLI
   c->flags.set_bits(after);
   c->other_flags = after & ~rflags::status;
   VPMU_NEXT(op, c);
@@ -42,8 +44,8 @@ void sahf(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// The platform may look at the machine: RIP must be right, and what this op and those behind it count is not yet taken off.
-// It answers in Core::answer: an op with a variable that others know of could not end in a tail call.
+// The platform may look at the machine: RIP must be right, and what this op and those behind it count is not yet taken
+// off. It answers in Core::answer: an op with a variable that others know of could not end in a tail call.
 template <class Ask>
 bool asks(const Op* op, Core* c, Ask ask) {
   c->rip = c->block->rip + op->offset;
@@ -61,18 +63,21 @@ void set_edx_eax(Core* c, std::uint64_t value) {
 }
 
 void rdmsr(const Op* op, Core* c) {
-  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.rdmsr(reg<std::uint32_t>(c, rcx * 8), c->answer); }))
+    VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
 // Ends its block: what it changed may say that the engine must stop.
 void wrmsr(const Op* op, Core* c) {
   const std::uint64_t value = std::uint64_t{reg<std::uint32_t>(c, rdx * 8)} << 32 | reg<std::uint32_t>(c, rax * 8);
-  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.wrmsr(reg<std::uint32_t>(c, rcx * 8), value); })) VPMU_LEAVE(op, c);
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.wrmsr(reg<std::uint32_t>(c, rcx * 8), value); }))
+    VPMU_LEAVE(op, c);
   return end_at(c, next_rip(op, c));
 }
 void rdpmc(const Op* op, Core* c) {
-  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), c->answer); })) VPMU_LEAVE(op, c);
+  if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.rdpmc(reg<std::uint32_t>(c, rcx * 8), c->answer); }))
+    VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
@@ -80,12 +85,14 @@ void rdpmc(const Op* op, Core* c) {
 bool may_read_tsc(const Core* c) { return c->cpl == 0 || (c->paging.cr4 & cr4_tsd) == 0; }
 
 void rdtsc(const Op* op, Core* c) {
-  if (!asks(op, c, [&](Platform& p) { return may_read_tsc(c) ? p.rdtsc(c->answer) : Answer::leave; })) VPMU_LEAVE(op, c);
+  if (!asks(op, c, [&](Platform& p) { return may_read_tsc(c) ? p.rdtsc(c->answer) : Answer::leave; }))
+    VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
 void rdtscp(const Op* op, Core* c) {
-  if (!asks(op, c, [&](Platform& p) { return may_read_tsc(c) ? p.rdtscp(c->answer, c->tsc_aux) : Answer::leave; })) VPMU_LEAVE(op, c);
+  if (!asks(op, c, [&](Platform& p) { return may_read_tsc(c) ? p.rdtscp(c->answer, c->tsc_aux) : Answer::leave; }))
+    VPMU_LEAVE(op, c);
   set_edx_eax(c, c->answer);
   set_reg(c, rcx * 8, static_cast<std::uint32_t>(c->tsc_aux));
   VPMU_NEXT(op, c);

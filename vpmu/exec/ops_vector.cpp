@@ -29,14 +29,16 @@ std::uint32_t writable_mxcsr() {
 }
 
 bool has_vectors(Core* c) {
-  if (c->vectors != nullptr) [[likely]] return true;
+  if (c->vectors != nullptr) [[likely]]
+    return true;
   VectorState* const got = c->platform->vectors();
   if (got == nullptr || (got->mxcsr() & ~writable_mxcsr()) != 0) return false;
   c->vectors = got;
   return true;
 }
 
-/// Whether the unit is there, enabled, and not lazily switched: else #UD or #NM, which are others' to raise. SDM 3A 2.5.
+/// Whether the unit is there, enabled, and not lazily switched: else #UD or #NM, which are others' to raise. SDM
+/// 3A 2.5.
 bool is_enabled(Core* c, VectorUnit unit) {
   const std::uint64_t cr0 = c->paging.cr0;
   const std::uint64_t cr4 = c->paging.cr4;
@@ -45,14 +47,17 @@ bool is_enabled(Core* c, VectorUnit unit) {
     case VectorUnit::x87: return (cr0 & (cr0_em | cr0_ts)) == 0 && has_vectors(c);
     case VectorUnit::sse: return (cr0 & (cr0_em | cr0_ts)) == 0 && (cr4 & cr4_osfxsr) != 0 && has_vectors(c);
     case VectorUnit::avx:
-      return (cr0 & cr0_ts) == 0 && (cr4 & cr4_osxsave) != 0 && has_vectors(c) && (c->vectors->xcr0 & xcr0_sse_and_avx) == xcr0_sse_and_avx;
+      return (cr0 & cr0_ts) == 0 && (cr4 & cr4_osxsave) != 0 && has_vectors(c) &&
+             (c->vectors->xcr0 & xcr0_sse_and_avx) == xcr0_sse_and_avx;
   }
   return false;
 }
 
 /// No exception of the x87 or SSE floating-point units can come of it: they are all masked, and none is pending.
 bool cannot_trap(const Core* c, const HostForm& f) {
-  if (f.unit == VectorUnit::x87 && f.waits && ((c->vectors->fcw() & fcw_masks) != fcw_masks || (c->vectors->fsw() & fsw_summary) != 0)) return false;
+  if (f.unit == VectorUnit::x87 && f.waits &&
+      ((c->vectors->fcw() & fcw_masks) != fcw_masks || (c->vectors->fsw() & fsw_summary) != 0))
+    return false;
   return !f.uses_mxcsr || (c->vectors->mxcsr() & mxcsr_masks) == mxcsr_masks;
 }
 
@@ -82,18 +87,21 @@ std::byte* find_to_load(Core* c, std::uint64_t at, const HostForm& f) {
     if (copy != nullptr) std::memcpy(&mxcsr, copy + VectorState::mxcsr_at, sizeof mxcsr);
     return (mxcsr & ~writable_mxcsr()) == 0 ? copy : stop_at_fault(c);
   }
-  if (can_read_quickly(c, at, f.bytes)) [[likely]] return known_address(c, at);
+  if (can_read_quickly(c, at, f.bytes)) [[likely]]
+    return known_address(c, at);
   return crosses_page(at, f.bytes) ? load_copy(c, at, f.bytes) : find_slowly(c, at, PagingAccess::read, f.bytes);
 }
 
 /// Where the routine is to store: Core::operand, with what stands there now, if that is in two pages.
 std::byte* find_to_store(Core* c, std::uint64_t at, const HostForm& f) {
-  if (can_write_quickly(c, at, f.bytes)) [[likely]] return known_address(c, at);
+  if (can_write_quickly(c, at, f.bytes)) [[likely]]
+    return known_address(c, at);
   if (!crosses_page(at, f.bytes)) return find_slowly(c, at, PagingAccess::write, f.bytes);
   c->across.in_low = page_size - at % page_size;
   c->across.low = find_slowly(c, at, PagingAccess::write, static_cast<unsigned>(c->across.in_low));
   if (c->across.low == nullptr) return nullptr;
-  c->across.high = find_slowly(c, at + c->across.in_low, PagingAccess::write, f.bytes - static_cast<unsigned>(c->across.in_low));
+  c->across.high =
+      find_slowly(c, at + c->across.in_low, PagingAccess::write, f.bytes - static_cast<unsigned>(c->across.in_low));
   if (c->across.high == nullptr) return nullptr;
   std::memcpy(c->operand.data(), c->across.low, c->across.in_low);
   std::memcpy(c->operand.data() + c->across.in_low, c->across.high, f.bytes - c->across.in_low);
@@ -110,15 +118,19 @@ template <Memory M>
 void host_op(const Op* op, Core* c) {
   const auto* const routine = std::bit_cast<const HostRoutine*>(op->imm);
   const HostForm& f = routine->form;
-  if (!can_run(c, f)) [[unlikely]] return leave_for(op, c, Stop::unsupported);
+  if (!can_run(c, f)) [[unlikely]]
+    return leave_for(op, c, Stop::unsupported);
   std::byte* memory = nullptr;
   if constexpr (M != Memory::none) {
     const std::uint64_t at = address(op, c);
-    if ((at & (f.alignment - 1U)) != 0) [[unlikely]] return leave_for(op, c, Stop::fault);
+    if ((at & (f.alignment - 1U)) != 0) [[unlikely]]
+      return leave_for(op, c, Stop::fault);
     memory = M == Memory::load ? find_to_load(c, at, f) : find_to_store(c, at, f);
-    if (memory == nullptr) [[unlikely]] VPMU_LEAVE(op, c);
+    if (memory == nullptr) [[unlikely]]
+      VPMU_LEAVE(op, c);
   }
-  const std::uint64_t flags = routine->entry(c->vectors, memory, c->r.data(), f.reads_flags ? c->flags.bits() | flags_always : 0);
+  const std::uint64_t flags =
+      routine->entry(c->vectors, memory, c->r.data(), f.reads_flags ? c->flags.bits() | flags_always : 0);
   if (f.writes_flags) c->flags.set_bits(flags);
   if (f.unit == VectorUnit::x87) {
     c->vectors->forget_pointers();
@@ -157,7 +169,8 @@ void vzero(const Op* op, Core* c) {
 }
 
 void xgetbv(const Op* op, Core* c) {
-  if ((c->paging.cr4 & cr4_osxsave) == 0 || reg<std::uint32_t>(c, rcx * 8) != 0 || !has_vectors(c)) return leave_for(op, c, Stop::unsupported);
+  if ((c->paging.cr4 & cr4_osxsave) == 0 || reg<std::uint32_t>(c, rcx * 8) != 0 || !has_vectors(c))
+    return leave_for(op, c, Stop::unsupported);
   set_reg(c, rax * 8, static_cast<std::uint32_t>(c->vectors->xcr0));
   set_reg(c, rdx * 8, static_cast<std::uint32_t>(c->vectors->xcr0 >> 32));
   VPMU_NEXT(op, c);

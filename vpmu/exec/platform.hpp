@@ -11,10 +11,11 @@ namespace vpmu::exec {
 class Ram : public PhysicalWords {
  public:
   virtual ~Ram() = default;
-  /// The host address of the 4 KiB page of RAM that starts at `page`, or null where there is none. It is aligned as the page is, stays valid,
-  /// and the guest may change the bytes at any time.
+  /// The host address of the 4 KiB page of RAM that starts at `page`, or null where there is none. It is aligned as the
+  /// page is, stays valid, and the guest may change the bytes at any time.
   virtual std::byte* page(GuestPhysical page) = 0;
-  /// The engine is going to write to the page: for those who must know, such as a dirty log. Called once for each stretch of writes.
+  /// The engine is going to write to the page: for those who must know, such as a dirty log. Called once for each
+  /// stretch of writes.
   virtual void will_write(GuestPhysical page) = 0;
 };
 
@@ -24,7 +25,8 @@ struct VectorState;
 class HostCode {
  public:
   virtual ~HostCode() = default;
-  /// Where the CPU can run a copy of `routine`, which may stand anywhere; null when there is no more room or none at all.
+  /// Where the CPU can run a copy of `routine`, which may stand anywhere; null when there is no more room or none at
+  /// all.
   virtual const std::byte* add(std::span<const std::byte> routine) = 0;
   /// Forgets all that was added.
   virtual void clear() = 0;
@@ -46,8 +48,8 @@ class Platform {
   virtual Answer rdtsc(std::uint64_t& value) = 0;
   /// With IA32_TSC_AUX beside it; `leave` also where the guest has no RDTSCP.
   virtual Answer rdtscp(std::uint64_t& /*value*/, std::uint64_t& /*aux*/) { return Answer::leave; }
-  /// The vCPU's x87 and vector state, which the engine then changes in place until the next Engine::load() or resume(). Asked for at the
-  /// first such instruction. Null: those are left to others.
+  /// The vCPU's x87 and vector state, which the engine then changes in place until the next Engine::load() or resume().
+  /// Asked for at the first such instruction. Null: those are left to others.
   virtual VectorState* vectors() { return nullptr; }
 };
 

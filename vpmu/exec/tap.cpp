@@ -32,7 +32,8 @@ Seen& add(Tap& t) {
 }
 
 std::uint8_t flags_of(std::uint8_t events) {
-  return static_cast<std::uint8_t>(((events & event_load) != 0 ? Seen::op_loads : 0) | ((events & event_store) != 0 ? Seen::op_stores : 0));
+  return static_cast<std::uint8_t>(((events & event_load) != 0 ? Seen::op_loads : 0) |
+                                   ((events & event_store) != 0 ? Seen::op_stores : 0));
 }
 
 /// The op before has not given up: it has retired.
@@ -46,7 +47,11 @@ void finish_branch(Tap& t, std::uint64_t to) {
   const SeenBranch& b = t.branch;
   if (b.kind == BranchKind::none) return;
   const bool taken = b.kind != BranchKind::conditional || to != b.behind;
-  add(t) = {.linear = b.at, .physical = to, .now = b.behind, .bytes = static_cast<std::uint16_t>(b.kind), .kind = Seen::Kind::branch,
+  add(t) = {.linear = b.at,
+            .physical = to,
+            .now = b.behind,
+            .bytes = static_cast<std::uint16_t>(b.kind),
+            .kind = Seen::Kind::branch,
             .flags = static_cast<std::uint8_t>(taken ? Seen::taken : 0)};
   t.branch.kind = BranchKind::none;
 }
@@ -71,7 +76,10 @@ void fetch(Tap& t, const Block& block, std::uint64_t bytes) {
     t.line = line;
     const std::uint64_t at = line * line_bytes;
     const SeenPage& page = at / page_size == block.rip / page_size || at < block.rip ? block.pages[0] : block.pages[1];
-    add(t) = {.linear = at, .physical = page.physical + at % page_size, .page_bytes = static_cast<std::uint32_t>(page.page_bytes), .kind = Seen::Kind::code};
+    add(t) = {.linear = at,
+              .physical = page.physical + at % page_size,
+              .page_bytes = static_cast<std::uint32_t>(page.page_bytes),
+              .kind = Seen::Kind::code};
   }
 }
 
@@ -87,12 +95,15 @@ void begin_block(Core& core) {
   finish_op(t);
   finish_branch(t, block.rip);
   make_room(t);
-  t.at_entry = t.passed + static_cast<std::uint64_t>(t.begun_with - core.left[count_instructions] - block.counts[count_instructions]);
+  t.at_entry = t.passed + static_cast<std::uint64_t>(t.begun_with - core.left[count_instructions] -
+                                                     block.counts[count_instructions]);
   fetch(t, block, block.code.size());
   expect_branch(t, block, block.ops[block.real.size() - 1]);
 }
 
-VPMU_PART_OF_OP std::size_t index_of(const Op* op, const Core* c) { return static_cast<std::size_t>(op - c->block->ops.data()); }
+VPMU_PART_OF_OP std::size_t index_of(const Op* op, const Core* c) {
+  return static_cast<std::size_t>(op - c->block->ops.data());
+}
 VPMU_PART_OF_OP void run_really(const Op* op, Core* c) { return c->block->real[index_of(op, c)](op, c); }
 
 enum class Place : std::uint8_t { operand, stack };
@@ -108,7 +119,8 @@ template <Place P, Does D>
 VPMU_PART_OF_OP bool note_quickly(const Op* op, Core* c) {
   const std::uint64_t at = place<P, D>(op, c);
   const std::uint64_t bytes = P == Place::operand ? op->bytes : word;
-  if (!(D == Does::load ? can_read_quickly(c, at, bytes) : can_write_quickly(c, at, bytes))) [[unlikely]] return false;
+  if (!(D == Does::load ? can_read_quickly(c, at, bytes) : can_write_quickly(c, at, bytes))) [[unlikely]]
+    return false;
   Tap& t = *c->tap;
   const SeenPage& page = t.pages[static_cast<std::size_t>(c->tlb - c->tlbs.data())][tlb_place(at)];
   const std::uint8_t retires = Seen::retires | flags_of(op->events);
@@ -146,7 +158,8 @@ template <Place P, Does D, bool First>
 void observe(const Op* op, Core* c) {
   begin<First>(c);
   // While an op is running the TLB is the empty one.
-  if (!note_quickly<P, D>(op, c)) [[unlikely]] return observe_again<P, D>(op, c);
+  if (!note_quickly<P, D>(op, c)) [[unlikely]]
+    return observe_again<P, D>(op, c);
   return run_really(op, c);
 }
 template <bool First>
@@ -168,7 +181,9 @@ Does does(std::uint8_t events) {
 template <bool First>
 Run observer_of(std::uint8_t events) {
   if ((events & (event_load | event_store)) == 0) return observe_beginning;
-  if ((events & event_at_stack) != 0) return does(events) == Does::load ? observe<Place::stack, Does::load, First> : observe<Place::stack, Does::store, First>;
+  if ((events & event_at_stack) != 0)
+    return does(events) == Does::load ? observe<Place::stack, Does::load, First>
+                                      : observe<Place::stack, Does::store, First>;
   if ((events & event_at_operand) == 0) return observe_others<First>;
   switch (does(events)) {
     case Does::load: return observe<Place::operand, Does::load, First>;
@@ -181,7 +196,8 @@ Run observer_of(std::uint8_t events) {
 void note_access(Tap& t, Seen access) {
   if (t.count > t.first) {
     const Seen& last = t.seen[t.count - 1];
-    if (last.is(Seen::store) == access.is(Seen::store) && access.linear % page_size == 0 && last.linear + last.bytes == access.linear)
+    if (last.is(Seen::store) == access.is(Seen::store) && access.linear % page_size == 0 &&
+        last.linear + last.bytes == access.linear)
       access.flags |= Seen::second_half;
   }
   add(t) = access;
@@ -248,7 +264,8 @@ std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned 
   const std::size_t place = tlb_place(at);
   const Tlb& tlb = c->tlbs[static_cast<unsigned>(rights)];
   const std::uint64_t tag = access == PagingAccess::write ? tlb.write[place] : tlb.read[place];
-  std::byte* const host = is_tagged(tag, at, 1) ? host_address(at, tlb.add[place]) : find_in_tables(c, rights, at, access);
+  std::byte* const host =
+      is_tagged(tag, at, 1) ? host_address(at, tlb.add[place]) : find_in_tables(c, rights, at, access);
   if (host == nullptr || bytes == 0 || !c->tap->running) return host;
   const SeenPage& page = c->tap->pages[static_cast<unsigned>(rights)][place];
   note_access(*c->tap, {.linear = at,

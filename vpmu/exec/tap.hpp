@@ -6,32 +6,33 @@
 
 /// How an Observer sees what ops do, at no cost while there is none.
 ///
-/// Blocks that were decoded for an observer have, in place of the functions of ops that touch memory, and of the first op, ones that note
-/// what is going to happen and go on with the real one. Where the op accesses one place that can be told before, and the TLB
-/// knows the page, that is noted at once. All others run with an empty TLB, so that each access comes to find_slowly(), and is noted there.
-/// An op that gives up takes back what was noted of it: leave(). A branch is noted when its successor is known: the next block begins, or
-/// the engine stops.
+/// Blocks that were decoded for an observer have, in place of the functions of ops that touch memory, and of the first
+/// op, ones that note what is going to happen and go on with the real one. Where the op accesses one place that can be
+/// told before, and the TLB knows the page, that is noted at once. All others run with an empty TLB, so that each
+/// access comes to find_slowly(), and is noted there. An op that gives up takes back what was noted of it: leave(). A
+/// branch is noted when its successor is known: the next block begins, or the engine stops.
 namespace vpmu::exec {
 
 struct Tap {
   Observer* observer{};
   Tlb closed{};  ///< Never has anything: the fast path goes through it.
-  std::array<std::array<SeenPage, tlb_entries>, rights_count> pages{};  ///< What the TLB entry of the same place translates to.
+  std::array<std::array<SeenPage, tlb_entries>, rights_count>
+      pages{};  ///< What the TLB entry of the same place translates to.
 
   std::array<Seen, 256> seen{};  ///< What the observer was not told yet.
   unsigned count{};
-  bool running{};            ///< An op that touches memory has begun, with an empty TLB.
-  unsigned first{};          ///< Of its entries, as far as they may be taken back;
-  bool partly{};             ///< some were told already;
-  std::uint8_t events{};     ///< its OpEvent,
-  std::uint16_t offset{};    ///< place in its block,
-  std::uint64_t now{};       ///< and the instructions that retired before it.
+  bool running{};          ///< An op that touches memory has begun, with an empty TLB.
+  unsigned first{};        ///< Of its entries, as far as they may be taken back;
+  bool partly{};           ///< some were told already;
+  std::uint8_t events{};   ///< its OpEvent,
+  std::uint16_t offset{};  ///< place in its block,
+  std::uint64_t now{};     ///< and the instructions that retired before it.
 
-  std::uint64_t at_entry{};  ///< The same for the block.
-  std::uint64_t passed{};    ///< Instructions before the present Engine::run().
-  std::int64_t begun_with{}; ///< Core::left at its beginning.
-  std::uint64_t line{~0ULL}; ///< Of code, the last one.
-  SeenBranch branch{};       ///< Whose successor is not known yet; kind none: there is none.
+  std::uint64_t at_entry{};   ///< The same for the block.
+  std::uint64_t passed{};     ///< Instructions before the present Engine::run().
+  std::int64_t begun_with{};  ///< Core::left at its beginning.
+  std::uint64_t line{~0ULL};  ///< Of code, the last one.
+  SeenBranch branch{};        ///< Whose successor is not known yet; kind none: there is none.
 };
 
 /// Makes the ops of a block that was just decoded tell of themselves.

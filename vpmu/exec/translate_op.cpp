@@ -170,8 +170,10 @@ void Translator::accumulator(const GuestForm& f) {
   if (f.kind == Kind::sign) a_.move(scratch_d, homes[rdx]);
   if (f.prefix_66) a_.bytes({0x66});
   a_.bytes({HostAssembler::rex(0, 0, 0, f.wide), f.opcode});
-  if (f.kind == Kind::sign) a_.move(homes[rdx], scratch_d);
-  else a_.move(homes[rax], scratch_a);
+  if (f.kind == Kind::sign)
+    a_.move(homes[rdx], scratch_d);
+  else
+    a_.move(homes[rax], scratch_a);
 }
 void Translator::swap_bytes(const GuestForm& f) {
   const HostRegister reg = read(f.reg, scratch_a);

@@ -5,7 +5,9 @@
 namespace vpmu::exec {
 namespace {
 
-const std::byte* distance(std::size_t n) { return reinterpret_cast<const std::byte*>(n); }  // NOLINT(performance-no-int-to-ptr)
+const std::byte* distance(std::size_t n) {
+  return reinterpret_cast<const std::byte*>(n);
+}  // NOLINT(performance-no-int-to-ptr)
 
 }  // namespace
 
@@ -28,8 +30,10 @@ bool Translator::translate() {
   compiled_.sites.reserve(count_ + other_sites);
   write_entry();
   for (std::size_t i = 0; i < length_; ++i) write(i);
-  if (length_ < count_) leave_to(add_site(Site::Why::op, length_));
-  else if (!forms_[count_ - 1].is_flow()) go(0);
+  if (length_ < count_)
+    leave_to(add_site(Site::Why::op, length_));
+  else if (!forms_[count_ - 1].is_flow())
+    go(0);
   write_outside();
   return true;
 }
@@ -39,8 +43,10 @@ void Translator::see_flags() {
   bool seen = true;
   for (std::size_t i = count_; i-- > 0;) {
     flags_seen_[i] = seen;
-    if (forms_[i].may_stop() || forms_[i].flags == FlagUse::other) seen = true;
-    else if (forms_[i].flags == FlagUse::sets_all) seen = false;
+    if (forms_[i].may_stop() || forms_[i].flags == FlagUse::other)
+      seen = true;
+    else if (forms_[i].flags == FlagUse::sets_all)
+      seen = false;
   }
 }
 
@@ -49,7 +55,8 @@ void Translator::needs_interpreter(std::size_t i) {
   GuestForm& f = forms_[i];
   if (!flags_seen_[i]) return;
   const HostFlags& host = host_flags();
-  const bool same = (f.kind != Kind::shift_count || host.shift) && (f.kind != Kind::shift_cl || (host.shift && host.shift_af)) &&
+  const bool same = (f.kind != Kind::shift_count || host.shift) &&
+                    (f.kind != Kind::shift_cl || (host.shift && host.shift_af)) &&
                     (f.kind != Kind::rotate || host.rotate) && (f.kind != Kind::bit || host.bit) &&
                     (f.kind != Kind::multiply_wide || host.multiply);
   if (!same) f.kind = Kind::alone;
@@ -75,7 +82,8 @@ const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
   const bool fused = block_.comparison != nullptr && i + 2 == count_;
   const bool goes_on = why == Site::Why::op;
   const Run run = i == 0 ? goes_on ? block_.first : block_.first_alone : fused && !goes_on ? block_.comparison : op.run;
-  compiled_.sites.push_back({.block = &block_, .op = &op, .run = run, .why = why, .way = static_cast<std::uint8_t>(way)});
+  compiled_.sites.push_back(
+      {.block = &block_, .op = &op, .run = run, .why = why, .way = static_cast<std::uint8_t>(way)});
   return &compiled_.sites.back();
 }
 
@@ -129,7 +137,8 @@ void Translator::write_outside() {
   for (unsigned lane = 0; lane < 4; ++lane) a_.word64(static_cast<std::uint64_t>(block_.counts[lane]));
 }
 
-/// A way out of the fast path of instruction `i`: the interpreter runs it, and, unless it ends the block, the code goes on behind it.
+/// A way out of the fast path of instruction `i`: the interpreter runs it, and, unless it ends the block, the code goes
+/// on behind it.
 HostAssembler::Label Translator::slowly(std::size_t i) {
   if (outside_count_ == outside_.size()) {
     a_.spoil();
@@ -153,14 +162,17 @@ HostRegister Translator::read(unsigned guest, HostRegister scratch) {
 }
 void Translator::written(unsigned guest, HostRegister in) {
   if (guest >= homes.size()) return a_.spoil();
-  if (homes[guest] == none) a_.with_memory(0x89, in, core_base, register_in_core(guest));
-  else if (homes[guest] != in) a_.move(homes[guest], in);
+  if (homes[guest] == none)
+    a_.with_memory(0x89, in, core_base, register_in_core(guest));
+  else if (homes[guest] != in)
+    a_.move(homes[guest], in);
 }
 
 /// Makes the address of the op's memory operand, or finds the register that holds it.
 HostRegister Translator::address_of(const Op& op) {
   if (op.b == block_rip * 8 || (op.b == zero * 8 && op.x == zero * 8)) {
-    a_.move_constant(scratch_a, (op.b == zero * 8 ? 0 : block_.rip) + static_cast<std::uint64_t>(std::int64_t{op.disp}));
+    a_.move_constant(scratch_a,
+                     (op.b == zero * 8 ? 0 : block_.rip) + static_cast<std::uint64_t>(std::int64_t{op.disp}));
   } else {
     const HostRegister base = op.b == zero * 8 ? none : read(op.b / 8, scratch_a);
     const HostRegister index = op.x == zero * 8 ? none : read(op.x / 8, scratch_c);

@@ -7,8 +7,8 @@
 
 namespace vpmu::exec {
 
-/// Writes the code for one block. The guest's status flags are the host's while it runs: what stands between the guest's instructions changes
-/// none, for the engine may have to stop at any of them.
+/// Writes the code for one block. The guest's status flags are the host's while it runs: what stands between the
+/// guest's instructions changes none, for the engine may have to stop at any of them.
 class Translator {
  public:
   Translator(const Core& core, Block& block, Compiled& compiled, HostAssembler& to);
@@ -83,7 +83,9 @@ class Translator {
   void jump_found();
   void indirect_jump(std::size_t i);
 
-  [[nodiscard]] static constexpr std::int32_t in_state(std::size_t offset) { return in_core(offsetof(Core, compiled) + offset); }
+  [[nodiscard]] static constexpr std::int32_t in_state(std::size_t offset) {
+    return in_core(offsetof(Core, compiled) + offset);
+  }
 
   Block& block_;
   Compiled& compiled_;

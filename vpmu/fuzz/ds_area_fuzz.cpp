@@ -6,8 +6,8 @@
 #include "fuzz_input.hpp"
 #include "vpmu/pmu.hpp"
 
-// Random bytes as the guest's DS area, its pages and which of them exist. Whatever they say, a record is written whole, between base
-// and absolute maximum, at the index, and nothing else in the guest changes but the index.
+// Random bytes as the guest's DS area, its pages and which of them exist. Whatever they say, a record is written whole,
+// between base and absolute maximum, at the index, and nothing else in the guest changes but the index.
 
 namespace {
 
@@ -89,8 +89,10 @@ void check_writes(const HostileGuest& guest, const DsArea& before, std::uint64_t
   require(guest.write_count == 2, "a record is one write, its index another");
   const Written record = guest.writes[0];
   require(record.at == before.index.value() && record.size == record_bytes, "the record is whole and at the index");
-  require(record.at >= before.base.value() && record.at + record.size <= before.absolute_maximum.value(), "inside the buffer");
-  require(guest.writes[1].at == ds + DsArea::index_offset && guest.writes[1].size == 8, "the second write is the index");
+  require(record.at >= before.base.value() && record.at + record.size <= before.absolute_maximum.value(),
+          "inside the buffer");
+  require(guest.writes[1].at == ds + DsArea::index_offset && guest.writes[1].size == 8,
+          "the second write is the index");
 }
 
 std::uint64_t records_written = 0;
@@ -128,7 +130,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check_writes(guest, before, ds, pmu.statistics(), was.records_written);
     if (guest.page_faults != 0) require((flags & 2) != 0, "a page fault needs ds_fault=inject");
     if (pmu.statistics().records_written != was.records_written)
-      require(guest.word(ds + DsArea::index_offset) == before.index.value() + record_bytes, "the index moved by one record");
+      require(guest.word(ds + DsArea::index_offset) == before.index.value() + record_bytes,
+              "the index moved by one record");
   }
   require(guest.pmis == pmu.statistics().pmi_requests, "every interrupt is counted");
   records_written += pmu.statistics().records_written;

@@ -8,10 +8,14 @@
 #include "exec/engine.hpp"
 #include "scattered_ram.hpp"
 
-/// An engine is made anew for each input, and inputs are short: where memory came from, and went to, would cost as much as they do.
-extern "C" [[gnu::used]] inline const char* __asan_default_options() { return "malloc_context_size=2:quarantine_size_mb=16"; }
+/// An engine is made anew for each input, and inputs are short: where memory came from, and went to, would cost as much
+/// as they do.
+extern "C" [[gnu::used]] inline const char* __asan_default_options() {
+  return "malloc_context_size=2:quarantine_size_mb=16";
+}
 
-/// What targets share that run the engine: a guest made of the input, ways to run it, and whether two came to the same end.
+/// What targets share that run the engine: a guest made of the input, ways to run it, and whether two came to the same
+/// end.
 namespace vpmu::fuzz {
 
 using exec::Stop;
@@ -53,10 +57,13 @@ struct End {
 };
 
 inline bool same(const exec::CpuState& a, const exec::CpuState& b) {
-  return a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && a.fs_base == b.fs_base && a.gs_base == b.gs_base && a.cpl == b.cpl &&
-         a.paging.cr0 == b.paging.cr0 && a.paging.cr3 == b.paging.cr3 && a.paging.cr4 == b.paging.cr4 && a.paging.efer == b.paging.efer;
+  return a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && a.fs_base == b.fs_base && a.gs_base == b.gs_base &&
+         a.cpl == b.cpl && a.paging.cr0 == b.paging.cr0 && a.paging.cr3 == b.paging.cr3 &&
+         a.paging.cr4 == b.paging.cr4 && a.paging.efer == b.paging.efer;
 }
-inline bool same(const exec::VectorState& a, const exec::VectorState& b) { return a.legacy == b.legacy && a.upper == b.upper; }
+inline bool same(const exec::VectorState& a, const exec::VectorState& b) {
+  return a.legacy == b.legacy && a.upper == b.upper;
+}
 inline bool same(const exec::Passed& a, const exec::Passed& b) {
   return a.instructions == b.instructions && a.branches == b.branches && a.loads == b.loads && a.stores == b.stores;
 }
@@ -64,7 +71,8 @@ inline exec::Passed sum(const exec::Passed& a, const exec::Passed& b) {
   return {a.instructions + b.instructions, a.branches + b.branches, a.loads + b.loads, a.stores + b.stores};
 }
 
-/// Runs so many instructions at most, string instructions to their end: one that overwrites its own page takes a turn for each element.
+/// Runs so many instructions at most, string instructions to their end: one that overwrites its own page takes a turn
+/// for each element.
 inline Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
   const std::uint64_t before = engine.passed().instructions;
   Stop stop = Stop::again;
@@ -75,12 +83,14 @@ inline Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
   }
   require(stop != Stop::none && stop != Stop::alone, "the reason for a stop is one for the owner");
   const exec::Passed p = engine.passed();
-  require(p.branches <= p.instructions && p.loads <= p.instructions && p.stores <= p.instructions, "no event without an instruction");
+  require(p.branches <= p.instructions && p.loads <= p.instructions && p.stores <= p.instructions,
+          "no event without an instruction");
   return stop;
 }
 
 /// `pieces`: how many instructions to ask for each time, over and over.
-inline End run_from(const exec::CpuState& from, exec::Engine& engine, Surroundings& surroundings, std::uint64_t budget, std::span<const std::uint8_t> pieces) {
+inline End run_from(const exec::CpuState& from, exec::Engine& engine, Surroundings& surroundings, std::uint64_t budget,
+                    std::span<const std::uint8_t> pieces) {
   surroundings.engine = &engine;
   engine.load(from);
   Stop stop = Stop::budget;
@@ -104,8 +114,8 @@ inline std::uint64_t take_value(Input& input, std::uint64_t ram) {
   }
 }
 
-/// Fills the linear pages: the rest of the input stands at the code, and again in every other page. Between them are short blocks, for
-/// decoding is what takes most of the time.
+/// Fills the linear pages: the rest of the input stands at the code, and again in every other page. Between them are
+/// short blocks, for decoding is what takes most of the time.
 inline void fill(Input& input, ScatteredRam& ram, std::uint64_t rip) {
   static constexpr std::uint64_t filler = 0x00EB'9090'9090'9090;  // six NOPs; JMP to the next
   static const auto empty_page = [] {
@@ -115,24 +125,26 @@ inline void fill(Input& input, ScatteredRam& ram, std::uint64_t rip) {
   }();
   std::byte* const first = ram.at_page(0);
   std::memcpy(first, empty_page.data(), page_size);
-  for (std::size_t at = 0; at < page_size && !input.empty(); ++at) first[(rip + at) % page_size] = std::byte{input.take<std::uint8_t>()};
+  for (std::size_t at = 0; at < page_size && !input.empty(); ++at)
+    first[(rip + at) % page_size] = std::byte{input.take<std::uint8_t>()};
   for (unsigned n = 1; n < ScatteredRam::pages; ++n) std::memcpy(ram.at_page(n), first, page_size);
 }
 
 inline void show(const char* what, const End& e) {
-  std::fprintf(stderr, "%s: stop %u at RIP %lx, flags %lx, passed %lu %lu %lu %lu\n", what, static_cast<unsigned>(e.stop), e.state.rip,
-               e.state.rflags, e.passed.instructions, e.passed.branches, e.passed.loads, e.passed.stores);
-  for (unsigned n = 0; n < e.state.gpr.size(); ++n) std::fprintf(stderr, "%lx%c", e.state.gpr[n], n % 8 == 7 ? '\n' : ' ');
+  std::fprintf(stderr, "%s: stop %u at RIP %lx, flags %lx, passed %lu %lu %lu %lu\n", what,
+               static_cast<unsigned>(e.stop), e.state.rip, e.state.rflags, e.passed.instructions, e.passed.branches,
+               e.passed.loads, e.passed.stores);
+  for (unsigned n = 0; n < e.state.gpr.size(); ++n)
+    std::fprintf(stderr, "%lx%c", e.state.gpr[n], n % 8 == 7 ? '\n' : ' ');
 }
 inline void require_same(const End& found, const End& reference, const char* what) {
-  const bool holds = found.stop == reference.stop && same(found.state, reference.state) && same(found.passed, reference.passed) &&
-                     same(found.vectors, reference.vectors);
+  const bool holds = found.stop == reference.stop && same(found.state, reference.state) &&
+                     same(found.passed, reference.passed) && same(found.vectors, reference.vectors);
   if (!holds) {
     show("found", found);
     show("in one go", reference);
   }
   require(holds, what);
 }
-
 
 }  // namespace vpmu::fuzz

@@ -13,9 +13,9 @@
 
 namespace vpmu::fuzz {
 
-/// Executable memory that watches over what stands there: INT3 between all routines, so that a jump out of one dies; no address to write to
-/// in the mapping that runs; and each call from the engine is led past a look at what a function must leave as it was: RBX, RBP, R12 to R15,
-/// MXCSR, the x87 control word, and DF. UD2 where it is not.
+/// Executable memory that watches over what stands there: INT3 between all routines, so that a jump out of one dies; no
+/// address to write to in the mapping that runs; and each call from the engine is led past a look at what a function
+/// must leave as it was: RBX, RBP, R12 to R15, MXCSR, the x87 control word, and DF. UD2 where it is not.
 class FencedCode final : public exec::HostCode {
  public:
   FencedCode() {
@@ -42,7 +42,8 @@ class FencedCode final : public exec::HostCode {
       return to_run_ + put(watch(body));
     }
     if (!begins(routine, shared_routines)) return to_run_ + body;
-    // The first of them is the function; the engine knows the others by their distance. Its beginning goes elsewhere, and then back.
+    // The first of them is the function; the engine knows the others by their distance. Its beginning goes elsewhere,
+    // and then back.
     ++watched;
     const std::size_t beginning = put(routine.first(shared_routines.size()));
     used_ = beginning + shared_routines.size();
@@ -58,11 +59,13 @@ class FencedCode final : public exec::HostCode {
   }
   /// Nothing has been written but what was added.
   void check() const {
-    for (const Piece& p : expected_) require(std::equal(p.code.begin(), p.code.end(), to_run_ + p.at), "code stays as it was added");
+    for (const Piece& p : expected_)
+      require(std::equal(p.code.begin(), p.code.end(), to_run_ + p.at), "code stays as it was added");
     std::size_t at = 0;
     for (const Piece& p : expected_) {
       if (p.at < at) continue;  // written over another one
-      require(std::all_of(to_run_ + at, to_run_ + p.at, [](std::byte b) { return b == std::byte{breakpoint}; }), "nothing stands between routines");
+      require(std::all_of(to_run_ + at, to_run_ + p.at, [](std::byte b) { return b == std::byte{breakpoint}; }),
+              "nothing stands between routines");
       at = p.at + p.code.size();
     }
   }
@@ -77,7 +80,8 @@ class FencedCode final : public exec::HostCode {
   };
   static constexpr std::size_t bytes = 4U << 20U, fence = 64;
   static constexpr unsigned char breakpoint = 0xCC;
-  /// What functions of the engine begin with: its way into compiled code (push %rbx, %rbp, %r12, %r13), and a host routine (mov %rdx, %r11).
+  /// What functions of the engine begin with: its way into compiled code (push %rbx, %rbp, %r12, %r13), and a host
+  /// routine (mov %rdx, %r11).
   static constexpr std::array<unsigned, 6> shared_routines{0x53, 0x55, 0x41, 0x54, 0x41, 0x55};
   static constexpr std::array<unsigned, 3> host_routine{0x49, 0x89, 0xD3};
 
@@ -88,7 +92,8 @@ class FencedCode final : public exec::HostCode {
   }
   template <std::size_t N>
   static bool begins(std::span<const std::byte> code, const std::array<unsigned, N>& with) {
-    return code.size() >= N && std::equal(with.begin(), with.end(), code.begin(), [](unsigned a, std::byte b) { return std::byte(a) == b; });
+    return code.size() >= N && std::equal(with.begin(), with.end(), code.begin(),
+                                          [](unsigned a, std::byte b) { return std::byte(a) == b; });
   }
   static void append(Code& to, std::initializer_list<unsigned> list) {
     for (const unsigned b : list) to.push_back(static_cast<std::byte>(b));
@@ -107,7 +112,8 @@ class FencedCode final : public exec::HostCode {
   void write(std::size_t at, std::span<const std::byte> code) {
     std::memcpy(to_write_ + at, code.data(), code.size());
     for (Piece& p : expected_)
-      if (at >= p.at && at + code.size() <= p.at + p.code.size()) std::copy(code.begin(), code.end(), p.code.begin() + static_cast<std::ptrdiff_t>(at - p.at));
+      if (at >= p.at && at + code.size() <= p.at + p.code.size())
+        std::copy(code.begin(), code.end(), p.code.begin() + static_cast<std::ptrdiff_t>(at - p.at));
   }
   std::size_t put(std::span<const std::byte> code) {
     const std::size_t at = used_;
@@ -119,16 +125,22 @@ class FencedCode final : public exec::HostCode {
   /// Calls `body`. Its frame: both control words before and after, then R15 to RBX.
   [[nodiscard]] Code watch(std::size_t body) const {
     Code code;
-    append(code, {0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57, 0x48, 0x83, 0xEC, 0x18});  // push them all; sub $24, %rsp
-    append(code, {0x0F, 0xAE, 0x1C, 0x24, 0xD9, 0x7C, 0x24, 0x04, 0xE8});                                // stmxcsr (%rsp); fnstcw 4(%rsp); call
+    append(code, {0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57, 0x48, 0x83, 0xEC,
+                  0x18});                                                  // push them all; sub $24, %rsp
+    append(code, {0x0F, 0xAE, 0x1C, 0x24, 0xD9, 0x7C, 0x24, 0x04, 0xE8});  // stmxcsr (%rsp); fnstcw 4(%rsp); call
     append_distance(code, used_, body);
-    append(code, {0x0F, 0xAE, 0x5C, 0x24, 0x08, 0xD9, 0x7C, 0x24, 0x0C});                                // stmxcsr 8(%rsp); fnstcw 12(%rsp)
-    append(code, {0x48, 0x8B, 0x4C, 0x24, 0x08, 0x48, 0x33, 0x0C, 0x24, 0x48, 0xC1, 0xE1, 0x10});        // 8(%rsp) ^ (%rsp), 48 bits
+    append(code, {0x0F, 0xAE, 0x5C, 0x24, 0x08, 0xD9, 0x7C, 0x24, 0x0C});  // stmxcsr 8(%rsp); fnstcw 12(%rsp)
+    append(code, {0x48, 0x8B, 0x4C, 0x24, 0x08, 0x48, 0x33, 0x0C, 0x24, 0x48, 0xC1, 0xE1,
+                  0x10});  // 8(%rsp) ^ (%rsp), 48 bits
     trap_unless_zero(code);
-    append(code, {0x9C, 0x59, 0xF6, 0xC5, 0x04});                                                        // pushfq; pop %rcx; test $4, %ch
+    append(code, {0x9C, 0x59, 0xF6, 0xC5, 0x04});  // pushfq; pop %rcx; test $4, %ch
     trap_unless_zero(code);
-    constexpr std::array<std::array<unsigned, 5>, 6> compares{{{0x48, 0x3B, 0x5C, 0x24, 0x40}, {0x48, 0x3B, 0x6C, 0x24, 0x38}, {0x4C, 0x3B, 0x64, 0x24, 0x30},
-                                                               {0x4C, 0x3B, 0x6C, 0x24, 0x28}, {0x4C, 0x3B, 0x74, 0x24, 0x20}, {0x4C, 0x3B, 0x7C, 0x24, 0x18}}};
+    constexpr std::array<std::array<unsigned, 5>, 6> compares{{{0x48, 0x3B, 0x5C, 0x24, 0x40},
+                                                               {0x48, 0x3B, 0x6C, 0x24, 0x38},
+                                                               {0x4C, 0x3B, 0x64, 0x24, 0x30},
+                                                               {0x4C, 0x3B, 0x6C, 0x24, 0x28},
+                                                               {0x4C, 0x3B, 0x74, 0x24, 0x20},
+                                                               {0x4C, 0x3B, 0x7C, 0x24, 0x18}}};
     for (const auto& compare : compares) {
       for (const unsigned b : compare) append(code, {b});
       trap_unless_zero(code);

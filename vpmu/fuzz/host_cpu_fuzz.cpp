@@ -4,8 +4,8 @@
 #include "exec/tests/oracle/random_instruction.hpp"
 #include "fuzz_input.hpp"
 
-// Random bytes as one instruction of those that this process may execute itself, and a seed for registers, flags and memory: what the engine
-// does not leave alone it does as this CPU does.
+// Random bytes as one instruction of those that this process may execute itself, and a seed for registers, flags and
+// memory: what the engine does not leave alone it does as this CPU does.
 
 namespace {
 
@@ -44,8 +44,10 @@ class Bench {
     const exec::CpuState after = engine_.state();
     if (stop != exec::Stop::budget) {
       const bool rep = stop == exec::Stop::again || (c.code[0] == std::byte{0xF2}) || (c.code[0] == std::byte{0xF3});
-      require_same(c, rep || (after.gpr == s.gpr && after.rflags == s.rflags), "what is left alone has changed no register");
-      require_same(c, rep || std::equal(before.begin(), before.end(), scratch_.begin()), "what is left alone has changed no memory");
+      require_same(c, rep || (after.gpr == s.gpr && after.rflags == s.rflags),
+                   "what is left alone has changed no register");
+      require_same(c, rep || std::equal(before.begin(), before.end(), scratch_.begin()),
+                   "what is left alone has changed no memory");
       return;
     }
     const std::vector<std::byte> written{scratch_.begin(), scratch_.end()};
@@ -57,7 +59,8 @@ class Bench {
       const bool open = (c.undefined_registers >> n & 1) != 0 && after.gpr[n] == c.before.gpr[n];
       require_same(c, open || after.gpr[n] == host.gpr[n], "registers as the CPU has them");
     }
-    require_same(c, ((after.rflags ^ host.flags) & exec::rflags::status & ~c.undefined) == 0, "flags as the CPU has them");
+    require_same(c, ((after.rflags ^ host.flags) & exec::rflags::status & ~c.undefined) == 0,
+                 "flags as the CPU has them");
     require_same(c, std::equal(written.begin(), written.end(), scratch_.begin()), "memory as the CPU has it");
     require_same(c, after.rip == s.rip + c.code.size() && engine_.passed().instructions == 1, "one instruction");
     ++instructions_compared;

@@ -5,9 +5,10 @@
 #include "engine_guest.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
 
-// Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches nothing but RAM, and
-// comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by engines that remember nothing, or nothing that
-// they have not looked at again. Each input is run in two of these ways, and says which: what it costs is how much of all this comes up.
+// Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches
+// nothing but RAM, and comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by
+// engines that remember nothing, or nothing that they have not looked at again. Each input is run in two of these ways,
+// and says which: what it costs is how much of all this comes up.
 
 namespace {
 
@@ -25,7 +26,8 @@ exec::HostCode& empty_code() {
 
 std::uint64_t blocks_compiled = 0;
 
-End run_in_pieces(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t budget, std::span<const std::uint8_t> pieces, exec::Compiling compiling) {
+End run_in_pieces(ScatteredRam& ram, const exec::CpuState& from, std::uint64_t budget,
+                  std::span<const std::uint8_t> pieces, exec::Compiling compiling) {
   Surroundings surroundings;
   exec::Engine engine{ram, surroundings, &empty_code(), compiling};
   End end = run_from(from, engine, surroundings, budget, pieces);
@@ -65,7 +67,8 @@ void make_tables(fuzz::Input& input, ScatteredRam& ram) {
     const std::uint64_t frame = (n + (bits >> 4)) % (ScatteredRam::pages + (bits == 0xF3 ? 4 : 0));
     // Most pages should be good for everything: a zero byte is.
     const std::uint64_t rights = all & ~static_cast<std::uint64_t>((bits & 3) == 3 ? bits >> 2 & all : 0);
-    ram.table_word(3 * 512 + index(3) + n) = frame * page_size | rights | ((bits & 0xC) == 0xC ? execute_disable : 0) | (rights & present) * accessed;
+    ram.table_word(3 * 512 + index(3) + n) =
+        frame * page_size | rights | ((bits & 0xC) == 0xC ? execute_disable : 0) | (rights & present) * accessed;
   }
 }
 
@@ -82,7 +85,8 @@ exec::CpuState take_state(fuzz::Input& input, std::uint64_t ram, bool paged) {
   s.paging.cr0 = 1;
   s.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18;  // OSFXSR, OSXMMEXCPT, OSXSAVE
   if (!paged) return s;
-  constexpr std::uint64_t paging = 1ULL << 31, write_protect = 1U << 16, pae = 1U << 5, smep = 1U << 20, smap = 1U << 21;
+  constexpr std::uint64_t paging = 1ULL << 31, write_protect = 1U << 16, pae = 1U << 5, smep = 1U << 20,
+                          smap = 1U << 21;
   constexpr std::uint64_t execute_disable = 1U << 11, long_mode = 1U << 10 | 1U << 8;
   const auto modes = input.take<std::uint8_t>();
   s.paging.cr0 |= paging | ((modes & 1) != 0 ? write_protect : 0);
@@ -112,7 +116,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (auto& piece : pieces) piece = static_cast<std::uint8_t>(piece % 16 + 1);
   if (paged) make_tables(input, ram);
   exec::CpuState from = take_state(input, paged ? first_linear : 0, paged);
-  // A string instruction on its own page takes a turn for each element: thousands of them only where the input asks for that.
+  // A string instruction on its own page takes a turn for each element: thousands of them only where the input asks for
+  // that.
   constexpr std::uint64_t usual_elements = 0x3F;
   if (!long_strings) from.gpr[exec::rcx] &= usual_elements;
   fill(input, ram, from.rip);

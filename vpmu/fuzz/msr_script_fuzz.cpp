@@ -5,10 +5,10 @@
 #include "vpmu/pmu.hpp"
 #include "vpmu/uncore.hpp"
 
-// Random bytes as a script of everything an embedder may call, in any order and with any argument, on any generation, while the guest
-// changes its DS area and which pages exist, and the uncore's clock runs beside it. The state stays one that restore() accepts, registers
-// stay within their legal bits, reading changes nothing, every write is one that the area allows, every record is written or counted as
-// dropped, and the uncore's clock overflows when it said it would.
+// Random bytes as a script of everything an embedder may call, in any order and with any argument, on any generation,
+// while the guest changes its DS area and which pages exist, and the uncore's clock runs beside it. The state stays one
+// that restore() accepts, registers stay within their legal bits, reading changes nothing, every write is one that the
+// area allows, every record is written or counted as dropped, and the uncore's clock overflows when it said it would.
 
 namespace {
 
@@ -74,7 +74,8 @@ void start_clock(fuzz::Input& input, Uncore& uncore, const UncoreClock& clock) {
   const auto cores = std::uint64_t{flags} & low_bits(clock.cores);
   (void)uncore.wrmsr(clock.counter, low_bits(clock.width) - input.take<std::uint16_t>());
   (void)uncore.wrmsr(clock.control, clock.enable | ((flags & 0x100) != 0 ? clock.interrupt : 0));
-  (void)uncore.wrmsr(clock.global_ctrl, clock.global_enable | cores << clock.cores_shift | ((flags & 0x200) != 0 ? clock.freeze : 0));
+  (void)uncore.wrmsr(clock.global_ctrl,
+                     clock.global_enable | cores << clock.cores_shift | ((flags & 0x200) != 0 ? clock.freeze : 0));
 }
 
 /// Lets time pass in the uncore: to an overflow and not before it, or for any time.
@@ -109,7 +110,8 @@ void start_session(fuzz::Input& input, Pmu& pmu, ScriptedGuest& guest) {
   for (std::uint32_t i = 0; i < pmu.generation().pebs_counters; ++i) {
     const EventDesc& e = events[input.take<std::uint16_t>() % events.size()];
     const auto flags = input.take<std::uint8_t>();
-    const std::uint64_t event = (flags & 2) != 0 ? precise_cycles[flags >> 2 & 1U] : std::uint64_t{e.umask} << 8 | e.code;
+    const std::uint64_t event =
+        (flags & 2) != 0 ? precise_cycles[flags >> 2 & 1U] : std::uint64_t{e.umask} << 8 | e.code;
     write_register(pmu, msr::IA32_PERFEVTSEL0 + i, 0x43'0000 | (std::uint64_t{flags & 1U} << 20) | event);
     write_register(pmu, msr::IA32_PMC0 + i, 0xFFFF'FFFF - (flags >> 5));
   }
@@ -145,12 +147,19 @@ bool is_traced(const Pmu& pmu, unsigned cpl) {
 
 /// What the PMU says that it stored or dropped between two calls, against what the guest's memory saw.
 void check_records(const PmuStatistics& before, const PmuStatistics& after, const ScriptedGuest& guest, bool traced) {
-  const auto bts_dropped = [](const PmuStatistics& s) { return s.branches_dropped_full + s.branches_dropped_bounds + s.branches_dropped_fault; };
-  const auto pebs_dropped = [](const PmuStatistics& s) { return s.records_dropped_full + s.records_dropped_bounds + s.records_dropped_fault; };
-  const std::uint64_t branches = after.branches_stored - before.branches_stored + bts_dropped(after) - bts_dropped(before);
+  const auto bts_dropped = [](const PmuStatistics& s) {
+    return s.branches_dropped_full + s.branches_dropped_bounds + s.branches_dropped_fault;
+  };
+  const auto pebs_dropped = [](const PmuStatistics& s) {
+    return s.records_dropped_full + s.records_dropped_bounds + s.records_dropped_fault;
+  };
+  const std::uint64_t branches =
+      after.branches_stored - before.branches_stored + bts_dropped(after) - bts_dropped(before);
   require(branches == (traced ? 1 : 0), "each branch is stored or counted as dropped");
-  require(after.records_written - before.records_written + pebs_dropped(after) - pebs_dropped(before) <= 1, "one assist for each instruction");
-  require(guest.pebs_records == after.records_written && guest.bts_records == after.branches_stored, "what is counted as written was written");
+  require(after.records_written - before.records_written + pebs_dropped(after) - pebs_dropped(before) <= 1,
+          "one assist for each instruction");
+  require(guest.pebs_records == after.records_written && guest.bts_records == after.branches_stored,
+          "what is counted as written was written");
 }
 
 Retirement take_retirement(fuzz::Input& input) {
@@ -164,7 +173,9 @@ Retirement take_retirement(fuzz::Input& input) {
   r.macro_fused = (flags & 16) != 0;
   r.long_mode = (flags & 32) == 0;
   r.load.latency = input.take<std::uint8_t>();
-  r.branch = {.kind = static_cast<BranchKind>((flags >> 8) % 8), .taken = (flags & 64) != 0, .mispredicted = (flags & 128) != 0};
+  r.branch = {.kind = static_cast<BranchKind>((flags >> 8) % 8),
+              .taken = (flags & 64) != 0,
+              .mispredicted = (flags & 128) != 0};
   r.cycles = (flags & 0x800) != 0 ? take_value(input) : flags >> 12;
   r.uops = static_cast<std::uint16_t>(flags >> 9);
   return r;
@@ -193,7 +204,8 @@ void deliver(fuzz::Input& input, Pmu& pmu, ScriptedGuest& guest) {
   const bool traced = is_traced(pmu, cpl);
   const PmuStatistics before = pmu.statistics();
   const std::uint64_t faults = guest.page_faults;
-  pmu.record_branch({.from = from, .to = from + 16, .cpl = cpl, .what = {.kind = BranchKind::far, .taken = true}}, guest);
+  pmu.record_branch({.from = from, .to = from + 16, .cpl = cpl, .what = {.kind = BranchKind::far, .taken = true}},
+                    guest);
   check_records(before, pmu.statistics(), guest, traced);
   require(guest.page_faults == faults, "the delivery of an exception raises none");
 }
@@ -243,7 +255,8 @@ void restore_anything(fuzz::Input& input, Pmu& pmu) {
   const std::uint64_t value = take_value(input);
   std::memcpy(reinterpret_cast<unsigned char*>(&snapshot) + word * 8, &value, 8);
   const PmuState before = pmu.state();
-  if (pmu.restore(snapshot) != RestoreStatus::ok) require(same_state(before, pmu.state()), "a refused snapshot changes nothing");
+  if (pmu.restore(snapshot) != RestoreStatus::ok)
+    require(same_state(before, pmu.state()), "a refused snapshot changes nothing");
 }
 
 }  // namespace
@@ -258,14 +271,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto generations = all_generations();
   const GenerationDesc* const generation = generations[input.take<std::uint8_t>() % generations.size()];
   const auto flags = input.take<std::uint16_t>();
-  const PmuConfig config{.generation = generation->generation,
-                         .smt = (flags & 1) != 0,
-                         .policies = {.reload_scope = (flags & 2) != 0 ? ReloadScope::triggered : ReloadScope::overflowed,
-                                      .ds_fault = (flags & 0x100) != 0 ? DsFaultPolicy::inject : DsFaultPolicy::drop,
-                                      .assist_order = (flags & 4) != 0 ? AssistOrder::strict_defer : AssistOrder::same_boundary,
-                                      .skid_events = (flags >> 3) & 3U,
-                                      .macro_fusion = (flags & 32) != 0,
-                                      .load_tag_interval = ((flags >> 6) & 3U) * 3U}};
+  const PmuConfig config{
+      .generation = generation->generation,
+      .smt = (flags & 1) != 0,
+      .policies = {.reload_scope = (flags & 2) != 0 ? ReloadScope::triggered : ReloadScope::overflowed,
+                   .ds_fault = (flags & 0x100) != 0 ? DsFaultPolicy::inject : DsFaultPolicy::drop,
+                   .assist_order = (flags & 4) != 0 ? AssistOrder::strict_defer : AssistOrder::same_boundary,
+                   .skid_events = (flags >> 3) & 3U,
+                   .macro_fusion = (flags & 32) != 0,
+                   .load_tag_interval = ((flags >> 6) & 3U) * 3U}};
   Pmu pmu{config};
   const MsrSpans spans = trap_ranges(pmu.generation());
   Uncore uncore{*pmu.generation().uncore};
@@ -287,7 +301,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     Pmu copy{config};
     require(copy.restore(pmu.snapshot()) == RestoreStatus::ok, "a reachable state can be restored");
     require(guest.pmis == pmis + pmu.statistics().pmi_requests, "every interrupt is counted");
-    require(guest.page_faults == 0 || config.policies.ds_fault == DsFaultPolicy::inject, "a page fault needs ds_fault=inject");
+    require(guest.page_faults == 0 || config.policies.ds_fault == DsFaultPolicy::inject,
+            "a page fault needs ds_fault=inject");
   }
   return 0;
 }

@@ -7,7 +7,8 @@
 #include <random>
 #include <vector>
 
-// Runs a fuzz target without libFuzzer: on every file of a directory, on changed copies of them and on random bytes, the same each time.
+// Runs a fuzz target without libFuzzer: on every file of a directory, on changed copies of them and on random bytes,
+// the same each time.
 //
 //   NAME_replay CORPUS INPUTS LEAST_WORK
 //
@@ -67,7 +68,8 @@ int main(int argc, char** argv) {
   for (const Bytes& input : corpus) run(input);
   std::mt19937_64 random{1};
   const std::uint64_t inputs = std::strtoull(argv[2], nullptr, 10);
-  for (std::uint64_t n = 0; n < inputs; ++n) run(n % 2 == 0 ? random_bytes(random) : changed(corpus[random() % corpus.size()], random));
+  for (std::uint64_t n = 0; n < inputs; ++n)
+    run(n % 2 == 0 ? random_bytes(random) : changed(corpus[random() % corpus.size()], random));
   std::printf("%zu files, %lu more inputs, work %lu\n", corpus.size(), inputs, fuzz_work());
   return fuzz_work() >= std::strtoull(argv[3], nullptr, 10) ? 0 : 1;
 }

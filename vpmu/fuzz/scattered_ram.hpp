@@ -9,8 +9,8 @@
 
 namespace vpmu::fuzz {
 
-/// Guest RAM from physical address 0, each page in a place of its own with nothing around it: an access that leaves its page dies.
-/// Page tables stand elsewhere, where no translation of ours leads.
+/// Guest RAM from physical address 0, each page in a place of its own with nothing around it: an access that leaves its
+/// page dies. Page tables stand elsewhere, where no translation of ours leads.
 class ScatteredRam final : public exec::Ram {
  public:
   static constexpr unsigned pages = 16;
@@ -23,7 +23,8 @@ class ScatteredRam final : public exec::Ram {
     void* const at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(at != MAP_FAILED, "memory for the guest");
     base_ = static_cast<std::byte*>(at);
-    for (unsigned n = 0; n < pages; ++n) require(::mprotect(at_page(n), page_size, PROT_READ | PROT_WRITE) == 0, "memory for the guest");
+    for (unsigned n = 0; n < pages; ++n)
+      require(::mprotect(at_page(n), page_size, PROT_READ | PROT_WRITE) == 0, "memory for the guest");
   }
   ScatteredRam(const ScatteredRam&) = delete;
   ScatteredRam& operator=(const ScatteredRam&) = delete;
@@ -51,7 +52,8 @@ class ScatteredRam final : public exec::Ram {
   }
   void will_write(GuestPhysical at) override { require(at.value() / page_size < pages, "only RAM is written"); }
   std::optional<std::uint64_t> read_word(GuestPhysical at, unsigned bytes) override {
-    if (at.value() >= tables && at.value() - tables < sizeof table_ && bytes == 8) return table_[(at.value() - tables) / 8];
+    if (at.value() >= tables && at.value() - tables < sizeof table_ && bytes == 8)
+      return table_[(at.value() - tables) / 8];
     return std::nullopt;
   }
   bool exchange_word(GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {

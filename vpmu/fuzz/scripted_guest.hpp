@@ -9,8 +9,9 @@
 
 namespace vpmu::fuzz {
 
-/// Four pages of RAM, of which some are missing or read only, and the judge of what the PMU writes there: a whole PEBS or BTS record between
-/// base and absolute maximum of its buffer, then that buffer's index. Nothing else, and nothing that the area did not allow when it was read.
+/// Four pages of RAM, of which some are missing or read only, and the judge of what the PMU writes there: a whole PEBS
+/// or BTS record between base and absolute maximum of its buffer, then that buffer's index. Nothing else, and nothing
+/// that the area did not allow when it was read.
 class ScriptedGuest final : public GuestEnv {
  public:
   static constexpr unsigned page_count = 4;
@@ -48,7 +49,9 @@ class ScriptedGuest final : public GuestEnv {
     require(++writes_ <= 4, "two records and two indices are all that one instruction writes");
     return {};
   }
-  AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) override { return check(at, size, kind); }
+  AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) override {
+    return check(at, size, kind);
+  }
   std::uint64_t tsc() override { return 0x1122'3344; }
   void request_pmi() override { ++pmis; }
   void inject_page_fault(const AccessFault&) override { ++page_faults; }
@@ -77,7 +80,8 @@ class ScriptedGuest final : public GuestEnv {
     const std::uint64_t ds = pmu_->state().ds_area;
     if (half_ == Half::none) return begin_record(in.size() == BtsRecord::size ? Half::bts : Half::pebs, at, in.size());
     const std::uint64_t index_at = ds + (half_ == Half::bts ? BtsArea::index_offset : DsArea::index_offset);
-    if (in.size() == BtsRecord::size && half_ == Half::pebs) return begin_record(Half::bts, at, in.size());  // the index could not be written
+    if (in.size() == BtsRecord::size && half_ == Half::pebs)
+      return begin_record(Half::bts, at, in.size());  // the index could not be written
     require(in.size() == 8 && at == index_at, "behind a record its index is written");
     std::uint64_t index{};
     std::memcpy(&index, in.data(), sizeof index);
@@ -92,7 +96,8 @@ class ScriptedGuest final : public GuestEnv {
     base_ = word(area);
     end_ = at + size;
     const std::uint64_t index = word(area + 8), maximum = word(area + 16);
-    const bool wrapped = half == Half::bts && !reg::debugctl::BTINT::test(pmu_->state().debugctl) && at == base_ && index + size > maximum;
+    const bool wrapped = half == Half::bts && !reg::debugctl::BTINT::test(pmu_->state().debugctl) && at == base_ &&
+                         index + size > maximum;
     require(at == index || wrapped, "a record is at the index");
     require(at >= base_ && end_ > at && end_ <= maximum, "a record is inside its buffer");
     half_ = half;

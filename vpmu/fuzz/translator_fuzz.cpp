@@ -4,9 +4,9 @@
 #include "engine_guest.hpp"
 #include "fenced_code.hpp"
 
-// Random bytes as code that is compiled as soon as it runs, beside the interpreter: the same end and the same memory, three times from the
-// same registers, so that blocks come to run compiled and then linked. What is written as code stays within what it is said to be, and
-// leaves the host's registers alone (FencedCode).
+// Random bytes as code that is compiled as soon as it runs, beside the interpreter: the same end and the same memory,
+// three times from the same registers, so that blocks come to run compiled and then linked. What is written as code
+// stays within what it is said to be, and leaves the host's registers alone (FencedCode).
 
 namespace {
 
@@ -38,7 +38,8 @@ void take_vectors(Input& input, exec::VectorState& v) {
   if (controls % 8 == 7) v.set_mxcsr(controls & 0x1F80U);
   v.set_fcw(static_cast<std::uint16_t>(0x37FU | (controls & 0xC00U)));
   const auto seed = input.take<std::uint64_t>();
-  for (std::size_t n = 0; n < 16 * 16; ++n) v.legacy[exec::VectorState::xmm_at + n] = static_cast<std::byte>(seed >> (n * 7 % 64));
+  for (std::size_t n = 0; n < 16 * 16; ++n)
+    v.legacy[exec::VectorState::xmm_at + n] = static_cast<std::byte>(seed >> (n * 7 % 64));
 }
 
 }  // namespace
@@ -66,7 +67,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   exec::Engine engine{ram, surroundings, &code, compiled};
   exec::Engine reference_engine{reference_ram, reference_surroundings, &reference_code, interpreted};
   constexpr std::array<std::uint8_t, 1> in_one_go{255};
-  for (auto& piece : pieces) piece = static_cast<std::uint8_t>(piece + 1) == 0 ? 1 : static_cast<std::uint8_t>(piece + 1);
+  for (auto& piece : pieces)
+    piece = static_cast<std::uint8_t>(piece + 1) == 0 ? 1 : static_cast<std::uint8_t>(piece + 1);
   for (unsigned pass = 0; pass < passes; ++pass) {
     const End reference = run_from(from, reference_engine, reference_surroundings, budget, in_one_go);
     const End end = run_from(from, engine, surroundings, budget, pieces);

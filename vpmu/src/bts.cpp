@@ -41,9 +41,7 @@ BtsArea BtsArea::decode(std::span<const std::byte, bytes> in) {
           .interrupt_threshold = GuestLinear{word[3]}};
 }
 
-bool BtsArea::has_room(GuestLinear at) const {
-  return fits(base, at, absolute_maximum, BtsRecord::size);
-}
+bool BtsArea::has_room(GuestLinear at) const { return fits(base, at, absolute_maximum, BtsRecord::size); }
 
 // Rules B1, F14: both bits, and not in SMM. With both levels filtered out there is nothing to see.
 bool Pmu::stores_branches() const {
@@ -93,15 +91,9 @@ AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv&
 
 AccessResult Pmu::drop_branch(DropReason reason, const AccessFault& fault) {
   switch (reason) {
-    case DropReason::buffer_full:
-      ++statistics_.branches_dropped_full;
-      break;
-    case DropReason::bad_bounds:
-      ++statistics_.branches_dropped_bounds;
-      break;
-    case DropReason::fault:
-      ++statistics_.branches_dropped_fault;
-      break;
+    case DropReason::buffer_full: ++statistics_.branches_dropped_full; break;
+    case DropReason::bad_bounds: ++statistics_.branches_dropped_bounds; break;
+    case DropReason::fault: ++statistics_.branches_dropped_fault; break;
   }
   trace(BranchDropped{.reason = reason, .fault = fault});
   return reason == DropReason::fault ? AccessResult{fault} : AccessResult{};

@@ -18,12 +18,14 @@ bool is_inverted(const EventSpec& s) { return s.inv && s.cmask != 0; }
 /// Counts::nops and those behind it are in the order of InstructionClass.
 bool is_of(Counts counts, InstructionClass kind) {
   constexpr unsigned first = static_cast<unsigned>(Counts::nops) - static_cast<unsigned>(InstructionClass::nop);
-  static_assert(static_cast<unsigned>(InstructionClass::sse_integer) + first == static_cast<unsigned>(Counts::sse_integer));
+  static_assert(static_cast<unsigned>(InstructionClass::sse_integer) + first ==
+                static_cast<unsigned>(Counts::sse_integer));
   return static_cast<unsigned>(kind) + first == static_cast<unsigned>(counts);
 }
 bool below_l2(HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; }
 
-/// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0 here.
+/// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0
+/// here.
 std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
   const BranchOutcome& b = r.branch;
   const bool branch = b.kind != BranchKind::none;
@@ -156,7 +158,8 @@ bool Pmu::load_latency_enabled(CounterId c) const {
   if (!c.is_gp() || class_of(c).counts != Counts::load_latency) return false;
   const EventSpec& s = spec_[c.number()];
   const std::uint64_t both = bit(c.number()) | bit(reg::pebs_enable::ll_shift + c.number());
-  return (state_.pebs_enable & both) == both && s.cmask == 0 && !s.inv && (desc_.load_latency_counters & bit(c.number())) != 0;
+  return (state_.pebs_enable & both) == both && s.cmask == 0 && !s.inv &&
+         (desc_.load_latency_counters & bit(c.number())) != 0;
 }
 
 bool Pmu::is_precise_store(CounterId c) const {
@@ -172,7 +175,8 @@ bool Pmu::precise_store_enabled(CounterId c) const {
   return is_precise_store(c) && c.number() == the_counter && (state_.pebs_enable & both) == both;
 }
 
-// Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4, L11).
+// Tagging belongs to the facility, not to a counter: one draw per retired load while some counter uses it (rules L4,
+// L11).
 bool Pmu::take_load_tag(const Retirement& r) {
   if (!r.has_load) return false;
   bool used = false;
@@ -228,8 +232,8 @@ std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) co
   return tagged && slow && load_latency_enabled(c);
 }
 
-// An event that no source delivers, or an event of a facility that is not on, reads 0 in every form: INV must not turn its absence into a
-// count (rules L2, L11, S1).
+// An event that no source delivers, or an event of a facility that is not on, reads 0 in every form: INV must not turn
+// its absence into a count (rules L2, L11, S1).
 bool Pmu::is_countable(CounterId c) const {
   const Counts counts = class_of(c).counts;
   if (counts == Counts::load_latency) return load_latency_enabled(c);
@@ -257,8 +261,9 @@ std::uint64_t Pmu::clock_increment(CounterId c, std::uint64_t n) {
   return s.edge ? static_cast<std::uint64_t>(rises) : n;
 }
 
-// Rule C4. The unit of CMASK is a cycle: `cycles` cycles end with this retirement, its n events fall into the one that is then open.
-// A cycle's count is final when the cycle ends, so INV adds there; without INV the cycle adds as soon as its count reaches CMASK.
+// Rule C4. The unit of CMASK is a cycle: `cycles` cycles end with this retirement, its n events fall into the one that
+// is then open. A cycle's count is final when the cycle ends, so INV adds there; without INV the cycle adds as soon as
+// its count reaches CMASK.
 std::uint64_t Pmu::cycle_increment(CounterId c, std::uint64_t n, std::uint64_t cycles) {
   const EventSpec& s = spec_[c.number()];
   const std::uint64_t threshold = cycle_threshold(s);
@@ -271,8 +276,9 @@ std::uint64_t Pmu::cycle_increment(CounterId c, std::uint64_t n, std::uint64_t c
     held = holds;
   };
   if (cycles > 0) {
-    if (inverted || open < threshold) cycle_is((open < threshold) == inverted, 1);  // one that reached CMASK has been added
-    if (cycles > 1) cycle_is(inverted, cycles - 1);                                 // cycles without an event
+    if (inverted || open < threshold)
+      cycle_is((open < threshold) == inverted, 1);   // one that reached CMASK has been added
+    if (cycles > 1) cycle_is(inverted, cycles - 1);  // cycles without an event
     open = 0;
   }
   const bool reached_before = open >= threshold;
@@ -282,8 +288,8 @@ std::uint64_t Pmu::cycle_increment(CounterId c, std::uint64_t n, std::uint64_t c
   return added;
 }
 
-// Cycles at a level that the counter filters out: they end its open cycle, and in them the condition does not hold. That makes
-// CPU_CLK_UNHALTED.RING0_TRANS (EDGE, OS only) count transitions.
+// Cycles at a level that the counter filters out: they end its open cycle, and in them the condition does not hold.
+// That makes CPU_CLK_UNHALTED.RING0_TRANS (EDGE, OS only) count transitions.
 void Pmu::pass_cycles(CounterId c, std::uint64_t cycles) {
   if (!c.is_gp() || cycles == 0) return;
   const EventSpec& s = spec_[c.number()];

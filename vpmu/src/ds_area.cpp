@@ -7,8 +7,8 @@
 namespace vpmu {
 namespace {
 
-// The area is read once into a local and never trusted again. The threshold is touched first: hardware's first access, so that an
-// injected fault shows the address that software expects (rule F10).
+// The area is read once into a local and never trusted again. The threshold is touched first: hardware's first access,
+// so that an injected fault shows the address that software expects (rule F10).
 AccessResult read_ds_area(GuestEnv& env, GuestLinear ds, DsArea& area) {
   if (auto fault = env.probe_linear(ds + DsArea::threshold_offset, 8, AccessKind::read)) return fault;
   std::array<std::byte, DsArea::pebs_bytes> raw{};
@@ -19,7 +19,8 @@ AccessResult read_ds_area(GuestEnv& env, GuestLinear ds, DsArea& area) {
 
 }  // namespace
 
-// Steps 2 to 5 of an assist: every page is probed before the first byte is stored, so that a record is never torn (rules F1, F10).
+// Steps 2 to 5 of an assist: every page is probed before the first byte is stored, so that a record is never torn
+// (rules F1, F10).
 Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, const Retirement& r, GuestEnv& env) {
   const GuestLinear ds{state_.ds_area};
   const auto format = static_cast<PebsFormat>(desc_.pebs_format);
@@ -35,12 +36,14 @@ Pmu::StoreOutcome Pmu::store_record(CounterSet triggers, CounterSet served, cons
   if (!area.has_room(size) || !addressable(area.index, size))
     return dropped(no_room_reason(area.base, area.index, area.absolute_maximum, size), {});
   if (auto fault = env.probe_linear(area.index, size, AccessKind::write)) return dropped(DropReason::fault, *fault);
-  if (auto fault = env.probe_linear(ds + DsArea::index_offset, 8, AccessKind::write)) return dropped(DropReason::fault, *fault);
+  if (auto fault = env.probe_linear(ds + DsArea::index_offset, 8, AccessKind::write))
+    return dropped(DropReason::fault, *fault);
 
   const PebsRecord record = compose(triggers, served, r, env.tsc());
   std::array<std::byte, max_record_size> bytes{};
   encode(format, record, bytes);
-  if (auto fault = env.write_linear(area.index, std::span{bytes}.first(size))) return dropped(DropReason::fault, *fault);
+  if (auto fault = env.write_linear(area.index, std::span{bytes}.first(size)))
+    return dropped(DropReason::fault, *fault);
   const GuestLinear next = area.index + size;
   const std::uint64_t next_word = next.value();
   std::array<std::byte, 8> index{};

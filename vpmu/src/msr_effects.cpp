@@ -67,7 +67,8 @@ void MsrEffects::write_lbr_to(Pmu& pmu, unsigned i, std::uint64_t value) { pmu.s
 // Bits between the fields are not there: they ignore writes. SDM 3B table 17-16.
 void MsrEffects::write_lbr_info(Pmu& pmu, unsigned i, std::uint64_t value) {
   namespace info = reg::lbr_info;
-  pmu.state_.lbr_info[i] = value & (info::CYCLES::mask | info::TSX_ABORT::mask | info::IN_TSX::mask | info::MISPRED::mask);
+  pmu.state_.lbr_info[i] =
+      value & (info::CYCLES::mask | info::TSX_ABORT::mask | info::IN_TSX::mask | info::MISPRED::mask);
 }
 
 }  // namespace vpmu

@@ -104,7 +104,8 @@ std::uint64_t read_global_inuse(const Pmu& p, unsigned) {
   }
   for (unsigned n = 0; n < p.generation().fixed_counters; ++n) {
     const std::uint64_t control = s.fixed_ctr_ctrl >> (n * reg::fixed_ctr_ctrl::bits_per_counter);
-    if (((control & (reg::fixed_ctr_ctrl::EN_OS::mask | reg::fixed_ctr_ctrl::EN_USR::mask)) != 0)) inuse |= bit(st::fixed_shift + n);
+    if (((control & (reg::fixed_ctr_ctrl::EN_OS::mask | reg::fixed_ctr_ctrl::EN_USR::mask)) != 0))
+      inuse |= bit(st::fixed_shift + n);
     pmi = pmi || reg::fixed_ctr_ctrl::PMI::test(control);
   }
   return inuse | (pmi ? reg::global_inuse::PMI::mask : 0);
@@ -178,7 +179,8 @@ std::uint64_t MsrTable::global_ctrl_bits(const Pmu& pmu) {
 
 // Table 35-37: bit 55 needs PT and bit 60 SGX, neither is reported; CTR_FRZ and LBR_FRZ from version 4 on.
 std::uint64_t MsrTable::global_status_bits(const Pmu& p) {
-  const std::uint64_t freeze = p.generation().freeze == FreezeKind::streamlined ? st::LBR_FRZ::mask | st::CTR_FRZ::mask : 0;
+  const std::uint64_t freeze =
+      p.generation().freeze == FreezeKind::streamlined ? st::LBR_FRZ::mask | st::CTR_FRZ::mask : 0;
   return global_ctrl_bits(p) | freeze | st::OVF_UNCORE::mask | st::OVF_DSBuffer::mask | st::CondChgd::mask;
 }
 
@@ -188,7 +190,8 @@ MsrSpans trap_ranges(const GenerationDesc& generation) {
   MsrSpans spans;
   for (const MsrRow& row : msr_rows)
     if (row.exists(generation)) spans.add({.first = row.first, .count = row.span, .name = row.name});
-  for (const UncoreMsr& row : generation.uncore->msrs) spans.add({.first = row.first, .count = row.count, .name = row.name});
+  for (const UncoreMsr& row : generation.uncore->msrs)
+    spans.add({.first = row.first, .count = row.count, .name = row.name});
   spans.sort();
   return spans;
 }

@@ -100,9 +100,7 @@ struct Mode {
   std::uint64_t root_mask{};  ///< The bits of CR3 that locate the first table.
 };
 
-bool is_long_mode(const PagingState& s) {
-  return cr0::PG::test(s.cr0) && efer::LME::test(s.efer);
-}
+bool is_long_mode(const PagingState& s) { return cr0::PG::test(s.cr0) && efer::LME::test(s.efer); }
 
 Mode mode_of(const PagingState& s) {
   if (!cr4::PAE::test(s.cr4)) {
@@ -116,12 +114,9 @@ Mode mode_of(const PagingState& s) {
 
 bool entry_maps_page(const Level& level, std::uint64_t word) {
   switch (level.maps_page) {
-    case MapsPage::never:
-      return false;
-    case MapsPage::if_ps:
-      return entry::PS::test(word);
-    case MapsPage::always:
-      return true;
+    case MapsPage::never: return false;
+    case MapsPage::if_ps: return entry::PS::test(word);
+    case MapsPage::always: return true;
   }
   return true;
 }
@@ -226,12 +221,9 @@ class Walker {
 
   bool allows_access(const Rights& page, bool obeys_read_only) const {
     switch (access_) {
-      case PagingAccess::read:
-        return true;
-      case PagingAccess::write:
-        return page.write || !obeys_read_only;
-      case PagingAccess::execute:
-        return page.execute;
+      case PagingAccess::read: return true;
+      case PagingAccess::write: return page.write || !obeys_read_only;
+      case PagingAccess::execute: return page.execute;
     }
     return false;
   }

@@ -29,7 +29,8 @@ void compose_registers(PebsRecord& record, const Retirement& r) {
 // SDM 3B 18.9.4.3: L1 hit in bit 0 (rule S1).
 std::uint64_t encode_store_status(const MemAccess& a) {
   namespace ds = reg::data_source;
-  return ds::DCU_HIT::make(a.level == HitLevel::l1 ? 1 : 0) | ds::STLB_MISS::make(a.stlb_miss ? 1 : 0) | ds::LOCK::make(a.locked ? 1 : 0);
+  return ds::DCU_HIT::make(a.level == HitLevel::l1 ? 1 : 0) | ds::STLB_MISS::make(a.stlb_miss ? 1 : 0) |
+         ds::LOCK::make(a.locked ? 1 : 0);
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 namespace vpmu {
 namespace {
 
-// INV with a CMASK that no cycle's count can reach holds in every cycle: the form counts cycles. The documented form is CMASK = 10
-// (SDM 3B table 18-56, note 2), Linux uses 16 (rule P18).
+// INV with a CMASK that no cycle's count can reach holds in every cycle: the form counts cycles. The documented form is
+// CMASK = 10 (SDM 3B table 18-56, note 2), Linux uses 16 (rule P18).
 constexpr unsigned every_cycle_cmask = 10;
 
 }  // namespace
@@ -35,7 +35,8 @@ CountPlan Pmu::plan() const {
       e.spec.os = e.os;
     }
     const bool all_tagged = config_.policies.load_tag_interval <= 1;
-    if (e.counts == Counts::load_latency && all_tagged) e.latency_over = static_cast<std::uint16_t>(state_.pebs_ld_lat_threshold);
+    if (e.counts == Counts::load_latency && all_tagged)
+      e.latency_over = static_cast<std::uint16_t>(state_.pebs_ld_lat_threshold);
     e.offcore = selected_offcore(e.counts);
     e.distance = (low_bits(desc_.counter_width) - counter_value(c)) + 1;
     e.precise = pebs_enabled(c) && class_of(c).pebs != PebsAbility::no;

@@ -22,7 +22,8 @@ bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
   return false;
 }
 
-// Events of an armed counter that came without their instruction: they use up its skid, and what goes beyond it should have triggered.
+// Events of an armed counter that came without their instruction: they use up its skid, and what goes beyond it should
+// have triggered.
 bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   const bool armed = (state_.armed & bit(c.index())) != 0;
   if (!armed || class_of(c).pebs == PebsAbility::no) return false;
@@ -68,7 +69,8 @@ void Pmu::request_pmis(const Boundary& b, GuestEnv& env) {
   for (unsigned i = 0; i < pmis; ++i) env.request_pmi();
 }
 
-// One assist for all of T: record, reload, clear, then threshold, then the overflow interrupts that waited (rules P6, P12, F5, Q4, Q5).
+// One assist for all of T: record, reload, clear, then threshold, then the overflow interrupts that waited (rules P6,
+// P12, F5, Q4, Q5).
 void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
   const CounterSet triggers = b.due.triggered;
   CounterSet served = triggers;

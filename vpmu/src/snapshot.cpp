@@ -10,8 +10,8 @@ PmuSnapshot Pmu::snapshot() const {
   return {.generation = static_cast<std::uint64_t>(desc_.generation), .gp_counters = gp_counters_, .state = state_};
 }
 
-// A snapshot may come from anywhere: every register must hold what a guest could have written into this PMU, and the state beside
-// the registers what the PMU itself could have reached.
+// A snapshot may come from anywhere: every register must hold what a guest could have written into this PMU, and the
+// state beside the registers what the PMU itself could have reached.
 bool Pmu::could_be_mine(const PmuState& s) const {
   Pmu candidate{*this};
   candidate.state_ = s;

@@ -56,7 +56,8 @@ TEST(Allocation, TheCounterSeesOne) {
 
 TEST(Allocation, ThePmuAllocatesNothing) {
   OnePage env;
-  for (const auto& [offset, word] : {std::pair{0x20U, 0x400U}, {0x28U, 0x400U}, {0x30U, 0x1000U}, {0x38U, 0x400U}}) env.poke(offset, word);
+  for (const auto& [offset, word] : {std::pair{0x20U, 0x400U}, {0x28U, 0x400U}, {0x30U, 0x1000U}, {0x38U, 0x400U}})
+    env.poke(offset, word);
   env.poke(0x40, minus(1));
   const std::size_t before = allocations;
 
@@ -69,7 +70,10 @@ TEST(Allocation, ThePmuAllocatesNothing) {
   deltas[CounterId::gp(0)] = 1;
   pmu.settle(deltas, env);
   PebsRegisters registers;
-  const Retirement load{.has_load = true, .branch = {.kind = BranchKind::near_rel_jmp, .taken = true}, .cycles = 1, .registers = &registers};
+  const Retirement load{.has_load = true,
+                        .branch = {.kind = BranchKind::near_rel_jmp, .taken = true},
+                        .cycles = 1,
+                        .registers = &registers};
   for (unsigned k = 0; k < 8; ++k) pmu.retire(load, env);
   const CountPlan plan = pmu.plan();
   ok = ok && pmu.rdmsr(msr::IA32_PMC0).status == MsrStatus::ok && pmu.rdpmc(0, 0, false).has_value();

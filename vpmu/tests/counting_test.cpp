@@ -25,11 +25,12 @@ TEST(Counting, GeneralPurposeCounterNeedsItsEnableTheGlobalEnableAndTheLevel) {
                          Row{true, true, false, false, 3, false}, Row{false, true, true, true, 0, false},
                          Row{true, false, true, true, 0, false}}) {
     S s;
-    s.write(msr::IA32_PERFEVTSEL0 + 1, Select{.event = 0xC0, .usr = row.usr, .os = row.os, .enabled = row.enabled}.raw());
+    s.write(msr::IA32_PERFEVTSEL0 + 1,
+            Select{.event = 0xC0, .usr = row.usr, .os = row.os, .enabled = row.enabled}.raw());
     s.write(msr::IA32_PERF_GLOBAL_CTRL, row.global ? bit(1) : ~bit(1) & S::all_counters);
     s.retire(at_cpl(s.plain(1), row.cpl));
-    EXPECT_EQ(s.pmc(1), row.counts ? 1U : 0U) << "enabled " << row.enabled << " global " << row.global << " os " << row.os
-                                              << " usr " << row.usr << " cpl " << unsigned{row.cpl};
+    EXPECT_EQ(s.pmc(1), row.counts ? 1U : 0U) << "enabled " << row.enabled << " global " << row.global << " os "
+                                              << row.os << " usr " << row.usr << " cpl " << unsigned{row.cpl};
   }
 }
 
@@ -120,9 +121,7 @@ TEST(CounterMask, InvertedCountsCyclesBelowTheMask) {
   EXPECT_EQ(count_uops({.cmask = 16, .inv = true}, {{1, 3}, {0, 1}, {4, 2}, {1, 4}}), 6U);
 }
 
-TEST(CounterMask, InvertDoesNothingWithoutAMask) {
-  EXPECT_EQ(count_uops({.inv = true}, {{1, 3}, {0, 1}, {5, 2}}), 6U);
-}
+TEST(CounterMask, InvertDoesNothingWithoutAMask) { EXPECT_EQ(count_uops({.inv = true}, {{1, 3}, {0, 1}, {5, 2}}), 6U); }
 
 TEST(CounterMask, EdgeCountsRisesOfTheCondition) {
   // Cycles: busy, busy, idle, busy.
@@ -133,7 +132,8 @@ TEST(CounterMask, EdgeCountsRisesOfTheCondition) {
 TEST(CounterMask, CyclesReachAMaskOfOneInEveryCycle) {
   for (const auto& [form, counted] :
        {std::pair{Select{.event = 0x3C, .cmask = 1}, 9U}, std::pair{Select{.event = 0x3C, .cmask = 2}, 0U},
-        std::pair{Select{.event = 0x3C, .cmask = 2, .inv = true}, 9U}, std::pair{Select{.event = 0x3C, .cmask = 1, .inv = true}, 0U}}) {
+        std::pair{Select{.event = 0x3C, .cmask = 2, .inv = true}, 9U},
+        std::pair{Select{.event = 0x3C, .cmask = 1, .inv = true}, 0U}}) {
     S s;
     s.write(msr::IA32_PERFEVTSEL0, form.raw());
     for (unsigned k = 1; k <= 3; ++k) {
@@ -164,7 +164,8 @@ TEST(CounterMask, CyclesAtAFilteredLevelEndTheOpenCycle) {
 TEST(CounterMask, EdgeOfCyclesAtOneLevelCountsTransitionsToIt) {
   S s;
   s.write(msr::IA32_PERFEVTSEL0, Select{.event = 0x3C, .cmask = 1, .edge = true, .usr = false}.raw());
-  for (const std::uint8_t cpl : std::initializer_list<std::uint8_t>{3, 0, 0, 3, 3, 0, 3}) s.retire(at_cpl(s.plain(1), cpl));
+  for (const std::uint8_t cpl : std::initializer_list<std::uint8_t>{3, 0, 0, 3, 3, 0, 3})
+    s.retire(at_cpl(s.plain(1), cpl));
   EXPECT_EQ(s.pmc(0), 2U);
 }
 
@@ -183,7 +184,8 @@ TEST(Counting, UnmodelledEventsStayAtZero) {
   }
 }
 
-// Each event of the vocabulary that an instruction stream can deliver, with one retirement that makes it and one that does not.
+// Each event of the vocabulary that an instruction stream can deliver, with one retirement that makes it and one that
+// does not.
 struct EventRow {
   const char* name;
   std::uint8_t event, umask;
@@ -206,7 +208,8 @@ constexpr EventRow event_rows[] = {
     {"near taken", 0xC4, 0x20, [](Retirement& r) { take_branch(r, BranchKind::near_rel_jmp, true, false); }},
     {"far", 0xC4, 0x40, [](Retirement& r) { take_branch(r, BranchKind::far, true, false); }},
     {"mispredicted", 0xC5, 0x00, [](Retirement& r) { take_branch(r, BranchKind::near_ret, true, true); }},
-    {"mispredicted conditional", 0xC5, 0x01, [](Retirement& r) { take_branch(r, BranchKind::conditional, false, true); }},
+    {"mispredicted conditional", 0xC5, 0x01,
+     [](Retirement& r) { take_branch(r, BranchKind::conditional, false, true); }},
     {"mispredicted call", 0xC5, 0x02, [](Retirement& r) { take_branch(r, BranchKind::near_rel_call, true, true); }},
     {"mispredicted taken", 0xC5, 0x20, [](Retirement& r) { take_branch(r, BranchKind::near_ind_jmp, true, true); }},
     {"uops", 0xC2, 0x02, [](Retirement& r) { r.uops = 3; }, 3},
@@ -268,12 +271,13 @@ TEST(Counting, InstructionClassesCountThemselves) {
     const char* event;
     InstructionClass kind;
   };
-  for (const Row& row : {Row{"INST_RETIRED.X87", InstructionClass::x87_operation}, Row{"INST_RETIRED.MMX", InstructionClass::mmx},
-                         Row{"SSEX_UOPS_RETIRED.PACKED_SINGLE", InstructionClass::sse_packed_single},
-                         Row{"SSEX_UOPS_RETIRED.SCALAR_SINGLE", InstructionClass::sse_scalar_single},
-                         Row{"SSEX_UOPS_RETIRED.PACKED_DOUBLE", InstructionClass::sse_packed_double},
-                         Row{"SSEX_UOPS_RETIRED.SCALAR_DOUBLE", InstructionClass::sse_scalar_double},
-                         Row{"SSEX_UOPS_RETIRED.VECTOR_INTEGER", InstructionClass::sse_integer}})
+  for (const Row& row :
+       {Row{"INST_RETIRED.X87", InstructionClass::x87_operation}, Row{"INST_RETIRED.MMX", InstructionClass::mmx},
+        Row{"SSEX_UOPS_RETIRED.PACKED_SINGLE", InstructionClass::sse_packed_single},
+        Row{"SSEX_UOPS_RETIRED.SCALAR_SINGLE", InstructionClass::sse_scalar_single},
+        Row{"SSEX_UOPS_RETIRED.PACKED_DOUBLE", InstructionClass::sse_packed_double},
+        Row{"SSEX_UOPS_RETIRED.SCALAR_DOUBLE", InstructionClass::sse_scalar_double},
+        Row{"SSEX_UOPS_RETIRED.VECTOR_INTEGER", InstructionClass::sse_integer}})
     for (unsigned kind = 0; kind <= static_cast<unsigned>(InstructionClass::sse_integer); ++kind) {
       const Retirement r{.kind = static_cast<InstructionClass>(kind)};
       EXPECT_EQ(counted(Generation::nehalem, row.event, r), r.kind == row.kind ? 1U : 0U) << row.event << ' ' << kind;
@@ -296,19 +300,26 @@ TEST(Counting, EventsOfOlderGenerationsCountWhatTheirNamesSay) {
     const char* event;
     std::array<std::uint64_t, 6> counts;  ///< Of the six above.
   };
-  for (const Row& row : {Row{nehalem, "MEM_UNCORE_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}}, Row{nehalem, "MEM_UNCORE_RETIRED.REMOTE_DRAM", {}},
-                         Row{nehalem, "MEM_UNCORE_RETIRED.UNCACHEABLE", {0, 0, 1, 0, 0, 0}}, Row{nehalem, "MEM_LOAD_RETIRED.LLC_MISS", {1, 0, 0, 0, 0, 0}},
+  for (const Row& row : {Row{nehalem, "MEM_UNCORE_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}},
+                         Row{nehalem, "MEM_UNCORE_RETIRED.REMOTE_DRAM", {}},
+                         Row{nehalem, "MEM_UNCORE_RETIRED.UNCACHEABLE", {0, 0, 1, 0, 0, 0}},
+                         Row{nehalem, "MEM_LOAD_RETIRED.LLC_MISS", {1, 0, 0, 0, 0, 0}},
                          Row{nehalem, "MEM_LOAD_RETIRED.LLC_UNSHARED_HIT", {0, 1, 0, 0, 0, 0}},
-                         Row{westmere, "MEM_LOAD_RETIRED.DTLB_MISS", {1, 0, 0, 0, 0, 0}}, Row{westmere, "MEM_STORE_RETIRED.DTLB_MISS", {0, 0, 0, 1, 0, 0}},
+                         Row{westmere, "MEM_LOAD_RETIRED.DTLB_MISS", {1, 0, 0, 0, 0, 0}},
+                         Row{westmere, "MEM_STORE_RETIRED.DTLB_MISS", {0, 0, 0, 1, 0, 0}},
                          Row{westmere_ex, "MEM_UNCORE_RETIRED.LOCAL_DRAM_AND_REMOTE_CACHE_HIT", {1, 0, 0, 0, 0, 0}},
                          Row{sandy_bridge, "MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", {1, 0, 0, 0, 0, 0}},
                          Row{sandy_bridge, "MEM_LOAD_UOPS_RETIRED.LLC_HIT", {0, 1, 0, 0, 0, 0}},
                          Row{sandy_bridge, "MEM_LOAD_UOPS_LLC_HIT_RETIRED.XSNP_NONE", {0, 1, 0, 0, 0, 0}},
-                         Row{sandy_bridge, "BR_MISP_RETIRED.NOT_TAKEN", {0, 0, 0, 0, 1, 0}}, Row{sandy_bridge, "BR_MISP_RETIRED.TAKEN", {0, 0, 0, 0, 0, 1}},
+                         Row{sandy_bridge, "BR_MISP_RETIRED.NOT_TAKEN", {0, 0, 0, 0, 1, 0}},
+                         Row{sandy_bridge, "BR_MISP_RETIRED.TAKEN", {0, 0, 0, 0, 0, 1}},
                          Row{ivy_bridge_ep, "MEM_LOAD_UOPS_LLC_MISS_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}},
-                         Row{haswell, "MEM_LOAD_UOPS_L3_MISS_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}}, Row{haswell, "RTM_RETIRED.ABORTED", {}},
-                         Row{broadwell, "BR_MISP_RETIRED.RET", {0, 0, 0, 0, 0, 1}}, Row{skylake, "MEM_LOAD_MISC_RETIRED.UC", {0, 0, 1, 0, 0, 0}},
-                         Row{skylake, "MEM_INST_RETIRED.ANY", {1, 1, 1, 1, 0, 0}}, Row{skylake_sp, "MEM_LOAD_L3_MISS_RETIRED.REMOTE_HITM", {}}}) {
+                         Row{haswell, "MEM_LOAD_UOPS_L3_MISS_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}},
+                         Row{haswell, "RTM_RETIRED.ABORTED", {}},
+                         Row{broadwell, "BR_MISP_RETIRED.RET", {0, 0, 0, 0, 0, 1}},
+                         Row{skylake, "MEM_LOAD_MISC_RETIRED.UC", {0, 0, 1, 0, 0, 0}},
+                         Row{skylake, "MEM_INST_RETIRED.ANY", {1, 1, 1, 1, 0, 0}},
+                         Row{skylake_sp, "MEM_LOAD_L3_MISS_RETIRED.REMOTE_HITM", {}}}) {
     unsigned i = 0;
     for (const Retirement* const r : {&dram, &l3, &device, &store, &not_taken, &returned})
       EXPECT_EQ(counted(row.generation, row.event, *r), row.counts.at(i++)) << row.event << " of retirement " << i;

@@ -2,7 +2,8 @@
 
 #include "pebs_session.hpp"
 
-// Data address profiling: rules S3 to S5. SDM 3B 18.11.3, tables 18-46, 18-57. And FRONTEND_RETIRED: SDM 3B 18.13.1.4, 18.13.1.5.
+// Data address profiling: rules S3 to S5. SDM 3B 18.11.3, tables 18-46, 18-57. And FRONTEND_RETIRED: SDM
+// 3B 18.13.1.4, 18.13.1.5.
 
 namespace vpmu::test {
 namespace {
@@ -59,10 +60,11 @@ TEST(DataAddress, TheEventChoosesBetweenLoadAndStore) {
 // Rule S3: every event of the family that the table marks.
 TEST(DataAddress, EveryMarkedMemoryEventReportsAnAddress) {
   for (const auto& [event, umask] : {std::pair{0xD0, 0x11}, {0xD0, 0x21}, {0xD0, 0x41}, {0xD0, 0x81}, {0xD1, 0x02}}) {
-    const PebsRecord r = record_of({.event = static_cast<std::uint8_t>(event), .umask = static_cast<std::uint8_t>(umask)}, [](Retirement& x) {
-      x.load.level = HitLevel::l2;
-      x.load.stlb_miss = x.load.locked = x.load.split = true;
-    });
+    const PebsRecord r = record_of(
+        {.event = static_cast<std::uint8_t>(event), .umask = static_cast<std::uint8_t>(umask)}, [](Retirement& x) {
+          x.load.level = HitLevel::l2;
+          x.load.stlb_miss = x.load.locked = x.load.split = true;
+        });
     EXPECT_EQ(r[Slot::data_address], S::data_of(2).value()) << std::hex << umask;
   }
   for (const int umask : {0x12, 0x42, 0x82}) {

@@ -44,10 +44,14 @@ TEST(DsArea, AccessesComeInTheOrderOfTheAssist) {
   s.set_threshold(S::buffer);
   trigger(s);
   const std::vector<Access> expected{
-      {Kind::probe_read, S::ds_area + 0x38, 8},   {Kind::read, S::ds_area + 0x20, 0x40},
-      {Kind::probe_write, S::buffer, S::size},    {Kind::probe_write, S::ds_area + 0x28, 8},
-      {Kind::tsc, {}, 0},                         {Kind::write, S::buffer, S::size},
-      {Kind::write, S::ds_area + 0x28, 8},        {Kind::pmi, {}, 0},
+      {Kind::probe_read, S::ds_area + 0x38, 8},
+      {Kind::read, S::ds_area + 0x20, 0x40},
+      {Kind::probe_write, S::buffer, S::size},
+      {Kind::probe_write, S::ds_area + 0x28, 8},
+      {Kind::tsc, {}, 0},
+      {Kind::write, S::buffer, S::size},
+      {Kind::write, S::ds_area + 0x28, 8},
+      {Kind::pmi, {}, 0},
   };
   EXPECT_EQ(s.env.log, expected);
 }
@@ -87,15 +91,18 @@ TEST(DsArea, NonsenseBoundsDropTheRecord) {
     std::uint64_t base, index, maximum;
   };
   constexpr std::uint64_t b = S::buffer.value();
-  for (const Row& row : {Row{"index below base", b + 64, b, b + 4096}, Row{"index past the maximum", b, b + 4097, b + 4096},
-                         Row{"base past the maximum", b + 8192, b + 8192, b + 4096}, Row{"index wraps", b, ~0ULL - 100, ~0ULL},
-                         Row{"not canonical", 0x0000'8000'0000'0000, 0x0000'8000'0000'0000, 0x0000'8000'0000'1000},
-                         Row{"into the non-canonical hole", 0x7FFF'FFFF'0000, 0x7FFF'FFFF'FFFF - 100, 0x0000'8000'0000'1000},
-                         Row{"out of the non-canonical hole", 0x1000, 0xFFFF'8000'0000'0000 - 100, ~0ULL}}) {
+  for (const Row& row :
+       {Row{"index below base", b + 64, b, b + 4096}, Row{"index past the maximum", b, b + 4097, b + 4096},
+        Row{"base past the maximum", b + 8192, b + 8192, b + 4096}, Row{"index wraps", b, ~0ULL - 100, ~0ULL},
+        Row{"not canonical", 0x0000'8000'0000'0000, 0x0000'8000'0000'0000, 0x0000'8000'0000'1000},
+        Row{"into the non-canonical hole", 0x7FFF'FFFF'0000, 0x7FFF'FFFF'FFFF - 100, 0x0000'8000'0000'1000},
+        Row{"out of the non-canonical hole", 0x1000, 0xFFFF'8000'0000'0000 - 100, ~0ULL}}) {
     for (const DsFaultPolicy policy : {DsFaultPolicy::drop, DsFaultPolicy::inject}) {
       S s{PmuPolicies{.ds_fault = policy}};
       s.env.map(GuestLinear{0x7FFF'FFFF'F000}, page_size);
-      s.set_ds({.base = GuestLinear{row.base}, .index = GuestLinear{row.index}, .absolute_maximum = GuestLinear{row.maximum}});
+      s.set_ds({.base = GuestLinear{row.base},
+                .index = GuestLinear{row.index},
+                .absolute_maximum = GuestLinear{row.maximum}});
       trigger(s);
       expect_dropped(s);
       EXPECT_EQ(s.statistics().records_dropped_bounds, 1U) << row.what;
@@ -121,7 +128,8 @@ TEST(DsArea, ThresholdIsComparedAfterTheIndexHasMoved) {
     std::uint64_t offset;
     bool reached;
   };
-  for (const Row& row : {Row{0, true}, Row{1, true}, Row{199, true}, Row{200, true}, Row{201, false}, Row{400, false}}) {
+  for (const Row& row :
+       {Row{0, true}, Row{1, true}, Row{199, true}, Row{200, true}, Row{201, false}, Row{400, false}}) {
     S s;
     s.set_threshold(S::buffer + row.offset);
     trigger(s);
@@ -168,7 +176,8 @@ const FaultRow fault_rows[] = {
     {"management area read only", [](S& s) { s.env.map(S::ds_area, 1, Mapping::read_only); }, S::ds_area + 0x28,
      fault_present | fault_write},
     {"buffer unmapped", [](S& s) { s.env.unmap(S::buffer); }, S::buffer, fault_write},
-    {"buffer read only", [](S& s) { s.env.map(S::buffer, 1, Mapping::read_only); }, S::buffer, fault_present | fault_write},
+    {"buffer read only", [](S& s) { s.env.map(S::buffer, 1, Mapping::read_only); }, S::buffer,
+     fault_present | fault_write},
     {"second page of the record unmapped",
      [](S& s) {
        s.set_ds({.index = S::buffer + (page_size - 8), .absolute_maximum = S::buffer + 2 * page_size});

@@ -13,18 +13,14 @@
 namespace vpmu::test {
 namespace {
 
-const GenerationDesc& skylake() {
-  return describe(Generation::skylake);
-}
+const GenerationDesc& skylake() { return describe(Generation::skylake); }
 
 /// A row of a made-up table.
 constexpr EventDesc plain_row(std::string_view name, std::uint8_t code, std::uint16_t counters) {
   return {name, code, 0, 0, false, false, false, counters, PebsAbility::no, false, false, 0, 0, 1, Counts::unmodelled};
 }
 
-EventClass classify_skylake(EventSpec spec) {
-  return classify(skylake(), spec);
-}
+EventClass classify_skylake(EventSpec spec) { return classify(skylake(), spec); }
 
 struct Architectural {
   const char* name;

@@ -13,8 +13,9 @@ std::uint64_t frozen(const S& s) { return s.status() & (ctr_frz | lbr_frz); }
 
 // Rules Z1, Z4: each DEBUGCTL bit freezes its own half.
 TEST(Freeze, EachControlBitSetsItsOwnStatusBit) {
-  for (const auto& [control, status] : {std::pair{std::uint64_t{0}, std::uint64_t{0}}, std::pair{freeze_counters, ctr_frz},
-                                        std::pair{freeze_lbrs, lbr_frz}, std::pair{freeze_counters | freeze_lbrs, ctr_frz | lbr_frz}}) {
+  for (const auto& [control, status] :
+       {std::pair{std::uint64_t{0}, std::uint64_t{0}}, std::pair{freeze_counters, ctr_frz},
+        std::pair{freeze_lbrs, lbr_frz}, std::pair{freeze_counters | freeze_lbrs, ctr_frz | lbr_frz}}) {
     S s;
     s.write(msr::IA32_DEBUGCTL, control | 1);
     s.start(0, with_interrupt(instructions), 1);
@@ -89,7 +90,10 @@ TEST(Freeze, ArmedCountersStayArmedUntilCountingResumes) {
 // Rules Z5, Z9: STATUS_SET freezes like hardware does.
 TEST(Freeze, SoftwareMayFreezeThroughStatusSet) {
   S s;
-  const auto jump = [&] { s.pmu.record_branch({.from = S::a(1), .to = S::a(9), .what = {.kind = BranchKind::near_rel_jmp, .taken = true}}, s.env); };
+  const auto jump = [&] {
+    s.pmu.record_branch({.from = S::a(1), .to = S::a(9), .what = {.kind = BranchKind::near_rel_jmp, .taken = true}},
+                        s.env);
+  };
   s.write(msr::IA32_DEBUGCTL, 1);
   jump();
   EXPECT_EQ(s.read(msr::MSR_LASTBRANCH_TOS), 1U);

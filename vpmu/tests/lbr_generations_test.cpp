@@ -33,7 +33,8 @@ class LbrOf : public ::testing::TestWithParam<const GenerationDesc*> {
     EXPECT_EQ(result.status, MsrStatus::ok) << "MSR " << std::hex << index.value();
     return result.value;
   }
-  void branch(GuestLinear from, BranchOutcome b = {.kind = BranchKind::near_rel_jmp, .taken = true}, std::uint64_t cycles = 1) {
+  void branch(GuestLinear from, BranchOutcome b = {.kind = BranchKind::near_rel_jmp, .taken = true},
+              std::uint64_t cycles = 1) {
     pmu.retire({.ip = from, .next_ip = to_of(from), .branch = b, .cycles = cycles}, env);
   }
   static GuestLinear to_of(GuestLinear from) { return from + 0x100; }
@@ -76,7 +77,8 @@ TEST_P(LbrOf, MispredictionIsWhereTheFormatHasIt) {
   }
 }
 
-// A guest saves and restores what was recorded, with the flags in it or, as where TSX is off, with the sign in their place.
+// A guest saves and restores what was recorded, with the flags in it or, as where TSX is off, with the sign in their
+// place.
 TEST_P(LbrOf, RecordedEntriesCanBeWrittenBack) {
   branch(at(1), {.kind = BranchKind::conditional, .taken = true, .mispredicted = true});
   branch(at(2));
@@ -87,12 +89,14 @@ TEST_P(LbrOf, RecordedEntriesCanBeWrittenBack) {
     EXPECT_EQ(from(i), saved);
   }
   if (desc.lbr_format != LbrFormat::eip_flags_tsx) return;
-  for (const std::uint64_t flags : {0ULL, 1ULL, 2ULL, 3ULL}) write(msr::MSR_LASTBRANCH_0_FROM_IP, (at(1).value() & ~(3ULL << 61)) | (flags << 61));
+  for (const std::uint64_t flags : {0ULL, 1ULL, 2ULL, 3ULL})
+    write(msr::MSR_LASTBRANCH_0_FROM_IP, (at(1).value() & ~(3ULL << 61)) | (flags << 61));
 }
 
 TEST_P(LbrOf, SelectKeepsEachKindOutAndNoOther) {
-  constexpr std::array kinds{BranchKind::conditional,  BranchKind::near_rel_call, BranchKind::near_ind_call, BranchKind::near_ret,
-                             BranchKind::near_ind_jmp, BranchKind::near_rel_jmp,  BranchKind::far};
+  constexpr std::array kinds{BranchKind::conditional, BranchKind::near_rel_call, BranchKind::near_ind_call,
+                             BranchKind::near_ret,    BranchKind::near_ind_jmp,  BranchKind::near_rel_jmp,
+                             BranchKind::far};
   for (unsigned filter = 0; filter < kinds.size(); ++filter)
     for (unsigned i = 0; i < kinds.size(); ++i) {
       write(msr::MSR_LBR_SELECT, bit(2 + filter));
@@ -123,7 +127,8 @@ TEST_P(LbrOf, CallStackIsWhereTheGenerationHasIt) {
   EXPECT_EQ(address(0), at(3).value());
 }
 
-// Rules Z2, Z3, Z4, Z5: a PMI with DEBUGCTL[11] ends the recording, in the way of the generation, and software resumes it.
+// Rules Z2, Z3, Z4, Z5: a PMI with DEBUGCTL[11] ends the recording, in the way of the generation, and software resumes
+// it.
 TEST_P(LbrOf, FreezesOnAPmi) {
   write(msr::IA32_DEBUGCTL, dbg::LBR::mask | dbg::FREEZE_LBRS_ON_PMI::mask | dbg::FREEZE_PERFMON_ON_PMI::mask);
   write(msr::IA32_PERF_GLOBAL_CTRL, 1);
@@ -149,8 +154,9 @@ TEST_P(LbrOf, FreezesOnAPmi) {
 TEST_P(LbrOf, FreezesAtTheRecordWithTheLastBranchOnTop) {
   env.map(ds_area, page_size);
   env.map(buffer, page_size);
-  for (const auto& [offset, value] : std::array{std::pair{0x20U, buffer.value()}, std::pair{0x28U, buffer.value()},
-                                                std::pair{0x30U, (buffer + page_size).value()}, std::pair{0x38U, buffer.value()}})
+  for (const auto& [offset, value] :
+       std::array{std::pair{0x20U, buffer.value()}, std::pair{0x28U, buffer.value()},
+                  std::pair{0x30U, (buffer + page_size).value()}, std::pair{0x38U, buffer.value()}})
     env.poke(ds_area + offset, value);
   write(msr::IA32_DS_AREA, ds_area.value());
   for (const bool trigger_is_branch : {false, true}) {
@@ -185,11 +191,12 @@ TEST_P(LbrOf, DebugExceptionClearsLbrAndBtf) {
   EXPECT_EQ(tos(), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Generation, LbrOf, ::testing::ValuesIn(all_generations().begin(), all_generations().end()), [](const auto& generation) {
-  std::string name{generation.param->name};
-  std::erase(name, '-');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Generation, LbrOf, ::testing::ValuesIn(all_generations().begin(), all_generations().end()),
+                         [](const auto& generation) {
+                           std::string name{generation.param->name};
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace vpmu::test

@@ -13,7 +13,8 @@ class Lbr : public ::testing::Test {
 
   void SetUp() override { s.write(msr::IA32_DEBUGCTL, 1); }
 
-  void branch(unsigned k, BranchOutcome b = {.kind = BranchKind::near_rel_jmp, .taken = true}, std::uint64_t cycles = 1) {
+  void branch(unsigned k, BranchOutcome b = {.kind = BranchKind::near_rel_jmp, .taken = true},
+              std::uint64_t cycles = 1) {
     s.retire({.ip = from(k), .next_ip = to(k), .branch = b, .cycles = cycles});
   }
   static GuestLinear from(unsigned k) { return GuestLinear{0x1000 + 16ULL * k}; }
@@ -62,8 +63,9 @@ TEST_F(Lbr, RecordsOnlyWhileEnabledAndNotFrozen) {
 
 // SDM 3B tables 17-11 to 17-13: a set bit keeps its kind out, and only its kind.
 TEST_F(Lbr, EachSelectBitFiltersItsKindOnly) {
-  constexpr std::array kinds{BranchKind::conditional,  BranchKind::near_rel_call, BranchKind::near_ind_call, BranchKind::near_ret,
-                             BranchKind::near_ind_jmp, BranchKind::near_rel_jmp,  BranchKind::far};
+  constexpr std::array kinds{BranchKind::conditional, BranchKind::near_rel_call, BranchKind::near_ind_call,
+                             BranchKind::near_ret,    BranchKind::near_ind_jmp,  BranchKind::near_rel_jmp,
+                             BranchKind::far};
   for (unsigned i = 0; i < kinds.size(); ++i)
     for (unsigned filter = 0; filter < kinds.size(); ++filter) {
       s.write(msr::MSR_LBR_SELECT, bit(2 + filter));

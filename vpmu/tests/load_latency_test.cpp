@@ -37,8 +37,9 @@ TEST(LoadLatency, NeedsBothEnableBits) {
 
 // Rule L2: CMASK and INV have to be 0.
 TEST(LoadLatency, CountsNothingWithCmaskOrInv) {
-  for (const Select& form : {Select{.event = 0xCD, .umask = 0x01, .cmask = 1}, Select{.event = 0xCD, .umask = 0x01, .inv = true},
-                             Select{.event = 0xCD, .umask = 0x01, .cmask = 16, .inv = true}}) {
+  for (const Select& form :
+       {Select{.event = 0xCD, .umask = 0x01, .cmask = 1}, Select{.event = 0xCD, .umask = 0x01, .inv = true},
+        Select{.event = 0xCD, .umask = 0x01, .cmask = 16, .inv = true}}) {
     S s;
     start(s, 3, both_enables(3), form, 1);
     for (unsigned k = 1; k <= 5; ++k) s.retire(slow_load(s, k));

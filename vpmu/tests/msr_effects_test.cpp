@@ -112,7 +112,8 @@ TEST(Reset, BringsEveryRegisterBack) {
   s.start_pebs(0, with_interrupt(loads), 2);
   s.write(msr::IA32_DEBUGCTL, 0x1801);
   s.run(1, 2);
-  s.pmu.record_branch({.from = S::a(1), .to = S::a(2), .what = {.kind = BranchKind::near_rel_jmp, .taken = true}}, s.env);
+  s.pmu.record_branch({.from = S::a(1), .to = S::a(2), .what = {.kind = BranchKind::near_rel_jmp, .taken = true}},
+                      s.env);
   s.pmu.reset();
   const PmuSnapshot after = s.pmu.snapshot();
   EXPECT_EQ(std::memcmp(&fresh, &after, sizeof fresh), 0);

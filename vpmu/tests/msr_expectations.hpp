@@ -17,13 +17,13 @@ enum class MsrAccess : std::uint8_t {
 struct MsrExpectation {
   std::string_view name;
   MsrIndex first;
-  unsigned count;              ///< Addresses.
-  unsigned present;            ///< Of them with SMT on; the rest is #GP. With SMT off all are present.
-  std::uint64_t reset;         ///< With SMT on.
-  std::uint64_t stored;        ///< Bits that WRMSR changes, or clears or sets in another register.
-  std::uint64_t faulting;      ///< Bits that raise #GP when written 1.
+  unsigned count;          ///< Addresses.
+  unsigned present;        ///< Of them with SMT on; the rest is #GP. With SMT off all are present.
+  std::uint64_t reset;     ///< With SMT on.
+  std::uint64_t stored;    ///< Bits that WRMSR changes, or clears or sets in another register.
+  std::uint64_t faulting;  ///< Bits that raise #GP when written 1.
   MsrAccess access{MsrAccess::read_write};
-  bool canonical{};            ///< A non-canonical value raises #GP.
+  bool canonical{};  ///< A non-canonical value raises #GP.
 };
 
 /// Every core PMU register of Skylake client with SMT on, ascending.
@@ -48,16 +48,18 @@ inline constexpr std::array skylake_msrs{
     // Bits 55 (Processor Trace) and 60 (SGX) belong to features that are not reported.
     MsrExpectation{"IA32_PERF_GLOBAL_OVF_CTRL", MsrIndex{0x390}, 1, 1, 0, 0xEC00'0007'0000'000F, 0x13FF'FFF8'FFFF'FFF0,
                    MsrAccess::reads_zero},
-    MsrExpectation{"IA32_PERF_GLOBAL_STATUS_SET", MsrIndex{0x391}, 1, 1, 0, 0x6C00'0007'0000'000F, 0x93FF'FFF8'FFFF'FFF0,
-                   MsrAccess::reads_zero},
+    MsrExpectation{"IA32_PERF_GLOBAL_STATUS_SET", MsrIndex{0x391}, 1, 1, 0, 0x6C00'0007'0000'000F,
+                   0x93FF'FFF8'FFFF'FFF0, MsrAccess::reads_zero},
     MsrExpectation{"IA32_PERF_GLOBAL_INUSE", MsrIndex{0x392}, 1, 1, 0, 0, 0, MsrAccess::read_only},
     MsrExpectation{"IA32_PEBS_ENABLE", MsrIndex{0x3F1}, 1, 1, 0, 0xF'0000'000F, 0xFFFF'FFF0'FFFF'FFF0},
     MsrExpectation{"MSR_PEBS_LD_LAT_THRESHOLD", MsrIndex{0x3F6}, 1, 1, 0, 0xFFFF, 0xFFFF'FFFF'FFFF'0000},
     MsrExpectation{"MSR_PEBS_FRONTEND", MsrIndex{0x3F7}, 1, 1, 0, 0x7F'FF17, 0xFFFF'FFFF'FF80'00E8},
     MsrExpectation{"IA32_A_PMC", MsrIndex{0x4C1}, 8, 4, 0, 0xFFFF'FFFF'FFFF, 0xFFFF'0000'0000'0000},
     MsrExpectation{"IA32_DS_AREA", MsrIndex{0x600}, 1, 1, 0, 0x7FFF'FFFF'FFFF, 0, MsrAccess::read_write, true},
-    MsrExpectation{"MSR_LASTBRANCH_FROM_IP", MsrIndex{0x680}, 32, 32, 0, 0x7FFF'FFFF'FFFF, 0, MsrAccess::read_write, true},
-    MsrExpectation{"MSR_LASTBRANCH_TO_IP", MsrIndex{0x6C0}, 32, 32, 0, 0x7FFF'FFFF'FFFF, 0, MsrAccess::read_write, true},
+    MsrExpectation{"MSR_LASTBRANCH_FROM_IP", MsrIndex{0x680}, 32, 32, 0, 0x7FFF'FFFF'FFFF, 0, MsrAccess::read_write,
+                   true},
+    MsrExpectation{"MSR_LASTBRANCH_TO_IP", MsrIndex{0x6C0}, 32, 32, 0, 0x7FFF'FFFF'FFFF, 0, MsrAccess::read_write,
+                   true},
     MsrExpectation{"MSR_LBR_INFO", MsrIndex{0xDC0}, 32, 32, 0, 0xE000'0000'0000'FFFF, 0},
 };
 

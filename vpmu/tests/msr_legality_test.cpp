@@ -190,7 +190,8 @@ TEST(MsrTable, GlobalRegistersCoverEightCountersWithoutSmt) {
 TEST(MiscEnable, KeepingTheUnavailableBitsIsLegalAndChangingThemFaults) {
   Pmu without{PmuConfig{.misc_enable = 0x85'1889}};
   ASSERT_EQ(without.wrmsr(msr::IA32_MISC_ENABLE, 0x85'1889), MsrStatus::ok);
-  for (const std::uint64_t change : {0x800U, 0x1000U, 0x1800U}) expect_fault(without, msr::IA32_MISC_ENABLE, 0x85'1889 ^ change);
+  for (const std::uint64_t change : {0x800U, 0x1000U, 0x1800U})
+    expect_fault(without, msr::IA32_MISC_ENABLE, 0x85'1889 ^ change);
   expect_reads(without, msr::IA32_MISC_ENABLE, 0x85'1889);
 }
 

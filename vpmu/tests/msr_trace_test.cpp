@@ -8,7 +8,8 @@
 
 #include "vpmu/pmu.hpp"
 
-// What an unmodified Linux guest does to the PMU's registers, replayed: every access is legal, and a register reads what was written.
+// What an unmodified Linux guest does to the PMU's registers, replayed: every access is legal, and a register reads
+// what was written.
 
 namespace vpmu::test {
 namespace {
@@ -32,7 +33,8 @@ std::vector<Access> read_trace(const std::string& name) {
     Access access{.line = line};
     char equals = 0;
     fields >> access.kind >> std::hex >> access.index >> equals >> access.value;
-    EXPECT_TRUE(fields && (access.kind == 'R' || access.kind == 'W' || access.kind == 'P') && equals == '=') << name << ":" << line << ": " << text;
+    EXPECT_TRUE(fields && (access.kind == 'R' || access.kind == 'W' || access.kind == 'P') && equals == '=')
+        << name << ":" << line << ": " << text;
     trace.push_back(access);
   }
   return trace;
@@ -42,8 +44,8 @@ bool is_one_of(MsrIndex m, MsrIndex first, std::uint32_t count) { return m.value
 
 /// Registers that events change; the recording made their values up.
 bool is_count(MsrIndex m) {
-  return is_one_of(m, msr::IA32_PMC0, 8) || is_one_of(m, msr::IA32_A_PMC0, 8) || is_one_of(m, msr::IA32_FIXED_CTR0, 3) ||
-         m == msr::IA32_PERF_GLOBAL_STATUS;
+  return is_one_of(m, msr::IA32_PMC0, 8) || is_one_of(m, msr::IA32_A_PMC0, 8) ||
+         is_one_of(m, msr::IA32_FIXED_CTR0, 3) || m == msr::IA32_PERF_GLOBAL_STATUS;
 }
 /// Registers that branches change once the LBR has been on.
 bool is_lbr(MsrIndex m) {
@@ -51,7 +53,8 @@ bool is_lbr(MsrIndex m) {
          is_one_of(m, msr::MSR_LASTBRANCH_0_TO_IP, 32) || is_one_of(m, msr::MSR_LBR_INFO_0, 32);
 }
 
-/// What a register must read after `value` was written. SDM 3B 18.2.1.1: IA32_PMCi takes 32 bits, extended by their sign.
+/// What a register must read after `value` was written. SDM 3B 18.2.1.1: IA32_PMCi takes 32 bits, extended by their
+/// sign.
 std::uint64_t stored(MsrIndex m, std::uint64_t value) {
   if (!is_one_of(m, msr::IA32_PMC0, 8)) return value;
   return static_cast<std::uint64_t>(static_cast<std::int32_t>(value)) & low_bits(48);
@@ -78,7 +81,8 @@ class LinuxTrace : public testing::TestWithParam<Recording> {
       read(index, access.value);
   }
 
-  Pmu pmu_{PmuConfig{.generation = GetParam().generation, .misc_enable = 0x81'0089}};  // the recorded machine had MWAIT off
+  Pmu pmu_{
+      PmuConfig{.generation = GetParam().generation, .misc_enable = 0x81'0089}};  // the recorded machine had MWAIT off
   unsigned compared_{}, rdpmcs_{};
 
  private:
@@ -87,7 +91,9 @@ class LinuxTrace : public testing::TestWithParam<Recording> {
     if (index != msr::IA32_PERF_GLOBAL_OVF_CTRL) written_[index.value()] = stored(index, value);  // reads 0
     lbr_has_been_on_ = lbr_has_been_on_ || (index == msr::IA32_DEBUGCTL && (value & 1) != 0);
     // A counter reads what was written as long as nothing counts.
-    if (is_count(index) && index != msr::IA32_PERF_GLOBAL_STATUS) { ASSERT_EQ(pmu_.rdmsr(index).value, stored(index, value)); }
+    if (is_count(index) && index != msr::IA32_PERF_GLOBAL_STATUS) {
+      ASSERT_EQ(pmu_.rdmsr(index).value, stored(index, value));
+    }
   }
 
   void read(MsrIndex index, std::uint64_t recorded) {
@@ -98,7 +104,9 @@ class LinuxTrace : public testing::TestWithParam<Recording> {
     const std::uint64_t ignored = lbr_has_been_on_ && index == msr::IA32_DEBUGCTL ? 1 : 0;
     ASSERT_EQ(read.value | ignored, recorded | ignored) << "recorded";
     const auto last = written_.find(index.value());
-    if (last != written_.end()) { ASSERT_EQ(read.value, last->second) << "last written"; }
+    if (last != written_.end()) {
+      ASSERT_EQ(read.value, last->second) << "last written";
+    }
     ++compared_;
   }
 
@@ -119,13 +127,15 @@ TEST_P(LinuxTrace, EveryAccessIsLegalAndReadsWhatWasWritten) {
   EXPECT_EQ(pmu_.statistics().msr_faults, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(EachPmu, LinuxTrace,
-                         testing::Values(Recording{"nehalem", Generation::nehalem}, Recording{"westmere_ep", Generation::westmere_ep},
-                                         Recording{"sandy_bridge", Generation::sandy_bridge}, Recording{"sandy_bridge_old", Generation::sandy_bridge},
-                                         Recording{"ivy_bridge", Generation::ivy_bridge}, Recording{"haswell", Generation::haswell},
-                                         Recording{"broadwell", Generation::broadwell}, Recording{"skylake", Generation::skylake},
-                                         Recording{"skylake_sp", Generation::skylake_sp}),
-                         [](const auto& recording) { return std::string{recording.param.file}; });
+INSTANTIATE_TEST_SUITE_P(
+    EachPmu, LinuxTrace,
+    testing::Values(Recording{"nehalem", Generation::nehalem}, Recording{"westmere_ep", Generation::westmere_ep},
+                    Recording{"sandy_bridge", Generation::sandy_bridge},
+                    Recording{"sandy_bridge_old", Generation::sandy_bridge},
+                    Recording{"ivy_bridge", Generation::ivy_bridge}, Recording{"haswell", Generation::haswell},
+                    Recording{"broadwell", Generation::broadwell}, Recording{"skylake", Generation::skylake},
+                    Recording{"skylake_sp", Generation::skylake_sp}),
+    [](const auto& recording) { return std::string{recording.param.file}; });
 
 }  // namespace
 }  // namespace vpmu::test

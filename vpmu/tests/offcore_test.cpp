@@ -4,7 +4,8 @@
 
 #include "pebs_session.hpp"
 
-// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. What the public lists' values select on each generation.
+// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. What the public lists' values select on each
+// generation.
 
 namespace vpmu::test {
 namespace {
@@ -13,7 +14,8 @@ using enum OffcoreRequest;
 using enum OffcoreSupplier;
 
 constexpr OffcoreFilter cells(OffcoreRequest request, bool in_l3, bool in_memory) {
-  return static_cast<OffcoreFilter>((in_l3 ? 1U << offcore_cell(request, l3) : 0) | (in_memory ? 1U << offcore_cell(request, local_dram) : 0));
+  return static_cast<OffcoreFilter>((in_l3 ? 1U << offcore_cell(request, l3) : 0) |
+                                    (in_memory ? 1U << offcore_cell(request, local_dram) : 0));
 }
 
 struct Named {
@@ -29,39 +31,54 @@ TEST_P(DemandDataReads, AreSelectedAsTheNameSays) {
   const EventDesc* const event = find_event(desc, name);
   ASSERT_NE(event, nullptr) << name;
   EXPECT_EQ(event->counts, Counts::offcore);
-  EXPECT_EQ(offcore_filter(desc.offcore, event->msr_value), cells(demand_data_read, row.in_l3, row.in_memory)) << desc.name << ' ' << name;
+  EXPECT_EQ(offcore_filter(desc.offcore, event->msr_value), cells(demand_data_read, row.in_l3, row.in_memory))
+      << desc.name << ' ' << name;
 }
-INSTANTIATE_TEST_SUITE_P(Of, DemandDataReads,
-                         testing::Values(Named{Generation::westmere, "LOCAL_DRAM", false, true}, Named{Generation::westmere, "REMOTE_DRAM", false, false},
-                                         Named{Generation::westmere, "LLC_HIT_NO_OTHER_CORE", true, false}, Named{Generation::westmere, "ANY_LOCATION", true, true},
-                                         Named{Generation::westmere_ep, "LOCAL_DRAM_AND_REMOTE_CACHE_HIT", false, true},
-                                         Named{Generation::westmere_ep, "REMOTE_DRAM", false, false}, Named{Generation::westmere_ep, "ANY_LLC_MISS", false, true},
-                                         Named{Generation::sandy_bridge, "LLC_MISS.DRAM", false, true},
-                                         Named{Generation::sandy_bridge, "LLC_HIT.NO_SNOOP_NEEDED", true, false},
-                                         Named{Generation::sandy_bridge, "LLC_HIT.HITM_OTHER_CORE", false, false},
-                                         Named{Generation::sandy_bridge_ep, "LLC_MISS.LOCAL_DRAM", false, true},
-                                         Named{Generation::sandy_bridge_ep, "LLC_MISS.REMOTE_DRAM", false, false},
-                                         Named{Generation::ivy_bridge, "LLC_MISS.DRAM", false, true}, Named{Generation::ivy_bridge_ep, "LLC_MISS.LOCAL_DRAM", false, true},
-                                         Named{Generation::haswell, "L3_MISS.LOCAL_DRAM", false, true}, Named{Generation::haswell_ep, "LLC_MISS.LOCAL_DRAM", false, true},
-                                         Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_NOT_NEEDED", false, true},
-                                         Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_HITM", false, false},
-                                         Named{Generation::skylake, "ANY_RESPONSE", true, true}, Named{Generation::skylake, "L3_MISS.ANY_SNOOP", false, true},
-                                         Named{Generation::skylake, "L3_HIT_E.SNOOP_NOT_NEEDED", true, false},
-                                         Named{Generation::skylake, "L3_HIT_S.SNOOP_NOT_NEEDED", false, false},
-                                         Named{Generation::skylake_sp, "L3_MISS_LOCAL_DRAM.SNOOP_MISS_OR_NO_FWD", false, true},
-                                         Named{Generation::skylake_sp, "L3_MISS_REMOTE_DRAM.SNOOP_MISS_OR_NO_FWD", false, false}));
+INSTANTIATE_TEST_SUITE_P(
+    Of, DemandDataReads,
+    testing::Values(Named{Generation::westmere, "LOCAL_DRAM", false, true},
+                    Named{Generation::westmere, "REMOTE_DRAM", false, false},
+                    Named{Generation::westmere, "LLC_HIT_NO_OTHER_CORE", true, false},
+                    Named{Generation::westmere, "ANY_LOCATION", true, true},
+                    Named{Generation::westmere_ep, "LOCAL_DRAM_AND_REMOTE_CACHE_HIT", false, true},
+                    Named{Generation::westmere_ep, "REMOTE_DRAM", false, false},
+                    Named{Generation::westmere_ep, "ANY_LLC_MISS", false, true},
+                    Named{Generation::sandy_bridge, "LLC_MISS.DRAM", false, true},
+                    Named{Generation::sandy_bridge, "LLC_HIT.NO_SNOOP_NEEDED", true, false},
+                    Named{Generation::sandy_bridge, "LLC_HIT.HITM_OTHER_CORE", false, false},
+                    Named{Generation::sandy_bridge_ep, "LLC_MISS.LOCAL_DRAM", false, true},
+                    Named{Generation::sandy_bridge_ep, "LLC_MISS.REMOTE_DRAM", false, false},
+                    Named{Generation::ivy_bridge, "LLC_MISS.DRAM", false, true},
+                    Named{Generation::ivy_bridge_ep, "LLC_MISS.LOCAL_DRAM", false, true},
+                    Named{Generation::haswell, "L3_MISS.LOCAL_DRAM", false, true},
+                    Named{Generation::haswell_ep, "LLC_MISS.LOCAL_DRAM", false, true},
+                    Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_NOT_NEEDED", false, true},
+                    Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_HITM", false, false},
+                    Named{Generation::skylake, "ANY_RESPONSE", true, true},
+                    Named{Generation::skylake, "L3_MISS.ANY_SNOOP", false, true},
+                    Named{Generation::skylake, "L3_HIT_E.SNOOP_NOT_NEEDED", true, false},
+                    Named{Generation::skylake, "L3_HIT_S.SNOOP_NOT_NEEDED", false, false},
+                    Named{Generation::skylake_sp, "L3_MISS_LOCAL_DRAM.SNOOP_MISS_OR_NO_FWD", false, true},
+                    Named{Generation::skylake_sp, "L3_MISS_REMOTE_DRAM.SNOOP_MISS_OR_NO_FWD", false, false}));
 
-// The bits of requests are the same in all generations; a request without an answer, and an answer without a request, are nothing.
+// The bits of requests are the same in all generations; a request without an answer, and an answer without a request,
+// are nothing.
 TEST(OffcoreFilters, NeedARequestAndAnAnswer) {
   for (const GenerationDesc* g : all_generations()) {
     const std::uint64_t all = g->offcore_rsp_mask;
     for (unsigned request = 0; request < offcore_request_count; ++request) {
       const std::uint64_t one = (all & ~std::uint64_t{7}) | bit(request);
-      EXPECT_EQ(offcore_filter(g->offcore, one), cells(static_cast<OffcoreRequest>(request), true, true)) << g->name << ' ' << request;
+      EXPECT_EQ(offcore_filter(g->offcore, one), cells(static_cast<OffcoreRequest>(request), true, true))
+          << g->name << ' ' << request;
       EXPECT_EQ(offcore_filter(g->offcore, bit(request)), 0) << g->name;
     }
-    EXPECT_EQ(offcore_filter(g->offcore, all & ~std::uint64_t{7}), 0) << g->name << ": prefetches and write-backs are not modelled";
-    EXPECT_EQ((g->offcore.any_response | g->offcore.l3 | g->offcore.l3_snoop | g->offcore.dram | g->offcore.dram_snoop) & ~all, 0U) << g->name;
+    EXPECT_EQ(offcore_filter(g->offcore, all & ~std::uint64_t{7}), 0)
+        << g->name << ": prefetches and write-backs are not modelled";
+    EXPECT_EQ(
+        (g->offcore.any_response | g->offcore.l3 | g->offcore.l3_snoop | g->offcore.dram | g->offcore.dram_snoop) &
+            ~all,
+        0U)
+        << g->name;
   }
 }
 

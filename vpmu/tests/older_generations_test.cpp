@@ -4,7 +4,8 @@
 
 #include "pebs_session.hpp"
 
-// What the generations before Skylake make of the worked vectors, and what only they have: precise stores, the legacy freeze.
+// What the generations before Skylake make of the worked vectors, and what only they have: precise stores, the legacy
+// freeze.
 
 namespace vpmu::test {
 namespace {
@@ -25,8 +26,9 @@ class OlderGeneration : public testing::TestWithParam<Older> {
   [[nodiscard]] bool format2() const { return s.format() == PebsFormat::format2; }
 };
 INSTANTIATE_TEST_SUITE_P(OneOfEach, OlderGeneration,
-                         testing::Values(Older{G::nehalem, nehalem_loads}, Older{G::westmere, nehalem_loads}, Older{G::sandy_bridge, loads},
-                                         Older{G::ivy_bridge, loads}, Older{G::haswell, loads}, Older{G::broadwell, loads}),
+                         testing::Values(Older{G::nehalem, nehalem_loads}, Older{G::westmere, nehalem_loads},
+                                         Older{G::sandy_bridge, loads}, Older{G::ivy_bridge, loads},
+                                         Older{G::haswell, loads}, Older{G::broadwell, loads}),
                          [](const auto& o) { return std::string{describe(o.param.generation).name}; });
 
 // V-1, V-2: rules P1, P3, P6, P7, S3, T4.
@@ -77,7 +79,8 @@ TEST_P(OlderGeneration, V11AnAcknowledgedOverflowStillRecordsWithStatus0) {
   EXPECT_EQ(s.record(0)[Slot::status], 0U);
 }
 
-// V-12: rules Z2, Z3. GLOBAL_CTRL reads 0 and DEBUGCTL.LBR is off; no status bit shows it, and software sets both again.
+// V-12: rules Z2, Z3. GLOBAL_CTRL reads 0 and DEBUGCTL.LBR is off; no status bit shows it, and software sets both
+// again.
 TEST_P(OlderGeneration, V12FreezeClearsTheEnables) {
   s.write(msr::IA32_DEBUGCTL, freeze_counters | freeze_lbrs | 1);
   s.write(msr::IA32_FIXED_CTR_CTRL, 0xB);
@@ -118,11 +121,13 @@ std::uint64_t latency_records(S& s, Select event, unsigned i) {
 // Rules L1, L10: the event, and the counters that it works on.
 TEST(OlderLoadLatency, HasItsEventAndItsCounters) {
   for (unsigned i = 0; i < 4; ++i)
-    for (const Older& o : {Older{G::nehalem, nehalem_load_latency}, Older{G::westmere, nehalem_load_latency}, Older{G::sandy_bridge, load_latency},
-                           Older{G::ivy_bridge, load_latency}, Older{G::haswell, load_latency}, Older{G::broadwell, load_latency}}) {
+    for (const Older& o : {Older{G::nehalem, nehalem_load_latency}, Older{G::westmere, nehalem_load_latency},
+                           Older{G::sandy_bridge, load_latency}, Older{G::ivy_bridge, load_latency},
+                           Older{G::haswell, load_latency}, Older{G::broadwell, load_latency}}) {
       S s{PmuConfig{.generation = o.generation}};
       const bool only_pmc3 = o.generation == G::sandy_bridge || o.generation == G::ivy_bridge;
-      EXPECT_EQ(latency_records(s, o.load_event, i), only_pmc3 && i != 3 ? 0U : 1U) << describe(o.generation).name << ' ' << i;
+      EXPECT_EQ(latency_records(s, o.load_event, i), only_pmc3 && i != 3 ? 0U : 1U)
+          << describe(o.generation).name << ' ' << i;
     }
 }
 
@@ -136,7 +141,8 @@ TEST(OlderLoadLatency, TheEventOfOtherGenerationsIsNone) {
 
 // Rule L8: local DRAM is CH before Skylake; Nehalem tells neither STLB misses nor locks.
 TEST(OlderLoadLatency, EncodesTheSourceAsItsGeneration) {
-  S nehalem{PmuConfig{.generation = G::nehalem}}, westmere{PmuConfig{.generation = G::westmere}}, broadwell{PmuConfig{.generation = G::broadwell}};
+  S nehalem{PmuConfig{.generation = G::nehalem}}, westmere{PmuConfig{.generation = G::westmere}},
+      broadwell{PmuConfig{.generation = G::broadwell}};
   ASSERT_EQ(latency_records(nehalem, nehalem_load_latency, 0), 1U);
   EXPECT_EQ(nehalem.record(0)[Slot::data_source], 0x0CU);
   EXPECT_EQ(nehalem.record(0)[Slot::latency], 100U);
@@ -147,7 +153,8 @@ TEST(OlderLoadLatency, EncodesTheSourceAsItsGeneration) {
   EXPECT_EQ(broadwell.record(0)[Slot::data_source], 0x3CU);
 }
 
-// Rules S3, S5: UOPS_RETIRED.ALL, of Haswell and Broadwell, tells where the instruction went to memory, and of a store whether it hit.
+// Rules S3, S5: UOPS_RETIRED.ALL, of Haswell and Broadwell, tells where the instruction went to memory, and of a store
+// whether it hit.
 TEST(DataAddressOfUops, IsThatOfTheInstructionsAccess) {
   constexpr Select all_uops{.event = 0xC2, .umask = 0x01};
   for (const Generation generation : {G::haswell, G::broadwell_ep}) {
@@ -219,7 +226,8 @@ TEST(PreciseStore, StatusTellsTheAccess) {
     MemAccess access;
     std::uint64_t status;
   };
-  for (const Row& row : {Row{{.level = HitLevel::l1}, 0x01}, Row{{.level = HitLevel::l2}, 0x00}, Row{{.level = HitLevel::l1, .stlb_miss = true}, 0x11},
+  for (const Row& row : {Row{{.level = HitLevel::l1}, 0x01}, Row{{.level = HitLevel::l2}, 0x00},
+                         Row{{.level = HitLevel::l1, .stlb_miss = true}, 0x11},
                          Row{{.level = HitLevel::dram, .stlb_miss = true, .locked = true}, 0x30}}) {
     S s{PmuConfig{.generation = G::ivy_bridge}};
     store_twice(s, 3, ps_en | bit(3), row.access);
@@ -244,7 +252,8 @@ TEST(PreciseStore, NeedsPmc3AndBothBits) {
 TEST(PreciseStore, BitIsReservedElsewhere) {
   for (const GenerationDesc* desc : all_generations()) {
     Pmu pmu{PmuConfig{.generation = desc->generation}};
-    EXPECT_EQ(pmu.wrmsr(msr::IA32_PEBS_ENABLE, ps_en), desc->features.precise_store ? MsrStatus::ok : MsrStatus::gp) << desc->name;
+    EXPECT_EQ(pmu.wrmsr(msr::IA32_PEBS_ENABLE, ps_en), desc->features.precise_store ? MsrStatus::ok : MsrStatus::gp)
+        << desc->name;
   }
 }
 

@@ -14,9 +14,7 @@ namespace pf = page_fault_error;
 
 constexpr std::uint64_t open_page = P | RW | US | PS;
 
-Walk mapped(std::uint64_t address, std::uint64_t page_bytes) {
-  return Mapped{GuestPhysical{address}, page_bytes};
-}
+Walk mapped(std::uint64_t address, std::uint64_t page_bytes) { return Mapped{GuestPhysical{address}, page_bytes}; }
 
 TEST(NoPaging, MapsEveryAddressToItself) {
   TableMemory memory{0};

@@ -158,13 +158,13 @@ TEST(PebsCycle, ReprogrammingDisarms) {
     const char* what;
     void (*reprogram)(S&);
   };
-  for (const Row& row : {Row{"PERFEVTSEL", [](S& s) { s.write(msr::IA32_PERFEVTSEL0, loads.raw()); }},
-                         Row{"PMC", [](S& s) { s.write(msr::IA32_PMC0, 0); }},
-                         Row{"A_PMC", [](S& s) { s.write(msr::IA32_A_PMC0, 0); }},
-                         Row{"PEBS_ENABLE off and on", [](S& s) {
-                               s.write(msr::IA32_PEBS_ENABLE, 0);
-                               s.write(msr::IA32_PEBS_ENABLE, 1);
-                             }}}) {
+  for (const Row& row :
+       {Row{"PERFEVTSEL", [](S& s) { s.write(msr::IA32_PERFEVTSEL0, loads.raw()); }},
+        Row{"PMC", [](S& s) { s.write(msr::IA32_PMC0, 0); }}, Row{"A_PMC", [](S& s) { s.write(msr::IA32_A_PMC0, 0); }},
+        Row{"PEBS_ENABLE off and on", [](S& s) {
+              s.write(msr::IA32_PEBS_ENABLE, 0);
+              s.write(msr::IA32_PEBS_ENABLE, 1);
+            }}}) {
     S s;
     s.start_pebs(0, loads, 1);
     s.run(1, 1);
@@ -200,7 +200,8 @@ TEST(PebsCycle, DsAreaIsReadAtTheAssist) {
   s.run(1, 1);
   const GuestLinear other{0xFFFF'8000'0009'0000};
   s.env.map(other, page_size);
-  for (std::uint64_t offset = 0x20; offset < 0x60; offset += 8) s.env.poke(other + offset, s.env.peek(S::ds_area + offset));
+  for (std::uint64_t offset = 0x20; offset < 0x60; offset += 8)
+    s.env.poke(other + offset, s.env.peek(S::ds_area + offset));
   s.write(msr::IA32_DS_AREA, other.value());
   s.run(2, 2);
   EXPECT_EQ(s.index(), S::buffer) << "the old area is not touched";
@@ -241,7 +242,8 @@ TEST(PebsCycle, OutsideLongModeRegistersAre32BitAndTheUpperEightAreZero) {
   s.retire(r);
   ASSERT_EQ(s.records(), 1U);
   const PebsRecord record = s.record(0);
-  for (const Slot slot : {Slot::rflags, Slot::rax, Slot::rbx, Slot::rcx, Slot::rdx, Slot::rsi, Slot::rdi, Slot::rbp, Slot::rsp})
+  for (const Slot slot :
+       {Slot::rflags, Slot::rax, Slot::rbx, Slot::rcx, Slot::rdx, Slot::rsi, Slot::rdi, Slot::rbp, Slot::rsp})
     EXPECT_EQ(record[slot], 0x1234'5678U) << unsigned(slot);
   for (const Slot slot : {Slot::r8, Slot::r9, Slot::r10, Slot::r11, Slot::r12, Slot::r13, Slot::r14, Slot::r15})
     EXPECT_EQ(record[slot], 0U) << unsigned(slot);
@@ -257,7 +259,8 @@ TEST(PebsCycle, MemoryFieldsAreZeroForAnEventWithoutAnAddress) {
   for (const Slot slot : {Slot::data_address, Slot::data_source, Slot::latency}) EXPECT_EQ(s.record(0)[slot], 0U);
 }
 
-// The embedder may leave the registers out of retirements that cannot be recorded; a record then shows 0 and no stale values.
+// The embedder may leave the registers out of retirements that cannot be recorded; a record then shows 0 and no stale
+// values.
 TEST(PebsCycle, RecordWithoutRegistersShowsZeros) {
   S s;
   s.start_pebs(0, loads, 1);

@@ -35,14 +35,18 @@ TEST(PebsRecordLayout, FieldsLieAtTheOffsetsOfTheManual) {
   std::array<std::byte, max_record_size> bytes{};
   const PebsRecord record = numbered();
   encode(PebsFormat::format3, record, bytes);
-  for (const Row& row : {Row{Slot::rflags, 0x00}, Row{Slot::rip, 0x08}, Row{Slot::rax, 0x10}, Row{Slot::rbx, 0x18}, Row{Slot::rcx, 0x20},
-                         Row{Slot::rdx, 0x28}, Row{Slot::rsi, 0x30}, Row{Slot::rdi, 0x38}, Row{Slot::rbp, 0x40}, Row{Slot::rsp, 0x48},
-                         Row{Slot::r8, 0x50}, Row{Slot::r9, 0x58}, Row{Slot::r10, 0x60}, Row{Slot::r11, 0x68}, Row{Slot::r12, 0x70},
-                         Row{Slot::r13, 0x78}, Row{Slot::r14, 0x80}, Row{Slot::r15, 0x88}, Row{Slot::status, 0x90},
-                         Row{Slot::data_address, 0x98}, Row{Slot::data_source, 0xA0}, Row{Slot::latency, 0xA8},
-                         Row{Slot::eventing_ip, 0xB0}, Row{Slot::tx_abort_info, 0xB8}, Row{Slot::tsc, 0xC0}})
+  for (const Row& row : {Row{Slot::rflags, 0x00},  Row{Slot::rip, 0x08},          Row{Slot::rax, 0x10},
+                         Row{Slot::rbx, 0x18},     Row{Slot::rcx, 0x20},          Row{Slot::rdx, 0x28},
+                         Row{Slot::rsi, 0x30},     Row{Slot::rdi, 0x38},          Row{Slot::rbp, 0x40},
+                         Row{Slot::rsp, 0x48},     Row{Slot::r8, 0x50},           Row{Slot::r9, 0x58},
+                         Row{Slot::r10, 0x60},     Row{Slot::r11, 0x68},          Row{Slot::r12, 0x70},
+                         Row{Slot::r13, 0x78},     Row{Slot::r14, 0x80},          Row{Slot::r15, 0x88},
+                         Row{Slot::status, 0x90},  Row{Slot::data_address, 0x98}, Row{Slot::data_source, 0xA0},
+                         Row{Slot::latency, 0xA8}, Row{Slot::eventing_ip, 0xB0},  Row{Slot::tx_abort_info, 0xB8},
+                         Row{Slot::tsc, 0xC0}})
     for (unsigned i = 0; i < 8; ++i)
-      EXPECT_EQ(std::to_integer<std::uint64_t>(bytes[row.offset + i]), (record[row.slot] >> (8 * i)) & 0xFF) << row.offset;
+      EXPECT_EQ(std::to_integer<std::uint64_t>(bytes[row.offset + i]), (record[row.slot] >> (8 * i)) & 0xFF)
+          << row.offset;
 }
 
 TEST(PebsRecordLayout, EncodingWritesExactlyTheFormatsBytes) {
@@ -60,7 +64,8 @@ TEST(PebsRecordLayout, DecodingGivesBackTheFieldsOfTheFormatAndZeroForTheRest) {
     encode(format, numbered(), bytes);
     const auto decoded = decode(format, bytes);
     ASSERT_TRUE(decoded);
-    for (unsigned i = 0; i < slot_count; ++i) EXPECT_EQ(decoded->value[i], i < slots_of(format) ? numbered().value[i] : 0);
+    for (unsigned i = 0; i < slot_count; ++i)
+      EXPECT_EQ(decoded->value[i], i < slots_of(format) ? numbered().value[i] : 0);
   }
 }
 

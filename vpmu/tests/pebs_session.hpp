@@ -11,15 +11,15 @@
 
 namespace vpmu::test {
 
-/// A PMU with a DS area, Skylake's unless said otherwise, and the instruction stream of the worked vectors: a1, a2, ... each `mov eax,[rbx]`, two bytes
-/// long, with its own data address and loaded value.
+/// A PMU with a DS area, Skylake's unless said otherwise, and the instruction stream of the worked vectors: a1, a2, ...
+/// each `mov eax,[rbx]`, two bytes long, with its own data address and loaded value.
 class PebsSession {
  public:
   static constexpr GuestLinear ds_area{0xFFFF'8000'0001'0000};
   static constexpr GuestLinear buffer{0xFFFF'8000'0002'0000};
   static constexpr std::uint64_t buffer_bytes = 2 * page_size;
   static constexpr std::uint64_t size = record_size(PebsFormat::format3);  ///< Of Skylake's record.
-  static constexpr std::uint64_t never = ~0ULL;  ///< A threshold that no index reaches.
+  static constexpr std::uint64_t never = ~0ULL;                            ///< A threshold that no index reaches.
   static constexpr std::uint64_t all_counters = 0x7'0000'000F;
 
   RecordingEnv env;
@@ -79,7 +79,9 @@ class PebsSession {
 
   /// First byte of a_k, and what it loads.
   [[nodiscard]] static constexpr GuestLinear a(unsigned k) { return GuestLinear{0xFFFF'FFFF'8100'0000 + 2ULL * k}; }
-  [[nodiscard]] static constexpr GuestLinear data_of(unsigned k) { return GuestLinear{0xFFFF'8880'0000'0000 + 8ULL * k}; }
+  [[nodiscard]] static constexpr GuestLinear data_of(unsigned k) {
+    return GuestLinear{0xFFFF'8880'0000'0000 + 8ULL * k};
+  }
   [[nodiscard]] static constexpr std::uint64_t loaded_by(unsigned k) { return 0xAAAA'0000 + k; }
 
   /// a_k as a retirement, to be changed before it is retired.

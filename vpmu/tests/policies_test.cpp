@@ -2,8 +2,9 @@
 
 #include "pebs_session.hpp"
 
-// Options skid_events and macro_fusion. The others have their tests where their rules are: reload_scope and assist_order in
-// vectors_test.cpp (V-6, V-7), ds_fault in ds_area_test.cpp, load_tag_interval in load_latency_test.cpp.
+// Options skid_events and macro_fusion. The others have their tests where their rules are: reload_scope and
+// assist_order in vectors_test.cpp (V-6, V-7), ds_fault in ds_area_test.cpp, load_tag_interval in
+// load_latency_test.cpp.
 
 namespace vpmu::test {
 namespace {

@@ -16,8 +16,8 @@ struct Select {
   [[nodiscard]] constexpr std::uint64_t raw() const {
     namespace sel = reg::perfevtsel;
     return sel::EVENT::make(event) | sel::UMASK::make(umask) | sel::CMASK::make(cmask) | sel::INV::make(inv) |
-           sel::E::make(edge) | sel::INT::make(interrupt) | sel::ANY::make(any) | sel::USR::make(usr) | sel::OS::make(os) |
-           sel::EN::make(enabled);
+           sel::E::make(edge) | sel::INT::make(interrupt) | sel::ANY::make(any) | sel::USR::make(usr) |
+           sel::OS::make(os) | sel::EN::make(enabled);
   }
 };
 

@@ -27,7 +27,8 @@ TEST(ServiceOrder, NothingDueIsNoStep) { EXPECT_TRUE(steps({}).empty()); }
 
 // Rule Q1.
 TEST(ServiceOrder, GeneralPurposeBeforeFixedEachByIndex) {
-  const std::vector<Step> expected{{pmi, pmc(0)}, {pmi, pmc(7)}, {pmi, CounterId::fixed(0)}, {pmi, CounterId::fixed(2)}};
+  const std::vector<Step> expected{
+      {pmi, pmc(0)}, {pmi, pmc(7)}, {pmi, CounterId::fixed(0)}, {pmi, CounterId::fixed(2)}};
   EXPECT_EQ(steps({.overflow_pmi = set_of({CounterId::fixed(2), pmc(7), CounterId::fixed(0), pmc(0)})}), expected);
 }
 

@@ -21,7 +21,8 @@ TEST(Snapshot, HasTheBytesOfItsVersion) {
   EXPECT_EQ(std::memcmp(&snapshot, "SNAPVPMU", 8), 0);
 }
 
-// In the middle of everything that the guest cannot read: armed, overflowed, waiting interrupt, skid, open cycle, tag countdown, SMM.
+// In the middle of everything that the guest cannot read: armed, overflowed, waiting interrupt, skid, open cycle, tag
+// countdown, SMM.
 TEST(Snapshot, RoundTripInTheMiddleOfAPebsSessionGoesOnAlike) {
   const PmuConfig config{.seed = 9, .policies = {.skid_events = 2, .load_tag_interval = 7}};
   S original{config};

@@ -33,11 +33,16 @@ struct Clock {
 };
 std::ostream& operator<<(std::ostream& out, const Clock& c) { return out << describe(c.generation).name; }
 constexpr std::array clocks{
-    Clock{Generation::nehalem, 0x394, 0x395, 0x391, 0x392, 48, 1, 4, bit(32), bit(63), bit(49), bit(32) | bit(61) | bit(63), 4, 5},
-    Clock{Generation::westmere_ep, 0x394, 0x395, 0x391, 0x392, 48, 1, 4, bit(32), bit(63), bit(49), bit(32) | bit(61) | bit(63), 4, 5},
-    Clock{Generation::sandy_bridge, 0x395, 0x394, 0x391, 0x392, 48, bit(22), bit(20), bit(29), bit(31), bit(1), bit(0), 1, 1},
-    Clock{Generation::broadwell, 0x395, 0x394, 0x391, 0x392, 48, bit(22), bit(20), bit(29), bit(31), bit(1), bit(0), 1, 1},
-    Clock{Generation::skylake, 0x395, 0x394, 0xE01, 0xE02, 44, bit(22), bit(20), bit(29), bit(31), bit(1), bit(0), 1, 1},
+    Clock{Generation::nehalem, 0x394, 0x395, 0x391, 0x392, 48, 1, 4, bit(32), bit(63), bit(49),
+          bit(32) | bit(61) | bit(63), 4, 5},
+    Clock{Generation::westmere_ep, 0x394, 0x395, 0x391, 0x392, 48, 1, 4, bit(32), bit(63), bit(49),
+          bit(32) | bit(61) | bit(63), 4, 5},
+    Clock{Generation::sandy_bridge, 0x395, 0x394, 0x391, 0x392, 48, bit(22), bit(20), bit(29), bit(31), bit(1), bit(0),
+          1, 1},
+    Clock{Generation::broadwell, 0x395, 0x394, 0x391, 0x392, 48, bit(22), bit(20), bit(29), bit(31), bit(1), bit(0), 1,
+          1},
+    Clock{Generation::skylake, 0x395, 0x394, 0xE01, 0xE02, 44, bit(22), bit(20), bit(29), bit(31), bit(1), bit(0), 1,
+          1},
 };
 
 class UncoreClock : public testing::TestWithParam<Clock> {
@@ -50,7 +55,9 @@ class UncoreClock : public testing::TestWithParam<Clock> {
     write(u, c.global_ctrl, global);
   }
   /// TSC ticks in which the clock makes so many of its own.
-  [[nodiscard]] std::uint64_t time_of(std::uint64_t ticks) const { return (ticks * c.tsc_ticks + c.ticks - 1) / c.ticks; }
+  [[nodiscard]] std::uint64_t time_of(std::uint64_t ticks) const {
+    return (ticks * c.tsc_ticks + c.ticks - 1) / c.ticks;
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Of, UncoreClock, testing::ValuesIn(clocks), [](const auto& p) {
   std::string name{describe(p.param.generation).name};
@@ -120,10 +127,12 @@ struct BoxClock {
 };
 TEST(Uncore, ClocksOfServersCountAndInterruptNobody) {
   using enum Generation;
-  for (const BoxClock& c : {BoxClock{nehalem_ex, 0x394, 0x395, 1, 0xC80, bit(31)}, BoxClock{westmere_ex, 0x394, 0x395, 1, 0xC80, bit(31)},
-                            BoxClock{sandy_bridge_ep, 0xC09, 0xC08, bit(22), 0xC00, 0}, BoxClock{ivy_bridge_ep, 0xC09, 0xC08, bit(22), 0xC00, 0},
-                            BoxClock{haswell_ep, 0x704, 0x703, bit(22), 0x700, 0}, BoxClock{broadwell_de, 0x704, 0x703, bit(22), 0x700, 0},
-                            BoxClock{skylake_sp, 0x704, 0x703, bit(22), 0x700, 0}}) {
+  for (const BoxClock& c :
+       {BoxClock{nehalem_ex, 0x394, 0x395, 1, 0xC80, bit(31)}, BoxClock{westmere_ex, 0x394, 0x395, 1, 0xC80, bit(31)},
+        BoxClock{sandy_bridge_ep, 0xC09, 0xC08, bit(22), 0xC00, 0},
+        BoxClock{ivy_bridge_ep, 0xC09, 0xC08, bit(22), 0xC00, 0}, BoxClock{haswell_ep, 0x704, 0x703, bit(22), 0x700, 0},
+        BoxClock{broadwell_de, 0x704, 0x703, bit(22), 0x700, 0},
+        BoxClock{skylake_sp, 0x704, 0x703, bit(22), 0x700, 0}}) {
     Uncore u = uncore_of(c.generation);
     write(u, c.counter, low_bits(48) - 9);
     write(u, c.global_ctrl, c.global_enable);
@@ -180,11 +189,21 @@ struct Addresses {
 TEST(Uncore, AddressesAreTheGenerations) {
   using enum Generation;
   const std::vector<Addresses> all{
-      {{nehalem, westmere, westmere_ep}, {0x391, 0x392, 0x393, 0x394, 0x395, 0x396, 0x3B0, 0x3B7, 0x3C0, 0x3C7}, {0x390, 0x397, 0x3B8, 0x3C8, 0x700, 0xC00, 0xE01}},
-      {{nehalem_ex, westmere_ex}, {0x394, 0x395, 0xC00, 0xC11, 0xC20, 0xCFF, 0xD00, 0xDFF, 0xE00, 0xE5F}, {0x391, 0x392, 0x393, 0x3B0, 0x3C0, 0xC12, 0xE60}},
-      {{sandy_bridge, ivy_bridge, haswell, broadwell}, {0x391, 0x392, 0x394, 0x395, 0x396, 0x3B0, 0x3B3, 0x700, 0x707, 0x731, 0x737, 0x747}, {0x393, 0x3B4, 0x3C0, 0x708, 0x750, 0xC00, 0xE01}},
-      {{sandy_bridge_ep, ivy_bridge_ep}, {0xC00, 0xC08, 0xC09, 0xC10, 0xC17, 0xC24, 0xC39, 0xD00, 0xDFF}, {0x391, 0x392, 0x394, 0x700, 0xC01, 0xE01}},
-      {{haswell_ep, broadwell_de, broadwell_ep}, {0x700, 0x747, 0xE00, 0xEFF}, {0x391, 0x392, 0x394, 0x748, 0xC00, 0xF00}},
+      {{nehalem, westmere, westmere_ep},
+       {0x391, 0x392, 0x393, 0x394, 0x395, 0x396, 0x3B0, 0x3B7, 0x3C0, 0x3C7},
+       {0x390, 0x397, 0x3B8, 0x3C8, 0x700, 0xC00, 0xE01}},
+      {{nehalem_ex, westmere_ex},
+       {0x394, 0x395, 0xC00, 0xC11, 0xC20, 0xCFF, 0xD00, 0xDFF, 0xE00, 0xE5F},
+       {0x391, 0x392, 0x393, 0x3B0, 0x3C0, 0xC12, 0xE60}},
+      {{sandy_bridge, ivy_bridge, haswell, broadwell},
+       {0x391, 0x392, 0x394, 0x395, 0x396, 0x3B0, 0x3B3, 0x700, 0x707, 0x731, 0x737, 0x747},
+       {0x393, 0x3B4, 0x3C0, 0x708, 0x750, 0xC00, 0xE01}},
+      {{sandy_bridge_ep, ivy_bridge_ep},
+       {0xC00, 0xC08, 0xC09, 0xC10, 0xC17, 0xC24, 0xC39, 0xD00, 0xDFF},
+       {0x391, 0x392, 0x394, 0x700, 0xC01, 0xE01}},
+      {{haswell_ep, broadwell_de, broadwell_ep},
+       {0x700, 0x747, 0xE00, 0xEFF},
+       {0x391, 0x392, 0x394, 0x748, 0xC00, 0xF00}},
       {{skylake}, {0x394, 0x395, 0x396, 0x3B0, 0x3B3, 0x700, 0x747, 0xE01, 0xE02}, {0x391, 0x392, 0x393, 0xC00, 0xE00}},
       {{skylake_sp}, {0x300, 0x700, 0x72F, 0xA40, 0xAFF, 0xE00, 0xFBF}, {0x391, 0x392, 0x394, 0xC00, 0xFC0}},
   };
@@ -193,7 +212,8 @@ TEST(Uncore, AddressesAreTheGenerations) {
     for (const Generation g : a.generations) {
       ++generations;
       Uncore u = uncore_of(g);
-      for (const std::uint32_t i : a.there) EXPECT_NE(u.rdmsr(MsrIndex{i}).status, MsrStatus::unknown) << describe(g).name << std::hex << " " << i;
+      for (const std::uint32_t i : a.there)
+        EXPECT_NE(u.rdmsr(MsrIndex{i}).status, MsrStatus::unknown) << describe(g).name << std::hex << " " << i;
       for (const std::uint32_t i : a.missing) {
         EXPECT_EQ(u.rdmsr(MsrIndex{i}).status, MsrStatus::unknown) << describe(g).name << std::hex << " " << i;
         EXPECT_EQ(u.wrmsr(MsrIndex{i}, 0), MsrStatus::unknown) << describe(g).name << std::hex << " " << i;
@@ -209,8 +229,10 @@ TEST(Uncore, EachBitIsKeptOrFaults) {
       Uncore u{*g->uncore};
       for (unsigned b = 0; b < 64; ++b) {
         const bool legal = row.write != UncoreWrite::faults && (row.legal & bit(b)) != 0;
-        EXPECT_EQ(u.check_wrmsr(row.first, bit(b)), legal ? MsrStatus::ok : MsrStatus::gp) << g->name << " " << row.name << " bit " << b;
-        ASSERT_EQ(u.wrmsr(row.first, bit(b)), legal ? MsrStatus::ok : MsrStatus::gp) << g->name << " " << row.name << " bit " << b;
+        EXPECT_EQ(u.check_wrmsr(row.first, bit(b)), legal ? MsrStatus::ok : MsrStatus::gp)
+            << g->name << " " << row.name << " bit " << b;
+        ASSERT_EQ(u.wrmsr(row.first, bit(b)), legal ? MsrStatus::ok : MsrStatus::gp)
+            << g->name << " " << row.name << " bit " << b;
         const bool kept = legal && row.write == UncoreWrite::keeps && (row.transient & bit(b)) == 0;
         if (!legal) continue;
         EXPECT_EQ(u.rdmsr(row.first).value, kept ? bit(b) : 0) << g->name << " " << row.name << " bit " << b;
@@ -224,11 +246,14 @@ TEST(Uncore, AllItsRegistersAreTrappedAndNoneIsTheCoresToo) {
     const MsrSpans spans = trap_ranges(*g);
     EXPECT_LT(spans.all().size(), MsrSpans::capacity);
     for (const UncoreMsr& row : g->uncore->msrs) {
-      const auto same = [&](const MsrSpan& s) { return s.first == row.first && s.count == row.count && s.name == row.name; };
+      const auto same = [&](const MsrSpan& s) {
+        return s.first == row.first && s.count == row.count && s.name == row.name;
+      };
       EXPECT_EQ(std::ranges::count_if(spans.all(), same), 1) << g->name << " " << row.name;
     }
     for (std::size_t i = 1; i < spans.all().size(); ++i)
-      EXPECT_GE(spans.all()[i].first.value(), spans.all()[i - 1].first.value() + spans.all()[i - 1].count) << g->name << " " << spans.all()[i].name;
+      EXPECT_GE(spans.all()[i].first.value(), spans.all()[i - 1].first.value() + spans.all()[i - 1].count)
+          << g->name << " " << spans.all()[i].name;
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include "pebs_session.hpp"
 
-// The worked vectors V-3 to V-15 in the numbers of Skylake: record format 3, 200 bytes, APPLICABLE_COUNTERS at 90H. What other formats and
-// generations make of them is in older_generations_test.cpp.
+// The worked vectors V-3 to V-15 in the numbers of Skylake: record format 3, 200 bytes, APPLICABLE_COUNTERS at 90H.
+// What other formats and generations make of them is in older_generations_test.cpp.
 
 namespace vpmu::test {
 namespace {
@@ -232,8 +232,12 @@ TEST(WorkedVector, V13LoadLatencyCountsLoadsStrictlyOverTheThreshold) {
     r.load.latency = cycles;
     r.load.level = HitLevel::dram;
     s.retire(r);
-    if (cycles == 30) { EXPECT_EQ(s.pmc(3), minus(1)) << "30 is not over 30"; }
-    if (cycles == 100) { EXPECT_EQ(s.status(), 8U); }
+    if (cycles == 30) {
+      EXPECT_EQ(s.pmc(3), minus(1)) << "30 is not over 30";
+    }
+    if (cycles == 100) {
+      EXPECT_EQ(s.status(), 8U);
+    }
   }
   ASSERT_EQ(s.records(), 1U);
   EXPECT_EQ(s.record(0)[Slot::latency], 200U);

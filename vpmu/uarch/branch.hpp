@@ -17,11 +17,12 @@ struct Branch {
   bool taken{};
 };
 
-/// Predicts branches from those before them. Conditional: gshare, two-bit counters by address and global history. Indirect: targets by
-/// address and history. Returns: a stack that wraps around and forgets its oldest. Direct jumps and calls are always predicted; far
-/// branches never.
+/// Predicts branches from those before them. Conditional: gshare, two-bit counters by address and global history.
+/// Indirect: targets by address and history. Returns: a stack that wraps around and forgets its oldest. Direct jumps
+/// and calls are always predicted; far branches never.
 ///
-/// Intel tells nothing of its predictors: which branches this one mispredicts says how predictable they are, not what a CPU would do.
+/// Intel tells nothing of its predictors: which branches this one mispredicts says how predictable they are, not what a
+/// CPU would do.
 class BranchPredictor {
  public:
   explicit BranchPredictor(const BranchShapes& shapes);
@@ -46,8 +47,8 @@ class BranchPredictor {
   std::vector<std::uint8_t> counters_;
   std::vector<Target> targets_;
   std::array<std::uint64_t, most_returns> returns_{};
-  unsigned top_{};     ///< Where the next return address goes.
-  unsigned depth_{};   ///< Of those that are known.
+  unsigned top_{};    ///< Where the next return address goes.
+  unsigned depth_{};  ///< Of those that are known.
 };
 
 }  // namespace vpmu::uarch

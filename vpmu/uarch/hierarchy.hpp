@@ -18,7 +18,7 @@ struct DataAccess {
 
 /// What came of a load or store.
 struct DataResult {
-  HitLevel level{};         ///< Of the farther line, if it was in two.
+  HitLevel level{};  ///< Of the farther line, if it was in two.
   TlbResult tlb{};
   std::uint16_t latency{};  ///< Core cycles from dispatch to data.
   bool split{};             ///< In two lines.
@@ -29,15 +29,16 @@ struct DataResult {
 struct FetchResult {
   HitLevel level{};  ///< l1, l2, l3 or dram.
   TlbResult tlb{};
-  bool decoded{};    ///< Its instructions were in the decoded micro-op cache.
+  bool decoded{};  ///< Its instructions were in the decoded micro-op cache.
   friend bool operator==(const FetchResult&, const FetchResult&) = default;
 };
 
-/// Caches and TLBs of one core, with the fill buffers between them, and a clock of its own that tells which fills are in flight: one cycle
-/// for each instruction, and the wait for a fill buffer when all are taken. Loads do not wait for each other otherwise.
+/// Caches and TLBs of one core, with the fill buffers between them, and a clock of its own that tells which fills are
+/// in flight: one cycle for each instruction, and the wait for a fill buffer when all are taken. Loads do not wait for
+/// each other otherwise.
 ///
-/// Deterministic: the same accesses after clear() give the same results. Allocates in its constructor only; about 1.2 MiB with an L3 of
-/// 8 MiB.
+/// Deterministic: the same accesses after clear() give the same results. Allocates in its constructor only; about 1.2
+/// MiB with an L3 of 8 MiB.
 class Hierarchy {
  public:
   /// Cold: nothing in any cache. The profile must outlive it.
@@ -49,17 +50,19 @@ class Hierarchy {
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
-  /// Does the whole of load() or store() where the access lies in one line that is in the L1 and not in flight, and its page is in the
-  /// TLB. Else it does nothing that load() or store() would not do as well.
+  /// Does the whole of load() or store() where the access lies in one line that is in the L1 and not in flight, and its
+  /// page is in the TLB. Else it does nothing that load() or store() would not do as well.
   bool access_quickly(const DataAccess& access) {
     const std::uint64_t line = access.physical / line_bytes;
     if (may_be_in_flight(line) || (access.physical % line_bytes) + access.bytes > line_bytes) return false;
     return dtlb_.touch(access.linear, access.page) && l1d_.touch(line);
   }
-  /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else nothing.
+  /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else
+  /// nothing.
   [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) const {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
-    return itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) && decoded_.is_latest(window) && decoded_.is_latest(window + 1);
+    return itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) && decoded_.is_latest(window) &&
+           decoded_.is_latest(window + 1);
   }
 
   /// Lines that the L2 lacked, by who asked and who had them.
@@ -85,11 +88,14 @@ class Hierarchy {
   };
 
   DataResult access_data(const DataAccess& access, OffcoreRequest request) {
-    if (access_quickly(access)) return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
+    if (access_quickly(access))
+      return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
     return access_slowly(access, dtlb_.look_up(access.linear, access.page), request);
   }
   static constexpr std::uint64_t flight_bit(std::uint64_t line) { return std::uint64_t{1} << (line % 64); }
-  [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const { return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0; }
+  [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const {
+    return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0;
+  }
   DataResult access_slowly(const DataAccess& access, TlbResult tlb, OffcoreRequest request);
   struct Line {
     HitLevel level;

@@ -51,8 +51,7 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::llc_misses:
     case Counts::load_latency:
     case Counts::offcore:
-    case Counts::offcore_1:
-      return true;
+    case Counts::offcore_1: return true;
     case Counts::unmodelled:
     case Counts::cycles:
     case Counts::ref_cycles:
@@ -86,16 +85,17 @@ bool ProcessorModel::tells(Counts counts) {
     case Counts::sse_integer:
     case Counts::macro_fused:
     case Counts::never:
-    case Counts::frontend:
-      return false;
+    case Counts::frontend: return false;
   }
   return false;
 }
 
-// A record of a store says whether it hit the L1 (rule S3); one of the branch stack, whether the branch was mispredicted.
+// A record of a store says whether it hit the L1 (rule S3); one of the branch stack, whether the branch was
+// mispredicted.
 bool ProcessorModel::is_wanted(const CountPlan& plan) {
   return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const PlanEntry& e) {
-           const bool stores = e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
+           const bool stores =
+               e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
            const bool fetches = e.counts == Counts::frontend || e.counts == Counts::itlb_misses;
            return tells(e.counts) || fetches || (e.precise && stores);
          });
@@ -128,14 +128,15 @@ void ProcessorModel::complete(Retirement& r) {
   if (r.branch.kind != BranchKind::none) r.branch.mispredicted = mispredicted_;
   r.frontend = frontend_;
   for (unsigned cell = 0; cell < offcore_cell_count; ++cell)
-    r.offcore[cell] = static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.offcore()[cell] - offcore_before_[cell], 0xFFFF));
+    r.offcore[cell] =
+        static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.offcore()[cell] - offcore_before_[cell], 0xFFFF));
 }
 
 namespace {
 
-/// Cycles in which the queue of decoded instructions gets nothing, as what is fetched is on its way: behind a line that is not in the
-/// L1I, behind a translation, and while the legacy decoders take over from the decoded micro-op cache. What came before is not counted
-/// against them: nothing of the queue is left then.
+/// Cycles in which the queue of decoded instructions gets nothing, as what is fetched is on its way: behind a line that
+/// is not in the L1I, behind a translation, and while the legacy decoders take over from the decoded micro-op cache.
+/// What came before is not counted against them: nothing of the queue is left then.
 std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
   constexpr unsigned switch_to_decoders = 2;
   unsigned cycles = f.decoded ? 0 : switch_to_decoders;
@@ -220,17 +221,23 @@ void ProcessorModel::abandoned() {
   store_.reset();
 }
 
-/// The whole of what saw() would do for a load or store that hits in the L1 and its TLB and is all that its instruction accesses, while
-/// nobody asks for that instruction; and for code that all is there for. False: nothing was done.
+/// The whole of what saw() would do for a load or store that hits in the L1 and its TLB and is all that its instruction
+/// accesses, while nobody asks for that instruction; and for code that all is there for. False: nothing was done.
 bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
   using exec::Seen;
-  if (seen.kind == Seen::Kind::code) return hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
+  if (seen.kind == Seen::Kind::code)
+    return hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
   if (seen.kind != Seen::Kind::access || !seen.is(Seen::retires) || load_ || store_) return false;
   const bool loads = seen.is(Seen::op_loads);
   hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
-  if (!hierarchy_.access_quickly({.linear = seen.linear, .physical = seen.physical, .bytes = seen.bytes, .page = page_size_of(seen.page_bytes)})) return false;
+  if (!hierarchy_.access_quickly({.linear = seen.linear,
+                                  .physical = seen.physical,
+                                  .bytes = seen.bytes,
+                                  .page = page_size_of(seen.page_bytes)}))
+    return false;
   counts_[static_cast<unsigned>(Counts::l1_hit)] += loads ? 1 : 0;
-  counts_[static_cast<unsigned>(Counts::load_latency)] += loads && hierarchy_.profile().latency.l1 > latency_over_ ? 1 : 0;
+  counts_[static_cast<unsigned>(Counts::load_latency)] +=
+      loads && hierarchy_.profile().latency.l1 > latency_over_ ? 1 : 0;
   return true;
 }
 

@@ -13,8 +13,9 @@
 
 namespace vpmu::uarch {
 
-/// The processor around the instructions: gives what an engine lets it see to the models of caches, TLBs and branch prediction, counts
-/// what comes of it, and tells of the last instruction. The same trace gives the same numbers; they are a model's, not a CPU's.
+/// The processor around the instructions: gives what an engine lets it see to the models of caches, TLBs and branch
+/// prediction, counts what comes of it, and tells of the last instruction. The same trace gives the same numbers; they
+/// are a model's, not a CPU's.
 class ProcessorModel final : public exec::Observer {
  public:
   /// Cold. The profile must outlive it.
@@ -60,13 +61,13 @@ class ProcessorModel final : public exec::Observer {
   Hierarchy hierarchy_;
   BranchPredictor predictor_;
   std::array<std::uint64_t, vocabulary> counts_{};
-  std::uint64_t now_{};  ///< Instructions that the hierarchy's clock has seen.
-  std::optional<Result> load_, store_;  ///< Of the instruction that runs.
+  std::uint64_t now_{};                           ///< Instructions that the hierarchy's clock has seen.
+  std::optional<Result> load_, store_;            ///< Of the instruction that runs.
   std::optional<Result> last_load_, last_store_;  ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};  ///< The hierarchy's, when the instruction began.
   bool mispredicted_{};
-  bool telling_{};  ///< Of the instruction that runs complete() will be asked for.
+  bool telling_{};                ///< Of the instruction that runs complete() will be asked for.
   std::uint16_t latency_over_{};  ///< PlanEntry::latency_over.
 };
 

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 
-// Sizes and latencies of caches and TLBs, and the return stack: Intel 64 and IA-32 Architectures Optimization Reference Manual, order number
-// 248966, edition of 2016, chapter 2, in the cache and TLB tables of each microarchitecture. Last level caches are those of common
-// four-core clients and eight-core servers. In no manual, and so only plausible: the latency of memory, the cost of a page walk and of
-// the second line of a split, and all about branch prediction but the return stack.
+// Sizes and latencies of caches and TLBs, and the return stack: Intel 64 and IA-32 Architectures Optimization Reference
+// Manual, order number 248966, edition of 2016, chapter 2, in the cache and TLB tables of each microarchitecture. Last
+// level caches are those of common four-core clients and eight-core servers. In no manual, and so only plausible: the
+// latency of memory, the cost of a page walk and of the second line of a split, and all about branch prediction but the
+// return stack.
 namespace vpmu::uarch {
 namespace {
 
@@ -122,10 +123,13 @@ constexpr Profile skylake_sp = [] {
   return p;
 }();
 
-constexpr std::array rows{nehalem,    nehalem_ex, westmere,  westmere_ep,  westmere_ex,  sandy_bridge, sandy_bridge_ep, ivy_bridge, ivy_bridge_ep,
-                          haswell,    haswell_ep, broadwell, broadwell_de, broadwell_ep, skylake,      skylake_sp};
+constexpr std::array rows{nehalem,         nehalem_ex,   westmere,      westmere_ep, westmere_ex, sandy_bridge,
+                          sandy_bridge_ep, ivy_bridge,   ivy_bridge_ep, haswell,     haswell_ep,  broadwell,
+                          broadwell_de,    broadwell_ep, skylake,       skylake_sp};
 
-constexpr bool is_possible(Shape s, bool needed) { return s.sets == 0 ? !needed : (s.sets & (s.sets - 1)) == 0 && s.ways > 0; }
+constexpr bool is_possible(Shape s, bool needed) {
+  return s.sets == 0 ? !needed : (s.sets & (s.sets - 1)) == 0 && s.ways > 0;
+}
 static_assert(std::ranges::all_of(rows, [](const Profile& p) {
   return is_possible(p.l1i, true) && is_possible(p.l1d, true) && is_possible(p.l2, true) && is_possible(p.l3, true) &&
          is_possible(p.dtlb.small, true) && is_possible(p.dtlb.large, true) && is_possible(p.dtlb.huge, false) &&

@@ -30,28 +30,28 @@ struct TlbShapes {
 
 /// What the second level TLB holds: 4 KiB pages always.
 struct SecondTlb {
-  Shape shared;       ///< 4 KiB pages,
-  bool holds_large{}; ///< and 2 and 4 MiB pages too.
-  Shape huge;         ///< 1 GiB pages.
+  Shape shared;        ///< 4 KiB pages,
+  bool holds_large{};  ///< and 2 and 4 MiB pages too.
+  Shape huge;          ///< 1 GiB pages.
 };
 
 /// Sizes of the branch predictor's tables.
 struct BranchShapes {
-  std::uint8_t history_bits;     ///< Outcomes in the history, and 2^n counters.
-  Shape targets;                 ///< Of indirect branches.
-  std::uint8_t return_stack;     ///< Entries.
+  std::uint8_t history_bits;        ///< Outcomes in the history, and 2^n counters.
+  Shape targets;                    ///< Of indirect branches.
+  std::uint8_t return_stack;        ///< Entries.
   std::uint8_t mispredict_penalty;  ///< Cycles.
 };
 
 /// One processor's sizes and times.
 struct Profile {
-  std::string_view name;  ///< A generation's, as in GenerationDesc::name.
-  Shape l1i, l1d, l2, l3; ///< L3: all of it, as one core sees it.
+  std::string_view name;   ///< A generation's, as in GenerationDesc::name.
+  Shape l1i, l1d, l2, l3;  ///< L3: all of it, as one core sees it.
   LastLevel last_level;
   std::uint8_t fill_buffers;
   TlbShapes dtlb, itlb;
   SecondTlb stlb;
-  Shape decoded;          ///< Windows of 32 bytes in the decoded micro-op cache.
+  Shape decoded;  ///< Windows of 32 bytes in the decoded micro-op cache.
   BranchShapes branches;
   Latencies latency;
 };

@@ -15,8 +15,9 @@ struct Shape {
   friend constexpr bool operator==(const Shape&, const Shape&) = default;
 };
 
-/// Set-associative memory of keys (lines or pages) with least-recently-used replacement. A set keeps its keys in the order of their last
-/// use, the latest first: so the test for a repeated use is one comparison, and the last one is the victim. Allocates when it is made only.
+/// Set-associative memory of keys (lines or pages) with least-recently-used replacement. A set keeps its keys in the
+/// order of their last use, the latest first: so the test for a repeated use is one comparison, and the last one is the
+/// victim. Allocates when it is made only.
 class RecencySets {
  public:
   /// Empty. Without sets nothing is ever found in it.
@@ -43,7 +44,9 @@ class RecencySets {
 
  private:
   static constexpr std::uint64_t none = ~0ULL;
-  [[nodiscard]] std::uint64_t* set_of(std::uint64_t key) { return keys_.data() + (key & (shape_.sets - 1)) * shape_.ways; }
+  [[nodiscard]] std::uint64_t* set_of(std::uint64_t key) {
+    return keys_.data() + (key & (shape_.sets - 1)) * shape_.ways;
+  }
   [[nodiscard]] std::span<const std::uint64_t> set_of(std::uint64_t key) const;
   bool touch_older(std::uint64_t* set, std::uint64_t key) const;
 

@@ -43,14 +43,22 @@ class Tlb {
   /// Whether this level has the page; then it is its set's latest.
   bool touch(std::uint64_t linear, PageSize size) { return table(size).touch(linear >> shift(size)); }
   /// Whether look_up() would hit and change nothing.
-  [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size) const { return table(size).is_latest(linear >> shift(size)); }
+  [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size) const {
+    return table(size).is_latest(linear >> shift(size));
+  }
   /// Forgets all pages; the second level keeps its own.
   void clear();
 
  private:
-  static constexpr unsigned shift(PageSize size) { return size == PageSize::small ? 12U : size == PageSize::large ? 21U : 30U; }
-  RecencySets& table(PageSize size) { return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_; }
-  [[nodiscard]] const RecencySets& table(PageSize size) const { return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_; }
+  static constexpr unsigned shift(PageSize size) {
+    return size == PageSize::small ? 12U : size == PageSize::large ? 21U : 30U;
+  }
+  RecencySets& table(PageSize size) {
+    return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_;
+  }
+  [[nodiscard]] const RecencySets& table(PageSize size) const {
+    return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_;
+  }
   TlbResult look_further(std::uint64_t page, PageSize size);
 
   RecencySets small_, large_, huge_;

@@ -1,5 +1,6 @@
-// The loop of counted.S in a region of likwid's marker API, "loop". Usage: regions N, for N times 100,000 rounds: what likwid itself executes in
-// the region is the same whatever N is, and drops out of a difference. The region "first" has what likwid and the dynamic linker do only once.
+// The loop of counted.S in a region of likwid's marker API, "loop". Usage: regions N, for N times 100,000 rounds: what
+// likwid itself executes in the region is the same whatever N is, and drops out of a difference. The region "first" has
+// what likwid and the dynamic linker do only once.
 #include <likwid-marker.h>
 #include <stdlib.h>
 

@@ -19,7 +19,8 @@ std::map<std::string, std::uint64_t> counters_of(const std::string& name) {
   std::map<std::string, std::uint64_t> counters;
   for (const gt_runner::Test& test : kernel->tests()) {
     if (test.name != name) continue;
-    const auto result = run_test(*kernel, test, {.source = "exact", .pmu_time = vmm::PmuTime::real, .statistics = true});
+    const auto result =
+        run_test(*kernel, test, {.source = "exact", .pmu_time = vmm::PmuTime::real, .statistics = true});
     if (!result || result->verdict != Verdict::passed) return {};
     for (const std::string& line : result->log) {
       const std::size_t space = line.find(' ');
@@ -32,11 +33,12 @@ std::map<std::string, std::uint64_t> counters_of(const std::string& name) {
   return counters;
 }
 
-// SWAPGS is done in the engine, and what it has exchanged goes to KVM and comes back each time. Without vector registers, and without the
-// guest's clock, which is moved now and then.
+// SWAPGS is done in the engine, and what it has exchanged goes to KVM and comes back each time. Without vector
+// registers, and without the guest's clock, which is moved now and then.
 TEST(KvmHandOver, TakesAtMostSixSystemCallsThereAndBack) {
   if (::access("/dev/kvm", R_OK | W_OK) != 0) GTEST_SKIP() << "no usable /dev/kvm";
-  for (const std::string name : {"GsBase.IsExchangedAcrossInstructionsLeftToOthers", "GsBase.OfTheOthersIsReadBetweenTwoExchanges"}) {
+  for (const std::string name :
+       {"GsBase.IsExchangedAcrossInstructionsLeftToOthers", "GsBase.OfTheOthersIsReadBetweenTwoExchanges"}) {
     const auto counters = counters_of(name);
     ASSERT_TRUE(counters.contains("pmu.exact.handed_over")) << name;
     const std::uint64_t hand_overs = counters.at("pmu.exact.handed_over");

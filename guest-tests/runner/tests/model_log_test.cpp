@@ -34,16 +34,18 @@ std::uint64_t data_source(const vpmu::MemAccess& a) {
 TEST(ModelLog, AgreesWithEveryRecord) {
   const auto kernel = TestKernel::open(PMU_TESTS_KERNEL);
   ASSERT_TRUE(kernel);
-  const auto test = std::ranges::find(kernel->tests(), std::string{"LoadLatency.SaysWhatItRecorded"}, &gt_runner::Test::name);
+  const auto test =
+      std::ranges::find(kernel->tests(), std::string{"LoadLatency.SaysWhatItRecorded"}, &gt_runner::Test::name);
   ASSERT_NE(test, kernel->tests().end());
   std::multiset<std::string> modelled;
   unsigned levels = 0;
-  const auto result = run_test(*kernel, *test, {.source = "exact", .soft = true, .model_log = [&](const vmm::ModelledAccess& m) {
-                                                  if (m.store) return;
-                                                  levels |= 1U << static_cast<unsigned>(m.access.level);
-                                                  modelled.insert(fmt::format("record {:#x} {:#x} {:#x}", m.access.address.value(),
-                                                                              m.access.latency, data_source(m.access)));
-                                                }});
+  const auto result =
+      run_test(*kernel, *test, {.source = "exact", .soft = true, .model_log = [&](const vmm::ModelledAccess& m) {
+                                  if (m.store) return;
+                                  levels |= 1U << static_cast<unsigned>(m.access.level);
+                                  modelled.insert(fmt::format("record {:#x} {:#x} {:#x}", m.access.address.value(),
+                                                              m.access.latency, data_source(m.access)));
+                                }});
   ASSERT_TRUE(result) << result.error().what;
   EXPECT_EQ(result->verdict, Verdict::passed) << describe(*result);
   unsigned records = 0;
@@ -56,13 +58,17 @@ TEST(ModelLog, AgreesWithEveryRecord) {
   }
   EXPECT_GE(records, 64U);
   constexpr auto bit_of = [](vpmu::HitLevel level) { return 1U << static_cast<unsigned>(level); };
-  constexpr unsigned wanted = bit_of(vpmu::HitLevel::l1) | bit_of(vpmu::HitLevel::l2) | bit_of(vpmu::HitLevel::l3) | bit_of(vpmu::HitLevel::dram);
+  constexpr unsigned wanted = bit_of(vpmu::HitLevel::l1) | bit_of(vpmu::HitLevel::l2) | bit_of(vpmu::HitLevel::l3) |
+                              bit_of(vpmu::HitLevel::dram);
   EXPECT_EQ(levels & wanted, wanted) << "all levels came up";
 }
 
 TEST(ModelLog, IsReadable) {
-  EXPECT_EQ(vmm::describe({.ip = 0x401000, .store = false, .access = {.address = vpmu::GuestLinear{0x1040}, .level = vpmu::HitLevel::l2, .latency = 12}}),
-            "0x401000 load 0x1040 l2 latency 12 stlb_miss 0");
+  EXPECT_EQ(
+      vmm::describe({.ip = 0x401000,
+                     .store = false,
+                     .access = {.address = vpmu::GuestLinear{0x1040}, .level = vpmu::HitLevel::l2, .latency = 12}}),
+      "0x401000 load 0x1040 l2 latency 12 stlb_miss 0");
 }
 
 }  // namespace

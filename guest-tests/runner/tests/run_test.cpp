@@ -42,7 +42,9 @@ TEST_F(KvmBrokenTests, AGoodTestPasses) {
   EXPECT_THAT(r.failures, IsEmpty());
 }
 
-TEST_F(KvmBrokenTests, LogLinesReachTheReader) { EXPECT_THAT(run("Good.Logs").log, ElementsAre("a line for the reader")); }
+TEST_F(KvmBrokenTests, LogLinesReachTheReader) {
+  EXPECT_THAT(run("Good.Logs").log, ElementsAre("a line for the reader"));
+}
 
 TEST_F(KvmBrokenTests, ASkipSaysWhy) {
   const TestResult r = run("Good.Skips");

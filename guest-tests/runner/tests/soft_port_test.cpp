@@ -81,8 +81,10 @@ std::vector<std::string> without_compiled(const std::vector<std::string>& log, s
   std::vector<std::string> rest;
   for (const std::string& line : log) {
     const bool of_compiling = line.starts_with("soft.compiled_blocks ") || line.starts_with("pmu.exact.compiled ");
-    if (of_compiling) compiled += std::stoull(line.substr(line.find(' ') + 1));
-    else rest.push_back(line);
+    if (of_compiling)
+      compiled += std::stoull(line.substr(line.find(' ') + 1));
+    else
+      rest.push_back(line);
   }
   return rest;
 }
@@ -93,10 +95,14 @@ TEST(SoftPortIsDeterministic, CompiledCodeCountsWhatInterpretedCodeDoes) {
   std::uint64_t compiled_blocks = 0;
   for (const Case& c : all_cases()) {
     if (c.source == "step") continue;
-    const auto interpreted = run_test(kernel(), c.test, {.source = c.source, .soft = true, .compiling = vpmu::exec::never_compiling, .statistics = true});
-    const auto compiled = run_test(kernel(), c.test, {.source = c.source, .soft = true, .compiling = {.after = 1}, .statistics = true});
+    const auto interpreted =
+        run_test(kernel(), c.test,
+                 {.source = c.source, .soft = true, .compiling = vpmu::exec::never_compiling, .statistics = true});
+    const auto compiled =
+        run_test(kernel(), c.test, {.source = c.source, .soft = true, .compiling = {.after = 1}, .statistics = true});
     ASSERT_TRUE(interpreted && compiled) << c.test.name;
-    EXPECT_EQ(without_compiled(interpreted->log, interpreted_blocks), without_compiled(compiled->log, compiled_blocks)) << c.test.name << " with " << c.source;
+    EXPECT_EQ(without_compiled(interpreted->log, interpreted_blocks), without_compiled(compiled->log, compiled_blocks))
+        << c.test.name << " with " << c.source;
   }
   EXPECT_EQ(interpreted_blocks, 0U);
   EXPECT_GT(compiled_blocks, 10'000U);

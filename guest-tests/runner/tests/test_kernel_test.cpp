@@ -22,7 +22,8 @@ using testing::Not;
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& contents)
-      : path_{std::filesystem::temp_directory_path() / ("kernel-" + std::to_string(::getpid()) + "-" + std::to_string(next_++))} {
+      : path_{std::filesystem::temp_directory_path() /
+              ("kernel-" + std::to_string(::getpid()) + "-" + std::to_string(next_++))} {
     std::ofstream{path_, std::ios::binary} << contents;
   }
   ~TemporaryFile() { std::filesystem::remove(path_); }

@@ -5,8 +5,8 @@
 #include "virt/hook.hpp"
 #include "virt/xml.hpp"
 
-// Random text as a domain's definition and as KubeVirt's VMI: `vpmu virt hook` refuses it or gives a definition that has the PMU and whose way
-// back leads to what it was given.
+// Random text as a domain's definition and as KubeVirt's VMI: `vpmu virt hook` refuses it or gives a definition that
+// has the PMU and whose way back leads to what it was given.
 
 namespace {
 

@@ -11,8 +11,8 @@
 
 #include "program.hpp"
 
-// What the program does with input that cannot work: exit code 2 for what the user can change, 1 for what the host lacks; one line that
-// says what failed, the value seen and what to do; nothing left behind. Runs the real program.
+// What the program does with input that cannot work: exit code 2 for what the user can change, 1 for what the host
+// lacks; one line that says what failed, the value seen and what to do; nothing left behind. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {
@@ -27,7 +27,8 @@ TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(run({}), 2, {"--kernel", "--restore", "vpmu run --help"});
   expect_failure(run({"--kernel", kernel_, "--restore", kernel_}), 2, {"vpmu run --help"});
   expect_failure(run({"--accel", "kvm", "--restore", "/no/such/snapshot"}), 2, {"/no/such/snapshot", "--restore"});
-  expect_failure(run({"--accel", "kvm", "--restore", kernel_}), 2, {"does not begin like one", "vpmu ctl SOCKET snapshot"});
+  expect_failure(run({"--accel", "kvm", "--restore", kernel_}), 2,
+                 {"does not begin like one", "vpmu ctl SOCKET snapshot"});
   expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});
 }
 
@@ -36,7 +37,8 @@ TEST_F(BadInput, VersionTellsWhatABugReportNeeds) {
   EXPECT_EQ(ended.exit_code, 0);
   EXPECT_EQ(ended.errors, "");
   EXPECT_TRUE(ended.output.starts_with("vpmu 0.")) << ended.output;
-  for (const char* part : {", commit ", "\nbuilt by ", "; Zydis 4.", "\nJIT: ", "\nKVM: "}) EXPECT_NE(ended.output.find(part), std::string::npos) << part << " in: " << ended.output;
+  for (const char* part : {", commit ", "\nbuilt by ", "; Zydis 4.", "\nJIT: ", "\nKVM: "})
+    EXPECT_NE(ended.output.find(part), std::string::npos) << part << " in: " << ended.output;
 }
 
 TEST_F(BadInput, KernelThatIsNotThere) {
@@ -49,13 +51,19 @@ TEST_F(BadInput, KernelThatIsCorruptOrTruncated) {
   expect_failure(run({"--kernel", write("text", std::string(4096, 'x'))}), 2, {"bad kernel", "0x7878", "bzImage"});
   expect_failure(run({"--kernel", write("short", "MZ")}), 2, {"bad kernel", "2 bytes are too short"});
   expect_failure(run({"--kernel", write("half", good_kernel().substr(0, 4000))}), 2, {"truncated", "5632", "4000"});
-  expect_failure(run({"--kernel", write("elf", "\x7f" "ELF" + std::string(100, '\0'))}), 2, {"bad kernel", "ELF class 0"});
+  expect_failure(run({"--kernel", write("elf",
+                                        "\x7f"
+                                        "ELF" +
+                                            std::string(100, '\0'))}),
+                 2, {"bad kernel", "ELF class 0"});
 }
 
 TEST_F(BadInput, AnElfKernelTakesNeitherInitrdNorCommandLine) {
   const std::string elf = VPMU_TEST_KERNEL;
-  expect_failure(run({"--kernel", elf, "--initrd", kernel_}), 2, {"neither an initial RAM disk nor a command line", "--initrd"});
-  expect_failure(run({"--kernel", elf, "--append", "quiet"}), 2, {"neither an initial RAM disk nor a command line", "--append"});
+  expect_failure(run({"--kernel", elf, "--initrd", kernel_}), 2,
+                 {"neither an initial RAM disk nor a command line", "--initrd"});
+  expect_failure(run({"--kernel", elf, "--append", "quiet"}), 2,
+                 {"neither an initial RAM disk nor a command line", "--append"});
 }
 
 TEST_F(BadInput, InitrdThatIsMissingOrLargerThanMemory) {
@@ -76,7 +84,8 @@ TEST_F(BadInput, SizesAndNumbers) {
   expect_failure(run({"--kernel", kernel_, "--cpus", "two"}), 2, {"two"});
   expect_failure(run({"--kernel", kernel_, "--append", std::string(3000, 'a')}), 2, {"3000 characters", "--append"});
   for (const std::string epoch : {"-1", "253402300800", "9223372036854775807"})
-    expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--epoch", epoch}), 2, {"bad time of day " + epoch, "--epoch"});
+    expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--epoch", epoch}), 2,
+                   {"bad time of day " + epoch, "--epoch"});
   expect_failure(run({"--kernel", kernel_, "--timeout", "soon"}), 2, {"soon"});
   expect_failure(run({"--kernel", kernel_, "--timeout", "-1"}), 2, {"--timeout"});
 }
@@ -86,17 +95,22 @@ TEST_F(BadInput, UnknownNames) {
   expect_failure(run({"--kernel", kernel_, "--source", "oracle"}), 2, {"unknown source \"oracle\"", "clock"});
   expect_failure(run({"--kernel", kernel_, "--model", "a\nb"}), 2, {"a?b"});
   expect_failure(run({"--kernel", kernel_, "--accel", "warp"}), 2, {"unknown accelerator \"warp\"", "auto, kvm, soft"});
-  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--cpus", "2"}), 2, {"2 processors", "--cpus 1", "--accel kvm"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--cpus", "2"}), 2,
+                 {"2 processors", "--cpus 1", "--accel kvm"});
   expect_failure(run({"--kernel", kernel_, "--policy", "luck=good"}), 2, {"unknown policy \"luck\"", "ds_fault"});
-  expect_failure(run({"--kernel", kernel_, "--policy", "ds_fault=maybe"}), 2, {"ds_fault has no value \"maybe\"", "drop|inject"});
+  expect_failure(run({"--kernel", kernel_, "--policy", "ds_fault=maybe"}), 2,
+                 {"ds_fault has no value \"maybe\"", "drop|inject"});
   expect_failure(run({"--kernel", kernel_, "--policy", "skid"}), 2, {"skid has no value"});
-  expect_failure(run({"--kernel", kernel_, "--policy", "skid=1", "--policy", "skid=2"}), 2, {"policy skid is given twice, as \"1\" and as \"2\""});
+  expect_failure(run({"--kernel", kernel_, "--policy", "skid=1", "--policy", "skid=2"}), 2,
+                 {"policy skid is given twice, as \"1\" and as \"2\""});
   expect_failure(run({"--kernel", "/no/such", "--policy", "skid=1", "--policy", "skid=1"}), 2, {"/no/such"});
 }
 
 TEST_F(BadInput, KvmDeviceThatIsMissingOrForeign) {
-  expect_failure(run({"--kernel", kernel_, "--accel", "kvm", "--kvm", "/dev/no-kvm"}), 1, {"cannot open /dev/no-kvm", "No such file", "modprobe"});
-  expect_failure(run({"--kernel", kernel_, "--accel", "kvm", "--kvm", "/dev/zero"}), 1, {"/dev/zero is not the KVM device", "--kvm"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "kvm", "--kvm", "/dev/no-kvm"}), 1,
+                 {"cannot open /dev/no-kvm", "No such file", "modprobe"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "kvm", "--kvm", "/dev/zero"}), 1,
+                 {"/dev/zero is not the KVM device", "--kvm"});
 }
 
 // Its first instruction faults, and there is no handler yet.
@@ -105,14 +119,16 @@ TEST_F(BadInput, WithoutKvmTheEngineRunsTheGuestAndTheProgramSaysSo) {
   const auto ended = run({"--kernel", kernel, "--kvm", "/dev/no-kvm"});
   EXPECT_EQ(ended.exit_code, 5) << ended.errors;
   EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 2) << ended.errors;
-  EXPECT_NE(ended.errors.find("processors by the instruction engine; KVM is not fit: /dev/no-kvm"), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find("processors by the instruction engine; KVM is not fit: /dev/no-kvm"), std::string::npos)
+      << ended.errors;
   EXPECT_NE(ended.errors.find("source exact: the engine that runs the guest"), std::string::npos) << ended.errors;
   EXPECT_EQ(run({"--kernel", kernel, "--accel", "soft", "--source", "clock"}).errors, "") << "who asks for it knows";
 }
 
 TEST_F(BadInput, WithoutKvmNoSavedMachineGoesOn) {
   expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 1,
-                 {"the machine of " + kernel_ + " goes on on KVM only, and KVM is not fit: /dev/no-kvm: cannot open", "vpmu doctor"});
+                 {"the machine of " + kernel_ + " goes on on KVM only, and KVM is not fit: /dev/no-kvm: cannot open",
+                  "vpmu doctor"});
 }
 
 /// Runs only where /dev/kvm is.
@@ -149,7 +165,8 @@ TEST_F(BadInput, NobodyAtTheControlSocket) {
   expect_failure(vpmu({"ctl", "/no/such/socket", "status"}), 1, {"/no/such/socket", "vpmu run --control"});
   expect_failure(vpmu({"ctl", "x", "reboot"}), 2, {"reboot"});
   expect_failure(vpmu({"ctl", std::string(200, 's'), "status"}), 2, {"too long"});
-  expect_failure(vpmu({"ctl", "x", "status", "extra"}), 2, {"status takes no file, and \"extra\" was given", "snapshot FILE"});
+  expect_failure(vpmu({"ctl", "x", "status", "extra"}), 2,
+                 {"status takes no file, and \"extra\" was given", "snapshot FILE"});
   expect_failure(vpmu({"ctl", "x", "suspend"}), 2, {"suspend needs a file"});
   expect_failure(vpmu({"ctl", "x", "status", "--timeout", "never"}), 2, {"never"});
 }
@@ -165,10 +182,12 @@ TEST_F(BadInput, DoctorSaysUnfitWithoutADevice) {
 TEST_F(BadInput, SelftestRunsTheGuestTestsBySourceAndReports) {
   const auto ended = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "PebsO*"});
   EXPECT_EQ(ended.exit_code, 0) << ended.output;
-  for (const char* line : {"vpmu 0.", "model skylake, source exact, by the engine: 14 passed, 0 failed", "source perf, by the engine: not run: guests do not run",
+  for (const char* line : {"vpmu 0.", "model skylake, source exact, by the engine: 14 passed, 0 failed",
+                           "source perf, by the engine: not run: guests do not run",
                            "source step, by the engine: not run: too slow", "selftest: passed"})
     EXPECT_NE(ended.output.find(line), std::string::npos) << line << " in: " << ended.output;
-  EXPECT_EQ(vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "EventClasses.CountFusedPairs"}).exit_code, 1)
+  EXPECT_EQ(
+      vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "EventClasses.CountFusedPairs"}).exit_code, 1)
       << "where no test could run nothing was shown";
   const auto no_test = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--selftest", "--filter", "Luck.*"});
   EXPECT_EQ(no_test.exit_code, 2);

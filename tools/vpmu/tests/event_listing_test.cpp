@@ -85,10 +85,13 @@ TEST(EventListing, HasARuleForEverySource) {
 TEST(EventListing, SaysWhatASingleStepShows) {
   const DeliveryRule step = delivery_rule("step");
   ASSERT_NE(step, nullptr);
-  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("MEM_INST_RETIRED.ALL_LOADS")).delivery, Delivery::exact);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("MEM_INST_RETIRED.ALL_LOADS")).delivery,
+            Delivery::exact);
   EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("INST_RETIRED.ANY_P")).delivery, Delivery::exact);
-  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("INST_RETIRED.TOTAL_CYCLES_PS")).delivery, Delivery::estimated);
-  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("CPU_CLK_UNHALTED.THREAD")).delivery, Delivery::estimated);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("INST_RETIRED.TOTAL_CYCLES_PS")).delivery,
+            Delivery::estimated);
+  EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("CPU_CLK_UNHALTED.THREAD")).delivery,
+            Delivery::estimated);
   EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("MEM_LOAD_RETIRED.L1_HIT")).delivery, Delivery::none);
   EXPECT_EQ(step(vpmu::describe(vpmu::Generation::skylake), event("BACLEARS.ANY")).delivery, Delivery::none);
 }
@@ -99,7 +102,8 @@ TEST(EventListing, NamesAnUnknownModelAndTheKnownOnes) {
   EXPECT_EQ(text.error().kind, ErrorKind::usage);
   const std::string said = describe(text.error());
   EXPECT_TRUE(said.starts_with("unknown model 'pentium'; known models: nehalem, ")) << said;
-  for (const MachineModel& m : all_machine_models()) EXPECT_NE(said.find(" " + std::string{m.name}), std::string::npos) << m.name;
+  for (const MachineModel& m : all_machine_models())
+    EXPECT_NE(said.find(" " + std::string{m.name}), std::string::npos) << m.name;
 }
 
 TEST(EventListing, TakesEveryMachinesName) {

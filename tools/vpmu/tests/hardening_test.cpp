@@ -7,7 +7,8 @@
 #include <regex>
 #include <string>
 
-// What the compiler and the linker were told to put into the program and the library, read off the files by readelf and objdump.
+// What the compiler and the linker were told to put into the program and the library, read off the files by readelf and
+// objdump.
 
 namespace vmm::tool::test {
 namespace {
@@ -25,7 +26,9 @@ bool has(const std::string& text, const std::string& pattern) { return std::rege
 
 class Hardening : public testing::TestWithParam<const char*> {
  protected:
-  [[nodiscard]] static std::string readelf(const std::string& options) { return output_of("readelf -W " + options + " " + GetParam()); }
+  [[nodiscard]] static std::string readelf(const std::string& options) {
+    return output_of("readelf -W " + options + " " + GetParam());
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Files, Hardening, testing::Values(VPMU_PROGRAM, VPMU_ATTACH_LIBRARY),
@@ -42,7 +45,8 @@ TEST_P(Hardening, LiesAnywhereAndItsTablesAreReadOnly) {
 
 TEST_P(Hardening, HasNoSegmentThatIsWritableAndExecutable) {
   const std::string segments = readelf("-l");
-  EXPECT_TRUE(has(segments, "GNU_STACK +0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+ RW +0x")) << segments;
+  EXPECT_TRUE(has(segments, "GNU_STACK +0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+ 0x[0-9a-f]+ RW +0x"))
+      << segments;
   EXPECT_FALSE(has(segments, " RWE "));
 }
 
@@ -78,7 +82,9 @@ double share_of_landing_pads(const std::string& file, const std::string& name) {
 
 // The file's own mark for it is missing: Debian's start-up code has none.
 TEST(HardeningOfFunctions, IndirectBranchesHaveLandingPadsButInTheEngine) {
-  EXPECT_GT(share_of_landing_pads(VPMU_PROGRAM, "_ZNK?3vmm\\d+(?:Machine|Session|VcpuThread|SoftPort|PmuVcpu|Serial16550)"), 0.9);
+  EXPECT_GT(
+      share_of_landing_pads(VPMU_PROGRAM, "_ZNK?3vmm\\d+(?:Machine|Session|VcpuThread|SoftPort|PmuVcpu|Serial16550)"),
+      0.9);
 }
 
 TEST(HardeningOfGuests, TestKernelsStandAlone) {

@@ -41,7 +41,8 @@ Status status_in(const fs::path& path) {
 
 std::vector<Status> threads_of(pid_t process) {
   std::vector<Status> all;
-  for (const auto& thread : fs::directory_iterator{"/proc/" + std::to_string(process) + "/task"}) all.push_back(status_in(thread.path() / "status"));
+  for (const auto& thread : fs::directory_iterator{"/proc/" + std::to_string(process) + "/task"})
+    all.push_back(status_in(thread.path() / "status"));
   return all;
 }
 
@@ -101,11 +102,14 @@ TEST_F(JailedMachine, EachThreadHasAFilterAndNobodysRights) {
     EXPECT_EQ(status["NoNewPrivs:"], "1") << status["Name:"];
     EXPECT_EQ(status["Uid:"], nobody + ' ' + nobody + ' ' + nobody + ' ' + nobody) << status["Name:"];
     EXPECT_EQ(status["Groups:"], "") << status["Name:"];
-    for (const char* const set : {"CapInh:", "CapPrm:", "CapEff:", "CapAmb:"}) EXPECT_EQ(status[set], no_capability) << status["Name:"] << ' ' << set;
-    // Other threads are as old as the program. They can get nothing back either: they execute nothing, and have no_new_privs.
+    for (const char* const set : {"CapInh:", "CapPrm:", "CapEff:", "CapAmb:"})
+      EXPECT_EQ(status[set], no_capability) << status["Name:"] << ' ' << set;
+    // Other threads are as old as the program. They can get nothing back either: they execute nothing, and have
+    // no_new_privs.
     const bool begun_in_jail = status["Name:"] == "vcpu0" || status["Pid:"] == std::to_string(machine.child);
     EXPECT_EQ(status["CapBnd:"] == no_capability, begun_in_jail) << status["Name:"];
-    EXPECT_EQ(status["Seccomp_filters:"], begun_in_jail ? "2" : "1") << status["Name:"] << ": the process', and its own";
+    EXPECT_EQ(status["Seccomp_filters:"], begun_in_jail ? "2" : "1")
+        << status["Name:"] << ": the process', and its own";
   }
   EXPECT_TRUE(vcpu);
   stop(machine);
@@ -117,7 +121,8 @@ TEST_F(JailedMachine, IsBounded) {
   std::map<std::string, std::uint64_t> hard;
   for (std::string line; std::getline(file, line);) {
     // A name of 26 characters, the soft limit in 21, the hard one.
-    if (std::uint64_t value = 0; line.size() > 47 && std::istringstream{line.substr(47)} >> value) hard[line.substr(0, line.find("  "))] = value;
+    if (std::uint64_t value = 0; line.size() > 47 && std::istringstream{line.substr(47)} >> value)
+      hard[line.substr(0, line.find("  "))] = value;
   }
   EXPECT_EQ(hard.at("Max core file size"), 0U);
   EXPECT_LE(hard.at("Max open files"), 200U);
@@ -129,7 +134,8 @@ TEST_F(JailedMachine, HasNoMemoryThatIsWritableAndExecutableAndDumpsNoGuest) {
   const Started machine = start_spinning({"--memory", "128M"});
   bool guest = false, code = false;
   for (const Mapped& mapped : mappings_of(machine.child)) {
-    EXPECT_FALSE(mapped.access.find('w') != std::string::npos && mapped.access.find('x') != std::string::npos) << mapped.access << ' ' << mapped.bytes;
+    EXPECT_FALSE(mapped.access.find('w') != std::string::npos && mapped.access.find('x') != std::string::npos)
+        << mapped.access << ' ' << mapped.bytes;
     code = code || mapped.access == "r-xs";
     if (mapped.bytes < 128U << 20U || !mapped.access.starts_with("rw")) continue;
     guest = true;
@@ -158,11 +164,14 @@ TEST_F(JailedMachine, LeavesNothingBehindHoweverItEnds) {
 TEST_F(JailedMachine, RunsAsTheUserThatIsAskedFor) {
   const auto daemon = std::to_string(::getpwnam("daemon")->pw_uid);
   const Started machine = start_spinning({"--user", "daemon"});
-  for (Status status : threads_of(machine.child)) EXPECT_EQ(status["Uid:"], daemon + ' ' + daemon + ' ' + daemon + ' ' + daemon);
+  for (Status status : threads_of(machine.child))
+    EXPECT_EQ(status["Uid:"], daemon + ' ' + daemon + ' ' + daemon + ' ' + daemon);
   stop(machine);
-  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--user", "root"}), 2, {"does not run as root", "--user", "--no-jail"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--user", "root"}), 2,
+                 {"does not run as root", "--user", "--no-jail"});
   expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--user", "no-such-user"}), 2, {"no user no-such-user"});
-  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--user", "daemon", "--no-jail"}), 2, {"--user without the jail"});
+  expect_failure(run({"--kernel", kernel_, "--accel", "soft", "--user", "daemon", "--no-jail"}), 2,
+                 {"--user without the jail"});
 }
 
 TEST_F(JailedMachine, WithoutTheJailItKeepsItsRightsAndSaysSo) {
@@ -172,7 +181,9 @@ TEST_F(JailedMachine, WithoutTheJailItKeepsItsRightsAndSaysSo) {
     EXPECT_TRUE(status["Uid:"].starts_with("0 "));
   }
   const Ended ended = stop(machine);
-  EXPECT_EQ(ended.errors, "vpmu: warning: --no-jail: a guest that breaks out of its machine has all the rights that this process has\n");
+  EXPECT_EQ(
+      ended.errors,
+      "vpmu: warning: --no-jail: a guest that breaks out of its machine has all the rights that this process has\n");
   EXPECT_FALSE(fs::exists(path("control")));
 }
 

@@ -26,7 +26,8 @@ class MachineProgram : public Program {
 
   /// Starts a machine with that code, and waits until it answers or has ended.
   Started start_machine(std::string_view code, int output = -1, std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments{"run", "--accel", "soft", "--source", "exact", "--kernel", kernel_of(code), "--control", path("control")};
+    std::vector<std::string> arguments{"run",      "--accel",       "soft",      "--source",     "exact",
+                                       "--kernel", kernel_of(code), "--control", path("control")};
     if (std::ranges::find(more, "--stats") == more.end()) more.insert(more.end(), {"--stats", path("stats")});
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Started machine = start(arguments, {.output = output});
@@ -36,7 +37,8 @@ class MachineProgram : public Program {
 
   static bool has_ended(const Started& machine) {
     siginfo_t info{};
-    return ::waitid(P_PID, static_cast<id_t>(machine.child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+    return ::waitid(P_PID, static_cast<id_t>(machine.child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
   }
 
   Fd connect() {

@@ -1,5 +1,5 @@
-#include "command_line.hpp"
 #include "models.hpp"
+#include "command_line.hpp"
 
 #include <gtest/gtest.h>
 

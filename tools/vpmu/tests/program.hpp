@@ -82,7 +82,7 @@ class Program : public testing::Test {
 
   /// Where the program's output goes, and who it runs as.
   struct Streams {
-    int output{-1};  ///< A descriptor; -1: the file that Ended::output is read from.
+    int output{-1};             ///< A descriptor; -1: the file that Ended::output is read from.
     const char* errors{"err"};  ///< The file for standard error in the test's directory; this one is Ended::errors.
     uid_t user{0};
   };
@@ -112,7 +112,8 @@ class Program : public testing::Test {
       ended = ::wait4(started.child, &status, 0, &used);
     }
     EXPECT_EQ(ended, started.child);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(directory_ / "out"), read_file(directory_ / "err"), used.ru_maxrss};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(directory_ / "out"), read_file(directory_ / "err"),
+            used.ru_maxrss};
   }
 
   Ended run(std::vector<std::string> arguments) {
@@ -131,13 +132,16 @@ class Program : public testing::Test {
     EXPECT_TRUE(std::filesystem::is_empty(directory_ / "work")) << "something was left behind";
   }
 
-  std::filesystem::path directory_{std::filesystem::path{testing::TempDir()} / ("program_" + std::to_string(::getpid()))};
+  std::filesystem::path directory_{std::filesystem::path{testing::TempDir()} /
+                                   ("program_" + std::to_string(::getpid()))};
   std::string kernel_;
 
  private:
   [[noreturn]] void become(const std::vector<std::string>& arguments, Streams streams) const {
     constexpr mode_t mode = 0644;
-    const auto open_file = [this](const char* name) { return ::open((directory_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode); };
+    const auto open_file = [this](const char* name) {
+      return ::open((directory_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode);
+    };
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
     ::dup2(streams.output >= 0 ? streams.output : open_file("out"), STDOUT_FILENO);
     ::dup2(open_file(streams.errors), STDERR_FILENO);

@@ -1,5 +1,5 @@
-#include "command_line.hpp"
 #include "records.hpp"
+#include "command_line.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,7 +15,8 @@ namespace {
 
 using vpmu::PebsFormat;
 
-/// A record whose every field is its offset, as bytes that are put together here: little endian. SDM 3B tables 18-23, 18-44, 18-55.
+/// A record whose every field is its offset, as bytes that are put together here: little endian. SDM 3B tables 18-23,
+/// 18-44, 18-55.
 std::vector<std::byte> records(unsigned bytes, unsigned count) {
   std::vector<std::byte> out(std::size_t{bytes} * count);
   for (unsigned record = 0; record < count; ++record)
@@ -52,16 +53,20 @@ std::string line_of(PebsFormat format, unsigned bytes) {
 }
 
 constexpr std::string_view registers =
-    "0: rflags 0x100 rip 0x108 rax 0x110 rbx 0x118 rcx 0x120 rdx 0x128 rsi 0x130 rdi 0x138 rbp 0x140 rsp 0x148 r8 0x150 r9 0x158 r10 0x160 r11 0x168 "
+    "0: rflags 0x100 rip 0x108 rax 0x110 rbx 0x118 rcx 0x120 rdx 0x128 rsi 0x130 rdi 0x138 rbp 0x140 rsp 0x148 r8 "
+    "0x150 r9 0x158 r10 0x160 r11 0x168 "
     "r12 0x170 r13 0x178 r14 0x180 r15 0x188";
 
 TEST(Records, OfEachFormatHaveItsFieldsAtTheirOffsets) {
   EXPECT_EQ(line_of(PebsFormat::format0, 0x90), std::string{registers} + "\n");
-  EXPECT_EQ(line_of(PebsFormat::format1, 0xB0), std::string{registers} + " global_status 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8\n");
-  EXPECT_EQ(line_of(PebsFormat::format2, 0xC0),
-            std::string{registers} + " global_status 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8 eventing_ip 0x1b0 tx_abort_info 0x1b8\n");
-  EXPECT_EQ(line_of(PebsFormat::format3, 0xC8),
-            std::string{registers} + " applicable_counters 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8 eventing_ip 0x1b0 tx_abort_info 0x1b8 tsc 0x1c0\n");
+  EXPECT_EQ(line_of(PebsFormat::format1, 0xB0),
+            std::string{registers} + " global_status 0x190 data_address 0x198 data_source 0x1a0 latency 0x1a8\n");
+  EXPECT_EQ(line_of(PebsFormat::format2, 0xC0), std::string{registers} +
+                                                    " global_status 0x190 data_address 0x198 data_source 0x1a0 latency "
+                                                    "0x1a8 eventing_ip 0x1b0 tx_abort_info 0x1b8\n");
+  EXPECT_EQ(line_of(PebsFormat::format3, 0xC8), std::string{registers} +
+                                                    " applicable_counters 0x190 data_address 0x198 data_source 0x1a0 "
+                                                    "latency 0x1a8 eventing_ip 0x1b0 tx_abort_info 0x1b8 tsc 0x1c0\n");
 }
 
 TEST(Records, AreNumbered) {
@@ -77,7 +82,10 @@ TEST(Records, OfAnotherSizeAreRefused) {
     const auto text = list(PebsFormat::format0, std::vector<std::byte>(bytes));
     ASSERT_FALSE(text.has_value()) << bytes;
     EXPECT_EQ(text.error().kind, ErrorKind::usage);
-    EXPECT_NE(text.error().what.find(std::to_string(bytes) + " bytes are no whole number of records of format 0, 144 bytes each"), std::string::npos) << text.error().what;
+    EXPECT_NE(text.error().what.find(std::to_string(bytes) +
+                                     " bytes are no whole number of records of format 0, 144 bytes each"),
+              std::string::npos)
+        << text.error().what;
   }
 }
 
@@ -91,7 +99,8 @@ class RecordsCommand : public testing::Test {
  protected:
   RecordsCommand() {
     const auto bytes = records(0xB0, 2);
-    std::ofstream{file_, std::ios::binary}.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream{file_, std::ios::binary}.write(reinterpret_cast<const char*>(bytes.data()),
+                                                 static_cast<std::streamsize>(bytes.size()));
     add_records(app_, exit_code_);
   }
   ~RecordsCommand() override { std::filesystem::remove(file_); }
@@ -113,7 +122,9 @@ TEST_F(RecordsCommand, ShowsAFile) {
 TEST_F(RecordsCommand, ExplainsWhatItCannotShow) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(app_.parse("records --format 3 " + file_).kind, ParseOutcome::Kind::parsed);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("vpmu records: 352 bytes are no whole number of records of format 3"), std::string::npos);
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find("vpmu records: 352 bytes are no whole number of records of format 3"),
+      std::string::npos);
   EXPECT_EQ(exit_code_, 2);
   EXPECT_EQ(app_.parse("records --format 4 " + file_).message, "--format: Value 4 not in range 0 to 3");
 }

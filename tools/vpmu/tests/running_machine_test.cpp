@@ -15,8 +15,8 @@
 #include "kvm/fd.hpp"
 #include "machine_program.hpp"
 
-// What a machine that runs does with a world that does not go along: readers that stop, clients that are silent or too many. Runs the real
-// program.
+// What a machine that runs does with a world that does not go along: readers that stop, clients that are silent or too
+// many. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {
@@ -41,7 +41,8 @@ TEST_F(RunningMachine, EndsBySignalsThoughNobodyReadsItsOutput) {
   ::kill(machine.child, SIGTERM);
   const Ended ended = end(machine);
   expect_clean_end(ended);
-  EXPECT_NE(ended.errors.find("bytes of the guest's console are lost: its reader was too slow"), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find("bytes of the guest's console are lost: its reader was too slow"), std::string::npos)
+      << ended.errors;
 }
 
 TEST_F(RunningMachine, EndsWhenItsReaderHasGone) {
@@ -79,8 +80,11 @@ TEST_F(RunningMachine, TellsOfOutputThatItsFileDoesNotTake) {
   ::kill(machine.child, SIGTERM);
   const Ended ended = end(machine);
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_NE(ended.errors.find("bytes of the guest's console are lost: cannot write them: No space left on device"), std::string::npos) << ended.errors;
-  EXPECT_NE(ended.errors.find("cannot write the statistics file /dev/full: No space left on device"), std::string::npos) << "each failure has a line";
+  EXPECT_NE(ended.errors.find("bytes of the guest's console are lost: cannot write them: No space left on device"),
+            std::string::npos)
+      << ended.errors;
+  EXPECT_NE(ended.errors.find("cannot write the statistics file /dev/full: No space left on device"), std::string::npos)
+      << "each failure has a line";
 }
 
 TEST_F(RunningMachine, TakesClientsAgainWhenThereAreDescriptorsAgain) {
@@ -92,7 +96,8 @@ TEST_F(RunningMachine, TakesClientsAgainWhenThereAreDescriptorsAgain) {
   ASSERT_EQ(::prlimit(machine.child, RLIMIT_NOFILE, &none, &before), 0);
   EXPECT_EQ(ctl({"status", "--timeout", "0.3"}), "");
   EXPECT_EQ(exit_code_, 1);
-  EXPECT_NE(read_file(path("ctl_err")).find("has not answered within 0.3 seconds"), std::string::npos) << read_file(path("ctl_err"));
+  EXPECT_NE(read_file(path("ctl_err")).find("has not answered within 0.3 seconds"), std::string::npos)
+      << read_file(path("ctl_err"));
   const rlimit enough{.rlim_cur = 1024, .rlim_max = 4096};
   ASSERT_EQ(::prlimit(machine.child, RLIMIT_NOFILE, &enough, nullptr), 0);
   EXPECT_NE(ctl({"status", "--timeout", "60"}).find("\"running\""), std::string::npos) << read_file(path("ctl_err"));
@@ -108,7 +113,9 @@ TEST_F(RunningMachine, AnswersOrSaysWhyNot) {
   std::string reply(4096, '\0');
   const auto got = ::recv(socket.get(), reply.data(), reply.size(), 0);
   ASSERT_GT(got, 0);
-  EXPECT_NE(reply.find("{\"error\":\"a request of more than 4096 bytes; the connection ends\",\"ok\":false}\n"), std::string::npos) << reply;
+  EXPECT_NE(reply.find("{\"error\":\"a request of more than 4096 bytes; the connection ends\",\"ok\":false}\n"),
+            std::string::npos)
+      << reply;
   EXPECT_LE(::recv(socket.get(), reply.data(), reply.size(), 0), 0);
   const Fd full{::open("/dev/full", O_WRONLY | O_CLOEXEC)};
   EXPECT_EQ(end(start({"ctl", path("control"), "status"}, {.output = full.get(), .errors = "ctl_err"})).exit_code, 1);

@@ -84,7 +84,8 @@ TEST_F(StoppedMachine, IsLookedAtAndEndsBySigtermWhileAPmiWaits) {
   const vmm::test::CodeFile kernel{vmm::test::pmi_that_waits};
   for (const std::string source : {"exact", "clock"}) {
     SCOPED_TRACE(source);
-    machine_ = start({"run", "--accel", "soft", "--source", source, "--kernel", kernel.path(), "--memory", "16M", "--control", socket_, "--stats", statistics_},
+    machine_ = start({"run", "--accel", "soft", "--source", source, "--kernel", kernel.path(), "--memory", "16M",
+                      "--control", socket_, "--stats", statistics_},
                      directory_ / "console");
     const nlohmann::json now = counters_with_a_pmi();
     EXPECT_GT(now.value("pmu.pmi.requested", 0), 0) << now;

@@ -14,7 +14,9 @@ const VirtOptions haswell{.model = "haswell", .source = "exact", .wrapper = "/us
 constexpr auto qemu = "http://libvirt.org/schemas/domain/qemu/1.0";
 
 std::string text_of(const Result<std::string>& result) { return result ? *result : describe(result.error()); }
-std::string enabled(const std::string& xml, const VirtOptions& options = haswell) { return text_of(enable_virt(xml, options)); }
+std::string enabled(const std::string& xml, const VirtOptions& options = haswell) {
+  return text_of(enable_virt(xml, options));
+}
 
 /// Why a domain is refused; "" when it is not.
 std::string refusal(const std::string& xml, const VirtOptions& options = haswell) {
@@ -54,7 +56,8 @@ TEST(VirtDisable, GivesTheIdenticalTextBack) {
   const std::string no_emulator = with(libvirt_domain, "    <emulator>/usr/bin/qemu-system-x86_64</emulator>\n", "");
   const std::string bare = "<domain type='kvm'><os><type>hvm</type></os><devices/></domain>";
   const std::string odd =
-      "<domain type='kvm'><os><type>hvm</type></os><features/>\n<cpu><![CDATA[x]]></cpu><!-- c --><devices>\n\t<emulator>/usr/bin/kvm<!-- d "
+      "<domain type='kvm'><os><type>hvm</type></os><features/>\n<cpu><![CDATA[x]]></cpu><!-- c "
+      "--><devices>\n\t<emulator>/usr/bin/kvm<!-- d "
       "--></emulator></devices></domain>";
   const auto no_value = with(crowded_domain, " value='nehalem'", "");
   for (const std::string& xml : {libvirt_domain, crowded_domain, no_emulator, bare, odd, no_value}) {
@@ -77,7 +80,8 @@ TEST(VirtDisable, GivesItBackAfterEveryChangeOfModel) {
 TEST(VirtDisable, KeepsWhatOthersChangedMeanwhile) {
   // Each: a change of the enabled definition, and the same change of the original.
   const std::vector<std::array<std::pair<const char*, const char*>, 2>> changes{
-      {{{"<vcpu placement='static'>2", "<vcpu placement='static'>4"}, {"<vcpu placement='static'>2", "<vcpu placement='static'>4"}}},
+      {{{"<vcpu placement='static'>2", "<vcpu placement='static'>4"},
+        {"<vcpu placement='static'>2", "<vcpu placement='static'>4"}}},
       {{{"cores='2'", "cores='4'"}, {"cores='2'", "cores='4'"}}},
       {{{"    <topology sockets='1' dies='1' cores='2' threads='1'/>\n", ""},
         {"    <topology sockets='1' dies='1' cores='2' threads='1'/>\n", ""}}},
@@ -96,8 +100,8 @@ TEST(VirtDisable, KeepsWhatOthersChangedMeanwhile) {
 }
 
 TEST(VirtDisable, KeepsWhatOthersPutIntoElementsThatWereNotThere) {
-  const auto meanwhile =
-      with(enabled(libvirt_domain), "    <qemu:env name='VPMU_MODEL'", "    <qemu:arg value='-no-hpet'/>\n    <qemu:env name='VPMU_MODEL'");
+  const auto meanwhile = with(enabled(libvirt_domain), "    <qemu:env name='VPMU_MODEL'",
+                              "    <qemu:arg value='-no-hpet'/>\n    <qemu:env name='VPMU_MODEL'");
   const auto back = text_of(disable_virt(meanwhile));
   EXPECT_TRUE(contains(back, "-no-hpet")) << back;
   EXPECT_FALSE(contains(back, "VPMU_")) << back;
@@ -121,8 +125,8 @@ TEST(VirtStatus, TellsWhatADomainHasAndWhatWasChangedSince) {
   EXPECT_EQ(good->source, "exact");
   EXPECT_EQ(good->wrapper, haswell.wrapper);
   EXPECT_TRUE(good->changed.empty());
-  const auto changed = virt_status(
-      with(with(xml, "<pmu state='off'/>", "<pmu state='on'/>"), "name='VPMU_MODEL' value='haswell'", "name='VPMU_MODEL' value='skylake'"));
+  const auto changed = virt_status(with(with(xml, "<pmu state='off'/>", "<pmu state='on'/>"),
+                                        "name='VPMU_MODEL' value='haswell'", "name='VPMU_MODEL' value='skylake'"));
   ASSERT_EQ(changed->changed.size(), 2U);
   EXPECT_EQ(changed->changed[0], "the state of <pmu> is \"on\", not \"off\"");
   EXPECT_EQ(changed->changed[1], "VPMU_MODEL in <qemu:commandline> is \"skylake\", not \"haswell\"");
@@ -167,19 +171,25 @@ TEST(VirtRefusals, NameTheReason) {
       {"<domain type='kvm'>", "<network type='kvm'>", "malformed"},
   };
   for (const auto& [what, by, why] : rows)
-    EXPECT_TRUE(contains(refusal(with(libvirt_domain, what, by)), why)) << by << ": " << refusal(with(libvirt_domain, what, by));
+    EXPECT_TRUE(contains(refusal(with(libvirt_domain, what, by)), why))
+        << by << ": " << refusal(with(libvirt_domain, what, by));
   EXPECT_TRUE(contains(refusal("<network/>"), "is a <network>, not a <domain>"));
   EXPECT_TRUE(contains(refusal("<domain type='kvm'><os><type>hvm</type></os></domain>"), "no <devices>"));
   EXPECT_EQ(refusal(libvirt_domain), "");
 }
 
 TEST(VirtRefusals, NameWhatIsPassedToQemuBesideTheDefinition) {
-  const auto passing = [](const std::string& element) { return with(crowded_domain, "<qemu:arg value='-no-hpet'/>", element); };
-  EXPECT_TRUE(contains(refusal(passing("<qemu:env name='LD_PRELOAD' value='/usr/lib/libjemalloc.so'/>")), "preloads /usr/lib/libjemalloc.so"));
-  EXPECT_TRUE(contains(refusal(passing("<qemu:arg value='-cpu'/><qemu:arg value='host,pmu=on'/>")), "has -cpu, which overrides"));
+  const auto passing = [](const std::string& element) {
+    return with(crowded_domain, "<qemu:arg value='-no-hpet'/>", element);
+  };
+  EXPECT_TRUE(contains(refusal(passing("<qemu:env name='LD_PRELOAD' value='/usr/lib/libjemalloc.so'/>")),
+                       "preloads /usr/lib/libjemalloc.so"));
+  EXPECT_TRUE(contains(refusal(passing("<qemu:arg value='-cpu'/><qemu:arg value='host,pmu=on'/>")),
+                       "has -cpu, which overrides"));
   EXPECT_TRUE(contains(refusal(passing("<qemu:arg value='--accel'/>")), "has -accel, which overrides"));
   EXPECT_TRUE(contains(refusal(passing("<qemu:env name='VPMU_LOG' value='/two'/>")), "the variable VPMU_LOG twice"));
-  EXPECT_TRUE(contains(refusal(with(crowded_domain, "</domain>", "<qemu:commandline/></domain>")), "several <qemu:commandline>"));
+  EXPECT_TRUE(contains(refusal(with(crowded_domain, "</domain>", "<qemu:commandline/></domain>")),
+                       "several <qemu:commandline>"));
   EXPECT_EQ(refusal(passing("<qemu:env name='LD_PRELOAD' value='/opt/vpmu/libvpmu-kvm.so'/>")), "");
 }
 
@@ -189,7 +199,8 @@ TEST(VirtRefusals, NameWrongOptions) {
     change(options);
     return refusal(libvirt_domain, options);
   };
-  EXPECT_TRUE(contains(with_option([](auto& o) { o.model = "pentium"; }), "unknown model \"pentium\"; give one of: nehalem"));
+  EXPECT_TRUE(
+      contains(with_option([](auto& o) { o.model = "pentium"; }), "unknown model \"pentium\"; give one of: nehalem"));
   EXPECT_TRUE(contains(with_option([](auto& o) { o.source = "guess"; }), "unknown source \"guess\"; give one of: "));
   EXPECT_TRUE(contains(with_option([](auto& o) { o.source = "kvm"; }), "passes the PMU of the host's KVM through"));
   EXPECT_TRUE(contains(with_option([](auto& o) { o.model = "host"; }), "model \"host\" is for the source kvm"));
@@ -208,11 +219,14 @@ TEST(VirtDifference, TellsWhatWasNotKept) {
   EXPECT_EQ(text_of(difference(libvirt_domain, libvirt_domain, {})), "the domain's metadata of vpmu is missing");
   EXPECT_TRUE(contains(text_of(difference(libvirt_domain, with(good, "name='VPMU_MODEL'", "name='X'"), {})),
                        "VPMU_MODEL in <qemu:commandline> is \"\""));
-  EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "<apic/>", ""), {})), "<features> would not come back as it was");
-  EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "<name>", "<title>new</title><name>"), {})), "what was added would stay");
-  EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "name='VPMU_MODEL' value='haswell'", "name='VPMU_MODEL' value=''"),
-                               {.keeps_environment = false})),
+  EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "<apic/>", ""), {})),
+            "<features> would not come back as it was");
+  EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "<name>", "<title>new</title><name>"), {})),
             "what was added would stay");
+  EXPECT_EQ(
+      text_of(difference(libvirt_domain, with(good, "name='VPMU_MODEL' value='haswell'", "name='VPMU_MODEL' value=''"),
+                         {.keeps_environment = false})),
+      "what was added would stay");
 }
 
 }  // namespace

@@ -90,10 +90,12 @@ TEST(VirtHook, RefusesWhatIsWrong) {
            {R"({"metadata": {"annotations": {"vpmu/model": "pentium"}}})", "unknown model \"pentium\""},
        }})
     EXPECT_EQ(hooked(text).substr(0, std::string_view{why}.size()), why);
-  EXPECT_NE(text_of(define_domain_hook(vmi, with(kubevirt_domain, "\"kvm\"", "\"qemu\""), none)).find("not kvm"), std::string::npos);
+  EXPECT_NE(text_of(define_domain_hook(vmi, with(kubevirt_domain, "\"kvm\"", "\"qemu\""), none)).find("not kvm"),
+            std::string::npos);
 }
 
-/// The hook of the example manifest, started as KubeVirt's sidecar-shim starts it, with the claim's mount point moved below a directory.
+/// The hook of the example manifest, started as KubeVirt's sidecar-shim starts it, with the claim's mount point moved
+/// below a directory.
 TEST(VirtHook, OfTheExampleManifestDoesIt) {
   std::ifstream file{VPMU_MANIFEST};
   const std::string manifest{std::istreambuf_iterator<char>{file}, {}};
@@ -107,13 +109,15 @@ TEST(VirtHook, OfTheExampleManifestDoesIt) {
   const auto directory = fs::temp_directory_path() / ("vpmu-hook-" + std::to_string(getpid()));
   fs::create_directories(directory / "bin");
   fs::create_symlink(VPMU_PROGRAM, directory / "bin/vpmu");
-  std::ofstream{directory / "onDefineDomain"} << with(with(script, "=/vpmu/lib ", "= "), " /vpmu/bin", " " + directory.string() + "/bin");
+  std::ofstream{directory / "onDefineDomain"}
+      << with(with(script, "=/vpmu/lib ", "= "), " /vpmu/bin", " " + directory.string() + "/bin");
   fs::permissions(directory / "onDefineDomain", fs::perms::owner_all);
   const auto quoted = [](std::string text) {
     for (auto q = text.find('\''); q != std::string::npos; q = text.find('\'', q + 4)) text.replace(q, 1, "'\\''");
     return "'" + text + "'";
   };
-  const auto command = directory.string() + "/onDefineDomain --vmi " + quoted(vmi) + " --domain " + quoted(kubevirt_domain) + " 2>&1";
+  const auto command =
+      directory.string() + "/onDefineDomain --vmi " + quoted(vmi) + " --domain " + quoted(kubevirt_domain) + " 2>&1";
   std::FILE* const pipe = popen(command.c_str(), "r");
   std::string text;
   std::array<char, 4096> buffer{};

@@ -60,7 +60,8 @@ TEST(VirtImport, KnowsLibvirtsUnitsOfMemory) {
 
 TEST(VirtImport, RefusesByNameWhatTheGuestWouldMiss) {
   const std::vector<std::array<const char*, 3>> rows{
-      {"<devices>", "<devices><disk type='file'><target dev='vda'/></disk>", "the domain has <disk> vda, and this VMM has no such device"},
+      {"<devices>", "<devices><disk type='file'><target dev='vda'/></disk>",
+       "the domain has <disk> vda, and this VMM has no such device"},
       {"<devices>", "<devices><interface type='network'/>", "the domain has <interface>,"},
       {"<devices>", "<devices><hostdev mode='subsystem'/>", "the domain has <hostdev>,"},
       {"<devices>", "<devices><filesystem/>", "the domain has <filesystem>,"},
@@ -82,8 +83,11 @@ TEST(VirtImport, RefusesByNameWhatTheGuestWouldMiss) {
 }
 
 TEST(VirtImport, RefusesEachDeviceThatItHasNot) {
-  for (const std::string name : {"disk", "filesystem", "interface", "hostdev", "vsock", "shmem", "memory", "tpm", "crypto", "smartcard"})
-    EXPECT_NE(refusal(with(bootable, "<devices>", "<devices><" + name + "/>")).find("the domain has <" + name + ">,"), std::string::npos) << name;
+  for (const std::string name :
+       {"disk", "filesystem", "interface", "hostdev", "vsock", "shmem", "memory", "tpm", "crypto", "smartcard"})
+    EXPECT_NE(refusal(with(bootable, "<devices>", "<devices><" + name + "/>")).find("the domain has <" + name + ">,"),
+              std::string::npos)
+        << name;
 }
 
 TEST(VirtImport, MakesTheMachineTheDomains) {
@@ -96,9 +100,11 @@ TEST(VirtImport, MakesTheMachineTheDomains) {
   EXPECT_EQ(machine.cpus, 2U);
   EXPECT_EQ(take_domain(domains, "nobody", machine).error().what, "no domain nobody");
   domains.here = false;
-  EXPECT_EQ(take_domain(domains, "guest", machine).error().what, "the domain guest is another host's, and so are its files");
+  EXPECT_EQ(take_domain(domains, "guest", machine).error().what,
+            "the domain guest is another host's, and so are its files");
   FakeDomains others{{.name = "guest", .xml = libvirt_domain, .persistent = true, .active = false}};
-  EXPECT_EQ(take_domain(others, "guest", machine).error().what, "guest: the domain boots from a disk or the network: its <os> has no <kernel>");
+  EXPECT_EQ(take_domain(others, "guest", machine).error().what,
+            "guest: the domain boots from a disk or the network: its <os> has no <kernel>");
 }
 
 }  // namespace

@@ -24,10 +24,14 @@ class VirtLibvirt : public testing::Test {
     const auto named = [](const std::string& name, const std::string& uuid_end) {
       return with(with(libvirt_domain, "<name>guest<", "<name>" + name + "<"), "4f</uuid>", uuid_end + "</uuid>");
     };
-    const std::string test_space = "<domain type='kvm' xmlns:test='http://libvirt.org/schemas/domain/test/1.0'><test:transient/>";
-    const std::string asleep = "<test:runstate>5</test:runstate><test:hasmanagedsave>1</test:hasmanagedsave>";  // shut off
-    std::ofstream{file_} << "<node>" << libvirt_domain << with(named("fleeting", "60"), "<domain type='kvm'>", test_space)
-                         << with(named("asleep", "62"), "<domain type='kvm'>", with(test_space, "<test:transient/>", asleep))
+    const std::string test_space =
+        "<domain type='kvm' xmlns:test='http://libvirt.org/schemas/domain/test/1.0'><test:transient/>";
+    const std::string asleep =
+        "<test:runstate>5</test:runstate><test:hasmanagedsave>1</test:hasmanagedsave>";  // shut off
+    std::ofstream{file_} << "<node>" << libvirt_domain
+                         << with(named("fleeting", "60"), "<domain type='kvm'>", test_space)
+                         << with(named("asleep", "62"), "<domain type='kvm'>",
+                                 with(test_space, "<test:transient/>", asleep))
                          << with(named("emulated", "61"), "type='kvm'", "type='qemu'") << "</node>";
     auto connected = connect_to_libvirt("test://" + file_.string());
     ASSERT_TRUE(connected) << describe(connected.error());
@@ -37,7 +41,9 @@ class VirtLibvirt : public testing::Test {
 
   [[nodiscard]] std::string xml(const std::string& name) const { return domains_->read(name)->xml; }
   [[nodiscard]] static EnableRequest request(const std::string& domain) {
-    return {.domain = domain, .options = {.model = "haswell", .source = "exact", .wrapper = "/opt/vpmu/qemu-vpmu"}, .apparmor = {}};
+    return {.domain = domain,
+            .options = {.model = "haswell", .source = "exact", .wrapper = "/opt/vpmu/qemu-vpmu"},
+            .apparmor = {}};
   }
 
   fs::path file_ = fs::temp_directory_path() / ("vpmu-libvirt-" + std::to_string(getpid()) + ".xml");
@@ -47,7 +53,8 @@ class VirtLibvirt : public testing::Test {
 TEST(VirtLibvirtLibrary, WhatCannotBeLoadedIsNamedWithTheReason) {
   const auto missing = load_libvirt("libvirt-that-is-not-there.so.0");
   ASSERT_FALSE(missing);
-  EXPECT_TRUE(contains(describe(missing.error()), "cannot load libvirt (libvirt-that-is-not-there.so.0): ")) << describe(missing.error());
+  EXPECT_TRUE(contains(describe(missing.error()), "cannot load libvirt (libvirt-that-is-not-there.so.0): "))
+      << describe(missing.error());
   EXPECT_TRUE(contains(describe(missing.error()), "package libvirt0"));
   const auto other = load_libvirt("libm.so.6");
   ASSERT_FALSE(other);
@@ -65,7 +72,8 @@ TEST_F(VirtLibvirt, ADomainGoesThroughEnableStatusDisableAndIsTheSameAgain) {
   EXPECT_TRUE(contains(enabled, "<cpu mode='host-passthrough' check='none' migratable='on'>"));
   EXPECT_TRUE(contains(enabled, "<pmu state='off'/>"));
   EXPECT_TRUE(contains(text_of(describe_domain(*domains_, "guest")), "guest: enabled\nmodel haswell\nsource exact\n"));
-  EXPECT_TRUE(contains(text_of(list_domains(*domains_)), "guest                    enabled   haswell          exact\n"));
+  EXPECT_TRUE(
+      contains(text_of(list_domains(*domains_)), "guest                    enabled   haswell          exact\n"));
   auto other = request("7abac94b-98fa-4b74-8abe-158ee158da4f");  // by its UUID, another model
   other.options.model = "skylake";
   EXPECT_TRUE(contains(text_of(enable_domain(*domains_, other)), "guest has the PMU of skylake"));
@@ -112,8 +120,10 @@ TEST_F(VirtLibvirt, ErrorsOfLibvirtsBecomeOurs) {
   EXPECT_FALSE(contains(malformed.error().what, "\n"));
   const auto nowhere = connect_to_libvirt("test:///no/such/file.xml");
   ASSERT_FALSE(nowhere);
-  EXPECT_TRUE(contains(describe(nowhere.error()), "cannot connect to libvirt at test:///no/such/file.xml: ")) << describe(nowhere.error());
-  EXPECT_TRUE(contains(describe(connect_to_libvirt("nonsense://x/y").error()), "cannot connect to libvirt at nonsense://x/y: "));
+  EXPECT_TRUE(contains(describe(nowhere.error()), "cannot connect to libvirt at test:///no/such/file.xml: "))
+      << describe(nowhere.error());
+  EXPECT_TRUE(contains(describe(connect_to_libvirt("nonsense://x/y").error()),
+                       "cannot connect to libvirt at nonsense://x/y: "));
 }
 
 TEST_F(VirtLibvirt, KnowsWhatItsDriverKeeps) {

@@ -23,22 +23,29 @@ std::string text_of(const Result<std::string>& result) { return result ? *result
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 EnableRequest plain_request() {
-  return {.domain = "guest", .options = {.model = "haswell", .source = "auto", .wrapper = "/opt/vpmu/qemu-vpmu"}, .apparmor = {}};
+  return {.domain = "guest",
+          .options = {.model = "haswell", .source = "auto", .wrapper = "/opt/vpmu/qemu-vpmu"},
+          .apparmor = {}};
 }
-FakeDomains persistent() { return FakeDomains{{.name = "guest", .xml = libvirt_domain, .persistent = true, .active = false}}; }
+FakeDomains persistent() {
+  return FakeDomains{{.name = "guest", .xml = libvirt_domain, .persistent = true, .active = false}};
+}
 
 TEST(VirtSwitch, EnablesAndDisables) {
   auto domains = persistent();
   EXPECT_EQ(text_of(enable_domain(domains, plain_request())), "guest has the PMU of haswell\n");
-  EXPECT_EQ(text_of(describe_domain(domains, "guest")),
-            "guest: enabled\nmodel haswell\nsource auto\nemulator /opt/vpmu/qemu-vpmu\nqemu /usr/bin/qemu-system-x86_64\n");
+  EXPECT_EQ(
+      text_of(describe_domain(domains, "guest")),
+      "guest: enabled\nmodel haswell\nsource auto\nemulator /opt/vpmu/qemu-vpmu\nqemu /usr/bin/qemu-system-x86_64\n");
   EXPECT_EQ(text_of(list_domains(domains)),
-            "DOMAIN                   PMU       MODEL            SOURCE\nguest                    enabled   haswell          auto\n");
+            "DOMAIN                   PMU       MODEL            SOURCE\nguest                    enabled   haswell    "
+            "      auto\n");
   EXPECT_EQ(text_of(disable_domain(domains, "guest")), "guest is as it was before\n");
   EXPECT_EQ(domains.xml(), libvirt_domain);
   EXPECT_EQ(text_of(describe_domain(domains, "guest")), "guest: not enabled\n");
   EXPECT_TRUE(contains(text_of(list_domains(domains)), "guest                    -         -                -\n"));
-  EXPECT_EQ(text_of(disable_domain(domains, "guest")), "guest: the domain is not enabled; `vpmu virt list` shows those that are");
+  EXPECT_EQ(text_of(disable_domain(domains, "guest")),
+            "guest: the domain is not enabled; `vpmu virt list` shows those that are");
 }
 
 TEST(VirtSwitch, TellsThatARunningDomainHasItLater) {
@@ -50,15 +57,19 @@ TEST(VirtSwitch, TellsThatARunningDomainHasItLater) {
 
 TEST(VirtSwitch, TellsThatSavedStateGoesOnWithoutIt) {
   FakeDomains domains{{.name = "guest", .xml = libvirt_domain, .persistent = true, .active = false, .saved = true}};
-  EXPECT_TRUE(contains(text_of(enable_domain(domains, plain_request())), "`virsh managedsave-remove guest` drops that"));
+  EXPECT_TRUE(
+      contains(text_of(enable_domain(domains, plain_request())), "`virsh managedsave-remove guest` drops that"));
 }
 
 TEST(VirtSwitch, TellsThatLibvirtAsksAnotherQemuThanTheDomains) {
   const auto of = [](const char* path) { return with(libvirt_domain, "/usr/bin/qemu-system-x86_64", path); };
-  FakeDomains other{{.name = "guest", .xml = of("/opt/qemu/bin/qemu-system-x86_64"), .persistent = true, .active = false}};
+  FakeDomains other{
+      {.name = "guest", .xml = of("/opt/qemu/bin/qemu-system-x86_64"), .persistent = true, .active = false}};
   for (int n = 0; n < 2; ++n) {
     const std::string told = text_of(enable_domain(other, plain_request()));
-    EXPECT_TRUE(contains(told, "its QEMU is /opt/qemu/bin/qemu-system-x86_64, and libvirt will ask /usr/bin/qemu-system-x86_64")) << told;
+    EXPECT_TRUE(contains(
+        told, "its QEMU is /opt/qemu/bin/qemu-system-x86_64, and libvirt will ask /usr/bin/qemu-system-x86_64"))
+        << told;
   }
   for (const char* known : {"/usr/bin/qemu-system-x86_64", "/usr/libexec/qemu-kvm"}) {
     FakeDomains domains{{.name = "guest", .xml = of(known), .persistent = true, .active = false}};
@@ -74,7 +85,8 @@ TEST(VirtSwitch, RefusesATransientDomain) {
 }
 
 TEST(VirtSwitch, DefinesNothingForADomainThatCannotHaveIt) {
-  FakeDomains domains{{.name = "guest", .xml = with(libvirt_domain, "type='kvm'", "type='qemu'"), .persistent = true, .active = false}};
+  FakeDomains domains{
+      {.name = "guest", .xml = with(libvirt_domain, "type='kvm'", "type='qemu'"), .persistent = true, .active = false}};
   EXPECT_TRUE(contains(text_of(enable_domain(domains, plain_request())), "not kvm"));
   EXPECT_EQ(domains.defined, 0);
 }
@@ -84,7 +96,8 @@ TEST(VirtSwitch, TellsWhatWasChangedSince) {
   ASSERT_TRUE(enable_domain(domains, plain_request()));
   ASSERT_TRUE(domains.define(with(domains.xml(), "<pmu state='off'/>", "<pmu state='on'/>")));
   EXPECT_TRUE(contains(text_of(describe_domain(domains, "guest")), "guest: enabled, but changed since\n"));
-  EXPECT_TRUE(contains(text_of(describe_domain(domains, "guest")), "changed: the state of <pmu> is \"on\", not \"off\"\n"));
+  EXPECT_TRUE(
+      contains(text_of(describe_domain(domains, "guest")), "changed: the state of <pmu> is \"on\", not \"off\"\n"));
   EXPECT_TRUE(contains(text_of(list_domains(domains)), " changed "));
 }
 
@@ -104,7 +117,8 @@ TEST(VirtSwitch, SaysSoWhenTheOldDefinitionCannotBePutBack) {
   domains.reword = [](const std::string& xml) { return with(xml, "<apic/>", "<pae/>"); };
   domains.refused = {1};
   const auto error = text_of(enable_domain(domains, plain_request()));
-  EXPECT_TRUE(contains(error, "<features> would not come back as it was, and its old definition could not be put back")) << error;
+  EXPECT_TRUE(contains(error, "<features> would not come back as it was, and its old definition could not be put back"))
+      << error;
 }
 
 /// AppArmor's files in a directory of their own, and which profiles were reloaded.
@@ -138,7 +152,8 @@ class VirtAppArmor : public testing::Test {
     EXPECT_EQ(std::distance(fs::recursive_directory_iterator{host_.directory}, {}), 4);
   }
 
-  AppArmorHost host_{.directory = fs::temp_directory_path() / ("vpmu-apparmor-" + std::to_string(getpid())), .reload = {}};
+  AppArmorHost host_{.directory = fs::temp_directory_path() / ("vpmu-apparmor-" + std::to_string(getpid())),
+                     .reload = {}};
   std::vector<std::string> reloaded_;
   bool reload_fails_{};
 };
@@ -147,9 +162,11 @@ TEST_F(VirtAppArmor, IsToldOfTheWrapperAndTheLibrary) {
   auto domains = persistent();
   ASSERT_TRUE(enable_domain(domains, request()));
   const std::string guests =
-      "# begin vpmu: written by `vpmu virt enable --apparmor`\n\"/opt/vpmu/qemu-vpmu\" rmix,\n\"/opt/vpmu/libvpmu-kvm.so\" mr,\n# end vpmu\n";
+      "# begin vpmu: written by `vpmu virt enable --apparmor`\n\"/opt/vpmu/qemu-vpmu\" "
+      "rmix,\n\"/opt/vpmu/libvpmu-kvm.so\" mr,\n# end vpmu\n";
   EXPECT_EQ(read(guests_file), "# ours\n/data r,\n" + guests);
-  EXPECT_EQ(read(daemon_file), "# begin vpmu: written by `vpmu virt enable --apparmor`\n\"/opt/vpmu/qemu-vpmu\" PUx,\n# end vpmu\n");
+  EXPECT_EQ(read(daemon_file),
+            "# begin vpmu: written by `vpmu virt enable --apparmor`\n\"/opt/vpmu/qemu-vpmu\" PUx,\n# end vpmu\n");
   EXPECT_EQ(read("local/usr.sbin.virtqemud"), "missing");  // no such profile here
   EXPECT_EQ(reloaded_, std::vector<std::string>{"usr.sbin.libvirtd"});
   // Once more: the same lines, not twice.

@@ -10,7 +10,8 @@ TEST(VirtWithoutLibvirt, SaysSo) {
   const auto connected = connect_to_libvirt("test:///default");
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().kind, ErrorKind::host);
-  EXPECT_EQ(describe(connected.error()), "vpmu was built without libvirt; install libvirt-dev and build again; `vpmu virt hook` works without");
+  EXPECT_EQ(describe(connected.error()),
+            "vpmu was built without libvirt; install libvirt-dev and build again; `vpmu virt hook` works without");
 }
 
 }  // namespace

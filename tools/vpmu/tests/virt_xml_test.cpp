@@ -26,12 +26,15 @@ TEST(VirtXml, WhatNobodyChangesIsWrittenAsItWas) {
     EXPECT_EQ(rewritten(text), text);
 }
 
-TEST(VirtXml, QuotesBecomeThoseOfLibvirt) { EXPECT_EQ(rewritten(R"(<a b="it's 'x'"/>)"), "<a b='it&apos;s &apos;x&apos;'/>"); }
+TEST(VirtXml, QuotesBecomeThoseOfLibvirt) {
+  EXPECT_EQ(rewritten(R"(<a b="it's 'x'"/>)"), "<a b='it&apos;s &apos;x&apos;'/>");
+}
 
 TEST(VirtXml, WhatIsNotWellFormedIsRefused) {
   EXPECT_NE(why_not("<a><b></a>").find("malformed at byte 8"), std::string::npos) << why_not("<a><b></a>");
-  for (const auto* const text : {"", "  ", "text", "<a>", "<a", "<a b='1'", "<a b=1/>", "<a/>text", "<a/><b/>", "<a b='1' b='2'/>",
-                                 "<c><a b='1' b='2'/></c>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>"})
+  for (const auto* const text :
+       {"", "  ", "text", "<a>", "<a", "<a b='1'", "<a b=1/>", "<a/>text", "<a/><b/>", "<a b='1' b='2'/>",
+        "<c><a b='1' b='2'/></c>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>"})
     EXPECT_NE(why_not(text), "taken") << text;
   EXPECT_NE(why_not(std::string_view{"<a/>\0<b/>", 9}), "taken");
 }
@@ -45,7 +48,8 @@ TEST(VirtXml, IsNotDeep) {
     return text;
   };
   EXPECT_EQ(rewritten(nested(100)).size(), nested(100).size() - 3);  // the innermost is <a/>
-  for (const int levels : {101, 200'000}) EXPECT_NE(why_not(nested(levels)).find("more than 100 deep"), std::string::npos);
+  for (const int levels : {101, 200'000})
+    EXPECT_NE(why_not(nested(levels)).find("more than 100 deep"), std::string::npos);
 }
 
 TEST(VirtXml, NamesAreKnownByTheirNamespaceWhateverThePrefix) {
@@ -75,7 +79,8 @@ TEST(VirtXml, ReferencesToWhatIsNoCharacterStayText) {
 }
 
 TEST(VirtXml, ElementsThatComeAndGoLeaveTheTextAsItWas) {
-  for (const auto* const text : {"<d/>", "<d>\n  <a/>\n</d>\n", "<d><a/></d>", "<d>text</d>", "<d>\n  <a/>\n  <!-- c -->\n</d>"}) {
+  for (const auto* const text :
+       {"<d/>", "<d>\n  <a/>\n</d>\n", "<d><a/></d>", "<d>text</d>", "<d>\n  <a/>\n  <!-- c -->\n</d>"}) {
     const auto document = parsed(text);
     const auto last = document.root().append("x:last");
     const auto inner = last.append("inner");
@@ -95,11 +100,14 @@ TEST(VirtXml, NewElementsAreIndented) {
 }
 
 TEST(VirtXml, LayoutIsNoDifferenceAndAllElseIs) {
-  const auto same = [](const char* one, const char* other) { return equivalent(parsed(one).root(), parsed(other).root()); };
+  const auto same = [](const char* one, const char* other) {
+    return equivalent(parsed(one).root(), parsed(other).root());
+  };
   EXPECT_TRUE(same("<a b='1' c='2'><d/></a>", "<a c=\"2\"\n b=\"1\">\n<!-- x --> <d></d> </a>"));
   EXPECT_TRUE(same("<a xmlns:q='u'><q:b/></a>", "<a><r:b xmlns:r='u'/></a>"));
-  for (const auto* const other : {"<a b='2'><c>t</c></a>", "<a b='1'><c>u</c></a>", "<a b='1'/>", "<a b='1'><c>t</c><c/></a>",
-                                  "<x b='1'><c>t</c></x>", "<a><c>t</c></a>", "<a b='1' c='1'><c>t</c></a>", "<a b='1'><c xmlns='u'>t</c></a>"})
+  for (const auto* const other :
+       {"<a b='2'><c>t</c></a>", "<a b='1'><c>u</c></a>", "<a b='1'/>", "<a b='1'><c>t</c><c/></a>",
+        "<x b='1'><c>t</c></x>", "<a><c>t</c></a>", "<a b='1' c='1'><c>t</c></a>", "<a b='1'><c xmlns='u'>t</c></a>"})
     EXPECT_FALSE(same("<a b='1'><c>t</c></a>", other)) << other;
 }
 
@@ -108,9 +116,12 @@ TEST(VirtXml, IsUtf8) {
     const auto parsed = XmlDocument::parse("<a><b>" + name + "</b></a>");
     return parsed ? "" : describe(parsed.error());
   };
-  for (const std::string good : {"\x7F", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEF\xBF\xBD", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) EXPECT_EQ(refusal(good), "");
+  for (const std::string good :
+       {"\x7F", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEF\xBF\xBD", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"})
+    EXPECT_EQ(refusal(good), "");
   // A continuation alone, an end too early, forms too long, a surrogate, above 10FFFFH, no leading byte.
-  for (const std::string bad : {"\x80", "\xC3", "\xC0\xAF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\xE2\x82"})
+  for (const std::string bad : {"\x80", "\xC3", "\xC0\xAF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80",
+                                "\xF4\x90\x80\x80", "\xFF", "\xE2\x82"})
     EXPECT_EQ(refusal(bad), "the XML is no UTF-8 at byte 6; give the text of `virsh dumpxml --inactive`");
   EXPECT_NE(refusal("x\xC3").find("at byte 7"), std::string::npos);
 }

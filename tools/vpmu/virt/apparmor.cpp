@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view begin_line = "# begin vpmu: written by `vpmu virt enable --apparmor`\n";
 constexpr std::string_view end_line = "# end vpmu\n";
-// The guests' own profiles; and libvirt's, which runs an emulator to ask what it can: of one process, and of one for each hypervisor.
+// The guests' own profiles; and libvirt's, which runs an emulator to ask what it can: of one process, and of one for
+// each hypervisor.
 constexpr auto guests_file = "local/abstractions/libvirt-qemu";
 constexpr std::array daemon_profiles{"usr.sbin.libvirtd", "usr.sbin.virtqemud"};
 
@@ -33,7 +34,8 @@ Result<std::string> read_text(const fs::path& path) {
 
 /// As a whole or not at all.
 Result<void> write_text(const fs::path& path, const std::string& text) {
-  VMM_ASSIGN(auto file, OutputFile::open(path, {.what = "the AppArmor file", .advice = "run as root, or leave out --apparmor"}));
+  VMM_ASSIGN(auto file,
+             OutputFile::open(path, {.what = "the AppArmor file", .advice = "run as root, or leave out --apparmor"}));
   return file.replace(text);
 }
 
@@ -49,7 +51,8 @@ Result<void> run_parser(const fs::path& profile) {
   pid_t child{};
   int status = 0;
   const int error = posix_spawnp(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ);
-  if (error != 0) return host_error("cannot run apparmor_parser", error, "install the package apparmor, or leave out --apparmor");
+  if (error != 0)
+    return host_error("cannot run apparmor_parser", error, "install the package apparmor, or leave out --apparmor");
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
@@ -63,10 +66,13 @@ AppArmorHost this_hosts_apparmor() { return {.reload = run_parser}; }
 std::vector<AppArmorSnippet> apparmor_snippets(const std::string& wrapper) {
   const auto library = fs::path{wrapper}.parent_path() / "libvpmu-kvm.so";
   const auto lines = [](const std::string& rules) { return fmt::format("{}{}{}", begin_line, rules, end_line); };
-  std::vector<AppArmorSnippet> all{
-      {.file = guests_file, .text = lines(fmt::format("\"{}\" rmix,\n\"{}\" mr,\n", wrapper, library.string())), .profile = {}}};
+  std::vector<AppArmorSnippet> all{{.file = guests_file,
+                                    .text = lines(fmt::format("\"{}\" rmix,\n\"{}\" mr,\n", wrapper, library.string())),
+                                    .profile = {}}};
   for (const auto* const profile : daemon_profiles)
-    all.push_back({.file = fmt::format("local/{}", profile), .text = lines(fmt::format("\"{}\" PUx,\n", wrapper)), .profile = profile});
+    all.push_back({.file = fmt::format("local/{}", profile),
+                   .text = lines(fmt::format("\"{}\" PUx,\n", wrapper)),
+                   .profile = profile});
   return all;
 }
 
@@ -75,7 +81,8 @@ std::string describe_apparmor(const std::string& wrapper) {
   for (const auto& snippet : apparmor_snippets(wrapper)) {
     text += fmt::format("add to /etc/apparmor.d/{}:\n{}", snippet.file, snippet.text);
     if (!snippet.profile.empty())
-      text += fmt::format("and, where there is that profile, run: apparmor_parser --replace /etc/apparmor.d/{}\n", snippet.profile);
+      text += fmt::format("and, where there is that profile, run: apparmor_parser --replace /etc/apparmor.d/{}\n",
+                          snippet.profile);
   }
   return text;
 }
@@ -84,7 +91,8 @@ Result<void> AppArmorChange::apply(const AppArmorSnippet& snippet) {
   const auto file = host_.directory / snippet.file;
   std::error_code error;
   if (!fs::is_directory(file.parent_path(), error))
-    return host_error(fmt::format("no directory {}", file.parent_path().string()), 0, "is AppArmor in use here? leave out --apparmor");
+    return host_error(fmt::format("no directory {}", file.parent_path().string()), 0,
+                      "is AppArmor in use here? leave out --apparmor");
   Before before{.file = file, .existed = fs::exists(file, error), .text = {}, .profile = snippet.profile};
   if (before.existed) {
     VMM_ASSIGN(before.text, read_text(file));
@@ -98,8 +106,9 @@ Result<void> AppArmorChange::apply(const AppArmorSnippet& snippet) {
 
 Result<AppArmorChange> AppArmorChange::make(const AppArmorHost& host, const std::string& wrapper) {
   if (wrapper.find_first_of("\"\n*?[]{}@,") != std::string::npos)
-    return usage_error(fmt::format("the emulator {} has characters that mean something to AppArmor", printable(wrapper)),
-                       "install it elsewhere");
+    return usage_error(
+        fmt::format("the emulator {} has characters that mean something to AppArmor", printable(wrapper)),
+        "install it elsewhere");
   AppArmorChange change{host};
   for (const auto& snippet : apparmor_snippets(wrapper)) {
     std::error_code error;

@@ -19,13 +19,15 @@ struct AppArmorSnippet {
 /// AppArmor of one host.
 struct AppArmorHost {
   std::filesystem::path directory{"/etc/apparmor.d"};
-  std::function<Result<void>(const std::filesystem::path& profile)> reload;  ///< Makes the kernel take the profile's new text.
+  std::function<Result<void>(const std::filesystem::path& profile)>
+      reload;  ///< Makes the kernel take the profile's new text.
 };
 
 /// This machine's, by apparmor_parser.
 AppArmorHost this_hosts_apparmor();
 
-/// What AppArmor has to allow so that libvirt may ask `wrapper` what QEMU can, and start domains with it and the library beside it.
+/// What AppArmor has to allow so that libvirt may ask `wrapper` what QEMU can, and start domains with it and the
+/// library beside it.
 std::vector<AppArmorSnippet> apparmor_snippets(const std::string& wrapper);
 
 /// The snippets with where they go, for people.
@@ -34,13 +36,14 @@ std::string describe_apparmor(const std::string& wrapper);
 /// The snippets put into AppArmor's files, until it is destroyed or kept.
 class AppArmorChange {
  public:
-  /// Replaces what an earlier one has put there, and has the profiles reloaded. Fails with kind host where the files cannot be written or a
-  /// profile is not taken; then all is as it was.
+  /// Replaces what an earlier one has put there, and has the profiles reloaded. Fails with kind host where the files
+  /// cannot be written or a profile is not taken; then all is as it was.
   static Result<AppArmorChange> make(const AppArmorHost& host, const std::string& wrapper);
   /// Takes the snippets out. Their files stay, because profiles include them by name.
   static Result<void> remove(const AppArmorHost& host);
 
-  AppArmorChange(AppArmorChange&& other) noexcept : host_{std::move(other.host_)}, undo_{std::exchange(other.undo_, {})} {}
+  AppArmorChange(AppArmorChange&& other) noexcept
+      : host_{std::move(other.host_)}, undo_{std::exchange(other.undo_, {})} {}
   ~AppArmorChange();
   void keep() { undo_.clear(); }
 

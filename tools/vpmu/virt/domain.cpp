@@ -12,10 +12,13 @@
 namespace vmm::tool {
 namespace {
 
-/// Of what we keep in a domain's metadata: <vpmu:attached model source emulator> with <vpmu:before made>, and in that copies of what was replaced.
+/// Of what we keep in a domain's metadata: <vpmu:attached model source emulator> with <vpmu:before made>, and in that
+/// copies of what was replaced.
 constexpr auto our_namespace = "urn:vpmu:domain:1";
 
-std::string value_of(XmlElement element, std::string_view attribute) { return element.attribute(attribute).value_or(""); }
+std::string value_of(XmlElement element, std::string_view attribute) {
+  return element.attribute(attribute).value_or("");
+}
 
 XmlElement state_of(XmlElement domain) { return domain.child("metadata").child("attached", our_namespace); }
 
@@ -29,8 +32,10 @@ Result<XmlDocument> parse_domain(std::string_view xml) {
 }
 
 /// What the wrapper and the library read; VPMU_QEMU only where the definition says which QEMU.
-std::vector<std::pair<std::string, std::string>> variables_of(std::string_view model, std::string_view source, std::string_view qemu) {
-  std::vector<std::pair<std::string, std::string>> all{{"VPMU_MODEL", std::string{model}}, {"VPMU_SOURCE", std::string{source}}};
+std::vector<std::pair<std::string, std::string>> variables_of(std::string_view model, std::string_view source,
+                                                              std::string_view qemu) {
+  std::vector<std::pair<std::string, std::string>> all{{"VPMU_MODEL", std::string{model}},
+                                                       {"VPMU_SOURCE", std::string{source}}};
   if (!qemu.empty()) all.emplace_back("VPMU_QEMU", qemu);
   return all;
 }
@@ -84,8 +89,9 @@ class Change {
     emulator.set_text(options_.wrapper);
   }
 
-  /// The CPU is the model's, whatever the definition says; its topology stays. QEMU carries the PMU's state in that of nested virtualization,
-  /// which it saves with -cpu host, and migrates as long as it is told to leave out what cannot be.
+  /// The CPU is the model's, whatever the definition says; its topology stays. QEMU carries the PMU's state in that of
+  /// nested virtualization, which it saves with -cpu host, and migrates as long as it is told to leave out what cannot
+  /// be.
   void change_cpu() const {
     auto cpu = domain_.child("cpu");
     if (cpu) before_.append_copy(cpu);
@@ -136,7 +142,8 @@ class Change {
 /// The way back. Where something of ours is not as we made it, somebody else has changed it since, and it stays.
 class Return {
  public:
-  explicit Return(XmlElement domain) : domain_{domain}, state_{state_of(domain)}, before_{state_.child("before", our_namespace)} {}
+  explicit Return(XmlElement domain)
+      : domain_{domain}, state_{state_of(domain)}, before_{state_.child("before", our_namespace)} {}
 
   Result<void> make() {
     if (!before_)
@@ -204,12 +211,14 @@ class Return {
 
   void return_environment() const {
     const auto command_line = domain_.child("commandline", qemu_namespace);
-    const auto ours = variables_of(value_of(state_, "model"), value_of(state_, "source"), before_.child("emulator").text());
+    const auto ours =
+        variables_of(value_of(state_, "model"), value_of(state_, "source"), before_.child("emulator").text());
     for (const auto& [name, value] : ours) {
       const auto variable = variable_in(command_line, name);
       if (!variable || value_of(variable, "value") != value) continue;
       const auto all = before_.children("env", our_namespace);
-      const auto old = std::ranges::find_if(all, [&wanted = name](XmlElement e) { return value_of(e, "name") == wanted; });
+      const auto old =
+          std::ranges::find_if(all, [&wanted = name](XmlElement e) { return value_of(e, "name") == wanted; });
       if (old == all.end()) {
         variable.remove();
       } else if (const auto before = old->attribute("value")) {
@@ -233,7 +242,8 @@ VirtStatus status_of(XmlElement domain, const VirtDriver& driver) {
                     .qemu = state.child("before", our_namespace).child("emulator").text(),
                     .changed = {}};
   const auto expect = [&status](std::string_view what, const std::string& wanted, const std::string& seen) {
-    if (seen != wanted) status.changed.push_back(fmt::format("{} is \"{}\", not \"{}\"", what, printable(seen), printable(wanted)));
+    if (seen != wanted)
+      status.changed.push_back(fmt::format("{} is \"{}\", not \"{}\"", what, printable(seen), printable(wanted)));
   };
   expect("the emulator", status.wrapper, domain.child("devices").child("emulator").text());
   expect("the mode of <cpu>", "host-passthrough", value_of(domain.child("cpu"), "mode"));
@@ -259,7 +269,8 @@ Result<std::string> enable_virt(std::string_view xml, const VirtOptions& options
 
 Result<std::string> disable_virt(std::string_view xml) {
   VMM_ASSIGN(const auto document, parse_domain(xml));
-  if (!state_of(document.root())) return usage_error("the domain is not enabled", "`vpmu virt list` shows those that are");
+  if (!state_of(document.root()))
+    return usage_error("the domain is not enabled", "`vpmu virt list` shows those that are");
   VMM_TRY(Return{document.root()}.make());
   return document.text();
 }

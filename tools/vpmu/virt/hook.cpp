@@ -24,8 +24,10 @@ const Json* annotation(const Json& vmi, const char* name) {
 Result<void> take(const Json& vmi, const char* name, std::string& target) {
   const Json* const value = annotation(vmi, name);
   if (value == nullptr) return {};
-  if (!value->is_string()) return usage_error(fmt::format("the annotation {} of the VMI is no text", name), "write its value in quotes");
-  if (value->get_ref<const std::string&>().empty()) return usage_error(fmt::format("the annotation {} of the VMI is empty", name), "give it a value, or leave it away");
+  if (!value->is_string())
+    return usage_error(fmt::format("the annotation {} of the VMI is no text", name), "write its value in quotes");
+  if (value->get_ref<const std::string&>().empty())
+    return usage_error(fmt::format("the annotation {} of the VMI is empty", name), "give it a value, or leave it away");
   target = value->get<std::string>();
   return {};
 }
@@ -35,7 +37,8 @@ Result<void> take(const Json& vmi, const char* name, std::string& target) {
 Result<std::string> define_domain_hook(std::string_view vmi, const std::string& xml, VirtOptions options) {
   if (!vmi.empty()) {
     const auto parsed = Json::parse(vmi, nullptr, false);
-    if (!parsed.is_object()) return usage_error("the VMI is no JSON object", "give it as KubeVirt does: --vmi '{\"metadata\": ...}'");
+    if (!parsed.is_object())
+      return usage_error("the VMI is no JSON object", "give it as KubeVirt does: --vmi '{\"metadata\": ...}'");
     VMM_TRY(take(parsed, "vpmu/model", options.model));
     VMM_TRY(take(parsed, "vpmu/source", options.source));
   }

@@ -41,8 +41,8 @@ Result<std::uint64_t> memory_of(XmlElement domain) {
   const auto memory = domain.child("memory");
   const auto amount = number(memory.text()), unit = unit_bytes(memory.attribute("unit").value_or(""));
   if (amount != 0 && unit != 0 && amount <= std::numeric_limits<std::uint64_t>::max() / unit) return amount * unit;
-  return usage_error(
-      fmt::format("the domain's memory is \"{}\" {}", printable(memory.text()), printable(memory.attribute("unit").value_or(""))));
+  return usage_error(fmt::format("the domain's memory is \"{}\" {}", printable(memory.text()),
+                                 printable(memory.attribute("unit").value_or(""))));
 }
 
 /// Those that are there from the start: none can be added to ours.
@@ -55,11 +55,13 @@ Result<unsigned> cpus_of(XmlElement domain) {
 }
 
 Result<void> refuse_devices(XmlElement devices) {
-  constexpr std::array missed{"disk", "filesystem", "interface", "hostdev", "vsock", "shmem", "memory", "tpm", "crypto", "smartcard"};
+  constexpr std::array missed{"disk",  "filesystem", "interface", "hostdev", "vsock",
+                              "shmem", "memory",     "tpm",       "crypto",  "smartcard"};
   for (const auto* const name : missed)
     if (const auto device = devices.child(name)) {
       const auto target = device.child("target").attribute("dev");
-      return usage_error(fmt::format("the domain has <{}>{}, and this VMM has no such device", name, target ? " " + printable(*target) : ""),
+      return usage_error(fmt::format("the domain has <{}>{}, and this VMM has no such device", name,
+                                     target ? " " + printable(*target) : ""),
                          advice);
     }
   return {};
@@ -68,9 +70,11 @@ Result<void> refuse_devices(XmlElement devices) {
 Result<void> refuse_ways_of_booting(XmlElement os) {
   if (os.child("type").text() != "hvm" || os.child("type").attribute("arch").value_or("x86_64") != "x86_64")
     return usage_error("the domain is no x86_64 hvm", advice);
-  if (os.child("kernel").text().empty()) return usage_error("the domain boots from a disk or the network: its <os> has no <kernel>", advice);
+  if (os.child("kernel").text().empty())
+    return usage_error("the domain boots from a disk or the network: its <os> has no <kernel>", advice);
   for (const auto* const name : {"loader", "dtb", "nvram"})
-    if (os.child(name)) return usage_error(fmt::format("the domain's <os> has <{}>, and this VMM has no firmware", name), advice);
+    if (os.child(name))
+      return usage_error(fmt::format("the domain's <os> has <{}>, and this VMM has no firmware", name), advice);
   return {};
 }
 
@@ -79,11 +83,15 @@ Result<void> refuse_ways_of_booting(XmlElement os) {
 Result<ImportedMachine> import_domain(std::string_view xml) {
   VMM_ASSIGN(const auto document, XmlDocument::parse(xml));
   const auto domain = document.root(), os = domain.child("os");
-  if (domain.local_name() != "domain") return usage_error(fmt::format("the XML is a <{}>, not a <domain>", printable(domain.local_name())));
+  if (domain.local_name() != "domain")
+    return usage_error(fmt::format("the XML is a <{}>, not a <domain>", printable(domain.local_name())));
   VMM_TRY(refuse_ways_of_booting(os));
-  if (domain.child("launchSecurity")) return usage_error("the domain has launchSecurity, which this VMM has not", advice);
+  if (domain.child("launchSecurity"))
+    return usage_error("the domain has launchSecurity, which this VMM has not", advice);
   VMM_TRY(refuse_devices(domain.child("devices")));
-  ImportedMachine machine{.kernel = os.child("kernel").text(), .initrd = os.child("initrd").text(), .command_line = os.child("cmdline").text()};
+  ImportedMachine machine{.kernel = os.child("kernel").text(),
+                          .initrd = os.child("initrd").text(),
+                          .command_line = os.child("cmdline").text()};
   VMM_ASSIGN(machine.memory_bytes, memory_of(domain));
   VMM_ASSIGN(machine.cpus, cpus_of(domain));
   const auto threads = domain.child("cpu").child("topology").attribute("threads").value_or("1");
@@ -95,7 +103,8 @@ Result<ImportedMachine> import_domain(std::string_view xml) {
 
 Result<void> take_domain(Domains& domains, const std::string& name, MachineConfig& machine) {
   if (!domains.local())
-    return usage_error(fmt::format("the domain {} is another host's, and so are its files", printable(name)), "run vpmu there");
+    return usage_error(fmt::format("the domain {} is another host's, and so are its files", printable(name)),
+                       "run vpmu there");
   VMM_ASSIGN(const auto definition, domains.read(name));
   auto imported = import_domain(definition.xml);
   if (!imported) {

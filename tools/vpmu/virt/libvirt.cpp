@@ -34,8 +34,8 @@ using Text = std::unique_ptr<char, Free>;
 /// libvirt would print each error itself.
 void say_nothing(void*, virErrorPtr) {}
 
-/// What libraries below libvirt say on standard error, beside the error that it gives us (libxml2 of a file that is not there, libvirt's own
-/// log), is not for the user; passwords are asked for on the terminal.
+/// What libraries below libvirt say on standard error, beside the error that it gives us (libxml2 of a file that is not
+/// there, libvirt's own log), is not for the user; passwords are asked for on the terminal.
 class QuietStandardError {
  public:
   QuietStandardError() {
@@ -58,15 +58,15 @@ ConnectionPointer open_connection(const std::string& uri) {
   // A helper of libvirt's that ends at once is its error, not our end.
   std::signal(SIGPIPE, SIG_IGN);
   const QuietStandardError quiet;
-  return ConnectionPointer{libvirt().virConnectOpenAuth(uri.empty() ? nullptr : uri.c_str(), libvirt().auth_default, 0)};
+  return ConnectionPointer{
+      libvirt().virConnectOpenAuth(uri.empty() ? nullptr : uri.c_str(), libvirt().auth_default, 0)};
 }
 
 /// Why the last call failed, as one line.
 std::string reason() {
   const virErrorPtr error = libvirt().virGetLastError();
   std::string text = error == nullptr || error->message == nullptr ? "unknown error" : error->message;
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  std::ranges::replace_if(text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
   return text;
 }
 
@@ -81,7 +81,8 @@ Failure failure(std::string_view what) {
     case VIR_ERR_ACCESS_DENIED:
     case VIR_ERR_AUTH_FAILED:
     case VIR_ERR_AUTH_CANCELLED:
-      return host_error(fmt::format("{}: {}", what, reason()), 0, "run as a user that may change domains, or give another --connect URI");
+      return host_error(fmt::format("{}: {}", what, reason()), 0,
+                        "run as a user that may change domains, or give another --connect URI");
     default: return host_error(fmt::format("{}: {}", what, reason()));
   }
 }
@@ -100,7 +101,8 @@ class LibvirtDomains final : public Domains {
 
   Result<DomainDefinition> read(const std::string& name) override {
     DomainPointer domain{libvirt().virDomainLookupByName(connection_.get(), name.c_str())};
-    if (!domain && reason_code() == VIR_ERR_NO_DOMAIN) domain.reset(libvirt().virDomainLookupByUUIDString(connection_.get(), name.c_str()));
+    if (!domain && reason_code() == VIR_ERR_NO_DOMAIN)
+      domain.reset(libvirt().virDomainLookupByUUIDString(connection_.get(), name.c_str()));
     if (domain) return definition_of(domain.get());
     const auto code = reason_code();
     if (code == VIR_ERR_NO_DOMAIN || code == VIR_ERR_INVALID_ARG)
@@ -111,7 +113,8 @@ class LibvirtDomains final : public Domains {
 
   Result<std::vector<DomainDefinition>> read_all() override {
     virDomainPtr* listed = nullptr;
-    const auto count = libvirt().virConnectListAllDomains(connection_.get(), &listed, VIR_CONNECT_LIST_DOMAINS_PERSISTENT);
+    const auto count =
+        libvirt().virConnectListAllDomains(connection_.get(), &listed, VIR_CONNECT_LIST_DOMAINS_PERSISTENT);
     if (count < 0) return failure("cannot list the domains");
     std::vector<DomainPointer> domains(listed, listed + count);
     std::free(static_cast<void*>(listed));

@@ -14,7 +14,9 @@ namespace {
 constexpr auto library_name = "libvpmu-kvm.so";
 
 /// What is not there has no such value.
-std::string value_of(XmlElement element, std::string_view attribute) { return element.attribute(attribute).value_or(""); }
+std::string value_of(XmlElement element, std::string_view attribute) {
+  return element.attribute(attribute).value_or("");
+}
 
 std::string base_name(std::string_view path) { return std::string{path.substr(path.find_last_of('/') + 1)}; }
 
@@ -42,7 +44,8 @@ Result<void> check_unique(XmlElement domain) {
   };
   for (const auto* const name : once)
     if (several(domain, name))
-      return usage_error(fmt::format("the domain has several <{}>", name), "libvirt writes one: give the text of `virsh dumpxml --inactive`");
+      return usage_error(fmt::format("the domain has several <{}>", name),
+                         "libvirt writes one: give the text of `virsh dumpxml --inactive`");
   if (several(domain.child("devices"), "emulator")) return usage_error("the domain has several <emulator>");
   if (several(domain.child("features"), "pmu")) return usage_error("the domain has several <pmu>");
   if (several(domain, "commandline", qemu_namespace)) return usage_error("the domain has several <qemu:commandline>");
@@ -60,26 +63,30 @@ Result<void> check_emulator(XmlElement domain) {
   const auto emulator = devices.child("emulator");
   if (!emulator || is_qemu(base_name(emulator.text()))) return {};
   if (base_name(emulator.text()) == "qemu-vpmu")
-    return usage_error(fmt::format("the domain's emulator is {} already, and nothing tells what it was before", printable(emulator.text())),
+    return usage_error(fmt::format("the domain's emulator is {} already, and nothing tells what it was before",
+                                   printable(emulator.text())),
                        "set <emulator> to QEMU by `virsh edit` and try again");
-  return usage_error(fmt::format("the domain's emulator {} is not QEMU but somebody's wrapper of it", printable(emulator.text())),
-                     "set <emulator> to QEMU by `virsh edit`, or let that wrapper start qemu-vpmu, with VPMU_MODEL set");
+  return usage_error(
+      fmt::format("the domain's emulator {} is not QEMU but somebody's wrapper of it", printable(emulator.text())),
+      "set <emulator> to QEMU by `virsh edit`, or let that wrapper start qemu-vpmu, with VPMU_MODEL set");
 }
 
 /// A guest whose memory or registers the host cannot read.
 Result<void> check_protection(XmlElement domain) {
   const auto security = domain.child("launchSecurity");
   if (!security) return {};
-  return usage_error(fmt::format("the domain has launchSecurity of type \"{}\": the host cannot read its guest's registers and memory",
-                                 printable(value_of(security, "type"))),
-                     "PEBS records are written to the guest's memory; remove <launchSecurity>");
+  return usage_error(
+      fmt::format("the domain has launchSecurity of type \"{}\": the host cannot read its guest's registers and memory",
+                  printable(value_of(security, "type"))),
+      "PEBS records are written to the guest's memory; remove <launchSecurity>");
 }
 
 Result<void> check_features(XmlElement domain) {
   const auto ring = domain.child("features").child("kvm").child("dirty-ring");
   if (value_of(ring, "state") == "on")
-    return usage_error("the domain has KVM's dirty ring, and what the PMU writes to the guest's memory would be missing in it",
-                       "remove <dirty-ring> from <features><kvm>");
+    return usage_error(
+        "the domain has KVM's dirty ring, and what the PMU writes to the guest's memory would be missing in it",
+        "remove <dirty-ring> from <features><kvm>");
   for (const auto feature : domain.child("cpu").children("feature")) {
     const auto name = value_of(feature, "name"), policy = value_of(feature, "policy");
     if ((name == "vmx" || name == "svm") && (policy == "require" || policy == "force"))
@@ -94,10 +101,13 @@ Result<void> check_environment(XmlElement command_line) {
   for (const auto variable : command_line.children("env", qemu_namespace)) {
     const auto name = value_of(variable, "name"), value = value_of(variable, "value");
     if (!names.insert(name).second)
-      return usage_error(fmt::format("<qemu:commandline> has the variable {} twice", printable(name)), "leave one of them");
+      return usage_error(fmt::format("<qemu:commandline> has the variable {} twice", printable(name)),
+                         "leave one of them");
     if (name == "LD_PRELOAD" && base_name(value) != library_name)
-      return usage_error(fmt::format("the domain preloads {} into QEMU, and two libraries would stand for the same calls", printable(value)),
-                         "remove LD_PRELOAD from <qemu:commandline>");
+      return usage_error(
+          fmt::format("the domain preloads {} into QEMU, and two libraries would stand for the same calls",
+                      printable(value)),
+          "remove LD_PRELOAD from <qemu:commandline>");
   }
   return {};
 }
@@ -136,10 +146,12 @@ Result<void> refuse_wrong_options(const VirtOptions& options) {
   config.source = options.source == "auto" ? "exact" : options.source;
   VMM_ASSIGN(const auto resolved, resolve(config));
   if (resolved.passes_through())
-    return usage_error("the source kvm passes the PMU of the host's KVM through, and for that a domain needs no PMU of ours",
-                       "set <pmu state='on'/> by `virsh edit`, or give another --source");
+    return usage_error(
+        "the source kvm passes the PMU of the host's KVM through, and for that a domain needs no PMU of ours",
+        "set <pmu state='on'/> by `virsh edit`, or give another --source");
   if (options.wrapper.starts_with('/')) return {};
-  return usage_error(fmt::format("the emulator \"{}\" is no absolute path", printable(options.wrapper)), "give --emulator /PATH/OF/qemu-vpmu");
+  return usage_error(fmt::format("the emulator \"{}\" is no absolute path", printable(options.wrapper)),
+                     "give --emulator /PATH/OF/qemu-vpmu");
 }
 
 }  // namespace vmm::tool

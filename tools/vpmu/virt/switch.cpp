@@ -13,15 +13,17 @@ constexpr auto list_columns = "{:<24} {:<9} {:<16} {}\n";
 Result<DomainDefinition> read_persistent(Domains& domains, const std::string& name) {
   VMM_ASSIGN(auto definition, domains.read(name));
   if (definition.persistent) return definition;
-  return usage_error(fmt::format("the domain {} is transient: it has no definition to change", printable(definition.name)),
-                     "define it by `virsh define`, or change the XML that it is created from by `vpmu virt hook`");
+  return usage_error(
+      fmt::format("the domain {} is transient: it has no definition to change", printable(definition.name)),
+      "define it by `virsh define`, or change the XML that it is created from by `vpmu virt hook`");
 }
 
 std::string when(const DomainDefinition& definition) {
-  if (definition.active) return fmt::format("; {} runs: this takes effect when it is shut down and started again", definition.name);
+  if (definition.active)
+    return fmt::format("; {} runs: this takes effect when it is shut down and started again", definition.name);
   if (definition.saved)
-    return fmt::format("; {} has saved state, with which it starts as it was: `virsh managedsave-remove {}` drops that", definition.name,
-                       definition.name);
+    return fmt::format("; {} has saved state, with which it starts as it was: `virsh managedsave-remove {}` drops that",
+                       definition.name, definition.name);
   return "";
 }
 
@@ -29,9 +31,13 @@ std::string when(const DomainDefinition& definition) {
 Result<std::string> about_emulator(const std::string& enabled_xml) {
   constexpr std::array found_by_itself{"/usr/bin/qemu-system-x86_64", "/usr/libexec/qemu-kvm"};
   VMM_ASSIGN(const auto status, virt_status(enabled_xml));
-  if (status.qemu.empty() || std::ranges::find(found_by_itself, status.qemu) != found_by_itself.end()) return std::string{};
-  return fmt::format("its QEMU is {}, and libvirt will ask {} or {} what it can: where that one lacks machine types or devices of this domain, it will not "
-                     "start\n", printable(status.qemu), found_by_itself[0], found_by_itself[1]);
+  if (status.qemu.empty() || std::ranges::find(found_by_itself, status.qemu) != found_by_itself.end())
+    return std::string{};
+  return fmt::format(
+      "its QEMU is {}, and libvirt will ask {} or {} what it can: where that one lacks machine types or devices of "
+      "this domain, it will not "
+      "start\n",
+      printable(status.qemu), found_by_itself[0], found_by_itself[1]);
 }
 
 /// Puts the old definition back, and says why it had to be.
@@ -46,8 +52,9 @@ Result<void> check_defined(Domains& domains, const DomainDefinition& before) {
   VMM_ASSIGN(const auto now, domains.read(before.name));
   VMM_ASSIGN(const std::string different, difference(before.xml, now.xml, domains.driver()));
   if (different.empty()) return {};
-  return host_error(fmt::format("libvirt keeps the definition of {} otherwise than it was told: {}", printable(before.name), different), 0,
-                    "its old definition is back; please report this with `virsh dumpxml --inactive`");
+  return host_error(fmt::format("libvirt keeps the definition of {} otherwise than it was told: {}",
+                                printable(before.name), different),
+                    0, "its old definition is back; please report this with `virsh dumpxml --inactive`");
 }
 
 }  // namespace
@@ -84,8 +91,8 @@ Result<std::string> describe_domain(Domains& domains, const std::string& name) {
   VMM_ASSIGN(const auto status, virt_status(definition.xml, domains.driver()));
   if (!status.enabled) return fmt::format("{}: not enabled\n", definition.name);
   std::string text = fmt::format("{}: enabled{}\nmodel {}\nsource {}\nemulator {}\nqemu {}\n", definition.name,
-                                 status.changed.empty() ? "" : ", but changed since", status.model, status.source, status.wrapper,
-                                 status.qemu.empty() ? "the wrapper's own" : status.qemu);
+                                 status.changed.empty() ? "" : ", but changed since", status.model, status.source,
+                                 status.wrapper, status.qemu.empty() ? "the wrapper's own" : status.qemu);
   for (const auto& change : status.changed) text += fmt::format("changed: {}\n", change);
   return text;
 }
@@ -96,7 +103,8 @@ Result<std::string> list_domains(Domains& domains) {
   for (const auto& definition : all) {
     VMM_ASSIGN(const auto status, virt_status(definition.xml, domains.driver()));
     const auto* const state = !status.enabled ? "-" : status.changed.empty() ? "enabled" : "changed";
-    text += fmt::format(list_columns, definition.name, state, status.enabled ? status.model : "-", status.enabled ? status.source : "-");
+    text += fmt::format(list_columns, definition.name, state, status.enabled ? status.model : "-",
+                        status.enabled ? status.source : "-");
   }
   return text;
 }

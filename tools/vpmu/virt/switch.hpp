@@ -15,8 +15,9 @@ struct EnableRequest {
   std::optional<AppArmorHost> apparmor;  ///< Where to put the snippets.
 };
 
-/// Gives a domain our PMU from its next start on; returns what to tell the user. Reads back what libvirt made of it and puts the old definition
-/// back where that is not what was meant. Where it fails, nothing is left behind: not in the definition, and not in AppArmor's files.
+/// Gives a domain our PMU from its next start on; returns what to tell the user. Reads back what libvirt made of it and
+/// puts the old definition back where that is not what was meant. Where it fails, nothing is left behind: not in the
+/// definition, and not in AppArmor's files.
 Result<std::string> enable_domain(Domains& domains, const EnableRequest& request);
 
 /// Takes it away again, from the next start on.

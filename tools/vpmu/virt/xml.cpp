@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view white = " \t\r\n";
 // Text is kept as it is written, entities included, so that what nobody changes stays the same.
-constexpr unsigned parse_verbatim =
-    (pugi::parse_full | pugi::parse_ws_pcdata | pugi::parse_fragment) & ~(pugi::parse_escapes | pugi::parse_eol | pugi::parse_wconv_attribute);
+constexpr unsigned parse_verbatim = (pugi::parse_full | pugi::parse_ws_pcdata | pugi::parse_fragment) &
+                                    ~(pugi::parse_escapes | pugi::parse_eol | pugi::parse_wconv_attribute);
 constexpr unsigned write_verbatim =
     pugi::format_raw | pugi::format_no_declaration | pugi::format_no_escapes | pugi::format_attribute_single_quote;
 constexpr auto spaces_per_level = 2U;
@@ -27,20 +27,22 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(white) - first + 1);
 }
 
-/// Where the first byte stands that is no part of a character; the size where there is none. RFC 3629: no surrogates, nothing above 10FFFFH, no
-/// form that is longer than it has to be.
+/// Where the first byte stands that is no part of a character; the size where there is none. RFC 3629: no surrogates,
+/// nothing above 10FFFFH, no form that is longer than it has to be.
 std::size_t first_not_utf8(std::string_view text) {
   struct Form {
-    unsigned char first, last;      ///< Of the leading byte.
+    unsigned char first, last;          ///< Of the leading byte.
     unsigned char second, second_last;  ///< Of the next one; the others are 80H to BFH.
     std::size_t bytes;
   };
-  static constexpr std::array forms{Form{0x00, 0x7F, 0, 0, 1},       Form{0xC2, 0xDF, 0x80, 0xBF, 2}, Form{0xE0, 0xE0, 0xA0, 0xBF, 3},
-                                    Form{0xE1, 0xEC, 0x80, 0xBF, 3}, Form{0xED, 0xED, 0x80, 0x9F, 3}, Form{0xEE, 0xEF, 0x80, 0xBF, 3},
-                                    Form{0xF0, 0xF0, 0x90, 0xBF, 4}, Form{0xF1, 0xF3, 0x80, 0xBF, 4}, Form{0xF4, 0xF4, 0x80, 0x8F, 4}};
+  static constexpr std::array forms{
+      Form{0x00, 0x7F, 0, 0, 1},       Form{0xC2, 0xDF, 0x80, 0xBF, 2}, Form{0xE0, 0xE0, 0xA0, 0xBF, 3},
+      Form{0xE1, 0xEC, 0x80, 0xBF, 3}, Form{0xED, 0xED, 0x80, 0x9F, 3}, Form{0xEE, 0xEF, 0x80, 0xBF, 3},
+      Form{0xF0, 0xF0, 0x90, 0xBF, 4}, Form{0xF1, 0xF3, 0x80, 0xBF, 4}, Form{0xF4, 0xF4, 0x80, 0x8F, 4}};
   const auto byte = [text](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   for (std::size_t at = 0; at < text.size();) {
-    const auto form = std::ranges::find_if(forms, [lead = byte(at)](const Form& f) { return lead >= f.first && lead <= f.last; });
+    const auto form =
+        std::ranges::find_if(forms, [lead = byte(at)](const Form& f) { return lead >= f.first && lead <= f.last; });
     if (form == forms.end() || text.size() - at < form->bytes) return at;
     if (form->bytes > 1 && (byte(at + 1) < form->second || byte(at + 1) > form->second_last)) return at;
     for (std::size_t n = 2; n < form->bytes; ++n)
@@ -128,7 +130,8 @@ unsigned depth_of(pugi::xml_node node) {
 
 std::string new_line(unsigned depth) { return "\n" + std::string(std::size_t{depth} * spaces_per_level, ' '); }
 
-/// Makes a line for a new last child of `parent`; returns what that goes before: the white space that indents the end tag, or none.
+/// Makes a line for a new last child of `parent`; returns what that goes before: the white space that indents the end
+/// tag, or none.
 pugi::xml_node new_last_line(pugi::xml_node parent) {
   const auto inner = new_line(depth_of(parent) + 1);
   const auto last = parent.last_child();
@@ -171,7 +174,8 @@ struct FlawFinder : pugi::xml_tree_walker {
 bool outside_root(pugi::xml_node node) { return is_text(node) && !is_space(node); }
 
 std::string flaw_of(pugi::xml_document& document) {
-  const auto elements = std::ranges::count_if(document.children(), [](auto n) { return n.type() == pugi::node_element; });
+  const auto elements =
+      std::ranges::count_if(document.children(), [](auto n) { return n.type() == pugi::node_element; });
   if (elements != 1) return fmt::format("it has {} outermost elements, not one", elements);
   if (std::ranges::any_of(document.children(), outside_root)) return "it has text outside of its outermost element";
   FlawFinder finder;
@@ -221,7 +225,8 @@ std::vector<XmlElement> XmlElement::children() const {
 
 std::vector<XmlElement> XmlElement::children(std::string_view local_name, std::string_view namespace_uri) const {
   auto found = children();
-  std::erase_if(found, [&](XmlElement e) { return e.local_name() != local_name || e.namespace_uri() != namespace_uri; });
+  std::erase_if(found,
+                [&](XmlElement e) { return e.local_name() != local_name || e.namespace_uri() != namespace_uri; });
   return found;
 }
 
@@ -238,7 +243,9 @@ void XmlElement::set_attribute(std::string_view name, std::string_view value) co
   attribute.set_value(escaped(value).c_str());
 }
 
-void XmlElement::remove_attribute(std::string_view name) const { pugi::xml_node{node_}.remove_attribute(std::string{name}.c_str()); }
+void XmlElement::remove_attribute(std::string_view name) const {
+  pugi::xml_node{node_}.remove_attribute(std::string{name}.c_str());
+}
 
 void XmlElement::set_text(std::string_view text) const {
   auto node = pugi::xml_node{node_};
@@ -288,7 +295,8 @@ void XmlElement::remove() const {
 
 std::vector<std::pair<std::string, std::string>> XmlElement::attributes() const {
   std::vector<std::pair<std::string, std::string>> all;
-  for (const auto attribute : pugi::xml_node{node_}.attributes()) all.emplace_back(attribute.name(), unescaped(attribute.value()));
+  for (const auto attribute : pugi::xml_node{node_}.attributes())
+    all.emplace_back(attribute.name(), unescaped(attribute.value()));
   return all;
 }
 
@@ -311,11 +319,14 @@ XmlDocument::~XmlDocument() = default;
 Result<XmlDocument> XmlDocument::parse(std::string_view text) {
   constexpr auto advice = "give the text of `virsh dumpxml --inactive`";
   if (text.find('\0') != std::string_view::npos) return usage_error("the XML has a byte 0", advice);
-  if (const auto at = first_not_utf8(text); at < text.size()) return usage_error(fmt::format("the XML is no UTF-8 at byte {}", at), advice);
+  if (const auto at = first_not_utf8(text); at < text.size())
+    return usage_error(fmt::format("the XML is no UTF-8 at byte {}", at), advice);
   auto document = std::make_unique<pugi::xml_document>();
   const auto parsed = document->load_buffer(text.data(), text.size(), parse_verbatim, pugi::encoding_utf8);
-  if (!parsed) return usage_error(fmt::format("the XML is malformed at byte {}: {}", parsed.offset, parsed.description()), advice);
-  if (const auto flaw = flaw_of(*document); !flaw.empty()) return usage_error("the XML is not what libvirt takes: " + flaw, advice);
+  if (!parsed)
+    return usage_error(fmt::format("the XML is malformed at byte {}: {}", parsed.offset, parsed.description()), advice);
+  if (const auto flaw = flaw_of(*document); !flaw.empty())
+    return usage_error("the XML is not what libvirt takes: " + flaw, advice);
   return XmlDocument{std::move(document)};
 }
 

@@ -15,8 +15,9 @@ struct xml_node_struct;
 
 namespace vmm::tool {
 
-/// An element of an XmlDocument; as cheap as a pointer, and valid as long as the document has the element. One that is not there is false: it
-/// has no name, no attributes and no children, and must not be changed. Values are plain text: entities are resolved and made here.
+/// An element of an XmlDocument; as cheap as a pointer, and valid as long as the document has the element. One that is
+/// not there is false: it has no name, no attributes and no children, and must not be changed. Values are plain text:
+/// entities are resolved and made here.
 class XmlElement {
  public:
   XmlElement() = default;
@@ -36,7 +37,8 @@ class XmlElement {
   /// The text in it, without that of its children and without white space around it.
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::vector<XmlElement> children() const;
-  [[nodiscard]] std::vector<XmlElement> children(std::string_view local_name, std::string_view namespace_uri = {}) const;
+  [[nodiscard]] std::vector<XmlElement> children(std::string_view local_name,
+                                                 std::string_view namespace_uri = {}) const;
   /// The first of these; false when there is none.
   [[nodiscard]] XmlElement child(std::string_view local_name, std::string_view namespace_uri = {}) const;
 
@@ -50,23 +52,26 @@ class XmlElement {
   XmlElement append_copy(XmlElement original) const;
   /// A copy of `original` takes this element's place; returns the copy.
   [[nodiscard]] XmlElement replace_by_copy(XmlElement original) const;
-  /// Takes it out, with the white space that indents it. A parent that it leaves without anything else has nothing in it then.
+  /// Takes it out, with the white space that indents it. A parent that it leaves without anything else has nothing in
+  /// it then.
   void remove() const;
 
  private:
   pugi::xml_node_struct* node_{};
 };
 
-/// Both have the same names, attributes, text and children. What only lays the text out makes no difference: quotes, the order of attributes,
-/// white space between elements, comments, where a prefix is declared.
+/// Both have the same names, attributes, text and children. What only lays the text out makes no difference: quotes,
+/// the order of attributes, white space between elements, comments, where a prefix is declared.
 bool equivalent(XmlElement one, XmlElement other);
 
-/// An XML text that can be changed and is else written as it was read. Only the quotes of attributes become ', as libvirt writes them.
+/// An XML text that can be changed and is else written as it was read. Only the quotes of attributes become ', as
+/// libvirt writes them.
 class XmlDocument {
  public:
   XmlDocument(XmlDocument&&) noexcept;
   ~XmlDocument();
-  /// Fails with kind usage on what is not well-formed, on a document type (it may define entities) and on an attribute that is there twice.
+  /// Fails with kind usage on what is not well-formed, on a document type (it may define entities) and on an attribute
+  /// that is there twice.
   static Result<XmlDocument> parse(std::string_view text);
   [[nodiscard]] XmlElement root() const;
   [[nodiscard]] std::string text() const;

@@ -37,7 +37,8 @@ Result<void> AttachedVcpu::open() {
   return {};
 }
 
-// SDM 3A table 9-1: RESET, and nothing else that a VMM does, leaves a processor here. INIT does too, but KVM itself serves that.
+// SDM 3A table 9-1: RESET, and nothing else that a VMM does, leaves a processor here. INIT does too, but KVM itself
+// serves that.
 Result<bool> AttachedVcpu::is_reset() {
   constexpr std::uint64_t reset_rip = 0xFFF0, reset_cs_base = 0xFFFF'0000;
   VMM_ASSIGN(const kvm_regs regs, vcpu_.regs());
@@ -67,11 +68,15 @@ Result<void> AttachedVcpu::follow_vmm() {
     ++restores_;
     const bool in_use = !pmu_->pmu().selected().empty();
     if (in_use) ++restores_in_use_;
-    services_.log.info("vCPU {}: the PMU's state came with the VMM's; counters are {}", vcpu_.id(), in_use ? "in use" : "not in use");
+    services_.log.info("vCPU {}: the PMU's state came with the VMM's; counters are {}", vcpu_.id(),
+                       in_use ? "in use" : "not in use");
     return {};
   }
-  services_.log.error("vCPU {}: the PMU's state in the VMM's snapshot is not of this model or version (status {}): the PMU is as after a reset; give both "
-                      "sides the same VPMU_MODEL and library", vcpu_.id(), static_cast<int>(status));
+  services_.log.error(
+      "vCPU {}: the PMU's state in the VMM's snapshot is not of this model or version (status {}): the PMU is as after "
+      "a reset; give both "
+      "sides the same VPMU_MODEL and library",
+      vcpu_.id(), static_cast<int>(status));
   return pmu_->reset();
 }
 
@@ -80,8 +85,11 @@ bool AttachedVcpu::save(kvm_nested_state& to) {
   if (pmu_ == nullptr || to_reset_) return false;
   if (carry(pmu_->state(), to)) return true;
   if (!pmu_->pmu().selected().empty() && !std::exchange(told_of_state_, true))
-    services_.log.warning("vCPU {}: its PMU is in use and does not fit into the state of nested virtualization that the VMM asks for ({} bytes, flags {:#x}): "
-                          "it will be lost where the VMM saves or migrates the guest", vcpu_.id(), to.size, to.flags);
+    services_.log.warning(
+        "vCPU {}: its PMU is in use and does not fit into the state of nested virtualization that the VMM asks for ({} "
+        "bytes, flags {:#x}): "
+        "it will be lost where the VMM saves or migrates the guest",
+        vcpu_.id(), to.size, to.flags);
   return false;
 }
 
@@ -108,18 +116,20 @@ MsrImage AttachedVcpu::msr_image() const {
 int AttachedVcpu::get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm) {
   const MsrImage image = msr_image();
   return serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
-                           .serve = [&](kvm_msr_entry& entry) {
-                             entry.data = image.read(entry.index);
-                             return true;
-                           },
+                           .serve =
+                               [&](kvm_msr_entry& entry) {
+                                 entry.data = image.read(entry.index);
+                                 return true;
+                               },
                            .ask_kvm = ask_kvm});
 }
 
 int AttachedVcpu::set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm) {
   MsrImage image = msr_image();
-  const int served = serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
-                                       .serve = [&](const kvm_msr_entry& entry) { return image.write(entry.index, entry.data); },
-                                       .ask_kvm = ask_kvm});
+  const int served =
+      serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
+                        .serve = [&](const kvm_msr_entry& entry) { return image.write(entry.index, entry.data); },
+                        .ask_kvm = ask_kvm});
   if (auto state = image.changed()) {
     to_restore_ = std::move(state);
     to_reset_ = false;
@@ -135,7 +145,10 @@ void AttachedVcpu::debug(const kvm_guest_debug& how) {
   debugging_ = how;
   debugging_->control &= ~once;
   if (!std::exchange(told_of_debugger_, true))
-    services_.log.warning("vCPU {}: a debugger of the VMM has breakpoints or steps; while it has, the PMU counts nothing (pmu.debugged_runs)", vcpu_.id());
+    services_.log.warning(
+        "vCPU {}: a debugger of the VMM has breakpoints or steps; while it has, the PMU counts nothing "
+        "(pmu.debugged_runs)",
+        vcpu_.id());
 }
 
 // What the VMM reads and writes while it has the vCPU goes to KVM: nothing may be pending here.
@@ -153,7 +166,8 @@ Result<void> AttachedVcpu::prepare() {
   return {};
 }
 
-// Most exits of a guest that does not use its PMU. Whatever the VMM has done since the last one, it has touched the vCPU.
+// Most exits of a guest that does not use its PMU. Whatever the VMM has done since the last one, it has touched the
+// vCPU.
 VcpuPort::Came AttachedVcpu::run_to_device() {
   if (pmu_ == nullptr || touched_ || debugging_) return VcpuPort::Came::nowhere;
   return pmu_->run_to_device();
@@ -204,8 +218,10 @@ bool AttachedVcpu::kick_if_running() {
 
 // Some of them only this thread can read.
 void AttachedVcpu::publish() {
-  std::vector<Statistic> counters{{"attach.resets", resets_}, {"attach.restores", restores_}, {"attach.restores_in_use", restores_in_use_}};
-  pmu_->visit_statistics([&](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
+  std::vector<Statistic> counters{
+      {"attach.resets", resets_}, {"attach.restores", restores_}, {"attach.restores_in_use", restores_in_use_}};
+  pmu_->visit_statistics(
+      [&](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
   const std::scoped_lock lock{mutex_};
   published_ = std::move(counters);
 }

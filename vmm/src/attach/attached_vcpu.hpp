@@ -31,7 +31,8 @@ struct AttachedServices {
   bool tells_statistics{};  ///< Whether somebody will ask for statistics().
 };
 
-/// A vCPU of another VMM with our PMU. The other VMM goes on to use KVM's calls on it; we come in where it runs the guest.
+/// A vCPU of another VMM with our PMU. The other VMM goes on to use KVM's calls on it; we come in where it runs the
+/// guest.
 class AttachedVcpu {
  public:
   /// Its clock is `member` of `group`. `pmu` is completed by what the VMM's CPUID tells.
@@ -40,7 +41,8 @@ class AttachedVcpu {
 
   /// KVM_SET_CPUID2: gives KVM the model's instead. Before the first run().
   Result<void> set_cpuid(const MachineModel& model, const CpuidTable& theirs);
-  /// KVM_RUN: as the kernel would answer it, with the exit in kvm_run; our own exits do not come out. On the vCPU's thread.
+  /// KVM_RUN: as the kernel would answer it, with the exit in kvm_run; our own exits do not come out. On the vCPU's
+  /// thread.
   /// @return 0, or -1 with errno.
   int run();
   /// The VMM has called KVM for this vCPU, beside run().
@@ -49,19 +51,21 @@ class AttachedVcpu {
   void wrote_registers() { wrote_registers_ = true; }
   /// KVM_SET_GUEST_DEBUG: a debugger of the VMM begins, goes on or, with no flag, ends. On the vCPU's thread.
   void debug(const kvm_guest_debug& how);
-  /// KVM_GET_NESTED_STATE and KVM_SET_NESTED_STATE: the PMU's state goes with it. False when it does not, and the state is KVM's alone.
-  /// While the vCPU does not run.
+  /// KVM_GET_NESTED_STATE and KVM_SET_NESTED_STATE: the PMU's state goes with it. False when it does not, and the state
+  /// is KVM's alone. While the vCPU does not run.
   bool save(kvm_nested_state& to);
   bool restore(const kvm_nested_state& from);
   void restore_none();  ///< KVM has taken a state without ours: the PMU is as after a reset.
-  /// KVM_GET_MSRS and KVM_SET_MSRS, in which `ask_kvm` asks KVM for a part of the list. What is set changes the state that restore() has given, or
-  /// the PMU's own; a restore() behind it gives all of it anew. While the vCPU does not run.
+  /// KVM_GET_MSRS and KVM_SET_MSRS, in which `ask_kvm` asks KVM for a part of the list. What is set changes the state
+  /// that restore() has given, or the PMU's own; a restore() behind it gives all of it anew. While the vCPU does not
+  /// run.
   int get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
   int set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
   /// Makes run() come out, if it is in. False when it is not.
   bool kick_if_running();
-  /// All of the PMU's, "attach.resets", "attach.restores" (a state that came with the VMM's) and "attach.restores_in_use" (of these: with counters
-  /// selected). As they were when the VMM last had the vCPU come out. From any thread.
+  /// All of the PMU's, "attach.resets", "attach.restores" (a state that came with the VMM's) and
+  /// "attach.restores_in_use" (of these: with counters selected). As they were when the VMM last had the vCPU come out.
+  /// From any thread.
   [[nodiscard]] VcpuStatistics statistics() const;
 
  private:

@@ -11,9 +11,11 @@ constexpr std::uint64_t clock_slack = 500'000;
 
 }  // namespace
 
-Result<std::unique_ptr<AttachedVm>> AttachedVm::create(Fd fd, std::size_t run_mapping_size, const AttachOptions& options, Log& log) {
+Result<std::unique_ptr<AttachedVm>> AttachedVm::create(Fd fd, std::size_t run_mapping_size,
+                                                       const AttachOptions& options, Log& log) {
   VMM_ASSIGN(MsrFilter none, MsrFilter::create({}));
-  return std::unique_ptr<AttachedVm>{new AttachedVm{Vm{std::move(fd), run_mapping_size}, std::move(none), options, log}};
+  return std::unique_ptr<AttachedVm>{
+      new AttachedVm{Vm{std::move(fd), run_mapping_size}, std::move(none), options, log}};
 }
 
 AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Log& log)
@@ -32,7 +34,8 @@ AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Lo
 Result<void> AttachedVm::prepare() {
   const std::scoped_lock lock{mutex_};
   if (prepared_) return {};
-  VMM_TRY(prepare_vm_for_pmu_beside({.filter = theirs_.native(), .exit_reasons = their_reasons_}, vm_, vpmu::describe(options_.model->generation)));
+  VMM_TRY(prepare_vm_for_pmu_beside({.filter = theirs_.native(), .exit_reasons = their_reasons_}, vm_,
+                                    vpmu::describe(options_.model->generation)));
   prepared_ = true;
   return {};
 }
@@ -48,7 +51,8 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
   gate_.with_nobody_inside([&] {
     const std::scoped_lock lock{vcpus_mutex_};
     const unsigned member = clocks_.join([this, index = vcpus_.size()] { (void)vcpus_[index]->kick_if_running(); });
-    const AttachedServices services{.vm = vm_, .memory = linear_, .gate = gate_, .log = *log_, .tells_statistics = options_.tells_statistics};
+    const AttachedServices services{
+        .vm = vm_, .memory = linear_, .gate = gate_, .log = *log_, .tells_statistics = options_.tells_statistics};
     vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), clocks_, member, std::move(config)));
     added = vcpus_.back().get();
   });
@@ -92,7 +96,8 @@ Result<void> AttachedVm::set_msr_filter(const kvm_msr_filter& filter) {
   const std::scoped_lock lock{mutex_};
   Result<void> result{};
   gate_.with_nobody_inside([&] {
-    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, vpmu::describe(options_.model->generation)) : vm_.set_msr_filter(theirs.native());
+    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, vpmu::describe(options_.model->generation))
+                       : vm_.set_msr_filter(theirs.native());
     if (result) theirs_ = std::move(theirs);
   });
   return result;

@@ -31,7 +31,8 @@ struct AttachOptions {
 class AttachedVm {
  public:
   /// Takes over `fd`, a duplicate of the VMM's. `log` must outlive the result.
-  static Result<std::unique_ptr<AttachedVm>> create(Fd fd, std::size_t run_mapping_size, const AttachOptions& options, Log& log);
+  static Result<std::unique_ptr<AttachedVm>> create(Fd fd, std::size_t run_mapping_size, const AttachOptions& options,
+                                                    Log& log);
 
   /// KVM_CREATE_VCPU has made `fd`; takes it over, a duplicate. The first one must be preceded by prepare().
   Result<AttachedVcpu*> add_vcpu(std::uint32_t id, Fd fd);
@@ -60,12 +61,13 @@ class AttachedVm {
   RunGate gate_;
   ClockGroup clocks_;
   std::mutex mutex_;
-  std::mutex slots_mutex_;  ///< KVM's slots and memory_ are the same to whoever holds it.
-  MsrFilter theirs_;  ///< Under mutex_ where no vCPU is yet, later by the gate.
+  std::mutex slots_mutex_;         ///< KVM's slots and memory_ are the same to whoever holds it.
+  MsrFilter theirs_;               ///< Under mutex_ where no vCPU is yet, later by the gate.
   std::uint64_t their_reasons_{};  ///< The same: KVM_MSR_EXIT_REASON_* for which the VMM wants exits.
-  bool prepared_{};   ///< Under mutex_.
+  bool prepared_{};                ///< Under mutex_.
   mutable std::mutex vcpus_mutex_;
-  std::vector<std::unique_ptr<AttachedVcpu>> vcpus_;  ///< In the order of their making. Changes under vcpus_mutex_ and with nobody inside.
+  std::vector<std::unique_ptr<AttachedVcpu>>
+      vcpus_;  ///< In the order of their making. Changes under vcpus_mutex_ and with nobody inside.
 };
 
 }  // namespace vmm

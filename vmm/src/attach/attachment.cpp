@@ -44,16 +44,19 @@ void keep_microcode(std::span<kvm_msr_entry> entries, std::uint64_t value) {
     if (entry.index == msr_bios_sign_id) entry.data = value;
 }
 
-/// Extensions of KVM's that a VMM does not find here: pages that we write to would not be in the ring, and registers in kvm_run are ours.
+/// Extensions of KVM's that a VMM does not find here: pages that we write to would not be in the ring, and registers in
+/// kvm_run are ours.
 bool is_withheld(std::uintptr_t capability) {
-  return capability == KVM_CAP_DIRTY_LOG_RING || capability == KVM_CAP_DIRTY_LOG_RING_ACQ_REL || capability == KVM_CAP_SYNC_REGS;
+  return capability == KVM_CAP_DIRTY_LOG_RING || capability == KVM_CAP_DIRTY_LOG_RING_ACQ_REL ||
+         capability == KVM_CAP_SYNC_REGS;
 }
 
 /// What KVM asks of any state of nested virtualization.
 bool is_nested_state(const kvm_nested_state& state) {
-  constexpr unsigned known = KVM_STATE_NESTED_GUEST_MODE | KVM_STATE_NESTED_RUN_PENDING | KVM_STATE_NESTED_EVMCS | KVM_STATE_NESTED_MTF_PENDING |
-                             KVM_STATE_NESTED_GIF_SET;
-  const bool runs = (state.flags & KVM_STATE_NESTED_RUN_PENDING) != 0, guest = (state.flags & KVM_STATE_NESTED_GUEST_MODE) != 0;
+  constexpr unsigned known = KVM_STATE_NESTED_GUEST_MODE | KVM_STATE_NESTED_RUN_PENDING | KVM_STATE_NESTED_EVMCS |
+                             KVM_STATE_NESTED_MTF_PENDING | KVM_STATE_NESTED_GIF_SET;
+  const bool runs = (state.flags & KVM_STATE_NESTED_RUN_PENDING) != 0,
+             guest = (state.flags & KVM_STATE_NESTED_GUEST_MODE) != 0;
   return state.size >= sizeof state && (state.flags & ~known) == 0 && (guest || !runs);
 }
 
@@ -105,7 +108,8 @@ void Attachment::remember(int fd, Known what) {
   version_ = next_version();
 }
 
-// A child of this process that closes all files before it becomes another program closes none of ours, and finds locks that others had.
+// A child of this process that closes all files before it becomes another program closes none of ours, and finds locks
+// that others had.
 void Attachment::closing(int fd) {
   if (process_ != ::getpid()) return;
   if (const Known was = forget(fd); was.vm != nullptr && was.vm == kept_by_thread().vm) kept_by_thread() = {};
@@ -136,7 +140,8 @@ int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t ca
   return capability == KVM_CAP_NESTED_STATE && answer >= 0 ? std::max(answer, static_cast<int>(carried_size)) : answer;
 }
 
-// A VMM carries the state of nested virtualization only for a processor that has it. Ours does not: see attached_cpuid().
+// A VMM carries the state of nested virtualization only for a processor that has it. Ours does not: see
+// attached_cpuid().
 int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) {
   constexpr std::uint32_t extended_features = 0x80000001, svm = vpmu::bit(2);
   const int answer = ioctl_call(fd, request, argument);
@@ -163,7 +168,8 @@ int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument
   return vm_fd;
 }
 
-int Attachment::create_vcpu(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument) {
+int Attachment::create_vcpu(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request,
+                            std::uintptr_t argument) {
   if (const int prepared = answer(vm->prepare(), "preparing the VM for its PMU"); prepared != 0) return prepared;
   const int vcpu_fd = ioctl_call(fd, request, argument);
   if (vcpu_fd < 0) return vcpu_fd;
@@ -181,17 +187,21 @@ int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned lo
   const unsigned number = number_of(request);
   // The second form begins as the first one does.
   if (number == set_memory || number == set_memory2)
-    return vm->set_memory(*reinterpret_cast<const kvm_userspace_memory_region*>(argument), [&] { return ioctl_call(fd, request, argument); });
+    return vm->set_memory(*reinterpret_cast<const kvm_userspace_memory_region*>(argument),
+                          [&] { return ioctl_call(fd, request, argument); });
   switch (request) {
     case KVM_CREATE_VCPU: return create_vcpu(vm, fd, request, argument);
     case KVM_X86_SET_MSR_FILTER:
       return answer(vm->set_msr_filter(*reinterpret_cast<const kvm_msr_filter*>(argument)), "the VMM's MSR filter");
     case KVM_GET_DIRTY_LOG:
-      return vm->dirty_log(*reinterpret_cast<const kvm_dirty_log*>(argument), [&] { return ioctl_call(fd, request, argument); });
+      return vm->dirty_log(*reinterpret_cast<const kvm_dirty_log*>(argument),
+                           [&] { return ioctl_call(fd, request, argument); });
     case KVM_ENABLE_CAP: {
       const auto wanted = *reinterpret_cast<const kvm_enable_cap*>(argument);
       if (is_withheld(wanted.cap)) return fail(EINVAL);
-      const auto ask_kvm = [&](const kvm_enable_cap& asked) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&asked)); };
+      const auto ask_kvm = [&](const kvm_enable_cap& asked) {
+        return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&asked));
+      };
       return wanted.cap == KVM_CAP_X86_USER_SPACE_MSR ? vm->enable_msr_exits(wanted, ask_kvm) : ask_kvm(wanted);
     }
     default: return ioctl_call(fd, request, argument);
@@ -226,8 +236,7 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
       if (answer == 0) vcpu.wrote_registers();
       return answer;
     }
-    case KVM_GET_MSRS:
-      return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
+    case KVM_GET_MSRS: return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
     case KVM_SET_MSRS: {
       const auto& list = *reinterpret_cast<const kvm_msrs*>(argument);
       if (!is_served(list)) return fail(E2BIG);
@@ -240,8 +249,9 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
 }
 
 int Attachment::list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const {
-  return list_msrs(*reinterpret_cast<kvm_msr_list*>(argument), pmu_msrs(options_.model->generation),
-                   [&](kvm_msr_list& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); });
+  return list_msrs(
+      *reinterpret_cast<kvm_msr_list*>(argument), pmu_msrs(options_.model->generation),
+      [&](kvm_msr_list& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); });
 }
 
 // KVM may have no such state (EINVAL): then all of it is ours.
@@ -287,7 +297,8 @@ void Attachment::write_statistics() {
   if (statistics_path_.empty()) return;
   const std::string text = all_statistics();
   if (text.empty()) return;  // a process without VMs, such as one that the VMM started
-  auto file = OutputFile::open(statistics_path_, {.what = "the statistics file", .advice = "give a writable path with VPMU_STATS"});
+  auto file = OutputFile::open(statistics_path_,
+                               {.what = "the statistics file", .advice = "give a writable path with VPMU_STATS"});
   const auto done = file ? file->replace(text) : Failure{file.error()};
   if (!done) log_->error("{}", describe(done.error()));
 }

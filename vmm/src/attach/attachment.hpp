@@ -14,7 +14,8 @@
 
 namespace vmm {
 
-/// All VMs of a process that is another VMM: knows by file descriptor which of its ioctls concern us, and answers those.
+/// All VMs of a process that is another VMM: knows by file descriptor which of its ioctls concern us, and answers
+/// those.
 class Attachment {
  public:
   Attachment(AttachOptions options, std::string statistics_path, Log& log)
@@ -67,10 +68,10 @@ class Attachment {
   std::string statistics_path_;
   Log* log_;
   mutable std::shared_mutex mutex_;
-  std::map<int, Known> known_;       ///< By file descriptor. Under mutex_.
+  std::map<int, Known> known_;            ///< By file descriptor. Under mutex_.
   std::atomic<std::uint64_t> version_{};  ///< Of known_; unlike that of any other attachment.
-  std::vector<std::string> ended_;   ///< The counters of VMs that the VMM has closed. Under mutex_.
-  std::atomic<pid_t> process_{};     ///< Whose files they are.
+  std::vector<std::string> ended_;        ///< The counters of VMs that the VMM has closed. Under mutex_.
+  std::atomic<pid_t> process_{};          ///< Whose files they are.
 };
 
 }  // namespace vmm

@@ -32,15 +32,18 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   const std::string choice = settle_source(config);
   VMM_ASSIGN(const ResolvedConfig resolved, resolve(config, {.model = "in VPMU_MODEL", .source = "in VPMU_SOURCE"}));
   if (resolved.passes_through())
-    return usage_error("the source kvm is the VMM's own PMU, without this library", "leave VPMU_MODEL away, or give another VPMU_SOURCE");
-  return std::optional{AttachEnvironment{.options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = choice},
-                                         .log = variable("VPMU_LOG"),
-                                         .statistics = variable("VPMU_STATS")}};
+    return usage_error("the source kvm is the VMM's own PMU, without this library",
+                       "leave VPMU_MODEL away, or give another VPMU_SOURCE");
+  return std::optional{AttachEnvironment{
+      .options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = choice},
+      .log = variable("VPMU_LOG"),
+      .statistics = variable("VPMU_STATS")}};
 }
 
 std::vector<std::string> unknown_variables() {
   // The last two are of this project's own scripts.
-  constexpr std::array<std::string_view, 8> known{"VPMU_MODEL", "VPMU_SOURCE", "VPMU_LOG", "VPMU_STATS", "VPMU_QEMU", "VPMU_CACHE", "VPMU_KVM", "VPMU_BEDS"};
+  constexpr std::array<std::string_view, 8> known{"VPMU_MODEL", "VPMU_SOURCE", "VPMU_LOG", "VPMU_STATS",
+                                                  "VPMU_QEMU",  "VPMU_CACHE",  "VPMU_KVM", "VPMU_BEDS"};
   std::vector<std::string> unknown;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     const std::string_view text{*variable};
@@ -52,7 +55,8 @@ std::vector<std::string> unknown_variables() {
 
 Log make_log(const AttachEnvironment& environment) {
   Result<Fd> opened = Fd{};
-  if (!environment.log.empty()) opened = open_to_write(environment.log, {.what = "the file of VPMU_LOG", .advice = "messages come here"}, O_APPEND);
+  if (!environment.log.empty())
+    opened = open_to_write(environment.log, {.what = "the file of VPMU_LOG", .advice = "messages come here"}, O_APPEND);
   if (!opened) std::fprintf(stderr, "vpmu: %s\n", describe(opened.error()).c_str());
   if (!opened || !opened->valid())
     return Log{[](LogLevel level, std::string_view line) {

@@ -15,7 +15,8 @@ struct AttachEnvironment {
   std::string statistics;  ///< VPMU_STATS: a file for all counters, when the process ends.
 };
 
-/// Empty without VPMU_MODEL: then the library does nothing. Fails with kind usage on a model or source that does not exist.
+/// Empty without VPMU_MODEL: then the library does nothing. Fails with kind usage on a model or source that does not
+/// exist.
 Result<std::optional<AttachEnvironment>> read_environment();
 
 /// The names of variables that begin like the library's and are none of them: misspelt ones change nothing.

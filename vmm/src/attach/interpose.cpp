@@ -1,4 +1,5 @@
-// The library's entries: ioctl() and close(), in the place of the C library's. Preloaded into a VMM it gives that VMM's guests our PMU.
+// The library's entries: ioctl() and close(), in the place of the C library's. Preloaded into a VMM it gives that VMM's
+// guests our PMU.
 #include <linux/kvm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,7 +26,8 @@ struct Loaded {
 
 std::atomic<Loaded*> instance{};
 
-/// Null where the environment asks for nothing. A wrong one ends the VMM: a guest without its PMU is not what was asked for.
+/// Null where the environment asks for nothing. A wrong one ends the VMM: a guest without its PMU is not what was asked
+/// for.
 Loaded* load() {
   const auto environment = vmm::read_environment();
   if (!environment) {
@@ -34,7 +36,8 @@ Loaded* load() {
   }
   if (*environment) instance = new Loaded{**environment};
   for (const std::string& name : vmm::unknown_variables()) {
-    constexpr auto advice = "is no variable of this library, which knows VPMU_MODEL, VPMU_SOURCE, VPMU_LOG and VPMU_STATS";
+    constexpr auto advice =
+        "is no variable of this library, which knows VPMU_MODEL, VPMU_SOURCE, VPMU_LOG and VPMU_STATS";
     if (Loaded* const l = instance) {
       l->log.warning("{} {}", name, advice);
     } else {
@@ -62,7 +65,8 @@ Loaded* loaded() {
 }  // namespace
 
 // On x86-64 an argument behind "..." comes in the same register as any other; to look it up costs more.
-extern "C" [[gnu::visibility("default")]] int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument) __asm__("ioctl");
+extern "C" [[gnu::visibility("default")]] int vpmu_ioctl(int fd, unsigned long request,
+                                                         std::uintptr_t argument) __asm__("ioctl");
 extern "C" int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument) {
   // The kernel takes 32 bits; a VMM that keeps requests in an int (QEMU 7.2) extends their sign.
   request = static_cast<std::uint32_t>(request);

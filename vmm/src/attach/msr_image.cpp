@@ -21,7 +21,9 @@ MsrImage::MsrImage(const vpmu::PmuConfig& config, const std::optional<PmuVcpuSta
   if (state && pmu_.restore(state->pmu) == vpmu::RestoreStatus::ok) rest_ = *state;
 }
 
-bool MsrImage::has(std::uint32_t index) const { return pmu_.rdmsr(vpmu::MsrIndex{index}).status != vpmu::MsrStatus::unknown; }
+bool MsrImage::has(std::uint32_t index) const {
+  return pmu_.rdmsr(vpmu::MsrIndex{index}).status != vpmu::MsrStatus::unknown;
+}
 
 std::uint64_t MsrImage::read(std::uint32_t index) const {
   const vpmu::MsrReadResult result = pmu_.rdmsr(vpmu::MsrIndex{index});
@@ -39,7 +41,8 @@ bool MsrImage::write(std::uint32_t index, std::uint64_t value) {
   namespace enable = vpmu::reg::misc_enable;
   constexpr std::uint64_t fixed = enable::BTS_UNAVAILABLE::mask | enable::PEBS_UNAVAILABLE::mask;
   const vpmu::MsrIndex which{index};
-  if (which == msr::IA32_MISC_ENABLE) value = (value & ~fixed) | (read(index) & fixed);  // the model's, whatever the VMM thinks of it
+  if (which == msr::IA32_MISC_ENABLE)
+    value = (value & ~fixed) | (read(index) & fixed);  // the model's, whatever the VMM thinks of it
   if (read(index) == value) return true;
   const std::uint64_t before = read(index);
   bool good = false;
@@ -72,7 +75,8 @@ std::vector<std::uint32_t> pmu_msrs(vpmu::Generation generation) {
   const vpmu::MsrSpans trapped = vpmu::trap_ranges(vpmu::describe(generation));
   for (const vpmu::MsrSpan& span : trapped.all())
     for (std::uint32_t index = span.first.value(); index - span.first.value() < span.count; ++index)
-      if (const vpmu::MsrIndex which{index}; which != msr::IA32_PERF_GLOBAL_INUSE && largest.rdmsr(which).status == vpmu::MsrStatus::ok)
+      if (const vpmu::MsrIndex which{index};
+          which != msr::IA32_PERF_GLOBAL_INUSE && largest.rdmsr(which).status == vpmu::MsrStatus::ok)
         found.push_back(index);
   return found;
 }

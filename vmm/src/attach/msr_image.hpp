@@ -7,14 +7,15 @@
 
 namespace vmm {
 
-/// The registers of a PMU at rest as a VMM reads and writes them (KVM_GET_MSRS, KVM_SET_MSRS) to save and restore them: not a guest's accesses.
-/// What is written may come in any order, and read-only registers have their state set.
+/// The registers of a PMU at rest as a VMM reads and writes them (KVM_GET_MSRS, KVM_SET_MSRS) to save and restore them:
+/// not a guest's accesses. What is written may come in any order, and read-only registers have their state set.
 class MsrImage {
  public:
   /// Of a PMU in this state, or without one as it is after power-up.
   MsrImage(const vpmu::PmuConfig& config, const std::optional<PmuVcpuState>& state);
 
-  /// Whether the register is the PMU's. All that a core without SMT has are: those of them that are not there hold 0, as with KVM.
+  /// Whether the register is the PMU's. All that a core without SMT has are: those of them that are not there hold 0,
+  /// as with KVM.
   [[nodiscard]] bool has(std::uint32_t index) const;
   [[nodiscard]] std::uint64_t read(std::uint32_t index) const;
   /// False when the register cannot hold it; then nothing has changed.

@@ -44,7 +44,8 @@ int serve_msrs(kvm_msrs& list, const MsrOwners& owners) {
       ++i;
       continue;
     }
-    const auto end = std::find_if(entries.begin() + static_cast<std::ptrdiff_t>(i), entries.end(), [&](const auto& e) { return owners.is_ours(e.index); });
+    const auto end = std::find_if(entries.begin() + static_cast<std::ptrdiff_t>(i), entries.end(),
+                                  [&](const auto& e) { return owners.is_ours(e.index); });
     const auto count = static_cast<std::size_t>(end - entries.begin()) - i;
     const int answer = ask_for(entries.subspan(i, count), owners);
     if (answer < 0) return answer;
@@ -54,16 +55,18 @@ int serve_msrs(kvm_msrs& list, const MsrOwners& owners) {
   return static_cast<int>(list.nmsrs);
 }
 
-int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours, const std::function<int(kvm_msr_list& list)>& ask_kvm) {
+int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours,
+              const std::function<int(kvm_msr_list& list)>& ask_kvm) {
   std::vector<std::uint32_t> room(1 + most_listed);
   static_assert(sizeof(kvm_msr_list) == sizeof(std::uint32_t));
   auto& kvms = *reinterpret_cast<kvm_msr_list*>(room.data());
   kvms.nmsrs = most_listed;
   if (const int answer = ask_kvm(kvms); answer != 0) return answer;
   std::vector<std::uint32_t> all(kvms.indices, kvms.indices + kvms.nmsrs);
-  std::ranges::copy_if(ours, std::back_inserter(all), [known = std::span{kvms.indices, kvms.nmsrs}](std::uint32_t index) {
-    return std::ranges::find(known, index) == known.end();
-  });
+  std::ranges::copy_if(ours, std::back_inserter(all),
+                       [known = std::span{kvms.indices, kvms.nmsrs}](std::uint32_t index) {
+                         return std::ranges::find(known, index) == known.end();
+                       });
   const std::uint32_t places = list.nmsrs;
   list.nmsrs = static_cast<std::uint32_t>(all.size());
   if (places < list.nmsrs) {

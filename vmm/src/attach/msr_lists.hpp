@@ -34,7 +34,9 @@ inline bool is_served(const kvm_msrs& list) { return list.nmsrs < 256; }
 /// @return how many were served, or -1 with errno as KVM said.
 int serve_msrs(kvm_msrs& list, const MsrOwners& owners);
 
-/// KVM_GET_MSR_INDEX_LIST with more than KVM knows. Returns 0, or -1 with errno: E2BIG when there is no room for all; nmsrs then tells how many.
-int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours, const std::function<int(kvm_msr_list& list)>& ask_kvm);
+/// KVM_GET_MSR_INDEX_LIST with more than KVM knows. Returns 0, or -1 with errno: E2BIG when there is no room for all;
+/// nmsrs then tells how many.
+int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours,
+              const std::function<int(kvm_msr_list& list)>& ask_kvm);
 
 }  // namespace vmm

@@ -22,12 +22,14 @@ std::uint64_t load(const std::byte* at) {
 template <class Word>
 bool exchange(std::byte* at, std::uint64_t expected, std::uint64_t desired) {
   auto known = static_cast<Word>(expected);
-  return __atomic_compare_exchange_n(reinterpret_cast<Word*>(at), &known, static_cast<Word>(desired), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return __atomic_compare_exchange_n(reinterpret_cast<Word*>(at), &known, static_cast<Word>(desired), false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 }  // namespace
 
-void SlotMemory::set(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::uint64_t bytes, std::byte* host) {
+void SlotMemory::set(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::uint64_t bytes,
+                     std::byte* host) {
   if (slot >= first_of_other_spaces) return;
   auto before = slots_.extract(slot);
   if (bytes == 0) return;
@@ -38,7 +40,8 @@ void SlotMemory::set(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysica
                             .bytes = bytes,
                             .host = host,
                             .read_only = (flags & KVM_MEM_READONLY) != 0,
-                            .written = keeps_log ? std::move(before.mapped().written) : std::vector<std::atomic<std::uint64_t>>(words)});
+                            .written = keeps_log ? std::move(before.mapped().written)
+                                                 : std::vector<std::atomic<std::uint64_t>>(words)});
 }
 
 void SlotMemory::written(vpmu::GuestPhysical page) {
@@ -86,7 +89,9 @@ bool SlotMemory::write(vpmu::GuestPhysical at, std::span<const std::byte> in) {
   return true;
 }
 
-bool SlotMemory::contains(vpmu::GuestPhysical at, std::uint64_t bytes) const { return place(at, bytes, true) != nullptr; }
+bool SlotMemory::contains(vpmu::GuestPhysical at, std::uint64_t bytes) const {
+  return place(at, bytes, true) != nullptr;
+}
 
 // The engine may write to what it is given.
 std::byte* SlotMemory::host_page(vpmu::GuestPhysical page) { return place(page, vpmu::page_size, true); }

@@ -157,12 +157,12 @@ std::vector<std::uint8_t> fadt(GuestPhysical facs_at, GuestPhysical dsdt_at) {
       .put<std::uint32_t>(acpi_port::pm1a_event)
       .put<std::uint32_t>(0)
       .put<std::uint32_t>(acpi_port::pm1a_control)
-      .zeros(4 * 5)           // PM1b control, PM2, timer, GPE0, GPE1
-      .put<std::uint8_t>(4)   // PM1_EVT_LEN
-      .put<std::uint8_t>(2)   // PM1_CNT_LEN
-      .zeros(6)               // the other lengths, GPE1_BASE, CST_CNT
-      .put<std::uint16_t>(0xFFFF)  // no C2
-      .put<std::uint16_t>(0xFFFF)  // no C3
+      .zeros(4 * 5)                  // PM1b control, PM2, timer, GPE0, GPE1
+      .put<std::uint8_t>(4)          // PM1_EVT_LEN
+      .put<std::uint8_t>(2)          // PM1_CNT_LEN
+      .zeros(6)                      // the other lengths, GPE1_BASE, CST_CNT
+      .put<std::uint16_t>(0xFFFF)    // no C2
+      .put<std::uint16_t>(0xFFFF)    // no C3
       .zeros(2 + 2 + 1 + 1 + 1 + 1)  // FLUSH_SIZE .. MON_ALRM
       .put<std::uint8_t>(0x32)       // CMOS byte of the century
       .put(legacy_devices_no_vga)
@@ -214,7 +214,8 @@ std::vector<std::uint8_t> rsdp(GuestPhysical xsdt_at) {
   const std::uint64_t xsdt = xsdt_at.value();
   std::memcpy(bytes.data() + 24, &xsdt, sizeof xsdt);
   const auto checksum = [&bytes](std::size_t count) {
-    return static_cast<std::uint8_t>(0U - std::accumulate(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count), 0U));
+    return static_cast<std::uint8_t>(
+        0U - std::accumulate(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count), 0U));
   };
   bytes[8] = checksum(revision_1_bytes);
   bytes[32] = checksum(bytes.size());

@@ -20,8 +20,8 @@ struct StartRegisters {
 /// False when the places are not RAM.
 [[nodiscard]] bool write_cpu_tables(const GuestMemory& memory);
 
-/// The boot vCPU's registers in 64-bit mode on those tables: CS 10H, data segments 18H, interrupts off (the 64-bit boot protocol's state).
-/// What the mode does not decide stays as in `from`.
+/// The boot vCPU's registers in 64-bit mode on those tables: CS 10H, data segments 18H, interrupts off (the 64-bit boot
+/// protocol's state). What the mode does not decide stays as in `from`.
 kvm_sregs long_mode(const kvm_sregs& from);
 kvm_regs start_registers(const StartRegisters& start);
 /// Puts the boot vCPU there.

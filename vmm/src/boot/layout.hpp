@@ -3,7 +3,8 @@
 
 #include "vpmu/address.hpp"
 
-/// Where things are put in guest physical memory before the guest starts. Everything but the kernel and initrd is below 1 MiB.
+/// Where things are put in guest physical memory before the guest starts. Everything but the kernel and initrd is below
+/// 1 MiB.
 namespace vmm::layout {
 
 inline constexpr vpmu::GuestPhysical gdt{0x1000};

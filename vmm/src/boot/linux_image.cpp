@@ -38,7 +38,8 @@ constexpr std::uint64_t sector = 512;
 constexpr std::uint64_t paragraph = 16;
 constexpr std::uint64_t entry_64_offset = 0x200;
 
-constexpr auto kernel_advice = "give a whole x86-64 bzImage with --kernel, for example /boot/vmlinuz-6.1.0-*-cloud-amd64";
+constexpr auto kernel_advice =
+    "give a whole x86-64 bzImage with --kernel, for example /boot/vmlinuz-6.1.0-*-cloud-amd64";
 
 Failure bad_kernel(const std::string& what) { return usage_error("bad kernel: " + what, kernel_advice); }
 
@@ -58,10 +59,10 @@ Result<vpmu::GuestPhysical> choose_address(const LinuxHeader& header, const Memo
       return vpmu::GuestPhysical{at};
     }
   }
-  return usage_error(fmt::format("the kernel needs {} MiB at {:#x} and the guest has {} MiB below 3 GiB",
-                                 round_up(header.memory_bytes, 1U << 20U) >> 20U, header.preferred_address,
-                                 low.bytes >> 20U),
-                     "give more memory, for example --memory 512M");
+  return usage_error(
+      fmt::format("the kernel needs {} MiB at {:#x} and the guest has {} MiB below 3 GiB",
+                  round_up(header.memory_bytes, 1U << 20U) >> 20U, header.preferred_address, low.bytes >> 20U),
+      "give more memory, for example --memory 512M");
 }
 
 /// Puts the initrd as high as it may go, page aligned, above the kernel.

@@ -37,7 +37,9 @@ class Page {
     VMM_ASSERT(at + sizeof(T) <= bytes_.size());
     std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
-  void copy(std::size_t at, std::span<const std::byte> in) { std::ranges::copy(in, bytes_.begin() + static_cast<std::ptrdiff_t>(at)); }
+  void copy(std::size_t at, std::span<const std::byte> in) {
+    std::ranges::copy(in, bytes_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
   template <class T>
   [[nodiscard]] T get(std::size_t at) const {
     T value;

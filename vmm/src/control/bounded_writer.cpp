@@ -23,7 +23,7 @@ constexpr std::size_t longest_write = 4096;
 constexpr std::size_t longest_line = 512;
 
 bool is_regular(int fd) {
-  struct stat status {};
+  struct stat status{};
   return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
@@ -120,7 +120,7 @@ struct BoundedWriter::Shared {
   bool ending{false};     ///< No more will be given.
   bool abandoned{false};  ///< Nobody waits for the thread any longer.
   bool done{false};
-  bool stuck{false};      ///< A regular file took nothing for long: no more waiting until it does.
+  bool stuck{false};  ///< A regular file took nothing for long: no more waiting until it does.
   Totals totals;
 };
 

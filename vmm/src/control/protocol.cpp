@@ -39,10 +39,13 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
     handlers.stop();
     return R"({"ok": true})";
   }
-  return refusal(fmt::format("unknown command \"{}\"; known: status, counters, snapshot, suspend, stop", printable(command)));
+  return refusal(
+      fmt::format("unknown command \"{}\"; known: status, counters, snapshot, suspend, stop", printable(command)));
 }
 
-std::string refuse_long_request() { return refusal(fmt::format("a request of more than {} bytes; the connection ends", longest_request)); }
+std::string refuse_long_request() {
+  return refusal(fmt::format("a request of more than {} bytes; the connection ends", longest_request));
+}
 
 std::string make_request(std::string_view command) {
   return nlohmann::json{{"command", command}}.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

@@ -8,8 +8,9 @@
 
 namespace vmm {
 
-/// The control protocol: each request is one line {"command": "status" | "counters" | "snapshot" | "suspend" | "stop"}, each reply one
-/// line of JSON with "ok". With "snapshot" and "suspend" comes the descriptor of a file to write (SCM_RIGHTS): the machine opens none itself.
+/// The control protocol: each request is one line {"command": "status" | "counters" | "snapshot" | "suspend" | "stop"},
+/// each reply one line of JSON with "ok". With "snapshot" and "suspend" comes the descriptor of a file to write
+/// (SCM_RIGHTS): the machine opens none itself.
 
 /// What the protocol needs of a machine.
 struct ControlHandlers {
@@ -23,7 +24,8 @@ struct ControlHandlers {
 /// The longest request line that is looked at, in bytes.
 inline constexpr std::size_t longest_request = 4096;
 
-/// Answers one request line; never fails: a bad request gets {"ok": false, "error": ...}. The line may be hostile. `file` is what came with it.
+/// Answers one request line; never fails: a bad request gets {"ok": false, "error": ...}. The line may be hostile.
+/// `file` is what came with it.
 std::string answer_request(std::string_view line, const ControlHandlers& handlers, Fd file = {});
 
 /// The answer to a request that has no end within longest_request.

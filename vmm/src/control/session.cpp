@@ -13,6 +13,7 @@
 #include <memory>
 
 // Boost.Asio stays in this file: it costs seconds of compile time.
+#include <fmt/format.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -20,7 +21,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <fmt/format.h>
 
 #include "control/bounded_writer.hpp"
 #include "control/console.hpp"
@@ -37,7 +37,8 @@ using Local = asio::local::stream_protocol;
 /// One client of the control socket: a request line, a reply line, and so on. Keeps itself alive.
 class ControlClient : public std::enable_shared_from_this<ControlClient> {
  public:
-  ControlClient(Local::socket socket, const ControlHandlers& handlers) : socket_{std::move(socket)}, handlers_{&handlers} {}
+  ControlClient(Local::socket socket, const ControlHandlers& handlers)
+      : socket_{std::move(socket)}, handlers_{&handlers} {}
 
   void read_request() {
     if (const auto end = input_.find('\n'); end != std::string::npos) return answer(end + 1);
@@ -60,7 +61,8 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
     message.msg_controllen = control.size();
     const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return;
-    if (const cmsghdr* const head = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+    if (const cmsghdr* const head = got < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+        head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
       file_ = Fd{fd};
@@ -140,7 +142,7 @@ class ControlServer {
  private:
   /// A socket on which nobody listens was left by a process that died.
   static void remove_if_stale(const std::string& path) {
-    struct stat status {};
+    struct stat status{};
     if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) {
       return;
     }
@@ -165,7 +167,8 @@ class ControlServer {
   /// The process has no descriptors left, or the kernel no memory: the client waits until there are.
   void accept_later(error_code why) {
     constexpr std::chrono::milliseconds delay{50};
-    if (log_->first_time("control.accept")) log_->warning("the control socket cannot take a client: {}; trying again", errno_text(why.value()));
+    if (log_->first_time("control.accept"))
+      log_->warning("the control socket cannot take a client: {}; trying again", errno_text(why.value()));
     accept_again_.expires_after(delay);
     accept_again_.async_wait([this](error_code error) {
       if (!error) accept();
@@ -189,9 +192,11 @@ Result<ConsoleEnd> open_console(const std::string& console) {
   if (console == "stdio") {
     Fd standard_output{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
     if (standard_output.valid()) return ConsoleEnd{std::move(standard_output), {}};
-    return usage_error("standard output, where the console's output goes, is closed", "open it, or give a file with --console");
+    return usage_error("standard output, where the console's output goes, is closed",
+                       "open it, or give a file with --console");
   }
-  VMM_ASSIGN(auto file, OutputFile::open(console, {.what = "the console file", .advice = "give \"stdio\" or a writable path with --console"}));
+  VMM_ASSIGN(auto file, OutputFile::open(console, {.what = "the console file",
+                                                   .advice = "give \"stdio\" or a writable path with --console"}));
   VMM_ASSIGN(Fd fd, file.descriptor());
   return ConsoleEnd{std::move(fd), std::move(file)};
 }
@@ -202,18 +207,21 @@ class Session {
   Session(const SessionOptions& options, ConsoleEnd console)
       : options_{options},
         console_file_{std::move(console.file)},
-        output_{std::move(console.fd), [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
+        output_{std::move(console.fd),
+                [this] { asio::post(io_, [this] { machine_->request_stop(StopReason::user); }); }},
         signals_{io_},
         time_limit_{io_},
         input_{io_},
         input_timer_{io_} {}
 
   Result<SessionEnd> run(const MachineConfig& config, Log& log) {
-    VMM_ASSIGN(machine_, Machine::create(config,
-                                         {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
-                                          .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); },
-                                          .confine_vcpu = options_.confinement.vcpu},
-                                         log));
+    VMM_ASSIGN(machine_,
+               Machine::create(
+                   config,
+                   {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
+                    .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); },
+                    .confine_vcpu = options_.confinement.vcpu},
+                   log));
     if (console_file_) VMM_TRY(console_file_->begin());
     // First, so that no signal leaves a socket behind.
     watch_signals();

@@ -20,8 +20,9 @@ class ResetPort final : public PortDevice {
   StopRequests* machine_;
 };
 
-/// The keyboard controller's ports 60H to 64H without a keyboard: command FEH resets the machine, and the status says that output
-/// waits but never drains, on which a guest's probe gives up within a millisecond instead of waiting for answers.
+/// The keyboard controller's ports 60H to 64H without a keyboard: command FEH resets the machine, and the status says
+/// that output waits but never drains, on which a guest's probe gives up within a millisecond instead of waiting for
+/// answers.
 class KeyboardController final : public PortDevice {
  public:
   static constexpr std::uint16_t data_port = 0x60;

@@ -23,7 +23,8 @@ class PortDevice {
 /// Sends port accesses to devices. What nobody owns reads as all ones and swallows writes, as on a PC, and is counted.
 class PortBus {
  public:
-  /// Gives `device` the ports `first` .. `first + count - 1`; it must outlive the bus. Before the vCPUs run. Ports may not overlap.
+  /// Gives `device` the ports `first` .. `first + count - 1`; it must outlive the bus. Before the vCPUs run. Ports may
+  /// not overlap.
   void add(std::uint16_t first, std::uint16_t count, PortDevice& device);
 
   void read(const PortRead& access);

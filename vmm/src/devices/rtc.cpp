@@ -8,8 +8,20 @@ namespace vmm {
 namespace {
 
 // MC146818 data sheet.
-enum Cell : std::uint8_t { seconds = 0, minutes = 2, hours = 4, week_day = 6, month_day = 7, month = 8, year = 9,
-                           register_a = 10, register_b = 11, register_c = 12, register_d = 13, century = 0x32 };
+enum Cell : std::uint8_t {
+  seconds = 0,
+  minutes = 2,
+  hours = 4,
+  week_day = 6,
+  month_day = 7,
+  month = 8,
+  year = 9,
+  register_a = 10,
+  register_b = 11,
+  register_c = 12,
+  register_d = 13,
+  century = 0x32
+};
 using INDEX = vpmu::Bits<6, 0>;  // bit 7 of port 70H masks NMIs on a PC
 using B_BINARY = vpmu::Bits<2>;
 using B_24_HOURS = vpmu::Bits<1>;

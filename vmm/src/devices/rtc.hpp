@@ -10,8 +10,8 @@
 
 namespace vmm {
 
-/// MC146818 real-time clock and CMOS memory at ports 70H and 71H. Gives the time (UTC); alarms and periodic interrupts never come.
-/// Setting the time is accepted and has no effect.
+/// MC146818 real-time clock and CMOS memory at ports 70H and 71H. Gives the time (UTC); alarms and periodic interrupts
+/// never come. Setting the time is accepted and has no effect.
 class Rtc final : public PortDevice {
  public:
   static constexpr std::uint16_t first_port = 0x70;

@@ -8,8 +8,16 @@ namespace {
 using vpmu::Bits;
 
 // PC16550D data sheet, table II.
-enum Register : unsigned { data = 0, interrupt_enable = 1, fifo_or_identity = 2, line_control = 3, modem_control = 4,
-                           line_status_register = 5, modem_status_register = 6, scratch = 7 };
+enum Register : unsigned {
+  data = 0,
+  interrupt_enable = 1,
+  fifo_or_identity = 2,
+  line_control = 3,
+  modem_control = 4,
+  line_status_register = 5,
+  modem_status_register = 6,
+  scratch = 7
+};
 using IER_RX = Bits<0>;
 using IER_TX = Bits<1>;
 using IER_ALL = Bits<3, 0>;
@@ -60,7 +68,8 @@ void Serial16550::save(ByteWriter& out) {
   const std::vector<std::uint8_t> waiting{received_.begin(), received_.end()};
   out.put_run(std::as_bytes(std::span{waiting}));
   out.put(divisor_);
-  out.put(std::array{interrupt_enable_, fifo_control_, line_control_, modem_control_, scratch_, std::uint8_t{transmitter_interrupt_}});
+  out.put(std::array{interrupt_enable_, fifo_control_, line_control_, modem_control_, scratch_,
+                     std::uint8_t{transmitter_interrupt_}});
 }
 
 // The line's level is the interrupt controllers' already; what they were last told is what these registers say.
@@ -68,7 +77,8 @@ void Serial16550::restore(ByteReader& in) {
   const std::scoped_lock lock{mutex_};
   const auto waiting = in.get_run();
   received_.clear();
-  for (const std::byte b : waiting.first(std::min(waiting.size(), most_waiting))) received_.push_back(std::to_integer<std::uint8_t>(b));
+  for (const std::byte b : waiting.first(std::min(waiting.size(), most_waiting)))
+    received_.push_back(std::to_integer<std::uint8_t>(b));
   divisor_ = in.get<std::array<std::uint8_t, 2>>();
   const auto registers = in.get<std::array<std::uint8_t, 6>>();
   interrupt_enable_ = registers[0];

@@ -11,8 +11,9 @@
 
 namespace vmm {
 
-/// National Semiconductor PC16550D UART as a PC has it at 3F8H: FIFO, interrupts for received data, empty transmitter and overrun.
-/// Transmission takes no time. Modem lines read as connected. Not modelled: baud rate, parity, break, character time-out.
+/// National Semiconductor PC16550D UART as a PC has it at 3F8H: FIFO, interrupts for received data, empty transmitter
+/// and overrun. Transmission takes no time. Modem lines read as connected. Not modelled: baud rate, parity, break,
+/// character time-out.
 class Serial16550 final : public PortDevice {
  public:
   static constexpr std::uint16_t com1_port = 0x3F8;

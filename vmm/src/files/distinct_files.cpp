@@ -19,8 +19,9 @@ bool is_same(const std::string& one, const std::string& other) {
 
 Result<void> check(const NamedFile& written, const NamedFile& other) {
   if (!is_same(written.path, other.path)) return {};
-  return usage_error(fmt::format("{} would overwrite {}, the file of {}", written.option, printable(written.path), other.option),
-                     fmt::format("give another file with {}", written.option));
+  return usage_error(
+      fmt::format("{} would overwrite {}, the file of {}", written.option, printable(written.path), other.option),
+      fmt::format("give another file with {}", written.option));
 }
 
 }  // namespace

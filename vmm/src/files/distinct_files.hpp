@@ -12,7 +12,8 @@ struct NamedFile {
   std::string path;
 };
 
-/// Fails with kind usage when a file that is to be written is also read, or written twice, under whatever name. Devices may be shared.
+/// Fails with kind usage when a file that is to be written is also read, or written twice, under whatever name. Devices
+/// may be shared.
 Result<void> check_distinct(std::span<const NamedFile> read, std::span<const NamedFile> written);
 
 }  // namespace vmm

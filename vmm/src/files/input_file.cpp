@@ -10,9 +10,10 @@ namespace vmm {
 
 Result<InputFile> InputFile::open(const std::string& path, FileRole role) {
   Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
-  struct stat status {};
+  struct stat status{};
   if (!fd.valid() || ::fstat(fd.get(), &status) != 0) return cannot("read", role, path, errno_text(errno));
-  if (!S_ISREG(status.st_mode)) return cannot("read", role, path, fmt::format("it is {}, not a regular file", kind_of_file(status.st_mode)));
+  if (!S_ISREG(status.st_mode))
+    return cannot("read", role, path, fmt::format("it is {}, not a regular file", kind_of_file(status.st_mode)));
   if (status.st_size == 0) return cannot("read", role, path, "it is empty");
   return InputFile{path, std::move(role), std::move(fd), static_cast<std::uint64_t>(status.st_size)};
 }

@@ -11,10 +11,12 @@
 
 namespace vmm {
 
-/// A regular file that is read from its start. Never mapped: one that somebody shortens meanwhile ends early, and raises no SIGBUS.
+/// A regular file that is read from its start. Never mapped: one that somebody shortens meanwhile ends early, and
+/// raises no SIGBUS.
 class InputFile {
  public:
-  /// Never waits for a named pipe or a device. Fails with kind usage where the file cannot be opened, is no regular file or is empty.
+  /// Never waits for a named pipe or a device. Fails with kind usage where the file cannot be opened, is no regular
+  /// file or is empty.
   static Result<InputFile> open(const std::string& path, FileRole role);
 
   /// In bytes, when it was opened.
@@ -34,7 +36,8 @@ class InputFile {
   std::uint64_t size_;
 };
 
-/// All of a file. Fails with kind usage as InputFile does, on one of more than `most` bytes, and on one that is shortened while it is read.
+/// All of a file. Fails with kind usage as InputFile does, on one of more than `most` bytes, and on one that is
+/// shortened while it is read.
 Result<std::vector<std::byte>> read_whole_file(const std::string& path, FileRole role, std::uint64_t most);
 
 }  // namespace vmm

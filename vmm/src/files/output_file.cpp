@@ -17,20 +17,24 @@ namespace {
 constexpr mode_t new_file_mode = 0644;
 
 /// The directory is not ours to change, the file has been mounted there, or its name is as long as names can be.
-bool takes_none_beside(int why) { return why == EACCES || why == EPERM || why == EROFS || why == EBUSY || why == EXDEV || why == ENAMETOOLONG; }
+bool takes_none_beside(int why) {
+  return why == EACCES || why == EPERM || why == EROFS || why == EBUSY || why == EXDEV || why == ENAMETOOLONG;
+}
 
 }  // namespace
 
 Result<Fd> open_to_write(const std::string& path, const FileRole& role, int flags) {
   Fd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | O_NOCTTY | flags, new_file_mode)};
   const int why = errno;
-  struct stat status {};
+  struct stat status{};
   const bool there = fd.valid() ? ::fstat(fd.get(), &status) == 0 : ::stat(path.c_str(), &status) == 0;
   if (there && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode) && !S_ISDIR(status.st_mode))
-    return cannot("write", role, path, fmt::format("it is {}, neither a regular file nor a character device", kind_of_file(status.st_mode)));
+    return cannot("write", role, path,
+                  fmt::format("it is {}, neither a regular file nor a character device", kind_of_file(status.st_mode)));
   if (!fd.valid()) return cannot("write", role, path, errno_text(why));
   // From here on it is to wait where it must.
-  if (const int now = ::fcntl(fd.get(), F_GETFL); now < 0 || ::fcntl(fd.get(), F_SETFL, now & ~O_NONBLOCK) != 0) return cannot("write", role, path, errno_text(errno));
+  if (const int now = ::fcntl(fd.get(), F_GETFL); now < 0 || ::fcntl(fd.get(), F_SETFL, now & ~O_NONBLOCK) != 0)
+    return cannot("write", role, path, errno_text(errno));
   return fd;
 }
 
@@ -45,7 +49,7 @@ int write_all(int fd, std::string_view text) {
 }
 
 Result<OutputFile> OutputFile::open(const std::string& path, FileRole role) {
-  struct stat before {};
+  struct stat before{};
   const bool is_new = ::lstat(path.c_str(), &before) != 0;
   // Exclusive, so that it is ours to remove again.
   VMM_ASSIGN(Fd fd, open_to_write(path, role, is_new ? O_EXCL : 0));
@@ -58,7 +62,10 @@ Result<OutputFile> OutputFile::open(const std::string& path, FileRole role) {
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_{std::move(other.path_)}, role_{std::move(other.role_)}, fd_{std::move(other.fd_)}, is_new_{std::exchange(other.is_new_, false)} {}
+    : path_{std::move(other.path_)},
+      role_{std::move(other.role_)},
+      fd_{std::move(other.fd_)},
+      is_new_{std::exchange(other.is_new_, false)} {}
 
 OutputFile::~OutputFile() {
   if (is_new_) ::unlink(path_.c_str());
@@ -71,14 +78,15 @@ Result<Fd> OutputFile::descriptor() const {
 }
 
 Result<void> OutputFile::begin() {
-  struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0 || (S_ISREG(status.st_mode) && ::ftruncate(fd_.get(), 0) != 0)) return cannot_write(errno);
+  struct stat status{};
+  if (::fstat(fd_.get(), &status) != 0 || (S_ISREG(status.st_mode) && ::ftruncate(fd_.get(), 0) != 0))
+    return cannot_write(errno);
   is_new_ = false;
   return {};
 }
 
 Result<void> OutputFile::replace(std::string_view contents) {
-  struct stat old {};
+  struct stat old{};
   if (::fstat(fd_.get(), &old) != 0) return cannot_write(errno);
   if (!S_ISREG(old.st_mode)) return rewrite(contents);
   if (const auto done = succeed(old, contents); !done) {

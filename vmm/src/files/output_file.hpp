@@ -11,11 +11,12 @@
 
 namespace vmm {
 
-/// A file to write, opened long before, so that a bad path is known at once. What it holds stays until begin() or replace(): who fails before
-/// that has destroyed nothing, and leaves no new file behind.
+/// A file to write, opened long before, so that a bad path is known at once. What it holds stays until begin() or
+/// replace(): who fails before that has destroyed nothing, and leaves no new file behind.
 class OutputFile {
  public:
-  /// A regular file, made where there is none, or a character device. Never waits for who reads a named pipe. Fails with kind usage.
+  /// A regular file, made where there is none, or a character device. Never waits for who reads a named pipe. Fails
+  /// with kind usage.
   static Result<OutputFile> open(const std::string& path, FileRole role);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
@@ -28,12 +29,13 @@ class OutputFile {
   void hand_over() { is_new_ = false; }
   /// Empties it, and keeps it.
   Result<void> begin();
-  /// Gives it new contents, all of them or, where that fails, the old ones: a new file takes its name when it is on the disk. A device, and a
-  /// file in a directory that may not be written to, is written to as it is.
+  /// Gives it new contents, all of them or, where that fails, the old ones: a new file takes its name when it is on the
+  /// disk. A device, and a file in a directory that may not be written to, is written to as it is.
   Result<void> replace(std::string_view contents);
 
  private:
-  OutputFile(std::string path, FileRole role, Fd fd) : path_{std::move(path)}, role_{std::move(role)}, fd_{std::move(fd)} {}
+  OutputFile(std::string path, FileRole role, Fd fd)
+      : path_{std::move(path)}, role_{std::move(role)}, fd_{std::move(fd)} {}
   Result<void> succeed(const struct stat& old, std::string_view contents) const;
   Result<void> rewrite(std::string_view contents);
   [[nodiscard]] Failure cannot_write(int why) const;

@@ -17,7 +17,8 @@ const char* kind_of_file(mode_t mode) {
 }
 
 Failure cannot(const char* verb, const FileRole& role, const std::string& path, const std::string& why) {
-  return usage_error(fmt::format("cannot {} {} {}{}{}", verb, role.what, printable(path), why.empty() ? "" : ": ", why), role.advice);
+  return usage_error(fmt::format("cannot {} {} {}{}{}", verb, role.what, printable(path), why.empty() ? "" : ": ", why),
+                     role.advice);
 }
 
 }  // namespace vmm

@@ -16,11 +16,12 @@
 namespace vmm {
 
 Result<WholeFile> WholeFile::create(const std::string& path, FileRole role) {
-  struct stat old {};
+  struct stat old{};
   if (::lstat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode))
     return cannot("write", role, path, fmt::format("it is {}", kind_of_file(old.st_mode)));
   WholeFile file{path, std::move(role)};
-  // Exclusive, for the owner only, and under a name of its own: what others have put there is neither followed nor written to.
+  // Exclusive, for the owner only, and under a name of its own: what others have put there is neither followed nor
+  // written to.
   std::string name = path + ".part-XXXXXX";
   file.fd_ = Fd{::mkostemp(name.data(), O_CLOEXEC)};
   if (!file.fd_.valid()) return file.cannot_write();
@@ -30,9 +31,10 @@ Result<WholeFile> WholeFile::create(const std::string& path, FileRole role) {
 
 Result<WholeFile> WholeFile::given(Fd fd, FileRole role) {
   WholeFile file{"that was sent", std::move(role)};
-  struct stat is {};
+  struct stat is{};
   if (::fstat(fd.get(), &is) != 0) return file.cannot_write();
-  if (!S_ISREG(is.st_mode)) return cannot("write", file.role_, file.path_, fmt::format("it is {}", kind_of_file(is.st_mode)));
+  if (!S_ISREG(is.st_mode))
+    return cannot("write", file.role_, file.path_, fmt::format("it is {}", kind_of_file(is.st_mode)));
   file.fd_ = std::move(fd);
   return file;
 }
@@ -62,8 +64,8 @@ Result<void> WholeFile::finish() {
   return sync_directory();
 }
 
-// Until then a crash of the host could take the new name back. Not where the directory may be written to and not read, nor where its file system
-// has no such thing.
+// Until then a crash of the host could take the new name back. Not where the directory may be written to and not read,
+// nor where its file system has no such thing.
 Result<void> WholeFile::sync_directory() const {
   const std::string parent = std::filesystem::path{path_}.parent_path();
   const Fd directory{::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

@@ -12,15 +12,17 @@
 
 namespace vmm {
 
-/// A file that is written whole or not at all: it takes its name, and the place of an older file of that name, only by finish(). Until then it
-/// lies beside it under a name that nobody can guess. Its owner alone can read it, unless it is to be like another file. Symbolic links are not followed, neither at the name nor
-/// beside it.
+/// A file that is written whole or not at all: it takes its name, and the place of an older file of that name, only by
+/// finish(). Until then it lies beside it under a name that nobody can guess. Its owner alone can read it, unless it is
+/// to be like another file. Symbolic links are not followed, neither at the name nor beside it.
 class WholeFile {
  public:
-  /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is no regular file.
+  /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is
+  /// no regular file.
   static Result<WholeFile> create(const std::string& path, FileRole role);
-  /// The same file on the side of who only writes it: `fd` is its descriptor(), sent here by the process that finishes it. finish() leaves the name to
-  /// that one. Fails with kind usage where it is no regular file: others could hold the writer up.
+  /// The same file on the side of who only writes it: `fd` is its descriptor(), sent here by the process that finishes
+  /// it. finish() leaves the name to that one. Fails with kind usage where it is no regular file: others could hold the
+  /// writer up.
   static Result<WholeFile> given(Fd fd, FileRole role);
   WholeFile(WholeFile&&) = default;
   WholeFile& operator=(WholeFile&&) = delete;

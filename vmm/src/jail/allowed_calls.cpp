@@ -23,7 +23,8 @@ void add(Calls& calls, std::initializer_list<int> numbers) {
 
 /// With an argument that has one of these values.
 void add_with(Calls& calls, int number, unsigned argument, std::initializer_list<std::uint64_t> values) {
-  for (const std::uint64_t value : values) calls.push_back({.number = number, .arguments = {scmp_arg_cmp{argument, SCMP_CMP_EQ, value, 0}}});
+  for (const std::uint64_t value : values)
+    calls.push_back({.number = number, .arguments = {scmp_arg_cmp{argument, SCMP_CMP_EQ, value, 0}}});
 }
 
 /// With an argument that has these bits under a mask.
@@ -33,11 +34,15 @@ void add_masked(Calls& calls, int number, unsigned argument, std::uint64_t mask,
 
 /// What every thread does: memory, locks, time, its own signals, and descriptors that are open.
 void add_everyday(Calls& calls) {
-  add(calls, {SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(futex), SCMP_SYS(sched_yield), SCMP_SYS(getrandom)});
-  add(calls, {SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday)});
-  add(calls, {SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack), SCMP_SYS(restart_syscall)});
+  add(calls, {SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(futex),
+              SCMP_SYS(sched_yield), SCMP_SYS(getrandom)});
+  add(calls, {SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep),
+              SCMP_SYS(gettimeofday)});
+  add(calls, {SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack),
+              SCMP_SYS(restart_syscall)});
   add(calls, {SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(timer_delete)});
-  add(calls, {SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(close), SCMP_SYS(lseek), SCMP_SYS(fstat)});
+  add(calls, {SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(close),
+              SCMP_SYS(lseek), SCMP_SYS(fstat)});
   add(calls, {SCMP_SYS(poll), SCMP_SYS(ppoll)});
   // How the C library asks for a descriptor's status.
   add_masked(calls, SCMP_SYS(newfstatat), 3, AT_EMPTY_PATH, AT_EMPTY_PATH);
@@ -59,7 +64,8 @@ void add_mapping(Calls& calls) {
 /// The session's event loop: terminal, control socket, timers.
 void add_event_loop(Calls& calls) {
   add(calls, {SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl), SCMP_SYS(timerfd_settime)});
-  add(calls, {SCMP_SYS(accept), SCMP_SYS(accept4), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(recvfrom), SCMP_SYS(sendto)});
+  add(calls, {SCMP_SYS(accept), SCMP_SYS(accept4), SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(recvfrom),
+              SCMP_SYS(sendto)});
   add(calls, {SCMP_SYS(shutdown), SCMP_SYS(getsockopt), SCMP_SYS(setsockopt), SCMP_SYS(fsync), SCMP_SYS(fdatasync)});
   add_with(calls, SCMP_SYS(ioctl), 1, {FIONBIO, FIONREAD});
   add_with(calls, SCMP_SYS(fcntl), 1, {F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_DUPFD_CLOEXEC});
@@ -69,7 +75,8 @@ void add_event_loop(Calls& calls) {
 void add_vcpu_work(Calls& calls) {
   add(calls, {SCMP_SYS(timer_settime), SCMP_SYS(timer_gettime), SCMP_SYS(timer_getoverrun)});
   add(calls, {SCMP_SYS(epoll_ctl)});  // wakes the session's thread
-  add(calls, {SCMP_SYS(pwrite64), SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(pkey_alloc), SCMP_SYS(pkey_free)});
+  add(calls,
+      {SCMP_SYS(pwrite64), SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(pkey_alloc), SCMP_SYS(pkey_free)});
   add_masked(calls, SCMP_SYS(ioctl), 1, 0xFF00, static_cast<std::uint64_t>('$') << 8U);  // of performance events
   add_with(calls, SCMP_SYS(fcntl), 1, {F_ADD_SEALS, F_GET_SEALS});
 }
@@ -82,7 +89,8 @@ void add_opening_of_events(Calls& calls) {
 /// Threads and what they need until they are confined themselves.
 void add_starting_of_threads(Calls& calls) {
   add_masked(calls, SCMP_SYS(clone), 0, CLONE_THREAD, CLONE_THREAD);
-  add(calls, {SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(sched_getaffinity), SCMP_SYS(timer_create), SCMP_SYS(capset)});
+  add(calls, {SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(sched_getaffinity), SCMP_SYS(timer_create),
+              SCMP_SYS(capset)});
   add(calls, {SCMP_SYS(eventfd2), SCMP_SYS(epoll_create1), SCMP_SYS(timerfd_create)});
   add_with(calls, SCMP_SYS(prctl), 0, {PR_SET_NAME, PR_SET_NO_NEW_PRIVS});
   add_with(calls, SCMP_SYS(seccomp), 0, {SECCOMP_SET_MODE_FILTER});

@@ -13,8 +13,8 @@ struct AllowedCall {
   std::vector<scmp_arg_cmp> arguments{};  ///< All of which must hold; empty: any arguments.
 };
 
-/// The lists. None has a call that opens, makes or removes a file by name, executes a program, makes a process or a socket, connects to one, traces
-/// or signals another process, or changes who the process is.
+/// The lists. None has a call that opens, makes or removes a file by name, executes a program, makes a process or a
+/// socket, connects to one, traces or signals another process, or changes who the process is.
 std::vector<AllowedCall> allowed_calls(Confined whom, bool counts_by_perf);
 
 }  // namespace vmm

@@ -57,7 +57,8 @@ const passwd* find_user(const std::string& name) {
 
 Result<void> change_user(const User& user) {
   const auto cannot = [&user](const char* call) {
-    return host_error(fmt::format("cannot become user {}: {}", user.uid, call), errno, "give another with --user, or --no-jail");
+    return host_error(fmt::format("cannot become user {}: {}", user.uid, call), errno,
+                      "give another with --user, or --no-jail");
   };
   if (::setgroups(0, nullptr) != 0) return cannot("setgroups");
   if (::setresgid(user.gid, user.gid, user.gid) != 0) return cannot("setresgid");
@@ -72,10 +73,13 @@ Result<std::optional<User>> jail_user(const std::string& name) {
   if (name.empty() && !root) return std::optional<User>{};
   const std::string wanted = name.empty() ? "nobody" : name;
   const passwd* const found = find_user(wanted);
-  if (found == nullptr) return usage_error(fmt::format("no user {} on this host", printable(wanted)), "give one with --user, or --no-jail");
-  if (found->pw_uid == 0) return usage_error("the machine does not run as root", "give another user with --user, or --no-jail");
+  if (found == nullptr)
+    return usage_error(fmt::format("no user {} on this host", printable(wanted)), "give one with --user, or --no-jail");
+  if (found->pw_uid == 0)
+    return usage_error("the machine does not run as root", "give another user with --user, or --no-jail");
   if (!root && found->pw_uid != ::geteuid())
-    return usage_error(fmt::format("only root can become user {}", printable(wanted)), "leave --user away: the machine runs as you");
+    return usage_error(fmt::format("only root can become user {}", printable(wanted)),
+                       "leave --user away: the machine runs as you");
   return std::optional<User>{{.uid = found->pw_uid, .gid = found->pw_gid}};
 }
 

@@ -13,15 +13,18 @@ struct User {
   gid_t gid;
 };
 
-/// Who the process is to become: `name`, a name or a number of the host's users; without one "nobody" where it is root, and nobody else where it is
-/// not. Fails with kind usage where there is no such user, where it is root, and where the process may not become it.
+/// Who the process is to become: `name`, a name or a number of the host's users; without one "nobody" where it is root,
+/// and nobody else where it is not. Fails with kind usage where there is no such user, where it is root, and where the
+/// process may not become it.
 Result<std::optional<User>> jail_user(const std::string& name);
 
-/// Which capabilities stay. CAP_PERFMON opens performance events where kernel.perf_event_paranoid keeps them from ordinary users.
+/// Which capabilities stay. CAP_PERFMON opens performance events where kernel.perf_event_paranoid keeps them from
+/// ordinary users.
 enum class Capabilities { none, perfmon };
 
-/// Gives up every capability for good, the bounding set's included, but for those that `stay` (where the process has them); becomes `user`. Of other
-/// threads that there are already only the user changes, and with it their capabilities go.
+/// Gives up every capability for good, the bounding set's included, but for those that `stay` (where the process has
+/// them); becomes `user`. Of other threads that there are already only the user changes, and with it their capabilities
+/// go.
 Result<void> become(const std::optional<User>& user, Capabilities stay);
 
 /// Gives up what become() has left to the calling thread.

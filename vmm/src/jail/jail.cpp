@@ -56,8 +56,14 @@ Result<void> lower_limits(unsigned cpus) {
 
 }  // namespace
 
-Jail::Jail(const Options& options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main, SyscallFilter vcpu)
-    : options_{options}, log_{&log}, user_{user}, process_{std::move(process)}, main_{std::move(main)}, vcpu_{std::move(vcpu)} {}
+Jail::Jail(const Options& options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main,
+           SyscallFilter vcpu)
+    : options_{options},
+      log_{&log},
+      user_{user},
+      process_{std::move(process)},
+      main_{std::move(main)},
+      vcpu_{std::move(vcpu)} {}
 
 Result<std::unique_ptr<Jail>> Jail::create(const Options& options, Log& log) {
   VMM_ASSIGN(const auto user, jail_user(options.user));

@@ -10,21 +10,23 @@
 
 namespace vmm {
 
-/// Takes from a process that runs a machine all that it does not need to run it, so that a guest that takes it over gets little: no_new_privs, no
-/// capabilities, an ordinary user, no files but those that are open, a list of system calls for each thread, few descriptors, an end to its
-/// address space, no core files.
+/// Takes from a process that runs a machine all that it does not need to run it, so that a guest that takes it over
+/// gets little: no_new_privs, no capabilities, an ordinary user, no files but those that are open, a list of system
+/// calls for each thread, few descriptors, an end to its address space, no core files.
 class Jail {
  public:
   struct Options {
-    std::string user{};      ///< See jail_user().
+    std::string user{};  ///< See jail_user().
     unsigned cpus{1};
-    bool counts_by_perf{};   ///< The vCPUs open performance events while they run (source "perf"). They keep CAP_PERFMON where they have it.
+    bool counts_by_perf{};  ///< The vCPUs open performance events while they run (source "perf"). They keep CAP_PERFMON
+                            ///< where they have it.
   };
 
   /// Checks and prepares; nothing is given up yet. `log` must outlive the jail.
   static Result<std::unique_ptr<Jail>> create(const Options& options, Log& log);
 
-  /// The whole process, once: when all files are open and before the guest's first instruction. On the thread that starts the vCPUs' threads.
+  /// The whole process, once: when all files are open and before the guest's first instruction. On the thread that
+  /// starts the vCPUs' threads.
   Result<void> enter();
   /// The thread that called enter(), once it has started the others.
   Result<void> confine_main();
@@ -32,7 +34,8 @@ class Jail {
   Result<void> confine_vcpu();
 
  private:
-  Jail(const Options& options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main, SyscallFilter vcpu);
+  Jail(const Options& options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main,
+       SyscallFilter vcpu);
 
   Options options_;
   Log* log_;

@@ -12,7 +12,8 @@
 namespace vmm {
 namespace {
 
-/// The headers of a build may be older than the kernel that runs it. Fields and rights by the version that brought them.
+/// The headers of a build may be older than the kernel that runs it. Fields and rights by the version that brought
+/// them.
 struct Ruleset {
   std::uint64_t fs;
   std::uint64_t net;     ///< From 4.
@@ -48,7 +49,8 @@ Result<void> forbid_all_files(int version) {
   const Ruleset rules{.fs = file_rights(version), .net = bind_and_connect, .scoped = abstract_sockets};
   const Fd ruleset{static_cast<int>(::syscall(SYS_landlock_create_ruleset, &rules, size_of_ruleset(version), 0))};
   if (!ruleset.valid()) return host_error("landlock_create_ruleset", errno, "--no-jail runs without it");
-  if (::syscall(SYS_landlock_restrict_self, ruleset.get(), 0) != 0) return host_error("landlock_restrict_self", errno, "--no-jail runs without it");
+  if (::syscall(SYS_landlock_restrict_self, ruleset.get(), 0) != 0)
+    return host_error("landlock_restrict_self", errno, "--no-jail runs without it");
   return {};
 }
 

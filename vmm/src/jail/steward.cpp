@@ -16,8 +16,8 @@
 namespace vmm {
 namespace {
 
-// Each message, there and back, is its size in 8 bytes and so many bytes. An answer is empty where all went well; else the error's kind, errno, text
-// and advice, a NUL behind each.
+// Each message, there and back, is its size in 8 bytes and so many bytes. An answer is empty where all went well; else
+// the error's kind, errno, text and advice, a NUL behind each.
 constexpr std::uint64_t longest_message = 64U << 20U;
 
 bool send_all(int to, const void* data, std::size_t size) {
@@ -60,7 +60,8 @@ std::optional<std::string> receive_message(int from) {
 
 std::string encode(const Error& error) {
   std::string text;
-  for (const std::string& part : {std::to_string(static_cast<int>(error.kind)), std::to_string(error.system_errno), error.what, error.advice})
+  for (const std::string& part :
+       {std::to_string(static_cast<int>(error.kind)), std::to_string(error.system_errno), error.what, error.advice})
     text.append(part).push_back('\0');
   return text;
 }

@@ -7,8 +7,9 @@
 
 namespace vmm {
 
-/// A child of the process, from before it goes to jail, which keeps its rights and has nothing of the guest's: at the end it does with files what
-/// the process then may not do any more. It listens to the process alone, ends with it, however that ends, and can be asked for nothing else.
+/// A child of the process, from before it goes to jail, which keeps its rights and has nothing of the guest's: at the
+/// end it does with files what the process then may not do any more. It listens to the process alone, ends with it,
+/// however that ends, and can be asked for nothing else.
 class Steward {
  public:
   struct Duties {
@@ -17,7 +18,8 @@ class Steward {
     int keeps{-1};                   ///< A descriptor that they need; -1: none.
   };
 
-  /// Forks. The child has no descriptor of the process but its own and Duties::keeps, and takes no signal but SIGKILL. Fails where the host gives no process.
+  /// Forks. The child has no descriptor of the process but its own and Duties::keeps, and takes no signal but SIGKILL.
+  /// Fails where the host gives no process.
   static Result<Steward> start(const Duties& duties);
 
   Steward() = default;

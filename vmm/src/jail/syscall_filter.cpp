@@ -68,7 +68,8 @@ void on_forbidden_call(int /*signal*/, siginfo_t* info, void* /*context*/) {
   if (told.restores_terminal) ::tcsetattr(STDIN_FILENO, TCSANOW, &told.terminal);
   Line line;
   line << "vpmu run: the jail ends the machine: its thread " << thread.data() << " made the system call ";
-  line << (number < most_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " (" << number;
+  line << (number < most_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " ("
+       << number;
   line << "), which it may not; tell the project, --no-jail allows it\n";
   line.write();
   // Nothing more of this process can be relied on: neither its statistics nor its files.
@@ -77,7 +78,8 @@ void on_forbidden_call(int /*signal*/, siginfo_t* info, void* /*context*/) {
 
 Result<void> checked(int result, std::string_view what) {
   if (result == 0) return {};
-  return host_error(fmt::format("the jail's system call filter: {}", what), -result, "see `vpmu doctor`; --no-jail runs without it");
+  return host_error(fmt::format("the jail's system call filter: {}", what), -result,
+                    "see `vpmu doctor`; --no-jail runs without it");
 }
 
 }  // namespace
@@ -105,12 +107,15 @@ Result<SyscallFilter> SyscallFilter::create(Confined whom, bool counts_by_perf) 
   if (context == nullptr) return host_error("libseccomp makes no filter", ENOMEM);
   VMM_TRY(checked(seccomp_attr_set(context, SCMP_FLTATR_CTL_TSYNC, whom == Confined::process ? 1 : 0), "TSYNC"));
   for (const AllowedCall& call : allowed_calls(whom, counts_by_perf))
-    VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number, static_cast<unsigned>(call.arguments.size()), call.arguments.data()),
+    VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number,
+                                           static_cast<unsigned>(call.arguments.size()), call.arguments.data()),
                     std::to_string(call.number)));
   // Its flags are in memory, where a filter cannot look. The C library then takes clone().
   VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0), "clone3"));
-  // What is opened between a vCPU's start and its confinement has an answer for where it may not. Nobody may later: there the end is the stronger one.
-  if (whom == Confined::process) VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0), "openat"));
+  // What is opened between a vCPU's start and its confinement has an answer for where it may not. Nobody may later:
+  // there the end is the stronger one.
+  if (whom == Confined::process)
+    VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0), "openat"));
   // KVM_RUN is one: the most frequent of all by far, and so looked at first.
   VMM_TRY(checked(seccomp_syscall_priority(context, SCMP_SYS(ioctl), 255), "ioctl"));
   return SyscallFilter{std::move(filter)};
@@ -130,7 +135,7 @@ Result<void> name_forbidden_calls() {
     std::free(name);
   }
   told.restores_terminal = ::isatty(STDIN_FILENO) != 0 && ::tcgetattr(STDIN_FILENO, &told.terminal) == 0;
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_forbidden_call;
   action.sa_flags = SA_SIGINFO;
   ::sigfillset(&action.sa_mask);

@@ -15,8 +15,9 @@ enum class Confined {
   vcpu,     ///< What a vCPU's thread does once it has opened what it needs.
 };
 
-/// A list of the system calls that a thread may still make. Another one ends the process: one line on standard error names the call and the thread,
-/// exit code 1; but Confined::process has openat() fail. A build with sanitizers has no filters: their runtime makes calls of its own.
+/// A list of the system calls that a thread may still make. Another one ends the process: one line on standard error
+/// names the call and the thread, exit code 1; but Confined::process has openat() fail. A build with sanitizers has no
+/// filters: their runtime makes calls of its own.
 class SyscallFilter {
  public:
   /// `counts_by_perf`: vCPUs open performance events while they run. Fails where libseccomp does.
@@ -25,7 +26,8 @@ class SyscallFilter {
   SyscallFilter& operator=(SyscallFilter&&) noexcept;
   ~SyscallFilter();
 
-  /// From now on. Confined::process: on every thread that there is; else on the calling one. Filters add up. Any thread.
+  /// From now on. Confined::process: on every thread that there is; else on the calling one. Filters add up. Any
+  /// thread.
   Result<void> load();
 
  private:
@@ -34,8 +36,8 @@ class SyscallFilter {
   std::unique_ptr<Filter> filter_;
 };
 
-/// Lets the process say what it is ended for: see SyscallFilter. Takes SIGSYS; gives the terminal on standard input the settings back that it has
-/// now. Once, before any filter.
+/// Lets the process say what it is ended for: see SyscallFilter. Takes SIGSYS; gives the terminal on standard input the
+/// settings back that it has now. Once, before any filter.
 Result<void> name_forbidden_calls();
 
 }  // namespace vmm

@@ -18,7 +18,7 @@ struct CapabilityRow {
   std::uint32_t number;
   std::string_view name;  ///< As <linux/kvm.h> spells it.
   Need need;
-  std::string_view use;   ///< What it is for, and since which kernel it exists.
+  std::string_view use;  ///< What it is for, and since which kernel it exists.
 };
 
 /// What the probe found for one row.

@@ -17,11 +17,8 @@ CpuidRegisters CpuidTable::get(std::uint32_t leaf, std::uint32_t subleaf) const 
 }
 
 void CpuidTable::add(std::uint32_t leaf, const CpuidRegisters& registers) {
-  entries_.push_back({.function = leaf,
-                      .eax = registers.eax,
-                      .ebx = registers.ebx,
-                      .ecx = registers.ecx,
-                      .edx = registers.edx});
+  entries_.push_back(
+      {.function = leaf, .eax = registers.eax, .ebx = registers.ebx, .ecx = registers.ecx, .edx = registers.edx});
 }
 
 void CpuidTable::add_subleaf(std::uint32_t leaf, std::uint32_t subleaf, const CpuidRegisters& registers) {

@@ -102,8 +102,8 @@ struct Unknown {
 };
 
 /// Why KVM_RUN returned. References and spans point into kvm_run and live until the next run().
-using Exit = std::variant<MsrRead, MsrWrite, CounterRead, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, TimeUp, Shutdown, SystemEvent,
-                          Interrupted, EntryFailed, InternalError, Unknown>;
+using Exit = std::variant<MsrRead, MsrWrite, CounterRead, PortRead, PortWrite, MmioRead, MmioWrite, Debug, Hlt, TimeUp,
+                          Shutdown, SystemEvent, Interrupted, EntryFailed, InternalError, Unknown>;
 
 /// Makes one visitor from several lambdas: `std::visit(overload{...}, exit)`.
 template <class... Handlers>

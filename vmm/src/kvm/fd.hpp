@@ -42,7 +42,8 @@ class Mapping {
   Mapping() = default;
   /// Takes over a mapping made with mmap.
   Mapping(void* base, std::size_t size) : base_{base}, size_{size} {}
-  Mapping(Mapping&& other) noexcept : base_{std::exchange(other.base_, nullptr)}, size_{std::exchange(other.size_, 0)} {}
+  Mapping(Mapping&& other) noexcept
+      : base_{std::exchange(other.base_, nullptr)}, size_{std::exchange(other.size_, 0)} {}
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;

@@ -30,7 +30,8 @@ off_t find(const Fd& file, std::string_view wanted) {
   if (header.num_desc > most_descriptors || header.name_size > longest_name) return 0;
   std::vector<char> name(header.name_size + 1);
   off_t at = header.desc_offset;
-  for (std::uint32_t n = 0; n < header.num_desc; ++n, at += static_cast<off_t>(sizeof(kvm_stats_desc) + header.name_size)) {
+  for (std::uint32_t n = 0; n < header.num_desc;
+       ++n, at += static_cast<off_t>(sizeof(kvm_stats_desc) + header.name_size)) {
     kvm_stats_desc descriptor{};
     if (!read_at(file, &descriptor, sizeof descriptor, at)) return 0;
     if (!read_at(file, name.data(), header.name_size, at + static_cast<off_t>(sizeof descriptor))) return 0;
@@ -45,7 +46,8 @@ HaltTime::HaltTime(Fd statistics) : statistics_{std::move(statistics)}, at_{find
 
 std::chrono::nanoseconds HaltTime::read() const {
   std::uint64_t waited = 0;
-  if (at_ != 0 && read_at(statistics_, &waited, sizeof waited, at_)) return std::chrono::nanoseconds{static_cast<std::int64_t>(waited)};
+  if (at_ != 0 && read_at(statistics_, &waited, sizeof waited, at_))
+    return std::chrono::nanoseconds{static_cast<std::int64_t>(waited)};
   return clock_time(CLOCK_MONOTONIC) - clock_time(CLOCK_THREAD_CPUTIME_ID);
 }
 

@@ -12,7 +12,8 @@ namespace vmm {
 /// @return -1 with errno set on failure.
 int ioctl_call(int fd, unsigned long request, std::uintptr_t argument);
 
-/// One ioctl whose argument is a structure. Repeats it when a signal interrupts it (EINTR); KVM_RUN does not go through here.
+/// One ioctl whose argument is a structure. Repeats it when a signal interrupts it (EINTR); KVM_RUN does not go through
+/// here.
 /// @param name  the request as the kernel spells it, for the error text.
 /// @return the (non-negative) result. Cost: one system call.
 Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, void* argument);

@@ -23,7 +23,8 @@ void on_kick(int /*signal*/) {
   }
   // One of somebody else's stays: it ends the run as well, and he must see it.
   std::uint8_t now = 0;
-  while (!__atomic_compare_exchange_n(flag, &now, kick_mark, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) && now == completing_mark) {
+  while (!__atomic_compare_exchange_n(flag, &now, kick_mark, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+         now == completing_mark) {
   }
 }
 
@@ -32,7 +33,7 @@ void on_kick(int /*signal*/) {
 int kick_signal() { return SIGRTMIN; }
 
 Result<void> install_kick_handler() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_kick;
   ::sigemptyset(&action.sa_mask);
   if (::sigaction(kick_signal(), &action, nullptr) != 0) {

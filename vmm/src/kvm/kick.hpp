@@ -15,8 +15,8 @@ constexpr std::uint8_t kick_mark = 2;
 /// What the flag has while an exit is completed and the guest is not to run.
 constexpr std::uint8_t completing_mark = 4;
 
-/// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the handler
-/// makes the receiving thread's vCPU leave the guest even when the signal comes just before entry.
+/// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the
+/// handler makes the receiving thread's vCPU leave the guest even when the signal comes just before entry.
 int kick_signal();
 
 /// Installs the handler of kick_signal() for the process. Idempotent.
@@ -29,13 +29,15 @@ extern constinit thread_local volatile std::sig_atomic_t missed;  ///< A kick ca
 extern constinit thread_local pid_t number;                       ///< As this_thread() tells; 0 = not asked for yet.
 }  // namespace kicked_thread
 
-/// Names the flag of the vCPU that the calling thread runs, for the signal handler: Vcpu::immediate_exit_flag(), or what a processor in
-/// software looks at. Ends with its scope; one inside another takes its place until then, and hands on that there was a kick.
+/// Names the flag of the vCPU that the calling thread runs, for the signal handler: Vcpu::immediate_exit_flag(), or
+/// what a processor in software looks at. Ends with its scope; one inside another takes its place until then, and hands
+/// on that there was a kick.
 class KickTarget {
  public:
   /// A kick that came while the thread had no flag is lost, or for this one.
   enum class Missed : bool { lost, taken };
-  explicit KickTarget(volatile std::uint8_t* flag, Missed kicks = Missed::lost) : flag_{flag}, outer_{kicked_thread::flag} {
+  explicit KickTarget(volatile std::uint8_t* flag, Missed kicks = Missed::lost)
+      : flag_{flag}, outer_{kicked_thread::flag} {
     VMM_ASSERT(flag != outer_);
     kicked_thread::flag = flag;
     if (kicks == Missed::taken && kicked_thread::missed != 0) take_missed();
@@ -63,8 +65,8 @@ inline pid_t this_thread() {
   return kicked_thread::number;
 }
 
-/// As below, but of a thread of this process by its number, which may have ended: then nothing happens, or another thread that has the number now looks once
-/// in vain.
+/// As below, but of a thread of this process by its number, which may have ended: then nothing happens, or another
+/// thread that has the number now looks once in vain.
 void kick_thread(pid_t thread);
 
 /// Makes the vCPU that `thread` runs return Interrupted. Never loses a kick; may cause one Interrupted too many.

@@ -31,9 +31,8 @@ std::vector<MsrRange> sorted_for(std::span<const MsrRange> ranges, std::uint32_t
 }
 
 bool same_msrs(const std::vector<MsrRange>& a, const std::vector<MsrRange>& b) {
-  return std::ranges::equal(a, b, [](const MsrRange& x, const MsrRange& y) {
-    return x.first == y.first && x.count == y.count;
-  });
+  return std::ranges::equal(
+      a, b, [](const MsrRange& x, const MsrRange& y) { return x.first == y.first && x.count == y.count; });
 }
 
 }  // namespace
@@ -66,7 +65,8 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
       return host_error(fmt::format("MSR range {:#x} to {:#x} is larger than KVM filters", base, end - 1));
     }
     if (used_ == KVM_MSR_FILTER_MAX_RANGES) {
-      return host_error(fmt::format("the MSRs to trap need more than KVM's {} filter ranges", KVM_MSR_FILTER_MAX_RANGES));
+      return host_error(
+          fmt::format("the MSRs to trap need more than KVM's {} filter ranges", KVM_MSR_FILTER_MAX_RANGES));
     }
     auto bitmap = std::make_unique<std::vector<std::uint8_t>>(bitmap_bytes(end - base), std::uint8_t{0xFF});
     for (; i < next; ++i) {
@@ -86,10 +86,13 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
 
 namespace {
 
-bool is_allowed(const kvm_msr_filter_range& range, std::uint32_t offset) { return (range.bitmap[offset / 8] >> (offset % 8) & 1U) != 0; }
+bool is_allowed(const kvm_msr_filter_range& range, std::uint32_t offset) {
+  return (range.bitmap[offset / 8] >> (offset % 8) & 1U) != 0;
+}
 
 /// KVM's rule: the first range with the MSR decides, else the filter's default.
-bool denies(std::span<const kvm_msr_filter_range> ranges, std::uint32_t flags, std::uint32_t msr, std::uint32_t access) {
+bool denies(std::span<const kvm_msr_filter_range> ranges, std::uint32_t flags, std::uint32_t msr,
+            std::uint32_t access) {
   for (const kvm_msr_filter_range& range : ranges) {
     if ((range.flags & access) != access || msr < range.base || msr - range.base >= range.nmsrs) continue;
     return !is_allowed(range, msr - range.base);
@@ -107,7 +110,8 @@ void deny_in(kvm_msr_filter_range& range, const kvm_msr_filter& others) {
 
 }  // namespace
 
-/// A range has one bitmap for both accesses: two of them where the others deny only one, of an MSR that lies between ours.
+/// A range has one bitmap for both accesses: two of them where the others deny only one, of an MSR that lies between
+/// ours.
 void MsrFilter::split_for(const kvm_msr_filter& others) {
   const auto denies_one = [&](const kvm_msr_filter_range& range) {
     for (std::uint32_t n = 0; n < range.nmsrs; ++n)
@@ -119,30 +123,38 @@ void MsrFilter::split_for(const kvm_msr_filter& others) {
   for (std::size_t i = used_; i-- > 0 && used_ < KVM_MSR_FILTER_MAX_RANGES;) {
     kvm_msr_filter_range& range = filter_.ranges[i];
     if (range.flags != both || !denies_one(range)) continue;
-    bitmaps_.push_back(std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + bitmap_bytes(range.nmsrs)));
+    bitmaps_.push_back(
+        std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + bitmap_bytes(range.nmsrs)));
     range.flags = KVM_MSR_FILTER_READ;
-    filter_.ranges[used_++] = {.flags = KVM_MSR_FILTER_WRITE, .nmsrs = range.nmsrs, .base = range.base, .bitmap = bitmaps_.back()->data()};
+    filter_.ranges[used_++] = {
+        .flags = KVM_MSR_FILTER_WRITE, .nmsrs = range.nmsrs, .base = range.base, .bitmap = bitmaps_.back()->data()};
   }
 }
 
 Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
   const std::span<const kvm_msr_filter_range> given{others.ranges};
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
+  const auto count = static_cast<std::size_t>(
+      std::ranges::count_if(given, [](const kvm_msr_filter_range& r) { return r.nmsrs != 0; }));
   const bool denies_all = (others.flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0 && count == 0;
   if ((others.flags & ~std::uint32_t{KVM_MSR_FILTER_DEFAULT_DENY}) != 0 || denies_all)
-    return host_error(fmt::format("a filter with flags {:#x} and {} ranges is none that KVM takes", others.flags, count), EINVAL,
-                      "allow what is in no range (0), or deny it (1) and give a range");
+    return host_error(
+        fmt::format("a filter with flags {:#x} and {} ranges is none that KVM takes", others.flags, count), EINVAL,
+        "allow what is in no range (0), or deny it (1) and give a range");
   for (const kvm_msr_filter_range& r : given)
     if (r.nmsrs != 0 && (r.nmsrs > most_msrs || r.flags == 0 || (r.flags & ~both) != 0))
-      return host_error(fmt::format("a filter range of {} MSRs from {:#x} on with flags {:#x} is none that KVM takes", r.nmsrs, r.base, r.flags), EINVAL,
+      return host_error(fmt::format("a filter range of {} MSRs from {:#x} on with flags {:#x} is none that KVM takes",
+                                    r.nmsrs, r.base, r.flags),
+                        EINVAL,
                         fmt::format("give at most {} MSRs a range, for reads (1), writes (2) or both (3)", most_msrs));
   split_for(others);
   if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
-    return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_, KVM_MSR_FILTER_MAX_RANGES));
+    return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_,
+                                  KVM_MSR_FILTER_MAX_RANGES));
   for (std::size_t i = 0; i < used_; ++i) deny_in(filter_.ranges[i], others);
   for (const kvm_msr_filter_range& range : given) {
     if (range.nmsrs == 0) continue;
-    bitmaps_.push_back(std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + bitmap_bytes(range.nmsrs)));
+    bitmaps_.push_back(
+        std::make_unique<std::vector<std::uint8_t>>(range.bitmap, range.bitmap + bitmap_bytes(range.nmsrs)));
     filter_.ranges[used_] = range;
     filter_.ranges[used_++].bitmap = bitmaps_.back()->data();
   }

@@ -15,14 +15,16 @@ class Vm;
 class System {
  public:
   /// Opens the device and checks that it speaks KVM API version 12.
-  /// Fails (kind host) when the file is missing, is not KVM's, or may not be opened; the text says which and what to do.
+  /// Fails (kind host) when the file is missing, is not KVM's, or may not be opened; the text says which and what to
+  /// do.
   static Result<System> open(const std::string& path = "/dev/kvm");
 
   /// KVM_CHECK_EXTENSION: 0 when `capability` is absent, otherwise what the API documents for it.
   [[nodiscard]] int check(std::uint32_t capability) const;
   /// The CPUID leaves that KVM can give to a guest on this host.
   [[nodiscard]] Result<CpuidTable> supported_cpuid() const;
-  /// An MSR that KVM gives to guests by default and that says what it can do (KVM_CAP_GET_MSR_FEATURES). Fails where there is none.
+  /// An MSR that KVM gives to guests by default and that says what it can do (KVM_CAP_GET_MSR_FEATURES). Fails where
+  /// there is none.
   [[nodiscard]] Result<std::uint64_t> feature_msr(std::uint32_t index) const;
   /// The MSRs that KVM_GET_MSRS and KVM_SET_MSRS carry for a vCPU on this host.
   [[nodiscard]] Result<std::vector<std::uint32_t>> saved_msrs() const;

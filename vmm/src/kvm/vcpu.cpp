@@ -40,14 +40,15 @@ bool Vcpu::run_to_device() {
 // A kick of somebody else's stays until he takes it away.
 Result<Exit> Vcpu::exit_after(int error, Runs what) {
   // A step over HLT ends with a Debug exit too.
-  const bool may_have_halted = run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
+  const bool may_have_halted =
+      run_->exit_reason == KVM_EXIT_INTR || (run_->exit_reason == KVM_EXIT_DEBUG && what == Runs::anything);
   running_ = error == 0 && !may_have_halted;
   if (error != 0 && error != EINTR && error != EAGAIN) return host_error("KVM_RUN", error);
   Exit exit = error == 0 ? decode_exit() : Interrupted{};
   if (auto* const interrupted = std::get_if<Interrupted>(&exit)) {
     std::uint8_t mark = kick_mark;
-    interrupted->kicked =
-        __atomic_compare_exchange_n(&run_->immediate_exit, &mark, std::uint8_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    interrupted->kicked = __atomic_compare_exchange_n(&run_->immediate_exit, &mark, std::uint8_t{0}, false,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
   return exit;
 }
@@ -92,7 +93,8 @@ Exit Vcpu::decode_exit() const {
     case KVM_EXIT_X86_RDMSR:
       return MsrRead{run.msr.index, static_cast<MsrReason>(run.msr.reason), {run.msr.data, run.msr.error}};
     case KVM_EXIT_X86_WRMSR:
-      return MsrWrite{run.msr.index, run.msr.data, static_cast<MsrReason>(run.msr.reason), {run.msr.data, run.msr.error}};
+      return MsrWrite{
+          run.msr.index, run.msr.data, static_cast<MsrReason>(run.msr.reason), {run.msr.data, run.msr.error}};
     case KVM_EXIT_IO: {
       const auto data = bytes_at(&run, run.io.data_offset, std::size_t{run.io.size} * run.io.count);
       if (run.io.direction == KVM_EXIT_IO_IN) return PortRead{run.io.port, run.io.size, data};
@@ -168,8 +170,8 @@ Result<void> Vcpu::set_events(const kvm_vcpu_events& events) {
   return {};
 }
 
-// KVM only ever adds to the copy's bitmap (since Linux 5.14), and takes what it finds there for an interrupt to be injected now, whatever
-// RFLAGS.IF says: one that was under way at some exit long ago would come again. What is under way now KVM knows, and events() tells.
+// KVM only ever adds to the copy's bitmap (since Linux 5.14), and injects what it finds there now, whatever RFLAGS.IF
+// says: one that was under way at some exit long ago would come again. What is under way now events() tells.
 void Vcpu::forget_interrupts_under_way() { std::ranges::fill(run_->s.regs.sregs.interrupt_bitmap, 0); }
 
 Result<void> Vcpu::flush(std::uint64_t groups) {
@@ -284,7 +286,7 @@ Result<void> Vcpu::set_lapic(const kvm_lapic_state& state) {
 }
 
 Result<void> Vcpu::nmi() {
-  // Events set before it must not come after it: they would say that no NMI waits, or KVM's own would bring back an ended masking.
+  // Events before the NMI: set after it they would say that none waits, or KVM's would bring back an ended masking.
   VMM_TRY(flush(KVM_SYNC_X86_EVENTS));
   VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_NMI, 0));
   // The copy of the pending events in kvm_run no longer holds.
@@ -316,7 +318,7 @@ class Msrs {
     list()->nmsrs = static_cast<std::uint32_t>(indices.size());
     for (std::size_t i = 0; i < indices.size(); ++i) list()->entries[i].index = indices[i];
   }
-  explicit Msrs(std::uint32_t index, std::uint64_t value = 0) : Msrs{std::span{&index, 1}} { list()->entries[0].data = value; }
+  Msrs(std::uint32_t index, std::uint64_t value) : Msrs{std::span{&index, 1}} { list()->entries[0].data = value; }
   kvm_msrs* list() { return reinterpret_cast<kvm_msrs*>(words_.data()); }
   std::uint64_t value(std::size_t i = 0) { return list()->entries[i].data; }
 
@@ -327,7 +329,7 @@ class Msrs {
 }  // namespace
 
 Result<std::uint64_t> Vcpu::msr(std::uint32_t index) const {
-  Msrs request{index};
+  Msrs request{index, 0};
   VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_GET_MSRS, request.list()));
   if (done != 1) {
     return host_error(fmt::format("KVM_GET_MSRS of {:#x}: KVM does not know this MSR", index));
@@ -348,7 +350,8 @@ Result<void> Vcpu::msrs(std::span<const std::uint32_t> indices, std::span<std::u
   Msrs request{indices};
   VMM_ASSIGN(const int done, VMM_IOCTL(fd_, KVM_GET_MSRS, request.list()));
   if (static_cast<std::size_t>(done) != indices.size())
-    return host_error(fmt::format("KVM_GET_MSRS of {:#x}: KVM does not know this MSR", indices[static_cast<std::size_t>(done)]));
+    return host_error(
+        fmt::format("KVM_GET_MSRS of {:#x}: KVM does not know this MSR", indices[static_cast<std::size_t>(done)]));
   for (std::size_t i = 0; i < indices.size(); ++i) values[i] = request.value(i);
   return {};
 }

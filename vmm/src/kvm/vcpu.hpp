@@ -25,30 +25,32 @@ struct Translation {
 /// The legacy 4 KiB area of KVM_GET_XSAVE, as 32-bit words.
 using XsaveArea = std::array<std::uint32_t, 1024>;
 
-/// One KVM vCPU. Thin typed wrapper without policy. Every member belongs to the thread that runs the vCPU, except interrupt_run().
+/// One KVM vCPU. Thin typed wrapper without policy. Every member belongs to the thread that runs the vCPU, except
+/// interrupt_run().
 ///
-/// Registers: when the host has KVM_CAP_SYNC_REGS, the groups named by sync_after_run() come with each exit at no further
-/// system call; other reads cost one ioctl and are kept until the next run(). Writes are kept and handed over by the next run(),
-/// or earlier by flush().
+/// Registers: when the host has KVM_CAP_SYNC_REGS, the groups named by sync_after_run() come with each exit at no
+/// further system call; other reads cost one ioctl and are kept until the next run(). Writes are kept and handed over
+/// by the next run(), or earlier by flush().
 class Vcpu {
  public:
   Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields);
 
   [[nodiscard]] std::uint32_t id() const { return id_; }
 
-  /// What the guest runs: a single-stepped instruction that is `quiet` (Instruction::quiet) leaves the debug registers as they are.
+  /// What the guest runs: a single-stepped instruction that is `quiet` (Instruction::quiet) leaves the debug registers
+  /// as they are.
   enum class Runs : std::uint8_t { anything, quiet_step };
   /// Runs the guest until something needs us. A signal gives Interrupted; so does interrupt_run() called before.
   Result<Exit> run(Runs what = Runs::anything);
-  /// Runs the guest and looks at nothing but whether its exit is a device's, which then stands in exit_page(). When not, exit() tells what run() would
-  /// have. Nothing may be pending.
+  /// Runs the guest and looks at nothing but whether its exit is a device's, which then stands in exit_page(). When
+  /// not, exit() tells what run() would have. Nothing may be pending.
   bool run_to_device();
   Result<Exit> exit() { return exit_after(run_error_, Runs::anything); }
-  /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with immediate_exit.
-  /// Use it before reading or changing registers after an MSR, port or MMIO exit.
+  /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with
+  /// immediate_exit. Use it before reading or changing registers after an MSR, port or MMIO exit.
   Result<void> complete_exit();
-  /// Makes the current or next run() return Interrupted as soon as it looks. Safe in a signal handler and on any thread,
-  /// but a thread that is inside the guest must also get a signal: see Kick.
+  /// Makes the current or next run() return Interrupted as soon as it looks. Safe in a signal handler and on any
+  /// thread, but a thread that is inside the guest must also get a signal: see Kick.
   void interrupt_run() { __atomic_store_n(&run_->immediate_exit, kick_mark, __ATOMIC_RELAXED); }
   /// The flag that interrupt_run() sets; for a signal handler, which may hold no object.
   [[nodiscard]] volatile std::uint8_t* immediate_exit_flag() { return &run_->immediate_exit; }
@@ -86,7 +88,8 @@ class Vcpu {
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;
   Result<void> set_mp_state(const kvm_mp_state& state);
 
-  /// KVM_SET_GUEST_DEBUG, with the registers that RIP is made of handed over before: KVM remembers where stepping starts.
+  /// KVM_SET_GUEST_DEBUG, with the registers that RIP is made of handed over before: KVM remembers where stepping
+  /// starts.
   Result<void> set_guest_debug(const kvm_guest_debug& debug);
 
   /// The LAPIC page as 1 KiB of registers.
@@ -135,7 +138,7 @@ class Vcpu {
   std::uint64_t fresh_{};      ///< Groups whose copy in kvm_run equals KVM's.
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
   std::optional<kvm_debugregs> debugregs_;
-  bool running_{};  ///< As is_running().
+  bool running_{};   ///< As is_running().
   int run_error_{};  ///< Of the last run_to_device().
 };
 

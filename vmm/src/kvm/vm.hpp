@@ -12,8 +12,8 @@
 
 namespace vmm {
 
-/// One KVM virtual machine. Thin typed wrapper without policy; every call is one ioctl and fails with its name and errno.
-/// Calls other than create_vcpu may come from any thread.
+/// One KVM virtual machine. Thin typed wrapper without policy; every call is one ioctl and fails with its name and
+/// errno. Calls other than create_vcpu may come from any thread.
 class Vm {
  public:
   Vm(Fd fd, std::size_t run_mapping_size) : fd_{std::move(fd)}, run_mapping_size_{run_mapping_size} {}

@@ -26,13 +26,15 @@ class Processor {
   [[nodiscard]] virtual volatile std::uint8_t* kick_flag() = 0;
   /// The clock that sources count by.
   [[nodiscard]] virtual TimerFactory timers() { return CpuTimer::create; }
-  /// All of it between two runs, as bytes, on its thread; and the reverse, before open(). Fails with kind usage where it cannot be had.
+  /// All of it between two runs, as bytes, on its thread; and the reverse, before open(). Fails with kind usage where
+  /// it cannot be had.
   virtual Result<Bytes> save() { return no_snapshot(); }
   virtual Result<void> restore(std::span<const std::byte> /*image*/) { return no_snapshot(); }
 
  private:
   static Failure no_snapshot() {
-    return usage_error("only machines on KVM can be saved and restored", "without KVM a guest does the same each time: let it run again");
+    return usage_error("only machines on KVM can be saved and restored",
+                       "without KVM a guest does the same each time: let it run again");
   }
 };
 

@@ -40,8 +40,10 @@ Result<std::string_view> resolve_source(const MachineConfig& config, const Confi
                        fmt::format("give one of: {} {}", source_names(), names.source));
   }
   if (!on_kvm && (passes_through || row->traits.needs_host_pmu)) {
-    return usage_error(fmt::format("source \"{}\" counts what the host's processor runs, and this guest does not run there", config.source),
-                       "give another with --source, or --accel kvm");
+    return usage_error(
+        fmt::format("source \"{}\" counts what the host's processor runs, and this guest does not run there",
+                    config.source),
+        "give another with --source, or --accel kvm");
   }
   return passes_through ? pass_through_source : row->traits.name;
 }
@@ -60,12 +62,14 @@ bool ResolvedConfig::passes_through() const { return source == pass_through_sour
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names) {
   const bool passes_through = config.source == pass_through_source;
   if (config.accel == Accel::soft && !config.restore.empty())
-    return usage_error(fmt::format("the machine of {} goes on on KVM only", printable(config.restore)),
-                       "give --accel kvm with --restore; without KVM a guest does the same each time: let it run again");
+    return usage_error(
+        fmt::format("the machine of {} goes on on KVM only", printable(config.restore)),
+        "give --accel kvm with --restore; without KVM a guest does the same each time: let it run again");
   const MachineModel* const model = find_machine_model(config.model);
   if (model == nullptr && config.model == host_model_name && !passes_through) {
     return usage_error("model \"host\" is for the source kvm, which passes the host's own PMU through",
-                       fmt::format("give one of: {} {}, or with \"host\" the source kvm {}", model_names(), names.model, names.source));
+                       fmt::format("give one of: {} {}, or with \"host\" the source kvm {}", model_names(), names.model,
+                                   names.source));
   }
   if (model == nullptr && config.model != host_model_name) {
     return usage_error(fmt::format("unknown model \"{}\"", printable(config.model)),
@@ -79,7 +83,8 @@ Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& n
                        fmt::format("give 1 to {} with --cpus", MachineConfig::most_cpus));
   }
   if (config.threads_per_core != 1 && config.threads_per_core != 2) {
-    return usage_error(fmt::format("bad number of threads of a core {}", config.threads_per_core), "give --threads 1 or 2");
+    return usage_error(fmt::format("bad number of threads of a core {}", config.threads_per_core),
+                       "give --threads 1 or 2");
   }
   if (config.memory_bytes < GuestMemory::least || config.memory_bytes > GuestMemory::most) {
     return usage_error(fmt::format("bad memory size of {} bytes", config.memory_bytes),

@@ -23,38 +23,41 @@ enum class Accel : std::uint8_t {
 
 /// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
 struct MachineConfig {
-  std::string kernel;                          ///< Path of a bzImage or a static 64-bit ELF file.
-  std::string restore{};                       ///< Path of a snapshot: the machine is made as that one was, and goes on from there; no kernel is loaded.
-  std::string initrd{};                        ///< Path; empty = none.
+  std::string kernel;     ///< Path of a bzImage or a static 64-bit ELF file.
+  std::string restore{};  ///< Path of a snapshot: the machine is made as that one was, and goes on from there; no
+                          ///< kernel is loaded.
+  std::string initrd{};   ///< Path; empty = none.
   std::string command_line{};
   std::uint64_t memory_bytes{256ULL << 20U};
   unsigned cpus{1};
-  unsigned threads_per_core{2};                ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
+  unsigned threads_per_core{2};  ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
-  bool bare_metal{};                           ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
-  std::string source{"auto"};                  ///< Name of the counting source; "auto" takes the best that works here.
-  EventPolicy events{};                        ///< Of the source "kvm": which events the guest may count.
+  bool bare_metal{};  ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
+  std::string source{"auto"};  ///< Name of the counting source; "auto" takes the best that works here.
+  EventPolicy events{};        ///< Of the source "kvm": which events the guest may count.
   Accel accel{Accel::kvm};
-  vpmu::exec::Compiling compiling{};           ///< Whether the instruction engine compiles what runs often.
+  vpmu::exec::Compiling compiling{};  ///< Whether the instruction engine compiles what runs often.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
-  ModelLog model_log{};                        ///< Gets what a model of the processor says of accesses that may be sampled.
+  ModelLog model_log{};  ///< Gets what a model of the processor says of accesses that may be sampled.
   /// What an ELF kernel finds in RDI and RSI at its entry point.
   struct ElfArguments {
     std::uint64_t rdi{};
     std::uint64_t rsi{};
   } elf_arguments{};
 
-  /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many ticks it may run, an instruction each.
+  /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many ticks it may run, an
+  /// instruction each.
   std::int64_t epoch{};
   std::uint64_t most_ticks{~0ULL};
 
   static constexpr unsigned most_cpus = 64;
-  static constexpr std::int64_t last_epoch = 253'402'300'799;  ///< The last second of the year 9999: the clock chip has two digits for the century.
+  static constexpr std::int64_t last_epoch =
+      253'402'300'799;  ///< The last second of the year 9999: the clock chip has two digits for the century.
 };
 
 /// How the user gives what he can choose, as advice ends.
@@ -70,11 +73,12 @@ struct ResolvedConfig {
   [[nodiscard]] bool passes_through() const;
 };
 
-/// Decides on a source where that is left open ("auto"), by what this host has, and says the choice with its reasons; else empty.
+/// Decides on a source where that is left open ("auto"), by what this host has, and says the choice with its reasons;
+/// else empty.
 std::string settle_source(MachineConfig& config);
 
-/// Checks what can be checked without touching files or KVM; settles the source where it is left open. Fails with kind usage; the message names
-/// the value and the choice, and by `names` how to give another.
+/// Checks what can be checked without touching files or KVM; settles the source where it is left open. Fails with kind
+/// usage; the message names the value and the choice, and by `names` how to give another.
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names = {});
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.

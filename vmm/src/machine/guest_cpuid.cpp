@@ -40,7 +40,9 @@ constexpr std::uint32_t linear_bits = 48;
 /// Twelve characters as CPUID spreads them over three registers.
 struct Signature {
   std::array<std::uint32_t, 3> words{};
-  explicit Signature(std::string_view text) { std::memcpy(words.data(), text.data(), std::min<std::size_t>(text.size(), 12)); }
+  explicit Signature(std::string_view text) {
+    std::memcpy(words.data(), text.data(), std::min<std::size_t>(text.size(), 12));
+  }
 };
 
 /// Builds the table leaf by leaf; each member adds one group.
@@ -52,8 +54,8 @@ class Builder {
     leaf_1_ecx_ = model_.features.leaf_1_ecx & host_1.ecx;
     leaf_7_ = host_.get(7);
     leaf_7_.ebx &= model_.features.leaf_7_ebx;
-    // TSC_ADJUST is KVM's own and always works. Linux holds the TSC of a processor without it against other clocks, of which ours have none but
-    // the timer's tick: on a busy host that lags, and Linux would do without its TSC.
+    // TSC_ADJUST is KVM's own and always works. Linux holds the TSC of a processor without it against other clocks, of
+    // which ours have none but the timer's tick: on a busy host that lags, and Linux would do without its TSC.
     leaf_7_.ebx |= L7_B_TSC_ADJUST::mask & (request_.bare_metal ? model_.features.leaf_7_ebx : ~std::uint32_t{0});
     if (!L1_C_XSAVE::test(leaf_1_ecx_) || (host_.get(0xD).eax & xcr0_avx) == 0) {
       leaf_1_ecx_ &= ~l1_c_needs_avx;
@@ -127,7 +129,9 @@ class Builder {
     constexpr std::uint32_t thread_level = 1U << 8U;
     constexpr std::uint32_t core_level = 2U << 8U;
     const auto shift = static_cast<std::uint32_t>(std::countr_zero(ids()));
-    table_.add_subleaf(0xB, 0, {.eax = request_.threads_per_core - 1, .ebx = request_.threads_per_core, .ecx = thread_level, .edx = apic_id_});
+    table_.add_subleaf(
+        0xB, 0,
+        {.eax = request_.threads_per_core - 1, .ebx = request_.threads_per_core, .ecx = thread_level, .edx = apic_id_});
     table_.add_subleaf(0xB, 1, {.eax = shift, .ebx = ids(), .ecx = core_level | 1U, .edx = apic_id_});
     table_.add_subleaf(0xB, 2, {.eax = 0, .ebx = 0, .ecx = 2, .edx = apic_id_});
   }
@@ -141,7 +145,8 @@ class Builder {
     constexpr std::uint32_t legacy_and_header = 512 + 64;
     const std::uint32_t bytes = avx ? avx_area.ebx + avx_area.eax : legacy_and_header;
     // EBX follows the guest's XCR0; KVM keeps it.
-    table_.add_subleaf(0xD, 0, {.eax = avx ? xcr0_legacy | xcr0_avx : xcr0_legacy, .ebx = legacy_and_header, .ecx = bytes});
+    table_.add_subleaf(0xD, 0,
+                       {.eax = avx ? xcr0_legacy | xcr0_avx : xcr0_legacy, .ebx = legacy_and_header, .ecx = bytes});
     table_.add_subleaf(0xD, 1, {.eax = host_.get(0xD, 1).eax & model_.features.leaf_d_1_eax});
     if (avx) {
       table_.add_subleaf(0xD, 2, {.eax = avx_area.eax, .ebx = avx_area.ebx});
@@ -150,7 +155,8 @@ class Builder {
 
   void pmu() {
     const auto& description = vpmu::describe(model_.generation);
-    const auto leaf = vpmu::cpuid_0ah(description, request_.threads_per_core == 1 ? description.gp_counters_no_smt : description.gp_counters);
+    const auto leaf = vpmu::cpuid_0ah(
+        description, request_.threads_per_core == 1 ? description.gp_counters_no_smt : description.gp_counters);
     table_.add(0xA, {.eax = leaf.eax, .ebx = leaf.ebx, .ecx = leaf.ecx, .edx = leaf.edx});
   }
 
@@ -163,11 +169,12 @@ class Builder {
     table_.add(0x16, {.eax = mhz, .ebx = mhz, .ecx = 100});
   }
 
-  // KVM's signature, without which Linux does not trust x2APIC in a guest and falls back to emulated MMIO; but none of its features:
-  // kvmclock would take away the TSC clock that PEBS time stamps need.
+  // KVM's signature, without which Linux does not trust x2APIC in a guest and falls back to emulated MMIO; but none of
+  // its features: kvmclock would take away the TSC clock that PEBS time stamps need.
   void hypervisor() {
     const Signature kvm{std::string_view{"KVMKVMKVM\0\0", 12}};
-    table_.add(hypervisor_leaf, {.eax = hypervisor_leaf + 1, .ebx = kvm.words[0], .ecx = kvm.words[1], .edx = kvm.words[2]});
+    table_.add(hypervisor_leaf,
+               {.eax = hypervisor_leaf + 1, .ebx = kvm.words[0], .ecx = kvm.words[1], .edx = kvm.words[2]});
     table_.add(hypervisor_leaf + 1, {});
   }
 
@@ -183,7 +190,8 @@ class Builder {
     const auto& l2 = model_.caches[2];
     constexpr std::uint32_t eight_ways = 6;
     constexpr std::uint32_t four_ways = 4;
-    table_.add(0x80000006, {.ecx = l2.bytes >> 10U << 16U | (l2.ways == 8 ? eight_ways : four_ways) << 12U | cache_line});
+    table_.add(0x80000006,
+               {.ecx = l2.bytes >> 10U << 16U | (l2.ways == 8 ? eight_ways : four_ways) << 12U | cache_line});
     table_.add(0x80000007, {.edx = l80000007_d_invariant_tsc});
     table_.add(0x80000008, {.eax = linear_bits << 8U | model_.physical_bits});
   }

@@ -102,7 +102,8 @@ std::vector<Finding> examine_host(const std::string& kvm_device) {
   if (!system) {
     const auto& error = system.error();
     findings.push_back({Verdict::unfit, kvm_device,
-                        error.what + (error.system_errno != 0 ? ": " + errno_text(error.system_errno) : ""), error.advice});
+                        error.what + (error.system_errno != 0 ? ": " + errno_text(error.system_errno) : ""),
+                        error.advice});
     return findings;
   }
   findings.push_back({Verdict::good, kvm_device, "opens, KVM API version 12", ""});
@@ -111,8 +112,9 @@ std::vector<Finding> examine_host(const std::string& kvm_device) {
   }
   findings.push_back(ring_0_speed(*system));
   findings.push_back(rdpmc(*system));
-  findings.push_back(perf_event("perf cpu-clock", PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK,
-                                "a POSIX timer serves instead; for perf set kernel.perf_event_paranoid to 1 or give CAP_PERFMON"));
+  findings.push_back(
+      perf_event("perf cpu-clock", PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK,
+                 "a POSIX timer serves instead; for perf set kernel.perf_event_paranoid to 1 or give CAP_PERFMON"));
   findings.push_back(perf_event("host PMU", PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES,
                                 "not needed: --source clock counts without it"));
   return findings;

@@ -17,8 +17,9 @@ struct Finding {
   std::string advice;   ///< What to do; empty when good.
 };
 
-/// Looks at everything that running a guest with a virtual PMU needs of this host: the KVM device and its capabilities, the speed of
-/// ring-0 code, RDPMC, timers. Runs two tiny guests; takes less than a second. Never fails: what cannot be looked at is a finding.
+/// Looks at everything that running a guest with a virtual PMU needs of this host: the KVM device and its capabilities,
+/// the speed of ring-0 code, RDPMC, timers. Runs two tiny guests; takes less than a second. Never fails: what cannot be
+/// looked at is a finding.
 std::vector<Finding> examine_host(const std::string& kvm_device);
 
 /// Whether nothing was unfit.

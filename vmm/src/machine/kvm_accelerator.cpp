@@ -24,8 +24,8 @@ constexpr std::uint64_t mtrr_on_write_back = 0x806;
 
 /// What saving and restoring a vCPU needs of the machine.
 struct SavedParts {
-  std::vector<std::uint32_t> msrs;   ///< System::saved_msrs.
-  std::uint64_t created_at{};        ///< The host's TSC.
+  std::vector<std::uint32_t> msrs;  ///< System::saved_msrs.
+  std::uint64_t created_at{};       ///< The host's TSC.
 };
 
 class KvmProcessor final : public Processor {
@@ -39,7 +39,9 @@ class KvmProcessor final : public Processor {
   }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return vcpu_.immediate_exit_flag(); }
   Result<Bytes> save() override { return save_vcpu(vcpu_, parts_->msrs); }
-  Result<void> restore(std::span<const std::byte> image) override { return restore_vcpu(vcpu_, image, parts_->created_at); }
+  Result<void> restore(std::span<const std::byte> image) override {
+    return restore_vcpu(vcpu_, image, parts_->created_at);
+  }
 
  private:
   Vm* vm_;
@@ -52,7 +54,8 @@ class KvmProcessor final : public Processor {
 
 class KvmAccelerator final : public Accelerator {
  public:
-  KvmAccelerator(Vm vm, SavedParts parts, CpuidTable supported, std::optional<PassThrough> passed, const AcceleratorNeeds& needs)
+  KvmAccelerator(Vm vm, SavedParts parts, CpuidTable supported, std::optional<PassThrough> passed,
+                 const AcceleratorNeeds& needs)
       : vm_{std::move(vm)},
         parts_{std::move(parts)},
         supported_{std::move(supported)},
@@ -139,7 +142,8 @@ Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds
   }
   SavedParts parts{.created_at = __rdtsc()};
   VMM_ASSIGN(parts.msrs, system.saved_msrs());
-  auto kvm = std::make_unique<KvmAccelerator>(std::move(vm), std::move(parts), std::move(supported), std::move(passed), needs);
+  auto kvm =
+      std::make_unique<KvmAccelerator>(std::move(vm), std::move(parts), std::move(supported), std::move(passed), needs);
   VMM_TRY(kvm->add_chips(needs));
   return kvm;
 }

@@ -33,7 +33,8 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
   VMM_ASSERT(write_cpu_tables(memory));
   if (is_elf_image(kernel)) {
     if (!config.initrd.empty() || !config.command_line.empty())
-      return usage_error(fmt::format("{} is an ELF file, which gets neither an initial RAM disk nor a command line", printable(config.kernel)),
+      return usage_error(fmt::format("{} is an ELF file, which gets neither an initial RAM disk nor a command line",
+                                     printable(config.kernel)),
                          "leave out --initrd and --append, or give a bzImage with --kernel");
     VMM_ASSIGN(const auto entry, load_elf(memory, kernel));
     return StartRegisters{.rip = entry,
@@ -138,7 +139,8 @@ void Machine::add_devices() {
   add(KeyboardController::command_port, 1, std::make_unique<KeyboardController>(*this));
 }
 
-Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start, const MachineImage* image) {
+Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved,
+                                const StartRegisters& start, const MachineImage* image) {
   made_as_ = {.model = config.model,
               .memory_bytes = config.memory_bytes,
               .cpus = config.cpus,
@@ -152,18 +154,22 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                               .confine = hooks_.confine_vcpu};
   const bool passes_through = resolved.passes_through();
   if (!passes_through)
-    uncore_ = std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core, config.cpus,
-                                              [this](unsigned id) { vcpus_[id]->kick_if_running(); });
+    uncore_ =
+        std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core,
+                                        config.cpus, [this](unsigned id) { vcpus_[id]->kick_if_running(); });
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
     if (id == 0 && image == nullptr) VMM_TRY(processor->start_at(start));
     const Bytes vcpu_image = image == nullptr ? Bytes{} : image->vcpus[id];
     if (passes_through) {
-      vcpus_.push_back(std::make_unique<VcpuThread>(services, id, std::move(processor),
-                                                    [](VcpuPort& port) { return std::make_unique<PassedVcpu>(port); }, vcpu_image));
+      vcpus_.push_back(std::make_unique<VcpuThread>(
+          services, id, std::move(processor), [](VcpuPort& port) { return std::make_unique<PassedVcpu>(port); },
+          vcpu_image));
       continue;
     }
-    const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation, .smt = config.threads_per_core == 2, .policies = config.pmu_policies},
+    const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation,
+                                    .smt = config.threads_per_core == 2,
+                                    .policies = config.pmu_policies},
                             .uncore = {.package = uncore_.get(), .id = id},
                             .source = resolved.source,
                             .unknown_msr = config.unknown_msr,
@@ -173,7 +179,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .model_log = config.model_log,
                             .compiling = config.compiling};
     vcpus_.push_back(std::make_unique<VcpuThread>(
-        services, id, std::move(processor), [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }, vcpu_image));
+        services, id, std::move(processor),
+        [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }, vcpu_image));
   }
   return {};
 }
@@ -191,7 +198,8 @@ Result<void> Machine::restore(const MachineImage& image) {
   serial_->restore(in);
   rtc_->restore(in);
   power_->set_enable(in.get<std::uint16_t>());
-  if (!in.done()) return usage_error("the snapshot's devices are not of this form", "restore it with the version that wrote it");
+  if (!in.done())
+    return usage_error("the snapshot's devices are not of this form", "restore it with the version that wrote it");
   return {};
 }
 
@@ -212,7 +220,8 @@ Result<MachineImage> Machine::save() {
 
 Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
   if (uncore_ && uncore_->was_written())
-    return usage_error("the guest uses the uncore's counters, which a snapshot does not have", "take it of a guest without --bare-metal");
+    return usage_error("the guest uses the uncore's counters, which a snapshot does not have",
+                       "take it of a guest without --bare-metal");
   for (auto& vcpu : vcpus_) vcpu->pause();
   const auto image = save();
   const auto written = image ? write_snapshot(std::move(file), *image, memory_) : Failure{image.error()};

@@ -26,15 +26,16 @@
 
 namespace vmm {
 
-/// A whole virtual machine: memory, devices, vCPUs and their threads. Built by create(), runs from start() until something asks it
-/// to stop; each machine runs once. Members may be called from any thread but a vCPU's, except request_stop(), which is for all.
+/// A whole virtual machine: memory, devices, vCPUs and their threads. Built by create(), runs from start() until
+/// something asks it to stop; each machine runs once. Members may be called from any thread but a vCPU's, except
+/// request_stop(), which is for all.
 class Machine final : public StopRequests {
  public:
   struct Hooks {
-    Serial16550::Output console;          ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
+    Serial16550::Output console;  ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
     std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
-    /// On each vCPU's thread, before the guest's first instruction: takes from the thread what a guest needs not. A failure ends the machine. May be
-    /// empty.
+    /// On each vCPU's thread, before the guest's first instruction: takes from the thread what a guest needs not. A
+    /// failure ends the machine. May be empty.
     std::function<Result<void>()> confine_vcpu{};
   };
 
@@ -56,8 +57,9 @@ class Machine final : public StopRequests {
   /// Stops all vCPUs; the first reason counts.
   void request_stop(StopReason reason) override;
   enum class AfterSnapshot : std::uint8_t { go_on, stop };
-  /// Lets every vCPU rest, writes the whole machine to a file (MachineConfig::restore), and lets them go on, or, once the file is complete, stops
-  /// them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the guest's memory, all of it visible to the guest.
+  /// Lets every vCPU rest, writes the whole machine to a file (MachineConfig::restore), and lets them go on, or, once
+  /// the file is complete, stops them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the
+  /// guest's memory, all of it visible to the guest.
   Result<void> snapshot(WholeFile file, AfterSnapshot then = AfterSnapshot::go_on);
   /// Waits until every vCPU has stopped, and says why. After start(), once.
   StopReason wait();
@@ -76,7 +78,8 @@ class Machine final : public StopRequests {
   class Line;
   Machine(GuestMemory memory, Hooks hooks, Log& log);
   void add_devices();
-  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start, const MachineImage* image);
+  Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start,
+                         const MachineImage* image);
   Result<MachineImage> save();
   Result<void> restore(const MachineImage& image);
   void fail(Error error);
@@ -90,8 +93,8 @@ class Machine final : public StopRequests {
   PortBus ports_;
   std::unique_ptr<InterruptLine> serial_line_;
   std::unique_ptr<Serial16550> serial_;
-  Rtc* rtc_{};           ///< Of devices_.
-  AcpiPower* power_{};   ///< The same.
+  Rtc* rtc_{};          ///< Of devices_.
+  AcpiPower* power_{};  ///< The same.
   std::vector<std::unique_ptr<PortDevice>> devices_;
   MachineImage made_as_;  ///< What a snapshot tells of the configuration.
   std::unique_ptr<PackageUncore> uncore_;

@@ -4,10 +4,10 @@
 
 #include "vpmu/bits.hpp"
 
-// Features are those of SDM 2A tables 3-10 and 3-11 that came with each microarchitecture (its volume 1 tells which). Left out because KVM
-// or this VMM cannot run them, or a guest of a PMU must not see them: VMX, SMX, EIST, MONITOR, TM2, SDBG, SGX, HLE, RTM, MPX, PT. There in
-// all models, though some lacked them, as with other hypervisors: x2APIC, the TSC deadline, and what tells a kernel that it need not work
-// around the leaks of speculation.
+// Features are those of SDM 2A tables 3-10 and 3-11 that came with each microarchitecture (its volume 1 tells which).
+// Left out because KVM or this VMM cannot run them, or a guest of a PMU must not see them: VMX, SMX, EIST, MONITOR,
+// TM2, SDBG, SGX, HLE, RTM, MPX, PT. There in all models, though some lacked them, as with other hypervisors: x2APIC,
+// the TSC deadline, and what tells a kernel that it need not work around the leaks of speculation.
 namespace vmm {
 namespace {
 
@@ -25,8 +25,8 @@ constexpr MachineModel derive(MachineModel from, Change change) {
   return from;
 }
 
-constexpr std::array<CacheShape, 4> caches(std::uint32_t instruction_ways, std::uint32_t l2_kib, std::uint32_t l2_ways, std::uint32_t l3_kib,
-                                           std::uint32_t l3_ways, bool inclusive = true) {
+constexpr std::array<CacheShape, 4> caches(std::uint32_t instruction_ways, std::uint32_t l2_kib, std::uint32_t l2_ways,
+                                           std::uint32_t l3_kib, std::uint32_t l3_ways, bool inclusive = true) {
   using enum CacheShape::Kind;
   return {CacheShape{data, 1, 32U << 10U, 8, CacheShape::Shared::core, false},
           CacheShape{instruction, 1, 32U << 10U, instruction_ways, CacheShape::Shared::core, false},
@@ -35,14 +35,16 @@ constexpr std::array<CacheShape, 4> caches(std::uint32_t instruction_ways, std::
 }
 
 /// The same microarchitecture under another signature.
-constexpr MachineModel variant(MachineModel of, std::string_view name, std::uint32_t signature, std::uint32_t microcode, std::string_view brand) {
+constexpr MachineModel variant(MachineModel of, std::string_view name, std::uint32_t signature, std::uint32_t microcode,
+                               std::string_view brand) {
   of.name = name;
   of.signature = signature;
   of.microcode = microcode;
   of.brand = brand;
   return of;
 }
-constexpr MachineModel server(MachineModel m, Generation generation, std::uint8_t physical_bits, const std::array<CacheShape, 4>& shapes) {
+constexpr MachineModel server(MachineModel m, Generation generation, std::uint8_t physical_bits,
+                              const std::array<CacheShape, 4>& shapes) {
   m.generation = generation;
   m.physical_bits = physical_bits;
   m.caches = shapes;
@@ -75,20 +77,22 @@ constexpr MachineModel nehalem{
     .caches = caches(4, 256, 8, 8 << 10, 16),
     .physical_bits = 36,
 };
-constexpr MachineModel nehalem_ex = server(variant(nehalem, "nehalem-ex", 0x206E6, 0x0D, "Intel(R) Xeon(R) CPU X7560"), Generation::nehalem_ex, 44,
-                                           caches(4, 256, 8, 24 << 10, 24));
+constexpr MachineModel nehalem_ex = server(variant(nehalem, "nehalem-ex", 0x206E6, 0x0D, "Intel(R) Xeon(R) CPU X7560"),
+                                           Generation::nehalem_ex, 44, caches(4, 256, 8, 24 << 10, 24));
 
 constexpr MachineModel westmere = derive(nehalem, [](MachineModel& m) {
   m = variant(m, "westmere", 0x20652, 0x11, "Intel(R) Core(TM) i5 CPU 660");
   m.generation = Generation::westmere;
-  m.features.leaf_1_ecx |= bits(1, 17, 25);      // PCLMUL PCID AES
-  m.features.leaf_80000001_edx |= bits(26);      // 1GB-pages
+  m.features.leaf_1_ecx |= bits(1, 17, 25);  // PCLMUL PCID AES
+  m.features.leaf_80000001_edx |= bits(26);  // 1GB-pages
   m.caches = caches(4, 256, 8, 4 << 10, 16);
 });
-constexpr MachineModel westmere_ep = server(variant(westmere, "westmere-ep", 0x206C2, 0x1F, "Intel(R) Xeon(R) CPU X5650"), Generation::westmere_ep, 40,
-                                            caches(4, 256, 8, 12 << 10, 16));
-constexpr MachineModel westmere_ex = server(variant(westmere, "westmere-ex", 0x206F2, 0x3A, "Intel(R) Xeon(R) CPU E7-4870"), Generation::westmere_ex, 44,
-                                            caches(4, 256, 8, 24 << 10, 24));
+constexpr MachineModel westmere_ep =
+    server(variant(westmere, "westmere-ep", 0x206C2, 0x1F, "Intel(R) Xeon(R) CPU X5650"), Generation::westmere_ep, 40,
+           caches(4, 256, 8, 12 << 10, 16));
+constexpr MachineModel westmere_ex =
+    server(variant(westmere, "westmere-ex", 0x206F2, 0x3A, "Intel(R) Xeon(R) CPU E7-4870"), Generation::westmere_ex, 44,
+           caches(4, 256, 8, 24 << 10, 24));
 
 constexpr MachineModel sandy_bridge = derive(westmere, [](MachineModel& m) {
   m = variant(m, "sandybridge", 0x206A7, 0x2F, "Intel(R) Core(TM) i7-2600 CPU");
@@ -98,30 +102,33 @@ constexpr MachineModel sandy_bridge = derive(westmere, [](MachineModel& m) {
   m.leaf_2 = {.eax = 0x76035A01, .ebx = 0x00F0B2FF, .ecx = 0, .edx = 0x00CA0000};
   m.caches = caches(8, 256, 8, 8 << 10, 16);
 });
-constexpr MachineModel sandy_bridge_ep = server(variant(sandy_bridge, "sandybridge-ep", 0x206D7, 0x71A, "Intel(R) Xeon(R) CPU E5-2660"),
-                                                Generation::sandy_bridge_ep, 46, caches(8, 256, 8, 20 << 10, 20));
+constexpr MachineModel sandy_bridge_ep =
+    server(variant(sandy_bridge, "sandybridge-ep", 0x206D7, 0x71A, "Intel(R) Xeon(R) CPU E5-2660"),
+           Generation::sandy_bridge_ep, 46, caches(8, 256, 8, 20 << 10, 20));
 
 constexpr MachineModel ivy_bridge = derive(sandy_bridge, [](MachineModel& m) {
   m = variant(m, "ivybridge", 0x306A9, 0x21, "Intel(R) Core(TM) i7-3770 CPU");
   m.generation = Generation::ivy_bridge;
-  m.features.leaf_1_ecx |= bits(29, 30);     // F16C RDRAND
-  m.features.leaf_7_ebx |= bits(0, 7, 9);    // FSGSBASE SMEP ERMS
+  m.features.leaf_1_ecx |= bits(29, 30);   // F16C RDRAND
+  m.features.leaf_7_ebx |= bits(0, 7, 9);  // FSGSBASE SMEP ERMS
   m.leaf_2.eax = 0x76036301;
 });
-constexpr MachineModel ivy_bridge_ep = server(variant(ivy_bridge, "ivybridge-ep", 0x306E4, 0x42E, "Intel(R) Xeon(R) CPU E5-2660 v2"),
-                                              Generation::ivy_bridge_ep, 46, caches(8, 256, 8, 25 << 10, 20));
+constexpr MachineModel ivy_bridge_ep =
+    server(variant(ivy_bridge, "ivybridge-ep", 0x306E4, 0x42E, "Intel(R) Xeon(R) CPU E5-2660 v2"),
+           Generation::ivy_bridge_ep, 46, caches(8, 256, 8, 25 << 10, 20));
 
 constexpr MachineModel haswell = derive(ivy_bridge, [](MachineModel& m) {
   m = variant(m, "haswell", 0x306C3, 0x28, "Intel(R) Core(TM) i7-4770 CPU");
   m.generation = Generation::haswell;
-  m.features.leaf_1_ecx |= bits(12, 22);          // FMA MOVBE
+  m.features.leaf_1_ecx |= bits(12, 22);              // FMA MOVBE
   m.features.leaf_7_ebx |= bits(1, 3, 5, 8, 10, 13);  // TSC_ADJUST BMI1 AVX2 BMI2 INVPCID no-FPU-CS/DS
-  m.features.leaf_80000001_ecx |= bits(5);        // LZCNT
+  m.features.leaf_80000001_ecx |= bits(5);            // LZCNT
   m.leaf_2 = {.eax = 0x76036301, .ebx = 0x00F0B5FF, .ecx = 0, .edx = 0x00C10000};
   m.physical_bits = 39;
 });
-constexpr MachineModel haswell_ep = server(variant(haswell, "haswell-ep", 0x306F2, 0x49, "Intel(R) Xeon(R) CPU E5-2660 v3"), Generation::haswell_ep, 46,
-                                           caches(8, 256, 8, 25 << 10, 20));
+constexpr MachineModel haswell_ep =
+    server(variant(haswell, "haswell-ep", 0x306F2, 0x49, "Intel(R) Xeon(R) CPU E5-2660 v3"), Generation::haswell_ep, 46,
+           caches(8, 256, 8, 25 << 10, 20));
 
 constexpr MachineModel broadwell = derive(haswell, [](MachineModel& m) {
   m = variant(m, "broadwell", 0x306D4, 0x2F, "Intel(R) Core(TM) i7-5600U CPU");
@@ -130,20 +137,23 @@ constexpr MachineModel broadwell = derive(haswell, [](MachineModel& m) {
   m.features.leaf_80000001_ecx |= bits(8);    // PREFETCHW
   m.leaf_2.edx = 0x00C3'0000;
 });
-constexpr MachineModel broadwell_de = server(variant(broadwell, "broadwell-de", 0x50663, 0x700001C, "Intel(R) Xeon(R) CPU D-1540"),
-                                             Generation::broadwell_de, 46, caches(8, 256, 8, 12 << 10, 12));
-constexpr MachineModel broadwell_ep = server(variant(broadwell, "broadwell-ep", 0x406F1, 0xB000040, "Intel(R) Xeon(R) CPU E5-2660 v4"),
-                                             Generation::broadwell_ep, 46, caches(8, 256, 8, 35 << 10, 20));
+constexpr MachineModel broadwell_de =
+    server(variant(broadwell, "broadwell-de", 0x50663, 0x700001C, "Intel(R) Xeon(R) CPU D-1540"),
+           Generation::broadwell_de, 46, caches(8, 256, 8, 12 << 10, 12));
+constexpr MachineModel broadwell_ep =
+    server(variant(broadwell, "broadwell-ep", 0x406F1, 0xB000040, "Intel(R) Xeon(R) CPU E5-2660 v4"),
+           Generation::broadwell_ep, 46, caches(8, 256, 8, 35 << 10, 20));
 
 constexpr MachineModel skylake = derive(broadwell, [](MachineModel& m) {
   m = variant(m, "skylake", 0x506E3, 0xF0, "Intel(R) Core(TM) i7-6700 CPU");
   m.generation = Generation::skylake;
-  m.features.leaf_7_ebx |= bits(23);             // CLFLUSHOPT
-  m.features.leaf_d_1_eax |= bits(1, 2, 3);      // XSAVEC XGETBV_ECX1 XSAVES
+  m.features.leaf_7_ebx |= bits(23);         // CLFLUSHOPT
+  m.features.leaf_d_1_eax |= bits(1, 2, 3);  // XSAVEC XGETBV_ECX1 XSAVES
   m.caches = caches(8, 256, 4, 8 << 10, 16);
 });
-constexpr MachineModel skylake_sp = server(variant(skylake, "skylake-sp", 0x50654, 0x2007006, "Intel(R) Xeon(R) Gold 6130 CPU"), Generation::skylake_sp,
-                                           46, caches(8, 1 << 10, 16, 22 << 10, 11, false));
+constexpr MachineModel skylake_sp =
+    server(variant(skylake, "skylake-sp", 0x50654, 0x2007006, "Intel(R) Xeon(R) Gold 6130 CPU"), Generation::skylake_sp,
+           46, caches(8, 1 << 10, 16, 22 << 10, 11, false));
 
 /// The first of a generation stands for it.
 constexpr std::array models{
@@ -175,7 +185,9 @@ constexpr std::array models{
 
 }  // namespace
 
-const MachineModel& machine_model(vpmu::Generation generation) { return *std::ranges::find(models, generation, &MachineModel::generation); }
+const MachineModel& machine_model(vpmu::Generation generation) {
+  return *std::ranges::find(models, generation, &MachineModel::generation);
+}
 
 std::span<const MachineModel> all_machine_models() { return models; }
 

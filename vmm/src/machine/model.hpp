@@ -32,18 +32,19 @@ struct CacheShape {
 
 /// What makes a guest believe in one CPU: data only. The PMU's part is the generation's description.
 struct MachineModel {
-  std::string_view name;           ///< As users type it: "skylake".
+  std::string_view name;  ///< As users type it: "skylake".
   vpmu::Generation generation;
-  std::string_view brand;          ///< The brand string before " @ x.xxGHz", at most 36 characters.
-  std::uint32_t signature;         ///< CPUID.01H:EAX: family, model, stepping.
-  std::uint32_t microcode;         ///< Revision in IA32_BIOS_SIGN_ID[63:32].
+  std::string_view brand;   ///< The brand string before " @ x.xxGHz", at most 36 characters.
+  std::uint32_t signature;  ///< CPUID.01H:EAX: family, model, stepping.
+  std::uint32_t microcode;  ///< Revision in IA32_BIOS_SIGN_ID[63:32].
   FeatureWords features;
-  CpuidRegisters leaf_2;           ///< Cache descriptors.
+  CpuidRegisters leaf_2;  ///< Cache descriptors.
   std::array<CacheShape, 4> caches;
-  std::uint8_t physical_bits;      ///< Width of physical addresses.
+  std::uint8_t physical_bits;  ///< Width of physical addresses.
 };
 
-/// IA32_BIOS_SIGN_ID, and what a processor of the model has there: the microcode revision is in the upper half. SDM 3A 9.11.7.1.
+/// IA32_BIOS_SIGN_ID, and what a processor of the model has there: the microcode revision is in the upper half. SDM
+/// 3A 9.11.7.1.
 constexpr std::uint32_t msr_bios_sign_id = 0x8B;
 constexpr std::uint64_t bios_sign_id(const MachineModel& model) { return std::uint64_t{model.microcode} << 32U; }
 

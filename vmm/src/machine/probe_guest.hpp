@@ -12,7 +12,8 @@
 
 namespace vmm {
 
-/// A VM of a few instructions in 64-bit mode, ring 0, to find out what this host's KVM does. KVM's own vPMU is off in it.
+/// A VM of a few instructions in 64-bit mode, ring 0, to find out what this host's KVM does. KVM's own vPMU is off in
+/// it.
 class ProbeGuest {
  public:
   /// Where the code starts.
@@ -31,10 +32,10 @@ class ProbeGuest {
   Result<void> break_at(vpmu::GuestPhysical at);
 
   enum class End : std::uint8_t {
-    done,      ///< Wrote to done_port.
-    faulted,   ///< Wrote to fault_port.
-    broke,     ///< Came to the breakpoint.
-    other,     ///< Anything else.
+    done,     ///< Wrote to done_port.
+    faulted,  ///< Wrote to fault_port.
+    broke,    ///< Came to the breakpoint.
+    other,    ///< Anything else.
   };
   struct Outcome {
     End end;
@@ -44,7 +45,8 @@ class ProbeGuest {
   Result<Outcome> run();
 
  private:
-  ProbeGuest(GuestMemory memory, Vm vm, Vcpu vcpu) : memory_{std::move(memory)}, vm_{std::move(vm)}, vcpu_{std::move(vcpu)} {}
+  ProbeGuest(GuestMemory memory, Vm vm, Vcpu vcpu)
+      : memory_{std::move(memory)}, vm_{std::move(vm)}, vcpu_{std::move(vcpu)} {}
 
   GuestMemory memory_;
   Vm vm_;
@@ -53,15 +55,16 @@ class ProbeGuest {
 
 /// What RDPMC does on this host with KVM's vPMU off.
 enum class RdpmcBehaviour : std::uint8_t {
-  trappable,         ///< #GP, and a breakpoint on the handler stops it before its first instruction.
-  breakpoint_dead,   ///< #GP, but the breakpoint never fires.
-  silent,            ///< No fault: KVM answers by itself.
+  trappable,        ///< #GP, and a breakpoint on the handler stops it before its first instruction.
+  breakpoint_dead,  ///< #GP, but the breakpoint never fires.
+  silent,           ///< No fault: KVM answers by itself.
 };
 
 /// Runs one RDPMC in a guest with and without the breakpoint.
 Result<RdpmcBehaviour> probe_rdpmc(const System& system);
 
-/// Instructions per second of ring-0 guest code and of this process, from the same counted loop. Takes at most about 0.2 s.
+/// Instructions per second of ring-0 guest code and of this process, from the same counted loop. Takes at most about
+/// 0.2 s.
 struct SpeedComparison {
   double guest;
   double host;

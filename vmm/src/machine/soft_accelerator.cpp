@@ -14,25 +14,27 @@ using vpmu::bit;
 /// After reset: enabled, the boot processor's. SDM 3A figure 10-5.
 constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11) | bit(8);
 
-/// What the engine and SystemUnit can do of what CPUID tells, in the form of KVM_GET_SUPPORTED_CPUID. No PCID: without it a kernel says with
-/// CR3 alone that translations are stale.
+/// What the engine and SystemUnit can do of what CPUID tells, in the form of KVM_GET_SUPPORTED_CPUID. No PCID: without
+/// it a kernel says with CR3 alone that translations are stale.
 CpuidTable supported_features() {
   CpuidTable table;
   // CMPXCHG16B, POPCNT.
   constexpr auto leaf_1_ecx = static_cast<std::uint32_t>(bit(13) | bit(23));
   // FPU, DE, PSE, TSC, MSR, PAE, CX8, APIC, SEP, MTRR, PGE, CMOV, PAT, MMX, FXSR, SSE, SSE2.
-  constexpr auto leaf_1_edx = static_cast<std::uint32_t>(bit(0) | bit(2) | bit(3) | bit(4) | bit(5) | bit(6) | bit(8) | bit(9) | bit(11) | bit(12) |
-                                                         bit(13) | bit(15) | bit(16) | bit(23) | bit(24) | bit(25) | bit(26));
+  constexpr auto leaf_1_edx =
+      static_cast<std::uint32_t>(bit(0) | bit(2) | bit(3) | bit(4) | bit(5) | bit(6) | bit(8) | bit(9) | bit(11) |
+                                 bit(12) | bit(13) | bit(15) | bit(16) | bit(23) | bit(24) | bit(25) | bit(26));
   table.add(1, {.ecx = leaf_1_ecx, .edx = leaf_1_edx});
   // LAHF64, LZCNT; SYSCALL, NX, 1 GiB pages, long mode.
-  table.add(0x80000001, {.ecx = static_cast<std::uint32_t>(bit(0) | bit(5)), .edx = static_cast<std::uint32_t>(bit(11) | bit(20) | bit(26) | bit(29))});
+  table.add(0x80000001, {.ecx = static_cast<std::uint32_t>(bit(0) | bit(5)),
+                         .edx = static_cast<std::uint32_t>(bit(11) | bit(20) | bit(26) | bit(29))});
   return table;
 }
 
 class SoftProcessor final : public Processor {
  public:
-  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model, std::uint64_t most_ticks, vpmu::exec::Compiling compiling,
-                Log& log)
+  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model,
+                std::uint64_t most_ticks, vpmu::exec::Compiling compiling, Log& log)
       : memory_{&memory},
         cpuid_{std::move(cpuid)},
         io_apic_{&io_apic},
@@ -43,7 +45,8 @@ class SoftProcessor final : public Processor {
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset;
-    const SoftStart from{.sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_, .log = log_};
+    const SoftStart from{
+        .sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_, .log = log_};
     port_ = std::make_unique<SoftPort>(*memory_, cpuid_, from, io_apic_);
     port_->stop_after(most_ticks_);
     return port_->set_msr(msr_bios_sign_id, bios_sign_id(*model_));
@@ -78,15 +81,15 @@ class SoftAccelerator final : public Accelerator {
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
     const CpuidTable supported = supported_features();
-    const CpuidRequest request{
-        .model = *model_,
-        .supported = supported,
-        .tsc_deadline = true,
-        .tsc_hz = SoftPort::default_tsc_khz * 1000,
-        .cpus = 1,
-        .bare_metal = bare_metal_,
-        .threads_per_core = threads_per_core_};
-    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_, compiling_, *log_);
+    const CpuidRequest request{.model = *model_,
+                               .supported = supported,
+                               .tsc_deadline = true,
+                               .tsc_hz = SoftPort::default_tsc_khz * 1000,
+                               .cpus = 1,
+                               .bare_metal = bare_metal_,
+                               .threads_per_core = threads_per_core_};
+    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_,
+                                                     compiling_, *log_);
     processor_ = processor.get();
     return processor;
   }
@@ -118,7 +121,8 @@ class SoftAccelerator final : public Accelerator {
 
 Result<std::unique_ptr<Accelerator>> make_soft_accelerator(const AcceleratorNeeds& needs) {
   if (needs.config.cpus != 1)
-    return usage_error(fmt::format("{} processors, but without KVM a machine has one", needs.config.cpus), "give --cpus 1, or --accel kvm on a host with KVM");
+    return usage_error(fmt::format("{} processors, but without KVM a machine has one", needs.config.cpus),
+                       "give --cpus 1, or --accel kvm on a host with KVM");
   return std::make_unique<SoftAccelerator>(needs);
 }
 

@@ -19,7 +19,9 @@ std::string members(const std::vector<Statistic>& counters) {
 void add_kicks(std::vector<Statistic>& counters, const KickWatch& watch) {
   const KickWatch::Late late = watch.late();
   counters.push_back({"vcpu.late_kicks", late.kicks});
-  counters.push_back({"vcpu.longest_kick_us", static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(late.longest).count())});
+  counters.push_back(
+      {"vcpu.longest_kick_us",
+       static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(late.longest).count())});
 }
 
 std::string to_json(const MachineStatistics& statistics) {

@@ -24,7 +24,9 @@ void block_process_signals() {
 /// With the instruction, where its bytes came along: behind the flags their number, and then they.
 std::string describe(const InternalError& error) {
   std::string text = fmt::format("internal error {}: an instruction that cannot be emulated", error.suberror);
-  if (error.suberror != KVM_INTERNAL_ERROR_EMULATION || (error.data[0] & KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) == 0) return text;
+  if (error.suberror != KVM_INTERNAL_ERROR_EMULATION ||
+      (error.data[0] & KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) == 0)
+    return text;
   const auto rest = std::as_bytes(std::span{error.data}).subspan(sizeof error.data[0]);
   const auto code = rest.subspan(1, std::min<std::size_t>(std::to_integer<std::size_t>(rest[0]), 15));
   return text + ", " + disassemble(code, CodeSize::bits64);
@@ -32,8 +34,13 @@ std::string describe(const InternalError& error) {
 
 }  // namespace
 
-VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make, Bytes image)
-    : services_{std::move(services)}, id_{id}, processor_{std::move(processor)}, make_{std::move(make)}, image_{std::move(image)} {}
+VcpuThread::VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make,
+                       Bytes image)
+    : services_{std::move(services)},
+      id_{id},
+      processor_{std::move(processor)},
+      make_{std::move(make)},
+      image_{std::move(image)} {}
 
 VcpuThread::~VcpuThread() {
   ask_to_stop();
@@ -89,7 +96,9 @@ Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
   const auto processor = in.get_run();
   const auto pmu = in.get_run();
   const bool restores = !image_.empty();
-  if (restores && !in.done()) return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_), "restore it with the version that wrote it");
+  if (restores && !in.done())
+    return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_),
+                       "restore it with the version that wrote it");
   if (restores) VMM_TRY(processor_->restore(processor));
   VMM_ASSIGN(port, processor_->open());
   VMM_ASSIGN(auto vcpu, make_(*port));
@@ -140,7 +149,8 @@ Result<void> VcpuThread::run_guest() {
   Result<void> result{};
   kick_watch_.forget();
   bool completed = true;  // nothing of the last exit is left to KVM; a kick makes it so
-  // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is lost.
+  // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is
+  // lost.
   while (result && !stop_) {
     kick_watch_.looked();
     serve_statistics(*vcpu);
@@ -200,9 +210,13 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
             services_.machine.request_stop(StopReason::user);
             return {};
           },
-          [&](const EntryFailed& failure) { return cannot_go_on(fmt::format("the CPU refused the guest state, reason {:#x}", failure.reason)); },
+          [&](const EntryFailed& failure) {
+            return cannot_go_on(fmt::format("the CPU refused the guest state, reason {:#x}", failure.reason));
+          },
           [&](const InternalError& error) { return cannot_go_on(describe(error)); },
-          [&](const Unknown& unknown) { return cannot_go_on(fmt::format("KVM exit {} that nobody handles", unknown.reason)); },
+          [&](const Unknown& unknown) {
+            return cannot_go_on(fmt::format("KVM exit {} that nobody handles", unknown.reason));
+          },
           [&](const SystemEvent& event) { return cannot_go_on(fmt::format("KVM system event {}", event.type)); },
           // The PMU's own; it hands on only what it cannot place.
           [&](const auto& /*exit*/) { return cannot_go_on("an exit came back from the PMU unanswered"); },
@@ -220,10 +234,11 @@ Error VcpuThread::exit_failure(VcpuPort& port, const std::string& what) {
 }
 
 void VcpuThread::publish(const GuestVcpu& vcpu) {
-  std::vector<Statistic> counters{{"exits.port_read", exits_.port_reads},   {"exits.port_write", exits_.port_writes},
-                                  {"exits.mmio_read", exits_.mmio_reads},   {"exits.mmio_write", exits_.mmio_writes},
+  std::vector<Statistic> counters{{"exits.port_read", exits_.port_reads},    {"exits.port_write", exits_.port_writes},
+                                  {"exits.mmio_read", exits_.mmio_reads},    {"exits.mmio_write", exits_.mmio_writes},
                                   {"exits.interrupted", exits_.interrupted}, {"exits.other", exits_.other}};
-  vcpu.visit_statistics([&counters](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
+  vcpu.visit_statistics(
+      [&counters](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
   const std::scoped_lock lock{mutex_};
   published_ = std::move(counters);
   ++publications_;
@@ -244,7 +259,8 @@ VcpuStatistics VcpuThread::statistics() {
     statistics_wanted_ = true;
     kick_out();
     if (!published_changed_.wait_for(lock, patience, [&] { return publications_ != before || !running_; }))
-      services_.log.warning("vCPU {} has not come out of its guest for {} s: its counters are those of the last time", id_, patience.count());
+      services_.log.warning("vCPU {} has not come out of its guest for {} s: its counters are those of the last time",
+                            id_, patience.count());
   }
   VcpuStatistics all{.id = id_, .counters = published_};
   add_kicks(all.counters, kick_watch_);

@@ -38,7 +38,8 @@ using GuestVcpuFactory = std::function<Result<std::unique_ptr<GuestVcpu>>(VcpuPo
 /// One vCPU and the thread that runs it, from start() to the machine's stop.
 class VcpuThread {
  public:
-  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make, Bytes image = {});
+  VcpuThread(VcpuServices services, unsigned id, std::unique_ptr<Processor> processor, GuestVcpuFactory make,
+             Bytes image = {});
   ~VcpuThread();
   VcpuThread(const VcpuThread&) = delete;
   VcpuThread& operator=(const VcpuThread&) = delete;
@@ -55,12 +56,13 @@ class VcpuThread {
 
   /// Asks the vCPU to rest between two of its runs until resume(). Does not wait. Any thread but the vCPU's own.
   void pause();
-  /// Waits until it rests, and gives its state and its PMU's: the `image` of a thread that is to go on from there. Fails when it has ended.
+  /// Waits until it rests, and gives its state and its PMU's: the `image` of a thread that is to go on from there.
+  /// Fails when it has ended.
   Result<Bytes> paused();
   void resume();
 
-  /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest; where it has not come out after a second, its counters are
-  /// those of the last time, which is logged. Any thread but the vCPU's own.
+  /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest; where it has not come
+  /// out after a second, its counters are those of the last time, which is logged. Any thread but the vCPU's own.
   [[nodiscard]] VcpuStatistics statistics();
 
  private:
@@ -84,7 +86,7 @@ class VcpuThread {
   unsigned id_;
   std::unique_ptr<Processor> processor_;
   GuestVcpuFactory make_;
-  Bytes image_;  ///< To go on from; empty: the processor starts.
+  Bytes image_;       ///< To go on from; empty: the processor starts.
   ExitCounts exits_;  ///< Of the vCPU's thread only.
   std::thread thread_;
 
@@ -95,9 +97,9 @@ class VcpuThread {
   std::mutex mutex_;
   std::condition_variable published_changed_;
   std::optional<Result<Bytes>> paused_;  ///< Under mutex_: set while the vCPU rests.
-  bool running_{false};               ///< Under mutex_: the thread exists and may be kicked.
-  std::uint64_t publications_{0};     ///< Under mutex_.
-  std::vector<Statistic> published_;  ///< Under mutex_.
+  bool running_{false};                  ///< Under mutex_: the thread exists and may be kicked.
+  std::uint64_t publications_{0};        ///< Under mutex_.
+  std::vector<Statistic> published_;     ///< Under mutex_.
 };
 
 }  // namespace vmm

@@ -17,7 +17,8 @@ class EngineRam final : public vpmu::exec::Ram {
   std::byte* page(vpmu::GuestPhysical page) override { return memory_->physical().host_page(page); }
   void will_write(vpmu::GuestPhysical page) override { open_.push_back(page); }
 
-  /// The engine has stopped: tells the dirty-page log what it has written to. Its next write to any page must say so again.
+  /// The engine has stopped: tells the dirty-page log what it has written to. Its next write to any page must say so
+  /// again.
   void close();
 
  private:

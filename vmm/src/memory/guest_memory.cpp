@@ -20,12 +20,13 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
     return usage_error(fmt::format("bad memory size of {} bytes", bytes),
                        "give a multiple of 4 KiB from 16M to 256G, for example --memory 512M");
   }
-  // Anonymous and not a memfd: only such memory gets huge pages by default. Each 4 KiB page that a guest touches for the first time
-  // costs an exit and a fault; with huge pages a Linux guest boots in half the time on a nested host.
+  // Anonymous and not a memfd: only such memory gets huge pages by default. Each 4 KiB page that a guest touches for
+  // the first time costs an exit and a fault; with huge pages a Linux guest boots in half the time on a nested host.
   void* const reserved =
       ::mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
-    return host_error(fmt::format("cannot reserve {} MiB of guest memory", bytes >> 20U), errno, "give a smaller --memory");
+    return host_error(fmt::format("cannot reserve {} MiB of guest memory", bytes >> 20U), errno,
+                      "give a smaller --memory");
   }
   GuestMemory memory;
   memory.mapping_ = Mapping{reserved, bytes + huge_page};
@@ -35,7 +36,8 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
   memory.bytes_ = bytes;
   ::madvise(memory.base_, bytes, MADV_HUGEPAGE);  // advice: a host without huge pages is slower and nothing else
   // What the guest has in memory is its own: in no core file, and in no child of this process.
-  if (::madvise(reserved, bytes + huge_page, MADV_DONTDUMP) != 0 || ::madvise(reserved, bytes + huge_page, MADV_DONTFORK) != 0)
+  if (::madvise(reserved, bytes + huge_page, MADV_DONTDUMP) != 0 ||
+      ::madvise(reserved, bytes + huge_page, MADV_DONTFORK) != 0)
     return host_error("madvise of the guest's memory", errno);
   const std::uint64_t low = std::min(bytes, hole_first);
   memory.ranges_[memory.range_count_++] = {.first = vpmu::GuestPhysical{0}, .bytes = low};

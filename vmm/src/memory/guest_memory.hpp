@@ -18,11 +18,11 @@ struct MemoryRange {
   std::uint64_t bytes;
 };
 
-/// The guest's RAM: anonymous memory of this process, in huge pages where the host has them, at guest address 0 and, beyond the 3 to
-/// 4 GiB hole that belongs to the chips, at 4 GiB.
+/// The guest's RAM: anonymous memory of this process, in huge pages where the host has them, at guest address 0 and,
+/// beyond the 3 to 4 GiB hole that belongs to the chips, at 4 GiB.
 ///
-/// Every access is checked against the ranges; one that leaves them does nothing and says so. The guest runs meanwhile and may
-/// change any byte at any time: read once into a local, validate, then use. Safe on any thread.
+/// Every access is checked against the ranges; one that leaves them does nothing and says so. The guest runs meanwhile
+/// and may change any byte at any time: read once into a local, validate, then use. Safe on any thread.
 class GuestMemory {
  public:
   /// Where RAM below 4 GiB ends.

@@ -23,7 +23,8 @@ std::byte* reserve() {
   return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
 }
 
-/// The file once more, to be read only: what is mapped from that can never become writable. Without /proc the file itself.
+/// The file once more, to be read only: what is mapped from that can never become writable. Without /proc the file
+/// itself.
 std::byte* map_to_run(const Fd& file, std::byte* at) {
   const std::string path = fmt::format("/proc/self/fd/{}", file.get());
   const Fd to_read{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -57,7 +58,8 @@ MappedHostCode::~MappedHostCode() {
 }
 
 const std::byte* MappedHostCode::add(std::span<const std::byte> routine) {
-  if (to_run_ == nullptr || used_ > bytes || routine.size() > bytes - used_ || !write_all(file_.get(), routine, used_)) return nullptr;
+  if (to_run_ == nullptr || used_ > bytes || routine.size() > bytes - used_ || !write_all(file_.get(), routine, used_))
+    return nullptr;
   const std::byte* const at = to_run_ + used_;
   used_ = (used_ + routine.size() + alignment - 1) / alignment * alignment;
   return at;

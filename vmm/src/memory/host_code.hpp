@@ -7,16 +7,17 @@
 
 namespace vmm {
 
-/// Executable memory for one instruction engine: pages of a memory file, mapped once, to run. Nothing in this process can write to them by an
-/// address, at no time: code is written to the file. Nor can mprotect() make the mapping writable where the host has /proc, nor anybody
-/// resize the file. Pages that are not there stand before and behind it.
+/// Executable memory for one instruction engine: pages of a memory file, mapped once, to run. Nothing in this process
+/// can write to them by an address, at no time: code is written to the file. Nor can mprotect() make the mapping
+/// writable where the host has /proc, nor anybody resize the file. Pages that are not there stand before and behind it.
 ///
 /// Where the host refuses, add() gives null for ever, and the engine leaves what needs it to others.
 class MappedHostCode final : public vpmu::exec::HostCode {
  public:
   static constexpr std::size_t bytes = 32U << 20U;
 
-  /// Makes the file and maps it: later, in a jail, that may be forbidden. Takes address space, and memory as code is added.
+  /// Makes the file and maps it: later, in a jail, that may be forbidden. Takes address space, and memory as code is
+  /// added.
   MappedHostCode();
   MappedHostCode(const MappedHostCode&) = delete;
   MappedHostCode& operator=(const MappedHostCode&) = delete;

@@ -14,9 +14,7 @@ using vpmu::GuestLinear;
 using vpmu::GuestPhysical;
 using vpmu::PagingAccess;
 
-GuestPhysical page_of(GuestPhysical at) {
-  return GuestPhysical{at.value() & ~(vpmu::page_size - 1)};
-}
+GuestPhysical page_of(GuestPhysical at) { return GuestPhysical{at.value() & ~(vpmu::page_size - 1)}; }
 
 /// Page-table words whose changes reach the dirty-page log.
 class LoggedWords final : public vpmu::PhysicalWords {
@@ -43,9 +41,7 @@ struct Manner {
   AccessedDirty accessed_dirty{};
 };
 
-AccessFault not_memory(GuestLinear at) {
-  return {.address = at, .not_memory = true};
-}
+AccessFault not_memory(GuestLinear at) { return {.address = at, .not_memory = true}; }
 
 /// The part of an access that lies in one 4 KiB page.
 struct Piece {

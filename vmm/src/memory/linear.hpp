@@ -48,8 +48,8 @@ class LinearMemory {
   std::size_t fetch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<std::byte> out,
                     vpmu::PagingPrivilege privilege) const;
 
-  /// Overwrites bytes of one page past its write protection, as a debugger plants a breakpoint. False when the page is not mapped
-  /// to RAM or `in` crosses it.
+  /// Overwrites bytes of one page past its write protection, as a debugger plants a breakpoint. False when the page is
+  /// not mapped to RAM or `in` crosses it.
   bool patch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<const std::byte> in) const;
 
   /// What it works on, for those who walk by themselves: they call written() after they have written to a page.

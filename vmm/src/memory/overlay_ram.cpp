@@ -10,9 +10,7 @@ using vpmu::page_size;
 
 constexpr std::uint64_t accessed_bit = 1U << 5;
 
-std::uint64_t page_at(std::uint64_t address) {
-  return address & ~(page_size - 1);
-}
+std::uint64_t page_at(std::uint64_t address) { return address & ~(page_size - 1); }
 
 std::uint64_t word_at(std::span<const std::byte> page, std::uint64_t offset) {
   std::uint64_t word = 0;

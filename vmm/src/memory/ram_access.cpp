@@ -11,17 +11,13 @@ bool RamAccess::read(vpmu::GuestPhysical at, std::span<std::byte> out) {
   return is_ram;
 }
 
-bool RamAccess::write(vpmu::GuestPhysical at, std::span<const std::byte> in) {
-  return memory_.write(at, in);
-}
+bool RamAccess::write(vpmu::GuestPhysical at, std::span<const std::byte> in) { return memory_.write(at, in); }
 
 bool RamAccess::contains(vpmu::GuestPhysical at, std::uint64_t bytes) const {
   return memory_.bytes_at(at, bytes).size() == bytes;
 }
 
-std::byte* RamAccess::host_page(vpmu::GuestPhysical page) {
-  return memory_.bytes_at(page, vpmu::page_size).data();
-}
+std::byte* RamAccess::host_page(vpmu::GuestPhysical page) { return memory_.bytes_at(page, vpmu::page_size).data(); }
 
 std::optional<std::uint64_t> RamAccess::read_word(vpmu::GuestPhysical at, unsigned bytes) {
   if (bytes == sizeof(std::uint32_t)) return memory_.load<std::uint32_t>(at);

@@ -38,7 +38,9 @@ bool add(std::string_view line, EventPolicy& policy) {
   constexpr std::string_view fixed = "fixed ";
   if (line.starts_with('r') && line.size() == 5) return read_number(line.substr(1), 16, policy.events.emplace_back());
   unsigned counter = 0;
-  if (!line.starts_with(fixed) || !read_number(line.substr(fixed.size()), 10, counter) || counter >= fixed_counters_known) return false;
+  if (!line.starts_with(fixed) || !read_number(line.substr(fixed.size()), 10, counter) ||
+      counter >= fixed_counters_known)
+    return false;
   policy.fixed_counters |= 1U << counter;
   return true;
 }
@@ -52,7 +54,8 @@ std::string_view without_comment(std::string_view line) {
 
 Result<EventPolicy> read_file(const std::string& path) {
   const std::string choice = "give --events all, architectural, standard, or a file with lines like r00c0 and fixed 0";
-  VMM_ASSIGN(const auto bytes, read_whole_file(path, {.what = "the event policy", .advice = choice}, most_policy_bytes));
+  VMM_ASSIGN(const auto bytes,
+             read_whole_file(path, {.what = "the event policy", .advice = choice}, most_policy_bytes));
   std::istringstream file{std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()}};
   EventPolicy policy{.rule = EventPolicy::Rule::nothing_but};
   std::string line;
@@ -61,8 +64,9 @@ Result<EventPolicy> read_file(const std::string& path) {
     if (!text.empty() && !add(text, policy))
       return usage_error(fmt::format("{} line {}: no event: \"{}\"", printable(path), number, printable(line)), choice);
     if (policy.events.size() > EventPolicy::most_events)
-      return usage_error(fmt::format("{} line {}: more than {} events", printable(path), number, EventPolicy::most_events),
-                         "KVM takes no more; leave out some");
+      return usage_error(
+          fmt::format("{} line {}: more than {} events", printable(path), number, EventPolicy::most_events),
+          "KVM takes no more; leave out some");
   }
   return policy;
 }
@@ -88,7 +92,8 @@ Result<EventPolicy> read_event_policy(const std::string& name) {
   constexpr std::uint32_t every_fixed_counter = 0xFFFF'FFFF;
   if (name == "all") return EventPolicy{};
   if (name == "architectural")
-    return EventPolicy{.rule = EventPolicy::Rule::nothing_but, .events = architectural, .fixed_counters = every_fixed_counter};
+    return EventPolicy{
+        .rule = EventPolicy::Rule::nothing_but, .events = architectural, .fixed_counters = every_fixed_counter};
   if (name == "standard") return EventPolicy{.rule = EventPolicy::Rule::everything_but, .events = off_core};
   return read_file(name);
 }
@@ -96,7 +101,8 @@ Result<EventPolicy> read_event_policy(const std::string& name) {
 Result<void> apply(const EventPolicy& policy, Vm& vm) {
   if (policy.rule == EventPolicy::Rule::everything) return {};
   if (vm.check(KVM_CAP_PMU_EVENT_FILTER) == 0)
-    return host_error("this KVM has no filter of PMU events (KVM_CAP_PMU_EVENT_FILTER)", 0, "use Linux 5.3 or later, or give --events all");
+    return host_error("this KVM has no filter of PMU events (KVM_CAP_PMU_EVENT_FILTER)", 0,
+                      "use Linux 5.3 or later, or give --events all");
   if (policy.rule == EventPolicy::Rule::everything_but && vm.check(cap_masked_events) == 0)
     return host_error("this KVM's filter of PMU events knows no masks (KVM_CAP_PMU_EVENT_MASKED_EVENTS)", 0,
                       "use Linux 6.3 or later, or give --events architectural or a file");

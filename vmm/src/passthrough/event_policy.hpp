@@ -8,7 +8,8 @@
 
 namespace vmm {
 
-/// Which events a guest may count with KVM's own PMU; KVM counts nothing for the others. KVM_SET_PMU_EVENT_FILTER, Linux 5.3.
+/// Which events a guest may count with KVM's own PMU; KVM counts nothing for the others. KVM_SET_PMU_EVENT_FILTER,
+/// Linux 5.3.
 struct EventPolicy {
   enum class Rule : std::uint8_t {
     everything,
@@ -23,9 +24,10 @@ struct EventPolicy {
   static constexpr std::size_t most_events = 300;  ///< KVM takes no more.
 };
 
-/// What `name` stands for: `all`; `architectural`, the events of SDM 3B table 18-1 and the fixed counters; `standard`, all but the off-core
-/// response events, which tell of other tenants' use of caches and memory; or the path of a file with a line for each event that may be
-/// counted: `rUUEE` (perf's raw form, hexadecimal) or `fixed N`; # begins a comment. Fails with kind usage, naming the line.
+/// What `name` stands for: `all`; `architectural`, the events of SDM 3B table 18-1 and the fixed counters; `standard`,
+/// all but the off-core response events, which tell of other tenants' use of caches and memory; or the path of a file
+/// with a line for each event that may be counted: `rUUEE` (perf's raw form, hexadecimal) or `fixed N`; # begins a
+/// comment. Fails with kind usage, naming the line.
 Result<EventPolicy> read_event_policy(const std::string& name);
 
 /// Tells KVM. Before the first vCPU. Fails with kind host where KVM is too old for the policy.

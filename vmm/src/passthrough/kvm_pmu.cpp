@@ -55,11 +55,13 @@ Result<std::string> describe(const KvmPmu& pmu) {
   if (pmu.host.vendor != HostVendor::intel)
     return host_error("KVM passes this host's PMU through, and that is not Intel's", 0, advice);
   if (!pmu.offered || pmu.version() == 0)
-    return host_error("KVM gives guests no PMU on this host", 0,
-                      "load kvm_intel with enable_pmu=1 on a host that has a PMU and cores of one kind only; or " + advice);
+    return host_error(
+        "KVM gives guests no PMU on this host", 0,
+        "load kvm_intel with enable_pmu=1 on a host that has a PMU and cores of one kind only; or " + advice);
   const std::uint32_t leaf = pmu.supported.get(0xA).eax;
-  return fmt::format("KVM passes an Intel PMU through: version {}, {} counters of {} bits, {}", pmu.version(), leaf >> 8U & 0xFFU,
-                     leaf >> 16U & 0xFFU, pmu.pebs() ? fmt::format("PEBS format {}", pmu.perf_capabilities >> 8U & 0xFU) : "no PEBS");
+  return fmt::format("KVM passes an Intel PMU through: version {}, {} counters of {} bits, {}", pmu.version(),
+                     leaf >> 8U & 0xFFU, leaf >> 16U & 0xFFU,
+                     pmu.pebs() ? fmt::format("PEBS format {}", pmu.perf_capabilities >> 8U & 0xFU) : "no PEBS");
 }
 
 }  // namespace vmm

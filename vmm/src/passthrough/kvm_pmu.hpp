@@ -13,11 +13,11 @@ namespace vmm {
 /// KVM's own virtual PMU, as far as this host's KVM gives one to guests.
 struct KvmPmu {
   HostCpu host;
-  CpuidTable supported;                ///< What KVM can give.
-  std::uint64_t perf_capabilities{};   ///< IA32_PERF_CAPABILITIES of guests; 0 where they have none.
-  std::uint64_t microcode{};           ///< IA32_BIOS_SIGN_ID.
-  bool saves_ds{};                     ///< KVM carries IA32_PEBS_ENABLE and IA32_DS_AREA.
-  bool offered{};                      ///< KVM_CAP_PMU_CAPABILITY: the host has a PMU, and the module gives it on.
+  CpuidTable supported;               ///< What KVM can give.
+  std::uint64_t perf_capabilities{};  ///< IA32_PERF_CAPABILITIES of guests; 0 where they have none.
+  std::uint64_t microcode{};          ///< IA32_BIOS_SIGN_ID.
+  bool saves_ds{};                    ///< KVM carries IA32_PEBS_ENABLE and IA32_DS_AREA.
+  bool offered{};                     ///< KVM_CAP_PMU_CAPABILITY: the host has a PMU, and the module gives it on.
 
   [[nodiscard]] std::uint32_t signature() const { return supported.get(1).eax; }
   /// CPUID.0AH:EAX[7:0]; 0 = no architectural PMU.

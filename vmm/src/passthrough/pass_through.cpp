@@ -75,9 +75,12 @@ Result<PassThrough> PassThrough::create(KvmPmu pmu, const MachineModel* model) {
     return PassThrough{std::move(pmu), host};
   }
   if (((model->signature ^ pmu.signature()) & family_and_model) != 0)
-    return host_error(fmt::format("KVM cannot give a guest the PMU of model {} (CPUID {:#x}) on this host (CPUID {:#x}); {}", model->name,
-                                  model->signature, pmu.signature(), can),
-                      0, fmt::format("give --model {} for this host's own, or count by another source: perf, exact or clock", host_model_name));
+    return host_error(
+        fmt::format("KVM cannot give a guest the PMU of model {} (CPUID {:#x}) on this host (CPUID {:#x}); {}",
+                    model->name, model->signature, pmu.signature(), can),
+        0,
+        fmt::format("give --model {} for this host's own, or count by another source: perf, exact or clock",
+                    host_model_name));
   return PassThrough{std::move(pmu), *model};
 }
 
@@ -104,7 +107,8 @@ CpuidTable PassThrough::adapt(const CpuidTable& table) const {
 // KVM starts with PEBS unavailable, and only the VMM may change that: kvm-host.md 1.1.
 Result<void> PassThrough::prepare(Vcpu& vcpu) const {
   if ((pmu_.supported.get(1).ecx & l1_c_pdcm) != 0) {
-    const std::uint64_t capabilities = pmu_.pebs() ? pmu_.perf_capabilities : pmu_.perf_capabilities & ~capabilities_of_pebs;
+    const std::uint64_t capabilities =
+        pmu_.pebs() ? pmu_.perf_capabilities : pmu_.perf_capabilities & ~capabilities_of_pebs;
     VMM_TRY(vcpu.set_msr(msr_perf_capabilities, capabilities));
   }
   VMM_ASSIGN(const std::uint64_t before, vcpu.msr(msr_misc_enable));

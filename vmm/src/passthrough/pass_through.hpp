@@ -17,11 +17,12 @@ constexpr std::string_view host_model_name{"host"};
 /// The name of the source that is KVM's own PMU.
 constexpr std::string_view pass_through_source{"kvm"};
 
-/// How the guests of this host get its PMU from KVM: their CPU, CPUID and MSRs. MSRs are not filtered and RDPMC is KVM's.
+/// How the guests of this host get its PMU from KVM: their CPU, CPUID and MSRs. MSRs are not filtered and RDPMC is
+/// KVM's.
 class PassThrough {
  public:
-  /// For a guest of `model`; null means the host's own. Fails with kind host, and says what the host could do, where KVM gives no PMU or not
-  /// that model's: KVM gives the host's own only.
+  /// For a guest of `model`; null means the host's own. Fails with kind host, and says what the host could do, where
+  /// KVM gives no PMU or not that model's: KVM gives the host's own only.
   static Result<PassThrough> create(KvmPmu pmu, const MachineModel* model);
 
   [[nodiscard]] const MachineModel& model() const { return model_; }

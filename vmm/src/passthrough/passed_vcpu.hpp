@@ -12,10 +12,15 @@ class PassedVcpu final : public GuestVcpu {
   Result<Exit> run() override { return port_->run(); }
   [[nodiscard]] Result<Bytes> save() const override { return no_snapshot(); }
   Result<void> restore(std::span<const std::byte> /*image*/) override { return no_snapshot(); }
-  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override { port_->visit_statistics(visit); }
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override {
+    port_->visit_statistics(visit);
+  }
 
  private:
-  static Failure no_snapshot() { return usage_error("a machine whose PMU is KVM's own cannot be saved or restored", "give another --source than kvm"); }
+  static Failure no_snapshot() {
+    return usage_error("a machine whose PMU is KVM's own cannot be saved or restored",
+                       "give another --source than kvm");
+  }
   VcpuPort* port_;
 };
 

@@ -72,10 +72,11 @@ Result<void> SectionWriter::end() {
 
 Result<SectionReader> SectionReader::open(const std::string& path) {
   const auto failure = [&path](const std::string& why) {
-    return usage_error(fmt::format("cannot read the snapshot {}: {}", printable(path), why), "give a file that `vpmu ctl SOCKET snapshot` wrote with --restore");
+    return usage_error(fmt::format("cannot read the snapshot {}: {}", printable(path), why),
+                       "give a file that `vpmu ctl SOCKET snapshot` wrote with --restore");
   };
   Fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
-  struct stat status {};
+  struct stat status{};
   if (!file.valid() || ::fstat(file.get(), &status) != 0) return failure(errno_text(errno));
   if (!S_ISREG(status.st_mode)) return failure("not a regular file");
   SectionReader reader{path, std::move(file), static_cast<std::uint64_t>(status.st_size)};
@@ -106,8 +107,13 @@ Result<std::uint64_t> SectionReader::begin(std::string_view name) {
   checksum_.emplace();
   SectionHead head;
   VMM_TRY(read(room_of(head)));
-  if (head.name != stored(name)) return refused(name, fmt::format("\"{}\" is in its place", printable(std::string{head.name.data(), ::strnlen(head.name.data(), head.name.size())})));
-  if (head.size > rest_) return refused(name, fmt::format("it is cut short: it has {} bytes, and {} are left of the file", head.size, rest_));
+  if (head.name != stored(name))
+    return refused(
+        name, fmt::format("\"{}\" is in its place",
+                          printable(std::string{head.name.data(), ::strnlen(head.name.data(), head.name.size())})));
+  if (head.size > rest_)
+    return refused(name,
+                   fmt::format("it is cut short: it has {} bytes, and {} are left of the file", head.size, rest_));
   return head.size;
 }
 
@@ -121,7 +127,8 @@ Result<void> SectionReader::end() {
   std::uint64_t sum = 0;
   VMM_TRY(fill(room_of(sum)));
   if (sum == checksum_->value()) return {};
-  return refused(section_, fmt::format("it is damaged: its checksum is {:#018x}, not {:#018x}", checksum_->value(), sum));
+  return refused(section_,
+                 fmt::format("it is damaged: its checksum is {:#018x}, not {:#018x}", checksum_->value(), sum));
 }
 
 Result<void> SectionReader::finish() const {
@@ -134,7 +141,8 @@ Result<void> SectionReader::fill(std::span<std::byte> bytes) {
     const ssize_t got = ::read(fd_.get(), bytes.data(), bytes.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return refused(section_, "it cannot be read: " + errno_text(errno));
-    if (got == 0 || static_cast<std::uint64_t>(got) > rest_) return refused(section_, "it is cut short, or the file changes");
+    if (got == 0 || static_cast<std::uint64_t>(got) > rest_)
+      return refused(section_, "it is cut short, or the file changes");
     rest_ -= static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
@@ -142,8 +150,9 @@ Result<void> SectionReader::fill(std::span<std::byte> bytes) {
 }
 
 Failure SectionReader::refused(std::string_view name, const std::string& why) const {
-  return usage_error(fmt::format("{} is no snapshot that can be restored: section \"{}\": {}", printable(path_), name, why),
-                     "give a file that `vpmu ctl SOCKET snapshot` of this version wrote");
+  return usage_error(
+      fmt::format("{} is no snapshot that can be restored: section \"{}\": {}", printable(path_), name, why),
+      "give a file that `vpmu ctl SOCKET snapshot` of this version wrote");
 }
 
 }  // namespace vmm

@@ -14,8 +14,9 @@
 
 namespace vmm {
 
-/// The form of a snapshot's file: 16 bytes of magic and version, then sections one behind the other, and nothing behind them. A section is its
-/// name (SectionName), the size of its contents (8 bytes), the contents, and the XXH3 of these three (8 bytes). All of it is little-endian.
+/// The form of a snapshot's file: 16 bytes of magic and version, then sections one behind the other, and nothing behind
+/// them. A section is its name (SectionName), the size of its contents (8 bytes), the contents, and the XXH3 of these
+/// three (8 bytes). All of it is little-endian.
 using SectionName = std::array<char, 16>;
 
 /// Writes such a file whole or not at all. Every member fails with kind usage where the file cannot be written.
@@ -39,8 +40,8 @@ class SectionWriter {
   std::optional<Checksum> checksum_;  ///< Of the section that has begun.
 };
 
-/// Reads it again, by the same names in the same order. Nothing of the file is believed: no size is used before the file was found to have as many
-/// bytes. Every member fails with kind usage and names the section.
+/// Reads it again, by the same names in the same order. Nothing of the file is believed: no size is used before the
+/// file was found to have as many bytes. Every member fails with kind usage and names the section.
 class SectionReader {
  public:
   /// `path` may be a symbolic link, and must lead to a regular file; others do not hold the caller up.
@@ -59,7 +60,8 @@ class SectionReader {
   [[nodiscard]] Failure refused(std::string_view name, const std::string& why) const;
 
  private:
-  SectionReader(std::string path, Fd fd, std::uint64_t size) : path_{std::move(path)}, fd_{std::move(fd)}, rest_{size} {}
+  SectionReader(std::string path, Fd fd, std::uint64_t size)
+      : path_{std::move(path)}, fd_{std::move(fd)}, rest_{size} {}
   Result<void> read_header();
   Result<void> fill(std::span<std::byte> bytes);
 

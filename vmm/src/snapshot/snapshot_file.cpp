@@ -10,8 +10,8 @@
 namespace vmm {
 namespace {
 
-// The sections, in their order: "machine", "chips", "devices", "vcpu 0" and so on, "pages" (a bit for each page of the RAM, set where the page is
-// not zero), "memory" (those pages).
+// The sections, in their order: "machine", "chips", "devices", "vcpu 0" and so on, "pages" (a bit for each page of the
+// RAM, set where the page is not zero), "memory" (those pages).
 constexpr std::uint64_t most_machine_bytes = 4096;
 /// Of the chips, of the devices, of each vCPU: some ten KiB.
 constexpr std::uint64_t most_state_bytes = 1U << 20U;
@@ -103,7 +103,8 @@ Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const
       const std::uint64_t from = page;
       while (page < end && page - from < most_run_pages && pages.has(page)) ++page;
       if (page != from)
-        VMM_TRY(visit(memory.bytes_at(range.first + (from - first) * vpmu::page_size, (page - from) * vpmu::page_size)));
+        VMM_TRY(
+            visit(memory.bytes_at(range.first + (from - first) * vpmu::page_size, (page - from) * vpmu::page_size)));
       else
         ++page;
     }
@@ -114,11 +115,13 @@ Result<void> for_each_run(const GuestMemory& memory, const PageSet& pages, const
 }  // namespace
 
 Result<WholeFile> new_snapshot_file(const std::string& path) {
-  return WholeFile::create(path, {.what = "the snapshot", .advice = "give the path of a file, new or old, with room for the guest's memory"});
+  return WholeFile::create(path, {.what = "the snapshot",
+                                  .advice = "give the path of a file, new or old, with room for the guest's memory"});
 }
 
 Result<WholeFile> given_snapshot_file(Fd fd) {
-  return WholeFile::given(std::move(fd), {.what = "the snapshot", .advice = "send the descriptor of a file with room for the guest's memory"});
+  return WholeFile::given(std::move(fd), {.what = "the snapshot",
+                                          .advice = "send the descriptor of a file with room for the guest's memory"});
 }
 
 Result<void> write_snapshot(WholeFile whole, const MachineImage& image, const GuestMemory& memory) {
@@ -156,9 +159,11 @@ Result<void> SnapshotReader::read_image() {
 Result<void> SnapshotReader::read_memory(const GuestMemory& memory) {
   PageSet pages{memory};
   VMM_ASSIGN(Bytes bits, file_.get("pages", pages.bits().size()));
-  if (!pages.take(memory, std::move(bits))) return file_.refused("pages", fmt::format("it is not of {} bytes of RAM", memory.bytes()));
+  if (!pages.take(memory, std::move(bits)))
+    return file_.refused("pages", fmt::format("it is not of {} bytes of RAM", memory.bytes()));
   VMM_ASSIGN(const std::uint64_t size, file_.begin("memory"));
-  if (size != pages.count() * vpmu::page_size) return file_.refused("memory", fmt::format("{} bytes are not the {} pages that there are", size, pages.count()));
+  if (size != pages.count() * vpmu::page_size)
+    return file_.refused("memory", fmt::format("{} bytes are not the {} pages that there are", size, pages.count()));
   VMM_TRY(for_each_run(memory, pages, [this](std::span<std::byte> run) { return file_.read(run); }));
   VMM_TRY(file_.end());
   return file_.finish();

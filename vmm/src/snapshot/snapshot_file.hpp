@@ -27,15 +27,17 @@ struct MachineImage {
 Result<WholeFile> new_snapshot_file(const std::string& path);
 Result<WholeFile> given_snapshot_file(Fd fd);
 
-/// Writes a snapshot whole, or not at all. Pages that are zero are left out. Nothing may write to the RAM meanwhile. Fails with kind
-/// usage where the file cannot be written. Cost: the RAM is read twice, and its pages that are not zero are written.
+/// Writes a snapshot whole, or not at all. Pages that are zero are left out. Nothing may write to the RAM meanwhile.
+/// Fails with kind usage where the file cannot be written. Cost: the RAM is read twice, and its pages that are not zero
+/// are written.
 Result<void> write_snapshot(WholeFile file, const MachineImage& image, const GuestMemory& memory);
 
-/// A snapshot that is read. Each section of the file has a checksum; a failure names the section. That a file is undamaged does not make it
-/// harmless: what is in it is checked by those whose state it is.
+/// A snapshot that is read. Each section of the file has a checksum; a failure names the section. That a file is
+/// undamaged does not make it harmless: what is in it is checked by those whose state it is.
 class SnapshotReader {
  public:
-  /// Reads all but the RAM. Fails with kind usage where the file cannot be read, is no regular file, is no snapshot, is damaged or cut short.
+  /// Reads all but the RAM. Fails with kind usage where the file cannot be read, is no regular file, is no snapshot, is
+  /// damaged or cut short.
   static Result<SnapshotReader> open(const std::string& path);
 
   [[nodiscard]] const MachineImage& image() const { return image_; }

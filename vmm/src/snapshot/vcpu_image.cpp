@@ -20,7 +20,10 @@ struct SavedTsc {
   std::uint64_t khz, value, host, offset, has_offset, deadline;
 };
 
-Failure not_ours() { return usage_error("the snapshot's state of a vCPU is cut short or not of this form", "restore a file that `vpmu ctl SOCKET snapshot` wrote"); }
+Failure not_ours() {
+  return usage_error("the snapshot's state of a vCPU is cut short or not of this form",
+                     "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+}
 
 Result<SavedTsc> save_tsc(Vcpu& vcpu) {
   SavedTsc saved{.khz = 0, .value = 0, .host = __rdtsc(), .offset = 0, .has_offset = 0, .deadline = 0};
@@ -38,7 +41,8 @@ Result<SavedTsc> save_tsc(Vcpu& vcpu) {
 Result<void> restore_tsc(Vcpu& vcpu, const SavedTsc& saved, std::uint64_t moment) {
   VMM_ASSIGN(const std::uint64_t khz, vcpu.tsc_khz());
   if (khz != saved.khz)
-    return host_error(fmt::format("the guest's TSC ran at {} kHz, and here it would at {}", saved.khz, khz), 0, "restore it on a host with the same TSC");
+    return host_error(fmt::format("the guest's TSC ran at {} kHz, and here it would at {}", saved.khz, khz), 0,
+                      "restore it on a host with the same TSC");
   if (saved.has_offset != 0)
     VMM_TRY(vcpu.set_tsc_offset(saved.offset + saved.host - moment));
   else
@@ -108,7 +112,8 @@ Result<void> restore_vcpu(Vcpu& vcpu, std::span<const std::byte> image, std::uin
   const auto mp_state = in.get<kvm_mp_state>();
   const auto tsc = in.get<SavedTsc>();
   const auto msrs = in.get_run();
-  if (!in.done() || msrs.size() % sizeof(kvm_msr_entry) != 0 || msrs.size() / sizeof(kvm_msr_entry) > most_msrs) return not_ours();
+  if (!in.done() || msrs.size() % sizeof(kvm_msr_entry) != 0 || msrs.size() / sizeof(kvm_msr_entry) > most_msrs)
+    return not_ours();
   VMM_TRY(vcpu.set_sregs(sregs));
   VMM_TRY(vcpu.set_regs(regs));
   VMM_TRY(vcpu.flush());

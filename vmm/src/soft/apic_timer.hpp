@@ -28,7 +28,7 @@ class ApicTimer {
 
  private:
   std::optional<std::uint64_t> due_;
-  std::uint64_t period_{};   ///< 0: runs out once.
+  std::uint64_t period_{};  ///< 0: runs out once.
   std::uint64_t divisor_{1};
 };
 

@@ -40,7 +40,8 @@ std::uint64_t data_hits(const Watch& w, std::span<const Access> accesses) {
   for (unsigned i = 0; i < w.at.size(); ++i) {
     for (const Access& a : accesses) {
       const bool watched = kind_of(w, i) == on_access || (kind_of(w, i) == on_write && a.write);
-      if (is_enabled(w, i) && watched && a.at < w.at[i] + length_of(w, i) && w.at[i] < a.at + a.bytes) hits |= vpmu::bit(i);
+      if (is_enabled(w, i) && watched && a.at < w.at[i] + length_of(w, i) && w.at[i] < a.at + a.bytes)
+        hits |= vpmu::bit(i);
     }
   }
   return hits;

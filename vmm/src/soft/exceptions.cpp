@@ -8,8 +8,9 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_nt = vpmu::bit(14), rflags_rf = vpmu::bit(16),
-                        rflags_vm = vpmu::bit(17), rflags_iopl = 3ULL << 12, rflags_fixed = vpmu::bit(1);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_nt = vpmu::bit(14),
+                        rflags_rf = vpmu::bit(16), rflags_vm = vpmu::bit(17), rflags_iopl = 3ULL << 12,
+                        rflags_fixed = vpmu::bit(1);
 /// All that software may load into RFLAGS.
 constexpr std::uint64_t rflags_loadable = 0x25'7FD5;
 constexpr std::uint32_t in_idt = 2, external = 1;
@@ -39,7 +40,9 @@ vpmu::AccessResult pop(GuestView& view, std::uint64_t at, T& out) {
   return view.read_current(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{&out, 1}));
 }
 
-bool is_code64(const kvm_segment& s) { return s.s != 0 && s.present != 0 && (s.type & 8) != 0 && s.l != 0 && s.db == 0; }
+bool is_code64(const kvm_segment& s) {
+  return s.s != 0 && s.present != 0 && (s.type & 8) != 0 && s.l != 0 && s.db == 0;
+}
 bool is_writable_data(const kvm_segment& s) { return s.s != 0 && s.present != 0 && (s.type & 0xA) == 2; }
 
 /// The null selector in SS, as 64-bit code has it in ring 0.
@@ -99,7 +102,8 @@ std::optional<Exception> enter(SoftState& state, GuestView& view, Exception e, E
   state.sregs.cs = *cs;
   state.regs.rip = gate.offset();
   state.regs.rsp = rsp;
-  state.regs.rflags &= ~(rflags_tf | rflags_nt | rflags_rf | rflags_vm | (gate.type() == type_interrupt_gate ? rflags_if : 0));
+  state.regs.rflags &=
+      ~(rflags_tf | rflags_nt | rflags_rf | rflags_vm | (gate.type() == type_interrupt_gate ? rflags_if : 0));
   return std::nullopt;
 }
 
@@ -116,9 +120,11 @@ std::optional<Exception> return_from_interrupt(SoftState& state, GuestView& view
   const auto selector = static_cast<std::uint16_t>(frame[1]);
   const unsigned cpl = selector & 3U;
   auto cs = segment_of(view, state.sregs, selector);
-  if (!cs || !is_code64(*cs) || cs->dpl != cpl || cpl < cpl_of(state.sregs)) return Exception{vector_gp, selector & ~3U};
+  if (!cs || !is_code64(*cs) || cs->dpl != cpl || cpl < cpl_of(state.sregs))
+    return Exception{vector_gp, selector & ~3U};
   const auto stack_selector = static_cast<std::uint16_t>(frame[4]);
-  auto ss = (stack_selector & ~3U) == 0 && cpl != 3 ? null_stack(stack_selector, cpl) : segment_of(view, state.sregs, stack_selector);
+  auto ss = (stack_selector & ~3U) == 0 && cpl != 3 ? null_stack(stack_selector, cpl)
+                                                    : segment_of(view, state.sregs, stack_selector);
   if (!ss || !is_writable_data(*ss) || ss->dpl != cpl) return Exception{vector_gp, stack_selector & ~3U};
   if (!vpmu::is_canonical(frame[0], 48)) return general_protection;
   std::uint64_t loadable = rflags_loadable;

@@ -14,14 +14,18 @@ using TIMER_MODE = vpmu::Bits<18, 17>;
 constexpr std::uint64_t mode_periodic = 1, mode_deadline = 2;
 
 /// SDM 3A figure 10-10: bits 0, 1 and 3 are the exponent, of which 111B is 0.
-std::uint64_t divisor_of(std::uint32_t configuration) { return 1ULL << (((configuration & 3) | (configuration >> 1 & 4)) + 1) % 8; }
+std::uint64_t divisor_of(std::uint32_t configuration) {
+  return 1ULL << (((configuration & 3) | (configuration >> 1 & 4)) + 1) % 8;
+}
 
 /// A local APIC of id 0. SDM 3A 10.12.10.2.
 constexpr std::uint32_t x2apic_logical_id = 1;
 
 }  // namespace
 
-bool InterruptUnit::in_deadline_mode() const { return TIMER_MODE::get(s_->apic.read(apic::lvt_timer)) == mode_deadline; }
+bool InterruptUnit::in_deadline_mode() const {
+  return TIMER_MODE::get(s_->apic.read(apic::lvt_timer)) == mode_deadline;
+}
 
 std::uint32_t InterruptUnit::read(std::uint32_t offset) const {
   if (offset == apic::current_count) return in_deadline_mode() ? 0 : timer_.left(time_->wall());
@@ -61,7 +65,8 @@ vpmu::MsrReadResult InterruptUnit::rdmsr(std::uint32_t index) const {
   if (index == msr_tsc_deadline) return {.status = MsrStatus::ok, .value = deadline_};
   if (index < msr_x2apic_first || index > msr_x2apic_last) return {.status = MsrStatus::unknown};
   const std::uint32_t offset = (index - msr_x2apic_first) << 4;
-  const bool absent = offset == apic::end_of_interrupt || offset == apic::destination_format || offset == apic::command_high || offset == apic::self_interrupt;
+  const bool absent = offset == apic::end_of_interrupt || offset == apic::destination_format ||
+                      offset == apic::command_high || offset == apic::self_interrupt;
   if ((s_->sregs.apic_base & apic_base_extd) == 0 || absent) return {.status = MsrStatus::gp};
   if (offset == apic::logical_destination) return {.status = MsrStatus::ok, .value = x2apic_logical_id};
   return {.status = MsrStatus::ok, .value = read(offset)};
@@ -77,9 +82,10 @@ vpmu::MsrStatus InterruptUnit::wrmsr(std::uint32_t index, std::uint64_t value) {
   }
   if (index < msr_x2apic_first || index > msr_x2apic_last) return MsrStatus::unknown;
   const std::uint32_t offset = (index - msr_x2apic_first) << 4;
-  const bool read_only = offset == apic::id || offset == apic::version || offset == apic::processor_priority || offset == apic::logical_destination ||
-                         offset == apic::destination_format || (offset >= apic::in_service && offset < apic::error_status) ||
-                         offset == apic::command_high || offset == apic::current_count;
+  const bool read_only = offset == apic::id || offset == apic::version || offset == apic::processor_priority ||
+                         offset == apic::logical_destination || offset == apic::destination_format ||
+                         (offset >= apic::in_service && offset < apic::error_status) || offset == apic::command_high ||
+                         offset == apic::current_count;
   const bool must_be_zero = offset == apic::end_of_interrupt || offset == apic::error_status;
   if ((s_->sregs.apic_base & apic_base_extd) == 0 || read_only || (must_be_zero && value != 0)) return MsrStatus::gp;
   if (offset != apic::command_low && value >> 32 != 0) return MsrStatus::gp;

@@ -7,12 +7,13 @@
 
 namespace vmm {
 
-/// What interrupts reach a vCPU without KVM by: its local APIC's registers in both modes, the APIC's timer in virtual time, and the IOAPIC.
-/// Nothing is due to a vCPU until refresh() has looked.
+/// What interrupts reach a vCPU without KVM by: its local APIC's registers in both modes, the APIC's timer in virtual
+/// time, and the IOAPIC. Nothing is due to a vCPU until refresh() has looked.
 class InterruptUnit {
  public:
   /// All must outlive it; `io_apic` may be null.
-  InterruptUnit(SoftState& state, const VirtualTime& time, IoApic* io_apic) : s_{&state}, time_{&time}, io_apic_{io_apic} {}
+  InterruptUnit(SoftState& state, const VirtualTime& time, IoApic* io_apic)
+      : s_{&state}, time_{&time}, io_apic_{io_apic} {}
 
   /// A register of the APIC's page, as MMIO reads and writes it. SDM 3A table 10-1.
   [[nodiscard]] std::uint32_t read(std::uint32_t offset) const;

@@ -70,8 +70,11 @@ void IoApic::set_line(std::uint32_t line, LineLevel level) {
 std::optional<unsigned> IoApic::ready() const {
   for (unsigned line = 0; line < lines; ++line) {
     const std::uint64_t entry = redirection_[line];
-    if (redirection::MASKED::test(entry) || redirection::DELIVERY_MODE::get(entry) > redirection::lowest_priority) continue;
-    const bool waits = redirection::LEVEL::test(entry) ? (high_ & bit(line)) != 0 && !redirection::REMOTE_IRR::test(entry) : (edges_ & bit(line)) != 0;
+    if (redirection::MASKED::test(entry) || redirection::DELIVERY_MODE::get(entry) > redirection::lowest_priority)
+      continue;
+    const bool waits = redirection::LEVEL::test(entry)
+                           ? (high_ & bit(line)) != 0 && !redirection::REMOTE_IRR::test(entry)
+                           : (edges_ & bit(line)) != 0;
     if (waits) return line;
   }
   return std::nullopt;
@@ -97,7 +100,8 @@ std::optional<std::uint8_t> IoApic::take() {
 void IoApic::end_of_interrupt(std::uint8_t vector) {
   const std::scoped_lock lock{mutex_};
   for (std::uint64_t& entry : redirection_)
-    if (redirection::LEVEL::test(entry) && redirection::VECTOR::get(entry) == vector) entry &= ~redirection::REMOTE_IRR::mask;
+    if (redirection::LEVEL::test(entry) && redirection::VECTOR::get(entry) == vector)
+      entry &= ~redirection::REMOTE_IRR::mask;
   look();
 }
 

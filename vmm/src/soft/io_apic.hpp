@@ -11,8 +11,8 @@
 
 namespace vmm {
 
-/// The I/O APIC of a machine without KVM: 24 lines, all of which lead to its one local APIC. Intel 82093AA data sheet. Thread-safe: devices
-/// drive lines on any thread, the vCPU takes what waits.
+/// The I/O APIC of a machine without KVM: 24 lines, all of which lead to its one local APIC. Intel 82093AA data sheet.
+/// Thread-safe: devices drive lines on any thread, the vCPU takes what waits.
 class IoApic {
  public:
   static constexpr unsigned lines = 24;

@@ -33,7 +33,8 @@ std::uint32_t SoftApic::read(std::uint32_t offset) const {
 
 void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
   if (offset % 0x10 != 0 || offset + sizeof value > sizeof page_.regs) return;
-  const bool read_only = offset == version || offset == processor_priority || offset == current_count || (offset >= in_service && offset < requested + 0x80);
+  const bool read_only = offset == version || offset == processor_priority || offset == current_count ||
+                         (offset >= in_service && offset < requested + 0x80);
   if (read_only) return;
   if (offset == end_of_interrupt) {
     if (const auto vector = highest(in_service)) set_bit(in_service, *vector, false);
@@ -44,7 +45,8 @@ void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
     std::memcpy(page_.regs + offset, &value, sizeof value);
     if (offset == spurious && disabled) mask_local_vectors();
     // A fixed interrupt that reaches this processor: id 0 by its physical or logical name, or every one.
-    if (offset == command_low && MODE::get(value) == 0 && SHORTHAND::get(value) != others) request(static_cast<std::uint8_t>(value));
+    if (offset == command_low && MODE::get(value) == 0 && SHORTHAND::get(value) != others)
+      request(static_cast<std::uint8_t>(value));
   }
   update_priority();
 }

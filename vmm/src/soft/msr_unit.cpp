@@ -12,10 +12,11 @@ namespace {
 using vpmu::bit;
 using vpmu::MsrStatus;
 
-constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277, msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100,
-                        msr_gs_base = 0xC000'0101;
+constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277,
+                        msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
 constexpr std::uint64_t efer_lme = bit(8), efer_lma = bit(10), efer_known = bit(0) | efer_lme | efer_lma | bit(11);
-constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11), apic_base_known = 0xF'FFFF'FD00;
+constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11),
+                        apic_base_known = 0xF'FFFF'FD00;
 
 /// A register that only holds what is written to it.
 struct Kept {
@@ -30,20 +31,23 @@ struct Kept {
   std::uint64_t reset{};
 };
 constexpr std::array kept{
-    Kept{.index = 0x17, .rule = Kept::Rule::bits},                                               // IA32_PLATFORM_ID: slot 0
-    Kept{.index = 0x8B, .rule = Kept::Rule::ignored},                                            // IA32_BIOS_SIGN_ID
-    Kept{.index = 0xFE, .rule = Kept::Rule::bits},                                               // IA32_MTRRCAP: no ranges
-    Kept{.index = 0x174, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},                     // IA32_SYSENTER_CS
-    Kept{.index = 0x175, .rule = Kept::Rule::canonical},                                         // IA32_SYSENTER_ESP
-    Kept{.index = 0x176, .rule = Kept::Rule::canonical},                                         // IA32_SYSENTER_EIP
+    Kept{.index = 0x17, .rule = Kept::Rule::bits},                            // IA32_PLATFORM_ID: slot 0
+    Kept{.index = 0x8B, .rule = Kept::Rule::ignored},                         // IA32_BIOS_SIGN_ID
+    Kept{.index = 0xFE, .rule = Kept::Rule::bits},                            // IA32_MTRRCAP: no ranges
+    Kept{.index = 0x174, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},  // IA32_SYSENTER_CS
+    Kept{.index = 0x175, .rule = Kept::Rule::canonical},                      // IA32_SYSENTER_ESP
+    Kept{.index = 0x176, .rule = Kept::Rule::canonical},                      // IA32_SYSENTER_EIP
     Kept{.index = msr_pat, .rule = Kept::Rule::bits, .writable = 0x0707'0707'0707'0707, .reset = 0x0007'0406'0007'0406},
-    Kept{.index = 0x2FF, .rule = Kept::Rule::bits, .writable = 0xCFF, .reset = 0x806},           // IA32_MTRR_DEF_TYPE: on, write-back
-    Kept{.index = 0xC000'0081, .rule = Kept::Rule::bits, .writable = ~0ULL},                     // IA32_STAR
-    Kept{.index = 0xC000'0082, .rule = Kept::Rule::canonical},                                   // IA32_LSTAR
-    Kept{.index = 0xC000'0083, .rule = Kept::Rule::canonical},                                   // IA32_CSTAR
-    Kept{.index = 0xC000'0084, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},               // IA32_FMASK
-    Kept{.index = 0xC000'0102, .rule = Kept::Rule::canonical},                                   // IA32_KERNEL_GS_BASE
-    Kept{.index = 0xC000'0103, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},               // IA32_TSC_AUX
+    Kept{.index = 0x2FF,
+         .rule = Kept::Rule::bits,
+         .writable = 0xCFF,
+         .reset = 0x806},                                                     // IA32_MTRR_DEF_TYPE: on, write-back
+    Kept{.index = 0xC000'0081, .rule = Kept::Rule::bits, .writable = ~0ULL},  // IA32_STAR
+    Kept{.index = 0xC000'0082, .rule = Kept::Rule::canonical},                // IA32_LSTAR
+    Kept{.index = 0xC000'0083, .rule = Kept::Rule::canonical},                // IA32_CSTAR
+    Kept{.index = 0xC000'0084, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},  // IA32_FMASK
+    Kept{.index = 0xC000'0102, .rule = Kept::Rule::canonical},                      // IA32_KERNEL_GS_BASE
+    Kept{.index = 0xC000'0103, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},  // IA32_TSC_AUX
 };
 
 const Kept* find_kept(std::uint32_t index) {

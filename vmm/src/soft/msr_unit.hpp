@@ -3,8 +3,8 @@
 
 namespace vmm {
 
-/// The MSRs of a vCPU without KVM that KVM would keep: the processor's own, its APIC's, and what a kernel looks at when it boots.
-/// Those of the PMU and all others are `unknown` here. SDM 3C chapter 35.
+/// The MSRs of a vCPU without KVM that KVM would keep: the processor's own, its APIC's, and what a kernel looks at when
+/// it boots. Those of the PMU and all others are `unknown` here. SDM 3C chapter 35.
 class MsrUnit {
  public:
   /// Both must outlive it.

@@ -35,7 +35,8 @@ vpmu::exec::Answer SoftPort::Platform::rdtsc(std::uint64_t& value) {
   return vpmu::exec::Answer::done;
 }
 
-SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic, std::uint64_t tsc_khz)
+SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic,
+                   std::uint64_t tsc_khz)
     : memory_{&memory},
       cpuid_{std::move(cpuid)},
       time_{tsc_khz},
@@ -68,7 +69,11 @@ Result<Exit> SoftPort::run() {
     s_.halted = false;
     const Watch w = watch_of(s_, guest_debug_);
     const bool one = s_.events.interrupt.shadow != 0 || (s_.regs.rflags & rflags_rf) != 0;
-    auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min({burst, time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()}));
+    auto exit =
+        w.any()
+            ? run_watched(w)
+            : run_some(one ? 1
+                           : std::min({burst, time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()}));
     if (exit) return *exit;
   }
 }
@@ -108,7 +113,8 @@ std::optional<Exit> SoftPort::take_events() {
   return take({.vector = *vector, .error_code = std::nullopt}, EventKind::trap);
 }
 
-/// Whether what take_events() would take ends a halt though KVM_GUESTDBG_BLOCKIRQ keeps it from being taken, as with KVM.
+/// Whether what take_events() would take ends a halt though KVM_GUESTDBG_BLOCKIRQ keeps it from being taken, as with
+/// KVM.
 bool SoftPort::event_is_held_off() const {
   if ((guest_debug_.control & KVM_GUESTDBG_BLOCKIRQ) == 0) return false;
   const bool nmi = s_.events.nmi.pending != 0 && s_.events.nmi.masked == 0;

@@ -23,8 +23,9 @@ struct SoftStatistics {
   std::uint64_t system{};        ///< Of these: system instructions.
   std::uint64_t mmio{};          ///< Accesses outside RAM.
   std::uint64_t exceptions{};
-  std::uint64_t interrupts{};    ///< NMIs among them.
-  std::map<std::string_view, std::uint64_t> unknown;  ///< Instructions that no part of this vCPU knows, by mnemonic: #UD.
+  std::uint64_t interrupts{};  ///< NMIs among them.
+  std::map<std::string_view, std::uint64_t>
+      unknown;  ///< Instructions that no part of this vCPU knows, by mnemonic: #UD.
 };
 
 /// What a vCPU without KVM starts as.
@@ -35,17 +36,19 @@ struct SoftStart {
   Log* log{};  ///< Hears of each unknown instruction once; must outlive the port. Null: nobody does.
 };
 
-/// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does where the PMU code
-/// looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC exits too. 64-bit code only, one processor.
+/// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does
+/// where the PMU code looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC
+/// exits too. 64-bit code only, one processor.
 ///
-/// Time is virtual: an instruction takes one tick of the TSC, so does the entry into a handler, and nothing else takes any. Two runs with the
-/// same input are the same.
+/// Time is virtual: an instruction takes one tick of the TSC, so does the entry into a handler, and nothing else takes
+/// any. Two runs with the same input are the same.
 class SoftPort final : public VcpuPort {
  public:
   static constexpr std::uint64_t default_tsc_khz = 2'500'000;
 
   /// `memory` and `io_apic`, which may be null, must outlive it.
-  SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic = nullptr, std::uint64_t tsc_khz = default_tsc_khz);
+  SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic = nullptr,
+           std::uint64_t tsc_khz = default_tsc_khz);
   SoftPort(const SoftPort&) = delete;
   SoftPort& operator=(const SoftPort&) = delete;
   SoftPort(SoftPort&&) = delete;
@@ -102,7 +105,9 @@ class SoftPort final : public VcpuPort {
   class Ram final : public vpmu::exec::Ram {
    public:
     explicit Ram(const LinearMemory& memory) : ram_{memory} {}
-    std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override { return ram_.read_word(at, bytes); }
+    std::optional<std::uint64_t> read_word(vpmu::GuestPhysical at, unsigned bytes) override {
+      return ram_.read_word(at, bytes);
+    }
     bool exchange_word(vpmu::GuestPhysical at, unsigned bytes, std::uint64_t expected, std::uint64_t desired) override {
       return ram_.exchange_word(at, bytes, expected, desired);
     }
@@ -146,7 +151,8 @@ class SoftPort final : public VcpuPort {
   std::optional<Exit> run_watched(const Watch& watch);
   std::optional<Exit> run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   std::optional<Exit> run_what_the_engine_left(vpmu::exec::Stop why);
-  std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code, vpmu::exec::Stop why);
+  std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
+                                     vpmu::exec::Stop why);
   std::optional<Exit> refuse(std::span<const std::byte> code, vpmu::exec::Stop why);
   std::optional<Exit> access_device(const Access& access, std::span<const std::byte> code);
   [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;

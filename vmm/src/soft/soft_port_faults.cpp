@@ -17,7 +17,8 @@ constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
 
 /// As KVM gives up on an instruction: a flag that says that its bytes follow, their number and they themselves.
 InternalError not_emulated(std::span<const std::byte> code) {
-  InternalError error{.suberror = KVM_INTERNAL_ERROR_EMULATION, .data = {KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES}};
+  InternalError error{.suberror = KVM_INTERNAL_ERROR_EMULATION,
+                      .data = {KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES}};
   const auto out = std::as_writable_bytes(std::span{error.data}).subspan(sizeof error.data[0]);
   out[0] = static_cast<std::byte>(code.size());
   std::ranges::copy(code, out.begin() + 1);
@@ -36,7 +37,8 @@ std::optional<Exit> SoftPort::run_what_the_engine_left(Stop why) {
   if (const auto system = decode_system(code)) {
     std::optional<std::uint64_t> operand;
     if (i && (i->load || i->store))
-      operand = operand_address(i->store ? *i->store : *i->load, *i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value();
+      operand = operand_address(i->store ? *i->store : *i->load, *i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs)
+                    .value();
     return run_system(*system, operand);
   }
   return run_into_fault(i, code, why);
@@ -57,7 +59,8 @@ std::vector<Access> SoftPort::accesses(const Instruction& i) const {
 }
 
 // The engine stops before what faults and does not say why: look for the reasons in the order of SDM 3A table 6-2.
-std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code, Stop why) {
+std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
+                                             Stop why) {
   if (!i) {
     if (code.size() < longest_instruction) return take(fetch_fault(s_.regs.rip + code.size()), EventKind::fault);
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
@@ -78,20 +81,23 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
   return refuse(code, why);
 }
 
-// A program must not end the machine by an instruction that nobody here knows. A kernel that uses such a one in ring 0 alone cannot go on.
+// A program must not end the machine by an instruction that nobody here knows. A kernel that uses such a one in ring 0
+// alone cannot go on.
 std::optional<Exit> SoftPort::refuse(std::span<const std::byte> code, Stop why) {
-  if (why == Stop::fault) return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
+  if (why == Stop::fault)
+    return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
   const std::string_view name = mnemonic_of(code, CodeSize::bits64);
   if (++statistics_.unknown[name] == 1 && log_ != nullptr)
-    log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm", name, s_.regs.rip);
+    log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm",
+                  name, s_.regs.rip);
   if (is_privileged(code)) return Exit{not_emulated(code)};
   return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
 }
 
 Exception SoftPort::fetch_fault(std::uint64_t at) {
   const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
-  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{at}, vpmu::PagingAccess::execute,
-                                          privilege, vpmu::AccessedDirty::leave);
+  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{at},
+                                          vpmu::PagingAccess::execute, privilege, vpmu::AccessedDirty::leave);
   const auto* fault = std::get_if<vpmu::PageFault>(&walk);
   if (fault == nullptr) return general_protection;
   return page_fault(s_, {.address = vpmu::GuestLinear{at}, .error_code = fault->error_code});
@@ -101,8 +107,8 @@ Exception SoftPort::fetch_fault(std::uint64_t at) {
 std::optional<Exit> SoftPort::access_device(const Access& access, std::span<const std::byte> code) {
   const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
   const auto kind = access.write ? vpmu::PagingAccess::write : vpmu::PagingAccess::read;
-  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(), vpmu::GuestLinear{access.at}, kind, privilege,
-                                          vpmu::AccessedDirty::leave);
+  const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(),
+                                          vpmu::GuestLinear{access.at}, kind, privilege, vpmu::AccessedDirty::leave);
   const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
   const Device device = mapped == nullptr ? Device::none : device_at(page_of(mapped->address));
   const auto offset = static_cast<std::uint32_t>(access.at % vpmu::page_size);
@@ -149,7 +155,8 @@ void SoftPort::write_device(Device device, std::uint32_t offset, std::uint32_t v
 
 std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   if ((s_.regs.rflags & rflags_rf) == 0)
-    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0) return debug_hit(w, hits, EventKind::fault);
+    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0)
+      return debug_hit(w, hits, EventKind::fault);
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
   const auto i = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);

@@ -23,7 +23,8 @@ std::optional<Decoded> decode(std::span<const std::byte> bytes) {
     return d;
   }();
   Decoded d;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, bytes.data(), bytes.size(), &d.in, d.operands.data()))) return std::nullopt;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, bytes.data(), bytes.size(), &d.in, d.operands.data())))
+    return std::nullopt;
   return d;
 }
 
@@ -35,7 +36,8 @@ std::uint8_t number(ZydisRegister reg) {
 /// MOV to or from a segment, control or debug register.
 std::optional<SystemInstruction> special_move(const Decoded& d) {
   const auto class_of = [&](unsigned i) {
-    return d.operands[i].type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(d.operands[i].reg.value) : ZYDIS_REGCLASS_INVALID;
+    return d.operands[i].type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(d.operands[i].reg.value)
+                                                             : ZYDIS_REGCLASS_INVALID;
   };
   SystemInstruction s{.bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
   const auto move = [&](unsigned special, SystemOp op) {
@@ -69,7 +71,8 @@ std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
                            .immediate = by_dx ? std::uint8_t{0} : static_cast<std::uint8_t>(port.imm.value.u)};
 }
 
-/// What takes or gives a 16-bit word, in a register unless it has an address; LAR and LSL take it as their second operand.
+/// What takes or gives a 16-bit word, in a register unless it has an address; LAR and LSL take it as their second
+/// operand.
 std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
   SystemInstruction s{.op = op, .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
   const bool two = op == SystemOp::lar || op == SystemOp::lsl;
@@ -115,12 +118,14 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_CLI: return plain(SystemOp::cli);
     case ZYDIS_MNEMONIC_STI: return plain(SystemOp::sti);
     case ZYDIS_MNEMONIC_POPF:
-    case ZYDIS_MNEMONIC_POPFQ: return SystemInstruction{.op = SystemOp::popf, .bytes = static_cast<std::uint8_t>(d.in.operand_width / 8)};
+    case ZYDIS_MNEMONIC_POPFQ:
+      return SystemInstruction{.op = SystemOp::popf, .bytes = static_cast<std::uint8_t>(d.in.operand_width / 8)};
     case ZYDIS_MNEMONIC_IRETQ: return plain(SystemOp::iret);
     case ZYDIS_MNEMONIC_INT3: return plain(SystemOp::int3);
     case ZYDIS_MNEMONIC_INT1: return plain(SystemOp::int1);
     case ZYDIS_MNEMONIC_INT:
-      return SystemInstruction{.op = SystemOp::int_n, .immediate = static_cast<std::uint8_t>(d.operands[0].imm.value.u)};
+      return SystemInstruction{.op = SystemOp::int_n,
+                               .immediate = static_cast<std::uint8_t>(d.operands[0].imm.value.u)};
     case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud2);
     case ZYDIS_MNEMONIC_RET:
       if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR && d.in.operand_width == 64 && d.in.operand_count_visible == 0)
@@ -143,7 +148,8 @@ std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes)
 bool is_privileged(std::span<const std::byte> bytes) {
   const auto decoded = decode(bytes);
   if (!decoded) return false;
-  return (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || decoded->in.meta.category == ZYDIS_CATEGORY_IOSTRINGOP;
+  return (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 ||
+         decoded->in.meta.category == ZYDIS_CATEGORY_IOSTRINGOP;
 }
 
 bool is_division(std::span<const std::byte> bytes) {
@@ -182,7 +188,8 @@ bool is_hidden(std::span<const std::byte> bytes) {
     default: break;
   }
   const auto encoding = decoded->in.encoding;
-  return encoding == ZYDIS_INSTRUCTION_ENCODING_VEX || encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
+  return encoding == ZYDIS_INSTRUCTION_ENCODING_VEX || encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX ||
+         encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
 }
 
 }  // namespace vmm

@@ -8,11 +8,49 @@ namespace vmm {
 
 /// What a processor without KVM does itself, beside what the engine knows.
 enum class SystemOp : std::uint8_t {
-  cpuid, rdmsr, wrmsr, rdtsc, rdpmc,
-  lgdt, lidt, sgdt, sidt, ltr, lldt, str, sldt, lar, lsl, verr, verw,
-  read_segment, write_segment, read_control, write_control, read_debug, write_debug, clts, lmsw, smsw, invlpg, wbinvd,
-  in, out, hlt, cli, sti, popf,
-  far_return, iret, int3, int1, int_n, ud2, syscall, sysret, swapgs,
+  cpuid,
+  rdmsr,
+  wrmsr,
+  rdtsc,
+  rdpmc,
+  lgdt,
+  lidt,
+  sgdt,
+  sidt,
+  ltr,
+  lldt,
+  str,
+  sldt,
+  lar,
+  lsl,
+  verr,
+  verw,
+  read_segment,
+  write_segment,
+  read_control,
+  write_control,
+  read_debug,
+  write_debug,
+  clts,
+  lmsw,
+  smsw,
+  invlpg,
+  wbinvd,
+  in,
+  out,
+  hlt,
+  cli,
+  sti,
+  popf,
+  far_return,
+  iret,
+  int3,
+  int1,
+  int_n,
+  ud2,
+  syscall,
+  sysret,
+  swapgs,
 };
 
 /// One system instruction; its memory operand, if any, is that of decode_instruction().
@@ -26,9 +64,11 @@ struct SystemInstruction {
   std::uint8_t immediate{};
 };
 
-/// Whether what it does may make translations stale, even where it leaves control registers as they are. SDM 3A 4.10.4.1.
+/// Whether what it does may make translations stale, even where it leaves control registers as they are. SDM
+/// 3A 4.10.4.1.
 inline bool changes_translations(const SystemInstruction& i) {
-  return i.op == SystemOp::invlpg || (i.op == SystemOp::write_control && (i.special == 0 || i.special == 3 || i.special == 4));
+  return i.op == SystemOp::invlpg ||
+         (i.op == SystemOp::write_control && (i.special == 0 || i.special == 3 || i.special == 4));
 }
 
 /// Empty for everything else. 64-bit code.

@@ -28,9 +28,11 @@ Raised gp_selector(std::uint16_t selector) { return Raised{{.vector = vector_gp,
 std::uint64_t edx_eax(const kvm_regs& r) { return (r.rdx & 0xFFFF'FFFF) << 32 | (r.rax & 0xFFFF'FFFF); }
 
 /// For CPL 0 only. SDM 3A 5.9.
-constexpr std::array privileged{SystemOp::rdmsr, SystemOp::wrmsr, SystemOp::lgdt, SystemOp::lidt, SystemOp::ltr, SystemOp::lldt, SystemOp::read_control,
-                                SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug, SystemOp::clts, SystemOp::lmsw,
-                                SystemOp::invlpg, SystemOp::wbinvd, SystemOp::hlt, SystemOp::sysret, SystemOp::swapgs};
+constexpr std::array privileged{
+    SystemOp::rdmsr,  SystemOp::wrmsr,        SystemOp::lgdt,          SystemOp::lidt,       SystemOp::ltr,
+    SystemOp::lldt,   SystemOp::read_control, SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug,
+    SystemOp::clts,   SystemOp::lmsw,         SystemOp::invlpg,        SystemOp::wbinvd,     SystemOp::hlt,
+    SystemOp::sysret, SystemOp::swapgs};
 
 }  // namespace
 
@@ -38,7 +40,8 @@ SystemResult SystemUnit::run(const SystemInstruction& i, std::optional<std::uint
   if (std::ranges::find(privileged, i.op) != privileged.end() && cpl_of(s_->sregs) != 0) return gp;
   const std::uint64_t next = s_->regs.rip + i.length;
   SystemResult result = execute(i, operand);
-  const bool jumped = i.op == SystemOp::iret || i.op == SystemOp::far_return || i.op == SystemOp::syscall || i.op == SystemOp::sysret;
+  const bool jumped =
+      i.op == SystemOp::iret || i.op == SystemOp::far_return || i.op == SystemOp::syscall || i.op == SystemOp::sysret;
   const auto* raised = std::get_if<Raised>(&result);
   const bool trap = raised != nullptr && raised->kind != EventKind::fault;
   if ((std::holds_alternative<Completed>(result) && !jumped) || trap) s_->regs.rip = next;
@@ -149,12 +152,14 @@ SystemResult SystemUnit::store_table(const kvm_dtable& table, std::uint64_t oper
   std::array<std::byte, 10> bytes{};
   std::memcpy(bytes.data(), &table.limit, sizeof table.limit);
   std::memcpy(bytes.data() + sizeof table.limit, &table.base, sizeof table.base);
-  if (const auto fault = view_->write_current(vpmu::GuestLinear{operand}, bytes)) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->write_current(vpmu::GuestLinear{operand}, bytes))
+    return Raised{page_fault(*s_, *fault)};
   return Completed{};
 }
 
 /// The selector operand of LTR and of moves to segment registers: in a register unless it has an address.
-std::optional<Exception> SystemUnit::fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint16_t& selector) {
+std::optional<Exception> SystemUnit::fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand,
+                                                    std::uint16_t& selector) {
   selector = static_cast<std::uint16_t>(gpr(i));
   if (!operand) return std::nullopt;
   const auto fault = view_->read_current(vpmu::GuestLinear{*operand}, std::as_writable_bytes(std::span{&selector, 1}));
@@ -169,9 +174,11 @@ SystemResult SystemUnit::load_task(const SystemInstruction& i, std::optional<std
   if (!std::holds_alternative<Completed>(loaded)) return loaded;
   const vpmu::GuestLinear descriptor{s_->sregs.gdt.base + (selector & ~7U)};
   std::uint64_t word{};
-  if (const auto fault = view_->read(descriptor, std::as_writable_bytes(std::span{&word, 1}))) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->read(descriptor, std::as_writable_bytes(std::span{&word, 1})))
+    return Raised{page_fault(*s_, *fault)};
   word |= bit(41);  // busy
-  if (const auto fault = view_->write(descriptor, std::as_bytes(std::span{&word, 1}))) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->write(descriptor, std::as_bytes(std::span{&word, 1})))
+    return Raised{page_fault(*s_, *fault)};
   s_->sregs.tr.type = 0xB;
   return loaded;
 }
@@ -190,18 +197,21 @@ SystemResult SystemUnit::load_local_table(const SystemInstruction& i, std::optio
 /// A descriptor of 16 bytes. SDM 3A figure 3-10, 7-4.
 SystemResult SystemUnit::load_system_segment(kvm_segment& to, std::uint16_t selector, unsigned type) {
   auto loaded = segment_of(*view_, s_->sregs, selector);
-  if (!loaded || loaded->s != 0 || loaded->type != (type | 1)) return gp_selector(selector);  // segment_of() sets the lowest bit of the type
+  if (!loaded || loaded->s != 0 || loaded->type != (type | 1))
+    return gp_selector(selector);  // segment_of() sets the lowest bit of the type
   if (loaded->present == 0) return Raised{{.vector = vector_np, .error_code = selector & ~3U}};
   std::uint64_t high{};
   const vpmu::GuestLinear at{s_->sregs.gdt.base + (selector & ~7U) + sizeof high};
-  if (const auto fault = view_->read(at, std::as_writable_bytes(std::span{&high, 1}))) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->read(at, std::as_writable_bytes(std::span{&high, 1})))
+    return Raised{page_fault(*s_, *fault)};
   loaded->base |= high << 32;
   loaded->type = static_cast<std::uint8_t>(type);
   to = *loaded;
   return Completed{};
 }
 
-/// LAR, LSL, VERR, VERW: of code and data segments; what they say of others is that they may not. SDM 2A LAR, LSL, 2B VERR.
+/// LAR, LSL, VERR, VERW: of code and data segments; what they say of others is that they may not. SDM 2A LAR, LSL, 2B
+/// VERR.
 SystemResult SystemUnit::examine_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
   std::uint16_t selector{};
   if (const auto fault = fetch_selector(i, operand, selector)) return Raised{*fault};
@@ -216,8 +226,9 @@ SystemResult SystemUnit::examine_segment(const SystemInstruction& i, std::option
   if (!valid || i.op == SystemOp::verr || i.op == SystemOp::verw) return Completed{};
   std::uint64_t value = found->limit;
   if (i.op == SystemOp::lar)
-    value = std::uint64_t{found->type} << 8 | std::uint64_t{found->s} << 12 | std::uint64_t{found->dpl} << 13 | std::uint64_t{found->present} << 15 |
-            std::uint64_t{found->avl} << 20 | std::uint64_t{found->l} << 21 | std::uint64_t{found->db} << 22 | std::uint64_t{found->g} << 23;
+    value = std::uint64_t{found->type} << 8 | std::uint64_t{found->s} << 12 | std::uint64_t{found->dpl} << 13 |
+            std::uint64_t{found->present} << 15 | std::uint64_t{found->avl} << 20 | std::uint64_t{found->l} << 21 |
+            std::uint64_t{found->db} << 22 | std::uint64_t{found->g} << 23;
   __u64& to = s_->regs.*gpr_fields[i.special % gpr_fields.size()];
   to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : value;
   return Completed{};
@@ -282,7 +293,8 @@ SystemResult SystemUnit::give(const SystemInstruction& i, std::optional<std::uin
     return Completed{};
   }
   const auto word = static_cast<std::uint16_t>(value);
-  if (const auto fault = view_->write_current(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&word, 1}))) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->write_current(vpmu::GuestLinear{*operand}, std::as_bytes(std::span{&word, 1})))
+    return Raised{page_fault(*s_, *fault)};
   return Completed{};
 }
 
@@ -290,7 +302,8 @@ SystemResult SystemUnit::write_control(const SystemInstruction& i) {
   const std::uint64_t value = gpr(i);
   switch (i.special) {
     case 0:
-      if ((value & (cr0_pe | cr0_pg)) != (cr0_pe | cr0_pg) || value >> 32 != 0) return gp;  // leaves 64-bit mode: not here
+      if ((value & (cr0_pe | cr0_pg)) != (cr0_pe | cr0_pg) || value >> 32 != 0)
+        return gp;  // leaves 64-bit mode: not here
       s_->sregs.cr0 = value | cr0_et;
       return Completed{};
     case 2: s_->sregs.cr2 = value; return Completed{};
@@ -334,7 +347,9 @@ SystemResult SystemUnit::write_debug(const SystemInstruction& i) {
 
 SystemResult SystemUnit::read_debug(const SystemInstruction& i) {
   if ((s_->debug.dr7 & dr7_gd) != 0) return Raised{{.vector = vector_db, .error_code = std::nullopt}};
-  gpr(i) = i.special < 4 ? s_->debug.db[i.special] : i.special % 2 == 0 ? s_->debug.dr6 | dr6_fixed : s_->debug.dr7 | dr7_fixed;
+  gpr(i) = i.special < 4        ? s_->debug.db[i.special]
+           : i.special % 2 == 0 ? s_->debug.dr6 | dr6_fixed
+                                : s_->debug.dr7 | dr7_fixed;
   return Completed{};
 }
 
@@ -356,7 +371,8 @@ SystemResult SystemUnit::interrupt_flag(bool on) {
 SystemResult SystemUnit::popf(std::uint8_t bytes) {
   std::uint64_t value{};
   const auto popped = std::as_writable_bytes(std::span{&value, 1}).first(std::min<std::size_t>(bytes, sizeof value));
-  if (const auto fault = view_->read_current(vpmu::GuestLinear{s_->regs.rsp}, popped)) return Raised{page_fault(*s_, *fault)};
+  if (const auto fault = view_->read_current(vpmu::GuestLinear{s_->regs.rsp}, popped))
+    return Raised{page_fault(*s_, *fault)};
   std::uint64_t loadable = rflags_by_popf & vpmu::low_bits(8U * static_cast<unsigned>(popped.size()));
   const unsigned cpl = cpl_of(s_->sregs);
   if (cpl != 0) loadable &= ~rflags_iopl;

@@ -36,7 +36,8 @@ class SystemUnit {
   SystemUnit(SoftState& state, GuestView& view, MsrUnit& msrs, InterruptUnit& interrupts, const CpuidTable& cpuid)
       : s_{&state}, view_{&view}, msrs_{&msrs}, interrupts_{&interrupts}, cpuid_{&cpuid} {}
 
-  /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays, except for traps.
+  /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays,
+  /// except for traps.
   SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
 
  private:
@@ -61,7 +62,8 @@ class SystemUnit {
   SystemResult port(const SystemInstruction& i);
   SystemResult interrupt_flag(bool on);
   SystemResult popf(std::uint8_t bytes);
-  [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint16_t& selector);
+  [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i,
+                                                        std::optional<std::uint64_t> operand, std::uint16_t& selector);
   void cpuid();
   [[nodiscard]] __u64& gpr(const SystemInstruction& i);
   [[nodiscard]] kvm_segment& segment(unsigned number);

@@ -22,8 +22,8 @@ class VirtualTime {
   [[nodiscard]] bool take_due();
   /// Ticks until one does; very many without a timer.
   [[nodiscard]] std::uint64_t until_due() const;
-  /// A halted vCPU waits: goes on to where a timer wakes it, or by `at_most` ticks, and says how many ticks that took. Empty when no timer
-  /// runs and `at_most` is as good as for ever.
+  /// A halted vCPU waits: goes on to where a timer wakes it, or by `at_most` ticks, and says how many ticks that took.
+  /// Empty when no timer runs and `at_most` is as good as for ever.
   std::optional<std::uint64_t> wait(std::uint64_t at_most);
   /// Since the start, halted or not.
   [[nodiscard]] std::uint64_t wall() const { return wall_; }

@@ -20,8 +20,8 @@ struct ClockRate {
   friend bool operator==(const ClockRate&, const ClockRate&) = default;
 };
 
-/// What the clock source delivers for a plain event. The rates are those of a made-up program of one instruction per cycle that fits
-/// together (below): they are estimates, stated so that every reader of a count knows what it is worth.
+/// What the clock source delivers for a plain event. The rates are those of a made-up program of one instruction per
+/// cycle that fits together (below): they are estimates, stated so that every reader of a count knows what it is worth.
 constexpr ClockRate clock_rate(vpmu::Counts counts) {
   using enum vpmu::Counts;
   const auto rate = [](std::uint32_t n) { return ClockRate{ClockBasis::rate, n}; };
@@ -86,8 +86,9 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
   return {};
 }
 
-/// What the clock source delivers for a form of an event with CMASK, INV or EDGE (rule C4). The events are taken as spread evenly: no
-/// two cycles differ by more than one. A form that holds in every cycle counts time: cycles, or the event's own clock where it is one.
+/// What the clock source delivers for a form of an event with CMASK, INV or EDGE (rule C4). The events are taken as
+/// spread evenly: no two cycles differ by more than one. A form that holds in every cycle counts time: cycles, or the
+/// event's own clock where it is one.
 constexpr ClockRate clock_rate(vpmu::Counts counts, const vpmu::EventSpec& spec) {
   const ClockRate plain = clock_rate(counts);
   if (plain.basis == ClockBasis::none || (spec.cmask == 0 && !spec.edge)) return plain;
@@ -110,7 +111,8 @@ static_assert(of(branches_conditional) + of(branches_call) + of(branches_return)
 static_assert(of(branches_near) + of(branches_far) == of(branches));
 static_assert(of(branches_not_taken) < of(branches_conditional));
 static_assert(of(mispredicts_conditional) + of(mispredicts_call) == of(mispredicts));
-static_assert(of(mispredicts_not_taken) <= of(mispredicts_conditional) && of(memory_instructions) <= of(loads) + of(stores));
+static_assert(of(mispredicts_not_taken) <= of(mispredicts_conditional) &&
+              of(memory_instructions) <= of(loads) + of(stores));
 static_assert(of(l1_hit) + of(lfb_hit) + of(l1_miss) == of(loads));
 static_assert(of(l2_hit) + of(l2_miss) == of(l1_miss) && of(l3_hit) + of(l3_miss) == of(l2_miss));
 static_assert(of(llc_references) >= of(l2_miss) && of(llc_misses) >= of(l3_miss));

@@ -12,13 +12,15 @@ using vpmu::PlanEntry;
 /// Kicks that sample the privilege level while some counter looks at one level only.
 constexpr std::chrono::nanoseconds level_sampling = std::chrono::milliseconds{1};
 
-/// How much later than reckoned a kick may come: its timer is armed after the clock was read, and a signal takes its time.
+/// How much later than reckoned a kick may come: its timer is armed after the clock was read, and a signal takes its
+/// time.
 constexpr std::chrono::nanoseconds kick_delay = std::chrono::microseconds{100};
 
 /// Products of time, rate and clock need more than 64 bits.
 __extension__ using wide = unsigned __int128;
 
-/// events = ticks x rate / 1000. The guest is told that its crystal clock runs at the TSC's rate (CPUID.15H), so all clocks are one.
+/// events = ticks x rate / 1000. The guest is told that its crystal clock runs at the TSC's rate (CPUID.15H), so all
+/// clocks are one.
 constexpr std::uint64_t denominator = 1000;
 
 /// Events per 1000 cycles.
@@ -64,8 +66,8 @@ std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc
   return nearest;
 }
 
-// Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look. A guest whose exits come close to each other would
-// never be kicked if one that is on its way were put off.
+// Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look. A guest whose exits
+// come close to each other would never be kicked if one that is on its way were put off.
 Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
   std::optional<nanoseconds> due = until_due(port.tsc_khz());
@@ -100,11 +102,12 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
     kicked_ = false;
   }
   std::uint64_t ticks = port.unhalted_ticks() - *seen_ticks_;
-  // Precise counters that fall due at one kick do so one after the other, each with a record of its own; what is left is handed out
-  // next time.
+  // Precise counters that fall due at one kick do so one after the other, each with a record of its own; what is left
+  // is handed out next time.
   for (const PlanEntry& e : plan_.active()) {
     const std::uint64_t rate = rate_of(e);
-    if (e.precise && e.wants_overflow && rate != 0 && (sampled_user_ ? e.usr : e.os)) ticks = std::min(ticks, ticks_to_overflow(e, rate));
+    if (e.precise && e.wants_overflow && rate != 0 && (sampled_user_ ? e.usr : e.os))
+      ticks = std::min(ticks, ticks_to_overflow(e, rate));
   }
   *seen_ticks_ += ticks;
   for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size)) {

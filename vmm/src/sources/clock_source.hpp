@@ -10,8 +10,9 @@
 
 namespace vmm {
 
-/// Counts where the host has no PMU: the ticks of the guest's TSC while it is not halted are cycles, and make other events at stated rates
-/// (clock_rates.hpp). All counts are estimates; the instructions that precise records show are real.
+/// Counts where the host has no PMU: the ticks of the guest's TSC while it is not halted are cycles, and make other
+/// events at stated rates (clock_rates.hpp). All counts are estimates; the instructions that precise records show are
+/// real.
 ///
 /// Events that count at one privilege level only get the time that the periodic kicks found the vCPU at that level.
 class ClockSource final : public CountSource {
@@ -40,10 +41,11 @@ class ClockSource final : public CountSource {
   std::unique_ptr<CpuTimer> timer_;
   SkidWalker walker_;
   vpmu::CountPlan plan_{};
-  std::optional<std::uint64_t> seen_ticks_;  ///< The port's unhalted_ticks() up to which all is counted; empty = nothing is.
+  std::optional<std::uint64_t>
+      seen_ticks_;  ///< The port's unhalted_ticks() up to which all is counted; empty = nothing is.
   std::optional<nanoseconds> armed_until_;  ///< Thread CPU time at which the timer fires; empty = not armed.
-  bool kicked_{};                ///< The last run ended by a signal: its privilege level is a fair sample.
-  bool sampled_user_{};          ///< Privilege level at the last kick.
+  bool kicked_{};                           ///< The last run ended by a signal: its privilege level is a fair sample.
+  bool sampled_user_{};                     ///< Privilege level at the last kick.
   /// Parts of an event that sync() has not handed out yet, by counter.
   std::array<std::uint64_t, vpmu::max_counters> remainder_{};
 };

@@ -10,8 +10,8 @@
 
 namespace vmm {
 
-/// Kicks the calling thread's vCPU after a stretch of time on the CPU, and tells that time. One per vCPU thread, made and used on that
-/// thread.
+/// Kicks the calling thread's vCPU after a stretch of time on the CPU, and tells that time. One per vCPU thread, made
+/// and used on that thread.
 class CpuTimer {
  public:
   virtual ~CpuTimer() = default;
@@ -27,8 +27,8 @@ class CpuTimer {
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] static constexpr std::chrono::nanoseconds shortest() { return std::chrono::microseconds{10}; }
 
-  /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; where perf is not allowed, a POSIX timer,
-  /// which may kick an idle vCPU for nothing. Fails only when neither can be had.
+  /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; where perf is not allowed, a
+  /// POSIX timer, which may kick an idle vCPU for nothing. Fails only when neither can be had.
   static Result<std::unique_ptr<CpuTimer>> create();
 };
 

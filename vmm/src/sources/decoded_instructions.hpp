@@ -11,7 +11,8 @@
 
 namespace vmm {
 
-/// decode_instruction() of 64-bit code that remembers what it said of the same bytes before: loops are looked at over and over.
+/// decode_instruction() of 64-bit code that remembers what it said of the same bytes before: loops are looked at over
+/// and over.
 class DecodedInstructions {
  public:
   /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched.
@@ -30,7 +31,7 @@ class DecodedInstructions {
   static constexpr unsigned place_bits = 9;
   struct Entry {
     std::array<std::byte, longest_instruction + 1> bytes{};  ///< The rest is 0.
-    std::uint8_t size{};                            ///< 0 = of no instruction, as it decodes.
+    std::uint8_t size{};                                     ///< 0 = of no instruction, as it decodes.
     std::optional<Instruction> instruction{};
   };
   static std::size_t place_of(const Entry& entry) {

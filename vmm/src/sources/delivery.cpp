@@ -18,12 +18,9 @@ EventDelivery clock_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc&
   if (event.counts == vpmu::Counts::never) return nothing_to_count;
   const ClockRate rate = clock_rate(event.counts, {.cmask = event.cmask, .edge = event.edge, .inv = event.inv});
   switch (rate.basis) {
-    case ClockBasis::none:
-      return {};
-    case ClockBasis::time:
-      return {Delivery::estimated, "time on the vCPU"};
-    case ClockBasis::rate:
-      return {Delivery::estimated, fmt::format("{} per 1000 cycles", rate.per_1000_cycles)};
+    case ClockBasis::none: return {};
+    case ClockBasis::time: return {Delivery::estimated, "time on the vCPU"};
+    case ClockBasis::rate: return {Delivery::estimated, fmt::format("{} per 1000 cycles", rate.per_1000_cycles)};
   }
   return {};
 }
@@ -35,25 +32,18 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
   switch (event.counts) {
     case cycles:
     case ref_cycles:
-    case bus_cycles:
-      return {Delivery::estimated, std::string{one_cycle}};
+    case bus_cycles: return {Delivery::estimated, std::string{one_cycle}};
     case uops_retired:
-    case uops_issued:
-      return {Delivery::estimated, "one uop per instruction"};
-    case x87_operations:
-      return {Delivery::estimated, "one operation per instruction"};
+    case uops_issued: return {Delivery::estimated, "one uop per instruction"};
+    case x87_operations: return {Delivery::estimated, "one operation per instruction"};
     case sse_packed_single:
     case sse_scalar_single:
     case sse_packed_double:
     case sse_scalar_double:
-    case sse_integer:
-      return {Delivery::estimated, "one uop per instruction"};
-    case uncached_loads:
-      return {Delivery::estimated, "loads from what is no RAM"};
-    case never:
-      return nothing_to_count;
-    case load_latency:
-      return {Delivery::estimated, "tagged loads of any latency"};
+    case sse_integer: return {Delivery::estimated, "one uop per instruction"};
+    case uncached_loads: return {Delivery::estimated, "loads from what is no RAM"};
+    case never: return nothing_to_count;
+    case load_latency: return {Delivery::estimated, "tagged loads of any latency"};
     case instructions:
     case branches:
     case branches_taken:
@@ -97,8 +87,7 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
     case frontend:
     case offcore:
     case offcore_1:
-    case unmodelled:
-      return {};
+    case unmodelled: return {};
   }
   return {};
 }
@@ -106,7 +95,8 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
 /// The exact source, whose engine shows a model of the processor what instructions do.
 EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
-  constexpr std::uint64_t choice_mask = 0x17, bubbles = 0x06, first_miss = 0x11, last_miss = 0x15;  // of MSR_PEBS_FRONTEND
+  constexpr std::uint64_t choice_mask = 0x17, bubbles = 0x06, first_miss = 0x11,
+                          last_miss = 0x15;  // of MSR_PEBS_FRONTEND
   const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
   if (event.counts == frontend) {
     const std::uint64_t choice = event.msr_value & choice_mask;
@@ -114,7 +104,9 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
     return choice >= first_miss && choice <= last_miss ? by_caches : EventDelivery{};
   }
   // A row without a value stands for all of them.
-  if ((event.counts == offcore || event.counts == offcore_1) && event.msr_index != 0 && vpmu::offcore_filter(generation.offcore, event.msr_value) == 0) return {};
+  if ((event.counts == offcore || event.counts == offcore_1) && event.msr_index != 0 &&
+      vpmu::offcore_filter(generation.offcore, event.msr_value) == 0)
+    return {};
   if (event.counts == itlb_misses) return by_caches;
   if (event.counts == macro_fused) return {Delivery::estimated, "CMP or TEST and a branch behind it"};
   if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(generation, event);
@@ -129,12 +121,19 @@ EventDelivery perf_delivery(const HostCpu& host, const vpmu::GenerationDesc& gen
   if (event.counts == vpmu::Counts::never) return nothing_to_count;
   const bool form = event.cmask != 0 || event.edge;
   const EventTranslation found = translate(host, generation,
-                                      {.counts = event.counts,
-                                       .spec = {.code = event.code, .umask = event.umask, .cmask = event.cmask, .edge = event.edge, .any = event.any, .inv = event.inv},
-                                       .fixed = event.code == 0,
-                                       .per_cycle = form});
-  if (found.match == EventTranslation::Match::same) return {Delivery::exact, fmt::format("{} on the host", found.about)};
-  if (found.match == EventTranslation::Match::nearest) return {Delivery::nearest, fmt::format("{} on the host", found.about)};
+                                           {.counts = event.counts,
+                                            .spec = {.code = event.code,
+                                                     .umask = event.umask,
+                                                     .cmask = event.cmask,
+                                                     .edge = event.edge,
+                                                     .any = event.any,
+                                                     .inv = event.inv},
+                                            .fixed = event.code == 0,
+                                            .per_cycle = form});
+  if (found.match == EventTranslation::Match::same)
+    return {Delivery::exact, fmt::format("{} on the host", found.about)};
+  if (found.match == EventTranslation::Match::nearest)
+    return {Delivery::nearest, fmt::format("{} on the host", found.about)};
   EventDelivery engine = exact_delivery(generation, event);
   if (engine.delivery == Delivery::none) return {Delivery::none, std::string{found.about}};
   engine.basis = engine.basis.empty() ? "by the engine" : fmt::format("by the engine: {}", engine.basis);
@@ -169,14 +168,10 @@ DeliveryRule delivery_rule(std::string_view source) {
 
 std::string_view to_string(Delivery delivery) {
   switch (delivery) {
-    case Delivery::none:
-      return "not at all";
-    case Delivery::estimated:
-      return "estimated";
-    case Delivery::exact:
-      return "exact";
-    case Delivery::nearest:
-      return "nearest";
+    case Delivery::none: return "not at all";
+    case Delivery::estimated: return "estimated";
+    case Delivery::exact: return "exact";
+    case Delivery::nearest: return "nearest";
   }
   return "";
 }

@@ -20,8 +20,8 @@ enum class Delivery : std::uint8_t {
 /// How one source delivers one event.
 struct EventDelivery {
   Delivery delivery{};
-  std::string basis;  ///< What an estimate is made of, for people: "200 per 1000 cycles"; whose event is taken; why there is none. "always 0"
-                      ///< where nothing can happen. May be empty.
+  std::string basis;  ///< What an estimate is made of, for people: "200 per 1000 cycles"; whose event is taken; why
+                      ///< there is none. "always 0" where nothing can happen. May be empty.
 };
 
 /// A source's answer for an event of a generation. Never fails.
@@ -36,7 +36,8 @@ struct HostedRule {
 /// All of them; those of a source one after the other.
 std::span<const HostedRule> delivery_rules();
 
-/// How the source of that name delivers events, on the class of hosts that is nearest to the guest's model; null for a name that is not known.
+/// How the source of that name delivers events, on the class of hosts that is nearest to the guest's model; null for a
+/// name that is not known.
 DeliveryRule delivery_rule(std::string_view source);
 
 /// The delivery's name: "exact", "nearest", "estimated" or "not at all".

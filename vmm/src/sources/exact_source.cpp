@@ -20,7 +20,9 @@ constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rfla
 constexpr std::uint64_t dr7_enabled = 0xFF;
 
 /// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
-bool undisturbed(const kvm_vcpu_events& e) { return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0; }
+bool undisturbed(const kvm_vcpu_events& e) {
+  return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0;
+}
 
 }  // namespace
 
@@ -222,8 +224,8 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   return std::optional{end};
 }
 
-// A write is counted before it takes effect: the one that stops counting is counted, the one that starts it is not. The others retire
-// when they have their answer.
+// A write is counted before it takes effect: the one that stops counting is counted, the one that starts it is not. The
+// others retire when they have their answer.
 RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
   const Exit exit = system_.exit();
   if (!std::holds_alternative<MsrWrite>(exit)) {

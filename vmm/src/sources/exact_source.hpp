@@ -25,14 +25,15 @@ struct ExactStatistics {
   std::map<std::string_view, std::uint64_t> left;  ///< The same, by mnemonic.
 };
 
-/// Counts every instruction while any counter counts: the engine runs the guest's code in place of the processor, and KVM single-steps
-/// what the engine does not know. Exact, and the same every time for the same path. While nothing counts, the guest runs freely.
+/// Counts every instruction while any counter counts: the engine runs the guest's code in place of the processor, and
+/// KVM single-steps what the engine does not know. Exact, and the same every time for the same path. While nothing
+/// counts, the guest runs freely.
 ///
-/// Where no counter can overflow soon and none needs to see each instruction, the engine counts whole blocks. A cycle is taken to be one
-/// instruction, and the guest's clock goes on by one tick with it.
+/// Where no counter can overflow soon and none needs to see each instruction, the engine counts whole blocks. A cycle
+/// is taken to be one instruction, and the guest's clock goes on by one tick with it.
 ///
-/// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from vpmu::uarch::ProcessorModel, while some
-/// counter wants it. It sees what the engine runs, not what KVM does.
+/// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from
+/// vpmu::uarch::ProcessorModel, while some counter wants it. It sees what the engine runs, not what KVM does.
 ///
 /// Limits: those of StepSource for what is single-stepped.
 class ExactSource final : public CountSource {
@@ -110,24 +111,24 @@ class ExactSource final : public CountSource {
   std::unique_ptr<vpmu::uarch::ProcessorModel> model_;  ///< Made when first wanted.
   SystemInPlace system_;
   PlanProgress progress_;
-  bool inside_{};               ///< The engine holds the vCPU's state.
-  bool for_kvm_{};              ///< The next instruction is not the engine's.
-  bool raised_{};               ///< Something waits that the port must look at.
-  bool shadow_{};               ///< Interrupts are held off for one instruction, behind STI or MOV SS.
-  std::uint64_t burst_left_{burst};  ///< Instructions until the next look at what waits outside.
+  bool inside_{};                         ///< The engine holds the vCPU's state.
+  bool for_kvm_{};                        ///< The next instruction is not the engine's.
+  bool raised_{};                         ///< Something waits that the port must look at.
+  bool shadow_{};                         ///< Interrupts are held off for one instruction, behind STI or MOV SS.
+  std::uint64_t burst_left_{burst};       ///< Instructions until the next look at what waits outside.
   std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
-  VcpuPort* port_{};            ///< The one that is interpreted now.
+  VcpuPort* port_{};                      ///< The one that is interpreted now.
   /// The instruction of an exit, and the registers that it found. It retires when it has its answer.
   struct Waiting {
     Instruction instruction;
     kvm_regs regs;
   };
   std::optional<Waiting> waiting_;
-  std::uint64_t passed_time_{}; ///< Instructions since load() for which the guest's clock has gone on.
-  kvm_regs regs_{};             ///< The vCPU's, while inside_.
+  std::uint64_t passed_time_{};  ///< Instructions since load() for which the guest's clock has gone on.
+  kvm_regs regs_{};              ///< The vCPU's, while inside_.
   kvm_sregs sregs_{};
   std::optional<vpmu::exec::VectorState> vectors_;  ///< The vCPU's, once they were needed while inside_.
-  vpmu::exec::Passed seen_{};   ///< Of Engine::passed(): accounted for.
+  vpmu::exec::Passed seen_{};                       ///< Of Engine::passed(): accounted for.
   ExactStatistics statistics_{};
 };
 

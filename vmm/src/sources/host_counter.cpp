@@ -45,9 +45,11 @@ Result<HostCounter::Taken> HostCounter::take() {
   const std::uint64_t running = now.running_ns - taken_.running_ns;
   if (running == 0 && enabled != 0 && counted == 0) {
     if (enabled < longest_wait_ns) return Taken{};
-    return host_error(fmt::format("event {}:{:#x} got no counter of the host's for {} ms: others hold them all", spec_.event.type,
-                                  spec_.event.config, enabled / 1'000'000),
-                      0, "stop other perf sessions and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count fewer events in the guest");
+    return host_error(fmt::format("event {}:{:#x} got no counter of the host's for {} ms: others hold them all",
+                                  spec_.event.type, spec_.event.config, enabled / 1'000'000),
+                      0,
+                      "stop other perf sessions and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count "
+                      "fewer events in the guest");
   }
   taken_ = now;
   if (running >= enabled) return Taken{.events = counted};

@@ -7,8 +7,8 @@
 
 namespace vmm {
 
-/// The host event that counts for one counter of a guest: hands out what it has counted in pieces, and asks for kicks at places of the
-/// count.
+/// The host event that counts for one counter of a guest: hands out what it has counted in pieces, and asks for kicks
+/// at places of the count.
 class HostCounter {
  public:
   /// Opens the event; it rests.
@@ -25,8 +25,8 @@ class HostCounter {
     std::uint64_t events{};
     std::uint64_t guessed{};  ///< Of these: not counted but scaled up for time without a counter of the host's.
   };
-  /// The events since the last take(). Where events take turns on the host's counters, they are scaled up by time; what a stretch without any
-  /// time on a counter had waits for the next. Fails when that lasts.
+  /// The events since the last take(). Where events take turns on the host's counters, they are scaled up by time; what
+  /// a stretch without any time on a counter had waits for the next. Fails when that lasts.
   Result<Taken> take();
   /// Kicks when that many events more than at the last take() or skip() have been counted; empty = never.
   Result<void> kick_after(std::optional<std::uint64_t> events);
@@ -37,8 +37,8 @@ class HostCounter {
   std::unique_ptr<PerfEvent> event_;
   PerfEventSpec spec_;
   bool runs_{};
-  PerfReading taken_{};                      ///< Up to here all is handed out.
-  std::optional<std::uint64_t> kick_at_{};   ///< The event's value at which it kicks.
+  PerfReading taken_{};                     ///< Up to here all is handed out.
+  std::optional<std::uint64_t> kick_at_{};  ///< The event's value at which it kicks.
 };
 
 }  // namespace vmm

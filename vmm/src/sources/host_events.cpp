@@ -22,8 +22,8 @@ struct Row {
 };
 
 constexpr HostEvent raw(std::uint64_t config) { return {PERF_TYPE_RAW, config}; }
-/// The TSC's clock while not halted: only a fixed counter counts it, which has no code. Guests are told that their crystal clock runs at
-/// the TSC's rate (CPUID.15H), so it is that one, too.
+/// The TSC's clock while not halted: only a fixed counter counts it, which has no code. Guests are told that their
+/// crystal clock runs at the TSC's rate (CPUID.15H), so it is that one, too.
 constexpr HostEvent reference_cycles{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES};
 
 /// SDM 3B table 18-1.
@@ -36,8 +36,8 @@ constexpr std::array architectural{Row{Counts::cycles, raw(0x003C), "UnHalted Co
                                    Row{Counts::ref_cycles, reference_cycles, "UnHalted Reference Cycles"},
                                    Row{Counts::bus_cycles, reference_cycles, "UnHalted Reference Cycles"}};
 
-/// Of AMD's Processor Programming References. Branches there count exceptions and interrupts, too; reference cycles have no event, and
-/// core cycles stand for them.
+/// Of AMD's Processor Programming References. Branches there count exceptions and interrupts, too; reference cycles
+/// have no event, and core cycles stand for them.
 constexpr std::array amd_events{Row{Counts::instructions, raw(0xC0), "ex_ret_instr"},
                                 Row{Counts::uops_retired, raw(0xC1), "ex_ret_ops"},
                                 Row{Counts::branches, raw(0xC2), "ex_ret_brn"},
@@ -61,7 +61,8 @@ constexpr EventTranslation none(std::string_view why) { return {.match = Match::
 
 /// PERFEVTSEL as perf's raw config has it: what is left out perf sets itself, or no guest here can mean.
 std::uint64_t raw_config(const vpmu::EventSpec& s) {
-  return s.code | (std::uint64_t{s.umask} << 8) | (s.edge ? vpmu::bit(18) : 0) | (s.inv ? vpmu::bit(23) : 0) | (std::uint64_t{s.cmask} << 24);
+  return s.code | (std::uint64_t{s.umask} << 8) | (s.edge ? vpmu::bit(18) : 0) | (s.inv ? vpmu::bit(23) : 0) |
+         (std::uint64_t{s.cmask} << 24);
 }
 
 /// The plain event of that meaning in a generation's table.
@@ -79,7 +80,8 @@ EventTranslation on_intel(const HostCpu& host, const vpmu::GenerationDesc& guest
   if (host.generation == guest.generation && !wanted.fixed && !(is_clock && !wanted.per_cycle))
     return {.match = Match::same, .event = raw(raw_config(wanted.spec)), .about = "the guest's own code"};
   if (wanted.per_cycle) return none("a form with CMASK, INV or EDGE means what it does on its own model only");
-  if (const Row* row = find(architectural, wanted.counts)) return {.match = Match::same, .event = row->event, .about = row->name};
+  if (const Row* row = find(architectural, wanted.counts))
+    return {.match = Match::same, .event = row->event, .about = row->name};
   if (host.generation)
     if (const vpmu::EventDesc* e = find_plain(vpmu::describe(*host.generation), wanted.counts))
       return {.match = Match::same, .event = raw(e->code | (std::uint64_t{e->umask} << 8)), .about = e->name};
@@ -88,7 +90,8 @@ EventTranslation on_intel(const HostCpu& host, const vpmu::GenerationDesc& guest
 
 EventTranslation on_amd(const GuestEvent& wanted) {
   if (wanted.per_cycle) return none("a form with CMASK, INV or EDGE means what it does on its own model only");
-  if (const Row* row = find(amd_events, wanted.counts)) return {.match = Match::nearest, .event = row->event, .about = row->name};
+  if (const Row* row = find(amd_events, wanted.counts))
+    return {.match = Match::nearest, .event = row->event, .about = row->name};
   return none("no event of AMD's comes near");
 }
 

@@ -49,9 +49,9 @@ struct EventTranslation {
   std::string_view about;  ///< The host's event by name, or the reason for none.
 };
 
-/// The host's event for one of a guest of `guest`. A host of the same generation counts by the guest's own code; another Intel host by its
-/// model's event of the same meaning, or else the architectural one (SDM 3B table 18-1); an AMD host by the nearest that AMD documents for all
-/// its CPUs of family 10H and later. Never fails.
+/// The host's event for one of a guest of `guest`. A host of the same generation counts by the guest's own code;
+/// another Intel host by its model's event of the same meaning, or else the architectural one (SDM 3B table 18-1); an
+/// AMD host by the nearest that AMD documents for all its CPUs of family 10H and later. Never fails.
 EventTranslation translate(const HostCpu& host, const vpmu::GenerationDesc& guest, const GuestEvent& wanted);
 
 }  // namespace vmm

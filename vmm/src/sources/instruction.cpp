@@ -32,7 +32,8 @@ ZydisDecoder decoder_for(CodeSize size) {
 }
 
 const ZydisDecoder& decoder(CodeSize size) {
-  static const std::array decoders{decoder_for(CodeSize::bits16), decoder_for(CodeSize::bits32), decoder_for(CodeSize::bits64)};
+  static const std::array decoders{decoder_for(CodeSize::bits16), decoder_for(CodeSize::bits32),
+                                   decoder_for(CodeSize::bits64)};
   return decoders[static_cast<std::size_t>(size)];
 }
 
@@ -43,7 +44,8 @@ struct Decoded {
 
 std::optional<Decoded> decode(std::span<const std::byte> bytes, CodeSize size) {
   std::optional<Decoded> d{std::in_place};
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(size), bytes.data(), bytes.size(), &d->in, d->operands.data()))) return std::nullopt;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(size), bytes.data(), bytes.size(), &d->in, d->operands.data())))
+    return std::nullopt;
   return d;
 }
 
@@ -61,8 +63,10 @@ vpmu::BranchKind branch_kind(const ZydisDecodedInstruction& i, const ZydisDecode
   const bool relative = target.type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
   switch (i.meta.category) {
     case ZYDIS_CATEGORY_COND_BR: return BranchKind::conditional;
-    case ZYDIS_CATEGORY_UNCOND_BR: return far ? BranchKind::far : relative ? BranchKind::near_rel_jmp : BranchKind::near_ind_jmp;
-    case ZYDIS_CATEGORY_CALL: return far ? BranchKind::far : relative ? BranchKind::near_rel_call : BranchKind::near_ind_call;
+    case ZYDIS_CATEGORY_UNCOND_BR:
+      return far ? BranchKind::far : relative ? BranchKind::near_rel_jmp : BranchKind::near_ind_jmp;
+    case ZYDIS_CATEGORY_CALL:
+      return far ? BranchKind::far : relative ? BranchKind::near_rel_call : BranchKind::near_ind_call;
     case ZYDIS_CATEGORY_RET: return far ? BranchKind::far : BranchKind::near_ret;
     case ZYDIS_CATEGORY_SYSCALL:
     case ZYDIS_CATEGORY_SYSRET:
@@ -113,7 +117,8 @@ bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecoded
     default: break;
   }
   // A load of a segment register may fault in many ways, and SS blocks the debug trap.
-  return std::ranges::none_of(operands, [](const ZydisDecodedOperand& o) { return written_class(o) == ZYDIS_REGCLASS_SEGMENT; });
+  return std::ranges::none_of(operands,
+                              [](const ZydisDecodedOperand& o) { return written_class(o) == ZYDIS_REGCLASS_SEGMENT; });
 }
 
 bool is_quiet(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
@@ -141,11 +146,13 @@ bool is_describable(const ZydisDecodedOperand& o) {
 }
 
 std::int8_t segment_number(const ZydisDecodedInstruction& i, ZydisRegister segment) {
-  const bool is_flat = i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 && segment != ZYDIS_REGISTER_FS && segment != ZYDIS_REGISTER_GS;
+  const bool is_flat =
+      i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 && segment != ZYDIS_REGISTER_FS && segment != ZYDIS_REGISTER_GS;
   return is_flat ? std::int8_t{-1} : ZydisRegisterGetId(segment);
 }
 
-/// The stack that an instruction uses without naming it: an address size prefix does not change that pointer's width. SDM 1 6.2.3.
+/// The stack that an instruction uses without naming it: an address size prefix does not change that pointer's width.
+/// SDM 1 6.2.3.
 bool is_implicit_stack(const ZydisDecodedOperand& o) {
   return o.visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN && o.mem.segment == ZYDIS_REGISTER_SS;
 }
@@ -176,7 +183,8 @@ bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand&
 VectorOperands vector_operands(std::span<const ZydisDecodedOperand> operands) {
   VectorOperands kind = VectorOperands::none;
   for (const ZydisDecodedOperand& o : operands) {
-    const ZydisRegisterClass c = o.type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(o.reg.value) : ZYDIS_REGCLASS_INVALID;
+    const ZydisRegisterClass c =
+        o.type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(o.reg.value) : ZYDIS_REGCLASS_INVALID;
     if (c == ZYDIS_REGCLASS_MMX) return VectorOperands::mmx;
     if (c == ZYDIS_REGCLASS_XMM) kind = VectorOperands::sse;
   }
@@ -206,7 +214,8 @@ const MnemonicTraits& traits_of(ZydisMnemonic mnemonic) {
 }
 
 bool compares_memory_with_immediate(std::span<const ZydisDecodedOperand> operands) {
-  return operands.size() > 1 && operands[0].type == ZYDIS_OPERAND_TYPE_MEMORY && operands[1].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+  return operands.size() > 1 && operands[0].type == ZYDIS_OPERAND_TYPE_MEMORY &&
+         operands[1].type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
 }
 
 std::uint64_t segment_base(const kvm_sregs& s, std::int8_t number) {
@@ -263,11 +272,12 @@ std::string disassemble(std::span<const std::byte> bytes, CodeSize size) {
   if (d) {
     ZydisFormatter formatter;
     ZydisFormatterInit(&formatter, ZYDIS_FORMATTER_STYLE_INTEL);
-    ZydisFormatterFormatInstruction(&formatter, &d->in, d->operands.data(), d->in.operand_count_visible, text.data(), text.size(),
-                                    ZYDIS_RUNTIME_ADDRESS_NONE, nullptr);
+    ZydisFormatterFormatInstruction(&formatter, &d->in, d->operands.data(), d->in.operand_count_visible, text.data(),
+                                    text.size(), ZYDIS_RUNTIME_ADDRESS_NONE, nullptr);
   }
   std::string out = fmt::format("{} (", text.data());
-  for (const std::byte b : bytes.first(d ? d->in.length : bytes.size())) out += fmt::format("{:02x}", std::to_integer<unsigned>(b));
+  for (const std::byte b : bytes.first(d ? d->in.length : bytes.size()))
+    out += fmt::format("{:02x}", std::to_integer<unsigned>(b));
   return out + ")";
 }
 
@@ -300,10 +310,12 @@ FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size) {
   if (!d) return {};
   const ZydisAccessedFlags& flags = *d->in.cpu_flags;
   FlagUse use{.asked = flags.tested & status_flags, .undefined = undefined_flags(bytes, size)};
-  const bool repeats = (d->in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0;
+  const bool repeats =
+      (d->in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0;
   const bool shifts = d->in.meta.category == ZYDIS_CATEGORY_SHIFT || d->in.meta.category == ZYDIS_CATEGORY_ROTATE;
   if (!repeats && !shifts) use.given = (flags.modified | flags.set_0 | flags.set_1) & status_flags & ~use.undefined;
-  const bool stores = d->in.mnemonic == ZYDIS_MNEMONIC_PUSHFQ || d->in.mnemonic == ZYDIS_MNEMONIC_PUSHF || d->in.mnemonic == ZYDIS_MNEMONIC_LAHF;
+  const bool stores = d->in.mnemonic == ZYDIS_MNEMONIC_PUSHFQ || d->in.mnemonic == ZYDIS_MNEMONIC_PUSHF ||
+                      d->in.mnemonic == ZYDIS_MNEMONIC_LAHF;
   if (stores) use.asked = status_flags;
   return use;
 }
@@ -318,7 +330,9 @@ vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& ins
 
 // SDM 2B MOV to control registers (0F 22), 2A INVLPG (0F 01 /7 with a memory operand).
 bool drops_translations(std::span<const std::byte> instruction) {
-  const auto byte = [&](std::size_t i) { return i < instruction.size() ? std::to_integer<unsigned>(instruction[i]) : 0U; };
+  const auto byte = [&](std::size_t i) {
+    return i < instruction.size() ? std::to_integer<unsigned>(instruction[i]) : 0U;
+  };
   const std::size_t at = (byte(0) & 0xF0U) == 0x40 ? 1 : 0;  // REX
   if (byte(at) != 0x0F) return false;
   const unsigned mod = byte(at + 2) >> 6U;

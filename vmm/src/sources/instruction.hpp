@@ -22,7 +22,7 @@ enum class CodeSize : std::uint8_t { bits16, bits32, bits64 };
 
 /// One memory operand, as far as its address needs it.
 struct MemoryOperand {
-  std::int8_t base{-1};    ///< Register number 0..15 as encoded (RAX, RCX, RDX, RBX, RSP ...), -1 none, 16 RIP.
+  std::int8_t base{-1};  ///< Register number 0..15 as encoded (RAX, RCX, RDX, RBX, RSP ...), -1 none, 16 RIP.
   std::int8_t index{-1};
   std::uint8_t scale{1};
   std::int8_t segment{-1};  ///< As encoded (ES, CS, SS, DS, FS, GS); -1 flat, as all but FS and GS are in 64-bit code.
@@ -36,9 +36,10 @@ struct MemoryOperand {
 struct Instruction {
   std::uint8_t length{};
   bool ends_block{};  ///< Control may go elsewhere than to the next instruction.
-  bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O ...), and
-                      ///< all that it touches is in `load` and `store`.
-  bool quiet{};       ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug registers alone.
+  bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
+                      ///< ...), and all that it touches is in `load` and `store`.
+  bool quiet{};       ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug
+                      ///< registers alone.
   bool rep{};         ///< A repeated string instruction: a step would stop inside it.
   vpmu::BranchKind branch{vpmu::BranchKind::none};
   std::optional<MemoryOperand> load;
@@ -57,8 +58,8 @@ std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeSize size);
 /// The instruction in Intel's notation, with its bytes; for messages.
 std::string disassemble(std::span<const std::byte> bytes, CodeSize size);
 
-/// Status flags that the manual leaves undefined after the instruction, for one or another of its operands' values. SDM volume 2,
-/// "Flags Affected" of each.
+/// Status flags that the manual leaves undefined after the instruction, for one or another of its operands' values. SDM
+/// volume 2, "Flags Affected" of each.
 std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size);
 
 /// What an instruction does with the status flags, for all of its operands' values.
@@ -73,7 +74,8 @@ FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size);
 vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs);
 
-/// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit code.
+/// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit
+/// code.
 bool drops_translations(std::span<const std::byte> instruction);
 
 }  // namespace vmm

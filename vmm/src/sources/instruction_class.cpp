@@ -9,9 +9,11 @@ namespace {
 using vpmu::InstructionClass;
 
 constexpr std::array<std::string_view, 47> x87_computations{
-    "f2xm1", "fabs",  "fadd",   "faddp",  "fchs",    "fcom",  "fcomi", "fcomip", "fcomp", "fcompp",  "fcos",   "fdiv",   "fdivp",  "fdivr",  "fdivrp",
-    "fiadd", "ficom", "ficomp", "fidiv",  "fidivr",  "fimul", "fisub", "fisubr", "fmul",  "fmulp",   "fpatan", "fprem",  "fprem1", "fptan",  "frndint",
-    "fscale", "fsin", "fsincos", "fsqrt", "fsub",    "fsubp", "fsubr", "fsubrp", "ftst",  "fucom",   "fucomi", "fucomip", "fucomp", "fucompp", "fxtract", "fyl2x", "fyl2xp1"};
+    "f2xm1",  "fabs",    "fadd",    "faddp",   "fchs",    "fcom",   "fcomi",  "fcomip", "fcomp", "fcompp",
+    "fcos",   "fdiv",    "fdivp",   "fdivr",   "fdivrp",  "fiadd",  "ficom",  "ficomp", "fidiv", "fidivr",
+    "fimul",  "fisub",   "fisubr",  "fmul",    "fmulp",   "fpatan", "fprem",  "fprem1", "fptan", "frndint",
+    "fscale", "fsin",    "fsincos", "fsqrt",   "fsub",    "fsubp",  "fsubr",  "fsubrp", "ftst",  "fucom",
+    "fucomi", "fucomip", "fucomp",  "fucompp", "fxtract", "fyl2x",  "fyl2xp1"};
 static_assert(std::ranges::is_sorted(x87_computations));
 /// Their names do not end in what they work on.
 constexpr std::array<std::string_view, 2> packed_single{"movshdup", "movsldup"};
@@ -43,7 +45,8 @@ InstructionClass instruction_class(std::string_view mnemonic, VectorOperands ope
   if (mnemonic == "nop") return InstructionClass::nop;
   if (mnemonic == "emms" || operands == VectorOperands::mmx) return InstructionClass::mmx;
   if (operands == VectorOperands::sse) return sse_class(mnemonic);
-  return std::ranges::binary_search(x87_computations, mnemonic) ? InstructionClass::x87_operation : InstructionClass::other;
+  return std::ranges::binary_search(x87_computations, mnemonic) ? InstructionClass::x87_operation
+                                                                : InstructionClass::other;
 }
 
 FusionPart fusion_part(std::string_view mnemonic, bool compares_memory_with_immediate) {

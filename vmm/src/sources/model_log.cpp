@@ -22,8 +22,8 @@ std::string_view name_of(vpmu::HitLevel level) {
 }  // namespace
 
 std::string describe(const ModelledAccess& m) {
-  return fmt::format("{:#x} {} {:#x} {} latency {} stlb_miss {}", m.ip, m.store ? "store" : "load", m.access.address.value(),
-                     name_of(m.access.level), m.access.latency, m.access.stlb_miss ? 1 : 0);
+  return fmt::format("{:#x} {} {:#x} {} latency {} stlb_miss {}", m.ip, m.store ? "store" : "load",
+                     m.access.address.value(), name_of(m.access.level), m.access.latency, m.access.stlb_miss ? 1 : 0);
 }
 
 }  // namespace vmm

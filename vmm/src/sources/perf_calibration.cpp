@@ -12,14 +12,17 @@ constexpr std::uint64_t iterations = 250'000;
 constexpr std::uint64_t most_extra = 5'000;
 constexpr unsigned kicks_tried = 32;
 constexpr std::uint64_t kick_period = 20'000;
-/// No host is told to kick later than this, and no margin is shorter: facts of rr, which stops programs at exact places on many CPUs.
+/// No host is told to kick later than this, and no margin is shorter: facts of rr, which stops programs at exact places
+/// on many CPUs.
 constexpr std::uint64_t least_margin_intel = 128, least_margin_amd = 10'000;
 
 constexpr auto use_another = "count by the source exact or clock";
 
 /// The host's event for what calibration counts: the same on each guest.
 HostEvent event_of(const HostCpu& cpu, vpmu::Counts counts) {
-  return translate(cpu, *vpmu::all_generations().front(), {.counts = counts, .spec = {}, .fixed = true, .per_cycle = false}).event;
+  return translate(cpu, *vpmu::all_generations().front(),
+                   {.counts = counts, .spec = {}, .fixed = true, .per_cycle = false})
+      .event;
 }
 
 /// How much an event counts over the loop, and whether it had a counter all the time.
@@ -39,19 +42,23 @@ Result<void> expect_count(PerfHost& host, vpmu::Counts counts, std::uint64_t eac
   const PerfEventSpec spec{.event = event_of(host.cpu(), counts), .usr = true};
   VMM_ASSIGN(const PerfReading counted, count_loop(host, spec));
   if (counted.running_ns < counted.enabled_ns)
-    return host_error(fmt::format("the host's counters are shared: one counted for {} of {} ns only", counted.running_ns, counted.enabled_ns), 0,
-                      "stop other perf sessions, and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0)");
+    return host_error(fmt::format("the host's counters are shared: one counted for {} of {} ns only",
+                                  counted.running_ns, counted.enabled_ns),
+                      0, "stop other perf sessions, and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0)");
   const std::uint64_t expected = each * iterations;
   if (counted.value >= expected && counted.value <= expected + most_extra) return {};
-  return host_error(fmt::format("the host counts wrong: a loop of {} {} as {}", expected, name, counted.value), 0, use_another);
+  return host_error(fmt::format("the host counts wrong: a loop of {} {} as {}", expected, name, counted.value), 0,
+                    use_another);
 }
 
 Result<void> expect_guest_only(PerfHost& host) {
-  const PerfEventSpec spec{.event = event_of(host.cpu(), vpmu::Counts::instructions), .usr = true, .os = true, .guest_only = true};
+  const PerfEventSpec spec{
+      .event = event_of(host.cpu(), vpmu::Counts::instructions), .usr = true, .os = true, .guest_only = true};
   VMM_ASSIGN(const PerfReading counted, count_loop(host, spec));
   if (counted.value == 0) return {};
-  return host_error(fmt::format("the host's events of guests count the host, too: {} instructions outside any guest", counted.value), 0,
-                    std::string{"a virtual AMD machine does that; "} + use_another);
+  return host_error(
+      fmt::format("the host's events of guests count the host, too: {} instructions outside any guest", counted.value),
+      0, std::string{"a virtual AMD machine does that; "} + use_another);
 }
 
 /// By how many events the latest of some kicks came behind its overflow.
@@ -63,7 +70,8 @@ Result<std::uint64_t> latest_kick(PerfHost& host, vpmu::Counts counts) {
     VMM_ASSIGN(const PerfReading before, event->read());
     VMM_TRY(event->set_period(kick_period));
     if (!host.run_loop_until_kicked(20 * kick_period))
-      return host_error("the host's overflows do not interrupt", 0, std::string{"this PMU counts but cannot sample; "} + use_another);
+      return host_error("the host's overflows do not interrupt", 0,
+                        std::string{"this PMU counts but cannot sample; "} + use_another);
     VMM_ASSIGN(const PerfReading after, event->read());
     VMM_TRY(event->set_period(no_period));
     const std::uint64_t passed = after.value - before.value;
@@ -93,9 +101,11 @@ Result<PerfCalibration> calibrate(PerfHost& host) {
 
 std::string describe(const PerfCalibration& found) {
   return fmt::format(
-      "counts loops right{}, leaves out the host, kicks up to {} instructions or {} cycles late: the engine takes over {} or {} before{}",
-      found.is_nearest ? " by AMD's nearest events" : "", found.late_instructions, found.late_cycles, found.margin_instructions,
-      found.margin_cycles, found.lands ? "" : "; too late to find the instructions of samples");
+      "counts loops right{}, leaves out the host, kicks up to {} instructions or {} cycles late: the engine takes over "
+      "{} or {} before{}",
+      found.is_nearest ? " by AMD's nearest events" : "", found.late_instructions, found.late_cycles,
+      found.margin_instructions, found.margin_cycles,
+      found.lands ? "" : "; too late to find the instructions of samples");
 }
 
 }  // namespace vmm

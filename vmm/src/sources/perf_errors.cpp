@@ -23,7 +23,8 @@ constexpr std::array rows{
     Row{ENOENT, "this host has no PMU that perf can use", "on a virtual machine ask its host for a virtual PMU"},
     Row{ENODEV, "this host has no PMU that perf can use", "on a virtual machine ask its host for a virtual PMU"},
     Row{EOPNOTSUPP, "the host's PMU does not count guests or cannot interrupt",
-        "stop virtual machines with KVM's mediated vPMU (kvm module option enable_mediated_pmu), which keeps the counters for itself"},
+        "stop virtual machines with KVM's mediated vPMU (kvm module option enable_mediated_pmu), which keeps the "
+        "counters for itself"},
     Row{EBUSY, "the host's counters are taken",
         "stop who has them: a virtual machine with KVM's mediated vPMU, or a perf session that wants them for itself"},
     Row{EMFILE, "too many open files for another event", "raise the limit of open files (ulimit -n)"},
@@ -37,13 +38,15 @@ Error perf_open_error(int system_errno, const PerfEventSpec& spec) {
   for (const Row& row : rows)
     if (row.system_errno == system_errno) found = row;
   return {.kind = ErrorKind::host,
-          .what = fmt::format("{} (event {}:{:#x}{})", found.what, spec.event.type, spec.event.config, spec.guest_only ? " of the guest" : ""),
+          .what = fmt::format("{} (event {}:{:#x}{})", found.what, spec.event.type, spec.event.config,
+                              spec.guest_only ? " of the guest" : ""),
           .advice = std::string{found.advice},
           .system_errno = system_errno};
 }
 
 bool is_of_one_event(const Error& error) {
-  return error.system_errno == EINVAL || error.system_errno == ENOENT || error.system_errno == ENODEV || error.system_errno == EOPNOTSUPP;
+  return error.system_errno == EINVAL || error.system_errno == ENOENT || error.system_errno == ENODEV ||
+         error.system_errno == EOPNOTSUPP;
 }
 
 }  // namespace vmm

@@ -28,7 +28,8 @@ class PerfEvent {
  public:
   virtual ~PerfEvent() = default;
   virtual Result<PerfReading> read() = 0;
-  /// Kicks the thread's vCPU after that many events from now, and each time after as many again. A kick comes late by the host's skid.
+  /// Kicks the thread's vCPU after that many events from now, and each time after as many again. A kick comes late by
+  /// the host's skid.
   virtual Result<void> set_period(std::uint64_t events) = 0;
   virtual Result<void> enable() = 0;
   virtual Result<void> disable() = 0;
@@ -37,12 +38,14 @@ class PerfEvent {
 /// A period that no event reaches.
 constexpr std::uint64_t no_period = 1ULL << 46;
 
-/// The host's performance counters as one thread sees them: the seam between the perf source and Linux. Tests simulate it.
+/// The host's performance counters as one thread sees them: the seam between the perf source and Linux. Tests simulate
+/// it.
 class PerfHost {
  public:
   virtual ~PerfHost() = default;
   [[nodiscard]] virtual HostCpu cpu() const = 0;
-  /// Opens an event, disabled and with `no_period`. Fails with what perf_errors.hpp says of it, Error::system_errno with it.
+  /// Opens an event, disabled and with `no_period`. Fails with what perf_errors.hpp says of it, Error::system_errno
+  /// with it.
   virtual Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) = 0;
 
   /// What one iteration of the loops below takes in the host's user mode.

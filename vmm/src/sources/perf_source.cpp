@@ -12,7 +12,9 @@ namespace {
 using vpmu::Counts;
 using vpmu::PlanEntry;
 
-bool is_clock(Counts counts) { return counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles; }
+bool is_clock(Counts counts) {
+  return counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles;
+}
 
 /// Whether the engine ever counts it: as well as `vpmu events` tells of the exact source.
 bool engine_knows(const PlanEntry& e) {
@@ -28,9 +30,13 @@ GuestEvent event_of(const PlanEntry& e) {
 
 }  // namespace
 
-PerfSource::PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,
-                       const vpmu::GenerationDesc& generation)
-    : host_{std::move(host)}, cpu_{host_->cpu()}, margins_{calibration}, exact_{std::move(exact)}, generation_{&generation} {
+PerfSource::PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration,
+                       std::unique_ptr<ExactSource> exact, const vpmu::GenerationDesc& generation)
+    : host_{std::move(host)},
+      cpu_{host_->cpu()},
+      margins_{calibration},
+      exact_{std::move(exact)},
+      generation_{&generation} {
   traits_.precise_ip = calibration.lands;
 }
 

@@ -13,27 +13,31 @@
 namespace vmm {
 
 struct PerfStatistics {
-  std::uint64_t windows{};     ///< Times that the engine took over: before an overflow, or for a counter that only it can count.
-  std::uint64_t overshoots{};  ///< Overflows that the guest ran past. Their events are counted; the margin is longer from then on.
+  std::uint64_t
+      windows{};  ///< Times that the engine took over: before an overflow, or for a counter that only it can count.
+  std::uint64_t overshoots{};  ///< Overflows that the guest ran past. Their events are counted; the margin is longer
+                               ///< from then on.
   std::uint64_t guessed{};     ///< Events scaled up for time that a host event had no counter.
   std::uint64_t opened{};      ///< Host events.
-  std::map<std::uint16_t, std::uint64_t> by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
-  std::map<std::uint16_t, std::uint64_t> refused;    ///< and those that nobody can: they stand still.
+  std::map<std::uint16_t, std::uint64_t>
+      by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
+  std::map<std::uint16_t, std::uint64_t> refused;  ///< and those that nobody can: they stand still.
 };
 
-/// Counts by the host's PMU while the guest runs on it, one host event for each counter that counts, and by the engine of an embedded
-/// ExactSource where the host cannot: near overflows, so that these come at the very event and records stand on the right instruction; for
-/// events that the host does not have; and for branch records. The engine counts as ExactSource does: there a cycle is an instruction, and
-/// misses and mispredictions are a model's.
+/// Counts by the host's PMU while the guest runs on it, one host event for each counter that counts, and by the engine
+/// of an embedded ExactSource where the host cannot: near overflows, so that these come at the very event and records
+/// stand on the right instruction; for events that the host does not have; and for branch records. The engine counts as
+/// ExactSource does: there a cycle is an instruction, and misses and mispredictions are a model's.
 ///
-/// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them. Events that only the host
-/// knows rest while the engine runs.
+/// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them.
+/// Events that only the host knows rest while the engine runs.
 class PerfSource final : public CountSource {
  public:
   PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,
              const vpmu::GenerationDesc& generation);
 
-  static constexpr SourceTraits description{.name = "perf", .precise_ip = true, .latency = true, .needs_host_pmu = true};
+  static constexpr SourceTraits description{
+      .name = "perf", .precise_ip = true, .latency = true, .needs_host_pmu = true};
   /// Without precise_ip where the host's kicks come too late.
   [[nodiscard]] const SourceTraits& traits() const override { return traits_; }
 
@@ -43,7 +47,9 @@ class PerfSource final : public CountSource {
   Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
   Result<RunEnd> come_out(VcpuPort& port) override;
   void raised() override { exact_->raised(); }
-  [[nodiscard]] bool is_idle() const override { return plan_.size == 0 && !wants_engine() && !in_engine_ && exact_->is_idle(); }
+  [[nodiscard]] bool is_idle() const override {
+    return plan_.size == 0 && !wants_engine() && !in_engine_ && exact_->is_idle();
+  }
   void left_open() override { exact_->left_open(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
@@ -73,7 +79,7 @@ class PerfSource final : public CountSource {
   std::unique_ptr<ExactSource> exact_;
   const vpmu::GenerationDesc* generation_;
   SourceTraits traits_{description};
-  vpmu::CountPlan plan_{};  ///< Distances are at most what is really left.
+  vpmu::CountPlan plan_{};                        ///< Distances are at most what is really left.
   std::array<Counter, vpmu::max_counters> by_{};  ///< By place in plan_.
   std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
   bool in_engine_{};

@@ -9,8 +9,8 @@
 
 namespace vmm {
 
-/// How far a plan has come, for a source whose instructions pass in whole blocks or are observed one by one: what each counter takes from
-/// a block, and how many instructions may pass before one must be observed.
+/// How far a plan has come, for a source whose instructions pass in whole blocks or are observed one by one: what each
+/// counter takes from a block, and how many instructions may pass before one must be observed.
 class PlanProgress {
  public:
   /// From here this plan. `model` is where what only a model tells is counted; null while the plan needs none.
@@ -18,12 +18,14 @@ class PlanProgress {
   [[nodiscard]] const vpmu::CountPlan& plan() const { return plan_; }
   /// Whether anything is to be counted or seen.
   [[nodiscard]] bool is_counting() const { return plan_.size != 0 || plan_.branches_wanted; }
-  /// How many instructions, `most` at most, may pass unseen in this mode: each is at most one of anything but what a model tells of more.
+  /// How many instructions, `most` at most, may pass unseen in this mode: each is at most one of anything but what a
+  /// model tells of more.
   [[nodiscard]] std::uint64_t unseen(bool user, std::uint64_t most) const;
 
   /// So much passed in whole blocks, no more than unseen() allowed.
   void pass(bool user, const vpmu::exec::Passed& passed);
-  /// An instruction was observed. The PMU counts a retirement by itself; here only what is left until each overflow is followed.
+  /// An instruction was observed. The PMU counts a retirement by itself; here only what is left until each overflow is
+  /// followed.
   void observe(const vpmu::Retirement& retired);
   /// What passed in whole blocks since the last time.
   vpmu::CountDeltas take_deltas() { return std::exchange(deltas_, {}); }

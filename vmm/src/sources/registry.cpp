@@ -26,8 +26,8 @@ Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
 
 Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts) {
   VMM_ASSIGN(auto timer, parts.make_timer());
-  return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation, parts.model_log,
-                                       parts.compiling, parts.others_msr);
+  return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation,
+                                       parts.model_log, parts.compiling, parts.others_msr);
 }
 
 Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) { return make_engine(parts); }
@@ -45,13 +45,17 @@ Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
 }
 
 /// Counts nothing, and is in no list.
-constexpr SourceRow lockstep{LockstepSource::description, "the engine held against KVM, for tests of the engine", make_lockstep};
+constexpr SourceRow lockstep{LockstepSource::description, "the engine held against KVM, for tests of the engine",
+                             make_lockstep};
 
 constexpr std::array rows{
     SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
-    SourceRow{PerfSource::description, "the host's PMU, and the engine near overflows and for what the host cannot count", make_perf},
-    SourceRow{ExactSource::description, "every instruction, by an engine that runs the guest's code while a counter counts", make_exact},
-    SourceRow{StepSource::description, "every instruction by single-step: exact, for tests, far too slow for a whole system", make_step},
+    SourceRow{PerfSource::description,
+              "the host's PMU, and the engine near overflows and for what the host cannot count", make_perf},
+    SourceRow{ExactSource::description,
+              "every instruction, by an engine that runs the guest's code while a counter counts", make_exact},
+    SourceRow{StepSource::description,
+              "every instruction by single-step: exact, for tests, far too slow for a whole system", make_step},
 };
 
 }  // namespace

@@ -43,7 +43,8 @@ std::span<const SourceRow> all_sources();
 /// The row of a name, or null. Also knows `lockstep` (lockstep_source.hpp).
 const SourceRow* find_source(std::string_view name);
 
-/// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) when it cannot be had.
+/// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) when it
+/// cannot be had.
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts);
 
 }  // namespace vmm

@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint64_t efer_lma = vpmu::bit(10);
 
 vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
-  return {{r.rflags, r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-           r.r15}};
+  return {{r.rflags, r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
+           r.r13, r.r14, r.r15}};
 }
 
 vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
@@ -55,7 +55,10 @@ Retired retired_instruction(const Instruction& i, const kvm_regs& before, const 
                    .kind = i.kind,
                    .load = access_of(i.load, i, at, before, sregs),
                    .store = access_of(i.store, i, at, before, sregs),
-                   .branch = {.kind = i.branch, .taken = is_taken(i, at, next), .target_cpl = static_cast<std::uint8_t>(target_cpl.value_or(cpl)), .to_next = next == at + i.length},
+                   .branch = {.kind = i.branch,
+                              .taken = is_taken(i, at, next),
+                              .target_cpl = static_cast<std::uint8_t>(target_cpl.value_or(cpl)),
+                              .to_next = next == at + i.length},
                    .cycles = cycles,
                    .ref_cycles = cycles,
                    .bus_cycles = cycles},

@@ -5,9 +5,9 @@
 namespace vmm {
 namespace {
 
-/// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push our TF with the
-/// guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an NMI handler, where a sample of a
-/// slow host would show little but the handler of the sample before.
+/// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push
+/// our TF with the guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an
+/// NMI handler, where a sample of a slow host would show little but the handler of the sample before.
 bool undisturbed(const kvm_vcpu_events& e) {
   return !is_delivering(e) && e.interrupt.shadow == 0 && e.nmi.pending == 0 && e.nmi.masked == 0;
 }
@@ -63,7 +63,8 @@ Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLine
   auto exit = port.run();
   breakpoints_->set_walk(std::nullopt);
   if (!exit) return Failure{exit.error()};
-  if (const auto* debug = std::get_if<Debug>(&*exit); debug != nullptr && debug->pc == at.value() && debug->exception == 1) {
+  if (const auto* debug = std::get_if<Debug>(&*exit);
+      debug != nullptr && debug->pc == at.value() && debug->exception == 1) {
     ++statistics_.runs;
     return std::optional<RunEnd>{};
   }
@@ -79,7 +80,8 @@ bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, con
     const vpmu::GuestLinear at = operand_address(*m, choice.instruction, choice.at, regs, sregs);
     return !view_->probe_current(at, m->bytes > 0 ? m->bytes : 1, kind);
   };
-  return mapped(choice.instruction.load, vpmu::AccessKind::read) && mapped(choice.instruction.store, vpmu::AccessKind::write);
+  return mapped(choice.instruction.load, vpmu::AccessKind::read) &&
+         mapped(choice.instruction.store, vpmu::AccessKind::write);
 }
 
 Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {

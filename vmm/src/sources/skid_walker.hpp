@@ -14,20 +14,22 @@
 namespace vmm {
 
 struct WalkStatistics {
-  std::uint64_t walks{};         ///< Walks that ended on a retired instruction.
-  std::uint64_t runs{};          ///< Debug exits at a walk's breakpoint.
-  std::uint64_t steps{};         ///< Single-steps.
-  std::uint64_t wrong_level{};   ///< Not started: the vCPU was at a privilege level that does not count, or halted.
-  std::uint64_t event_pending{}; ///< Not started: an exception or interrupt was about to be delivered.
-  std::uint64_t nothing_found{}; ///< Given up: no instruction of the kind nearby.
-  std::uint64_t abandoned{};     ///< Given up: the guest went elsewhere before the breakpoint.
+  std::uint64_t walks{};          ///< Walks that ended on a retired instruction.
+  std::uint64_t runs{};           ///< Debug exits at a walk's breakpoint.
+  std::uint64_t steps{};          ///< Single-steps.
+  std::uint64_t wrong_level{};    ///< Not started: the vCPU was at a privilege level that does not count, or halted.
+  std::uint64_t event_pending{};  ///< Not started: an exception or interrupt was about to be delivered.
+  std::uint64_t nothing_found{};  ///< Given up: no instruction of the kind nearby.
+  std::uint64_t abandoned{};      ///< Given up: the guest went elsewhere before the breakpoint.
 };
 
-/// Finishes the window between an asynchronous stop and a precise sample: from where the vCPU stopped it lets the guest go on to an
-/// instruction of the wanted kind and retires that one under its eyes, so that the record's IP, registers and address are real.
+/// Finishes the window between an asynchronous stop and a precise sample: from where the vCPU stopped it lets the guest
+/// go on to an instruction of the wanted kind and retires that one under its eyes, so that the record's IP, registers
+/// and address are real.
 ///
-/// Stops favour some places: a binary-translating host stops only at the heads of its blocks. So the instruction is drawn evenly
-/// from the straight-line code ahead. It costs two exits: a breakpoint at the instruction, then one single-step over it.
+/// Stops favour some places: a binary-translating host stops only at the heads of its blocks. So the instruction is
+/// drawn evenly from the straight-line code ahead. It costs two exits: a breakpoint at the instruction, then one
+/// single-step over it.
 class SkidWalker {
  public:
   SkidWalker(Breakpoints& breakpoints, GuestView& view, CpuTimer& timer, std::uint64_t seed)

@@ -11,7 +11,8 @@
 namespace vmm {
 namespace {
 
-constexpr std::string_view slow_ones = "exact slows the guest down while it counts, step is for tests, kvm gives the host's own PMU: ask for them by name";
+constexpr std::string_view slow_ones =
+    "exact slows the guest down while it counts, step is for tests, kvm gives the host's own PMU: ask for them by name";
 
 SourceChoice take_clock(std::string_view not_perf) {
   return {.name = ClockSource::description.name,
@@ -23,8 +24,10 @@ SourceChoice take_clock(std::string_view not_perf) {
 SourceChoice choose_source(PerfHost* host) {
   if (host == nullptr)
     return {.name = ExactSource::description.name,
-            .why = "exact: the engine that runs the guest counts every instruction; not perf: the guest does not run on the host's processor; not "
-                   "clock: it only estimates"};
+            .why =
+                "exact: the engine that runs the guest counts every instruction; not perf: the guest does not run on "
+                "the host's processor; not "
+                "clock: it only estimates"};
   const auto found = calibrate(*host);
   if (!found) return take_clock(describe(found.error()));
   return {.name = PerfSource::description.name,

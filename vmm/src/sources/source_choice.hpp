@@ -12,8 +12,8 @@ struct SourceChoice {
   std::string why;        ///< One line for people: why this one, and why not the others.
 };
 
-/// Picks by what the host has: its PMU where that passes calibration (perf_calibration.hpp), else the clock. `host` is null where the guest
-/// does not run on the host's processor: there the engine runs it anyway, and counts. Never fails.
+/// Picks by what the host has: its PMU where that passes calibration (perf_calibration.hpp), else the clock. `host` is
+/// null where the guest does not run on the host's processor: there the engine runs it anyway, and counts. Never fails.
 SourceChoice choose_source(PerfHost* host);
 /// The same with this host's counters, for a guest that runs on KVM or not.
 SourceChoice choose_source(bool on_kvm);

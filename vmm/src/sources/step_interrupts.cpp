@@ -8,7 +8,8 @@
 
 #include "vpmu/bits.hpp"
 
-// What a single-stepped vCPU is interrupted by: KVM holds it off, and it is let in to a breakpoint at the handler's first instruction.
+// What a single-stepped vCPU is interrupted by: KVM holds it off, and it is let in to a breakpoint at the handler's
+// first instruction.
 namespace vmm {
 namespace {
 
@@ -41,8 +42,8 @@ std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
 
 }  // namespace
 
-// Steps hold interrupts off, so we look for ourselves whether the processor would take one now. What is being delivered already comes
-// first: a step over it would clear TF, and run the whole handler.
+// Steps hold interrupts off, so we look for ourselves whether the processor would take one now. What is being delivered
+// already comes first: a step over it would clear TF, and run the whole handler.
 Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
   VMM_ASSIGN(const kvm_vcpu_events events, port.events());
   if (const auto vector = vector_under_way(events)) return vector;
@@ -54,8 +55,8 @@ Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
   return pending_vector(lapic);
 }
 
-// The breakpoint stands at the handler's first instruction, so nothing runs unseen. Interrupts must not be held off here, as the shared
-// breakpoints do.
+// The breakpoint stands at the handler's first instruction, so nothing runs unseen. Interrupts must not be held off
+// here, as the shared breakpoints do.
 Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   kvm_regs regs{};
@@ -85,11 +86,13 @@ Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
 std::optional<vpmu::GuestLinear> StepSource::handler(const kvm_sregs& sregs, unsigned vector) {
   std::array<std::uint32_t, 4> gate{};
   if (sregs.idt.limit < vector * 16 + 15) return std::nullopt;
-  if (view_->read(vpmu::GuestLinear{sregs.idt.base + vector * 16}, std::as_writable_bytes(std::span{gate}))) return std::nullopt;
+  if (view_->read(vpmu::GuestLinear{sregs.idt.base + vector * 16}, std::as_writable_bytes(std::span{gate})))
+    return std::nullopt;
   return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
 }
 
-Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to) {
+Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from,
+                                                               vpmu::GuestLinear to) {
   if (!branches_) return std::optional<vpmu::TakenBranch>{};
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   return std::optional{delivery(from.at, from.cpl, to, cpl_of(sregs))};

@@ -22,14 +22,14 @@ Special special_of(std::span<const std::byte> code) {
   const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
   std::size_t i = 0;
   const auto is_prefix = [](unsigned b) {
-    return b == 0x66 || b == 0x67 || b == 0xF2 || b == 0xF3 || b == 0x2E || b == 0x36 || b == 0x3E || b == 0x26 || b == 0x64 || b == 0x65 ||
-           (b & 0xF0) == 0x40;
+    return b == 0x66 || b == 0x67 || b == 0xF2 || b == 0xF3 || b == 0x2E || b == 0x36 || b == 0x3E || b == 0x26 ||
+           b == 0x64 || b == 0x65 || (b & 0xF0) == 0x40;
   };
   while (i < code.size() && is_prefix(at(i))) ++i;
   switch (at(i)) {
-    case 0x9C:                       // PUSHF would push TF
-    case 0x9D:                       // POPF
-    case 0xFB: return Special::over;  // STI
+    case 0x9C:                                                                    // PUSHF would push TF
+    case 0x9D:                                                                    // POPF
+    case 0xFB: return Special::over;                                              // STI
     case 0x8E: return (at(i + 1) >> 3 & 7) == 2 ? Special::over : Special::none;  // MOV SS holds the trap off
     case 0xCF: return Special::iret;
     case 0xCD: return Special::int_n;
@@ -48,8 +48,10 @@ Special special_of(std::span<const std::byte> code) {
 }
 
 bool leaves_instruction_open(const Exit& exit) {
-  return std::holds_alternative<MsrRead>(exit) || std::holds_alternative<CounterRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<PortRead>(exit) ||
-         std::holds_alternative<PortWrite>(exit) || std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
+  return std::holds_alternative<MsrRead>(exit) || std::holds_alternative<CounterRead>(exit) ||
+         std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<PortRead>(exit) ||
+         std::holds_alternative<PortWrite>(exit) || std::holds_alternative<MmioRead>(exit) ||
+         std::holds_alternative<MmioWrite>(exit);
 }
 
 }  // namespace
@@ -70,7 +72,9 @@ Result<RunEnd> StepSource::run(VcpuPort& port, std::optional<std::chrono::nanose
 
 Result<RunEnd> StepSource::run_one(VcpuPort& port) { return advance(port, std::nullopt, Interrupts::looked_for); }
 
-Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return advance(port, std::nullopt, Interrupts::look); }
+Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) {
+  return advance(port, std::nullopt, Interrupts::look);
+}
 
 Result<RunEnd> StepSource::run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
@@ -81,7 +85,8 @@ Result<RunEnd> StepSource::run_free(VcpuPort& port, std::optional<std::chrono::n
   return RunEnd{.exit = exit};
 }
 
-Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most, Interrupts interrupts) {
+Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most,
+                                   Interrupts interrupts) {
   VMM_ASSIGN(auto finished, finish_exit(port));
   if (finished) return *finished;
   if (interrupts == Interrupts::look) {
@@ -91,11 +96,13 @@ Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::na
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return wait(port, at_most);
   VMM_ASSIGN(const Current current, decode(port));
-  if (current.instruction.length == 0) return run_into_fault(port, current.fetched < current.bytes.size() ? vector_pf : vector_ud, place_of(current));
+  if (current.instruction.length == 0)
+    return run_into_fault(port, current.fetched < current.bytes.size() ? vector_pf : vector_ud, place_of(current));
   return pass(port, current);
 }
 
-// What ends a halt is held off, and the vCPU stops at the instruction behind HLT: or it would run its handler unseen. An empty end: it does.
+// What ends a halt is held off, and the vCPU stops at the instruction behind HLT: or it would run its handler unseen.
+// An empty end: it does.
 Result<RunEnd> StepSource::wait(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
   VMM_ASSIGN(const kvm_regs regs, port.regs());
@@ -128,7 +135,8 @@ Result<StepSource::Current> StepSource::decode(VcpuPort& port) {
   VMM_ASSIGN(current.sregs, port.sregs());
   const auto at = instruction_pointer(current.regs, current.sregs);
   current.fetched = view_->fetch(at, current.bytes, cpl_of(current.sregs));
-  if (const auto instruction = decode_instruction(std::span{current.bytes}.first(current.fetched), code_size(current.sregs)))
+  if (const auto instruction =
+          decode_instruction(std::span{current.bytes}.first(current.fetched), code_size(current.sregs)))
     current.instruction = *instruction;
   return current;
 }
@@ -145,7 +153,8 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
     case Special::over: return run_over(port, current, next);
     case Special::iret: {
       std::array<std::uint64_t, 3> frame{};  // RIP, CS, RFLAGS
-      const bool unreadable = view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{frame})).has_value();
+      const bool unreadable =
+          view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{frame})).has_value();
       // RF, as in the frame of a fault, would hold off the breakpoint; and IRET takes TF away by itself.
       if (unreadable || (frame[2] & rflags_rf) != 0) return step(port, current);
       return return_to(port, current, vpmu::GuestLinear{frame[0]}, frame[1] & 3);
@@ -189,12 +198,13 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
   return retire(port, current, after, exit);
 }
 
-// An instruction that did not retire, though nobody foresaw a fault. Its handler's first instruction is where a step should end; on KVM the
-// delivery takes TF away, and the guest runs on until something else ends the step.
+// An instruction that did not retire, though nobody foresaw a fault. Its handler's first instruction is where a step
+// should end; on KVM the delivery takes TF away, and the guest runs on until something else ends the step.
 Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const kvm_regs& after) {
   // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
   constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
-  const bool at_handler = std::ranges::any_of(faults, [&](unsigned v) { return handler(current.sregs, v) == vpmu::GuestLinear{after.rip}; });
+  const bool at_handler = std::ranges::any_of(
+      faults, [&](unsigned v) { return handler(current.sregs, v) == vpmu::GuestLinear{after.rip}; });
   ++(at_handler ? statistics_.faults : statistics_.lost);
   if (!at_handler) return RunEnd{};
   VMM_ASSIGN(const auto branch, delivered(port, place_of(current), vpmu::GuestLinear{after.rip}));
@@ -249,7 +259,8 @@ Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector, const
   return RunEnd{.delivered = branch};
 }
 
-// KVM makes a #GP of RDPMC, which the gate turns into an answer: the instruction retires when the gate has moved RIP on.
+// KVM makes a #GP of RDPMC, which the gate turns into an answer: the instruction retires when the gate has moved RIP
+// on.
 Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) {
   const auto next = instruction_pointer(current.regs, current.sregs) + current.instruction.length;
   VMM_ASSIGN(const Exit exit, run_to(port, next));
@@ -282,19 +293,23 @@ std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
 }
 
 bool StepSource::is_of_a_device(const Current& current, vpmu::GuestLinear at) {
-  const auto fault = view_->probe_current(at, current.instruction.load->bytes > 0 ? current.instruction.load->bytes : 1, vpmu::AccessKind::read);
+  const auto fault = view_->probe_current(at, current.instruction.load->bytes > 0 ? current.instruction.load->bytes : 1,
+                                          vpmu::AccessKind::read);
   return fault && fault->not_memory;
 }
 
-Result<RunEnd> StepSource::retire(VcpuPort& port, const Current& current, const kvm_regs& after, std::optional<Exit> exit) {
+Result<RunEnd> StepSource::retire(VcpuPort& port, const Current& current, const kvm_regs& after,
+                                  std::optional<Exit> exit) {
   VMM_ASSIGN(const unsigned cpl, target_cpl(port, current));
   return retire_at(current, after, cpl, std::move(exit));
 }
 
-RunEnd StepSource::retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl, std::optional<Exit> exit) {
+RunEnd StepSource::retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl,
+                             std::optional<Exit> exit) {
   ++statistics_.retired;
   Retired retired = retired_instruction(current.instruction, current.regs, current.sregs, after, 1, target_cpl);
-  if (retired.what.has_load && is_of_a_device(current, retired.what.load.address)) retired.what.load.level = vpmu::HitLevel::uncached;
+  if (retired.what.has_load && is_of_a_device(current, retired.what.load.address))
+    retired.what.load.level = vpmu::HitLevel::uncached;
   return RunEnd{.exit = std::move(exit), .retired = retired};
 }
 

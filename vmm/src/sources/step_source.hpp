@@ -10,19 +10,21 @@
 namespace vmm {
 
 struct StepStatistics {
-  std::uint64_t retired{};      ///< Instructions counted.
-  std::uint64_t run_over{};     ///< Of these: passed by a breakpoint behind them, since a single-step would show.
-  std::uint64_t interrupts{};   ///< Interrupts and NMIs whose handler was entered under our eyes.
-  std::uint64_t faults{};       ///< Faults that were foreseen.
-  std::uint64_t lost{};         ///< Times the guest went where we did not expect it: from there to its next exit nothing is counted.
+  std::uint64_t retired{};     ///< Instructions counted.
+  std::uint64_t run_over{};    ///< Of these: passed by a breakpoint behind them, since a single-step would show.
+  std::uint64_t interrupts{};  ///< Interrupts and NMIs whose handler was entered under our eyes.
+  std::uint64_t faults{};      ///< Faults that were foreseen.
+  std::uint64_t
+      lost{};  ///< Times the guest went where we did not expect it: from there to its next exit nothing is counted.
 };
 
-/// Counts by letting the guest run one instruction at a time while any counter counts: each is decoded, and retired with its operands
-/// and registers. Exact, the same every time, and very slow (several system calls per instruction): for tests of everything above it.
-/// A cycle is taken to be one instruction. Runs the guest freely while nothing counts.
+/// Counts by letting the guest run one instruction at a time while any counter counts: each is decoded, and retired
+/// with its operands and registers. Exact, the same every time, and very slow (several system calls per instruction):
+/// for tests of everything above it. A cycle is taken to be one instruction. Runs the guest freely while nothing
+/// counts.
 ///
-/// Single-steps use RFLAGS.TF, so instructions that would show it to the guest (PUSHF, INT n, faults, interrupts) are passed by
-/// breakpoints at the place where they lead.
+/// Single-steps use RFLAGS.TF, so instructions that would show it to the guest (PUSHF, INT n, faults, interrupts) are
+/// passed by breakpoints at the place where they lead.
 ///
 /// Limits: a fault that cannot be foreseen from operands loses the count
 /// until the guest's next exit (StepStatistics::lost says that it happened).
@@ -89,8 +91,10 @@ class StepSource final : public CountSource {
   [[nodiscard]] bool is_of_a_device(const Current& current, vpmu::GuestLinear at);
   Result<unsigned> target_cpl(VcpuPort& port, const Current& current);
   Result<std::optional<vpmu::TakenBranch>> delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to);
-  Result<RunEnd> retire(VcpuPort& port, const Current& current, const kvm_regs& after, std::optional<Exit> exit = std::nullopt);
-  RunEnd retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl, std::optional<Exit> exit = std::nullopt);
+  Result<RunEnd> retire(VcpuPort& port, const Current& current, const kvm_regs& after,
+                        std::optional<Exit> exit = std::nullopt);
+  RunEnd retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl,
+                   std::optional<Exit> exit = std::nullopt);
   RunEnd unexpected(const Exit& exit);
 
   std::unique_ptr<CpuTimer> timer_;

@@ -12,30 +12,35 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084, msr_fs_base = 0xC000'0100,
-                        msr_gs_base = 0xC000'0101, msr_kernel_gs_base = 0xC000'0102;
+constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084,
+                        msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101, msr_kernel_gs_base = 0xC000'0102;
 
 /// What changes nothing but general registers, segments, RFLAGS, what holds interrupts off, and translations.
-constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,    SystemOp::sti,    SystemOp::popf,
-                              SystemOp::iret,         SystemOp::syscall,       SystemOp::sysret, SystemOp::swapgs, SystemOp::verr,
-                              SystemOp::verw,         SystemOp::lar,           SystemOp::lsl,    SystemOp::invlpg};
+constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,     SystemOp::sti,
+                              SystemOp::popf,         SystemOp::iret,          SystemOp::syscall, SystemOp::sysret,
+                              SystemOp::swapgs,       SystemOp::verr,          SystemOp::verw,    SystemOp::lar,
+                              SystemOp::lsl,          SystemOp::invlpg};
 
 /// MSRs that the port takes from us as it would from the guest: IA32_TSC_DEADLINE and the x2APIC's EOI.
 constexpr std::array passed_on{0x6E0U, 0x80BU};
 
-/// MOV to CR3 with nothing that could be reserved: a physical address that every processor has, PCID, and its bit 63. SDM 3A 4.10.4.1.
+/// MOV to CR3 with nothing that could be reserved: a physical address that every processor has, PCID, and its bit 63.
+/// SDM 3A 4.10.4.1.
 bool loads_plain_cr3(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) {
   constexpr unsigned least_physical_bits = 36;
   const std::uint64_t value = regs.*gpr_fields[i.gpr % gpr_fields.size()];
   const bool pcid = (sregs.cr4 & vpmu::bit(17)) != 0;
-  const std::uint64_t allowed = vpmu::low_bits(least_physical_bits) & (pcid ? ~std::uint64_t{0} : ~std::uint64_t{0xFE7});
+  const std::uint64_t allowed =
+      vpmu::low_bits(least_physical_bits) & (pcid ? ~std::uint64_t{0} : ~std::uint64_t{0xFE7});
   return i.op == SystemOp::write_control && i.special == 3 && (value & ~(allowed | (pcid ? vpmu::bit(63) : 0))) == 0;
 }
 
 /// The MSRs that SYSCALL, SYSRET and SWAPGS work with and only the port keeps. Who runs one of them soon runs another.
 constexpr std::array ports_msrs{msr_star, msr_lstar, msr_fmask, msr_kernel_gs_base};
 
-bool needs_ports_msrs(SystemOp op) { return op == SystemOp::syscall || op == SystemOp::sysret || op == SystemOp::swapgs; }
+bool needs_ports_msrs(SystemOp op) {
+  return op == SystemOp::syscall || op == SystemOp::sysret || op == SystemOp::swapgs;
+}
 
 bool is_base_msr(std::uint32_t index) { return index == msr_fs_base || index == msr_gs_base; }
 
@@ -59,11 +64,15 @@ bool differ(const T& a, const T& b) {
 }  // namespace
 
 SystemInPlace::SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others)
-    : view_{&view}, unit_{state_, view, msrs_, interrupts_, no_cpuid_}, trapped_{vpmu::trap_ranges(generation)}, others_{std::move(others)} {}
+    : view_{&view},
+      unit_{state_, view, msrs_, interrupts_, no_cpuid_},
+      trapped_{vpmu::trap_ranges(generation)},
+      others_{std::move(others)} {}
 
 bool SystemInPlace::is_others(const SystemInstruction& i, std::uint32_t msr) const {
   if (!others_) return false;
-  return (i.op == SystemOp::rdmsr && others_(KVM_MSR_FILTER_READ, msr)) || (i.op == SystemOp::wrmsr && others_(KVM_MSR_FILTER_WRITE, msr));
+  return (i.op == SystemOp::rdmsr && others_(KVM_MSR_FILTER_READ, msr)) ||
+         (i.op == SystemOp::wrmsr && others_(KVM_MSR_FILTER_WRITE, msr));
 }
 
 bool SystemInPlace::is_trapped(std::uint32_t msr) const {
@@ -71,7 +80,8 @@ bool SystemInPlace::is_trapped(std::uint32_t msr) const {
 }
 
 // Of MSRs only those that ring 0 asks for: the #GP of others is the port's.
-std::optional<SystemInPlace::Open::Kind> SystemInPlace::opens(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) const {
+std::optional<SystemInPlace::Open::Kind> SystemInPlace::opens(const SystemInstruction& i, const kvm_regs& regs,
+                                                              const kvm_sregs& sregs) const {
   if (i.op == SystemOp::rdpmc) return Open::Kind::rdpmc;
   if (cpl_of(sregs) != 0 || !is_trapped(static_cast<std::uint32_t>(regs.rcx))) return std::nullopt;
   if (i.op == SystemOp::rdmsr) return Open::Kind::rdmsr;
@@ -79,8 +89,8 @@ std::optional<SystemInPlace::Open::Kind> SystemInPlace::opens(const SystemInstru
   return std::nullopt;
 }
 
-Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs,
-                                                  kvm_sregs& sregs) {
+Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i,
+                                                  kvm_regs& regs, kvm_sregs& sregs) {
   const auto system = decode_system(code);
   if (!system) return Outcome::left;
   const auto index = static_cast<std::uint32_t>(regs.rcx);
@@ -126,7 +136,8 @@ Result<void> SystemInPlace::fetch(VcpuPort& port) {
 Result<void> SystemInPlace::leave(VcpuPort& port) {
   fetched_ = false;
   if (std::exchange(dropped_translations_, false)) VMM_TRY(port.forget_translations());
-  return std::exchange(swapped_gs_, false) ? port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base]) : Result<void>{};
+  return std::exchange(swapped_gs_, false) ? port.set_msr(msr_kernel_gs_base, state_.msrs[msr_kernel_gs_base])
+                                           : Result<void>{};
 }
 
 Result<void> SystemInPlace::load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs) {

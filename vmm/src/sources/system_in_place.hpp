@@ -10,26 +10,27 @@
 
 namespace vmm {
 
-/// The system instructions that a source which runs guest code itself does in the vCPU's place, where no device but the local APIC
-/// sees them. Everything else, and every instruction that would fault, is the port's.
+/// The system instructions that a source which runs guest code itself does in the vCPU's place, where no device but the
+/// local APIC sees them. Everything else, and every instruction that would fault, is the port's.
 ///
-/// MSRs of the PMU and its counters become exits, as the port would make them. An access that somebody else filters is the port's, whose exit is then
-/// in the port's own form.
+/// MSRs of the PMU and its counters become exits, as the port would make them. An access that somebody else filters is
+/// the port's, whose exit is then in the port's own form.
 class SystemInPlace {
  public:
   /// `view` must outlive it.
   SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others = {});
 
   enum class Outcome : std::uint8_t {
-    left,              ///< Nothing has changed.
+    left,  ///< Nothing has changed.
     done,
     done_and_dropped,  ///< And translations that the guest's code was run with may be stale.
     done_and_raised,   ///< And an interrupt may now wait.
     exit,              ///< The VMM must answer exit() first; then complete().
   };
-  /// Runs the instruction whose bytes are `code`, which decode to `i`, on the registers that the port holds: `regs` and `sregs` are copies
-  /// of them and change with them.
-  Result<Outcome> run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
+  /// Runs the instruction whose bytes are `code`, which decode to `i`, on the registers that the port holds: `regs` and
+  /// `sregs` are copies of them and change with them.
+  Result<Outcome> run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs,
+                      kvm_sregs& sregs);
 
   /// The port is going to run the guest: gives it what was kept of its MSRs.
   Result<void> leave(VcpuPort& port);
@@ -37,8 +38,8 @@ class SystemInPlace {
   /// The exit of the last Outcome::exit. It refers to this object, which keeps the answer.
   [[nodiscard]] Exit exit();
   [[nodiscard]] bool is_open() const { return open_.kind != Open::Kind::none; }
-  /// Ends the instruction by its answer: the registers are those behind it. False when the answer was #GP: then they are those at the
-  /// handler, or, where it cannot be entered, the exception is the port's to deliver.
+  /// Ends the instruction by its answer: the registers are those behind it. False when the answer was #GP: then they
+  /// are those at the handler, or, where it cannot be entered, the exception is the port's to deliver.
   Result<bool> complete(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
 
  private:
@@ -56,14 +57,15 @@ class SystemInPlace {
   Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
   [[nodiscard]] bool is_trapped(std::uint32_t msr) const;
   [[nodiscard]] bool is_others(const SystemInstruction& i, std::uint32_t msr) const;
-  [[nodiscard]] std::optional<Open::Kind> opens(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) const;
+  [[nodiscard]] std::optional<Open::Kind> opens(const SystemInstruction& i, const kvm_regs& regs,
+                                                const kvm_sregs& sregs) const;
 
   GuestView* view_;
   CpuidTable no_cpuid_;
   SoftState state_;
-  bool fetched_{};                      ///< The port's MSRs are in state_, since leave().
-  bool swapped_gs_{};                   ///< IA32_KERNEL_GS_BASE is no longer the port's.
-  bool dropped_translations_{};         ///< And the port does not know.
+  bool fetched_{};               ///< The port's MSRs are in state_, since leave().
+  bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE is no longer the port's.
+  bool dropped_translations_{};  ///< And the port does not know.
   VirtualTime no_time_{1};
   InterruptUnit interrupts_{state_, no_time_, nullptr};
   MsrUnit msrs_{state_, interrupts_};

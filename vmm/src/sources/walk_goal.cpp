@@ -85,10 +85,11 @@ struct CountsAndLevel {
   Counts counts;
   HitLevel level;
 };
-constexpr std::array hit_levels{CountsAndLevel{Counts::l1_hit, HitLevel::l1},   CountsAndLevel{Counts::lfb_hit, HitLevel::lfb},
-                                CountsAndLevel{Counts::l1_miss, HitLevel::l2},  CountsAndLevel{Counts::l2_hit, HitLevel::l2},
-                                CountsAndLevel{Counts::l2_miss, HitLevel::l3},  CountsAndLevel{Counts::l3_hit, HitLevel::l3},
-                                CountsAndLevel{Counts::l3_miss, HitLevel::dram}};
+constexpr std::array hit_levels{
+    CountsAndLevel{Counts::l1_hit, HitLevel::l1},   CountsAndLevel{Counts::lfb_hit, HitLevel::lfb},
+    CountsAndLevel{Counts::l1_miss, HitLevel::l2},  CountsAndLevel{Counts::l2_hit, HitLevel::l2},
+    CountsAndLevel{Counts::l2_miss, HitLevel::l3},  CountsAndLevel{Counts::l3_hit, HitLevel::l3},
+    CountsAndLevel{Counts::l3_miss, HitLevel::dram}};
 
 /// The nearest place at which a load of this event can have found its data.
 HitLevel level_of(Counts counts) {
@@ -98,8 +99,9 @@ HitLevel level_of(Counts counts) {
 }
 
 bool is_mispredict(Counts counts) {
-  return counts == Counts::mispredicts || counts == Counts::mispredicts_conditional || counts == Counts::mispredicts_taken ||
-         counts == Counts::mispredicts_not_taken || counts == Counts::mispredicts_call || counts == Counts::mispredicts_return;
+  return counts == Counts::mispredicts || counts == Counts::mispredicts_conditional ||
+         counts == Counts::mispredicts_taken || counts == Counts::mispredicts_not_taken ||
+         counts == Counts::mispredicts_call || counts == Counts::mispredicts_return;
 }
 
 }  // namespace

@@ -17,7 +17,9 @@ class BranchKinds {
     ((set.bits_ = static_cast<std::uint8_t>(set.bits_ | (1U << static_cast<unsigned>(kinds)))), ...);
     return set;
   }
-  [[nodiscard]] constexpr bool has(vpmu::BranchKind kind) const { return ((bits_ >> static_cast<unsigned>(kind)) & 1U) != 0; }
+  [[nodiscard]] constexpr bool has(vpmu::BranchKind kind) const {
+    return ((bits_ >> static_cast<unsigned>(kind)) & 1U) != 0;
+  }
   constexpr BranchKinds& operator|=(BranchKinds other) {
     bits_ = static_cast<std::uint8_t>(bits_ | other.bits_);
     return *this;
@@ -29,22 +31,23 @@ class BranchKinds {
 
 /// Which instructions a record may stand on.
 struct WalkGoal {
-  bool usr{}, os{};                    ///< Privilege levels that count.
-  bool any{};                          ///< Any retirement will do.
+  bool usr{}, os{};                     ///< Privilege levels that count.
+  bool any{};                           ///< Any retirement will do.
   bool load{}, locked_load{}, store{};  ///< Else one of these kinds,
-  BranchKinds branches{};              ///< or one of these branches.
+  BranchKinds branches{};               ///< or one of these branches.
   [[nodiscard]] bool meets(const Instruction& i) const {
-    return any || (load && i.load) || (locked_load && i.load && i.locked) || (store && i.store) || branches.has(i.branch);
+    return any || (load && i.load) || (locked_load && i.load && i.locked) || (store && i.store) ||
+           branches.has(i.branch);
   }
 };
 
 /// What the plan's armed counters wait for, together.
 WalkGoal goal_of(const vpmu::CountPlan& plan);
 
-/// For a source that sees instructions but no caches, TLBs or predictors: says of `retirement` what the events of the plan's armed
-/// counters say of an instruction that they record, such as a load that missed L2 or a branch that was mispredicted. Only what cannot be
-/// seen is said; kinds of instructions, locks, splits and directions stay as they are. Where counters disagree on where a load hit, the
-/// first has its way and the others wait for another instruction.
+/// For a source that sees instructions but no caches, TLBs or predictors: says of `retirement` what the events of the
+/// plan's armed counters say of an instruction that they record, such as a load that missed L2 or a branch that was
+/// mispredicted. Only what cannot be seen is said; kinds of instructions, locks, splits and directions stay as they
+/// are. Where counters disagree on where a load hit, the first has its way and the others wait for another instruction.
 void state_outcome(const vpmu::CountPlan& plan, vpmu::Retirement& retirement);
 
 }  // namespace vmm

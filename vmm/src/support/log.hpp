@@ -15,8 +15,8 @@ enum class LogLevel { debug, info, warning, error };
 /// "debug", "info", "warning" or "error".
 std::string_view name_of(LogLevel level);
 
-/// Where messages of the library go. The owner decides what to do with a line; nothing below the command line program prints.
-/// Thread-safe: lines arrive one at a time. A formatted line allocates, so keep it off paths that run per exit.
+/// Where messages of the library go. The owner decides what to do with a line; nothing below the command line program
+/// prints. Thread-safe: lines arrive one at a time. A formatted line allocates, so keep it off paths that run per exit.
 class Log {
  public:
   using Sink = std::function<void(LogLevel, std::string_view)>;

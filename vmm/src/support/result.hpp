@@ -31,17 +31,17 @@ inline Failure host_error(std::string what, int system_errno = 0, std::string ad
 #define VMM_CONCAT(a, b) VMM_CONCAT_INNER(a, b)
 
 /// Returns from the calling function with the error when `expression` (a Result) failed; drops its value.
-#define VMM_TRY(expression)                                  \
-  do {                                                       \
-    if (auto vmm_result = (expression); !vmm_result) {       \
-      return ::vmm::Failure{std::move(vmm_result).error()};  \
-    }                                                        \
+#define VMM_TRY(expression)                                 \
+  do {                                                      \
+    if (auto vmm_result = (expression); !vmm_result) {      \
+      return ::vmm::Failure{std::move(vmm_result).error()}; \
+    }                                                       \
   } while (false)
 
 /// `VMM_ASSIGN(auto fd, open_it());` declares `fd` from the Result's value, or returns with its error.
-#define VMM_ASSIGN(declaration, expression)                                \
-  auto VMM_CONCAT(vmm_result_, __LINE__) = (expression);                   \
-  if (!VMM_CONCAT(vmm_result_, __LINE__)) {                                \
+#define VMM_ASSIGN(declaration, expression)                                      \
+  auto VMM_CONCAT(vmm_result_, __LINE__) = (expression);                         \
+  if (!VMM_CONCAT(vmm_result_, __LINE__)) {                                      \
     return ::vmm::Failure{std::move(VMM_CONCAT(vmm_result_, __LINE__)).error()}; \
-  }                                                                        \
+  }                                                                              \
   declaration = *std::move(VMM_CONCAT(vmm_result_, __LINE__))

@@ -21,7 +21,8 @@ constexpr std::uint64_t access_bits(unsigned i) { return 3ULL << (16 + 4 * i); }
 
 }  // namespace
 
-// Takes a free register; when there is none, the guest's last one gives way: a guest kernel that faults on RDPMC is worse.
+// Takes a free register; when there is none, the guest's last one gives way: a guest kernel that faults on RDPMC is
+// worse.
 void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<Holder, 4>& holders) {
   const auto free = std::ranges::find(holders, Holder::nobody);
   const auto last = std::ranges::find(holders.rbegin(), holders.rend(), Holder::guest);
@@ -35,7 +36,8 @@ void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array
 
 Result<void> Breakpoints::apply() {
   const Wanted wanted{.gate = gate_, .walk = walk_, .step = step_};
-  // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: look for it at each entry.
+  // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: look for it at each
+  // entry.
   if (gate_ || walk_) {
     VMM_ASSIGN(const kvm_debugregs now, port_->debugregs());
     const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
@@ -93,8 +95,8 @@ Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags) 
   return only_a_step && (rflags & rflags_tf) == 0 ? Hit::kvm : Hit::guest;
 }
 
-// A data breakpoint is reported behind the instruction, together with the step. SDM 3B 17.2.3: DR6 also names breakpoints that match
-// without being enabled.
+// A data breakpoint is reported behind the instruction, together with the step. SDM 3B 17.2.3: DR6 also names
+// breakpoints that match without being enabled.
 Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& step) {
   if ((step.dr6 & dr6_matches) == 0) return std::optional<Debug>{};
   VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
@@ -110,7 +112,8 @@ Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& step) {
 std::uint64_t Breakpoints::guests_at(vpmu::GuestLinear at) const {
   std::uint64_t hit = 0;
   for (unsigned i = 0; i < dr_count; ++i)
-    if ((guest_.dr7 & enable_bits(i)) != 0 && (guest_.dr7 & access_bits(i)) == 0 && guest_.db[i] == at.value()) hit |= vpmu::bit(i);
+    if ((guest_.dr7 & enable_bits(i)) != 0 && (guest_.dr7 & access_bits(i)) == 0 && guest_.db[i] == at.value())
+      hit |= vpmu::bit(i);
   return hit;
 }
 

@@ -9,16 +9,17 @@
 
 namespace vmm {
 
-/// The vCPU's debug facilities, shared with the guest: our execution breakpoints and single-steps on top of the guest's own DR0-DR3.
-/// While any of ours is set, KVM uses our copy of the debug registers; the guest's breakpoints are merged into it and its #DB are
-/// handed back to it. Nothing is armed, and nothing costs anything, while we have no use of it.
+/// The vCPU's debug facilities, shared with the guest: our execution breakpoints and single-steps on top of the guest's
+/// own DR0-DR3. While any of ours is set, KVM uses our copy of the debug registers; the guest's breakpoints are merged
+/// into it and its #DB are handed back to it. Nothing is armed, and nothing costs anything, while we have no use of it.
 class Breakpoints {
  public:
   /// What a Debug exit was.
   enum class Hit : std::uint8_t {
     ours,   ///< One of our breakpoints or our single-step; the guest must not see it.
     guest,  ///< The guest's own; inject() gives it back.
-    kvm,    ///< KVM's: on AMD it steps over what keeps an NMI out, and while guest debugging is on that step comes to us. Nobody's event.
+    kvm,  ///< KVM's: on AMD it steps over what keeps an NMI out, and while guest debugging is on that step comes to us.
+          ///< Nobody's event.
   };
 
   explicit Breakpoints(VcpuPort& port) : port_{&port} {}
@@ -26,33 +27,33 @@ class Breakpoints {
   /// The permanent breakpoint of the RDPMC gate; empty takes it away. Takes effect at apply().
   void set_gate(std::optional<vpmu::GuestLinear> at) { gate_ = at; }
   [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
-  /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that. Ends a step: what
-  /// walks would show its TF.
+  /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that.
+  /// Ends a step: what walks would show its TF.
   void set_walk(std::optional<vpmu::GuestLinear> at) {
     walk_ = at;
     step_ = step_ && !at;
   }
-  /// Stops after one instruction, once. Registers must be final before; KVM is told at the next apply() in any case, since it remembers
-  /// where a step begins. A step that is over may stay on until the guest is to run freely.
+  /// Stops after one instruction, once. Registers must be final before; KVM is told at the next apply() in any case,
+  /// since it remembers where a step begins. A step that is over may stay on until the guest is to run freely.
   void arm_step() { step_ = unarmed_ = true; }
   void end_step() { step_ = false; }
 
-  /// Hands the wanted state to KVM if it differs from what KVM has. Costs one ioctl where something has changed, and, while a breakpoint of
-  /// ours is set, another one for the first time after the guest ran.
+  /// Hands the wanted state to KVM if it differs from what KVM has. Costs one ioctl where something has changed, and,
+  /// while a breakpoint of ours is set, another one for the first time after the guest ran.
   Result<void> apply();
   /// Whether nothing of ours is set, and KVM knows.
   [[nodiscard]] bool none() const { return !gate_ && !walk_ && !step_ && !unarmed_ && applied_ == Wanted{}; }
   /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
   void given_others() { unarmed_ = true; }
 
-  /// What KVM needs for somebody else's guest debugging with the gate's breakpoint beside it, where a register is free. It displaces ours until
-  /// the next apply().
+  /// What KVM needs for somebody else's guest debugging with the gate's breakpoint beside it, where a register is free.
+  /// It displaces ours until the next apply().
   [[nodiscard]] kvm_guest_debug beside_gate(const kvm_guest_debug& others);
 
   /// Whose a Debug exit is. `rflags` are the guest's now: a step of its own has TF set. Cost: none.
   [[nodiscard]] Hit classify(const Debug& exit, std::uint64_t rflags) const;
-  /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One ioctl where any
-  /// breakpoint matched, otherwise none.
+  /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One
+  /// ioctl where any breakpoint matched, otherwise none.
   Result<std::optional<Debug>> guests_part(const Debug& step);
   /// Which of the guest's own execution breakpoints stand at `at`, as bits 3:0 of DR6; as of the last entry.
   [[nodiscard]] std::uint64_t guests_at(vpmu::GuestLinear at) const;

@@ -7,9 +7,10 @@
 
 namespace vmm {
 
-/// Keeps the clocks of a machine's vCPUs together while time is hidden from some of them. What is hidden from one vCPU must in the end
-/// be hidden from all, or their TSCs would drift apart: a vCPU whose clock has run ahead of another's is kicked, and waits outside the
-/// guest until it is back in step. A vCPU that waits has its own clock stopped, so the wait is time that nobody sees.
+/// Keeps the clocks of a machine's vCPUs together while time is hidden from some of them. What is hidden from one vCPU
+/// must in the end be hidden from all, or their TSCs would drift apart: a vCPU whose clock has run ahead of another's
+/// is kicked, and waits outside the guest until it is back in step. A vCPU that waits has its own clock stopped, so the
+/// wait is time that nobody sees.
 ///
 /// Joined before the vCPUs run; then every member is safe on every thread.
 class ClockGroup {
@@ -21,8 +22,11 @@ class ClockGroup {
   unsigned join(std::function<void()> kick);
 
   /// Whether must_wait() would say 0 and nobody has asked the member to call it.
-  [[nodiscard]] bool is_in_step(unsigned id, std::uint64_t hidden) const { return !members_[id]->asked && most_hidden_ <= hidden + slack_; }
-  /// Of `hidden` ticks in all that member `id` has had hidden so far: how many more it must hide before it may run. 0 within the slack.
+  [[nodiscard]] bool is_in_step(unsigned id, std::uint64_t hidden) const {
+    return !members_[id]->asked && most_hidden_ <= hidden + slack_;
+  }
+  /// Of `hidden` ticks in all that member `id` has had hidden so far: how many more it must hide before it may run. 0
+  /// within the slack.
   [[nodiscard]] std::uint64_t must_wait(unsigned id, std::uint64_t hidden);
   /// Member `id` has had `hidden` ticks hidden in all. Kicks members that have fallen out of step.
   void publish(unsigned id, std::uint64_t hidden);

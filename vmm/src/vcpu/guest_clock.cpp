@@ -27,7 +27,8 @@ Result<void> GuestClock::enter(ClockHost& host) {
   entered_at_ = host.ticks();
   // What the guest sees of the exit all the same, it also counts.
   const std::uint64_t hidden = statistics_.hidden_ticks - hidden_before;
-  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device) unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
+  if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device)
+    unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
   return {};
 }
 
@@ -46,8 +47,8 @@ void GuestClock::pass_exit(std::uint64_t outside) {
     to_hide_ += outside - std::min(outside, passed_);
     return;
   }
-  // Never more at a time than the guest ran itself: a short sampling period must not be used up by the cost of sampling, or the
-  // guest would not get on.
+  // Never more at a time than the guest ran itself: a short sampling period must not be used up by the cost of
+  // sampling, or the guest would not get on.
   unhalted_ += left_for_ != ExitCause::device ? std::min(outside, last_ran_) : outside;
 }
 
@@ -73,12 +74,13 @@ Result<void> GuestClock::shift(ClockHost& host) {
 
 std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds halted) const {
   __extension__ using wide = unsigned __int128;
-  const auto ticks = static_cast<std::uint64_t>(wide{static_cast<std::uint64_t>(std::max<std::int64_t>(halted.count(), 0))} * tsc_khz_ / 1'000'000);
+  const auto ticks = static_cast<std::uint64_t>(
+      wide{static_cast<std::uint64_t>(std::max<std::int64_t>(halted.count(), 0))} * tsc_khz_ / 1'000'000);
   return round - std::min(ticks, round);
 }
 
-// Part of an exit lies in the world switches around it, which we do not see. Steps tell what they take, for the guest does next to nothing
-// in them. Other rounds tell nothing: the guest may have run long in all of them.
+// Part of an exit lies in the world switches around it, which we do not see. Steps tell what they take, for the guest
+// does next to nothing in them. Other rounds tell nothing: the guest may have run long in all of them.
 std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
   if (cause == ExitCause::device) return 0;
   if (cause == ExitCause::step) step_takes_.add(round);

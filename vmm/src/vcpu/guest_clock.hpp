@@ -22,7 +22,8 @@ class ClockHost {
   [[nodiscard]] virtual std::uint64_t ticks() const = 0;
   /// How long the vCPU has been halted in all.
   [[nodiscard]] virtual std::chrono::nanoseconds halted() const = 0;
-  /// What is added to the host's TSC to give the guest's. Fails where one vCPU's clock cannot be shifted (Linux before 5.16).
+  /// What is added to the host's TSC to give the guest's. Fails where one vCPU's clock cannot be shifted (Linux
+  /// before 5.16).
   virtual Result<std::uint64_t> tsc_offset() = 0;
   virtual Result<void> set_tsc_offset(std::uint64_t offset) = 0;
   /// Passes `ticks` of the host's TSC outside the guest, or fewer.
@@ -38,8 +39,9 @@ enum class ExitCause : std::uint8_t {
   step,    ///< As pmu, after exactly one instruction.
 };
 
-/// What something of the host's takes at the very least: three quarters of the least of many measurements. One or a few say nothing, as
-/// the host may have been busy in all of them, and hiding more than it took would turn the guest's clock back.
+/// What something of the host's takes at the very least: three quarters of the least of many measurements. One or a few
+/// say nothing, as the host may have been busy in all of them, and hiding more than it took would turn the guest's
+/// clock back.
 class LeastTime {
  public:
   static constexpr unsigned enough = 32;
@@ -61,21 +63,24 @@ struct GuestClockStatistics {
   std::uint64_t waits{};         ///< Times that this vCPU waited for the clock of another.
 };
 
-/// The clock of one vCPU while its virtual PMU is in use: how long the guest has run, and what of the host's time it sees.
+/// The clock of one vCPU while its virtual PMU is in use: how long the guest has run, and what of the host's time it
+/// sees.
 ///
-/// An exit of the PMU (an MSR, a breakpoint, a step, a kick) costs microseconds where hardware would take none. If the guest saw that
-/// time, a profile would show mostly the profiler: each sample would pay for the last one, timer ticks would come due inside handlers,
-/// and Linux would find its PMI handler slow and lower perf_event_max_sample_rate. So the vCPU's TSC stands still from such an exit to
-/// the next entry. What was hidden is never given back: the guest's clock lags the host's by so much. It does not run backwards as long as
-/// switches and shifts take no less than LeastTime says.
-/// Exits to devices are not hidden; nor is anything while the PMU is not in use. The vCPUs of one machine stay in step (ClockGroup).
+/// An exit of the PMU (an MSR, a breakpoint, a step, a kick) costs microseconds where hardware would take none. If the
+/// guest saw that time, a profile would show mostly the profiler: each sample would pay for the last one, timer ticks
+/// would come due inside handlers, and Linux would find its PMI handler slow and lower perf_event_max_sample_rate. So
+/// the vCPU's TSC stands still from such an exit to the next entry. What was hidden is never given back: the guest's
+/// clock lags the host's by so much. It does not run backwards as long as switches and shifts take no less than
+/// LeastTime says. Exits to devices are not hidden; nor is anything while the PMU is not in use. The vCPUs of one
+/// machine stay in step (ClockGroup).
 class GuestClock {
  public:
   /// `tsc_khz`: the guest's TSC rate. `group`: null for a machine of one vCPU; else this clock is its member `member`.
   GuestClock(PmuTime time, std::uint64_t tsc_khz, ClockGroup* group = nullptr, unsigned member = 0)
       : time_{time}, tsc_khz_{tsc_khz}, group_{group}, member_{member} {}
 
-  /// Whether the PMU is in use from now on; the exit that says so belongs to its use. While it is not in use, the clock counts nothing.
+  /// Whether the PMU is in use from now on; the exit that says so belongs to its use. While it is not in use, the clock
+  /// counts nothing.
   void watch(bool on);
   /// Whether enter() has nothing to do.
   [[nodiscard]] bool is_in_step() const {
@@ -86,19 +91,21 @@ class GuestClock {
   /// Just after the vCPU ran.
   void leave(ClockHost& host, ExitCause cause);
 
-  /// Between leave() and enter(): others have had the vCPU, and may have set its TSC. What they took is theirs: neither hidden nor counted.
+  /// Between leave() and enter(): others have had the vCPU, and may have set its TSC. What they took is theirs: neither
+  /// hidden nor counted.
   void forget_exit() { left_at_ = 0; }
 
-  /// Between leave() and enter(): `ticks` worth of the guest's instructions have been done in its stead, outside of it. Of the time since
-  /// leave() the guest sees so much.
+  /// Between leave() and enter(): `ticks` worth of the guest's instructions have been done in its stead, outside of it.
+  /// Of the time since leave() the guest sees so much.
   void pass(std::uint64_t ticks) { passed_ += ticks; }
 
   /// TSC ticks that the vCPU has run unhalted while watched, as the guest saw them.
   [[nodiscard]] std::uint64_t unhalted_ticks() const { return unhalted_; }
   /// The guest's TSC where it stands between leave() and enter().
   Result<std::uint64_t> stands_at(ClockHost& host) const;
-  /// Between leave() and enter(): whether the vCPU may run one instruction that does not tell the time without an enter() and a leave(),
-  /// and with a pass(1). Only for so long, for timers wait by the host's clock and other vCPUs for this one.
+  /// Between leave() and enter(): whether the vCPU may run one instruction that does not tell the time without an
+  /// enter() and a leave(), and with a pass(1). Only for so long, for timers wait by the host's clock and other vCPUs
+  /// for this one.
   [[nodiscard]] bool may_stand_on(const ClockHost& host) const {
     return hides() && stands() && host.ticks() - left_at_ < tsc_khz_ * longest_stand_ms;
   }
@@ -120,15 +127,15 @@ class GuestClock {
   ClockGroup* group_;
   unsigned member_;
   bool watched_{};
-  bool running_{};        ///< Between enter() and leave().
+  bool running_{};  ///< Between enter() and leave().
   ExitCause left_for_{};
   std::uint64_t unhalted_{};
-  std::uint64_t to_hide_{};       ///< Ticks that the next entry takes out of the guest's time.
-  std::uint64_t entered_at_{};    ///< Host TSC.
-  std::uint64_t left_at_{};       ///< Host TSC; 0 = the exit is none of the watch's.
+  std::uint64_t to_hide_{};     ///< Ticks that the next entry takes out of the guest's time.
+  std::uint64_t entered_at_{};  ///< Host TSC.
+  std::uint64_t left_at_{};     ///< Host TSC; 0 = the exit is none of the watch's.
   std::uint64_t last_ran_{};
-  std::uint64_t passed_{};        ///< Of the time since left_at_: what pass() said.
-  std::uint64_t unseen_{};        ///< Of to_hide_: the world switches around the last run.
+  std::uint64_t passed_{};  ///< Of the time since left_at_: what pass() said.
+  std::uint64_t unseen_{};  ///< Of to_hide_: the world switches around the last run.
   std::chrono::nanoseconds halted_at_entry_{};
   LeastTime shift_takes_;
   LeastTime step_takes_;  ///< From an entry over one instruction to the return.

@@ -14,9 +14,11 @@ namespace vmm {
 class GuestVcpu {
  public:
   virtual ~GuestVcpu() = default;
-  /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for requests.
+  /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for
+  /// requests.
   virtual Result<Exit> run() = 0;
-  /// The PMU's part of a snapshot, between two runs; and the reverse, before the first. Fails with kind usage where it cannot be had.
+  /// The PMU's part of a snapshot, between two runs; and the reverse, before the first. Fails with kind usage where it
+  /// cannot be had.
   [[nodiscard]] virtual Result<Bytes> save() const = 0;
   virtual Result<void> restore(std::span<const std::byte> image) = 0;
   /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order.

@@ -25,7 +25,8 @@ void KickWatch::count() {
 KickWatch::Late KickWatch::late() const {
   const std::int64_t since = since_;
   const std::int64_t waits = since == 0 ? 0 : now() - since;
-  return {.kicks = late_ + (waits > in_time().count() ? 1U : 0U), .longest = std::chrono::nanoseconds{std::max(longest_.load(), waits)}};
+  return {.kicks = late_ + (waits > in_time().count() ? 1U : 0U),
+          .longest = std::chrono::nanoseconds{std::max(longest_.load(), waits)}};
 }
 
 }  // namespace vmm

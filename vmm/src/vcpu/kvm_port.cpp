@@ -16,8 +16,8 @@ constexpr std::uint32_t msr_tsc_deadline = 0x6E0;
 
 ExitCause cause_of(const Exit& exit, bool stepping) {
   if (std::holds_alternative<Debug>(exit)) return stepping ? ExitCause::step : ExitCause::pmu;
-  const bool of_pmu =
-      std::holds_alternative<MsrRead>(exit) || std::holds_alternative<MsrWrite>(exit) || std::holds_alternative<Interrupted>(exit);
+  const bool of_pmu = std::holds_alternative<MsrRead>(exit) || std::holds_alternative<MsrWrite>(exit) ||
+                      std::holds_alternative<Interrupted>(exit);
   return of_pmu ? ExitCause::pmu : ExitCause::device;
 }
 
@@ -73,7 +73,8 @@ Result<Exit> KvmPort::exit() {
   return exit;
 }
 
-// To move the guest's clock takes more system calls than the instruction itself; what it does not see of the time is hidden later.
+// To move the guest's clock takes more system calls than the instruction itself; what it does not see of the time is
+// hidden later.
 Result<Exit> KvmPort::step() {
   xsave_.reset();
   const bool stands = clock_.may_stand_on(clock_host_);

@@ -28,8 +28,10 @@ class KvmClockHost final : public ClockHost {
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
-  /// `group`: the clocks of the machine's vCPUs, this one's is `member`; null for one vCPU. Fails when KVM does not tell the TSC's rate.
-  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr, unsigned member = 0);
+  /// `group`: the clocks of the machine's vCPUs, this one's is `member`; null for one vCPU. Fails when KVM does not
+  /// tell the TSC's rate.
+  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr,
+                                unsigned member = 0);
 
   /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
   void forget();
@@ -58,7 +60,9 @@ class KvmPort final : public VcpuPort {
   Result<bool> halted() override;
   Result<std::uint64_t> msr(std::uint32_t index) override { return vcpu_->msr(index); }
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override { return vcpu_->set_msr(index, value); }
-  Result<void> msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) override { return vcpu_->msrs(indices, values); }
+  Result<void> msrs(std::span<const std::uint32_t> indices, std::span<std::uint64_t> values) override {
+    return vcpu_->msrs(indices, values);
+  }
   Result<kvm_lapic_state> lapic() override { return vcpu_->lapic(); }
   Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
   Result<void> nmi() override { return vcpu_->nmi(); }
@@ -80,7 +84,7 @@ class KvmPort final : public VcpuPort {
   KvmClockHost clock_host_;
   GuestClock clock_;
   bool stepping_{};
-  std::optional<XsaveArea> xsave_;      ///< As KVM has it, until the vCPU runs.
+  std::optional<XsaveArea> xsave_;     ///< As KVM has it, until the vCPU runs.
   std::optional<std::uint64_t> xcr0_;  ///< The same, until it runs anything but a quiet instruction.
 };
 

@@ -10,7 +10,8 @@ namespace vmm {
 void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& reply) {
   ++statistics_.unknown;
   if (log_->first_time(fmt::format("{}:{:x}", what, index)))
-    log_->debug("guest {} of unknown MSR {:#x} answered with {}", what, index, unknown_ == UnknownMsr::gp ? "#GP" : "0");
+    log_->debug("guest {} of unknown MSR {:#x} answered with {}", what, index,
+                unknown_ == UnknownMsr::gp ? "#GP" : "0");
   reply.data = 0;
   reply.gp = unknown_ == UnknownMsr::gp ? 1 : 0;
 }
@@ -45,7 +46,8 @@ void MsrRouter::read(const MsrRead& access) {
 bool MsrRouter::faults(const MsrWrite& access) const {
   const vpmu::MsrIndex index{access.index};
   vpmu::MsrStatus status = pmu_->check_wrmsr(index, access.value);
-  if (status == vpmu::MsrStatus::unknown && uncore_.package != nullptr) status = uncore_.package->check_wrmsr(index, access.value);
+  if (status == vpmu::MsrStatus::unknown && uncore_.package != nullptr)
+    status = uncore_.package->check_wrmsr(index, access.value);
   return status == vpmu::MsrStatus::gp || (status == vpmu::MsrStatus::unknown && unknown_ == UnknownMsr::gp);
 }
 
@@ -63,8 +65,10 @@ void MsrRouter::write(const MsrWrite& access) {
   // Set again means set again: the CPU clears it when it delivers #DB, without our knowing (rule Z11).
   if (index == vpmu::msr::IA32_DEBUGCTL && (btf || btf_)) {
     btf_ = btf;
-    // A KVM without branch single-stepping refuses; the guest then steps single instructions, which debuggers cope with.
-    if (auto set = port_->set_msr(access.index, btf ? vpmu::reg::debugctl::BTF::mask : 0); !set && log_->first_time("btf"))
+    // A KVM without branch single-stepping refuses; the guest then steps single instructions, which debuggers cope
+    // with.
+    if (auto set = port_->set_msr(access.index, btf ? vpmu::reg::debugctl::BTF::mask : 0);
+        !set && log_->first_time("btf"))
       log_->warning("the host's KVM cannot single-step on branches (DEBUGCTL.BTF)");
   }
 }

@@ -29,8 +29,8 @@ struct UncoreAccess {
   unsigned id{};  ///< Of the vCPU.
 };
 
-/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore, then policy. The first access to each unknown MSR
-/// is logged.
+/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore, then policy. The first
+/// access to each unknown MSR is logged.
 class MsrRouter {
  public:
   MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, UnknownMsr unknown, Log& log)

@@ -6,7 +6,8 @@
 
 namespace vmm {
 
-PackageUncore::PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_core, unsigned cpus, std::function<void(unsigned)> kick)
+PackageUncore::PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_core, unsigned cpus,
+                             std::function<void(unsigned)> kick)
     : uncore_{desc}, threads_per_core_{threads_per_core}, cpus_{cpus}, kick_{std::move(kick)} {}
 
 // The TSCs of the vCPUs are not quite alike: what is late has been counted.

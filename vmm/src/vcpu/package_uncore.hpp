@@ -9,11 +9,13 @@
 
 namespace vmm {
 
-/// The uncore that the vCPUs of a machine share, in the time of their TSC. Every member may be called from any vCPU's thread.
+/// The uncore that the vCPUs of a machine share, in the time of their TSC. Every member may be called from any vCPU's
+/// thread.
 class PackageUncore {
  public:
   /// `kick(id)` makes a vCPU leave its guest; it is called on the threads of others.
-  PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_core, unsigned cpus, std::function<void(unsigned)> kick);
+  PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_core, unsigned cpus,
+                std::function<void(unsigned)> kick);
 
   /// Accesses of vCPU `id`, whose TSC is `tsc`.
   vpmu::MsrReadResult rdmsr(vpmu::MsrIndex index, std::uint64_t tsc);

@@ -32,8 +32,8 @@ void set_word_at(kvm_lapic_state& state, unsigned offset, std::uint32_t word) {
   std::memcpy(state.regs + offset, &word, sizeof word);
 }
 
-/// LVTPC wherever the APIC's mode keeps it. In x2APIC mode one MSR access reads or writes it; in xAPIC mode KVM offers only the whole
-/// register page, and writing that page back can lose an interrupt that arrives in between.
+/// LVTPC wherever the APIC's mode keeps it. In x2APIC mode one MSR access reads or writes it; in xAPIC mode KVM offers
+/// only the whole register page, and writing that page back can lose an interrupt that arrives in between.
 class Lvtpc {
  public:
   static Result<Lvtpc> read(VcpuPort& port) {

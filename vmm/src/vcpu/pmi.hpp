@@ -16,13 +16,13 @@ struct PmiStatistics {
   std::uint64_t requested{};
   std::uint64_t delivered_nmi{};
   std::uint64_t delivered_fixed{};
-  std::uint64_t joined{};       ///< Requests that met one already pending (rule V5).
-  std::uint64_t dropped{};      ///< Lost to LvtpcMasked::drop.
-  std::uint64_t undeliverable{};///< LVTPC asks for a delivery mode that we cannot raise.
+  std::uint64_t joined{};         ///< Requests that met one already pending (rule V5).
+  std::uint64_t dropped{};        ///< Lost to LvtpcMasked::drop.
+  std::uint64_t undeliverable{};  ///< LVTPC asks for a delivery mode that we cannot raise.
 };
 
-/// Delivers performance monitoring interrupts through the LVTPC that the guest programmed. SDM 3A 10.5.1, rules V1 to V7.
-/// KVM sets LVTPC's mask bit by itself only for its own vPMU; here it is ours to set (rule V3).
+/// Delivers performance monitoring interrupts through the LVTPC that the guest programmed. SDM 3A 10.5.1, rules V1 to
+/// V7. KVM sets LVTPC's mask bit by itself only for its own vPMU; here it is ours to set (rule V3).
 class Pmi {
  public:
   explicit Pmi(LvtpcMasked policy) : policy_{policy} {}
@@ -37,8 +37,8 @@ class Pmi {
     pending_ = requests;
     held_ = false;
   }
-  /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing is pending;
-  /// otherwise one or two ioctls and the interrupt's own.
+  /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing
+  /// is pending; otherwise one or two ioctls and the interrupt's own.
   Result<void> deliver(VcpuPort& port);
   /// Whether LVTPC is masked: a delivery masks it, the guest's handler unmasks it. One or two ioctls.
   static Result<bool> is_masked(VcpuPort& port);

@@ -19,8 +19,7 @@ Result<void> turn_off_kvms(Vm& vm) {
 Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
   std::vector<MsrRange> ranges;
   const vpmu::MsrSpans trapped = vpmu::trap_ranges(generation);
-  for (const vpmu::MsrSpan& span : trapped.all())
-    ranges.push_back({.first = span.first.value(), .count = span.count});
+  for (const vpmu::MsrSpan& span : trapped.all()) ranges.push_back({.first = span.first.value(), .count = span.count});
   if (rdpmc == RdpmcMethod::rewrite) {
     ranges.push_back({.first = 0, .count = generation.gp_counters_no_smt, .trap = MsrTrap::read});
     ranges.push_back({.first = vpmu::rdpmc_fixed_counters, .count = generation.fixed_counters, .trap = MsrTrap::read});

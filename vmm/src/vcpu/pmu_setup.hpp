@@ -6,9 +6,10 @@
 
 namespace vmm {
 
-/// Prepares a VM for our PMU, before its first vCPU: KVM's own vPMU off, MSR exits on, and a filter that traps exactly the MSRs that the
-/// generation's PMU answers. Fails (host) when KVM lacks a capability, and names it.
-Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc = RdpmcMethod::breakpoint);
+/// Prepares a VM for our PMU, before its first vCPU: KVM's own vPMU off, MSR exits on, and a filter that traps exactly
+/// the MSRs that the generation's PMU answers. Fails (host) when KVM lacks a capability, and names it.
+Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation,
+                                RdpmcMethod rdpmc = RdpmcMethod::breakpoint);
 
 /// What another VMM has asked KVM for.
 struct OthersMsrExits {

@@ -12,18 +12,20 @@ namespace {
 constexpr std::uint64_t cr4_pce = vpmu::bit(8);
 /// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
-/// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to enter the guest would
-/// let it do next to nothing in the first of these.
+/// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to
+/// enter the guest would let it do next to nothing in the first of these.
 constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{200};
 constexpr unsigned most_doublings = 3;
-/// How many tries to wait for the handler of a PMI to stop the counters: some 100 ms. Another guest may not stop them at all.
+/// How many tries to wait for the handler of a PMI to stop the counters: some 100 ms. Another guest may not stop them
+/// at all.
 constexpr unsigned most_handler_tries = 64;
 
 /// No longer than an hour: then it is time to look again.
 std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz) {
   constexpr std::uint64_t hour_ms = 3'600'000;
   const std::uint64_t ticks = std::min(tsc_ticks, hour_ms * tsc_khz);
-  return std::chrono::milliseconds{ticks / tsc_khz} + std::chrono::nanoseconds{ticks % tsc_khz * 1'000'000 / tsc_khz + 1};
+  return std::chrono::milliseconds{ticks / tsc_khz} +
+         std::chrono::nanoseconds{ticks % tsc_khz * 1'000'000 / tsc_khz + 1};
 }
 
 /// The answer of a filter without exits: #GP.
@@ -34,7 +36,9 @@ void refuse(const Exit& exit) {
 
 OthersMsrs is_others(const PmuVcpuConfig& config) {
   if (!config.others_msr) return {};
-  return [others = config.others_msr](std::uint32_t access, std::uint32_t index) { return others(access, index) != OthersMsr::none; };
+  return [others = config.others_msr](std::uint32_t access, std::uint32_t index) {
+    return others(access, index) != OthersMsr::none;
+  };
 }
 
 }  // namespace
@@ -67,7 +71,8 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       env_{*this},
       others_msr_{config.others_msr} {}
 
-Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log) {
+Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory,
+                                                 Log& log) {
   std::unique_ptr<PmuVcpu> self{new PmuVcpu{config, port, memory, log}};
   VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_,
                                                         .view = self->view_,
@@ -127,7 +132,8 @@ Result<std::optional<Exit>> PmuVcpu::go_on() {
   return exit;
 }
 
-// An overflow is found where the vCPU leaves its guest: not before its instruction, as no interrupt of another part of the package is.
+// An overflow is found where the vCPU leaves its guest: not before its instruction, as no interrupt of another part of
+// the package is.
 Result<void> PmuVcpu::look_at_uncore() {
   if (uncore_.package == nullptr || !uncore_.package->is_awaited()) return {};
   VMM_ASSIGN(const std::uint64_t tsc, port_->tsc());
@@ -155,8 +161,8 @@ Result<void> PmuVcpu::prepare() {
   return breakpoints_.apply();
 }
 
-// The one place that sees to it that a kick ends run(): all that a turn does is bounded, a turn that is under way looks at the flag wherever that could
-// be long, and the next one is this.
+// The one place that sees to it that a kick ends run(): all that a turn does is bounded, a turn that is under way looks
+// at the flag wherever that could be long, and the next one is this.
 Result<RunEnd> PmuVcpu::let_run() {
   if (port_->kick_flag() != 0) {
     exit_open_ = walk_later_ = false;
@@ -187,9 +193,9 @@ Result<RunEnd> PmuVcpu::let_run() {
   return source_->run(*port_, at_most);
 }
 
-// On hardware a handler stops the counters long before the next overflow. Where exits are slow it may not: its own entry would be sampled,
-// and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask does not tell: a page fault in the handler
-// ends it.
+// On hardware a handler stops the counters long before the next overflow. Where exits are slow it may not: its own
+// entry would be sampled, and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask
+// does not tell: a page fault in the handler ends it.
 Result<bool> PmuVcpu::waits_for_handler() {
   if (!nmi_in_service_ || !plan_.any_armed() || source_->traits().precise_ip) return false;
   VMM_ASSIGN(const bool masked, Pmi::is_masked(*port_));
@@ -197,7 +203,8 @@ Result<bool> PmuVcpu::waits_for_handler() {
   return nmi_in_service_;
 }
 
-// Counts first, then the instruction that retired under our eyes and what was delivered behind it: the order in which they happened.
+// Counts first, then the instruction that retired under our eyes and what was delivered behind it: the order in which
+// they happened.
 Result<void> PmuVcpu::account(const RunEnd& end) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
@@ -212,8 +219,8 @@ void PmuVcpu::retire(const Retired& retired) {
   vpmu::Retirement retirement = retired.what;
   retirement.registers = &retired.registers;
   pmu_.retire(retirement, env_);
-  // A walk may end on an instruction that was not the event after all, such as a load that splits no line. Going on at once would
-  // single-step the guest for as long as the event does not come.
+  // A walk may end on an instruction that was not the event after all, such as a load that splits no line. Going on at
+  // once would single-step the guest for as long as the event does not come.
   walk_later_ = !source_->traits().precise_ip && pmu_.plan().any_armed();
 }
 
@@ -258,8 +265,9 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
   return false;
 }
 
-// The PMU is in use while a counter is selected, or holds what the guest has not read yet: Linux reads a counter before or after it clears
-// its select, and a throttled one even after it has restarted the others. It ends when the guest restarts with nothing left.
+// The PMU is in use while a counter is selected, or holds what the guest has not read yet: Linux reads a counter before
+// or after it clears its select, and a throttled one even after it has restarted the others. It ends when the guest
+// restarts with nothing left.
 Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
   const vpmu::MsrIndex index{write.index};
   if (const auto counter = vpmu::counter_at(index); counter && write.value != 0) unread_.add(*counter);

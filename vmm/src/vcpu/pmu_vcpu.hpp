@@ -25,37 +25,40 @@
 
 namespace vmm {
 
-/// What a VMM around us wants of an access to an MSR: nothing; that its exit is handed on; or, without exits of its own, that the access faults.
+/// What a VMM around us wants of an access to an MSR: nothing; that its exit is handed on; or, without exits of its
+/// own, that the access faults.
 enum class OthersMsr : std::uint8_t { none, exits, faults };
 
 /// How one vCPU's PMU is built.
 struct PmuVcpuConfig {
   vpmu::PmuConfig pmu{};
-  UncoreAccess uncore{};                      ///< The package must outlive the vCPU.
+  UncoreAccess uncore{};  ///< The package must outlive the vCPU.
   std::string_view source{"clock"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
-  TimerFactory make_timer{CpuTimer::create};  ///< The clock that sources count by,
+  TimerFactory make_timer{CpuTimer::create};             ///< The clock that sources count by,
   PerfHostFactory make_perf_host{make_linux_perf_host};  ///< and the host's counters.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
-  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us filters. Exits for another reason than a filter are its own, too. Empty: there is none.
+  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us filters. Exits for another reason than a filter are its
+  /// own, too. Empty: there is none.
   std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
-  ModelLog model_log{};                       ///< Of sources that have a model of the processor.
-  vpmu::exec::Compiling compiling{};          ///< Of sources that run the guest's code.
+  ModelLog model_log{};               ///< Of sources that have a model of the processor.
+  vpmu::exec::Compiling compiling{};  ///< Of sources that run the guest's code.
 };
 
 struct PmuVcpuStatistics {
-  std::uint64_t msr_reads{};      ///< RDMSR exits.
-  std::uint64_t msr_writes{};     ///< WRMSR exits.
-  std::uint64_t debug_exits{};    ///< KVM_EXIT_DEBUG, of ours and the guest's.
-  std::uint64_t guest_debug{};    ///< Of these: the guest's own #DB, handed back.
-  std::uint64_t kvm_debug{};      ///< And KVM's own single-steps, of no meaning to anybody else.
-  std::uint64_t kicks{};          ///< Runs ended by a signal.
+  std::uint64_t msr_reads{};        ///< RDMSR exits.
+  std::uint64_t msr_writes{};       ///< WRMSR exits.
+  std::uint64_t debug_exits{};      ///< KVM_EXIT_DEBUG, of ours and the guest's.
+  std::uint64_t guest_debug{};      ///< Of these: the guest's own #DB, handed back.
+  std::uint64_t kvm_debug{};        ///< And KVM's own single-steps, of no meaning to anybody else.
+  std::uint64_t kicks{};            ///< Runs ended by a signal.
   std::uint64_t restores_in_use{};  ///< States taken over in which the PMU was in use.
-  std::uint64_t debugged_runs{};  ///< Runs for a debugger, in which the PMU stood still.
+  std::uint64_t debugged_runs{};    ///< Runs for a debugger, in which the PMU stood still.
 };
 
-/// A vCPU's PMU at rest, with what waits outside of the core. Plain words: what is saved here may be restored elsewhere.
+/// A vCPU's PMU at rest, with what waits outside of the core. Plain words: what is saved here may be restored
+/// elsewhere.
 struct PmuVcpuState {
   vpmu::PmuSnapshot pmu{};
   std::uint64_t waiting_pmis{};
@@ -63,20 +66,23 @@ struct PmuVcpuState {
   std::uint64_t nmi_in_service{};
 };
 
-/// One vCPU with its virtual PMU: runs the guest, answers what concerns the PMU, and hands every other exit to the caller.
-/// Made, used and destroyed on the vCPU's thread.
+/// One vCPU with its virtual PMU: runs the guest, answers what concerns the PMU, and hands every other exit to the
+/// caller. Made, used and destroyed on the vCPU's thread.
 class PmuVcpu final : public GuestVcpu {
  public:
-  /// Fails when the source is unknown or cannot be had on this host. `port`, `memory` and `log` must outlive the result.
-  static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+  /// Fails when the source is unknown or cannot be had on this host. `port`, `memory` and `log` must outlive the
+  /// result.
+  static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory,
+                                                 Log& log);
 
   Result<Exit> run() override;
 
-  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. When it has come elsewhere, run() must follow and goes on with that exit.
+  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. When it has come elsewhere, run()
+  /// must follow and goes on with that exit.
   VcpuPort::Came run_to_device();
 
-  /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come back. The PMU stands
-  /// still meanwhile; its MSRs answer.
+  /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come
+  /// back. The PMU stands still meanwhile; its MSRs answer.
   Result<Exit> run_debugged(const kvm_guest_debug& debugging);
 
   /// Somebody else has given KVM debug facilities of the vCPU: the next run() gives it ours anew.
@@ -84,14 +90,16 @@ class PmuVcpu final : public GuestVcpu {
 
   /// The state between two runs.
   [[nodiscard]] PmuVcpuState state() const;
-  /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of the core begin anew.
+  /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of
+  /// the core begin anew.
   Result<vpmu::RestoreStatus> restore(const PmuVcpuState& state);
   [[nodiscard]] Result<Bytes> save() const override;
   Result<void> restore(std::span<const std::byte> image) override;
   /// Power-up or RESET of the processor.
   Result<void> reset();
 
-  /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order. Not synchronised: call it on this thread.
+  /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order. Not synchronised: call it on this
+  /// thread.
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] vpmu::Pmu& pmu() { return pmu_; }
@@ -101,7 +109,9 @@ class PmuVcpu final : public GuestVcpu {
   class Env final : public vpmu::GuestEnv {
    public:
     explicit Env(PmuVcpu& owner) : owner_{&owner} {}
-    vpmu::AccessResult read_linear(vpmu::GuestLinear at, std::span<std::byte> out) override { return owner_->view_.read(at, out); }
+    vpmu::AccessResult read_linear(vpmu::GuestLinear at, std::span<std::byte> out) override {
+      return owner_->view_.read(at, out);
+    }
     vpmu::AccessResult write_linear(vpmu::GuestLinear at, std::span<const std::byte> in) override {
       return owner_->view_.write(at, in);
     }
@@ -150,12 +160,13 @@ class PmuVcpu final : public GuestVcpu {
   std::unique_ptr<CountSource> source_;
   vpmu::CountPlan plan_{};
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
-  bool ran_idle_{};        ///< The guest has run without the source since that was last given a plan.
-  bool came_elsewhere_{};  ///< run_to_device() has left an exit to be looked at.
-  bool plan_stale_{};      ///< The source does not have plan_ any more.
-  bool exit_open_{};       ///< The last exit's instruction has not been completed by KVM yet.
-  bool walk_later_{};      ///< The last walk did not end in a record: let the guest go on a little before the next.
-  bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since nor unmasked LVTPC.
+  bool ran_idle_{};          ///< The guest has run without the source since that was last given a plan.
+  bool came_elsewhere_{};    ///< run_to_device() has left an exit to be looked at.
+  bool plan_stale_{};        ///< The source does not have plan_ any more.
+  bool exit_open_{};         ///< The last exit's instruction has not been completed by KVM yet.
+  bool walk_later_{};        ///< The last walk did not end in a record: let the guest go on a little before the next.
+  bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since
+                           ///< nor unmasked LVTPC.
   unsigned walk_tries_{};  ///< Walks in vain since the last that found its instruction.
   PmuVcpuStatistics statistics_{};
 };

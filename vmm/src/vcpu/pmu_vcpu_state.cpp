@@ -6,7 +6,10 @@
 namespace vmm {
 
 PmuVcpuState PmuVcpu::state() const {
-  return {.pmu = pmu_.snapshot(), .waiting_pmis = pmi_.waiting(), .unread = unread_.raw(), .nmi_in_service = nmi_in_service_ ? 1ULL : 0};
+  return {.pmu = pmu_.snapshot(),
+          .waiting_pmis = pmi_.waiting(),
+          .unread = unread_.raw(),
+          .nmi_in_service = nmi_in_service_ ? 1ULL : 0};
 }
 
 Result<vpmu::RestoreStatus> PmuVcpu::restore(const PmuVcpuState& state) {
@@ -32,10 +35,13 @@ Result<Bytes> PmuVcpu::save() const {
 Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
   ByteReader in{image};
   const auto state = in.get<PmuVcpuState>();
-  if (!in.done()) return usage_error(fmt::format("the snapshot's PMU has {} bytes, not {}", image.size(), sizeof state), "restore it with the version that wrote it");
+  if (!in.done())
+    return usage_error(fmt::format("the snapshot's PMU has {} bytes, not {}", image.size(), sizeof state),
+                       "restore it with the version that wrote it");
   VMM_ASSIGN(const vpmu::RestoreStatus status, restore(state));
   if (status == vpmu::RestoreStatus::ok) return {};
-  return usage_error(fmt::format("the snapshot's PMU is refused: reason {}", static_cast<unsigned>(status)), "restore it with the version that wrote it");
+  return usage_error(fmt::format("the snapshot's PMU is refused: reason {}", static_cast<unsigned>(status)),
+                     "restore it with the version that wrote it");
 }
 
 Result<void> PmuVcpu::reset() {

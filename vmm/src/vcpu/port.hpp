@@ -21,28 +21,34 @@ class VcpuPort {
 
   /// Runs the guest until something needs us; a signal gives Interrupted.
   virtual Result<Exit> run() = 0;
-  /// Not 0 while somebody wants the vCPU out of its guest: run() then gives Interrupted before any instruction, and takes a kick of ours away. Signals
-  /// and other threads set it at any time. Whoever does much beside run() looks at it; it lives as long as the port.
+  /// Not 0 while somebody wants the vCPU out of its guest: run() then gives Interrupted before any instruction, and
+  /// takes a kick of ours away. Signals and other threads set it at any time. Whoever does much beside run() looks at
+  /// it; it lives as long as the port.
   [[nodiscard]] virtual const volatile std::uint8_t& kick_flag() const = 0;
-  /// Where run_to_device() has come: to a device, and that exit stands in the port's own form alone (KVM's: kvm_run); elsewhere, and exit() tells what
-  /// run() would have; nowhere: nothing has run.
+  /// Where run_to_device() has come: to a device, and that exit stands in the port's own form alone (KVM's: kvm_run);
+  /// elsewhere, and exit() tells what run() would have; nowhere: nothing has run.
   enum class Came : std::uint8_t { to_device, elsewhere, nowhere };
-  /// As run() while watch_clock() is off, for a guest of which only exits to devices are expected. Cost of those: KVM's, where the port can.
+  /// As run() while watch_clock() is off, for a guest of which only exits to devices are expected. Cost of those:
+  /// KVM's, where the port can.
   virtual Came run_to_device() { return Came::nowhere; }
   virtual Result<Exit> exit() { return Interrupted{}; }
-  /// As run() for one instruction, for which set_guest_debug() has just armed a single-step and which is `quiet` (Instruction::quiet): where
-  /// the port can, the guest's clock stands still meanwhile but for a tick, and what such an instruction cannot change stays known.
+  /// As run() for one instruction, for which set_guest_debug() has just armed a single-step and which is `quiet`
+  /// (Instruction::quiet): where the port can, the guest's clock stands still meanwhile but for a tick, and what such
+  /// an instruction cannot change stays known.
   virtual Result<Exit> step() { return run(); }
-  /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an answer.
+  /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an
+  /// answer.
   [[nodiscard]] virtual bool exits_on_rdpmc() const { return false; }
-  /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and registers are final.
+  /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and
+  /// registers are final.
   virtual Result<void> complete_exit() = 0;
 
   virtual Result<kvm_regs> regs() = 0;
   virtual Result<void> set_regs(const kvm_regs& regs) = 0;
   virtual Result<kvm_sregs> sregs() = 0;
   virtual Result<void> set_sregs(const kvm_sregs& sregs) = 0;
-  /// Translations changed in memory or in CR3, and no run() of the vCPU saw that: what it keeps of them is looked at anew.
+  /// Translations changed in memory or in CR3, and no run() of the vCPU saw that: what it keeps of them is looked at
+  /// anew.
   virtual Result<void> forget_translations() = 0;
   virtual Result<kvm_vcpu_events> events() = 0;
   virtual Result<void> set_events(const kvm_vcpu_events& events) = 0;
@@ -79,7 +85,8 @@ class VcpuPort {
   virtual void watch_clock(bool on) = 0;
   /// TSC ticks that the vCPU has run unhalted while its clock was watched, as the guest saw them.
   [[nodiscard]] virtual std::uint64_t unhalted_ticks() const = 0;
-  /// The guest's next instructions have been done outside it, after the last exit: its clock goes on by `ticks` of the TSC.
+  /// The guest's next instructions have been done outside it, after the last exit: its clock goes on by `ticks` of the
+  /// TSC.
   virtual void pass_time(std::uint64_t ticks) = 0;
   /// The guest's TSC.
   virtual Result<std::uint64_t> tsc() = 0;

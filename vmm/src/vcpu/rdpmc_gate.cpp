@@ -17,12 +17,14 @@ constexpr std::uint64_t rflags_vm = vpmu::bit(17);
 constexpr std::uint64_t efer_lma = vpmu::bit(10);
 constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
 
-/// What IRET checks of the segments it returns to. SDM 2A IRET. The guest's tables may hold anything, and a vCPU with segments that do
-/// not go together cannot be entered any more. Conforming code is refused too: nobody reads counters from there.
+/// What IRET checks of the segments it returns to. SDM 2A IRET. The guest's tables may hold anything, and a vCPU with
+/// segments that do not go together cannot be entered any more. Conforming code is refused too: nobody reads counters
+/// from there.
 bool can_return_to(const kvm_segment& cs, const kvm_segment& ss) {
   constexpr unsigned code = 8, conforming = 4, writable = 2;
   const unsigned rpl = cs.selector & 3;
-  const bool code_ok = cs.s != 0 && cs.present != 0 && (cs.type & (code | conforming)) == code && cs.dpl == rpl && (cs.l & cs.db) == 0;
+  const bool code_ok =
+      cs.s != 0 && cs.present != 0 && (cs.type & (code | conforming)) == code && cs.dpl == rpl && (cs.l & cs.db) == 0;
   const bool stack_ok = ss.s != 0 && ss.present != 0 && (ss.type & (code | writable)) == writable && ss.dpl == rpl;
   return code_ok && stack_ok && (ss.selector & 3U) == rpl;
 }
@@ -38,7 +40,8 @@ struct RdpmcGate::Frame {
 std::optional<vpmu::GuestLinear> RdpmcGate::gp_handler(const kvm_sregs& sregs) {
   if ((sregs.efer & efer_lma) == 0 || sregs.idt.limit < gp_vector * 16 + 15) return std::nullopt;
   std::array<std::uint32_t, 4> gate{};
-  if (view_->read(vpmu::GuestLinear{sregs.idt.base + gp_vector * 16}, std::as_writable_bytes(std::span{gate}))) return std::nullopt;
+  if (view_->read(vpmu::GuestLinear{sregs.idt.base + gp_vector * 16}, std::as_writable_bytes(std::span{gate})))
+    return std::nullopt;
   const bool present = (gate[1] & vpmu::bit(15)) != 0;
   if (!present) return std::nullopt;
   return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
@@ -55,8 +58,8 @@ Result<void> RdpmcGate::update(bool in_use) {
   return {};
 }
 
-// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction. The delivery of a fault clears RF, so when
-// it is set we have been here before.
+// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction. The delivery of a fault
+// clears RF, so when it is set we have been here before.
 Result<void> RdpmcGate::let_through(kvm_regs regs) {
   if ((regs.rflags & rflags_rf) != 0) {
     statistics_.given_up = 1;

@@ -14,7 +14,8 @@ namespace vmm {
 /// How RDPMC reaches the PMU.
 enum class RdpmcMethod : std::uint8_t {
   breakpoint,  ///< A breakpoint on the guest's #GP handler; changes nothing in the guest.
-  rewrite,     ///< And each RDPMC found in ring 0 is made an RDMSR, whose exit is cheaper. Changes the guest's kernel text.
+  rewrite,     ///< And each RDPMC found in ring 0 is made an RDMSR, whose exit is cheaper. Changes the guest's kernel
+               ///< text.
 };
 
 struct RdpmcStatistics {
@@ -22,15 +23,18 @@ struct RdpmcStatistics {
   std::uint64_t refused{};       ///< RDPMC that really faults: bad counter, or CPL > 0 without CR4.PCE.
   std::uint64_t rewritten{};     ///< Sites made RDMSR.
   std::uint64_t other_faults{};  ///< #GP that had nothing to do with RDPMC, let through.
-  std::uint64_t given_up{};      ///< 1 when this KVM ignores RFLAGS.RF, so that no fault could be let through: the gate stays off.
+  std::uint64_t
+      given_up{};  ///< 1 when this KVM ignores RFLAGS.RF, so that no fault could be let through: the gate stays off.
 };
 
-/// Brings RDPMC to the PMU where KVM has no exit for it: KVM raises #GP, and an execution breakpoint on the guest's #GP handler stops
-/// before the handler's first instruction. RDPMC is then answered and the interrupted code resumed; the guest never sees the fault.
-/// The breakpoint is armed only while the PMU is in use, and leaves the guest's own debug registers working.
+/// Brings RDPMC to the PMU where KVM has no exit for it: KVM raises #GP, and an execution breakpoint on the guest's #GP
+/// handler stops before the handler's first instruction. RDPMC is then answered and the interrupted code resumed; the
+/// guest never sees the fault. The breakpoint is armed only while the PMU is in use, and leaves the guest's own debug
+/// registers working.
 ///
-/// RDPMC (0F 33) and RDMSR (0F 32) differ in one byte and take and give the same registers, which RdpmcMethod::rewrite uses: the MSR
-/// filter then traps the counter numbers as MSR addresses, and the exit counts as RDPMC only when it comes from a rewritten site.
+/// RDPMC (0F 33) and RDMSR (0F 32) differ in one byte and take and give the same registers, which RdpmcMethod::rewrite
+/// uses: the MSR filter then traps the counter numbers as MSR addresses, and the exit counts as RDPMC only when it
+/// comes from a rewritten site.
 class RdpmcGate {
  public:
   RdpmcGate(VcpuPort& port, Breakpoints& breakpoints, GuestView& view, RdpmcMethod method)

@@ -9,7 +9,8 @@ std::optional<kvm_segment> segment_of(GuestView& view, const kvm_sregs& sregs, s
   const bool local = (selector & 4U) != 0;
   if (local || offset == 0 || offset + 7 > sregs.gdt.limit) return std::nullopt;
   std::uint64_t d = 0;
-  if (view.read(vpmu::GuestLinear{sregs.gdt.base + offset}, std::as_writable_bytes(std::span{&d, 1}))) return std::nullopt;
+  if (view.read(vpmu::GuestLinear{sregs.gdt.base + offset}, std::as_writable_bytes(std::span{&d, 1})))
+    return std::nullopt;
   kvm_segment s{};
   s.selector = selector;
   s.base = vpmu::Bits<39, 16>::get(d) | (vpmu::Bits<63, 56>::get(d) << 24);

@@ -26,7 +26,9 @@ VectorState vector_state(const XsaveArea& area, std::uint64_t xcr0) {
   const auto from = bytes_of(area);
   const std::uint64_t bv = components(area);
   VectorState s;
-  const auto copy = [&](std::size_t first, std::size_t last) { std::memcpy(s.legacy.data() + first, from.data() + first, last - first); };
+  const auto copy = [&](std::size_t first, std::size_t last) {
+    std::memcpy(s.legacy.data() + first, from.data() + first, last - first);
+  };
   if ((bv & x87) != 0) {
     copy(0, VectorState::mxcsr_at);
     copy(st_at, VectorState::xmm_at);

@@ -36,7 +36,9 @@ TEST(AttachedCpuid, IsTheModelsOnTheVmmsTopology) {
 }
 
 // kvmclock would take the guest off the TSC, which PEBS time stamps need.
-TEST(AttachedCpuid, NoFeatureOfKvmIsLeft) { EXPECT_EQ(attached_cpuid(model(), vmms(2), 2'500'000'000).get(0x40000001).eax, 0U); }
+TEST(AttachedCpuid, NoFeatureOfKvmIsLeft) {
+  EXPECT_EQ(attached_cpuid(model(), vmms(2), 2'500'000'000).get(0x40000001).eax, 0U);
+}
 
 TEST(AttachedCpuid, ACoreWithoutSmtHasAllItsCounters) {
   EXPECT_EQ(threads_per_core(vmms(1)), 1U);

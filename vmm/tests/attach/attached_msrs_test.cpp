@@ -52,7 +52,8 @@ TEST_F(MsrsOfThePmu, AreReadAndWrittenBeforeAndAfterTheGuestHasRun) {
   EXPECT_EQ(counters_of(0, vcpu)["attach.restores"], 0U);
 }
 
-// The state that comes with the VMM's is whole: it replaces what was set before it, and what is set behind it changes it.
+// The state that comes with the VMM's is whole: it replaces what was set before it, and what is set behind it changes
+// it.
 TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
   const int vcpu = make_vcpu(make_vm());
   kvm.vcpu(vcpu).script = {at_a_device, at_a_device};

@@ -24,7 +24,9 @@ inline void at_a_device(kvm_run& run) { run.exit_reason = KVM_EXIT_IO; }
 /// A VMM that knows nothing of the library, and the library.
 class AttachmentTest : public testing::Test {
  protected:
-  int call(int fd, unsigned long request, std::uintptr_t argument = 0) { return attachment.call(fd, request, argument); }
+  int call(int fd, unsigned long request, std::uintptr_t argument = 0) {
+    return attachment.call(fd, request, argument);
+  }
   template <class T>
   int call_with(int fd, unsigned long request, T& argument) {
     return attachment.call(fd, request, reinterpret_cast<std::uintptr_t>(&argument));

@@ -40,8 +40,12 @@ TEST_F(AttachmentTest, AnExitToADeviceCostsNoMoreThanKvmsRun) {
 TEST_F(AttachmentTest, APmuThatIsTakenIntoUseBetweenExitsToDevicesCounts) {
   const int vcpu = make_vcpu(make_vm());
   kvm_run answer{};
-  kvm.vcpu(vcpu).script = {at_a_device, FakeKvm::writes(perfevtsel0, kernel_instructions), FakeKvm::writes(0x38F, 1), at_a_device,
-                           FakeKvm::reads(perfevtsel0), [&](kvm_run& run) {
+  kvm.vcpu(vcpu).script = {at_a_device,
+                           FakeKvm::writes(perfevtsel0, kernel_instructions),
+                           FakeKvm::writes(0x38F, 1),
+                           at_a_device,
+                           FakeKvm::reads(perfevtsel0),
+                           [&](kvm_run& run) {
                              answer = run;
                              at_a_device(run);
                            }};
@@ -127,7 +131,9 @@ TEST_F(AttachmentTest, ANumberThatIsUsedAgainStandsForTheNewOne) {
 
 TEST_F(AttachmentTest, AVcpuThatCannotBeAttachedLeavesNothingOpen) {
   const int vm = make_vm();
-  const auto open_files = [] { return std::distance(std::filesystem::directory_iterator{"/proc/self/fd"}, std::filesystem::directory_iterator{}); };
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator{"/proc/self/fd"}, std::filesystem::directory_iterator{});
+  };
   const auto before = open_files();
   kvm.vcpus_can_be_mapped = false;
   EXPECT_EQ(make_vcpu(vm), -1);
@@ -342,7 +348,9 @@ TEST_F(AttachmentTest, ClocksOfAllVcpusKeepTogetherWhateverTheirIds) {
   using namespace std::chrono_literals;
   const int vm = make_vm(), vcpu = make_vcpu(vm, 2), other = make_vcpu(vm, 9);
   put_in_use(kvm.vcpu(vcpu));
-  kvm.meanwhile[KVM_GET_SREGS] = [] { std::this_thread::sleep_for(5ms); };  // which the exit of the PMU takes, unseen by the guest
+  kvm.meanwhile[KVM_GET_SREGS] = [] {
+    std::this_thread::sleep_for(5ms);
+  };  // which the exit of the PMU takes, unseen by the guest
   run_to_halt(vcpu);
   EXPECT_GT(counters_of(0, other)["pmu.clock.waits"], 0U);
 }

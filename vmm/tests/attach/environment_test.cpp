@@ -21,7 +21,10 @@ TEST(AttachEnvironment, ALogThatCannotBeOpenedIsToldOfAndMessagesGoToStandardErr
   log.warning("the first message");
   log.info("no warning");
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("vpmu: cannot write the file of VPMU_LOG /nowhere/at/all/vpmu.log: No such file or directory; messages come here\n"), std::string::npos) << said;
+  EXPECT_NE(said.find("vpmu: cannot write the file of VPMU_LOG /nowhere/at/all/vpmu.log: No such file or directory; "
+                      "messages come here\n"),
+            std::string::npos)
+      << said;
   EXPECT_NE(said.find("vpmu: warning: the first message\n"), std::string::npos) << said;
   EXPECT_EQ(said.find("no warning"), std::string::npos) << said;
 }
@@ -80,7 +83,8 @@ TEST(AttachEnvironment, ItsRefusalsTellOfVariables) {
   };
   EXPECT_TRUE(refusal("p4", "exact").ends_with(" in VPMU_MODEL")) << refusal("p4", "exact");
   EXPECT_TRUE(refusal("haswell", "oracle").ends_with(" in VPMU_SOURCE")) << refusal("haswell", "oracle");
-  for (const auto& text : {refusal("p4", "exact"), refusal("haswell", "oracle"), refusal("host", "exact")}) EXPECT_EQ(text.find("--"), std::string::npos) << text;
+  for (const auto& text : {refusal("p4", "exact"), refusal("haswell", "oracle"), refusal("host", "exact")})
+    EXPECT_EQ(text.find("--"), std::string::npos) << text;
 }
 
 TEST(AttachEnvironment, KnowsWhichVariablesNobodyReads) {

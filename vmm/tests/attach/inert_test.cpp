@@ -1,4 +1,5 @@
-// The library as it is preloaded, in a process of its own: this program starts itself again with it, and stands in the place of the kernel.
+// The library as it is preloaded, in a process of its own: this program starts itself again with it, and stands in the
+// place of the kernel.
 #include <gtest/gtest.h>
 #include <linux/kvm.h>
 #include <sys/ioctl.h>
@@ -34,7 +35,10 @@ int error = 0;
 long stand_in(long number, const std::array<long, 6>& a) {
   const bool ours = recorded != nullptr && (number == SYS_ioctl || number == SYS_close);
   if (!ours) return raw_syscall(number, a);
-  recorded->push_back({.number = number, .fd = a[0], .request = number == SYS_ioctl ? a[1] : 0, .argument = number == SYS_ioctl ? a[2] : 0});
+  recorded->push_back({.number = number,
+                       .fd = a[0],
+                       .request = number == SYS_ioctl ? a[1] : 0,
+                       .argument = number == SYS_ioctl ? a[2] : 0});
   errno = error;
   return answer;
 }
@@ -58,11 +62,32 @@ constexpr const char* preload = "LD_PRELOAD";
 constexpr int fd = 77;
 
 /// Every request of KVM's that is interposed somewhere, and some that are nobody's.
-constexpr std::array<unsigned long, 26> requests{
-    KVM_GET_API_VERSION, KVM_CREATE_VM, KVM_CHECK_EXTENSION, KVM_GET_VCPU_MMAP_SIZE, KVM_GET_SUPPORTED_CPUID, KVM_GET_MSR_INDEX_LIST,
-    KVM_CREATE_VCPU, KVM_SET_USER_MEMORY_REGION, KVM_GET_DIRTY_LOG, KVM_X86_SET_MSR_FILTER, KVM_ENABLE_CAP, KVM_RUN, KVM_GET_REGS, KVM_SET_REGS,
-    KVM_SET_SREGS, KVM_SET_SREGS2, KVM_GET_MSRS, KVM_SET_MSRS, KVM_SET_CPUID2, KVM_SET_GUEST_DEBUG, KVM_GET_NESTED_STATE, KVM_SET_NESTED_STATE,
-    KVM_GET_LAPIC, FIONREAD, TCGETS, 0xDEAD'BEEF};
+constexpr std::array<unsigned long, 26> requests{KVM_GET_API_VERSION,
+                                                 KVM_CREATE_VM,
+                                                 KVM_CHECK_EXTENSION,
+                                                 KVM_GET_VCPU_MMAP_SIZE,
+                                                 KVM_GET_SUPPORTED_CPUID,
+                                                 KVM_GET_MSR_INDEX_LIST,
+                                                 KVM_CREATE_VCPU,
+                                                 KVM_SET_USER_MEMORY_REGION,
+                                                 KVM_GET_DIRTY_LOG,
+                                                 KVM_X86_SET_MSR_FILTER,
+                                                 KVM_ENABLE_CAP,
+                                                 KVM_RUN,
+                                                 KVM_GET_REGS,
+                                                 KVM_SET_REGS,
+                                                 KVM_SET_SREGS,
+                                                 KVM_SET_SREGS2,
+                                                 KVM_GET_MSRS,
+                                                 KVM_SET_MSRS,
+                                                 KVM_SET_CPUID2,
+                                                 KVM_SET_GUEST_DEBUG,
+                                                 KVM_GET_NESTED_STATE,
+                                                 KVM_SET_NESTED_STATE,
+                                                 KVM_GET_LAPIC,
+                                                 FIONREAD,
+                                                 TCGETS,
+                                                 0xDEAD'BEEF};
 
 /// What a call comes to, with the kernel's answer.
 void expect_untouched(unsigned long request, std::uintptr_t argument, long result, int failure) {
@@ -74,7 +99,9 @@ void expect_untouched(unsigned long request, std::uintptr_t argument, long resul
   const int returned = ::ioctl(fd, request, argument);
   const int found = errno;
   recorded = nullptr;
-  EXPECT_EQ(calls, (std::vector<Call>{{SYS_ioctl, fd, static_cast<long>(request & UINT_MAX), static_cast<long>(argument)}})) << std::hex << request;
+  EXPECT_EQ(calls,
+            (std::vector<Call>{{SYS_ioctl, fd, static_cast<long>(request & UINT_MAX), static_cast<long>(argument)}}))
+      << std::hex << request;
   EXPECT_EQ(returned, result) << std::hex << request;
   EXPECT_EQ(found, failure) << std::hex << request;
 }
@@ -93,7 +120,8 @@ TEST(InertInside, EveryIoctlGoesThroughUntouched) {
   std::array<std::uint64_t, 8> memory{1, 2, 3, 4, 5, 6, 7, 8};
   const auto before = memory;
   for (const unsigned long request : requests) {
-    for (const std::uintptr_t argument : {std::uintptr_t{0}, std::uintptr_t{42}, reinterpret_cast<std::uintptr_t>(memory.data())}) {
+    for (const std::uintptr_t argument :
+         {std::uintptr_t{0}, std::uintptr_t{42}, reinterpret_cast<std::uintptr_t>(memory.data())}) {
       expect_untouched(request, argument, 0, 0);
       expect_untouched(request, argument, 9, 0);
       expect_untouched(request, argument, -1, EINTR);
@@ -137,7 +165,8 @@ namespace {
 int run_inside(const std::string& tests, const std::string& variables) {
   std::array<char, PATH_MAX> self{};
   if (::readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) return -1;
-  const std::string command = "exec env " + variables + " LD_PRELOAD=" VPMU_ATTACH_LIBRARY " " + self.data() + " --gtest_filter='" + tests + "' >&2";
+  const std::string command = "exec env " + variables + " LD_PRELOAD=" VPMU_ATTACH_LIBRARY " " + self.data() +
+                              " --gtest_filter='" + tests + "' >&2";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

@@ -10,8 +10,8 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint32_t pmc0 = 0xC1, pmc7 = 0xC8, perfevtsel0 = 0x186, misc_enable = 0x1A0, capabilities = 0x345, global_status = 0x38E,
-                        global_ctrl = 0x38F, full_width_pmc0 = 0x4C1;
+constexpr std::uint32_t pmc0 = 0xC1, pmc7 = 0xC8, perfevtsel0 = 0x186, misc_enable = 0x1A0, capabilities = 0x345,
+                        global_status = 0x38E, global_ctrl = 0x38F, full_width_pmc0 = 0x4C1;
 constexpr std::uint64_t kernel_instructions = 0x4200C0, full = 0x8765'4321'0FED;
 constexpr vpmu::PmuConfig haswell{.generation = vpmu::Generation::haswell};
 
@@ -24,7 +24,8 @@ TEST(MsrImage, ACounterIsWrittenAtItsFullWidth) {
   }
 }
 
-// Every model: what is read from one PMU and written to another, in the list's order or the other way round, makes the two the same.
+// Every model: what is read from one PMU and written to another, in the list's order or the other way round, makes the
+// two the same.
 TEST(MsrImage, WhatWasReadGoesIntoAnotherPmuInAnyOrder) {
   for (const MachineModel& model : all_machine_models()) {
     SCOPED_TRACE(model.name);
@@ -58,7 +59,8 @@ TEST(MsrImage, WritingWhatIsThereChangesNothing) {
   state.pmu.state.armed = 1;
   state.pmu.state.pmc[0] = full;
   MsrImage image{haswell, state};
-  for (const std::uint32_t index : pmu_msrs(haswell.generation)) EXPECT_TRUE(image.write(index, image.read(index))) << std::hex << index;
+  for (const std::uint32_t index : pmu_msrs(haswell.generation))
+    EXPECT_TRUE(image.write(index, image.read(index))) << std::hex << index;
   EXPECT_FALSE(image.changed());
 }
 
@@ -79,7 +81,8 @@ TEST(MsrImage, MiscEnableKeepsWhatTheModelHas) {
   MsrImage image{haswell, {}};
   const std::uint64_t before = image.read(misc_enable);
   EXPECT_TRUE(image.write(misc_enable, 1 | vpmu::bit(11) | vpmu::bit(12)));
-  EXPECT_EQ(image.read(misc_enable) & (vpmu::bit(7) | vpmu::bit(11) | vpmu::bit(12)), before & (vpmu::bit(7) | vpmu::bit(11) | vpmu::bit(12)));
+  EXPECT_EQ(image.read(misc_enable) & (vpmu::bit(7) | vpmu::bit(11) | vpmu::bit(12)),
+            before & (vpmu::bit(7) | vpmu::bit(11) | vpmu::bit(12)));
   EXPECT_NE(before & vpmu::bit(7), 0U) << "the PMU is available";
 }
 

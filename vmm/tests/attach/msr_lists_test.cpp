@@ -13,7 +13,8 @@ struct List {
   std::vector<std::uint64_t> room;
   explicit List(const std::vector<std::uint32_t>& indices) : room(1 + indices.size() * 2) {
     msrs().nmsrs = static_cast<std::uint32_t>(indices.size());
-    for (std::size_t i = 0; i < indices.size(); ++i) msrs().entries[i] = {.index = indices[i], .reserved = 0, .data = 0};
+    for (std::size_t i = 0; i < indices.size(); ++i)
+      msrs().entries[i] = {.index = indices[i], .reserved = 0, .data = 0};
   }
   kvm_msrs& msrs() { return *reinterpret_cast<kvm_msrs*>(room.data()); }
   std::vector<std::uint64_t> values() {
@@ -29,23 +30,25 @@ class MsrLists : public testing::Test {
   std::vector<std::vector<std::uint32_t>> asked;
   int broken{};
   MsrOwners owners{.is_ours = [](std::uint32_t index) { return index >= 100 && index < 200; },
-                   .serve = [](kvm_msr_entry& entry) {
-                     entry.data = entry.index * 10ULL;
-                     return entry.index != 150;
-                   },
-                   .ask_kvm = [this](kvm_msrs& list) {
-                     asked.emplace_back();
-                     for (std::uint32_t i = 0; i < list.nmsrs; ++i) asked.back().push_back(list.entries[i].index);
-                     if (broken != 0) {
-                       errno = broken;
-                       return -1;
-                     }
-                     for (std::uint32_t i = 0; i < list.nmsrs; ++i) {
-                       if (list.entries[i].index >= 50) return static_cast<int>(i);
-                       list.entries[i].data = list.entries[i].index + 1;
-                     }
-                     return static_cast<int>(list.nmsrs);
-                   }};
+                   .serve =
+                       [](kvm_msr_entry& entry) {
+                         entry.data = entry.index * 10ULL;
+                         return entry.index != 150;
+                       },
+                   .ask_kvm =
+                       [this](kvm_msrs& list) {
+                         asked.emplace_back();
+                         for (std::uint32_t i = 0; i < list.nmsrs; ++i) asked.back().push_back(list.entries[i].index);
+                         if (broken != 0) {
+                           errno = broken;
+                           return -1;
+                         }
+                         for (std::uint32_t i = 0; i < list.nmsrs; ++i) {
+                           if (list.entries[i].index >= 50) return static_cast<int>(i);
+                           list.entries[i].data = list.entries[i].index + 1;
+                         }
+                         return static_cast<int>(list.nmsrs);
+                       }};
 };
 
 using Values = std::vector<std::uint64_t>;

@@ -14,7 +14,8 @@ struct OneRead {
   std::uint64_t bitmap{};
   kvm_msr_filter filter{};
   explicit OneRead(std::uint32_t index) {
-    filter.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = index, .bitmap = reinterpret_cast<std::uint8_t*>(&bitmap)};
+    filter.ranges[0] = {
+        .flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = index, .bitmap = reinterpret_cast<std::uint8_t*>(&bitmap)};
   }
 };
 
@@ -102,7 +103,7 @@ struct ReadingGuest {
   explicit ReadingGuest(std::uint32_t msr) {
     put(0x1000, 0x2003);
     put(0x2000, 0x3003);
-    put(0x3000, 0x83);    // 2 MiB
+    put(0x3000, 0x83);     // 2 MiB
     put(code, 0xF432'0F);  // rdmsr; hlt
     regs.rip = code;
     regs.rcx = msr;
@@ -111,7 +112,19 @@ struct ReadingGuest {
     sregs.cr3 = 0x1000;
     sregs.cr4 = 0x20;
     sregs.efer = 0x500;
-    sregs.cs = {.base = 0, .limit = ~0U, .selector = 8, .type = 0xB, .present = 1, .dpl = 0, .db = 0, .s = 1, .l = 1, .g = 1, .avl = 0, .unusable = 0, .padding = 0};
+    sregs.cs = {.base = 0,
+                .limit = ~0U,
+                .selector = 8,
+                .type = 0xB,
+                .present = 1,
+                .dpl = 0,
+                .db = 0,
+                .s = 1,
+                .l = 1,
+                .g = 1,
+                .avl = 0,
+                .unusable = 0,
+                .padding = 0};
   }
   void put(std::uint64_t at, std::uint64_t word) { std::memcpy(&ram[at], &word, sizeof word); }
 };
@@ -120,7 +133,9 @@ struct ReadingGuest {
 TEST_F(OthersFilter, ComesBeforeTheEngine) {
   constexpr std::uint32_t global_ctrl = 0x38F;
   Attachment exact{{.model = find_machine_model("haswell"), .source = "exact"}, {}, log};
-  const auto ask = [&](int fd, unsigned long request, auto& argument) { return exact.call(fd, request, reinterpret_cast<std::uintptr_t>(&argument)); };
+  const auto ask = [&](int fd, unsigned long request, auto& argument) {
+    return exact.call(fd, request, reinterpret_cast<std::uintptr_t>(&argument));
+  };
   const int vm = exact.call(kvm.system(), KVM_CREATE_VM, 0);
   kvm_enable_cap cap{};
   cap.cap = KVM_CAP_X86_USER_SPACE_MSR;

@@ -46,7 +46,8 @@ TEST(RunGate, AForkedThreadHasItsOwnNumber) {
   EXPECT_EQ(status, 0);
 }
 
-// Two vCPUs that only come out when they are kicked, and go in again at once; one of them overlooks the first kick of each change.
+// Two vCPUs that only come out when they are kicked, and go in again at once; one of them overlooks the first kick of
+// each change.
 TEST(RunGate, KicksThoseInsideUntilTheyComeOut) {
   std::array<std::atomic<int>, 2> kicked{};
   std::array<RunGate::Place, 2> places{};

@@ -94,7 +94,9 @@ TEST_F(SlotMemoryTest, PagesWrittenToComeIntoTheLogOnce) {
 // Its flags, or its place.
 TEST_F(SlotMemoryTest, ASlotThatIsSetAgainKeepsItsLog) {
   constexpr std::uint64_t page = 4096, at = 0x40'0000;
-  const auto set = [&](std::uint32_t flags, std::uint64_t where, std::uint64_t bytes) { memory.set(5, flags, GuestPhysical{where}, bytes, ram.data()); };
+  const auto set = [&](std::uint32_t flags, std::uint64_t where, std::uint64_t bytes) {
+    memory.set(5, flags, GuestPhysical{where}, bytes, ram.data());
+  };
   const auto logged = [&] {
     std::uint64_t bitmap = 0;
     memory.add_written(5, &bitmap);

@@ -99,7 +99,8 @@ TEST(LoadElf, NeitherManySegmentsNorThoseOnTopOfEachOtherAreLoaded) {
     return entry ? "accepted" : entry.error().what;
   };
   const std::vector<Elf64_Phdr> many(65535, good_segment());
-  EXPECT_NE(refusal_of(many).find("65535 program headers of 56 bytes, where 1 to 256"), std::string::npos) << refusal_of(many);
+  EXPECT_NE(refusal_of(many).find("65535 program headers of 56 bytes, where 1 to 256"), std::string::npos)
+      << refusal_of(many);
   std::array segments{good_segment(), good_segment(), good_segment()};
   segments[0].p_paddr = 3 * mib;
   segments[1].p_paddr = 4 * mib;
@@ -108,7 +109,8 @@ TEST(LoadElf, NeitherManySegmentsNorThoseOnTopOfEachOtherAreLoaded) {
   segments[2].p_memsz = 1 * mib;
   EXPECT_EQ(refusal_of(segments), "accepted") << "side by side";
   segments[2].p_memsz = 1 * mib + 1;
-  EXPECT_NE(refusal_of(segments).find("the segments at 0x200000 and 0x300000 overlap"), std::string::npos) << refusal_of(segments);
+  EXPECT_NE(refusal_of(segments).find("the segments at 0x200000 and 0x300000 overlap"), std::string::npos)
+      << refusal_of(segments);
 }
 
 TEST(LoadElf, EachDefectIsNamed) {
@@ -126,7 +128,8 @@ TEST(LoadElf, EachDefectIsNamed) {
   header.e_entry = 0x10;
   EXPECT_NE(refusal(header, good_segment()).find("entry point 0x10 is in none of the 1 segments"), std::string::npos);
   header.e_entry = 2 * mib + 64;
-  EXPECT_NE(refusal(header, good_segment()).find("entry point 0x200040"), std::string::npos) << "RAM, and nothing in it";
+  EXPECT_NE(refusal(header, good_segment()).find("entry point 0x200040"), std::string::npos)
+      << "RAM, and nothing in it";
 
   auto segment = good_segment();
   segment.p_filesz = 4096;

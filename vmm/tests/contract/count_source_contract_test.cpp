@@ -45,8 +45,7 @@ class CountSourceContract : public testing::Test {
     ASSERT_TRUE(deltas);
     for (unsigned i = 0; i < vpmu::max_counters; ++i) counted_.value[i] += deltas->value[i];
     if (!end.retired) return;
-    for (const PlanEntry& e : plan_.active())
-      counted_[e.counter] += end.retired->what.cpl == 0 ? e.os : e.usr;
+    for (const PlanEntry& e : plan_.active()) counted_[e.counter] += end.retired->what.cpl == 0 ? e.os : e.usr;
   }
   void run_for(nanoseconds time) {
     for (const nanoseconds end = rig_.time.now + time; rig_.time.now < end;) {
@@ -71,8 +70,8 @@ class CountSourceContract : public testing::Test {
   vpmu::CountDeltas counted_{};
 };
 
-using Sources = testing::Types<FakeSourceRig, ClockSourceRig, StepSourceRig, ExactSourceRig, PerfSourceRig<0>, PerfSourceRig<100>,
-                               PerfSourceRig<10'000>>;
+using Sources = testing::Types<FakeSourceRig, ClockSourceRig, StepSourceRig, ExactSourceRig, PerfSourceRig<0>,
+                               PerfSourceRig<100>, PerfSourceRig<10'000>>;
 TYPED_TEST_SUITE(CountSourceContract, Sources);
 
 TYPED_TEST(CountSourceContract, CountsNothingWithoutAPlan) {
@@ -91,7 +90,8 @@ TYPED_TEST(CountSourceContract, IdleItOnlyRuns) {
   this->rig_.time.due = this->rig_.time.now + 10us;
   const auto end = this->rig_.source().run(port, std::nullopt);
   ASSERT_TRUE(end);
-  EXPECT_EQ(std::vector<std::string>(port.calls.begin() + static_cast<std::ptrdiff_t>(calls), port.calls.end()), std::vector<std::string>{"run"});
+  EXPECT_EQ(std::vector<std::string>(port.calls.begin() + static_cast<std::ptrdiff_t>(calls), port.calls.end()),
+            std::vector<std::string>{"run"});
   const auto deltas = this->rig_.source().sync(port);
   ASSERT_TRUE(deltas);
   for (const std::uint64_t n : deltas->value) EXPECT_EQ(n, 0U);

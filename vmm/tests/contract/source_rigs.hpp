@@ -55,7 +55,9 @@ class FakeSourceRig : public LoopingGuest {
 class ClockSourceRig : public LoopingGuest {
  public:
   CountSource& source() { return source_; }
-  [[nodiscard]] std::uint64_t truth() const { return static_cast<std::uint64_t>((cpu.per_instruction * cpu.retired).count()); }
+  [[nodiscard]] std::uint64_t truth() const {
+    return static_cast<std::uint64_t>((cpu.per_instruction * cpu.retired).count());
+  }
   static constexpr std::uint64_t slack = 0;
   /// The timer's shortest time, and the instruction that is under way when it fires.
   static constexpr std::uint64_t latest = 10'000 + 100;
@@ -78,8 +80,8 @@ class StepSourceRig : public LoopingGuest {
   StepSource source_{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view};
 };
 
-/// A guest whose code the engine runs for real, without the FakeCpu: what both did is the truth. A burst of the engine's is half a
-/// millisecond.
+/// A guest whose code the engine runs for real, without the FakeCpu: what both did is the truth. A burst of the
+/// engine's is half a millisecond.
 class EngineGuest : public LoopingGuest {
  public:
   EngineGuest() { cpu.per_instruction = std::chrono::nanoseconds{10}; }
@@ -88,7 +90,8 @@ class EngineGuest : public LoopingGuest {
  protected:
   std::unique_ptr<ExactSource> make_exact() {
     return std::make_unique<ExactSource>(std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, guest.memory,
-                                         vpmu::describe(vpmu::Generation::skylake), ModelLog{}, vpmu::exec::Compiling{});
+                                         vpmu::describe(vpmu::Generation::skylake), ModelLog{},
+                                         vpmu::exec::Compiling{});
   }
 };
 
@@ -114,7 +117,9 @@ class PerfSourceRig : public EngineGuest {
   FakePerf perf{guest, cpu};
 
  private:
-  PerfSource source_{perf.host(), {.margin_instructions = skid + 10, .margin_cycles = skid + 10, .lands = true}, make_exact(),
+  PerfSource source_{perf.host(),
+                     {.margin_instructions = skid + 10, .margin_cycles = skid + 10, .lands = true},
+                     make_exact(),
                      vpmu::describe(vpmu::Generation::skylake)};
 };
 

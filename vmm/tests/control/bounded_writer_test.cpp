@@ -106,7 +106,7 @@ TEST(BoundedWriter, ARegularFileLosesNothing) {
   const auto totals = writer.finish();
   EXPECT_EQ(totals.written, text.size());
   EXPECT_EQ(totals.dropped, 0U);
-  struct stat status {};
+  struct stat status{};
   EXPECT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(static_cast<std::size_t>(status.st_size), text.size());
   ::unlink(path.c_str());

@@ -13,8 +13,12 @@ constexpr std::uint16_t base = Serial16550::com1_port;
 
 class SerialTest : public testing::Test {
  protected:
-  std::uint8_t read(unsigned offset) { return test::in<std::uint8_t>(serial, static_cast<std::uint16_t>(base + offset)); }
-  void write(unsigned offset, std::uint8_t value) { test::out(serial, static_cast<std::uint16_t>(base + offset), value); }
+  std::uint8_t read(unsigned offset) {
+    return test::in<std::uint8_t>(serial, static_cast<std::uint16_t>(base + offset));
+  }
+  void write(unsigned offset, std::uint8_t value) {
+    test::out(serial, static_cast<std::uint16_t>(base + offset), value);
+  }
   void type(const std::string& text) { EXPECT_EQ(serial.receive(std::as_bytes(std::span{text})), text.size()); }
   void connect_interrupts(std::uint8_t enable) {
     write(4, 0x0B);  // DTR, RTS, OUT2

@@ -45,11 +45,11 @@ class CodeFile {
   std::string path_{testing::TempDir() + "code_file_" + std::to_string(::getpid()) + ".elf"};
 };
 
-/// Makes PMC0 overflow after 100 instructions, with INT, and goes round for ever: mov $index, %ecx; mov $value, %eax; mov $0, %edx; wrmsr, for PMC0,
-/// PERFEVTSEL0 (all instructions) and PERF_GLOBAL_CTRL; jmp .
+/// Makes PMC0 overflow after 100 instructions, with INT, and goes round for ever: mov $index, %ecx; mov $value, %eax;
+/// mov $0, %edx; wrmsr, for PMC0, PERFEVTSEL0 (all instructions) and PERF_GLOBAL_CTRL; jmp .
 inline const std::vector<std::uint8_t> pmi_that_waits{
-    0xB9, 0xC1, 0,    0, 0, 0xB8, 0x9C, 0xFF, 0xFF, 0xFF, 0xBA, 0, 0, 0, 0, 0x0F, 0x30,
-    0xB9, 0x86, 0x01, 0, 0, 0xB8, 0xC0, 0,    0x53, 0,    0xBA, 0, 0, 0, 0, 0x0F, 0x30,
-    0xB9, 0x8F, 0x03, 0, 0, 0xB8, 1,    0,    0,    0,    0xBA, 0, 0, 0, 0, 0x0F, 0x30, 0xEB, 0xFE};
+    0xB9, 0xC1, 0, 0,    0,    0xB8, 0x9C, 0xFF, 0xFF, 0xFF, 0xBA, 0, 0, 0,    0,    0x0F, 0x30, 0xB9,
+    0x86, 0x01, 0, 0,    0xB8, 0xC0, 0,    0x53, 0,    0xBA, 0,    0, 0, 0,    0x0F, 0x30, 0xB9, 0x8F,
+    0x03, 0,    0, 0xB8, 1,    0,    0,    0,    0xBA, 0,    0,    0, 0, 0x0F, 0x30, 0xEB, 0xFE};
 
 }  // namespace vmm::test

@@ -9,8 +9,8 @@
 
 namespace vmm::test {
 
-/// Runs a program of a few instructions as a vCPU would: stops at execution breakpoints, single-steps, and leaves the guest when the
-/// timer kicks. It knows no semantics: each instruction brings its own.
+/// Runs a program of a few instructions as a vCPU would: stops at execution breakpoints, single-steps, and leaves the
+/// guest when the timer kicks. It knows no semantics: each instruction brings its own.
 class FakeCpu {
  public:
   /// What an instruction does beyond moving RIP. An exit that it returns leaves the guest with RIP on the instruction.
@@ -19,7 +19,9 @@ class FakeCpu {
   FakeCpu(FakeGuest& guest, ScriptedTime& time) : guest_{&guest}, time_{&time} {
     guest.port.time = &time;
     guest.port.otherwise = [this](FakePort& port) { return run(port); };
-    guest.port.passing = [this](std::uint64_t instructions) { time_->pass(per_instruction * static_cast<std::int64_t>(instructions)); };
+    guest.port.passing = [this](std::uint64_t instructions) {
+      time_->pass(per_instruction * static_cast<std::int64_t>(instructions));
+    };
   }
 
   nanoseconds per_instruction{100};

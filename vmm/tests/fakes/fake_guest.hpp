@@ -50,8 +50,7 @@ class FakeGuest {
   /// Maps the pages of `bytes` bytes at `at` to fresh frames.
   void map(std::uint64_t at, std::uint64_t bytes, PageUse use = {}) {
     const std::uint64_t first = at & ~(vpmu::page_size - 1);
-    for (std::uint64_t page = first; page < at + bytes; page += vpmu::page_size)
-      map_to(page, new_frame(), use);
+    for (std::uint64_t page = first; page < at + bytes; page += vpmu::page_size) map_to(page, new_frame(), use);
   }
   /// Maps one page to a frame, which may lie outside RAM.
   void map_to(std::uint64_t at, std::uint64_t frame, PageUse use = {}) {
@@ -64,10 +63,13 @@ class FakeGuest {
 
   /// Stores bytes at a mapped address, whatever its protection, and leaves accessed and dirty bits alone.
   void store(std::uint64_t at, std::span<const std::byte> bytes) {
-    ASSERT_TRUE(memory.patch(paging_state(port.special, port.registers), vpmu::GuestLinear{at}, bytes)) << std::hex << at;
+    ASSERT_TRUE(memory.patch(paging_state(port.special, port.registers), vpmu::GuestLinear{at}, bytes))
+        << std::hex << at;
   }
   void store_word(std::uint64_t at, std::uint64_t word) { store(at, std::as_bytes(std::span{&word, 1})); }
-  void store_code(std::uint64_t at, const std::vector<std::uint8_t>& code) { store(at, std::as_bytes(std::span{code})); }
+  void store_code(std::uint64_t at, const std::vector<std::uint8_t>& code) {
+    store(at, std::as_bytes(std::span{code}));
+  }
   [[nodiscard]] std::vector<std::uint8_t> load(std::uint64_t at, std::size_t bytes) {
     std::vector<std::uint8_t> out(bytes);
     EXPECT_FALSE(view.read(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{out}))) << std::hex << at;

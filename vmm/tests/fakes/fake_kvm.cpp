@@ -29,7 +29,7 @@ int memory_file(const char* name) {
 }
 
 ino_t inode(int fd) {
-  struct stat is {};
+  struct stat is{};
   return ::fstat(fd, &is) == 0 ? is.st_ino : 0;
 }
 
@@ -48,8 +48,10 @@ long serve(kvm_msrs& list, std::map<std::uint32_t, std::uint64_t>& msrs, unsigne
   for (; done < list.nmsrs; ++done) {
     const auto msr = msrs.find(list.entries[done].index);
     if (msr == msrs.end()) break;
-    if (request == KVM_GET_MSRS) list.entries[done].data = msr->second;
-    else msr->second = list.entries[done].data;
+    if (request == KVM_GET_MSRS)
+      list.entries[done].data = msr->second;
+    else
+      msr->second = list.entries[done].data;
   }
   return done;
 }
@@ -71,7 +73,8 @@ FakeKvm::~FakeKvm() {
   std::vector<int> files;
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
     std::error_code gone;
-    if (std::filesystem::read_symlink(entry, gone).string().find("memfd:fake-") != std::string::npos) files.push_back(std::stoi(entry.path().filename()));
+    if (std::filesystem::read_symlink(entry, gone).string().find("memfd:fake-") != std::string::npos)
+      files.push_back(std::stoi(entry.path().filename()));
   }
   for (const int fd : files) ::close(fd);
 }
@@ -119,7 +122,9 @@ long FakeKvm::count(unsigned long request) const { return std::ranges::count(req
 
 std::vector<std::string> FakeKvm::alive() {
   std::vector<std::string> found;
-  const auto is_ours = [](const std::string& text) { return text.find("fake-vm") != std::string::npos || text.find("fake-vcpu") != std::string::npos; };
+  const auto is_ours = [](const std::string& text) {
+    return text.find("fake-vm") != std::string::npos || text.find("fake-vcpu") != std::string::npos;
+  };
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
     std::error_code gone;
     if (const auto to = std::filesystem::read_symlink(entry, gone).string(); is_ours(to)) found.push_back(to);
@@ -240,6 +245,7 @@ extern "C" READS_SIX_ARGUMENTS long syscall(long number, ...) noexcept {
   va_end(arguments);
   auto* const kvm = vmm::test::FakeKvm::current;
   const auto request = static_cast<unsigned long>(a[1]);
-  if (number == SYS_ioctl && kvm != nullptr && _IOC_TYPE(request) == KVMIO) return kvm->ioctl(static_cast<int>(a[0]), request, static_cast<std::uintptr_t>(a[2]));
+  if (number == SYS_ioctl && kvm != nullptr && _IOC_TYPE(request) == KVMIO)
+    return kvm->ioctl(static_cast<int>(a[0]), request, static_cast<std::uintptr_t>(a[2]));
   return vmm::test::raw_syscall(number, a);
 }

@@ -14,9 +14,9 @@
 
 namespace vmm::test {
 
-/// KVM made of files, behind system calls of this process: while one lives, it answers KVM's ioctls, and records them. VMs and vCPUs are memory
-/// files, so that each can be closed, duplicated and mapped, and is seen in /proc/self. The program is linked with fake_kvm.cpp, where the C library's
-/// syscall() is this. Any thread.
+/// KVM made of files, behind system calls of this process: while one lives, it answers KVM's ioctls, and records them.
+/// VMs and vCPUs are memory files, so that each can be closed, duplicated and mapped, and is seen in /proc/self. The
+/// program is linked with fake_kvm.cpp, where the C library's syscall() is this. Any thread.
 class FakeKvm {
  public:
   struct Vcpu {
@@ -51,8 +51,8 @@ class FakeKvm {
   static std::function<void(kvm_run&)> reads(std::uint32_t msr);
   static std::function<void(kvm_run&)> writes(std::uint32_t msr, std::uint64_t value);
 
-  std::vector<unsigned long> requests;          ///< Of every call, in order.
-  std::map<unsigned long, int> errors;          ///< Requests that fail, with this errno.
+  std::vector<unsigned long> requests;                       ///< Of every call, in order.
+  std::map<unsigned long, int> errors;                       ///< Requests that fail, with this errno.
   std::map<unsigned long, std::function<void()>> meanwhile;  ///< What else happens in a request.
   /// Asked first of each request: an errno with which it fails, or 0. It may also read and write what KVM would.
   std::function<int(int fd, unsigned long request, std::uintptr_t argument)> looks;
@@ -64,9 +64,9 @@ class FakeKvm {
   std::vector<std::uint32_t> msr_list{0x10, 0x8B};
   bool vcpus_can_be_mapped{true};
 
-  std::vector<std::uint32_t> enabled;        ///< By KVM_ENABLE_CAP.
-  std::uint64_t msr_exits{};                 ///< Of these KVM_CAP_X86_USER_SPACE_MSR: for what reasons.
-  std::vector<std::uint64_t> event_filter;   ///< The words of the last KVM_SET_PMU_EVENT_FILTER.
+  std::vector<std::uint32_t> enabled;       ///< By KVM_ENABLE_CAP.
+  std::uint64_t msr_exits{};                ///< Of these KVM_CAP_X86_USER_SPACE_MSR: for what reasons.
+  std::vector<std::uint64_t> event_filter;  ///< The words of the last KVM_SET_PMU_EVENT_FILTER.
 
   /// How often a request has been made; and before which other one it first was.
   [[nodiscard]] long count(unsigned long request) const;

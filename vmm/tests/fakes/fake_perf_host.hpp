@@ -21,14 +21,15 @@ class FakePerf {
   }
 
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
-  std::uint64_t skid{};          ///< Events by which a kick comes behind its overflow.
-  bool counts_host{};            ///< exclude_host is ignored.
-  std::uint64_t loses_each{};    ///< Each event of that number on the host is not counted; 0 = none is lost.
+  std::uint64_t skid{};               ///< Events by which a kick comes behind its overflow.
+  bool counts_host{};                 ///< exclude_host is ignored.
+  std::uint64_t loses_each{};         ///< Each event of that number on the host is not counted; 0 = none is lost.
   std::uint64_t counts_twice_each{};  ///< Each event of that number there is counted twice; 0 = none is.
-  bool interrupts{true};         ///< Overflows kick.
-  std::uint64_t share{100};      ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
+  bool interrupts{true};              ///< Overflows kick.
+  std::uint64_t share{
+      100};  ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
   std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
-  int open_error{};              ///< For every event.
+  int open_error{};                                                                            ///< For every event.
   std::optional<std::uint64_t> emulated_at;  ///< An instruction that KVM emulates: the PMU does not see it.
   std::function<bool(std::uint64_t)> is_branch{[](std::uint64_t) { return false; }};  ///< Of the program, by address.
   std::uint64_t ns_per_instruction{10};  ///< Of the time that events are told.
@@ -46,13 +47,15 @@ class FakePerf {
   }
 
  private:
-  static bool before(const HostEvent& a, const HostEvent& b) { return std::pair{a.type, a.config} < std::pair{b.type, b.config}; }
+  static bool before(const HostEvent& a, const HostEvent& b) {
+    return std::pair{a.type, a.config} < std::pair{b.type, b.config};
+  }
 
   struct State {
     PerfEventSpec spec;
     bool enabled{};
     PerfReading reading;
-    std::uint64_t next{no_period};    ///< Value of the next overflow.
+    std::uint64_t next{no_period};  ///< Value of the next overflow.
     std::uint64_t period{no_period};
     std::optional<std::uint64_t> kick_at;  ///< Value at which the last one kicks.
     std::uint64_t slot{};
@@ -124,7 +127,8 @@ class FakePerf {
   }
 
   static std::uint64_t events_of(const State& s, bool branch) {
-    const bool branches = s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC4} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC2};
+    const bool branches =
+        s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC4} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC2};
     return branches && !branch ? 0 : 1;
   }
 
@@ -134,7 +138,8 @@ class FakePerf {
     const bool twice = counts_twice_each != 0 && seen_on_host_ % counts_twice_each == 0;
     bool kicked = false;
     for (State& s : events_)
-      if (s.enabled && s.spec.usr && (!s.spec.guest_only || counts_host)) kicked = count(s, lost ? 0 : events_of(s, branch) << (twice ? 1U : 0U)) || kicked;
+      if (s.enabled && s.spec.usr && (!s.spec.guest_only || counts_host))
+        kicked = count(s, lost ? 0 : events_of(s, branch) << (twice ? 1U : 0U)) || kicked;
     return kicked;
   }
 
@@ -142,7 +147,8 @@ class FakePerf {
     if (emulated_at == at) return;
     const bool user = cpl_of(guest_->port.special) != 0;
     for (State& s : events_)
-      if (s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && count(s, events_of(s, is_branch(at)))) cpu_->kick();
+      if (s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && count(s, events_of(s, is_branch(at))))
+        cpu_->kick();
   }
 
   FakeGuest* guest_;

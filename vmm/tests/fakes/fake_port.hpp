@@ -16,8 +16,9 @@
 
 namespace vmm::test {
 
-/// A vCPU made of plain members. Tests set registers directly, script what run() returns, and read back in `calls` what was asked of
-/// it, in order. Reads of registers that KVM hands over with each exit are not written down: they cost nothing there.
+/// A vCPU made of plain members. Tests set registers directly, script what run() returns, and read back in `calls` what
+/// was asked of it, in order. Reads of registers that KVM hands over with each exit are not written down: they cost
+/// nothing there.
 class FakePort final : public VcpuPort {
  public:
   /// One run of the guest: changes what it likes in the port and says why it ended.
@@ -32,14 +33,14 @@ class FakePort final : public VcpuPort {
   kvm_lapic_state apic{};
   std::map<std::uint32_t, std::uint64_t> msrs;
   bool is_halted{};
-  std::uint8_t kicked{};  ///< Somebody kicks the vCPU.
+  std::uint8_t kicked{};         ///< Somebody kicks the vCPU.
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
-  const ScriptedTime* time{};  ///< What runs take is the guest's time; null = they take none.
+  const ScriptedTime* time{};    ///< What runs take is the guest's time; null = they take none.
   bool is_watched{};
   bool tells_devices{};  ///< Whether run_to_device() does anything.
 
-  std::deque<Run> script;      ///< Runs to come.
-  Run otherwise;               ///< What run() does when the script is empty; without it the test fails.
+  std::deque<Run> script;  ///< Runs to come.
+  Run otherwise;           ///< What run() does when the script is empty; without it the test fails.
   std::vector<std::string> calls;
   std::set<std::string> broken;  ///< Calls that fail, by their first word in `calls`.
 
@@ -84,7 +85,8 @@ class FakePort final : public VcpuPort {
     if (!tells_devices) return Came::nowhere;
     came_to_.reset();
     came_to_.emplace(run());
-    const bool device = *came_to_ && (std::holds_alternative<PortRead>(**came_to_) || std::holds_alternative<PortWrite>(**came_to_));
+    const bool device =
+        *came_to_ && (std::holds_alternative<PortRead>(**came_to_) || std::holds_alternative<PortWrite>(**came_to_));
     return device ? Came::to_device : Came::elsewhere;
   }
   Result<Exit> exit() override {
@@ -152,7 +154,9 @@ class FakePort final : public VcpuPort {
     return note(fmt::format("interrupt {} {:#x}", apic_id, vector));
   }
   void watch_clock(bool on) override { is_watched = on; }
-  [[nodiscard]] std::uint64_t unhalted_ticks() const override { return static_cast<std::uint64_t>(ran_.count()) * khz / 1'000'000; }
+  [[nodiscard]] std::uint64_t unhalted_ticks() const override {
+    return static_cast<std::uint64_t>(ran_.count()) * khz / 1'000'000;
+  }
   void pass_time(std::uint64_t ticks) override {
     passed += ticks;
     if (passing) passing(ticks);

@@ -8,8 +8,8 @@
 
 namespace vmm::test {
 
-/// A source that knows exactly what the FakeCpu below it retired: the simplest one that keeps the contract. Every event is one per
-/// instruction; a walk is one step.
+/// A source that knows exactly what the FakeCpu below it retired: the simplest one that keeps the contract. Every event
+/// is one per instruction; a walk is one step.
 class FakeSource final : public CountSource {
  public:
   FakeSource(FakeGuest& guest, FakeCpu& cpu, ScriptedTime& time) : guest_{&guest}, cpu_{&cpu}, time_{&time} {}
@@ -27,10 +27,12 @@ class FakeSource final : public CountSource {
     const std::uint64_t cpl = cpl_of(guest_->port.special);
     std::optional<std::uint64_t> instructions;
     for (const vpmu::PlanEntry& e : plan_.active())
-      if (e.wants_overflow && (cpl == 0 ? e.os : e.usr)) instructions = std::min(instructions.value_or(~0ULL), e.distance);
+      if (e.wants_overflow && (cpl == 0 ? e.os : e.usr))
+        instructions = std::min(instructions.value_or(~0ULL), e.distance);
     std::optional<nanoseconds> due = at_most;
     if (instructions) {
-      const nanoseconds needed = cpu_->per_instruction * static_cast<std::int64_t>(std::min<std::uint64_t>(*instructions, 1 << 30));
+      const nanoseconds needed =
+          cpu_->per_instruction * static_cast<std::int64_t>(std::min<std::uint64_t>(*instructions, 1 << 30));
       due = due ? std::min(*due, needed) : needed;
     }
     if (due) time_->due = time_->now + *due;

@@ -2,7 +2,8 @@
 #include <array>
 #include <cerrno>
 
-/// Of a syscall() that stands in the place of the C library's: it reads six arguments, as that one does, also where the caller gave fewer.
+/// Of a syscall() that stands in the place of the C library's: it reads six arguments, as that one does, also where the
+/// caller gave fewer.
 #define READS_SIX_ARGUMENTS __attribute__((no_sanitize("address")))
 
 namespace vmm::test {
@@ -13,7 +14,10 @@ inline long raw_syscall(long number, const std::array<long, 6>& a) {
   register long r8 asm("r8") = a[4];
   register long r9 asm("r9") = a[5];
   long result = number;
-  asm volatile("syscall" : "+a"(result) : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
   constexpr long most_errno = 4095;
   if (result >= 0 || result < -most_errno) return result;
   errno = static_cast<int>(-result);

@@ -10,9 +10,9 @@ using std::chrono::nanoseconds;
 /// Time as the test says it passes.
 struct ScriptedTime {
   nanoseconds now{std::chrono::seconds{1}};
-  std::optional<nanoseconds> due;       ///< When the timer kicks.
-  std::vector<nanoseconds> armed;       ///< Every arm(), as it was asked for.
-  unsigned reads{};                     ///< Reads of the clock.
+  std::optional<nanoseconds> due;  ///< When the timer kicks.
+  std::vector<nanoseconds> armed;  ///< Every arm(), as it was asked for.
+  unsigned reads{};                ///< Reads of the clock.
 
   void pass(nanoseconds time) { now += time; }
   /// Whether the timer has to kick by now; it kicks once.

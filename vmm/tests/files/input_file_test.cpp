@@ -27,7 +27,8 @@ class InputFileTest : public testing::Test {
     return read ? "" : describe(read.error());
   }
 
-  std::filesystem::path directory_{std::filesystem::path{testing::TempDir()} / ("input_file_" + std::to_string(::getpid()))};
+  std::filesystem::path directory_{std::filesystem::path{testing::TempDir()} /
+                                   ("input_file_" + std::to_string(::getpid()))};
 };
 
 TEST_F(InputFileTest, ReadsAll) {
@@ -40,14 +41,17 @@ TEST_F(InputFileTest, ReadsAll) {
 TEST_F(InputFileTest, RefusesAtOnceWhatIsNoRegularFile) {
   const std::string pipe = directory_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(refusal(pipe), "cannot read the map " + pipe + ": it is a named pipe, not a regular file; give one with --map");
+  EXPECT_EQ(refusal(pipe),
+            "cannot read the map " + pipe + ": it is a named pipe, not a regular file; give one with --map");
   EXPECT_NE(refusal("/dev/zero").find("it is a device, not a regular file"), std::string::npos);
   EXPECT_NE(refusal(directory_).find("it is a directory"), std::string::npos);
   EXPECT_NE(refusal("/no/such/file").find("No such file or directory"), std::string::npos);
   EXPECT_NE(refusal(file("")).find("it is empty"), std::string::npos);
 }
 
-TEST_F(InputFileTest, RefusesMoreThanTheMost) { EXPECT_NE(refusal(file("abcd"), 3).find("it has 4 bytes, and 3 are the most"), std::string::npos); }
+TEST_F(InputFileTest, RefusesMoreThanTheMost) {
+  EXPECT_NE(refusal(file("abcd"), 3).find("it has 4 bytes, and 3 are the most"), std::string::npos);
+}
 
 TEST_F(InputFileTest, OneThatIsShortenedEndsEarly) {
   const std::string path = file(std::string(10'000, 'x'));

@@ -34,7 +34,9 @@ class OutputFileTest : public testing::Test {
     std::ifstream in{path, std::ios::binary};
     return {std::istreambuf_iterator<char>{in}, {}};
   }
-  static Result<OutputFile> open(const std::string& path) { return OutputFile::open(path, {.what = "the log", .advice = "give one with --log"}); }
+  static Result<OutputFile> open(const std::string& path) {
+    return OutputFile::open(path, {.what = "the log", .advice = "give one with --log"});
+  }
   static std::string refusal(const std::string& path) {
     const auto opened = open(path);
     EXPECT_FALSE(opened.has_value());
@@ -55,7 +57,7 @@ TEST_F(OutputFileTest, KeepsTheOldContentsUntilThereAreNewOnes) {
   EXPECT_EQ(contents(old), "old") << "nothing was written";
   auto out = open(old);
   ASSERT_TRUE(out.has_value());
-  struct stat before {}, after {};
+  struct stat before{}, after{};
   ASSERT_EQ(::stat(old.c_str(), &before), 0);
   ASSERT_TRUE(out->replace("new").has_value());
   EXPECT_EQ(contents(old), "new");
@@ -124,7 +126,9 @@ TEST_F(OutputFileTest, ANameMayBeAsLongAsNamesCanBe) {
 
 TEST_F(OutputFileTest, RefusesAtOnceWhatCannotBeWritten) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  EXPECT_EQ(refusal(path("pipe")), "cannot write the log " + path("pipe") + ": it is a named pipe, neither a regular file nor a character device; give one with --log");
+  EXPECT_EQ(refusal(path("pipe")),
+            "cannot write the log " + path("pipe") +
+                ": it is a named pipe, neither a regular file nor a character device; give one with --log");
   const Fd reader{::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   EXPECT_NE(refusal(path("pipe")).find("it is a named pipe"), std::string::npos) << "also where it is read";
   EXPECT_NE(refusal(directory_).find("Is a directory"), std::string::npos);
@@ -156,7 +160,8 @@ TEST_F(OutputFileTest, NoFileIsReadAndWrittenOrWrittenTwice) {
   EXPECT_EQ(refused(one, other, fresh), "");
   EXPECT_EQ(refused("", "", ""), "");
   EXPECT_EQ(refused("/dev/null", "/dev/null", "/dev/null"), "");
-  EXPECT_EQ(refused(one, path("link"), ""), "--out would overwrite " + path("link") + ", the file of --in; give another file with --out");
+  EXPECT_EQ(refused(one, path("link"), ""),
+            "--out would overwrite " + path("link") + ", the file of --in; give another file with --out");
   EXPECT_NE(refused(one, path("hard"), ""), "");
   EXPECT_NE(refused("", fresh, directory_ / "." / "fresh"), "") << "though neither is there yet";
 }

@@ -54,7 +54,8 @@ Ended in_a_process(const std::function<int()>& what) {
   ::close(pipe[1]);
   std::string errors;
   std::array<char, 512> part{};
-  for (ssize_t got = 0; (got = ::read(pipe[0], part.data(), part.size())) > 0;) errors.append(part.data(), static_cast<std::size_t>(got));
+  for (ssize_t got = 0; (got = ::read(pipe[0], part.data(), part.size())) > 0;)
+    errors.append(part.data(), static_cast<std::size_t>(got));
   ::close(pipe[0]);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -71,7 +72,8 @@ int fail(const Error& error) {
 }
 
 /// In a process: makes its jail, and does `on_vcpu` in a thread that is confined as a vCPU's, or `on_main` beside it.
-int in_jail(const std::function<void()>& on_vcpu, const std::function<void()>& on_main = {}, const Jail::Options& options = {}) {
+int in_jail(const std::function<void()>& on_vcpu, const std::function<void()>& on_main = {},
+            const Jail::Options& options = {}) {
   Log log;
   const auto jail = Jail::create(options, log);
   if (!jail) return fail(jail.error());
@@ -142,7 +144,8 @@ std::vector<Attempt> ways_out() {
 
 void expect_named_end(const Ended& ended, const std::string& thread, const std::string& call) {
   EXPECT_EQ(ended.exit_code, 1) << call << ": " << ended.errors;
-  EXPECT_NE(ended.errors.find("its thread " + thread + " made the system call " + call + " ("), std::string::npos) << call << ": " << ended.errors;
+  EXPECT_NE(ended.errors.find("its thread " + thread + " made the system call " + call + " ("), std::string::npos)
+      << call << ": " << ended.errors;
   EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 1) << ended.errors;
 }
 
@@ -158,11 +161,13 @@ class JailTest : public testing::Test {
 };
 
 TEST_F(JailTest, AVcpusThreadGetsOutByNoCallAndTheEndNamesIt) {
-  for (const Attempt& attempt : ways_out()) expect_named_end(in_a_process([&] { return in_jail(attempt.make); }), "vcpu7", attempt.call);
+  for (const Attempt& attempt : ways_out())
+    expect_named_end(in_a_process([&] { return in_jail(attempt.make); }), "vcpu7", attempt.call);
 }
 
 TEST_F(JailTest, NorDoesTheSessionsThread) {
-  for (const Attempt& attempt : ways_out()) expect_named_end(in_a_process([&] { return in_jail({}, attempt.make); }), mains_name, attempt.call);
+  for (const Attempt& attempt : ways_out())
+    expect_named_end(in_a_process([&] { return in_jail({}, attempt.make); }), mains_name, attempt.call);
 }
 
 TEST_F(JailTest, NorAThreadThatWasThereBefore) {
@@ -225,7 +230,8 @@ TEST_F(JailTest, AVcpuDoesItsWorkThere) {
   MappedHostCode code;
   const auto work = [&code] {
     if (!install_kick_handler()) ::_exit(2);
-    constexpr std::array routine{std::byte{0xB8}, std::byte{42}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0xC3}};  // mov $42, %eax; ret
+    constexpr std::array routine{std::byte{0xB8}, std::byte{42}, std::byte{0},
+                                 std::byte{0},    std::byte{0},  std::byte{0xC3}};  // mov $42, %eax; ret
     const auto* const at = code.add(routine);
     if (at == nullptr || reinterpret_cast<int (*)()>(reinterpret_cast<std::uintptr_t>(at))() != 42) ::_exit(3);
     if (!GuestMemory::create(16U << 20U)) ::_exit(4);
@@ -301,8 +307,8 @@ TEST(Identity, RootBecomesNobodyAndKeepsNoCapability) {
   });
   EXPECT_EQ(ended.exit_code, survived);
   const std::string none = "0000000000000000 ";
-  EXPECT_EQ(ended.errors, "Uid: 65534 65534 65534 65534 Gid: 65534 65534 65534 65534 Groups: CapInh: " + none + "CapPrm: " + none + "CapEff: " + none +
-                              "CapBnd: " + none + "CapAmb: " + none);
+  EXPECT_EQ(ended.errors, "Uid: 65534 65534 65534 65534 Gid: 65534 65534 65534 65534 Groups: CapInh: " + none +
+                              "CapPrm: " + none + "CapEff: " + none + "CapBnd: " + none + "CapAmb: " + none);
 }
 
 TEST(Identity, TheOneCapabilityThatStaysGoesWhenItIsDropped) {
@@ -311,7 +317,8 @@ TEST(Identity, TheOneCapabilityThatStaysGoesWhenItIsDropped) {
     const auto user = jail_user("nobody");
     if (!user || !become(*user, Capabilities::perfmon)) return cannot_begin;
     const bool kept = rights().find("CapEff: 0000004000000000 ") != std::string::npos;
-    const bool dropped = drop_capabilities() && rights().find("CapPrm: 0000000000000000 CapEff: 0000000000000000 ") != std::string::npos;
+    const bool dropped =
+        drop_capabilities() && rights().find("CapPrm: 0000000000000000 CapEff: 0000000000000000 ") != std::string::npos;
     return kept && dropped ? survived : 1;
   });
   EXPECT_EQ(ended.exit_code, survived);

@@ -41,7 +41,8 @@ class KickedGuest {
   void pass(std::uint64_t instructions) {
     constexpr std::uint64_t far_too_long = 1'000'000;
     passed_ += instructions;
-    if (kicked_at_ != 0 && passed_ - kicked_at_ > far_too_long && guest.port.kicked != 0) throw std::runtime_error{"the guest runs on behind a kick"};
+    if (kicked_at_ != 0 && passed_ - kicked_at_ > far_too_long && guest.port.kicked != 0)
+      throw std::runtime_error{"the guest runs on behind a kick"};
     if (kicked_at_ != 0 || passed_ < kick_at_) return;
     kicked_at_ = passed_;
     guest.cpu.kick();
@@ -70,7 +71,8 @@ TEST(FakeKvmKicks, EndARunWhileAPmiWaitsForLvtpc) {
   }
 }
 
-// And the engine keeps the vCPU meanwhile: one that is handed back and forth at each instruction would run no faster than it is stepped.
+// And the engine keeps the vCPU meanwhile: one that is handed back and forth at each instruction would run no faster
+// than it is stepped.
 TEST(FakeKvmKicks, APmiThatWaitsCostsNoEntry) {
   KickedGuest kicked{"exact"};
   ProfiledGuest& guest = kicked.guest;
@@ -92,7 +94,8 @@ void set_up_at_random(ProfiledGuest& guest, std::mt19937_64& random) {
   constexpr std::array<std::uint32_t, 6> lvtpcs{0x1'0000, 0x400, 0x1'0400, 0xE0, 0x700, 0x200};
   guest.port.set_apic_word(ProfiledGuest::lvtpc, one_of(random, lvtpcs));
   if (random() % 2 != 0) guest.port.registers.rflags |= vpmu::bit(9);
-  constexpr std::array<std::uint64_t, 4> areas{ProfiledGuest::ds_area, ProfiledGuest::ds_area + 0xFF0, 0x1000, 0x8000'0000'0000'0000};
+  constexpr std::array<std::uint64_t, 4> areas{ProfiledGuest::ds_area, ProfiledGuest::ds_area + 0xFF0, 0x1000,
+                                               0x8000'0000'0000'0000};
   guest.set_ds(1 + random() % 4, random() % 5, minus(1 + random() % 300));
   guest.will_write(IA32_DS_AREA, one_of(random, areas));
   guest.will_write(IA32_PEBS_ENABLE, random() % 16);
@@ -100,7 +103,8 @@ void set_up_at_random(ProfiledGuest& guest, std::mt19937_64& random) {
   constexpr std::array<std::uint64_t, 4> events{0x00C0, 0x003C, 0x81D0, 0x00C4};
   for (unsigned n = 0; n < 4; ++n) {
     guest.will_write(vpmu::MsrIndex{IA32_A_PMC0.value() + n}, minus(1 + random() % 1000));
-    guest.will_write(vpmu::MsrIndex{IA32_PERFEVTSEL0.value() + n}, one_of(random, events) | 0x43'0000 | (random() & 0x10'0000));
+    guest.will_write(vpmu::MsrIndex{IA32_PERFEVTSEL0.value() + n},
+                     one_of(random, events) | 0x43'0000 | (random() & 0x10'0000));
   }
   guest.will_write(IA32_FIXED_CTR_CTRL, random() & 0xBBB);
   guest.will_write(IA32_PERF_GLOBAL_CTRL, random() & 0x7'0000'000F);

@@ -16,8 +16,8 @@
 
 namespace vmm::test {
 
-/// Kicks the thread that made it from another one, and tells how much of its own time that thread has had since: a busy host makes nothing late.
-/// A run that no kick ends ends the process.
+/// Kicks the thread that made it from another one, and tells how much of its own time that thread has had since: a busy
+/// host makes nothing late. A run that no kick ends ends the process.
 class Kicker {
  public:
   using nanoseconds = std::chrono::nanoseconds;

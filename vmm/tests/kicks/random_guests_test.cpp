@@ -17,7 +17,8 @@ struct Kicks {
 
 /// Not ended by anything but a kick: by what the guest asks of a VMM.
 bool goes_on(const Result<Exit>& exit) {
-  return exit && !std::holds_alternative<Shutdown>(*exit) && !std::holds_alternative<InternalError>(*exit) && !std::holds_alternative<Hlt>(*exit);
+  return exit && !std::holds_alternative<Shutdown>(*exit) && !std::holds_alternative<InternalError>(*exit) &&
+         !std::holds_alternative<Hlt>(*exit);
 }
 
 class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, bool>> {
@@ -25,7 +26,8 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
   void make_guest() {
     const auto [source, compiles] = GetParam();
     target_.reset();
-    guest_ = std::make_unique<RandomSoftGuest>(kicks_.guests++, source, compiles ? vpmu::exec::Compiling{} : vpmu::exec::never_compiling);
+    guest_ = std::make_unique<RandomSoftGuest>(kicks_.guests++, source,
+                                               compiles ? vpmu::exec::Compiling{} : vpmu::exec::never_compiling);
     target_.emplace(guest_->port().kick_target());
   }
   /// False: the guest ended, and the kick found no run.
@@ -74,13 +76,16 @@ TEST_P(RandomGuests, AKickEndsEachRun) {
     }
   }
   EXPECT_GT(kicks_.in_runs, rounds * each / 4) << "or nothing has been tried";
-  std::cout << kicks_.in_runs << " kicks of " << kicks_.guests << " guests, longest " << std::chrono::duration<double, std::micro>(kicks_.longest).count()
-            << " us of the vCPU's time\n";
+  std::cout << kicks_.in_runs << " kicks of " << kicks_.guests << " guests, longest "
+            << std::chrono::duration<double, std::micro>(kicks_.longest).count() << " us of the vCPU's time\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Sources, RandomGuests,
                          testing::Combine(testing::Values("exact", "step", "clock"), testing::Bool()),
-                         [](const auto& test) { return std::string{std::get<0>(test.param)} + (std::get<1>(test.param) ? "_compiles" : "_interprets"); });
+                         [](const auto& test) {
+                           return std::string{std::get<0>(test.param)} +
+                                  (std::get<1>(test.param) ? "_compiles" : "_interprets");
+                         });
 
 }  // namespace
 }  // namespace vmm::test

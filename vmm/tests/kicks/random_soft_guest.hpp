@@ -10,12 +10,14 @@
 
 namespace vmm::test {
 
-/// Bytes of a guest's program, put together at random of what can keep a processor busy: accesses to all of the PMU's MSRs, exceptions in handlers of
-/// exceptions, halts, string instructions of any length, timers that interrupt all the time, code that changes itself, debug registers, other rings.
+/// Bytes of a guest's program, put together at random of what can keep a processor busy: accesses to all of the PMU's
+/// MSRs, exceptions in handlers of exceptions, halts, string instructions of any length, timers that interrupt all the
+/// time, code that changes itself, debug registers, other rings.
 class RandomProgram {
  public:
-  static constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, tables = 0x60'0000, gdt = tables + 0x1000, tss = tables + 0x1800,
-                                 ds_area = 0x62'0000, buffer = 0x63'0000, apic = 0x70'0000, device = 0x71'0000, nowhere = 0x72'0000, data = 0x80'0000,
+  static constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, tables = 0x60'0000,
+                                 gdt = tables + 0x1000, tss = tables + 0x1800, ds_area = 0x62'0000, buffer = 0x63'0000,
+                                 apic = 0x70'0000, device = 0x71'0000, nowhere = 0x72'0000, data = 0x80'0000,
                                  data_bytes = 0x40'0000;
 
   explicit RandomProgram(std::mt19937_64& random) : random_{&random} {
@@ -43,7 +45,8 @@ class RandomProgram {
     add({0x0F, 0x30});
   }
   std::uint64_t place() {
-    const std::array<std::uint64_t, 10> places{code, stack, tables, ds_area, buffer, apic, device, nowhere, data, 0x8000'0000'0000'0000};
+    const std::array<std::uint64_t, 10> places{code, stack,  tables,  ds_area, buffer,
+                                               apic, device, nowhere, data,    0x8000'0000'0000'0000};
     return places[draw(places.size())] + draw(0x1000);
   }
   /// At least one counter counts everything, overflows soon, and wants an interrupt.
@@ -82,7 +85,8 @@ class RandomProgram {
   void write_apic() {
     const std::array<std::uint32_t, 7> registers{0x340, 0x320, 0x380, 0x3E0, 0xF0, 0x300, 0xB0};
     move(0, apic + registers[draw(registers.size())]);
-    const std::array<std::uint32_t, 5> values{one_lvt(), 0x2'0000U | static_cast<std::uint32_t>(32 + draw(224)), static_cast<std::uint32_t>(draw(100)),
+    const std::array<std::uint32_t, 5> values{one_lvt(), 0x2'0000U | static_cast<std::uint32_t>(32 + draw(224)),
+                                              static_cast<std::uint32_t>(draw(100)),
                                               0x4'0000U | static_cast<std::uint32_t>(32 + draw(224)), 0x1FF};
     add({0xC7, 0x00});
     add_word(values[draw(values.size())], 4);
@@ -92,7 +96,8 @@ class RandomProgram {
     move(7, draw(4) != 0 ? data + draw(data_bytes) : place());
     move(1, 1ULL << draw(50));
     const std::array<std::uint8_t, 5> opcodes{0xA5, 0xAB, 0xAD, 0xAF, 0xA7};
-    add({static_cast<std::uint8_t>(draw(2) != 0 ? 0xF3 : 0xF2), 0x48, static_cast<std::uint8_t>(opcodes[draw(opcodes.size())] - draw(2))});
+    add({static_cast<std::uint8_t>(draw(2) != 0 ? 0xF3 : 0xF2), 0x48,
+         static_cast<std::uint8_t>(opcodes[draw(opcodes.size())] - draw(2))});
   }
   void return_to_ring_3() {
     move(0, code + draw(code_bytes));
@@ -124,7 +129,9 @@ class RandomProgram {
       case 12: return add({0x31, 0xC9, 0xF7, 0xF1});  // div by zero
       case 13: move(0, place()); return add({0x48, 0x8B, 0x08, 0x48, 0x89, 0x48, 0x04});
       case 14: move(3, code + draw(code_bytes)); return add({0x80, 0x03, 0x00});  // its own code, which stays the same
-      case 15: move(0, (*random_)() & 0xFFFF'0FFF); return add({0x0F, 0x23, static_cast<std::uint8_t>(0xF8 - 8 * draw(5))});  // debug registers
+      case 15:
+        move(0, (*random_)() & 0xFFFF'0FFF);
+        return add({0x0F, 0x23, static_cast<std::uint8_t>(0xF8 - 8 * draw(5))});    // debug registers
       case 16: return add({0x9C, 0x81, 0x0C, 0x24, 0x00, 0x01, 0x00, 0x00, 0x9D});  // TF
       case 17: return add({0x0F, 0x20, 0xD8, 0x0F, 0x22, 0xD8});                    // CR3
       case 18: move(1, draw(5)); return add({0x0F, 0x33});
@@ -147,15 +154,18 @@ class RandomSoftGuest {
     using P = RandomProgram;
     const PageUse all{.is_user = true};
     guest_.map(P::code, P::code_bytes, all);
-    for (const std::uint64_t page : {P::stack, P::tables, P::ds_area, P::buffer}) guest_.map(page, 2 * vpmu::page_size, all);
+    for (const std::uint64_t page : {P::stack, P::tables, P::ds_area, P::buffer})
+      guest_.map(page, 2 * vpmu::page_size, all);
     guest_.map(P::data, vpmu::page_size, all);
     const std::uint64_t frame = guest_.entry(P::data) & ~0xFFFULL;
-    for (std::uint64_t page = P::data; page < P::data + P::data_bytes; page += vpmu::page_size) guest_.map_to(page, frame, all);
+    for (std::uint64_t page = P::data; page < P::data + P::data_bytes; page += vpmu::page_size)
+      guest_.map_to(page, frame, all);
     guest_.map_to(P::apic, 0xFEE0'0000, all);
     guest_.map_to(P::device, 0xD000'0000, all);
     const std::vector<std::uint8_t> program = RandomProgram{random_}.bytes();
     for (std::size_t at = 0; at < program.size(); at += vpmu::page_size)
-      guest_.store(P::code + at, std::as_bytes(std::span{program}.subspan(at, std::min<std::size_t>(vpmu::page_size, program.size() - at))));
+      guest_.store(P::code + at, std::as_bytes(std::span{program}.subspan(
+                                     at, std::min<std::size_t>(vpmu::page_size, program.size() - at))));
     set_tables();
     set_ds();
     auto& start = guest_.port;
@@ -164,7 +174,8 @@ class RandomSoftGuest {
     if (random_() % 2 != 0) start.registers.rflags |= vpmu::bit(9);
     start.special.cr4 |= vpmu::bit(9);  // SSE
     start.special.apic_base = random_() % 2 != 0 ? 0xFEE0'0900 : 0xFEE0'0D00;
-    port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = start.special, .regs = start.registers, .compiling = compiling});
+    port_.emplace(guest_.memory, CpuidTable{},
+                  SoftStart{.sregs = start.special, .regs = start.registers, .compiling = compiling});
     const PmuVcpuConfig config{.source = source, .make_timer = port_->timers()};
     auto made = PmuVcpu::create(config, *port_, guest_.memory, log_);
     EXPECT_TRUE(made);
@@ -186,15 +197,18 @@ class RandomSoftGuest {
     guest_.store_code(back, {0x48, 0xCF, 0x48, 0x83, 0xC4, 0x08, 0x48, 0xCF, 0xFB, 0xF4, 0x48, 0xCF});
     for (unsigned vector = 0; vector < 256; ++vector) {
       const bool has_code = vector == 8 || (vector >= 10 && vector <= 14) || vector == 17;
-      const std::array<std::uint64_t, 8> handlers{back, back, back, back, back, wait, P::code, P::code + random_() % P::code_bytes};
+      const std::array<std::uint64_t, 8> handlers{back, back, back,    back,
+                                                  back, wait, P::code, P::code + random_() % P::code_bytes};
       std::uint64_t to = handlers[random_() % handlers.size()];
       if (to == back && has_code) to = back_without_code;
       const std::uint64_t type = random_() % 64 == 0 ? 0x0E : 0x8E + random_() % 2;
-      guest_.store_word(P::tables + 16 * vector, (to & 0xFFFF) | 0x10ULL << 16 | type << 40 | (to >> 16 & 0xFFFF) << 48);
+      guest_.store_word(P::tables + 16 * vector,
+                        (to & 0xFFFF) | 0x10ULL << 16 | type << 40 | (to >> 16 & 0xFFFF) << 48);
     }
     auto& special = guest_.port.special;
     special.gdt = {.base = P::gdt, .limit = 0x37};
-    special.idt = {.base = P::tables, .limit = static_cast<std::uint16_t>(random_() % 32 == 0 ? random_() % 4096 : 0xFFF)};
+    special.idt = {.base = P::tables,
+                   .limit = static_cast<std::uint16_t>(random_() % 32 == 0 ? random_() % 4096 : 0xFFF)};
     special.tr.base = P::tss;
     special.tr.limit = 0x67;
   }
@@ -203,7 +217,9 @@ class RandomSoftGuest {
     using P = RandomProgram;
     const auto near = [&] { return random_() % 8 == 0 ? random_() : P::buffer + random_() % 0x1000 / 192 * 192; };
     for (unsigned word = 0; word < 12; ++word)
-      guest_.store_word(P::ds_area + 8 * word, word >= 8 ? 0 - (1 + random_() % 500) : word % 4 < 2 && random_() % 4 != 0 ? P::buffer : near());
+      guest_.store_word(P::ds_area + 8 * word, word >= 8                            ? 0 - (1 + random_() % 500)
+                                               : word % 4 < 2 && random_() % 4 != 0 ? P::buffer
+                                                                                    : near());
   }
 
   std::mt19937_64 random_;

@@ -40,9 +40,7 @@ AccessGuest::AccessGuest(PagingVm& vm, std::vector<GuestTableLevel> levels, unsi
   write_code();
 }
 
-vpmu::GuestLinear AccessGuest::linear() const {
-  return vpmu::GuestLinear{vpmu::bit(levels_.front().shift) | target};
-}
+vpmu::GuestLinear AccessGuest::linear() const { return vpmu::GuestLinear{vpmu::bit(levels_.front().shift) | target}; }
 
 std::uint64_t AccessGuest::entry_at(std::size_t level) const {
   const auto& l = levels_.at(level);
@@ -62,9 +60,7 @@ void AccessGuest::poke_entry(std::uint64_t at, std::uint64_t word) {
   }
 }
 
-void AccessGuest::set_entry(std::size_t level, std::uint64_t word) {
-  poke_entry(entry_at(level), word);
-}
+void AccessGuest::set_entry(std::size_t level, std::uint64_t word) { poke_entry(entry_at(level), word); }
 
 std::uint64_t AccessGuest::entry(std::size_t level) const {
   return entry_bytes_ == 4 ? vm_.ram.peek<std::uint32_t>(entry_at(level))

@@ -32,9 +32,7 @@ struct AccessMode {
   bool root_has_attributes{true};
 };
 
-void PrintTo(const AccessMode& mode, std::ostream* out) {
-  *out << mode.name;
-}
+void PrintTo(const AccessMode& mode, std::ostream* out) { *out << mode.name; }
 
 /// QEMU's TCG reports reserved bits with P clear; SDM 3A 4.7: RSVD is set only when P is.
 std::uint32_t as_manual(std::uint32_t error_code) {

@@ -47,7 +47,8 @@ TEST(MsrFilter, BitmapsAreWholeWords) {
   constexpr std::uint64_t word = 0x1122'3344'5566'7788;
   std::vector<std::uint64_t> bitmap{word};
   kvm_msr_filter theirs{};
-  theirs.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 3, .base = 0x10, .bitmap = reinterpret_cast<std::uint8_t*>(bitmap.data())};
+  theirs.ranges[0] = {
+      .flags = KVM_MSR_FILTER_READ, .nmsrs = 3, .base = 0x10, .bitmap = reinterpret_cast<std::uint8_t*>(bitmap.data())};
   auto filter = MsrFilter::create(std::array{MsrRange{.first = 0xC1, .count = 65}});
   ASSERT_TRUE(filter);
   ASSERT_TRUE(filter->add_others(theirs));
@@ -64,7 +65,8 @@ TEST(MsrFilter, WhatKvmRefusesIsRefused) {
   std::uint64_t bitmap = 0;
   kvm_msr_filter flags{};
   flags.flags = 2;
-  flags.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x10, .bitmap = reinterpret_cast<std::uint8_t*>(&bitmap)};
+  flags.ranges[0] = {
+      .flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x10, .bitmap = reinterpret_cast<std::uint8_t*>(&bitmap)};
   for (const kvm_msr_filter* theirs : {&none, &flags}) {
     auto filter = MsrFilter::create({});
     ASSERT_TRUE(filter);
@@ -85,27 +87,33 @@ TEST(MsrFilter, ReadsAndWritesMayDiffer) {
   EXPECT_TRUE(filter->traps(0x20, MsrTrap::write));
 }
 
-// Ours are 10H to 1FH and 40H to 4FH, which are one range for KVM with a gap between. The other's range goes over all of it, and traps two in it.
+// Ours are 10H to 1FH and 40H to 4FH, which are one range for KVM with a gap between. The other's range goes over all
+// of it, and traps two in it.
 TEST(MsrFilter, AnotherFilterTrapsBesideOurs) {
-  auto ours = MsrFilter::create(std::array{MsrRange{.first = 0x10, .count = 0x10}, MsrRange{.first = 0x40, .count = 0x10}});
-  const auto theirs = MsrFilter::create(std::array{MsrRange{.first = 0x8, .count = 1}, MsrRange{.first = 0x35, .count = 1}, MsrRange{.first = 0x606, .count = 1}});
+  auto ours =
+      MsrFilter::create(std::array{MsrRange{.first = 0x10, .count = 0x10}, MsrRange{.first = 0x40, .count = 0x10}});
+  const auto theirs = MsrFilter::create(std::array{
+      MsrRange{.first = 0x8, .count = 1}, MsrRange{.first = 0x35, .count = 1}, MsrRange{.first = 0x606, .count = 1}});
   ASSERT_TRUE(ours && theirs);
   ASSERT_TRUE(ours->add_others(theirs->native()));
   for (const std::uint32_t msr : {0x8U, 0x10U, 0x1FU, 0x35U, 0x40U, 0x4FU, 0x606U}) {
     EXPECT_TRUE(ours->traps(msr, MsrTrap::read)) << std::hex << msr;
     EXPECT_TRUE(ours->traps(msr, MsrTrap::write)) << std::hex << msr;
   }
-  for (const std::uint32_t msr : {0x9U, 0x20U, 0x34U, 0x36U, 0x50U, 0x605U, 0x607U}) EXPECT_FALSE(ours->traps(msr, MsrTrap::read)) << std::hex << msr;
+  for (const std::uint32_t msr : {0x9U, 0x20U, 0x34U, 0x36U, 0x50U, 0x605U, 0x607U})
+    EXPECT_FALSE(ours->traps(msr, MsrTrap::read)) << std::hex << msr;
   kvm_msr_filter nothing_else{};
   std::uint64_t allowed = ~0ULL;
   nothing_else.flags = KVM_MSR_FILTER_DEFAULT_DENY;
-  nothing_else.ranges[0] = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x700, .bitmap = reinterpret_cast<std::uint8_t*>(&allowed)};
+  nothing_else.ranges[0] = {
+      .flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x700, .bitmap = reinterpret_cast<std::uint8_t*>(&allowed)};
   ASSERT_TRUE(ours->add_others(nothing_else));
   EXPECT_TRUE(ours->traps(0x9999, MsrTrap::read)) << "its default is to deny";
   auto full = MsrFilter::create({});
   kvm_msr_filter many{};
   std::uint64_t none = 0;  // KVM copies whole words
-  for (auto& range : many.ranges) range = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x35, .bitmap = reinterpret_cast<std::uint8_t*>(&none)};
+  for (auto& range : many.ranges)
+    range = {.flags = KVM_MSR_FILTER_READ, .nmsrs = 1, .base = 0x35, .bitmap = reinterpret_cast<std::uint8_t*>(&none)};
   ASSERT_TRUE(full->add_others(many));
   EXPECT_FALSE(full->add_others(theirs->native()));
 }

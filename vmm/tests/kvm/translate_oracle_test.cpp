@@ -35,9 +35,7 @@ struct OracleMode {
   unsigned entry_bytes{8};
 };
 
-void PrintTo(const OracleMode& mode, std::ostream* out) {
-  *out << mode.name;
-}
+void PrintTo(const OracleMode& mode, std::ostream* out) { *out << mode.name; }
 
 class TranslateOracle : public testing::TestWithParam<OracleMode> {
  protected:

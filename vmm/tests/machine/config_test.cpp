@@ -35,12 +35,15 @@ TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
     EXPECT_EQ(resolved.error().kind, ErrorKind::usage);
     return describe(resolved.error());
   };
-  EXPECT_NE(what({.kernel = "k", .model = "p4"}).find("unknown model \"p4\"; give one of: nehalem, "), std::string::npos);
+  EXPECT_NE(what({.kernel = "k", .model = "p4"}).find("unknown model \"p4\"; give one of: nehalem, "),
+            std::string::npos);
   const auto source = what({.kernel = "k", .source = "oracle"});
   EXPECT_NE(source.find("unknown source \"oracle\""), std::string::npos);
   EXPECT_NE(source.find("auto, clock"), std::string::npos) << source;
   EXPECT_NE(what({.kernel = "k", .cpus = 0}).find("bad number of CPUs 0"), std::string::npos);
-  EXPECT_NE(what({.kernel = "k", .threads_per_core = 3}).find("bad number of threads of a core 3; give --threads 1 or 2"), std::string::npos);
+  EXPECT_NE(
+      what({.kernel = "k", .threads_per_core = 3}).find("bad number of threads of a core 3; give --threads 1 or 2"),
+      std::string::npos);
   EXPECT_NE(what({.kernel = "k", .cpus = 65}).find("give 1 to 64"), std::string::npos);
   EXPECT_NE(what({.kernel = "k", .memory_bytes = 1}).find("bad memory size of 1 bytes"), std::string::npos);
 }
@@ -49,7 +52,8 @@ TEST(ResolveConfig, HostsPmuCountsNoGuestOfTheEngine) {
   const auto soft = resolve({.kernel = "k", .source = "perf", .accel = Accel::soft});
   ASSERT_FALSE(soft);
   EXPECT_EQ(soft.error().kind, ErrorKind::usage);
-  EXPECT_NE(describe(soft.error()).find("source \"perf\" counts what the host's processor runs"), std::string::npos) << describe(soft.error());
+  EXPECT_NE(describe(soft.error()).find("source \"perf\" counts what the host's processor runs"), std::string::npos)
+      << describe(soft.error());
   EXPECT_EQ(resolve({.kernel = "k", .source = "perf"})->source, "perf");
   EXPECT_EQ(resolve({.kernel = "k", .source = "auto", .accel = Accel::soft})->source, "exact");
 }
@@ -58,7 +62,9 @@ TEST(ResolveConfig, WhatWasSavedGoesOnOnKvmOnly) {
   const auto soft = resolve({.kernel = {}, .restore = "saved", .accel = Accel::soft});
   ASSERT_FALSE(soft);
   EXPECT_EQ(soft.error().kind, ErrorKind::usage);
-  EXPECT_NE(describe(soft.error()).find("the machine of saved goes on on KVM only; give --accel kvm"), std::string::npos) << describe(soft.error());
+  EXPECT_NE(describe(soft.error()).find("the machine of saved goes on on KVM only; give --accel kvm"),
+            std::string::npos)
+      << describe(soft.error());
   EXPECT_TRUE(resolve({.kernel = {}, .restore = "saved"}));
 }
 
@@ -73,10 +79,13 @@ TEST(ResolveConfig, KvmsOwnPmuIsASourceWithModelsAndPoliciesOfItsOwn) {
   EXPECT_TRUE(host->passes_through());
   EXPECT_EQ(host->model, nullptr);
   EXPECT_FALSE(resolve({.kernel = "k", .source = "clock"})->passes_through());
-  EXPECT_NE(refusal({.kernel = "k", .model = "host", .source = "clock"}).find("model \"host\" is for the source kvm"), std::string::npos);
-  EXPECT_NE(refusal({.kernel = "k", .source = "kvm", .accel = Accel::soft}).find("does not run there"), std::string::npos);
+  EXPECT_NE(refusal({.kernel = "k", .model = "host", .source = "clock"}).find("model \"host\" is for the source kvm"),
+            std::string::npos);
+  EXPECT_NE(refusal({.kernel = "k", .source = "kvm", .accel = Accel::soft}).find("does not run there"),
+            std::string::npos);
   const EventPolicy few{.rule = EventPolicy::Rule::nothing_but};
-  EXPECT_NE(refusal({.kernel = "k", .source = "clock", .events = few}).find("a policy of events is for the source kvm"), std::string::npos);
+  EXPECT_NE(refusal({.kernel = "k", .source = "clock", .events = few}).find("a policy of events is for the source kvm"),
+            std::string::npos);
   EXPECT_TRUE(resolve({.kernel = "k", .source = "kvm", .events = few}));
 }
 

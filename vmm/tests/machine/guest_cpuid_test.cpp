@@ -27,7 +27,8 @@ CpuidTable rich_host() {
   return host;
 }
 
-CpuidTable guest_of(const CpuidTable& host, unsigned cpus = 2, std::uint32_t apic_id = 0, std::uint64_t hz = tsc_hz, unsigned threads = 2) {
+CpuidTable guest_of(const CpuidTable& host, unsigned cpus = 2, std::uint32_t apic_id = 0, std::uint64_t hz = tsc_hz,
+                    unsigned threads = 2) {
   return guest_cpuid({.model = machine_model(vpmu::Generation::skylake),
                       .supported = host,
                       .tsc_deadline = true,
@@ -74,7 +75,16 @@ TEST(GuestCpuid, HasWhatPebsNeedsEvenWhereTheHostLacksIt) {
 TEST(GuestCpuid, TscAdjustIsThereForEachGuestThatKnowsItsHypervisor) {
   for (const MachineModel& model : all_machine_models()) {
     const auto has = [&](bool bare_metal) {
-      return (guest_cpuid({.model = model, .supported = {}, .tsc_deadline = true, .tsc_hz = tsc_hz, .cpus = 1, .bare_metal = bare_metal}, 0).get(7).ebx & bit(1)) != 0;
+      return (guest_cpuid({.model = model,
+                           .supported = {},
+                           .tsc_deadline = true,
+                           .tsc_hz = tsc_hz,
+                           .cpus = 1,
+                           .bare_metal = bare_metal},
+                          0)
+                  .get(7)
+                  .ebx &
+              bit(1)) != 0;
     };
     EXPECT_TRUE(has(false)) << model.name;
     EXPECT_EQ(has(true), model.generation >= vpmu::Generation::haswell) << model.name;
@@ -153,7 +163,12 @@ TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
 
 TEST(GuestCpuid, TellsOfNoHypervisorOnBareMetal) {
   const CpuidTable host = rich_host();
-  const CpuidRequest request{.model = machine_model(vpmu::Generation::skylake), .supported = host, .tsc_deadline = true, .tsc_hz = tsc_hz, .cpus = 2, .bare_metal = true};
+  const CpuidRequest request{.model = machine_model(vpmu::Generation::skylake),
+                             .supported = host,
+                             .tsc_deadline = true,
+                             .tsc_hz = tsc_hz,
+                             .cpus = 2,
+                             .bare_metal = true};
   const auto guest = guest_cpuid(request, 0);
   EXPECT_EQ(guest.get(1).ecx & bit(31), 0U);
   EXPECT_EQ(guest.find(0x40000000), std::nullopt);

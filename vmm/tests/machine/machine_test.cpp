@@ -23,9 +23,20 @@ using test::CodeFile;
 
 /// mov $port, %dx; mov $value, %eax; out %ax, %dx; hlt; jmp .-1
 std::vector<std::uint8_t> out_word(std::uint16_t port, std::uint16_t value) {
-  return {0x66, 0xBA, static_cast<std::uint8_t>(port), static_cast<std::uint8_t>(port >> 8U),
-          0xB8, static_cast<std::uint8_t>(value), static_cast<std::uint8_t>(value >> 8U), 0, 0,
-          0x66, 0xEF, 0xF4, 0xEB, 0xFD};
+  return {0x66,
+          0xBA,
+          static_cast<std::uint8_t>(port),
+          static_cast<std::uint8_t>(port >> 8U),
+          0xB8,
+          static_cast<std::uint8_t>(value),
+          static_cast<std::uint8_t>(value >> 8U),
+          0,
+          0,
+          0x66,
+          0xEF,
+          0xF4,
+          0xEB,
+          0xFD};
 }
 
 /// int3 with no IDT: a fault that cannot be delivered, twice.
@@ -73,12 +84,12 @@ class MachineTest : public testing::Test {
  protected:
   explicit MachineTest(Accel accel) : accel_{accel} {}
 
-  std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1, const std::string& source = "auto") {
+  std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1,
+                                        const std::string& source = "auto") {
     const CodeFile file{code};
-    auto machine = Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus, .source = source, .accel = accel_},
-                                   {.console = [this](std::uint8_t byte) { add_letter(byte); },
-                                    .stop_requested = [this] { ++stops; }},
-                                   log);
+    auto machine = Machine::create(
+        {.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus, .source = source, .accel = accel_},
+        {.console = [this](std::uint8_t byte) { add_letter(byte); }, .stop_requested = [this] { ++stops; }}, log);
     EXPECT_TRUE(machine) << describe(machine.error());
     return machine ? std::move(*machine) : nullptr;
   }
@@ -145,7 +156,8 @@ TEST_F(SoftMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x5
 
 TEST_F(SoftMachine, DoesNotGoOnFromASnapshot) {
   const std::string path = testing::TempDir() + "soft_machine_" + std::to_string(::getpid());
-  const MachineImage image{.model = "skylake", .memory_bytes = 16 * mib, .cpus = 1, .threads_per_core = 2, .vcpus = {Bytes{}}};
+  const MachineImage image{
+      .model = "skylake", .memory_bytes = 16 * mib, .cpus = 1, .threads_per_core = 2, .vcpus = {Bytes{}}};
   ASSERT_TRUE(write_snapshot(*new_snapshot_file(path), image, *GuestMemory::create(16 * mib)));
   const auto machine = Machine::create({.kernel = {}, .restore = path, .accel = Accel::soft}, {}, log);
   ::unlink(path.c_str());
@@ -200,9 +212,7 @@ TEST_F(KvmMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x50
 
 TEST_F(KvmMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
 
-TEST_F(KvmMachine, StopsOtherVcpusThatNeverStarted) {
-  EXPECT_EQ(run(out_word(0xCF9, 6), 4), StopReason::reset);
-}
+TEST_F(KvmMachine, StopsOtherVcpusThatNeverStarted) { EXPECT_EQ(run(out_word(0xCF9, 6), 4), StopReason::reset); }
 
 TEST_F(KvmMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   const auto machine = machine_with(spin, 2);
@@ -241,10 +251,11 @@ TEST_F(KvmMachine, ConsoleOutputArrives) {
   EXPECT_EQ(console, "K");
 }
 
-/// Sends the alphabet over and over on COM1, a letter a turn of a loop: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al, %dx; mov $1000, %ecx;
-/// 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
-const std::vector<std::uint8_t> alphabet{0xBA, 0xF8, 0x03, 0, 0,    0xB8, 'a',  0, 0, 0,    0xEE, 0xB9, 0xE8, 0x03, 0,   0, 0xF3, 0x90, 0xE2,
-                                         0xFC, 0xFF, 0xC0, 0x83, 0xF8, 'z' + 1, 0x75, 0xEF, 0xB8, 'a', 0,    0,    0,    0xEB, 0xE8};
+/// Sends the alphabet over and over on COM1, a letter a turn of a loop: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al,
+/// %dx; mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
+const std::vector<std::uint8_t> alphabet{0xBA,    0xF8, 0x03, 0,    0,    0xB8, 'a',  0,    0,    0,    0xEE, 0xB9,
+                                         0xE8,    0x03, 0,    0,    0xF3, 0x90, 0xE2, 0xFC, 0xFF, 0xC0, 0x83, 0xF8,
+                                         'z' + 1, 0x75, 0xEF, 0xB8, 'a',  0,    0,    0,    0xEB, 0xE8};
 
 /// Where `text` is not the alphabet over and over.
 std::optional<std::size_t> first_wrong_letter(std::string_view text) {
@@ -259,7 +270,8 @@ TEST_F(KvmMachine, GoesOnFromASnapshotAtTheVeryInstruction) {
   machine->start();
   const auto wait_for_letters = [&](std::size_t more) {
     const auto goal = letters() + more;
-    for (int tries = 0; tries < 5000 && letters() < goal; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds{2});
+    for (int tries = 0; tries < 5000 && letters() < goal; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds{2});
     EXPECT_GE(letters(), goal);
   };
   wait_for_letters(100);
@@ -270,8 +282,9 @@ TEST_F(KvmMachine, GoesOnFromASnapshotAtTheVeryInstruction) {
   EXPECT_EQ(machine->wait(), StopReason::user);
   const std::size_t before = letters();
   machine.reset();
-  auto restored = Machine::create({.kernel = "", .restore = path},
-                                  {.console = [this](std::uint8_t byte) { add_letter(byte); }, .stop_requested = [this] { ++stops; }}, log);
+  auto restored = Machine::create(
+      {.kernel = "", .restore = path},
+      {.console = [this](std::uint8_t byte) { add_letter(byte); }, .stop_requested = [this] { ++stops; }}, log);
   ASSERT_TRUE(restored) << describe(restored.error());
   (*restored)->start();
   wait_for_letters(100);

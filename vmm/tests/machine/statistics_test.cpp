@@ -8,8 +8,9 @@ namespace vmm {
 namespace {
 
 TEST(StatisticsJson, HasMachineAndVcpuCountersByName) {
-  const MachineStatistics statistics{.machine = {{"uptime_ms", 12}},
-                                     .vcpus = {{.id = 0, .counters = {{"exits.mmio_read", 3}}}, {.id = 1, .counters = {}}}};
+  const MachineStatistics statistics{
+      .machine = {{"uptime_ms", 12}},
+      .vcpus = {{.id = 0, .counters = {{"exits.mmio_read", 3}}}, {.id = 1, .counters = {}}}};
   const auto json = nlohmann::json::parse(to_json(statistics));
   EXPECT_EQ(json["machine"]["uptime_ms"], 12);
   ASSERT_EQ(json["vcpus"].size(), 2U);

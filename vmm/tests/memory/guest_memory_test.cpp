@@ -42,8 +42,8 @@ TEST(GuestMemory, BeyondThreeGibibytesItGoesOnAtFour) {
 TEST(GuestMemory, NoAccessReachesTheHoleOrBeyondTheEnd) {
   const auto memory = memory_of(3 * gib + 512 * mib);
   std::array<std::byte, 16> bytes{};
-  for (const std::uint64_t at : std::initializer_list<std::uint64_t>{3 * gib - 8, 3 * gib, 4 * gib - 8, 4 * gib + 512 * mib - 8,
-                                                               ~0ULL - 7, ~0ULL}) {
+  for (const std::uint64_t at : std::initializer_list<std::uint64_t>{3 * gib - 8, 3 * gib, 4 * gib - 8,
+                                                                     4 * gib + 512 * mib - 8, ~0ULL - 7, ~0ULL}) {
     EXPECT_FALSE(memory.read(GuestPhysical{at}, bytes)) << std::hex << at;
     EXPECT_FALSE(memory.write(GuestPhysical{at}, bytes)) << std::hex << at;
     EXPECT_TRUE(memory.bytes_at(GuestPhysical{at}, bytes.size()).empty()) << std::hex << at;
@@ -67,7 +67,8 @@ TEST(GuestMemory, ExchangeComparesFirst) {
 }
 
 TEST(GuestMemory, BadSizesAreUsageErrors) {
-  for (const std::uint64_t bytes : std::initializer_list<std::uint64_t>{0, 15 * mib, 64 * mib + 1, (1ULL << 38U) + 4096, ~0ULL}) {
+  for (const std::uint64_t bytes :
+       std::initializer_list<std::uint64_t>{0, 15 * mib, 64 * mib + 1, (1ULL << 38U) + 4096, ~0ULL}) {
     const auto memory = GuestMemory::create(bytes);
     ASSERT_FALSE(memory) << bytes;
     EXPECT_EQ(memory.error().kind, ErrorKind::usage);

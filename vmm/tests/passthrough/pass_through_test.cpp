@@ -12,7 +12,8 @@
 #include "fakes/fake_kvm.hpp"
 #include "machine/machine.hpp"
 
-// KVM's own PMU given on to the guest: what KVM is asked for, and what is refused. No host with a PMU was at hand; the KVM here is a fake.
+// KVM's own PMU given on to the guest: what KVM is asked for, and what is refused. No host with a PMU was at hand; the
+// KVM here is a fake.
 
 namespace vmm::test {
 namespace {
@@ -37,9 +38,11 @@ class PassedGuest {
     kvm.feature_msrs[perf_capabilities] = full_width | (pebs ? pebs_format_4 : 0);
     if (carries) kvm.msr_list.insert(kvm.msr_list.end(), {pebs_enable, ds_area});
     kvm.other_capabilities = 1;
-    kvm.vcpu_msrs = {{0x10, 0}, {0x8B, 0}, {0x2FF, 0}, {0x6E0, 0}, {perf_capabilities, 0}, {misc_enable, pebs_unavailable}};
+    kvm.vcpu_msrs = {
+        {0x10, 0}, {0x8B, 0}, {0x2FF, 0}, {0x6E0, 0}, {perf_capabilities, 0}, {misc_enable, pebs_unavailable}};
     const auto image = small_bzimage();
-    std::ofstream{kernel_, std::ios::binary}.write(reinterpret_cast<const char*>(image.bytes().data()), static_cast<std::streamsize>(image.bytes().size()));
+    std::ofstream{kernel_, std::ios::binary}.write(reinterpret_cast<const char*>(image.bytes().data()),
+                                                   static_cast<std::streamsize>(image.bytes().size()));
     config.kernel = kernel_;
     config.memory_bytes = 32U << 20U;
     config.source = pass_through_source;
@@ -141,8 +144,9 @@ TEST(PassThrough, KvmWithoutAPmuIsRefused) {
 }
 
 TEST(PassThrough, RefusalsOfKvmAreReported) {
-  for (const unsigned long request : {static_cast<unsigned long>(KVM_GET_MSR_INDEX_LIST), static_cast<unsigned long>(KVM_SET_MSRS), static_cast<unsigned long>(KVM_SET_CPUID2),
-                                      static_cast<unsigned long>(KVM_GET_SUPPORTED_CPUID)}) {
+  for (const unsigned long request :
+       {static_cast<unsigned long>(KVM_GET_MSR_INDEX_LIST), static_cast<unsigned long>(KVM_SET_MSRS),
+        static_cast<unsigned long>(KVM_SET_CPUID2), static_cast<unsigned long>(KVM_GET_SUPPORTED_CPUID)}) {
     PassedGuest guest{skylake, false, false};
     guest.config.model = "skylake";
     guest.kvm.errors[request] = EINVAL;
@@ -165,7 +169,10 @@ TEST(PassThrough, OtherHostsThanIntelsAreRefused) {
 }
 
 TEST(PassThrough, PebsNeedsAllOfItsParts) {
-  KvmPmu whole{.host = {.vendor = HostVendor::intel, .generation = {}}, .perf_capabilities = pebs_format_4, .saves_ds = true, .offered = true};
+  KvmPmu whole{.host = {.vendor = HostVendor::intel, .generation = {}},
+               .perf_capabilities = pebs_format_4,
+               .saves_ds = true,
+               .offered = true};
   whole.supported.add(1, {.ecx = dtes64, .edx = ds});
   EXPECT_TRUE(whole.pebs());
   KvmPmu without = whole;

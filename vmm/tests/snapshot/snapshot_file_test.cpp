@@ -80,7 +80,7 @@ TEST_F(SnapshotFile, ComesBackAsItWas) {
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{0x5FFC}, text)) << "over the end of a page";
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{ram - text.size()}, text));
   ASSERT_TRUE(save(path_, image_, memory));
-  struct stat is {};
+  struct stat is{};
   ASSERT_EQ(::stat(path_.c_str(), &is), 0);
   EXPECT_EQ(is.st_mode & 0777, 0600U) << "what the guest has in memory is the owner's only";
   auto snapshot = SnapshotReader::open(path_);
@@ -114,14 +114,17 @@ TEST_F(SnapshotFile, OneProcessNamesTheFileAndAnotherWritesIt) {
   const auto refused = given_snapshot_file(Fd{pipe[1]});
   ::close(pipe[0]);
   ASSERT_FALSE(refused);
-  EXPECT_NE(describe(refused.error()).find("cannot write the snapshot that was sent: it is a named pipe"), std::string::npos) << describe(refused.error());
+  EXPECT_NE(describe(refused.error()).find("cannot write the snapshot that was sent: it is a named pipe"),
+            std::string::npos)
+      << describe(refused.error());
 }
 
 TEST_F(SnapshotFile, PagesOnBothSidesOfTheHoleComeBack) {
   constexpr std::uint64_t large = GuestMemory::hole_first + 2 * vpmu::page_size;
   const auto memory = *GuestMemory::create(large);
   image_.memory_bytes = large;
-  const std::array places{vpmu::GuestPhysical{0}, vpmu::GuestPhysical{GuestMemory::hole_first - 8}, vpmu::GuestPhysical{GuestMemory::hole_end},
+  const std::array places{vpmu::GuestPhysical{0}, vpmu::GuestPhysical{GuestMemory::hole_first - 8},
+                          vpmu::GuestPhysical{GuestMemory::hole_end},
                           vpmu::GuestPhysical{GuestMemory::hole_end + 2 * vpmu::page_size - 8}};
   for (const auto at : places) ASSERT_TRUE(memory.store(at, at.value() | 1));
   ASSERT_TRUE(save(path_, image_, memory));
@@ -136,7 +139,8 @@ TEST_F(SnapshotFile, CutAnywhereItIsRefusedByTheNameOfASection) {
   EXPECT_EQ(refusal(), "");
   for (std::size_t size = whole.size(); size-- > 0;) {
     ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(size)), 0);
-    ASSERT_NE(refusal().find("no snapshot that can be restored: section \""), std::string::npos) << size << " bytes: " << refusal();
+    ASSERT_NE(refusal().find("no snapshot that can be restored: section \""), std::string::npos)
+        << size << " bytes: " << refusal();
   }
 }
 
@@ -182,7 +186,8 @@ TEST_F(SnapshotFile, WhatIsNoneIsRefusedWithTheReason) {
   EXPECT_NE(changed(8, 9).find("format 9"), std::string::npos);
   EXPECT_NE(changed(16, 'M').find("section \"machine\": \"Machine\" is in its place"), std::string::npos);
   EXPECT_NE(changed(16 + 16 + 6, 0x7F).find("section \"machine\": it is cut short"), std::string::npos);
-  EXPECT_NE(changed(whole.size() - 1, '\0').find("section \"memory\": it is damaged: its checksum is 0x"), std::string::npos);
+  EXPECT_NE(changed(whole.size() - 1, '\0').find("section \"memory\": it is damaged: its checksum is 0x"),
+            std::string::npos);
   write_all(whole + "more");
   EXPECT_NE(refusal().find("section \"end\": 4 bytes follow"), std::string::npos);
   ::unlink(path_.c_str());
@@ -201,7 +206,8 @@ TEST_F(SnapshotFile, OneWithGoodChecksumsIsNotBelieved) {
   EXPECT_NE(refusal_of(image).find("section \"machine\": it is not of this form"), std::string::npos);
   image = image_;
   image.cpus = 3;
-  EXPECT_NE(refusal_of(image).find("section \"vcpu 2\": \"pages\" is in its place"), std::string::npos) << refusal_of(image);
+  EXPECT_NE(refusal_of(image).find("section \"vcpu 2\": \"pages\" is in its place"), std::string::npos)
+      << refusal_of(image);
   image = image_;
   image.model = std::string(65, 'x');
   EXPECT_NE(refusal_of(image).find("section \"machine\": it is not of this form"), std::string::npos);
@@ -214,7 +220,8 @@ TEST_F(SnapshotFile, OneWithGoodChecksumsIsNotBelieved) {
 
 TEST_F(SnapshotFile, WhatIsNoFileIsNotReadAndNobodyWaits) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_NE(refusal().find("cannot read the snapshot " + printable(path_) + ": not a regular file"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("cannot read the snapshot " + printable(path_) + ": not a regular file"), std::string::npos)
+      << refusal();
   EXPECT_FALSE(SnapshotReader::open("/dev/zero"));
   EXPECT_FALSE(SnapshotReader::open(testing::TempDir()));
 }
@@ -227,9 +234,9 @@ TEST_F(SnapshotFile, AnUnfinishedOneTakesNoNameAndLeavesNothing) {
   write_all("old");
   // Of the size that a file may have, a page is too much.
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{0x5000}, bytes_of("x")));
-  struct rlimit before {};
+  struct rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const struct rlimit small { .rlim_cur = 4096, .rlim_max = before.rlim_max };
+  const struct rlimit small{.rlim_cur = 4096, .rlim_max = before.rlim_max};
   const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   const auto too_large = save(path_, image_, memory);
@@ -247,7 +254,7 @@ TEST_F(SnapshotFile, ReplacesAFileAndNothingElse) {
   ::chmod(path_.c_str(), 0644);
   const int reader = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_TRUE(save(path_, image_, memory));
-  struct stat is {};
+  struct stat is{};
   ASSERT_EQ(::stat(path_.c_str(), &is), 0);
   EXPECT_EQ(is.st_mode & 0777, 0600U);
   EXPECT_EQ(::fstat(reader, &is), 0);
@@ -257,7 +264,8 @@ TEST_F(SnapshotFile, ReplacesAFileAndNothingElse) {
   const auto refuses = [&](const std::string& kind) {
     const auto failed = save(path_, image_, memory);
     ASSERT_FALSE(failed) << kind;
-    EXPECT_NE(describe(failed.error()).find(": it is " + kind + "; give the path of a file"), std::string::npos) << describe(failed.error());
+    EXPECT_NE(describe(failed.error()).find(": it is " + kind + "; give the path of a file"), std::string::npos)
+        << describe(failed.error());
     EXPECT_EQ(files(), std::set<std::string>{""});
   };
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);

@@ -24,7 +24,8 @@ class VcpuImage : public testing::Test {
   FakeKvm kvm_;
   std::optional<Vm> vm_;
   std::uint32_t made_{};
-  const std::vector<std::uint32_t> saved_{tsc, star, deadline, hidden};  ///< `hidden` is one that this vCPU does not have.
+  const std::vector<std::uint32_t> saved_{tsc, star, deadline,
+                                          hidden};  ///< `hidden` is one that this vCPU does not have.
 };
 
 TEST_F(VcpuImage, ComesBackAsItWas) {
@@ -108,11 +109,14 @@ TEST_F(VcpuImage, WhatKvmRefusesIsReported) {
   const auto image = save_vcpu(from, saved_);
   ASSERT_TRUE(image);
   auto to = make_vcpu();
-  for (const unsigned long request : {KVM_SET_SREGS, KVM_SET_REGS, KVM_SET_XSAVE, KVM_SET_DEBUGREGS, KVM_SET_MSRS, KVM_SET_LAPIC, KVM_SET_VCPU_EVENTS, KVM_SET_MP_STATE}) {
+  for (const unsigned long request : {KVM_SET_SREGS, KVM_SET_REGS, KVM_SET_XSAVE, KVM_SET_DEBUGREGS, KVM_SET_MSRS,
+                                      KVM_SET_LAPIC, KVM_SET_VCPU_EVENTS, KVM_SET_MP_STATE}) {
     kvm_.errors = {{request, EINVAL}};
     EXPECT_FALSE(restore_vcpu(to, *image, 0)) << request;
   }
-  for (const unsigned long request : {static_cast<unsigned long>(KVM_GET_XSAVE), static_cast<unsigned long>(KVM_GET_LAPIC), static_cast<unsigned long>(KVM_GET_MP_STATE)}) {
+  for (const unsigned long request :
+       {static_cast<unsigned long>(KVM_GET_XSAVE), static_cast<unsigned long>(KVM_GET_LAPIC),
+        static_cast<unsigned long>(KVM_GET_MP_STATE)}) {
     kvm_.errors = {{request, EINVAL}};
     EXPECT_FALSE(save_vcpu(from, saved_)) << request;
   }

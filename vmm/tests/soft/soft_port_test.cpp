@@ -11,8 +11,8 @@
 namespace vmm::test {
 namespace {
 
-constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, idt_at = 0x60'0000, gdt_at = 0x60'1000, handler_at = 0x40'0800,
-                        unmapped = 0x70'0000;
+constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, idt_at = 0x60'0000, gdt_at = 0x60'1000,
+                        handler_at = 0x40'0800, unmapped = 0x70'0000;
 constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
 
 /// A kernel in ring 0 with a stack, descriptor tables, and one handler for every exception.
@@ -25,7 +25,8 @@ class SoftPortRuns : public testing::Test {
     guest_.store_word(gdt_at + 0x10, 0x00AF'9B00'0000'FFFF);
     guest_.store_word(gdt_at + 0x18, 0x00CF'9300'0000'FFFF);
     for (unsigned vector = 0; vector < 256; ++vector)
-      guest_.store_word(idt_at + 16 * vector, (handler_at & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (handler_at >> 16 & 0xFFFF) << 48);
+      guest_.store_word(idt_at + 16 * vector,
+                        (handler_at & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (handler_at >> 16 & 0xFFFF) << 48);
     guest_.store_code(handler_at, {0xF4});  // hlt
     auto& sregs = guest_.port.special;
     sregs.gdt = {.base = gdt_at, .limit = 0x1F};
@@ -55,7 +56,8 @@ TEST_F(SoftPortRuns, AnInstructionTakesATick) {
   EXPECT_EQ(port.unhalted_ticks(), 0U) << "nobody watched";
 }
 
-// SDM 3A 6.14: the frame of a fault; SDM 3B 17.3.1.1: with RF; SDM 3A 4.7: the error code of a write to a page that is not there.
+// SDM 3A 6.14: the frame of a fault; SDM 3B 17.3.1.1: with RF; SDM 3A 4.7: the error code of a write to a page that is
+// not there.
 TEST_F(SoftPortRuns, APageFaultIsDelivered) {
   SoftPort& port = begin({0x48, 0xA3, 0x00, 0x00, 0x70, 0, 0, 0, 0, 0});  // mov %rax, (unmapped)
   ASSERT_TRUE(port.run());
@@ -72,9 +74,11 @@ TEST_F(SoftPortRuns, APageFaultIsDelivered) {
 TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
   constexpr std::uint64_t osfxsr = vpmu::bit(9);
   guest_.port.special.cr4 |= osfxsr;
-  // mov $5, %eax; movd %eax, %xmm0; cpuid; paddd %xmm0, %xmm0; movd %xmm0, %ecx; fld1; fstps -16(%rsp); stmxcsr -12(%rsp); hlt
-  SoftPort& port = begin({0xB8, 5, 0, 0, 0, 0x66, 0x0F, 0x6E, 0xC0, 0x0F, 0xA2, 0x66, 0x0F, 0xFE, 0xC0, 0x66, 0x0F, 0x7E, 0xC1,
-                          0xD9, 0xE8, 0xD9, 0x5C, 0x24, 0xF0, 0x0F, 0xAE, 0x5C, 0x24, 0xF4, 0xF4});
+  // mov $5, %eax; movd %eax, %xmm0; cpuid; paddd %xmm0, %xmm0; movd %xmm0, %ecx; fld1; fstps -16(%rsp); stmxcsr
+  // -12(%rsp); hlt
+  SoftPort& port =
+      begin({0xB8, 5,    0,    0,    0,    0x66, 0x0F, 0x6E, 0xC0, 0x0F, 0xA2, 0x66, 0x0F, 0xFE, 0xC0, 0x66,
+             0x0F, 0x7E, 0xC1, 0xD9, 0xE8, 0xD9, 0x5C, 0x24, 0xF0, 0x0F, 0xAE, 0x5C, 0x24, 0xF4, 0xF4});
   const auto exit = port.run();
   ASSERT_TRUE(exit);
   EXPECT_TRUE(std::holds_alternative<Hlt>(*exit));
@@ -83,14 +87,16 @@ TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
   EXPECT_EQ(*port.tsc(), 9U) << "each is an instruction";
 }
 
-// Prefixes up to 15 bytes: rsqrtss %xmm4, %xmm6 with 12 times F3; cmpss with 11 of them; cvtpd2pi with exceptions that nothing masks.
+// Prefixes up to 15 bytes: rsqrtss %xmm4, %xmm6 with 12 times F3; cmpss with 11 of them; cvtpd2pi with exceptions that
+// nothing masks.
 TEST_F(SoftPortRuns, InstructionsAsLongAsTheyMayBe) {
   guest_.port.special.cr4 |= vpmu::bit(9);
   std::vector<std::uint8_t> code(12, 0xF3);
   code.insert(code.end(), {0x0F, 0x52, 0xF4});
   code.insert(code.end(), 11, 0xF3);
   code.insert(code.end(), {0x0F, 0xC2, 0xC1, 0xFF});  // cmpss $-1, %xmm1, %xmm0: 0 is 0
-  code.insert(code.end(), {0x66, 0x0F, 0x7E, 0xC1, 0x66, 0x0F, 0x7E, 0xF2, 0xF4});  // movd %xmm0, %ecx; movd %xmm6, %edx; hlt
+  code.insert(code.end(),
+              {0x66, 0x0F, 0x7E, 0xC1, 0x66, 0x0F, 0x7E, 0xF2, 0xF4});  // movd %xmm0, %ecx; movd %xmm6, %edx; hlt
   SoftPort& port = begin(code);
   const auto exit = port.run();
   ASSERT_TRUE(exit);
@@ -104,7 +110,8 @@ TEST_F(SoftPortRuns, InstructionsAsLongAsTheyMayBe) {
 TEST_F(SoftPortRuns, ADeviceIsAlignedAsItsPageIs) {
   guest_.port.special.cr4 |= vpmu::bit(9);
   guest_.map_to(0xFEE0'0000, 0xFEE0'0000);
-  SoftPort& port = begin({0xBB, 0, 0, 0xE0, 0xFE, 0x0F, 0x29, 0x83, 0x20, 0x03, 0, 0, 0x0F, 0x28, 0x93, 0x20, 0x03, 0, 0, 0xF4});  // movaps to and from the APIC
+  SoftPort& port = begin({0xBB, 0, 0,    0xE0, 0xFE, 0x0F, 0x29, 0x83, 0x20, 0x03,
+                          0,    0, 0x0F, 0x28, 0x93, 0x20, 0x03, 0,    0,    0xF4});  // movaps to and from the APIC
   const auto exit = port.run();
   ASSERT_TRUE(exit);
   EXPECT_TRUE(std::holds_alternative<Hlt>(*exit));
@@ -119,7 +126,8 @@ TEST_F(SoftPortRuns, AFetchFromNowhereFaults) {
 
 TEST_F(SoftPortRuns, DivisionByZeroIsDe) {
   guest_.store_code(handler_at + 16, {0xF4});
-  guest_.store_word(idt_at, ((handler_at + 16) & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (handler_at >> 16 & 0xFFFF) << 48);
+  guest_.store_word(idt_at,
+                    ((handler_at + 16) & 0xFFFF) | 0x10ULL << 16 | 0x8EULL << 40 | (handler_at >> 16 & 0xFFFF) << 48);
   SoftPort& port = begin({0x31, 0xC9, 0xF7, 0xF1});  // xor %ecx, %ecx; div %ecx
   ASSERT_TRUE(port.run());
   EXPECT_EQ(port.regs()->rip, handler_at + 17);
@@ -213,21 +221,39 @@ TEST_F(SoftPortRuns, SystemInstructionsStoreWithTheProgramsPrivilege) {
 /// Instructions that go on, in any order, and now and then bytes that mean anything.
 std::vector<std::uint8_t> random_code(std::mt19937_64& random) {
   static const std::vector<std::vector<std::uint8_t>> pieces{
-      {0x90},                                   // nop
-      {0x48, 0xFF, 0xC0},                       // inc %rax
-      {0x50}, {0x58},                           // push, pop %rax
-      {0x9C}, {0x9D},                           // pushf, popf
-      {0xFA}, {0xFB}, {0xF4},                   // cli, sti, hlt
-      {0x0F, 0xA2}, {0x0F, 0x31},               // cpuid, rdtsc
-      {0x0F, 0x32}, {0x0F, 0x30}, {0x0F, 0x33}, // rdmsr, wrmsr, rdpmc
-      {0x0F, 0x20, 0xD0}, {0x0F, 0x22, 0xD8},   // mov %cr2, %rax; mov %rax, %cr3
-      {0x0F, 0x23, 0xC0}, {0x0F, 0x23, 0xF8},   // mov %rax, %dr0; mov %rax, %dr7
-      {0xCC}, {0xCD, 0x40}, {0x48, 0xCF}, {0x48, 0xCB},  // int3, int 40H, iretq, lretq
-      {0x0F, 0x01, 0x10}, {0x0F, 0x01, 0x18},   // lgdt, lidt (%rax)
-      {0x0F, 0x00, 0xD8}, {0x8E, 0xD0}, {0x8E, 0xE0},    // ltr, mov to %ss, %fs
-      {0xB8, 0x10, 0, 0, 0}, {0xB8, 0x18, 0, 0, 0}, {0xB8, 0, 0, 0x60, 0},  // mov $selector or $idt, %eax
+      {0x90},              // nop
+      {0x48, 0xFF, 0xC0},  // inc %rax
+      {0x50},
+      {0x58},  // push, pop %rax
+      {0x9C},
+      {0x9D},  // pushf, popf
+      {0xFA},
+      {0xFB},
+      {0xF4},  // cli, sti, hlt
+      {0x0F, 0xA2},
+      {0x0F, 0x31},  // cpuid, rdtsc
+      {0x0F, 0x32},
+      {0x0F, 0x30},
+      {0x0F, 0x33},  // rdmsr, wrmsr, rdpmc
+      {0x0F, 0x20, 0xD0},
+      {0x0F, 0x22, 0xD8},  // mov %cr2, %rax; mov %rax, %cr3
+      {0x0F, 0x23, 0xC0},
+      {0x0F, 0x23, 0xF8},  // mov %rax, %dr0; mov %rax, %dr7
+      {0xCC},
+      {0xCD, 0x40},
+      {0x48, 0xCF},
+      {0x48, 0xCB},  // int3, int 40H, iretq, lretq
+      {0x0F, 0x01, 0x10},
+      {0x0F, 0x01, 0x18},  // lgdt, lidt (%rax)
+      {0x0F, 0x00, 0xD8},
+      {0x8E, 0xD0},
+      {0x8E, 0xE0},  // ltr, mov to %ss, %fs
+      {0xB8, 0x10, 0, 0, 0},
+      {0xB8, 0x18, 0, 0, 0},
+      {0xB8, 0, 0, 0x60, 0},                             // mov $selector or $idt, %eax
       {0x48, 0xA3, 0x40, 0x03, 0xE0, 0xFE, 0, 0, 0, 0},  // mov %rax, (APIC)
-      {0xF3, 0xAA}, {0x48, 0xF7, 0xF1},         // rep stosb, div %rcx
+      {0xF3, 0xAA},
+      {0x48, 0xF7, 0xF1},  // rep stosb, div %rcx
   };
   constexpr std::size_t harmless = 6;  // the first ones
   std::vector<std::uint8_t> code;
@@ -240,7 +266,8 @@ std::vector<std::uint8_t> random_code(std::mt19937_64& random) {
   return code;
 }
 
-// Whatever a guest does, it ends in some exit. Handlers and descriptor tables are random too, and page tables may be what code wrote to.
+// Whatever a guest does, it ends in some exit. Handlers and descriptor tables are random too, and page tables may be
+// what code wrote to.
 TEST_F(SoftPortRuns, RandomCodeDoesNoHarm) {
   std::map<std::string, std::uint64_t> totals;
   for (unsigned seed = 0; seed < 3000; ++seed) {

@@ -7,8 +7,8 @@
 namespace vmm::test {
 namespace {
 
-constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, tables_at = 0x60'0000, gdt_at = 0x60'1000, tss_at = 0x60'1100, user_at = 0x80'0000,
-                        data_at = 0x90'0000;
+constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, tables_at = 0x60'0000, gdt_at = 0x60'1000,
+                        tss_at = 0x60'1100, user_at = 0x80'0000, data_at = 0x90'0000;
 constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_zf = vpmu::bit(6), rflags_df = vpmu::bit(10);
 constexpr std::uint64_t cr0_ts = vpmu::bit(3), efer_sce = vpmu::bit(0);
 
@@ -31,7 +31,8 @@ class SystemInstructions : public testing::Test {
     guest_.store_word(tss_at + 4, stack_top);
     for (unsigned vector = 0; vector < 32; ++vector) {
       const std::uint64_t to = handler_of(vector);
-      guest_.store_word(tables_at + 16 * vector, (to & 0xFFFF) | 0x10ULL << 16 | 0xEEULL << 40 | (to >> 16 & 0xFFFF) << 48);
+      guest_.store_word(tables_at + 16 * vector,
+                        (to & 0xFFFF) | 0x10ULL << 16 | 0xEEULL << 40 | (to >> 16 & 0xFFFF) << 48);
       guest_.store_code(to, {0xF4});
     }
     auto& sregs = guest_.port.special;
@@ -48,7 +49,10 @@ class SystemInstructions : public testing::Test {
     guest_.port.registers.rip = user_at;
     guest_.port.registers.rsp = user_at + 0x800;
   }
-  SoftPort& begin() { return port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_}); }
+  SoftPort& begin() {
+    return port_.emplace(guest_.memory, CpuidTable{},
+                         SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_});
+  }
   /// Runs code in ring 0 to its HLT.
   SoftPort& run(const std::vector<std::uint8_t>& code) {
     guest_.store_code(code_at, code);
@@ -61,7 +65,9 @@ class SystemInstructions : public testing::Test {
     ASSERT_TRUE(exit);
     ASSERT_TRUE(std::holds_alternative<Hlt>(*exit)) << "exit " << exit->index();
   }
-  void expect_stopped_in_handler(SoftPort& port, unsigned vector) { EXPECT_EQ(port.regs()->rip, handler_of(vector) + 1); }
+  void expect_stopped_in_handler(SoftPort& port, unsigned vector) {
+    EXPECT_EQ(port.regs()->rip, handler_of(vector) + 1);
+  }
   std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
 
   std::uint64_t statistic(SoftPort& port, std::string_view wanted) {
@@ -78,8 +84,9 @@ class SystemInstructions : public testing::Test {
 
 // SDM 2B SYSCALL, SYSRET.
 TEST_F(SystemInstructions, AProgramCallsTheKernelAndComesBack) {
-  in_ring_3({0x0F, 0x05, 0xCC});                     // syscall; int3
-  guest_.store_code(code_at, {0x48, 0x89, 0xE3, 0x9C, 0x5A, 0x48, 0x0F, 0x07});  // mov %rsp, %rbx; pushf; pop %rdx; sysretq
+  in_ring_3({0x0F, 0x05, 0xCC});  // syscall; int3
+  guest_.store_code(code_at,
+                    {0x48, 0x89, 0xE3, 0x9C, 0x5A, 0x48, 0x0F, 0x07});  // mov %rsp, %rbx; pushf; pop %rdx; sysretq
   guest_.port.special.efer |= efer_sce;
   guest_.port.registers.rflags = 2 | rflags_if | rflags_df;
   SoftPort& port = begin();
@@ -126,8 +133,16 @@ TEST_F(SystemInstructions, SwapgsExchangesTheBases) {
 }
 
 TEST_F(SystemInstructions, WhatIsTheKernelsIsGpInAProgram) {
-  const std::vector<std::vector<std::uint8_t>> all{{0x0F, 0x01, 0xF8}, {0x0F, 0x06},       {0x48, 0x0F, 0x07}, {0x0F, 0x00, 0xD0}, {0x0F, 0x01, 0xF0},
-                                                   {0x0F, 0x22, 0xD8}, {0x0F, 0x01, 0x38}, {0xF4},             {0xFA},             {0xE4, 0x60}};
+  const std::vector<std::vector<std::uint8_t>> all{{0x0F, 0x01, 0xF8},
+                                                   {0x0F, 0x06},
+                                                   {0x48, 0x0F, 0x07},
+                                                   {0x0F, 0x00, 0xD0},
+                                                   {0x0F, 0x01, 0xF0},
+                                                   {0x0F, 0x22, 0xD8},
+                                                   {0x0F, 0x01, 0x38},
+                                                   {0xF4},
+                                                   {0xFA},
+                                                   {0xE4, 0x60}};
   for (const auto& code : all) {
     in_ring_3(code);
     SoftPort& port = begin();
@@ -182,13 +197,15 @@ TEST_F(SystemInstructions, AStackThatIsNowhereIsSs) {
 }
 
 TEST_F(SystemInstructions, WhatCpuidHidesIsUd) {
-  for (const std::vector<std::uint8_t>& code : {std::vector<std::uint8_t>{0x0F, 0xC7, 0xF0}, {0x0F, 0x01, 0xC8}, {0xF3, 0x48, 0x0F, 0xAE, 0xC0}}) {
+  for (const std::vector<std::uint8_t>& code :
+       {std::vector<std::uint8_t>{0x0F, 0xC7, 0xF0}, {0x0F, 0x01, 0xC8}, {0xF3, 0x48, 0x0F, 0xAE, 0xC0}}) {
     SoftPort& port = run(code);  // rdrand %eax; monitor; rdfsbase %rax
     expect_stopped_in_handler(port, vector_ud);
   }
 }
 
-// The kernel maps another page to an address that it has used, and says so in each of the ways there are. SDM 3A 4.10.4.1.
+// The kernel maps another page to an address that it has used, and says so in each of the ways there are. SDM
+// 3A 4.10.4.1.
 TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
   const std::uint64_t other = data_at + vpmu::page_size;
   guest_.map(other, vpmu::page_size);
@@ -203,7 +220,8 @@ TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
   guest_.store_word(other, 2);
   const std::uint64_t first = guest_.entry(data_at);
   for (const std::vector<std::uint8_t>& invalidate :
-       {std::vector<std::uint8_t>{0x0F, 0x01, 0x3E}, {0x0F, 0x20, 0xD8, 0x0F, 0x22, 0xD8}}) {  // invlpg (%rsi); mov %cr3, %rax, and back
+       {std::vector<std::uint8_t>{0x0F, 0x01, 0x3E},
+        {0x0F, 0x20, 0xD8, 0x0F, 0x22, 0xD8}}) {  // invlpg (%rsi); mov %cr3, %rax, and back
     std::vector<std::uint8_t> code{0x48, 0x8B, 0x1E, 0x48, 0x89, 0x0F};
     code.insert(code.end(), invalidate.begin(), invalidate.end());
     code.insert(code.end(), {0x48, 0x8B, 0x16, 0xF4});
@@ -219,7 +237,8 @@ TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
 
 // No program ends the machine, whatever it runs. Each is counted, and told once.
 TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
-  const std::vector<std::uint8_t> xlat{0xD7}, locked_across_words{0xF0, 0x48, 0x01, 0x44, 0x24, 0x01}, push_16{0x66, 0x50};
+  const std::vector<std::uint8_t> xlat{0xD7}, locked_across_words{0xF0, 0x48, 0x01, 0x44, 0x24, 0x01},
+      push_16{0x66, 0x50};
   guest_.port.registers.rbx = user_at;
   for (const auto& code : {xlat, locked_across_words, push_16}) {
     in_ring_3(code);
@@ -232,7 +251,8 @@ TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
   EXPECT_NE(lines_[0].find("xlat"), std::string::npos) << lines_[0];
   lines_.clear();
   guest_.store_code(user_at, {0xD7, 0xD7});
-  guest_.store_code(handler_of(6), {0x48, 0xFF, 0x04, 0x24, 0xFF, 0xC1, 0x83, 0xF9, 0x02, 0x74, 0x02, 0x48, 0xCF, 0xF4});  // incq (%rsp); inc %ecx; at 2: hlt; iretq
+  guest_.store_code(handler_of(6), {0x48, 0xFF, 0x04, 0x24, 0xFF, 0xC1, 0x83, 0xF9, 0x02, 0x74, 0x02, 0x48, 0xCF,
+                                    0xF4});  // incq (%rsp); inc %ecx; at 2: hlt; iretq
   SoftPort& port = begin();
   finish(port);
   EXPECT_EQ(statistic(port, "soft.unknown.xlat"), 2U);
@@ -254,8 +274,9 @@ TEST_F(SystemInstructions, WhatOnlyRing0MayRunIsGpInRing3) {
 // SDM 2A tables 2-18 and 2-21: aligned operands, and bits of MXCSR that no CPU has.
 TEST_F(SystemInstructions, AnOperandThatIsNotAsItMustBeIsGp) {
   guest_.port.special.cr4 |= vpmu::bit(9);
-  const std::vector<std::uint8_t> movaps{0x0F, 0x29, 0x44, 0x24, 0x08};                                          // movaps %xmm0, 8(%rsp)
-  const std::vector<std::uint8_t> ldmxcsr{0xC7, 0x04, 0x24, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0xAE, 0x14, 0x24};     // movl $-1, (%rsp); ldmxcsr (%rsp)
+  const std::vector<std::uint8_t> movaps{0x0F, 0x29, 0x44, 0x24, 0x08};  // movaps %xmm0, 8(%rsp)
+  const std::vector<std::uint8_t> ldmxcsr{0xC7, 0x04, 0x24, 0xFF, 0xFF, 0xFF,
+                                          0xFF, 0x0F, 0xAE, 0x14, 0x24};  // movl $-1, (%rsp); ldmxcsr (%rsp)
   for (const auto& code : {movaps, ldmxcsr}) {
     in_ring_3(code);
     SoftPort& port = begin();
@@ -268,10 +289,12 @@ TEST_F(SystemInstructions, AnOperandThatIsNotAsItMustBeIsGp) {
 // SDM 2B PUSHF, POPF: 16 bits of RFLAGS, the others stay.
 TEST_F(SystemInstructions, FlagsOf16Bits) {
   // mov %rsp, %rbx; push $0x8D5; popfw; lea 6(%rsp), %rsp; pushfw; movzwl (%rsp), %edx; hlt
-  SoftPort& port = run({0x48, 0x89, 0xE3, 0x68, 0xD5, 0x08, 0, 0, 0x66, 0x9D, 0x48, 0x8D, 0x64, 0x24, 0x06, 0x66, 0x9C, 0x0F, 0xB7, 0x14, 0x24, 0xF4});
+  SoftPort& port = run({0x48, 0x89, 0xE3, 0x68, 0xD5, 0x08, 0,    0,    0x66, 0x9D, 0x48,
+                        0x8D, 0x64, 0x24, 0x06, 0x66, 0x9C, 0x0F, 0xB7, 0x14, 0x24, 0xF4});
   EXPECT_EQ(port.regs()->rdx, 0x8D7U);
   EXPECT_EQ(port.regs()->rsp, port.regs()->rbx - 2);
-  in_ring_3({0x66, 0x9C, 0x66, 0x9D, 0x66, 0x9C, 0x0F, 0xB7, 0x14, 0x24, 0xF4});  // pushfw; popfw; pushfw; and a HLT, which is #GP
+  in_ring_3({0x66, 0x9C, 0x66, 0x9D, 0x66, 0x9C, 0x0F, 0xB7, 0x14, 0x24,
+             0xF4});                         // pushfw; popfw; pushfw; and a HLT, which is #GP
   guest_.port.registers.rflags = 0x20'0ED7;  // ID, IF, DF, status flags
   SoftPort& program = begin();
   finish(program);

@@ -10,9 +10,7 @@ using vpmu::EventSpec;
 
 constexpr ClockRate nothing{};
 constexpr ClockRate time_on_the_vcpu{ClockBasis::time, 0};
-constexpr ClockRate rate(std::uint32_t n) {
-  return {ClockBasis::rate, n};
-}
+constexpr ClockRate rate(std::uint32_t n) { return {ClockBasis::rate, n}; }
 
 TEST(ClockRates, TakeClocksFromTime) {
   for (const Counts clock : {Counts::cycles, Counts::ref_cycles, Counts::bus_cycles})

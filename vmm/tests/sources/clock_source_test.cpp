@@ -254,7 +254,8 @@ TEST_F(ClockSourceOn, EarlyKickArmsForTheRest) {
   EXPECT_LE(time_.armed[1], 700us + 1ns);
 }
 
-// The timer runs on the thread's time, the counter on the guest's: what passes outside the guest makes the kick early, never late.
+// The timer runs on the thread's time, the counter on the guest's: what passes outside the guest makes the kick early,
+// never late.
 TEST_F(ClockSourceOn, TimeSpentOnExitsDoesNotMakeTheKickLate) {
   program({sampling(pmc0, Counts::cycles, 1'000'000)});
   std::uint64_t counted = 0;
@@ -336,7 +337,8 @@ TEST_F(ClockSourceOn, FailureOfTheTimerEndsTheRun) {
   EXPECT_EQ(port_.count("run"), 0U);
 }
 
-// The cost of a walk is the host's: before its record is written, two stops of the vCPU must not count as thousands of cycles.
+// The cost of a walk is the host's: before its record is written, two stops of the vCPU must not count as thousands of
+// cycles.
 TEST_F(ClockSourceOn, WalksDoNotCount) {
   constexpr std::uint64_t code = 0x40'0000;
   guest_.map(code, vpmu::page_size);

@@ -1,4 +1,5 @@
-// The exact source counts whole blocks by what the engine decodes, and single instructions by what the VMM decodes: both must say the same.
+// The exact source counts whole blocks by what the engine decodes, and single instructions by what the VMM decodes:
+// both must say the same.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -91,7 +92,8 @@ TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
     if (HasFailure()) break;
   }
   EXPECT_GE(seen.size(), 300U) << "mnemonics that came up";
-  for (const std::string_view name : {"add", "call", "movaps", "movss", "paddd", "pextrd", "fld", "fstp", "fnstenv", "fxsave", "ldmxcsr", "stmxcsr"})
+  for (const std::string_view name :
+       {"add", "call", "movaps", "movss", "paddd", "pextrd", "fld", "fstp", "fnstenv", "fxsave", "ldmxcsr", "stmxcsr"})
     EXPECT_TRUE(seen.contains(name)) << name;
 }
 

@@ -25,7 +25,14 @@ GuestEvent event(std::string_view name) {
   EXPECT_NE(e, nullptr) << name;
   if (e == nullptr) return {};
   return {.counts = e->counts,
-          .spec = {.code = e->code, .umask = e->umask, .cmask = e->cmask, .usr = true, .os = true, .edge = e->edge, .any = e->any, .inv = e->inv},
+          .spec = {.code = e->code,
+                   .umask = e->umask,
+                   .cmask = e->cmask,
+                   .usr = true,
+                   .os = true,
+                   .edge = e->edge,
+                   .any = e->any,
+                   .inv = e->inv},
           .fixed = e->code == 0,
           .per_cycle = e->cmask != 0 || e->edge};
 }
@@ -55,8 +62,10 @@ TEST(HostEvents, SameGenerationCountsByTheGuestsOwnCode) {
 
 TEST(HostEvents, ClocksOfTheTscComeFromTheFixedCounterThatHasNoCode) {
   for (const HostCpu& host : {on_skylake, on_newer}) {
-    EXPECT_EQ(translate(host, skylake, event("CPU_CLK_UNHALTED.REF_TSC")).event, (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}));
-    EXPECT_EQ(translate(host, skylake, event("CPU_CLK_UNHALTED.REF_XCLK")).event, (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}))
+    EXPECT_EQ(translate(host, skylake, event("CPU_CLK_UNHALTED.REF_TSC")).event,
+              (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}));
+    EXPECT_EQ(translate(host, skylake, event("CPU_CLK_UNHALTED.REF_XCLK")).event,
+              (HostEvent{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}))
         << "guests are told that their crystal clock runs at the TSC's rate";
   }
 }
@@ -73,7 +82,8 @@ TEST(HostEvents, OtherModelledHostCountsByItsOwnCodeForTheSame) {
   EXPECT_EQ(loads.match, Match::same);
   EXPECT_EQ(loads.event.config, 0x81D0U);
   EXPECT_EQ(loads.about, "MEM_UOPS_RETIRED.ALL_LOADS");
-  EXPECT_EQ(translate(on_haswell, skylake, event("BACLEARS.ANY")).match, Match::none) << "unmodelled events have no meaning to look up";
+  EXPECT_EQ(translate(on_haswell, skylake, event("BACLEARS.ANY")).match, Match::none)
+      << "unmodelled events have no meaning to look up";
 }
 
 TEST(HostEvents, NewerIntelHostCountsTheArchitecturalEventsOnly) {
@@ -102,7 +112,8 @@ TEST(HostEvents, AmdHostCountsTheNearest) {
 
 TEST(HostEvents, WhatNoHostCanCountIsRefusedWithTheReason) {
   for (const HostCpu& host : {on_skylake, on_newer, on_amd}) {
-    for (const std::string_view name : {"MEM_TRANS_RETIRED.LOAD_LATENCY_GT_4", "FRONTEND_RETIRED.DSB_MISS", "CPU_CLK_UNHALTED.THREAD_P_ANY"}) {
+    for (const std::string_view name :
+         {"MEM_TRANS_RETIRED.LOAD_LATENCY_GT_4", "FRONTEND_RETIRED.DSB_MISS", "CPU_CLK_UNHALTED.THREAD_P_ANY"}) {
       const auto found = translate(host, skylake, event(name));
       EXPECT_EQ(found.match, Match::none) << name;
       EXPECT_FALSE(found.about.empty()) << name;

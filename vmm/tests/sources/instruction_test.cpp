@@ -87,7 +87,11 @@ const std::vector<Row> rows{
     {.name = "JumpIfRcxIsZero", .code = {0xE3, 0x02}, .branch = BranchKind::conditional},
     {.name = "Call", .code = {0xE8, 0x10, 0x00, 0x00, 0x00}, .store = true, .branch = BranchKind::near_rel_call},
     {.name = "CallThroughRegister", .code = {0xFF, 0xD0}, .store = true, .branch = BranchKind::near_ind_call},
-    {.name = "CallThroughMemory", .code = {0xFF, 0x13}, .load = true, .store = true, .branch = BranchKind::near_ind_call},
+    {.name = "CallThroughMemory",
+     .code = {0xFF, 0x13},
+     .load = true,
+     .store = true,
+     .branch = BranchKind::near_ind_call},
     {.name = "Return", .code = {0xC3}, .load = true, .branch = BranchKind::near_ret},
     {.name = "ReturnAndPop", .code = {0xC2, 0x08, 0x00}, .load = true, .branch = BranchKind::near_ret},
     {.name = "Hlt", .code = {0xF4}, .steppable = false, .ends_block = true},
@@ -124,16 +128,18 @@ TEST(Decoding, SystemCallsAndReturnsAreFarAndNotSteppable) {
 }
 
 TEST(Decoding, WhatTellsTheTimeOrWaitsIsNotQuiet) {
-  const Code rdtsc{0x0F, 0x31}, rdtscp{0x0F, 0x01, 0xF9}, hlt{0xF4}, mwait{0x0F, 0x01, 0xC9}, tpause{0x66, 0x0F, 0xAE, 0xF1}, in{0xEC},
-      outsb{0x6E}, rdmsr{0x0F, 0x32}, wrmsr{0x0F, 0x30}, vmcall{0x0F, 0x01, 0xC1}, xsetbv{0x0F, 0x01, 0xD1}, mov_to_dr7{0x0F, 0x23, 0xF8},
-      mov_to_cr4{0x0F, 0x22, 0xE0}, syscall{0x0F, 0x05};
-  for (const Code& code : {rdtsc, rdtscp, hlt, mwait, tpause, in, outsb, rdmsr, wrmsr, vmcall, xsetbv, mov_to_dr7, mov_to_cr4, syscall})
+  const Code rdtsc{0x0F, 0x31}, rdtscp{0x0F, 0x01, 0xF9}, hlt{0xF4}, mwait{0x0F, 0x01, 0xC9},
+      tpause{0x66, 0x0F, 0xAE, 0xF1}, in{0xEC}, outsb{0x6E}, rdmsr{0x0F, 0x32}, wrmsr{0x0F, 0x30},
+      vmcall{0x0F, 0x01, 0xC1}, xsetbv{0x0F, 0x01, 0xD1}, mov_to_dr7{0x0F, 0x23, 0xF8}, mov_to_cr4{0x0F, 0x22, 0xE0},
+      syscall{0x0F, 0x05};
+  for (const Code& code :
+       {rdtsc, rdtscp, hlt, mwait, tpause, in, outsb, rdmsr, wrmsr, vmcall, xsetbv, mov_to_dr7, mov_to_cr4, syscall})
     EXPECT_FALSE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeSize::bits64);
 }
 
 TEST(Decoding, WhatANativeKernelOftenLeavesToOthersIsQuiet) {
-  const Code cpuid{0x0F, 0xA2}, rdgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xC8}, wrgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xD8}, xsave{0x0F, 0xAE, 0x23},
-      xrstor{0x0F, 0xAE, 0x2B}, mov_from_dr6{0x0F, 0x21, 0xF0}, add{0x48, 0x01, 0x03};
+  const Code cpuid{0x0F, 0xA2}, rdgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xC8}, wrgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xD8},
+      xsave{0x0F, 0xAE, 0x23}, xrstor{0x0F, 0xAE, 0x2B}, mov_from_dr6{0x0F, 0x21, 0xF0}, add{0x48, 0x01, 0x03};
   for (const Code& code : {cpuid, rdgsbase, wrgsbase, xsave, xrstor, mov_from_dr6, add})
     EXPECT_TRUE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeSize::bits64);
 }
@@ -165,8 +171,22 @@ TEST(Decoding, RandomBytesNeverDecodeBeyondTheirEnd) {
 
 /// Registers with a value of their own each.
 struct Machine {
-  kvm_regs regs{.rax = 0x10, .rbx = 0x2000, .rcx = 0x3, .rdx = 0x40, .rsi = 0x5000, .rdi = 0x6000, .rsp = 0x7000, .rbp = 0x8000,
-                .r8 = 0x80, .r9 = 0x90, .r10 = 0xA0, .r11 = 0xB0, .r12 = 0xC000, .r13 = 0xD000, .r14 = 0xE0, .r15 = 0xF0};
+  kvm_regs regs{.rax = 0x10,
+                .rbx = 0x2000,
+                .rcx = 0x3,
+                .rdx = 0x40,
+                .rsi = 0x5000,
+                .rdi = 0x6000,
+                .rsp = 0x7000,
+                .rbp = 0x8000,
+                .r8 = 0x80,
+                .r9 = 0x90,
+                .r10 = 0xA0,
+                .r11 = 0xB0,
+                .r12 = 0xC000,
+                .r13 = 0xD000,
+                .r14 = 0xE0,
+                .r15 = 0xF0};
   kvm_sregs sregs{};
   GuestLinear ip{0xFFFF'FFFF'8100'0000};
   Machine() {
@@ -225,7 +245,8 @@ TEST(OperandAddress, StackOperandsAreBelowOrAtTheStackPointer) {
   EXPECT_EQ(m.load_of({0xC9}), 0x8000U) << "leave reads where RBP points";
 }
 
-// SDM 1 6.2.3. A linker pads calls with the prefix; one whose push found no page told a guest's kernel half of the address.
+// SDM 1 6.2.3. A linker pads calls with the prefix; one whose push found no page told a guest's kernel half of the
+// address.
 TEST(OperandAddress, AddressSizePrefixLeavesTheStackPointerWhole) {
   Machine m;
   m.regs.rsp = 0x7FFF'0000'7000;
@@ -284,11 +305,16 @@ TEST(InstructionClasses, GoByWhatTheInstructionComputesIn) {
     Code code;
     InstructionClass kind;
   };
-  for (const Case& c : {Case{"nop", {0x90}, InstructionClass::nop}, Case{"nopw", {0x0F, 0x1F, 0x00}, InstructionClass::nop},
-                        Case{"mov", {0x8B, 0x03}, InstructionClass::other}, Case{"movsd (string)", {0xA5}, InstructionClass::other},
-                        Case{"fld1", {0xD9, 0xE8}, InstructionClass::other}, Case{"faddp", {0xDE, 0xC1}, InstructionClass::x87_operation},
-                        Case{"fyl2x", {0xD9, 0xF1}, InstructionClass::x87_operation}, Case{"fnstcw", {0xD9, 0x3C, 0x24}, InstructionClass::other},
-                        Case{"paddd mm", {0x0F, 0xFE, 0xC1}, InstructionClass::mmx}, Case{"emms", {0x0F, 0x77}, InstructionClass::mmx},
+  for (const Case& c : {Case{"nop", {0x90}, InstructionClass::nop},
+                        Case{"nopw", {0x0F, 0x1F, 0x00}, InstructionClass::nop},
+                        Case{"mov", {0x8B, 0x03}, InstructionClass::other},
+                        Case{"movsd (string)", {0xA5}, InstructionClass::other},
+                        Case{"fld1", {0xD9, 0xE8}, InstructionClass::other},
+                        Case{"faddp", {0xDE, 0xC1}, InstructionClass::x87_operation},
+                        Case{"fyl2x", {0xD9, 0xF1}, InstructionClass::x87_operation},
+                        Case{"fnstcw", {0xD9, 0x3C, 0x24}, InstructionClass::other},
+                        Case{"paddd mm", {0x0F, 0xFE, 0xC1}, InstructionClass::mmx},
+                        Case{"emms", {0x0F, 0x77}, InstructionClass::mmx},
                         Case{"mulps", {0x0F, 0x59, 0xC1}, InstructionClass::sse_packed_single},
                         Case{"mulss", {0xF3, 0x0F, 0x59, 0xC1}, InstructionClass::sse_scalar_single},
                         Case{"mulpd", {0x66, 0x0F, 0x59, 0xC1}, InstructionClass::sse_packed_double},
@@ -308,7 +334,8 @@ TEST(InstructionClasses, GoByWhatTheInstructionComputesIn) {
 // Optimization Reference Manual, macro-fusion of Nehalem.
 TEST(Fusion, JoinsACompareAndTheBranchesThatItFeeds) {
   const auto part = [](const Code& code) { return decode(code)->fusion; };
-  const FusionPart cmp = part({0x39, 0xD8}), test = part({0x85, 0xC0}), jz = part({0x74, 0x00}), jl = part({0x7C, 0x00}), js = part({0x78, 0x00});
+  const FusionPart cmp = part({0x39, 0xD8}), test = part({0x85, 0xC0}), jz = part({0x74, 0x00}),
+                   jl = part({0x7C, 0x00}), js = part({0x78, 0x00});
   EXPECT_TRUE(fuses(cmp, jz, 0x1002));
   EXPECT_TRUE(fuses(cmp, jl, 0x1002));
   EXPECT_FALSE(fuses(cmp, js, 0x1002)) << "not with the sign alone";

@@ -12,8 +12,8 @@
 #include "sources/host_counter.hpp"
 #include "sources/perf_host.hpp"
 
-// perf_event_open for real, with the software events that every Linux has. No host PMU is needed; where perf itself is not allowed, each test
-// says so and is skipped.
+// perf_event_open for real, with the software events that every Linux has. No host PMU is needed; where perf itself is
+// not allowed, each test says so and is skipped.
 
 namespace vmm::test {
 namespace {
@@ -21,7 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr HostEvent cpu_clock{PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK}, task_clock{PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK};
+constexpr HostEvent cpu_clock{PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK},
+    task_clock{PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK};
 
 class LinuxPerfHost : public testing::TestWithParam<HostEvent> {
  protected:
@@ -85,7 +86,8 @@ TEST_P(LinuxPerfHost, KickReachesTheFlagOfTheVcpuAround) {
   EXPECT_EQ(outer, kick_mark) << "a kick that came meanwhile may be somebody else's";
 }
 
-// Levels: at a tick of a clock event the CPU is in the loop, and an event that leaves out user mode does not overflow there.
+// Levels: at a tick of a clock event the CPU is in the loop, and an event that leaves out user mode does not overflow
+// there.
 TEST_P(LinuxPerfHost, ExcludedLevelDoesNotOverflow) {
   auto kernel = host_->open({.event = GetParam(), .os = true});
   if (!kernel && kernel.error().system_errno == EACCES) GTEST_SKIP() << "cannot run here: " << describe(kernel.error());

@@ -21,9 +21,13 @@ class Lockstep : public testing::Test {
     guest.port.registers.rax = 7;
   }
   /// Places the instruction, and one to come back from behind it.
-  void add(const std::vector<std::uint8_t>& bytes, FakeCpu::Effect effect) { cpu.add_jump(cpu.add(code, bytes, std::move(effect)), code); }
-  /// Places as many of them, each with what `effect` says of it, and behind them one that the engine leaves, and one to come back.
-  void add_many(unsigned count, const std::vector<std::uint8_t>& bytes, const std::function<FakeCpu::Effect(unsigned)>& effect) {
+  void add(const std::vector<std::uint8_t>& bytes, FakeCpu::Effect effect) {
+    cpu.add_jump(cpu.add(code, bytes, std::move(effect)), code);
+  }
+  /// Places as many of them, each with what `effect` says of it, and behind them one that the engine leaves, and one to
+  /// come back.
+  void add_many(unsigned count, const std::vector<std::uint8_t>& bytes,
+                const std::function<FakeCpu::Effect(unsigned)>& effect) {
     std::uint64_t at = code;
     for (unsigned n = 0; n < count; ++n) at = cpu.add(at, bytes, effect(n));
     cpu.add_jump(cpu.add(at, cpuid), code);
@@ -52,7 +56,8 @@ class Lockstep : public testing::Test {
 };
 
 const std::vector<std::uint8_t> Lockstep::cpuid{0x0F, 0xA2};
-const std::vector<std::uint8_t> inc_rax{0x48, 0xFF, 0xC0}, lea_rax{0x48, 0x8D, 0x40, 0x01}, set_carry{0xF9}, store_rax{0x48, 0x89, 0x03}, load_rax{0x48, 0x8B, 0x03};
+const std::vector<std::uint8_t> inc_rax{0x48, 0xFF, 0xC0}, lea_rax{0x48, 0x8D, 0x40, 0x01}, set_carry{0xF9},
+    store_rax{0x48, 0x89, 0x03}, load_rax{0x48, 0x8B, 0x03};
 
 TEST_F(Lockstep, InstructionsDoneAlikeAreCounted) {
   add(store_rax, [&](FakePort& p) {
@@ -89,7 +94,7 @@ TEST_F(Lockstep, MemoryThatDiffersEndsTheRun) {
 }
 
 TEST_F(Lockstep, RipThatDiffersEndsTheRun) {
-  guest.port.registers.rflags |= vpmu::bit(6);  // ZF
+  guest.port.registers.rflags |= vpmu::bit(6);   // ZF
   cpu.add(code, {0x74, 0x10}, [](FakePort& p) {  // jz +16
     p.registers.rip = code + 2;
     return std::nullopt;

@@ -92,15 +92,16 @@ TEST_F(Calibration, UnknownCpuIsRefused) {
 }
 
 TEST_F(Calibration, EachFailureOfPerfHasItsMessageAndAdvice) {
-  const std::map<int, std::vector<std::string_view>> said{{EACCES, {"may not count", "perf_event_paranoid", "CAP_PERFMON"}},
-                                                          {EPERM, {"forbidden", "seccomp", "CAP_PERFMON"}},
-                                                          {ENOENT, {"no PMU", "virtual PMU"}},
-                                                          {ENODEV, {"no PMU", "virtual PMU"}},
-                                                          {EOPNOTSUPP, {"does not count guests", "mediated"}},
-                                                          {EBUSY, {"taken", "mediated"}},
-                                                          {EMFILE, {"open files", "ulimit"}},
-                                                          {EINVAL, {"does not take this event", "newer"}},
-                                                          {EIO, {"perf_event_open failed", "log"}}};
+  const std::map<int, std::vector<std::string_view>> said{
+      {EACCES, {"may not count", "perf_event_paranoid", "CAP_PERFMON"}},
+      {EPERM, {"forbidden", "seccomp", "CAP_PERFMON"}},
+      {ENOENT, {"no PMU", "virtual PMU"}},
+      {ENODEV, {"no PMU", "virtual PMU"}},
+      {EOPNOTSUPP, {"does not count guests", "mediated"}},
+      {EBUSY, {"taken", "mediated"}},
+      {EMFILE, {"open files", "ulimit"}},
+      {EINVAL, {"does not take this event", "newer"}},
+      {EIO, {"perf_event_open failed", "log"}}};
   std::set<std::string> messages;
   for (const auto& [error, parts] : said) {
     perf.open_error = error;

@@ -41,9 +41,11 @@ class PerfSourceOn : public testing::Test {
     perf_.is_branch = [](std::uint64_t at) { return at == LoopingGuest::code + 8; };
   }
   void make(PerfCalibration calibration = {.margin_instructions = margin, .margin_cycles = margin, .lands = true}) {
-    auto exact = std::make_unique<ExactSource>(std::make_unique<FakeTimer>(rig_.time), rig_.guest.breakpoints, rig_.guest.view, rig_.guest.memory,
-                                               vpmu::describe(vpmu::Generation::skylake), ModelLog{}, vpmu::exec::Compiling{});
-    source_ = std::make_unique<PerfSource>(perf_.host(), calibration, std::move(exact), vpmu::describe(vpmu::Generation::skylake));
+    auto exact = std::make_unique<ExactSource>(
+        std::make_unique<FakeTimer>(rig_.time), rig_.guest.breakpoints, rig_.guest.view, rig_.guest.memory,
+        vpmu::describe(vpmu::Generation::skylake), ModelLog{}, vpmu::exec::Compiling{});
+    source_ = std::make_unique<PerfSource>(perf_.host(), calibration, std::move(exact),
+                                           vpmu::describe(vpmu::Generation::skylake));
   }
   Result<void> try_program(std::initializer_list<PlanEntry> entries) {
     if (!source_) make();
@@ -64,7 +66,8 @@ class PerfSourceOn : public testing::Test {
     for (const PlanEntry& e : plan_.active()) {
       counted_[e.counter] += (*deltas)[e.counter];
       if (end->retired && (e.counts == Counts::instructions || e.counts == Counts::cycles)) ++counted_[e.counter];
-      if (end->retired && e.counts == Counts::branches && end->retired->what.branch.kind != vpmu::BranchKind::none) ++counted_[e.counter];
+      if (end->retired && e.counts == Counts::branches && end->retired->what.branch.kind != vpmu::BranchKind::none)
+        ++counted_[e.counter];
     }
     return *end;
   }
@@ -95,8 +98,10 @@ TEST_F(PerfSourceOn, OneHostEventOfTheGuestForEachCounter) {
   user.os = user.spec.os = false;
   program({instructions(), user, counter(fixed0, Counts::instructions, 0)});
   ASSERT_EQ(perf_.opened.size(), 3U);
-  EXPECT_EQ(perf_.opened[0], (PerfEventSpec{.event = {PERF_TYPE_RAW, 0xC0}, .usr = true, .os = true, .guest_only = true}));
-  EXPECT_EQ(perf_.opened[1], (PerfEventSpec{.event = {PERF_TYPE_RAW, 0xC4}, .usr = true, .os = false, .guest_only = true}));
+  EXPECT_EQ(perf_.opened[0],
+            (PerfEventSpec{.event = {PERF_TYPE_RAW, 0xC0}, .usr = true, .os = true, .guest_only = true}));
+  EXPECT_EQ(perf_.opened[1],
+            (PerfEventSpec{.event = {PERF_TYPE_RAW, 0xC4}, .usr = true, .os = false, .guest_only = true}));
   EXPECT_EQ(perf_.opened[2].event, perf_.opened[0].event);
   EXPECT_EQ(perf_.running(), 3U);
 }
@@ -298,8 +303,8 @@ TEST_F(PerfSourceOn, CalibrationLowersWhatIsPromised) {
   EXPECT_FALSE(source_->traits().precise_ip);
 }
 
-// An instruction that leaves the guest has not retired yet. The port's script takes the place of a load that stands where the engine's burst
-// ends.
+// An instruction that leaves the guest has not retired yet. The port's script takes the place of a load that stands
+// where the engine's burst ends.
 TEST_F(PerfSourceOn, LeavesTheEngineOnlyBetweenInstructions) {
   perf_.host_cpu = {.vendor = HostVendor::intel, .generation = {}};
   rig_.guest.port.registers.rip = LoopingGuest::load_at;

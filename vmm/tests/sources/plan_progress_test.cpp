@@ -37,7 +37,8 @@ TEST(PlanProgress, NothingToCountLetsAllPass) {
 
 // The instruction of an overflow is observed: what may pass before it makes one event less than is left.
 TEST(PlanProgress, StopsBeforeTheNearestOverflow) {
-  const PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches, 40)}));
+  const PlanProgress progress =
+      at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches, 40)}));
   EXPECT_EQ(progress.unseen(true, 500), 39U);
   EXPECT_EQ(progress.unseen(true, 10), 10U);
   EXPECT_EQ(progress.unseen(false, 500), 500U) << "user mode only";
@@ -51,8 +52,8 @@ TEST(PlanProgress, WhatBlocksDoNotTellIsSeenOneByOne) {
 }
 
 TEST(PlanProgress, BlocksGiveEachCounterItsOwn) {
-  PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches), entry(2, Counts::loads),
-                                                   entry(3, Counts::stores)}));
+  PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches),
+                                                   entry(2, Counts::loads), entry(3, Counts::stores)}));
   progress.pass(true, {.instructions = 10, .branches = 2, .loads = 3, .stores = 4});
   progress.pass(false, {.instructions = 50, .branches = 50, .loads = 50, .stores = 50});
   const vpmu::CountDeltas deltas = progress.take_deltas();

@@ -331,7 +331,8 @@ TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
   EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags), Breakpoints::Hit::guest);
 }
 
-// A watchpoint of the guest that the stepped instruction hits must reach the guest, and the instruction has retired all the same.
+// A watchpoint of the guest that the stepped instruction hits must reach the guest, and the instruction has retired all
+// the same.
 TEST_F(SkidWalkerIn, WatchpointOfTheGuestOnTheSteppedInstructionIsHandedOn) {
   cpu_.add_jump(code, code + 0x40);
   port_.debug_registers.dr7 = 0x400 | 1 | (0xDULL << 16);  // DR0: four bytes written

@@ -93,23 +93,43 @@ TEST_P(GoalOfEvent, IsMetByItsInstructions) {
   EXPECT_EQ(goal.meets(branch(BranchKind::near_ind_jmp)), row.jump);
   EXPECT_EQ(goal.meets(branch(BranchKind::far)), row.far);
 }
-constexpr Row any(const char* name, Counts counts) { return {name, counts, true, true, true, true, true, true, true, true, true}; }
-constexpr Row loads(const char* name, Counts counts) { return {.name = name, .counts = counts, .load = true, .locked_load = true}; }
+constexpr Row any(const char* name, Counts counts) {
+  return {name, counts, true, true, true, true, true, true, true, true, true};
+}
+constexpr Row loads(const char* name, Counts counts) {
+  return {.name = name, .counts = counts, .load = true, .locked_load = true};
+}
 INSTANTIATE_TEST_SUITE_P(
     Of, GoalOfEvent,
-    testing::Values(
-        any("Instructions", Counts::instructions), any("Cycles", Counts::cycles), loads("Loads", Counts::loads),
-        loads("L3Miss", Counts::l3_miss), loads("LoadLatency", Counts::load_latency),
-        Row{.name = "LockedLoads", .counts = Counts::locked_loads, .locked_load = true},
-        Row{.name = "Stores", .counts = Counts::stores, .store = true},
-        Row{.name = "Branches", .counts = Counts::branches, .conditional = true, .call = true, .ret = true, .jump = true, .far = true},
-        Row{.name = "TakenBranches", .counts = Counts::branches_taken, .conditional = true, .call = true, .ret = true, .jump = true},
-        Row{.name = "NearBranches", .counts = Counts::branches_near, .conditional = true, .call = true, .ret = true, .jump = true},
-        Row{.name = "NotTaken", .counts = Counts::branches_not_taken, .conditional = true},
-        Row{.name = "Conditional", .counts = Counts::branches_conditional, .conditional = true},
-        Row{.name = "Calls", .counts = Counts::branches_call, .call = true},
-        Row{.name = "Returns", .counts = Counts::branches_return, .ret = true},
-        Row{.name = "FarBranches", .counts = Counts::branches_far, .far = true}),
+    testing::Values(any("Instructions", Counts::instructions), any("Cycles", Counts::cycles),
+                    loads("Loads", Counts::loads), loads("L3Miss", Counts::l3_miss),
+                    loads("LoadLatency", Counts::load_latency),
+                    Row{.name = "LockedLoads", .counts = Counts::locked_loads, .locked_load = true},
+                    Row{.name = "Stores", .counts = Counts::stores, .store = true},
+                    Row{.name = "Branches",
+                        .counts = Counts::branches,
+                        .conditional = true,
+                        .call = true,
+                        .ret = true,
+                        .jump = true,
+                        .far = true},
+                    Row{.name = "TakenBranches",
+                        .counts = Counts::branches_taken,
+                        .conditional = true,
+                        .call = true,
+                        .ret = true,
+                        .jump = true},
+                    Row{.name = "NearBranches",
+                        .counts = Counts::branches_near,
+                        .conditional = true,
+                        .call = true,
+                        .ret = true,
+                        .jump = true},
+                    Row{.name = "NotTaken", .counts = Counts::branches_not_taken, .conditional = true},
+                    Row{.name = "Conditional", .counts = Counts::branches_conditional, .conditional = true},
+                    Row{.name = "Calls", .counts = Counts::branches_call, .call = true},
+                    Row{.name = "Returns", .counts = Counts::branches_return, .ret = true},
+                    Row{.name = "FarBranches", .counts = Counts::branches_far, .far = true}),
     [](const auto& row) { return row.param.name; });
 
 // Rule P18.
@@ -182,8 +202,8 @@ class Anywhere final : public vpmu::GuestEnv {
   void inject_page_fault(const vpmu::AccessFault&) override {}
 };
 
-// The point of it all: each event that the clock lets overflow and that can be precise must find its record. One that never does
-// would make the guest crawl from walk to walk.
+// The point of it all: each event that the clock lets overflow and that can be precise must find its record. One that
+// never does would make the guest crawl from walk to walk.
 TEST(StateOutcome, EveryPreciseEventGetsItsRecord) {
   struct Case {
     std::uint16_t event;
@@ -198,15 +218,17 @@ TEST(StateOutcome, EveryPreciseEventGetsItsRecord) {
   Retirement ret = memory;
   ret.branch = {.kind = BranchKind::near_ret, .taken = true};
   const std::vector<Case> cases{
-      {0x81D0, memory}, {0x82D0, memory}, {0x11D0, memory}, {0x12D0, memory}, {0x21D0, memory}, {0x41D0, memory}, {0x42D0, memory},
-      {0x01D1, memory}, {0x02D1, memory}, {0x04D1, memory}, {0x08D1, memory}, {0x10D1, memory}, {0x20D1, memory}, {0x40D1, memory},
-      {0x01C4, jcc},    {0x02C4, call},   {0x08C4, ret},    {0x20C4, jcc},    {0x04C4, jcc},    {0x01C5, jcc},    {0x02C5, call},
-      {0x20C5, jcc},    {0x04C5, jcc},    {0x00C0, memory}};
+      {0x81D0, memory}, {0x82D0, memory}, {0x11D0, memory}, {0x12D0, memory}, {0x21D0, memory}, {0x41D0, memory},
+      {0x42D0, memory}, {0x01D1, memory}, {0x02D1, memory}, {0x04D1, memory}, {0x08D1, memory}, {0x10D1, memory},
+      {0x20D1, memory}, {0x40D1, memory}, {0x01C4, jcc},    {0x02C4, call},   {0x08C4, ret},    {0x20C4, jcc},
+      {0x04C4, jcc},    {0x01C5, jcc},    {0x02C5, call},   {0x20C5, jcc},    {0x04C5, jcc},    {0x00C0, memory}};
   for (const Case& c : cases) {
     Anywhere env;
     vpmu::Pmu pmu{{}};
     const vpmu::PebsRegisters registers{};
-    const auto write = [&](vpmu::MsrIndex index, std::uint64_t value) { ASSERT_EQ(pmu.wrmsr(index, value), vpmu::MsrStatus::ok); };
+    const auto write = [&](vpmu::MsrIndex index, std::uint64_t value) {
+      ASSERT_EQ(pmu.wrmsr(index, value), vpmu::MsrStatus::ok);
+    };
     write(vpmu::msr::IA32_PERFEVTSEL0, 0x43'0000U | c.event);
     write(vpmu::msr::IA32_PEBS_ENABLE, 1);
     write(vpmu::msr::IA32_A_PMC0, vpmu::low_bits(48));
@@ -214,8 +236,8 @@ TEST(StateOutcome, EveryPreciseEventGetsItsRecord) {
     ASSERT_TRUE(pmu.plan().any_armed()) << std::hex << c.event;
     Retirement r = c.instruction;
     r.registers = &registers;
-    EXPECT_TRUE(goal_of(pmu.plan()).any || goal_of(pmu.plan()).load || goal_of(pmu.plan()).locked_load || goal_of(pmu.plan()).store ||
-                goal_of(pmu.plan()).branches.has(r.branch.kind))
+    EXPECT_TRUE(goal_of(pmu.plan()).any || goal_of(pmu.plan()).load || goal_of(pmu.plan()).locked_load ||
+                goal_of(pmu.plan()).store || goal_of(pmu.plan()).branches.has(r.branch.kind))
         << std::hex << c.event;
     state_outcome(pmu.plan(), r);
     pmu.retire(r, env);

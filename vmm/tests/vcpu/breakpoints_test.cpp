@@ -192,7 +192,9 @@ TEST_F(BreakpointsOn, RefusedChangeIsTriedAgain) {
 constexpr std::uint64_t rflags_tf = 0x100;
 
 /// A #DB at `pc`.
-Debug debug_at(std::uint64_t pc, std::uint64_t dr6 = dr6_fixed) { return {.exception = 1, .pc = pc, .dr6 = dr6, .dr7 = 0x400}; }
+Debug debug_at(std::uint64_t pc, std::uint64_t dr6 = dr6_fixed) {
+  return {.exception = 1, .pc = pc, .dr6 = dr6, .dr7 = 0x400};
+}
 
 TEST_F(BreakpointsOn, ExitsAreToldApart) {
   using enum Breakpoints::Hit;
@@ -203,8 +205,10 @@ TEST_F(BreakpointsOn, ExitsAreToldApart) {
   EXPECT_EQ(breakpoints_.classify(debug_at(walk.value(), dr6_fixed | 2), 0), ours);
   EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 4), 0), guest);
   EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf), guest) << "the guest steps itself";
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), kvm) << "KVM steps over what holds up an NMI";
-  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}, 0), guest) << "INT3 of the guest";
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), kvm)
+      << "KVM steps over what holds up an NMI";
+  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}, 0), guest)
+      << "INT3 of the guest";
 }
 
 TEST_F(BreakpointsOn, StepIsOursOnlyWhileWeStep) {
@@ -224,7 +228,8 @@ TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0), Breakpoints::Hit::ours);
 }
 
-// SDM 3B 17.2.3: a data breakpoint is reported behind the instruction, with the step; only enabled ones of the guest are its own.
+// SDM 3B 17.2.3: a data breakpoint is reported behind the instruction, with the step; only enabled ones of the guest
+// are its own.
 TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
   port_.debug_registers.dr7 = 0x400 | enabled(0) | four_byte_write(0) | four_byte_write(1) | enabled(2);
   const auto dr6_for_guest = [&](std::uint64_t dr6) -> std::uint64_t {

@@ -173,7 +173,8 @@ TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
   EXPECT_LT(last - first, in_guest + 300'000 + rounds * (2 * switch_takes + 80)) << "nor does it run away";
 }
 
-// All that the guest's TSC shows, and nothing else, has run: else a counter would stand still in a loop of exits while time passes.
+// All that the guest's TSC shows, and nothing else, has run: else a counter would stand still in a loop of exits while
+// time passes.
 TEST_F(GuestClockOn, CountsWhatTheTscShows) {
   learn(100);
   const std::uint64_t tsc = guest_tsc();

@@ -103,7 +103,8 @@ TEST_F(GuestViewOf, NothingIsReachedWithoutRegisters) {
   EXPECT_FALSE(view_.patch(GuestLinear{kernel_page}, bytes));
 }
 
-// SDM 3A 4.6.1: under SMAP, RFLAGS.AC lets the kernel's own instructions reach user pages, but not the processor's implicit accesses.
+// SDM 3A 4.6.1: under SMAP, RFLAGS.AC lets the kernel's own instructions reach user pages, but not the processor's
+// implicit accesses.
 TEST_F(GuestViewOf, AcLiftsSmapOnlyForTheVcpusOwnAccesses) {
   std::array<std::byte, 8> out{};
   guest_.port.special.cr4 |= vpmu::bit(21);

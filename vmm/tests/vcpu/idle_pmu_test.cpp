@@ -124,14 +124,15 @@ TEST(IdlePmu, AnUncoreWhoseOverflowIsAwaitedLetsNoRunPass) {
   guest.port.script.push_back(FakePort::ends_with(Interrupted{}));
   ASSERT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "nothing counts";
   guest.run();
-  guest.will_write(vpmu::MsrIndex{0x394}, 0x50'0000);  // MSR_UNC_PERF_FIXED_CTRL: count, interrupt
+  guest.will_write(vpmu::MsrIndex{0x394}, 0x50'0000);    // MSR_UNC_PERF_FIXED_CTRL: count, interrupt
   guest.will_write(vpmu::MsrIndex{0xE01}, 0x2000'0001);  // MSR_UNC_PERF_GLOBAL_CTRL: of core 0
   guest.run_script();
   ASSERT_TRUE(uncore.is_awaited());
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
 }
 
-// KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not take it for one of the guest's next.
+// KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not take it for one of the
+// guest's next.
 TEST(IdlePmu, ASourceLearnsOfTheExitThatAnIdleGuestHasLeftOpen) {
   for (const bool tells : {false, true}) {
     ProfiledGuest guest{{.source = "step"}};

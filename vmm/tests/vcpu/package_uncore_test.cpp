@@ -21,9 +21,12 @@ constexpr std::uint64_t enable = bit(22), interrupt = bit(20), global_enable = b
 class PackageUncoreOf : public testing::Test {
  protected:
   std::vector<unsigned> kicked_;
-  PackageUncore uncore_{*vpmu::describe(vpmu::Generation::skylake).uncore, 2, 4, [this](unsigned id) { kicked_.push_back(id); }};
+  PackageUncore uncore_{*vpmu::describe(vpmu::Generation::skylake).uncore, 2, 4,
+                        [this](unsigned id) { kicked_.push_back(id); }};
 
-  void write(MsrIndex index, std::uint64_t value, std::uint64_t tsc) { ASSERT_EQ(uncore_.wrmsr(0, index, value, tsc), MsrStatus::ok); }
+  void write(MsrIndex index, std::uint64_t value, std::uint64_t tsc) {
+    ASSERT_EQ(uncore_.wrmsr(0, index, value, tsc), MsrStatus::ok);
+  }
   void start(std::uint64_t before_overflow, std::uint64_t global, std::uint64_t tsc) {
     write(counter, vpmu::low_bits(44) + 1 - before_overflow, tsc);
     write(control, enable | interrupt, tsc);

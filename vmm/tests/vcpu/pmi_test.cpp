@@ -120,7 +120,8 @@ TEST_F(PmiAt, RequestsWhileMaskedJoinIntoOne) {
   EXPECT_EQ(pmi.statistics().requested, 4U);
 }
 
-// Rule V5: also two that come at two boundaries between two looks at LVTPC. The second would find nothing left to handle.
+// Rule V5: also two that come at two boundaries between two looks at LVTPC. The second would find nothing left to
+// handle.
 TEST_F(PmiAt, RequestMeetsTheOneThatIsHeldAlready) {
   use_xapic(nmi | mask);
   Pmi pmi{LvtpcMasked::hold};

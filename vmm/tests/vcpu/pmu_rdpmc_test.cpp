@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 /// IA32_PERFEVTSELx for unhalted cycles at both levels, enabled.
 constexpr std::uint64_t select_cycles = 0x43'003C;
 
-// The gate costs every #GP an exit and holds a debug register: only while counters may be read. A DS area alone is no use; Linux leaves
-// it set for good.
+// The gate costs every #GP an exit and holds a debug register: only while counters may be read. A DS area alone is no
+// use; Linux leaves it set for good.
 TEST(PmuVcpu, RdpmcGateIsArmedWhileThePmuIsInUse) {
   ProfiledGuest guest;
   guest.will_write(IA32_DS_AREA, ProfiledGuest::ds_area);
@@ -28,7 +28,8 @@ TEST(PmuVcpu, RdpmcGateIsArmedWhileThePmuIsInUse) {
   EXPECT_TRUE(guest.port.is_watched);
 }
 
-// How Linux stops a throttled event: it clears the select, restarts the others, and reads the counter when it takes the event out.
+// How Linux stops a throttled event: it clears the select, restarts the others, and reads the counter when it takes the
+// event out.
 TEST(PmuVcpu, RdpmcGateStaysUntilAStoppedCounterHasBeenRead) {
   ProfiledGuest guest;
   guest.will_write(IA32_PERFEVTSEL0, select_cycles);

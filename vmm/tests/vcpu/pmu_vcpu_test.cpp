@@ -21,7 +21,8 @@ constexpr std::uint64_t minus(std::uint64_t n) { return (0 - n) & vpmu::low_bits
 constexpr std::uint64_t period = 25'000;  // loads: 100 us on the clock source
 
 std::size_t position(const std::vector<std::string>& calls, std::string_view call, std::size_t from = 0) {
-  return static_cast<std::size_t>(std::find(calls.begin() + static_cast<std::ptrdiff_t>(from), calls.end(), call) - calls.begin());
+  return static_cast<std::size_t>(std::find(calls.begin() + static_cast<std::ptrdiff_t>(from), calls.end(), call) -
+                                  calls.begin());
 }
 
 TEST(PmuVcpu, UnknownSourceIsRefusedByName) {
@@ -232,7 +233,8 @@ TEST_F(PreciseSession, HeldNmiIsLookedForAtIntervals) {
 TEST_F(PreciseSession, WalkWaitsForTheRightLevel) {
   constexpr std::uint64_t os = vpmu::bit(17);
   guest_.enter_ring(3);
-  for (const std::uint64_t page : {ProfiledGuest::code, ProfiledGuest::data}) guest_.map(page, vpmu::page_size, {.is_user = true});
+  for (const std::uint64_t page : {ProfiledGuest::code, ProfiledGuest::data})
+    guest_.map(page, vpmu::page_size, {.is_user = true});
   start(8, select(all_loads) & ~os);
   guest_.run_until([&] { return guest_.vcpu->pmu().state().armed != 0 || records() != 0; });
   guest_.enter_ring(0);
@@ -260,8 +262,8 @@ TEST_F(PreciseSession, SampleCostsAtMostTwelveExits) {
   start(1);
   guest_.run_until([&] { return guest_.port.count("nmi") == 1; });
   const auto exits = [&] {
-    return guest_.statistic("pmu.exits.rdmsr") + guest_.statistic("pmu.exits.wrmsr") + guest_.statistic("pmu.exits.debug") +
-           guest_.statistic("pmu.walk.runs") + guest_.statistic("pmu.walk.steps");
+    return guest_.statistic("pmu.exits.rdmsr") + guest_.statistic("pmu.exits.wrmsr") +
+           guest_.statistic("pmu.exits.debug") + guest_.statistic("pmu.walk.runs") + guest_.statistic("pmu.walk.steps");
   };
   const std::uint64_t before = exits();
   guest_.will_write(IA32_PERF_GLOBAL_CTRL, 0);

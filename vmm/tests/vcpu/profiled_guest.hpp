@@ -12,8 +12,9 @@
 
 namespace vmm::test {
 
-/// A guest with a DS area, a stack, an IDT with a #GP handler and a loop of code, on a vCPU with a virtual PMU. Time passes as its
-/// instructions run; its TSC runs at 1 GHz. Each record, dropped record and PMI request kicks the vCPU, so that a test can look at once.
+/// A guest with a DS area, a stack, an IDT with a #GP handler and a loop of code, on a vCPU with a virtual PMU. Time
+/// passes as its instructions run; its TSC runs at 1 GHz. Each record, dropped record and PMI request kicks the vCPU,
+/// so that a test can look at once.
 class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
  public:
   static constexpr std::uint64_t code = 0xFFFF'FFFF'8100'0000;
@@ -38,7 +39,8 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
     map(buffer, 2 * vpmu::page_size);
     port.registers = {.rax = 0xA, .rbx = data, .rsp = stack, .rip = code, .rflags = 0x246};
     port.special.idt = {.base = idt, .limit = 0xFFF};
-    store_word(idt + 13 * 16, (fault_handler & 0xFFFF) | (0x10ULL << 16) | (0x8EULL << 40) | ((fault_handler & 0xFFFF'0000) << 32));
+    store_word(idt + 13 * 16,
+               (fault_handler & 0xFFFF) | (0x10ULL << 16) | (0x8EULL << 40) | ((fault_handler & 0xFFFF'0000) << 32));
     store_word(idt + 13 * 16 + 8, fault_handler >> 32);
     port.msrs[0x10] = tsc;
     port.set_apic_word(lvtpc, lvtpc_nmi);
@@ -50,7 +52,8 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   }
 
   void on(const vpmu::TraceEvent& event) override {
-    const bool is_news = !std::holds_alternative<vpmu::MsrWritten>(event) && !std::holds_alternative<vpmu::Overflowed>(event);
+    const bool is_news =
+        !std::holds_alternative<vpmu::MsrWritten>(event) && !std::holds_alternative<vpmu::Overflowed>(event);
     if (is_news) cpu.kick();
   }
 
@@ -94,7 +97,8 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   /// The PEBS half of the DS area as Linux sets it up, with room for `records`.
   void set_ds(std::uint64_t threshold_records, std::uint64_t records, std::uint64_t reset0) {
     const std::uint64_t end = buffer + records * record_size;
-    const std::array<std::uint64_t, 8> pebs{buffer, buffer, end, buffer + threshold_records * record_size, reset0, 0, 0, 0};
+    const std::array<std::uint64_t, 8> pebs{buffer, buffer, end, buffer + threshold_records * record_size,
+                                            reset0, 0,      0,   0};
     store(ds_area + 0x20, std::as_bytes(std::span{pebs}));
   }
   /// How Linux starts a precise session on PMC0: select, counter, PEBS_ENABLE, GLOBAL_CTRL last.

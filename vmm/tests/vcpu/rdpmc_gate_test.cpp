@@ -242,16 +242,16 @@ TEST_P(RdpmcGateLetsThrough, WithoutAsking) {
   EXPECT_FALSE(asked_);
   EXPECT_EQ(gate_.statistics().other_faults, 1U);
 }
-INSTANTIATE_TEST_SUITE_P(
-    Fault, RdpmcGateLetsThrough,
-    testing::Values(OtherFault{"OfAnotherInstruction", {.rip = kernel_code + 0x10}},
-                    OtherFault{"WithAnErrorCode", {.error_code = 0x18}},
-                    OtherFault{"AtUnmappedCode", {.rip = 0xFFFF'FFFF'9000'0000}},
-                    OtherFault{"AtACodePageEnd", {.rip = kernel_code + vpmu::page_size - 1}},
-                    OtherFault{"AtANonCanonicalAddress", {.rip = 0x8000'0000'0000}},
-                    OtherFault{"AtTheEndOfTheAddressSpace", {.rip = ~0ULL}},
-                    OtherFault{"OfUserCodeInAKernelPage", {.rip = kernel_code, .cs = user_cs, .ss = user_ss}}),
-    [](const auto& fault) { return fault.param.name; });
+INSTANTIATE_TEST_SUITE_P(Fault, RdpmcGateLetsThrough,
+                         testing::Values(OtherFault{"OfAnotherInstruction", {.rip = kernel_code + 0x10}},
+                                         OtherFault{"WithAnErrorCode", {.error_code = 0x18}},
+                                         OtherFault{"AtUnmappedCode", {.rip = 0xFFFF'FFFF'9000'0000}},
+                                         OtherFault{"AtACodePageEnd", {.rip = kernel_code + vpmu::page_size - 1}},
+                                         OtherFault{"AtANonCanonicalAddress", {.rip = 0x8000'0000'0000}},
+                                         OtherFault{"AtTheEndOfTheAddressSpace", {.rip = ~0ULL}},
+                                         OtherFault{"OfUserCodeInAKernelPage",
+                                                    {.rip = kernel_code, .cs = user_cs, .ss = user_ss}}),
+                         [](const auto& fault) { return fault.param.name; });
 
 TEST_F(RdpmcGateIn, UnreadableStackIsLeftToTheGuest) {
   stop_at_handler({});
@@ -279,19 +279,19 @@ TEST_P(RdpmcGateRefusesToReturn, ThroughBadSegments) {
   handle();
   expect_let_through();
 }
-INSTANTIATE_TEST_SUITE_P(
-    Frame, RdpmcGateRefusesToReturn,
-    testing::Values(BadSegments{.name = "CodeInTheLdt", .cs = user_cs | 4}, BadSegments{.name = "NullStack", .ss = 3},
-                    BadSegments{.name = "CodeBeyondTheGdt", .cs = 0x83},
-                    BadSegments{.name = "StackOfTheKernel", .data = 0x00CF'9300'0000'FFFF},
-                    BadSegments{.name = "CodeOfTheKernel", .code = 0x00AF'9B00'0000'FFFF},
-                    BadSegments{.name = "CodeNotPresent", .code = 0x00AF'7B00'0000'FFFF},
-                    BadSegments{.name = "CodeIsData", .code = 0x00CF'F300'0000'FFFF},
-                    BadSegments{.name = "CodeIsATaskState", .code = 0x0000'E900'0000'0067},
-                    BadSegments{.name = "StackIsCode", .data = 0x00AF'FB00'0000'FFFF},
-                    BadSegments{.name = "StackIsReadOnly", .data = 0x00CF'F100'0000'FFFF},
-                    BadSegments{.name = "CodeIsBoth64And32Bit", .code = 0x00EF'FB00'0000'FFFF}),
-    [](const auto& fault) { return fault.param.name; });
+INSTANTIATE_TEST_SUITE_P(Frame, RdpmcGateRefusesToReturn,
+                         testing::Values(BadSegments{.name = "CodeInTheLdt", .cs = user_cs | 4},
+                                         BadSegments{.name = "NullStack", .ss = 3},
+                                         BadSegments{.name = "CodeBeyondTheGdt", .cs = 0x83},
+                                         BadSegments{.name = "StackOfTheKernel", .data = 0x00CF'9300'0000'FFFF},
+                                         BadSegments{.name = "CodeOfTheKernel", .code = 0x00AF'9B00'0000'FFFF},
+                                         BadSegments{.name = "CodeNotPresent", .code = 0x00AF'7B00'0000'FFFF},
+                                         BadSegments{.name = "CodeIsData", .code = 0x00CF'F300'0000'FFFF},
+                                         BadSegments{.name = "CodeIsATaskState", .code = 0x0000'E900'0000'0067},
+                                         BadSegments{.name = "StackIsCode", .data = 0x00AF'FB00'0000'FFFF},
+                                         BadSegments{.name = "StackIsReadOnly", .data = 0x00CF'F100'0000'FFFF},
+                                         BadSegments{.name = "CodeIsBoth64And32Bit", .code = 0x00EF'FB00'0000'FFFF}),
+                         [](const auto& fault) { return fault.param.name; });
 
 // IRETQ leaves VM alone and RF is spent by the instruction that we served. SDM 2A IRET.
 TEST_F(RdpmcGateIn, FlagsThatCannotReturnToUserCodeAreDropped) {
@@ -320,7 +320,8 @@ class RewritingGateIn : public RdpmcGateIn {
   }
   void serve(const FaultFrame& frame) {
     stop_at_handler(frame);
-    ASSERT_TRUE(rewriting_.on_fault_handler([](std::uint32_t, unsigned, bool) { return std::optional<std::uint64_t>{7}; }));
+    ASSERT_TRUE(
+        rewriting_.on_fault_handler([](std::uint32_t, unsigned, bool) { return std::optional<std::uint64_t>{7}; }));
   }
   RdpmcGate rewriting_{guest_.port, guest_.breakpoints, guest_.view, RdpmcMethod::rewrite};
 };

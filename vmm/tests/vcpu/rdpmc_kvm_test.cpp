@@ -38,10 +38,10 @@ std::vector<std::uint8_t> program(std::uint32_t loops, std::uint32_t ecx) {
   };
   wrmsr(0x186, 0x43'00C0);
   wrmsr(0x38F, 1);
-  emit({0xBB}), emit_word(loops);      // mov ebx, loops
-  emit({0xFF, 0xCB, 0x75, 0xFC});      // dec ebx; jnz
-  emit({0xB9}), emit_word(ecx);        // mov ecx, counter
-  emit({0x0F, 0x33});                  // rdpmc
+  emit({0xBB}), emit_word(loops);        // mov ebx, loops
+  emit({0xFF, 0xCB, 0x75, 0xFC});        // dec ebx; jnz
+  emit({0xB9}), emit_word(ecx);          // mov ecx, counter
+  emit({0x0F, 0x33});                    // rdpmc
   emit({0x66, 0xBA, 0xF4, 0x00, 0xEF});  // mov dx, 0xF4; out dx, eax
   emit({0xF4});
   return out;
@@ -79,7 +79,8 @@ class RingZero {
   }
 
  private:
-  RingZero(GuestMemory memory, Vm vm, Vcpu vcpu) : memory_{std::move(memory)}, vm_{std::move(vm)}, vcpu_{std::move(vcpu)} {}
+  RingZero(GuestMemory memory, Vm vm, Vcpu vcpu)
+      : memory_{std::move(memory)}, vm_{std::move(vm)}, vcpu_{std::move(vcpu)} {}
 
   void store(std::uint64_t at, std::uint64_t word) { ASSERT_TRUE(memory_.store(vpmu::GuestPhysical{at}, word)); }
   void store_bytes(std::uint64_t at, const std::vector<std::uint8_t>& bytes) {

@@ -52,7 +52,10 @@ std::vector<Answer> answers_with(std::string_view source) {
     guest.port.script.push_back(value ? FakePort::wrmsr(index, *value) : FakePort::rdmsr(index));
     guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
     guest.run();
-    answers.push_back({.index = index, .written = value.value_or(0), .value = value ? 0 : guest.port.reply.data, .gp = guest.port.reply.gp != 0});
+    answers.push_back({.index = index,
+                       .written = value.value_or(0),
+                       .value = value ? 0 : guest.port.reply.data,
+                       .gp = guest.port.reply.gp != 0});
   };
   for (const std::uint32_t index : all_msrs()) {
     access(index, std::nullopt);
@@ -75,8 +78,9 @@ TEST(SourcesAndMsrs, EverySourceShowsTheSameMsrs) {
     const std::vector<Answer> got = answers_with(row.traits.name);
     ASSERT_EQ(got.size(), expected.size()) << row.traits.name;
     for (std::size_t n = 0; n < got.size(); ++n)
-      EXPECT_EQ(got[n], expected[n]) << row.traits.name << " MSR " << std::hex << got[n].index << " access " << n % 4 << ": " << got[n].value << " gp "
-                                     << got[n].gp << ", not " << expected[n].value << " gp " << expected[n].gp;
+      EXPECT_EQ(got[n], expected[n]) << row.traits.name << " MSR " << std::hex << got[n].index << " access " << n % 4
+                                     << ": " << got[n].value << " gp " << got[n].gp << ", not " << expected[n].value
+                                     << " gp " << expected[n].gp;
     ++compared;
   }
   EXPECT_GE(compared, 4U);

@@ -1,4 +1,5 @@
-// A whole embedding: a PMU, a guest of one page, and a source that knows each instruction. The guest profiles its loads precisely.
+// A whole embedding: a PMU, a guest of one page, and a source that knows each instruction. The guest profiles its loads
+// precisely.
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -81,8 +82,10 @@ int main() {
   for (std::uint64_t at = area.base.value(); at < area.index.value(); at += record_size(PebsFormat::format3)) {
     const auto record = decode(PebsFormat::format3, memory.subspan(at - page.value()));
     if (!record) return 1;
-    std::printf("load at %#llx read %#llx at time %llu\n", static_cast<unsigned long long>((*record)[Slot::eventing_ip]),
-                static_cast<unsigned long long>((*record)[Slot::data_address]), static_cast<unsigned long long>((*record)[Slot::tsc]));
+    std::printf("load at %#llx read %#llx at time %llu\n",
+                static_cast<unsigned long long>((*record)[Slot::eventing_ip]),
+                static_cast<unsigned long long>((*record)[Slot::data_address]),
+                static_cast<unsigned long long>((*record)[Slot::tsc]));
   }
   std::printf("%llu records, %llu interrupt\n", static_cast<unsigned long long>(pmu.statistics().records_written),
               static_cast<unsigned long long>(pmu.statistics().pmi_requests));

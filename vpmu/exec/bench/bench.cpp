@@ -16,15 +16,15 @@
 #include "peers.hpp"
 #include "uarch/processor_model.hpp"
 
-/// How fast the engine is: the same bytes of code on this CPU, in the engine and under other observers, side by side in one run. Nothing
-/// here depends on time; what fails is a wrong result, or two counts of the same that differ.
+/// How fast the engine is: the same bytes of code on this CPU, in the engine and under other observers, side by side in
+/// one run. Nothing here depends on time; what fails is a wrong result, or two counts of the same that differ.
 namespace vpmu::exec::bench {
 namespace {
 
 constexpr std::uint64_t without_end = ~0ULL;
 
 struct Options {
-  bool tiny{};   ///< Little work, and every instruction also by itself.
+  bool tiny{};  ///< Little work, and every instruction also by itself.
   bool peers{};
 };
 
@@ -36,7 +36,9 @@ bool same_counts(const Passed& a, const Passed& b) {
   return a.instructions == b.instructions && a.branches == b.branches && a.loads == b.loads && a.stores == b.stores;
 }
 
-double million_a_second(const Passed& passed, double seconds) { return static_cast<double>(passed.instructions) / seconds * 1e-6; }
+double million_a_second(const Passed& passed, double seconds) {
+  return static_cast<double>(passed.instructions) / seconds * 1e-6;
+}
 
 std::string self() {
   std::array<char, PATH_MAX> path{};
@@ -58,15 +60,19 @@ Outcome measure_modelled(Guest& guest, const KernelInfo& kernel, std::uint64_t w
   uarch::ProcessorModel model{*profile};
   engine.observe(&model);
   Outcome best = guest.run_in(engine, entry_of(kernel), work, without_end);
-  const auto loads = [&] { return model.count(vpmu::Counts::l1_hit) + model.count(vpmu::Counts::lfb_hit) + model.count(vpmu::Counts::l1_miss); };
+  const auto loads = [&] {
+    return model.count(vpmu::Counts::l1_hit) + model.count(vpmu::Counts::lfb_hit) + model.count(vpmu::Counts::l1_miss);
+  };
   check(loads() == best.passed.loads, std::string{kernel.name} + ": the model did not see every load once");
-  for (unsigned i = 0; i < 2; ++i) best.seconds = std::min(best.seconds, guest.run_in(engine, entry_of(kernel), work, without_end).seconds);
+  for (unsigned i = 0; i < 2; ++i)
+    best.seconds = std::min(best.seconds, guest.run_in(engine, entry_of(kernel), work, without_end).seconds);
   return best;
 }
 
 constexpr std::size_t room_for_code = 8U << 20U;
 
-/// The best of three on this CPU and in the engine, interpreted and compiled, taken in turns, so that what else the machine does hits all.
+/// The best of three on this CPU and in the engine, interpreted and compiled, taken in turns, so that what else the
+/// machine does hits all.
 double measure(const KernelInfo& kernel, const Options& options) {
   Guest guest = kernels_guest();
   const std::uint64_t work = options.tiny ? 1 : kernel.usual_work;
@@ -77,7 +83,8 @@ double measure(const KernelInfo& kernel, const Options& options) {
   Outcome native = guest.run_here(entry_of(kernel), work);
   Outcome fast = guest.run_in(engine, entry_of(kernel), work, without_end);
   Outcome compiled = guest.run_in(compiling, entry_of(kernel), work, without_end);
-  check(fast.passed.instructions > 0 && fast.passed.branches > 0 && fast.passed.loads > 0 && fast.passed.stores > 0, "counted nothing");
+  check(fast.passed.instructions > 0 && fast.passed.branches > 0 && fast.passed.loads > 0 && fast.passed.stores > 0,
+        "counted nothing");
   const auto compare = [&](const Outcome& other, const char* what) {
     check(other.result == native.result, std::string{kernel.name} + ": another result " + what);
     check(same_counts(other.passed, fast.passed), std::string{kernel.name} + ": other counts " + what);
@@ -99,17 +106,20 @@ double measure(const KernelInfo& kernel, const Options& options) {
   const Outcome modelled = measure_modelled(guest, kernel, work);
   compare(modelled, "with models");
   const double mips = million_a_second(fast.passed, fast.seconds);
-  std::printf("%-8s %9.1f M %7.0f %7.0f %8.0f %7.1fx %8.0f %8.1f %8.0f", kernel.name, static_cast<double>(fast.passed.instructions) * 1e-6,
-              million_a_second(fast.passed, native.seconds), mips, million_a_second(compiled.passed, compiled.seconds),
-              compiled.seconds / native.seconds, million_a_second(pieces.passed, pieces.seconds),
-              million_a_second(stepped.passed, stepped.seconds), million_a_second(modelled.passed, modelled.seconds));
+  std::printf("%-8s %9.1f M %7.0f %7.0f %8.0f %7.1fx %8.0f %8.1f %8.0f", kernel.name,
+              static_cast<double>(fast.passed.instructions) * 1e-6, million_a_second(fast.passed, native.seconds), mips,
+              million_a_second(compiled.passed, compiled.seconds), compiled.seconds / native.seconds,
+              million_a_second(pieces.passed, pieces.seconds), million_a_second(stepped.passed, stepped.seconds),
+              million_a_second(modelled.passed, modelled.seconds));
   if (options.peers)
     for (const Peer& peer : installed_peers(self())) {
       // Under a peer, the start of a process counts: more work makes it small.
       constexpr std::uint64_t more = 8;
       const auto seconds = time_under(peer, self(), kernel.name, work * more);
-      if (seconds) std::printf(" %7.0f (%s)", million_a_second(fast.passed, *seconds / more), peer.name.c_str());
-      else std::printf("       - (%s)", peer.name.c_str());
+      if (seconds)
+        std::printf(" %7.0f (%s)", million_a_second(fast.passed, *seconds / more), peer.name.c_str());
+      else
+        std::printf("       - (%s)", peer.name.c_str());
     }
   std::printf("\n");
   return fast.seconds;
@@ -131,11 +141,15 @@ void measure_footprint(const Options& options) {
   const Outcome cold = guest.run_in(engine, 0, 1, without_end);
   const std::size_t full = heap_in_use();
   const Outcome warm = guest.run_in(engine, 0, passes, without_end);
-  check(cold.result == guest.run_here(0, 1).result && warm.result == guest.run_here(0, passes).result, "footprint: another result");
+  check(cold.result == guest.run_here(0, 1).result && warm.result == guest.run_here(0, passes).result,
+        "footprint: another result");
   check(cold.passed.instructions == program.instructions, "footprint: not every instruction once");
-  std::printf("\nfootprint: %zu instructions in %.2f MB; MIPS: first pass (decoding) %.1f, 20 passes %.0f; %.1f bytes for a decoded instruction\n",
-              program.instructions, static_cast<double>(program.code.size()) * 1e-6, million_a_second(cold.passed, cold.seconds),
-              million_a_second(warm.passed, warm.seconds), static_cast<double>(full - empty) / static_cast<double>(program.instructions));
+  std::printf(
+      "\nfootprint: %zu instructions in %.2f MB; MIPS: first pass (decoding) %.1f, 20 passes %.0f; %.1f bytes for a "
+      "decoded instruction\n",
+      program.instructions, static_cast<double>(program.code.size()) * 1e-6,
+      million_a_second(cold.passed, cold.seconds), million_a_second(warm.passed, warm.seconds),
+      static_cast<double>(full - empty) / static_cast<double>(program.instructions));
   std::printf("an engine without code: %zu bytes\n", sizeof(Engine) + empty - before);
 }
 
@@ -149,8 +163,8 @@ int run_native(const char* name, const char* work) {
 }
 
 int run(const Options& options, const char* only) {
-  std::printf("%-8s %11s %7s %7s %8s %8s %8s %8s %8s%s\n", "kernel", "instr.", "native", "interp.", "compiled", "slower", "by 997", "by 1", "models",
-              options.peers ? "  others" : "");
+  std::printf("%-8s %11s %7s %7s %8s %8s %8s %8s %8s%s\n", "kernel", "instr.", "native", "interp.", "compiled",
+              "slower", "by 997", "by 1", "models", options.peers ? "  others" : "");
   for (const KernelInfo& kernel : kernels)
     if (only == nullptr || std::strcmp(only, kernel.name) == 0) measure(kernel, options);
   if (only == nullptr) measure_footprint(options);
@@ -166,9 +180,12 @@ int main(int count, char** words) {
   Options options;
   const char* only = nullptr;
   for (int i = 1; i < count; ++i) {
-    if (std::strcmp(words[i], "--tiny") == 0) options.tiny = true;
-    else if (std::strcmp(words[i], "--peers") == 0) options.peers = true;
-    else only = words[i];
+    if (std::strcmp(words[i], "--tiny") == 0)
+      options.tiny = true;
+    else if (std::strcmp(words[i], "--peers") == 0)
+      options.peers = true;
+    else
+      only = words[i];
   }
   try {
     return run(options, only);

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <string>
 
-// A plugin for QEMU (version 1 of its interface) that counts instructions, loads and stores: what the engine counts, QEMU's way.
-// Debian has no header for it; these are the declarations of QEMU's documentation ("QEMU TCG Plugins").
+// A plugin for QEMU (version 1 of its interface) that counts instructions, loads and stores: what the engine counts,
+// QEMU's way. Debian has no header for it; these are the declarations of QEMU's documentation ("QEMU TCG Plugins").
 extern "C" {
 using qemu_plugin_id_t = std::uint64_t;
 using qemu_plugin_meminfo_t = std::uint32_t;
@@ -29,7 +29,8 @@ void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, exit_cb, void*);
 void qemu_plugin_outs(const char*);
 
 [[gnu::visibility("default")]] extern const int qemu_plugin_version;
-[[gnu::visibility("default")]] int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t* info, int count, char** options);
+[[gnu::visibility("default")]] int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t* info, int count,
+                                                       char** options);
 }
 
 const int qemu_plugin_version = 1;
@@ -57,7 +58,8 @@ void count_by_callbacks(qemu_plugin_id_t /*id*/, qemu_plugin_tb* tb) {
 }
 
 void at_exit(qemu_plugin_id_t /*id*/, void* /*data*/) {
-  const std::string line = "instructions " + std::to_string(instructions) + " loads " + std::to_string(loads) + " stores " + std::to_string(stores);
+  const std::string line = "instructions " + std::to_string(instructions) + " loads " + std::to_string(loads) +
+                           " stores " + std::to_string(stores);
   qemu_plugin_outs((line + '\n').c_str());
 }
 

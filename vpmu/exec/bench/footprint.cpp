@@ -23,14 +23,14 @@ class Writer {
     const unsigned to_memory = 0x47 | reg() << 3;  // disp8(%rdi)
     const auto disp = static_cast<unsigned>(random() % 16 * 8);
     switch (random() % 10) {
-      case 0: return put({0x48, 0x01, both});                // add
-      case 1: return put({0x48, 0x31, both});                // xor
-      case 2: return put({0x48, 0x89, both});                // mov
-      case 3: return put({0x89, both});                      // mov, 32 bits
-      case 4: return put({0x48, 0x8B, to_memory, disp});     // load
-      case 5: return put({0x48, 0x89, to_memory, disp});     // store
-      case 6: return put({0x48, 0x03, to_memory, disp});     // add from memory
-      case 7: return put({0x48, 0x83, 0xC0 | reg(), disp});  // add immediate
+      case 0: return put({0x48, 0x01, both});                                    // add
+      case 1: return put({0x48, 0x31, both});                                    // xor
+      case 2: return put({0x48, 0x89, both});                                    // mov
+      case 3: return put({0x89, both});                                          // mov, 32 bits
+      case 4: return put({0x48, 0x8B, to_memory, disp});                         // load
+      case 5: return put({0x48, 0x89, to_memory, disp});                         // store
+      case 6: return put({0x48, 0x03, to_memory, disp});                         // add from memory
+      case 7: return put({0x48, 0x83, 0xC0 | reg(), disp});                      // add immediate
       case 8: return put({0x48, 0x8D, 0x84 | reg() << 3, 0x08, disp, 0, 0, 0});  // lea disp(%rax,%rcx)
       default: return put({0x48, 0xC1, 0xE0 | reg(), 1 + disp % 31});            // shl
     }

@@ -35,7 +35,8 @@ void Guest::clear() { std::fill(memory().begin(), memory().end(), std::byte{}); 
 
 Outcome Guest::run_here(std::size_t entry, std::uint64_t work) {
   clear();
-  const auto function = reinterpret_cast<std::uint64_t (*)(std::byte*, std::uint64_t)>(ram_.bytes().data() + code_at + entry);
+  const auto function =
+      reinterpret_cast<std::uint64_t (*)(std::byte*, std::uint64_t)>(ram_.bytes().data() + code_at + entry);
   const double from = thread_seconds();
   const std::uint64_t result = function(memory().data(), work);
   return {result, {}, thread_seconds() - from};

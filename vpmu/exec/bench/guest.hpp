@@ -23,7 +23,8 @@ class Guest {
   Guest(std::span<const std::byte> code, std::size_t memory);
 
   Outcome run_here(std::size_t entry, std::uint64_t work);
-  /// From a cold engine, or going on with the same one when `engine` has run before. In runs of `piece` instructions each.
+  /// From a cold engine, or going on with the same one when `engine` has run before. In runs of `piece` instructions
+  /// each.
   Outcome run_in(Engine& engine, std::size_t entry, std::uint64_t work, std::uint64_t piece);
   Ram& ram() { return ram_; }
 

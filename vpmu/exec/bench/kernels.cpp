@@ -1,6 +1,7 @@
 #include "kernels.hpp"
 
-// Everything lies in one section and nothing outside it is needed: no constants in memory, no library calls (see the compile options).
+// Everything lies in one section and nothing outside it is needed: no constants in memory, no library calls (see the
+// compile options).
 #define IN_KERNELS [[gnu::section("vpmu_kernels")]]
 #define HELPER IN_KERNELS [[gnu::noinline]] static
 
@@ -185,7 +186,12 @@ IN_KERNELS std::uint64_t vpmu_kernel_machine(std::byte* memory, std::uint64_t wo
   Random random{5};
   for (std::uint64_t i = 0; i < size; ++i) {
     const std::uint32_t r = random.next() % 256;
-    text[i] = static_cast<std::uint8_t>(r < 150 ? 'a' + r % 26 : r < 200 ? '0' + r % 10 : r < 202 ? '"' : r < 204 ? '#' : r < 212 ? '\n' : ' ');
+    text[i] = static_cast<std::uint8_t>(r < 150   ? 'a' + r % 26
+                                        : r < 200 ? '0' + r % 10
+                                        : r < 202 ? '"'
+                                        : r < 204 ? '#'
+                                        : r < 212 ? '\n'
+                                                  : ' ');
   }
   std::uint64_t tokens = 0;
   std::uint64_t hash = 0;

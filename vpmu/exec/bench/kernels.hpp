@@ -2,8 +2,9 @@
 #include <cstddef>
 #include <cstdint>
 
-/// The common kernel set: small programs with the instruction mixes that interpreters are judged by. Compiled to position-independent code
-/// without data of its own, in a section of its own, so that the very same bytes run on this CPU and in the engine.
+/// The common kernel set: small programs with the instruction mixes that interpreters are judged by. Compiled to
+/// position-independent code without data of its own, in a section of its own, so that the very same bytes run on this
+/// CPU and in the engine.
 namespace vpmu::exec::bench {
 
 /// Bytes of zeroed memory that a kernel works in.
@@ -26,10 +27,12 @@ std::uint64_t vpmu_kernel_hash(std::byte* memory, std::uint64_t work);
 std::uint64_t vpmu_kernel_tree(std::byte* memory, std::uint64_t work);
 std::uint64_t vpmu_kernel_machine(std::byte* memory, std::uint64_t work);
 /// Where the kernels' code is.
-extern const std::byte __start_vpmu_kernels[], __stop_vpmu_kernels[];  // NOLINT(bugprone-reserved-identifier): the linker's names
+extern const std::byte __start_vpmu_kernels[],
+    __stop_vpmu_kernels[];  // NOLINT(bugprone-reserved-identifier): the linker's names
 }
 
-inline constexpr KernelInfo kernels[]{{"sort", vpmu_kernel_sort, 12},     {"chase", vpmu_kernel_chase, 1400}, {"matrix", vpmu_kernel_matrix, 12},
-                                      {"hash", vpmu_kernel_hash, 40},     {"tree", vpmu_kernel_tree, 24},     {"machine", vpmu_kernel_machine, 24}};
+inline constexpr KernelInfo kernels[]{{"sort", vpmu_kernel_sort, 12},     {"chase", vpmu_kernel_chase, 1400},
+                                      {"matrix", vpmu_kernel_matrix, 12}, {"hash", vpmu_kernel_hash, 40},
+                                      {"tree", vpmu_kernel_tree, 24},     {"machine", vpmu_kernel_machine, 24}};
 
 }  // namespace vpmu::exec::bench

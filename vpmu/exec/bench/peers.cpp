@@ -36,7 +36,9 @@ std::optional<double> seconds_of(std::vector<std::string> command) {
   int status = 0;
   rusage used{};
   if (::wait4(child, &status, 0, &used) != child || status != 0) return std::nullopt;
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
@@ -47,15 +49,18 @@ std::vector<Peer> installed_peers(const std::string& self) {
   if (in_path("qemu-x86_64")) {
     const std::string plugin = self.substr(0, self.rfind('/') + 1) + "libvpmu_count_plugin.so";
     peers.push_back({"qemu", {"qemu-x86_64"}});
-    peers.push_back({"qemu, counts", {"qemu-x86_64", "-plugin", plugin + ",mode=inline", "-d", "plugin", "-D", "/dev/null"}});
-    peers.push_back({"qemu, callbacks", {"qemu-x86_64", "-plugin", plugin + ",mode=callbacks", "-d", "plugin", "-D", "/dev/null"}});
+    peers.push_back(
+        {"qemu, counts", {"qemu-x86_64", "-plugin", plugin + ",mode=inline", "-d", "plugin", "-D", "/dev/null"}});
+    peers.push_back(
+        {"qemu, callbacks", {"qemu-x86_64", "-plugin", plugin + ",mode=callbacks", "-d", "plugin", "-D", "/dev/null"}});
   }
   if (in_path("valgrind"))
     peers.push_back({"cachegrind", {"valgrind", "-q", "--tool=cachegrind", "--cachegrind-out-file=/dev/null"}});
   return peers;
 }
 
-std::optional<double> time_under(const Peer& peer, const std::string& self, const std::string& kernel, std::uint64_t work) {
+std::optional<double> time_under(const Peer& peer, const std::string& self, const std::string& kernel,
+                                 std::uint64_t work) {
   const auto with = [&](std::uint64_t w) {
     std::vector<std::string> command = peer.command;
     command.insert(command.end(), {self, "--native", kernel, std::to_string(w)});

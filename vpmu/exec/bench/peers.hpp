@@ -16,6 +16,7 @@ struct Peer {
 std::vector<Peer> installed_peers(const std::string& self);
 
 /// Seconds of CPU time that the peer needs for the kernel, its own start taken off. Empty when it fails.
-std::optional<double> time_under(const Peer& peer, const std::string& self, const std::string& kernel, std::uint64_t work);
+std::optional<double> time_under(const Peer& peer, const std::string& self, const std::string& kernel,
+                                 std::uint64_t work);
 
 }  // namespace vpmu::exec::bench

@@ -41,7 +41,8 @@ class Ram final : public exec::Ram {
   alignas(page_size) std::array<std::byte, count * page_size> memory_{};
 };
 
-// One instruction in two pages, the second of which is another one each time: what the cache remembers of that has an end.
+// One instruction in two pages, the second of which is another one each time: what the cache remembers of that has an
+// end.
 TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   static Ram ram;
   ram.bytes(Ram::code)[page_size - 1] = std::byte{0x66};
@@ -52,7 +53,12 @@ TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   CpuState s;
   s.rflags = 2;
   s.rip = page_size - 1;
-  s.paging = {.cr0 = bit(31) | bit(16) | 1, .cr3 = 0, .cr4 = bit(5), .efer = bit(8) | bit(10), .physical_width = 52, .alignment_check = false};
+  s.paging = {.cr0 = bit(31) | bit(16) | 1,
+              .cr3 = 0,
+              .cr4 = bit(5),
+              .efer = bit(8) | bit(10),
+              .physical_width = 52,
+              .alignment_check = false};
   constexpr std::uint64_t rounds = 2 * CodeCache::most_watches + 100;
   for (std::uint64_t n = 0; n < rounds; ++n) {
     ram.set(Ram::table, 1, (Ram::other + n) * page_size);

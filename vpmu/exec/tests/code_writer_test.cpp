@@ -61,8 +61,8 @@ TEST(HostAssembler, CodeWithoutEndIsNone) {
   EXPECT_TRUE(a.finish().empty());
 }
 
-// The room is enough for the longest code that a block can become: each instruction needs a look into the TLB, a way out, and registers that
-// have no home.
+// The room is enough for the longest code that a block can become: each instruction needs a look into the TLB, a way
+// out, and registers that have no home.
 TEST(HostAssembler, HasRoomForTheLongestBlock) {
   FlatRam ram{2 * page_size};
   NoPlatform nobody;
@@ -70,8 +70,9 @@ TEST(HostAssembler, HasRoomForTheLongestBlock) {
   Engine engine{ram, nobody, &code, Compiling{.after = 1}};
   std::size_t at = 0;
   for (std::size_t n = 0; n + 1 < Block::most_ops; ++n)
-    for (const unsigned b : {0x4DU, 0x01U, 0x34U, 0x29U}) ram.bytes()[at++] = static_cast<std::byte>(b);  // add %r14, (%r9,%r13)
-  for (const unsigned b : {0xFFU, 0x54U, 0x24U, 0x08U}) ram.bytes()[at++] = static_cast<std::byte>(b);    // call *8(%rsp)
+    for (const unsigned b : {0x4DU, 0x01U, 0x34U, 0x29U})
+      ram.bytes()[at++] = static_cast<std::byte>(b);  // add %r14, (%r9,%r13)
+  for (const unsigned b : {0xFFU, 0x54U, 0x24U, 0x08U}) ram.bytes()[at++] = static_cast<std::byte>(b);  // call *8(%rsp)
   CpuState s;
   s.rip = ram.address();
   s.rflags = 2;

@@ -15,20 +15,23 @@ namespace {
 
 constexpr std::uint64_t present = 1, writable = 2, user = 4, address_bits = ~0xFFFULL;
 
-/// Guest memory behind page tables: linear pages from `base` on are two of code, then data that can be written, read, or not even that,
-/// and the code once more.
+/// Guest memory behind page tables: linear pages from `base` on are two of code, then data that can be written, read,
+/// or not even that, and the code once more.
 class Machine {
  public:
   static constexpr std::uint64_t base = 0x40'0000;
   static constexpr unsigned linear_pages = 10;
   enum Page : std::uint64_t { pml4, pdpt, directory, table, code, more_code, data, data_2, data_3, data_4, count };
 
-  explicit Machine(std::uint32_t compile_after, std::size_t room = 4U << 20U) : host_code{room}, engine{ram, platform, &host_code, Compiling{.after = compile_after}} {
+  explicit Machine(std::uint32_t compile_after, std::size_t room = 4U << 20U)
+      : host_code{room}, engine{ram, platform, &host_code, Compiling{.after = compile_after}} {
     link(pml4, 0, pdpt, writable);
     link(pdpt, 0, directory, writable);
     link(directory, base >> 21, table, writable);
-    constexpr std::array<Page, linear_pages> pages{code, more_code, data, data_2, data_3, data_4, data, code, data_2, data_3};
-    constexpr std::array<std::uint64_t, linear_pages> rights{writable, writable, writable, writable, 0, writable, writable, writable, writable, ~0ULL};
+    constexpr std::array<Page, linear_pages> pages{code,   more_code, data, data_2, data_3,
+                                                   data_4, data,      code, data_2, data_3};
+    constexpr std::array<std::uint64_t, linear_pages> rights{writable, writable, writable, writable, 0,
+                                                             writable, writable, writable, writable, ~0ULL};
     for (unsigned n = 0; n < linear_pages; ++n)
       if (rights[n] != ~0ULL) link(table, n, pages[n], rights[n]);
   }
@@ -39,7 +42,12 @@ class Machine {
     std::memcpy(bytes(from) + entry * sizeof word, &word, sizeof word);
   }
   [[nodiscard]] PagingState paging() const {
-    return {.cr0 = bit(31) | bit(16) | 1, .cr3 = at(pml4), .cr4 = bit(5), .efer = bit(8) | bit(10), .physical_width = 52, .alignment_check = false};
+    return {.cr0 = bit(31) | bit(16) | 1,
+            .cr3 = at(pml4),
+            .cr4 = bit(5),
+            .efer = bit(8) | bit(10),
+            .physical_width = 52,
+            .alignment_check = false};
   }
   /// Memory, and what the tables say of what was accessed.
   [[nodiscard]] bool same_memory(Machine& other) {
@@ -98,7 +106,8 @@ class RandomPrograms {
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   void fill_data() {
-    for (std::size_t i = 0; i < 4 * page_size; ++i) interpreted_.bytes(Machine::data)[i] = static_cast<std::byte>(below(4) == 0 ? 0 : random_());
+    for (std::size_t i = 0; i < 4 * page_size; ++i)
+      interpreted_.bytes(Machine::data)[i] = static_cast<std::byte>(below(4) == 0 ? 0 : random_());
     std::memcpy(compiled_.bytes(Machine::data), interpreted_.bytes(Machine::data), 4 * page_size);
   }
   /// Often close to where pages meet, seldom in the code.
@@ -162,7 +171,8 @@ class RandomPrograms {
       const auto* const code = reinterpret_cast<const unsigned char*>(memory_before_.data()) + rip % (2 * page_size);
       std::string bytes;
       for (unsigned k = 0; k < 15; ++k) bytes += std::to_string(code[k]) + ' ';
-      ADD_FAILURE() << "they differ after instruction " << n << ", at " << std::hex << rip << ": " << bytes << " flags " << a.rflags << " and " << b.rflags;
+      ADD_FAILURE() << "they differ after instruction " << n << ", at " << std::hex << rip << ": " << bytes << " flags "
+                    << a.rflags << " and " << b.rflags;
       return;
     }
   }
@@ -181,7 +191,8 @@ class RandomPrograms {
     EXPECT_EQ(p.stores, q.stores);
     EXPECT_TRUE(interpreted_.same_memory(compiled_));
     if (!testing::Test::HasFailure()) return true;
-    ADD_FAILURE() << "program " << programs_ << std::hex << ", RIP " << a.rip << ", " << (a.rip - Machine::base - from_page_start_) << " in " << text();
+    ADD_FAILURE() << "program " << programs_ << std::hex << ", RIP " << a.rip << ", "
+                  << (a.rip - Machine::base - from_page_start_) << " in " << text();
     return false;
   }
   [[nodiscard]] std::string text() const {
@@ -211,8 +222,10 @@ TEST(CompiledCode, DoesWhatTheInterpreterDoes) {
     if (!random.run()) return;
   EXPECT_GE(random.instructions(), 400 * programs);
   EXPECT_GE(random.compiled_blocks(), 4 * programs);
-  for (const Stop why : {Stop::budget, Stop::fault, Stop::unsupported}) EXPECT_GT(random.stopped(why), 0U) << static_cast<unsigned>(why);
-  std::printf("%lu instructions, %lu blocks compiled, %lu faults\n", random.instructions(), random.compiled_blocks(), random.stopped(Stop::fault));
+  for (const Stop why : {Stop::budget, Stop::fault, Stop::unsupported})
+    EXPECT_GT(random.stopped(why), 0U) << static_cast<unsigned>(why);
+  std::printf("%lu instructions, %lu blocks compiled, %lu faults\n", random.instructions(), random.compiled_blocks(),
+              random.stopped(Stop::fault));
 }
 
 // With room for a few blocks at a time, and with none.

@@ -45,7 +45,8 @@ class Msrs final : public Platform {
   std::uint64_t seen_at_write{};
 };
 
-/// Code on the second page, data on the first; what is behind the third is no memory. The parameter: after how many times a block is compiled.
+/// Code on the second page, data on the first, no memory after the third. The parameter: after how many times a block
+/// is compiled.
 class EngineRuns : public testing::TestWithParam<std::uint32_t> {
  protected:
   using Code = std::vector<unsigned>;
@@ -100,7 +101,7 @@ TEST_P(EngineRuns, StopsAfterExactlyTheBudget) {
   }
 }
 
-// add $1, %rax; cmp %rcx, %rax; jne .-7; ud2. The comparison and the jump run as one, and are two instructions all the same.
+// add $1, %rax; cmp %rcx, %rax; jne .-7; ud2. The comparison and the jump run as one, and are two instructions.
 TEST_P(EngineRuns, StopsBetweenAComparisonAndItsJump) {
   for (std::uint64_t budget = 0; budget < 10; ++budget) {
     state_.gpr[rax] = 0;
@@ -139,18 +140,18 @@ TEST_P(EngineRuns, RunsTensOfMillions) {
   EXPECT_EQ(engine_.passed().instructions, 60'000'000U);
 }
 
-// And no instruction on the way may: here loads and stores by all kinds of operands, a call, a return, and what asks the platform.
+// No instruction on the way may: loads and stores by all kinds of operands, a call, a return, what asks the platform.
 TEST_P(EngineRuns, RunsMillionsOfEveryKind) {
   state_.gpr[rcx] = 1'000'000;
   state_.gpr[rbx] = data_;
   begin({0x48, 0x8B, 0x03,                    // mov (%rbx), %rax
          0x48, 0x01, 0x03,                    // add %rax, (%rbx)
          0x48, 0x89, 0x43, 0x08,              // mov %rax, 8(%rbx)
-         0xE8, 0x07, 0, 0, 0,                 // call +7
+         0xE8, 0x07, 0,    0,    0,           // call +7
          0x48, 0xFF, 0xC9,                    // dec %rcx
          0x75, 0xEC,                          // jnz to the start
          0x0F, 0x0B,                          // ud2
-         0x51, 0xB9, 0x10, 0, 0, 0,           // push %rcx; mov $0x10, %ecx
+         0x51, 0xB9, 0x10, 0,    0,    0,     // push %rcx; mov $0x10, %ecx
          0x0F, 0x31, 0x0F, 0x33, 0x0F, 0x32,  // rdtsc; rdpmc; rdmsr
          0x59, 0xC3});                        // pop %rcx; ret
   EXPECT_EQ(engine_.run(~0ULL), Stop::unsupported);
@@ -268,7 +269,7 @@ TEST_P(EngineRuns, CountersAndTscComeFromThePlatform) {
   EXPECT_EQ(gpr(rdx), 1U);
 }
 
-// rep stosb over itself: the first byte written makes nop; stosb of it, however many instructions are asked for at once.
+// rep stosb over itself: the first byte written makes nop; stosb of it, however many instructions are asked for.
 TEST_P(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome) {
   for (const std::uint64_t at_once : {1U, 100U}) {
     state_.gpr[rax] = 0x90;
@@ -276,12 +277,12 @@ TEST_P(EngineRuns, AStringInstructionThatOverwritesItselfGoesOnAsWhatItHasBecome
     state_.gpr[rdi] = code_ + 1;
     begin({0x90, 0xF3, 0xAA, 0x0F, 0x0B});
     Stop stop = Stop::budget;
-    for (unsigned turn = 0; turn < 20 && (stop == Stop::budget || stop == Stop::again); ++turn) stop = engine_.run(at_once);
+    for (int i = 0; i < 20 && (stop == Stop::budget || stop == Stop::again); ++i) stop = engine_.run(at_once);
     EXPECT_EQ(stop, Stop::unsupported);
     EXPECT_EQ(rip(), 3U);
     EXPECT_EQ(gpr(rcx), 9U) << "one element with the prefix, one without";
     EXPECT_EQ(gpr(rdi), code_ + 3);
-    EXPECT_EQ(engine_.passed().instructions, 3U) << "two NOPs and a STOSB: the one with the prefix never came to its end";
+    EXPECT_EQ(engine_.passed().instructions, 3U) << "two NOPs and a STOSB: the one with the prefix never ended";
   }
 }
 
@@ -318,7 +319,8 @@ TEST_P(EngineRuns, AddressesOf32BitsInLea) {
   state_.gpr[rcx] = 0xAAAA'BBBB'0000'0000;
   state_.gpr[rdx] = ~0ULL;
   state_.gpr[rbx] = ~0ULL;
-  begin({0x67, 0x8D, 0x51, 0xFF, 0x67, 0x48, 0x8D, 0x41, 0xFF, 0x67, 0x66, 0x8D, 0x19, 0x0F, 0x0B});  // lea -1(%ecx) to %edx, %rax; lea (%ecx), %bx
+  // lea -1(%ecx) to %edx, %rax; lea (%ecx), %bx; ud2
+  begin({0x67, 0x8D, 0x51, 0xFF, 0x67, 0x48, 0x8D, 0x41, 0xFF, 0x67, 0x66, 0x8D, 0x19, 0x0F, 0x0B});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
   EXPECT_EQ(engine_.passed().instructions, 3U);
   EXPECT_EQ(gpr(rdx), 0xFFFF'FFFFU);
@@ -359,7 +361,7 @@ TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
   EXPECT_EQ(gpr(rax), 0x4433'2255U);
 }
 
-// Code that was changed outside, and now reaches into the next page: what the engine itself writes there must be noticed too.
+// Code that was changed outside, and now reaches into the next page: what the engine writes there is noticed, too.
 TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   const std::size_t at = 2 * page_size - 12;
   const auto put = [&](std::size_t where, std::initializer_list<unsigned> bytes) {
@@ -371,9 +373,10 @@ TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   engine_.load(state_);
   EXPECT_EQ(engine_.run(10), Stop::unsupported);
   // movb $0x55, (%rbx) writes into the MOV behind it: RBX is where its immediate lies, in the next page
-  put(at, {0xEB, 0x07});                                      // jmp to the MOV
-  put(at + 9, {0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44});    // mov $0x44332211, %rax; from here on in the next page
-  put(at + 16, {0xFF, 0xC9, 0x74, 0x05, 0xC6, 0x03, 0x55, 0xEB, 0xE7, 0x0F, 0x0B});  // dec %ecx; jz +5; movb $0x55, (%rbx); jmp to at; ud2
+  put(at, {0xEB, 0x07});                                    // jmp to the MOV
+  put(at + 9, {0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44});  // mov $0x44332211, %rax; from here on in the next page
+  // dec %ecx; jz +5; movb $0x55, (%rbx); jmp to at; ud2
+  put(at + 16, {0xFF, 0xC9, 0x74, 0x05, 0xC6, 0x03, 0x55, 0xEB, 0xE7, 0x0F, 0x0B});
   state_.gpr[rbx] = data_ + at + 12;
   state_.gpr[rcx] = 2;
   engine_.load(state_);

@@ -24,7 +24,8 @@ class Kicking final : public NoPlatform {
   unsigned asked{};
 };
 
-/// Code on the second page, data on the first, where RBX points. The parameter: after how many times a block is compiled.
+/// Code on the second page, data on the first, where RBX points. The parameter: after how many times a block is
+/// compiled.
 class KickedEngine : public testing::TestWithParam<std::uint32_t> {
  protected:
   CpuState begin(const std::vector<unsigned>& code) {
@@ -43,8 +44,10 @@ INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Values(1));
 // What each of them takes is far from an instruction's time: a budget of instructions is none of time.
 TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
   const std::map<std::string, std::vector<unsigned>> slow{
-      {"strings", {0xB9, 0, 0x10, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB, 0xF4}},  // mov $4096, %ecx; mov %rbx, %rdi; rep stosb; jmp
-      {"its own code", {0x80, 0x25, 0xF9, 0xFF, 0xFF, 0xFF, 0xFF, 0xEB, 0xF7}}};      // andb $0xFF, itself; jmp
+      {"strings",
+       {0xB9, 0, 0x10, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB,
+        0xF4}},  // mov $4096, %ecx; mov %rbx, %rdi; rep stosb; jmp
+      {"its own code", {0x80, 0x25, 0xF9, 0xFF, 0xFF, 0xFF, 0xFF, 0xEB, 0xF7}}};  // andb $0xFF, itself; jmp
   for (const auto& [name, code] : slow) {
     SCOPED_TRACE(name);
     Kicking platform;
@@ -74,7 +77,8 @@ TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
   TestCode host_code;
   Engine engine{ram_, platform, &host_code, Compiling{.after = GetParam()}};
   engine.watch(platform.kick);
-  engine.load(begin({0x0F, 0x31, 0xB9, 2, 0, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB, 0xF2}));  // rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp
+  engine.load(begin({0x0F, 0x31, 0xB9, 2, 0, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB,
+                     0xF2}));  // rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp
   EXPECT_EQ(engine.run(1'000'000), Stop::budget);
   EXPECT_EQ(platform.asked, 1000U) << "and not once more";
 }

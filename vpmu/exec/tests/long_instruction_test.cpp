@@ -25,21 +25,21 @@ class EngineRunsLongInstructions : public testing::Test {
   EngineRunsLongInstructions() { state_.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18; }  // OSFXSR, OSXMMEXCPT, OSXSAVE
 
   static constexpr std::size_t longest = 15;
-  const std::vector<Code> instructions_{{0xF3, 0x0F, 0x52, 0xF4},                   // rsqrtss %xmm4, %xmm6
-                                        {0xF3, 0x0F, 0xC2, 0xC1, 0x02},             // cmpless %xmm1, %xmm0
-                                        {0xF2, 0x0F, 0x51, 0xD3},                   // sqrtsd %xmm3, %xmm2
-                                        {0x0F, 0x58, 0xC1},                         // addps %xmm1, %xmm0
-                                        {0x66, 0x0F, 0xFE, 0xC1},                   // paddd %xmm1, %xmm0
-                                        {0x66, 0x44, 0x0F, 0xFE, 0xC1},             // paddd %xmm1, %xmm8
-                                        {0xF3, 0x48, 0x0F, 0x2A, 0xC0},             // cvtsi2ss %rax, %xmm0
-                                        {0xF2, 0x0F, 0x2C, 0xC1},                   // cvttsd2si %xmm1, %eax
-                                        {0x66, 0x0F, 0x3A, 0x63, 0xC1, 0x0C},       // pcmpistri $12, %xmm1, %xmm0
-                                        {0x66, 0x0F, 0xC4, 0xC0, 0x03},             // pinsrw $3, %eax, %xmm0
-                                        {0xF2, 0x0F, 0x38, 0xF1, 0xC1},             // crc32l %ecx, %eax
-                                        {0x66, 0xF2, 0x0F, 0x38, 0xF1, 0xC1},       // crc32w %cx, %eax
-                                        {0x0F, 0xFE, 0xC1},                         // paddd %mm1, %mm0
-                                        {0xD9, 0xE8},                               // fld1
-                                        {0x0F, 0x77}};                              // emms
+  const std::vector<Code> instructions_{{0xF3, 0x0F, 0x52, 0xF4},              // rsqrtss %xmm4, %xmm6
+                                        {0xF3, 0x0F, 0xC2, 0xC1, 0x02},        // cmpless %xmm1, %xmm0
+                                        {0xF2, 0x0F, 0x51, 0xD3},              // sqrtsd %xmm3, %xmm2
+                                        {0x0F, 0x58, 0xC1},                    // addps %xmm1, %xmm0
+                                        {0x66, 0x0F, 0xFE, 0xC1},              // paddd %xmm1, %xmm0
+                                        {0x66, 0x44, 0x0F, 0xFE, 0xC1},        // paddd %xmm1, %xmm8
+                                        {0xF3, 0x48, 0x0F, 0x2A, 0xC0},        // cvtsi2ss %rax, %xmm0
+                                        {0xF2, 0x0F, 0x2C, 0xC1},              // cvttsd2si %xmm1, %eax
+                                        {0x66, 0x0F, 0x3A, 0x63, 0xC1, 0x0C},  // pcmpistri $12, %xmm1, %xmm0
+                                        {0x66, 0x0F, 0xC4, 0xC0, 0x03},        // pinsrw $3, %eax, %xmm0
+                                        {0xF2, 0x0F, 0x38, 0xF1, 0xC1},        // crc32l %ecx, %eax
+                                        {0x66, 0xF2, 0x0F, 0x38, 0xF1, 0xC1},  // crc32w %cx, %eax
+                                        {0x0F, 0xFE, 0xC1},                    // paddd %mm1, %mm0
+                                        {0xD9, 0xE8},                          // fld1
+                                        {0x0F, 0x77}};                         // emms
 
   /// All of them with up to so many of one prefix before them, as often as 15 bytes hold.
   template <class Do>
@@ -51,7 +51,8 @@ class EngineRunsLongInstructions : public testing::Test {
   void start(Engine& engine, const Code& code) {
     platform_.state = VectorState{};
     platform_.state.xcr0 = 7;
-    for (std::size_t i = 0; i < 256; ++i) platform_.state.legacy[VectorState::xmm_at + i] = static_cast<std::byte>(i * 37);
+    for (std::size_t i = 0; i < 256; ++i)
+      platform_.state.legacy[VectorState::xmm_at + i] = static_cast<std::byte>(i * 37);
     std::ranges::transform(code, ram_.bytes().begin(), [](unsigned b) { return static_cast<std::byte>(b); });
     state_.gpr = {0x1234'5678, 0x9ABC, 0x11};
     state_.rip = ram_.address();
@@ -94,7 +95,8 @@ TEST_F(EngineRunsLongInstructions, AsTheCpuDoes) {
     const auto after = host.run(bytes, {.gpr = state_.gpr, .flags = state_.rflags}, &vectors);
     ASSERT_TRUE(after);
     vectors.forget_pointers();
-    // Which bits of MXCSR there are is told by the host's FXSAVE, which has the misaligned exception mask (bit 17) on AMD.
+    // Which bits of MXCSR there are is told by the host's FXSAVE, which has the misaligned exception mask (bit 17) on
+    // AMD.
     constexpr auto mask = VectorState::mxcsr_mask_at;
     std::copy_n(platform_.state.legacy.begin() + mask, sizeof(std::uint32_t), vectors.legacy.begin() + mask);
     CpuState there = engine_.state();

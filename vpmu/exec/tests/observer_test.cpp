@@ -25,15 +25,18 @@ class Notes final : public Observer {
     EXPECT_EQ(a.linear, a.physical);
     EXPECT_EQ(a.page_bytes, page_size);
     (a.store ? stores : loads) += 1;
-    add((a.store ? "S" : "L") + std::to_string(a.bytes) + "@" + std::to_string(a.linear - base_) + (a.second_half ? "+" : ""));
+    add((a.store ? "S" : "L") + std::to_string(a.bytes) + "@" + std::to_string(a.linear - base_) +
+        (a.second_half ? "+" : ""));
     EXPECT_GE(now, last_) << "time does not run back";
     last_ = now;
     nows.push_back(now);
   }
-  void retired(bool load, bool store) override { add(std::string{"retired"} + (load ? " load" : "") + (store ? " store" : "")); }
+  void retired(bool load, bool store) override {
+    add(std::string{"retired"} + (load ? " load" : "") + (store ? " store" : ""));
+  }
   void branched(const SeenBranch& b) override {
-    add("branch " + std::to_string(b.at - base_) + (b.taken ? " to " : " not to ") + std::to_string(b.to - base_) + " kind " +
-        std::to_string(static_cast<unsigned>(b.kind)));
+    add("branch " + std::to_string(b.at - base_) + (b.taken ? " to " : " not to ") + std::to_string(b.to - base_) +
+        " kind " + std::to_string(static_cast<unsigned>(b.kind)));
   }
   void abandoned() override {
     ++given_up;
@@ -83,13 +86,15 @@ class Observed : public testing::Test {
 };
 
 // mov (%rbx), %rax; nop; mov %eax, 64(%rbx); add %rax, 8(%rbx); lock incl 16(%rbx); ud2
-const std::vector<unsigned> accesses{0x48, 0x8B, 0x03, 0x90, 0x89, 0x43, 0x40, 0x48, 0x01, 0x43, 0x08, 0xF0, 0xFF, 0x43, 0x10, 0x0F, 0x0B};
+const std::vector<unsigned> accesses{0x48, 0x8B, 0x03, 0x90, 0x89, 0x43, 0x40, 0x48, 0x01,
+                                     0x43, 0x08, 0xF0, 0xFF, 0x43, 0x10, 0x0F, 0x0B};
 
 TEST_F(Observed, SeesAccessesInOrder) {
   state_.gpr[rbx] = data_;
   begin(accesses);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
-  EXPECT_EQ(notes_.log, (Log{"L8@0", "retired load", "S4@64", "retired store", "L8@8", "S8@8", "retired load store", "S4@16", "retired load store"}));
+  EXPECT_EQ(notes_.log, (Log{"L8@0", "retired load", "S4@64", "retired store", "L8@8", "S8@8", "retired load store",
+                             "S4@16", "retired load store"}));
   EXPECT_EQ(notes_.nows, (std::vector<std::uint64_t>{0, 2, 3, 3, 4}));
   EXPECT_EQ(notes_.lines, 1U);
 }
@@ -99,7 +104,8 @@ TEST_F(Observed, AndTheSameOneByOne) {
   begin(accesses);
   while (engine_.run(1) == Stop::budget) {
   }
-  EXPECT_EQ(notes_.log, (Log{"L8@0", "retired load", "S4@64", "retired store", "L8@8", "S8@8", "retired load store", "S4@16", "retired load store"}));
+  EXPECT_EQ(notes_.log, (Log{"L8@0", "retired load", "S4@64", "retired store", "L8@8", "S8@8", "retired load store",
+                             "S4@16", "retired load store"}));
   EXPECT_EQ(notes_.nows, (std::vector<std::uint64_t>{0, 2, 3, 3, 4}));
   EXPECT_EQ(notes_.lines, 1U);
 }
@@ -108,8 +114,15 @@ TEST_F(Observed, AndTheSameOneByOne) {
 const std::vector<unsigned> branches{0x48, 0xFF, 0xC9, 0x75, 0xFB, 0xEB, 0x00, 0xE8, 0, 0, 0, 0, 0x58, 0x0F, 0x0B};
 
 TEST_F(Observed, SeesWhereBranchesGo) {
-  const Log expected{"branch 4099 to 4096 kind 1",  "branch 4099 to 4096 kind 1", "branch 4099 not to 4101 kind 1", "branch 4101 to 4103 kind 6",
-                     "S8@4088", "retired store", "branch 4103 to 4108 kind 2", "L8@4088", "retired load"};
+  const Log expected{"branch 4099 to 4096 kind 1",
+                     "branch 4099 to 4096 kind 1",
+                     "branch 4099 not to 4101 kind 1",
+                     "branch 4101 to 4103 kind 6",
+                     "S8@4088",
+                     "retired store",
+                     "branch 4103 to 4108 kind 2",
+                     "L8@4088",
+                     "retired load"};
   for (const std::uint64_t at_once : {100U, 1U, 2U, 3U}) {
     notes_.log.clear();
     state_.gpr[rcx] = 3;
@@ -124,7 +137,8 @@ TEST_F(Observed, SeesWhereBranchesGo) {
 TEST_F(Observed, ReturnsAreBranchesThatLoad) {
   begin({0xE8, 2, 0, 0, 0, 0x0F, 0x0B, 0xC3});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
-  EXPECT_EQ(notes_.log, (Log{"S8@4088", "retired store", "branch 4096 to 4103 kind 2", "L8@4088", "retired load", "branch 4103 to 4101 kind 4"}));
+  EXPECT_EQ(notes_.log, (Log{"S8@4088", "retired store", "branch 4096 to 4103 kind 2", "L8@4088", "retired load",
+                             "branch 4103 to 4101 kind 4"}));
 }
 
 // push (%rbx), where there is no stack: its load did not happen. The mov before it did.
@@ -185,49 +199,49 @@ TEST_F(Observed, StringsRetireOnceWithAllTheirElements) {
   EXPECT_EQ(notes.given_up, 1U) << "nor does the instruction retire with the ten";
 }
 
-/// Instructions that access memory in every way there is, work with flags, and branch to the next instruction. RBX, RSI, RDI and RSP point
-/// into the first page, R15 to where there is no memory.
+/// Instructions that access memory in every way there is, work with flags, and branch to the next instruction. RBX,
+/// RSI, RDI and RSP point into the first page, R15 to where there is no memory.
 const std::vector<std::vector<unsigned>>& memory_instructions() {
   static const std::vector<std::vector<unsigned>> list{
-      {0x48, 0x8B, 0x03},                          // mov (%rbx), %rax
-      {0x48, 0x8B, 0x44, 0x8B, 0x20},              // mov 32(%rbx,%rcx,4), %rax
-      {0x48, 0x89, 0x43, 0x08},                    // mov %rax, 8(%rbx)
-      {0xC6, 0x43, 0x09, 0x77},                    // movb $0x77, 9(%rbx)
-      {0x48, 0x01, 0x43, 0x10},                    // add %rax, 16(%rbx)
-      {0x48, 0x11, 0x43, 0x10},                    // adc %rax, 16(%rbx)
-      {0x48, 0x03, 0x03},                          // add (%rbx), %rax
-      {0xFF, 0x43, 0x14},                          // incl 20(%rbx)
-      {0x48, 0xF7, 0x53, 0x18},                    // notq 24(%rbx)
-      {0x48, 0xC1, 0x23, 0x03},                    // shlq $3, (%rbx)
-      {0x48, 0x83, 0x3B, 0x05},                    // cmpq $5, (%rbx)
-      {0x48, 0x83, 0x3B, 0x05, 0x72, 0x00},        // the same; jb to the next
-      {0x85, 0x43, 0x04, 0x75, 0x00},              // test %eax, 4(%rbx); jne to the next
-      {0x0F, 0x94, 0x43, 0x03},                    // setz 3(%rbx)
-      {0x48, 0x0F, 0x44, 0x03},                    // cmovz (%rbx), %rax
-      {0x0F, 0xB6, 0x53, 0x05},                    // movzbl 5(%rbx), %edx
-      {0x48, 0x0F, 0xAF, 0x03},                    // imul (%rbx), %rax
-      {0x48, 0x87, 0x03},                          // xchg %rax, (%rbx)
-      {0xF0, 0x48, 0x0F, 0xC1, 0x03},              // lock xadd %rax, (%rbx)
-      {0x48, 0x0F, 0xC1, 0x03},                    // xadd %rax, (%rbx)
-      {0x48, 0x0F, 0xB1, 0x13},                    // cmpxchg %rdx, (%rbx)
-      {0xF0, 0x48, 0xFF, 0x43, 0x20},              // lock incq 32(%rbx)
-      {0x48, 0x0F, 0xA3, 0x0B},                    // bt %rcx, (%rbx)
-      {0x48, 0x0F, 0xBA, 0x2B, 0x05},              // btsq $5, (%rbx)
-      {0x48, 0x0F, 0xA4, 0x43, 0x08, 0x05},        // shld $5, %rax, 8(%rbx)
-      {0x50, 0x5A},                                // push %rax; pop %rdx
-      {0x6A, 0x07, 0x58},                          // push $7; pop %rax
-      {0x9C, 0x9D},                                // pushf; popf
-      {0xFF, 0x33, 0x8F, 0x43, 0x08},              // push (%rbx); pop 8(%rbx)
-      {0xE8, 0x00, 0x00, 0x00, 0x00, 0x5A},        // call to the next; pop %rdx
+      {0x48, 0x8B, 0x03},                                // mov (%rbx), %rax
+      {0x48, 0x8B, 0x44, 0x8B, 0x20},                    // mov 32(%rbx,%rcx,4), %rax
+      {0x48, 0x89, 0x43, 0x08},                          // mov %rax, 8(%rbx)
+      {0xC6, 0x43, 0x09, 0x77},                          // movb $0x77, 9(%rbx)
+      {0x48, 0x01, 0x43, 0x10},                          // add %rax, 16(%rbx)
+      {0x48, 0x11, 0x43, 0x10},                          // adc %rax, 16(%rbx)
+      {0x48, 0x03, 0x03},                                // add (%rbx), %rax
+      {0xFF, 0x43, 0x14},                                // incl 20(%rbx)
+      {0x48, 0xF7, 0x53, 0x18},                          // notq 24(%rbx)
+      {0x48, 0xC1, 0x23, 0x03},                          // shlq $3, (%rbx)
+      {0x48, 0x83, 0x3B, 0x05},                          // cmpq $5, (%rbx)
+      {0x48, 0x83, 0x3B, 0x05, 0x72, 0x00},              // the same; jb to the next
+      {0x85, 0x43, 0x04, 0x75, 0x00},                    // test %eax, 4(%rbx); jne to the next
+      {0x0F, 0x94, 0x43, 0x03},                          // setz 3(%rbx)
+      {0x48, 0x0F, 0x44, 0x03},                          // cmovz (%rbx), %rax
+      {0x0F, 0xB6, 0x53, 0x05},                          // movzbl 5(%rbx), %edx
+      {0x48, 0x0F, 0xAF, 0x03},                          // imul (%rbx), %rax
+      {0x48, 0x87, 0x03},                                // xchg %rax, (%rbx)
+      {0xF0, 0x48, 0x0F, 0xC1, 0x03},                    // lock xadd %rax, (%rbx)
+      {0x48, 0x0F, 0xC1, 0x03},                          // xadd %rax, (%rbx)
+      {0x48, 0x0F, 0xB1, 0x13},                          // cmpxchg %rdx, (%rbx)
+      {0xF0, 0x48, 0xFF, 0x43, 0x20},                    // lock incq 32(%rbx)
+      {0x48, 0x0F, 0xA3, 0x0B},                          // bt %rcx, (%rbx)
+      {0x48, 0x0F, 0xBA, 0x2B, 0x05},                    // btsq $5, (%rbx)
+      {0x48, 0x0F, 0xA4, 0x43, 0x08, 0x05},              // shld $5, %rax, 8(%rbx)
+      {0x50, 0x5A},                                      // push %rax; pop %rdx
+      {0x6A, 0x07, 0x58},                                // push $7; pop %rax
+      {0x9C, 0x9D},                                      // pushf; popf
+      {0xFF, 0x33, 0x8F, 0x43, 0x08},                    // push (%rbx); pop 8(%rbx)
+      {0xE8, 0x00, 0x00, 0x00, 0x00, 0x5A},              // call to the next; pop %rdx
       {0xE8, 0x02, 0x00, 0x00, 0x00, 0xEB, 0x01, 0xC3},  // call; jmp over; ret
-      {0xA4},                                      // movsb
-      {0xAC},                                      // lodsb
-      {0x51, 0xB9, 0x05, 0, 0, 0, 0xF3, 0xAA, 0x59},  // push %rcx; mov $5, %ecx; rep stosb; pop %rcx
-      {0x48, 0x8B, 0x83, 0xFC, 0x0F, 0x00, 0x00},  // mov 4092(%rbx), %rax
-      {0x48, 0x01, 0x83, 0xF0, 0x0F, 0x00, 0x00},  // add %rax, 4080(%rbx)
-      {0x48, 0x01, 0xC8},                          // add %rcx, %rax
-      {0x48, 0x11, 0xC8},                          // adc %rcx, %rax
-      {0x74, 0x00},                                // jz to the next
+      {0xA4},                                            // movsb
+      {0xAC},                                            // lodsb
+      {0x51, 0xB9, 0x05, 0, 0, 0, 0xF3, 0xAA, 0x59},     // push %rcx; mov $5, %ecx; rep stosb; pop %rcx
+      {0x48, 0x8B, 0x83, 0xFC, 0x0F, 0x00, 0x00},        // mov 4092(%rbx), %rax
+      {0x48, 0x01, 0x83, 0xF0, 0x0F, 0x00, 0x00},        // add %rax, 4080(%rbx)
+      {0x48, 0x01, 0xC8},                                // add %rcx, %rax
+      {0x48, 0x11, 0xC8},                                // adc %rcx, %rax
+      {0x74, 0x00},                                      // jz to the next
   };
   return list;
 }
@@ -243,8 +257,10 @@ TEST_F(Observed, HoweverItIsRun) {
       const auto& next = memory_instructions()[random() % memory_instructions().size()];
       code.insert(code.end(), next.begin(), next.end());
     }
-    if (program % 8 == 1) code.insert(code.end(), {0x49, 0x8B, 0x07});                                            // mov (%r15), %rax
-    if (program % 8 == 2) code.insert(code.end(), {0x48, 0xC7, 0xC2, 0xFF, 0xFF, 0xFF, 0xFF, 0x48, 0xF7, 0x33});  // mov $-1, %rdx; divq (%rbx): too large
+    if (program % 8 == 1) code.insert(code.end(), {0x49, 0x8B, 0x07});  // mov (%r15), %rax
+    if (program % 8 == 2)
+      code.insert(code.end(), {0x48, 0xC7, 0xC2, 0xFF, 0xFF, 0xFF, 0xFF, 0x48, 0xF7,
+                               0x33});  // mov $-1, %rdx; divq (%rbx): too large
     code.insert(code.end(), {0x0F, 0x0B});
     std::vector<Log> logs;
     std::vector<std::vector<std::uint64_t>> nows;

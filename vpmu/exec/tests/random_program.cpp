@@ -41,7 +41,8 @@ void RandomProgram::put_operand(const Operand& o) {
   if (o.memory && one_in(12)) put({one_in(2) ? 0x64U : 0x65U});
   if (o.prefix != 0) put({o.prefix});
   if (o.bytes == 2) put({0x66});
-  const unsigned rex = (o.bytes == 8 ? 8U : 0U) | (o.reg >= 8 ? 4U : 0U) | (has_index && index >= 8 ? 2U : 0U) | (rm >= 8 ? 1U : 0U);
+  const unsigned rex =
+      (o.bytes == 8 ? 8U : 0U) | (o.reg >= 8 ? 4U : 0U) | (has_index && index >= 8 ? 2U : 0U) | (rm >= 8 ? 1U : 0U);
   const bool rip_relative = o.memory && !has_index && one_in(12);
   if (rex != 0 || (o.bytes == 1 && !one_in(10)) || one_in(8)) put({0x40U | (rip_relative ? rex & ~1U : rex)});
   code_.insert(code_.end(), o.opcode.begin(), o.opcode.end());
@@ -70,7 +71,9 @@ void RandomProgram::arithmetic() {
   switch (below(4)) {
     case 0: return put_operand({bytes, {static_cast<std::uint8_t>(what << 3U | word)}, any_register(), memory});
     case 1: return put_operand({bytes, {static_cast<std::uint8_t>(what << 3U | 2U | word)}, any_register(), memory});
-    case 2: return put_operand({bytes, {static_cast<std::uint8_t>(0x80U | word)}, what, memory, bytes == 1 ? 1 : std::min(bytes, 4U)});
+    case 2:
+      return put_operand(
+          {bytes, {static_cast<std::uint8_t>(0x80U | word)}, what, memory, bytes == 1 ? 1 : std::min(bytes, 4U)});
     default: return put_operand({bytes, {static_cast<std::uint8_t>(bytes == 1 ? 0x80 : 0x83)}, what, memory, 1});
   }
 }
@@ -83,7 +86,11 @@ void RandomProgram::move() {
     case 0: return put_operand({bytes, {static_cast<std::uint8_t>(0x88 | word)}, any_register(), memory});
     case 1: return put_operand({bytes, {static_cast<std::uint8_t>(0x8A | word)}, any_register(), memory});
     case 2: return put_operand({bytes, {static_cast<std::uint8_t>(0xC6 | word)}, 0, memory, std::min(bytes, 4U)});
-    case 3: return put_operand({2U << below(3), {0x0F, static_cast<std::uint8_t>(0xB6 | below(2) | below(2) << 3U)}, any_register(), memory});
+    case 3:
+      return put_operand({2U << below(3),
+                          {0x0F, static_cast<std::uint8_t>(0xB6 | below(2) | below(2) << 3U)},
+                          any_register(),
+                          memory});
     case 4: return put_operand({4U << below(2), {0x63}, any_register(), memory});
     default: return put_operand({bytes, {static_cast<std::uint8_t>(0x84 | word)}, any_register(), memory});
   }
@@ -143,12 +150,8 @@ void RandomProgram::without_memory() {
   switch (below(9)) {
     case 0: return put_operand({2U << below(3), {0x8D}, reg, true});
     case 1: return put({0x48U | (reg >= 8 ? 1U : 0U), 0xC8U | (reg & 7U)}), void();
-    case 2:
-      put({0x48U | (reg >= 8 ? 1U : 0U), 0xB8U | (reg & 7U)});
-      return put_random(8);
-    case 3:
-      put({0x40U | (reg >= 8 ? 1U : 0U), 0xB8U | (reg & 7U)});
-      return put_random(4);
+    case 2: put({0x48U | (reg >= 8 ? 1U : 0U), 0xB8U | (reg & 7U)}); return put_random(8);
+    case 3: put({0x40U | (reg >= 8 ? 1U : 0U), 0xB8U | (reg & 7U)}); return put_random(4);
     case 4: return put({one_in(3) ? 0x66U : one_in(2) ? 0x48U : 0x40U, 0x98U | below(2)});
     case 5: return put({0x48U | (reg >= 8 ? 1U : 0U), 0x0F, 0xC8U | (reg & 7U)});
     case 6: return put({one_in(3) ? 0xF5U : 0xF8U | below(2)});
@@ -197,8 +200,10 @@ void RandomProgram::instruction() {
 
 /// What linkers put before calls to make them longer.
 void RandomProgram::padding() {
-  if (one_in(4)) put({0x66, 0x66, 0x48});
-  else if (one_in(4)) put({0x67});
+  if (one_in(4))
+    put({0x66, 0x66, 0x48});
+  else if (one_in(4))
+    put({0x67});
 }
 
 void RandomProgram::flow() {
@@ -225,9 +230,7 @@ void RandomProgram::flow() {
       distance_to_a_block();
       return put({0x4C, 0x89, 0x46, 0x10, 0xFF, one_in(2) ? 0x66U : 0x56U, 0x10});
     case 6: return put({one_in(2) ? 0xE3U : 0xE2U, 0});  // to the next block either way
-    default:
-      put({0x0F, 0x80U | below(16)});
-      return distance_to_a_block();
+    default: put({0x0F, 0x80U | below(16)}); return distance_to_a_block();
   }
 }
 

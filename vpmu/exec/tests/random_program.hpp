@@ -7,8 +7,8 @@
 
 namespace vpmu::exec::test {
 
-/// Blocks of random instructions that lead to each other in every way: what compilers write, and what they do not. Most memory operands
-/// are near RSP, RBP, RSI, RDI, R10 or R13, which hardly any instruction changes.
+/// Blocks of random instructions that lead to each other in every way: what compilers write, and what they do not. Most
+/// memory operands are near RSP, RBP, RSI, RDI, R10 or R13, which hardly any instruction changes.
 class RandomProgram {
  public:
   RandomProgram(std::uint64_t seed, std::uint64_t address) : random_{seed}, address_{address} {}
@@ -23,7 +23,7 @@ class RandomProgram {
 
  private:
   struct Operand {
-    unsigned bytes{};       ///< 1, 2, 4 or 8.
+    unsigned bytes{};  ///< 1, 2, 4 or 8.
     std::vector<std::uint8_t> opcode;
     unsigned reg{};
     bool memory{};

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint64_t present = 1, writable = 2, user = 4;
 
-/// Two pages of code and one of data behind page tables: at linear 0 for the supervisor alone, at 1000H for all, data at 2000H for the
-/// supervisor alone and at 3000H for all. The parameter: after how many times a block is compiled.
+/// Two pages of code and one of data behind page tables: at linear 0 for the supervisor alone, at 1000H for all, data
+/// at 2000H for the supervisor alone and at 3000H for all. The parameter: after how many times a block is compiled.
 class EngineResumes : public testing::TestWithParam<std::uint32_t> {
  protected:
   enum Page : std::uint64_t { pml4, pdpt, directory, table, kernel_code, user_code, data, count };
@@ -23,7 +23,12 @@ class EngineResumes : public testing::TestWithParam<std::uint32_t> {
     link(table, 1, user_code, user);
     link(table, 2, data, 0);
     link(table, 3, data, user);
-    state_.paging = {.cr0 = bit(31) | 1, .cr3 = at(pml4), .cr4 = bit(5), .efer = bit(8) | bit(10), .physical_width = 52, .alignment_check = false};
+    state_.paging = {.cr0 = bit(31) | 1,
+                     .cr3 = at(pml4),
+                     .cr4 = bit(5),
+                     .efer = bit(8) | bit(10),
+                     .physical_width = 52,
+                     .alignment_check = false};
     state_.rflags = 2;
   }
 
@@ -108,7 +113,8 @@ TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
 // Under SMAP the kernel reads a program's memory only with RFLAGS.AC: to have read it once opens nothing.
 TEST_P(EngineResumes, WithOrWithoutAc) {
   state_.paging.cr4 |= bit(21);
-  put(kernel_code, {0x0F, 0x01, 0xCB, 0xA1, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x0F, 0x01, 0xCA, 0x0F, 0x0B});  // stac; mov 0x3000, %eax; clac; ud2
+  put(kernel_code, {0x0F, 0x01, 0xCB, 0xA1, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x0F, 0x01, 0xCA, 0x0F,
+                    0x0B});  // stac; mov 0x3000, %eax; clac; ud2
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -120,8 +126,8 @@ TEST_P(EngineResumes, WithOrWithoutAc) {
 
 // The same for where a program jumps to: the kernel's blocks are decoded and known by their addresses.
 TEST_P(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
-  put(kernel_code, {0x90, 0x0F, 0x0B});            // nop; ud2
-  put(user_code, {0x31, 0xC0, 0xFF, 0xE0});        // xor %eax, %eax; jmp *%rax
+  put(kernel_code, {0x90, 0x0F, 0x0B});      // nop; ud2
+  put(user_code, {0x31, 0xC0, 0xFF, 0xE0});  // xor %eax, %eax; jmp *%rax
   as(0, 0x1000);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -156,8 +162,8 @@ TEST_P(EngineResumes, WithOrWithoutAcInALoop) {
 
 // A loop of two blocks, one of them in the kernel's page.
 TEST_P(EngineResumes, WithoutAWayThatOnlyTheKernelMayGo) {
-  put(user_code, {0xE9, 0xFB, 0xEF, 0xFF, 0xFF});          // jmp 0
-  put(kernel_code, {0x90, 0xE9, 0xFA, 0x0F, 0, 0});        // nop; jmp 0x1000
+  put(user_code, {0xE9, 0xFB, 0xEF, 0xFF, 0xFF});    // jmp 0
+  put(kernel_code, {0x90, 0xE9, 0xFA, 0x0F, 0, 0});  // nop; jmp 0x1000
   as(0, 0x1000);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(30), Stop::budget);
@@ -169,7 +175,8 @@ TEST_P(EngineResumes, WithoutAWayThatOnlyTheKernelMayGo) {
 // A loop of two blocks, of which the second is another one now.
 TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
   const auto run = [&](unsigned value, bool told) {
-    put(kernel_code, {0xEB, 0x06, 0, 0, 0, 0, 0, 0, 0xB8, value, 0, 0, 0, 0xEB, 0xF1});  // jmp 8; at 8: mov $value, %eax; jmp 0
+    put(kernel_code,
+        {0xEB, 0x06, 0, 0, 0, 0, 0, 0, 0xB8, value, 0, 0, 0, 0xEB, 0xF1});  // jmp 8; at 8: mov $value, %eax; jmp 0
     as(0, 0);
     if (told) engine_.written(GuestPhysical{at(kernel_code)});
     told ? engine_.resume(state_) : engine_.load(state_);
@@ -183,9 +190,9 @@ TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
 
 // A loop of a block in each page, of which the second is another page now.
 TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
-  put(kernel_code, {0xE9, 0xFB, 0x1F, 0, 0});                              // jmp 0x2000
-  put(data, {0xB8, 1, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});             // mov $1, %eax; jmp 0
-  put(user_code, {0xB8, 2, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});        // mov $2, %eax; jmp 0
+  put(kernel_code, {0xE9, 0xFB, 0x1F, 0, 0});                        // jmp 0x2000
+  put(data, {0xB8, 1, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});       // mov $1, %eax; jmp 0
+  put(user_code, {0xB8, 2, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});  // mov $2, %eax; jmp 0
   as(0, 0);
   engine_.load(state_);
   EXPECT_EQ(engine_.run(30), Stop::budget);

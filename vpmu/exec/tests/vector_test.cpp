@@ -73,16 +73,16 @@ class EngineRunsVectors : public testing::Test {
   Engine engine_{ram_, platform_, &code_};
 };
 
-const Code paddd{0x66, 0x0F, 0xFE, 0xC1};         // paddd %xmm1, %xmm0
-const Code addps{0x0F, 0x58, 0xC1};               // addps %xmm1, %xmm0
-const Code movaps{0x0F, 0x28, 0xC1};              // movaps %xmm1, %xmm0
-const Code vmovaps{0xC5, 0xFC, 0x28, 0xC1};       // vmovaps %ymm1, %ymm0
-const Code fld1{0xD9, 0xE8};                      // fld1
-const Code fninit{0xDB, 0xE3};                    // fninit
-const Code emms{0x0F, 0x77};                      // emms
-const Code blsr{0xC4, 0xE2, 0x78, 0xF3, 0xC9};    // blsr %ecx, %eax
-const Code ldmxcsr{0x0F, 0xAE, 0x13};             // ldmxcsr (%rbx)
-const Code fxrstor{0x0F, 0xAE, 0x0B};             // fxrstor (%rbx)
+const Code paddd{0x66, 0x0F, 0xFE, 0xC1};       // paddd %xmm1, %xmm0
+const Code addps{0x0F, 0x58, 0xC1};             // addps %xmm1, %xmm0
+const Code movaps{0x0F, 0x28, 0xC1};            // movaps %xmm1, %xmm0
+const Code vmovaps{0xC5, 0xFC, 0x28, 0xC1};     // vmovaps %ymm1, %ymm0
+const Code fld1{0xD9, 0xE8};                    // fld1
+const Code fninit{0xDB, 0xE3};                  // fninit
+const Code emms{0x0F, 0x77};                    // emms
+const Code blsr{0xC4, 0xE2, 0x78, 0xF3, 0xC9};  // blsr %ecx, %eax
+const Code ldmxcsr{0x0F, 0xAE, 0x13};           // ldmxcsr (%rbx)
+const Code fxrstor{0x0F, 0xAE, 0x0B};           // fxrstor (%rbx)
 
 TEST_F(EngineRunsVectors, NotWithoutExecutableMemory) {
   Engine without{ram_, platform_};
@@ -125,13 +125,20 @@ TEST_F(EngineRunsVectors, OnlyWhatTheGuestHasEnabled) {
   };
   const Stop avx = host_has(HostFeature::avx) ? Stop::budget : Stop::unsupported;
   const Stop bmi = host_has(HostFeature::bmi1) ? Stop::budget : Stop::unsupported;
-  const std::vector<Row> rows{{paddd, 0, osfxsr, 3, Stop::budget},        {paddd, 0, 0, 3, Stop::unsupported},
-                              {paddd, cr0_ts, osfxsr, 3, Stop::unsupported}, {paddd, cr0_em, osfxsr, 3, Stop::unsupported},
-                              {fld1, 0, 0, 1, Stop::budget},              {fld1, cr0_ts, 0, 1, Stop::unsupported},
-                              {fld1, cr0_em, 0, 1, Stop::unsupported},    {emms, 0, 0, 1, Stop::budget},
-                              {emms, cr0_ts, 0, 1, Stop::unsupported},    {emms, cr0_em, 0, 1, Stop::unsupported},
-                              {vmovaps, 0, osxsave, 7, avx},              {vmovaps, cr0_ts, osxsave, 7, Stop::unsupported},
-                              {vmovaps, 0, osfxsr, 7, Stop::unsupported}, {vmovaps, 0, osxsave, 3, Stop::unsupported},
+  const std::vector<Row> rows{{paddd, 0, osfxsr, 3, Stop::budget},
+                              {paddd, 0, 0, 3, Stop::unsupported},
+                              {paddd, cr0_ts, osfxsr, 3, Stop::unsupported},
+                              {paddd, cr0_em, osfxsr, 3, Stop::unsupported},
+                              {fld1, 0, 0, 1, Stop::budget},
+                              {fld1, cr0_ts, 0, 1, Stop::unsupported},
+                              {fld1, cr0_em, 0, 1, Stop::unsupported},
+                              {emms, 0, 0, 1, Stop::budget},
+                              {emms, cr0_ts, 0, 1, Stop::unsupported},
+                              {emms, cr0_em, 0, 1, Stop::unsupported},
+                              {vmovaps, 0, osxsave, 7, avx},
+                              {vmovaps, cr0_ts, osxsave, 7, Stop::unsupported},
+                              {vmovaps, 0, osfxsr, 7, Stop::unsupported},
+                              {vmovaps, 0, osxsave, 3, Stop::unsupported},
                               {blsr, cr0_em | cr0_ts, 0, 1, bmi}};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     SCOPED_TRACE(i);
@@ -158,7 +165,9 @@ TEST_F(EngineRunsVectors, NoInstructionThatCouldRaiseAFloatingPointException) {
 
 TEST_F(EngineRunsVectors, LoadsNoControlRegisterThatWouldFault) {
   state_.gpr[rbx] = data_at_;
-  const auto put = [&](std::size_t at, std::uint32_t value) { std::memcpy(ram_.bytes().data() + at, &value, sizeof value); };
+  const auto put = [&](std::size_t at, std::uint32_t value) {
+    std::memcpy(ram_.bytes().data() + at, &value, sizeof value);
+  };
   put(0, 0x8000'1F80);
   expect_stop(ldmxcsr, Stop::fault);
   put(0, 0x1FA0);
@@ -200,7 +209,8 @@ TEST_F(EngineRunsVectors, NoticesAStoreToCode) {
   state_.gpr[rbx] = code_at_ + 3;
   std::memset(xmm(1), 0x90, 16);
   // movups %xmm1, (%rbx); ud2, 14 more bytes
-  begin(engine_, {0x0F, 0x11, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x90});
+  begin(engine_, {0x0F, 0x11, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F,
+                  0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x0F, 0x0B, 0x90});
   EXPECT_EQ(engine_.run(10), Stop::budget);
   EXPECT_EQ(engine_.passed().instructions, 10U);
 }
@@ -287,7 +297,8 @@ TEST_F(EngineRunsVectors, ZeroesUpperHalvesAndAll) {
 // CVTPD2PI and its like from memory name no vector register, and obey MXCSR all the same.
 TEST_F(EngineRunsVectors, ConversionsToMmxRegistersObeyMxcsr) {
   state_.gpr[rbx] = data_at_;
-  const std::vector<Code> conversions{{0x66, 0x0F, 0x2D, 0x03}, {0x66, 0x0F, 0x2C, 0x03}, {0x0F, 0x2D, 0x03}, {0x0F, 0x2C, 0x03}};
+  const std::vector<Code> conversions{
+      {0x66, 0x0F, 0x2D, 0x03}, {0x66, 0x0F, 0x2C, 0x03}, {0x0F, 0x2D, 0x03}, {0x0F, 0x2C, 0x03}};
   const double too_large = 1e300;
   std::memcpy(ram_.bytes().data(), &too_large, sizeof too_large);
   for (const Code& code : conversions) {
@@ -309,8 +320,8 @@ TEST(TwoEngines, RunVectorsAtTheSameTime) {
     TestCode code;
     Engine engine{ram, platform, &code};
     // movq %rax, %xmm0; movq %rbx, %xmm1; paddq %xmm1, %xmm0 and back 4 bytes: dec %rcx; jnz; movq %xmm0, %rax; ud2
-    const Code program{0x66, 0x48, 0x0F, 0x6E, 0xC0, 0x66, 0x48, 0x0F, 0x6E, 0xCB, 0x66, 0x0F, 0xD4, 0xC1,
-                       0x48, 0xFF, 0xC9, 0x75, 0xF7, 0x66, 0x48, 0x0F, 0x7E, 0xC0, 0x0F, 0x0B};
+    const Code program{0x66, 0x48, 0x0F, 0x6E, 0xC0, 0x66, 0x48, 0x0F, 0x6E, 0xCB, 0x66, 0x0F, 0xD4,
+                       0xC1, 0x48, 0xFF, 0xC9, 0x75, 0xF7, 0x66, 0x48, 0x0F, 0x7E, 0xC0, 0x0F, 0x0B};
     for (std::size_t i = 0; i < program.size(); ++i) ram.bytes()[i] = static_cast<std::byte>(program[i]);
     CpuState s;
     s.rip = ram.address();

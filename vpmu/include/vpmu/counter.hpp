@@ -14,7 +14,8 @@ inline constexpr unsigned max_gp_counters = 8;
 inline constexpr unsigned max_fixed_counters = 3;
 inline constexpr unsigned max_counters = max_gp_counters + max_fixed_counters;
 
-/// One counter of a logical processor: PMCi or FIXED_CTRn. Ordered as the manual serves them: general-purpose first (rule Q1).
+/// One counter of a logical processor: PMCi or FIXED_CTRn. Ordered as the manual serves them: general-purpose first
+/// (rule Q1).
 class CounterId {
  public:
   constexpr CounterId() = default;

@@ -10,9 +10,9 @@ namespace vpmu {
 
 /// Why a linear access of the PMU failed.
 struct AccessFault {
-  GuestLinear address;            ///< First byte that could not be accessed: what CR2 would hold.
-  std::uint32_t error_code{};     ///< Page-fault error code, SDM 3A 4.7; meaningless when `not_memory`.
-  bool not_memory{};              ///< The page tables map it, but to no guest RAM.
+  GuestLinear address;         ///< First byte that could not be accessed: what CR2 would hold.
+  std::uint32_t error_code{};  ///< Page-fault error code, SDM 3A 4.7; meaningless when `not_memory`.
+  bool not_memory{};           ///< The page tables map it, but to no guest RAM.
 };
 
 /// Empty on success.
@@ -21,9 +21,9 @@ using AccessResult = std::optional<AccessFault>;
 /// Which right an access needs.
 enum class AccessKind : std::uint8_t { read, write };
 
-/// All that the PMU may ask of the world around it. One per virtual CPU; the PMU holds no reference to it between calls.
-/// Linear accesses are supervisor accesses under the guest's current CR3 at any CPL:
-/// they never reach outside guest RAM and may fail at any time.
+/// All that the PMU may ask of the world around it. One per virtual CPU; the PMU holds no reference to it between
+/// calls. Linear accesses are supervisor accesses under the guest's current CR3 at any CPL: they never reach outside
+/// guest RAM and may fail at any time.
 class GuestEnv {
  public:
   /// Reads `out.size()` bytes at `at`; may cross pages. On failure `out` is unspecified.
@@ -34,7 +34,8 @@ class GuestEnv {
   virtual AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) = 0;
   /// The guest's time-stamp counter now, offset and scaling applied (rule P9).
   virtual std::uint64_t tsc() = 0;
-  /// Asks for a performance monitoring interrupt through LVTPC. Delivered at the instruction boundary, after the call that asked.
+  /// Asks for a performance monitoring interrupt through LVTPC. Delivered at the instruction boundary, after the call
+  /// that asked.
   virtual void request_pmi() = 0;
   /// Delivers #PF to the guest for a DS area access; called only under DsFaultPolicy::inject.
   virtual void inject_page_fault(const AccessFault& fault) = 0;

@@ -86,7 +86,8 @@ class MsrSpans {
   unsigned size_{};
 };
 
-/// All MSRs whose RDMSR and WRMSR must reach Pmu or Uncore, ascending, derived from their tables: also those that fault for lack of a counter.
+/// All MSRs whose RDMSR and WRMSR must reach Pmu or Uncore, ascending, derived from their tables: also those that fault
+/// for lack of a counter.
 MsrSpans trap_ranges(const GenerationDesc& generation);
 
 }  // namespace vpmu

@@ -2,7 +2,8 @@
 #include <array>
 #include <cstdint>
 
-/// Off-core response events: requests that leave the core, and who answers them. SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
+/// Off-core response events: requests that leave the core, and who answers them. SDM
+/// 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
 namespace vpmu {
 
 /// Requests that a source can know of. There are no others here: no prefetches, no write-backs, nothing of devices.
@@ -23,10 +24,12 @@ using OffcoreCounts = std::array<std::uint16_t, offcore_cell_count>;
 /// Those that a register selects.
 using OffcoreFilter = std::uint8_t;
 
-/// What a generation's MSR_OFFCORE_RSP_x say with which bits. The requests' are the same in all. SDM 3B tables 18-26, 18-35 to 18-38, 18-48, 18-61.
+/// What a generation's MSR_OFFCORE_RSP_x say with which bits. The requests' are the same in all. SDM 3B tables 18-26,
+/// 18-35 to 18-38, 18-48, 18-61.
 struct OffcoreLayout {
   std::uint64_t any_response;  ///< Every answer, whatever else is set; 0 where there is no such bit.
-  std::uint64_t l3, l3_snoop;      ///< The L3's answer is meant when both have a bit set; without a snoop part, when the first has.
+  std::uint64_t l3,
+      l3_snoop;  ///< The L3's answer is meant when both have a bit set; without a snoop part, when the first has.
   std::uint64_t dram, dram_snoop;  ///< The same of local memory.
 };
 
@@ -36,7 +39,8 @@ constexpr OffcoreFilter offcore_filter(const OffcoreLayout& layout, std::uint64_
     return (value & supplier) != 0 && (snoop == 0 || (value & snoop) != 0);
   };
   const bool any = (value & layout.any_response) != 0;
-  const std::array<bool, offcore_supplier_count> answers{any || meant(layout.l3, layout.l3_snoop), any || meant(layout.dram, layout.dram_snoop)};
+  const std::array<bool, offcore_supplier_count> answers{any || meant(layout.l3, layout.l3_snoop),
+                                                         any || meant(layout.dram, layout.dram_snoop)};
   unsigned filter = 0;
   for (unsigned request = 0; request < offcore_request_count; ++request)
     for (unsigned supplier = 0; supplier < offcore_supplier_count; ++supplier)

@@ -38,8 +38,8 @@ struct ServiceOrder {
   [[nodiscard]] std::span<const Step> active() const { return std::span{steps}.first(size); }
 };
 
-/// Orders simultaneous events: index order, general-purpose before fixed (rules Q1, Q2), the one assist at the place of its lowest
-/// counter (Q9). Pure.
+/// Orders simultaneous events: index order, general-purpose before fixed (rules Q1, Q2), the one assist at the place of
+/// its lowest counter (Q9). Pure.
 ServiceOrder service_order(const Simultaneous& due, AssistOrder assist_order);
 
 }  // namespace vpmu

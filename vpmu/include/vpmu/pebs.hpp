@@ -40,7 +40,7 @@ std::optional<PebsRecord> decode(PebsFormat format, std::span<const std::byte> i
 
 /// The DS buffer management area, PEBS half, at IA32_DS_AREA + 20H. SDM 3B figure 18-22.
 struct DsArea {
-  static constexpr std::uint64_t pebs_offset = 0x20;      ///< Of `base`.
+  static constexpr std::uint64_t pebs_offset = 0x20;  ///< Of `base`.
   static constexpr std::uint64_t index_offset = 0x28;
   static constexpr std::uint64_t threshold_offset = 0x38;
   static constexpr unsigned reset_count = 4;

@@ -13,26 +13,28 @@ namespace vpmu {
 /// One counter that counts now: what a source has to deliver for it.
 struct PlanEntry {
   CounterId counter;
-  EventSpec spec;          ///< As programmed; for a fixed counter only usr, os and any are meaningful.
-  Counts counts{};         ///< What to count. CMASK/INV forms that hold in every cycle appear as `cycles` (rule P18).
-  bool per_cycle{};        ///< CMASK or EDGE is in force: `counts` alone does not give the number (rule C4).
-  bool usr{}, os{};        ///< Privilege levels in which it counts.
+  EventSpec spec;            ///< As programmed; for a fixed counter only usr, os and any are meaningful.
+  Counts counts{};           ///< What to count. CMASK/INV forms that hold in every cycle appear as `cycles` (rule P18).
+  bool per_cycle{};          ///< CMASK or EDGE is in force: `counts` alone does not give the number (rule C4).
+  bool usr{}, os{};          ///< Privilege levels in which it counts.
   std::uint64_t distance{};  ///< Events until the counter overflows, 1 .. 2^width.
-  bool wants_overflow{};   ///< The overflow has an effect beyond its status bit: a PMI, or arming PEBS.
-  bool precise{};          ///< The overflow must be found at its very instruction (PEBS).
-  bool armed{};            ///< PEBS is armed: the next retirement of the event must be given to Pmu::retire().
-  /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty where only some loads
-  /// are tagged: then each retired load must be given to Pmu::retire(), which picks (rule L11).
+  bool wants_overflow{};     ///< The overflow has an effect beyond its status bit: a PMI, or arming PEBS.
+  bool precise{};            ///< The overflow must be found at its very instruction (PEBS).
+  bool armed{};              ///< PEBS is armed: the next retirement of the event must be given to Pmu::retire().
+  /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty
+  /// where only some loads are tagged: then each retired load must be given to Pmu::retire(), which picks (rule L11).
   std::optional<std::uint16_t> latency_over;
   OffcoreFilter offcore{};  ///< Of offcore and offcore_1: what counts.
 };
 
-/// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1 order.
+/// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1
+/// order.
 struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
   bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach Pmu::retire() if the source can see it.
-  bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is on.
+  bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
+                           ///< on.
 
   /// The entries that there are.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }
@@ -44,7 +46,8 @@ struct CountPlan {
   }
 };
 
-/// Events that happened, by counter, in counter units (after CMASK, INV and EDGE). Zero for counters that are not in the plan.
+/// Events that happened, by counter, in counter units (after CMASK, INV and EDGE). Zero for counters that are not in
+/// the plan.
 struct CountDeltas {
   std::array<std::uint64_t, max_counters> value{};
   /// The events of a counter.

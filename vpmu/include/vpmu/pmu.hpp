@@ -32,26 +32,26 @@ struct PmuPolicies {
   ReloadScope reload_scope{ReloadScope::overflowed};
   DsFaultPolicy ds_fault{DsFaultPolicy::drop};
   AssistOrder assist_order{AssistOrder::same_boundary};
-  std::uint32_t skid_events{0};       ///< Events that pass between overflow and arming (rule P2).
-  bool macro_fusion{false};           ///< A record of a fused compare is moved behind its branch (rule P2a).
+  std::uint32_t skid_events{0};        ///< Events that pass between overflow and arming (rule P2).
+  bool macro_fusion{false};            ///< A record of a fused compare is moved behind its branch (rule P2a).
   std::uint32_t load_tag_interval{1};  ///< Mean number of loads per tagged load; 1 tags all (rule L11).
 };
 
 /// How to build a PMU.
 struct PmuConfig {
   Generation generation{Generation::skylake};
-  bool smt{true};                     ///< With SMT siblings in the topology a logical processor has half the counters.
+  bool smt{true};  ///< With SMT siblings in the topology a logical processor has half the counters.
   std::optional<std::uint64_t> misc_enable;  ///< Reset value of IA32_MISC_ENABLE; empty = the generation's.
-  std::uint64_t seed{1};              ///< Of the load tagging generator; same seed, same samples.
+  std::uint64_t seed{1};                     ///< Of the load tagging generator; same seed, same samples.
   PmuPolicies policies{};
-  TraceSink* trace{};                 ///< May be null. Must outlive the PMU.
+  TraceSink* trace{};  ///< May be null. Must outlive the PMU.
 };
 
-/// The core PMU of one logical processor: registers, counting rules, PEBS, LBR, BTS. It is given its surroundings on each call and does
-/// nothing on its own: no clock, no threads, no allocation after construction, no exceptions.
+/// The core PMU of one logical processor: registers, counting rules, PEBS, LBR, BTS. It is given its surroundings on
+/// each call and does nothing on its own: no clock, no threads, no allocation after construction, no exceptions.
 ///
-/// An embedder routes RDMSR, WRMSR and RDPMC here, counts what plan() asks for, and reports it: in bulk by settle(), or instruction by
-/// instruction by retire(). Before each register access it must settle() what has been counted so far.
+/// An embedder routes RDMSR, WRMSR and RDPMC here, counts what plan() asks for, and reports it: in bulk by settle(), or
+/// instruction by instruction by retire(). Before each register access it must settle() what has been counted so far.
 class Pmu {
  public:
   /// Starts as after power-up. Allocates nothing, never fails.
@@ -63,10 +63,12 @@ class Pmu {
   /// Guest WRMSR. Legality first, then the effect. After ok, take_replan() says whether plan() changed.
   MsrStatus wrmsr(MsrIndex index, std::uint64_t value);
 
-  /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: one that faults does not retire.
+  /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: one that faults does not
+  /// retire.
   [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const;
 
-  /// Guest RDPMC: bit 30 of ECX selects the fixed counters. Empty = #GP(0): no such counter, or CPL > 0 with CR4.PCE = 0. SDM 2B RDPMC.
+  /// Guest RDPMC: bit 30 of ECX selects the fixed counters. Empty = #GP(0): no such counter, or CPL > 0 with CR4.PCE =
+  /// 0. SDM 2B RDPMC.
   [[nodiscard]] std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool cr4_pce) const;
 
   /// What to count from now on. Valid until the next call of a non-const member.
@@ -77,16 +79,17 @@ class Pmu {
   /// What take_replan() would say. Cost: none.
   [[nodiscard]] bool needs_replan() const { return replan_; }
 
-  /// Events that happened without their instructions being known: adds them, with overflow, status, arming, freeze and PMI.
+  /// Events that happened without their instructions being known: adds them, with overflow, status, arming, freeze and
+  /// PMI.
   void settle(const CountDeltas& deltas, GuestEnv& env);
 
-  /// One retired instruction: counts it, then serves what is due at its boundary in the manual's order. Call at the boundary, before
-  /// the next instruction runs and before interrupts are delivered.
+  /// One retired instruction: counts it, then serves what is due at its boundary in the manual's order. Call at the
+  /// boundary, before the next instruction runs and before interrupts are delivered.
   void retire(const Retirement& retired, GuestEnv& env);
 
-  /// The delivery of an interrupt or exception, or a branch where the source does not retire instruction by instruction: for the LBR and
-  /// BTS alone (rules Z5, B1). A page fault on the DS area drops the BTS record here whatever `ds_fault` says: the delivery of an exception
-  /// must not raise another one without end.
+  /// The delivery of an interrupt or exception, or a branch where the source does not retire instruction by
+  /// instruction: for the LBR and BTS alone (rules Z5, B1). A page fault on the DS area drops the BTS record here
+  /// whatever `ds_fault` says: the delivery of an exception must not raise another one without end.
   void record_branch(const TakenBranch& branch, GuestEnv& env);
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
@@ -94,7 +97,8 @@ class Pmu {
   /// SMI and RSM: FREEZE_WHILE_SMM (rule Z10); DS is off in SMM (rule F14).
   void enter_smm();
   void leave_smm();
-  /// An uncore counter overflowed and is routed to this core: GLOBAL_STATUS bit 61 (rule Q7) and a PMI when DEBUGCTL[13] is set.
+  /// An uncore counter overflowed and is routed to this core: GLOBAL_STATUS bit 61 (rule Q7) and a PMI when
+  /// DEBUGCTL[13] is set.
   void on_uncore_overflow(GuestEnv& env);
 
   /// Power-up or RESET: every register to its reset value.
@@ -114,7 +118,8 @@ class Pmu {
   [[nodiscard]] const PmuState& state() const { return state_; }
   /// The counters that count now: enabled by their select and GLOBAL_CTRL, and not frozen.
   [[nodiscard]] CounterSet enabled() const;
-  /// The counters that their event select or fixed control enables, whatever GLOBAL_CTRL says: those of a session, running or stopped.
+  /// The counters that their event select or fixed control enables, whatever GLOBAL_CTRL says: those of a session,
+  /// running or stopped.
   [[nodiscard]] CounterSet selected() const;
 
  private:
@@ -182,7 +187,8 @@ class Pmu {
   AccessResult drop_branch(DropReason reason, const AccessFault& fault);
 
   // pebs_record.cpp
-  [[nodiscard]] PebsRecord compose(CounterSet triggers, CounterSet served, const Retirement& r, std::uint64_t tsc) const;
+  [[nodiscard]] PebsRecord compose(CounterSet triggers, CounterSet served, const Retirement& r,
+                                   std::uint64_t tsc) const;
   void compose_memory(PebsRecord& record, CounterSet triggers, const Retirement& r) const;
 
   void trace(const TraceEvent& event) const {
@@ -193,7 +199,8 @@ class Pmu {
   PmuConfig config_;
   unsigned gp_counters_;
   PmuState state_{};
-  /// Decoded selects, kept beside the raw registers so that counting does not decode; the fixed counters' classes never change.
+  /// Decoded selects, kept beside the raw registers so that counting does not decode; the fixed counters' classes never
+  /// change.
   std::array<EventSpec, max_gp_counters> spec_{};
   std::array<EventClass, max_counters> class_{};
   bool replan_{true};

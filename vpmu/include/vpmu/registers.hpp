@@ -31,7 +31,8 @@ using ANY = Bits<2>;
 using PMI = Bits<3>;
 }  // namespace fixed_ctr_ctrl
 
-/// IA32_PERF_GLOBAL_STATUS, and the bits of GLOBAL_OVF_CTRL (GLOBAL_STATUS_RESET) and GLOBAL_STATUS_SET. SDM 3B figure 18-11, 18-41.
+/// IA32_PERF_GLOBAL_STATUS, and the bits of GLOBAL_OVF_CTRL (GLOBAL_STATUS_RESET) and GLOBAL_STATUS_SET. SDM 3B figure
+/// 18-11, 18-41.
 namespace global_status {
 using OVF_PMC = Bits<7, 0>;
 using OVF_FIXED = Bits<34, 32>;

@@ -7,9 +7,27 @@
 
 namespace vpmu {
 
-/// The 64-bit fields of a PEBS record, by position. Formats 0 to 3 are prefixes of one another. SDM 3B tables 18-23, 18-44, 18-55.
+/// The 64-bit fields of a PEBS record, by position. Formats 0 to 3 are prefixes of one another. SDM 3B tables 18-23,
+/// 18-44, 18-55.
 enum class Slot : std::uint8_t {
-  rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15,
+  rflags,
+  rip,
+  rax,
+  rbx,
+  rcx,
+  rdx,
+  rsi,
+  rdi,
+  rbp,
+  rsp,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15,
   status,         ///< 90H: GLOBAL_STATUS (formats 1, 2) or APPLICABLE_COUNTERS (format 3).
   data_address,   ///< 98H.
   data_source,    ///< A0H.
@@ -38,17 +56,29 @@ inline constexpr unsigned hit_level_count = 8;
 struct MemAccess {
   GuestLinear address;
   HitLevel level{HitLevel::unknown};
-  std::uint16_t latency{};  ///< Core cycles from dispatch to data return, at least 4 (rule L7); 0 = the source cannot know.
-  bool dtlb_miss{};         ///< Missed the first level TLB.
-  bool stlb_miss{};         ///< And the second level.
+  std::uint16_t
+      latency{};     ///< Core cycles from dispatch to data return, at least 4 (rule L7); 0 = the source cannot know.
+  bool dtlb_miss{};  ///< Missed the first level TLB.
+  bool stlb_miss{};  ///< And the second level.
   bool locked{};
-  bool split{};             ///< Crosses a cache line.
+  bool split{};  ///< Crosses a cache line.
 };
 
 /// Kinds of branches as LBR_SELECT tells them apart. SDM 3B table 17-13.
-enum class BranchKind : std::uint8_t { none, conditional, near_rel_call, near_ind_call, near_ret, near_ind_jmp, near_rel_jmp, far };
+enum class BranchKind : std::uint8_t {
+  none,
+  conditional,
+  near_rel_call,
+  near_ind_call,
+  near_ret,
+  near_ind_jmp,
+  near_rel_jmp,
+  far
+};
 /// A near CALL, of either kind.
-[[nodiscard]] constexpr bool is_near_call(BranchKind k) { return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call; }
+[[nodiscard]] constexpr bool is_near_call(BranchKind k) {
+  return k == BranchKind::near_rel_call || k == BranchKind::near_ind_call;
+}
 
 /// What a branch did.
 struct BranchOutcome {
@@ -61,15 +91,23 @@ struct BranchOutcome {
 
 /// What an instruction is, where an event asks for it (Counts::nops to Counts::sse_integer).
 enum class InstructionClass : std::uint8_t {
-  other, nop, x87_operation, mmx, sse_packed_single, sse_scalar_single, sse_packed_double, sse_scalar_double, sse_integer,
+  other,
+  nop,
+  x87_operation,
+  mmx,
+  sse_packed_single,
+  sse_scalar_single,
+  sse_packed_double,
+  sse_scalar_double,
+  sse_integer,
 };
 
 /// A taken branch, or the delivery of an interrupt or exception: what the LBR and BTS record.
 struct TakenBranch {
-  GuestLinear from;       ///< The branch; of an interrupt or exception, the instruction that it came before.
-  GuestLinear to;         ///< The next instruction to run.
-  std::uint8_t cpl{};     ///< Privilege level that it was taken at.
-  BranchOutcome what;     ///< Interrupts and exceptions are `far`.
+  GuestLinear from;    ///< The branch; of an interrupt or exception, the instruction that it came before.
+  GuestLinear to;      ///< The next instruction to run.
+  std::uint8_t cpl{};  ///< Privilege level that it was taken at.
+  BranchOutcome what;  ///< Interrupts and exceptions are `far`.
 };
 
 /// What the front end did for this instruction, for FRONTEND_RETIRED. SDM 3B table 18-58.
@@ -79,25 +117,25 @@ struct FrontendOutcome {
   std::uint8_t bubble_slots{};    ///< Empty slots in each of them, 0..4.
 };
 
-/// What one retired instruction did: the unit in which precise sources feed the PMU. A faulting instruction has not retired (rule Q10);
-/// a REP string instruction retires once (rule C5).
+/// What one retired instruction did: the unit in which precise sources feed the PMU. A faulting instruction has not
+/// retired (rule Q10); a REP string instruction retires once (rule C5).
 struct Retirement {
-  GuestLinear ip;                     ///< First byte of the instruction, CS base added (rule P4).
-  GuestLinear next_ip;                ///< The next instruction to run: the target of a taken branch (rule P3).
-  std::uint8_t cpl{};                 ///< Privilege level the instruction ran at.
-  bool long_mode{true};               ///< IA-32e mode active: R8-R15 and upper halves exist (rule P22).
+  GuestLinear ip;        ///< First byte of the instruction, CS base added (rule P4).
+  GuestLinear next_ip;   ///< The next instruction to run: the target of a taken branch (rule P3).
+  std::uint8_t cpl{};    ///< Privilege level the instruction ran at.
+  bool long_mode{true};  ///< IA-32e mode active: R8-R15 and upper halves exist (rule P22).
   bool has_load{}, has_store{};
-  bool macro_fused{};                 ///< Fuses with the following branch (option macro_fusion, rule P2a; UOPS_RETIRED.MACRO_FUSED).
+  bool macro_fused{};  ///< Fuses with the following branch (option macro_fusion, rule P2a; UOPS_RETIRED.MACRO_FUSED).
   InstructionClass kind{};
   MemAccess load{};
   MemAccess store{};
   BranchOutcome branch{};
   FrontendOutcome frontend{};
-  OffcoreCounts offcore{};            ///< Requests that it made, its own fetch among them.
-  std::uint16_t uops{1};              ///< Retired micro-operations.
-  std::uint64_t cycles{};             ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.
-  std::uint64_t ref_cycles{};         ///< Unhalted reference cycles since the previous retirement, at the TSC's rate.
-  std::uint32_t bus_cycles{};         ///< Ticks of the crystal clock since the previous retirement.
+  OffcoreCounts offcore{};     ///< Requests that it made, its own fetch among them.
+  std::uint16_t uops{1};       ///< Retired micro-operations.
+  std::uint64_t cycles{};      ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.
+  std::uint64_t ref_cycles{};  ///< Unhalted reference cycles since the previous retirement, at the TSC's rate.
+  std::uint32_t bus_cycles{};  ///< Ticks of the crystal clock since the previous retirement.
   /// Registers after the instruction; only read when a record is written, may be null when nothing is armed.
   const PebsRegisters* registers{};
 };

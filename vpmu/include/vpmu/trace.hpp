@@ -23,16 +23,16 @@ struct Overflowed {
 };
 /// A PEBS record was stored.
 struct RecordWritten {
-  CounterSet counters;     ///< The triggers it stands for.
-  GuestLinear at;          ///< Where in the guest's buffer.
+  CounterSet counters;         ///< The triggers it stands for.
+  GuestLinear at;              ///< Where in the guest's buffer.
   const PebsRecord* record{};  ///< Valid during the call.
 };
 
 /// Why a PEBS or BTS record was not stored.
 enum class DropReason : std::uint8_t {
-  buffer_full,   ///< index + size > absolute maximum (rule F2).
-  bad_bounds,    ///< index below base, or an address that wraps or is not canonical (rules F7, F8).
-  fault,         ///< A page of the DS area or buffer cannot be accessed (rule F10).
+  buffer_full,  ///< index + size > absolute maximum (rule F2).
+  bad_bounds,   ///< index below base, or an address that wraps or is not canonical (rules F7, F8).
+  fault,        ///< A page of the DS area or buffer cannot be accessed (rule F10).
 };
 /// A PEBS record was not stored.
 struct RecordDropped {
@@ -59,7 +59,8 @@ struct PmiRequested {
   PmiCause cause{};
 };
 
-using TraceEvent = std::variant<MsrWritten, Overflowed, RecordWritten, RecordDropped, BranchStored, BranchDropped, PmiRequested>;
+using TraceEvent =
+    std::variant<MsrWritten, Overflowed, RecordWritten, RecordDropped, BranchStored, BranchDropped, PmiRequested>;
 
 /// Receives what the PMU does, as it does it. Must not call back into the PMU.
 class TraceSink {
@@ -71,7 +72,8 @@ class TraceSink {
   ~TraceSink() = default;
 };
 
-/// What the PMU has done since construction or restore; never reset by the guest. Nothing is lost silently: what is dropped is counted here.
+/// What the PMU has done since construction or restore; never reset by the guest. Nothing is lost silently: what is
+/// dropped is counted here.
 struct PmuStatistics {
   std::uint64_t overflows{};
   std::uint64_t records_written{};
@@ -83,7 +85,8 @@ struct PmuStatistics {
   std::uint64_t branches_dropped_bounds{};
   std::uint64_t branches_dropped_fault{};
   std::uint64_t pmi_requests{};
-  /// How often a source delivered events of an armed counter without their instruction; the record then stands for a later one.
+  /// How often a source delivered events of an armed counter without their instruction; the record then stands for a
+  /// later one.
   std::uint64_t late_triggers{};
   std::uint64_t msr_writes{};
   std::uint64_t msr_faults{};

@@ -21,16 +21,16 @@ enum class UncoreWrite : std::uint8_t {
 struct UncoreMsr {
   MsrIndex first;
   std::uint32_t count;
-  std::string_view name;   ///< SDM name of the first, or of the boxes.
-  std::uint64_t legal;     ///< Bits that WRMSR may set; any other raises #GP.
+  std::string_view name;  ///< SDM name of the first, or of the boxes.
+  std::uint64_t legal;    ///< Bits that WRMSR may set; any other raises #GP.
   UncoreWrite write{UncoreWrite::keeps};
   std::uint64_t transient{};  ///< Legal bits that are commands: they read 0.
   std::uint64_t starts{};     ///< Of an event select: the bit that lets its counter count.
   std::uint64_t reset{};
 };
 
-/// The counter of uncore clock cycles, and the global registers above it. Each mask is of the register that its comment names, 0 where there
-/// is no such bit.
+/// The counter of uncore clock cycles, and the global registers above it. Each mask is of the register that its comment
+/// names, 0 where there is no such bit.
 struct UncoreClock {
   MsrIndex counter, control, global_ctrl, global_status;
   unsigned width;                ///< Bits of the counter.
@@ -56,9 +56,9 @@ struct UncoreDesc {
 /// Cores by number, a bit each.
 using CoreSet = std::uint64_t;
 
-/// The uncore PMU of one package. SDM 3B 18.8.2, 18.9.6. Its clock counts; its other counters hold what is written to them, because no
-/// source knows uncore events: statistics tell when a guest has asked for one. Like Pmu it does nothing on its own and
-/// allocates nothing; some 6 KB, which may be copied.
+/// The uncore PMU of one package. SDM 3B 18.8.2, 18.9.6. Its clock counts; its other counters hold what is written to
+/// them, because no source knows uncore events: statistics tell when a guest has asked for one. Like Pmu it does
+/// nothing on its own and allocates nothing; some 6 KB, which may be copied.
 class Uncore {
  public:
   static constexpr std::size_t most_msrs = 704;  ///< Of any generation.
@@ -72,12 +72,14 @@ class Uncore {
   /// What wrmsr() would return; changes nothing.
   [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const;
 
-  /// So many ticks of the TSC have passed since the last call. The cores whose Pmu::on_uncore_overflow() is due, if any.
+  /// So many ticks of the TSC have passed since the last call. The cores whose Pmu::on_uncore_overflow() is due, if
+  /// any.
   [[nodiscard]] CoreSet advance(std::uint64_t tsc_ticks);
   /// Ticks of the TSC, at least 1, until advance() will name a core; empty: never, as things are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow() const;
 
-  /// Times that a general counter was told to count: in vain. Of servers, about: some registers of their boxes have other bits there.
+  /// Times that a general counter was told to count: in vain. Of servers, about: some registers of their boxes have
+  /// other bits there.
   [[nodiscard]] std::uint64_t unserved_selects() const { return unserved_selects_; }
 
  private:
@@ -93,7 +95,7 @@ class Uncore {
 
   const UncoreDesc* desc_;
   std::array<std::uint64_t, most_msrs> values_{};  ///< In the order of desc_->msrs.
-  std::uint64_t fifths_{};             ///< Of a tick of the uncore clock, that have passed since the last whole one.
+  std::uint64_t fifths_{};  ///< Of a tick of the uncore clock, that have passed since the last whole one.
   std::uint64_t unserved_selects_{};
 };
 

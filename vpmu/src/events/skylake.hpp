@@ -1,6 +1,7 @@
 #pragma once
 // Written by tools/lint/make_events.py; change the script, not this file.
-// Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation, BSD-3-Clause.
+// Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation,
+// BSD-3-Clause.
 #include <array>
 
 #include "events/validate.hpp"

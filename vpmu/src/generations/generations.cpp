@@ -9,15 +9,18 @@ namespace {
 
 namespace g = generations;
 
-constexpr std::array generation_table{&g::nehalem,      &g::nehalem_ex,      &g::westmere,   &g::westmere_ep,   &g::westmere_ex, &g::sandy_bridge,
-                                      &g::sandy_bridge_ep, &g::ivy_bridge,   &g::ivy_bridge_ep, &g::haswell,    &g::haswell_ep,  &g::broadwell,
-                                      &g::broadwell_de, &g::broadwell_ep,    &g::skylake,    &g::skylake_sp};
+constexpr std::array generation_table{&g::nehalem,       &g::nehalem_ex,   &g::westmere,        &g::westmere_ep,
+                                      &g::westmere_ex,   &g::sandy_bridge, &g::sandy_bridge_ep, &g::ivy_bridge,
+                                      &g::ivy_bridge_ep, &g::haswell,      &g::haswell_ep,      &g::broadwell,
+                                      &g::broadwell_de,  &g::broadwell_ep, &g::skylake,         &g::skylake_sp};
 
-static_assert([] {
-  for (std::size_t i = 0; i < generation_table.size(); ++i)
-    if (static_cast<std::size_t>(generation_table[i]->generation) != i) return false;
-  return true;
-}(), "describe() goes by the enumerator");
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < generation_table.size(); ++i)
+        if (static_cast<std::size_t>(generation_table[i]->generation) != i) return false;
+      return true;
+    }(),
+    "describe() goes by the enumerator");
 // The event of load latency is in each table, and runs where the description says.
 static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
   const auto rows = events::rows_of(d->events, d->load_latency_code, d->load_latency_umask);
@@ -25,7 +28,8 @@ static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) 
 }));
 static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
   const auto rows = events::rows_of(d->events, d->precise_store_code, d->precise_store_umask);
-  return !d->features.precise_store || (!rows.empty() && rows.front().counts == Counts::stores && rows.front().pebs == PebsAbility::only);
+  return !d->features.precise_store ||
+         (!rows.empty() && rows.front().counts == Counts::stores && rows.front().pebs == PebsAbility::only);
 }));
 
 static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {

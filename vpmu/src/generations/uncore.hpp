@@ -4,8 +4,8 @@
 #include "vpmu/bits.hpp"
 #include "vpmu/uncore.hpp"
 
-/// The uncores. SDM 3C tables 35-14, 35-15, 35-20 to 35-38. Where a server's uncore is made of boxes, whole blocks of their registers hold what
-/// is written to them.
+/// The uncores. SDM 3C tables 35-14, 35-15, 35-20 to 35-38. Where a server's uncore is made of boxes, whole blocks of
+/// their registers hold what is written to them.
 namespace vpmu::generations {
 
 inline constexpr std::uint64_t every_bit = ~0ULL;
@@ -25,21 +25,48 @@ constexpr UncoreMsr fixed_counter(std::uint32_t index, std::string_view name) {
 
 /// Nehalem and Westmere with one memory controller: 06_1A, 1E, 1F, 25, 2C. SDM 3B 18.8.2, figures 18-25 to 18-29.
 inline constexpr std::array nehalem_uncore_msrs{
-    UncoreMsr{.first = MsrIndex{0x391}, .count = 1, .name = "MSR_UNCORE_PERF_GLOBAL_CTRL", .legal = 0x800F'0001'0000'00FF},
-    UncoreMsr{.first = MsrIndex{0x392}, .count = 1, .name = "MSR_UNCORE_PERF_GLOBAL_STATUS", .legal = 0, .write = UncoreWrite::faults},
-    UncoreMsr{.first = MsrIndex{0x393}, .count = 1, .name = "MSR_UNCORE_PERF_GLOBAL_OVF_CTRL", .legal = 0xA000'0001'0000'00FF, .write = UncoreWrite::clears},
+    UncoreMsr{
+        .first = MsrIndex{0x391}, .count = 1, .name = "MSR_UNCORE_PERF_GLOBAL_CTRL", .legal = 0x800F'0001'0000'00FF},
+    UncoreMsr{.first = MsrIndex{0x392},
+              .count = 1,
+              .name = "MSR_UNCORE_PERF_GLOBAL_STATUS",
+              .legal = 0,
+              .write = UncoreWrite::faults},
+    UncoreMsr{.first = MsrIndex{0x393},
+              .count = 1,
+              .name = "MSR_UNCORE_PERF_GLOBAL_OVF_CTRL",
+              .legal = 0xA000'0001'0000'00FF,
+              .write = UncoreWrite::clears},
     fixed_counter(0x394, "MSR_UNCORE_FIXED_CTR0"),
     UncoreMsr{.first = MsrIndex{0x395}, .count = 1, .name = "MSR_UNCORE_FIXED_CTR_CTRL", .legal = 0x5},
-    UncoreMsr{.first = MsrIndex{0x396}, .count = 1, .name = "MSR_UNCORE_ADDR_OPCODE_MATCH", .legal = 0xE000'FFFF'FFFF'FFF8},
+    UncoreMsr{
+        .first = MsrIndex{0x396}, .count = 1, .name = "MSR_UNCORE_ADDR_OPCODE_MATCH", .legal = 0xE000'FFFF'FFFF'FFF8},
     UncoreMsr{.first = MsrIndex{0x3B0}, .count = 8, .name = "MSR_UNCORE_PMC0", .legal = low_bits(48)},
-    UncoreMsr{.first = MsrIndex{0x3C0}, .count = 8, .name = "MSR_UNCORE_PERFEVTSEL0", .legal = 0xFFD6'FFFF, .transient = bit(17), .starts = bit(22)},
+    UncoreMsr{.first = MsrIndex{0x3C0},
+              .count = 8,
+              .name = "MSR_UNCORE_PERFEVTSEL0",
+              .legal = 0xFFD6'FFFF,
+              .transient = bit(17),
+              .starts = bit(22)},
 };
 inline constexpr UncoreDesc nehalem_uncore{
     .msrs = nehalem_uncore_msrs,
-    .clock = {.counter = MsrIndex{0x394}, .control = MsrIndex{0x395}, .global_ctrl = MsrIndex{0x391}, .global_status = MsrIndex{0x392},
-                         .width = 48, .enable = bit(0), .interrupt = bit(2), .global_enable = bit(32), .global_enables = bit(32) | low_bits(8),
-                         .freeze = bit(63), .cores_shift = 48, .cores = 4, .overflowed = bit(32), .changed = bit(63), .pmi = bit(61),
-                         .ticks_per_5_tsc = 4},  // a Core i7-920: 2.13 GHz beside 2.66 GHz
+    .clock = {.counter = MsrIndex{0x394},
+              .control = MsrIndex{0x395},
+              .global_ctrl = MsrIndex{0x391},
+              .global_status = MsrIndex{0x392},
+              .width = 48,
+              .enable = bit(0),
+              .interrupt = bit(2),
+              .global_enable = bit(32),
+              .global_enables = bit(32) | low_bits(8),
+              .freeze = bit(63),
+              .cores_shift = 48,
+              .cores = 4,
+              .overflowed = bit(32),
+              .changed = bit(63),
+              .pmi = bit(61),
+              .ticks_per_5_tsc = 4},  // a Core i7-920: 2.13 GHz beside 2.66 GHz
 };
 
 inline constexpr std::array nehalem_ex_uncore_msrs{
@@ -51,12 +78,27 @@ inline constexpr std::array nehalem_ex_uncore_msrs{
     boxes(0xE00, 0xE5F, "MSR_R0_PMON_BOX_CTRL"),
 };
 /// The clock of a server, in one of its boxes: no way from there to a core is modelled.
-constexpr UncoreClock box_clock(std::uint32_t control, std::uint32_t counter, std::uint32_t global, std::uint64_t enable, std::uint64_t global_enable) {
-  return {.counter = MsrIndex{counter}, .control = MsrIndex{control}, .global_ctrl = MsrIndex{global}, .global_status = MsrIndex{global}, .width = 48,
-          .enable = enable, .interrupt = 0, .global_enable = global_enable, .global_enables = 0, .freeze = 0, .cores_shift = 0, .cores = 0,
-          .overflowed = 0, .changed = 0, .pmi = 0, .ticks_per_5_tsc = 5};
+constexpr UncoreClock box_clock(std::uint32_t control, std::uint32_t counter, std::uint32_t global,
+                                std::uint64_t enable, std::uint64_t global_enable) {
+  return {.counter = MsrIndex{counter},
+          .control = MsrIndex{control},
+          .global_ctrl = MsrIndex{global},
+          .global_status = MsrIndex{global},
+          .width = 48,
+          .enable = enable,
+          .interrupt = 0,
+          .global_enable = global_enable,
+          .global_enables = 0,
+          .freeze = 0,
+          .cores_shift = 0,
+          .cores = 0,
+          .overflowed = 0,
+          .changed = 0,
+          .pmi = 0,
+          .ticks_per_5_tsc = 5};
 }
-inline constexpr UncoreDesc nehalem_ex_uncore{.msrs = nehalem_ex_uncore_msrs, .clock = box_clock(0x395, 0x394, 0xC80, bit(0), bit(31))};  // the W box
+inline constexpr UncoreDesc nehalem_ex_uncore{.msrs = nehalem_ex_uncore_msrs,
+                                              .clock = box_clock(0x395, 0x394, 0xC80, bit(0), bit(31))};  // the W box
 
 /// A client's from Sandy Bridge on. SDM 3B 18.9.6, 3C tables 35-20 and 35-38.
 struct ClientUncore {
@@ -75,8 +117,14 @@ constexpr std::array<UncoreMsr, 17> client_msrs(const ClientUncore& c) {
       UncoreMsr{.first = MsrIndex{c.global_ctrl}, .count = 1, .name = "MSR_UNC_PERF_GLOBAL_CTRL", .legal = 0xE000'001F},
       UncoreMsr{.first = MsrIndex{c.global_ctrl + 1}, .count = 1, .name = "MSR_UNC_PERF_GLOBAL_STATUS", .legal = 0xB},
       UncoreMsr{.first = MsrIndex{0x394}, .count = 1, .name = "MSR_UNC_PERF_FIXED_CTRL", .legal = 0x50'0000},
-      UncoreMsr{.first = MsrIndex{0x395}, .count = 1, .name = "MSR_UNC_PERF_FIXED_CTR", .legal = low_bits(c.clock_width)},
-      UncoreMsr{.first = MsrIndex{0x396}, .count = 1, .name = "MSR_UNC_CBO_CONFIG", .legal = 0, .write = UncoreWrite::faults, .reset = c.boxes},
+      UncoreMsr{
+          .first = MsrIndex{0x395}, .count = 1, .name = "MSR_UNC_PERF_FIXED_CTR", .legal = low_bits(c.clock_width)},
+      UncoreMsr{.first = MsrIndex{0x396},
+                .count = 1,
+                .name = "MSR_UNC_CBO_CONFIG",
+                .legal = 0,
+                .write = UncoreWrite::faults,
+                .reset = c.boxes},
       client_counters(0x3B0, "MSR_UNC_ARB_PERFCTR0"),
       client_selects(0x3B2, "MSR_UNC_ARB_PERFEVTSEL0"),
       client_selects(0x700, "MSR_UNC_CBO_0_PERFEVTSEL0"),
@@ -93,10 +141,22 @@ constexpr std::array<UncoreMsr, 17> client_msrs(const ClientUncore& c) {
 }
 constexpr UncoreDesc client_uncore(const ClientUncore& c, std::span<const UncoreMsr> msrs) {
   return {.msrs = msrs,
-          .clock = {.counter = MsrIndex{0x395}, .control = MsrIndex{0x394}, .global_ctrl = MsrIndex{c.global_ctrl},
-                               .global_status = MsrIndex{c.global_ctrl + 1}, .width = c.clock_width, .enable = bit(22), .interrupt = bit(20),
-                               .global_enable = bit(29), .global_enables = bit(29), .freeze = bit(31), .cores_shift = 0, .cores = 5,
-                               .overflowed = bit(0), .changed = 0, .pmi = 0, .ticks_per_5_tsc = 5}};
+          .clock = {.counter = MsrIndex{0x395},
+                    .control = MsrIndex{0x394},
+                    .global_ctrl = MsrIndex{c.global_ctrl},
+                    .global_status = MsrIndex{c.global_ctrl + 1},
+                    .width = c.clock_width,
+                    .enable = bit(22),
+                    .interrupt = bit(20),
+                    .global_enable = bit(29),
+                    .global_enables = bit(29),
+                    .freeze = bit(31),
+                    .cores_shift = 0,
+                    .cores = 5,
+                    .overflowed = bit(0),
+                    .changed = 0,
+                    .pmi = 0,
+                    .ticks_per_5_tsc = 5}};
 }
 inline constexpr ClientUncore sandy_bridge_client{.global_ctrl = 0x391, .clock_width = 48, .boxes = 4};
 inline constexpr ClientUncore skylake_client{.global_ctrl = 0xE01, .clock_width = 44, .boxes = 5};
@@ -113,7 +173,8 @@ inline constexpr std::array sandy_bridge_ep_uncore_msrs{
     boxes(0xC24, 0xC39, "MSR_PCU_PMON_BOX_CTL"),
     boxes(0xD00, 0xDFF, "MSR_C0_PMON_BOX_CTL"),
 };
-inline constexpr UncoreDesc sandy_bridge_ep_uncore{.msrs = sandy_bridge_ep_uncore_msrs, .clock = box_clock(0xC08, 0xC09, 0xC00, bit(22), 0)};
+inline constexpr UncoreDesc sandy_bridge_ep_uncore{.msrs = sandy_bridge_ep_uncore_msrs,
+                                                   .clock = box_clock(0xC08, 0xC09, 0xC00, bit(22), 0)};
 
 inline constexpr std::array haswell_ep_uncore_msrs{
     global_registers(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
@@ -121,16 +182,22 @@ inline constexpr std::array haswell_ep_uncore_msrs{
     boxes(0x705, 0x747, "MSR_U_PMON_EVNTSEL0"),
     boxes(0xE00, 0xEFF, "MSR_C0_PMON_BOX_CTL"),
 };
-inline constexpr UncoreDesc haswell_ep_uncore{.msrs = haswell_ep_uncore_msrs, .clock = box_clock(0x703, 0x704, 0x700, bit(22), 0)};
+inline constexpr UncoreDesc haswell_ep_uncore{.msrs = haswell_ep_uncore_msrs,
+                                              .clock = box_clock(0x703, 0x704, 0x700, bit(22), 0)};
 
 inline constexpr std::array skylake_sp_uncore_msrs{
-    UncoreMsr{.first = MsrIndex{0x300}, .count = 1, .name = "MSR_CPU_BUS_NUMBER", .legal = 0, .write = UncoreWrite::faults},  // none is valid
+    UncoreMsr{.first = MsrIndex{0x300},
+              .count = 1,
+              .name = "MSR_CPU_BUS_NUMBER",
+              .legal = 0,
+              .write = UncoreWrite::faults},  // none is valid
     global_registers(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
     fixed_counter(0x704, "MSR_U_PMON_UCLK_FIXED_CTR"),
     boxes(0x705, 0x72F, "MSR_U_PMON_EVNTSEL0"),
     boxes(0xA40, 0xAFF, "MSR_IIO_PMON_BOX_CTL"),
     boxes(0xE00, 0xFBF, "MSR_CHA_0_PMON_BOX_CTL"),
 };
-inline constexpr UncoreDesc skylake_sp_uncore{.msrs = skylake_sp_uncore_msrs, .clock = box_clock(0x703, 0x704, 0x700, bit(22), 0)};
+inline constexpr UncoreDesc skylake_sp_uncore{.msrs = skylake_sp_uncore_msrs,
+                                              .clock = box_clock(0x703, 0x704, 0x700, bit(22), 0)};
 
 }  // namespace vpmu::generations

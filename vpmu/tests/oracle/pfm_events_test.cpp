@@ -9,9 +9,9 @@
 
 #include "vpmu/generation.hpp"
 
-// An independent table, libpfm4's, must agree with ours of each generation. Where it does not, the difference is in differences.csv with
-// its reason: `theirs` alone has the code and umask, `ours` alone has it, or one alone calls it `precise`. A difference that is gone must
-// leave the file.
+// An independent table, libpfm4's, must agree with ours of each generation. Where it does not, the difference is in
+// differences.csv with its reason: `theirs` alone has the code and umask, `ours` alone has it, or one alone calls it
+// `precise`. A difference that is gone must leave the file.
 
 namespace vpmu::test {
 namespace {
@@ -28,16 +28,25 @@ struct Pair {
   Generation generation;
   const char* theirs;  ///< libpfm4's name of the PMU.
 };
-constexpr std::array pairs{Pair{Generation::nehalem, "nhm"},         Pair{Generation::nehalem_ex, "nhm_ex"},
-                           Pair{Generation::westmere, "wsm"},        Pair{Generation::westmere_ep, "wsm_dp"},
-                           Pair{Generation::westmere_ex, "wsm_dp"},  Pair{Generation::sandy_bridge, "snb"},
-                           Pair{Generation::sandy_bridge_ep, "snb_ep"}, Pair{Generation::ivy_bridge, "ivb"},
-                           Pair{Generation::ivy_bridge_ep, "ivb_ep"}, Pair{Generation::haswell, "hsw"},
-                           Pair{Generation::haswell_ep, "hsw_ep"},   Pair{Generation::broadwell, "bdw"},
-                           Pair{Generation::broadwell_de, "bdw_ep"}, Pair{Generation::broadwell_ep, "bdw_ep"},
-                           Pair{Generation::skylake, "skl"},         Pair{Generation::skylake_sp, "skx"}};
+constexpr std::array pairs{Pair{Generation::nehalem, "nhm"},
+                           Pair{Generation::nehalem_ex, "nhm_ex"},
+                           Pair{Generation::westmere, "wsm"},
+                           Pair{Generation::westmere_ep, "wsm_dp"},
+                           Pair{Generation::westmere_ex, "wsm_dp"},
+                           Pair{Generation::sandy_bridge, "snb"},
+                           Pair{Generation::sandy_bridge_ep, "snb_ep"},
+                           Pair{Generation::ivy_bridge, "ivb"},
+                           Pair{Generation::ivy_bridge_ep, "ivb_ep"},
+                           Pair{Generation::haswell, "hsw"},
+                           Pair{Generation::haswell_ep, "hsw_ep"},
+                           Pair{Generation::broadwell, "bdw"},
+                           Pair{Generation::broadwell_de, "bdw_ep"},
+                           Pair{Generation::broadwell_ep, "bdw_ep"},
+                           Pair{Generation::skylake, "skl"},
+                           Pair{Generation::skylake_sp, "skx"}};
 
-/// The explained differences of a kind and generation. Lines: kind, generations, events, reason; the middle ones separated by spaces.
+/// The explained differences of a kind and generation. Lines: kind, generations, events, reason; the middle ones
+/// separated by spaces.
 std::set<Select> explained(std::string_view kind, std::string_view generation) {
   std::ifstream file{VPMU_DIFFERENCES};
   std::set<Select> result;
@@ -65,11 +74,14 @@ class EventsAgainstLibpfm4 : public testing::TestWithParam<Pair> {
 
   void expect_only(std::string_view kind, const std::set<Select>& met) const {
     const std::set<Select> reasons = explained(kind, desc.name);
-    for (const Select& s : met) EXPECT_TRUE(reasons.contains(s)) << desc.name << ": " << s << " differs (" << kind << ") without a reason";
-    for (const Select& s : reasons) EXPECT_TRUE(met.contains(s)) << desc.name << ": " << s << " no longer differs (" << kind << ")";
+    for (const Select& s : met)
+      EXPECT_TRUE(reasons.contains(s)) << desc.name << ": " << s << " differs (" << kind << ") without a reason";
+    for (const Select& s : reasons)
+      EXPECT_TRUE(met.contains(s)) << desc.name << ": " << s << " no longer differs (" << kind << ")";
   }
   bool listed(const oracle::PfmEvent& theirs_) const {
-    return std::ranges::any_of(desc.events, [&](const EventDesc& e) { return e.code == theirs_.code && e.umask == theirs_.umask; });
+    return std::ranges::any_of(desc.events,
+                               [&](const EventDesc& e) { return e.code == theirs_.code && e.umask == theirs_.umask; });
   }
 };
 
@@ -104,11 +116,12 @@ TEST_P(EventsAgainstLibpfm4, AgreesOnWhatIsPrecise) {
   expect_only("precise", differ);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EventsAgainstLibpfm4, testing::ValuesIn(pairs), [](const testing::TestParamInfo<Pair>& param) {
-  std::string name{describe(param.param.generation).name};
-  std::ranges::replace(name, '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, EventsAgainstLibpfm4, testing::ValuesIn(pairs),
+                         [](const testing::TestParamInfo<Pair>& param) {
+                           std::string name{describe(param.param.generation).name};
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 TEST(EventOracle, CoversEveryGeneration) {
   for (const GenerationDesc* g : all_generations())

@@ -7,9 +7,7 @@ namespace {
 
 using u64 = std::uint64_t;
 
-bool has_bit(u64 word, unsigned n) {
-  return ((word >> n) & 1) != 0;
-}
+bool has_bit(u64 word, unsigned n) { return ((word >> n) & 1) != 0; }
 u64 field(u64 word, unsigned high, unsigned low) {
   u64 result = 0;
   for (unsigned n = low; n <= high; ++n) result |= static_cast<u64>(has_bit(word, n)) << (n - low);

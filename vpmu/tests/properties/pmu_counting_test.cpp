@@ -7,12 +7,14 @@
 
 #include "pebs_session.hpp"
 
-// Rule C4 against a model that keeps every cycle: a list of cycles, each with its events, and the level that its end was charged to.
+// Rule C4 against a model that keeps every cycle: a list of cycles, each with its events, and the level that its end
+// was charged to.
 
 namespace vpmu::test {
 
 std::ostream& operator<<(std::ostream& out, const Select& s) {
-  return out << "cmask " << unsigned{s.cmask} << " inv " << s.inv << " edge " << s.edge << " usr " << s.usr << " os " << s.os;
+  return out << "cmask " << unsigned{s.cmask} << " inv " << s.inv << " edge " << s.edge << " usr " << s.usr << " os "
+             << s.os;
 }
 
 namespace {
@@ -83,8 +85,7 @@ RC_GTEST_PROP(CounterMaskProperty, AgreesWithCountingEveryCycle, ()) {
   const auto stream = *rc::gen::container<std::vector<Instruction>>(any_instruction());
   PebsSession s;
   s.write(msr::IA32_PERFEVTSEL0, form.raw());
-  for (const Instruction& i : stream)
-    s.retire({.cpl = i.cpl, .uops = i.uops, .cycles = i.cycles});
+  for (const Instruction& i : stream) s.retire({.cpl = i.cpl, .uops = i.uops, .cycles = i.cycles});
   RC_CLASSIFY(s.pmc(0) > 0, "counted something");
   RC_ASSERT(s.pmc(0) == naive_count(form, stream));
 }

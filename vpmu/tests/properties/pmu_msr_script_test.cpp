@@ -11,8 +11,8 @@
 #include "vpmu/bits.hpp"
 #include "vpmu/pmu.hpp"
 
-// Random scripts of WRMSR against a naive model: a map of registers and the rules of msr_expectations.hpp. After each write every
-// register is compared.
+// Random scripts of WRMSR against a naive model: a map of registers and the rules of msr_expectations.hpp. After each
+// write every register is compared.
 
 namespace vpmu::test {
 namespace {
@@ -21,7 +21,9 @@ struct Write {
   std::uint32_t index{};
   std::uint64_t value{};
 };
-std::ostream& operator<<(std::ostream& out, const Write& w) { return out << std::hex << "wrmsr " << w.index << " = " << w.value; }
+std::ostream& operator<<(std::ostream& out, const Write& w) {
+  return out << std::hex << "wrmsr " << w.index << " = " << w.value;
+}
 
 /// The registers as a map, absent ones left out.
 class NaivePmu {
@@ -40,7 +42,8 @@ class NaivePmu {
   MsrStatus write(std::uint32_t index, std::uint64_t value) {
     const MsrExpectation* m = find(index);
     if (m == nullptr) return MsrStatus::unknown;
-    if (!registers_.contains(index) || m->access == MsrAccess::read_only || (value & faulting(*m)) != 0) return MsrStatus::gp;
+    if (!registers_.contains(index) || m->access == MsrAccess::read_only || (value & faulting(*m)) != 0)
+      return MsrStatus::gp;
     if (m->canonical && !is_canonical(value, 48)) return MsrStatus::gp;
     const std::uint32_t i = index - m->first.value();
     if (m->name == "IA32_PMC") {
@@ -64,7 +67,9 @@ class NaivePmu {
     if (find(index) == nullptr) return MsrStatus::unknown;
     return registers_.contains(index) ? MsrStatus::ok : MsrStatus::gp;
   }
-  [[nodiscard]] std::uint64_t read(std::uint32_t index) const { return index == 0x392 ? inuse() : registers_.at(index); }
+  [[nodiscard]] std::uint64_t read(std::uint32_t index) const {
+    return index == 0x392 ? inuse() : registers_.at(index);
+  }
 
  private:
   /// Bits 11 and 12 of IA32_MISC_ENABLE fault when they change; here they start as 0.
@@ -92,14 +97,16 @@ class NaivePmu {
 /// Mostly a register of the PMU, and a value that is mostly near the border of what it takes.
 rc::Gen<Write> any_write() {
   return rc::gen::exec([] {
-    const MsrExpectation& m = *rc::gen::elementOf(std::vector<MsrExpectation>(skylake_msrs.begin(), skylake_msrs.end()));
+    const MsrExpectation& m =
+        *rc::gen::elementOf(std::vector<MsrExpectation>(skylake_msrs.begin(), skylake_msrs.end()));
     const auto wide = *rc::gen::arbitrary<std::uint64_t>();
     const std::uint64_t one = bit(*rc::gen::inRange(0U, 64U));
     const auto sign = static_cast<std::uint64_t>(static_cast<std::int64_t>(wide << 16) >> 16);
     Write w;
     w.index = m.first.value() + *rc::gen::inRange(0U, m.count);
     if (*rc::gen::inRange(0, 20) == 0) w.index += *rc::gen::inRange(1U, 0x40U);
-    w.value = *rc::gen::element(wide, wide & m.stored, wide & ~m.faulting, one, one | (wide & m.stored), sign, std::uint64_t{0});
+    w.value = *rc::gen::element(wide, wide & m.stored, wide & ~m.faulting, one, one | (wide & m.stored), sign,
+                                std::uint64_t{0});
     return w;
   });
 }

@@ -8,20 +8,32 @@
 
 #include "pebs_session.hpp"
 
-// Random sessions: whatever the guest and its instructions do, the state stays one that WRMSR could have made, and a PMU restored
-// from a snapshot goes on exactly as the original.
+// Random sessions: whatever the guest and its instructions do, the state stays one that WRMSR could have made, and a
+// PMU restored from a snapshot goes on exactly as the original.
 
 namespace vpmu::test {
 namespace {
 
 struct Operation {
-  enum class Kind : std::uint8_t { write, load, store, branch, other_level, settle, enter_smm, leave_smm, debug_exception, last = debug_exception };
+  enum class Kind : std::uint8_t {
+    write,
+    load,
+    store,
+    branch,
+    other_level,
+    settle,
+    enter_smm,
+    leave_smm,
+    debug_exception,
+    last = debug_exception
+  };
   Kind kind{};
   unsigned choice{};
   std::uint64_t value{};
 };
 std::ostream& operator<<(std::ostream& out, const Operation& o) {
-  return out << "{kind " << unsigned(o.kind) << ", choice " << o.choice << ", value " << std::hex << o.value << std::dec << "}";
+  return out << "{kind " << unsigned(o.kind) << ", choice " << o.choice << ", value " << std::hex << o.value << std::dec
+             << "}";
 }
 
 /// Writes that keep a session going, and some that do not.
@@ -58,10 +70,17 @@ constexpr Setting settings[] = {
 rc::Gen<Operation> any_operation() {
   return rc::gen::exec([] {
     using Kind = Operation::Kind;
-    const Kind kind = *rc::gen::weightedElement<Kind>({{6, Kind::write}, {8, Kind::load}, {4, Kind::store}, {3, Kind::branch},
-                                                       {2, Kind::other_level}, {2, Kind::settle}, {1, Kind::enter_smm},
-                                                       {1, Kind::leave_smm}, {1, Kind::debug_exception}});
-    return Operation{kind, *rc::gen::inRange(0U, unsigned{std::size(settings)}), *rc::gen::inRange<std::uint64_t>(0, 12)};
+    const Kind kind = *rc::gen::weightedElement<Kind>({{6, Kind::write},
+                                                       {8, Kind::load},
+                                                       {4, Kind::store},
+                                                       {3, Kind::branch},
+                                                       {2, Kind::other_level},
+                                                       {2, Kind::settle},
+                                                       {1, Kind::enter_smm},
+                                                       {1, Kind::leave_smm},
+                                                       {1, Kind::debug_exception}});
+    return Operation{kind, *rc::gen::inRange(0U, unsigned{std::size(settings)}),
+                     *rc::gen::inRange<std::uint64_t>(0, 12)};
   });
 }
 
@@ -77,7 +96,8 @@ void apply(PebsSession& s, const Operation& o, unsigned k) {
       break;
     case Kind::store: break;
     case Kind::branch:
-      r.branch = {.kind = static_cast<BranchKind>(1 + o.choice % 7), .taken = o.value != 0, .mispredicted = o.value > 6};
+      r.branch = {
+          .kind = static_cast<BranchKind>(1 + o.choice % 7), .taken = o.value != 0, .mispredicted = o.value > 6};
       break;
     case Kind::other_level: r.cpl = 3; break;
     case Kind::settle: {

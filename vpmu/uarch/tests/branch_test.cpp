@@ -12,9 +12,15 @@ const BranchShapes& shapes() { return find_profile("skylake")->branches; }
 Branch jcc(bool taken, std::uint64_t at = 0x1000) {
   return {.at = at, .behind = at + 2, .to = taken ? at - 64 : at + 2, .kind = BranchKind::conditional, .taken = taken};
 }
-Branch call(std::uint64_t at) { return {.at = at, .behind = at + 5, .to = 0x9000, .kind = BranchKind::near_rel_call, .taken = true}; }
-Branch ret(std::uint64_t to) { return {.at = 0x9008, .behind = 0x9009, .to = to, .kind = BranchKind::near_ret, .taken = true}; }
-Branch jump(std::uint64_t to) { return {.at = 0x2000, .behind = 0x2002, .to = to, .kind = BranchKind::near_ind_jmp, .taken = true}; }
+Branch call(std::uint64_t at) {
+  return {.at = at, .behind = at + 5, .to = 0x9000, .kind = BranchKind::near_rel_call, .taken = true};
+}
+Branch ret(std::uint64_t to) {
+  return {.at = 0x9008, .behind = 0x9009, .to = to, .kind = BranchKind::near_ret, .taken = true};
+}
+Branch jump(std::uint64_t to) {
+  return {.at = 0x2000, .behind = 0x2002, .to = to, .kind = BranchKind::near_ind_jmp, .taken = true};
+}
 
 /// The high bit of a linear congruential generator: no history tells it.
 class Coin {
@@ -38,7 +44,8 @@ unsigned misses(BranchPredictor& p, unsigned times, F next) {
 TEST(BranchPredictor, LearnsALoop) {
   BranchPredictor p{shapes()};
   misses(p, 1000, [](unsigned i) { return jcc(i % 8 != 7); });
-  EXPECT_EQ(misses(p, 8000, [](unsigned i) { return jcc(i % 8 != 7); }), 0U) << "the exit too: the history is longer than the loop";
+  EXPECT_EQ(misses(p, 8000, [](unsigned i) { return jcc(i % 8 != 7); }), 0U)
+      << "the exit too: the history is longer than the loop";
 }
 
 TEST(BranchPredictor, MissesHalfOfACoin) {

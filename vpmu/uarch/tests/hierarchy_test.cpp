@@ -47,13 +47,14 @@ Tally walk(Hierarchy& h, std::uint64_t bytes, unsigned rounds) {
 TEST(Hierarchy, WalksFindTheirLevel) {
   for (const Profile& p : all_profiles()) {
     const std::uint64_t l2 = p.l2.entries() * line_bytes, l3 = p.l3.entries() * line_bytes;
-    const std::array rows{std::pair{16 * kib, HitLevel::l1}, std::pair{l2 * 3 / 4, HitLevel::l2}, std::pair{l3 / 2, HitLevel::l3},
-                          std::pair{l3 * 3 / 2, HitLevel::dram}};
+    const std::array rows{std::pair{16 * kib, HitLevel::l1}, std::pair{l2 * 3 / 4, HitLevel::l2},
+                          std::pair{l3 / 2, HitLevel::l3}, std::pair{l3 * 3 / 2, HitLevel::dram}};
     for (const auto& [bytes, level] : rows) {
       Hierarchy h{p};
       const Tally tally = walk(h, bytes, 1);
       EXPECT_GE(tally.all, 256U);
-      EXPECT_GE(tally.at(level) * 10, tally.all * 9) << p.name << ' ' << bytes << " bytes, level " << static_cast<unsigned>(level);
+      EXPECT_GE(tally.at(level) * 10, tally.all * 9)
+          << p.name << ' ' << bytes << " bytes, level " << static_cast<unsigned>(level);
     }
   }
 }
@@ -64,7 +65,8 @@ const Profile& skylake() { return *find_profile("skylake"); }
 TEST(Hierarchy, LatencyIsThatOfTheLevel) {
   Hierarchy h{skylake()};
   const Latencies& l = skylake().latency;
-  EXPECT_EQ(h.load(at(0)), (DataResult{HitLevel::dram, TlbResult::walk, static_cast<std::uint16_t>(l.dram + l.walk), false}));
+  EXPECT_EQ(h.load(at(0)),
+            (DataResult{HitLevel::dram, TlbResult::walk, static_cast<std::uint16_t>(l.dram + l.walk), false}));
   h.advance(1000);
   EXPECT_EQ(h.load(at(8)), (DataResult{HitLevel::l1, TlbResult::hit, l.l1, false}));
   EXPECT_EQ(h.load(at(64)), (DataResult{HitLevel::dram, TlbResult::hit, l.dram, false}));
@@ -76,7 +78,8 @@ TEST(Hierarchy, FillBufferHitsWaitForTheRest) {
   const Latencies& l = skylake().latency;
   h.load(at(0));
   h.advance(150);
-  EXPECT_EQ(h.load(at(8)), (DataResult{HitLevel::lfb, TlbResult::hit, static_cast<std::uint16_t>(l.dram - 150), false}));
+  EXPECT_EQ(h.load(at(8)),
+            (DataResult{HitLevel::lfb, TlbResult::hit, static_cast<std::uint16_t>(l.dram - 150), false}));
   h.advance(48);
   EXPECT_EQ(h.load(at(8)).latency, l.l1) << "never faster than the L1";
   EXPECT_EQ(h.load(at(8)).level, HitLevel::lfb);
@@ -98,9 +101,11 @@ TEST(Hierarchy, ASplitTouchesBothLines) {
   const Latencies& l = skylake().latency;
   h.load(at(0));
   h.advance(1000);
-  EXPECT_EQ(h.load(at(60)), (DataResult{HitLevel::dram, TlbResult::hit, static_cast<std::uint16_t>(l.dram + l.split), true}));
+  EXPECT_EQ(h.load(at(60)),
+            (DataResult{HitLevel::dram, TlbResult::hit, static_cast<std::uint16_t>(l.dram + l.split), true}));
   h.advance(1000);
-  EXPECT_EQ(h.load(at(60)), (DataResult{HitLevel::l1, TlbResult::hit, static_cast<std::uint16_t>(l.l1 + l.split), true}));
+  EXPECT_EQ(h.load(at(60)),
+            (DataResult{HitLevel::l1, TlbResult::hit, static_cast<std::uint16_t>(l.l1 + l.split), true}));
   EXPECT_EQ(h.load(at(56)), (DataResult{HitLevel::l1, TlbResult::hit, l.l1, false})) << "to the last byte of the line";
   EXPECT_EQ(h.load(at(64)).level, HitLevel::l1);
 }
@@ -112,7 +117,8 @@ TEST(Hierarchy, StoresBringLinesIn) {
   EXPECT_EQ(h.load(at(0)).level, HitLevel::l1);
 }
 
-/// Fills the L3 set of line 0 with as many other lines as it has ways, by code: the L1D and the L2 need not lose line 0 for that.
+/// Fills the L3 set of line 0 with as many other lines as it has ways, by code: the L1D and the L2 need not lose line 0
+/// for that.
 void push_out_of_l3(Hierarchy& h) {
   const Shape l3 = h.profile().l3;
   for (std::uint64_t way = 1; way <= l3.ways; ++way) {

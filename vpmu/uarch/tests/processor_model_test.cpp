@@ -14,7 +14,9 @@ using exec::SeenAccess;
 SeenAccess load_of(std::uint64_t at, std::uint16_t bytes = 8, bool second_half = false) {
   return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = bytes, .store = false, .second_half = second_half};
 }
-SeenAccess store_of(std::uint64_t at) { return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = 8, .store = true}; }
+SeenAccess store_of(std::uint64_t at) {
+  return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = 8, .store = true};
+}
 
 class AProcessorModel : public testing::Test {
  protected:
@@ -81,7 +83,8 @@ TEST_F(AProcessorModel, WhatWasAbandonedIsNotTheNextInstructions) {
 }
 
 TEST_F(AProcessorModel, TellsMispredictions) {
-  const exec::SeenBranch branch{.at = 0x10, .behind = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
+  const exec::SeenBranch branch{
+      .at = 0x10, .behind = 0x12, .to = 0x80, .kind = BranchKind::near_ind_jmp, .taken = true};
   model_.begin_instruction();
   model_.branched(branch);
   Retirement r{.branch = {.kind = BranchKind::near_ind_jmp, .taken = true}};
@@ -129,11 +132,13 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
   model_.fetched({.linear = 0x4000, .physical = 0x4000, .page_bytes = 4096});
   Retirement r;
   model_.complete(r);
-  EXPECT_TRUE(r.frontend.dsb_miss && r.frontend.l1i_miss && r.frontend.l2_miss && r.frontend.itlb_miss && r.frontend.stlb_miss);
+  EXPECT_TRUE(r.frontend.dsb_miss && r.frontend.l1i_miss && r.frontend.l2_miss && r.frontend.itlb_miss &&
+              r.frontend.stlb_miss);
   model_.begin_instruction();
   model_.fetched({.linear = 0x4000, .physical = 0x4000, .page_bytes = 4096});
   model_.complete(r);
-  EXPECT_FALSE(r.frontend.dsb_miss || r.frontend.l1i_miss || r.frontend.l2_miss || r.frontend.itlb_miss || r.frontend.stlb_miss);
+  EXPECT_FALSE(r.frontend.dsb_miss || r.frontend.l1i_miss || r.frontend.l2_miss || r.frontend.itlb_miss ||
+               r.frontend.stlb_miss);
 }
 
 // A bubble is as long as the way of the line and of its translation; two cycles more without decoded micro-operations.
@@ -207,7 +212,8 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& reti
     n[Counts::l3_hit] += level == HitLevel::l3;
     n[Counts::l3_miss] += level == HitLevel::dram;
     n[Counts::llc_references] += static_cast<unsigned>(far(level)) + static_cast<unsigned>(far(stored));
-    n[Counts::llc_misses] += static_cast<unsigned>(level == HitLevel::dram) + static_cast<unsigned>(stored == HitLevel::dram);
+    n[Counts::llc_misses] +=
+        static_cast<unsigned>(level == HitLevel::dram) + static_cast<unsigned>(stored == HitLevel::dram);
     n[Counts::dtlb_miss_loads] += r.has_load && r.load.dtlb_miss;
     n[Counts::dtlb_miss_stores] += r.has_store && r.store.dtlb_miss;
     n[Counts::stlb_miss_loads] += r.has_load && r.load.stlb_miss;
@@ -228,7 +234,8 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
     std::vector<SeenAccess> accesses;
     const bool load = random() % 3 != 0, store = random() % 3 == 0;
     const std::uint64_t room = random() % 4 == 0 ? 64ULL << 20 : 128ULL << 10;
-    if (load && random() % 16 != 0) accesses.push_back(load_of(random() % room));  // a string without elements makes no access
+    if (load && random() % 16 != 0)
+      accesses.push_back(load_of(random() % room));  // a string without elements makes no access
     if (store) accesses.push_back(store_of(random() % room));
     retired.push_back(run(accesses, load, store));
   }
@@ -246,19 +253,32 @@ std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
   using exec::Seen;
   std::vector<Seen> trace;
   std::uint64_t now = 0;
-  const auto place = [&] { return (random() % 8 != 0 ? random() % (16 << 10) : random() % (8 << 20)) & ~std::uint64_t{7}; };
+  const auto place = [&] {
+    return (random() % 8 != 0 ? random() % (16 << 10) : random() % (8 << 20)) & ~std::uint64_t{7};
+  };
   const auto access = [&](std::uint64_t at, unsigned flags) {
-    trace.push_back({.linear = at, .physical = at, .now = now, .page_bytes = 4096, .bytes = 8, .kind = Seen::Kind::access,
+    trace.push_back({.linear = at,
+                     .physical = at,
+                     .now = now,
+                     .page_bytes = 4096,
+                     .bytes = 8,
+                     .kind = Seen::Kind::access,
                      .flags = static_cast<std::uint8_t>(flags)});
   };
   while (trace.size() < length) {
     now += 1 + random() % 5;
     const std::uint64_t at = place();
     switch (random() % 8) {
-      case 0: trace.push_back({.linear = at & ~63ULL, .physical = at & ~63ULL, .page_bytes = 4096, .kind = Seen::Kind::code}); break;
+      case 0:
+        trace.push_back({.linear = at & ~63ULL, .physical = at & ~63ULL, .page_bytes = 4096, .kind = Seen::Kind::code});
+        break;
       case 1:
-        trace.push_back({.linear = at, .physical = place(), .now = at + 2, .bytes = static_cast<std::uint16_t>(BranchKind::conditional),
-                         .kind = Seen::Kind::branch, .flags = static_cast<std::uint8_t>(random() % 2 != 0 ? Seen::taken : 0)});
+        trace.push_back({.linear = at,
+                         .physical = place(),
+                         .now = at + 2,
+                         .bytes = static_cast<std::uint16_t>(BranchKind::conditional),
+                         .kind = Seen::Kind::branch,
+                         .flags = static_cast<std::uint8_t>(random() % 2 != 0 ? Seen::taken : 0)});
         break;
       case 2: access(at, Seen::store | Seen::retires | Seen::op_stores); break;
       case 3:  // loads, then stores
@@ -270,7 +290,8 @@ std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
         break;
       case 5:  // across lines, and what an op gave up
         access(at + 60, 0);
-        trace.push_back({.kind = random() % 2 != 0 ? Seen::Kind::abandoned : Seen::Kind::retired, .flags = Seen::op_loads});
+        trace.push_back(
+            {.kind = random() % 2 != 0 ? Seen::Kind::abandoned : Seen::Kind::retired, .flags = Seen::op_loads});
         break;
       default: access(at, Seen::retires | Seen::op_loads); break;
     }

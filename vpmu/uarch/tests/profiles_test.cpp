@@ -12,7 +12,8 @@ namespace {
 
 TEST(Profiles, EveryGenerationHasOne) {
   ASSERT_FALSE(all_generations().empty());
-  for (const GenerationDesc* const generation : all_generations()) EXPECT_NE(find_profile(generation->name), nullptr) << generation->name;
+  for (const GenerationDesc* const generation : all_generations())
+    EXPECT_NE(find_profile(generation->name), nullptr) << generation->name;
 }
 
 TEST(Profiles, NamesAreUnique) {

@@ -26,27 +26,31 @@ class Assembler {
     for (const unsigned b : list) out.push_back(static_cast<std::byte>(b));
   }
   /// An instruction with the RIP-relative operand `field` of the frame: its bytes without the displacement.
-  void with_field(std::initializer_list<unsigned> opcode, std::size_t field, std::initializer_list<unsigned> immediate = {}) {
+  void with_field(std::initializer_list<unsigned> opcode, std::size_t field,
+                  std::initializer_list<unsigned> immediate = {}) {
     bytes(opcode);
     const std::uint64_t end = code_ + out.size() + 4 + immediate.size();
-    const auto disp = static_cast<std::int32_t>(static_cast<std::int64_t>(frame_ + field) - static_cast<std::int64_t>(end));
+    const auto disp =
+        static_cast<std::int32_t>(static_cast<std::int64_t>(frame_ + field) - static_cast<std::int64_t>(end));
     const auto* const raw = reinterpret_cast<const std::byte*>(&disp);
     out.insert(out.end(), raw, raw + 4);
     bytes(immediate);
   }
   /// MOV between register `n` and a field: 8B loads, 89 stores.
-  void mov(unsigned opcode, unsigned n, std::size_t field) { with_field({n < 8 ? 0x48U : 0x4CU, opcode, (n % 8) << 3U | 5U}, field); }
+  void mov(unsigned opcode, unsigned n, std::size_t field) {
+    with_field({n < 8 ? 0x48U : 0x4CU, opcode, (n % 8) << 3U | 5U}, field);
+  }
   void load_vectors() {
-    bytes({0xDB, 0xE3});                                               // fninit
-    with_field({0x48, 0x0F, 0xAE, 0x0D}, offsetof(Frame, vectors));    // fxrstor64
-    for (unsigned n = 0; n < 16 && host_has(HostFeature::avx); ++n)    // vinsertf128 $1
+    bytes({0xDB, 0xE3});                                             // fninit
+    with_field({0x48, 0x0F, 0xAE, 0x0D}, offsetof(Frame, vectors));  // fxrstor64
+    for (unsigned n = 0; n < 16 && host_has(HostFeature::avx); ++n)  // vinsertf128 $1
       with_field({0xC4, n < 8 ? 0xE3U : 0x63U, 0x05 | (~n & 0xFU) << 3U, 0x18, (n % 8) << 3U | 5U}, upper(n), {1});
   }
   void store_vectors() {
-    for (unsigned n = 0; n < 16 && host_has(HostFeature::avx); ++n)    // vextractf128 $1
+    for (unsigned n = 0; n < 16 && host_has(HostFeature::avx); ++n)  // vextractf128 $1
       with_field({0xC4, n < 8 ? 0xE3U : 0x63U, 0x7D, 0x19, (n % 8) << 3U | 5U}, upper(n), {1});
-    with_field({0x48, 0x0F, 0xAE, 0x05}, offsetof(Frame, vectors));    // fxsave64
-    if (host_has(HostFeature::avx)) bytes({0xC5, 0xF8, 0x77});         // vzeroupper
+    with_field({0x48, 0x0F, 0xAE, 0x05}, offsetof(Frame, vectors));  // fxsave64
+    if (host_has(HostFeature::avx)) bytes({0xC5, 0xF8, 0x77});       // vzeroupper
   }
   std::vector<std::byte> out;
 
@@ -87,7 +91,7 @@ class HostCpu::Faults {
   Faults() {
     const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
     ::sigaltstack(&stack, &old_stack_);
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = to_before;
     action.sa_flags = SA_ONSTACK | SA_NODEFER;
     for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &old_[i]);
@@ -109,7 +113,8 @@ class HostCpu::Faults {
 HostCpu::HostCpu() : memory_{2 * code_bytes, PROT_READ | PROT_WRITE | PROT_EXEC}, faults_{std::make_unique<Faults>()} {}
 HostCpu::~HostCpu() = default;
 
-std::optional<Registers> HostCpu::run(std::span<const std::byte> instruction, const Registers& before, VectorState* vectors) {
+std::optional<Registers> HostCpu::run(std::span<const std::byte> instruction, const Registers& before,
+                                      VectorState* vectors) {
   auto* const frame = reinterpret_cast<Frame*>(memory_.bytes().data() + code_bytes);
   Assembler a{memory_.address(), memory_.address() + code_bytes};
   a.bytes({0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57});  // push rbx, rbp, r12 to r15

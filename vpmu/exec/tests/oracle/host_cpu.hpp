@@ -23,9 +23,10 @@ class HostCpu {
   ~HostCpu();
   HostCpu(const HostCpu&) = delete;
   HostCpu& operator=(const HostCpu&) = delete;
-  /// Executes `instruction`, which must not branch, from `before` and, if given, `vectors`; every register is the instruction's own, RSP too.
-  /// Empty when it faults.
-  std::optional<Registers> run(std::span<const std::byte> instruction, const Registers& before, VectorState* vectors = nullptr);
+  /// Executes `instruction`, which must not branch, from `before` and, if given, `vectors`; every register is the
+  /// instruction's own, RSP too. Empty when it faults.
+  std::optional<Registers> run(std::span<const std::byte> instruction, const Registers& before,
+                               VectorState* vectors = nullptr);
   /// Where the instruction stood.
   [[nodiscard]] std::uint64_t rip() const { return rip_; }
 

@@ -67,11 +67,12 @@ void expect_same(const Case& c, const Registers& before, const Registers& engine
   }
   const std::uint64_t compared = rflags::status & ~c.undefined;
   ASSERT_EQ(engine.flags & compared, host.flags & compared)
-      << c.text << std::hex << ", RAX " << before.gpr[0] << ", RCX " << before.gpr[1] << ", flags before " << before.flags;
+      << c.text << std::hex << ", RAX " << before.gpr[0] << ", RCX " << before.gpr[1] << ", flags before "
+      << before.flags;
 }
 
-// Every instruction that the engine knows, from registers and flags of all kinds, does what this CPU does; and compiled the very same, flags
-// that the manual does not define too.
+// Every instruction that the engine knows, from registers and flags of all kinds, does what this CPU does; and compiled
+// the very same, flags that the manual does not define too.
 TEST_F(HostOracle, DoesWhatTheCpuDoes) {
   const char* const wanted = std::getenv("VPMU_ORACLE_CASES");
   const std::uint64_t cases = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 150'000;
@@ -90,7 +91,8 @@ TEST_F(HostOracle, DoesWhatTheCpuDoes) {
     const std::string mnemonic = c->text.substr(0, c->text.find(' '));
     if (stop != Stop::budget) {
       ++unknown[mnemonic];
-      ASSERT_TRUE(std::equal(memory.begin(), memory.end(), scratch_.begin())) << c->text << ": left alone, it must have changed nothing";
+      ASSERT_TRUE(std::equal(memory.begin(), memory.end(), scratch_.begin()))
+          << c->text << ": left alone, it must have changed nothing";
       for (unsigned n = 0; n < 16; ++n) ASSERT_EQ(engine.gpr[n], c->before.gpr[n]) << c->text;
       ASSERT_EQ(engine.flags, c->before.flags) << c->text;
       continue;
@@ -101,18 +103,21 @@ TEST_F(HostOracle, DoesWhatTheCpuDoes) {
     ASSERT_TRUE(host) << c->text << " faults";
     expect_same(*c, c->before, engine, *host);
     if (testing::Test::HasFatalFailure()) return;
-    ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin())) << c->text << " wrote other memory than the CPU";
+    ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin()))
+        << c->text << " wrote other memory than the CPU";
     std::copy(memory.begin(), memory.end(), scratch_.begin());
     const Registers compiled = run_compiled(*c);
     ASSERT_EQ(compiled.gpr, engine.gpr) << c->text << ", compiled";
     ASSERT_EQ(compiled.flags, engine.flags) << c->text << ", compiled, flags before " << std::hex << c->before.flags;
-    ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin())) << c->text << ", compiled, wrote other memory";
+    ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin()))
+        << c->text << ", compiled, wrote other memory";
     ++known[mnemonic];
     ++done;
   }
   EXPECT_GE(compiled_.compiled_blocks(), cases / 4);
   EXPECT_GE(known.size(), 90U) << "few mnemonics came up: the generator or the decoder lost some";
-  for (const char* const name : {"add", "lock", "cmpxchg", "rcl", "shld", "div", "imul", "rep", "cmovz", "setnle", "popcnt", "push"})
+  for (const char* const name :
+       {"add", "lock", "cmpxchg", "rcl", "shld", "div", "imul", "rep", "cmovz", "setnle", "popcnt", "push"})
     EXPECT_GT(known[name], 0U) << name;
   if (std::getenv("VPMU_ORACLE_VERBOSE") != nullptr) {
     for (const auto& [name, n] : known) std::printf("known %s %lu\n", name.c_str(), n);

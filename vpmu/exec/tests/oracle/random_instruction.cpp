@@ -47,16 +47,19 @@ bool is_excluded(const ZydisDecodedInstruction& in, const Operands& operands) {
   }
   for (unsigned i = 0; i < in.operand_count; ++i) {
     const auto& o = operands[i];
-    if (o.type == ZYDIS_OPERAND_TYPE_REGISTER && number_of(o.reg.value) < 0 && o.reg.value != ZYDIS_REGISTER_RFLAGS) return true;
+    if (o.type == ZYDIS_OPERAND_TYPE_REGISTER && number_of(o.reg.value) < 0 && o.reg.value != ZYDIS_REGISTER_RFLAGS)
+      return true;
     if (o.type != ZYDIS_OPERAND_TYPE_MEMORY) continue;
-    if (o.mem.segment == ZYDIS_REGISTER_FS || o.mem.segment == ZYDIS_REGISTER_GS || o.mem.base == ZYDIS_REGISTER_RIP) return true;
+    if (o.mem.segment == ZYDIS_REGISTER_FS || o.mem.segment == ZYDIS_REGISTER_GS || o.mem.base == ZYDIS_REGISTER_RIP)
+      return true;
   }
   return false;
 }
 
 std::uint64_t count_of(const ZydisDecodedInstruction& in, const Operands& operands, const Registers& r) {
   const unsigned at = in.mnemonic == ZYDIS_MNEMONIC_SHLD || in.mnemonic == ZYDIS_MNEMONIC_SHRD ? 2 : 1;
-  const std::uint64_t raw = operands[at].type == ZYDIS_OPERAND_TYPE_IMMEDIATE ? operands[at].imm.value.u : r.gpr[1] & 0xFF;
+  const std::uint64_t raw =
+      operands[at].type == ZYDIS_OPERAND_TYPE_IMMEDIATE ? operands[at].imm.value.u : r.gpr[1] & 0xFF;
   return raw & (operands[0].size == 64 ? 63U : 31U);
 }
 
@@ -101,7 +104,8 @@ std::uint64_t undefined_flags(const ZydisDecodedInstruction& in, const Operands&
 }  // namespace
 
 std::uint64_t RandomInstruction::value() {
-  static constexpr std::array<std::uint64_t, 12> edges{0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0x7FFF'FFFF, 0x8000'0000, ~0ULL, 1ULL << 63};
+  static constexpr std::array<std::uint64_t, 12> edges{0,      1,      2,           0x7F,        0x80,  0xFF,
+                                                       0x7FFF, 0x8000, 0x7FFF'FFFF, 0x8000'0000, ~0ULL, 1ULL << 63};
   switch (random_() % 4) {
     case 0: return edges[random_() % edges.size()];
     case 1: return random_() & 0xFF;
@@ -130,7 +134,8 @@ std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
   Case c{.code = std::move(code)};
   ZydisDecodedInstruction in;
   Operands operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, c.code.data(), c.code.size(), &in, operands.data()))) return std::nullopt;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, c.code.data(), c.code.size(), &in, operands.data())))
+    return std::nullopt;
   if (is_excluded(in, operands)) return std::nullopt;
   c.code.resize(in.length);
   for (auto& r : c.before.gpr) r = value();
@@ -151,8 +156,8 @@ std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
     const int index = o.mem.index == ZYDIS_REGISTER_NONE ? -1 : number_of(o.mem.index);
     if (base == 4 && index < 0 && o.mem.disp.value == 0) continue;  // the stack
     if (base < 0 || base == index || base == 4 || in.address_width != 64) return std::nullopt;
-    const bool by_bit = in.mnemonic == ZYDIS_MNEMONIC_BT || in.mnemonic == ZYDIS_MNEMONIC_BTS || in.mnemonic == ZYDIS_MNEMONIC_BTR ||
-                        in.mnemonic == ZYDIS_MNEMONIC_BTC;
+    const bool by_bit = in.mnemonic == ZYDIS_MNEMONIC_BT || in.mnemonic == ZYDIS_MNEMONIC_BTS ||
+                        in.mnemonic == ZYDIS_MNEMONIC_BTR || in.mnemonic == ZYDIS_MNEMONIC_BTC;
     if (by_bit && operands[1].type == ZYDIS_OPERAND_TYPE_REGISTER) {
       const auto number = static_cast<unsigned>(number_of(operands[1].reg.value));
       if (number == static_cast<unsigned>(base)) return std::nullopt;
@@ -161,12 +166,14 @@ std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
     std::uint64_t to = middle + random_() % 4096;
     if (random_() % 4 != 0) to &= ~15ULL;
     c.before.gpr[static_cast<unsigned>(base)] =
-        to - static_cast<std::uint64_t>(o.mem.disp.value) - (index < 0 ? 0 : c.before.gpr[static_cast<unsigned>(index)] * o.mem.scale);
+        to - static_cast<std::uint64_t>(o.mem.disp.value) -
+        (index < 0 ? 0 : c.before.gpr[static_cast<unsigned>(index)] * o.mem.scale);
   }
   ZydisFormatter formatter;
   ZydisFormatterInit(&formatter, ZYDIS_FORMATTER_STYLE_INTEL);
   std::array<char, 128> text{};
-  ZydisFormatterFormatInstruction(&formatter, &in, operands.data(), in.operand_count_visible, text.data(), text.size(), 0, nullptr);
+  ZydisFormatterFormatInstruction(&formatter, &in, operands.data(), in.operand_count_visible, text.data(), text.size(),
+                                  0, nullptr);
   c.text = text.data();
   c.undefined = undefined_flags(in, operands, c.before);
   const bool no_bit = in.mnemonic == ZYDIS_MNEMONIC_BSF || in.mnemonic == ZYDIS_MNEMONIC_BSR;

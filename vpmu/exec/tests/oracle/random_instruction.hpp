@@ -23,7 +23,8 @@ struct Case {
 /// Instructions of all encodings that this process may execute and that stay within `scratch_bytes` from `scratch`.
 class RandomInstruction {
  public:
-  RandomInstruction(std::uint64_t seed, std::uint64_t scratch, std::uint64_t scratch_bytes) : random_{seed}, scratch_{scratch}, bytes_{scratch_bytes} {}
+  RandomInstruction(std::uint64_t seed, std::uint64_t scratch, std::uint64_t scratch_bytes)
+      : random_{seed}, scratch_{scratch}, bytes_{scratch_bytes} {}
   /// Empty: the bytes that came up are none of these; ask again.
   std::optional<Case> next() { return with(random_bytes()); }
   /// The same for the instruction that `code` begins with.

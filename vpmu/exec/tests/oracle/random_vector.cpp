@@ -28,7 +28,8 @@ std::optional<Decoded> decode(std::vector<std::byte> code) {
   }();
   Decoded d;
   code.resize(ZYDIS_MAX_INSTRUCTION_LENGTH);
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &d.in, d.operands.data()))) return std::nullopt;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &d.in, d.operands.data())))
+    return std::nullopt;
   return d;
 }
 
@@ -71,7 +72,8 @@ void put(std::span<std::byte> to, std::size_t at, T value) {
 
 }  // namespace
 
-RandomVector::RandomVector(std::uint64_t seed, std::uint64_t scratch, std::size_t bytes) : random_{seed}, scratch_{scratch}, bytes_{bytes} {
+RandomVector::RandomVector(std::uint64_t seed, std::uint64_t scratch, std::size_t bytes)
+    : random_{seed}, scratch_{scratch}, bytes_{bytes} {
   find_forms();
 }
 
@@ -109,7 +111,8 @@ void RandomVector::find_forms() {
   try_form({.before = {byte(0x40)}, .opcode = {byte(0x9B)}, .modrm = false});  // FWAIT
 }
 
-// With each ModRM.reg, and with VEX.vvvv that names a register and that does not; one form where all are the same instruction.
+// With each ModRM.reg, and with VEX.vvvv that names a register and that does not; one form where all are the same
+// instruction.
 void RandomVector::try_form(Form form) {
   std::vector<Form> found;
   std::set<std::string> names;
@@ -136,8 +139,8 @@ std::vector<std::byte> RandomVector::encode(const Form& form) {
   std::vector<std::byte> code = form.before;
   const std::uint64_t r = random_();
   if (form.vex) {
-    code[1] ^= byte((r & 7) << 5U);                                 // R, X, B
-    if ((r & 8) != 0) code[2] ^= byte((r >> 4U & 0xF) << 3U);       // vvvv: some instructions have none
+    code[1] ^= byte((r & 7) << 5U);                            // R, X, B
+    if ((r & 8) != 0) code[2] ^= byte((r >> 4U & 0xF) << 3U);  // vvvv: some instructions have none
   } else {
     code[form.rex] |= byte(r & 7);
   }
@@ -168,10 +171,22 @@ std::array<std::byte, 16> RandomVector::value() {
   const auto any_float = [&](auto zero, auto bits) {
     using F = decltype(zero);
     using Limits = std::numeric_limits<F>;
-    const std::array<F, 12> palette{F{0}, -F{0}, F{1}, F{-1.5}, Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(), Limits::denorm_min(),
-                                    Limits::max(), Limits::min(), F{1} / F{3}, F{2147483648.0}};
+    const std::array<F, 12> palette{F{0},
+                                    -F{0},
+                                    F{1},
+                                    F{-1.5},
+                                    Limits::infinity(),
+                                    -Limits::infinity(),
+                                    Limits::quiet_NaN(),
+                                    Limits::denorm_min(),
+                                    Limits::max(),
+                                    Limits::min(),
+                                    F{1} / F{3},
+                                    F{2147483648.0}};
     const std::uint64_t r = random_();
-    if (r % 8 == 0) return std::bit_cast<F>(static_cast<decltype(bits)>((random_() & 0xF) | std::bit_cast<decltype(bits)>(Limits::infinity())));  // signalling NaNs
+    if (r % 8 == 0)
+      return std::bit_cast<F>(static_cast<decltype(bits)>(
+          (random_() & 0xF) | std::bit_cast<decltype(bits)>(Limits::infinity())));  // signalling NaNs
     return r % 8 < 5 ? palette[(r >> 8U) % 12] : static_cast<F>(static_cast<std::int64_t>(r) >> 40) / F{256};
   };
   switch (random_() % 6) {
@@ -202,7 +217,8 @@ void RandomVector::set_state(VectorCase& c) {
   for (auto& g : c.before.gpr) g = number();
   c.before.flags = 0x202 | (random_() & rflags::status);
   const std::uint32_t mxcsr_masks = c.masked ? 0x1F80 : static_cast<std::uint32_t>(r >> 8U) & 0x1F80;
-  c.vectors.set_mxcsr(mxcsr_masks | (static_cast<std::uint32_t>(r >> 16U) & 0xE07F));  // rounding, FTZ, DAZ, and what is sticky
+  c.vectors.set_mxcsr(mxcsr_masks |
+                      (static_cast<std::uint32_t>(r >> 16U) & 0xE07F));  // rounding, FTZ, DAZ, and what is sticky
   if (!c.masked) c.vectors.set_mxcsr(c.vectors.mxcsr() & ~0x3FU);
   const std::uint32_t fcw_masks = c.masked ? 0x3F : static_cast<std::uint32_t>(r >> 8U) & 0x3F;
   constexpr std::array<std::uint32_t, 3> precisions{0, 0x200, 0x300};
@@ -260,8 +276,10 @@ VectorCase RandomVector::next(Prefixes prefixes) {
         break;
       }
       const std::uint64_t where = random_();
-      c.at = scratch_ + bytes_ - c.bytes;                                                                  // the end of memory
-      if (where % 8 != 0) c.at = scratch_ + page_size * (1 + (where >> 8U & 3)) - (c.bytes != 0 ? (where >> 16U) % (c.bytes + 1) : 0);  // around a page's end
+      c.at = scratch_ + bytes_ - c.bytes;  // the end of memory
+      if (where % 8 != 0)
+        c.at = scratch_ + page_size * (1 + (where >> 8U & 3)) -
+               (c.bytes != 0 ? (where >> 16U) % (c.bytes + 1) : 0);  // around a page's end
       if (where % 8 > 1) c.at = scratch_ + (where >> 8U) % (bytes_ - 1024);
       if (where % 8 > 2) c.at &= ~31ULL;
       const std::uint64_t scaled = index < 0 ? 0 : c.before.gpr[static_cast<unsigned>(index)] * o.mem.scale;
@@ -271,7 +289,8 @@ VectorCase RandomVector::next(Prefixes prefixes) {
     ZydisFormatter formatter;
     ZydisFormatterInit(&formatter, ZYDIS_FORMATTER_STYLE_INTEL);
     std::array<char, 128> text{};
-    ZydisFormatterFormatInstruction(&formatter, &d->in, d->operands.data(), d->in.operand_count_visible, text.data(), text.size(), 0, nullptr);
+    ZydisFormatterFormatInstruction(&formatter, &d->in, d->operands.data(), d->in.operand_count_visible, text.data(),
+                                    text.size(), 0, nullptr);
     c.text = text.data();
     return c;
   }

@@ -15,9 +15,9 @@ struct VectorCase {
   std::string mnemonic;
   Registers before;
   VectorState vectors;
-  std::uint64_t at{};    ///< The memory operand.
-  unsigned bytes{};      ///< Its size; 0: none.
-  bool masked{};         ///< No floating-point exception can trap.
+  std::uint64_t at{};  ///< The memory operand.
+  unsigned bytes{};    ///< Its size; 0: none.
+  bool masked{};       ///< No floating-point exception can trap.
 };
 
 /// Instructions of every encoding of these sets, found by trying them all.
@@ -41,8 +41,8 @@ class RandomVector {
     std::size_t rex{};              ///< Where REX is, or VEX; `before` has three bytes there then.
     bool vex{};
     std::vector<std::byte> opcode;
-    int reg{-1};                    ///< ModRM.reg, where it belongs to the opcode.
-    int rm{-1};                     ///< The same of ModRM.rm; then it is a register.
+    int reg{-1};  ///< ModRM.reg, where it belongs to the opcode.
+    int rm{-1};   ///< The same of ModRM.rm; then it is a register.
     bool memory{};
     bool modrm{true};
   };

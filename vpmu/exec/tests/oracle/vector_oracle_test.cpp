@@ -15,12 +15,9 @@ constexpr std::size_t scratch_pages = 8;
 
 /// Never run by the engine; everything else that RandomVector knows must be.
 const std::map<std::string, const char*> left_out{
-    {"maskmovq", "which bytes it touches depends on data"},
-    {"maskmovdqu", "which bytes it touches depends on data"},
-    {"vmaskmovdqu", "which bytes it touches depends on data"},
-    {"vmaskmovps", "which bytes it touches depends on data"},
-    {"vmaskmovpd", "which bytes it touches depends on data"},
-    {"vpmaskmovd", "which bytes it touches depends on data"},
+    {"maskmovq", "which bytes it touches depends on data"},    {"maskmovdqu", "which bytes it touches depends on data"},
+    {"vmaskmovdqu", "which bytes it touches depends on data"}, {"vmaskmovps", "which bytes it touches depends on data"},
+    {"vmaskmovpd", "which bytes it touches depends on data"},  {"vpmaskmovd", "which bytes it touches depends on data"},
     {"vpmaskmovq", "which bytes it touches depends on data"},
 };
 
@@ -56,12 +53,13 @@ class VectorOracle : public testing::Test {
     for (std::uint64_t at = c.at; at < c.at + c.bytes; at += 16) {
       const auto v = random.value();
       const std::size_t offset = at - scratch_at_;
-      std::copy_n(v.begin(), std::min(v.size(), scratch_.size() - offset), scratch_.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::copy_n(v.begin(), std::min(v.size(), scratch_.size() - offset),
+                  scratch_.begin() + static_cast<std::ptrdiff_t>(offset));
     }
   }
 
   FlatRam ram_{(scratch_pages + 2) * page_size};
-  std::span<std::byte> scratch_{ram_.bytes().subspan(page_size, scratch_pages * page_size)};
+  std::span<std::byte> scratch_{ram_.bytes().subspan(page_size, scratch_pages* page_size)};
   std::uint64_t scratch_at_{ram_.address() + page_size};
   Vectors platform_;
   TestCode code_;
@@ -77,15 +75,19 @@ class VectorOracle : public testing::Test {
 std::vector<std::byte> comparable(const VectorState& v) {
   std::vector<std::byte> out{v.legacy.begin(), v.legacy.begin() + 5};  // FCW, FSW, FTW
   out.insert(out.end(), v.legacy.begin() + VectorState::mxcsr_at, v.legacy.begin() + VectorState::mxcsr_mask_at);
-  for (std::ptrdiff_t n = 0; n < 8; ++n) out.insert(out.end(), v.legacy.begin() + 32 + 16 * n, v.legacy.begin() + 42 + 16 * n);
+  for (std::ptrdiff_t n = 0; n < 8; ++n)
+    out.insert(out.end(), v.legacy.begin() + 32 + 16 * n, v.legacy.begin() + 42 + 16 * n);
   out.insert(out.end(), v.legacy.begin() + VectorState::xmm_at, v.legacy.begin() + 416);
   for (const auto& upper : v.upper) out.insert(out.end(), upper.begin(), upper.end());
   return out;
 }
 
-void expect_same(const VectorCase& c, const Registers& engine, const Registers& host, const VectorState& engine_vectors, const VectorState& host_vectors) {
-  for (unsigned n = 0; n < 16; ++n) ASSERT_EQ(engine.gpr[n], host.gpr[n]) << c.text << ", register " << n << std::hex << ", before " << c.before.gpr[n];
-  ASSERT_EQ(engine.flags & rflags::status, host.flags & rflags::status) << c.text << ", flags before " << c.before.flags;
+void expect_same(const VectorCase& c, const Registers& engine, const Registers& host, const VectorState& engine_vectors,
+                 const VectorState& host_vectors) {
+  for (unsigned n = 0; n < 16; ++n)
+    ASSERT_EQ(engine.gpr[n], host.gpr[n]) << c.text << ", register " << n << std::hex << ", before " << c.before.gpr[n];
+  ASSERT_EQ(engine.flags & rflags::status, host.flags & rflags::status)
+      << c.text << ", flags before " << c.before.flags;
   ASSERT_EQ(engine_vectors.mxcsr(), host_vectors.mxcsr()) << c.text << ", MXCSR before " << c.vectors.mxcsr();
   ASSERT_EQ(engine_vectors.fcw(), host_vectors.fcw()) << c.text;
   ASSERT_EQ(engine_vectors.fsw(), host_vectors.fsw()) << c.text << ", FSW before " << c.vectors.fsw();
@@ -138,7 +140,8 @@ std::uint64_t wanted_seed() {
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
 }
 
-// Every instruction of the sets, from registers, flags and memory of all kinds, does what this CPU does, and faults where it does.
+// Every instruction of the sets, from registers, flags and memory of all kinds, does what this CPU does, and faults
+// where it does.
 TEST_F(VectorOracle, DoesWhatTheCpuDoes) {
   const std::uint64_t cases = wanted_cases();
   RandomVector random{wanted_seed(), scratch_at_, scratch_.size()};

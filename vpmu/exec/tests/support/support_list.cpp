@@ -14,8 +14,8 @@
 #include "exec/code_cache.hpp"
 #include "exec/ops.hpp"
 
-// Writes vpmu/exec/support.md: which instructions of 64-bit code the engine runs, found by asking its decoder for every opcode with every
-// prefix that belongs to it, with registers and with memory.
+// Writes vpmu/exec/support.md: which instructions of 64-bit code the engine runs, found by asking its decoder for every
+// opcode with every prefix that belongs to it, with registers and with memory.
 //
 //   vpmu_exec_support            prints it
 //   vpmu_exec_support FILE       compares FILE with it
@@ -55,10 +55,12 @@ std::string operand_text(const ZydisDecodedOperand& o) {
   }
 }
 
-std::string form_of(const ZydisDecodedInstruction& in, const std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>& operands) {
+std::string form_of(const ZydisDecodedInstruction& in,
+                    const std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>& operands) {
   std::string text;
   const auto shown = std::span{operands}.first(in.operand_count_visible);
-  const bool has_16 = std::ranges::any_of(shown, [](const auto& o) { return o.type != ZYDIS_OPERAND_TYPE_IMMEDIATE && o.size == 16; });
+  const bool has_16 =
+      std::ranges::any_of(shown, [](const auto& o) { return o.type != ZYDIS_OPERAND_TYPE_IMMEDIATE && o.size == 16; });
   if (in.operand_width == 16 && !has_16) text = "16-bit ";
   if ((in.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0) text += "lock ";
   if ((in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE)) != 0) text += "rep ";
@@ -85,7 +87,8 @@ void ask(Table& table, std::vector<unsigned> code) {
   for (const unsigned b : code) block.code.push_back(std::byte(static_cast<unsigned char>(b)));
   ZydisDecodedInstruction in;
   std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(), block.code.data(), block.code.size(), &in, operands.data()))) return;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(), block.code.data(), block.code.size(), &in, operands.data())))
+    return;
   block.code.resize(in.length);
   const bool hosts_own = exec::host_form(block.code).has_value();
   exec::HostRoutines none{nullptr};
@@ -96,8 +99,8 @@ void ask(Table& table, std::vector<unsigned> code) {
   (known ? forms.known : forms.left).insert(form_of(in, operands));
 }
 
-/// `before` with each ModRM byte that makes a difference: /0 to /7 with a register and with memory, and every one of the register forms
-/// that some opcodes give a meaning of its own.
+/// `before` with each ModRM byte that makes a difference: /0 to /7 with a register and with memory, and every one of
+/// the register forms that some opcodes give a meaning of its own.
 void ask_operands(Table& table, const std::vector<unsigned>& before) {
   constexpr unsigned of_rbx = 3;
   for (unsigned reg = 0; reg < 8; ++reg) {
@@ -113,7 +116,8 @@ void ask_operands(Table& table, const std::vector<unsigned>& before) {
 
 /// Prefixes, and the escapes to other maps, where an opcode of the first map would stand.
 bool is_no_opcode(unsigned byte) {
-  constexpr std::array others{0x0FU, 0x26U, 0x2EU, 0x36U, 0x3EU, 0x62U, 0x64U, 0x65U, 0x66U, 0x67U, 0xC4U, 0xC5U, 0xF0U, 0xF2U, 0xF3U};
+  constexpr std::array others{0x0FU, 0x26U, 0x2EU, 0x36U, 0x3EU, 0x62U, 0x64U, 0x65U,
+                              0x66U, 0x67U, 0xC4U, 0xC5U, 0xF0U, 0xF2U, 0xF3U};
   return (byte & 0xF0) == 0x40 || std::ranges::find(others, byte) != others.end();
 }
 
@@ -178,12 +182,17 @@ std::string listing(const Table& table) {
   }
   std::ostringstream out;
   out << "# What the engine runs\n\n"
-         "Written by `vpmu_exec_support`, which asks the engine's decoder for every opcode of 64-bit code (legacy and VEX; EVEX and XOP it\n"
-         "does not know at all). What is not run is left to the engine's owner. The exact source does some of it where it stands and leaves the\n"
-         "rest to single-steps of KVM, counted by mnemonic in the statistics `pmu.exact.left.NAME` (`vpmu run --stats FILE`,\n"
+         "Written by `vpmu_exec_support`, which asks the engine's decoder for every opcode of 64-bit code (legacy and "
+         "VEX; EVEX and XOP it\n"
+         "does not know at all). What is not run is left to the engine's owner. The exact source does some of it where "
+         "it stands and leaves the\n"
+         "rest to single-steps of KVM, counted by mnemonic in the statistics `pmu.exact.left.NAME` (`vpmu run --stats "
+         "FILE`,\n"
          "`vpmu ctl SOCKET counters`).\n\n"
-         "So are, of what is run: every instruction that faults; memory operands with 32-bit addresses, and those that are no RAM; locked\n"
-         "accesses that are not aligned; what rings above 0 may not do, POPF that sets TF, and what the platform does not answer (RDMSR,\n"
+         "So are, of what is run: every instruction that faults; memory operands with 32-bit addresses, and those that "
+         "are no RAM; locked\n"
+         "accesses that are not aligned; what rings above 0 may not do, POPF that sets TF, and what the platform does "
+         "not answer (RDMSR,\n"
          "WRMSR, RDPMC, RDTSC).\n\n"
          "## In every form\n\n"
       << wrapped(whole) << "\n## As the host's own, where this CPU has them\n";
