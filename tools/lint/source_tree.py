@@ -1,5 +1,6 @@
 """The project's files, and how a lint reports what it found."""
 import pathlib
+import shutil
 import sys
 
 SKIPPED = {"build", "samples", "__pycache__"}
@@ -24,6 +25,14 @@ def root_from_arguments():
     if not root.is_dir():
         sys.exit(f"{root} is no directory; give the root of the tree to check")
     return root
+
+
+def required(program):
+    """The path of a program that tools/setup installs."""
+    path = shutil.which(program)
+    if path is None:
+        sys.exit(f"{program} is not installed; run tools/setup")
+    return path
 
 
 def finish(name, findings, checked, advice):

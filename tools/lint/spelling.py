@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""Looks for misspelt words in code and prose, by codespell's list of them.
+
+    tools/lint/spelling.py [ROOT]
+"""
+import re
+import subprocess
+
+from source_tree import files, finish, required, root_from_arguments
+
+KINDS = (".md", ".hpp", ".cpp", ".c", ".S", ".py", ".txt", ".cmake", ".sh", ".yaml")
+# Mnemonics and field names that look like misspelt words.
+TERMS = "nd,ist,extint"
+AT_ONCE = 200  # files: a command line has an end
+
+
+def main():
+    root = root_from_arguments()
+    speller = required("codespell")
+    texts = [path.relative_to(root).as_posix() for path in files(root, *KINDS)]
+    findings = []
+    for first in range(0, len(texts), AT_ONCE):
+        said = subprocess.run([speller, "--ignore-words-list", TERMS, *texts[first:first + AT_ONCE]], cwd=root, capture_output=True, text=True, check=False)
+        findings += re.findall(r"^\S+:\d+: .*$", said.stdout, re.M)
+        findings += said.stderr.splitlines()
+    finish("spelling", findings, len(texts), "Mend the word, or add it to the terms of tools/lint/spelling.py.")
+
+
+if __name__ == "__main__":
+    main()
