@@ -186,9 +186,10 @@ void ProcessorModel::count_level(HitLevel level) {
 void ProcessorModel::retired(bool load, bool store) {
   if (load && !load_) load_ = store_;
   for (const auto* const seen : {load ? &load_ : nullptr, store ? &store_ : nullptr}) {
-    if (seen == nullptr || !*seen) continue;
-    if (below_l2((*seen)->level)) add(Counts::llc_references);
-    if ((*seen)->level == HitLevel::dram) add(Counts::llc_misses);
+    if (seen == nullptr || !seen->has_value()) continue;
+    const HitLevel level = seen->value().level;
+    if (below_l2(level)) add(Counts::llc_references);
+    if (level == HitLevel::dram) add(Counts::llc_misses);
   }
   if (load && (!load_ || load_->latency > latency_over_)) add(Counts::load_latency);
   if (load && load_) {

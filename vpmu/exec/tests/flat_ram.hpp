@@ -18,7 +18,7 @@ class FlatRam final : public Ram {
     if (at == MAP_FAILED) throw std::runtime_error{"no memory below 2 GiB"};
     base_ = static_cast<std::byte*>(at);
   }
-  ~FlatRam() { ::munmap(base_, bytes_); }
+  ~FlatRam() override { ::munmap(base_, bytes_); }
   FlatRam(const FlatRam&) = delete;
   FlatRam& operator=(const FlatRam&) = delete;
 
