@@ -20,7 +20,8 @@ endif()
 set(common_headers <algorithm> <array> <atomic> <bit> <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view>
   <tuple> <utility> <variant> <vector>)
 
-# vpmu_precompile(TARGET HEADER...) | vpmu_precompile(TARGET AS OTHER): flags and definitions must be the other's, and it may have more.
+# vpmu_precompile(TARGET HEADER...) | vpmu_precompile(TARGET AS OTHER): flags, -O among them, and definitions must be the other's, and it may
+# have more.
 function(vpmu_precompile target)
   if("${ARGV1}" STREQUAL "AS")
     target_precompile_headers(${target} REUSE_FROM ${ARGV2})

@@ -126,7 +126,8 @@ TEST_F(RecordsCommand, ExplainsWhatItCannotShow) {
       testing::internal::GetCapturedStderr().find("vpmu records: 352 bytes are no whole number of records of format 3"),
       std::string::npos);
   EXPECT_EQ(exit_code_, 2);
-  EXPECT_EQ(app_.parse("records --format 4 " + file_).message, "--format: Value 4 not in range 0 to 3");
+  // How the range is written is CLI11's, and another in each version.
+  EXPECT_TRUE(app_.parse("records --format 4 " + file_).message.starts_with("--format: Value 4 not in range "));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // both must say the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
