@@ -18,9 +18,16 @@ using Operands = std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>;
 constexpr std::uint8_t for_reg = 8, for_rm = 9, for_vvvv = 10;
 constexpr unsigned memory_base = 6;  // RSI
 
+/// For Zydis 4.1 they are a set of their own, which 4.0 has no name for.
+bool is_fcomi(ZydisMnemonic mnemonic) {
+  return mnemonic == ZYDIS_MNEMONIC_FCOMI || mnemonic == ZYDIS_MNEMONIC_FCOMIP || mnemonic == ZYDIS_MNEMONIC_FUCOMI ||
+         mnemonic == ZYDIS_MNEMONIC_FUCOMIP;
+}
+
 /// The instruction sets on the list, and what the host must have for each.
 std::optional<HostFeature> feature_of(const ZydisDecodedInstruction& in) {
   const bool wide = in.avx.vector_length == 256;
+  if (is_fcomi(in.mnemonic)) return HostFeature::baseline;
   switch (in.meta.isa_set) {
     case ZYDIS_ISA_SET_PPRO:
       if (in.meta.isa_ext != ZYDIS_ISA_EXT_X87) return std::nullopt;

@@ -204,6 +204,9 @@ std::string listing(const Table& table) {
 
 }  // namespace
 
+// CTest's SKIP_RETURN_CODE.
+constexpr int skipped = 77;
+
 int main(int argc, char** argv) {
   Table table;
   ask_legacy(table);
@@ -216,6 +219,10 @@ int main(int argc, char** argv) {
   std::ifstream file{argv[1]};
   const std::string committed{std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
   if (committed == text) return 0;
+  if (ZYDIS_VERSION_MINOR(ZydisGetVersion()) != 0) {  // later ones know more instructions
+    std::puts("support_list: Skipped\nthe list has the instructions that Zydis 4.0 knows, and this is another version");
+    return skipped;
+  }
   std::fprintf(stderr, "%s is not what the decoder says now; write it anew: %s >%s\n", argv[1], argv[0], argv[1]);
   return 1;
 }
