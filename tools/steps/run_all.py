@@ -10,6 +10,7 @@ Steps run beside each other, by CTest; one line for each when it ends. What a st
 run on this machine's where it is fit, else in the bed.
 """
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build/dev"
@@ -31,6 +33,7 @@ SLOWEST = 10
 MENTIONED_CPU_SECONDS = 2
 UNIT_SECONDS = 300  # that one unit test may take
 SHOWN_LINES = 20
+END_SECONDS = 300  # for steps that are interrupted to clean up
 FAILED_LINE = re.compile(r"^FAIL ")
 # As CTest writes it: " 12/345 Test  #6: NAME .......   Passed    0.01 sec". GoogleTest may add a parameter to the name.
 OUTCOME = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (\S+).*?(Passed|\*\*\*\w+)[^.]*\s([\d.]+) sec\s*$")
@@ -65,8 +68,11 @@ def declared_steps():
 
 
 def head():
-    """Names the commit."""
-    said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    """Names the commit, or "none"."""
+    try:
+        said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git: a copy, not a clone
+        return "none"
     return said.stdout.strip() or "none"
 
 
@@ -100,6 +106,32 @@ def list_steps(steps):
     for name, (sizes, what) in steps.items():
         took = f"{times[name]:.0f} s" if name in times else "-"
         print(f"{name:<20}{took:>8}   {sizes[0]:<7}{what}")
+
+
+def skip_reasons(junit):
+    """Why tests were skipped, as GoogleTest says it below the place, and how many for that."""
+    suites = xml.etree.ElementTree.parse(junit)
+    skipped = [case.findtext("system-out", "") for case in suites.iter("testcase") if case.find("skipped") is not None]
+    reasons = [re.search(r": Skipped\n(.+)", said) for said in skipped]
+    return collections.Counter(reason[1] if reason else "no reason given" for reason in reasons)
+
+
+def start(command, **options):
+    """A command with its children in a process group, which end() ends."""
+    return subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+
+
+def end(process):
+    """Tells it and its children to end, which CTest itself does not do, and waits until they have."""
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+    limit = time.monotonic() + END_SECONDS
+    while time.monotonic() < limit:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
 
 
 class Run:
@@ -175,14 +207,14 @@ class Run:
             named = [f"^step\\.{name}$" for name in only if name != UNIT] + (NOT_STEPS if UNIT in only else [])
             command += ["-R", "|".join(named)]
         environment = {**os.environ, "STEPS_SEED": self.seed, "VPMU_KVM": where, "STEPS_FULL": "1" if self.options.size == "full" else ""}
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace") as ctest, (LOGS / "ctest.log").open("w", encoding="utf-8") as log:
+        with start(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                   errors="replace") as ctest, (LOGS / "ctest.log").open("w", encoding="utf-8") as log:
             try:
                 for line in ctest.stdout:
                     log.write(line)
                     self.test_ended(line)
             except KeyboardInterrupt:
-                ctest.terminate()
+                end(ctest)
                 raise
         if self.unit["passed"] or self.unit["failed"]:
             self.passed += self.unit["passed"]
@@ -190,6 +222,8 @@ class Run:
             skipped = f", {self.unit['skipped']} skipped" if self.unit["skipped"] else ""
             self.line(UNIT, self.steps[UNIT][1], not self.unit["failed"], self.unit["seconds"],
                       f"{self.unit['passed']} passed, {self.unit['failed']} failed{skipped}")
+            for reason, number in skip_reasons(LOGS / "junit.xml").most_common():
+                print(f"    {number} skipped: {reason}", flush=True)
         if ctest.returncode != 0 and not self.failed:
             print(f"CTest ended with code {ctest.returncode}: build/logs/test/ctest.log")
             self.failed += 1
