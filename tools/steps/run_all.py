@@ -1,8 +1,8 @@
-"""Runs the tests of the project and closes with "N passed, N failed". As root, from a clone, on Debian 12.
+"""Runs the tests of the project and closes with "N passed, N failed". As root, from a clone, on Debian 12 (`--only unit` on Debian 13, too).
 
     tools/test                    installs what is missing, builds, and runs all; long matrices are sampled
     tools/test --quick            build, lints, unit tests, test kernels on Skylake: minutes
-    tools/test --full             all of the matrices, longer fuzzing, sanitizer builds: hours
+    tools/test --full             all of the matrices, longer fuzzing, sanitizer builds, Debian 13: hours
     tools/test --only STEP...     these steps (and what they need); `unit` are the unit tests
     tools/test --list             the steps and what each took the last time
 
