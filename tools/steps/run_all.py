@@ -2,7 +2,7 @@
 
     tools/test                    installs what is missing, builds, and runs all; long matrices are sampled
     tools/test --quick            build, lints, unit tests, test kernels on Skylake: minutes
-    tools/test --full             all of the matrices, longer fuzzing, sanitizer builds, Debian 13: hours
+    tools/test --full             all of the matrices, longer fuzzing, sanitizer builds, clang, Debian 13: hours
     tools/test --only STEP...     these steps (and what they need); `unit` are the unit tests
     tools/test --list             the steps and what each took the last time
 

@@ -182,7 +182,8 @@ TEST_F(AttachmentTest, WhatCannotBeSharedIsNotThere) {
   const int vm = make_vm();
   kvm.other_capabilities = 1;
   EXPECT_EQ(call(vm, KVM_CHECK_EXTENSION, KVM_CAP_IRQCHIP), 1);
-  for (const std::uint32_t withheld : {KVM_CAP_SYNC_REGS, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL}) {
+  for (const auto withheld :
+       std::array<std::uint32_t, 3>{KVM_CAP_SYNC_REGS, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL}) {
     EXPECT_EQ(call(vm, KVM_CHECK_EXTENSION, withheld), 0);
     kvm_enable_cap cap{};
     cap.cap = withheld;

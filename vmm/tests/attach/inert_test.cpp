@@ -149,7 +149,7 @@ TEST(InertInside, CloseGoesThroughUntouched) {
 // That the library is there at all: with a model it asks KVM more than it was asked, and of nobody else.
 TEST(LoadedInside, WithAModelKvmIsAskedMore) {
   if (!has_library()) GTEST_SKIP() << "run by Inert.*";
-  for (const unsigned long request : {FIONREAD, TCGETS}) expect_untouched(request, 42, -1, ENOTTY);
+  for (const auto request : std::array<unsigned long, 2>{FIONREAD, TCGETS}) expect_untouched(request, 42, -1, ENOTTY);
   std::vector<Call> calls;
   answer = -1;
   error = EMFILE;

@@ -179,7 +179,7 @@ TEST_F(GuestClockOn, CountsWhatTheTscShows) {
   learn(100);
   const std::uint64_t tsc = guest_tsc();
   const std::uint64_t counted = clock_.unhalted_ticks();
-  for (const std::uint64_t takes : {70, 90, 75, 300}) {
+  for (const std::uint64_t takes : {70U, 90U, 75U, 300U}) {
     host_.shift_takes = takes;
     host_.now += 1000;
     run(clock_, 200, ExitCause::step);
@@ -202,7 +202,7 @@ TEST_F(GuestClockOn, WorldSwitchesAreNotTheGuests) {
 
 // The guest may have run all the time between two exits: a short such round says nothing, and a long one even less.
 TEST_F(GuestClockOn, OnlyStepsTellWhatSwitchesTake) {
-  for (const std::uint64_t ran : {1'000'000, 50, 700'000}) run(clock_, ran, ExitCause::pmu);
+  for (const std::uint64_t ran : {1'000'000U, 50U, 700'000U}) run(clock_, ran, ExitCause::pmu);
   EXPECT_EQ(clock_.unhalted_ticks(), 1'700'050U);
   learn(100);
   const std::uint64_t before = clock_.unhalted_ticks();

@@ -33,7 +33,7 @@ TEST(PmuVcpu, RdpmcGateIsArmedWhileThePmuIsInUse) {
 TEST(PmuVcpu, RdpmcGateStaysUntilAStoppedCounterHasBeenRead) {
   ProfiledGuest guest;
   guest.will_write(IA32_PERFEVTSEL0, select_cycles);
-  for (const std::uint64_t enables : {0xF, 0, 0xF}) guest.will_write(IA32_PERF_GLOBAL_CTRL, enables);
+  for (const std::uint64_t enables : {0xFU, 0U, 0xFU}) guest.will_write(IA32_PERF_GLOBAL_CTRL, enables);
   guest.will_write(IA32_PERFEVTSEL0, 0);
   guest.will_write(IA32_PERF_GLOBAL_CTRL, 0xF);
   guest.run_script();
