@@ -54,6 +54,7 @@ std::string settle_source(MachineConfig& config) {
   if (config.source != "auto") return {};
   const SourceChoice choice = choose_source(config.accel == Accel::kvm);
   config.source = choice.name;
+  config.source_was_open = true;
   return "source " + choice.why;
 }
 

@@ -34,6 +34,7 @@ struct MachineConfig {
   std::string model{"skylake"};
   bool bare_metal{};  ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
   std::string source{"auto"};  ///< Name of the counting source; "auto" takes the best that works here.
+  bool source_was_open{};      ///< settle_source() has chosen it.
   EventPolicy events{};        ///< Of the source "kvm": which events the guest may count.
   Accel accel{Accel::kvm};
   vpmu::exec::Compiling compiling{};  ///< Whether the instruction engine compiles what runs often.

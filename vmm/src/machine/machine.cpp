@@ -172,6 +172,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                                     .policies = config.pmu_policies},
                             .uncore = {.package = uncore_.get(), .id = id},
                             .source = resolved.source,
+                            .source_was_open = config.source_was_open,
                             .unknown_msr = config.unknown_msr,
                             .lvtpc_masked = config.lvtpc_masked,
                             .make_timer = processor->timers(),

@@ -1,8 +1,8 @@
 #include "sources/host_counter.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 namespace vmm {
 namespace {
@@ -12,6 +12,9 @@ __extension__ using wide = unsigned __int128;
 
 /// Events that take turns do so every few milliseconds.
 constexpr std::uint64_t longest_wait_ns = 1'000'000'000;
+
+/// A driver that refuses longer periods than this means something else.
+constexpr std::uint64_t longest_least_kick = 1 << 20;
 
 }  // namespace
 
@@ -45,23 +48,37 @@ Result<HostCounter::Taken> HostCounter::take() {
   const std::uint64_t running = now.running_ns - taken_.running_ns;
   if (running == 0 && enabled != 0 && counted == 0) {
     if (enabled < longest_wait_ns) return Taken{};
-    return host_error(fmt::format("event {}:{:#x} got no counter of the host's for {} ms: others hold them all",
-                                  spec_.event.type, spec_.event.config, enabled / 1'000'000),
-                      0,
-                      "stop other perf sessions and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count "
-                      "fewer events in the guest");
+    starved_ = true;
+    taken_ = now;
+    return Taken{.unseen_ns = enabled};
   }
+  starved_ = false;
   taken_ = now;
   if (running >= enabled) return Taken{.events = counted};
   const auto scaled = static_cast<std::uint64_t>(wide{counted} * enabled / std::max<std::uint64_t>(running, 1));
   return Taken{.events = scaled, .guessed = scaled - counted};
 }
 
-Result<void> HostCounter::kick_after(std::optional<std::uint64_t> events) {
+Result<bool> HostCounter::has_recovered() {
+  const std::uint64_t running_before = taken_.running_ns;
+  VMM_TRY(skip());
+  starved_ = taken_.running_ns == running_before;
+  return !starved_;
+}
+
+// EINVAL: the least period is the driver's secret. Nehalem's is 32; a branch event's with branch tracing is 2.
+Result<bool> HostCounter::kick_after(std::optional<std::uint64_t> events) {
   const auto at = events ? std::optional{taken_.value + *events} : std::nullopt;
-  if (at == kick_at_) return {};
+  if (at == kick_at_) return true;
+  if (events && *events < least_kick_) return false;
+  if (auto set = event_->set_period(events.value_or(no_period)); !set) {
+    const bool is_too_short = events && *events <= longest_least_kick && set.error().system_errno == EINVAL;
+    if (!is_too_short) return Failure{std::move(set).error()};
+    least_kick_ = *events * 2;
+    return false;
+  }
   kick_at_ = at;
-  return event_->set_period(events.value_or(no_period));
+  return true;
 }
 
 }  // namespace vmm

@@ -23,13 +23,23 @@ class HostCounter {
 
   struct Taken {
     std::uint64_t events{};
-    std::uint64_t guessed{};  ///< Of these: not counted but scaled up for time without a counter of the host's.
+    std::uint64_t guessed{};    ///< Of these: not counted but scaled up for time without a counter of the host's.
+    std::uint64_t unseen_ns{};  ///< Time of which nothing is known, for there was no counter.
   };
   /// The events since the last take(). Where events take turns on the host's counters, they are scaled up by time; what
-  /// a stretch without any time on a counter had waits for the next. Fails when that lasts.
+  /// a stretch without any time on a counter had waits for the next. When that lasts, the stretch is given up
+  /// (`unseen_ns`) and the counter is starved.
   Result<Taken> take();
-  /// Kicks when that many events more than at the last take() or skip() have been counted; empty = never.
-  Result<void> kick_after(std::optional<std::uint64_t> events);
+  /// Whether others hold all of the host's counters, or the thread is where this event does not count.
+  [[nodiscard]] bool is_starved() const { return starved_; }
+  /// Whether a starved one counts again; what it has counted up to now is nobody's.
+  Result<bool> has_recovered();
+
+  /// Kicks when that many events more than at the last take() or skip() have been counted; empty = never. False when
+  /// the host's driver takes no period as short as that: least_kick() is longer from then on.
+  Result<bool> kick_after(std::optional<std::uint64_t> events);
+  /// The shortest distance of a kick that the host's driver may take, as far as is known.
+  [[nodiscard]] std::uint64_t least_kick() const { return least_kick_; }
 
  private:
   HostCounter(std::unique_ptr<PerfEvent> event, const PerfEventSpec& spec) : event_{std::move(event)}, spec_{spec} {}
@@ -39,6 +49,8 @@ class HostCounter {
   bool runs_{};
   PerfReading taken_{};                     ///< Up to here all is handed out.
   std::optional<std::uint64_t> kick_at_{};  ///< The event's value at which it kicks.
+  std::uint64_t least_kick_{1};
+  bool starved_{};
 };
 
 }  // namespace vmm

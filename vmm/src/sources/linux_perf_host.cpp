@@ -9,6 +9,7 @@
 
 #include "kvm/fd.hpp"
 #include "kvm/kick.hpp"
+#include "sources/linux_perf_host.hpp"
 #include "sources/perf_errors.hpp"
 #include "sources/perf_host.hpp"
 
@@ -43,18 +44,7 @@ class LinuxPerfHost final : public PerfHost {
   [[nodiscard]] HostCpu cpu() const override { return this_host_cpu(); }
 
   Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
-    perf_event_attr attr{};
-    attr.size = sizeof attr;
-    attr.type = spec.event.type;
-    attr.config = spec.event.config;
-    attr.sample_period = no_period;
-    attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
-    attr.disabled = 1;
-    attr.exclude_user = spec.usr ? 0 : 1;
-    attr.exclude_kernel = spec.os ? 0 : 1;
-    attr.exclude_hv = 1;
-    attr.exclude_host = spec.guest_only ? 1 : 0;
-    attr.exclude_guest = spec.guest_only ? 0 : 1;
+    perf_event_attr attr = attributes_of(spec);
     Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
     if (!fd.valid()) return Failure{perf_open_error(errno, spec)};
     const f_owner_ex owner{F_OWNER_TID, static_cast<pid_t>(::syscall(SYS_gettid))};
@@ -92,6 +82,22 @@ class LinuxPerfHost final : public PerfHost {
 };
 
 }  // namespace
+
+perf_event_attr attributes_of(const PerfEventSpec& spec) {
+  perf_event_attr attr{};
+  attr.size = sizeof attr;
+  attr.type = spec.event.type;
+  attr.config = spec.event.config;
+  attr.sample_period = no_period;
+  attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+  attr.disabled = 1;
+  attr.exclude_user = spec.usr ? 0 : 1;
+  attr.exclude_kernel = spec.os ? 0 : 1;
+  attr.exclude_hv = 1;
+  attr.exclude_host = spec.guest_only ? 1 : 0;
+  attr.exclude_guest = spec.guest_only ? 0 : 1;
+  return attr;
+}
 
 std::unique_ptr<PerfHost> make_linux_perf_host() { return std::make_unique<LinuxPerfHost>(); }
 

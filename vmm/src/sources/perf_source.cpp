@@ -31,41 +31,40 @@ GuestEvent event_of(const PlanEntry& e) {
 }  // namespace
 
 PerfSource::PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration,
-                       std::unique_ptr<ExactSource> exact, const vpmu::GenerationDesc& generation)
+                       std::unique_ptr<ExactSource> exact, const vpmu::GenerationDesc& generation, Log& log)
     : host_{std::move(host)},
       cpu_{host_->cpu()},
       margins_{calibration},
       exact_{std::move(exact)},
-      generation_{&generation} {
+      generation_{&generation},
+      log_{&log} {
   traits_.precise_ip = calibration.lands;
 }
 
 Result<void> PerfSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
-  VMM_TRY(rest_others());
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    VMM_ASSIGN(by_[i], choose(plan_.entries[i]));
-  }
+  rest_others();
+  for (unsigned i = 0; i < plan_.size; ++i) by_[i] = choose(plan_.entries[i]);
   return exact_->program(in_engine_ ? plan_ : vpmu::CountPlan{});
 }
 
-/// Host events of counters that count no more.
-Result<void> PerfSource::rest_others() {
+/// Host events of counters that count no more. One that cannot be stopped ends with its file.
+void PerfSource::rest_others() {
   std::array<bool, vpmu::max_counters> counts{};
   for (const PlanEntry& e : plan_.active()) counts[e.counter.index()] = true;
   for (unsigned i = 0; i < vpmu::max_counters; ++i)
-    if (counters_[i] && !counts[i]) VMM_TRY(counters_[i]->stop());
-  return {};
+    if (counters_[i] && !counts[i] && !counters_[i]->stop()) counters_[i].reset();
 }
 
-Result<PerfSource::Counter> PerfSource::choose(const PlanEntry& entry) {
+PerfSource::Counter PerfSource::choose(const PlanEntry& entry) {
   const EventTranslation found = translate(cpu_, *generation_, event_of(entry));
-  bool by_host = found.match != EventTranslation::Match::none;
-  if (by_host) {
-    VMM_ASSIGN(by_host, open(entry, found.event));
-  }
-  if (by_host) return engine_knows(entry) ? Counter::host : Counter::host_only;
-  if (auto& unused = counters_[entry.counter.index()]) VMM_TRY(unused->stop());
+  if (found.match != EventTranslation::Match::none && open(entry, found.event))
+    return engine_knows(entry) ? Counter::host : Counter::host_only;
+  return without_host(entry);
+}
+
+PerfSource::Counter PerfSource::without_host(const PlanEntry& entry) {
+  counters_[entry.counter.index()].reset();
   if (engine_knows(entry)) {
     ++statistics_.by_engine[raw_code(entry)];
     return Counter::engine;
@@ -74,20 +73,39 @@ Result<PerfSource::Counter> PerfSource::choose(const PlanEntry& entry) {
   return Counter::nobody;
 }
 
-/// False where the host does not have that event after all.
-Result<bool> PerfSource::open(const PlanEntry& entry, const HostEvent& event) {
+/// False where the host does not have that event after all, or cannot give it now.
+bool PerfSource::open(const PlanEntry& entry, const HostEvent& event) {
   auto& counter = counters_[entry.counter.index()];
   const PerfEventSpec spec{.event = event, .usr = entry.usr, .os = entry.os, .guest_only = true};
   if (!counter || counter->spec() != spec) {
     counter.reset();
     auto opened = HostCounter::open(*host_, spec);
-    if (!opened && is_of_one_event(opened.error())) return false;
-    if (!opened) return Failure{std::move(opened).error()};
+    if (!opened && !is_of_one_event(opened.error())) lost(entry, opened.error());
+    if (!opened) return false;
     counter = std::move(*opened);
     ++statistics_.opened;
   }
-  VMM_TRY(counter->start());
-  return true;
+  const auto started = counter->start();
+  if (!started) lost(entry, started.error());
+  return started.has_value();
+}
+
+/// A host whose counters are gone may be asked thousands of times a second: it is told of once.
+void PerfSource::lost(const PlanEntry& entry, const Error& why) {
+  ++statistics_.lost;
+  if (log_->first_time(fmt::format("perf:{}", why.system_errno)))
+    log_->warning("source perf: {}; until the host gives it back, {} counts event r{:04x} (pmu.perf.lost)",
+                  describe(why), engine_knows(entry) ? "the engine" : "nobody", raw_code(entry));
+}
+
+void PerfSource::starved(const PlanEntry& entry) {
+  ++statistics_.starved;
+  if (log_->first_time("perf:starved"))
+    log_->warning(
+        "source perf: event r{:04x} got no counter of the host's for long: others hold them all, or the thread is on a "
+        "CPU that does not have it; until it gets one {} counts (pmu.perf.starved); stop other perf sessions and the "
+        "host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count fewer events in the guest",
+        raw_code(entry), engine_knows(entry) ? "the engine" : "nobody");
 }
 
 std::uint64_t PerfSource::margin_of(const PlanEntry& entry) const {
@@ -99,9 +117,24 @@ bool PerfSource::wants_engine() const {
   for (unsigned i = 0; i < plan_.size; ++i) {
     const PlanEntry& e = plan_.entries[i];
     if (by_[i] == Counter::engine) return true;
-    if (by_[i] == Counter::host && e.wants_overflow && e.distance <= margin_of(e)) return true;
+    if (by_[i] != Counter::host) continue;
+    const HostCounter& counter = *counters_[e.counter.index()];
+    if (counter.is_starved() || (e.wants_overflow && e.distance < margin_of(e) + counter.least_kick())) return true;
   }
   return false;
+}
+
+// Where a host event fails, the host has taken it away.
+template <class Act>
+void PerfSource::for_each_host_event(const Act& act) {
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    if (by_[i] != Counter::host && by_[i] != Counter::host_only) continue;
+    PlanEntry& e = plan_.entries[i];
+    const Result<void> done = act(*counters_[e.counter.index()], e);
+    if (done) continue;
+    lost(e, done.error());
+    by_[i] = without_host(e);
+  }
 }
 
 // The host's events go on counting what KVM single-steps for the engine: that is counted already.
@@ -112,26 +145,40 @@ Result<void> PerfSource::use_engine(bool on) {
     ++statistics_.windows;
     return exact_->program(plan_);
   }
-  for (const PlanEntry& e : plan_.active())
-    if (auto& counter = counters_[e.counter.index()]) VMM_TRY(counter->skip());
+  for_each_host_event([](HostCounter& counter, const PlanEntry&) { return counter.skip(); });
   return exact_->program({});
 }
 
-Result<void> PerfSource::arm() {
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    const PlanEntry& e = plan_.entries[i];
-    if (by_[i] == Counter::nobody) continue;
-    std::optional<std::uint64_t> after;
-    if (e.wants_overflow) after = by_[i] == Counter::host ? e.distance - margin_of(e) : e.distance;
-    VMM_TRY(counters_[e.counter.index()]->kick_after(after));
-  }
-  return {};
+void PerfSource::look_for_starved() {
+  for_each_host_event([](HostCounter& counter, const PlanEntry&) -> Result<void> {
+    if (counter.is_starved()) VMM_TRY(counter.has_recovered());
+    return {};
+  });
 }
 
-// Without a plan of its own the exact source lets the guest run freely.
+// Of an event that only the host knows the overflow comes later where the driver takes no shorter period.
+void PerfSource::arm() {
+  for_each_host_event([this](HostCounter& counter, const PlanEntry& e) -> Result<void> {
+    const bool by_engine = engine_knows(e);
+    std::optional<std::uint64_t> after;
+    if (e.wants_overflow) after = by_engine ? e.distance - margin_of(e) : std::max(e.distance, counter.least_kick());
+    for (bool armed = false; !armed;) {
+      VMM_ASSIGN(armed, counter.kick_after(after));
+      if (armed) break;
+      ++statistics_.short_periods;
+      if (by_engine) break;
+      after = counter.least_kick();
+    }
+    return {};
+  });
+}
+
+// Without a plan of its own the exact source lets the guest run freely. Arming shows what the host does not take.
 Result<RunEnd> PerfSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  look_for_starved();
   VMM_TRY(use_engine(wants_engine()));
-  if (!in_engine_) VMM_TRY(arm());
+  if (!in_engine_) arm();
+  VMM_TRY(use_engine(wants_engine()));
   VMM_ASSIGN(RunEnd end, exact_->run(port, at_most));
   note(end);
   return end;
@@ -161,19 +208,23 @@ void PerfSource::note(const RunEnd& end) {
 
 Result<vpmu::CountDeltas> PerfSource::sync(VcpuPort& port) {
   VMM_ASSIGN(vpmu::CountDeltas deltas, exact_->sync(port));
-  for (unsigned i = 0; i < plan_.size; ++i) {
-    PlanEntry& e = plan_.entries[i];
-    const bool by_host = by_[i] == Counter::host || by_[i] == Counter::host_only;
-    if (by_host && !in_engine_) {
-      VMM_ASSIGN(const HostCounter::Taken taken, counters_[e.counter.index()]->take());
-      statistics_.guessed += taken.guessed;
-      const bool late = e.wants_overflow && by_[i] == Counter::host && taken.events >= e.distance;
-      if (late) overshot(e, taken.guessed == 0 ? taken.events : 0);
-      deltas[e.counter] += taken.events;
-    }
+  if (!in_engine_)
+    for_each_host_event([&](HostCounter& counter, const PlanEntry& e) { return take(counter, e, deltas); });
+  for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size))
     e.distance -= std::min(deltas[e.counter], e.distance - 1);
-  }
   return deltas;
+}
+
+Result<void> PerfSource::take(HostCounter& counter, const PlanEntry& e, vpmu::CountDeltas& deltas) {
+  const bool was_starved = counter.is_starved();
+  VMM_ASSIGN(const HostCounter::Taken taken, counter.take());
+  statistics_.guessed += taken.guessed;
+  statistics_.unseen_us += taken.unseen_ns / 1000;
+  if (counter.is_starved() && !was_starved) starved(e);
+  if (e.wants_overflow && engine_knows(e) && taken.events >= e.distance)
+    overshot(e, taken.guessed == 0 ? taken.events : 0);
+  deltas[e.counter] += taken.events;
+  return {};
 }
 
 /// The kick was for an overflow margin_of() before this one.
@@ -190,6 +241,10 @@ void PerfSource::visit_statistics(const std::function<void(std::string_view, std
   visit("pmu.perf.overshoots", statistics_.overshoots);
   visit("pmu.perf.guessed", statistics_.guessed);
   visit("pmu.perf.opened", statistics_.opened);
+  visit("pmu.perf.short_periods", statistics_.short_periods);
+  visit("pmu.perf.lost", statistics_.lost);
+  visit("pmu.perf.starved", statistics_.starved);
+  visit("pmu.perf.unseen_us", statistics_.unseen_us);
   visit("pmu.perf.margin", margins_.margin_instructions);
   visit("pmu.perf.margin_cycles", margins_.margin_cycles);
   for (const auto& [code, count] : statistics_.by_engine) visit(fmt::format("pmu.perf.by_engine.r{:04x}", code), count);

@@ -9,16 +9,21 @@
 #include "sources/host_counter.hpp"
 #include "sources/perf_calibration.hpp"
 #include "sources/source.hpp"
+#include "support/log.hpp"
 
 namespace vmm {
 
 struct PerfStatistics {
   std::uint64_t
       windows{};  ///< Times that the engine took over: before an overflow, or for a counter that only it can count.
-  std::uint64_t overshoots{};  ///< Overflows that the guest ran past. Their events are counted; the margin is longer
-                               ///< from then on.
-  std::uint64_t guessed{};     ///< Events scaled up for time that a host event had no counter.
-  std::uint64_t opened{};      ///< Host events.
+  std::uint64_t overshoots{};     ///< Overflows that the guest ran past. Their events are counted; the margin is longer
+                                  ///< from then on.
+  std::uint64_t guessed{};        ///< Events scaled up for time that a host event had no counter.
+  std::uint64_t opened{};         ///< Host events.
+  std::uint64_t short_periods{};  ///< Periods that the host's driver did not take: the engine goes such distances.
+  std::uint64_t lost{};           ///< Times that the host would not go on with an event, or not begin.
+  std::uint64_t starved{};        ///< Times that an event had no counter of the host's for long,
+  std::uint64_t unseen_us{};      ///< and the time of which nothing was counted.
   std::map<std::uint16_t, std::uint64_t>
       by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
   std::map<std::uint16_t, std::uint64_t> refused;  ///< and those that nobody can: they stand still.
@@ -29,12 +34,15 @@ struct PerfStatistics {
 /// stand on the right instruction; for events that the host does not have; and for branch records. The engine counts as
 /// ExactSource does: there a cycle is an instruction, and misses and mispredictions are a model's.
 ///
+/// What the host takes away in the middle of a run (its counters, the right to count, file descriptors) the engine
+/// counts from then on, each time that it is asked for until the host gives it back; the guest goes on.
+///
 /// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them.
 /// Events that only the host knows rest while the engine runs.
 class PerfSource final : public CountSource {
  public:
   PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,
-             const vpmu::GenerationDesc& generation);
+             const vpmu::GenerationDesc& generation, Log& log);
 
   static constexpr SourceTraits description{
       .name = "perf", .precise_ip = true, .latency = true, .needs_host_pmu = true};
@@ -63,11 +71,18 @@ class PerfSource final : public CountSource {
     engine,
     nobody,
   };
-  Result<Counter> choose(const vpmu::PlanEntry& entry);
-  Result<bool> open(const vpmu::PlanEntry& entry, const HostEvent& event);
-  Result<void> rest_others();
+  Counter choose(const vpmu::PlanEntry& entry);
+  Counter without_host(const vpmu::PlanEntry& entry);
+  bool open(const vpmu::PlanEntry& entry, const HostEvent& event);
+  void rest_others();
   Result<void> use_engine(bool on);
-  Result<void> arm();
+  template <class Act>
+  void for_each_host_event(const Act& act);
+  void arm();
+  void look_for_starved();
+  Result<void> take(HostCounter& counter, const vpmu::PlanEntry& e, vpmu::CountDeltas& deltas);
+  void starved(const vpmu::PlanEntry& entry);
+  void lost(const vpmu::PlanEntry& entry, const Error& why);
   [[nodiscard]] bool wants_engine() const;
   [[nodiscard]] std::uint64_t margin_of(const vpmu::PlanEntry& entry) const;
   void overshot(const vpmu::PlanEntry& entry, std::uint64_t events);
@@ -78,6 +93,7 @@ class PerfSource final : public CountSource {
   PerfCalibration margins_;
   std::unique_ptr<ExactSource> exact_;
   const vpmu::GenerationDesc* generation_;
+  Log* log_;
   SourceTraits traits_{description};
   vpmu::CountPlan plan_{};                        ///< Distances are at most what is really left.
   std::array<Counter, vpmu::max_counters> by_{};  ///< By place in plan_.

@@ -36,7 +36,7 @@ Result<std::unique_ptr<CountSource>> make_perf(const SourceParts& parts) {
   auto host = parts.make_perf_host();
   VMM_ASSIGN(const PerfCalibration calibration, calibrate(*host));
   VMM_ASSIGN(auto engine, make_engine(parts));
-  return std::make_unique<PerfSource>(std::move(host), calibration, std::move(engine), parts.generation);
+  return std::make_unique<PerfSource>(std::move(host), calibration, std::move(engine), parts.generation, parts.log);
 }
 
 Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
@@ -69,7 +69,13 @@ const SourceRow* find_source(std::string_view name) {
 }
 
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts) {
-  if (const SourceRow* row = find_source(name)) return row->make(parts);
+  if (const SourceRow* row = find_source(name)) {
+    auto made = row->make(parts);
+    if (made || !parts.or_clock) return made;
+    parts.log.warning("source {} cannot be had for this vCPU: {}; the clock counts, which estimates", name,
+                      describe(made.error()));
+    return make_clock(parts);
+  }
   std::string known;
   for (const SourceRow& row : rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.traits.name);
   return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));

@@ -10,6 +10,7 @@
 #include "sources/others_msrs.hpp"
 #include "sources/perf_host.hpp"
 #include "sources/source.hpp"
+#include "support/log.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
 #include "vpmu/generation.hpp"
@@ -28,6 +29,8 @@ struct SourceParts {
   const TimerFactory& make_timer;
   vpmu::exec::Compiling compiling;
   const PerfHostFactory& make_perf_host;
+  Log& log;
+  bool or_clock{};  ///< Where the source cannot be had, the clock counts, with a warning.
 };
 
 /// One counting source that users can name.
@@ -44,7 +47,7 @@ std::span<const SourceRow> all_sources();
 const SourceRow* find_source(std::string_view name);
 
 /// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) when it
-/// cannot be had.
+/// cannot be had, and neither can the clock.
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts);
 
 }  // namespace vmm

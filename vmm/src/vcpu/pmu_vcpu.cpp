@@ -83,7 +83,9 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .others_msr = is_others(config),
                                                         .make_timer = config.make_timer,
                                                         .compiling = config.compiling,
-                                                        .make_perf_host = config.make_perf_host}));
+                                                        .make_perf_host = config.make_perf_host,
+                                                        .log = log,
+                                                        .or_clock = config.source_was_open}));
   return self;
 }
 

@@ -34,6 +34,7 @@ struct PmuVcpuConfig {
   vpmu::PmuConfig pmu{};
   UncoreAccess uncore{};  ///< The package must outlive the vCPU.
   std::string_view source{"clock"};
+  bool source_was_open{};  ///< Nobody asked for that source: where it cannot be had after all, the clock counts.
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   TimerFactory make_timer{CpuTimer::create};             ///< The clock that sources count by,

@@ -117,10 +117,12 @@ class PerfSourceRig : public EngineGuest {
   FakePerf perf{guest, cpu};
 
  private:
+  Log log_;
   PerfSource source_{perf.host(),
                      {.margin_instructions = skid + 10, .margin_cycles = skid + 10, .lands = true},
                      make_exact(),
-                     vpmu::describe(vpmu::Generation::skylake)};
+                     vpmu::describe(vpmu::Generation::skylake),
+                     log_};
 };
 
 }  // namespace vmm::test

@@ -2,6 +2,7 @@
 #include <linux/perf_event.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <list>
 #include <map>
 #include <optional>
@@ -21,8 +22,16 @@ class FakePerf {
   }
 
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
-  std::uint64_t skid{};               ///< Events by which a kick comes behind its overflow.
-  bool counts_host{};                 ///< exclude_host is ignored.
+  std::uint64_t skid{};                   ///< Events by which a kick comes behind its overflow,
+  std::uint64_t skid_of_cycles{};         ///< and of core cycles so many more.
+  std::uint64_t least_period{1};          ///< Shorter ones the driver does not take,
+  std::uint64_t refused_periods{};        ///< and how often it was asked for one.
+  bool throttles{};                       ///< An event that has kicked counts no more until it is given a period.
+  std::uint64_t cpus{~0ULL};              ///< The CPUs whose PMU has the events,
+  unsigned on_cpu{};                      ///< and the one that the thread is on.
+  std::size_t most_open{~std::size_t{}};  ///< Then there are too many files.
+  int enable_error{}, period_error{}, read_error{};  ///< Of every event.
+  bool counts_host{};                                ///< exclude_host is ignored.
   std::uint64_t loses_each{};         ///< Each event of that number on the host is not counted; 0 = none is lost.
   std::uint64_t counts_twice_each{};  ///< Each event of that number there is counted twice; 0 = none is.
   bool interrupts{true};              ///< Overflows kick.
@@ -41,6 +50,14 @@ class FakePerf {
   [[nodiscard]] PerfHostFactory factory() {
     return [this] { return host(); };
   }
+  /// Time of the thread outside of its guest.
+  void pass_on_host(std::uint64_t ns) {
+    for (State& s : events_) {
+      if (!s.enabled) continue;
+      s.reading.enabled_ns += ns;
+      if ((cpus >> on_cpu & 1) != 0 && share != 0) s.reading.running_ns += ns;
+    }
+  }
   /// Events that are open and enabled.
   [[nodiscard]] std::size_t running() const {
     return static_cast<std::size_t>(std::ranges::count_if(events_, [](const State& s) { return s.enabled; }));
@@ -58,6 +75,7 @@ class FakePerf {
     std::uint64_t next{no_period};  ///< Value of the next overflow.
     std::uint64_t period{no_period};
     std::optional<std::uint64_t> kick_at;  ///< Value at which the last one kicks.
+    bool throttled{};
     std::uint64_t slot{};
   };
 
@@ -65,14 +83,21 @@ class FakePerf {
    public:
     Event(FakePerf& perf, std::list<State>::iterator state) : perf_{&perf}, state_{state} {}
     ~Event() override { perf_->events_.erase(state_); }
-    Result<PerfReading> read() override { return state_->reading; }
+    Result<PerfReading> read() override {
+      VMM_TRY(fails("read", perf_->read_error));
+      return state_->reading;
+    }
     Result<void> set_period(std::uint64_t events) override {
+      if (events < perf_->least_period) ++perf_->refused_periods;
+      VMM_TRY(fails("period", events < perf_->least_period ? EINVAL : perf_->period_error));
       ++perf_->periods_set;
+      state_->throttled = false;
       state_->period = events;
       state_->next = state_->reading.value + events;
       return {};
     }
     Result<void> enable() override {
+      VMM_TRY(fails("enable", perf_->enable_error));
       state_->enabled = true;
       return {};
     }
@@ -82,6 +107,10 @@ class FakePerf {
     }
 
    private:
+    static Result<void> fails(const char* what, int error) {
+      if (error != 0) return host_error(what, error);
+      return {};
+    }
     FakePerf* perf_;
     std::list<State>::iterator state_;
   };
@@ -92,7 +121,8 @@ class FakePerf {
     [[nodiscard]] HostCpu cpu() const override { return perf_->host_cpu; }
     Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
       const auto found = perf_->open_errors.find(spec.event);
-      const int failure = found != perf_->open_errors.end() ? found->second : perf_->open_error;
+      int failure = found != perf_->open_errors.end() ? found->second : perf_->open_error;
+      if (perf_->events_.size() >= perf_->most_open) failure = EMFILE;
       if (failure != 0) return Failure{perf_open_error(failure, spec)};
       perf_->opened.push_back(spec);
       perf_->events_.push_back({.spec = spec});
@@ -114,16 +144,22 @@ class FakePerf {
   /// Of events on host and guest alike; true when it kicks.
   bool count(State& s, std::uint64_t events) {
     s.reading.enabled_ns += ns_per_instruction;
-    if (s.slot++ % 100 >= share) return false;
+    if (s.slot++ % 100 >= share || (cpus >> on_cpu & 1) == 0) return false;
     s.reading.running_ns += ns_per_instruction;
+    if (s.throttled) return false;
     s.reading.value += events;
     if (s.reading.value >= s.next) {
-      if (!s.kick_at) s.kick_at = s.next + skid;
+      if (!s.kick_at) s.kick_at = s.next + skid + (is_cycles(s) ? skid_of_cycles : 0);
       s.next += s.period;
     }
     const bool kicks = interrupts && s.kick_at && s.reading.value >= *s.kick_at;
     if (kicks) s.kick_at.reset();
+    s.throttled = kicks && throttles;
     return kicks;
+  }
+
+  static bool is_cycles(const State& s) {
+    return s.spec.event == HostEvent{PERF_TYPE_RAW, 0x3C} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0x76};
   }
 
   static std::uint64_t events_of(const State& s, bool branch) {

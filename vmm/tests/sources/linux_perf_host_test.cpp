@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstring>
 
 #include "kvm/kick.hpp"
 #include "sources/host_counter.hpp"
+#include "sources/linux_perf_host.hpp"
 #include "sources/perf_host.hpp"
 
 // perf_event_open for real, with the software events that every Linux has. No host PMU is needed; where perf itself is
@@ -131,6 +133,32 @@ TEST_P(LinuxPerfHost, EventThatDoesNotExistIsRefusedWithItsErrno) {
 
 INSTANTIATE_TEST_SUITE_P(Perf, LinuxPerfHost, testing::Values(cpu_clock, task_clock),
                          [](const auto& tested) { return tested.param == cpu_clock ? "cpu_clock" : "task_clock"; });
+
+// Each field that says what is counted, whole: an event that counts the host, or one that is pinned, would do so
+// silently.
+TEST(PerfAttributes, SayWhatIsCounted) {
+  perf_event_attr expected{};
+  expected.size = sizeof expected;
+  expected.type = PERF_TYPE_RAW;
+  expected.config = 0x81D0;
+  expected.sample_period = 1ULL << 46;
+  expected.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+  expected.disabled = 1;
+  expected.exclude_hv = 1;
+  for (const bool guest : {false, true})
+    for (const bool usr : {false, true})
+      for (const bool os : {false, true}) {
+        expected.exclude_user = !usr;
+        expected.exclude_kernel = !os;
+        expected.exclude_host = guest;
+        expected.exclude_guest = !guest;
+        const perf_event_attr attr =
+            attributes_of({.event = {PERF_TYPE_RAW, 0x81D0}, .usr = usr, .os = os, .guest_only = guest});
+        EXPECT_EQ(std::memcmp(&attr, &expected, sizeof attr), 0) << guest << usr << os;
+        EXPECT_EQ(attr.pinned, 0U);
+        EXPECT_EQ(attr.inherit, 0U);
+      }
+}
 
 /// What a child that runs the loop does, step by step.
 struct Steps {

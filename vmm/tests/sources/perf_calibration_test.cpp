@@ -40,6 +40,23 @@ TEST_F(Calibration, GoodHostPasses) {
   EXPECT_EQ(perf.running(), 0U) << "nothing is left behind";
 }
 
+TEST_F(Calibration, EachKindOfEventHasItsOwnMargin) {
+  perf.skid = 100;
+  perf.skid_of_cycles = 250;
+  const auto found = calibrate(*perf.host());
+  ASSERT_TRUE(found) << describe(found.error());
+  EXPECT_EQ(found->late_instructions, 100U);
+  EXPECT_EQ(found->late_cycles, 350U);
+  EXPECT_EQ(found->margin_instructions, 200U);
+  EXPECT_EQ(found->margin_cycles, 700U);
+}
+
+TEST_F(Calibration, ThrottledEventsAreSetGoingAgain) {
+  perf.throttles = true;
+  const auto found = calibrate(*perf.host());
+  ASSERT_TRUE(found) << describe(found.error());
+}
+
 TEST_F(Calibration, MarginIsNeverShorterThanTheVendorsSkid) {
   auto found = calibrate(*perf.host());
   ASSERT_TRUE(found);

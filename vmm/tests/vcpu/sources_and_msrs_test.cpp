@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <string>
 #include <vector>
 
 #include "fakes/fake_perf_host.hpp"
@@ -84,6 +86,31 @@ TEST(SourcesAndMsrs, EverySourceShowsTheSameMsrs) {
     ++compared;
   }
   EXPECT_GE(compared, 4U);
+}
+
+// A vCPU that is added to a running machine may find the host's counters taken.
+TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
+  FakeGuest unused;
+  ScriptedTime time;
+  FakeCpu cpu{unused, time};
+  FakePerf perf{unused, cpu};
+  perf.open_error = EBUSY;
+  FakeGuest guest;
+  std::vector<std::string> warnings;
+  Log log{[&](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
+  const PmuVcpuConfig asked{.source = "perf", .make_perf_host = perf.factory()};
+  const auto refused = PmuVcpu::create(asked, guest.port, guest.memory, log);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().system_errno, EBUSY);
+  PmuVcpuConfig open = asked;
+  open.source_was_open = true;
+  const auto made = PmuVcpu::create(open, guest.port, guest.memory, log);
+  ASSERT_TRUE(made);
+  bool is_clock = false;
+  (*made)->visit_statistics([&](std::string_view name, std::uint64_t) { is_clock |= name == "pmu.walk.records"; });
+  EXPECT_TRUE(is_clock);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("counters are taken"), std::string::npos) << warnings[0];
 }
 
 }  // namespace
