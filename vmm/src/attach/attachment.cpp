@@ -152,7 +152,23 @@ int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t ar
   return answer;
 }
 
+// Once: all VMs are of the same KVM. One that could not be looked at may be fit.
+Result<void> Attachment::examine(int fd) {
+  std::call_once(examined_, [&] {
+    const auto rdpmc = probe_rdpmc_(System{duplicate(fd)});
+    if (rdpmc)
+      fit_ = require_rdpmc(*rdpmc);
+    else
+      log_->warning("what RDPMC does on this KVM is not known: {}", describe(rdpmc.error()));
+  });
+  return fit_;
+}
+
 int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument) {
+  if (const auto fit = examine(fd); !fit) {
+    log_->error("no VM: {}", describe(fit.error()));
+    return fail(EOPNOTSUPP);
+  }
   const int run_size = ioctl_call(fd, KVM_GET_VCPU_MMAP_SIZE, 0);
   const int vm_fd = ioctl_call(fd, request, argument);
   if (vm_fd < 0 || run_size <= 0) return vm_fd;

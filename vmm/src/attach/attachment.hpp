@@ -3,13 +3,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <vector>
 
 #include "attach/attached_vm.hpp"
+#include "kvm/system.hpp"
+#include "machine/probe_guest.hpp"
 #include "support/log.hpp"
 
 namespace vmm {
@@ -18,8 +22,14 @@ namespace vmm {
 /// those.
 class Attachment {
  public:
-  Attachment(AttachOptions options, std::string statistics_path, Log& log)
-      : options_{std::move(options)}, statistics_path_{std::move(statistics_path)}, log_{&log} {
+  /// What RDPMC does in guests of an open KVM device.
+  using RdpmcProbe = std::function<Result<RdpmcBehaviour>(const System& system)>;
+
+  Attachment(AttachOptions options, std::string statistics_path, Log& log, RdpmcProbe probe = probe_rdpmc)
+      : options_{std::move(options)},
+        statistics_path_{std::move(statistics_path)},
+        log_{&log},
+        probe_rdpmc_{std::move(probe)} {
     options_.tells_statistics = !statistics_path_.empty();
   }
   /// No other thread that has run a vCPU of its may be left.
@@ -63,10 +73,14 @@ class Attachment {
   static int set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   int list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const;
   int answer(const Result<void>& result, const char* what);
+  Result<void> examine(int fd);
 
   AttachOptions options_;
   std::string statistics_path_;
   Log* log_;
+  RdpmcProbe probe_rdpmc_;
+  std::once_flag examined_;
+  Result<void> fit_{};  ///< What examine() has found.
   mutable std::shared_mutex mutex_;
   std::map<int, Known> known_;            ///< By file descriptor. Under mutex_.
   std::atomic<std::uint64_t> version_{};  ///< Of known_; unlike that of any other attachment.

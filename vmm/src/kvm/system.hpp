@@ -19,6 +19,9 @@ class System {
   /// do.
   static Result<System> open(const std::string& path = "/dev/kvm");
 
+  /// The device as somebody else has opened it; takes `fd` over.
+  explicit System(Fd fd) : fd_{std::move(fd)} {}
+
   /// KVM_CHECK_EXTENSION: 0 when `capability` is absent, otherwise what the API documents for it.
   [[nodiscard]] int check(std::uint32_t capability) const;
   /// The CPUID leaves that KVM can give to a guest on this host.
@@ -34,7 +37,6 @@ class System {
   [[nodiscard]] Result<std::size_t> run_mapping_size() const;
 
  private:
-  explicit System(Fd fd) : fd_{std::move(fd)} {}
   Fd fd_;
 };
 

@@ -76,7 +76,7 @@ Finding rdpmc(const System& system) {
               std::string{"guests cannot read counters here; "} + use_the_bed};
     case RdpmcBehaviour::silent:
       return {Verdict::unfit, subject, "does not fault: this KVM answers it with 0",
-              std::string{"use Linux 6.9 or later on this AMD host, or "} + use_the_bed};
+              std::string{"use Linux 6.9 or later on an AMD host, 5.18 or later on an Intel one, or "} + use_the_bed};
   }
   return {Verdict::unfit, subject, "unknown", use_the_bed};
 }

@@ -10,6 +10,7 @@
 #include "machine/accelerator.hpp"
 #include "machine/guest_cpuid.hpp"
 #include "machine/model.hpp"
+#include "machine/probe_guest.hpp"
 #include "passthrough/pass_through.hpp"
 #include "snapshot/vcpu_image.hpp"
 #include "vcpu/kvm_port.hpp"
@@ -132,6 +133,10 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
 Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds& needs) {
   VMM_ASSIGN(const auto system, System::open(needs.config.kvm_device));
   VMM_TRY(require_capabilities(system));
+  if (!needs.resolved.passes_through()) {
+    VMM_ASSIGN(const RdpmcBehaviour rdpmc, probe_rdpmc(system));
+    VMM_TRY(require_rdpmc(rdpmc));
+  }
   VMM_ASSIGN(auto vm, system.create_vm());
   VMM_ASSIGN(auto supported, system.supported_cpuid());
   std::optional<PassThrough> passed;

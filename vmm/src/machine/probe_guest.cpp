@@ -128,6 +128,22 @@ Result<RdpmcBehaviour> probe_rdpmc(const System& system) {
   return caught == ProbeGuest::End::broke ? RdpmcBehaviour::trappable : RdpmcBehaviour::breakpoint_dead;
 }
 
+Result<void> require_rdpmc(RdpmcBehaviour behaviour) {
+  switch (behaviour) {
+    case RdpmcBehaviour::trappable: return {};
+    case RdpmcBehaviour::breakpoint_dead:
+      return host_error(
+          "guests cannot read counters on this KVM: RDPMC faults, but a breakpoint on the handler of #GP "
+          "never fires",
+          0, "see `vpmu doctor`; run guests without KVM (--accel soft), or on another host");
+    case RdpmcBehaviour::silent: break;
+  }
+  return host_error(
+      "this KVM answers RDPMC by itself, and guests would read wrong counts", 0,
+      "use Linux 6.9 or later on an AMD host and 5.18 or later on an Intel one, or run guests without KVM "
+      "(--accel soft)");
+}
+
 Result<SpeedComparison> compare_speed(const System& system) {
   // A first short loop finds out how long the real one may be: an emulating KVM is a thousand times slower.
   constexpr std::uint64_t short_loop = 20'000;

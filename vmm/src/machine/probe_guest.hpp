@@ -63,6 +63,10 @@ enum class RdpmcBehaviour : std::uint8_t {
 /// Runs one RDPMC in a guest with and without the breakpoint.
 Result<RdpmcBehaviour> probe_rdpmc(const System& system);
 
+/// Fails where the guest's RDPMC would not come to the PMU, with the reason. Such a guest could program counters and
+/// would read wrong counts.
+Result<void> require_rdpmc(RdpmcBehaviour behaviour);
+
 /// Instructions per second of ring-0 guest code and of this process, from the same counted loop. Takes at most about
 /// 0.2 s.
 struct SpeedComparison {

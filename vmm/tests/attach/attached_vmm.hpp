@@ -77,7 +77,13 @@ class AttachmentTest : public testing::Test {
   std::vector<std::string> warnings;
   Log log{[this](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
   std::string statistics{std::filesystem::temp_directory_path() / ("vpmu-attach-stats-" + std::to_string(::getpid()))};
-  Attachment attachment{{.model = find_machine_model("haswell"), .source = "clock"}, statistics, log};
+  Result<RdpmcBehaviour> rdpmc{RdpmcBehaviour::trappable};
+  int probed{};
+  Attachment attachment{
+      {.model = find_machine_model("haswell"), .source = "clock"}, statistics, log, [this](const System&) {
+        ++probed;
+        return rdpmc;
+      }};
 };
 
 }  // namespace vmm::test

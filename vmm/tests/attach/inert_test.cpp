@@ -156,7 +156,7 @@ TEST(LoadedInside, WithAModelKvmIsAskedMore) {
   recorded = &calls;
   EXPECT_EQ(::ioctl(fd, KVM_CREATE_VM, 0), -1);
   recorded = nullptr;
-  EXPECT_EQ(calls.size(), 2U);
+  EXPECT_GT(calls.size(), 1U);
 }
 
 namespace {

@@ -132,7 +132,9 @@ struct ReadingGuest {
 // The engine has the guest, and nobody has asked KVM to run it: the exit must be KVM's, in kvm_run.
 TEST_F(OthersFilter, ComesBeforeTheEngine) {
   constexpr std::uint32_t global_ctrl = 0x38F;
-  Attachment exact{{.model = find_machine_model("haswell"), .source = "exact"}, {}, log};
+  Attachment exact{{.model = find_machine_model("haswell"), .source = "exact"}, {}, log, [](const System&) {
+                     return RdpmcBehaviour::trappable;
+                   }};
   const auto ask = [&](int fd, unsigned long request, auto& argument) {
     return exact.call(fd, request, reinterpret_cast<std::uintptr_t>(&argument));
   };

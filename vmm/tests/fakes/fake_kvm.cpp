@@ -222,6 +222,7 @@ long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t 
         return fail(EINTR);
       }
       page.exit_reason = KVM_EXIT_HLT;
+      if (vcpu.script.empty() && otherwise) otherwise(vcpu, page);
       if (!vcpu.script.empty()) {
         vcpu.script.front()(page);
         vcpu.script.pop_front();

@@ -25,7 +25,7 @@ class FakeKvm {
     kvm_guest_debug debug{};
     std::map<std::uint32_t, std::uint64_t> msrs;  ///< Those that there are.
     std::vector<kvm_cpuid_entry2> cpuid;
-    std::deque<std::function<void(kvm_run&)>> script;  ///< What KVM_RUN does next; nothing more: the guest halts.
+    std::deque<std::function<void(kvm_run&)>> script;  ///< What KVM_RUN does next; nothing more: see otherwise.
   };
 
   FakeKvm();
@@ -63,6 +63,8 @@ class FakeKvm {
   std::map<std::uint32_t, std::uint64_t> vcpu_msrs{{0x10, 0}, {0x8B, 0}};  ///< What a new vCPU has.
   std::vector<std::uint32_t> msr_list{0x10, 0x8B};
   bool vcpus_can_be_mapped{true};
+  /// What KVM_RUN does beyond a vCPU's script; without it the guest halts.
+  std::function<void(const Vcpu&, kvm_run&)> otherwise;
 
   std::vector<std::uint32_t> enabled;       ///< By KVM_ENABLE_CAP.
   std::uint64_t msr_exits{};                ///< Of these KVM_CAP_X86_USER_SPACE_MSR: for what reasons.
