@@ -51,6 +51,7 @@ Result<bool> AttachedVcpu::is_reset() {
 Result<void> AttachedVcpu::follow_vmm() {
   if (!touched_.exchange(false)) return {};
   port_->forget();
+  if (set_tsc_rate_.exchange(false)) VMM_TRY(port_->follow_tsc());
   const auto state = std::exchange(to_restore_, std::nullopt);
   bool reset = std::exchange(to_reset_, false);
   if (wrote_registers_.exchange(false) && !reset) {

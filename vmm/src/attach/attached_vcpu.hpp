@@ -47,6 +47,8 @@ class AttachedVcpu {
   int run();
   /// The VMM has called KVM for this vCPU, beside run().
   void touched() { touched_ = true; }
+  /// It has set the rate of the TSC.
+  void set_tsc_rate() { set_tsc_rate_ = true; }
   /// It has written registers: they may be those of a processor that has just been reset.
   void wrote_registers() { wrote_registers_ = true; }
   /// KVM_SET_GUEST_DEBUG: a debugger of the VMM begins, goes on or, with no flag, ends. On the vCPU's thread.
@@ -93,7 +95,7 @@ class AttachedVcpu {
   std::uint64_t resets_{}, restores_{}, restores_in_use_{};
   std::optional<kvm_guest_debug> debugging_;
   bool given_others_{}, told_of_debugger_{}, told_of_state_{};
-  std::atomic<bool> touched_{}, wrote_registers_{};
+  std::atomic<bool> touched_{}, wrote_registers_{}, set_tsc_rate_{};
   RunGate::Place place_{};
   KickWatch kick_watch_;
   mutable std::mutex mutex_;

@@ -255,6 +255,11 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
     case KVM_GET_MSRS: return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
     case KVM_SET_MSRS: {
       const auto& list = *reinterpret_cast<const kvm_msrs*>(argument);
+    case KVM_SET_TSC_KHZ: {
+      const int answer = call_kvm();
+      if (answer == 0) vcpu.set_tsc_rate();
+      return answer;
+    }
       if (!is_served(list)) return fail(E2BIG);
       MsrListCopy copy{list};
       keep_microcode(copy.entries(), bios_sign_id(*options_.model));

@@ -108,6 +108,8 @@ class Vcpu {
 
   /// kHz of the guest's TSC.
   [[nodiscard]] Result<std::uint32_t> tsc_khz() const;
+  /// The same as it was when the vCPU was made: the host's TSC runs at that. 0 where KVM did not tell.
+  [[nodiscard]] std::uint32_t host_tsc_khz() const { return host_tsc_khz_; }
   /// What KVM adds to the (scaled) host TSC. Fails with ENXIO on kernels before 5.16.
   [[nodiscard]] Result<std::uint64_t> tsc_offset() const;
   Result<void> set_tsc_offset(std::uint64_t offset);
@@ -138,6 +140,7 @@ class Vcpu {
   std::uint64_t fresh_{};      ///< Groups whose copy in kvm_run equals KVM's.
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
   std::optional<kvm_debugregs> debugregs_;
+  std::uint32_t host_tsc_khz_{tsc_khz().value_or(0)};
   bool running_{};   ///< As is_running().
   int run_error_{};  ///< Of the last run_to_device().
 };

@@ -18,7 +18,7 @@ enum class PmuTime : std::uint8_t {
 class ClockHost {
  public:
   virtual ~ClockHost() = default;
-  /// The host's TSC.
+  /// The host's TSC, at the rate of the guest's.
   [[nodiscard]] virtual std::uint64_t ticks() const = 0;
   /// How long the vCPU has been halted in all.
   [[nodiscard]] virtual std::chrono::nanoseconds halted() const = 0;
@@ -78,6 +78,12 @@ class GuestClock {
   /// `tsc_khz`: the guest's TSC rate. `group`: null for a machine of one vCPU; else this clock is its member `member`.
   GuestClock(PmuTime time, std::uint64_t tsc_khz, ClockGroup* group = nullptr, unsigned member = 0)
       : time_{time}, tsc_khz_{tsc_khz}, group_{group}, member_{member} {}
+
+  /// The guest's TSC has another rate from now on, and its time is hidden or not.
+  void follow(std::uint64_t tsc_khz, PmuTime time) {
+    tsc_khz_ = tsc_khz;
+    time_ = time;
+  }
 
   /// Whether the PMU is in use from now on; the exit that says so belongs to its use. While it is not in use, the clock
   /// counts nothing.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <x86intrin.h>
 
+#include <array>
 #include <ctime>
 
 #include "kvm/ioctl.hpp"
@@ -23,7 +24,7 @@ ExitCause cause_of(const Exit& exit, bool stepping) {
 
 }  // namespace
 
-std::uint64_t KvmClockHost::ticks() const { return __rdtsc(); }
+std::uint64_t KvmClockHost::ticks() const { return scale_.of(__rdtsc()); }
 
 void KvmClockHost::wait(std::uint64_t ticks) {
   constexpr std::uint64_t second = 1'000'000'000;
@@ -40,8 +41,34 @@ Result<void> KvmClockHost::rearm_deadline() {
 }
 
 Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group, unsigned member) {
-  VMM_ASSIGN(const std::uint32_t khz, vcpu.tsc_khz());
-  return KvmPort{vm, vcpu, khz, time, group, member};
+  KvmPort port{vm, vcpu, time, group, member};
+  VMM_TRY(port.follow_tsc());
+  return port;
+}
+
+Result<void> KvmPort::follow_tsc() {
+  VMM_ASSIGN(const std::uint32_t khz, vcpu_->tsc_khz());
+  const auto scale = find_scale(khz);
+  tsc_khz_ = khz;
+  unknown_scale_ = !scale;
+  clock_host_.follow(khz, scale.value_or(TscScale::by_rates(vcpu_->host_tsc_khz(), khz)));
+  clock_.follow(khz, scale ? wanted_time_ : PmuTime::real);
+  return {};
+}
+
+// Without an offset (Linux before 5.16) nothing is hidden, and only lengths of time count.
+std::optional<TscScale> KvmPort::find_scale(std::uint32_t khz) {
+  const auto offset = vcpu_->tsc_offset();
+  if (!offset) return TscScale::by_rates(vcpu_->host_tsc_khz(), khz);
+  std::array<TscLook, 4> looks{};
+  for (TscLook& look : looks) {
+    look.before = __rdtsc();
+    const auto guest = vcpu_->msr(msr_tsc);
+    look.after = __rdtsc();
+    if (!guest) return std::nullopt;
+    look.guest = *guest - *offset;
+  }
+  return TscScale::find(vcpu_->host_tsc_khz(), khz, looks);
 }
 
 // A precise sample looks at the registers of every exit it causes: while the PMU is in use, let them come along.
@@ -133,6 +160,7 @@ void KvmPort::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.clock.hidden_ticks", clock_.statistics().hidden_ticks);
   visit("pmu.clock.shifts", clock_.statistics().shifts);
   visit("pmu.clock.waits", clock_.statistics().waits);
+  visit("pmu.clock.unknown_scale", unknown_scale_ ? 1 : 0);
 }
 
 Result<bool> KvmPort::halted() {

@@ -5,13 +5,20 @@
 #include "kvm/vm.hpp"
 #include "vcpu/guest_clock.hpp"
 #include "vcpu/port.hpp"
+#include "vcpu/tsc_scale.hpp"
 
 namespace vmm {
 
 /// The host of a vCPU's clock, over KVM.
 class KvmClockHost final : public ClockHost {
  public:
-  KvmClockHost(Vcpu& vcpu, std::uint64_t tsc_khz) : vcpu_{&vcpu}, halt_time_{vcpu.halt_time()}, tsc_khz_{tsc_khz} {}
+  explicit KvmClockHost(Vcpu& vcpu) : vcpu_{&vcpu}, halt_time_{vcpu.halt_time()} {}
+  /// The guest's TSC runs at `tsc_khz` and follows the host's by `scale`.
+  void follow(std::uint64_t tsc_khz, TscScale scale) {
+    tsc_khz_ = tsc_khz;
+    scale_ = scale;
+  }
+  /// The host's TSC as KVM scales it for the guest.
   [[nodiscard]] std::uint64_t ticks() const override;
   [[nodiscard]] std::chrono::nanoseconds halted() const override { return halt_time_.read(); }
   Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
@@ -22,19 +29,23 @@ class KvmClockHost final : public ClockHost {
  private:
   Vcpu* vcpu_;
   HaltTime halt_time_;
-  std::uint64_t tsc_khz_;
+  std::uint64_t tsc_khz_{};
+  TscScale scale_;
 };
 
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
-  /// `group`: the clocks of the machine's vCPUs, this one's is `member`; null for one vCPU. Fails when KVM does not
-  /// tell the TSC's rate.
+  /// `group`: the clocks of the machine's vCPUs, this one's is `member`; null for one vCPU. Where the guest's TSC does
+  /// not follow the host's by any scale of KVM's, none of its time is hidden (`pmu.clock.unknown_scale`). Fails when
+  /// KVM does not tell the TSC's rate.
   static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr,
                                 unsigned member = 0);
 
   /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
   void forget();
+  /// Somebody else has set the rate of the guest's TSC.
+  Result<void> follow_tsc();
 
   [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return *vcpu_->immediate_exit_flag(); }
   Result<Exit> run() override;
@@ -75,12 +86,15 @@ class KvmPort final : public VcpuPort {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  KvmPort(Vm& vm, Vcpu& vcpu, std::uint64_t tsc_khz, PmuTime time, ClockGroup* group, unsigned member)
-      : vm_{&vm}, vcpu_{&vcpu}, tsc_khz_{tsc_khz}, clock_host_{vcpu, tsc_khz}, clock_{time, tsc_khz, group, member} {}
+  KvmPort(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group, unsigned member)
+      : vm_{&vm}, vcpu_{&vcpu}, wanted_time_{time}, clock_host_{vcpu}, clock_{time, 0, group, member} {}
+  std::optional<TscScale> find_scale(std::uint32_t khz);
 
   Vm* vm_;
   Vcpu* vcpu_;
-  std::uint64_t tsc_khz_;
+  PmuTime wanted_time_;
+  std::uint64_t tsc_khz_{};
+  bool unknown_scale_{};
   KvmClockHost clock_host_;
   GuestClock clock_;
   bool stepping_{};

@@ -19,13 +19,13 @@ void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& r
 vpmu::MsrReadResult MsrRouter::ask(vpmu::MsrIndex index) {
   const vpmu::MsrReadResult result = pmu_->rdmsr(index);
   if (result.status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return result;
-  return uncore_.package->rdmsr(index, port_->tsc().value_or(0));
+  return uncore_.package->rdmsr(index, tsc_->read());
 }
 
 vpmu::MsrStatus MsrRouter::tell(vpmu::MsrIndex index, std::uint64_t value) {
   const vpmu::MsrStatus status = pmu_->wrmsr(index, value);
   if (status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return status;
-  return uncore_.package->wrmsr(uncore_.id, index, value, port_->tsc().value_or(0));
+  return uncore_.package->wrmsr(uncore_.id, index, value, tsc_->read());
 }
 
 void MsrRouter::read(const MsrRead& access) {

@@ -4,6 +4,7 @@
 #include "kvm/exit.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
+#include "vcpu/guest_tsc.hpp"
 #include "vcpu/package_uncore.hpp"
 #include "vcpu/port.hpp"
 #include "vpmu/pmu.hpp"
@@ -33,8 +34,8 @@ struct UncoreAccess {
 /// access to each unknown MSR is logged.
 class MsrRouter {
  public:
-  MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, UnknownMsr unknown, Log& log)
-      : pmu_{&pmu}, uncore_{uncore}, port_{&port}, unknown_{unknown}, log_{&log} {}
+  MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, GuestTsc& tsc, UnknownMsr unknown, Log& log)
+      : pmu_{&pmu}, uncore_{uncore}, port_{&port}, tsc_{&tsc}, unknown_{unknown}, log_{&log} {}
 
   void read(const MsrRead& access);
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
@@ -53,6 +54,7 @@ class MsrRouter {
   vpmu::Pmu* pmu_;
   UncoreAccess uncore_;
   VcpuPort* port_;
+  GuestTsc* tsc_;
   UnknownMsr unknown_;
   Log* log_;
   bool btf_{};

@@ -43,31 +43,44 @@ OthersMsrs is_others(const PmuVcpuConfig& config) {
 
 }  // namespace
 
-std::uint64_t PmuVcpu::Env::tsc() { return owner_->port_->tsc().value_or(0); }
+std::uint64_t PmuVcpu::Env::tsc() { return owner_->tsc_.read(); }
 
+// The core cannot fail: a guest that does not see the fault sees a record less than it should.
 void PmuVcpu::Env::inject_page_fault(const vpmu::AccessFault& fault) {
-  auto sregs = owner_->port_->sregs();
-  auto events = owner_->port_->events();
-  if (!sregs || !events) return;
-  sregs->cr2 = fault.address.value();
-  events->exception.injected = 1;
-  events->exception.nr = 14;
-  events->exception.has_error_code = 1;
-  events->exception.error_code = fault.error_code;
-  (void)owner_->port_->set_sregs(*sregs);
-  (void)owner_->port_->set_events(*events);
-  owner_->source_->raised();
+  const auto raised = owner_->raise_page_fault(fault);
+  if (raised) return;
+  ++owner_->statistics_.lost_page_faults;
+  if (owner_->log_->first_time("page fault"))
+    owner_->log_->warning(
+        "a page fault of the PMU's at {:#x} could not be raised in the guest: {} (pmu.page_faults.lost)",
+        fault.address.value(), describe(raised.error()));
+}
+
+Result<void> PmuVcpu::raise_page_fault(const vpmu::AccessFault& fault) {
+  VMM_ASSIGN(kvm_sregs sregs, port_->sregs());
+  VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+  sregs.cr2 = fault.address.value();
+  events.exception.injected = 1;
+  events.exception.nr = 14;
+  events.exception.has_error_code = 1;
+  events.exception.error_code = fault.error_code;
+  VMM_TRY(port_->set_sregs(sregs));
+  VMM_TRY(port_->set_events(events));
+  source_->raised();
+  return {};
 }
 
 PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log)
     : port_{&port},
+      log_{&log},
+      tsc_{port, log},
       pmu_{config.pmu},
       view_{port, memory},
       breakpoints_{port},
       gate_{port, breakpoints_, view_, config.rdpmc},
       pmi_{config.lvtpc_masked},
       uncore_{config.uncore},
-      router_{pmu_, config.uncore, port, config.unknown_msr, log},
+      router_{pmu_, config.uncore, port, tsc_, config.unknown_msr, log},
       env_{*this},
       others_msr_{config.others_msr} {}
 
@@ -138,8 +151,7 @@ Result<std::optional<Exit>> PmuVcpu::go_on() {
 // the package is.
 Result<void> PmuVcpu::look_at_uncore() {
   if (uncore_.package == nullptr || !uncore_.package->is_awaited()) return {};
-  VMM_ASSIGN(const std::uint64_t tsc, port_->tsc());
-  if (uncore_.package->take_overflow(uncore_.id, tsc)) pmu_.on_uncore_overflow(env_);
+  if (uncore_.package->take_overflow(uncore_.id, tsc_.read())) pmu_.on_uncore_overflow(env_);
   return {};
 }
 

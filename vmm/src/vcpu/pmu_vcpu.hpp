@@ -15,6 +15,7 @@
 #include "support/log.hpp"
 #include "support/result.hpp"
 #include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_tsc.hpp"
 #include "vcpu/guest_vcpu.hpp"
 #include "vcpu/guest_view.hpp"
 #include "vcpu/msr_router.hpp"
@@ -48,14 +49,15 @@ struct PmuVcpuConfig {
 };
 
 struct PmuVcpuStatistics {
-  std::uint64_t msr_reads{};        ///< RDMSR exits.
-  std::uint64_t msr_writes{};       ///< WRMSR exits.
-  std::uint64_t debug_exits{};      ///< KVM_EXIT_DEBUG, of ours and the guest's.
-  std::uint64_t guest_debug{};      ///< Of these: the guest's own #DB, handed back.
-  std::uint64_t kvm_debug{};        ///< And KVM's own single-steps, of no meaning to anybody else.
-  std::uint64_t kicks{};            ///< Runs ended by a signal.
-  std::uint64_t restores_in_use{};  ///< States taken over in which the PMU was in use.
-  std::uint64_t debugged_runs{};    ///< Runs for a debugger, in which the PMU stood still.
+  std::uint64_t msr_reads{};         ///< RDMSR exits.
+  std::uint64_t msr_writes{};        ///< WRMSR exits.
+  std::uint64_t debug_exits{};       ///< KVM_EXIT_DEBUG, of ours and the guest's.
+  std::uint64_t guest_debug{};       ///< Of these: the guest's own #DB, handed back.
+  std::uint64_t kvm_debug{};         ///< And KVM's own single-steps, of no meaning to anybody else.
+  std::uint64_t kicks{};             ///< Runs ended by a signal.
+  std::uint64_t restores_in_use{};   ///< States taken over in which the PMU was in use.
+  std::uint64_t lost_page_faults{};  ///< Of the PMU's accesses, that could not be raised in the guest.
+  std::uint64_t debugged_runs{};     ///< Runs for a debugger, in which the PMU stood still.
 };
 
 /// A vCPU's PMU at rest, with what waits outside of the core. Plain words: what is saved here may be restored
@@ -137,6 +139,7 @@ class PmuVcpu final : public GuestVcpu {
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);
   void retire(const Retired& retired);
+  Result<void> raise_page_fault(const vpmu::AccessFault& fault);
   [[nodiscard]] OthersMsr others(const Exit& exit) const;
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
@@ -149,6 +152,8 @@ class PmuVcpu final : public GuestVcpu {
   void was_read(vpmu::CounterId counter);
 
   VcpuPort* port_;
+  Log* log_;
+  GuestTsc tsc_;
   vpmu::Pmu pmu_;
   GuestView view_;
   Breakpoints breakpoints_;

@@ -59,6 +59,8 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.exits.kick", statistics_.kicks);
   visit("pmu.restores_in_use", statistics_.restores_in_use);
   visit("pmu.debugged_runs", statistics_.debugged_runs);
+  visit("pmu.tsc.unread", tsc_.unread());
+  visit("pmu.page_faults.lost", statistics_.lost_page_faults);
   visit("pmu.guest_debug", statistics_.guest_debug);
   visit("pmu.kvm_debug", statistics_.kvm_debug);
   visit("pmu.rdpmc.served", gate_.statistics().served);

@@ -143,35 +143,6 @@ TEST_F(AttachmentTest, AVcpuThatCannotBeAttachedLeavesNothingOpen) {
   EXPECT_NE(warnings[0].find("vCPU 0: mmap of kvm_run"), std::string::npos) << warnings[0];
 }
 
-// AMD before Linux 6.9, Intel from 5.10 to 5.17.
-TEST_F(AttachmentTest, AKvmThatAnswersRdpmcByItselfGetsNoVm) {
-  rdpmc = RdpmcBehaviour::silent;
-  for (int n = 0; n < 2; ++n) {
-    EXPECT_EQ(make_vm(), -1);
-    EXPECT_EQ(errno, EOPNOTSUPP);
-  }
-  EXPECT_EQ(probed, 1);
-  EXPECT_EQ(kvm.count(KVM_CREATE_VM), 0);
-  ASSERT_EQ(warnings.size(), 2U);
-  for (const std::string_view part : {"answers RDPMC by itself", "6.9", "5.18"})
-    EXPECT_NE(warnings[0].find(part), std::string::npos) << warnings[0];
-}
-
-TEST_F(AttachmentTest, AKvmWhoseBreakpointsAreDeadGetsNoVm) {
-  rdpmc = RdpmcBehaviour::breakpoint_dead;
-  EXPECT_EQ(make_vm(), -1);
-  EXPECT_EQ(kvm.count(KVM_CREATE_VM), 0);
-}
-
-TEST_F(AttachmentTest, AKvmThatCannotBeTriedIsUsedWithAWarning) {
-  rdpmc = host_error("no memory for a probe");
-  EXPECT_GE(make_vm(), 0);
-  EXPECT_GE(make_vm(), 0);
-  EXPECT_EQ(probed, 1);
-  ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_NE(warnings[0].find("no memory for a probe"), std::string::npos) << warnings[0];
-}
-
 TEST_F(AttachmentTest, AVmThatCannotBePreparedGetsNoVcpu) {
   kvm.errors[KVM_X86_SET_MSR_FILTER] = EINVAL;
   EXPECT_EQ(make_vcpu(make_vm()), -1);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -138,7 +139,8 @@ std::vector<std::string> FakeKvm::alive() {
 int FakeKvm::make_vcpu() {
   const int fd = vcpus_can_be_mapped ? memory_file("fake-vcpu") : ::eventfd(0, 0);
   vcpus_[inode(fd)] = {.msrs = vcpu_msrs};
-  if (first_ == 0) first_ = inode(fd);
+  newest_ = inode(fd);
+  if (first_ == 0) first_ = newest_;
   return fd;
 }
 
@@ -191,9 +193,26 @@ long FakeKvm::ioctl(int fd, unsigned long request, std::uintptr_t argument) {
   return request == KVM_GET_MSRS ? serve(at<kvm_msrs>(argument), feature_msrs, request) : 0;
 }
 
+std::uint64_t FakeKvm::tsc_of(const Vcpu& vcpu) {
+  __extension__ using wide = unsigned __int128;
+  const bool scales = vcpu.tsc_khz != host_tsc_khz;
+  const wide ratio = scales ? (wide{vcpu.tsc_khz} << vcpu.fraction_bits) / host_tsc_khz : wide{1};
+  const auto ticks = static_cast<std::uint64_t>(wide{__rdtsc()} * ratio >> (scales ? vcpu.fraction_bits : 0));
+  return ticks + vcpu.tsc_offset + (vcpu.jumps ? 1ULL << 40 : 0);
+}
+
+long FakeKvm::on_tsc_offset(Vcpu& vcpu, unsigned long request, const kvm_device_attr& attribute) {
+  auto& given = at<std::uint64_t>(attribute.addr);
+  (request == KVM_GET_DEVICE_ATTR ? given : vcpu.tsc_offset) = request == KVM_GET_DEVICE_ATTR ? vcpu.tsc_offset : given;
+  return 0;
+}
+
 long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   switch (request) {
-    case KVM_GET_TSC_KHZ: return 1'000'000;
+    case KVM_GET_TSC_KHZ: return vcpu.tsc_khz;
+    case KVM_SET_TSC_KHZ: vcpu.tsc_khz = static_cast<std::uint32_t>(argument); return 0;
+    case KVM_GET_DEVICE_ATTR:
+    case KVM_SET_DEVICE_ATTR: return on_tsc_offset(vcpu, request, at<kvm_device_attr>(argument));
     case KVM_GET_STATS_FD: return fail(ENOTTY);
     case KVM_GET_REGS: at<kvm_regs>(argument) = vcpu.regs; return 0;
     case KVM_SET_REGS: vcpu.regs = at<kvm_regs>(argument); return 0;
@@ -212,15 +231,15 @@ long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t 
       state.format = KVM_STATE_NESTED_FORMAT_SVM;
       return room < state.size ? fail(E2BIG) : 0;
     }
-    case KVM_GET_MSRS:
+    case KVM_GET_MSRS: {
+      auto msrs = vcpu.msrs;
+      if (const auto tsc = msrs.find(0x10); tsc != msrs.end() && tsc->second == 0) tsc->second = tsc_of(vcpu);
+      return serve(at<kvm_msrs>(argument), msrs, request);
+    }
     case KVM_SET_MSRS: return serve(at<kvm_msrs>(argument), vcpu.msrs, request);
     case KVM_RUN: {
       kvm_run page = run_page(fd);
-      if (page.immediate_exit != 0) {
-        page.exit_reason = KVM_EXIT_INTR;
-        put_page(fd, page);
-        return fail(EINTR);
-      }
+      if (page.immediate_exit != 0) return fail(EINTR);  // and exit_reason stays
       page.exit_reason = KVM_EXIT_HLT;
       if (vcpu.script.empty() && otherwise) otherwise(vcpu, page);
       if (!vcpu.script.empty()) {

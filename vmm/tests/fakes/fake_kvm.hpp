@@ -19,12 +19,18 @@ namespace vmm::test {
 /// program is linked with fake_kvm.cpp, where the C library's syscall() is this. Any thread.
 class FakeKvm {
  public:
+  static constexpr std::uint32_t host_tsc_khz = 1'000'000;
   struct Vcpu {
     kvm_regs regs{};
     kvm_sregs sregs{};
     kvm_guest_debug debug{};
     std::map<std::uint32_t, std::uint64_t> msrs;  ///< Those that there are.
     std::vector<kvm_cpuid_entry2> cpuid;
+    /// The rate of the TSC, and what KVM makes of the host's. MSR 10H is that while it is 0 here.
+    std::uint32_t tsc_khz{host_tsc_khz};
+    unsigned fraction_bits{32};
+    std::uint64_t tsc_offset{};
+    bool jumps{};                                      ///< No scale: KVM keeps the TSC up.
     std::deque<std::function<void(kvm_run&)>> script;  ///< What KVM_RUN does next; nothing more: see otherwise.
   };
 
@@ -42,6 +48,7 @@ class FakeKvm {
   Vcpu& vcpu(int fd);
   /// The one that was made first.
   Vcpu& first_vcpu() { return vcpus_.at(first_); }
+  Vcpu& newest_vcpu() { return vcpus_.at(newest_); }
   /// What kvm_run of a vCPU has now; and sets its immediate_exit, as a VMM does, or takes that away.
   [[nodiscard]] static kvm_run run_page(int fd);
   static void ask_to_come_out(int fd);
@@ -81,12 +88,14 @@ class FakeKvm {
   static FakeKvm* current;
 
  private:
+  [[nodiscard]] static std::uint64_t tsc_of(const Vcpu& vcpu);
+  static long on_tsc_offset(Vcpu& vcpu, unsigned long request, const kvm_device_attr& attribute);
   long on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   int make_vcpu();
 
   int system_;
   std::map<ino_t, Vcpu> vcpus_;
-  ino_t first_{};
+  ino_t first_{}, newest_{};
   std::recursive_mutex mutex_;
 };
 

@@ -163,7 +163,7 @@ class FakePort final : public VcpuPort {
   }
   std::uint64_t passed{};
   std::function<void(std::uint64_t)> passing;  ///< Told of each pass_time().
-  Result<std::uint64_t> tsc() override { return msrs[0x10]; }
+  Result<std::uint64_t> tsc() override { return value_of("tsc", msrs[0x10]); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
 
   /// One 32-bit register of the xAPIC page.

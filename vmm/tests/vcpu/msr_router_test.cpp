@@ -41,7 +41,8 @@ class MsrRouterOf : public testing::Test {
   vpmu::Pmu pmu_{{}};
   std::vector<std::string> lines_;
   Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }, LogLevel::debug};
-  MsrRouter router_{pmu_, {}, port_, UnknownMsr::gp, log_};
+  GuestTsc tsc_{port_, log_};
+  MsrRouter router_{pmu_, {}, port_, tsc_, UnknownMsr::gp, log_};
 };
 
 TEST_F(MsrRouterOf, ThePmuAnswersItsOwnRegisters) {
@@ -54,7 +55,7 @@ TEST_F(MsrRouterOf, ThePmuAnswersItsOwnRegisters) {
 
 TEST_F(MsrRouterOf, TheUncoreAnswersWhatIsNotThePmus) {
   PackageUncore package{*pmu_.generation().uncore, 2, 1, [](unsigned) {}};
-  MsrRouter router{pmu_, {.package = &package}, port_, UnknownMsr::gp, log_};
+  MsrRouter router{pmu_, {.package = &package}, port_, tsc_, UnknownMsr::gp, log_};
   EXPECT_FALSE(write_faults(router, 0x700, 0x1234));
   EXPECT_EQ(read(router, 0x700), (Answer{0x1234, false}));
   EXPECT_TRUE(write_faults(router, 0x700, ~0ULL));
@@ -86,7 +87,7 @@ TEST_F(MsrRouterOf, UnknownMsrFaultsAsOnHardware) {
 }
 
 TEST_F(MsrRouterOf, UnknownMsrReadsZeroWhenIgnored) {
-  MsrRouter ignoring{pmu_, {}, port_, UnknownMsr::ignore, log_};
+  MsrRouter ignoring{pmu_, {}, port_, tsc_, UnknownMsr::ignore, log_};
   EXPECT_EQ(read(ignoring, nobodys), (Answer{0, false}));
   EXPECT_FALSE(write_faults(ignoring, nobodys, 1));
   EXPECT_EQ(ignoring.statistics().unknown, 2U);

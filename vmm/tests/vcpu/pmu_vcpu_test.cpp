@@ -119,6 +119,38 @@ TEST_F(PreciseSession, RecordLandsInGuestMemory) {
   EXPECT_EQ(guest_.pebs_index(), ProfiledGuest::buffer + ProfiledGuest::record_size);
 }
 
+// A record of the year 0 would be sorted before all others.
+TEST_F(PreciseSession, ATscThatCannotBeReadStandsInRecordsCountedAndTold) {
+  start(8);
+  run_to_record(1);
+  EXPECT_EQ(guest_.field(0, Slot::tsc), ProfiledGuest::tsc);
+  guest_.port.broken.insert("tsc");
+  run_to_record(3);
+  EXPECT_EQ(guest_.field(1, Slot::tsc), ProfiledGuest::tsc);
+  EXPECT_EQ(guest_.field(2, Slot::tsc), ProfiledGuest::tsc);
+  EXPECT_EQ(guest_.statistic("pmu.tsc.unread"), 2U);
+  ASSERT_EQ(guest_.warnings.size(), 1U);
+  EXPECT_NE(guest_.warnings[0].find("tsc is broken"), std::string::npos) << guest_.warnings[0];
+}
+
+// Rule F10, option ds_fault=inject.
+TEST(PmuVcpu, APageFaultThatCannotBeRaisedIsCountedAndTold) {
+  for (const char* const call : {"set_sregs", "set_events"}) {
+    SCOPED_TRACE(call);
+    ProfiledGuest guest{{.pmu = {.policies = {.ds_fault = vpmu::DsFaultPolicy::inject}}}};
+    guest.place_loop();
+    guest.set_ds(8, 16, minus(period));
+    guest.unmap(ProfiledGuest::buffer);
+    guest.will_start_pebs(select(all_loads), minus(period));
+    guest.run_script();
+    guest.port.broken.insert(call);
+    guest.run_until([&] { return guest.statistic("pmu.pebs.dropped_fault") != 0; });
+    EXPECT_EQ(guest.statistic("pmu.page_faults.lost"), 1U);
+    ASSERT_EQ(guest.warnings.size(), 1U);
+    EXPECT_NE(guest.warnings[0].find(call), std::string::npos) << guest.warnings[0];
+  }
+}
+
 // Rule P6, and the time that the walk took is not counted.
 TEST_F(PreciseSession, CounterIsReloadedAndItsStatusCleared) {
   start(8);

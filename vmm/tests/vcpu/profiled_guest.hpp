@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fakes/fake_cpu.hpp"
 #include "vcpu/pmu_vcpu.hpp"
@@ -31,7 +32,8 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
 
   ScriptedTime time;
   FakeCpu cpu{*this, time};
-  Log log;
+  std::vector<std::string> warnings;
+  Log log{[this](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
   std::unique_ptr<PmuVcpu> vcpu;
 
   explicit ProfiledGuest(PmuVcpuConfig config = {}) {
@@ -109,6 +111,10 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
     will_write(vpmu::msr::IA32_A_PMC0, counter);
     will_write(vpmu::msr::IA32_PERFEVTSEL0, select);
     will_write(vpmu::msr::IA32_PERF_GLOBAL_CTRL, 0x7'0000'000F);
+  }
+  /// A field of the record with that number.
+  [[nodiscard]] std::uint64_t field(std::uint64_t record, vpmu::Slot slot) {
+    return load_word(buffer + record * record_size + static_cast<std::uint64_t>(slot) * 8);
   }
   [[nodiscard]] std::uint64_t pebs_index() { return load_word(ds_area + 0x28); }
 
