@@ -1,9 +1,11 @@
 #include "attach/attached_cpuid.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include "machine/guest_cpuid.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/cpuid.hpp"
 
 namespace vmm {
 namespace {
@@ -21,6 +23,28 @@ unsigned threads_per_core(const CpuidTable& vmms) {
   const auto leaf = vmms.find(0xB, 0);
   const bool told = leaf && (leaf->ecx >> 8U & 0xFF) == smt_level && leaf->ebx != 0;
   return told && leaf->ebx == 1 ? 1 : 2;
+}
+
+// SDM 2A CPUID.
+bool show_pmu(const MachineModel& model, kvm_cpuid2& list, std::uint32_t room) {
+  const std::span entries{list.entries, list.nent};
+  const auto find = [&](std::uint32_t leaf) { return std::ranges::find(entries, leaf, &kvm_cpuid_entry2::function); };
+  if (const auto first = find(1); first != entries.end()) {
+    first->ecx |= vpmu::cpuid_01h_ecx;
+    first->edx |= vpmu::cpuid_01h_edx;
+  }
+  const CpuidTable kvms{{entries.begin(), entries.end()}};
+  const vpmu::GenerationDesc& generation = vpmu::describe(model.generation);
+  const vpmu::CpuidRegisters ours =
+      vpmu::cpuid_0ah(generation, threads_per_core(kvms) == 1 ? generation.gp_counters_no_smt : generation.gp_counters);
+  auto leaf = find(0xA);
+  if (leaf == entries.end()) {
+    if (list.nent >= room) return false;
+    list.entries[list.nent++] = {};
+    leaf = std::span{list.entries, list.nent}.end() - 1;
+  }
+  *leaf = {.function = 0xA, .eax = ours.eax, .ebx = ours.ebx, .ecx = ours.ecx, .edx = ours.edx};
+  return true;
 }
 
 CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std::uint64_t tsc_hz) {

@@ -7,6 +7,10 @@ namespace vmm {
 /// Threads of a core that a VMM's table tells of; 2 where it tells of none.
 unsigned threads_per_core(const CpuidTable& vmms);
 
+/// KVM_GET_SUPPORTED_CPUID: shows the model's PMU in a list of KVM's with room for `room` entries: leaf 0AH, and what
+/// leaf 01H tells of DS and of IA32_PERF_CAPABILITIES. False where there is no room for leaf 0AH.
+bool show_pmu(const MachineModel& model, kvm_cpuid2& list, std::uint32_t room);
+
 /// The CPUID of a model for a vCPU of another VMM: what guest_cpuid() makes of what that VMM would show, with that
 /// VMM's topology.
 CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std::uint64_t tsc_hz);

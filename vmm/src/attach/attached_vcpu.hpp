@@ -77,8 +77,14 @@ class AttachedVcpu {
   Result<void> prepare();
   VcpuPort::Came run_to_device();
   Result<Exit> run_guest(VcpuPort::Came came);
+  /// What kvm_run says as the VMM calls.
+  struct Asked {
+    std::uint32_t exit_reason;
+    bool come_out_at_once;  ///< Its immediate_exit is set.
+  };
+  Asked what_is_asked();
   /// What run() returns, unless it is to go on.
-  std::optional<int> go_on(VcpuPort::Came came);
+  std::optional<int> go_on(VcpuPort::Came came, const Asked& asked);
   void publish();
   [[nodiscard]] MsrImage msr_image() const;
 

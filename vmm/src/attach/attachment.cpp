@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "attach/attached_cpuid.hpp"
 #include "attach/carried_state.hpp"
 #include "attach/msr_image.hpp"
 #include "attach/msr_lists.hpp"
@@ -140,13 +141,15 @@ int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t ca
   return capability == KVM_CAP_NESTED_STATE && answer >= 0 ? std::max(answer, static_cast<int>(carried_size)) : answer;
 }
 
-// A VMM carries the state of nested virtualization only for a processor that has it. Ours does not: see
-// attached_cpuid().
-int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) {
+// A VMM that looks for a PMU finds the model's. A VMM carries the state of nested virtualization only for a processor
+// that has it. Ours does not: see attached_cpuid().
+int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) const {
   constexpr std::uint32_t extended_features = 0x80000001, svm = vpmu::bit(2);
+  auto& list = *reinterpret_cast<kvm_cpuid2*>(argument);
+  const std::uint32_t room = list.nent;
   const int answer = ioctl_call(fd, request, argument);
   if (answer != 0) return answer;
-  auto& list = *reinterpret_cast<kvm_cpuid2*>(argument);
+  if (!show_pmu(*options_.model, list, room)) return fail(E2BIG);
   for (std::uint32_t i = 0; i < list.nent; ++i)
     if (list.entries[i].function == extended_features) list.entries[i].ecx |= svm;
   return answer;
@@ -252,14 +255,14 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
       if (answer == 0) vcpu.wrote_registers();
       return answer;
     }
-    case KVM_GET_MSRS: return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
-    case KVM_SET_MSRS: {
-      const auto& list = *reinterpret_cast<const kvm_msrs*>(argument);
     case KVM_SET_TSC_KHZ: {
       const int answer = call_kvm();
       if (answer == 0) vcpu.set_tsc_rate();
       return answer;
     }
+    case KVM_GET_MSRS: return vcpu.get_msrs(*reinterpret_cast<kvm_msrs*>(argument), ask_kvm);
+    case KVM_SET_MSRS: {
+      const auto& list = *reinterpret_cast<const kvm_msrs*>(argument);
       if (!is_served(list)) return fail(E2BIG);
       MsrListCopy copy{list};
       keep_microcode(copy.entries(), bios_sign_id(*options_.model));

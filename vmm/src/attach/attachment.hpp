@@ -68,7 +68,7 @@ class Attachment {
   int on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument);
   int on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   static int check_extension(int fd, unsigned long request, std::uintptr_t capability);
-  static int supported_cpuid(int fd, unsigned long request, std::uintptr_t argument);
+  int supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) const;
   static int get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   static int set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   int list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const;
