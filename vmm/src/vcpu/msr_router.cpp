@@ -65,12 +65,23 @@ void MsrRouter::write(const MsrWrite& access) {
   // Set again means set again: the CPU clears it when it delivers #DB, without our knowing (rule Z11).
   if (index == vpmu::msr::IA32_DEBUGCTL && (btf || btf_)) {
     btf_ = btf;
-    // A KVM without branch single-stepping refuses; the guest then steps single instructions, which debuggers cope
-    // with.
-    if (auto set = port_->set_msr(access.index, btf ? vpmu::reg::debugctl::BTF::mask : 0);
-        !set && log_->first_time("btf"))
-      log_->warning("the host's KVM cannot single-step on branches (DEBUGCTL.BTF)");
+    set_branch_stepping(btf);
   }
+}
+
+// A KVM without branch single-stepping refuses (old ones) or takes the bit and drops it (kvm_intel); the guest then
+// steps single instructions, which debuggers cope with.
+void MsrRouter::set_branch_stepping(bool on) {
+  constexpr std::uint32_t debugctl = vpmu::msr::IA32_DEBUGCTL.value();
+  constexpr std::uint64_t btf = vpmu::reg::debugctl::BTF::mask;
+  const auto set = port_->set_msr(debugctl, on ? btf : 0);
+  const auto kept = set && on ? port_->msr(debugctl) : Result<std::uint64_t>{0};
+  if (set && (!on || (kept && (*kept & btf) != 0))) return;
+  ++statistics_.lost_branch_stepping;
+  if (log_->first_time("btf"))
+    log_->warning(
+        "the host's KVM cannot single-step on branches (DEBUGCTL.BTF): a guest that does steps single instructions "
+        "(pmu.msr.lost_btf)");
 }
 
 }  // namespace vmm

@@ -22,6 +22,7 @@ struct MsrStatistics {
   std::uint64_t pmu_writes{};
   std::uint64_t faults{};
   std::uint64_t unknown{};
+  std::uint64_t lost_branch_stepping{};  ///< Writes of DEBUGCTL.BTF that KVM did not take.
 };
 
 /// A vCPU's view of the uncore. Without one its MSRs are unknown.
@@ -49,6 +50,7 @@ class MsrRouter {
  private:
   void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
   [[nodiscard]] vpmu::MsrReadResult ask(vpmu::MsrIndex index);
+  void set_branch_stepping(bool on);
   vpmu::MsrStatus tell(vpmu::MsrIndex index, std::uint64_t value);
 
   vpmu::Pmu* pmu_;

@@ -70,6 +70,7 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.rdpmc.given_up", gate_.statistics().given_up);
   visit("pmu.msr.faults", router_.statistics().faults);
   visit("pmu.msr.unknown", router_.statistics().unknown);
+  visit("pmu.msr.lost_btf", router_.statistics().lost_branch_stepping);
   visit("pmu.pmi.requested", pmi_.statistics().requested);
   visit("pmu.pmi.nmi", pmi_.statistics().delivered_nmi);
   visit("pmu.pmi.fixed", pmi_.statistics().delivered_fixed);

@@ -32,6 +32,7 @@ class FakePort final : public VcpuPort {
   kvm_guest_debug guest_debug{};
   kvm_lapic_state apic{};
   std::map<std::uint32_t, std::uint64_t> msrs;
+  std::map<std::uint32_t, std::uint64_t> dropped;  ///< Bits of MSRs that set_msr() takes and forgets.
   bool is_halted{};
   std::uint8_t kicked{};         ///< Somebody kicks the vCPU.
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
@@ -138,7 +139,7 @@ class FakePort final : public VcpuPort {
   }
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override {
     VMM_TRY(note(fmt::format("set_msr {:#x} {:#x}", index, value)));
-    msrs[index] = value;
+    msrs[index] = value & ~dropped[index];
     return {};
   }
   Result<kvm_lapic_state> lapic() override {

@@ -106,7 +106,7 @@ TEST_F(MsrRouterOf, EachUnknownMsrIsLoggedOnceForEachDirection) {
 // BTF works in KVM; nothing else of DEBUGCTL may reach it.
 TEST_F(MsrRouterOf, BranchSteppingIsForwardedAlone) {
   EXPECT_FALSE(write_faults(router_, debugctl, btf | vpmu::reg::debugctl::LBR::mask));
-  EXPECT_EQ(port_.calls, std::vector<std::string>{"set_msr 0x1d9 0x2"});
+  EXPECT_EQ(port_.calls, (std::vector<std::string>{"set_msr 0x1d9 0x2", "msr 0x1d9"}));
   EXPECT_FALSE(write_faults(router_, debugctl, 0));
   EXPECT_EQ(port_.calls.back(), "set_msr 0x1d9 0x0");
 }
@@ -123,6 +123,22 @@ TEST_F(MsrRouterOf, BranchSteppingIsForwardedAgainAfterTheCpuClearedIt) {
   port_.msrs[debugctl] = 0;
   write_faults(router_, debugctl, btf);
   EXPECT_EQ(port_.msrs[debugctl], btf);
+}
+
+// kvm_intel says that it has set BTF, and has not.
+TEST_F(MsrRouterOf, BranchSteppingThatKvmDropsIsToldOnceAndCounted) {
+  port_.dropped[debugctl] = btf;
+  for (int n = 0; n < 3; ++n) EXPECT_FALSE(write_faults(router_, debugctl, btf));
+  EXPECT_FALSE(write_faults(router_, debugctl, 0));
+  EXPECT_EQ(router_.statistics().lost_branch_stepping, 3U);
+  ASSERT_EQ(lines_.size(), 1U);
+  EXPECT_NE(lines_[0].find("DEBUGCTL.BTF"), std::string::npos) << lines_[0];
+}
+
+TEST_F(MsrRouterOf, BranchSteppingThatKvmKeepsIsNotWarnedOf) {
+  for (int n = 0; n < 3; ++n) write_faults(router_, debugctl, n % 2 == 0 ? btf : 0);
+  EXPECT_EQ(router_.statistics().lost_branch_stepping, 0U);
+  EXPECT_TRUE(lines_.empty());
 }
 
 TEST_F(MsrRouterOf, RefusedWriteOfDebugctlIsNotForwarded) {
