@@ -71,6 +71,7 @@ struct Debug {
   std::uint32_t exception;  ///< 1 = #DB, 3 = #BP.
   std::uint64_t pc;
   std::uint64_t dr6, dr7;
+  bool of_guest{};  ///< Whoever ran the vCPU knows that it is the guest's own.
 };
 
 /// HLT, and nothing will ever wake the vCPU.

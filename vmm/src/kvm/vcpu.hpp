@@ -141,6 +141,7 @@ class Vcpu {
   std::uint64_t dirty_{};      ///< Groups written by us and not yet handed over.
   std::optional<kvm_debugregs> debugregs_;
   std::uint32_t host_tsc_khz_{tsc_khz().value_or(0)};
+  bool stepping_{};  ///< KVM_SET_GUEST_DEBUG has asked for single-steps.
   bool running_{};   ///< As is_running().
   int run_error_{};  ///< Of the last run_to_device().
 };

@@ -20,7 +20,8 @@ std::uint64_t length_of(const Watch& w, unsigned i) {
 
 Watch watch_of(const SoftState& state, const kvm_guest_debug& host) {
   const std::uint32_t control = (host.control & KVM_GUESTDBG_ENABLE) != 0 ? host.control : 0;
-  Watch w{.step = (control & KVM_GUESTDBG_SINGLESTEP) != 0 || (state.regs.rflags & rflags_tf) != 0,
+  Watch w{.host_step = (control & KVM_GUESTDBG_SINGLESTEP) != 0,
+          .guest_step = (state.regs.rflags & rflags_tf) != 0,
           .to_host = (control & (KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_USE_HW_BP)) != 0};
   const bool hosts = (control & KVM_GUESTDBG_USE_HW_BP) != 0;
   for (unsigned i = 0; i < w.at.size(); ++i) w.at[i] = hosts ? host.arch.debugreg[i] : state.debug.db[i];

@@ -17,10 +17,11 @@ struct Access {
 struct Watch {
   std::array<std::uint64_t, 4> at{};
   std::uint64_t dr7{};
-  bool step{};
-  bool to_host{};  ///< A hit is an exit, not the guest's #DB.
+  bool host_step{};   ///< KVM_GUESTDBG_SINGLESTEP.
+  bool guest_step{};  ///< The guest's RFLAGS.TF.
+  bool to_host{};     ///< A hit is an exit, not the guest's #DB.
 
-  [[nodiscard]] bool any() const { return step || (dr7 & 0xFF) != 0; }
+  [[nodiscard]] bool any() const { return host_step || guest_step || (dr7 & 0xFF) != 0; }
 };
 
 Watch watch_of(const SoftState& state, const kvm_guest_debug& host);

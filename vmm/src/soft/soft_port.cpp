@@ -274,7 +274,13 @@ Result<std::uint64_t> SoftPort::msr(std::uint32_t index) {
   return result.value;
 }
 
+// Of DEBUGCTL the PMU keeps all but what BTF does.
 Result<void> SoftPort::set_msr(std::uint32_t index, std::uint64_t value) {
+  constexpr std::uint32_t msr_debugctl = 0x1D9;
+  if (index == msr_debugctl) {
+    branch_steps_ = (value & vpmu::bit(1)) != 0;
+    return {};
+  }
   if (msrs_.set(index, value) == vpmu::MsrStatus::ok) return {};
   return host_error("no such MSR in a vCPU without KVM");
 }

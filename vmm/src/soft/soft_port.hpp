@@ -160,7 +160,9 @@ class SoftPort final : public VcpuPort {
   void write_device(Device device, std::uint32_t offset, std::uint32_t value);
   [[nodiscard]] bool halt();
   [[nodiscard]] bool event_is_held_off() const;
-  std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits, EventKind kind);
+  std::optional<Exit> run_iteration(std::span<const std::byte> code);
+  [[nodiscard]] bool guest_traps(const Watch& watch, std::span<const std::byte> code) const;
+  std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits);
   [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
   Exception fetch_fault(std::uint64_t at);
@@ -183,6 +185,8 @@ class SoftPort final : public VcpuPort {
   bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.
   Open open_;
   kvm_guest_debug guest_debug_{};
+  std::uint64_t held_hits_{};  ///< Data breakpoints that MOV SS has hit: reported behind the next instruction.
+  bool branch_steps_{};        ///< DEBUGCTL.BTF, as set_msr() was told.
   std::uint64_t stop_after_{~0ULL};
   volatile std::uint8_t kicked_{};
   SoftStatistics statistics_{};

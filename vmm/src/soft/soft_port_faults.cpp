@@ -155,29 +155,73 @@ void SoftPort::write_device(Device device, std::uint32_t offset, std::uint32_t v
 
 std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   if ((s_.regs.rflags & rflags_rf) == 0)
-    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0)
-      return debug_hit(w, hits, EventKind::fault);
+    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0) return debug_hit(w, hits);
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
-  const auto i = decode_instruction(std::span{bytes}.first(size), CodeSize::bits64);
+  const auto code = std::span{bytes}.first(size);
+  const auto i = decode_instruction(code, CodeSize::bits64);
   const auto touched = i ? accesses(*i) : std::vector<Access>{};
   const std::uint64_t before = statistics_.instructions, exceptions = statistics_.exceptions;
-  if (auto exit = run_some(1)) {
-    open_.trap = w.step && !w.to_host;
+  const std::uint64_t next = s_.regs.rip + (i ? i->length : 0U);
+  std::uint64_t hits = std::exchange(held_hits_, 0);
+  if (auto exit = i && i->rep && w.guest_step ? run_iteration(code) : run_some(1)) {
+    open_.trap = w.guest_step && !w.host_step;
     return exit;
   }
-  // The host's step over an instruction that faults ends where the handler begins.
-  if (statistics_.exceptions != exceptions && w.step && w.to_host) return debug_hit(w, dr6_bs, EventKind::trap);
+  if (statistics_.exceptions != exceptions) {
+    // The host's step over an instruction that faults ends where the handler begins.
+    if (w.host_step) hits |= dr6_bs;
+    return hits == 0 ? std::nullopt : debug_hit(w, hits);
+  }
   if (statistics_.instructions == before) return std::nullopt;
-  std::uint64_t hits = data_hits(w, touched);
-  if (w.step) hits |= dr6_bs;
-  return hits == 0 ? std::nullopt : debug_hit(w, hits, EventKind::trap);
+  hits |= data_hits(w, touched);
+  if (s_.events.interrupt.shadow == KVM_X86_SHADOW_INT_MOV_SS && !w.host_step) {
+    held_hits_ = hits;
+    return std::nullopt;
+  }
+  if (w.host_step || (guest_traps(w, code) && (!branch_steps_ || s_.regs.rip != next))) hits |= dr6_bs;
+  return hits == 0 ? std::nullopt : debug_hit(w, hits);
 }
 
-std::optional<Exit> SoftPort::debug_hit(const Watch& w, std::uint64_t hits, EventKind kind) {
+// By TF as the instruction found it; SYSCALL and SYSRET trap by the one that they leave.
+bool SoftPort::guest_traps(const Watch& w, std::span<const std::byte> code) const {
+  constexpr std::uint64_t rflags_tf = vpmu::bit(8);
+  const auto system = decode_system(code);
+  const bool late = system && (system->op == SystemOp::syscall || system->op == SystemOp::sysret);
+  return late ? (s_.regs.rflags & rflags_tf) != 0 : w.guest_step;
+}
+
+// One iteration of a repeated string instruction, behind each of which a guest that steps itself has its trap. SDM 3B
+// 17.3.1.4; SDM 2B REP.
+std::optional<Exit> SoftPort::run_iteration(std::span<const std::byte> code) {
+  constexpr std::uint64_t rflags_zf = vpmu::bit(6);
+  constexpr auto address_size = std::byte{0x67}, repne = std::byte{0xF2};
+  const bool narrow = std::ranges::find(code.first(code.size() / 2), address_size) != code.first(code.size() / 2).end();
+  const std::uint64_t count = s_.regs.rcx & (narrow ? vpmu::low_bits(32) : ~0ULL);
+  if (count <= 1) return run_some(1);
+  const std::uint64_t at = s_.regs.rip, done = statistics_.instructions;
+  s_.regs.rcx = 1;
+  stale_ = true;
+  auto exit = run_some(1);
+  stale_ = true;
+  if (statistics_.instructions == done) {
+    s_.regs.rcx = count;
+    return exit;
+  }
+  s_.regs.rcx = count - 1;
+  const bool compares = is_comparing_string(code);
+  const bool equal = (s_.regs.rflags & rflags_zf) != 0;
+  if (!compares || equal == (std::ranges::find(code, repne) == code.end())) s_.regs.rip = at;
+  return exit;
+}
+
+// The frame of an instruction breakpoint has RF as it was. SDM 3A 2.3.
+std::optional<Exit> SoftPort::debug_hit(const Watch& w, std::uint64_t hits) {
   if (w.to_host) return Exit{Debug{.exception = vector_db, .pc = s_.regs.rip, .dr6 = dr6_fixed | hits, .dr7 = w.dr7}};
-  s_.debug.dr6 |= hits;
-  return take({.vector = vector_db, .error_code = std::nullopt}, kind);
+  constexpr std::uint64_t matches = 0xF;
+  s_.debug.dr6 = (s_.debug.dr6 & ~matches) | hits;
+  branch_steps_ = false;  // SDM 3B 17.4.3: #DB clears BTF
+  return take({.vector = vector_db, .error_code = std::nullopt}, EventKind::trap);
 }
 
 }  // namespace vmm

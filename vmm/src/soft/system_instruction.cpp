@@ -157,6 +157,11 @@ bool is_division(std::span<const std::byte> bytes) {
   return decoded && (decoded->in.mnemonic == ZYDIS_MNEMONIC_DIV || decoded->in.mnemonic == ZYDIS_MNEMONIC_IDIV);
 }
 
+bool is_comparing_string(std::span<const std::byte> bytes) {
+  const auto decoded = decode(bytes);
+  return decoded && decoded->in.meta.category == ZYDIS_CATEGORY_STRINGOP && (decoded->in.opcode & 0xF6) == 0xA6;
+}
+
 bool is_hidden(std::span<const std::byte> bytes) {
   const auto decoded = decode(bytes);
   if (!decoded) return false;

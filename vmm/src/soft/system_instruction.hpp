@@ -78,6 +78,9 @@ bool is_privileged(std::span<const std::byte> bytes);
 /// Whether the instruction divides: what raises #DE.
 bool is_division(std::span<const std::byte> bytes);
 
+/// Whether it is a string instruction that REPE and REPNE end early: CMPS, SCAS.
+bool is_comparing_string(std::span<const std::byte> bytes);
+
 /// Whether the instruction is of an extension that CPUID does not tell of: #UD.
 bool is_hidden(std::span<const std::byte> bytes);
 

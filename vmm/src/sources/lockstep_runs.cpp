@@ -106,7 +106,7 @@ Result<LockstepRuns::Verdict> LockstepRuns::try_to(VcpuPort& port, const Start& 
   run_engine(start, to);
   breakpoints_->set_walk(vpmu::GuestLinear{to.rip});
   auto verdict = run_kvm(port, to);
-  breakpoints_->set_walk(std::nullopt);
+  breakpoints_->set_walk({});
   VMM_TRY(timer_->disarm());
   if (!verdict || verdict->difference || verdict->unclear) return verdict;
   VMM_ASSIGN(verdict->difference, compare(port, to));
@@ -126,7 +126,7 @@ Result<LockstepRuns::Verdict> LockstepRuns::run_kvm(VcpuPort& port, const Place&
       if (++times > to.times) break;
       regs.rflags |= rflags_rf;
       VMM_TRY(port.set_regs(regs));
-    } else if (debug != nullptr && breakpoints_->classify(*debug, regs.rflags) == Breakpoints::Hit::guest) {
+    } else if (debug != nullptr && breakpoints_->classify(*debug, regs.rflags, true) == Breakpoints::Hit::guest) {
       return Verdict{.difference = {}, .exit = exit, .unclear = true};
     } else if (std::holds_alternative<Interrupted>(exit) && ++kicks < most_kicks) {
       verdict.exit.emplace(exit);

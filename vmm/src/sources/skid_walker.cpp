@@ -1,9 +1,14 @@
 #include "sources/skid_walker.hpp"
 
 #include "sources/retired_instruction.hpp"
+#include "sources/trap_flag.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
+
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 
 /// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push
 /// our TF with the guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an
@@ -61,19 +66,26 @@ Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLine
   VMM_TRY(breakpoints_->apply());
   VMM_TRY(timer_->arm_wall(patience));
   auto exit = port.run();
-  breakpoints_->set_walk(std::nullopt);
+  breakpoints_->set_walk({});
   if (!exit) return Failure{exit.error()};
   if (const auto* debug = std::get_if<Debug>(&*exit);
       debug != nullptr && debug->pc == at.value() && debug->exception == 1) {
-    ++statistics_.runs;
-    return std::optional<RunEnd>{};
+    // A trap of the guest's comes before the breakpoint.
+    VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
+    if (!guests) {
+      ++statistics_.runs;
+      return std::optional<RunEnd>{};
+    }
+    VMM_TRY(breakpoints_->apply());
+    ++statistics_.abandoned;
+    return std::optional{RunEnd{.exit = *guests}};
   }
   VMM_TRY(breakpoints_->apply());
   ++statistics_.abandoned;
   return std::optional{RunEnd{.exit = *exit}};
 }
 
-// A fault during a single-step would leave TF in the guest's saved flags: only step when the operands are there.
+// A fault would end the walk without a record: only step when the operands are there.
 bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, const kvm_sregs& sregs) {
   const auto mapped = [&](const std::optional<MemoryOperand>& m, vpmu::AccessKind kind) {
     if (!m) return true;
@@ -87,25 +99,38 @@ bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, con
 Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
   VMM_ASSIGN(const kvm_regs before, port.regs());
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  if (!operands_mapped(choice, before, sregs)) {
+  // The guest may have begun to step itself on the way.
+  if ((before.rflags & rflags_tf) != 0 || !operands_mapped(choice, before, sregs)) {
     VMM_TRY(breakpoints_->apply());
     ++statistics_.nothing_found;
     return RunEnd{};
   }
-  breakpoints_->arm_step();
+  std::array<std::byte, longest_instruction> code{};
+  const auto bytes = std::span{code}.first(view_->fetch(choice.at, code, cpl_of(sregs)));
+  breakpoints_->arm_step(handlers_of_faults(*view_, sregs, choice.at, bytes));
   VMM_TRY(breakpoints_->apply());
   auto exit = port.run();
-  breakpoints_->end_step();
-  VMM_TRY(breakpoints_->apply());
   if (!exit) return Failure{exit.error()};
   ++statistics_.steps;
   const auto* debug = std::get_if<Debug>(&*exit);
   if (debug == nullptr || debug->exception != 1) {
+    breakpoints_->end_step();
+    VMM_TRY(breakpoints_->apply());
     ++statistics_.abandoned;
     return RunEnd{.exit = *exit};
   }
   VMM_ASSIGN(const kvm_regs after, port.regs());
   VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
+  const bool retired = (debug->dr6 & dr6_bs) != 0;
+  if (!retired && breakpoints_->stops_at(vpmu::GuestLinear{debug->pc})) take_trap_flag_back(*view_, after, before.rip);
+  breakpoints_->end_step();
+  VMM_TRY(breakpoints_->apply());
+  if (!retired) {
+    ++statistics_.abandoned;
+    // At a handler's first instruction nothing waits but the guest, or the gate.
+    const bool nothing = after.rip != before.rip && vpmu::GuestLinear{debug->pc} != breakpoints_->gate();
+    return nothing ? RunEnd{} : RunEnd{.exit = *exit};
+  }
   return RunEnd{.exit = guests, .retired = retired_instruction(choice.instruction, before, sregs, after, 0)};
 }
 
@@ -119,7 +144,7 @@ Result<RunEnd> SkidWalker::walk(VcpuPort& port, const WalkGoal& goal) {
       return RunEnd{};
     }
     VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-    if (!undisturbed(events)) {
+    if (!undisturbed(events) || (regs.rflags & rflags_tf) != 0) {
       ++statistics_.event_pending;
       return RunEnd{};
     }

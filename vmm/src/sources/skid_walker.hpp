@@ -18,7 +18,8 @@ struct WalkStatistics {
   std::uint64_t runs{};           ///< Debug exits at a walk's breakpoint.
   std::uint64_t steps{};          ///< Single-steps.
   std::uint64_t wrong_level{};    ///< Not started: the vCPU was at a privilege level that does not count, or halted.
-  std::uint64_t event_pending{};  ///< Not started: an exception or interrupt was about to be delivered.
+  std::uint64_t event_pending{};  ///< Not started: an exception or interrupt was about to be delivered, or the
+                                  ///< guest steps itself.
   std::uint64_t nothing_found{};  ///< Given up: no instruction of the kind nearby.
   std::uint64_t abandoned{};      ///< Given up: the guest went elsewhere before the breakpoint.
 };

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 
 // What a single-stepped vCPU is interrupted by: KVM holds it off, and it is let in to a breakpoint at the handler's
@@ -63,7 +64,7 @@ Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   if (branches_) {
     VMM_ASSIGN(regs, port.regs());
   }
-  const auto to = handler(sregs, vector);
+  const auto to = handler_of(*view_, sregs, vector);
   if (!to) return run_free(port, std::nullopt);
   constexpr std::uint64_t dr7_execute_dr0 = 0x402;
   kvm_guest_debug debug{};
@@ -80,15 +81,6 @@ Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   ++statistics_.interrupts;
   VMM_ASSIGN(const auto branch, delivered(port, {.at = instruction_pointer(regs, sregs), .cpl = cpl_of(sregs)}, *to));
   return RunEnd{.delivered = branch};
-}
-
-// SDM 3A figure 6-7: a 64-bit interrupt or trap gate.
-std::optional<vpmu::GuestLinear> StepSource::handler(const kvm_sregs& sregs, unsigned vector) {
-  std::array<std::uint32_t, 4> gate{};
-  if (sregs.idt.limit < vector * 16 + 15) return std::nullopt;
-  if (view_->read(vpmu::GuestLinear{sregs.idt.base + vector * 16}, std::as_writable_bytes(std::span{gate})))
-    return std::nullopt;
-  return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
 }
 
 Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from,

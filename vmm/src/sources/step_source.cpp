@@ -4,19 +4,18 @@
 
 #include <algorithm>
 
+#include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr unsigned vector_ud = 6, vector_gp = 13, vector_pf = 14;
-constexpr std::uint64_t dr6_bs = vpmu::bit(14);
-constexpr std::uint64_t rflags_rf = vpmu::bit(16);
+constexpr unsigned vector_bp = 3, vector_ud = 6, vector_gp = 13, vector_pf = 14;
 /// How long the guest runs freely where its code cannot be followed, before the next look.
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
 /// Instructions that a single-step would show to the guest, or that lead elsewhere.
-enum class Special { none, over, iret, int_n, syscall, sysret, rdpmc, ud2, privileged };
+enum class Special { none, over, iret, int1, int3, int_n, syscall, sysret, rdpmc, ud2, privileged };
 
 Special special_of(std::span<const std::byte> code) {
   const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
@@ -31,8 +30,10 @@ Special special_of(std::span<const std::byte> code) {
     case 0x9D:                                                                    // POPF
     case 0xFB: return Special::over;                                              // STI
     case 0x8E: return (at(i + 1) >> 3 & 7) == 2 ? Special::over : Special::none;  // MOV SS holds the trap off
-    case 0xCF: return Special::iret;
+    case 0xCC: return Special::int3;
     case 0xCD: return Special::int_n;
+    case 0xCF: return Special::iret;
+    case 0xF1: return Special::int1;
     case 0x0F: break;
     default: return Special::none;
   }
@@ -151,18 +152,11 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
     case Special::privileged: return user ? run_into_fault(port, vector_gp, place_of(current)) : step(port, current);
     case Special::rdpmc: return read_counter(port, current);
     case Special::over: return run_over(port, current, next);
-    case Special::iret: {
-      std::array<std::uint64_t, 3> frame{};  // RIP, CS, RFLAGS
-      const bool unreadable =
-          view_->read(vpmu::GuestLinear{current.regs.rsp}, std::as_writable_bytes(std::span{frame})).has_value();
-      // RF, as in the frame of a fault, would hold off the breakpoint; and IRET takes TF away by itself.
-      if (unreadable || (frame[2] & rflags_rf) != 0) return step(port, current);
-      return return_to(port, current, vpmu::GuestLinear{frame[0]}, frame[1] & 3);
-    }
-    case Special::int_n: {
-      const auto to = handler(current.sregs, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
-      return to ? run_over(port, current, *to) : step(port, current);
-    }
+    case Special::iret: return return_from_handler(port, current);
+    case Special::int1: return raise_debug(port, current);
+    case Special::int3: return enter_by(port, current, vector_bp);
+    case Special::int_n:
+      return enter_by(port, current, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
     case Special::syscall: return enter_kernel(port, current);
     case Special::sysret: return return_to(port, current, vpmu::GuestLinear{current.regs.rcx}, 3);
     case Special::none: break;
@@ -172,18 +166,9 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
 }
 
 Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
-  breakpoints_->arm_step();
-  VMM_TRY(breakpoints_->apply());
-  VMM_ASSIGN(const Exit exit, current.instruction.quiet ? port.step() : port.run());
-  if (const auto* debug = std::get_if<Debug>(&exit); debug != nullptr && debug->exception == 1) {
-    VMM_ASSIGN(const kvm_regs after, port.regs());
-    // A breakpoint of the guest's stands on the instruction, which has not run. SDM 3B 17.3.1.1.
-    if ((debug->dr6 & dr6_bs) == 0 && after.rip == current.regs.rip) return RunEnd{.exit = exit};
-    const bool elsewhere = after.rip != current.regs.rip + current.instruction.length;
-    if (elsewhere && !current.instruction.ends_block) return faulted(port, current, after);
-    VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
-    return retire(port, current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
-  }
+  VMM_ASSIGN(const Exit exit, run_stopped(port, current));
+  if (const auto* debug = std::get_if<Debug>(&exit); debug != nullptr && debug->exception == 1)
+    return stepped(port, current, *debug);
   // KVM would end the completion of an exit with a step of its own. The vCPU loop applies it.
   breakpoints_->end_step();
   if (!leaves_instruction_open(exit)) return unexpected(exit);
@@ -198,27 +183,18 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
   return retire(port, current, after, exit);
 }
 
-// An instruction that did not retire, though nobody foresaw a fault. Its handler's first instruction is where a step
-// should end; on KVM the delivery takes TF away, and the guest runs on until something else ends the step.
-Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const kvm_regs& after) {
-  // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
-  constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
-  const bool at_handler = std::ranges::any_of(
-      faults, [&](unsigned v) { return handler(current.sregs, v) == vpmu::GuestLinear{after.rip}; });
-  ++(at_handler ? statistics_.faults : statistics_.lost);
-  if (!at_handler) return RunEnd{};
-  VMM_ASSIGN(const auto branch, delivered(port, place_of(current), vpmu::GuestLinear{after.rip}));
-  return RunEnd{.delivered = branch};
-}
-
-// Runs without TF to a breakpoint behind the instruction, with interrupts held off.
+// Runs without a TF of ours to a breakpoint behind the instruction, with interrupts held off. A trap that comes before
+// that breakpoint is the guest's.
 Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to) {
   VMM_ASSIGN(const Exit exit, run_to(port, to));
   const auto* debug = std::get_if<Debug>(&exit);
+  const auto at = instruction_pointer(current.regs, current.sregs);
+  if (debug != nullptr && debug->exception == 1 && debug->pc == at.value()) return stepped(port, current, *debug);
   if (debug == nullptr || debug->pc != to.value()) return unexpected(exit);
   ++statistics_.run_over;
   VMM_ASSIGN(const kvm_regs after, port.regs());
-  return retire(port, current, after);
+  VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
+  return retire(port, current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
 }
 
 // To code that is not mapped: the breakpoint there would wait until the guest's kernel has mapped it.
@@ -246,7 +222,7 @@ Result<RunEnd> StepSource::enter_kernel(VcpuPort& port, const Current& current) 
 // No exit: the guest stands at the handler.
 Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector, const Place& from) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  const auto to = handler(sregs, vector);
+  const auto to = handler_of(*view_, sregs, vector);
   if (!to) {
     ++statistics_.lost;
     return run_free(port, lost_for);
@@ -271,11 +247,11 @@ Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) 
   return RunEnd{.exit = exit};
 }
 
-Result<Exit> StepSource::run_to(VcpuPort& port, vpmu::GuestLinear at) {
-  breakpoints_->set_walk(at);
+Result<Exit> StepSource::run_to(VcpuPort& port, const Stops& stops) {
+  breakpoints_->set_walk(stops);
   VMM_TRY(breakpoints_->apply());
   auto exit = port.run();
-  breakpoints_->set_walk(std::nullopt);
+  breakpoints_->set_walk({});
   return exit;
 }
 

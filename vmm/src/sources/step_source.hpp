@@ -24,10 +24,12 @@ struct StepStatistics {
 /// counts.
 ///
 /// Single-steps use RFLAGS.TF, so instructions that would show it to the guest (PUSHF, INT n, faults, interrupts) are
-/// passed by breakpoints at the place where they lead.
+/// passed by breakpoints at the place where they lead. What a fault that nobody foresaw has pushed of it is taken out
+/// again. A guest that steps itself is never stepped: its own trap ends the instruction, and is handed back.
 ///
-/// Limits: a fault that cannot be foreseen from operands loses the count
-/// until the guest's next exit (StepStatistics::lost says that it happened).
+/// Limits: an unforeseen fault at whose handler no breakpoint could be set (four registers, of which the guest's and
+/// the RDPMC gate's come first) loses the count until the guest's next exit (StepStatistics::lost says that it
+/// happened).
 class StepSource final : public CountSource {
  public:
   StepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view)
@@ -77,16 +79,21 @@ class StepSource final : public CountSource {
   Result<std::optional<RunEnd>> finish_exit(VcpuPort& port);
   Result<Current> decode(VcpuPort& port);
   Result<RunEnd> pass(VcpuPort& port, const Current& current);
+  static bool is_stepped_by_guest(const Current& current);
+  Result<Exit> run_stopped(VcpuPort& port, const Current& current);
   Result<RunEnd> step(VcpuPort& port, const Current& current);
+  Result<RunEnd> stepped(VcpuPort& port, const Current& current, const Debug& debug);
   Result<RunEnd> faulted(VcpuPort& port, const Current& current, const kvm_regs& after);
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
+  Result<RunEnd> enter_by(VcpuPort& port, const Current& current, unsigned vector);
+  Result<RunEnd> raise_debug(VcpuPort& port, const Current& current);
+  Result<RunEnd> return_from_handler(VcpuPort& port, const Current& current);
   Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector, const Place& from);
   Result<RunEnd> return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl);
   Result<RunEnd> enter_kernel(VcpuPort& port, const Current& current);
   Result<RunEnd> read_counter(VcpuPort& port, const Current& current);
   Result<RunEnd> enter_handler(VcpuPort& port, unsigned vector);
-  Result<Exit> run_to(VcpuPort& port, vpmu::GuestLinear at);
-  std::optional<vpmu::GuestLinear> handler(const kvm_sregs& sregs, unsigned vector);
+  Result<Exit> run_to(VcpuPort& port, const Stops& stops);
   [[nodiscard]] std::optional<unsigned> foreseen_fault(const Current& current);
   [[nodiscard]] bool is_of_a_device(const Current& current, vpmu::GuestLinear at);
   Result<unsigned> target_cpl(VcpuPort& port, const Current& current);

@@ -15,6 +15,8 @@ namespace {
 constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084,
                         msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101, msr_kernel_gs_base = 0xC000'0102;
 
+constexpr std::uint64_t rflags_tf = vpmu::bit(8);
+
 /// What changes nothing but general registers, segments, RFLAGS, what holds interrupts off, and translations.
 constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,     SystemOp::sti,
                               SystemOp::popf,         SystemOp::iret,          SystemOp::syscall, SystemOp::sysret,
@@ -101,6 +103,8 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<cons
     return Outcome::exit;
   }
   if (is_passed_on(*system, regs, sregs)) return pass_on(port, *system, regs);
+  // SYSRET to a guest that steps itself traps at once. SDM 2B SYSRET loads TF from R11.
+  if (system->op == SystemOp::sysret && (regs.r11 & rflags_tf) != 0) return Outcome::left;
   if (!is_confined(*system, regs, sregs)) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
   if (needs_ports_msrs(system->op)) VMM_TRY(fetch(port));

@@ -21,24 +21,33 @@ constexpr std::uint64_t access_bits(unsigned i) { return 3ULL << (16 + 4 * i); }
 
 }  // namespace
 
-// Takes a free register; when there is none, the guest's last one gives way: a guest kernel that faults on RDPMC is
-// worse.
-void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<Holder, 4>& holders) {
+bool Breakpoints::place_if_free(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders) {
   const auto free = std::ranges::find(holders, Holder::nobody);
-  const auto last = std::ranges::find(holders.rbegin(), holders.rend(), Holder::guest);
-  if (free == holders.end()) ++displaced_;
-  const auto slot = static_cast<unsigned>((free != holders.end() ? free : last.base() - 1) - holders.begin());
-  holders[slot] = Holder::us;
+  if (free == holders.end()) return false;
+  const auto slot = static_cast<unsigned>(free - holders.begin());
+  *free = Holder::us;
   debug.arch.debugreg[slot] = at.value();
   debug.arch.debugreg[7] &= ~condition_bits(slot);  // execution, one byte
   debug.arch.debugreg[7] |= vpmu::bit(2 * slot + 1);
+  return true;
+}
+
+// Takes a free register; when there is none, the guest's last one gives way: a guest kernel that faults on RDPMC is
+// worse.
+void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders) {
+  if (place_if_free(debug, at, holders)) return;
+  ++displaced_;
+  const auto last = std::ranges::find(holders.rbegin(), holders.rend(), Holder::guest);
+  *(last.base() - 1) = Holder::nobody;
+  place_if_free(debug, at, holders);
 }
 
 Result<void> Breakpoints::apply() {
-  const Wanted wanted{.gate = gate_, .walk = walk_, .step = step_};
+  const Wanted wanted{.gate = gate_, .stops = stops_, .step = step_};
+  const bool walks = stops_.size != 0;
   // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: look for it at each
   // entry.
-  if (gate_ || walk_) {
+  if (gate_ || walks) {
     VMM_ASSIGN(const kvm_debugregs now, port_->debugregs());
     const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
     if (wanted == applied_ && !unarmed_ && same) return {};
@@ -47,21 +56,27 @@ Result<void> Breakpoints::apply() {
     return {};
   }
   kvm_guest_debug debug{};
-  if (gate_ || walk_ || step_) {
+  if (gate_ || walks || step_) {
     debug.control = KVM_GUESTDBG_ENABLE;
     if (step_) debug.control |= KVM_GUESTDBG_SINGLESTEP;
-    if (step_ || walk_) debug.control |= KVM_GUESTDBG_BLOCKIRQ;
+    if (step_ || walks) debug.control |= KVM_GUESTDBG_BLOCKIRQ;
   }
-  if (gate_ || walk_) {
+  if (gate_ || walks) {
     debug.control |= KVM_GUESTDBG_USE_HW_BP;
     debug.arch.debugreg[7] = guest_.dr7 | dr7_fixed;
-    std::array<Holder, dr_count> holders{};
+    Holders holders{};
     for (unsigned i = 0; i < dr_count; ++i) {
       debug.arch.debugreg[i] = guest_.db[i];
       holders[i] = (guest_.dr7 & enable_bits(i)) != 0 ? Holder::guest : Holder::nobody;
     }
     if (gate_) place(debug, *gate_, holders);
-    if (walk_) place(debug, *walk_, holders);
+    for (unsigned i = 0; i < stops_.size; ++i) {
+      if (stops_.at[i] == gate_) continue;
+      if (i == 0 && !step_)
+        place(debug, stops_.at[i], holders);
+      else
+        place_if_free(debug, stops_.at[i], holders);
+    }
   }
   VMM_TRY(port_->set_guest_debug(debug));
   unarmed_ = false;
@@ -73,7 +88,7 @@ kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
   given_others();
   kvm_guest_debug debug = others;
   if (!gate_) return debug;
-  std::array<Holder, dr_count> holders{};
+  Holders holders{};
   if ((debug.control & KVM_GUESTDBG_USE_HW_BP) == 0) {
     std::ranges::fill(debug.arch.debugreg, 0);
     debug.arch.debugreg[7] = dr7_fixed;
@@ -85,27 +100,29 @@ kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
   return debug;
 }
 
-Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags) const {
-  if (exit.exception != 1) return Hit::guest;
+// A trap of the guest's comes before the breakpoint on the next instruction, which may be ours. SDM 3A table 6-2.
+Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags, bool kvm_may_step) const {
+  if (exit.exception != 1 || exit.of_guest) return Hit::guest;
   const vpmu::GuestLinear pc{exit.pc};
-  const bool at_ours = pc == applied_.gate || pc == applied_.walk;
-  const bool stepped = applied_.step && (exit.dr6 & dr6_bs) != 0;
-  if (at_ours || stepped) return Hit::ours;
-  const bool only_a_step = (exit.dr6 & (dr6_bs | dr6_matches)) == dr6_bs;
-  return only_a_step && (rflags & rflags_tf) == 0 ? Hit::kvm : Hit::guest;
+  const bool bs = (exit.dr6 & dr6_bs) != 0;
+  if ((stops_at(pc) && !bs) || (applied_.step && bs)) return Hit::ours;
+  const bool only_a_step = bs && (exit.dr6 & dr6_matches) == 0;
+  return only_a_step && kvm_may_step && (rflags & rflags_tf) == 0 ? Hit::kvm : Hit::guest;
 }
 
 // A data breakpoint is reported behind the instruction, together with the step. SDM 3B 17.2.3: DR6 also names
 // breakpoints that match without being enabled.
-Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& step) {
-  if ((step.dr6 & dr6_matches) == 0) return std::optional<Debug>{};
-  VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
-  std::uint64_t hit = 0;
-  for (unsigned i = 0; i < dr_count; ++i)
-    if ((guest.dr7 & enable_bits(i)) != 0 && (guest.dr7 & access_bits(i)) != 0) hit |= step.dr6 & vpmu::bit(i);
+Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& exit) {
+  std::uint64_t hit = applied_.step ? 0 : exit.dr6 & dr6_bs;
+  if ((exit.dr6 & dr6_matches) != 0) {
+    VMM_ASSIGN(const kvm_debugregs guest, port_->debugregs());
+    for (unsigned i = 0; i < dr_count; ++i)
+      if ((guest.dr7 & enable_bits(i)) != 0 && (guest.dr7 & access_bits(i)) != 0) hit |= exit.dr6 & vpmu::bit(i);
+  }
   if (hit == 0) return std::optional<Debug>{};
-  Debug out = step;
+  Debug out = exit;
   out.dr6 = dr6_fixed | hit;
+  out.of_guest = true;
   return std::optional{out};
 }
 
@@ -117,9 +134,11 @@ std::uint64_t Breakpoints::guests_at(vpmu::GuestLinear at) const {
   return hit;
 }
 
+// SDM 3B 17.2.3: the processor clears bits 3:0 at most.
 Result<void> Breakpoints::inject(const Debug& exit) {
+  constexpr std::uint64_t reasons = dr6_matches | vpmu::bit(13) | dr6_bs | vpmu::bit(15);
   VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
-  regs.dr6 = exit.dr6 | dr6_fixed;
+  regs.dr6 = (regs.dr6 & ~dr6_matches) | (exit.dr6 & reasons) | dr6_fixed;
   VMM_TRY(port_->set_debugregs(regs));
   VMM_ASSIGN(kvm_vcpu_events events, port_->events());
   events.exception.injected = 1;

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -8,6 +9,24 @@
 #include "vpmu/address.hpp"
 
 namespace vmm {
+
+/// Places at which a walk or a step may end. The first is what it is for; the others are given up where registers are
+/// scarce.
+struct Stops {
+  static constexpr unsigned most = 3;
+  std::array<vpmu::GuestLinear, most> at{};
+  unsigned size{};
+
+  Stops() = default;
+  Stops(vpmu::GuestLinear only) : at{only}, size{1} {}
+  void add(std::optional<vpmu::GuestLinear> more) {
+    if (more && size < most && !has(*more)) at[size++] = *more;
+  }
+  [[nodiscard]] bool has(vpmu::GuestLinear place) const {
+    return std::find(at.begin(), at.begin() + size, place) != at.begin() + size;
+  }
+  friend bool operator==(const Stops&, const Stops&) = default;
+};
 
 /// The vCPU's debug facilities, shared with the guest: our execution breakpoints and single-steps on top of the guest's
 /// own DR0-DR3. While any of ours is set, KVM uses our copy of the debug registers; the guest's breakpoints are merged
@@ -27,22 +46,31 @@ class Breakpoints {
   /// The permanent breakpoint of the RDPMC gate; empty takes it away. Takes effect at apply().
   void set_gate(std::optional<vpmu::GuestLinear> at) { gate_ = at; }
   [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
-  /// A breakpoint for one walk; empty takes it away. While it is set, interrupts are held off where KVM can do that.
-  /// Ends a step: what walks would show its TF.
-  void set_walk(std::optional<vpmu::GuestLinear> at) {
-    walk_ = at;
-    step_ = step_ && !at;
+  /// Breakpoints for one walk; empty takes them away. While they are set, interrupts are held off where KVM can do
+  /// that. Ends a step: what walks would show its TF.
+  void set_walk(const Stops& stops) {
+    stops_ = stops;
+    step_ = step_ && stops.size == 0;
   }
-  /// Stops after one instruction, once. Registers must be final before; KVM is told at the next apply() in any case,
-  /// since it remembers where a step begins. A step that is over may stay on until the guest is to run freely.
-  void arm_step() { step_ = unarmed_ = true; }
-  void end_step() { step_ = false; }
+  /// Stops after one instruction, once, or at one of the places. Registers must be final before; KVM is told at the
+  /// next apply() in any case, since it remembers where a step begins. A step that is over may stay on until the guest
+  /// is to run freely. Never while the guest steps itself: KVM would take its RFLAGS.TF for ours.
+  void arm_step(const Stops& stops = {}) {
+    step_ = unarmed_ = true;
+    stops_ = stops;
+  }
+  void end_step() {
+    step_ = false;
+    stops_ = {};
+  }
+  /// Whether a breakpoint of ours, as KVM has them now, was wanted at `at`.
+  [[nodiscard]] bool stops_at(vpmu::GuestLinear at) const { return at == applied_.gate || applied_.stops.has(at); }
 
   /// Hands the wanted state to KVM if it differs from what KVM has. Costs one ioctl where something has changed, and,
   /// while a breakpoint of ours is set, another one for the first time after the guest ran.
   Result<void> apply();
   /// Whether nothing of ours is set, and KVM knows.
-  [[nodiscard]] bool none() const { return !gate_ && !walk_ && !step_ && !unarmed_ && applied_ == Wanted{}; }
+  [[nodiscard]] bool none() const { return !gate_ && stops_.size == 0 && !step_ && !unarmed_ && applied_ == Wanted{}; }
   /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
   void given_others() { unarmed_ = true; }
 
@@ -50,11 +78,11 @@ class Breakpoints {
   /// It displaces ours until the next apply().
   [[nodiscard]] kvm_guest_debug beside_gate(const kvm_guest_debug& others);
 
-  /// Whose a Debug exit is. `rflags` are the guest's now: a step of its own has TF set. Cost: none.
-  [[nodiscard]] Hit classify(const Debug& exit, std::uint64_t rflags) const;
-  /// What of a single-step's exit is the guest's: data breakpoints of its own that the stepped instruction hit. One
-  /// ioctl where any breakpoint matched, otherwise none.
-  Result<std::optional<Debug>> guests_part(const Debug& step);
+  /// Whose a Debug exit is. `kvm_may_step`: an NMI waits, and the guest has not just cleared TF itself. Cost: none.
+  [[nodiscard]] Hit classify(const Debug& exit, std::uint64_t rflags, bool kvm_may_step) const;
+  /// What of the exit behind an instruction that we have run is the guest's: data breakpoints of its own that it hit,
+  /// and its own single-step where we did not step. One ioctl where any breakpoint matched, otherwise none.
+  Result<std::optional<Debug>> guests_part(const Debug& exit);
   /// Which of the guest's own execution breakpoints stand at `at`, as bits 3:0 of DR6; as of the last entry.
   [[nodiscard]] std::uint64_t guests_at(vpmu::GuestLinear at) const;
   /// Gives the guest its #DB: DR6 as the CPU would set it, then the exception.
@@ -65,16 +93,20 @@ class Breakpoints {
 
  private:
   struct Wanted {
-    std::optional<vpmu::GuestLinear> gate, walk;
+    std::optional<vpmu::GuestLinear> gate;
+    Stops stops;
     bool step{};
     friend bool operator==(const Wanted&, const Wanted&) = default;
   };
   /// Whose one of DR0 to DR3 is.
   enum class Holder : std::uint8_t { nobody, guest, us };
-  void place(kvm_guest_debug& debug, vpmu::GuestLinear at, std::array<Holder, 4>& holders);
+  using Holders = std::array<Holder, 4>;
+  static bool place_if_free(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders);
+  void place(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders);
 
   VcpuPort* port_;
-  std::optional<vpmu::GuestLinear> gate_, walk_;
+  std::optional<vpmu::GuestLinear> gate_;
+  Stops stops_;
   bool step_{}, unarmed_{};
   Wanted applied_{};
   std::uint64_t displaced_{};

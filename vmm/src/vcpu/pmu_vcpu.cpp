@@ -9,7 +9,7 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t cr4_pce = vpmu::bit(8);
+constexpr std::uint64_t cr4_pce = vpmu::bit(8), rflags_tf = vpmu::bit(8);
 /// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
 /// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to
@@ -331,11 +331,39 @@ Result<void> PmuVcpu::on_read(const MsrRead& access) {
   return {};
 }
 
+std::optional<std::byte> PmuVcpu::code_at(std::uint64_t at) {
+  std::array<std::byte, 1> code{};
+  const auto sregs = port_->sregs();
+  if (!sregs || view_.fetch(vpmu::GuestLinear{at}, code, cpl_of(*sregs)) == 0) return std::nullopt;
+  return code[0];
+}
+
+// On AMD, KVM steps where an NMI waits. A trap behind the POPF that clears TF looks the same.
+Result<bool> PmuVcpu::may_be_kvms(const Debug& exit, const kvm_regs& regs) {
+  constexpr std::byte popf{0x9D};
+  if (exit.of_guest || (regs.rflags & rflags_tf) != 0) return false;
+  VMM_ASSIGN(const kvm_vcpu_events events, port_->events());
+  return events.nmi.pending != 0 && code_at(exit.pc - 1) != popf;
+}
+
+// INT1 sets nothing in DR6. KVM stands behind it on AMD, and before it on Intel.
+bool PmuVcpu::stands_at_int1(const Debug& exit, const kvm_regs& regs) {
+  constexpr std::uint64_t reasons = 0xE00F;
+  constexpr std::byte int1{0xF1};
+  if (exit.of_guest || exit.exception != 1 || (exit.dr6 & reasons) != 0) return false;
+  return code_at(regs.rip) == int1 && code_at(regs.rip - 1) != int1;
+}
+
 Result<bool> PmuVcpu::on_debug(const Debug& exit) {
   ++statistics_.debug_exits;
-  VMM_ASSIGN(const kvm_regs regs, port_->regs());
-  switch (breakpoints_.classify(exit, regs.rflags)) {
+  VMM_ASSIGN(kvm_regs regs, port_->regs());
+  VMM_ASSIGN(const bool kvm_may_step, may_be_kvms(exit, regs));
+  switch (breakpoints_.classify(exit, regs.rflags, kvm_may_step)) {
     case Breakpoints::Hit::guest:
+      if (stands_at_int1(exit, regs)) {
+        ++regs.rip;
+        VMM_TRY(port_->set_regs(regs));
+      }
       ++statistics_.guest_debug;
       pmu_.on_debug_exception();
       VMM_TRY(breakpoints_.inject(exit));

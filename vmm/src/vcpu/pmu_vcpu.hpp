@@ -144,6 +144,9 @@ class PmuVcpu final : public GuestVcpu {
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
+  std::optional<std::byte> code_at(std::uint64_t at);
+  Result<bool> may_be_kvms(const Debug& exit, const kvm_regs& regs);
+  bool stands_at_int1(const Debug& exit, const kvm_regs& regs);
   Result<void> on_read(const MsrRead& access);
   Result<void> on_rdpmc(const CounterRead& access);
   Result<void> follow_use(const MsrWrite& write);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "vcpu/handlers.hpp"
 #include "vcpu/segments.hpp"
 #include "vpmu/bits.hpp"
 
@@ -12,9 +13,10 @@ namespace {
 
 constexpr unsigned gp_vector = 13;
 constexpr std::uint64_t cr4_pce = vpmu::bit(8);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t rflags_vm = vpmu::bit(17);
-constexpr std::uint64_t efer_lma = vpmu::bit(10);
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
 
 /// What IRET checks of the segments it returns to. SDM 2A IRET. The guest's tables may hold anything, and a vCPU with
@@ -36,17 +38,6 @@ struct RdpmcGate::Frame {
   std::uint64_t error_code, rip, cs, rflags, rsp, ss;
 };
 
-// SDM 3A figure 6-7: a 64-bit interrupt or trap gate.
-std::optional<vpmu::GuestLinear> RdpmcGate::gp_handler(const kvm_sregs& sregs) {
-  if ((sregs.efer & efer_lma) == 0 || sregs.idt.limit < gp_vector * 16 + 15) return std::nullopt;
-  std::array<std::uint32_t, 4> gate{};
-  if (view_->read(vpmu::GuestLinear{sregs.idt.base + gp_vector * 16}, std::as_writable_bytes(std::span{gate})))
-    return std::nullopt;
-  const bool present = (gate[1] & vpmu::bit(15)) != 0;
-  if (!present) return std::nullopt;
-  return vpmu::GuestLinear{(gate[0] & 0xFFFFU) | (gate[1] & 0xFFFF0000U) | (std::uint64_t{gate[2]} << 32)};
-}
-
 Result<void> RdpmcGate::update(bool in_use) {
   if (!in_use || statistics_.given_up != 0) {
     breakpoints_->set_gate(std::nullopt);
@@ -54,7 +45,7 @@ Result<void> RdpmcGate::update(bool in_use) {
   }
   if (breakpoints_->gate()) return {};
   VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
-  breakpoints_->set_gate(gp_handler(sregs));
+  breakpoints_->set_gate(handler_of(*view_, sregs, gp_vector));
   return {};
 }
 
@@ -89,7 +80,10 @@ Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kv
   regs.rsp = frame.rsp;
   regs.rflags = frame.rflags & ~(rflags_rf | rflags_vm);
   ++statistics_.served;
-  return port_->set_regs(regs);
+  VMM_TRY(port_->set_regs(regs));
+  if ((frame.rflags & rflags_tf) == 0) return {};
+  // The guest steps itself: the trap behind RDPMC. SDM 3B 17.3.1.4.
+  return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = dr6_bs, .dr7 = 0});
 }
 
 // Ring 0 only: a program may check its own text, and its pages may be shared with others.

@@ -56,7 +56,6 @@ class RdpmcGate {
 
  private:
   struct Frame;
-  std::optional<vpmu::GuestLinear> gp_handler(const kvm_sregs& sregs);
   Result<void> let_through(kvm_regs regs);
   void rewrite(const Frame& frame);
   Result<void> resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs);

@@ -328,7 +328,7 @@ TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
   ASSERT_TRUE(end.exit);
   const Debug& debug = std::get<Debug>(*end.exit);
   EXPECT_EQ(debug.pc, code + 1);
-  EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags), Breakpoints::Hit::guest);
+  EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags, true), Breakpoints::Hit::guest);
 }
 
 // A watchpoint of the guest that the stepped instruction hits must reach the guest, and the instruction has retired all
@@ -345,7 +345,7 @@ TEST_F(SkidWalkerIn, WatchpointOfTheGuestOnTheSteppedInstructionIsHandedOn) {
   ASSERT_TRUE(end.exit);
   const Debug& debug = std::get<Debug>(*end.exit);
   EXPECT_EQ(debug.dr6, 0xFFFF'0FF0U | 1) << "the step itself is ours";
-  EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags), Breakpoints::Hit::guest);
+  EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags, true), Breakpoints::Hit::guest);
 }
 
 // A fault under single-step would leave TF in the flags that the guest's handler saves.

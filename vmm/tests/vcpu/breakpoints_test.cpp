@@ -150,7 +150,7 @@ TEST_F(BreakpointsOn, AWalkEndsAStep) {
   apply();
   EXPECT_TRUE(has(KVM_GUESTDBG_USE_HW_BP));
   EXPECT_FALSE(has(KVM_GUESTDBG_SINGLESTEP));
-  breakpoints_.set_walk(std::nullopt);
+  breakpoints_.set_walk({});
   apply();
   EXPECT_FALSE(has(KVM_GUESTDBG_ENABLE));
 }
@@ -171,7 +171,7 @@ TEST_F(BreakpointsOn, InterruptsAreHeldOffForWalksAndStepsOnly) {
   breakpoints_.set_walk(walk);
   apply();
   EXPECT_TRUE(has(KVM_GUESTDBG_BLOCKIRQ));
-  breakpoints_.set_walk(std::nullopt);
+  breakpoints_.set_walk({});
   breakpoints_.arm_step();
   apply();
   EXPECT_TRUE(has(KVM_GUESTDBG_BLOCKIRQ));
@@ -201,23 +201,24 @@ TEST_F(BreakpointsOn, ExitsAreToldApart) {
   breakpoints_.set_gate(gate);
   breakpoints_.set_walk(walk);
   apply();
-  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0), ours);
-  EXPECT_EQ(breakpoints_.classify(debug_at(walk.value(), dr6_fixed | 2), 0), ours);
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 4), 0), guest);
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf), guest) << "the guest steps itself";
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), kvm)
+  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0, true), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(walk.value(), dr6_fixed | 2), 0, true), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 4), 0, true), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf, true), guest)
+      << "the guest steps itself";
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0, true), kvm)
       << "KVM steps over what holds up an NMI";
-  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}, 0), guest)
+  EXPECT_EQ(breakpoints_.classify({.exception = 3, .pc = gate.value(), .dr6 = 0, .dr7 = 0}, 0, true), guest)
       << "INT3 of the guest";
 }
 
 TEST_F(BreakpointsOn, StepIsOursOnlyWhileWeStep) {
   using enum Breakpoints::Hit;
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), rflags_tf, true), guest);
   breakpoints_.arm_step();
   apply();
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0), ours);
-  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1), 0), guest);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0, true), ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1), 0, true), guest);
 }
 
 // What KVM has decides, not what is wanted next.
@@ -225,13 +226,16 @@ TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   breakpoints_.set_gate(gate);
   apply();
   breakpoints_.set_gate(std::nullopt);
-  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0), Breakpoints::Hit::ours);
+  EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0, true), Breakpoints::Hit::ours);
 }
 
 // SDM 3B 17.2.3: a data breakpoint is reported behind the instruction, with the step; only enabled ones of the guest
 // are its own.
 TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
   port_.debug_registers.dr7 = 0x400 | enabled(0) | four_byte_write(0) | four_byte_write(1) | enabled(2);
+  breakpoints_.arm_step();
+  apply();
+  port_.calls.clear();
   const auto dr6_for_guest = [&](std::uint64_t dr6) -> std::uint64_t {
     const auto part = breakpoints_.guests_part(debug_at(0x5000, dr6_fixed | dr6_bs | dr6));
     EXPECT_TRUE(part);
@@ -245,11 +249,52 @@ TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
   EXPECT_EQ(dr6_for_guest(0xF), dr6_fixed | 1);
 }
 
-// SDM 3B 17.2.3: DR6 says which breakpoint; the reserved bits read 1.
+// Without a step of ours the single-step is the guest's, though a breakpoint of ours stands where it ends: traps come
+// first. SDM 3A table 6-2.
+TEST_F(BreakpointsOn, TrapOfAGuestThatStepsItselfIsItsOwn) {
+  breakpoints_.set_walk(walk);
+  apply();
+  const Debug exit = debug_at(walk.value(), dr6_fixed | dr6_bs | 1);
+  EXPECT_EQ(breakpoints_.classify(exit, 0, true), Breakpoints::Hit::guest);
+  const auto part = breakpoints_.guests_part(exit);
+  ASSERT_TRUE(part && *part);
+  EXPECT_EQ((*part)->dr6, dr6_fixed | dr6_bs);
+  EXPECT_EQ(breakpoints_.classify(**part, 0, true), Breakpoints::Hit::guest);
+}
+
+// Behind a POPF that clears TF. KVM steps only where an NMI waits.
+TEST_F(BreakpointsOn, TrapWithoutTrapFlagIsTheGuestsWhereKvmDoesNotStep) {
+  breakpoints_.set_gate(gate);
+  apply();
+  EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | dr6_bs), 0, false), Breakpoints::Hit::guest);
+}
+
+TEST_F(BreakpointsOn, StepMayEndAtHandlersToo) {
+  breakpoints_.set_gate(gate);
+  Stops handlers{GuestLinear{0x7000}};
+  handlers.add(GuestLinear{0x8000});
+  handlers.add(gate);
+  handlers.add(GuestLinear{0x9000});
+  EXPECT_EQ(handlers.size, Stops::most);
+  port_.debug_registers.dr7 = 0x400 | enabled(0) | enabled(1);
+  breakpoints_.arm_step(handlers);
+  apply();
+  EXPECT_TRUE(has(KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP | KVM_GUESTDBG_USE_HW_BP));
+  EXPECT_EQ(slot(2), gate.value()) << "once, though it is wanted twice";
+  EXPECT_EQ(slot(3), 0x7000U);
+  EXPECT_EQ(breakpoints_.displaced(), 0U) << "the guest's stay where registers are scarce";
+  EXPECT_TRUE(breakpoints_.stops_at(GuestLinear{0x7000}));
+  breakpoints_.end_step();
+  apply();
+  EXPECT_FALSE(breakpoints_.stops_at(GuestLinear{0x7000}));
+}
+
+// SDM 3B 17.2.3: DR6 says which breakpoint; the reserved bits read 1, and what software left there stays but for 3:0.
 TEST_F(BreakpointsOn, GuestGetsItsDebugExceptionWithDr6) {
   port_.pending.exception.has_error_code = 1;
+  port_.debug_registers.dr6 = dr6_fixed | dr6_bs | 1;
   ASSERT_TRUE(breakpoints_.inject(debug_at(0x5000, 4)));
-  EXPECT_EQ(port_.debug_registers.dr6, dr6_fixed | 4);
+  EXPECT_EQ(port_.debug_registers.dr6, dr6_fixed | dr6_bs | 4);
   EXPECT_EQ(port_.pending.exception.injected, 1);
   EXPECT_EQ(port_.pending.exception.nr, 1);
   EXPECT_EQ(port_.pending.exception.has_error_code, 0);

@@ -102,6 +102,17 @@ class RdpmcGateIn : public testing::Test {
 
 TEST_F(RdpmcGateIn, ArmsAtTheGuestsFaultHandler) { EXPECT_EQ(armed_at(), GuestLinear{handler}); }
 
+// SDM 3B 17.3.1.4: the trap behind RDPMC of a guest that steps itself.
+TEST_F(RdpmcGateIn, SteppedRdpmcIsFollowedByItsTrap) {
+  stop_at_handler({.rflags = 0x346});
+  handle();
+  expect_served(kernel_code + 2);
+  EXPECT_EQ(port_.registers.rflags, 0x346U);
+  EXPECT_EQ(port_.pending.exception.injected, 1);
+  EXPECT_EQ(port_.pending.exception.nr, 1);
+  EXPECT_EQ(port_.debug_registers.dr6 & 0x4000U, 0x4000U);
+}
+
 TEST_F(RdpmcGateIn, DisarmsWhenThePmuIsNotInUse) {
   armed_at();
   ASSERT_TRUE(gate_.update(false));

@@ -1,0 +1,266 @@
+// The guest steps itself, and takes exceptions, as on a processor without a PMU: while nobody uses it, while it is in
+// use and stopped, and while a counter counts. SDM 3B 17.3.1.4 (single-step), 3A 6.8.3 (MOV SS), 6.12.1 (what handlers
+// find on the stack).
+#include <array>
+#include <span>
+
+#include "gt/asm.hpp"
+#include "gt/interrupts.hpp"
+#include "gt/pmu.hpp"
+#include "gt/stepping.hpp"
+#include "gt/test.hpp"
+
+namespace {
+
+namespace pmu = gt::pmu;
+
+constexpr std::uint64_t vector_de = 0, vector_bp = 3, vector_int_n = 0x80;
+constexpr std::uint64_t rflags_tf = 1ULL << 8;
+constexpr std::uint64_t dr6_b0 = 1, dr6_bs = 1ULL << 14, dr6_bits = 0xE00F;
+
+/// What a handler found.
+struct Entry {
+  std::uint64_t vector, rip, rflags, dr6;
+};
+constinit std::array<Entry, 32> entries{};
+constinit std::uint32_t entry_count = 0;
+
+/// One handler for all, so that each takes as many instructions as another; faults are skipped: two bytes each.
+void note(gt::InterruptFrame& frame) {
+  static constexpr std::array<std::uint8_t, vector_int_n + 1> skipped{2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2};
+  if (entry_count == entries.size()) {
+    frame.rflags &= ~rflags_tf;
+    return;
+  }
+  entries[entry_count] = {
+      .vector = frame.vector, .rip = frame.rip, .rflags = frame.rflags, .dr6 = gt::read_dr6() & dr6_bits};
+  ++entry_count;
+  gt::write_dr6(0);
+  frame.rip += skipped[frame.vector];
+}
+
+enum class Use : std::uint8_t { none, stopped, counting };
+constexpr std::array all_uses{Use::none, Use::stopped, Use::counting};
+const char* name_of(Use use) { return use == Use::none ? "unused" : use == Use::stopped ? "stopped" : "counting"; }
+
+void begin(Use use) {
+  for (const std::uint64_t v : {vector_de, gt::vector_db, vector_bp, gt::vector_ud, gt::vector_gp, vector_int_n})
+    gt::on_vector(v, note);
+  entry_count = 0;
+  gt::write_dr6(0);
+  if (use == Use::none) return;
+  pmu::stop();  // it may be on after RESET
+  pmu::program(0, pmu::select(pmu::instructions, pmu::os | pmu::usr), 0);
+  if (use == Use::counting) pmu::start(pmu::gp_bit(0));
+}
+
+/// Shows that the counter really counted, where it was to.
+void end(Use use) {
+  if (use == Use::none) return;
+  if (use == Use::counting && !gt::exact_counts()) GT_CHECK(pmu::wait_until([] { return pmu::counter(0) != 0; }));
+  pmu::stop();
+  const std::uint32_t seen = entry_count;
+  if (use == Use::counting) GT_CHECK(pmu::counter(0) != 0);
+  GT_EQUAL(entry_count, seen);
+}
+
+struct Expected {
+  std::uint64_t vector;
+  const char* at;
+  bool stepping;
+};
+
+/// `function` meets what is expected and nothing else, whatever the PMU does.
+void check_entries(void (*function)(), std::span<const Expected> expected) {
+  for (const Use use : all_uses) {
+    begin(use);
+    function();
+    end(use);
+    GT_EQUAL_AT(name_of(use), entry_count, expected.size());
+    for (std::size_t i = 0; i < expected.size() && i < entry_count; ++i) {
+      GT_EQUAL_AT(name_of(use), entries[i].vector, expected[i].vector);
+      GT_EQUAL_AT(name_of(use), entries[i].rip, reinterpret_cast<std::uint64_t>(expected[i].at));
+      GT_EQUAL_AT(name_of(use), (entries[i].rflags & rflags_tf) != 0, expected[i].stepping);
+      // INT1 leaves DR6 as it is. SDM 2A INT n/INTO/INT3/INT1.
+      const bool step = expected[i].vector == gt::vector_db && expected[i].stepping;
+      if (expected[i].stepping || expected[i].vector != gt::vector_db)
+        GT_EQUAL_AT(name_of(use), entries[i].dr6, step ? dr6_bs : 0U);
+    }
+  }
+}
+
+Expected trap(const char* at) { return {.vector = gt::vector_db, .at = at, .stepping = true}; }
+
+// The trap comes behind each instruction that began with TF set: not behind the POPF that sets it, but behind the one
+// that clears it. SDM 3B 17.3.1.4.
+GT_TEST(GuestDebugging_PopfBeginsAndEndsSingleSteps) {
+  gt_popf_image = 0;
+  const std::array expected{trap(gt_popf_1), trap(gt_popf_2), trap(gt_popf_3),
+                            trap(gt_popf_4), trap(gt_popf_5), trap(gt_popf_6)};
+  for (const Use use : all_uses) {
+    begin(use);
+    gt_popf_steps();
+    end(use);
+    GT_EQUAL_AT(name_of(use), entry_count, expected.size() + 1);
+    for (std::size_t i = 0; i < expected.size() && i < entry_count; ++i) {
+      GT_EQUAL_AT(name_of(use), entries[i].rip, reinterpret_cast<std::uint64_t>(expected[i].at));
+      GT_EQUAL_AT(name_of(use), entries[i].rflags & rflags_tf, rflags_tf);
+      GT_EQUAL_AT(name_of(use), entries[i].dr6, dr6_bs);
+    }
+    GT_EQUAL_AT(name_of(use), entries[6].rip, reinterpret_cast<std::uint64_t>(gt_popf_7));
+    GT_EQUAL_AT(name_of(use), entries[6].rflags & rflags_tf, 0U);
+    GT_EQUAL_AT(name_of(use), entries[6].dr6, dr6_bs);
+    GT_EQUAL_AT(name_of(use), gt_popf_image & rflags_tf, rflags_tf);
+    gt_popf_image = 0;
+  }
+}
+
+GT_TEST(GuestDebugging_IretBeginsAndEndsSingleSteps) {
+  for (const Use use : all_uses) {
+    begin(use);
+    gt_iret_steps();
+    end(use);
+    GT_EQUAL_AT(name_of(use), entry_count, 2U);
+    GT_EQUAL_AT(name_of(use), entries[0].rip, reinterpret_cast<std::uint64_t>(gt_iret_1));
+    GT_EQUAL_AT(name_of(use), entries[0].rflags & rflags_tf, rflags_tf);
+    GT_EQUAL_AT(name_of(use), entries[1].rip, reinterpret_cast<std::uint64_t>(gt_iret_2));
+    GT_EQUAL_AT(name_of(use), entries[1].rflags & rflags_tf, 0U);
+    GT_EQUAL_AT(name_of(use), entries[1].dr6, dr6_bs);
+  }
+}
+
+// TF that the PMU may step with is not the guest's. Nobody here has set it.
+GT_TEST(GuestDebugging_HandlersFindNoTrapFlag) {
+  struct Row {
+    void (*function)();
+    Expected expected;
+  };
+  const std::array rows{Row{gt_int3_once, {vector_bp, gt_int3_1, false}},
+                        Row{gt_int_n_once, {vector_int_n, gt_int_n_1, false}},
+                        Row{gt_int1_once, {gt::vector_db, gt_int1_1, false}},
+                        Row{gt_ud2_once, {gt::vector_ud, gt_ud2_1, false}},
+                        Row{gt_ud_once, {gt::vector_ud, gt_ud_1, false}},
+                        Row{gt_de_once, {vector_de, gt_de_1, false}},
+                        Row{gt_gp_once, {gt::vector_gp, gt_gp_1, false}},
+                        Row{gt_bp_behind_mov_ss, {vector_bp, gt_bp_behind_mov_ss_1, false}},
+                        Row{gt_bp_behind_sti, {vector_bp, gt_bp_behind_sti_1, false}}};
+  for (const Row& row : rows) check_entries(row.function, {&row.expected, 1});
+}
+
+/// What is counted from here through `function` and its handler.
+std::uint64_t counted(void (*function)()) {
+  begin(Use::stopped);
+  pmu::start(pmu::gp_bit(0));
+  function();
+  pmu::stop();
+  GT_EQUAL(entry_count, 1U);
+  return pmu::counter(0);
+}
+
+// The same handler behind each; a software interrupt retires and a fault does not. Vectors with an error code have one
+// PUSH fewer in their stub.
+GT_TEST(GuestDebugging_HandlersAreCountedInFull, gt::need_exact_counts) {
+  const std::uint64_t of_int3 = counted(gt_int3_once);
+  GT_CHECK(of_int3 > 50);
+  GT_EQUAL(counted(gt_int_n_once), of_int3);
+  GT_EQUAL(counted(gt_int1_once), of_int3);
+  GT_EQUAL(counted(gt_ud2_once), of_int3 - 1);
+  GT_EQUAL(counted(gt_ud_once), of_int3 - 1);
+  GT_EQUAL(counted(gt_de_once), of_int3 - 1);
+  GT_EQUAL(counted(gt_gp_once), of_int3 - 2);
+}
+
+// Events clear TF: a handler is not stepped, and finds on its stack that who was interrupted is. SDM 3B 17.3.1.4.
+GT_TEST(GuestDebugging_EventsInSteppedCode) {
+  const std::array expected{Expected{vector_int_n, gt_int_n_stepped_1, true},
+                            trap(gt_int_n_stepped_2),
+                            Expected{vector_bp, gt_int_n_stepped_3, true},
+                            trap(gt_int_n_stepped_4),
+                            Expected{gt::vector_ud, gt_int_n_stepped_4, true},
+                            trap(gt_int_n_stepped_6),
+                            trap(gt_int_n_stepped_7),
+                            Expected{gt::vector_db, gt_int_n_stepped_8, false}};
+  check_entries(gt_int_n_stepped, expected);
+}
+
+// Instructions that a hypervisor does in the guest's place, and the PMU's own.
+GT_TEST(GuestDebugging_InterceptedInstructionsAreStepped) {
+  const std::array expected{trap(gt_others_stepped_1), trap(gt_others_stepped_2), trap(gt_others_stepped_3),
+                            trap(gt_others_stepped_4), trap(gt_others_stepped_5), trap(gt_others_stepped_6)};
+  for (const Use use : all_uses) {
+    if (use == Use::none) continue;  // RDPMC is for who uses the PMU
+    begin(use);
+    gt_others_stepped();
+    end(use);
+    GT_EQUAL_AT(name_of(use), entry_count, 13U);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      GT_EQUAL_AT(name_of(use), entries[i].rip, reinterpret_cast<std::uint64_t>(expected[i].at));
+      GT_EQUAL_AT(name_of(use), entries[i].dr6, dr6_bs);
+    }
+    GT_EQUAL_AT(name_of(use), entries[6].rip, reinterpret_cast<std::uint64_t>(gt_others_stepped_7));
+    GT_EQUAL_AT(name_of(use), entries[8].rip, reinterpret_cast<std::uint64_t>(gt_others_stepped_8));
+    GT_EQUAL_AT(name_of(use), entries[10].rip, reinterpret_cast<std::uint64_t>(gt_others_stepped_10));
+    GT_EQUAL_AT(name_of(use), entries[12].rip, reinterpret_cast<std::uint64_t>(gt_others_stepped_12));
+  }
+}
+
+// A trap behind MOV SS waits for the next instruction's. SDM 3A 6.8.3.
+GT_TEST(GuestDebugging_MovSsHoldsTheTrapOff) {
+  bool host_holds = false;
+  for (const Use use : all_uses) {
+    begin(use);
+    gt_mov_ss_stepped();
+    end(use);
+    if (use == Use::none) host_holds = entry_count == 3;
+    if (use == Use::none && !host_holds) gt::skip("this host's processor traps behind MOV SS");
+    GT_EQUAL_AT(name_of(use), entry_count, 3U);
+    GT_EQUAL_AT(name_of(use), entries[0].rip, reinterpret_cast<std::uint64_t>(gt_mov_ss_stepped_1));
+    GT_EQUAL_AT(name_of(use), entries[1].rip, reinterpret_cast<std::uint64_t>(gt_mov_ss_stepped_2));
+    GT_EQUAL_AT(name_of(use), entries[2].rip, reinterpret_cast<std::uint64_t>(gt_mov_ss_stepped_3));
+  }
+}
+
+// A repeated string instruction is stepped by its iterations. SDM 2B REP. An emulated processor may find only then, by
+// one more trap, that none is left.
+GT_TEST(GuestDebugging_RepeatedInstructionsAreSteppedByIterations) {
+  std::uint32_t in_all = 0;
+  for (const Use use : all_uses) {
+    std::array<char, 4> from{'a', 'b', 'c', 0}, to{};
+    begin(use);
+    gt_copy_stepped(to.data(), from.data());
+    end(use);
+    if (use == Use::none) in_all = entry_count;
+    GT_CHECK(in_all == 5 || in_all == 6);
+    GT_EQUAL_AT(name_of(use), entry_count, in_all);
+    const auto at = [](const char* label) { return reinterpret_cast<std::uint64_t>(label); };
+    for (std::size_t i = 0; i + 2 < in_all; ++i) GT_EQUAL_AT(name_of(use), entries[i].rip, at(gt_copy_stepped_1));
+    GT_EQUAL_AT(name_of(use), entries[in_all - 2].rip, at(gt_copy_stepped_2));
+    GT_EQUAL_AT(name_of(use), entries[in_all - 1].rip, at(gt_copy_stepped_3));
+    GT_CHECK(to[0] == 'a' && to[1] == 'b' && to[2] == 'c');
+  }
+}
+
+// SDM 3B 17.2.3: of DR6 the processor clears bits 3:0 at most; the rest is software's.
+GT_TEST(GuestDebugging_Dr6KeepsWhatSoftwareLeft) {
+  static constinit volatile std::uint64_t watched = 0;
+  static constinit std::uint64_t dr6 = 0;
+  for (const Use use : all_uses) {
+    begin(use);
+    gt::on_vector(gt::vector_db, [](gt::InterruptFrame&) {
+      dr6 = gt::read_dr6() & dr6_bits;
+      ++entry_count;
+    });
+    gt::write_dr6(dr6_bs);
+    gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
+    constexpr std::uint64_t dr7_write_8_bytes = 0x9'0401;
+    gt::write_dr7(dr7_write_8_bytes);
+    gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL);  // let the host look
+    watched = 1;
+    gt::write_dr7(0x400);
+    end(use);
+    GT_EQUAL_AT(name_of(use), entry_count, 1U);
+    GT_EQUAL_AT(name_of(use), dr6, dr6_bs | dr6_b0);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,126 @@
+// What an instruction that the step source runs may meet of exceptions: its own, those of a guest that steps itself,
+// and what a step of ours would show of them.
+#include <algorithm>
+#include <array>
+
+#include "sources/step_source.hpp"
+#include "sources/trap_flag.hpp"
+#include "vcpu/handlers.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr unsigned vector_db = 1, vector_ud = 6, vector_gp = 13, vector_pf = 14;
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+constexpr std::uint64_t dr6_reasons = 0xF | vpmu::bit(13) | dr6_bs;
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
+
+}  // namespace
+
+bool StepSource::is_stepped_by_guest(const Current& current) { return (current.regs.rflags & rflags_tf) != 0; }
+
+// Where the guest steps itself, its own trap ends the instruction: a step of ours would take TF from it. KVM delivers
+// that trap itself behind an instruction that it has done in the guest's place.
+Result<Exit> StepSource::run_stopped(VcpuPort& port, const Current& current) {
+  const auto at = instruction_pointer(current.regs, current.sregs);
+  const Stops faults =
+      handlers_of_faults(*view_, current.sregs, at, std::span{current.bytes}.first(current.instruction.length));
+  if (is_stepped_by_guest(current)) {
+    // With DEBUGCTL.BTF only a branch that is taken traps. SDM 3B 17.4.3.
+    Stops stops{at + current.instruction.length};
+    if (const auto trap = handler_of(*view_, current.sregs, vector_db); trap != at) stops.add(trap);
+    if (faults.size != 0) stops.add(faults.at[0]);
+    return run_to(port, stops);
+  }
+  breakpoints_->arm_step(faults);
+  VMM_TRY(breakpoints_->apply());
+  return current.instruction.quiet ? port.step() : port.run();
+}
+
+// The instruction has retired, or a breakpoint of the guest's stands on it, or it has led to a handler.
+Result<RunEnd> StepSource::stepped(VcpuPort& port, const Current& current, const Debug& debug) {
+  VMM_ASSIGN(kvm_regs after, port.regs());
+  const bool trapped = (debug.dr6 & dr6_bs) != 0;
+  const bool here = after.rip == current.regs.rip;
+  // Not run: SDM 3B 17.3.1.1. Or run in part: an iteration of a string instruction.
+  if (here && (!trapped || (current.instruction.rep && is_stepped_by_guest(current)))) {
+    Debug theirs = debug;
+    theirs.of_guest = trapped;
+    return RunEnd{.exit = theirs};
+  }
+  const std::uint64_t next = current.regs.rip + current.instruction.length;
+  const auto at = instruction_pointer(after, current.sregs);
+  if (is_stepped_by_guest(current) && !trapped && at == handler_of(*view_, current.sregs, vector_db)) {
+    VMM_ASSIGN(const auto branch, delivered(port, place_of(current), at));
+    after.rip = next;
+    after.rsp = current.regs.rsp;
+    after.rflags = current.regs.rflags;
+    VMM_ASSIGN(RunEnd end, retire(port, current, after));
+    end.delivered = branch;
+    return end;
+  }
+  const bool elsewhere = after.rip != next;
+  const bool at_handler = !trapped && (breakpoints_->stops_at(at) || current.instruction.rep);
+  if (elsewhere && (!current.instruction.ends_block || at_handler)) return faulted(port, current, after);
+  VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(debug));
+  return retire(port, current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
+}
+
+// An instruction that did not retire, though nobody foresaw a fault.
+Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const kvm_regs& after) {
+  // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
+  constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
+  const bool at_handler = std::ranges::any_of(
+      faults, [&](unsigned v) { return handler_of(*view_, current.sregs, v) == vpmu::GuestLinear{after.rip}; });
+  ++(at_handler ? statistics_.faults : statistics_.lost);
+  if (!at_handler) return RunEnd{};
+  if (!is_stepped_by_guest(current)) take_trap_flag_back(*view_, after, current.regs.rip);
+  VMM_ASSIGN(const auto branch, delivered(port, place_of(current), vpmu::GuestLinear{after.rip}));
+  return RunEnd{.delivered = branch};
+}
+
+Result<RunEnd> StepSource::enter_by(VcpuPort& port, const Current& current, unsigned vector) {
+  const auto to = handler_of(*view_, current.sregs, vector);
+  return to ? run_over(port, current, *to) : run_into_fault(port, vector_gp, place_of(current));
+}
+
+// INT1: its #DB is an exit, with nothing in DR6, before or behind the instruction; a port may deliver it itself.
+Result<RunEnd> StepSource::raise_debug(VcpuPort& port, const Current& current) {
+  const auto to = handler_of(*view_, current.sregs, vector_db);
+  VMM_ASSIGN(const Exit exit, run_to(port, to ? Stops{*to} : Stops{}));
+  const auto* debug = std::get_if<Debug>(&exit);
+  if (debug == nullptr || debug->exception != 1) return unexpected(exit);
+  VMM_ASSIGN(kvm_regs after, port.regs());
+  if (to && debug->pc == to->value()) return retire(port, current, after);
+  if ((debug->dr6 & dr6_reasons) != 0) return stepped(port, current, *debug);
+  after.rip = current.regs.rip + current.instruction.length;
+  VMM_TRY(port.set_regs(after));
+  Debug theirs = *debug;
+  theirs.of_guest = true;
+  return retire(port, current, after, theirs);
+}
+
+// RF, as in the frame of a fault, would hold off the breakpoint: the guest gets it behind the instruction.
+Result<RunEnd> StepSource::return_from_handler(VcpuPort& port, const Current& current) {
+  std::array<std::uint64_t, 3> frame{};  // RIP, CS, RFLAGS
+  const vpmu::GuestLinear at{current.regs.rsp};
+  if (view_->read(at, std::as_writable_bytes(std::span{frame})))
+    return run_into_fault(port, vector_pf, place_of(current));
+  const vpmu::GuestLinear to{frame[0]};
+  const std::uint64_t flags = frame[2], without = flags & ~rflags_rf;
+  const auto put = [&](const std::uint64_t& value) {
+    return !view_->write(at + 2 * sizeof value, std::as_bytes(std::span{&value, 1}));
+  };
+  if (flags == without || !put(without)) return return_to(port, current, to, frame[1] & 3);
+  auto end = return_to(port, current, to, frame[1] & 3);
+  (void)put(flags);  // as it was found
+  if (!end) return end;
+  VMM_ASSIGN(kvm_regs after, port.regs());
+  if (!end->retired || instruction_pointer(after, current.sregs) != to) return end;
+  after.rflags |= rflags_rf;
+  VMM_TRY(port.set_regs(after));
+  return end;
+}
+
+}  // namespace vmm
