@@ -1,8 +1,11 @@
 // The guest's own debugging works while the PMU is in use: a virtual PMU may borrow debug registers and #GP, but must
 // not show it. SDM 3B 17.2 (debug registers), 17.3.1 (#DB).
+#include <array>
+
 #include "gt/asm.hpp"
 #include "gt/interrupts.hpp"
 #include "gt/pmu.hpp"
+#include "gt/streams.hpp"
 #include "gt/test.hpp"
 
 namespace {
@@ -135,6 +138,72 @@ GT_TEST(GuestDebugging_GeneralProtectionIsDelivered) {
     GT_EQUAL(gt::guard_outcome(0).error_code, 0x60U);  // the selector, beyond the GDT's limit
     GT_EQUAL(gt::try_rdpmc(0).value, 77U);
   }
+}
+
+/// DR7 for breakpoint `i`, with its R/W and LEN fields.
+constexpr std::uint64_t dr7_for(unsigned i, std::uint64_t access, std::uint64_t length) {
+  return dr7_fixed | 1ULL << (2 * i) | access << (16 + 4 * i) | length << (18 + 4 * i);
+}
+
+void write_address(unsigned i, std::uint64_t at) {
+  if (i == 0) asm volatile("mov %0, %%dr0" ::"r"(at));
+  if (i == 1) asm volatile("mov %0, %%dr1" ::"r"(at));
+  if (i == 2) asm volatile("mov %0, %%dr2" ::"r"(at));
+  if (i == 3) asm volatile("mov %0, %%dr3" ::"r"(at));
+}
+
+// SDM 3B 17.2.4: writes, and loads and stores; of 1, 2, 4 and 8 bytes; each of the registers. All of it while a counter
+// counts.
+GT_TEST(GuestDebugging_EachRegisterWatchesWhileCounting) {
+  set_up();
+  pmu::start(pmu::gp_bit(0));
+  alignas(8) static constinit volatile std::uint64_t word = 0;
+  auto* const byte = reinterpret_cast<volatile std::uint8_t*>(&word);
+  constexpr std::uint64_t on_write = 1, on_access = 3;
+  struct Row {
+    unsigned offset;
+    std::uint64_t length;  // the LEN field
+    unsigned inside, outside;
+  };
+  constexpr std::array<Row, 4> rows{Row{5, 0, 5, 4}, Row{2, 1, 3, 4}, Row{4, 3, 7, 3}, Row{0, 2, 6, 8}};
+  alignas(8) static constinit volatile std::uint8_t beyond = 0;
+  for (unsigned i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    for (const std::uint64_t access : {on_write, on_access}) {
+      write_address(i, reinterpret_cast<std::uint64_t>(byte) + row.offset);
+      gt::write_dr7(dr7_for(i, access, row.length));
+      let_the_host_look();
+      debug_exceptions.count = 0;
+      for (std::uint32_t n = 1; n <= 25; ++n) {
+        (row.outside < 8 ? byte + row.outside : &beyond)[0] = 1;
+        GT_EQUAL(debug_exceptions.count, access == on_access ? 2 * (n - 1) : n - 1);
+        byte[row.inside] = static_cast<std::uint8_t>(n);
+        GT_EQUAL(debug_exceptions.dr6 & (dr6_any | dr6_bs), std::uint64_t{1} << i);
+        (void)byte[row.inside];
+        GT_EQUAL(debug_exceptions.count, access == on_access ? 2 * n : n);
+      }
+      gt::write_dr7(dr7_fixed);
+    }
+  }
+  if (gt::exact_counts()) GT_CHECK(pmu::counter(0) > 77 + 1000);
+  pmu::stop();
+}
+
+// A breakpoint that nothing meets costs an exact source no exit for each instruction.
+GT_TEST(GuestDebugging_CodeBesideABreakpointIsCounted, gt::need_exact_counts) {
+  set_up();
+  gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
+  gt::write_dr7(dr7_for(0, 1, 2));
+  constexpr std::uint64_t rounds = 2000;
+  pmu::write_counter(0, 0);
+  gt::gt_counted_loop(pmu::gp_bit(0), rounds);
+  const std::uint64_t with_breakpoint = pmu::counter(0);
+  gt::write_dr7(dr7_fixed);
+  pmu::write_counter(0, 0);
+  gt::gt_counted_loop(pmu::gp_bit(0), rounds);
+  GT_CHECK(with_breakpoint > rounds * gt::counted_loop_length);
+  GT_EQUAL(with_breakpoint, pmu::counter(0));
+  GT_EQUAL(debug_exceptions.count, 0U);
 }
 
 // A breakpoint of the guest on its own #GP handler is the guest's.

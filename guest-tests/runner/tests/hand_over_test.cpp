@@ -13,14 +13,14 @@ namespace gt_runner {
 namespace {
 
 /// The counters of a machine that has run `name`.
-std::map<std::string, std::uint64_t> counters_of(const std::string& name) {
+std::map<std::string, std::uint64_t> counters_of(const std::string& name, bool soft = false) {
   const auto kernel = TestKernel::open(PMU_TESTS_KERNEL);
   if (!kernel) return {};
   std::map<std::string, std::uint64_t> counters;
   for (const gt_runner::Test& test : kernel->tests()) {
     if (test.name != name) continue;
     const auto result =
-        run_test(*kernel, test, {.source = "exact", .pmu_time = vmm::PmuTime::real, .statistics = true});
+        run_test(*kernel, test, {.source = "exact", .soft = soft, .pmu_time = vmm::PmuTime::real, .statistics = true});
     if (!result || result->verdict != Verdict::passed) return {};
     for (const std::string& line : result->log) {
       const std::size_t space = line.find(' ');
@@ -53,6 +53,15 @@ TEST(KvmHandOver, TakesAtMostSixSystemCallsThereAndBack) {
     EXPECT_GE(ioctls, hand_overs) << name;
     EXPECT_LE(ioctls, 6 * hand_overs) << name << "\n" << listing;
   }
+}
+
+// 14,000 instructions of a loop beside a watchpoint are the engine's.
+TEST(HandOver, LeavesOnlyWhatMeetsAGuestsBreakpoint) {
+  const auto counters = counters_of("GuestDebugging.CodeBesideABreakpointIsCounted", true);
+  ASSERT_TRUE(counters.contains("pmu.exact.instructions"));
+  EXPECT_GE(counters.at("pmu.exact.instructions"), 28'000U);
+  ASSERT_TRUE(counters.contains("pmu.exact.handed_over"));
+  EXPECT_LE(counters.at("pmu.exact.handed_over"), 200U);
 }
 
 }  // namespace

@@ -29,6 +29,18 @@ Watch watch_of(const SoftState& state, const kvm_guest_debug& host) {
   return w;
 }
 
+Watch watch_of(const kvm_debugregs& guest) {
+  Watch w{.dr7 = guest.dr7};
+  for (unsigned i = 0; i < w.at.size(); ++i) w.at[i] = guest.db[i];
+  return w;
+}
+
+bool watches_data(const Watch& w) {
+  for (unsigned i = 0; i < w.at.size(); ++i)
+    if (is_enabled(w, i) && kind_of(w, i) != on_execution) return true;
+  return false;
+}
+
 std::uint64_t execution_hits(const Watch& w, std::uint64_t rip) {
   std::uint64_t hits = 0;
   for (unsigned i = 0; i < w.at.size(); ++i)

@@ -25,6 +25,10 @@ struct Watch {
 };
 
 Watch watch_of(const SoftState& state, const kvm_guest_debug& host);
+/// The guest's breakpoints alone.
+Watch watch_of(const kvm_debugregs& guest);
+/// Whether any breakpoint is on data.
+bool watches_data(const Watch& watch);
 /// Breakpoints on execution at `rip`, as bits of DR6. SDM 3B 17.2.
 std::uint64_t execution_hits(const Watch& watch, std::uint64_t rip);
 /// Breakpoints on the data that an instruction has touched.

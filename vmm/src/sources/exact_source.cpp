@@ -16,8 +16,6 @@ using vpmu::Counts;
 using vpmu::exec::Stop;
 
 constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
-/// DR7: L0 to G3.
-constexpr std::uint64_t dr7_enabled = 0xFF;
 
 /// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
 bool undisturbed(const kvm_vcpu_events& e) {
@@ -105,11 +103,12 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   if (!for_kvm_ && !inside_) {
     VMM_ASSIGN(inside_, enter(port));
   }
-  if (inside_ && !for_kvm_) {
+  const bool met = inside_ && meets_breakpoint();
+  if (inside_ && !for_kvm_ && !met) {
     VMM_ASSIGN(const auto end, interpret(port));
     if (end) return *end;
   }
-  if (inside_ && for_kvm_) {
+  if (inside_ && for_kvm_ && !met) {
     VMM_ASSIGN(const auto end, run_in_place(port));
     if (end) return *end;
     note_left();
@@ -149,7 +148,7 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   if (interrupt) return false;
   shadow_ = false;
   VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
-  if ((debug.dr7 & dr7_enabled) != 0) return false;
+  watch_ = watch_of(debug);
   engine_.watch(port.kick_flag());
   engine_.load(engine_state(regs_, sregs_));
   seen_ = {};
@@ -300,8 +299,42 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
   return stop;
 }
 
+// Up to the next instruction that meets a breakpoint of the guest's; the first does not.
+void ExactSource::run_watched(std::uint64_t instructions) {
+  for (std::uint64_t n = 0; n < instructions; ++n) {
+    const std::uint64_t before = engine_.passed().instructions;
+    if (run_engine(1) != Stop::budget || engine_.passed().instructions == before || port_->kick_flag() != 0) return;
+    regs_ = kvm_state(engine_.state());
+    if (meets_breakpoint()) return;
+  }
+}
+
+// What the decoder does not tell all of is KVM's, while data is watched. SDM 3B 17.2.4.
+bool ExactSource::meets_breakpoint() {
+  if (!watch_.any()) return false;
+  if ((regs_.rflags & rflags_rf) == 0 && execution_hits(watch_, regs_.rip) != 0) return true;
+  if (!watches_data(watch_)) return false;
+  std::array<std::byte, longest_instruction> bytes{};
+  const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
+  const auto instruction = decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))));
+  if (!instruction || instruction->rep || !instruction->steppable) return true;
+  std::array<Access, 2> accesses{};
+  unsigned size = 0;
+  const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
+    if (!m) return;
+    const auto address = operand_address(*m, *instruction, at, regs_, sregs_);
+    accesses[size++] = {.at = address.value(), .bytes = std::max<std::uint16_t>(m->bytes, 1), .write = write};
+  };
+  add(instruction->load, false);
+  add(instruction->store, true);
+  return data_hits(watch_, std::span{accesses}.first(size)) != 0;
+}
+
 void ExactSource::run_blocks(std::uint64_t instructions) {
-  run_engine(instructions);
+  if (watch_.any())
+    run_watched(instructions);
+  else
+    run_engine(instructions);
   const vpmu::exec::Passed now = engine_.passed();
   const vpmu::exec::Passed before = std::exchange(seen_, now);
   progress_.pass(cpl_of(sregs_) != 0, {.instructions = now.instructions - before.instructions,

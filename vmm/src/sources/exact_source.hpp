@@ -6,6 +6,7 @@
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
+#include "soft/debug_registers.hpp"
 #include "sources/decoded_instructions.hpp"
 #include "sources/model_log.hpp"
 #include "sources/plan_progress.hpp"
@@ -34,6 +35,8 @@ struct ExactStatistics {
 ///
 /// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from
 /// vpmu::uarch::ProcessorModel, while some counter wants it. It sees what the engine runs, not what KVM does.
+///
+/// While the guest has breakpoints, each instruction is looked at before it runs; KVM runs those that meet one.
 ///
 /// Limits: those of StepSource for what is single-stepped.
 class ExactSource final : public CountSource {
@@ -92,6 +95,8 @@ class ExactSource final : public CountSource {
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   const vpmu::uarch::ProcessorModel* choose_model(const vpmu::CountPlan& plan);
   void run_blocks(std::uint64_t instructions);
+  void run_watched(std::uint64_t instructions);
+  [[nodiscard]] bool meets_breakpoint();
   std::optional<Retired> run_one();
   [[nodiscard]] bool is_fused(const Instruction& instruction, vpmu::GuestLinear next);
   void note_left();
@@ -114,6 +119,7 @@ class ExactSource final : public CountSource {
   bool inside_{};                         ///< The engine holds the vCPU's state.
   bool for_kvm_{};                        ///< The next instruction is not the engine's.
   bool raised_{};                         ///< Something waits that the port must look at.
+  Watch watch_{};                         ///< The guest's breakpoints, while inside_.
   bool shadow_{};                         ///< Interrupts are held off for one instruction, behind STI or MOV SS.
   std::uint64_t burst_left_{burst};       ///< Instructions until the next look at what waits outside.
   std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
