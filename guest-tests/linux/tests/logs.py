@@ -133,6 +133,7 @@ def single_lines():
     for index in range(60):
         yield f"vpmu-guest: mem mem-loads 401615 {0x4c0000 + 8 * index:x}"
         yield f"vpmu-guest: mem mem-stores 40161c {0x4c0000 + 8 * index:x}"
+    yield from ("vpmu-guest: debugged step 2000 7000", "vpmu-guest: debugged watch 100 900")
     for number, result in BASELINE.items():
         yield f"vpmu-guest: perf-test {number} {result} what it tests"
     yield from ("vpmu-guest: end record 0", "vpmu-guest: done", "vpmu-host: exit 0")
@@ -175,6 +176,7 @@ def exact_lines(model="skylake", kernel="6.1"):
         yield from (f"vpmu-guest: mixed {event} {number}",) * 2
         yield f"vpmu-host: qemu-count mixed {event} {number}"
     yield from ("vpmu-guest: conditional 360",) * 100
+    yield from ("vpmu-guest: debugged step 2000 2029", "vpmu-guest: debugged watch 100 836")
     yield from modelled_lines(models.MODELS[model], kernel)
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 

@@ -39,9 +39,9 @@ class JudgeTest(unittest.TestCase):
             self.assertEqual(self.failing([], suite), {name for name, *_ in checks(BASELINE)})
 
     def test_the_suites_have_every_check(self):
-        self.assertEqual(len(list(judge.single_checks(BASELINE))), 43)
+        self.assertEqual(len(list(judge.single_checks(BASELINE))), 44)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
-        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 13)
+        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 16)
         self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
 
     def test_guest_errors_and_bad_ends_fail(self):
@@ -53,6 +53,20 @@ class JudgeTest(unittest.TestCase):
             ("vpmu-host: exit 0", ""),
         ):
             self.assertEqual(self.failing(self.doctored(old, new)), {"guest-ends"}, old)
+
+    def test_a_debugger_that_loses_a_stop_fails(self):
+        for old, new, failing in (
+            ("debugged step 2000", "debugged step 1", {"exact-debugged-step"}),
+            ("debugged watch 100", "debugged watch 99", {"exact-debugged-watch"}),
+            ("debugged watch 100 836", "debugged watch 100 0", {"exact-debugged-watch"}),
+            ("debugged step 2000 2029", "debugged step 2000 1999", {"exact-debugged-count"}),
+            ("debugged step 2000 2029", "debugged step 2000 4000", {"exact-debugged-count"}),
+            ("vpmu-guest: debugged step 2000 2029", "", {"exact-debugged-step", "exact-debugged-count"}),
+        ):
+            text = "\n".join(exact_lines())
+            self.assertIn(old, text)
+            self.assertEqual(self.failing(text.replace(old, new).splitlines(), "exact"), failing, new)
+        self.assertEqual(self.failing(self.doctored("debugged step 2000", "debugged step 1999")), {"debugged-step"})
 
     def test_another_pmu_line_fails(self):
         self.assertEqual(self.failing(self.doctored("PEBS fmt3+, ", "")), {"dmesg-pmu"})
