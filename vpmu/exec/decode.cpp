@@ -342,6 +342,9 @@ Run system_op(Decoding& d) {
     case ZYDIS_MNEMONIC_LFENCE:
     case ZYDIS_MNEMONIC_SFENCE:
     case ZYDIS_MNEMONIC_MFENCE: return op_fence();
+    case ZYDIS_MNEMONIC_CLFLUSH:
+    case ZYDIS_MNEMONIC_CLFLUSHOPT:
+      return set_memory(d, 0) ? op_flush_line(d.in.mnemonic == ZYDIS_MNEMONIC_CLFLUSHOPT) : nullptr;
     case ZYDIS_MNEMONIC_NOP:
       // The register forms of 0F 0D are a NOP for one vendor and #UD for another.
       return d.in.opcode_map == ZYDIS_OPCODE_MAP_0F && d.in.opcode == 0x0D ? nullptr : op_nop();
@@ -478,6 +481,7 @@ Run choose(Decoding& d) {
 std::uint8_t events_of(const Decoding& d) {
   std::uint8_t events = d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE ? event_branch : 0;
   if (d.in.mnemonic == ZYDIS_MNEMONIC_LEA || d.in.mnemonic == ZYDIS_MNEMONIC_NOP ||
+      d.in.mnemonic == ZYDIS_MNEMONIC_CLFLUSH || d.in.mnemonic == ZYDIS_MNEMONIC_CLFLUSHOPT ||
       d.in.meta.category == ZYDIS_CATEGORY_PREFETCH)
     return events;
   for (unsigned i = 0; i < d.in.operand_count; ++i) {

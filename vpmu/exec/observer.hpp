@@ -23,6 +23,12 @@ struct SeenAccess {
   bool second_half{};  ///< Goes on with the one before, in the next page.
 };
 
+/// A line that was flushed from all caches. SDM 2A CLFLUSH.
+struct SeenFlush {
+  std::uint64_t linear{};
+  std::uint64_t physical{};
+};
+
 /// A branch that retired.
 struct SeenBranch {
   std::uint64_t at{};
@@ -34,7 +40,7 @@ struct SeenBranch {
 
 /// One of the events below, in the short form in which they are kept until there are enough of them.
 struct Seen {
-  enum class Kind : std::uint8_t { code, access, retired, branch, abandoned };
+  enum class Kind : std::uint8_t { code, access, retired, branch, abandoned, flush };
   enum Flag : std::uint8_t { store = 1, second_half = 2, retires = 4, op_loads = 8, op_stores = 16, taken = 32 };
 
   std::uint64_t linear{};
@@ -75,6 +81,7 @@ void tell(std::span<const Seen> all, To& to) {
                      .taken = s.is(Seen::taken)});
         break;
       case Seen::Kind::abandoned: to.abandoned(); break;
+      case Seen::Kind::flush: to.flushed_line({.linear = s.linear, .physical = s.physical}); break;
     }
   }
 }
@@ -99,6 +106,8 @@ class Observer {
   /// The engine gave the instruction up after some elements of a string: what was told of it is done, and it does not
   /// retire here.
   virtual void abandoned() = 0;
+  /// CLFLUSH or CLFLUSHOPT retired. It is neither a load nor a store.
+  virtual void flushed_line(const SeenFlush& flush) = 0;
   /// Control registers changed: translations are gone.
   virtual void flushed() = 0;
 };

@@ -86,7 +86,8 @@ Run op_rdtsc();
 Run op_rdtscp();
 Run op_read_control();  ///< MOV from CR: imm says which.
 Run op_fence();
-Run op_set_ac(bool on);  ///< STAC, CLAC.
+Run op_flush_line(bool optimized);  ///< CLFLUSH, CLFLUSHOPT.
+Run op_set_ac(bool on);             ///< STAC, CLAC.
 struct HostRoutine;
 /// Runs `routine`, which imm must point to.
 Run op_host(const HostRoutine& routine);

@@ -3,6 +3,7 @@
 #include "exec/dispatch.hpp"
 #include "exec/ops.hpp"
 #include "exec/system.hpp"
+#include "exec/tap.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec {
@@ -117,6 +118,26 @@ void fence(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+void flush_line_of_host([[maybe_unused]] const std::byte* line) {
+#if defined(__SSE2__)
+  __builtin_ia32_clflush(line);
+#endif
+}
+
+// SDM 2A CLFLUSH: checked as a load of a byte. Devices that do not look into caches may read the line afterwards, so
+// the host's goes, too.
+template <bool Optimized>
+void flush_line(const Op* op, Core* c) {
+  if (Optimized && !c->platform->has_clflushopt()) return leave_for(op, c, Stop::unsupported);
+  const std::uint64_t at = address(op, c);
+  const std::byte* const line =
+      can_read_quickly(c, at, 1) ? known_address(c, at) : find_slowly(c, at, PagingAccess::read, 0);
+  if (line == nullptr) VPMU_LEAVE(op, c);
+  if (c->tap != nullptr) note_flush(*c, at);
+  flush_line_of_host(line);
+  VPMU_NEXT(op, c);
+}
+
 template <bool On>
 void set_ac(const Op* op, Core* c) {
   if (c->cpl != 0) return leave_for(op, c, Stop::unsupported);
@@ -146,6 +167,7 @@ Run op_rdtsc() { return rdtsc; }
 Run op_rdtscp() { return rdtscp; }
 Run op_read_control() { return read_control; }
 Run op_fence() { return fence; }
+Run op_flush_line(bool optimized) { return optimized ? flush_line<true> : flush_line<false>; }
 Run op_set_ac(bool on) { return on ? set_ac<true> : set_ac<false>; }
 
 }  // namespace vpmu::exec

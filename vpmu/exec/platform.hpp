@@ -48,6 +48,8 @@ class Platform {
   virtual Answer rdtsc(std::uint64_t& value) = 0;
   /// With IA32_TSC_AUX beside it; `leave` also where the guest has no RDTSCP.
   virtual Answer rdtscp(std::uint64_t& /*value*/, std::uint64_t& /*aux*/) { return Answer::leave; }
+  /// Whether the guest has CLFLUSHOPT; if not, it is left to others.
+  virtual bool has_clflushopt() { return false; }
   /// The vCPU's x87 and vector state, which the engine then changes in place until the next Engine::load() or resume().
   /// Asked for at the first such instruction. Null: those are left to others.
   virtual VectorState* vectors() { return nullptr; }

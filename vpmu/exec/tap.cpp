@@ -249,6 +249,14 @@ void note_element(Core& core) {
   tell_before(t, t.count);
 }
 
+void note_flush(Core& core, std::uint64_t at) {
+  Tap& t = *core.tap;
+  finish_op(t);
+  const SeenPage& page = t.pages[static_cast<unsigned>(rights_of(core))][tlb_place(at)];
+  add(t) = {.linear = at, .physical = page.physical + at % page_size, .kind = Seen::Kind::flush};
+  if (t.line == at / line_bytes) t.line = ~0ULL;  // the code that runs: it is fetched anew
+}
+
 void begin_run(Core& core) { core.tap->begun_with = core.left[count_instructions]; }
 
 void end_run(Core& core) {

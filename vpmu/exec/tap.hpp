@@ -43,6 +43,8 @@ void begin_alone(Core& core, std::int64_t left);
 void note_left(Core& core, const Op& op);
 /// A whole element of a string instruction is done: from here on it cannot be given up.
 void note_element(Core& core);
+/// The line at `at`, which the TLB knows for reading, is flushed from the caches.
+void note_flush(Core& core, std::uint64_t at);
 /// Between Engine::run()'s beginning and end.
 void begin_run(Core& core);
 void end_run(Core& core);

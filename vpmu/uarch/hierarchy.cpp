@@ -17,11 +17,25 @@ Hierarchy::Hierarchy(const Profile& profile)
       itlb_{profile.itlb, stlb_} {}
 
 void Hierarchy::clear() {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
+  flush_caches();
   flush_tlbs();
   fills_.fill({});
   offcore_.fill(0);
   now_ = last_ready_ = 0;
+}
+
+// What is on its way is not waited for again: the buffer stays taken, and the line is not there when it comes.
+void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
+  const std::uint64_t line = physical / line_bytes;
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->remove(line);
+  for (std::uint64_t i = 0; i < windows_in_line; ++i) decoded_.remove(linear / line_bytes * windows_in_line + i);
+  for (FillBuffer& f : fills_)
+    if (f.line == line) f.line = FillBuffer{}.line;
+}
+
+void Hierarchy::flush_caches() {
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
+  for (FillBuffer& f : fills_) f.line = FillBuffer{}.line;
 }
 
 void Hierarchy::flush_tlbs() {

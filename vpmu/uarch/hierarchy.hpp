@@ -72,6 +72,10 @@ class Hierarchy {
   void advance(std::uint64_t cycles) { now_ += cycles; }
   [[nodiscard]] std::uint64_t cycles() const { return now_; }
 
+  /// No cache has the line of `physical`, nor the decoded micro-op cache what it held at `linear`. SDM 2A CLFLUSH.
+  void flush_line(std::uint64_t linear, std::uint64_t physical);
+  /// No cache has anything. SDM 2C WBINVD.
+  void flush_caches();
   /// A control register was loaded: no translation is kept.
   void flush_tlbs();
   /// As after construction.

@@ -49,7 +49,10 @@ class ProcessorModel final : public exec::Observer {
   void retired(bool load, bool store) override;
   void branched(const exec::SeenBranch& branch) override;
   void abandoned() override;
+  void flushed_line(const exec::SeenFlush& flush) override { hierarchy_.flush_line(flush.linear, flush.physical); }
   void flushed() override { hierarchy_.flush_tlbs(); }
+  /// The guest ran WBINVD or INVD outside the engine.
+  void caches_flushed() { hierarchy_.flush_caches(); }
 
  private:
   using Result = DataResult;

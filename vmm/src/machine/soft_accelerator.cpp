@@ -20,11 +20,13 @@ CpuidTable supported_features() {
   CpuidTable table;
   // CMPXCHG16B, POPCNT.
   constexpr auto leaf_1_ecx = static_cast<std::uint32_t>(bit(13) | bit(23));
-  // FPU, DE, PSE, TSC, MSR, PAE, CX8, APIC, SEP, MTRR, PGE, CMOV, PAT, MMX, FXSR, SSE, SSE2.
-  constexpr auto leaf_1_edx =
-      static_cast<std::uint32_t>(bit(0) | bit(2) | bit(3) | bit(4) | bit(5) | bit(6) | bit(8) | bit(9) | bit(11) |
-                                 bit(12) | bit(13) | bit(15) | bit(16) | bit(23) | bit(24) | bit(25) | bit(26));
+  // FPU, DE, PSE, TSC, MSR, PAE, CX8, APIC, SEP, MTRR, PGE, CMOV, PAT, CLFSH, MMX, FXSR, SSE, SSE2.
+  constexpr auto leaf_1_edx = static_cast<std::uint32_t>(bit(0) | bit(2) | bit(3) | bit(4) | bit(5) | bit(6) | bit(8) |
+                                                         bit(9) | bit(11) | bit(12) | bit(13) | bit(15) | bit(16) |
+                                                         bit(19) | bit(23) | bit(24) | bit(25) | bit(26));
   table.add(1, {.ecx = leaf_1_ecx, .edx = leaf_1_edx});
+  // CLFLUSHOPT.
+  table.add_subleaf(7, 0, {.ebx = static_cast<std::uint32_t>(bit(23))});
   // LAHF64, LZCNT; SYSCALL, NX, 1 GiB pages, long mode.
   table.add(0x80000001, {.ecx = static_cast<std::uint32_t>(bit(0) | bit(5)),
                          .edx = static_cast<std::uint32_t>(bit(11) | bit(20) | bit(26) | bit(29))});

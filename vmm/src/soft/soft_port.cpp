@@ -48,6 +48,7 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       ram_{memory},
       platform_{*this},
       engine_{ram_, platform_, &host_code_, start.compiling},
+      clflushopt_{(cpuid_.get(7).ebx & vpmu::bit(23)) != 0},
       log_{start.log} {
   engine_.watch(kicked_);
 }

@@ -70,6 +70,7 @@ class SoftPort final : public VcpuPort {
   /// Also gives Hlt, when the vCPU is halted and nothing can wake it. Where only a device can, it waits.
   Result<Exit> run() override;
   [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
+  [[nodiscard]] bool has_clflushopt() const override { return clflushopt_; }
   Result<void> complete_exit() override;
   Result<kvm_regs> regs() override { return s_.regs; }
   Result<void> set_regs(const kvm_regs& regs) override;
@@ -127,6 +128,7 @@ class SoftPort final : public VcpuPort {
    public:
     explicit Platform(SoftPort& port) : port_{&port} {}
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
+    bool has_clflushopt() override { return port_->has_clflushopt(); }
     vpmu::exec::VectorState* vectors() override { return &port_->s_.vectors; }
 
    private:
@@ -180,6 +182,7 @@ class SoftPort final : public VcpuPort {
   Platform platform_;
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
+  bool clflushopt_;             ///< CPUID tells of it.
   std::uint64_t entered_at_{};  ///< What the engine had passed when its present run began.
   bool flush_{true};            ///< The engine's translations may be wrong.
   bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.

@@ -53,7 +53,7 @@ std::vector<Access> SoftPort::accesses(const Instruction& i) const {
     const bool stack = (m->base == rsp || m->base == rbp) && m->segment < 0;
     all.push_back({.at = at.value(), .bytes = std::max<std::uint16_t>(m->bytes, 1), .write = write, .stack = stack});
   };
-  add(i.load, false);
+  add(i.read(), false);
   add(i.store, true);
   return all;
 }

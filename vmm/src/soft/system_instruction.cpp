@@ -171,7 +171,6 @@ bool is_hidden(std::span<const std::byte> bytes) {
     case ZYDIS_ISA_SET_BMI1:
     case ZYDIS_ISA_SET_BMI2:
     case ZYDIS_ISA_SET_CLFLUSHOPT:
-    case ZYDIS_ISA_SET_CLFSH:
     case ZYDIS_ISA_SET_CLWB:
     case ZYDIS_ISA_SET_INVPCID:
     case ZYDIS_ISA_SET_MONITOR:

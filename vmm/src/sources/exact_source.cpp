@@ -131,8 +131,10 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
 void ExactSource::note_left() {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  if (model_ != nullptr && drops_translations(std::span{bytes}.first(size))) model_->flushed();
-  ++statistics_.left[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];
+  const auto code = std::span{bytes}.first(size);
+  if (model_ != nullptr && drops_translations(code)) model_->flushed();
+  if (model_ != nullptr && empties_caches(code) && cpl_of(sregs_) == 0) model_->caches_flushed();
+  ++statistics_.left[mnemonic_of(code, CodeSize::bits64)];
 }
 
 Result<bool> ExactSource::enter(VcpuPort& port) {

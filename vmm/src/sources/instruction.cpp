@@ -174,6 +174,10 @@ MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecode
   return m;
 }
 
+bool flushes_line(const ZydisDecodedInstruction& i) {
+  return i.mnemonic == ZYDIS_MNEMONIC_CLFLUSH || i.mnemonic == ZYDIS_MNEMONIC_CLFLUSHOPT;
+}
+
 bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
   const bool hint = i.meta.category == ZYDIS_CATEGORY_PREFETCH || i.meta.category == ZYDIS_CATEGORY_NOP ||
                     i.meta.category == ZYDIS_CATEGORY_WIDENOP || i.mnemonic == ZYDIS_MNEMONIC_INVLPG;
@@ -247,6 +251,11 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
   for (const ZydisDecodedOperand& o : operands) {
     out.steppable = out.steppable && is_describable(o);
     if (!touches_memory(i, o)) continue;
+    if (flushes_line(i)) {
+      out.flushed = memory_operand(i, o);
+      out.flushed->bytes = 1;
+      continue;
+    }
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) out.load = memory_operand(i, o);
     if ((o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0) out.store = memory_operand(i, o);
   }
@@ -338,6 +347,11 @@ bool drops_translations(std::span<const std::byte> instruction) {
   const unsigned mod = byte(at + 2) >> 6U;
   const unsigned extension = (byte(at + 2) >> 3U) & 7U;
   return byte(at + 1) == 0x22 || (byte(at + 1) == 0x01 && extension == 7 && mod != 3);
+}
+
+bool empties_caches(std::span<const std::byte> instruction) {
+  constexpr std::byte two_bytes{0x0F}, invd{0x08}, wbinvd{0x09};
+  return instruction.size() >= 2 && instruction[0] == two_bytes && (instruction[1] == invd || instruction[1] == wbinvd);
 }
 
 }  // namespace vmm

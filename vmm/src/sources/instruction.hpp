@@ -44,9 +44,13 @@ struct Instruction {
   vpmu::BranchKind branch{vpmu::BranchKind::none};
   std::optional<MemoryOperand> load;
   std::optional<MemoryOperand> store;
+  std::optional<MemoryOperand> flushed;  ///< CLFLUSH, CLFLUSHOPT: checked as a load of a byte, and counted as none.
   bool locked{};
   vpmu::InstructionClass kind{};
   FusionPart fusion{};
+
+  /// What must be readable for it not to fault.
+  [[nodiscard]] const std::optional<MemoryOperand>& read() const { return load ? load : flushed; }
 };
 
 /// Decodes one instruction; empty when the bytes do not hold a valid one.
@@ -77,5 +81,7 @@ vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instructio
 /// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit
 /// code.
 bool drops_translations(std::span<const std::byte> instruction);
+/// Whether it is WBINVD or INVD, behind which nothing is in a cache. 64-bit code.
+bool empties_caches(std::span<const std::byte> instruction);
 
 }  // namespace vmm

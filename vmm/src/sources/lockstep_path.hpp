@@ -44,6 +44,7 @@ class LockstepPath final : public vpmu::exec::Observer {
   void accessed(const vpmu::exec::SeenAccess&, std::uint64_t) override {}
   void retired(bool, bool) override {}
   void abandoned() override {}
+  void flushed_line(const vpmu::exec::SeenFlush&) override {}
   void flushed() override {}
   /// And has stopped there, after so many instructions. False when they are not those between its branches, as a
   /// decoder of its own says.

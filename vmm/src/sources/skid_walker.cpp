@@ -92,7 +92,7 @@ bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, con
     const vpmu::GuestLinear at = operand_address(*m, choice.instruction, choice.at, regs, sregs);
     return !view_->probe_current(at, m->bytes > 0 ? m->bytes : 1, kind);
   };
-  return mapped(choice.instruction.load, vpmu::AccessKind::read) &&
+  return mapped(choice.instruction.read(), vpmu::AccessKind::read) &&
          mapped(choice.instruction.store, vpmu::AccessKind::write);
 }
 

@@ -264,7 +264,7 @@ std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
     if (!fault || fault->not_memory) return std::nullopt;  // no RAM there: a device's registers
     return vpmu::is_canonical(address.value(), 48) ? vector_pf : vector_gp;
   };
-  if (auto fault = fault_of(current.instruction.load, vpmu::AccessKind::read)) return fault;
+  if (auto fault = fault_of(current.instruction.read(), vpmu::AccessKind::read)) return fault;
   return fault_of(current.instruction.store, vpmu::AccessKind::write);
 }
 

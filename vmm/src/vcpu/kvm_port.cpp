@@ -1,5 +1,6 @@
 #include "vcpu/kvm_port.hpp"
 
+#include <cpuid.h>
 #include <fmt/format.h>
 #include <x86intrin.h>
 
@@ -8,6 +9,7 @@
 
 #include "kvm/ioctl.hpp"
 #include "vcpu/vector_registers.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
@@ -75,6 +77,14 @@ std::optional<TscScale> KvmPort::find_scale(std::uint32_t khz) {
 void KvmPort::watch_clock(bool on) {
   vcpu_->sync_after_run(on ? KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS : 0);
   clock_.watch(on);
+}
+
+bool KvmPort::has_clflushopt() const {
+  static const bool host_has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & vpmu::bit(23)) != 0;
+  }();
+  return host_has;
 }
 
 Result<Exit> KvmPort::run() {

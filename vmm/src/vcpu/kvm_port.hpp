@@ -48,6 +48,7 @@ class KvmPort final : public VcpuPort {
   Result<void> follow_tsc();
 
   [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return *vcpu_->immediate_exit_flag(); }
+  [[nodiscard]] bool has_clflushopt() const override;
   Result<Exit> run() override;
   Came run_to_device() override;
   Result<Exit> exit() override;

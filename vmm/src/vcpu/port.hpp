@@ -39,6 +39,8 @@ class VcpuPort {
   /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an
   /// answer.
   [[nodiscard]] virtual bool exits_on_rdpmc() const { return false; }
+  /// Whether CLFLUSHOPT is an instruction of the guest's. On KVM it is when it is one of the host's.
+  [[nodiscard]] virtual bool has_clflushopt() const { return false; }
   /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and
   /// registers are final.
   virtual Result<void> complete_exit() = 0;

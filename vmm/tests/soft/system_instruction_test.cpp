@@ -50,7 +50,7 @@ class SystemInstructions : public testing::Test {
     guest_.port.registers.rsp = user_at + 0x800;
   }
   SoftPort& begin() {
-    return port_.emplace(guest_.memory, CpuidTable{},
+    return port_.emplace(guest_.memory, cpuid_,
                          SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_});
   }
   /// Runs code in ring 0 to its HLT.
@@ -77,6 +77,7 @@ class SystemInstructions : public testing::Test {
   }
 
   FakeGuest guest_;
+  CpuidTable cpuid_;
   std::vector<std::string> lines_;
   Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }};
   std::optional<SoftPort> port_;
@@ -258,6 +259,33 @@ TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
   EXPECT_EQ(statistic(port, "soft.unknown.xlat"), 2U);
   EXPECT_EQ(statistic(port, "soft.unknown.push"), 0U);
   EXPECT_EQ(lines_.size(), 1U) << "the second time is counted alone";
+}
+
+// SDM 2A CLFLUSHOPT: #UD where CPUID does not tell of it; CLFLUSH is everywhere.
+TEST_F(SystemInstructions, ClflushoptIsThereWhereCpuidTellsOfIt) {
+  // xor %ebx, %ebx; clflush (%rsp); inc %ebx; clflushopt (%rsp); inc %ebx; hlt
+  const std::vector<std::uint8_t> code{0x31, 0xDB, 0x0F, 0xAE, 0x3C, 0x24, 0xFF, 0xC3,
+                                       0x66, 0x0F, 0xAE, 0x3C, 0x24, 0xFF, 0xC3, 0xF4};
+  guest_.port.registers.rsp = stack_top - 64;
+  SoftPort& without = run(code);
+  expect_stopped_in_handler(without, 6);
+  EXPECT_EQ(without.regs()->rbx, 1U);
+  cpuid_.add_subleaf(7, 0, {.ebx = static_cast<std::uint32_t>(vpmu::bit(23))});
+  EXPECT_EQ(run(code).regs()->rbx, 2U);
+  EXPECT_TRUE(lines_.empty());
+}
+
+// SDM 2A CLFLUSH: checked as a load of a byte.
+TEST_F(SystemInstructions, ClflushFaultsAsALoadOfAByte) {
+  const std::vector<std::uint8_t> clflush{0x0F, 0xAE, 0x3B, 0xF4};  // clflush (%rbx); hlt
+  guest_.port.registers.rbx = data_at + vpmu::page_size - 1;
+  EXPECT_EQ(run(clflush).regs()->rip, code_at + clflush.size()) << "what is mapped to its last byte";
+  guest_.port.registers.rbx = data_at + vpmu::page_size;
+  SoftPort& unmapped = run(clflush);
+  expect_stopped_in_handler(unmapped, 14);
+  EXPECT_EQ(unmapped.sregs()->cr2, data_at + vpmu::page_size);
+  guest_.port.registers.rbx = vpmu::bit(63);
+  expect_stopped_in_handler(run(clflush), 13);
 }
 
 // SDM 3A 6.15, interrupt 13; INSB and INVD, which nobody here knows.

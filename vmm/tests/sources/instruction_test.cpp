@@ -348,6 +348,36 @@ TEST(Fusion, JoinsACompareAndTheBranchesThatItFeeds) {
   EXPECT_FALSE(fuses(part({0x01, 0xD8}), jz, 0x1002)) << "ADD: not on Nehalem";
 }
 
+TEST(EmptiesCaches, KnowsItsInstructions) {
+  const auto empties = [](std::initializer_list<unsigned> code) {
+    std::vector<std::byte> bytes;
+    for (const unsigned b : code) bytes.push_back(static_cast<std::byte>(b));
+    return empties_caches(bytes);
+  };
+  EXPECT_TRUE(empties({0x0F, 0x09})) << "wbinvd";
+  EXPECT_TRUE(empties({0x0F, 0x08})) << "invd";
+  EXPECT_FALSE(empties({0x0F, 0x0B})) << "ud2";
+  EXPECT_FALSE(empties({0x0F})) << "half of one";
+  EXPECT_FALSE(empties({})) << "nothing";
+}
+
+// SDM 2A CLFLUSH: checked as a load of a byte.
+TEST(DecodeInstruction, AFlushReadsWithoutALoad) {
+  for (const std::vector<std::byte>& code :
+       {std::vector{std::byte{0x0F}, std::byte{0xAE}, std::byte{0x7B}, std::byte{0x08}},
+        std::vector{std::byte{0x66}, std::byte{0x0F}, std::byte{0xAE}, std::byte{0x7B}, std::byte{0x08}}}) {
+    const auto i = decode_instruction(code, CodeSize::bits64);
+    ASSERT_TRUE(i);
+    EXPECT_FALSE(i->load);
+    EXPECT_FALSE(i->store);
+    EXPECT_TRUE(i->steppable);
+    ASSERT_TRUE(i->read());
+    EXPECT_EQ(i->read()->base, 3);
+    EXPECT_EQ(i->read()->displacement, 8);
+    EXPECT_EQ(i->read()->bytes, 1);
+  }
+}
+
 TEST(DropsTranslations, KnowsItsInstructions) {
   const auto drops = [](std::initializer_list<unsigned> code) {
     std::vector<std::byte> bytes;

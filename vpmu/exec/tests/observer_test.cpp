@@ -42,6 +42,10 @@ class Notes final : public Observer {
     ++given_up;
     add("abandoned");
   }
+  void flushed_line(const SeenFlush& f) override {
+    EXPECT_EQ(f.linear, f.physical);
+    add("flush " + std::to_string(f.linear - base_));
+  }
   void flushed() override { add("flushed"); }
   /// Another engine, whose time begins anew.
   void restart() { last_ = 0; }
@@ -131,6 +135,39 @@ TEST_F(Observed, SeesWhereBranchesGo) {
     }
     EXPECT_EQ(notes_.log, expected) << at_once << " at once";
   }
+}
+
+// mov (%rbx), %rax; clflush 8(%rbx); mov (%rbx), %rax; clflush -9(%rip), which is this code; jmp .+0; ud2. A flush is
+// neither a load nor a store, and the code is fetched anew.
+TEST_F(Observed, SeesFlushedLines) {
+  const Log expected{
+      "L8@0", "retired load", "flush 8", "L8@0", "retired load", "flush 4096", "branch 4113 to 4115 kind 6"};
+  for (const std::uint64_t at_once : {100U, 1U, 2U, 3U}) {
+    notes_.log.clear();
+    const std::uint64_t lines = notes_.lines;
+    state_.gpr[rbx] = data_;
+    begin({0x48, 0x8B, 0x03, 0x0F, 0xAE, 0x7B, 0x08, 0x48, 0x8B, 0x03, 0x0F,
+           0xAE, 0x3D, 0xEF, 0xFF, 0xFF, 0xFF, 0xEB, 0x00, 0x0F, 0x0B});
+    while (engine_.run(at_once) == Stop::budget) {
+    }
+    EXPECT_EQ(notes_.log, expected) << at_once << " at once";
+    EXPECT_GE(notes_.lines, lines + 1) << "the code is fetched behind its flush";
+    const Passed passed = engine_.passed();
+    EXPECT_EQ(passed.instructions, 5U);
+    EXPECT_EQ(passed.loads, 2U);
+    EXPECT_EQ(passed.stores, 0U);
+  }
+}
+
+// What faults flushes nothing; and without the platform's word there is no CLFLUSHOPT.
+TEST_F(Observed, AFlushThatFaultsIsNotSeen) {
+  state_.gpr[rbx] = data_ + 3 * page_size;
+  begin({0x0F, 0xAE, 0x3B});
+  EXPECT_EQ(engine_.run(100), Stop::fault);
+  state_.gpr[rbx] = data_;
+  begin({0x66, 0x0F, 0xAE, 0x3B});
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_TRUE(notes_.log.empty());
 }
 
 // call 1f; ud2; 1: ret

@@ -158,6 +158,58 @@ TEST(Hierarchy, FlushedTlbsWalkAndCachesStay) {
   EXPECT_EQ(result.level, HitLevel::l1);
 }
 
+// SDM 2A CLFLUSH: no level has the line, on its way or there, as data or as code; the others have theirs.
+TEST(Hierarchy, AFlushedLineComesFromMemory) {
+  for (const Profile& p : all_profiles()) {
+    for (const unsigned wait : {0U, 1000U}) {
+      Hierarchy h{p};
+      for (const std::uint64_t address : {std::uint64_t{0}, line_bytes}) {
+        h.load(at(address));
+        h.fetch(address, address, PageSize::small);
+      }
+      h.advance(wait);
+      h.flush_line(8, 8);
+      EXPECT_EQ(h.load(at(0)).level, HitLevel::dram) << p.name << ", flushed after " << wait;
+      EXPECT_NE(h.load(at(line_bytes)).level, HitLevel::dram) << p.name;
+      h.flush_line(8, 8);
+      const FetchResult fetched = h.fetch(0, 0, PageSize::small);
+      EXPECT_EQ(fetched.level, HitLevel::dram) << p.name;
+      EXPECT_FALSE(fetched.decoded) << p.name;
+      EXPECT_EQ(fetched.tlb, TlbResult::hit) << "translations stay";
+      EXPECT_EQ(h.fetch(line_bytes, line_bytes, PageSize::small).level, HitLevel::l1) << p.name;
+    }
+  }
+}
+
+// A line that is flushed on its way and asked for again is waited for from then on.
+TEST(Hierarchy, AFlushedLineIsWaitedForAnew) {
+  Hierarchy h{skylake()};
+  h.load(at(0));
+  h.advance(150);
+  h.flush_line(0, 0);
+  EXPECT_EQ(h.load(at(0)).level, HitLevel::dram);
+  h.advance(100);
+  const DataResult again = h.load(at(0));
+  EXPECT_EQ(again.level, HitLevel::lfb);
+  EXPECT_EQ(again.latency, skylake().latency.dram - 100);
+}
+
+// SDM 2C WBINVD.
+TEST(Hierarchy, FlushedCachesHaveNothing) {
+  for (const Profile& p : all_profiles()) {
+    Hierarchy h{p};
+    for (std::uint64_t line = 0; line < 64; ++line) h.load(at(line * line_bytes));
+    h.fetch(0, 0, PageSize::small);
+    h.flush_caches();
+    EXPECT_FALSE(h.fetch(0, 0, PageSize::small).decoded) << p.name;
+    for (std::uint64_t line = 1; line < 64; ++line) {
+      const DataResult result = h.load(at(line * line_bytes));
+      EXPECT_EQ(result.level, HitLevel::dram) << p.name;
+      EXPECT_EQ(result.tlb, TlbResult::hit) << "translations stay";
+    }
+  }
+}
+
 TEST(Hierarchy, TheSameTraceGivesTheSameNumbers) {
   Hierarchy h{skylake()};
   const auto run = [&h] {

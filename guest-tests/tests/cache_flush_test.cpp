@@ -1,0 +1,196 @@
+// Lines that software flushes come from memory again: SDM 2A CLFLUSH and CLFLUSHOPT, 2C WBINVD. The architectural LLC
+// events say so (SDM 3B table 18-1). Only sources that model the caches.
+#include "gt/asm.hpp"
+#include "gt/cpu.hpp"
+#include "gt/interrupts.hpp"
+#include "gt/paging.hpp"
+#include "gt/pmu.hpp"
+#include "gt/test.hpp"
+
+namespace {
+
+namespace pmu = gt::pmu;
+
+constexpr pmu::Event llc_misses{0x2E, 0x41};
+constexpr std::uint64_t line_bytes = 64, rounds = 1000;
+/// What counting begins and ends with, in loads.
+constexpr std::uint64_t few = 10;
+/// Free RAM in large pages.
+constexpr std::uint64_t line = 16ULL << 20;
+constexpr std::uint64_t window = gt::paging::window;
+
+bool has_clflushopt() { return (gt::cpuid(7).ebx & vpmu::bit(23)) != 0; }
+
+enum class Flush : std::uint8_t { none, clflush, clflushopt };
+
+template <Flush How>
+void flush(std::uint64_t at) {
+  if constexpr (How == Flush::clflush) asm volatile("clflush (%0)\n mfence" ::"r"(at) : "memory");
+  if constexpr (How == Flush::clflushopt) asm volatile("clflushopt (%0)\n mfence" ::"r"(at) : "memory");
+}
+
+struct Counted {
+  std::uint64_t misses, loads, stores;
+};
+
+void begin(std::uint64_t level) {
+  pmu::stop();
+  pmu::program(0, pmu::select(llc_misses, level), 0);
+  pmu::program(1, pmu::select(gt::cpu::facts().loads, level), 0);
+  pmu::program(2, pmu::select(gt::cpu::facts().stores, level), 0);
+  pmu::start(7);
+}
+Counted end() {
+  pmu::stop();
+  return {pmu::counter(0), pmu::counter(1), pmu::counter(2)};
+}
+
+/// Flushes and loads, `rounds` times.
+template <Flush How>
+Counted flush_and_load() {
+  begin(pmu::os);
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    flush<How>(line);
+    asm volatile("mov (%0), %%rax" ::"r"(line) : "rax", "memory");
+  }
+  return end();
+}
+
+// A flush is neither a load nor a store: each round has one load.
+void check_missed(const Counted& counted) {
+  GT_CHECK(counted.misses >= rounds && counted.misses < rounds + few);
+  GT_CHECK(counted.loads >= rounds && counted.loads < rounds + few);
+  GT_CHECK(counted.stores < few);
+}
+
+// SDM 2A CPUID: CLFSH is bit 19 of EDX, and EBX[15:8] is the size of a line in 8 bytes.
+GT_TEST(CacheFlush_ClflushIsThere) {
+  const gt::CpuidResult features = gt::cpuid(1);
+  GT_EQUAL(features.edx >> 19 & 1U, 1U);
+  GT_EQUAL(features.ebx >> 8 & 0xFFU, line_bytes / 8);
+  gt::arm_guard();
+  asm volatile("1: clflush (%0)\n2:\n" GT_GUARD("1b", "2b")::"r"(line) : "memory");
+  GT_CHECK(gt::guard_outcome(0).ok());
+}
+
+GT_TEST(CacheFlush_LoadsBehindClflushMiss, gt::need_hit_levels) {
+  const Counted unflushed = flush_and_load<Flush::none>();
+  GT_CHECK(unflushed.misses < few);
+  GT_CHECK(unflushed.loads >= rounds);
+  check_missed(flush_and_load<Flush::clflush>());
+}
+GT_TEST(CacheFlush_LoadsBehindClflushoptMiss, gt::need_hit_levels) {
+  if (!has_clflushopt()) gt::skip("this processor has no CLFLUSHOPT");
+  check_missed(flush_and_load<Flush::clflushopt>());
+}
+
+// SDM 2A CPUID, leaf 07H: CLFLUSHOPT came with Skylake.
+GT_TEST(CacheFlush_ClflushoptIsThereFromSkylakeOn) {
+  if (gt::cpu::facts().microarchitecture != gt::cpu::Microarchitecture::skylake) {
+    GT_EQUAL(has_clflushopt(), false);
+    return;
+  }
+  if (!has_clflushopt()) gt::skip("this host has no CLFLUSHOPT");
+  gt::arm_guard();
+  asm volatile("1: clflushopt (%0)\n2:\n" GT_GUARD("1b", "2b")::"r"(line) : "memory");
+  GT_CHECK(gt::guard_outcome(0).ok());
+}
+
+// The whole line goes, whatever byte of it is named, and no other. The first round is for what counting itself loads.
+GT_TEST(CacheFlush_FlushesOneLine, gt::need_hit_levels) {
+  for (const std::uint64_t offset : {0ULL, 63ULL, 64ULL}) {
+    std::uint64_t misses = 0;
+    for (unsigned round = 0; round < 2; ++round) {
+      begin(pmu::os);
+      asm volatile(
+          "mov (%0), %%rax\n"
+          "mfence\n"
+          "clflush (%1)\n"
+          "mfence\n"
+          "mov (%0), %%rax" ::"r"(line),
+          "r"(line + offset)
+          : "rax", "memory");
+      misses = end().misses;
+    }
+    GT_EQUAL(misses, offset < line_bytes ? 1U : 0U);
+  }
+}
+
+// By its physical address: an alias is gone, too. At CPL 3 as well, and where the page may only be read.
+GT_TEST(CacheFlush_FlushesForEachMapping, gt::need_hit_levels) {
+  gt::paging::map(window, line, gt::paging::user);
+  flush_and_load<Flush::none>();
+  begin(pmu::usr);
+  gt::run_at_cpl3(
+      [](void*) {
+        for (std::uint64_t i = 0; i < rounds; ++i) {
+          flush<Flush::clflush>(window);
+          asm volatile("mov (%0), %%rax" ::"r"(window) : "rax", "memory");
+        }
+      },
+      nullptr);
+  const Counted user = end();
+  GT_CHECK(user.misses >= rounds && user.misses < rounds + 20);
+  begin(pmu::os);
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    flush<Flush::clflush>(window);
+    asm volatile("mov (%0), %%rax" ::"r"(line) : "rax", "memory");
+  }
+  check_missed(end());
+}
+
+gt::Outcome try_clflush(std::uint64_t at) {
+  gt::arm_guard();
+  asm volatile("1: clflush (%0)\n2:\n" GT_GUARD("1b", "2b")::"r"(at) : "memory");
+  return gt::guard_outcome(0);
+}
+
+// SDM 2A CLFLUSH: it faults as a load of a byte does.
+GT_TEST(CacheFlush_FaultsAsALoadDoes) {
+  constexpr std::uint64_t non_canonical = 1ULL << 63;
+  if (try_clflush(non_canonical).ok()) gt::skip("this host's CLFLUSH checks no address");
+  gt::paging::map(window, line, 0);
+  gt::paging::unmap(window + 4096);
+  GT_CHECK(try_clflush(window + 4095).ok());
+  gt::paging::unmap(window);
+  for (const std::uint64_t at : {window + 8, non_canonical}) {
+    const gt::Outcome outcome = try_clflush(at);
+    GT_EQUAL(outcome.vector, at == non_canonical ? gt::vector_gp : gt::vector_pf);
+    if (at != non_canonical) GT_EQUAL(outcome.cr2, at);
+    GT_EQUAL(outcome.error_code, 0U);
+  }
+}
+
+// Code that flushes its own line runs on as it stands.
+GT_TEST(CacheFlush_CodeMayBeFlushed) {
+  std::uint64_t left = 100;
+  asm volatile(
+      "1: clflush 1b(%%rip)\n"
+      "dec %0\n"
+      "jnz 1b"
+      : "+r"(left)::"cc", "memory");
+  GT_EQUAL(left, 0U);
+}
+
+constexpr std::uint64_t lines = 256;  // fewer than the L1 holds
+
+std::uint64_t misses_of_all_lines() {
+  begin(pmu::os);
+  for (std::uint64_t i = 0; i < lines; ++i)
+    asm volatile("mov (%0), %%rax" ::"r"(line + i * line_bytes) : "rax", "memory");
+  return end().misses;
+}
+
+// SDM 2C WBINVD, while a counter counts: nothing is in a cache afterwards.
+GT_TEST(CacheFlush_WbinvdEmptiesTheCaches, gt::need_hit_levels) {
+  misses_of_all_lines();
+  GT_CHECK(misses_of_all_lines() < few);
+  begin(pmu::os);
+  asm volatile("wbinvd" ::: "memory");
+  end();
+  const std::uint64_t missed = misses_of_all_lines();
+  GT_CHECK(missed >= lines && missed < lines + few);
+  GT_CHECK(misses_of_all_lines() < few);
+}
+
+}  // namespace
