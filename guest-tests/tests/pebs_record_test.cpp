@@ -115,6 +115,16 @@ GT_TEST(PebsRecord_OfStores, gt::need_records) {
                 reinterpret_cast<std::uint64_t>(&gt::loop_target));
 }
 
+// Rule P24: of these events documents disagree whether they may be precise.
+GT_TEST(PebsRecord_OfArchitecturalBranches, gt::need_records) {
+  check_session({.event = pmu::branches, .counter = 2}, MarkedLoop::branch_offset, 0);
+}
+GT_TEST(PebsRecord_OfAllUopsOfSkylake, gt::need_records) {
+  if (gt::cpu::facts().microarchitecture != gt::cpu::Microarchitecture::skylake)
+    gt::skip("other processors' lists have the event");
+  check_session({.event = {0xC2, 0x01}, .counter = 1}, anywhere, 0);
+}
+
 // Rule P19: an event that cannot be precise arms and never triggers; the status bit shows that it overflowed.
 GT_TEST(PebsRecord_NeverComesFromAnImpreciseEvent, gt::need_records) {
   pebs::set_up(64, pebs::no_threshold);

@@ -9,6 +9,7 @@ sample_after_value. Counters are `;`-separated PMC numbers, or fixedN. The file'
 An event of a pair of codes (0xB7;0xBB with MSRs 0x1A6;0x1A7) is listed under the first one; where there are two, the second code gets one row.
 """
 import csv
+import fnmatch
 import pathlib
 import sys
 
@@ -121,11 +122,22 @@ ARCHITECTURAL = {
     (0xC5, 0x00): "BRANCH_MISSES_RETIRED",
 }
 
-# Rows that the public lists call not precise although systems in use take PEBS records from them: precise cycles is
-# INST_RETIRED.ANY_P with INV=1 and CMASK=16 (rule P18).
-ALSO_PRECISE = {(0xC0, 0x00)}
+# Rows that Intel's lists call not precise, and libpfm4's tables or Linux call precise: those may be precise here, as a record that nobody
+# waits for harms less than one that never comes. Precise cycles is INST_RETIRED.ANY_P with INV=1 and CMASK=16 (rule P18); `perf record -e
+# branches:pp` takes C4H/00H. By the generations' names, which may end in "*".
+DISPUTED = {
+    "*": {(0xC0, 0x00), (0xC4, 0x00), (0xC4, 0x10), (0xC4, 0x40), (0xC5, 0x00)},
+    "jaketown": {(0xD1, 0x04), (0xD1, 0x20), (0xD2, 0x01), (0xD2, 0x02), (0xD2, 0x04), (0xD2, 0x08), (0xD3, 0x01), (0xD3, 0x04)},
+    "ivybridge": {(0xD3, 0x01)},
+    "ivytown": {(0xD3, 0x03), (0xD3, 0x0C), (0xD3, 0x10), (0xD3, 0x20)},
+    "haswell*": {(0xC0, 0x02)},
+    "skylake*": {(0xC2, 0x01), (0xC2, 0x02)},
+}
+# Events that Intel's list of a generation leaves out, and libpfm4 and programs in use have: name, umask, and the row that it is like.
+ALSO_THERE = {"skylake*": [("UOPS_RETIRED.ALL", 0x01, "UOPS_RETIRED.RETIRE_SLOTS")]}
 
-PEBS = ["no", "yes", "only"]
+PEBS = ["no", "yes", "only", "disputed"]
+NO, DISPUTED_PEBS = 0, 3
 
 # Event lists that have data addresses leave out one that the manual names. SDM 3B table 18-46.
 ALSO_WITH_ADDRESS = ["UOPS_RETIRED.ALL"]
@@ -149,9 +161,18 @@ def parse(row):
     event["code"] = number(row["event_code"])
     event["sample_after"] = number(row["sample_after_value"])
     event["counters"] = counter_mask(row["counters_ht_off"])
-    if select(event) in ALSO_PRECISE:
-        event["pebs"] = max(event["pebs"], 1)
     return event
+
+
+def of_generation(table, generation):
+    """The entries of a table that mean this generation."""
+    return [entry for pattern, entries in table.items() if fnmatch.fnmatchcase(generation, pattern) for entry in entries]
+
+
+def also_there(events, generation):
+    """Rows for the events that the list leaves out."""
+    by_name = {event["name"]: event for event in events}
+    return [{**by_name[like], "name": name, "umask": umask} for name, umask, like in of_generation(ALSO_THERE, generation)]
 
 
 def select(event):
@@ -176,7 +197,7 @@ def missing_architectural(events):
     """Rows for the architectural events that the list does not have."""
     present = {select(event) for event in events}
     pattern = next(event for event in events if event["name"] == "CPU_CLK_UNHALTED.THREAD_P")
-    return [{**pattern, "name": name, "code": code, "umask": umask, "pebs": int((code, umask) in ALSO_PRECISE)}
+    return [{**pattern, "name": name, "code": code, "umask": umask}
             for (code, umask), name in ARCHITECTURAL.items() if (code, umask) not in present]
 
 
@@ -209,7 +230,6 @@ def main():
         lines = list(csv.DictReader(file))
     events = [parse(line) for line in lines] + second_offcore_code(lines, path.stem)
     events += missing_architectural(events)
-    events.sort(key=key)
     names = [event["name"] for event in events]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
@@ -217,6 +237,12 @@ def main():
     if any(event["data_la"] for event in events):
         for event in events:
             event["data_la"] |= event["name"] in ALSO_WITH_ADDRESS
+    events += also_there(events, path.stem)
+    events.sort(key=key)
+    disputed = set(of_generation(DISPUTED, path.stem))
+    for event in events:
+        if event["pebs"] == NO and select(event) in disputed:
+            event["pebs"] = DISPUTED_PEBS
     counts = counts_by_select(events)
     rows = [format_row(event, counts.get(select(event), "unmodelled")) for event in events]
     print(HEADER.format(count=len(rows), generation=path.stem, rows="\n".join(rows)), end="")

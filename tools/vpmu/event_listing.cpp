@@ -28,6 +28,7 @@ std::string_view precision(const vpmu::EventDesc& event) {
     case vpmu::PebsAbility::no: return "no";
     case vpmu::PebsAbility::yes: return "yes";
     case vpmu::PebsAbility::only: return "only";
+    case vpmu::PebsAbility::disputed: return "disputed";
   }
   return "";
 }
@@ -39,7 +40,7 @@ std::string delivery_text(const EventDelivery& delivery) {
 }
 
 std::string text_listing(const vpmu::GenerationDesc& generation, const Sources& sources) {
-  constexpr std::string_view row = "{:<52} {:<9} {:<7} {:<8} ";
+  constexpr std::string_view row = "{:<52} {:<9} {:<8} {:<8} ";
   constexpr std::string_view source_column = "{:<34} ";
   std::string text = fmt::format(row, "EVENT", "RAW", "PRECISE", "COUNTERS");
   for (const ListedSource& s : sources) text += fmt::format(source_column, fmt::format("SOURCE {}", s.name));
@@ -60,7 +61,8 @@ Corporation, BSD-3-Clause).
 
 - **Raw**: PERFEVTSEL as perf's raw event, `rUUEE` with umask UU and event EE, CMASK, INV, ANY and EDGE above them. It lacks the extra MSR
   that some events need; **Perf** has it.
-- **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS.
+- **Precise**: can trigger a PEBS record; `only` has no meaning without PEBS; `disputed`: Intel's event list says no, libpfm4 or Linux yes, and
+  here it can.
 - **Counters**: PMC0 to PMC7, of which 4 to 7 exist only without SMT; PEBS works on PMC0 to PMC3.
 - **Source**: how that counting source delivers the event. *Estimated* from time is as good as the guest's clock. *Estimated* as a number per
   1000 cycles is a convention that says nothing about the program. *Not at all*: the event can be programmed and reads 0. *Exact, always 0*:

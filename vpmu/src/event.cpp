@@ -8,12 +8,13 @@
 namespace vpmu {
 namespace {
 
-/// What both rows allow: an event with a form that means something without PEBS is not for PEBS only.
+/// What both rows allow: an event with a form that means something without PEBS is not for PEBS only, and one with a
+/// form that is precise beyond dispute is precise.
 PebsAbility widest(PebsAbility a, PebsAbility b) {
   if (a == PebsAbility::no) return b;
   return b == PebsAbility::no ? a : std::min(a, b);
 }
-static_assert(PebsAbility::yes < PebsAbility::only);
+static_assert(PebsAbility::yes < PebsAbility::only && PebsAbility::only < PebsAbility::disputed);
 
 }  // namespace
 

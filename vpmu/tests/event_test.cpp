@@ -123,13 +123,28 @@ TEST(Classify, TakesTheWidestPebsAbilityOfTheRowsInAnyOrder) {
     PebsAbility first, second, expected;
   };
   for (const Case& c : {Case{no, yes, yes}, Case{yes, no, yes}, Case{no, only, only}, Case{only, no, only},
-                        Case{yes, only, yes}, Case{only, yes, yes}, Case{no, no, no}, Case{only, only, only}}) {
+                        Case{yes, only, yes}, Case{only, yes, yes}, Case{no, no, no}, Case{only, only, only},
+                        Case{no, disputed, disputed}, Case{disputed, yes, yes}, Case{only, disputed, only}}) {
     std::array rows{plain_row("A", 1, 0xF), plain_row("B", 1, 0xF)};
     rows[0].pebs = c.first;
     rows[1].pebs = c.second;
     GenerationDesc generation = skylake();
     generation.events = rows;
     EXPECT_EQ(classify(generation, {.code = 1}).pebs, c.expected);
+  }
+}
+
+// Rule P24: what libpfm4 or Linux take records from, and Intel's list does not; and UOPS_RETIRED.ALL of Skylake, which
+// it leaves out.
+TEST(Classify, EventsInDisputeMayBePrecise) {
+  for (const GenerationDesc* g : all_generations())
+    for (const std::uint8_t code : std::initializer_list<std::uint8_t>{0xC0, 0xC4, 0xC5})
+      EXPECT_EQ(classify(*g, {.code = code}).pebs, PebsAbility::disputed) << g->name << ' ' << unsigned{code};
+  for (const Generation g : {Generation::skylake, Generation::skylake_sp}) {
+    const EventClass all_uops = classify(describe(g), {.code = 0xC2, .umask = 0x01});
+    EXPECT_EQ(all_uops.counts, Counts::uops_retired);
+    EXPECT_EQ(all_uops.pebs, PebsAbility::disputed);
+    EXPECT_FALSE(all_uops.data_la) << "SDM 3B table 18-46 is of the processors before";
   }
 }
 

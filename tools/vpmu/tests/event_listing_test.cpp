@@ -56,6 +56,24 @@ TEST(EventEncoding, ListsCountersShortly) {
   EXPECT_EQ(counter_list(event("INST_RETIRED.ANY")), "fixed 0");
 }
 
+// Rule P24.
+TEST(EventListing, TellsWhereDocumentsDisagree) {
+  const auto text = list_events({.model = "skylake"});
+  ASSERT_TRUE(text);
+  std::istringstream lines{*text};
+  std::map<std::string, std::string> precise;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words{line};
+    std::string name, raw, ability;
+    words >> name >> raw >> ability;
+    precise[name] = ability;
+  }
+  EXPECT_EQ(precise["UOPS_RETIRED.ALL"], "disputed");
+  EXPECT_EQ(precise["BR_INST_RETIRED.ALL_BRANCHES"], "disputed");
+  EXPECT_EQ(precise["BR_INST_RETIRED.CONDITIONAL"], "yes");
+  EXPECT_EQ(precise["CPU_CLK_UNHALTED.THREAD_P"], "no");
+}
+
 TEST(EventListing, HasALinePerEvent) {
   const auto text = list_events({.model = "skylake"});
   ASSERT_TRUE(text) << describe(text.error());

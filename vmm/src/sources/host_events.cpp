@@ -65,14 +65,18 @@ std::uint64_t raw_config(const vpmu::EventSpec& s) {
          (std::uint64_t{s.cmask} << 24);
 }
 
-/// The plain event of that meaning in a generation's table.
+/// The plain event of that meaning in a generation's table; of several the first that is in no dispute, else the last:
+/// of Skylake's events of retired uops Intel lists only that one.
 const vpmu::EventDesc* find_plain(const vpmu::GenerationDesc& generation, Counts counts) {
   if (counts == Counts::unmodelled) return nullptr;
-  const auto found = std::ranges::find_if(generation.events, [&](const vpmu::EventDesc& e) {
+  const vpmu::EventDesc* found = nullptr;
+  for (const vpmu::EventDesc& e : generation.events) {
     const bool plain = e.code != 0 && e.cmask == 0 && !e.inv && !e.edge && !e.any && e.msr_index == 0;
-    return plain && e.counts == counts && (e.counters & 0xF) == 0xF && e.pebs != vpmu::PebsAbility::only;
-  });
-  return found == generation.events.end() ? nullptr : &*found;
+    if (!plain || e.counts != counts || (e.counters & 0xF) != 0xF || e.pebs == vpmu::PebsAbility::only) continue;
+    found = &e;
+    if (e.pebs != vpmu::PebsAbility::disputed) break;
+  }
+  return found;
 }
 
 EventTranslation on_intel(const HostCpu& host, const vpmu::GenerationDesc& guest, const GuestEvent& wanted) {

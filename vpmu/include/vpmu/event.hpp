@@ -72,9 +72,10 @@ enum class Counts : std::uint8_t {
 
 /// Whether an event can trigger a PEBS record.
 enum class PebsAbility : std::uint8_t {
-  no,    ///< Arms and never triggers (rule P19).
-  yes,   ///< May be precise.
-  only,  ///< Has a meaning only with PEBS.
+  no,        ///< Arms and never triggers (rule P19).
+  yes,       ///< May be precise.
+  only,      ///< Has a meaning only with PEBS.
+  disputed,  ///< Documents disagree: Intel's event list says no, libpfm4 or Linux yes. Here it may be precise.
 };
 
 /// EventDesc::counters: the general-purpose counters PMC0..7, and the fixed counters 0..2.
