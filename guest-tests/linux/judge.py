@@ -23,6 +23,7 @@ from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
 from profiler_checks import profilers_checks
+from selfcount_checks import selfcount_checks
 
 HERE = pathlib.Path(__file__).resolve().parent
 PMU_PREFIXES = ("Performance Events:", "core: ", "... ")
@@ -332,6 +333,7 @@ def exact_checks(_baseline):
     for mode in DEBUGGED:
         yield f"exact-debugged-{mode}", check_debugged, (mode,)
     yield "exact-debugged-count", check_debugged_exactly, ()
+    yield from selfcount_checks("exact")
     yield "exact-samples-as-modelled", check_as_modelled, ()
     yield "exact-samples-at-every-level", check_every_level, ()
 

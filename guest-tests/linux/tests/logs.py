@@ -177,6 +177,11 @@ def exact_lines(model="skylake", kernel="6.1"):
         yield f"vpmu-host: qemu-count mixed {event} {number}"
     yield from ("vpmu-guest: conditional 360",) * 100
     yield from ("vpmu-guest: debugged step 2000 2029", "vpmu-guest: debugged watch 100 836")
+    yield from (f"vpmu-guest: self sampled {precise} 99 {99 if precise == 2 else 0}" for precise in range(3))
+    yield "vpmu-guest: self overflows 100 50 10002504"
+    yield from (f"vpmu-guest: self thread {rounds} {rounds}0000{6 * rounds + 27:02}" for rounds in (5, 10))
+    yield from (f"vpmu-guest: self thread {rounds} {rounds}000{6 * rounds + 27:03}" for rounds in (20, 15))
+    yield from ("vpmu-guest: self shared 20000144 20000144 0", "vpmu-guest: self shared 4999810 20014704 4")
     yield from modelled_lines(models.MODELS[model], kernel)
     yield from ("vpmu-guest: end exact 0", "vpmu-guest: done", "vpmu-host: exit 0")
 

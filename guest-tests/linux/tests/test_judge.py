@@ -41,7 +41,7 @@ class JudgeTest(unittest.TestCase):
     def test_the_suites_have_every_check(self):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 44)
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
-        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 16)
+        self.assertEqual(len(list(judge.exact_checks(BASELINE))), 20)
         self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
 
     def test_guest_errors_and_bad_ends_fail(self):
@@ -261,6 +261,18 @@ class JudgeTest(unittest.TestCase):
             ("vpmu-host: qemu-count mixed stores 580\n", "", "exact-stores-as-qemu"),
             ("conditional 360", "conditional 361", "exact-same-each-time"),
             ("vpmu-guest: conditional 360\n", "", "exact-same-each-time"),
+            ("self sampled 0 99 0", "self sampled 0 99 99", "exact-self-sampled"),  # of PEBS, which nobody asked for
+            ("self sampled 2 99 99", "self sampled 2 99 98", "exact-self-sampled"),
+            ("vpmu-guest: self sampled 1 99 0\n", "", "exact-self-sampled"),
+            ("overflows 100 50", "overflows 100 49", "exact-self-overflows"),
+            ("50 10002504", "50 9002504", "exact-self-overflows"),
+            ("self thread 20 20000147", "self thread 20 19999999", "exact-self-threads"),
+            ("self thread 20 20000147", "self thread 20 20001147", "exact-self-threads"),
+            ("vpmu-guest: self thread 15 15000117\n", "", "exact-self-threads"),
+            ("shared 4999810 20014704 4", "shared 4999810 12014704 4", "exact-self-shared"),
+            ("shared 4999810 20014704 4", "shared 20014704 20014704 4", "exact-self-shared"),  # no turns
+            ("shared 20000144 20000144 0", "shared 12000144 20000144 0", "exact-self-shared"),
+            ("vpmu-guest: self shared 4999810 20014704 4\n", "", "exact-self-shared"),
             ("sampled 40101f 403040 5 ", "sampled 40101f 403040 6 ", "exact-samples-as-modelled"),  # another latency
             ("sampled 40101f 403040", "sampled 401022 403040", "exact-samples-as-modelled"),  # another instruction
             ("sampled 40101f 403040", "sampled 40102a 403040", "exact-samples-as-modelled"),  # none that loads
