@@ -23,6 +23,13 @@ Result<HostCounter> HostCounter::open(PerfHost& host, const PerfEventSpec& spec)
   return HostCounter{std::move(event), spec};
 }
 
+void HostCounter::count_part(const Part& part) {
+  if (part == part_) return;
+  part_ = part;
+  rest_ = 0;
+  least_kick_ = 1;
+}
+
 Result<void> HostCounter::start() {
   if (runs_) return {};
   runs_ = true;
@@ -54,9 +61,13 @@ Result<HostCounter::Taken> HostCounter::take() {
   }
   starved_ = false;
   taken_ = now;
-  if (running >= enabled) return Taken{.events = counted};
-  const auto scaled = static_cast<std::uint64_t>(wide{counted} * enabled / std::max<std::uint64_t>(running, 1));
-  return Taken{.events = scaled, .guessed = scaled - counted};
+  const bool guesses = running < enabled;
+  const wide all = guesses ? wide{counted} * enabled / std::max<std::uint64_t>(running, 1) : wide{counted};
+  const wide parts = all * part_.of + rest_;
+  rest_ = static_cast<std::uint64_t>(parts % part_.in);
+  const auto events = static_cast<std::uint64_t>(parts / part_.in);
+  const auto known = static_cast<std::uint64_t>(wide{counted} * part_.of / part_.in);
+  return Taken{.events = events, .guessed = guesses ? events - std::min(events, known) : 0};
 }
 
 Result<bool> HostCounter::has_recovered() {
@@ -68,11 +79,16 @@ Result<bool> HostCounter::has_recovered() {
 
 // EINVAL: the least period is the driver's secret. Nehalem's is 32; a branch event's with branch tracing is 2.
 Result<bool> HostCounter::kick_after(std::optional<std::uint64_t> events) {
-  const auto at = events ? std::optional{taken_.value + *events} : std::nullopt;
+  std::optional<std::uint64_t> of_host;
+  if (events) {
+    const wide missing = wide{*events} * part_.in - std::min<wide>(wide{*events} * part_.in, rest_);
+    of_host = static_cast<std::uint64_t>(std::min<wide>((missing + part_.of - 1) / part_.of, no_period));
+  }
+  const auto at = of_host ? std::optional{taken_.value + *of_host} : std::nullopt;
   if (at == kick_at_) return true;
   if (events && *events < least_kick_) return false;
-  if (auto set = event_->set_period(events.value_or(no_period)); !set) {
-    const bool is_too_short = events && *events <= longest_least_kick && set.error().system_errno == EINVAL;
+  if (auto set = event_->set_period(of_host.value_or(no_period)); !set) {
+    const bool is_too_short = of_host && *of_host <= longest_least_kick && set.error().system_errno == EINVAL;
     if (!is_too_short) return Failure{std::move(set).error()};
     least_kick_ = *events * 2;
     return false;

@@ -15,6 +15,15 @@ class HostCounter {
   static Result<HostCounter> open(PerfHost& host, const PerfEventSpec& spec);
   [[nodiscard]] const PerfEventSpec& spec() const { return spec_; }
 
+  /// From now on `part.of` events for each `part.in` of the host's; what take() and kick_after() tell and take is in
+  /// these.
+  struct Part {
+    std::uint64_t of{1};
+    std::uint64_t in{1};
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  void count_part(const Part& part);
+
   /// Counts from now on.
   Result<void> start();
   Result<void> stop();
@@ -47,7 +56,9 @@ class HostCounter {
   std::unique_ptr<PerfEvent> event_;
   PerfEventSpec spec_;
   bool runs_{};
-  PerfReading taken_{};                     ///< Up to here all is handed out.
+  PerfReading taken_{};  ///< Up to here all is handed out.
+  Part part_;
+  std::uint64_t rest_{};  ///< Of host events that are no whole event yet, times part_.of; less than part_.in.
   std::optional<std::uint64_t> kick_at_{};  ///< The event's value at which it kicks.
   std::uint64_t least_kick_{1};
   bool starved_{};

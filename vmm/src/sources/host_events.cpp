@@ -22,8 +22,9 @@ struct Row {
 };
 
 constexpr HostEvent raw(std::uint64_t config) { return {PERF_TYPE_RAW, config}; }
-/// The TSC's clock while not halted: only a fixed counter counts it, which has no code. Guests are told that their
-/// crystal clock runs at the TSC's rate (CPUID.15H), so it is that one, too.
+/// The TSC's clock while not halted: only a fixed counter counts it, which has no code. Guests from Skylake on are told
+/// that their crystal clock runs at the TSC's rate (CPUID.15H), so it is that one, too; the bus clock of those before
+/// is a part of it.
 constexpr HostEvent reference_cycles{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES};
 
 /// SDM 3B table 18-1.
@@ -79,23 +80,35 @@ const vpmu::EventDesc* find_plain(const vpmu::GenerationDesc& generation, Counts
   return found;
 }
 
+/// The host's clock as the guest's bus clock.
+EventTranslation bus_clock_of(const vpmu::GenerationDesc& guest, EventTranslation clock) {
+  clock.of_tsc_khz = guest.bus_clock_khz;
+  if (clock.of_tsc_khz != 0) clock.about = "reference cycles, scaled to the bus clock,";
+  return clock;
+}
+
 EventTranslation on_intel(const HostCpu& host, const vpmu::GenerationDesc& guest, const GuestEvent& wanted) {
-  const bool is_clock = wanted.counts == Counts::ref_cycles || wanted.counts == Counts::bus_cycles;
-  if (host.generation == guest.generation && !wanted.fixed && !(is_clock && !wanted.per_cycle))
+  const bool is_clock =
+      wanted.counts == Counts::ref_cycles || (wanted.counts == Counts::bus_cycles && guest.bus_clock_khz == 0);
+  if (host.generation == guest.generation && !wanted.fixed && (!is_clock || wanted.per_cycle))
     return {.match = Match::same, .event = raw(raw_config(wanted.spec)), .about = "the guest's own code"};
   if (wanted.per_cycle) return none("a form with CMASK, INV or EDGE means what it does on its own model only");
-  if (const Row* row = find(architectural, wanted.counts))
-    return {.match = Match::same, .event = row->event, .about = row->name};
+  if (const Row* row = find(architectural, wanted.counts)) {
+    const EventTranslation found{.match = Match::same, .event = row->event, .about = row->name};
+    return wanted.counts == Counts::bus_cycles ? bus_clock_of(guest, found) : found;
+  }
   if (host.generation)
     if (const vpmu::EventDesc* e = find_plain(vpmu::describe(*host.generation), wanted.counts))
       return {.match = Match::same, .event = raw(e->code | (std::uint64_t{e->umask} << 8)), .about = e->name};
   return none("no architectural event");
 }
 
-EventTranslation on_amd(const GuestEvent& wanted) {
+EventTranslation on_amd(const vpmu::GenerationDesc& guest, const GuestEvent& wanted) {
   if (wanted.per_cycle) return none("a form with CMASK, INV or EDGE means what it does on its own model only");
-  if (const Row* row = find(amd_events, wanted.counts))
-    return {.match = Match::nearest, .event = row->event, .about = row->name};
+  if (const Row* row = find(amd_events, wanted.counts)) {
+    const EventTranslation found{.match = Match::nearest, .event = row->event, .about = row->name};
+    return wanted.counts == Counts::bus_cycles ? bus_clock_of(guest, found) : found;
+  }
   return none("no event of AMD's comes near");
 }
 
@@ -130,7 +143,7 @@ EventTranslation translate(const HostCpu& host, const vpmu::GenerationDesc& gues
   if (wanted.spec.any) return none("counts both threads of a core");
   switch (host.vendor) {
     case HostVendor::intel: return on_intel(host, guest, wanted);
-    case HostVendor::amd: return on_amd(wanted);
+    case HostVendor::amd: return on_amd(guest, wanted);
     case HostVendor::other: break;
   }
   return none("nobody knows this CPU's events");

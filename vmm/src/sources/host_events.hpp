@@ -46,7 +46,8 @@ struct EventTranslation {
   };
   Match match{};
   HostEvent event{};
-  std::string_view about;  ///< The host's event by name, or the reason for none.
+  std::uint64_t of_tsc_khz{};  ///< Not 0: the guest's event is of a clock of so many kHz, the host's of the TSC's.
+  std::string_view about;      ///< The host's event by name, or the reason for none.
 };
 
 /// The host's event for one of a guest of `guest`. A host of the same generation counts by the guest's own code;

@@ -44,7 +44,10 @@ PerfSource::PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& ca
 Result<void> PerfSource::program(const vpmu::CountPlan& plan) {
   plan_ = plan;
   rest_others();
-  for (unsigned i = 0; i < plan_.size; ++i) by_[i] = choose(plan_.entries[i]);
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    clock_khz_[i] = translate(cpu_, *generation_, event_of(plan_.entries[i])).of_tsc_khz;
+    by_[i] = choose(plan_.entries[i]);
+  }
   return exact_->program(in_engine_ ? plan_ : vpmu::CountPlan{});
 }
 
@@ -106,6 +109,16 @@ void PerfSource::starved(const PlanEntry& entry) {
         "CPU that does not have it; until it gets one {} counts (pmu.perf.starved); stop other perf sessions and the "
         "host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count fewer events in the guest",
         raw_code(entry), engine_knows(entry) ? "the engine" : "nobody");
+}
+
+/// Counters of a clock that the host has no event of count their part of the TSC's.
+void PerfSource::scale(const VcpuPort& port) {
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    auto& counter = counters_[plan_.entries[i].counter.index()];
+    if (!counter) continue;
+    const bool scaled = clock_khz_[i] != 0 && port.tsc_khz() != 0;
+    counter->count_part(scaled ? HostCounter::Part{.of = clock_khz_[i], .in = port.tsc_khz()} : HostCounter::Part{});
+  }
 }
 
 std::uint64_t PerfSource::margin_of(const PlanEntry& entry) const {
@@ -175,6 +188,7 @@ void PerfSource::arm() {
 
 // Without a plan of its own the exact source lets the guest run freely. Arming shows what the host does not take.
 Result<RunEnd> PerfSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  scale(port);
   look_for_starved();
   VMM_TRY(use_engine(wants_engine()));
   if (!in_engine_) arm();

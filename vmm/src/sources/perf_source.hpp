@@ -74,6 +74,7 @@ class PerfSource final : public CountSource {
   Counter choose(const vpmu::PlanEntry& entry);
   Counter without_host(const vpmu::PlanEntry& entry);
   bool open(const vpmu::PlanEntry& entry, const HostEvent& event);
+  void scale(const VcpuPort& port);
   void rest_others();
   Result<void> use_engine(bool on);
   template <class Act>
@@ -95,8 +96,9 @@ class PerfSource final : public CountSource {
   const vpmu::GenerationDesc* generation_;
   Log* log_;
   SourceTraits traits_{description};
-  vpmu::CountPlan plan_{};                        ///< Distances are at most what is really left.
-  std::array<Counter, vpmu::max_counters> by_{};  ///< By place in plan_.
+  vpmu::CountPlan plan_{};                                     ///< Distances are at most what is really left.
+  std::array<Counter, vpmu::max_counters> by_{};               ///< By place in plan_.
+  std::array<std::uint64_t, vpmu::max_counters> clock_khz_{};  ///< The same: EventTranslation::of_tsc_khz.
   std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
   bool in_engine_{};
   bool open_instruction_{};  ///< The engine's last instruction has left the guest and not retired yet.

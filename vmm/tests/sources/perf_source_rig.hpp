@@ -16,7 +16,8 @@ using vpmu::CounterId;
 using vpmu::Counts;
 using vpmu::PlanEntry;
 
-inline constexpr CounterId pmc0 = CounterId::gp(0), pmc1 = CounterId::gp(1), fixed0 = CounterId::fixed(0);
+inline constexpr CounterId pmc0 = CounterId::gp(0), pmc1 = CounterId::gp(1), fixed0 = CounterId::fixed(0),
+                           fixed2 = CounterId::fixed(2);
 inline constexpr std::uint64_t far_away = 1ULL << 47;
 
 inline PlanEntry counter(CounterId id, Counts counts, std::uint8_t code, std::uint8_t umask = 0) {
@@ -40,16 +41,20 @@ class PerfSourceOn : public testing::Test {
     perf_.is_branch = [](std::uint64_t at) { return at == LoopingGuest::code + 8; };
   }
   /// A source that has told nothing yet.
-  void make(PerfCalibration calibration = {.margin_instructions = margin, .margin_cycles = margin, .lands = true}) {
+  void make(PerfCalibration calibration = {.margin_instructions = margin, .margin_cycles = margin, .lands = true},
+            vpmu::Generation generation = vpmu::Generation::skylake) {
     source_.reset();
     warnings_.clear();
     log_ = std::make_unique<Log>([this](LogLevel, std::string_view line) { warnings_.emplace_back(line); },
                                  LogLevel::warning);
-    auto exact = std::make_unique<ExactSource>(
-        std::make_unique<FakeTimer>(rig_.time), rig_.guest.breakpoints, rig_.guest.view, rig_.guest.memory,
-        vpmu::describe(vpmu::Generation::skylake), ModelLog{}, vpmu::exec::Compiling{});
-    source_ = std::make_unique<PerfSource>(perf_.host(), calibration, std::move(exact),
-                                           vpmu::describe(vpmu::Generation::skylake), *log_);
+    auto exact = std::make_unique<ExactSource>(std::make_unique<FakeTimer>(rig_.time), rig_.guest.breakpoints,
+                                               rig_.guest.view, rig_.guest.memory, vpmu::describe(generation),
+                                               ModelLog{}, vpmu::exec::Compiling{});
+    source_ =
+        std::make_unique<PerfSource>(perf_.host(), calibration, std::move(exact), vpmu::describe(generation), *log_);
+  }
+  void make_of(vpmu::Generation generation) {
+    make({.margin_instructions = margin, .margin_cycles = margin, .lands = true}, generation);
   }
   Result<void> try_program(std::initializer_list<PlanEntry> entries) {
     if (!source_) make();

@@ -50,6 +50,57 @@ TEST_F(PerfSourceOn, HostCountsAndTheEngineRests) {
   EXPECT_EQ(statistic("pmu.perf.windows"), 0U);
 }
 
+// SDM 3B 18.17.4: 3CH/01H counts a clock of a fixed frequency. The bus clock runs at 133.33 MHz up to Westmere, then at
+// 100 MHz; Skylake's is the crystal clock, of which CPUID.15H tells guests that it is the TSC's.
+TEST_F(PerfSourceOn, BusCyclesAreOfTheModelsBusClock) {
+  struct Row {
+    vpmu::Generation guest;
+    std::uint64_t khz;
+  };
+  rig_.guest.port.khz = 2'500'000;
+  for (const Row& row : {Row{vpmu::Generation::nehalem, 133'333}, Row{vpmu::Generation::westmere_ex, 133'333},
+                         Row{vpmu::Generation::sandy_bridge, 100'000}, Row{vpmu::Generation::haswell, 100'000},
+                         Row{vpmu::Generation::broadwell_ep, 100'000}, Row{vpmu::Generation::skylake, 2'500'000}}) {
+    for (const HostCpu& host : {HostCpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake},
+                                HostCpu{.vendor = HostVendor::intel, .generation = {}},
+                                HostCpu{.vendor = HostVendor::amd, .generation = {}}}) {
+      perf_.host_cpu = host;
+      counted_ = {};
+      make_of(row.guest);
+      program({counter(fixed2, Counts::ref_cycles, 0), counter(pmc0, Counts::bus_cycles, 0x3C, 0x01)});
+      for (unsigned n = 0; n < 7; ++n) ASSERT_TRUE(run(333us)) << failure_;
+      ASSERT_GT(counted_[fixed2], 100'000U);
+      EXPECT_EQ(counted_[pmc0], counted_[fixed2] * row.khz / 2'500'000)
+          << vpmu::describe(row.guest).name << ": not one is lost between pieces";
+    }
+  }
+}
+
+// Of the same model the host's own event is the right one.
+TEST_F(PerfSourceOn, BusCyclesOfTheSameModelAreTheHostsOwn) {
+  perf_.host_cpu.generation = vpmu::Generation::haswell;
+  make_of(vpmu::Generation::haswell);
+  program({counter(pmc0, Counts::bus_cycles, 0x3C, 0x01)});
+  ASSERT_EQ(perf_.opened.size(), 1U);
+  EXPECT_EQ(perf_.opened[0].event, (HostEvent{PERF_TYPE_RAW, 0x013C}));
+  ASSERT_TRUE(run(1ms));
+  EXPECT_EQ(counted_[pmc0], truth());
+}
+
+// Kicks come `margin` bus cycles before the overflow, and the engine goes the rest.
+TEST_F(PerfSourceOn, BusCyclesOverflowAtTheirOwnRate) {
+  constexpr std::uint64_t distance = 1000, ratio = 25;
+  rig_.guest.port.khz = 2'500'000;
+  make_of(vpmu::Generation::haswell);
+  program({sampling(counter(pmc0, Counts::bus_cycles, 0x3C, 0x01), distance)});
+  ASSERT_TRUE(run());
+  EXPECT_EQ(counted_[pmc0], distance - margin);
+  EXPECT_EQ(truth(), (distance - margin) * ratio);
+  EXPECT_EQ(statistic("pmu.perf.overshoots"), 0U);
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.perf.windows"), 1U);
+}
+
 // The engine's part is the margin and what skid left of it.
 TEST_F(PerfSourceOn, EngineGoesTheLastPieceToTheVeryEvent) {
   for (const std::uint64_t skid : {0ULL, 37ULL, 199ULL}) {

@@ -15,7 +15,7 @@ enum class Counts : std::uint8_t {
   unmodelled,               ///< No source delivers it.
   cycles,                   ///< Unhalted core clock cycles.
   ref_cycles,               ///< Unhalted cycles at the TSC's rate (fixed counter 2).
-  bus_cycles,               ///< Unhalted cycles of the crystal clock (CPUID.15H).
+  bus_cycles,               ///< Unhalted cycles of the bus clock (GenerationDesc::bus_clock_khz).
   instructions,             ///< Retired instructions.
   uops_retired,             ///< Retired micro-operations (or retirement slots).
   uops_issued,              ///< Issued or executed micro-operations.

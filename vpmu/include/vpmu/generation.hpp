@@ -86,6 +86,8 @@ struct GenerationDesc {
   std::uint8_t load_latency_code, load_latency_umask;    ///< The load latency event (rule L1).
   std::uint8_t precise_store_code, precise_store_umask;  ///< The precise store event (rule S1); 0 without it.
   std::uint8_t load_latency_counters;                    ///< Bit i: the event may run on PMCi.
+  /// kHz of the clock that bus_cycles counts (SDM 3B 18.17.4); 0: the crystal clock of CPUID.15H.
+  std::uint32_t bus_clock_khz;
   std::array<std::uint8_t, hit_level_count> data_source_code;  ///< A0H[3:0] by HitLevel. SDM 3B table 18-24.
   const UncoreDesc* uncore;                                    ///< The PMU beside the cores: uncore.hpp.
   std::span<const EventDesc> events;  ///< Sorted by (code, umask, cmask, inv, edge, any, msr_value).

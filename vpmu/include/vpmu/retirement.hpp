@@ -135,7 +135,7 @@ struct Retirement {
   std::uint16_t uops{1};       ///< Retired micro-operations.
   std::uint64_t cycles{};      ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.
   std::uint64_t ref_cycles{};  ///< Unhalted reference cycles since the previous retirement, at the TSC's rate.
-  std::uint32_t bus_cycles{};  ///< Ticks of the crystal clock since the previous retirement.
+  std::uint32_t bus_cycles{};  ///< Ticks of the bus clock since the previous retirement.
   /// Registers after the instruction; only read when a record is written, may be null when nothing is armed.
   const PebsRegisters* registers{};
 };

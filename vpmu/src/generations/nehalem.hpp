@@ -44,6 +44,7 @@ inline constexpr GenerationDesc nehalem{
     .precise_store_code = 0,
     .precise_store_umask = 0,
     .load_latency_counters = 0xF,
+    .bus_clock_khz = 133'333,
     // unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O. SDM 3B table 18-24.
     .data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE},
     .uncore = &nehalem_uncore,

@@ -20,6 +20,7 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.offcore_rsp_mask = 0x3F'807F'8FFF;
   // ANY_RESPONSE; L3_HITE and LOCAL_DRAM with SNP_NOT_NEEDED. SDM 3B tables 18-35 to 18-38.
   g.offcore = {.any_response = bit(16), .l3 = bit(19), .l3_snoop = bit(32), .dram = bit(22), .dram_snoop = bit(32)};
+  g.bus_clock_khz = 100'000;
   g.load_latency_code = 0xCD;
   g.load_latency_umask = 0x01;
   g.precise_store_code = 0xCD;

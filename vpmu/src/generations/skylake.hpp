@@ -17,6 +17,7 @@ inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g
   g.features.frontend = true;
   g.features.global_status_set = true;
   g.features.lbr_info = true;
+  g.bus_clock_khz = 0;
   g.frontend_mask = 0x7F'FF17;
   g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xA, 0xF, 0xE};
   g.uncore = &skylake_uncore;
