@@ -250,6 +250,18 @@ GT_TEST(LoadLatency_ThresholdHoldsOffFasterLoads, gt::need_hit_levels) {
   for (std::uint64_t i = 0; i < pebs::records_written(); ++i) GT_CHECK(pebs::record(i)[Slot::latency] > threshold);
 }
 
+// Rule L2: the manual's least threshold is 3. Less is kept as written, and lets through the same loads.
+GT_TEST(LoadLatency_ThresholdsBelowTheLeastDoAsTheLeast, gt::need_hit_levels) {
+  constexpr std::array levels{&in_l1, &in_l2, &in_l3, &in_memory};
+  for (unsigned threshold = 0; threshold < levels.size(); ++threshold) {
+    ChaseLoad load{};
+    sample(*levels[threshold], threshold, load);
+    GT_EQUAL(gt::rdmsr(pmu::msr::MSR_PEBS_LD_LAT_THRESHOLD), threshold);
+    GT_CHECK(pebs::records_written() >= records_wanted);
+    for (std::uint64_t i = 0; i < pebs::records_written(); ++i) GT_CHECK(pebs::record(i)[Slot::latency] > 3);
+  }
+}
+
 // Tells the host, which knows what its model said, of every record of every level.
 GT_TEST(LoadLatency_SaysWhatItRecorded, gt::need_hit_levels) {
   std::array<char, 96> buffer{};

@@ -151,14 +151,15 @@ GT_TEST(MsrLegality_LegacyCounterWritesAreSignExtended) {
   }
 }
 
-// SDM 3B 18.2.2, 18.2.4.3, 18.18: these only read.
+// SDM 3B 18.2.2, 18.2.4.3, 18.18, rule O10: these only read.
 GT_TEST(MsrLegality_ReadOnlyRegisters) {
   for (const MsrIndex index :
        {msr::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_CAPABILITIES, msr::IA32_PERF_GLOBAL_INUSE}) {
     if (index == msr::IA32_PERF_GLOBAL_INUSE && !gt::cpu::has_streamlined_freeze()) continue;
     const gt::Outcome before = gt::try_rdmsr(index);
     GT_CHECK(before.ok());
-    for (const std::uint64_t value : {before.value, std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}})
+    for (const std::uint64_t value :
+         {before.value, std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3} << 62, ~std::uint64_t{0}})
       GT_EQUAL(gt::try_wrmsr(index, value).vector, gt::vector_gp);
     GT_EQUAL(gt::rdmsr(index), before.value);
   }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "pebs_session.hpp"
@@ -80,6 +81,21 @@ TEST(LoadLatency, ThresholdIsStrict) {
     EXPECT_EQ(s.pmc(3), minus(100)) << threshold;
     s.retire(slow_load(s, 2, static_cast<std::uint16_t>(threshold + 1)));
     EXPECT_EQ(s.pmc(3), minus(99)) << threshold;
+  }
+}
+
+// Rule L2: the manual's least threshold is 3. What is less is kept as written, and lets through the same loads.
+TEST(LoadLatency, ThresholdsBelowTheLeastDoAsTheLeast) {
+  for (const std::uint16_t threshold : std::initializer_list<std::uint16_t>{0, 1, 2, 3}) {
+    S s;
+    start(s, 3, both_enables(3), load_latency, 2);
+    s.write(msr::MSR_PEBS_LD_LAT_THRESHOLD, threshold);
+    EXPECT_EQ(s.read(msr::MSR_PEBS_LD_LAT_THRESHOLD), threshold);
+    EXPECT_EQ(s.pmu.plan().entries[0].latency_over, threshold);
+    for (unsigned k = 1; k <= 3; ++k) s.retire(slow_load(s, k, 4));
+    ASSERT_EQ(s.records(), 1U) << threshold;
+    EXPECT_EQ(s.record(0)[Slot::latency], 4U);
+    EXPECT_EQ(s.eventing_ip(0), S::a(3).value());
   }
 }
 
@@ -167,6 +183,24 @@ TEST(LoadTagging, MeanIntervalIsTheOption) {
       const auto tagged = static_cast<double>(std::ranges::count(tags(interval, seed, loads), true));
       EXPECT_NEAR(tagged * interval / loads, 1.0, 0.05) << "interval " << interval << " seed " << seed;
     }
+}
+
+/// Which of a loop's loads records are of: 5 loads, and a period that is a multiple of 5.
+std::set<std::uint64_t> sampled_of_a_loop(std::uint32_t interval) {
+  constexpr unsigned loads = 5, period = 4;  // and the load that triggers
+  S s{PmuConfig{.seed = 11, .policies = {.load_tag_interval = interval}}};
+  start(s, 3, both_enables(3), load_latency, period);
+  std::set<std::uint64_t> of;
+  for (unsigned n = 0; s.records() < 30 && n < 10'000; ++n) s.retire(slow_load(s, n % loads));
+  EXPECT_EQ(s.records(), 30U);
+  for (unsigned i = 0; i < 30; ++i) of.insert(s.eventing_ip(i));
+  return of;
+}
+
+// Rule L11: where every load is tagged a period can meet the same load of a loop each time; random tags prevent that.
+TEST(LoadTagging, RandomTagsMeetEveryLoadOfALoop) {
+  EXPECT_EQ(sampled_of_a_loop(1).size(), 1U);
+  EXPECT_EQ(sampled_of_a_loop(2).size(), 5U);
 }
 
 // Rules L4, L5: tags belong to the facility; an instruction without a load takes none.

@@ -44,6 +44,23 @@ TEST(CounterWrite, FromHighToLowIsNoOverflow) {
   EXPECT_EQ(s.env.pmis, 0U);
 }
 
+// Rule O10: no bit of it can be written, on no processor, whatever figure 18-20 says of bits 62 and 63.
+TEST(GlobalStatus, IsReadOnly) {
+  for (const GenerationDesc* g : all_generations()) {
+    S s{PmuConfig{.generation = g->generation}};
+    s.write(msr::IA32_PERFEVTSEL0, instructions.raw());
+    s.write_counter(0, minus(1));
+    s.retire(s.plain(1));
+    const std::uint64_t status = s.status();
+    ASSERT_EQ(status, 1U) << g->name;
+    for (const std::uint64_t value : {std::uint64_t{0}, status, bit(62), bit(63), bit(63) | status, ~std::uint64_t{0}})
+      EXPECT_EQ(s.pmu.wrmsr(msr::IA32_PERF_GLOBAL_STATUS, value), MsrStatus::gp) << g->name << ' ' << value;
+    EXPECT_EQ(s.status(), status) << g->name;
+    s.write(msr::IA32_PERF_GLOBAL_OVF_CTRL, status);
+    EXPECT_EQ(s.status(), 0U) << g->name;
+  }
+}
+
 // SDM 3B 18.2.4.2: 1s set, 0s leave.
 TEST(GlobalStatusSet, AddsItsBitsAndKeepsTheOthers) {
   S s;
