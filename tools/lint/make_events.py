@@ -131,10 +131,16 @@ DISPUTED = {
     "ivybridge": {(0xD3, 0x01)},
     "ivytown": {(0xD3, 0x03), (0xD3, 0x0C), (0xD3, 0x10), (0xD3, 0x20)},
     "haswell*": {(0xC0, 0x02)},
-    "skylake*": {(0xC2, 0x01), (0xC2, 0x02)},
+    "skylake*": {(0xC2, 0x02)},
 }
-# Events that Intel's list of a generation leaves out, and libpfm4 and programs in use have: name, umask, and the row that it is like.
-ALSO_THERE = {"skylake*": [("UOPS_RETIRED.ALL", 0x01, "UOPS_RETIRED.RETIRE_SLOTS")]}
+# Events that Intel's list of a generation leaves out, and libpfm4 has, where another generation's list has them and a source can count them:
+# name, code, umask, and the row that it is like.
+ALSO_THERE = {
+    "jaketown": [("MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", 0xD4, 0x02, "MEM_LOAD_UOPS_RETIRED.LLC_MISS")],
+    "skylake": [("BR_MISP_RETIRED.RET", 0xC5, 0x08, "BR_MISP_RETIRED.NEAR_CALL"),
+                ("MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM", 0xD3, 0x01, "MEM_LOAD_RETIRED.L3_MISS")],
+    "skylake*": [("UOPS_RETIRED.ALL", 0xC2, 0x01, "UOPS_RETIRED.RETIRE_SLOTS")],
+}
 
 PEBS = ["no", "yes", "only", "disputed"]
 NO, DISPUTED_PEBS = 0, 3
@@ -172,7 +178,8 @@ def of_generation(table, generation):
 def also_there(events, generation):
     """Rows for the events that the list leaves out."""
     by_name = {event["name"]: event for event in events}
-    return [{**by_name[like], "name": name, "umask": umask} for name, umask, like in of_generation(ALSO_THERE, generation)]
+    return [{**by_name[like], "name": name, "code": code, "umask": umask, "pebs": DISPUTED_PEBS}
+            for name, code, umask, like in of_generation(ALSO_THERE, generation)]
 
 
 def select(event):

@@ -134,8 +134,8 @@ TEST(Classify, TakesTheWidestPebsAbilityOfTheRowsInAnyOrder) {
   }
 }
 
-// Rule P24: what libpfm4 or Linux take records from, and Intel's list does not; and UOPS_RETIRED.ALL of Skylake, which
-// it leaves out.
+// Rule P24: what libpfm4 or Linux take records from, and Intel's list does not; and what it leaves out, as
+// UOPS_RETIRED.ALL of Skylake.
 TEST(Classify, EventsInDisputeMayBePrecise) {
   for (const GenerationDesc* g : all_generations())
     for (const std::uint8_t code : std::initializer_list<std::uint8_t>{0xC0, 0xC4, 0xC5})
@@ -145,6 +145,18 @@ TEST(Classify, EventsInDisputeMayBePrecise) {
     EXPECT_EQ(all_uops.counts, Counts::uops_retired);
     EXPECT_EQ(all_uops.pebs, PebsAbility::disputed);
     EXPECT_FALSE(all_uops.data_la) << "SDM 3B table 18-46 is of the processors before";
+  }
+  struct Row {
+    Generation generation;
+    std::uint8_t code, umask;
+    Counts counts;
+  };
+  for (const Row& row : {Row{Generation::skylake, 0xC5, 0x08, Counts::mispredicts_return},
+                         Row{Generation::skylake, 0xD3, 0x01, Counts::l3_miss},
+                         Row{Generation::sandy_bridge_ep, 0xD4, 0x02, Counts::l3_miss}}) {
+    const EventClass found = classify(describe(row.generation), {.code = row.code, .umask = row.umask});
+    EXPECT_EQ(found.counts, row.counts) << unsigned{row.code};
+    EXPECT_EQ(found.pebs, PebsAbility::disputed) << unsigned{row.code};
   }
 }
 

@@ -11,7 +11,7 @@ namespace vpmu::events {
 
 // clang-format off
 /// name, code, umask, cmask, inv, edge, any, counters, pebs, data_la, l1_hit_indication, msr_index, msr_value, sample_after, counts
-inline constexpr std::array<EventDesc, 355> jaketown{{
+inline constexpr std::array<EventDesc, 356> jaketown{{
   {"INST_RETIRED.ANY", 0x00, 0x01, 0, false, false, false, 0x100, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::instructions},
   {"CPU_CLK_UNHALTED.THREAD", 0x00, 0x02, 0, false, false, false, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::cycles},
   {"CPU_CLK_UNHALTED.THREAD_ANY", 0x00, 0x02, 0, false, false, true, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::cycles},
@@ -348,6 +348,7 @@ inline constexpr std::array<EventDesc, 355> jaketown{{
   {"MEM_LOAD_UOPS_LLC_HIT_RETIRED.XSNP_NONE", 0xD2, 0x08, 0, false, false, false, 0xF, PebsAbility::disputed, false, false, 0x0, 0x0, 100003, Counts::l3_hit},
   {"MEM_LOAD_UOPS_LLC_MISS_RETIRED.LOCAL_DRAM", 0xD3, 0x01, 0, false, false, false, 0xF, PebsAbility::disputed, false, false, 0x0, 0x0, 100007, Counts::l3_miss},
   {"MEM_LOAD_UOPS_LLC_MISS_RETIRED.REMOTE_DRAM", 0xD3, 0x04, 0, false, false, false, 0xF, PebsAbility::disputed, false, false, 0x0, 0x0, 100007, Counts::never},
+  {"MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", 0xD4, 0x02, 0, false, false, false, 0xF, PebsAbility::disputed, false, false, 0x0, 0x0, 100007, Counts::l3_miss},
   {"BACLEARS.ANY", 0xE6, 0x1F, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},
   {"L2_TRANS.DEMAND_DATA_RD", 0xF0, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 200003, Counts::unmodelled},
   {"L2_TRANS.RFO", 0xF0, 0x02, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 200003, Counts::unmodelled},

@@ -11,7 +11,7 @@ namespace vpmu::events {
 
 // clang-format off
 /// name, code, umask, cmask, inv, edge, any, counters, pebs, data_la, l1_hit_indication, msr_index, msr_value, sample_after, counts
-inline constexpr std::array<EventDesc, 566> skylake{{
+inline constexpr std::array<EventDesc, 568> skylake{{
   {"INST_RETIRED.ANY", 0x00, 0x01, 0, false, false, false, 0x100, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::instructions},
   {"CPU_CLK_UNHALTED.THREAD", 0x00, 0x02, 0, false, false, false, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::cycles},
   {"CPU_CLK_UNHALTED.THREAD_ANY", 0x00, 0x02, 0, false, false, true, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::cycles},
@@ -493,6 +493,7 @@ inline constexpr std::array<EventDesc, 566> skylake{{
   {"BR_MISP_RETIRED.CONDITIONAL", 0xC5, 0x01, 0, false, false, false, 0xFF, PebsAbility::yes, false, false, 0x0, 0x0, 400009, Counts::mispredicts_conditional},
   {"BR_MISP_RETIRED.NEAR_CALL", 0xC5, 0x02, 0, false, false, false, 0xFF, PebsAbility::yes, false, false, 0x0, 0x0, 400009, Counts::mispredicts_call},
   {"BR_MISP_RETIRED.ALL_BRANCHES_PEBS", 0xC5, 0x04, 0, false, false, false, 0xF, PebsAbility::only, false, false, 0x0, 0x0, 400009, Counts::mispredicts},
+  {"BR_MISP_RETIRED.RET", 0xC5, 0x08, 0, false, false, false, 0xFF, PebsAbility::disputed, false, false, 0x0, 0x0, 400009, Counts::mispredicts_return},
   {"BR_MISP_RETIRED.NEAR_TAKEN", 0xC5, 0x20, 0, false, false, false, 0xFF, PebsAbility::yes, false, false, 0x0, 0x0, 400009, Counts::mispredicts_taken},
   {"FRONTEND_RETIRED.ANY_DSB_MISS", 0xC6, 0x01, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x3F7, 0x1, 100007, Counts::frontend},
   {"FRONTEND_RETIRED.DSB_MISS", 0xC6, 0x01, 0, false, false, false, 0xF, PebsAbility::yes, false, false, 0x3F7, 0x11, 100007, Counts::frontend},
@@ -569,6 +570,7 @@ inline constexpr std::array<EventDesc, 566> skylake{{
   {"MEM_LOAD_L3_HIT_RETIRED.XSNP_HIT", 0xD2, 0x02, 0, false, false, false, 0xF, PebsAbility::yes, true, false, 0x0, 0x0, 20011, Counts::unmodelled},
   {"MEM_LOAD_L3_HIT_RETIRED.XSNP_HITM", 0xD2, 0x04, 0, false, false, false, 0xF, PebsAbility::yes, true, false, 0x0, 0x0, 20011, Counts::unmodelled},
   {"MEM_LOAD_L3_HIT_RETIRED.XSNP_NONE", 0xD2, 0x08, 0, false, false, false, 0xF, PebsAbility::yes, true, false, 0x0, 0x0, 100003, Counts::l3_hit},
+  {"MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM", 0xD3, 0x01, 0, false, false, false, 0xF, PebsAbility::disputed, true, false, 0x0, 0x0, 100007, Counts::l3_miss},
   {"MEM_LOAD_MISC_RETIRED.UC", 0xD4, 0x04, 0, false, false, false, 0xF, PebsAbility::yes, true, false, 0x0, 0x0, 100007, Counts::uncached_loads},
   {"BACLEARS.ANY", 0xE6, 0x01, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 100003, Counts::unmodelled},
   {"L2_TRANS.L2_WB", 0xF0, 0x40, 0, false, false, false, 0xFF, PebsAbility::no, false, false, 0x0, 0x0, 200003, Counts::unmodelled},
