@@ -19,6 +19,7 @@ import sys
 import console_log
 import disassembly
 from attached_checks import attached_checks, check_disturbed, check_domain
+from debugger_checks import debugger_checks
 from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
@@ -45,7 +46,6 @@ COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTE
 MIXED_EVENTS = ("instructions", "branches", "loads", "stores")
 MIXED_CONDITIONAL = 20 * 18  # of programs/mixed.S
 MIXED_RUNS = 100  # of guest/exact.sh
-DEBUGGED = {"step": 2000, "watch": 100}  # of guest/debug.sh
 COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
 MIN_CONSOLE_LINES = 100  # of a boot that is compared with another
 MIN_BOOT_INSTRUCTIONS = 100_000_000
@@ -188,25 +188,6 @@ def check_same_each_time(run, _programs):
     return f"{MIXED_CONDITIONAL} conditional branches, {MIXED_RUNS} times"
 
 
-def check_debugged(run, _programs, mode):
-    """A debugger's stops, of a program that is counted meanwhile."""
-    lines = [line.split() for line in run.facts["debugged"] if line.startswith(mode + " ")]
-    require(len(lines) == 1, f"{len(lines)} lines of {mode}, not 1: {'; '.join(run.facts['error'])}")
-    right, count = int(lines[0][1]), int(lines[0][2])
-    require(right == DEBUGGED[mode], f"{right} right stops of {DEBUGGED[mode]}")
-    require(count > 0, "nothing was counted")
-    return f"{right} stops, {count} instructions counted"
-
-
-def check_debugged_exactly(run, _programs):
-    """Each instruction that was stepped through is in the count; so few others are that a step cannot be in it twice."""
-    lines = [line.split() for line in run.facts["debugged"] if line.startswith("step ")]
-    require(len(lines) == 1, f"{len(lines)} lines of step, not 1")
-    count, steps = int(lines[0][2]), DEBUGGED["step"]
-    require(steps <= count < 1.5 * steps, f"{count} instructions counted of {steps} steps")
-    return f"{count} instructions"
-
-
 def counted_path(program):
     """The addresses of programs/counted.S in the order in which they run."""
     before = program.addresses_of("_start")
@@ -282,7 +263,7 @@ def single_checks(baseline):
         yield f"even-{name}", check_loop, (name,)
     yield "memory-loads", check_memory, ("mem-loads", disassembly.is_load)
     yield "memory-stores", check_memory, ("mem-stores", disassembly.is_store)
-    yield "debugged-step", check_debugged, ("step",)
+    yield from debugger_checks("", ["step"])
     for number in PERF_TESTS:
         yield f"perf-test-{number}", check_perf_test, (number, baseline)
     yield "sample-rate", check_sample_rate, ()
@@ -330,9 +311,7 @@ def exact_checks(_baseline):
     for event in MIXED_EVENTS:
         yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
     yield "exact-same-each-time", check_same_each_time, ()
-    for mode in DEBUGGED:
-        yield f"exact-debugged-{mode}", check_debugged, (mode,)
-    yield "exact-debugged-count", check_debugged_exactly, ()
+    yield from debugger_checks("exact-", ["step", "watch", "count"])
     yield from selfcount_checks("exact")
     yield "exact-samples-as-modelled", check_as_modelled, ()
     yield "exact-samples-at-every-level", check_every_level, ()
