@@ -82,7 +82,7 @@ void add_vcpu_work(Calls& calls) {
 }
 
 void add_opening_of_events(Calls& calls) {
-  add(calls, {SCMP_SYS(perf_event_open)});
+  add(calls, {SCMP_SYS(perf_event_open), SCMP_SYS(sched_getaffinity)});
   add_with(calls, SCMP_SYS(fcntl), 1, {F_SETFL, F_SETOWN_EX, F_SETSIG});
 }
 

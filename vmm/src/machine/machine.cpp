@@ -157,6 +157,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
     uncore_ =
         std::make_unique<PackageUncore>(*vpmu::describe(resolved.model->generation).uncore, config.threads_per_core,
                                         config.cpus, [this](unsigned id) { vcpus_[id]->kick_if_running(); });
+  const PerfHostFactory perf_hosts = linux_perf_hosts();
   for (unsigned id = 0; id < config.cpus; ++id) {
     VMM_ASSIGN(auto processor, accelerator_->add_processor(id));
     if (id == 0 && image == nullptr) VMM_TRY(processor->start_at(start));
@@ -176,6 +177,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .unknown_msr = config.unknown_msr,
                             .lvtpc_masked = config.lvtpc_masked,
                             .make_timer = processor->timers(),
+                            .make_perf_host = perf_hosts,
                             .rdpmc = config.rdpmc,
                             .model_log = config.model_log,
                             .compiling = config.compiling};

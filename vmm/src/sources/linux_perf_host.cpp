@@ -6,6 +6,8 @@
 
 #include <array>
 #include <cerrno>
+#include <set>
+#include <vector>
 
 #include "kvm/fd.hpp"
 #include "kvm/kick.hpp"
@@ -39,12 +41,25 @@ class LinuxPerfEvent final : public PerfEvent {
   Fd fd_;
 };
 
+/// The CPUs on which the calling thread may run.
+Result<std::set<unsigned>> allowed_cpus() {
+  std::array<unsigned long, 1024> words{};  // 65,536 CPUs
+  const long bytes = ::syscall(SYS_sched_getaffinity, 0, sizeof words, words.data());
+  if (bytes < 0) return host_error("sched_getaffinity", errno);
+  std::set<unsigned> cpus;
+  for (unsigned cpu = 0; cpu < static_cast<unsigned long>(bytes) * 8; ++cpu)
+    if ((words.at(cpu / 64) >> (cpu % 64) & 1) != 0) cpus.insert(cpu);
+  return cpus;
+}
+
 class LinuxPerfHost final : public PerfHost {
  public:
+  explicit LinuxPerfHost(std::vector<CorePmu> pmus) : pmus_{std::move(pmus)} {}
   [[nodiscard]] HostCpu cpu() const override { return this_host_cpu(); }
 
   Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) override {
-    perf_event_attr attr = attributes_of(spec);
+    VMM_ASSIGN(const auto type, type_of_pmu());
+    perf_event_attr attr = attributes_of(spec, type);
     Fd fd{static_cast<int>(::syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC))};
     if (!fd.valid()) return Failure{perf_open_error(errno, spec)};
     const f_owner_ex owner{F_OWNER_TID, static_cast<pid_t>(::syscall(SYS_gettid))};
@@ -66,6 +81,14 @@ class LinuxPerfHost final : public PerfHost {
   }
 
  private:
+  // Where a thread may run can change at any time.
+  [[nodiscard]] Result<std::optional<std::uint32_t>> type_of_pmu() const {
+    if (pmus_.empty()) return std::optional<std::uint32_t>{};
+    VMM_ASSIGN(const auto allowed, allowed_cpus());
+    VMM_ASSIGN(const CorePmu* const pmu, choose_core_pmu(pmus_, allowed));
+    return std::optional{pmu->type};
+  }
+
   // Each iteration is loop_instructions and loop_branches.
   static void loop(std::uint64_t iterations, const volatile std::uint8_t* stop) {
     if (iterations == 0) return;
@@ -79,15 +102,18 @@ class LinuxPerfHost final : public PerfHost {
         : [stop] "r"(stop)
         : "cc", "memory");
   }
+
+  std::vector<CorePmu> pmus_;
 };
 
 }  // namespace
 
-perf_event_attr attributes_of(const PerfEventSpec& spec) {
+perf_event_attr attributes_of(const PerfEventSpec& spec, std::optional<std::uint32_t> pmu) {
   perf_event_attr attr{};
   attr.size = sizeof attr;
-  attr.type = spec.event.type;
+  attr.type = pmu && spec.event.type == PERF_TYPE_RAW ? *pmu : spec.event.type;
   attr.config = spec.event.config;
+  if (pmu && spec.event.type == PERF_TYPE_HARDWARE) attr.config |= std::uint64_t{*pmu} << PERF_PMU_TYPE_SHIFT;
   attr.sample_period = no_period;
   attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
   attr.disabled = 1;
@@ -99,6 +125,14 @@ perf_event_attr attributes_of(const PerfEventSpec& spec) {
   return attr;
 }
 
-std::unique_ptr<PerfHost> make_linux_perf_host() { return std::make_unique<LinuxPerfHost>(); }
+std::unique_ptr<PerfHost> make_linux_perf_host(std::vector<CorePmu> pmus) {
+  return std::make_unique<LinuxPerfHost>(std::move(pmus));
+}
+
+std::unique_ptr<PerfHost> make_linux_perf_host() { return make_linux_perf_host(read_core_pmus()); }
+
+PerfHostFactory linux_perf_hosts() {
+  return [pmus = read_core_pmus()] { return make_linux_perf_host(pmus); };
+}
 
 }  // namespace vmm

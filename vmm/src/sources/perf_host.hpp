@@ -59,7 +59,9 @@ class PerfHost {
 /// Makes the calling thread's: make_linux_perf_host, or a test's.
 using PerfHostFactory = std::function<std::unique_ptr<PerfHost>()>;
 
-/// perf_event_open of this host. The kick handler must be installed (kvm/kick.hpp).
+/// perf_event_open of this host. The kick handler must be installed (kvm/kick.hpp). Looks at the host's PMUs in sysfs.
 std::unique_ptr<PerfHost> make_linux_perf_host();
+/// The same for threads in the jail: looks at the host's PMUs now.
+PerfHostFactory linux_perf_hosts();
 
 }  // namespace vmm
