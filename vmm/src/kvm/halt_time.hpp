@@ -1,9 +1,7 @@
 #pragma once
-#include <sys/types.h>
-
 #include <chrono>
 
-#include "kvm/fd.hpp"
+#include "kvm/vcpu_statistic.hpp"
 
 namespace vmm {
 
@@ -18,11 +16,10 @@ class HaltTime {
   /// In all so far; only differences mean something. One system call, two without statistics.
   [[nodiscard]] std::chrono::nanoseconds read() const;
   /// Whether it comes from KVM.
-  [[nodiscard]] bool exact() const { return at_ != 0; }
+  [[nodiscard]] bool exact() const { return waited_.read().has_value(); }
 
  private:
-  Fd statistics_;
-  off_t at_{};  ///< Where the number lies in the file; 0 = nowhere.
+  VcpuStatistic waited_;
 };
 
 }  // namespace vmm

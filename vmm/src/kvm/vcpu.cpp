@@ -339,7 +339,7 @@ Result<void> Vcpu::set_tsc_offset(std::uint64_t offset) {
   return {};
 }
 
-HaltTime Vcpu::halt_time() const { return HaltTime{Fd{ioctl_call(fd_.get(), KVM_GET_STATS_FD, 0)}}; }
+Fd Vcpu::statistics() const { return Fd{ioctl_call(fd_.get(), KVM_GET_STATS_FD, 0)}; }
 
 Result<Translation> Vcpu::translate(vpmu::GuestLinear at) {
   VMM_TRY(flush());

@@ -115,7 +115,9 @@ class Vcpu {
   Result<void> set_tsc_offset(std::uint64_t offset);
 
   /// How long the vCPU has been halted.
-  [[nodiscard]] HaltTime halt_time() const;
+  [[nodiscard]] HaltTime halt_time() const { return HaltTime{statistics()}; }
+  /// How often it has left its guest, and so entered it.
+  [[nodiscard]] VcpuStatistic exits() const { return VcpuStatistic{statistics(), "exits"}; }
 
   /// KVM's own walk, as supervisor. Fails for user addresses when the guest has SMAP on: for tests.
   [[nodiscard]] Result<Translation> translate(vpmu::GuestLinear at);
@@ -125,6 +127,8 @@ class Vcpu {
 
  private:
   static constexpr std::uint64_t all_groups = ~std::uint64_t{0};
+  /// KVM_GET_STATS_FD; empty where KVM has none.
+  [[nodiscard]] Fd statistics() const;
   /// KVM_RUN; 0 or its errno.
   int enter(Runs what);
   Result<Exit> exit_after(int error, Runs what);

@@ -54,7 +54,7 @@ Result<HostCounter::Taken> HostCounter::take() {
   const std::uint64_t enabled = now.enabled_ns - taken_.enabled_ns;
   const std::uint64_t running = now.running_ns - taken_.running_ns;
   if (running == 0 && enabled != 0 && counted == 0) {
-    if (enabled < longest_wait_ns) return Taken{};
+    if (enabled < longest_wait_ns) return Taken{.waits = true};
     starved_ = true;
     taken_ = now;
     return Taken{.unseen_ns = enabled};

@@ -34,6 +34,7 @@ class HostCounter {
     std::uint64_t events{};
     std::uint64_t guessed{};    ///< Of these: not counted but scaled up for time without a counter of the host's.
     std::uint64_t unseen_ns{};  ///< Time of which nothing is known, for there was no counter.
+    bool waits{};               ///< The stretch had no time on a counter yet.
   };
   /// The events since the last take(). Where events take turns on the host's counters, they are scaled up by time; what
   /// a stretch without any time on a counter had waits for the next. When that lasts, the stretch is given up

@@ -16,6 +16,9 @@ bool is_clock(Counts counts) {
   return counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles;
 }
 
+/// Of AMD's events those that count VMRUN.
+bool is_branches(Counts counts) { return counts == Counts::branches || counts == Counts::branches_taken; }
+
 /// Whether the engine ever counts it: as well as `vpmu events` tells of the exact source.
 bool engine_knows(const PlanEntry& e) {
   const bool offcore = e.counts == Counts::offcore || e.counts == Counts::offcore_1;
@@ -37,7 +40,8 @@ PerfSource::PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& ca
       margins_{calibration},
       exact_{std::move(exact)},
       generation_{&generation},
-      log_{&log} {
+      log_{&log},
+      counts_entries_{cpu_.vendor == HostVendor::amd} {
   traits_.precise_ip = calibration.lands;
 }
 
@@ -56,7 +60,10 @@ void PerfSource::rest_others() {
   std::array<bool, vpmu::max_counters> counts{};
   for (const PlanEntry& e : plan_.active()) counts[e.counter.index()] = true;
   for (unsigned i = 0; i < vpmu::max_counters; ++i)
-    if (counters_[i] && !counts[i] && !counters_[i]->stop()) counters_[i].reset();
+    if (!counts[i]) {
+      entries_[i].reset();
+      if (counters_[i] && !counters_[i]->stop()) counters_[i].reset();
+    }
 }
 
 PerfSource::Counter PerfSource::choose(const PlanEntry& entry) {
@@ -82,6 +89,7 @@ bool PerfSource::open(const PlanEntry& entry, const HostEvent& event) {
   const PerfEventSpec spec{.event = event, .usr = entry.usr, .os = entry.os, .guest_only = true};
   if (!counter || counter->spec() != spec) {
     counter.reset();
+    entries_[entry.counter.index()].reset();
     auto opened = HostCounter::open(*host_, spec);
     if (!opened && !is_of_one_event(opened.error())) lost(entry, opened.error());
     if (!opened) return false;
@@ -158,7 +166,10 @@ Result<void> PerfSource::use_engine(bool on) {
     ++statistics_.windows;
     return exact_->program(plan_);
   }
-  for_each_host_event([](HostCounter& counter, const PlanEntry&) { return counter.skip(); });
+  for_each_host_event([this](HostCounter& counter, const PlanEntry& e) {
+    entries_[e.counter.index()].reset();
+    return counter.skip();
+  });
   return exact_->program({});
 }
 
@@ -169,12 +180,14 @@ void PerfSource::look_for_starved() {
   });
 }
 
-// Of an event that only the host knows the overflow comes later where the driver takes no shorter period.
+// Of an event that only the host knows the overflow comes later where the driver takes no shorter period. Where the
+// entry itself is counted, a period of 1 would let the guest do nothing.
 void PerfSource::arm() {
   for_each_host_event([this](HostCounter& counter, const PlanEntry& e) -> Result<void> {
     const bool by_engine = engine_knows(e);
     std::optional<std::uint64_t> after;
     if (e.wants_overflow) after = by_engine ? e.distance - margin_of(e) : std::max(e.distance, counter.least_kick());
+    if (after && has_entries(e)) ++*after;
     for (bool armed = false; !armed;) {
       VMM_ASSIGN(armed, counter.kick_after(after));
       if (armed) break;
@@ -193,6 +206,7 @@ Result<RunEnd> PerfSource::run(VcpuPort& port, std::optional<std::chrono::nanose
   VMM_TRY(use_engine(wants_engine()));
   if (!in_engine_) arm();
   VMM_TRY(use_engine(wants_engine()));
+  if (!in_engine_) look_at_entries(port);
   VMM_ASSIGN(RunEnd end, exact_->run(port, at_most));
   note(end);
   return end;
@@ -223,22 +237,47 @@ void PerfSource::note(const RunEnd& end) {
 Result<vpmu::CountDeltas> PerfSource::sync(VcpuPort& port) {
   VMM_ASSIGN(vpmu::CountDeltas deltas, exact_->sync(port));
   if (!in_engine_)
-    for_each_host_event([&](HostCounter& counter, const PlanEntry& e) { return take(counter, e, deltas); });
+    for_each_host_event([&](HostCounter& counter, const PlanEntry& e) { return take(port, counter, e, deltas); });
   for (PlanEntry& e : std::span{plan_.entries}.first(plan_.size))
     e.distance -= std::min(deltas[e.counter], e.distance - 1);
   return deltas;
 }
 
-Result<void> PerfSource::take(HostCounter& counter, const PlanEntry& e, vpmu::CountDeltas& deltas) {
+Result<void> PerfSource::take(VcpuPort& port, HostCounter& counter, const PlanEntry& e, vpmu::CountDeltas& deltas) {
   const bool was_starved = counter.is_starved();
   VMM_ASSIGN(const HostCounter::Taken taken, counter.take());
   statistics_.guessed += taken.guessed;
   statistics_.unseen_us += taken.unseen_ns / 1000;
   if (counter.is_starved() && !was_starved) starved(e);
-  if (e.wants_overflow && engine_knows(e) && taken.events >= e.distance)
-    overshot(e, taken.guessed == 0 ? taken.events : 0);
-  deltas[e.counter] += taken.events;
+  const std::uint64_t events = without_entries(port, e, taken);
+  if (e.wants_overflow && engine_knows(e) && events >= e.distance) overshot(e, taken.guessed == 0 ? events : 0);
+  deltas[e.counter] += events;
   return {};
+}
+
+// Where only one level counts nobody knows how many entries went there.
+bool PerfSource::has_entries(const PlanEntry& e) const {
+  return counts_entries_ && e.usr && e.os && is_branches(e.counts);
+}
+
+void PerfSource::look_at_entries(const VcpuPort& port) {
+  for (const PlanEntry& e : plan_.active())
+    if (auto& entries = entries_[e.counter.index()]; has_entries(e) && !entries) entries = port.entries();
+}
+
+// Fewer branches than entries: this host does not count them.
+std::uint64_t PerfSource::without_entries(const VcpuPort& port, const PlanEntry& e, const HostCounter::Taken& taken) {
+  auto& before = entries_[e.counter.index()];
+  const auto now = before && !taken.waits ? port.entries() : std::nullopt;
+  if (!now) return taken.events;
+  const std::uint64_t entered = *now - *before;
+  before = now;
+  if (taken.unseen_ns != 0) return taken.events;
+  if (taken.events < entered && taken.guessed == 0) counts_entries_ = false;
+  if (!counts_entries_) return taken.events;
+  const std::uint64_t vmruns = std::min(entered, taken.events);
+  statistics_.vmruns += vmruns;
+  return taken.events - vmruns;
 }
 
 /// The kick was for an overflow margin_of() before this one.
@@ -259,6 +298,7 @@ void PerfSource::visit_statistics(const std::function<void(std::string_view, std
   visit("pmu.perf.lost", statistics_.lost);
   visit("pmu.perf.starved", statistics_.starved);
   visit("pmu.perf.unseen_us", statistics_.unseen_us);
+  visit("pmu.perf.vmruns", statistics_.vmruns);
   visit("pmu.perf.margin", margins_.margin_instructions);
   visit("pmu.perf.margin_cycles", margins_.margin_cycles);
   for (const auto& [code, count] : statistics_.by_engine) visit(fmt::format("pmu.perf.by_engine.r{:04x}", code), count);

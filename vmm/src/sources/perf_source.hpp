@@ -24,6 +24,7 @@ struct PerfStatistics {
   std::uint64_t lost{};           ///< Times that the host would not go on with an event, or not begin.
   std::uint64_t starved{};        ///< Times that an event had no counter of the host's for long,
   std::uint64_t unseen_us{};      ///< and the time of which nothing was counted.
+  std::uint64_t vmruns{};  ///< Entries into the guest that the host counted as branches, and that were taken out.
   std::map<std::uint16_t, std::uint64_t>
       by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
   std::map<std::uint16_t, std::uint64_t> refused;  ///< and those that nobody can: they stand still.
@@ -36,6 +37,9 @@ struct PerfStatistics {
 ///
 /// What the host takes away in the middle of a run (its counters, the right to count, file descriptors) the engine
 /// counts from then on, each time that it is asked for until the host gives it back; the guest goes on.
+///
+/// AMD's counters of branches take each VMRUN into a privilege level that they count for one. Where a counter counts at
+/// all levels these are known, and taken out, until a stretch shows that this host's do not.
 ///
 /// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them.
 /// Events that only the host knows rest while the engine runs.
@@ -81,7 +85,10 @@ class PerfSource final : public CountSource {
   void for_each_host_event(const Act& act);
   void arm();
   void look_for_starved();
-  Result<void> take(HostCounter& counter, const vpmu::PlanEntry& e, vpmu::CountDeltas& deltas);
+  [[nodiscard]] bool has_entries(const vpmu::PlanEntry& e) const;
+  void look_at_entries(const VcpuPort& port);
+  std::uint64_t without_entries(const VcpuPort& port, const vpmu::PlanEntry& e, const HostCounter::Taken& taken);
+  Result<void> take(VcpuPort& port, HostCounter& counter, const vpmu::PlanEntry& e, vpmu::CountDeltas& deltas);
   void starved(const vpmu::PlanEntry& entry);
   void lost(const vpmu::PlanEntry& entry, const Error& why);
   [[nodiscard]] bool wants_engine() const;
@@ -100,6 +107,9 @@ class PerfSource final : public CountSource {
   std::array<Counter, vpmu::max_counters> by_{};               ///< By place in plan_.
   std::array<std::uint64_t, vpmu::max_counters> clock_khz_{};  ///< The same: EventTranslation::of_tsc_khz.
   std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
+  /// The port's entries() up to which those of a counter are taken out; empty = from the next run on.
+  std::array<std::optional<std::uint64_t>, vpmu::max_counters> entries_;
+  bool counts_entries_;  ///< The host counts an entry into the guest as a branch, as far as is known.
   bool in_engine_{};
   bool open_instruction_{};  ///< The engine's last instruction has left the guest and not retired yet.
   PerfStatistics statistics_{};

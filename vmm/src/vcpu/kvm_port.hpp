@@ -84,16 +84,23 @@ class KvmPort final : public VcpuPort {
   void pass_time(std::uint64_t ticks) override { clock_.pass(ticks); }
   Result<std::uint64_t> tsc() override;
   [[nodiscard]] std::uint64_t tsc_khz() const override { return tsc_khz_; }
+  [[nodiscard]] std::optional<std::uint64_t> entries() const override { return exits_.read(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
   KvmPort(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group, unsigned member)
-      : vm_{&vm}, vcpu_{&vcpu}, wanted_time_{time}, clock_host_{vcpu}, clock_{time, 0, group, member} {}
+      : vm_{&vm},
+        vcpu_{&vcpu},
+        wanted_time_{time},
+        exits_{vcpu.exits()},
+        clock_host_{vcpu},
+        clock_{time, 0, group, member} {}
   std::optional<TscScale> find_scale(std::uint32_t khz);
 
   Vm* vm_;
   Vcpu* vcpu_;
   PmuTime wanted_time_;
+  VcpuStatistic exits_;
   std::uint64_t tsc_khz_{};
   bool unknown_scale_{};
   KvmClockHost clock_host_;

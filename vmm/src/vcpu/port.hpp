@@ -95,6 +95,9 @@ class VcpuPort {
   /// kHz of the guest's TSC.
   [[nodiscard]] virtual std::uint64_t tsc_khz() const = 0;
 
+  /// How often the processor has entered the guest, for whatever reason; empty where that is not known.
+  [[nodiscard]] virtual std::optional<std::uint64_t> entries() const { return std::nullopt; }
+
   /// Calls `visit(name, value)` for each statistic of the port.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& /*visit*/) const {}
 };

@@ -29,7 +29,8 @@ class FakeCpu {
   void kick() { guest_->port.kicked = 1; }
   std::uint64_t retired{};
   std::map<std::uint64_t, std::uint64_t> retired_at;  ///< By address.
-  std::function<void(std::uint64_t)> on_retired;      ///< Told of each instruction, by its address.
+  std::function<void(std::uint64_t)> on_retired;      ///< Told of each instruction, by its address,
+  std::function<void()> on_entered;                   ///< and of each entry.
 
   /// Places an instruction; returns the address after it.
   std::uint64_t add(std::uint64_t at, const std::vector<std::uint8_t>& code, Effect effect = {}) {
@@ -66,6 +67,7 @@ class FakeCpu {
   }
 
   Exit run(FakePort& port) {
+    if (on_entered) on_entered();
     if (++runs_ > most_runs) {
       ADD_FAILURE() << "the guest is stopped again and again";
       return Shutdown{};

@@ -19,6 +19,7 @@ class FakePerf {
  public:
   FakePerf(FakeGuest& guest, FakeCpu& cpu) : guest_{&guest}, cpu_{&cpu} {
     cpu.on_retired = [this](std::uint64_t at) { on_retired(at); };
+    cpu.on_entered = [this] { on_entered(); };
   }
 
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
@@ -39,6 +40,8 @@ class FakePerf {
       100};  ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
   std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
   int open_error{};                                                                            ///< For every event.
+  bool counts_entries{};                     ///< An entry into the guest is a branch of its.
+  std::uint64_t enters_each{};               ///< KVM leaves and enters by itself each so many instructions; 0 = never.
   std::optional<std::uint64_t> emulated_at;  ///< An instruction that KVM emulates: the PMU does not see it.
   std::function<bool(std::uint64_t)> is_branch{[](std::uint64_t) { return false; }};  ///< Of the program, by address.
   std::uint64_t ns_per_instruction{10};  ///< Of the time that events are told.
@@ -162,11 +165,10 @@ class FakePerf {
     return s.spec.event == HostEvent{PERF_TYPE_RAW, 0x3C} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0x76};
   }
 
-  static std::uint64_t events_of(const State& s, bool branch) {
-    const bool branches =
-        s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC4} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC2};
-    return branches && !branch ? 0 : 1;
+  static bool is_branches(const State& s) {
+    return s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC4} || s.spec.event == HostEvent{PERF_TYPE_RAW, 0xC2};
   }
+  static std::uint64_t events_of(const State& s, bool branch) { return is_branches(s) && !branch ? 0 : 1; }
 
   bool retire_in_host(bool branch) {
     ++seen_on_host_;
@@ -179,7 +181,17 @@ class FakePerf {
     return kicked;
   }
 
+  void on_entered() {
+    if (guest_->port.entered) ++*guest_->port.entered;
+    const bool user = cpl_of(guest_->port.special) != 0;
+    for (State& s : events_)
+      if (counts_entries && s.enabled && s.spec.guest_only && (user ? s.spec.usr : s.spec.os) && is_branches(s) &&
+          count(s, 1))
+        cpu_->kick();
+  }
+
   void on_retired(std::uint64_t at) {
+    if (enters_each != 0 && ++retired_ % enters_each == 0) on_entered();
     if (emulated_at == at) return;
     const bool user = cpl_of(guest_->port.special) != 0;
     for (State& s : events_)
@@ -191,6 +203,7 @@ class FakePerf {
   FakeCpu* cpu_;
   std::list<State> events_;
   std::uint64_t seen_on_host_{};
+  std::uint64_t retired_{};
 };
 
 }  // namespace vmm::test

@@ -38,7 +38,8 @@ class FakePort final : public VcpuPort {
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
   const ScriptedTime* time{};    ///< What runs take is the guest's time; null = they take none.
   bool is_watched{};
-  bool tells_devices{};  ///< Whether run_to_device() does anything.
+  std::optional<std::uint64_t> entered;  ///< entries().
+  bool tells_devices{};                  ///< Whether run_to_device() does anything.
 
   std::deque<Run> script;  ///< Runs to come.
   Run otherwise;           ///< What run() does when the script is empty; without it the test fails.
@@ -166,6 +167,8 @@ class FakePort final : public VcpuPort {
   std::function<void(std::uint64_t)> passing;  ///< Told of each pass_time().
   Result<std::uint64_t> tsc() override { return value_of("tsc", msrs[0x10]); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
+
+  [[nodiscard]] std::optional<std::uint64_t> entries() const override { return entered; }
 
   /// One 32-bit register of the xAPIC page.
   [[nodiscard]] std::uint32_t apic_word(unsigned offset) const {

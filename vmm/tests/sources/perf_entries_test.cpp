@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include "sources/perf_source_rig.hpp"
+
+// AMD counts VMRUN as a branch of the guest, at the privilege level that it enters. No AMD host with a PMU was at hand.
+
+namespace vmm::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class AmdHost : public PerfSourceOn {
+ protected:
+  AmdHost() {
+    perf_.host_cpu = {.vendor = HostVendor::amd, .generation = {}};
+    perf_.counts_entries = true;
+    perf_.enters_each = 100;
+    rig_.guest.port.entered = 12'345;
+  }
+  static PlanEntry branches() { return counter(pmc0, Counts::branches, 0xC4); }
+  [[nodiscard]] std::uint64_t true_branches() const { return rig_.cpu.retired_at.at(LoopingGuest::code + 8); }
+};
+
+TEST_F(AmdHost, EntriesAreNoBranches) {
+  program({branches(), instructions(pmc1)});
+  for (int n = 0; n < 20; ++n) ASSERT_TRUE(run(50us)) << failure_;
+  EXPECT_GT(true_branches(), 10'000U);
+  EXPECT_EQ(counted_[pmc0], true_branches());
+  EXPECT_EQ(counted_[pmc1], truth());
+  EXPECT_EQ(statistic("pmu.perf.vmruns"), *rig_.guest.port.entered - 12'345);
+  EXPECT_GT(statistic("pmu.perf.vmruns"), truth() / 100);
+}
+
+// Those that came while the counter rested are nobody's.
+TEST_F(AmdHost, EntriesWithoutTheCounterAreNotTakenOut) {
+  for (int n = 0; n < 5; ++n) {
+    program({});
+    ASSERT_TRUE(run(50us)) << failure_;
+    const std::uint64_t begin = rig_.cpu.retired_at[LoopingGuest::code + 8];
+    counted_ = {};
+    program({branches()});
+    ASSERT_TRUE(run(50us)) << failure_;
+    EXPECT_GT(true_branches(), begin);
+    EXPECT_EQ(counted_[pmc0], true_branches() - begin);
+  }
+}
+
+// The host's kick comes early by the entries, and the next one for the rest.
+TEST_F(AmdHost, OverflowsComeAtTheVeryBranch) {
+  for (int n = 0; n < 5; ++n) {
+    counted_ = {};
+    const std::uint64_t begin = truth();
+    program({sampling(branches(), 5'000)});
+    run_to(pmc0, 5'000);
+    EXPECT_EQ(counted_[pmc0], 5'000U);
+    EXPECT_NEAR(static_cast<double>(truth() - begin), 5'000.0 * 8, 8.0);
+  }
+  EXPECT_EQ(statistic("pmu.perf.overshoots"), 0U);
+  EXPECT_GT(statistic("pmu.perf.vmruns"), 0U);
+}
+
+// More entries than branches.
+TEST_F(AmdHost, HostThatDoesNotCountEntriesIsFoundOut) {
+  perf_.counts_entries = false;
+  perf_.enters_each = 3;
+  program({branches()});
+  for (int n = 0; n < 20; ++n) ASSERT_TRUE(run(50us)) << failure_;
+  EXPECT_EQ(counted_[pmc0], true_branches());
+  EXPECT_EQ(statistic("pmu.perf.vmruns"), 0U);
+}
+
+TEST_F(AmdHost, EntriesIntoOneLevelAreNotKnown) {
+  PlanEntry kernel = branches();
+  kernel.usr = kernel.spec.usr = false;
+  program({kernel});
+  ASSERT_TRUE(run(50us)) << failure_;
+  EXPECT_GT(counted_[pmc0], true_branches());
+  EXPECT_EQ(statistic("pmu.perf.vmruns"), 0U);
+}
+
+TEST_F(AmdHost, WithoutKvmsStatisticsTheyStay) {
+  rig_.guest.port.entered.reset();
+  program({branches()});
+  ASSERT_TRUE(run(50us)) << failure_;
+  EXPECT_GT(counted_[pmc0], true_branches());
+}
+
+TEST_F(AmdHost, IntelsBranchesAreLeftAlone) {
+  perf_.host_cpu = {.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
+  perf_.counts_entries = false;
+  program({branches()});
+  for (int n = 0; n < 20; ++n) ASSERT_TRUE(run(50us)) << failure_;
+  EXPECT_EQ(counted_[pmc0], true_branches());
+}
+
+}  // namespace
+}  // namespace vmm::test

@@ -1,0 +1,39 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "kvm/system.hpp"
+#include "vcpu/kvm_port.hpp"
+
+namespace vmm::test {
+namespace {
+
+// KVM's clock as the port reckons it, on a real KVM.
+TEST(KvmPortOnKvm, TscIsTheOneThatKvmGives) {
+  constexpr std::uint32_t msr_tsc = 0x10;
+  const auto system = System::open();
+  ASSERT_TRUE(system) << describe(system.error());
+  auto vm = system->create_vm();
+  ASSERT_TRUE(vm);
+  auto vcpu = vm->create_vcpu(0);
+  ASSERT_TRUE(vcpu);
+  auto port = KvmPort::create(*vm, *vcpu);
+  ASSERT_TRUE(port);
+  port->watch_clock(true);
+  for (int n = 0; n < 100; ++n) {
+    const auto before = vcpu->msr(msr_tsc);
+    const auto now = port->tsc();
+    const auto after = vcpu->msr(msr_tsc);
+    ASSERT_TRUE(before && now && after);
+    EXPECT_LE(*before, *now);
+    EXPECT_LE(*now, *after);
+  }
+  std::map<std::string, std::uint64_t> all;
+  port->visit_statistics([&](std::string_view name, std::uint64_t value) { all[std::string{name}] = value; });
+  EXPECT_EQ(all.at("pmu.clock.unknown_scale"), 0U);
+  EXPECT_EQ(port->entries().has_value(), vcpu->halt_time().exact());
+}
+
+}  // namespace
+}  // namespace vmm::test
