@@ -40,13 +40,15 @@ void add_everyday(Calls& calls) {
               SCMP_SYS(gettimeofday)});
   add(calls, {SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack),
               SCMP_SYS(restart_syscall)});
-  add(calls, {SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(timer_delete)});
+  add(calls, {SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(getuid), SCMP_SYS(exit), SCMP_SYS(exit_group),
+              SCMP_SYS(timer_delete)});
   add(calls, {SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(readv), SCMP_SYS(writev), SCMP_SYS(close),
               SCMP_SYS(lseek), SCMP_SYS(fstat)});
   add(calls, {SCMP_SYS(poll), SCMP_SYS(ppoll)});
   // How the C library asks for a descriptor's status.
   add_masked(calls, SCMP_SYS(newfstatat), 3, AT_EMPTY_PATH, AT_EMPTY_PATH);
-  add_with(calls, SCMP_SYS(tgkill), 0, {static_cast<std::uint64_t>(::getpid())});
+  for (const int number : {SCMP_SYS(tgkill), SCMP_SYS(rt_tgsigqueueinfo)})
+    add_with(calls, number, 0, {static_cast<std::uint64_t>(::getpid())});
   add_with(calls, SCMP_SYS(prctl), 0, {PR_GET_NAME});
   // The terminal's settings; not TIOCSTI, which types in the user's place.
   add_with(calls, SCMP_SYS(ioctl), 1, {TCGETS, TCSETS, TCSETSW, TCSETSF});

@@ -1,9 +1,11 @@
 #include "kvm/kick.hpp"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <mutex>
 
 namespace vmm {
 
@@ -15,7 +17,12 @@ constinit thread_local pid_t number = 0;
 
 namespace {
 
-void on_kick(int /*signal*/) {
+/// Whose address says that a signal is ours.
+constinit char ours{};
+/// What was there before our handler, which is its only reader.
+constinit struct sigaction previous{};
+
+void kick_this_thread() {
   auto* const flag = kicked_thread::flag;
   if (flag == nullptr) {
     kicked_thread::missed = 1;
@@ -28,17 +35,68 @@ void on_kick(int /*signal*/) {
   }
 }
 
+bool has_handler(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+}
+
+/// As the kernel would have handed it to whoever was there before us.
+void pass_on(int signal, siginfo_t* info, void* context) {
+  if (has_handler(previous)) {
+    sigset_t before;
+    ::pthread_sigmask(SIG_BLOCK, &previous.sa_mask, &before);
+    if ((previous.sa_flags & SA_SIGINFO) != 0)
+      previous.sa_sigaction(signal, info, context);
+    else
+      previous.sa_handler(signal);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  } else if (previous.sa_handler == SIG_DFL) {
+    // It ends the process, once this handler has returned and lets it in.
+    ::sigaction(signal, &previous, nullptr);
+    (void)::tgkill(::getpid(), ::gettid(), signal);
+  }
+}
+
+// What a file sends (F_SETSIG) carries nothing of ours: it is taken for a kick, and for theirs as well. A kick too many
+// costs one look.
+void on_kick(int signal, siginfo_t* info, void* context) {
+  const int code = info->si_code;
+  const bool is_files = code >= POLL_IN && code <= POLL_HUP;
+  const bool is_ours = (code == SI_QUEUE || code == SI_TIMER) && info->si_value.sival_ptr == &ours;
+  const int error = errno;
+  if (is_ours || is_files) kick_this_thread();
+  if (!is_ours && (!is_files || has_handler(previous))) pass_on(signal, info, context);
+  errno = error;
+}
+
 }  // namespace
 
-int kick_signal() { return SIGRTMIN; }
+int choose_kick_signal() {
+  for (int signal = SIGRTMAX; signal >= SIGRTMIN; --signal) {
+    struct sigaction now{};
+    if (::sigaction(signal, nullptr, &now) == 0 && !has_handler(now) && now.sa_handler == SIG_DFL) return signal;
+  }
+  return SIGRTMAX;
+}
+
+int kick_signal() {
+  static const int chosen = choose_kick_signal();
+  return chosen;
+}
+
+sigval kick_value() { return {.sival_ptr = &ours}; }
 
 Result<void> install_kick_handler() {
+  static std::mutex installing;
+  const std::scoped_lock lock{installing};
+  struct sigaction now{};
+  if (::sigaction(kick_signal(), nullptr, &now) != 0) return host_error("sigaction of the kick signal", errno);
+  if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_kick) return {};
+  previous = now;
   struct sigaction action{};
-  action.sa_handler = on_kick;
+  action.sa_sigaction = on_kick;
+  action.sa_flags = SA_SIGINFO;
   ::sigemptyset(&action.sa_mask);
-  if (::sigaction(kick_signal(), &action, nullptr) != 0) {
-    return host_error("sigaction of the kick signal", errno);
-  }
+  if (::sigaction(kick_signal(), &action, nullptr) != 0) return host_error("sigaction of the kick signal", errno);
   return {};
 }
 
@@ -54,8 +112,15 @@ pid_t ask_for_this_thread() {
   return ::gettid();
 }
 
-void kick_thread(pid_t thread) { (void)::tgkill(::getpid(), thread, kick_signal()); }
+void kick_thread(pid_t thread) {
+  siginfo_t info{};
+  info.si_signo = kick_signal();
+  info.si_code = SI_QUEUE;
+  info.si_pid = ::getpid();
+  info.si_value = kick_value();
+  (void)::syscall(SYS_rt_tgsigqueueinfo, info.si_pid, thread, info.si_signo, &info);
+}
 
-void kick(pthread_t thread) { ::pthread_kill(thread, kick_signal()); }
+void kick(pthread_t thread) { ::pthread_sigqueue(thread, kick_signal(), kick_value()); }
 
 }  // namespace vmm

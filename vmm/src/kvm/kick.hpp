@@ -15,11 +15,18 @@ constexpr std::uint8_t kick_mark = 2;
 /// What the flag has while an exit is completed and the guest is not to run.
 constexpr std::uint8_t completing_mark = 4;
 
-/// The real-time signal that brings a vCPU thread out of the guest. Timers and perf events may use it as well: the
-/// handler makes the receiving thread's vCPU leave the guest even when the signal comes just before entry.
+/// The real-time signal that brings a vCPU thread out of the guest. Timers, with kick_value(), and perf events may use
+/// it as well: the handler makes the receiving thread's vCPU leave the guest even when the signal comes just before
+/// entry. Chosen once for the process, by choose_kick_signal().
 int kick_signal();
+/// The highest real-time signal that nobody handles: VMMs and libraries count up from SIGRTMIN. SIGRTMAX where all are
+/// handled.
+[[nodiscard]] int choose_kick_signal();
+/// What comes with our own signals, and tells them from those of others.
+sigval kick_value();
 
-/// Installs the handler of kick_signal() for the process. Idempotent.
+/// Installs the handler of kick_signal() for the process, in front of the one that is there. What is not a kick of ours
+/// goes on to that one, or does what the signal does without any. Again: in front of whoever has taken its place.
 Result<void> install_kick_handler();
 
 /// What is the thread's own; the signal's handler touches the first two while its signals come in.

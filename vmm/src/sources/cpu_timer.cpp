@@ -33,6 +33,7 @@ class PosixCpuTimer final : public CpuTimer {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = kick_signal();
+    event.sigev_value = kick_value();
     event._sigev_un._tid = thread_id();
     timer_t timer{};
     if (::timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return host_error("timer_create", errno);

@@ -224,7 +224,7 @@ TEST_F(AttachmentTest, KicksOfOursDoNotComeOutAndTheVmmsDo) {
     return [&runs, vcpu, by_vmm](kvm_run& run) {
       ++runs;
       if (by_vmm) FakeKvm::ask_to_come_out(vcpu);
-      ::raise(kick_signal());
+      kick_thread(this_thread());
       run.exit_reason = KVM_EXIT_INTR;
     };
   };
@@ -241,7 +241,7 @@ TEST_F(AttachmentTest, AKickThatComesWhileTheVmmHasTheVcpuIsNotLost) {
   const int vcpu = make_vcpu(make_vm());
   run_to_halt(vcpu);
   const auto runs = kvm.count(KVM_RUN);
-  ::raise(kick_signal());
+  kick_thread(this_thread());
   run_to_halt(vcpu);
   EXPECT_EQ(kvm.count(KVM_RUN), runs + 2) << "one that the kick ends, and the guest's";
 }

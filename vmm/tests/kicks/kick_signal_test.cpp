@@ -1,0 +1,142 @@
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+
+#include "kvm/kick.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr int good = 7;
+
+/// Exit code of a process of its own that does `what`; its signal, negative, where one ended it.
+int in_a_process(const std::function<int()>& what) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(what());
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+volatile std::sig_atomic_t theirs = 0, with_value = 0;
+void handler(int) { theirs = theirs + 1; }
+void full_handler(int, siginfo_t* info, void*) {
+  theirs = theirs + 1;
+  with_value = info->si_value.sival_int;
+}
+
+void handle(int signal, bool full = false) {
+  struct sigaction action{};
+  if (full) {
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = full_handler;
+  } else {
+    action.sa_handler = handler;
+  }
+  ::sigaction(signal, &action, nullptr);
+}
+
+void handle_all() {
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) handle(signal, true);
+}
+
+bool is_kicked_by(const std::function<void()>& act) {
+  volatile std::uint8_t flag = 0;
+  const KickTarget target{&flag};
+  act();
+  return flag != 0;
+}
+
+// In these processes kick_signal() is asked for the first time: they are the children of one in which nobody has.
+TEST(KickSignal, IsOneThatNobodyHandles) {
+  EXPECT_EQ(in_a_process([] {
+              handle(SIGRTMAX);
+              handle(SIGRTMIN);
+              const int chosen = choose_kick_signal();
+              return chosen == SIGRTMAX - 1 ? good : 1;
+            }),
+            good);
+}
+
+TEST(KickSignal, IsSharedWhereAllAreHandled) {
+  EXPECT_EQ(in_a_process([] {
+              handle_all();
+              return choose_kick_signal() == SIGRTMAX ? good : 1;
+            }),
+            good);
+}
+
+TEST(KickSignal, KicksOfOursAreNobodyElses) {
+  EXPECT_EQ(in_a_process([] {
+              handle(kick_signal(), true);
+              if (!install_kick_handler()) return 1;
+              if (!is_kicked_by([] { kick_thread(this_thread()); })) return 2;
+              if (!is_kicked_by([] { kick(::pthread_self()); })) return 3;
+              return theirs == 0 ? good : 4;
+            }),
+            good);
+}
+
+TEST(KickSignal, SignalOfOthersGoesOnToTheirHandlerWithAllThatItCarries) {
+  EXPECT_EQ(in_a_process([] {
+              handle(kick_signal(), true);
+              if (!install_kick_handler()) return 1;
+              if (is_kicked_by([] { ::pthread_sigqueue(::pthread_self(), kick_signal(), {.sival_int = 42}); }))
+                return 2;
+              if (theirs != 1 || with_value != 42) return 3;
+              if (is_kicked_by([] { ::raise(kick_signal()); })) return 4;
+              return theirs == 2 ? good : 5;
+            }),
+            good);
+}
+
+TEST(KickSignal, SignalOfOthersGoesOnToAHandlerThatTakesOnlyTheNumber) {
+  EXPECT_EQ(in_a_process([] {
+              handle(kick_signal());
+              if (!install_kick_handler()) return 1;
+              if (is_kicked_by([] { ::raise(kick_signal()); })) return 2;
+              return theirs == 1 ? good : 3;
+            }),
+            good);
+}
+
+TEST(KickSignal, SignalOfOthersThatNobodyHandlesEndsTheProcessAsItWouldWithoutUs) {
+  const int ended = in_a_process([] {
+    if (!install_kick_handler()) return 1;
+    ::raise(kick_signal());
+    return 2;
+  });
+  EXPECT_LE(ended, -SIGRTMIN) << "by the signal";
+}
+
+TEST(KickSignal, SignalThatIsIgnoredStaysIgnored) {
+  EXPECT_EQ(in_a_process([] {
+              ::signal(kick_signal(), SIG_IGN);
+              if (!install_kick_handler()) return 1;
+              ::raise(kick_signal());
+              return is_kicked_by([] { kick_thread(this_thread()); }) ? good : 2;
+            }),
+            good);
+}
+
+// Whoever comes later takes our place: the next vCPU puts us in front of him.
+TEST(KickSignal, HandlerThatWasReplacedComesBackInFront) {
+  EXPECT_EQ(in_a_process([] {
+              if (!install_kick_handler()) return 1;
+              handle(kick_signal(), true);
+              if (is_kicked_by([] { kick_thread(this_thread()); })) return 2;
+              theirs = 0;
+              if (!install_kick_handler()) return 3;
+              if (!is_kicked_by([] { kick_thread(this_thread()); }) || theirs != 0) return 4;
+              ::raise(kick_signal());
+              return theirs == 1 ? good : 5;
+            }),
+            good);
+}
+
+}  // namespace
+}  // namespace vmm::test
