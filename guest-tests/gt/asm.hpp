@@ -90,6 +90,7 @@ inline Outcome try_ud2() {
   return guard_outcome(0);
 }
 
+inline void pause() { asm volatile("pause" ::: "memory"); }
 inline std::uint64_t rdtsc() {
   std::uint32_t low, high;
   asm volatile("rdtsc" : "=a"(low), "=d"(high)::"memory");

@@ -104,14 +104,18 @@ bool leave_user(InterruptFrame& frame) {
 
 }  // namespace
 
-void set_up_interrupts() {
-  for (unsigned v = 0; v < idt.size(); ++v) idt[v] = make_gate(gt_vector_stubs + v * stub_bytes);
+void share_interrupts() {
   const TableRegister gdtr{.limit = sizeof(gdt) - 1, .base = reinterpret_cast<std::uint64_t>(&gdt)};
   const TableRegister idtr{.limit = sizeof(idt) - 1, .base = reinterpret_cast<std::uint64_t>(&idt)};
   asm volatile("lgdt %0" ::"m"(gdtr));
   load_segments();
-  load_tss();
   asm volatile("lidt %0" ::"m"(idtr));
+}
+
+void set_up_interrupts() {
+  for (unsigned v = 0; v < idt.size(); ++v) idt[v] = make_gate(gt_vector_stubs + v * stub_bytes);
+  share_interrupts();
+  load_tss();
 }
 
 void on_vector(std::uint64_t vector, InterruptHandler handler) { handlers[vector] = handler; }

@@ -16,6 +16,8 @@ using InterruptHandler = void (*)(InterruptFrame&);
 
 /// Loads GDT, TSS and IDT. Called once, before anything can fault.
 void set_up_interrupts();
+/// The same GDT and IDT for another CPU, which has no TSS: no code at CPL 3 there.
+void share_interrupts();
 
 /// Handles a vector from now on. Without a handler an exception ends the test as failed, unless a `try_` form caught
 /// it.

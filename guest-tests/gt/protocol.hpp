@@ -7,9 +7,9 @@
 /// What a guest test kernel and the host that runs it agree on. Included by both sides; no behaviour here.
 ///
 /// The host finds the tests in the ELF section `.gt_tests`, an array of TestDescriptor. For each test it makes a fresh
-/// VM with one vCPU, loads the file, and starts the vCPU at the entry point in 64-bit mode, CPL 0, interrupts off,
-/// memory mapped linear = physical, with the test's index in RDI and BootFlags in RSI. The guest talks by 32-bit OUT of
-/// a Message's address to `command_port` and ends with Command::complete.
+/// VM with one vCPU (two for need_second_cpu), loads the file, and starts the first vCPU at the entry point in 64-bit
+/// mode, CPL 0, interrupts off, memory mapped linear = physical, with the test's index in RDI and BootFlags in RSI. The
+/// guest talks by 32-bit OUT of a Message's address to `command_port` and ends with Command::complete.
 namespace gt {
 
 /// ELF section that holds the descriptors.
@@ -28,11 +28,13 @@ enum Need : std::uint32_t {
   need_exact_counts = 1U << 1,  ///< Each retired instruction, branch, load and store is counted, no more and no less.
   need_records = 1U << 2,       ///< PEBS records show the state at a real instruction boundary.
   need_hit_levels = 1U << 3,    ///< Caches, TLBs and branch prediction are real or modelled.
+  need_second_cpu = 1U << 4,    ///< The machine has a second vCPU, which waits for INIT and SIPI.
 };
 
-/// Facts about the source, for tests that can check more when it is better.
+/// Facts about the source, for tests that can check more when it is better, and what the user wants.
 enum BootFlag : std::uint64_t {
   boot_exact_counts = 1U << 0,
+  boot_long = 1U << 1,  ///< Tests that repeat something do it as often as is told in full, not in seconds.
 };
 
 enum class Command : std::uint32_t {

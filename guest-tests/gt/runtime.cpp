@@ -62,6 +62,7 @@ const char* short_path(const char* file) {
 }  // namespace
 
 bool exact_counts() { return (boot_flags & boot_exact_counts) != 0; }
+bool is_long() { return (boot_flags & boot_long) != 0; }
 
 std::span<char> message_text() { return message.text; }
 void count_check() { ++checks; }

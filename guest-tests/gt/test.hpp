@@ -14,6 +14,8 @@ namespace gt {
 
 /// Whether the counting source counts each instruction exactly.
 bool exact_counts();
+/// Whether there is time for all repetitions.
+bool is_long();
 
 /// Sends a line to the reader.
 void log(const char* text);

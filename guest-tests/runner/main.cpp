@@ -27,6 +27,7 @@ struct Arguments {
   std::uint32_t compile_after{vpmu::exec::Compiling{}.after};
   bool list{};
   bool statistics{};
+  bool lengthy{};
 };
 
 int report_error(const vmm::Error& error) {
@@ -48,7 +49,8 @@ vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
                                .soft = arguments.port == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
                                .compiling = {.after = arguments.compile_after},
-                               .statistics = arguments.statistics};
+                               .statistics = arguments.statistics,
+                               .lengthy = arguments.lengthy};
 }
 
 vmm::Result<int> run(const Arguments& arguments) {
@@ -99,6 +101,7 @@ int main(int argc, char** argv) {
   app.add_option("--junit", arguments.junit_file, "write the results to this file as JUnit XML");
   app.add_flag("--list", arguments.list, "print the names of the tests and stop");
   app.add_flag("--statistics", arguments.statistics, "print the virtual PMU's counters after each test");
+  app.add_flag("--long", arguments.lengthy, "tests that repeat something do all of it; give them time");
   using Kind = vmm::tool::ParseOutcome::Kind;
   const vmm::tool::ParseOutcome outcome = app.parse(argc, argv);
   if (outcome.kind == Kind::help_shown) return exit_passed;

@@ -52,20 +52,25 @@ bool is_exact(std::string_view source) {
   return row != nullptr && row->traits.exact_counts;
 }
 
+std::uint64_t boot_flags(const RunOptions& options) {
+  return (is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0) |
+         (options.lengthy ? std::uint64_t{gt::boot_long} : 0);
+}
+
 vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const RunOptions& options) {
-  return {
-      .kernel = kernel.path(),
-      .memory_bytes = gt::ram_bytes,
-      .threads_per_core = options.threads_per_core,
-      .model = options.model,
-      .source = options.source,
-      .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
-      .compiling = options.compiling,
-      .kvm_device = options.kvm_device,
-      .pmu_time = options.pmu_time,
-      .model_log = options.model_log,
-      .elf_arguments = {.rdi = test.index, .rsi = is_exact(options.source) ? std::uint64_t{gt::boot_exact_counts} : 0},
-      .most_ticks = options.tick_limit};
+  return {.kernel = kernel.path(),
+          .memory_bytes = gt::ram_bytes,
+          .cpus = (test.needs & gt::need_second_cpu) != 0 ? 2U : 1U,
+          .threads_per_core = options.threads_per_core,
+          .model = options.model,
+          .source = options.source,
+          .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
+          .compiling = options.compiling,
+          .kvm_device = options.kvm_device,
+          .pmu_time = options.pmu_time,
+          .model_log = options.model_log,
+          .elf_arguments = {.rdi = test.index, .rsi = boot_flags(options)},
+          .most_ticks = options.tick_limit};
 }
 
 /// But for "vcpu.", how long kicks took: that is of the host, and different each time.
@@ -97,7 +102,8 @@ vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunO
 
 }  // namespace
 
-std::string unmet_need(const Test& test, std::string_view source) {
+std::string unmet_need(const Test& test, std::string_view source, Port port) {
+  if ((test.needs & gt::need_second_cpu) != 0 && port == Port::soft) return "needs a second CPU, port 'soft' has none";
   if ((test.needs & gt::need_exact_counts) != 0 && !is_exact(source))
     return fmt::format("needs exact counts, source '{}' estimates", source);
   const vmm::SourceRow* const row = vmm::find_source(source);
@@ -107,7 +113,7 @@ std::string unmet_need(const Test& test, std::string_view source) {
 }
 
 vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, const RunOptions& options) {
-  if (std::string reason = unmet_need(test, options.source); !reason.empty())
+  if (std::string reason = unmet_need(test, options.source, options.soft ? Port::soft : Port::kvm); !reason.empty())
     return TestResult{.name = test.name, .verdict = Verdict::skipped, .reason = std::move(reason)};
   const auto begin = Clock::now();
   VMM_ASSIGN(TestResult result, run_machine(config_for(kernel, test, options), options));

@@ -25,13 +25,15 @@ struct RunOptions {
   vpmu::exec::Compiling compiling{};             ///< See MachineConfig.
   std::string kvm_device{"/dev/kvm"};            ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
+  bool lengthy{};                                ///< Tests that repeat something do all of it.
 };
 
-/// Why a test cannot run on a source, empty when it can.
-std::string unmet_need(const Test& test, std::string_view source);
+/// Why a test cannot run on a source and a port, empty when it can.
+enum class Port : std::uint8_t { kvm, soft };
+std::string unmet_need(const Test& test, std::string_view source, Port port);
 
-/// Runs one test in a fresh machine with one vCPU. The result says what the guest did; the call itself fails only when
-/// the host does, or when the options name something that does not exist.
+/// Runs one test in a fresh machine with the vCPUs that it needs. The result says what the guest did; the call itself
+/// fails only when the host does, or when the options name something that does not exist.
 vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, const RunOptions& options);
 
 }  // namespace gt_runner

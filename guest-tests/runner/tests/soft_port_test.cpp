@@ -36,7 +36,8 @@ bool counts_without_kvm(const vmm::SourceRow& source) { return !source.traits.ne
 
 /// Single steps are too slow for tests that wait for something not to happen; those that need exact counts do not wait.
 bool is_fit(std::string_view source, const Test& test) {
-  return unmet_need(test, source).empty() && (source != "step" || (test.needs & gt::need_exact_counts) != 0);
+  return unmet_need(test, source, Port::soft).empty() &&
+         (source != "step" || (test.needs & gt::need_exact_counts) != 0);
 }
 
 std::vector<Case> all_cases() {

@@ -57,6 +57,7 @@ Result<Exit> Vcpu::exit_after(int error, Runs what) {
 int Vcpu::enter(Runs what) {
   if (dirty_ != 0) {
     forget_interrupts_under_way();
+    leave_what_others_send();
     run_->kvm_dirty_regs = std::exchange(dirty_, 0);
   }
   const int result = ioctl_call(fd_.get(), KVM_RUN, 0);
@@ -174,8 +175,25 @@ Result<void> Vcpu::set_events(const kvm_vcpu_events& events) {
 // says: one that was under way at some exit long ago would come again. What is under way now events() tells.
 void Vcpu::forget_interrupts_under_way() { std::ranges::fill(run_->s.regs.sregs.interrupt_bitmap, 0); }
 
+// Another vCPU may have sent an NMI, an SMI or an INIT since the events were read: the old state would take it away.
+void Vcpu::leave_what_others_send() {
+  if ((dirty_ & KVM_SYNC_X86_EVENTS) == 0) return;
+  constexpr std::uint32_t others =
+      KVM_VCPUEVENT_VALID_NMI_PENDING | KVM_VCPUEVENT_VALID_SIPI_VECTOR | KVM_VCPUEVENT_VALID_SMM;
+  run_->s.regs.events.flags &= ~others;
+}
+
+Result<void> Vcpu::restore_events(const kvm_vcpu_events& events) {
+  kvm_vcpu_events copy = events;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_VCPU_EVENTS, &copy));
+  fresh_ &= ~std::uint64_t{KVM_SYNC_X86_EVENTS};
+  dirty_ &= ~std::uint64_t{KVM_SYNC_X86_EVENTS};
+  return {};
+}
+
 Result<void> Vcpu::flush(std::uint64_t groups) {
   forget_interrupts_under_way();
+  leave_what_others_send();
   const std::uint64_t now = dirty_ & groups;
   if ((now & KVM_SYNC_X86_SREGS) != 0) {
     VMM_TRY(VMM_IOCTL(fd_, KVM_SET_SREGS, &run_->s.regs.sregs));

@@ -64,7 +64,10 @@ class Vcpu {
   [[nodiscard]] Result<kvm_sregs> sregs();
   Result<void> set_sregs(const kvm_sregs& sregs);
   [[nodiscard]] Result<kvm_vcpu_events> events();
+  /// What others send to the vCPU at any time stays as KVM has it: pending NMIs and SMIs, INIT and SIPI's vector.
   Result<void> set_events(const kvm_vcpu_events& events);
+  /// All of them, at once; for a vCPU to which nobody can send anything.
+  Result<void> restore_events(const kvm_vcpu_events& events);
   /// Hands pending register writes to KVM now.
   Result<void> flush() { return flush(all_groups); }
   [[nodiscard]] bool is_flushed() const { return dirty_ == 0; }
@@ -94,7 +97,8 @@ class Vcpu {
 
   /// The LAPIC page as 1 KiB of registers.
   [[nodiscard]] Result<kvm_lapic_state> lapic() const;
-  /// Heavy (rebuilds the APIC map, restarts the timer) and overwrites IRR: raise interrupts after it.
+  /// Heavy (rebuilds the APIC map, restarts the timer), and overwrites IRR: what arrives from elsewhere since lapic()
+  /// is lost. For a vCPU to which nobody can send anything.
   Result<void> set_lapic(const kvm_lapic_state& state);
   /// Queues an NMI; at most two wait.
   Result<void> nmi();
@@ -135,6 +139,7 @@ class Vcpu {
   Result<void> flush(std::uint64_t groups);
   [[nodiscard]] Exit decode_exit() const;
   void forget_interrupts_under_way();
+  void leave_what_others_send();
 
   std::uint32_t id_;
   Fd fd_;

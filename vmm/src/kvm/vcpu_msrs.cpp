@@ -1,3 +1,4 @@
+// A vCPU's MSRs.
 #include <fmt/format.h>
 
 #include <array>

@@ -46,8 +46,17 @@ Result<void> Vm::create_pit() {
 }
 
 Result<void> Vm::map_memory(std::uint32_t slot, vpmu::GuestPhysical at, std::span<std::byte> host) {
+  return map(slot, 0, at, host);
+}
+
+Result<void> Vm::map_read_only(std::uint32_t slot, vpmu::GuestPhysical at, std::span<const std::byte> host) {
+  return map(slot, KVM_MEM_READONLY, at, host);
+}
+
+Result<void> Vm::map(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::span<const std::byte> host) {
   kvm_userspace_memory_region region{};
   region.slot = slot;
+  region.flags = flags;
   region.guest_phys_addr = at.value();
   region.memory_size = host.size();
   region.userspace_addr = reinterpret_cast<std::uintptr_t>(host.data());

@@ -32,6 +32,8 @@ class Vm {
 
   /// Maps `bytes` of this process at `host` into the guest. `slot` names the mapping. `host` must stay mapped.
   Result<void> map_memory(std::uint32_t slot, vpmu::GuestPhysical at, std::span<std::byte> host);
+  /// The same, but the guest's stores there are exits (MmioWrite).
+  Result<void> map_read_only(std::uint32_t slot, vpmu::GuestPhysical at, std::span<const std::byte> host);
 
   /// Drives an interrupt line (GSI) of the in-kernel chips.
   enum class Level : std::uint32_t { low = 0, high = 1 };
@@ -40,7 +42,7 @@ class Vm {
   Result<void> attach_irqfd(std::uint32_t gsi, const Fd& event);
 
   /// Sends a message-signalled interrupt; used for a fixed-vector interrupt to one LAPIC. SDM 3A 10.11.
-  /// @return false when no LAPIC took it. Call Vcpu::set_lapic before, never after: it overwrites IRR.
+  /// @return false when no LAPIC took it.
   Result<bool> signal_msi(std::uint64_t address, std::uint32_t data);
 
   /// Replaces the whole MSR filter.
@@ -61,6 +63,8 @@ class Vm {
   Result<Vcpu> adopt_vcpu(std::uint32_t id, Fd fd);
 
  private:
+  Result<void> map(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::span<const std::byte> host);
+
   Fd fd_;
   std::size_t run_mapping_size_;
 };

@@ -123,7 +123,7 @@ Result<void> restore_vcpu(Vcpu& vcpu, std::span<const std::byte> image, std::uin
   VMM_TRY(restore_msrs(vcpu, msrs));
   VMM_TRY(vcpu.set_lapic(lapic));
   VMM_TRY(restore_tsc(vcpu, tsc, moment));
-  VMM_TRY(vcpu.set_events(events));
+  VMM_TRY(vcpu.restore_events(events));
   VMM_TRY(vcpu.flush());
   return vcpu.set_mp_state(mp_state);
 }

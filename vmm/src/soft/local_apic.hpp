@@ -12,8 +12,8 @@ inline constexpr std::uint32_t id = 0x20, version = 0x30, task_priority = 0x80, 
                                end_of_interrupt = 0xB0, logical_destination = 0xD0, destination_format = 0xE0,
                                spurious = 0xF0, in_service = 0x100, requested = 0x200, error_status = 0x280,
                                command_low = 0x300, command_high = 0x310, lvt_timer = 0x320,
-                               first_local_vector = lvt_timer, last_local_vector = 0x370, initial_count = 0x380,
-                               current_count = 0x390, divide = 0x3E0, self_interrupt = 0x3F0;
+                               first_local_vector = lvt_timer, lvtpc = 0x340, last_local_vector = 0x370,
+                               initial_count = 0x380, current_count = 0x390, divide = 0x3E0, self_interrupt = 0x3F0;
 }  // namespace apic
 
 /// The local APIC of a single vCPU without KVM, whose id is 0. Its timer is InterruptUnit's, and so is x2APIC mode. SDM

@@ -286,13 +286,14 @@ Result<void> SoftPort::set_msr(std::uint32_t index, std::uint64_t value) {
   return host_error("no such MSR in a vCPU without KVM");
 }
 
-Result<void> SoftPort::set_lapic(const kvm_lapic_state& state) {
-  s_.apic.set_page(state);
-  return {};
+Result<Stored> SoftPort::store_lvtpc(std::uint32_t value) {
+  s_.apic.write(apic::lvtpc, value);
+  return Stored::done;
 }
 
+// One waits while one is served. SDM 3A 6.7.1.
 Result<void> SoftPort::nmi() {
-  constexpr std::uint8_t most = 2;
+  const std::uint8_t most = s_.events.nmi.masked != 0 ? 1 : 2;
   s_.events.nmi.pending = std::min<std::uint8_t>(static_cast<std::uint8_t>(s_.events.nmi.pending + 1), most);
   return {};
 }

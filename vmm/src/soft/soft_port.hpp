@@ -91,7 +91,8 @@ class SoftPort final : public VcpuPort {
   Result<std::uint64_t> msr(std::uint32_t index) override;
   Result<void> set_msr(std::uint32_t index, std::uint64_t value) override;
   Result<kvm_lapic_state> lapic() override { return s_.apic.page(); }
-  Result<void> set_lapic(const kvm_lapic_state& state) override;
+  Result<Stored> store_lvtpc(std::uint32_t value) override;
+  void set_lapic(const kvm_lapic_state& state) { s_.apic.set_page(state); }
   Result<void> nmi() override;
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
   void watch_clock(bool on) override { time_.watch(on); }

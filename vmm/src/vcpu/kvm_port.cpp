@@ -6,8 +6,10 @@
 
 #include <array>
 #include <ctime>
+#include <utility>
 
 #include "kvm/ioctl.hpp"
+#include "vcpu/apic_store.hpp"
 #include "vcpu/vector_registers.hpp"
 #include "vpmu/bits.hpp"
 
@@ -87,20 +89,37 @@ bool KvmPort::has_clflushopt() const {
   return host_has;
 }
 
+Result<Exit> KvmPort::run_vcpu(Vcpu::Runs what) {
+  exit_open_ = true;
+  return vcpu_->run(what);
+}
+
+Result<void> KvmPort::complete_exit() {
+  if (early_) return {};
+  exit_open_ = false;
+  return vcpu_->complete_exit();
+}
+
 Result<Exit> KvmPort::run() {
   xsave_.reset();
   xcr0_.reset();
+  if (early_) {
+    const Exit exit = *early_;
+    early_.reset();
+    return exit;
+  }
   VMM_TRY(clock_.enter(clock_host_));
-  auto exit = vcpu_->run();
+  auto exit = run_vcpu(Vcpu::Runs::anything);
   if (exit) clock_.leave(clock_host_, cause_of(*exit, stepping_));
   return exit;
 }
 
 // An exit to a device means nothing to a clock that is not watched.
 VcpuPort::Came KvmPort::run_to_device() {
-  if (!clock_.is_in_step() || !vcpu_->is_flushed()) return Came::nowhere;
+  if (!clock_.is_in_step() || !vcpu_->is_flushed() || early_) return Came::nowhere;
   xsave_.reset();
   xcr0_.reset();
+  exit_open_ = true;
   return vcpu_->run_to_device() ? Came::to_device : Came::elsewhere;
 }
 
@@ -114,16 +133,27 @@ Result<Exit> KvmPort::exit() {
 // hidden later.
 Result<Exit> KvmPort::step() {
   xsave_.reset();
+  if (early_) return run();
   const bool stands = clock_.may_stand_on(clock_host_);
   if (!stands) VMM_TRY(clock_.enter(clock_host_));
-  auto exit = vcpu_->run(Vcpu::Runs::quiet_step);
+  auto exit = run_vcpu(Vcpu::Runs::quiet_step);
   if (exit && !stands) clock_.leave(clock_host_, cause_of(*exit, stepping_));
   if (exit && stands && std::holds_alternative<Debug>(*exit)) clock_.pass(1);
   return exit;
 }
 
+// While one vCPU has BLOCKIRQ on, KVM takes APICv or AVIC from all of the VM's: each change is an update of all of
+// them.
+Result<void> KvmPort::set_guest_debug(const kvm_guest_debug& debug) {
+  stepping_ = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
+  const bool holds = (debug.control & KVM_GUESTDBG_BLOCKIRQ) != 0;
+  if (std::exchange(holds_interrupts_, holds) != holds) ++interrupt_holds_;
+  return vcpu_->set_guest_debug(debug);
+}
+
 void KvmPort::forget() {
   vcpu_->forget();
+  early_.reset();
   clock_.forget_exit();
   xsave_.reset();
   xcr0_.reset();
@@ -167,6 +197,7 @@ Result<std::uint64_t> KvmPort::tsc() {
 
 void KvmPort::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
   for (const auto& [name, count] : ioctls_made()) visit(fmt::format("kvm.ioctls.{}", name), count);
+  visit("kvm.interrupt_holds", interrupt_holds_);
   visit("pmu.clock.hidden_ticks", clock_.statistics().hidden_ticks);
   visit("pmu.clock.shifts", clock_.statistics().shifts);
   visit("pmu.clock.waits", clock_.statistics().waits);
@@ -177,6 +208,20 @@ Result<bool> KvmPort::halted() {
   if (vcpu_->is_running()) return false;
   VMM_ASSIGN(const kvm_mp_state state, vcpu_->mp_state());
   return state.mp_state == KVM_MP_STATE_HALTED;
+}
+
+// A store of more than eight bytes into nowhere ends in several exits, of which the device must answer each.
+Result<Stored> KvmPort::store_lvtpc(std::uint32_t value) {
+  constexpr std::uint32_t lvtpc_offset = 0x340;
+  if (early_) return Stored::not_now;
+  if (exit_open_ && vcpu_->exit_page().exit_reason == KVM_EXIT_MMIO) return Stored::not_now;
+  if (exit_open_) VMM_TRY(complete_exit());
+  VMM_ASSIGN(const ApicStore store, store_to_apic(*vcpu_, lvtpc_offset, value));
+  if (store.exit) {
+    early_.emplace(*store.exit);
+    exit_open_ = true;
+  }
+  return store.stored;
 }
 
 // SDM 3A 10.11: physical destination, fixed delivery. APIC ids above 255 do not occur below 256 vCPUs.

@@ -53,7 +53,7 @@ class KvmPort final : public VcpuPort {
   Came run_to_device() override;
   Result<Exit> exit() override;
   Result<Exit> step() override;
-  Result<void> complete_exit() override { return vcpu_->complete_exit(); }
+  Result<void> complete_exit() override;
   Result<kvm_regs> regs() override { return vcpu_->regs(); }
   Result<void> set_regs(const kvm_regs& regs) override { return vcpu_->set_regs(regs); }
   Result<kvm_sregs> sregs() override { return vcpu_->sregs(); }
@@ -63,10 +63,7 @@ class KvmPort final : public VcpuPort {
   Result<void> forget_translations() override;
   Result<kvm_debugregs> debugregs() override { return vcpu_->debugregs(); }
   Result<void> set_debugregs(const kvm_debugregs& regs) override { return vcpu_->set_debugregs(regs); }
-  Result<void> set_guest_debug(const kvm_guest_debug& debug) override {
-    stepping_ = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
-    return vcpu_->set_guest_debug(debug);
-  }
+  Result<void> set_guest_debug(const kvm_guest_debug& debug) override;
   Result<vpmu::exec::VectorState> vectors() override;
   Result<void> set_vectors(const vpmu::exec::VectorState& state) override;
   Result<bool> halted() override;
@@ -76,7 +73,7 @@ class KvmPort final : public VcpuPort {
     return vcpu_->msrs(indices, values);
   }
   Result<kvm_lapic_state> lapic() override { return vcpu_->lapic(); }
-  Result<void> set_lapic(const kvm_lapic_state& state) override { return vcpu_->set_lapic(state); }
+  Result<Stored> store_lvtpc(std::uint32_t value) override;
   Result<void> nmi() override { return vcpu_->nmi(); }
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override;
   void watch_clock(bool on) override;
@@ -97,6 +94,8 @@ class KvmPort final : public VcpuPort {
         clock_{time, 0, group, member} {}
   std::optional<TscScale> find_scale(std::uint32_t khz);
 
+  Result<Exit> run_vcpu(Vcpu::Runs what);
+
   Vm* vm_;
   Vcpu* vcpu_;
   PmuTime wanted_time_;
@@ -106,7 +105,11 @@ class KvmPort final : public VcpuPort {
   KvmClockHost clock_host_;
   GuestClock clock_;
   bool stepping_{};
-  std::optional<XsaveArea> xsave_;     ///< As KVM has it, until the vCPU runs.
+  bool holds_interrupts_{};          ///< KVM_GUESTDBG_BLOCKIRQ is on.
+  std::uint64_t interrupt_holds_{};  ///< Times that it went on or off.
+  bool exit_open_{};                 ///< The last exit has not been completed.
+  std::optional<Exit> early_;       ///< An exit that came while something else was being done; the next run() gives it.
+  std::optional<XsaveArea> xsave_;  ///< As KVM has it, until the vCPU runs.
   std::optional<std::uint64_t> xcr0_;  ///< The same, until it runs anything but a quiet instruction.
 };
 

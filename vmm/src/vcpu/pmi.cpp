@@ -20,7 +20,7 @@ constexpr unsigned lvtpc_offset = 0x340;
 constexpr unsigned id_offset = 0x20;
 constexpr std::uint32_t msr_x2apic_lvtpc = 0x834;
 constexpr std::uint32_t msr_x2apic_id = 0x802;
-constexpr std::uint64_t apic_base_extd = vpmu::bit(10);
+constexpr std::uint64_t apic_base_extd = vpmu::bit(10), apic_base_en = vpmu::bit(11);
 
 std::uint32_t word_at(const kvm_lapic_state& state, unsigned offset) {
   std::uint32_t word{};
@@ -28,12 +28,9 @@ std::uint32_t word_at(const kvm_lapic_state& state, unsigned offset) {
   return word;
 }
 
-void set_word_at(kvm_lapic_state& state, unsigned offset, std::uint32_t word) {
-  std::memcpy(state.regs + offset, &word, sizeof word);
-}
-
-/// LVTPC wherever the APIC's mode keeps it. In x2APIC mode one MSR access reads or writes it; in xAPIC mode KVM offers
-/// only the whole register page, and writing that page back can lose an interrupt that arrives in between.
+/// LVTPC wherever the APIC's mode keeps it. In x2APIC mode one MSR access reads or writes it; in xAPIC mode KVM gives
+/// the whole register page, and the port writes the one register. Only the vCPU itself changes LVTPC, and it does not
+/// run meanwhile.
 class Lvtpc {
  public:
   static Result<Lvtpc> read(VcpuPort& port) {
@@ -46,15 +43,18 @@ class Lvtpc {
     }
     VMM_ASSIGN(l.page_, port.lapic());
     l.value_ = word_at(l.page_, lvtpc_offset);
+    l.enabled_ = (sregs.apic_base & apic_base_en) != 0;
     return l;
   }
   [[nodiscard]] std::uint64_t value() const { return value_; }
+  /// A processor whose APIC is off has no LVT that could deliver anything. SDM 3A 10.4.3.
+  [[nodiscard]] bool is_masked() const { return lvt::MASK::test(value_) || !enabled_; }
 
-  Result<void> set_mask() {
-    value_ |= lvt::MASK::mask;
-    if (x2apic_) return port_->set_msr(msr_x2apic_lvtpc, value_);
-    set_word_at(page_, lvtpc_offset, static_cast<std::uint32_t>(value_));
-    return port_->set_lapic(page_);
+  Result<Stored> set_mask() {
+    const std::uint64_t masked = value_ | lvt::MASK::mask;
+    if (!x2apic_) return port_->store_lvtpc(static_cast<std::uint32_t>(masked));
+    VMM_TRY(port_->set_msr(msr_x2apic_lvtpc, masked));
+    return Stored::done;
   }
 
   Result<std::uint32_t> apic_id() {
@@ -67,6 +67,7 @@ class Lvtpc {
   explicit Lvtpc(VcpuPort& port) : port_{&port} {}
   VcpuPort* port_;
   bool x2apic_{};
+  bool enabled_{true};
   std::uint64_t value_{};
   kvm_lapic_state page_{};
 };
@@ -83,13 +84,13 @@ void Pmi::request() {
 
 Result<bool> Pmi::is_masked(VcpuPort& port) {
   VMM_ASSIGN(const Lvtpc lvtpc, Lvtpc::read(port));
-  return lvt::MASK::test(lvtpc.value());
+  return lvtpc.is_masked();
 }
 
 Result<void> Pmi::deliver(VcpuPort& port) {
   while (pending_ > 0) {
     VMM_ASSIGN(Lvtpc lvtpc, Lvtpc::read(port));
-    if (lvt::MASK::test(lvtpc.value())) {
+    if (lvtpc.is_masked()) {
       if (policy_ == LvtpcMasked::drop) {
         statistics_.dropped += pending_;
         pending_ = 0;
@@ -101,9 +102,13 @@ Result<void> Pmi::deliver(VcpuPort& port) {
       return {};
     }
     held_ = false;
+    VMM_ASSIGN(const Stored mask, lvtpc.set_mask());
+    if (mask == Stored::not_now) {
+      ++statistics_.put_off;
+      return {};
+    }
+    if (mask == Stored::never) ++statistics_.unmasked;
     --pending_;
-    // The mask goes first: writing an xAPIC page overwrites IRR and would take the interrupt away again.
-    VMM_TRY(lvtpc.set_mask());
     switch (lvt::DELIVERY_MODE::get(lvtpc.value())) {
       case lvt::mode_nmi:
         VMM_TRY(port.nmi());

@@ -18,6 +18,8 @@ struct PmiStatistics {
   std::uint64_t delivered_fixed{};
   std::uint64_t joined{};         ///< Requests that met one already pending (rule V5).
   std::uint64_t dropped{};        ///< Lost to LvtpcMasked::drop.
+  std::uint64_t put_off{};        ///< Times that a delivery had to wait until LVTPC's mask could be set.
+  std::uint64_t unmasked{};       ///< Delivered with LVTPC's mask left clear, as it could not be set.
   std::uint64_t undeliverable{};  ///< LVTPC asks for a delivery mode that we cannot raise.
 };
 
@@ -38,7 +40,8 @@ class Pmi {
     held_ = false;
   }
   /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing
-  /// is pending; otherwise one or two ioctls and the interrupt's own.
+  /// is pending; otherwise one or two ioctls, in xAPIC mode a store
+  /// by the vCPU, and the interrupt's own.
   Result<void> deliver(VcpuPort& port);
   /// Whether LVTPC is masked: a delivery masks it, the guest's handler unmasks it. One or two ioctls.
   static Result<bool> is_masked(VcpuPort& port);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvm/msr_filter.hpp"
+#include "vcpu/apic_store.hpp"
 #include "vpmu/msr.hpp"
 
 namespace vmm {
@@ -32,6 +33,7 @@ Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation, RdpmcMethod
 // Exits come before the filter: a filtered access without them is #GP.
 Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
   VMM_TRY(turn_off_kvms(vm));
+  VMM_TRY(prepare_apic_stores(vm));
   VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR,
                     {KVM_MSR_EXIT_REASON_FILTER | KVM_MSR_EXIT_REASON_UNKNOWN | KVM_MSR_EXIT_REASON_INVAL}));
   VMM_ASSIGN(const MsrFilter filter, filter_for(generation, rdpmc));
@@ -40,6 +42,7 @@ Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, 
 
 Result<void> prepare_vm_for_pmu_beside(const OthersMsrExits& theirs, Vm& vm, const vpmu::GenerationDesc& generation) {
   VMM_TRY(turn_off_kvms(vm));
+  VMM_TRY(prepare_apic_stores(vm));
   VMM_TRY(vm.enable(KVM_CAP_X86_USER_SPACE_MSR, {theirs.exit_reasons | KVM_MSR_EXIT_REASON_FILTER}));
   return set_msr_filter_beside(theirs.filter, vm, generation);
 }

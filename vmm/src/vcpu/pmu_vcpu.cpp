@@ -1,8 +1,11 @@
 #include "vcpu/pmu_vcpu.hpp"
 
+#include <array>
+#include <span>
 #include <utility>
 
 #include "sources/registry.hpp"
+#include "sources/retired_instruction.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/msr.hpp"
 
@@ -32,6 +35,18 @@ std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz)
 void refuse(const Exit& exit) {
   if (const auto* read = std::get_if<MsrRead>(&exit)) read->reply.gp = 1;
   if (const auto* write = std::get_if<MsrWrite>(&exit)) write->reply.gp = 1;
+}
+
+/// IRET behind any prefixes; code that cannot be read may be one. SDM 2A 2.1.1, IRET.
+bool may_be_iret(std::span<const std::byte> code) {
+  constexpr unsigned iret = 0xCF;
+  for (const std::byte byte : code) {
+    const auto b = std::to_integer<unsigned>(byte);
+    const bool prefix = b == 0x66 || b == 0x67 || b == 0xF0 || b == 0xF2 || b == 0xF3 || (b & 0xE7) == 0x26 ||
+                        b == 0x64 || b == 0x65 || (b & 0xF0) == 0x40;
+    if (!prefix) return b == iret;
+  }
+  return true;
 }
 
 OthersMsrs is_others(const PmuVcpuConfig& config) {
@@ -155,6 +170,24 @@ Result<void> PmuVcpu::look_at_uncore() {
   return {};
 }
 
+// KVM may be on its way over that IRET (store_to_apic). An instruction later is as good: nothing of the guest's looks
+// in between.
+Result<bool> PmuVcpu::is_leaving_nmi_handler() {
+  VMM_ASSIGN(const kvm_vcpu_events events, port_->events());
+  if (events.nmi.masked == 0) return false;
+  VMM_ASSIGN(const kvm_regs regs, port_->regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  std::array<std::byte, 15> code{};
+  const std::size_t size = view_.fetch(instruction_pointer(regs, sregs), code, cpl_of(sregs));
+  return may_be_iret(std::span{code}.first(size));
+}
+
+Result<void> PmuVcpu::deliver_pmis() {
+  if (!pmi_.pending()) return {};
+  VMM_ASSIGN(const bool later, is_leaving_nmi_handler());
+  return later ? Result<void>{} : pmi_.deliver(*port_);
+}
+
 // What must be in place before the guest runs its next instruction.
 Result<void> PmuVcpu::prepare() {
   VMM_TRY(look_at_uncore());
@@ -165,7 +198,7 @@ Result<void> PmuVcpu::prepare() {
   }
   if (pmi_.pending()) {
     const PmiStatistics before = pmi_.statistics();
-    VMM_TRY(pmi_.deliver(*port_));
+    VMM_TRY(deliver_pmis());
     const PmiStatistics& now = pmi_.statistics();
     const bool nmi = now.delivered_nmi != before.delivered_nmi;
     // One that waits for LVTPC raises nothing.
@@ -383,7 +416,7 @@ Result<Exit> PmuVcpu::run_debugged(const kvm_guest_debug& debugging) {
   VMM_TRY(source_->program({}));
   plan_stale_ = true;
   for (;;) {
-    VMM_TRY(pmi_.deliver(*port_));
+    VMM_TRY(deliver_pmis());
     VMM_TRY(port_->set_guest_debug(breakpoints_.beside_gate(debugging)));
     VMM_ASSIGN(const Exit exit, port_->run());
     ++statistics_.debugged_runs;

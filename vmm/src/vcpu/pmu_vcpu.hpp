@@ -135,6 +135,8 @@ class PmuVcpu final : public GuestVcpu {
   Result<std::optional<Exit>> go_on();
   Result<void> prepare();
   Result<void> look_at_uncore();
+  Result<void> deliver_pmis();
+  Result<bool> is_leaving_nmi_handler();
   Result<RunEnd> let_run();
   Result<bool> waits_for_handler();
   Result<void> account(const RunEnd& end);

@@ -76,6 +76,8 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.pmi.fixed", pmi_.statistics().delivered_fixed);
   visit("pmu.pmi.joined", pmi_.statistics().joined);
   visit("pmu.pmi.dropped", pmi_.statistics().dropped);
+  visit("pmu.pmi.put_off", pmi_.statistics().put_off);
+  visit("pmu.pmi.unmasked", pmi_.statistics().unmasked);
   visit("pmu.pmi.undeliverable", pmi_.statistics().undeliverable);
   visit("pmu.breakpoints.displaced", breakpoints_.displaced());
   const vpmu::PmuStatistics& core = pmu_.statistics();

@@ -13,6 +13,13 @@
 
 namespace vmm {
 
+/// What became of a store into the APIC's page.
+enum class Stored : std::uint8_t {
+  done,
+  not_now,  ///< The processor is where it cannot: try again when it has gone on.
+  never,    ///< Its APIC is not where it is after RESET, or KVM does not run the store.
+};
+
 /// What a VM gives us of one virtual CPU: the seam between the PMU code and KVM. Tests put a scripted port below it.
 /// Every member belongs to the thread that runs the vCPU.
 class VcpuPort {
@@ -78,7 +85,9 @@ class VcpuPort {
   }
 
   virtual Result<kvm_lapic_state> lapic() = 0;
-  virtual Result<void> set_lapic(const kvm_lapic_state& state) = 0;
+  /// In xAPIC mode: what the guest's own store into LVTPC would do. No other register of the APIC changes, and no
+  /// interrupt that arrives meanwhile is lost. Not at the IRET of an NMI's handler.
+  virtual Result<Stored> store_lvtpc(std::uint32_t value) = 0;
   virtual Result<void> nmi() = 0;
   /// A fixed-vector interrupt to this vCPU's LAPIC.
   virtual Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) = 0;

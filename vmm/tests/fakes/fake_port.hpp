@@ -25,7 +25,7 @@ class FakePort final : public VcpuPort {
   using Run = std::function<Exit(FakePort&)>;
 
   kvm_regs registers{};
-  kvm_sregs special{};
+  kvm_sregs special{.apic_base = 0xFEE0'0900};  ///< The APIC is on, in xAPIC mode.
   kvm_vcpu_events pending{};
   kvm_debugregs debug_registers{};
   vpmu::exec::VectorState vector_state;
@@ -40,6 +40,7 @@ class FakePort final : public VcpuPort {
   bool is_watched{};
   std::optional<std::uint64_t> entered;  ///< entries().
   bool tells_devices{};                  ///< Whether run_to_device() does anything.
+  Stored stores{Stored::done};           ///< What becomes of stores into the APIC.
 
   std::deque<Run> script;  ///< Runs to come.
   Run otherwise;           ///< What run() does when the script is empty; without it the test fails.
@@ -147,9 +148,10 @@ class FakePort final : public VcpuPort {
     VMM_TRY(note("lapic"));
     return apic;
   }
-  Result<void> set_lapic(const kvm_lapic_state& state) override {
-    apic = state;
-    return note("set_lapic");
+  Result<Stored> store_lvtpc(std::uint32_t value) override {
+    VMM_TRY(note(fmt::format("store_lvtpc {:#x}", value)));
+    if (stores == Stored::done) set_apic_word(0x340, value);
+    return stores;
   }
   Result<void> nmi() override { return note("nmi"); }
   Result<void> interrupt(std::uint32_t apic_id, std::uint8_t vector) override {

@@ -11,65 +11,16 @@
 #include <thread>
 #include <vector>
 
-#include "boot/cpu_tables.hpp"
-#include "boot/layout.hpp"
 #include "kvm/kick.hpp"
+#include "kvm/kvm_vcpu.hpp"
 #include "kvm/msr_filter.hpp"
-#include "kvm/system.hpp"
-#include "memory/guest_memory.hpp"
 #include "vcpu/vector_registers.hpp"
 
 namespace vmm {
 namespace {
 
+using test::KvmVcpu, test::code_at;
 using vpmu::GuestPhysical;
-
-constexpr GuestPhysical code_at{0x200000};
-
-/// A VM with a LAPIC that runs a few instructions in 64-bit mode.
-class KvmVcpu : public testing::Test {
- protected:
-  void SetUp() override {
-    auto system = System::open();
-    if (!system) {
-      GTEST_SKIP() << describe(system.error());
-    }
-    memory_ = *GuestMemory::create(GuestMemory::least);
-    vm_.emplace(*system->create_vm());
-    ASSERT_TRUE(vm_->set_reserved_pages(layout::kvm_reserved));
-    ASSERT_TRUE(vm_->create_irqchip());
-    ASSERT_TRUE(vm_->enable(KVM_CAP_X86_USER_SPACE_MSR, {KVM_MSR_EXIT_REASON_FILTER}));
-    ASSERT_TRUE(memory_->attach(*vm_));
-    vcpu_.emplace(*vm_->create_vcpu(0));
-    ASSERT_TRUE(vcpu_->set_cpuid(*system->supported_cpuid()));
-    ASSERT_TRUE(write_cpu_tables(*memory_));
-  }
-
-  void load(const std::vector<std::uint8_t>& code) {
-    ASSERT_TRUE(memory_->write(code_at, std::as_bytes(std::span{code})));
-    ASSERT_TRUE(enter_long_mode(*vcpu_, {.rip = code_at, .rsp = layout::stack_top.value()}));
-  }
-
-  /// Runs to the next exit that is no signal's.
-  Exit run() {
-    for (;;) {
-      auto exit = vcpu_->run();
-      if (!exit) {
-        ADD_FAILURE() << describe(exit.error());
-        return Unknown{0};
-      }
-      if (!std::holds_alternative<Interrupted>(*exit)) {
-        return *exit;
-      }
-    }
-  }
-  std::uint64_t rip() { return vcpu_->regs()->rip; }
-  std::uint64_t rax() { return vcpu_->regs()->rax; }
-
-  std::optional<GuestMemory> memory_;
-  std::optional<Vm> vm_;
-  std::optional<Vcpu> vcpu_;
-};
 
 TEST_F(KvmVcpu, PortReadGetsTheAnswerThatWasPutIntoTheExit) {
   load({0xE4, 0x77, 0xE6, 0x78});  // in $0x77, %al; out %al, $0x78
@@ -301,6 +252,30 @@ TEST_F(KvmVcpu, LapicKeepsItsPerformanceCounterEntry) {
   const auto again = vcpu_->lapic();
   std::memcpy(&entry, again->regs + lvt_performance_counter, sizeof entry);
   EXPECT_EQ(entry, 0x400U);
+}
+
+// Whoever reads events, and hands them over when the guest runs again, does not know what came in between.
+TEST_F(KvmVcpu, NmiOfAnotherStaysPendingWhenOldEventsAreHandedOver) {
+  load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
+  ASSERT_TRUE(vcpu_->flush());
+  kvm_lapic_state lapic = *vcpu_->lapic();
+  constexpr std::size_t spurious_vector = 0xF0;
+  constexpr std::uint32_t enabled = 0x1FF;
+  std::memcpy(lapic.regs + spurious_vector, &enabled, sizeof enabled);
+  ASSERT_TRUE(vcpu_->set_lapic(lapic));
+  const auto events = vcpu_->events();
+  ASSERT_TRUE(events);
+  ASSERT_EQ(events->nmi.pending, 0);
+  constexpr std::uint32_t delivered_as_nmi = 0x400;
+  const auto taken = vm_->signal_msi(0xFEE0'0000, delivered_as_nmi);
+  ASSERT_TRUE(taken) << describe(taken.error());
+  ASSERT_TRUE(*taken);
+  ASSERT_TRUE(vcpu_->set_events(*events));
+  ASSERT_TRUE(vcpu_->flush());
+  vcpu_->forget();
+  const auto after = vcpu_->events();
+  ASSERT_TRUE(after);
+  EXPECT_EQ(after->nmi.pending, 1);
 }
 
 TEST_F(KvmVcpu, NmiShowsAsPending) {

@@ -1,5 +1,6 @@
 #include "vcpu/pmi.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -36,11 +37,11 @@ class PmiAt : public testing::Test {
 };
 
 // Rule V1, V2.
-TEST_F(PmiAt, XapicPageIsReadAndMaskedBeforeTheNmiIsRaised) {
+TEST_F(PmiAt, XapicPageIsReadAndOneRegisterMaskedBeforeTheNmiIsRaised) {
   use_xapic(nmi);
   Pmi pmi{LvtpcMasked::hold};
   pmi.request();
-  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "nmi"}));
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x10400", "nmi"}));
   EXPECT_EQ(port_.apic_word(lvtpc), nmi | mask);
   EXPECT_EQ(pmi.statistics().delivered_nmi, 1U);
   EXPECT_FALSE(pmi.pending());
@@ -54,13 +55,13 @@ TEST_F(PmiAt, X2apicTakesOneMsrAccessEachWay) {
   EXPECT_EQ(deliver(pmi), (Calls{"msr 0x834", "set_msr 0x834 0x10400", "nmi"}));
 }
 
-// Rule V2; writing the register page overwrites IRR, so the interrupt comes last.
+// Rule V2.
 TEST_F(PmiAt, FixedVectorGoesToThisApicAfterTheMask) {
   use_xapic(fixed_0xEE);
   port_.set_apic_word(0x20, 5U << 24);
   Pmi pmi{LvtpcMasked::hold};
   pmi.request();
-  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "interrupt 5 0xee"}));
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x100ee", "interrupt 5 0xee"}));
   EXPECT_EQ(pmi.statistics().delivered_fixed, 1U);
 }
 
@@ -86,7 +87,7 @@ TEST_F(PmiAt, MaskedRequestIsHeldUntilTheGuestUnmasks) {
   EXPECT_EQ(deliver(pmi), Calls{"lapic"});
   EXPECT_TRUE(pmi.pending());
   use_xapic(nmi);
-  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "nmi"}));
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x10400", "nmi"}));
   EXPECT_FALSE(pmi.pending());
   EXPECT_EQ(pmi.statistics().dropped, 0U);
 }
@@ -129,7 +130,7 @@ TEST_F(PmiAt, RequestMeetsTheOneThatIsHeldAlready) {
   deliver(pmi);
   pmi.request();
   use_xapic(nmi);
-  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "nmi"}));
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x10400", "nmi"}));
   EXPECT_FALSE(pmi.pending());
   EXPECT_EQ(pmi.statistics().joined, 1U);
 }
@@ -140,10 +141,10 @@ TEST_F(PmiAt, ThresholdAndOverflowOfOneCounterAreTwoInterrupts) {
   Pmi pmi{LvtpcMasked::hold};
   pmi.request();
   pmi.request();
-  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "interrupt 0 0xee", "lapic"}));
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x100ee", "interrupt 0 0xee", "lapic"}));
   EXPECT_TRUE(pmi.pending());
   use_xapic(fixed_0xEE);
-  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic", "interrupt 0 0xee"}));
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x100ee", "interrupt 0 0xee"}));
   EXPECT_FALSE(pmi.pending());
   EXPECT_EQ(pmi.statistics().joined, 0U);
 }
@@ -173,7 +174,7 @@ TEST_F(PmiAt, DeliveryModeThatCannotBeRaisedIsCounted) {
     use_xapic(mode);
     Pmi pmi{LvtpcMasked::hold};
     pmi.request();
-    EXPECT_EQ(deliver(pmi), (Calls{"lapic", "set_lapic"})) << std::hex << mode;
+    EXPECT_EQ(deliver(pmi), (Calls{"lapic", fmt::format("store_lvtpc {:#x}", mode | mask)}));
     EXPECT_EQ(pmi.statistics().undeliverable, 1U);
     EXPECT_FALSE(pmi.pending());
   }
@@ -181,13 +182,47 @@ TEST_F(PmiAt, DeliveryModeThatCannotBeRaisedIsCounted) {
 
 TEST_F(PmiAt, RefusedMaskRaisesNothingAndIsReported) {
   use_xapic(nmi);
-  port_.broken.insert("set_lapic");
+  port_.broken.insert("store_lvtpc");
   Pmi pmi{LvtpcMasked::hold};
   pmi.request();
   const auto result = pmi.deliver(port_);
   ASSERT_FALSE(result);
-  EXPECT_EQ(result.error().what, "set_lapic is broken");
+  EXPECT_EQ(result.error().what, "store_lvtpc 0x10400 is broken");
   EXPECT_EQ(port_.count("nmi"), 0U);
+}
+
+// Where the processor cannot store now, nothing is delivered, nothing joins, and the next look tries again.
+TEST_F(PmiAt, MaskThatCannotBeSetNowPutsTheDeliveryOff) {
+  use_xapic(nmi);
+  port_.stores = Stored::not_now;
+  Pmi pmi{LvtpcMasked::hold};
+  pmi.request();
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x10400"}));
+  EXPECT_TRUE(pmi.pending());
+  EXPECT_EQ(pmi.statistics().put_off, 1U);
+  port_.stores = Stored::done;
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x10400", "nmi"}));
+  EXPECT_FALSE(pmi.pending());
+}
+
+// A PMI is not lost for its mask.
+TEST_F(PmiAt, MaskThatCannotEverBeSetIsCounted) {
+  use_xapic(nmi);
+  port_.stores = Stored::never;
+  Pmi pmi{LvtpcMasked::hold};
+  pmi.request();
+  EXPECT_EQ(deliver(pmi), (Calls{"lapic", "store_lvtpc 0x10400", "nmi"}));
+  EXPECT_EQ(pmi.statistics().unmasked, 1U);
+}
+
+// SDM 3A 10.4.3: without an APIC there is no LVT.
+TEST_F(PmiAt, ApicThatIsOffIsAsGoodAsMasked) {
+  use_xapic(nmi);
+  port_.special.apic_base &= ~vpmu::bit(11);
+  Pmi pmi{LvtpcMasked::hold};
+  pmi.request();
+  EXPECT_EQ(deliver(pmi), Calls{"lapic"});
+  EXPECT_TRUE(pmi.pending());
 }
 
 }  // namespace

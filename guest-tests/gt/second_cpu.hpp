@@ -1,0 +1,13 @@
+#pragma once
+#include <cstdint>
+
+/// The machine's second CPU, for tests with need_second_cpu. SDM 3A 8.4.
+namespace gt {
+
+inline constexpr std::uint32_t first_cpu_id = 0, second_cpu_id = 1;
+
+/// Starts the second CPU in 64-bit mode, in this one's memory and with its handlers, interrupts off and the APIC
+/// enabled; it calls `function` and then halts for ever. Once a test. Ends the test when the CPU does not come.
+void start_second_cpu(void (*function)());
+
+}  // namespace gt

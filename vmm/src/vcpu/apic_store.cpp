@@ -1,0 +1,150 @@
+#include "vcpu/apic_store.hpp"
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "vpmu/address.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+/// MOV [EDI], EAX; OUT 0EDH, AL, which leaves the guest; a jump back to OUT, should somebody in the kernel have that
+/// port.
+constexpr std::array<std::uint8_t, 6> code{0x89, 0x07, 0xE6, 0xED, 0xEB, 0xFC};
+constexpr std::uint64_t code_at = 0xFEEF'F000;
+constexpr std::uint64_t stored_at = code_at + 2;
+
+struct alignas(vpmu::page_size) CodePage {
+  std::array<std::uint8_t, vpmu::page_size> bytes{};
+};
+constexpr CodePage page = [] {
+  CodePage p;
+  for (std::size_t i = 0; i < code.size(); ++i) p.bytes[i] = code[i];
+  return p;
+}();
+
+constexpr std::uint64_t apic_after_reset = 0xFEE0'0000;
+/// SDM 3A figure 2-7; 2.2.1 (IA32_EFER).
+constexpr std::uint64_t cr0_pe = vpmu::bit(0), cr0_pg = vpmu::bit(31), cr4_pcide = vpmu::bit(17),
+                        efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10);
+constexpr std::uint64_t rflags_fixed = vpmu::bit(1), rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t dr7_enables = 0xFF, dr7_fixed = 0x400;
+
+/// 4 GiB from 0, of ring 0. SDM 3A 3.4.5.1.
+kvm_segment flat(std::uint16_t selector, std::uint8_t type) {
+  kvm_segment s{};
+  s.limit = 0xFFFF'FFFF;
+  s.selector = selector;
+  s.type = type;
+  s.present = s.db = s.s = s.g = 1;
+  return s;
+}
+
+kvm_sregs without_paging(kvm_sregs sregs) {
+  constexpr std::uint8_t code_read_accessed = 11, data_write_accessed = 3;
+  sregs.cs = flat(0x08, code_read_accessed);
+  sregs.ss = sregs.ds = sregs.es = flat(0x10, data_write_accessed);
+  sregs.cr0 = (sregs.cr0 | cr0_pe) & ~cr0_pg;
+  sregs.cr4 &= ~cr4_pcide;  // needs IA-32e mode
+  sregs.efer &= ~(efer_lme | efer_lma);
+  return sregs;
+}
+
+/// Nothing on its way into the processor, and no NMI let in.
+kvm_vcpu_events undisturbed(const kvm_vcpu_events& guests) {
+  kvm_vcpu_events events{};
+  events.flags = KVM_VCPUEVENT_VALID_SHADOW | (guests.flags & KVM_VCPUEVENT_VALID_PAYLOAD);
+  events.nmi.masked = 1;
+  return events;
+}
+
+/// What a vCPU has of its own while it runs our instruction.
+class Guests {
+ public:
+  static Result<Guests> take(Vcpu& vcpu) {
+    Guests g{vcpu};
+    VMM_ASSIGN(g.regs_, vcpu.regs());
+    VMM_ASSIGN(g.sregs_, vcpu.sregs());
+    VMM_ASSIGN(g.events_, vcpu.events());
+    VMM_ASSIGN(g.debug_, vcpu.debugregs());
+    return g;
+  }
+  /// In system management mode the APIC's page may be memory.
+  [[nodiscard]] bool may_be_left() const { return events_.smi.smm == 0 && events_.smi.pending == 0; }
+  [[nodiscard]] std::uint64_t apic_base() const { return sregs_.apic_base & ~vpmu::low_bits(12); }
+
+  Result<void> leave_for(std::uint32_t address, std::uint32_t value) {
+    if ((debug_.dr7 & dr7_enables) != 0) {
+      kvm_debugregs none = debug_;
+      none.dr7 = dr7_fixed;
+      VMM_TRY(vcpu_->set_debugregs(none));
+    }
+    kvm_regs regs{};
+    regs.rip = code_at;
+    regs.rdi = address;
+    regs.rax = value;
+    regs.rflags = rflags_fixed | rflags_rf;
+    VMM_TRY(vcpu_->set_regs(regs));
+    VMM_TRY(vcpu_->set_sregs(without_paging(sregs_)));
+    return vcpu_->set_events(undisturbed(events_));
+  }
+  Result<void> give_back() {
+    VMM_TRY(vcpu_->set_regs(regs_));
+    VMM_TRY(vcpu_->set_sregs(sregs_));
+    VMM_TRY(vcpu_->set_events(events_));
+    return (debug_.dr7 & dr7_enables) != 0 ? vcpu_->set_debugregs(debug_) : Result<void>{};
+  }
+
+ private:
+  explicit Guests(Vcpu& vcpu) : vcpu_{&vcpu} {}
+  Vcpu* vcpu_;
+  kvm_regs regs_{};
+  kvm_sregs sregs_{};
+  kvm_vcpu_events events_{};
+  kvm_debugregs debug_{};
+};
+
+Result<ApicStore> run_store(Vcpu& vcpu, Guests& guests) {
+  VMM_ASSIGN(const Exit exit, vcpu.run());
+  const auto* const interrupted = std::get_if<Interrupted>(&exit);
+  VMM_ASSIGN(const kvm_regs after, vcpu.regs());
+  // An INIT, which KVM serves: the processor is no longer what it was.
+  if (after.rip < code_at || after.rip >= code_at + code.size())
+    return ApicStore{.stored = Stored::not_now, .exit = exit};
+  if (interrupted != nullptr && interrupted->kicked) vcpu.interrupt_run();
+  VMM_TRY(guests.give_back());
+  if (after.rip >= stored_at) return ApicStore{.stored = Stored::done};
+  const bool goes_on = interrupted != nullptr || std::holds_alternative<Debug>(exit);
+  return ApicStore{.stored = goes_on ? Stored::not_now : Stored::never};
+}
+
+}  // namespace
+
+Result<void> prepare_apic_stores(Vm& vm) {
+  const int slots = vm.check(KVM_CAP_NR_MEMSLOTS);
+  if (slots <= 0) return {};
+  return vm.map_read_only(static_cast<std::uint32_t>(slots - 1), vpmu::GuestPhysical{code_at},
+                          std::as_bytes(std::span{page.bytes}));
+}
+
+Result<ApicStore> store_to_apic(Vcpu& vcpu, std::uint32_t offset, std::uint32_t value) {
+  std::optional<kvm_mp_state> halted;
+  if (!vcpu.is_running()) {
+    VMM_ASSIGN(const kvm_mp_state state, vcpu.mp_state());
+    if (state.mp_state != KVM_MP_STATE_RUNNABLE && state.mp_state != KVM_MP_STATE_HALTED)
+      return ApicStore{.stored = Stored::not_now};
+    if (state.mp_state == KVM_MP_STATE_HALTED) halted = state;
+  }
+  VMM_ASSIGN(Guests guests, Guests::take(vcpu));
+  if (guests.apic_base() != apic_after_reset) return ApicStore{.stored = Stored::never};
+  if (!guests.may_be_left()) return ApicStore{.stored = Stored::not_now};
+  if (halted) VMM_TRY(vcpu.set_mp_state({.mp_state = KVM_MP_STATE_RUNNABLE}));
+  VMM_TRY(guests.leave_for(static_cast<std::uint32_t>(apic_after_reset) + offset, value));
+  VMM_ASSIGN(ApicStore result, run_store(vcpu, guests));
+  if (halted && !result.exit) VMM_TRY(vcpu.set_mp_state(*halted));
+  return result;
+}
+
+}  // namespace vmm
