@@ -158,4 +158,60 @@ GT_TEST(SecondCpu_LosesNoNmiBesidePmis, gt::need_counts | gt::need_second_cpu) {
   be_sampled_and_interrupted(goal_of_nmis());
 }
 
+/// What the CPUs hand to each other: the TSC of the one that has it, and whose turn it is.
+constinit volatile std::uint64_t stamp = 0, turn = 0, backward = 0;
+
+/// SDM 3B 17.15: RDTSC does not wait for loads before it.
+std::uint64_t tsc_after_loads() {
+  asm volatile("lfence" ::: "memory");
+  return gt::rdtsc();
+}
+
+/// Takes the stamp, and leaves its own, which must be later.
+void take_turn() {
+  const std::uint64_t before = stamp;
+  const std::uint64_t now = tsc_after_loads();
+  if (now < before) backward = backward + 1;
+  stamp = now;
+  turn = turn + 1;
+}
+
+void take_every_second_turn() {
+  while (!stopped) {
+    if (turn % 2 == 1) take_turn();
+  }
+}
+
+std::uint64_t hand_overs() { return gt::is_long() ? 1'000'000 : 20'000; }
+constexpr std::uint64_t least_hand_overs = 20;
+constexpr std::uint32_t samples_meanwhile = 5;
+/// So many hand-overs between two samples, at the least.
+constexpr std::uint64_t hand_overs_a_sample = 4;
+
+// SDM 3B 17.15.1: the TSCs of a machine's processors count together. A clock that one thread reads and another thread
+// has read before never goes back.
+GT_TEST(SecondCpu_SeesNoClockGoBack, gt::need_counts | gt::need_second_cpu) {
+  pmu::catch_pmi_by_nmi({.unmask = 1});
+  gt::start_second_cpu(take_every_second_turn);
+  const std::uint64_t begin = gt::rdtsc();
+  std::uint32_t seen = ~0U;
+  std::uint64_t next_sample = 0;
+  const auto is_over = [&] {
+    if (const std::uint32_t taken = pmu::pmi_count(); taken != seen && turn >= next_sample) {
+      seen = taken;
+      next_sample = turn + hand_overs_a_sample;
+      pmu::program(0, pmu::select(pmu::cycles, pmu::os | pmu::interrupt), pmu::minus(pmu::short_period()));
+      pmu::start(pmu::gp_bit(0));
+    }
+    if (turn % 2 == 0) take_turn();
+    return backward != 0 || turn >= hand_overs() || gt::rdtsc() - begin > time_to_spend();
+  };
+  while (!is_over()) {
+  }
+  stopped = true;
+  GT_EQUAL(backward, 0U);
+  GT_CHECK(turn >= (gt::is_long() ? hand_overs() : least_hand_overs));
+  GT_CHECK(pmu::pmi_count() >= samples_meanwhile);
+}
+
 }  // namespace

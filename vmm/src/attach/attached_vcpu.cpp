@@ -31,7 +31,7 @@ Result<void> AttachedVcpu::set_cpuid(const MachineModel& model, const CpuidTable
 Result<void> AttachedVcpu::open() {
   VMM_TRY(install_kick_handler());
   let_kicks_in();
-  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, PmuTime::hidden, group_, member_));
+  VMM_ASSIGN(KvmPort port, KvmPort::create(services_.vm, vcpu_, time_));
   port_.emplace(std::move(port));
   VMM_ASSIGN(pmu_, PmuVcpu::create(config_, *port_, services_.memory, services_.log));
   return {};
@@ -214,6 +214,11 @@ std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came, const Asked& asked) 
   vcpu_.exit_page().exit_reason = asked.come_out_at_once ? asked.exit_reason : KVM_EXIT_INTR;
   errno = EINTR;
   return -1;
+}
+
+void AttachedVcpu::is_one_of(std::size_t vcpus) {
+  time_ = time_beside_others(time_, vcpus);
+  if (time_ == PmuTime::real && port_) port_->show_all_time();
 }
 
 bool AttachedVcpu::kick_if_running() {

@@ -15,7 +15,6 @@
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
 #include "support/log.hpp"
-#include "vcpu/clock_group.hpp"
 #include "vcpu/kick_watch.hpp"
 #include "vcpu/kvm_port.hpp"
 #include "vcpu/pmu_vcpu.hpp"
@@ -35,9 +34,9 @@ struct AttachedServices {
 /// guest.
 class AttachedVcpu {
  public:
-  /// Its clock is `member` of `group`. `pmu` is completed by what the VMM's CPUID tells.
-  AttachedVcpu(const AttachedServices& services, Vcpu vcpu, ClockGroup& group, unsigned member, PmuVcpuConfig pmu)
-      : services_{services}, vcpu_{std::move(vcpu)}, group_{&group}, member_{member}, config_{std::move(pmu)} {}
+  /// `pmu` is completed by what the VMM's CPUID tells.
+  AttachedVcpu(const AttachedServices& services, Vcpu vcpu, PmuVcpuConfig pmu)
+      : services_{services}, vcpu_{std::move(vcpu)}, config_{std::move(pmu)} {}
 
   /// KVM_SET_CPUID2: gives KVM the model's instead. Before the first run().
   Result<void> set_cpuid(const MachineModel& model, const CpuidTable& theirs);
@@ -63,6 +62,8 @@ class AttachedVcpu {
   /// run.
   int get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
   int set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
+  /// The VM has `vcpus` now. With nobody inside (RunGate).
+  void is_one_of(std::size_t vcpus);
   /// Makes run() come out, if it is in. False when it is not.
   bool kick_if_running();
   /// All of the PMU's, "attach.resets", "attach.restores" (a state that came with the VMM's) and
@@ -90,9 +91,8 @@ class AttachedVcpu {
 
   AttachedServices services_;
   Vcpu vcpu_;
-  ClockGroup* group_;
-  unsigned member_;
   PmuVcpuConfig config_;
+  PmuTime time_{PmuTime::hidden};
   std::optional<KvmPort> port_;
   std::unique_ptr<PmuVcpu> pmu_;
   std::optional<PmuVcpuState> to_restore_;

@@ -4,13 +4,6 @@
 #include "vpmu/generation.hpp"
 
 namespace vmm {
-namespace {
-
-/// How far the vCPUs' clocks may be apart, as in a machine of ours: half a millisecond of a 1 GHz TSC at the least.
-constexpr std::uint64_t clock_slack = 500'000;
-
-}  // namespace
-
 Result<std::unique_ptr<AttachedVm>> AttachedVm::create(Fd fd, std::size_t run_mapping_size,
                                                        const AttachOptions& options, Log& log) {
   VMM_ASSIGN(MsrFilter none, MsrFilter::create({}));
@@ -28,7 +21,6 @@ AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Lo
         for (const auto& vcpu : vcpus_) any = vcpu->kick_if_running() || any;
         return any;
       }},
-      clocks_{clock_slack},
       theirs_{std::move(theirs)} {}
 
 Result<void> AttachedVm::prepare() {
@@ -52,11 +44,11 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
   AttachedVcpu* added = nullptr;
   gate_.with_nobody_inside([&] {
     const std::scoped_lock lock{vcpus_mutex_};
-    const unsigned member = clocks_.join([this, index = vcpus_.size()] { (void)vcpus_[index]->kick_if_running(); });
     const AttachedServices services{
         .vm = vm_, .memory = linear_, .gate = gate_, .log = *log_, .tells_statistics = options_.tells_statistics};
-    vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), clocks_, member, std::move(config)));
+    vcpus_.push_back(std::make_unique<AttachedVcpu>(services, std::move(vcpu), std::move(config)));
     added = vcpus_.back().get();
+    for (const auto& one : vcpus_) one->is_one_of(vcpus_.size());
   });
   return added;
 }

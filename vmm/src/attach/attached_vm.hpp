@@ -59,7 +59,6 @@ class AttachedVm {
   SlotMemory memory_;
   LinearMemory linear_{memory_, [this](vpmu::GuestPhysical page) { memory_.written(page); }};
   RunGate gate_;
-  ClockGroup clocks_;
   std::mutex mutex_;
   std::mutex slots_mutex_;         ///< KVM's slots and memory_ are the same to whoever holds it.
   MsrFilter theirs_;               ///< Under mutex_ where no vCPU is yet, later by the gate.

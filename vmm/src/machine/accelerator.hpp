@@ -45,7 +45,6 @@ struct AcceleratorNeeds {
   GuestMemory& memory;
   LinearMemory& linear;
   Log& log;
-  std::function<void(unsigned)> kick;  ///< Kicks processor n. Any thread.
 };
 
 /// What the processors of a machine run on, with its interrupt controllers and clocks: KVM or software.

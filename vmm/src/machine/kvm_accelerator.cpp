@@ -31,11 +31,11 @@ struct SavedParts {
 
 class KvmProcessor final : public Processor {
  public:
-  KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, ClockGroup* clocks, const SavedParts& parts)
-      : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, clocks_{clocks}, parts_{&parts} {}
+  KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, const SavedParts& parts)
+      : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, parts_{&parts} {}
   Result<void> start_at(const StartRegisters& start) override { return enter_long_mode(vcpu_, start); }
   Result<VcpuPort*> open() override {
-    VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_, clocks_, vcpu_.id()));
+    VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_));
     return &port_.emplace(std::move(port));
   }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return vcpu_.immediate_exit_flag(); }
@@ -48,7 +48,6 @@ class KvmProcessor final : public Processor {
   Vm* vm_;
   Vcpu vcpu_;
   PmuTime pmu_time_;
-  ClockGroup* clocks_;
   const SavedParts* parts_;
   std::optional<KvmPort> port_;
 };
@@ -62,11 +61,10 @@ class KvmAccelerator final : public Accelerator {
         supported_{std::move(supported)},
         passed_{std::move(passed)},
         model_{passed_ ? &passed_->model() : needs.resolved.model},
-        pmu_time_{needs.config.pmu_time},
+        pmu_time_{time_beside_others(needs.config.pmu_time, needs.config.cpus)},
         cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
-        threads_per_core_{needs.config.threads_per_core},
-        kick_{needs.kick} {}
+        threads_per_core_{needs.config.threads_per_core} {}
 
   Result<void> add_chips(const AcceleratorNeeds& needs);
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override;
@@ -87,8 +85,6 @@ class KvmAccelerator final : public Accelerator {
   unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;
-  std::function<void(unsigned)> kick_;
-  std::optional<ClockGroup> clocks_;
 };
 
 Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
@@ -109,10 +105,6 @@ Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
 Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
   VMM_ASSIGN(auto vcpu, vm_.create_vcpu(id));
   VMM_ASSIGN(const auto khz, vcpu.tsc_khz());
-  if (cpus_ > 1) {
-    if (!clocks_) clocks_.emplace(khz / 2);  // half a millisecond
-    clocks_->join([this, id] { kick_(id); });
-  }
   const CpuidRequest request{.model = *model_,
                              .supported = supported_,
                              .tsc_deadline = vm_.check(KVM_CAP_TSC_DEADLINE_TIMER) != 0,
@@ -125,7 +117,7 @@ Result<std::unique_ptr<Processor>> KvmAccelerator::add_processor(unsigned id) {
   if (passed_) VMM_TRY(passed_->prepare(vcpu));
   VMM_TRY(vcpu.set_msr(msr_bios_sign_id, bios_sign_id(*model_)));
   VMM_TRY(vcpu.set_msr(msr_mtrr_def_type, mtrr_on_write_back));
-  return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, clocks_ ? &*clocks_ : nullptr, parts_);
+  return std::make_unique<KvmProcessor>(vm_, std::move(vcpu), pmu_time_, parts_);
 }
 
 }  // namespace

@@ -104,12 +104,8 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
   }
   VMM_TRY(install_kick_handler());
   std::unique_ptr<Machine> machine{new Machine{std::move(memory), std::move(hooks), log}};
-  const AcceleratorNeeds needs{.config = config,
-                               .resolved = resolved,
-                               .memory = machine->memory_,
-                               .linear = machine->linear_,
-                               .log = log,
-                               .kick = [m = machine.get()](unsigned id) { m->vcpus_[id]->kick_if_running(); }};
+  const AcceleratorNeeds needs{
+      .config = config, .resolved = resolved, .memory = machine->memory_, .linear = machine->linear_, .log = log};
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
   machine->add_devices();

@@ -3,10 +3,6 @@
 #include <algorithm>
 
 namespace vmm {
-namespace {
-constexpr std::uint64_t longest_wait_ms = 5;
-}
-
 void GuestClock::watch(bool on) {
   if (on == watched_) return;
   watched_ = on;
@@ -17,12 +13,10 @@ void GuestClock::watch(bool on) {
 
 Result<void> GuestClock::enter(ClockHost& host) {
   running_ = watched_;
-  if (is_in_step()) return {};
-  if (watched_ && left_at_ != 0) pass_exit(host.ticks() - left_at_);
-  if (group_ != nullptr && time_ == PmuTime::hidden) keep_step(host);
+  if (!watched_) return {};
+  if (left_at_ != 0) pass_exit(host.ticks() - left_at_);
   const std::uint64_t hidden_before = statistics_.hidden_ticks;
   if (to_hide_ != 0) VMM_TRY(shift(host));
-  if (!watched_) return {};
   halted_at_entry_ = host.halted();
   entered_at_ = host.ticks();
   // What the guest sees of the exit all the same, it also counts.
@@ -30,16 +24,6 @@ Result<void> GuestClock::enter(ClockHost& host) {
   if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device)
     unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
   return {};
-}
-
-// The wait is bounded so that a vCPU that is told to stop comes back.
-void GuestClock::keep_step(ClockHost& host) {
-  const std::uint64_t behind = group_->must_wait(member_, statistics_.hidden_ticks + to_hide_);
-  if (behind == 0) return;
-  ++statistics_.waits;
-  const std::uint64_t begin = host.ticks();
-  host.wait(std::min(behind, tsc_khz_ * longest_wait_ms));
-  to_hide_ += host.ticks() - begin;
 }
 
 void GuestClock::pass_exit(std::uint64_t outside) {
@@ -64,7 +48,6 @@ Result<void> GuestClock::shift(ClockHost& host) {
   to_hide_ += shift_takes_.ticks();
   VMM_TRY(host.set_tsc_offset(*offset - to_hide_));
   statistics_.hidden_ticks += to_hide_;
-  if (group_ != nullptr) group_->publish(member_, statistics_.hidden_ticks);
   ++statistics_.shifts;
   to_hide_ = 0;
   VMM_TRY(host.rearm_deadline());

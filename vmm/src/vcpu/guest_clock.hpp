@@ -1,18 +1,22 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "support/result.hpp"
-#include "vcpu/clock_group.hpp"
 
 namespace vmm {
 
 /// Whether the guest's clock sees the time that the VMM spends on the exits of the virtual PMU.
 enum class PmuTime : std::uint8_t {
-  hidden,  ///< The vCPU's TSC stands still meanwhile.
+  hidden,  ///< The vCPU's TSC stands still meanwhile, where it is the machine's only one.
   real,    ///< It runs on.
 };
+
+/// What holds for each vCPU of a machine that has so many. TSCs of which one stands still while the other runs on are
+/// seen out of order: by threads that hand a time over, and by each that moves from one vCPU to the other.
+constexpr PmuTime time_beside_others(PmuTime wanted, std::size_t vcpus) { return vcpus > 1 ? PmuTime::real : wanted; }
 
 /// What the clock of a vCPU needs of the host. Every member belongs to the vCPU's thread.
 class ClockHost {
@@ -26,8 +30,6 @@ class ClockHost {
   /// before 5.16).
   virtual Result<std::uint64_t> tsc_offset() = 0;
   virtual Result<void> set_tsc_offset(std::uint64_t offset) = 0;
-  /// Passes `ticks` of the host's TSC outside the guest, or fewer.
-  virtual void wait(std::uint64_t ticks) = 0;
   /// Arms the LAPIC's TSC-deadline timer anew: its deadline stays, but the clock that it waits for has moved.
   virtual Result<void> rearm_deadline() = 0;
 };
@@ -60,7 +62,6 @@ class LeastTime {
 struct GuestClockStatistics {
   std::uint64_t hidden_ticks{};  ///< TSC ticks taken out of the guest's time, in all.
   std::uint64_t shifts{};        ///< Times that the TSC offset was changed.
-  std::uint64_t waits{};         ///< Times that this vCPU waited for the clock of another.
 };
 
 /// The clock of one vCPU while its virtual PMU is in use: how long the guest has run, and what of the host's time it
@@ -71,13 +72,19 @@ struct GuestClockStatistics {
 /// would come due inside handlers, and Linux would find its PMI handler slow and lower perf_event_max_sample_rate. So
 /// the vCPU's TSC stands still from such an exit to the next entry. What was hidden is never given back: the guest's
 /// clock lags the host's by so much. It does not run backwards as long as switches and shifts take no less than
-/// LeastTime says. Exits to devices are not hidden; nor is anything while the PMU is not in use. The vCPUs of one
-/// machine stay in step (ClockGroup).
+/// LeastTime says. Exits to devices are not hidden; nor is anything while the PMU is not in use. Of a machine with
+/// several vCPUs nothing is hidden from any of them (time_beside_others).
 class GuestClock {
  public:
-  /// `tsc_khz`: the guest's TSC rate. `group`: null for a machine of one vCPU; else this clock is its member `member`.
-  GuestClock(PmuTime time, std::uint64_t tsc_khz, ClockGroup* group = nullptr, unsigned member = 0)
-      : time_{time}, tsc_khz_{tsc_khz}, group_{group}, member_{member} {}
+  /// `tsc_khz`: the guest's TSC rate.
+  GuestClock(PmuTime time, std::uint64_t tsc_khz) : time_{time}, tsc_khz_{tsc_khz} {}
+
+  /// Hides nothing from now on: the vCPU is no longer the only one. What is hidden already stays so. Between leave()
+  /// and enter(), or before the first.
+  void show_all() {
+    time_ = PmuTime::real;
+    to_hide_ = 0;
+  }
 
   /// The guest's TSC has another rate from now on, and its time is hidden or not.
   void follow(std::uint64_t tsc_khz, PmuTime time) {
@@ -89,9 +96,7 @@ class GuestClock {
   /// counts nothing.
   void watch(bool on);
   /// Whether enter() has nothing to do.
-  [[nodiscard]] bool is_in_step() const {
-    return !watched_ && (group_ == nullptr || group_->is_in_step(member_, statistics_.hidden_ticks));
-  }
+  [[nodiscard]] bool is_idle() const { return !watched_; }
   /// Just before the vCPU runs; may change its TSC offset.
   Result<void> enter(ClockHost& host);
   /// Just after the vCPU ran.
@@ -110,8 +115,7 @@ class GuestClock {
   /// The guest's TSC where it stands between leave() and enter().
   Result<std::uint64_t> stands_at(ClockHost& host) const;
   /// Between leave() and enter(): whether the vCPU may run one instruction that does not tell the time without an
-  /// enter() and a leave(), and with a pass(1). Only for so long, for timers wait by the host's clock and other vCPUs
-  /// for this one.
+  /// enter() and a leave(), and with a pass(1). Only for so long, for timers wait by the host's clock.
   [[nodiscard]] bool may_stand_on(const ClockHost& host) const {
     return hides() && stands() && host.ticks() - left_at_ < tsc_khz_ * longest_stand_ms;
   }
@@ -124,14 +128,11 @@ class GuestClock {
   [[nodiscard]] bool stands() const { return left_at_ != 0 && left_for_ != ExitCause::device; }
   [[nodiscard]] std::uint64_t ran(std::uint64_t round, std::chrono::nanoseconds halted) const;
   void pass_exit(std::uint64_t outside);
-  void keep_step(ClockHost& host);
   [[nodiscard]] std::uint64_t unseen(ExitCause cause, std::uint64_t round);
   Result<void> shift(ClockHost& host);
 
   PmuTime time_;
   std::uint64_t tsc_khz_;
-  ClockGroup* group_;
-  unsigned member_;
   bool watched_{};
   bool running_{};  ///< Between enter() and leave().
   ExitCause left_for_{};

@@ -5,7 +5,6 @@
 #include <x86intrin.h>
 
 #include <array>
-#include <ctime>
 #include <utility>
 
 #include "kvm/ioctl.hpp"
@@ -30,13 +29,6 @@ ExitCause cause_of(const Exit& exit, bool stepping) {
 
 std::uint64_t KvmClockHost::ticks() const { return scale_.of(__rdtsc()); }
 
-void KvmClockHost::wait(std::uint64_t ticks) {
-  constexpr std::uint64_t second = 1'000'000'000;
-  const std::uint64_t ns = ticks * 1'000'000 / tsc_khz_;
-  const timespec time{.tv_sec = static_cast<time_t>(ns / second), .tv_nsec = static_cast<long>(ns % second)};
-  (void)::nanosleep(&time, nullptr);  // a kick ends it
-}
-
 // SDM 3A 10.5.4.1: the MSR reads 0 when nothing is armed; writing 0 disarms.
 Result<void> KvmClockHost::rearm_deadline() {
   const auto deadline = vcpu_->msr(msr_tsc_deadline);
@@ -44,8 +36,8 @@ Result<void> KvmClockHost::rearm_deadline() {
   return vcpu_->set_msr(msr_tsc_deadline, *deadline);
 }
 
-Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group, unsigned member) {
-  KvmPort port{vm, vcpu, time, group, member};
+Result<KvmPort> KvmPort::create(Vm& vm, Vcpu& vcpu, PmuTime time) {
+  KvmPort port{vm, vcpu, time};
   VMM_TRY(port.follow_tsc());
   return port;
 }
@@ -55,7 +47,7 @@ Result<void> KvmPort::follow_tsc() {
   const auto scale = find_scale(khz);
   tsc_khz_ = khz;
   unknown_scale_ = !scale;
-  clock_host_.follow(khz, scale.value_or(TscScale::by_rates(vcpu_->host_tsc_khz(), khz)));
+  clock_host_.follow(scale.value_or(TscScale::by_rates(vcpu_->host_tsc_khz(), khz)));
   clock_.follow(khz, scale ? wanted_time_ : PmuTime::real);
   return {};
 }
@@ -116,7 +108,7 @@ Result<Exit> KvmPort::run() {
 
 // An exit to a device means nothing to a clock that is not watched.
 VcpuPort::Came KvmPort::run_to_device() {
-  if (!clock_.is_in_step() || !vcpu_->is_flushed() || early_) return Came::nowhere;
+  if (!clock_.is_idle() || !vcpu_->is_flushed() || early_) return Came::nowhere;
   xsave_.reset();
   xcr0_.reset();
   exit_open_ = true;
@@ -200,7 +192,6 @@ void KvmPort::visit_statistics(const std::function<void(std::string_view, std::u
   visit("kvm.interrupt_holds", interrupt_holds_);
   visit("pmu.clock.hidden_ticks", clock_.statistics().hidden_ticks);
   visit("pmu.clock.shifts", clock_.statistics().shifts);
-  visit("pmu.clock.waits", clock_.statistics().waits);
   visit("pmu.clock.unknown_scale", unknown_scale_ ? 1 : 0);
 }
 

@@ -13,34 +13,33 @@ namespace vmm {
 class KvmClockHost final : public ClockHost {
  public:
   explicit KvmClockHost(Vcpu& vcpu) : vcpu_{&vcpu}, halt_time_{vcpu.halt_time()} {}
-  /// The guest's TSC runs at `tsc_khz` and follows the host's by `scale`.
-  void follow(std::uint64_t tsc_khz, TscScale scale) {
-    tsc_khz_ = tsc_khz;
-    scale_ = scale;
-  }
+  /// The guest's TSC follows the host's by `scale`.
+  void follow(TscScale scale) { scale_ = scale; }
   /// The host's TSC as KVM scales it for the guest.
   [[nodiscard]] std::uint64_t ticks() const override;
   [[nodiscard]] std::chrono::nanoseconds halted() const override { return halt_time_.read(); }
   Result<std::uint64_t> tsc_offset() override { return vcpu_->tsc_offset(); }
   Result<void> set_tsc_offset(std::uint64_t offset) override { return vcpu_->set_tsc_offset(offset); }
-  void wait(std::uint64_t ticks) override;
   Result<void> rearm_deadline() override;
 
  private:
   Vcpu* vcpu_;
   HaltTime halt_time_;
-  std::uint64_t tsc_khz_{};
   TscScale scale_;
 };
 
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
-  /// `group`: the clocks of the machine's vCPUs, this one's is `member`; null for one vCPU. Where the guest's TSC does
-  /// not follow the host's by any scale of KVM's, none of its time is hidden (`pmu.clock.unknown_scale`). Fails when
-  /// KVM does not tell the TSC's rate.
-  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden, ClockGroup* group = nullptr,
-                                unsigned member = 0);
+  /// `time`: as time_beside_others() says. Where the guest's TSC does not follow the host's by any scale of KVM's, none
+  /// of its time is hidden (`pmu.clock.unknown_scale`). Fails when KVM does not tell the TSC's rate.
+  static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden);
+
+  /// GuestClock::show_all.
+  void show_all_time() {
+    wanted_time_ = PmuTime::real;
+    clock_.show_all();
+  }
 
   /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
   void forget();
@@ -85,13 +84,8 @@ class KvmPort final : public VcpuPort {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  KvmPort(Vm& vm, Vcpu& vcpu, PmuTime time, ClockGroup* group, unsigned member)
-      : vm_{&vm},
-        vcpu_{&vcpu},
-        wanted_time_{time},
-        exits_{vcpu.exits()},
-        clock_host_{vcpu},
-        clock_{time, 0, group, member} {}
+  KvmPort(Vm& vm, Vcpu& vcpu, PmuTime time)
+      : vm_{&vm}, vcpu_{&vcpu}, wanted_time_{time}, exits_{vcpu.exits()}, clock_host_{vcpu}, clock_{time, 0} {}
   std::optional<TscScale> find_scale(std::uint32_t khz);
 
   Result<Exit> run_vcpu(Vcpu::Runs what);

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,21 +44,28 @@ class AttachmentTest : public testing::Test {
     ASSERT_EQ(call(vcpu, KVM_RUN), 0);
     EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_HLT});
   }
-  /// As a VMM does that has something else to do with the vCPU: only then are its counters told.
-  std::map<std::string, std::uint64_t> counters_of(int vm_line, int vcpu) {
+  /// As a VMM does that has something else to do with the vCPU: only then are its counters told. They are those of the
+  /// VM's last vCPU, or of vCPU `id`.
+  std::map<std::string, std::uint64_t> counters_of(int vm_line, int vcpu, std::optional<unsigned> id = std::nullopt) {
     FakeKvm::ask_to_come_out(vcpu);
     EXPECT_EQ(call(vcpu, KVM_RUN), -1);
     EXPECT_EQ(errno, EINTR);
-    return counters_in(vm_line);
+    return counters_in(vm_line, id);
   }
-  std::map<std::string, std::uint64_t> counters_in(int line_number) {
+  std::map<std::string, std::uint64_t> counters_in(int line_number, std::optional<unsigned> id = std::nullopt) {
     attachment.write_statistics();
     std::ifstream file{statistics};
     std::string line;
     for (int n = 0; n <= line_number; ++n) std::getline(file, line);
     std::map<std::string, std::uint64_t> found;
-    const std::size_t last_vcpu = line.rfind("\"id\"");
-    for (std::size_t at = last_vcpu; at != std::string::npos && at < line.size();) {
+    std::size_t begin_of_vcpu = line.rfind("\"id\"");
+    if (id) {
+      begin_of_vcpu = line.find("\"id\": " + std::to_string(*id));
+      if (begin_of_vcpu == std::string::npos) begin_of_vcpu = line.find("\"id\":" + std::to_string(*id));
+      if (begin_of_vcpu != std::string::npos)
+        line.resize(std::min(line.size(), line.find("\"id\"", begin_of_vcpu + 1)));
+    }
+    for (std::size_t at = begin_of_vcpu; at != std::string::npos && at < line.size();) {
       const std::size_t begin = line.find('"', at), end = line.find('"', begin + 1);
       if (begin == std::string::npos) break;
       found[line.substr(begin + 1, end - begin - 1)] = std::strtoull(line.c_str() + end + 2, nullptr, 10);

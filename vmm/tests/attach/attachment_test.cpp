@@ -344,16 +344,36 @@ TEST_F(AttachmentTest, ANestedStateThatIsNowhereIsLeftAsItIs) {
   EXPECT_EQ(state.size, sizeof state);
 }
 
-// Ids are APIC ids, and a VMM may leave some out.
-TEST_F(AttachmentTest, ClocksOfAllVcpusKeepTogetherWhateverTheirIds) {
-  using namespace std::chrono_literals;
-  const int vm = make_vm(), vcpu = make_vcpu(vm, 2), other = make_vcpu(vm, 9);
+/// Makes the PMU's next exits take their time.
+void slow_down(FakeKvm& kvm) {
+  kvm.meanwhile[KVM_GET_SREGS] = [] { std::this_thread::sleep_for(std::chrono::milliseconds{5}); };
+}
+
+TEST_F(AttachmentTest, TimeIsHiddenFromTheOnlyVcpuUntilThereIsAnother) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm, 2);
+  slow_down(kvm);
   put_in_use(kvm.vcpu(vcpu));
-  kvm.meanwhile[KVM_GET_SREGS] = [] {
-    std::this_thread::sleep_for(5ms);
-  };  // which the exit of the PMU takes, unseen by the guest
   run_to_halt(vcpu);
-  EXPECT_GT(counters_of(0, other)["pmu.clock.waits"], 0U);
+  const auto before = counters_of(0, vcpu, 2);
+  EXPECT_GT(before.at("pmu.clock.hidden_ticks"), 0U);
+  make_vcpu(vm, 9);
+  FakeKvm::let_go_on(vcpu);
+  put_in_use(kvm.vcpu(vcpu));
+  run_to_halt(vcpu);
+  const auto after = counters_of(0, vcpu, 2);
+  EXPECT_GT(after.at("pmu.exits.wrmsr"), before.at("pmu.exits.wrmsr"));
+  EXPECT_EQ(after.at("pmu.clock.hidden_ticks"), before.at("pmu.clock.hidden_ticks"));
+}
+
+TEST_F(AttachmentTest, TimeIsHiddenFromNoneOfTwoVcpus) {
+  const int vm = make_vm(), vcpu = make_vcpu(vm, 2);
+  make_vcpu(vm, 9);
+  slow_down(kvm);
+  put_in_use(kvm.vcpu(vcpu));
+  run_to_halt(vcpu);
+  const auto counters = counters_of(0, vcpu, 2);
+  EXPECT_GT(counters.at("pmu.exits.wrmsr"), 0U);
+  EXPECT_EQ(counters.at("pmu.clock.hidden_ticks"), 0U);
 }
 
 }  // namespace

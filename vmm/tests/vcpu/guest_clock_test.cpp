@@ -12,7 +12,6 @@ class FakeClockHost final : public ClockHost {
  public:
   std::uint64_t now{1'000'000};
   std::uint64_t slept{};
-  std::uint64_t waited{};
   std::optional<std::uint64_t> offset{1ULL << 40};
   std::uint64_t shift_takes{};
   unsigned rearmed{};
@@ -27,10 +26,6 @@ class FakeClockHost final : public ClockHost {
     offset = to;
     now += shift_takes;
     return {};
-  }
-  void wait(std::uint64_t ticks) override {
-    now += ticks;
-    waited += ticks;
   }
   Result<void> rearm_deadline() override {
     ++rearmed;
@@ -227,19 +222,10 @@ TEST_F(GuestClockOn, UnwatchedItTouchesNothing) {
   EXPECT_EQ(idle.statistics().shifts, 0U);
 }
 
-TEST_F(GuestClockOn, IsInStepWhenEnteringItDoesNothing) {
-  EXPECT_FALSE(clock_.is_in_step()) << "it is watched";
+TEST_F(GuestClockOn, IsIdleWhileItIsNotWatched) {
+  EXPECT_FALSE(clock_.is_idle());
   clock_.watch(false);
-  EXPECT_TRUE(clock_.is_in_step());
-  ClockGroup group{100};
-  const unsigned mine = group.join([] {}), other = group.join([] {});
-  GuestClock clock{PmuTime::hidden, khz, &group, mine};
-  EXPECT_TRUE(clock.is_in_step());
-  group.publish(other, 1000);
-  EXPECT_FALSE(clock.is_in_step());
-  run(clock, 10, ExitCause::device);
-  EXPECT_EQ(host_.waited, 1000U);
-  EXPECT_TRUE(clock.is_in_step()) << "in step again";
+  EXPECT_TRUE(clock_.is_idle());
 }
 
 TEST_F(GuestClockOn, ExitThatEndsTheWatchIsNotHidden) {
@@ -293,28 +279,50 @@ TEST_F(GuestClockOn, HostThatCannotShiftKeepsRealTime) {
   EXPECT_EQ(clock_.unhalted_ticks(), 1600U) << "the first exit found out, the second is counted";
 }
 
-// A clock that has hidden nothing must hide what another one has, even if its own PMU is idle.
-TEST_F(GuestClockOn, WaitsForTheOtherClocksOfItsGroup) {
-  ClockGroup group{100};
-  group.join([] {});
-  group.join([] {});
-  group.publish(0, 5000);
-  GuestClock idle{PmuTime::hidden, khz, &group, 1};
-  const std::uint64_t before = guest_tsc();
-  ASSERT_TRUE(idle.enter(host_));
-  EXPECT_EQ(guest_tsc(), before) << "the wait itself is hidden";
-  EXPECT_EQ(host_.waited, 5000U);
-  EXPECT_EQ(idle.statistics().hidden_ticks, 5000U);
-  EXPECT_EQ(idle.statistics().waits, 1U);
-  idle.leave(host_, ExitCause::pmu);
-  ASSERT_TRUE(idle.enter(host_));
-  EXPECT_EQ(idle.statistics().waits, 1U) << "once is enough";
-  group.publish(0, 10'000);
-  idle.leave(host_, ExitCause::pmu);
-  host_.now += 300;
-  ASSERT_TRUE(idle.enter(host_));
-  EXPECT_EQ(idle.statistics().waits, 2U);
-  EXPECT_EQ(idle.unhalted_ticks(), 0U) << "it counts only while watched";
+TEST(TimeBesideOthers, IsHiddenFromTheOnlyVcpuAndFromNoneOfSeveral) {
+  EXPECT_EQ(time_beside_others(PmuTime::hidden, 1), PmuTime::hidden);
+  EXPECT_EQ(time_beside_others(PmuTime::hidden, 2), PmuTime::real);
+  EXPECT_EQ(time_beside_others(PmuTime::hidden, 64), PmuTime::real);
+  EXPECT_EQ(time_beside_others(PmuTime::real, 1), PmuTime::real);
+}
+
+// Two vCPUs hand their TSC to each other. One leaves for its PMU between any two looks, the other never does.
+TEST_F(GuestClockOn, ClocksOfTwoAreNeverSeenOutOfOrder) {
+  constexpr PmuTime time = time_beside_others(PmuTime::hidden, 2);
+  FakeClockHost other_host;
+  GuestClock sampled{time, khz}, other{time, khz};
+  sampled.watch(true);
+  std::uint64_t latest = 0;
+  for (unsigned n = 0; n < 1000; ++n) {
+    run(sampled, 50 + n % 7, n % 3 == 0 ? ExitCause::step : ExitCause::pmu);
+    host_.now += 1000 * (n % 5);
+    ASSERT_TRUE(sampled.enter(host_));
+    ASSERT_GE(guest_tsc(), latest);
+    latest = guest_tsc();
+    other_host.now = ++host_.now;
+    ASSERT_TRUE(other.enter(other_host));
+    ASSERT_GT(other_host.now + *other_host.offset, latest);
+    latest = other_host.now + *other_host.offset;
+    sampled.leave(host_, ExitCause::pmu);
+  }
+  EXPECT_GT(sampled.unhalted_ticks(), 1000U);
+  EXPECT_EQ(sampled.statistics().shifts, 0U);
+}
+
+TEST_F(GuestClockOn, NothingMoreIsHiddenOnceThereIsAnother) {
+  run(clock_, 500, ExitCause::pmu);
+  host_.now += 1000;
+  run(clock_, 500, ExitCause::pmu);
+  const std::uint64_t hidden = clock_.statistics().hidden_ticks;
+  const std::uint64_t offset = *host_.offset;
+  ASSERT_GE(hidden, 1000U);
+  host_.now += 1000;
+  clock_.show_all();
+  run(clock_, 500, ExitCause::pmu);
+  host_.now += 1000;
+  run(clock_, 500, ExitCause::pmu);
+  EXPECT_EQ(clock_.statistics().hidden_ticks, hidden);
+  EXPECT_EQ(*host_.offset, offset) << "and nothing of it is given back";
 }
 
 }  // namespace
