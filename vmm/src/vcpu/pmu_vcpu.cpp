@@ -12,7 +12,7 @@
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t cr4_pce = vpmu::bit(8), rflags_tf = vpmu::bit(8);
+constexpr std::uint64_t cr4_pce = vpmu::bit(8);
 /// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
 /// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to
@@ -362,75 +362,6 @@ Result<void> PmuVcpu::on_read(const MsrRead& access) {
   access.reply.gp = value ? 0 : 1;
   gate_.count_served();
   return {};
-}
-
-std::optional<std::byte> PmuVcpu::code_at(std::uint64_t at) {
-  std::array<std::byte, 1> code{};
-  const auto sregs = port_->sregs();
-  if (!sregs || view_.fetch(vpmu::GuestLinear{at}, code, cpl_of(*sregs)) == 0) return std::nullopt;
-  return code[0];
-}
-
-// On AMD, KVM steps where an NMI waits. A trap behind the POPF that clears TF looks the same.
-Result<bool> PmuVcpu::may_be_kvms(const Debug& exit, const kvm_regs& regs) {
-  constexpr std::byte popf{0x9D};
-  if (exit.of_guest || (regs.rflags & rflags_tf) != 0) return false;
-  VMM_ASSIGN(const kvm_vcpu_events events, port_->events());
-  return events.nmi.pending != 0 && code_at(exit.pc - 1) != popf;
-}
-
-// INT1 sets nothing in DR6. KVM stands behind it on AMD, and before it on Intel.
-bool PmuVcpu::stands_at_int1(const Debug& exit, const kvm_regs& regs) {
-  constexpr std::uint64_t reasons = 0xE00F;
-  constexpr std::byte int1{0xF1};
-  if (exit.of_guest || exit.exception != 1 || (exit.dr6 & reasons) != 0) return false;
-  return code_at(regs.rip) == int1 && code_at(regs.rip - 1) != int1;
-}
-
-Result<bool> PmuVcpu::on_debug(const Debug& exit) {
-  ++statistics_.debug_exits;
-  VMM_ASSIGN(kvm_regs regs, port_->regs());
-  VMM_ASSIGN(const bool kvm_may_step, may_be_kvms(exit, regs));
-  switch (breakpoints_.classify(exit, regs.rflags, kvm_may_step)) {
-    case Breakpoints::Hit::guest:
-      if (stands_at_int1(exit, regs)) {
-        ++regs.rip;
-        VMM_TRY(port_->set_regs(regs));
-      }
-      ++statistics_.guest_debug;
-      pmu_.on_debug_exception();
-      VMM_TRY(breakpoints_.inject(exit));
-      return true;
-    case Breakpoints::Hit::kvm: ++statistics_.kvm_debug; return true;
-    case Breakpoints::Hit::ours: break;
-  }
-  if (breakpoints_.gate() && exit.pc == breakpoints_.gate()->value())
-    VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return rdpmc(ecx, cpl, pce); }));
-  return true;
-}
-
-// The source is told of its plan again by the next run().
-Result<Exit> PmuVcpu::run_debugged(const kvm_guest_debug& debugging) {
-  if (exit_open_) VMM_TRY(port_->complete_exit());
-  exit_open_ = false;
-  VMM_TRY(source_->program({}));
-  plan_stale_ = true;
-  for (;;) {
-    VMM_TRY(deliver_pmis());
-    VMM_TRY(port_->set_guest_debug(breakpoints_.beside_gate(debugging)));
-    VMM_ASSIGN(const Exit exit, port_->run());
-    ++statistics_.debugged_runs;
-    const auto* const debug = std::get_if<Debug>(&exit);
-    if (debug == nullptr) {
-      VMM_ASSIGN(const bool answered, handle(exit));
-      if (!answered) return exit;
-      continue;
-    }
-    const bool at_gate = breakpoints_.gate() && debug->pc == breakpoints_.gate()->value();
-    if (!at_gate) return exit;
-    VMM_TRY(gate_.on_fault_handler([this](std::uint32_t ecx, unsigned cpl, bool pce) { return rdpmc(ecx, cpl, pce); }));
-    if ((debugging.control & KVM_GUESTDBG_SINGLESTEP) != 0) return exit;
-  }
 }
 
 }  // namespace vmm
