@@ -19,7 +19,7 @@ import sys
 import console_log
 import disassembly
 from attached_checks import attached_checks, check_disturbed, check_domain
-from debugger_checks import debugger_checks
+from debugger_checks import DEBUGGED, check_debugged
 from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
@@ -263,7 +263,7 @@ def single_checks(baseline):
         yield f"even-{name}", check_loop, (name,)
     yield "memory-loads", check_memory, ("mem-loads", disassembly.is_load)
     yield "memory-stores", check_memory, ("mem-stores", disassembly.is_store)
-    yield from debugger_checks("", ["step"])
+    yield "debugged-step", check_debugged, ("step",)
     for number in PERF_TESTS:
         yield f"perf-test-{number}", check_perf_test, (number, baseline)
     yield "sample-rate", check_sample_rate, ()
@@ -311,7 +311,7 @@ def exact_checks(_baseline):
     for event in MIXED_EVENTS:
         yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
     yield "exact-same-each-time", check_same_each_time, ()
-    yield from debugger_checks("exact-", ["step", "watch", "count"])
+    yield "exact-debugged-step", check_debugged, ("step", 1, 1.5 * DEBUGGED["step"])
     yield from selfcount_checks("exact")
     yield "exact-samples-as-modelled", check_as_modelled, ()
     yield "exact-samples-at-every-level", check_every_level, ()
@@ -341,6 +341,7 @@ def soft_checks(_baseline):
     yield "soft-guest-ends", check_ended, ()
     yield "soft-console-alike", check_consoles_alike, ()
     yield "soft-counters-alike", check_counters_alike, ()
+    yield "soft-debugged-watch", check_debugged, ("watch", 2)
 
 
 def profilers_suite(baseline):

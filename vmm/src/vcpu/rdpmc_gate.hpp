@@ -29,8 +29,8 @@ struct RdpmcStatistics {
 
 /// Brings RDPMC to the PMU where KVM has no exit for it: KVM raises #GP, and an execution breakpoint on the guest's #GP
 /// handler stops before the handler's first instruction. RDPMC is then answered and the interrupted code resumed; the
-/// guest never sees the fault. The breakpoint is armed only while the PMU is in use, and leaves the guest's own debug
-/// registers working.
+/// guest never sees the fault. The breakpoint is armed only while the PMU is in use. What the guest writes to its debug
+/// registers meanwhile takes effect when it next leaves to us: KVM tells nobody of it.
 ///
 /// RDPMC (0F 33) and RDMSR (0F 32) differ in one byte and take and give the same registers, which RdpmcMethod::rewrite
 /// uses: the MSR filter then traps the counter numbers as MSR addresses, and the exit counts as RDPMC only when it
