@@ -68,7 +68,7 @@ int Vcpu::enter(Runs what) {
 }
 
 // A kick that comes meanwhile overwrites the mark, and stays; so does one that was there before.
-Result<void> Vcpu::complete_exit() {
+Result<std::optional<Exit>> Vcpu::complete_exit() {
   auto* const flag = &run_->immediate_exit;
   if ((dirty_ & ~sync_fields_) != 0) VMM_TRY(flush());
   const auto before = __atomic_exchange_n(flag, completing_mark, __ATOMIC_RELAXED);
@@ -77,8 +77,8 @@ Result<void> Vcpu::complete_exit() {
   const bool kicked = !__atomic_compare_exchange_n(flag, &mark, before, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   if (kicked && before != 0 && before != kick_mark) __atomic_store_n(flag, before, __ATOMIC_RELAXED);
   if (error != 0 && error != EINTR && error != EAGAIN) return host_error("KVM_RUN", error);
-  VMM_ASSERT(error != 0 || std::holds_alternative<Interrupted>(decode_exit()));
-  return {};
+  const Exit next = error == 0 ? decode_exit() : Exit{Interrupted{}};
+  return std::holds_alternative<Interrupted>(next) ? std::nullopt : std::optional{next};
 }
 
 void Vcpu::forget() {

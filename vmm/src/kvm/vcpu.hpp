@@ -47,8 +47,9 @@ class Vcpu {
   bool run_to_device();
   Result<Exit> exit() { return exit_after(run_error_, Runs::anything); }
   /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with
-  /// immediate_exit. Use it before reading or changing registers after an MSR, port or MMIO exit.
-  Result<void> complete_exit();
+  /// immediate_exit. Use it before reading or changing registers after an MSR, port or MMIO exit. An access that KVM
+  /// hands out in pieces (more than eight bytes, or in two pages) goes on with the exit that this gives.
+  Result<std::optional<Exit>> complete_exit();
   /// Makes the current or next run() return Interrupted as soon as it looks. Safe in a signal handler and on any
   /// thread, but a thread that is inside the guest must also get a signal: see Kick.
   void interrupt_run() { __atomic_store_n(&run_->immediate_exit, kick_mark, __ATOMIC_RELAXED); }

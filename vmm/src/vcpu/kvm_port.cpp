@@ -88,8 +88,10 @@ Result<Exit> KvmPort::run_vcpu(Vcpu::Runs what) {
 
 Result<void> KvmPort::complete_exit() {
   if (early_) return {};
-  exit_open_ = false;
-  return vcpu_->complete_exit();
+  VMM_ASSIGN(const std::optional<Exit> piece, vcpu_->complete_exit());
+  exit_open_ = piece.has_value();
+  if (piece) early_.emplace(*piece);
+  return {};
 }
 
 Result<Exit> KvmPort::run() {
@@ -201,12 +203,10 @@ Result<bool> KvmPort::halted() {
   return state.mp_state == KVM_MP_STATE_HALTED;
 }
 
-// A store of more than eight bytes into nowhere ends in several exits, of which the device must answer each.
 Result<Stored> KvmPort::store_lvtpc(std::uint32_t value) {
   constexpr std::uint32_t lvtpc_offset = 0x340;
-  if (early_) return Stored::not_now;
-  if (exit_open_ && vcpu_->exit_page().exit_reason == KVM_EXIT_MMIO) return Stored::not_now;
   if (exit_open_) VMM_TRY(complete_exit());
+  if (early_) return Stored::not_now;
   VMM_ASSIGN(const ApicStore store, store_to_apic(*vcpu_, lvtpc_offset, value));
   if (store.exit) {
     early_.emplace(*store.exit);

@@ -14,6 +14,7 @@
 #include "kvm/kick.hpp"
 #include "kvm/kvm_vcpu.hpp"
 #include "kvm/msr_filter.hpp"
+#include "vcpu/kvm_port.hpp"
 #include "vcpu/vector_registers.hpp"
 
 namespace vmm {
@@ -52,6 +53,44 @@ TEST_F(KvmVcpu, MmioOutsideRamComesToUs) {
   read->data[0] = std::byte{0x99};
   (void)run();
   EXPECT_EQ(vcpu_->regs()->rdx & 0xFFU, 0x99U);
+}
+
+// A store into two pages without memory: two exits, and the instruction retires with the second.
+TEST_F(KvmVcpu, AnAccessInPiecesGoesOnWithAnotherExit) {
+  // mov $0xD0000FFE, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); out %al, $0x80
+  load({0xB9, 0xFE, 0x0F, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0xE6, 0x80});
+  const auto is_piece = [](const Exit& exit, std::uint64_t at) {
+    const auto* write = std::get_if<MmioWrite>(&exit);
+    return write != nullptr && write->at == GuestPhysical{at} && write->data.size() == 2;
+  };
+  ASSERT_TRUE(is_piece(run(), 0xD000'0FFE));
+  const auto second = vcpu_->complete_exit();
+  ASSERT_TRUE(second && *second);
+  EXPECT_TRUE(is_piece(**second, 0xD000'1000));
+  EXPECT_EQ(rip(), code_at.value() + 10);
+  const auto none = vcpu_->complete_exit();
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(*none);
+  EXPECT_EQ(rip(), code_at.value() + 12);
+}
+
+// The same by the port: nobody loses the second piece, whoever completes the first.
+TEST_F(KvmVcpu, APieceComesOutOfTheNextRun) {
+  load({0xB9, 0xFE, 0x0F, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0xE6, 0x80});
+  auto port = KvmPort::create(*vm_, *vcpu_);
+  ASSERT_TRUE(port);
+  const auto first = port->run();
+  ASSERT_TRUE(first && std::holds_alternative<MmioWrite>(*first));
+  ASSERT_TRUE(port->complete_exit());
+  ASSERT_TRUE(port->complete_exit()) << "once more: the piece waits";
+  const auto second = port->run();
+  ASSERT_TRUE(second);
+  const auto* write = std::get_if<MmioWrite>(&*second);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->at, GuestPhysical{0xD000'1000});
+  const auto third = port->run();
+  ASSERT_TRUE(third);
+  EXPECT_TRUE(std::holds_alternative<PortWrite>(*third));
 }
 
 TEST_F(KvmVcpu, FilteredMsrReadRetiresWhenTheExitIsCompleted) {
