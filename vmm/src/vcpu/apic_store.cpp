@@ -29,6 +29,8 @@ constexpr std::uint64_t apic_after_reset = 0xFEE0'0000;
 /// SDM 3A figure 2-7; 2.2.1 (IA32_EFER).
 constexpr std::uint64_t cr0_pe = vpmu::bit(0), cr0_pg = vpmu::bit(31), cr4_pcide = vpmu::bit(17),
                         efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10);
+/// SDM 3C 23.7, APM 2 15.4: on while a processor may run guests, also while it does.
+constexpr std::uint64_t cr4_vmxe = vpmu::bit(13), efer_svme = vpmu::bit(12);
 constexpr std::uint64_t rflags_fixed = vpmu::bit(1), rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr7_enables = 0xFF, dr7_fixed = 0x400;
 
@@ -73,6 +75,8 @@ class Guests {
   }
   /// In system management mode the APIC's page may be memory.
   [[nodiscard]] bool may_be_left() const { return events_.smi.smm == 0 && events_.smi.pending == 0; }
+  /// Of a guest's guest these are the registers, and FEE00000H is an address of its own.
+  [[nodiscard]] bool may_be_nested() const { return (sregs_.cr4 & cr4_vmxe) != 0 || (sregs_.efer & efer_svme) != 0; }
   [[nodiscard]] std::uint64_t apic_base() const { return sregs_.apic_base & ~vpmu::low_bits(12); }
 
   Result<void> leave_for(std::uint32_t address, std::uint32_t value) {
@@ -138,7 +142,7 @@ Result<ApicStore> store_to_apic(Vcpu& vcpu, std::uint32_t offset, std::uint32_t 
     if (state.mp_state == KVM_MP_STATE_HALTED) halted = state;
   }
   VMM_ASSIGN(Guests guests, Guests::take(vcpu));
-  if (guests.apic_base() != apic_after_reset) return ApicStore{.stored = Stored::never};
+  if (guests.apic_base() != apic_after_reset || guests.may_be_nested()) return ApicStore{.stored = Stored::never};
   if (!guests.may_be_left()) return ApicStore{.stored = Stored::not_now};
   if (halted) VMM_TRY(vcpu.set_mp_state({.mp_state = KVM_MP_STATE_RUNNABLE}));
   VMM_TRY(guests.leave_for(static_cast<std::uint32_t>(apic_after_reset) + offset, value));

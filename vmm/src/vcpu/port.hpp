@@ -17,7 +17,7 @@ namespace vmm {
 enum class Stored : std::uint8_t {
   done,
   not_now,  ///< The processor is where it cannot: try again when it has gone on.
-  never,    ///< Its APIC is not where it is after RESET, or KVM does not run the store.
+  never,    ///< Its APIC is not where it is after RESET, it may run guests of its own, or KVM does not run the store.
 };
 
 /// What a VM gives us of one virtual CPU: the seam between the PMU code and KVM. Tests put a scripted port below it.

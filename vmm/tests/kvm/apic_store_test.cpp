@@ -130,5 +130,14 @@ TEST_F(KvmApicStore, AnApicThatWasMovedIsNotWritten) {
   EXPECT_EQ(get(lvtpc), nmi);
 }
 
+// It may be running a guest of its own.
+TEST_F(KvmApicStore, AProcessorThatMayRunGuestsIsNotTaken) {
+  kvm_sregs sregs = *vcpu_->sregs();
+  sregs.efer |= vpmu::bit(12);  // SVME
+  ASSERT_TRUE(vcpu_->set_sregs(sregs));
+  EXPECT_EQ(store(nmi | masked), Stored::never);
+  EXPECT_EQ(get(lvtpc), nmi);
+}
+
 }  // namespace
 }  // namespace vmm::test
