@@ -91,8 +91,8 @@ struct Goal {
 Goal goal_of_ipis() { return gt::is_long() ? Goal{1'000'000, 10'000} : Goal{10'000, 2'000}; }
 Goal goal_of_nmis() { return gt::is_long() ? Goal{20'000, 10'000} : Goal{200, 200}; }
 constexpr Goal at_least{20, 5};
-/// Some ten seconds.
-std::uint64_t time_to_spend() { return gt::is_long() ? ~0ULL : 3ULL << 33; }
+/// Some five seconds.
+std::uint64_t time_to_spend() { return gt::is_long() ? ~0ULL : 3ULL << 32; }
 
 bool is_reached(Goal goal) { return all_received() >= goal.interrupts && pmu::pmi_count() >= goal.pmis; }
 

@@ -432,8 +432,9 @@ class Vmm {
     static constexpr std::array<unsigned long, 6> requests{KVM_GET_LAPIC,   KVM_GET_REGS,     KVM_GET_VCPU_EVENTS,
                                                            KVM_GET_TSC_KHZ, KVM_GET_MP_STATE, KVM_GET_SREGS};
     (void)call(fd, requests[what / 3 % requests.size()], memory.address());
-    Buffer<kvm_cpuid2> supported{sizeof(kvm_cpuid_entry2)};
-    supported->nent = 1;
+    constexpr std::uint32_t room = 16;
+    Buffer<kvm_cpuid2> supported{room * sizeof(kvm_cpuid_entry2)};
+    supported->nent = room;
     require(call(kvm_.fake.system(), KVM_GET_SUPPORTED_CPUID, supported.address()) == 0, "what KVM supports");
     require(call(kvm_.fake.system(), KVM_CHECK_EXTENSION, KVM_CAP_DIRTY_LOG_RING) == 0, "no ring");
   }

@@ -124,11 +124,14 @@ void flush_line_of_host([[maybe_unused]] const std::byte* line) {
 #endif
 }
 
+/// A call through a pointer, which an op has none of.
+[[gnu::noinline]] bool has_clflushopt(Core& c) { return c.platform->has_clflushopt(); }
+
 // SDM 2A CLFLUSH: checked as a load of a byte. Devices that do not look into caches may read the line afterwards, so
 // the host's goes, too.
 template <bool Optimized>
 void flush_line(const Op* op, Core* c) {
-  if (Optimized && !c->platform->has_clflushopt()) return leave_for(op, c, Stop::unsupported);
+  if (Optimized && !has_clflushopt(*c)) return leave_for(op, c, Stop::unsupported);
   const std::uint64_t at = address(op, c);
   const std::byte* const line =
       can_read_quickly(c, at, 1) ? known_address(c, at) : find_slowly(c, at, PagingAccess::read, 0);

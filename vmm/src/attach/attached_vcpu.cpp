@@ -176,7 +176,9 @@ VcpuPort::Came AttachedVcpu::run_to_device() {
 
 // Of most exits there is no more than this.
 int AttachedVcpu::run() {
-  const Asked asked = what_is_asked();
+  const std::uint8_t flag = __atomic_load_n(vcpu_.immediate_exit_flag(), __ATOMIC_RELAXED);
+  const bool comes_out_at_once = flag != 0 && flag != kick_mark;
+  const std::uint32_t reason = comes_out_at_once ? vcpu_.exit_page().exit_reason : KVM_EXIT_INTR;
   for (;;) {
     const RunGate::Inside inside{services_.gate, place_, this_thread()};
     const KickTarget target{vcpu_.immediate_exit_flag(), KickTarget::Missed::taken};
@@ -186,21 +188,14 @@ int AttachedVcpu::run() {
       kick_watch_.looked();
       return 0;
     }
-    const auto answer = go_on(came, asked);
+    const auto answer = go_on(came, reason);
     kick_watch_.looked();
     if (answer) return *answer;
   }
 }
 
-AttachedVcpu::Asked AttachedVcpu::what_is_asked() {
-  const kvm_run& page = vcpu_.exit_page();
-  const std::uint8_t flag = __atomic_load_n(vcpu_.immediate_exit_flag(), __ATOMIC_RELAXED);
-  return {.exit_reason = page.exit_reason, .come_out_at_once = flag != 0 && flag != kick_mark};
-}
-
-// A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it. KVM leaves
-// exit_reason alone where immediate_exit was set before.
-std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came, const Asked& asked) {
+// A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it.
+std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came, std::uint32_t reason_of_interruption) {
   const auto exit = run_guest(came);
   if (!exit) {
     services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
@@ -211,7 +206,7 @@ std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came, const Asked& asked) 
   if (interrupted == nullptr) return 0;
   if (interrupted->kicked) return std::nullopt;
   if (services_.tells_statistics) publish();
-  vcpu_.exit_page().exit_reason = asked.come_out_at_once ? asked.exit_reason : KVM_EXIT_INTR;
+  vcpu_.exit_page().exit_reason = reason_of_interruption;
   errno = EINTR;
   return -1;
 }

@@ -11,9 +11,9 @@ Result<std::unique_ptr<AttachedVm>> AttachedVm::create(Fd fd, std::size_t run_ma
       new AttachedVm{Vm{std::move(fd), run_mapping_size}, std::move(none), options, log}};
 }
 
-AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Log& log)
+AttachedVm::AttachedVm(Vm vm, MsrFilter theirs, AttachOptions options, Log& log)
     : vm_{std::move(vm)},
-      options_{options},
+      options_{std::move(options)},
       log_{&log},
       gate_{[this] {
         const std::scoped_lock lock{vcpus_mutex_};

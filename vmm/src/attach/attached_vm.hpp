@@ -51,7 +51,7 @@ class AttachedVm {
   [[nodiscard]] MachineStatistics statistics() const;
 
  private:
-  AttachedVm(Vm vm, MsrFilter theirs, const AttachOptions& options, Log& log);
+  AttachedVm(Vm vm, MsrFilter theirs, AttachOptions options, Log& log);
 
   Vm vm_;
   AttachOptions options_;

@@ -41,7 +41,7 @@ class Machine final : public StopRequests {
 
   /// Checks the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
   /// Fails with kind usage for what the user can change, kind host for what this host cannot do.
-  static Result<std::unique_ptr<Machine>> create(const MachineConfig& config, Hooks hooks, Log& log);
+  static Result<std::unique_ptr<Machine>> create(const MachineConfig& given, Hooks hooks, Log& log);
   ~Machine() override;
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;

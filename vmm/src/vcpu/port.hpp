@@ -49,7 +49,7 @@ class VcpuPort {
   /// Whether CLFLUSHOPT is an instruction of the guest's. On KVM it is when it is one of the host's.
   [[nodiscard]] virtual bool has_clflushopt() const { return false; }
   /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and
-  /// registers are final. Where the instruction goes on with another exit, the next run() gives that, and RIP stays.
+  /// registers are final. Where the access goes on with another exit, the next run() gives that.
   virtual Result<void> complete_exit() = 0;
 
   virtual Result<kvm_regs> regs() = 0;
