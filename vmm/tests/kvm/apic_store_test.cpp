@@ -8,6 +8,7 @@
 
 #include "kvm/kick.hpp"
 #include "kvm/kvm_vcpu.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vmm::test {
 namespace {
