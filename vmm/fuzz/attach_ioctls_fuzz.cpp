@@ -231,7 +231,7 @@ class Vmm {
   }
 
   void set_memory() {
-    Vm& of = vm();
+    const Vm& of = vm();
     const bool second_form = take<std::uint8_t>() % 4 == 0;
     Buffer<kvm_userspace_memory_region> region{second_form ? 128U : 0U};  // kvm_userspace_memory_region2 begins alike
     const auto what = take<std::uint8_t>();
@@ -264,7 +264,7 @@ class Vmm {
     std::erase_if(vms_, [&](const Vm& v) { return v.fd == fd; });
   }
   void get_dirty_log() {
-    Vm& of = vm();
+    const Vm& of = vm();
     Buffer<kvm_dirty_log> log{0};
     log->slot = take<std::uint8_t>() % 5U;
     const auto& slots = kvm_.vm(of.fd).slots;
@@ -358,7 +358,7 @@ class Vmm {
   }
 
   void set_debug() {
-    VcpuOf& it = vcpu();
+    const VcpuOf& it = vcpu();
     Buffer<kvm_guest_debug> how{0};
     static constexpr std::array<std::uint32_t, 6> kinds{0,
                                                         KVM_GUESTDBG_ENABLE,
@@ -390,7 +390,7 @@ class Vmm {
     kept_ = state.contents();
   }
   void set_nested() {
-    VcpuOf& it = vcpu();
+    const VcpuOf& it = vcpu();
     Buffer<kvm_nested_state> state{kept_.size() < sizeof(kvm_nested_state) ? 0
                                                                            : kept_.size() - sizeof(kvm_nested_state)};
     if (!kept_.empty()) std::memcpy(&*state, kept_.data(), kept_.size());
@@ -426,7 +426,7 @@ class Vmm {
   }
   /// Requests that are nobody's, on any file.
   void anything() {
-    Buffer<std::uint64_t> memory{8192};
+    const Buffer<std::uint64_t> memory{8192};
     const auto what = take<std::uint8_t>();
     const int fd = what % 3 == 0 ? kvm_.fake.system() : what % 3 == 1 ? vm().fd : vcpu().fd;
     static constexpr std::array<unsigned long, 6> requests{KVM_GET_LAPIC,   KVM_GET_REGS,     KVM_GET_VCPU_EVENTS,

@@ -176,9 +176,6 @@ VcpuPort::Came AttachedVcpu::run_to_device() {
 
 // Of most exits there is no more than this.
 int AttachedVcpu::run() {
-  const std::uint8_t flag = __atomic_load_n(vcpu_.immediate_exit_flag(), __ATOMIC_RELAXED);
-  const bool comes_out_at_once = flag != 0 && flag != kick_mark;
-  const std::uint32_t reason = comes_out_at_once ? vcpu_.exit_page().exit_reason : KVM_EXIT_INTR;
   for (;;) {
     const RunGate::Inside inside{services_.gate, place_, this_thread()};
     const KickTarget target{vcpu_.immediate_exit_flag(), KickTarget::Missed::taken};
@@ -188,14 +185,15 @@ int AttachedVcpu::run() {
       kick_watch_.looked();
       return 0;
     }
-    const auto answer = go_on(came, reason);
+    const auto answer = go_on(came);
     kick_watch_.looked();
     if (answer) return *answer;
   }
 }
 
-// A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it.
-std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came, std::uint32_t reason_of_interruption) {
+// A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it. Where the VMM has set
+// immediate_exit, KVM leaves exit_reason alone.
+std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came) {
   const auto exit = run_guest(came);
   if (!exit) {
     services_.log.error("vCPU {}: {}", vcpu_.id(), describe(exit.error()));
@@ -206,7 +204,8 @@ std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came, std::uint32_t reason
   if (interrupted == nullptr) return 0;
   if (interrupted->kicked) return std::nullopt;
   if (services_.tells_statistics) publish();
-  vcpu_.exit_page().exit_reason = reason_of_interruption;
+  const std::uint8_t flag = __atomic_load_n(vcpu_.immediate_exit_flag(), __ATOMIC_RELAXED);
+  if (flag == 0 || flag == kick_mark) vcpu_.exit_page().exit_reason = KVM_EXIT_INTR;
   errno = EINTR;
   return -1;
 }

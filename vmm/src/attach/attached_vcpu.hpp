@@ -78,9 +78,8 @@ class AttachedVcpu {
   Result<void> prepare();
   VcpuPort::Came run_to_device();
   Result<Exit> run_guest(VcpuPort::Came came);
-  /// What run() returns, unless it is to go on. `reason_of_interruption`: the exit_reason of a run that a signal ends;
-  /// where the VMM had set immediate_exit before, KVM leaves the last one.
-  std::optional<int> go_on(VcpuPort::Came came, std::uint32_t reason_of_interruption);
+  /// What run() returns, unless it is to go on.
+  std::optional<int> go_on(VcpuPort::Came came);
   void publish();
   [[nodiscard]] MsrImage msr_image() const;
 
