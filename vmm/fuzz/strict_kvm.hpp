@@ -66,6 +66,7 @@ class StrictKvm {
  public:
   StrictKvm() {
     fake.other_capabilities = 1;
+    fake.capabilities[KVM_CAP_NR_MEMSLOTS] = 32764;
     fake.looks = [this](int fd, unsigned long request, std::uintptr_t argument) { return look(fd, request, argument); };
     fake.supported.add(0x80000001, {});
   }

@@ -70,7 +70,7 @@ class Breakpoints {
   /// while a breakpoint of ours is set, another one for the first time after the guest ran.
   Result<void> apply();
   /// Whether nothing of ours is set, and KVM knows.
-  [[nodiscard]] bool none() const { return !gate_ && stops_.size == 0 && !step_ && !unarmed_ && applied_ == Wanted{}; }
+  [[nodiscard]] bool none() const { return !gate_ && stops_.size == 0 && !step_ && !unarmed_ && applied_.is_nothing(); }
   /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
   void given_others() { unarmed_ = true; }
 
@@ -97,6 +97,7 @@ class Breakpoints {
     Stops stops;
     bool step{};
     friend bool operator==(const Wanted&, const Wanted&) = default;
+    [[nodiscard]] bool is_nothing() const { return !gate && stops.size == 0 && !step; }
   };
   /// Whose one of DR0 to DR3 is.
   enum class Holder : std::uint8_t { nobody, guest, us };
