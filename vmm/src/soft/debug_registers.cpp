@@ -41,6 +41,14 @@ bool watches_data(const Watch& w) {
   return false;
 }
 
+bool watches_data_near(const Watch& w, std::uint64_t at, std::uint64_t distance) {
+  for (unsigned i = 0; i < w.at.size(); ++i) {
+    if (!is_enabled(w, i) || kind_of(w, i) == on_execution) continue;
+    if (w.at[i] + length_of(w, i) - at < distance || at - w.at[i] < distance) return true;
+  }
+  return false;
+}
+
 std::uint64_t execution_hits(const Watch& w, std::uint64_t rip) {
   std::uint64_t hits = 0;
   for (unsigned i = 0; i < w.at.size(); ++i)

@@ -29,6 +29,8 @@ Watch watch_of(const SoftState& state, const kvm_guest_debug& host);
 Watch watch_of(const kvm_debugregs& guest);
 /// Whether any breakpoint is on data.
 bool watches_data(const Watch& watch);
+/// Whether any of these is less than `distance` bytes from `at`, before or behind it.
+bool watches_data_near(const Watch& watch, std::uint64_t at, std::uint64_t distance);
 /// Breakpoints on execution at `rip`, as bits of DR6. SDM 3B 17.2.
 std::uint64_t execution_hits(const Watch& watch, std::uint64_t rip);
 /// Breakpoints on the data that an instruction has touched.

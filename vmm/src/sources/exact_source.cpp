@@ -301,37 +301,6 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
   return stop;
 }
 
-// Up to the next instruction that meets a breakpoint of the guest's; the first does not.
-void ExactSource::run_watched(std::uint64_t instructions) {
-  for (std::uint64_t n = 0; n < instructions; ++n) {
-    const std::uint64_t before = engine_.passed().instructions;
-    if (run_engine(1) != Stop::budget || engine_.passed().instructions == before || port_->kick_flag() != 0) return;
-    regs_ = kvm_state(engine_.state());
-    if (meets_breakpoint()) return;
-  }
-}
-
-// What the decoder does not tell all of is KVM's, while data is watched. SDM 3B 17.2.4.
-bool ExactSource::meets_breakpoint() {
-  if (!watch_.any()) return false;
-  if ((regs_.rflags & rflags_rf) == 0 && execution_hits(watch_, regs_.rip) != 0) return true;
-  if (!watches_data(watch_)) return false;
-  std::array<std::byte, longest_instruction> bytes{};
-  const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
-  const auto instruction = decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))));
-  if (!instruction || instruction->rep || !instruction->steppable) return true;
-  std::array<Access, 2> accesses{};
-  unsigned size = 0;
-  const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
-    if (!m) return;
-    const auto address = operand_address(*m, *instruction, at, regs_, sregs_);
-    accesses[size++] = {.at = address.value(), .bytes = std::max<std::uint16_t>(m->bytes, 1), .write = write};
-  };
-  add(instruction->load, false);
-  add(instruction->store, true);
-  return data_hits(watch_, std::span{accesses}.first(size)) != 0;
-}
-
 void ExactSource::run_blocks(std::uint64_t instructions) {
   if (watch_.any())
     run_watched(instructions);

@@ -15,7 +15,7 @@ constexpr unsigned vector_bp = 3, vector_ud = 6, vector_gp = 13, vector_pf = 14;
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
 /// Instructions that a single-step would show to the guest, or that lead elsewhere.
-enum class Special { none, over, iret, int1, int3, int_n, syscall, sysret, rdpmc, ud2, privileged };
+enum class Special { none, over, iret, int1, int3, int_n, syscall, sysret, rdpmc, ud2, privileged, debug_move };
 
 Special special_of(std::span<const std::byte> code) {
   const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
@@ -42,6 +42,8 @@ Special special_of(std::span<const std::byte> code) {
     case 0x07: return Special::sysret;   // takes it from there
     case 0x33: return Special::rdpmc;
     case 0x0B: return Special::ud2;
+    case 0x21:
+    case 0x23: return Special::debug_move;
     case 0x30:
     case 0x32: return Special::privileged;
     default: return Special::none;
@@ -150,6 +152,8 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
   switch (special_of(current.bytes)) {
     case Special::ud2: return run_into_fault(port, vector_ud, place_of(current));
     case Special::privileged: return user ? run_into_fault(port, vector_gp, place_of(current)) : step(port, current);
+    case Special::debug_move:
+      return user ? run_into_fault(port, vector_gp, place_of(current)) : move_debug_register(port, current);
     case Special::rdpmc: return read_counter(port, current);
     case Special::over: return run_over(port, current, next);
     case Special::iret: return return_from_handler(port, current);

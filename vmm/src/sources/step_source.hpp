@@ -86,6 +86,7 @@ class StepSource final : public CountSource {
   Result<RunEnd> faulted(VcpuPort& port, const Current& current, const kvm_regs& after);
   Result<RunEnd> run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to);
   Result<RunEnd> enter_by(VcpuPort& port, const Current& current, unsigned vector);
+  Result<RunEnd> move_debug_register(VcpuPort& port, const Current& current);
   Result<RunEnd> raise_debug(VcpuPort& port, const Current& current);
   Result<RunEnd> return_from_handler(VcpuPort& port, const Current& current);
   Result<RunEnd> run_into_fault(VcpuPort& port, unsigned vector, const Place& from);

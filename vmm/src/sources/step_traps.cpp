@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <array>
 
+#include "soft/debug_registers.hpp"
 #include "sources/step_source.hpp"
 #include "sources/trap_flag.hpp"
+#include "vcpu/debug_moves.hpp"
 #include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr unsigned vector_db = 1, vector_ud = 6, vector_gp = 13, vector_pf = 14;
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::uint64_t dr6_reasons = 0xF | vpmu::bit(13) | dr6_bs;
 constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
@@ -70,7 +71,8 @@ Result<RunEnd> StepSource::stepped(VcpuPort& port, const Current& current, const
 // An instruction that did not retire, though nobody foresaw a fault.
 Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const kvm_regs& after) {
   // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
-  constexpr std::array faults{0U, vector_ud, 7U, 11U, 12U, vector_gp, vector_pf, 16U, 17U, 19U};
+  constexpr std::array<unsigned, 10> faults{vector_de, vector_ud, 7,  vector_np, vector_ss,
+                                            vector_gp, vector_pf, 16, 17,        19};
   const bool at_handler = std::ranges::any_of(
       faults, [&](unsigned v) { return handler_of(*view_, current.sregs, v) == vpmu::GuestLinear{after.rip}; });
   ++(at_handler ? statistics_.faults : statistics_.lost);
@@ -83,6 +85,20 @@ Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const
 Result<RunEnd> StepSource::enter_by(VcpuPort& port, const Current& current, unsigned vector) {
   const auto to = handler_of(*view_, current.sregs, vector);
   return to ? run_over(port, current, *to) : run_into_fault(port, vector_gp, place_of(current));
+}
+
+// Done in KVM's place, as it is where nothing counts (DebugMoves). What it raises is delivered before the next
+// instruction.
+Result<RunEnd> StepSource::move_debug_register(VcpuPort& port, const Current& current) {
+  const auto at = instruction_pointer(current.regs, current.sregs);
+  VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
+  const std::uint64_t hits = (current.regs.rflags & rflags_rf) != 0 ? 0 : execution_hits(watch_of(debug), at.value());
+  if (hits != 0)
+    return RunEnd{.exit = Debug{.exception = vector_db, .pc = at.value(), .dr6 = hits, .dr7 = 0, .of_guest = true}};
+  VMM_ASSIGN(const bool done, (DebugMoves{port, *breakpoints_, *view_}.run()));
+  if (!done) return RunEnd{};
+  VMM_ASSIGN(const kvm_regs after, port.regs());
+  return retire(port, current, after);
 }
 
 // INT1: its #DB is an exit, with nothing in DR6, before or behind the instruction; a port may deliver it itself.

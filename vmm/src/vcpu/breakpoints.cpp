@@ -8,9 +8,9 @@ namespace vmm {
 namespace {
 
 constexpr unsigned dr_count = 4;
-constexpr std::uint64_t dr7_fixed = 0x400;
+constexpr std::uint64_t dr7_fixed = 0x400, dr7_gd = vpmu::bit(13);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0;
-constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+constexpr std::uint64_t dr6_bd = vpmu::bit(13), dr6_bs = vpmu::bit(14);
 constexpr std::uint64_t dr6_matches = 0xF;
 constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 /// DR7: local and global enable of breakpoint i. SDM 3B 17.2.4.
@@ -45,15 +45,19 @@ void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& h
 Result<void> Breakpoints::apply() {
   const Wanted wanted{.gate = gate_, .stops = stops_, .step = step_};
   const bool walks = stops_.size != 0;
-  // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: look for it at each
-  // entry.
+  // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: DR7.GD brings each
+  // write to us, and others may have written since the last entry.
   if (gate_ || walks) {
-    VMM_ASSIGN(const kvm_debugregs now, port_->debugregs());
+    VMM_ASSIGN(const kvm_debugregs now, guests_registers());
+    if (detects_) VMM_TRY(detect(true));
+    if ((now.dr6 & dr6_bd) == 0) guest_.dr6 = now.dr6;  // else a MOV DR is on its way to the stop at the handler
     const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
     if (wanted == applied_ && !unarmed_ && same) return {};
-    guest_ = now;
-  } else if (wanted == applied_ && !unarmed_) {
-    return {};
+    guest_.dr7 = now.dr7;
+    std::ranges::copy(now.db, guest_.db);
+  } else {
+    VMM_TRY(detect(false));
+    if (wanted == applied_ && !unarmed_) return {};
   }
   kvm_guest_debug debug{};
   if (gate_ || walks || step_) {
@@ -63,15 +67,16 @@ Result<void> Breakpoints::apply() {
   }
   if (gate_ || walks) {
     debug.control |= KVM_GUESTDBG_USE_HW_BP;
-    debug.arch.debugreg[7] = guest_.dr7 | dr7_fixed;
+    debug.arch.debugreg[7] = (guest_.dr7 & ~dr7_gd) | dr7_fixed | (exits_on_detect_ ? dr7_gd : 0);
     Holders holders{};
     for (unsigned i = 0; i < dr_count; ++i) {
       debug.arch.debugreg[i] = guest_.db[i];
       holders[i] = (guest_.dr7 & enable_bits(i)) != 0 ? Holder::guest : Holder::nobody;
     }
     if (gate_) place(debug, *gate_, holders);
+    VMM_TRY(detect(debug_gate_ && gate_ && place_if_free(debug, *debug_gate_, holders)));
     for (unsigned i = 0; i < stops_.size; ++i) {
-      if (stops_.at[i] == gate_) continue;
+      if (stops_.at[i] == gate_ || (detects_ && stops_.at[i] == debug_gate_)) continue;
       if (i == 0 && !step_)
         place(debug, stops_.at[i], holders);
       else
@@ -82,6 +87,39 @@ Result<void> Breakpoints::apply() {
   unarmed_ = false;
   applied_ = wanted;
   return {};
+}
+
+// What DR7.GD of ours stands for is set again when KVM has cleared it: it does so as it delivers any #DB.
+Result<void> Breakpoints::detect(bool on) {
+  if (!on && !detects_) return {};
+  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
+  if (!detects_) guests_detect_ = regs.dr7 & dr7_gd;
+  const std::uint64_t dr7 = (regs.dr7 & ~dr7_gd) | (on ? dr7_gd : guests_detect_);
+  detects_ = on;
+  if (dr7 == regs.dr7) return {};
+  regs.dr7 = dr7;
+  return port_->set_debugregs(regs);
+}
+
+Result<kvm_debugregs> Breakpoints::guests_registers() {
+  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
+  if (detects_) regs.dr7 = (regs.dr7 & ~dr7_gd) | guests_detect_;
+  return regs;
+}
+
+Result<void> Breakpoints::set_guests_registers(kvm_debugregs regs) {
+  if (detects_) {
+    guests_detect_ = regs.dr7 & dr7_gd;
+    regs.dr7 |= dr7_gd;
+  }
+  guest_.dr6 = regs.dr6;
+  return port_->set_debugregs(regs);
+}
+
+Result<void> Breakpoints::take_detection_back() {
+  VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
+  regs.dr6 = guest_.dr6;
+  return port_->set_debugregs(regs);
 }
 
 kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
@@ -136,9 +174,10 @@ std::uint64_t Breakpoints::guests_at(vpmu::GuestLinear at) const {
 
 // SDM 3B 17.2.3: the processor clears bits 3:0 at most.
 Result<void> Breakpoints::inject(const Debug& exit) {
-  constexpr std::uint64_t reasons = dr6_matches | vpmu::bit(13) | dr6_bs | vpmu::bit(15);
+  constexpr std::uint64_t reasons = dr6_matches | dr6_bd | dr6_bs | vpmu::bit(15);
   VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
   regs.dr6 = (regs.dr6 & ~dr6_matches) | (exit.dr6 & reasons) | dr6_fixed;
+  guest_.dr6 = regs.dr6;
   VMM_TRY(port_->set_debugregs(regs));
   VMM_ASSIGN(kvm_vcpu_events events, port_->events());
   events.exception.injected = 1;

@@ -30,7 +30,8 @@ struct Stops {
 
 /// The vCPU's debug facilities, shared with the guest: our execution breakpoints and single-steps on top of the guest's
 /// own DR0-DR3. While any of ours is set, KVM uses our copy of the debug registers; the guest's breakpoints are merged
-/// into it and its #DB are handed back to it. Nothing is armed, and nothing costs anything, while we have no use of it.
+/// into it and its #DB are handed back to it. DR7.GD makes each MOV DR of the guest's an exit meanwhile, so that it
+/// takes effect at once. Nothing is armed, and nothing costs anything, while we have no use of it.
 class Breakpoints {
  public:
   /// What a Debug exit was.
@@ -41,11 +42,28 @@ class Breakpoints {
           ///< Nobody's event.
   };
 
-  explicit Breakpoints(VcpuPort& port) : port_{&port} {}
+  explicit Breakpoints(VcpuPort& port) : port_{&port}, exits_on_detect_{port.exits_on_general_detect()} {}
 
   /// The permanent breakpoint of the RDPMC gate; empty takes it away. Takes effect at apply().
   void set_gate(std::optional<vpmu::GuestLinear> at) { gate_ = at; }
   [[nodiscard]] std::optional<vpmu::GuestLinear> gate() const { return gate_; }
+  /// The guest's #DB handler, where it is stopped at to find MOV DR (DebugMoves); of use where
+  /// VcpuPort::exits_on_general_detect() is false. Empty takes it away.
+  void set_debug_gate(std::optional<vpmu::GuestLinear> at) { debug_gate_ = exits_on_detect_ ? std::nullopt : at; }
+  [[nodiscard]] std::optional<vpmu::GuestLinear> debug_gate() const { return debug_gate_; }
+  /// Whether DR7.GD of ours stands in the guest's own DR7.
+  [[nodiscard]] bool detects() const { return detects_; }
+  /// It has raised #DB: DR6 is again what the guest knows.
+  Result<void> take_detection_back();
+  /// The guest's debug registers are what it knows of them, for whoever looks.
+  Result<void> put_away() {
+    unarmed_ = unarmed_ || detects_;
+    return detect(false);
+  }
+  /// The guest's debug registers, as it knows them.
+  Result<kvm_debugregs> guests_registers();
+  Result<void> set_guests_registers(kvm_debugregs regs);
+
   /// Breakpoints for one walk; empty takes them away. While they are set, interrupts are held off where KVM can do
   /// that. Ends a step: what walks would show its TF.
   void set_walk(const Stops& stops) {
@@ -70,7 +88,9 @@ class Breakpoints {
   /// while a breakpoint of ours is set, another one for the first time after the guest ran.
   Result<void> apply();
   /// Whether nothing of ours is set, and KVM knows.
-  [[nodiscard]] bool none() const { return !gate_ && stops_.size == 0 && !step_ && !unarmed_ && applied_.is_nothing(); }
+  [[nodiscard]] bool none() const {
+    return !gate_ && stops_.size == 0 && !step_ && !unarmed_ && applied_.is_nothing() && !detects_;
+  }
   /// Somebody else has given KVM other breakpoints: the next apply() gives ours anew.
   void given_others() { unarmed_ = true; }
 
@@ -105,8 +125,13 @@ class Breakpoints {
   static bool place_if_free(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders);
   void place(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders);
 
+  Result<void> detect(bool on);
+
   VcpuPort* port_;
-  std::optional<vpmu::GuestLinear> gate_;
+  bool exits_on_detect_;
+  std::optional<vpmu::GuestLinear> gate_, debug_gate_;
+  bool detects_{};
+  std::uint64_t guests_detect_{};  ///< DR7.GD as the guest has set it, while detects_.
   Stops stops_;
   bool step_{}, unarmed_{};
   Wanted applied_{};

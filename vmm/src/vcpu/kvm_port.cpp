@@ -94,6 +94,17 @@ Result<void> KvmPort::complete_exit() {
   return {};
 }
 
+// kvm_amd emulates MOV DR where the processor does not decode it for the hypervisor, and looks at the guest's own
+// DR7.GD then. AMD's manual 3, CPUID 8000_000AH EDX bit 7: DecodeAssists.
+bool KvmPort::exits_on_general_detect() const {
+  static const bool exits = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    const bool svm = __get_cpuid(0x8000'0001, &eax, &ebx, &ecx, &edx) != 0 && (ecx & 4U) != 0;
+    return !svm || (__get_cpuid(0x8000'000A, &eax, &ebx, &ecx, &edx) != 0 && (edx & 0x80U) != 0);
+  }();
+  return exits;
+}
+
 Result<Exit> KvmPort::run() {
   xsave_.reset();
   xcr0_.reset();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sources/registry.hpp"
+#include "vcpu/handlers.hpp"
 #include "sources/retired_instruction.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/msr.hpp"
@@ -12,6 +13,7 @@
 namespace vmm {
 namespace {
 
+constexpr unsigned vector_db = 1;
 constexpr std::uint64_t cr4_pce = vpmu::bit(8);
 /// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
@@ -93,6 +95,7 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
       view_{port, memory},
       breakpoints_{port},
       gate_{port, breakpoints_, view_, config.rdpmc},
+      debug_moves_{port, breakpoints_, view_},
       pmi_{config.lvtpc_masked},
       uncore_{config.uncore},
       router_{pmu_, config.uncore, port, tsc_, config.unknown_msr, log},
@@ -306,7 +309,10 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
     return true;
   }
   if (const auto* debug = std::get_if<Debug>(&exit)) return on_debug(*debug);
-  if (std::holds_alternative<Interrupted>(exit)) ++statistics_.kicks;
+  if (std::holds_alternative<Interrupted>(exit)) {
+    ++statistics_.kicks;
+    VMM_TRY(breakpoints_.put_away());  // who kicks may look
+  }
   exit_open_ = std::holds_alternative<PortRead>(exit) || std::holds_alternative<PortWrite>(exit) ||
                std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
   return false;
@@ -328,7 +334,15 @@ Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
 
 Result<void> PmuVcpu::use(bool in_use) {
   port_->watch_clock(in_use);
-  return port_->exits_on_rdpmc() ? Result<void>{} : gate_.update(in_use);
+  if (port_->exits_on_rdpmc()) return {};
+  VMM_TRY(gate_.update(in_use));
+  std::optional<vpmu::GuestLinear> handler;
+  if (breakpoints_.gate()) {
+    VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+    handler = handler_of(view_, sregs, vector_db);
+  }
+  breakpoints_.set_debug_gate(handler);
+  return {};
 }
 
 Result<void> PmuVcpu::on_rdpmc(const CounterRead& access) {

@@ -15,6 +15,7 @@
 #include "support/log.hpp"
 #include "support/result.hpp"
 #include "vcpu/breakpoints.hpp"
+#include "vcpu/debug_moves.hpp"
 #include "vcpu/guest_tsc.hpp"
 #include "vcpu/guest_vcpu.hpp"
 #include "vcpu/guest_view.hpp"
@@ -146,6 +147,7 @@ class PmuVcpu final : public GuestVcpu {
   /// True when the exit was the PMU's and has been answered.
   Result<bool> handle(const Exit& exit);
   Result<bool> on_debug(const Debug& exit);
+  Result<bool> on_debug_move(const Debug& exit);
   std::optional<std::byte> code_at(std::uint64_t at);
   Result<bool> may_be_kvms(const Debug& exit, const kvm_regs& regs);
   bool stands_at_int1(const Debug& exit, const kvm_regs& regs);
@@ -163,6 +165,7 @@ class PmuVcpu final : public GuestVcpu {
   GuestView view_;
   Breakpoints breakpoints_;
   RdpmcGate gate_;
+  DebugMoves debug_moves_;
   Pmi pmi_;
   UncoreAccess uncore_;
   MsrRouter router_;

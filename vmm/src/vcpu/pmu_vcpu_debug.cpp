@@ -7,6 +7,7 @@
 namespace vmm {
 namespace {
 
+constexpr unsigned vector_db = 1;
 constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 
 }  // namespace
@@ -34,8 +35,24 @@ bool PmuVcpu::stands_at_int1(const Debug& exit, const kvm_regs& regs) {
   return code_at(regs.rip) == int1 && code_at(regs.rip - 1) != int1;
 }
 
+// A MOV DR that must take effect at once, and not at the next entry. SDM 3B 17.2.4: DR7.GD, DR6.BD.
+Result<bool> PmuVcpu::on_debug_move(const Debug& exit) {
+  constexpr std::uint64_t dr6_bd = vpmu::bit(13), dr6_bs = vpmu::bit(14);
+  if (exit.of_guest || exit.exception != vector_db || (exit.dr6 & dr6_bs) != 0) return false;
+  if (breakpoints_.detects() && vpmu::GuestLinear{exit.pc} == breakpoints_.debug_gate()) {
+    VMM_TRY(debug_moves_.on_debug_handler());
+    return true;
+  }
+  if ((exit.dr6 & dr6_bd) == 0) return false;
+  VMM_ASSIGN(const bool next, debug_moves_.is_next());
+  if (next) VMM_TRY(debug_moves_.run());
+  return next;
+}
+
 Result<bool> PmuVcpu::on_debug(const Debug& exit) {
   ++statistics_.debug_exits;
+  VMM_ASSIGN(const bool moved, on_debug_move(exit));
+  if (moved) return true;
   VMM_ASSIGN(kvm_regs regs, port_->regs());
   VMM_ASSIGN(const bool kvm_may_step, may_be_kvms(exit, regs));
   switch (breakpoints_.classify(exit, regs.rflags, kvm_may_step)) {
@@ -61,6 +78,7 @@ Result<Exit> PmuVcpu::run_debugged(const kvm_guest_debug& debugging) {
   if (exit_open_) VMM_TRY(port_->complete_exit());
   exit_open_ = false;
   VMM_TRY(source_->program({}));
+  VMM_TRY(breakpoints_.put_away());
   plan_stale_ = true;
   for (;;) {
     VMM_TRY(deliver_pmis());

@@ -67,6 +67,8 @@ void PmuVcpu::visit_statistics(const std::function<void(std::string_view, std::u
   visit("pmu.rdpmc.refused", gate_.statistics().refused);
   visit("pmu.rdpmc.rewritten", gate_.statistics().rewritten);
   visit("pmu.rdpmc.other_faults", gate_.statistics().other_faults);
+  visit("pmu.debug_moves.done", debug_moves_.statistics().done);
+  visit("pmu.debug_moves.let_through", debug_moves_.statistics().let_through);
   visit("pmu.rdpmc.given_up", gate_.statistics().given_up);
   visit("pmu.msr.faults", router_.statistics().faults);
   visit("pmu.msr.unknown", router_.statistics().unknown);

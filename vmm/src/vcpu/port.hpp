@@ -48,6 +48,9 @@ class VcpuPort {
   [[nodiscard]] virtual bool exits_on_rdpmc() const { return false; }
   /// Whether CLFLUSHOPT is an instruction of the guest's. On KVM it is when it is one of the host's.
   [[nodiscard]] virtual bool has_clflushopt() const { return false; }
+  /// Whether MOV to and from debug registers gives a Debug exit where DR7.GD is set for set_guest_debug(); the guest's
+  /// own DR7.GD then raises #DB in the guest alone.
+  [[nodiscard]] virtual bool exits_on_general_detect() const { return true; }
   /// Completes the instruction of the last MSR, counter, port or MMIO exit without running the guest, so that RIP and
   /// registers are final. Where the access goes on with another exit, the next run() gives that.
   virtual Result<void> complete_exit() = 0;

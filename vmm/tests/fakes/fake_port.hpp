@@ -39,6 +39,7 @@ class FakePort final : public VcpuPort {
   const ScriptedTime* time{};    ///< What runs take is the guest's time; null = they take none.
   bool is_watched{};
   std::optional<std::uint64_t> entered;  ///< entries().
+  bool exits_on_detect{true};            ///< As exits_on_general_detect().
   bool tells_devices{};                  ///< Whether run_to_device() does anything.
   Stored stores{Stored::done};           ///< What becomes of stores into the APIC.
 
@@ -96,6 +97,7 @@ class FakePort final : public VcpuPort {
     EXPECT_TRUE(came_to_) << "exit() without a run_to_device() that came elsewhere";
     return came_to_ ? *came_to_ : Result<Exit>{Shutdown{}};
   }
+  [[nodiscard]] bool exits_on_general_detect() const override { return exits_on_detect; }
   Result<void> complete_exit() override {
     retire_open_exit();
     return note("complete_exit");

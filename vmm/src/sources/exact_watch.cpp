@@ -1,0 +1,65 @@
+// How the engine goes on beside breakpoints of the guest's.
+#include <algorithm>
+#include <array>
+
+#include "sources/exact_source.hpp"
+#include "vcpu/engine_state.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::exec::Stop;
+
+constexpr std::uint64_t rflags_rf = vpmu::bit(16);
+
+}  // namespace
+
+// Up to the next instruction that meets a breakpoint of the guest's; the first does not.
+void ExactSource::run_watched(std::uint64_t instructions) {
+  for (std::uint64_t n = 0; n < instructions; ++n) {
+    const std::uint64_t before = engine_.passed().instructions;
+    if (run_engine(1) != Stop::budget || engine_.passed().instructions == before || port_->kick_flag() != 0) return;
+    regs_ = kvm_state(engine_.state());
+    if (meets_breakpoint()) return;
+  }
+}
+
+// Of an instruction that touches more than its operands tell: many places, the stack, or tables.
+bool ExactSource::may_meet_data(const Instruction& i, std::byte first) const {
+  constexpr std::uint64_t area = 16384;  // more than the largest: that of XSAVE
+  constexpr std::array vector_prefixes{std::byte{0x62}, std::byte{0xC4}, std::byte{0xC5}};
+  if (std::ranges::find(vector_prefixes, first) != vector_prefixes.end()) return true;  // gathers
+  const std::uint64_t most = 1ULL << 32;
+  const std::uint64_t reach = i.rep ? area + 8 * std::min<std::uint64_t>(regs_.rcx, most) : area;
+  const auto near = [&](const std::optional<MemoryOperand>& m) {
+    if (!m) return false;
+    const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
+    return watches_data_near(watch_, operand_address(*m, i, at, regs_, sregs_).value(), reach);
+  };
+  return near(i.load) || near(i.store) || watches_data_near(watch_, regs_.rsp, area);
+}
+
+// SDM 3B 17.2.4.
+bool ExactSource::meets_breakpoint() {
+  if (!watch_.any()) return false;
+  if ((regs_.rflags & rflags_rf) == 0 && execution_hits(watch_, regs_.rip) != 0) return true;
+  if (!watches_data(watch_)) return false;
+  std::array<std::byte, longest_instruction> bytes{};
+  const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
+  const auto instruction = decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))));
+  if (!instruction) return true;
+  if (instruction->rep || !instruction->steppable) return may_meet_data(*instruction, bytes[0]);
+  std::array<Access, 2> accesses{};
+  unsigned size = 0;
+  const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
+    if (!m) return;
+    const auto address = operand_address(*m, *instruction, at, regs_, sregs_);
+    accesses[size++] = {.at = address.value(), .bytes = std::max<std::uint16_t>(m->bytes, 1), .write = write};
+  };
+  add(instruction->load, false);
+  add(instruction->store, true);
+  return data_hits(watch_, std::span{accesses}.first(size)) != 0;
+}
+
+}  // namespace vmm

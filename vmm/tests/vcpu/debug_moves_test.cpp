@@ -1,0 +1,152 @@
+#include "vcpu/debug_moves.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "fakes/fake_guest.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr std::uint64_t code = 0xFFFF'FFFF'8100'0000, stack = 0xFFFF'C900'0000'4000, handler = code + 0x800;
+constexpr std::uint64_t gd = 1ULL << 13, bd = 1ULL << 13, dr6_fixed = 0xFFFF'0FF0;
+constexpr std::uint64_t rf = 1ULL << 16;
+
+/// A kernel that stands at a MOV DR.
+class DebugMovesOf : public testing::Test {
+ protected:
+  DebugMovesOf() {
+    guest_.map(code, vpmu::page_size);
+    guest_.map(stack - vpmu::page_size, 2 * vpmu::page_size);
+    port_.registers = {.rax = 0x1111, .rsp = stack, .r9 = 0x9999, .rip = code, .rflags = 2 | rf};
+    port_.debug_registers = {.db = {0xA0, 0xA1, 0xA2, 0xA3}, .dr6 = dr6_fixed | 1, .dr7 = 0x400};
+  }
+  void at(const std::vector<std::uint8_t>& bytes) { guest_.store_code(code, bytes); }
+  bool run() {
+    const auto done = moves_.run();
+    EXPECT_TRUE(done);
+    return done.value_or(false);
+  }
+  /// What waits to be delivered.
+  [[nodiscard]] int raised() const { return port_.pending.exception.injected != 0 ? port_.pending.exception.nr : -1; }
+
+  FakeGuest guest_;
+  FakePort& port_{guest_.port};
+  DebugMoves moves_{guest_.port, guest_.breakpoints, guest_.view};
+};
+
+// SDM 2B MOV to/from debug registers.
+TEST_F(DebugMovesOf, EachRegisterIsWrittenAndRead) {
+  at({0x41, 0x0F, 0x23, 0xD1});  // mov %r9, %dr2
+  port_.pending.interrupt.shadow = 1;
+  EXPECT_TRUE(run());
+  EXPECT_EQ(port_.debug_registers.db[2], 0x9999U);
+  EXPECT_EQ(port_.registers.rip, code + 4);
+  EXPECT_EQ(port_.registers.rflags, 2U) << "RF is of one instruction";
+  EXPECT_EQ(port_.pending.interrupt.shadow, 0U);
+  port_.registers.rip = code;
+  at({0x0F, 0x21, 0xF0});  // mov %dr6, %rax
+  EXPECT_TRUE(run());
+  EXPECT_EQ(port_.registers.rax, dr6_fixed | 1);
+  port_.registers = {.rax = 0x55, .rip = code, .rflags = 2};
+  at({0x0F, 0x23, 0xF8});  // mov %rax, %dr7
+  EXPECT_TRUE(run());
+  EXPECT_EQ(port_.debug_registers.dr7, 0x455U);
+  EXPECT_EQ(moves_.statistics().done, 3U);
+  EXPECT_EQ(raised(), -1);
+}
+
+TEST_F(DebugMovesOf, WhatFaultsChangesNothing) {
+  port_.registers.rax = 1ULL << 32;
+  at({0x0F, 0x23, 0xF8});  // an upper half for DR7
+  EXPECT_FALSE(run());
+  EXPECT_EQ(raised(), 13);
+  EXPECT_EQ(port_.pending.exception.has_error_code, 1);
+  port_.special.cr4 |= 8;  // CR4.DE
+  at({0x0F, 0x23, 0xE8});  // DR5
+  EXPECT_FALSE(run());
+  EXPECT_EQ(raised(), 6);
+  at({0x44, 0x0F, 0x23, 0xC0});  // DR8
+  EXPECT_FALSE(run());
+  EXPECT_EQ(raised(), 6);
+  EXPECT_EQ(port_.registers.rip, code);
+  EXPECT_EQ(port_.debug_registers.dr7, 0x400U);
+}
+
+// SDM 3B 17.2.4: DR7.GD of the guest's own is cleared, and DR6.BD set.
+TEST_F(DebugMovesOf, GeneralDetectOfTheGuestRaisesItsException) {
+  at({0x0F, 0x21, 0xF0});
+  port_.debug_registers.dr7 = 0x400 | gd;
+  EXPECT_FALSE(run());
+  EXPECT_EQ(raised(), 1);
+  EXPECT_EQ(port_.debug_registers.dr6, dr6_fixed | bd);
+  EXPECT_EQ(port_.debug_registers.dr7, 0x400U);
+  EXPECT_EQ(port_.registers.rip, code);
+}
+
+// SDM 3B 17.3.1.4.
+TEST_F(DebugMovesOf, ASteppedMoveIsFollowedByItsTrap) {
+  at({0x0F, 0x21, 0xF0});
+  port_.registers.rflags = 0x102;
+  EXPECT_TRUE(run());
+  EXPECT_EQ(raised(), 1);
+  EXPECT_EQ(port_.registers.rip, code + 3);
+}
+
+// Where KVM looks at the guest's own DR7.GD, it is that register, and the exception is taken back at the guest's
+// handler.
+TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
+  FakeGuest guest;
+  FakePort port;
+  port.exits_on_detect = false;
+  Breakpoints breakpoints{port};
+  GuestView view{port, guest.memory};
+  DebugMoves moves{port, breakpoints, view};
+  guest.map(code, vpmu::page_size);
+  guest.map(stack - vpmu::page_size, 2 * vpmu::page_size);
+  port.special = guest.port.special;
+  port.debug_registers = {.db = {}, .dr6 = dr6_fixed | 2, .dr7 = 0x400};
+  breakpoints.set_gate(vpmu::GuestLinear{code + 0x400});
+  breakpoints.set_debug_gate(vpmu::GuestLinear{handler});
+  ASSERT_TRUE(breakpoints.apply());
+  EXPECT_TRUE(breakpoints.detects());
+  EXPECT_EQ(port.debug_registers.dr7, 0x400 | gd);
+  EXPECT_EQ(port.guest_debug.arch.debugreg[1], handler);
+
+  guest.store_code(code, {0x0F, 0x23, 0xC0});  // mov %rax, %dr0
+  const std::array<std::uint64_t, 5> frame{code, 0x10, 0x10246, stack + 0x80, 0x18};
+  guest.store(stack, std::as_bytes(std::span{frame}));
+  port.registers = {.rax = 0x1234, .rsp = stack, .rip = handler, .rflags = 2};
+  port.debug_registers.dr6 = dr6_fixed | bd;
+  port.debug_registers.dr7 = 0x400;  // the delivery clears GD
+  ASSERT_TRUE(moves.on_debug_handler());
+  EXPECT_EQ(port.registers.rip, code + 3);
+  EXPECT_EQ(port.registers.rsp, stack + 0x80);
+  EXPECT_EQ(port.registers.rflags, 0x246U);
+  EXPECT_EQ(port.debug_registers.db[0], 0x1234U);
+  EXPECT_EQ(port.debug_registers.dr6, dr6_fixed | 2) << "as the guest left it";
+  EXPECT_EQ(moves.statistics().done, 1U);
+
+  // Any other #DB goes on into the handler.
+  port.registers = {.rsp = stack, .rip = handler, .rflags = 2};
+  port.debug_registers.dr6 = dr6_fixed | 1;
+  ASSERT_TRUE(moves.on_debug_handler());
+  EXPECT_EQ(port.registers.rip, handler);
+  EXPECT_EQ(port.registers.rflags, 2 | rf);
+  EXPECT_EQ(moves.statistics().let_through, 1U);
+
+  // Who looks from outside finds nothing of it, and the next entry has it again.
+  ASSERT_TRUE(breakpoints.put_away());
+  EXPECT_EQ(port.debug_registers.dr7 & gd, 0U);
+  ASSERT_TRUE(breakpoints.apply());
+  EXPECT_EQ(port.debug_registers.dr7 & gd, gd);
+  // Without a register for the stop at the handler the guest would find an exception that is not its own.
+  port.debug_registers.dr7 = 0x455;
+  ASSERT_TRUE(breakpoints.apply());
+  EXPECT_EQ(port.debug_registers.dr7, 0x455U);
+  EXPECT_FALSE(breakpoints.detects());
+}
+
+}  // namespace
+}  // namespace vmm::test
