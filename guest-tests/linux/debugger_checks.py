@@ -1,4 +1,4 @@
-"""What guest/debug.sh and guest/watch.sh printed: a debugger of the guest's stops a program that is counted meanwhile."""
+"""What guest/debug.sh printed: a debugger of the guest's stops a program that is counted meanwhile."""
 
 from finding import require
 

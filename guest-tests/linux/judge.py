@@ -263,7 +263,8 @@ def single_checks(baseline):
         yield f"even-{name}", check_loop, (name,)
     yield "memory-loads", check_memory, ("mem-loads", disassembly.is_load)
     yield "memory-stores", check_memory, ("mem-stores", disassembly.is_store)
-    yield "debugged-step", check_debugged, ("step",)
+    for mode in DEBUGGED:
+        yield f"debugged-{mode}", check_debugged, (mode,)
     for number in PERF_TESTS:
         yield f"perf-test-{number}", check_perf_test, (number, baseline)
     yield "sample-rate", check_sample_rate, ()
@@ -312,6 +313,7 @@ def exact_checks(_baseline):
         yield f"exact-{event}-as-qemu", check_as_qemu, (event,)
     yield "exact-same-each-time", check_same_each_time, ()
     yield "exact-debugged-step", check_debugged, ("step", 1, 1.5 * DEBUGGED["step"])
+    yield "exact-debugged-watch", check_debugged, ("watch", 1, 10 * DEBUGGED["watch"])
     yield from selfcount_checks("exact")
     yield "exact-samples-as-modelled", check_as_modelled, ()
     yield "exact-samples-at-every-level", check_every_level, ()
@@ -341,7 +343,6 @@ def soft_checks(_baseline):
     yield "soft-guest-ends", check_ended, ()
     yield "soft-console-alike", check_consoles_alike, ()
     yield "soft-counters-alike", check_counters_alike, ()
-    yield "soft-debugged-watch", check_debugged, ("watch", 2)
 
 
 def profilers_suite(baseline):

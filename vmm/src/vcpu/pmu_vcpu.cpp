@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "sources/registry.hpp"
-#include "vcpu/handlers.hpp"
 #include "sources/retired_instruction.hpp"
+#include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/msr.hpp"
 
