@@ -225,6 +225,7 @@ TEST_F(AttachmentTest, KicksOfOursDoNotComeOutAndTheVmmsDo) {
       ++runs;
       if (by_vmm) FakeKvm::ask_to_come_out(vcpu);
       kick_thread(this_thread());
+      std::this_thread::sleep_for(std::chrono::nanoseconds{1});  // TSan runs handlers of signals in calls like this one
       run.exit_reason = KVM_EXIT_INTR;
     };
   };
