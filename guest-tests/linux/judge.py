@@ -9,6 +9,7 @@
     judge.py --suite saved LOG      the same in our VMM, saved and restored again and again
     judge.py --suite soft LOG       the same boot twice without KVM: both the same
     judge.py --suite profilers LOG  likwid, pcm and PAPI
+    judge.py --suite rr LOG         rr's recordings and replays
 """
 
 import argparse
@@ -24,6 +25,7 @@ from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
 from profiler_checks import profilers_checks
+from rr_checks import check_rr
 from selfcount_checks import selfcount_checks
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -351,8 +353,14 @@ def profilers_suite(baseline):
     yield from profilers_checks(baseline)
 
 
+def rr_suite(_baseline):
+    yield "rr-guest-ends", check_ended, ()
+    yield "rr-dmesg-clean", check_no_complaint, ()
+    yield "rr-same-each-time", check_rr, ()
+
+
 SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "attached": attached_suite, "libvirt": libvirt_suite,
-          "saved": saved_suite, "profilers": profilers_suite}
+          "saved": saved_suite, "profilers": profilers_suite, "rr": rr_suite}
 
 
 def judge(suite, run, programs, baseline):

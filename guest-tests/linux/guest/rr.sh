@@ -1,0 +1,26 @@
+# Debian's rr records a program whose threads race, and replays it; as often as the kernel's command line says by vpmu.rounds=N. Needs profilers.img:
+#   rr rounds N
+#   rr record ROUND CODE SWITCHES OUTPUT...     SWITCHES: times a thread had to stop where its count of branches was used up
+#   rr replay ROUND CODE OUTPUT...
+# shellcheck shell=dash disable=SC1091
+. /guest/speak.sh
+
+mkdir -p /dev/shm /dev/pts /tmp/rr
+mount -t tmpfs shm /dev/shm
+ln -s /proc/self/fd /dev/fd
+export _RR_TRACE_DIR=/tmp/rr
+rounds=$(sed -n 's/.*vpmu\.rounds=\([0-9]*\).*/\1/p' /proc/cmdline)
+say rr "rounds $rounds"
+round=1
+while [ "$round" -le "$rounds" ]; do
+  code=0
+  rr record -c 2000 racing 10 >/tmp/out 2>/tmp/err || code=$?
+  if [ "$code" -ne 0 ]; then say error "rr record: $(head -c 400 /tmp/err | tr '\n' ' ')"; fi
+  say rr "record $round $code $(rr dump /tmp/rr/latest-trace 2>/dev/null | grep -c 'SCHED') $(cat /tmp/out)"
+  code=0
+  rr replay -a >/tmp/out 2>/tmp/err || code=$?
+  if [ "$code" -ne 0 ]; then say error "rr replay: $(head -c 400 /tmp/err | tr '\n' ' ')"; fi
+  say rr "replay $round $code $(cat /tmp/out)"
+  rm -rf /tmp/rr/*
+  round=$((round + 1))
+done

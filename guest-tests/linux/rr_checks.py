@@ -1,0 +1,21 @@
+"""The checks of guest/rr.sh: what rr has recorded is what it replays."""
+
+from finding import require
+
+MIN_SWITCHES = 20  # of threads that count branches, in each recording
+
+
+def check_rr(run, _programs):
+    """A thread stops where its count of branches ended, each time in the same place."""
+    lines = run.named("rr", "rounds")
+    require(len(lines) == 1 and int(lines[0][0]) > 0, f"rounds {lines}")
+    rounds = int(lines[0][0])
+    recorded = {number: words for number, *words in run.named("rr", "record")}
+    replayed = {number: words for number, *words in run.named("rr", "replay")}
+    wanted = {str(number) for number in range(1, rounds + 1)}
+    require(set(recorded) == wanted and set(replayed) == wanted, f"{len(recorded)} recorded and {len(replayed)} replayed of {rounds}")
+    for number, (code, switches, *output) in recorded.items():
+        require(code == "0" and len(output) == 2, f"recording {number} ended with {code}, and said {output}")
+        require(int(switches) >= MIN_SWITCHES, f"recording {number} has {switches} switches of threads, needs {MIN_SWITCHES}")
+        require(replayed[number] == [code, *output], f"recording {number} said {output}, its replay {replayed[number]}")
+    return f"{rounds} of {rounds}, {min(int(words[1]) for words in recorded.values())} switches of threads or more"

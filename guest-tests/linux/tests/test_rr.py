@@ -1,0 +1,42 @@
+"""The checks of guest/rr.sh on a good log, and on logs with one thing wrong each."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import console_log  # noqa: E402
+import judge  # noqa: E402
+from logs import BASELINE, PROGRAMS, boot  # noqa: E402
+
+GOOD = "\n".join((*boot(), "vpmu-guest: begin rr", "vpmu-guest: rr rounds 2",
+                  "vpmu-guest: rr record 1 0 31 81cc 3773", "vpmu-guest: rr replay 1 0 81cc 3773",
+                  "vpmu-guest: rr record 2 0 30 3e0a f36a", "vpmu-guest: rr replay 2 0 3e0a f36a",
+                  "vpmu-guest: end rr 0", "vpmu-guest: done", "vpmu-host: exit 0"))
+
+
+class RrTest(unittest.TestCase):
+    def failing(self, text):
+        return {finding.check for finding in judge.judge("rr", console_log.parse(text), PROGRAMS, BASELINE) if not finding.passed}
+
+    def test_a_good_log_passes_every_check(self):
+        self.assertEqual(self.failing(GOOD), set())
+
+    def test_what_is_wrong_fails(self):
+        for old, new in (
+            ("replay 1 0 81cc", "replay 1 0 81cd"),
+            ("replay 1 0 81cc 3773", "replay 1 1"),
+            ("record 2 0 30", "record 2 0 19"),
+            ("record 2 0 30 3e0a f36a", "record 2 1 30"),
+            ("vpmu-guest: rr replay 2 0 3e0a f36a\n", ""),
+            ("rounds 2", "rounds 3"),
+            ("rounds 2", "rounds 0"),
+            ("vpmu-guest: rr rounds 2\n", ""),
+        ):
+            self.assertIn(old, GOOD)
+            self.assertEqual(self.failing(GOOD.replace(old, new)), {"rr-same-each-time"}, new)
+
+
+if __name__ == "__main__":
+    unittest.main()
