@@ -1,5 +1,6 @@
 #include "vcpu/debug_moves.hpp"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -20,11 +21,12 @@ struct Move {
   unsigned special{}, gpr{}, length{};
 };
 
-// SDM 2B MOV to/from debug registers: 0F 21, 0F 23; mod is ignored. SDM 2A 2.2.1 REX.
+// SDM 2B MOV to/from debug registers: 0F 21, 0F 23; mod is ignored, and so are prefixes. SDM 2A 2.1.1, 2.2.1 REX.
 std::optional<Move> decode(std::span<const std::byte> code, bool long_mode) {
   const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
   std::size_t i = 0;
-  while (at(i) == 0x66 || at(i) == 0x67 || at(i) == 0xF2 || at(i) == 0xF3) ++i;
+  constexpr std::array prefixes{0x26U, 0x2EU, 0x36U, 0x3EU, 0x64U, 0x65U, 0x66U, 0x67U, 0xF2U, 0xF3U};
+  while (std::ranges::find(prefixes, at(i)) != prefixes.end()) ++i;
   const unsigned rex = long_mode && (at(i) & 0xF0) == 0x40 ? at(i++) : 0;
   if (at(i) != 0x0F || (at(i + 1) != 0x21 && at(i + 1) != 0x23) || i + 2 >= code.size()) return std::nullopt;
   const unsigned modrm = at(i + 2);

@@ -57,6 +57,13 @@ TEST_F(DebugMovesOf, EachRegisterIsWrittenAndRead) {
   EXPECT_EQ(raised(), -1);
 }
 
+TEST_F(DebugMovesOf, PrefixesAreIgnored) {
+  at({0x2E, 0x66, 0xF3, 0x65, 0x41, 0x0F, 0x23, 0xD1});  // mov %r9, %dr2
+  EXPECT_TRUE(run());
+  EXPECT_EQ(port_.debug_registers.db[2], 0x9999U);
+  EXPECT_EQ(port_.registers.rip, code + 8);
+}
+
 TEST_F(DebugMovesOf, WhatFaultsChangesNothing) {
   port_.registers.rax = 1ULL << 32;
   at({0x0F, 0x23, 0xF8});  // an upper half for DR7
