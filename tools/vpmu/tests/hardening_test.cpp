@@ -15,6 +15,7 @@ namespace {
 
 std::string output_of(const std::string& command) {
   std::FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return "no shell";
   std::string text;
   std::array<char, 4096> part{};
   for (std::size_t got = 0; (got = std::fread(part.data(), 1, part.size(), pipe)) > 0;) text.append(part.data(), got);

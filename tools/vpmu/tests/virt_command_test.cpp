@@ -13,6 +13,7 @@ namespace {
 
 std::string run(const std::string& arguments) {
   std::FILE* const pipe = popen(("{ " VPMU_PROGRAM " virt " + arguments + "\n} 2>&1").c_str(), "r");
+  if (pipe == nullptr) return "no shell";
   std::string text;
   std::array<char, 4096> buffer{};
   while (const auto got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);

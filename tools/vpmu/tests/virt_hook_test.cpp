@@ -119,6 +119,7 @@ TEST(VirtHook, OfTheExampleManifestDoesIt) {
   const auto command =
       directory.string() + "/onDefineDomain --vmi " + quoted(vmi) + " --domain " + quoted(kubevirt_domain) + " 2>&1";
   std::FILE* const pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
   std::string text;
   std::array<char, 4096> buffer{};
   while (const auto got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);

@@ -31,6 +31,7 @@ class QemuVpmu : public testing::Test {
     const std::string command = "env -i PATH=/nowhere ASAN_OPTIONS=verify_asan_link_order=0 " + variables + " '" +
                                 wrapper + "' -cpu 'a b' 2>&1";
     std::FILE* const pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) return "no shell";
     std::string text;
     std::array<char, 4096> buffer{};
     while (const auto got = std::fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
