@@ -14,7 +14,7 @@ say rr "rounds $rounds"
 round=1
 while [ "$round" -le "$rounds" ]; do
   code=0
-  rr record -c 2000 racing 10 >/tmp/out 2>/tmp/err || code=$?
+  rr record -c 2000 racing 20 >/tmp/out 2>/tmp/err || code=$?
   if [ "$code" -ne 0 ]; then say error "rr record: $(head -c 400 /tmp/err | tr '\n' ' ')"; fi
   say rr "record $round $code $(rr dump /tmp/rr/latest-trace 2>/dev/null | grep -c 'SCHED') $(cat /tmp/out)"
   code=0
