@@ -22,7 +22,7 @@ constexpr std::uint64_t access_bits(unsigned i) { return 3ULL << (16 + 4 * i); }
 }  // namespace
 
 bool Breakpoints::place_if_free(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders) {
-  const auto free = std::ranges::find(holders, Holder::nobody);
+  auto* const free = std::ranges::find(holders, Holder::nobody);
   if (free == holders.end()) return false;
   const auto slot = static_cast<unsigned>(free - holders.begin());
   *free = Holder::us;
