@@ -122,6 +122,21 @@ Result<void> Breakpoints::take_detection_back() {
   return port_->set_debugregs(regs);
 }
 
+Result<void> Breakpoints::put_away() {
+  if (!detects_) return {};
+  unarmed_ = true;
+  VMM_ASSIGN(const kvm_debugregs regs, port_->debugregs());
+  if ((regs.dr6 & dr6_bd) != 0 && regs.dr6 != guest_.dr6) {
+    VMM_ASSIGN(kvm_vcpu_events events, port_->events());
+    if (events.exception.nr == 1 && (events.exception.injected != 0 || events.exception.pending != 0)) {
+      events.exception.injected = events.exception.pending = 0;
+      VMM_TRY(port_->set_events(events));
+      VMM_TRY(take_detection_back());
+    }
+  }
+  return detect(false);
+}
+
 kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
   given_others();
   kvm_guest_debug debug = others;

@@ -55,11 +55,9 @@ class Breakpoints {
   [[nodiscard]] bool detects() const { return detects_; }
   /// It has raised #DB: DR6 is again what the guest knows.
   Result<void> take_detection_back();
-  /// The guest's debug registers are what it knows of them, for whoever looks.
-  Result<void> put_away() {
-    unarmed_ = unarmed_ || detects_;
-    return detect(false);
-  }
+  /// The guest's debug registers are what it knows of them, for whoever looks. A #DB of a MOV DR that waits to be
+  /// delivered goes: the vCPU still stands at the instruction.
+  Result<void> put_away();
   /// The guest's debug registers, as it knows them.
   Result<kvm_debugregs> guests_registers();
   Result<void> set_guests_registers(kvm_debugregs regs);

@@ -148,6 +148,22 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   EXPECT_EQ(port.debug_registers.dr7 & gd, 0U);
   ASSERT_TRUE(breakpoints.apply());
   EXPECT_EQ(port.debug_registers.dr7 & gd, gd);
+  // A kick may come while the exception of a MOV DR waits: it goes, and the instruction is tried again.
+  ASSERT_TRUE(breakpoints.set_guests_registers({.db = {}, .dr6 = dr6_fixed | 1, .dr7 = 0x400}));
+  port.debug_registers.dr6 = dr6_fixed | bd;
+  port.pending.exception.injected = 1;
+  port.pending.exception.nr = 1;
+  ASSERT_TRUE(breakpoints.put_away());
+  EXPECT_EQ(port.pending.exception.injected, 0);
+  EXPECT_EQ(port.debug_registers.dr6, dr6_fixed | 1);
+  // One that is the guest's stays.
+  ASSERT_TRUE(breakpoints.apply());
+  ASSERT_TRUE(breakpoints.inject({.exception = 1, .pc = code, .dr6 = 4, .dr7 = 0}));
+  ASSERT_TRUE(breakpoints.put_away());
+  EXPECT_EQ(port.pending.exception.injected, 1);
+  EXPECT_EQ(port.debug_registers.dr6 & 0xF, 4U);
+  ASSERT_TRUE(breakpoints.apply());
+
   // Without a register for the stop at the handler the guest would find an exception that is not its own.
   port.debug_registers.dr7 = 0x455;
   ASSERT_TRUE(breakpoints.apply());
