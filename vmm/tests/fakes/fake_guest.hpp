@@ -62,12 +62,12 @@ class FakeGuest {
   [[nodiscard]] std::uint64_t entry(std::uint64_t at) { return get_entry(leaf(at)); }
 
   /// Stores bytes at a mapped address, whatever its protection, and leaves accessed and dirty bits alone.
-  void store(std::uint64_t at, std::span<const std::byte> bytes) {
+  void store(std::uint64_t at, std::span<const std::byte> bytes) const {
     ASSERT_TRUE(memory.patch(paging_state(port.special, port.registers), vpmu::GuestLinear{at}, bytes))
         << std::hex << at;
   }
-  void store_word(std::uint64_t at, std::uint64_t word) { store(at, std::as_bytes(std::span{&word, 1})); }
-  void store_code(std::uint64_t at, const std::vector<std::uint8_t>& code) {
+  void store_word(std::uint64_t at, std::uint64_t word) const { store(at, std::as_bytes(std::span{&word, 1})); }
+  void store_code(std::uint64_t at, const std::vector<std::uint8_t>& code) const {
     store(at, std::as_bytes(std::span{code}));
   }
   [[nodiscard]] std::vector<std::uint8_t> load(std::uint64_t at, std::size_t bytes) {
