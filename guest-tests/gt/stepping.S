@@ -4,6 +4,8 @@
   .globl gt_bp_behind_sti
   .globl gt_bp_behind_sti_1
   .globl gt_branches_stepped
+  .globl gt_branches_stepped_1
+  .globl gt_branches_stepped_2
   .globl gt_copy_stepped
   .globl gt_copy_stepped_1
   .globl gt_copy_stepped_2
@@ -247,10 +249,11 @@ gt_branches_stepped:
   popfq
   nop
   nop
-  jmp 1f
+  jmp gt_branches_stepped_1
   nop
-1:
+gt_branches_stepped_1:
   popfq
+gt_branches_stepped_2:
   ret
 
 gt_copy_stepped:  /* RDI: to, RSI: from */

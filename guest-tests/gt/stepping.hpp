@@ -16,6 +16,7 @@ extern const char gt_others_stepped_1[], gt_others_stepped_2[], gt_others_steppe
     gt_others_stepped_5[], gt_others_stepped_6[], gt_others_stepped_7[], gt_others_stepped_8[], gt_others_stepped_10[],
     gt_others_stepped_11[], gt_others_stepped_12[];
 extern const char gt_mov_ss_stepped_1[], gt_mov_ss_stepped_2[], gt_mov_ss_stepped_3[];
+extern const char gt_branches_stepped_1[], gt_branches_stepped_2[];
 extern const char gt_copy_stepped_1[], gt_copy_stepped_2[], gt_copy_stepped_3[];
 void gt_popf_steps();
 void gt_iret_steps();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 
 #include "conversation.hpp"
@@ -81,9 +82,19 @@ void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
         result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
+/// What only a run can tell: the host's KVM does not do what the test needs.
+bool lacks_need(const Test& test, const vmm::MachineStatistics& all) {
+  if ((test.needs & gt::need_branch_steps) == 0) return false;
+  return std::ranges::any_of(all.vcpus, [](const vmm::VcpuStatistics& vcpu) {
+    return std::ranges::any_of(vcpu.counters, [](const vmm::Statistic& counter) {
+      return counter.name == "pmu.msr.lost_btf" && counter.value != 0;
+    });
+  });
+}
+
 /// Makes the machine and the conversation with its guest, and lets them run. A machine without KVM ends by the guest's
 /// time alone.
-vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunOptions& options) {
+vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const Test& test, const RunOptions& options) {
   vmm::Log log;
   Bell bell;
   VMM_ASSIGN(const auto machine,
@@ -96,7 +107,10 @@ vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const RunO
   if (auto failure = machine->failure()) return vmm::Failure{std::move(*failure)};
   TestResult result = conversation.result();
   if (!conversation.ended()) result.reason = describe(stop);
-  if (options.statistics) add_statistics(machine->statistics(), result);
+  const vmm::MachineStatistics statistics = machine->statistics();
+  if (lacks_need(test, statistics))
+    result = {.verdict = Verdict::skipped, .reason = "needs branch steps, the host's KVM drops DEBUGCTL.BTF"};
+  if (options.statistics) add_statistics(statistics, result);
   return result;
 }
 
@@ -116,7 +130,7 @@ vmm::Result<TestResult> run_test(const TestKernel& kernel, const Test& test, con
   if (std::string reason = unmet_need(test, options.source, options.soft ? Port::soft : Port::kvm); !reason.empty())
     return TestResult{.name = test.name, .verdict = Verdict::skipped, .reason = std::move(reason)};
   const auto begin = Clock::now();
-  VMM_ASSIGN(TestResult result, run_machine(config_for(kernel, test, options), options));
+  VMM_ASSIGN(TestResult result, run_machine(config_for(kernel, test, options), test, options));
   result.name = test.name;
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return result;

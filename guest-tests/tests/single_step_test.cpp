@@ -240,6 +240,24 @@ GT_TEST(GuestDebugging_RepeatedInstructionsAreSteppedByIterations) {
   }
 }
 
+// With DEBUGCTL.BTF only a taken branch traps; #DB clears BTF, so the next trap is behind one instruction again. SDM 3B
+// 17.4.3, rule Z11.
+GT_TEST(GuestDebugging_BranchesAreStepped, gt::need_branch_steps) {
+  constexpr std::uint64_t btf = pmu::reg::debugctl::BTF::mask;
+  for (const Use use : all_uses) {
+    begin(use);
+    gt::wrmsr(pmu::msr::IA32_DEBUGCTL, btf);
+    gt_branches_stepped();
+    const std::uint64_t after = gt::rdmsr(pmu::msr::IA32_DEBUGCTL);
+    end(use);
+    GT_EQUAL_AT(name_of(use), entry_count, 2U);
+    GT_EQUAL_AT(name_of(use), entries[0].rip, reinterpret_cast<std::uint64_t>(gt_branches_stepped_1));
+    GT_EQUAL_AT(name_of(use), entries[1].rip, reinterpret_cast<std::uint64_t>(gt_branches_stepped_2));
+    GT_EQUAL_AT(name_of(use), entries[1].dr6, dr6_bs);
+    GT_EQUAL_AT(name_of(use), after & btf, 0U);
+  }
+}
+
 // SDM 3B 17.2.3: of DR6 the processor clears bits 3:0 at most; the rest is software's.
 GT_TEST(GuestDebugging_Dr6KeepsWhatSoftwareLeft) {
   static constinit volatile std::uint64_t watched = 0;

@@ -8,6 +8,8 @@
 #include "support/error.hpp"
 #include "vcpu/engine_state.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/msr.hpp"
+#include "vpmu/registers.hpp"
 
 namespace vmm {
 namespace {
@@ -270,6 +272,7 @@ Result<void> SoftPort::set_guest_debug(const kvm_guest_debug& debug) {
 }
 
 Result<std::uint64_t> SoftPort::msr(std::uint32_t index) {
+  if (index == vpmu::msr::IA32_DEBUGCTL.value()) return branch_steps_ ? vpmu::reg::debugctl::BTF::mask : 0;
   const vpmu::MsrReadResult result = msrs_.read(index);
   if (result.status != vpmu::MsrStatus::ok) return host_error("no such MSR in a vCPU without KVM");
   return result.value;
@@ -277,9 +280,8 @@ Result<std::uint64_t> SoftPort::msr(std::uint32_t index) {
 
 // Of DEBUGCTL the PMU keeps all but what BTF does.
 Result<void> SoftPort::set_msr(std::uint32_t index, std::uint64_t value) {
-  constexpr std::uint32_t msr_debugctl = 0x1D9;
-  if (index == msr_debugctl) {
-    branch_steps_ = (value & vpmu::bit(1)) != 0;
+  if (index == vpmu::msr::IA32_DEBUGCTL.value()) {
+    branch_steps_ = vpmu::reg::debugctl::BTF::test(value);
     return {};
   }
   if (msrs_.set(index, value) == vpmu::MsrStatus::ok) return {};

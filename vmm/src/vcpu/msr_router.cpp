@@ -29,7 +29,9 @@ vpmu::MsrStatus MsrRouter::tell(vpmu::MsrIndex index, std::uint64_t value) {
 }
 
 void MsrRouter::read(const MsrRead& access) {
-  const vpmu::MsrReadResult result = ask(vpmu::MsrIndex{access.index});
+  const vpmu::MsrIndex index{access.index};
+  if (index == vpmu::msr::IA32_DEBUGCTL) note_cleared_btf();
+  const vpmu::MsrReadResult result = ask(index);
   switch (result.status) {
     case vpmu::MsrStatus::ok:
       ++statistics_.pmu_reads;
@@ -61,22 +63,32 @@ void MsrRouter::write(const MsrWrite& access) {
       return;
     case vpmu::MsrStatus::unknown: unknown(access.index, "WRMSR", access.reply); return;
   }
-  const bool btf = vpmu::reg::debugctl::BTF::test(access.value);
-  // Set again means set again: the CPU clears it when it delivers #DB, without our knowing (rule Z11).
-  if (index == vpmu::msr::IA32_DEBUGCTL && (btf || btf_)) {
-    btf_ = btf;
-    set_branch_stepping(btf);
-  }
+  if (index == vpmu::msr::IA32_DEBUGCTL) set_branch_stepping(vpmu::reg::debugctl::BTF::test(access.value));
 }
 
-// A KVM without branch single-stepping refuses (old ones) or takes the bit and drops it (kvm_intel); the guest then
-// steps single instructions, which debuggers cope with.
+void MsrRouter::on_debug_exception() {
+  pmu_->on_debug_exception();
+  set_branch_stepping(false);
+}
+
+// The CPU clears it when it delivers #DB (rule Z11), and nobody tells us.
+void MsrRouter::note_cleared_btf() {
+  if (!btf_) return;
+  const auto kept = port_->msr(vpmu::msr::IA32_DEBUGCTL.value());
+  if (!kept || vpmu::reg::debugctl::BTF::test(*kept)) return;
+  btf_ = false;
+  pmu_->on_debug_exception();
+}
+
+// Set again means set again: the CPU may have cleared it. A KVM without branch single-stepping refuses (old ones) or
+// takes the bit and drops it (kvm_intel); the guest then steps single instructions, which debuggers cope with.
 void MsrRouter::set_branch_stepping(bool on) {
   constexpr std::uint32_t debugctl = vpmu::msr::IA32_DEBUGCTL.value();
-  constexpr std::uint64_t btf = vpmu::reg::debugctl::BTF::mask;
-  const auto set = port_->set_msr(debugctl, on ? btf : 0);
+  if (!on && !btf_) return;
+  const auto set = port_->set_msr(debugctl, on ? vpmu::reg::debugctl::BTF::mask : 0);
   const auto kept = set && on ? port_->msr(debugctl) : Result<std::uint64_t>{0};
-  if (set && (!on || (kept && (*kept & btf) != 0))) return;
+  btf_ = on && set && kept && vpmu::reg::debugctl::BTF::test(*kept);
+  if (set && btf_ == on) return;
   ++statistics_.lost_branch_stepping;
   if (log_->first_time("btf"))
     log_->warning(

@@ -42,6 +42,11 @@ class MsrRouter {
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
   void write(const MsrWrite& access);
 
+  /// #DB is about to be injected: what it clears in DEBUGCTL is cleared, in KVM too (rule Z11).
+  void on_debug_exception();
+  /// As after write() of DEBUGCTL: a snapshot's guest has this BTF.
+  void set_branch_stepping(bool on);
+
   /// Whether write() will answer with #GP.
   [[nodiscard]] bool faults(const MsrWrite& access) const;
 
@@ -50,7 +55,7 @@ class MsrRouter {
  private:
   void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
   [[nodiscard]] vpmu::MsrReadResult ask(vpmu::MsrIndex index);
-  void set_branch_stepping(bool on);
+  void note_cleared_btf();
   vpmu::MsrStatus tell(vpmu::MsrIndex index, std::uint64_t value);
 
   vpmu::Pmu* pmu_;
@@ -59,7 +64,7 @@ class MsrRouter {
   GuestTsc* tsc_;
   UnknownMsr unknown_;
   Log* log_;
-  bool btf_{};
+  bool btf_{};  ///< KVM has it set, or had until a #DB.
   MsrStatistics statistics_{};
 };
 

@@ -62,7 +62,7 @@ Result<bool> PmuVcpu::on_debug(const Debug& exit) {
         VMM_TRY(port_->set_regs(regs));
       }
       ++statistics_.guest_debug;
-      pmu_.on_debug_exception();
+      router_.on_debug_exception();
       VMM_TRY(breakpoints_.inject(exit));
       return true;
     case Breakpoints::Hit::kvm: ++statistics_.kvm_debug; return true;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "vcpu/pmu_vcpu.hpp"
+#include "vpmu/registers.hpp"
 
 namespace vmm {
 
@@ -17,6 +18,7 @@ Result<vpmu::RestoreStatus> PmuVcpu::restore(const PmuVcpuState& state) {
   if (state.waiting_pmis > most_waiting) return vpmu::RestoreStatus::illegal_value;
   const auto status = pmu_.restore(state.pmu);
   if (status != vpmu::RestoreStatus::ok) return status;
+  router_.set_branch_stepping(vpmu::reg::debugctl::BTF::test(pmu_.rdmsr(vpmu::msr::IA32_DEBUGCTL).value));
   pmi_.set_waiting(static_cast<unsigned>(state.waiting_pmis));
   unread_ = vpmu::CounterSet{static_cast<std::uint16_t>(state.unread)};
   nmi_in_service_ = state.nmi_in_service != 0;
@@ -46,6 +48,7 @@ Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
 
 Result<void> PmuVcpu::reset() {
   pmu_.reset();
+  router_.set_branch_stepping(false);
   pmi_.set_waiting(0);
   unread_ = {};
   nmi_in_service_ = false;

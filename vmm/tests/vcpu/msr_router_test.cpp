@@ -125,6 +125,32 @@ TEST_F(MsrRouterOf, BranchSteppingIsForwardedAgainAfterTheCpuClearedIt) {
   EXPECT_EQ(port_.msrs[debugctl], btf);
 }
 
+// Rule Z11. The #DB has ended the recording of branches, too.
+TEST_F(MsrRouterOf, BranchSteppingThatTheCpuClearedReadsAsCleared) {
+  write_faults(router_, debugctl, btf | vpmu::reg::debugctl::LBR::mask);
+  EXPECT_EQ(read(router_, debugctl), (Answer{.data = btf | vpmu::reg::debugctl::LBR::mask}));
+  port_.msrs[debugctl] = 0;
+  EXPECT_EQ(read(router_, debugctl), Answer{});
+}
+
+// A #DB that is injected clears it, too; nobody but us does it then.
+TEST_F(MsrRouterOf, BranchSteppingEndsWithADebugExceptionThatIsInjected) {
+  write_faults(router_, debugctl, btf);
+  router_.on_debug_exception();
+  EXPECT_EQ(port_.msrs[debugctl], 0U);
+  EXPECT_EQ(read(router_, debugctl), Answer{});
+  port_.calls.clear();
+  router_.on_debug_exception();
+  EXPECT_TRUE(port_.calls.empty());
+}
+
+// What a KVM has dropped is not taken for what a #DB has cleared.
+TEST_F(MsrRouterOf, BranchSteppingThatKvmDropsReadsAsWritten) {
+  port_.dropped[debugctl] = btf;
+  write_faults(router_, debugctl, btf);
+  EXPECT_EQ(read(router_, debugctl), (Answer{.data = btf}));
+}
+
 // kvm_intel says that it has set BTF, and has not.
 TEST_F(MsrRouterOf, BranchSteppingThatKvmDropsIsToldOnceAndCounted) {
   port_.dropped[debugctl] = btf;
