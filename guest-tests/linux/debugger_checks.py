@@ -13,3 +13,19 @@ def check_debugged(run, _programs, mode, boots=1, most=None):
         require(right == DEBUGGED[mode], f"{right} right stops of {DEBUGGED[mode]}")
         require(count >= (DEBUGGED[mode] if most else 1) and (not most or count < most), f"{count} instructions counted")
     return f"{lines[0][0]} stops, {lines[0][1]} instructions counted"
+
+
+LOOP8_ROUNDS, LOOP8_DECREMENTS, LOOP8_BEGIN = 100, 8, 8 * 120_000_000
+# Where loop8 then stands, from its label, and what has retired: two instructions before the loop, nine a round; INT3 for each breakpoint may count.
+GDB = {"stepi": (0, 2 + 9 * LOOP8_ROUNDS, 0), "break": (3 * LOOP8_DECREMENTS, 2 + 9 * LOOP8_ROUNDS - 1, LOOP8_ROUNDS)}
+
+
+def check_gdb(run, _programs, how):
+    """gdb's single-steps and breakpoints end where they have to, and an exact count has each instruction once."""
+    offset, retired, breakpoints = GDB[how]
+    lines = run.named("gdb", how)
+    require(len(lines) == 1 and len(lines[0]) == 3, f"{lines}: {'; '.join(run.facts['error'])}")
+    rdi, stands, count = (int(word) for word in lines[0])
+    require((rdi, stands) == (LOOP8_BEGIN - LOOP8_ROUNDS * LOOP8_DECREMENTS, offset), f"RDI {rdi}, at loop8+{stands}")
+    require(count in (retired, retired + breakpoints), f"{count} instructions counted, not {retired}")
+    return f"at loop8+{stands}, {count} instructions counted"

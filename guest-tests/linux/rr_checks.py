@@ -2,7 +2,7 @@
 
 from finding import require
 
-MIN_SWITCHES = 20  # of threads that count branches, in each recording
+MIN_SWITCHES = 10  # of threads that count branches, in each recording
 
 
 def check_rr(run, _programs):

@@ -142,6 +142,7 @@ def single_lines():
 def smp_lines():
     yield from boot()
     yield from recording("all-cpus")
+    yield "vpmu-guest: clocks 2000 0 7000"
     yield from ("vpmu-guest: done", "vpmu-host: exit 0")
 
 
@@ -220,6 +221,11 @@ def exact_lines_without_exit():
     return (line for line in exact_lines() if not line.startswith("vpmu-host: exit"))
 
 
+def gdb_lines():
+    yield "vpmu-guest: gdb stepi 959999200 0 902"
+    yield "vpmu-guest: gdb break 959999200 24 1001"
+
+
 def profiler_lines(model="haswell"):
     profiled = profiler_checks.MODELS[model]
     yield from boot(model)
@@ -244,5 +250,6 @@ def profiler_lines(model="haswell"):
     yield "vpmu-guest: papi papi_br_ins    High: 1500135   Low:  1500044   Average:  1500044"
     yield "vpmu-guest: papi papi_br_ins PASSED"
     yield "vpmu-guest: end profilers 0"
+    yield from gdb_lines()
     yield "vpmu-guest: done"
     yield "vpmu-host: exit 0"

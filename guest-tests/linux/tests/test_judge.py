@@ -40,7 +40,7 @@ class JudgeTest(unittest.TestCase):
 
     def test_the_suites_have_every_check(self):
         self.assertEqual(len(list(judge.single_checks(BASELINE))), 45)
-        self.assertEqual(len(list(judge.smp_checks(BASELINE))), 5)
+        self.assertEqual(len(list(judge.smp_checks(BASELINE))), 6)
         self.assertEqual(len(list(judge.exact_checks(BASELINE))), 19)
         self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
 
@@ -184,6 +184,9 @@ class JudgeTest(unittest.TestCase):
         text = "\n".join(smp_lines())
         for old, new, failing in (
             ("report all-cpus 80.0 heavy", "report all-cpus 50.0 heavy", "smp-split-all-cpus"),
+            ("clocks 2000 0 7000", "clocks 2000 1 7000", "smp-clocks"),
+            ("clocks 2000 0 7000", "clocks 199 0 7000", "smp-clocks"),
+            ("clocks 2000 0 7000", "clocks 2000 0 199", "smp-clocks"),
             ("ip all-cpus 600 401619", "ip all-cpus 600 40161a", "smp-boundaries-all-cpus"),
             ("vpmu-guest: done", "", "smp-guest-ends"),
             ("fmt3+", "fmt3-", "smp-dmesg-pmu"),

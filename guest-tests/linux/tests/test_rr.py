@@ -8,12 +8,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import console_log  # noqa: E402
 import judge  # noqa: E402
-from logs import BASELINE, PROGRAMS, boot  # noqa: E402
+from logs import BASELINE, PROGRAMS, boot, gdb_lines  # noqa: E402
 
 GOOD = "\n".join((*boot(), "vpmu-guest: begin rr", "vpmu-guest: rr rounds 2",
                   "vpmu-guest: rr record 1 0 31 81cc 3773", "vpmu-guest: rr replay 1 0 81cc 3773",
                   "vpmu-guest: rr record 2 0 30 3e0a f36a", "vpmu-guest: rr replay 2 0 3e0a f36a",
-                  "vpmu-guest: end rr 0", "vpmu-guest: done", "vpmu-host: exit 0"))
+                  "vpmu-guest: end rr 0", *gdb_lines(), "vpmu-guest: done", "vpmu-host: exit 0"))
 
 
 class RrTest(unittest.TestCase):
@@ -27,7 +27,7 @@ class RrTest(unittest.TestCase):
         for old, new in (
             ("replay 1 0 81cc", "replay 1 0 81cd"),
             ("replay 1 0 81cc 3773", "replay 1 1"),
-            ("record 2 0 30", "record 2 0 19"),
+            ("record 2 0 30", "record 2 0 9"),
             ("record 2 0 30 3e0a f36a", "record 2 1 30"),
             ("vpmu-guest: rr replay 2 0 3e0a f36a\n", ""),
             ("rounds 2", "rounds 3"),
@@ -36,6 +36,17 @@ class RrTest(unittest.TestCase):
         ):
             self.assertIn(old, GOOD)
             self.assertEqual(self.failing(GOOD.replace(old, new)), {"rr-same-each-time"}, new)
+
+    def test_gdb_stops_where_it_has_to(self):
+        for old, new, failing in (
+            ("stepi 959999200 0 902", "stepi 959999200 0 903", "gdb-stepi"),
+            ("stepi 959999200 0", "stepi 959999199 3", "gdb-stepi"),
+            ("break 959999200 24 1001", "break 959999200 24 1000", "gdb-break"),
+            ("break 959999200 24 1001", "break 959999200 24", "gdb-break"),
+        ):
+            self.assertIn(old, GOOD)
+            self.assertEqual(self.failing(GOOD.replace(old, new)), {failing}, new)
+        self.assertEqual(self.failing(GOOD.replace("24 1001", "24 901")), set())
 
 
 if __name__ == "__main__":
