@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <mutex>
@@ -21,6 +22,8 @@ namespace {
 constinit char ours{};
 /// What was there before our handler, which is its only reader.
 constinit struct sigaction previous{};
+/// SIGIO is ours as well.
+constinit std::atomic<bool> has_io{};
 
 void kick_this_thread() {
   auto* const flag = kicked_thread::flag;
@@ -68,6 +71,33 @@ void on_kick(int signal, siginfo_t* info, void* context) {
   errno = error;
 }
 
+// Where the user's queue of signals is full (RLIMIT_SIGPENDING) a file sends SIGIO instead, and so do we: without its
+// information, as from process 0. Anybody else's does what SIGIO does.
+void on_io(int signal, siginfo_t* info, void*) {
+  const int error = errno;
+  if (info->si_code == SI_KERNEL || (info->si_code == SI_USER && info->si_pid == 0)) {
+    kick_this_thread();
+  } else {
+    ::signal(signal, SIG_DFL);
+    (void)::tgkill(::getpid(), ::gettid(), signal);
+  }
+  errno = error;
+}
+
+// Who handles SIGIO, or ignores it, keeps it.
+Result<void> handle_io() {
+  struct sigaction now{};
+  if (::sigaction(SIGIO, nullptr, &now) != 0) return host_error("sigaction of SIGIO", errno);
+  if (has_handler(now) || now.sa_handler != SIG_DFL) return {};
+  struct sigaction action{};
+  action.sa_sigaction = on_io;
+  action.sa_flags = SA_SIGINFO;
+  ::sigemptyset(&action.sa_mask);
+  if (::sigaction(SIGIO, &action, nullptr) != 0) return host_error("sigaction of SIGIO", errno);
+  has_io = true;
+  return {};
+}
+
 }  // namespace
 
 int choose_kick_signal() {
@@ -97,7 +127,7 @@ Result<void> install_kick_handler() {
   action.sa_flags = SA_SIGINFO;
   ::sigemptyset(&action.sa_mask);
   if (::sigaction(kick_signal(), &action, nullptr) != 0) return host_error("sigaction of the kick signal", errno);
-  return {};
+  return handle_io();
 }
 
 void KickTarget::take_missed() const {
@@ -118,9 +148,12 @@ void kick_thread(pid_t thread) {
   info.si_code = SI_QUEUE;
   info.si_pid = ::getpid();
   info.si_value = kick_value();
-  (void)::syscall(SYS_rt_tgsigqueueinfo, info.si_pid, thread, info.si_signo, &info);
+  if (::syscall(SYS_rt_tgsigqueueinfo, info.si_pid, thread, info.si_signo, &info) != 0 && errno == EAGAIN && has_io)
+    (void)::tgkill(info.si_pid, thread, SIGIO);
 }
 
-void kick(pthread_t thread) { ::pthread_sigqueue(thread, kick_signal(), kick_value()); }
+void kick(pthread_t thread) {
+  if (::pthread_sigqueue(thread, kick_signal(), kick_value()) == EAGAIN && has_io) ::pthread_kill(thread, SIGIO);
+}
 
 }  // namespace vmm

@@ -26,7 +26,8 @@ int kick_signal();
 sigval kick_value();
 
 /// Installs the handler of kick_signal() for the process, in front of the one that is there. What is not a kick of ours
-/// goes on to that one, or does what the signal does without any. Again: in front of whoever has taken its place.
+/// goes on to that one, or does what the signal does without any. Again: in front of whoever has taken its place. SIGIO
+/// gets a handler where it has none: it stands for kicks while the user's queue of signals is full.
 Result<void> install_kick_handler();
 
 /// What is the thread's own; the signal's handler touches the first two while its signals come in.
@@ -76,7 +77,8 @@ inline pid_t this_thread() {
 /// thread that has the number now looks once in vain.
 void kick_thread(pid_t thread);
 
-/// Makes the vCPU that `thread` runs return Interrupted. Never loses a kick; may cause one Interrupted too many.
+/// Makes the vCPU that `thread` runs return Interrupted. Never loses a kick, but where the user's queue of signals is
+/// full (RLIMIT_SIGPENDING) and somebody else handles SIGIO; may cause one Interrupted too many.
 /// `thread` must not have been joined. Cost: one system call.
 void kick(pthread_t thread);
 

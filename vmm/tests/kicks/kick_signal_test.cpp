@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,6 +68,54 @@ TEST(KickSignal, IsSharedWhereAllAreHandled) {
   EXPECT_EQ(in_a_process([] {
               handle_all();
               return choose_kick_signal() == SIGRTMAX ? good : 1;
+            }),
+            good);
+}
+
+/// From now on no signal finds room in the user's queue.
+void fill_queue() {
+  constexpr rlimit none{};
+  if (::setrlimit(RLIMIT_SIGPENDING, &none) != 0) ::_exit(good + 1);
+}
+
+TEST(KickSignal, ComesThroughAFullQueueOfSignals) {
+  EXPECT_EQ(in_a_process([] {
+              if (!install_kick_handler()) return 1;
+              fill_queue();
+              if (::sigqueue(::getpid(), kick_signal(), kick_value()) == 0) return 2;
+              if (!is_kicked_by([] { kick_thread(this_thread()); })) return 3;
+              if (!is_kicked_by([] { kick(::pthread_self()); })) return 4;
+              return good;
+            }),
+            good);
+}
+
+// A pipe that cannot queue its signal sends SIGIO, which ends a process that has no handler.
+TEST(KickSignal, OfAFileComesThroughAFullQueueOfSignals) {
+  EXPECT_EQ(in_a_process([] {
+              if (!install_kick_handler()) return 1;
+              int ends[2];
+              const f_owner_ex owner{.type = F_OWNER_TID, .pid = this_thread()};
+              if (::pipe(ends) != 0 || ::fcntl(ends[0], F_SETOWN_EX, &owner) != 0 ||
+                  ::fcntl(ends[0], F_SETSIG, kick_signal()) != 0 || ::fcntl(ends[0], F_SETFL, O_ASYNC) != 0)
+                return 2;
+              fill_queue();
+              return is_kicked_by([&] { (void)!::write(ends[1], "x", 1); }) ? good : 3;
+            }),
+            good);
+}
+
+TEST(KickSignal, SigioOfOthersIsTheirs) {
+  EXPECT_EQ(in_a_process([] {
+              if (!install_kick_handler()) return 1;
+              return ::raise(SIGIO) == 0 ? 2 : 3;
+            }),
+            -SIGIO);
+  EXPECT_EQ(in_a_process([] {
+              handle(SIGIO);
+              if (!install_kick_handler()) return 1;
+              ::raise(SIGIO);
+              return theirs == 1 ? good : 2;
             }),
             good);
 }
