@@ -29,3 +29,8 @@ def check_gdb(run, _programs, how):
     require((rdi, stands) == (LOOP8_BEGIN - LOOP8_ROUNDS * LOOP8_DECREMENTS, offset), f"RDI {rdi}, at loop8+{stands}")
     require(count in (retired, retired + breakpoints), f"{count} instructions counted, not {retired}")
     return f"at loop8+{stands}, {count} instructions counted"
+
+
+def gdb_checks():
+    for how in GDB:
+        yield f"gdb-{how}", check_gdb, (how,)

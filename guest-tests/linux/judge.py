@@ -20,7 +20,8 @@ import sys
 import console_log
 import disassembly
 from attached_checks import attached_checks, check_disturbed, check_domain
-from debugger_checks import DEBUGGED, GDB, check_debugged, check_gdb
+from clock_checks import check_clocks
+from debugger_checks import DEBUGGED, check_debugged, gdb_checks
 from finding import Failed, Finding, require
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
@@ -272,16 +273,6 @@ def single_checks(baseline):
     yield "sample-rate", check_sample_rate, ()
 
 
-def check_clocks(run, _programs):
-    """No CPU's clock is behind what another one has read, also while one of them is sampled."""
-    lines = [[int(word) for word in line.split()] for line in run.facts["clocks"]]
-    require(len(lines) == 1 and len(lines[0]) == 3, f"{lines}: {'; '.join(run.facts['error'])}")
-    (hand_overs, backward, samples), = lines
-    require(hand_overs >= 200 and samples >= 200, f"{hand_overs} hand-overs and {samples} samples are too few to judge")
-    require(backward == 0, f"{backward} of {hand_overs} stamps were in the future")
-    return f"{hand_overs} hand-overs beside {samples} samples"
-
-
 def smp_checks(_baseline):
     yield "smp-guest-ends", check_ended, ()
     yield "smp-dmesg-pmu", check_pmu_lines, ()
@@ -361,17 +352,14 @@ def soft_checks(_baseline):
 def profilers_suite(baseline):
     yield "profilers-guest-ends", check_ended, ()
     yield "profilers-dmesg-clean", check_no_complaint, ()
-    for how in GDB:
-        yield f"gdb-{how}", check_gdb, (how,)
-    yield from profilers_checks(baseline)
+    yield from (*gdb_checks(), *profilers_checks(baseline))
 
 
 def rr_suite(_baseline):
     yield "rr-guest-ends", check_ended, ()
     yield "rr-dmesg-clean", check_no_complaint, ()
     yield "rr-same-each-time", check_rr, ()
-    for how in GDB:
-        yield f"gdb-{how}", check_gdb, (how,)
+    yield from gdb_checks()
 
 
 SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "attached": attached_suite, "libvirt": libvirt_suite,
