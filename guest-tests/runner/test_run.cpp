@@ -123,6 +123,9 @@ std::string unmet_need(const Test& test, std::string_view source, Port port) {
   const vmm::SourceRow* const row = vmm::find_source(source);
   if ((test.needs & gt::need_hit_levels) != 0 && (row == nullptr || !row->traits.latency))
     return fmt::format("needs hit levels, source '{}' has none", source);
+  if ((test.needs & gt::need_modelled_levels) != 0 &&
+      (row == nullptr || !row->traits.latency || row->traits.needs_host_pmu))
+    return fmt::format("needs hit levels of one model, source '{}' has none, or the host's", source);
   return {};
 }
 

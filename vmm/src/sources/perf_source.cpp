@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sources/perf_errors.hpp"
+#include "uarch/processor_model.hpp"
 
 namespace vmm {
 namespace {
@@ -24,6 +25,12 @@ bool engine_knows(const PlanEntry& e) {
   const bool offcore = e.counts == Counts::offcore || e.counts == Counts::offcore_1;
   return e.counts != Counts::unmodelled && e.counts != Counts::never && (!offcore || e.offcore != 0);
 }
+
+/// The engine's caches and predictors are not the host's: its count of these does not go on with the host's.
+bool is_models(const PlanEntry& e) { return vpmu::uarch::ProcessorModel::tells(e.counts); }
+
+/// The engine can take over from the host, and give back.
+bool engine_goes_on(const PlanEntry& e) { return engine_knows(e) && !is_models(e); }
 
 std::uint16_t raw_code(const PlanEntry& e) { return static_cast<std::uint16_t>(e.spec.code | (e.spec.umask << 8)); }
 
@@ -52,7 +59,40 @@ Result<void> PerfSource::program(const vpmu::CountPlan& plan) {
     clock_khz_[i] = translate(cpu_, *generation_, event_of(plan_.entries[i])).of_tsc_khz;
     by_[i] = choose(plan_.entries[i]);
   }
-  return exact_->program(in_engine_ ? plan_ : vpmu::CountPlan{});
+  const bool stays = plan_.branches_wanted || std::ranges::find(by_.begin(), by_.begin() + plan_.size,
+                                                                Counter::engine) != by_.begin() + plan_.size;
+  for (unsigned i = 0; i < plan_.size; ++i)
+    if (stays && by_[i] == Counter::host_only) by_[i] = without_host(plan_.entries[i]);
+  tell_moved();
+  return exact_->program(in_engine_ ? engines_plan() : vpmu::CountPlan{});
+}
+
+/// What the engine counts while it runs: not what rests meanwhile.
+vpmu::CountPlan PerfSource::engines_plan() const {
+  vpmu::CountPlan plan = plan_;
+  plan.size = 0;
+  for (unsigned i = 0; i < plan_.size; ++i)
+    if (by_[i] != Counter::host_only) plan.entries[plan.size++] = plan_.entries[i];
+  return plan;
+}
+
+/// A counter whose event goes on with another's numbers.
+void PerfSource::tell_moved() {
+  for (unsigned i = 0; i < plan_.size; ++i) {
+    const PlanEntry& e = plan_.entries[i];
+    if (!is_models(e)) continue;
+    Teller& before = tellers_[e.counter.index()];
+    const Teller now{.code = raw_code(e), .by = by_[i]};
+    if (before.code == now.code && before.by != now.by) {
+      ++statistics_.moved;
+      if (log_->first_time("perf:moved"))
+        log_->warning(
+            "source perf: event r{:04x} is counted {} from now on: branch records or precise samples need the engine, "
+            "whose caches and predictors are a model's, and cold at first (pmu.perf.moved); count it without them",
+            now.code, now.by == Counter::engine ? "by the engine" : "on the host");
+    }
+    before = now;
+  }
 }
 
 /// Host events of counters that count no more. One that cannot be stopped ends with its file.
@@ -67,9 +107,11 @@ void PerfSource::rest_others() {
 }
 
 PerfSource::Counter PerfSource::choose(const PlanEntry& entry) {
+  // Where records are wanted the model tells of each load, and so it has to have seen those before.
+  if (is_models(entry) && engine_knows(entry) && (entry.precise || entry.armed)) return without_host(entry);
   const EventTranslation found = translate(cpu_, *generation_, event_of(entry));
   if (found.match != EventTranslation::Match::none && open(entry, found.event))
-    return engine_knows(entry) ? Counter::host : Counter::host_only;
+    return engine_goes_on(entry) ? Counter::host : Counter::host_only;
   return without_host(entry);
 }
 
@@ -116,7 +158,7 @@ void PerfSource::starved(const PlanEntry& entry) {
         "source perf: event r{:04x} got no counter of the host's for long: others hold them all, or the thread is on a "
         "CPU that does not have it; until it gets one {} counts (pmu.perf.starved); stop other perf sessions and the "
         "host's NMI watchdog (sysctl kernel.nmi_watchdog=0), or count fewer events in the guest",
-        raw_code(entry), engine_knows(entry) ? "the engine" : "nobody");
+        raw_code(entry), engine_goes_on(entry) ? "the engine" : "nobody");
 }
 
 /// Counters of a clock that the host has no event of count their part of the TSC's.
@@ -164,7 +206,7 @@ Result<void> PerfSource::use_engine(bool on) {
   in_engine_ = on;
   if (on) {
     ++statistics_.windows;
-    return exact_->program(plan_);
+    return exact_->program(engines_plan());
   }
   for_each_host_event([this](HostCounter& counter, const PlanEntry& e) {
     entries_[e.counter.index()].reset();
@@ -180,11 +222,11 @@ void PerfSource::look_for_starved() {
   });
 }
 
-// Of an event that only the host knows the overflow comes later where the driver takes no shorter period. Where the
+// Of an event that is the host's alone the overflow comes later where the driver takes no shorter period. Where the
 // entry itself is counted, a period of 1 would let the guest do nothing.
 void PerfSource::arm() {
   for_each_host_event([this](HostCounter& counter, const PlanEntry& e) -> Result<void> {
-    const bool by_engine = engine_knows(e);
+    const bool by_engine = engine_goes_on(e);
     std::optional<std::uint64_t> after;
     if (e.wants_overflow) after = by_engine ? e.distance - margin_of(e) : std::max(e.distance, counter.least_kick());
     if (after && has_entries(e)) ++*after;
@@ -250,7 +292,7 @@ Result<void> PerfSource::take(VcpuPort& port, HostCounter& counter, const PlanEn
   statistics_.unseen_us += taken.unseen_ns / 1000;
   if (counter.is_starved() && !was_starved) starved(e);
   const std::uint64_t events = without_entries(port, e, taken);
-  if (e.wants_overflow && engine_knows(e) && events >= e.distance) overshot(e, taken.guessed == 0 ? events : 0);
+  if (e.wants_overflow && engine_goes_on(e) && events >= e.distance) overshot(e, taken.guessed == 0 ? events : 0);
   deltas[e.counter] += events;
   return {};
 }
@@ -295,6 +337,7 @@ void PerfSource::visit_statistics(const std::function<void(std::string_view, std
   visit("pmu.perf.guessed", statistics_.guessed);
   visit("pmu.perf.opened", statistics_.opened);
   visit("pmu.perf.short_periods", statistics_.short_periods);
+  visit("pmu.perf.moved", statistics_.moved);
   visit("pmu.perf.lost", statistics_.lost);
   visit("pmu.perf.starved", statistics_.starved);
   visit("pmu.perf.unseen_us", statistics_.unseen_us);

@@ -21,10 +21,12 @@ struct PerfStatistics {
   std::uint64_t guessed{};        ///< Events scaled up for time that a host event had no counter.
   std::uint64_t opened{};         ///< Host events.
   std::uint64_t short_periods{};  ///< Periods that the host's driver did not take: the engine goes such distances.
-  std::uint64_t lost{};           ///< Times that the host would not go on with an event, or not begin.
-  std::uint64_t starved{};        ///< Times that an event had no counter of the host's for long,
-  std::uint64_t unseen_us{};      ///< and the time of which nothing was counted.
-  std::uint64_t vmruns{};  ///< Entries into the guest that the host counted as branches, and that were taken out.
+  std::uint64_t moved{};    ///< Times that a counter of a cache's, TLB's or predictor's event went from the host to the
+                            ///< engine's model, or back.
+  std::uint64_t lost{};     ///< Times that the host would not go on with an event, or not begin.
+  std::uint64_t starved{};  ///< Times that an event had no counter of the host's for long,
+  std::uint64_t unseen_us{};  ///< and the time of which nothing was counted.
+  std::uint64_t vmruns{};     ///< Entries into the guest that the host counted as branches, and that were taken out.
   std::map<std::uint16_t, std::uint64_t>
       by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
   std::map<std::uint16_t, std::uint64_t> refused;  ///< and those that nobody can: they stand still.
@@ -42,7 +44,9 @@ struct PerfStatistics {
 /// all levels these are known, and taken out, until a stretch shows that this host's do not.
 ///
 /// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them.
-/// Events that only the host knows rest while the engine runs.
+/// Events that only the host knows rest while the engine runs. So do those of caches, TLBs and branch prediction, which
+/// the engine would tell by a model; they overflow from the host, late by its skid and the kick, as on a processor
+/// without PEBS. Where the engine stays, for branch records or a precise event, it counts these too (`moved`).
 class PerfSource final : public CountSource {
  public:
   PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,
@@ -71,10 +75,12 @@ class PerfSource final : public CountSource {
   /// Who counts an entry of the plan.
   enum class Counter : std::uint8_t {
     host,       ///< The host, and near its overflow the engine.
-    host_only,  ///< The host; the engine does not know the event.
+    host_only,  ///< The host; the engine does not know the event, or tells it by a model of its own.
     engine,
     nobody,
   };
+  void tell_moved();
+  [[nodiscard]] vpmu::CountPlan engines_plan() const;
   Counter choose(const vpmu::PlanEntry& entry);
   Counter without_host(const vpmu::PlanEntry& entry);
   bool open(const vpmu::PlanEntry& entry, const HostEvent& event);
@@ -109,6 +115,12 @@ class PerfSource final : public CountSource {
   std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
   /// The port's entries() up to which those of a counter are taken out; empty = from the next run on.
   std::array<std::optional<std::uint64_t>, vpmu::max_counters> entries_;
+  /// Who counted an event of the model's last, by counter.
+  struct Teller {
+    std::uint16_t code{};
+    Counter by{};
+  };
+  std::array<Teller, vpmu::max_counters> tellers_{};
   bool counts_entries_;  ///< The host counts an entry into the guest as a branch, as far as is known.
   bool in_engine_{};
   bool open_instruction_{};  ///< The engine's last instruction has left the guest and not retired yet.

@@ -215,6 +215,56 @@ TEST_F(PerfSourceOn, EventThatOnlyTheHostKnowsOverflowsWhereItsKickComes) {
   EXPECT_EQ(statistic("pmu.perf.overshoots"), 0U) << "nothing better was promised";
 }
 
+// The engine would tell a cache's event by a model, and a cold one: the overflow is the host's, with its skid.
+TEST_F(PerfSourceOn, EventOfCachesOverflowsWhereItsKickComes) {
+  perf_.skid = 30;
+  program({sampling(counter(pmc0, Counts::llc_misses, 0x2E, 0x41), 10'000)});
+  ASSERT_TRUE(run());
+  EXPECT_EQ(counted_[pmc0], 10'030U);
+  EXPECT_EQ(rig_.cpu.retired, 10'030U);
+  EXPECT_EQ(statistic("pmu.perf.windows"), 0U);
+  EXPECT_EQ(statistic("pmu.perf.overshoots"), 0U) << "nothing better was promised";
+}
+
+// While the engine goes to another counter's overflow, its model's misses are not the host's.
+TEST_F(PerfSourceOn, EventOfCachesRestsWhileTheEngineRuns) {
+  program({sampling(instructions(), 10'000), counter(pmc1, Counts::l1_miss, 0xD1, 0x08)});
+  ASSERT_TRUE(run());
+  const std::uint64_t on_host = counted_[pmc1];
+  EXPECT_GT(on_host, 0U);
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.perf.windows"), 1U);
+  EXPECT_EQ(counted_[pmc1], on_host);
+}
+
+// Records tell of single loads, as the model sees them: so it sees all that the counter counts.
+TEST_F(PerfSourceOn, PreciseEventOfCachesIsTheEnginesFromTheStart) {
+  PlanEntry precise = sampling(counter(pmc0, Counts::l1_miss, 0xD1, 0x08), 10'000);
+  precise.precise = true;
+  program({precise});
+  EXPECT_TRUE(perf_.opened.empty());
+  EXPECT_EQ(statistic("pmu.perf.by_engine.r08d1"), 1U);
+  ASSERT_TRUE(run());
+  EXPECT_EQ(rig_.cpu.retired, 0U);
+}
+
+// Branch records need the engine for good: the numbers of a cache's event are another's from then on, and that is told.
+TEST_F(PerfSourceOn, EventOfCachesThatMovesIsTold) {
+  const PlanEntry misses = counter(pmc0, Counts::l1_miss, 0xD1, 0x08);
+  program({misses});
+  program({misses});
+  EXPECT_EQ(statistic("pmu.perf.moved"), 0U);
+  plan_.branches_wanted = true;
+  ASSERT_TRUE(source_->program(plan_));
+  EXPECT_EQ(statistic("pmu.perf.moved"), 1U);
+  ASSERT_TRUE(run());
+  EXPECT_EQ(rig_.cpu.retired, 0U);
+  program({misses});
+  EXPECT_EQ(statistic("pmu.perf.moved"), 2U);
+  program({counter(pmc0, Counts::branches, 0xC4)});
+  EXPECT_EQ(statistic("pmu.perf.moved"), 2U) << "another event";
+}
+
 TEST_F(PerfSourceOn, HostThatRefusesOneEventLeavesItToTheEngine) {
   perf_.open_errors[{PERF_TYPE_RAW, 0x81D0}] = EINVAL;
   program({counter(pmc0, Counts::loads, 0xD0, 0x81)});
