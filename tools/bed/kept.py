@@ -32,7 +32,7 @@ def directory():
 
 def wanted(options):
     """Whether there is a directory of kept beds, and this one could stay. One that counts instructions is for one measurement."""
-    return bool(directory()) and not options.by_instructions and not options.console
+    return bool(directory()) and not options.by_instructions and not options.console and options.host == "amd"
 
 
 def kind_of(options):

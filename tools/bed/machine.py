@@ -52,12 +52,12 @@ def job_script(command):
     return "\n".join(lines) + "\n"
 
 
-def initrd_with(shares):
-    """The L1 initrd followed by this machine's own file, in memory."""
+def initrd_with(shares, initrd):
+    """An L1 initrd followed by this machine's own file, in memory."""
     file = os.memfd_create("vpmu-bed-initrd", 0)
     listing = "".join(f"{tag} {directory}\n" for tag, directory in shares)
     with os.fdopen(os.dup(file), "wb") as out:
-        base = (CACHE / "l1-initrd.img").read_bytes()
+        base = initrd.read_bytes()
         out.write(base + b"\0" * (-len(base) % 4))
         out.write(cpio_entry("shares", listing.encode(), 0o100644))
         out.write(cpio_entry("TRAILER!!!", b"", 0))
@@ -167,7 +167,7 @@ class Bed:
         """Begins to boot; run() waits for it."""
         self.boot_limit = time.monotonic() + BOOT_SECONDS
         shares = [(f"share{number}", directory) for number, directory in enumerate(self.options.share)]
-        initrd = initrd_with(shares)
+        initrd = initrd_with(shares, CACHE / "l1-initrd.img")
         arguments = self.share("root", "/", "always")
         for tag, directory in shares:
             arguments += self.share(tag, directory, "auto")
@@ -259,22 +259,23 @@ class Bed:
             heard = f"L1 was well {now - self.heard:.0f} s ago, its last report: {self.last_report()}"
             write_all(self.err, f"bed: no end in time; stopped (--timeout); {heard}\n".encode())
             return EXIT_TIMEOUT
-        if not self.options.by_instructions:
-            self.poke(now)
-        silent_seconds = SILENT_SECONDS * (SLOWER_BY_INSTRUCTIONS if self.options.by_instructions else 1)
-        if self.has("started") and now > self.heard + silent_seconds:
-            raise BedError(f"L1 stands still for {silent_seconds} s, its last report: {self.last_report()}; {self.what_children_do()}")
+        self.poke(now)
+        if self.has("started") and now > self.heard + self.silent_seconds():
+            raise BedError(f"L1 stands still for {self.silent_seconds()} s, its last report: {self.last_report()}; {self.what_children_do()}")
         self.check_children()
         return None
 
     def poke(self, now):
         """An interrupt for L1. While an interrupt waits for its guest, QEMU's CPU now and then loses one of L1's own timer, in VMRUN: it sets a bit of
         its pending interrupts without the lock under which other threads do. L1 would sleep for ever; at another interrupt it finds that too."""
-        if now < self.poked + POKE_EVERY_SECONDS:
+        if self.options.by_instructions or now < self.poked + POKE_EVERY_SECONDS:
             return
         self.poked = now
         with contextlib.suppress(BlockingIOError):
             os.write(self.poke_pipe, b"\n")
+
+    def silent_seconds(self):
+        return SILENT_SECONDS * (SLOWER_BY_INSTRUCTIONS if self.options.by_instructions else 1)
 
     def what_children_do(self):
         """Each thread of QEMU and virtiofsd: its state, what it waits for, and how much of a second it takes."""

@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace bed {
+
+/// What the environment says of the CPU: BED_MODEL, BED_SIGNATURE (hexadecimal), BED_SKID, BED_CYCLES, BED_SEED,
+/// BED_WARM=1.
+struct Options {
+  std::string model{"skylake"};      ///< vpmu's name of the PMU's generation and of the caches.
+  std::uint32_t signature{0x506E3};  ///< CPUID.01H:EAX.
+  unsigned skid{};                   ///< A PMI is late by up to so many instructions.
+  unsigned cycles{1};                ///< An instruction takes up to so many cycles, by its address.
+  std::uint64_t seed{1};             ///< Of both.
+  bool warm{};                       ///< Caches, TLBs and predictors work though nothing counts.
+
+  /// 1 to `cycles`.
+  [[nodiscard]] std::uint64_t cycles_at(std::uint64_t ip) const {
+    return cycles <= 1 ? 1 : 1 + mixed(ip + seed) % cycles;
+  }
+  /// The same sequence for the same seed.
+  [[nodiscard]] unsigned random() const {
+    static std::uint64_t state = 0;
+    return static_cast<unsigned>(mixed(seed + ++state));
+  }
+
+ private:
+  /// MurmurHash3's finalizer.
+  static std::uint64_t mixed(std::uint64_t x) {
+    x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDULL;
+    x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53ULL;
+    return x ^ (x >> 33);
+  }
+};
+
+/// Read once.
+const Options& options();
+
+/// Has Bochs's I/O port of the channels answered (channels.cc).
+void connect_channels();
+
+}  // namespace bed
