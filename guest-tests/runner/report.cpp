@@ -62,7 +62,7 @@ std::string junit(std::span<const TestResult> results, const std::string& suite)
       fmt::format("<?xml version=\"1.0\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
                   escape(suite), results.size(), totals.failed, totals.skipped);
   for (const TestResult& r : results) {
-    text += fmt::format("  <testcase name=\"{}\" time=\"{:.3f}\">", escape(r.name), r.seconds);
+    text += fmt::format(R"(  <testcase name="{}" time="{:.3f}">)", escape(r.name), r.seconds);
     if (r.verdict == Verdict::skipped) text += fmt::format("<skipped message=\"{}\"/>", escape(r.reason));
     if (r.verdict == Verdict::failed)
       text += fmt::format("<failure message=\"{}\">{}</failure>", escape(r.reason),

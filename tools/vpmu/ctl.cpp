@@ -107,6 +107,7 @@ class Exchange {
   }
 
   [[nodiscard]] ssize_t send_once(std::string_view text, int file) const {
+    // sendmsg() only reads it. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
     iovec from{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
     msghdr message{};

@@ -28,7 +28,7 @@ constexpr std::array reasons{
 };
 
 std::string_view reason_for(std::string_view name) {
-  const auto row = std::ranges::find_if(
+  const auto* const row = std::ranges::find_if(
       reasons, [name](const Reason& r) { return name.find(r.part_of_name) != std::string_view::npos; });
   return row == reasons.end() ? std::string_view{} : row->text;
 }

@@ -105,13 +105,13 @@ Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {
     const auto equals = setting.find('=');
     const auto name = setting.substr(0, equals);
     const auto value = equals == std::string_view::npos ? std::string_view{} : setting.substr(equals + 1);
-    const auto row = std::ranges::find(policies, name, &PolicyRow::name);
+    const auto* const row = std::ranges::find(policies, name, &PolicyRow::name);
     if (row == policies.end()) {
       return usage_error(fmt::format("unknown policy \"{}\"", printable(name)), "give one of: " + all_policies());
     }
     const auto [before, first] = given.emplace(name, value);
     if (!first && before->second != value) {
-      return usage_error(fmt::format("policy {} is given twice, as \"{}\" and as \"{}\"", name,
+      return usage_error(fmt::format(R"(policy {} is given twice, as "{}" and as "{}")", name,
                                      printable(before->second), printable(value)),
                          fmt::format("give --policy {}={} once", name, row->values));
     }

@@ -61,7 +61,7 @@ Result<std::string> enable(const VirtArguments& arguments) {
 
 Result<std::string> disable(const VirtArguments& arguments) {
   VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
-  VMM_ASSIGN(const std::string done, disable_domain(*domains, arguments.domain));
+  VMM_ASSIGN(std::string done, disable_domain(*domains, arguments.domain));
   if (!arguments.apparmor) return done;
   if (!domains->local())
     return done + "AppArmor's files are that host's: remove what stands between the lines of vpmu there\n";

@@ -65,7 +65,7 @@ Others take_others(Input& in) {
   }
   const bool is_empty =
       std::ranges::all_of(o.filter.ranges, [](const kvm_msr_filter_range& r) { return r.nmsrs == 0; });
-  o.is_legal = o.is_legal && !(is_empty && o.filter.flags == KVM_MSR_FILTER_DEFAULT_DENY);
+  o.is_legal = o.is_legal && (!is_empty || o.filter.flags != KVM_MSR_FILTER_DEFAULT_DENY);
   return o;
 }
 

@@ -25,20 +25,20 @@ std::uint64_t ran = 0;
 /// Pages of RAM, which stand at the same linear address. What is behind them: the local APIC, a hole, and pages that
 /// are not there.
 enum Page : std::uint64_t {
-  tables,
+  tables = 0,
   idt = 4,
-  gdt,
-  stack,
-  ds_area,
-  buffer,
+  gdt = 5,
+  stack = 6,
+  ds_area = 7,
+  buffer = 8,
   code = 10,
-  start,
-  handlers,
-  data,
+  start = 11,
+  handlers = 12,
+  data = 13,
   ram_pages = 16,
   apic = 16,
-  hole,
-  nowhere
+  hole = 17,
+  nowhere = 18
 };
 constexpr std::uint64_t at(std::uint64_t page) { return page * vpmu::page_size; }
 constexpr std::uint64_t tss = at(gdt) + 0x800;

@@ -139,7 +139,7 @@ Block* CodeCache::decode(Core& core, Page page) {
 void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {
   auto& of_page = pages_[page.value()];
   if (of_page.empty()) flush_tlb(&core);  // it may have been open for writing
-  if (std::find(of_page.begin(), of_page.end(), &block) != of_page.end()) return;
+  if (std::ranges::find(of_page, &block) != of_page.end()) return;
   of_page.push_back(&block);
   ++watches_;
 }

@@ -277,7 +277,7 @@ Run branch(Decoding& d) {
   const auto to = [&] { d.found.to = d.op.offset + d.in.length + d.at(0).imm.value.s; };
   if (const auto cc = condition(jumps, d.in.mnemonic)) {
     to();
-    d.found.jump_if = *cc;
+    d.found.jump_if = cc;
     return op_jcc(*cc);
   }
   if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR || d.in.operand_width == 16) return nullptr;

@@ -64,7 +64,7 @@ void Engine::forget_translations() {
 
 void Engine::set_state(const CpuState& state) {
   if (core_.tap != nullptr && !same_tables(core_.paging, state.paging)) core_.tap->observer->flushed();
-  std::copy(state.gpr.begin(), state.gpr.end(), core_.r.begin());
+  std::ranges::copy(state.gpr, core_.r.begin());
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;
   core_.r[gs_base] = state.gs_base;

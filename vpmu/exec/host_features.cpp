@@ -12,10 +12,9 @@ Leaf cpuid(std::uint32_t leaf) {
   return l;
 }
 std::uint32_t xcr0() {
-  std::uint32_t a{};
-  std::uint32_t d{};
-  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
-  return a;
+  Leaf l;
+  __asm__ volatile("xgetbv" : "=a"(l.a), "=d"(l.d) : "c"(0));
+  return l.a;
 }
 
 using Features = std::uint64_t;

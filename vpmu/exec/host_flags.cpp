@@ -10,6 +10,7 @@ namespace {
 struct Done {
   std::uint64_t result, flags;
 };
+// NOLINTBEGIN(misc-const-correctness): the asm writes `high`.
 #define VPMU_ON_THIS_CPU(name, instruction)                                                         \
   Done name(std::uint64_t a, std::uint64_t b, std::uint64_t flags) {                                \
     std::uint64_t high = 0;                                                                         \
@@ -34,6 +35,7 @@ VPMU_ON_THIS_CPU(do_btc, "btc $5, %%rax")
 VPMU_ON_THIS_CPU(do_mul, "mul %%rcx")
 VPMU_ON_THIS_CPU(do_imul, "imul %%ecx")
 #undef VPMU_ON_THIS_CPU
+// NOLINTEND(misc-const-correctness)
 
 constexpr bool top(std::uint64_t value) { return value >> 63 != 0; }
 constexpr bool of(const Done& d) { return (d.flags & rflags::OF) != 0; }

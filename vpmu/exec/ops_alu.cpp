@@ -11,9 +11,8 @@ template <Alu What, class T, Form F>
   constexpr bool to_memory = F == Form::mem_reg || F == Form::mem_imm;
   T a{};
   T b{};
-  std::uint64_t at{};
+  const std::uint64_t at = to_memory ? address(op, c) : 0;
   if constexpr (to_memory) {
-    at = address(op, c);
     if constexpr (writes<What>) {
       if (!can_store<T>(c, at)) VPMU_LEAVE(op, c);
     }

@@ -89,7 +89,7 @@ void cmpxchg16b(const Op* op, Core* c) {
   if (at % 16 != 0) return leave_for(op, c, Stop::fault);
   std::byte* const to = find_to_change<std::uint64_t>(c, at);
   if (to == nullptr) VPMU_LEAVE(op, c);
-  bool equal = false;
+  bool equal = false;  // NOLINT(misc-const-correctness): the asm writes it
   __asm__ volatile("lock cmpxchg16b %1"
                    : "=@ccz"(equal), "+m"(*reinterpret_cast<std::uint64_t(*)[2]>(to)), "+a"(c->r[rax]), "+d"(c->r[rdx])
                    : "b"(c->r[rbx]), "c"(c->r[rcx])

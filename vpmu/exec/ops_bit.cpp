@@ -24,9 +24,9 @@ void bit(const Op* op, Core* c) {
   const T mask = static_cast<T>(T{1} << (static_cast<std::uint64_t>(number) % width));
   T value{};
   if constexpr (Memory) {
-    std::uint64_t at = address(op, c);
-    if constexpr (ByRegister)
-      at += static_cast<std::uint64_t>((number >> std::countr_zero(width)) * static_cast<std::int64_t>(sizeof(T)));
+    const std::int64_t beyond =
+        ByRegister ? (number >> std::countr_zero(width)) * static_cast<std::int64_t>(sizeof(T)) : 0;
+    const std::uint64_t at = address(op, c) + static_cast<std::uint64_t>(beyond);
     if constexpr (What != BitOp::bt) {
       if (Locked && at % sizeof(T) != 0) return leave_for(op, c, Stop::unsupported);
       if (!can_store<T>(c, at)) VPMU_LEAVE(op, c);

@@ -79,6 +79,7 @@ void quick_extend(const Op* op, Core* c) {
   if (from == nullptr) [[unlikely]]
     return extend<Sign, From, To, true>(op, c);
   const From value = value_at<From>(from);
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): the sign is meant
   const auto wide = static_cast<std::make_signed_t<To>>(static_cast<std::make_signed_t<From>>(value));
   set_reg(c, op->d, Sign ? static_cast<To>(wide) : static_cast<To>(value));
   VPMU_NEXT(op, c);

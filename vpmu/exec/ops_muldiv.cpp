@@ -94,6 +94,7 @@ void divide(const Op* op, Core* c) {
   if constexpr (Sign) {
     using Wide = typename Twice<T>::Signed;
     const auto dividend = static_cast<Wide>(a);
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): the sign is meant
     const auto divisor = static_cast<Wide>(static_cast<std::make_signed_t<T>>(b));
     const bool least = static_cast<typename Twice<T>::Unsigned>(a << 1) == 0 && dividend < 0;
     if (least && divisor == -1) return leave_for(op, c, Stop::fault);

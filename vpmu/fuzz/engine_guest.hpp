@@ -9,7 +9,7 @@
 #include "scattered_ram.hpp"
 
 /// An engine is made anew for each input, and inputs are short: where memory came from, and went to, would cost as much
-/// as they do.
+/// as they do. NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
 extern "C" [[gnu::used]] inline const char* __asan_default_options() {
   return "malloc_context_size=2:quarantine_size_mb=16";
 }

@@ -28,7 +28,7 @@ class FencedCode final : public exec::HostCode {
   }
   FencedCode(const FencedCode&) = delete;
   FencedCode& operator=(const FencedCode&) = delete;
-  ~FencedCode() {
+  ~FencedCode() override {
     ::munmap(to_write_, bytes);
     ::munmap(to_run_, bytes);
   }
@@ -113,7 +113,7 @@ class FencedCode final : public exec::HostCode {
     std::memcpy(to_write_ + at, code.data(), code.size());
     for (Piece& p : expected_)
       if (at >= p.at && at + code.size() <= p.at + p.code.size())
-        std::copy(code.begin(), code.end(), p.code.begin() + static_cast<std::ptrdiff_t>(at - p.at));
+        std::ranges::copy(code, p.code.begin() + static_cast<std::ptrdiff_t>(at - p.at));
   }
   std::size_t put(std::span<const std::byte> code) {
     const std::size_t at = used_;

@@ -52,7 +52,7 @@ class Bench {
       return;
     }
     const std::vector<std::byte> written{scratch_.begin(), scratch_.end()};
-    std::copy(before.begin(), before.end(), scratch_.begin());
+    std::ranges::copy(before, scratch_.begin());
     const auto ran = host_.run(c.code, c.before);
     require_same(c, ran.has_value(), "what the engine runs does not fault on the CPU");
     const exec::test::Registers& host = *ran;

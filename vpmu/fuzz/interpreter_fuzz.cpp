@@ -66,7 +66,7 @@ void make_tables(fuzz::Input& input, ScatteredRam& ram) {
     const auto bits = input.take<std::uint8_t>();
     const std::uint64_t frame = (n + (bits >> 4)) % (ScatteredRam::pages + (bits == 0xF3 ? 4 : 0));
     // Most pages should be good for everything: a zero byte is.
-    const std::uint64_t rights = all & ~static_cast<std::uint64_t>((bits & 3) == 3 ? bits >> 2 & all : 0);
+    const std::uint64_t rights = all & ~((bits & 3) == 3 ? bits >> 2 & all : 0);
     ram.table_word(3 * 512 + index(3) + n) =
         frame * page_size | rights | ((bits & 0xC) == 0xC ? execute_disable : 0) | (rights & present) * accessed;
   }
@@ -110,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto flags = input.take<std::uint8_t>();
   const bool paged = (flags & 1) != 0;
   const std::uint64_t budget = 1 + (flags >> 2);
-  std::array pieces = input.take<std::array<std::uint8_t, 4>>();
+  auto pieces = input.take<std::array<std::uint8_t, 4>>();
   const unsigned way = pieces[0] / 16U;
   const bool long_strings = pieces[1] >= 0xF0;
   for (auto& piece : pieces) piece = static_cast<std::uint8_t>(piece % 16 + 1);

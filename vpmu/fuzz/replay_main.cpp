@@ -26,7 +26,7 @@ void run(const Bytes& input) { (void)LLVMFuzzerTestOneInput(input.data(), input.
 std::vector<Bytes> read_corpus(const char* directory) {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator{directory}) paths.push_back(entry.path());
-  std::sort(paths.begin(), paths.end());
+  std::ranges::sort(paths);
   std::vector<Bytes> corpus;
   for (const auto& path : paths) {
     std::ifstream file{path, std::ios::binary};

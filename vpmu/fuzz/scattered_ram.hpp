@@ -28,7 +28,7 @@ class ScatteredRam final : public exec::Ram {
   }
   ScatteredRam(const ScatteredRam&) = delete;
   ScatteredRam& operator=(const ScatteredRam&) = delete;
-  ~ScatteredRam() { ::munmap(base_, (2 * pages + 1) * page_size); }
+  ~ScatteredRam() override { ::munmap(base_, (2 * pages + 1) * page_size); }
 
   [[nodiscard]] std::byte* at_page(unsigned n) const { return base_ + (2 * n + 1) * page_size; }
   std::uint64_t& table_word(unsigned n) { return table_[n]; }

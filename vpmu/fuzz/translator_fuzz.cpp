@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static FencedCode code;
   static FencedCode reference_code;
   Input input{data, size};
-  std::array pieces = input.take<std::array<std::uint8_t, 4>>();
+  auto pieces = input.take<std::array<std::uint8_t, 4>>();
   const std::uint64_t budget = 32 + pieces[0];
   const exec::CpuState from = take_state(input);
   Surroundings surroundings;

@@ -156,7 +156,7 @@ static_assert(msr_rows.size() <= MsrSpans::most_core_kinds);
 std::span<const MsrRow> MsrTable::rows() { return msr_rows; }
 
 const MsrRow* MsrTable::find(const GenerationDesc& generation, MsrIndex index) {
-  const auto after = std::ranges::upper_bound(msr_rows, index, {}, &MsrRow::first);
+  const auto* const after = std::ranges::upper_bound(msr_rows, index, {}, &MsrRow::first);
   if (after == msr_rows.begin()) return nullptr;
   const MsrRow& row = *std::prev(after);
   const bool inside = index.value() - row.first.value() < row.span;

@@ -69,7 +69,7 @@ TEST(Allocation, ThePmuAllocatesNothing) {
   CountDeltas deltas;
   deltas[CounterId::gp(0)] = 1;
   pmu.settle(deltas, env);
-  PebsRegisters registers;
+  const PebsRegisters registers;
   const Retirement load{.has_load = true,
                         .branch = {.kind = BranchKind::near_rel_jmp, .taken = true},
                         .cycles = 1,

@@ -205,6 +205,6 @@ TEST(MiscEnable, PerfmonAvailableIgnoresWrites) {
 
 }  // namespace
 
-void PrintTo(const MsrExpectation& m, std::ostream* out) { *out << m.name; }
+static void PrintTo(const MsrExpectation& m, std::ostream* out) { *out << m.name; }
 
 }  // namespace vpmu::test

@@ -143,8 +143,8 @@ static_assert(std::ranges::all_of(rows, [](const Profile& p) {
 std::span<const Profile> all_profiles() { return rows; }
 
 const Profile* find_profile(std::string_view name) {
-  const auto row = std::ranges::find(rows, name, &Profile::name);
-  return row == rows.end() ? nullptr : &*row;
+  const auto* const row = std::ranges::find(rows, name, &Profile::name);
+  return row == rows.end() ? nullptr : row;
 }
 
 }  // namespace vpmu::uarch

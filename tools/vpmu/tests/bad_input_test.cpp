@@ -102,7 +102,7 @@ TEST_F(BadInput, UnknownNames) {
                  {"ds_fault has no value \"maybe\"", "drop|inject"});
   expect_failure(run({"--kernel", kernel_, "--policy", "skid"}), 2, {"skid has no value"});
   expect_failure(run({"--kernel", kernel_, "--policy", "skid=1", "--policy", "skid=2"}), 2,
-                 {"policy skid is given twice, as \"1\" and as \"2\""});
+                 {R"(policy skid is given twice, as "1" and as "2")"});
   expect_failure(run({"--kernel", "/no/such", "--policy", "skid=1", "--policy", "skid=1"}), 2, {"/no/such"});
 }
 

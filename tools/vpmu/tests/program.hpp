@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "standard_stream.hpp"
+
 namespace vmm::tool::test {
 
 struct Ended {
@@ -137,18 +139,16 @@ class Program : public testing::Test {
   std::string kernel_;
 
  private:
-  [[noreturn]] void become(const std::vector<std::string>& arguments, Streams streams) const {
+  [[noreturn]] void become(std::vector<std::string> arguments, Streams streams) const {
     constexpr mode_t mode = 0644;
     const auto open_file = [this](const char* name) {
       return ::open((directory_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, mode);
     };
-    ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
-    ::dup2(streams.output >= 0 ? streams.output : open_file("out"), STDOUT_FILENO);
-    ::dup2(open_file(streams.errors), STDERR_FILENO);
+    become_stream(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+    become_stream(streams.output >= 0 ? streams.output : open_file("out"), STDOUT_FILENO);
+    become_stream(open_file(streams.errors), STDERR_FILENO);
     std::vector<char*> pointers;
-    for (const auto& argument : arguments) {
-      pointers.push_back(const_cast<char*>(argument.c_str()));
-    }
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
     if (::chdir((directory_ / "work").c_str()) == 0 && (streams.user == 0 || ::setuid(streams.user) == 0)) {
       ::execv(pointers[0], pointers.data());

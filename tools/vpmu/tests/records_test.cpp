@@ -103,9 +103,7 @@ class RecordsCommand : public testing::Test {
                                                  static_cast<std::streamsize>(bytes.size()));
     add_records(app_, exit_code_);
   }
-  ~RecordsCommand() override { std::filesystem::remove(file_); }
-  RecordsCommand(const RecordsCommand&) = delete;
-  RecordsCommand& operator=(const RecordsCommand&) = delete;
+  void TearDown() override { std::filesystem::remove(file_); }
 
   std::string file_{std::filesystem::temp_directory_path() / ("vpmu-records-" + std::to_string(::getpid()))};
   CommandLine app_{"", "vpmu"};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fakes/code_file.hpp"
+#include "standard_stream.hpp"
 
 // A machine whose guest does its worst can be looked at and stopped. Runs the real program.
 
@@ -27,8 +28,8 @@ pid_t start(std::vector<std::string> arguments, const fs::path& output) {
   arguments.insert(arguments.begin(), VPMU_PROGRAM);
   const pid_t child = ::fork();
   if (child != 0) return child;
-  ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
-  ::dup2(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+  become_stream(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+  become_stream(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);

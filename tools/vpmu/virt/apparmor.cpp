@@ -25,7 +25,7 @@ constexpr auto guests_file = "local/abstractions/libvirt-qemu";
 constexpr std::array daemon_profiles{"usr.sbin.libvirtd", "usr.sbin.virtqemud"};
 
 Result<std::string> read_text(const fs::path& path) {
-  std::ifstream file{path, std::ios::binary};
+  const std::ifstream file{path, std::ios::binary};
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return host_error(fmt::format("cannot read {}", path.string()), errno);

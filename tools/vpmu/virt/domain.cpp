@@ -243,7 +243,7 @@ VirtStatus status_of(XmlElement domain, const VirtDriver& driver) {
                     .changed = {}};
   const auto expect = [&status](std::string_view what, const std::string& wanted, const std::string& seen) {
     if (seen != wanted)
-      status.changed.push_back(fmt::format("{} is \"{}\", not \"{}\"", what, printable(seen), printable(wanted)));
+      status.changed.push_back(fmt::format(R"({} is "{}", not "{}")", what, printable(seen), printable(wanted)));
   };
   expect("the emulator", status.wrapper, domain.child("devices").child("emulator").text());
   expect("the mode of <cpu>", "host-passthrough", value_of(domain.child("cpu"), "mode"));

@@ -64,14 +64,14 @@ ConnectionPointer open_connection(const std::string& uri) {
 
 /// Why the last call failed, as one line.
 std::string reason() {
-  const virErrorPtr error = libvirt().virGetLastError();
+  const auto* const error = libvirt().virGetLastError();
   std::string text = error == nullptr || error->message == nullptr ? "unknown error" : error->message;
   std::ranges::replace_if(text, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
   return text;
 }
 
 int reason_code() {
-  const virErrorPtr error = libvirt().virGetLastError();
+  const auto* const error = libvirt().virGetLastError();
   return error == nullptr ? 0 : error->code;
 }
 
@@ -116,7 +116,7 @@ class LibvirtDomains final : public Domains {
     const auto count =
         libvirt().virConnectListAllDomains(connection_.get(), &listed, VIR_CONNECT_LIST_DOMAINS_PERSISTENT);
     if (count < 0) return failure("cannot list the domains");
-    std::vector<DomainPointer> domains(listed, listed + count);
+    const std::vector<DomainPointer> domains(listed, listed + count);
     std::free(static_cast<void*>(listed));
     std::vector<DomainDefinition> all;
     for (const auto& domain : domains) {

@@ -41,7 +41,7 @@ std::size_t first_not_utf8(std::string_view text) {
       Form{0xF0, 0xF0, 0x90, 0xBF, 4}, Form{0xF1, 0xF3, 0x80, 0xBF, 4}, Form{0xF4, 0xF4, 0x80, 0x8F, 4}};
   const auto byte = [text](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   for (std::size_t at = 0; at < text.size();) {
-    const auto form =
+    const auto* const form =
         std::ranges::find_if(forms, [lead = byte(at)](const Form& f) { return lead >= f.first && lead <= f.last; });
     if (form == forms.end() || text.size() - at < form->bytes) return at;
     if (form->bytes > 1 && (byte(at + 1) < form->second || byte(at + 1) > form->second_last)) return at;

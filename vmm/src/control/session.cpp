@@ -34,6 +34,8 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Local = asio::local::stream_protocol;
 
+// NOLINTBEGIN(misc-no-recursion): Asio calls a handler later, not from the call that it is given to.
+
 /// One client of the control socket: a request line, a reply line, and so on. Keeps itself alive.
 class ControlClient : public std::enable_shared_from_this<ControlClient> {
  public:
@@ -93,6 +95,8 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
   Fd file_;  ///< For the request that is being read.
   std::string output_;
 };
+
+// NOLINTEND(misc-no-recursion)
 
 /// The listening socket; its file goes with it.
 class ControlServer {

@@ -56,9 +56,9 @@ Result<void> lower_limits(unsigned cpus) {
 
 }  // namespace
 
-Jail::Jail(const Options& options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main,
+Jail::Jail(Options options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main,
            SyscallFilter vcpu)
-    : options_{options},
+    : options_{std::move(options)},
       log_{&log},
       user_{user},
       process_{std::move(process)},

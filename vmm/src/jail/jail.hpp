@@ -34,7 +34,7 @@ class Jail {
   Result<void> confine_vcpu();
 
  private:
-  Jail(const Options& options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main,
+  Jail(Options options, Log& log, std::optional<User> user, SyscallFilter process, SyscallFilter main,
        SyscallFilter vcpu);
 
   Options options_;

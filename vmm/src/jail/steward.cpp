@@ -98,7 +98,8 @@ void close_others(int one, int another) {
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, standard);
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (null >= 0) ::dup2(null, standard);
   close_others(process, duties.keeps);
   while (const auto text = receive_message(process)) {
     const auto written = duties.write_statistics(*text);

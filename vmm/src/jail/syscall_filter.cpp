@@ -103,7 +103,7 @@ SyscallFilter::~SyscallFilter() = default;
 
 Result<SyscallFilter> SyscallFilter::create(Confined whom, bool counts_by_perf) {
   auto filter = std::make_unique<Filter>(seccomp_init(SCMP_ACT_TRAP));
-  const scmp_filter_ctx context = filter->context;
+  auto* const context = filter->context;
   if (context == nullptr) return host_error("libseccomp makes no filter", ENOMEM);
   VMM_TRY(checked(seccomp_attr_set(context, SCMP_FLTATR_CTL_TSYNC, whom == Confined::process ? 1 : 0), "TSYNC"));
   for (const AllowedCall& call : allowed_calls(whom, counts_by_perf))

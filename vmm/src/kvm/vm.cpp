@@ -130,7 +130,7 @@ Result<Vcpu> Vm::create_vcpu(std::uint32_t id) {
   return adopt_vcpu(id, Fd{number});
 }
 
-Result<Vcpu> Vm::adopt_vcpu(std::uint32_t id, Fd fd) {
+Result<Vcpu> Vm::adopt_vcpu(std::uint32_t id, Fd fd) const {
   void* const run = ::mmap(nullptr, run_mapping_size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (run == MAP_FAILED) {
     return host_error("mmap of kvm_run", errno);

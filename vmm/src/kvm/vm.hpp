@@ -60,7 +60,7 @@ class Vm {
   /// Creates vCPU `id`. Its KVM_RUN and most of its ioctls belong to the thread that runs it.
   Result<Vcpu> create_vcpu(std::uint32_t id);
   /// A vCPU of this VM that somebody else has created: maps its kvm_run once more. Takes over `fd`.
-  Result<Vcpu> adopt_vcpu(std::uint32_t id, Fd fd);
+  Result<Vcpu> adopt_vcpu(std::uint32_t id, Fd fd) const;
 
  private:
   Result<void> map(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::span<const std::byte> host);

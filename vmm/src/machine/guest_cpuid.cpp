@@ -172,7 +172,7 @@ class Builder {
   // KVM's signature, without which Linux does not trust x2APIC in a guest and falls back to emulated MMIO; but none of
   // its features: kvmclock would take away the TSC clock that PEBS time stamps need.
   void hypervisor() {
-    const Signature kvm{std::string_view{"KVMKVMKVM\0\0", 12}};
+    const Signature kvm{std::string_view{"KVMKVMKVM\0\0\0", 12}};
     table_.add(hypervisor_leaf,
                {.eax = hypervisor_leaf + 1, .ebx = kvm.words[0], .ecx = kvm.words[1], .edx = kvm.words[2]});
     table_.add(hypervisor_leaf + 1, {});

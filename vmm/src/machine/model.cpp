@@ -192,8 +192,8 @@ const MachineModel& machine_model(vpmu::Generation generation) {
 std::span<const MachineModel> all_machine_models() { return models; }
 
 const MachineModel* find_machine_model(std::string_view name) {
-  const auto found = std::ranges::find(models, name, &MachineModel::name);
-  return found == models.end() ? nullptr : &*found;
+  const auto* const found = std::ranges::find(models, name, &MachineModel::name);
+  return found == models.end() ? nullptr : found;
 }
 
 }  // namespace vmm

@@ -30,7 +30,7 @@ std::string to_json(const MachineStatistics& statistics) {
     vcpus += fmt::format("{}{{\"id\": {}{}{}}}", vcpus.empty() ? "" : ", ", vcpu.id, vcpu.counters.empty() ? "" : ", ",
                          members(vcpu.counters));
   }
-  return fmt::format("{{\"machine\": {{{}}}, \"vcpus\": [{}]}}", members(statistics.machine), vcpus);
+  return fmt::format(R"({{"machine": {{{}}}, "vcpus": [{}]}})", members(statistics.machine), vcpus);
 }
 
 }  // namespace vmm

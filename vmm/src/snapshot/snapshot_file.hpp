@@ -30,7 +30,7 @@ Result<WholeFile> given_snapshot_file(Fd fd);
 /// Writes a snapshot whole, or not at all. Pages that are zero are left out. Nothing may write to the RAM meanwhile.
 /// Fails with kind usage where the file cannot be written. Cost: the RAM is read twice, and its pages that are not zero
 /// are written.
-Result<void> write_snapshot(WholeFile file, const MachineImage& image, const GuestMemory& memory);
+Result<void> write_snapshot(WholeFile whole, const MachineImage& image, const GuestMemory& memory);
 
 /// A snapshot that is read. Each section of the file has a checksum; a failure names the section. That a file is
 /// undamaged does not make it harmless: what is in it is checked by those whose state it is.

@@ -35,7 +35,7 @@ std::string text_of(const std::set<unsigned>& cpus) {
   for (auto at = cpus.begin(); at != cpus.end();) {
     const unsigned first = *at;
     unsigned last = first;
-    while (++at != cpus.end() && *at == last + 1) last = *at;
+    for (++at; at != cpus.end() && *at == last + 1; ++at) last = *at;
     text += fmt::format("{}{}", text.empty() ? "" : ",", first);
     if (last != first) text += fmt::format("-{}", last);
   }

@@ -97,7 +97,7 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
   using enum vpmu::Counts;
   constexpr std::uint64_t choice_mask = 0x17, bubbles = 0x06, first_miss = 0x11,
                           last_miss = 0x15;  // of MSR_PEBS_FRONTEND
-  const EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
+  EventDelivery by_caches{Delivery::estimated, "a model of caches and TLBs"};
   if (event.counts == frontend) {
     const std::uint64_t choice = event.msr_value & choice_mask;
     if (choice == bubbles) return {Delivery::estimated, "latencies of a model of caches and TLBs"};

@@ -12,7 +12,6 @@
 namespace vmm {
 namespace {
 
-using vpmu::Counts;
 using vpmu::exec::Stop;
 
 constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);

@@ -224,14 +224,14 @@ bool compares_memory_with_immediate(std::span<const ZydisDecodedOperand> operand
 
 std::uint64_t segment_base(const kvm_sregs& s, std::int8_t number) {
   const std::array<std::uint64_t, 6> base{s.es.base, s.cs.base, s.ss.base, s.ds.base, s.fs.base, s.gs.base};
-  return number >= 0 && number < 6 ? base[static_cast<std::size_t>(number)] : 0;
+  return number >= 0 && number < 6 ? base[static_cast<std::uint8_t>(number)] : 0;
 }
 
 /// `value` cut to `bytes` bytes.
 std::uint64_t cut(std::uint64_t value, unsigned bytes) { return value & vpmu::low_bits(bytes * 8); }
 
 std::uint64_t register_value(const kvm_regs& r, std::int8_t number) {
-  return number >= 0 && number < 16 ? r.*gpr_fields[static_cast<std::size_t>(number)] : 0;
+  return number >= 0 && number < 16 ? r.*gpr_fields[static_cast<std::uint8_t>(number)] : 0;
 }
 
 }  // namespace
@@ -331,7 +331,7 @@ FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size) {
 
 vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs) {
-  std::uint64_t a = static_cast<std::uint64_t>(m.displacement);
+  auto a = static_cast<std::uint64_t>(m.displacement);
   a += m.base == rip_register ? ip.value() + instruction.length : register_value(regs, m.base);
   a += register_value(regs, m.index) * m.scale;
   return vpmu::GuestLinear{cut(cut(a, m.address_bytes) + segment_base(sregs, m.segment), m.linear_bytes)};

@@ -75,7 +75,7 @@ struct FlagUse {
 FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size);
 
 /// The linear address of an operand of the instruction at `ip`, with the registers before it runs.
-vpmu::GuestLinear operand_address(const MemoryOperand& operand, const Instruction& instruction, vpmu::GuestLinear ip,
+vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs);
 
 /// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit

@@ -142,7 +142,7 @@ void LockstepPath::find_around() {
 
 /// Calls `visit` with each straight in which there is an instruction at `rip`.
 template <class Visit>
-void LockstepPath::each_around(std::uint64_t rip, Visit&& visit) {
+void LockstepPath::each_around(std::uint64_t rip, const Visit& visit) {
   for (auto other = here_.upper_bound(rip); other != here_.begin();) {
     --other;
     if (rip - other->first > longest_) break;

@@ -92,7 +92,7 @@ class LockstepPath final : public vpmu::exec::Observer {
   void find_around();
   [[nodiscard]] static bool has(const Straight& code, std::uint64_t rip);
   template <class Visit>
-  void each_around(std::uint64_t rip, Visit&& visit);
+  void each_around(std::uint64_t rip, const Visit& visit);
   std::uint64_t times(std::uint64_t rip);
   void consider(const Place& place);
   void consider_last(const Here& here, std::uint64_t done, std::uint64_t undefined);

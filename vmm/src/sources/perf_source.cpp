@@ -192,7 +192,7 @@ template <class Act>
 void PerfSource::for_each_host_event(const Act& act) {
   for (unsigned i = 0; i < plan_.size; ++i) {
     if (by_[i] != Counter::host && by_[i] != Counter::host_only) continue;
-    PlanEntry& e = plan_.entries[i];
+    const PlanEntry& e = plan_.entries[i];
     const Result<void> done = act(*counters_[e.counter.index()], e);
     if (done) continue;
     lost(e, done.error());

@@ -84,7 +84,7 @@ Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
 }
 
 Result<std::optional<vpmu::TakenBranch>> StepSource::delivered(VcpuPort& port, const Place& from,
-                                                               vpmu::GuestLinear to) {
+                                                               vpmu::GuestLinear to) const {
   if (!branches_) return std::optional<vpmu::TakenBranch>{};
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   return std::optional{delivery(from.at, from.cpl, to, cpl_of(sregs))};

@@ -294,7 +294,7 @@ RunEnd StepSource::retire_at(const Current& current, const kvm_regs& after, unsi
 }
 
 /// The level that the instruction led to, for who wants branches: only a far one changes it.
-Result<unsigned> StepSource::target_cpl(VcpuPort& port, const Current& current) {
+Result<unsigned> StepSource::target_cpl(VcpuPort& port, const Current& current) const {
   if (!branches_ || current.instruction.branch != vpmu::BranchKind::far) return cpl_of(current.sregs);
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   return cpl_of(sregs);

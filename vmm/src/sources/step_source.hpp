@@ -97,8 +97,8 @@ class StepSource final : public CountSource {
   Result<Exit> run_to(VcpuPort& port, const Stops& stops);
   [[nodiscard]] std::optional<unsigned> foreseen_fault(const Current& current);
   [[nodiscard]] bool is_of_a_device(const Current& current, vpmu::GuestLinear at);
-  Result<unsigned> target_cpl(VcpuPort& port, const Current& current);
-  Result<std::optional<vpmu::TakenBranch>> delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to);
+  Result<unsigned> target_cpl(VcpuPort& port, const Current& current) const;
+  Result<std::optional<vpmu::TakenBranch>> delivered(VcpuPort& port, const Place& from, vpmu::GuestLinear to) const;
   Result<RunEnd> retire(VcpuPort& port, const Current& current, const kvm_regs& after,
                         std::optional<Exit> exit = std::nullopt);
   RunEnd retire_at(const Current& current, const kvm_regs& after, unsigned target_cpl,

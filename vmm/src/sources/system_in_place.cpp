@@ -152,7 +152,7 @@ Result<void> SystemInPlace::load(VcpuPort& port, const kvm_regs& regs, const kvm
 }
 
 // What did not change is not handed over: KVM would look at all translations anew.
-Result<void> SystemInPlace::store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) {
+Result<void> SystemInPlace::store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) const {
   regs = state_.regs;
   VMM_TRY(port.set_regs(regs));
   if (differ(sregs, state_.sregs)) VMM_TRY(port.set_sregs(sregs = state_.sregs));

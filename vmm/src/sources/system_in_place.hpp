@@ -53,7 +53,7 @@ class SystemInPlace {
   Result<Outcome> pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs);
   Result<void> fetch(VcpuPort& port);
   Result<void> load(VcpuPort& port, const kvm_regs& regs, const kvm_sregs& sregs);
-  Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
+  Result<void> store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) const;
   Result<void> raise_gp(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
   [[nodiscard]] bool is_trapped(std::uint32_t msr) const;
   [[nodiscard]] bool is_others(const SystemInstruction& i, std::uint32_t msr) const;

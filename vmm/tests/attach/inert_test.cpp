@@ -30,8 +30,6 @@ std::vector<Call>* recorded = nullptr;  ///< While set, these calls do not reach
 long answer = 0;
 int error = 0;
 
-}  // namespace
-
 long stand_in(long number, const std::array<long, 6>& a) {
   const bool ours = recorded != nullptr && (number == SYS_ioctl || number == SYS_close);
   if (!ours) return raw_syscall(number, a);
@@ -43,6 +41,7 @@ long stand_in(long number, const std::array<long, 6>& a) {
   return answer;
 }
 
+}  // namespace
 }  // namespace vmm::test
 
 // The library asks the kernel by it; found here before the C library's, because the program exports it.

@@ -58,7 +58,7 @@ TEST_F(AttachmentTest, ComingOutAtOnceLeavesTheExitReason) {
   for (const bool in_use : {false, true}) {
     SCOPED_TRACE(in_use);
     if (in_use) kvm.vcpu(vcpu).script = {FakeKvm::writes(perfevtsel0, kernel_instructions), FakeKvm::writes(0x38F, 1)};
-    kvm.vcpu(vcpu).script.push_back(at_a_device);
+    kvm.vcpu(vcpu).script.emplace_back(at_a_device);
     ASSERT_EQ(call(vcpu, KVM_RUN), 0);
     FakeKvm::ask_to_come_out(vcpu);
     for (int n = 0; n < 2; ++n) {

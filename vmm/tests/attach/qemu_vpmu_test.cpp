@@ -70,7 +70,7 @@ TEST_F(QemuVpmu, StartsNoQemuWithoutItsPmu) {
   EXPECT_TRUE(run(variables_, copy).ends_with("exit 7"));
   fs::create_directory(directory_ / "a b");
   fs::copy_file(VPMU_WRAPPER, directory_ / "a b/qemu-vpmu");
-  std::ofstream{directory_ / "a b/libvpmu-kvm.so"};
+  ASSERT_TRUE(std::ofstream{directory_ / "a b/libvpmu-kvm.so"}.is_open());
   EXPECT_NE(run(variables_ + " VPMU_MODEL=haswell", directory_ / "a b/qemu-vpmu").find("ld.so ends a path at a space"),
             std::string::npos);
 }

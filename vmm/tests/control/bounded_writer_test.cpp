@@ -28,7 +28,7 @@ class Pipe {
     writing = Fd{ends[1]};
   }
   /// So many bytes, or all up to the end.
-  std::string read(std::size_t bytes) {
+  [[nodiscard]] std::string read(std::size_t bytes) const {
     std::string text, part(65536, '\0');
     while (text.size() < bytes) {
       const auto got = ::read(reading.get(), part.data(), std::min(part.size(), bytes - text.size()));

@@ -24,7 +24,7 @@ class FakeMachine final : public StopRequests {
 /// One IN of `Width` as a guest would see it.
 template <class Width>
 Width in(PortDevice& device, std::uint16_t port) {
-  Width value = static_cast<Width>(~Width{0});
+  auto value = static_cast<Width>(~Width{0});
   device.port_read(port, std::as_writable_bytes(std::span{&value, 1}));
   return value;
 }

@@ -207,7 +207,7 @@ long FakeKvm::on_tsc_offset(Vcpu& vcpu, unsigned long request, const kvm_device_
   return 0;
 }
 
-long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
+long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) const {
   switch (request) {
     case KVM_GET_TSC_KHZ: return vcpu.tsc_khz;
     case KVM_SET_TSC_KHZ: vcpu.tsc_khz = static_cast<std::uint32_t>(argument); return 0;

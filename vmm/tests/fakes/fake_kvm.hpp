@@ -90,7 +90,7 @@ class FakeKvm {
  private:
   [[nodiscard]] static std::uint64_t tsc_of(const Vcpu& vcpu);
   static long on_tsc_offset(Vcpu& vcpu, unsigned long request, const kvm_device_attr& attribute);
-  long on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
+  long on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) const;
   int make_vcpu();
 
   int system_;

@@ -145,7 +145,7 @@ class FakePerf {
   };
 
   /// Of events on host and guest alike; true when it kicks.
-  bool count(State& s, std::uint64_t events) {
+  bool count(State& s, std::uint64_t events) const {
     s.reading.enabled_ns += ns_per_instruction;
     if (s.slot++ % 100 >= share || (cpus >> on_cpu & 1) == 0) return false;
     s.reading.running_ns += ns_per_instruction;

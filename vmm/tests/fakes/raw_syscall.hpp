@@ -10,10 +10,12 @@ namespace vmm::test {
 
 /// What the C library's syscall() does, for tests that stand in its place.
 inline long raw_syscall(long number, const std::array<long, 6>& a) {
+  // NOLINTBEGIN(misc-const-correctness): the asm writes one, and g++ may take a const one from elsewhere.
   register long r10 asm("r10") = a[3];
   register long r8 asm("r8") = a[4];
   register long r9 asm("r9") = a[5];
   long result = number;
+  // NOLINTEND(misc-const-correctness)
   asm volatile("syscall"
                : "+a"(result)
                : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)

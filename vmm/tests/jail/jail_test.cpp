@@ -98,7 +98,8 @@ struct Attempt {
 std::vector<Attempt> ways_out() {
   constexpr auto protection = PROT_READ | PROT_WRITE | PROT_EXEC;
   const auto call = [](long number, auto... arguments) { return [=] { (void)::syscall(number, arguments...); }; };
-  static std::array<char*, 2> words{const_cast<char*>("/bin/true"), nullptr};
+  static std::array<char, 10> program{"/bin/true"};
+  static std::array<char*, 2> words{program.data(), nullptr};
   static std::array<char, 64> room{};
   static void* const page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return {

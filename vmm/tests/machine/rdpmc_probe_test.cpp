@@ -32,7 +32,7 @@ class RdpmcProbe : public testing::TestWithParam<RdpmcBehaviour> {
     config.source = "clock";
     config.kvm_device = kvm.path();
   }
-  ~RdpmcProbe() override { ::unlink(kernel_.c_str()); }
+  void TearDown() override { ::unlink(kernel_.c_str()); }
 
   Result<std::unique_ptr<Machine>> make() { return Machine::create(config, {}, log_); }
 

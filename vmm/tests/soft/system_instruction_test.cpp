@@ -149,7 +149,7 @@ TEST_F(SystemInstructions, WhatIsTheKernelsIsGpInAProgram) {
     SoftPort& port = begin();
     finish(port);
     expect_stopped_in_handler(port, vector_gp);
-    EXPECT_EQ(pushed(3), 0x33U) << std::hex << int{code[0]} << int{code.size() > 1 ? code[1] : 0};
+    EXPECT_EQ(pushed(3), 0x33U) << std::hex << int{code[0]} << (code.size() > 1 ? code[1] : 0);
   }
 }
 

@@ -43,7 +43,7 @@ class ClockSourceOn : public testing::Test {
   vpmu::CountDeltas run_for(nanoseconds time) { return run_to(time, Shutdown{}); }
   /// The guest runs until the timer kicks, or leaves before after `at_most`.
   vpmu::CountDeltas run_to_kick(nanoseconds at_most = 2h) {
-    port_.script.push_back([this, at_most](FakePort&) -> Exit {
+    port_.script.emplace_back([this, at_most](FakePort&) -> Exit {
       EXPECT_TRUE(time_.due) << "the timer must be armed";
       time_.now = std::min(time_.now + at_most, std::max(time_.now, time_.due.value_or(nanoseconds{0})));
       if (time_.take_kick()) return Interrupted{};
@@ -54,7 +54,7 @@ class ClockSourceOn : public testing::Test {
   /// A kick that the timer did not make.
   vpmu::CountDeltas run_to_foreign_kick(nanoseconds time) { return run_to(time, Interrupted{}); }
   vpmu::CountDeltas run_to(nanoseconds time, Exit exit) {
-    port_.script.push_back([this, time, exit](FakePort&) {
+    port_.script.emplace_back([this, time, exit](FakePort&) {
       time_.pass(time);
       return exit;
     });
@@ -156,7 +156,7 @@ TEST_F(ClockSourceOn, EmptyPlanReadsNoClockAndArmsNothing) {
 
 TEST_F(ClockSourceOn, EmptyPlanComesBackInTimeWhenAskedTo) {
   program({});
-  port_.script.push_back([this](FakePort&) {
+  port_.script.emplace_back([this](FakePort&) {
     time_.pass(200us);
     return Interrupted{};
   });
@@ -348,7 +348,7 @@ TEST_F(ClockSourceOn, WalksDoNotCount) {
   plan.entries[0] = sampling(pmc0, Counts::cycles, 1000);
   plan.entries[0].armed = true;
   ASSERT_TRUE(source_.program(plan));
-  port_.script.push_back([this](FakePort& p) {
+  port_.script.emplace_back([this](FakePort& p) {
     time_.pass(1ms);
     return Debug{1, p.registers.rip, 0xFFFF'0FF0 | (1 << 14), 0x400};
   });

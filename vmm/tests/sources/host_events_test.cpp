@@ -9,7 +9,6 @@
 namespace vmm::test {
 namespace {
 
-using vpmu::Counts;
 using vpmu::Generation;
 using Match = EventTranslation::Match;
 

@@ -159,7 +159,7 @@ TEST(Decoding, RandomBytesNeverDecodeBeyondTheirEnd) {
   for (int n = 0; n < 200'000; ++n) {
     Code code(1 + random() % 15);
     for (auto& byte : code) byte = static_cast<std::uint8_t>(random());
-    const CodeSize size = static_cast<CodeSize>(random() % 3);
+    const auto size = static_cast<CodeSize>(random() % 3);
     const auto i = decode(code, size);
     if (!i) continue;
     ++valid;

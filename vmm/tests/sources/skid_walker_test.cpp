@@ -326,7 +326,7 @@ TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
   port_.debug_registers.dr7 = 0x400 | (1ULL << 2);
   const RunEnd end = walk(any_load);
   ASSERT_TRUE(end.exit);
-  const Debug& debug = std::get<Debug>(*end.exit);
+  const auto& debug = std::get<Debug>(*end.exit);
   EXPECT_EQ(debug.pc, code + 1);
   EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags, true), Breakpoints::Hit::guest);
 }
@@ -336,14 +336,14 @@ TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
 TEST_F(SkidWalkerIn, WatchpointOfTheGuestOnTheSteppedInstructionIsHandedOn) {
   cpu_.add_jump(code, code + 0x40);
   port_.debug_registers.dr7 = 0x400 | 1 | (0xDULL << 16);  // DR0: four bytes written
-  port_.script.push_back([](FakePort& p) {
+  port_.script.emplace_back([](FakePort& p) {
     p.registers.rip = code + 0x40;
     return Debug{1, code + 0x40, 0xFFFF'0FF0 | (1 << 14) | 1, 0x400};
   });
   const RunEnd end = walk(anything);
   EXPECT_TRUE(end.retired);
   ASSERT_TRUE(end.exit);
-  const Debug& debug = std::get<Debug>(*end.exit);
+  const auto& debug = std::get<Debug>(*end.exit);
   EXPECT_EQ(debug.dr6, 0xFFFF'0FF0U | 1) << "the step itself is ours";
   EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags, true), Breakpoints::Hit::guest);
 }

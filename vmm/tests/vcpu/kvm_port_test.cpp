@@ -47,7 +47,7 @@ class ScaledTsc : public testing::TestWithParam<std::uint32_t> {
   /// The guest runs for a while and comes to an MSR of the PMU; the TSC as it left.
   std::uint64_t run_for(std::chrono::milliseconds time) {
     std::uint64_t left = 0;
-    state().script.push_back([&](kvm_run& run) {
+    state().script.emplace_back([&](kvm_run& run) {
       std::this_thread::sleep_for(time);
       left = tsc_by_kvm();
       FakeKvm::reads(pmc0)(run);

@@ -62,7 +62,7 @@ TEST(PmuVcpu, CountsAreSettledBeforeAWriteTakesEffect) {
   guest.will_write(IA32_PERF_GLOBAL_CTRL, 1);
   guest.will_write(IA32_A_PMC0, 5, 10us);
   guest.will_write(IA32_PERF_GLOBAL_CTRL, 0, 7us);
-  guest.port.script.push_back([&](FakePort&) {
+  guest.port.script.emplace_back([&](FakePort&) {
     guest.time.pass(1s);
     return Interrupted{};
   });

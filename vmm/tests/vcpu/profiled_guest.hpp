@@ -79,7 +79,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   }
   void will_read(vpmu::MsrIndex index, nanoseconds after = {}) { will_access(FakePort::rdmsr(index.value()), after); }
   /// Runs until an exit that is not the PMU's.
-  Exit run() {
+  Exit run() const {
     auto exit = vcpu->run();
     EXPECT_TRUE(exit) << (exit ? "" : exit.error().what);
     return exit ? *exit : Exit{Shutdown{}};
@@ -120,7 +120,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
 
  private:
   void will_access(FakePort::Run access, nanoseconds after) {
-    port.script.push_back([this, access = std::move(access), after](FakePort& p) {
+    port.script.emplace_back([this, access = std::move(access), after](FakePort& p) {
       time.pass(after);
       p.registers.rip -= 2;
       return access(p);

@@ -28,7 +28,7 @@ Guest::Guest(std::span<const std::byte> code, std::size_t memory)
       ram_{memory_at_ + in_pages(memory) + stack_size, PROT_READ | PROT_WRITE | PROT_EXEC} {
   ram_.bytes()[0] = std::byte{0x0F};
   ram_.bytes()[1] = std::byte{0x0B};
-  std::copy(code.begin(), code.end(), ram_.bytes().begin() + code_at);
+  std::ranges::copy(code, ram_.bytes().begin() + code_at);
 }
 
 void Guest::clear() { std::fill(memory().begin(), memory().end(), std::byte{}); }

@@ -3,7 +3,7 @@
 // Everything lies in one section and nothing outside it is needed: no constants in memory, no library calls (see the
 // compile options).
 #define IN_KERNELS [[gnu::section("vpmu_kernels")]]
-#define HELPER IN_KERNELS [[gnu::noinline]] static
+#define HELPER IN_KERNELS [[gnu::noinline]]
 
 namespace vpmu::exec::bench {
 namespace {
@@ -27,6 +27,7 @@ HELPER void insertion_sort(std::uint32_t* a, std::int64_t low, std::int64_t high
   }
 }
 
+// NOLINTNEXTLINE(misc-no-recursion): a guest's
 HELPER void quick_sort(std::uint32_t* a, std::int64_t low, std::int64_t high) {
   while (high - low > few) {
     const std::uint32_t pivot = a[low + (high - low) / 2];
@@ -65,6 +66,7 @@ HELPER Node* insert(Node* root, Node* fresh) {
   }
 }
 
+// NOLINTNEXTLINE(misc-no-recursion): a guest's
 HELPER std::uint64_t walk(const Node* n, std::uint64_t depth) {
   if (n == nullptr) return 0;
   return walk(n->left, depth + 1) * 3 + walk(n->right, depth + 1) + (n->key ^ depth);

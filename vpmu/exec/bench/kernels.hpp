@@ -27,8 +27,8 @@ std::uint64_t vpmu_kernel_hash(std::byte* memory, std::uint64_t work);
 std::uint64_t vpmu_kernel_tree(std::byte* memory, std::uint64_t work);
 std::uint64_t vpmu_kernel_machine(std::byte* memory, std::uint64_t work);
 /// Where the kernels' code is.
-extern const std::byte __start_vpmu_kernels[],
-    __stop_vpmu_kernels[];  // NOLINT(bugprone-reserved-identifier): the linker's names
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the linker's names
+extern const std::byte __start_vpmu_kernels[], __stop_vpmu_kernels[];
 }
 
 inline constexpr KernelInfo kernels[]{{"sort", vpmu_kernel_sort, 12},     {"chase", vpmu_kernel_chase, 1400},

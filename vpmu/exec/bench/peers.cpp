@@ -28,8 +28,8 @@ std::optional<double> seconds_of(std::vector<std::string> command) {
   if (child < 0) return std::nullopt;
   if (child == 0) {
     const int nowhere = ::open("/dev/null", O_RDWR);
-    ::dup2(nowhere, STDOUT_FILENO);
-    ::dup2(nowhere, STDERR_FILENO);
+    for (const int output : {STDOUT_FILENO, STDERR_FILENO})
+      if (nowhere >= 0) ::dup2(nowhere, output);
     ::execvp(arguments[0], arguments.data());
     ::_exit(127);
   }

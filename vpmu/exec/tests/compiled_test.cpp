@@ -36,7 +36,7 @@ class Machine {
       if (rights[n] != ~0ULL) link(table, n, pages[n], rights[n]);
   }
   [[nodiscard]] std::uint64_t at(Page page) const { return ram.address() + page * page_size; }
-  std::byte* bytes(Page page) { return ram.bytes().data() + page * page_size; }
+  [[nodiscard]] std::byte* bytes(Page page) const { return ram.bytes().data() + page * page_size; }
   void link(Page from, std::size_t entry, Page to, std::uint64_t rights) {
     const std::uint64_t word = at(to) | present | user | rights;
     std::memcpy(bytes(from) + entry * sizeof word, &word, sizeof word);
@@ -156,12 +156,12 @@ class RandomPrograms {
     for (std::uint64_t n = 1; n <= budget; ++n) {
       std::uint64_t rip = 0;
       for (Machine* m : {&interpreted_, &compiled_}) {
-        std::copy(memory_before_.begin(), memory_before_.end(), m->bytes(Machine::code));
+        std::ranges::copy(memory_before_, m->bytes(Machine::code));
         before_.paging = m->paging();
         m->engine.load(before_);
         if (n > 1) m->engine.run(n - 1);
         rip = m->engine.state().rip;
-        std::copy(memory_before_.begin(), memory_before_.end(), m->bytes(Machine::code));
+        std::ranges::copy(memory_before_, m->bytes(Machine::code));
         m->engine.load(before_);
         m->engine.run(n);
       }

@@ -238,8 +238,10 @@ TEST_F(EngineRunsVectors, LeavesTheHostsControlWordsAlone) {
   code.push_back(0x90);
   begin(engine_, code);
   EXPECT_EQ(engine_.run(4), Stop::budget);
+  // NOLINTBEGIN(misc-const-correctness): the asm writes them.
   std::uint32_t mxcsr{};
   std::uint16_t fcw{};
+  // NOLINTEND(misc-const-correctness)
   __asm__ volatile("stmxcsr %0; fnstcw %1" : "=m"(mxcsr), "=m"(fcw));
   EXPECT_EQ(mxcsr & ~0x3FU, 0x1F80U);
   EXPECT_EQ(fcw, 0x37F);

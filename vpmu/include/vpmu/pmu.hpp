@@ -109,7 +109,7 @@ class Pmu {
   /// All state, to be restored into a PMU of the same configuration. About 1300 bytes are copied.
   [[nodiscard]] PmuSnapshot snapshot() const;
   /// Takes over a snapshot, and starts new statistics; on any status but ok nothing has changed.
-  RestoreStatus restore(const PmuSnapshot& snapshot);
+  RestoreStatus restore(const PmuSnapshot& from);
 
   /// What the PMU is, has done, and holds. References live as long as the PMU.
   [[nodiscard]] const GenerationDesc& generation() const { return desc_; }
@@ -178,7 +178,7 @@ class Pmu {
 
   // lbr.cpp
   [[nodiscard]] bool records_branches() const;
-  void push_branch(const TakenBranch& branch);
+  void push_branch(const TakenBranch& taken);
 
   // bts.cpp
   [[nodiscard]] bool stores_branches() const;

@@ -130,7 +130,7 @@ RC_GTEST_PROP(PagingWalk, AgreesWithANaiveReadingOfTheManual, ()) {
 }
 
 RC_GTEST_PROP(PagingWalk, ReadsAtMostFiveEntriesAndChangesOnlyAccessedAndDirty, ()) {
-  Scene scene = random_scene();
+  const Scene scene = random_scene();
   const TableMemory before = memory_of(scene);
   TableMemory after = memory_of(scene);
   (void)translate(scene.state, after, GuestLinear{scene.at}, scene.access, scene.privilege, AccessedDirty::leave);

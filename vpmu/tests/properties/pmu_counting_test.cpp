@@ -12,7 +12,7 @@
 
 namespace vpmu::test {
 
-std::ostream& operator<<(std::ostream& out, const Select& s) {
+static std::ostream& operator<<(std::ostream& out, const Select& s) {
   return out << "cmask " << unsigned{s.cmask} << " inv " << s.inv << " edge " << s.edge << " usr " << s.usr << " os "
              << s.os;
 }

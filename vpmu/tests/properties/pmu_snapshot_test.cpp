@@ -16,15 +16,15 @@ namespace {
 
 struct Operation {
   enum class Kind : std::uint8_t {
-    write,
-    load,
-    store,
-    branch,
-    other_level,
-    settle,
-    enter_smm,
-    leave_smm,
-    debug_exception,
+    write = 0,
+    load = 1,
+    store = 2,
+    branch = 3,
+    other_level = 4,
+    settle = 5,
+    enter_smm = 6,
+    leave_smm = 7,
+    debug_exception = 8,
     last = debug_exception
   };
   Kind kind{};

@@ -99,14 +99,14 @@ TEST_F(HostOracle, DoesWhatTheCpuDoes) {
       continue;
     }
     const std::vector<std::byte> after{scratch_.begin(), scratch_.end()};
-    std::copy(memory.begin(), memory.end(), scratch_.begin());
+    std::ranges::copy(memory, scratch_.begin());
     const auto host = host_.run(c->code, c->before);
     ASSERT_TRUE(host) << c->text << " faults";
     expect_same(*c, c->before, engine, *host);
     if (testing::Test::HasFatalFailure()) return;
     ASSERT_TRUE(std::equal(after.begin(), after.end(), scratch_.begin()))
         << c->text << " wrote other memory than the CPU";
-    std::copy(memory.begin(), memory.end(), scratch_.begin());
+    std::ranges::copy(memory, scratch_.begin());
     const Registers compiled = run_compiled(*c);
     ASSERT_EQ(compiled.gpr, engine.gpr) << c->text << ", compiled";
     ASSERT_EQ(compiled.flags, engine.flags) << c->text << ", compiled, flags before " << std::hex << c->before.flags;

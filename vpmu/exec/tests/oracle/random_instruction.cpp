@@ -177,7 +177,8 @@ std::optional<Case> RandomInstruction::with(std::vector<std::byte> code) {
   c.text = text.data();
   c.undefined = undefined_flags(in, operands, c.before);
   const bool no_bit = in.mnemonic == ZYDIS_MNEMONIC_BSF || in.mnemonic == ZYDIS_MNEMONIC_BSR;
-  if (no_bit) c.undefined_registers = 1U << static_cast<unsigned>(number_of(operands[0].reg.value));
+  const int number = no_bit ? number_of(operands[0].reg.value) : -1;
+  if (number >= 0) c.undefined_registers = 1U << static_cast<unsigned>(number);
   return c;
 }
 

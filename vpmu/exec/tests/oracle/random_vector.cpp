@@ -113,7 +113,7 @@ void RandomVector::find_forms() {
 
 // With each ModRM.reg, and with VEX.vvvv that names a register and that does not; one form where all are the same
 // instruction.
-void RandomVector::try_form(Form form) {
+void RandomVector::try_form(const Form& form) {
   std::vector<Form> found;
   std::set<std::string> names;
   for (int reg = 0; reg < 8; ++reg) {

@@ -47,7 +47,7 @@ class RandomVector {
     bool modrm{true};
   };
   void find_forms();
-  void try_form(Form form);
+  void try_form(const Form& form);
   std::vector<std::byte> encode(const Form& form);
   void pad(std::vector<std::byte>& code);
   void set_state(VectorCase& c);
