@@ -20,4 +20,11 @@ std::uint64_t perf_capabilities(const GenerationDesc& g) {
          pc::FW_WRITE::make(g.features.full_width_write ? 1 : 0);
 }
 
+bool may_tell_capabilities(const GenerationDesc& generation, std::uint64_t value) {
+  namespace pc = reg::perf_capabilities;
+  const std::uint64_t all = perf_capabilities(generation) | pc::FW_WRITE::mask;
+  const auto whole = [&](std::uint64_t field) { return (value & field) == 0 || ((value ^ all) & field) == 0; };
+  return (value & ~all) == 0 && whole(pc::LBR_FMT::mask) && whole(pc::PEBS_FMT::mask);
+}
+
 }  // namespace vpmu

@@ -28,7 +28,8 @@ bool filtered(std::uint64_t select, const BranchOutcome& b) {
 }  // namespace
 
 bool Pmu::records_branches() const {
-  return reg::debugctl::LBR::test(state_.debugctl) && !reg::global_status::LBR_FRZ::test(state_.global_status);
+  return desc_.lbr_depth != 0 && reg::debugctl::LBR::test(state_.debugctl) &&
+         !reg::global_status::LBR_FRZ::test(state_.global_status);
 }
 
 void Pmu::record_branch(const TakenBranch& branch, GuestEnv& env) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "vpmu/cpuid.hpp"
 #include "vpmu/registers.hpp"
 #include "vpmu/uncore.hpp"
 
@@ -27,19 +26,36 @@ unsigned gp_count(const Pmu& p) { return p.gp_counters(); }
 unsigned fixed_count(const Pmu& p) { return p.generation().fixed_counters; }
 unsigned offcore_count(const Pmu& p) { return p.generation().offcore_rsp_msrs; }
 unsigned lbr_depth(const Pmu& p) { return p.generation().lbr_depth; }
+unsigned lbr_control(const Pmu& p) { return lbr_depth(p) != 0 ? 1 : 0; }
+unsigned full_width_count(const Pmu& p) {
+  return reg::perf_capabilities::FW_WRITE::test(p.perf_capabilities()) ? gp_count(p) : 0;
+}
+// SDM 3B 18.2.2 and 18.2.4: since versions 2 and 4.
+unsigned global_one(const Pmu& p) { return MsrTable::has_global_registers(p) ? 1 : 0; }
+unsigned status_set_one(const Pmu& p) { return p.generation().perfmon_version >= 4 ? 1 : 0; }
 
 // Bits that may be set.
 std::uint64_t any_bit(const Pmu&) { return ~0ULL; }
 std::uint64_t counter_bits(const Pmu& p) { return low_bits(p.generation().counter_width); }
 // SDM 3B 18.11.5: IN_TX and IN_TXCP are reserved without HLE and RTM, and neither is reported (rule T5).
-std::uint64_t perfevtsel_bits(const Pmu&) { return low_bits(32); }
+// SDM 3B 18.2.3: AnyThread since version 3.
+bool has_any_thread(const Pmu& p) { return p.generation().perfmon_version >= 3; }
+std::uint64_t perfevtsel_bits(const Pmu& p) {
+  return low_bits(32) & ~(has_any_thread(p) ? 0 : reg::perfevtsel::ANY::mask);
+}
 std::uint64_t offcore_bits(const Pmu& p) { return p.generation().offcore_rsp_mask; }
 std::uint64_t lbr_select_bits(const Pmu& p) { return p.generation().lbr_select_mask; }
-std::uint64_t lbr_tos_bits(const Pmu& p) { return p.generation().lbr_depth - 1ULL; }
-// SDM 3B figure 17-11; RTM_DEBUG needs RTM.
-std::uint64_t debugctl_bits(const Pmu&) { return 0x7FC3; }
+std::uint64_t lbr_tos_bits(const Pmu& p) { return std::max(lbr_depth(p), 1U) - 1ULL; }
+// SDM 3B figure 17-11; RTM_DEBUG needs RTM, and to freeze on a PMI version 2 (18.2.2).
+std::uint64_t debugctl_bits(const Pmu& p) {
+  constexpr std::uint64_t freeze = reg::debugctl::FREEZE_LBRS_ON_PMI::mask | reg::debugctl::FREEZE_PERFMON_ON_PMI::mask;
+  return 0x7FC3 & ~(MsrTable::has_global_registers(p) ? 0 : freeze);
+}
 std::uint64_t fixed_ctr_ctrl_bits(const Pmu& p) {
-  return low_bits(p.generation().fixed_counters * reg::fixed_ctr_ctrl::bits_per_counter);
+  std::uint64_t any = 0;
+  for (unsigned n = 0; n < fixed_count(p) && !has_any_thread(p); ++n)
+    any |= reg::fixed_ctr_ctrl::ANY::mask << (n * reg::fixed_ctr_ctrl::bits_per_counter);
+  return low_bits(fixed_count(p) * reg::fixed_ctr_ctrl::bits_per_counter) & ~any;
 }
 std::uint64_t global_ctrl_bits(const Pmu& p) { return MsrTable::global_ctrl_bits(p); }
 std::uint64_t global_ovf_bits(const Pmu& p) { return MsrTable::global_status_bits(p); }
@@ -80,7 +96,7 @@ std::uint64_t read_debugctl(const Pmu& p, unsigned) { return p.state().debugctl;
 std::uint64_t read_ler_from(const Pmu& p, unsigned) { return p.state().ler_from; }
 std::uint64_t read_ler_to(const Pmu& p, unsigned) { return p.state().ler_to; }
 std::uint64_t read_fixed_ctr(const Pmu& p, unsigned i) { return p.state().fixed_ctr[i]; }
-std::uint64_t read_perf_capabilities(const Pmu& p, unsigned) { return perf_capabilities(p.generation()); }
+std::uint64_t read_perf_capabilities(const Pmu& p, unsigned) { return p.perf_capabilities(); }
 std::uint64_t read_fixed_ctr_ctrl(const Pmu& p, unsigned) { return p.state().fixed_ctr_ctrl; }
 std::uint64_t read_global_status(const Pmu& p, unsigned) { return p.state().global_status; }
 std::uint64_t read_global_ctrl(const Pmu& p, unsigned) { return p.state().global_ctrl; }
@@ -119,23 +135,23 @@ constexpr std::array msr_rows{
   MsrRow{msr::IA32_PERFEVTSEL0,          8, "IA32_PERFEVTSEL0",           always,           gp_count,      perfevtsel_bits,     read_perfevtsel,        E::write_perfevtsel,        nullptr},
   MsrRow{msr::IA32_MISC_ENABLE,          1, "IA32_MISC_ENABLE",           always,           one,           any_bit,             read_misc_enable,       E::write_misc_enable,       keeps_unavailable_bits},
   MsrRow{msr::MSR_OFFCORE_RSP_0,         2, "MSR_OFFCORE_RSP_0",          always,           offcore_count, offcore_bits,        read_offcore_rsp,       E::write_offcore_rsp,       nullptr},
-  MsrRow{msr::MSR_LBR_SELECT,            1, "MSR_LBR_SELECT",             always,           one,           lbr_select_bits,     read_lbr_select,        E::write_lbr_select,        nullptr},
-  MsrRow{msr::MSR_LASTBRANCH_TOS,        1, "MSR_LASTBRANCH_TOS",         always,           one,           lbr_tos_bits,        read_lbr_tos,           E::write_lbr_tos,           nullptr},
+  MsrRow{msr::MSR_LBR_SELECT,            1, "MSR_LBR_SELECT",             always,           lbr_control,   lbr_select_bits,     read_lbr_select,        E::write_lbr_select,        nullptr},
+  MsrRow{msr::MSR_LASTBRANCH_TOS,        1, "MSR_LASTBRANCH_TOS",         always,           lbr_control,   lbr_tos_bits,        read_lbr_tos,           E::write_lbr_tos,           nullptr},
   MsrRow{msr::IA32_DEBUGCTL,             1, "IA32_DEBUGCTL",              always,           one,           debugctl_bits,       read_debugctl,          E::write_debugctl,          nullptr},
   MsrRow{msr::MSR_LER_FROM_LIP,          1, "MSR_LER_FROM_LIP",           always,           one,           any_bit,             read_ler_from,          nullptr,                    nullptr},
   MsrRow{msr::MSR_LER_TO_LIP,            1, "MSR_LER_TO_LIP",             always,           one,           any_bit,             read_ler_to,            nullptr,                    nullptr},
   MsrRow{msr::IA32_FIXED_CTR0,           3, "IA32_FIXED_CTR0",            always,           fixed_count,   counter_bits,        read_fixed_ctr,         E::write_fixed_ctr,         nullptr},
   MsrRow{msr::IA32_PERF_CAPABILITIES,    1, "IA32_PERF_CAPABILITIES",     always,           one,           any_bit,             read_perf_capabilities, nullptr,                    nullptr},
-  MsrRow{msr::IA32_FIXED_CTR_CTRL,       1, "IA32_FIXED_CTR_CTRL",        always,           one,           fixed_ctr_ctrl_bits, read_fixed_ctr_ctrl,    E::write_fixed_ctr_ctrl,    nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_STATUS,   1, "IA32_PERF_GLOBAL_STATUS",    always,           one,           any_bit,             read_global_status,     nullptr,                    nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_CTRL,     1, "IA32_PERF_GLOBAL_CTRL",      always,           one,           global_ctrl_bits,    read_global_ctrl,       E::write_global_ctrl,       nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_OVF_CTRL, 1, "IA32_PERF_GLOBAL_OVF_CTRL",  always,           one,           global_ovf_bits,     read_zero,              E::write_global_ovf_ctrl,   nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_STATUS_SET, 1, "IA32_PERF_GLOBAL_STATUS_SET", has_status_set, one,          global_set_bits,     read_zero,              E::write_global_status_set, nullptr},
-  MsrRow{msr::IA32_PERF_GLOBAL_INUSE,    1, "IA32_PERF_GLOBAL_INUSE",     has_status_set,   one,           any_bit,             read_global_inuse,      nullptr,                    nullptr},
+  MsrRow{msr::IA32_FIXED_CTR_CTRL,       1, "IA32_FIXED_CTR_CTRL",        always,           global_one,    fixed_ctr_ctrl_bits, read_fixed_ctr_ctrl,    E::write_fixed_ctr_ctrl,    nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_STATUS,   1, "IA32_PERF_GLOBAL_STATUS",    always,           global_one,    any_bit,             read_global_status,     nullptr,                    nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_CTRL,     1, "IA32_PERF_GLOBAL_CTRL",      always,           global_one,    global_ctrl_bits,    read_global_ctrl,       E::write_global_ctrl,       nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_OVF_CTRL, 1, "IA32_PERF_GLOBAL_OVF_CTRL",  always,           global_one,    global_ovf_bits,     read_zero,              E::write_global_ovf_ctrl,   nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_STATUS_SET, 1, "IA32_PERF_GLOBAL_STATUS_SET", has_status_set, status_set_one, global_set_bits,    read_zero,              E::write_global_status_set, nullptr},
+  MsrRow{msr::IA32_PERF_GLOBAL_INUSE,    1, "IA32_PERF_GLOBAL_INUSE",     has_status_set,   status_set_one, any_bit,             read_global_inuse,      nullptr,                    nullptr},
   MsrRow{msr::IA32_PEBS_ENABLE,          1, "IA32_PEBS_ENABLE",           always,           one,           pebs_enable_bits,    read_pebs_enable,       E::write_pebs_enable,       nullptr},
   MsrRow{msr::MSR_PEBS_LD_LAT_THRESHOLD, 1, "MSR_PEBS_LD_LAT_THRESHOLD",  has_load_latency, one,           ld_lat_bits,         read_ld_lat,            E::write_ld_lat,            nullptr},
   MsrRow{msr::MSR_PEBS_FRONTEND,         1, "MSR_PEBS_FRONTEND",          has_frontend,     one,           frontend_bits,       read_frontend,          E::write_frontend,          nullptr},
-  MsrRow{msr::IA32_A_PMC0,               8, "IA32_A_PMC0",                has_full_width,   gp_count,      counter_bits,        read_pmc,               E::write_pmc_full,          nullptr},
+  MsrRow{msr::IA32_A_PMC0,               8, "IA32_A_PMC0",                has_full_width,   full_width_count, counter_bits,        read_pmc,               E::write_pmc_full,          nullptr},
   MsrRow{msr::IA32_DS_AREA,              1, "IA32_DS_AREA",               always,           one,           any_bit,             read_ds_area,           E::write_ds_area,           canonical},
   MsrRow{msr::MSR_LASTBRANCH_0_FROM_IP, 32, "MSR_LASTBRANCH_0_FROM_IP",   always,           lbr_depth,     any_bit,             read_lbr_from,          E::write_lbr_from,          lbr_from},
   MsrRow{msr::MSR_LASTBRANCH_0_TO_IP,   32, "MSR_LASTBRANCH_0_TO_IP",     always,           lbr_depth,     any_bit,             read_lbr_to,            E::write_lbr_to,            canonical},
@@ -167,6 +183,8 @@ bool MsrTable::legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value) {
   if (row.write == nullptr || (value & ~row.legal(pmu)) != 0) return false;
   return row.accepts == nullptr || row.accepts(pmu, value);
 }
+
+bool MsrTable::has_global_registers(const Pmu& pmu) { return pmu.generation().perfmon_version >= 2; }
 
 bool MsrTable::may_write(const Pmu& pmu, MsrIndex index, std::uint64_t value) {
   const MsrRow* row = find(pmu.generation(), index);

@@ -35,6 +35,9 @@ struct MsrTable {
   static bool legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value);
   /// The same by address, of an MSR that the PMU has.
   static bool may_write(const Pmu& pmu, MsrIndex index, std::uint64_t value);
+  /// Whether there are GLOBAL_CTRL, GLOBAL_STATUS and GLOBAL_OVF_CTRL; without, each select enables its counter by
+  /// itself.
+  static bool has_global_registers(const Pmu& pmu);
   /// The bits of GLOBAL_CTRL that exist: one per counter.
   static std::uint64_t global_ctrl_bits(const Pmu& pmu);
   /// The bits of GLOBAL_STATUS that exist: those that GLOBAL_OVF_CTRL may clear.

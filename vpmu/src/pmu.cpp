@@ -1,7 +1,10 @@
 #include "vpmu/pmu.hpp"
 
+#include <algorithm>
+
 #include "boundary.hpp"
 #include "msr_table.hpp"
+#include "vpmu/cpuid.hpp"
 #include "vpmu/registers.hpp"
 
 namespace vpmu {
@@ -10,11 +13,32 @@ namespace {
 /// A generator that starts at 0 stays there.
 constexpr std::uint64_t nonzero_seed(std::uint64_t seed) { return seed == 0 ? 0x9E37'79B9'7F4A'7C15 : seed; }
 
+/// What the limits leave of a generation. What a row of the MSR table exists for stays: an MSR that they take away
+/// raises #GP, and is not unknown. SDM 3B 18.2 tells what each version has added.
+GenerationDesc limited(GenerationDesc g, const PmuLimits& limits) {
+  namespace pc = reg::perf_capabilities;
+  const std::uint64_t capabilities = limits.perf_capabilities.value_or(perf_capabilities(g));
+  g.perfmon_version = std::min(g.perfmon_version, limits.version);
+  const std::uint8_t most = g.perfmon_version >= 1 ? limits.gp_counters : 0;
+  g.gp_counters = std::min(g.gp_counters, most);
+  g.gp_counters_no_smt = std::min(g.gp_counters_no_smt, most);
+  g.fixed_counters = g.perfmon_version >= 2 ? std::min(g.fixed_counters, limits.fixed_counters) : std::uint8_t{0};
+  if (g.perfmon_version < 4) g.freeze = FreezeKind::legacy;
+  if (pc::FW_WRITE::test(capabilities)) g.features.full_width_write = true;
+  if (pc::LBR_FMT::get(capabilities) == 0) g.lbr_depth = 0;
+  const bool pebs = pc::PEBS_FMT::get(capabilities) != 0 && most != 0;
+  g.pebs_counters = pebs ? std::min(g.pebs_counters, most) : std::uint8_t{0};
+  if (!pebs) g.misc_enable_reset |= reg::misc_enable::PEBS_UNAVAILABLE::mask;
+  if (g.perfmon_version == 0) g.misc_enable_reset &= ~reg::misc_enable::PERFMON_AVAILABLE::mask;
+  return g;
+}
+
 }  // namespace
 
 Pmu::Pmu(const PmuConfig& config)
-    : desc_{describe(config.generation)},
+    : desc_{limited(describe(config.generation), config.limits)},
       config_{config},
+      perf_capabilities_{config.limits.perf_capabilities.value_or(vpmu::perf_capabilities(desc_))},
       gp_counters_{config.smt ? desc_.gp_counters : desc_.gp_counters_no_smt},
       trace_{config.trace} {
   // What the fixed counters count never changes. SDM 3B table 18-2.

@@ -22,6 +22,9 @@ bool Pmu::could_be_mine(const PmuState& s) const {
   }
   for (unsigned i = gp_counters_; i < max_gp_counters; ++i)
     if ((s.perfevtsel[i] | s.pmc[i]) != 0) return false;
+  for (unsigned n = desc_.fixed_counters; n < max_fixed_counters; ++n)
+    if (s.fixed_ctr[n] != 0) return false;
+  if (!MsrTable::has_global_registers(*this) && s.global_ctrl != low_bits(gp_counters_)) return false;
   const auto only = [](std::uint64_t word, std::uint64_t allowed) { return (word & ~allowed) == 0; };
   // IA32_PMCi takes any value and keeps as much as the counter has bits.
   for (const std::uint64_t counter : s.pmc)

@@ -20,4 +20,8 @@ inline constexpr std::uint32_t cpuid_01h_edx = 1U << 21;
 /// IA32_PERF_CAPABILITIES of the generation. SDM 3B 18.18.
 std::uint64_t perf_capabilities(const GenerationDesc& generation);
 
+/// Whether a hypervisor may tell a guest this IA32_PERF_CAPABILITIES instead: any bit may be 0, the formats of the LBR
+/// and of PEBS records as a whole, and FW_WRITE may be 1. As KVM has it.
+bool may_tell_capabilities(const GenerationDesc& generation, std::uint64_t value);
+
 }  // namespace vpmu

@@ -37,6 +37,17 @@ struct PmuPolicies {
   std::uint32_t load_tag_interval{1};  ///< Mean number of loads per tagged load; 1 tags all (rule L11).
 };
 
+/// What a hypervisor leaves a guest of the generation's PMU, where that is less: each field is a most. It has to tell
+/// the guest the same by CPUID.0AH. Without a field all is the generation's.
+struct PmuLimits {
+  std::uint8_t version{0xFF};         ///< CPUID.0AH:EAX[7:0]; 0 leaves no counter.
+  std::uint8_t gp_counters{0xFF};     ///< CPUID.0AH:EAX[15:8].
+  std::uint8_t fixed_counters{0xFF};  ///< CPUID.0AH:EDX[4:0].
+  /// IA32_PERF_CAPABILITIES: one that may_tell_capabilities() allows. FW_WRITE may be more than the generation has.
+  std::optional<std::uint64_t> perf_capabilities{};
+  bool operator==(const PmuLimits&) const = default;
+};
+
 /// How to build a PMU.
 struct PmuConfig {
   Generation generation{Generation::skylake};
@@ -44,6 +55,7 @@ struct PmuConfig {
   std::optional<std::uint64_t> misc_enable;  ///< Reset value of IA32_MISC_ENABLE; empty = the generation's.
   std::uint64_t seed{1};                     ///< Of the load tagging generator; same seed, same samples.
   PmuPolicies policies{};
+  PmuLimits limits{};
   TraceSink* trace{};  ///< May be null. Must outlive the PMU.
 };
 
@@ -112,8 +124,11 @@ class Pmu {
   RestoreStatus restore(const PmuSnapshot& from);
 
   /// What the PMU is, has done, and holds. References live as long as the PMU.
+  /// The generation, less what PmuConfig::limits takes away.
   [[nodiscard]] const GenerationDesc& generation() const { return desc_; }
   [[nodiscard]] unsigned gp_counters() const { return gp_counters_; }
+  /// IA32_PERF_CAPABILITIES.
+  [[nodiscard]] std::uint64_t perf_capabilities() const { return perf_capabilities_; }
   [[nodiscard]] const PmuStatistics& statistics() const { return statistics_; }
   [[nodiscard]] const PmuState& state() const { return state_; }
   /// The counters that count now: enabled by their select and GLOBAL_CTRL, and not frozen.
@@ -195,8 +210,9 @@ class Pmu {
     if (trace_ != nullptr) trace_->on(event);
   }
 
-  const GenerationDesc& desc_;
+  GenerationDesc desc_;
   PmuConfig config_;
+  std::uint64_t perf_capabilities_;
   unsigned gp_counters_;
   PmuState state_{};
   /// Decoded selects, kept beside the raw registers so that counting does not decode; the fixed counters' classes never
