@@ -172,6 +172,21 @@ GT_TEST(CacheFlush_CodeMayBeFlushed) {
   GT_EQUAL(left, 0U);
 }
 
+// It comes from memory each time.
+GT_TEST(CacheFlush_FlushedCodeMisses, gt::need_hit_levels) {
+  std::uint64_t left = rounds;
+  begin(pmu::os);
+  asm volatile(
+      "1: clflush 1b(%%rip)\n"
+      "mfence\n"
+      "dec %0\n"
+      "jnz 1b"
+      : "+r"(left)::"cc", "memory");
+  const Counted counted = end();
+  GT_CHECK(counted.misses >= rounds && counted.misses < 2 * rounds + 2 * few);
+  GT_CHECK(counted.loads < few);
+}
+
 constexpr std::uint64_t lines = 256;  // fewer than the L1 holds
 
 std::uint64_t misses_of_all_lines() {

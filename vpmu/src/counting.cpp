@@ -71,8 +71,11 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::l2_miss: return below_l2(level);
     case Counts::l3_hit: return level == HitLevel::l3;
     case Counts::l3_miss: return level == HitLevel::dram;
-    case Counts::llc_references: return below_l2(level) + (r.has_store && below_l2(r.store.level));
-    case Counts::llc_misses: return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram);
+    // Of data and of code. SDM 3B 18.2.1.2.
+    case Counts::llc_references:
+      return below_l2(level) + (r.has_store && below_l2(r.store.level)) + r.frontend.llc_references;
+    case Counts::llc_misses:
+      return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram) + r.frontend.llc_misses;
     case Counts::itlb_misses: return r.frontend.itlb_miss;
     case Counts::nops:
     case Counts::x87_operations:

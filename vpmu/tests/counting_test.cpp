@@ -105,6 +105,21 @@ std::uint64_t count_uops(Select form, std::initializer_list<std::pair<std::uint6
   return s.pmc(0);
 }
 
+// SDM 3B 18.2.1.2: what references the last level is data and code.
+TEST(Counting, TheLastLevelIsThatOfLoadsStoresAndCode) {
+  S s;
+  s.write(msr::IA32_PERFEVTSEL0, Select{.event = 0x2E, .umask = 0x4F}.raw());
+  s.write(msr::IA32_PERFEVTSEL0 + 1, Select{.event = 0x2E, .umask = 0x41}.raw());
+  Retirement r = s.plain(1);
+  r.has_load = r.has_store = true;
+  r.load.level = HitLevel::dram;
+  r.store.level = HitLevel::l3;
+  r.frontend = {.llc_references = 2, .llc_misses = 1};
+  s.retire(r);
+  EXPECT_EQ(s.pmc(0), 4U);
+  EXPECT_EQ(s.pmc(1), 2U);
+}
+
 // Rule C4.
 TEST(CounterMask, ZeroAddsAllEventsOfACycle) { EXPECT_EQ(count_uops({}, {{1, 3}, {0, 1}, {5, 2}}), 6U); }
 

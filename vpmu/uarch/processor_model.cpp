@@ -109,7 +109,8 @@ void ProcessorModel::follow(const CountPlan& plan) {
 std::uint64_t ProcessorModel::most_per_instruction(Counts counts) {
   // Two lines of code, and two of each page that its load and its store are in.
   if (counts == Counts::offcore || counts == Counts::offcore_1) return 10;
-  return counts == Counts::llc_references || counts == Counts::llc_misses ? 2 : 1;
+  // Two lines of code, its load and its store.
+  return counts == Counts::llc_references || counts == Counts::llc_misses ? 4 : 1;
 }
 
 void ProcessorModel::begin_instruction() {
@@ -155,6 +156,14 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   frontend_.dsb_miss |= !result.decoded;
   frontend_.l1i_miss |= result.level != HitLevel::l1;
   frontend_.l2_miss |= below_l2(result.level);
+  if (below_l2(result.level)) {
+    add(Counts::llc_references);
+    ++frontend_.llc_references;
+  }
+  if (result.level == HitLevel::dram) {
+    add(Counts::llc_misses);
+    ++frontend_.llc_misses;
+  }
   frontend_.itlb_miss |= result.tlb != TlbResult::hit;
   frontend_.stlb_miss |= result.tlb == TlbResult::walk;
   // Of an instruction in two lines the longer one.

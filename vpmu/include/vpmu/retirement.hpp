@@ -115,6 +115,8 @@ struct FrontendOutcome {
   bool dsb_miss{}, l1i_miss{}, l2_miss{}, itlb_miss{}, stlb_miss{};
   std::uint16_t bubble_cycles{};  ///< Consecutive cycles in which the IDQ delivered less than it could.
   std::uint8_t bubble_slots{};    ///< Empty slots in each of them, 0..4.
+  /// Of the lines that it was fetched from: those that came from beyond the L2, and those of these that no cache had.
+  std::uint8_t llc_references{}, llc_misses{};
 };
 
 /// What one retired instruction did: the unit in which precise sources feed the PMU. A faulting instruction has not

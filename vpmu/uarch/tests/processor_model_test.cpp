@@ -47,6 +47,27 @@ TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
   EXPECT_EQ(warm.store.level, HitLevel::unknown);
 }
 
+// SDM 3B 18.2.1.2: the last level's events are those of code, too.
+TEST_F(AProcessorModel, CodeComesThroughTheLastLevel) {
+  constexpr exec::SeenCode line{.linear = 0x9000, .physical = 0x9000, .page_bytes = 4096};
+  const auto fetch = [&](std::uint64_t lines) {
+    model_.begin_instruction();
+    for (std::uint64_t n = 0; n < lines; ++n)
+      model_.fetched({.linear = line.linear + 64 * n, .physical = line.physical + 64 * n, .page_bytes = 4096});
+    Retirement r;
+    model_.complete(r);
+    return r.frontend;
+  };
+  const FrontendOutcome cold = fetch(2), warm = fetch(2);
+  EXPECT_EQ(cold.llc_references, 2);
+  EXPECT_EQ(cold.llc_misses, 2);
+  EXPECT_EQ(warm.llc_references, 0);
+  model_.flushed_line({.linear = line.linear, .physical = line.physical});
+  EXPECT_EQ(fetch(1).llc_misses, 1);
+  EXPECT_EQ(model_.count(Counts::llc_references), 3U);
+  EXPECT_EQ(model_.count(Counts::llc_misses), 3U);
+}
+
 // LOCK INC: the engine makes one access of it.
 TEST_F(AProcessorModel, ALockedInstructionLoadsWhatItStores) {
   const Retirement r = run({store_of(0x1000)}, true, true);
