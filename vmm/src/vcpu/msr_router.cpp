@@ -6,6 +6,19 @@
 #include "vpmu/registers.hpp"
 
 namespace vmm {
+namespace {
+
+constexpr std::uint32_t p6_counters = 2;
+
+/// A counter of P6's, or its select, that this PMU lacks: KVM gives each guest these two, which hold nothing. Some
+/// guests write to them before they look whether there is a PMU.
+bool is_p6_counter(const vpmu::Pmu& pmu, vpmu::MsrIndex index) {
+  for (const vpmu::MsrIndex first : {vpmu::msr::IA32_PMC0, vpmu::msr::IA32_PERFEVTSEL0})
+    if (const std::uint32_t n = index.value() - first.value(); n < p6_counters && n >= pmu.gp_counters()) return true;
+  return false;
+}
+
+}  // namespace
 
 void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& reply) {
   ++statistics_.unknown;
@@ -17,12 +30,14 @@ void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& r
 }
 
 vpmu::MsrReadResult MsrRouter::ask(vpmu::MsrIndex index) {
+  if (is_p6_counter(*pmu_, index)) return {.status = vpmu::MsrStatus::ok};
   const vpmu::MsrReadResult result = pmu_->rdmsr(index);
   if (result.status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return result;
   return uncore_.package->rdmsr(index, tsc_->read());
 }
 
 vpmu::MsrStatus MsrRouter::tell(vpmu::MsrIndex index, std::uint64_t value) {
+  if (is_p6_counter(*pmu_, index)) return vpmu::MsrStatus::ok;
   const vpmu::MsrStatus status = pmu_->wrmsr(index, value);
   if (status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return status;
   return uncore_.package->wrmsr(uncore_.id, index, value, tsc_->read());
@@ -47,6 +62,7 @@ void MsrRouter::read(const MsrRead& access) {
 
 bool MsrRouter::faults(const MsrWrite& access) const {
   const vpmu::MsrIndex index{access.index};
+  if (is_p6_counter(*pmu_, index)) return false;
   vpmu::MsrStatus status = pmu_->check_wrmsr(index, access.value);
   if (status == vpmu::MsrStatus::unknown && uncore_.package != nullptr)
     status = uncore_.package->check_wrmsr(index, access.value);

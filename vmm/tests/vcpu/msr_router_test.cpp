@@ -80,6 +80,25 @@ TEST_F(MsrRouterOf, CounterThatThisModelLacksFaultsOnRead) {
   EXPECT_EQ(router_.statistics().faults, 1U);
 }
 
+// As KVM has it: guests write to the counters of a P6 without looking whether there are any.
+TEST_F(MsrRouterOf, CountersOfP6AreInAPmuWithoutAnyAndHoldNothing) {
+  for (const std::uint8_t counters : {std::uint8_t{0}, std::uint8_t{1}}) {
+    vpmu::Pmu pmu{{.limits = {.gp_counters = counters}}};
+    MsrRouter router{pmu, {}, port_, tsc_, UnknownMsr::gp, log_};
+    unsigned long long data = 0;
+    std::uint8_t gp = 0;
+    for (const std::uint32_t last : {0xC2U, 0x187U}) {
+      EXPECT_FALSE(router.faults({last, 5, MsrReason::filter, {data, gp}}));
+      EXPECT_FALSE(write_faults(router, last, 5));
+      EXPECT_EQ(read(router, last), (Answer{0, false}));
+      EXPECT_FALSE(write_faults(router, last - 1, 5));
+      EXPECT_EQ(read(router, last - 1), (Answer{counters * 5U, false}));
+      EXPECT_TRUE(write_faults(router, last + 1, 5));
+      EXPECT_TRUE(read(router, last + 1).gp);
+    }
+  }
+}
+
 TEST_F(MsrRouterOf, UnknownMsrFaultsAsOnHardware) {
   EXPECT_EQ(read(router_, nobodys), (Answer{0, true}));
   EXPECT_TRUE(write_faults(router_, nobodys, 1));
