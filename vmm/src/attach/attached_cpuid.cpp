@@ -14,7 +14,26 @@ using L1_B_IDS = vpmu::Bits<23, 16>;
 using L1_B_APIC_ID = vpmu::Bits<31, 24>;
 using L1_C_TSC_DEADLINE = vpmu::Bits<24>;
 
+using LA_A_VERSION = vpmu::Bits<7, 0>;
+using LA_A_COUNTERS = vpmu::Bits<15, 8>;
+using LA_D_FIXED = vpmu::Bits<4, 0>;
+constexpr std::uint32_t pmu_leaf = 0xA;
+
 bool is_topology(std::uint32_t leaf) { return leaf == 0xB; }
+
+CpuidRegisters models_pmu(const MachineModel& model, bool smt) {
+  const vpmu::GenerationDesc& generation = vpmu::describe(model.generation);
+  const vpmu::CpuidRegisters leaf =
+      vpmu::cpuid_0ah(generation, smt ? generation.gp_counters : generation.gp_counters_no_smt);
+  return {.eax = leaf.eax, .ebx = leaf.ebx, .ecx = leaf.ecx, .edx = leaf.edx};
+}
+
+/// Leaf 0AH of a VMM that says something of its own by it.
+std::optional<CpuidRegisters> own_pmu(const MachineModel& model, const CpuidTable& vmms) {
+  const auto leaf = vmms.find(pmu_leaf);
+  const bool handed_on = leaf == models_pmu(model, true) || leaf == models_pmu(model, false);
+  return leaf == CpuidRegisters{} || handed_on ? std::nullopt : leaf;
+}
 
 }  // namespace
 
@@ -34,17 +53,23 @@ bool show_pmu(const MachineModel& model, kvm_cpuid2& list, std::uint32_t room) {
     first->edx |= vpmu::cpuid_01h_edx;
   }
   const CpuidTable kvms{{entries.begin(), entries.end()}};
-  const vpmu::GenerationDesc& generation = vpmu::describe(model.generation);
-  const vpmu::CpuidRegisters ours =
-      vpmu::cpuid_0ah(generation, threads_per_core(kvms) == 1 ? generation.gp_counters_no_smt : generation.gp_counters);
-  auto leaf = find(0xA);
+  const CpuidRegisters ours = models_pmu(model, threads_per_core(kvms) != 1);
+  auto leaf = find(pmu_leaf);
   if (leaf == entries.end()) {
     if (list.nent >= room) return false;
     list.entries[list.nent++] = {};
     leaf = std::span{list.entries, list.nent}.end() - 1;
   }
-  *leaf = {.function = 0xA, .eax = ours.eax, .ebx = ours.ebx, .ecx = ours.ecx, .edx = ours.edx};
+  *leaf = {.function = pmu_leaf, .eax = ours.eax, .ebx = ours.ebx, .ecx = ours.ecx, .edx = ours.edx};
   return true;
+}
+
+vpmu::PmuLimits pmu_limits(const MachineModel& model, const CpuidTable& vmms) {
+  const auto leaf = own_pmu(model, vmms);
+  if (!leaf) return {};
+  return {.version = static_cast<std::uint8_t>(LA_A_VERSION::get(leaf->eax)),
+          .gp_counters = static_cast<std::uint8_t>(LA_A_COUNTERS::get(leaf->eax)),
+          .fixed_counters = static_cast<std::uint8_t>(LA_D_FIXED::get(leaf->edx))};
 }
 
 CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std::uint64_t tsc_hz) {
@@ -59,9 +84,12 @@ CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std
                              .threads_per_core = threads_per_core(vmms)};
   const CpuidTable ours = guest_cpuid(request, apic_id);
   const bool has_topology = vmms.find(0xB, 0).has_value();
+  const auto pmu = own_pmu(model, vmms);
   std::vector<kvm_cpuid_entry2> entries;
   for (const kvm_cpuid_entry2& e : ours.entries())
-    if (!has_topology || !is_topology(e.function)) entries.push_back(e);
+    if ((!has_topology || !is_topology(e.function)) && (!pmu || e.function != pmu_leaf)) entries.push_back(e);
+  if (pmu)
+    entries.push_back({.function = pmu_leaf, .eax = pmu->eax, .ebx = pmu->ebx, .ecx = pmu->ecx, .edx = pmu->edx});
   for (const kvm_cpuid_entry2& e : vmms.entries())
     if (is_topology(e.function)) entries.push_back(e);
   return CpuidTable{std::move(entries)};

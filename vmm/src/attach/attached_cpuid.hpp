@@ -1,6 +1,7 @@
 #pragma once
 #include "kvm/cpuid_table.hpp"
 #include "machine/model.hpp"
+#include "vpmu/pmu.hpp"
 
 namespace vmm {
 
@@ -11,8 +12,12 @@ unsigned threads_per_core(const CpuidTable& vmms);
 /// leaf 01H tells of DS and of IA32_PERF_CAPABILITIES. False where there is no room for leaf 0AH.
 bool show_pmu(const MachineModel& model, kvm_cpuid2& list, std::uint32_t room);
 
+/// What a VMM's table leaves a vCPU of the model's PMU, by a leaf 0AH of its own. One that is missing or empty says
+/// nothing, and neither does one that was handed on from show_pmu(): then all of it.
+vpmu::PmuLimits pmu_limits(const MachineModel& model, const CpuidTable& vmms);
+
 /// The CPUID of a model for a vCPU of another VMM: what guest_cpuid() makes of what that VMM would show, with that
-/// VMM's topology.
+/// VMM's topology, and with a leaf 0AH of its own as it stands.
 CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std::uint64_t tsc_hz);
 
 }  // namespace vmm

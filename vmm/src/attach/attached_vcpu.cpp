@@ -7,6 +7,7 @@
 #include "attach/attached_cpuid.hpp"
 #include "attach/carried_state.hpp"
 #include "attach/msr_lists.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
@@ -19,12 +20,17 @@ void let_kicks_in() {
   ::pthread_sigmask(SIG_UNBLOCK, &kicks, nullptr);
 }
 
+bool is_capabilities(std::uint32_t index) { return vpmu::MsrIndex{index} == vpmu::msr::IA32_PERF_CAPABILITIES; }
+
 }  // namespace
 
 Result<void> AttachedVcpu::set_cpuid(const MachineModel& model, const CpuidTable& theirs) {
   VMM_ASSIGN(const std::uint32_t khz, vcpu_.tsc_khz());
   VMM_TRY(vcpu_.set_cpuid(attached_cpuid(model, theirs, std::uint64_t{khz} * 1000)));
   config_.pmu.smt = threads_per_core(theirs) == 2;
+  const auto capabilities = config_.pmu.limits.perf_capabilities;
+  config_.pmu.limits = pmu_limits(model, theirs);
+  config_.pmu.limits.perf_capabilities = capabilities;
   return vcpu_.set_msr(msr_bios_sign_id, bios_sign_id(model));
 }
 
@@ -127,10 +133,16 @@ int AttachedVcpu::get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& 
 
 int AttachedVcpu::set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm) {
   MsrImage image = msr_image();
-  const int served =
-      serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
-                        .serve = [&](const kvm_msr_entry& entry) { return image.write(entry.index, entry.data); },
-                        .ask_kvm = ask_kvm});
+  const int served = serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
+                                       .serve =
+                                           [&](const kvm_msr_entry& entry) {
+                                             // A guest's processor does not change: KVM refuses that, too.
+                                             const bool fixed = pmu_ != nullptr && is_capabilities(entry.index);
+                                             return fixed ? image.read(entry.index) == entry.data
+                                                          : image.write(entry.index, entry.data);
+                                           },
+                                       .ask_kvm = ask_kvm});
+  config_.pmu.limits = image.limits();
   if (auto state = image.changed()) {
     to_restore_ = std::move(state);
     to_reset_ = false;
@@ -228,8 +240,9 @@ bool AttachedVcpu::kick_if_running() {
 void AttachedVcpu::publish() {
   std::vector<Statistic> counters{
       {"attach.resets", resets_}, {"attach.restores", restores_}, {"attach.restores_in_use", restores_in_use_}};
-  pmu_->visit_statistics(
-      [&](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
+  pmu_->visit_statistics([&](std::string_view name, std::uint64_t value) {
+    counters.push_back({std::string{name}, value});
+  });
   const std::scoped_lock lock{mutex_};
   published_ = std::move(counters);
 }

@@ -4,6 +4,17 @@
 #include "vpmu/generation.hpp"
 
 namespace vmm {
+namespace {
+
+/// With the full-width counters that a VMM may give each model's vCPUs.
+vpmu::GenerationDesc widest(const MachineModel& model) {
+  vpmu::GenerationDesc generation = vpmu::describe(model.generation);
+  generation.features.full_width_write = true;
+  return generation;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<AttachedVm>> AttachedVm::create(Fd fd, std::size_t run_mapping_size,
                                                        const AttachOptions& options, Log& log) {
   VMM_ASSIGN(MsrFilter none, MsrFilter::create({}));
@@ -27,7 +38,7 @@ Result<void> AttachedVm::prepare() {
   const std::scoped_lock lock{mutex_};
   if (prepared_) return {};
   VMM_TRY(prepare_vm_for_pmu_beside({.filter = theirs_.native(), .exit_reasons = their_reasons_}, vm_,
-                                    vpmu::describe(options_.model->generation)));
+                                    widest(*options_.model)));
   prepared_ = true;
   return {};
 }
@@ -90,7 +101,7 @@ Result<void> AttachedVm::set_msr_filter(const kvm_msr_filter& filter) {
   const std::scoped_lock lock{mutex_};
   Result<void> result{};
   gate_.with_nobody_inside([&] {
-    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, vpmu::describe(options_.model->generation))
+    result = prepared_ ? set_msr_filter_beside(theirs.native(), vm_, widest(*options_.model))
                        : vm_.set_msr_filter(theirs.native());
     if (result) theirs_ = std::move(theirs);
   });

@@ -18,6 +18,8 @@
 #include "files/output_file.hpp"
 #include "kvm/ioctl.hpp"
 #include "vpmu/bits.hpp"
+#include "vpmu/cpuid.hpp"
+#include "vpmu/msr.hpp"
 
 namespace vmm {
 namespace {
@@ -126,6 +128,7 @@ int Attachment::call(int fd, unsigned long request, std::uintptr_t argument) {
   const Known it = known(fd);
   if (it.vcpu != nullptr) return on_vcpu(*it.vcpu, fd, request, argument);
   if (it.vm != nullptr) return on_vm(it.vm, fd, request, argument);
+  if (request == KVM_GET_MSRS) return feature_msrs(fd, *reinterpret_cast<kvm_msrs*>(argument));
   return ioctl_call(fd, request, argument);
 }
 
@@ -270,6 +273,20 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
     }
     default: return call_kvm();
   }
+}
+
+// Of KVM itself, not of a vCPU: what a vCPU may have.
+int Attachment::feature_msrs(int fd, kvm_msrs& list) const {
+  return serve_msrs(
+      list,
+      {.is_ours = [](std::uint32_t index) { return vpmu::MsrIndex{index} == vpmu::msr::IA32_PERF_CAPABILITIES; },
+       .serve =
+           [&](kvm_msr_entry& entry) {
+             entry.data = vpmu::perf_capabilities(vpmu::describe(options_.model->generation));
+             return true;
+           },
+       .ask_kvm =
+           [&](kvm_msrs& part) { return ioctl_call(fd, KVM_GET_MSRS, reinterpret_cast<std::uintptr_t>(&part)); }});
 }
 
 int Attachment::list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const {

@@ -71,6 +71,7 @@ class Attachment {
   int supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) const;
   static int get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
   static int set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument);
+  int feature_msrs(int fd, kvm_msrs& list) const;
   int list_all_msrs(int fd, unsigned long request, std::uintptr_t argument) const;
   int answer(const Result<void>& result, const char* what);
   Result<void> examine(int fd);

@@ -1,6 +1,7 @@
 #include "attach/msr_image.hpp"
 
 #include "vpmu/bits.hpp"
+#include "vpmu/cpuid.hpp"
 #include "vpmu/msr.hpp"
 #include "vpmu/registers.hpp"
 
@@ -17,8 +18,10 @@ std::optional<unsigned> gp_counter(std::uint32_t index) {
 
 }  // namespace
 
-MsrImage::MsrImage(const vpmu::PmuConfig& config, const std::optional<PmuVcpuState>& state) : pmu_{config} {
-  if (state && pmu_.restore(state->pmu) == vpmu::RestoreStatus::ok) rest_ = *state;
+MsrImage::MsrImage(const vpmu::PmuConfig& config, const std::optional<PmuVcpuState>& state)
+    : config_{config}, pmu_{config} {
+  has_state_ = state && pmu_.restore(state->pmu) == vpmu::RestoreStatus::ok;
+  if (has_state_) rest_ = *state;
 }
 
 bool MsrImage::has(std::uint32_t index) const {
@@ -36,6 +39,23 @@ bool MsrImage::write_state(const vpmu::PmuState& state) {
   return pmu_.restore(snapshot) == vpmu::RestoreStatus::ok;
 }
 
+// They tell what the PMU has: another one takes over the state. What MISC_ENABLE tells of PEBS goes with them. A PMU
+// that nobody has set anything of starts with them.
+bool MsrImage::tell_capabilities(std::uint64_t value) {
+  constexpr std::uint64_t writable = vpmu::reg::misc_enable::writable;
+  if (!vpmu::may_tell_capabilities(vpmu::describe(config_.generation), value)) return false;
+  vpmu::PmuConfig config = config_;
+  config.limits.perf_capabilities = value;
+  vpmu::Pmu next{config};
+  vpmu::PmuSnapshot snapshot = pmu_.snapshot();
+  snapshot.state.misc_enable = (snapshot.state.misc_enable & writable) | (next.state().misc_enable & ~writable);
+  if (next.restore(snapshot) != vpmu::RestoreStatus::ok) return false;
+  config_ = config;
+  pmu_ = next;
+  changed_ = changed_ || has_state_;
+  return true;
+}
+
 // A write of what is there already must not disarm a counter.
 bool MsrImage::write(std::uint32_t index, std::uint64_t value) {
   namespace enable = vpmu::reg::misc_enable;
@@ -44,6 +64,7 @@ bool MsrImage::write(std::uint32_t index, std::uint64_t value) {
   if (which == msr::IA32_MISC_ENABLE)
     value = (value & ~fixed) | (read(index) & fixed);  // the model's, whatever the VMM thinks of it
   if (read(index) == value) return true;
+  if (which == msr::IA32_PERF_CAPABILITIES) return tell_capabilities(value);
   const std::uint64_t before = read(index);
   bool good = false;
   vpmu::PmuState state = pmu_.state();

@@ -18,18 +18,21 @@ class MsrImage {
   /// as with KVM.
   [[nodiscard]] bool has(std::uint32_t index) const;
   [[nodiscard]] std::uint64_t read(std::uint32_t index) const;
-  /// False when the register cannot hold it; then nothing has changed.
+  /// False when the register cannot hold it; then nothing has changed. IA32_PERF_CAPABILITIES changes limits().
   bool write(std::uint32_t index, std::uint64_t value);
 
   /// What has come of it; empty when nothing is different.
   [[nodiscard]] std::optional<PmuVcpuState> changed() const;
+  [[nodiscard]] const vpmu::PmuLimits& limits() const { return config_.limits; }
 
  private:
+  bool tell_capabilities(std::uint64_t value);
   bool write_state(const vpmu::PmuState& state);
 
+  vpmu::PmuConfig config_;
   vpmu::Pmu pmu_;
   PmuVcpuState rest_;  ///< But for the core's part.
-  bool changed_{};
+  bool has_state_{}, changed_{};
 };
 
 /// The registers of MsrImage that a model has, and that hold anything.
