@@ -240,9 +240,8 @@ bool AttachedVcpu::kick_if_running() {
 void AttachedVcpu::publish() {
   std::vector<Statistic> counters{
       {"attach.resets", resets_}, {"attach.restores", restores_}, {"attach.restores_in_use", restores_in_use_}};
-  pmu_->visit_statistics([&](std::string_view name, std::uint64_t value) {
-    counters.push_back({std::string{name}, value});
-  });
+  pmu_->visit_statistics(
+      [&](std::string_view name, std::uint64_t value) { counters.push_back({std::string{name}, value}); });
   const std::scoped_lock lock{mutex_};
   published_ = std::move(counters);
 }
