@@ -19,10 +19,10 @@ std::optional<unsigned> gp_counter(std::uint32_t index) {
 }  // namespace
 
 MsrImage::MsrImage(const vpmu::PmuConfig& config, const std::optional<PmuVcpuState>& state)
-    : config_{config}, pmu_{config} {
-  has_state_ = state && pmu_.restore(state->pmu) == vpmu::RestoreStatus::ok;
-  if (has_state_) rest_ = *state;
-}
+    : config_{config},
+      pmu_{config},
+      has_state_{state && pmu_.restore(state->pmu) == vpmu::RestoreStatus::ok},
+      rest_{has_state_ ? *state : PmuVcpuState{}} {}
 
 bool MsrImage::has(std::uint32_t index) const {
   return pmu_.rdmsr(vpmu::MsrIndex{index}).status != vpmu::MsrStatus::unknown;

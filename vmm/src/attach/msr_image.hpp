@@ -31,8 +31,9 @@ class MsrImage {
 
   vpmu::PmuConfig config_;
   vpmu::Pmu pmu_;
+  bool has_state_;
   PmuVcpuState rest_;  ///< But for the core's part.
-  bool has_state_{}, changed_{};
+  bool changed_{};
 };
 
 /// The registers of MsrImage that a model has, and that hold anything.
