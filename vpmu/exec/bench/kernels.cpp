@@ -27,7 +27,6 @@ HELPER void insertion_sort(std::uint32_t* a, std::int64_t low, std::int64_t high
   }
 }
 
-// NOLINTNEXTLINE(misc-no-recursion): a guest's
 HELPER void quick_sort(std::uint32_t* a, std::int64_t low, std::int64_t high) {
   while (high - low > few) {
     const std::uint32_t pivot = a[low + (high - low) / 2];
@@ -66,7 +65,6 @@ HELPER Node* insert(Node* root, Node* fresh) {
   }
 }
 
-// NOLINTNEXTLINE(misc-no-recursion): a guest's
 HELPER std::uint64_t walk(const Node* n, std::uint64_t depth) {
   if (n == nullptr) return 0;
   return walk(n->left, depth + 1) * 3 + walk(n->right, depth + 1) + (n->key ^ depth);
