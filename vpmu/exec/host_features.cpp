@@ -12,7 +12,7 @@ Leaf cpuid(std::uint32_t leaf) {
   return l;
 }
 std::uint32_t xcr0() {
-  Leaf l;
+  Leaf l;  // NOLINT(misc-const-correctness): the asm writes it
   __asm__ volatile("xgetbv" : "=a"(l.a), "=d"(l.d) : "c"(0));
   return l.a;
 }

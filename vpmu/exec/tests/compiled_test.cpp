@@ -37,7 +37,7 @@ class Machine {
   }
   [[nodiscard]] std::uint64_t at(Page page) const { return ram.address() + page * page_size; }
   [[nodiscard]] std::byte* bytes(Page page) const { return ram.bytes().data() + page * page_size; }
-  void link(Page from, std::size_t entry, Page to, std::uint64_t rights) {
+  void link(Page from, std::size_t entry, Page to, std::uint64_t rights) const {
     const std::uint64_t word = at(to) | present | user | rights;
     std::memcpy(bytes(from) + entry * sizeof word, &word, sizeof word);
   }
@@ -50,7 +50,7 @@ class Machine {
             .alignment_check = false};
   }
   /// Memory, and what the tables say of what was accessed.
-  [[nodiscard]] bool same_memory(Machine& other) {
+  [[nodiscard]] bool same_memory(const Machine& other) const {
     if (std::memcmp(bytes(code), other.bytes(code), (count - code) * page_size) != 0) return false;
     for (unsigned n = 0; n < linear_pages; ++n)
       if ((word(n) & ~address_bits) != (other.word(n) & ~address_bits)) return false;
@@ -63,7 +63,7 @@ class Machine {
   Engine engine;
 
  private:
-  std::uint64_t word(unsigned n) {
+  [[nodiscard]] std::uint64_t word(unsigned n) const {
     std::uint64_t value{};
     std::memcpy(&value, bytes(table) + n * sizeof value, sizeof value);
     return value;
