@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <ostream>
 #include <string_view>
 
 #include "vpmu/msr.hpp"
@@ -25,6 +26,7 @@ struct MsrExpectation {
   MsrAccess access{MsrAccess::read_write};
   bool canonical{};  ///< A non-canonical value raises #GP.
 };
+inline void PrintTo(const MsrExpectation& m, std::ostream* out) { *out << m.name; }
 
 /// Every core PMU register of Skylake client with SMT on, ascending.
 inline constexpr std::array skylake_msrs{

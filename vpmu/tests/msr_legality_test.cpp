@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -204,7 +203,5 @@ TEST(MiscEnable, PerfmonAvailableIgnoresWrites) {
 }
 
 }  // namespace
-
-static void PrintTo(const MsrExpectation& m, std::ostream* out) { *out << m.name; }
 
 }  // namespace vpmu::test

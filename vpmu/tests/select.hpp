@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <ostream>
 
 #include "vpmu/registers.hpp"
 
@@ -20,6 +21,10 @@ struct Select {
            sel::OS::make(os) | sel::EN::make(enabled);
   }
 };
+inline std::ostream& operator<<(std::ostream& out, const Select& s) {
+  return out << "cmask " << unsigned{s.cmask} << " inv " << s.inv << " edge " << s.edge << " usr " << s.usr << " os "
+             << s.os;
+}
 
 /// MEM_INST_RETIRED.ALL_LOADS, the LD of the worked vectors.
 inline constexpr Select loads{.event = 0xD0, .umask = 0x81};

@@ -11,12 +11,6 @@
 // was charged to.
 
 namespace vpmu::test {
-
-static std::ostream& operator<<(std::ostream& out, const Select& s) {
-  return out << "cmask " << unsigned{s.cmask} << " inv " << s.inv << " edge " << s.edge << " usr " << s.usr << " os "
-             << s.os;
-}
-
 namespace {
 
 struct Instruction {
