@@ -53,7 +53,7 @@ TEST(Limits, CountersBeyondAreNotThere) {
 
 TEST(Limits, FixedCountersBeyondAreNotThere) {
   for (unsigned n = 0; n <= 3; ++n) {
-    Pmu pmu{skylake({.fixed_counters = static_cast<std::uint8_t>(n)})};
+    const Pmu pmu{skylake({.fixed_counters = static_cast<std::uint8_t>(n)})};
     for (unsigned i = 0; i < 3; ++i) {
       EXPECT_EQ(reads(pmu, msr::IA32_FIXED_CTR0 + i), i < n) << i;
       EXPECT_EQ(pmu.rdpmc(rdpmc_fixed_counters | i, 0, false).has_value(), i < n) << i;
