@@ -247,6 +247,18 @@ void report() {
                retired, retired_in_bulk, surroundings.pmis, pmu->statistics().records_written);
 }
 
+/// The line of code that was fetched last, by its physical address; no line's where the next is fetched anew.
+std::uint64_t code_line = ~std::uint64_t{0};
+
+/// Code comes in lines. Of an instruction in two lines the second comes with the next instruction.
+void fetch() {
+  constexpr std::uint64_t line = 64, page = 4096;  // Bochs does not tell its size
+  const std::uint64_t physical = cpu()->pAddrFetchPage | (now.ip & (page - 1));
+  if (physical / line == code_line) return;
+  code_line = physical / line;
+  model->fetched({.linear = now.ip, .physical = physical, .page_bytes = page});
+}
+
 void before_instruction() {
   if (modelling && now.open) model->abandoned();
   now.open = true;
@@ -256,7 +268,9 @@ void before_instruction() {
   now.begun_at = cpu()->get_icount();
   now.retirement.has_load = now.retirement.has_store = false;
   now.retirement.branch = {};
-  if (modelling) model->begin_instruction();
+  if (!modelling) return;
+  model->begin_instruction();
+  fetch();
 }
 
 void conditional_branch(bool taken) { now.retirement.branch = {.kind = vpmu::BranchKind::conditional, .taken = taken}; }
@@ -298,14 +312,17 @@ void access(unsigned long long linear, unsigned long long physical, unsigned byt
 }
 
 void flush_line(unsigned long long linear, unsigned long long physical) {
+  code_line = ~std::uint64_t{0};
   if (modelling) model->flushed_line({.linear = linear, .physical = physical});
 }
 
 void flush_caches() {
+  code_line = ~std::uint64_t{0};
   if (modelling) model->caches_flushed();
 }
 
 void flush_translations() {
+  code_line = ~std::uint64_t{0};
   if (modelling) model->flushed();
 }
 
