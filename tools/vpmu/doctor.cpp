@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "command_line.hpp"
+#include "jail/identity.hpp"
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
 #include "passthrough/pass_through.hpp"
@@ -70,8 +71,8 @@ struct DoctorArguments {
   bool runs_tests{};
 };
 
-int examine_and_print(DoctorArguments& arguments) {
-  const std::string& kvm_device = arguments.selftest.kvm_device;
+/// Prints what this host can do; whether guests run on it.
+bool print_host(const std::string& kvm_device) {
   const auto findings = examine_host(kvm_device);
   for (const auto& f : findings) {
     const auto advice = f.advice.empty() ? "" : "; " + f.advice;
@@ -82,6 +83,12 @@ int examine_and_print(DoctorArguments& arguments) {
   std::printf("%s\n",
               fit ? "fit: guests with a virtual PMU run on this host"
                   : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");
+  return fit;
+}
+
+int examine_and_print(DoctorArguments& arguments) {
+  bool fit{};
+  as_jailed([&] { fit = print_host(arguments.selftest.kvm_device); });
   if (!arguments.runs_tests) return fit ? 0 : 1;
   arguments.selftest.on_kvm = arguments.accel == "kvm" || (arguments.accel == "auto" && fit);
   const auto passed = run_selftest(arguments.selftest);

@@ -18,6 +18,7 @@
 #include "control/session.hpp"
 #include "files/distinct_files.hpp"
 #include "files/output_file.hpp"
+#include "jail/identity.hpp"
 #include "jail/jail.hpp"
 #include "jail/steward.hpp"
 #include "machine/config.hpp"
@@ -219,7 +220,13 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_ASSIGN(auto model_log, ModelLogFile::open(arguments.model_log, arguments.machine));
   VMM_ASSIGN(const auto chosen, choose_accel(arguments));
   arguments.machine.accel = chosen.accel;
-  const std::string source = settle_source(arguments.machine);
+  std::string source;
+  const auto settle = [&] { source = settle_source(arguments.machine); };
+  if (arguments.no_jail) {
+    settle();
+  } else {
+    as_jailed(settle);
+  }
   arguments.session.starting = [&]() -> Result<void> {
     for (const std::string& line : {chosen.reason, source})
       if (!line.empty()) messages.print("vpmu: " + line);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -41,6 +42,8 @@ Result<void> set_capabilities(std::uint64_t all) {
   if (::syscall(SYS_capset, &head, data.data()) != 0) return host_error("capset", errno);
   return {};
 }
+
+std::uint64_t of_the_jail(std::uint64_t had) { return had & bit_of(CAP_PERFMON); }
 
 /// Who has not the right to may keep it: with no_new_privs nothing that is in it alone comes back.
 void empty_bounding_set() {
@@ -83,9 +86,16 @@ Result<std::optional<User>> jail_user(const std::string& name) {
   return std::optional<User>{{.uid = found->pw_uid, .gid = found->pw_gid}};
 }
 
+void as_jailed(const std::function<void()>& act) {
+  std::thread{[&act] {
+    // Giving up is never refused.
+    if (const auto had = permitted(); had && set_capabilities(of_the_jail(*had))) act();
+  }}.join();
+}
+
 Result<void> become(const std::optional<User>& user, Capabilities stay) {
   VMM_ASSIGN(const std::uint64_t had, permitted());
-  const std::uint64_t kept = stay == Capabilities::perfmon ? had & bit_of(CAP_PERFMON) : 0;
+  const std::uint64_t kept = stay == Capabilities::perfmon ? of_the_jail(had) : 0;
   empty_bounding_set();
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   // Else the change of the user takes those that stay, too.

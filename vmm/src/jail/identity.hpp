@@ -1,6 +1,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -26,6 +27,10 @@ enum class Capabilities { none, perfmon };
 /// them); becomes `user`. Of other threads that there are already only the user changes, and with it their capabilities
 /// go.
 Result<void> become(const std::optional<User>& user, Capabilities stay);
+
+/// Runs `act` in a thread that has no capability which a jailed machine lacks: what may be opened there may be opened
+/// in the jail. Returns after it; this thread keeps what it has.
+void as_jailed(const std::function<void()>& act);
 
 /// Gives up what become() has left to the calling thread.
 Result<void> drop_capabilities();

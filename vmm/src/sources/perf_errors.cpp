@@ -17,7 +17,8 @@ struct Row {
 
 constexpr std::array rows{
     Row{EACCES, "perf may not count here",
-        "set kernel.perf_event_paranoid to 1 or less (sysctl), or give the program CAP_PERFMON"},
+        "set kernel.perf_event_paranoid to 1 or less (sysctl); at 2 it is enough to give the program CAP_PERFMON, at "
+        "Debian's 3 it is not"},
     Row{EPERM, "perf_event_open is forbidden here",
         "allow it in the container's seccomp profile or the security module, and give CAP_PERFMON"},
     Row{ENOENT, "this host has no PMU that perf can use", "on a virtual machine ask its host for a virtual PMU"},

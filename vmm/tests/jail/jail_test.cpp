@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "jail/identity.hpp"
 #include "jail/landlock.hpp"
 #include "kvm/fd.hpp"
 #include "kvm/kick.hpp"
@@ -295,6 +296,23 @@ std::string rights() {
         for (std::string word; words >> word;) all += word + ' ';
       }
   return all;
+}
+
+/// The capabilities of the calling thread, as /proc tells them: effective.
+std::string capabilities() {
+  std::ifstream status{"/proc/thread-self/status"};
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("CapEff:")) return line.substr(line.find_last_of('\t') + 1);
+  return "none told";
+}
+
+TEST(Identity, WhatIsTriedAsJailedHasNoMoreThanCapPerfmon) {
+  const std::string before = capabilities();
+  std::string jailed;
+  as_jailed([&] { jailed = capabilities(); });
+  constexpr std::uint64_t perfmon = std::uint64_t{1} << 38;
+  EXPECT_EQ(std::stoull(jailed, nullptr, 16), std::stoull(before, nullptr, 16) & perfmon);
+  EXPECT_EQ(capabilities(), before);
 }
 
 TEST(Identity, RootBecomesNobodyAndKeepsNoCapability) {
