@@ -31,6 +31,7 @@ enum Need : std::uint32_t {
   need_second_cpu = 1U << 4,    ///< The machine has a second vCPU, which waits for INIT and SIPI.
   need_branch_steps = 1U << 5,  ///< DEBUGCTL.BTF works; a host's KVM may drop it.
   need_modelled_levels = 1U << 6,  ///< And by one model, whoever runs the guest: not those of a host.
+  need_uncore = 1U << 7,           ///< The package has counters, too.
 };
 
 /// Facts about the source, for tests that can check more when it is better, and what the user wants.

@@ -121,6 +121,10 @@ std::string unmet_need(const Test& test, std::string_view source, Port port) {
   if ((test.needs & gt::need_exact_counts) != 0 && !is_exact(source))
     return fmt::format("needs exact counts, source '{}' estimates", source);
   const vmm::SourceRow* const row = vmm::find_source(source);
+  if ((test.needs & gt::need_records) != 0 && row == nullptr)
+    return fmt::format("needs PEBS, source '{}' has KVM's own PMU", source);
+  if ((test.needs & gt::need_uncore) != 0 && row == nullptr)
+    return fmt::format("needs an uncore, source '{}' has KVM's own PMU", source);
   if ((test.needs & gt::need_hit_levels) != 0 && (row == nullptr || !row->traits.latency))
     return fmt::format("needs hit levels, source '{}' has none", source);
   if ((test.needs & gt::need_modelled_levels) != 0 &&

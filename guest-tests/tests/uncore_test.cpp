@@ -139,7 +139,7 @@ bool overflowed(const Clock& c) {
 }
 
 // In time, whatever the core does: at most at the rate of the TSC, at least at half of it.
-GT_TEST(Uncore_ClockCounts) {
+GT_TEST(Uncore_ClockCounts, gt::need_uncore) {
   const Clock& c = any_clock();
   const std::uint64_t before = gt::rdtsc();
   start(c, 0, 0, 0);
@@ -157,7 +157,7 @@ GT_TEST(Uncore_ClockCounts) {
 }
 
 // Rule Q7.
-GT_TEST(Uncore_OverflowInterruptsTheCoreThatAsksForIt) {
+GT_TEST(Uncore_OverflowInterruptsTheCoreThatAsksForIt, gt::need_uncore) {
   const Clock& c = clock();
   pmu::catch_pmi_by_nmi();
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, enable_uncore_pmi);
@@ -170,7 +170,7 @@ GT_TEST(Uncore_OverflowInterruptsTheCoreThatAsksForIt) {
 }
 
 // SDM 3B 18.8.2.1: DEBUGCTL[13] lets the core take it; the status tells of it all the same.
-GT_TEST(Uncore_OverflowIsOnlyShownWithoutDebugctl) {
+GT_TEST(Uncore_OverflowIsOnlyShownWithoutDebugctl, gt::need_uncore) {
   const Clock& c = clock();
   pmu::catch_pmi_by_nmi();
   start(c, soon, c.interrupt, c.core_0);
@@ -179,7 +179,7 @@ GT_TEST(Uncore_OverflowIsOnlyShownWithoutDebugctl) {
   GT_EQUAL(pmu::pmi_count(), 0U);
 }
 
-GT_TEST(Uncore_OverflowLeavesOtherCoresAlone) {
+GT_TEST(Uncore_OverflowLeavesOtherCoresAlone, gt::need_uncore) {
   const Clock& c = clock();
   pmu::catch_pmi_by_nmi();
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, enable_uncore_pmi);
@@ -191,7 +191,7 @@ GT_TEST(Uncore_OverflowLeavesOtherCoresAlone) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-GT_TEST(Uncore_StopsWithItsInterruptWhereItFreezes) {
+GT_TEST(Uncore_StopsWithItsInterruptWhereItFreezes, gt::need_uncore) {
   const Clock& c = clock();
   pmu::catch_pmi_by_nmi();
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, enable_uncore_pmi);
@@ -202,7 +202,7 @@ GT_TEST(Uncore_StopsWithItsInterruptWhereItFreezes) {
 }
 
 // The two PMUs stop apart: a stopped core takes the uncore's interrupt.
-GT_TEST(Uncore_OverflowNeedsNoCounterOfTheCore) {
+GT_TEST(Uncore_OverflowNeedsNoCounterOfTheCore, gt::need_uncore) {
   const Clock& c = clock();
   pmu::stop();
   pmu::catch_pmi_by_vector(0x45);
@@ -232,7 +232,7 @@ void check(const Expectation& e) {
 
 // 391H, 392H: of the uncore up to Broadwell, of the core (STATUS_SET, INUSE) on Skylake; of nobody on the servers
 // before it. 394H, 395H: counter and control, or control and counter.
-GT_TEST(Uncore_AddressesAreTheGenerations) {
+GT_TEST(Uncore_AddressesAreTheGenerations, gt::need_uncore) {
   using enum Answer;
   constexpr std::array old_servers{Expectation{0x391, faults}, Expectation{0x392, faults}, Expectation{0x393, faults}};
   switch (gt::cpu::model()) {
@@ -305,7 +305,7 @@ GT_TEST(Uncore_AddressesAreTheGenerations) {
 }
 
 // SDM 3B figures 18-25 to 18-29, 18-38, 18-39.
-GT_TEST(Uncore_ReservedBitsFault) {
+GT_TEST(Uncore_ReservedBitsFault, gt::need_uncore) {
   const Clock& c = clock();
   const bool is_nehalem = c.counter == nehalem.counter;
   const std::uint64_t global = is_nehalem ? 0x800F'0001'0000'00FF : 0xE000'001F, control = c.enable | c.interrupt;

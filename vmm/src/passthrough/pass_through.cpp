@@ -15,7 +15,8 @@ using vpmu::Bits;
 
 constexpr std::uint32_t msr_perf_capabilities = 0x345;
 constexpr std::uint32_t msr_misc_enable = 0x1A0;
-constexpr std::uint64_t fast_strings = 1;  // SDM 4 table 2-2: IA32_MISC_ENABLE[0]
+// SDM 4 table 2-2: IA32_MISC_ENABLE.
+constexpr std::uint64_t fast_strings = Bits<0>::mask, perfmon_available = Bits<7>::mask;
 using MiscEnablePebsUnavailable = Bits<12>;
 // What IA32_PERF_CAPABILITIES tells of PEBS: PEBS_TRAP, PEBS_ARCH_REG, the format, PEBS_BASELINE. SDM 3B 17.4.8.1.
 constexpr std::uint64_t capabilities_of_pebs = Bits<6>::mask | Bits<7>::mask | Bits<11, 8>::mask | Bits<14>::mask;
@@ -105,8 +106,9 @@ CpuidTable PassThrough::adapt(const CpuidTable& table) const {
   return CpuidTable{std::move(entries)};
 }
 
-// KVM starts with PEBS unavailable, and only the VMM may change that: kvm-host.md 1.1. It starts without fast strings,
-// too, which every Intel processor has on after RESET: Linux then does without REP MOVSB.
+// KVM starts with PEBS unavailable, and only the VMM may change that: kvm-host.md 1.1. It starts without fast strings
+// and with performance monitoring unavailable, too. Every Intel processor has both after RESET: Linux then does without
+// REP MOVSB.
 Result<void> PassThrough::prepare(Vcpu& vcpu) const {
   if ((pmu_.supported.get(1).ecx & l1_c_pdcm) != 0) {
     const std::uint64_t capabilities =
@@ -114,7 +116,7 @@ Result<void> PassThrough::prepare(Vcpu& vcpu) const {
     VMM_TRY(vcpu.set_msr(msr_perf_capabilities, capabilities));
   }
   VMM_ASSIGN(const std::uint64_t before, vcpu.msr(msr_misc_enable));
-  const std::uint64_t unavailable = MiscEnablePebsUnavailable::mask, with = before | fast_strings;
+  const std::uint64_t unavailable = MiscEnablePebsUnavailable::mask, with = before | fast_strings | perfmon_available;
   return vcpu.set_msr(msr_misc_enable, pmu_.pebs() ? with & ~unavailable : with | unavailable);
 }
 
