@@ -10,6 +10,8 @@
     judge.py --suite soft LOG       the same boot twice without KVM: both the same
     judge.py --suite profilers LOG  likwid, pcm and PAPI
     judge.py --suite rr LOG         rr's recordings and replays
+    judge.py --suite host LOG       a host's PMU counts
+    judge.py --suite passed LOG     the host's PMU is passed through: no precise samples
 """
 
 import argparse
@@ -21,8 +23,10 @@ import console_log
 import disassembly
 from attached_checks import attached_checks, check_disturbed, check_domain
 from clock_checks import check_clocks
+from count_checks import COUNTED_EVENTS, MIXED_EVENTS, check_as_qemu, check_count, check_count_nearly, check_precise_order, check_same_each_time
 from debugger_checks import DEBUGGED, check_debugged, gdb_checks
 from finding import Failed, Finding, require
+from host_pmu_checks import check_events, check_levels, check_passed_pmu
 from memory_checks import check_as_modelled, check_every_level, check_memory
 from models import model_of
 from profiler_checks import profilers_checks
@@ -44,12 +48,6 @@ MAX_LOOP_SHARE = 0.30
 CYCLES_TOLERANCE = 0.05
 MAX_EXITS_PER_SAMPLE = 12
 MAX_BOOT_EXITS = 450
-COUNTED_ROUNDS = 100_000  # of the loop in programs/counted.S
-COUNTED_EVENTS = {"instructions:u": 5 * COUNTED_ROUNDS + 5, "branches:u": COUNTED_ROUNDS + 1}
-MIXED_EVENTS = ("instructions", "branches", "loads", "stores")
-MIXED_CONDITIONAL = 20 * 18  # of programs/mixed.S
-MIXED_RUNS = 100  # of guest/exact.sh
-COUNTED_PERIOD = 1003  # of guest/exact.sh: not a multiple of the loop's length
 MIN_CONSOLE_LINES = 100  # of a boot that is compared with another
 MIN_BOOT_INSTRUCTIONS = 100_000_000
 HOST_COUNTERS = {"exits.interrupted", "pmu.exits.kick", "vcpu.late_kicks", "vcpu.longest_kick_us"}  # of what the host did
@@ -130,6 +128,14 @@ def check_stat(run, _programs):
     return f"cycles / (task-clock x TSC rate) = {ratio:.3f}"
 
 
+def check_default_stat(run, _programs):
+    values = stat_values(run)
+    for event in ("task-clock", "cycles", "instructions", "branches"):
+        require(values.get(event, 0) > 0, f"perf stat counted no {event}")
+    require(values.get("branch-misses", -1) >= 0, "perf stat counted no branch-misses")
+    return f"{len(values)} events, {values['instructions']:.0f} instructions"
+
+
 def check_split(run, _programs, name):
     count = recorded(run, name)
     percents = {symbol: float(percent) for percent, symbol in run.named("report", name)}
@@ -162,52 +168,6 @@ def check_loop(run, programs, name):
     require(max(shares) <= MAX_LOOP_SHARE, f"{name}: one instruction has {100 * max(shares):.0f} % of the samples ({listing})")
     require(sum(1 for hit in hits[:8] if hit) >= 6, f"{name}: fewer than 6 of 8 equal instructions were sampled ({listing})")
     return f"percent by instruction: {listing}"
-
-
-def check_count(run, _programs, event):
-    """perf stat, twice: the number is known and is the same each time."""
-    counts = [int(count) for count, in run.named("count", event)]
-    require(len(counts) == 2, f"{len(counts)} counts of {event}, not 2")
-    expected = COUNTED_EVENTS[event]
-    require(counts == [expected, expected], f"{event} counted {counts}, not {expected} twice")
-    return f"{expected} twice"
-
-
-def check_as_qemu(run, _programs, event):
-    """perf stat, twice, counts what QEMU counts: a repeated string instruction is one instruction to both, and SYSCALL one branch."""
-    counts = [int(count) for count, in run.named("mixed", event)]
-    theirs = [int(count) for name, count in run.named("qemu-count", "mixed") if name == event]
-    require(len(theirs) == 1 and theirs[0] > 0, f"{len(theirs)} counts of {event} by QEMU, not 1")
-    require(counts == theirs * 2, f"{event} counted {counts}, not {theirs[0]} twice as by QEMU")
-    return f"{theirs[0]} twice, as by QEMU"
-
-
-def check_same_each_time(run, _programs):
-    """rr's condition for a usable counter: conditional branches are the same in each run, whatever else runs."""
-    counts = [int(count) for count in run.facts["conditional"]]
-    require(len(counts) == MIXED_RUNS, f"{len(counts)} runs, not {MIXED_RUNS}")
-    different = sorted(set(counts))
-    require(different == [MIXED_CONDITIONAL], f"conditional branches counted {different}, not {MIXED_CONDITIONAL} each time")
-    return f"{MIXED_CONDITIONAL} conditional branches, {MIXED_RUNS} times"
-
-
-def counted_path(program):
-    """The addresses of programs/counted.S in the order in which they run."""
-    before = program.addresses_of("_start")
-    loop = program.addresses_of("counted_loop")
-    return before + loop * COUNTED_ROUNDS + program.addresses_of("counted_end")
-
-
-def check_precise_order(run, programs):
-    """Rule P1: the record is for the first instruction after the overflow, so sample k is instruction k * (period + 1)."""
-    path = counted_path(programs["counted"])
-    require(len(path) == COUNTED_EVENTS["instructions:u"], f"counted has {len(path)} instructions")
-    samples = [int(address, 16) for address in run.facts["sample"]]
-    expected = path[COUNTED_PERIOD :: COUNTED_PERIOD + 1]
-    require(len(samples) == len(expected), f"{len(samples)} samples, not {len(expected)}")
-    for number, (sample, wanted) in enumerate(zip(samples, expected), 1):
-        require(sample == wanted, f"sample {number} is at {sample:#x}, not {wanted:#x}")
-    return f"{len(samples)} samples, each at its instruction"
 
 
 def parse_results(lines):
@@ -362,8 +322,32 @@ def rr_suite(_baseline):
     yield from gdb_checks()
 
 
-SUITES = {"soft": soft_checks, "single": single_checks, "smp": smp_checks, "exact": exact_checks, "attached": attached_suite, "libvirt": libvirt_suite,
-          "saved": saved_suite, "profilers": profilers_suite, "rr": rr_suite}
+def host_suite(suite, precise):
+    yield f"{suite}-guest-ends", check_ended, ()
+    yield f"{suite}-dmesg-pmu", check_pmu_lines if precise else check_passed_pmu, ()
+    yield f"{suite}-dmesg-clean", check_no_complaint, ()
+    for event in COUNTED_EVENTS:
+        yield f"{suite}-{event}", check_count_nearly, (event,)
+    yield f"{suite}-stat", check_default_stat, ()
+    yield f"{suite}-levels", check_levels, ()
+    yield f"{suite}-split", check_split, ("sampled",)
+    yield f"{suite}-boundaries", check_boundaries, ("sampled",)
+    if precise:
+        yield f"{suite}-memory-loads", check_memory, ("mem-loads", disassembly.is_load)
+        yield f"{suite}-memory-stores", check_memory, ("mem-stores", disassembly.is_store)
+
+
+def host_checks(_baseline):
+    return host_suite("host", precise=True)
+
+
+def passed_checks(_baseline):
+    yield from host_suite("passed", precise=False)
+    yield "passed-events", check_events, ()
+
+
+SUITES = {"attached": attached_suite, "exact": exact_checks, "host": host_checks, "libvirt": libvirt_suite, "passed": passed_checks,
+          "profilers": profilers_suite, "rr": rr_suite, "saved": saved_suite, "single": single_checks, "smp": smp_checks, "soft": soft_checks}
 
 
 def judge(suite, run, programs, baseline):

@@ -3,6 +3,7 @@
     tools/test                    installs what is missing, builds, and runs all; long matrices are sampled
     tools/test --quick            build, lints, unit tests, test kernels on Skylake: minutes
     tools/test --full             all of the matrices, longer fuzzing, sanitizer builds, clang, Debian 13: hours
+    tools/test --intel-host       all that runs on the emulated Intel host
     tools/test --only STEP...     these steps (and what they need); `unit` are the unit tests
     tools/test --list             the steps and what each took the last time
 
@@ -27,6 +28,7 @@ LOGS = ROOT / "build/logs/test"
 TIMES = ROOT / "build/test-times.json"
 STEP = "step."
 UNIT = "unit"
+INTEL_HOST = ["intel-host", "intel-host-sources", "linux-host", "linux-passed"]
 NEEDS_KVM = "(^Kvm|OnKvm)"
 NOT_STEPS = ["^[^s]", "^s[^t]", "^st[^e]"]
 SLOWEST = 10
@@ -45,6 +47,7 @@ def parse_arguments():
     size.add_argument("--quick", action="store_const", const="quick", dest="size", help="a few minutes' worth")
     size.add_argument("--full", action="store_const", const="full", dest="size", help="all there is")
     parser.add_argument("--only", nargs="+", metavar="STEP", help="these steps")
+    parser.add_argument("--intel-host", action="store_const", const=INTEL_HOST, dest="only", help="all steps on the emulated Intel host")
     parser.add_argument("--list", action="store_true", help="list the steps, run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="cores to use (all)")
     parser.add_argument("--seed", help="what is sampled follows from it (the commit)")

@@ -139,6 +139,29 @@ def single_lines():
     yield from ("vpmu-guest: end record 0", "vpmu-guest: done", "vpmu-host: exit 0")
 
 
+def host_lines():
+    """A guest whose counters a host's PMU moves."""
+    yield from boot()
+    yield from 2 * ("vpmu-guest: count instructions:u 500005", "vpmu-guest: count branches:u 100001")
+    for line in ("9.28,msec,task-clock,1,100.00,1,", "9349339,,cycles,1,100.00,,", "8340379,,instructions,1,100.00,,", "1405267,,branches,1,100.00,,",
+                 "0,,branch-misses,1,100.00,,"):
+        yield f"vpmu-guest: stat {line}"
+    yield from ("vpmu-guest: level instructions:u 47185950", "vpmu-guest: level instructions:k 310220")
+    yield from recording("sampled")
+    for index in range(60):
+        yield f"vpmu-guest: mem mem-loads 401615 {0x4c0000 + 8 * index:x}"
+        yield f"vpmu-guest: mem mem-stores 40161c {0x4c0000 + 8 * index:x}"
+    yield from ("vpmu-guest: end host-pmu 0", "vpmu-guest: done", "vpmu-host: exit 0")
+
+
+def passed_lines():
+    """Two guests with KVM's own PMU; the second may count architectural events alone."""
+    for line in host_lines():
+        yield line.replace("PEBS fmt3+, ", "")
+    for loads in (746, 0):
+        yield from ("vpmu-guest: event instructions:u 2125", f"vpmu-guest: event r01d1:u {loads}")
+
+
 def smp_lines():
     yield from boot()
     yield from recording("all-cpus")

@@ -11,7 +11,7 @@ import disassembly  # noqa: E402
 import judge  # noqa: E402
 import memory_checks  # noqa: E402
 import models  # noqa: E402
-from logs import BASELINE, PROGRAMS, attached_lines, exact_lines, libvirt_lines, single_lines, smp_lines, soft_lines  # noqa: E402
+from logs import BASELINE, PROGRAMS, attached_lines, exact_lines, host_lines, libvirt_lines, passed_lines, single_lines, smp_lines, soft_lines  # noqa: E402
 
 
 class JudgeTest(unittest.TestCase):
@@ -33,6 +33,8 @@ class JudgeTest(unittest.TestCase):
             self.assertEqual(self.failing(exact_lines(model), "exact"), set(), model)
             self.assertEqual(self.failing(exact_lines(model, "6.12"), "exact"), set(), model)
         self.assertEqual(self.failing(soft_lines(), "soft"), set())
+        self.assertEqual(self.failing(host_lines(), "host"), set())
+        self.assertEqual(self.failing(passed_lines(), "passed"), set())
 
     def test_an_empty_log_passes_no_check(self):
         for suite, checks in judge.SUITES.items():
@@ -43,6 +45,32 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(len(list(judge.smp_checks(BASELINE))), 6)
         self.assertEqual(len(list(judge.exact_checks(BASELINE))), 19)
         self.assertEqual(len(list(judge.soft_checks(BASELINE))), 3)
+        self.assertEqual(len(list(judge.host_checks(BASELINE))), 11)
+        self.assertEqual(len(list(judge.passed_checks(BASELINE))), 10)
+
+    def test_a_host_that_counts_wrong_fails(self):
+        for suite, lines in (("host", host_lines), ("passed", passed_lines)):
+            for old, new, failing in (
+                ("count instructions:u 500005", "count instructions:u 500506", "instructions:u"),
+                ("count branches:u 100001", "count branches:u 99900", "branches:u"),
+                ("vpmu-guest: count branches:u 100001\n", "", "branches:u"),
+                ("8340379,,instructions", "0,,instructions", "stat"),
+                ("1405267,,branches,", "<not counted>,,branches,", "stat"),
+                ("instructions:k 310220", "instructions:k 47496170", "levels"),
+                ("instructions:k 310220", "instructions:k 0", "levels"),
+                ("Intel PMU driver.", "software events only.", "dmesg-pmu"),
+                ("report sampled 80.0 heavy", "report sampled 60.0 heavy", "split"),
+            ):
+                text = "\n".join(lines())
+                self.assertIn(old, text)
+                self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), suite), {f"{suite}-{failing}"}, new)
+
+    def test_an_event_that_counts_in_spite_of_the_policy_fails(self):
+        for old, new in (("r01d1:u 0", "r01d1:u 1"), ("r01d1:u 746", "r01d1:u 0"), ("event instructions:u 2125", "event instructions:u 0"),
+                         ("vpmu-guest: event r01d1:u 0", "")):
+            text = "\n".join(passed_lines())
+            self.assertIn(old, text)
+            self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "passed"), {"passed-events"}, new)
 
     def test_guest_errors_and_bad_ends_fail(self):
         for old, new in (

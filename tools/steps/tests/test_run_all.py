@@ -1,6 +1,7 @@
 """Tests of tools/test."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,13 @@ import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import run_all  # noqa: E402 # pylint: disable=wrong-import-position
+
+
+class IntelHost(unittest.TestCase):
+    def test_the_intel_hosts_steps_are_those_that_need_its_files(self):
+        text = (run_all.ROOT / "tools/steps/CMakeLists.txt").read_text(encoding="utf-8")
+        needing = re.findall(r"^vpmu_step\((\S+) .* NEEDS intel\b", text, re.M)
+        self.assertEqual(sorted(run_all.INTEL_HOST), sorted(needing))
 
 
 class Interrupted(unittest.TestCase):
