@@ -344,6 +344,7 @@ def check_machine():
     free = next(int(line.split()[1]) for line in open("/proc/meminfo", encoding="ascii") if line.startswith("MemAvailable"))
     if free < 1 << 20:
         raise BedError(f"only {free >> 10} MiB of memory available, the bed needs 1024 MiB; close something and try again")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nothing is left behind in the caller's directory
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # virtiofsd holds a descriptor for each file L1 knows

@@ -1,0 +1,35 @@
+"""The table of what KVM's own PMU does otherwise, compared with logs that differ from it."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import kvm_pmu  # noqa: E402
+
+LOG = "PASS Pmi.ArrivesAsNmi (7 checks, 0.04 s)\nFAIL Lvtpc.HoldsAPmi (6 checks, 17.24 s)\n  pmi_test.cpp:126: does not hold\nSKIP Uncore.ClockCounts: why\n"
+
+
+class KvmPmuTest(unittest.TestCase):
+    def failing(self, differing, log=LOG):
+        return [test for passed, test, _ in kvm_pmu.compare(log, differing) if not passed]
+
+    def test_what_the_table_says_passes(self):
+        self.assertEqual(self.failing({"Lvtpc.HoldsAPmi": "lost"}), [])
+        self.assertEqual(len(list(kvm_pmu.compare(LOG, {}))), 2)
+
+    def test_what_the_table_lacks_fails(self):
+        self.assertEqual(self.failing({}), ["Lvtpc.HoldsAPmi"])
+
+    def test_what_the_table_has_too_much_fails(self):
+        self.assertEqual(self.failing({"Lvtpc.HoldsAPmi": "lost", "Pmi.ArrivesAsNmi": "lost"}), ["Pmi.ArrivesAsNmi"])
+
+    def test_the_table_is_read(self):
+        differing = kvm_pmu.read_table()
+        self.assertIn("Freeze.BothAtOnce", differing)
+        self.assertGreater(len(differing), 10)
+
+
+if __name__ == "__main__":
+    unittest.main()
