@@ -51,7 +51,7 @@ debug: action=ignore
 def bytes_of(memory):
     match = re.fullmatch(r"(\d+)([MG])", memory)
     if not match or not 512 <= (megs := int(match[1]) * (1024 if match[2] == "G" else 1)) <= 3072:
-        raise machine.BedError(f"--memory {memory}: the Intel host takes 512M to 3G")
+        raise machine.BedError(f"--memory {memory}: the Intel host takes 512M to 2G")
     return megs << 20
 
 
@@ -65,13 +65,14 @@ class IntelBed(machine.Bed):
     def serve(self, directory, writable):
         """Starts a 9P server; our ends of its pipes."""
         to_server, to_us = os.pipe(), os.pipe()
-        program = INTEL / "diod/usr/sbin/diod"
-        libraries = [INTEL / "diod" / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib")]
+        program = (INTEL / "diod/usr/sbin/diod").absolute()
+        libraries = [INTEL.absolute() / "diod" / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib")]
         self.spawn(
             f"diod for {directory}",
             [program if program.exists() else shutil.which("diod"), "-f", "-n", "-c", "/dev/null", "-L", "stderr", "-e", directory, "-o", "sharefd" if writable else "ro", "-r", str(to_server[0]), "-w",
              str(to_us[1])],
             pass_fds=(to_server[0], to_us[1]), env={**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))},
+            cwd=self.work,  # it dumps core where it stands, whatever the limit was
         )
         os.close(to_server[0])
         os.close(to_us[1])

@@ -113,12 +113,12 @@ class Bed:
         self.job_ended = False  # by itself
         self.errors = {}  # name of a child -> what it said on standard error
 
-    def spawn(self, name, command, pass_fds=(), env=None):
+    def spawn(self, name, command, pass_fds=(), env=None, cwd=None):
         """Starts a child that dies with us and whose own messages are kept."""
         read, write = os.pipe()
         child = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *map(str, command)],
-            stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=pass_fds, env=env, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=pass_fds, env=env, cwd=cwd, start_new_session=True,
         )
         os.close(write)
         self.errors[name] = b""
@@ -344,7 +344,6 @@ def check_machine():
     free = next(int(line.split()[1]) for line in open("/proc/meminfo", encoding="ascii") if line.startswith("MemAvailable"))
     if free < 1 << 20:
         raise BedError(f"only {free >> 10} MiB of memory available, the bed needs 1024 MiB; close something and try again")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # nothing is left behind in the caller's directory
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # virtiofsd holds a descriptor for each file L1 knows

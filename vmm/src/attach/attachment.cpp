@@ -145,16 +145,19 @@ int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t ca
 }
 
 // A VMM that looks for a PMU finds the model's. A VMM carries the state of nested virtualization only for a processor
-// that has it. Ours does not: see attached_cpuid().
+// that has it. Ours does not: see attached_cpuid(). It is told of SVM: of VMX it would set the MSRs, too, which KVM
+// refuses to a vCPU without.
 int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) const {
-  constexpr std::uint32_t extended_features = 0x80000001, svm = vpmu::bit(2);
+  constexpr std::uint32_t features = 1, vmx = vpmu::bit(5), extended_features = 0x80000001, svm = vpmu::bit(2);
   auto& list = *reinterpret_cast<kvm_cpuid2*>(argument);
   const std::uint32_t room = list.nent;
   const int answer = ioctl_call(fd, request, argument);
   if (answer != 0) return answer;
   if (!show_pmu(*options_.model, list, room)) return fail(E2BIG);
-  for (std::uint32_t i = 0; i < list.nent; ++i)
-    if (list.entries[i].function == extended_features) list.entries[i].ecx |= svm;
+  for (kvm_cpuid_entry2& entry : std::span{list.entries, list.nent}) {
+    if (entry.function == features) entry.ecx &= ~vmx;
+    if (entry.function == extended_features) entry.ecx |= svm;
+  }
   return answer;
 }
 

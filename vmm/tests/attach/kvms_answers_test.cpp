@@ -99,7 +99,7 @@ TEST_F(AttachmentTest, TheListOfCpuidShowsTheModelsPmu) {
   for (const bool kvm_has_it : {false, true}) {
     SCOPED_TRACE(kvm_has_it);
     kvm.supported = {};
-    kvm.supported.add(1, {.eax = 0x00A20F10, .ecx = 1});
+    kvm.supported.add(1, {.eax = 0x00A20F10, .ecx = 1 | 1U << 5U});
     if (kvm_has_it) kvm.supported.add(0xA, {});
     kvm.supported.add(0x80000001, {});
     CpuidList list{8};
@@ -109,7 +109,7 @@ TEST_F(AttachmentTest, TheListOfCpuidShowsTheModelsPmu) {
     EXPECT_EQ(shown.get(0xA), (CpuidRegisters{leaf_a.eax, leaf_a.ebx, leaf_a.ecx, leaf_a.edx}));
     EXPECT_EQ(shown.get(0xA).eax >> 8U & 0xFF, 4U) << "as many as set_cpuid() gives to a vCPU of that list";
     EXPECT_EQ(shown.get(1).eax, 0x00A20F10U);
-    EXPECT_EQ(shown.get(1).ecx, 1U | 1U << 2U | 1U << 4U | 1U << 15U) << "DTES64, DS-CPL, PDCM";
+    EXPECT_EQ(shown.get(1).ecx, 1U | 1U << 2U | 1U << 4U | 1U << 15U) << "DTES64, DS-CPL, PDCM; no VMX";
     EXPECT_EQ(shown.get(1).edx, 1U << 21U) << "DS";
     EXPECT_NE(shown.get(0x80000001).ecx & 1U << 2U, 0U);
   }
