@@ -50,7 +50,7 @@ debug: action=ignore
 
 def bytes_of(memory):
     match = re.fullmatch(r"(\d+)([MG])", memory)
-    if not match or not 512 <= (megs := int(match[1]) * (1024 if match[2] == "G" else 1)) <= 3072:
+    if not match or not 512 <= (megs := int(match[1]) * (1024 if match[2] == "G" else 1)) <= 2048:
         raise machine.BedError(f"--memory {memory}: the Intel host takes 512M to 2G")
     return megs << 20
 

@@ -88,7 +88,8 @@ bool print_host(const std::string& kvm_device) {
 
 int examine_and_print(DoctorArguments& arguments) {
   bool fit{};
-  as_jailed([&] { fit = print_host(arguments.selftest.kvm_device); });
+  if (const auto done = as_jailed([&] { fit = print_host(arguments.selftest.kvm_device); }); !done)
+    std::fprintf(stderr, "vpmu doctor: %s\n", describe(done.error()).c_str());
   if (!arguments.runs_tests) return fit ? 0 : 1;
   arguments.selftest.on_kvm = arguments.accel == "kvm" || (arguments.accel == "auto" && fit);
   const auto passed = run_selftest(arguments.selftest);

@@ -225,7 +225,7 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   if (arguments.no_jail) {
     settle();
   } else {
-    as_jailed(settle);
+    VMM_TRY(as_jailed(settle));
   }
   arguments.session.starting = [&]() -> Result<void> {
     for (const std::string& line : {chosen.reason, source})

@@ -29,6 +29,9 @@ class KvmPmuTest(unittest.TestCase):
         differing = kvm_pmu.read_table()
         self.assertIn("Freeze.BothAtOnce", differing)
         self.assertGreater(len(differing), 10)
+        tests = "".join(path.read_text(encoding="utf-8") for path in (kvm_pmu.TABLE.parent / "tests").glob("*.cpp"))
+        for name in differing:
+            self.assertIn(f"GT_TEST({name.replace('.', '_')}", tests)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "gt/protocol.hpp"
 #include "test_kernel.hpp"
 
 namespace gt_runner {
@@ -103,6 +104,16 @@ TEST_F(KvmBrokenTests, AnUnmetNeedSkipsWithItsReason) {
   const TestResult r = run("Needs.ExactCounts");
   EXPECT_EQ(r.verdict, Verdict::skipped);
   EXPECT_EQ(r.reason, "needs exact counts, source 'clock' estimates");
+}
+
+// Its tests run; what only our PMU has does not count as failed there.
+TEST(UnmetNeed, KvmsOwnPmuHasNeitherPebsNorUncore) {
+  EXPECT_EQ(unmet_need({.needs = gt::need_counts}, "kvm", Port::kvm), "");
+  EXPECT_EQ(unmet_need({.needs = gt::need_records}, "kvm", Port::kvm), "needs PEBS, source 'kvm' has KVM's own PMU");
+  EXPECT_EQ(unmet_need({.needs = gt::need_uncore}, "kvm", Port::kvm),
+            "needs an uncore, source 'kvm' has KVM's own PMU");
+  for (const std::string_view source : {"clock", "perf", "exact", "step"})
+    EXPECT_EQ(unmet_need({.needs = gt::need_records | gt::need_uncore}, source, Port::kvm), "") << source;
 }
 
 }  // namespace

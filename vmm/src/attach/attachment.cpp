@@ -145,8 +145,8 @@ int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t ca
 }
 
 // A VMM that looks for a PMU finds the model's. A VMM carries the state of nested virtualization only for a processor
-// that has it. Ours does not: see attached_cpuid(). It is told of SVM: of VMX it would set the MSRs, too, which KVM
-// refuses to a vCPU without.
+// that has it. Ours does not: see attached_cpuid(). It is told of SVM, and never of VMX: a VMM that sees VMX sets its
+// MSRs, and KVM refuses these for a vCPU whose CPUID has no VMX.
 int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) const {
   constexpr std::uint32_t features = 1, vmx = vpmu::bit(5), extended_features = 0x80000001, svm = vpmu::bit(2);
   auto& list = *reinterpret_cast<kvm_cpuid2*>(argument);

@@ -86,11 +86,14 @@ Result<std::optional<User>> jail_user(const std::string& name) {
   return std::optional<User>{{.uid = found->pw_uid, .gid = found->pw_gid}};
 }
 
-void as_jailed(const std::function<void()>& act) {
-  std::thread{[&act] {
-    // Giving up is never refused.
-    if (const auto had = permitted(); had && set_capabilities(of_the_jail(*had))) act();
+Result<void> as_jailed(const std::function<void()>& act) {
+  VMM_ASSIGN(const std::uint64_t had, permitted());
+  Result<void> gave_up;
+  std::thread{[&] {
+    gave_up = set_capabilities(of_the_jail(had));
+    if (gave_up) act();
   }}.join();
+  return gave_up;
 }
 
 Result<void> become(const std::optional<User>& user, Capabilities stay) {

@@ -29,8 +29,9 @@ enum class Capabilities { none, perfmon };
 Result<void> become(const std::optional<User>& user, Capabilities stay);
 
 /// Runs `act` in a thread that has no capability which a jailed machine lacks: what may be opened there may be opened
-/// in the jail. Returns after it; this thread keeps what it has.
-void as_jailed(const std::function<void()>& act);
+/// in the jail. Returns after it; this thread keeps what it has. Fails, without `act`, where the kernel does not let a
+/// thread give capabilities up.
+Result<void> as_jailed(const std::function<void()>& act);
 
 /// Gives up what become() has left to the calling thread.
 Result<void> drop_capabilities();

@@ -309,7 +309,7 @@ std::string capabilities() {
 TEST(Identity, WhatIsTriedAsJailedHasNoMoreThanCapPerfmon) {
   const std::string before = capabilities();
   std::string jailed;
-  as_jailed([&] { jailed = capabilities(); });
+  ASSERT_TRUE(as_jailed([&] { jailed = capabilities(); }));
   constexpr std::uint64_t perfmon = std::uint64_t{1} << 38;
   EXPECT_EQ(std::stoull(jailed, nullptr, 16), std::stoull(before, nullptr, 16) & perfmon);
   EXPECT_EQ(capabilities(), before);

@@ -99,7 +99,7 @@ TEST(PassThrough, WithoutPebsOfKvmsTheGuestIsToldSo) {
   EXPECT_EQ(leaf.edx & ds, 0U);
   EXPECT_EQ(guest.kvm.first_vcpu().msrs[perf_capabilities], full_width);
   EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & pebs_unavailable, pebs_unavailable);
-  EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & 1, 1U) << "fast strings";
+  EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & 0x81, 0x81U) << "fast strings, performance monitoring";
   EXPECT_NE(guest.warned.find("guests of model skylake have no PEBS"), std::string::npos) << guest.warned;
 }
 
@@ -116,7 +116,7 @@ TEST(PassThrough, PebsOfKvmsComesWithItsMsrs) {
   EXPECT_EQ(cpuid.get(4, 0).ebx, guest.kvm.supported.get(4, 0).ebx) << "48 KiB, 12 ways";
   EXPECT_EQ(guest.kvm.first_vcpu().msrs[perf_capabilities], full_width | pebs_format_4);
   EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & pebs_unavailable, 0U);
-  EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & 1, 1U) << "fast strings";
+  EXPECT_EQ(guest.kvm.first_vcpu().msrs[misc_enable] & 0x81, 0x81U) << "fast strings, performance monitoring";
   EXPECT_EQ(guest.warned, "");
 }
 
