@@ -90,11 +90,17 @@ Aml operator+(Aml left, const Aml& right) {
 
 Aml name(std::string_view four_letters) { return Aml{four_letters.begin(), four_letters.end()}; }
 
-/// `opcode`, then the length of what follows (itself included, at most 63), then the contents. ACPI 20.2.4.
+/// `opcode`, then the length of what follows (itself included), in one byte or two, then the contents. ACPI 20.2.4.
 Aml sized(const Aml& opcode, const Aml& contents) {
-  constexpr std::size_t longest = 63;
-  VMM_ASSERT(contents.size() < longest);
-  return opcode + Aml{static_cast<std::uint8_t>(contents.size() + 1)} + contents;
+  constexpr std::size_t longest_of_one = 63, longest_of_two = 4095;
+  const std::size_t length = contents.size() + 1;
+  if (length <= longest_of_one) return opcode + Aml{static_cast<std::uint8_t>(length)} + contents;
+  VMM_ASSERT(length + 1 <= longest_of_two);
+  constexpr unsigned one_more_byte = 1U << 6U;
+  return opcode +
+         Aml{static_cast<std::uint8_t>(one_more_byte | ((length + 1) & 0xF)),
+             static_cast<std::uint8_t>((length + 1) >> 4U)} +
+         contents;
 }
 
 /// Name (four_letters, value). ACPI 20.2.5.1.
@@ -123,10 +129,40 @@ Aml panic_device() {
   return sized({0x10}, name("\\_SB_") + sized({0x5B, 0x82}, device));
 }
 
+template <class T>
+Aml little_endian(T value) {
+  Aml bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
+}
+
+/// A host bridge with bus 0, the ports of its configuration mechanism, and the window that it decodes for devices. No
+/// _PRT: the devices have message-signalled interrupts alone.
+Aml pci_bridge() {
+  // WordBusNumber 0 to 0. ACPI 6.4.3.5.3: producer, fixed ends; granularity, first, last, translation, length.
+  const Aml buses = Aml{0x88, 0x0D, 0x00, 0x02, 0x0C, 0x00} + little_endian<std::uint16_t>(0) +
+                    little_endian<std::uint16_t>(0) + little_endian<std::uint16_t>(0) +
+                    little_endian<std::uint16_t>(0) + little_endian<std::uint16_t>(1);
+  constexpr std::uint8_t ports_low = 0xF8, ports_high = 0x0C;
+  const Aml ports{0x47, 0x01, ports_low, ports_high, ports_low, ports_high, 0x01, 0x08};
+  // DWordMemory, producer, fixed ends, not cacheable, writable. ACPI 6.4.3.5.2.
+  constexpr auto first = static_cast<std::uint32_t>(layout::pci_window.value());
+  constexpr auto bytes = static_cast<std::uint32_t>(layout::pci_window_bytes);
+  const Aml memory = Aml{0x87, 0x17, 0x00, 0x00, 0x0C, 0x01} + little_endian<std::uint32_t>(0) +
+                     little_endian<std::uint32_t>(first) + little_endian<std::uint32_t>(first + bytes - 1) +
+                     little_endian<std::uint32_t>(0) + little_endian<std::uint32_t>(bytes);
+  const Aml resources = buses + ports + memory + Aml{0x79, 0x00};
+  constexpr std::uint8_t dword_prefix = 0x0C;
+  const Aml pnp0a03{dword_prefix, 0x41, 0xD0, 0x0A, 0x03};
+  const Aml device = name("PCI0") + named("_HID", pnp0a03) +
+                     named("_CRS", sized({0x11}, byte_value(static_cast<std::uint8_t>(resources.size())) + resources));
+  return sized({0x10}, name("\\_SB_") + sized({0x5B, 0x82}, device));
+}
+
 /// Differentiated system description table. ACPI 5.2.11.1.
-std::vector<std::uint8_t> dsdt() {
+std::vector<std::uint8_t> dsdt(PciBridge bridge) {
   TableBuilder table{"DSDT", 2};
-  for (const auto byte : sleep_state_off() + panic_device()) {
+  for (const auto byte : sleep_state_off() + panic_device() + (bridge == PciBridge::present ? pci_bridge() : Aml{})) {
     table.put(byte);
   }
   return table.finish();
@@ -224,11 +260,11 @@ std::vector<std::uint8_t> rsdp(GuestPhysical xsdt_at) {
 
 }  // namespace
 
-GuestPhysical write_acpi_tables(const GuestMemory& memory, unsigned cpus) {
+GuestPhysical write_acpi_tables(const GuestMemory& memory, unsigned cpus, PciBridge bridge) {
   VMM_ASSERT(cpus >= 1 && cpus <= 254);
   TablePlacer placer{memory, layout::acpi_tables + 64};  // the RSDP goes first
   const auto facs_at = placer.place(facs());
-  const auto dsdt_at = placer.place(dsdt());
+  const auto dsdt_at = placer.place(dsdt(bridge));
   const auto fadt_at = placer.place(fadt(facs_at, dsdt_at));
   const auto madt_at = placer.place(madt(cpus));
   TableBuilder xsdt{"XSDT", 1};

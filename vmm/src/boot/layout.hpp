@@ -22,6 +22,9 @@ inline constexpr vpmu::GuestPhysical acpi_tables{0xE0000};
 inline constexpr std::uint64_t acpi_room = 0x20000;
 inline constexpr vpmu::GuestPhysical high_ram{0x100000};
 
+/// Where devices on the PCI bus have their memory: in the hole, below the chips.
+inline constexpr vpmu::GuestPhysical pci_window{0xE0000000};
+inline constexpr std::uint64_t pci_window_bytes = 0x1000'0000;
 /// Three pages that KVM keeps for itself on Intel hosts; in the hole, so never RAM.
 inline constexpr vpmu::GuestPhysical kvm_reserved{0xFFFBC000};
 inline constexpr vpmu::GuestPhysical io_apic{0xFEC00000};

@@ -1,5 +1,6 @@
 #include "control/console.hpp"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace vmm {
@@ -19,6 +20,12 @@ void RawTerminal::restore() {
     ::tcsetattr(fd_, TCSANOW, &*saved_);
     saved_.reset();
   }
+}
+
+std::optional<WindowSize> window_size(int fd) {
+  winsize size{};
+  if (fd < 0 || ::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) return std::nullopt;
+  return WindowSize{.rows = size.ws_row, .columns = size.ws_col};
 }
 
 EscapeKeys::Result EscapeKeys::feed(std::span<const std::byte> typed) {

@@ -27,6 +27,12 @@ class RawTerminal {
   std::optional<termios> saved_;
 };
 
+struct WindowSize {
+  unsigned rows, columns;
+};
+/// Empty when the descriptor is no terminal, or one of no size.
+std::optional<WindowSize> window_size(int fd);
+
 /// Finds the console's own keys in what the user types: Ctrl-A X quits, Ctrl-A Ctrl-A sends one Ctrl-A.
 class EscapeKeys {
  public:

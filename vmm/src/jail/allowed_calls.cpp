@@ -51,7 +51,7 @@ void add_everyday(Calls& calls) {
     add_with(calls, number, 0, {static_cast<std::uint64_t>(::getpid())});
   add_with(calls, SCMP_SYS(prctl), 0, {PR_GET_NAME});
   // The terminal's settings; not TIOCSTI, which types in the user's place.
-  add_with(calls, SCMP_SYS(ioctl), 1, {TCGETS, TCSETS, TCSETSW, TCSETSF});
+  add_with(calls, SCMP_SYS(ioctl), 1, {TCGETS, TCSETS, TCSETSW, TCSETSF, TIOCGWINSZ});
   add_masked(calls, SCMP_SYS(ioctl), 1, 0xFF00, KVMIO << 8U);
 }
 
@@ -101,7 +101,7 @@ void add_starting_of_threads(Calls& calls) {
 
 }  // namespace
 
-std::vector<AllowedCall> allowed_calls(Confined whom, bool counts_by_perf) {
+std::vector<AllowedCall> allowed_calls(Confined whom, VcpuNeeds needs) {
   Calls calls;
   add_everyday(calls);
   if (whom == Confined::main) {
@@ -113,7 +113,9 @@ std::vector<AllowedCall> allowed_calls(Confined whom, bool counts_by_perf) {
   }
   if (whom != Confined::vcpu) add_event_loop(calls);
   if (whom == Confined::process) add_starting_of_threads(calls);
-  if (whom == Confined::process || (whom == Confined::vcpu && counts_by_perf)) add_opening_of_events(calls);
+  if (whom == Confined::process || (whom == Confined::vcpu && needs.counts_by_perf)) add_opening_of_events(calls);
+  // A guest's driver starts and stops a device on its vCPU's thread; the socket has one other end, the daemon.
+  if (whom == Confined::vcpu && needs.outside_devices) add(calls, {SCMP_SYS(sendmsg)});
   return calls;
 }
 

@@ -15,6 +15,6 @@ struct AllowedCall {
 
 /// The lists. None has a call that opens, makes or removes a file by name, executes a program, makes a process or a
 /// socket, connects to one, traces or signals another process, or changes who the process is.
-std::vector<AllowedCall> allowed_calls(Confined whom, bool counts_by_perf);
+std::vector<AllowedCall> allowed_calls(Confined whom, VcpuNeeds needs);
 
 }  // namespace vmm

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <thread>
 
 #include <fmt/format.h>
@@ -96,6 +97,28 @@ Result<void> as_jailed(const std::function<void()>& act) {
   return gave_up;
 }
 
+namespace {
+
+/// Who ends with its parent (PR_SET_PDEATHSIG) does so still when this goes, though the kernel forgets it with a change
+/// of the user.
+class EndWithParent {
+ public:
+  EndWithParent() { ::prctl(PR_GET_PDEATHSIG, &signal_, 0, 0, 0); }
+  ~EndWithParent() {
+    if (signal_ == 0) return;
+    ::prctl(PR_SET_PDEATHSIG, signal_, 0, 0, 0);
+    if (::getppid() != parent_) ::raise(signal_);  // it has gone meanwhile
+  }
+  EndWithParent(const EndWithParent&) = delete;
+  EndWithParent& operator=(const EndWithParent&) = delete;
+
+ private:
+  int signal_{};
+  pid_t parent_{::getppid()};
+};
+
+}  // namespace
+
 Result<void> become(const std::optional<User>& user, Capabilities stay) {
   VMM_ASSIGN(const std::uint64_t had, permitted());
   const std::uint64_t kept = stay == Capabilities::perfmon ? of_the_jail(had) : 0;
@@ -103,7 +126,10 @@ Result<void> become(const std::optional<User>& user, Capabilities stay) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   // Else the change of the user takes those that stay, too.
   if (kept != 0 && ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) return host_error("prctl of PR_SET_KEEPCAPS", errno);
-  if (user && user->uid != ::geteuid()) VMM_TRY(change_user(*user));
+  if (user && user->uid != ::geteuid()) {
+    const EndWithParent end;
+    VMM_TRY(change_user(*user));
+  }
   return set_capabilities(kept);
 }
 

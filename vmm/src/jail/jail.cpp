@@ -67,9 +67,10 @@ Jail::Jail(Options options, Log& log, std::optional<User> user, SyscallFilter pr
 
 Result<std::unique_ptr<Jail>> Jail::create(const Options& options, Log& log) {
   VMM_ASSIGN(const auto user, jail_user(options.user));
-  VMM_ASSIGN(auto process, SyscallFilter::create(Confined::process, options.counts_by_perf));
-  VMM_ASSIGN(auto main, SyscallFilter::create(Confined::main, options.counts_by_perf));
-  VMM_ASSIGN(auto vcpu, SyscallFilter::create(Confined::vcpu, options.counts_by_perf));
+  const VcpuNeeds needs{.counts_by_perf = options.counts_by_perf, .outside_devices = options.outside_devices};
+  VMM_ASSIGN(auto process, SyscallFilter::create(Confined::process, needs));
+  VMM_ASSIGN(auto main, SyscallFilter::create(Confined::main, needs));
+  VMM_ASSIGN(auto vcpu, SyscallFilter::create(Confined::vcpu, needs));
   return std::unique_ptr<Jail>{new Jail{options, log, user, std::move(process), std::move(main), std::move(vcpu)}};
 }
 

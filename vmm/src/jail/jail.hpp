@@ -20,6 +20,7 @@ class Jail {
     unsigned cpus{1};
     bool counts_by_perf{};  ///< The vCPUs open performance events while they run (source "perf"). They keep CAP_PERFMON
                             ///< where they have it.
+    bool outside_devices{};  ///< Daemons are devices of the machine, over connected sockets: see virtio/vhost_user.hpp.
   };
 
   /// Checks and prepares; nothing is given up yet. `log` must outlive the jail.

@@ -67,7 +67,7 @@ void on_forbidden_call(int /*signal*/, siginfo_t* info, void* /*context*/) {
   ::prctl(PR_GET_NAME, thread.data());
   if (told.restores_terminal) ::tcsetattr(STDIN_FILENO, TCSANOW, &told.terminal);
   Line line;
-  line << "vpmu run: the jail ends the machine: its thread " << thread.data() << " made the system call ";
+  line << "vpmu: the jail ends the machine: its thread " << thread.data() << " made the system call ";
   line << (number < most_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " ("
        << number;
   line << "), which it may not; tell the project, --no-jail allows it\n";
@@ -101,12 +101,12 @@ SyscallFilter::SyscallFilter(SyscallFilter&&) noexcept = default;
 SyscallFilter& SyscallFilter::operator=(SyscallFilter&&) noexcept = default;
 SyscallFilter::~SyscallFilter() = default;
 
-Result<SyscallFilter> SyscallFilter::create(Confined whom, bool counts_by_perf) {
+Result<SyscallFilter> SyscallFilter::create(Confined whom, VcpuNeeds needs) {
   auto filter = std::make_unique<Filter>(seccomp_init(SCMP_ACT_TRAP));
   auto* const context = filter->context;
   if (context == nullptr) return host_error("libseccomp makes no filter", ENOMEM);
   VMM_TRY(checked(seccomp_attr_set(context, SCMP_FLTATR_CTL_TSYNC, whom == Confined::process ? 1 : 0), "TSYNC"));
-  for (const AllowedCall& call : allowed_calls(whom, counts_by_perf))
+  for (const AllowedCall& call : allowed_calls(whom, needs))
     VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number,
                                            static_cast<unsigned>(call.arguments.size()), call.arguments.data()),
                     std::to_string(call.number)));

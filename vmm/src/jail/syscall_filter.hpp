@@ -15,13 +15,19 @@ enum class Confined {
   vcpu,     ///< What a vCPU's thread does once it has opened what it needs.
 };
 
+/// What a vCPU's thread does beside running the guest.
+struct VcpuNeeds {
+  bool counts_by_perf{};   ///< Opens performance events while it runs.
+  bool outside_devices{};  ///< Talks to daemons that are devices, over sockets that are connected.
+};
+
 /// A list of the system calls that a thread may still make. Another one ends the process: one line on standard error
 /// names the call and the thread, exit code 1; but Confined::process has openat() fail. A build with sanitizers has no
 /// filters: their runtime makes calls of its own.
 class SyscallFilter {
  public:
-  /// `counts_by_perf`: vCPUs open performance events while they run. Fails where libseccomp does.
-  static Result<SyscallFilter> create(Confined whom, bool counts_by_perf);
+  /// Fails where libseccomp does.
+  static Result<SyscallFilter> create(Confined whom, VcpuNeeds needs);
   SyscallFilter(SyscallFilter&&) noexcept;
   SyscallFilter& operator=(SyscallFilter&&) noexcept;
   ~SyscallFilter();

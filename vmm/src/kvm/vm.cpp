@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstring>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -72,12 +74,45 @@ Result<void> Vm::set_line(std::uint32_t gsi, Level level) {
   return {};
 }
 
-Result<void> Vm::attach_irqfd(std::uint32_t gsi, const Fd& event) {
+Result<void> Vm::irqfd(std::uint32_t gsi, const Fd& event, std::uint32_t flags) {
   kvm_irqfd request{};
   request.fd = static_cast<std::uint32_t>(event.get());
   request.gsi = gsi;
+  request.flags = flags;
   VMM_TRY(VMM_IOCTL(fd_, KVM_IRQFD, &request));
   return {};
+}
+
+Result<void> Vm::attach_irqfd(std::uint32_t gsi, const Fd& event) { return irqfd(gsi, event, 0); }
+
+Result<void> Vm::detach_irqfd(std::uint32_t gsi, const Fd& event) { return irqfd(gsi, event, KVM_IRQFD_FLAG_DEASSIGN); }
+
+Result<void> Vm::set_gsi_routes(std::span<const kvm_irq_routing_entry> routes) {
+  // The kernel's header, and the entries behind it.
+  std::vector<std::byte> request(sizeof(kvm_irq_routing) + routes.size_bytes());
+  const kvm_irq_routing head{.nr = static_cast<std::uint32_t>(routes.size()), .flags = 0};
+  std::memcpy(request.data(), &head, sizeof head);
+  std::memcpy(request.data() + sizeof head, routes.data(), routes.size_bytes());
+  VMM_TRY(VMM_IOCTL(fd_, KVM_SET_GSI_ROUTING, request.data()));
+  return {};
+}
+
+Result<void> Vm::ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event, std::uint32_t flags) {
+  kvm_ioeventfd request{};
+  request.addr = at.value();
+  request.len = bytes;
+  request.fd = event.get();
+  request.flags = flags;
+  VMM_TRY(VMM_IOCTL(fd_, KVM_IOEVENTFD, &request));
+  return {};
+}
+
+Result<void> Vm::attach_ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event) {
+  return ioeventfd(at, bytes, event, 0);
+}
+
+Result<void> Vm::detach_ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event) {
+  return ioeventfd(at, bytes, event, KVM_IOEVENTFD_FLAG_DEASSIGN);
 }
 
 Result<bool> Vm::signal_msi(std::uint64_t address, std::uint32_t data) {

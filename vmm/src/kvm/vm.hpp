@@ -38,8 +38,15 @@ class Vm {
   /// Drives an interrupt line (GSI) of the in-kernel chips.
   enum class Level : std::uint32_t { low = 0, high = 1 };
   Result<void> set_line(std::uint32_t gsi, Level level);
-  /// Raises an edge on `gsi` whenever `event` (an eventfd) is written.
+  /// Raises an edge on `gsi` whenever `event` (an eventfd) is written; what was written before raises one too.
   Result<void> attach_irqfd(std::uint32_t gsi, const Fd& event);
+  /// No more.
+  Result<void> detach_irqfd(std::uint32_t gsi, const Fd& event);
+  /// What each GSI leads to, all of them anew.
+  Result<void> set_gsi_routes(std::span<const kvm_irq_routing_entry> routes);
+  /// Writes to `event` whenever the guest stores `bytes` bytes at `at`, which is then no exit; or no more.
+  Result<void> attach_ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event);
+  Result<void> detach_ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event);
 
   /// Sends a message-signalled interrupt; used for a fixed-vector interrupt to one LAPIC. SDM 3A 10.11.
   /// @return false when no LAPIC took it.
@@ -63,6 +70,8 @@ class Vm {
   Result<Vcpu> adopt_vcpu(std::uint32_t id, Fd fd) const;
 
  private:
+  Result<void> irqfd(std::uint32_t gsi, const Fd& event, std::uint32_t flags);
+  Result<void> ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event, std::uint32_t flags);
   Result<void> map(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::span<const std::byte> host);
 
   Fd fd_;

@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "boot/cpu_tables.hpp"
+#include "devices/device_wires.hpp"
 #include "devices/interrupt_line.hpp"
+#include "devices/mmio.hpp"
 #include "machine/config.hpp"
 #include "memory/linear.hpp"
 #include "snapshot/byte_stream.hpp"
@@ -44,6 +46,7 @@ struct AcceleratorNeeds {
   const ResolvedConfig& resolved;
   GuestMemory& memory;
   LinearMemory& linear;
+  MmioDevices& mmio;
   Log& log;
 };
 
@@ -55,6 +58,8 @@ class Accelerator {
   virtual Result<std::unique_ptr<Processor>> add_processor(unsigned id) = 0;
   /// Drives a line of the IOAPIC. Any thread.
   virtual Result<void> set_line(std::uint32_t gsi, LineLevel level) = 0;
+  /// How devices on the PCI bus reach the processors.
+  [[nodiscard]] virtual DeviceWires& wires() = 0;
   /// The time of day, in seconds since 1970. On a processor's thread.
   [[nodiscard]] virtual std::time_t time_of_day() const = 0;
   /// A page of RAM was written to by other means than a processor's own.

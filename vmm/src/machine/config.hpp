@@ -1,6 +1,9 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "exec/compiling.hpp"
 #include "machine/model.hpp"
@@ -27,6 +30,7 @@ struct MachineConfig {
   std::string restore{};  ///< Path of a snapshot: the machine is made as that one was, and goes on from there; no
                           ///< kernel is loaded.
   std::string initrd{};   ///< Path; empty = none.
+  std::shared_ptr<const std::vector<std::byte>> initrd_content{};  ///< In place of a path.
   std::string command_line{};
   std::uint64_t memory_bytes{256ULL << 20U};
   unsigned cpus{1};

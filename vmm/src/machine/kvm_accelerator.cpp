@@ -9,6 +9,7 @@
 #include "kvm/vm.hpp"
 #include "machine/accelerator.hpp"
 #include "machine/guest_cpuid.hpp"
+#include "machine/kvm_wires.hpp"
 #include "machine/model.hpp"
 #include "machine/probe_guest.hpp"
 #include "passthrough/pass_through.hpp"
@@ -71,12 +72,14 @@ class KvmAccelerator final : public Accelerator {
   Result<void> set_line(std::uint32_t gsi, LineLevel level) override {
     return vm_.set_line(gsi, level == LineLevel::high ? Vm::Level::high : Vm::Level::low);
   }
+  [[nodiscard]] DeviceWires& wires() override { return wires_; }
   [[nodiscard]] std::time_t time_of_day() const override { return std::time(nullptr); }
   Result<Bytes> save_chips() override { return vmm::save_chips(vm_); }
   Result<void> restore_chips(std::span<const std::byte> image) override { return vmm::restore_chips(vm_, image); }
 
  private:
   Vm vm_;
+  KvmWires wires_{vm_};
   SavedParts parts_;
   CpuidTable supported_;
   std::optional<PassThrough> passed_;

@@ -27,9 +27,9 @@ Result<std::vector<std::byte>> read_image(const std::string& path, const std::st
 }
 
 /// Loads the kernel into fresh memory and says how the first vCPU starts.
-Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config) {
+Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config, PciBridge bridge) {
   VMM_ASSIGN(const auto kernel, read_image(config.kernel, "kernel", longest_kernel));
-  const auto rsdp = write_acpi_tables(memory, config.cpus);
+  const auto rsdp = write_acpi_tables(memory, config.cpus, bridge);
   VMM_ASSERT(write_cpu_tables(memory));
   if (is_elf_image(kernel)) {
     if (!config.initrd.empty() || !config.command_line.empty())
@@ -46,7 +46,8 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
   if (!config.initrd.empty()) {
     VMM_ASSIGN(initrd, read_image(config.initrd, "initrd", std::max(longest_kernel, config.memory_bytes)));
   }
-  VMM_ASSIGN(const auto linux, load_linux(memory, kernel, initrd, config.command_line, rsdp));
+  const auto& content = config.initrd_content ? *config.initrd_content : initrd;
+  VMM_ASSIGN(const auto linux, load_linux(memory, kernel, content, config.command_line, rsdp));
   return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
 }
 
@@ -95,20 +96,33 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
     config.bare_metal = image->bare_metal;
   }
   VMM_ASSIGN(const auto resolved, resolve(config));
-  VMM_ASSIGN(auto memory, GuestMemory::create(config.memory_bytes));
+  const bool has_bus = static_cast<bool>(hooks.make_devices);
+  VMM_ASSIGN(auto memory, GuestMemory::create(config.memory_bytes, has_bus ? GuestBacking::shared : GuestBacking::own));
   StartRegisters start;
   if (image) {
     VMM_TRY(snapshot->read_memory(memory));
   } else {
-    VMM_ASSIGN(start, load_guest(memory, config));
+    VMM_ASSIGN(start, load_guest(memory, config, has_bus ? PciBridge::present : PciBridge::absent));
   }
   VMM_TRY(install_kick_handler());
   std::unique_ptr<Machine> machine{new Machine{std::move(memory), std::move(hooks), log}};
-  const AcceleratorNeeds needs{
-      .config = config, .resolved = resolved, .memory = machine->memory_, .linear = machine->linear_, .log = log};
+  const AcceleratorNeeds needs{.config = config,
+                               .resolved = resolved,
+                               .memory = machine->memory_,
+                               .linear = machine->linear_,
+                               .mmio = machine->pci_,
+                               .log = log};
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
   machine->add_devices();
+  if (has_bus) {
+    VMM_ASSIGN(auto devices, machine->hooks_.make_devices(machine->memory_));
+    if (devices.size() >= PciBus::most_devices)
+      return usage_error(
+          fmt::format("{} devices, but a PCI bus has room for {}", devices.size(), PciBus::most_devices - 1),
+          "share fewer directories");
+    machine->add_virtio(std::move(devices));
+  }
   VMM_TRY(machine->add_vcpus(config, resolved, start, image));
   if (image) VMM_TRY(machine->restore(*image));
   return machine;
@@ -135,6 +149,33 @@ void Machine::add_devices() {
   add(KeyboardController::command_port, 1, std::make_unique<KeyboardController>(*this));
 }
 
+void Machine::add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices) {
+  ports_.add(PciBus::address_port, PciBus::address_ports, pci_);
+  ports_.add(PciBus::data_port, PciBus::data_ports, pci_);
+  auto window = static_cast<std::uint32_t>(layout::pci_window.value());
+  for (auto& device : devices) {
+    const virtio::PciDevice::Machine machine{
+        .written =
+            [this](vpmu::GuestPhysical at, std::uint64_t bytes) {
+              const std::uint64_t first = at.value() / vpmu::page_size,
+                                  end = (at.value() + bytes - 1) / vpmu::page_size;
+              for (std::uint64_t page = first; bytes != 0 && page <= end; ++page)
+                accelerator_->written(vpmu::GuestPhysical{page * vpmu::page_size});
+            },
+        .failed = [this](Error error) { fail(std::move(error)); },
+        .refused = [this](const Error& error) { log_->warning("a virtio device needs a reset: {}", describe(error)); },
+        .attention =
+            [this] {
+              attention_ = true;
+              vcpus_.front()->kick_if_running();
+            }};
+    auto function = std::make_unique<virtio::PciDevice>(std::move(device), window, accelerator_->wires(), machine);
+    virtio_.push_back(function.get());
+    pci_.add(std::move(function));
+    window += virtio::PciDevice::window_bytes;
+  }
+}
+
 Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved,
                                 const StartRegisters& start, const MachineImage* image) {
   made_as_ = {.model = config.model,
@@ -144,9 +185,15 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
               .bare_metal = config.bare_metal};
   const VcpuServices services{.memory = linear_,
                               .ports = ports_,
+                              .mmio = pci_,
                               .machine = *this,
                               .fail = [this](Error error) { fail(std::move(error)); },
                               .log = *log_,
+                              .attention = attention_,
+                              .attend =
+                                  [this] {
+                                    for (virtio::PciDevice* const device : virtio_) device->attend();
+                                  },
                               .confine = hooks_.confine_vcpu};
   const bool passes_through = resolved.passes_through();
   if (!passes_through)
@@ -185,6 +232,8 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
 }
 
 void Machine::start() {
+  for (virtio::PciDevice* const device : virtio_)
+    if (auto begun = device->begin(); !begun) fail(std::move(begun).error());
   started_ = std::chrono::steady_clock::now();
   for (auto& vcpu : vcpus_) {
     vcpu->start();
@@ -218,6 +267,9 @@ Result<MachineImage> Machine::save() {
 }
 
 Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
+  if (!virtio_.empty())
+    return usage_error("the guest has virtio devices, whose state is in other processes and not in a snapshot",
+                       "take it of a guest without them");
   if (uncore_ && uncore_->was_written())
     return usage_error("the guest uses the uncore's counters, which a snapshot does not have",
                        "take it of a guest without --bare-metal");
@@ -237,6 +289,7 @@ void Machine::request_stop(StopReason reason) {
     }
     reason_ = reason;
   }
+  for (virtio::PciDevice* const device : virtio_) device->cancel();
   for (auto& vcpu : vcpus_) {
     vcpu->ask_to_stop();
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "devices/chipset.hpp"
+#include "devices/pci_bus.hpp"
 #include "devices/port_bus.hpp"
 #include "devices/rtc.hpp"
 #include "devices/serial16550.hpp"
@@ -23,6 +24,7 @@
 #include "memory/ram_access.hpp"
 #include "snapshot/snapshot_file.hpp"
 #include "support/log.hpp"
+#include "virtio/pci_device.hpp"
 
 namespace vmm {
 
@@ -37,6 +39,10 @@ class Machine final : public StopRequests {
     /// On each vCPU's thread, before the guest's first instruction: takes from the thread what a guest needs not. A
     /// failure ends the machine. May be empty.
     std::function<Result<void>()> confine_vcpu{};
+    /// Makes the virtio devices, which then are on a PCI bus. The memory, which outlives them, can be shared with other
+    /// processes. Empty: no bus.
+    using DeviceFactory = std::function<Result<std::vector<std::unique_ptr<virtio::Device>>>(const GuestMemory&)>;
+    DeviceFactory make_devices{};
   };
 
   /// Checks the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
@@ -52,7 +58,7 @@ class Machine final : public StopRequests {
   [[nodiscard]] PortBus& ports() { return ports_; }
   [[nodiscard]] const GuestMemory& memory() const { return memory_; }
 
-  /// Lets the vCPUs run.
+  /// Lets the devices and the vCPUs run.
   void start();
   /// Stops all vCPUs; the first reason counts.
   void request_stop(StopReason reason) override;
@@ -78,6 +84,7 @@ class Machine final : public StopRequests {
   class Line;
   Machine(GuestMemory memory, Hooks hooks, Log& log);
   void add_devices();
+  void add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices);
   Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start,
                          const MachineImage* image);
   Result<MachineImage> save();
@@ -96,7 +103,10 @@ class Machine final : public StopRequests {
   Rtc* rtc_{};          ///< Of devices_.
   AcpiPower* power_{};  ///< The same.
   std::vector<std::unique_ptr<PortDevice>> devices_;
-  MachineImage made_as_;  ///< What a snapshot tells of the configuration.
+  PciBus pci_;
+  std::vector<virtio::PciDevice*> virtio_;  ///< Of pci_.
+  std::atomic<bool> attention_{};           ///< One of these asks for it.
+  MachineImage made_as_;                    ///< What a snapshot tells of the configuration.
   std::unique_ptr<PackageUncore> uncore_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;
   std::chrono::steady_clock::time_point started_{};

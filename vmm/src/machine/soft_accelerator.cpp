@@ -35,11 +35,12 @@ CpuidTable supported_features() {
 
 class SoftProcessor final : public Processor {
  public:
-  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, const MachineModel& model,
+  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, MmioDevices& mmio, const MachineModel& model,
                 std::uint64_t most_ticks, vpmu::exec::Compiling compiling, Log& log)
       : memory_{&memory},
         cpuid_{std::move(cpuid)},
         io_apic_{&io_apic},
+        mmio_{&mmio},
         model_{&model},
         most_ticks_{most_ticks},
         compiling_{compiling},
@@ -47,8 +48,11 @@ class SoftProcessor final : public Processor {
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset;
-    const SoftStart from{
-        .sregs = long_mode(reset), .regs = start_registers(start), .compiling = compiling_, .log = log_};
+    const SoftStart from{.sregs = long_mode(reset),
+                         .regs = start_registers(start),
+                         .compiling = compiling_,
+                         .log = log_,
+                         .devices = mmio_};
     port_ = std::make_unique<SoftPort>(*memory_, cpuid_, from, io_apic_);
     port_->stop_after(most_ticks_);
     return port_->set_msr(msr_bios_sign_id, bios_sign_id(*model_));
@@ -62,11 +66,32 @@ class SoftProcessor final : public Processor {
   LinearMemory* memory_;
   CpuidTable cpuid_;
   IoApic* io_apic_;
+  MmioDevices* mmio_;
   const MachineModel* model_;
   std::uint64_t most_ticks_;
   vpmu::exec::Compiling compiling_;
   Log* log_;
   std::unique_ptr<SoftPort> port_;
+};
+
+/// Messages go through the I/O APIC, which the processor looks at.
+class SoftWires final : public DeviceWires {
+ public:
+  explicit SoftWires(IoApic& chip) : chip_{&chip} {}
+  Result<void> send(const InterruptMessage& message) override {
+    chip_->send(message.address, message.data);
+    return {};
+  }
+  Result<void> wire_interrupt(const Fd& /*event*/, const std::optional<InterruptMessage>& /*message*/) override {
+    return without_kvm();
+  }
+  Result<void> wire_store(vpmu::GuestPhysical /*at*/, const Fd& /*event*/, Wire /*wire*/) override {
+    return without_kvm();
+  }
+
+ private:
+  static Failure without_kvm() { return host_error("a device is wired to KVM, in a machine without it"); }
+  IoApic* chip_;
 };
 
 class SoftAccelerator final : public Accelerator {
@@ -79,6 +104,7 @@ class SoftAccelerator final : public Accelerator {
         epoch_{needs.config.epoch},
         most_ticks_{needs.config.most_ticks},
         compiling_{needs.config.compiling},
+        mmio_{&needs.mmio},
         log_{&needs.log} {}
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
@@ -90,8 +116,8 @@ class SoftAccelerator final : public Accelerator {
                                .cpus = 1,
                                .bare_metal = bare_metal_,
                                .threads_per_core = threads_per_core_};
-    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *model_, most_ticks_,
-                                                     compiling_, *log_);
+    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *mmio_, *model_,
+                                                     most_ticks_, compiling_, *log_);
     processor_ = processor.get();
     return processor;
   }
@@ -99,6 +125,7 @@ class SoftAccelerator final : public Accelerator {
     io_apic_.set_line(gsi, level);
     return {};
   }
+  [[nodiscard]] DeviceWires& wires() override { return wires_; }
   [[nodiscard]] std::time_t time_of_day() const override {
     return epoch_ + static_cast<std::time_t>(processor_->port()->wall_ticks() / (SoftPort::default_tsc_khz * 1000));
   }
@@ -114,8 +141,10 @@ class SoftAccelerator final : public Accelerator {
   std::time_t epoch_;
   std::uint64_t most_ticks_;
   vpmu::exec::Compiling compiling_;
+  MmioDevices* mmio_;
   Log* log_;
   IoApic io_apic_;
+  SoftWires wires_{io_apic_};
   SoftProcessor* processor_{};
 };
 

@@ -154,6 +154,8 @@ Result<void> VcpuThread::run_guest() {
   while (result && !stop_) {
     kick_watch_.looked();
     serve_statistics(*vcpu);
+    // Looked at first: a store at each exit would take the line from the other vCPUs.
+    if (services_.attention.load(std::memory_order_relaxed) && services_.attention.exchange(false)) services_.attend();
     if (pause_wanted_ && completed) {
       rest(*vcpu);
       kick_watch_.forget();
@@ -184,10 +186,12 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
           [&](const MmioRead& access) -> Result<void> {
             ++exits_.mmio_reads;
             std::ranges::fill(access.data, std::byte{0xFF});
+            services_.mmio.mmio_read(access.at, access.data);
             return {};
           },
-          [&](const MmioWrite& /*access*/) -> Result<void> {
+          [&](const MmioWrite& access) -> Result<void> {
             ++exits_.mmio_writes;
+            services_.mmio.mmio_write(access.at, access.data);
             return {};
           },
           [&](const Interrupted& /*exit*/) -> Result<void> {

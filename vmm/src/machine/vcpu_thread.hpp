@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "devices/mmio.hpp"
 #include "devices/port_bus.hpp"
 #include "devices/stop_requests.hpp"
 #include "machine/accelerator.hpp"
@@ -26,9 +27,12 @@ namespace vmm {
 struct VcpuServices {
   LinearMemory& memory;
   PortBus& ports;
+  MmioDevices& mmio;
   StopRequests& machine;
   std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
   Log& log;
+  std::atomic<bool>& attention;  ///< Devices ask for attend().
+  std::function<void()> attend{};
   std::function<Result<void>()> confine{};  ///< Machine::Hooks::confine_vcpu.
 };
 

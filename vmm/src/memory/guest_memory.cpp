@@ -1,5 +1,6 @@
 #include "memory/guest_memory.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,13 +16,14 @@ constexpr std::uint64_t huge_page = 2ULL << 20U;
 
 }  // namespace
 
-Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
+Result<GuestMemory> GuestMemory::create(std::uint64_t bytes, GuestBacking backing) {
   if (bytes < least || bytes > most || bytes % vpmu::page_size != 0) {
     return usage_error(fmt::format("bad memory size of {} bytes", bytes),
                        "give a multiple of 4 KiB from 16M to 256G, for example --memory 512M");
   }
-  // Anonymous and not a memfd: only such memory gets huge pages by default. Each 4 KiB page that a guest touches for
-  // the first time costs an exit and a fault; with huge pages a Linux guest boots in half the time on a nested host.
+  // Anonymous unless somebody else has to map it: only such memory gets huge pages by default. Each 4 KiB page that a
+  // guest touches for the first time costs an exit and a fault; with huge pages a Linux guest boots in half the time on
+  // a nested host.
   void* const reserved =
       ::mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
@@ -34,6 +36,7 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(reserved);
   memory.base_ = static_cast<std::byte*>(reserved) + (huge_page - address % huge_page) % huge_page;
   memory.bytes_ = bytes;
+  if (backing == GuestBacking::shared) VMM_TRY(memory.map_file());
   ::madvise(memory.base_, bytes, MADV_HUGEPAGE);  // advice: a host without huge pages is slower and nothing else
   // What the guest has in memory is its own: in no core file, and in no child of this process.
   if (::madvise(reserved, bytes + huge_page, MADV_DONTDUMP) != 0 ||
@@ -45,6 +48,22 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes) {
     memory.ranges_[memory.range_count_++] = {.first = vpmu::GuestPhysical{hole_end}, .bytes = bytes - low};
   }
   return memory;
+}
+
+/// In place of the anonymous pages from base_ on.
+Result<void> GuestMemory::map_file() {
+  file_ = Fd{::memfd_create("vpmu-guest", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  if (!file_.valid()) return host_error("memfd_create for the guest's memory", errno);
+  if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0)
+    return host_error(fmt::format("cannot make a file of {} MiB for the guest's memory", bytes_ >> 20U), errno,
+                      "give a smaller --memory");
+  // Whoever has the descriptor could otherwise shorten the file, and the next access here would be a SIGBUS.
+  if (::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return host_error("cannot seal the guest's memory", errno);
+  if (::mmap(base_, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_.get(), 0) ==
+      MAP_FAILED)
+    return host_error("cannot map the guest's memory", errno);
+  return {};
 }
 
 Result<void> GuestMemory::attach(Vm& vm) const {

@@ -18,8 +18,14 @@ struct MemoryRange {
   std::uint64_t bytes;
 };
 
-/// The guest's RAM: anonymous memory of this process, in huge pages where the host has them, at guest address 0 and,
-/// beyond the 3 to 4 GiB hole that belongs to the chips, at 4 GiB.
+/// Who can map the guest's RAM.
+enum class GuestBacking {
+  own,     ///< This process alone: anonymous memory, in huge pages where the host has them.
+  shared,  ///< Processes that are given its descriptor, as devices outside of this one are: a memfd that keeps its
+           ///< size.
+};
+
+/// The guest's RAM, at guest address 0 and, beyond the 3 to 4 GiB hole that belongs to the chips, at 4 GiB.
 ///
 /// Every access is checked against the ranges; one that leaves them does nothing and says so. The guest runs meanwhile
 /// and may change any byte at any time: read once into a local, validate, then use. Safe on any thread.
@@ -33,13 +39,16 @@ class GuestMemory {
 
   /// Reserves `bytes` of RAM, a multiple of 4 KiB in least .. most. Pages take host memory when first touched.
   /// Fails with kind usage on a bad size, kind host when the host refuses.
-  static Result<GuestMemory> create(std::uint64_t bytes);
+  static Result<GuestMemory> create(std::uint64_t bytes, GuestBacking backing = GuestBacking::own);
 
   /// Makes the RAM visible to the guest; this object must outlive the VM.
   Result<void> attach(Vm& vm) const;
 
   [[nodiscard]] std::span<const MemoryRange> ranges() const { return std::span{ranges_}.first(range_count_); }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  /// Of shared memory, for others to map: the ranges lie in it one behind the other. Null where it is this process's
+  /// own.
+  [[nodiscard]] const Fd* descriptor() const { return file_.valid() ? &file_ : nullptr; }
 
   /// Copies guest RAM out; false, and `out` unspecified, when not all of it is RAM of one range.
   [[nodiscard]] bool read(vpmu::GuestPhysical at, std::span<std::byte> out) const;
@@ -82,8 +91,10 @@ class GuestMemory {
 
  private:
   GuestMemory() = default;
+  Result<void> map_file();
 
   Mapping mapping_;
+  Fd file_;
   std::byte* base_{};
   std::uint64_t bytes_{};
   std::array<MemoryRange, 2> ranges_{};

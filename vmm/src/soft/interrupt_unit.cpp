@@ -103,7 +103,8 @@ void InterruptUnit::refresh() {
     if (!MASKED::test(lvt)) s_->apic.request(static_cast<std::uint8_t>(VECTOR::get(lvt)));
   }
   if (io_apic_ == nullptr) return;
-  for (unsigned line = 0; line < IoApic::lines; ++line) {
+  constexpr unsigned most = IoApic::lines + 256;  // and the vectors of messages
+  for (unsigned i = 0; i < most; ++i) {
     const auto vector = io_apic_->take();
     if (!vector) return;
     s_->apic.request(*vector);

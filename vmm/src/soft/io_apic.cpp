@@ -24,6 +24,16 @@ constexpr std::uint64_t lowest_priority = 1;
 constexpr std::uint64_t read_only = bit(12) | bit(14);
 }  // namespace redirection
 
+// SDM 3A figures 10-24 and 10-25.
+namespace message {
+using PREFIX = vpmu::Bits<63, 20>;
+using DESTINATION = vpmu::Bits<19, 12>;
+using LOGICAL = vpmu::Bits<2>;
+using VECTOR = vpmu::Bits<7, 0>;
+using DELIVERY_MODE = vpmu::Bits<10, 8>;
+constexpr std::uint64_t prefix = 0xFEE, everyone = 0xFF, least_vector = 16;
+}  // namespace message
+
 }  // namespace
 
 IoApic::IoApic() { redirection_.fill(redirection::MASKED::mask); }
@@ -81,13 +91,30 @@ std::optional<unsigned> IoApic::ready() const {
 }
 
 void IoApic::look() {
-  attention_ = ready().has_value();
+  attention_ = ready().has_value() || messages_.any();
   if (attention_) changed_.notify_all();
+}
+
+void IoApic::send(std::uint64_t address, std::uint32_t data) {
+  using namespace message;
+  const std::uint64_t destination = DESTINATION::get(address);
+  const bool mine = PREFIX::get(address) == prefix &&
+                    (destination == 0 || destination == everyone || (LOGICAL::test(address) && (destination & 1) != 0));
+  if (!mine || DELIVERY_MODE::get(data) > redirection::lowest_priority || VECTOR::get(data) < least_vector) return;
+  const std::scoped_lock lock{mutex_};
+  messages_.set(VECTOR::get(data));
+  look();
 }
 
 std::optional<std::uint8_t> IoApic::take() {
   if (!attention_) return std::nullopt;
   const std::scoped_lock lock{mutex_};
+  if (messages_.any()) {
+    const auto vector = static_cast<std::uint8_t>(messages_._Find_first());
+    messages_.reset(vector);
+    look();
+    return vector;
+  }
   const auto line = ready();
   if (!line) return std::nullopt;
   std::uint64_t& entry = redirection_[*line];

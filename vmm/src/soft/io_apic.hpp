@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace vmm {
 
-/// The I/O APIC of a machine without KVM: 24 lines, all of which lead to its one local APIC. Intel 82093AA data sheet.
+/// The I/O APIC of a machine without KVM: 24 lines, all of which lead to its one local APIC; and the way there for what
+/// devices send as messages. Intel 82093AA data sheet.
 /// Thread-safe: devices drive lines on any thread, the vCPU takes what waits.
 class IoApic {
  public:
@@ -24,6 +26,9 @@ class IoApic {
 
   /// Lines that do not exist are ignored. An edge on a masked line waits for the line.
   void set_line(std::uint32_t line, LineLevel level);
+  /// A message-signalled interrupt for the local APIC (SDM 3A 10.11). One that is not fixed, nor of the lowest
+  /// priority, or of another APIC's, is lost.
+  void send(std::uint64_t address, std::uint32_t data);
   /// The next vector for the local APIC, if one waits. Cheap when none does.
   [[nodiscard]] std::optional<std::uint8_t> take();
   /// The local APIC has served `vector`: a line that is still high interrupts again.
@@ -42,6 +47,7 @@ class IoApic {
   std::uint8_t index_{};
   std::uint32_t id_{};
   std::uint32_t high_{}, edges_{};  ///< A bit for each line.
+  std::bitset<256> messages_;       ///< Vectors that were sent and wait.
   std::array<std::uint64_t, lines> redirection_;
 };
 

@@ -51,7 +51,8 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       platform_{*this},
       engine_{ram_, platform_, &host_code_, start.compiling},
       clflushopt_{(cpuid_.get(7).ebx & vpmu::bit(23)) != 0},
-      log_{start.log} {
+      log_{start.log},
+      devices_{start.devices} {
   engine_.watch(kicked_);
 }
 

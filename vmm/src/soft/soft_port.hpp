@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "devices/mmio.hpp"
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
@@ -33,7 +34,8 @@ struct SoftStart {
   kvm_sregs sregs{};
   kvm_regs regs{};
   vpmu::exec::Compiling compiling{};
-  Log* log{};  ///< Hears of each unknown instruction once; must outlive the port. Null: nobody does.
+  Log* log{};              ///< Hears of each unknown instruction once; must outlive the port. Null: nobody does.
+  MmioDevices* devices{};  ///< What else stands where there is no RAM; must outlive the port. May be null.
 };
 
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does
@@ -136,7 +138,7 @@ class SoftPort final : public VcpuPort {
     SoftPort* port_;
   };
   /// What stands in a page that is no RAM.
-  enum class Device : std::uint8_t { none, local_apic, io_apic };
+  enum class Device : std::uint8_t { others, local_apic, io_apic };
   /// The exit whose instruction waits for its answer.
   struct Open {
     enum class Kind : std::uint8_t { none, read, wrmsr, in, out } kind{};
@@ -159,8 +161,8 @@ class SoftPort final : public VcpuPort {
   std::optional<Exit> refuse(std::span<const std::byte> code, vpmu::exec::Stop why);
   std::optional<Exit> access_device(const Access& access, std::span<const std::byte> code);
   [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;
-  [[nodiscard]] std::uint32_t read_device(Device device, std::uint32_t offset);
-  void write_device(Device device, std::uint32_t offset, std::uint32_t value);
+  void read_device(Device device, vpmu::GuestPhysical at, std::span<std::byte> out);
+  void write_device(Device device, vpmu::GuestPhysical at, std::span<const std::byte> in);
   [[nodiscard]] bool halt();
   [[nodiscard]] bool event_is_held_off() const;
   std::optional<Exit> run_iteration(std::span<const std::byte> code);
@@ -195,6 +197,7 @@ class SoftPort final : public VcpuPort {
   volatile std::uint8_t kicked_{};
   SoftStatistics statistics_{};
   Log* log_;
+  MmioDevices* devices_;
 };
 
 }  // namespace vmm

@@ -110,11 +110,14 @@ std::optional<Exit> SoftPort::access_device(const Access& access, std::span<cons
   const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(),
                                           vpmu::GuestLinear{access.at}, kind, privilege, vpmu::AccessedDirty::leave);
   const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
-  const Device device = mapped == nullptr ? Device::none : device_at(page_of(mapped->address));
-  const auto offset = static_cast<std::uint32_t>(access.at % vpmu::page_size);
+  const vpmu::GuestPhysical at = mapped == nullptr ? vpmu::GuestPhysical{~0ULL} : mapped->address;
+  const Device device = device_at(page_of(at));
+  constexpr std::size_t longest = 8;  // what a device is asked for at a time; the rest of a wider access is all ones
+  const auto offset = static_cast<std::size_t>(access.at % vpmu::page_size);
+  const auto touched = std::span{ram_.scratch}.subspan(offset).first(
+      std::min({std::size_t{access.bytes}, longest, ram_.scratch.size() - offset}));
   ram_.scratch.fill(std::byte{0xFF});
-  const std::uint32_t before = read_device(device, offset);
-  if (offset + sizeof before <= ram_.scratch.size()) std::memcpy(ram_.scratch.data() + offset, &before, sizeof before);
+  if (!access.write || device != Device::others) read_device(device, at, touched);
   const std::uint64_t retired = statistics_.instructions;
   ram_.open = true;
   const Stop why = run_engine(1);
@@ -122,10 +125,7 @@ std::optional<Exit> SoftPort::access_device(const Access& access, std::span<cons
   flush_ = true;  // of the page that stood for the device's
   ++statistics_.mmio;
   if (statistics_.instructions == retired) return why == Stop::again ? std::nullopt : refuse(code, why);
-  if (!access.write) return std::nullopt;
-  std::uint32_t after{};
-  if (offset + sizeof after <= ram_.scratch.size()) std::memcpy(&after, ram_.scratch.data() + offset, sizeof after);
-  write_device(device, offset, after);
+  if (access.write) write_device(device, at, touched);
   return std::nullopt;
 }
 
@@ -133,21 +133,31 @@ SoftPort::Device SoftPort::device_at(vpmu::GuestPhysical page) const {
   constexpr std::uint64_t base_address = 0xF'FFFF'F000, x2apic_mode = vpmu::bit(10);
   const bool apic = (s_.sregs.apic_base & x2apic_mode) == 0 && page.value() == (s_.sregs.apic_base & base_address);
   if (apic) return Device::local_apic;
-  return interrupts_.io_apic() != nullptr && page == layout::io_apic ? Device::io_apic : Device::none;
+  return interrupts_.io_apic() != nullptr && page == layout::io_apic ? Device::io_apic : Device::others;
 }
 
-std::uint32_t SoftPort::read_device(Device device, std::uint32_t offset) {
+// The APICs' registers are of four bytes. SDM 3A 10.4.1.
+void SoftPort::read_device(Device device, vpmu::GuestPhysical at, std::span<std::byte> out) {
+  const auto offset = static_cast<std::uint32_t>(at.value() % vpmu::page_size);
+  std::uint32_t value = 0;
   switch (device) {
-    case Device::none: return ~0U;
-    case Device::local_apic: return interrupts_.read(offset);
-    case Device::io_apic: return interrupts_.io_apic()->read(offset);
+    case Device::others:
+      if (devices_ != nullptr) devices_->mmio_read(at, out);
+      return;
+    case Device::local_apic: value = interrupts_.read(offset); break;
+    case Device::io_apic: value = interrupts_.io_apic()->read(offset); break;
   }
-  return ~0U;
+  std::memcpy(out.data(), &value, std::min(out.size(), sizeof value));
 }
 
-void SoftPort::write_device(Device device, std::uint32_t offset, std::uint32_t value) {
+void SoftPort::write_device(Device device, vpmu::GuestPhysical at, std::span<const std::byte> in) {
+  const auto offset = static_cast<std::uint32_t>(at.value() % vpmu::page_size);
+  std::uint32_t value = 0;
+  std::memcpy(&value, in.data(), std::min(in.size(), sizeof value));
   switch (device) {
-    case Device::none: return;
+    case Device::others:
+      if (devices_ != nullptr) devices_->mmio_write(at, in);
+      return;
     case Device::local_apic: return interrupts_.write(offset, value);
     case Device::io_apic: return interrupts_.io_apic()->write(offset, value);
   }

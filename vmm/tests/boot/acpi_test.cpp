@@ -44,9 +44,9 @@ std::vector<std::uint8_t> table_at(const GuestMemory& memory, std::uint64_t at) 
 }
 
 /// All tables by signature, reached as a guest reaches them.
-std::map<std::string, std::vector<std::uint8_t>> find_tables(unsigned cpus) {
+std::map<std::string, std::vector<std::uint8_t>> find_tables(unsigned cpus, PciBridge bridge = PciBridge::absent) {
   const auto memory = *GuestMemory::create(GuestMemory::least);
-  const auto rsdp = bytes_at(memory, write_acpi_tables(memory, cpus), 36);
+  const auto rsdp = bytes_at(memory, write_acpi_tables(memory, cpus, bridge), 36);
   EXPECT_EQ(sum(rsdp), 0U);
   EXPECT_EQ(std::accumulate(rsdp.begin(), rsdp.begin() + 20, 0U) % 256, 0U);
   std::map<std::string, std::vector<std::uint8_t>> tables;
@@ -91,6 +91,20 @@ TEST(AcpiTables, MadtListsEveryProcessorOnce) {
     std::iota(expected.begin(), expected.end(), 0U);
     EXPECT_EQ(ids, expected);
   }
+}
+
+// ACPI 6.4.3.5.2: the fourth dword behind the six bytes of the head is the window's length.
+TEST(AcpiTables, DsdtHasAPciBridgeWhereThereIsOne) {
+  const auto dsdt = find_tables(1, PciBridge::present).at("DSDT");
+  const std::string text{dsdt.begin(), dsdt.end()};
+  ASSERT_NE(text.find("PCI0"), std::string::npos);
+  const auto window = text.find(std::string("\x87\x17\x00", 3));
+  ASSERT_NE(window, std::string::npos);
+  EXPECT_EQ(field<std::uint32_t>(dsdt, window + 10), layout::pci_window.value());
+  EXPECT_EQ(field<std::uint32_t>(dsdt, window + 14), layout::pci_window.value() + layout::pci_window_bytes - 1);
+  EXPECT_EQ(field<std::uint32_t>(dsdt, window + 22), layout::pci_window_bytes);
+  const auto without = find_tables(1).at("DSDT");
+  EXPECT_EQ(std::string(without.begin(), without.end()).find("PCI0"), std::string::npos);
 }
 
 TEST(AcpiTables, DsdtNamesTheSleepTypeOfPowerOffAndThePanicPort) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -226,6 +227,29 @@ TEST_F(JailTest, OnlyWhoCountsByPerfOpensEventsWhileTheGuestRuns) {
   const Jail::Options by_perf{.counts_by_perf = true};
   EXPECT_EQ(in_a_process([&] { return in_jail(open_event, {}, by_perf); }).exit_code, survived);
   expect_named_end(in_a_process([&] { return in_jail({}, open_event, by_perf); }), mains_name, "perf_event_open");
+}
+
+TEST_F(JailTest, OnlyAVcpuWithDevicesOutsideSendsToThem) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const Fd here{ends[0]}, there{ends[1]};
+  // Each of what virtio/ does on a vCPU's thread.
+  const auto talk = [&] {
+    char byte = 'x';
+    iovec part{.iov_base = &byte, .iov_len = 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    pollfd waiting{.fd = here.get(), .events = POLLOUT, .revents = 0};
+    const timespec soon{.tv_sec = 0, .tv_nsec = 1000};
+    if (::poll(&waiting, 1, 1000) != 1 || ::ppoll(&waiting, 1, &soon, nullptr) != 1 ||
+        ::sendmsg(here.get(), &message, MSG_NOSIGNAL) != 1 || ::write(there.get(), &byte, 1) != 1 ||
+        ::read(here.get(), &byte, 1) != 1)
+      ::_exit(1);
+  };
+  const Ended talks = in_a_process([&] { return in_jail(talk, {}, {.outside_devices = true}); });
+  EXPECT_EQ(talks.exit_code, survived) << talks.errors;
+  expect_named_end(in_a_process([&] { return in_jail(talk); }), "vcpu7", "sendmsg");
 }
 
 TEST_F(JailTest, AVcpuDoesItsWorkThere) {

@@ -1,6 +1,9 @@
 #include "memory/guest_memory.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -74,6 +77,34 @@ TEST(GuestMemory, BadSizesAreUsageErrors) {
     EXPECT_EQ(memory.error().kind, ErrorKind::usage);
     EXPECT_NE(memory.error().what.find(std::to_string(bytes)), std::string::npos) << memory.error().what;
   }
+}
+
+TEST(GuestMemory, IsTheProcessesOwnUnlessAskedFor) { EXPECT_EQ(memory_of(16 * mib).descriptor(), nullptr); }
+
+TEST(GuestMemory, SharedMemoryIsInItsDescriptorOneRangeBehindTheOther) {
+  const auto memory = *GuestMemory::create(3 * gib + 512 * mib, GuestBacking::shared);
+  ASSERT_NE(memory.descriptor(), nullptr);
+  const int file = memory.descriptor()->get();
+  ASSERT_TRUE(memory.store<std::uint64_t>(GuestPhysical{0x1008}, 7));
+  ASSERT_TRUE(memory.store<std::uint64_t>(GuestPhysical{4 * gib + 0x2000}, 9));
+  std::uint64_t low{}, high{};
+  EXPECT_EQ(::pread(file, &low, sizeof low, 0x1008), 8);
+  EXPECT_EQ(::pread(file, &high, sizeof high, static_cast<off_t>(3 * gib + 0x2000)), 8);
+  EXPECT_EQ(low, 7U);
+  EXPECT_EQ(high, 9U);
+  // And the other way round.
+  const std::uint64_t other = 11;
+  EXPECT_EQ(::pwrite(file, &other, sizeof other, 0x1010), 8);
+  EXPECT_EQ(memory.load<std::uint64_t>(GuestPhysical{0x1010}), 11U);
+}
+
+TEST(GuestMemory, NobodyChangesTheSizeOfSharedMemory) {
+  const auto memory = *GuestMemory::create(16 * mib, GuestBacking::shared);
+  const int file = memory.descriptor()->get();
+  EXPECT_NE(::ftruncate(file, 4096), 0);
+  EXPECT_NE(::ftruncate(file, static_cast<off_t>(32 * mib)), 0);
+  EXPECT_NE(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  EXPECT_EQ(::fcntl(file, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 }
 
 }  // namespace

@@ -43,6 +43,30 @@ TEST(IoApic, AnEdgeInterruptsOnce) {
   EXPECT_EQ(apic.take(), 0x34);
 }
 
+// SDM 3A 10.11.
+TEST(IoApic, PassesMessagesOn) {
+  IoApic apic;
+  apic.send(0xFEE0'0000, 0x41);
+  apic.send(0xFEEF'F000, 0x31);
+  apic.send(0xFEE0'1004, 0x51);
+  apic.send(0xFEE0'0000, 0x141);
+  apic.send(0xFEE0'0000, 0x41);
+  EXPECT_EQ(apic.take(), 0x31) << "to everybody";
+  EXPECT_EQ(apic.take(), 0x41) << "fixed and of the lowest priority; two of one vector join, as in IRR";
+  EXPECT_EQ(apic.take(), 0x51) << "logical";
+  EXPECT_FALSE(apic.take());
+}
+
+TEST(IoApic, LosesMessagesThatAreNoInterruptsHere) {
+  IoApic apic;
+  apic.send(0xFEE0'1000, 0x41);
+  apic.send(0xE000'0000, 0x41);
+  apic.send(0x1'FEE0'0000, 0x41);
+  apic.send(0xFEE0'0000, 0x0F);
+  apic.send(0xFEE0'0000, 0x441);
+  EXPECT_FALSE(apic.take()) << "another APIC's, no interrupt's address twice, a vector that there is not, an NMI";
+}
+
 TEST(IoApic, AMaskedLineWaits) {
   IoApic apic;
   redirect(apic, 4, 0x1'0034);

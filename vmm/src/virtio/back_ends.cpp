@@ -1,0 +1,161 @@
+#include "virtio/back_ends.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <string_view>
+
+namespace vmm::virtio {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Connection {
+  Fd listening, connected;
+};
+
+/// A socket that listens, with our connection in its queue ahead of any other, in a directory that only this user can
+/// enter and that has gone when this returns: nobody else ever connects.
+Result<Connection> make_connection() {
+  std::string directory;
+  for (const std::string_view place : {"/tmp", "/dev/shm", "/var/tmp"}) {
+    directory = fmt::format("{}/vpmu-XXXXXX", place);
+    if (::mkdtemp(directory.data()) != nullptr) break;
+    directory.clear();
+  }
+  if (directory.empty()) return host_error("cannot make a directory for a socket in /tmp", errno);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = directory + "/socket";
+  path.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
+  const auto* const where = reinterpret_cast<const sockaddr*>(&address);
+  Connection made{.listening = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)},
+                  .connected = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)}};
+  const bool done = ::bind(made.listening.get(), where, sizeof address) == 0 &&
+                    ::listen(made.listening.get(), 1) == 0 &&
+                    ::connect(made.connected.get(), where, sizeof address) == 0;
+  const int why = errno;
+  ::unlink(path.c_str());
+  ::rmdir(directory.c_str());
+  if (!done) return host_error("cannot connect a socket in " + directory, why);
+  return made;
+}
+
+bool is_program(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+}
+
+/// The program's path, which execv() takes.
+Result<std::string> find_program(std::string_view name, const ProgramChoice& choice,
+                                 std::initializer_list<std::string_view> usual, std::string advice) {
+  if (!choice.path.empty()) {
+    if (is_program(choice.path)) return choice.path;
+    return usage_error(fmt::format("no program {}", choice.path), std::move(advice));
+  }
+  for (const std::string_view path : usual)
+    if (is_program(std::string{path})) return std::string{path};
+  for (std::string_view rest = choice.search_path; !rest.empty();) {
+    const auto directory = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(rest.size(), directory.size() + 1));
+    std::string path = fmt::format("{}/{}", directory, name);
+    if (!directory.empty() && is_program(path)) return path;
+  }
+  return usage_error(fmt::format("no {} on this host", name), std::move(advice));
+}
+
+/// `text` with `escape` ahead of each character of `special`.
+std::string escaped(std::string_view text, std::string_view special, char escape) {
+  std::string result;
+  for (const char character : text) {
+    if (special.find(character) != std::string_view::npos) result += escape;
+    result += character;
+  }
+  return result;
+}
+
+enum class Virtiofsd { of_qemu, in_rust };
+
+Result<Virtiofsd> kind_of(const std::string& program) {
+  VMM_ASSIGN(const std::string said, said_by({program, "--version"}, milliseconds{10'000}));
+  if (said.find("using FUSE kernel interface") != std::string::npos) return Virtiofsd::of_qemu;
+  if (said.starts_with("virtiofsd ")) return Virtiofsd::in_rust;
+  return usage_error(fmt::format("{} is no virtiofsd: it says \"{}\"", program, printable(said)),
+                     "name a program that is one");
+}
+
+Result<BackEnd> start(DaemonLaunch launch, const ProgramChoice& choice) {
+  launch.arguments.insert(launch.arguments.end(), choice.arguments.begin(), choice.arguments.end());
+  VMM_ASSIGN(auto connection, make_connection());
+  launch.keeps = std::move(connection.listening);
+  VMM_ASSIGN(auto daemon, Daemon::start(std::move(launch)));
+  return BackEnd{.daemon = std::move(daemon), .socket = std::move(connection.connected)};
+}
+
+/// As one line may have it.
+Result<void> check_path(const std::string& path, bool wants_directory) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0)
+    return Failure{
+        Error{.kind = ErrorKind::usage, .what = "cannot use " + printable(path), .advice = {}, .system_errno = errno}};
+  const bool fits = wants_directory ? S_ISDIR(status.st_mode) : S_ISREG(status.st_mode);
+  if (fits) return {};
+  return usage_error(fmt::format("{} is no {}", printable(path), wants_directory ? "directory" : "file"),
+                     wants_directory ? "name the directory to share" : "name a disk's image");
+}
+
+}  // namespace
+
+VhostUserPeer BackEnd::take_peer() {
+  return {.name = daemon.name(), .socket = std::move(socket), .messages = daemon.messages()};
+}
+
+Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice) {
+  VMM_TRY(check_path(directory, true));
+  VMM_ASSIGN(const std::string program,
+             find_program("virtiofsd", choice, {"/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd"},
+                          "install virtiofsd (Debian 12: qemu-system-common has it), or name the program"));
+  VMM_ASSIGN(const auto kind, kind_of(program));
+  DaemonLaunch launch{.name = "virtiofsd for " + printable(directory), .arguments = {program}};
+  launch.surroundings =
+      access == Access::read_only ? DaemonLaunch::Surroundings::apart_read_only : DaemonLaunch::Surroundings::apart;
+  launch.arguments.push_back(fmt::format("--fd={}", Daemon::kept_descriptor));
+  // As it was started: one that is not root may not raise it.
+  launch.arguments.emplace_back("--rlimit-nofile=0");
+  if (kind == Virtiofsd::of_qemu) {
+    launch.arguments.emplace_back("-o");
+    launch.arguments.push_back("sandbox=chroot,log_level=warn,source=" + escaped(directory, ",\\", '\\'));
+  } else {
+    launch.arguments.insert(launch.arguments.end(),
+                            {"--sandbox=chroot", "--log-level=warn", "--shared-dir=" + directory});
+  }
+  return start(std::move(launch), choice);
+}
+
+Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access access, const ProgramChoice& choice) {
+  VMM_TRY(check_path(image, false));
+  VMM_ASSIGN(const std::string program,
+             find_program("qemu-storage-daemon", choice, {},
+                          "install it (Debian: qemu-system-common or qemu-utils has it), or name the program"));
+  DaemonLaunch launch{.name = "qemu-storage-daemon for " + printable(image), .arguments = {program}};
+  const bool writable = access == Access::read_write;
+  const std::string_view read_only = writable ? "off" : "on";
+  launch.arguments.emplace_back("--blockdev");
+  launch.arguments.push_back(fmt::format("driver={},node-name=disk,read-only={},file.driver=file,file.filename={}",
+                                         format == DiskFormat::raw ? "raw" : "qcow2", read_only,
+                                         escaped(image, ",", ',')));
+  launch.arguments.emplace_back("--export");
+  launch.arguments.push_back(
+      fmt::format("type=vhost-user-blk,id=export,node-name=disk,writable={},addr.type=fd,addr.str={}",
+                  writable ? "on" : "off", Daemon::kept_descriptor));
+  return start(std::move(launch), choice);
+}
+
+}  // namespace vmm::virtio

@@ -1,0 +1,48 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "support/result.hpp"
+#include "virtio/daemon.hpp"
+#include "virtio/vhost_user_channel.hpp"
+
+namespace vmm::virtio {
+
+enum class Access { read_only, read_write };
+enum class DiskFormat { raw, qcow2 };
+
+/// Which program, and how.
+struct ProgramChoice {
+  std::string path{};                    ///< Empty: where it usually is.
+  std::string search_path{};             ///< What PATH says, for programs that are looked for.
+  std::vector<std::string> arguments{};  ///< Further ones, behind ours.
+};
+
+/// A daemon that is a device, and the connection to it.
+struct BackEnd {
+  Daemon daemon;
+  Fd socket;
+
+  /// For VhostUser::connect(). The socket goes along: once.
+  VhostUserPeer take_peer();
+};
+
+/// Starts virtiofsd for the directory: the one of QEMU up to 7.2 or the one in Rust, told apart by what they say of
+/// themselves. What holds the guest back, in either: virtiofsd changes its root to the directory, drops the
+/// capabilities that it does not need and filters its system calls; we give it mounts, a network and IPC of its own
+/// where the host lets us (root in a container may be refused that; with Access::read_write it goes on without).
+/// Access::read_only makes every mount that it sees read-only, which holds whatever it does, and is an error where it
+/// cannot be done. Run as root, it does with files what the guest asks for in the name of any user. Run by another
+/// user, it can do what that user can: the guest's root is that user, and what belongs to others shows as nobody's.
+/// Its default is not to keep extended attributes. Fails with kind usage on what is no directory.
+/// Before the process has threads or goes to jail.
+Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice);
+
+/// Starts qemu-storage-daemon for the image. It runs as this process's user and nothing but that holds it back; with
+/// Access::read_only it opens the image, and what the image says is behind it, for reading alone. A qcow2 image may
+/// name other files that the guest then reads: use images of your own. A raw image's contents are never taken for
+/// another format. Two that may write share no image: it locks them. Fails with kind usage on what is no file.
+/// Before the process has threads or goes to jail.
+Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access access, const ProgramChoice& choice);
+
+}  // namespace vmm::virtio

@@ -1,0 +1,304 @@
+#include "virtio/console.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "support/assert.hpp"
+
+namespace vmm::virtio {
+namespace {
+
+constexpr std::uint64_t f_multiport = 1ULL << 1U;
+constexpr std::uint16_t queue_entries = 64;
+/// Port 0 has the first two queues, the control queues follow, then the other ports. Virtio 1.2 5.3.2.
+constexpr unsigned control_input = 2, control_output = 3;
+/// What the guest writes is sent on the second queue of a pair.
+constexpr unsigned input_queue(unsigned port) { return port == 0 ? 0 : 2 + 2 * port; }
+constexpr unsigned output_queue(unsigned port) { return input_queue(port) + 1; }
+
+/// Virtio 1.2 5.3.6.2.
+namespace event {
+constexpr std::uint16_t device_ready = 0, device_add = 1, port_ready = 3, port_open = 6, port_name = 7;
+}
+struct [[gnu::packed]] Header {
+  std::uint32_t port;
+  std::uint16_t event, value;
+};
+/// The messages that a driver sends are a header.
+constexpr std::size_t most_messages = 256;  // that wait for a driver that takes none
+
+bool is_ready(int fd, short what) {
+  pollfd wanted{.fd = fd, .events = what, .revents = 0};
+  return ::poll(&wanted, 1, 0) > 0;
+}
+
+/// Makes an event as if nobody had written to it.
+void clear(const Fd& event) {
+  std::uint64_t count{};
+  static_cast<void>(::read(event.get(), &count, sizeof count) == sizeof count);
+}
+
+void add_one(const Fd& event) {
+  constexpr std::uint64_t one = 1;
+  // Fails only when the counter is full, and then it is not zero.
+  static_cast<void>(::write(event.get(), &one, sizeof one) == sizeof one);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Console>> Console::create(const GuestMemory& memory, std::vector<Port> ports, Work work) {
+  VMM_ASSERT(!ports.empty() && ports.size() <= most_ports);
+  Fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)}, cancel{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!wake.valid() || !cancel.valid()) return host_error("eventfd for the console", errno);
+  return std::unique_ptr<Console>{new Console{memory, std::move(ports), work, std::move(wake), std::move(cancel)}};
+}
+
+Console::Console(const GuestMemory& memory, std::vector<Port> ports, Work work, Fd wake, Fd cancel)
+    : memory_{&memory},
+      work_{work},
+      wake_{std::move(wake)},
+      cancel_{std::move(cancel)},
+      queue_sizes_(2 * ports.size() + 2, queue_entries),
+      queues_(queue_sizes_.size()) {
+  for (auto& port : ports) ports_.push_back({.port = std::move(port), .output = {}});
+}
+
+Console::~Console() {
+  ends_ = true;
+  cancel();
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Console::cancel() { add_one(cancel_); }
+void Console::wake() { add_one(wake_); }
+
+std::uint64_t Console::features() const { return f_version_1 | f_multiport; }
+
+// Virtio 1.2 5.3.4: columns, rows, max_nr_ports, emerg_wr.
+void Console::read_configuration(std::uint32_t offset, std::span<std::byte> out) {
+  std::array<std::byte, 12> configuration{};
+  const auto ports = static_cast<std::uint32_t>(queue_sizes_.size() / 2 - 1);
+  std::memcpy(configuration.data() + 4, &ports, sizeof ports);
+  for (std::size_t i = 0; i < out.size() && offset + i < configuration.size(); ++i) out[i] = configuration[offset + i];
+}
+
+Result<void> Console::begin(DeviceEvents& events) {
+  events_ = &events;
+  thread_ = std::thread{[this] { watch(); }};
+  return {};
+}
+
+Result<void> Console::start(const DriverSetup& setup) {
+  const std::scoped_lock lock{mutex_};
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    queues_[i].reset();
+    if (!setup.rings[i]) continue;
+    VMM_ASSIGN(queues_[i], Queue::open(*memory_, *setup.rings[i]));
+  }
+  return {};
+}
+
+void Console::stop() {
+  const std::scoped_lock lock{mutex_};
+  for (auto& queue : queues_) queue.reset();
+  for (auto& state : ports_) {
+    state.output.reset();
+    state.written = 0;
+    state.opened = false;
+  }
+  messages_.clear();
+  broken_ = false;
+}
+
+std::uint64_t Console::passed_on(unsigned port) {
+  const std::scoped_lock lock{mutex_};
+  return ports_[port].passed_on;
+}
+
+void Console::notify(unsigned /*queue*/) { serve(); }
+void Console::attend() { serve(); }
+
+void Console::serve() {
+  const std::scoped_lock lock{mutex_};
+  if (!broken_) {
+    if (const auto served = serve_queues(); !served) {
+      broken_ = true;
+      events_->broken(served.error());
+    }
+  }
+  wake();  // what the thread is to wait for may be other descriptors now
+}
+
+/// Under mutex_, until nothing moves any more.
+Result<void> Console::serve_queues() {
+  for (bool moved = true; moved && !ends_;) {
+    VMM_ASSIGN(moved, take_messages());
+    for (unsigned port = 0; port < ports_.size(); ++port) {
+      VMM_ASSIGN(const bool out, serve_output(port));
+      VMM_ASSIGN(const bool in, serve_input(port));
+      moved = moved || out || in;
+    }
+    VMM_ASSIGN(const bool sent, send_messages());
+    moved = moved || sent;
+  }
+  return {};
+}
+
+void Console::done(unsigned queue) {
+  if (queues_[queue]->wants_interrupt()) events_->used(queue);
+}
+
+/// Whether a write of most_at_a_time does not wait. With Work::by_vcpu it waits until then, or until cancel().
+bool Console::can_write(const State& state) const {
+  if (work_ == Work::by_itself) return is_ready(state.port.output.get(), POLLOUT);
+  std::array<pollfd, 2> wanted{pollfd{.fd = state.port.output.get(), .events = POLLOUT, .revents = 0},
+                               pollfd{.fd = cancel_.get(), .events = POLLIN, .revents = 0}};
+  while (::poll(wanted.data(), wanted.size(), -1) < 0 && errno == EINTR) {
+  }
+  return wanted[0].revents != 0;
+}
+
+Result<bool> Console::serve_output(unsigned port) {
+  auto& queue = queues_[output_queue(port)];
+  State& state = ports_[port];
+  if (!queue) return false;
+  if (!state.output) {
+    VMM_ASSIGN(state.output, queue->next());
+    state.written = 0;
+    if (!state.output) return false;
+  }
+  const std::size_t all = total_bytes(state.output->readable);
+  while (state.written < all && state.port.output.valid()) {
+    if (!can_write(state)) return false;
+    std::array<std::byte, most_at_a_time> part;
+    const std::size_t bytes = queue->read(*state.output, state.written, part);
+    const ssize_t wrote = ::write(state.port.output.get(), part.data(), bytes);
+    if (wrote > 0) {
+      state.written += static_cast<std::size_t>(wrote);
+    } else if (errno != EINTR && errno != EAGAIN) {
+      state.port.output.reset();
+      close_port(port);
+    }
+  }
+  state.passed_on += all;
+  queue->give_back(*state.output, 0);
+  state.output.reset();
+  done(output_queue(port));
+  return true;
+}
+
+Result<bool> Console::serve_input(unsigned port) {
+  auto& queue = queues_[input_queue(port)];
+  State& state = ports_[port];
+  if (!queue || !state.opened || !state.port.input.valid() || !queue->has_more() ||
+      !is_ready(state.port.input.get(), POLLIN))
+    return false;
+  VMM_ASSIGN(const auto chain, queue->next());
+  std::array<std::byte, most_at_a_time> part;
+  const std::size_t room = std::min(part.size(), total_bytes(chain->writable));
+  // It was ready a moment ago. NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection)
+  const ssize_t got = room == 0 ? 0 : ::read(state.port.input.get(), part.data(), room);
+  const std::size_t bytes = got > 0 ? static_cast<std::size_t>(got) : 0;
+  const std::size_t written = queue->write(*chain, std::span{part}.first(bytes));
+  for (const Piece& piece : chain->writable) events_->written(piece.at, piece.bytes);
+  queue->give_back(*chain, static_cast<std::uint32_t>(written));
+  done(input_queue(port));
+  state.received += written;
+  if (got == 0 && room != 0) {
+    state.port.input.reset();
+    if (state.port.at_end)
+      state.port.at_end(state.received);
+    else
+      close_port(port);
+  }
+  return true;
+}
+
+void Console::close_port(unsigned port) {
+  if (std::exchange(ports_[port].closed_by_us, true)) return;
+  messages_.push_back({.port = port, .event = event::port_open, .value = 0});
+}
+
+Result<bool> Console::take_messages() {
+  auto& queue = queues_[control_output];
+  if (!queue || messages_.size() >= most_messages) return false;
+  VMM_ASSIGN(const auto chain, queue->next());
+  if (!chain) return false;
+  Header header{};
+  if (queue->read(*chain, 0, std::as_writable_bytes(std::span{&header, 1})) == sizeof header)
+    take({.port = header.port, .event = header.event, .value = header.value});
+  queue->give_back(*chain, 0);
+  done(control_output);
+  return true;
+}
+
+void Console::take(const Message& message) {
+  if (message.event == event::device_ready && message.value == 1) {
+    for (std::uint32_t port = 0; port < ports_.size(); ++port)
+      messages_.push_back({.port = port, .event = event::device_add, .value = 1});
+  }
+  // Linux throws away what comes for a port that nobody has opened.
+  if (message.event == event::port_open && message.port < ports_.size())
+    ports_[message.port].opened = message.value == 1;
+  if (message.event != event::port_ready || message.value != 1 || message.port >= ports_.size()) return;
+  const State& state = ports_[message.port];
+  messages_.push_back({.port = message.port, .event = event::port_name, .value = 1, .text = state.port.name});
+  messages_.push_back(
+      {.port = message.port, .event = event::port_open, .value = static_cast<std::uint16_t>(!state.closed_by_us)});
+}
+
+Result<bool> Console::send_messages() {
+  auto& queue = queues_[control_input];
+  if (!queue || messages_.empty()) return false;
+  VMM_ASSIGN(const auto chain, queue->next());
+  if (!chain) return false;
+  const Message& message = messages_.front();
+  const Header header{.port = message.port, .event = message.event, .value = message.value};
+  std::vector<std::byte> bytes(sizeof header + message.text.size());
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::memcpy(bytes.data() + sizeof header, message.text.data(), message.text.size());
+  const std::size_t written = queue->write(*chain, bytes);
+  for (const Piece& piece : chain->writable) events_->written(piece.at, piece.bytes);
+  queue->give_back(*chain, static_cast<std::uint32_t>(written));
+  messages_.pop_front();
+  done(control_input);
+  return true;
+}
+
+/// The thread: waits for descriptors that the guest could have something to do with, and has them served.
+void Console::watch() {
+  while (!ends_) {
+    std::vector<pollfd> wanted{pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+    {
+      const std::scoped_lock lock{mutex_};
+      for (unsigned port = 0; port < ports_.size(); ++port) {
+        const State& state = ports_[port];
+        const auto& input = queues_[input_queue(port)];
+        if (state.output && state.port.output.valid())
+          wanted.push_back({.fd = state.port.output.get(), .events = POLLOUT, .revents = 0});
+        if (input && state.opened && state.port.input.valid() && input->has_more())
+          wanted.push_back({.fd = state.port.input.get(), .events = POLLIN, .revents = 0});
+      }
+    }
+    if (::poll(wanted.data(), wanted.size(), -1) < 0 && errno != EINTR) return;
+    clear(wake_);
+    const bool ready = std::any_of(wanted.begin() + 1, wanted.end(), [](const pollfd& fd) { return fd.revents != 0; });
+    if (!ready || ends_) continue;
+    if (work_ == Work::by_itself) {
+      serve();
+    } else {
+      events_->attention();
+      // Until it has been served there is nothing to wait for: serve() wakes this thread.
+      pollfd served{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+      static_cast<void>(::poll(&served, 1, -1));
+    }
+  }
+}
+
+}  // namespace vmm::virtio

@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "memory/guest_memory.hpp"
+#include "support/result.hpp"
+#include "virtio/device.hpp"
+
+namespace vmm::virtio {
+
+/// A piece of guest memory that a descriptor names: RAM, when it was looked at.
+struct Piece {
+  vpmu::GuestPhysical at;
+  std::uint32_t bytes;
+};
+
+/// Buffers that the driver has made available together. Virtio 1.2 2.7.4.2.
+struct Chain {
+  std::uint16_t head{};
+  std::vector<Piece> readable, writable;  ///< What the device reads, and what it writes.
+};
+
+/// The device's side of a split virtqueue. The rings and all that they say come from a guest that may mean harm: each
+/// word is read once and checked. Virtio 1.2 2.7. Not thread-safe.
+class Queue {
+ public:
+  /// Fails as check_ring() does. `memory` must outlive it.
+  static Result<Queue> open(const GuestMemory& memory, const Ring& ring);
+
+  /// The next chain; empty when there is none. Fails on what no driver may do; the queue is of no use then.
+  [[nodiscard]] Result<std::optional<Chain>> next();
+  /// Whether next() would give or refuse something.
+  [[nodiscard]] bool has_more() const;
+  /// Gives a chain back, after `written` bytes of it were written.
+  void give_back(const Chain& chain, std::uint32_t written);
+  /// Whether the driver wants to be interrupted for what was given back. Virtio 1.2 2.7.7.
+  [[nodiscard]] bool wants_interrupt() const;
+
+  /// Copies from the chain's readable pieces, from `offset` on; and into its writable ones. Gives how many bytes.
+  std::size_t read(const Chain& chain, std::size_t offset, std::span<std::byte> out) const;
+  std::size_t write(const Chain& chain, std::span<const std::byte> in) const;
+
+ private:
+  Queue(const GuestMemory& memory, const Ring& ring) : memory_{&memory}, ring_{ring} {}
+  [[nodiscard]] std::uint16_t available_index() const;
+
+  const GuestMemory* memory_;
+  Ring ring_;
+  std::uint16_t taken_{}, given_{};
+};
+
+/// The total of some pieces.
+[[nodiscard]] std::size_t total_bytes(std::span<const Piece> pieces);
+
+/// Walks the chain that begins at descriptor `head` of a ring. Fails on what no driver may do: an index beyond the
+/// ring, a loop, a piece that is not RAM, a buffer to read behind one to write. f_indirect_desc was not offered.
+Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint16_t head);
+
+}  // namespace vmm::virtio

@@ -1,0 +1,65 @@
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "memory/guest_memory.hpp"
+#include "virtio/device.hpp"
+#include "virtio/vhost_user_channel.hpp"
+
+namespace vmm::virtio {
+
+/// The front end's side of one vhost-user connection: the other side is a daemon that is a virtio device and works in
+/// the guest's RAM by itself. Every call but name(), failed_peer() and hung_up() may wait for the daemon, for
+/// VhostUserPeer::patience at the most; each fails with a line that names it. One thread at a time.
+class VhostUser {
+ public:
+  /// Who tells whom of a queue: eventfds.
+  struct QueueEvents {
+    int kick, call;
+  };
+
+  /// Agrees with the back end on what both can. `memory` is of GuestBacking::shared and outlives this object. Fails
+  /// where the back end does not speak the protocol, and where it is no device of virtio 1.
+  static Result<VhostUser> connect(VhostUserPeer peer, const GuestMemory& memory);
+
+  /// What the device offers.
+  [[nodiscard]] std::uint64_t features() const { return features_; }
+  /// The most queues of the back end; empty where it does not say.
+  [[nodiscard]] std::optional<std::uint64_t> queues() const { return queues_; }
+
+  /// The first bytes of the device's configuration space, at most 256: some back ends know no other place than the
+  /// first byte, and no part of it.
+  Result<void> read_configuration(std::span<std::byte> first_bytes);
+  Result<void> write_configuration(std::uint32_t offset, std::span<const std::byte> bytes);
+
+  /// Gives the device its rings, one for each of `events`: from now on it works. The rings are the driver's word, and
+  /// are looked at: one that is not in RAM is an error, and nothing is started. After a failure nothing runs.
+  Result<void> start(const DriverSetup& setup, std::span<const QueueEvents> events);
+  /// The device leaves its rings alone, when this returns without an error.
+  Result<void> stop();
+
+  [[nodiscard]] const VhostUserChannel& channel() const { return channel_; }
+
+ private:
+  VhostUser(VhostUserPeer peer, const GuestMemory& memory) : channel_{std::move(peer)}, memory_{&memory} {}
+  Result<void> negotiate();
+  Result<void> negotiate_protocol();
+  Result<void> send_memory();
+  Result<void> start_ring(std::uint32_t index, const Ring& ring, const QueueEvents& events);
+  [[nodiscard]] std::uint64_t address_here(vpmu::GuestPhysical at) const;
+  template <class Payload>
+  Result<void> set(vhost_user::Request request, const Payload& payload, std::span<const int> descriptors = {}) {
+    return channel_.tell(request, std::as_bytes(std::span{&payload, 1}), acks_, descriptors);
+  }
+  Result<std::uint64_t> get(vhost_user::Request request);
+
+  VhostUserChannel channel_;
+  const GuestMemory* memory_;
+  std::uint64_t features_{}, protocol_{};
+  std::optional<std::uint64_t> queues_;
+  VhostUserChannel::Ack acks_{VhostUserChannel::Ack::none};
+  bool has_protocol_features_{false};
+  std::vector<std::uint32_t> started_;  ///< Indices of rings that the back end may work in.
+};
+
+}  // namespace vmm::virtio

@@ -1,0 +1,286 @@
+#include "virtio/vhost_user_device.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <system_error>
+
+#include "support/assert.hpp"
+
+namespace vmm::virtio {
+namespace {
+
+// Virtio 1.2 section 6. The rings are split ones; a daemon that leaves out entries of the used ring could not be waited
+// for, and one that tells by an index when it wants to be notified does so at moments of its own.
+constexpr std::uint64_t f_event_index = 1ULL << 29U, f_ring_packed = 1ULL << 34U, f_in_order = 1ULL << 35U;
+
+/// A driver may have turned the device's interrupts off, and with them what wakes us: so long until the next look.
+constexpr long first_look_ns = 50'000, last_look_ns = 2'000'000;
+
+void signal_event(const Fd& event) {
+  const std::uint64_t one = 1;
+  (void)!::write(event.get(), &one, sizeof one);  // fails where it is at its most, and then it is signalled
+}
+
+void drain_event(int event) {
+  std::uint64_t count = 0;
+  // Never waits.
+  (void)!::read(event, &count, sizeof count);  // NOLINT(clang-analyzer-unix.BlockInCriticalSection)
+}
+
+Result<Fd> make_event() {
+  Fd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!event.valid()) return host_error("eventfd", errno);
+  return event;
+}
+
+bool hung_up(const pollfd& socket) { return (socket.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0; }
+
+}  // namespace
+
+VhostUserDevice::VhostUserDevice(VhostUser back_end, const GuestMemory& memory, Options options)
+    : back_end_{std::move(back_end)},
+      memory_{&memory},
+      options_{std::move(options)},
+      features_{(back_end_.features() & options_.features & ~f_ring_packed) | f_version_1} {
+  if (options_.answers == Answers::before_return) features_ &= ~(f_event_index | f_in_order);
+}
+
+Result<std::unique_ptr<VhostUserDevice>> VhostUserDevice::create(VhostUserPeer peer, const GuestMemory& memory,
+                                                                 Options options) {
+  VMM_ASSIGN(auto back_end, VhostUser::connect(std::move(peer), memory));
+  const std::size_t wanted = options.queue_sizes.size();
+  if (back_end.queues() && *back_end.queues() < wanted)
+    return Failure{back_end.channel().failed_peer(
+        fmt::format("the daemon has {} queues, and {} are needed", *back_end.queues(), wanted),
+        "start it with more queues")};
+  if (const auto* const theirs = std::get_if<FromBackEnd>(&options.configuration)) {
+    std::vector<std::byte> tried(theirs->bytes);
+    VMM_TRY(back_end.read_configuration(tried));
+  }
+  std::unique_ptr<VhostUserDevice> device{new VhostUserDevice{std::move(back_end), memory, std::move(options)}};
+  VMM_TRY(device->make_events());
+  return device;
+}
+
+Result<void> VhostUserDevice::make_events() {
+  VMM_ASSIGN(interrupt_, make_event());
+  for (std::size_t number = 0; number < options_.queue_sizes.size(); ++number) {
+    auto queue = std::make_unique<Queue>();
+    VMM_ASSIGN(queue->kick, make_event());
+    VMM_ASSIGN(queue->call, make_event());
+    queue->asynchronous = std::ranges::count(options_.asynchronous, number) != 0;
+    queues_.push_back(std::move(queue));
+  }
+  return {};
+}
+
+VhostUserDevice::~VhostUserDevice() {
+  cancel();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void VhostUserDevice::cancel() {
+  interrupted_ = true;
+  signal_event(interrupt_);
+}
+
+const Fd* VhostUserDevice::notify_event(unsigned queue) const {
+  return options_.answers == Answers::by_kvm && queue < queues_.size() ? &queues_[queue]->kick : nullptr;
+}
+
+const Fd* VhostUserDevice::used_event(unsigned queue) const {
+  return options_.answers == Answers::by_kvm && queue < queues_.size() ? &queues_[queue]->call : nullptr;
+}
+
+void VhostUserDevice::fail(Error error) {
+  DeviceEvents* const events = events_;
+  if (events != nullptr && !interrupted_ && !failed_.exchange(true)) events->failed(std::move(error));
+}
+
+void VhostUserDevice::read_configuration(std::uint32_t offset, std::span<std::byte> out) {
+  std::ranges::fill(out, std::byte{0});
+  std::vector<std::byte> fetched;
+  if (const auto* const theirs = std::get_if<FromBackEnd>(&options_.configuration)) {
+    fetched.resize(theirs->bytes);
+    if (auto outcome = back_end_.read_configuration(fetched); !outcome) return fail(std::move(outcome.error()));
+  }
+  const auto* const ours = std::get_if<std::vector<std::byte>>(&options_.configuration);
+  const std::span<const std::byte> all{ours != nullptr ? *ours : fetched};
+  if (offset >= all.size()) return;
+  const auto there = all.subspan(offset, std::min(out.size(), all.size() - offset));
+  std::ranges::copy(there, out.begin());
+}
+
+void VhostUserDevice::write_configuration(std::uint32_t offset, std::span<const std::byte> in) {
+  if (!std::holds_alternative<FromBackEnd>(options_.configuration)) return;
+  // What a driver writes where it may not is no failure of the machine's: a daemon that is there says no, and that is
+  // the end of it.
+  if (auto outcome = back_end_.write_configuration(offset, in); !outcome && back_end_.channel().is_broken())
+    fail(std::move(outcome.error()));
+}
+
+Result<void> VhostUserDevice::start(const DriverSetup& setup) {
+  if (setup.rings.size() != queues_.size())
+    return host_error(fmt::format("{} rings for {} queues", setup.rings.size(), queues_.size()));
+  std::vector<VhostUser::QueueEvents> events;
+  for (std::size_t number = 0; number < queues_.size(); ++number) {
+    Queue& queue = *queues_[number];
+    events.push_back({.kick = queue.kick.get(), .call = queue.call.get()});
+    if (!setup.rings[number]) continue;
+    VMM_TRY(check_ring(*setup.rings[number], *memory_));
+    const std::lock_guard lock{queue.mutex};
+    queue.ring.emplace(*setup.rings[number], *memory_);
+    queue.ring->clear_used();
+    queue.seen = 0;
+  }
+  stopping_ = false;
+  auto outcome = back_end_.start(setup, events);
+  if (!outcome) forget_rings();
+  return outcome;
+}
+
+void VhostUserDevice::forget_rings() {
+  stopping_ = true;  // whoever waits holds a mutex
+  for (const auto& queue : queues_) {
+    const std::lock_guard lock{queue->mutex};
+    queue->ring.reset();
+  }
+}
+
+void VhostUserDevice::stop() {
+  auto outcome = back_end_.stop();
+  forget_rings();
+  // It may write into the guest's RAM at any time from now on.
+  if (!outcome) fail(std::move(outcome.error()));
+}
+
+void VhostUserDevice::notify(unsigned number) {
+  if (number >= queues_.size()) return;
+  Queue& queue = *queues_[number];
+  if (options_.answers == Answers::by_kvm || queue.asynchronous) return signal_event(queue.kick);
+  Found found;
+  {
+    const std::lock_guard lock{queue.mutex};
+    if (!queue.ring) return;
+    const std::uint16_t target = queue.ring->available();
+    signal_event(queue.kick);
+    if (auto error = wait_for_answers(queue, target))
+      found.error = std::move(error);
+    else
+      found = look(number, queue);
+  }
+  tell(number, found);
+}
+
+/// An error where the daemon has gone.
+std::optional<Error> VhostUserDevice::wait_for_answers(const Queue& queue, std::uint16_t target) const {
+  const auto ahead = [&queue](std::uint16_t index) { return static_cast<std::uint16_t>(index - queue.seen); };
+  // More than the ring holds is a driver's nonsense, of which nothing can be awaited.
+  if (ahead(target) > queue.ring->size()) return {};
+  for (long look_after = first_look_ns; ahead(queue.ring->used()) < ahead(target);) {
+    if (interrupted_ || stopping_ || failed_) return {};
+    std::array<pollfd, 3> waiting{pollfd{.fd = queue.call.get(), .events = POLLIN, .revents = 0},
+                                  pollfd{.fd = back_end_.channel().socket(), .events = POLLRDHUP, .revents = 0},
+                                  pollfd{.fd = interrupt_.get(), .events = POLLIN, .revents = 0}};
+    const timespec limit{.tv_sec = 0, .tv_nsec = look_after};
+    const int ready = ::ppoll(waiting.data(), waiting.size(), &limit, nullptr);
+    if (ready > 0 && waiting[0].revents != 0) drain_event(queue.call.get());
+    // Its last answers may be there already.
+    if (ready > 0 && hung_up(waiting[1]) && ahead(queue.ring->used()) < ahead(target))
+      return back_end_.channel().hung_up();
+    look_after = std::min(look_after * 2, last_look_ns);
+  }
+  return {};
+}
+
+VhostUserDevice::Found VhostUserDevice::look(unsigned number, Queue& queue) {
+  const SplitRing& ring = *queue.ring;
+  const std::uint16_t used = ring.used();
+  const auto fresh = static_cast<std::uint16_t>(used - queue.seen);
+  if (fresh == 0) return {};
+  if (fresh > ring.size() || fresh > static_cast<std::uint16_t>(ring.available() - queue.seen))
+    return {.error = back_end_.channel().failed_peer(
+                fmt::format("the used index of queue {} went from {} to {}, with {} buffers available", number,
+                            queue.seen, used, static_cast<std::uint16_t>(ring.available() - queue.seen)),
+                "either the daemon or the guest's driver is broken")};
+  auto written = ring.written(queue.seen, fresh);
+  if (!written)
+    return {.error = back_end_.channel().failed_peer(
+                fmt::format("the used ring of queue {} names a buffer beyond its {}", number, ring.size()),
+                "either the daemon or the guest's driver is broken")};
+  queue.seen = used;
+  return {.written = std::move(*written)};
+}
+
+void VhostUserDevice::tell(unsigned queue, const Found& found) {
+  if (found.error) return fail(*found.error);
+  DeviceEvents* const events = events_;
+  if (events == nullptr || found.written.empty()) return;
+  for (const MemoryRange& range : found.written) events->written(range.first, range.bytes);
+  events->used(queue);
+}
+
+Result<void> VhostUserDevice::begin(DeviceEvents& events) {
+  VMM_ASSERT(events_ == nullptr);
+  events_ = &events;
+  // The thread has nothing to do with the process's signals.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  Result<void> outcome;
+  try {
+    watcher_ = std::thread{[this] { watch(); }};
+  } catch (const std::system_error& error) {
+    outcome = host_error("cannot start a device's thread", error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return outcome;
+}
+
+void VhostUserDevice::watch() {
+  LastLines* const messages = back_end_.channel().messages();
+  std::vector<pollfd> waiting{
+      {.fd = interrupt_.get(), .events = POLLIN, .revents = 0},
+      {.fd = back_end_.channel().socket(), .events = POLLRDHUP, .revents = 0},
+      {.fd = messages != nullptr ? messages->descriptor() : -1, .events = POLLIN, .revents = 0}};
+  if (options_.answers == Answers::before_return)
+    for (const auto& queue : queues_)
+      if (queue->asynchronous) waiting.push_back({.fd = queue->call.get(), .events = POLLIN, .revents = 0});
+  while (!interrupted_) {
+    if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
+    // What it says at its end tells why. A descriptor of -1 is not looked at any more.
+    if (messages != nullptr && waiting[2].revents != 0 && !messages->read()) waiting[2].fd = -1;
+    if (hung_up(waiting[1])) {
+      fail(back_end_.channel().hung_up());
+      waiting[1].fd = -1;
+    }
+    const auto calls = std::span{waiting}.subspan(3);
+    if (std::ranges::none_of(calls, [](const pollfd& call) { return call.revents != 0; })) continue;
+    for (const pollfd& call : calls) drain_event(call.fd);
+    events_.load()->attention();
+  }
+}
+
+void VhostUserDevice::attend() {
+  for (unsigned number = 0; number < queues_.size(); ++number) {
+    Queue& queue = *queues_[number];
+    if (!queue.asynchronous) continue;
+    Found found;
+    {
+      const std::lock_guard lock{queue.mutex};
+      if (queue.ring) found = look(number, queue);
+    }
+    tell(number, found);
+  }
+}
+
+}  // namespace vmm::virtio

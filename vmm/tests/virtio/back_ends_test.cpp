@@ -1,0 +1,382 @@
+#include "virtio/back_ends.hpp"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <linux/fuse.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "fakes/driver_queue.hpp"
+#include "jail/jail.hpp"
+#include "virtio/vhost_user_device.hpp"
+
+// The daemons themselves, where they are installed or tools/bed has fetched them: environment variables name them.
+
+namespace vmm::test {
+namespace {
+
+using namespace virtio;
+using Answers = VhostUserDevice::Answers;
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t mib = 1ULL << 20U;
+constexpr std::uint64_t request_at = 0x100000, answer_at = 0x200000;
+
+/// By an environment variable, out of what tools/bed has fetched, or the host's.
+ProgramChoice choice_of(const char* variable, const std::string& fetched) {
+  const char* const path = std::getenv(variable);
+  const char* const search = std::getenv("PATH");
+  ProgramChoice choice{.search_path = search != nullptr ? search : ""};
+  if (path != nullptr)
+    choice.path = path;
+  else if (const std::string cached = VPMU_CACHE "/virtiofsd/usr/" + fetched; fs::exists(cached))
+    choice.path = cached;
+  return choice;
+}
+ProgramChoice virtiofsd() { return choice_of("VPMU_VIRTIOFSD", "lib/qemu/virtiofsd"); }
+ProgramChoice storage_daemon() {
+  // The fetched one's libraries are those of the QEMU beside it.
+  const std::string libraries = VPMU_CACHE "/qemu7/lib/x86_64-linux-gnu:" VPMU_CACHE "/qemu7/usr/lib/x86_64-linux-gnu";
+  const auto choice = choice_of("VPMU_STORAGE_DAEMON", "bin/qemu-storage-daemon");
+  if (choice.path.starts_with(VPMU_CACHE)) ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
+  return choice;
+}
+
+/// A directory of the test's own, with a file of 12345 bytes.
+class Directory {
+ public:
+  Directory() {
+    std::string name = (fs::temp_directory_path() / "vpmu,test-XXXXXX").string();
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    path_ = name;
+    std::ofstream{path_ / "file"} << std::string(12345, 'x');
+  }
+  ~Directory() { fs::remove_all(path_); }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+class Events final : public DeviceEvents {
+ public:
+  void used(unsigned /*queue*/) override { ++answers; }
+  void configuration_changed() override {}
+  void written(vpmu::GuestPhysical at, std::uint64_t /*bytes*/) override { answer_written |= at.value() == answer_at; }
+  void broken(const Error& error) override { failure = describe(error); }
+  void attention() override {}
+  void failed(Error error) override { failure = describe(error); }
+  unsigned answers{};
+  bool answer_written{false};
+  std::string failure;
+};
+
+/// A driver of a file system: one request at a time, on the second queue.
+class FileSystem {
+ public:
+  FileSystem(const fs::path& directory, Access access) {
+    auto shared = share_directory(directory, access, virtiofsd());
+    EXPECT_TRUE(shared) << describe(shared.error());
+    if (!shared) return;
+    back_end_.emplace(std::move(*shared));
+    auto device = VhostUserDevice::create(back_end_->take_peer(), memory_,
+                                          {.type = DeviceType::file_system,
+                                           .queue_sizes = {64, 64},
+                                           .configuration = std::vector<std::byte>(40),
+                                           .answers = Answers::before_return});
+    EXPECT_TRUE(device) << describe(device.error());
+    if (!device) return;
+    device_ = std::move(*device);
+  }
+  /// Apart from the making, as in a machine: on its thread, then on a vCPU's.
+  void begin() { EXPECT_TRUE(device_->begin(events)); }
+  void start() {
+    queue_ = DriverQueue{memory_, 0x10000, 64};
+    queue_.set_available(0);
+    const auto started =
+        device_->start({.features = f_version_1, .rings = {DriverQueue{memory_, 0x20000, 64}.ring(), queue_.ring()}});
+    EXPECT_TRUE(started) << describe(started.error());
+    fuse_init_in init{};
+    init.major = FUSE_KERNEL_VERSION;
+    init.minor = 31;
+    init.max_readahead = 65536;
+    version = ask<fuse_init_out>(FUSE_INIT, 0, init);
+  }
+  void stop() { device_->stop(); }
+  void end() {
+    device_.reset();
+    back_end_->daemon.end();
+  }
+  [[nodiscard]] bool run() {
+    if (device_ == nullptr) return false;
+    begin();
+    start();
+    return true;
+  }
+
+  /// The answer's body; its error, negative, is in `error`.
+  template <class Answer, class Body>
+  Answer ask(std::uint32_t operation, std::uint64_t node, const Body& body, const std::string& name = {}) {
+    fuse_in_header header{};
+    header.len = static_cast<std::uint32_t>(sizeof header + sizeof body + (name.empty() ? 0 : name.size() + 1));
+    header.opcode = operation;
+    header.unique = ++unique_;
+    header.nodeid = node;
+    queue_.put(request_at, header);
+    queue_.put(request_at + sizeof header, body);
+    EXPECT_TRUE(memory_.write(vpmu::GuestPhysical{request_at + sizeof header + sizeof body},
+                              std::as_bytes(std::span{name.c_str(), name.size() + 1})));
+    return finish<Answer>(header.len);
+  }
+  /// A request that has a name alone.
+  template <class Answer>
+  Answer look_up(const std::string& name) {
+    fuse_in_header header{};
+    header.len = static_cast<std::uint32_t>(sizeof header + name.size() + 1);
+    header.opcode = FUSE_LOOKUP;
+    header.unique = ++unique_;
+    header.nodeid = FUSE_ROOT_ID;
+    queue_.put(request_at, header);
+    EXPECT_TRUE(memory_.write(vpmu::GuestPhysical{request_at + sizeof header},
+                              std::as_bytes(std::span{name.c_str(), name.size() + 1})));
+    return finish<Answer>(header.len);
+  }
+
+  std::int32_t error{};
+  fuse_init_out version{};
+  Events events;
+  [[nodiscard]] pid_t process() const { return back_end_->daemon.process(); }
+
+ private:
+  template <class Answer>
+  Answer finish(std::uint32_t request_bytes) {
+    queue_.describe(0, {request_at, request_bytes, DriverQueue::next, 1});
+    queue_.describe(1, {answer_at, sizeof(fuse_out_header) + 4096, DriverQueue::write, 0});
+    queue_.offer(0);
+    device_->notify(1);
+    fuse_out_header header{};
+    Answer answer{};
+    EXPECT_TRUE(memory_.read(vpmu::GuestPhysical{answer_at}, std::as_writable_bytes(std::span{&header, 1})));
+    EXPECT_TRUE(
+        memory_.read(vpmu::GuestPhysical{answer_at + sizeof header}, std::as_writable_bytes(std::span{&answer, 1})));
+    EXPECT_EQ(header.unique, unique_);
+    error = header.error;
+    return answer;
+  }
+
+  GuestMemory memory_ = *GuestMemory::create(16 * mib, GuestBacking::shared);
+  DriverQueue queue_{memory_, 0x10000, 64};
+  std::optional<BackEnd> back_end_;
+  std::unique_ptr<VhostUserDevice> device_;
+  std::uint64_t unique_{};
+};
+
+bool there_is_virtiofsd() {
+  Directory directory;
+  const auto tried = share_directory(directory.path(), Access::read_write, virtiofsd());
+  return tried || tried.error().what.find("no virtiofsd") == std::string::npos;
+}
+
+#define NEEDS_VIRTIOFSD() \
+  if (!there_is_virtiofsd()) GTEST_SKIP() << "no virtiofsd on this host, and VPMU_VIRTIOFSD names none"
+
+TEST(ShareDirectory, ShowsAFileWithItsSize) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  FileSystem shared{directory.path(), Access::read_write};
+  ASSERT_TRUE(shared.run());
+  EXPECT_EQ(shared.version.major, 7U);
+  EXPECT_EQ(shared.error, 0);
+  const auto entry = shared.look_up<fuse_entry_out>("file");
+  EXPECT_EQ(shared.error, 0);
+  EXPECT_EQ(entry.attr.size, 12345U);
+  const auto attributes = shared.ask<fuse_attr_out>(FUSE_GETATTR, entry.nodeid, fuse_getattr_in{});
+  EXPECT_EQ(shared.error, 0);
+  EXPECT_EQ(attributes.attr.size, 12345U);
+  (void)shared.look_up<fuse_entry_out>("nothing");
+  EXPECT_EQ(shared.error, -ENOENT);
+  EXPECT_EQ(shared.events.answers, 4U);
+  EXPECT_TRUE(shared.events.answer_written);
+  EXPECT_EQ(shared.events.failure, "");
+}
+
+void expect_that_nothing_is_written(const fs::path& directory) {
+  FileSystem shared{directory, Access::read_only};
+  ASSERT_TRUE(shared.run());
+  EXPECT_EQ(shared.look_up<fuse_entry_out>("file").attr.size, 12345U);
+  fuse_mkdir_in make{};
+  make.mode = 0755;
+  (void)shared.ask<fuse_entry_out>(FUSE_MKDIR, FUSE_ROOT_ID, make, "new");
+  EXPECT_EQ(shared.error, -EROFS);
+  EXPECT_FALSE(fs::exists(directory / "new"));
+}
+
+TEST(ShareDirectory, IsWrittenToOnlyWhereItMayBe) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  {
+    FileSystem shared{directory.path(), Access::read_write};
+    ASSERT_TRUE(shared.run());
+    fuse_mkdir_in make{};
+    make.mode = 0755;
+    (void)shared.ask<fuse_entry_out>(FUSE_MKDIR, FUSE_ROOT_ID, make, "made");
+    EXPECT_EQ(shared.error, 0);
+    EXPECT_TRUE(fs::is_directory(directory.path() / "made"));
+  }
+  expect_that_nothing_is_written(directory.path());
+}
+
+/// As another user: in a process of its own.
+TEST(ShareDirectory, NeedsNoRoot) {
+  NEEDS_VIRTIOFSD();
+  if (::geteuid() != 0) GTEST_SKIP() << "the other tests do that already";
+  const Directory directory;
+  ASSERT_EQ(::chown(directory.path().c_str(), 65534, 65534), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgroups(0, nullptr) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(2);
+    ::prctl(PR_SET_DUMPABLE, 1);  // as one is who has executed a program since: else /proc/self is root's
+    {
+      FileSystem shared{directory.path(), Access::read_write};
+      fuse_mkdir_in make{};
+      make.mode = 0755;
+      if (shared.run()) (void)shared.ask<fuse_entry_out>(FUSE_MKDIR, FUSE_ROOT_ID, make, "made");
+    }
+    expect_that_nothing_is_written(directory.path());
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  struct stat made{};
+  ASSERT_EQ(::stat((directory.path() / "made").c_str(), &made), 0);
+  EXPECT_EQ(made.st_uid, 65534U);
+}
+
+/// What a machine does, where a call too many is its end.
+int live_in_jail(const fs::path& directory) {
+  FileSystem shared{directory, Access::read_write};
+  Log log;
+  const auto jail = Jail::create({.outside_devices = true}, log);
+  if (!jail || !(*jail)->enter()) return 2;
+  shared.begin();
+  std::thread vcpu{[&] {
+    if (!(*jail)->confine_vcpu()) ::_exit(3);
+    for (int again = 0; again < 2; ++again) {
+      shared.start();
+      EXPECT_EQ(shared.look_up<fuse_entry_out>("file").attr.size, 12345U);
+      shared.stop();
+    }
+  }};
+  if (!(*jail)->confine_main()) return 4;
+  vcpu.join();
+  shared.end();
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
+TEST(ShareDirectory, WorksFromTheJail) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(live_in_jail(directory.path()));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ShareDirectory, TellsOfADaemonThatDies) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  FileSystem shared{directory.path(), Access::read_write};
+  ASSERT_TRUE(shared.run());
+  ::kill(shared.process(), SIGKILL);
+  for (int tries = 0; tries < 500 && shared.events.failure.empty(); ++tries) ::usleep(10'000);
+  EXPECT_NE(shared.events.failure.find("virtiofsd for " + directory.path().string()), std::string::npos)
+      << shared.events.failure;
+}
+
+TEST(ShareDirectory, EndsTheDaemonWithItsOwner) {
+  NEEDS_VIRTIOFSD();
+  const Directory directory;
+  pid_t process = 0;
+  {
+    auto shared = *share_directory(directory.path(), Access::read_write, virtiofsd());
+    process = shared.daemon.process();
+    EXPECT_EQ(::kill(process, 0), 0);
+  }
+  EXPECT_NE(::kill(process, 0), 0);
+}
+
+TEST(ShareDirectory, SaysWhatIsNoDirectory) {
+  const auto nothing = share_directory("/no/such/place", Access::read_write, {});
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(nothing.error().kind, ErrorKind::usage);
+  EXPECT_FALSE(share_directory("/dev/null", Access::read_write, {}));
+  const auto other = share_directory("/tmp", Access::read_write, {.path = "/bin/true"});
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().what.find("/bin/true is no virtiofsd"), std::string::npos) << other.error().what;
+}
+
+// Virtio 1.2 5.2.6: a read of the first sector.
+std::string first_sector(const fs::path& image, DiskFormat format) {
+  const auto memory = *GuestMemory::create(16 * mib, GuestBacking::shared);
+  auto served = serve_disk(image, format, Access::read_only, storage_daemon());
+  EXPECT_TRUE(served) << describe(served.error());
+  const auto device = VhostUserDevice::create(served->take_peer(), memory,
+                                              {.type = DeviceType::block,
+                                               .queue_sizes = {64},
+                                               .features = ~0ULL,
+                                               .configuration = VhostUserDevice::FromBackEnd{60},
+                                               .answers = Answers::before_return});
+  if (!device) return describe(device.error());
+  Events events;
+  EXPECT_TRUE((*device)->begin(events));
+  std::uint64_t sectors = 0;
+  (*device)->read_configuration(0, std::as_writable_bytes(std::span{&sectors, 1}));
+  EXPECT_EQ(sectors, 2048U);
+  EXPECT_NE((*device)->features() & 1U << 5U, 0U);  // VIRTIO_BLK_F_RO
+  DriverQueue queue{memory, 0x10000, 64};
+  const auto started = (*device)->start({.features = (*device)->features(), .rings = {queue.ring()}});
+  EXPECT_TRUE(started) << describe(started.error());
+  queue.put(request_at, std::array<std::uint64_t, 2>{0, 0});
+  queue.describe(0, {request_at, 16, DriverQueue::next, 1});
+  queue.describe(1, {answer_at, 512, DriverQueue::next | DriverQueue::write, 2});
+  queue.describe(2, {answer_at + 512, 1, DriverQueue::write, 0});
+  queue.put(answer_at + 512, std::uint8_t{0xFF});
+  queue.offer(0);
+  (*device)->notify(0);
+  std::string sector(513, '\0');
+  EXPECT_TRUE(memory.read(vpmu::GuestPhysical{answer_at}, std::as_writable_bytes(std::span{sector})));
+  EXPECT_EQ(sector.back(), '\0');  // VIRTIO_BLK_S_OK
+  EXPECT_EQ(events.failure, "");
+  return sector.substr(0, 5);
+}
+
+TEST(ServeDisk, ReadsAnImage) {
+  const Directory directory;
+  const fs::path image = directory.path() / "disk.img";
+  std::ofstream{image} << "hello" << std::string(mib - 5, '\0');
+  const auto tried = serve_disk(image, DiskFormat::raw, Access::read_only, storage_daemon());
+  if (!tried && tried.error().what.find("no qemu-storage-daemon") != std::string::npos)
+    GTEST_SKIP() << "no qemu-storage-daemon on this host, and VPMU_STORAGE_DAEMON names none";
+  EXPECT_EQ(first_sector(image, DiskFormat::raw), "hello");
+  // What it says of an image that is none.
+  const std::string refused = first_sector(image, DiskFormat::qcow2);
+  EXPECT_NE(refused.find("qemu-storage-daemon for "), std::string::npos) << refused;
+  EXPECT_NE(refused.find("not in qcow2 format"), std::string::npos) << refused;
+}
+
+}  // namespace
+}  // namespace vmm::test

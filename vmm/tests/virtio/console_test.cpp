@@ -1,0 +1,257 @@
+// The console's ports are descriptors of this process. Virtio 1.2 section 5.3.
+#include "virtio/console.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "virtio/driver_ring.hpp"
+
+namespace vmm::virtio {
+namespace {
+
+using test::DriverRing;
+using namespace std::chrono_literals;
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    read = Fd{ends[0]};
+    write = Fd{ends[1]};
+  }
+  Fd read, write;
+};
+
+std::string read_some(const Fd& fd, std::size_t most = 65536) {
+  std::string text(most, '\0');
+  const ssize_t got = ::read(fd.get(), text.data(), text.size());
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
+}
+
+template <class Condition>
+bool eventually(Condition condition) {
+  for (int i = 0; i < 5000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
+/// Port 0 writes to `output`, port 1 reads from `input`; by a driver that has all queues.
+class VirtioConsole : public testing::TestWithParam<Console::Work> {
+ public:
+  ~VirtioConsole() override { console.reset(); }
+  VirtioConsole(const VirtioConsole&) = delete;
+  VirtioConsole& operator=(const VirtioConsole&) = delete;
+
+ protected:
+  VirtioConsole() {
+    ::signal(SIGPIPE, SIG_IGN);
+    std::vector<Console::Port> ports;
+    ports.push_back({.name = "out", .output = std::move(output.write)});
+    ports.push_back({.name = "in", .input = std::move(input.read)});
+    console = *Console::create(memory, std::move(ports), GetParam());
+    DriverSetup setup{.features = f_version_1 | 2, .rings = {}};
+    for (unsigned i = 0; i < console->queue_sizes().size(); ++i) {
+      queues.emplace_back(memory, 0x10'0000 * (i + 1), console->queue_sizes()[i]);
+      setup.rings.emplace_back(queues.back().ring());
+    }
+    EXPECT_TRUE(console->begin(events));
+    EXPECT_TRUE(console->start(setup));
+  }
+
+  struct Message {
+    std::uint32_t port;
+    std::uint16_t event, value;
+  };
+  void tell(Message message) {
+    queues[3].send(std::as_bytes(std::span{&message, 1}));
+    console->notify(3);
+  }
+  /// What the device says next: its event, port, value and text.
+  std::string hear() {
+    queues[2].give_room(64);
+    console->notify(2);
+    std::optional<DriverRing::Used> used;
+    if (!eventually([&] { return serve(), (used = queues[2].take()).has_value(); })) return "nothing";
+    const std::string bytes = queues[2].text(*used);
+    Message message{};
+    std::memcpy(&message, bytes.data(), sizeof message);
+    return std::to_string(message.event) + " " + std::to_string(message.port) + " " + std::to_string(message.value) +
+           " " + bytes.substr(sizeof message);
+  }
+  /// As the machine does when the device asks for it.
+  void serve() {
+    if (events.attentions.exchange(0) != 0) console->attend();
+  }
+
+  GuestMemory memory{*GuestMemory::create(GuestMemory::least)};
+  Pipe output, input;
+  test::HeardEvents events;
+  std::unique_ptr<Console> console;
+  std::vector<DriverRing> queues;  ///< in 0, out 0, control in, control out, in 1, out 1.
+};
+
+TEST_P(VirtioConsole, NamesItsPorts) {
+  std::array<std::uint32_t, 3> configuration{};
+  console->read_configuration(0, std::as_writable_bytes(std::span{configuration}));
+  EXPECT_EQ(configuration[1], 2U) << "ports";
+  tell({.port = 0, .event = 0, .value = 1});
+  EXPECT_EQ(hear(), "1 0 1 ");
+  EXPECT_EQ(hear(), "1 1 1 ");
+  tell({.port = 1, .event = 3, .value = 1});
+  EXPECT_EQ(hear(), "7 1 1 in");
+  EXPECT_EQ(hear(), "6 1 1 ");
+  tell({.port = 2, .event = 3, .value = 1});
+  EXPECT_TRUE(events.errors.empty()) << "there is no port 2, and nothing to say of it";
+}
+
+TEST_P(VirtioConsole, WritesWhatTheGuestSends) {
+  queues[1].send(std::as_bytes(std::span{"hello ", 6}));
+  queues[1].send(std::as_bytes(std::span{"world", 5}));
+  console->notify(1);
+  EXPECT_EQ(read_some(output.read), "hello world");
+  EXPECT_TRUE(queues[1].take() && queues[1].take());
+  EXPECT_EQ(console->passed_on(0), 11U);
+  EXPECT_EQ(console->passed_on(1), 0U);
+  EXPECT_FALSE(events.used_queues.empty());
+}
+
+TEST_P(VirtioConsole, GivesInputToAPortThatIsOpen) {
+  ASSERT_EQ(::write(input.write.get(), "typed", 5), 5);
+  queues[4].give_room(3);
+  queues[4].give_room(100);
+  console->notify(4);
+  std::this_thread::sleep_for(20ms);
+  serve();
+  EXPECT_FALSE(queues[4].take()) << "nobody has opened it: Linux would throw it away";
+  tell({.port = 1, .event = 6, .value = 1});
+  std::string text;
+  for (int i = 0; i < 2; ++i) {
+    const auto used = queues[4].take();
+    ASSERT_TRUE(used);
+    text += queues[4].text(*used);
+  }
+  EXPECT_EQ(text, "typed");
+  // And what comes later.
+  queues[4].give_room(100);
+  console->notify(4);
+  ASSERT_EQ(::write(input.write.get(), "more", 4), 4);
+  std::optional<DriverRing::Used> used;
+  EXPECT_TRUE(eventually([&] { return serve(), (used = queues[4].take()).has_value(); }));
+  EXPECT_EQ(queues[4].text(*used), "more");
+  EXPECT_FALSE(events.writes.empty()) << "the engine hears where it was written";
+}
+
+TEST_P(VirtioConsole, ClosesAPortWhoseInputHasEnded) {
+  tell({.port = 1, .event = 6, .value = 1});
+  queues[4].give_room(100);
+  console->notify(4);
+  input.write.reset();
+  EXPECT_EQ(hear(), "6 1 0 ");
+}
+
+TEST_P(VirtioConsole, TellsOfTheEndOfAnInput) {
+  console.reset();
+  input = Pipe{};
+  std::vector<Console::Port> ports;
+  std::atomic<std::uint64_t> ended_after{~0ULL};
+  ports.push_back(
+      {.name = "only", .input = std::move(input.read), .at_end = [&](std::uint64_t n) { ended_after = n; }});
+  console = *Console::create(memory, std::move(ports), GetParam());
+  ASSERT_TRUE(console->begin(events));
+  ASSERT_TRUE(console->start({.features = f_version_1 | 2,
+                              .rings = {queues[0].ring(), queues[1].ring(), queues[2].ring(), queues[3].ring()}}));
+  tell({.port = 0, .event = 6, .value = 1});
+  for (int i = 0; i < 2; ++i) queues[0].give_room(100);
+  console->notify(0);
+  ASSERT_EQ(::write(input.write.get(), "typed", 5), 5);
+  input.write.reset();
+  EXPECT_TRUE(eventually([&] { return serve(), ended_after == 5; }));
+  queues[2].give_room(64);
+  console->notify(2);
+  EXPECT_EQ(queues[2].take(), std::nullopt) << "the port stays open";
+}
+
+TEST_P(VirtioConsole, ClosesAPortWhoseReaderHasGone) {
+  output.read.reset();
+  queues[1].send(std::as_bytes(std::span{"lost", 4}));
+  console->notify(1);
+  EXPECT_TRUE(queues[1].take()) << "the guest gets its buffer back";
+  EXPECT_EQ(console->passed_on(0), 4U);
+  EXPECT_EQ(hear(), "6 0 0 ");
+}
+
+/// More than a pipe holds.
+TEST_P(VirtioConsole, LosesNothingToASlowReader) {
+  constexpr std::size_t bytes = 60'000, sends = 8;
+  std::string all, got;
+  for (std::size_t i = 0; i < sends; ++i) {
+    const std::string part(bytes, static_cast<char>('a' + i));
+    queues[1].send(std::as_bytes(std::span{part}));
+    all += part;
+  }
+  std::thread reader{[&] {
+    while (got.size() < all.size()) {
+      std::this_thread::sleep_for(1ms);
+      got += read_some(output.read, 5000);
+    }
+  }};
+  console->notify(1);
+  if (GetParam() == Console::Work::by_vcpu) {
+    EXPECT_EQ(console->passed_on(0), all.size()) << "notify() waits for all of it";
+  }
+  reader.join();
+  EXPECT_TRUE(eventually([&] { return console->passed_on(0) == all.size(); }));
+  EXPECT_EQ(got, all);
+}
+
+TEST_P(VirtioConsole, DoesNotWaitOnceTheMachineIsToStop) {
+  const std::string much(1 << 20, 'x');
+  for (int i = 0; i < 2; ++i) queues[1].send(std::as_bytes(std::span{much}.first(500'000)));
+  std::thread stopper{[&] {
+    std::this_thread::sleep_for(20ms);
+    console->cancel();
+  }};
+  console->notify(1);
+  stopper.join();
+  EXPECT_LT(console->passed_on(0), 1'000'000U);
+}
+
+TEST_P(VirtioConsole, BreaksOnARingThatMakesNoSense) {
+  queues[1].set_available(1000);
+  console->notify(1);
+  ASSERT_EQ(events.errors.size(), 1U);
+  console->notify(1);
+  EXPECT_EQ(events.errors.size(), 1U) << "it does nothing more";
+  console->stop();
+  console->notify(1);
+  EXPECT_EQ(events.errors.size(), 1U) << "nor without rings";
+}
+
+TEST(VirtioConsoleRings, AreLookedAtWhenItStarts) {
+  const GuestMemory memory = *GuestMemory::create(GuestMemory::least);
+  std::vector<Console::Port> ports;
+  ports.push_back({.name = "only"});
+  const auto console = *Console::create(memory, std::move(ports), Console::Work::by_itself);
+  Ring ring = DriverRing{memory, 0x10'0000, 64}.ring();
+  ring.used = vpmu::GuestPhysical{GuestMemory::least};
+  const auto started = console->start({.features = f_version_1, .rings = {ring, {}, {}, {}}});
+  ASSERT_FALSE(started);
+  EXPECT_NE(describe(started.error()).find("with its used ring at 0x1000000, which is not in RAM"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Work, VirtioConsole, testing::Values(Console::Work::by_itself, Console::Work::by_vcpu),
+                         [](const auto& test) {
+                           return test.param == Console::Work::by_itself ? "ByItself" : "ByVcpu";
+                         });
+
+}  // namespace
+}  // namespace vmm::virtio
