@@ -51,7 +51,10 @@ Command Command::add_group(const std::string& name, const std::string& help) {
 
 template <class T>
 Argument Command::add_option(const std::string& name, T& target, const std::string& help) {
-  return Argument{*app_->add_option(name, target, help)};
+  CLI::Option* const option = app_->add_option(name, target, help);
+  // An option of several values is given once for each: what follows the first may be the command's.
+  if (name.starts_with('-')) option->allow_extra_args(false);
+  return Argument{*option};
 }
 
 template Argument Command::add_option(const std::string& name, std::string& target, const std::string& help);

@@ -6,10 +6,13 @@
 #include "ctl.hpp"
 #include "doctor.hpp"
 #include "events.hpp"
+#include "exec/exec.hpp"
 #include "models.hpp"
 #include "output.hpp"
 #include "records.hpp"
 #include "run.hpp"
+#include "stat/stat.hpp"
+#include "test_kernel/test_kernel.hpp"
 #include "version.hpp"
 #include "virt.hpp"
 
@@ -39,6 +42,9 @@ int main(int argc, char** argv) try {
                "tell the version, the commit, what built it, and what this host has for it");
   int exit_code = 0;
   vmm::tool::add_run(app, exit_code);
+  vmm::tool::add_exec(app, exit_code);
+  vmm::tool::add_test_kernel(app, exit_code);
+  vmm::tool::add_stat(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
   vmm::tool::add_events(app, exit_code);
   vmm::tool::add_models(app, exit_code);
@@ -53,8 +59,11 @@ int main(int argc, char** argv) try {
     return vmm::tool::finish_output(0);
   }
   if (outcome.command.empty()) {
-    std::fputs("vpmu: no command; give one of run, doctor, events, models, records, ctl, virt, or type `vpmu --help`\n",
-               stderr);
+    std::fputs(
+        "vpmu: no command; give one of run, exec, stat, test-kernel, doctor, events, models, records, ctl, virt, or "
+        "type "
+        "`vpmu --help`\n",
+        stderr);
     return exit_usage;
   }
   return vmm::tool::finish_output(exit_code);

@@ -1,8 +1,5 @@
 #include "run.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,43 +15,18 @@
 #include "control/session.hpp"
 #include "files/distinct_files.hpp"
 #include "files/output_file.hpp"
-#include "jail/identity.hpp"
-#include "jail/jail.hpp"
-#include "jail/steward.hpp"
 #include "machine/config.hpp"
-#include "machine/host_check.hpp"
-#include "policy_options.hpp"
+#include "machine_options.hpp"
 #include "virt/import.hpp"
 
 namespace vmm::tool {
 namespace {
 
-struct RunArguments {
-  MachineConfig machine;
+struct RunArguments : MachineOptions {
   SessionOptions session;
-  PolicyArguments policies;
-  std::string memory{"256M"};
-  std::string accel{"auto"};
-  std::string events{"all"};
-  std::string stats;
   std::string model_log;
   std::string domain;
   std::string connect;
-  double timeout{};
-  std::string user;
-  bool no_jail{};
-  bool verbose{};
-};
-
-/// Standard error, for lines from any thread: no vCPU waits for whoever reads them.
-class Messages {
- public:
-  void print(const std::string& line) { writer_.put(line + end_); }
-
- private:
-  // In raw mode the terminal adds no carriage return.
-  const char* end_{::isatty(STDERR_FILENO) != 0 ? "\r\n" : "\n"};
-  BoundedWriter writer_{Fd{::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)}};
 };
 
 int exit_code_of(StopReason reason) {
@@ -68,17 +40,6 @@ int exit_code_of(StopReason reason) {
     case StopReason::host_failure: return run_host_failure;
   }
   return run_host_failure;
-}
-
-/// A file to write; none without a path.
-Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,
-                                              const std::string& option) {
-  std::optional<OutputFile> file;
-  if (!path.empty()) {
-    VMM_ASSIGN(auto opened, OutputFile::open(path, {.what = what, .advice = "give a writable path with " + option}));
-    file.emplace(std::move(opened));
-  }
-  return file;
 }
 
 /// The file of --model-log.
@@ -124,31 +85,6 @@ Result<void> check_files(const RunArguments& arguments) {
   return check_distinct(read, written);
 }
 
-/// What runs the guest's code, and what to tell the user where he left that open.
-struct ChosenAccel {
-  Accel accel{};
-  std::string reason;
-};
-
-/// KVM where `vpmu doctor` finds it fit.
-Result<ChosenAccel> choose_accel(const RunArguments& arguments) {
-  if (arguments.accel == "kvm") return ChosenAccel{.accel = Accel::kvm};
-  if (arguments.accel == "soft") return ChosenAccel{.accel = Accel::soft};
-  if (arguments.accel != "auto")
-    return usage_error("unknown accelerator \"" + printable(arguments.accel) + "\"",
-                       "give one of: auto, kvm, soft with --accel");
-  const auto findings = examine_host(arguments.machine.kvm_device);
-  const auto unfit = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
-  if (unfit == findings.end()) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
-  if (!arguments.machine.restore.empty())
-    return host_error("the machine of " + printable(arguments.machine.restore) +
-                          " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding,
-                      0, "see `vpmu doctor`; --accel kvm tries it nevertheless");
-  return ChosenAccel{
-      .accel = Accel::soft,
-      .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
-}
-
 /// Says what of the guest's output is lost. Fails when the descriptor refused it.
 Result<void> tell_of_lost_output(const BoundedWriter::Totals& console, Messages& messages) {
   if (console.dropped == 0) return {};
@@ -161,83 +97,25 @@ Result<void> tell_of_lost_output(const BoundedWriter::Totals& console, Messages&
   return {};
 }
 
-/// The machine's jail, and who does for it what it may not do from there. Neither without the jail.
-struct Confinement {
-  std::unique_ptr<Jail> jail;
-  Steward steward;
-
-  Result<void> write(OutputFile& statistics, const std::string& text) {
-    return jail ? steward.write_statistics(text) : statistics.replace(text);
-  }
-};
-
-Steward::Duties duties(const std::string& socket, std::optional<OutputFile>& statistics) {
-  return {.write_statistics = [&statistics](std::string_view text) { return statistics->replace(text); },
-          .clean_up =
-              [&socket, &statistics] {
-                statistics.reset();
-                if (!socket.empty()) ::unlink(socket.c_str());
-              },
-          .keeps = statistics ? statistics->number() : -1};
-}
-
-/// Tells the session what it is confined by. The confinement and the file must outlive it.
-Result<void> prepare(Confinement& confinement, RunArguments& arguments, std::optional<OutputFile>& statistics,
-                     Log& log) {
-  if (arguments.no_jail) {
-    if (!arguments.user.empty()) return usage_error("--user without the jail", "leave --no-jail away");
-    log.warning("--no-jail: a guest that breaks out of its machine has all the rights that this process has");
-    return {};
-  }
-  const auto& machine = arguments.machine;
-  VMM_ASSIGN(confinement.jail, Jail::create({.user = arguments.user,
-                                             .cpus = machine.restore.empty() ? machine.cpus : MachineConfig::most_cpus,
-                                             .counts_by_perf = machine.source == "perf"},
-                                            log));
-  const auto process = [&confinement, &statistics, &socket = arguments.session.control_path]() -> Result<void> {
-    VMM_ASSIGN(confinement.steward, Steward::start(duties(socket, statistics)));
-    if (statistics) statistics->hand_over();
-    return confinement.jail->enter();
-  };
-  arguments.session.confinement = {.process = process,
-                                   .session = [&confinement] { return confinement.jail->confine_main(); },
-                                   .vcpu = [&confinement] { return confinement.jail->confine_vcpu(); },
-                                   .removes_socket = true};
-  return {};
-}
-
 Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
   if (!arguments.domain.empty()) {
     VMM_ASSIGN(const auto domains, connect_to_libvirt(arguments.connect));
     VMM_TRY(take_domain(*domains, arguments.domain, arguments.machine));
   }
-  VMM_TRY(apply(arguments.policies, arguments.machine));
-  VMM_ASSIGN(arguments.machine.events, read_event_policy(arguments.events));
   VMM_TRY(check_files(arguments));
   arguments.session.timeout = std::chrono::duration<double>{arguments.timeout};
   VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
   VMM_ASSIGN(auto model_log, ModelLogFile::open(arguments.model_log, arguments.machine));
-  VMM_ASSIGN(const auto chosen, choose_accel(arguments));
-  arguments.machine.accel = chosen.accel;
-  std::string source;
-  const auto settle = [&] { source = settle_source(arguments.machine); };
-  if (arguments.no_jail) {
-    settle();
-  } else {
-    VMM_TRY(as_jailed(settle));
-  }
+  VMM_ASSIGN(const auto settled, settle(arguments));
   arguments.session.starting = [&]() -> Result<void> {
-    for (const std::string& line : {chosen.reason, source})
-      if (!line.empty()) messages.print("vpmu: " + line);
+    for (const std::string& line : settled) messages.print("vpmu: " + line);
     return model_log.begin();
   };
-  Log log{[&messages](LogLevel level, std::string_view line) {
-            messages.print(fmt::format("vpmu: {}: {}", name_of(level), line));
-          },
-          arguments.verbose ? LogLevel::debug : LogLevel::warning};
+  Log log = messages.log(arguments.verbose);
   Confinement confinement;
-  VMM_TRY(prepare(confinement, arguments, statistics, log));
+  VMM_ASSIGN(arguments.session.confinement,
+             confine(confinement, arguments, Daemons::none, arguments.session.control_path, statistics, log));
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
   // The first failure is the run's; each has a line.
   Result<void> all_done = end.failure ? Failure{*end.failure} : Result<void>{};
@@ -297,31 +175,11 @@ void add_run(Command& app, int& exit_code) {
            .shows_default());
   run.add_flag("--bare-metal", machine.bare_metal,
                "do not tell the guest that it is one: its kernel uses the uncore, too");
-  run.add_option("--accel", arguments->accel,
-                 "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")
-      .shows_default();
-  run.add_flag(
-      "--no-jit", [arguments] { arguments->machine.compiling = vpmu::exec::never_compiling; },
-      "interpret everything that the instruction engine runs: the same, slower");
-  run.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
-      .shows_default();
-  run.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists").shows_default();
-  run.add_option("--events", arguments->events,
-                 "with source kvm, what the guest may count: all, architectural, standard, or a file")
-      .shows_default();
-  run.add_option("--stats", arguments->stats, "write all counters to this file at the end, as JSON");
+  add_machine_options(run, arguments);
   run.add_option("--model-log", arguments->model_log,
                  "write what the processor model says of accesses that may be sampled to this file");
-  run.add_option("--timeout", arguments->timeout, "stop the machine after so many seconds of the host's time; 0: never")
-      .shows_default()
-      .within(0.0, 1e9);
   run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
   run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
-  run.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default();
-  run.add_option("--user", arguments->user, "started as root, the machine runs as this user; without it, as nobody");
-  run.add_flag("--no-jail", arguments->no_jail, "leave the machine all rights of this process, and every system call");
-  run.add_flag("--verbose", arguments->verbose, "tell what the guest does that is unusual");
-  add_policies(run, arguments->policies);
   run.set_footer(
       "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 "
       "stopped, 7 time limit.");

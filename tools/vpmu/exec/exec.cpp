@@ -1,0 +1,304 @@
+#include "exec/exec.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "command_line.hpp"
+#include "control/console.hpp"
+#include "exec/guest_devices.hpp"
+#include "exec/initramfs.hpp"
+#include "exec/kernel.hpp"
+#include "exec/modules.hpp"
+#include "exec/session.hpp"
+#include "files/input_file.hpp"
+
+namespace vmm::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The end of what the guest's kernel has said, and all of it in a file where there is one.
+class KernelLog {
+ public:
+  explicit KernelLog(std::unique_ptr<BoundedWriter> file) : file_{std::move(file)} {}
+  void add(std::string_view text) {
+    const std::scoped_lock lock{mutex_};
+    if (file_) file_->put(std::string{text});
+    last_ += text;
+    if (last_.size() > 2 * most) last_.erase(0, last_.size() - most);
+  }
+  /// Its last lines, each with an indent; what is no text is shown as escapes.
+  std::vector<std::string> last_lines() {
+    constexpr std::size_t most_lines = 15;
+    const std::scoped_lock lock{mutex_};
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < last_.size();) {
+      const std::size_t end = std::min(last_.find('\n', at), last_.size());
+      std::string line = last_.substr(at, end - at);
+      std::erase(line, '\r');
+      if (!line.empty()) lines.push_back("  | " + printable(line));
+      at = end + 1;
+    }
+    if (lines.size() > most_lines) lines.erase(lines.begin(), lines.end() - most_lines);
+    return lines;
+  }
+
+ private:
+  static constexpr std::size_t most = 16384;
+  std::mutex mutex_;
+  std::unique_ptr<BoundedWriter> file_;
+  std::string last_;
+};
+
+/// What belongs to this machine's desktop and services, which the guest does not see.
+bool is_of_this_machine(std::string_view variable) {
+  constexpr std::array names{"DBUS_SESSION_BUS_ADDRESS=",
+                             "DISPLAY=",
+                             "WAYLAND_DISPLAY=",
+                             "XAUTHORITY=",
+                             "XDG_RUNTIME_DIR=",
+                             "SSH_AUTH_SOCK=",
+                             "SSH_CONNECTION=",
+                             "SSH_CLIENT=",
+                             "SSH_TTY=",
+                             "NOTIFY_SOCKET=",
+                             "INVOCATION_ID=",
+                             "JOURNAL_STREAM=",
+                             "LISTEN_",
+                             "SYSTEMD_EXEC_PID="};
+  return std::ranges::any_of(names, [variable](const char* name) { return variable.starts_with(name); });
+}
+
+std::vector<std::string> environment(const ExecArguments& arguments) {
+  std::vector<std::string> all;
+  for (char** variable = ::environ; *variable != nullptr; ++variable)
+    if (!is_of_this_machine(*variable) && (!arguments.passes_variable || arguments.passes_variable(*variable)))
+      all.emplace_back(*variable);
+  return all;
+}
+
+Result<std::vector<gid_t>> supplementary_groups() {
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  if (::getgroups(static_cast<int>(groups.size()), groups.data()) < 0) return host_error("getgroups", errno);
+  return groups;
+}
+
+/// A terminal on both sides, as a command that asks has it.
+std::optional<TerminalSize> terminal() {
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0) return std::nullopt;
+  const auto size = window_size(STDIN_FILENO);
+  return size ? TerminalSize{.rows = size->rows, .columns = size->columns} : TerminalSize{.rows = 24, .columns = 80};
+}
+
+Result<std::string> real_directory(const std::string& path, const std::string& option) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  if (error || !fs::is_directory(real, error))
+    return usage_error(printable(path) + " is no directory", "give a directory with " + option);
+  return real.string();
+}
+
+/// The command, and what of this process it has.
+Result<ExecRequest> make_request(const ExecArguments& arguments) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  // As in a container without root: the files of an ordinary user are those of the guest's root, and so he is that.
+  const bool is_root = ::geteuid() == 0;
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ExecRequest request{.arguments = arguments.command,
+                      .environment = environment(arguments),
+                      .directory = arguments.root == "/" && !error ? here.string() : "/",
+                      .user = is_root ? ::getuid() : 0,
+                      .group = is_root ? ::getgid() : 0,
+                      .groups = {},
+                      .file_mode_mask = mask,
+                      .terminal = terminal(),
+                      .file_server = is_root ? FileServer::root : FileServer::user};
+  if (is_root) {
+    VMM_ASSIGN(request.groups, supplementary_groups());
+  }
+  for (std::size_t i = 0; i < arguments.writable.size(); ++i) {
+    VMM_ASSIGN(auto path, real_directory(arguments.writable[i], "--rw"));
+    request.mounts.push_back(
+        {.tag = fmt::format("rw{}", i), .path = std::move(path), .access = ExecAccess::read_write});
+  }
+  for (std::size_t i = 0; i < arguments.elsewhere.size(); ++i)
+    request.mounts.push_back(
+        {.tag = fmt::format("at{}", i), .path = arguments.elsewhere[i].guest, .access = ExecAccess::read_write});
+  return request;
+}
+
+Result<std::shared_ptr<const std::vector<std::byte>>> make_initramfs(const ExecArguments& arguments,
+                                                                     const ExecRequest& request) {
+  constexpr std::uint64_t longest_kernel = 1ULL << 30U;
+  VMM_ASSIGN(
+      const auto image,
+      read_whole_file(arguments.machine.kernel,
+                      {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, longest_kernel));
+  VMM_ASSIGN(const std::string version, kernel_version(image));
+  VMM_ASSIGN(const auto directory, find_module_directory(arguments.modules, arguments.machine.kernel, version));
+  std::vector<KernelModule> modules;
+  std::vector<std::string> names{exec_module_names().begin(), exec_module_names().end()};
+  names.insert(names.end(), arguments.more_modules.begin(), arguments.more_modules.end());
+  if (directory) {
+    VMM_ASSIGN(modules, find_modules(*directory, names));
+  }
+  VMM_ASSIGN(auto archive, make_exec_initramfs(request, modules));
+  return std::make_shared<const std::vector<std::byte>>(std::move(archive));
+}
+
+std::vector<GuestDevices::Share> shares(const ExecArguments& arguments, const ExecRequest& request) {
+  std::vector<GuestDevices::Share> all{
+      {.tag = request.root_tag, .directory = arguments.root, .access = virtio::Access::read_only}};
+  for (const ExecMount& mount : request.mounts) {
+    const auto other = std::ranges::find(arguments.elsewhere, mount.path, &ExecDirectory::guest);
+    all.push_back({.tag = mount.tag,
+                   .directory = other == arguments.elsewhere.end() ? mount.path : other->host,
+                   .access = virtio::Access::read_write});
+  }
+  return all;
+}
+
+/// As the command has ended, or why we do not know.
+Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
+  if (end.failure) return Failure{*end.failure};
+  if (!end.error.empty()) {
+    const auto code = end.exit_code.value_or(exec_failed);
+    std::fprintf(stderr, "%s: %s\n", arguments.name, end.error.c_str());
+    return code;
+  }
+  if (end.exit_code) return *end.exit_code;
+  if (end.signal) return exec_signal_first + *end.signal;
+  switch (end.reason) {
+    case StopReason::time_limit:
+      std::fprintf(stderr, "%s: stopped after %g s (--timeout)\n", arguments.name, arguments.timeout);
+      return exec_timed_out;
+    case StopReason::user: return host_error("stopped by a signal before the command has ended");
+    case StopReason::guest_panic:
+    case StopReason::reset: return host_error("the guest's kernel panicked", 0, "see what it said last");
+    case StopReason::triple_fault: return host_error("the guest's kernel ended with a triple fault");
+    case StopReason::power_off:
+    case StopReason::host_failure: break;
+  }
+  return host_error("the guest ended without a word of the command", 0, "see what its kernel said last");
+}
+
+/// A stream that is closed is one of nothing: what is opened next shall not be taken for it.
+Result<void> open_streams() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(number, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != number)
+      return host_error("/dev/null for a stream that is closed", errno);
+  return {};
+}
+
+Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_lines) {
+  VMM_TRY(open_streams());
+  // Of a reader that has gone the guest hears, not we.
+  std::signal(SIGPIPE, SIG_IGN);
+  VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
+  VMM_ASSIGN(arguments.root, real_directory(arguments.root, "--root"));
+  VMM_ASSIGN(auto lines, settle(arguments));
+  if (arguments.machine.source_was_open && arguments.machine.source == "clock") {
+    // Whoever measures one command wants its counts, and not those that its time would have.
+    arguments.machine.source = "exact";
+    lines.back() = "source exact: what is counted is run by the engine; --source clock is faster, and estimates";
+  }
+  VMM_ASSIGN(arguments.machine.kernel, find_kernel(kernel_places(arguments.kernel)));
+  VMM_ASSIGN(const ExecRequest request, make_request(arguments));
+  VMM_ASSIGN(arguments.machine.initrd_content, make_initramfs(arguments, request));
+  // quiet: each line on a serial console costs time. panic=-1: a guest that cannot go on ends.
+  arguments.machine.command_line = "console=ttyS0 quiet panic=-1 " + arguments.append;
+  VMM_ASSIGN(auto devices, GuestDevices::start(shares(arguments, request)));
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return host_error("socketpair", errno);
+  Fd ours{ends[0]}, theirs{ends[1]};
+  VMM_TRY(devices.connect(theirs, request.terminal.has_value(), arguments.drops_output));
+  VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
+  VMM_ASSIGN(auto console_file, open_output(arguments.console, "the kernel's log", "--console"));
+  std::unique_ptr<BoundedWriter> console;
+  if (console_file) {
+    VMM_ASSIGN(Fd fd, console_file->descriptor());
+    VMM_TRY(console_file->begin());
+    console = std::make_unique<BoundedWriter>(std::move(fd));
+  }
+  KernelLog kernel_log{std::move(console)};
+  Messages messages;
+  Log log = messages.log(arguments.verbose);
+  Confinement confinement;
+  const std::string no_socket;
+  ExecSessionOptions session{.make_devices = devices.factory(arguments.machine.accel),
+                             .channel = std::move(ours),
+                             .terminal = request.terminal ? STDIN_FILENO : -1,
+                             .console = [&kernel_log](std::string_view text) { kernel_log.add(text); },
+                             .passed_on = [&devices] { return devices.passed_on(); },
+                             .when_input_ends = [&devices](auto told) { devices.when_input_ends(std::move(told)); },
+                             .timeout = std::chrono::duration<double>{arguments.timeout}};
+  if (arguments.verbose)
+    for (const std::string& line : lines) messages.print("vpmu: " + line);
+  VMM_ASSIGN(session.confinement, confine(confinement, arguments, Daemons::devices, no_socket, statistics, log));
+  VMM_ASSIGN(const ExecEnd end, run_exec_session(arguments.machine, std::move(session), log));
+  if (statistics) VMM_TRY(confinement.write(*statistics, to_json(end.statistics) + "\n"));
+  const bool kernel_knows =
+      !end.failure && end.reason != StopReason::user && (!end.started || end.reason != StopReason::time_limit);
+  if (!end.exit_code && !end.signal && kernel_knows) kernel_lines = kernel_log.last_lines();
+  return exit_code_of(end, arguments);
+}
+
+}  // namespace
+
+int run_exec(ExecArguments& arguments) {
+  std::vector<std::string> kernel_lines;
+  const auto code = exec(arguments, kernel_lines);
+  if (!code) std::fprintf(stderr, "%s: %s\n", arguments.name, describe(code.error()).c_str());
+  for (const std::string& line : kernel_lines) std::fprintf(stderr, "%s\n", line.c_str());
+  return code ? *code : exec_failed;
+}
+
+void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& arguments) {
+  exec.add_option("command", arguments->command, "the command, behind a --").required();
+  exec.add_option("--kernel", arguments->kernel,
+                  "bzImage; without it this host's, or the one that tools/bed/fetch has");
+  exec.add_option("--modules", arguments->modules, "its directory of modules; without it, where a package has it");
+  exec.add_option("--append", arguments->append, "more of the kernel's command line");
+  exec.add_option("--add-module", arguments->more_modules, "load this module of the kernel's too");
+  exec.add_option("--root", arguments->root, "the guest's root directory, which it cannot change").shows_default();
+  exec.add_option("--rw", arguments->writable, "a directory that the command can change");
+  exec.add_option("--console", arguments->console, "write what the guest's kernel says to this file");
+  auto& machine = arguments->machine;
+  exec.add_option("--model", machine.model, "CPU model").shows_default();
+  exec.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default();
+  exec.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default();
+  exec.add_option("--threads", machine.threads_per_core,
+                  "threads of a core; 1: no SMT, all counters of the core for its CPU")
+      .shows_default();
+  exec.add_flag("--bare-metal", machine.bare_metal,
+                "do not tell the guest that it is one: its kernel uses the uncore, too");
+  add_machine_options(exec, arguments);
+}
+
+void add_exec(Command& app, int& exit_code) {
+  auto arguments = std::make_shared<ExecArguments>();
+  Command exec = app.add_command("exec", "run a command on this machine's root, in a guest that has a virtual PMU");
+  add_exec_options(exec, arguments);
+  exec.set_footer(
+      "What the command writes is lost, but below --rw. Exit codes: the command's; 124 time limit, 125 we failed, 126 "
+      "it "
+      "cannot be executed, 127 it was not found, 128 + N it was ended by signal N.");
+  exec.when_given([arguments, &exit_code] { exit_code = run_exec(*arguments); });
+}
+
+}  // namespace vmm::tool

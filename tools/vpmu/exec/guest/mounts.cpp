@@ -1,0 +1,163 @@
+#include "exec/guest/mounts.hpp"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "exec/guest/system.hpp"
+
+namespace vmm::tool::guest {
+namespace {
+
+constexpr mode_t open_directory = 0755;
+
+struct FileSystem {
+  const char* type;
+  std::string source;
+  std::string target;
+  unsigned long flags;
+  const char* options;
+};
+
+/// A directory with those above it; what fails shows when it is mounted at.
+void make_directories(const std::string& path) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    ::mkdir(path.substr(0, slash).c_str(), open_directory);
+    if (slash == std::string::npos) return;
+  }
+}
+
+/// mount(2), which makes its mount point where that is not there.
+int mount_errno(const FileSystem& system) {
+  for (bool made = false;; made = true) {
+    if (::mount(system.source.c_str(), system.target.c_str(), system.type, system.flags, system.options) == 0) return 0;
+    if (errno != ENOENT || made) return errno;
+    make_directories(system.target);
+  }
+}
+
+Result<void> mount(const FileSystem& system) {
+  const int failure = mount_errno(system);
+  if (failure == 0) return {};
+  const std::string what = "mounting " + std::string{system.type} + " '" + system.source + "' at " + system.target;
+  const bool lacking = failure == ENODEV;
+  return host_error(what, failure, lacking ? "the guest's kernel has no " + std::string{system.type} : std::string{});
+}
+
+Result<void> move_mount(const char* from, const char* to) {
+  ::mkdir(to, open_directory);
+  if (::mount(from, to, nullptr, MS_MOVE, nullptr) != 0)
+    return host_error("moving the mount " + std::string{from} + " to " + to, errno);
+  return {};
+}
+
+constexpr unsigned long no_programs = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+
+/// What a program expects below /dev, /run and /sys, as a distribution's own init makes it.
+Result<void> mount_expected() {
+  const auto needed = std::to_array<FileSystem>({
+      {"devpts", "devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, "gid=5,mode=620,ptmxmode=666"},
+      {"tmpfs", "tmpfs", "/dev/shm", MS_NOSUID | MS_NODEV, "mode=1777"},
+      {"tmpfs", "tmpfs", "/run", MS_NOSUID | MS_NODEV, "mode=755"},
+  });
+  for (const FileSystem& system : needed) VMM_TRY(mount(system));
+  // A kernel may be without any of these, and they have no other mount point than what it gives. Any user can reach the
+  // tracepoints: all of this machine is his.
+  const auto optional = std::to_array<FileSystem>({
+      {"tracefs", "tracefs", "/sys/kernel/tracing", no_programs, "mode=755"},
+      {"debugfs", "debugfs", "/sys/kernel/debug", no_programs, "mode=755"},
+      {"securityfs", "securityfs", "/sys/kernel/security", no_programs, nullptr},
+      {"bpf", "bpf", "/sys/fs/bpf", no_programs, "mode=700"},
+      {"cgroup2", "cgroup2", "/sys/fs/cgroup", no_programs, nullptr},
+  });
+  for (const FileSystem& system : optional)
+    ::mount(system.source.c_str(), system.target.c_str(), system.type, system.flags, system.options);
+  // devtmpfs has the devices only.
+  for (const auto& [target, link] :
+       {std::pair{"/proc/self/fd", "/dev/fd"}, std::pair{"/proc/self/fd/0", "/dev/stdin"},
+        std::pair{"/proc/self/fd/1", "/dev/stdout"}, std::pair{"/proc/self/fd/2", "/dev/stderr"}})
+    if (::symlink(target, link) != 0 && errno != EEXIST) return host_error("making " + std::string{link}, errno);
+  return {};
+}
+
+Result<void> load_module(const std::string& name) {
+  VMM_ASSIGN(const Fd file, open_file("/" + std::string{exec_module_directory} + "/" + name, O_RDONLY));
+  // One that is there already is no failure: another one may have asked for it.
+  if (::syscall(SYS_finit_module, file.get(), "", 0) != 0 && errno != EEXIST)
+    return host_error("loading the module " + name, errno, errno == ENOEXEC ? "it is of another kernel" : "");
+  return {};
+}
+
+/// Takes CAP_FOWNER from this thread for as long as it lives.
+class WithoutFileOwnership {
+ public:
+  WithoutFileOwnership() {
+    ::syscall(SYS_capget, &header_, before_.data());
+    auto less = before_;
+    less[0].effective &= ~(1U << CAP_FOWNER);
+    ::syscall(SYS_capset, &header_, less.data());
+  }
+  ~WithoutFileOwnership() { ::syscall(SYS_capset, &header_, before_.data()); }
+  WithoutFileOwnership(const WithoutFileOwnership&) = delete;
+  WithoutFileOwnership& operator=(const WithoutFileOwnership&) = delete;
+
+ private:
+  __user_cap_header_struct header_{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  std::array<__user_cap_data_struct, 2> before_{};
+};
+
+Result<void> mount_overlay(FileServer server) {
+  const FileSystem overlay{"overlay", "overlay", "/root", 0,
+                           "lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work"};
+  if (server == FileServer::root) return mount(overlay);
+  // The overlay acts with the rights of who mounts it. With this one it opens files with O_NOATIME, which on the host
+  // an ordinary user may do with his own alone.
+  const WithoutFileOwnership rights;
+  return mount(overlay);
+}
+
+}  // namespace
+
+Result<void> mount_first() {
+  const auto systems = std::to_array<FileSystem>({
+      {"proc", "proc", "/proc", no_programs, nullptr},
+      {"sysfs", "sysfs", "/sys", no_programs, nullptr},
+      {"devtmpfs", "devtmpfs", "/dev", MS_NOSUID, "mode=755"},
+  });
+  for (const FileSystem& system : systems) VMM_TRY(mount(system));
+  return {};
+}
+
+Result<void> load_modules(const ExecRequest& request) {
+  for (const std::string& name : request.modules) VMM_TRY(load_module(name));
+  return {};
+}
+
+Result<void> mount_root(const ExecRequest& request) {
+  VMM_TRY(mount({"virtiofs", request.root_tag, "/lower", MS_RDONLY, nullptr}));
+  VMM_TRY(mount({"tmpfs", "tmpfs", "/upper", 0, "mode=755"}));
+  for (const char* const directory : {"/upper/data", "/upper/work"})
+    if (::mkdir(directory, open_directory) != 0) return host_error("making " + std::string{directory}, errno);
+  VMM_TRY(mount_overlay(request.file_server));
+  VMM_TRY(move_mount("/proc", "/root/proc"));
+  VMM_TRY(move_mount("/sys", "/root/sys"));
+  VMM_TRY(move_mount("/dev", "/root/dev"));
+  // pivot_root() does not take the initramfs for a root that can be left: its mount is covered instead.
+  if (::chdir("/root") != 0 || ::mount(".", "/", nullptr, MS_MOVE, nullptr) != 0 || ::chroot(".") != 0 ||
+      ::chdir("/") != 0)
+    return host_error("making the overlay the root", errno);
+  VMM_TRY(mount_expected());
+  for (const ExecMount& wanted : request.mounts) {
+    const unsigned long flags = wanted.access == ExecAccess::read_write ? 0 : MS_RDONLY;
+    VMM_TRY(mount({"virtiofs", wanted.tag, wanted.path, flags, nullptr}));
+  }
+  return {};
+}
+
+}  // namespace vmm::tool::guest

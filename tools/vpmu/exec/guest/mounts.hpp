@@ -1,0 +1,15 @@
+#pragma once
+#include "exec/request.hpp"
+#include "support/result.hpp"
+
+namespace vmm::tool::guest {
+
+/// The kernel's own file systems, below the root of the initramfs.
+Result<void> mount_first();
+/// Loads the modules of the request, from the initramfs.
+Result<void> load_modules(const ExecRequest& request);
+/// The host's root, read-only, with an overlay in memory over it, becomes the root; the kernel's file systems and the
+/// mounts of the request are in it.
+Result<void> mount_root(const ExecRequest& request);
+
+}  // namespace vmm::tool::guest

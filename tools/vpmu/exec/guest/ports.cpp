@@ -1,0 +1,89 @@
+#include "exec/guest/ports.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <optional>
+
+#include "exec/guest/system.hpp"
+
+namespace vmm::tool::guest {
+namespace {
+
+constexpr long port_milliseconds = 10'000;
+constexpr const char* port_directory = "/sys/class/virtio-ports/";
+
+int left(long deadline) { return static_cast<int>(std::max(deadline - now(), 0L)); }
+
+/// The name of its device, below /dev.
+std::optional<std::string> find_port(const std::string& name) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(port_directory), ::closedir};
+  if (!directory) return std::nullopt;
+  while (const dirent* const entry = ::readdir(directory.get())) {
+    const auto found = read_file(port_directory + std::string{entry->d_name} + "/name");  // comes after the device
+    if (found && *found == name + "\n") return entry->d_name;
+  }
+  return std::nullopt;
+}
+
+/// Until the host has opened its side: before, a port looks as if the host had closed it.
+Result<void> wait_for_host(const Fd& port, long deadline) {
+  // That it is closed is told once here; poll() would return at once, again and again.
+  const Fd events{::epoll_create1(EPOLL_CLOEXEC)};
+  epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET};
+  if (!events.valid() || ::epoll_ctl(events.get(), EPOLL_CTL_ADD, port.get(), &event) != 0)
+    return host_error("watching a port", errno);
+  do {
+    pollfd state{.fd = port.get(), .events = 0};
+    ::poll(&state, 1, 0);
+    if ((state.revents & POLLHUP) == 0) return {};
+  } while (::epoll_wait(events.get(), &event, 1, left(deadline)) > 0);
+  return host_error("the host has not opened it");
+}
+
+}  // namespace
+
+Result<Announcements> Announcements::create() {
+  constexpr unsigned from_the_kernel = 1;
+  Fd socket{::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT)};
+  sockaddr_nl address{.nl_family = AF_NETLINK, .nl_groups = from_the_kernel};
+  if (!socket.valid() || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return host_error("listening for devices", errno, "the guest's kernel needs CONFIG_NET");
+  return Announcements{std::move(socket)};
+}
+
+bool Announcements::wait(long deadline) {
+  pollfd state{.fd = socket_.get(), .events = POLLIN};
+  if (::poll(&state, 1, left(deadline)) <= 0) return false;
+  std::array<char, 4096> dropped{};
+  // An overrun is news, too.
+  while (::recv(socket_.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) > 0) continue;
+  return true;
+}
+
+Result<Fd> open_port(const std::string& name, Announcements& announcements) {
+  const long deadline = now() + port_milliseconds;
+  std::optional<std::string> device = find_port(name);
+  while (!device) {
+    if (!announcements.wait(deadline)) return host_error("the machine has no port " + name);
+    device = find_port(name);
+  }
+  VMM_ASSIGN(Fd port, open_file("/dev/" + *device, O_RDWR | O_NONBLOCK));
+  if (const auto opened = wait_for_host(port, deadline); !opened) {
+    Error error = opened.error();
+    error.what = "port " + name + ": " + error.what;
+    return Failure{std::move(error)};
+  }
+  return port;
+}
+
+}  // namespace vmm::tool::guest

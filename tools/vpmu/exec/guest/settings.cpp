@@ -1,0 +1,50 @@
+#include "exec/guest/settings.hpp"
+
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "exec/guest/system.hpp"
+
+namespace vmm::tool::guest {
+namespace {
+
+/// Also where the kernel has no network, which is no failure.
+Result<void> start_loopback() {
+  const Fd socket{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  if (!socket.valid()) return {};
+  ifreq request{};
+  std::strcpy(request.ifr_name, "lo");
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (::ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) return host_error("starting the loopback interface", errno);
+  return {};
+}
+
+/// What a distribution allows a user to ask for; the kernel's own default would be 4096.
+void raise_limits() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  constexpr rlim_t usual = 1U << 20;
+  files.rlim_max = usual;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+}  // namespace
+
+Result<void> apply_settings(const ExecRequest& request) {
+  if (!request.hostname.empty() && ::sethostname(request.hostname.data(), request.hostname.size()) != 0)
+    return host_error("setting the host name " + request.hostname, errno);
+  VMM_TRY(start_loopback());
+  raise_limits();
+  // Not there in a kernel without perf events.
+  if (::access("/proc/sys/kernel/perf_event_paranoid", F_OK) == 0)
+    VMM_TRY(write_file("/proc/sys/kernel/perf_event_paranoid", "-1"));
+  return write_file("/proc/sys/kernel/kptr_restrict", "0");
+}
+
+}  // namespace vmm::tool::guest

@@ -1,0 +1,49 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "exec/control_lines.hpp"
+#include "exec/request.hpp"
+#include "machine/machine.hpp"
+#include "virtio/back_ends.hpp"
+#include "virtio/console.hpp"
+
+namespace vmm::tool {
+
+/// The devices of `vpmu exec`'s guest, from the daemons behind them to the descriptors of its console.
+class GuestDevices {
+ public:
+  /// A directory of this machine's and the tag that the guest knows it by.
+  struct Share {
+    std::string tag, directory;
+    virtio::Access access;
+  };
+  /// Starts a daemon for each. Before the process has threads or goes to jail. Fails where one cannot be started.
+  static Result<GuestDevices> start(const std::vector<Share>& shares);
+
+  /// The guest's streams are this process's own; `channel` is the guest's end of the port vpmu.control, of a socket.
+  /// What it writes goes nowhere with `drops_output`. Fails where the host gives no descriptors.
+  Result<void> connect(const Fd& channel, bool has_terminal, bool drops_output);
+  /// For the machine: once. This object must outlive it.
+  [[nodiscard]] Machine::Hooks::DeviceFactory factory(Accel accel);
+  [[nodiscard]] WrittenLine passed_on() const;
+  /// Who hears of the end of our standard input, and after how many bytes it came. Before the machine runs; `told` may
+  /// be called on any thread.
+  void when_input_ends(std::function<void(std::uint64_t bytes)> told) { input_ends_ = std::move(told); }
+
+ private:
+  GuestDevices() = default;
+  struct FileSystem {
+    std::string tag;
+    virtio::BackEnd back_end;
+  };
+  Result<std::vector<std::unique_ptr<virtio::Device>>> make(const GuestMemory& memory, Accel accel);
+
+  std::vector<FileSystem> file_systems_;
+  std::vector<virtio::Console::Port> ports_;
+  virtio::Console* console_{};  ///< Of the machine.
+  std::function<void(std::uint64_t)> input_ends_;
+};
+
+}  // namespace vmm::tool

@@ -1,0 +1,62 @@
+#include "exec/kernel.hpp"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "boot/linux_image.hpp"
+
+namespace vmm::tool {
+namespace {
+
+// Linux Documentation/arch/x86/boot.rst
+constexpr std::size_t version_pointer = 0x20E;
+constexpr std::size_t version_base = 0x200;
+constexpr std::size_t longest_version = 64;  // as uname(2) has room for
+
+bool readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
+
+}  // namespace
+
+KernelPlaces kernel_places(const std::string& given) {
+  utsname names{};
+  ::uname(&names);
+  const char* const cache = std::getenv("VPMU_CACHE");
+  const std::string kept = cache != nullptr && *cache != '\0' ? cache : VPMU_SOURCE_CACHE;
+  return {
+      .given = given, .running = fmt::format("/boot/vmlinuz-{}", names.release), .fetched = kept + "/l2/boot/vmlinuz"};
+}
+
+Result<std::string> find_kernel(const KernelPlaces& places) {
+  if (!places.given.empty()) return places.given;
+  for (const std::string& place : {places.running, places.fetched})
+    if (readable(place)) return place;
+  return usage_error(fmt::format("no kernel for the guest: --kernel is not given, and neither {} nor {} can be read",
+                                 printable(places.running), printable(places.fetched)),
+                     "give a bzImage with --kernel, make this host's readable, or run tools/bed/fetch guest");
+}
+
+Result<std::string> kernel_version(std::span<const std::byte> file) {
+  std::uint16_t pointer = 0;
+  if (is_linux_image(file) && file.size() >= version_pointer + sizeof pointer)
+    std::memcpy(&pointer, &file[version_pointer], sizeof pointer);
+  const std::size_t place = version_base + pointer;
+  if (pointer == 0 || place >= file.size()) return usage_error("the kernel's header names no version");
+  std::string text(std::min(longest_version + 1, file.size() - place), '\0');
+  std::memcpy(text.data(), &file[place], text.size());
+  std::string version = text.substr(0, text.find_first_of(std::string_view{" \0", 2}));
+  constexpr auto is_plain = [](char c) { return c > ' ' && c < 0x7F && c != '/'; };
+  if (version.empty() || version.size() > longest_version || version.starts_with('.') ||
+      !std::ranges::all_of(version, is_plain))
+    return usage_error(fmt::format("the kernel's header has '{}' where its version should be", printable(version)));
+  return version;
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "support/result.hpp"
+
+namespace vmm::tool {
+
+/// Where the kernel of a guest may be.
+struct KernelPlaces {
+  std::string given;    ///< By --kernel; empty: looked for.
+  std::string running;  ///< This host's own.
+  std::string fetched;  ///< The one that tools/bed/fetch guest has put into its cache.
+};
+
+/// The places on this host; the cache is that of VPMU_CACHE, else the source tree's.
+KernelPlaces kernel_places(const std::string& given);
+
+/// The first of these that can be read. Fails with kind usage, naming each and what to do.
+Result<std::string> find_kernel(const KernelPlaces& places);
+
+/// What `uname -r` says in a bzImage, which names its directory of modules. Fails with kind usage where the file has
+/// none.
+Result<std::string> kernel_version(std::span<const std::byte> file);
+
+}  // namespace vmm::tool

@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "exec/control_lines.hpp"
+#include "exec/request.hpp"
+#include "fuzz_input.hpp"
+#include "stat/counts.hpp"
+#include "stat/events.hpp"
+#include "test_kernel/report.hpp"
+#include "test_kernel/results.hpp"
+
+// Text that a guest or a file says to `vpmu exec`, `vpmu stat` and `vpmu test-kernel`: each is read or refused in one
+// line, and what was written is read again.
+
+namespace {
+
+using namespace vmm;
+using namespace vmm::tool;
+using vpmu::fuzz::require;
+
+std::uint64_t things_read = 0;
+
+template <class T>
+bool is_read(const Result<T>& read) {
+  if (!read) require(describe(read.error()).find('\n') == std::string::npos, "an error is one line");
+  things_read += read.has_value() ? 1 : 0;
+  return read.has_value();
+}
+
+template <class Line>
+void read_lines(std::string_view text, Result<Line> (*read)(std::string_view)) {
+  LineBuffer lines;
+  lines.add(text.substr(0, text.size() / 2));
+  lines.add(text.substr(text.size() / 2));
+  while (const auto line = lines.take_line()) {
+    const Result<Line> first = read(*line);
+    if (!is_read(first)) continue;
+    const std::string again = write_line(*first);
+    const Result<Line> second = read(std::string_view{again}.substr(0, again.size() - 1));
+    // Not as was read: what an ErrorLine says is cleaned when it is written.
+    require(second.has_value() && write_line(*second) == again, "a line that was written is written as the same");
+  }
+}
+
+}  // namespace
+
+extern "C" std::uint64_t fuzz_work() { return things_read; }
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  vpmu::fuzz::Input input{data, size};
+  const auto kind = input.take<std::uint8_t>() % 6;
+  const std::size_t head = std::min<std::size_t>(size, 1);
+  const std::string_view text{reinterpret_cast<const char*>(data) + head, size - head};
+  switch (kind) {
+    case 0: read_lines<HostLine>(text, read_host_line); break;
+    case 1: read_lines<GuestLine>(text, read_guest_line); break;
+    case 2:
+      if (const auto request = read_request(text); is_read(request))
+        require(*read_request(*write_request(*request)) == *request, "a request that is written is read as the same");
+      break;
+    case 3: {
+      const std::vector<StatEvent> events{{.name = "instructions:u", .perf = "instructions:u", .quality = "exact"},
+                                          {.name = "branches:u", .perf = "branches:u", .quality = "exact"}};
+      is_read(read_perf_counts(text, events));
+      break;
+    }
+    case 4: is_read(read_stat_document(text, "base.json")); break;
+    default:
+      is_read(read_report(text, "baseline.json"));
+      things_read +=
+          result_of("skylake", {.output = std::string{text}, .messages = {}, .how = "exit code 0", .is_success = true})
+              .checks.size();
+  }
+  return 0;
+}

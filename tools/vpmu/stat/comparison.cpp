@@ -1,0 +1,107 @@
+#include "stat/comparison.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace vmm::tool {
+namespace {
+
+constexpr double highest_limit = 1e6;
+
+Result<double> read_percent(std::string_view text) {
+  double percent{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  if (error == std::errc{} && end == text.data() + text.size() && percent >= 0 && percent <= highest_limit)
+    return percent;
+  return usage_error(fmt::format("the limit \"{}\" is no number of percent", printable(std::string{text})),
+                     "give --limit PERCENT or --limit EVENT=PERCENT");
+}
+
+std::string change_of(const StatCount& base, const StatCount& now) {
+  constexpr double whole = 100.0;
+  if (base.value == now.value) return "same";
+  const bool up = now.value > base.value;
+  const std::uint64_t by = up ? now.value - base.value : base.value - now.value;
+  const std::string amount = fmt::format("{}{}", up ? '+' : '-', by);
+  if (base.value == 0) return amount;
+  const double percent = static_cast<double>(by) * whole / static_cast<double>(base.value);
+  return fmt::format("{} ({}{:.3g} %)", amount, up ? '+' : '-', percent);
+}
+
+bool rose_over(const StatCount& base, const StatCount& now, double limit) {
+  constexpr double whole = 100.0;
+  if (now.value <= base.value) return false;
+  // A limit of nothing is kept to the last event, whatever a double makes of large numbers.
+  if (limit == 0) return true;
+  return static_cast<double>(now.value - base.value) * whole > limit * static_cast<double>(base.value);
+}
+
+Result<void> same(const char* what, const std::string& base, const std::string& now) {
+  if (base == now) return {};
+  constexpr std::size_t longest = 200;
+  return usage_error(fmt::format("the base has another {}: {}, not {}", what, printable(base.substr(0, longest)),
+                                 printable(now.substr(0, longest))),
+                     "make a new base with --json");
+}
+
+}  // namespace
+
+Result<StatLimits> read_limits(const std::vector<std::string>& texts) {
+  StatLimits limits;
+  for (const std::string& text : texts) {
+    // The event's own name may have one in it: cpu/event=0xc0/u=1.5
+    const std::size_t equals = text.rfind('=');
+    if (equals == std::string::npos) {
+      VMM_ASSIGN(limits.percent, read_percent(text));
+    } else {
+      VMM_ASSIGN(limits.of_event[text.substr(0, equals)], read_percent(std::string_view{text}.substr(equals + 1)));
+    }
+  }
+  return limits;
+}
+
+Result<void> check_comparable(const StatDocument& base, const StatDocument& now) {
+  VMM_TRY(same("model", base.model, now.model));
+  VMM_TRY(same("accelerator", base.accel, now.accel));
+  VMM_TRY(same("source", base.source, now.source));
+  VMM_TRY(same("kernel", base.kernel, now.kernel));
+  if (base.command != now.command)
+    return same("command", fmt::format("{}", base.command), fmt::format("{}", now.command));
+  return {};
+}
+
+Result<StatComparison> compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits) {
+  VMM_TRY(check_comparable(base, now));
+  for (const auto& [name, percent] : limits.of_event)
+    if (std::ranges::find(now.events, name, &StatCount::name) == now.events.end())
+      return usage_error("the limit for " + printable(name) + ", which is not counted", "give one of -e");
+  StatComparison comparison;
+  std::string& report = comparison.report;
+  if (base.version != now.version)
+    report += fmt::format(" The base was made by vpmu {}, this by {}.\n", printable(base.version), now.version);
+  if (base.exit_code != now.exit_code)
+    report += fmt::format(" The command ended with {} in the base, now with {}.\n", base.exit_code, now.exit_code);
+  report += fmt::format(" {:<28} {:>18} {:>18}  {}\n", "event", "base", "now", "change");
+  for (const StatCount& count : now.events) {
+    const auto old = std::ranges::find(base.events, count.name, &StatCount::name);
+    if (old == base.events.end()) {
+      report += fmt::format(" {:<28} {:>18} {:>18}  new\n", count.name, "", count.value);
+      continue;
+    }
+    const auto own = limits.of_event.find(count.name);
+    const double limit = own == limits.of_event.end() ? limits.percent : own->second;
+    const bool rose = rose_over(*old, count, limit);
+    comparison.rose = comparison.rose || rose;
+    report += fmt::format(" {:<28} {:>18} {:>18}  {}{}\n", count.name, old->value, count.value, change_of(*old, count),
+                          rose ? fmt::format(", over the limit of {} %", limit) : "");
+  }
+  for (const StatCount& old : base.events)
+    if (std::ranges::find(now.events, old.name, &StatCount::name) == now.events.end())
+      report += fmt::format(" {:<28} {:>18} {:>18}  missing\n", printable(old.name), old.value, "");
+  return comparison;
+}
+
+}  // namespace vmm::tool

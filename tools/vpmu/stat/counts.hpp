@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stat/events.hpp"
+#include "support/result.hpp"
+
+namespace vmm::tool {
+
+/// What was counted of an event.
+struct StatCount {
+  std::string name, quality, unit;
+  std::uint64_t value{};
+  std::uint64_t running_ns{}, enabled_ns{};  ///< Of the guest's time. Fewer running: it took turns on a counter.
+  bool operator==(const StatCount&) const = default;
+};
+
+/// What `perf stat -x '\t'` writes of these events, in their order. Fails with kind host on anything else.
+Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span<const StatEvent> events);
+
+/// A measurement, as the JSON document holds it.
+struct StatDocument {
+  static constexpr std::int64_t format = 1;
+  std::string version, model, accel, source, kernel;
+  std::vector<std::string> command;
+  int exit_code{};
+  std::vector<StatCount> events;
+  bool operator==(const StatDocument&) const = default;
+};
+
+/// Name, value and quality of each event, as `perf stat` lays them out.
+std::string to_table(const StatDocument& document);
+
+/// The same numbers, the same bytes. Ends with a newline.
+std::string to_json(const StatDocument& document);
+
+/// Fails with kind usage on what to_json() does not write; `path` is for the message.
+Result<StatDocument> read_stat_document(std::string_view text, const std::string& path);
+
+}  // namespace vmm::tool

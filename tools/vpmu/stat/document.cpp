@@ -1,0 +1,138 @@
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "stat/counts.hpp"
+
+namespace vmm::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t longest_text = std::size_t{1} << 20;
+constexpr std::size_t most_events = 1024, most_words = 65536;
+
+/// Reads members; remembers the first that is not there or of another kind.
+class Reader {
+ public:
+  explicit Reader(const Json& object) : object_{&object} {}
+  template <class Number>
+  void number(const char* key, Number& target, bool required = true) {
+    const Json* const value = member(key, required);
+    if (value == nullptr) return;
+    if (!value->is_number_unsigned() ||
+        value->get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<Number>::max()))
+      return refuse(key, "is no whole number that fits");
+    target = value->get<Number>();
+  }
+  void text(const char* key, std::string& target, bool required = true) {
+    const Json* const value = member(key, required);
+    if (value == nullptr) return;
+    if (!value->is_string()) return refuse(key, "is no text");
+    target = value->get<std::string>();
+  }
+  const Json* array(const char* key, std::size_t most) {
+    const Json* const value = member(key, true);
+    if (value != nullptr && value->is_array() && value->size() <= most) return value;
+    refuse(key, "is no list, or too long");
+    return nullptr;
+  }
+  void refuse(const std::string& key, const char* why) {
+    if (wrong_.empty()) wrong_ = fmt::format("\"{}\" {}", key, why);
+  }
+  [[nodiscard]] const std::string& wrong() const { return wrong_; }
+
+ private:
+  const Json* member(const char* key, bool required) {
+    const auto found = object_->find(key);
+    if (found != object_->end()) return &*found;
+    if (required) refuse(key, "is missing");
+    return nullptr;
+  }
+  const Json* object_;
+  std::string wrong_;
+};
+
+std::string read_event(const Json& json, StatCount& count) {
+  if (!json.is_object()) return "an event is no object";
+  Reader reader{json};
+  reader.text("name", count.name);
+  reader.number("value", count.value);
+  reader.text("unit", count.unit, false);
+  reader.text("quality", count.quality);
+  reader.number("running_ns", count.running_ns, false);
+  reader.number("enabled_ns", count.enabled_ns, false);
+  return reader.wrong();
+}
+
+/// What is wrong; empty: nothing.
+std::string read(const Json& json, StatDocument& document) {
+  if (!json.is_object()) return "it is no object";
+  Reader reader{json};
+  std::int64_t format{};
+  reader.number("format", format);
+  if (reader.wrong().empty() && format != StatDocument::format)
+    return fmt::format("it has format {}, not {}", format, StatDocument::format);
+  reader.text("vpmu", document.version);
+  reader.text("model", document.model);
+  reader.text("accel", document.accel);
+  reader.text("source", document.source);
+  reader.text("kernel", document.kernel);
+  if (const Json* const words = reader.array("command", most_words)) {
+    for (const Json& word : *words) {
+      if (!word.is_string()) return "\"command\" has what is no text";
+      document.command.push_back(word.get<std::string>());
+    }
+  }
+  reader.number("exit_code", document.exit_code);
+  if (const Json* const events = reader.array("events", most_events)) {
+    for (const Json& event : *events)
+      if (const std::string wrong = read_event(event, document.events.emplace_back()); !wrong.empty()) return wrong;
+  }
+  return reader.wrong();
+}
+
+}  // namespace
+
+std::string to_json(const StatDocument& document) {
+  Json events = Json::array();
+  for (const StatCount& count : document.events) {
+    Json event = {{"name", count.name}, {"value", count.value}};
+    if (!count.unit.empty()) event["unit"] = count.unit;
+    event["quality"] = count.quality;
+    if (count.running_ns != count.enabled_ns) {
+      event["running_ns"] = count.running_ns;
+      event["enabled_ns"] = count.enabled_ns;
+    }
+    events.push_back(std::move(event));
+  }
+  const Json json = {
+      {"format", StatDocument::format}, {"vpmu", document.version},        {"model", document.model},
+      {"accel", document.accel},        {"source", document.source},       {"kernel", document.kernel},
+      {"command", document.command},    {"exit_code", document.exit_code}, {"events", std::move(events)}};
+  // A command's words are any bytes: what is no UTF-8 is shown as such.
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+Result<StatDocument> read_stat_document(std::string_view text, const std::string& path) try {
+  const auto refuse = [&path](const std::string& why) {
+    return usage_error(printable(path) + " is no result of `vpmu stat --json`: " + printable(why),
+                       "give one with --compare");
+  };
+  if (text.size() > longest_text) return refuse("it is too long");
+  // A document of ours is three deep.
+  constexpr int deepest = 8;
+  const auto shallow = [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) { return depth <= deepest; };
+  const Json json = Json::parse(text, shallow, false);
+  if (json.is_discarded()) return refuse("it is no JSON");
+  StatDocument document;
+  if (const std::string wrong = read(json, document); !wrong.empty()) return refuse(wrong);
+  return document;
+} catch (const std::exception& error) {
+  return usage_error(printable(path) + " cannot be read: " + printable(error.what()),
+                     "give a result of --json with --compare");
+}
+
+}  // namespace vmm::tool

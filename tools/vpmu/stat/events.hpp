@@ -1,0 +1,34 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "support/result.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vmm::tool {
+
+/// What `vpmu stat` counts where nobody has said: exact are instructions, branches, loads and stores.
+inline constexpr std::string_view default_stat_events =
+    "instructions:u,instructions:k,branches:u,branch-misses:u,cache-misses:u,loads:u,stores:u";
+
+/// An event that is to be counted.
+struct StatEvent {
+  std::string name;        ///< As it was asked for.
+  std::string perf;        ///< As `perf stat -e` in the guest takes it.
+  std::string quality;     ///< How the source delivers it, as `vpmu events` says; "unknown" for what only perf knows.
+  bool has_own_counter{};  ///< A fixed one counts it, and takes none of the others.
+};
+
+/// The events of a list with commas: names of perf's, of `vpmu events`, raw codes, and `loads` and `stores`; each may
+/// have a modifier of perf's behind a colon. A comma between two slashes belongs to the event. Fails with kind usage on
+/// an empty name, a group, more than 64 of them, and one that is there twice.
+Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
+                                             std::string_view source);
+
+/// The events in their order, so many at once as the processor counts without taking turns.
+std::vector<std::vector<StatEvent>> split_into_passes(std::span<const StatEvent> events,
+                                                      const vpmu::GenerationDesc& generation);
+
+}  // namespace vmm::tool

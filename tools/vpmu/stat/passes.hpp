@@ -1,0 +1,31 @@
+#pragma once
+#include <functional>
+#include <string>
+
+#include "support/result.hpp"
+
+namespace vmm::tool {
+
+/// A new directory of the host's for this user alone, with what is in it, as long as this lives.
+class ResultDirectory {
+ public:
+  static Result<ResultDirectory> create();
+  ResultDirectory(ResultDirectory&& other) noexcept : path_{std::move(other.path_)} { other.path_.clear(); }
+  ResultDirectory& operator=(ResultDirectory&&) = delete;
+  ~ResultDirectory();
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  explicit ResultDirectory(std::string path) : path_{std::move(path)} {}
+  std::string path_;
+};
+
+/// Calls `act` in a child process and gives its exit code. Signals that would end this process go to the child, and
+/// this one waits; the child ends with this process, however that ends. Before the process has threads. Fails where
+/// there is no child, and where a signal has ended it.
+Result<int> in_child(const std::function<int()>& act);
+
+/// Sets standard input back to `offset`.
+Result<void> rewind_input(long offset);
+
+}  // namespace vmm::tool

@@ -1,0 +1,209 @@
+#include "stat/stat.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "command_line.hpp"
+#include "exec/exec.hpp"
+#include "exec/kernel.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
+#include "machine/model.hpp"
+#include "output.hpp"
+#include "stat/comparison.hpp"
+#include "stat/counts.hpp"
+#include "stat/events.hpp"
+#include "stat/passes.hpp"
+
+namespace vmm::tool {
+namespace {
+
+/// Where the guest sees the directory of the results. A path of the host's own would be another each time, and the
+/// command's stack with it.
+constexpr const char* guest_directory = "/run/vpmu-stat";
+constexpr const char* file_name = "counts";
+constexpr std::uint64_t largest_file = std::uint64_t{1} << 20U;
+
+struct StatArguments : ExecArguments {
+  std::string list{default_stat_events}, json, base;
+  std::vector<std::string> limits, variables;
+};
+
+/// What shows in counts is the same on each host: of the environment only what decides how a program works.
+bool is_kept(std::string_view variable, const std::vector<std::string>& more) {
+  const std::string_view name = variable.substr(0, variable.find('='));
+  constexpr std::array kept{"PATH", "HOME", "LANG", "LANGUAGE", "TZ"};
+  return std::ranges::find(kept, name) != kept.end() || name.starts_with("LC_") ||
+         std::ranges::find(more, name) != more.end();
+}
+
+Result<void> check_for_perf(const StatArguments& arguments) {
+  if (arguments.root != "/") return {};
+  const char* const path = std::getenv("PATH");
+  std::string_view rest = path == nullptr ? "" : path;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(':'), rest.size());
+    if (::access(fmt::format("{}/perf", rest.substr(0, end)).c_str(), X_OK) == 0) return {};
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return host_error("there is no perf on this machine, which counts in the guest", 0,
+                    "install it: apt install linux-perf (Debian), linux-tools-generic (Ubuntu), perf (Fedora)");
+}
+
+Result<std::string> read_text(const std::string& path, const FileRole& role) {
+  VMM_ASSIGN(const auto bytes, read_whole_file(path, role, largest_file));
+  return std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Result<std::string> version_of_kernel(const StatArguments& arguments) {
+  constexpr std::uint64_t longest_kernel = 1ULL << 30U;
+  VMM_ASSIGN(const std::string path, find_kernel(kernel_places(arguments.kernel)));
+  VMM_ASSIGN(
+      const auto image,
+      read_whole_file(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, longest_kernel));
+  return kernel_version(image);
+}
+
+/// The measurement but for what comes of running it.
+Result<StatDocument> describe_run(const StatArguments& arguments) {
+  // Of a copy: the machine's own process settles it for itself.
+  MachineOptions settled = arguments;
+  VMM_TRY(settle(settled));
+  StatDocument document{.version = VPMU_VERSION,
+                        .model = arguments.machine.model,
+                        .accel = settled.machine.accel == Accel::soft ? "soft" : "kvm",
+                        .source = settled.machine.source,
+                        .command = arguments.command};
+  VMM_ASSIGN(document.kernel, version_of_kernel(arguments));
+  return document;
+}
+
+/// Runs the command in a guest of its own, where perf counts these events.
+Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent>& events, StatDocument& document,
+                     bool is_first, const std::function<Result<void>()>& prepare) {
+  VMM_ASSIGN(const ResultDirectory directory, ResultDirectory::create());
+  StatArguments pass = arguments;
+  pass.drops_output = !is_first;  // it has been written before
+  pass.elsewhere.push_back({.host = directory.path(), .guest = guest_directory});
+  pass.command = {"perf", "stat", "-x", "\t", "-o", fmt::format("{}/{}", guest_directory, file_name)};
+  for (const StatEvent& event : events) pass.command.insert(pass.command.end(), {"-e", event.perf});
+  pass.command.emplace_back("--");
+  pass.command.insert(pass.command.end(), arguments.command.begin(), arguments.command.end());
+  VMM_ASSIGN(const int code, in_child([&pass, &prepare] {
+               if (const auto prepared = prepare(); !prepared) {
+                 std::fprintf(stderr, "vpmu stat: %s\n", describe(prepared.error()).c_str());
+                 return int{exec_failed};
+               }
+               return run_exec(pass);
+             }));
+  if (code == exec_failed || code == exec_timed_out) return code;
+  // The guest may write there what it likes; a link would lead to any file of ours.
+  const std::string results = fmt::format("{}/{}", directory.path(), file_name);
+  std::error_code error;
+  if (std::filesystem::is_symlink(results, error))
+    return host_error("the guest has made what perf has counted a link", 0, "do not believe this guest");
+  VMM_ASSIGN(const std::string text,
+             read_text(results, {.what = "what perf has counted", .advice = "see what perf and the command said"}));
+  VMM_ASSIGN(const auto counts, read_perf_counts(text, events));
+  document.events.insert(document.events.end(), counts.begin(), counts.end());
+  return code;
+}
+
+Result<int> run_passes(const StatArguments& arguments, const std::vector<StatEvent>& events,
+                       const vpmu::GenerationDesc& generation, StatDocument& document) {
+  const auto passes = split_into_passes(events, generation);
+  const off_t offset = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
+  if (passes.size() > 1 && offset < 0 && errno == ESPIPE)
+    return usage_error(
+        fmt::format("{} events take {} runs, and standard input can be read once", events.size(), passes.size()),
+        "give a file as standard input, or fewer events");
+  int code = 0;
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    VMM_ASSIGN(const int now, run_pass(arguments, passes[i], document, i == 0,
+                                       [i, offset] { return i == 0 ? Result<void>{} : rewind_input(offset); }));
+    if (now == exec_failed || now == exec_timed_out) return now;
+    if (i > 0 && now != code)
+      return host_error(fmt::format("the command ended with {}, and when it was run again with {}", code, now));
+    code = now;
+  }
+  return code;
+}
+
+Result<int> stat(const StatArguments& arguments) {
+  VMM_TRY(check_for_perf(arguments));
+  const MachineModel* const model = find_machine_model(arguments.machine.model);
+  if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
+  const auto& generation = vpmu::describe(model->generation);
+  VMM_ASSIGN(const StatLimits limits, read_limits(arguments.limits));
+  VMM_ASSIGN(StatDocument document, describe_run(arguments));
+  VMM_ASSIGN(const auto events, choose_events(arguments.list, generation, document.source));
+  std::optional<StatDocument> base;
+  if (!arguments.base.empty()) {
+    VMM_ASSIGN(const std::string text,
+               read_text(arguments.base, {.what = "the base", .advice = "give a result of --json with --compare"}));
+    VMM_ASSIGN(base, read_stat_document(text, arguments.base));
+    VMM_TRY(check_comparable(*base, document));
+  }
+  const bool prints = arguments.json == "-";
+  std::optional<OutputFile> file;
+  if (!arguments.json.empty() && !prints) {
+    VMM_ASSIGN(auto opened,
+               OutputFile::open(arguments.json, {.what = "the result", .advice = "give a writable path with --json"}));
+    file.emplace(std::move(opened));
+  }
+  VMM_ASSIGN(const int code, run_passes(arguments, events, generation, document));
+  if (code == exec_failed || code == exec_timed_out) return code;
+  document.exit_code = code;
+  std::fputs(to_table(document).c_str(), stderr);
+  if (file) VMM_TRY(file->replace(to_json(document)));
+  if (prints) print(to_json(document));
+  if (!base) return code;
+  VMM_ASSIGN(const StatComparison comparison, compare(*base, document, limits));
+  std::fputs(comparison.report.c_str(), stderr);
+  return code == 0 && comparison.rose ? stat_rose : code;
+}
+
+int stat_and_report(const StatArguments& arguments) {
+  const auto code = stat(arguments);
+  if (code) return *code;
+  std::fprintf(stderr, "vpmu stat: %s\n", describe(code.error()).c_str());
+  return exec_failed;
+}
+
+}  // namespace
+
+void add_stat(Command& app, int& exit_code) {
+  auto arguments = std::make_shared<StatArguments>();
+  arguments->name = "vpmu stat";
+  arguments->accel = "soft";
+  arguments->machine.source = "exact";
+  Command stat = app.add_command("stat", "count what a command does in such a guest: the same each run, on every host");
+  stat.add_option("-e,--event", arguments->list, "what to count, with commas between").shows_default();
+  stat.add_option("--json", arguments->json, "write the counts to this file as JSON; -: to standard output");
+  const Argument compare =
+      stat.add_option("--compare", arguments->base, "a result of --json: fail where a count has risen over its limit");
+  stat.add_option("--limit", arguments->limits, "by how much: PERCENT, or EVENT=PERCENT; without it, not at all")
+      .needs(compare);
+  stat.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
+  add_exec_options(stat, arguments);
+  arguments->passes_variable = [variables = &arguments->variables](std::string_view variable) {
+    return is_kept(variable, *variables);
+  };
+  stat.set_footer(
+      "perf of this machine counts in the guest. More events than the model has counters: the command is run again, "
+      "its "
+      "output dropped. Of the environment the command has PATH, HOME, LANG, LANGUAGE, LC_* and TZ. Exit codes: the "
+      "command's; 3 it ended with 0, and a count rose over its limit; 124 time limit, 125 we failed.");
+  stat.when_given([arguments, &exit_code] { exit_code = stat_and_report(*arguments); });
+}
+
+}  // namespace vmm::tool

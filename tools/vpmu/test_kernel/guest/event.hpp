@@ -1,0 +1,70 @@
+#pragma once
+#include <linux/perf_event.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvm/fd.hpp"
+
+namespace vmm::tool::checker {
+
+/// Whose instructions an event counts.
+enum class Counts : std::uint8_t { user, kernel, both };
+
+/// An event that counts nothing until its group is enabled.
+perf_event_attr hardware_event(std::uint64_t number, Counts counts);
+/// An event by its code and umask, as PERFEVTSEL has them.
+perf_event_attr raw_event(std::uint64_t config, Counts counts);
+
+/// An event of this thread, or the error that the kernel has refused it with.
+struct OpenedEvent {
+  Fd fd;
+  int error{};
+  [[nodiscard]] bool is_refused() const { return error != 0; }
+};
+/// `group`: the descriptor of the group's leader; -1: it leads one of its own.
+OpenedEvent open_event(const perf_event_attr& attributes, int group = -1);
+
+/// What an event has counted. Nothing where it did not run for all the time that it was enabled.
+std::optional<std::uint64_t> count_of(const OpenedEvent& event);
+
+/// A branch of a sample.
+struct Branch {
+  std::uint64_t from, to;
+};
+
+/// One record of an event; what its sample_type does not have is 0.
+struct Sample {
+  std::uint64_t ip{}, address{}, weight{}, data_source{};
+  std::vector<Branch> branches;
+};
+
+/// What an event has recorded.
+struct Recording {
+  std::vector<Sample> samples;
+  /// Records that say that others are missing.
+  unsigned lost{};
+};
+
+/// The buffer of an event that samples.
+class SampleBuffer {
+ public:
+  static constexpr std::size_t pages = 256;
+  explicit SampleBuffer(const OpenedEvent& event);
+  SampleBuffer(const SampleBuffer&) = delete;
+  SampleBuffer& operator=(const SampleBuffer&) = delete;
+  ~SampleBuffer();
+  /// errno of what failed, or 0.
+  [[nodiscard]] int error() const { return error_; }
+  /// All that is in it, of samples of this type.
+  [[nodiscard]] Recording take(std::uint64_t sample_type) const;
+
+ private:
+  void* memory_{};
+  int error_{};
+};
+
+}  // namespace vmm::tool::checker

@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+
+// known.S: code whose every step is known. Each function lets the events of a group count from behind its first system
+// call to its last one.
+extern "C" {
+void vpmu_known_loop(int group_leader, unsigned rounds, std::uint64_t* memory);
+std::uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines);
+void vpmu_known_lines(int group_leader, unsigned rounds);
+void vpmu_known_calls(int group_leader, unsigned rounds);
+// NOLINTBEGIN(bugprone-dynamic-static-initializers): places in known.S, which nothing initialises.
+extern const char vpmu_known_outer_call[], vpmu_known_outer[], vpmu_known_inner_call[], vpmu_known_inner[],
+    vpmu_known_inner_end[];
+extern const char vpmu_known_first[], vpmu_known_load[], vpmu_known_store[], vpmu_known_jump[], vpmu_known_last[];
+extern const char vpmu_known_lines_begin[], vpmu_known_lines_end[];
+// NOLINTEND(bugprone-dynamic-static-initializers)
+}
+
+namespace vmm::tool::checker {
+
+inline std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uintptr_t>(place); }
+
+/// What the loop executes in user mode, from vpmu_known_first on.
+struct KnownLoop {
+  static constexpr unsigned instructions_of_round = 5;
+  static constexpr unsigned instructions_outside = 4;
+  unsigned rounds;
+
+  [[nodiscard]] std::uint64_t instructions() const {
+    return std::uint64_t{instructions_of_round} * rounds + instructions_outside;
+  }
+  /// Its last branch of each round and the far one of the system call that ends it.
+  [[nodiscard]] std::uint64_t branches() const { return std::uint64_t{rounds} + 1; }
+  /// Where instruction `number` is, counted from 0; 0 for one behind the last round.
+  [[nodiscard]] std::uint64_t address(std::uint64_t number) const;
+  /// Whether it is an address of the loop, or of what is around it.
+  static bool has(std::uint64_t address) {
+    return address >= address_of(vpmu_known_first) && address <= address_of(vpmu_known_last);
+  }
+};
+
+}  // namespace vmm::tool::checker

@@ -1,0 +1,117 @@
+#include <sys/mman.h>
+
+#include <array>
+
+#include "test_kernel/guest/checks.hpp"
+#include "test_kernel/guest/known.hpp"
+#include "test_kernel/guest/recorded.hpp"
+#include "test_kernel/guest/system_files.hpp"
+
+namespace vmm::tool::checker {
+namespace {
+
+constexpr KnownLoop loop{.rounds = 20'000};
+constexpr std::uint64_t period = 199;
+constexpr std::uint64_t access_sample = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC;
+constexpr std::uint64_t least_latency = 3;  // any load has more
+constexpr std::uint64_t most_latency = 12;  // of a load that hits the L1, with all that may be in its way
+constexpr unsigned line_bytes = 64;
+constexpr unsigned walked_lines = 1U << 17;  // 8 MiB, more than any L2 has
+constexpr std::uint64_t offcore_response = 0x01B7;
+
+/// A variable in a line of its own.
+struct alignas(line_bytes) Known {
+  std::array<std::uint64_t, 2> words{};
+};
+
+/// Which access a sample has to be of.
+struct Access {
+  const void* instruction;
+  const void* address;
+  std::uint64_t operation;
+  bool has_latency;
+};
+
+std::string compare(const Sample& sample, const Access& access) {
+  if (sample.ip != address_of(access.instruction))
+    return "at " + hexadecimal(sample.ip) + ", not " + hexadecimal(address_of(access.instruction));
+  if (sample.address != address_of(access.address))
+    return "of address " + hexadecimal(sample.address) + ", not " + hexadecimal(address_of(access.address));
+  const perf_mem_data_src source{.val = sample.data_source};
+  if (source.mem_op != access.operation) return "data source " + hexadecimal(sample.data_source);
+  if (access.has_latency && (sample.weight < least_latency || sample.weight > most_latency))
+    return "latency " + decimal(sample.weight);
+  const std::uint64_t hit = PERF_MEM_LVL_HIT | PERF_MEM_LVL_L1;
+  if ((source.mem_lvl & hit) != hit) return "level " + hexadecimal(source.mem_lvl);
+  return {};
+}
+
+Recorded record_loop(const perf_event_attr& event, Known& memory) {
+  return record(event, [&memory](int fd) { vpmu_known_loop(fd, loop.rounds, memory.words.data()); });
+}
+
+/// Not each load is followed from its start to its end, so their number is the processor's own.
+void check_loads(const Processor& processor, Report& report) {
+  Known memory;
+  perf_event_attr event = sampled(raw_event(processor.loads, Counts::user), period, 2, access_sample);
+  event.config1 = least_latency;
+  const Recorded recorded = record_loop(event, memory);
+  if (!processor.known) {
+    const bool refused = says_unsupported(recorded.refused);
+    return report.check("mem.loads", refused, "refused", refused ? "refused" : "not refused");
+  }
+  const std::size_t most = loop.rounds / period;
+  const std::size_t count = recorded.recording.samples.size();
+  const Access access{vpmu_known_load, memory.words.data(), PERF_MEM_OP_LOAD, true};
+  std::string wrong = recorded.failure;
+  for (std::size_t i = 0; i < count && wrong.empty(); ++i) wrong = compare(recorded.recording.samples[i], access);
+  report.check("mem.loads", wrong.empty() && count > 0 && count <= most,
+               "1 to " + decimal(most) + " samples, each of the loop's load from the L1",
+               decimal(count) + " samples" + (wrong.empty() ? "" : ": " + wrong));
+}
+
+void check_stores(const Processor& processor, Report& report) {
+  if (processor.stores == 0 || !processor.known) {
+    const bool has = exists(core_pmu_path("events/mem-stores"));
+    return report.equal("mem.stores", "no event", has ? "an event" : "no event");
+  }
+  Known memory;
+  const Recorded recorded = record_loop(
+      sampled(raw_event(processor.stores, Counts::user), period, 2, access_sample & ~std::uint64_t{PERF_SAMPLE_WEIGHT}),
+      memory);
+  const Access access{vpmu_known_store, memory.words.data() + 1, PERF_MEM_OP_STORE, false};
+  check_samples(report, "mem.stores", recorded, loop.rounds / (period + 1), "each of the loop's store to the L1",
+                [&access](const Sample& sample, std::size_t) { return compare(sample, access); });
+}
+
+/// Demand reads of lines that no L2 can have.
+void check_offcore(const Processor& processor, Report& report) {
+  if (!processor.known) {
+    const bool has = exists(core_pmu_path("format/offcore_rsp"));
+    return report.equal("offcore", "no event", has ? "an event" : "no event");
+  }
+  perf_event_attr event = raw_event(offcore_response, Counts::user);
+  event.config1 = processor.offcore;
+  constexpr std::size_t bytes = std::size_t{walked_lines} * line_bytes;
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) return report.check("offcore", false, "memory", "none");
+  const OpenedEvent opened = open_event(event);
+  if (!opened.is_refused()) vpmu_known_walk(opened.fd.get(), memory, walked_lines);
+  ::munmap(memory, bytes);
+  const std::uint64_t count = count_of(opened).value_or(0);
+  constexpr std::uint64_t tenth = walked_lines / 10;
+  report.check("offcore", count >= walked_lines - tenth && count <= walked_lines + tenth,
+               decimal(walked_lines) + " reads, give or take a tenth",
+               opened.is_refused() ? refusal(opened.error) : decimal(count));
+}
+
+}  // namespace
+
+void check_memory(const Processor& processor, Report& report) {
+  check_loads(processor, report);
+  check_stores(processor, report);
+  check_offcore(processor, report);
+}
+
+}  // namespace vmm::tool::checker

@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace vmm::tool::checker {
+
+std::string decimal(std::uint64_t number);
+std::string hexadecimal(std::uint64_t number);
+/// "refused: Invalid argument".
+std::string refusal(int error);
+
+/// Prints a line for each check: "CHECK", its name, how it ended, what was expected and what was seen, with tabs
+/// between.
+class Report {
+ public:
+  /// `wrong`: the name of a check that expects the opposite of what it should, to see that this is noticed.
+  explicit Report(std::string wrong) : wrong_{std::move(wrong)} {}
+  void check(std::string_view name, bool holds, std::string_view expected, std::string_view seen);
+  void equal(std::string_view name, std::uint64_t expected, std::uint64_t seen);
+  void equal(std::string_view name, std::string_view expected, std::string_view seen) {
+    check(name, expected == seen, expected, seen);
+  }
+  /// One that has no meaning on this processor, and why.
+  void skip(std::string_view name, std::string_view why);
+  /// Prints how many there were: without this line some are missing.
+  void end();
+
+ private:
+  void line(std::string_view name, std::string_view outcome, std::string_view expected, std::string_view seen);
+  std::string wrong_;
+  unsigned count_{};
+};
+
+}  // namespace vmm::tool::checker

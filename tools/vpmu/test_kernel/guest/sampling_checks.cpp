@@ -1,0 +1,116 @@
+#include <array>
+
+#include "test_kernel/guest/checks.hpp"
+#include "test_kernel/guest/known.hpp"
+#include "test_kernel/guest/recorded.hpp"
+#include "test_kernel/guest/system_files.hpp"
+
+namespace vmm::tool::checker {
+namespace {
+
+constexpr KnownLoop loop{.rounds = 20'000};
+// A multiple of 64: Broadwell takes no other one of the instructions. Neither it nor its successor divides by the
+// loop's length, so that the samples are at all places of the loop.
+constexpr std::uint64_t period = 1088;
+constexpr std::uint64_t precise_distribution = 0x01C0;  // INST_RETIRED.PREC_DIST
+// As `perf record` asks for. With the time, kernels before PEBS format 3 take one record at a time: only then can they
+// find, in the LBR, the instruction before a record's.
+constexpr std::uint64_t single_sample = PERF_SAMPLE_IP | PERF_SAMPLE_TIME;
+
+void run(int event) {
+  std::array<std::uint64_t, 2> memory{};
+  vpmu_known_loop(event, loop.rounds, memory.data());
+}
+
+void check_period(Report& report) {
+  unsigned long interrupts = 0;
+  const Recorded recorded =
+      record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 0, PERF_SAMPLE_IP),
+             [&interrupts](int event) {
+               const unsigned long before = counter_interrupts();
+               run(event);
+               interrupts = counter_interrupts() - before;
+             });
+  const std::uint64_t expected = loop.instructions() / period;
+  check_samples(report, "sample.period", recorded, expected, "each in the loop", [](const Sample& sample, std::size_t) {
+    return KnownLoop::has(sample.ip) ? std::string{} : "at " + hexadecimal(sample.ip);
+  });
+  report.equal("sample.interrupts", expected, interrupts);
+}
+
+/// At which instruction of the loop a sample has to be, and where it is not.
+std::string compare(const Sample& sample, std::uint64_t number) {
+  const std::uint64_t right = loop.address(number);
+  return sample.ip == right ? std::string{} : "at " + hexadecimal(sample.ip) + ", not " + hexadecimal(right);
+}
+
+/// Whether a precise_ip that the processor does not have is refused.
+bool check_refused(const Processor& processor, unsigned precise, std::string_view name, const Recorded& recorded,
+                   Report& report) {
+  if (precise <= processor.precise) return false;
+  const bool refused = says_unsupported(recorded.refused);
+  report.check(name, refused, "refused", refused ? "refused" : "not refused " + recorded.failure);
+  return true;
+}
+
+/// SDM 3B 18.8.1.1: the record is of the first instruction behind the one that overflows. precise_ip 1 has the address
+/// behind it, 2 its own.
+void check_precise(const Processor& processor, unsigned precise, std::string_view name, Report& report) {
+  const Recorded recorded =
+      record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, precise, single_sample), run);
+  if (check_refused(processor, precise, name, recorded, report)) return;
+  const std::uint64_t behind = precise == 1 ? 1 : 0;
+  check_samples(report, name, recorded, loop.instructions() / (period + 1),
+                precise == 1 ? "each behind its instruction" : "each at its instruction",
+                [behind](const Sample& sample, std::size_t number) {
+                  return compare(sample, period + number * (period + 1) + behind);
+                });
+}
+
+/// SDM 3B 18.9.4.4: with precise distribution the record is of the very instruction that overflows.
+void check_distribution(const Processor& processor, Report& report) {
+  const Recorded recorded =
+      record(sampled(raw_event(precise_distribution, Counts::user), period, 3, single_sample), run);
+  if (check_refused(processor, 3, "precise.3", recorded, report)) return;
+  check_samples(report, "precise.3", recorded, loop.instructions() / period, "each at its instruction",
+                [](const Sample& sample, std::size_t number) { return compare(sample, (number + 1) * period - 1); });
+}
+
+/// Records that need nothing of the moment fill the buffer without an interrupt for each: here without any.
+void check_batch(const Processor& processor, Report& report) {
+  unsigned long interrupts = 0;
+  const Recorded recorded =
+      record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 1, PERF_SAMPLE_IP),
+             [&interrupts](int event) {
+               const unsigned long before = counter_interrupts();
+               run(event);
+               interrupts = counter_interrupts() - before;
+             });
+  if (check_refused(processor, 1, "precise.batch", recorded, report)) return;
+  check_samples(report, "precise.batch", recorded, loop.instructions() / (period + 1),
+                "each behind its instruction, without an interrupt",
+                [interrupts](const Sample& sample, std::size_t number) {
+                  if (interrupts > 0) return decimal(interrupts) + " interrupts";
+                  return compare(sample, period + number * (period + 1) + 1);
+                });
+}
+
+}  // namespace
+
+std::uint64_t KnownLoop::address(std::uint64_t number) const {
+  const std::array inside{address_of(vpmu_known_load), address_of(vpmu_known_load) + 3, address_of(vpmu_known_store),
+                          address_of(vpmu_known_store) + 4, address_of(vpmu_known_jump)};
+  if (number == 0) return address_of(vpmu_known_first);
+  if (number > std::uint64_t{instructions_of_round} * rounds) return 0;
+  return inside[(number - 1) % instructions_of_round];
+}
+
+void check_sampling(const Processor& processor, Report& report) {
+  check_period(report);
+  check_precise(processor, 1, "precise.1", report);
+  check_precise(processor, 2, "precise.2", report);
+  check_distribution(processor, report);
+  check_batch(processor, report);
+}
+
+}  // namespace vmm::tool::checker

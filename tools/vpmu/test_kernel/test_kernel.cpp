@@ -1,0 +1,202 @@
+#include "test_kernel/test_kernel.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "command_line.hpp"
+#include "exec/kernel.hpp"
+#include "files/input_file.hpp"
+#include "files/output_file.hpp"
+#include "machine/config.hpp"
+#include "output.hpp"
+#include "test_kernel/expectations.hpp"
+#include "test_kernel/guests.hpp"
+#include "test_kernel/report.hpp"
+#include "test_kernel/selection.hpp"
+
+namespace vmm::tool {
+namespace {
+
+struct TestKernelArguments {
+  std::string kernel, models, suite{"quick"}, format{"table"}, output, shard, baseline, modules, append, accel{"soft"};
+  std::string wrong;
+  unsigned jobs{};
+  double timeout{300};
+  bool quiet{};
+};
+
+// nowatchdog: the watchdog would have a counter. The other ones: each sample has its interrupt, and the kernel would
+// drop some where these take much of its time.
+constexpr std::string_view kernel_options =
+    "nowatchdog sysctl.kernel.dmesg_restrict=0 sysctl.kernel.perf_event_max_sample_rate=100000000 "
+    "sysctl.kernel.perf_cpu_time_max_percent=0";
+
+struct Format {
+  std::string_view name;
+  std::string (*write)(const KernelReport& report);
+};
+constexpr auto formats = std::to_array<Format>(
+    {{"table", report_as_table}, {"tap", report_as_tap}, {"junit", report_as_junit}, {"json", report_as_json}});
+
+Result<std::string> version_of(const std::string& kernel) {
+  constexpr std::uint64_t longest = 1ULL << 30U;
+  VMM_ASSIGN(const auto image,
+             read_whole_file(kernel, {.what = "the kernel", .advice = "give a readable bzImage"}, longest));
+  return kernel_version(image);
+}
+
+Result<std::optional<KernelReport>> read_baseline(const std::string& path) {
+  constexpr std::uint64_t longest = 64ULL << 20U;
+  if (path.empty()) return std::nullopt;
+  VMM_ASSIGN(const auto bytes,
+             read_whole_file(path, {.what = "the baseline", .advice = "give a report of --format json"}, longest));
+  VMM_ASSIGN(auto report, read_report({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  return report;
+}
+
+/// The check of this model that is to expect something wrong; empty: none.
+Result<std::string> wrong_check_of(const std::string& wrong, std::string_view model) {
+  if (wrong.empty()) return std::string{};
+  const std::size_t slash = wrong.find('/');
+  if (slash == std::string::npos || find_machine_model(wrong.substr(0, slash)) == nullptr)
+    return usage_error("--expect-wrong " + printable(wrong) + " is no check", "give MODEL/CHECK");
+  return wrong.substr(0, slash) == model ? wrong.substr(slash + 1) : std::string{};
+}
+
+Result<std::vector<std::string>> command_of(const TestKernelArguments& arguments, const MachineModel& model,
+                                            const std::string& root) {
+  std::vector<std::string> command{"vpmu",      "exec",
+                                   "--accel",   arguments.accel,
+                                   "--source",  "exact",
+                                   "--model",   std::string{model.name},
+                                   "--kernel",  arguments.kernel,
+                                   "--root",    root,
+                                   "--append",  fmt::format("{} {}", kernel_options, arguments.append),
+                                   "--timeout", fmt::format("{}", arguments.timeout)};
+  if (!arguments.modules.empty()) command.insert(command.end(), {"--modules", arguments.modules});
+  command.insert(command.end(), {"--", CheckerRoot::program});
+  const auto told = checker_arguments(model, MachineConfig{}.threads_per_core);
+  command.insert(command.end(), told.begin(), told.end());
+  VMM_ASSIGN(const std::string wrong, wrong_check_of(arguments.wrong, model.name));
+  if (!wrong.empty()) command.push_back("wrong=" + wrong);
+  return command;
+}
+
+void tell_progress(std::size_t done, std::size_t all, const ModelResult& result) {
+  const auto failed = std::ranges::count(result.checks, Outcome::fail, &CheckResult::outcome);
+  std::fprintf(stderr, "vpmu test-kernel: %zu of %zu: %s: %s\n", done, all, result.model.c_str(),
+               failed == 0 ? "passed" : fmt::format("{} of {} failed", failed, result.checks.size()).c_str());
+}
+
+Result<std::vector<ModelResult>> run_models(const TestKernelArguments& arguments,
+                                            const std::vector<const MachineModel*>& models) {
+  VMM_ASSIGN(const CheckerRoot root, CheckerRoot::create());
+  std::vector<std::vector<std::string>> commands;
+  for (const MachineModel* const model : models) {
+    VMM_ASSIGN(commands.emplace_back(), command_of(arguments, *model, root.path()));
+  }
+  const unsigned jobs = arguments.jobs != 0 ? arguments.jobs : std::max(1U, std::thread::hardware_concurrency());
+  std::vector<ModelResult> results(models.size());
+  std::size_t done = 0;
+  VMM_TRY(run_guests(commands, jobs, [&](std::size_t number, const GuestEnd& end) {
+    results[number] = result_of(models[number]->name, end);
+    ++done;
+    if (!arguments.quiet) tell_progress(done, models.size(), results[number]);
+  }));
+  return results;
+}
+
+/// The report goes to the file, or else to standard output, where with a baseline there is only what changed.
+Result<void> write_report(const TestKernelArguments& arguments, const KernelReport& report,
+                          std::optional<OutputFile>& output, bool has_baseline) {
+  const auto* const format = std::ranges::find(formats, arguments.format, &Format::name);
+  const std::string text = format->write(report);
+  if (output) return output->replace(text);
+  if (!has_baseline) print(text);
+  return {};
+}
+
+int exit_code_of(const KernelReport& report, const std::optional<std::vector<Change>>& changed) {
+  if (!has_run(report)) return test_kernel_cannot_run;
+  const bool failed =
+      changed ? std::ranges::count(*changed, Change::Kind::worse, &Change::kind) > 0 : count(report, Outcome::fail) > 0;
+  return failed ? test_kernel_failed : test_kernel_passed;
+}
+
+Result<int> test(TestKernelArguments& arguments) {
+  VMM_ASSIGN(const auto models, select_models(arguments.models, arguments.shard));
+  KernelReport report{.kernel = arguments.kernel, .version = {}, .models = {}};
+  VMM_ASSIGN(report.version, version_of(arguments.kernel));
+  VMM_ASSIGN(const auto before, read_baseline(arguments.baseline));
+  std::optional<OutputFile> output;
+  if (!arguments.output.empty()) {
+    VMM_ASSIGN(auto file,
+               OutputFile::open(arguments.output,
+                                {.what = "the report", .advice = "give a file that can be written with --output"}));
+    output.emplace(std::move(file));
+  }
+  VMM_ASSIGN(report.models, run_models(arguments, models));
+  VMM_TRY(write_report(arguments, report, output, before.has_value()));
+  std::optional<std::vector<Change>> changed;
+  if (before) {
+    changed = changes(*before, report);
+    print(describe(*changed, *before, report));
+  }
+  if (!arguments.quiet)
+    std::fprintf(stderr, "vpmu test-kernel: Linux %s: %u passed, %u failed, %u skipped\n", report.version.c_str(),
+                 count(report, Outcome::pass), count(report, Outcome::fail), count(report, Outcome::skip));
+  return exit_code_of(report, changed);
+}
+
+int test_and_report(TestKernelArguments& arguments) {
+  const auto code = test(arguments);
+  if (code) return *code;
+  std::fprintf(stderr, "vpmu test-kernel: %s\n", describe(code.error()).c_str());
+  return code.error().kind == ErrorKind::usage ? test_kernel_usage : test_kernel_cannot_run;
+}
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const Format& format : formats) names.emplace_back(format.name);
+  return names;
+}
+
+}  // namespace
+
+void add_test_kernel(Command& app, int& exit_code) {
+  auto arguments = std::make_shared<TestKernelArguments>();
+  Command test = app.add_command("test-kernel", "check a kernel's perf code on every CPU model");
+  test.add_option("kernel", arguments->kernel, "the kernel's bzImage").required();
+  test.add_option("--models", arguments->models,
+                  "all, or a list with commas; without it one for each kind of processor that Linux knows");
+  test.add_option("--suite", arguments->suite, "which checks").shows_default().one_of({"quick"});
+  test.add_option("--format", arguments->format, "of the report").shows_default().one_of(format_names());
+  test.add_option("--output", arguments->output, "write the report to this file, not to standard output");
+  test.add_option("--baseline", arguments->baseline,
+                  "print only what changed since this report, which --format json has written");
+  test.add_option("--jobs", arguments->jobs, "guests at a time; 0: as many as there are CPUs").shows_default();
+  test.add_option("--shard", arguments->shard, "I/N: of every N models the I-th");
+  test.add_option("--modules", arguments->modules, "the kernel's modules; without it, where a package has them");
+  test.add_option("--append", arguments->append, "more of the kernel's command line");
+  test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (each run is the same), kvm")
+      .shows_default()
+      .one_of({"soft", "kvm"});
+  test.add_option("--timeout", arguments->timeout, "seconds for each guest; 0: no limit")
+      .shows_default()
+      .within(0.0, 1e9);
+  test.add_option("--expect-wrong", arguments->wrong,
+                  "MODEL/CHECK: this one expects something wrong, to see that it is reported");
+  test.add_flag("--quiet", arguments->quiet, "no progress on standard error");
+  test.set_footer(
+      "Exit codes: 0 all passed; 1 a check failed, with --baseline one that had not failed before; 2 wrong use; 3 no "
+      "guest "
+      "could run.");
+  test.when_given([arguments, &exit_code] { exit_code = test_and_report(*arguments); });
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,82 @@
+#include "exec/initramfs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <charconv>
+#include <cstring>
+#include <map>
+
+namespace vmm::tool {
+namespace {
+
+struct Entry {
+  std::uint32_t mode{}, major{}, minor{};
+  std::string content;
+  bool operator==(const Entry&) const = default;
+};
+
+/// The archive as the kernel's init/initramfs.c reads it: 13 fields of 8 hexadecimal digits.
+std::map<std::string, Entry> unpack(std::span<const std::byte> bytes) {
+  std::map<std::string, Entry> entries;
+  const std::string_view archive{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  const auto aligned = [](std::size_t place) { return (place + 3) / 4 * 4; };
+  for (std::size_t place = 0; place < archive.size();) {
+    EXPECT_EQ(archive.substr(place, 6), "070701");
+    const auto field = [&](std::size_t index) {
+      std::uint32_t value = 0;
+      const char* const digits = archive.data() + place + 6 + 8 * index;
+      EXPECT_EQ(std::from_chars(digits, digits + 8, value, 16).ptr, digits + 8);
+      return value;
+    };
+    const std::string name{archive.substr(place + 110, field(11) - 1)};
+    EXPECT_EQ(archive[place + 110 + field(11) - 1], '\0');
+    const std::size_t content = aligned(place + 110 + field(11));
+    entries[name] = {field(1), field(9), field(10), std::string{archive.substr(content, field(6))}};
+    place = aligned(content + field(6));
+    EXPECT_EQ(name == "TRAILER!!!", place == archive.size());
+  }
+  return entries;
+}
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span{text});
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(CpioArchive, HasEachEntryAligned) {
+  for (const char* const content : {"", "1", "12", "123", "1234", "12345"}) {
+    CpioArchive archive;
+    archive.add_directory("dev", 0755);
+    archive.add_character_device("dev/console", 0600, 5, 1);
+    archive.add_file("file", 0644, bytes_of(content));
+    const std::map<std::string, Entry> expected{{"dev", {040755, 0, 0, ""}},
+                                                {"dev/console", {020600, 5, 1, ""}},
+                                                {"file", {0100644, 0, 0, content}},
+                                                {"TRAILER!!!", {}}};
+    EXPECT_EQ(unpack(archive.take()), expected) << content;
+  }
+}
+
+TEST(ExecInitramfs, HasInitTheRequestAndTheModulesThatItNames) {
+  const std::vector<KernelModule> modules{{"fuse", bytes_of("one")}, {"virtiofs", bytes_of("two")}};
+  const auto archive = make_exec_initramfs({.arguments = {"true"}}, modules);
+  ASSERT_TRUE(archive);
+  const auto entries = unpack(*archive);
+  EXPECT_EQ(entries.at("modules/fuse.ko").content, "one");
+  EXPECT_EQ(entries.at("modules/virtiofs.ko").content, "two");
+  EXPECT_EQ(entries.at("init").mode, 0100755U);
+  EXPECT_EQ(entries.at("init").content.substr(0, 4), "\177ELF");
+  const auto request = read_request(entries.at(exec_request_file).content);
+  ASSERT_TRUE(request);
+  EXPECT_EQ(*request, (ExecRequest{.arguments = {"true"}, .modules = {"fuse.ko", "virtiofs.ko"}}));
+}
+
+TEST(ExecInitramfs, IsTheSameForTheSameRequest) {
+  const auto make = [] { return make_exec_initramfs({.arguments = {"true"}}, {}).value(); };
+  EXPECT_EQ(make(), make());
+}
+
+TEST(ExecInitramfs, FailsForARequestThatCannotBeWritten) { EXPECT_FALSE(make_exec_initramfs({}, {})); }
+
+}  // namespace
+}  // namespace vmm::tool

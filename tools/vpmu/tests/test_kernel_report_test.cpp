@@ -1,0 +1,140 @@
+#include "test_kernel/report.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace vmm::tool {
+namespace {
+
+KernelReport sample() {
+  return {.kernel = "/boot/vmlinuz",
+          .version = "6.1.0",
+          .models = {{.model = "nehalem",
+                      .checks = {{"precise.1", Outcome::pass, "91", "91"},
+                                 {"precise.2", Outcome::fail, "<\"a\" & 'b'>", "x\\y # z\x01"},
+                                 {"bts", Outcome::skip, "no BTS", ""}}},
+                     {.model = "haswell-ep", .checks = {{"precise.1", Outcome::pass, "91", "91"}}}}};
+}
+
+TEST(TableReport, HasModelsChecksAndFailures) {
+  EXPECT_EQ(report_as_table(sample()),
+            "Linux 6.1.0\n"
+            "\n"
+            "            precise  precise\n"
+            "MODEL       1        2        bts\n"
+            "nehalem     ok       FAIL     -\n"
+            "haswell-ep  ok       ?        ?\n"
+            "\n"
+            "nehalem precise.2: expected <\"a\" & 'b'>, seen x\\y # z\x01\n"
+            "\n"
+            "2 passed, 1 failed, 1 skipped\n");
+}
+
+TEST(TapReport, IsOfVersion14AndEscaped) {
+  EXPECT_EQ(report_as_tap(sample()),
+            "TAP version 14\n"
+            "1..4\n"
+            "# Linux 6.1.0\n"
+            "ok 1 - nehalem precise.1\n"
+            "not ok 2 - nehalem precise.2\n"
+            "  ---\n"
+            "  expected: \"<\\\"a\\\" & 'b'>\"\n"
+            "  seen: \"x\\\\y # z?\"\n"
+            "  ...\n"
+            "ok 3 - nehalem bts # SKIP no BTS\n"
+            "ok 4 - haswell-ep precise.1\n");
+}
+
+TEST(JunitReport, HasASuiteForEachModelAndEscapesAll) {
+  EXPECT_EQ(report_as_junit(sample()),
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+            "<testsuites name=\"Linux 6.1.0\" tests=\"4\" failures=\"1\" errors=\"0\" skipped=\"1\">\n"
+            "  <testsuite name=\"nehalem\" tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\">\n"
+            "    <testcase classname=\"vpmu.nehalem\" name=\"precise.1\"/>\n"
+            "    <testcase classname=\"vpmu.nehalem\" name=\"precise.2\">\n"
+            "      <failure message=\"expected &lt;&quot;a&quot; &amp; &apos;b&apos;&gt;, seen x\\y # z?\"/>\n"
+            "    </testcase>\n"
+            "    <testcase classname=\"vpmu.nehalem\" name=\"bts\">\n"
+            "      <skipped message=\"no BTS\"/>\n"
+            "    </testcase>\n"
+            "  </testsuite>\n"
+            "  <testsuite name=\"haswell-ep\" tests=\"1\" failures=\"0\" errors=\"0\" skipped=\"0\">\n"
+            "    <testcase classname=\"vpmu.haswell-ep\" name=\"precise.1\"/>\n"
+            "  </testsuite>\n"
+            "</testsuites>\n");
+}
+
+TEST(JsonReport, IsReadAsItWasWritten) {
+  KernelReport report = sample();
+  report.models[0].checks[1].seen = "x\\y # z";
+  const auto read = read_report(report_as_json(report), "r.json");
+  ASSERT_TRUE(read) << describe(read.error());
+  EXPECT_EQ(*read, report);
+}
+
+TEST(JsonReport, OfAnotherFormIsRefusedWithItsName) {
+  const std::string good = report_as_json(sample());
+  const auto with = [&good](std::string_view what, std::string_view other) {
+    std::string text = good;
+    text.replace(text.find(what), what.size(), other);
+    return text;
+  };
+  for (const std::string& bad :
+       {std::string{}, std::string{"[]"}, std::string{"{}"}, good.substr(0, good.size() / 2),
+        with("vpmu test-kernel", "other"), with("\"version\": 1", "\"version\": 2"), with("\"pass\"", "\"good\""),
+        with("\"pass\"", "1"), with("\"models\"", "\"model\"")}) {
+    const auto read = read_report(bad, "r.json");
+    ASSERT_FALSE(read) << bad;
+    EXPECT_EQ(read.error().kind, ErrorKind::usage);
+    EXPECT_TRUE(describe(read.error()).starts_with("r.json is no report")) << describe(read.error());
+  }
+}
+
+TEST(Changes, OfTheSameReportAreNone) {
+  EXPECT_TRUE(changes(sample(), sample()).empty());
+  EXPECT_EQ(describe({}, sample(), sample()), "Linux 6.1.0, and before 6.1.0: 0 changed\n");
+}
+
+TEST(Changes, AreWhatEndedOtherwise) {
+  KernelReport now = sample();
+  now.version = "6.12";
+  now.models[0].checks[0] = {"precise.1", Outcome::fail, "91", "90"};
+  now.models[0].checks[1].outcome = Outcome::pass;
+  now.models[0].checks.pop_back();
+  const auto all = changes(sample(), now);
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].kind, Change::Kind::worse);
+  EXPECT_EQ(all[1].kind, Change::Kind::better);
+  EXPECT_EQ(all[2].kind, Change::Kind::worse);
+  const std::string text = describe(all, sample(), now);
+  EXPECT_TRUE(
+      text.starts_with("Linux 6.12, and before 6.1.0: 3 changed\n"
+                       "nehalem precise.1: pass, now fail: expected 91, seen 90\n"))
+      << text;
+  EXPECT_TRUE(text.ends_with("nehalem bts: skip, now not there\n")) << text;
+}
+
+TEST(Changes, OfAFailureAreWhatItSawOtherwise) {
+  KernelReport now = sample();
+  now.models[0].checks[1].seen = "other";
+  now.models[0].checks[0].seen = "of what passes nobody hears";
+  const auto all = changes(sample(), now);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].check, "precise.2");
+  EXPECT_EQ(all[0].kind, Change::Kind::other);
+}
+
+TEST(Changes, OfAModelThatWasNotThereAreItsChecks) {
+  KernelReport before = sample();
+  before.models.erase(before.models.begin());
+  const auto all = changes(before, sample());
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].kind, Change::Kind::other);
+  EXPECT_EQ(all[1].kind, Change::Kind::worse);
+  // A run of fewer models says nothing of the others.
+  EXPECT_TRUE(changes(sample(), before).empty());
+}
+
+}  // namespace
+}  // namespace vmm::tool
