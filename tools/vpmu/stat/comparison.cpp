@@ -25,7 +25,7 @@ std::string change_of(const StatCount& base, const StatCount& now) {
   if (base.value == now.value) return "same";
   const bool up = now.value > base.value;
   const std::uint64_t by = up ? now.value - base.value : base.value - now.value;
-  const std::string amount = fmt::format("{}{}", up ? '+' : '-', by);
+  std::string amount = fmt::format("{}{}", up ? '+' : '-', by);
   if (base.value == 0) return amount;
   const double percent = static_cast<double>(by) * whole / static_cast<double>(base.value);
   return fmt::format("{} ({}{:.3g} %)", amount, up ? '+' : '-', percent);

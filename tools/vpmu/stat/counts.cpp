@@ -42,8 +42,11 @@ Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   // A time in software has decimals, and is no count.
   const std::string_view digits = count.unit.empty() ? fields[value] : fields[value].substr(0, fields[value].find('.'));
   if (!read_number(digits, count.value) || !read_number(fields[running], count.running_ns) ||
-      !read_number(fields[share], percent) || !(percent >= 0 && percent <= whole) || count.running_ns > 1ULL << 62U)
+      !read_number(fields[share], percent) || count.running_ns > 1ULL << 62U)
     return unreadable(line);
+  // This way round what is no number is refused, too.
+  const bool is_share = percent >= 0 && percent <= whole;
+  if (!is_share) return unreadable(line);
   count.enabled_ns = count.running_ns;
   if (percent < whole && percent > 0)
     count.enabled_ns = static_cast<std::uint64_t>(static_cast<double>(count.running_ns) * whole / percent);

@@ -76,9 +76,9 @@ std::string with_modifier(const vpmu::EventDesc& event, std::string_view modifie
 }
 
 StatEvent choose(std::string_view whole, const vpmu::GenerationDesc& generation, std::string_view source) {
-  const std::size_t colon = whole.find('/') == std::string_view::npos ? whole.find(':') : whole.npos;
+  const std::size_t colon = whole.find('/') == std::string_view::npos ? whole.find(':') : std::string_view::npos;
   const std::string_view name = whole.substr(0, colon);
-  const std::string_view modifier = colon == whole.npos ? std::string_view{} : whole.substr(colon + 1);
+  const std::string_view modifier = colon == std::string_view::npos ? std::string_view{} : whole.substr(colon + 1);
   StatEvent event{.name = std::string{whole}, .perf = std::string{whole}, .quality = "unknown"};
   event.has_own_counter = name == "instructions" && modifier == "u";
   if (std::ranges::find(software, name) != software.end()) {

@@ -76,7 +76,7 @@ Result<std::string> version_of_kernel(const StatArguments& arguments) {
 /// The measurement but for what comes of running it.
 Result<StatDocument> describe_run(const StatArguments& arguments) {
   // Of a copy: the machine's own process settles it for itself.
-  MachineOptions settled = arguments;
+  MachineOptions settled = static_cast<const MachineOptions&>(arguments);
   VMM_TRY(settle(settled));
   StatDocument document{.version = VPMU_VERSION,
                         .model = arguments.machine.model,
