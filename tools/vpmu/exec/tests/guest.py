@@ -1,4 +1,4 @@
-"""A guest of `vpmu exec` in QEMU, without KVM: boots, runs one command, and keeps what it said."""
+"""A guest of `vpmu exec` in QEMU: boots, runs one command, and keeps what it said."""
 
 import contextlib
 import os
@@ -26,8 +26,8 @@ class GuestError(Exception):
 class Guest:
     """One boot with one command. `shares` are (tag, directory); `script` is [(what standard output has to begin with, what to do then)]."""
 
-    def __init__(self, kernel, fields, workspace, stdin=b"", shares=(), script=(), rate=None):
-        self.kernel, self.fields, self.workspace = kernel, fields, pathlib.Path(workspace)
+    def __init__(self, kernel, fields, workspace, stdin=b"", shares=(), script=(), rate=None, accel="tcg,thread=multi"):
+        self.kernel, self.fields, self.workspace, self.accel = kernel, fields, pathlib.Path(workspace), accel
         self.pending, self.shares, self.script, self.rate = stdin, [("root", "/"), *shares], list(script), rate
         self.received = {name: b"" for name in PORTS}
         self.console = b""
@@ -109,7 +109,7 @@ class Guest:
             arguments = ["-L", directory, *arguments]
         self.qemu = self.spawn([
             machine.qemu_program(), "-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-machine", "q35,memory-backend=ram,hpet=off",
-            "-object", "memory-backend-memfd,id=ram,size=512M,share=on", "-m", "512M", "-smp", "1,maxcpus=2", "-accel", "tcg,thread=multi", "-cpu", "max",
+            "-object", "memory-backend-memfd,id=ram,size=512M,share=on", "-m", "512M", "-smp", "1,maxcpus=2", "-accel", self.accel, "-cpu", "max",
             "-kernel", self.kernel, "-initrd", initramfs, "-append", KERNEL, "-serial", "stdio", "-device", "virtio-serial-pci", *arguments,
         ], stdout=console_write, stderr=console_write, env=machine.qemu_environment())
         os.close(console_write)
