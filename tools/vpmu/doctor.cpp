@@ -1,15 +1,20 @@
 #include "doctor.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "command_line.hpp"
 #include "jail/identity.hpp"
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
+#include "output.hpp"
 #include "passthrough/pass_through.hpp"
 #include "selftest.hpp"
 #include "sources/perf_calibration.hpp"
@@ -50,45 +55,65 @@ Finding kvm_pmu_of_host(const std::string& kvm_device) {
   return {Finding::Verdict::good, {}, *can, {}};
 }
 
-void print_sources(const std::string& kvm_device) {
+/// What each source is worth here.
+std::vector<Finding> examine_sources(const std::string& kvm_device) {
+  std::vector<Finding> sources;
   const Finding counters = counters_of_host();
   for (const auto& source : all_sources()) {
     const bool by_host = source.traits.needs_host_pmu;
-    std::printf("%s\n", fmt::format("{:<8}source {}: {}{}", by_host ? word_for(counters.verdict) : "ok",
-                                    source.traits.name, source.summary, by_host ? ": " + counters.finding : "")
-                            .c_str());
+    sources.push_back({.verdict = by_host ? counters.verdict : Finding::Verdict::good,
+                       .subject = fmt::format("source {}", source.traits.name),
+                       .finding = fmt::format("{}{}", source.summary, by_host ? ": " + counters.finding : ""),
+                       .advice = {}});
   }
   const Finding passed = kvm_pmu_of_host(kvm_device);
-  std::printf("%s\n", fmt::format("{:<8}source {}: KVM's own PMU of the host's own model, not ours: {}",
-                                  word_for(passed.verdict), pass_through_source, passed.finding)
-                          .c_str());
-  std::printf("%s\n", fmt::format("{:<8}source auto: {}", "ok", choose_source(true).why).c_str());
+  sources.push_back({.verdict = passed.verdict,
+                     .subject = fmt::format("source {}", pass_through_source),
+                     .finding = "KVM's own PMU of the host's own model, not ours: " + passed.finding,
+                     .advice = {}});
+  sources.push_back(
+      {.verdict = Finding::Verdict::good, .subject = "source auto", .finding = choose_source(true).why, .advice = {}});
+  return sources;
+}
+
+std::string as_lines(const std::vector<Finding>& findings, bool fit) {
+  std::string text;
+  for (const auto& f : findings)
+    text += fmt::format("{:<8}{}: {}{}{}\n", word_for(f.verdict), f.subject, f.finding, f.advice.empty() ? "" : "; ",
+                        f.advice);
+  return text + (fit ? "fit: guests with a virtual PMU run on this host\n"
+                     : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`\n");
+}
+
+std::string as_json(const std::vector<Finding>& findings, bool fit) {
+  auto lines = nlohmann::ordered_json::array();
+  for (const auto& f : findings)
+    lines.push_back(
+        {{"verdict", word_for(f.verdict)}, {"subject", f.subject}, {"finding", f.finding}, {"advice", f.advice}});
+  const nlohmann::ordered_json document = {{"fit", fit}, {"findings", std::move(lines)}};
+  // What a host says of itself need not be UTF-8.
+  return document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
 struct DoctorArguments {
   SelftestOptions selftest;  ///< Its device is looked at in any case.
   std::string accel{"auto"};
-  bool runs_tests{};
+  bool runs_tests{}, as_json{};
 };
 
 /// Prints what this host can do; whether guests run on it.
-bool print_host(const std::string& kvm_device) {
-  const auto findings = examine_host(kvm_device);
-  for (const auto& f : findings) {
-    const auto advice = f.advice.empty() ? "" : "; " + f.advice;
-    std::printf("%s\n", fmt::format("{:<8}{}: {}{}", word_for(f.verdict), f.subject, f.finding, advice).c_str());
-  }
-  print_sources(kvm_device);
+bool print_host(const DoctorArguments& arguments) {
+  const std::string& kvm_device = arguments.selftest.kvm_device;
+  auto findings = examine_host(kvm_device);
   const bool fit = is_fit(findings);
-  std::printf("%s\n",
-              fit ? "fit: guests with a virtual PMU run on this host"
-                  : "not fit: see the lines marked unfit; the bed works everywhere: `tools/bed/run -- COMMAND`");
+  std::ranges::move(examine_sources(kvm_device), std::back_inserter(findings));
+  print(arguments.as_json ? as_json(findings, fit) : as_lines(findings, fit));
   return fit;
 }
 
 int examine_and_print(DoctorArguments& arguments) {
   bool fit{};
-  if (const auto done = as_jailed([&] { fit = print_host(arguments.selftest.kvm_device); }); !done)
+  if (const auto done = as_jailed([&] { fit = print_host(arguments); }); !done)
     std::fprintf(stderr, "vpmu doctor: %s\n", describe(done.error()).c_str());
   if (!arguments.runs_tests) return fit ? 0 : 1;
   arguments.selftest.on_kvm = arguments.accel == "kvm" || (arguments.accel == "auto" && fit);
@@ -108,6 +133,7 @@ void add_doctor(Command& app, int& exit_code) {
   const Argument runs =
       doctor.add_flag("--selftest", arguments->runs_tests,
                       "then run the guest tests here, on KVM where it is fit, and print a report to send");
+  doctor.add_flag("--json", arguments->as_json, "what this host can do as JSON").excludes(runs);
   doctor.add_option("--accel", arguments->accel, "what runs the guests of the selftest: kvm, soft, auto")
       .shows_default()
       .one_of({"auto", "kvm", "soft"})

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <nlohmann/json.hpp>
+
 #include "command_line.hpp"
 #include "machine/model.hpp"
 #include "output.hpp"
@@ -34,9 +37,28 @@ std::string list_models() {
   return text;
 }
 
+std::string list_models_as_json() {
+  auto models = nlohmann::ordered_json::array();
+  for (const MachineModel& model : all_machine_models()) {
+    const vpmu::GenerationDesc& pmu = vpmu::describe(model.generation);
+    models.push_back({{"model", model.name},
+                      {"cpu", describe_signature(model.signature)},
+                      {"pmu", pmu.name},
+                      {"pmcs", pmu.gp_counters},
+                      {"pmcs_no_smt", pmu.gp_counters_no_smt},
+                      {"pebs_format", pmu.pebs_format},
+                      {"lbr_depth", pmu.lbr_depth},
+                      {"brand", model.brand}});
+  }
+  return models.dump(1) + '\n';
+}
+
 void add_models(Command& app, int& exit_code) {
-  app.add_command("models", "list the CPU models that a guest can be given").when_given([&exit_code] {
-    exit_code = print_or_explain("vpmu models", list_models());
+  auto as_json = std::make_shared<bool>(false);
+  Command models = app.add_command("models", "list the CPU models that a guest can be given");
+  models.add_flag("--json", *as_json, "as JSON");
+  models.when_given([as_json, &exit_code] {
+    exit_code = print_or_explain("vpmu models", *as_json ? list_models_as_json() : list_models());
   });
 }
 

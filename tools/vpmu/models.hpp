@@ -9,8 +9,11 @@ class Command;
 /// those of `vpmu run --model`; the PMU is the name under which docs and tables describe it. PMCs are those of a
 /// processor with SMT, and without.
 std::string list_models();
+/// The same as JSON: an array with an object for each model. "pmcs" are those of a processor with SMT, and
+/// "pmcs_no_smt" of one without.
+std::string list_models_as_json();
 
-/// Adds `vpmu models` to the command line: prints list_models(). `exit_code`: 0 done, 1 the output could not be
+/// Adds `vpmu models` to the command line: prints one of the lists. `exit_code`: 0 done, 1 the output could not be
 /// written. It must live as long as `app`.
 void add_models(Command& app, int& exit_code);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,7 @@ std::string_view name_of(vpmu::PebsFormat format, unsigned slot) {
 struct RecordsArguments {
   unsigned format{};
   std::string file;
+  bool as_json{};
 };
 
 Result<void> list_file(const RecordsArguments& arguments) {
@@ -38,7 +40,8 @@ Result<void> list_file(const RecordsArguments& arguments) {
                                          .advice = "give a file with the bytes from the buffer's base to its index"}));
   return list_records(
       static_cast<vpmu::PebsFormat>(arguments.format), file.size(),
-      [&file](std::span<std::byte> room) { return file.read(room); }, print);
+      [&file](std::span<std::byte> room) { return file.read(room); }, print,
+      arguments.as_json ? RecordListing::json : RecordListing::text);
 }
 
 std::string describe(vpmu::PebsFormat format, std::uint64_t number, std::span<const std::byte> bytes) {
@@ -49,10 +52,19 @@ std::string describe(vpmu::PebsFormat format, std::uint64_t number, std::span<co
   return text + '\n';
 }
 
+std::string describe_as_json(vpmu::PebsFormat format, std::uint64_t number, std::span<const std::byte> bytes) {
+  const auto record = vpmu::decode(format, bytes);
+  nlohmann::ordered_json fields = {{"record", number}};
+  for (unsigned slot = 0; slot < vpmu::slots_of(format); ++slot)
+    fields[std::string{name_of(format, slot)}] = record->value[slot];
+  return fields.dump() + '\n';
+}
+
 }  // namespace
 
 Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const ReadBytes& read,
-                          const PrintText& print_text) {
+                          const PrintText& print_text, RecordListing listing) {
+  const auto describe_record = listing == RecordListing::json ? describe_as_json : describe;
   const std::size_t size = vpmu::record_size(format);
   const std::string advice =
       "give the bytes from the buffer's base to its index, and the format of the CPU (`vpmu models`)";
@@ -67,7 +79,7 @@ Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const Re
     VMM_ASSIGN(const std::size_t got, read(wanted));
     std::string text;
     for (std::size_t done = 0; done + size <= got; done += size)
-      text += describe(format, (at + done) / size, wanted.subspan(done, size));
+      text += describe_record(format, (at + done) / size, wanted.subspan(done, size));
     if (!print_text(text)) return {};
     at += got;
     if (got < wanted.size())
@@ -87,6 +99,7 @@ void add_records(Command& app, int& exit_code) {
       .required()
       .within(0U, 3U);
   records.add_option("file", arguments->file, "the buffer from its base to its index").required();
+  records.add_flag("--json", arguments->as_json, "as JSON, an object on a line of its own for each");
   records.when_given([arguments, &exit_code] { exit_code = explain("vpmu records", list_file(*arguments)); });
 }
 

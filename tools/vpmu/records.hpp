@@ -17,12 +17,16 @@ using ReadBytes = std::function<Result<std::size_t>(std::span<std::byte> room)>;
 /// Takes the next lines; false: it takes no more.
 using PrintText = std::function<bool(std::string_view text)>;
 
-/// PEBS records as they lie in a buffer, a line for each: its number, then "FIELD VALUE" for each field that the format
-/// has, in the order of the record and in hexadecimal. Needs the same little memory for any number of them. Fails with
-/// kind usage when there is no record, when bytes are left behind the last, and when `read` gives fewer than the
-/// `bytes` that there should be.
+enum class RecordListing {
+  text,  ///< A line for each: its number, then "FIELD VALUE" for each field, in hexadecimal.
+  json,  ///< A JSON object for each, on a line of its own: "record", its number, and the fields as numbers.
+};
+
+/// PEBS records as they lie in a buffer, with the fields that the format has, in the order of the record. Needs the
+/// same little memory for any number of them. Fails with kind usage when there is no record, when bytes are left behind
+/// the last, and when `read` gives fewer than the `bytes` that there should be.
 Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const ReadBytes& read,
-                          const PrintText& print_text);
+                          const PrintText& print_text, RecordListing listing = RecordListing::text);
 
 /// Adds `vpmu records` to the command line: prints list_records() of a file. `exit_code`: 0 done, 1 the output could
 /// not be written, 2 the file cannot be read or is no buffer of such records. It must live as long as `app`.

@@ -62,7 +62,7 @@ class ExecSession {
  private:
   static Result<void> confine(const std::function<Result<void>()>& part) { return part ? part() : Result<void>{}; }
 
-  void console(std::uint8_t byte) {
+  void console(std::uint8_t byte) const {
     const char character = static_cast<char>(byte);
     if (options_.console) options_.console({&character, 1});
   }

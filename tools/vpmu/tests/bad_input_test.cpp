@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -179,6 +181,20 @@ TEST_F(BadInput, DoctorSaysUnfitWithoutADevice) {
   EXPECT_EQ(ended.errors, "");
   EXPECT_NE(ended.output.find("unfit   /dev/no-kvm: cannot open"), std::string::npos) << ended.output;
   EXPECT_NE(ended.output.find("not fit"), std::string::npos);
+}
+
+TEST_F(BadInput, DoctorSaysTheSameAsJson) {
+  const auto ended = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--json"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(ended.errors, "");
+  const auto document = nlohmann::json::parse(ended.output);
+  EXPECT_EQ(document["fit"], false);
+  std::map<std::string, nlohmann::json> of;
+  for (const auto& finding : document["findings"]) of[finding["subject"]] = finding;
+  EXPECT_EQ(of["/dev/no-kvm"]["verdict"], "unfit");
+  EXPECT_NE(of["/dev/no-kvm"]["finding"].get<std::string>().find("cannot open"), std::string::npos);
+  EXPECT_EQ(of["source exact"]["verdict"], "ok");
+  EXPECT_EQ(vpmu({"doctor", "--json", "--selftest"}).exit_code, 2);
 }
 
 TEST_F(BadInput, SelftestRunsTheGuestTestsBySourceAndReports) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 namespace vmm::tool::test {
 namespace {
@@ -27,14 +29,30 @@ TEST(ModelsCommand, TellsThePmuOfEach) {
   EXPECT_EQ(line("skylake").substr(0, 65), "skylake            06_5EH/3  skylake          4/8   fmt3  32   In");
 }
 
-TEST(ModelsCommand, PrintsTheList) {
-  CommandLine app{"", "vpmu"};
-  int exit_code = -1;
-  add_models(app, exit_code);
-  testing::internal::CaptureStdout();
-  EXPECT_EQ(app.parse("models").kind, ParseOutcome::Kind::parsed);
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), list_models());
-  EXPECT_EQ(exit_code, 0);
+TEST(ModelsCommand, GivesTheSameAsJson) {
+  const auto models = nlohmann::json::parse(list_models_as_json());
+  ASSERT_EQ(models.size(), 24U);
+  EXPECT_EQ(models[0]["model"], "nehalem");
+  const auto skylake = std::ranges::find(models, "skylake", [](const auto& model) { return model["model"]; });
+  ASSERT_NE(skylake, models.end());
+  EXPECT_EQ((*skylake)["cpu"], "06_5EH/3");
+  EXPECT_EQ((*skylake)["pmu"], "skylake");
+  EXPECT_EQ((*skylake)["pmcs"], 4);
+  EXPECT_EQ((*skylake)["pmcs_no_smt"], 8);
+  EXPECT_EQ((*skylake)["pebs_format"], 3);
+  EXPECT_EQ((*skylake)["lbr_depth"], 32);
+}
+
+TEST(ModelsCommand, PrintsTheListThatIsAskedFor) {
+  for (const auto& [words, expected] : {std::pair{"models", list_models()}, {"models --json", list_models_as_json()}}) {
+    CommandLine app{"", "vpmu"};
+    int exit_code = -1;
+    add_models(app, exit_code);
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(app.parse(words).kind, ParseOutcome::Kind::parsed);
+    EXPECT_EQ(testing::internal::GetCapturedStdout(), expected);
+    EXPECT_EQ(exit_code, 0);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,7 +30,8 @@ std::vector<std::byte> records(unsigned bytes, unsigned count) {
 }
 
 /// What is listed of a buffer, whose file ends at `end`.
-Result<std::string> list(PebsFormat format, const std::vector<std::byte>& buffer, std::size_t end = SIZE_MAX) {
+Result<std::string> list(PebsFormat format, const std::vector<std::byte>& buffer, std::size_t end = SIZE_MAX,
+                         RecordListing listing = RecordListing::text) {
   std::string text;
   std::size_t at = 0;
   const auto read = [&](std::span<std::byte> room) -> Result<std::size_t> {
@@ -38,10 +41,11 @@ Result<std::string> list(PebsFormat format, const std::vector<std::byte>& buffer
     at += given.size();
     return given.size();
   };
-  const auto listed = list_records(format, buffer.size(), read, [&text](std::string_view more) {
+  const auto print_text = [&text](std::string_view more) {
     text += more;
     return true;
-  });
+  };
+  const auto listed = list_records(format, buffer.size(), read, print_text, listing);
   if (!listed) return Failure{listed.error()};
   return text;
 }
@@ -75,6 +79,22 @@ TEST(Records, AreNumbered) {
   EXPECT_EQ(std::ranges::count(*text, '\n'), 3000);
   EXPECT_NE(text->find("\n2999: rflags "), std::string::npos);
   EXPECT_NE(text->find("\n2: rflags 0x300 rip 0x308 "), std::string::npos);
+}
+
+// A 64-bit value comes out as it is: a reader that makes a double of it does so itself.
+TEST(Records, AreJsonLines) {
+  auto buffer = records(0xC8, 2);
+  std::ranges::fill(std::span{buffer}.subspan(0xC8 + 0x98, 8), std::byte{0xFF});
+  const auto text = list(PebsFormat::format3, buffer, SIZE_MAX, RecordListing::json);
+  ASSERT_TRUE(text.has_value());
+  ASSERT_EQ(std::ranges::count(*text, '\n'), 2);
+  const auto second = nlohmann::json::parse(text->substr(text->find('\n') + 1));
+  EXPECT_EQ(second["record"], 1);
+  EXPECT_EQ(second["rip"], 0x208);
+  EXPECT_EQ(second["applicable_counters"], 0x290);
+  EXPECT_EQ(second["data_address"], UINT64_MAX);
+  EXPECT_EQ(second["tsc"], 0x2C0);
+  EXPECT_EQ(second.size(), 1U + 25U);
 }
 
 TEST(Records, OfAnotherSizeAreRefused) {

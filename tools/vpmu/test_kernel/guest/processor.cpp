@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <memory>
 
 namespace vmm::tool::checker {
 namespace {
 
 template <class Number>
 bool read(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  const char* const end = std::to_address(text.end());
+  const auto [stopped, error] = std::from_chars(std::to_address(text.begin()), end, number);
   return error == std::errc{} && stopped == end;
 }
 

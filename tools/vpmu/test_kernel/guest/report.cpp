@@ -38,7 +38,7 @@ void Report::equal(std::string_view name, std::uint64_t expected, std::uint64_t 
 
 void Report::skip(std::string_view name, std::string_view why) { line(name, "skip", why, ""); }
 
-void Report::end() { std::printf("END\t%u\n", count_); }
+void Report::end() const { std::printf("END\t%u\n", count_); }
 
 void Report::line(std::string_view name, std::string_view outcome, std::string_view expected, std::string_view seen) {
   std::printf("CHECK\t%s\t%s\t%s\t%s\n", field(name).c_str(), std::string{outcome}.c_str(), field(expected).c_str(),

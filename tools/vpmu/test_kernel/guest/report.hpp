@@ -24,7 +24,7 @@ class Report {
   /// One that has no meaning on this processor, and why.
   void skip(std::string_view name, std::string_view why);
   /// Prints how many there were: without this line some are missing.
-  void end();
+  void end() const;
 
  private:
   void line(std::string_view name, std::string_view outcome, std::string_view expected, std::string_view seen);
