@@ -1,6 +1,7 @@
 #include "exec/exec.hpp"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <mutex>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "command_line.hpp"
 #include "control/console.hpp"
@@ -111,6 +113,15 @@ Result<std::string> real_directory(const std::string& path, const std::string& o
   return real.string();
 }
 
+/// What random numbers the guest begins with: this host's, but the same ones each time where each run is the same.
+Result<std::string> random_seed(Accel accel) {
+  if (accel == Accel::soft) return std::string{"the same random numbers on each run"};
+  std::array<unsigned char, 32> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return host_error("getrandom", errno);
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
 /// The command, and what of this process it has.
 Result<ExecRequest> make_request(const ExecArguments& arguments) {
   std::error_code error;
@@ -128,6 +139,7 @@ Result<ExecRequest> make_request(const ExecArguments& arguments) {
                       .file_mode_mask = mask,
                       .terminal = terminal(),
                       .file_server = is_root ? FileServer::root : FileServer::user};
+  VMM_ASSIGN(request.random_seed, random_seed(arguments.machine.accel));
   if (is_root) {
     VMM_ASSIGN(request.groups, supplementary_groups());
   }

@@ -16,6 +16,7 @@ constexpr std::size_t longest_string = std::size_t{128} << 10;  // execve() take
 constexpr std::size_t longest_file = std::size_t{4} << 20;      // and about half of this in all
 constexpr std::size_t longest_tag = 36;                         // a virtio-fs device has no room for more
 constexpr std::size_t longest_hostname = 64;
+constexpr std::size_t shortest_seed = 32, longest_seed = 256;
 constexpr std::size_t most_groups = 65536;
 constexpr unsigned widest_terminal = 65535;
 constexpr mode_t all_modes = 0777;
@@ -48,6 +49,8 @@ Result<void> check(const ExecRequest& request) {
     VMM_TRY(check_path("mount", mount.path));
   }
   if (!request.hostname.empty()) VMM_TRY(check_name("hostname", request.hostname, longest_hostname));
+  const std::size_t seed = request.random_seed.size();
+  if (seed != 0 && (seed < shortest_seed || seed > longest_seed)) return wrong("seed", "is too short or too long");
   for (const std::string& module : request.modules) VMM_TRY(check_name("module", module, NAME_MAX));
   if (request.groups.size() > most_groups) return wrong("groups", "are too many");
   if (request.file_mode_mask > all_modes) return wrong("umask", "is out of range");
@@ -118,6 +121,7 @@ constexpr auto fields = std::to_array<Field>({
      [](std::string_view t, ExecRequest& r) { return r.file_server = FileServer::user, t.empty(); }},
     {"mount", true, read_mount},
     {"hostname", false, [](std::string_view t, ExecRequest& r) { return r.hostname = t, true; }},
+    {"seed", false, [](std::string_view t, ExecRequest& r) { return r.random_seed = t, true; }},
     {"module", true, [](std::string_view t, ExecRequest& r) { return r.modules.emplace_back(t), true; }},
 });
 
@@ -177,6 +181,7 @@ Result<std::string> write_request(const ExecRequest& request) {
   for (const ExecMount& mount : request.mounts)
     file.add("mount", (mount.access == ExecAccess::read_write ? "rw " : "ro ") + mount.tag + " " + mount.path);
   if (!request.hostname.empty()) file.add("hostname", request.hostname);
+  if (!request.random_seed.empty()) file.add("seed", request.random_seed);
   file.add_all("module", request.modules);
   return file.take();
 }

@@ -45,6 +45,7 @@ struct ExecRequest {
   FileServer file_server{};
   std::vector<ExecMount> mounts;     ///< In this order.
   std::string hostname;              ///< Empty: the kernel's.
+  std::string random_seed;           ///< What the kernel's random numbers begin with: 32 bytes or more. Empty: its own.
   std::vector<std::string> modules;  ///< Files of `exec_module_directory`, in the order in which they are loaded.
   bool operator==(const ExecRequest&) const = default;
 };

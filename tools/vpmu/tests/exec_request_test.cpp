@@ -20,6 +20,7 @@ ExecRequest full_request() {
           .file_server = FileServer::user,
           .mounts = {{"rw0", "/with a space", ExecAccess::read_write}, {"ro0", "/usr", ExecAccess::read_only}},
           .hostname = "guest",
+          .random_seed = std::string(32, 's'),
           .modules = {"virtio_pci.ko", "fuse.ko"}};
 }
 
@@ -97,6 +98,10 @@ INSTANTIATE_TEST_SUITE_P(
          "exec request: root has a character that no name has"},
         {"ModuleElsewhere", file_of({command, "module=../init"}), "exec request: module is a path"},
         {"ParentAsModule", file_of({command, "module=.."}), "exec request: module is a path"},
+        {"ShortSeed", file_of({command, "seed=" + std::string(31, 's')}),
+         "exec request: seed is too short or too long"},
+        {"LongSeed", file_of({command, "seed=" + std::string(257, 's')}),
+         "exec request: seed is too short or too long"},
         {"LongHostname", file_of({command, "hostname=" + std::string(65, 'x')}),
          "exec request: hostname is empty or too long"},
         {"LongField", file_of({command, "environment=" + std::string(std::size_t{1} << 19, 'x')}),

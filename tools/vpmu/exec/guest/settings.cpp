@@ -1,5 +1,7 @@
 #include "exec/guest/settings.hpp"
 
+#include <fcntl.h>
+#include <linux/random.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -8,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "exec/guest/system.hpp"
 
@@ -22,6 +25,21 @@ Result<void> start_loopback() {
   std::strcpy(request.ifr_name, "lo");
   request.ifr_flags = IFF_UP | IFF_RUNNING;
   if (::ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) return host_error("starting the loopback interface", errno);
+  return {};
+}
+
+/// Without it getrandom() waits until the kernel has gathered enough by itself: it spins for 2.5 billion instructions
+/// where nothing but its timer is random.
+Result<void> seed_random_numbers(const std::string& seed) {
+  if (seed.empty()) return {};
+  VMM_ASSIGN(const Fd file, open_file("/dev/urandom", O_WRONLY));
+  std::vector<int> words((sizeof(rand_pool_info) + seed.size()) / sizeof(int) + 1);
+  auto* const pool = reinterpret_cast<rand_pool_info*>(words.data());
+  constexpr int bits = 256;  // as many as the kernel waits for
+  pool->entropy_count = bits;
+  pool->buf_size = static_cast<int>(seed.size());
+  std::memcpy(pool->buf, seed.data(), seed.size());
+  if (::ioctl(file.get(), RNDADDENTROPY, pool) != 0) return host_error("seeding the kernel's random numbers", errno);
   return {};
 }
 
@@ -40,6 +58,7 @@ Result<void> apply_settings(const ExecRequest& request) {
   if (!request.hostname.empty() && ::sethostname(request.hostname.data(), request.hostname.size()) != 0)
     return host_error("setting the host name " + request.hostname, errno);
   VMM_TRY(start_loopback());
+  VMM_TRY(seed_random_numbers(request.random_seed));
   raise_limits();
   // Not there in a kernel without perf events.
   if (::access("/proc/sys/kernel/perf_event_paranoid", F_OK) == 0)
