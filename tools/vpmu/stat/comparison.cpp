@@ -68,20 +68,26 @@ Result<void> check_comparable(const StatDocument& base, const StatDocument& now)
   VMM_TRY(same("accelerator", base.accel, now.accel));
   VMM_TRY(same("source", base.source, now.source));
   VMM_TRY(same("kernel", base.kernel, now.kernel));
+  VMM_TRY(same("size of memory", fmt::to_string(base.memory_bytes), fmt::to_string(now.memory_bytes)));
   if (base.command != now.command)
     return same("command", fmt::format("{}", base.command), fmt::format("{}", now.command));
   return {};
 }
 
-Result<StatComparison> compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits) {
-  VMM_TRY(check_comparable(base, now));
+Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> events) {
   for (const auto& [name, percent] : limits.of_event)
-    if (std::ranges::find(now.events, name, &StatCount::name) == now.events.end())
-      return usage_error("the limit for " + printable(name) + ", which is not counted", "give one of -e");
+    if (std::ranges::find(events, name, &StatEvent::name) == events.end())
+      return usage_error("--limit is for " + printable(name) + ", which is not counted", "name an event of -e");
+  return {};
+}
+
+StatComparison compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits) {
   StatComparison comparison;
   std::string& report = comparison.report;
   if (base.version != now.version)
     report += fmt::format(" The base was made by vpmu {}, this by {}.\n", printable(base.version), now.version);
+  if (base.environment != now.environment)
+    report += " The base was made in another environment: PATH, HOME, LANG, TZ, LC_* or a variable of --env differs.\n";
   if (base.exit_code != now.exit_code)
     report += fmt::format(" The command ended with {} in the base, now with {}.\n", base.exit_code, now.exit_code);
   report += fmt::format(" {:<28} {:>18} {:>18}  {}\n", "event", "base", "now", "change");

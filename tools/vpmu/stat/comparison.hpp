@@ -1,5 +1,6 @@
 #pragma once
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,14 @@ struct StatComparison {
   bool rose{};         ///< One by more than its limit.
 };
 
-/// Fails with kind usage where the two cannot be compared: what differs, but the counts; and on a limit for an event
-/// that neither has.
-Result<StatComparison> compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits);
-
-/// The same, before anything is run: all but the counts.
+/// Fails with kind usage where the two cannot be compared: another machine or command. Looks at nothing that a run
+/// gives.
 Result<void> check_comparable(const StatDocument& base, const StatDocument& now);
+
+/// Fails with kind usage on a limit for an event that is not counted.
+Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> events);
+
+/// Of what check_comparable() and check_limits() have found right.
+StatComparison compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits);
 
 }  // namespace vmm::tool

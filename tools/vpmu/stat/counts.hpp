@@ -26,6 +26,8 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
 struct StatDocument {
   static constexpr std::int64_t format = 1;
   std::string version, model, accel, source, kernel;
+  std::uint64_t memory_bytes{};  ///< Of the guest.
+  std::string environment;       ///< A checksum of the command's environment.
   std::vector<std::string> command;
   int exit_code{};
   std::vector<StatCount> events;

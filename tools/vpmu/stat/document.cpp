@@ -80,6 +80,8 @@ std::string read(const Json& json, StatDocument& document) {
   reader.text("accel", document.accel);
   reader.text("source", document.source);
   reader.text("kernel", document.kernel);
+  reader.number("memory_bytes", document.memory_bytes);
+  reader.text("environment", document.environment);
   if (const Json* const words = reader.array("command", most_words)) {
     for (const Json& word : *words) {
       if (!word.is_string()) return "\"command\" has what is no text";
@@ -108,10 +110,17 @@ std::string to_json(const StatDocument& document) {
     }
     events.push_back(std::move(event));
   }
-  const Json json = {
-      {"format", StatDocument::format}, {"vpmu", document.version},        {"model", document.model},
-      {"accel", document.accel},        {"source", document.source},       {"kernel", document.kernel},
-      {"command", document.command},    {"exit_code", document.exit_code}, {"events", std::move(events)}};
+  const Json json = {{"format", StatDocument::format},
+                     {"vpmu", document.version},
+                     {"model", document.model},
+                     {"accel", document.accel},
+                     {"source", document.source},
+                     {"kernel", document.kernel},
+                     {"memory_bytes", document.memory_bytes},
+                     {"environment", document.environment},
+                     {"command", document.command},
+                     {"exit_code", document.exit_code},
+                     {"events", std::move(events)}};
   // A command's words are any bytes: what is no UTF-8 is shown as such.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }

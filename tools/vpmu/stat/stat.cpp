@@ -6,8 +6,10 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,6 +21,7 @@
 #include "files/output_file.hpp"
 #include "machine/model.hpp"
 #include "output.hpp"
+#include "snapshot/checksum.hpp"
 #include "stat/comparison.hpp"
 #include "stat/counts.hpp"
 #include "stat/events.hpp"
@@ -73,6 +76,15 @@ Result<std::string> version_of_kernel(const StatArguments& arguments) {
   return kernel_version(image);
 }
 
+/// The counts depend on the environment: it lies on the command's stack. Its values may be secrets.
+std::string checksum_of_environment(const StatArguments& arguments) {
+  Checksum sum;
+  for (char** variable = ::environ; *variable != nullptr; ++variable)
+    if (is_kept(*variable, arguments.variables))
+      sum.add(std::as_bytes(std::span{*variable, std::strlen(*variable) + 1}));
+  return fmt::format("{:016x}", sum.value());
+}
+
 /// The measurement but for what comes of running it.
 Result<StatDocument> describe_run(const StatArguments& arguments) {
   // Of a copy: the machine's own process settles it for itself.
@@ -82,6 +94,8 @@ Result<StatDocument> describe_run(const StatArguments& arguments) {
                         .model = arguments.machine.model,
                         .accel = settled.machine.accel == Accel::soft ? "soft" : "kvm",
                         .source = settled.machine.source,
+                        .memory_bytes = settled.machine.memory_bytes,
+                        .environment = checksum_of_environment(arguments),
                         .command = arguments.command};
   VMM_ASSIGN(document.kernel, version_of_kernel(arguments));
   return document;
@@ -146,6 +160,7 @@ Result<int> stat(const StatArguments& arguments) {
   VMM_ASSIGN(const StatLimits limits, read_limits(arguments.limits));
   VMM_ASSIGN(StatDocument document, describe_run(arguments));
   VMM_ASSIGN(const auto events, choose_events(arguments.list, generation, document.source));
+  VMM_TRY(check_limits(limits, events));
   std::optional<StatDocument> base;
   if (!arguments.base.empty()) {
     VMM_ASSIGN(const std::string text,
@@ -167,7 +182,7 @@ Result<int> stat(const StatArguments& arguments) {
   if (file) VMM_TRY(file->replace(to_json(document)));
   if (prints) print(to_json(document));
   if (!base) return code;
-  VMM_ASSIGN(const StatComparison comparison, compare(*base, document, limits));
+  const StatComparison comparison = compare(*base, document, limits);
   std::fputs(comparison.report.c_str(), stderr);
   return code == 0 && comparison.rose ? stat_rose : code;
 }

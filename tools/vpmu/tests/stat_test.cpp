@@ -23,6 +23,8 @@ StatDocument document(std::vector<StatCount> events) {
           .accel = "soft",
           .source = "exact",
           .kernel = "6.1",
+          .memory_bytes = 1U << 30U,
+          .environment = "0123",
           .command = {"./prog", "a b"},
           .exit_code = 0,
           .events = std::move(events)};
@@ -109,24 +111,30 @@ TEST(StatComparison, ARiseOverItsLimitIsSaid) {
   const auto limits = read_limits({"1", "a=10"});
   ASSERT_TRUE(limits.has_value());
   const auto base = document({count("a", 100), count("b", 100)});
-  EXPECT_FALSE(compare(base, document({count("a", 110), count("b", 101)}), *limits)->rose);
-  EXPECT_TRUE(compare(base, document({count("a", 111), count("b", 101)}), *limits)->rose);
-  EXPECT_TRUE(compare(base, document({count("a", 110), count("b", 102)}), *limits)->rose);
-  EXPECT_FALSE(compare(base, document({count("a", 1), count("b", 1)}), *limits)->rose);
+  EXPECT_FALSE(compare(base, document({count("a", 110), count("b", 101)}), *limits).rose);
+  EXPECT_TRUE(compare(base, document({count("a", 111), count("b", 101)}), *limits).rose);
+  EXPECT_TRUE(compare(base, document({count("a", 110), count("b", 102)}), *limits).rose);
+  EXPECT_FALSE(compare(base, document({count("a", 1), count("b", 1)}), *limits).rose);
 }
 
 TEST(StatComparison, WithoutALimitOneMoreIsARise) {
   const std::uint64_t large = std::uint64_t{1} << 62U;
-  EXPECT_TRUE(compare(document({count("a", large)}), document({count("a", large + 1)}), {})->rose);
-  EXPECT_TRUE(compare(document({count("a", 0)}), document({count("a", 1)}), {})->rose);
+  EXPECT_TRUE(compare(document({count("a", large)}), document({count("a", large + 1)}), {}).rose);
+  EXPECT_TRUE(compare(document({count("a", 0)}), document({count("a", 1)}), {}).rose);
 }
 
 TEST(StatComparison, SaysWhichEventsAreNewAndMissing) {
   const auto done = compare(document({count("old", 1)}), document({count("fresh", 1)}), {});
-  ASSERT_TRUE(done.has_value());
-  EXPECT_FALSE(done->rose);
-  EXPECT_NE(done->report.find("new"), std::string::npos);
-  EXPECT_NE(done->report.find("missing"), std::string::npos);
+  EXPECT_FALSE(done.rose);
+  EXPECT_NE(done.report.find("new"), std::string::npos);
+  EXPECT_NE(done.report.find("missing"), std::string::npos);
+  EXPECT_EQ(done.report.find("environment"), std::string::npos);
+}
+
+TEST(StatComparison, SaysThatTheEnvironmentWasAnother) {
+  StatDocument now = document({});
+  now.environment = "other";
+  EXPECT_NE(compare(document({}), now, {}).report.find("another environment"), std::string::npos);
 }
 
 TEST(StatComparison, AnotherMachineOrCommandIsRefused) {
@@ -138,6 +146,9 @@ TEST(StatComparison, AnotherMachineOrCommandIsRefused) {
     ASSERT_FALSE(done.has_value());
     EXPECT_NE(describe(done.error()).find("not other"), std::string::npos);
   }
+  StatDocument larger = base;
+  larger.memory_bytes *= 2;
+  EXPECT_FALSE(check_comparable(base, larger).has_value());
   StatDocument other = base;
   other.command.emplace_back("more");
   EXPECT_FALSE(check_comparable(base, other).has_value());
@@ -146,6 +157,12 @@ TEST(StatComparison, AnotherMachineOrCommandIsRefused) {
 TEST(StatLimits, WhatIsNoPercentageIsRefused) {
   for (const char* text : {"", "a=", "x", "-1", "nan", "inf", "1e9", "a=1x"})
     EXPECT_FALSE(read_limits({text}).has_value()) << text;
+}
+
+TEST(StatLimits, OneOfAnEventThatIsNotCountedIsRefused) {
+  const std::vector<StatEvent> events{event("a")};
+  EXPECT_TRUE(check_limits(*read_limits({"1", "a=2"}), events).has_value());
+  EXPECT_FALSE(check_limits(*read_limits({"b=2"}), events).has_value());
 }
 
 }  // namespace
