@@ -1,6 +1,8 @@
 #include "virtio/back_ends.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,13 +19,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
+/// The two ends of a connection, of which the daemon has one.
 struct Connection {
-  Fd listening, connected;
+  Fd theirs, ours;
 };
+
+/// Which socket a daemon is given.
+enum class Handed { listening, connected };
 
 /// A socket that listens, with our connection in its queue ahead of any other, in a directory that only this user can
 /// enter and that has gone when this returns: nobody else ever connects.
-Result<Connection> make_connection() {
+Result<Connection> make_listening() {
   std::string directory;
   for (const std::string_view place : {"/tmp", "/dev/shm", "/var/tmp"}) {
     directory = fmt::format("{}/vpmu-XXXXXX", place);
@@ -36,16 +42,21 @@ Result<Connection> make_connection() {
   const std::string path = directory + "/socket";
   path.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
   const auto* const where = reinterpret_cast<const sockaddr*>(&address);
-  Connection made{.listening = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)},
-                  .connected = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)}};
-  const bool done = ::bind(made.listening.get(), where, sizeof address) == 0 &&
-                    ::listen(made.listening.get(), 1) == 0 &&
-                    ::connect(made.connected.get(), where, sizeof address) == 0;
+  Connection made{.theirs = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)},
+                  .ours = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)}};
+  const bool done = ::bind(made.theirs.get(), where, sizeof address) == 0 && ::listen(made.theirs.get(), 1) == 0 &&
+                    ::connect(made.ours.get(), where, sizeof address) == 0;
   const int why = errno;
   ::unlink(path.c_str());
   ::rmdir(directory.c_str());
   if (!done) return host_error("cannot connect a socket in " + directory, why);
   return made;
+}
+
+Result<Connection> make_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return host_error("socketpair", errno);
+  return Connection{.theirs = Fd{ends[0]}, .ours = Fd{ends[1]}};
 }
 
 bool is_program(const std::string& path) {
@@ -91,12 +102,38 @@ Result<Virtiofsd> kind_of(const std::string& program) {
                      "name a program that is one");
 }
 
-Result<BackEnd> start(DaemonLaunch launch, const ProgramChoice& choice) {
+Result<BackEnd> start(DaemonLaunch launch, Handed handed, const ProgramChoice& choice) {
   launch.arguments.insert(launch.arguments.end(), choice.arguments.begin(), choice.arguments.end());
-  VMM_ASSIGN(auto connection, make_connection());
-  launch.keeps = std::move(connection.listening);
+  VMM_ASSIGN(auto connection, handed == Handed::listening ? make_listening() : make_pair());
+  launch.keeps = std::move(connection.theirs);
+  std::string name = launch.name;
   VMM_ASSIGN(auto daemon, Daemon::start(std::move(launch)));
-  return BackEnd{.daemon = std::move(daemon), .socket = std::move(connection.connected)};
+  return BackEnd{.name = std::move(name), .socket = std::move(connection.ours), .daemon = std::move(daemon)};
+}
+
+/// qemu-storage-daemon lets others write to an image that it gives on.
+Result<Fd> lock_image(const std::string& image, Access access) {
+  Fd file{::open(image.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file.valid())
+    return Failure{Error{
+        .kind = ErrorKind::usage, .what = "cannot open " + printable(image), .advice = {}, .system_errno = errno}};
+  // A file system without locks has none to respect.
+  if (::flock(file.get(), (access == Access::read_write ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return usage_error(printable(image) + " is in use as another machine's disk",
+                       "wait until that ends, or let both only read it (,ro)");
+  return file;
+}
+
+/// Fails on a passt that has no vhost-user, as Debian 12 has it.
+Result<void> check_passt(const std::string& program) {
+  constexpr milliseconds patience{10'000};
+  // What every program of a vhost-user device can be asked; others take it for a wrong option.
+  VMM_ASSIGN(const std::string can, said_by({program, "--print-capabilities"}, patience));
+  if (can.find("\"net\"") != std::string::npos) return {};
+  VMM_ASSIGN(const std::string said, said_by({program, "--version"}, patience));
+  const std::string version = said.substr(0, said.find('\n'));
+  return usage_error(fmt::format("{} has no vhost-user: it says \"{}\"", program, printable(version)),
+                     "install passt of January 2025 or later (Debian 13 has it), or name that program");
 }
 
 /// As one line may have it.
@@ -114,7 +151,7 @@ Result<void> check_path(const std::string& path, bool wants_directory) {
 }  // namespace
 
 VhostUserPeer BackEnd::take_peer() {
-  return {.name = daemon.name(), .socket = std::move(socket), .messages = daemon.messages()};
+  return {.name = name, .socket = std::move(socket), .messages = daemon ? daemon->messages() : nullptr};
 }
 
 Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice) {
@@ -133,10 +170,11 @@ Result<BackEnd> share_directory(const std::string& directory, Access access, con
     launch.arguments.emplace_back("-o");
     launch.arguments.push_back("sandbox=chroot,log_level=warn,source=" + escaped(directory, ",\\", '\\'));
   } else {
-    launch.arguments.insert(launch.arguments.end(),
-                            {"--sandbox=chroot", "--log-level=warn", "--shared-dir=" + directory});
+    // Where a directory is told to be a mount, an overlay in the guest takes it for one that is still to be made.
+    launch.arguments.insert(launch.arguments.end(), {"--sandbox=chroot", "--log-level=warn", "--no-announce-submounts",
+                                                     "--shared-dir=" + directory});
   }
-  return start(std::move(launch), choice);
+  return start(std::move(launch), Handed::listening, choice);
 }
 
 Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access access, const ProgramChoice& choice) {
@@ -155,7 +193,40 @@ Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access a
   launch.arguments.push_back(
       fmt::format("type=vhost-user-blk,id=export,node-name=disk,writable={},addr.type=fd,addr.str={}",
                   writable ? "on" : "off", Daemon::kept_descriptor));
-  return start(std::move(launch), choice);
+  VMM_ASSIGN(Fd lock, lock_image(image, access));
+  VMM_ASSIGN(auto back_end, start(std::move(launch), Handed::listening, choice));
+  back_end.lock = std::move(lock);
+  return back_end;
+}
+
+Result<BackEnd> start_network(const NetworkAddresses& addresses, const ProgramChoice& choice) {
+  VMM_ASSIGN(const std::string program,
+             find_program("passt", choice, {}, "install passt (Debian 13 has one that will do), or name the program"));
+  VMM_TRY(check_passt(program));
+  DaemonLaunch launch{.name = "passt",
+                      .arguments = {program, "--vhost-user", "--foreground", "--quiet", "--fd",
+                                    fmt::format("{}", Daemon::kept_descriptor), "--ipv4-only"}};
+  launch.arguments.insert(launch.arguments.end(),
+                          {"--address", addresses.guest, "--netmask", fmt::format("{}", addresses.prefix), "--gateway",
+                           addresses.gateway, "--map-host-loopback", addresses.gateway, "--dns-forward",
+                           addresses.name_server, "--tcp-ports", "none", "--udp-ports", "none", "--no-dhcp"});
+  return start(std::move(launch), Handed::connected, choice);
+}
+
+Result<BackEnd> join_back_end(const std::string& socket, const std::string& name, const std::string& advice) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket.empty() || socket.size() >= sizeof address.sun_path)
+    return usage_error(fmt::format("{}: {} is no path of a socket", name, printable(socket)), advice);
+  socket.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
+  BackEnd joined{.name = fmt::format("{} at {}", name, printable(socket)),
+                 .socket = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)}};
+  if (::connect(joined.socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return Failure{Error{.kind = ErrorKind::usage,
+                         .what = fmt::format("{}: cannot connect", joined.name),
+                         .advice = advice,
+                         .system_errno = errno}};
+  return joined;
 }
 
 }  // namespace vmm::virtio

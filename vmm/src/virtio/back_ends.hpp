@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,10 @@ struct ProgramChoice {
 
 /// A daemon that is a device, and the connection to it.
 struct BackEnd {
-  Daemon daemon;
+  std::string name;  ///< For messages.
   Fd socket;
+  std::optional<Daemon> daemon{};  ///< None where others have started it.
+  Fd lock{};                       ///< Of a disk's image.
 
   /// For VhostUser::connect(). The socket goes along: once.
   VhostUserPeer take_peer();
@@ -41,8 +44,25 @@ Result<BackEnd> share_directory(const std::string& directory, Access access, con
 /// Starts qemu-storage-daemon for the image. It runs as this process's user and nothing but that holds it back; with
 /// Access::read_only it opens the image, and what the image says is behind it, for reading alone. A qcow2 image may
 /// name other files that the guest then reads: use images of your own. A raw image's contents are never taken for
-/// another format. Two that may write share no image: it locks them. Fails with kind usage on what is no file.
+/// another format. Nobody shares an image that one of them may write to: QEMU's locks keep its own machines
+/// out, and ours (flock) the other disks of this kind. Fails with kind usage on what is no file.
 /// Before the process has threads or goes to jail.
 Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access access, const ProgramChoice& choice);
+
+/// What the guest's end of a network is told to be; passt gives addresses to nobody by itself.
+struct NetworkAddresses {
+  std::string guest, gateway, name_server;  ///< IPv4, with dots.
+  unsigned prefix{};                        ///< Bits of the network's part.
+};
+
+/// Starts passt, which makes connections of this host out of what the guest sends, and lets nobody in. The gateway's
+/// address is this host's loopback; the name server's leads to the one that this host asks. passt takes its own rights
+/// away. Fails with kind usage where it is not there, or is of before it knew vhost-user.
+/// Before the process has threads or goes to jail.
+Result<BackEnd> start_network(const NetworkAddresses& addresses, const ProgramChoice& choice);
+
+/// Connects to a daemon that others have started and look after, at its socket. `name` is for messages, `advice` for
+/// where nobody listens there.
+Result<BackEnd> join_back_end(const std::string& socket, const std::string& name, const std::string& advice);
 
 }  // namespace vmm::virtio
