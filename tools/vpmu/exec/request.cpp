@@ -1,5 +1,7 @@
 #include "exec/request.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -18,6 +20,8 @@ constexpr std::size_t longest_tag = 36;                         // a virtio-fs d
 constexpr std::size_t longest_hostname = 64;
 constexpr std::size_t shortest_seed = 32, longest_seed = 256;
 constexpr std::size_t most_groups = 65536;
+constexpr unsigned most_partitions = 128;
+constexpr unsigned longest_prefix = 30;  // a network of the guest and its gateway
 constexpr unsigned widest_terminal = 65535;
 constexpr mode_t all_modes = 0777;
 
@@ -40,6 +44,14 @@ Result<void> check_name(std::string_view key, const std::string& name, std::size
   return {};
 }
 
+Result<void> check_network(const ExecNetwork& network) {
+  in_addr ignored{};
+  for (const std::string& address : {network.address, network.gateway, network.name_server})
+    if (::inet_pton(AF_INET, address.c_str(), &ignored) != 1) return wrong("network", "has an address that is none");
+  if (network.prefix == 0 || network.prefix > longest_prefix) return wrong("network", "has a prefix that is none");
+  return {};
+}
+
 Result<void> check(const ExecRequest& request) {
   if (request.arguments.empty() || request.arguments.front().empty()) return wrong("argument", "names no command");
   VMM_TRY(check_path("directory", request.directory));
@@ -48,6 +60,11 @@ Result<void> check(const ExecRequest& request) {
     VMM_TRY(check_name("mount", mount.tag, longest_tag));
     VMM_TRY(check_path("mount", mount.path));
   }
+  if (request.root_disk) {
+    VMM_TRY(check_name("root-disk", request.root_disk->device, NAME_MAX));
+    if (request.root_disk->partition > most_partitions) return wrong("root-disk", "has a partition that is none");
+  }
+  if (request.network) VMM_TRY(check_network(*request.network));
   if (!request.hostname.empty()) VMM_TRY(check_name("hostname", request.hostname, longest_hostname));
   const std::size_t seed = request.random_seed.size();
   if (seed != 0 && (seed < shortest_seed || seed > longest_seed)) return wrong("seed", "is too short or too long");
@@ -96,6 +113,29 @@ bool read_mount(std::string_view text, ExecRequest& request) {
   return true;
 }
 
+/// Up to the next space, which goes, too; all of it where there is none.
+std::string_view take_word(std::string_view& text) {
+  const std::string_view word = text.substr(0, text.find(' '));
+  text.remove_prefix(std::min(text.size(), word.size() + 1));
+  return word;
+}
+
+bool read_root_disk(std::string_view text, ExecRequest& request) {
+  ExecRootDisk disk{.device = std::string{take_word(text)}};
+  if (!read_number(text, disk.partition)) return false;
+  request.root_disk = std::move(disk);
+  return true;
+}
+
+bool read_network(std::string_view text, ExecRequest& request) {
+  ExecNetwork network{.address = std::string{take_word(text)}};
+  if (!read_number(take_word(text), network.prefix)) return false;
+  network.gateway = take_word(text);
+  network.name_server = text;
+  request.network = std::move(network);
+  return true;
+}
+
 bool read_group(std::string_view text, ExecRequest& request) {
   return request.groups.size() < most_groups && read_number(text, request.groups.emplace_back());
 }
@@ -117,9 +157,11 @@ constexpr auto fields = std::to_array<Field>({
     {"umask", false, [](std::string_view t, ExecRequest& r) { return read_number(t, r.file_mode_mask); }},
     {"terminal", false, read_terminal},
     {"root", false, [](std::string_view t, ExecRequest& r) { return r.root_tag = t, true; }},
+    {"root-disk", false, read_root_disk},
     {"served-by-user", false,
      [](std::string_view t, ExecRequest& r) { return r.file_server = FileServer::user, t.empty(); }},
     {"mount", true, read_mount},
+    {"network", false, read_network},
     {"hostname", false, [](std::string_view t, ExecRequest& r) { return r.hostname = t, true; }},
     {"seed", false, [](std::string_view t, ExecRequest& r) { return r.random_seed = t, true; }},
     {"module", true, [](std::string_view t, ExecRequest& r) { return r.modules.emplace_back(t), true; }},
@@ -177,9 +219,14 @@ Result<std::string> write_request(const ExecRequest& request) {
   if (request.terminal)
     file.add("terminal", std::to_string(request.terminal->rows) + " " + std::to_string(request.terminal->columns));
   file.add("root", request.root_tag);
+  if (request.root_disk)
+    file.add("root-disk", request.root_disk->device + " " + std::to_string(request.root_disk->partition));
   if (request.file_server == FileServer::user) file.add("served-by-user", "");
   for (const ExecMount& mount : request.mounts)
     file.add("mount", (mount.access == ExecAccess::read_write ? "rw " : "ro ") + mount.tag + " " + mount.path);
+  if (const auto& network = request.network)
+    file.add("network", network->address + " " + std::to_string(network->prefix) + " " + network->gateway + " " +
+                            network->name_server);
   if (!request.hostname.empty()) file.add("hostname", request.hostname);
   if (!request.random_seed.empty()) file.add("seed", request.random_seed);
   file.add_all("module", request.modules);

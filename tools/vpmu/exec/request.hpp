@@ -27,6 +27,21 @@ struct ExecMount {
   bool operator==(const ExecMount&) const = default;
 };
 
+/// A root that is on a disk of the guest's.
+struct ExecRootDisk {
+  std::string device;    ///< In /dev: vda.
+  unsigned partition{};  ///< 0: the disk itself where it is a file system, else its first partition that is one.
+  bool operator==(const ExecRootDisk&) const = default;
+};
+
+/// What the guest's network interface is set to: IPv4, with dots.
+struct ExecNetwork {
+  std::string address;
+  unsigned prefix{};  ///< Bits of the network's part.
+  std::string gateway, name_server;
+  bool operator==(const ExecNetwork&) const = default;
+};
+
 /// Who serves the guest's files on the host: root, or an ordinary user, who is the guest's root; what belongs to others
 /// is nobody's then.
 enum class FileServer { root, user };
@@ -38,13 +53,15 @@ struct ExecRequest {
   std::string directory{"/"};            ///< Where the command starts.
   uid_t user{};
   gid_t group{};
-  std::vector<gid_t> groups;             ///< The supplementary ones.
-  mode_t file_mode_mask{022};            ///< As umask(2) takes it.
-  std::optional<TerminalSize> terminal;  ///< The command gets a terminal of this size; without, three pipes.
-  std::string root_tag{"root"};          ///< The virtio-fs device of the root directory.
+  std::vector<gid_t> groups;              ///< The supplementary ones.
+  mode_t file_mode_mask{022};             ///< As umask(2) takes it.
+  std::optional<TerminalSize> terminal;   ///< The command gets a terminal of this size; without, three pipes.
+  std::string root_tag{"root"};           ///< The virtio-fs device of the root directory.
+  std::optional<ExecRootDisk> root_disk;  ///< In place of that.
   FileServer file_server{};
-  std::vector<ExecMount> mounts;     ///< In this order.
-  std::string hostname;              ///< Empty: the kernel's.
+  std::vector<ExecMount> mounts;       ///< In this order.
+  std::optional<ExecNetwork> network;  ///< Of the interface eth0; without, there is none but the loopback.
+  std::string hostname;                ///< Empty: the kernel's.
   std::string random_seed;           ///< What the kernel's random numbers begin with: 32 bytes or more. Empty: its own.
   std::vector<std::string> modules;  ///< Files of `exec_module_directory`, in the order in which they are loaded.
   bool operator==(const ExecRequest&) const = default;

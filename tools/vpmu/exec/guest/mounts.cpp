@@ -16,6 +16,7 @@ namespace vmm::tool::guest {
 namespace {
 
 constexpr mode_t open_directory = 0755;
+constexpr unsigned most_partitions = 128;
 
 struct FileSystem {
   const char* type;
@@ -112,6 +113,36 @@ class WithoutFileOwnership {
   std::array<__user_cap_data_struct, 2> before_{};
 };
 
+/// As mount_errno(), of a file system that is only to be read.
+int mount_device_errno(const std::string& device) {
+  FileSystem system{"ext4", "/dev/" + device, "/lower", MS_RDONLY | MS_SILENT, nullptr};
+  const int failure = mount_errno(system);
+  if (failure != EROFS) return failure;
+  // Its journal has something to be written back first, which a disk that is only to be read does not allow.
+  system.options = "noload";
+  return mount_errno(system);
+}
+
+Result<void> mount_root_disk(const ExecRootDisk& disk) {
+  const std::string wanted = disk.device + (disk.partition == 0 ? "" : std::to_string(disk.partition));
+  std::string device = wanted;
+  int failure = mount_device_errno(device);
+  // What is no file system may be a disk with partitions.
+  for (unsigned number = 1; failure == EINVAL && disk.partition == 0 && number <= most_partitions; ++number) {
+    const std::string partition = disk.device + std::to_string(number);
+    if (::access(("/dev/" + partition).c_str(), F_OK) != 0) continue;
+    device = partition;
+    failure = mount_device_errno(device);
+  }
+  if (failure == 0) return {};
+  if (failure == EINVAL && disk.partition == 0)
+    return host_error("there is no ext4 on the root's disk, nor on a partition of it", 0,
+                      "give the image of one with --root");
+  if (failure == ENODEV) return host_error("the guest's kernel has no ext4, which the root is", 0);
+  return host_error("mounting the root, /dev/" + device, failure,
+                    "give an image of ext4, and a partition that it has with ,partition=N");
+}
+
 Result<void> mount_overlay(FileServer server) {
   const FileSystem overlay{"overlay", "overlay", "/root", 0,
                            "lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work"};
@@ -140,7 +171,8 @@ Result<void> load_modules(const ExecRequest& request) {
 }
 
 Result<void> mount_root(const ExecRequest& request) {
-  VMM_TRY(mount({"virtiofs", request.root_tag, "/lower", MS_RDONLY, nullptr}));
+  VMM_TRY(request.root_disk ? mount_root_disk(*request.root_disk)
+                            : mount({"virtiofs", request.root_tag, "/lower", MS_RDONLY, nullptr}));
   VMM_TRY(mount({"tmpfs", "tmpfs", "/upper", 0, "mode=755"}));
   for (const char* const directory : {"/upper/data", "/upper/work"})
     if (::mkdir(directory, open_directory) != 0) return host_error("making " + std::string{directory}, errno);

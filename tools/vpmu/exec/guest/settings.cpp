@@ -2,31 +2,19 @@
 
 #include <fcntl.h>
 #include <linux/random.h>
-#include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <vector>
 
+#include "exec/guest/network.hpp"
 #include "exec/guest/system.hpp"
 
 namespace vmm::tool::guest {
 namespace {
-
-/// Also where the kernel has no network, which is no failure.
-Result<void> start_loopback() {
-  const Fd socket{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-  if (!socket.valid()) return {};
-  ifreq request{};
-  std::strcpy(request.ifr_name, "lo");
-  request.ifr_flags = IFF_UP | IFF_RUNNING;
-  if (::ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) return host_error("starting the loopback interface", errno);
-  return {};
-}
 
 /// Without it getrandom() waits until the kernel has gathered enough by itself: it spins for 2.5 billion instructions
 /// where nothing but its timer is random.
@@ -58,6 +46,7 @@ Result<void> apply_settings(const ExecRequest& request) {
   if (!request.hostname.empty() && ::sethostname(request.hostname.data(), request.hostname.size()) != 0)
     return host_error("setting the host name " + request.hostname, errno);
   VMM_TRY(start_loopback());
+  if (request.network) VMM_TRY(start_network(*request.network));
   VMM_TRY(seed_random_numbers(request.random_seed));
   raise_limits();
   // Not there in a kernel without perf events.
