@@ -1,9 +1,7 @@
 #include "exec/exec.hpp"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +9,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "command_line.hpp"
 #include "control/console.hpp"
@@ -24,13 +20,12 @@
 #include "exec/initramfs.hpp"
 #include "exec/kernel.hpp"
 #include "exec/modules.hpp"
+#include "exec/preparation.hpp"
 #include "exec/session.hpp"
 #include "files/input_file.hpp"
 
 namespace vmm::tool {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The end of what the guest's kernel has said, and all of it in a file where there is one.
 class KernelLog {
@@ -65,97 +60,8 @@ class KernelLog {
   std::string last_;
 };
 
-/// What belongs to this machine's desktop and services, which the guest does not see.
-bool is_of_this_machine(std::string_view variable) {
-  constexpr std::array names{"DBUS_SESSION_BUS_ADDRESS=",
-                             "DISPLAY=",
-                             "WAYLAND_DISPLAY=",
-                             "XAUTHORITY=",
-                             "XDG_RUNTIME_DIR=",
-                             "SSH_AUTH_SOCK=",
-                             "SSH_CONNECTION=",
-                             "SSH_CLIENT=",
-                             "SSH_TTY=",
-                             "NOTIFY_SOCKET=",
-                             "INVOCATION_ID=",
-                             "JOURNAL_STREAM=",
-                             "LISTEN_",
-                             "SYSTEMD_EXEC_PID="};
-  return std::ranges::any_of(names, [variable](const char* name) { return variable.starts_with(name); });
-}
-
-std::vector<std::string> environment(const ExecArguments& arguments) {
-  std::vector<std::string> all;
-  for (char** variable = ::environ; *variable != nullptr; ++variable)
-    if (!is_of_this_machine(*variable) && (!arguments.passes_variable || arguments.passes_variable(*variable)))
-      all.emplace_back(*variable);
-  return all;
-}
-
-Result<std::vector<gid_t>> supplementary_groups() {
-  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
-  if (::getgroups(static_cast<int>(groups.size()), groups.data()) < 0) return host_error("getgroups", errno);
-  return groups;
-}
-
-/// A terminal on both sides, as a command that asks has it.
-std::optional<TerminalSize> terminal() {
-  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0) return std::nullopt;
-  const auto size = window_size(STDIN_FILENO);
-  return size ? TerminalSize{.rows = size->rows, .columns = size->columns} : TerminalSize{.rows = 24, .columns = 80};
-}
-
-Result<std::string> real_directory(const std::string& path, const std::string& option) {
-  std::error_code error;
-  const fs::path real = fs::canonical(path, error);
-  if (error || !fs::is_directory(real, error))
-    return usage_error(printable(path) + " is no directory", "give a directory with " + option);
-  return real.string();
-}
-
-/// What random numbers the guest begins with: this host's, but the same ones each time where each run is the same.
-Result<std::string> random_seed(Accel accel) {
-  if (accel == Accel::soft) return std::string{"the same random numbers on each run"};
-  std::array<unsigned char, 32> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return host_error("getrandom", errno);
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
-}
-
-/// The command, and what of this process it has.
-Result<ExecRequest> make_request(const ExecArguments& arguments) {
-  std::error_code error;
-  const fs::path here = fs::current_path(error);
-  // As in a container without root: the files of an ordinary user are those of the guest's root, and so he is that.
-  const bool is_root = ::geteuid() == 0;
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  ExecRequest request{.arguments = arguments.command,
-                      .environment = environment(arguments),
-                      .directory = arguments.root == "/" && !error ? here.string() : "/",
-                      .user = is_root ? ::getuid() : 0,
-                      .group = is_root ? ::getgid() : 0,
-                      .groups = {},
-                      .file_mode_mask = mask,
-                      .terminal = terminal(),
-                      .file_server = is_root ? FileServer::root : FileServer::user};
-  VMM_ASSIGN(request.random_seed, random_seed(arguments.machine.accel));
-  if (is_root) {
-    VMM_ASSIGN(request.groups, supplementary_groups());
-  }
-  for (std::size_t i = 0; i < arguments.writable.size(); ++i) {
-    VMM_ASSIGN(auto path, real_directory(arguments.writable[i], "--rw"));
-    request.mounts.push_back(
-        {.tag = fmt::format("rw{}", i), .path = std::move(path), .access = ExecAccess::read_write});
-  }
-  for (std::size_t i = 0; i < arguments.elsewhere.size(); ++i)
-    request.mounts.push_back(
-        {.tag = fmt::format("at{}", i), .path = arguments.elsewhere[i].guest, .access = ExecAccess::read_write});
-  return request;
-}
-
 Result<std::shared_ptr<const std::vector<std::byte>>> make_initramfs(const ExecArguments& arguments,
-                                                                     const ExecRequest& request) {
+                                                                     const ExecPreparation& preparation) {
   constexpr std::uint64_t longest_kernel = 1ULL << 30U;
   VMM_ASSIGN(
       const auto image,
@@ -164,25 +70,11 @@ Result<std::shared_ptr<const std::vector<std::byte>>> make_initramfs(const ExecA
   VMM_ASSIGN(const std::string version, kernel_version(image));
   VMM_ASSIGN(const auto directory, find_module_directory(arguments.modules, arguments.machine.kernel, version));
   std::vector<KernelModule> modules;
-  std::vector<std::string> names{exec_module_names().begin(), exec_module_names().end()};
-  names.insert(names.end(), arguments.more_modules.begin(), arguments.more_modules.end());
   if (directory) {
-    VMM_ASSIGN(modules, find_modules(*directory, names));
+    VMM_ASSIGN(modules, find_modules(*directory, preparation.modules));
   }
-  VMM_ASSIGN(auto archive, make_exec_initramfs(request, modules));
+  VMM_ASSIGN(auto archive, make_exec_initramfs(preparation.request, modules));
   return std::make_shared<const std::vector<std::byte>>(std::move(archive));
-}
-
-std::vector<GuestDevices::Share> shares(const ExecArguments& arguments, const ExecRequest& request) {
-  std::vector<GuestDevices::Share> all{
-      {.tag = request.root_tag, .directory = arguments.root, .access = virtio::Access::read_only}};
-  for (const ExecMount& mount : request.mounts) {
-    const auto other = std::ranges::find(arguments.elsewhere, mount.path, &ExecDirectory::guest);
-    all.push_back({.tag = mount.tag,
-                   .directory = other == arguments.elsewhere.end() ? mount.path : other->host,
-                   .access = virtio::Access::read_write});
-  }
-  return all;
 }
 
 /// As the command has ended, or why we do not know.
@@ -222,7 +114,6 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
   // Of a reader that has gone the guest hears, not we.
   std::signal(SIGPIPE, SIG_IGN);
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
-  VMM_ASSIGN(arguments.root, real_directory(arguments.root, "--root"));
   VMM_ASSIGN(auto lines, settle(arguments));
   if (arguments.machine.source_was_open && arguments.machine.source == "clock") {
     // Whoever measures one command wants its counts, and not those that its time would have.
@@ -230,11 +121,12 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
     lines.back() = "source exact: what is counted is run by the engine; --source clock is faster, and estimates";
   }
   VMM_ASSIGN(arguments.machine.kernel, find_kernel(kernel_places(arguments.kernel)));
-  VMM_ASSIGN(const ExecRequest request, make_request(arguments));
-  VMM_ASSIGN(arguments.machine.initrd_content, make_initramfs(arguments, request));
+  VMM_ASSIGN(const ExecPreparation preparation, prepare_exec(arguments));
+  const ExecRequest& request = preparation.request;
+  VMM_ASSIGN(arguments.machine.initrd_content, make_initramfs(arguments, preparation));
   // quiet: each line on a serial console costs time. panic=-1: a guest that cannot go on ends.
   arguments.machine.command_line = "console=ttyS0 quiet panic=-1 " + arguments.append;
-  VMM_ASSIGN(auto devices, GuestDevices::start(shares(arguments, request)));
+  VMM_ASSIGN(auto devices, GuestDevices::start(preparation.devices));
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return host_error("socketpair", errno);
   Fd ours{ends[0]}, theirs{ends[1]};
@@ -287,8 +179,17 @@ void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& argum
   exec.add_option("--modules", arguments->modules, "its directory of modules; without it, where a package has it");
   exec.add_option("--append", arguments->append, "more of the kernel's command line");
   exec.add_option("--add-module", arguments->more_modules, "load this module of the kernel's too");
-  exec.add_option("--root", arguments->root, "the guest's root directory, which it cannot change").shows_default();
+  exec.add_option("--root", arguments->root,
+                  "the guest's root, which it cannot change: a directory, or an image of ext4, as with --disk")
+      .shows_default();
+  exec.add_option("--root-socket", arguments->root_socket,
+                  "the root is what a virtiofsd of yours serves at this socket");
   exec.add_option("--rw", arguments->writable, "a directory that the command can change");
+  exec.add_option("--disk", arguments->disks,
+                  "a disk: IMAGE[,ro][,format=raw|qcow2]; raw, unless its name ends in .qcow2");
+  exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that a daemon of yours serves at this socket");
+  exec.add_flag("--net", arguments->net, "a network by passt: this host is 10.0.2.2");
+  exec.add_option("--net-socket", arguments->net_socket, "the same network by a passt of yours at this socket");
   exec.add_option("--console", arguments->console, "write what the guest's kernel says to this file");
   auto& machine = arguments->machine;
   exec.add_option("--model", machine.model, "CPU model").shows_default();

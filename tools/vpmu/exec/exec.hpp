@@ -21,8 +21,10 @@ struct ExecArguments : MachineOptions {
   ExecArguments() { memory = "1G"; }
   const char* name{"vpmu exec"};  ///< Before each line of ours on standard error.
   std::vector<std::string> command;
-  std::string kernel, modules, append, root{"/"}, console;
-  std::vector<std::string> writable, more_modules;
+  std::string kernel, modules, append, root{"/"}, root_socket, console;
+  std::vector<std::string> writable, disks, disk_sockets, more_modules;
+  bool net{};
+  std::string net_socket;
   std::vector<ExecDirectory> elsewhere;
   bool drops_output{};  ///< What the command writes to standard output and error goes nowhere.
   /// Which of this process's environment the command has, of "NAME=VALUE"; empty: all but the desktop's.

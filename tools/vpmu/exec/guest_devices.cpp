@@ -9,8 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "virtio/vhost_user_device.hpp"
-
 namespace vmm::tool {
 namespace {
 
@@ -28,10 +26,24 @@ std::vector<std::byte> file_system_configuration(const std::string& tag) {
   return bytes;
 }
 
+// Virtio 1.2 5.2.3: SIZE_MAX, SEG_MAX, GEOMETRY, RO, BLK_SIZE, FLUSH, TOPOLOGY, CONFIG_WCE, DISCARD, WRITE_ZEROES. One
+// queue does for a guest of few processors.
+constexpr std::uint64_t disk_features =
+    1U << 1U | 1U << 2U | 1U << 4U | 1U << 5U | 1U << 6U | 1U << 9U | 1U << 10U | 1U << 11U | 1U << 13U | 1U << 14U;
+constexpr std::uint32_t disk_configuration_bytes = 60;  // 5.2.4
+// Virtio 1.2 5.1.3: MRG_RXBUF, by which a packet may fill several buffers. The driver makes up an address of its own.
+constexpr std::uint64_t network_features = 1U << 15U;
+constexpr std::uint32_t network_configuration_bytes = 12;  // 5.1.4: nothing that is not offered is looked at
+
+constexpr const char* start_first = "start the daemon first, and let it listen there";
+
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
+
+/// The daemon that this variable of the environment names.
+virtio::ProgramChoice program(const char* name) { return {.path = variable(name), .search_path = variable("PATH")}; }
 
 /// A descriptor of our own.
 Result<Fd> stream(int number) {
@@ -42,14 +54,52 @@ Result<Fd> stream(int number) {
 
 }  // namespace
 
-Result<GuestDevices> GuestDevices::start(const std::vector<Share>& shares) {
+Result<GuestDevices> GuestDevices::start(const Choice& choice) {
   GuestDevices devices;
-  const virtio::ProgramChoice program{.path = variable("VPMU_VIRTIOFSD"), .search_path = variable("PATH")};
-  for (const Share& share : shares) {
-    VMM_ASSIGN(auto back_end, virtio::share_directory(share.directory, share.access, program));
-    devices.file_systems_.push_back({.tag = share.tag, .back_end = std::move(back_end)});
-  }
+  for (const Share& share : choice.shares) VMM_TRY(devices.add(share));
+  for (const Disk& disk : choice.disks) VMM_TRY(devices.add(disk));
+  if (choice.network) VMM_TRY(devices.add(*choice.network));
   return devices;
+}
+
+Result<void> GuestDevices::add(const Share& share) {
+  VMM_ASSIGN(auto back_end, share.socket.empty()
+                                ? virtio::share_directory(share.directory, share.access, program("VPMU_VIRTIOFSD"))
+                                : virtio::join_back_end(share.socket, "the virtiofsd of --root-socket", start_first));
+  // A queue for requests that overtake the others, and one for these. Virtio 1.2 5.11.2.
+  started_.push_back({.back_end = std::move(back_end),
+                      .options = {.type = virtio::DeviceType::file_system,
+                                  .queue_sizes = {64, 128},
+                                  .configuration = file_system_configuration(share.tag)}});
+  return {};
+}
+
+Result<void> GuestDevices::add(const Disk& disk) {
+  const DiskImage& image = disk.image;
+  VMM_ASSIGN(auto back_end,
+             disk.socket.empty()
+                 ? virtio::serve_disk(image.path, image.format, image.access, program("VPMU_STORAGE_DAEMON"))
+                 : virtio::join_back_end(disk.socket, "the disk of --disk-socket", start_first));
+  started_.push_back({.back_end = std::move(back_end),
+                      .options = {.type = virtio::DeviceType::block,
+                                  .queue_sizes = {128},
+                                  .features = disk_features,
+                                  .configuration = VhostUserDevice::FromBackEnd{disk_configuration_bytes}}});
+  return {};
+}
+
+Result<void> GuestDevices::add(const Network& network) {
+  VMM_ASSIGN(auto back_end, network.socket.empty()
+                                ? virtio::start_network(network.addresses, program("VPMU_PASST"))
+                                : virtio::join_back_end(network.socket, "the network of --net-socket", start_first));
+  constexpr unsigned receiver = 0;
+  started_.push_back({.back_end = std::move(back_end),
+                      .options = {.type = virtio::DeviceType::net,
+                                  .queue_sizes = {256, 256},
+                                  .features = network_features,
+                                  .configuration = std::vector<std::byte>(network_configuration_bytes),
+                                  .asynchronous = {receiver}}});
+  return {};
 }
 
 Result<void> GuestDevices::connect(const Fd& channel, bool has_terminal, bool drops_output) {
@@ -79,14 +129,9 @@ Result<std::vector<std::unique_ptr<virtio::Device>>> GuestDevices::make(const Gu
   VMM_ASSIGN(auto console, virtio::Console::create(memory, std::move(ports_), work));
   console_ = console.get();
   devices.push_back(std::move(console));
-  for (FileSystem& file_system : file_systems_) {
-    // A queue for requests that overtake the others, and one for these. Virtio 1.2 5.11.2.
-    const VhostUserDevice::Options options{
-        .type = virtio::DeviceType::file_system,
-        .queue_sizes = {64, 128},
-        .configuration = file_system_configuration(file_system.tag),
-        .answers = by_kvm ? VhostUserDevice::Answers::by_kvm : VhostUserDevice::Answers::before_return};
-    VMM_ASSIGN(auto device, VhostUserDevice::create(file_system.back_end.take_peer(), memory, options));
+  for (Started& started : started_) {
+    started.options.answers = by_kvm ? VhostUserDevice::Answers::by_kvm : VhostUserDevice::Answers::before_return;
+    VMM_ASSIGN(auto device, VhostUserDevice::create(started.back_end.take_peer(), memory, std::move(started.options)));
     devices.push_back(std::move(device));
   }
   return devices;

@@ -1,26 +1,45 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "exec/control_lines.hpp"
-#include "exec/request.hpp"
+#include "exec/disk_image.hpp"
 #include "machine/machine.hpp"
 #include "virtio/back_ends.hpp"
 #include "virtio/console.hpp"
+#include "virtio/vhost_user_device.hpp"
 
 namespace vmm::tool {
 
 /// The devices of `vpmu exec`'s guest, from the daemons behind them to the descriptors of its console.
 class GuestDevices {
  public:
-  /// A directory of this machine's and the tag that the guest knows it by.
+  /// A directory of this machine's and the tag that the guest knows it by. With a socket, others serve it there.
   struct Share {
     std::string tag, directory;
     virtio::Access access;
+    std::string socket{};
+  };
+  /// A disk's image. With a socket, others serve a disk there, and the image says nothing.
+  struct Disk {
+    DiskImage image;
+    std::string socket{};
+  };
+  /// With a socket, others serve the network there.
+  struct Network {
+    virtio::NetworkAddresses addresses;
+    std::string socket{};
+  };
+  /// What there is beside the console. The guest sees the devices in this order.
+  struct Choice {
+    std::vector<Share> shares;
+    std::vector<Disk> disks;
+    std::optional<Network> network;
   };
   /// Starts a daemon for each. Before the process has threads or goes to jail. Fails where one cannot be started.
-  static Result<GuestDevices> start(const std::vector<Share>& shares);
+  static Result<GuestDevices> start(const Choice& choice);
 
   /// The guest's streams are this process's own; `channel` is the guest's end of the port vpmu.control, of a socket.
   /// What it writes goes nowhere with `drops_output`. Fails where the host gives no descriptors.
@@ -34,13 +53,17 @@ class GuestDevices {
 
  private:
   GuestDevices() = default;
-  struct FileSystem {
-    std::string tag;
+  /// A daemon, and the device that it is to be.
+  struct Started {
     virtio::BackEnd back_end;
+    virtio::VhostUserDevice::Options options;
   };
+  Result<void> add(const Share& share);
+  Result<void> add(const Disk& disk);
+  Result<void> add(const Network& network);
   Result<std::vector<std::unique_ptr<virtio::Device>>> make(const GuestMemory& memory, Accel accel);
 
-  std::vector<FileSystem> file_systems_;
+  std::vector<Started> started_;
   std::vector<virtio::Console::Port> ports_;
   virtio::Console* console_{};  ///< Of the machine.
   std::function<void(std::uint64_t)> input_ends_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "exec/control_lines.hpp"
+#include "exec/disk_image.hpp"
 #include "exec/request.hpp"
 #include "fuzz_input.hpp"
 #include "stat/counts.hpp"
@@ -12,8 +13,8 @@
 #include "test_kernel/report.hpp"
 #include "test_kernel/results.hpp"
 
-// Text that a guest or a file says to `vpmu exec`, `vpmu stat` and `vpmu test-kernel`: each is read or refused in one
-// line, and what was written is read again.
+// Text that a guest, a file or a command line says to `vpmu exec`, `vpmu stat` and `vpmu test-kernel`: each is read or
+// refused in one line, and what was written is read again.
 
 namespace {
 
@@ -51,7 +52,7 @@ extern "C" std::uint64_t fuzz_work() { return things_read; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   vpmu::fuzz::Input input{data, size};
-  const auto kind = input.take<std::uint8_t>() % 6;
+  const auto kind = input.take<std::uint8_t>() % 7;
   const std::size_t head = std::min<std::size_t>(size, 1);
   const std::string_view text{reinterpret_cast<const char*>(data) + head, size - head};
   switch (kind) {
@@ -68,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     }
     case 4: is_read(read_stat_document(text, "base.json")); break;
+    case 6: is_read(read_disk_image(std::string{text})); break;
     default:
       is_read(read_report(text, "baseline.json"));
       things_read +=

@@ -1,0 +1,78 @@
+#include "exec/disk_image.hpp"
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace vmm::tool {
+namespace {
+
+constexpr const char* form = "give IMAGE[,ro][,format=raw|qcow2]";
+
+struct Reading {
+  DiskImage image;
+  bool has_format{};
+};
+
+/// Whether it is an option of a disk's, and the failure of one that is wrong.
+Result<bool> take_option(std::string_view option, Reading& reading) {
+  constexpr std::string_view format = "format=", partition = "partition=";
+  if (option == "ro") {
+    reading.image.access = virtio::Access::read_only;
+    return true;
+  }
+  if (option.starts_with(format)) {
+    option.remove_prefix(format.size());
+    if (option != "raw" && option != "qcow2")
+      return usage_error(fmt::format("a disk of the format \"{}\"", printable(std::string{option})), form);
+    reading.image.format = option == "raw" ? virtio::DiskFormat::raw : virtio::DiskFormat::qcow2;
+    reading.has_format = true;
+    return true;
+  }
+  if (!option.starts_with(partition)) return false;
+  option.remove_prefix(partition.size());
+  unsigned& number = reading.image.partition;
+  const auto [end, error] = std::from_chars(option.data(), option.data() + option.size(), number);
+  constexpr unsigned most = 128;  // of a GUID partition table, as it usually is
+  if (error != std::errc{} || end != option.data() + option.size() || number == 0 || number > most)
+    return usage_error(fmt::format("a partition \"{}\"", printable(std::string{option})), "they count from 1");
+  return true;
+}
+
+bool begins_as_qcow2(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;  // a FIFO would keep us
+  constexpr std::array magic{'Q', 'F', 'I', '\xfb'};
+  std::array<char, magic.size()> begin{};
+  std::ifstream{path, std::ios::binary}.read(begin.data(), begin.size());
+  return begin == magic;
+}
+
+}  // namespace
+
+Result<DiskImage> read_disk_image(const std::string& text) {
+  std::string_view rest = text;
+  Reading reading;
+  for (std::size_t comma = 0; (comma = rest.rfind(',')) != std::string_view::npos; rest = rest.substr(0, comma)) {
+    VMM_ASSIGN(const bool taken, take_option(rest.substr(comma + 1), reading));
+    if (!taken) break;
+  }
+  DiskImage& image = reading.image;
+  image.path = rest;
+  if (image.path.empty()) return usage_error("a disk without an image", form);
+  if (reading.has_format) return image;
+  const bool is_called_so = image.path.ends_with(".qcow2");
+  image.format = is_called_so ? virtio::DiskFormat::qcow2 : virtio::DiskFormat::raw;
+  if (!is_called_so && begins_as_qcow2(image.path))
+    return usage_error(
+        fmt::format("{} begins as a qcow2 image does, and its name does not end in .qcow2", printable(image.path)),
+        "say ,format=qcow2 behind an image of your own, or ,format=raw");
+  return image;
+}
+
+}  // namespace vmm::tool

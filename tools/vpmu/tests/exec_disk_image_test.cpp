@@ -1,0 +1,92 @@
+#include "exec/disk_image.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "support/error.hpp"
+
+namespace vmm::tool {
+namespace {
+
+using virtio::Access;
+using virtio::DiskFormat;
+
+struct Case {
+  const char* text;
+  DiskImage image;
+};
+
+void PrintTo(const Case& given, std::ostream* out) { *out << given.text; }
+
+class DiskImageText : public testing::TestWithParam<Case> {};
+
+TEST_P(DiskImageText, IsReadAsItIsMeant) {
+  const auto read = read_disk_image(GetParam().text);
+  ASSERT_TRUE(read) << describe(read.error());
+  EXPECT_EQ(*read, GetParam().image);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, DiskImageText,
+                         testing::ValuesIn(std::vector<Case>{
+                             {"a.img", {"a.img", DiskFormat::raw, Access::read_write, 0}},
+                             {"a", {"a", DiskFormat::raw, Access::read_write, 0}},
+                             {"a.img,ro", {"a.img", DiskFormat::raw, Access::read_only, 0}},
+                             {"a.qcow2", {"a.qcow2", DiskFormat::qcow2, Access::read_write, 0}},
+                             {"a.qcow2,ro", {"a.qcow2", DiskFormat::qcow2, Access::read_only, 0}},
+                             {"a.qcow2,format=raw", {"a.qcow2", DiskFormat::raw, Access::read_write, 0}},
+                             {"a.img,format=qcow2,ro", {"a.img", DiskFormat::qcow2, Access::read_only, 0}},
+                             {"a.img,ro,format=qcow2", {"a.img", DiskFormat::qcow2, Access::read_only, 0}},
+                             {"a.img,partition=15", {"a.img", DiskFormat::raw, Access::read_write, 15}},
+                             {"a,b.qcow2", {"a,b.qcow2", DiskFormat::qcow2, Access::read_write, 0}},
+                             {"a,ro,b,ro", {"a,ro,b", DiskFormat::raw, Access::read_only, 0}},
+                             {"a,rw", {"a,rw", DiskFormat::raw, Access::read_write, 0}},
+                         }));
+
+struct BadCase {
+  const char* text;
+  const char* failure;
+};
+
+void PrintTo(const BadCase& given, std::ostream* out) { *out << given.text; }
+
+class BadDiskImageText : public testing::TestWithParam<BadCase> {};
+
+TEST_P(BadDiskImageText, IsRefusedInALine) {
+  const auto read = read_disk_image(GetParam().text);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().kind, ErrorKind::usage);
+  EXPECT_EQ(describe(read.error()), GetParam().failure);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, BadDiskImageText,
+                         testing::ValuesIn(std::vector<BadCase>{
+                             {"", "a disk without an image; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {",ro", "a disk without an image; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,format=vmdk", "a disk of the format \"vmdk\"; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,format=", "a disk of the format \"\"; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,format=\n,ro", "a disk of the format \"?\"; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,partition=0", "a partition \"0\"; they count from 1"},
+                             {"a,partition=129", "a partition \"129\"; they count from 1"},
+                             {"a,partition=1x", "a partition \"1x\"; they count from 1"},
+                             {"a,partition=-1", "a partition \"-1\"; they count from 1"},
+                             {"a,partition=99999999999", "a partition \"99999999999\"; they count from 1"},
+                         }));
+
+// A guest that writes qcow2's magic to its raw disk would otherwise read whatever file of the host's it names there.
+TEST(DiskImage, IsNeverTakenForQcow2ByWhatIsInIt) {
+  const std::string path = testing::TempDir() + "/exec-disk-image";
+  std::ofstream{path} << "QFI\xfb" << std::string(508, '\0');
+  const auto refused = read_disk_image(path);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(describe(refused.error()), path +
+                                           " begins as a qcow2 image does, and its name does not end in .qcow2; say "
+                                           ",format=qcow2 behind an image of your own, or ,format=raw");
+  EXPECT_EQ(read_disk_image(path + ",format=raw")->format, DiskFormat::raw);
+  EXPECT_EQ(read_disk_image(path + ",format=qcow2")->format, DiskFormat::qcow2);
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace vmm::tool
