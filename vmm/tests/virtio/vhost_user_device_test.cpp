@@ -347,6 +347,32 @@ TEST(VhostUserDevice, DoesNotWaitForAnAsynchronousQueue) {
   EXPECT_TRUE(machine.events.written_ranges().contains({0x400000, 0x600}));
 }
 
+// A network's receiver, of a guest that polled: a download ended with "the used index of queue 0 went from 185 to 729".
+TEST(VhostUserDevice, LosesCountOfNoAnswersOfWhichMoreCameThanARingHolds) {
+  Running machine{Answers::before_return, {1}};
+  machine.other.describe(5, {0x400000, 0x600, DriverQueue::write, 0});
+  machine.device->notify(1);
+  for (unsigned taken = 0; taken < 20; ++taken) {
+    machine.other.offer(5);
+    machine.other.answer(5, 0x40);
+  }
+  machine.fake.call(1);
+  ASSERT_TRUE(machine.events.wait_for_used());
+  EXPECT_TRUE(machine.events.failures().empty());
+  EXPECT_TRUE(machine.events.written_ranges().contains({0, 16 * mib}));
+}
+
+TEST(VhostUserDevice, FailsWhereMoreAnswersCameThanTheDriverHasAskedFor) {
+  Running machine{Answers::before_return, {1}};
+  machine.device->notify(1);
+  machine.other.set_available(30);
+  machine.other.set_used(31);
+  machine.fake.call(1);
+  const auto failures = machine.events.failures(seconds{5});
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_NE(failures[0].find("the used index of queue 1 went from 0 to 31"), std::string::npos) << failures[0];
+}
+
 TEST(VhostUserDevice, AStopThatFailsIsAFailure) {
   Running machine;
   machine.fake.instead[FakeBackEnd::Request::get_vring_base] = {"", FakeBackEnd::Instead::Then::close};
