@@ -93,6 +93,8 @@ void live(const std::string& answers, Input& input, std::uint8_t choices) {
                                    .configuration = std::vector<std::byte>(8),
                                    .answers = VhostUserDevice::Answers::before_return};
   if ((choices & 2U) != 0) options.configuration = VhostUserDevice::FromBackEnd{60};
+  const bool receives = choices >> 5U == 7;  // as a network's device; of so many queues there are none to notify
+  if (receives) options.asynchronous = {0, 1};
   Events events;  // outlives the device, whose thread tells it
   auto device = VhostUserDevice::create({.name = "the daemon", .socket = std::move(front)}, memory(), options);
   if (!device) return Events::check(device.error());
@@ -110,6 +112,7 @@ void live(const std::string& answers, Input& input, std::uint8_t choices) {
     if (!memory().store<std::uint64_t>(vpmu::GuestPhysical{at}, input.take<std::uint64_t>())) break;
   (*device)->notify(choices >> 5U);
   (*device)->notify(0);
+  if (receives) (*device)->attend();
   (*device)->write_configuration(2, some);
   (*device)->stop();
 }

@@ -104,7 +104,7 @@ Result<GuestLine> read_guest_line(std::string_view text) {
     KilledLine line;
     if (words.take(line.signal, highest_signal) && words.end() && line.signal > 0) return line;
   } else if (words.take("error ")) {
-    return ErrorLine{std::string{words.rest()}};
+    return ErrorLine{one_line(std::string{words.rest()})};
   }
   return no_line("the guest", text);
 }

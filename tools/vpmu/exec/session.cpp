@@ -139,7 +139,7 @@ class ExecSession {
                           let_go();
                         },
                         [this](const ErrorLine& error) {
-                          if (end_.error.empty()) end_.error = printable(error.text);
+                          if (end_.error.empty()) end_.error = error.text;
                         }},
                *line);
   }

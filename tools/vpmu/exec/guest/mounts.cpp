@@ -139,8 +139,7 @@ Result<void> mount_root_disk(const ExecRootDisk& disk) {
     return host_error("there is no ext4 on the root's disk, nor on a partition of it", 0,
                       "give the image of one with --root");
   if (failure == ENODEV) return host_error("the guest's kernel has no ext4, which the root is", 0);
-  return host_error("mounting the root, /dev/" + device, failure,
-                    "give an image of ext4, and a partition that it has with ,partition=N");
+  return host_error("mounting the root, /dev/" + device, failure, "name an ext4 by ,partition=N");
 }
 
 Result<void> mount_overlay(FileServer server) {

@@ -8,10 +8,15 @@ CACHE = pathlib.Path(os.environ.get("VPMU_CACHE", ROOT / "build/cache"))
 KERNEL = CACHE / "l2/boot/vmlinuz"
 
 
-def environment():
-    """This process's, with the fetched virtiofsd where VPMU_VIRTIOFSD names none."""
+def environment(debian13=False):
+    """This process's, with the fetched daemons where it names none; with `debian13` those of `tools/bed/fetch debian13`."""
     own = dict(os.environ)
-    fetched = CACHE / "virtiofsd/usr"
-    if "VPMU_VIRTIOFSD" not in own and fetched.exists():
-        own |= {"VPMU_VIRTIOFSD": str(fetched / "lib/qemu/virtiofsd"), "LD_LIBRARY_PATH": str(fetched / "lib/x86_64-linux-gnu")}
+    if debian13:
+        own |= {"VPMU_VIRTIOFSD": str(CACHE / "debian13/virtiofsd"), "VPMU_PASST": str(CACHE / "debian13/passt")}
+    for variable, program in (("VPMU_VIRTIOFSD", "lib/qemu/virtiofsd"), ("VPMU_STORAGE_DAEMON", "bin/qemu-storage-daemon")):
+        path = CACHE / "virtiofsd/usr" / program
+        if variable not in own and path.exists():
+            # The libraries of the storage daemon are those of the QEMU beside it.
+            libraries = [str(CACHE / part / "lib/x86_64-linux-gnu") for part in ("virtiofsd/usr", "qemu7/usr", "qemu7")]
+            own |= {variable: str(path), "LD_LIBRARY_PATH": ":".join(libraries)}
     return own
