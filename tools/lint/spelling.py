@@ -9,8 +9,8 @@ import subprocess
 from source_tree import files, finish, required, root_from_arguments
 
 KINDS = (".md", ".hpp", ".cpp", ".c", ".S", ".py", ".txt", ".cmake", ".sh", ".yaml")
-# Mnemonics and field names that look like misspelt words.
-TERMS = "nd,ist,extint"
+# Mnemonics, field names and programs that look like misspelt words.
+TERMS = "nd,ist,extint,passt"
 AT_ONCE = 200  # files: a command line has an end
 
 

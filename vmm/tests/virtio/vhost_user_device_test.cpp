@@ -1,3 +1,4 @@
+// Long because each property of a device needs the same machine around it.
 #include "virtio/vhost_user_device.hpp"
 
 #include <gtest/gtest.h>
