@@ -12,6 +12,7 @@
 #include "records.hpp"
 #include "run.hpp"
 #include "stat/stat.hpp"
+#include "test_kernel/report_command.hpp"
 #include "test_kernel/test_kernel.hpp"
 #include "version.hpp"
 #include "virt.hpp"
@@ -44,6 +45,7 @@ int main(int argc, char** argv) try {
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_exec(app, exit_code);
   vmm::tool::add_test_kernel(app, exit_code);
+  vmm::tool::add_report(app, exit_code);
   vmm::tool::add_stat(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
   vmm::tool::add_events(app, exit_code);
@@ -60,8 +62,9 @@ int main(int argc, char** argv) try {
   }
   if (outcome.command.empty()) {
     std::fputs(
-        "vpmu: no command; give one of run, exec, stat, test-kernel, doctor, events, models, records, ctl, virt, or "
-        "type "
+        "vpmu: no command; give one of run, exec, stat, test-kernel, report, doctor, events, models, records, ctl, "
+        "virt, "
+        "or type "
         "`vpmu --help`\n",
         stderr);
     return exit_usage;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "fuzz_input.hpp"
 #include "stat/counts.hpp"
 #include "stat/events.hpp"
+#include "test_kernel/merge.hpp"
 #include "test_kernel/report.hpp"
 #include "test_kernel/results.hpp"
 
@@ -46,6 +48,18 @@ void read_lines(std::string_view text, Result<Line> (*read)(std::string_view)) {
   }
 }
 
+/// A report that is read is written and read again as the same; merged with itself it has each model once.
+void read_kernel_report(std::string_view text) {
+  const Result<KernelReport> report = read_report(text, "baseline.json");
+  if (!is_read(report)) return;
+  require(read_report(report_as_json(*report), "again.json") == *report,
+          "a report that is written is read as the same");
+  const std::array<ShardReport, 2> parts{ShardReport{.file = "a", .report = *report},
+                                         ShardReport{.file = "b", .report = *report}};
+  const Result<KernelReport> whole = merge(parts);
+  require(whole && whole->models.size() == report->asked.size(), "a report merges with itself");
+}
+
 }  // namespace
 
 extern "C" std::uint64_t fuzz_work() { return things_read; }
@@ -71,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 4: is_read(read_stat_document(text, "base.json")); break;
     case 6: is_read(read_disk_image(std::string{text})); break;
     default:
-      is_read(read_report(text, "baseline.json"));
+      read_kernel_report(text);
       things_read +=
           result_of("skylake", {.output = std::string{text}, .messages = {}, .how = "exit code 0", .is_success = true})
               .checks.size();

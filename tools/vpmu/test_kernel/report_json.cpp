@@ -1,4 +1,5 @@
 // nlohmann's JSON stays in this file: it costs seconds of compile time.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "test_kernel/report.hpp"
@@ -9,7 +10,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* format_name = "vpmu test-kernel";
-constexpr unsigned format_version = 1;
+constexpr unsigned format_version = 2;  // 1 had no checksum, suite, shard and asked
+constexpr std::size_t most_models = 1000;
 
 Json to_json(const CheckResult& check) {
   return {{"name", check.name},
@@ -18,26 +20,79 @@ Json to_json(const CheckResult& check) {
           {"seen", check.seen}};
 }
 
+std::string text_from(const Json& json, const char* key) { return clean_text(json.at(key).get<std::string>()); }
+
+std::string name_from(const Json& json) {
+  auto name = json.get<std::string>();
+  if (!is_name(name)) throw std::runtime_error{"a name that is none"};
+  return name;
+}
+
 CheckResult check_from(const Json& json) {
-  CheckResult check{.name = clean_text(json.at("name").get<std::string>()),
-                    .expected = clean_text(json.at("expected").get<std::string>()),
-                    .seen = clean_text(json.at("seen").get<std::string>())};
+  CheckResult check{
+      .name = name_from(json.at("name")), .expected = text_from(json, "expected"), .seen = text_from(json, "seen")};
   if (!read_outcome(json.at("outcome").get<std::string>(), check.outcome))
     throw std::runtime_error{"an outcome that is none"};
   return check;
 }
 
+ModelResult model_from(const Json& json) {
+  ModelResult model{.model = name_from(json.at("model")), .checks = {}};
+  const Json& checks = json.at("checks");
+  if (!checks.is_array() || checks.size() > most_checks + 1) throw std::runtime_error{"too many checks"};
+  for (const Json& each : checks) {
+    CheckResult check = check_from(each);
+    if (std::ranges::find(model.checks, check.name, &CheckResult::name) != model.checks.end())
+      throw std::runtime_error{"a check twice"};
+    model.checks.push_back(std::move(check));
+  }
+  return model;
+}
+
+Shard shard_from(const Json& json) {
+  const Shard shard{.number = json.at("number").get<std::size_t>(), .count = json.at("count").get<std::size_t>()};
+  if (shard.number < 1 || shard.number > shard.count || shard.count > most_shards)
+    throw std::runtime_error{"a shard that is none"};
+  return shard;
+}
+
+std::vector<std::string> asked_from(const Json& json) {
+  std::vector<std::string> asked;
+  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"too many models"};
+  for (const Json& each : json) {
+    std::string name = name_from(each);
+    if (std::ranges::find(asked, name) != asked.end()) throw std::runtime_error{"a model twice"};
+    asked.push_back(std::move(name));
+  }
+  return asked;
+}
+
+/// The models of a report: each was asked for, and is there once.
+std::vector<ModelResult> models_from(const Json& json, const std::vector<std::string>& asked) {
+  std::vector<ModelResult> models;
+  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"too many models"};
+  for (const Json& each : json) {
+    ModelResult model = model_from(each);
+    if (std::ranges::find(asked, model.model) == asked.end())
+      throw std::runtime_error{"a model that was not asked for"};
+    if (std::ranges::find(models, model.model, &ModelResult::model) != models.end())
+      throw std::runtime_error{"a model twice"};
+    models.push_back(std::move(model));
+  }
+  return models;
+}
+
 KernelReport report_from(const Json& json) {
   if (json.at("format") != format_name || json.at("version") != format_version)
     throw std::runtime_error{"it is of another format"};
-  KernelReport report{.kernel = clean_text(json.at("kernel").get<std::string>()),
-                      .version = clean_text(json.at("linux").get<std::string>()),
+  KernelReport report{.kernel = text_from(json, "kernel"),
+                      .version = text_from(json, "linux"),
+                      .checksum = text_from(json, "checksum"),
+                      .suite = text_from(json, "suite"),
+                      .shard = shard_from(json.at("shard")),
+                      .asked = asked_from(json.at("asked")),
                       .models = {}};
-  for (const Json& each : json.at("models")) {
-    ModelResult model{.model = clean_text(each.at("model").get<std::string>()), .checks = {}};
-    for (const Json& check : each.at("checks")) model.checks.push_back(check_from(check));
-    report.models.push_back(std::move(model));
-  }
+  report.models = models_from(json.at("models"), report.asked);
   return report;
 }
 
@@ -54,6 +109,10 @@ std::string report_as_json(const KernelReport& report) {
                   {"version", format_version},
                   {"kernel", clean_text(report.kernel)},
                   {"linux", clean_text(report.version)},
+                  {"checksum", clean_text(report.checksum)},
+                  {"suite", clean_text(report.suite)},
+                  {"shard", {{"number", report.shard.number}, {"count", report.shard.count}}},
+                  {"asked", report.asked},
                   {"models", std::move(models)}};
   return json.dump(1) + "\n";
 }

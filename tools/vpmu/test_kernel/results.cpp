@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::size_t longest_name = 40;
 constexpr std::size_t longest_text = 1000;
-constexpr std::size_t most_checks = 1000;
 
 /// A line's fields, as many as expected; nothing where there are others.
 template <std::size_t Count>
@@ -25,13 +24,6 @@ std::optional<std::array<std::string_view, Count>> fields_of(std::string_view li
     line.remove_prefix(i + 1 == Count ? line.size() : end + 1);
   }
   return fields;
-}
-
-bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= longest_name && std::ranges::all_of(text, [](char character) {
-    return (character >= 'a' && character <= 'z') || (character >= '0' && character <= '9') || character == '.' ||
-           character == '-';
-  });
 }
 
 /// What the lines of a checker say, and what is wrong with them.
@@ -103,6 +95,13 @@ bool read_outcome(std::string_view text, Outcome& outcome) {
   for (const Outcome each : {Outcome::pass, Outcome::fail, Outcome::skip})
     if (text == name_of(each)) return outcome = each, true;
   return false;
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= longest_name && std::ranges::all_of(text, [](char character) {
+    return (character >= 'a' && character <= 'z') || (character >= '0' && character <= '9') || character == '.' ||
+           character == '-';
+  });
 }
 
 std::string clean_text(std::string_view text) {

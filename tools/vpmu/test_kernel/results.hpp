@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,11 +24,24 @@ struct ModelResult {
   bool operator==(const ModelResult&) const = default;
 };
 
+/// The I-th of N machines that share the models.
+struct Shard {
+  std::size_t number{1}, count{1};
+  bool operator==(const Shard&) const = default;
+};
+inline constexpr std::size_t most_shards = 1000;
+/// Whose turn the model at this place of all is.
+constexpr std::size_t shard_of(std::size_t place, std::size_t count) { return place % count + 1; }
+
 /// What was found of a kernel.
 struct KernelReport {
-  std::string kernel;   ///< Its file.
-  std::string version;  ///< As it tells it itself.
-  std::vector<ModelResult> models;
+  std::string kernel;    ///< Its file.
+  std::string version;   ///< As it tells it itself.
+  std::string checksum;  ///< Of the file: two builds may tell the same version.
+  std::string suite;
+  Shard shard;
+  std::vector<std::string> asked;   ///< The models of all shards together.
+  std::vector<ModelResult> models;  ///< Those of this one.
   bool operator==(const KernelReport&) const = default;
 };
 
@@ -48,6 +62,10 @@ std::string_view name_of(Outcome outcome);
 bool read_outcome(std::string_view text, Outcome& outcome);
 /// Text as a report can have it: what is not printable ASCII is '?'; cut to 1000 characters.
 std::string clean_text(std::string_view text);
+
+/// Whether it is one of a check or a model: up to 40 letters, digits, dots and dashes.
+bool is_name(std::string_view text);
+inline constexpr std::size_t most_checks = 1000;  ///< Of one model.
 
 /// The checks of one guest, `run_check` first: it fails where the guest did not end well, a line of the checker cannot
 /// be read, a check is there twice, or lines are missing.

@@ -9,12 +9,7 @@
 namespace vmm::tool {
 namespace {
 
-struct Shard {
-  std::size_t number{1}, count{1};
-};
-
 Result<Shard> read_shard(const std::string& text) {
-  constexpr std::size_t most = 1000;
   Shard shard;
   if (text.empty()) return shard;
   const char* const end = text.data() + text.size();
@@ -22,7 +17,7 @@ Result<Shard> read_shard(const std::string& text) {
   const bool has_slash = first.ec == std::errc{} && first.ptr != end && *first.ptr == '/';
   const auto second = has_slash ? std::from_chars(first.ptr + 1, end, shard.count) : first;
   if (!has_slash || second.ec != std::errc{} || second.ptr != end || shard.number < 1 || shard.number > shard.count ||
-      shard.count > most)
+      shard.count > most_shards)
     return usage_error("--shard " + printable(text) + " is no part", "give I/N: 2/3 is the second of three");
   return shard;
 }
@@ -50,20 +45,20 @@ Result<std::vector<const MachineModel*>> named(const std::string& list) {
 
 }  // namespace
 
-Result<std::vector<const MachineModel*>> select_models(const std::string& models, const std::string& shard) {
-  VMM_ASSIGN(const Shard part, read_shard(shard));
-  std::vector<const MachineModel*> all;
+Result<Selection> select_models(const std::string& models, const std::string& shard) {
+  Selection selection;
+  VMM_ASSIGN(selection.shard, read_shard(shard));
   if (models == "all") {
-    for (const MachineModel& model : all_machine_models()) all.push_back(&model);
+    for (const MachineModel& model : all_machine_models()) selection.all.push_back(&model);
   } else if (models.empty()) {
-    all = one_of_each();
+    selection.all = one_of_each();
   } else {
-    VMM_ASSIGN(all, named(models));
+    VMM_ASSIGN(selection.all, named(models));
   }
-  std::vector<const MachineModel*> own;
-  for (std::size_t i = part.number - 1; i < all.size(); i += part.count) own.push_back(all[i]);
-  if (own.empty()) return usage_error("no model is left for --shard " + printable(shard), "give fewer parts");
-  return own;
+  for (std::size_t i = 0; i < selection.all.size(); ++i)
+    if (shard_of(i, selection.shard.count) == selection.shard.number) selection.own.push_back(selection.all[i]);
+  if (selection.own.empty()) return usage_error("no model is left for --shard " + printable(shard), "give fewer parts");
+  return selection;
 }
 
 }  // namespace vmm::tool

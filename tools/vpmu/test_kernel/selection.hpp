@@ -4,11 +4,19 @@
 
 #include "machine/model.hpp"
 #include "support/result.hpp"
+#include "test_kernel/results.hpp"
 
 namespace vmm::tool {
 
-/// The models to test on: "all", a list with commas between, or, empty, one for each kind of processor that Linux has
-/// tables for. `shard` "I/N" takes those whose turn it is, of every N the I-th; empty: all. Fails with kind usage.
-Result<std::vector<const MachineModel*>> select_models(const std::string& models, const std::string& shard);
+/// The models to test on.
+struct Selection {
+  Shard shard;
+  std::vector<const MachineModel*> all;  ///< Of all shards together.
+  std::vector<const MachineModel*> own;  ///< Of this one.
+};
+
+/// "all", a list with commas between, or, empty, one for each kind of processor that Linux has tables for. `shard`
+/// "I/N" takes those whose turn it is, of every N the I-th; empty: all. Fails with kind usage.
+Result<Selection> select_models(const std::string& models, const std::string& shard);
 
 }  // namespace vmm::tool

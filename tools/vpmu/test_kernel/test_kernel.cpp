@@ -11,20 +11,19 @@
 #include "command_line.hpp"
 #include "exec/kernel.hpp"
 #include "files/input_file.hpp"
-#include "files/output_file.hpp"
 #include "machine/config.hpp"
-#include "output.hpp"
+#include "snapshot/checksum.hpp"
+#include "test_kernel/delivery.hpp"
 #include "test_kernel/expectations.hpp"
 #include "test_kernel/guests.hpp"
-#include "test_kernel/report.hpp"
 #include "test_kernel/selection.hpp"
 
 namespace vmm::tool {
 namespace {
 
 struct TestKernelArguments {
-  std::string kernel, models, suite{"quick"}, format{"table"}, output, shard, baseline, modules, append, accel{"soft"};
-  std::string wrong;
+  std::string kernel, models, suite{"quick"}, shard, modules, append, accel{"soft"}, wrong;
+  DeliveryOptions delivery;
   unsigned jobs{};
   double timeout{300};
   bool quiet{};
@@ -36,26 +35,17 @@ constexpr std::string_view kernel_options =
     "nowatchdog sysctl.kernel.dmesg_restrict=0 sysctl.kernel.perf_event_max_sample_rate=100000000 "
     "sysctl.kernel.perf_cpu_time_max_percent=0";
 
-struct Format {
-  std::string_view name;
-  std::string (*write)(const KernelReport& report);
-};
-constexpr auto formats = std::to_array<Format>(
-    {{"table", report_as_table}, {"tap", report_as_tap}, {"junit", report_as_junit}, {"json", report_as_json}});
-
-Result<std::string> version_of(const std::string& kernel) {
+/// The kernel's file, and which one it is.
+Result<KernelReport> describe_kernel(const std::string& kernel) {
   constexpr std::uint64_t longest = 1ULL << 30U;
   VMM_ASSIGN(const auto image,
              read_whole_file(kernel, {.what = "the kernel", .advice = "give a readable bzImage"}, longest));
-  return kernel_version(image);
-}
-
-Result<std::optional<KernelReport>> read_baseline(const std::string& path) {
-  constexpr std::uint64_t longest = 64ULL << 20U;
-  if (path.empty()) return std::nullopt;
-  VMM_ASSIGN(const auto bytes,
-             read_whole_file(path, {.what = "the baseline", .advice = "give a report of --format json"}, longest));
-  VMM_ASSIGN(auto report, read_report({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  KernelReport report;
+  report.kernel = kernel;
+  VMM_ASSIGN(report.version, kernel_version(image));
+  Checksum checksum;
+  checksum.add(image);
+  report.checksum = fmt::format("{:016x}", checksum.value());
   return report;
 }
 
@@ -111,59 +101,23 @@ Result<std::vector<ModelResult>> run_models(const TestKernelArguments& arguments
   return results;
 }
 
-/// The report goes to the file, or else to standard output, where with a baseline there is only what changed.
-Result<void> write_report(const TestKernelArguments& arguments, const KernelReport& report,
-                          std::optional<OutputFile>& output, bool has_baseline) {
-  const auto* const format = std::ranges::find(formats, arguments.format, &Format::name);
-  const std::string text = format->write(report);
-  if (output) return output->replace(text);
-  if (!has_baseline) print(text);
-  return {};
-}
-
-int exit_code_of(const KernelReport& report, const std::optional<std::vector<Change>>& changed) {
-  if (!has_run(report)) return test_kernel_cannot_run;
-  const bool failed =
-      changed ? std::ranges::count(*changed, Change::Kind::worse, &Change::kind) > 0 : count(report, Outcome::fail) > 0;
-  return failed ? test_kernel_failed : test_kernel_passed;
-}
-
 Result<int> test(TestKernelArguments& arguments) {
-  VMM_ASSIGN(const auto models, select_models(arguments.models, arguments.shard));
-  KernelReport report{.kernel = arguments.kernel, .version = {}, .models = {}};
-  VMM_ASSIGN(report.version, version_of(arguments.kernel));
-  VMM_ASSIGN(const auto before, read_baseline(arguments.baseline));
-  std::optional<OutputFile> output;
-  if (!arguments.output.empty()) {
-    VMM_ASSIGN(auto file,
-               OutputFile::open(arguments.output,
-                                {.what = "the report", .advice = "give a file that can be written with --output"}));
-    output.emplace(std::move(file));
-  }
-  VMM_ASSIGN(report.models, run_models(arguments, models));
-  VMM_TRY(write_report(arguments, report, output, before.has_value()));
-  std::optional<std::vector<Change>> changed;
-  if (before) {
-    changed = changes(*before, report);
-    print(describe(*changed, *before, report));
-  }
+  VMM_ASSIGN(const Selection selection, select_models(arguments.models, arguments.shard));
+  VMM_ASSIGN(KernelReport report, describe_kernel(arguments.kernel));
+  report.suite = arguments.suite;
+  report.shard = selection.shard;
+  for (const MachineModel* const model : selection.all) report.asked.emplace_back(model->name);
+  VMM_ASSIGN(auto delivery, Delivery::open(arguments.delivery));
+  VMM_ASSIGN(report.models, run_models(arguments, selection.own));
+  VMM_ASSIGN(const int code, delivery.deliver(report));
   if (!arguments.quiet)
-    std::fprintf(stderr, "vpmu test-kernel: Linux %s: %u passed, %u failed, %u skipped\n", report.version.c_str(),
-                 count(report, Outcome::pass), count(report, Outcome::fail), count(report, Outcome::skip));
-  return exit_code_of(report, changed);
+    std::fprintf(stderr, "vpmu test-kernel: Linux %s: %s\n", report.version.c_str(), describe_counts(report).c_str());
+  return code;
 }
 
 int test_and_report(TestKernelArguments& arguments) {
   const auto code = test(arguments);
-  if (code) return *code;
-  std::fprintf(stderr, "vpmu test-kernel: %s\n", describe(code.error()).c_str());
-  return code.error().kind == ErrorKind::usage ? test_kernel_usage : test_kernel_cannot_run;
-}
-
-std::vector<std::string> format_names() {
-  std::vector<std::string> names;
-  for (const Format& format : formats) names.emplace_back(format.name);
-  return names;
+  return code ? *code : tell_error("vpmu test-kernel", code.error());
 }
 
 }  // namespace
@@ -175,10 +129,7 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("--models", arguments->models,
                   "all, or a list with commas; without it one for each kind of processor that Linux knows");
   test.add_option("--suite", arguments->suite, "which checks").shows_default().one_of({"quick"});
-  test.add_option("--format", arguments->format, "of the report").shows_default().one_of(format_names());
-  test.add_option("--output", arguments->output, "write the report to this file, not to standard output");
-  test.add_option("--baseline", arguments->baseline,
-                  "print only what changed since this report, which --format json has written");
+  add_delivery_options(test, arguments->delivery);
   test.add_option("--jobs", arguments->jobs, "guests at a time; 0: as many as there are CPUs").shows_default();
   test.add_option("--shard", arguments->shard, "I/N: of every N models the I-th");
   test.add_option("--modules", arguments->modules, "the kernel's modules; without it, where a package has them");

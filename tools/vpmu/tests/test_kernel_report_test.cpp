@@ -10,6 +10,10 @@ namespace {
 KernelReport sample() {
   return {.kernel = "/boot/vmlinuz",
           .version = "6.1.0",
+          .checksum = "0123456789abcdef",
+          .suite = "quick",
+          .shard = {.number = 2, .count = 3},
+          .asked = {"skylake", "nehalem", "haswell-ep"},
           .models = {{.model = "nehalem",
                       .checks = {{"precise.1", Outcome::pass, "91", "91"},
                                  {"precise.2", Outcome::fail, "<\"a\" & 'b'>", "x\\y # z\x01"},
@@ -80,15 +84,43 @@ TEST(JsonReport, OfAnotherFormIsRefusedWithItsName) {
     text.replace(text.find(what), what.size(), other);
     return text;
   };
-  for (const std::string& bad :
-       {std::string{}, std::string{"[]"}, std::string{"{}"}, good.substr(0, good.size() / 2),
-        with("vpmu test-kernel", "other"), with("\"version\": 1", "\"version\": 2"), with("\"pass\"", "\"good\""),
-        with("\"pass\"", "1"), with("\"models\"", "\"model\"")}) {
+  for (const std::string& bad : {std::string{},
+                                 std::string{"[]"},
+                                 std::string{"{}"},
+                                 good.substr(0, good.size() / 2),
+                                 with("vpmu test-kernel", "other"),
+                                 with("\"version\": 2", "\"version\": 1"),
+                                 with("\"pass\"", "\"good\""),
+                                 with("\"pass\"", "1"),
+                                 with("\"models\"", "\"model\""),
+                                 with("\"number\": 2", "\"number\": 4"),
+                                 with("\"number\": 2", "\"number\": 0"),
+                                 with("\"number\": 2", "\"number\": -1"),
+                                 with("\"count\": 3", "\"count\": 1001"),
+                                 with("\"skylake\"", "\"nehalem\""),
+                                 with("\"skylake\"", "\"\""),
+                                 with("\"skylake\"", "\"a b\""),
+                                 with("\"skylake\"", "1"),
+                                 with("\"model\": \"nehalem\"", "\"model\": \"haswell-ep\""),
+                                 with("\"model\": \"nehalem\"", "\"model\": \"sandybridge\""),
+                                 with("\"precise.2\"", "\"precise.1\""),
+                                 with("\"precise.2\"", "\"PRECISE\"")}) {
     const auto read = read_report(bad, "r.json");
     ASSERT_FALSE(read) << bad;
     EXPECT_EQ(read.error().kind, ErrorKind::usage);
     EXPECT_TRUE(describe(read.error()).starts_with("r.json is no report")) << describe(read.error());
   }
+}
+
+TEST(JsonReport, IsBounded) {
+  KernelReport report = sample();
+  for (unsigned i = 0; i < 1001; ++i)
+    report.models[0].checks.push_back({"c" + std::to_string(i), Outcome::pass, "", ""});
+  EXPECT_FALSE(read_report(report_as_json(report), "r.json"));
+  report = sample();
+  for (unsigned i = 0; i < 1000; ++i) report.asked.push_back("m" + std::to_string(i));
+  EXPECT_FALSE(read_report(report_as_json(report), "r.json"));
+  EXPECT_FALSE(read_report(std::string(100'000, '['), "r.json"));
 }
 
 TEST(Changes, OfTheSameReportAreNone) {

@@ -15,7 +15,7 @@ std::vector<std::string_view> names(const std::string& models, const std::string
   EXPECT_TRUE(selected) << describe(selected.error());
   std::vector<std::string_view> all;
   if (selected)
-    for (const MachineModel* const model : *selected) all.push_back(model->name);
+    for (const MachineModel* const model : selected->own) all.push_back(model->name);
   return all;
 }
 

@@ -1,0 +1,43 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "files/output_file.hpp"
+#include "support/result.hpp"
+#include "test_kernel/results.hpp"
+
+namespace vmm::tool {
+
+class Command;
+
+/// How a report is written, and what it is compared with.
+struct DeliveryOptions {
+  std::string format{"table"}, output, baseline;
+};
+void add_delivery_options(Command& command, DeliveryOptions& options);
+
+/// A report that a file has. `what` and `advice`: as an error tells them. Fails with kind usage.
+Result<KernelReport> read_report_file(const std::string& path, const std::string& what);
+
+/// Where a report goes to. Opened before the report is made, so that a bad file is known at once.
+class Delivery {
+ public:
+  /// Fails with kind usage.
+  static Result<Delivery> open(DeliveryOptions options);
+  /// Writes it to the file, or else to standard output, where with a baseline there is only what changed; the exit code
+  /// that this makes.
+  Result<int> deliver(const KernelReport& report);
+
+ private:
+  explicit Delivery(DeliveryOptions options) : options_{std::move(options)} {}
+  DeliveryOptions options_;
+  std::optional<KernelReport> before_;
+  std::optional<OutputFile> output_;
+};
+
+/// "passed", "failed" and "skipped", with how many of each.
+std::string describe_counts(const KernelReport& report);
+/// Tells an error on one line; the exit code that it makes.
+int tell_error(const char* command, const Error& error);
+
+}  // namespace vmm::tool

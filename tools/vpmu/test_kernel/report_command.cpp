@@ -1,0 +1,70 @@
+#include "test_kernel/report_command.hpp"
+
+#include <memory>
+
+#include "command_line.hpp"
+#include "test_kernel/delivery.hpp"
+#include "test_kernel/merge.hpp"
+
+namespace vmm::tool {
+namespace {
+
+struct ReportArguments {
+  std::string file;
+  std::vector<std::string> files;
+  DeliveryOptions delivery;
+};
+
+Result<KernelReport> read_one(const ReportArguments& arguments) {
+  return read_report_file(arguments.file, "the report");
+}
+
+Result<KernelReport> merge_files(const ReportArguments& arguments) {
+  if (arguments.files.size() > most_shards) return usage_error("more reports than there can be shards", "give fewer");
+  std::vector<ShardReport> parts;
+  for (const std::string& file : arguments.files) {
+    VMM_ASSIGN(auto report, read_report_file(file, "the report"));
+    parts.push_back({.file = file, .report = std::move(report)});
+  }
+  return merge(parts);
+}
+
+using Source = Result<KernelReport> (*)(const ReportArguments& arguments);
+
+Result<int> deliver(const ReportArguments& arguments, Source source) {
+  VMM_ASSIGN(const KernelReport report, source(arguments));
+  VMM_ASSIGN(auto delivery, Delivery::open(arguments.delivery));
+  return delivery.deliver(report);
+}
+
+Command add_action(Command& report, const char* name, const char* help, Source source,
+                   const std::shared_ptr<ReportArguments>& arguments, int& exit_code) {
+  Command command = report.add_command(name, help);
+  add_delivery_options(command, arguments->delivery);
+  command.set_footer(
+      "Exit codes: 0 all passed; 1 a check failed, with --baseline one that had not failed before, or a shard is "
+      "missing; 2 wrong use; 3 no guest could run.");
+  command.when_given([arguments, source, &exit_code] {
+    const auto code = deliver(*arguments, source);
+    exit_code = code ? *code : tell_error("vpmu report", code.error());
+  });
+  return command;
+}
+
+}  // namespace
+
+void add_report(Command& app, int& exit_code) {
+  auto arguments = std::make_shared<ReportArguments>();
+  Command report = app.add_command("report", "show reports of `vpmu test-kernel`, or make one of all shards'");
+  report.require_commands(1, 1);
+  add_action(report, "show", "a report in another format, or what changed since another", read_one, arguments,
+             exit_code)
+      .add_option("file", arguments->file, "what --format json has written")
+      .required();
+  add_action(report, "merge", "the reports of all shards as one; a missing one is a failure", merge_files, arguments,
+             exit_code)
+      .add_option("files", arguments->files, "what --format json has written, a file for each shard")
+      .required();
+}
+
+}  // namespace vmm::tool
