@@ -178,8 +178,8 @@ Result<std::optional<fs::path>> find_module_directory(const std::string& given, 
                        fmt::format("give a directory like /{}", installed.native()));
   }
   std::error_code error;
-  const fs::path beside = fs::absolute(kernel, error).parent_path().parent_path() / installed;
-  for (const fs::path& directory : {"/" / installed, beside})
+  const fs::path above = fs::absolute(kernel, error).parent_path().parent_path();
+  for (const fs::path& directory : {"/" / installed, above / installed, above / version})
     if (has_modules(directory)) return directory;
   return std::nullopt;
 }

@@ -27,8 +27,9 @@ Result<std::vector<KernelModule>> find_modules(const std::filesystem::path& dire
                                                std::span<const std::string> names);
 
 /// The directory for find_modules(): `given`, else the system's, else the one of the package that the kernel was
-/// unpacked from: ../lib/modules/VERSION beside it. None where there is none: then everything should be built in. Fails
-/// with kind usage where `given` has no modules.
+/// unpacked from: ../lib/modules/VERSION beside it, or the kernel's own directory, where packages have it since Linux
+/// 7.3 of Debian. None where there is none: then everything should be built in. Fails with kind usage where `given` has
+/// no modules.
 Result<std::optional<std::filesystem::path>> find_module_directory(const std::string& given,
                                                                    const std::filesystem::path& kernel,
                                                                    const std::string& version);

@@ -199,6 +199,7 @@ TEST(FindModuleDirectory, TakesThatOfThePackageBesideTheKernel) {
   package.add("lib/modules/1.2.3-none/modules.builtin", bytes_of("x.ko\n"));
   const fs::path modules = package.path() / "lib/modules/1.2.3-none";
   EXPECT_EQ(find_module_directory({}, package.path() / "boot/vmlinuz", "1.2.3-none").value(), modules);
+  EXPECT_EQ(find_module_directory({}, modules / "vmlinuz", "1.2.3-none").value(), modules);
   EXPECT_EQ(find_module_directory({}, package.path() / "boot/vmlinuz", "1.2.4-none").value(), std::nullopt);
   EXPECT_EQ(find_module_directory(modules, "/boot/other", "1.2.3-none").value(), modules);
   EXPECT_EQ(find_module_directory(package.path(), "/boot/other", "1.2.3-none").value(), modules);
