@@ -9,6 +9,7 @@
 #include "exec/exec.hpp"
 #include "models.hpp"
 #include "output.hpp"
+#include "profile/profile.hpp"
 #include "records.hpp"
 #include "run.hpp"
 #include "stat/stat.hpp"
@@ -47,6 +48,7 @@ int main(int argc, char** argv) try {
   vmm::tool::add_test_kernel(app, exit_code);
   vmm::tool::add_report(app, exit_code);
   vmm::tool::add_stat(app, exit_code);
+  vmm::tool::add_profile(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
   vmm::tool::add_events(app, exit_code);
   vmm::tool::add_models(app, exit_code);
@@ -62,9 +64,8 @@ int main(int argc, char** argv) try {
   }
   if (outcome.command.empty()) {
     std::fputs(
-        "vpmu: no command; give one of run, exec, stat, test-kernel, report, doctor, events, models, records, ctl, "
-        "virt, "
-        "or type "
+        "vpmu: no command; give one of run, exec, stat, profile, test-kernel, report, doctor, events, models, records, "
+        "ctl, virt, or type "
         "`vpmu --help`\n",
         stderr);
     return exit_usage;

@@ -15,10 +15,14 @@
 
 namespace vmm::tool {
 
-Result<ResultDirectory> ResultDirectory::create() {
+Result<ResultDirectory> ResultDirectory::create(const std::string& parent) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / "vpmu-stat-XXXXXX").string();
-  if (error || ::mkdtemp(path.data()) == nullptr) return host_error("a temporary directory", errno, "set TMPDIR");
+  const fs::path place = parent.empty() ? fs::temp_directory_path(error) : fs::path{parent};
+  std::string path = (place / "vpmu-XXXXXX").string();
+  if (error || ::mkdtemp(path.data()) == nullptr)
+    return host_error("a temporary directory in " + printable(place.string()), errno,
+                      parent.empty() ? "set TMPDIR" : "give one that can be written to");
   return ResultDirectory{std::move(path)};
 }
 
@@ -27,7 +31,7 @@ ResultDirectory::~ResultDirectory() {
   if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
 }
 
-Result<int> in_child(const std::function<int()>& act) {
+Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile) {
   sigset_t waited_for, before;
   ::sigemptyset(&waited_for);
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::sigaddset(&waited_for, signal);
@@ -46,8 +50,11 @@ Result<int> in_child(const std::function<int()>& act) {
   int status = 0;
   while (child > 0 && ::waitpid(child, &status, WNOHANG) == 0) {
     siginfo_t signal{};
+    const timespec interval{.tv_sec = meanwhile.interval.count(), .tv_nsec = 0};
+    const int number = ::sigtimedwait(&waited_for, &signal, meanwhile.act ? &interval : nullptr);
+    if (number < 0 && errno == EAGAIN) meanwhile.act();
     // What a terminal sends reaches the child by itself.
-    if (::sigwaitinfo(&waited_for, &signal) > 0 && signal.si_signo != SIGCHLD && signal.si_code != SI_KERNEL)
+    if (number > 0 && signal.si_signo != SIGCHLD && signal.si_code != SI_KERNEL)
       ::kill(child, signal.si_signo);
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);

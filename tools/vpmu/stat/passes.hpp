@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -9,7 +10,8 @@ namespace vmm::tool {
 /// A new directory of the host's for this user alone, with what is in it, as long as this lives.
 class ResultDirectory {
  public:
-  static Result<ResultDirectory> create();
+  /// In `parent`; empty: where temporary files go.
+  static Result<ResultDirectory> create(const std::string& parent = {});
   ResultDirectory(ResultDirectory&& other) noexcept : path_{std::move(other.path_)} { other.path_.clear(); }
   ResultDirectory& operator=(ResultDirectory&&) = delete;
   ~ResultDirectory();
@@ -20,10 +22,16 @@ class ResultDirectory {
   std::string path_;
 };
 
+/// What in_child() does while it waits: `act` at the end of each interval.
+struct Meanwhile {
+  std::chrono::seconds interval{};
+  std::function<void()> act{};
+};
+
 /// Calls `act` in a child process and gives its exit code. Signals that would end this process go to the child, and
 /// this one waits; the child ends with this process, however that ends. Before the process has threads. Fails where
 /// there is no child, and where a signal has ended it.
-Result<int> in_child(const std::function<int()>& act);
+Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile = {});
 
 /// Sets standard input back to `offset`.
 Result<void> rewind_input(long offset);

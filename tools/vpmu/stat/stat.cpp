@@ -2,10 +2,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -16,7 +13,6 @@
 
 #include "command_line.hpp"
 #include "exec/exec.hpp"
-#include "exec/kernel.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
 #include "machine/model.hpp"
@@ -25,6 +21,7 @@
 #include "stat/comparison.hpp"
 #include "stat/counts.hpp"
 #include "stat/events.hpp"
+#include "stat/guest_perf.hpp"
 #include "stat/passes.hpp"
 
 namespace vmm::tool {
@@ -41,64 +38,31 @@ struct StatArguments : ExecArguments {
   std::vector<std::string> limits, variables;
 };
 
-/// What shows in counts is the same on each host: of the environment only what decides how a program works.
-bool is_kept(std::string_view variable, const std::vector<std::string>& more) {
-  const std::string_view name = variable.substr(0, variable.find('='));
-  constexpr std::array kept{"PATH", "HOME", "LANG", "LANGUAGE", "TZ"};
-  return std::ranges::find(kept, name) != kept.end() || name.starts_with("LC_") ||
-         std::ranges::find(more, name) != more.end();
-}
-
-Result<void> check_for_perf(const StatArguments& arguments) {
-  if (arguments.root != "/") return {};
-  const char* const path = std::getenv("PATH");
-  std::string_view rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(':'), rest.size());
-    if (::access(fmt::format("{}/perf", rest.substr(0, end)).c_str(), X_OK) == 0) return {};
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return host_error("there is no perf on this machine, which counts in the guest", 0,
-                    "install it: apt install linux-perf (Debian), linux-tools-generic (Ubuntu), perf (Fedora)");
-}
-
 Result<std::string> read_text(const std::string& path, const FileRole& role) {
   VMM_ASSIGN(const auto bytes, read_whole_file(path, role, largest_file));
   return std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-Result<std::string> version_of_kernel(const StatArguments& arguments) {
-  constexpr std::uint64_t longest_kernel = 1ULL << 30U;
-  VMM_ASSIGN(const std::string path, find_kernel(kernel_places(arguments.kernel)));
-  VMM_ASSIGN(
-      const auto image,
-      read_whole_file(path, {.what = "the kernel", .advice = "give a readable bzImage with --kernel"}, longest_kernel));
-  return kernel_version(image);
 }
 
 /// The counts depend on the environment: it lies on the command's stack. Its values may be secrets.
 std::string checksum_of_environment(const StatArguments& arguments) {
   Checksum sum;
   for (char** variable = ::environ; *variable != nullptr; ++variable)
-    if (is_kept(*variable, arguments.variables))
+    if (is_kept_variable(*variable, arguments.variables))
       sum.add(std::as_bytes(std::span{*variable, std::strlen(*variable) + 1}));
   return fmt::format("{:016x}", sum.value());
 }
 
 /// The measurement but for what comes of running it.
 Result<StatDocument> describe_run(const StatArguments& arguments) {
-  // Of a copy: the machine's own process settles it for itself.
-  MachineOptions settled = static_cast<const MachineOptions&>(arguments);
-  VMM_TRY(settle(settled));
-  StatDocument document{.version = VPMU_VERSION,
-                        .model = arguments.machine.model,
-                        .accel = settled.machine.accel == Accel::soft ? "soft" : "kvm",
-                        .source = settled.machine.source,
-                        .memory_bytes = settled.machine.memory_bytes,
-                        .environment = checksum_of_environment(arguments),
-                        .command = arguments.command};
-  VMM_ASSIGN(document.kernel, version_of_kernel(arguments));
-  return document;
+  VMM_ASSIGN(const GuestPerfRun run, describe_guest(arguments));
+  return StatDocument{.version = VPMU_VERSION,
+                      .model = arguments.machine.model,
+                      .accel = run.accel,
+                      .source = run.source,
+                      .kernel = run.kernel,
+                      .memory_bytes = run.memory_bytes,
+                      .environment = checksum_of_environment(arguments),
+                      .command = arguments.command};
 }
 
 /// Runs the command in a guest of its own, where perf counts these events.
@@ -153,7 +117,7 @@ Result<int> run_passes(const StatArguments& arguments, const std::vector<StatEve
 }
 
 Result<int> stat(const StatArguments& arguments) {
-  VMM_TRY(check_for_perf(arguments));
+  VMM_TRY(check_for_perf(arguments.root));
   const MachineModel* const model = find_machine_model(arguments.machine.model);
   if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
   const auto& generation = vpmu::describe(model->generation);
@@ -211,7 +175,7 @@ void add_stat(Command& app, int& exit_code) {
   stat.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
   add_exec_options(stat, arguments);
   arguments->passes_variable = [variables = &arguments->variables](std::string_view variable) {
-    return is_kept(variable, *variables);
+    return is_kept_variable(variable, *variables);
   };
   stat.set_footer(
       "perf of this machine counts in the guest. More events than the model has counters: the command is run again, "

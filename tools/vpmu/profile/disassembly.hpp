@@ -1,0 +1,52 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profile/summary.hpp"
+
+namespace vmm::tool {
+
+/// An instruction, and what was sampled there.
+struct CodeLine {
+  std::uint64_t address{};  ///< In its file, as objdump has it.
+  std::string text;
+  std::string source;  ///< "hot.c:4"; empty where there are no debugging symbols.
+  Weights weights{};
+  std::array<std::uint64_t, aspects> samples{};
+  bool follows_gap{};  ///< Lines without samples have been left out before it.
+};
+
+/// A function's instructions, or why they are not to be had.
+struct AnnotatedFunction {
+  std::size_t function{};
+  std::string why_not;
+  std::vector<CodeLine> lines;
+};
+
+/// Reads what `objdump -d -l --no-show-raw-insn` prints of one function, part by part: up to the next function, and no
+/// more than some thousands of instructions.
+class DisassemblyReader {
+ public:
+  /// False: no more is needed.
+  bool add(std::string_view text);
+  std::vector<CodeLine> take() { return std::move(lines_); }
+
+ private:
+  bool line(std::string_view text);
+  std::string rest_, source_;
+  std::vector<CodeLine> lines_;
+};
+
+/// The address that a byte of an ELF file gets when it is loaded; nothing where it is not loaded, or the file is no ELF
+/// file of 64 bits. `head` is the file's start, with its program headers.
+std::optional<std::uint64_t> load_address(std::span<const std::byte> head, std::uint64_t file_offset);
+
+/// The instructions of a function with what was sampled there, by objdump. Lines far from any sample are left out.
+AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function);
+
+}  // namespace vmm::tool

@@ -1,0 +1,240 @@
+#include "profile/profile.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "command_line.hpp"
+#include "exec/exec.hpp"
+#include "files/output_file.hpp"
+#include "machine/model.hpp"
+#include "profile/host_tool.hpp"
+#include "profile/progress.hpp"
+#include "profile/report.hpp"
+#include "stat/guest_perf.hpp"
+#include "stat/passes.hpp"
+
+namespace vmm::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Where the guest sees the directory of the results. A path of the host's own would be another each time, and the
+/// command's stack with it.
+constexpr const char* guest_directory = "/run/vpmu-profile";
+constexpr const char* data_name = "perf.data";
+constexpr const char* symbols_name = "kallsyms";
+constexpr const char* report_name = "report.html";
+/// Where each cycle is run by the engine, a million in a second: some thousands of samples in a run of seconds.
+constexpr std::uint64_t engine_period = 10007;
+constexpr unsigned usual_frequency = 4000;
+constexpr std::uint64_t longest_period = 1ULL << 31U;
+
+struct ProfileArguments : ExecArguments {
+  std::string output, call_graph{"fp"};
+  std::vector<std::string> variables;
+  std::uint64_t period{};
+  unsigned frequency{};
+  bool quiet{};
+};
+
+Result<void> check(const ProfileArguments& arguments) {
+  if (arguments.period > longest_period)
+    return usage_error(fmt::format("--period {} is longer than a counter", arguments.period),
+                       fmt::format("give at most {}", longest_period));
+  if (arguments.call_graph != "fp" && arguments.call_graph != "dwarf" && arguments.call_graph != "lbr")
+    return usage_error("--call-graph " + printable(arguments.call_graph) + " is none that perf has",
+                       "give fp, dwarf or lbr");
+  VMM_TRY(check_for_perf(arguments.root));
+  std::error_code error;
+  fs::create_directory(arguments.output, error);
+  if (!fs::is_directory(arguments.output))
+    return usage_error("cannot make the directory " + printable(arguments.output) + ": " +
+                           (error ? error.message() : "it is something else"),
+                       "give another with --output");
+  return {};
+}
+
+SampleRate rate_of(const ProfileArguments& arguments, std::string_view source) {
+  if (arguments.period != 0) return {.period = arguments.period, .frequency = usual_frequency};
+  if (arguments.frequency != 0) return {.period = 0, .frequency = arguments.frequency};
+  return {.period = source == "exact" ? engine_period : 0, .frequency = usual_frequency};
+}
+
+/// perf in the guest, with the command behind it. The symbols first: the command may end the machine.
+std::vector<std::string> perf_command(const ProfileArguments& arguments, const RecordingPlan& plan,
+                                      const SampleRate& rate) {
+  // No build IDs of what was hit afterwards, nor copies of it: that takes longer than many a command. The kernel tells
+  // them with each mapping.
+  std::vector<std::string> all{"sh",
+                               "-c",
+                               fmt::format("cat /proc/kallsyms >\"$0/{}\"; exec \"$@\"", symbols_name),
+                               guest_directory,
+                               "perf",
+                               "record",
+                               "--quiet",
+                               "--no-buildid",
+                               "--no-buildid-cache",
+                               "--buildid-mmap",
+                               "--call-graph",
+                               arguments.call_graph,
+                               "--data",
+                               "--weight",
+                               "--freq",
+                               fmt::format("{}", rate.frequency),
+                               "--output",
+                               fmt::format("{}/{}", guest_directory, data_name)};
+  for (const RecordedEvent& event : plan.events) all.insert(all.end(), {"-e", event.perf});
+  all.emplace_back("--");
+  all.insert(all.end(), arguments.command.begin(), arguments.command.end());
+  return all;
+}
+
+/// Runs the command in a guest, where perf writes into `directory`.
+Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan, const SampleRate& rate,
+                   const std::string& directory, Progress& progress) {
+  ProfileArguments run = arguments;
+  run.elsewhere.push_back({.host = directory, .guest = guest_directory});
+  run.command = perf_command(arguments, plan, rate);
+  // Else Linux takes the time that the engine needs for a sample as a reason for fewer of them.
+  run.append = "sysctl.kernel.perf_cpu_time_max_percent=0 " + run.append;
+  progress.begin("the command runs in a guest");
+  return in_child([&run] { return run_exec(run); },
+                  {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }});
+}
+
+/// Moves what the guest has left in `from` to `to`. It may have put there what it likes; a link would lead to any file
+/// of ours.
+Result<void> keep(const std::string& from, const std::string& to, const char* name) {
+  const std::string path = fmt::format("{}/{}", from, name);
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0)
+    return host_error(fmt::format("perf has left no {} in the guest", name), 0,
+                      "see what it said, and what `vpmu exec -- perf record true` says");
+  if (!S_ISREG(status.st_mode))
+    return host_error(fmt::format("the guest has made {} something else than a file", name), 0,
+                      "do not believe this guest");
+  std::error_code error;
+  fs::rename(path, fmt::format("{}/{}", to, name), error);
+  if (error) return host_error(fmt::format("moving {} to {}", name, printable(to)), error.value());
+  return {};
+}
+
+/// Reads perf.data by this machine's perf.
+Result<ProfileSummary> read_samples(const std::string& directory, std::vector<std::string>& notes, Progress& progress) {
+  ProfileSummary summary;
+  SampleReader reader{[&summary](const Sample& sample) { summary.add(sample); }};
+  progress.begin("perf script reads the samples");
+  VMM_ASSIGN(const ToolEnd end,
+             run_tool({"perf", "script", "--input", fmt::format("{}/{}", directory, data_name), "--kallsyms",
+                       fmt::format("{}/{}", directory, symbols_name), "--no-inline", "-F", std::string{sample_fields}},
+                      [&](std::string_view text) {
+                        reader.add(text);
+                        progress.tick(fmt::format("{} samples", reader.samples()));
+                        return true;
+                      }));
+  reader.finish();
+  if (end.exit_code != 0)
+    return host_error(fmt::format("perf script ended with {}: {}", end.exit_code, printable(end.said)), 0,
+                      fmt::format("see `perf script -i {}/{}`", printable(directory), data_name));
+  if (reader.unread_lines() != 0)
+    notes.push_back(fmt::format("{} lines of perf script could not be read.", reader.unread_lines()));
+  if (summary.crowded() != 0)
+    notes.push_back(fmt::format("{} calls are counted with their callers: there are too many different ones.",
+                                summary.crowded()));
+  return summary;
+}
+
+/// The code of the functions that are hottest by one of the metrics.
+std::vector<AnnotatedFunction> annotate_hottest(const ProfileSummary& summary, Progress& progress) {
+  progress.begin("objdump reads the hottest functions");
+  std::vector<std::size_t> chosen;
+  constexpr std::array wanted{std::pair{Metric::cycles, 6U}, std::pair{Metric::latency, 3U},
+                              std::pair{Metric::mispredictions, 3U}};
+  for (const auto& [metric, most] : wanted)
+    for (const std::size_t function : hottest(summary, metric, most))
+      if (std::ranges::find(chosen, function) == chosen.end()) chosen.push_back(function);
+  std::vector<AnnotatedFunction> all;
+  for (const std::size_t function : chosen) {
+    all.push_back(annotate(summary, function));
+    progress.tick();
+  }
+  return all;
+}
+
+Result<int> profile(const ProfileArguments& arguments) {
+  VMM_TRY(check(arguments));
+  const MachineModel* const model = find_machine_model(arguments.machine.model);
+  if (model == nullptr) return usage_error("unknown model " + printable(arguments.machine.model), "see `vpmu models`");
+  VMM_ASSIGN(const GuestPerfRun guest, describe_guest(arguments));
+  const SampleRate rate = rate_of(arguments, guest.source);
+  ProfileReport report;
+  VMM_ASSIGN(report.plan, plan_recording(vpmu::describe(model->generation), guest.source, rate));
+  const std::string report_path = fmt::format("{}/{}", arguments.output, report_name);
+  VMM_ASSIGN(auto file, OutputFile::open(report_path, {.what = "the report", .advice = "give another --output"}));
+  VMM_ASSIGN(const ResultDirectory results, ResultDirectory::create(arguments.output));
+  Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
+  VMM_ASSIGN(const int code, record(arguments, report.plan, rate, results.path(), progress));
+  if (code == exec_failed || code == exec_timed_out) return code;
+  for (const char* const name : {symbols_name, data_name}) VMM_TRY(keep(results.path(), arguments.output, name));
+  VMM_ASSIGN(const ProfileSummary summary, read_samples(arguments.output, report.notes, progress));
+  report.summary = &summary;
+  report.annotated = annotate_hottest(summary, progress);
+  report.run = {.version = VPMU_VERSION,
+                .model = arguments.machine.model,
+                .accel = guest.accel,
+                .source = guest.source,
+                .kernel = guest.kernel,
+                .command = arguments.command,
+                .exit_code = code};
+  VMM_TRY(file.replace(to_html(report)));
+  if (!arguments.quiet) std::fprintf(stderr, "%s: the report is in %s\n", arguments.name, report_path.c_str());
+  return code;
+}
+
+int profile_and_explain(const ProfileArguments& arguments) {
+  const auto code = profile(arguments);
+  if (code) return *code;
+  std::fprintf(stderr, "%s: %s\n", arguments.name, describe(code.error()).c_str());
+  return exec_failed;
+}
+
+}  // namespace
+
+void add_profile(Command& app, int& exit_code) {
+  auto arguments = std::make_shared<ProfileArguments>();
+  arguments->name = "vpmu profile";
+  arguments->accel = "soft";
+  arguments->machine.source = "exact";
+  Command profile = app.add_command(
+      "profile", "find out where a command's time, loads and mispredicted branches are, in such a guest");
+  profile.add_option("-o,--output", arguments->output, "the directory for perf.data, kallsyms and report.html")
+      .required();
+  const Argument period = profile.add_option(
+      "--period", arguments->period,
+      "a sample for so many cycles; loads and mispredictions have more for theirs. Without it, 10007 by the engine");
+  profile
+      .add_option("--frequency", arguments->frequency,
+                  "so many samples of each event in a second of the guest. Without it, 4000 where the engine does not "
+                  "count")
+      .within(1U, 100000U)
+      .excludes(period);
+  profile.add_option("--call-graph", arguments->call_graph, "how perf finds callers: fp, dwarf or lbr").shows_default();
+  profile.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
+  profile.add_flag("--quiet", arguments->quiet, "say nothing of how far it has come");
+  add_exec_options(profile, arguments);
+  arguments->passes_variable = [variables = &arguments->variables](std::string_view variable) {
+    return is_kept_variable(variable, *variables);
+  };
+  profile.set_footer(
+      "perf of this machine records in the guest, and reads perf.data here. Of the environment the command has PATH, "
+      "HOME, LANG, LANGUAGE, LC_* and TZ. Exit codes: the command's; 124 time limit, 125 we failed.");
+  profile.when_given([arguments, &exit_code] { exit_code = profile_and_explain(*arguments); });
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,47 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "support/result.hpp"
+#include "vpmu/generation.hpp"
+
+namespace vmm::tool {
+
+/// What `vpmu profile` asks of a program: where its time goes, where its loads come from, which branches are hard.
+enum class Aspect : std::uint8_t { cycles, loads, mispredictions };
+inline constexpr std::size_t aspects = 3;
+
+/// Its name in perf.data: "cycles", "loads" or "mispredictions".
+std::string_view to_string(Aspect aspect);
+
+/// An event that perf records in the guest.
+struct RecordedEvent {
+  Aspect aspect{};
+  std::string name;        ///< As `vpmu events` has it.
+  std::string perf;        ///< As `perf record -e` takes it.
+  std::string quality;     ///< How the source delivers it, as `vpmu events` says.
+  bool is_precise{};       ///< A sample names the very instruction.
+  std::uint64_t period{};  ///< So many for each sample; 0: as many as the frequency asks for.
+};
+
+/// How often there is a sample.
+struct SampleRate {
+  /// Cycles for each sample; loads and mispredictions have one for fewer of theirs. 0: by `frequency`.
+  std::uint64_t period{};
+  unsigned frequency{};  ///< Samples of each event in a second of the guest's.
+};
+
+/// What can be recorded at once on a model, and what cannot.
+struct RecordingPlan {
+  std::vector<RecordedEvent> events;
+  std::vector<std::string> lacking;  ///< A sentence for each thing that this model or source does not have.
+};
+
+/// Fails where not even cycles can be sampled.
+Result<RecordingPlan> plan_recording(const vpmu::GenerationDesc& generation, std::string_view source,
+                                     const SampleRate& rate);
+
+}  // namespace vmm::tool

@@ -1,0 +1,179 @@
+#include "profile/samples.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace vmm::tool {
+namespace {
+
+constexpr std::size_t longest_line = 16384;
+constexpr std::size_t most_frames = 512;
+constexpr std::size_t longest_name = 512;
+
+template <class Number>
+bool read_number(std::string_view text, Number& number, int base = 10) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+std::string_view trim(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(' ') + 1 - first);
+}
+
+/// The next word, taken off the front.
+std::string_view take_word(std::string_view& text) {
+  const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
+  const std::size_t end = std::min(text.find(' ', first), text.size());
+  const std::string_view word = text.substr(first, end - first);
+  text.remove_prefix(end);
+  return word;
+}
+
+/// "83/83"
+bool are_ids(std::string_view word) {
+  const std::size_t slash = word.find('/');
+  int process{}, thread{};
+  return slash != std::string_view::npos && read_number(word.substr(0, slash), process) &&
+         read_number(word.substr(slash + 1), thread);
+}
+
+/// "0.875620:"
+bool is_time(std::string_view word) {
+  if (word.empty() || word.back() != ':') return false;
+  word.remove_suffix(1);
+  const std::size_t point = word.find('.');
+  std::uint64_t seconds{}, parts{};
+  return point != std::string_view::npos && read_number(word.substr(0, point), seconds) &&
+         read_number(word.substr(point + 1), parts);
+}
+
+std::optional<Aspect> read_aspect(std::string_view word) {
+  if (word.empty() || word.back() != ':') return std::nullopt;
+  word.remove_suffix(1);
+  for (const Aspect aspect : {Aspect::cycles, Aspect::loads, Aspect::mispredictions})
+    if (word == to_string(aspect)) return aspect;
+  return std::nullopt;
+}
+
+/// What stands behind the process's name: "83/83 0.875620: 18021 loads: 7f2a60530028 10268100142 |OP LOAD|... 4".
+std::optional<Sample> read_fields(std::string_view text) {
+  Sample sample;
+  if (!are_ids(take_word(text)) || !is_time(take_word(text)) || !read_number(take_word(text), sample.period))
+    return std::nullopt;
+  const auto aspect = read_aspect(take_word(text));
+  if (!aspect) return std::nullopt;
+  sample.aspect = *aspect;
+  constexpr int hexadecimal = 16;
+  if (!read_number(take_word(text), sample.address, hexadecimal) ||
+      !read_number(take_word(text), sample.data_source, hexadecimal))
+    return std::nullopt;
+  // perf's words for the data source, which differ from version to version, are between.
+  const std::string_view words = trim(text);
+  if (!read_number(words.substr(words.rfind(' ') + 1), sample.latency)) return std::nullopt;
+  return sample;
+}
+
+/// "hot_sum+0x2c"; perf has "[unknown]" for what it does not know.
+void read_function(std::string_view text, SampleFrame& frame) {
+  constexpr int hexadecimal = 16;
+  const std::size_t plus = text.rfind("+0x");
+  if (plus != std::string_view::npos && read_number(text.substr(plus + 3), frame.offset, hexadecimal))
+    text = text.substr(0, plus);
+  if (text != "[unknown]") frame.function = text.substr(0, longest_name);
+}
+
+/// Where the file's name in parentheses begins. Both may have parentheses in them.
+std::size_t module_start(std::string_view text) {
+  for (const std::string_view start : {" (/", " (["})
+    if (const std::size_t at = text.rfind(start); at != std::string_view::npos) return at;
+  return text.rfind(" (");
+}
+
+}  // namespace
+
+std::optional<Sample> read_sample_line(std::string_view line) {
+  // A process can have any name, of 15 bytes, one like these fields as well: the last place where they can be read is
+  // right.
+  constexpr std::size_t widest = 64;
+  for (std::size_t slash = line.substr(0, widest).rfind('/'); slash != std::string_view::npos && slash > 0;
+       slash = line.rfind('/', slash - 1)) {
+    const std::size_t before = line.rfind(' ', slash);
+    const std::size_t start = before == std::string_view::npos ? 0 : before + 1;
+    if (auto sample = read_fields(line.substr(start))) {
+      sample->process = trim(line.substr(0, start)).substr(0, longest_name);
+      return sample;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<SampleFrame> read_frame_line(std::string_view line) {
+  constexpr int hexadecimal = 16;
+  if (line.empty() || line.front() != '\t') return std::nullopt;
+  line.remove_prefix(1);
+  SampleFrame frame;
+  if (!read_number(take_word(line), frame.address, hexadecimal)) return std::nullopt;
+  const std::string_view names = trim(line);
+  const std::size_t module = module_start(line);
+  if (names.empty() || names.back() != ')' || module == std::string_view::npos) return std::nullopt;
+  read_function(trim(line.substr(0, module)), frame);
+  const std::string_view rest = trim(line.substr(module + 1));
+  const std::string_view name = rest.substr(1, rest.size() - 2);
+  if (name != "[unknown]") frame.module = name.substr(0, longest_name);
+  return frame;
+}
+
+void SampleReader::end_sample() {
+  if (!sample_) return;
+  ++samples_;
+  take_(*sample_);
+  sample_.reset();
+}
+
+void SampleReader::line(std::string_view text) {
+  if (text.empty()) return end_sample();
+  if (text.front() == '\t') {
+    auto frame = sample_ ? read_frame_line(text) : std::nullopt;
+    if (!frame) {
+      ++unread_;
+    } else if (sample_->frames.size() < most_frames) {
+      sample_->frames.push_back(std::move(*frame));
+    }
+    return;
+  }
+  end_sample();
+  sample_ = read_sample_line(text);
+  if (!sample_) ++unread_;
+}
+
+void SampleReader::add(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    const std::string_view part = text.substr(0, end);
+    if (rest_.size() + part.size() > longest_line) {
+      too_long_ = true;
+      rest_.clear();
+    } else if (!too_long_) {
+      rest_ += part;
+    }
+    if (end == std::string_view::npos) return;
+    if (too_long_) ++unread_;
+    if (!too_long_) line(rest_);
+    rest_.clear();
+    too_long_ = false;
+    text.remove_prefix(end + 1);
+  }
+}
+
+void SampleReader::finish() {
+  if (too_long_) ++unread_;
+  if (!rest_.empty()) line(rest_);
+  rest_.clear();
+  too_long_ = false;
+  end_sample();
+}
+
+}  // namespace vmm::tool

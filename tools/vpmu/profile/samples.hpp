@@ -1,0 +1,63 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profile/recorded_events.hpp"
+
+namespace vmm::tool {
+
+/// The fields that `perf script -F` is asked for, as SampleReader reads them.
+inline constexpr std::string_view sample_fields =
+    "comm,pid,tid,time,event,period,addr,ip,sym,symoff,dso,data_src,weight";
+
+/// A place in a program: where it was interrupted, or where it had called from.
+struct SampleFrame {
+  std::uint64_t address{};  ///< Of a program or library: in its file. Of the kernel: its own.
+  std::uint64_t offset{};   ///< From the start of the function.
+  std::string function;     ///< Empty: not known.
+  std::string module;       ///< A path, "[kernel.kallsyms]", "[fuse]", "[vdso]"; empty: not known.
+  bool operator==(const SampleFrame&) const = default;
+};
+
+/// What perf recorded at one moment.
+struct Sample {
+  Aspect aspect{};
+  std::string process;
+  std::uint64_t period{};  ///< How many events it stands for.
+  std::uint64_t address{}, data_source{}, latency{};  ///< Of a load.
+  std::vector<SampleFrame> frames;                    ///< The innermost first.
+};
+
+/// Reads what `perf script` prints with these fields, part by part as it comes. Names of functions, files and processes
+/// are what a guest has made of them: what is no sample is counted and left out, and no line is kept that is longer
+/// than any of perf's.
+class SampleReader {
+ public:
+  explicit SampleReader(std::function<void(const Sample&)> take) : take_{std::move(take)} {}
+  void add(std::string_view text);
+  /// Behind the last part.
+  void finish();
+  [[nodiscard]] std::uint64_t samples() const { return samples_; }
+  /// Lines that are no sample's.
+  [[nodiscard]] std::uint64_t unread_lines() const { return unread_; }
+
+ private:
+  void line(std::string_view text);
+  void end_sample();
+  std::function<void(const Sample&)> take_;
+  std::string rest_;
+  bool too_long_{};
+  std::optional<Sample> sample_;
+  std::uint64_t samples_{}, unread_{};
+};
+
+/// A line that begins a sample; nothing where it is none.
+std::optional<Sample> read_sample_line(std::string_view line);
+/// A line of its call chain; nothing where it is none.
+std::optional<SampleFrame> read_frame_line(std::string_view line);
+
+}  // namespace vmm::tool
