@@ -167,7 +167,8 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
     return annotated;
   }
   for (CodeLine& line : *lines) {
-    const auto place = summary.addresses().find({function, begin + (line.address - *start)});
+    line.offset = line.address - *start;
+    const auto place = summary.addresses().find({function, begin + line.offset});
     if (place == summary.addresses().end()) continue;
     line.samples = place->second.samples;
     line.weights = place->second.weights;

@@ -14,6 +14,7 @@ namespace vmm::tool {
 /// An instruction, and what was sampled there.
 struct CodeLine {
   std::uint64_t address{};  ///< In its file, as objdump has it.
+  std::uint64_t offset{};   ///< From the start of the function.
   std::string text;
   std::string source;  ///< "hot.c:4"; empty where there are no debugging symbols.
   Weights weights{};

@@ -101,8 +101,9 @@ Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan,
   ProfileArguments run = arguments;
   run.elsewhere.push_back({.host = directory, .guest = guest_directory});
   run.command = perf_command(arguments, plan, rate);
-  // Else Linux takes the time that the engine needs for a sample as a reason for fewer of them.
-  run.append = "sysctl.kernel.perf_cpu_time_max_percent=0 " + run.append;
+  // Else Linux takes the time that the engine needs for a sample as a reason for fewer of them. What it says on its
+  // console would be in the profile: of a panic it still says all.
+  run.append = "sysctl.kernel.perf_cpu_time_max_percent=0 loglevel=0 " + run.append;
   progress.begin("the command runs in a guest");
   return in_child([&run] { return run_exec(run); },
                   {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }});
@@ -125,25 +126,49 @@ Result<void> keep(const std::string& from, const std::string& to, const char* na
   return {};
 }
 
-/// Reads perf.data by this machine's perf.
+/// What this machine's perf prints of perf.data.
+Result<void> run_perf_script(const std::string& directory, std::vector<std::string> options, std::string_view fields,
+                             const std::function<void(std::string_view)>& take) {
+  std::vector<std::string> command{"perf",       "script",
+                                   "--input",    fmt::format("{}/{}", directory, data_name),
+                                   "--kallsyms", fmt::format("{}/{}", directory, symbols_name),
+                                   "--ns",       "--no-inline",
+                                   "-F",         std::string{fields}};
+  command.insert(command.end(), options.begin(), options.end());
+  VMM_ASSIGN(const ToolEnd end, run_tool(command, [&take](std::string_view text) {
+               take(text);
+               return true;
+             }));
+  if (end.exit_code == 0) return {};
+  return host_error(fmt::format("perf script ended with {}: {}", end.exit_code, printable(end.said)), 0,
+                    fmt::format("see `perf script -i {}/{}`", printable(directory), data_name));
+}
+
+/// What the samples of perf.data add up to.
 Result<ProfileSummary> read_samples(const std::string& directory, std::vector<std::string>& notes, Progress& progress) {
-  ProfileSummary summary;
-  SampleReader reader{[&summary](const Sample& sample) { summary.add(sample); }};
   progress.begin("perf script reads the samples");
-  VMM_ASSIGN(const ToolEnd end,
-             run_tool({"perf", "script", "--input", fmt::format("{}/{}", directory, data_name), "--kallsyms",
-                       fmt::format("{}/{}", directory, symbols_name), "--no-inline", "-F", std::string{sample_fields}},
-                      [&](std::string_view text) {
-                        reader.add(text);
-                        progress.tick(fmt::format("{} samples", reader.samples()));
-                        return true;
-                      }));
+  SampleSites sites;
+  VMM_TRY(run_perf_script(directory, {"--hide-call-graph"}, site_fields, [&](std::string_view text) {
+    sites.add(text);
+    progress.tick();
+  }));
+  sites.finish();
+  ProfileSummary summary;
+  std::uint64_t unsure = 0;
+  SampleReader reader{[&](Sample& sample) {
+    const SampleFrame* const site = sites.next(sample.aspect, sample.time);
+    if (site != nullptr) put_on_top(sample.frames, *site);
+    unsure += site == nullptr ? 1 : 0;
+    summary.add(sample);
+  }};
+  VMM_TRY(run_perf_script(directory, {}, sample_fields, [&](std::string_view text) {
+    reader.add(text);
+    progress.tick(fmt::format("{} samples", reader.samples()));
+  }));
   reader.finish();
-  if (end.exit_code != 0)
-    return host_error(fmt::format("perf script ended with {}: {}", end.exit_code, printable(end.said)), 0,
-                      fmt::format("see `perf script -i {}/{}`", printable(directory), data_name));
   if (reader.unread_lines() != 0)
     notes.push_back(fmt::format("{} lines of perf script could not be read.", reader.unread_lines()));
+  if (unsure != 0) notes.push_back(fmt::format("{} samples are where the interrupt came, and not precise.", unsure));
   if (summary.crowded() != 0)
     notes.push_back(fmt::format("{} calls are counted with their callers: there are too many different ones.",
                                 summary.crowded()));

@@ -156,6 +156,7 @@ Json annotated_json(const ProfileReport& report, Names& names) {
     Json lines = Json::array();
     for (const CodeLine& line : code.lines)
       lines.push_back({{"address", fmt::format("{:x}", line.address)},
+                       {"offset", line.offset},
                        {"text", line.text},
                        {"source", line.source},
                        {"gap", line.follows_gap},

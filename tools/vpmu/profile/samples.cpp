@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t longest_line = 16384;
 constexpr std::size_t most_frames = 512;
 constexpr std::size_t longest_name = 512;
 
@@ -40,14 +40,18 @@ bool are_ids(std::string_view word) {
          read_number(word.substr(slash + 1), thread);
 }
 
-/// "0.875620:"
-bool is_time(std::string_view word) {
-  if (word.empty() || word.back() != ':') return false;
+/// "0.875620123:", in nanoseconds.
+std::optional<std::uint64_t> read_time(std::string_view word) {
+  constexpr std::uint64_t nanoseconds = 1'000'000'000, longest = 1ULL << 32U;
+  constexpr std::size_t digits = 9;
+  if (word.empty() || word.back() != ':') return std::nullopt;
   word.remove_suffix(1);
   const std::size_t point = word.find('.');
   std::uint64_t seconds{}, parts{};
-  return point != std::string_view::npos && read_number(word.substr(0, point), seconds) &&
-         read_number(word.substr(point + 1), parts);
+  if (point == std::string_view::npos || word.size() - point - 1 != digits ||
+      !read_number(word.substr(0, point), seconds) || !read_number(word.substr(point + 1), parts) || seconds > longest)
+    return std::nullopt;
+  return seconds * nanoseconds + parts;
 }
 
 std::optional<Aspect> read_aspect(std::string_view word) {
@@ -58,11 +62,13 @@ std::optional<Aspect> read_aspect(std::string_view word) {
   return std::nullopt;
 }
 
-/// What stands behind the process's name: "83/83 0.875620: 18021 loads: 7f2a60530028 10268100142 |OP LOAD|... 4".
+/// What stands behind the process's name: "83/83 0.875620123: 18021 loads: 7f2a60530028 10268100142 |OP LOAD|... 4".
 std::optional<Sample> read_fields(std::string_view text) {
   Sample sample;
-  if (!are_ids(take_word(text)) || !is_time(take_word(text)) || !read_number(take_word(text), sample.period))
-    return std::nullopt;
+  if (!are_ids(take_word(text))) return std::nullopt;
+  const auto time = read_time(take_word(text));
+  if (!time || !read_number(take_word(text), sample.period)) return std::nullopt;
+  sample.time = *time;
   const auto aspect = read_aspect(take_word(text));
   if (!aspect) return std::nullopt;
   sample.aspect = *aspect;
@@ -92,6 +98,21 @@ std::size_t module_start(std::string_view text) {
   return text.rfind(" (");
 }
 
+/// "  401660 hot_sum+0x2c (/usr/bin/hot)"
+std::optional<SampleFrame> read_frame(std::string_view line) {
+  constexpr int hexadecimal = 16;
+  SampleFrame frame;
+  if (!read_number(take_word(line), frame.address, hexadecimal)) return std::nullopt;
+  const std::string_view names = trim(line);
+  const std::size_t module = module_start(line);
+  if (names.empty() || names.back() != ')' || module == std::string_view::npos) return std::nullopt;
+  read_function(trim(line.substr(0, module)), frame);
+  const std::string_view rest = trim(line.substr(module + 1));
+  const std::string_view name = rest.substr(1, rest.size() - 2);
+  if (name != "[unknown]") frame.module = name.substr(0, longest_name);
+  return frame;
+}
+
 }  // namespace
 
 std::optional<Sample> read_sample_line(std::string_view line) {
@@ -111,19 +132,61 @@ std::optional<Sample> read_sample_line(std::string_view line) {
 }
 
 std::optional<SampleFrame> read_frame_line(std::string_view line) {
-  constexpr int hexadecimal = 16;
   if (line.empty() || line.front() != '\t') return std::nullopt;
-  line.remove_prefix(1);
-  SampleFrame frame;
-  if (!read_number(take_word(line), frame.address, hexadecimal)) return std::nullopt;
-  const std::string_view names = trim(line);
-  const std::size_t module = module_start(line);
-  if (names.empty() || names.back() != ')' || module == std::string_view::npos) return std::nullopt;
-  read_function(trim(line.substr(0, module)), frame);
-  const std::string_view rest = trim(line.substr(module + 1));
-  const std::string_view name = rest.substr(1, rest.size() - 2);
-  if (name != "[unknown]") frame.module = name.substr(0, longest_name);
-  return frame;
+  return read_frame(line.substr(1));
+}
+
+void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site) {
+  // Near the top it may stand below what it has called, or an interrupt. Deeper down it is another call of it.
+  constexpr std::size_t nearest = 8;
+  const std::size_t near = std::min(frames.size(), nearest);
+  const auto same = std::find_if(frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(near), [&](const auto& f) {
+    return !f.function.empty() && f.function == site.function && f.module == site.module;
+  });
+  if (same != frames.begin() + static_cast<std::ptrdiff_t>(near)) {
+    frames.erase(frames.begin(), same);
+    frames.front() = site;
+    return;
+  }
+  frames.insert(frames.begin(), site);
+}
+
+void SampleSites::line(std::string_view text) {
+  constexpr std::size_t most_sites = 4'000'000, most_places = 400'000;
+  int thread{};
+  if (!read_number(take_word(text), thread)) return;
+  const auto time = read_time(take_word(text));
+  const auto aspect = time ? read_aspect(take_word(text)) : std::nullopt;
+  auto frame = aspect ? read_frame(text) : std::nullopt;
+  if (!frame || sites_.size() >= most_sites) return;
+  std::string key{text};
+  auto known = known_.find(key);
+  if (known == known_.end()) {
+    if (places_.size() >= most_places) return;
+    places_.push_back(std::move(*frame));
+    known = known_.emplace(std::move(key), places_.size() - 1).first;
+  }
+  sites_.push_back({.time = *time, .place = known->second, .aspect = *aspect});
+}
+
+void SampleSites::add(std::string_view text) {
+  lines_.add(text, [this](std::string_view each) { line(each); });
+}
+
+void SampleSites::finish() {
+  lines_.end([this](std::string_view each) { line(each); });
+}
+
+const SampleFrame* SampleSites::next(Aspect aspect, std::uint64_t time) {
+  // One that could not be read is missing: the others are found behind its place.
+  constexpr std::size_t farthest = 1000;
+  const std::size_t end = next_ + std::min(farthest, sites_.size() - next_);
+  for (std::size_t at = next_; at < end; ++at) {
+    if (sites_[at].time != time || sites_[at].aspect != aspect) continue;
+    next_ = at + 1;
+    return &places_[sites_[at].place];
+  }
+  return nullptr;
 }
 
 void SampleReader::end_sample() {
@@ -150,29 +213,11 @@ void SampleReader::line(std::string_view text) {
 }
 
 void SampleReader::add(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    const std::string_view part = text.substr(0, end);
-    if (rest_.size() + part.size() > longest_line) {
-      too_long_ = true;
-      rest_.clear();
-    } else if (!too_long_) {
-      rest_ += part;
-    }
-    if (end == std::string_view::npos) return;
-    if (too_long_) ++unread_;
-    if (!too_long_) line(rest_);
-    rest_.clear();
-    too_long_ = false;
-    text.remove_prefix(end + 1);
-  }
+  lines_.add(text, [this](std::string_view each) { line(each); });
 }
 
 void SampleReader::finish() {
-  if (too_long_) ++unread_;
-  if (!rest_.empty()) line(rest_);
-  rest_.clear();
-  too_long_ = false;
+  lines_.end([this](std::string_view each) { line(each); });
   end_sample();
 }
 

@@ -40,10 +40,18 @@ Weights weights_of(const Sample& sample) {
   return weights;
 }
 
-/// Outermost frames that nobody knows are what a chain without frame pointers ends in.
+/// Whether nobody can have called from there: behind a call stands what is not the start of a function.
+bool is_no_caller(const SampleFrame& frame) { return frame.function.empty() ? frame.module.empty() : frame.offset == 0; }
+
+/// How many frames, from the innermost on, can be believed. Where code has no frame pointers a chain ends in what is no
+/// caller, or goes round until it is as long as perf lets it be.
 std::size_t known_frames(const Sample& sample) {
-  std::size_t count = sample.frames.size();
-  while (count > 1 && sample.frames[count - 1].module.empty() && sample.frames[count - 1].function.empty()) --count;
+  constexpr std::size_t longest_chain = 127;
+  const auto& frames = sample.frames;
+  std::size_t count = frames.size();
+  if (count >= longest_chain)
+    while (count > 1 && frames[count - 1].address == frames[count - 2].address) --count;
+  while (count > 1 && is_no_caller(frames[count - 1])) --count;
   return count;
 }
 

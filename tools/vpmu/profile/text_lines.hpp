@@ -1,0 +1,53 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace vmm::tool {
+
+/// Puts together the lines of a text that comes in parts. A line that is longer than `most` is counted and left out.
+class TextLines {
+ public:
+  explicit TextLines(std::size_t most) : most_{most} {}
+
+  /// Calls `take` with each line that is whole, without its newline.
+  template <class Take>
+  void add(std::string_view text, const Take& take) {
+    while (!text.empty()) {
+      const std::size_t end = text.find('\n');
+      keep(text.substr(0, end));
+      if (end == std::string_view::npos) return;
+      finish(take);
+      text.remove_prefix(end + 1);
+    }
+  }
+  /// The last line has no newline.
+  template <class Take>
+  void end(const Take& take) {
+    if (is_long_ || !line_.empty()) finish(take);
+  }
+  [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
+
+ private:
+  void keep(std::string_view part) {
+    is_long_ = is_long_ || part.size() > most_ - line_.size();
+    if (!is_long_) line_ += part;
+  }
+  template <class Take>
+  void finish(const Take& take) {
+    if (is_long_)
+      ++left_out_;
+    else
+      take(std::string_view{line_});
+    line_.clear();
+    is_long_ = false;
+  }
+
+  std::size_t most_;
+  std::string line_;
+  bool is_long_{};
+  std::uint64_t left_out_{};
+};
+
+}  // namespace vmm::tool
