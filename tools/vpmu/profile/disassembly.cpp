@@ -147,13 +147,15 @@ bool DisassemblyReader::add(std::string_view text) {
 
 AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) {
   AnnotatedFunction annotated{.function = function, .why_not = {}, .lines = {}};
-  const std::string& module = summary.functions()[function].module;
+  const auto& [name, module, self, total, begin] = summary.functions()[function];
   annotated.why_not = why_no_file(module);
   const auto first = summary.addresses().lower_bound({function, 0});
   const auto last = summary.addresses().lower_bound({function + 1, 0});
   if (!annotated.why_not.empty() || first == last) return annotated;
-  const std::uint64_t begin = first->second.address - first->second.offset;
-  const std::uint64_t size = std::prev(last)->second.address - begin + 1;
+  if (begin == 0) {
+    annotated.why_not = "no call chain tells where it is in its file.";
+    return annotated;
+  }
   const auto start = start_of(module, begin);
   if (!start) {
     annotated.why_not = describe(start.error());
@@ -161,14 +163,14 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
   }
   // Behind the last sample the rest of the function, as far as it is shown.
   constexpr std::uint64_t behind = 128, longest = 1U << 20U;
-  auto lines = disassemble(module, *start, std::min(size + behind, longest));
+  auto lines = disassemble(module, *start, std::min(std::prev(last)->second.offset + behind, longest));
   if (!lines || lines->empty()) {
     annotated.why_not = lines ? std::string{"objdump finds no code there."} : describe(lines.error());
     return annotated;
   }
   for (CodeLine& line : *lines) {
     line.offset = line.address - *start;
-    const auto place = summary.addresses().find({function, begin + line.offset});
+    const auto place = summary.addresses().find({function, line.offset});
     if (place == summary.addresses().end()) continue;
     line.samples = place->second.samples;
     line.weights = place->second.weights;

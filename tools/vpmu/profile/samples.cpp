@@ -145,10 +145,12 @@ void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site) {
   });
   if (same != frames.begin() + static_cast<std::ptrdiff_t>(near)) {
     frames.erase(frames.begin(), same);
-    frames.front() = site;
+    frames.front().address += site.offset - frames.front().offset;
+    frames.front().offset = site.offset;
     return;
   }
   frames.insert(frames.begin(), site);
+  frames.front().address = 0;
 }
 
 void SampleSites::line(std::string_view text) {

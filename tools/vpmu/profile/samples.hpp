@@ -22,7 +22,8 @@ inline constexpr std::size_t longest_sample_line = 16384;
 
 /// A place in a program: where it was interrupted, or where it had called from.
 struct SampleFrame {
-  std::uint64_t address{};  ///< Of a program or library: in its file. Of the kernel: its own.
+  /// Of a program or library: in its file. Of the kernel: its own. 0: not known; SampleSites: in the process.
+  std::uint64_t address{};
   std::uint64_t offset{};   ///< From the start of the function.
   std::string function;     ///< Empty: not known.
   std::string module;       ///< A path, "[kernel.kallsyms]", "[fuse]", "[vdso]"; empty: not known.

@@ -150,11 +150,10 @@ void ProfileSummary::add_load(const Sample& sample, std::size_t function, std::u
 
 void ProfileSummary::add_address(const Sample& sample, std::size_t function, const Weights& weights) {
   const SampleFrame& frame = sample.frames.front();
-  const std::pair key{function, frame.address};
+  const std::pair key{function, frame.offset};
   const bool is_new = !addresses_.contains(key);
   if (is_new && addresses_.size() >= most_addresses) return;
   ProfiledAddress& place = addresses_[key];
-  place.address = frame.address;
   place.offset = frame.offset;
   ++place.samples[static_cast<std::size_t>(sample.aspect)];
   add_to(place.weights, weights);
@@ -173,6 +172,7 @@ void ProfileSummary::add(const Sample& sample) {
     const SampleFrame& frame = sample.frames[i - 1];
     const std::size_t function =
         function_of(frame.function.empty() ? std::string_view{"[unknown]"} : frame.function, frame.module);
+    if (frame.address > frame.offset && !frame.function.empty()) functions_[function].start = frame.address - frame.offset;
     path_.push_back(function);
     const std::size_t next = child_of(node, function);
     if (next != node) add_to(nodes_[next].total, weights);

@@ -30,6 +30,7 @@ bool missed_tlb(std::uint64_t data_source);
 struct ProfiledFunction {
   std::string name, module;
   Weights self{}, total{};
+  std::uint64_t start{};  ///< Of a program or library: in its file. 0: not known.
 };
 
 /// A function as it was called from the nodes above it.
@@ -47,7 +48,7 @@ struct LoadCount {
 
 /// An instruction that has samples of its own.
 struct ProfiledAddress {
-  std::uint64_t address{}, offset{};
+  std::uint64_t offset{};  ///< From the start of the function.
   std::array<std::uint64_t, aspects> samples{};
   Weights weights{};
 };
@@ -66,7 +67,7 @@ class ProfileSummary {
   [[nodiscard]] const std::map<std::pair<std::size_t, LoadLevel>, LoadCount>& function_levels() const {
     return function_levels_;
   }
-  /// By function, then in the order of their addresses.
+  /// By function and offset.
   [[nodiscard]] const std::map<std::pair<std::size_t, std::uint64_t>, ProfiledAddress>& addresses() const {
     return addresses_;
   }
