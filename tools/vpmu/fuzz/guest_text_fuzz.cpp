@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,14 +10,16 @@
 #include "exec/disk_image.hpp"
 #include "exec/request.hpp"
 #include "fuzz_input.hpp"
+#include "profile/disassembly.hpp"
+#include "profile/report.hpp"
 #include "stat/counts.hpp"
 #include "stat/events.hpp"
 #include "test_kernel/merge.hpp"
 #include "test_kernel/report.hpp"
 #include "test_kernel/results.hpp"
 
-// Text that a guest, a file or a command line says to `vpmu exec`, `vpmu stat` and `vpmu test-kernel`: each is read or
-// refused in one line, and what was written is read again.
+// Text that a guest, a file or a command line says to `vpmu exec`, `vpmu stat`, `vpmu profile` and `vpmu test-kernel`:
+// each is read or refused in one line, and what was written is read again.
 
 namespace {
 
@@ -60,13 +63,36 @@ void read_kernel_report(std::string_view text) {
   require(whole && whole->models.size() == report->asked.size(), "a report merges with itself");
 }
 
+/// What perf prints of the samples of a guest, up to the page: nothing in it ends its script element.
+void read_samples(std::string_view text) {
+  SampleSites sites;
+  sites.add(text);
+  sites.finish();
+  ProfileSummary summary;
+  SampleReader reader{[&](Sample& sample) {
+    if (const SampleFrame* const site = sites.next(sample.aspect, sample.time)) put_on_top(sample.frames, *site);
+    summary.add(sample);
+    ++things_read;
+  }};
+  reader.add(text.substr(0, text.size() / 2));
+  reader.add(text.substr(text.size() / 2));
+  reader.finish();
+  ProfileReport report;
+  report.summary = &summary;
+  require(for_script_element(to_json(report)).find('<') == std::string::npos, "names cannot end the script element");
+  DisassemblyReader disassembly;
+  disassembly.add(text);
+  things_read += disassembly.take().size();
+  if (load_address(std::as_bytes(std::span{text}), text.size())) ++things_read;
+}
+
 }  // namespace
 
 extern "C" std::uint64_t fuzz_work() { return things_read; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   vpmu::fuzz::Input input{data, size};
-  const auto kind = input.take<std::uint8_t>() % 7;
+  const auto kind = input.take<std::uint8_t>() % 8;
   const std::size_t head = std::min<std::size_t>(size, 1);
   const std::string_view text{reinterpret_cast<const char*>(data) + head, size - head};
   switch (kind) {
@@ -84,6 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     case 4: is_read(read_stat_document(text, "base.json")); break;
     case 6: is_read(read_disk_image(std::string{text})); break;
+    case 7: read_samples(text); break;
     default:
       read_kernel_report(text);
       things_read +=

@@ -266,7 +266,7 @@ function functions_section() {
 
 function code_table(code) {
   const wanted = offered.filter(({ key }) => key !== "loads");
-  const most = wanted.map(({ index }) => Math.max(1, ...code.lines.map((line) => line.weights[index])));
+  const most = wanted.map(({ index }) => Math.max(1, ...data.annotated.flatMap((each) => each.lines.map((line) => line.weights[index]))));
   const whole = wanted.map(({ index }) => code.lines.reduce((sum, line) => sum + line.weights[index], 0));
   const body = make("tbody", {});
   for (const line of code.lines) {
