@@ -16,6 +16,7 @@
 #include "profile/host_tool.hpp"
 #include "profile/progress.hpp"
 #include "profile/report.hpp"
+#include "profile/samples.hpp"
 #include "stat/guest_perf.hpp"
 #include "stat/passes.hpp"
 
@@ -101,9 +102,11 @@ Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan,
   ProfileArguments run = arguments;
   run.elsewhere.push_back({.host = directory, .guest = guest_directory});
   run.command = perf_command(arguments, plan, rate);
-  // Else Linux takes the time that the engine needs for a sample as a reason for fewer of them. What it says on its
-  // console would be in the profile: of a panic it still says all.
-  run.append = "sysctl.kernel.perf_cpu_time_max_percent=0 loglevel=0 " + run.append;
+  // Else Linux leaves samples out: where there are more than 100000 in a second of the guest's, and where the engine
+  // needs long for one. What it says on its console would be in the profile: of a panic it still says all.
+  run.append =
+      "sysctl.kernel.perf_event_max_sample_rate=10000000 sysctl.kernel.perf_cpu_time_max_percent=0 loglevel=0 " +
+      run.append;
   progress.begin("the command runs in a guest");
   return in_child([&run] { return run_exec(run); },
                   {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }});
@@ -144,6 +147,23 @@ Result<void> run_perf_script(const std::string& directory, std::vector<std::stri
                     fmt::format("see `perf script -i {}/{}`", printable(directory), data_name));
 }
 
+/// Notes what the guest's kernel has left out.
+Result<void> note_what_is_missing(const std::string& directory, std::vector<std::string>& notes) {
+  std::string text;
+  VMM_ASSIGN(const ToolEnd end,
+             run_tool({"perf", "report", "--stats", "--input", fmt::format("{}/{}", directory, data_name)},
+                      [&text](std::string_view part) {
+                        constexpr std::size_t longest = 65536;
+                        text += part.substr(0, longest - std::min(longest, text.size()));
+                        return true;
+                      }));
+  if (end.exit_code != 0) return {};
+  for (const auto& [kind, what] : {std::pair{" THROTTLE", "times Linux has left out samples, for there were too many"},
+                                   std::pair{" LOST", "times samples were lost"}})
+    if (const std::uint64_t times = count_of(text, kind); times != 0) notes.push_back(fmt::format("{} {}.", times, what));
+  return {};
+}
+
 /// What the samples of perf.data add up to.
 Result<ProfileSummary> read_samples(const std::string& directory, std::vector<std::string>& notes, Progress& progress) {
   progress.begin("perf script reads the samples");
@@ -166,6 +186,7 @@ Result<ProfileSummary> read_samples(const std::string& directory, std::vector<st
     progress.tick(fmt::format("{} samples", reader.samples()));
   }));
   reader.finish();
+  VMM_TRY(note_what_is_missing(directory, notes));
   if (reader.unread_lines() != 0)
     notes.push_back(fmt::format("{} lines of perf script could not be read.", reader.unread_lines()));
   if (unsure != 0) notes.push_back(fmt::format("{} samples are where the interrupt came, and not precise.", unsure));

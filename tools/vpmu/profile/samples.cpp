@@ -136,6 +136,15 @@ std::optional<SampleFrame> read_frame_line(std::string_view line) {
   return read_frame(line.substr(1));
 }
 
+std::uint64_t count_of(std::string_view stats, std::string_view kind) {
+  const std::size_t at = stats.find(std::string{kind} + " events:");
+  if (at == std::string_view::npos) return 0;
+  std::string_view rest = stats.substr(stats.find(':', at) + 1);
+  const std::string_view word = take_word(rest);
+  std::uint64_t count{};
+  return read_number(word.substr(0, word.find('\n')), count) ? count : 0;
+}
+
 void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site) {
   // Near the top it may stand below what it has called, or an interrupt. Deeper down it is another call of it.
   constexpr std::size_t nearest = 8;

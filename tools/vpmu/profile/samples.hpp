@@ -89,6 +89,9 @@ class SampleReader {
   std::uint64_t samples_{}, unread_{};
 };
 
+/// Of what `perf report --stats` prints: how many records there are of a kind (" LOST"). 0 where it does not say.
+std::uint64_t count_of(std::string_view stats, std::string_view kind);
+
 /// A line that begins a sample; nothing where it is none.
 std::optional<Sample> read_sample_line(std::string_view line);
 /// A line of its call chain; nothing where it is none.

@@ -137,6 +137,14 @@ TEST(ProfileSamples, SitesAreFoundByTheirTime) {
   EXPECT_EQ(sites.next(Aspect::cycles, 3), nullptr) << "each is of one sample";
 }
 
+TEST(ProfileSamples, PerfSaysWhatIsMissing) {
+  constexpr std::string_view stats =
+      "Aggregated stats:\n           TOTAL events:       2301\n        THROTTLE events:         12  ( 0.5%)\n";
+  EXPECT_EQ(count_of(stats, " THROTTLE"), 12U);
+  EXPECT_EQ(count_of(stats, " LOST"), 0U);
+  EXPECT_EQ(count_of(" LOST events:", " LOST"), 0U);
+}
+
 TEST(ProfileSummary, AFunctionThatCallsItselfHasItsShareOnce) {
   ProfileSummary summary;
   summary.add(cycles(10, {frame("f", 1), frame("f", 2), frame("main", 3)}));
