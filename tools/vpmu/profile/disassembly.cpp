@@ -74,7 +74,7 @@ std::string why_no_file(std::string_view module) {
   if (module.empty()) return "perf does not know which file it is in.";
   if (module == "process") return "it is no function.";
   if (module.starts_with('[')) return "it is in the kernel or its vDSO, whose code is not in a file here.";
-  struct stat status {};
+  struct stat status{};
   if (::stat(std::string{module}.c_str(), &status) != 0 || !S_ISREG(status.st_mode))
     return "its file is not on this machine.";
   return {};
@@ -93,10 +93,10 @@ Result<std::uint64_t> start_of(const std::string& module, std::uint64_t file_off
 
 Result<std::vector<CodeLine>> disassemble(const std::string& module, std::uint64_t start, std::uint64_t size) {
   DisassemblyReader reader;
-  VMM_ASSIGN(const ToolEnd end, run_tool({"objdump", "-d", "-l", "-C", "--no-show-raw-insn",
-                                          fmt::format("--start-address={:#x}", start),
-                                          fmt::format("--stop-address={:#x}", start + size), "--", module},
-                                         [&reader](std::string_view text) { return reader.add(text); }));
+  VMM_ASSIGN(const ToolEnd end,
+             run_tool({"objdump", "-d", "-l", "-C", "--no-show-raw-insn", fmt::format("--start-address={:#x}", start),
+                       fmt::format("--stop-address={:#x}", start + size), "--", module},
+                      [&reader](std::string_view text) { return reader.add(text); }));
   if (end.exit_code != 0) return host_error("objdump: " + printable(end.said));
   return reader.take();
 }

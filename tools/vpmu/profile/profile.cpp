@@ -116,7 +116,7 @@ Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan,
 /// of ours.
 Result<void> keep(const std::string& from, const std::string& to, const char* name) {
   const std::string path = fmt::format("{}/{}", from, name);
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) != 0)
     return host_error(fmt::format("perf has left no {} in the guest", name), 0,
                       "see what it said, and what `vpmu exec -- perf record true` says");
@@ -160,7 +160,8 @@ Result<void> note_what_is_missing(const std::string& directory, std::vector<std:
   if (end.exit_code != 0) return {};
   for (const auto& [kind, what] : {std::pair{" THROTTLE", "times Linux has left out samples, for there were too many"},
                                    std::pair{" LOST", "times samples were lost"}})
-    if (const std::uint64_t times = count_of(text, kind); times != 0) notes.push_back(fmt::format("{} {}.", times, what));
+    if (const std::uint64_t times = count_of(text, kind); times != 0)
+      notes.push_back(fmt::format("{} {}.", times, what));
   return {};
 }
 
@@ -191,8 +192,8 @@ Result<ProfileSummary> read_samples(const std::string& directory, std::vector<st
     notes.push_back(fmt::format("{} lines of perf script could not be read.", reader.unread_lines()));
   if (unsure != 0) notes.push_back(fmt::format("{} samples are where the interrupt came, and not precise.", unsure));
   if (summary.crowded() != 0)
-    notes.push_back(fmt::format("{} calls are counted with their callers: there are too many different ones.",
-                                summary.crowded()));
+    notes.push_back(
+        fmt::format("{} calls are counted with their callers: there are too many different ones.", summary.crowded()));
   return summary;
 }
 

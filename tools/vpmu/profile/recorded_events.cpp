@@ -55,9 +55,7 @@ const EventDesc* find_mispredictions(const GenerationDesc& generation) {
   return best;
 }
 
-bool is_precise(const EventDesc& event) {
-  return event.pebs == PebsAbility::yes || event.pebs == PebsAbility::only;
-}
+bool is_precise(const EventDesc& event) { return event.pebs == PebsAbility::yes || event.pebs == PebsAbility::only; }
 
 /// perf's terms of an event, behind those that select it.
 std::string with_terms(std::string_view select, Aspect aspect, std::uint64_t period, std::string_view modifier) {

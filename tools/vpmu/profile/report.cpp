@@ -26,15 +26,15 @@ Json numbers(const std::array<std::uint64_t, N>& all) {
 }
 
 Json run_json(const ProfiledRun& run) {
-  return {{"vpmu", run.version},     {"model", run.model},   {"accel", run.accel},       {"source", run.source},
-          {"kernel", run.kernel},    {"command", run.command}, {"exit_code", run.exit_code}};
+  return {{"vpmu", run.version},  {"model", run.model},     {"accel", run.accel},        {"source", run.source},
+          {"kernel", run.kernel}, {"command", run.command}, {"exit_code", run.exit_code}};
 }
 
 Json events_json(const ProfileReport& report) {
   Json all = Json::array();
   for (const RecordedEvent& event : report.plan.events) {
     const auto aspect = static_cast<std::size_t>(event.aspect);
-    const auto metric = event.aspect == Aspect::cycles ? Metric::cycles
+    const auto metric = event.aspect == Aspect::cycles  ? Metric::cycles
                         : event.aspect == Aspect::loads ? Metric::loads
                                                         : Metric::mispredictions;
     all.push_back({{"aspect", to_string(event.aspect)},
@@ -167,9 +167,7 @@ Json annotated_json(const ProfileReport& report, Names& names) {
   return list;
 }
 
-std::string_view between(const char* begin, const char* end) {
-  return {begin, static_cast<std::size_t>(end - begin)};
-}
+std::string_view between(const char* begin, const char* end) { return {begin, static_cast<std::size_t>(end - begin)}; }
 
 /// The template with one mark after the other replaced, each once.
 std::string fill(std::string_view page, std::initializer_list<std::pair<std::string_view, std::string_view>> marks) {

@@ -149,9 +149,9 @@ void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site) {
   // Near the top it may stand below what it has called, or an interrupt. Deeper down it is another call of it.
   constexpr std::size_t nearest = 8;
   const std::size_t near = std::min(frames.size(), nearest);
-  const auto same = std::find_if(frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(near), [&](const auto& f) {
-    return !f.function.empty() && f.function == site.function && f.module == site.module;
-  });
+  const auto same = std::find_if(
+      frames.begin(), frames.begin() + static_cast<std::ptrdiff_t>(near),
+      [&](const auto& f) { return !f.function.empty() && f.function == site.function && f.module == site.module; });
   if (same != frames.begin() + static_cast<std::ptrdiff_t>(near)) {
     frames.erase(frames.begin(), same);
     frames.front().address += site.offset - frames.front().offset;

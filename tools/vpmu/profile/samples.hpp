@@ -24,9 +24,9 @@ inline constexpr std::size_t longest_sample_line = 16384;
 struct SampleFrame {
   /// Of a program or library: in its file. Of the kernel: its own. 0: not known; SampleSites: in the process.
   std::uint64_t address{};
-  std::uint64_t offset{};   ///< From the start of the function.
-  std::string function;     ///< Empty: not known.
-  std::string module;       ///< A path, "[kernel.kallsyms]", "[fuse]", "[vdso]"; empty: not known.
+  std::uint64_t offset{};  ///< From the start of the function.
+  std::string function;    ///< Empty: not known.
+  std::string module;      ///< A path, "[kernel.kallsyms]", "[fuse]", "[vdso]"; empty: not known.
   bool operator==(const SampleFrame&) const = default;
 };
 
@@ -34,8 +34,8 @@ struct SampleFrame {
 struct Sample {
   Aspect aspect{};
   std::string process;
-  std::uint64_t time{};    ///< In nanoseconds of the guest's.
-  std::uint64_t period{};  ///< How many events it stands for.
+  std::uint64_t time{};                               ///< In nanoseconds of the guest's.
+  std::uint64_t period{};                             ///< How many events it stands for.
   std::uint64_t address{}, data_source{}, latency{};  ///< Of a load.
   std::vector<SampleFrame> frames;                    ///< The innermost first.
 };

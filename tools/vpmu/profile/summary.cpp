@@ -41,7 +41,9 @@ Weights weights_of(const Sample& sample) {
 }
 
 /// Whether nobody can have called from there: behind a call stands what is not the start of a function.
-bool is_no_caller(const SampleFrame& frame) { return frame.function.empty() ? frame.module.empty() : frame.offset == 0; }
+bool is_no_caller(const SampleFrame& frame) {
+  return frame.function.empty() ? frame.module.empty() : frame.offset == 0;
+}
 
 /// How many frames, from the innermost on, can be believed. Where code has no frame pointers a chain ends in what is no
 /// caller, or goes round until it is as long as perf lets it be.
@@ -172,7 +174,8 @@ void ProfileSummary::add(const Sample& sample) {
     const SampleFrame& frame = sample.frames[i - 1];
     const std::size_t function =
         function_of(frame.function.empty() ? std::string_view{"[unknown]"} : frame.function, frame.module);
-    if (frame.address > frame.offset && !frame.function.empty()) functions_[function].start = frame.address - frame.offset;
+    if (frame.address > frame.offset && !frame.function.empty())
+      functions_[function].start = frame.address - frame.offset;
     path_.push_back(function);
     const std::size_t next = child_of(node, function);
     if (next != node) add_to(nodes_[next].total, weights);
@@ -196,7 +199,8 @@ std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, s
   std::vector<std::size_t> order;
   for (std::size_t i = 1; i < functions.size(); ++i)
     if (functions[i].self[at] != 0) order.push_back(i);
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return functions[a].self[at] > functions[b].self[at]; });
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return functions[a].self[at] > functions[b].self[at]; });
   if (order.size() > most) order.resize(most);
   return order;
 }

@@ -19,7 +19,18 @@ std::string_view to_string(Metric metric);
 using Weights = std::array<std::uint64_t, metrics>;
 
 /// Where a load was served.
-enum class LoadLevel : std::uint8_t { l1, fill_buffer, l2, l3, l4, memory, remote_cache, remote_memory, other, unknown };
+enum class LoadLevel : std::uint8_t {
+  l1,
+  fill_buffer,
+  l2,
+  l3,
+  l4,
+  memory,
+  remote_cache,
+  remote_memory,
+  other,
+  unknown
+};
 std::string_view to_string(LoadLevel level);
 /// Of Linux's perf_mem_data_src.
 LoadLevel level_of(std::uint64_t data_source);

@@ -54,8 +54,7 @@ Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile
     const int number = ::sigtimedwait(&waited_for, &signal, meanwhile.act ? &interval : nullptr);
     if (number < 0 && errno == EAGAIN) meanwhile.act();
     // What a terminal sends reaches the child by itself.
-    if (number > 0 && signal.si_signo != SIGCHLD && signal.si_code != SI_KERNEL)
-      ::kill(child, signal.si_signo);
+    if (number > 0 && signal.si_signo != SIGCHLD && signal.si_code != SI_KERNEL) ::kill(child, signal.si_signo);
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   if (child < 0) return host_error("fork", failure);

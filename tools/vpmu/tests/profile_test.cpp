@@ -128,8 +128,9 @@ TEST(ProfileSamples, TheInstructionTakesThePlaceOfWhatRanUntilTheInterrupt) {
 
 TEST(ProfileSamples, SitesAreFoundByTheirTime) {
   SampleSites sites;
-  sites.add("  83 0.000000001: cycles:  10 a+0x0 (/bin/hot)\n  83 0.000000002: loads: 20 b+0x8 (/bin/hot)\nnonsense\n"
-            "  83 0.000000003: cycles:  10 a+0x0 (/bin/hot)");
+  sites.add(
+      "  83 0.000000001: cycles:  10 a+0x0 (/bin/hot)\n  83 0.000000002: loads: 20 b+0x8 (/bin/hot)\nnonsense\n"
+      "  83 0.000000003: cycles:  10 a+0x0 (/bin/hot)");
   sites.finish();
   EXPECT_EQ(sites.next(Aspect::loads, 1), nullptr) << "another event";
   ASSERT_NE(sites.next(Aspect::loads, 2), nullptr);
@@ -190,7 +191,8 @@ TEST(ProfileDisassembly, ReadsOneFunctionOfObjdump) {
   DisassemblyReader reader;
   const std::string text =
       "\n/bin/hot:     file format elf64-x86-64\n\nDisassembly of section .text:\n\n0000000000401660 <hot>:\nhot():\n"
-      "/home/x/hot.c:4 (discriminator 1)\n  401660:\tpush   %rbp\n  401661:\tret\n\n0000000000401662 <next>:\n  401662:\tret\n";
+      "/home/x/hot.c:4 (discriminator 1)\n  401660:\tpush   %rbp\n  401661:\tret\n\n0000000000401662 <next>:\n  "
+      "401662:\tret\n";
   bool goes_on = true;
   for (const char c : text)
     if (goes_on) goes_on = reader.add({&c, 1});
@@ -209,7 +211,14 @@ TEST(ProfileDisassembly, ProgramHeadersTellAddresses) {
   header.e_ident[EI_CLASS] = ELFCLASS64;
   header.e_phoff = sizeof header;
   header.e_phnum = 1;
-  Elf64_Phdr segment{.p_type = PT_LOAD, .p_flags = PF_X, .p_offset = 0x1000, .p_vaddr = 0x401000, .p_paddr = 0, .p_filesz = 0x100, .p_memsz = 0x100, .p_align = 0x1000};
+  Elf64_Phdr segment{.p_type = PT_LOAD,
+                     .p_flags = PF_X,
+                     .p_offset = 0x1000,
+                     .p_vaddr = 0x401000,
+                     .p_paddr = 0,
+                     .p_filesz = 0x100,
+                     .p_memsz = 0x100,
+                     .p_align = 0x1000};
   const auto write = [&] {
     std::memcpy(head.data(), &header, sizeof header);
     std::memcpy(head.data() + sizeof header, &segment, sizeof segment);
