@@ -224,7 +224,7 @@ Result<int> profile(const ProfileArguments& arguments) {
   VMM_ASSIGN(report.plan, plan_recording(vpmu::describe(model->generation), guest.source, rate));
   const std::string report_path = fmt::format("{}/{}", arguments.output, report_name);
   VMM_ASSIGN(auto file, OutputFile::open(report_path, {.what = "the report", .advice = "give another --output"}));
-  VMM_ASSIGN(const ResultDirectory results, ResultDirectory::create(arguments.output));
+  VMM_ASSIGN(const ResultDirectory results, ResultDirectory::create(fs::absolute(arguments.output).string()));
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   VMM_ASSIGN(const int code, record(arguments, report.plan, rate, results.path(), progress));
   if (code == exec_failed || code == exec_timed_out) return code;
