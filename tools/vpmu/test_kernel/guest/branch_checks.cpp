@@ -54,8 +54,8 @@ void check_call_stack(const Processor& processor, Report& report) {
     const bool refused = says_unsupported(recorded.refused);
     return report.check("lbr.stack", refused, "refused", refused ? "refused" : "not refused");
   }
-  // Two calls, two instructions of each round, two returns, and four around them.
-  const std::size_t expected = (2 + 2 * std::size_t{calls_rounds} + 2 + 4) / period;
+  // Three calls, two instructions of each round, three returns, and four around them.
+  const std::size_t expected = (3 + 2 * std::size_t{calls_rounds} + 3 + 4) / period;
   check_samples(report, "lbr.stack", recorded, expected, "the two calls in each",
                 [](const Sample& sample, std::size_t) {
                   if (sample.branches.size() < 2) return decimal(sample.branches.size()) + " calls";

@@ -52,8 +52,8 @@ vpmu_known_walk:
         syscall
         ret
 
-# void vpmu_known_calls(int group_leader, unsigned rounds): calls vpmu_known_outer, which calls vpmu_known_inner, which goes round, while the
-# group counts.
+# void vpmu_known_calls(int group_leader, unsigned rounds): calls vpmu_known_outer, which makes a call that returns at once, and then calls
+# vpmu_known_inner, which goes round, while the group counts.
         .globl  vpmu_known_calls, vpmu_known_outer_call, vpmu_known_outer, vpmu_known_inner_call, vpmu_known_inner, vpmu_known_inner_end
 vpmu_known_calls:
         mov     %esi, %r8d
@@ -69,9 +69,10 @@ vpmu_known_outer_call:
         syscall
         ret
 vpmu_known_outer:
+        call    1f
 vpmu_known_inner_call:
         call    vpmu_known_inner
-        ret
+1:      ret
 vpmu_known_inner:
         dec     %r8d
         jnz     vpmu_known_inner
