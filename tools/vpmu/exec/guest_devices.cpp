@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "exec/kernel.hpp"
+
 namespace vmm::tool {
 namespace {
 
@@ -42,8 +44,16 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The daemon that this variable of the environment names.
-virtio::ProgramChoice program(const char* name) { return {.path = variable(name), .search_path = variable("PATH")}; }
+/// The daemon that this variable of the environment names, else one of this host's, else a fetched one.
+virtio::ProgramChoice program(const char* name, std::string fetched = {}) {
+  return {.path = variable(name), .search_path = variable("PATH"), .last = std::move(fetched)};
+}
+
+/// Where the packages of Debian 12 or of 13 have it.
+std::string fetched_virtiofsd() {
+  std::string of_qemu = fetched_file("virtiofsd/usr/lib/qemu/virtiofsd");
+  return ::access(of_qemu.c_str(), X_OK) == 0 ? of_qemu : fetched_file("virtiofsd/usr/libexec/virtiofsd");
+}
 
 /// A descriptor of our own.
 Result<Fd> stream(int number) {
@@ -64,7 +74,8 @@ Result<GuestDevices> GuestDevices::start(const Choice& choice) {
 
 Result<void> GuestDevices::add(const Share& share) {
   VMM_ASSIGN(auto back_end, share.socket.empty()
-                                ? virtio::share_directory(share.directory, share.access, program("VPMU_VIRTIOFSD"))
+                                ? virtio::share_directory(share.directory, share.access,
+                                                          program("VPMU_VIRTIOFSD", fetched_virtiofsd()))
                                 : virtio::join_back_end(share.socket, "the virtiofsd of --root-socket", start_first));
   // A queue for requests that overtake the others, and one for these. Virtio 1.2 5.11.2.
   started_.push_back({.back_end = std::move(back_end),

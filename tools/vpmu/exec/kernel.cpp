@@ -25,13 +25,17 @@ bool readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 
 
 }  // namespace
 
+std::string fetched_file(std::string_view path) {
+  const char* const cache = std::getenv("VPMU_CACHE");
+  return fmt::format("{}/{}", cache != nullptr && *cache != '\0' ? cache : VPMU_SOURCE_CACHE, path);
+}
+
 KernelPlaces kernel_places(const std::string& given) {
   utsname names{};
   ::uname(&names);
-  const char* const cache = std::getenv("VPMU_CACHE");
-  const std::string kept = cache != nullptr && *cache != '\0' ? cache : VPMU_SOURCE_CACHE;
-  return {
-      .given = given, .running = fmt::format("/boot/vmlinuz-{}", names.release), .fetched = kept + "/l2/boot/vmlinuz"};
+  return {.given = given,
+          .running = fmt::format("/boot/vmlinuz-{}", names.release),
+          .fetched = fetched_file("l2/boot/vmlinuz")};
 }
 
 Result<std::string> find_kernel(const KernelPlaces& places) {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "support/result.hpp"
 
@@ -14,7 +15,10 @@ struct KernelPlaces {
   std::string fetched;  ///< The one that tools/bed/fetch guest has put into its cache.
 };
 
-/// The places on this host; the cache is that of VPMU_CACHE, else the source tree's.
+/// Where tools/bed/fetch keeps a file: in the cache of VPMU_CACHE, else in that of the source tree.
+std::string fetched_file(std::string_view path);
+
+/// The places on this host.
 KernelPlaces kernel_places(const std::string& given);
 
 /// The first of these that can be read. Fails with kind usage, naming each and what to do.

@@ -132,7 +132,8 @@ Result<ExecRequest> make_request(const ExecArguments& arguments, const Root& roo
 
 /// The directories of this machine's, in the order of the devices.
 Result<void> add_shares(const ExecArguments& arguments, const Root& root, ExecPreparation& preparation) {
-  auto& [request, devices, modules] = preparation;
+  ExecRequest& request = preparation.request;
+  GuestDevices::Choice& devices = preparation.devices;
   if (!root.image)
     devices.shares.push_back({.tag = request.root_tag,
                               .directory = root.directory,

@@ -31,6 +31,7 @@ constexpr std::uint32_t sleep_type_off = 5;  // as \_S5 in the DSDT says
 
 constexpr std::uint8_t reset_command = 0xFE;
 constexpr std::uint8_t status_output_full = 0x01;
+constexpr std::uint8_t timer_output = 0x20;  // of channel 2, as if its time were over: guests wait for that
 
 using PANICKED = vpmu::Bits<0>;
 using CRASH_LOADED = vpmu::Bits<1>;
@@ -48,6 +49,8 @@ void ResetPort::port_write(std::uint16_t /*port*/, std::span<const std::byte> in
 void KeyboardController::port_read(std::uint16_t port, std::span<std::byte> out) {
   if (port == command_port) {
     answer(out, status_output_full);
+  } else if (port == system_control_port) {
+    answer(out, timer_output);
   }
 }
 

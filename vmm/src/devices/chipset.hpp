@@ -22,10 +22,12 @@ class ResetPort final : public PortDevice {
 
 /// The keyboard controller's ports 60H to 64H without a keyboard: command FEH resets the machine, and the status says
 /// that output waits but never drains, on which a guest's probe gives up within a millisecond instead of waiting for
-/// answers.
+/// answers. In their midst is system control port B, 61H, which KVM's timer answers where there is one: no NMI of the
+/// board's waits, so that a guest's handler does not take any other for one.
 class KeyboardController final : public PortDevice {
  public:
   static constexpr std::uint16_t data_port = 0x60;
+  static constexpr std::uint16_t system_control_port = 0x61;
   static constexpr std::uint16_t command_port = 0x64;
 
   explicit KeyboardController(StopRequests& machine) : machine_{&machine} {}

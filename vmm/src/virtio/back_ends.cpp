@@ -79,6 +79,7 @@ Result<std::string> find_program(std::string_view name, const ProgramChoice& cho
     std::string path = fmt::format("{}/{}", directory, name);
     if (!directory.empty() && is_program(path)) return path;
   }
+  if (!choice.last.empty() && is_program(choice.last)) return choice.last;
   return usage_error(fmt::format("no {} on this host", name), std::move(advice));
 }
 

@@ -16,6 +16,7 @@ enum class DiskFormat { raw, qcow2 };
 struct ProgramChoice {
   std::string path{};                    ///< Empty: where it usually is.
   std::string search_path{};             ///< What PATH says, for programs that are looked for.
+  std::string last{};                    ///< Where it is looked for last.
   std::vector<std::string> arguments{};  ///< Further ones, behind ours.
 };
 

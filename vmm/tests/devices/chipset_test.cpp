@@ -53,6 +53,13 @@ TEST(KeyboardController, CommandFeResetsAndAProbeSeesNoController) {
   EXPECT_EQ(machine.requests, Requests{StopReason::reset});
 }
 
+// Bits 6 and 7 would be an NMI of the board's: Linux calls each that nobody knows a PCI error then.
+TEST(KeyboardController, NoNmiOfTheBoardWaits) {
+  test::FakeMachine machine;
+  KeyboardController keyboard{machine};
+  EXPECT_EQ(test::in<std::uint8_t>(keyboard, 0x61) & 0xC0, 0);
+}
+
 TEST(PanicPort, AReportedPanicStopsTheMachine) {
   test::FakeMachine machine;
   PanicPort port{machine};

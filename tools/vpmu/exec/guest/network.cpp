@@ -29,7 +29,7 @@ in_addr_t read_address(const std::string& text) {
 
 ifreq request_for(const char* name) {
   ifreq request{};
-  std::strcpy(request.ifr_name, name);
+  std::strncpy(request.ifr_name, name, sizeof request.ifr_name - 1);
   return request;
 }
 
