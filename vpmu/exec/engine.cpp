@@ -50,6 +50,8 @@ void Engine::observe(Observer* observer) {
   take_epoch();
 }
 
+std::uint64_t Engine::observed() const { return tap_ == nullptr ? 0 : tap_->passed; }
+
 void Engine::resume(const CpuState& state) {
   if (!same_tables(core_.paging, state.paging)) begin_generation();
   set_state(state);

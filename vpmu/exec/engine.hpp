@@ -53,6 +53,8 @@ class Engine {
   /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs
   /// nothing. To change it costs all translations. Not from within run().
   void observe(Observer* observer);
+  /// How many instructions have retired since then, as an observer is told.
+  [[nodiscard]] std::uint64_t observed() const;
 
   /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with
   /// Stop::again after a part of a long string instruction; call it again.

@@ -36,6 +36,7 @@ struct SeenBranch {
   std::uint64_t to{};
   BranchKind kind{};
   bool taken{};
+  std::uint32_t now{};  ///< Instructions that have retired since Engine::observe(), itself among them: the low half.
 };
 
 /// One of the events below, in the short form in which they are kept until there are enough of them.
@@ -44,10 +45,10 @@ struct Seen {
   enum Flag : std::uint8_t { store = 1, second_half = 2, retires = 4, op_loads = 8, op_stores = 16, taken = 32 };
 
   std::uint64_t linear{};
-  std::uint64_t physical{};  ///< A branch's target.
-  std::uint64_t now{};       ///< A branch: what is behind it.
-  std::uint32_t page_bytes{};
-  std::uint16_t bytes{};  ///< A branch: BranchKind.
+  std::uint64_t physical{};    ///< A branch's target.
+  std::uint64_t now{};         ///< A branch: what is behind it.
+  std::uint32_t page_bytes{};  ///< A branch: SeenBranch::now.
+  std::uint16_t bytes{};       ///< A branch: BranchKind.
   Kind kind{};
   std::uint8_t flags{};
 
@@ -78,7 +79,8 @@ void tell(std::span<const Seen> all, To& to) {
                      .behind = s.now,
                      .to = s.physical,
                      .kind = static_cast<BranchKind>(s.bytes),
-                     .taken = s.is(Seen::taken)});
+                     .taken = s.is(Seen::taken),
+                     .now = s.page_bytes});
         break;
       case Seen::Kind::abandoned: to.abandoned(); break;
       case Seen::Kind::flush: to.flushed_line({.linear = s.linear, .physical = s.physical}); break;

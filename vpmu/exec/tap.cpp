@@ -43,13 +43,15 @@ void finish_op(Tap& t) {
   add(t) = {.kind = Seen::Kind::retired, .flags = flags_of(t.events)};
 }
 
-void finish_branch(Tap& t, std::uint64_t to) {
+/// `now` instructions have retired, the branch among them.
+void finish_branch(Tap& t, std::uint64_t to, std::uint64_t now) {
   const SeenBranch& b = t.branch;
   if (b.kind == BranchKind::none) return;
   const bool taken = b.kind != BranchKind::conditional || to != b.behind;
   add(t) = {.linear = b.at,
             .physical = to,
             .now = b.behind,
+            .page_bytes = static_cast<std::uint32_t>(now),
             .bytes = static_cast<std::uint16_t>(b.kind),
             .kind = Seen::Kind::branch,
             .flags = static_cast<std::uint8_t>(taken ? Seen::taken : 0)};
@@ -92,11 +94,11 @@ void expect_branch(Tap& t, const Block& block, const Op& op) {
 void begin_block(Core& core) {
   Tap& t = *core.tap;
   const Block& block = *core.block;
-  finish_op(t);
-  finish_branch(t, block.rip);
-  make_room(t);
   t.at_entry = t.passed + static_cast<std::uint64_t>(t.begun_with - core.left[count_instructions] -
                                                      block.counts[count_instructions]);
+  finish_op(t);
+  finish_branch(t, block.rip, t.at_entry);
+  make_room(t);
   fetch(t, block, block.code.size());
   expect_branch(t, block, block.ops[block.real.size() - 1]);
 }
@@ -221,11 +223,12 @@ void begin_alone(Core& core, std::int64_t left) {
   Tap& t = *core.tap;
   const Block& block = *core.block;
   const Op& op = block.ops[0];
+  const std::uint64_t now = t.passed + static_cast<std::uint64_t>(t.begun_with - left);
   finish_op(t);
-  finish_branch(t, block.rip);
+  finish_branch(t, block.rip, now);
   fetch(t, block, op.length);
   expect_branch(t, block, op);
-  begin_op(core, op, t.passed + static_cast<std::uint64_t>(t.begun_with - left));
+  begin_op(core, op, now);
 }
 
 // What was noted of the op did not happen; what ran before it in the block did.
@@ -261,10 +264,10 @@ void begin_run(Core& core) { core.tap->begun_with = core.left[count_instructions
 
 void end_run(Core& core) {
   Tap& t = *core.tap;
-  finish_op(t);
-  finish_branch(t, core.rip);
-  tell_before(t, t.count);
   t.passed += static_cast<std::uint64_t>(t.begun_with - core.left[count_instructions]);
+  finish_op(t);
+  finish_branch(t, core.rip, t.passed);
+  tell_before(t, t.count);
 }
 
 std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes) {

@@ -40,6 +40,14 @@ void Pmu::record_branch(const TakenBranch& branch, GuestEnv& env) {
   request_pmis(b, env);
 }
 
+void Pmu::record_branches(const BranchRun& run) {
+  for (const PassedBranch& passed : run.branches) {
+    state_.lbr_cycles += passed.cycles;
+    push_branch(passed.branch);
+  }
+  state_.lbr_cycles += run.cycles_behind;
+}
+
 // Rule Z5. SDM 3B 17.4.8; call-stack mode 17.9; LBR_INFO 17.10.
 void Pmu::push_branch(const TakenBranch& taken) {
   const BranchOutcome& branch = taken.what;

@@ -43,7 +43,8 @@ CountPlan Pmu::plan() const {
     e.armed = armed.has(c) && e.precise;
     e.wants_overflow = interrupt_enabled(c) || pebs_enabled(c);
   }
-  plan.branches_wanted = records_branches() || stores_branches();
+  plan.branches_stored = stores_branches();
+  plan.branches_wanted = records_branches() || plan.branches_stored;
   return plan;
 }
 

@@ -216,6 +216,7 @@ void ProcessorModel::retired(bool load, bool store) {
 
 void ProcessorModel::branched(const exec::SeenBranch& b) {
   mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+  if (keeping_ && b.taken) keep(b);
   if (!mispredicted_) return;
   hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
   add(Counts::mispredicts);
@@ -224,6 +225,32 @@ void ProcessorModel::branched(const exec::SeenBranch& b) {
   if (b.kind == BranchKind::near_ret) add(Counts::mispredicts_return);
   if (b.taken && b.kind != BranchKind::far) add(Counts::mispredicts_taken);
   if (is_near_call(b.kind)) add(Counts::mispredicts_call);
+}
+
+void ProcessorModel::keep_branches(unsigned cpl, std::uint64_t now) {
+  kept_.clear();
+  kept_until_ = now;
+  keeping_ = static_cast<std::uint8_t>(cpl);
+}
+
+BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
+  keeping_.reset();
+  return {.branches = kept_, .cycles_behind = now - kept_until_};
+}
+
+// A far one leaves the engine: the level stays.
+void ProcessorModel::keep(const exec::SeenBranch& b) {
+  const std::uint64_t cycles = b.now - static_cast<std::uint32_t>(kept_until_);
+  kept_until_ += static_cast<std::uint32_t>(cycles);
+  kept_.push_back({.branch = {.from = GuestLinear{b.at},
+                              .to = GuestLinear{b.to},
+                              .cpl = *keeping_,
+                              .what = {.kind = b.kind,
+                                       .taken = true,
+                                       .mispredicted = mispredicted_,
+                                       .target_cpl = *keeping_,
+                                       .to_next = b.to == b.behind}},
+                   .cycles = static_cast<std::uint32_t>(cycles)});
 }
 
 void ProcessorModel::abandoned() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "exec/observer.hpp"
 #include "uarch/branch.hpp"
@@ -38,6 +39,12 @@ class ProcessorModel final : public exec::Observer {
     return offcore ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
   }
 
+  /// From here on the taken branches that are seen are kept, as those of code of this level. `now` is
+  /// Engine::observed().
+  void keep_branches(unsigned cpl, std::uint64_t now);
+  /// Those since then; a cycle is an instruction. Nothing is kept from here on. Valid until keep_branches().
+  BranchRun kept_branches(std::uint64_t now);
+
   /// From here on complete() tells of the next instruction.
   void begin_instruction();
   /// Adds to a retirement what was seen of it.
@@ -60,6 +67,7 @@ class ProcessorModel final : public exec::Observer {
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
   void count_level(HitLevel level);
   bool saw_quickly(const exec::Seen& seen);
+  void keep(const exec::SeenBranch& branch);
 
   Hierarchy hierarchy_;
   BranchPredictor predictor_;
@@ -69,6 +77,9 @@ class ProcessorModel final : public exec::Observer {
   std::optional<Result> last_load_, last_store_;  ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};  ///< The hierarchy's, when the instruction began.
+  std::vector<PassedBranch> kept_;
+  std::uint64_t kept_until_{};             ///< The clock at the last one.
+  std::optional<std::uint8_t> keeping_{};  ///< The level of the code whose branches are kept.
   bool mispredicted_{};
   bool telling_{};                ///< Of the instruction that runs complete() will be asked for.
   std::uint16_t latency_over_{};  ///< PlanEntry::latency_over.

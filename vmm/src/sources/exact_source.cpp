@@ -268,9 +268,12 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   port_ = &port;
   RunEnd end;
   const bool resuming = (regs_.rflags & rflags_rf) != 0;
-  const std::uint64_t most = shadow_ || resuming ? 1 : burst_left_;
+  const bool keeps_branches = progress_.plan().branches_wanted;
+  const std::uint64_t most = shadow_ || resuming ? 1 : std::min(burst_left_, keeps_branches ? most_kept : burst_left_);
   if (const std::uint64_t unseen = progress_.unseen(cpl_of(sregs_) != 0, most); unseen != 0) {
+    if (keeps_branches) model_->keep_branches(cpl_of(sregs_), engine_.observed());
     run_blocks(unseen);
+    if (keeps_branches) end.passed = model_->kept_branches(engine_.observed());
   } else {
     end.retired = run_one();
     note(end);

@@ -31,12 +31,12 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
 void PlanProgress::begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model) {
   plan_ = plan;
   model_ = model;
-  for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_wanted ? Unit::each : unit_of(plan.entries[i]);
+  for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_stored ? Unit::each : unit_of(plan.entries[i]);
   take_modelled();
 }
 
 std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
-  if (plan_.branches_wanted) return 0;
+  if (plan_.branches_stored) return 0;
   for (unsigned i = 0; i < plan_.size; ++i) {
     const vpmu::PlanEntry& e = plan_.entries[i];
     if (!(user ? e.usr : e.os)) continue;

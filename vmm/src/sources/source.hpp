@@ -30,6 +30,7 @@ struct Retired {
 /// Why a source came back.
 struct RunEnd {
   std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
+  vpmu::BranchRun passed{};        ///< Of what retired before, unseen one by one; must go to Pmu::record_branches().
   std::optional<Retired> retired;  ///< One instruction retired under the source's eyes; must go to Pmu::retire().
   /// Behind that an interrupt or exception was delivered; must go to Pmu::record_branch(). Only where the plan wants
   /// branches.

@@ -258,6 +258,7 @@ Result<bool> PmuVcpu::waits_for_handler() {
 Result<void> PmuVcpu::account(const RunEnd& end) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
+  pmu_.record_branches(end.passed);
   const auto* const write = end.exit ? std::get_if<MsrWrite>(&*end.exit) : nullptr;
   const bool faults = write != nullptr && router_.faults(*write);
   if (end.retired && !faults) retire(*end.retired);

@@ -32,7 +32,9 @@ struct PlanEntry {
 struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
-  bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach Pmu::retire() if the source can see it.
+  bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
+                           ///< Pmu::retire() or in bulk by Pmu::record_branches().
+  bool branches_stored{};  ///< BTS: a record is written behind each, which may fault: by Pmu::retire() alone.
   bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
                            ///< on.
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "vpmu/address.hpp"
 #include "vpmu/offcore.hpp"
@@ -108,6 +109,18 @@ struct TakenBranch {
   GuestLinear to;      ///< The next instruction to run.
   std::uint8_t cpl{};  ///< Privilege level that it was taken at.
   BranchOutcome what;  ///< Interrupts and exceptions are `far`.
+};
+
+/// A taken branch among instructions that passed in bulk.
+struct PassedBranch {
+  TakenBranch branch;
+  std::uint64_t cycles{};  ///< Unhalted core cycles since the one before it, or since the first of these instructions.
+};
+
+/// The taken branches of instructions that passed in bulk, in their order.
+struct BranchRun {
+  std::span<const PassedBranch> branches;
+  std::uint64_t cycles_behind{};  ///< Unhalted core cycles behind the last one.
 };
 
 /// What the front end did for this instruction, for FRONTEND_RETIRED. SDM 3B table 18-58.

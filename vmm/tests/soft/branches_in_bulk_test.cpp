@@ -1,0 +1,170 @@
+// What the LBR holds of instructions that pass in whole blocks is what it holds of the same ones, seen one by one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "fakes/fake_guest.hpp"
+#include "soft/soft_port.hpp"
+#include "vcpu/pmu_vcpu.hpp"
+#include "vpmu/registers.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, data = 0x60'0000;
+constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F, msr_perfevtsel = 0x186,
+                        msr_pmc = 0xC1;
+constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, both levels
+constexpr std::uint64_t one_by_one = 0x43'00C0 | 1U << 24U;  // with CMASK 1: each cycle has to be looked at (rule C4)
+
+/// Branches of all near kinds, whose way through depends on random numbers that the guest makes; in the end `out 0x80`.
+class BranchyProgram {
+ public:
+  BranchyProgram(std::uint64_t seed, std::uint64_t lbr_select, bool is_seen_one_by_one) : random_{seed} {
+    write_msr(msr_lbr_select, lbr_select);
+    write_msr(msr_perfevtsel, instructions);
+    write_msr(msr_perfevtsel + 1, is_seen_one_by_one ? one_by_one : instructions);
+    write_msr(msr_global_ctrl, 3);
+    move(rbx, seed | 1);
+    move(rdi, 40);
+    write_msr(msr_debugctl, 1);
+    const std::size_t start = bytes_.size();
+    while (bytes_.size() < code_bytes / 2) add_piece();
+    add({0x48, 0xFF, 0xCF, 0x0F, 0x85});  // dec rdi; jnz start
+    add_word(start - (bytes_.size() + 4), 4);
+    write_msr(msr_debugctl, 0);
+    add({0xE6, 0x80});
+  }
+  [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::uint8_t rax = 0, rcx = 1, rdx = 2, rbx = 3, rdi = 7;
+  std::uint64_t draw(std::uint64_t below) { return random_() % below; }
+  void add(std::initializer_list<std::uint8_t> bytes) { bytes_.insert(bytes_.end(), bytes); }
+  void add_word(std::uint64_t word, unsigned bytes) {
+    for (unsigned n = 0; n < bytes; ++n) bytes_.push_back(static_cast<std::uint8_t>(word >> (8 * n)));
+  }
+  void move(std::uint8_t reg, std::uint64_t value) {
+    add({0x48, static_cast<std::uint8_t>(0xB8 + reg)});
+    add_word(value, 8);
+  }
+  void write_msr(std::uint32_t index, std::uint64_t value) {
+    move(rcx, index);
+    move(rax, value & 0xFFFF'FFFF);
+    move(rdx, value >> 32);
+    add({0x0F, 0x30});
+  }
+  /// Skips some bytes or does not, by a bit of the guest's random numbers.
+  void test_a_bit() {
+    add({0x48, 0x69, 0xDB});  // imul rbx, rbx, 0x41C64E6D
+    add_word(0x41C6'4E6D, 4);
+    add({0x48, 0x81, 0xC3});  // add rbx, 12345
+    add_word(12345, 4);
+    add({0xF7, 0xC3});  // test ebx, bit
+    add_word(1ULL << (8 + draw(16)), 4);
+  }
+  void add_piece() {
+    switch (draw(8)) {
+      case 0:
+      case 1: test_a_bit(); return add({0x74, 0x03, 0x48, 0xFF, 0xC0});  // jz over; inc rax
+      case 2: test_a_bit(); return add({0x75, 0x00});                    // jnz to what is behind it
+      case 3:
+        return add({0xE8, 0x02, 0, 0, 0, 0xEB, 0x04, 0x48, 0xFF, 0xC2, 0xC3});  // call f; jmp over; f: inc rdx; ret
+      case 4: return add({0xE8, 0, 0, 0, 0, 0x59});                             // call next; pop rcx
+      case 5: return add({0x48, 0x8D, 0x0D, 2, 0, 0, 0, 0xFF, 0xE1});           // lea rcx, [rip+2]; jmp rcx
+      case 6:
+        add({0x48, 0x8D, 0x0D, 4, 0, 0, 0, 0xFF, 0xD1, 0xEB, 0x01, 0xC3});  // lea rcx, f; call rcx; jmp over; f: ret
+        return;
+      default:
+        move(rcx, data + 8 * draw(500));
+        return add({0x48, 0x01, 0x01, 0x48, 0x8B, 0x01});  // add [rcx], rax; mov rax, [rcx]
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+struct Outcome {
+  std::map<std::uint32_t, std::uint64_t> lbr;  ///< By MSR.
+  std::uint64_t instructions{}, observed{};
+};
+
+/// Runs the program to its end on a processor of that kind.
+Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
+  FakeGuest guest;
+  guest.map(code, code_bytes);
+  guest.map(stack, 2 * vpmu::page_size);
+  guest.map(data, 2 * vpmu::page_size);
+  for (std::size_t at = 0; at < program.bytes().size(); at += vpmu::page_size)
+    guest.store(code + at, std::as_bytes(std::span{program.bytes()}.subspan(
+                               at, std::min<std::size_t>(vpmu::page_size, program.bytes().size() - at))));
+  guest.port.registers.rip = code;
+  guest.port.registers.rsp = stack + 0x1000;
+  SoftPort port{guest.memory, CpuidTable{}, SoftStart{.sregs = guest.port.special, .regs = guest.port.registers}};
+  Log log{[](LogLevel, std::string_view) {}, LogLevel::error};
+  const PmuVcpuConfig config{.pmu = {.generation = generation}, .source = "exact", .make_timer = port.timers()};
+  auto vcpu = PmuVcpu::create(config, port, guest.memory, log);
+  EXPECT_TRUE(vcpu);
+  constexpr unsigned most_exits = 1000;
+  bool ended = false;
+  for (unsigned n = 0; n < most_exits && !ended; ++n) {
+    const auto exit = (*vcpu)->run();
+    EXPECT_TRUE(exit);
+    ended = exit && std::holds_alternative<PortWrite>(*exit);
+  }
+  EXPECT_TRUE(ended) << "it did not come to its end";
+  Outcome outcome;
+  const auto value_of = [&vcpu](std::uint32_t index) {
+    const auto read = (*vcpu)->pmu().rdmsr(index);
+    return read.status == vpmu::MsrStatus::ok ? read.value : 0;
+  };
+  const unsigned depth = vpmu::describe(generation).lbr_depth;
+  for (const std::uint32_t first : {0x680U, 0x6C0U, 0xDC0U})
+    for (std::uint32_t n = 0; n < depth; ++n)
+      outcome.lbr[first + n] = value_of(first + n);
+  outcome.lbr[msr_lbr_tos] = value_of(msr_lbr_tos);
+  outcome.instructions = value_of(msr_pmc);
+  (*vcpu)->visit_statistics([&](std::string_view name, std::uint64_t value) {
+    if (name == "pmu.exact.observed") outcome.observed = value;
+  });
+  return outcome;
+}
+
+struct Case {
+  const char* name;
+  vpmu::Generation generation;
+  std::uint64_t lbr_select;
+};
+
+class BranchesInBulk : public testing::TestWithParam<Case> {};
+
+// Rule Z5; SDM 3B 17.4.8, call-stack mode 17.9, LBR_INFO 17.10.
+TEST_P(BranchesInBulk, AreThoseSeenOneByOne) {
+  constexpr std::uint64_t programs = 20;
+  for (std::uint64_t seed = 1; seed <= programs; ++seed) {
+    const Outcome alone = run({seed, GetParam().lbr_select, true}, GetParam().generation);
+    const Outcome bulk = run({seed, GetParam().lbr_select, false}, GetParam().generation);
+    ASSERT_EQ(bulk.instructions, alone.instructions) << seed;
+    ASSERT_EQ(bulk.lbr, alone.lbr) << seed;
+    ASSERT_GT(alone.observed, alone.instructions / 2) << "or it was not one by one";
+    ASSERT_LT(bulk.observed, bulk.instructions / 100) << "or it was not in bulk";
+    ASSERT_TRUE(std::ranges::any_of(bulk.lbr, [](const auto& msr) { return msr.first != msr_lbr_tos && msr.second != 0; }))
+        << "or nothing was recorded";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, BranchesInBulk,
+                         testing::Values(Case{"Nehalem", vpmu::Generation::nehalem, 0},
+                                         Case{"SandyBridge", vpmu::Generation::sandybridge, 0},
+                                         Case{"HaswellCallStack", vpmu::Generation::haswell, 0x3C4},
+                                         Case{"Skylake", vpmu::Generation::skylake, 0},
+                                         Case{"SkylakeCalls", vpmu::Generation::skylake, 0x1E4},
+                                         Case{"SkylakeCallStack", vpmu::Generation::skylake, 0x3C4}),
+                         [](const auto& test) { return std::string{test.param.name}; });
+
+}  // namespace
+}  // namespace vmm::test
