@@ -74,7 +74,7 @@ std::vector<std::string> perf_command(const ProfileArguments& arguments, const R
   // them with each mapping.
   std::vector<std::string> all{"sh",
                                "-c",
-                               fmt::format("cat /proc/kallsyms >\"$0/{}\"; exec \"$@\"", symbols_name),
+                               fmt::format(R"(cat /proc/kallsyms >"$0/{}"; exec "$@")", symbols_name),
                                guest_directory,
                                "perf",
                                "record",

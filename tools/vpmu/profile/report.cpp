@@ -202,7 +202,7 @@ std::string to_json(const ProfileReport& report) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string for_script_element(std::string json) {
+std::string for_script_element(std::string_view json) {
   std::string safe;
   for (const char c : json) {
     // In JSON it is nowhere but in strings.

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "profile/disassembly.hpp"
@@ -31,6 +32,6 @@ std::string to_json(const ProfileReport& report);
 std::string to_html(const ProfileReport& report);
 
 /// JSON as it may stand in a script element: nothing in it can end that.
-std::string for_script_element(std::string json);
+std::string for_script_element(std::string_view json);
 
 }  // namespace vmm::tool

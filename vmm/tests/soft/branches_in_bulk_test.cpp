@@ -15,8 +15,8 @@ namespace vmm::test {
 namespace {
 
 constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, data = 0x60'0000;
-constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F, msr_perfevtsel = 0x186,
-                        msr_pmc = 0xC1;
+constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F,
+                        msr_perfevtsel = 0x186, msr_pmc = 0xC1;
 constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, both levels
 constexpr std::uint64_t one_by_one = 0x43'00C0 | 1U << 24U;  // with CMASK 1: each cycle has to be looked at (rule C4)
 
@@ -124,8 +124,7 @@ Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   };
   const unsigned depth = vpmu::describe(generation).lbr_depth;
   for (const std::uint32_t first : {0x680U, 0x6C0U, 0xDC0U})
-    for (std::uint32_t n = 0; n < depth; ++n)
-      outcome.lbr[first + n] = value_of(first + n);
+    for (std::uint32_t n = 0; n < depth; ++n) outcome.lbr[first + n] = value_of(first + n);
   outcome.lbr[msr_lbr_tos] = value_of(msr_lbr_tos);
   outcome.instructions = value_of(msr_pmc);
   (*vcpu)->visit_statistics([&](std::string_view name, std::uint64_t value) {
@@ -152,8 +151,9 @@ TEST_P(BranchesInBulk, AreThoseSeenOneByOne) {
     ASSERT_EQ(bulk.lbr, alone.lbr) << seed;
     ASSERT_GT(alone.observed, alone.instructions / 2) << "or it was not one by one";
     ASSERT_LT(bulk.observed, bulk.instructions / 100) << "or it was not in bulk";
-    ASSERT_TRUE(std::ranges::any_of(bulk.lbr, [](const auto& msr) { return msr.first != msr_lbr_tos && msr.second != 0; }))
-        << "or nothing was recorded";
+    ASSERT_TRUE(std::ranges::any_of(bulk.lbr, [](const auto& msr) {
+      return msr.first != msr_lbr_tos && msr.second != 0;
+    })) << "or nothing was recorded";
   }
 }
 
