@@ -35,6 +35,7 @@ class BranchyProgram {
     while (bytes_.size() < code_bytes / 2) add_piece();
     add({0x48, 0xFF, 0xCF, 0x0F, 0x85});  // dec rdi; jnz start
     add_word(start - (bytes_.size() + 4), 4);
+    for (int n = 0; n < 3; ++n) add({0xE8, 1, 0, 0, 0, 0x90});  // call over the nop: these do not return
     write_msr(msr_debugctl, 0);
     add({0xE6, 0x80});
   }
@@ -119,7 +120,7 @@ Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   EXPECT_TRUE(ended) << "it did not come to its end";
   Outcome outcome;
   const auto value_of = [&vcpu](std::uint32_t index) {
-    const auto read = (*vcpu)->pmu().rdmsr(index);
+    const auto read = (*vcpu)->pmu().rdmsr(vpmu::MsrIndex{index});
     return read.status == vpmu::MsrStatus::ok ? read.value : 0;
   };
   const unsigned depth = vpmu::describe(generation).lbr_depth;
@@ -159,7 +160,7 @@ TEST_P(BranchesInBulk, AreThoseSeenOneByOne) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BranchesInBulk,
                          testing::Values(Case{"Nehalem", vpmu::Generation::nehalem, 0},
-                                         Case{"SandyBridge", vpmu::Generation::sandybridge, 0},
+                                         Case{"SandyBridge", vpmu::Generation::sandy_bridge, 0},
                                          Case{"HaswellCallStack", vpmu::Generation::haswell, 0x3C4},
                                          Case{"Skylake", vpmu::Generation::skylake, 0},
                                          Case{"SkylakeCalls", vpmu::Generation::skylake, 0x1E4},
