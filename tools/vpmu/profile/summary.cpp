@@ -186,9 +186,8 @@ void ProfileSummary::add(const Sample& sample) {
   add_to(nodes_[node].self, weights);
   add_to(functions_[leaf].self, weights);
   std::ranges::sort(path_);
-  const auto repeated = std::ranges::unique(path_);
-  for (auto function = path_.begin(); function != repeated.begin(); ++function)
-    add_to(functions_[*function].total, weights);
+  path_.erase(std::unique(path_.begin(), path_.end()), path_.end());
+  for (const std::size_t function : path_) add_to(functions_[function].total, weights);
   if (sample.aspect == Aspect::loads) add_load(sample, leaf, sample.period);
   if (!sample.frames.empty()) add_address(sample, leaf, weights);
 }
