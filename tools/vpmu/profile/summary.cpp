@@ -186,8 +186,8 @@ void ProfileSummary::add(const Sample& sample) {
   add_to(nodes_[node].self, weights);
   add_to(functions_[leaf].self, weights);
   std::ranges::sort(path_);
-  path_.erase(std::unique(path_.begin(), path_.end()), path_.end());
-  for (const std::size_t function : path_) add_to(functions_[function].total, weights);
+  for (std::size_t i = 0; i < path_.size(); ++i)
+    if (i == 0 || path_[i] != path_[i - 1]) add_to(functions_[path_[i]].total, weights);
   if (sample.aspect == Aspect::loads) add_load(sample, leaf, sample.period);
   if (!sample.frames.empty()) add_address(sample, leaf, weights);
 }

@@ -88,6 +88,8 @@ StatComparison compare(const StatDocument& base, const StatDocument& now, const 
     report += fmt::format(" The base was made by vpmu {}, this by {}.\n", printable(base.version), now.version);
   if (base.environment != now.environment)
     report += " The base was made in another environment: PATH, HOME, LANG, TZ, LC_* or a variable of --env differs.\n";
+  if (!std::ranges::equal(base.events, now.events, {}, &StatCount::name, &StatCount::name))
+    report += " The base has other events. What perf itself does for them is in the kernel's counts, too.\n";
   if (base.exit_code != now.exit_code)
     report += fmt::format(" The command ended with {} in the base, now with {}.\n", base.exit_code, now.exit_code);
   report += fmt::format(" {:<28} {:>18} {:>18}  {}\n", "event", "base", "now", "change");

@@ -128,6 +128,7 @@ TEST(StatComparison, SaysWhichEventsAreNewAndMissing) {
   EXPECT_FALSE(done.rose);
   EXPECT_NE(done.report.find("new"), std::string::npos);
   EXPECT_NE(done.report.find("missing"), std::string::npos);
+  EXPECT_NE(done.report.find("other events"), std::string::npos);
   EXPECT_EQ(done.report.find("environment"), std::string::npos);
 }
 
