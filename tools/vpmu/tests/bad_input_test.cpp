@@ -24,9 +24,10 @@ namespace fs = std::filesystem;
 using BadInput = Program;
 
 TEST_F(BadInput, NoCommandAndUnknownOnes) {
-  expect_failure(vpmu({}), 2,
-                 {"vpmu: no command", "run, exec, stat, test-kernel, report, doctor, events, models, records, ctl",
-                  "vpmu --help"});
+  expect_failure(
+      vpmu({}), 2,
+      {"vpmu: no command", "run, exec, stat, profile, test-kernel, report, doctor, events, models, records, ctl",
+       "vpmu --help"});
   expect_failure(vpmu({"fly"}), 2, {"fly"});
   expect_failure(run({}), 2, {"--kernel", "--restore", "vpmu run --help"});
   expect_failure(run({"--kernel", kernel_, "--restore", kernel_}), 2, {"vpmu run --help"});
