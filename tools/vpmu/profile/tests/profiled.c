@@ -57,7 +57,8 @@ int main(void) {
   const uint64_t size = 1 << 20;
   uint64_t* const values = calloc(size, sizeof *values);
   if (values == NULL) return 1;
-  const uint64_t sum = hot_work(400000) + cold_work(100000) + near_loads(values, 100000) + far_loads(values, 60000, size) + hard_branch(40000);
+  const uint64_t sum = hot_work(400000) + cold_work(100000) + near_loads(values, 100000) +
+                       far_loads(values, 60000, size) + hard_branch(40000);
   printf("%llu\n", (unsigned long long)sum);
   return 0;
 }
