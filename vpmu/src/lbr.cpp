@@ -40,6 +40,7 @@ void Pmu::record_branch(const TakenBranch& branch, GuestEnv& env) {
   request_pmis(b, env);
 }
 
+// Rule Z5: as retire() would have, one after the other.
 void Pmu::record_branches(const BranchRun& run) {
   for (const PassedBranch& passed : run.branches) {
     state_.lbr_cycles += passed.cycles;

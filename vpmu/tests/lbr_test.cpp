@@ -47,6 +47,21 @@ TEST_F(Lbr, BranchNotTakenAndOtherInstructionsLeaveNoEntry) {
   EXPECT_EQ(tos(), 0U);
 }
 
+// Rule Z5; SDM 3B 17.10 for the cycles.
+TEST_F(Lbr, WhatPassedInBulkIsAsRetiredOneByOne) {
+  const BranchOutcome missed{.kind = BranchKind::conditional, .taken = true, .mispredicted = true};
+  const std::array run{PassedBranch{.branch = {.from = from(1), .to = to(1), .what = missed}, .cycles = 5},
+                       PassedBranch{.branch = {.from = from(2), .to = to(2), .what = missed}, .cycles = 7}};
+  s.pmu.record_branches({.branches = run, .cycles_behind = 11});
+  EXPECT_EQ(tos(), 2U);
+  EXPECT_EQ(entry_from(1), from(1).value());
+  EXPECT_EQ(entry_to(2), to(2).value());
+  EXPECT_EQ(info(1), bit(63) | 5U);
+  EXPECT_EQ(info(2), bit(63) | 7U);
+  branch(3, missed, 1);
+  EXPECT_EQ(info(3), bit(63) | 12U) << "and the cycles behind the last one";
+}
+
 // Rule Z5.
 TEST_F(Lbr, RecordsOnlyWhileEnabledAndNotFrozen) {
   s.write(msr::IA32_DEBUGCTL, 0);

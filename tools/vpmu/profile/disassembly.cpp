@@ -16,7 +16,7 @@
 namespace vmm::tool {
 namespace {
 
-constexpr std::size_t longest_line = 4096, most_lines = 4000, longest_text = 200;
+constexpr std::size_t most_lines = 4000, longest_text = 200;
 /// Lines on each side of one that has samples.
 constexpr std::size_t context = 6;
 
@@ -133,16 +133,8 @@ bool DisassemblyReader::line(std::string_view text) {
 }
 
 bool DisassemblyReader::add(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    if (rest_.size() < longest_line) rest_ += text.substr(0, std::min(end, longest_line));
-    if (end == std::string_view::npos) return true;
-    const bool goes_on = line(rest_);
-    rest_.clear();
-    if (!goes_on) return false;
-    text.remove_prefix(end + 1);
-  }
-  return true;
+  text_.add(text, [this](std::string_view each) { is_complete_ = is_complete_ || !line(each); });
+  return !is_complete_;
 }
 
 AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "profile/summary.hpp"
+#include "profile/text_lines.hpp"
 
 namespace vmm::tool {
 
@@ -38,9 +39,13 @@ class DisassemblyReader {
   std::vector<CodeLine> take() { return std::move(lines_); }
 
  private:
+  static constexpr std::size_t longest_line = 4096;
+  /// False: no more is needed.
   bool line(std::string_view text);
-  std::string rest_, source_;
+  TextLines text_{longest_line};
+  std::string source_;
   std::vector<CodeLine> lines_;
+  bool is_complete_{};
 };
 
 /// The address that a byte of an ELF file gets when it is loaded; nothing where it is not loaded, or the file is no ELF

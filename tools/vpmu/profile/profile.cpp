@@ -31,7 +31,7 @@ constexpr const char* guest_directory = "/run/vpmu-profile";
 constexpr const char* data_name = "perf.data";
 constexpr const char* symbols_name = "kallsyms";
 constexpr const char* report_name = "report.html";
-/// Where each cycle is run by the engine, a million in a second: some thousands of samples in a run of seconds.
+/// In cycles. The engine runs some tens of millions of them while one waits: that makes thousands of samples.
 constexpr std::uint64_t engine_period = 10007;
 constexpr unsigned usual_frequency = 4000;
 constexpr std::uint64_t longest_period = 1ULL << 31U;

@@ -16,7 +16,7 @@ struct DeliveryOptions {
 };
 void add_delivery_options(Command& command, DeliveryOptions& options);
 
-/// A report that a file has. `what` and `advice`: as an error tells them. Fails with kind usage.
+/// A report that a file has. `what` it is, as an error tells it: "the baseline". Fails with kind usage.
 Result<KernelReport> read_report_file(const std::string& path, const std::string& what);
 
 /// Where a report goes to. Opened before the report is made, so that a bad file is known at once.

@@ -269,7 +269,8 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   RunEnd end;
   const bool resuming = (regs_.rflags & rflags_rf) != 0;
   const bool keeps_branches = progress_.plan().branches_wanted;
-  const std::uint64_t most = shadow_ || resuming ? 1 : std::min(burst_left_, keeps_branches ? most_kept : burst_left_);
+  const std::uint64_t at_once = keeps_branches ? std::min(burst_left_, most_kept) : burst_left_;
+  const std::uint64_t most = shadow_ || resuming ? 1 : at_once;
   if (const std::uint64_t unseen = progress_.unseen(cpl_of(sregs_) != 0, most); unseen != 0) {
     if (keeps_branches) model_->keep_branches(cpl_of(sregs_), engine_.observed());
     run_blocks(unseen);

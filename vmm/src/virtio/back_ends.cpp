@@ -116,8 +116,10 @@ Result<BackEnd> start(DaemonLaunch launch, Handed handed, const ProgramChoice& c
 Result<Fd> lock_image(const std::string& image, Access access) {
   Fd file{::open(image.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file.valid())
-    return Failure{Error{
-        .kind = ErrorKind::usage, .what = "cannot open " + printable(image), .advice = {}, .system_errno = errno}};
+    return Failure{Error{.kind = ErrorKind::usage,
+                         .what = "cannot open " + printable(image),
+                         .advice = "name an image that this user may read",
+                         .system_errno = errno}};
   // A file system without locks has none to respect.
   if (::flock(file.get(), (access == Access::read_write ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return usage_error(printable(image) + " is in use as another machine's disk",

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fakes/fake_guest.hpp"
+#include "fakes/guest_code.hpp"
 #include "soft/soft_port.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 
@@ -13,7 +14,7 @@ namespace vmm::test {
 /// Bytes of a guest's program, put together at random of what can keep a processor busy: accesses to all of the PMU's
 /// MSRs, exceptions in handlers of exceptions, halts, string instructions of any length, timers that interrupt all the
 /// time, code that changes itself, debug registers, other rings.
-class RandomProgram {
+class RandomProgram : public GuestCode {
  public:
   static constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, tables = 0x60'0000,
                                  gdt = tables + 0x1000, tss = tables + 0x1800, ds_area = 0x62'0000, buffer = 0x63'0000,
@@ -22,28 +23,13 @@ class RandomProgram {
 
   explicit RandomProgram(std::mt19937_64& random) : random_{&random} {
     use_counters();
-    while (bytes_.size() < code_bytes - 128) add_piece();
+    while (size() < code_bytes - 128) add_piece();
     add({0xE9});
-    add_word(static_cast<std::uint32_t>(0 - (bytes_.size() + 4)), 4);
+    add_word(static_cast<std::uint32_t>(0 - (size() + 4)), 4);
   }
-  [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
  private:
   std::uint64_t draw(std::uint64_t below) { return (*random_)() % below; }
-  void add(std::initializer_list<std::uint8_t> bytes) { bytes_.insert(bytes_.end(), bytes); }
-  void add_word(std::uint64_t word, unsigned bytes) {
-    for (unsigned n = 0; n < bytes; ++n) bytes_.push_back(static_cast<std::uint8_t>(word >> (8 * n)));
-  }
-  void move(std::uint8_t reg, std::uint64_t value) {
-    add({0x48, static_cast<std::uint8_t>(0xB8 + reg)});
-    add_word(value, 8);
-  }
-  void write_msr(std::uint32_t index, std::uint64_t value) {
-    move(1, index);
-    move(0, value & 0xFFFF'FFFF);
-    move(2, value >> 32);
-    add({0x0F, 0x30});
-  }
   std::uint64_t place() {
     const std::array<std::uint64_t, 10> places{code, stack,  tables,  ds_area, buffer,
                                                apic, device, nowhere, data,    0x8000'0000'0000'0000};
@@ -84,7 +70,7 @@ class RandomProgram {
   }
   void write_apic() {
     const std::array<std::uint32_t, 7> registers{0x340, 0x320, 0x380, 0x3E0, 0xF0, 0x300, 0xB0};
-    move(0, apic + registers[draw(registers.size())]);
+    move(rax, apic + registers[draw(registers.size())]);
     const std::array<std::uint32_t, 5> values{one_lvt(), 0x2'0000U | static_cast<std::uint32_t>(32 + draw(224)),
                                               static_cast<std::uint32_t>(draw(100)),
                                               0x4'0000U | static_cast<std::uint32_t>(32 + draw(224)), 0x1FF};
@@ -92,15 +78,15 @@ class RandomProgram {
     add_word(values[draw(values.size())], 4);
   }
   void string_instruction() {
-    move(6, draw(4) != 0 ? data + draw(0x1000) : place());
-    move(7, draw(4) != 0 ? data + draw(data_bytes) : place());
-    move(1, 1ULL << draw(50));
+    move(rsi, draw(4) != 0 ? data + draw(0x1000) : place());
+    move(rdi, draw(4) != 0 ? data + draw(data_bytes) : place());
+    move(rcx, 1ULL << draw(50));
     const std::array<std::uint8_t, 5> opcodes{0xA5, 0xAB, 0xAD, 0xAF, 0xA7};
     add({static_cast<std::uint8_t>(draw(2) != 0 ? 0xF3 : 0xF2), 0x48,
          static_cast<std::uint8_t>(opcodes[draw(opcodes.size())] - draw(2))});
   }
   void return_to_ring_3() {
-    move(0, code + draw(code_bytes));
+    move(rax, code + draw(code_bytes));
     add({0x6A, 0x2B, 0x68});  // ss; rsp
     add_word(stack + 0x1800, 4);
     add({0x68});
@@ -108,7 +94,7 @@ class RandomProgram {
     add({0x6A, 0x33, 0x50, 0x48, 0xCF});  // cs; rip; iretq
   }
   void loop() {
-    move(1, 1ULL << draw(32));
+    move(rcx, 1ULL << draw(32));
     add({0xD9, 0xE8, 0xD9, 0xF3, 0xDD, 0xD8});  // fld1; fpatan; fstp
     add({0xE2, static_cast<std::uint8_t>(draw(2) != 0 ? 0xF8 : 0xFE)});
   }
@@ -127,14 +113,16 @@ class RandomProgram {
       case 10: return add({0xCD, static_cast<std::uint8_t>(draw(256))});
       case 11: return add({0x0F, 0x0B});
       case 12: return add({0x31, 0xC9, 0xF7, 0xF1});  // div by zero
-      case 13: move(0, place()); return add({0x48, 0x8B, 0x08, 0x48, 0x89, 0x48, 0x04});
-      case 14: move(3, code + draw(code_bytes)); return add({0x80, 0x03, 0x00});  // its own code, which stays the same
+      case 13: move(rax, place()); return add({0x48, 0x8B, 0x08, 0x48, 0x89, 0x48, 0x04});
+      case 14:
+        move(rbx, code + draw(code_bytes));
+        return add({0x80, 0x03, 0x00});  // its own code, which stays the same
       case 15:
-        move(0, (*random_)() & 0xFFFF'0FFF);
+        move(rax, (*random_)() & 0xFFFF'0FFF);
         return add({0x0F, 0x23, static_cast<std::uint8_t>(0xF8 - 8 * draw(5))});    // debug registers
       case 16: return add({0x9C, 0x81, 0x0C, 0x24, 0x00, 0x01, 0x00, 0x00, 0x9D});  // TF
       case 17: return add({0x0F, 0x20, 0xD8, 0x0F, 0x22, 0xD8});                    // CR3
-      case 18: move(1, draw(5)); return add({0x0F, 0x33});
+      case 18: move(rcx, draw(5)); return add({0x0F, 0x33});
       case 19: return add({0xE6, static_cast<std::uint8_t>(draw(256))});
       case 20:
         for (std::uint64_t n = draw(12); n > 0; --n) add({static_cast<std::uint8_t>(draw(256))});
@@ -144,7 +132,6 @@ class RandomProgram {
   }
 
   std::mt19937_64* random_;
-  std::vector<std::uint8_t> bytes_;
 };
 
 /// A guest of which everything is random, on a vCPU without KVM.

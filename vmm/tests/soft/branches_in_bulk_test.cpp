@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fakes/fake_guest.hpp"
+#include "fakes/guest_code.hpp"
 #include "soft/soft_port.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/registers.hpp"
@@ -21,7 +22,7 @@ constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, bo
 constexpr std::uint64_t one_by_one = 0x43'00C0 | 1U << 24U;  // with CMASK 1: each cycle has to be looked at (rule C4)
 
 /// Branches of all near kinds, whose way through depends on random numbers that the guest makes; in the end `out 0x80`.
-class BranchyProgram {
+class BranchyProgram : public GuestCode {
  public:
   BranchyProgram(std::uint64_t seed, std::uint64_t lbr_select, bool is_seen_one_by_one) : random_{seed} {
     write_msr(msr_lbr_select, lbr_select);
@@ -31,33 +32,17 @@ class BranchyProgram {
     move(rbx, seed | 1);
     move(rdi, 40);
     write_msr(msr_debugctl, 1);
-    const std::size_t start = bytes_.size();
-    while (bytes_.size() < code_bytes / 2) add_piece();
+    const std::size_t start = size();
+    while (size() < code_bytes / 2) add_piece();
     add({0x48, 0xFF, 0xCF, 0x0F, 0x85});  // dec rdi; jnz start
-    add_word(start - (bytes_.size() + 4), 4);
+    add_word(start - (size() + 4), 4);
     for (int n = 0; n < 3; ++n) add({0xE8, 1, 0, 0, 0, 0x90});  // call over the nop: these do not return
     write_msr(msr_debugctl, 0);
     add({0xE6, 0x80});
   }
-  [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
  private:
-  static constexpr std::uint8_t rax = 0, rcx = 1, rdx = 2, rbx = 3, rdi = 7;
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
-  void add(std::initializer_list<std::uint8_t> bytes) { bytes_.insert(bytes_.end(), bytes); }
-  void add_word(std::uint64_t word, unsigned bytes) {
-    for (unsigned n = 0; n < bytes; ++n) bytes_.push_back(static_cast<std::uint8_t>(word >> (8 * n)));
-  }
-  void move(std::uint8_t reg, std::uint64_t value) {
-    add({0x48, static_cast<std::uint8_t>(0xB8 + reg)});
-    add_word(value, 8);
-  }
-  void write_msr(std::uint32_t index, std::uint64_t value) {
-    move(rcx, index);
-    move(rax, value & 0xFFFF'FFFF);
-    move(rdx, value >> 32);
-    add({0x0F, 0x30});
-  }
   /// Skips some bytes or does not, by a bit of the guest's random numbers.
   void test_a_bit() {
     add({0x48, 0x69, 0xDB});  // imul rbx, rbx, 0x41C64E6D
@@ -86,7 +71,6 @@ class BranchyProgram {
   }
 
   std::mt19937_64 random_;
-  std::vector<std::uint8_t> bytes_;
 };
 
 struct Outcome {

@@ -35,6 +35,7 @@ class Notes final : public Observer {
     add(std::string{"retired"} + (load ? " load" : "") + (store ? " store" : ""));
   }
   void branched(const SeenBranch& b) override {
+    branch_nows.push_back(b.now);
     add("branch " + std::to_string(b.at - base_) + (b.taken ? " to " : " not to ") + std::to_string(b.to - base_) +
         " kind " + std::to_string(static_cast<unsigned>(b.kind)));
   }
@@ -52,7 +53,7 @@ class Notes final : public Observer {
 
   bool quiet{};
   std::vector<std::string> log;
-  std::vector<std::uint64_t> nows;
+  std::vector<std::uint64_t> nows, branch_nows;
   std::uint64_t loads{}, stores{}, lines{}, given_up{};
 
  private:
@@ -129,11 +130,16 @@ TEST_F(Observed, SeesWhereBranchesGo) {
                      "retired load"};
   for (const std::uint64_t at_once : {100U, 1U, 2U, 3U}) {
     notes_.log.clear();
+    notes_.branch_nows.clear();
     state_.gpr[rcx] = 3;
     begin(branches);
+    const std::uint64_t before = engine_.observed();
     while (engine_.run(at_once) == Stop::budget) {
     }
     EXPECT_EQ(notes_.log, expected) << at_once << " at once";
+    EXPECT_EQ(engine_.observed() - before, 9U);
+    for (std::uint64_t& now : notes_.branch_nows) now -= before;
+    EXPECT_EQ(notes_.branch_nows, (std::vector<std::uint64_t>{2, 4, 6, 7, 8})) << at_once << " at once";
   }
 }
 
