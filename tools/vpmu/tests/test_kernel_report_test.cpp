@@ -89,7 +89,7 @@ TEST(JsonReport, OfAnotherFormIsRefusedWithItsName) {
                                  std::string{"{}"},
                                  good.substr(0, good.size() / 2),
                                  with("vpmu test-kernel", "other"),
-                                 with("\"version\": 2", "\"version\": 1"),
+                                 with("\"version\": 1", "\"version\": 2"),
                                  with("\"pass\"", "\"good\""),
                                  with("\"pass\"", "1"),
                                  with("\"models\"", "\"model\""),
