@@ -51,8 +51,9 @@ virtio::ProgramChoice program(const char* name, std::string fetched = {}) {
 
 /// Where the packages of Debian 12 or of 13 have it.
 std::string fetched_virtiofsd() {
-  std::string of_qemu = fetched_file("virtiofsd/usr/lib/qemu/virtiofsd");
-  return ::access(of_qemu.c_str(), X_OK) == 0 ? of_qemu : fetched_file("virtiofsd/usr/libexec/virtiofsd");
+  for (const char* const path : {"virtiofsd/usr/lib/qemu/virtiofsd", "virtiofsd/usr/libexec/virtiofsd"})
+    if (const std::string fetched = fetched_file(path); ::access(fetched.c_str(), X_OK) == 0) return fetched;
+  return {};
 }
 
 /// A descriptor of our own.
