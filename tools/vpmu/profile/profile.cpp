@@ -11,10 +11,11 @@
 
 #include "command_line.hpp"
 #include "exec/exec.hpp"
+#include "exec/perf_there.hpp"
 #include "files/output_file.hpp"
 #include "machine/model.hpp"
 #include "profile/host_tool.hpp"
-#include "profile/progress.hpp"
+#include "stat/progress.hpp"
 #include "profile/report.hpp"
 #include "profile/samples.hpp"
 #include "stat/guest_perf.hpp"

@@ -1,10 +1,7 @@
 #include "stat/guest_perf.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -25,19 +22,6 @@ Result<std::string> version_of_kernel(const ExecArguments& arguments) {
 }
 
 }  // namespace
-
-Result<void> check_for_perf(const std::string& root) {
-  if (root != "/") return {};
-  const char* const path = std::getenv("PATH");
-  std::string_view rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(':'), rest.size());
-    if (::access(fmt::format("{}/perf", rest.substr(0, end)).c_str(), X_OK) == 0) return {};
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return host_error("there is no perf on this machine, which counts in the guest", 0,
-                    "install it: apt install linux-perf (Debian), linux-tools-generic (Ubuntu), perf (Fedora)");
-}
 
 bool is_kept_variable(std::string_view variable, const std::vector<std::string>& more) {
   const std::string_view name = variable.substr(0, variable.find('='));

@@ -18,9 +18,6 @@ struct GuestPerfRun {
   std::uint64_t memory_bytes{};
 };
 
-/// Fails where the guest, whose root is `root`, would find no perf.
-Result<void> check_for_perf(const std::string& root);
-
 /// What shows in counts is the same on each host: of the environment only what decides how a program works, and `more`.
 bool is_kept_variable(std::string_view variable, const std::vector<std::string>& more);
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,7 @@
 
 #include "command_line.hpp"
 #include "exec/exec.hpp"
+#include "exec/perf_there.hpp"
 #include "files/input_file.hpp"
 #include "files/output_file.hpp"
 #include "machine/model.hpp"
@@ -23,6 +25,7 @@
 #include "stat/events.hpp"
 #include "stat/guest_perf.hpp"
 #include "stat/passes.hpp"
+#include "stat/progress.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -36,6 +39,7 @@ constexpr std::uint64_t largest_file = std::uint64_t{1} << 20U;
 struct StatArguments : ExecArguments {
   std::string list{default_stat_events}, json, base;
   std::vector<std::string> limits, variables;
+  bool quiet{};
 };
 
 Result<std::string> read_text(const std::string& path, const FileRole& role) {
@@ -67,7 +71,7 @@ Result<StatDocument> describe_run(const StatArguments& arguments) {
 
 /// Runs the command in a guest of its own, where perf counts these events.
 Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent>& events, StatDocument& document,
-                     bool is_first, const std::function<Result<void>()>& prepare) {
+                     bool is_first, Progress& progress, const std::function<Result<void>()>& prepare) {
   VMM_ASSIGN(const ResultDirectory directory, ResultDirectory::create());
   StatArguments pass = arguments;
   pass.drops_output = !is_first;  // it has been written before
@@ -76,13 +80,15 @@ Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent
   for (const StatEvent& event : events) pass.command.insert(pass.command.end(), {"-e", event.perf});
   pass.command.emplace_back("--");
   pass.command.insert(pass.command.end(), arguments.command.begin(), arguments.command.end());
-  VMM_ASSIGN(const int code, in_child([&pass, &prepare] {
-               if (const auto prepared = prepare(); !prepared) {
-                 std::fprintf(stderr, "vpmu stat: %s\n", describe(prepared.error()).c_str());
-                 return int{exec_failed};
-               }
-               return run_exec(pass);
-             }));
+  VMM_ASSIGN(const int code, in_child(
+                                 [&pass, &prepare] {
+                                   if (const auto prepared = prepare(); !prepared) {
+                                     std::fprintf(stderr, "vpmu stat: %s\n", describe(prepared.error()).c_str());
+                                     return int{exec_failed};
+                                   }
+                                   return run_exec(pass);
+                                 },
+                                 {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }}));
   if (code == exec_failed || code == exec_timed_out) return code;
   // The guest may write there what it likes; a link would lead to any file of ours.
   const std::string results = fmt::format("{}/{}", directory.path(), file_name);
@@ -104,9 +110,11 @@ Result<int> run_passes(const StatArguments& arguments, const std::vector<StatEve
     return usage_error(
         fmt::format("{} events take {} runs, and standard input can be read once", events.size(), passes.size()),
         "give a file as standard input, or fewer events");
+  Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   int code = 0;
   for (std::size_t i = 0; i < passes.size(); ++i) {
-    VMM_ASSIGN(const int now, run_pass(arguments, passes[i], document, i == 0,
+    progress.begin(fmt::format("the command runs in a guest, {} of {}", i + 1, passes.size()));
+    VMM_ASSIGN(const int now, run_pass(arguments, passes[i], document, i == 0, progress,
                                        [i, offset] { return i == 0 ? Result<void>{} : rewind_input(offset); }));
     if (now == exec_failed || now == exec_timed_out) return now;
     if (i > 0 && now != code)
@@ -173,6 +181,7 @@ void add_stat(Command& app, int& exit_code) {
   stat.add_option("--limit", arguments->limits, "by how much: PERCENT, or EVENT=PERCENT; without it, not at all")
       .needs(compare);
   stat.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
+  stat.add_flag("--quiet", arguments->quiet, "say nothing of how far it has come");
   add_exec_options(stat, arguments);
   arguments->passes_variable = [variables = &arguments->variables](std::string_view variable) {
     return is_kept_variable(variable, *variables);

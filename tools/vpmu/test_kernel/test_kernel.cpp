@@ -4,12 +4,14 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "command_line.hpp"
 #include "exec/kernel.hpp"
+#include "exec/perf_there.hpp"
 #include "files/input_file.hpp"
 #include "machine/config.hpp"
 #include "snapshot/checksum.hpp"
@@ -25,8 +27,11 @@ struct TestKernelArguments {
   std::string kernel, models, suite{"quick"}, shard, modules, append, accel{"soft"}, wrong;
   DeliveryOptions delivery;
   unsigned jobs{};
-  double timeout{300};
+  std::optional<double> timeout;
   bool quiet{};
+
+  /// The full checks need perf, and with it the root of this machine.
+  [[nodiscard]] bool is_full() const { return suite == "full"; }
 };
 
 // nowatchdog: the watchdog would have a counter. The other ones: each sample has its interrupt, and the kernel would
@@ -59,19 +64,22 @@ Result<std::string> wrong_check_of(const std::string& wrong, std::string_view mo
 }
 
 Result<std::vector<std::string>> command_of(const TestKernelArguments& arguments, const MachineModel& model,
-                                            const std::string& root) {
+                                            const CheckerRoot& root) {
+  const double patience = arguments.is_full() ? 1500 : 300;
   std::vector<std::string> command{"vpmu",      "exec",
                                    "--accel",   arguments.accel,
                                    "--source",  "exact",
                                    "--model",   std::string{model.name},
                                    "--kernel",  arguments.kernel,
-                                   "--root",    root,
+                                   "--root",    arguments.is_full() ? "/" : root.path(),
                                    "--append",  fmt::format("{} {}", kernel_options, arguments.append),
-                                   "--timeout", fmt::format("{}", arguments.timeout)};
+                                   "--timeout", fmt::format("{}", arguments.timeout.value_or(patience))};
   if (!arguments.modules.empty()) command.insert(command.end(), {"--modules", arguments.modules});
-  command.insert(command.end(), {"--", CheckerRoot::program});
+  command.insert(command.end(),
+                 {"--", arguments.is_full() ? root.path() + CheckerRoot::program : CheckerRoot::program});
   const auto told = checker_arguments(model, MachineConfig{}.threads_per_core);
   command.insert(command.end(), told.begin(), told.end());
+  if (arguments.is_full()) command.emplace_back("perf=1");
   VMM_ASSIGN(const std::string wrong, wrong_check_of(arguments.wrong, model.name));
   if (!wrong.empty()) command.push_back("wrong=" + wrong);
   return command;
@@ -88,7 +96,7 @@ Result<std::vector<ModelResult>> run_models(const TestKernelArguments& arguments
   VMM_ASSIGN(const CheckerRoot root, CheckerRoot::create());
   std::vector<std::vector<std::string>> commands;
   for (const MachineModel* const model : models) {
-    VMM_ASSIGN(commands.emplace_back(), command_of(arguments, *model, root.path()));
+    VMM_ASSIGN(commands.emplace_back(), command_of(arguments, *model, root));
   }
   const unsigned jobs = arguments.jobs != 0 ? arguments.jobs : std::max(1U, std::thread::hardware_concurrency());
   std::vector<ModelResult> results(models.size());
@@ -103,6 +111,7 @@ Result<std::vector<ModelResult>> run_models(const TestKernelArguments& arguments
 
 Result<int> test(TestKernelArguments& arguments) {
   VMM_ASSIGN(const Selection selection, select_models(arguments.models, arguments.shard));
+  if (arguments.is_full()) VMM_TRY(check_for_perf("/"));
   VMM_ASSIGN(KernelReport report, describe_kernel(arguments.kernel));
   report.suite = arguments.suite;
   report.shard = selection.shard;
@@ -128,7 +137,9 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("kernel", arguments->kernel, "the kernel's bzImage").required();
   test.add_option("--models", arguments->models,
                   "all, or a list with commas; without it one for each kind of processor that Linux knows");
-  test.add_option("--suite", arguments->suite, "which checks").shows_default().one_of({"quick"});
+  test.add_option("--suite", arguments->suite, "which checks; full: of perf of this machine, too")
+      .shows_default()
+      .one_of({"quick", "full"});
   add_delivery_options(test, arguments->delivery);
   test.add_option("--jobs", arguments->jobs, "guests at a time; 0: as many as there are CPUs").shows_default();
   test.add_option("--shard", arguments->shard, "I/N: of every N models the I-th");
@@ -137,8 +148,8 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (each run is the same), kvm")
       .shows_default()
       .one_of({"soft", "kvm"});
-  test.add_option("--timeout", arguments->timeout, "seconds for each guest; 0: no limit")
-      .shows_default()
+  test.add_option("--timeout", arguments->timeout,
+                  "seconds for each guest; 0: no limit; without it 300, with the full suite 1500")
       .within(0.0, 1e9);
   test.add_option("--expect-wrong", arguments->wrong,
                   "MODEL/CHECK: this one expects something wrong, to see that it is reported");

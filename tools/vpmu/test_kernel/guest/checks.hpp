@@ -1,4 +1,7 @@
 #pragma once
+#include <cstddef>
+#include <string_view>
+
 #include "test_kernel/guest/processor.hpp"
 #include "test_kernel/guest/report.hpp"
 
@@ -16,7 +19,11 @@ void check_branches(const Processor& processor, Report& report);
 void check_memory(const Processor& processor, Report& report);
 /// FRONTEND_RETIRED.
 void check_frontend(const Processor& processor, Report& report);
-/// That the kernel complains of nothing; to be the last one.
-void check_no_complaint(Report& report);
+/// What perf, a program of this machine, makes of this kernel.
+void check_perf(const Processor& processor, Report& report);
+/// perf's own tests, those that a kernel can fail.
+void check_perfs_tests(Report& report);
+/// That the kernel has complained of nothing until now, but for so many NMIs of an unknown reason.
+void check_no_complaint(std::string_view name, std::ptrdiff_t unknown_interrupts, Report& report);
 
 }  // namespace vmm::tool::checker

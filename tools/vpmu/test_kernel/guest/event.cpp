@@ -53,6 +53,9 @@ Sample read_sample(Fields fields, std::uint64_t type) {
   if ((type & PERF_SAMPLE_IP) != 0) sample.ip = fields.next();
   if ((type & PERF_SAMPLE_TIME) != 0) fields.next();
   if ((type & PERF_SAMPLE_ADDR) != 0) sample.address = fields.next();
+  if ((type & PERF_SAMPLE_CALLCHAIN) != 0)
+    for (std::uint64_t count = fields.next(); count > 0 && fields.left() > 0; --count)
+      sample.callers.push_back(fields.next());
   if ((type & PERF_SAMPLE_BRANCH_STACK) != 0) {
     for (std::uint64_t count = fields.next(); count > 0 && fields.left() > 0; --count) {
       const std::uint64_t from = fields.next(), to = fields.next();

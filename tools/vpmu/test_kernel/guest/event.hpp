@@ -39,6 +39,7 @@ struct Branch {
 /// One record of an event; what its sample_type does not have is 0.
 struct Sample {
   std::uint64_t ip{}, address{}, weight{}, data_source{};
+  std::vector<std::uint64_t> callers;  ///< PERF_SAMPLE_CALLCHAIN, with its PERF_CONTEXT_ marks.
   std::vector<Branch> branches;
 };
 

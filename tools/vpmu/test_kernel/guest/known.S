@@ -79,6 +79,35 @@ vpmu_known_inner:
 vpmu_known_inner_end:
         ret
 
+# void vpmu_known_frames(int group_leader, unsigned rounds): calls vpmu_known_framed, which goes round, while the group counts. Both keep their
+# caller's frame pointer, as the kernel expects it where it looks for callers.
+        .globl  vpmu_known_frames, vpmu_known_frame_call, vpmu_known_frame_return, vpmu_known_framed, vpmu_known_framed_end
+vpmu_known_frames:
+        push    %rbp
+        mov     %rsp, %rbp
+        mov     %esi, %r8d
+        mov     $enable, %esi
+        mov     $group, %edx
+        mov     $ioctl, %eax
+        syscall
+vpmu_known_frame_call:
+        call    vpmu_known_framed
+vpmu_known_frame_return:
+        mov     $disable, %esi
+        mov     $group, %edx
+        mov     $ioctl, %eax
+        syscall
+        pop     %rbp
+        ret
+vpmu_known_framed:
+        push    %rbp
+        mov     %rsp, %rbp
+1:      dec     %r8d
+        jnz     1b
+vpmu_known_framed_end:
+        pop     %rbp
+        ret
+
 # void vpmu_known_lines(int group_leader, unsigned rounds): runs through vpmu_known_line_count lines of code, `rounds` times, while the
 # group counts. Each line is one branch to the next one. They are more than any first-level cache of instructions has.
         .set    line_count, 1024

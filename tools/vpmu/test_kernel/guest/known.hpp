@@ -8,10 +8,12 @@ void vpmu_known_loop(int group_leader, unsigned rounds, std::uint64_t* memory);
 std::uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines);
 void vpmu_known_lines(int group_leader, unsigned rounds);
 void vpmu_known_calls(int group_leader, unsigned rounds);
+void vpmu_known_frames(int group_leader, unsigned rounds);
 // NOLINTBEGIN(bugprone-dynamic-static-initializers): places in known.S, which nothing initialises.
 extern const char vpmu_known_outer_call[], vpmu_known_outer[], vpmu_known_inner_call[], vpmu_known_inner[],
     vpmu_known_inner_end[];
 extern const char vpmu_known_first[], vpmu_known_load[], vpmu_known_store[], vpmu_known_jump[], vpmu_known_last[];
+extern const char vpmu_known_frame_call[], vpmu_known_frame_return[], vpmu_known_framed[], vpmu_known_framed_end[];
 extern const char vpmu_known_lines_begin[], vpmu_known_lines_end[];
 // NOLINTEND(bugprone-dynamic-static-initializers)
 }

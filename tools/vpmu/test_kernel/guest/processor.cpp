@@ -42,6 +42,7 @@ constexpr auto fields = std::to_array<Field>({
     {"stores", [](std::string_view t, Processor& p) { return read(t, p.stores); }},
     {"frontend", [](std::string_view t, Processor& p) { return read(t, p.frontend); }},
     {"offcore", [](std::string_view t, Processor& p) { return read(t, p.offcore); }},
+    {"perf", [](std::string_view t, Processor& p) { return read(t, p.perf); }},
     {"wrong", [](std::string_view t, Processor& p) { return p.wrong = t, true; }},
 });
 

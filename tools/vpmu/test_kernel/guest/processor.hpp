@@ -23,6 +23,7 @@ struct Processor {
   std::uint64_t loads{}, stores{};  ///< The events of `perf mem`; 0: there is none.
   bool frontend{};                  ///< There are FRONTEND_RETIRED events.
   std::uint64_t offcore{};          ///< What OFFCORE_RSP takes for reads with any answer.
+  bool perf{};                      ///< There is a perf to be checked, too.
   std::string wrong;                ///< A check that is to expect something wrong.
 };
 

@@ -9,6 +9,7 @@ namespace vmm::tool::checker {
 namespace {
 
 constexpr KnownLoop loop{.rounds = 20'000};
+constexpr unsigned frames_rounds = 10'000;
 // A multiple of 64: Broadwell takes no other one of the instructions. Neither it nor its successor divides by the
 // loop's length, so that the samples are at all places of the loop.
 constexpr std::uint64_t period = 1088;
@@ -95,6 +96,23 @@ void check_batch(const Processor& processor, Report& report) {
                 });
 }
 
+/// By frame pointers, from where the interrupt came.
+void check_callers(Report& report) {
+  const Recorded recorded = record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 0,
+                                           PERF_SAMPLE_IP | PERF_SAMPLE_CALLCHAIN),
+                                   [](int event) { vpmu_known_frames(event, frames_rounds); });
+  // A call and what begins a frame, two instructions of each round, two that end it, and four behind them.
+  constexpr std::size_t expected = (3 + 2 * std::size_t{frames_rounds} + 2 + 4) / period;
+  check_samples(report, "sample.callers", recorded, expected, "with its caller", [](const Sample& sample, std::size_t) {
+    if (sample.callers.size() < 3) return decimal(sample.callers.size()) + " entries of a call chain";
+    if (sample.callers[0] != PERF_CONTEXT_USER || sample.callers[1] != sample.ip)
+      return "a call chain that begins with " + hexadecimal(sample.callers[0]) + ", " + hexadecimal(sample.callers[1]);
+    const std::uint64_t right = address_of(vpmu_known_frame_return);
+    if (sample.callers[2] == right) return std::string{};
+    return "a caller at " + hexadecimal(sample.callers[2]) + ", not " + hexadecimal(right);
+  });
+}
+
 }  // namespace
 
 std::uint64_t KnownLoop::address(std::uint64_t number) const {
@@ -107,6 +125,7 @@ std::uint64_t KnownLoop::address(std::uint64_t number) const {
 
 void check_sampling(const Processor& processor, Report& report) {
   check_period(report);
+  check_callers(report);
   check_precise(processor, 1, "precise.1", report);
   check_precise(processor, 2, "precise.2", report);
   check_distribution(processor, report);

@@ -1,4 +1,4 @@
-#include "profile/progress.hpp"
+#include "stat/progress.hpp"
 
 #include <cstdio>
 

@@ -1,0 +1,45 @@
+#include "test_kernel/guest/work.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+
+namespace vmm::tool::checker {
+namespace {
+
+constexpr int no_event = -1;  // what counts is perf's
+
+int walk() {
+  constexpr unsigned lines = 1U << 17U;
+  constexpr std::size_t line_bytes = 64;
+  void* const memory =
+      ::mmap(nullptr, lines * line_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) return 1;
+  vpmu_known_walk(no_event, memory, lines);
+  return 0;
+}
+
+}  // namespace
+
+int do_work(std::string_view name) {
+  if (name == loop_work) {
+    std::array<std::uint64_t, 2> memory{};
+    vpmu_known_loop(no_event, long_loop.rounds, memory.data());
+    return 0;
+  }
+  if (name == walk_work) return walk();
+  if (name != frames_work) return 2;
+  vpmu_known_frames(no_event, frames_work_rounds);
+  return 0;
+}
+
+std::vector<std::string> work_command(std::string_view name) {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  return {std::string{path.data(), length > 0 ? static_cast<std::size_t>(length) : 0}, std::string{work_argument},
+          std::string{name}};
+}
+
+}  // namespace vmm::tool::checker

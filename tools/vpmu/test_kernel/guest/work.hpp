@@ -1,0 +1,24 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "test_kernel/guest/known.hpp"
+
+namespace vmm::tool::checker {
+
+/// What this program is started with by a perf that measures it, and what it then does.
+constexpr std::string_view work_argument = "work";
+constexpr std::string_view loop_work = "loop";      ///< vpmu_known_loop(), long_loop.
+constexpr std::string_view walk_work = "walk";      ///< vpmu_known_walk() of more than an L2 holds.
+constexpr std::string_view frames_work = "frames";  ///< vpmu_known_frames(), frames_work_rounds.
+constexpr KnownLoop long_loop{.rounds = 200'000};
+constexpr unsigned frames_work_rounds = 500'000;
+
+/// The exit code: 2 where there is no such work.
+int do_work(std::string_view name);
+/// The command that does it.
+std::vector<std::string> work_command(std::string_view name);
+
+}  // namespace vmm::tool::checker
