@@ -82,6 +82,13 @@ Result<Exit> SoftPort::run() {
   }
 }
 
+std::uint64_t SoftPort::quiet_for() {
+  if (kicked_ != 0 || time_.ran() >= stop_after_) return 0;
+  interrupts_.refresh();
+  if (s_.events.nmi.pending != 0 || s_.apic.pending()) return 0;
+  return std::min({time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()});
+}
+
 /// Lets time go on to what wakes the vCPU. Where that can only be a device, waits for it; false when nothing ever will.
 bool SoftPort::halt() {
   constexpr std::chrono::milliseconds look_again{4};  // for kicks

@@ -100,6 +100,7 @@ class SoftPort final : public VcpuPort {
   void watch_clock(bool on) override { time_.watch(on); }
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return time_.unhalted(); }
   void pass_time(std::uint64_t ticks) override;
+  std::uint64_t quiet_for() override;
   Result<std::uint64_t> tsc() override { return s_.tsc; }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return time_.tsc_khz(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;

@@ -95,6 +95,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
   if (!progress_.is_counting()) return steps_.run(port, at_most);
+  if (burst_left_ == 0 && inside_) burst_left_ = std::min(burst, port.quiet_for());
   if (burst_left_ == 0) {
     VMM_TRY(leave(port));
     for_kvm_ = true;

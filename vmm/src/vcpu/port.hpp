@@ -102,6 +102,9 @@ class VcpuPort {
   /// The guest's next instructions have been done outside it, after the last exit: its clock goes on by `ticks` of the
   /// TSC.
   virtual void pass_time(std::uint64_t ticks) = 0;
+  /// For how many ticks from now on nothing waits that run() would see to: an interrupt, an end, a kick. 0: not known,
+  /// or something waits now.
+  virtual std::uint64_t quiet_for() { return 0; }
   /// The guest's TSC.
   virtual Result<std::uint64_t> tsc() = 0;
   /// kHz of the guest's TSC.
