@@ -15,11 +15,11 @@
 #include "files/output_file.hpp"
 #include "machine/model.hpp"
 #include "profile/host_tool.hpp"
-#include "stat/progress.hpp"
 #include "profile/report.hpp"
 #include "profile/samples.hpp"
 #include "stat/guest_perf.hpp"
 #include "stat/passes.hpp"
+#include "stat/progress.hpp"
 
 namespace vmm::tool {
 namespace {

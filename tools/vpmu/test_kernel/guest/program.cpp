@@ -57,9 +57,10 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 }
 
 std::string_view last_line(std::string_view text) {
-  const auto lines = lines_of(text);
-  const auto last = std::find_if(lines.rbegin(), lines.rend(), [](std::string_view line) { return !line.empty(); });
-  return last == lines.rend() ? std::string_view{} : *last;
+  std::string_view last;
+  for (const std::string_view line : lines_of(text))
+    if (!line.empty()) last = line;
+  return last;
 }
 
 }  // namespace vmm::tool::checker
