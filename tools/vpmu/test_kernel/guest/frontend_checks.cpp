@@ -10,7 +10,6 @@ constexpr std::uint64_t frontend_retired = 0x01C6;
 constexpr std::uint64_t missed_cache = 0x12;  // L1I_MISS. SDM 3B table 18-59
 constexpr std::uint64_t period = 97;
 constexpr unsigned rounds = 10;
-constexpr std::uint64_t line_bytes = 64;
 
 }  // namespace
 

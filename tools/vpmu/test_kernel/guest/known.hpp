@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 // known.S: code whose every step is known. Each function lets the events of a group count from behind its first system
@@ -21,6 +22,11 @@ extern const char vpmu_known_lines_begin[], vpmu_known_lines_end[];
 namespace vmm::tool::checker {
 
 inline std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uintptr_t>(place); }
+
+/// What vpmu_known_walk() goes through: 8 MiB, more than any L2 has.
+constexpr unsigned line_bytes = 64;
+constexpr unsigned walked_lines = 1U << 17;
+constexpr std::size_t walked_bytes = std::size_t{walked_lines} * line_bytes;
 
 /// What the loop executes in user mode, from vpmu_known_first on.
 struct KnownLoop {

@@ -15,8 +15,6 @@ constexpr std::uint64_t period = 199;
 constexpr std::uint64_t access_sample = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC;
 constexpr std::uint64_t least_latency = 3;  // any load has more
 constexpr std::uint64_t most_latency = 12;  // of a load that hits the L1, with all that may be in its way
-constexpr unsigned line_bytes = 64;
-constexpr unsigned walked_lines = 1U << 17;  // 8 MiB, more than any L2 has
 constexpr std::uint64_t offcore_response = 0x01B7;
 
 /// A variable in a line of its own.
@@ -92,13 +90,12 @@ void check_offcore(const Processor& processor, Report& report) {
   }
   perf_event_attr event = raw_event(offcore_response, Counts::user);
   event.config1 = processor.offcore;
-  constexpr std::size_t bytes = std::size_t{walked_lines} * line_bytes;
   void* const memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+      ::mmap(nullptr, walked_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return report.check("offcore", false, "memory", "none");
   const OpenedEvent opened = open_event(event);
   if (!opened.is_refused()) vpmu_known_walk(opened.fd.get(), memory, walked_lines);
-  ::munmap(memory, bytes);
+  ::munmap(memory, walked_bytes);
   const std::uint64_t count = count_of(opened).value_or(0);
   constexpr std::uint64_t tenth = walked_lines / 10;
   report.check("offcore", count >= walked_lines - tenth && count <= walked_lines + tenth,

@@ -11,7 +11,7 @@ struct ProgramEnd {
   std::string output;
 };
 
-/// Runs a program of this machine, for two minutes at most: SIGALRM ends it then.
+/// Runs a program of this machine, for two minutes of the guest's time at most: SIGALRM ends it then.
 ProgramEnd run_program(const std::vector<std::string>& command);
 
 std::vector<std::string_view> lines_of(std::string_view text);

@@ -12,12 +12,10 @@ namespace {
 constexpr int no_event = -1;  // what counts is perf's
 
 int walk() {
-  constexpr unsigned lines = 1U << 17U;
-  constexpr std::size_t line_bytes = 64;
   void* const memory =
-      ::mmap(nullptr, lines * line_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+      ::mmap(nullptr, walked_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return 1;
-  vpmu_known_walk(no_event, memory, lines);
+  vpmu_known_walk(no_event, memory, walked_lines);
   return 0;
 }
 
