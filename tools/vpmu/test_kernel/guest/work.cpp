@@ -1,6 +1,5 @@
 #include "test_kernel/guest/work.hpp"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,14 +10,6 @@ namespace {
 
 constexpr int no_event = -1;  // what counts is perf's
 
-int walk() {
-  void* const memory =
-      ::mmap(nullptr, walked_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return 1;
-  vpmu_known_walk(no_event, memory, walked_lines);
-  return 0;
-}
-
 }  // namespace
 
 int do_work(std::string_view name) {
@@ -27,7 +18,6 @@ int do_work(std::string_view name) {
     vpmu_known_loop(no_event, long_loop.rounds, memory.data());
     return 0;
   }
-  if (name == walk_work) return walk();
   if (name != frames_work) return 2;
   vpmu_known_frames(no_event, frames_work_rounds);
   return 0;

@@ -11,7 +11,6 @@ namespace vmm::tool::checker {
 /// What this program is started with by a perf that measures it, and what it then does.
 constexpr std::string_view work_argument = "work";
 constexpr std::string_view loop_work = "loop";      ///< vpmu_known_loop(), long_loop.
-constexpr std::string_view walk_work = "walk";      ///< vpmu_known_walk() of more than an L2 holds.
 constexpr std::string_view frames_work = "frames";  ///< vpmu_known_frames(), frames_work_rounds.
 constexpr KnownLoop long_loop{.rounds = 200'000};
 constexpr unsigned frames_work_rounds = 500'000;
