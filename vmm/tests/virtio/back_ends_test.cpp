@@ -40,15 +40,15 @@ ProgramChoice choice_of(const char* variable, const std::string& fetched) {
   ProgramChoice choice{.search_path = search != nullptr ? search : ""};
   if (path != nullptr)
     choice.path = path;
-  else if (const std::string cached = VPMU_CACHE "/virtiofsd/usr/" + fetched; fs::exists(cached))
+  else if (const std::string cached = VPMU_CACHE "/" + fetched; fs::exists(cached))
     choice.path = cached;
   return choice;
 }
-ProgramChoice virtiofsd() { return choice_of("VPMU_VIRTIOFSD", "lib/qemu/virtiofsd"); }
+ProgramChoice virtiofsd() { return choice_of("VPMU_VIRTIOFSD", "virtiofsd/usr/lib/qemu/virtiofsd"); }
 ProgramChoice storage_daemon() {
-  // The fetched one's libraries are those of the QEMU beside it.
+  // With its libraries; the one beside virtiofsd has none.
   const std::string libraries = VPMU_CACHE "/qemu7/lib/x86_64-linux-gnu:" VPMU_CACHE "/qemu7/usr/lib/x86_64-linux-gnu";
-  const auto choice = choice_of("VPMU_STORAGE_DAEMON", "bin/qemu-storage-daemon");
+  const auto choice = choice_of("VPMU_STORAGE_DAEMON", "qemu7/usr/bin/qemu-storage-daemon");
   if (choice.path.starts_with(VPMU_CACHE)) ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
   return choice;
 }
