@@ -167,7 +167,7 @@ class FileSystem {
 };
 
 bool there_is_virtiofsd() {
-  Directory directory;
+  const Directory directory;
   const auto tried = share_directory(directory.path(), Access::read_write, virtiofsd());
   return tried || tried.error().what.find("no virtiofsd") == std::string::npos;
 }
