@@ -77,7 +77,7 @@ Block* CodeCache::find_anew(Core& core) {
 bool CodeCache::is_still_there(const Block& block, const Core& core, const Page& page) {
   const std::size_t offset = core.rip % page_size;
   return !block.ops.empty() && block.rip == core.rip && block.pages[0].physical == page.seen.physical &&
-         block.real.empty() == (core.tap == nullptr) && block.code.size() <= page_size - offset &&
+         (block.observed != nullptr) == (core.tap != nullptr) && block.code.size() <= page_size - offset &&
          std::equal(block.code.begin(), block.code.end(), page.host + offset);
 }
 
@@ -87,6 +87,7 @@ Block* CodeCache::take(Core& core, Block& block, const SeenPage& page) {
   if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && block.epoch != core.epoch)
     core.jit->cut_links(core);
   block.pages[0] = page;
+  if (core.tap != nullptr) see_lines(block);
   if (!block.watched) watch(core, block, GuestPhysical{page.physical});
   block.watched = true;
   block.epoch = core.epoch;
@@ -124,10 +125,8 @@ Block* CodeCache::decode(Core& core, Page page) {
       core.stop = Stop::unsupported;
       return nullptr;
     }
-    if (core.tap != nullptr)
-      prepare(block);
-    else
-      core.jit->expect(block);
+    if (core.tap != nullptr) prepare(block);
+    core.jit->expect(block);
     ++decoded_;
   }
   block.pages[1] = next_page;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "exec/flags.hpp"
+#include "exec/observer.hpp"
 #include "exec/platform.hpp"
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
@@ -87,12 +88,6 @@ inline Counts counts_of(const Op& op) {
                 (op.events & event_store) != 0 ? 1 : 0};
 }
 
-/// A page as it is mapped.
-struct SeenPage {
-  std::uint64_t physical{};
-  std::uint64_t page_bytes{};
-};
-
 struct Tlb;
 
 /// Where compiled code goes back to the interpreter.
@@ -108,6 +103,7 @@ struct Site {
   Run run{};  ///< What `op` does; alone, nothing behind it.
   Why why{};
   std::uint8_t way{};
+  std::uint8_t words{};  ///< Accesses of the block that are still to come behind it: see Tap::log.
 };
 
 /// A block as code of this CPU (jit.hpp).
@@ -119,6 +115,12 @@ struct Compiled {
       links{};  ///< The code of Block::next while it may be gone to without a look; else back to the interpreter.
   std::array<const std::byte*, 2> back{};  ///< The latter.
   std::vector<Site> sites;
+};
+
+/// What a block has for an observer (tap.hpp).
+struct Observed {
+  std::vector<Run> real;  ///< What its ops do, which tell of themselves.
+  SeenBlock seen;         ///< The accesses are those of compiled ops.
 };
 
 /// Instructions that run one after another, as they stood in memory at `rip`.
@@ -137,8 +139,8 @@ struct Block {
   bool watched{};         ///< Its page is closed for writing.
   BranchKind branch{};    ///< Of the last instruction.
   std::vector<Op> ops;    ///< And one more at the end that is no instruction.
-  std::vector<Run> real;  ///< Of ops that tell an observer of themselves (tap.hpp): what they do.
-  std::array<SeenPage, 2> pages{};  ///< Where `code` begins, and the page after that.
+  std::unique_ptr<Observed> observed;  ///< Null: it was not decoded for an observer.
+  std::array<SeenPage, 2> pages{};     ///< Where `code` begins, and the page after that.
   std::vector<std::byte> code;
   std::unique_ptr<Compiled> compiled;
 };
@@ -157,8 +159,6 @@ enum class Stop : std::uint8_t {
 /// What may be accessed depends on these as well as on the page tables. SDM 3A 4.6.1.
 enum class Rights : std::uint8_t { supervisor, supervisor_ac, user };
 inline constexpr unsigned rights_count = 3;
-inline constexpr unsigned tlb_entries = 256;
-constexpr std::size_t tlb_place(std::uint64_t at) { return at / page_size % tlb_entries; }
 
 /// The software TLB: of the linear pages that have one place the one that was used last. A tag is minus the address of
 /// a page where the access is allowed, so that a linear address + tag is the offset in it. Host address = linear
@@ -209,7 +209,8 @@ struct CompiledState {
   const std::byte* leave{};      ///< Routines of Jit: back to the interpreter;
   const std::byte* run_alone{};  ///< to it and back, for one op.
   bool (*run_op)(Core*, const Site*){};
-  std::uint64_t to{};  ///< Code that a call is going to.
+  std::uint64_t to{};    ///< Code that a call is going to.
+  std::uint64_t* log{};  ///< In Tap::log, behind what the running block has its place in.
   struct Jumps {
     Words tags{};  ///< Minus the RIP of blocks that computed jumps go to,
     Words code{};  ///< and their code.

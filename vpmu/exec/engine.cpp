@@ -32,6 +32,7 @@ void Engine::begin_generation() {
   ++generation_;
   flush_tlb(&core_);
   jit_.cut_links(core_);
+  if (core_.tap != nullptr) core_.tap->observer->remapped();
 }
 
 void Engine::load(const CpuState& state) {
@@ -117,6 +118,7 @@ Stop Engine::run(std::uint64_t instructions) {
   if (core_.tap != nullptr) begin_run(core_);
   Stop stop = Stop::none;
   for (bool has_begun = false; stop == Stop::none; has_begun = true) {
+    if (core_.tap != nullptr) continue_run(core_);
     if (core_.left[count_instructions] == 0 || asked_to_stop_ || (has_begun && *core_.kick != 0)) {
       stop = Stop::budget;
       break;

@@ -7,6 +7,7 @@
 #include "exec/host_form.hpp"
 #include "exec/host_registers.hpp"
 #include "exec/ops.hpp"
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -23,10 +24,11 @@ void went_on(const Op* /*op*/, Core* c) { c->compiled.went_on = true; }
 
 /// For compiled code, which has stored all registers. False: the op gave up.
 bool run_op(Core* c, const Site* site) {
-  c->flags.set_bits(unpacked(c->compiled.flags));
+  c->flags.set_bits(unpacked(c->compiled.flags));  // settled: no op needs settle_first()
   c->block = site->block;
   c->r[block_rip] = site->block->rip;
   c->stop = Stop::none;
+  if (c->tap != nullptr) begin_alone_in_log(*c, *site);
   CompiledState& s = c->compiled;
   s.alone[0] = *site->op;
   s.alone[0].run = site->run;
@@ -34,7 +36,10 @@ bool run_op(Core* c, const Site* site) {
   s.went_on = false;
   run_from(s.alone.data(), c);
   s.flags = packed(c->flags.bits());
-  if (s.went_on) return true;
+  if (s.went_on) {
+    if (c->tap != nullptr) go_on_in_log(*c, *site);
+    return true;
+  }
   for (const Op* o = site->op + 1; o->length != 0; ++o) c->left += counts_of(*o);
   return false;
 }
@@ -123,11 +128,15 @@ struct Routines {
 void counted(const Op* op, Core* c) {
   Block* const block = c->block;
   ++block->begun;
-  if (c->jit->is_due(*block)) c->jit->compile(*c, *block);
+  if (c->jit->is_due(*block)) {
+    if (c->tap != nullptr) settle(*c);
+    c->jit->compile(*c, *block);
+  }
   return block->first(op, c);
 }
 
 void compiled(const Op* op, Core* c) {
+  if (c->tap != nullptr) settle(*c);
   // With another TLB: the privilege is another one, or RFLAGS.AC under SMAP.
   if (c->tlb != c->block->compiled->tlb) return c->block->first(op, c);
   const Site* const site = c->jit->enter(*c);
@@ -214,8 +223,10 @@ const Site* Jit::enter(Core& core) {
   jumps.tags[place] = 0 - block.rip;
   jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->entry);
   core.compiled.flags = packed(core.flags.bits());
+  if (core.tap != nullptr) begin_log(core);
   const Site* const site = enter_(&core, block.compiled->body);
   if (site == nullptr) return nullptr;
+  if (core.tap != nullptr) tell_log(core, site);
   core.flags.set_bits(unpacked(core.compiled.flags));
   core.block = site->block;
   core.r[block_rip] = site->block->rip;

@@ -1,7 +1,11 @@
 #pragma once
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
 namespace vpmu::exec {
@@ -88,6 +92,88 @@ void tell(std::span<const Seen> all, To& to) {
   }
 }
 
+/// A page as it is mapped.
+struct SeenPage {
+  std::uint64_t physical{};
+  std::uint64_t page_bytes{};
+};
+/// Of the linear pages that have one place, the one that was used last is there.
+inline constexpr unsigned tlb_entries = 256;
+constexpr std::size_t tlb_place(std::uint64_t at) { return at / page_size % tlb_entries; }
+
+/// An access that an instruction of a block makes.
+struct BlockAccess {
+  std::uint8_t instruction{};  ///< Of the block, from 0.
+  std::uint8_t flags{};        ///< Seen::Flag.
+  bool both{};                 ///< A load, and then a store.
+  std::uint16_t bytes{};
+};
+
+/// What is known of code before it runs: straight on, from its first instruction to the branch that may end it.
+struct SeenBlock {
+  std::uint64_t rip{};
+  std::uint32_t instructions{};
+  SeenBranch branch{};          ///< The last one: `at`, `behind` and `kind`, which is none if it is no branch.
+  std::vector<SeenCode> lines;  ///< That it lies in.
+  std::vector<BlockAccess> accesses;
+};
+
+/// Blocks that ran to their ends, one after another; and what stands before them. Who reads them leaves there what
+/// stands behind them.
+struct SeenBlocks {
+  /// Of each block its address, and then the linear addresses of all its accesses. None lies in two pages.
+  std::span<const std::uint64_t> words;
+  std::span<const SeenPage, tlb_entries> pages;  ///< By tlb_place(): where these are.
+  std::uint64_t now{};                           ///< Instructions that have retired since Engine::observe().
+  std::uint64_t line{};                          ///< The last line that was fetched.
+  SeenBranch branch{};  ///< The last branch, if its successor is not known yet; else of kind none.
+
+  [[nodiscard]] static const SeenBlock& block(std::uint64_t word) { return *std::bit_cast<const SeenBlock*>(word); }
+  [[nodiscard]] SeenAccess access(const BlockAccess& a, std::uint64_t at) const {
+    const SeenPage& page = pages[tlb_place(at)];
+    return {.linear = at,
+            .physical = page.physical + at % page_size,
+            .page_bytes = page.page_bytes,
+            .bytes = a.bytes,
+            .store = (a.flags & Seen::store) != 0};
+  }
+  /// The branch before the block, now that it is known where it went.
+  [[nodiscard]] SeenBranch branch_to(const SeenBlock& block) const {
+    SeenBranch b = branch;
+    b.to = block.rip;
+    b.taken = b.kind != BranchKind::conditional || b.to != b.behind;
+    b.now = static_cast<std::uint32_t>(now);
+    return b;
+  }
+};
+
+/// Tells each of their events: see Observer.
+template <class To>
+void tell(SeenBlocks& all, To& to) {
+  for (std::size_t at = 0; at != all.words.size();) {
+    const SeenBlock& block = SeenBlocks::block(all.words[at++]);
+    if (all.branch.kind != BranchKind::none) to.branched(all.branch_to(block));
+    for (const SeenCode& line : block.lines)
+      if (line.linear != all.line) {
+        to.fetched(line);
+        all.line = line.linear;
+      }
+    for (const BlockAccess& a : block.accesses) {
+      SeenAccess access = all.access(a, all.words[at++]);
+      const std::uint64_t now = all.now + a.instruction;
+      if (a.both) {
+        access.store = false;
+        to.accessed(access, now);
+        access.store = true;
+      }
+      to.accessed(access, now);
+      if ((a.flags & Seen::retires) != 0) to.retired((a.flags & Seen::op_loads) != 0, (a.flags & Seen::op_stores) != 0);
+    }
+    all.now += block.instructions;
+    all.branch = block.branch;
+  }
+}
+
 /// Sees what instructions do to memory, in the order of the program. Nothing is seen twice and nothing that did not
 /// happen, except that code of a block may be fetched whose last instructions then fault. It is told of many
 /// instructions at once, and of all when the engine returns.
@@ -96,6 +182,7 @@ class Observer {
   virtual ~Observer() = default;
   /// All of it, many at a time. To override it with `tell(all, *this)` in a final class saves a virtual call for each.
   virtual void saw(std::span<const Seen> all) { tell(all, *this); }
+  virtual void saw_blocks(SeenBlocks& all) { tell(all, *this); }
   /// The block that begins lies in this line, and it is another than the last one.
   virtual void fetched(const SeenCode& code) = 0;
   /// The instruction that is going to retire made an access; `now` instructions have retired before it, since
@@ -112,6 +199,8 @@ class Observer {
   virtual void flushed_line(const SeenFlush& flush) = 0;
   /// Control registers changed: translations are gone.
   virtual void flushed() = 0;
+  /// From here on a linear address may be mapped elsewhere.
+  virtual void remapped() {}
 };
 
 }  // namespace vpmu::exec

@@ -1,6 +1,7 @@
-#include "exec/tap.hpp"
+#include "exec/tap_notes.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "exec/access.hpp"
 #include "exec/dispatch.hpp"
@@ -14,7 +15,8 @@ constexpr std::uint64_t word = 8;
 constexpr unsigned reserve = 100;
 static_assert(reserve > 2 * Block::most_ops);
 
-/// Tells the observer of all entries before `end`.
+}  // namespace
+
 void tell_before(Tap& t, unsigned end) {
   t.observer->saw(std::span{t.seen}.first(end));
   std::copy(t.seen.begin() + end, t.seen.begin() + t.count, t.seen.begin());
@@ -25,6 +27,8 @@ void tell_before(Tap& t, unsigned end) {
 void make_room(Tap& t) {
   if (t.count + reserve > t.seen.size()) tell_before(t, t.running && t.first != 0 ? t.first : t.count);
 }
+
+namespace {
 
 Seen& add(Tap& t) {
   make_room(t);
@@ -58,7 +62,8 @@ void finish_branch(Tap& t, std::uint64_t to, std::uint64_t now) {
   t.branch.kind = BranchKind::none;
 }
 
-/// An op whose accesses find_tapped() notes.
+}  // namespace
+
 void begin_op(Core& c, const Op& op, std::uint64_t now) {
   Tap& t = *c.tap;
   finish_op(t);
@@ -72,41 +77,48 @@ void begin_op(Core& c, const Op& op, std::uint64_t now) {
   t.now = now;
 }
 
+namespace {
+
+/// Of the block the first `bytes`.
 void fetch(Tap& t, const Block& block, std::uint64_t bytes) {
-  for (std::uint64_t line = block.rip / line_bytes; line <= (block.rip + bytes - 1) / line_bytes; ++line) {
-    if (line == t.line) continue;
-    t.line = line;
-    const std::uint64_t at = line * line_bytes;
-    const SeenPage& page = at / page_size == block.rip / page_size || at < block.rip ? block.pages[0] : block.pages[1];
-    add(t) = {.linear = at,
-              .physical = page.physical + at % page_size,
-              .page_bytes = static_cast<std::uint32_t>(page.page_bytes),
+  for (const SeenCode& line : block.observed->seen.lines) {
+    if (line.linear >= block.rip + bytes) return;
+    if (line.linear == t.line) continue;
+    t.line = line.linear;
+    add(t) = {.linear = line.linear,
+              .physical = line.physical,
+              .page_bytes = static_cast<std::uint32_t>(line.page_bytes),
               .kind = Seen::Kind::code};
   }
 }
 
 void expect_branch(Tap& t, const Block& block, const Op& op) {
-  if (block.branch == BranchKind::none || (op.events & event_branch) == 0) return;
-  const std::uint64_t at = block.rip + op.offset;
-  t.branch = {.at = at, .behind = at + op.length, .kind = block.branch};
+  if ((op.events & event_branch) != 0) t.branch = block.observed->seen.branch;
 }
 
-void begin_block(Core& core) {
-  Tap& t = *core.tap;
-  const Block& block = *core.block;
-  t.at_entry = t.passed + static_cast<std::uint64_t>(t.begun_with - core.left[count_instructions] -
-                                                     block.counts[count_instructions]);
-  finish_op(t);
-  finish_branch(t, block.rip, t.at_entry);
+}  // namespace
+
+std::uint64_t retired_before_block(const Core& core) {
+  const Tap& t = *core.tap;
+  return t.passed + static_cast<std::uint64_t>(t.begun_with - core.left[count_instructions] -
+                                               core.block->counts[count_instructions]);
+}
+void note_beginning(Tap& t, const Block& block, std::uint64_t at_entry) {
+  t.at_entry = at_entry;
+  finish_branch(t, block.rip, at_entry);
   make_room(t);
   fetch(t, block, block.code.size());
-  expect_branch(t, block, block.ops[block.real.size() - 1]);
+  t.branch = block.observed->seen.branch;
 }
 
-VPMU_PART_OF_OP std::size_t index_of(const Op* op, const Core* c) {
-  return static_cast<std::size_t>(op - c->block->ops.data());
+namespace {
+
+void begin_block(Core& core) {
+  finish_op(*core.tap);
+  note_beginning(*core.tap, *core.block, retired_before_block(core));
 }
-VPMU_PART_OF_OP void run_really(const Op* op, Core* c) { return c->block->real[index_of(op, c)](op, c); }
+
+VPMU_PART_OF_OP void run_really(const Op* op, Core* c) { return c->block->observed->real[index_of(op, c)](op, c); }
 
 enum class Place : std::uint8_t { operand, stack };
 enum class Does : std::uint8_t { load, store, both };  // both: first the one, then the other
@@ -124,14 +136,8 @@ VPMU_PART_OF_OP bool note_quickly(const Op* op, Core* c) {
   if (!(D == Does::load ? can_read_quickly(c, at, bytes) : can_write_quickly(c, at, bytes))) [[unlikely]]
     return false;
   Tap& t = *c->tap;
-  const SeenPage& page = t.pages[static_cast<std::size_t>(c->tlb - c->tlbs.data())][tlb_place(at)];
   const std::uint8_t retires = Seen::retires | flags_of(op->events);
-  Seen access{.linear = at,
-              .physical = page.physical + at % page_size,
-              .now = t.at_entry + index_of(op, c),
-              .page_bytes = static_cast<std::uint32_t>(page.page_bytes),
-              .bytes = static_cast<std::uint16_t>(bytes),
-              .kind = Seen::Kind::access};
+  Seen access = access_of(t, rights_in(c->tlb, *c), at, bytes, t.at_entry + index_of(op, c));
   if constexpr (D == Does::both) t.seen[t.count++] = access;
   access.flags = static_cast<std::uint8_t>((D == Does::load ? 0 : Seen::store) | retires);
   t.seen[t.count++] = access;
@@ -195,6 +201,24 @@ Run observer_of(std::uint8_t events) {
   return nullptr;
 }
 
+}  // namespace
+
+bool note_if_quick(const Op* op, Core* c) {
+  const Does d = does(op->events);
+  if ((op->events & event_at_stack) != 0)
+    return d == Does::load ? note_quickly<Place::stack, Does::load>(op, c)
+                           : note_quickly<Place::stack, Does::store>(op, c);
+  if ((op->events & event_at_operand) == 0) return false;
+  switch (d) {
+    case Does::load: return note_quickly<Place::operand, Does::load>(op, c);
+    case Does::store: return note_quickly<Place::operand, Does::store>(op, c);
+    case Does::both: return note_quickly<Place::operand, Does::both>(op, c);
+  }
+  return false;
+}
+
+namespace {
+
 void note_access(Tap& t, Seen access) {
   if (t.count > t.first) {
     const Seen& last = t.seen[t.count - 1];
@@ -209,13 +233,29 @@ void note_access(Tap& t, Seen access) {
 
 // All but the last op, which is no instruction.
 void prepare(Block& block) {
+  block.observed = std::make_unique<Observed>();
+  SeenBlock& seen = block.observed->seen;
+  seen.rip = block.rip;
+  seen.instructions = static_cast<std::uint32_t>(block.counts[count_instructions]);
   for (std::size_t i = 0; i + 1 < block.ops.size(); ++i) {
     Op& op = block.ops[i];
-    block.real.push_back(op.run);
+    block.observed->real.push_back(op.run);
     if (i == 0)
       op.run = observer_of<true>(op.events);
     else if ((op.events & (event_load | event_store)) != 0)
       op.run = observer_of<false>(op.events);
+  }
+  const Op& last = block.ops[block.observed->real.size() - 1];
+  const std::uint64_t at = block.rip + last.offset;
+  if ((last.events & event_branch) != 0) seen.branch = {.at = at, .behind = at + last.length, .kind = block.branch};
+}
+
+void see_lines(Block& block) {
+  std::vector<SeenCode>& lines = block.observed->seen.lines;
+  lines.clear();
+  for (std::uint64_t at = block.rip & ~(line_bytes - 1); at < block.rip + block.code.size(); at += line_bytes) {
+    const SeenPage& page = at / page_size == block.rip / page_size ? block.pages[0] : block.pages[1];
+    lines.push_back({.linear = at, .physical = page.physical + at % page_size, .page_bytes = page.page_bytes});
   }
 }
 
@@ -257,10 +297,27 @@ void note_flush(Core& core, std::uint64_t at) {
   finish_op(t);
   const SeenPage& page = t.pages[static_cast<unsigned>(rights_of(core))][tlb_place(at)];
   add(t) = {.linear = at, .physical = page.physical + at % page_size, .kind = Seen::Kind::flush};
-  if (t.line == at / line_bytes) t.line = ~0ULL;  // the code that runs: it is fetched anew
+  if (t.line == (at & ~(line_bytes - 1))) t.line = ~0ULL;  // the code that runs: it is fetched anew
 }
 
-void begin_run(Core& core) { core.tap->begun_with = core.left[count_instructions]; }
+void begin_run(Core& core) {
+  Tap& t = *core.tap;
+  t.held = std::max<std::int64_t>(core.left[count_instructions] - Tap::most_logged, 0);
+  core.left[count_instructions] -= t.held;
+  core.aside += t.held;
+  t.begun_with = core.left[count_instructions];
+}
+
+void continue_run(Core& core) {
+  Tap& t = *core.tap;
+  const std::int64_t left = core.left[count_instructions];
+  if (t.held == 0 || left >= static_cast<std::int64_t>(Block::most_ops)) return;
+  const std::int64_t more = std::min(t.held, Tap::most_logged - left);
+  t.held -= more;
+  core.aside -= more;
+  core.left[count_instructions] += more;
+  t.begun_with += more;
+}
 
 void end_run(Core& core) {
   Tap& t = *core.tap;
@@ -268,6 +325,16 @@ void end_run(Core& core) {
   finish_op(t);
   finish_branch(t, core.rip, t.passed);
   tell_before(t, t.count);
+}
+
+void settle(Core& core) {
+  finish_op(*core.tap);
+  choose_tlb(&core);
+}
+
+Run observed_run(const Block& block, std::size_t op) {
+  const std::uint8_t events = block.ops[op].events;
+  return (events & (event_load | event_store)) == 0 ? block.observed->real[op] : observer_of<false>(events);
 }
 
 std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes) {

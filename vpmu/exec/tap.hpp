@@ -11,9 +11,15 @@
 /// told before, and the TLB knows the page, that is noted at once. All others run with an empty TLB, so that each
 /// access comes to find_slowly(), and is noted there. An op that gives up takes back what was noted of it: leave(). A
 /// branch is noted when its successor is known: the next block begins, or the engine stops.
+///
+/// Compiled blocks write a log, the words of SeenBlocks: all else about them is known before. It is read whenever
+/// compiled code is left, if only for one op; so the TLB still has what the addresses were translated by.
 namespace vpmu::exec {
 
 struct Tap {
+  /// So many instructions at most are run before the log is read.
+  static constexpr std::int64_t most_logged = 2048;
+
   Observer* observer{};
   Tlb closed{};  ///< Never has anything: the fast path goes through it.
   std::array<std::array<SeenPage, tlb_entries>, rights_count>
@@ -33,10 +39,17 @@ struct Tap {
   std::int64_t begun_with{};  ///< Core::left at its beginning.
   std::uint64_t line{~0ULL};  ///< Of code, the last one.
   SeenBranch branch{};        ///< Whose successor is not known yet; kind none: there is none.
+
+  std::int64_t held{};      ///< Of Core::aside: instructions that are for the present Engine::run() after all.
+  std::uint64_t at_next{};  ///< What retires before the next block of the log.
+  const Site* resumed{};    ///< Compiled code goes on behind its op: the log begins with what else its block accesses.
+  std::array<std::uint64_t, 3 * most_logged> log{};  ///< An instruction makes two accesses at most, in a block.
 };
 
 /// Makes the ops of a block that was just decoded tell of themselves.
 void prepare(Block& block);
+/// It is known where the block lies now.
+void see_lines(Block& block);
 /// The first op of `core.block` is going to run alone; `left` may still pass.
 void begin_alone(Core& core, std::int64_t left);
 /// `op` gave up.
@@ -47,7 +60,22 @@ void note_element(Core& core);
 void note_flush(Core& core, std::uint64_t at);
 /// Between Engine::run()'s beginning and end.
 void begin_run(Core& core);
+/// Lets more of the run's instructions pass, once few are left.
+void continue_run(Core& core);
 void end_run(Core& core);
+
+/// Compiled code is going to begin with core.block, whose counts have been taken off.
+void begin_log(Core& core);
+/// It was left at `site`; null: an op gave up.
+void tell_log(Core& core, const Site* site);
+/// Its op at `site` is going to run alone,
+void begin_alone_in_log(Core& core, const Site& site);
+/// and has retired.
+void go_on_in_log(Core& core, const Site& site);
+/// What an op that is not the first of its block does so that the observer is told.
+Run observed_run(const Block& block, std::size_t op);
+/// No op is running, and the TLB is that of the present rights.
+void settle(Core& core);
 
 /// As find_slowly(), which calls it when there is a tap.
 std::byte* find_tapped(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes);

@@ -1,6 +1,9 @@
 #include "exec/translator.hpp"
 
+#include <algorithm>
 #include <span>
+
+#include "exec/tap.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -16,17 +19,21 @@ Translator::Translator(const Core& core, Block& block, Compiled& compiled, HostA
       compiled_{compiled},
       a_{to},
       count_{block.ops.size() - 1},
-      rights_{static_cast<std::size_t>(core.tlb - core.tlbs.data())} {}
+      rights_{static_cast<std::size_t>(core.tlb - core.tlbs.data())},
+      observed_{core.tap != nullptr} {}
 
 bool Translator::translate() {
   if (count_ == 0 || count_ > most_ops) return false;
   for (std::size_t i = 0; i < count_; ++i) {
-    const Op& op = block_.ops[i];
+    Op op = block_.ops[i];
+    if (observed_) op.run = block_.observed->real[i];
     forms_[i] = guest_form(std::span{block_.code}.subspan(op.offset, op.length), op);
   }
   see_flags();
   for (std::size_t i = 0; i < count_; ++i) needs_interpreter(i);
+  if (observed_) leave_to_interpreter_what_cannot_be_noted();
   if (!is_worth_it()) return false;
+  if (observed_) note_accesses();
   compiled_.sites.reserve(count_ + other_sites);
   write_entry();
   for (std::size_t i = 0; i < length_; ++i) write(i);
@@ -35,6 +42,7 @@ bool Translator::translate() {
   else if (!forms_[count_ - 1].is_flow())
     go(0);
   write_outside();
+  if (observed_ && logged_ != block_.observed->seen.accesses.size()) a_.spoil();
   return true;
 }
 
@@ -81,9 +89,18 @@ const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
   const Op& op = block_.ops[i];
   const bool fused = block_.comparison != nullptr && i + 2 == count_;
   const bool goes_on = why == Site::Why::op;
-  const Run run = i == 0 ? goes_on ? block_.first : block_.first_alone : fused && !goes_on ? block_.comparison : op.run;
-  compiled_.sites.push_back(
-      {.block = &block_, .op = &op, .run = run, .why = why, .way = static_cast<std::uint8_t>(way)});
+  const auto real = [&] { return observed_ ? block_.observed->real[i] : i == 0 ? block_.first : op.run; };
+  const auto alone = [&] { return i == 0 ? block_.first_alone : fused ? block_.comparison : real(); };
+  const Run run = !goes_on ? alone() : observed_ ? observed_run(block_, i) : real();
+  const auto still_to_come = observed_ ? std::ranges::count_if(block_.observed->seen.accesses,
+                                                               [i](const BlockAccess& a) { return a.instruction > i; })
+                                       : 0;
+  compiled_.sites.push_back({.block = &block_,
+                             .op = &op,
+                             .run = run,
+                             .why = why,
+                             .way = static_cast<std::uint8_t>(way),
+                             .words = static_cast<std::uint8_t>(still_to_come)});
   return &compiled_.sites.back();
 }
 
@@ -110,6 +127,7 @@ void Translator::write_entry() {
   a_.bytes({0xC4, 0xC1, 0x7D, 0x50, 0xCF});
   a_.jump_unless_rcx_is_0(too_few_);
   compiled_.body = distance(a_.size());
+  if (observed_) log_entry();
 }
 void Translator::write_outside() {
   a_.here(too_few_);
@@ -195,6 +213,7 @@ void Translator::look_up(HostRegister at, unsigned bytes, bool store, HostAssemb
   a_.shift_right(scratch_c, scratch_c, core_base);
   a_.jump_unless_rcx_is_0(slow);
   a_.load_word(scratch_d, core_base, scratch_d, in_core(tlb + offsetof(Tlb, add)));
+  if (observed_) log_access(at);
 }
 /// ModRM and SIB for the operand that was looked up.
 void Translator::found_operand(unsigned reg, HostRegister at) {

@@ -29,6 +29,13 @@ class Translator {
     const Site* site;
   };
 
+  /// What an instruction accesses when it is compiled, in order.
+  struct Accesses {
+    std::array<BlockAccess, 2> list{};
+    std::size_t count{};
+    bool are_known{};  ///< Else only the interpreter can tell.
+  };
+
   void see_flags();
   void needs_interpreter(std::size_t i);
   bool is_worth_it();
@@ -50,6 +57,13 @@ class Translator {
   void look_up(HostRegister at, unsigned bytes, bool store, HostAssembler::Label slow);
   void found_operand(unsigned reg, HostRegister at);
   void move_found(unsigned opcode, HostRegister reg, HostRegister at);
+
+  // For an observer.
+  [[nodiscard]] Accesses accesses_of(std::size_t i) const;
+  void leave_to_interpreter_what_cannot_be_noted();
+  void note_accesses();
+  void log_entry();
+  void log_access(HostRegister at);
 
   // Instructions.
   void write(std::size_t i);
@@ -92,6 +106,8 @@ class Translator {
   HostAssembler& a_;
   std::size_t count_;
   std::size_t rights_;
+  bool observed_;
+  std::size_t logged_{};  ///< Accesses so far.
   std::size_t length_{};  ///< Instructions from the first on that are compiled.
   std::array<GuestForm, most_ops> forms_{};
   std::array<bool, most_ops> flags_seen_{};

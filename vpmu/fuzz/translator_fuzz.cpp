@@ -1,12 +1,15 @@
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <initializer_list>
 
 #include "engine_guest.hpp"
 #include "fenced_code.hpp"
 
 // Random bytes as code that is compiled as soon as it runs, beside the interpreter: the same end and the same memory,
 // three times from the same registers, so that blocks come to run compiled and then linked. What is written as code
-// stays within what it is said to be, and leaves the host's registers alone (FencedCode).
+// stays within what it is said to be, and leaves the host's registers alone (FencedCode). Half of the inputs are
+// observed: then both are told of the same accesses and branches.
 
 namespace {
 
@@ -29,6 +32,32 @@ exec::CpuState take_state(Input& input) {
   s.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18;  // OSFXSR, OSXMMEXCPT, OSXSAVE
   return s;
 }
+
+/// All that is seen but code: of a block that is cut, lines are fetched when they run.
+class Watcher final : public exec::Observer {
+ public:
+  void fetched(const exec::SeenCode&) override {}
+  void accessed(const exec::SeenAccess& a, std::uint64_t now) override {
+    ++seen;
+    add({a.linear, a.physical, a.page_bytes, a.bytes, a.store ? 1ULL : 0, a.second_half ? 1ULL : 0, now});
+  }
+  void retired(bool load, bool store) override { add({load ? 1ULL : 0, store ? 1ULL : 0}); }
+  void branched(const exec::SeenBranch& b) override {
+    add({b.at, b.behind, b.to, static_cast<std::uint64_t>(b.kind), b.taken ? 1ULL : 0, b.now});
+  }
+  void abandoned() override { add({}); }
+  void flushed_line(const exec::SeenFlush& f) override { add({f.linear, f.physical}); }
+  void flushed() override {}
+
+  std::uint64_t sum{};
+  std::uint64_t seen{};  ///< Accesses.
+
+ private:
+  void add(std::initializer_list<std::uint64_t> words) {
+    sum = std::rotl(sum ^ words.size(), 7);
+    for (const std::uint64_t word : words) sum = (sum ^ word) * 0x9E37'79B9'7F4A'7C15ULL + (sum >> 29);
+  }
+};
 
 /// Registers that hold numbers of all kinds, and control words that are the guest's alone.
 void take_vectors(Input& input, exec::VectorState& v) {
@@ -66,6 +95,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   reference_code.clear();
   exec::Engine engine{ram, surroundings, &code, compiled};
   exec::Engine reference_engine{reference_ram, reference_surroundings, &reference_code, interpreted};
+  Watcher watcher, reference_watcher;
+  const bool is_observed = (pieces[3] & 1) != 0;
+  if (is_observed) {
+    engine.observe(&watcher);
+    reference_engine.observe(&reference_watcher);
+  }
   constexpr std::array<std::uint8_t, 1> in_one_go{255};
   for (auto& piece : pieces)
     piece = static_cast<std::uint8_t>(piece + 1) == 0 ? 1 : static_cast<std::uint8_t>(piece + 1);
@@ -74,6 +109,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const End end = run_from(from, engine, surroundings, budget, pieces);
     require_same(end, reference, "the same end compiled as interpreted");
     require(ram.same_as(reference_ram), "the same memory compiled as interpreted");
+    require(watcher.sum == reference_watcher.sum && watcher.seen == reference_watcher.seen,
+            "the same is seen of compiled as of interpreted code");
     instructions_run += end.passed.instructions;
   }
   code.check();

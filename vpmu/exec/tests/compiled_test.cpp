@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 
 #include "exec/engine.hpp"
@@ -70,10 +71,48 @@ class Machine {
   }
 };
 
+/// Keeps what it is told. Physical addresses are relative to the machine's.
+class Trace final : public Observer {
+ public:
+  using Event = std::array<std::uint64_t, 7>;
+  enum What : std::uint64_t { code, access, retirement, branch, gave_up, flush_of_line, flush };
+
+  explicit Trace(std::uint64_t base) : base_{base} {}
+  void fetched(const SeenCode& c) override { add({code, c.linear, c.physical - base_, c.page_bytes}); }
+  void accessed(const SeenAccess& a, std::uint64_t now) override {
+    const std::uint64_t flags = (a.store ? 1U : 0U) | (a.second_half ? 2U : 0U);
+    add({access, a.linear, a.physical - base_, a.page_bytes, a.bytes, flags, now});
+  }
+  void retired(bool load, bool store) override { add({retirement, load, store}); }
+  void branched(const SeenBranch& b) override {
+    add({branch, b.at, b.behind, b.to, static_cast<std::uint64_t>(b.kind), b.taken, b.now});
+  }
+  void abandoned() override { add({gave_up}); }
+  void flushed_line(const SeenFlush& f) override { add({flush_of_line, f.linear, f.physical - base_}); }
+  void flushed() override { add({flush}); }
+
+  std::vector<Event> events;
+  std::array<std::uint64_t, flush + 1> seen{};
+
+ private:
+  void add(const Event& event) {
+    events.push_back(event);
+    ++seen[event[0]];
+  }
+  std::uint64_t base_;
+};
+
 class RandomPrograms {
  public:
   explicit RandomPrograms(std::uint64_t seed) : random_{seed} {}
   RandomPrograms(std::uint64_t seed, std::size_t room) : random_{seed}, compiled_{1, room} {}
+  /// From here on both are observed.
+  void observe() {
+    interpreted_.engine.observe(&interpreted_trace_);
+    compiled_.engine.observe(&compiled_trace_);
+    is_observed_ = true;
+  }
+  [[nodiscard]] const Trace& trace() const { return compiled_trace_; }
   /// Runs one in both, from several states. False: they differ, and gtest has been told.
   bool run() {
     RandomProgram program{random_(), Machine::base};
@@ -131,9 +170,10 @@ class RandomPrograms {
     }
     if (anew) passed_ = 0;
   }
-  /// So many instructions in one go in the interpreter, in pieces as compiled code.
+  /// So many instructions in one go in the interpreter, in pieces as compiled code; in one go in both where they are
+  /// observed, for what is fetched of a block that is cut is seen when it runs.
   bool advance() {
-    const std::uint64_t budget = 1 + below(below(4) == 0 ? 12 : 300);
+    const std::uint64_t budget = 1 + below(below(4) == 0 ? 12 : is_observed_ ? 5000 : 300);
     before_ = interpreted_.engine.state();
     memory_before_.assign(interpreted_.bytes(Machine::code), interpreted_.bytes(Machine::count));
     last_ = interpreted_.engine.run(budget);
@@ -141,7 +181,8 @@ class RandomPrograms {
     Stop other = Stop::budget;
     std::uint64_t done = 0;
     while (other == Stop::budget && done < budget) {
-      other = compiled_.engine.run(std::min(budget - done, below(2) == 0 ? budget : 1 + below(40)));
+      const std::uint64_t piece = is_observed_ || below(2) == 0 ? budget : 1 + below(40);
+      other = compiled_.engine.run(std::min(budget - done, piece));
       done = compiled_.engine.passed().instructions - passed_;
     }
     instructions_ += passed;
@@ -190,10 +231,30 @@ class RandomPrograms {
     EXPECT_EQ(p.loads, q.loads);
     EXPECT_EQ(p.stores, q.stores);
     EXPECT_TRUE(interpreted_.same_memory(compiled_));
+    EXPECT_EQ(first_difference(), "");
+    interpreted_trace_.events.clear();
+    compiled_trace_.events.clear();
     if (!testing::Test::HasFailure()) return true;
     ADD_FAILURE() << "program " << programs_ << std::hex << ", RIP " << a.rip << ", "
                   << (a.rip - Machine::base - from_page_start_) << " in " << text();
     return false;
+  }
+  /// Of what was seen of them.
+  [[nodiscard]] std::string first_difference() const {
+    const auto& a = interpreted_trace_.events;
+    const auto& b = compiled_trace_.events;
+    const std::size_t n = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+    if (n == a.size() && n == b.size()) return {};
+    const auto text = [n](const std::vector<Trace::Event>& events) {
+      std::ostringstream s;
+      s << std::hex;
+      for (std::size_t i = n > 2 ? n - 2 : 0; i < std::min(n + 2, events.size()); ++i) {
+        for (const std::uint64_t word : events[i]) s << word << ' ';
+        s << "; ";
+      }
+      return s.str();
+    };
+    return "event " + std::to_string(n) + ": interpreted " + text(a) + "compiled " + text(b);
   }
   [[nodiscard]] std::string text() const {
     std::string s;
@@ -204,6 +265,8 @@ class RandomPrograms {
   std::mt19937_64 random_;
   Machine interpreted_{0};
   Machine compiled_{1};
+  Trace interpreted_trace_{interpreted_.ram.address()}, compiled_trace_{compiled_.ram.address()};
+  bool is_observed_{};
   Stop last_{};
   CpuState before_;
   std::vector<std::byte> memory_before_;
@@ -226,6 +289,17 @@ TEST(CompiledCode, DoesWhatTheInterpreterDoes) {
     EXPECT_GT(random.stopped(why), 0U) << static_cast<unsigned>(why);
   std::printf("%lu instructions, %lu blocks compiled, %lu faults\n", random.instructions(), random.compiled_blocks(),
               random.stopped(Stop::fault));
+}
+
+// And tells an observer of the same, event by event.
+TEST(CompiledCode, IsSeenAsTheInterpreterIs) {
+  RandomPrograms random{4};
+  random.observe();
+  for (unsigned n = 0; n < 1000; ++n)
+    if (!random.run()) return;
+  EXPECT_GE(random.compiled_blocks(), 4000U);
+  for (const Trace::What what : {Trace::code, Trace::access, Trace::retirement, Trace::branch})
+    EXPECT_GT(random.trace().seen[what], 0U) << what;
 }
 
 // With room for a few blocks at a time, and with none.
