@@ -5,8 +5,8 @@
 namespace vpmu::uarch {
 namespace {
 
-/// Two-bit counters: taken from here on.
-constexpr std::uint8_t weakly_taken = 2, strongly_taken = 3;
+/// Of a two-bit counter.
+constexpr std::uint8_t weakly_taken = 2;
 
 }  // namespace
 
@@ -22,15 +22,6 @@ void BranchPredictor::clear() {
   std::ranges::fill(targets_, Target{});
   returns_.fill(0);
   top_ = depth_ = 0;
-}
-
-bool BranchPredictor::conditional(const Branch& branch) {
-  std::uint8_t& counter = counters_[slot(branch.at)];
-  const bool predicted = counter >= weakly_taken;
-  if (branch.taken && counter < strongly_taken) ++counter;
-  if (!branch.taken && counter > 0) --counter;
-  history_ = (history_ << 1 | (branch.taken ? 1 : 0)) & history_mask_;
-  return predicted != branch.taken;
 }
 
 bool BranchPredictor::indirect(const Branch& branch) {
@@ -55,7 +46,7 @@ bool BranchPredictor::retire(const Branch& branch) {
     depth_ = std::min<unsigned>(depth_ + 1, shapes_.return_stack);
   }
   switch (branch.kind) {
-    case BranchKind::conditional: return conditional(branch);
+    case BranchKind::conditional: return conditional(branch.at, branch.taken);
     case BranchKind::near_ind_call:
     case BranchKind::near_ind_jmp: return indirect(branch);
     case BranchKind::near_ret: return return_from(branch);

@@ -28,11 +28,21 @@ class BranchPredictor {
   explicit BranchPredictor(const BranchShapes& shapes);
   /// Whether the branch was predicted wrongly; it learns from it.
   bool retire(const Branch& branch);
+  /// The same of a conditional one.
+  bool conditional(std::uint64_t at, bool taken) {
+    constexpr std::uint8_t weakly_taken = 2;
+    std::uint8_t& counter = counters_[slot(at)];
+    const bool predicted = counter >= weakly_taken;
+    // Two bits, from not taken to taken; by tables, for the host would mispredict as the guest does.
+    constexpr std::array<std::array<std::uint8_t, 4>, 2> next{{{0, 0, 1, 2}, {1, 2, 3, 3}}};
+    counter = next[taken ? 1 : 0][counter];
+    history_ = (history_ << 1 | (taken ? 1 : 0)) & history_mask_;
+    return predicted != taken;
+  }
   void clear();
 
  private:
   static constexpr unsigned most_returns = 32;
-  bool conditional(const Branch& branch);
   bool indirect(const Branch& branch);
   bool return_from(const Branch& branch);
   [[nodiscard]] std::uint64_t slot(std::uint64_t at) const { return (at ^ at >> 16 ^ history_) & history_mask_; }

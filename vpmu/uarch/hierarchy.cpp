@@ -14,7 +14,8 @@ Hierarchy::Hierarchy(const Profile& profile)
       decoded_{profile.decoded},
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
-      itlb_{profile.itlb, stlb_} {}
+      itlb_{profile.itlb, stlb_},
+      has_repeats_{profile.l1i.sets % Repeats::places == 0 && profile.l1d.sets % Repeats::places == 0} {}
 
 void Hierarchy::clear() {
   flush_caches();
@@ -31,17 +32,20 @@ void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   for (std::uint64_t i = 0; i < windows_in_line; ++i) decoded_.remove(linear / line_bytes * windows_in_line + i);
   for (FillBuffer& f : fills_)
     if (f.line == line) f.line = FillBuffer{}.line;
+  remapped();
 }
 
 void Hierarchy::flush_caches() {
   for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
   for (FillBuffer& f : fills_) f.line = FillBuffer{}.line;
+  remapped();
 }
 
 void Hierarchy::flush_tlbs() {
   dtlb_.clear();
   itlb_.clear();
   stlb_.clear();
+  remapped();
 }
 
 std::uint16_t Hierarchy::latency_of(HitLevel level) const {
@@ -58,6 +62,8 @@ void Hierarchy::fill_l3(std::uint64_t line) {
   l2_.remove(*victim);
   l1d_.remove(*victim);
   l1i_.remove(*victim);
+  repeated_data_.drop(*victim);
+  repeated_code_.drop(*victim);
 }
 
 void Hierarchy::fill_l2(std::uint64_t line) {
@@ -88,6 +94,7 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
 
 // A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
 Hierarchy::Line Hierarchy::data_line(std::uint64_t line, OffcoreRequest request) {
+  repeated_data_.drop(line);
   if (l1d_.touch(line)) {
     if (may_be_in_flight(line))
       for (const FillBuffer& f : fills_)
@@ -102,7 +109,9 @@ Hierarchy::Line Hierarchy::data_line(std::uint64_t line, OffcoreRequest request)
   return {level, latency};
 }
 
-DataResult Hierarchy::access_slowly(const DataAccess& access, TlbResult tlb, OffcoreRequest request) {
+DataResult Hierarchy::access_slowly(const DataAccess& access, OffcoreRequest request) {
+  if (!dtlb_.is_latest(access.linear, access.page)) repeated_data_.clear();
+  const TlbResult tlb = dtlb_.look_up(access.linear, access.page);
   const std::uint64_t first = access.physical / line_bytes;
   const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
   Line line = data_line(first, request);
@@ -117,6 +126,7 @@ DataResult Hierarchy::access_slowly(const DataAccess& access, TlbResult tlb, Off
 }
 
 FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page) {
+  repeated_code_.clear();
   const std::uint64_t line = physical / line_bytes;
   FetchResult result{.level = HitLevel::l1, .tlb = itlb_.look_up(linear, page), .decoded = true};
   if (!l1i_.touch(line)) {

@@ -33,6 +33,39 @@ struct FetchResult {
   friend bool operator==(const FetchResult&, const FetchResult&) = default;
 };
 
+/// Lines whose use, as long as they stand here, changes nothing in the models of caches and TLBs: each is its L1 set's
+/// latest, as is its page in the first TLB, and it is not in flight. By linear address; of the lines of one place one.
+class Repeats {
+ public:
+  /// Lines in a page: lines with one place in it have one place here, and no more sets of an L1 than these share one.
+  static constexpr std::uint64_t places = 64;
+
+  [[nodiscard]] bool has(std::uint64_t linear) const {
+    return lines_[linear / line_bytes % places] == linear / line_bytes;
+  }
+  void put(std::uint64_t linear) {
+    lines_[linear / line_bytes % places] = linear / line_bytes;
+    is_empty_ = false;
+  }
+  /// That which has the place of this line, by linear or physical address.
+  void drop(std::uint64_t line) { lines_[line % places] = none; }
+  void clear() {
+    if (!is_empty_) lines_ = no_lines;
+    is_empty_ = true;
+  }
+
+ private:
+  using Lines = std::array<std::uint64_t, places>;
+  static constexpr std::uint64_t none = ~0ULL;
+  static constexpr Lines no_lines = [] {
+    Lines lines{};
+    lines.fill(none);
+    return lines;
+  }();
+  Lines lines_{no_lines};
+  bool is_empty_{true};
+};
+
 /// Caches and TLBs of one core, with the fill buffers between them, and a clock of its own that tells which fills are
 /// in flight: one cycle for each instruction, and the wait for a fill buffer when all are taken. Loads do not wait for
 /// each other otherwise.
@@ -44,9 +77,12 @@ class Hierarchy {
   /// Cold: nothing in any cache. The profile must outlive it.
   explicit Hierarchy(const Profile& profile);
 
-  DataResult load(const DataAccess& access) { return access_data(access, OffcoreRequest::demand_data_read); }
+  DataResult load(const DataAccess& access) { return access_quickly(access) ? quick_result() : load_slowly(access); }
   /// Stores allocate lines as loads do; write-backs are free.
-  DataResult store(const DataAccess& access) { return access_data(access, OffcoreRequest::demand_rfo); }
+  DataResult store(const DataAccess& access) { return access_quickly(access) ? quick_result() : store_slowly(access); }
+  /// The same after access_quickly() did nothing.
+  DataResult load_slowly(const DataAccess& access) { return access_slowly(access, OffcoreRequest::demand_data_read); }
+  DataResult store_slowly(const DataAccess& access) { return access_slowly(access, OffcoreRequest::demand_rfo); }
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
@@ -55,14 +91,37 @@ class Hierarchy {
   bool access_quickly(const DataAccess& access) {
     const std::uint64_t line = access.physical / line_bytes;
     if (may_be_in_flight(line) || (access.physical % line_bytes) + access.bytes > line_bytes) return false;
-    return dtlb_.touch(access.linear, access.page) && l1d_.touch(line);
+    if (!dtlb_.is_latest(access.linear, access.page)) {
+      if (!dtlb_.touch(access.linear, access.page)) return false;
+      repeated_data_.clear();
+    }
+    if (!l1d_.touch(line)) return false;
+    if (has_repeats_) repeated_data_.put(access.linear);
+    return true;
+  }
+  /// What came of it then.
+  [[nodiscard]] DataResult quick_result() const {
+    return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
+  }
+  /// Whether it is known that access_quickly() would be true and change nothing, whatever the time is.
+  [[nodiscard]] bool access_repeats(std::uint64_t linear, std::uint32_t bytes) const {
+    return repeated_data_.has(linear) && linear % line_bytes + bytes <= line_bytes;
   }
   /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else
   /// nothing.
-  [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) const {
+  [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
-    return itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) && decoded_.is_latest(window) &&
-           decoded_.is_latest(window + 1);
+    const bool repeats = itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) &&
+                         decoded_.is_latest(window) && decoded_.is_latest(window + 1);
+    if (repeats && has_repeats_) repeated_code_.put(linear);
+    return repeats;
+  }
+  /// Whether that is known.
+  [[nodiscard]] bool fetch_repeats(std::uint64_t linear) const { return repeated_code_.has(linear); }
+  /// From here on a linear address may be mapped elsewhere.
+  void remapped() {
+    repeated_data_.clear();
+    repeated_code_.clear();
   }
 
   /// Lines that the L2 lacked, by who asked and who had them.
@@ -91,16 +150,11 @@ class Hierarchy {
     std::uint64_t ready{};  ///< When the line is there.
   };
 
-  DataResult access_data(const DataAccess& access, OffcoreRequest request) {
-    if (access_quickly(access))
-      return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
-    return access_slowly(access, dtlb_.look_up(access.linear, access.page), request);
-  }
   static constexpr std::uint64_t flight_bit(std::uint64_t line) { return std::uint64_t{1} << (line % 64); }
   [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const {
     return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0;
   }
-  DataResult access_slowly(const DataAccess& access, TlbResult tlb, OffcoreRequest request);
+  DataResult access_slowly(const DataAccess& access, OffcoreRequest request);
   struct Line {
     HitLevel level;
     std::uint16_t latency;
@@ -116,6 +170,8 @@ class Hierarchy {
   RecencySets l1i_, l1d_, l2_, l3_, decoded_;
   SecondLevel stlb_;
   Tlb dtlb_, itlb_;
+  Repeats repeated_data_, repeated_code_;
+  bool has_repeats_;
   std::array<FillBuffer, most_fill_buffers> fills_{};
   std::array<std::uint64_t, offcore_cell_count> offcore_{};
   std::uint64_t now_{};

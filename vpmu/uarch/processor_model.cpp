@@ -171,12 +171,21 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   frontend_.bubble_slots = frontend_.bubble_cycles != 0 ? all_slots : std::uint8_t{0};
 }
 
+namespace {
+
+DataAccess data_access(const exec::SeenAccess& a) {
+  return {.linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)};
+}
+
+}  // namespace
+
 void ProcessorModel::accessed(const exec::SeenAccess& a, std::uint64_t now) {
-  hierarchy_.advance(now - now_);
-  now_ = now;
-  const DataAccess access{
-      .linear = a.linear, .physical = a.physical, .bytes = a.bytes, .page = page_size_of(a.page_bytes)};
-  const Result result = a.store ? hierarchy_.store(access) : hierarchy_.load(access);
+  hierarchy_.advance(now - std::exchange(now_, now));
+  const DataAccess access = data_access(a);
+  came_to(a, a.store ? hierarchy_.store(access) : hierarchy_.load(access));
+}
+
+void ProcessorModel::came_to(const exec::SeenAccess& a, const Result& result) {
   std::optional<Result>& of = a.store ? store_ : load_;
   of = a.second_half && of ? joined(*of, result) : result;
 }
@@ -215,7 +224,11 @@ void ProcessorModel::retired(bool load, bool store) {
 }
 
 void ProcessorModel::branched(const exec::SeenBranch& b) {
-  mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+  branch_retired(b, predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken}));
+}
+
+void ProcessorModel::branch_retired(const exec::SeenBranch& b, bool mispredicted) {
+  mispredicted_ = mispredicted;
   if (keeping_ && b.taken) keep(b);
   if (!mispredicted_) return;
   hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
@@ -258,23 +271,28 @@ void ProcessorModel::abandoned() {
   store_.reset();
 }
 
+void ProcessorModel::count_hits(std::uint64_t loads) {
+  counts_[static_cast<unsigned>(Counts::l1_hit)] += loads;
+  if (hierarchy_.profile().latency.l1 > latency_over_) counts_[static_cast<unsigned>(Counts::load_latency)] += loads;
+}
+
 /// The whole of what saw() would do for a load or store that hits in the L1 and its TLB and is all that its instruction
 /// accesses, while nobody asks for that instruction; and for code that all is there for. False: nothing was done.
 bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
   using exec::Seen;
   if (seen.kind == Seen::Kind::code)
-    return hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
+    return hierarchy_.fetch_repeats(seen.linear) ||
+           hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
   if (seen.kind != Seen::Kind::access || !seen.is(Seen::retires) || load_ || store_) return false;
-  const bool loads = seen.is(Seen::op_loads);
-  hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
-  if (!hierarchy_.access_quickly({.linear = seen.linear,
-                                  .physical = seen.physical,
-                                  .bytes = seen.bytes,
-                                  .page = page_size_of(seen.page_bytes)}))
-    return false;
-  counts_[static_cast<unsigned>(Counts::l1_hit)] += loads ? 1 : 0;
-  counts_[static_cast<unsigned>(Counts::load_latency)] +=
-      loads && hierarchy_.profile().latency.l1 > latency_over_ ? 1 : 0;
+  if (!hierarchy_.access_repeats(seen.linear, seen.bytes)) {
+    hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
+    if (!hierarchy_.access_quickly({.linear = seen.linear,
+                                    .physical = seen.physical,
+                                    .bytes = seen.bytes,
+                                    .page = page_size_of(seen.page_bytes)}))
+      return false;
+  }
+  count_hits(seen.is(Seen::op_loads) ? 1 : 0);
   return true;
 }
 
@@ -283,6 +301,58 @@ void ProcessorModel::saw(std::span<const exec::Seen> all) {
   if (telling_) return tell(all, *this);
   for (const exec::Seen& seen : all)
     if (!saw_quickly(seen)) tell(std::span{&seen, 1}, *this);
+}
+
+void ProcessorModel::saw_access(const exec::SeenAccess& access, const exec::BlockAccess& of, std::uint64_t now) {
+  using exec::Seen;
+  hierarchy_.advance(now - std::exchange(now_, now));
+  const DataAccess data = data_access(access);
+  const bool loads = (of.flags & Seen::op_loads) != 0;
+  const bool retires = (of.flags & Seen::retires) != 0;
+  const bool hits = hierarchy_.access_quickly(data);
+  if (hits && retires && !load_) return count_hits(loads ? 1 : 0);
+  exec::SeenAccess first = access;
+  first.store = access.store && !of.both;
+  came_to(first, hits          ? hierarchy_.quick_result()
+                 : first.store ? hierarchy_.store_slowly(data)
+                               : hierarchy_.load_slowly(data));
+  if (of.both) came_to(access, hierarchy_.store(data));
+  if (retires) retired(loads, (of.flags & Seen::op_stores) != 0);
+}
+
+// As tell() does, but for what changes nothing in the models, which is most.
+void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
+  using exec::Seen;
+  if (telling_ || load_ || store_) return tell(all, *this);
+  std::uint64_t hits = 0;
+  const std::uint64_t* word = all.words.data();
+  const std::uint64_t* const end = word + all.words.size();
+  while (word != end) {
+    const exec::SeenBlock& block = exec::SeenBlocks::block(*word++);
+    if (all.branch.kind == BranchKind::conditional) {
+      const bool mispredicted = predictor_.conditional(all.branch.at, block.rip != all.branch.behind);
+      if (mispredicted || keeping_) branch_retired(all.branch_to(block), mispredicted);
+    } else if (all.branch.kind != BranchKind::none) {
+      branched(all.branch_to(block));
+    }
+    for (const exec::SeenCode& line : block.lines) {
+      if (line.linear == all.line) continue;
+      all.line = line.linear;
+      if (!hierarchy_.fetch_repeats(line.linear) &&
+          !hierarchy_.fetch_quickly(line.linear, line.physical, page_size_of(line.page_bytes)))
+        fetched(line);
+    }
+    for (const exec::BlockAccess& a : block.accesses) {
+      const std::uint64_t at = *word++;
+      if (hierarchy_.access_repeats(at, a.bytes) && (a.flags & Seen::retires) != 0 && !load_) [[likely]]
+        hits += (a.flags & Seen::op_loads) != 0 ? 1 : 0;
+      else
+        saw_access(all.access(a, at), a, all.now + a.instruction);
+    }
+    all.now += block.instructions;
+    all.branch = block.branch;
+  }
+  count_hits(hits);
 }
 
 }  // namespace vpmu::uarch

@@ -51,6 +51,7 @@ class ProcessorModel final : public exec::Observer {
   void complete(Retirement& retirement);
 
   void saw(std::span<const exec::Seen> all) override;
+  void saw_blocks(exec::SeenBlocks& all) override;
   void fetched(const exec::SeenCode& code) override;
   void accessed(const exec::SeenAccess& access, std::uint64_t now) override;
   void retired(bool load, bool store) override;
@@ -58,6 +59,7 @@ class ProcessorModel final : public exec::Observer {
   void abandoned() override;
   void flushed_line(const exec::SeenFlush& flush) override { hierarchy_.flush_line(flush.linear, flush.physical); }
   void flushed() override { hierarchy_.flush_tlbs(); }
+  void remapped() override { hierarchy_.remapped(); }
   /// The guest ran WBINVD or INVD outside the engine.
   void caches_flushed() { hierarchy_.flush_caches(); }
 
@@ -67,6 +69,11 @@ class ProcessorModel final : public exec::Observer {
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
   void count_level(HitLevel level);
   bool saw_quickly(const exec::Seen& seen);
+  void saw_access(const exec::SeenAccess& access, const exec::BlockAccess& of, std::uint64_t now);
+  void came_to(const exec::SeenAccess& access, const Result& result);
+  void branch_retired(const exec::SeenBranch& branch, bool mispredicted);
+  /// So many loads found their lines in the L1, and their pages in the first TLB.
+  void count_hits(std::uint64_t loads);
   void keep(const exec::SeenBranch& branch);
 
   Hierarchy hierarchy_;

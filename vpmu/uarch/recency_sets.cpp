@@ -24,7 +24,7 @@ std::optional<std::uint64_t> RecencySets::insert(std::uint64_t key) {
   if (shape_.sets == 0) return std::nullopt;
   std::uint64_t* const set = set_of(key);
   const std::uint64_t victim = set[shape_.ways - 1];
-  std::copy_backward(set, set + shape_.ways - 1, set + shape_.ways);
+  for (unsigned i = shape_.ways - 1; i > 0; --i) set[i] = set[i - 1];  // few, as above
   set[0] = key;
   return victim == none ? std::nullopt : std::optional{victim};
 }

@@ -22,6 +22,7 @@ namespace vpmu::exec::bench {
 namespace {
 
 constexpr std::uint64_t without_end = ~0ULL;
+constexpr std::size_t room_for_code = 8U << 20U;
 
 struct Options {
   bool tiny{};  ///< Little work, and every instruction also by itself.
@@ -56,7 +57,8 @@ Outcome measure_modelled(Guest& guest, const KernelInfo& kernel, std::uint64_t w
   const uarch::Profile* const profile = uarch::find_profile("skylake");
   check(profile != nullptr, "no profile of a Skylake");
   NoPlatform platform;
-  Engine engine{guest.ram(), platform};
+  test::TestCode code{room_for_code};
+  Engine engine{guest.ram(), platform, &code};
   uarch::ProcessorModel model{*profile};
   engine.observe(&model);
   Outcome best = guest.run_in(engine, entry_of(kernel), work, without_end);
@@ -68,8 +70,6 @@ Outcome measure_modelled(Guest& guest, const KernelInfo& kernel, std::uint64_t w
     best.seconds = std::min(best.seconds, guest.run_in(engine, entry_of(kernel), work, without_end).seconds);
   return best;
 }
-
-constexpr std::size_t room_for_code = 8U << 20U;
 
 /// The best of three on this CPU and in the engine, interpreted and compiled, taken in turns, so that what else the
 /// machine does hits all.

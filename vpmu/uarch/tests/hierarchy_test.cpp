@@ -140,6 +140,54 @@ TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
   }
 }
 
+/// A hierarchy whose first data line, or first line of code, is known to be used again without a change.
+Hierarchy repeating(const char* profile) {
+  Hierarchy h{*find_profile(profile)};
+  h.load(at(0));
+  h.fetch(0, 0, PageSize::small);
+  h.advance(1000);
+  h.load(at(0));
+  EXPECT_TRUE(h.fetch_quickly(0, 0, PageSize::small));
+  EXPECT_TRUE(h.access_repeats(0, 8));
+  EXPECT_TRUE(h.fetch_repeats(0));
+  return h;
+}
+
+// Until the line, or its page, is no longer the latest, or is gone.
+TEST(Hierarchy, KnowsWhatChangesNothing) {
+  const Profile& profile = skylake();
+  const auto after = [&](const auto& change) {
+    Hierarchy h = repeating("skylake");
+    change(h);
+    return std::pair{h.access_repeats(0, 8), h.fetch_repeats(0)};
+  };
+  constexpr std::pair both{true, true}, data{true, false}, code{false, true}, none{false, false};
+  const std::uint64_t l1_stride = std::uint64_t{profile.l1d.sets} * line_bytes;
+  const std::uint64_t l3_stride = std::uint64_t{profile.l3.sets} * line_bytes;
+  EXPECT_EQ(after([](Hierarchy&) {}), both);
+  EXPECT_EQ(after([](Hierarchy& h) { h.load(at(line_bytes)); }), both);
+  EXPECT_FALSE(repeating("skylake").access_repeats(60, 8)) << "in two lines";
+  // Another line of the set, in the page; in another page.
+  EXPECT_EQ(after([&](Hierarchy& h) { h.load({.linear = 0, .physical = l1_stride, .bytes = 8}); }), code);
+  EXPECT_EQ(after([&](Hierarchy& h) { h.load(at(profile.dtlb.small.sets * page_size + line_bytes)); }), code);
+  EXPECT_EQ(after([](Hierarchy& h) { h.fetch(line_bytes, line_bytes, PageSize::small); }), data);
+  // So many that the L3 loses the line.
+  EXPECT_EQ(after([&](Hierarchy& h) {
+              for (std::uint64_t n = 1; n <= 2 * profile.l3.ways; ++n)
+                h.fetch(line_bytes, n * l3_stride, PageSize::small);
+            }),
+            none);
+  EXPECT_EQ(after([&](Hierarchy& h) {
+              for (std::uint64_t n = 1; n <= 2 * profile.l3.ways; ++n)
+                h.load({.linear = 0, .physical = n * l3_stride, .bytes = 8});
+            }),
+            none);
+  EXPECT_EQ(after([](Hierarchy& h) { h.flush_line(0, 0); }), none);
+  EXPECT_EQ(after([](Hierarchy& h) { h.flush_caches(); }), none);
+  EXPECT_EQ(after([](Hierarchy& h) { h.flush_tlbs(); }), none);
+  EXPECT_EQ(after([](Hierarchy& h) { h.remapped(); }), none);
+}
+
 TEST(Hierarchy, CodeComesFromTheCachesToo) {
   Hierarchy h{skylake()};
   EXPECT_EQ(h.fetch(0, 0, PageSize::small), (FetchResult{HitLevel::dram, TlbResult::walk, false}));

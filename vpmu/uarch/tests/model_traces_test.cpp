@@ -1,0 +1,203 @@
+// Whatever way a model is told of it, the same trace leads to the same counts and the same caches.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "uarch/processor_model.hpp"
+
+namespace vpmu::uarch::test {
+namespace {
+
+/// What an engine might tell of a program: mostly of lines that it used before.
+std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
+  using exec::Seen;
+  std::vector<Seen> trace;
+  std::uint64_t now = 0;
+  const auto place = [&] {
+    return (random() % 8 != 0 ? random() % (16 << 10) : random() % (8 << 20)) & ~std::uint64_t{7};
+  };
+  const auto access = [&](std::uint64_t at, unsigned flags) {
+    trace.push_back({.linear = at,
+                     .physical = at,
+                     .now = now,
+                     .page_bytes = 4096,
+                     .bytes = 8,
+                     .kind = Seen::Kind::access,
+                     .flags = static_cast<std::uint8_t>(flags)});
+  };
+  while (trace.size() < length) {
+    now += 1 + random() % 5;
+    const std::uint64_t at = place();
+    switch (random() % 8) {
+      case 0:
+        trace.push_back({.linear = at & ~63ULL, .physical = at & ~63ULL, .page_bytes = 4096, .kind = Seen::Kind::code});
+        break;
+      case 1:
+        trace.push_back({.linear = at,
+                         .physical = place(),
+                         .now = at + 2,
+                         .bytes = static_cast<std::uint16_t>(BranchKind::conditional),
+                         .kind = Seen::Kind::branch,
+                         .flags = static_cast<std::uint8_t>(random() % 2 != 0 ? Seen::taken : 0)});
+        break;
+      case 2: access(at, Seen::store | Seen::retires | Seen::op_stores); break;
+      case 3:  // loads, then stores
+        access(at, 0);
+        access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores);
+        break;
+      case 4:  // both in one
+        access(at, Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores);
+        break;
+      case 5:  // across lines, and what an op gave up
+        access(at + 60, 0);
+        trace.push_back(
+            {.kind = random() % 2 != 0 ? Seen::Kind::abandoned : Seen::Kind::retired, .flags = Seen::op_loads});
+        break;
+      default: access(at, Seen::retires | Seen::op_loads); break;
+    }
+  }
+  return trace;
+}
+
+/// Both have the same in their caches and TLBs: what they tell of code and loads.
+void expect_same(ProcessorModel& x, ProcessorModel& y, const std::string& of) {
+  for (unsigned i = 0; i <= static_cast<unsigned>(Counts::offcore_1); ++i) {
+    const auto counts = static_cast<Counts>(i);
+    EXPECT_EQ(x.count(counts), y.count(counts)) << of << ' ' << i;
+  }
+  for (std::uint64_t line = 0; line < (16 << 10); line += 64) {
+    Retirement a{.has_load = true}, b{.has_load = true};
+    for (auto [model, retirement] : {std::pair{&x, &a}, std::pair{&y, &b}}) {
+      model->begin_instruction();
+      model->fetched({.linear = line, .physical = line, .page_bytes = 4096});
+      model->accessed({.linear = line * 67, .physical = line * 67, .page_bytes = 4096, .bytes = 1},
+                      line + (1ULL << 40));
+      model->retired(true, false);
+      model->complete(*retirement);
+    }
+    EXPECT_EQ(a.frontend.dsb_miss, b.frontend.dsb_miss) << of << ' ' << line;
+    EXPECT_EQ(a.frontend.l1i_miss, b.frontend.l1i_miss) << of << ' ' << line;
+    EXPECT_EQ(a.load.latency, b.load.latency) << of << ' ' << line;
+  }
+}
+
+// The short way for what hits everywhere leads to the same.
+TEST(ProcessorModels, CountTheSameManyAtOnce) {
+  std::mt19937_64 random{3};
+  for (const Profile& profile : all_profiles()) {
+    const std::vector<exec::Seen> trace = random_trace(random, 20'000);
+    ProcessorModel at_once{profile}, one_by_one{profile};
+    at_once.saw(trace);
+    exec::tell(trace, one_by_one);
+    expect_same(at_once, one_by_one, std::string{profile.name});
+    EXPECT_GT(at_once.count(Counts::l1_hit), 1000U);
+    EXPECT_GT(at_once.count(Counts::l3_miss), 100U);
+  }
+}
+
+/// Blocks as a program has them, some of which access what few others do, and what they ran into.
+struct RandomBlocks {
+  explicit RandomBlocks(std::mt19937_64& random) : random_{random} {
+    for (unsigned n = 0; n < 60; ++n) {
+      // Half of them in the set of the L1 that is crowded.
+      const std::uint64_t rip = n % 2 == 0 ? below(24 << 10) : n * page_size + crowded_line * 64;
+      exec::SeenBlock b{.rip = rip, .instructions = static_cast<std::uint32_t>(2 + below(8))};
+      constexpr std::array kinds{BranchKind::none, BranchKind::conditional, BranchKind::near_rel_call,
+                                 BranchKind::near_ret, BranchKind::near_ind_jmp};
+      b.branch = {.at = b.rip + 10, .behind = b.rip + 12, .kind = kinds[n % kinds.size()]};
+      for (std::uint64_t line = b.rip & ~63ULL; line < b.rip + 12; line += 64)
+        b.lines.push_back({.linear = line, .physical = line + (1 << 20), .page_bytes = 4096});
+      for (std::uint8_t i = 0; i < b.instructions; ++i) add_access(b, i);
+      blocks_.push_back(b);
+    }
+    remap();
+  }
+  void remap() {
+    for (exec::SeenPage& p : pages_)
+      p = {.physical = below(1 << 12) * page_size, .page_bytes = below(4) != 0 ? page_size : 2ULL << 20U};
+  }
+  exec::SeenBlocks next(exec::SeenBlocks before) {
+    words_.clear();
+    for (unsigned n = 0; n < 100; ++n) {
+      exec::SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
+      words_.push_back(std::bit_cast<std::uint64_t>(&b));
+      for (const exec::BlockAccess& a : b.accesses) {
+        // More pages than a set of the first TLB has ways, and each line from few of them.
+        const std::uint64_t page = below(60) != 0 ? std::min(below(6), below(6)) : below(exec::tlb_entries / 16);
+        const std::uint64_t line = below(60) != 0 ? (page + 6 * below(3)) * 64 : below(page_size - 64);
+        const std::uint64_t at = page * 16 * page_size + line + (below(10) != 0 ? below(64 - a.bytes) : 60);
+        // And a set of the L1 that has more lines than ways.
+        words_.push_back(below(4) != 0 ? at : std::min(below(12), below(12)) * page_size + crowded_line * 64);
+      }
+    }
+    before.words = words_;
+    return before;
+  }
+  exec::SeenBlocks first() { return {.words = {}, .pages = pages_, .line = ~0ULL}; }
+
+ private:
+  static constexpr std::uint64_t crowded_line = 40;
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
+  void add_access(exec::SeenBlock& b, std::uint8_t i) {
+    using exec::Seen;
+    const auto add = [&](unsigned flags, bool both) {
+      b.accesses.push_back({.instruction = i, .flags = static_cast<std::uint8_t>(flags), .both = both, .bytes = 8});
+    };
+    switch (below(8)) {
+      case 0: return add(Seen::store | Seen::retires | Seen::op_stores, false);
+      case 1: return add(Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores, true);
+      case 2:  // a call by an address in memory
+        add(0, false);
+        return add(Seen::store | Seen::retires | Seen::op_loads | Seen::op_stores, false);
+      case 3:
+      case 4:
+      case 5: return add(Seen::retires | Seen::op_loads, false);
+      default: return;
+    }
+  }
+
+  std::mt19937_64& random_;
+  std::vector<exec::SeenBlock> blocks_;
+  std::array<exec::SeenPage, exec::tlb_entries> pages_{};
+  std::vector<std::uint64_t> words_;
+};
+
+// So does that of whole blocks, with what else happens between them.
+TEST(ProcessorModels, CountTheSameByBlocks) {
+  std::mt19937_64 random{4};
+  for (const Profile& profile : all_profiles()) {
+    RandomBlocks blocks{random};
+    ProcessorModel by_blocks{profile}, one_by_one{profile};
+    exec::SeenBlocks a = blocks.first(), b = a;
+    for (unsigned n = 0; n < 300; ++n) {
+      a = b = blocks.next(a);
+      by_blocks.saw_blocks(a);
+      exec::tell(b, one_by_one);
+      EXPECT_EQ(a.now, b.now);
+      EXPECT_EQ(a.line, b.line);
+      EXPECT_EQ(a.branch.at, b.branch.at);
+      const auto happens = random() % 32;
+      for (ProcessorModel* const model : {&by_blocks, &one_by_one}) {
+        if (happens == 0) model->flushed();
+        if (happens == 1) model->flushed_line({.linear = 64, .physical = a.pages[0].physical + 64});
+        if (happens == 2) model->caches_flushed();
+        if (happens == 3) model->remapped();
+      }
+      if (happens == 3) blocks.remap();
+    }
+    EXPECT_GT(by_blocks.count(Counts::l1_hit), 10'000U);
+    EXPECT_GT(by_blocks.count(Counts::l3_miss), 100U);
+    EXPECT_GT(by_blocks.count(Counts::mispredicts), 100U);
+    EXPECT_GT(by_blocks.count(Counts::dtlb_miss_loads), 100U);
+    expect_same(by_blocks, one_by_one, std::string{profile.name});
+  }
+}
+
+}  // namespace
+}  // namespace vpmu::uarch::test
