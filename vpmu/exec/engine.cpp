@@ -114,7 +114,7 @@ Stop Engine::run(std::uint64_t instructions) {
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
   core_.aside =
       core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
-  core_.left[count_instructions] -= core_.aside;
+  core_.left -= only_instructions(core_.aside);
   if (core_.tap != nullptr) begin_run(core_);
   Stop stop = Stop::none;
   for (bool has_begun = false; stop == Stop::none; has_begun = true) {
@@ -150,7 +150,7 @@ Stop Engine::run(std::uint64_t instructions) {
     }
   }
   if (core_.tap != nullptr) end_run(core_);
-  core_.left[count_instructions] += std::exchange(core_.aside, 0);
+  core_.left += only_instructions(std::exchange(core_.aside, 0));
   return stop;
 }
 

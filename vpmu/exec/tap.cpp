@@ -303,7 +303,7 @@ void note_flush(Core& core, std::uint64_t at) {
 void begin_run(Core& core) {
   Tap& t = *core.tap;
   t.held = std::max<std::int64_t>(core.left[count_instructions] - Tap::most_logged, 0);
-  core.left[count_instructions] -= t.held;
+  core.left -= only_instructions(t.held);
   core.aside += t.held;
   t.begun_with = core.left[count_instructions];
 }
@@ -315,7 +315,7 @@ void continue_run(Core& core) {
   const std::int64_t more = std::min(t.held, Tap::most_logged - left);
   t.held -= more;
   core.aside -= more;
-  core.left[count_instructions] += more;
+  core.left += only_instructions(more);
   t.begun_with += more;
 }
 
