@@ -90,18 +90,31 @@ bool ProcessorModel::tells(Counts counts) {
   return false;
 }
 
-// A record of a store says whether it hit the L1 (rule S3); one of the branch stack, whether the branch was
-// mispredicted.
+namespace {
+
+bool counts_mispredictions(Counts counts) {
+  return counts >= Counts::mispredicts && counts <= Counts::mispredicts_return;
+}
+
+/// Whether it needs caches and TLBs. A record of a store says whether it hit the L1 (rule S3).
+bool needs_memory(const PlanEntry& e) {
+  const bool stores =
+      e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
+  const bool fetches = e.counts == Counts::frontend || e.counts == Counts::itlb_misses;
+  return fetches || (e.precise && stores) || (ProcessorModel::tells(e.counts) && !counts_mispredictions(e.counts));
+}
+
+}  // namespace
+
+// A record of the branch stack says whether the branch was mispredicted.
 bool ProcessorModel::is_wanted(const CountPlan& plan) {
   return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const PlanEntry& e) {
-           const bool stores =
-               e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
-           const bool fetches = e.counts == Counts::frontend || e.counts == Counts::itlb_misses;
-           return tells(e.counts) || fetches || (e.precise && stores);
+           return needs_memory(e) || counts_mispredictions(e.counts);
          });
 }
 
 void ProcessorModel::follow(const CountPlan& plan) {
+  sees_memory_ = std::ranges::any_of(plan.active(), needs_memory);
   for (const PlanEntry& e : plan.active())
     if (e.latency_over) latency_over_ = *e.latency_over;
 }
@@ -152,6 +165,7 @@ std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
 }  // namespace
 
 void ProcessorModel::fetched(const exec::SeenCode& code) {
+  if (!sees_memory_) return;
   const auto result = hierarchy_.fetch(code.linear, code.physical, page_size_of(code.page_bytes));
   frontend_.dsb_miss |= !result.decoded;
   frontend_.l1i_miss |= result.level != HitLevel::l1;
@@ -180,6 +194,7 @@ DataAccess data_access(const exec::SeenAccess& a) {
 }  // namespace
 
 void ProcessorModel::accessed(const exec::SeenAccess& a, std::uint64_t now) {
+  if (!sees_memory_) return;
   hierarchy_.advance(now - std::exchange(now_, now));
   const DataAccess access = data_access(a);
   came_to(a, a.store ? hierarchy_.store(access) : hierarchy_.load(access));
@@ -202,6 +217,7 @@ void ProcessorModel::count_level(HitLevel level) {
 
 // A locked instruction loads and stores in one access.
 void ProcessorModel::retired(bool load, bool store) {
+  if (!sees_memory_) return;
   if (load && !load_) load_ = store_;
   for (const auto* const seen : {load ? &load_ : nullptr, store ? &store_ : nullptr}) {
     if (seen == nullptr || !seen->has_value()) continue;
@@ -280,6 +296,7 @@ void ProcessorModel::count_hits(std::uint64_t loads) {
 /// accesses, while nobody asks for that instruction; and for code that all is there for. False: nothing was done.
 bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
   using exec::Seen;
+  if (!sees_memory_) return seen.kind == Seen::Kind::code || seen.kind == Seen::Kind::access;
   if (seen.kind == Seen::Kind::code)
     return hierarchy_.fetch_repeats(seen.linear) ||
            hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
@@ -334,6 +351,13 @@ void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
       if (mispredicted || keeping_) branch_retired(all.branch_to(block), mispredicted);
     } else if (all.branch.kind != BranchKind::none) {
       branched(all.branch_to(block));
+    }
+    if (!sees_memory_) {
+      word += block.accesses.size();
+      all.line = block.lines.back().linear;
+      all.now += block.instructions;
+      all.branch = block.branch;
+      continue;
     }
     for (const exec::SeenCode& line : block.lines) {
       if (line.linear == all.line) continue;

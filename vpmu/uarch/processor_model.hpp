@@ -26,7 +26,8 @@ class ProcessorModel final : public exec::Observer {
   [[nodiscard]] static bool tells(Counts counts);
   /// Whether a counter of the plan needs what only a model can tell: of each instruction if not in bulk.
   [[nodiscard]] static bool is_wanted(const CountPlan& plan);
-  /// What depends on the plan, the latency from which on a load counts, is taken from this one.
+  /// What depends on the plan is taken from this one: the latency from which on a load counts, and whether anybody asks
+  /// for caches and TLBs. While nobody does, they see nothing.
   void follow(const CountPlan& plan);
   /// The most of these events that one instruction makes; of off-core requests, one that is no string instruction.
   [[nodiscard]] static std::uint64_t most_per_instruction(Counts counts);
@@ -88,6 +89,7 @@ class ProcessorModel final : public exec::Observer {
   std::uint64_t kept_until_{};             ///< The clock at the last one.
   std::optional<std::uint8_t> keeping_{};  ///< The level of the code whose branches are kept.
   bool mispredicted_{};
+  bool sees_memory_{true};
   bool telling_{};                ///< Of the instruction that runs complete() will be asked for.
   std::uint16_t latency_over_{};  ///< PlanEntry::latency_over.
 };

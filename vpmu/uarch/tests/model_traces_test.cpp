@@ -113,7 +113,7 @@ struct RandomBlocks {
       b.branch = {.at = b.rip + 10, .behind = b.rip + 12, .kind = kinds[n % kinds.size()]};
       for (std::uint64_t line = b.rip & ~63ULL; line < b.rip + 12; line += 64)
         b.lines.push_back({.linear = line, .physical = line + (1 << 20), .page_bytes = 4096});
-      for (std::uint8_t i = 0; i < b.instructions; ++i) add_access(b, i);
+      for (std::uint32_t i = 0; i < b.instructions; ++i) add_access(b, static_cast<std::uint8_t>(i));
       blocks_.push_back(b);
     }
     remap();
@@ -125,7 +125,7 @@ struct RandomBlocks {
   exec::SeenBlocks next(exec::SeenBlocks before) {
     words_.clear();
     for (unsigned n = 0; n < 100; ++n) {
-      exec::SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
+      const exec::SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
       words_.push_back(std::bit_cast<std::uint64_t>(&b));
       for (const exec::BlockAccess& a : b.accesses) {
         // More pages than a set of the first TLB has ways, and each line from few of them.

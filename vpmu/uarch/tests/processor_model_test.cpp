@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <map>
 #include <random>
 #include <vector>
@@ -267,6 +269,46 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
     }
     EXPECT_TRUE(ProcessorModel::tells(counts));
   }
+}
+
+// While only branches are asked for, caches and TLBs see nothing, told one by one or by blocks.
+TEST(AModelOfBranches, LeavesTheCachesAlone) {
+  ProcessorModel model{*find_profile("skylake")};
+  const auto plan_of = [](Counts counts) {
+    CountPlan plan{.size = 1, .branches_wanted = true};
+    plan.entries[0] = {.counts = counts};
+    return plan;
+  };
+  exec::SeenBlock block{.rip = 0x1000, .instructions = 2};
+  block.branch = {.at = 0x1003, .behind = 0x1005, .kind = BranchKind::conditional};
+  block.lines = {{.linear = 0x1000, .physical = 0x1000, .page_bytes = 4096}};
+  block.accesses = {{.flags = exec::Seen::retires | exec::Seen::op_loads, .bytes = 8}};
+  std::array<exec::SeenPage, exec::tlb_entries> pages{};
+  pages.fill({.physical = 0x8000, .page_bytes = 4096});
+  exec::SeenBlocks all{.words = {}, .pages = pages, .line = ~0ULL};
+  const auto run = [&] {
+    const std::array<std::uint64_t, 4> words{std::bit_cast<std::uint64_t>(&block), 0x40,
+                                             std::bit_cast<std::uint64_t>(&block), 0x80};
+    all.words = words;
+    model.saw_blocks(all);
+    model.fetched(block.lines[0]);
+    model.accessed(load_of(0x40), all.now);
+    model.retired(true, false);
+  };
+  const auto seen = [&] {
+    return model.count(Counts::l1_hit) + model.count(Counts::l1_miss) + model.count(Counts::lfb_hit);
+  };
+  for (const Counts counts : {Counts::mispredicts, Counts::mispredicts_return, Counts::branches}) {
+    model.follow(plan_of(counts));
+    for (unsigned n = 0; n < 10; ++n) run();
+    EXPECT_EQ(seen() + model.count(Counts::llc_references), 0U);
+  }
+  EXPECT_EQ(all.now, 120U);
+  EXPECT_EQ(all.line, 0x1000U);
+  model.follow(plan_of(Counts::l1_hit));
+  run();
+  EXPECT_EQ(seen(), 3U);
+  EXPECT_GT(model.count(Counts::llc_misses), 1U) << "of data and code";
 }
 
 }  // namespace
