@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -182,6 +181,7 @@ class Observer {
   virtual ~Observer() = default;
   /// All of it, many at a time. To override it with `tell(all, *this)` in a final class saves a virtual call for each.
   virtual void saw(std::span<const Seen> all) { tell(all, *this); }
+  /// The same of code that ran compiled: calls of both kinds come in the order of the program.
   virtual void saw_blocks(SeenBlocks& all) { tell(all, *this); }
   /// The block that begins lies in this line, and it is another than the last one.
   virtual void fetched(const SeenCode& code) = 0;

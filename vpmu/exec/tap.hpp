@@ -43,7 +43,8 @@ struct Tap {
   std::int64_t held{};      ///< Of Core::aside: instructions that are for the present Engine::run() after all.
   std::uint64_t at_next{};  ///< What retires before the next block of the log.
   const Site* resumed{};    ///< Compiled code goes on behind its op: the log begins with what else its block accesses.
-  std::array<std::uint64_t, 3 * most_logged> log{};  ///< An instruction makes two accesses at most, in a block.
+  /// A word for each block, which has an instruction at least, and two at most for each instruction.
+  std::array<std::uint64_t, 3 * most_logged> log{};
 };
 
 /// Makes the ops of a block that was just decoded tell of themselves.

@@ -106,8 +106,8 @@ class Translator {
   HostAssembler& a_;
   std::size_t count_;
   std::size_t rights_;
-  bool observed_;
-  std::size_t logged_{};  ///< Accesses so far.
+  bool observed_;         ///< Somebody is told of the block.
+  std::size_t logged_{};  ///< Accesses written so far.
   std::size_t length_{};  ///< Instructions from the first on that are compiled.
   std::array<GuestForm, most_ops> forms_{};
   std::array<bool, most_ops> flags_seen_{};

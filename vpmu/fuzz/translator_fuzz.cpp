@@ -17,7 +17,7 @@ using namespace vpmu;
 using namespace vpmu::fuzz;
 
 constexpr unsigned passes = 3;
-std::uint64_t instructions_run = 0, blocks_compiled = 0;
+std::uint64_t instructions_run = 0, blocks_compiled = 0, accesses_seen = 0;
 
 exec::CpuState take_state(Input& input) {
   exec::CpuState s;
@@ -74,7 +74,7 @@ void take_vectors(Input& input, exec::VectorState& v) {
 }  // namespace
 
 /// What the inputs so far amounted to.
-extern "C" std::uint64_t fuzz_work() { return std::min(instructions_run, 10 * blocks_compiled); }
+extern "C" std::uint64_t fuzz_work() { return std::min({instructions_run, 10 * blocks_compiled, 10 * accesses_seen}); }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static ScatteredRam ram;
@@ -117,5 +117,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   reference_code.check();
   require(engine.compiled_blocks() == 0 || code.watched != 0, "somebody looks at the way into compiled code");
   blocks_compiled += engine.compiled_blocks();
+  if (engine.compiled_blocks() != 0) accesses_seen += watcher.seen;
   return 0;
 }

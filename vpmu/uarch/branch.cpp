@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace vpmu::uarch {
-namespace {
-
-/// Of a two-bit counter.
-constexpr std::uint8_t weakly_taken = 2;
-
-}  // namespace
-
 BranchPredictor::BranchPredictor(const BranchShapes& shapes)
     : shapes_{shapes},
       history_mask_{(std::uint64_t{1} << shapes.history_bits) - 1},

@@ -30,10 +30,9 @@ class BranchPredictor {
   bool retire(const Branch& branch);
   /// The same of a conditional one.
   bool conditional(std::uint64_t at, bool taken) {
-    constexpr std::uint8_t weakly_taken = 2;
     std::uint8_t& counter = counters_[slot(at)];
     const bool predicted = counter >= weakly_taken;
-    // Two bits, from not taken to taken; by tables, for the host would mispredict as the guest does.
+    // From a table: with branches of its own the host would mispredict where the guest does.
     constexpr std::array<std::array<std::uint8_t, 4>, 2> next{{{0, 0, 1, 2}, {1, 2, 3, 3}}};
     counter = next[taken ? 1 : 0][counter];
     history_ = (history_ << 1 | (taken ? 1 : 0)) & history_mask_;
@@ -43,6 +42,8 @@ class BranchPredictor {
 
  private:
   static constexpr unsigned most_returns = 32;
+  /// Counters go from 0, strongly not taken, to 3, strongly taken; from this one on they predict taken.
+  static constexpr std::uint8_t weakly_taken = 2;
   bool indirect(const Branch& branch);
   bool return_from(const Branch& branch);
   [[nodiscard]] std::uint64_t slot(std::uint64_t at) const { return (at ^ at >> 16 ^ history_) & history_mask_; }

@@ -14,8 +14,7 @@ Hierarchy::Hierarchy(const Profile& profile)
       decoded_{profile.decoded},
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
-      itlb_{profile.itlb, stlb_},
-      has_repeats_{profile.l1i.sets % Repeats::places == 0 && profile.l1d.sets % Repeats::places == 0} {}
+      itlb_{profile.itlb, stlb_} {}
 
 void Hierarchy::clear() {
   flush_caches();

@@ -37,7 +37,8 @@ struct FetchResult {
 /// latest, as is its page in the first TLB, and it is not in flight. By linear address; of the lines of one place one.
 class Repeats {
  public:
-  /// Lines in a page: lines with one place in it have one place here, and no more sets of an L1 than these share one.
+  /// Lines in a page. An L1 has this many sets, or a multiple: so two lines of one set have one place here, too, by
+  /// their linear addresses as by their physical ones.
   static constexpr std::uint64_t places = 64;
 
   [[nodiscard]] bool has(std::uint64_t linear) const {
@@ -96,7 +97,7 @@ class Hierarchy {
       repeated_data_.clear();
     }
     if (!l1d_.touch(line)) return false;
-    if (has_repeats_) repeated_data_.put(access.linear);
+    repeated_data_.put(access.linear);
     return true;
   }
   /// What came of it then.
@@ -113,7 +114,7 @@ class Hierarchy {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
     const bool repeats = itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) &&
                          decoded_.is_latest(window) && decoded_.is_latest(window + 1);
-    if (repeats && has_repeats_) repeated_code_.put(linear);
+    if (repeats) repeated_code_.put(linear);
     return repeats;
   }
   /// Whether that is known.
@@ -171,7 +172,6 @@ class Hierarchy {
   SecondLevel stlb_;
   Tlb dtlb_, itlb_;
   Repeats repeated_data_, repeated_code_;
-  bool has_repeats_;
   std::array<FillBuffer, most_fill_buffers> fills_{};
   std::array<std::uint64_t, offcore_cell_count> offcore_{};
   std::uint64_t now_{};

@@ -113,6 +113,8 @@ class RandomPrograms {
     is_observed_ = true;
   }
   [[nodiscard]] const Trace& trace() const { return compiled_trace_; }
+  /// Instructions in one run.
+  [[nodiscard]] std::uint64_t longest() const { return longest_; }
   /// Runs one in both, from several states. False: they differ, and gtest has been told.
   bool run() {
     RandomProgram program{random_(), Machine::base};
@@ -187,6 +189,7 @@ class RandomPrograms {
     }
     instructions_ += passed;
     passed_ += passed;
+    longest_ = std::max(longest_, passed);
     ++stops_[static_cast<unsigned>(last_)];
     if (is_same(other)) return true;
     show_difference(budget);
@@ -271,7 +274,7 @@ class RandomPrograms {
   CpuState before_;
   std::vector<std::byte> memory_before_;
   std::vector<std::uint8_t> text_;
-  std::uint64_t passed_{}, instructions_{}, programs_{};
+  std::uint64_t passed_{}, instructions_{}, programs_{}, longest_{};
   std::array<std::uint64_t, 8> stops_{};
 };
 
@@ -298,6 +301,7 @@ TEST(CompiledCode, IsSeenAsTheInterpreterIs) {
   for (unsigned n = 0; n < 1000; ++n)
     if (!random.run()) return;
   EXPECT_GE(random.compiled_blocks(), 4000U);
+  EXPECT_GT(random.longest(), 2U * Tap::most_logged) << "the log is read within a run";
   for (const Trace::What what : {Trace::code, Trace::access, Trace::retirement, Trace::branch})
     EXPECT_GT(random.trace().seen[what], 0U) << what;
 }

@@ -7,6 +7,8 @@
 
 #include "vpmu/generation.hpp"
 
+#include "uarch/hierarchy.hpp"
+
 namespace vpmu::uarch::test {
 namespace {
 
@@ -14,6 +16,15 @@ TEST(Profiles, EveryGenerationHasOne) {
   ASSERT_FALSE(all_generations().empty());
   for (const GenerationDesc* const generation : all_generations())
     EXPECT_NE(find_profile(generation->name), nullptr) << generation->name;
+}
+
+// What Repeats goes by.
+TEST(Profiles, L1SetsAreToldByTheAddressInAPage) {
+  for (const Profile& p : all_profiles())
+    for (const Shape& l1 : {p.l1i, p.l1d}) {
+      EXPECT_GT(l1.sets, 0U) << p.name;
+      EXPECT_EQ(l1.sets % Repeats::places, 0U) << p.name;
+    }
 }
 
 TEST(Profiles, NamesAreUnique) {

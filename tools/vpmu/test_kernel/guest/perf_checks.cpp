@@ -144,7 +144,8 @@ std::uint64_t statistic(std::string_view text, std::string_view name) {
 }
 
 void check_c2c(const Processor& processor, Report& report) {
-  // perf records all of the system here: where the kernel's handler makes more loads than a period, there is no end.
+  // perf records every CPU here, programs and kernel. Programs alone: where the kernel's interrupt handler makes more
+  // loads than a period has, each interrupt would cause the next one.
   const Script script = record_by_perf(joined({"c2c", "record", "--all-user"}, load_options), loop_work, "ip,data_src");
   if (!is_there(processor.known && processor.stores != 0, report, "perf.c2c", script)) return;
   const ProgramEnd end = run_program({"perf", "c2c", "report", "-i", data_file, "--stats", "--stdio"});
