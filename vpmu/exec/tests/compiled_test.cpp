@@ -235,6 +235,8 @@ class RandomPrograms {
     EXPECT_EQ(p.stores, q.stores);
     EXPECT_TRUE(interpreted_.same_memory(compiled_));
     EXPECT_EQ(first_difference(), "");
+    for (const Machine* m : {&interpreted_, &compiled_})
+      EXPECT_EQ(m->engine.observed(), is_observed_ ? instructions_ : 0);
     interpreted_trace_.events.clear();
     compiled_trace_.events.clear();
     if (!testing::Test::HasFailure()) return true;
