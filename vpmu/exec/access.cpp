@@ -74,9 +74,7 @@ void cut_short(Core* c) {
   const std::int64_t left = c->left[count_instructions];
   c->left[count_instructions] = 0;
   c->aside += left;
-  if (c->tap == nullptr) return;
-  c->tap->begun_with -= left;
-  c->tap->held = 0;
+  if (c->tap != nullptr) c->tap->begun_with -= left;
 }
 
 void flush_tlb(Core* c) {

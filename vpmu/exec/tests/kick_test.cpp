@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "exec/engine.hpp"
@@ -24,10 +25,27 @@ class Kicking final : public NoPlatform {
   unsigned asked{};
 };
 
-/// Code on the second page, data on the first, where RBX points. The parameter: after how many times a block is
-/// compiled.
-class KickedEngine : public testing::TestWithParam<std::uint32_t> {
+class Watcher final : public Observer {
+ public:
+  void fetched(const SeenCode&) override {}
+  void accessed(const SeenAccess&, std::uint64_t) override { ++accesses; }
+  void retired(bool, bool) override {}
+  void branched(const SeenBranch&) override {}
+  void abandoned() override {}
+  void flushed_line(const SeenFlush&) override {}
+  void flushed() override {}
+  std::uint64_t accesses{};
+};
+
+/// Code on the second page, data on the first, where RBX points. The parameters: after how many times a block is
+/// compiled, and whether somebody observes.
+class KickedEngine : public testing::TestWithParam<std::tuple<std::uint32_t, bool>> {
  protected:
+  [[nodiscard]] static Compiling compiling() { return {.after = std::get<0>(GetParam())}; }
+  void observe(Engine& engine) {
+    if (std::get<1>(GetParam())) engine.observe(&watcher_);
+  }
+  void TearDown() override { EXPECT_EQ(watcher_.accesses != 0, std::get<1>(GetParam())); }
   CpuState begin(const std::vector<unsigned>& code) {
     for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[page_size + i] = static_cast<std::byte>(code[i]);
     CpuState state;
@@ -37,9 +55,10 @@ class KickedEngine : public testing::TestWithParam<std::uint32_t> {
     return state;
   }
   FlatRam ram_{2 * page_size};
+  Watcher watcher_;
 };
-INSTANTIATE_TEST_SUITE_P(Interpreted, KickedEngine, testing::Values(0));
-INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Values(1));
+INSTANTIATE_TEST_SUITE_P(Interpreted, KickedEngine, testing::Combine(testing::Values(0), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Combine(testing::Values(1), testing::Bool()));
 
 // What each of them takes is far from an instruction's time: a budget of instructions is none of time.
 TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
@@ -52,7 +71,8 @@ TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
     SCOPED_TRACE(name);
     Kicking platform;
     TestCode host_code;
-    Engine engine{ram_, platform, &host_code, Compiling{.after = GetParam()}};
+    Engine engine{ram_, platform, &host_code, compiling()};
+    observe(engine);
     engine.watch(platform.kick);
     engine.load(begin(code));
     EXPECT_EQ(engine.run(10'000), Stop::budget);
@@ -75,7 +95,8 @@ TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
 TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
   Kicking platform;
   TestCode host_code;
-  Engine engine{ram_, platform, &host_code, Compiling{.after = GetParam()}};
+  Engine engine{ram_, platform, &host_code, compiling()};
+  observe(engine);
   engine.watch(platform.kick);
   engine.load(begin({0x0F, 0x31, 0xB9, 2, 0, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB,
                      0xF2}));  // rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp
