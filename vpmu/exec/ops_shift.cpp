@@ -76,7 +76,7 @@ VPMU_PART_OF_OP T shift_by(LazyFlags& flags, T a, unsigned count) {
   return shifted<What>(flags, a, count);
 }
 
-// A count of 0 changes no flag; a 32-bit register is written all the same. SDM 2B SAL/SAR/SHL/SHR.
+// A count of 0 changes no flag; a 32-bit register and memory are written all the same. SDM 2B SAL/SAR/SHL/SHR.
 template <Shift What, class T, bool ByCl, bool Memory>
 void shift(const Op* op, Core* c) {
   const unsigned count =
@@ -85,7 +85,7 @@ void shift(const Op* op, Core* c) {
     const std::uint64_t at = address(op, c);
     T a{};
     if (!can_store<T>(c, at) || !load(c, at, a)) VPMU_LEAVE(op, c);
-    if (count != 0 && !store(c, at, shift_by<What>(c->flags, a, count))) VPMU_LEAVE(op, c);
+    if (!store(c, at, count == 0 ? a : shift_by<What>(c->flags, a, count))) VPMU_LEAVE(op, c);
   } else {
     const T a = reg<T>(c, op->d);
     set_reg(c, op->d, count == 0 ? a : shift_by<What>(c->flags, a, count));

@@ -115,6 +115,21 @@ TEST_F(Observed, AndTheSameOneByOne) {
   EXPECT_EQ(notes_.lines, 1U);
 }
 
+// SDM 2B, SAL/SAR/SHL/SHR and RCL/RCR/ROL/ROR: a count of 0 leaves the flags alone, and writes memory.
+TEST_F(Observed, AShiftOfMemoryBy0Stores) {
+  for (const unsigned modrm : {0x03U, 0x0BU, 0x13U, 0x1BU, 0x23U, 0x2BU, 0x3BU}) {  // rol, ror, rcl, rcr, shl, shr, sar
+    for (const std::uint64_t at_once : {100U, 1U}) {
+      notes_.log.clear();
+      state_.gpr[rbx] = data_;
+      state_.gpr[rcx] = 32;
+      begin({0xD3, modrm, 0x0F, 0x0B});  // ... %cl, (%rbx); ud2
+      while (engine_.run(at_once) == Stop::budget) {
+      }
+      EXPECT_EQ(notes_.log, (Log{"L4@0", "S4@0", "retired load store"})) << modrm << ", " << at_once << " at once";
+    }
+  }
+}
+
 // dec %rcx; jnz .-5; jmp .+0; call .+0; ret-like: pop %rax; ud2
 const std::vector<unsigned> branches{0x48, 0xFF, 0xC9, 0x75, 0xFB, 0xEB, 0x00, 0xE8, 0, 0, 0, 0, 0x58, 0x0F, 0x0B};
 
@@ -256,6 +271,8 @@ const std::vector<std::vector<unsigned>>& memory_instructions() {
       {0xFF, 0x43, 0x14},                                // incl 20(%rbx)
       {0x48, 0xF7, 0x53, 0x18},                          // notq 24(%rbx)
       {0x48, 0xC1, 0x23, 0x03},                          // shlq $3, (%rbx)
+      {0xB1, 0x20, 0xD3, 0x0B},                          // mov $32, %cl; rorl %cl, (%rbx)
+      {0xD3, 0x23},                                      // shll %cl, (%rbx)
       {0x48, 0x83, 0x3B, 0x05},                          // cmpq $5, (%rbx)
       {0x48, 0x83, 0x3B, 0x05, 0x72, 0x00},              // the same; jb to the next
       {0x85, 0x43, 0x04, 0x75, 0x00},                    // test %eax, 4(%rbx); jne to the next
