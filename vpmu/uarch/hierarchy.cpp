@@ -91,37 +91,11 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   last_ready_ = std::max(last_ready_, buffer.ready);
 }
 
-// A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
-Hierarchy::Line Hierarchy::data_line(std::uint64_t line, OffcoreRequest request) {
-  repeated_data_.drop(line);
-  if (l1d_.touch(line)) {
-    if (may_be_in_flight(line))
-      for (const FillBuffer& f : fills_)
-        if (f.line == line && f.ready > now_)
-          return {HitLevel::lfb, std::max(profile_->latency.l1, static_cast<std::uint16_t>(f.ready - now_))};
-    return {HitLevel::l1, profile_->latency.l1};
-  }
-  const HitLevel level = below_l1(line, request);
-  const std::uint16_t latency = latency_of(level);
-  l1d_.insert(line);
-  begin_fill(line, latency);
-  return {level, latency};
-}
-
-DataResult Hierarchy::access_slowly(const DataAccess& access, OffcoreRequest request) {
-  if (!dtlb_.is_latest(access.linear, access.page)) repeated_data_.clear();
-  const TlbResult tlb = dtlb_.look_up(access.linear, access.page);
-  const std::uint64_t first = access.physical / line_bytes;
-  const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
-  Line line = data_line(first, request);
-  if (last != first) {
-    const Line second = data_line(last, request);
-    if (second.latency > line.latency) line = second;
-    line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.split);
-  }
-  if (tlb == TlbResult::stlb_hit) line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.stlb_hit);
-  if (tlb == TlbResult::walk) line.latency = static_cast<std::uint16_t>(line.latency + profile_->latency.walk);
-  return {.level = line.level, .tlb = tlb, .latency = line.latency, .split = last != first};
+/// Cycles until a line is there; 0: it is not in flight.
+std::uint64_t Hierarchy::rest_of_flight(std::uint64_t line) const {
+  for (const FillBuffer& f : fills_)
+    if (f.line == line && f.ready > now_) return f.ready - now_;
+  return 0;
 }
 
 FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page) {

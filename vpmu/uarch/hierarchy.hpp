@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -84,6 +85,23 @@ class Hierarchy {
   /// The same after access_quickly() did nothing.
   DataResult load_slowly(const DataAccess& access) { return access_slowly(access, OffcoreRequest::demand_data_read); }
   DataResult store_slowly(const DataAccess& access) { return access_slowly(access, OffcoreRequest::demand_rfo); }
+  /// That which `store` asks for, as part of its caller: results that pass through memory cost more than they tell.
+  [[gnu::always_inline]] DataResult access_slowly(const DataAccess& access, OffcoreRequest request) {
+    if (!dtlb_.is_latest(access.linear, access.page)) repeated_data_.clear();
+    const TlbResult tlb = dtlb_.look_up(access.linear, access.page);
+    const std::uint64_t first = access.physical / line_bytes;
+    const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
+    Line line = data_line(first, request);
+    if (last != first) [[unlikely]] {
+      const Line second = data_line(last, request);
+      if (second.latency > line.latency) line = second;
+      line.latency += profile_->latency.split;
+    }
+    if (tlb == TlbResult::stlb_hit) line.latency += profile_->latency.stlb_hit;
+    if (tlb == TlbResult::walk) line.latency += profile_->latency.walk;
+    return {
+        .level = line.level, .tlb = tlb, .latency = static_cast<std::uint16_t>(line.latency), .split = last != first};
+  }
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
@@ -155,12 +173,26 @@ class Hierarchy {
   [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const {
     return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0;
   }
-  DataResult access_slowly(const DataAccess& access, OffcoreRequest request);
   struct Line {
     HitLevel level;
-    std::uint16_t latency;
+    std::uint32_t latency;
   };
-  Line data_line(std::uint64_t line, OffcoreRequest request);
+  // A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
+  Line data_line(std::uint64_t line, OffcoreRequest request) {
+    repeated_data_.drop(line);
+    if (l1d_.touch(line)) {
+      const std::uint64_t rest = may_be_in_flight(line) ? rest_of_flight(line) : 0;
+      if (rest != 0)
+        return {HitLevel::lfb, std::max(std::uint32_t{profile_->latency.l1}, static_cast<std::uint32_t>(rest))};
+      return {HitLevel::l1, profile_->latency.l1};
+    }
+    const HitLevel level = below_l1(line, request);
+    const std::uint16_t latency = latency_of(level);
+    l1d_.insert(line);
+    begin_fill(line, latency);
+    return {level, latency};
+  }
+  [[nodiscard]] std::uint64_t rest_of_flight(std::uint64_t line) const;
   HitLevel below_l1(std::uint64_t line, OffcoreRequest request);
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);

@@ -28,73 +28,47 @@ DataResult joined(const DataResult& first, const DataResult& second) {
 
 }  // namespace
 
-bool ProcessorModel::tells(Counts counts) {
-  switch (counts) {
-    case Counts::mispredicts:
-    case Counts::mispredicts_conditional:
-    case Counts::mispredicts_taken:
-    case Counts::mispredicts_not_taken:
-    case Counts::mispredicts_call:
-    case Counts::mispredicts_return:
-    case Counts::dtlb_miss_loads:
-    case Counts::dtlb_miss_stores:
-    case Counts::stlb_miss_loads:
-    case Counts::stlb_miss_stores:
-    case Counts::l1_hit:
-    case Counts::l1_miss:
-    case Counts::lfb_hit:
-    case Counts::l2_hit:
-    case Counts::l2_miss:
-    case Counts::l3_hit:
-    case Counts::l3_miss:
-    case Counts::llc_references:
-    case Counts::llc_misses:
-    case Counts::load_latency:
-    case Counts::offcore:
-    case Counts::offcore_1: return true;
-    case Counts::unmodelled:
-    case Counts::cycles:
-    case Counts::ref_cycles:
-    case Counts::bus_cycles:
-    case Counts::instructions:
-    case Counts::uops_retired:
-    case Counts::uops_issued:
-    case Counts::branches:
-    case Counts::branches_taken:
-    case Counts::branches_not_taken:
-    case Counts::branches_conditional:
-    case Counts::branches_call:
-    case Counts::branches_return:
-    case Counts::branches_far:
-    case Counts::branches_near:
-    case Counts::loads:
-    case Counts::stores:
-    case Counts::memory_instructions:
-    case Counts::locked_loads:
-    case Counts::uncached_loads:
-    case Counts::split_loads:
-    case Counts::split_stores:
-    case Counts::itlb_misses:
-    case Counts::nops:
-    case Counts::x87_operations:
-    case Counts::mmx:
-    case Counts::sse_packed_single:
-    case Counts::sse_scalar_single:
-    case Counts::sse_packed_double:
-    case Counts::sse_scalar_double:
-    case Counts::sse_integer:
-    case Counts::macro_fused:
-    case Counts::never:
-    case Counts::frontend: return false;
-  }
-  return false;
-}
-
 namespace {
 
 bool counts_mispredictions(Counts counts) {
   return counts >= Counts::mispredicts && counts <= Counts::mispredicts_return;
 }
+
+bool is_offcore(Counts counts) { return counts == Counts::offcore || counts == Counts::offcore_1; }
+
+constexpr unsigned bit(HitLevel level) { return 1U << static_cast<unsigned>(level); }
+constexpr unsigned bit(TlbResult tlb) { return 1U << static_cast<unsigned>(tlb); }
+
+/// An event that is the accesses of retired instructions with one of these outcomes.
+struct OfOutcomes {
+  Counts counts;
+  bool loads, stores;
+  unsigned levels, tlbs;
+};
+
+constexpr std::array of_outcomes = [] {
+  using enum HitLevel;
+  using enum TlbResult;
+  constexpr unsigned any = ~0U;
+  constexpr unsigned not_l2 = bit(l3) | bit(dram);
+  constexpr unsigned not_l1 = bit(l2) | not_l2;
+  constexpr unsigned not_first = bit(stlb_hit) | bit(walk);
+  return std::to_array<OfOutcomes>({
+      {Counts::l1_hit, true, false, bit(l1), any},
+      {Counts::lfb_hit, true, false, bit(lfb), any},
+      {Counts::l1_miss, true, false, not_l1, any},
+      {Counts::l2_hit, true, false, bit(l2), any},
+      {Counts::l2_miss, true, false, not_l2, any},
+      {Counts::l3_hit, true, false, bit(l3), any},
+      {Counts::l3_miss, true, false, bit(dram), any},
+      {Counts::llc_references, true, true, not_l2, any},
+      {Counts::llc_misses, true, true, bit(dram), any},
+      {Counts::dtlb_miss_loads, true, false, any, not_first},
+      {Counts::stlb_miss_loads, true, false, any, bit(walk)},
+      {Counts::dtlb_miss_stores, false, true, any, not_first},
+      {Counts::stlb_miss_stores, false, true, any, bit(walk)},
+  });
+}();
 
 /// Whether it needs caches and TLBs. A record of a store says whether it hit the L1 (rule S3).
 bool needs_memory(const PlanEntry& e) {
@@ -105,6 +79,11 @@ bool needs_memory(const PlanEntry& e) {
 }
 
 }  // namespace
+
+bool ProcessorModel::tells(Counts counts) {
+  return counts_mispredictions(counts) || counts == Counts::load_latency || is_offcore(counts) ||
+         std::ranges::find(of_outcomes, counts, &OfOutcomes::counts) != of_outcomes.end();
+}
 
 // A record of the branch stack says whether the branch was mispredicted.
 bool ProcessorModel::is_wanted(const CountPlan& plan) {
@@ -119,9 +98,27 @@ void ProcessorModel::follow(const CountPlan& plan) {
     if (e.latency_over) latency_over_ = *e.latency_over;
 }
 
+std::uint64_t Outcomes::with(unsigned levels, unsigned tlbs) const {
+  std::uint64_t n = 0;
+  for (unsigned tlb = 0; tlb < of_.size(); ++tlb)
+    for (unsigned level = 0; level < hit_level_count; ++level)
+      if ((tlbs >> tlb & 1) != 0 && (levels >> level & 1) != 0) n += of_[tlb][level];
+  return n;
+}
+
+std::uint64_t ProcessorModel::count(Counts counts) const {
+  std::uint64_t n = counts_[static_cast<unsigned>(counts)];
+  for (const OfOutcomes& of : of_outcomes) {
+    if (of.counts != counts) continue;
+    if (of.loads) n += loads_.with(of.levels, of.tlbs);
+    if (of.stores) n += stores_.with(of.levels, of.tlbs);
+  }
+  return n;
+}
+
 std::uint64_t ProcessorModel::most_per_instruction(Counts counts) {
   // Two lines of code, and two of each page that its load and its store are in.
-  if (counts == Counts::offcore || counts == Counts::offcore_1) return 10;
+  if (is_offcore(counts)) return 10;
   // Two lines of code, its load and its store.
   return counts == Counts::llc_references || counts == Counts::llc_misses ? 4 : 1;
 }
@@ -205,34 +202,18 @@ void ProcessorModel::came_to(const exec::SeenAccess& a, const Result& result) {
   of = a.second_half && of ? joined(*of, result) : result;
 }
 
-void ProcessorModel::count_level(HitLevel level) {
-  if (level == HitLevel::l1) add(Counts::l1_hit);
-  if (level == HitLevel::lfb) add(Counts::lfb_hit);
-  if (level == HitLevel::l2) add(Counts::l2_hit);
-  if (level == HitLevel::l3) add(Counts::l3_hit);
-  if (level == HitLevel::l2 || below_l2(level)) add(Counts::l1_miss);
-  if (below_l2(level)) add(Counts::l2_miss);
-  if (level == HitLevel::dram) add(Counts::l3_miss);
+void ProcessorModel::count_load(const Result& load) {
+  loads_.add(load.level, load.tlb);
+  counts_[static_cast<unsigned>(Counts::load_latency)] += load.latency > latency_over_ ? 1 : 0;
 }
 
 // A locked instruction loads and stores in one access.
 void ProcessorModel::retired(bool load, bool store) {
   if (!sees_memory_) return;
   if (load && !load_) load_ = store_;
-  for (const auto* const seen : {load ? &load_ : nullptr, store ? &store_ : nullptr}) {
-    if (seen == nullptr || !seen->has_value()) continue;
-    const HitLevel level = seen->value().level;
-    if (below_l2(level)) add(Counts::llc_references);
-    if (level == HitLevel::dram) add(Counts::llc_misses);
-  }
-  if (load && (!load_ || load_->latency > latency_over_)) add(Counts::load_latency);
-  if (load && load_) {
-    count_level(load_->level);
-    if (load_->tlb != TlbResult::hit) add(Counts::dtlb_miss_loads);
-    if (load_->tlb == TlbResult::walk) add(Counts::stlb_miss_loads);
-  }
-  if (store && store_ && store_->tlb != TlbResult::hit) add(Counts::dtlb_miss_stores);
-  if (store && store_ && store_->tlb == TlbResult::walk) add(Counts::stlb_miss_stores);
+  if (load && load_) count_load(*load_);
+  if (load && !load_) add(Counts::load_latency);
+  if (store && store_) stores_.add(store_->level, store_->tlb);
   last_load_ = load ? load_ : std::nullopt;
   last_store_ = store ? store_ : std::nullopt;
   load_.reset();
@@ -288,7 +269,7 @@ void ProcessorModel::abandoned() {
 }
 
 void ProcessorModel::count_hits(std::uint64_t loads) {
-  counts_[static_cast<unsigned>(Counts::l1_hit)] += loads;
+  loads_.add(HitLevel::l1, TlbResult::hit, loads);
   if (hierarchy_.profile().latency.l1 > latency_over_) counts_[static_cast<unsigned>(Counts::load_latency)] += loads;
 }
 
@@ -324,17 +305,26 @@ void ProcessorModel::saw_access(const exec::SeenAccess& access, const exec::Bloc
   using exec::Seen;
   hierarchy_.advance(now - std::exchange(now_, now));
   const DataAccess data = data_access(access);
-  const bool loads = (of.flags & Seen::op_loads) != 0;
+  const bool loads = (of.flags & Seen::op_loads) != 0, stores = (of.flags & Seen::op_stores) != 0;
   const bool retires = (of.flags & Seen::retires) != 0;
+  const bool stores_first = access.store && !of.both;
+  const bool is_all = retires && !load_ && !store_;
   const bool hits = hierarchy_.access_quickly(data);
-  if (hits && retires && !load_) return count_hits(loads ? 1 : 0);
+  if (hits && is_all) return count_hits(loads ? 1 : 0);
+  const Result result = hits ? hierarchy_.quick_result()
+                             : hierarchy_.access_slowly(
+                                   data, stores_first ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
+  if (is_all) {
+    if (loads) count_load(result);
+    if (!stores) return;
+    const Result stored = of.both ? hierarchy_.store(data) : result;
+    return stores_.add(stored.level, stored.tlb);
+  }
   exec::SeenAccess first = access;
-  first.store = access.store && !of.both;
-  came_to(first, hits          ? hierarchy_.quick_result()
-                 : first.store ? hierarchy_.store_slowly(data)
-                               : hierarchy_.load_slowly(data));
+  first.store = stores_first;
+  came_to(first, result);
   if (of.both) came_to(access, hierarchy_.store(data));
-  if (retires) retired(loads, (of.flags & Seen::op_stores) != 0);
+  if (retires) retired(loads, stores);
 }
 
 // As tell() does, but for what changes nothing in the models, which is most.

@@ -14,6 +14,19 @@
 
 namespace vpmu::uarch {
 
+/// How many accesses had which outcome.
+class Outcomes {
+ public:
+  void add(HitLevel level, TlbResult tlb, std::uint64_t accesses = 1) {
+    of_[static_cast<unsigned>(tlb)][static_cast<unsigned>(level)] += accesses;
+  }
+  /// Those with one of these levels and one of these results of the TLBs: a bit each.
+  [[nodiscard]] std::uint64_t with(unsigned levels, unsigned tlbs) const;
+
+ private:
+  std::array<std::array<std::uint64_t, hit_level_count>, 3> of_{};
+};
+
 /// The processor around the instructions: gives what an engine lets it see to the models of caches, TLBs and branch
 /// prediction, counts what comes of it, and tells of the last instruction. The same trace gives the same numbers; they
 /// are a model's, not a CPU's.
@@ -32,7 +45,7 @@ class ProcessorModel final : public exec::Observer {
   /// The most of these events that one instruction makes; of off-core requests, one that is no string instruction.
   [[nodiscard]] static std::uint64_t most_per_instruction(Counts counts);
   /// Those of retired instructions since construction, as Pmu::retire() would count them.
-  [[nodiscard]] std::uint64_t count(Counts counts) const { return counts_[static_cast<unsigned>(counts)]; }
+  [[nodiscard]] std::uint64_t count(Counts counts) const;
 
   /// Those of a plan's entry.
   [[nodiscard]] std::uint64_t count(const PlanEntry& entry) const {
@@ -68,10 +81,10 @@ class ProcessorModel final : public exec::Observer {
   using Result = DataResult;
   static constexpr unsigned vocabulary = static_cast<unsigned>(Counts::offcore_1) + 1;
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
-  void count_level(HitLevel level);
   bool saw_quickly(const exec::Seen& seen);
   void saw_access(const exec::SeenAccess& access, const exec::BlockAccess& of, std::uint64_t now);
   void came_to(const exec::SeenAccess& access, const Result& result);
+  void count_load(const Result& load);
   void branch_retired(const exec::SeenBranch& branch, bool mispredicted);
   /// So many loads found their lines in the L1, and their pages in the first TLB.
   void count_hits(std::uint64_t loads);
@@ -79,10 +92,11 @@ class ProcessorModel final : public exec::Observer {
 
   Hierarchy hierarchy_;
   BranchPredictor predictor_;
-  std::array<std::uint64_t, vocabulary> counts_{};
-  std::uint64_t now_{};                           ///< Instructions that the hierarchy's clock has seen.
-  std::optional<Result> load_, store_;            ///< Of the instruction that runs.
-  std::optional<Result> last_load_, last_store_;  ///< Of the last one that complete() tells of.
+  Outcomes loads_, stores_;                         ///< Of retired instructions.
+  std::array<std::uint64_t, vocabulary> counts_{};  ///< What these do not tell.
+  std::uint64_t now_{};                             ///< Instructions that the hierarchy's clock has seen.
+  std::optional<Result> load_, store_;              ///< Of the instruction that runs.
+  std::optional<Result> last_load_, last_store_;    ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};  ///< The hierarchy's, when the instruction began.
   std::vector<PassedBranch> kept_;
