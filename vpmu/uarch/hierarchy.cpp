@@ -9,9 +9,9 @@ Hierarchy::Hierarchy(const Profile& profile)
     : profile_{&profile},
       l1i_{profile.l1i},
       l1d_{profile.l1d},
+      decoded_{profile.decoded},
       l2_{profile.l2},
       l3_{profile.l3},
-      decoded_{profile.decoded},
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
       itlb_{profile.itlb, stlb_} {}
@@ -27,7 +27,8 @@ void Hierarchy::clear() {
 // What is on its way is not waited for again: the buffer stays taken, and the line is not there when it comes.
 void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   const std::uint64_t line = physical / line_bytes;
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->remove(line);
+  for (RecencySets* const cache : {&l1i_, &l1d_}) cache->remove(line);
+  for (CompactRecencySets* const cache : {&l2_, &l3_}) cache->remove(line);
   for (std::uint64_t i = 0; i < windows_in_line; ++i) decoded_.remove(linear / line_bytes * windows_in_line + i);
   for (FillBuffer& f : fills_)
     if (f.line == line) f.line = FillBuffer{}.line;
@@ -35,7 +36,8 @@ void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
 }
 
 void Hierarchy::flush_caches() {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
+  for (RecencySets* const cache : {&l1i_, &l1d_, &decoded_}) cache->clear();
+  for (CompactRecencySets* const cache : {&l2_, &l3_}) cache->clear();
   for (FillBuffer& f : fills_) f.line = FillBuffer{}.line;
   remapped();
 }

@@ -37,11 +37,12 @@ class NaiveSets {
   std::vector<std::list<std::uint64_t>> sets_;
 };
 
-TEST(RecencySets, AgreesWithListsOnRandomTraces) {
+template <class Sets>
+void agrees_with_lists() {
   std::mt19937_64 random{1};
   unsigned hits = 0, victims = 0, removed = 0;
-  for (const Shape shape : {Shape{1, 1}, Shape{1, 7}, Shape{4, 2}, Shape{16, 8}, Shape{64, 12}}) {
-    RecencySets sets{shape};
+  for (const Shape shape : {Shape{1, 1}, Shape{1, 7}, Shape{4, 2}, Shape{16, 8}, Shape{64, 12}, Shape{2, 20}}) {
+    Sets sets{shape};
     NaiveSets naive{shape};
     for (unsigned step = 0; step < 20'000; ++step) {
       const std::uint64_t key = random() % (shape.entries() * 2) * (random() % 8 == 0 ? 1'000'003 : 1);
@@ -64,6 +65,21 @@ TEST(RecencySets, AgreesWithListsOnRandomTraces) {
   EXPECT_GT(hits, 10'000U);
   EXPECT_GT(victims, 10'000U);
   EXPECT_GT(removed, 1000U);
+}
+
+TEST(RecencySets, AgreesWithListsOnRandomTraces) { agrees_with_lists<RecencySets>(); }
+TEST(RecencySets, SoDoCompactOnes) { agrees_with_lists<CompactRecencySets>(); }
+
+// The largest keys that there may be.
+TEST(RecencySets, KeepsAllOfATag) {
+  CompactRecencySets compact{{.sets = 2, .ways = 1}};
+  constexpr std::uint64_t large = (1ULL << 33) - 3;
+  EXPECT_EQ(compact.insert(large), std::nullopt);
+  EXPECT_FALSE(compact.touch(large - (1ULL << 32)));
+  EXPECT_EQ(compact.insert(1), large);
+  RecencySets sets{{.sets = 1, .ways = 1}};
+  EXPECT_EQ(sets.insert(~1ULL), std::nullopt);
+  EXPECT_EQ(sets.insert(1), ~1ULL);
 }
 
 // Two ways: 0 and 2 fill the set, using 0 again makes 2 the oldest.
