@@ -14,7 +14,9 @@ Hierarchy::Hierarchy(const Profile& profile)
       l3_{profile.l3},
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
-      itlb_{profile.itlb, stlb_} {}
+      itlb_{profile.itlb, stlb_},
+      repeated_data_{profile.dtlb.small.sets},
+      repeated_code_{profile.itlb.small.sets} {}
 
 void Hierarchy::clear() {
   flush_caches();
@@ -100,9 +102,11 @@ std::uint64_t Hierarchy::rest_of_flight(std::uint64_t line) const {
   return 0;
 }
 
+// The lines whose windows are in the same sets of the decoded micro-op cache do not stay what they were.
 FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page) {
-  repeated_code_.clear();
+  if (!itlb_.is_latest(linear, page)) drop_pages(repeated_code_, linear, page);
   const std::uint64_t line = physical / line_bytes;
+  repeated_code_.drop(line);
   FetchResult result{.level = HitLevel::l1, .tlb = itlb_.look_up(linear, page), .decoded = true};
   if (!l1i_.touch(line)) {
     result.level = below_l1(line, OffcoreRequest::demand_code_read);
@@ -110,6 +114,10 @@ FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageS
   }
   for (std::uint64_t i = 0; i < windows_in_line; ++i) {
     const std::uint64_t window = linear / line_bytes * windows_in_line + i;
+    if (decoded_.is_latest(window)) continue;
+    const std::uint64_t lines = std::max<std::uint64_t>(decoded_.shape().sets / windows_in_line, 1);
+    for (std::uint64_t other = linear / line_bytes % lines; other < Repeats::places; other += lines)
+      repeated_code_.drop(other);
     if (decoded_.touch(window)) continue;
     result.decoded = false;
     decoded_.insert(window);

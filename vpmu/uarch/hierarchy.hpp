@@ -42,30 +42,34 @@ class Repeats {
   /// their linear addresses as by their physical ones.
   static constexpr std::uint64_t places = 64;
 
-  [[nodiscard]] bool has(std::uint64_t linear) const {
-    return lines_[linear / line_bytes % places] == linear / line_bytes;
-  }
-  void put(std::uint64_t linear) {
-    lines_[linear / line_bytes % places] = linear / line_bytes;
-    is_empty_ = false;
-  }
+  /// `sets` of the TLB have pages of 4 KiB.
+  explicit Repeats(std::uint32_t sets) : last_set_{std::min<std::uint32_t>(sets, most_sets) - 1} { clear(); }
+
+  [[nodiscard]] bool has(std::uint64_t linear) const { return lines_[linear / line_bytes % places] == marked(linear); }
+  void put(std::uint64_t linear) { lines_[linear / line_bytes % places] = marked(linear); }
   /// That which has the place of this line, by linear or physical address.
   void drop(std::uint64_t line) { lines_[line % places] = none; }
-  void clear() {
-    if (!is_empty_) lines_ = no_lines;
-    is_empty_ = true;
+  /// All lines of pages that share a set of the TLB with the page of 4 KiB at `linear`: another is its latest now.
+  void drop_pages(std::uint64_t linear) {
+    std::uint64_t& mark = marks_[linear / page_size & last_set_];
+    mark += 1ULL << mark_at;
+    if (mark == 0) clear();
   }
+  void clear() { lines_.fill(none); }
 
  private:
-  using Lines = std::array<std::uint64_t, places>;
+  static constexpr std::uint32_t most_sets = 64;
   static constexpr std::uint64_t none = ~0ULL;
-  static constexpr Lines no_lines = [] {
-    Lines lines{};
-    lines.fill(none);
-    return lines;
-  }();
-  Lines lines_{no_lines};
-  bool is_empty_{true};
+  // A canonical address has 48 bits, and the number of its line 42; above are copies of the highest. So no two lines
+  // that differ are the same with two marks.
+  static constexpr unsigned mark_at = 44;
+  [[nodiscard]] std::uint64_t marked(std::uint64_t linear) const {
+    return linear / line_bytes ^ marks_[linear / page_size & last_set_];
+  }
+
+  std::array<std::uint64_t, places> lines_{};
+  std::array<std::uint64_t, most_sets> marks_{};  ///< Of each set of the TLB; those of lines that stand are its last.
+  std::uint64_t last_set_;
 };
 
 /// Caches and TLBs of one core, with the fill buffers between them, and a clock of its own that tells which fills are
@@ -79,16 +83,16 @@ class Hierarchy {
   /// Cold: nothing in any cache. The profile must outlive it.
   explicit Hierarchy(const Profile& profile);
 
-  DataResult load(const DataAccess& access) { return access_quickly(access) ? quick_result() : load_slowly(access); }
+  DataResult load(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_data_read); }
   /// Stores allocate lines as loads do; write-backs are free.
-  DataResult store(const DataAccess& access) { return access_quickly(access) ? quick_result() : store_slowly(access); }
-  /// The same after access_quickly() did nothing.
-  DataResult load_slowly(const DataAccess& access) { return access_slowly(access, OffcoreRequest::demand_data_read); }
-  DataResult store_slowly(const DataAccess& access) { return access_slowly(access, OffcoreRequest::demand_rfo); }
-  /// That which `store` asks for, as part of its caller: results that pass through memory cost more than they tell.
-  [[gnu::always_inline]] DataResult access_slowly(const DataAccess& access, OffcoreRequest request) {
-    if (!dtlb_.is_latest(access.linear, access.page)) repeated_data_.clear();
-    const TlbResult tlb = dtlb_.look_up(access.linear, access.page);
+  DataResult store(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_rfo); }
+  /// Either, as part of its caller: a result that passes through memory costs more than finding it.
+  [[gnu::always_inline]] DataResult do_access(const DataAccess& access, OffcoreRequest request) {
+    TlbResult tlb = TlbResult::hit;
+    if (!dtlb_.is_latest(access.linear, access.page)) {
+      drop_pages(repeated_data_, access.linear, access.page);
+      tlb = dtlb_.look_up(access.linear, access.page);
+    }
     const std::uint64_t first = access.physical / line_bytes;
     const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
     Line line = data_line(first, request);
@@ -96,6 +100,8 @@ class Hierarchy {
       const Line second = data_line(last, request);
       if (second.latency > line.latency) line = second;
       line.latency += profile_->latency.split;
+    } else if (line.level == HitLevel::l1) {
+      repeated_data_.put(access.linear);
     }
     if (tlb == TlbResult::stlb_hit) line.latency += profile_->latency.stlb_hit;
     if (tlb == TlbResult::walk) line.latency += profile_->latency.walk;
@@ -105,24 +111,8 @@ class Hierarchy {
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
-  /// Does the whole of load() or store() where the access lies in one line that is in the L1 and not in flight, and its
-  /// page is in the TLB. Else it does nothing that load() or store() would not do as well.
-  bool access_quickly(const DataAccess& access) {
-    const std::uint64_t line = access.physical / line_bytes;
-    if (may_be_in_flight(line) || (access.physical % line_bytes) + access.bytes > line_bytes) return false;
-    if (!dtlb_.is_latest(access.linear, access.page)) {
-      if (!dtlb_.touch(access.linear, access.page)) return false;
-      repeated_data_.clear();
-    }
-    if (!l1d_.touch(line)) return false;
-    repeated_data_.put(access.linear);
-    return true;
-  }
-  /// What came of it then.
-  [[nodiscard]] DataResult quick_result() const {
-    return {.level = HitLevel::l1, .tlb = TlbResult::hit, .latency = profile_->latency.l1, .split = false};
-  }
-  /// Whether it is known that access_quickly() would be true and change nothing, whatever the time is.
+  /// Whether it is known that load() or store() would hit the L1 and the first TLB, and change nothing, whatever the
+  /// time is.
   [[nodiscard]] bool access_repeats(std::uint64_t linear, std::uint32_t bytes) const {
     return repeated_data_.has(linear) && linear % line_bytes + bytes <= line_bytes;
   }
@@ -131,7 +121,7 @@ class Hierarchy {
   [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
     const bool repeats = itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) &&
-                         decoded_.is_latest(window) && decoded_.is_latest(window + 1);
+                         (decoded_.shape().sets == 0 || (decoded_.is_latest(window) && decoded_.is_latest(window + 1)));
     if (repeats) repeated_code_.put(linear);
     return repeats;
   }
@@ -191,6 +181,10 @@ class Hierarchy {
     l1d_.insert(line);
     begin_fill(line, latency);
     return {level, latency};
+  }
+  static void drop_pages(Repeats& of, std::uint64_t linear, PageSize size) {
+    if (size == PageSize::small) return of.drop_pages(linear);
+    of.clear();
   }
   [[nodiscard]] std::uint64_t rest_of_flight(std::uint64_t line) const;
   HitLevel below_l1(std::uint64_t line, OffcoreRequest request);

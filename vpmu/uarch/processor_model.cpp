@@ -273,8 +273,8 @@ void ProcessorModel::count_hits(std::uint64_t loads) {
   if (hierarchy_.profile().latency.l1 > latency_over_) counts_[static_cast<unsigned>(Counts::load_latency)] += loads;
 }
 
-/// The whole of what saw() would do for a load or store that hits in the L1 and its TLB and is all that its instruction
-/// accesses, while nobody asks for that instruction; and for code that all is there for. False: nothing was done.
+/// The whole of what saw() would do for a load or store that is all that its instruction accesses, while nobody asks
+/// for that instruction; and for code that all is there for. False: nothing was done.
 bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
   using exec::Seen;
   if (!sees_memory_) return seen.kind == Seen::Kind::code || seen.kind == Seen::Kind::access;
@@ -282,15 +282,16 @@ bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
     return hierarchy_.fetch_repeats(seen.linear) ||
            hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
   if (seen.kind != Seen::Kind::access || !seen.is(Seen::retires) || load_ || store_) return false;
-  if (!hierarchy_.access_repeats(seen.linear, seen.bytes)) {
-    hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
-    if (!hierarchy_.access_quickly({.linear = seen.linear,
-                                    .physical = seen.physical,
-                                    .bytes = seen.bytes,
-                                    .page = page_size_of(seen.page_bytes)}))
-      return false;
+  if (hierarchy_.access_repeats(seen.linear, seen.bytes)) {
+    count_hits(seen.is(Seen::op_loads) ? 1 : 0);
+    return true;
   }
-  count_hits(seen.is(Seen::op_loads) ? 1 : 0);
+  hierarchy_.advance(seen.now - std::exchange(now_, seen.now));
+  const Result result = hierarchy_.do_access(
+      {.linear = seen.linear, .physical = seen.physical, .bytes = seen.bytes, .page = page_size_of(seen.page_bytes)},
+      seen.is(Seen::store) ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
+  if (seen.is(Seen::op_loads)) count_load(result);
+  if (seen.is(Seen::op_stores)) stores_.add(result.level, result.tlb);
   return true;
 }
 
@@ -301,29 +302,28 @@ void ProcessorModel::saw(std::span<const exec::Seen> all) {
     if (!saw_quickly(seen)) tell(std::span{&seen, 1}, *this);
 }
 
-void ProcessorModel::saw_access(const exec::SeenAccess& access, const exec::BlockAccess& of, std::uint64_t now) {
+void ProcessorModel::saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at) {
   using exec::Seen;
+  const std::uint64_t now = blocks.now + of.instruction;
   hierarchy_.advance(now - std::exchange(now_, now));
+  exec::SeenAccess access = blocks.access(of, at);
+  access.store = access.store && !of.both;
   const DataAccess data = data_access(access);
+  const Result result =
+      hierarchy_.do_access(data, access.store ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
   const bool loads = (of.flags & Seen::op_loads) != 0, stores = (of.flags & Seen::op_stores) != 0;
   const bool retires = (of.flags & Seen::retires) != 0;
-  const bool stores_first = access.store && !of.both;
-  const bool is_all = retires && !load_ && !store_;
-  const bool hits = hierarchy_.access_quickly(data);
-  if (hits && is_all) return count_hits(loads ? 1 : 0);
-  const Result result = hits ? hierarchy_.quick_result()
-                             : hierarchy_.access_slowly(
-                                   data, stores_first ? OffcoreRequest::demand_rfo : OffcoreRequest::demand_data_read);
-  if (is_all) {
+  if (retires && !load_ && !store_) {
     if (loads) count_load(result);
     if (!stores) return;
     const Result stored = of.both ? hierarchy_.store(data) : result;
     return stores_.add(stored.level, stored.tlb);
   }
-  exec::SeenAccess first = access;
-  first.store = stores_first;
-  came_to(first, result);
-  if (of.both) came_to(access, hierarchy_.store(data));
+  came_to(access, result);
+  if (of.both) {
+    access.store = true;
+    came_to(access, hierarchy_.store(data));
+  }
   if (retires) retired(loads, stores);
 }
 
@@ -361,7 +361,7 @@ void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
       if (hierarchy_.access_repeats(at, a.bytes) && (a.flags & Seen::retires) != 0 && !load_) [[likely]]
         hits += (a.flags & Seen::op_loads) != 0 ? 1 : 0;
       else
-        saw_access(all.access(a, at), a, all.now + a.instruction);
+        saw_access(all, a, at);
     }
     all.now += block.instructions;
     all.branch = block.branch;

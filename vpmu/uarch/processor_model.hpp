@@ -82,7 +82,7 @@ class ProcessorModel final : public exec::Observer {
   static constexpr unsigned vocabulary = static_cast<unsigned>(Counts::offcore_1) + 1;
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
   bool saw_quickly(const exec::Seen& seen);
-  void saw_access(const exec::SeenAccess& access, const exec::BlockAccess& of, std::uint64_t now);
+  void saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at);
   void came_to(const exec::SeenAccess& access, const Result& result);
   void count_load(const Result& load);
   void branch_retired(const exec::SeenBranch& branch, bool mispredicted);

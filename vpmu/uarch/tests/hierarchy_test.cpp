@@ -140,6 +140,19 @@ TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
   }
 }
 
+// After as many changes as there are marks, lines of long ago are not known.
+TEST(Hierarchy, ForgetsBeforeItsMarksComeAgain) {
+  Repeats repeats{16};
+  repeats.put(0);
+  ASSERT_TRUE(repeats.has(0));
+  for (std::uint64_t n = 0; n < 1U << 20; ++n) {
+    repeats.drop_pages(16 * page_size);
+    ASSERT_FALSE(repeats.has(0)) << n;
+  }
+  repeats.put(0);
+  EXPECT_TRUE(repeats.has(0));
+}
+
 /// A hierarchy whose first data line, or first line of code, is known to be used again without a change.
 Hierarchy repeating(const char* profile) {
   Hierarchy h{*find_profile(profile)};
@@ -170,7 +183,19 @@ TEST(Hierarchy, KnowsWhatChangesNothing) {
   // Another line of the set, in the page; in another page.
   EXPECT_EQ(after([&](Hierarchy& h) { h.load({.linear = 0, .physical = l1_stride, .bytes = 8}); }), code);
   EXPECT_EQ(after([&](Hierarchy& h) { h.load(at(profile.dtlb.small.sets * page_size + line_bytes)); }), code);
-  EXPECT_EQ(after([](Hierarchy& h) { h.fetch(line_bytes, line_bytes, PageSize::small); }), data);
+  EXPECT_EQ(after([&](Hierarchy& h) { h.load(at(page_size + line_bytes)); }), both) << "of another set of the TLB";
+  EXPECT_EQ(after([&](Hierarchy& h) { h.load(at(line_bytes, 8, PageSize::large)); }), code);
+  // Other code: of other sets, of the L1's, of the TLB's, and of the decoded micro-op cache's.
+  const std::uint64_t decoded_stride = profile.decoded.sets * std::uint64_t{32};
+  EXPECT_EQ(after([](Hierarchy& h) { h.fetch(line_bytes, line_bytes, PageSize::small); }), both);
+  EXPECT_EQ(after([](Hierarchy& h) { h.fetch(page_size + line_bytes, line_bytes, PageSize::small); }), both);
+  EXPECT_EQ(after([&](Hierarchy& h) { h.fetch(line_bytes, l1_stride, PageSize::small); }), data);
+  EXPECT_EQ(after([&](Hierarchy& h) {
+              h.fetch(profile.itlb.small.sets * page_size + line_bytes, line_bytes, PageSize::small);
+            }),
+            data);
+  EXPECT_EQ(after([&](Hierarchy& h) { h.fetch(decoded_stride, line_bytes, PageSize::small); }), data);
+  EXPECT_EQ(after([](Hierarchy& h) { h.fetch(line_bytes, line_bytes, PageSize::large); }), data);
   // So many that the L3 loses the line.
   EXPECT_EQ(after([&](Hierarchy& h) {
               for (std::uint64_t n = 1; n <= 2 * profile.l3.ways; ++n)
@@ -187,6 +212,8 @@ TEST(Hierarchy, KnowsWhatChangesNothing) {
   EXPECT_EQ(after([](Hierarchy& h) { h.flush_tlbs(); }), none);
   EXPECT_EQ(after([](Hierarchy& h) { h.remapped(); }), none);
 }
+
+TEST(Hierarchy, KnowsCodeThatChangesNothingWithoutADecodedCache) { repeating("nehalem"); }
 
 TEST(Hierarchy, CodeComesFromTheCachesToo) {
   Hierarchy h{skylake()};
