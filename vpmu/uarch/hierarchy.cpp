@@ -9,9 +9,9 @@ Hierarchy::Hierarchy(const Profile& profile)
     : profile_{&profile},
       l1i_{profile.l1i},
       l1d_{profile.l1d},
-      decoded_{profile.decoded},
       l2_{profile.l2},
       l3_{profile.l3},
+      decoded_{profile.decoded},
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
       itlb_{profile.itlb, stlb_},
@@ -29,8 +29,7 @@ void Hierarchy::clear() {
 // What is on its way is not waited for again: the buffer stays taken, and the line is not there when it comes.
 void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   const std::uint64_t line = physical / line_bytes;
-  for (RecencySets* const cache : {&l1i_, &l1d_}) cache->remove(line);
-  for (CompactRecencySets* const cache : {&l2_, &l3_}) cache->remove(line);
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->remove(line);
   for (std::uint64_t i = 0; i < windows_in_line; ++i) decoded_.remove(linear / line_bytes * windows_in_line + i);
   for (FillBuffer& f : fills_)
     if (f.line == line) f.line = FillBuffer{}.line;
@@ -38,8 +37,7 @@ void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
 }
 
 void Hierarchy::flush_caches() {
-  for (RecencySets* const cache : {&l1i_, &l1d_, &decoded_}) cache->clear();
-  for (CompactRecencySets* const cache : {&l2_, &l3_}) cache->clear();
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_}) cache->clear();
   for (FillBuffer& f : fills_) f.line = FillBuffer{}.line;
   remapped();
 }
@@ -60,22 +58,24 @@ std::uint16_t Hierarchy::latency_of(HitLevel level) const {
 
 // What an inclusive L3 loses leaves the levels above.
 void Hierarchy::fill_l3(std::uint64_t line) {
-  const auto victim = l3_.insert(line);
-  if (!victim || profile_->last_level != LastLevel::inclusive) return;
-  l2_.remove(*victim);
-  l1d_.remove(*victim);
-  l1i_.remove(*victim);
-  repeated_data_.drop(*victim);
-  repeated_code_.drop(*victim);
+  const std::uint64_t victim = l3_.insert(line);
+  if (victim == RecencySets::nothing || profile_->last_level != LastLevel::inclusive) return;
+  l2_.remove(victim);
+  l1d_.remove(victim);
+  l1i_.remove(victim);
+  repeated_data_.drop(victim);
+  repeated_code_.drop(victim);
 }
 
 void Hierarchy::fill_l2(std::uint64_t line) {
-  const auto victim = l2_.insert(line);
-  if (victim && profile_->last_level == LastLevel::victim && !l3_.touch(*victim)) fill_l3(*victim);
+  const std::uint64_t victim = l2_.insert(line);
+  const bool goes_on = victim != RecencySets::nothing && profile_->last_level == LastLevel::victim;
+  if (goes_on && !l3_.touch(victim)) fill_l3(victim);
 }
 
 /// Where a line that the L1 lacks is found; afterwards the L2 has it.
 HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
+  l3_.prefetch(line);
   if (l2_.touch(line)) return HitLevel::l2;
   const bool in_l3 = l3_.touch(line);
   if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
@@ -84,10 +84,12 @@ HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
   return in_l3 ? HitLevel::l3 : HitLevel::dram;
 }
 
-/// Takes a fill buffer. When all are in use, time passes until one is free.
+/// Takes a fill buffer: one that is free, or else that which is first, and time passes until then.
 void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
-  FillBuffer& buffer = *std::ranges::min_element(buffers, {}, &FillBuffer::ready);
+  auto found = std::ranges::find_if(buffers, [this](const FillBuffer& f) { return f.ready <= now_; });
+  if (found == buffers.end()) found = std::ranges::min_element(buffers, {}, &FillBuffer::ready);
+  FillBuffer& buffer = *found;
   now_ = std::max(now_, buffer.ready);
   if (now_ >= last_ready_) in_flight_ = 0;
   in_flight_ |= flight_bit(line);

@@ -194,8 +194,7 @@ class Hierarchy {
   void begin_fill(std::uint64_t line, std::uint16_t latency);
 
   const Profile* profile_;
-  RecencySets l1i_, l1d_, decoded_;
-  CompactRecencySets l2_, l3_;
+  RecencySets l1i_, l1d_, l2_, l3_, decoded_;
   SecondLevel stlb_;
   Tlb dtlb_, itlb_;
   Repeats repeated_data_, repeated_code_;

@@ -1,7 +1,5 @@
 #pragma once
-#include <bit>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace vpmu::uarch {
@@ -17,12 +15,17 @@ struct Shape {
 
 /// Set-associative memory of keys (lines or pages) with least-recently-used replacement. A set keeps its keys in the
 /// order of their last use, the latest first: so the test for a repeated use is one comparison, and the last one is the
-/// victim. Of a key it keeps the tag, which is the key without the number of its set. Allocates when it is made only.
-template <class Tag>
-class BasicRecencySets {
+/// victim. Allocates when it is made only.
+///
+/// Of a key 32 bits are kept beside the number of its set: 2^32 * `sets` keys are told apart. The first key of their
+/// upper half stands for none: no system has a page there, and no guest its memory.
+class RecencySets {
  public:
+  /// What insert() gives when nothing had to go.
+  static constexpr std::uint64_t nothing = ~0ULL;
+
   /// Empty. Without sets nothing is ever found in it.
-  explicit BasicRecencySets(Shape shape);
+  explicit RecencySets(Shape shape);
 
   /// Whether the key is there; then it becomes its set's latest.
   bool touch(std::uint64_t key) {
@@ -34,8 +37,8 @@ class BasicRecencySets {
   [[nodiscard]] bool is_latest(std::uint64_t key) const {
     return shape_.sets != 0 && set_of(key)->tags[0] == tag_of(key);
   }
-  /// Puts in a key that is not there, as its set's latest; returns the one that had to go, if any.
-  std::optional<std::uint64_t> insert(std::uint64_t key);
+  /// Puts in a key that is not there, as its set's latest; returns the one that had to go, or nothing.
+  std::uint64_t insert(std::uint64_t key);
   /// Takes a key out; false when it was not there.
   bool remove(std::uint64_t key);
   /// Whether the key is there; changes nothing.
@@ -48,13 +51,14 @@ class BasicRecencySets {
   [[nodiscard]] Shape shape() const { return shape_; }
 
  private:
-  /// As many as the host moves and compares at once.
-  static constexpr unsigned lanes = 16 / sizeof(Tag);
+  using Tag = std::uint32_t;
   using Tags [[gnu::vector_size(16)]] = Tag;
+  /// As many as the host compares and moves at once.
+  static constexpr unsigned lanes = 4;
   struct Chunk {
     Tags tags;
   };
-  static constexpr Tag none = static_cast<Tag>(~Tag{0});
+  static constexpr Tag none = 1U << 31;
 
   [[nodiscard]] Tag tag_of(std::uint64_t key) const { return static_cast<Tag>(key >> set_bits_); }
   [[nodiscard]] const Chunk* set_of(std::uint64_t key) const {
@@ -62,8 +66,7 @@ class BasicRecencySets {
   }
   [[nodiscard]] Chunk* set_of(std::uint64_t key) { return chunks_.data() + (key & (shape_.sets - 1)) * chunks_in_set_; }
   [[nodiscard]] unsigned find(const Chunk* set, Tag tag) const;
-  static Tags moved_on(Tags tags, Tags before);
-  static void put_first(Chunk* set, Tag tag, unsigned until);
+  void put_first(Chunk* set, Tag tag, unsigned until) const;
   bool touch_older(Chunk* set, Tag tag) const;
 
   Shape shape_;
@@ -71,13 +74,5 @@ class BasicRecencySets {
   std::uint32_t chunks_in_set_;
   std::vector<Chunk> chunks_;
 };
-
-extern template class BasicRecencySets<std::uint64_t>;
-extern template class BasicRecencySets<std::uint32_t>;
-
-/// Of keys of any size below 2^64 - 1.
-using RecencySets = BasicRecencySets<std::uint64_t>;
-/// In half of the memory: of keys below (2^32 - 1) * sets.
-using CompactRecencySets = BasicRecencySets<std::uint32_t>;
 
 }  // namespace vpmu::uarch

@@ -33,18 +33,20 @@ class SecondLevel {
 /// A first level TLB with what is behind it. It knows pages, not translations: whoever asks has walked the tables.
 class Tlb {
  public:
+  /// Of the number of a page. The 16 upper bits of an address are as the highest of these.
+  static constexpr unsigned page_bits = 48 - 12;
+
   /// `second` must outlive it.
   Tlb(const TlbShapes& shapes, SecondLevel& second);
 
   /// Looks up the page of that size that holds `linear`.
   TlbResult look_up(std::uint64_t linear, PageSize size) {
-    return touch(linear, size) ? TlbResult::hit : look_further(linear >> shift(size), size);
+    const std::uint64_t page = page_of(linear, size);
+    return table(size).touch(page) ? TlbResult::hit : look_further(page, size);
   }
-  /// Whether this level has the page; then it is its set's latest.
-  bool touch(std::uint64_t linear, PageSize size) { return table(size).touch(linear >> shift(size)); }
   /// Whether look_up() would hit and change nothing.
   [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size) const {
-    return table(size).is_latest(linear >> shift(size));
+    return table(size).is_latest(page_of(linear, size));
   }
   /// Forgets all pages; the second level keeps its own.
   void clear();
@@ -52,6 +54,9 @@ class Tlb {
  private:
   static constexpr unsigned shift(PageSize size) {
     return size == PageSize::small ? 12U : size == PageSize::large ? 21U : 30U;
+  }
+  static constexpr std::uint64_t page_of(std::uint64_t linear, PageSize size) {
+    return (linear & ((1ULL << 48) - 1)) >> shift(size);
   }
   RecencySets& table(PageSize size) {
     return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_;
