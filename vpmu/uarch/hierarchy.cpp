@@ -23,7 +23,7 @@ void Hierarchy::clear() {
   flush_tlbs();
   fills_.fill({});
   offcore_.fill(0);
-  now_ = last_ready_ = 0;
+  now_ = last_ready_ = last_fill_ = 0;
 }
 
 // What is on its way is not waited for again: the buffer stays taken, and the line is not there when it comes.
@@ -87,9 +87,11 @@ HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
 /// Takes a fill buffer: one that is free, or else that which is first, and time passes until then.
 void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
-  auto found = std::ranges::find_if(buffers, [this](const FillBuffer& f) { return f.ready <= now_; });
-  if (found == buffers.end()) found = std::ranges::min_element(buffers, {}, &FillBuffer::ready);
+  const unsigned next = last_fill_ + 1 < buffers.size() ? last_fill_ + 1 : 0;
+  auto found = buffers.begin() + next;
+  if (found->ready > now_) found = std::ranges::min_element(buffers, {}, &FillBuffer::ready);
   FillBuffer& buffer = *found;
+  last_fill_ = static_cast<unsigned>(found - buffers.begin());
   now_ = std::max(now_, buffer.ready);
   if (now_ >= last_ready_) in_flight_ = 0;
   in_flight_ |= flight_bit(line);
@@ -97,10 +99,12 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   last_ready_ = std::max(last_ready_, buffer.ready);
 }
 
-/// Cycles until a line is there; 0: it is not in flight.
+/// Cycles until a line is there; 0: it is not in flight. Most often it is the last one.
 std::uint64_t Hierarchy::rest_of_flight(std::uint64_t line) const {
+  const auto rest = [&](const FillBuffer& f) { return f.line == line && f.ready > now_ ? f.ready - now_ : 0; };
+  if (const std::uint64_t cycles = rest(fills_[last_fill_]); cycles != 0) return cycles;
   for (const FillBuffer& f : fills_)
-    if (f.line == line && f.ready > now_) return f.ready - now_;
+    if (const std::uint64_t cycles = rest(f); cycles != 0) return cycles;
   return 0;
 }
 

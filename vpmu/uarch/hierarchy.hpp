@@ -91,7 +91,7 @@ class Hierarchy {
     TlbResult tlb = TlbResult::hit;
     if (!dtlb_.is_latest(access.linear, access.page)) {
       drop_pages(repeated_data_, access.linear, access.page);
-      tlb = dtlb_.look_up(access.linear, access.page);
+      tlb = dtlb_.look_up_older(access.linear, access.page);
     }
     const std::uint64_t first = access.physical / line_bytes;
     const std::uint64_t last = (access.physical + std::max(access.bytes, 1U) - 1) / line_bytes;
@@ -199,6 +199,7 @@ class Hierarchy {
   Tlb dtlb_, itlb_;
   Repeats repeated_data_, repeated_code_;
   std::array<FillBuffer, most_fill_buffers> fills_{};
+  unsigned last_fill_{};  ///< The buffer that was taken last.
   std::array<std::uint64_t, offcore_cell_count> offcore_{};
   std::uint64_t now_{};
   std::uint64_t in_flight_{};   ///< flight_bit() of all lines whose fills began while one was in flight.

@@ -8,8 +8,9 @@ namespace vpmu::uarch {
 RecencySets::RecencySets(Shape shape)
     : shape_{shape},
       set_bits_{shape.sets == 0 ? 0U : static_cast<unsigned>(std::countr_zero(shape.sets))},
+      set_mask_{shape.sets == 0 ? 0U : shape.sets - 1},
       chunks_in_set_{(shape.ways + lanes - 1) / lanes},
-      chunks_(std::size_t{shape.sets} * chunks_in_set_) {
+      chunks_(std::max<std::size_t>(shape.sets * chunks_in_set_, 1)) {
   clear();
 }
 
@@ -55,11 +56,10 @@ std::uint64_t RecencySets::insert(std::uint64_t key) {
   const unsigned last = shape_.ways - 1;
   const Tag victim = set[last / lanes].tags[last % lanes];
   put_first(set, tag_of(key), last);
-  return victim == none ? nothing : std::uint64_t{victim} << set_bits_ | (key & (shape_.sets - 1));
+  return victim == none ? nothing : std::uint64_t{victim} << set_bits_ | (key & set_mask_);
 }
 
 bool RecencySets::remove(std::uint64_t key) {
-  if (shape_.sets == 0) return false;
   Chunk* const set = set_of(key);
   const unsigned way = find(set, tag_of(key));
   if (way >= shape_.ways) return false;
@@ -69,9 +69,7 @@ bool RecencySets::remove(std::uint64_t key) {
   return true;
 }
 
-bool RecencySets::contains(std::uint64_t key) const {
-  return shape_.sets != 0 && find(set_of(key), tag_of(key)) < shape_.ways;
-}
+bool RecencySets::contains(std::uint64_t key) const { return find(set_of(key), tag_of(key)) < shape_.ways; }
 
 void RecencySets::clear() { std::ranges::fill(chunks_, Chunk{Tags{} + none}); }
 

@@ -29,14 +29,13 @@ class RecencySets {
 
   /// Whether the key is there; then it becomes its set's latest.
   bool touch(std::uint64_t key) {
-    if (shape_.sets == 0) return false;
     Chunk* const set = set_of(key);
     return set->tags[0] == tag_of(key) || touch_older(set, tag_of(key));
   }
+  /// The same where the key is not its set's latest.
+  bool touch_older(std::uint64_t key) { return touch_older(set_of(key), tag_of(key)); }
   /// Whether the key is its set's latest: touch() would change nothing.
-  [[nodiscard]] bool is_latest(std::uint64_t key) const {
-    return shape_.sets != 0 && set_of(key)->tags[0] == tag_of(key);
-  }
+  [[nodiscard]] bool is_latest(std::uint64_t key) const { return set_of(key)->tags[0] == tag_of(key); }
   /// Puts in a key that is not there, as its set's latest; returns the one that had to go, or nothing.
   std::uint64_t insert(std::uint64_t key);
   /// Takes a key out; false when it was not there.
@@ -45,9 +44,7 @@ class RecencySets {
   [[nodiscard]] bool contains(std::uint64_t key) const;
   void clear();
   /// The key is going to be looked up: its set comes nearer meanwhile.
-  void prefetch(std::uint64_t key) const {
-    if (shape_.sets != 0) __builtin_prefetch(set_of(key));
-  }
+  void prefetch(std::uint64_t key) const { __builtin_prefetch(set_of(key)); }
   [[nodiscard]] Shape shape() const { return shape_; }
 
  private:
@@ -62,17 +59,18 @@ class RecencySets {
 
   [[nodiscard]] Tag tag_of(std::uint64_t key) const { return static_cast<Tag>(key >> set_bits_); }
   [[nodiscard]] const Chunk* set_of(std::uint64_t key) const {
-    return chunks_.data() + (key & (shape_.sets - 1)) * chunks_in_set_;
+    return chunks_.data() + (key & set_mask_) * chunks_in_set_;
   }
-  [[nodiscard]] Chunk* set_of(std::uint64_t key) { return chunks_.data() + (key & (shape_.sets - 1)) * chunks_in_set_; }
+  [[nodiscard]] Chunk* set_of(std::uint64_t key) { return chunks_.data() + (key & set_mask_) * chunks_in_set_; }
   [[nodiscard]] unsigned find(const Chunk* set, Tag tag) const;
   void put_first(Chunk* set, Tag tag, unsigned until) const;
   bool touch_older(Chunk* set, Tag tag) const;
 
   Shape shape_;
   unsigned set_bits_;
-  std::uint32_t chunks_in_set_;
-  std::vector<Chunk> chunks_;
+  std::uint64_t set_mask_;
+  std::uint64_t chunks_in_set_;
+  std::vector<Chunk> chunks_;  ///< Without sets an empty one.
 };
 
 }  // namespace vpmu::uarch

@@ -26,9 +26,12 @@ void SecondLevel::clear() {
 Tlb::Tlb(const TlbShapes& shapes, SecondLevel& second)
     : small_{shapes.small}, large_{shapes.large}, huge_{shapes.huge}, second_{&second} {}
 
-TlbResult Tlb::look_further(std::uint64_t page, PageSize size) {
+TlbResult Tlb::look_up_older(std::uint64_t linear, PageSize size) {
+  const std::uint64_t page = page_of(linear, size);
+  RecencySets& first = table(size);
+  if (first.touch_older(page)) return TlbResult::hit;
   const bool second = second_->look_up(page, size);
-  table(size).insert(page);
+  first.insert(page);
   return second ? TlbResult::stlb_hit : TlbResult::walk;
 }
 

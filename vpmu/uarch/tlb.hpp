@@ -41,9 +41,10 @@ class Tlb {
 
   /// Looks up the page of that size that holds `linear`.
   TlbResult look_up(std::uint64_t linear, PageSize size) {
-    const std::uint64_t page = page_of(linear, size);
-    return table(size).touch(page) ? TlbResult::hit : look_further(page, size);
+    return is_latest(linear, size) ? TlbResult::hit : look_up_older(linear, size);
   }
+  /// The same where is_latest() is false.
+  TlbResult look_up_older(std::uint64_t linear, PageSize size);
   /// Whether look_up() would hit and change nothing.
   [[nodiscard]] bool is_latest(std::uint64_t linear, PageSize size) const {
     return table(size).is_latest(page_of(linear, size));
@@ -64,7 +65,6 @@ class Tlb {
   [[nodiscard]] const RecencySets& table(PageSize size) const {
     return size == PageSize::small ? small_ : size == PageSize::large ? large_ : huge_;
   }
-  TlbResult look_further(std::uint64_t page, PageSize size);
 
   RecencySets small_, large_, huge_;
   SecondLevel* second_;
