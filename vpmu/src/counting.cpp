@@ -76,6 +76,10 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
       return below_l2(level) + (r.has_store && below_l2(r.store.level)) + r.frontend.llc_references;
     case Counts::llc_misses:
       return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram) + r.frontend.llc_misses;
+    case Counts::l1d_fills: return r.l1d_fills;
+    case Counts::l1i_misses: return r.frontend.l1i_misses;
+    case Counts::itlb_stlb_hits: return r.frontend.itlb_stlb_hits;
+    case Counts::itlb_walks: return r.frontend.itlb_walks;
     case Counts::itlb_misses: return r.frontend.itlb_miss;
     case Counts::nops:
     case Counts::x87_operations:

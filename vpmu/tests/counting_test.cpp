@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <utility>
+
 #include "pebs_session.hpp"
 
 namespace vpmu::test {
@@ -118,6 +121,27 @@ TEST(Counting, TheLastLevelIsThatOfLoadsStoresAndCode) {
   s.retire(r);
   EXPECT_EQ(s.pmc(0), 4U);
   EXPECT_EQ(s.pmc(1), 2U);
+}
+
+// What came into caches and TLBs, of data and of code.
+TEST(Counting, LinesAndPagesAreThoseOfTheInstruction) {
+  const std::array rows{std::pair{Select{.event = 0x51, .umask = 0x01}, 3U},   // L1D.REPLACEMENT
+                        std::pair{Select{.event = 0x83, .umask = 0x02}, 4U},   // ICACHE_64B.IFTAG_MISS
+                        std::pair{Select{.event = 0x85, .umask = 0x20}, 5U},   // ITLB_MISSES.STLB_HIT
+                        std::pair{Select{.event = 0x85, .umask = 0x01}, 6U},   // ITLB_MISSES.MISS_CAUSES_A_WALK
+                        std::pair{Select{.event = 0x08, .umask = 0x0E}, 1U},   // DTLB_LOAD_MISSES.WALK_COMPLETED
+                        std::pair{Select{.event = 0x49, .umask = 0x0E}, 0U}};  // DTLB_STORE_MISSES.WALK_COMPLETED
+  for (const auto& [select, expected] : rows) {
+    S s;
+    s.write(msr::IA32_PERFEVTSEL0, select.raw());
+    Retirement r = s.plain(1);
+    r.has_load = r.has_store = true;
+    r.load.stlb_miss = true;
+    r.l1d_fills = 3;
+    r.frontend = {.l1i_misses = 4, .itlb_stlb_hits = 5, .itlb_walks = 6};
+    s.retire(r);
+    EXPECT_EQ(s.pmc(0), expected) << select.event;
+  }
 }
 
 // Rule C4.

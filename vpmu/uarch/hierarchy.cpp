@@ -23,6 +23,7 @@ void Hierarchy::clear() {
   flush_tlbs();
   fills_.fill({});
   offcore_.fill(0);
+  l1d_fills_ = 0;
   now_ = last_ready_ = last_fill_ = 0;
 }
 

@@ -133,6 +133,8 @@ class Hierarchy {
     repeated_code_.clear();
   }
 
+  /// Lines that came into the L1 of data.
+  [[nodiscard]] std::uint64_t l1d_fills() const { return l1d_fills_; }
   /// Lines that the L2 lacked, by who asked and who had them.
   [[nodiscard]] const std::array<std::uint64_t, offcore_cell_count>& offcore() const { return offcore_; }
 
@@ -179,6 +181,7 @@ class Hierarchy {
     const HitLevel level = below_l1(line, request);
     const std::uint16_t latency = latency_of(level);
     l1d_.insert(line);
+    ++l1d_fills_;
     begin_fill(line, latency);
     return {level, latency};
   }
@@ -201,6 +204,7 @@ class Hierarchy {
   std::array<FillBuffer, most_fill_buffers> fills_{};
   unsigned last_fill_{};  ///< The buffer that was taken last.
   std::array<std::uint64_t, offcore_cell_count> offcore_{};
+  std::uint64_t l1d_fills_{};
   std::uint64_t now_{};
   std::uint64_t in_flight_{};   ///< flight_bit() of all lines whose fills began while one was in flight.
   std::uint64_t last_ready_{};  ///< When the last fill that was begun is there: then none is in flight.

@@ -81,7 +81,9 @@ bool needs_memory(const PlanEntry& e) {
 }  // namespace
 
 bool ProcessorModel::tells(Counts counts) {
-  return counts_mispredictions(counts) || counts == Counts::load_latency || is_offcore(counts) ||
+  constexpr std::array others{Counts::load_latency, Counts::l1d_fills, Counts::l1i_misses, Counts::itlb_stlb_hits,
+                              Counts::itlb_walks};
+  return counts_mispredictions(counts) || is_offcore(counts) || std::ranges::find(others, counts) != others.end() ||
          std::ranges::find(of_outcomes, counts, &OfOutcomes::counts) != of_outcomes.end();
 }
 
@@ -107,6 +109,7 @@ std::uint64_t Outcomes::with(unsigned levels, unsigned tlbs) const {
 }
 
 std::uint64_t ProcessorModel::count(Counts counts) const {
+  if (counts == Counts::l1d_fills) return hierarchy_.l1d_fills();
   std::uint64_t n = counts_[static_cast<unsigned>(counts)];
   for (const OfOutcomes& of : of_outcomes) {
     if (of.counts != counts) continue;
@@ -119,8 +122,14 @@ std::uint64_t ProcessorModel::count(Counts counts) const {
 std::uint64_t ProcessorModel::most_per_instruction(Counts counts) {
   // Two lines of code, and two of each page that its load and its store are in.
   if (is_offcore(counts)) return 10;
-  // Two lines of code, its load and its store.
-  return counts == Counts::llc_references || counts == Counts::llc_misses ? 4 : 1;
+  constexpr std::array rows{
+      std::pair{Counts::llc_references, 4U},                                // two lines of code, its load and its store
+      std::pair{Counts::llc_misses, 4U}, std::pair{Counts::l1d_fills, 8U},  // two lines of each page that its load
+                                                                            // and its store are in
+      std::pair{Counts::l1i_misses, 2U}, std::pair{Counts::itlb_stlb_hits, 2U}, std::pair{Counts::itlb_walks, 2U}};
+  for (const auto& [row, most] : rows)
+    if (row == counts) return most;
+  return 1;
 }
 
 void ProcessorModel::begin_instruction() {
@@ -128,6 +137,7 @@ void ProcessorModel::begin_instruction() {
   last_store_.reset();
   frontend_ = {};
   offcore_before_ = hierarchy_.offcore();
+  l1d_fills_before_ = hierarchy_.l1d_fills();
   mispredicted_ = false;
   telling_ = true;
 }
@@ -141,6 +151,7 @@ void ProcessorModel::complete(Retirement& r) {
   for (unsigned cell = 0; cell < offcore_cell_count; ++cell)
     r.offcore[cell] =
         static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.offcore()[cell] - offcore_before_[cell], 0xFFFF));
+  r.l1d_fills = static_cast<std::uint16_t>(std::min<std::uint64_t>(hierarchy_.l1d_fills() - l1d_fills_before_, 0xFFFF));
 }
 
 namespace {
@@ -174,6 +185,18 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   if (result.level == HitLevel::dram) {
     add(Counts::llc_misses);
     ++frontend_.llc_misses;
+  }
+  if (result.level != HitLevel::l1) {
+    add(Counts::l1i_misses);
+    ++frontend_.l1i_misses;
+  }
+  if (result.tlb == TlbResult::stlb_hit) {
+    add(Counts::itlb_stlb_hits);
+    ++frontend_.itlb_stlb_hits;
+  }
+  if (result.tlb == TlbResult::walk) {
+    add(Counts::itlb_walks);
+    ++frontend_.itlb_walks;
   }
   frontend_.itlb_miss |= result.tlb != TlbResult::hit;
   frontend_.stlb_miss |= result.tlb == TlbResult::walk;

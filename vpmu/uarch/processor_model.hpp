@@ -98,7 +98,9 @@ class ProcessorModel final : public exec::Observer {
   std::optional<Result> load_, store_;              ///< Of the instruction that runs.
   std::optional<Result> last_load_, last_store_;    ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
-  std::array<std::uint64_t, offcore_cell_count> offcore_before_{};  ///< The hierarchy's, when the instruction began.
+  // The hierarchy's, when the instruction began.
+  std::array<std::uint64_t, offcore_cell_count> offcore_before_{};
+  std::uint64_t l1d_fills_before_{};
   std::vector<PassedBranch> kept_;
   std::uint64_t kept_until_{};             ///< The clock at the last one.
   std::optional<std::uint8_t> keeping_{};  ///< The level of the code whose branches are kept.

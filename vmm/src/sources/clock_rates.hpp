@@ -65,6 +65,10 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case l3_miss: return rate(1);
     case llc_references: return rate(4);
     case llc_misses: return rate(1);
+    case l1d_fills: return rate(12);
+    case l1i_misses: return rate(5);
+    case itlb_stlb_hits: return rate(1);
+    case itlb_walks: return rate(1);
     case load_latency: return rate(10);  // tagged loads; the source knows no latency, so all pass the threshold
     case uncached_loads:
     case itlb_misses:
@@ -115,6 +119,7 @@ static_assert(of(mispredicts_not_taken) <= of(mispredicts_conditional) &&
               of(memory_instructions) <= of(loads) + of(stores));
 static_assert(of(l1_hit) + of(lfb_hit) + of(l1_miss) == of(loads));
 static_assert(of(l2_hit) + of(l2_miss) == of(l1_miss) && of(l3_hit) + of(l3_miss) == of(l2_miss));
+static_assert(of(l1d_fills) >= of(l1_miss));
 static_assert(of(llc_references) >= of(l2_miss) && of(llc_misses) >= of(l3_miss));
 static_assert(of(loads) + of(stores) + of(branches) < of(instructions));
 }  // namespace clock_rates_check

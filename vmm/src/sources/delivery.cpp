@@ -82,6 +82,10 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
     case l3_miss:
     case llc_references:
     case llc_misses:
+    case l1d_fills:
+    case l1i_misses:
+    case itlb_stlb_hits:
+    case itlb_walks:
     case itlb_misses:
     case macro_fused:
     case frontend:

@@ -75,6 +75,10 @@ void add_event(WalkGoal& goal, Counts counts) {
     case Counts::never:
     case Counts::llc_references:
     case Counts::llc_misses:
+    case Counts::l1d_fills:
+    case Counts::l1i_misses:
+    case Counts::itlb_stlb_hits:
+    case Counts::itlb_walks:
     case Counts::frontend:
     case Counts::offcore:
     case Counts::offcore_1: goal.any = true; break;

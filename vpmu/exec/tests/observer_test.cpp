@@ -115,7 +115,7 @@ TEST_F(Observed, AndTheSameOneByOne) {
   EXPECT_EQ(notes_.lines, 1U);
 }
 
-// SDM 2B, SAL/SAR/SHL/SHR and RCL/RCR/ROL/ROR: a count of 0 leaves the flags alone, and writes memory.
+// SDM 2B SAL/SAR/SHL/SHR, SDM 2B RCL/RCR/ROL/ROR: a count of 0 leaves the flags alone, and writes memory.
 TEST_F(Observed, AShiftOfMemoryBy0Stores) {
   for (const unsigned modrm : {0x03U, 0x0BU, 0x13U, 0x1BU, 0x23U, 0x2BU, 0x3BU}) {  // rol, ror, rcl, rcr, shl, shr, sar
     for (const std::uint64_t at_once : {100U, 1U}) {

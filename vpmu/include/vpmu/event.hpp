@@ -53,6 +53,10 @@ enum class Counts : std::uint8_t {
   l3_miss,                  ///< Retired loads that missed the L3.
   llc_references,           ///< Last level cache accesses (2EH/4FH).
   llc_misses,               ///< Last level cache misses (2EH/41H).
+  l1d_fills,                ///< Lines that were brought into the L1D (51H/01H).
+  l1i_misses,               ///< Lines of code that the L1I lacked.
+  itlb_stlb_hits,           ///< Pages of code that the first level TLB lacked, and the second had.
+  itlb_walks,               ///< Pages of code that both lacked.
   itlb_misses,              ///< Retired instructions whose fetch missed the first level TLB.
   nops,                     ///< Retired no-operations. Here and below: instructions of one InstructionClass.
   x87_operations,           ///< Retired x87 computations.

@@ -130,6 +130,8 @@ struct FrontendOutcome {
   std::uint8_t bubble_slots{};    ///< Empty slots in each of them, 0..4.
   /// Of the lines that it was fetched from: those that came from beyond the L2, and those of these that no cache had.
   std::uint8_t llc_references{}, llc_misses{};
+  /// Lines that the L1I lacked, and pages that the first level TLB lacked, which the second had or not.
+  std::uint8_t l1i_misses{}, itlb_stlb_hits{}, itlb_walks{};
 };
 
 /// What one retired instruction did: the unit in which precise sources feed the PMU. A faulting instruction has not
@@ -146,6 +148,7 @@ struct Retirement {
   MemAccess store{};
   BranchOutcome branch{};
   FrontendOutcome frontend{};
+  std::uint16_t l1d_fills{};   ///< Lines that it brought into the L1D.
   OffcoreCounts offcore{};     ///< Requests that it made, its own fetch among them.
   std::uint16_t uops{1};       ///< Retired micro-operations.
   std::uint64_t cycles{};      ///< Unhalted core cycles since the previous retirement; 0 = retired in the same cycle.

@@ -70,6 +70,31 @@ TEST_F(AProcessorModel, CodeComesThroughTheLastLevel) {
   EXPECT_EQ(model_.count(Counts::llc_misses), 3U);
 }
 
+// Each line that comes into an L1 is one, and each page that the first level TLB lacks.
+TEST_F(AProcessorModel, TellsLinesAndPagesThatCame) {
+  EXPECT_EQ(run({load_of(0x103C)}, true, false).l1d_fills, 2) << "two lines";
+  EXPECT_EQ(run({load_of(0x1040)}, true, false).l1d_fills, 0);
+  EXPECT_EQ(run({load_of(0x1080), store_of(0x5000)}, true, true).l1d_fills, 2);
+  EXPECT_EQ(model_.count(Counts::l1d_fills), 4U);
+  const auto fetch = [&](std::uint64_t at) {
+    model_.begin_instruction();
+    model_.fetched({.linear = at, .physical = at, .page_bytes = 4096});
+    model_.fetched({.linear = at + 64, .physical = at + 64, .page_bytes = 4096});
+    Retirement r;
+    model_.complete(r);
+    return r.frontend;
+  };
+  const FrontendOutcome cold = fetch(0x9000), warm = fetch(0x9000);
+  EXPECT_EQ(cold.l1i_misses, 2);
+  EXPECT_EQ(cold.itlb_walks, 1);
+  EXPECT_EQ(warm.l1i_misses + warm.itlb_walks + warm.itlb_stlb_hits, 0);
+  const FrontendOutcome data_was_there = fetch(0x5000);
+  EXPECT_EQ(data_was_there.itlb_stlb_hits, 1);
+  EXPECT_EQ(model_.count(Counts::l1i_misses), 4U);
+  EXPECT_EQ(model_.count(Counts::itlb_walks), 1U);
+  EXPECT_EQ(model_.count(Counts::itlb_stlb_hits), 1U);
+}
+
 // LOCK INC: the engine makes one access of it.
 TEST_F(AProcessorModel, ALockedInstructionLoadsWhatItStores) {
   const Retirement r = run({store_of(0x1000)}, true, true);
@@ -241,6 +266,7 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& reti
     n[Counts::dtlb_miss_stores] += r.has_store && r.store.dtlb_miss;
     n[Counts::stlb_miss_loads] += r.has_load && r.load.stlb_miss;
     n[Counts::stlb_miss_stores] += r.has_store && r.store.stlb_miss;
+    n[Counts::l1d_fills] += r.l1d_fills;
     n[Counts::load_latency] += r.has_load && (r.load.latency == 0 || r.load.latency > latency_over);  // rule L2
   }
   return n;

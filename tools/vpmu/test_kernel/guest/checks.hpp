@@ -15,7 +15,7 @@ void check_counting(const Processor& processor, Report& report);
 void check_sampling(const Processor& processor, Report& report);
 /// The last branches of a sample, and all branches one by one.
 void check_branches(const Processor& processor, Report& report);
-/// Sampled loads and stores, and what leaves the core.
+/// Sampled loads and stores, what caches and TLBs lack, and what leaves the core.
 void check_memory(const Processor& processor, Report& report);
 /// FRONTEND_RETIRED.
 void check_frontend(const Processor& processor, Report& report);

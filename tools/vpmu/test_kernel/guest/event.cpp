@@ -74,6 +74,11 @@ perf_event_attr hardware_event(std::uint64_t number, Counts counts) {
   return event(PERF_TYPE_HARDWARE, number, counts);
 }
 
+perf_event_attr read_misses(std::uint64_t cache, Counts counts) {
+  constexpr std::uint64_t read = PERF_COUNT_HW_CACHE_OP_READ, misses = PERF_COUNT_HW_CACHE_RESULT_MISS;
+  return event(PERF_TYPE_HW_CACHE, cache | read << 8 | misses << 16, counts);
+}
+
 perf_event_attr raw_event(std::uint64_t config, Counts counts) { return event(PERF_TYPE_RAW, config, counts); }
 
 OpenedEvent open_event(const perf_event_attr& attributes, int group) {

@@ -16,6 +16,8 @@ enum class Counts : std::uint8_t { user, kernel, both };
 
 /// An event that counts nothing until its group is enabled.
 perf_event_attr hardware_event(std::uint64_t number, Counts counts);
+/// Reads that missed one of perf's caches: PERF_COUNT_HW_CACHE_.
+perf_event_attr read_misses(std::uint64_t cache, Counts counts);
 /// An event by its code and umask, as PERFEVTSEL has them.
 perf_event_attr raw_event(std::uint64_t config, Counts counts);
 
