@@ -45,6 +45,7 @@ CountPlan Pmu::plan() const {
   }
   plan.branches_stored = stores_branches();
   plan.branches_wanted = records_branches() || plan.branches_stored;
+  plan.branches = lbr_choice();
   return plan;
 }
 

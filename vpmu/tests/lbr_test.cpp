@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <random>
+#include <utility>
+#include <vector>
+
 #include "pebs_session.hpp"
 
 // Last branch records. SDM 3B 17.4.8, 17.9 (call stack), 17.10 (LBR_INFO).
@@ -60,6 +64,56 @@ TEST_F(Lbr, WhatPassedInBulkIsAsRetiredOneByOne) {
   EXPECT_EQ(info(2), bit(63) | 7U);
   branch(3, missed, 1);
   EXPECT_EQ(info(3), bit(63) | 12U) << "and the cycles behind the last one";
+}
+
+// So it is where those are left out that have no effect: by the plan's choice of kinds, and all but the last.
+TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
+  std::mt19937_64 random{9};
+  unsigned left_out = 0, in_order = 0;
+  for (unsigned n = 0; n < 300; ++n) {
+    PebsSession whole, part;
+    for (PebsSession* const each : {&whole, &part}) {
+      each->write(msr::IA32_DEBUGCTL, 1);
+      each->write(msr::MSR_LBR_SELECT, n % 4 == 0 ? 0 : n * 37 & 0x3FF);
+    }
+    const std::uint8_t cpl = n % 2 == 0 ? 0 : 3;
+    for (unsigned run = 0; run < 3; ++run) {
+      const BranchChoice choice = part.pmu.plan().branches;
+      std::vector<PassedBranch> all, some;
+      for (auto count = static_cast<unsigned>(random() % 80), k = 0U; k < count; ++k) {
+        const auto kind = static_cast<BranchKind>(1 + random() % 6);
+        all.push_back(
+            {.branch = {.from = from(k), .to = to(k), .what = {.kind = kind, .taken = true, .target_cpl = cpl}},
+             .cycles = 1 + random() % 9});
+      }
+      std::uint64_t cycles = 0;
+      for (const PassedBranch& each : all) {
+        cycles += each.cycles;
+        if (!choice.takes(each.branch.what.kind, cpl)) continue;
+        some.push_back({.branch = each.branch, .cycles = std::exchange(cycles, 0)});
+      }
+      const std::size_t missing = choice.in_order || some.size() <= choice.depth ? 0 : some.size() - choice.depth;
+      some.erase(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(missing));
+      whole.pmu.record_branches({.branches = all, .cycles_behind = 3});
+      part.pmu.record_branches({.branches = some, .missing = missing, .cycles_behind = cycles + 3});
+      left_out += missing != 0;
+      in_order += choice.in_order;
+    }
+    EXPECT_EQ(whole.read(msr::MSR_LASTBRANCH_TOS), part.read(msr::MSR_LASTBRANCH_TOS)) << n;
+    for (unsigned i = 0; i < 32; ++i)
+      for (const MsrIndex index : {msr::MSR_LASTBRANCH_0_FROM_IP, msr::MSR_LASTBRANCH_0_TO_IP, msr::MSR_LBR_INFO_0})
+        ASSERT_EQ(whole.read(index + i), part.read(index + i)) << n << ' ' << index.value() << ' ' << i;
+  }
+  EXPECT_GT(left_out, 50U);
+  EXPECT_GT(in_order, 50U);
+}
+
+// While nothing is recorded no branch has an effect.
+TEST_F(Lbr, TakesNoneWhileItIsOff) {
+  EXPECT_TRUE(s.pmu.plan().branches.takes(BranchKind::near_ret, 3));
+  EXPECT_EQ(s.pmu.plan().branches.depth, 32);
+  s.write(msr::IA32_DEBUGCTL, 0);
+  EXPECT_FALSE(s.pmu.plan().branches.takes(BranchKind::near_ret, 3));
 }
 
 // Rule Z5.

@@ -244,46 +244,61 @@ void ProcessorModel::retired(bool load, bool store) {
 }
 
 void ProcessorModel::branched(const exec::SeenBranch& b) {
-  branch_retired(b, predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken}));
+  mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+  if (b.taken) keep(b, b.to, b.now, mispredicted_);
+  if (mispredicted_) count_misprediction(b.kind, b.taken);
 }
 
-void ProcessorModel::branch_retired(const exec::SeenBranch& b, bool mispredicted) {
-  mispredicted_ = mispredicted;
-  if (keeping_ && b.taken) keep(b);
-  if (!mispredicted_) return;
+void ProcessorModel::count_misprediction(BranchKind kind, bool taken) {
   hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
   add(Counts::mispredicts);
-  if (b.kind == BranchKind::conditional) add(Counts::mispredicts_conditional);
-  if (b.kind == BranchKind::conditional && !b.taken) add(Counts::mispredicts_not_taken);
-  if (b.kind == BranchKind::near_ret) add(Counts::mispredicts_return);
-  if (b.taken && b.kind != BranchKind::far) add(Counts::mispredicts_taken);
-  if (is_near_call(b.kind)) add(Counts::mispredicts_call);
+  if (kind == BranchKind::conditional) add(Counts::mispredicts_conditional);
+  if (kind == BranchKind::conditional && !taken) add(Counts::mispredicts_not_taken);
+  if (kind == BranchKind::near_ret) add(Counts::mispredicts_return);
+  if (taken && kind != BranchKind::far) add(Counts::mispredicts_taken);
+  if (is_near_call(kind)) add(Counts::mispredicts_call);
 }
 
-void ProcessorModel::keep_branches(unsigned cpl, std::uint64_t now) {
-  kept_.clear();
-  kept_until_ = now;
-  keeping_ = static_cast<std::uint8_t>(cpl);
+void ProcessorModel::keep_branches(unsigned cpl, const BranchChoice& choice, std::uint64_t now) {
+  kept_count_ = 0;
+  kept_mask_ = (choice.in_order ? most_in_order : ring_of_last) - 1;
+  kept_from_ = now;
+  keeping_ = choice;
+  keeping_kinds_ = choice.kinds[cpl == 0 ? 0 : 1];
+  keeping_cpl_ = static_cast<std::uint8_t>(cpl);
 }
 
 BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
-  keeping_.reset();
-  return {.branches = kept_, .cycles_behind = now - kept_until_};
+  keeping_kinds_ = 0;
+  passed_.clear();
+  const std::uint64_t count = keeping_.in_order ? kept_count_ : std::min<std::uint64_t>(kept_count_, keeping_.depth);
+  const std::uint64_t missing = kept_count_ - count;
+  auto since = static_cast<std::uint32_t>(missing == 0 ? kept_from_ : kept_[(missing - 1) & kept_mask_].now);
+  for (std::uint64_t n = missing; n < kept_count_; ++n) {
+    const Kept& k = kept_[n & kept_mask_];
+    passed_.push_back({.branch = {.from = GuestLinear{k.at},
+                                  .to = GuestLinear{k.to},
+                                  .cpl = keeping_cpl_,
+                                  .what = {.kind = k.kind,
+                                           .taken = true,
+                                           .mispredicted = k.mispredicted,
+                                           .target_cpl = keeping_cpl_,
+                                           .to_next = k.to_next}},
+                       .cycles = k.now - since});
+    since = k.now;
+  }
+  return {.branches = passed_, .missing = missing, .cycles_behind = static_cast<std::uint32_t>(now) - since};
 }
 
 // A far one leaves the engine: the level stays.
-void ProcessorModel::keep(const exec::SeenBranch& b) {
-  const std::uint64_t cycles = b.now - static_cast<std::uint32_t>(kept_until_);
-  kept_until_ += static_cast<std::uint32_t>(cycles);
-  kept_.push_back({.branch = {.from = GuestLinear{b.at},
-                              .to = GuestLinear{b.to},
-                              .cpl = *keeping_,
-                              .what = {.kind = b.kind,
-                                       .taken = true,
-                                       .mispredicted = mispredicted_,
-                                       .target_cpl = *keeping_,
-                                       .to_next = b.to == b.behind}},
-                   .cycles = static_cast<std::uint32_t>(cycles)});
+void ProcessorModel::keep(const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now, bool mispredicted) {
+  if ((keeping_kinds_ >> static_cast<unsigned>(b.kind) & 1) == 0) return;
+  kept_[kept_count_++ & kept_mask_] = {.at = b.at,
+                                       .to = to,
+                                       .now = static_cast<std::uint32_t>(now),
+                                       .kind = b.kind,
+                                       .mispredicted = mispredicted,
+                                       .to_next = to == b.behind};
 }
 
 void ProcessorModel::abandoned() {
@@ -350,6 +365,18 @@ void ProcessorModel::saw_access(const exec::SeenBlocks& blocks, const exec::Bloc
   if (retires) retired(loads, stores);
 }
 
+/// As branched(all.branch_to(block)), but for what complete() tells.
+void ProcessorModel::branch_in_block(const exec::SeenBlocks& all, std::uint64_t to) {
+  const exec::SeenBranch& b = all.branch;
+  const bool taken = b.kind != BranchKind::conditional || to != b.behind;
+  const bool mispredicted =
+      b.kind == BranchKind::conditional
+          ? predictor_.conditional(b.at, taken)
+          : predictor_.retire({.at = b.at, .behind = b.behind, .to = to, .kind = b.kind, .taken = true});
+  if (taken && keeping_kinds_ != 0) keep(b, to, all.now, mispredicted);
+  if (mispredicted) count_misprediction(b.kind, taken);
+}
+
 // As tell() does, but for what changes nothing in the models, which is most.
 void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
   using exec::Seen;
@@ -359,12 +386,7 @@ void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
   const std::uint64_t* const end = word + all.words.size();
   while (word != end) {
     const exec::SeenBlock& block = exec::SeenBlocks::block(*word++);
-    if (all.branch.kind == BranchKind::conditional) {
-      const bool mispredicted = predictor_.conditional(all.branch.at, block.rip != all.branch.behind);
-      if (mispredicted || keeping_) branch_retired(all.branch_to(block), mispredicted);
-    } else if (all.branch.kind != BranchKind::none) {
-      branched(all.branch_to(block));
-    }
+    if (all.branch.kind != BranchKind::none) branch_in_block(all, block.rip);
     if (!sees_memory_) {
       word += block.accesses.size();
       all.line = block.lines.back().linear;

@@ -33,7 +33,9 @@ class Outcomes {
 class ProcessorModel final : public exec::Observer {
  public:
   /// Cold. The profile must outlive it.
-  explicit ProcessorModel(const Profile& profile) : hierarchy_{profile}, predictor_{profile.branches} {}
+  explicit ProcessorModel(const Profile& profile) : hierarchy_{profile}, predictor_{profile.branches} {
+    passed_.reserve(most_in_order);
+  }
 
   /// Whether the event is one that only a model can tell, and this one does, so that count() has it.
   [[nodiscard]] static bool tells(Counts counts);
@@ -53,9 +55,11 @@ class ProcessorModel final : public exec::Observer {
     return offcore ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
   }
 
-  /// From here on the taken branches that are seen are kept, as those of code of this level. `now` is
-  /// Engine::observed().
-  void keep_branches(unsigned cpl, std::uint64_t now);
+  /// Instructions that may pass while all branches must be kept, in their order.
+  static constexpr std::uint64_t most_in_order = 2048;
+  /// From here on the taken branches that are seen are kept, as those of code of this level: as many as have an effect.
+  /// `now` is Engine::observed().
+  void keep_branches(unsigned cpl, const BranchChoice& choice, std::uint64_t now);
   /// Those since then; a cycle is an instruction. Nothing is kept from here on. Valid until keep_branches().
   BranchRun kept_branches(std::uint64_t now);
 
@@ -85,10 +89,11 @@ class ProcessorModel final : public exec::Observer {
   void saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at);
   void came_to(const exec::SeenAccess& access, const Result& result);
   void count_load(const Result& load);
-  void branch_retired(const exec::SeenBranch& branch, bool mispredicted);
+  void branch_in_block(const exec::SeenBlocks& all, std::uint64_t to);
+  void count_misprediction(BranchKind kind, bool taken);
   /// So many loads found their lines in the L1, and their pages in the first TLB.
   void count_hits(std::uint64_t loads);
-  void keep(const exec::SeenBranch& branch);
+  void keep(const exec::SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
 
   Hierarchy hierarchy_;
   BranchPredictor predictor_;
@@ -101,9 +106,22 @@ class ProcessorModel final : public exec::Observer {
   // The hierarchy's, when the instruction began.
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};
   std::uint64_t l1d_fills_before_{};
-  std::vector<PassedBranch> kept_;
-  std::uint64_t kept_until_{};             ///< The clock at the last one.
-  std::optional<std::uint8_t> keeping_{};  ///< The level of the code whose branches are kept.
+  /// A taken branch.
+  struct Kept {
+    std::uint64_t at{}, to{};
+    std::uint32_t now{};  ///< SeenBranch::now.
+    BranchKind kind{};
+    bool mispredicted{}, to_next{};
+  };
+  static constexpr std::uint64_t ring_of_last = 64;  ///< Of those that an LBR holds, and one before them.
+  std::array<Kept, most_in_order> kept_{};           ///< A ring, or the first of it.
+  std::uint64_t kept_count_{};                       ///< Of all since keep_branches().
+  std::uint64_t kept_mask_{};
+  std::uint64_t kept_from_{};  ///< The clock at the first one's beginning.
+  BranchChoice keeping_{};     ///< Takes none while none are kept.
+  std::uint8_t keeping_kinds_{};
+  std::uint8_t keeping_cpl_{};
+  std::vector<PassedBranch> passed_;
   bool mispredicted_{};
   bool sees_memory_{true};
   bool telling_{};                ///< Of the instruction that runs complete() will be asked for.

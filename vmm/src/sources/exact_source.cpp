@@ -270,10 +270,11 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   RunEnd end;
   const bool resuming = (regs_.rflags & rflags_rf) != 0;
   const bool keeps_branches = progress_.plan().branches_wanted;
-  const std::uint64_t at_once = keeps_branches ? std::min(burst_left_, most_kept) : burst_left_;
+  const bool keeps_all = keeps_branches && progress_.plan().branches.in_order;
+  const std::uint64_t at_once = keeps_all ? std::min(burst_left_, vpmu::uarch::ProcessorModel::most_in_order) : burst_left_;
   const std::uint64_t most = shadow_ || resuming ? 1 : at_once;
   if (const std::uint64_t unseen = progress_.unseen(cpl_of(sregs_) != 0, most); unseen != 0) {
-    if (keeps_branches) model_->keep_branches(cpl_of(sregs_), engine_.observed());
+    if (keeps_branches) model_->keep_branches(cpl_of(sregs_), progress_.plan().branches, engine_.observed());
     run_blocks(unseen);
     if (keeps_branches) end.passed = model_->kept_branches(engine_.observed());
   } else {

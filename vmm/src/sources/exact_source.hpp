@@ -83,8 +83,6 @@ class ExactSource final : public CountSource {
 
   /// How long the engine keeps the vCPU before KVM may look at interrupts and timers: well below a millisecond.
   static constexpr std::uint64_t burst = 50'000;
-  /// Instructions, and so taken branches, that pass before the PMU is told of them.
-  static constexpr std::uint64_t most_kept = 2'000;
 
   Result<bool> enter(VcpuPort& port);
   Result<void> leave(VcpuPort& port);

@@ -7,6 +7,7 @@
 #include "vpmu/counter.hpp"
 #include "vpmu/event.hpp"
 #include "vpmu/offcore.hpp"
+#include "vpmu/retirement.hpp"
 
 namespace vpmu {
 
@@ -27,16 +28,29 @@ struct PlanEntry {
   OffcoreFilter offcore{};  ///< Of offcore and offcore_1: what counts.
 };
 
+/// Which taken branches have an effect on the LBR when many pass in bulk.
+struct BranchChoice {
+  std::array<std::uint8_t, 2> kinds{};  ///< Those that it takes at CPL 0, and above: a bit for each BranchKind.
+  std::uint8_t depth{};                 ///< Of these only the last so many remain in it,
+  bool in_order{};                      ///< except in call-stack mode, where each may take away another one.
+
+  /// Whether it takes those of this kind.
+  [[nodiscard]] bool takes(BranchKind kind, unsigned cpl) const {
+    return (kinds[cpl == 0 ? 0 : 1] >> static_cast<unsigned>(kind) & 1) != 0;
+  }
+};
+
 /// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1
 /// order.
 struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
-  bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
-                           ///< Pmu::retire() or in bulk by Pmu::record_branches().
-  bool branches_stored{};  ///< BTS: a record is written behind each, which may fault: by Pmu::retire() alone.
-  bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
-                           ///< on.
+  bool branches_wanted{};   ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
+                            ///< Pmu::retire() or in bulk by Pmu::record_branches().
+  bool branches_stored{};   ///< BTS: a record is written behind each, which may fault: by Pmu::retire() alone.
+  BranchChoice branches{};  ///< Of Pmu::record_branches().
+  bool fusion_wanted{};  ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
+                         ///< on.
 
   /// The entries that there are.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }

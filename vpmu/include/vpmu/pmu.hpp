@@ -103,7 +103,8 @@ class Pmu {
   /// instruction: for the LBR and BTS alone (rules Z5, B1). A page fault on the DS area drops the BTS record here
   /// whatever `ds_fault` says: the delivery of an exception must not raise another one without end.
   void record_branch(const TakenBranch& branch, GuestEnv& env);
-  /// Taken branches that passed in bulk, for the LBR alone (rule Z5): while BTS is on each must come by retire().
+  /// Taken branches that passed in bulk at one privilege level, for the LBR alone (rule Z5): while BTS is on each must
+  /// come by retire().
   void record_branches(const BranchRun& run);
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
@@ -196,6 +197,7 @@ class Pmu {
   // lbr.cpp
   [[nodiscard]] bool records_branches() const;
   void push_branch(const TakenBranch& taken);
+  [[nodiscard]] BranchChoice lbr_choice() const;
 
   // bts.cpp
   [[nodiscard]] bool stores_branches() const;

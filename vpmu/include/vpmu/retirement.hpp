@@ -117,9 +117,11 @@ struct PassedBranch {
   std::uint64_t cycles{};  ///< Unhalted core cycles since the one before it, or since the first of these instructions.
 };
 
-/// The taken branches of instructions that passed in bulk, in their order.
+/// The taken branches of instructions that passed in bulk, in their order. Those that the LBR does not take may be
+/// missing, their cycles are then among the next one's; of the others the first, if as many come as it holds.
 struct BranchRun {
   std::span<const PassedBranch> branches;
+  std::uint64_t missing{};        ///< So many of those that the LBR takes came before these.
   std::uint64_t cycles_behind{};  ///< Unhalted core cycles behind the last one.
 };
 

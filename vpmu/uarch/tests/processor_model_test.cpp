@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <map>
@@ -295,6 +296,61 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
     }
     EXPECT_TRUE(ProcessorModel::tells(counts));
   }
+}
+
+// Of many branches those are kept that an LBR would hold, with all the cycles between them.
+TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
+  std::mt19937_64 random{6};
+  const auto branches = [&](unsigned count) {
+    std::vector<exec::SeenBranch> list;
+    std::uint32_t now = 100;
+    for (unsigned n = 0; n < count; ++n) {
+      const auto kind = static_cast<BranchKind>(1 + random() % 6);
+      const std::uint64_t at = random() % 64 * 16;
+      now += static_cast<std::uint32_t>(1 + random() % 9);
+      list.push_back({.at = at,
+                      .behind = at + 4,
+                      .to = random() % 3 == 0 ? at + 4 : random() % 1024,
+                      .kind = kind,
+                      .taken = kind != BranchKind::conditional || random() % 2 == 0,
+                      .now = now});
+    }
+    return list;
+  };
+  for (const unsigned count : {0U, 1U, 20U, 40U, 500U}) {
+    for (const bool in_order : {false, true}) {
+      ProcessorModel model{*find_profile("skylake")};
+      const std::vector<exec::SeenBranch> list = branches(count);
+      constexpr std::uint8_t but_returns = 0xFF & ~(1U << static_cast<unsigned>(BranchKind::near_ret));
+      model.keep_branches(3, {.kinds = {0, but_returns}, .depth = 16, .in_order = in_order}, 100);
+      for (const exec::SeenBranch& b : list) model.branched(b);
+      const BranchRun run = model.kept_branches(list.empty() ? 107 : list.back().now + 7);
+      std::vector<exec::SeenBranch> taken;
+      for (const exec::SeenBranch& b : list)
+        if (b.taken && b.kind != BranchKind::near_ret) taken.push_back(b);
+      ASSERT_EQ(run.missing + run.branches.size(), taken.size());
+      EXPECT_EQ(run.branches.size(), in_order ? taken.size() : std::min<std::size_t>(taken.size(), 16));
+      std::uint32_t since = run.missing == 0 ? 100 : taken[run.missing - 1].now;
+      for (std::size_t i = 0; i < run.branches.size(); ++i) {
+        const exec::SeenBranch& b = taken[run.missing + i];
+        const PassedBranch& kept = run.branches[i];
+        EXPECT_EQ(kept.branch.from.value(), b.at);
+        EXPECT_EQ(kept.branch.to.value(), b.to);
+        EXPECT_EQ(kept.branch.what.kind, b.kind);
+        EXPECT_EQ(kept.branch.what.to_next, b.to == b.behind);
+        EXPECT_EQ(kept.branch.cpl, 3);
+        EXPECT_EQ(kept.cycles, b.now - since);
+        since = b.now;
+      }
+      EXPECT_EQ(run.cycles_behind, list.empty() ? 7 : list.back().now + 7 - since);
+      model.branched({.at = 1, .behind = 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = 1});
+      EXPECT_EQ(model.kept_branches(0).branches.size(), run.branches.size()) << "no more are kept";
+    }
+  }
+  ProcessorModel model{*find_profile("skylake")};
+  model.keep_branches(0, {.kinds = {0, 0xFF}, .depth = 16}, 0);
+  model.branched({.at = 1, .behind = 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = 1});
+  EXPECT_TRUE(model.kept_branches(5).branches.empty()) << "of the other level";
 }
 
 // While only branches are asked for, caches and TLBs see nothing, told one by one or by blocks.

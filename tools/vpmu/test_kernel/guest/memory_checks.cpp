@@ -84,7 +84,8 @@ void check_stores(const Processor& processor, Report& report) {
                 [&access](const Sample& sample, std::size_t) { return compare(sample, access); });
 }
 
-/// More memory than an L2 or a second level TLB has room for, in pages of 4 KiB.
+/// More memory than an L2 or a second level TLB has room for, in pages of 4 KiB. One for all checks: of one that is
+/// given back, the next has the last pages first, which a cache may still hold.
 class WalkedMemory {
  public:
   WalkedMemory() {
@@ -119,27 +120,26 @@ class WalkedMemory {
 };
 
 /// perf's own names of caches, as the kernel's tables of the processor have them.
-void check_cache_events(const Processor& processor, Report& report) {
+void check_cache_events(const Processor& processor, const WalkedMemory& memory, Report& report) {
   const perf_event_attr lines = read_misses(PERF_COUNT_HW_CACHE_L1D, Counts::user);
   const perf_event_attr pages = read_misses(PERF_COUNT_HW_CACHE_DTLB, Counts::user);
   if (!processor.known) {
     report.equal("cache.l1d", refusal(ENOENT), refusal(open_event(lines).error));
     return report.equal("cache.dtlb", refusal(ENOENT), refusal(open_event(pages).error));
   }
-  const WalkedMemory memory;
   memory.check("cache.l1d", lines, walked_lines, "lines that the L1 lacked", report);
   memory.check("cache.dtlb", pages, WalkedMemory::pages, "pages that the TLBs lacked", report);
 }
 
 /// Demand reads of lines that no L2 can have.
-void check_offcore(const Processor& processor, Report& report) {
+void check_offcore(const Processor& processor, const WalkedMemory& memory, Report& report) {
   if (!processor.known) {
     const bool has = exists(core_pmu_path("format/offcore_rsp"));
     return report.equal("offcore", "no event", has ? "an event" : "no event");
   }
   perf_event_attr event = raw_event(offcore_response, Counts::user);
   event.config1 = processor.offcore;
-  WalkedMemory{}.check("offcore", event, walked_lines, "reads", report);
+  memory.check("offcore", event, walked_lines, "reads", report);
 }
 
 }  // namespace
@@ -147,8 +147,9 @@ void check_offcore(const Processor& processor, Report& report) {
 void check_memory(const Processor& processor, Report& report) {
   check_loads(processor, report);
   check_stores(processor, report);
-  check_cache_events(processor, report);
-  check_offcore(processor, report);
+  const WalkedMemory memory;
+  check_cache_events(processor, memory, report);
+  check_offcore(processor, memory, report);
 }
 
 }  // namespace vmm::tool::checker
