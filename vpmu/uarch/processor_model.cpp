@@ -70,6 +70,25 @@ constexpr std::array of_outcomes = [] {
   });
 }();
 
+/// An event that is branches of these kinds, a bit each.
+struct OfBranches {
+  Counts counts;
+  unsigned kinds;
+  bool not_taken, taken;
+};
+
+constexpr std::array of_branches = [] {
+  using enum BranchKind;
+  constexpr auto bits = [](auto... kinds) { return ((1U << static_cast<unsigned>(kinds)) | ...); };
+  return std::to_array<OfBranches>({
+      {Counts::branches_taken, ~bits(none, far), false, true},
+      {Counts::branches_not_taken, bits(conditional), true, false},
+      {Counts::branches_conditional, bits(conditional), true, true},
+      {Counts::branches_call, bits(near_rel_call, near_ind_call), false, true},
+      {Counts::branches_return, bits(near_ret), false, true},
+  });
+}();
+
 /// Whether it needs caches and TLBs. A record of a store says whether it hit the L1 (rule S3).
 bool needs_memory(const PlanEntry& e) {
   const bool stores =
@@ -87,11 +106,14 @@ bool ProcessorModel::tells(Counts counts) {
          std::ranges::find(of_outcomes, counts, &OfOutcomes::counts) != of_outcomes.end();
 }
 
+bool ProcessorModel::has(Counts counts) {
+  return tells(counts) || std::ranges::find(of_branches, counts, &OfBranches::counts) != of_branches.end();
+}
+
 // A record of the branch stack says whether the branch was mispredicted.
 bool ProcessorModel::is_wanted(const CountPlan& plan) {
-  return plan.branches_wanted || std::ranges::any_of(plan.active(), [](const PlanEntry& e) {
-           return needs_memory(e) || counts_mispredictions(e.counts);
-         });
+  return plan.branches_wanted ||
+         std::ranges::any_of(plan.active(), [](const PlanEntry& e) { return needs_memory(e) || has(e.counts); });
 }
 
 void ProcessorModel::follow(const CountPlan& plan) {
@@ -116,6 +138,10 @@ std::uint64_t ProcessorModel::count(Counts counts) const {
     if (of.loads) n += loads_.with(of.levels, of.tlbs);
     if (of.stores) n += stores_.with(of.levels, of.tlbs);
   }
+  for (const OfBranches& of : of_branches)
+    for (unsigned kind = 0; kind < branches_.size(); ++kind)
+      if (of.counts == counts && (of.kinds >> kind & 1) != 0)
+        n += (of.not_taken ? branches_[kind][0] : 0) + (of.taken ? branches_[kind][1] : 0);
   return n;
 }
 
@@ -245,6 +271,7 @@ void ProcessorModel::retired(bool load, bool store) {
 
 void ProcessorModel::branched(const exec::SeenBranch& b) {
   mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+  count_branch(b.kind, b.taken);
   if (b.taken) keep(b, b.to, b.now, mispredicted_);
   if (mispredicted_) count_misprediction(b.kind, b.taken);
 }
@@ -373,6 +400,7 @@ void ProcessorModel::branch_in_block(const exec::SeenBlocks& all, std::uint64_t 
       b.kind == BranchKind::conditional
           ? predictor_.conditional(b.at, taken)
           : predictor_.retire({.at = b.at, .behind = b.behind, .to = to, .kind = b.kind, .taken = true});
+  count_branch(b.kind, taken);
   if (taken && keeping_kinds_ != 0) keep(b, to, all.now, mispredicted);
   if (mispredicted) count_misprediction(b.kind, taken);
 }

@@ -37,9 +37,11 @@ class ProcessorModel final : public exec::Observer {
     passed_.reserve(most_in_order);
   }
 
-  /// Whether the event is one that only a model can tell, and this one does, so that count() has it.
+  /// Whether the event is one that only a model can tell, and this one does.
   [[nodiscard]] static bool tells(Counts counts);
-  /// Whether a counter of the plan needs what only a model can tell: of each instruction if not in bulk.
+  /// Whether count() has it: what it tells, and branches by what they are, which it sees all of.
+  [[nodiscard]] static bool has(Counts counts);
+  /// Whether a counter of the plan needs one of these: of each instruction if not in bulk.
   [[nodiscard]] static bool is_wanted(const CountPlan& plan);
   /// What depends on the plan is taken from this one: the latency from which on a load counts, and whether anybody asks
   /// for caches and TLBs. While nobody does, they see nothing.
@@ -89,6 +91,7 @@ class ProcessorModel final : public exec::Observer {
   void saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at);
   void came_to(const exec::SeenAccess& access, const Result& result);
   void count_load(const Result& load);
+  void count_branch(BranchKind kind, bool taken) { ++branches_[static_cast<unsigned>(kind)][taken ? 1 : 0]; }
   void branch_in_block(const exec::SeenBlocks& all, std::uint64_t to);
   void count_misprediction(BranchKind kind, bool taken);
   /// So many loads found their lines in the L1, and their pages in the first TLB.
@@ -97,7 +100,9 @@ class ProcessorModel final : public exec::Observer {
 
   Hierarchy hierarchy_;
   BranchPredictor predictor_;
-  Outcomes loads_, stores_;                         ///< Of retired instructions.
+  Outcomes loads_, stores_;  ///< Of retired instructions.
+  std::array<std::array<std::uint64_t, 2>, static_cast<unsigned>(BranchKind::far) + 1>
+      branches_{};                                  ///< Not taken, taken.
   std::array<std::uint64_t, vocabulary> counts_{};  ///< What these do not tell.
   std::uint64_t now_{};                             ///< Instructions that the hierarchy's clock has seen.
   std::optional<Result> load_, store_;              ///< Of the instruction that runs.

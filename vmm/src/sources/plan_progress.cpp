@@ -25,7 +25,7 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
   if (entry.per_cycle || entry.armed || picked_by_pmu) return Unit::each;
   for (const auto& [counts, unit] : rows)
     if (counts == entry.counts) return unit;
-  return vpmu::uarch::ProcessorModel::tells(entry.counts) ? Unit::model : Unit::each;
+  return vpmu::uarch::ProcessorModel::has(entry.counts) ? Unit::model : Unit::each;
 }
 
 void PlanProgress::begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model) {

@@ -48,7 +48,7 @@ TEST(PlanProgress, StopsBeforeTheNearestOverflow) {
 TEST(PlanProgress, WhatBlocksDoNotTellIsSeenOneByOne) {
   PlanEntry armed = entry(0, Counts::instructions), per_cycle = armed, picked = entry(0, Counts::load_latency);
   armed.armed = per_cycle.per_cycle = true;
-  for (const PlanEntry& e : {armed, per_cycle, picked, entry(0, Counts::branches_taken)})
+  for (const PlanEntry& e : {armed, per_cycle, picked, entry(0, Counts::memory_instructions)})
     EXPECT_EQ(at_the_start_of(plan_of({e})).unseen(true, 500), 0U) << static_cast<unsigned>(e.counts);
 }
 
@@ -83,6 +83,28 @@ TEST(PlanProgress, NearBranchesPassInBlocks) {
   EXPECT_EQ(progress.unseen(true, 500), 92U);
   progress.observe({.cpl = 3, .branch = {.kind = vpmu::BranchKind::near_ret, .taken = true}});
   EXPECT_EQ(progress.unseen(true, 500), 91U);
+}
+
+// So do branches by their kinds.
+TEST(PlanProgress, TakesTheBranchesThatTheModelSaw) {
+  vpmu::uarch::ProcessorModel model{*vpmu::uarch::find_profile("skylake")};
+  constexpr std::array kinds{Counts::branches_taken, Counts::branches_not_taken, Counts::branches_conditional,
+                             Counts::branches_call, Counts::branches_return};
+  vpmu::CountPlan plan;
+  for (unsigned i = 0; i < kinds.size(); ++i) plan.entries[plan.size++] = entry(i, kinds[i], 100);
+  EXPECT_TRUE(vpmu::uarch::ProcessorModel::is_wanted(plan));
+  PlanProgress progress;
+  progress.begin(plan, &model);
+  EXPECT_EQ(progress.unseen(true, 500), 99U);
+  using enum vpmu::BranchKind;
+  for (const vpmu::BranchKind kind : {conditional, near_rel_call, near_ind_call, near_ret, near_rel_jmp, far})
+    model.branched({.at = 16, .behind = 20, .to = 64, .kind = kind, .taken = true});
+  model.branched({.at = 16, .behind = 20, .to = 20, .kind = conditional, .taken = false});
+  progress.pass(true, {.instructions = 7, .branches = 7});
+  const vpmu::CountDeltas deltas = progress.take_deltas();
+  constexpr std::array expected{5U, 1U, 2U, 2U, 1U};
+  for (unsigned i = 0; i < kinds.size(); ++i) EXPECT_EQ(deltas[vpmu::CounterId::gp(i)], expected[i]) << i;
+  EXPECT_EQ(progress.unseen(true, 500), 94U);
 }
 
 // Rule L2: in bulk as well.
