@@ -11,6 +11,23 @@ std::byte* stop_for(Core* c, Stop why) {
   return nullptr;
 }
 
+/// Finds the page in the tables. False: the engine must stop.
+bool walk_to(Core* c, Rights rights, std::uint64_t at, PagingAccess access, KnownPage& known) {
+  const auto privilege = c->cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
+  const Walk walk = translate(c->paging, *c->ram, GuestLinear{at}, access, privilege, AccessedDirty::set);
+  const auto* mapped = std::get_if<Mapped>(&walk);
+  if (mapped == nullptr) return stop_for(c, Stop::fault) != nullptr;
+  const GuestPhysical page{mapped->address.value() - at % page_size};
+  std::byte* const host = c->ram->page(page);
+  if (host == nullptr) return stop_for(c, Stop::fault) != nullptr;
+  known = {.linear = at / page_size,
+           .generation = c->tlb_generation,
+           .host = host,
+           .seen = {.physical = page.value(), .page_bytes = mapped->page_bytes},
+           .rights = rights};
+  return true;
+}
+
 }  // namespace
 
 std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes) {
@@ -19,32 +36,32 @@ std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned 
 
 std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess access) {
   look_at_kick(c);
-  const auto privilege = c->cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
-  const Walk walk = translate(c->paging, *c->ram, GuestLinear{at}, access, privilege, AccessedDirty::set);
-  const auto* mapped = std::get_if<Mapped>(&walk);
-  if (mapped == nullptr) return stop_for(c, Stop::fault);
-  const std::uint64_t in_page = at % page_size;
-  const GuestPhysical page{mapped->address.value() - in_page};
-  std::byte* const host = c->ram->page(page);
-  if (host == nullptr) return stop_for(c, Stop::fault);
+  const bool writes = access == PagingAccess::write;
+  KnownPage& known = c->known[known_place(at)];
+  const bool is_known = known.linear == at / page_size && known.generation == c->tlb_generation &&
+                        known.rights == rights && (known.writable || !writes);
+  if (!is_known && !walk_to(c, rights, at, access, known)) return nullptr;
   const std::size_t place = tlb_place(at);
-  const std::uint64_t tag = in_page - at;
-  if (c->tap != nullptr) c->tap->pages[static_cast<unsigned>(rights)][place] = {page.value(), mapped->page_bytes};
+  const std::uint64_t tag = at % page_size - at;
+  if (c->tap != nullptr) c->tap->pages[static_cast<unsigned>(rights)][place] = known.seen;
   Tlb& tlb = c->tlbs[static_cast<unsigned>(rights)];
-  if (tlb.read[place] != tag) tlb.write[place] = Tlb::no_tag(place);
-  tlb.add[place] = reinterpret_cast<std::uintptr_t>(host) + tag;
+  tlb.add[place] = reinterpret_cast<std::uintptr_t>(known.host) + tag;
   tlb.read[place] = tag;
-  if (access != PagingAccess::write) return host + in_page;
+  tlb.write[place] = known.writable ? tag : Tlb::no_tag(place);
+  std::byte* const found = known.host + at % page_size;
+  if (!writes || known.writable) return found;
+  const GuestPhysical page{known.seen.physical};
   c->ram->will_write(page);
   if (!c->code->holds(page)) {
+    known.writable = true;
     tlb.write[place] = tag;
-    return host + in_page;
+    return found;
   }
   // The rest of the running block may be what is written: it must not go on as decoded.
   if (!c->stepping) return stop_for(c, Stop::alone);
   c->code->forget(*c, page);
   c->wrote_code = true;
-  return host + in_page;
+  return found;
 }
 
 const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes) {
@@ -79,6 +96,7 @@ void cut_short(Core* c) {
 
 void flush_tlb(Core* c) {
   for (Tlb& tlb : c->tlbs) tlb.clear();
+  ++c->tlb_generation;
 }
 
 void choose_tlb(Core* c) { c->tlb = &c->tlbs[static_cast<unsigned>(rights_of(*c))]; }

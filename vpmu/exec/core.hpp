@@ -195,6 +195,20 @@ inline constexpr Tlb::Words Tlb::no_tags = [] {
 constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) {
   return at + tag <= page_size - bytes;
 }
+/// What the software TLB holds no longer, or will hold: a page that was found in the tables since all was forgotten.
+struct KnownPage {
+  std::uint64_t linear{};      ///< Its number.
+  std::uint64_t generation{};  ///< Core::tlb_generation; another one: it is not known.
+  std::byte* host{};
+  SeenPage seen;
+  Rights rights{};
+  bool writable{};  ///< A write found it, and no blocks were decoded from it.
+};
+inline constexpr unsigned known_pages = 4096;
+constexpr std::size_t known_place(std::uint64_t at) {
+  return (at / page_size ^ at / page_size / known_pages) % known_pages;
+}
+
 inline constexpr unsigned jump_entries = 4096;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
@@ -246,6 +260,7 @@ struct alignas(64) Core {
   bool stepping{};    ///< One op at a time: its block's counts have not been taken off.
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                     ///< That of the present Rights.
+  std::uint64_t tlb_generation{1};           ///< Grows when all translations are forgotten.
   std::uint64_t answer{};                    ///< The platform's.
   std::uint64_t tsc_aux{};                   ///< And what it answers to RDTSCP beside it.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
@@ -263,6 +278,7 @@ struct alignas(64) Core {
   Tap* tap{};                                                    ///< Null while nobody observes.
   Jit* jit{};
   CompiledState compiled;
+  std::array<KnownPage, known_pages> known{};  ///< By known_place().
 };
 
 }  // namespace vpmu::exec

@@ -31,6 +31,7 @@ class FlatRam final : public Ram {
   }
   void will_write(GuestPhysical) override { ++writes; }
   std::optional<std::uint64_t> read_word(GuestPhysical at, unsigned size) override {
+    ++words_read;
     std::uint64_t word{};
     const std::uint64_t offset = at.value() - address();
     if (offset + size > bytes_) return std::nullopt;
@@ -44,6 +45,7 @@ class FlatRam final : public Ram {
   }
 
   unsigned writes{};
+  unsigned words_read{};  ///< Of page tables.
 
  private:
   std::byte* base_{};

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
 #include "vpmu/bits.hpp"
@@ -218,6 +220,66 @@ TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
   state_.paging.cr3 |= bit(3);
   EXPECT_EQ(resume(0, 0), Stop::unsupported);
   EXPECT_EQ(engine_.state().gpr[rax], 0x42U);
+}
+
+// Two pages that have one place in the software TLB: each is found in the tables once for reading, once for writing.
+TEST_P(EngineResumes, WithPagesThatItsTlbHasNoRoomFor) {
+  link(table, 2 + tlb_entries, user_code, 0);
+  put(kernel_code, {0x8B, 0x04, 0x25, 0,    0x20, 0,    0,  // mov 0x2000, %eax
+                    0x8B, 0x0C, 0x25, 0,    0x20, 0x10, 0,  // mov 0x102000, %ecx
+                    0x89, 0x04, 0x25, 0x08, 0x20, 0,    0,  // mov %eax, 0x2008
+                    0x89, 0x0C, 0x25, 0x08, 0x20, 0x10, 0,  // mov %ecx, 0x102008
+                    0xEB, 0xE2});                           // jmp to it
+  put(data, {0x41});
+  put(user_code, {0x42});
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::budget);
+  const unsigned before = ram_.words_read;
+  EXPECT_EQ(engine_.run(1000), Stop::budget);
+  EXPECT_EQ(ram_.words_read, before);
+  EXPECT_EQ(std::to_integer<unsigned>(ram_.bytes()[data * page_size + 8]), 0x41U);
+  EXPECT_EQ(std::to_integer<unsigned>(ram_.bytes()[user_code * page_size + 8]), 0x42U);
+  link(table, 2, user_code, 0);
+  engine_.forget_translations();
+  EXPECT_EQ(resume(0, 0), Stop::budget);
+  EXPECT_GT(ram_.words_read, before);
+  EXPECT_EQ(engine_.state().gpr[rax], 0x42U);
+}
+
+// What was found for reading is not thereby found for writing.
+TEST_P(EngineResumes, WithPagesThatMayOnlyBeRead) {
+  state_.paging.cr0 |= bit(16);
+  const std::uint64_t read_only = at(data) | present;
+  std::memcpy(&ram_.bytes()[table * page_size + 2 * sizeof read_only], &read_only, sizeof read_only);
+  put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0,    // mov 0x2000, %eax
+                    0x89, 0x04, 0x25, 0, 0x20, 0, 0});  // mov %eax, 0x2000
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::fault);
+  EXPECT_EQ(engine_.passed().instructions, 1U);
+}
+
+// A page that was written to before code was decoded from it is not open for writing for long.
+TEST_P(EngineResumes, WithWhatItWroteIntoCode) {
+  link(table, 3 + tlb_entries, user_code, 0);
+  put(kernel_code, {0xC7, 0x04, 0x25, 0,    0x30, 0,    0, 1,    0, 0, 0,  // movl $1, 0x3000
+                    0x8B, 0x0C, 0x25, 0,    0x30, 0x10, 0,                 // mov 0x103000, %ecx: of the same place
+                    0xE8, 0xF9, 0x2F, 0,    0,                             // call 0x3010
+                    0x8B, 0x0C, 0x25, 0,    0x30, 0x10, 0,                 // mov 0x103000, %ecx
+                    0xC6, 0x04, 0x25, 0x11, 0x30, 0,    0, 0xCB,           // movb $0xCB, 0x3011: dec %ebx
+                    0xE8, 0xE5, 0x2F, 0,    0,                             // call 0x3010
+                    0x0F, 0x0B});                                          // ud2
+  constexpr std::array code{0xFFU, 0xC3U, 0xC3U};                          // inc %ebx; ret
+  for (std::size_t i = 0; i < code.size(); ++i)
+    ram_.bytes()[data * page_size + 0x10 + i] = static_cast<std::byte>(code[i]);
+  state_.gpr[rsp] = 0x3800;
+  state_.gpr[rbx] = 5;
+  as(0, 0);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(100), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, 10U);
+  EXPECT_EQ(engine_.state().gpr[rbx], 5U);
 }
 
 }  // namespace
