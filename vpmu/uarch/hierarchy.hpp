@@ -76,7 +76,7 @@ class Repeats {
 /// in flight: one cycle for each instruction, and the wait for a fill buffer when all are taken. Loads do not wait for
 /// each other otherwise.
 ///
-/// Deterministic: the same accesses after clear() give the same results. Allocates in its constructor only; about 1.2
+/// Deterministic: the same accesses after clear() give the same results. Allocates in its constructor only; about 0.6
 /// MiB with an L3 of 8 MiB.
 class Hierarchy {
  public:
