@@ -79,7 +79,7 @@ Outcome measure_lbr(Guest& guest, const KernelInfo& kernel, std::uint64_t work) 
   test::TestCode code{room_for_code};
   Engine engine{guest.ram(), platform, &code};
   uarch::ProcessorModel model{*profile};
-  CountPlan plan{.branches_wanted = true, .branches = {.kinds = {0xFE, 0xFE}, .depth = 16}};
+  const CountPlan plan{.branches_wanted = true, .branches = {.kinds = {0xFE, 0xFE}, .depth = 16}};
   model.follow(plan);
   engine.observe(&model);
   Outcome best{.seconds = 1e9};
