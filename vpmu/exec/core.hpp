@@ -195,14 +195,15 @@ inline constexpr Tlb::Words Tlb::no_tags = [] {
 constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) {
   return at + tag <= page_size - bytes;
 }
-/// What the software TLB holds no longer, or will hold: a page that was found in the tables since all was forgotten.
+/// A page that a walk of the tables has found. There are more of these than the software TLB has places: what it loses
+/// comes back without another walk.
 struct KnownPage {
   std::uint64_t linear{};      ///< Its number.
-  std::uint64_t generation{};  ///< Core::tlb_generation; another one: it is not known.
+  std::uint64_t generation{};  ///< Core::tlb_generation at that time; a page of an older one is not known.
   std::byte* host{};
   SeenPage seen;
   Rights rights{};
-  bool writable{};  ///< A write found it, and no blocks were decoded from it.
+  bool writable{};  ///< The walk was for a write, which has set D; and no blocks were decoded from the page.
 };
 inline constexpr unsigned known_pages = 4096;
 constexpr std::size_t known_place(std::uint64_t at) {

@@ -40,19 +40,20 @@ void Pmu::record_branch(const TakenBranch& branch, GuestEnv& env) {
   request_pmis(b, env);
 }
 
-BranchChoice Pmu::lbr_choice() const {
-  BranchChoice choice{.depth = static_cast<std::uint8_t>(desc_.lbr_depth),
-                      .in_order = ls::EN_CALLSTACK::test(state_.lbr_select)};
-  if (!records_branches()) return choice;
+// SDM 3B 17.4.2.
+LbrFilter Pmu::lbr_filter() const {
+  LbrFilter filter{.depth = desc_.lbr_depth, .call_stack = ls::EN_CALLSTACK::test(state_.lbr_select)};
+  if (!records_branches()) return filter;
   constexpr std::uint8_t user = 3;
   for (const std::uint8_t cpl : {std::uint8_t{0}, user})
     for (unsigned kind = 0; kind <= static_cast<unsigned>(BranchKind::far); ++kind)
       if (!filtered(state_.lbr_select, {.kind = static_cast<BranchKind>(kind), .target_cpl = cpl}))
-        choice.kinds[cpl == 0 ? 0 : 1] |= static_cast<std::uint8_t>(1U << kind);
-  return choice;
+        filter.kinds[cpl == 0 ? 0 : 1] |= static_cast<std::uint8_t>(1U << kind);
+  return filter;
 }
 
-// Rule Z5: as retire() would have, one after the other. Of those that are missing nothing is left but the top's place.
+// Rule Z5: as retire() would have, one after the other. What was left out would have been overwritten: it only moves
+// TOS.
 void Pmu::record_branches(const BranchRun& run) {
   if (run.missing != 0 && records_branches()) {
     state_.lbr_tos = (state_.lbr_tos + run.missing) & (desc_.lbr_depth - 1U);

@@ -45,7 +45,7 @@ CountPlan Pmu::plan() const {
   }
   plan.branches_stored = stores_branches();
   plan.branches_wanted = records_branches() || plan.branches_stored;
-  plan.branches = lbr_choice();
+  plan.lbr_filter = lbr_filter();
   return plan;
 }
 

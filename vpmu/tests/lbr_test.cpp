@@ -66,10 +66,10 @@ TEST_F(Lbr, WhatPassedInBulkIsAsRetiredOneByOne) {
   EXPECT_EQ(info(3), bit(63) | 12U) << "and the cycles behind the last one";
 }
 
-// So it is where those are left out that have no effect: by the plan's choice of kinds, and all but the last.
+// So it is where those are left out that have no effect: by the plan's filter, and all but the last.
 TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
   std::mt19937_64 random{9};
-  unsigned left_out = 0, in_order = 0;
+  unsigned left_out = 0, call_stacks = 0;
   for (unsigned n = 0; n < 300; ++n) {
     PebsSession whole, part;
     for (PebsSession* const each : {&whole, &part}) {
@@ -78,7 +78,7 @@ TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
     }
     const std::uint8_t cpl = n % 2 == 0 ? 0 : 3;
     for (unsigned run = 0; run < 3; ++run) {
-      const BranchChoice choice = part.pmu.plan().branches;
+      const LbrFilter filter = part.pmu.plan().lbr_filter;
       std::vector<PassedBranch> all, some;
       for (auto count = static_cast<unsigned>(random() % 80), k = 0U; k < count; ++k) {
         const auto kind = static_cast<BranchKind>(1 + random() % 6);
@@ -89,15 +89,15 @@ TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
       std::uint64_t cycles = 0;
       for (const PassedBranch& each : all) {
         cycles += each.cycles;
-        if (!choice.takes(each.branch.what.kind, cpl)) continue;
+        if (!filter.records(each.branch.what.kind, cpl)) continue;
         some.push_back({.branch = each.branch, .cycles = std::exchange(cycles, 0)});
       }
-      const std::size_t missing = choice.in_order || some.size() <= choice.depth ? 0 : some.size() - choice.depth;
+      const std::size_t missing = filter.call_stack || some.size() <= filter.depth ? 0 : some.size() - filter.depth;
       some.erase(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(missing));
       whole.pmu.record_branches({.branches = all, .cycles_behind = 3});
       part.pmu.record_branches({.branches = some, .missing = missing, .cycles_behind = cycles + 3});
       left_out += missing != 0;
-      in_order += choice.in_order;
+      call_stacks += filter.call_stack;
     }
     EXPECT_EQ(whole.read(msr::MSR_LASTBRANCH_TOS), part.read(msr::MSR_LASTBRANCH_TOS)) << n;
     for (unsigned i = 0; i < 32; ++i)
@@ -105,15 +105,15 @@ TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
         ASSERT_EQ(whole.read(index + i), part.read(index + i)) << n << ' ' << index.value() << ' ' << i;
   }
   EXPECT_GT(left_out, 50U);
-  EXPECT_GT(in_order, 50U);
+  EXPECT_GT(call_stacks, 50U);
 }
 
 // While nothing is recorded no branch has an effect.
 TEST_F(Lbr, TakesNoneWhileItIsOff) {
-  EXPECT_TRUE(s.pmu.plan().branches.takes(BranchKind::near_ret, 3));
-  EXPECT_EQ(s.pmu.plan().branches.depth, 32);
+  EXPECT_TRUE(s.pmu.plan().lbr_filter.records(BranchKind::near_ret, 3));
+  EXPECT_EQ(s.pmu.plan().lbr_filter.depth, 32);
   s.write(msr::IA32_DEBUGCTL, 0);
-  EXPECT_FALSE(s.pmu.plan().branches.takes(BranchKind::near_ret, 3));
+  EXPECT_FALSE(s.pmu.plan().lbr_filter.records(BranchKind::near_ret, 3));
 }
 
 // Rule Z5.

@@ -109,17 +109,17 @@ std::uint64_t Hierarchy::rest_of_flight(std::uint64_t line) const {
   return 0;
 }
 
-// The lines whose windows are in the same sets of the decoded micro-op cache do not stay what they were.
+// Lines whose windows share a set of the decoded micro-op cache with this one's are no longer that set's latest.
 FetchResult Hierarchy::fetch(std::uint64_t linear, std::uint64_t physical, PageSize page) {
   if (!itlb_.is_latest(linear, page)) drop_pages(repeated_code_, linear, page);
   const std::uint64_t line = physical / line_bytes;
   repeated_code_.drop(line);
-  FetchResult result{.level = HitLevel::l1, .tlb = itlb_.look_up(linear, page), .decoded = true};
+  FetchResult result{.level = HitLevel::l1, .tlb = itlb_.look_up(linear, page), .decoded = has_decoded()};
   if (!l1i_.touch(line)) {
     result.level = below_l1(line, OffcoreRequest::demand_code_read);
     l1i_.insert(line);
   }
-  for (std::uint64_t i = 0; i < windows_in_line; ++i) {
+  for (std::uint64_t i = 0; has_decoded() && i < windows_in_line; ++i) {
     const std::uint64_t window = linear / line_bytes * windows_in_line + i;
     if (decoded_.is_latest(window)) continue;
     const std::uint64_t lines = std::max<std::uint64_t>(decoded_.shape().sets / windows_in_line, 1);

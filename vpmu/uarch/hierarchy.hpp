@@ -86,7 +86,7 @@ class Hierarchy {
   DataResult load(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_data_read); }
   /// Stores allocate lines as loads do; write-backs are free.
   DataResult store(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_rfo); }
-  /// Either, as part of its caller: a result that passes through memory costs more than finding it.
+  /// Either of them. It is inlined, for to return the result through memory costs the host more than to find it.
   [[gnu::always_inline]] DataResult do_access(const DataAccess& access, OffcoreRequest request) {
     TlbResult tlb = TlbResult::hit;
     if (!dtlb_.is_latest(access.linear, access.page)) {
@@ -121,7 +121,7 @@ class Hierarchy {
   [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
     const bool repeats = itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) &&
-                         (decoded_.shape().sets == 0 || (decoded_.is_latest(window) && decoded_.is_latest(window + 1)));
+                         (!has_decoded() || (decoded_.is_latest(window) && decoded_.is_latest(window + 1)));
     if (repeats) repeated_code_.put(linear);
     return repeats;
   }
@@ -161,6 +161,7 @@ class Hierarchy {
     std::uint64_t ready{};  ///< When the line is there.
   };
 
+  [[nodiscard]] bool has_decoded() const { return profile_->decoded.sets != 0; }
   static constexpr std::uint64_t flight_bit(std::uint64_t line) { return std::uint64_t{1} << (line % 64); }
   [[nodiscard]] bool may_be_in_flight(std::uint64_t line) const {
     return now_ < last_ready_ && (in_flight_ & flight_bit(line)) != 0;

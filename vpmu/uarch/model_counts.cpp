@@ -110,15 +110,14 @@ std::uint64_t Outcomes::with(unsigned levels, unsigned tlbs) const {
 std::uint64_t ProcessorModel::count(Counts counts) const {
   if (counts == Counts::l1d_fills) return hierarchy_.l1d_fills();
   std::uint64_t n = counts_[static_cast<unsigned>(counts)];
-  for (const OfOutcomes& of : of_outcomes) {
-    if (of.counts != counts) continue;
-    if (of.loads) n += loads_.with(of.levels, of.tlbs);
-    if (of.stores) n += stores_.with(of.levels, of.tlbs);
+  if (const auto* const of = std::ranges::find(of_outcomes, counts, &OfOutcomes::counts); of != of_outcomes.end()) {
+    if (of->loads) n += loads_.with(of->levels, of->tlbs);
+    if (of->stores) n += stores_.with(of->levels, of->tlbs);
   }
-  for (const OfBranches& of : of_branches)
+  if (const auto* const of = std::ranges::find(of_branches, counts, &OfBranches::counts); of != of_branches.end())
     for (unsigned kind = 0; kind < branches_.size(); ++kind)
-      if (of.counts == counts && (of.kinds >> kind & 1) != 0)
-        n += (of.not_taken ? branches_[kind][0] : 0) + (of.taken ? branches_[kind][1] : 0);
+      if ((of->kinds >> kind & 1) != 0)
+        n += (of->not_taken ? branches_[kind][0] : 0) + (of->taken ? branches_[kind][1] : 0);
   return n;
 }
 

@@ -156,19 +156,19 @@ void ProcessorModel::count_misprediction(BranchKind kind, bool taken) {
   if (is_near_call(kind)) add(Counts::mispredicts_call);
 }
 
-void ProcessorModel::keep_branches(unsigned cpl, const BranchChoice& choice, std::uint64_t now) {
+void ProcessorModel::keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now) {
   kept_count_ = 0;
-  kept_mask_ = (choice.in_order ? most_in_order : ring_of_last) - 1;
+  kept_mask_ = (filter.call_stack ? most_of_call_stack : most_of_ring) - 1;
   kept_from_ = now;
-  keeping_ = choice;
-  keeping_kinds_ = choice.kinds[cpl == 0 ? 0 : 1];
+  filter_ = filter;
+  keeping_kinds_ = filter.kinds[cpl == 0 ? 0 : 1];
   keeping_cpl_ = static_cast<std::uint8_t>(cpl);
 }
 
 BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
   keeping_kinds_ = 0;
   passed_.clear();
-  const std::uint64_t count = keeping_.in_order ? kept_count_ : std::min<std::uint64_t>(kept_count_, keeping_.depth);
+  const std::uint64_t count = filter_.call_stack ? kept_count_ : std::min<std::uint64_t>(kept_count_, filter_.depth);
   const std::uint64_t missing = kept_count_ - count;
   auto since = static_cast<std::uint32_t>(missing == 0 ? kept_from_ : kept_[(missing - 1) & kept_mask_].now);
   for (std::uint64_t n = missing; n < kept_count_; ++n) {

@@ -34,7 +34,7 @@ class ProcessorModel final : public exec::Observer {
  public:
   /// Cold. The profile must outlive it.
   explicit ProcessorModel(const Profile& profile) : hierarchy_{profile}, predictor_{profile.branches} {
-    passed_.reserve(most_in_order);
+    passed_.reserve(most_of_call_stack);
   }
 
   /// Whether the event is one that only a model can tell, and this one does.
@@ -57,11 +57,12 @@ class ProcessorModel final : public exec::Observer {
     return offcore ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
   }
 
-  /// Instructions that may pass while all branches must be kept, in their order.
-  static constexpr std::uint64_t most_in_order = 2048;
-  /// From here on the taken branches that are seen are kept, as those of code of this level: as many as have an effect.
-  /// `now` is Engine::observed().
-  void keep_branches(unsigned cpl, const BranchChoice& choice, std::uint64_t now);
+  /// The LBR's call-stack mode needs every branch: at most so many instructions may pass between keep_branches() and
+  /// kept_branches().
+  static constexpr std::uint64_t most_of_call_stack = 2048;
+  /// From here on taken branches are kept for an LBR with this filter, as those of code of this level. `now` is
+  /// Engine::observed().
+  void keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now);
   /// Those since then; a cycle is an instruction. Nothing is kept from here on. Valid until keep_branches().
   BranchRun kept_branches(std::uint64_t now);
 
@@ -118,13 +119,13 @@ class ProcessorModel final : public exec::Observer {
     BranchKind kind{};
     bool mispredicted{}, to_next{};
   };
-  static constexpr std::uint64_t ring_of_last = 64;  ///< Of those that an LBR holds, and one before them.
-  std::array<Kept, most_in_order> kept_{};           ///< A ring, or the first of it.
+  static constexpr std::uint64_t most_of_ring = 64;  ///< More than the deepest LBR has: one before its oldest, too.
+  std::array<Kept, most_of_call_stack> kept_{};      ///< A ring of most_of_ring, or of all in call-stack mode.
   std::uint64_t kept_count_{};                       ///< Of all since keep_branches().
   std::uint64_t kept_mask_{};
   std::uint64_t kept_from_{};  ///< The clock at the first one's beginning.
-  BranchChoice keeping_{};     ///< Takes none while none are kept.
-  std::uint8_t keeping_kinds_{};
+  LbrFilter filter_{};
+  std::uint8_t keeping_kinds_{};  ///< LbrFilter::kinds of keeping_cpl_; 0: no branches are kept now.
   std::uint8_t keeping_cpl_{};
   std::vector<PassedBranch> passed_;
   bool mispredicted_{};

@@ -14,9 +14,9 @@ RecencySets::RecencySets(Shape shape)
   clear();
 }
 
-// All of the set, always: where a key is found is not foreseen, and a loop that ends there costs more.
+// Both go through the whole set: a loop that ends at the key's way would cost the host a mispredicted branch each time.
 
-/// Its way; if it is not there, at least 64, which no set has.
+/// Its way; most_ways if it is not there.
 unsigned RecencySets::find(const Chunk* set, Tag tag) const {
   using Floats [[gnu::vector_size(16)]] = float;
   const Tags wanted = Tags{} + tag;

@@ -17,14 +17,17 @@ struct Shape {
 /// order of their last use, the latest first: so the test for a repeated use is one comparison, and the last one is the
 /// victim. Allocates when it is made only.
 ///
-/// Of a key 32 bits are kept beside the number of its set: 2^32 * `sets` keys are told apart. The first key of their
-/// upper half stands for none: no system has a page there, and no guest its memory.
+/// It keeps the 32 bits of a key above those that number its set: keys that are a multiple of 2^32 * `sets` apart are
+/// taken for one. The value 2^31 of these bits marks a way as empty, so a key that has it is found wherever a way is
+/// empty.
 class RecencySets {
  public:
+  /// The most ways that a set may have.
+  static constexpr unsigned most_ways = 64;
   /// What insert() gives when nothing had to go.
   static constexpr std::uint64_t nothing = ~0ULL;
 
-  /// Empty. Without sets nothing is ever found in it.
+  /// Empty. Without sets it stays so.
   explicit RecencySets(Shape shape);
 
   /// Whether the key is there; then it becomes its set's latest.
@@ -43,15 +46,15 @@ class RecencySets {
   /// Whether the key is there; changes nothing.
   [[nodiscard]] bool contains(std::uint64_t key) const;
   void clear();
-  /// The key is going to be looked up: its set comes nearer meanwhile.
+  /// Starts to load the key's set into the host's own cache: the key is going to be looked up.
   void prefetch(std::uint64_t key) const { __builtin_prefetch(set_of(key)); }
   [[nodiscard]] Shape shape() const { return shape_; }
 
  private:
   using Tag = std::uint32_t;
   using Tags [[gnu::vector_size(16)]] = Tag;
-  /// As many as the host compares and moves at once.
   static constexpr unsigned lanes = 4;
+  /// Ways that the host compares and moves at once.
   struct Chunk {
     Tags tags;
   };

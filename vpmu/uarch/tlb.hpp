@@ -33,7 +33,7 @@ class SecondLevel {
 /// A first level TLB with what is behind it. It knows pages, not translations: whoever asks has walked the tables.
 class Tlb {
  public:
-  /// Of the number of a page. The 16 upper bits of an address are as the highest of these.
+  /// Bits in the number of a 4 KiB page. The upper 16 bits of a canonical address repeat the highest of them.
   static constexpr unsigned page_bits = 48 - 12;
 
   /// `second` must outlive it.

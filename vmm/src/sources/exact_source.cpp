@@ -270,12 +270,12 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   RunEnd end;
   const bool resuming = (regs_.rflags & rflags_rf) != 0;
   const bool keeps_branches = progress_.plan().branches_wanted;
-  const bool keeps_all = keeps_branches && progress_.plan().branches.in_order;
+  const bool keeps_all = keeps_branches && progress_.plan().lbr_filter.call_stack;
   const std::uint64_t at_once =
-      keeps_all ? std::min(burst_left_, vpmu::uarch::ProcessorModel::most_in_order) : burst_left_;
+      keeps_all ? std::min(burst_left_, vpmu::uarch::ProcessorModel::most_of_call_stack) : burst_left_;
   const std::uint64_t most = shadow_ || resuming ? 1 : at_once;
   if (const std::uint64_t unseen = progress_.unseen(cpl_of(sregs_) != 0, most); unseen != 0) {
-    if (keeps_branches) model_->keep_branches(cpl_of(sregs_), progress_.plan().branches, engine_.observed());
+    if (keeps_branches) model_->keep_branches(cpl_of(sregs_), progress_.plan().lbr_filter, engine_.observed());
     run_blocks(unseen);
     if (keeps_branches) end.passed = model_->kept_branches(engine_.observed());
   } else {

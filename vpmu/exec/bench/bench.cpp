@@ -52,43 +52,44 @@ std::size_t entry_of(const KernelInfo& kernel) {
   return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(kernel.run) - __start_vpmu_kernels);
 }
 
-/// The same with a model of a Skylake's caches, TLBs and branch prediction, which must have seen what was counted.
-Outcome measure_modelled(Guest& guest, const KernelInfo& kernel, std::uint64_t work) {
-  const uarch::Profile* const profile = uarch::find_profile("skylake");
-  check(profile != nullptr, "no profile of a Skylake");
+/// An engine whose observer is a model of this processor.
+struct ModelledEngine {
+  ModelledEngine(Guest& guest, const char* processor)
+      : engine{guest.ram(), platform, &code}, model{*uarch::find_profile(processor)} {
+    engine.observe(&model);
+  }
   NoPlatform platform;
   test::TestCode code{room_for_code};
-  Engine engine{guest.ram(), platform, &code};
-  uarch::ProcessorModel model{*profile};
-  engine.observe(&model);
-  Outcome best = guest.run_in(engine, entry_of(kernel), work, without_end);
-  const auto loads = [&] {
-    return model.count(vpmu::Counts::l1_hit) + model.count(vpmu::Counts::lfb_hit) + model.count(vpmu::Counts::l1_miss);
-  };
-  check(loads() == best.passed.loads, std::string{kernel.name} + ": the model did not see every load once");
+  Engine engine;
+  uarch::ProcessorModel model;
+};
+
+/// The same with a model of a Skylake's caches, TLBs and branch prediction, which must have seen what was counted.
+Outcome measure_modelled(Guest& guest, const KernelInfo& kernel, std::uint64_t work) {
+  ModelledEngine m{guest, "skylake"};
+  Outcome best = guest.run_in(m.engine, entry_of(kernel), work, without_end);
+  const std::uint64_t loads =
+      m.model.count(vpmu::Counts::l1_hit) + m.model.count(vpmu::Counts::lfb_hit) + m.model.count(vpmu::Counts::l1_miss);
+  check(loads == best.passed.loads, std::string{kernel.name} + ": the model did not see every load once");
   for (unsigned i = 0; i < 2; ++i)
-    best.seconds = std::min(best.seconds, guest.run_in(engine, entry_of(kernel), work, without_end).seconds);
+    best.seconds = std::min(best.seconds, guest.run_in(m.engine, entry_of(kernel), work, without_end).seconds);
   return best;
 }
 
-/// The same with an LBR of 16 entries, which no filter keeps anything from; and without caches.
+/// The same with the LBR of a Sandy Bridge, which records branches of all kinds; without caches.
 Outcome measure_lbr(Guest& guest, const KernelInfo& kernel, std::uint64_t work) {
-  const uarch::Profile* const profile = uarch::find_profile("sandybridge");
-  check(profile != nullptr, "no profile of a Sandy Bridge");
-  NoPlatform platform;
-  test::TestCode code{room_for_code};
-  Engine engine{guest.ram(), platform, &code};
-  uarch::ProcessorModel model{*profile};
-  const CountPlan plan{.branches_wanted = true, .branches = {.kinds = {0xFE, 0xFE}, .depth = 16}};
-  model.follow(plan);
-  engine.observe(&model);
+  ModelledEngine m{guest, "sandybridge"};
+  const CountPlan plan{.branches_wanted = true, .lbr_filter = {.kinds = {0xFE, 0xFE}, .depth = 16}};
+  m.model.follow(plan);
   Outcome best{.seconds = 1e9};
   for (unsigned i = 0; i < 3; ++i) {
-    model.keep_branches(0, plan.branches, engine.observed());
-    const Outcome now = guest.run_in(engine, entry_of(kernel), work, without_end);
-    const BranchRun run = model.kept_branches(engine.observed());
-    check(run.branches.size() == plan.branches.depth && run.missing > 0 && run.missing < now.passed.branches,
-          std::string{kernel.name} + ": the LBR did not see the branches");
+    const std::uint64_t before = m.model.count(vpmu::Counts::branches_taken);
+    m.model.keep_branches(0, plan.lbr_filter, m.engine.observed());
+    const Outcome now = guest.run_in(m.engine, entry_of(kernel), work, without_end);
+    const BranchRun run = m.model.kept_branches(m.engine.observed());
+    const std::uint64_t taken = m.model.count(vpmu::Counts::branches_taken) - before;
+    check(run.branches.size() == plan.lbr_filter.depth && run.missing + run.branches.size() == taken,
+          std::string{kernel.name} + ": the LBR did not see every taken branch once");
     if (now.seconds < best.seconds) best = now;
   }
   return best;

@@ -28,14 +28,15 @@ struct PlanEntry {
   OffcoreFilter offcore{};  ///< Of offcore and offcore_1: what counts.
 };
 
-/// Which taken branches have an effect on the LBR when many pass in bulk.
-struct BranchChoice {
-  std::array<std::uint8_t, 2> kinds{};  ///< Those that it takes at CPL 0, and above: a bit for each BranchKind.
-  std::uint8_t depth{};                 ///< Of these only the last so many remain in it,
-  bool in_order{};                      ///< except in call-stack mode, where each may take away another one.
+/// Which taken branches the LBR records now: MSR_LBR_SELECT and DEBUGCTL.LBR. A source that lets many instructions pass
+/// in bulk may leave out all others. SDM 3B 17.4.2.
+struct LbrFilter {
+  std::array<std::uint8_t, 2> kinds{};  ///< At CPL 0, and at CPL 1 to 3: a bit for each BranchKind. 0: it records none.
+  std::uint8_t depth{};                 ///< Entries. Of the branches that it records only the last so many stay in it.
+  bool call_stack{};  ///< EN_CALLSTACK: a return removes an entry, so the source must leave out none that it records.
 
-  /// Whether it takes those of this kind.
-  [[nodiscard]] bool takes(BranchKind kind, unsigned cpl) const {
+  /// Whether the LBR records branches of this kind that are taken at this level.
+  [[nodiscard]] bool records(BranchKind kind, unsigned cpl) const {
     return (kinds[cpl == 0 ? 0 : 1] >> static_cast<unsigned>(kind) & 1) != 0;
   }
 };
@@ -45,12 +46,12 @@ struct BranchChoice {
 struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
-  bool branches_wanted{};   ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
-                            ///< Pmu::retire() or in bulk by Pmu::record_branches().
-  bool branches_stored{};   ///< BTS: a record is written behind each, which may fault: by Pmu::retire() alone.
-  BranchChoice branches{};  ///< Of Pmu::record_branches().
-  bool fusion_wanted{};  ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
-                         ///< on.
+  bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
+                           ///< Pmu::retire() or in bulk by Pmu::record_branches().
+  bool branches_stored{};  ///< BTS: a record is written behind each, which may fault: by Pmu::retire() alone.
+  LbrFilter lbr_filter{};  ///< What Pmu::record_branches() must be given.
+  bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
+                           ///< on.
 
   /// The entries that there are.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }

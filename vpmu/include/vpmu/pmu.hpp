@@ -197,7 +197,7 @@ class Pmu {
   // lbr.cpp
   [[nodiscard]] bool records_branches() const;
   void push_branch(const TakenBranch& taken);
-  [[nodiscard]] BranchChoice lbr_choice() const;
+  [[nodiscard]] LbrFilter lbr_filter() const;
 
   // bts.cpp
   [[nodiscard]] bool stores_branches() const;

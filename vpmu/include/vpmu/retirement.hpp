@@ -117,11 +117,12 @@ struct PassedBranch {
   std::uint64_t cycles{};  ///< Unhalted core cycles since the one before it, or since the first of these instructions.
 };
 
-/// The taken branches of instructions that passed in bulk, in their order. Those that the LBR does not take may be
-/// missing, their cycles are then among the next one's; of the others the first, if as many come as it holds.
+/// The taken branches of instructions that passed in bulk, in their order. Two kinds may be left out: branches that the
+/// LBR does not record (LbrFilter), whose cycles are then added to those of the next one; and, unless it is in
+/// call-stack mode, the first of those that it records, if at least LbrFilter::depth of them follow.
 struct BranchRun {
   std::span<const PassedBranch> branches;
-  std::uint64_t missing{};        ///< So many of those that the LBR takes came before these.
+  std::uint64_t missing{};        ///< How many were left out that the LBR records.
   std::uint64_t cycles_behind{};  ///< Unhalted core cycles behind the last one.
 };
 

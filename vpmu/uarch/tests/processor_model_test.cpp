@@ -34,6 +34,16 @@ class AProcessorModel : public testing::Test {
     return r;
   }
 
+  /// An instruction that is fetched from so many lines.
+  FrontendOutcome fetch(std::uint64_t at, unsigned lines = 1) {
+    model_.begin_instruction();
+    for (unsigned n = 0; n < lines; ++n, at += line_bytes)
+      model_.fetched({.linear = at, .physical = at, .page_bytes = 4096});
+    Retirement r;
+    model_.complete(r);
+    return r.frontend;
+  }
+
   ProcessorModel model_{*find_profile("skylake")};
   std::uint64_t now_{};
 };
@@ -52,21 +62,13 @@ TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
 
 // SDM 3B 18.2.1.2: the last level's events are those of code, too.
 TEST_F(AProcessorModel, CodeComesThroughTheLastLevel) {
-  constexpr exec::SeenCode line{.linear = 0x9000, .physical = 0x9000, .page_bytes = 4096};
-  const auto fetch = [&](std::uint64_t lines) {
-    model_.begin_instruction();
-    for (std::uint64_t n = 0; n < lines; ++n)
-      model_.fetched({.linear = line.linear + 64 * n, .physical = line.physical + 64 * n, .page_bytes = 4096});
-    Retirement r;
-    model_.complete(r);
-    return r.frontend;
-  };
-  const FrontendOutcome cold = fetch(2), warm = fetch(2);
+  constexpr std::uint64_t code = 0x9000;
+  const FrontendOutcome cold = fetch(code, 2), warm = fetch(code, 2);
   EXPECT_EQ(cold.llc_references, 2);
   EXPECT_EQ(cold.llc_misses, 2);
   EXPECT_EQ(warm.llc_references, 0);
-  model_.flushed_line({.linear = line.linear, .physical = line.physical});
-  EXPECT_EQ(fetch(1).llc_misses, 1);
+  model_.flushed_line({.linear = code, .physical = code});
+  EXPECT_EQ(fetch(code).llc_misses, 1);
   EXPECT_EQ(model_.count(Counts::llc_references), 3U);
   EXPECT_EQ(model_.count(Counts::llc_misses), 3U);
 }
@@ -77,19 +79,11 @@ TEST_F(AProcessorModel, TellsLinesAndPagesThatCame) {
   EXPECT_EQ(run({load_of(0x1040)}, true, false).l1d_fills, 0);
   EXPECT_EQ(run({load_of(0x1080), store_of(0x5000)}, true, true).l1d_fills, 2);
   EXPECT_EQ(model_.count(Counts::l1d_fills), 4U);
-  const auto fetch = [&](std::uint64_t at) {
-    model_.begin_instruction();
-    model_.fetched({.linear = at, .physical = at, .page_bytes = 4096});
-    model_.fetched({.linear = at + 64, .physical = at + 64, .page_bytes = 4096});
-    Retirement r;
-    model_.complete(r);
-    return r.frontend;
-  };
-  const FrontendOutcome cold = fetch(0x9000), warm = fetch(0x9000);
+  const FrontendOutcome cold = fetch(0x9000, 2), warm = fetch(0x9000, 2);
   EXPECT_EQ(cold.l1i_misses, 2);
   EXPECT_EQ(cold.itlb_walks, 1);
   EXPECT_EQ(warm.l1i_misses + warm.itlb_walks + warm.itlb_stlb_hits, 0);
-  const FrontendOutcome data_was_there = fetch(0x5000);
+  const FrontendOutcome data_was_there = fetch(0x5000, 2);
   EXPECT_EQ(data_was_there.itlb_stlb_hits, 1);
   EXPECT_EQ(model_.count(Counts::l1i_misses), 4U);
   EXPECT_EQ(model_.count(Counts::itlb_walks), 1U);
@@ -192,13 +186,6 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
 
 // A bubble is as long as the way of the line and of its translation; two cycles more without decoded micro-operations.
 TEST_F(AProcessorModel, TellsBubblesBehindFetches) {
-  const auto fetch = [this](std::uint64_t at) {
-    model_.begin_instruction();
-    model_.fetched({.linear = at, .physical = at, .page_bytes = 4096});
-    Retirement r;
-    model_.complete(r);
-    return r.frontend;
-  };
   const Latencies& latency = find_profile("skylake")->latency;
   const FrontendOutcome cold = fetch(0x4000);
   EXPECT_EQ(cold.bubble_cycles, 2 + latency.dram + latency.walk);
@@ -318,18 +305,18 @@ TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
     return list;
   };
   for (const unsigned count : {0U, 1U, 20U, 40U, 500U}) {
-    for (const bool in_order : {false, true}) {
+    for (const bool call_stack : {false, true}) {
       ProcessorModel model{*find_profile("skylake")};
       const std::vector<exec::SeenBranch> list = branches(count);
       constexpr std::uint8_t but_returns = 0xFF & ~(1U << static_cast<unsigned>(BranchKind::near_ret));
-      model.keep_branches(3, {.kinds = {0, but_returns}, .depth = 16, .in_order = in_order}, 100);
+      model.keep_branches(3, {.kinds = {0, but_returns}, .depth = 16, .call_stack = call_stack}, 100);
       for (const exec::SeenBranch& b : list) model.branched(b);
       const BranchRun run = model.kept_branches(list.empty() ? 107 : list.back().now + 7);
       std::vector<exec::SeenBranch> taken;
       for (const exec::SeenBranch& b : list)
         if (b.taken && b.kind != BranchKind::near_ret) taken.push_back(b);
       ASSERT_EQ(run.missing + run.branches.size(), taken.size());
-      EXPECT_EQ(run.branches.size(), in_order ? taken.size() : std::min<std::size_t>(taken.size(), 16));
+      EXPECT_EQ(run.branches.size(), call_stack ? taken.size() : std::min<std::size_t>(taken.size(), 16));
       std::uint32_t since = run.missing == 0 ? 100 : taken[run.missing - 1].now;
       for (std::size_t i = 0; i < run.branches.size(); ++i) {
         const exec::SeenBranch& b = taken[run.missing + i];
