@@ -80,6 +80,7 @@ void Engine::set_state(const CpuState& state) {
   core_.cpl = state.cpl;
   core_.block = nullptr;
   core_.vectors = nullptr;
+  core_.compiled.forget_vectors();
   take_epoch();
 }
 

@@ -1,6 +1,7 @@
 // Long because it is one table: the opcodes.
 #include "exec/guest_form.hpp"
 
+#include "exec/host_routine.hpp"
 #include "exec/ops.hpp"
 
 /// Which instructions are compiled, by their opcodes. SDM 2C appendix A. What is not sure is the interpreter's.
@@ -400,8 +401,16 @@ class Reader {
   }
   void other_two_bytes() {
     const unsigned o = f_.opcode;
+    if (const HostRoutine* const routine = routine_of(op_))
+      if (const auto v = vector_form(routine->form)) return sse(*v);
     const bool system = o < 0x10 || (o >= 0x20 && o < 0x28) || (o >= 0x30 && o < 0x38) || o == 0xA2 || o == 0xAA;
     if (!system) alone();
+  }
+  void sse(const VectorForm& v) {
+    become(Kind::vector, v.writes_flags ? FlagUse::sets_all : FlagUse::none);
+    f_.vector = v;
+    f_.memory = v.bytes != 0;
+    f_.stores = v.stores;
   }
 
   std::span<const std::byte> code_;

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "exec/core.hpp"
+#include "exec/vector_form.hpp"
 
 namespace vpmu::exec {
 
@@ -32,6 +33,7 @@ struct GuestForm {
     widen,
     sign,
     swap_bytes,
+    vector,  ///< SSE: see `vector`.
     push,
     push_constant,
     pop,
@@ -61,9 +63,11 @@ struct GuestForm {
   bool writes_reg{}, writes_rm{};
   std::uint8_t immediate_bytes{};  ///< At its end.
 
+  VectorForm vector;
+
   [[nodiscard]] bool is_flow() const { return kind >= Kind::jmp; }
   /// Whether the interpreter may be needed at this instruction.
-  [[nodiscard]] bool may_stop() const { return memory || kind <= Kind::alone || kind >= Kind::push; }
+  [[nodiscard]] bool may_stop() const { return memory || kind <= Kind::alone || kind >= Kind::vector; }
 };
 
 /// How `op`, whose bytes these are, is compiled.

@@ -14,8 +14,7 @@ namespace {
 
 using Operands = std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>;
 
-/// Scratch registers for those that ModRM.reg, ModRM.rm and VEX.vvvv name.
-constexpr std::uint8_t for_reg = 8, for_rm = 9, for_vvvv = 10;
+constexpr std::uint8_t for_reg = HostForm::for_reg, for_rm = HostForm::for_rm, for_vvvv = HostForm::for_vvvv;
 constexpr unsigned memory_base = 6;  // RSI
 
 /// For Zydis 4.1 they are a set of their own, which 4.0 has no name for.

@@ -45,6 +45,8 @@ struct HostGpr {
 struct HostForm {
   /// 66, one of F2 and F3, REX, 0F and another byte of the map, the opcode, ModRM and an immediate byte.
   static constexpr std::size_t longest = 8;
+  /// Scratch registers for those that ModRM.reg, ModRM.rm and VEX.vvvv name.
+  static constexpr std::uint8_t for_reg = 8, for_rm = 9, for_vvvv = 10;
   std::array<std::byte, longest> code{};
   std::uint8_t length{};  ///< 1 to `longest`.
   HostFeature feature{};

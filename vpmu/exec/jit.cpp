@@ -1,5 +1,7 @@
 #include "exec/jit.hpp"
 
+#include <immintrin.h>
+
 #include <utility>
 
 #include "exec/dispatch.hpp"
@@ -8,6 +10,7 @@
 #include "exec/host_registers.hpp"
 #include "exec/ops.hpp"
 #include "exec/tap.hpp"
+#include "exec/vector_state.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -57,7 +60,8 @@ struct Routines {
   HostAssembler::Label enter, leave, run_alone, back, gave_up;
 
  private:
-  static constexpr unsigned equal = 4;  // of Jcc
+  static constexpr unsigned equal = 4, not_equal = 5;  // of Jcc
+  static constexpr std::int32_t in_state(std::size_t offset) { return in_core(offsetof(Core, compiled) + offset); }
   static constexpr std::int32_t flags_at = in_core(offsetof(Core, compiled) + offsetof(CompiledState, flags));
 
   void registers(unsigned opcode) {
@@ -68,7 +72,43 @@ struct Routines {
     a.bytes({0xC5, 0x7E, opcode});
     a.operand(15, core_base, in_core(offsetof(Core, left)));
   }
+  void compare_with_0(std::size_t offset) {
+    a.bytes({0x48, 0x83});
+    a.operand(7, core_base, in_state(offset));
+    a.bytes({0});
+  }
+  void set_word(std::size_t offset, unsigned value) {
+    a.bytes({0x48, 0xC7});
+    a.operand(0, core_base, in_state(offset));
+    a.word32(value);
+  }
+  void mxcsr(unsigned operation, HostRegister base, std::int32_t disp) {  // 2 loads, 3 stores
+    a.bytes({0x0F, 0xAE});
+    a.operand(operation, base, disp);
+  }
+  void find_vectors() { a.with_memory(0x8B, scratch_a, core_base, in_core(offsetof(Core, vectors))); }
+  /// The guest's, if it is wanted. Changes flags.
+  void load_mxcsr() {
+    const HostAssembler::Label behind = a.label();
+    compare_with_0(offsetof(CompiledState, wants_mxcsr));
+    a.jump_if(equal, behind);
+    find_vectors();
+    mxcsr(2, scratch_a, VectorState::mxcsr_at);
+    set_word(offsetof(CompiledState, no_mxcsr), 0);
+    a.here(behind);
+  }
+  void store_mxcsr() {
+    const HostAssembler::Label behind = a.label();
+    compare_with_0(offsetof(CompiledState, no_mxcsr));
+    a.jump_if(not_equal, behind);
+    find_vectors();
+    mxcsr(3, scratch_a, VectorState::mxcsr_at);
+    mxcsr(2, core_base, in_state(offsetof(CompiledState, host_mxcsr)));
+    set_word(offsetof(CompiledState, no_mxcsr), 1);
+    a.here(behind);
+  }
   void load_all() {
+    load_mxcsr();
     registers(0x8B);
     vector(0x6F);
     a.bytes({0x0F, 0xB7});  // movzx flags, %eax; add $0x7F, %al; sahf
@@ -81,6 +121,7 @@ struct Routines {
     a.operand(scratch_a, core_base, flags_at);
     registers(0x89);
     vector(0x7F);
+    store_mxcsr();
     a.bytes({0xC5, 0xF8, 0x77});  // vzeroupper
   }
   // The core in RDI, the code in RSI; the stack is then aligned to 16 bytes.
@@ -113,7 +154,7 @@ struct Routines {
     a.move(6, scratch_c);
     a.bytes({0x48, 0x83, 0xEC, 8});  // sub $8, %rsp
     a.bytes({0xFF});                 // call
-    a.operand(2, core_base, in_core(offsetof(Core, compiled) + offsetof(CompiledState, run_op)));
+    a.operand(2, core_base, in_state(offsetof(CompiledState, run_op)));
     a.bytes({0x48, 0x83, 0xC4, 8});  // add $8, %rsp
     a.bytes({0x84, 0xC0});           // test %al, %al
     a.jump_if(equal, gave_up);
@@ -223,6 +264,7 @@ const Site* Jit::enter(Core& core) {
   jumps.tags[place] = 0 - block.rip;
   jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->entry);
   core.compiled.flags = packed(core.flags.bits());
+  core.compiled.host_mxcsr = _mm_getcsr();
   if (core.tap != nullptr) begin_log(core);
   const Site* const site = enter_(&core, block.compiled->body);
   if (site == nullptr) return nullptr;

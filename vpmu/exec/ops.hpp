@@ -91,6 +91,8 @@ Run op_set_ac(bool on);             ///< STAC, CLAC.
 struct HostRoutine;
 /// Runs `routine`, which imm must point to.
 Run op_host(const HostRoutine& routine);
+/// That of an op which op_host() runs; null: it is another one.
+const HostRoutine* routine_of(const Op& op);
 Run op_ldmxcsr(bool vex);
 Run op_stmxcsr(bool vex);
 Run op_vzero(bool all);  ///< VZEROALL, VZEROUPPER.

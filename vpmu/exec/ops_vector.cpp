@@ -65,6 +65,15 @@ bool can_run(Core* c, const HostForm& f) {
   return is_enabled(c, f.unit) && cannot_trap(c, f) && (!f.mmx_and_sse || (c->paging.cr4 & cr4_osfxsr) != 0);
 }
 
+/// `f` can run: compiled code need not ask again.
+void let_compiled_code_run(Core* c, const HostForm& f) {
+  if (f.control_in_memory) c->compiled.forget_vectors();
+  if (f.unit == VectorUnit::sse) {
+    c->compiled.no_sse = 0;
+    if (f.uses_mxcsr) c->compiled.wants_mxcsr = 1;
+  }
+}
+
 std::byte* stop_at_fault(Core* c) {
   c->stop = Stop::fault;
   return nullptr;
@@ -120,6 +129,7 @@ void host_op(const Op* op, Core* c) {
   const HostForm& f = routine->form;
   if (!can_run(c, f)) [[unlikely]]
     return leave_for(op, c, Stop::unsupported);
+  let_compiled_code_run(c, f);
   std::byte* memory = nullptr;
   if constexpr (M != Memory::none) {
     const std::uint64_t at = address(op, c);
@@ -150,6 +160,7 @@ void load_mxcsr(const Op* op, Core* c) {
   if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
   if ((value & ~writable_mxcsr()) != 0) return leave_for(op, c, Stop::fault);
   c->vectors->set_mxcsr(value);
+  c->compiled.forget_vectors();
   VPMU_NEXT(op, c);
 }
 
@@ -181,6 +192,11 @@ void xgetbv(const Op* op, Core* c) {
 Run op_host(const HostRoutine& routine) {
   if (routine.form.bytes == 0) return host_op<Memory::none>;
   return routine.form.stores ? host_op<Memory::store> : host_op<Memory::load>;
+}
+const HostRoutine* routine_of(const Op& op) {
+  const bool is_one =
+      op.run == host_op<Memory::none> || op.run == host_op<Memory::load> || op.run == host_op<Memory::store>;
+  return is_one ? std::bit_cast<const HostRoutine*>(op.imm) : nullptr;
 }
 Run op_ldmxcsr(bool vex) { return vex ? load_mxcsr<true> : load_mxcsr<false>; }
 Run op_stmxcsr(bool vex) { return vex ? store_mxcsr<true> : store_mxcsr<false>; }

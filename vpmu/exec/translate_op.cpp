@@ -6,8 +6,11 @@
 namespace vpmu::exec {
 
 void Translator::write(std::size_t i) {
+  if (forms_[i].is_flow()) put_vectors_back();
   behind_ = a_.label();
+  const std::size_t first = outside_count_;
   write_kind(i);
+  for (std::size_t n = first; n < outside_count_; ++n) outside_[n].take_again = vectors_here_;
   a_.here(behind_);
 }
 void Translator::write_kind(std::size_t i) {
@@ -32,6 +35,7 @@ void Translator::write_kind(std::size_t i) {
     case Kind::widen:
     case Kind::sign: return accumulator(f);
     case Kind::swap_bytes: return swap_bytes(f);
+    case Kind::vector: return vector(i);
     case Kind::push:
     case Kind::push_constant: return push(i);
     case Kind::pop: return pop(i);
@@ -46,6 +50,8 @@ void Translator::write_kind(std::size_t i) {
 }
 
 void Translator::run_alone(std::size_t i) {
+  put_vectors_back();
+  forget_vectors();
   name_site(add_site(Site::Why::alone, i));
   indirect(2, core_base, in_state(offsetof(CompiledState, run_alone)));
 }

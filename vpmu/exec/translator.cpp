@@ -29,6 +29,7 @@ bool Translator::translate() {
     if (observed_) op.run = block_.observed->real[i];
     forms_[i] = guest_form(std::span{block_.code}.subspan(op.offset, op.length), op);
   }
+  find_places_for_vectors();
   see_flags();
   for (std::size_t i = 0; i < count_; ++i) needs_interpreter(i);
   if (observed_) leave_to_interpreter_what_cannot_be_noted();
@@ -37,6 +38,7 @@ bool Translator::translate() {
   compiled_.sites.reserve(count_ + other_sites);
   write_entry();
   for (std::size_t i = 0; i < length_; ++i) write(i);
+  put_vectors_back();
   if (length_ < count_)
     leave_to(add_site(Site::Why::op, length_));
   else if (!forms_[count_ - 1].is_flow())
@@ -137,9 +139,11 @@ void Translator::write_outside() {
   for (std::size_t n = 0; n < outside_count_; ++n) {
     const Outside& o = outside_[n];
     a_.here(o.from);
+    move_vectors(0x7F, o.put_back);
     if (o.site->why == Site::Why::alone) {
       name_site(o.site);
       indirect(2, core_base, in_state(offsetof(CompiledState, run_alone)));
+      move_vectors(0x6F, o.take_again);
       a_.jump(o.back);
     } else {
       leave_to(o.site);
@@ -166,6 +170,7 @@ HostAssembler::Label Translator::slowly(std::size_t i) {
   o.from = a_.label();
   o.back = behind_;
   o.site = add_site(forms_[i].is_flow() ? Site::Why::op : Site::Why::alone, i);
+  o.put_back = vectors_changed_;
   return o.from;
 }
 

@@ -27,6 +27,7 @@ class Translator {
   struct Outside {
     HostAssembler::Label from, back;
     const Site* site;
+    std::uint16_t put_back, take_again;  ///< Vector registers, before and behind the instruction.
   };
 
   /// What an instruction accesses when it is compiled, in order.
@@ -86,6 +87,16 @@ class Translator {
   void pop(std::size_t i);
   void leave_frame(std::size_t i);
 
+  // Vectors.
+  void find_places_for_vectors();
+  void move_vectors(unsigned opcode, std::uint16_t which);
+  void put_vectors_back();
+  void forget_vectors();
+  HostAssembler::Label look_whether_it_may_run(std::size_t i);
+  void look_at_alignment(HostRegister at, unsigned alignment, HostAssembler::Label slow);
+  void vector(std::size_t i);
+  void encode_vector(const VectorForm& v, unsigned reg, unsigned rm, HostRegister at);
+
   // Flow.
   void go(unsigned way);
   void jcc(std::size_t i);
@@ -112,6 +123,10 @@ class Translator {
   std::array<GuestForm, most_ops> forms_{};
   std::array<bool, most_ops> flags_seen_{};
   std::array<bool, 2> ways_{};
+  std::array<std::uint8_t, 16> vector_places_{};  ///< Host registers of the guest's vector registers, which
+  std::uint16_t vectors_here_{};                  ///< are there, by the guest's number,
+  std::uint16_t vectors_changed_{};               ///< and only there.
+  bool sse_may_run_{}, mxcsr_is_here_{};          ///< It has been looked whether CompiledState says so.
   std::array<Outside, most_ops> outside_{};
   std::size_t outside_count_{};
   HostAssembler::Label counts_{}, too_few_{}, entry_at_{}, behind_{};

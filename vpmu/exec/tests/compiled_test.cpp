@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -9,12 +10,19 @@
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
 #include "exec/tests/random_program.hpp"
+#include "exec/vector_state.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
 constexpr std::uint64_t present = 1, writable = 2, user = 4, address_bits = ~0xFFFULL;
+
+class Vectors final : public NoPlatform {
+ public:
+  VectorState* vectors() override { return &state; }
+  VectorState state;
+};
 
 /// Guest memory behind page tables: linear pages from `base` on are two of code, then data that can be written, read,
 /// or not even that, and the code once more.
@@ -45,7 +53,7 @@ class Machine {
   [[nodiscard]] PagingState paging() const {
     return {.cr0 = bit(31) | bit(16) | 1,
             .cr3 = at(pml4),
-            .cr4 = bit(5),
+            .cr4 = bit(5) | bit(9),
             .efer = bit(8) | bit(10),
             .physical_width = 52,
             .alignment_check = false};
@@ -59,7 +67,7 @@ class Machine {
   }
 
   FlatRam ram{count * page_size};
-  NoPlatform platform;
+  Vectors platform;
   TestCode host_code;
   Engine engine;
 
@@ -105,7 +113,8 @@ class Trace final : public Observer {
 class RandomPrograms {
  public:
   explicit RandomPrograms(std::uint64_t seed) : random_{seed} {}
-  RandomPrograms(std::uint64_t seed, std::size_t room) : random_{seed}, compiled_{1, room} {}
+  RandomPrograms(std::uint64_t seed, std::size_t room, bool have_sse = true)
+      : random_{seed}, have_sse_{have_sse}, compiled_{1, room} {}
   /// From here on both are observed.
   void observe() {
     interpreted_.engine.observe(&interpreted_trace_);
@@ -117,7 +126,7 @@ class RandomPrograms {
   [[nodiscard]] std::uint64_t longest() const { return longest_; }
   /// Runs one in both, from several states. False: they differ, and gtest has been told.
   bool run() {
-    RandomProgram program{random_(), Machine::base};
+    RandomProgram program{random_(), Machine::base, have_sse_};
     program.write();
     text_ = program.code();
     ++programs_;
@@ -151,6 +160,18 @@ class RandomPrograms {
       interpreted_.bytes(Machine::data)[i] = static_cast<std::byte>(below(4) == 0 ? 0 : random_());
     std::memcpy(compiled_.bytes(Machine::data), interpreted_.bytes(Machine::data), 4 * page_size);
   }
+  /// Numbers of all kinds; any way of rounding. Seldom an exception that is not masked.
+  VectorState random_vectors() {
+    VectorState v;
+    const std::uint64_t masks = below(20) == 0 ? random_() & 0x1F80 : 0x1F80;
+    v.set_mxcsr(static_cast<std::uint32_t>(masks | (random_() & 0xE07F)));
+    for (std::size_t n = 0; n < 32; ++n) {
+      const double number = static_cast<double>(below(1000)) / 8 - 60;
+      const std::uint64_t word = below(2) == 0 ? std::bit_cast<std::uint64_t>(number) : random_() >> below(64);
+      std::memcpy(v.legacy.data() + VectorState::xmm_at + 8 * n, &word, sizeof word);
+    }
+    return v;
+  }
   /// Often close to where pages meet, seldom in the code.
   std::uint64_t pointer() {
     const std::uint64_t page = below(30) == 0 ? below(12) : 2 + below(7);
@@ -166,8 +187,10 @@ class RandomPrograms {
     s.rflags = (random_() & rflags::status) | 2;
     s.rip = Machine::base + from_page_start_ + program.blocks()[below(program.blocks().size())];
     s.cpl = static_cast<std::uint8_t>(below(2) * 3);
+    const VectorState vectors = random_vectors();
     for (Machine* m : {&interpreted_, &compiled_}) {
       s.paging = m->paging();
+      m->platform.state = vectors;
       anew ? m->engine.load(s) : m->engine.resume(s);
     }
     if (anew) passed_ = 0;
@@ -177,6 +200,7 @@ class RandomPrograms {
   bool advance() {
     const std::uint64_t budget = 1 + below(below(4) == 0 ? 12 : is_observed_ ? 5000 : 300);
     before_ = interpreted_.engine.state();
+    vectors_before_ = interpreted_.platform.state;
     memory_before_.assign(interpreted_.bytes(Machine::code), interpreted_.bytes(Machine::count));
     last_ = interpreted_.engine.run(budget);
     const std::uint64_t passed = interpreted_.engine.passed().instructions - passed_;
@@ -202,16 +226,20 @@ class RandomPrograms {
       for (Machine* m : {&interpreted_, &compiled_}) {
         std::ranges::copy(memory_before_, m->bytes(Machine::code));
         before_.paging = m->paging();
+        m->platform.state = vectors_before_;
         m->engine.load(before_);
         if (n > 1) m->engine.run(n - 1);
         rip = m->engine.state().rip;
         std::ranges::copy(memory_before_, m->bytes(Machine::code));
+        m->platform.state = vectors_before_;
         m->engine.load(before_);
         m->engine.run(n);
       }
       const CpuState a = interpreted_.engine.state();
       const CpuState b = compiled_.engine.state();
-      if (a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && interpreted_.same_memory(compiled_)) continue;
+      if (a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && interpreted_.same_memory(compiled_) &&
+          interpreted_.platform.state.legacy == compiled_.platform.state.legacy)
+        continue;
       const auto* const code = reinterpret_cast<const unsigned char*>(memory_before_.data()) + rip % (2 * page_size);
       std::string bytes;
       for (unsigned k = 0; k < 15; ++k) bytes += std::to_string(code[k]) + ' ';
@@ -234,6 +262,7 @@ class RandomPrograms {
     EXPECT_EQ(p.loads, q.loads);
     EXPECT_EQ(p.stores, q.stores);
     EXPECT_TRUE(interpreted_.same_memory(compiled_));
+    EXPECT_EQ(interpreted_.platform.state.legacy, compiled_.platform.state.legacy);
     EXPECT_EQ(first_difference(), "");
     for (const Machine* m : {&interpreted_, &compiled_})
       EXPECT_EQ(m->engine.observed(), is_observed_ ? instructions_ : 0);
@@ -268,6 +297,8 @@ class RandomPrograms {
   }
 
   std::mt19937_64 random_;
+  bool have_sse_{true};
+  VectorState vectors_before_;
   Machine interpreted_{0};
   Machine compiled_{1};
   Trace interpreted_trace_{interpreted_.ram.address()}, compiled_trace_{compiled_.ram.address()};
@@ -318,7 +349,7 @@ TEST(CompiledCode, MakesRoomForMore) {
 }
 
 TEST(CompiledCode, IsNoneWhereNoMemoryCanBeExecuted) {
-  RandomPrograms random{3, 64};
+  RandomPrograms random{3, 64, false};
   for (unsigned n = 0; n < 20; ++n)
     if (!random.run()) return;
   EXPECT_EQ(random.compiled_blocks(), 0U);

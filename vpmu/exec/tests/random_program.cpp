@@ -173,7 +173,62 @@ void RandomProgram::for_the_interpreter() {
   }
 }
 
+void RandomProgram::sse_move(bool memory) {
+  const unsigned reg = below(16);
+  const auto store = static_cast<std::uint8_t>(below(2));
+  const auto prefix = static_cast<std::uint8_t>(one_in(2) ? 0xF2 : 0xF3);
+  switch (below(6)) {
+    case 0: return put_operand({4, {0x0F, static_cast<std::uint8_t>(0x6F | store << 4U)}, reg, memory, 0, 0xF3});
+    case 1: return put_operand({2, {0x0F, static_cast<std::uint8_t>(0x6F | store << 4U)}, reg, memory});
+    case 2: return put_operand({4, {0x0F, static_cast<std::uint8_t>(0x10 | store)}, reg, memory, 0, prefix});
+    case 3: return put_operand({2U << below(2), {0x0F, static_cast<std::uint8_t>(0x10 | store)}, reg, memory});
+    case 4: return put_operand({4, {0x0F, static_cast<std::uint8_t>(0x28 | store)}, reg, memory});
+    default:
+      return put_operand({2U << below(2), {0x0F, static_cast<std::uint8_t>(0x12 | store | below(2) << 2U)}, reg, true});
+  }
+}
+
+void RandomProgram::sse_arithmetic(bool memory) {
+  const unsigned reg = below(16);
+  const auto prefix = static_cast<std::uint8_t>(one_in(2) ? 0xF2 : 0xF3);
+  constexpr std::array<std::uint8_t, 12> integer{0x60, 0x62, 0x6C, 0x74, 0x76, 0xD4, 0xDA, 0xDB, 0xEB, 0xEF, 0xFA, 0xFE};
+  switch (below(7)) {
+    case 0:
+    case 1: return put_operand({2, {0x0F, integer[below(integer.size())]}, reg, memory});
+    case 2: return put_operand({2, {0x0F, 0x73}, 2 + 4 * below(2), false, 1});
+    case 3: return put_operand({2, {0x0F, 0x70}, reg, memory, 1});
+    case 4: return put_operand({2U << below(2), {0x0F, static_cast<std::uint8_t>(0x58 + below(8))}, reg, memory});
+    case 5: return put_operand({4, {0x0F, static_cast<std::uint8_t>(0x58 + below(8))}, reg, memory, 0, prefix});
+    default: return put_operand({2, {0x0F, 0x38, 0x17}, reg, memory});
+  }
+}
+
+void RandomProgram::sse_with_general_register(bool memory) {
+  const unsigned bytes = 4U << below(2);
+  const auto prefix = static_cast<std::uint8_t>(one_in(2) ? 0xF2 : 0xF3);
+  switch (below(6)) {
+    case 0: return put_operand({2, {0x0F, 0xD7}, any_register(), false});
+    case 1: return put_operand({2, {0x0F, static_cast<std::uint8_t>(0x6E | below(2) << 4U)}, below(16), memory});
+    case 2: return put_operand({bytes, {0x0F, 0x2A}, below(16), memory, 0, prefix});
+    case 3: return put_operand({bytes, {0x0F, static_cast<std::uint8_t>(0x2C + below(2))}, any_register(), memory, 0, prefix});
+    case 4: return put_operand({2, {0x0F, 0xC4}, below(16), memory, 1});
+    default:
+      if (!one_in(8)) return put_operand({2U << below(2), {0x0F, 0x2E}, below(16), memory});
+      return put_operand({4, {0x0F, 0xAE}, 2 + below(2), true});  // LDMXCSR, STMXCSR
+  }
+}
+
+void RandomProgram::sse() {
+  const bool memory = one_in(2);
+  switch (below(3)) {
+    case 0: return sse_move(memory);
+    case 1: return sse_arithmetic(memory);
+    default: return sse_with_general_register(memory);
+  }
+}
+
 void RandomProgram::instruction() {
+  if (has_sse_ && one_in(3)) return sse();
   switch (below(20)) {
     case 0:
     case 1:

@@ -11,7 +11,9 @@ namespace vpmu::exec::test {
 /// memory operands are near RSP, RBP, RSI, RDI, R10 or R13, which hardly any instruction changes.
 class RandomProgram {
  public:
-  RandomProgram(std::uint64_t seed, std::uint64_t address) : random_{seed}, address_{address} {}
+  /// With SSE instructions among the others, or without.
+  RandomProgram(std::uint64_t seed, std::uint64_t address, bool has_sse)
+      : random_{seed}, address_{address}, has_sse_{has_sse} {}
 
   static constexpr std::array<unsigned, 6> pointers{4, 5, 6, 7, 10, 13};
 
@@ -28,7 +30,7 @@ class RandomProgram {
     unsigned reg{};
     bool memory{};
     unsigned immediate{};   ///< Bytes of it.
-    std::uint8_t prefix{};  ///< LOCK, or F3 as part of the opcode.
+    std::uint8_t prefix{};  ///< LOCK, or F2 or F3 as part of the opcode.
   };
   unsigned below(unsigned n) { return static_cast<unsigned>(random_() % n); }
   bool one_in(unsigned n) { return below(n) == 0; }
@@ -52,11 +54,16 @@ class RandomProgram {
   void stack();
   void without_memory();
   void for_the_interpreter();
+  void sse();
+  void sse_move(bool memory);
+  void sse_arithmetic(bool memory);
+  void sse_with_general_register(bool memory);
   void padding();
   void flow();
 
   std::mt19937_64 random_;
   std::uint64_t address_;
+  bool has_sse_;
   std::vector<std::uint8_t> code_;
   std::vector<std::size_t> blocks_;
   std::vector<std::size_t> distances_;  ///< Places of four bytes, to be filled in with the way to a block.

@@ -28,18 +28,22 @@ class Vectors final : public NoPlatform {
   VectorState state;
 };
 
-/// The code's page first, then scratch memory, then a page that is not there.
+/// The code's page first, then one that it saves a register to, then scratch memory, then a page that is not there.
 class VectorOracle : public testing::Test {
  protected:
-  VectorOracle() { ::mprotect(ram_.bytes().data() + (scratch_pages + 1) * page_size, page_size, PROT_NONE); }
+  VectorOracle() { ::mprotect(ram_.bytes().data() + (scratch_pages + 2) * page_size, page_size, PROT_NONE); }
 
-  Stop run_engine(const VectorCase& c, Registers& after) {
-    std::memcpy(ram_.bytes().data(), c.code.data(), c.code.size());
+  [[nodiscard]] CpuState state_of(const VectorCase& c) const {
     CpuState s;
     s.gpr = c.before.gpr;
     s.rflags = c.before.flags;
     s.rip = ram_.address();
     s.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18;  // OSFXSR, OSXMMEXCPT, OSXSAVE
+    return s;
+  }
+  Stop run_engine(const VectorCase& c, Registers& after) {
+    std::memcpy(ram_.bytes().data(), c.code.data(), c.code.size());
+    const CpuState s = state_of(c);
     platform_.state = c.vectors;
     engine_.load(s);
     Stop stop = engine_.run(1);
@@ -49,7 +53,9 @@ class VectorOracle : public testing::Test {
     EXPECT_EQ(end.rip, s.rip + (stop == Stop::budget ? c.code.size() : 0)) << c.text;
     return stop;
   }
-  void compare(RandomVector& random, const VectorCase& c);
+  /// The same as compiled code. In its block, instructions before it let SSE run without another look.
+  Stop run_compiled(const VectorCase& c, Registers& after);
+  void compare(RandomVector& random, const VectorCase& c, bool compiled = false);
   void fill(RandomVector& random, const VectorCase& c) {
     for (std::uint64_t at = c.at; at < c.at + c.bytes; at += 16) {
       const auto v = random.value();
@@ -59,13 +65,16 @@ class VectorOracle : public testing::Test {
     }
   }
 
-  FlatRam ram_{(scratch_pages + 2) * page_size};
-  std::span<std::byte> scratch_{ram_.bytes().subspan(page_size, scratch_pages* page_size)};
-  std::uint64_t scratch_at_{ram_.address() + page_size};
+  FlatRam ram_{(scratch_pages + 3) * page_size};
+  std::span<std::byte> scratch_{ram_.bytes().subspan(2 * page_size, scratch_pages* page_size)};
+  std::uint64_t saved_{ram_.address() + page_size};
+  std::uint64_t scratch_at_{ram_.address() + 2 * page_size};
   Vectors platform_;
   TestCode code_;
   Engine engine_{ram_, platform_, &code_};
   HostCpu host_;
+  TestCode compiled_code_;
+  Engine compiling_{ram_, platform_, &compiled_code_, Compiling{.after = 1}};
   std::map<std::string, std::uint64_t> known_;
   std::map<std::string, std::uint64_t> ends_;
   std::vector<std::byte> memory_{std::vector<std::byte>(scratch_.size())};
@@ -98,12 +107,49 @@ void expect_same(const VectorCase& c, const Registers& engine, const Registers& 
   ASSERT_EQ(a, b) << c.text << ", differs at " << at;
 }
 
+Stop VectorOracle::run_compiled(const VectorCase& c, Registers& after) {
+  std::vector<std::byte> code;
+  const auto put = [&](std::initializer_list<unsigned> list) {
+    for (const unsigned byte : list) code.push_back(static_cast<std::byte>(byte));
+  };
+  // All memory of this process that engines know is below 2 GiB.
+  const auto put_address = [&](std::uint64_t to) {
+    for (unsigned n = 0; n < 4; ++n) put({static_cast<unsigned>(to >> (8 * n) & 0xFF)});
+  };
+  const std::uint64_t page = (c.bytes != 0 ? c.at : scratch_at_) / page_size * page_size;
+  put({0x0F, 0x11, 0x04, 0x25}), put_address(saved_);      // movups %xmm0, saved
+  put({0xF3, 0x0F, 0x10, 0x04, 0x25}), put_address(page);  // movss page, %xmm0: known for reading
+  put({0xF3, 0x0F, 0x11, 0x04, 0x25}), put_address(page);  // and writing
+  put({0x0F, 0x57, 0xC0});                                 // xorps %xmm0, %xmm0
+  if (c.masked) put({0x0F, 0x58, 0xC0});                   // addps %xmm0, %xmm0: MXCSR may be loaded
+  put({0x0F, 0x10, 0x04, 0x25}), put_address(saved_);      // movups saved, %xmm0
+  const std::uint64_t instructions = (c.masked ? 6 : 5) + 2;
+  const std::size_t at = code.size();
+  code.insert(code.end(), c.code.begin(), c.code.end());
+  put({0xEB, 0});  // jmp
+  std::memcpy(ram_.bytes().data(), code.data(), code.size());
+  const CpuState s = state_of(c);
+  const auto run = [&](bool anew) {
+    std::ranges::copy(memory_, scratch_.begin());
+    platform_.state = c.vectors;
+    anew ? compiling_.load(s) : compiling_.resume(s);
+    return compiling_.run(instructions);
+  };
+  Stop stop = run(true);
+  if (stop == Stop::unsupported) run(true);  // the room for routines was full, and is not now
+  stop = run(false);
+  const CpuState end = compiling_.state();
+  after = {end.gpr, end.rflags};
+  EXPECT_EQ(end.rip, s.rip + (stop == Stop::budget ? code.size() : at)) << c.text;
+  return stop;
+}
+
 /// Runs it in both.
-void VectorOracle::compare(RandomVector& random, const VectorCase& c) {
+void VectorOracle::compare(RandomVector& random, const VectorCase& c, bool compiled) {
   fill(random, c);
   std::ranges::copy(scratch_, memory_.begin());
   Registers engine;
-  const Stop stop = run_engine(c, engine);
+  const Stop stop = compiled ? run_compiled(c, engine) : run_engine(c, engine);
   std::ranges::copy(scratch_, after_.begin());
   std::ranges::copy(memory_, scratch_.begin());
   if (stop != Stop::budget) {
@@ -166,6 +212,19 @@ TEST_F(VectorOracle, DoesWhatTheCpuDoes) {
     for (const auto& [name, n] : ends_) std::printf("%s: %lu\n", name.c_str(), n);
     for (const auto& [name, n] : known_) std::printf("known %s %lu\n", name.c_str(), n);
   }
+}
+
+// The same of compiled code, which runs SSE as AVX has it.
+TEST_F(VectorOracle, CompiledDoesWhatTheCpuDoes) {
+  const std::uint64_t cases = wanted_cases();
+  RandomVector random{wanted_seed() + 2, scratch_at_, scratch_.size()};
+  for (std::uint64_t done = 0; done < cases; ++done) {
+    compare(random, random.next(done % 4 == 0 ? RandomVector::Prefixes::padded : RandomVector::Prefixes::needed), true);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(known_.size(), 230U);
+  EXPECT_GT(ends_["fault"], cases / 200);
+  EXPECT_GT(compiling_.compiled_blocks(), cases * 9 / 10);
 }
 
 // A guest may put as many prefixes before an instruction as 15 bytes hold.

@@ -1,0 +1,116 @@
+// SSE instructions in compiled code: what random programs seldom come to. What each does is
+// oracle/vector_oracle_test.cpp's.
+#include <gtest/gtest.h>
+#include <immintrin.h>
+
+#include <cstring>
+#include <initializer_list>
+#include <vector>
+
+#include "exec/engine.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/vector_state.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+class Vectors final : public NoPlatform {
+ public:
+  VectorState* vectors() override { return &state; }
+  VectorState state;
+};
+
+/// Code on the second page, data on the first.
+class CompiledSse : public testing::Test {
+ protected:
+  CompiledSse() {
+    state_.paging.cr4 = 1U << 9;
+    state_.gpr[rbx] = ram_.address();
+    state_.rip = ram_.address() + page_size;
+    state_.rflags = 2;
+  }
+  void add(std::initializer_list<unsigned> code) {
+    for (const unsigned b : code) ram_.bytes()[page_size + size_++] = static_cast<std::byte>(b);
+    ++instructions_;
+  }
+  void put(std::uint32_t value) { std::memcpy(ram_.bytes().data(), &value, sizeof value); }
+  std::byte* xmm(std::size_t n) { return platform_.state.legacy.data() + VectorState::xmm_at + 16 * n; }
+  /// Runs all of it, the first time interpreted.
+  Stop run() {
+    engine_.resume(state_);
+    return engine_.run(instructions_);
+  }
+
+  FlatRam ram_{2 * page_size};
+  Vectors platform_;
+  CpuState state_;
+  TestCode code_;
+  Engine engine_{ram_, platform_, &code_, Compiling{.after = 1}};
+  std::size_t size_{};
+  std::uint64_t instructions_{};
+};
+
+// The host has no register left for the guest's XMM15.
+TEST_F(CompiledSse, UsesAllSixteenRegistersInOneBlock) {
+  for (unsigned n = 0; n < 16; ++n) {
+    add({0x66, 0x40U | (n >= 8 ? 5U : 0U), 0x0F, 0xFE, 0xC0U | (n % 8) << 3U | n % 8});  // paddd %xmm, %xmm
+    xmm(n)[0] = static_cast<std::byte>(n + 1);
+  }
+  add({0xEB, 0});
+  constexpr unsigned times = 3;
+  for (unsigned n = 0; n < times; ++n) ASSERT_EQ(run(), Stop::budget);
+  EXPECT_EQ(engine_.compiled_blocks(), 1U);
+  for (unsigned n = 0; n < 16; ++n) EXPECT_EQ(xmm(n)[0], static_cast<std::byte>((n + 1) << times)) << n;
+}
+
+// SDM 1 11.5: an exception that the guest unmasks is others' to raise.
+TEST_F(CompiledSse, StopsBehindLdmxcsrThatUnmasksAnException) {
+  add({0x0F, 0x58, 0xC1});  // addps %xmm1, %xmm0
+  add({0x0F, 0xAE, 0x13});  // ldmxcsr (%rbx)
+  for (unsigned n = 0; n < 6; ++n) add({0x90});
+  const std::uint64_t before = instructions_;
+  add({0x0F, 0x58, 0xC1});
+  add({0xEB, 0});
+  put(0x1F80);
+  for (unsigned n = 0; n < 3; ++n) ASSERT_EQ(run(), Stop::budget);
+  EXPECT_EQ(engine_.compiled_blocks(), 1U);
+  put(0x1F00);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(instructions_), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, before);
+  EXPECT_EQ(platform_.state.mxcsr(), 0x1F00U);
+}
+
+// SDM 1 10.2.3: rounding is the guest's in the guest, and the caller's behind it; what is sticky stays.
+TEST_F(CompiledSse, RoundsAsTheGuestWantsIt) {
+  add({0xF3, 0x0F, 0x5E, 0xC1});  // divss %xmm1, %xmm0
+  add({0x0F, 0xAE, 0x1B});        // stmxcsr (%rbx)
+  for (unsigned n = 0; n < 6; ++n) add({0x90});
+  add({0xEB, 0});
+  const auto third_of_one = [&](std::uint32_t rounding) {
+    const float one = 1;
+    const float three = 3;
+    std::memcpy(xmm(0), &one, sizeof one);
+    std::memcpy(xmm(1), &three, sizeof three);
+    platform_.state.set_mxcsr(0x1F80U | rounding);
+    EXPECT_EQ(run(), Stop::budget);
+    std::uint32_t bits{};
+    std::memcpy(&bits, xmm(0), sizeof bits);
+    return bits;
+  };
+  const std::uint32_t host = _mm_getcsr();
+  constexpr std::uint32_t down = 0x2000, up = 0x4000, precision = 0x20;
+  for (unsigned n = 0; n < 3; ++n) {
+    EXPECT_EQ(third_of_one(down), 0x3EAA'AAAAU);
+    EXPECT_EQ(third_of_one(up), 0x3EAA'AAABU);
+    EXPECT_EQ(_mm_getcsr(), host);
+    std::uint32_t stored{};
+    std::memcpy(&stored, ram_.bytes().data(), sizeof stored);
+    EXPECT_EQ(stored, 0x1F80U | up | precision);
+    EXPECT_EQ(platform_.state.mxcsr(), stored);
+  }
+  EXPECT_EQ(engine_.compiled_blocks(), 1U);
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test

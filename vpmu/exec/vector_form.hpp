@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "exec/host_form.hpp"
+
+namespace vpmu::exec {
+
+/// An SSE instruction as compiled code runs it: as AVX has it, on 128 bits. Between instructions the upper half of a
+/// host register has no meaning, and a mix of SSE and AVX is slow on many CPUs.
+struct VectorForm {
+  // How it is encoded. SDM 2A 2.3.5.
+  std::uint8_t prefix{};  ///< VEX.pp.
+  std::uint8_t map{};     ///< VEX.mmmmm.
+  bool wide{};            ///< VEX.W.
+  std::uint8_t opcode{};
+  std::optional<std::uint8_t> immediate{};
+
+  std::uint8_t reg{}, rm{};        ///< Of ModRM; rm has no meaning with an operand in memory.
+  bool reg_is_gpr{}, rm_is_gpr{};  ///< Else they are vector registers,
+  bool reg_is_opcode{};            ///< or reg is part of the opcode.
+  bool writes_gpr{};
+  /// VEX.vvvv names the destination once more, which SSE instructions read and write; else no register.
+  bool has_vvvv{};
+  std::uint8_t vvvv{};
+
+  std::uint16_t used{}, read{}, written{};  ///< Vector registers by number, a bit each. What is read is read before.
+  bool uses_mxcsr{};
+  bool writes_flags{};  ///< All of the status flags.
+  bool stores{};
+  std::uint16_t bytes{};  ///< Of the operand in memory; 0: none.
+  std::uint16_t alignment{1};
+};
+
+/// Empty: it is not SSE, or not one that compiled code runs.
+std::optional<VectorForm> vector_form(const HostForm& form);
+
+}  // namespace vpmu::exec
