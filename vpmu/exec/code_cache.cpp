@@ -1,6 +1,7 @@
 #include "exec/code_cache.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "exec/access.hpp"
 #include "exec/jit.hpp"
@@ -12,13 +13,15 @@ namespace {
 /// Bytes that are fetched for one block.
 constexpr std::size_t most_code = 256;
 constexpr std::size_t longest_instruction = 15;
+/// Slots that one find() may need: for a page, the next one, and a block in both.
+constexpr unsigned most_new_slots = 3;
 
 /// The code at core.rip: to the end of its page, and of the next page what an instruction that begins in this one may
 /// need.
 struct Fetched {
   std::size_t in_page{};  ///< Bytes from the first page.
   std::size_t size{};
-  std::array<std::byte, most_code> bytes;
+  std::array<std::byte, most_code + longest_instruction> bytes;
 };
 
 }  // namespace
@@ -32,14 +35,29 @@ void CodeCache::drop_all(Core& core) {
   core.jit->clear(core);
   blocks_.clear();
   pages_.clear();
+  recent_ = {};
+  watched_.clear();
   watches_ = 0;
+  slots_ = 1;
   core.jumps.fill(nullptr);
   core.block = nullptr;
 }
 
-const CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
-  Page& page = code_pages_[at / page_size % page_entries];
-  if (page.epoch == core.epoch && page.linear == at / page_size) return &page;
+void CodeCache::doubt(Core& core) const {
+  for (auto& of_privilege : core.stale) std::fill_n(of_privilege.begin(), slots_, std::uint8_t{1});
+}
+CodeSlot CodeCache::new_slot(Core& core) {
+  const auto slot = static_cast<CodeSlot>(slots_++);
+  for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
+  return slot;
+}
+void CodeCache::make_fresh(Core& core, CodeSlot slot) { core.stale[code_privilege(rights_of(core))][slot] = 0; }
+
+CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
+  const std::uint64_t linear = at / page_size;
+  const bool observed = core.tap != nullptr;
+  Page*& recent = recent_[linear % page_entries];
+  if (recent != nullptr && recent->key.linear == linear && core.is_stale[recent->slot] == 0) return recent;
   const auto privilege = core.cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
   const Walk walk =
       translate(core.paging, *core.ram, GuestLinear{at}, PagingAccess::execute, privilege, AccessedDirty::set);
@@ -48,15 +66,40 @@ const CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   const SeenPage seen{.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
   const std::byte* const host = core.ram->page(GuestPhysical{seen.physical});
   if (host == nullptr) return nullptr;
-  page = {.linear = at / page_size, .epoch = core.epoch, .seen = seen, .host = host};
-  return &page;
+  auto& page = pages_[{.linear = linear, .seen = seen, .observed = observed}];
+  if (page == nullptr) {
+    page = std::make_unique<Page>();
+    page->key = {.linear = linear, .seen = seen, .observed = observed};
+    page->slot = new_slot(core);
+  }
+  page->host = host;
+  look_at(core, *page);
+  watch(core, page->slot, GuestPhysical{seen.physical});
+  make_fresh(core, page->slot);
+  return recent = page.get();
+}
+
+/// Takes what stands there now. Blocks that were decoded from something else must not run.
+void CodeCache::look_at(Core& core, Page& page) {
+  if (std::memcmp(page.bytes.data(), page.host, page_size) == 0) return;
+  std::memcpy(page.bytes.data(), page.host, page_size);
+  bool cut = false;
+  for (Block* const block : page.blocks) {
+    if (block->slot != page.slot) continue;
+    const auto at = page.bytes.begin() + static_cast<std::ptrdiff_t>(block->rip % page_size);
+    if (std::equal(block->code.begin(), block->code.end(), at)) continue;
+    block->slot = never_fresh;
+    cut = cut || block->compiled != nullptr;
+  }
+  if (cut) core.jit->cut_links(core);
 }
 
 Block* CodeCache::find(Core& core) {
   Block* const known = core.jumps[jump_entry(core.rip)];
   const bool full = is_full(core);
-  if (known != nullptr && known->rip == core.rip && known->epoch == core.epoch && !full) return known;
-  if (full || blocks_.size() >= most_blocks || watches_ >= most_watches) drop_all(core);
+  if (known != nullptr && known->rip == core.rip && core.is_fresh(*known) && !full) return known;
+  if (full || blocks_.size() >= most_blocks || watches_ >= most_watches || slots_ + most_new_slots > code_slots)
+    drop_all(core);
   Block* const block = find_anew(core);
   if (block == nullptr || !is_full(core)) return block;
   // An instruction seems unknown only because its routine found no room.
@@ -66,93 +109,91 @@ Block* CodeCache::find(Core& core) {
 
 Block* CodeCache::find_anew(Core& core) {
   core.stop = Stop::fault;
-  const Page* const page = page_of(core, core.rip);
+  Page* const page = page_of(core, core.rip);
   if (page == nullptr) return nullptr;
   Block* const last = core.jumps[jump_entry(core.rip)];
-  return last != nullptr && is_still_there(*last, core, *page) ? take(core, *last, page->seen) : decode(core, *page);
+  return last != nullptr && last->rip == core.rip && core.is_fresh(*last) ? last : decode(core, *page);
 }
 
-/// Whether it is what stands at core.rip, in one page. A block without ops was given up when it was decoded, and is
-/// nothing to run.
-bool CodeCache::is_still_there(const Block& block, const Core& core, const Page& page) {
+// Another vCPU may have written new code since the page was looked at.
+Block* CodeCache::decode(Core& core, Page& page) {
+  Fetched f;
+  const auto fetch = [&](Page& from, std::size_t offset, std::size_t size) {
+    if (std::memcmp(from.bytes.data() + offset, from.host + offset, size) != 0) look_at(core, from);
+    std::memcpy(f.bytes.data() + f.size, from.bytes.data() + offset, size);
+    f.size += size;
+  };
   const std::size_t offset = core.rip % page_size;
-  return !block.ops.empty() && block.rip == core.rip && block.pages[0].physical == page.seen.physical &&
-         (block.observed != nullptr) == (core.tap != nullptr) && block.code.size() <= page_size - offset &&
-         std::equal(block.code.begin(), block.code.end(), page.host + offset);
+  f.in_page = std::min<std::size_t>(most_code, page_size - offset);
+  fetch(page, offset, f.in_page);
+  SeenPage next_page;
+  if (f.in_page < longest_instruction) {
+    if (Page* const next = page_of(core, core.rip + f.in_page)) {
+      next_page = next->key.seen;
+      fetch(*next, 0, longest_instruction);
+    }
+  }
+  auto& place = blocks_[{core.rip, &page}];
+  if (place == nullptr) place = std::make_unique<Block>();
+  Block& block = *place;
+  const bool same = !block.ops.empty() && block.code.size() <= f.size &&
+                    std::equal(block.code.begin(), block.code.end(), f.bytes.begin());
+  if (!same && !decode_anew(core, block, page, std::span{f.bytes}.first(f.size))) return nullptr;
+  if (block.code.size() <= f.in_page) {
+    block.slot = page.slot;
+    if (!same && std::ranges::find(page.blocks, &block) == page.blocks.end()) page.blocks.push_back(&block);
+    return take(core, block);
+  }
+  // Rare, and the next page may be another one than last time.
+  if (block.slot == never_fresh) block.slot = new_slot(core);
+  block.pages[1] = next_page;
+  watch(core, block.slot, GuestPhysical{page.key.seen.physical});
+  watch(core, block.slot, GuestPhysical{next_page.physical});
+  make_fresh(core, block.slot);
+  return take(core, block);
 }
 
-/// Trusts it for this epoch.
-Block* CodeCache::take(Core& core, Block& block, const SeenPage& page) {
-  // Whoever is linked to it does not look again. An older generation's links are cut.
-  if (block.compiled != nullptr && block.epoch / 2 == core.epoch / 2 && block.epoch != core.epoch)
-    core.jit->cut_links(core);
-  block.pages[0] = page;
+bool CodeCache::decode_anew(Core& core, Block& block, const Page& page, std::span<const std::byte> code) {
+  if (block.compiled != nullptr) core.jit->cut_links(core);
+  const CodeSlot own = block.slot == page.slot ? never_fresh : block.slot;
+  block = Block{};
+  block.slot = own;
+  block.rip = core.rip;
+  block.code.assign(code.begin(), code.end());
+  if (!decode_block(block, routines_)) {
+    block.ops.clear();
+    block.slot = never_fresh;
+    core.stop = Stop::unsupported;
+    return false;
+  }
+  block.pages[0] = page.key.seen;
+  if (core.tap != nullptr) prepare(block);
+  core.jit->expect(block);
+  ++decoded_;
+  return true;
+}
+
+Block* CodeCache::take(Core& core, Block& block) {
   if (core.tap != nullptr) see_lines(block);
-  if (!block.watched) watch(core, block, GuestPhysical{page.physical});
-  block.watched = true;
-  block.epoch = core.epoch;
   core.jumps[jump_entry(block.rip)] = &block;
   return &block;
 }
 
-Block* CodeCache::decode(Core& core, Page page) {
-  Fetched f;
-  const std::size_t offset = core.rip % page_size;
-  f.size = f.in_page = std::min<std::size_t>(most_code, page_size - offset);
-  std::copy_n(page.host + offset, f.in_page, f.bytes.begin());
-  SeenPage next_page;
-  if (f.in_page < longest_instruction) {
-    if (const Page* const next = page_of(core, core.rip + f.in_page)) {
-      next_page = next->seen;
-      std::copy_n(next->host, longest_instruction, f.bytes.begin() + static_cast<std::ptrdiff_t>(f.in_page));
-      f.size += longest_instruction;
-    }
-  }
-  auto& slot = blocks_[Key{core.rip, page.seen.physical, core.tap != nullptr}];
-  if (slot == nullptr) slot = std::make_unique<Block>();
-  Block& block = *slot;
-  const bool same = !block.ops.empty() && block.code.size() <= f.size &&
-                    std::equal(block.code.begin(), block.code.end(), f.bytes.begin());
-  if (!same) {
-    if (block.compiled != nullptr) core.jit->cut_links(core);
-    const bool watched = block.watched;
-    block = Block{};
-    block.watched = watched;
-    block.rip = core.rip;
-    block.code.assign(f.bytes.begin(), f.bytes.begin() + static_cast<std::ptrdiff_t>(f.size));
-    if (!decode_block(block, routines_)) {
-      block.ops.clear();
-      core.stop = Stop::unsupported;
-      return nullptr;
-    }
-    if (core.tap != nullptr) prepare(block);
-    core.jit->expect(block);
-    ++decoded_;
-  }
-  block.pages[1] = next_page;
-  // Rare, and the next page may be another one than last time.
-  if (block.code.size() > f.in_page) watch(core, block, GuestPhysical{next_page.physical});
-  return take(core, block, page.seen);
-}
-
-void CodeCache::watch(Core& core, Block& block, GuestPhysical page) {
-  auto& of_page = pages_[page.value()];
+void CodeCache::watch(Core& core, CodeSlot slot, GuestPhysical page) {
+  auto& of_page = watched_[page.value()];
   if (of_page.empty()) flush_tlb(&core);  // it may have been open for writing
-  if (std::ranges::find(of_page, &block) != of_page.end()) return;
-  of_page.push_back(&block);
+  if (std::ranges::find(of_page, slot) != of_page.end()) return;
+  of_page.push_back(slot);
   ++watches_;
 }
 
 void CodeCache::forget(Core& core, GuestPhysical page) {
-  const auto found = pages_.find(page.value());
-  if (found == pages_.end()) return;
-  core.jit->cut_links(core);
-  for (Block* const block : found->second) {
-    block->epoch = 0;
-    block->watched = false;
-  }
+  const auto found = watched_.find(page.value());
+  if (found == watched_.end()) return;
+  for (const CodeSlot slot : found->second)
+    for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
   watches_ -= found->second.size();
-  pages_.erase(found);
+  watched_.erase(found);
 }
 
 }  // namespace vpmu::exec

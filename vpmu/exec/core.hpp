@@ -105,6 +105,7 @@ struct Site {
     alone,   ///< `op` alone is, and then the code goes on.
     way,     ///< The block is done and goes on its way `way`, which is not linked.
     budget,  ///< The counts that are left do not suffice for the block.
+    stale,   ///< The block must be looked at before it may begin.
   };
   Block* block{};
   const Op* op{};
@@ -116,14 +117,20 @@ struct Site {
 
 /// A block as code of this CPU (jit.hpp).
 struct Compiled {
-  const std::byte* entry{};  ///< Takes the block's counts off, and begins.
-  const std::byte* body{};   ///< Begins.
-  const Tlb* tlb{};          ///< That it looks into.
+  const std::byte* checked{};  ///< Looks whether the block is fresh, and enters.
+  const std::byte* entry{};    ///< Takes the block's counts off, and begins.
+  const std::byte* body{};     ///< Begins.
+  const Tlb* tlb{};            ///< That it looks into.
   std::array<const std::byte*, 2>
       links{};  ///< The code of Block::next while it may be gone to without a look; else back to the interpreter.
   std::array<const std::byte*, 2> back{};  ///< The latter.
   std::vector<Site> sites;
 };
+
+/// Of a page that code was decoded from. Core::stale says whether its code may run as decoded.
+using CodeSlot = std::uint16_t;
+inline constexpr unsigned code_slots = 1U << 14;
+inline constexpr CodeSlot never_fresh = 0;  ///< Of a block that is to be decoded anew.
 
 /// What a block has for an observer (tap.hpp).
 struct Observed {
@@ -139,12 +146,11 @@ struct Block {
   std::uint64_t rip{};
   std::array<std::uint64_t, 2> target{};  ///< Where it goes on: taken, not taken.
   std::array<Block*, 2> next{};           ///< The same, once known.
-  std::uint64_t epoch{};                  ///< When its bytes were last found unchanged and mapped where they are.
+  CodeSlot slot{};                        ///< Of its page, or its own if it is in two.
   Run first_alone{};                      ///< What runs the first op and no other.
   Run first{};            ///< What the first op does, where it may count how often it is begun, or enter compiled code.
   Run comparison{};       ///< What a comparison does alone that runs as one op with the branch behind it; else null.
   std::uint32_t begun{};  ///< How often, until it was compiled.
-  bool watched{};         ///< Its page is closed for writing.
   BranchKind branch{};    ///< Of the last instruction.
   std::vector<Op> ops;    ///< And one more at the end that is no instruction.
   std::unique_ptr<Observed> observed;  ///< Null: it was not decoded for an observer.
@@ -210,6 +216,10 @@ constexpr std::size_t known_place(std::uint64_t at) {
   return (at / page_size ^ at / page_size / known_pages) % known_pages;
 }
 
+/// By who runs code: ring 3, or the others. What the one may fetch the other may not.
+inline constexpr unsigned code_privileges = 2;
+constexpr unsigned code_privilege(Rights rights) { return rights == Rights::user ? 1 : 0; }
+
 inline constexpr unsigned jump_entries = 4096;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
 
@@ -232,12 +242,12 @@ struct CompiledState {
   const std::byte* leave{};      ///< Routines of Jit: back to the interpreter;
   const std::byte* run_alone{};  ///< to it and back, for one op.
   bool (*run_op)(Core*, const Site*){};
-  std::uint64_t no_sse{1};    ///< 0: SSE instructions may run. Those of which no exception can come;
-  std::uint64_t no_mxcsr{1};  ///< 0: the others too, for this CPU's MXCSR is the guest's, which masks all exceptions.
-  std::uint64_t wants_mxcsr{};   ///< It is to be while compiled code runs. Then no_sse is 0.
-  std::uint32_t host_mxcsr{};    ///< Of whoever called the engine.
-  std::uint64_t to{};    ///< Code that a call is going to.
-  std::uint64_t* log{};  ///< In Tap::log, behind what the running block has its place in.
+  std::uint64_t no_sse{1};      ///< 0: SSE instructions may run. Those of which no exception can come;
+  std::uint64_t no_mxcsr{1};    ///< 0: the others too, for this CPU's MXCSR is the guest's, which masks all exceptions.
+  std::uint64_t wants_mxcsr{};  ///< It is to be while compiled code runs. Then no_sse is 0.
+  std::uint32_t host_mxcsr{};   ///< Of whoever called the engine.
+  std::uint64_t to{};           ///< Code that a call is going to.
+  std::uint64_t* log{};         ///< In Tap::log, behind what the running block has its place in.
   struct Jumps {
     Words tags{};  ///< Minus the RIP of blocks that computed jumps go to,
     Words code{};  ///< and their code.
@@ -261,11 +271,11 @@ struct alignas(64) Core {
   std::array<std::uint64_t, register_count> r{};
   std::uint64_t rip{};
   LazyFlags flags;
-  std::uint64_t other_flags{};  ///< RFLAGS without the status flags.
-  Counts left{};                ///< What may still pass before the engine stops.
-  Block* block{};               ///< The one that runs.
-  std::uint64_t epoch{};        ///< Of translations, and of the privilege that code is fetched with.
-  const Op* at{};               ///< The next op, where ops do not call each other.
+  std::uint64_t other_flags{};     ///< RFLAGS without the status flags.
+  Counts left{};                   ///< What may still pass before the engine stops.
+  Block* block{};                  ///< The one that runs.
+  const std::uint8_t* is_stale{};  ///< Of `stale` the part for the present privilege.
+  const Op* at{};                  ///< The next op, where ops do not call each other.
   Stop stop{};
   bool wrote_code{};  ///< This op has written to a page that blocks were decoded from.
   bool stepping{};    ///< One op at a time: its block's counts have not been taken off.
@@ -290,6 +300,11 @@ struct alignas(64) Core {
   Jit* jit{};
   CompiledState compiled;
   std::array<KnownPage, known_pages> known{};  ///< By known_place().
+  /// By privilege and CodeSlot. 0: since translations were last forgotten the page has been found where it was, its
+  /// code as it was decoded, and closed for writing.
+  std::array<std::array<std::uint8_t, code_slots>, code_privileges> stale{};
+
+  [[nodiscard]] bool is_fresh(const Block& b) const { return is_stale[b.slot] == 0; }
 };
 
 }  // namespace vpmu::exec

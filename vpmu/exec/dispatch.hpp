@@ -115,7 +115,7 @@ VPMU_PART_OF_OP void enter(Block* block, Core* c) {
 VPMU_PART_OF_OP void go(Core* c, unsigned way) {
   const Block* const from = c->block;
   Block* const to = from->next[way];
-  if (to == nullptr || to->epoch != c->epoch) [[unlikely]]
+  if (to == nullptr || !c->is_fresh(*to)) [[unlikely]]
     return end_at(c, from->target[way]);
   return enter(to, c);
 }
@@ -123,7 +123,7 @@ VPMU_PART_OF_OP void go(Core* c, unsigned way) {
 /// Goes on at a computed address.
 VPMU_PART_OF_OP void jump(Core* c, std::uint64_t rip) {
   Block* const to = c->jumps[jump_entry(rip)];
-  if (to == nullptr || to->rip != rip || to->epoch != c->epoch) [[unlikely]]
+  if (to == nullptr || to->rip != rip || !c->is_fresh(*to)) [[unlikely]]
     return end_at(c, rip);
   return enter(to, c);
 }

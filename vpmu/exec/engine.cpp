@@ -25,13 +25,14 @@ Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling comp
   core_.platform = &platform;
   core_.code = &code_;
   jit_.attach(core_);
+  code_.doubt(core_);
+  take_privilege();
 }
 
-// Translations, and what was found out about blocks, may no longer hold.
+// Translations, and what was found out about code, may no longer hold.
 void Engine::begin_generation() {
-  ++generation_;
   flush_tlb(&core_);
-  jit_.cut_links(core_);
+  code_.doubt(core_);
   if (core_.tap != nullptr) core_.tap->observer->remapped();
 }
 
@@ -48,7 +49,7 @@ void Engine::observe(Observer* observer) {
   core_.tap = observer == nullptr ? nullptr : tap_.get();
   core_.block = nullptr;
   begin_generation();
-  take_epoch();
+  take_privilege();
 }
 
 std::uint64_t Engine::observed() const { return tap_ == nullptr ? 0 : tap_->passed; }
@@ -62,7 +63,7 @@ void Engine::forget_translations() {
   begin_generation();
   if (core_.tap != nullptr) core_.tap->observer->flushed();
   core_.block = nullptr;
-  take_epoch();
+  take_privilege();
 }
 
 void Engine::set_state(const CpuState& state) {
@@ -81,12 +82,12 @@ void Engine::set_state(const CpuState& state) {
   core_.block = nullptr;
   core_.vectors = nullptr;
   core_.compiled.forget_vectors();
-  take_epoch();
+  take_privilege();
 }
 
 // Code that the kernel may run is not thereby code that a program may run.
-void Engine::take_epoch() {
-  core_.epoch = 2 * generation_ + (core_.cpl == 3 ? 1 : 0);
+void Engine::take_privilege() {
+  core_.is_stale = core_.stale[code_privilege(rights_of(core_))].data();
   choose_tlb(&core_);
 }
 
@@ -130,7 +131,7 @@ Stop Engine::run(std::uint64_t instructions) {
       stop = core_.stop;
       break;
     }
-    if (from != nullptr && core_.block == from && from->epoch == core_.epoch)
+    if (from != nullptr && core_.block == from && core_.is_fresh(*from))
       for (unsigned way = 0; way < 2; ++way)
         if (from->target[way] == block->rip) from->next[way] = block;
     core_.stop = Stop::none;

@@ -76,14 +76,13 @@ class Engine {
   Stop step();
   void begin_generation();
   void set_state(const CpuState& state);
-  void take_epoch();
+  void take_privilege();
 
   Core core_;
   CodeCache code_;
   Jit jit_;
   std::unique_ptr<Tap> tap_;
   Counts given_{};
-  std::uint64_t generation_{};  ///< Of translations.
   bool asked_to_stop_{};
 };
 

@@ -1,7 +1,5 @@
 #include "exec/jit.hpp"
 
-#include <immintrin.h>
-
 #include <utility>
 
 #include "exec/dispatch.hpp"
@@ -188,11 +186,12 @@ void compiled(const Op* op, Core* c) {
     case Site::Why::alone: return site->run(site->op, c);
     case Site::Why::way: {
       Block* const to = block->next[site->way];
-      if (to != nullptr && to->epoch == c->epoch && to->compiled != nullptr && to->compiled->tlb == c->tlb)
+      if (to != nullptr && c->is_fresh(*to) && to->compiled != nullptr && to->compiled->tlb == c->tlb)
         c->jit->link(*block, site->way, *to);
       return go(c, site->way);
     }
-    case Site::Why::budget: return end_at(c, block->rip);
+    case Site::Why::budget:
+    case Site::Why::stale: return end_at(c, block->rip);
   }
 }
 
@@ -247,6 +246,7 @@ void Jit::compile(Core& core, Block& block) {
     return;
   }
   const auto place = [at](const std::byte* distance) { return at + reinterpret_cast<std::uintptr_t>(distance); };
+  made->checked = place(made->checked);
   made->entry = place(made->entry);
   made->body = place(made->body);
   for (unsigned way = 0; way < 2; ++way) made->links[way] = made->back[way] = place(made->back[way]);
@@ -262,9 +262,9 @@ const Site* Jit::enter(Core& core) {
   const std::size_t place = CompiledState::jump_place(block.rip);
   CompiledState::Jumps& jumps = core.compiled.jumps[static_cast<std::size_t>(core.tlb - core.tlbs.data())];
   jumps.tags[place] = 0 - block.rip;
-  jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->entry);
+  jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->checked);
   core.compiled.flags = packed(core.flags.bits());
-  core.compiled.host_mxcsr = _mm_getcsr();
+  core.compiled.host_mxcsr = __builtin_ia32_stmxcsr();
   if (core.tap != nullptr) begin_log(core);
   const Site* const site = enter_(&core, block.compiled->body);
   if (site == nullptr) return nullptr;
@@ -276,7 +276,7 @@ const Site* Jit::enter(Core& core) {
 }
 
 void Jit::link(Block& from, unsigned way, const Block& to) {
-  from.compiled->links[way] = to.compiled->entry;
+  from.compiled->links[way] = from.slot == to.slot ? to.compiled->entry : to.compiled->checked;
   links_.push_back({from.compiled.get(), way});
 }
 

@@ -34,9 +34,10 @@ class Jit {
   /// Runs core.block, whose counts have been taken off, and on from there. Null: the engine stops, Core::stop saying
   /// why.
   const Site* enter(Core& core);
-  /// `from` went its way `way` to `to`, which is compiled: next time at once.
+  /// `from` went its way `way` to `to`, which is compiled: next time at once. A block in another page is looked at, for
+  /// that one may be stale.
   void link(Block& from, unsigned way, const Block& to);
-  /// From here on each block is looked at before it is gone to.
+  /// From here on no block is gone to at once: one of them is another now.
   void cut_links(Core& core);
   /// No room was left for a block: clear() makes some.
   [[nodiscard]] bool is_full() const { return full_; }

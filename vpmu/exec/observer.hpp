@@ -95,6 +95,7 @@ void tell(std::span<const Seen> all, To& to) {
 struct SeenPage {
   std::uint64_t physical{};
   std::uint64_t page_bytes{};
+  bool operator==(const SeenPage&) const = default;
 };
 /// Of the linear pages that have one place, the one that was used last is there.
 inline constexpr unsigned tlb_entries = 256;

@@ -116,11 +116,17 @@ void Translator::leave_to(const Site* site) {
   indirect(4, core_base, in_state(offsetof(CompiledState, leave)));
 }
 
-// VPSUBQ YMM15 by the counts; VMOVMSKPD; no lane is negative or RCX is not 0.
+// MOVZX ECX from Core::stale. Then VPSUBQ YMM15 by the counts; VMOVMSKPD; no lane is negative or RCX is not 0.
 void Translator::write_entry() {
   counts_ = a_.label();
+  stale_ = a_.label();
   too_few_ = a_.label();
   a_.align(16);
+  compiled_.checked = distance(a_.size());
+  const std::size_t stale = code_privilege(static_cast<Rights>(rights_)) * sizeof(Core::stale[0]) + block_.slot;
+  a_.bytes({0x0F, 0xB6});
+  a_.operand(scratch_c, core_base, in_core(offsetof(Core, stale) + stale));
+  a_.jump_unless_rcx_is_0(stale_);
   entry_at_ = a_.label();
   a_.here(entry_at_);
   compiled_.entry = distance(a_.size());
@@ -136,6 +142,8 @@ void Translator::write_outside() {
   a_.bytes({0xC5, 0x05, 0xD4, 0x3D});  // VPADDQ: the counts back
   a_.relative(counts_);
   leave_to(add_site(Site::Why::budget, 0));
+  a_.here(stale_);
+  leave_to(add_site(Site::Why::stale, 0));
   for (std::size_t n = 0; n < outside_count_; ++n) {
     const Outside& o = outside_[n];
     a_.here(o.from);

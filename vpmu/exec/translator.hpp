@@ -21,8 +21,8 @@ class Translator {
   static constexpr std::uint64_t word = 8;
   static constexpr std::int32_t stack_word = 8;
   static constexpr std::size_t most_ops = Block::most_ops;
-  /// Sites besides one for each op: where the interpreter goes on, the budget, and two ways.
-  static constexpr std::size_t other_sites = 4;
+  /// Sites besides one for each op: where the interpreter goes on, the page, the budget, and two ways.
+  static constexpr std::size_t other_sites = 5;
   /// What is written behind the block: seldom reached.
   struct Outside {
     HostAssembler::Label from, back;
@@ -129,7 +129,7 @@ class Translator {
   bool sse_may_run_{}, mxcsr_is_here_{};          ///< It has been looked whether CompiledState says so.
   std::array<Outside, most_ops> outside_{};
   std::size_t outside_count_{};
-  HostAssembler::Label counts_{}, too_few_{}, entry_at_{}, behind_{};
+  HostAssembler::Label counts_{}, stale_{}, too_few_{}, entry_at_{}, behind_{};
 };
 
 }  // namespace vpmu::exec

@@ -12,9 +12,9 @@ constexpr std::uint8_t packed = none | p66, scalar = f3 | f2, all = packed | sca
 
 /// What AVX's form of an SSE instruction has for the operand that is source and destination.
 enum class Shape : std::uint8_t {
-  other,          ///< Not known here.
-  destination,    ///< Nothing: SSE's destination is no source.
-  both,           ///< VEX.vvvv is the source.
+  other,              ///< Not known here.
+  destination,        ///< Nothing: SSE's destination is no source.
+  both,               ///< VEX.vvvv is the source.
   both_of_registers,  ///< The same, unless the other operand is in memory.
 };
 struct Row {
@@ -22,71 +22,71 @@ struct Row {
   std::uint8_t first, last;    ///< Opcodes.
   Shape shape;
 };
-// SDM 2B, 2C, each instruction's table of encodings; 2C appendix A. MMX's are no SSE.
+// SDM 2C appendix A, and each instruction's table of encodings. MMX's are no SSE.
 constexpr std::array rows{
-    Row{1, packed, 0x10, 0x11, Shape::destination},   // MOVUPS, MOVUPD
-    Row{1, scalar, 0x10, 0x11, Shape::both_of_registers},   // MOVSS, MOVSD
-    Row{1, packed, 0x12, 0x12, Shape::both},          // MOVLPS, MOVHLPS, MOVLPD
-    Row{1, scalar, 0x12, 0x12, Shape::destination},   // MOVDDUP, MOVSLDUP
-    Row{1, packed, 0x13, 0x13, Shape::destination},   // MOVLPS, MOVLPD
-    Row{1, packed, 0x14, 0x16, Shape::both},          // UNPCKLPS to MOVHPS
-    Row{1, f3, 0x16, 0x16, Shape::destination},       // MOVSHDUP
-    Row{1, packed, 0x17, 0x17, Shape::destination},   // MOVHPS, MOVHPD
-    Row{1, packed, 0x28, 0x29, Shape::destination},   // MOVAPS, MOVAPD
-    Row{1, scalar, 0x2A, 0x2A, Shape::both},          // CVTSI2SS, CVTSI2SD
-    Row{1, packed, 0x2B, 0x2B, Shape::destination},   // MOVNTPS, MOVNTPD
-    Row{1, scalar, 0x2C, 0x2D, Shape::destination},   // CVTTSS2SI to CVTSD2SI
-    Row{1, packed, 0x2E, 0x2F, Shape::destination},   // UCOMISS to COMISD
-    Row{1, packed, 0x50, 0x51, Shape::destination},   // MOVMSKPS, SQRTPS, and of doubles
-    Row{1, scalar, 0x51, 0x51, Shape::both},          // SQRTSS, SQRTSD
-    Row{1, none, 0x52, 0x53, Shape::destination},     // RSQRTPS, RCPPS
-    Row{1, f3, 0x52, 0x53, Shape::both},              // RSQRTSS, RCPSS
-    Row{1, packed, 0x54, 0x57, Shape::both},          // ANDPS to XORPD
-    Row{1, all, 0x58, 0x59, Shape::both},             // ADDPS to MULSD
-    Row{1, packed, 0x5A, 0x5B, Shape::destination},   // CVTPS2PD, CVTDQ2PS
-    Row{1, scalar, 0x5A, 0x5A, Shape::both},          // CVTSS2SD, CVTSD2SS
-    Row{1, f3, 0x5B, 0x5B, Shape::destination},       // CVTTPS2DQ
-    Row{1, all, 0x5C, 0x5F, Shape::both},             // SUBPS to MAXSD
-    Row{1, p66, 0x60, 0x6D, Shape::both},             // PUNPCKLBW to PUNPCKHQDQ
-    Row{1, p66, 0x6E, 0x6F, Shape::destination},      // MOVD, MOVQ, MOVDQA
-    Row{1, f3, 0x6F, 0x6F, Shape::destination},       // MOVDQU
+    Row{1, packed, 0x10, 0x11, Shape::destination},        // MOVUPS, MOVUPD
+    Row{1, scalar, 0x10, 0x11, Shape::both_of_registers},  // MOVSS, MOVSD
+    Row{1, packed, 0x12, 0x12, Shape::both},               // MOVLPS, MOVHLPS, MOVLPD
+    Row{1, scalar, 0x12, 0x12, Shape::destination},        // MOVDDUP, MOVSLDUP
+    Row{1, packed, 0x13, 0x13, Shape::destination},        // MOVLPS, MOVLPD
+    Row{1, packed, 0x14, 0x16, Shape::both},               // UNPCKLPS to MOVHPS
+    Row{1, f3, 0x16, 0x16, Shape::destination},            // MOVSHDUP
+    Row{1, packed, 0x17, 0x17, Shape::destination},        // MOVHPS, MOVHPD
+    Row{1, packed, 0x28, 0x29, Shape::destination},        // MOVAPS, MOVAPD
+    Row{1, scalar, 0x2A, 0x2A, Shape::both},               // CVTSI2SS, CVTSI2SD
+    Row{1, packed, 0x2B, 0x2B, Shape::destination},        // MOVNTPS, MOVNTPD
+    Row{1, scalar, 0x2C, 0x2D, Shape::destination},        // CVTTSS2SI to CVTSD2SI
+    Row{1, packed, 0x2E, 0x2F, Shape::destination},        // UCOMISS to COMISD
+    Row{1, packed, 0x50, 0x51, Shape::destination},        // MOVMSKPS, SQRTPS, and of doubles
+    Row{1, scalar, 0x51, 0x51, Shape::both},               // SQRTSS, SQRTSD
+    Row{1, none, 0x52, 0x53, Shape::destination},          // RSQRTPS, RCPPS
+    Row{1, f3, 0x52, 0x53, Shape::both},                   // RSQRTSS, RCPSS
+    Row{1, packed, 0x54, 0x57, Shape::both},               // ANDPS to XORPD
+    Row{1, all, 0x58, 0x59, Shape::both},                  // ADDPS to MULSD
+    Row{1, packed, 0x5A, 0x5B, Shape::destination},        // CVTPS2PD, CVTDQ2PS
+    Row{1, scalar, 0x5A, 0x5A, Shape::both},               // CVTSS2SD, CVTSD2SS
+    Row{1, f3, 0x5B, 0x5B, Shape::destination},            // CVTTPS2DQ
+    Row{1, all, 0x5C, 0x5F, Shape::both},                  // SUBPS to MAXSD
+    Row{1, p66, 0x60, 0x6D, Shape::both},                  // PUNPCKLBW to PUNPCKHQDQ
+    Row{1, p66, 0x6E, 0x6F, Shape::destination},           // MOVD, MOVQ, MOVDQA
+    Row{1, f3, 0x6F, 0x6F, Shape::destination},            // MOVDQU
     Row{1, p66 | scalar, 0x70, 0x70, Shape::destination},  // PSHUFD, PSHUFHW, PSHUFLW
-    Row{1, p66, 0x71, 0x76, Shape::both},             // Shifts by a constant, PCMPEQB to PCMPEQD
-    Row{1, p66 | f2, 0x7C, 0x7D, Shape::both},        // HADDPD to HSUBPS
-    Row{1, p66 | f3, 0x7E, 0x7F, Shape::destination},  // MOVD, MOVQ, MOVDQA, MOVDQU
-    Row{1, all, 0xC2, 0xC2, Shape::both},             // CMPPS to CMPSD
-    Row{1, p66, 0xC4, 0xC4, Shape::both},             // PINSRW
-    Row{1, p66, 0xC5, 0xC5, Shape::destination},      // PEXTRW
-    Row{1, packed, 0xC6, 0xC6, Shape::both},          // SHUFPS, SHUFPD
-    Row{1, p66 | f2, 0xD0, 0xD0, Shape::both},        // ADDSUBPD, ADDSUBPS
-    Row{1, p66, 0xD1, 0xD5, Shape::both},             // PSRLW to PMULLW
-    Row{1, p66, 0xD6, 0xD7, Shape::destination},      // MOVQ, PMOVMSKB
-    Row{1, p66, 0xD8, 0xE5, Shape::both},             // PSUBUSB to PMULHW
+    Row{1, p66, 0x71, 0x76, Shape::both},                  // Shifts by a constant, PCMPEQB to PCMPEQD
+    Row{1, p66 | f2, 0x7C, 0x7D, Shape::both},             // HADDPD to HSUBPS
+    Row{1, p66 | f3, 0x7E, 0x7F, Shape::destination},      // MOVD, MOVQ, MOVDQA, MOVDQU
+    Row{1, all, 0xC2, 0xC2, Shape::both},                  // CMPPS to CMPSD
+    Row{1, p66, 0xC4, 0xC4, Shape::both},                  // PINSRW
+    Row{1, p66, 0xC5, 0xC5, Shape::destination},           // PEXTRW
+    Row{1, packed, 0xC6, 0xC6, Shape::both},               // SHUFPS, SHUFPD
+    Row{1, p66 | f2, 0xD0, 0xD0, Shape::both},             // ADDSUBPD, ADDSUBPS
+    Row{1, p66, 0xD1, 0xD5, Shape::both},                  // PSRLW to PMULLW
+    Row{1, p66, 0xD6, 0xD7, Shape::destination},           // MOVQ, PMOVMSKB
+    Row{1, p66, 0xD8, 0xE5, Shape::both},                  // PSUBUSB to PMULHW
     Row{1, p66 | scalar, 0xE6, 0xE6, Shape::destination},  // CVTTPD2DQ, CVTDQ2PD, CVTPD2DQ
-    Row{1, p66, 0xE7, 0xE7, Shape::destination},      // MOVNTDQ
-    Row{1, p66, 0xE8, 0xEF, Shape::both},             // PSUBSB to PXOR
-    Row{1, f2, 0xF0, 0xF0, Shape::destination},       // LDDQU
-    Row{1, p66, 0xF1, 0xF6, Shape::both},             // PSLLW to PSADBW
-    Row{1, p66, 0xF8, 0xFE, Shape::both},             // PSUBB to PADDD
-    Row{2, p66, 0x00, 0x0B, Shape::both},             // PSHUFB to PMULHRSW
-    Row{2, p66, 0x17, 0x17, Shape::destination},      // PTEST
-    Row{2, p66, 0x1C, 0x1E, Shape::destination},      // PABSB to PABSD
-    Row{2, p66, 0x20, 0x25, Shape::destination},      // PMOVSXBW to PMOVSXDQ
-    Row{2, p66, 0x28, 0x29, Shape::both},             // PMULDQ, PCMPEQQ
-    Row{2, p66, 0x2A, 0x2A, Shape::destination},      // MOVNTDQA
-    Row{2, p66, 0x2B, 0x2B, Shape::both},             // PACKUSDW
-    Row{2, p66, 0x30, 0x35, Shape::destination},      // PMOVZXBW to PMOVZXDQ
-    Row{2, p66, 0x37, 0x40, Shape::both},             // PCMPGTQ to PMULLD
-    Row{2, p66, 0x41, 0x41, Shape::destination},      // PHMINPOSUW
-    Row{2, p66, 0xDB, 0xDB, Shape::destination},      // AESIMC
-    Row{2, p66, 0xDC, 0xDF, Shape::both},             // AESENC to AESDECLAST
-    Row{3, p66, 0x08, 0x09, Shape::destination},      // ROUNDPS, ROUNDPD
-    Row{3, p66, 0x0A, 0x0F, Shape::both},             // ROUNDSS to PALIGNR
-    Row{3, p66, 0x14, 0x17, Shape::destination},      // PEXTRB to EXTRACTPS
-    Row{3, p66, 0x20, 0x22, Shape::both},             // PINSRB to PINSRQ
-    Row{3, p66, 0x40, 0x42, Shape::both},             // DPPS to MPSADBW
-    Row{3, p66, 0x44, 0x44, Shape::both},             // PCLMULQDQ
-    Row{3, p66, 0xDF, 0xDF, Shape::destination},      // AESKEYGENASSIST
+    Row{1, p66, 0xE7, 0xE7, Shape::destination},           // MOVNTDQ
+    Row{1, p66, 0xE8, 0xEF, Shape::both},                  // PSUBSB to PXOR
+    Row{1, f2, 0xF0, 0xF0, Shape::destination},            // LDDQU
+    Row{1, p66, 0xF1, 0xF6, Shape::both},                  // PSLLW to PSADBW
+    Row{1, p66, 0xF8, 0xFE, Shape::both},                  // PSUBB to PADDD
+    Row{2, p66, 0x00, 0x0B, Shape::both},                  // PSHUFB to PMULHRSW
+    Row{2, p66, 0x17, 0x17, Shape::destination},           // PTEST
+    Row{2, p66, 0x1C, 0x1E, Shape::destination},           // PABSB to PABSD
+    Row{2, p66, 0x20, 0x25, Shape::destination},           // PMOVSXBW to PMOVSXDQ
+    Row{2, p66, 0x28, 0x29, Shape::both},                  // PMULDQ, PCMPEQQ
+    Row{2, p66, 0x2A, 0x2A, Shape::destination},           // MOVNTDQA
+    Row{2, p66, 0x2B, 0x2B, Shape::both},                  // PACKUSDW
+    Row{2, p66, 0x30, 0x35, Shape::destination},           // PMOVZXBW to PMOVZXDQ
+    Row{2, p66, 0x37, 0x40, Shape::both},                  // PCMPGTQ to PMULLD
+    Row{2, p66, 0x41, 0x41, Shape::destination},           // PHMINPOSUW
+    Row{2, p66, 0xDB, 0xDB, Shape::destination},           // AESIMC
+    Row{2, p66, 0xDC, 0xDF, Shape::both},                  // AESENC to AESDECLAST
+    Row{3, p66, 0x08, 0x09, Shape::destination},           // ROUNDPS, ROUNDPD
+    Row{3, p66, 0x0A, 0x0F, Shape::both},                  // ROUNDSS to PALIGNR
+    Row{3, p66, 0x14, 0x17, Shape::destination},           // PEXTRB to EXTRACTPS
+    Row{3, p66, 0x20, 0x22, Shape::both},                  // PINSRB to PINSRQ
+    Row{3, p66, 0x40, 0x42, Shape::both},                  // DPPS to MPSADBW
+    Row{3, p66, 0x44, 0x44, Shape::both},                  // PCLMULQDQ
+    Row{3, p66, 0xDF, 0xDF, Shape::destination},           // AESKEYGENASSIST
 };
 
 Shape shape_of(const VectorForm& v) {

@@ -59,7 +59,7 @@ TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
               .efer = bit(8) | bit(10),
               .physical_width = 52,
               .alignment_check = false};
-  constexpr std::uint64_t rounds = 2 * CodeCache::most_watches + 100;
+  constexpr std::uint64_t rounds = 2 * code_slots + 100;
   for (std::uint64_t n = 0; n < rounds; ++n) {
     ram.set(Ram::table, 1, (Ram::other + n) * page_size);
     engine.load(s);

@@ -191,7 +191,8 @@ void RandomProgram::sse_move(bool memory) {
 void RandomProgram::sse_arithmetic(bool memory) {
   const unsigned reg = below(16);
   const auto prefix = static_cast<std::uint8_t>(one_in(2) ? 0xF2 : 0xF3);
-  constexpr std::array<std::uint8_t, 12> integer{0x60, 0x62, 0x6C, 0x74, 0x76, 0xD4, 0xDA, 0xDB, 0xEB, 0xEF, 0xFA, 0xFE};
+  constexpr std::array<std::uint8_t, 12> integer{0x60, 0x62, 0x6C, 0x74, 0x76, 0xD4,
+                                                 0xDA, 0xDB, 0xEB, 0xEF, 0xFA, 0xFE};
   switch (below(7)) {
     case 0:
     case 1: return put_operand({2, {0x0F, integer[below(integer.size())]}, reg, memory});
@@ -210,7 +211,9 @@ void RandomProgram::sse_with_general_register(bool memory) {
     case 0: return put_operand({2, {0x0F, 0xD7}, any_register(), false});
     case 1: return put_operand({2, {0x0F, static_cast<std::uint8_t>(0x6E | below(2) << 4U)}, below(16), memory});
     case 2: return put_operand({bytes, {0x0F, 0x2A}, below(16), memory, 0, prefix});
-    case 3: return put_operand({bytes, {0x0F, static_cast<std::uint8_t>(0x2C + below(2))}, any_register(), memory, 0, prefix});
+    case 3:
+      return put_operand(
+          {bytes, {0x0F, static_cast<std::uint8_t>(0x2C + below(2))}, any_register(), memory, 0, prefix});
     case 4: return put_operand({2, {0x0F, 0xC4}, below(16), memory, 1});
     default:
       if (!one_in(8)) return put_operand({2U << below(2), {0x0F, 0x2E}, below(16), memory});

@@ -1,0 +1,162 @@
+// Code stays decoded and compiled while translations come and go: it must be what is mapped there, as it stands there.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <initializer_list>
+
+#include "exec/engine.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+constexpr std::uint64_t present = 1, writable = 2;
+
+/// Two address spaces. At linear 0 both have the same page of code; at 1000H one has `first` and the other `second`;
+/// at 2000H `third`. The parameter: after how many times a block is compiled.
+class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
+ protected:
+  enum Page : std::uint64_t { pml4, pdpt, directory, table, levels, common = 2 * levels, first, second, third, count };
+
+  AddressSpaces() {
+    for (const Page root : {pml4, levels}) {
+      for (std::uint64_t level = root; level < root + table; ++level) link(level, 0, level + 1);
+      link(root + table, 0, common);
+      link(root + table, 2, third);
+    }
+    link(table, 1, first);
+    link(levels + table, 1, second);
+    state_.paging = {.cr0 = bit(31) | bit(16) | 1,
+                     .cr3 = at(pml4),
+                     .cr4 = bit(5),
+                     .efer = bit(8) | bit(10),
+                     .physical_width = 52,
+                     .alignment_check = false};
+    state_.rflags = 2;
+    put(common, 0, {0xE9, 0xFB, 0x0F, 0, 0});                        // jmp 0x1000
+    put(first, 0, {0x83, 0xC0, 1, 0xE9, 0xF8, 0xEF, 0xFF, 0xFF});    // add $1, %eax; jmp 0
+    put(second, 0, {0x83, 0xC0, 16, 0xE9, 0xF8, 0xEF, 0xFF, 0xFF});  // add $16, %eax; jmp 0
+  }
+
+  [[nodiscard]] std::uint64_t at(std::uint64_t page) const { return ram_.address() + page * page_size; }
+  void put(std::uint64_t page, std::size_t offset, std::initializer_list<unsigned> bytes) {
+    std::size_t i = page * page_size + offset;
+    for (const unsigned b : bytes) ram_.bytes()[i++] = static_cast<std::byte>(b);
+  }
+  void link(std::uint64_t from, std::size_t entry, std::uint64_t to) {
+    const std::uint64_t word = at(to) | present | writable;
+    std::memcpy(&ram_.bytes()[from * page_size + entry * sizeof word], &word, sizeof word);
+  }
+  /// From 0 on, with RAX 0. Gives what is in it then.
+  std::uint64_t run(std::uint64_t instructions) {
+    state_.rip = 0;
+    state_.gpr = {};
+    engine_.resume(state_);
+    EXPECT_EQ(engine_.run(instructions), Stop::budget);
+    return engine_.state().gpr[rax];
+  }
+  void be_in(std::uint64_t root) { state_.paging.cr3 = at(root); }
+
+  static constexpr std::uint64_t rounds = 10;
+  FlatRam ram_{count * page_size};
+  CpuState state_;
+  NoPlatform platform_;
+  TestCode host_code_;
+  Engine engine_{ram_, platform_, &host_code_, Compiling{.after = GetParam()}};
+};
+INSTANTIATE_TEST_SUITE_P(Interpreted, AddressSpaces, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(Compiled, AddressSpaces, testing::Values(1));
+
+TEST_P(AddressSpaces, EachHasItsOwnCodeAndKeepsIt) {
+  for (unsigned n = 0; n < 4; ++n) {
+    be_in(pml4);
+    EXPECT_EQ(run(3 * rounds), rounds);
+    be_in(levels);
+    EXPECT_EQ(run(3 * rounds), 16 * rounds);
+  }
+  EXPECT_EQ(engine_.decoded_blocks(), 3U);
+  EXPECT_EQ(engine_.compiled_blocks(), GetParam() == 0 ? 0U : 3U);
+}
+
+// The same page of a program, mapped elsewhere and back: SDM 3A 4.10.4.
+TEST_P(AddressSpaces, APageThatIsMappedElsewhere) {
+  for (unsigned n = 0; n < 4; ++n) {
+    link(table, 1, first);
+    engine_.forget_translations();
+    EXPECT_EQ(run(3 * rounds), rounds);
+    link(table, 1, second);
+    engine_.forget_translations();
+    EXPECT_EQ(run(3 * rounds), 16 * rounds);
+  }
+  EXPECT_EQ(engine_.decoded_blocks(), 3U);
+}
+
+TEST_P(AddressSpaces, APageThatIsGone) {
+  EXPECT_EQ(run(3 * rounds), rounds);
+  const std::uint64_t nothing = 0;
+  std::memcpy(&ram_.bytes()[table * page_size + sizeof nothing], &nothing, sizeof nothing);
+  engine_.forget_translations();
+  state_.rip = 0;
+  engine_.resume(state_);
+  EXPECT_EQ(engine_.run(10), Stop::fault);
+  EXPECT_EQ(engine_.state().rip, 0x1000U);
+}
+
+// By a device, which nobody tells the engine of: two blocks that lead to each other within one page.
+TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
+  put(first, 0, {0xEB, 0x0E});                    // jmp to 0x1010
+  put(first, 0x10, {0x83, 0xC0, 1, 0xEB, 0xEB});  // add $1, %eax; jmp to 0x1000
+  EXPECT_EQ(run(1 + 3 * rounds), rounds);
+  EXPECT_EQ(run(1 + 3 * rounds), rounds);
+  const std::uint64_t decoded = engine_.decoded_blocks();
+  put(first, 0x12, {2});
+  engine_.forget_translations();
+  EXPECT_EQ(run(1 + 3 * rounds), 2 * rounds);
+  EXPECT_EQ(engine_.decoded_blocks(), decoded + 1) << "the other one is as it was";
+  put(first, 0x12, {1});
+  engine_.forget_translations();
+  EXPECT_EQ(run(1 + 3 * rounds), rounds);
+}
+
+// Another vCPU may write code and have it run at once, if it is new: SDM 3A 8.1.3.
+TEST_P(AddressSpaces, NewCodeInAPageThatIsKnown) {
+  EXPECT_EQ(run(3 * rounds), rounds);
+  put(first, 0x800, {0x83, 0xC0, 5, 0x0F, 0x0B});  // add $5, %eax; ud2
+  state_.rip = 0x1800;
+  state_.gpr = {};
+  engine_.resume(state_);
+  EXPECT_EQ(engine_.run(10), Stop::unsupported);
+  EXPECT_EQ(engine_.state().gpr[rax], 5U);
+}
+
+// An instruction in two pages, the second of which is another one.
+TEST_P(AddressSpaces, AnInstructionInTwoPages) {
+  put(common, 0, {0xE9, 0xF8, 0x1F, 0, 0});                                              // jmp 0x1FFD
+  for (const Page page : {first, second}) put(page, page_size - 3, {0x90, 0x83, 0xC0});  // nop; add $..., %eax
+  put(third, 0, {1, 0xE9, 0xFA, 0xDF, 0xFF, 0xFF});                                      // ...1; jmp 0
+  EXPECT_EQ(run(4 * rounds), rounds);
+  EXPECT_EQ(run(4 * rounds), rounds);
+  put(third, 0, {3});
+  engine_.written(GuestPhysical{at(third)});
+  EXPECT_EQ(run(4 * rounds), 3 * rounds);
+  put(third, 0, {4});
+  engine_.forget_translations();
+  EXPECT_EQ(run(4 * rounds), 4 * rounds);
+  put(second, page_size - 3, {0x90, 0x83, 0xE8});  // nop; sub
+  be_in(levels);
+  EXPECT_EQ(run(4 * rounds), static_cast<std::uint32_t>(0 - 4 * rounds));
+  be_in(pml4);
+  EXPECT_EQ(run(4 * rounds), 4 * rounds);
+}
+
+// The guest writes to its own code, which is compiled and linked.
+TEST_P(AddressSpaces, CodeThatTheGuestItselfChanges) {
+  put(first, 0, {0x83, 0xC0, 1, 0xEB, 0x0B});                                            // add $1, %eax; jmp 0x1010
+  put(first, 0x10, {0xFE, 0x04, 0x25, 0x02, 0x10, 0, 0, 0xE9, 0xE4, 0xEF, 0xFF, 0xFF});  // incb 0x1002; jmp 0
+  EXPECT_EQ(run(5 * 4), 1U + 2 + 3 + 4);
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
