@@ -242,9 +242,10 @@ struct CompiledState {
   const std::byte* leave{};      ///< Routines of Jit: back to the interpreter;
   const std::byte* run_alone{};  ///< to it and back, for one op.
   bool (*run_op)(Core*, const Site*){};
-  std::uint64_t no_sse{1};      ///< 0: SSE instructions may run. Those of which no exception can come;
+  std::uint64_t no_sse{1};      ///< 0: SSE instructions may run, of which no exception can come.
+  std::uint64_t no_avx{1};      ///< The same of AVX.
   std::uint64_t no_mxcsr{1};    ///< 0: the others too, for this CPU's MXCSR is the guest's, which masks all exceptions.
-  std::uint64_t wants_mxcsr{};  ///< It is to be while compiled code runs. Then no_sse is 0.
+  std::uint64_t wants_mxcsr{};  ///< It is to be while compiled code runs.
   std::uint32_t host_mxcsr{};   ///< Of whoever called the engine.
   std::uint64_t to{};           ///< Code that a call is going to.
   std::uint64_t* log{};         ///< In Tap::log, behind what the running block has its place in.
@@ -258,7 +259,7 @@ struct CompiledState {
 
   /// What the guest has enabled, or its MXCSR, may be another: an instruction must be looked at before it may run.
   void forget_vectors() {
-    no_sse = 1;
+    no_sse = no_avx = 1;
     wants_mxcsr = 0;
   }
 };

@@ -338,6 +338,7 @@ class Reader {
     const bool vex = o == 0xC4 || o == 0xC5;
     const bool flags = o == 0x9E || o == 0x9F || o == 0xFA || o == 0xFC || o == 0xFD;
     const bool moves = o >= 0xA0 && o <= 0xA3;
+    if (vex && become_vector()) return;
     if (strings || x87 || vex || flags || moves || o == 0x9B || o == 0x9C || o == 0x8F) alone();
   }
 
@@ -401,16 +402,23 @@ class Reader {
   }
   void other_two_bytes() {
     const unsigned o = f_.opcode;
-    if (const HostRoutine* const routine = routine_of(op_))
-      if (const auto v = vector_form(routine->form)) return sse(*v);
+    if (become_vector()) return;
     const bool system = o < 0x10 || (o >= 0x20 && o < 0x28) || (o >= 0x30 && o < 0x38) || o == 0xA2 || o == 0xAA;
     if (!system) alone();
   }
-  void sse(const VectorForm& v) {
-    become(Kind::vector, v.writes_flags ? FlagUse::sets_all : FlagUse::none);
-    f_.vector = v;
-    f_.memory = v.bytes != 0;
-    f_.stores = v.stores;
+  bool become_vector() {
+    if (op_.run == op_vzero(false)) {
+      f_.vector = {.is_avx = true, .zeroes_uppers = true};
+    } else {
+      const HostRoutine* const routine = routine_of(op_);
+      const auto form = routine == nullptr ? std::nullopt : vector_form(routine->form);
+      if (!form) return false;
+      f_.vector = *form;
+    }
+    become(Kind::vector, f_.vector.writes_flags ? FlagUse::sets_all : FlagUse::none);
+    f_.memory = f_.vector.bytes != 0;
+    f_.stores = f_.vector.stores;
+    return true;
   }
 
   std::span<const std::byte> code_;

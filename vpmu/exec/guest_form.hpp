@@ -33,7 +33,7 @@ struct GuestForm {
     widen,
     sign,
     swap_bytes,
-    vector,  ///< SSE: see `vector`.
+    vector,  ///< SSE or AVX: see `vector`.
     push,
     push_constant,
     pop,

@@ -225,6 +225,7 @@ class Former {
       case ZYDIS_REGCLASS_YMM: {
         const auto bit = static_cast<std::uint16_t>(1U << static_cast<unsigned>(ZydisRegisterGetId(o.reg.value) & 0xF));
         f_.vectors |= bit;
+        if (!f_.vex || (o.actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0) f_.vectors_read |= bit;
         if (written) f_.vectors_written |= bit;
         return true;
       }

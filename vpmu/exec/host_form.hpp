@@ -57,6 +57,7 @@ struct HostForm {
   bool stores_environment{};  ///< FNSTENV, FNSAVE: what they store tells where x87 code ran last.
   bool reads_flags{}, writes_flags{};
   std::uint16_t vectors{}, vectors_written{};  ///< By number, a bit each.
+  std::uint16_t vectors_read{};                ///< Of an SSE instruction also those of which it leaves a part.
   std::array<HostGpr, 4> gprs{};
   std::uint8_t gpr_count{};
   std::uint16_t bytes{};  ///< Of the memory operand; 0: none.

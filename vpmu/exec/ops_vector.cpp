@@ -68,10 +68,9 @@ bool can_run(Core* c, const HostForm& f) {
 /// `f` can run: compiled code need not ask again.
 void let_compiled_code_run(Core* c, const HostForm& f) {
   if (f.control_in_memory) c->compiled.forget_vectors();
-  if (f.unit == VectorUnit::sse) {
-    c->compiled.no_sse = 0;
-    if (f.uses_mxcsr) c->compiled.wants_mxcsr = 1;
-  }
+  if (f.unit != VectorUnit::sse && f.unit != VectorUnit::avx) return;
+  (f.unit == VectorUnit::sse ? c->compiled.no_sse : c->compiled.no_avx) = 0;
+  if (f.uses_mxcsr) c->compiled.wants_mxcsr = 1;
 }
 
 std::byte* stop_at_fault(Core* c) {
@@ -174,6 +173,7 @@ void store_mxcsr(const Op* op, Core* c) {
 template <bool All>
 void vzero(const Op* op, Core* c) {
   if (!is_enabled(c, VectorUnit::avx)) return leave_for(op, c, Stop::unsupported);
+  c->compiled.no_avx = 0;
   c->vectors->upper = {};
   if constexpr (All) std::memset(c->vectors->legacy.data() + VectorState::xmm_at, 0, sizeof c->vectors->upper);
   VPMU_NEXT(op, c);

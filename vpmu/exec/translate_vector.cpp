@@ -1,10 +1,12 @@
+#include <algorithm>
 #include <bit>
+#include <span>
 
 #include "exec/translator.hpp"
 #include "exec/vector_state.hpp"
 
-/// SSE instructions. The guest's registers are in VectorState between blocks; within a block they are host registers
-/// from their first use on.
+/// SSE and AVX instructions. The guest's registers are in VectorState between blocks; within a block they are host
+/// registers from their first use on.
 namespace vpmu::exec {
 namespace {
 
@@ -12,41 +14,62 @@ constexpr unsigned counts_register = 15;  ///< YMM15: what is left of the counts
 
 }  // namespace
 
-/// The guest's XMM15 stands in a host register that the block does not use. If there is none, the interpreter runs
-/// those instructions.
+/// The guest's register 15 stands in a host register that the block does not use, and 0 for VZEROUPPER in another.
+/// Where there is none, the interpreter runs what needs it; and SSE instructions, which leave upper halves as they are,
+/// in a block with AVX.
 void Translator::find_places_for_vectors() {
+  const auto each = [&](auto what) {
+    for (GuestForm& f : std::span{forms_}.first(count_))
+      if (f.kind == Kind::vector) what(f);
+  };
+  each([&](const GuestForm& f) { uppers_too_ = uppers_too_ || (f.vector.is_avx && !f.vector.zeroes_uppers); });
   unsigned used = 0;
-  for (std::size_t i = 0; i < count_; ++i)
-    if (forms_[i].kind == Kind::vector) used |= forms_[i].vector.used;
-  for (unsigned n = 0; n < vector_places_.size(); ++n) vector_places_[n] = static_cast<std::uint8_t>(n);
-  unsigned spare = 0;
-  while (spare < counts_register && (used >> spare & 1) != 0) ++spare;
-  vector_places_[counts_register] = static_cast<std::uint8_t>(spare);
-  if (spare < counts_register) return;
-  for (std::size_t i = 0; i < count_; ++i)
-    if (forms_[i].kind == Kind::vector && (forms_[i].vector.used >> counts_register & 1) != 0)
-      forms_[i].kind = Kind::alone;
+  each([&](GuestForm& f) {
+    if (uppers_too_ && !f.vector.is_avx)
+      f.kind = Kind::alone;
+    else
+      used |= f.vector.used;
+  });
+  std::array<std::uint8_t, 2> spare{none, none};
+  std::size_t found = 0;
+  for (std::uint8_t n = 0; n < counts_register && found < spare.size(); ++n)
+    if ((used >> n & 1) == 0) spare[found++] = n;
+  const bool uses_15 = (used >> counts_register & 1) != 0;
+  for (std::uint8_t n = 0; n < counts_register; ++n) vector_places_[n] = n;
+  vector_places_[counts_register] = spare[0];
+  zero_vector_ = spare[uses_15 ? 1 : 0];
+  each([&](GuestForm& f) {
+    const bool needs_15 = (f.vector.used >> counts_register & 1) != 0;
+    if ((needs_15 && spare[0] == none) || (f.vector.zeroes_uppers && zero_vector_ == none)) f.kind = Kind::alone;
+  });
 }
 
-/// VMOVDQA between host registers and VectorState: 6F loads, 7F stores. Changes RCX.
-void Translator::move_vectors(unsigned opcode, std::uint16_t which) {
+/// VMOVDQA between host registers and VectorState, and VINSERTF128 or VEXTRACTF128 of upper halves. Changes RCX.
+void Translator::move_vectors(bool store, std::uint16_t which) {
   if (which == 0) return;
-  a_.with_memory(0x8B, scratch_c, core_base, in_core(offsetof(Core, vectors)));
+  find_vector_state();
   for (unsigned n = 0; n < vector_places_.size(); ++n) {
     if ((which >> n & 1) == 0) continue;
     const unsigned place = vector_places_[n];
-    a_.bytes({0xC5, place >= 8 ? 0x79U : 0xF9U, opcode});
+    const unsigned r = place >= 8 ? 0U : 0x80U;
+    a_.bytes({0xC5, r | 0x79U, store ? 0x7FU : 0x6FU});
     a_.operand(place, scratch_c, static_cast<std::int32_t>(VectorState::xmm_at + 16 * n));
+    if (!uppers_too_) continue;
+    const unsigned source = store ? 0 : place;  // VEX.vvvv: the lower half comes from there
+    a_.bytes({0xC4, r | 0x63U, (~source & 0xFU) << 3U | 0x05U, store ? 0x19U : 0x18U});
+    a_.operand(place, scratch_c, static_cast<std::int32_t>(offsetof(VectorState, upper) + 16 * n));
+    a_.bytes({1});
   }
 }
+void Translator::find_vector_state() { a_.with_memory(0x8B, scratch_c, core_base, in_core(offsetof(Core, vectors))); }
 void Translator::put_vectors_back() {
-  move_vectors(0x7F, vectors_changed_);
+  move_vectors(true, vectors_changed_);
   vectors_changed_ = 0;
 }
 /// The interpreter runs.
 void Translator::forget_vectors() {
   vectors_here_ = 0;
-  sse_may_run_ = mxcsr_is_here_ = false;
+  sse_may_run_ = avx_may_run_ = mxcsr_is_here_ = false;
 }
 
 /// Once, and once more for the first that heeds MXCSR: the interpreter runs that one instruction otherwise, and finds
@@ -58,12 +81,13 @@ HostAssembler::Label Translator::look_whether_it_may_run(std::size_t i) {
     a_.with_memory(0x8B, scratch_c, core_base, in_state(offset));
     a_.jump_unless_rcx_is_0(slow);
   };
+  bool& may_run = v.is_avx ? avx_may_run_ : sse_may_run_;
+  if (!may_run) look(v.is_avx ? offsetof(CompiledState, no_avx) : offsetof(CompiledState, no_sse));
+  may_run = true;
   if (v.uses_mxcsr && !mxcsr_is_here_) {
     look(offsetof(CompiledState, no_mxcsr));
-    mxcsr_is_here_ = sse_may_run_ = true;
+    mxcsr_is_here_ = true;
   }
-  if (!sse_may_run_) look(offsetof(CompiledState, no_sse));
-  sse_may_run_ = true;
   return slow;
 }
 
@@ -80,6 +104,7 @@ void Translator::look_at_alignment(HostRegister at, unsigned alignment, HostAsse
 void Translator::vector(std::size_t i) {
   const VectorForm& v = forms_[i].vector;
   const HostAssembler::Label slow = look_whether_it_may_run(i);
+  if (v.zeroes_uppers) return zero_uppers();
   HostRegister at = none;
   if (v.bytes != 0) {
     at = address_of(block_.ops[i]);
@@ -87,7 +112,7 @@ void Translator::vector(std::size_t i) {
     look_up(at, v.bytes, v.stores, slow);
   }
   const auto missing = static_cast<std::uint16_t>(v.read & ~vectors_here_);
-  move_vectors(0x6F, missing);
+  move_vectors(false, missing);
   vectors_here_ |= v.used;
   vectors_changed_ |= v.written;
   // A general register is one of the two, and then no address is needed beside it, or it is stored to memory.
@@ -101,13 +126,31 @@ void Translator::vector(std::size_t i) {
   if (v.writes_gpr) written(v.reg_is_gpr ? v.reg : v.rm, v.reg_is_gpr ? reg : rm);
 }
 
+// VPXOR of a register that the block does not use, which is stored to all upper halves; and VMOVDQA of each register to
+// itself.
+void Translator::zero_uppers() {
+  const unsigned spare = zero_vector_;
+  a_.bytes({0xC4, spare >= 8 ? 0x41U : 0xE1U, (~spare & 0xFU) << 3U | 0x01U, 0xEF,
+            0xC0U | (spare & 7U) << 3U | (spare & 7U)});
+  find_vector_state();
+  for (std::size_t at = 0; at < sizeof VectorState::upper; at += 32) {
+    a_.bytes({0xC5, spare >= 8 ? 0x7DU : 0xFDU, 0x7F});
+    a_.operand(spare, scratch_c, static_cast<std::int32_t>(offsetof(VectorState, upper) + at));
+  }
+  for (unsigned n = 0; n < vector_places_.size(); ++n) {
+    if ((vectors_here_ >> n & 1) == 0) continue;
+    const unsigned place = vector_places_[n];
+    a_.bytes({0xC4, place >= 8 ? 0x41U : 0xE1U, 0x79, 0x6F, 0xC0U | (place & 7U) << 3U | (place & 7U)});
+  }
+}
+
 // VEX in three bytes. SDM 2A 2.3.5.
 void Translator::encode_vector(const VectorForm& v, unsigned reg, unsigned rm, HostRegister at) {
   const bool memory = v.bytes != 0;
   const unsigned base = memory ? at : rm;
   const unsigned vvvv = v.has_vvvv ? vector_places_[v.vvvv % vector_places_.size()] : 0;
   a_.bytes({0xC4, (reg >= 8 ? 0U : 0x80U) | 0x40U | (base >= 8 ? 0U : 0x20U) | v.map,
-            (v.wide ? 0x80U : 0U) | (~vvvv & 0xFU) << 3U | v.prefix, v.opcode});
+            (v.w ? 0x80U : 0U) | (~vvvv & 0xFU) << 3U | (v.wide ? 4U : 0U) | v.prefix, v.opcode});
   if (memory)
     found_operand(reg, at);
   else

@@ -147,11 +147,11 @@ void Translator::write_outside() {
   for (std::size_t n = 0; n < outside_count_; ++n) {
     const Outside& o = outside_[n];
     a_.here(o.from);
-    move_vectors(0x7F, o.put_back);
+    move_vectors(true, o.put_back);
     if (o.site->why == Site::Why::alone) {
       name_site(o.site);
       indirect(2, core_base, in_state(offsetof(CompiledState, run_alone)));
-      move_vectors(0x6F, o.take_again);
+      move_vectors(false, o.take_again);
       a_.jump(o.back);
     } else {
       leave_to(o.site);

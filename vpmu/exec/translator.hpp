@@ -89,12 +89,14 @@ class Translator {
 
   // Vectors.
   void find_places_for_vectors();
-  void move_vectors(unsigned opcode, std::uint16_t which);
+  void move_vectors(bool store, std::uint16_t which);
+  void find_vector_state();
   void put_vectors_back();
   void forget_vectors();
   HostAssembler::Label look_whether_it_may_run(std::size_t i);
   void look_at_alignment(HostRegister at, unsigned alignment, HostAssembler::Label slow);
   void vector(std::size_t i);
+  void zero_uppers();
   void encode_vector(const VectorForm& v, unsigned reg, unsigned rm, HostRegister at);
 
   // Flow.
@@ -123,10 +125,12 @@ class Translator {
   std::array<GuestForm, most_ops> forms_{};
   std::array<bool, most_ops> flags_seen_{};
   std::array<bool, 2> ways_{};
-  std::array<std::uint8_t, 16> vector_places_{};  ///< Host registers of the guest's vector registers, which
-  std::uint16_t vectors_here_{};                  ///< are there, by the guest's number,
-  std::uint16_t vectors_changed_{};               ///< and only there.
-  bool sse_may_run_{}, mxcsr_is_here_{};          ///< It has been looked whether CompiledState says so.
+  std::array<std::uint8_t, 16> vector_places_{};          ///< Host registers of the guest's vector registers, which
+  std::uint16_t vectors_here_{};                          ///< are there, by the guest's number,
+  std::uint16_t vectors_changed_{};                       ///< and only there;
+  bool uppers_too_{};                                     ///< all 256 bits of them: the block has AVX, and no SSE.
+  std::uint8_t zero_vector_{none};                        ///< A host register that the block does not use.
+  bool sse_may_run_{}, avx_may_run_{}, mxcsr_is_here_{};  ///< It has been looked whether CompiledState says so.
   std::array<Outside, most_ops> outside_{};
   std::size_t outside_count_{};
   HostAssembler::Label counts_{}, stale_{}, too_few_{}, entry_at_{}, behind_{};

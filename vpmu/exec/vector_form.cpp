@@ -118,12 +118,22 @@ bool gives_the_same_of_any(const VectorForm& v) {
   return xors || subtracts || compares;
 }
 
-/// The fields of an encoding that HostForm has made. SDM 2A 2.1, 2.2.
+/// The fields of an encoding that HostForm has made. SDM 2A 2.1, 2.2, 2.3.
 class Parts {
  public:
   explicit Parts(const HostForm& form) : form_{form} {}
-  /// False: not what is expected of SSE.
+  /// False: not what is expected of SSE or AVX.
   bool read(VectorForm& v) {
+    if (!(form_.vex ? read_vex(v) : read_prefixes_and_map(v))) return false;
+    const unsigned modrm = take();
+    v.reg = static_cast<std::uint8_t>((modrm >> 3 & 7) | (r_ ? 8U : 0U));
+    v.rm = static_cast<std::uint8_t>((modrm & 7) | (b_ ? 8U : 0U));
+    if (at_ == form_.length - 1U) v.immediate = static_cast<std::uint8_t>(take());
+    return at_ == form_.length;
+  }
+
+ private:
+  bool read_prefixes_and_map(VectorForm& v) {
     for (; peek() == 0x66 || peek() == 0xF2 || peek() == 0xF3; take()) {
       if (peek() == 0x66)
         v.prefix = std::max<std::uint8_t>(v.prefix, prefix_66);
@@ -131,21 +141,31 @@ class Parts {
         v.prefix = peek() == 0xF3 ? prefix_f3 : prefix_f2;
     }
     const unsigned rex = peek() >> 4 == 4 ? take() : 0;
+    r_ = (rex & 4) != 0;
+    b_ = (rex & 1) != 0;
     if (take() != 0x0F) return false;
     v.map = 1;
     if (peek() == 0x38) v.map = 2;
     if (peek() == 0x3A) v.map = 3;
     if (v.map != 1) take();
     v.opcode = static_cast<std::uint8_t>(take());
-    v.wide = (rex & 8) != 0 && heeds_w(v);
-    const unsigned modrm = take();
-    v.reg = static_cast<std::uint8_t>((modrm >> 3 & 7) | ((rex & 4) != 0 ? 8U : 0U));
-    v.rm = static_cast<std::uint8_t>((modrm & 7) | ((rex & 1) != 0 ? 8U : 0U));
-    if (at_ == form_.length - 1U) v.immediate = static_cast<std::uint8_t>(take());
-    return at_ == form_.length;
+    v.w = (rex & 8) != 0 && heeds_w(v);
+    return true;
   }
-
- private:
+  bool read_vex(VectorForm& v) {
+    if (take() != 0xC4) return false;
+    const unsigned first = take();
+    const unsigned second = take();
+    r_ = (first & 0x80) == 0;
+    b_ = (first & 0x20) == 0;
+    v.map = first & 0x1F;
+    v.w = (second & 0x80) != 0;
+    v.wide = (second & 4) != 0;
+    v.prefix = second & 3;
+    v.vvvv = static_cast<std::uint8_t>(~second >> 3 & 0xF);
+    v.opcode = static_cast<std::uint8_t>(take());
+    return true;
+  }
   [[nodiscard]] unsigned peek() const { return at_ < form_.length ? std::to_integer<unsigned>(form_.code[at_]) : 0; }
   unsigned take() {
     const unsigned byte = peek();
@@ -154,6 +174,7 @@ class Parts {
   }
   const HostForm& form_;
   std::size_t at_{};
+  bool r_{}, b_{};
 };
 
 /// False: it names general registers that are not in ModRM.
@@ -169,11 +190,32 @@ bool name_gprs(const HostForm& form, VectorForm& v) {
   return form.gpr_count <= 1;
 }
 
+/// Of SSE: what AVX's form needs besides. False: there is none.
+bool become_avx(VectorForm& v) {
+  const Shape shape = shape_of(v);
+  if (shape == Shape::other) return false;
+  // AVX's comparisons have more predicates.
+  constexpr unsigned predicates = 8;
+  if (v.map == 1 && v.opcode == 0xC2 && v.immediate.value_or(predicates) >= predicates) return false;
+  const bool memory = v.bytes != 0;
+  v.has_vvvv = shape == Shape::both || (shape == Shape::both_of_registers && !memory);
+  v.vvvv = writes_rm(v) ? v.rm : v.reg;
+  const bool one_register = !memory && !v.reg_is_gpr && !v.rm_is_gpr && v.reg == v.rm;
+  if ((!v.has_vvvv && !one_register) || gives_the_same_of_any(v))
+    v.read = static_cast<std::uint16_t>(v.read & ~v.written);
+  return true;
+}
+/// The immediate of these names a register. SDM 2C table A-5: VBLENDVPS, VBLENDVPD, VPBLENDVB.
+bool has_register_in_immediate(const VectorForm& v) { return v.map == 3 && v.opcode >= 0x4A && v.opcode <= 0x4C; }
+
 }  // namespace
 
 std::optional<VectorForm> vector_form(const HostForm& form) {
-  if (form.unit != VectorUnit::sse || form.vex || form.reads_flags || form.control_in_memory) return std::nullopt;
-  VectorForm v{.used = form.vectors,
+  const bool is_avx = form.unit == VectorUnit::avx;
+  if ((form.unit != VectorUnit::sse && !is_avx) || form.reads_flags || form.control_in_memory) return std::nullopt;
+  VectorForm v{.is_avx = is_avx,
+               .used = form.vectors,
+               .read = form.vectors_read,
                .written = form.vectors_written,
                .uses_mxcsr = form.uses_mxcsr,
                .writes_flags = form.writes_flags,
@@ -181,20 +223,10 @@ std::optional<VectorForm> vector_form(const HostForm& form) {
                .bytes = form.bytes,
                .alignment = form.alignment};
   if (!Parts{form}.read(v) || !name_gprs(form, v)) return std::nullopt;
-  const Shape shape = shape_of(v);
-  if (shape == Shape::other) return std::nullopt;
-  // AVX's comparisons have more predicates.
-  constexpr unsigned predicates = 8;
-  if (v.map == 1 && v.opcode == 0xC2 && v.immediate.value_or(predicates) >= predicates) return std::nullopt;
   v.reg_is_opcode = shifts_by_constant(v);
-  const bool memory = v.bytes != 0;
-  v.has_vvvv = shape == Shape::both || (shape == Shape::both_of_registers && !memory);
-  v.vvvv = writes_rm(v) ? v.rm : v.reg;
-  v.read = v.used;
-  const bool one_register = !memory && !v.reg_is_gpr && !v.rm_is_gpr && v.reg == v.rm;
-  if ((!v.has_vvvv && !one_register) || gives_the_same_of_any(v))
-    v.read = static_cast<std::uint16_t>(v.read & ~v.written);
-  return v;
+  if (!is_avx) return become_avx(v) ? std::optional{v} : std::nullopt;
+  v.has_vvvv = true;  // where it names none, all its bits are set: register 0
+  return has_register_in_immediate(v) ? std::nullopt : std::optional{v};
 }
 
 }  // namespace vpmu::exec

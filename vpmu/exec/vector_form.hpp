@@ -6,13 +6,17 @@
 
 namespace vpmu::exec {
 
-/// An SSE instruction as compiled code runs it: as AVX has it, on 128 bits. Between instructions the upper half of a
-/// host register has no meaning, and a mix of SSE and AVX is slow on many CPUs.
+/// An SSE or AVX instruction as compiled code runs it. SSE is encoded as AVX has it, on 128 bits: a mix of both is slow
+/// on many CPUs. That clears the upper half of a host register, which has no meaning in a block without AVX.
 struct VectorForm {
+  bool is_avx{};
+  bool zeroes_uppers{};  ///< VZEROUPPER; nothing else is said of it.
+  bool wide{};           ///< VEX.L.
+
   // How it is encoded. SDM 2A 2.3.5.
   std::uint8_t prefix{};  ///< VEX.pp.
   std::uint8_t map{};     ///< VEX.mmmmm.
-  bool wide{};            ///< VEX.W.
+  bool w{};               ///< VEX.W.
   std::uint8_t opcode{};
   std::optional<std::uint8_t> immediate{};
 
@@ -20,7 +24,7 @@ struct VectorForm {
   bool reg_is_gpr{}, rm_is_gpr{};  ///< Else they are vector registers,
   bool reg_is_opcode{};            ///< or reg is part of the opcode.
   bool writes_gpr{};
-  /// VEX.vvvv names the destination once more, which SSE instructions read and write; else no register.
+  /// VEX.vvvv names a register: of SSE instructions the destination, which they read and write.
   bool has_vvvv{};
   std::uint8_t vvvv{};
 
@@ -32,7 +36,7 @@ struct VectorForm {
   std::uint16_t alignment{1};
 };
 
-/// Empty: it is not SSE, or not one that compiled code runs.
+/// Empty: it is neither SSE nor AVX, or not one that compiled code runs.
 std::optional<VectorForm> vector_form(const HostForm& form);
 
 }  // namespace vpmu::exec

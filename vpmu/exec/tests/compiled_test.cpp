@@ -8,6 +8,7 @@
 #include <string>
 
 #include "exec/engine.hpp"
+#include "exec/host_form.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
 #include "exec/tests/random_program.hpp"
 #include "exec/vector_state.hpp"
@@ -53,7 +54,7 @@ class Machine {
   [[nodiscard]] PagingState paging() const {
     return {.cr0 = bit(31) | bit(16) | 1,
             .cr3 = at(pml4),
-            .cr4 = bit(5) | bit(9),
+            .cr4 = bit(5) | bit(9) | bit(18),
             .efer = bit(8) | bit(10),
             .physical_width = 52,
             .alignment_check = false};
@@ -113,8 +114,8 @@ class Trace final : public Observer {
 class RandomPrograms {
  public:
   explicit RandomPrograms(std::uint64_t seed) : random_{seed} {}
-  RandomPrograms(std::uint64_t seed, std::size_t room, bool have_sse = true)
-      : random_{seed}, have_sse_{have_sse}, compiled_{1, room} {}
+  RandomPrograms(std::uint64_t seed, std::size_t room, bool have_vectors = true)
+      : random_{seed}, have_vectors_{have_vectors}, compiled_{1, room} {}
   /// From here on both are observed.
   void observe() {
     interpreted_.engine.observe(&interpreted_trace_);
@@ -126,7 +127,7 @@ class RandomPrograms {
   [[nodiscard]] std::uint64_t longest() const { return longest_; }
   /// Runs one in both, from several states. False: they differ, and gtest has been told.
   bool run() {
-    RandomProgram program{random_(), Machine::base, have_sse_};
+    RandomProgram program{random_(), Machine::base, have_vectors_};
     program.write();
     text_ = program.code();
     ++programs_;
@@ -169,7 +170,9 @@ class RandomPrograms {
       const double number = static_cast<double>(below(1000)) / 8 - 60;
       const std::uint64_t word = below(2) == 0 ? std::bit_cast<std::uint64_t>(number) : random_() >> below(64);
       std::memcpy(v.legacy.data() + VectorState::xmm_at + 8 * n, &word, sizeof word);
+      if (below(4) == 0) v.upper[n / 2].fill(static_cast<std::byte>(random_()));
     }
+    v.xcr0 = host_has(HostFeature::avx) ? 7 : 3;
     return v;
   }
   /// Often close to where pages meet, seldom in the code.
@@ -238,7 +241,8 @@ class RandomPrograms {
       const CpuState a = interpreted_.engine.state();
       const CpuState b = compiled_.engine.state();
       if (a.gpr == b.gpr && a.rip == b.rip && a.rflags == b.rflags && interpreted_.same_memory(compiled_) &&
-          interpreted_.platform.state.legacy == compiled_.platform.state.legacy)
+          interpreted_.platform.state.legacy == compiled_.platform.state.legacy &&
+          interpreted_.platform.state.upper == compiled_.platform.state.upper)
         continue;
       const auto* const code = reinterpret_cast<const unsigned char*>(memory_before_.data()) + rip % (2 * page_size);
       std::string bytes;
@@ -263,6 +267,7 @@ class RandomPrograms {
     EXPECT_EQ(p.stores, q.stores);
     EXPECT_TRUE(interpreted_.same_memory(compiled_));
     EXPECT_EQ(interpreted_.platform.state.legacy, compiled_.platform.state.legacy);
+    EXPECT_EQ(interpreted_.platform.state.upper, compiled_.platform.state.upper);
     EXPECT_EQ(first_difference(), "");
     for (const Machine* m : {&interpreted_, &compiled_})
       EXPECT_EQ(m->engine.observed(), is_observed_ ? instructions_ : 0);
@@ -297,7 +302,7 @@ class RandomPrograms {
   }
 
   std::mt19937_64 random_;
-  bool have_sse_{true};
+  bool have_vectors_{true};
   VectorState vectors_before_;
   Machine interpreted_{0};
   Machine compiled_{1};

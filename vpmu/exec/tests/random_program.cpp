@@ -230,8 +230,43 @@ void RandomProgram::sse() {
   }
 }
 
+// VEX in three bytes, ModRM and a displacement. SDM 2A 2.3.5.
+void RandomProgram::avx() {
+  struct Form {
+    std::uint8_t map, prefix, opcode;
+    bool has_vvvv;
+  };
+  constexpr std::array<Form, 14> forms{{{1, 0, 0x10, false},
+                                        {1, 0, 0x11, false},
+                                        {1, 1, 0x6F, false},
+                                        {1, 1, 0x7F, false},
+                                        {1, 2, 0x6F, false},
+                                        {1, 2, 0x7F, false},
+                                        {1, 0, 0x58, true},
+                                        {1, 1, 0x59, true},
+                                        {1, 3, 0x58, true},
+                                        {1, 1, 0xEF, true},
+                                        {1, 1, 0xFE, true},
+                                        {1, 1, 0xDB, true},
+                                        {2, 1, 0xB8, true},     // VFMADD231PS
+                                        {1, 1, 0xD7, false}}};  // VPMOVMSKB
+  if (one_in(16)) return put({0xC5, 0xF8, 0x77});               // VZEROUPPER
+  const Form f = forms[below(forms.size())];
+  const bool moves_mask = f.opcode == 0xD7;
+  const bool memory = !moves_mask && one_in(2);
+  const unsigned reg = moves_mask ? any_register() : below(16);
+  const unsigned rm = memory ? pointers[below(pointers.size())] : below(16);
+  const unsigned vvvv = f.has_vvvv ? below(16) : 0;
+  const bool wide = f.prefix != 3 && one_in(2);
+  put({0xC4, (reg >= 8 ? 0U : 0x80U) | 0x40U | (rm >= 8 ? 0U : 0x20U) | f.map,
+       (~vvvv & 0xFU) << 3U | (wide ? 4U : 0U) | f.prefix, f.opcode,
+       (memory ? 0x40U : 0xC0U) | (reg & 7U) << 3U | (rm & 7U)});
+  if (memory && rm % 8 == 4) put({0x24});
+  if (memory) put({below(256)});
+}
+
 void RandomProgram::instruction() {
-  if (has_sse_ && one_in(3)) return sse();
+  if (has_vectors_ && one_in(3)) return is_avx_ != one_in(20) ? avx() : sse();
   switch (below(20)) {
     case 0:
     case 1:
@@ -294,6 +329,7 @@ void RandomProgram::flow() {
 
 void RandomProgram::block() {
   blocks_.push_back(code_.size());
+  is_avx_ = one_in(2);
   for (unsigned n = below(12); n > 0; --n) instruction();
   flow();
 }

@@ -11,9 +11,9 @@ namespace vpmu::exec::test {
 /// memory operands are near RSP, RBP, RSI, RDI, R10 or R13, which hardly any instruction changes.
 class RandomProgram {
  public:
-  /// With SSE instructions among the others, or without.
-  RandomProgram(std::uint64_t seed, std::uint64_t address, bool has_sse)
-      : random_{seed}, address_{address}, has_sse_{has_sse} {}
+  /// With SSE and AVX instructions among the others, or without.
+  RandomProgram(std::uint64_t seed, std::uint64_t address, bool has_vectors)
+      : random_{seed}, address_{address}, has_vectors_{has_vectors} {}
 
   static constexpr std::array<unsigned, 6> pointers{4, 5, 6, 7, 10, 13};
 
@@ -58,12 +58,14 @@ class RandomProgram {
   void sse_move(bool memory);
   void sse_arithmetic(bool memory);
   void sse_with_general_register(bool memory);
+  void avx();
   void padding();
   void flow();
 
   std::mt19937_64 random_;
   std::uint64_t address_;
-  bool has_sse_;
+  bool has_vectors_;
+  bool is_avx_{};  ///< Most vector instructions of the block are.
   std::vector<std::uint8_t> code_;
   std::vector<std::size_t> blocks_;
   std::vector<std::size_t> distances_;  ///< Places of four bytes, to be filled in with the way to a block.
