@@ -58,7 +58,7 @@ struct ModelledEngine {
       : engine{guest.ram(), platform, &code}, model{*uarch::find_profile(processor)} {
     engine.observe(&model);
   }
-  NoPlatform platform;
+  VectorPlatform platform;
   test::TestCode code{room_for_code};
   Engine engine;
   uarch::ProcessorModel model;
@@ -100,8 +100,9 @@ Outcome measure_lbr(Guest& guest, const KernelInfo& kernel, std::uint64_t work) 
 double measure(const KernelInfo& kernel, const Options& options) {
   Guest guest = kernels_guest();
   const std::uint64_t work = options.tiny ? 1 : kernel.usual_work;
-  NoPlatform platform;
-  Engine engine{guest.ram(), platform, nullptr, never_compiling};
+  VectorPlatform platform;
+  test::TestCode routines{room_for_code};
+  Engine engine{guest.ram(), platform, &routines, never_compiling};
   test::TestCode code{room_for_code};
   Engine compiling{guest.ram(), platform, &code};
   Outcome native = guest.run_here(entry_of(kernel), work);
@@ -192,7 +193,7 @@ int run(const Options& options, const char* only) {
   std::printf("%-8s %11s %7s %7s %8s %8s %8s %8s %8s %8s%s\n", "kernel", "instr.", "native", "interp.", "compiled",
               "slower", "by 997", "by 1", "LBR", "models", options.peers ? "  others" : "");
   for (const KernelInfo& kernel : kernels)
-    if (only == nullptr || std::strcmp(only, kernel.name) == 0) measure(kernel, options);
+    if (host_has(kernel.feature) && (only == nullptr || std::strcmp(only, kernel.name) == 0)) measure(kernel, options);
   if (only == nullptr) measure_footprint(options);
   return EXIT_SUCCESS;
 }

@@ -54,8 +54,10 @@ std::vector<Peer> installed_peers(const std::string& self) {
     peers.push_back(
         {"qemu, callbacks", {"qemu-x86_64", "-plugin", plugin + ",mode=callbacks", "-d", "plugin", "-D", "/dev/null"}});
   }
-  if (in_path("valgrind"))
+  if (in_path("valgrind")) {
+    peers.push_back({"valgrind", {"valgrind", "-q", "--tool=none"}});
     peers.push_back({"cachegrind", {"valgrind", "-q", "--tool=cachegrind", "--cachegrind-out-file=/dev/null"}});
+  }
   return peers;
 }
 
