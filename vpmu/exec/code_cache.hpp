@@ -24,7 +24,7 @@ bool decode_block(Block& block, HostRoutines& routines);
 class CodeCache {
  public:
   /// More blocks than that are thrown away, all at once.
-  static constexpr std::size_t most_blocks = 1 << 16;
+  static constexpr std::size_t most_blocks = 1 << 17;
   /// So are they when more slots than that are to be told of writes to pages: a guest can put one block in any number
   /// of them.
   static constexpr std::size_t most_watches = 4 * most_blocks;
