@@ -11,10 +11,6 @@ namespace fix = reg::fixed_ctr_ctrl;
 
 bool is_offcore(Counts c) { return c == Counts::offcore || c == Counts::offcore_1; }
 bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles || c == Counts::bus_cycles; }
-/// Events that make a cycle count; EDGE without CMASK looks for any.
-std::uint64_t cycle_threshold(const EventSpec& s) { return s.cmask == 0 ? 1 : s.cmask; }
-/// INV does nothing without CMASK (rule C4).
-bool is_inverted(const EventSpec& s) { return s.inv && s.cmask != 0; }
 /// Counts::nops and those behind it are in the order of InstructionClass.
 bool is_of(Counts counts, InstructionClass kind) {
   constexpr unsigned first = static_cast<unsigned>(Counts::nops) - static_cast<unsigned>(InstructionClass::nop);
@@ -201,10 +197,13 @@ bool Pmu::take_load_tag(const Retirement& r) {
   return --state_.load_tag_countdown == 0;
 }
 
-bool Pmu::condition_held(CounterId c) const { return (state_.condition & bit(c.index())) != 0; }
+CycleCondition Pmu::cycle_condition(CounterId c) const {
+  return {.open = state_.open_cycle[c.number()], .held = (state_.condition & bit(c.index())) != 0};
+}
 
-void Pmu::hold_condition(CounterId c, bool holds) {
-  state_.condition = (state_.condition & ~bit(c.index())) | (holds ? bit(c.index()) : 0);
+void Pmu::set_cycle_condition(CounterId c, const CycleCondition& is) {
+  state_.open_cycle[c.number()] = is.open;
+  state_.condition = (state_.condition & ~bit(c.index())) | (is.held ? bit(c.index()) : 0);
 }
 
 // SDM 3B tables 18-58 and 18-59.
@@ -253,56 +252,18 @@ std::uint64_t Pmu::increment_of(CounterId c, const Retirement& r, bool tagged) {
   const std::uint64_t n = occurrences(c, r, tagged);
   if (!c.is_gp()) return n;
   const EventSpec& s = spec_[c.number()];
-  if (s.cmask == 0 && !s.edge) return n;
-  return is_clock(class_of(c).counts) ? clock_increment(c, n) : cycle_increment(c, n, r.cycles);
+  if (!CycleCondition::is_asked(s)) return n;
+  CycleCondition condition = cycle_condition(c);
+  const std::uint64_t counted = is_clock(class_of(c).counts) ? condition.tick(s, n) : condition.retire(s, n, r.cycles);
+  set_cycle_condition(c, condition);
+  return counted;
 }
 
-// Rule C4 for an event that happens once in every cycle: the condition is the same in all of them.
-std::uint64_t Pmu::clock_increment(CounterId c, std::uint64_t n) {
-  if (n == 0) return 0;
-  const EventSpec& s = spec_[c.number()];
-  const bool holds = (cycle_threshold(s) <= 1) != is_inverted(s);
-  const bool rises = holds && !condition_held(c);
-  hold_condition(c, holds);
-  if (!holds) return 0;
-  return s.edge ? static_cast<std::uint64_t>(rises) : n;
-}
-
-// Rule C4. The unit of CMASK is a cycle: `cycles` cycles end with this retirement, its n events fall into the one that
-// is then open. A cycle's count is final when the cycle ends, so INV adds there; without INV the cycle adds as soon as
-// its count reaches CMASK.
-std::uint64_t Pmu::cycle_increment(CounterId c, std::uint64_t n, std::uint64_t cycles) {
-  const EventSpec& s = spec_[c.number()];
-  const std::uint64_t threshold = cycle_threshold(s);
-  const bool inverted = is_inverted(s);
-  std::uint64_t& open = state_.open_cycle[c.number()];
-  bool held = condition_held(c);
-  std::uint64_t added = 0;
-  const auto cycle_is = [&](bool holds, std::uint64_t many) {
-    if (holds) added += s.edge ? static_cast<std::uint64_t>(!held) : many;
-    held = holds;
-  };
-  if (cycles > 0) {
-    if (inverted || open < threshold)
-      cycle_is((open < threshold) == inverted, 1);   // one that reached CMASK has been added
-    if (cycles > 1) cycle_is(inverted, cycles - 1);  // cycles without an event
-    open = 0;
-  }
-  const bool reached_before = open >= threshold;
-  open += n;
-  if (!inverted && !reached_before && open >= threshold) cycle_is(true, 1);
-  hold_condition(c, held);
-  return added;
-}
-
-// Cycles at a level that the counter filters out: they end its open cycle, and in them the condition does not hold.
-// That makes CPU_CLK_UNHALTED.RING0_TRANS (EDGE, OS only) count transitions.
 void Pmu::pass_cycles(CounterId c, std::uint64_t cycles) {
   if (!c.is_gp() || cycles == 0) return;
-  const EventSpec& s = spec_[c.number()];
-  std::uint64_t& open = state_.open_cycle[c.number()];
-  if (is_inverted(s) || cycles > 1 || open < cycle_threshold(s)) hold_condition(c, false);
-  open = 0;
+  CycleCondition condition = cycle_condition(c);
+  condition.pass(spec_[c.number()], cycles);
+  set_cycle_condition(c, condition);
 }
 
 }  // namespace vpmu

@@ -25,7 +25,8 @@ CountPlan Pmu::plan() const {
     e.os = counts_at(c, 0);
     if (c.is_gp()) {
       e.spec = spec_[c.number()];
-      e.per_cycle = e.spec.cmask != 0 || e.spec.edge;
+      e.per_cycle = CycleCondition::is_asked(e.spec);
+      e.cycle = cycle_condition(c);
       if (e.spec.inv && e.spec.cmask >= every_cycle_cmask && !e.spec.edge && e.counts != Counts::unmodelled) {
         e.counts = Counts::cycles;
         e.per_cycle = false;

@@ -102,6 +102,10 @@ std::optional<std::uint64_t> Pmu::rdpmc(std::uint32_t ecx, unsigned cpl, bool cr
 void Pmu::settle(const CountDeltas& deltas, GuestEnv& env) {
   Boundary b;
   for (const CounterId c : enabled()) {
+    if (c.is_gp()) {
+      if (const auto& cycle = deltas.cycle[c.number()]) set_cycle_condition(c, *cycle);
+      pass_cycles(c, deltas.filtered_cycles[c.number()]);
+    }
     const std::uint64_t n = deltas[c];
     if (n == 0) continue;
     if (late_without_instruction(c, n)) ++statistics_.late_triggers;

@@ -14,7 +14,7 @@ bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
   const EventClass& event = class_of(c);
   if (event.pebs == PebsAbility::no || !is_countable(c) || state_.in_smm != 0) return false;
   const EventSpec& s = spec_[c.number()];
-  const bool any_retirement = s.cmask != 0 || s.edge;  // INV alone does nothing (rule C4)
+  const bool any_retirement = CycleCondition::is_asked(s);
   if (!any_retirement && events == 0) return false;
   std::uint64_t& skid = state_.skid_left[c.number()];
   if (skid == 0) return true;

@@ -22,16 +22,31 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
                             std::pair{Counts::unmodelled, Unit::nothing},
                             std::pair{Counts::never, Unit::nothing}};
   const bool picked_by_pmu = entry.counts == Counts::load_latency && !entry.latency_over;
-  if (entry.per_cycle || entry.armed || picked_by_pmu) return Unit::each;
+  if (entry.armed || picked_by_pmu) return Unit::each;
   for (const auto& [counts, unit] : rows)
     if (counts == entry.counts) return unit;
   return vpmu::uarch::ProcessorModel::has(entry.counts) ? Unit::model : Unit::each;
 }
 
+// Of what comes in some instructions only, and once at most, EDGE and INV with a CMASK of 1 depend on the order.
+PlanProgress::Way PlanProgress::way_of(const vpmu::PlanEntry& entry) {
+  const Unit unit = unit_of(entry);
+  if (!entry.per_cycle || unit == Unit::each || entry.counts == Counts::unmodelled) return {unit, Form::plain};
+  if (entry.counts == Counts::cycles || entry.counts == Counts::ref_cycles || entry.counts == Counts::bus_cycles)
+    return {unit, Form::clock};
+  if (unit == Unit::instructions) return {unit, Form::every_cycle};
+  if (unit == Unit::nothing) return {unit, Form::no_events};
+  const bool at_most_one = unit != Unit::model || vpmu::uarch::ProcessorModel::most_per_instruction(entry.counts) == 1;
+  if (at_most_one && entry.spec.cmask > 1) return {unit, Form::no_events};
+  if (at_most_one && !entry.spec.edge && !entry.spec.inv) return {unit, Form::plain};
+  return {Unit::each, Form::plain};
+}
+
 void PlanProgress::begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model) {
   plan_ = plan;
   model_ = model;
-  for (unsigned i = 0; i < plan.size; ++i) units_[i] = plan.branches_stored ? Unit::each : unit_of(plan.entries[i]);
+  for (unsigned i = 0; i < plan.size; ++i)
+    ways_[i] = plan.branches_stored ? Way{.unit = Unit::each, .form = Form::plain} : way_of(plan.entries[i]);
   take_modelled();
 }
 
@@ -40,10 +55,10 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
   for (unsigned i = 0; i < plan_.size; ++i) {
     const vpmu::PlanEntry& e = plan_.entries[i];
     if (!(user ? e.usr : e.os)) continue;
-    if (units_[i] == Unit::each) return 0;
+    if (ways_[i].unit == Unit::each) return 0;
     const std::uint64_t each =
-        units_[i] == Unit::model ? vpmu::uarch::ProcessorModel::most_per_instruction(e.counts) : 1;
-    if (units_[i] != Unit::nothing) most = std::min(most, (e.distance - 1) / each);
+        ways_[i].unit == Unit::model ? vpmu::uarch::ProcessorModel::most_per_instruction(e.counts) : 1;
+    if (ways_[i].unit != Unit::nothing || ways_[i].form != Form::plain) most = std::min(most, (e.distance - 1) / each);
   }
   return most;
 }
@@ -52,45 +67,74 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
 PlanProgress::ModelCounts PlanProgress::take_modelled() {
   ModelCounts since{};
   for (unsigned i = 0; i < plan_.size; ++i)
-    if (units_[i] == Unit::model) {
+    if (ways_[i].unit == Unit::model) {
       const std::uint64_t now = model_->count(plan_.entries[i]);
       since[i] = now - std::exchange(modelled_[i], now);
     }
   return since;
 }
 
+/// What the counter counts of instructions that are a cycle each. Those that it filters out end its cycle, too.
+std::uint64_t PlanProgress::count_cycles(unsigned i, bool counts, std::uint64_t cycles) {
+  vpmu::PlanEntry& e = plan_.entries[i];
+  const Form form = ways_[i].form;
+  if (form == Form::plain) {
+    if (e.per_cycle && !counts) deltas_.filtered_cycles[e.counter.number()] += cycles;
+    return 0;
+  }
+  std::uint64_t counted = 0;
+  if (!counts)
+    e.cycle.pass(e.spec, cycles);
+  else if (form == Form::clock)
+    counted = e.cycle.tick(e.spec, cycles);
+  else
+    counted = e.cycle.retire_many(e.spec, form == Form::every_cycle ? 1 : 0, cycles);
+  return counted;
+}
+
 void PlanProgress::pass(bool user, const vpmu::exec::Passed& passed) {
   const ModelCounts modelled = take_modelled();
   for (unsigned i = 0; i < plan_.size; ++i) {
     vpmu::PlanEntry& e = plan_.entries[i];
-    if (!(user ? e.usr : e.os)) continue;
-    std::uint64_t events = 0;
-    switch (units_[i]) {
-      case Unit::instructions: events = passed.instructions; break;
-      case Unit::branches:
-      case Unit::near_branches: events = passed.branches; break;  // blocks have no other branches
-      case Unit::loads: events = passed.loads; break;
-      case Unit::stores: events = passed.stores; break;
-      case Unit::model: events = modelled[i]; break;
-      case Unit::nothing:
-      case Unit::each: break;
+    const bool counts = user ? e.usr : e.os;
+    std::uint64_t events = count_cycles(i, counts, passed.instructions);
+    if (ways_[i].form != Form::plain) deltas_.cycle[e.counter.number()] = e.cycle;
+    if (!counts) continue;
+    if (ways_[i].form == Form::plain) {
+      switch (ways_[i].unit) {
+        case Unit::instructions: events = passed.instructions; break;
+        case Unit::branches:
+        case Unit::near_branches: events = passed.branches; break;  // blocks have no other branches
+        case Unit::loads: events = passed.loads; break;
+        case Unit::stores: events = passed.stores; break;
+        case Unit::model: events = modelled[i]; break;
+        case Unit::nothing:
+        case Unit::each: break;
+      }
     }
     deltas_[e.counter] += events;
     e.distance -= std::min(events, e.distance - 1);
   }
 }
 
+// The PMU follows the cycles of a retirement by itself.
 void PlanProgress::observe(const vpmu::Retirement& r) {
   const ModelCounts modelled = take_modelled();
   for (unsigned i = 0; i < plan_.size; ++i) {
     vpmu::PlanEntry& e = plan_.entries[i];
-    if (!(r.cpl != 0 ? e.usr : e.os)) continue;
-    const bool branch = r.branch.kind != vpmu::BranchKind::none,
-               near = branch && r.branch.kind != vpmu::BranchKind::far;
-    const bool counts = units_[i] == Unit::instructions || (units_[i] == Unit::branches && branch) ||
-                        (units_[i] == Unit::near_branches && near) || (units_[i] == Unit::loads && r.has_load) ||
-                        (units_[i] == Unit::stores && r.has_store);
-    e.distance -= std::min(e.distance - 1, units_[i] == Unit::model ? modelled[i] : static_cast<std::uint64_t>(counts));
+    const bool counts = r.cpl != 0 ? e.usr : e.os;
+    const Way way = ways_[i];
+    std::uint64_t events = way.form == Form::plain ? 0 : count_cycles(i, counts, r.cycles);
+    if (!counts) continue;
+    if (way.form == Form::plain) {
+      const bool branch = r.branch.kind != vpmu::BranchKind::none,
+                 near = branch && r.branch.kind != vpmu::BranchKind::far;
+      const bool one = way.unit == Unit::instructions || (way.unit == Unit::branches && branch) ||
+                       (way.unit == Unit::near_branches && near) || (way.unit == Unit::loads && r.has_load) ||
+                       (way.unit == Unit::stores && r.has_store);
+      events = way.unit == Unit::model ? modelled[i] : static_cast<std::uint64_t>(one);
+    }
+    e.distance -= std::min(e.distance - 1, events);
   }
 }
 

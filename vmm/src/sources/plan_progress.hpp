@@ -33,12 +33,25 @@ class PlanProgress {
  private:
   /// What a counter counts, as far as whole blocks can tell.
   enum class Unit : std::uint8_t { instructions, branches, near_branches, loads, stores, model, nothing, each };
+  /// How CMASK, INV and EDGE count that, with a cycle to an instruction.
+  enum class Form : std::uint8_t {
+    plain,        ///< An event is one.
+    no_events,    ///< As if none came: they are too few for CMASK.
+    every_cycle,  ///< One in each cycle,
+    clock,        ///< and it is the cycle itself.
+  };
+  struct Way {
+    Unit unit{};
+    Form form{};
+  };
   static Unit unit_of(const vpmu::PlanEntry& entry);
+  static Way way_of(const vpmu::PlanEntry& entry);
+  std::uint64_t count_cycles(unsigned i, bool counts, std::uint64_t cycles);
   using ModelCounts = std::array<std::uint64_t, vpmu::max_counters>;
   ModelCounts take_modelled();
 
   vpmu::CountPlan plan_{};
-  std::array<Unit, vpmu::max_counters> units_{};  ///< By place in plan_.
+  std::array<Way, vpmu::max_counters> ways_{};  ///< By place in plan_.
   const vpmu::uarch::ProcessorModel* model_{};
   ModelCounts modelled_{};  ///< What the model had counted the last time, by place in plan_.
   vpmu::CountDeltas deltas_{};

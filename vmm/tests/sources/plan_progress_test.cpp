@@ -46,9 +46,10 @@ TEST(PlanProgress, StopsBeforeTheNearestOverflow) {
 }
 
 TEST(PlanProgress, WhatBlocksDoNotTellIsSeenOneByOne) {
-  PlanEntry armed = entry(0, Counts::instructions), per_cycle = armed, picked = entry(0, Counts::load_latency);
-  armed.armed = per_cycle.per_cycle = true;
-  for (const PlanEntry& e : {armed, per_cycle, picked, entry(0, Counts::memory_instructions)})
+  PlanEntry armed = entry(0, Counts::instructions), rising = entry(0, Counts::branches),
+            picked = entry(0, Counts::load_latency);
+  armed.armed = rising.per_cycle = rising.spec.edge = true;
+  for (const PlanEntry& e : {armed, rising, picked, entry(0, Counts::memory_instructions)})
     EXPECT_EQ(at_the_start_of(plan_of({e})).unseen(true, 500), 0U) << static_cast<unsigned>(e.counts);
 }
 

@@ -157,11 +157,9 @@ class Pmu {
   [[nodiscard]] std::uint64_t occurrences(CounterId c, const Retirement& r, bool tagged) const;
   [[nodiscard]] bool is_countable(CounterId c) const;
   [[nodiscard]] std::uint64_t increment_of(CounterId c, const Retirement& r, bool tagged);
-  [[nodiscard]] std::uint64_t clock_increment(CounterId c, std::uint64_t n);
-  [[nodiscard]] std::uint64_t cycle_increment(CounterId c, std::uint64_t n, std::uint64_t cycles);
   void pass_cycles(CounterId c, std::uint64_t cycles);
-  [[nodiscard]] bool condition_held(CounterId c) const;
-  void hold_condition(CounterId c, bool holds);
+  [[nodiscard]] CycleCondition cycle_condition(CounterId c) const;
+  void set_cycle_condition(CounterId c, const CycleCondition& is);
   [[nodiscard]] bool load_latency_enabled(CounterId c) const;
   [[nodiscard]] bool is_precise_store(CounterId c) const;
   [[nodiscard]] bool precise_store_enabled(CounterId c) const;
