@@ -233,14 +233,19 @@ inline constexpr std::size_t longest_operand = 512;  // FXSAVE's
 
 /// What compiled code finds relative to the core (jit.hpp).
 struct CompiledState {
-  static constexpr unsigned jump_entries = 256;
-  static constexpr std::size_t jump_place(std::uint64_t rip) { return (rip + rip / page_size) % jump_entries; }
-  using Words = std::array<std::uint64_t, jump_entries>;
+  /// Blocks that computed jumps go to have a place among the first of these, which compiled code looks at, and one
+  /// among the others, which a routine looks at.
+  static constexpr unsigned near_jumps = 256, far_jumps = 4096;
+  static constexpr std::size_t near_place(std::uint64_t rip) { return (rip + rip / page_size) % near_jumps; }
+  static constexpr std::size_t far_place(std::uint64_t rip) { return near_jumps + (rip + rip / page_size) % far_jumps; }
+  using Words = std::array<std::uint64_t, near_jumps + far_jumps>;
 
   std::uint16_t
       flags{};  ///< The status flags while neither has them: OF in bit 0, the others in bits 15 to 8 as LAHF has them.
   const std::byte* leave{};      ///< Routines of Jit: back to the interpreter;
   const std::byte* run_alone{};  ///< to it and back, for one op.
+  std::array<const std::byte*, rights_count>
+      look_further{};  ///< For a computed jump's block, in `jumps` of the Rights.
   bool (*run_op)(Core*, const Site*){};
   std::uint64_t no_sse{1};      ///< 0: SSE instructions may run, of which no exception can come.
   std::uint64_t no_avx{1};      ///< The same of AVX.

@@ -52,10 +52,12 @@ struct Routines {
     write_enter();
     write_leave();
     write_run_alone();
+    for (unsigned rights = 0; rights < rights_count; ++rights) write_look_further(rights);
   }
 
   HostAssembler& a;
   HostAssembler::Label enter, leave, run_alone, back, gave_up;
+  std::array<HostAssembler::Label, rights_count> look_further{};
 
  private:
   static constexpr unsigned equal = 4, not_equal = 5;  // of Jcc
@@ -162,6 +164,24 @@ struct Routines {
     a.bytes({0x48, 0x83, 0xC4, 8, 0x31, 0xC0});  // add $8, %rsp; xor %eax, %eax
     a.jump(back);
   }
+  // Called, with an address in RAX. Then its place is in RDX, or RCX is not 0.
+  void write_look_further(unsigned rights) {
+    look_further[rights] = a.label();
+    a.align(16);
+    a.here(look_further[rights]);
+    a.bytes({0x9C});                         // pushfq
+    a.bytes({0x48, 0x89, 0xC2});             // mov %rax, %rdx
+    a.bytes({0x48, 0xC1, 0xEA, core_bias});  // shr $12, %rdx
+    a.bytes({0x01, 0xC2});                   // add %eax, %edx
+    a.bytes({0x81, 0xE2});                   // and $..., %edx
+    a.word32(CompiledState::far_jumps - 1);
+    a.bytes({0x81, 0xC2});  // add $..., %edx
+    a.word32(CompiledState::near_jumps);
+    a.load_word(scratch_c, core_base, scratch_d,
+                in_state(offsetof(CompiledState, jumps) + rights * sizeof(CompiledState::Jumps) +
+                         offsetof(CompiledState::Jumps, tags)));
+    a.bytes({0x48, 0x01, 0xC1, 0x9D, 0xC3});  // add %rax, %rcx; popfq; ret
+  }
 };
 
 void counted(const Op* op, Core* c) {
@@ -225,6 +245,8 @@ bool Jit::make_routines(Core& core) {
   enter_ = reinterpret_cast<decltype(enter_)>(reinterpret_cast<std::uintptr_t>(at + assembler_.place(routines.enter)));
   core.compiled.leave = at + assembler_.place(routines.leave);
   core.compiled.run_alone = at + assembler_.place(routines.run_alone);
+  for (unsigned rights = 0; rights < rights_count; ++rights)
+    core.compiled.look_further[rights] = at + assembler_.place(routines.look_further[rights]);
   return true;
 }
 
@@ -259,10 +281,11 @@ void Jit::compile(Core& core, Block& block) {
 
 const Site* Jit::enter(Core& core) {
   const Block& block = *core.block;
-  const std::size_t place = CompiledState::jump_place(block.rip);
   CompiledState::Jumps& jumps = core.compiled.jumps[static_cast<std::size_t>(core.tlb - core.tlbs.data())];
-  jumps.tags[place] = 0 - block.rip;
-  jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->checked);
+  for (const std::size_t place : {CompiledState::near_place(block.rip), CompiledState::far_place(block.rip)}) {
+    jumps.tags[place] = 0 - block.rip;
+    jumps.code[place] = reinterpret_cast<std::uintptr_t>(block.compiled->checked);
+  }
   core.compiled.flags = packed(core.flags.bits());
   core.compiled.host_mxcsr = __builtin_ia32_stmxcsr();
   if (core.tap != nullptr) begin_log(core);

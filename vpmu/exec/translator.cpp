@@ -144,6 +144,12 @@ void Translator::write_outside() {
   leave_to(add_site(Site::Why::budget, 0));
   a_.here(stale_);
   leave_to(add_site(Site::Why::stale, 0));
+  if (far_jump_) {
+    a_.here(far_jump_->from);
+    indirect(2, core_base, in_state(offsetof(CompiledState, look_further) + rights_ * word));
+    a_.jump_unless_rcx_is_0(far_jump_->slow);
+    a_.jump(far_jump_->found);
+  }
   for (std::size_t n = 0; n < outside_count_; ++n) {
     const Outside& o = outside_[n];
     a_.here(o.from);
@@ -271,7 +277,9 @@ void Translator::look_up_jump(HostAssembler::Label slow) {
   a_.bytes({0x0F, 0xB6, 0xD1});  // movzx %cl, %edx
   a_.load_word(scratch_c, core_base, scratch_d, jumps(offsetof(CompiledState::Jumps, tags)));
   a_.address(scratch_c, scratch_c, scratch_a, 0, 0);
-  a_.jump_unless_rcx_is_0(slow);
+  far_jump_ = FarJump{.from = a_.label(), .found = a_.label(), .slow = slow};
+  a_.jump_unless_rcx_is_0(far_jump_->from);
+  a_.here(far_jump_->found);
 }
 std::int32_t Translator::jumps(std::size_t offset) const {
   return in_state(offsetof(CompiledState, jumps) + rights_ * sizeof(CompiledState::Jumps) + offset);

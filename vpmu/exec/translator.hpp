@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <optional>
 
 #include "exec/guest_form.hpp"
 #include "exec/host_registers.hpp"
@@ -28,6 +29,11 @@ class Translator {
     HostAssembler::Label from, back;
     const Site* site;
     std::uint16_t put_back, take_again;  ///< Vector registers, before and behind the instruction.
+  };
+
+  /// A computed jump whose block has not the place that is looked at first.
+  struct FarJump {
+    HostAssembler::Label from, found, slow;
   };
 
   /// What an instruction accesses when it is compiled, in order.
@@ -133,6 +139,7 @@ class Translator {
   bool sse_may_run_{}, avx_may_run_{}, mxcsr_is_here_{};  ///< It has been looked whether CompiledState says so.
   std::array<Outside, most_ops> outside_{};
   std::size_t outside_count_{};
+  std::optional<FarJump> far_jump_;  ///< The last instruction's.
   HostAssembler::Label counts_{}, stale_{}, too_few_{}, entry_at_{}, behind_{};
 };
 

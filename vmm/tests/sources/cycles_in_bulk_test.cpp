@@ -69,7 +69,6 @@ class BulkAndOneByOne {
   static std::uint64_t value(const vpmu::Pmu& pmu, unsigned i) { return pmu.rdmsr(vpmu::msr::IA32_PMC0 + i).value; }
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   std::uint64_t any_select() {
-    namespace sel = vpmu::reg::perfevtsel;
     constexpr std::array<std::uint64_t, 5> masks{0, 1, 1, 2, 5};
     return events[below(events.size())] | masks[below(masks.size())] << 24 | below(2) << 23 | below(2) << 18 |
            (1 + below(3)) << 16 | bit(22);

@@ -18,7 +18,21 @@ constexpr std::uint64_t present = 1, writable = 2;
 /// at 2000H `third`. The parameter: after how many times a block is compiled.
 class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
  protected:
-  enum Page : std::uint64_t { pml4, pdpt, directory, table, levels, common = 2 * levels, first, second, third, count };
+  enum Page : std::uint64_t {
+    pml4,
+    pdpt,
+    directory,
+    table,
+    levels,
+    other_pdpt,
+    other_directory,
+    other_table,
+    common,
+    first,
+    second,
+    third,
+    count
+  };
 
   AddressSpaces() {
     for (const Page root : {pml4, levels}) {
