@@ -86,8 +86,8 @@ void CodeCache::look_at(Core& core, Page& page) {
   bool cut = false;
   for (Block* const block : page.blocks) {
     if (block->slot != page.slot) continue;
-    const auto at = page.bytes.begin() + static_cast<std::ptrdiff_t>(block->rip % page_size);
-    if (std::equal(block->code.begin(), block->code.end(), at)) continue;
+    const auto stands = std::span{page.bytes}.subspan(block->rip % page_size, block->code.size());
+    if (std::ranges::equal(block->code, stands)) continue;
     block->slot = never_fresh;
     cut = cut || block->compiled != nullptr;
   }

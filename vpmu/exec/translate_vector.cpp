@@ -18,18 +18,18 @@ constexpr unsigned counts_register = 15;  ///< YMM15: what is left of the counts
 /// Where there is none, the interpreter runs what needs it; and SSE instructions, which leave upper halves as they are,
 /// in a block with AVX.
 void Translator::find_places_for_vectors() {
-  const auto each = [&](auto what) {
-    for (GuestForm& f : std::span{forms_}.first(count_))
-      if (f.kind == Kind::vector) what(f);
-  };
-  each([&](const GuestForm& f) { uppers_too_ = uppers_too_ || (f.vector.is_avx && !f.vector.zeroes_uppers); });
+  const auto all = std::span{forms_}.first(count_);
+  const auto is_vector = [](const GuestForm& f) { return f.kind == Kind::vector; };
+  uppers_too_ = std::ranges::any_of(
+      all, [&](const GuestForm& f) { return is_vector(f) && f.vector.is_avx && !f.vector.zeroes_uppers; });
   unsigned used = 0;
-  each([&](GuestForm& f) {
+  for (GuestForm& f : all) {
+    if (!is_vector(f)) continue;
     if (uppers_too_ && !f.vector.is_avx)
       f.kind = Kind::alone;
     else
       used |= f.vector.used;
-  });
+  }
   std::array<std::uint8_t, 2> spare{none, none};
   std::size_t found = 0;
   for (std::uint8_t n = 0; n < counts_register && found < spare.size(); ++n)
@@ -38,10 +38,11 @@ void Translator::find_places_for_vectors() {
   for (std::uint8_t n = 0; n < counts_register; ++n) vector_places_[n] = n;
   vector_places_[counts_register] = spare[0];
   zero_vector_ = spare[uses_15 ? 1 : 0];
-  each([&](GuestForm& f) {
+  for (GuestForm& f : all) {
     const bool needs_15 = (f.vector.used >> counts_register & 1) != 0;
-    if ((needs_15 && spare[0] == none) || (f.vector.zeroes_uppers && zero_vector_ == none)) f.kind = Kind::alone;
-  });
+    const bool lacks_one = (needs_15 && spare[0] == none) || (f.vector.zeroes_uppers && zero_vector_ == none);
+    if (is_vector(f) && lacks_one) f.kind = Kind::alone;
+  }
 }
 
 /// VMOVDQA between host registers and VectorState, and VINSERTF128 or VEXTRACTF128 of upper halves. Changes RCX.

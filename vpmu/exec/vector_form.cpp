@@ -205,7 +205,7 @@ bool become_avx(VectorForm& v) {
     v.read = static_cast<std::uint16_t>(v.read & ~v.written);
   return true;
 }
-/// The immediate of these names a register. SDM 2C table A-5: VBLENDVPS, VBLENDVPD, VPBLENDVB.
+/// The immediate of VBLENDVPS, VBLENDVPD and VPBLENDVB names a register. SDM 2C appendix A, table A-5.
 bool has_register_in_immediate(const VectorForm& v) { return v.map == 3 && v.opcode >= 0x4A && v.opcode <= 0x4C; }
 
 }  // namespace

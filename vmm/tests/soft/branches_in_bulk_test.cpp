@@ -19,7 +19,7 @@ constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000
 constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F,
                         msr_perfevtsel = 0x186, msr_pmc = 0xC1;
 constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, both levels
-constexpr std::uint64_t one_by_one = 0x43'00C0 | 1U << 24U;  // with CMASK 1: each cycle has to be looked at (rule C4)
+constexpr std::uint64_t one_by_one = 0x43'00C4 | 1U << 18U;  // EDGE: each branch has to be looked at (rule C4)
 
 /// Branches of all near kinds, whose way through depends on random numbers that the guest makes; in the end `out 0x80`.
 class BranchyProgram : public GuestCode {
