@@ -83,15 +83,13 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
 void CodeCache::look_at(Core& core, Page& page) {
   if (std::memcmp(page.bytes.data(), page.host, page_size) == 0) return;
   std::memcpy(page.bytes.data(), page.host, page_size);
-  bool cut = false;
   for (Block* const block : page.blocks) {
     if (block->slot != page.slot) continue;
     const auto stands = std::span{page.bytes}.subspan(block->rip % page_size, block->code.size());
     if (std::ranges::equal(block->code, stands)) continue;
     block->slot = never_fresh;
-    cut = cut || block->compiled != nullptr;
+    if (block->compiled != nullptr) core.jit->unlink(core, *block);
   }
-  if (cut) core.jit->cut_links(core);
 }
 
 Block* CodeCache::find(Core& core) {
@@ -154,7 +152,7 @@ Block* CodeCache::decode(Core& core, Page& page) {
 }
 
 bool CodeCache::decode_anew(Core& core, Block& block, const Page& page, std::span<const std::byte> code) {
-  if (block.compiled != nullptr) core.jit->cut_links(core);
+  core.jit->drop(core, block);
   const CodeSlot own = block.slot == page.slot ? never_fresh : block.slot;
   block = Block{};
   block.slot = own;

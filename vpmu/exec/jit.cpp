@@ -1,6 +1,7 @@
 #include "exec/jit.hpp"
 
 #include <utility>
+#include <vector>
 
 #include "exec/dispatch.hpp"
 #include "exec/guest_form.hpp"
@@ -184,6 +185,13 @@ struct Routines {
   }
 };
 
+/// It stands for an address of another place.
+constexpr std::uint64_t no_tag(std::size_t place) { return 0 - (place + 1); }
+void forget_jumps(Core& core) {
+  for (CompiledState::Jumps& jumps : core.compiled.jumps)
+    for (std::size_t place = 0; place < jumps.tags.size(); ++place) jumps.tags[place] = no_tag(place);
+}
+
 void counted(const Op* op, Core* c) {
   Block* const block = c->block;
   ++block->begun;
@@ -228,7 +236,7 @@ Jit::Jit(HostCode* code, std::uint32_t after) : code_{code}, after_{after} {
 void Jit::attach(Core& core) {
   core.jit = this;
   core.compiled.run_op = run_op;
-  cut_links(core);
+  forget_jumps(core);
 }
 
 void Jit::expect(Block& block) const {
@@ -271,7 +279,11 @@ void Jit::compile(Core& core, Block& block) {
   made->checked = place(made->checked);
   made->entry = place(made->entry);
   made->body = place(made->body);
-  for (unsigned way = 0; way < 2; ++way) made->links[way] = made->back[way] = place(made->back[way]);
+  for (unsigned way = 0; way < 2; ++way) {
+    if (made->back[way] == nullptr) continue;
+    made->back[way] = place(made->back[way]);
+    made->jumps[way] = place(made->jumps[way]);
+  }
   made->tlb = core.tlb;
   block.compiled = std::move(made);
   block.ops[0].run = exec::compiled;
@@ -298,26 +310,42 @@ const Site* Jit::enter(Core& core) {
   return site;
 }
 
-void Jit::link(Block& from, unsigned way, const Block& to) {
-  from.compiled->links[way] = from.slot == to.slot ? to.compiled->entry : to.compiled->checked;
-  links_.push_back({from.compiled.get(), way});
+/// False: it goes where it went.
+bool Jit::point(const Compiled& from, unsigned way, const std::byte* to) {
+  return code_->change(from.jumps[way], static_cast<std::uint32_t>(to - (from.jumps[way] + sizeof(std::uint32_t))));
 }
 
-void Jit::cut_links(Core& core) {
-  for (const Linked& l : links_) l.from->links[l.way] = l.from->back[l.way];
-  links_.clear();
-  // A tag that stands for an address of another place.
-  static constexpr auto no_tags = [] {
-    CompiledState::Words words{};
-    for (std::size_t place = 0; place < words.size(); ++place) words[place] = 0 - (place + 1);
-    return words;
-  }();
-  for (CompiledState::Jumps& jumps : core.compiled.jumps) jumps.tags = no_tags;
+void Jit::link(Block& from, unsigned way, const Block& to) {
+  Compiled& target = *to.compiled;
+  if (!point(*from.compiled, way, from.slot == to.slot ? target.entry : target.checked)) return;
+  from.compiled->linked[way] = &target;
+  target.incoming.push_back({from.compiled.get(), way});
+}
+
+void Jit::unlink(Core& core, const Block& block) {
+  Compiled& compiled = *block.compiled;
+  for (const Compiled::Link& l : compiled.incoming) {
+    l.from->linked[l.way] = nullptr;
+    // Code that cannot be changed must not run: all of it goes.
+    if (!point(*l.from, l.way, l.from->back[l.way])) full_ = true;
+  }
+  compiled.incoming.clear();
+  for (CompiledState::Jumps& jumps : core.compiled.jumps)
+    for (const std::size_t place : {CompiledState::near_place(block.rip), CompiledState::far_place(block.rip)})
+      if (jumps.tags[place] == 0 - block.rip) jumps.tags[place] = no_tag(place);
+}
+
+void Jit::drop(Core& core, Block& block) {
+  if (block.compiled == nullptr) return;
+  unlink(core, block);
+  for (unsigned way = 0; way < 2; ++way)
+    if (Compiled* const to = block.compiled->linked[way])
+      std::erase(to->incoming, Compiled::Link{block.compiled.get(), way});
+  block.compiled.reset();
 }
 
 void Jit::clear(Core& core) {
-  links_.clear();
-  cut_links(core);
+  forget_jumps(core);
   enter_ = nullptr;
   compiled_since_clear_ = 0;
   full_ = false;

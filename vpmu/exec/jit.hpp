@@ -11,7 +11,7 @@ namespace vpmu::exec {
 /// registers for the guest's and, for memory, addresses that the software TLB gives.
 ///
 /// The interpreter enters such code by the block's first op, as if it were one. From there it goes from block to block
-/// without a look at anything but what is left of the counts, for links are cut as soon as a block may be out of date;
+/// without a look at anything but what is left of the counts and, in another page, whether that is stale;
 /// and it comes back to the interpreter for what it does not have: for the rest of a block, or for one op, before which
 /// nothing of that op has happened.
 class Jit {
@@ -37,8 +37,10 @@ class Jit {
   /// `from` went its way `way` to `to`, which is compiled: next time at once. A block in another page is looked at, for
   /// that one may be stale.
   void link(Block& from, unsigned way, const Block& to);
-  /// From here on no block is gone to at once: one of them is another now.
-  void cut_links(Core& core);
+  /// From here on nobody goes to the block at once: it must not run as it was compiled. It may later.
+  void unlink(Core& core, const Block& block);
+  /// The same for good: its code is forgotten.
+  void drop(Core& core, Block& block);
   /// No room was left for a block: clear() makes some.
   [[nodiscard]] bool is_full() const { return full_; }
   /// Whether it has put anything where routines might have room.
@@ -49,17 +51,13 @@ class Jit {
   [[nodiscard]] std::uint64_t compiled() const { return compiled_; }
 
  private:
-  struct Linked {
-    Compiled* from;
-    unsigned way;
-  };
   bool make_routines(Core& core);
+  bool point(const Compiled& from, unsigned way, const std::byte* to);
 
   HostCode* code_;
   std::uint32_t after_;
   const Site* (*enter_)(Core*, const std::byte*){};
   HostAssembler assembler_;
-  std::vector<Linked> links_;
   std::uint64_t compiled_{};
   std::uint64_t compiled_since_clear_{};
   bool full_{};

@@ -28,6 +28,8 @@ class HostCode {
   /// Where the CPU can run a copy of `routine`, which may stand anywhere; null when there is no more room or none at
   /// all.
   virtual const std::byte* add(std::span<const std::byte> routine) = 0;
+  /// Changes four bytes of what was added, while no other thread runs it. False: they are as they were.
+  virtual bool change(const std::byte* at, std::uint32_t to) = 0;
   /// Forgets all that was added.
   virtual void clear() = 0;
 };

@@ -165,6 +165,7 @@ void Translator::write_outside() {
   }
   for (unsigned way = 0; way < 2; ++way) {
     if (!ways_[way]) continue;
+    a_.here(*ways_[way]);
     compiled_.back[way] = distance(a_.size());
     leave_to(add_site(Site::Why::way, count_ - 1, way));
   }
@@ -248,16 +249,24 @@ void Translator::move_found(unsigned opcode, HostRegister reg, HostRegister at) 
 /// Where the block goes on, by a word that is changed when it is linked. A loop of one block needs none.
 void Translator::go(unsigned way) {
   if (block_.target[way] == block_.rip) return a_.jump(entry_at_);
-  ways_[way] = true;
-  a_.move_constant(scratch_c, reinterpret_cast<std::uintptr_t>(&compiled_.links[way]));
-  indirect(4, scratch_c, 0);
+  a_.bytes({0xE9});
+  name_way(way);
+}
+/// The distance of a jump, at first to the interpreter.
+void Translator::name_way(unsigned way) {
+  ways_[way] = a_.label();
+  compiled_.jumps[way] = distance(a_.size());
+  a_.relative(*ways_[way]);
 }
 void Translator::jcc(std::size_t i) {
-  const HostAssembler::Label taken = a_.label();
-  a_.jump_if(forms_[i].opcode & 0xFU, taken);
+  const unsigned condition = forms_[i].opcode & 0xFU;
+  if (block_.target[0] == block_.rip) {
+    a_.jump_if(condition, entry_at_);
+  } else {
+    a_.bytes({0x0F, 0x80U | condition});
+    name_way(0);
+  }
   go(1);
-  a_.here(taken);
-  go(0);
 }
 
 void Translator::push_return(const Op& op) {

@@ -107,6 +107,7 @@ class Translator {
 
   // Flow.
   void go(unsigned way);
+  void name_way(unsigned way);
   void jcc(std::size_t i);
   void push_return(const Op& op);
   void call(std::size_t i);
@@ -130,7 +131,7 @@ class Translator {
   std::size_t length_{};  ///< Instructions from the first on that are compiled.
   std::array<GuestForm, most_ops> forms_{};
   std::array<bool, most_ops> flags_seen_{};
-  std::array<bool, 2> ways_{};
+  std::array<std::optional<HostAssembler::Label>, 2> ways_{};
   std::array<std::uint8_t, 16> vector_places_{};          ///< Host registers of the guest's vector registers, which
   std::uint16_t vectors_here_{};                          ///< are there, by the guest's number,
   std::uint16_t vectors_changed_{};                       ///< and only there;

@@ -52,6 +52,12 @@ class FencedCode final : public exec::HostCode {
     write(body, jump(body, watcher));
     return to_run_ + body;
   }
+  bool change(const std::byte* at, std::uint32_t to) override {
+    const auto offset = static_cast<std::size_t>(at - to_run_);
+    require(offset < used_ && sizeof to <= used_ - offset, "what is changed was added");
+    write(offset, std::as_bytes(std::span{&to, 1}));
+    return true;
+  }
   void clear() override {
     std::memset(to_write_, breakpoint, used_);
     expected_.clear();

@@ -65,4 +65,10 @@ const std::byte* MappedHostCode::add(std::span<const std::byte> routine) {
   return at;
 }
 
+bool MappedHostCode::change(const std::byte* at, std::uint32_t to) {
+  const auto offset = static_cast<std::size_t>(at - to_run_);
+  if (offset > used_ || sizeof to > used_ - offset) return false;
+  return write_all(file_.get(), std::as_bytes(std::span{&to, 1}), offset);
+}
+
 }  // namespace vmm

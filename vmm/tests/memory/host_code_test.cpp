@@ -40,6 +40,19 @@ TEST(MappedHostCode, RunsWhatWasAdded) {
   EXPECT_EQ(run(again), 43) << "what was written last, where something else ran before";
 }
 
+TEST(MappedHostCode, RunsWhatWasChanged) {
+  MappedHostCode code;
+  const std::byte* const at = code.add(returns(41));
+  ASSERT_NE(at, nullptr);
+  for (const std::uint32_t value : {42U, 43U, 0x1234'5678U}) {
+    ASSERT_TRUE(code.change(at + 1, value));
+    EXPECT_EQ(run(at), static_cast<int>(value));
+  }
+  EXPECT_FALSE(code.change(at + vpmu::page_size, 0)) << "nothing was added there";
+  EXPECT_FALSE(code.change(at - 4, 0));
+  EXPECT_EQ(run(at), 0x1234'5678);
+}
+
 struct Mapped {
   std::uint64_t from{}, to{};
   std::string protection, name;

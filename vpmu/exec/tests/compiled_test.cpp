@@ -122,6 +122,8 @@ class RandomPrograms {
     compiled_.engine.observe(&compiled_trace_);
     is_observed_ = true;
   }
+  /// So many more changes of code, and none after these.
+  void allow_changes(std::uint64_t count) { compiled_.host_code.changes_left = count; }
   [[nodiscard]] const Trace& trace() const { return compiled_trace_; }
   /// Instructions in one run.
   [[nodiscard]] std::uint64_t longest() const { return longest_; }
@@ -350,6 +352,17 @@ TEST(CompiledCode, MakesRoomForMore) {
   for (unsigned n = 0; n < 100; ++n)
     if (!random.run()) return;
   EXPECT_GT(random.made_room(), 50U);
+  EXPECT_GT(random.compiled_blocks(), 500U);
+}
+
+// Links that cannot be made are not, and where one cannot be cut all code goes.
+TEST(CompiledCode, GoesOnWhereCodeCanNoLongerBeChanged) {
+  RandomPrograms random{5};
+  for (unsigned n = 0; n < 100; ++n) {
+    random.allow_changes(n % 4 == 0 ? 0 : 40);
+    if (!random.run()) return;
+  }
+  EXPECT_GT(random.made_room(), 4U) << "all code went";
   EXPECT_GT(random.compiled_blocks(), 500U);
 }
 

@@ -31,6 +31,7 @@ class NoCode final : public HostCode {
     ++refused;
     return nullptr;
   }
+  bool change(const std::byte*, std::uint32_t) override { return false; }
   void clear() override {}
   unsigned refused{};
 };

@@ -49,11 +49,18 @@ class TestCode final : public HostCode {
     ++added;
     return room.data();
   }
+  bool change(const std::byte* at, std::uint32_t to) override {
+    if (changes_left == 0) return false;
+    --changes_left;
+    std::memcpy(memory_.bytes().data() + (at - memory_.bytes().data()), &to, sizeof to);
+    return true;
+  }
   void clear() override {
     used_ = 0;
     ++cleared;
   }
   unsigned added{}, cleared{};
+  std::uint64_t changes_left{~0ULL};  ///< Before change() refuses.
 
  private:
   FlatRam memory_;
