@@ -3,8 +3,13 @@
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh
 
-# A child that stands before its first instruction, and is counted from there.
-count_child="shell perf stat -x, -o /tmp/counted -e instructions:u -p \$(pidof loop8) & sleep 2"
+# A child that stands before its first instruction, and is counted from there: it goes on when perf has its event open.
+cat >/tmp/count_child <<'END'
+perf stat -x, -o /tmp/counted -e instructions:u -p "$(pidof loop8)" &
+while kill -0 $! && ! ls -l /proc/$!/fd | grep -q perf_event; do sleep 1; done
+sleep 2
+END
+count_child="shell sh /tmp/count_child"
 for how in "stepi 902" "break *loop8_branch; ignore 1 99; continue"; do
   code=0
   printf '%s\n' "set debuginfod enabled off" starti "$count_child" "$how" 'printf "stands %lu %ld\n", $rdi, (long)$rip - (long)&loop8' kill |
