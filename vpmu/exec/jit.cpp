@@ -310,9 +310,12 @@ const Site* Jit::enter(Core& core) {
   return site;
 }
 
-/// False: it goes where it went.
+/// False: it goes where it went. The CPU notices by the physical address that a line of code has changed, whatever
+/// address it was written by; and nothing of the jump can be in its pipeline, for we come from C++. SDM 3A 11.6.
 bool Jit::point(const Compiled& from, unsigned way, const std::byte* to) {
-  return code_->change(from.jumps[way], static_cast<std::uint32_t>(to - (from.jumps[way] + sizeof(std::uint32_t))));
+  const std::ptrdiff_t distance = to - (from.jumps[way] + sizeof(std::uint32_t));
+  const bool fits = distance == static_cast<std::int32_t>(distance);
+  return fits && code_->change(from.jumps[way], static_cast<std::uint32_t>(distance));
 }
 
 void Jit::link(Block& from, unsigned way, const Block& to) {
