@@ -117,13 +117,13 @@ struct Site {
 
 /// A block as code of this CPU (jit.hpp).
 struct Compiled {
-  const std::byte* checked{};               ///< Looks whether the block is fresh, and enters.
-  const std::byte* entry{};                 ///< Takes the block's counts off, and begins.
-  const std::byte* body{};                  ///< Begins.
-  const Tlb* tlb{};                         ///< That it looks into.
-  std::array<const std::byte*, 2> jumps{};  ///< Where the distances of the jumps on its ways stand. Null: it has none.
-  std::array<const std::byte*, 2> back{};   ///< Where these go while they are not linked: back to the interpreter.
-  std::array<Compiled*, 2> linked{};        ///< To whom they go; null: they are not.
+  const std::byte* checked{};                   ///< Looks whether the block is fresh, and enters.
+  const std::byte* entry{};                     ///< Takes the block's counts off, and begins.
+  const std::byte* body{};                      ///< Begins.
+  const Tlb* tlb{};                             ///< That it looks into.
+  std::array<const std::byte*, 2> distances{};  ///< Of the jumps on its ways: where they stand. Null: it has none.
+  std::array<const std::byte*, 2> back{};       ///< Where these go while they are not linked: back to the interpreter.
+  std::array<Compiled*, 2> linked{};            ///< To whom they go; null: they are not.
   struct Link {
     Compiled* from{};
     unsigned way{};

@@ -111,6 +111,16 @@ Passed Engine::passed() const {
   return {at(count_instructions), at(count_branches), at(count_loads), at(count_stores)};
 }
 
+/// Next time `from` leads there at once. One that did not run, for its page is another one now, is no longer gone to.
+void Engine::came_from(Block& from, Block& block) {
+  if (core_.is_fresh(from)) {
+    for (unsigned way = 0; way < 2; ++way)
+      if (from.target[way] == block.rip) from.next[way] = &block;
+  } else if (&from != &block && from.rip == block.rip && from.compiled != nullptr) {
+    jit_.unlink(core_, from);
+  }
+}
+
 Stop Engine::run(std::uint64_t instructions) {
   asked_to_stop_ = false;
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
@@ -131,9 +141,7 @@ Stop Engine::run(std::uint64_t instructions) {
       stop = core_.stop;
       break;
     }
-    if (from != nullptr && core_.block == from && core_.is_fresh(*from))
-      for (unsigned way = 0; way < 2; ++way)
-        if (from->target[way] == block->rip) from->next[way] = block;
+    if (from != nullptr && core_.block == from) came_from(*from, *block);
     core_.stop = Stop::none;
     if (block->counts[count_instructions] > core_.left[count_instructions]) {
       core_.block = block;

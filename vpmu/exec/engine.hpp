@@ -65,6 +65,8 @@ class Engine {
   [[nodiscard]] std::uint64_t decoded_blocks() const { return code_.decoded(); }
   /// Blocks compiled so far, again those that had to be dropped.
   [[nodiscard]] std::uint64_t compiled_blocks() const { return jit_.compiled(); }
+  /// How often compiled code was entered: seldom, if blocks are linked to each other.
+  [[nodiscard]] std::uint64_t entered_compiled() const { return jit_.entered(); }
   /// While `kick` is not 0, run() returns with Stop::budget before its time, as soon as anything has taken much longer
   /// than an instruction; what does not is done with its budget soon. It does something before. Others may set it
   /// meanwhile; it must outlive the engine, or the next watch().
@@ -74,6 +76,7 @@ class Engine {
 
  private:
   Stop step();
+  void came_from(Block& from, Block& block);
   void begin_generation();
   void set_state(const CpuState& state);
   void take_privilege();

@@ -1,6 +1,5 @@
 #include "exec/jit.hpp"
 
-#include <utility>
 #include <vector>
 
 #include "exec/dispatch.hpp"
@@ -282,7 +281,7 @@ void Jit::compile(Core& core, Block& block) {
   for (unsigned way = 0; way < 2; ++way) {
     if (made->back[way] == nullptr) continue;
     made->back[way] = place(made->back[way]);
-    made->jumps[way] = place(made->jumps[way]);
+    made->distances[way] = place(made->distances[way]);
   }
   made->tlb = core.tlb;
   block.compiled = std::move(made);
@@ -300,6 +299,7 @@ const Site* Jit::enter(Core& core) {
   }
   core.compiled.flags = packed(core.flags.bits());
   core.compiled.host_mxcsr = __builtin_ia32_stmxcsr();
+  ++entered_;
   if (core.tap != nullptr) begin_log(core);
   const Site* const site = enter_(&core, block.compiled->body);
   if (site == nullptr) return nullptr;
@@ -313,9 +313,9 @@ const Site* Jit::enter(Core& core) {
 /// False: it goes where it went. The CPU notices by the physical address that a line of code has changed, whatever
 /// address it was written by; and nothing of the jump can be in its pipeline, for we come from C++. SDM 3A 11.6.
 bool Jit::point(const Compiled& from, unsigned way, const std::byte* to) {
-  const std::ptrdiff_t distance = to - (from.jumps[way] + sizeof(std::uint32_t));
+  const std::ptrdiff_t distance = to - (from.distances[way] + sizeof(std::uint32_t));
   const bool fits = distance == static_cast<std::int32_t>(distance);
-  return fits && code_->change(from.jumps[way], static_cast<std::uint32_t>(distance));
+  return fits && code_->change(from.distances[way], static_cast<std::uint32_t>(distance));
 }
 
 void Jit::link(Block& from, unsigned way, const Block& to) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "exec/core.hpp"
 #include "exec/host_assembler.hpp"
@@ -10,10 +9,10 @@ namespace vpmu::exec {
 /// The engine's second stage: blocks that run often become code of this CPU, the guest's own instructions with host
 /// registers for the guest's and, for memory, addresses that the software TLB gives.
 ///
-/// The interpreter enters such code by the block's first op, as if it were one. From there it goes from block to block
-/// without a look at anything but what is left of the counts and, in another page, whether that is stale;
-/// and it comes back to the interpreter for what it does not have: for the rest of a block, or for one op, before which
-/// nothing of that op has happened.
+/// The interpreter enters such code by the block's first op, as if it were one. From there it goes from block to block.
+/// On the way it looks whether the counts that are left suffice and, in another page, whether that is stale. It comes
+/// back to the interpreter for what it does not have: for the rest of a block, or for one op, before which nothing of
+/// that op has happened.
 class Jit {
  public:
   /// Blocks are compiled when they are begun for the `after`th time; 0: never. Without `code`, or on CPUs without AVX2
@@ -49,6 +48,8 @@ class Jit {
   void clear(Core& core);
   /// Blocks compiled so far.
   [[nodiscard]] std::uint64_t compiled() const { return compiled_; }
+  /// How often compiled code was entered.
+  [[nodiscard]] std::uint64_t entered() const { return entered_; }
 
  private:
   bool make_routines(Core& core);
@@ -59,6 +60,7 @@ class Jit {
   const Site* (*enter_)(Core*, const std::byte*){};
   HostAssembler assembler_;
   std::uint64_t compiled_{};
+  std::uint64_t entered_{};
   std::uint64_t compiled_since_clear_{};
   bool full_{};
 };

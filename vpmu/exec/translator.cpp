@@ -246,16 +246,16 @@ void Translator::move_found(unsigned opcode, HostRegister reg, HostRegister at) 
   found_operand(reg, at);
 }
 
-/// Where the block goes on, by a word that is changed when it is linked. A loop of one block needs none.
+/// Where the block goes on, by a jump whose distance is changed when it is linked. A loop of one block needs no link.
 void Translator::go(unsigned way) {
   if (block_.target[way] == block_.rip) return a_.jump(entry_at_);
   a_.bytes({0xE9});
   name_way(way);
 }
-/// The distance of a jump, at first to the interpreter.
+/// The last bytes of that jump: its distance, at first to the interpreter.
 void Translator::name_way(unsigned way) {
   ways_[way] = a_.label();
-  compiled_.jumps[way] = distance(a_.size());
+  compiled_.distances[way] = distance(a_.size());
   a_.relative(*ways_[way]);
 }
 void Translator::jcc(std::size_t i) {

@@ -27,7 +27,7 @@ class MappedHostCode final : public vpmu::exec::HostCode {
 
   /// One system call, pwrite().
   const std::byte* add(std::span<const std::byte> routine) override;
-  /// The same.
+  /// One system call, pwrite(). False also where nothing was added.
   bool change(const std::byte* at, std::uint32_t to) override;
   void clear() override { used_ = 0; }
 

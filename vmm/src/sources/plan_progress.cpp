@@ -74,22 +74,31 @@ PlanProgress::ModelCounts PlanProgress::take_modelled() {
   return since;
 }
 
-/// What the counter counts of instructions that are a cycle each. Those that it filters out end its cycle, too.
+/// What the counter counts, by its form, of instructions that are a cycle each. Those that it filters out end its
+/// cycle.
 std::uint64_t PlanProgress::count_cycles(unsigned i, bool counts, std::uint64_t cycles) {
   vpmu::PlanEntry& e = plan_.entries[i];
-  const Form form = ways_[i].form;
-  if (form == Form::plain) {
-    if (e.per_cycle && !counts) deltas_.filtered_cycles[e.counter.number()] += cycles;
+  if (!counts) {
+    e.cycle.pass(e.spec, cycles);
     return 0;
   }
-  std::uint64_t counted = 0;
-  if (!counts)
-    e.cycle.pass(e.spec, cycles);
-  else if (form == Form::clock)
-    counted = e.cycle.tick(e.spec, cycles);
-  else
-    counted = e.cycle.retire_many(e.spec, form == Form::every_cycle ? 1 : 0, cycles);
-  return counted;
+  if (ways_[i].form == Form::clock) return e.cycle.tick(e.spec, cycles);
+  return e.cycle.retire_many(e.spec, ways_[i].form == Form::every_cycle ? 1 : 0, cycles);
+}
+
+/// What blocks tell. They have near branches only.
+std::uint64_t PlanProgress::events_of(Unit unit, const vpmu::exec::Passed& passed) {
+  switch (unit) {
+    case Unit::instructions: return passed.instructions;
+    case Unit::branches:
+    case Unit::near_branches: return passed.branches;
+    case Unit::loads: return passed.loads;
+    case Unit::stores: return passed.stores;
+    case Unit::model:
+    case Unit::nothing:
+    case Unit::each: break;
+  }
+  return 0;
 }
 
 void PlanProgress::pass(bool user, const vpmu::exec::Passed& passed) {
@@ -97,44 +106,50 @@ void PlanProgress::pass(bool user, const vpmu::exec::Passed& passed) {
   for (unsigned i = 0; i < plan_.size; ++i) {
     vpmu::PlanEntry& e = plan_.entries[i];
     const bool counts = user ? e.usr : e.os;
-    std::uint64_t events = count_cycles(i, counts, passed.instructions);
-    if (ways_[i].form != Form::plain) deltas_.cycle[e.counter.number()] = e.cycle;
-    if (!counts) continue;
-    if (ways_[i].form == Form::plain) {
-      switch (ways_[i].unit) {
-        case Unit::instructions: events = passed.instructions; break;
-        case Unit::branches:
-        case Unit::near_branches: events = passed.branches; break;  // blocks have no other branches
-        case Unit::loads: events = passed.loads; break;
-        case Unit::stores: events = passed.stores; break;
-        case Unit::model: events = modelled[i]; break;
-        case Unit::nothing:
-        case Unit::each: break;
-      }
+    const Way way = ways_[i];
+    std::uint64_t events = 0;
+    if (way.form != Form::plain) {
+      events = count_cycles(i, counts, passed.instructions);
+      deltas_.cycle[e.counter.number()] = e.cycle;
+    } else if (counts) {
+      events = way.unit == Unit::model ? modelled[i] : events_of(way.unit, passed);
+    } else if (e.per_cycle) {
+      deltas_.filtered_cycles[e.counter.number()] += passed.instructions;
     }
     deltas_[e.counter] += events;
     e.distance -= std::min(events, e.distance - 1);
   }
 }
 
-// The PMU follows the cycles of a retirement by itself.
+/// Whether the instruction is one of them.
+bool PlanProgress::is_one(Unit unit, const vpmu::Retirement& r) {
+  const vpmu::BranchKind branch = r.branch.kind;
+  switch (unit) {
+    case Unit::instructions: return true;
+    case Unit::branches: return branch != vpmu::BranchKind::none;
+    case Unit::near_branches: return branch != vpmu::BranchKind::none && branch != vpmu::BranchKind::far;
+    case Unit::loads: return r.has_load;
+    case Unit::stores: return r.has_store;
+    case Unit::model:
+    case Unit::nothing:
+    case Unit::each: break;
+  }
+  return false;
+}
+
+// The PMU counts a retirement and its cycles by itself: no deltas.
 void PlanProgress::observe(const vpmu::Retirement& r) {
   const ModelCounts modelled = take_modelled();
   for (unsigned i = 0; i < plan_.size; ++i) {
     vpmu::PlanEntry& e = plan_.entries[i];
     const bool counts = r.cpl != 0 ? e.usr : e.os;
     const Way way = ways_[i];
-    std::uint64_t events = way.form == Form::plain ? 0 : count_cycles(i, counts, r.cycles);
-    if (!counts) continue;
-    if (way.form == Form::plain) {
-      const bool branch = r.branch.kind != vpmu::BranchKind::none,
-                 near = branch && r.branch.kind != vpmu::BranchKind::far;
-      const bool one = way.unit == Unit::instructions || (way.unit == Unit::branches && branch) ||
-                       (way.unit == Unit::near_branches && near) || (way.unit == Unit::loads && r.has_load) ||
-                       (way.unit == Unit::stores && r.has_store);
-      events = way.unit == Unit::model ? modelled[i] : static_cast<std::uint64_t>(one);
-    }
-    e.distance -= std::min(e.distance - 1, events);
+    std::uint64_t events = 0;
+    if (way.form != Form::plain)
+      events = count_cycles(i, counts, r.cycles);
+    else if (counts)
+      events = way.unit == Unit::model ? modelled[i] : static_cast<std::uint64_t>(is_one(way.unit, r));
+    e.distance -= std::min(events, e.distance - 1);
   }
 }
 

@@ -47,6 +47,8 @@ class PlanProgress {
   static Unit unit_of(const vpmu::PlanEntry& entry);
   static Way way_of(const vpmu::PlanEntry& entry);
   std::uint64_t count_cycles(unsigned i, bool counts, std::uint64_t cycles);
+  static std::uint64_t events_of(Unit unit, const vpmu::exec::Passed& passed);
+  static bool is_one(Unit unit, const vpmu::Retirement& retired);
   using ModelCounts = std::array<std::uint64_t, vpmu::max_counters>;
   ModelCounts take_modelled();
 

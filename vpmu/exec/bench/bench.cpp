@@ -58,7 +58,7 @@ struct ModelledEngine {
       : engine{guest.ram(), platform, &code}, model{*uarch::find_profile(processor)} {
     engine.observe(&model);
   }
-  VectorPlatform platform;
+  test::VectorPlatform platform;
   test::TestCode code{room_for_code};
   Engine engine;
   uarch::ProcessorModel model;
@@ -100,7 +100,7 @@ Outcome measure_lbr(Guest& guest, const KernelInfo& kernel, std::uint64_t work) 
 double measure(const KernelInfo& kernel, const Options& options) {
   Guest guest = kernels_guest();
   const std::uint64_t work = options.tiny ? 1 : kernel.usual_work;
-  VectorPlatform platform;
+  test::VectorPlatform platform;
   test::TestCode routines{room_for_code};
   Engine engine{guest.ram(), platform, &routines, never_compiling};
   test::TestCode code{room_for_code};

@@ -3,7 +3,7 @@
 
 #include "exec/engine.hpp"
 #include "exec/tests/flat_ram.hpp"
-#include "exec/vector_state.hpp"
+#include "exec/tests/vector_platform.hpp"
 
 namespace vpmu::exec::bench {
 
@@ -16,16 +16,6 @@ struct Outcome {
 
 /// Seconds that this thread has had a CPU.
 double thread_seconds();
-
-/// Has vector registers, and nothing else.
-class VectorPlatform final : public NoPlatform {
- public:
-  VectorPlatform() { state_.xcr0 = 7; }
-  VectorState* vectors() override { return &state_; }
-
- private:
-  VectorState state_;
-};
 
 /// A function of two arguments with its memory and a stack, that runs here or in the engine.
 class Guest {

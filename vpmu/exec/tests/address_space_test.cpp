@@ -7,12 +7,10 @@
 
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
-#include "vpmu/bits.hpp"
+#include "exec/tests/page_tables.hpp"
 
 namespace vpmu::exec::test {
 namespace {
-
-constexpr std::uint64_t present = 1, writable = 2;
 
 /// Two address spaces. At linear 0 both have the same page of code; at 1000H one has `first` and the other `second`;
 /// at 2000H `third`. The parameter: after how many times a block is compiled.
@@ -42,26 +40,20 @@ class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
     }
     link(table, 1, first);
     link(levels + table, 1, second);
-    state_.paging = {.cr0 = bit(31) | bit(16) | 1,
-                     .cr3 = at(pml4),
-                     .cr4 = bit(5),
-                     .efer = bit(8) | bit(10),
-                     .physical_width = 52,
-                     .alignment_check = false};
+    state_.paging = four_level_paging(at(pml4));
     state_.rflags = 2;
+    engine_.load(state_);
     put(common, 0, {0xE9, 0xFB, 0x0F, 0, 0});                        // jmp 0x1000
     put(first, 0, {0x83, 0xC0, 1, 0xE9, 0xF8, 0xEF, 0xFF, 0xFF});    // add $1, %eax; jmp 0
     put(second, 0, {0x83, 0xC0, 16, 0xE9, 0xF8, 0xEF, 0xFF, 0xFF});  // add $16, %eax; jmp 0
   }
 
   [[nodiscard]] std::uint64_t at(std::uint64_t page) const { return ram_.address() + page * page_size; }
-  void put(std::uint64_t page, std::size_t offset, std::initializer_list<unsigned> bytes) {
-    std::size_t i = page * page_size + offset;
-    for (const unsigned b : bytes) ram_.bytes()[i++] = static_cast<std::byte>(b);
+  void put(std::uint64_t page, std::size_t offset, std::initializer_list<unsigned> code) {
+    put_code(ram_, page, offset, code);
   }
-  void link(std::uint64_t from, std::size_t entry, std::uint64_t to) {
-    const std::uint64_t word = at(to) | present | writable;
-    std::memcpy(&ram_.bytes()[from * page_size + entry * sizeof word], &word, sizeof word);
+  void link(std::uint64_t table_page, std::size_t entry, std::uint64_t to) {
+    link_page(ram_, table_page, entry, to, writable);
   }
   /// From 0 on, with RAX 0. Gives what is in it then.
   std::uint64_t run(std::uint64_t instructions) {
@@ -92,6 +84,47 @@ TEST_P(AddressSpaces, EachHasItsOwnCodeAndKeepsIt) {
   }
   EXPECT_EQ(engine_.decoded_blocks(), 3U);
   EXPECT_EQ(engine_.compiled_blocks(), GetParam() == 0 ? 0U : 3U);
+}
+
+// A change of CR3 costs a look at each page, and not at each block on each way.
+TEST_P(AddressSpaces, BlocksStayLinked) {
+  const auto both = [&](std::uint64_t instructions) {
+    const std::uint64_t before = engine_.entered_compiled();
+    for (const std::uint64_t root : {std::uint64_t{pml4}, std::uint64_t{levels}}) {
+      be_in(root);
+      run(instructions);
+    }
+    return engine_.entered_compiled() - before;
+  };
+  both(30 * rounds);
+  const std::uint64_t few = both(3 * rounds);
+  EXPECT_EQ(both(300 * rounds), few) << "no more often for a hundred times the work";
+  EXPECT_EQ(few != 0, GetParam() != 0);
+  EXPECT_LE(few, 8U) << "in each of two address spaces two pages, and the way to what is another page there";
+}
+
+// Returns to two callers whose blocks have one place near, and each its own far: 256 bytes lie between them.
+TEST_P(AddressSpaces, ComputedJumpsFindBlocksThatShareAPlace) {
+  constexpr std::uint64_t first_call = 0x1000, second_call = first_call + CompiledState::near_jumps;
+  static_assert(CompiledState::near_place(first_call + 5) == CompiledState::near_place(second_call + 5));
+  static_assert(CompiledState::far_place(first_call + 5) != CompiledState::far_place(second_call + 5));
+  put(first, 0, {0xE8, 0xFB, 0x07, 0, 0, 0xE9, 0xF6, 0, 0, 0});               // call 0x1800; jmp to the second
+  put(first, 0x100, {0xE8, 0xFB, 0x06, 0, 0, 0xE9, 0xF6, 0xFE, 0xFF, 0xFF});  // call 0x1800; jmp to the first
+  put(first, 0x800, {0x83, 0xC0, 1, 0xC3});                                   // add $1, %eax; ret
+  const auto enters = [&](std::uint64_t calls) {
+    const std::uint64_t before = engine_.entered_compiled();
+    state_.rip = first_call;
+    state_.gpr = {};
+    state_.gpr[rsp] = 0x2800;
+    engine_.resume(state_);
+    EXPECT_EQ(engine_.run(4 * calls), Stop::budget);
+    EXPECT_EQ(engine_.state().gpr[rax], calls);
+    return engine_.entered_compiled() - before;
+  };
+  enters(50);
+  const std::uint64_t few = enters(10);
+  EXPECT_EQ(enters(1000), few);
+  EXPECT_EQ(few, GetParam() == 0 ? 0U : 1U);
 }
 
 // The same page of a program, mapped elsewhere and back: SDM 3A 4.10.4.

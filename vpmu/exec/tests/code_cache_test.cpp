@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "exec/engine.hpp"
-#include "vpmu/bits.hpp"
+#include "exec/tests/page_tables.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -53,12 +53,7 @@ TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   CpuState s;
   s.rflags = 2;
   s.rip = page_size - 1;
-  s.paging = {.cr0 = bit(31) | bit(16) | 1,
-              .cr3 = 0,
-              .cr4 = bit(5),
-              .efer = bit(8) | bit(10),
-              .physical_width = 52,
-              .alignment_check = false};
+  s.paging = four_level_paging(0);
   constexpr std::uint64_t rounds = 2 * code_slots + 100;
   for (std::uint64_t n = 0; n < rounds; ++n) {
     ram.set(Ram::table, 1, (Ram::other + n) * page_size);

@@ -10,20 +10,15 @@
 #include "exec/engine.hpp"
 #include "exec/host_form.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/page_tables.hpp"
 #include "exec/tests/random_program.hpp"
-#include "exec/vector_state.hpp"
+#include "exec/tests/vector_platform.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {
 namespace {
 
-constexpr std::uint64_t present = 1, writable = 2, user = 4, address_bits = ~0xFFFULL;
-
-class Vectors final : public NoPlatform {
- public:
-  VectorState* vectors() override { return &state; }
-  VectorState state;
-};
+constexpr std::uint64_t address_bits = ~0xFFFULL;
 
 /// Guest memory behind page tables: linear pages from `base` on are two of code, then data that can be written, read,
 /// or not even that, and the code once more.
@@ -48,16 +43,12 @@ class Machine {
   [[nodiscard]] std::uint64_t at(Page page) const { return ram.address() + page * page_size; }
   [[nodiscard]] std::byte* bytes(Page page) const { return ram.bytes().data() + page * page_size; }
   void link(Page from, std::size_t entry, Page to, std::uint64_t rights) const {
-    const std::uint64_t word = at(to) | present | user | rights;
-    std::memcpy(bytes(from) + entry * sizeof word, &word, sizeof word);
+    link_page(ram, from, entry, to, user | rights);
   }
   [[nodiscard]] PagingState paging() const {
-    return {.cr0 = bit(31) | bit(16) | 1,
-            .cr3 = at(pml4),
-            .cr4 = bit(5) | bit(9) | bit(18),
-            .efer = bit(8) | bit(10),
-            .physical_width = 52,
-            .alignment_check = false};
+    PagingState p = four_level_paging(at(pml4));
+    p.cr4 |= bit(9) | bit(18);  // OSFXSR, OSXSAVE
+    return p;
   }
   /// Memory, and what the tables say of what was accessed.
   [[nodiscard]] bool same_memory(const Machine& other) const {
@@ -68,7 +59,7 @@ class Machine {
   }
 
   FlatRam ram{count * page_size};
-  Vectors platform;
+  VectorPlatform platform;
   TestCode host_code;
   Engine engine;
 

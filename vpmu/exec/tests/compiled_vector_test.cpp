@@ -9,16 +9,10 @@
 
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/vector_state.hpp"
+#include "exec/tests/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {
-
-class Vectors final : public NoPlatform {
- public:
-  VectorState* vectors() override { return &state; }
-  VectorState state;
-};
 
 /// Code on the second page, data on the first.
 class CompiledSse : public testing::Test {
@@ -42,7 +36,7 @@ class CompiledSse : public testing::Test {
   }
 
   FlatRam ram_{2 * page_size};
-  Vectors platform_;
+  VectorPlatform platform_;
   CpuState state_;
   TestCode code_;
   Engine engine_{ram_, platform_, &code_, Compiling{.after = 1}};

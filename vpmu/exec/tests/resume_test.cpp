@@ -4,12 +4,11 @@
 
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/page_tables.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {
 namespace {
-
-constexpr std::uint64_t present = 1, writable = 2, user = 4;
 
 /// Two pages of code and one of data behind page tables: at linear 0 for the supervisor alone, at 1000H for all, data
 /// at 2000H for the supervisor alone and at 3000H for all. The parameter: after how many times a block is compiled.
@@ -25,23 +24,14 @@ class EngineResumes : public testing::TestWithParam<std::uint32_t> {
     link(table, 1, user_code, user);
     link(table, 2, data, 0);
     link(table, 3, data, user);
-    state_.paging = {.cr0 = bit(31) | 1,
-                     .cr3 = at(pml4),
-                     .cr4 = bit(5),
-                     .efer = bit(8) | bit(10),
-                     .physical_width = 52,
-                     .alignment_check = false};
+    state_.paging = four_level_paging(at(pml4));
     state_.rflags = 2;
   }
 
   [[nodiscard]] std::uint64_t at(Page page) const { return ram_.address() + page * page_size; }
-  void put(Page page, std::initializer_list<unsigned> bytes) {
-    std::size_t i = page * page_size;
-    for (const unsigned b : bytes) ram_.bytes()[i++] = static_cast<std::byte>(b);
-  }
+  void put(Page page, std::initializer_list<unsigned> code) { put_code(ram_, page, 0, code); }
   void link(Page from, std::size_t entry, Page to, std::uint64_t rights) {
-    const std::uint64_t word = at(to) | present | writable | rights;
-    std::memcpy(&ram_.bytes()[from * page_size + entry * sizeof word], &word, sizeof word);
+    link_page(ram_, from, entry, to, writable | rights);
   }
   void as(unsigned cpl, std::uint64_t rip) {
     state_.cpl = static_cast<std::uint8_t>(cpl);

@@ -18,7 +18,7 @@ struct PlanEntry {
   EventSpec spec;            ///< As programmed; for a fixed counter only usr, os and any are meaningful.
   Counts counts{};           ///< What to count. CMASK/INV forms that hold in every cycle appear as `cycles` (rule P18).
   bool per_cycle{};          ///< CMASK or EDGE is in force: `counts` alone does not give the number (rule C4).
-  CycleCondition cycle;      ///< How the cycle stands then.
+  CycleCondition cycle;      ///< How the cycle stands now, for a source that follows it in bulk.
   bool usr{}, os{};          ///< Privilege levels in which it counts.
   std::uint64_t distance{};  ///< Events until the counter overflows, 1 .. 2^width.
   bool wants_overflow{};     ///< The overflow has an effect beyond its status bit: a PMI, or arming PEBS.
@@ -69,9 +69,10 @@ struct CountPlan {
 /// the plan.
 struct CountDeltas {
   std::array<std::uint64_t, max_counters> value{};
-  /// How the cycle stands behind them, of counters that count per cycle. Empty: as it stood before, but for
+  /// Of counters with PlanEntry::per_cycle: how the cycle stands behind these events. Empty: the source did not follow
+  /// it.
   std::array<std::optional<CycleCondition>, max_gp_counters> cycle{};
-  /// so many cycles that passed at privilege levels in which the counter does not count.
+  /// Of those that it did not follow: core cycles that passed at privilege levels in which the counter does not count.
   std::array<std::uint64_t, max_gp_counters> filtered_cycles{};
   /// The events of a counter.
   [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }

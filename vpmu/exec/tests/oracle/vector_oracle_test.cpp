@@ -8,6 +8,7 @@
 
 #include "exec/engine.hpp"
 #include "exec/tests/oracle/random_vector.hpp"
+#include "exec/tests/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -20,12 +21,6 @@ const std::map<std::string, const char*> left_out{
     {"vmaskmovdqu", "which bytes it touches depends on data"}, {"vmaskmovps", "which bytes it touches depends on data"},
     {"vmaskmovpd", "which bytes it touches depends on data"},  {"vpmaskmovd", "which bytes it touches depends on data"},
     {"vpmaskmovq", "which bytes it touches depends on data"},
-};
-
-class Vectors final : public NoPlatform {
- public:
-  VectorState* vectors() override { return &state; }
-  VectorState state;
 };
 
 /// The code's page first, then one that it saves a register to, then scratch memory, then a page that is not there.
@@ -69,7 +64,7 @@ class VectorOracle : public testing::Test {
   std::span<std::byte> scratch_{ram_.bytes().subspan(2 * page_size, scratch_pages* page_size)};
   std::uint64_t saved_{ram_.address() + page_size};
   std::uint64_t scratch_at_{ram_.address() + 2 * page_size};
-  Vectors platform_;
+  VectorPlatform platform_;
   TestCode code_;
   Engine engine_{ram_, platform_, &code_};
   HostCpu host_;
