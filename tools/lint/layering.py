@@ -21,12 +21,15 @@ GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/peb
 # Headers that cost seconds to compile or leak their library's types: never in a header of ours.
 THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|pugixml|elfutils/|fmt/chrono)")
 # Headers of ours between such a library and the files that call it, which may include them.
-FIREWALLS = {"virt/libvirt_calls.hpp": ("tools/vpmu/virt/libvirt", "tools/vpmu/tests/virt_libvirt_test.cpp")}
+FIREWALLS = {"virt/libvirt_calls.hpp": ("tools/vpmu/virt/libvirt", "tools/vpmu/tests/virt_libvirt_test.cpp"),
+             "exec/decoding.hpp": ("vpmu/exec/decode",),
+             "exec/instruction_set.hpp": ("vpmu/exec/decode", "vpmu/exec/host_form.cpp", "vpmu/exec/instruction_set.cpp")}
 # The only places that talk to the kernel by ioctl: KVM's wrappers, the terminal, and perf events.
 IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/control/console.cpp", "vmm/src/sources/cpu_timer.cpp", "vmm/src/sources/linux_perf_host.cpp")
 
 # The engine's files between Zydis and its own ops.
-ZYDIS_USERS = ("vpmu/exec/decode.cpp", "vpmu/exec/host_form.cpp")
+ZYDIS_USERS = ("vpmu/exec/decoding.hpp", "vpmu/exec/decode.cpp", "vpmu/exec/decode_vector.cpp", "vpmu/exec/host_form.cpp",
+               "vpmu/exec/instruction_set.hpp", "vpmu/exec/instruction_set.cpp")
 
 
 def core_violation(name, include):

@@ -1,6 +1,7 @@
 #include "models.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "command_line.hpp"
 #include "machine/model.hpp"
 #include "output.hpp"
+#include "soft/guest_features.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -27,12 +29,18 @@ std::string describe_counters(const vpmu::GenerationDesc& pmu) {
 
 }  // namespace
 
-std::string list_models() {
+std::string list_models(bool features) {
   std::string text = fmt::format(columns, "MODEL", "CPU", "PMU", "PMCS", "PEBS", "LBR", "BRAND");
   for (const MachineModel& model : all_machine_models()) {
     const vpmu::GenerationDesc& pmu = vpmu::describe(model.generation);
     text += fmt::format(columns, model.name, describe_signature(model.signature), pmu.name, describe_counters(pmu),
                         fmt::format("fmt{}", pmu.pebs_format), pmu.lbr_depth, model.brand);
+    if (!features) continue;
+    const CpuidTable table = feature_table(model);
+    text += fmt::format("    features: {}\n", fmt::join(feature_names(table), " "));
+    text += fmt::format("    not with --accel soft: {}\n", fmt::join(hidden_features(table), " "));
+    if (const auto lost = lost_features(table); !lost.empty())
+      text += fmt::format("    nor on this host: {}\n", fmt::join(lost, " "));
   }
   return text;
 }
@@ -48,17 +56,19 @@ std::string list_models_as_json() {
                       {"pmcs_no_smt", pmu.gp_counters_no_smt},
                       {"pebs_format", pmu.pebs_format},
                       {"lbr_depth", pmu.lbr_depth},
+                      {"features", feature_names(feature_table(model))},
                       {"brand", model.brand}});
   }
   return models.dump(1) + '\n';
 }
 
 void add_models(Command& app, int& exit_code) {
-  auto as_json = std::make_shared<bool>(false);
+  auto as_json = std::make_shared<bool>(false), verbose = std::make_shared<bool>(false);
   Command models = app.add_command("models", "list the CPU models that a guest can be given");
   models.add_flag("--json", *as_json, "as JSON");
-  models.when_given([as_json, &exit_code] {
-    exit_code = print_or_explain("vpmu models", *as_json ? list_models_as_json() : list_models());
+  models.add_flag("-v,--verbose", *verbose, "with the features of each CPU, and which of them guests without KVM lack");
+  models.when_given([as_json, verbose, &exit_code] {
+    exit_code = print_or_explain("vpmu models", *as_json ? list_models_as_json() : list_models(*verbose));
   });
 }
 

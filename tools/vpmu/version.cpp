@@ -18,10 +18,10 @@ namespace {
 
 /// What the compiled code of the instruction engine needs of a host.
 std::string describe_jit() {
-  using vpmu::exec::HostFeature;
+  using vpmu::exec::CpuFeature;
   std::vector<std::string> lacking;
-  if (!vpmu::exec::host_has(HostFeature::avx2)) lacking.emplace_back("AVX2");
-  if (!vpmu::exec::host_has(HostFeature::bmi2)) lacking.emplace_back("BMI2");
+  if (!vpmu::exec::host_has(CpuFeature::avx2)) lacking.emplace_back("AVX2");
+  if (!vpmu::exec::host_has(CpuFeature::bmi2)) lacking.emplace_back("BMI2");
   MappedHostCode memory;
   constexpr std::array ret{std::byte{0xC3}};
   if (memory.add(ret) == nullptr) lacking.emplace_back("memory that it may execute");

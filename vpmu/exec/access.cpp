@@ -16,10 +16,12 @@ bool walk_to(Core* c, Rights rights, std::uint64_t at, PagingAccess access, Know
   const auto privilege = c->cpl == 3 ? PagingPrivilege::user : PagingPrivilege::supervisor;
   const Walk walk = translate(c->paging, *c->ram, GuestLinear{at}, access, privilege, AccessedDirty::set);
   const auto* mapped = std::get_if<Mapped>(&walk);
-  if (mapped == nullptr) return stop_for(c, Stop::fault) != nullptr;
-  const GuestPhysical page{mapped->address.value() - at % page_size};
-  std::byte* const host = c->ram->page(page);
-  if (host == nullptr) return stop_for(c, Stop::fault) != nullptr;
+  const GuestPhysical page{mapped == nullptr ? 0 : mapped->address.value() - at % page_size};
+  std::byte* const host = mapped == nullptr ? nullptr : c->ram->page(page);
+  if (host == nullptr) {
+    c->missing = {.at = at, .write = access == PagingAccess::write};
+    return stop_for(c, Stop::fault) != nullptr;
+  }
   known = {.linear = at / page_size,
            .generation = c->tlb_generation,
            .host = host,

@@ -29,7 +29,7 @@ class CodeCache {
   /// of them.
   static constexpr std::size_t most_watches = 4 * most_blocks;
 
-  explicit CodeCache(HostCode* host_code) : routines_{host_code} {}
+  CodeCache(HostCode* host_code, Platform& guest) : routines_{host_code, &guest} {}
   /// The block at core.rip, ready to run; where somebody observes, one that tells of itself. Null: it cannot be fetched
   /// or decoded, core.stop saying why.
   Block* find(Core& core);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "exec/flags.hpp"
@@ -237,6 +238,12 @@ struct Across {
 };
 inline constexpr std::size_t longest_operand = 512;  // FXSAVE's
 
+/// An access that found no RAM, or that the page tables do not allow.
+struct MissingAccess {
+  std::uint64_t at{};
+  bool write{};
+};
+
 /// What compiled code finds relative to the core (jit.hpp).
 struct CompiledState {
   /// Blocks that computed jumps go to have a place among the first of these, which compiled code looks at, and one
@@ -307,6 +314,7 @@ struct alignas(64) Core {
   CodeCache* code{};
   VectorState* vectors{};  ///< The platform's; null: not asked for since load() or resume().
   Across across;
+  std::optional<MissingAccess> missing;  ///< Why the op stopped with Stop::fault; empty: for another reason.
   alignas(16) std::array<std::byte, longest_operand> operand{};  ///< A memory operand that cannot be used where it is.
   Tap* tap{};                                                    ///< Null while nobody observes.
   Jit* jit{};

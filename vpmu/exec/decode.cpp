@@ -1,4 +1,4 @@
-// Long because it is the one file, beside host_form.cpp, that knows Zydis.
+// Long because it has a row or a case for each kind of instruction.
 #include <Zydis/Zydis.h>
 
 #include <array>
@@ -8,61 +8,13 @@
 #include <utility>
 
 #include "exec/code_cache.hpp"
+#include "exec/decoding.hpp"
+#include "exec/instruction_set.hpp"
 #include "exec/ops.hpp"
 
 /// From Zydis to ops.
 namespace vpmu::exec {
-namespace {
 
-/// A CMP or TEST, with which a branch behind it can be made one.
-struct Comparison {
-  Alu what;
-  Form form;
-  unsigned bytes;
-};
-
-/// One instruction as Zydis gives it, and the op that it becomes. Large: used again for each instruction.
-struct Decoding {
-  explicit Decoding(HostRoutines* at) : routines{at} {}
-
-  ZydisDecodedInstruction in;
-  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
-  Op op;
-  struct Found {
-    bool ends_block{};
-    bool alone{};                    ///< It asks the platform, which may want to know what has been counted.
-    std::optional<std::int64_t> to;  ///< Branch target, relative to the block.
-    std::optional<Comparison> comparison;
-    std::optional<unsigned> jump_if;  ///< A Jcc's condition.
-  } found;
-  std::span<const std::byte> code;
-  HostRoutines* routines;
-
-  [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
-  [[nodiscard]] bool is_register(unsigned i) const {
-    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER;
-  }
-  [[nodiscard]] bool is_memory(unsigned i) const {
-    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_MEMORY;
-  }
-  [[nodiscard]] bool is_immediate(unsigned i) const {
-    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
-  }
-  [[nodiscard]] unsigned bytes(unsigned i) const { return at(i).size / 8U; }
-  [[nodiscard]] bool locked() const { return (in.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0; }
-  [[nodiscard]] unsigned visible() const { return in.operand_count_visible; }
-};
-
-const ZydisDecoder& decoder() {
-  static const ZydisDecoder it = [] {
-    ZydisDecoder d;
-    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    return d;
-  }();
-  return it;
-}
-
-/// The byte offset of a general register in Core::r; empty for others.
 std::optional<std::uint8_t> offset_of(ZydisRegister reg) {
   if (reg >= ZYDIS_REGISTER_AH && reg <= ZYDIS_REGISTER_BH)
     return static_cast<std::uint8_t>((reg - ZYDIS_REGISTER_AH) * 8 + 1);
@@ -77,7 +29,6 @@ bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to) {
   return offset.has_value();
 }
 
-/// Fills in the op's memory operand. False for what address() cannot compute.
 bool set_address(Decoding& d, unsigned operand) {
   const auto& o = d.at(operand);
   d.op.b = d.op.x = d.op.seg = zero * 8;
@@ -103,6 +54,9 @@ bool set_address(Decoding& d, unsigned operand) {
   return d.op.disp == disp;
 }
 bool set_memory(Decoding& d, unsigned operand) { return d.in.address_width == 64 && set_address(d, operand); }
+
+namespace {
+
 Address address_of(const Op& op) {
   if (op.seg != zero * 8) return Address::any;
   return op.x == zero * 8 ? Address::base : Address::base_and_index;
@@ -337,14 +291,16 @@ Run system_op(Decoding& d) {
     case ZYDIS_MNEMONIC_RDPMC: d.found.alone = true; return op_rdpmc();
     case ZYDIS_MNEMONIC_RDTSC: d.found.alone = true; return op_rdtsc();
     case ZYDIS_MNEMONIC_RDTSCP: d.found.alone = true; return op_rdtscp();
-    case ZYDIS_MNEMONIC_STAC: return op_set_ac(true);
-    case ZYDIS_MNEMONIC_CLAC: return op_set_ac(false);
+    case ZYDIS_MNEMONIC_STAC:
+    case ZYDIS_MNEMONIC_CLAC:
+      return d.has(CpuFeature::smap) ? op_set_ac(d.in.mnemonic == ZYDIS_MNEMONIC_STAC) : nullptr;
     case ZYDIS_MNEMONIC_LFENCE:
     case ZYDIS_MNEMONIC_SFENCE:
     case ZYDIS_MNEMONIC_MFENCE: return op_fence();
-    case ZYDIS_MNEMONIC_CLFLUSH:
     case ZYDIS_MNEMONIC_CLFLUSHOPT:
-      return set_memory(d, 0) ? op_flush_line(d.in.mnemonic == ZYDIS_MNEMONIC_CLFLUSHOPT) : nullptr;
+      if (!d.has(CpuFeature::clflushopt)) return nullptr;
+      [[fallthrough]];
+    case ZYDIS_MNEMONIC_CLFLUSH: return set_memory(d, 0) ? op_flush_line() : nullptr;
     case ZYDIS_MNEMONIC_NOP:
       // The register forms of 0F 0D are a NOP for one vendor and #UD for another.
       return d.in.opcode_map == ZYDIS_OPCODE_MAP_0F && d.in.opcode == 0x0D ? nullptr : op_nop();
@@ -431,25 +387,11 @@ Run multiply_op(Decoding& d) {
   return op_multiply_two(d.is_memory(1), d.visible() == 3, d.bytes(0));
 }
 
-/// x87 and vector instructions, and others that are run as the host's own.
-Run vector_op(Decoding& d) {
-  for (unsigned i = 0; i < d.in.operand_count; ++i)
-    if (d.is_memory(i) && !set_memory(d, i)) return nullptr;
-  const bool vex = d.in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
-  switch (d.in.mnemonic) {
-    case ZYDIS_MNEMONIC_LDMXCSR:
-    case ZYDIS_MNEMONIC_VLDMXCSR: return op_ldmxcsr(vex);
-    case ZYDIS_MNEMONIC_STMXCSR:
-    case ZYDIS_MNEMONIC_VSTMXCSR: return op_stmxcsr(vex);
-    case ZYDIS_MNEMONIC_VZEROUPPER:
-    case ZYDIS_MNEMONIC_VZEROALL: return op_vzero(d.in.mnemonic == ZYDIS_MNEMONIC_VZEROALL);
-    case ZYDIS_MNEMONIC_XGETBV: return op_xgetbv();
-    default: break;
-  }
-  const HostRoutine* const routine = d.routines->find(d.code);
-  if (routine == nullptr) return nullptr;
-  d.op.imm = std::bit_cast<std::int64_t>(routine);
-  return op_host(*routine);
+/// SDM 2A LZCNT, 2B TZCNT: a CPU without them ignores the prefix.
+Scan scan_of(const Decoding& d, Scan what) {
+  if (what == Scan::tzcnt && !d.has(CpuFeature::bmi1)) return Scan::bsf;
+  if (what == Scan::lzcnt && !d.has(CpuFeature::lzcnt)) return Scan::bsr;
+  return what;
 }
 
 Run choose(Decoding& d) {
@@ -463,7 +405,8 @@ Run choose(Decoding& d) {
   if (m == ZYDIS_MNEMONIC_SHLD || m == ZYDIS_MNEMONIC_SHRD) return double_shift(d, m == ZYDIS_MNEMONIC_SHLD);
   if (const auto what = find(bit_ops, m)) return bit_op(d, *what);
   if (const auto what = find(scans, m))
-    return set_register(d, 0, d.op.d) && set_source(d, 1) ? op_scan(*what, d.is_memory(1), d.bytes(0)) : nullptr;
+    return set_register(d, 0, d.op.d) && set_source(d, 1) ? op_scan(scan_of(d, *what), d.is_memory(1), d.bytes(0))
+                                                          : nullptr;
   if (d.in.meta.category == ZYDIS_CATEGORY_STRINGOP) {
     const auto what = find(strings, m);
     return what ? string_op(d, *what) : nullptr;
@@ -518,8 +461,8 @@ std::uint8_t place_of(const Decoding& d) {
 
 /// Decodes the instruction at `offset` of the block into `d`. False when it is not all there.
 bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
-  const auto status = ZydisDecoderDecodeFull(&decoder(), block.code.data() + offset, block.code.size() - offset, &d.in,
-                                             d.operands.data());
+  const auto status = ZydisDecoderDecodeFull(&zydis_decoder(), block.code.data() + offset, block.code.size() - offset,
+                                             &d.in, d.operands.data());
   if (!ZYAN_SUCCESS(status)) return false;
   d.found = {};
   d.op = Op{.b = zero * 8,

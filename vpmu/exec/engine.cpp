@@ -20,7 +20,7 @@ bool same_tables(const PagingState& a, const PagingState& b) {
 }  // namespace
 
 Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling compiling)
-    : code_{host_code}, jit_{host_code, compiling.after} {
+    : code_{host_code, platform}, jit_{host_code, compiling.after} {
   core_.ram = &ram;
   core_.platform = &platform;
   core_.code = &code_;
@@ -123,6 +123,7 @@ void Engine::came_from(Block& from, Block& block) {
 
 Stop Engine::run(std::uint64_t instructions) {
   asked_to_stop_ = false;
+  core_.missing.reset();
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
   core_.aside =
       core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));

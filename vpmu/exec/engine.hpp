@@ -59,6 +59,8 @@ class Engine {
   /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with
   /// Stop::again after a part of a long string instruction; call it again.
   Stop run(std::uint64_t instructions);
+  /// After run() gave Stop::fault: which byte could not be reached, if that is why.
+  [[nodiscard]] const std::optional<MissingAccess>& missing() const { return core_.missing; }
   /// What retired since load().
   [[nodiscard]] Passed passed() const;
   /// Blocks decoded so far: the same code is not decoded twice.

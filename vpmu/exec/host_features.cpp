@@ -18,24 +18,24 @@ std::uint32_t xcr0() {
 }
 
 using Features = std::uint64_t;
-constexpr Features bit_of(HostFeature f) { return Features{1} << static_cast<unsigned>(f); }
+constexpr Features bit_of(CpuFeature f) { return Features{1} << static_cast<unsigned>(f); }
 
 struct Row {
-  HostFeature feature;
+  CpuFeature feature;
   std::uint32_t Leaf::* word;
   unsigned bit;
 };
 // SDM 2A CPUID, tables 3-10 and 3-8.
-constexpr std::array leaf_1{Row{HostFeature::sse3, &Leaf::c, 0},   Row{HostFeature::pclmulqdq, &Leaf::c, 1},
-                            Row{HostFeature::ssse3, &Leaf::c, 9},  Row{HostFeature::fma, &Leaf::c, 12},
-                            Row{HostFeature::sse41, &Leaf::c, 19}, Row{HostFeature::sse42, &Leaf::c, 20},
-                            Row{HostFeature::movbe, &Leaf::c, 22}, Row{HostFeature::aes, &Leaf::c, 25},
-                            Row{HostFeature::avx, &Leaf::c, 28},   Row{HostFeature::f16c, &Leaf::c, 29}};
-constexpr std::array leaf_7{Row{HostFeature::bmi1, &Leaf::b, 3}, Row{HostFeature::avx2, &Leaf::b, 5},
-                            Row{HostFeature::bmi2, &Leaf::b, 8}, Row{HostFeature::adx, &Leaf::b, 19},
-                            Row{HostFeature::vaes, &Leaf::c, 9}, Row{HostFeature::vpclmulqdq, &Leaf::c, 10}};
-constexpr Features with_ymm = bit_of(HostFeature::avx) | bit_of(HostFeature::avx2) | bit_of(HostFeature::fma) |
-                              bit_of(HostFeature::f16c) | bit_of(HostFeature::vaes) | bit_of(HostFeature::vpclmulqdq);
+constexpr std::array leaf_1{Row{CpuFeature::sse3, &Leaf::c, 0},   Row{CpuFeature::pclmulqdq, &Leaf::c, 1},
+                            Row{CpuFeature::ssse3, &Leaf::c, 9},  Row{CpuFeature::fma, &Leaf::c, 12},
+                            Row{CpuFeature::sse41, &Leaf::c, 19}, Row{CpuFeature::sse42, &Leaf::c, 20},
+                            Row{CpuFeature::movbe, &Leaf::c, 22}, Row{CpuFeature::aes, &Leaf::c, 25},
+                            Row{CpuFeature::avx, &Leaf::c, 28},   Row{CpuFeature::f16c, &Leaf::c, 29}};
+constexpr std::array leaf_7{Row{CpuFeature::bmi1, &Leaf::b, 3}, Row{CpuFeature::avx2, &Leaf::b, 5},
+                            Row{CpuFeature::bmi2, &Leaf::b, 8}, Row{CpuFeature::adx, &Leaf::b, 19},
+                            Row{CpuFeature::vaes, &Leaf::c, 9}, Row{CpuFeature::vpclmulqdq, &Leaf::c, 10}};
+constexpr Features with_ymm = bit_of(CpuFeature::avx) | bit_of(CpuFeature::avx2) | bit_of(CpuFeature::fma) |
+                              bit_of(CpuFeature::f16c) | bit_of(CpuFeature::vaes) | bit_of(CpuFeature::vpclmulqdq);
 
 template <std::size_t N>
 Features features_in(const std::array<Row, N>& rows, const Leaf& leaf) {
@@ -48,21 +48,21 @@ Features features_in(const std::array<Row, N>& rows, const Leaf& leaf) {
 Features features() {
   constexpr std::uint32_t osxsave = 1U << 27, sse_and_avx = 6;
   const Leaf one = cpuid(1);
-  Features f = bit_of(HostFeature::baseline) | features_in(leaf_1, one);
+  Features f = bit_of(CpuFeature::baseline) | features_in(leaf_1, one);
   if (cpuid(0).a >= 7) f |= features_in(leaf_7, cpuid(7));
   const bool ymm = (one.c & osxsave) != 0 && (xcr0() & sse_and_avx) == sse_and_avx;
   if (!ymm) f &= ~with_ymm;
-  const auto both = [&](HostFeature a, HostFeature b, HostFeature sum) {
+  const auto both = [&](CpuFeature a, CpuFeature b, CpuFeature sum) {
     if ((f & bit_of(a)) != 0 && (f & bit_of(b)) != 0) f |= bit_of(sum);
   };
-  both(HostFeature::avx, HostFeature::aes, HostFeature::vex_aes);
-  both(HostFeature::avx, HostFeature::pclmulqdq, HostFeature::vex_pclmulqdq);
+  both(CpuFeature::avx, CpuFeature::aes, CpuFeature::vex_aes);
+  both(CpuFeature::avx, CpuFeature::pclmulqdq, CpuFeature::vex_pclmulqdq);
   return f;
 }
 
 }  // namespace
 
-bool host_has(HostFeature feature) {
+bool host_has(CpuFeature feature) {
   static const Features all = features();
   return (all & bit_of(feature)) != 0;
 }

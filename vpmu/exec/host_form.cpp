@@ -7,6 +7,7 @@
 
 #include "exec/code_writer.hpp"
 #include "exec/flags.hpp"
+#include "exec/instruction_set.hpp"
 
 /// Which instructions run as the host's own, and how they are encoded for that. Knows Zydis, as decode.cpp does.
 namespace vpmu::exec {
@@ -16,52 +17,6 @@ using Operands = std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>;
 
 constexpr std::uint8_t for_reg = HostForm::for_reg, for_rm = HostForm::for_rm, for_vvvv = HostForm::for_vvvv;
 constexpr unsigned memory_base = 6;  // RSI
-
-/// For Zydis 4.1 they are a set of their own, which 4.0 has no name for.
-bool is_fcomi(ZydisMnemonic mnemonic) {
-  return mnemonic == ZYDIS_MNEMONIC_FCOMI || mnemonic == ZYDIS_MNEMONIC_FCOMIP || mnemonic == ZYDIS_MNEMONIC_FUCOMI ||
-         mnemonic == ZYDIS_MNEMONIC_FUCOMIP;
-}
-
-/// The instruction sets on the list, and what the host must have for each.
-std::optional<HostFeature> feature_of(const ZydisDecodedInstruction& in) {
-  const bool wide = in.avx.vector_length == 256;
-  if (is_fcomi(in.mnemonic)) return HostFeature::baseline;
-  switch (in.meta.isa_set) {
-    case ZYDIS_ISA_SET_PPRO:
-      if (in.meta.isa_ext != ZYDIS_ISA_EXT_X87) return std::nullopt;
-      return HostFeature::baseline;
-    case ZYDIS_ISA_SET_X87:
-    case ZYDIS_ISA_SET_FCMOV:
-    case ZYDIS_ISA_SET_PENTIUMMMX:
-    case ZYDIS_ISA_SET_FXSAVE:
-    case ZYDIS_ISA_SET_FXSAVE64:
-    case ZYDIS_ISA_SET_SSE:
-    case ZYDIS_ISA_SET_SSE2:
-    case ZYDIS_ISA_SET_SSE2MMX: return HostFeature::baseline;
-    case ZYDIS_ISA_SET_SSE3:
-    case ZYDIS_ISA_SET_SSE3X87: return HostFeature::sse3;
-    case ZYDIS_ISA_SET_SSSE3:
-    case ZYDIS_ISA_SET_SSSE3MMX: return HostFeature::ssse3;
-    case ZYDIS_ISA_SET_SSE4: return HostFeature::sse41;
-    case ZYDIS_ISA_SET_SSE42: return HostFeature::sse42;
-    case ZYDIS_ISA_SET_AES: return HostFeature::aes;
-    case ZYDIS_ISA_SET_PCLMULQDQ: return HostFeature::pclmulqdq;
-    case ZYDIS_ISA_SET_AVX:
-      return in.mnemonic == ZYDIS_MNEMONIC_VPCLMULQDQ ? HostFeature::vex_pclmulqdq : HostFeature::avx;
-    case ZYDIS_ISA_SET_AVXAES: return HostFeature::vex_aes;
-    case ZYDIS_ISA_SET_VAES: return wide ? HostFeature::vaes : HostFeature::vex_aes;
-    case ZYDIS_ISA_SET_VPCLMULQDQ: return wide ? HostFeature::vpclmulqdq : HostFeature::vex_pclmulqdq;
-    case ZYDIS_ISA_SET_AVX2: return HostFeature::avx2;
-    case ZYDIS_ISA_SET_FMA: return HostFeature::fma;
-    case ZYDIS_ISA_SET_F16C: return HostFeature::f16c;
-    case ZYDIS_ISA_SET_BMI1: return HostFeature::bmi1;
-    case ZYDIS_ISA_SET_BMI2: return HostFeature::bmi2;
-    case ZYDIS_ISA_SET_ADOX_ADCX: return HostFeature::adx;
-    case ZYDIS_ISA_SET_MOVBE: return HostFeature::movbe;
-    default: return std::nullopt;
-  }
-}
 
 /// Members of these sets that do not run like this.
 bool is_left_out(ZydisMnemonic mnemonic) {
@@ -173,7 +128,7 @@ class Former {
   Former(const ZydisDecodedInstruction& in, const Operands& operands, std::span<const std::byte> code)
       : in_{in}, operands_{operands}, code_{code} {}
 
-  std::optional<HostForm> form(HostFeature feature) {
+  std::optional<HostForm> form(CpuFeature feature) {
     f_.feature = feature;
     f_.vex = in_.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
     read_fields();
@@ -282,8 +237,8 @@ class Former {
 
   /// Of general registers alone. Not every other one has a vector register: CVTSD2SI r, m.
   [[nodiscard]] bool is_general() const {
-    return f_.feature == HostFeature::bmi1 || f_.feature == HostFeature::bmi2 || f_.feature == HostFeature::adx ||
-           f_.feature == HostFeature::movbe || in_.mnemonic == ZYDIS_MNEMONIC_CRC32;
+    return f_.feature == CpuFeature::bmi1 || f_.feature == CpuFeature::bmi2 || f_.feature == CpuFeature::adx ||
+           f_.feature == CpuFeature::movbe || in_.mnemonic == ZYDIS_MNEMONIC_CRC32;
   }
 
   void set_unit() {
@@ -373,18 +328,13 @@ class Former {
 }  // namespace
 
 std::optional<HostForm> host_form(std::span<const std::byte> code) {
-  static const ZydisDecoder decoder = [] {
-    ZydisDecoder d;
-    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    return d;
-  }();
   ZydisDecodedInstruction in;
   Operands operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &in, operands.data())))
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&zydis_decoder(), code.data(), code.size(), &in, operands.data())))
     return std::nullopt;
   const bool encoded =
       in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY || in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;
-  const auto feature = feature_of(in);
+  const auto feature = host_feature(in);
   if (!encoded || !feature || is_left_out(in.mnemonic) || in.meta.category == ZYDIS_CATEGORY_PREFETCH)
     return std::nullopt;
   if ((in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE)

@@ -5,34 +5,12 @@
 #include <optional>
 #include <span>
 
+#include "exec/cpu_feature.hpp"
+
 namespace vpmu::exec {
 
-/// What this CPU must have to run an instruction. CPUID's answer, and for AVX XGETBV's.
-enum class HostFeature : std::uint8_t {
-  baseline,  ///< Every 64-bit CPU: x87, MMX, SSE, SSE2, FXSR.
-  sse3,
-  pclmulqdq,
-  ssse3,
-  fma,
-  sse41,
-  sse42,
-  movbe,
-  aes,
-  avx,
-  f16c,
-  bmi1,
-  avx2,
-  bmi2,
-  adx,
-  vaes,
-  vpclmulqdq,
-  vex_aes,
-  vex_pclmulqdq,
-};
-[[nodiscard]] bool host_has(HostFeature feature);
-
 /// What must be enabled in the guest for an instruction. SDM 3A 2.5, 13.1.
-enum class VectorUnit : std::uint8_t { none, x87, sse, avx };
+enum class VectorUnit : std::uint8_t { none, x87, sse, avx, xsave };
 
 /// A general register of an instruction: the guest's number of it, and the scratch register that stands in for it.
 struct HostGpr {
@@ -49,7 +27,7 @@ struct HostForm {
   static constexpr std::uint8_t for_reg = 8, for_rm = 9, for_vvvv = 10;
   std::array<std::byte, longest> code{};
   std::uint8_t length{};  ///< 1 to `longest`.
-  HostFeature feature{};
+  CpuFeature feature{};
   VectorUnit unit{};
   bool mmx_and_sse{};  ///< Of unit x87, and uses XMM registers too.
   bool waits{};        ///< Raises pending x87 exceptions: all of x87 but the FN forms. SDM 1 8.3.11.
@@ -72,5 +50,13 @@ struct HostForm {
 /// Empty when the instruction is not one to be run like this: unknown, system, branching, with memory operands that are
 /// masked or gathered.
 std::optional<HostForm> host_form(std::span<const std::byte> code);
+
+/// What a CPU must have for the instruction to be one: empty where every 64-bit CPU runs it, or where no feature here
+/// tells.
+std::optional<CpuFeature> feature_needed(std::span<const std::byte> code);
+
+/// What must be enabled for the instruction, whether the host can run it or not. MMX counts as x87, and so do FXSAVE
+/// and FXRSTOR.
+VectorUnit unit_needed(std::span<const std::byte> code);
 
 }  // namespace vpmu::exec

@@ -119,7 +119,7 @@ std::span<const std::byte> emit(const HostForm& f, std::span<std::byte> to) {
 const HostRoutine* HostRoutines::find(std::span<const std::byte> instruction) {
   if (code_ == nullptr) return nullptr;
   const auto form = host_form(instruction);
-  if (!form || !host_has(form->feature)) return nullptr;
+  if (!form || !host_has(form->feature) || !guest_has(form->feature)) return nullptr;
   std::array<std::byte, most_bytes> room;
   const std::span<const std::byte> code = emit(*form, room);
   if (code.empty()) return nullptr;

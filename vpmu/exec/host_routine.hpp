@@ -23,10 +23,12 @@ struct HostRoutine {
 /// The routines of one vCPU, each made once.
 class HostRoutines {
  public:
-  /// `code` may be null: then there are no routines. It must outlive this.
-  explicit HostRoutines(HostCode* code) : code_{code} {}
-  /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU, or no room.
-  /// Valid until clear().
+  /// `code` may be null: then there are no routines. `guest`, whose features count; null: it has all. Both must outlive
+  /// this.
+  explicit HostRoutines(HostCode* code, Platform* guest = nullptr) : code_{code}, guest_{guest} {}
+  [[nodiscard]] bool guest_has(CpuFeature feature) const { return guest_ == nullptr || guest_->has(feature); }
+  /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU or the guest's,
+  /// or no room. Valid until clear().
   const HostRoutine* find(std::span<const std::byte> instruction);
   /// A routine found no room. Where there is something to forget, clear() makes some.
   [[nodiscard]] bool lacked_room() const { return lacked_room_; }
@@ -35,6 +37,7 @@ class HostRoutines {
 
  private:
   HostCode* code_;
+  Platform* guest_;
   std::unordered_map<std::string, std::unique_ptr<HostRoutine>> routines_;  ///< By their machine code.
   bool lacked_room_{};
 };

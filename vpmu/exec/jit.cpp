@@ -228,8 +228,7 @@ Run op_counted() { return counted; }
 Run op_compiled() { return compiled; }
 
 Jit::Jit(HostCode* code, std::uint32_t after) : code_{code}, after_{after} {
-  if (code == nullptr || !host_has(HostFeature::avx2) || !host_has(HostFeature::bmi2) || !host_flags().logic)
-    after_ = 0;
+  if (code == nullptr || !host_has(CpuFeature::avx2) || !host_has(CpuFeature::bmi2) || !host_flags().logic) after_ = 0;
 }
 
 void Jit::attach(Core& core) {

@@ -14,6 +14,23 @@ enum class BitOp : std::uint8_t { bt, bts, btr, btc };
 enum class Scan : std::uint8_t { bsf, bsr, tzcnt, lzcnt, popcnt };
 enum class String : std::uint8_t { movs, stos, lods, scas, cmps };
 enum class Repeat : std::uint8_t { none, while_equal, while_not_equal };
+/// How XSAVE's relatives differ: what they leave out, and how they lay it out. SDM 1 13.7 to 13.12.
+enum class XsaveForm : std::uint8_t {
+  standard,    ///< XSAVE; XRSTOR.
+  optimized,   ///< XSAVEOPT: without what is in its initial configuration.
+  compacted,   ///< XSAVEC; XRSTOR of a CPU that has it.
+  supervisor,  ///< XSAVES, XRSTORS.
+};
+/// Of an instruction that reaches a part of its memory operand, or gathers elements. Registers by number.
+struct MaskedForm {
+  std::uint8_t data{}, mask{}, index{};
+  std::uint8_t element{};        ///< Bytes: 1, 4 or 8.
+  std::uint8_t index_element{};  ///< Bytes: 4 or 8.
+  std::uint8_t count{};          ///< Of elements.
+  bool store{};
+  bool vex{};
+};
+static_assert(sizeof(MaskedForm) == 8);
 
 // `bytes`: operand size 1, 2, 4 or 8. `address`: of the memory operand, if there is one.
 Run op_alu(Alu what, Form form, unsigned bytes, Address address);
@@ -86,8 +103,8 @@ Run op_rdtsc();
 Run op_rdtscp();
 Run op_read_control();  ///< MOV from CR: imm says which.
 Run op_fence();
-Run op_flush_line(bool optimized);  ///< CLFLUSH, CLFLUSHOPT.
-Run op_set_ac(bool on);             ///< STAC, CLAC.
+Run op_flush_line();     ///< CLFLUSH, CLFLUSHOPT.
+Run op_set_ac(bool on);  ///< STAC, CLAC.
 struct HostRoutine;
 /// Runs `routine`, which imm must point to.
 Run op_host(const HostRoutine& routine);
@@ -95,8 +112,12 @@ Run op_host(const HostRoutine& routine);
 const HostRoutine* routine_of(const Op& op);
 Run op_ldmxcsr(bool vex);
 Run op_stmxcsr(bool vex);
-Run op_vzero(bool all);  ///< VZEROALL, VZEROUPPER.
-Run op_xgetbv();
+Run op_vzero(bool all);      ///< VZEROALL, VZEROUPPER.
+Run op_xgetbv(bool in_use);  ///< `in_use`: ECX may be 1.
+Run op_xsave();              ///< XSAVE, XSAVEOPT, XSAVEC, XSAVES: imm is an XsaveForm.
+Run op_xrstor();             ///< XRSTOR, XRSTORS: the same; of `standard` where XRSTOR knows no other format.
+Run op_masked_move();        ///< VMASKMOV, VPMASKMOV, MASKMOVDQU: imm is a MaskedForm.
+Run op_gather();             ///< The same.
 /// Stops before itself: the engine does not know this instruction.
 Run op_unsupported();
 

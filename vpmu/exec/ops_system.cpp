@@ -124,14 +124,9 @@ void flush_line_of_host([[maybe_unused]] const std::byte* line) {
 #endif
 }
 
-/// A call through a pointer, which an op has none of.
-[[gnu::noinline]] bool has_clflushopt(Core& c) { return c.platform->has_clflushopt(); }
-
 // SDM 2A CLFLUSH: checked as a load of a byte. Devices that do not look into caches may read the line afterwards, so
 // the host's goes, too.
-template <bool Optimized>
 void flush_line(const Op* op, Core* c) {
-  if (Optimized && !has_clflushopt(*c)) return leave_for(op, c, Stop::unsupported);
   const std::uint64_t at = address(op, c);
   const std::byte* const line =
       can_read_quickly(c, at, 1) ? known_address(c, at) : find_slowly(c, at, PagingAccess::read, 0);
@@ -170,7 +165,7 @@ Run op_rdtsc() { return rdtsc; }
 Run op_rdtscp() { return rdtscp; }
 Run op_read_control() { return read_control; }
 Run op_fence() { return fence; }
-Run op_flush_line(bool optimized) { return optimized ? flush_line<true> : flush_line<false>; }
+Run op_flush_line() { return flush_line; }
 Run op_set_ac(bool on) { return on ? set_ac<true> : set_ac<false>; }
 
 }  // namespace vpmu::exec

@@ -3,6 +3,7 @@
 #include "exec/dispatch.hpp"
 #include "exec/host_routine.hpp"
 #include "exec/ops.hpp"
+#include "exec/vector_unit.hpp"
 #include "vpmu/bits.hpp"
 
 /// x87 and vector instructions: the guest's own instruction runs on this CPU, on the guest's registers.
@@ -10,48 +11,10 @@ namespace vpmu::exec {
 namespace {
 
 constexpr std::uint64_t cr0_em = bit(2), cr0_ts = bit(3), cr4_osfxsr = bit(9), cr4_osxsave = bit(18);
-constexpr std::uint64_t xcr0_sse_and_avx = 6;
+constexpr std::uint64_t xcr0_sse_and_avx = VectorState::sse | VectorState::avx;
 constexpr std::uint32_t mxcsr_masks = 0x1F80;
 constexpr std::uint16_t fcw_masks = 0x3F, fsw_summary = 0x80;
 constexpr std::uint64_t flags_always = 0x202;
-
-/// The bits of MXCSR that can be set without #GP. SDM 1 11.6.6.
-std::uint32_t writable_mxcsr() {
-  static const std::uint32_t mask = [] {
-    constexpr std::uint32_t without_daz = 0xFFBF;
-    VectorState here;
-    __asm__ volatile("fxsave64 %0" : "=m"(here.legacy));
-    std::uint32_t m{};
-    std::memcpy(&m, here.legacy.data() + VectorState::mxcsr_mask_at, sizeof m);
-    return m == 0 ? without_daz : m;
-  }();
-  return mask;
-}
-
-bool has_vectors(Core* c) {
-  if (c->vectors != nullptr) [[likely]]
-    return true;
-  VectorState* const got = c->platform->vectors();
-  if (got == nullptr || (got->mxcsr() & ~writable_mxcsr()) != 0) return false;
-  c->vectors = got;
-  return true;
-}
-
-/// Whether the unit is there, enabled, and not lazily switched: else #UD or #NM, which are others' to raise. SDM
-/// 3A 2.5.
-bool is_enabled(Core* c, VectorUnit unit) {
-  const std::uint64_t cr0 = c->paging.cr0;
-  const std::uint64_t cr4 = c->paging.cr4;
-  switch (unit) {
-    case VectorUnit::none: return true;
-    case VectorUnit::x87: return (cr0 & (cr0_em | cr0_ts)) == 0 && has_vectors(c);
-    case VectorUnit::sse: return (cr0 & (cr0_em | cr0_ts)) == 0 && (cr4 & cr4_osfxsr) != 0 && has_vectors(c);
-    case VectorUnit::avx:
-      return (cr0 & cr0_ts) == 0 && (cr4 & cr4_osxsave) != 0 && has_vectors(c) &&
-             (c->vectors->xcr0 & xcr0_sse_and_avx) == xcr0_sse_and_avx;
-  }
-  return false;
-}
 
 /// No exception of the x87 or SSE floating-point units can come of it: they are all masked, and none is pending.
 bool cannot_trap(const Core* c, const HostForm& f) {
@@ -179,15 +142,58 @@ void vzero(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// SDM 2D XGETBV; ECX = 1 asks for the components in use.
+template <bool InUse>
 void xgetbv(const Op* op, Core* c) {
-  if ((c->paging.cr4 & cr4_osxsave) == 0 || reg<std::uint32_t>(c, rcx * 8) != 0 || !has_vectors(c))
+  const auto which = reg<std::uint32_t>(c, rcx * 8);
+  if ((c->paging.cr4 & cr4_osxsave) == 0 || which > (InUse ? 1 : 0) || !has_vectors(c))
     return leave_for(op, c, Stop::unsupported);
-  set_reg(c, rax * 8, static_cast<std::uint32_t>(c->vectors->xcr0));
-  set_reg(c, rdx * 8, static_cast<std::uint32_t>(c->vectors->xcr0 >> 32));
+  if (which == 1 && (c->vectors->xcr0 & ~VectorState::components) != 0) return leave_for(op, c, Stop::unsupported);
+  const std::uint64_t value = c->vectors->xcr0 & (which == 1 ? c->vectors->in_use() : ~0ULL);
+  set_reg(c, rax * 8, static_cast<std::uint32_t>(value));
+  set_reg(c, rdx * 8, static_cast<std::uint32_t>(value >> 32));
   VPMU_NEXT(op, c);
 }
 
 }  // namespace
+
+std::uint32_t writable_mxcsr() {
+  static const std::uint32_t mask = [] {
+    constexpr std::uint32_t without_daz = 0xFFBF;
+    VectorState here;
+    __asm__ volatile("fxsave64 %0" : "=m"(here.legacy));
+    std::uint32_t m{};
+    std::memcpy(&m, here.legacy.data() + VectorState::mxcsr_mask_at, sizeof m);
+    return m == 0 ? without_daz : m;
+  }();
+  return mask;
+}
+
+bool has_vectors(Core* c) {
+  if (c->vectors != nullptr) [[likely]]
+    return true;
+  VectorState* const got = c->platform->vectors();
+  if (got == nullptr || (got->mxcsr() & ~writable_mxcsr()) != 0) return false;
+  c->vectors = got;
+  return true;
+}
+
+bool is_enabled(Core* c, VectorUnit unit) {
+  const std::uint64_t cr0 = c->paging.cr0;
+  const std::uint64_t cr4 = c->paging.cr4;
+  switch (unit) {
+    case VectorUnit::none: return true;
+    case VectorUnit::x87: return (cr0 & (cr0_em | cr0_ts)) == 0 && has_vectors(c);
+    case VectorUnit::sse: return (cr0 & (cr0_em | cr0_ts)) == 0 && (cr4 & cr4_osfxsr) != 0 && has_vectors(c);
+    case VectorUnit::avx:
+      return (cr0 & cr0_ts) == 0 && (cr4 & cr4_osxsave) != 0 && has_vectors(c) &&
+             (c->vectors->xcr0 & xcr0_sse_and_avx) == xcr0_sse_and_avx;
+    case VectorUnit::xsave:
+      return (cr0 & cr0_ts) == 0 && (cr4 & cr4_osxsave) != 0 && has_vectors(c) &&
+             (c->vectors->xcr0 & ~VectorState::components) == 0;
+  }
+  return false;
+}
 
 Run op_host(const HostRoutine& routine) {
   if (routine.form.bytes == 0) return host_op<Memory::none>;
@@ -201,6 +207,6 @@ const HostRoutine* routine_of(const Op& op) {
 Run op_ldmxcsr(bool vex) { return vex ? load_mxcsr<true> : load_mxcsr<false>; }
 Run op_stmxcsr(bool vex) { return vex ? store_mxcsr<true> : store_mxcsr<false>; }
 Run op_vzero(bool all) { return all ? vzero<true> : vzero<false>; }
-Run op_xgetbv() { return xgetbv; }
+Run op_xgetbv(bool in_use) { return in_use ? xgetbv<true> : xgetbv<false>; }
 
 }  // namespace vpmu::exec

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "exec/cpu_feature.hpp"
 #include "vpmu/paging.hpp"
 
 namespace vpmu::exec {
@@ -50,8 +51,9 @@ class Platform {
   virtual Answer rdtsc(std::uint64_t& value) = 0;
   /// With IA32_TSC_AUX beside it; `leave` also where the guest has no RDTSCP.
   virtual Answer rdtscp(std::uint64_t& /*value*/, std::uint64_t& /*aux*/) { return Answer::leave; }
-  /// Whether the guest has CLFLUSHOPT; if not, it is left to others.
-  virtual bool has_clflushopt() { return false; }
+  /// Whether the guest's CPU has the feature. Instructions of one that it lacks are left to others; LZCNT and TZCNT
+  /// then are BSR and BSF. Asked when an instruction is decoded: the answer must stay the same.
+  virtual bool has(CpuFeature /*feature*/) { return true; }
   /// The vCPU's x87 and vector state, which the engine then changes in place until the next Engine::load() or resume().
   /// Asked for at the first such instruction. Null: those are left to others.
   virtual VectorState* vectors() { return nullptr; }

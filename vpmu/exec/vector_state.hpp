@@ -1,8 +1,10 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace vpmu::exec {
 
@@ -14,15 +16,24 @@ struct alignas(64) VectorState {
   std::array<std::array<std::byte, 16>, 16> upper{};  ///< Bits 255 to 128 of YMM0 to YMM15.
   std::uint64_t xcr0{1};
 
+  /// State components, as XCR0 has them; all that is kept here.
+  static constexpr std::uint64_t x87 = 1, sse = 2, avx = 4, components = x87 | sse | avx;
+  /// Those that are not in their initial configuration. SDM 1 13.6.
+  [[nodiscard]] std::uint64_t in_use() const;
+  /// Gives a component its initial configuration, MXCSR apart.
+  void initialize(std::uint64_t component);
+
+  static constexpr std::uint16_t initial_fcw = 0x37F;
+  static constexpr std::uint32_t initial_mxcsr = 0x1F80;
   /// As KVM has it in a new vCPU: FNINIT's x87 state and SSE's exceptions masked.
   VectorState() {
-    set_fcw(0x37F);
-    set_mxcsr(0x1F80);
+    set_fcw(initial_fcw);
+    set_mxcsr(initial_mxcsr);
     put(mxcsr_mask_at, 0xFFFFU);
   }
 
   static constexpr std::size_t fsw_at = 2, fop_at = 6, fip_at = 8, fdp_at = 16, mxcsr_at = 24, mxcsr_mask_at = 28,
-                               xmm_at = 160;
+                               st_at = 32, st_bytes = 128, xmm_at = 160, xmm_bytes = 256;
 
   [[nodiscard]] std::uint16_t fcw() const { return get<std::uint16_t>(0); }
   void set_fcw(std::uint16_t value) { put(0, value); }
@@ -47,5 +58,29 @@ struct alignas(64) VectorState {
     std::memcpy(legacy.data() + at, &value, sizeof value);
   }
 };
+
+inline std::uint64_t VectorState::in_use() const {
+  const auto is_zero = [](std::span<const std::byte> bytes) {
+    return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{}; });
+  };
+  const std::span<const std::byte> image{legacy};
+  const bool no_x87 = fcw() == initial_fcw && is_zero(image.subspan(fsw_at, mxcsr_at - fsw_at)) &&
+                      is_zero(image.subspan(st_at, st_bytes));
+  return (no_x87 ? 0 : x87) | (is_zero(image.subspan(xmm_at, xmm_bytes)) ? 0 : sse) |
+         (is_zero(std::as_bytes(std::span{upper})) ? 0 : avx);
+}
+
+inline void VectorState::initialize(std::uint64_t component) {
+  switch (component) {
+    case x87:
+      std::memset(legacy.data(), 0, mxcsr_at);
+      std::memset(legacy.data() + st_at, 0, st_bytes);
+      set_fcw(initial_fcw);
+      break;
+    case sse: std::memset(legacy.data() + xmm_at, 0, xmm_bytes); break;
+    case avx: upper = {}; break;
+    default: break;
+  }
+}
 
 }  // namespace vpmu::exec

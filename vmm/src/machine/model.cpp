@@ -189,6 +189,16 @@ const MachineModel& machine_model(vpmu::Generation generation) {
   return *std::ranges::find(models, generation, &MachineModel::generation);
 }
 
+CpuidTable feature_table(const MachineModel& model) {
+  const FeatureWords& f = model.features;
+  CpuidTable table;
+  table.add(1, {.ecx = f.leaf_1_ecx, .edx = f.leaf_1_edx});
+  table.add_subleaf(7, 0, {.ebx = f.leaf_7_ebx, .ecx = f.leaf_7_ecx, .edx = f.leaf_7_edx});
+  table.add_subleaf(0xD, 1, {.eax = f.leaf_d_1_eax});
+  table.add(0x8000'0001, {.ecx = f.leaf_80000001_ecx, .edx = f.leaf_80000001_edx});
+  return table;
+}
+
 std::span<const MachineModel> all_machine_models() { return models; }
 
 const MachineModel* find_machine_model(std::string_view name) {

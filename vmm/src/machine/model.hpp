@@ -43,6 +43,9 @@ struct MachineModel {
   std::uint8_t physical_bits;  ///< Width of physical addresses.
 };
 
+/// The model's feature words, each in its leaf.
+CpuidTable feature_table(const MachineModel& model);
+
 /// IA32_BIOS_SIGN_ID, and what a processor of the model has there: the microcode revision is in the upper half. SDM
 /// 3A 9.11.7.1.
 constexpr std::uint32_t msr_bios_sign_id = 0x8B;

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "machine/accelerator.hpp"
 #include "machine/guest_cpuid.hpp"
 #include "machine/model.hpp"
+#include "soft/guest_features.hpp"
 #include "soft/soft_port.hpp"
 #include "vpmu/bits.hpp"
 
@@ -13,25 +15,6 @@ using vpmu::bit;
 
 /// After reset: enabled, the boot processor's. SDM 3A figure 10-5.
 constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11) | bit(8);
-
-/// What the engine and SystemUnit can do of what CPUID tells, in the form of KVM_GET_SUPPORTED_CPUID. No PCID: without
-/// it a kernel says with CR3 alone that translations are stale.
-CpuidTable supported_features() {
-  CpuidTable table;
-  // CMPXCHG16B, POPCNT.
-  constexpr auto leaf_1_ecx = static_cast<std::uint32_t>(bit(13) | bit(23));
-  // FPU, DE, PSE, TSC, MSR, PAE, CX8, APIC, SEP, MTRR, PGE, CMOV, PAT, CLFSH, MMX, FXSR, SSE, SSE2.
-  constexpr auto leaf_1_edx = static_cast<std::uint32_t>(bit(0) | bit(2) | bit(3) | bit(4) | bit(5) | bit(6) | bit(8) |
-                                                         bit(9) | bit(11) | bit(12) | bit(13) | bit(15) | bit(16) |
-                                                         bit(19) | bit(23) | bit(24) | bit(25) | bit(26));
-  table.add(1, {.ecx = leaf_1_ecx, .edx = leaf_1_edx});
-  // CLFLUSHOPT.
-  table.add_subleaf(7, 0, {.ebx = static_cast<std::uint32_t>(bit(23))});
-  // LAHF64, LZCNT; SYSCALL, NX, 1 GiB pages, long mode.
-  table.add(0x80000001, {.ecx = static_cast<std::uint32_t>(bit(0) | bit(5)),
-                         .edx = static_cast<std::uint32_t>(bit(11) | bit(20) | bit(26) | bit(29))});
-  return table;
-}
 
 class SoftProcessor final : public Processor {
  public:
@@ -116,6 +99,7 @@ class SoftAccelerator final : public Accelerator {
                                .cpus = 1,
                                .bare_metal = bare_metal_,
                                .threads_per_core = threads_per_core_};
+    tell_of_lost_features();
     auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *mmio_, *model_,
                                                      most_ticks_, compiling_, *log_);
     processor_ = processor.get();
@@ -134,6 +118,13 @@ class SoftAccelerator final : public Accelerator {
   }
 
  private:
+  void tell_of_lost_features() {
+    const auto lost = lost_features(feature_table(*model_));
+    if (lost.empty()) return;
+    log_->warning("a {} has {}, which this host's CPU lacks: the guest's CPUID leaves that out", model_->name,
+                  fmt::join(lost, ", "));
+  }
+
   LinearMemory* memory_;
   const MachineModel* model_;
   bool bare_metal_;

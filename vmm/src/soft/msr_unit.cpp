@@ -11,6 +11,7 @@ namespace {
 
 using vpmu::bit;
 using vpmu::MsrStatus;
+using vpmu::exec::CpuFeature;
 
 constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277,
                         msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
@@ -29,6 +30,7 @@ struct Kept {
   Rule rule;
   std::uint64_t writable{};
   std::uint64_t reset{};
+  CpuFeature needs{CpuFeature::baseline};  ///< Without it there is no such register.
 };
 constexpr std::array kept{
     Kept{.index = 0x17, .rule = Kept::Rule::bits},                            // IA32_PLATFORM_ID: slot 0
@@ -47,18 +49,21 @@ constexpr std::array kept{
     Kept{.index = 0xC000'0083, .rule = Kept::Rule::canonical},                // IA32_CSTAR
     Kept{.index = 0xC000'0084, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},  // IA32_FMASK
     Kept{.index = 0xC000'0102, .rule = Kept::Rule::canonical},                      // IA32_KERNEL_GS_BASE
-    Kept{.index = 0xC000'0103, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF},  // IA32_TSC_AUX
+    Kept{.index = msr_tsc_aux, .rule = Kept::Rule::bits, .writable = 0xFFFF'FFFF, .needs = CpuFeature::rdtscp},
+    Kept{.index = 0xDA0, .rule = Kept::Rule::bits, .needs = CpuFeature::xsaves},  // IA32_XSS: no component of it
 };
 
-const Kept* find_kept(std::uint32_t index) {
+const Kept* find_kept(const SoftState& state, std::uint32_t index) {
   const auto* const row = std::ranges::find(kept, index, &Kept::index);
-  return row == kept.end() ? nullptr : row;
+  return row == kept.end() || !state.msrs.contains(index) ? nullptr : row;
 }
 
 }  // namespace
 
-MsrUnit::MsrUnit(SoftState& state, InterruptUnit& interrupts) : s_{&state}, interrupts_{&interrupts} {
-  for (const Kept& row : kept) s_->msrs.try_emplace(row.index, row.reset);
+MsrUnit::MsrUnit(SoftState& state, InterruptUnit& interrupts, const GuestFeatures& features)
+    : s_{&state}, interrupts_{&interrupts} {
+  for (const Kept& row : kept)
+    if (features.has(row.needs)) s_->msrs.try_emplace(row.index, row.reset);
   s_->msrs.try_emplace(msr_tsc_adjust, 0);
 }
 
@@ -77,7 +82,7 @@ vpmu::MsrReadResult MsrUnit::read(std::uint32_t index) {
 }
 
 MsrStatus MsrUnit::set(std::uint32_t index, std::uint64_t value) {
-  const Kept* const row = find_kept(index);
+  const Kept* const row = find_kept(*s_, index);
   if (row == nullptr) return write(index, value);
   s_->msrs[index] = value;
   return MsrStatus::ok;
@@ -105,7 +110,7 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
     case msr_gs_base: return set(s_->sregs.gs.base, value, vpmu::is_canonical(value, 48));
     default: break;
   }
-  const Kept* const row = find_kept(index);
+  const Kept* const row = find_kept(*s_, index);
   if (row == nullptr) return interrupts_->wrmsr(index, value);
   switch (row->rule) {
     case Kept::Rule::bits: return set(s_->msrs[index], value, (value & ~row->writable) == 0);

@@ -1,14 +1,17 @@
 #pragma once
+#include "soft/guest_features.hpp"
 #include "soft/interrupt_unit.hpp"
 
 namespace vmm {
+
+inline constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
 
 /// The MSRs of a vCPU without KVM that KVM would keep: the processor's own, its APIC's, and what a kernel looks at when
 /// it boots. Those of the PMU and all others are `unknown` here. SDM 3C chapter 35.
 class MsrUnit {
  public:
-  /// Both must outlive it.
-  MsrUnit(SoftState& state, InterruptUnit& interrupts);
+  /// `state` and `interrupts` must outlive it.
+  MsrUnit(SoftState& state, InterruptUnit& interrupts, const GuestFeatures& features);
 
   [[nodiscard]] vpmu::MsrReadResult read(std::uint32_t index);
   /// As the machine sets it up: what the guest may only read too.

@@ -37,20 +37,26 @@ vpmu::exec::Answer SoftPort::Platform::rdtsc(std::uint64_t& value) {
   return vpmu::exec::Answer::done;
 }
 
+vpmu::exec::Answer SoftPort::Platform::rdtscp(std::uint64_t& value, std::uint64_t& aux) {
+  if (!port_->has(vpmu::exec::CpuFeature::rdtscp)) return vpmu::exec::Answer::leave;
+  aux = port_->s_.msrs.at(msr_tsc_aux);
+  return rdtsc(value);
+}
+
 SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic,
                    std::uint64_t tsc_khz)
     : memory_{&memory},
       cpuid_{std::move(cpuid)},
+      features_{cpuid_},
       time_{tsc_khz},
       s_{.regs = start.regs, .sregs = start.sregs},
       view_{*this, memory},
       interrupts_{s_, time_, io_apic},
-      msrs_{s_, interrupts_},
-      system_{s_, view_, msrs_, interrupts_, cpuid_},
+      msrs_{s_, interrupts_, features_},
+      system_{s_, view_, msrs_, interrupts_, cpuid_, features_},
       ram_{memory},
       platform_{*this},
       engine_{ram_, platform_, &host_code_, start.compiling},
-      clflushopt_{(cpuid_.get(7).ebx & vpmu::bit(23)) != 0},
       log_{start.log},
       devices_{start.devices} {
   engine_.watch(kicked_);

@@ -11,6 +11,7 @@
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
 #include "soft/debug_registers.hpp"
+#include "soft/guest_features.hpp"
 #include "soft/system_unit.hpp"
 #include "soft/virtual_time.hpp"
 #include "sources/instruction.hpp"
@@ -72,7 +73,7 @@ class SoftPort final : public VcpuPort {
   /// Also gives Hlt, when the vCPU is halted and nothing can wake it. Where only a device can, it waits.
   Result<Exit> run() override;
   [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
-  [[nodiscard]] bool has_clflushopt() const override { return clflushopt_; }
+  [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const override { return features_.has(feature); }
   Result<void> complete_exit() override;
   Result<kvm_regs> regs() override { return s_.regs; }
   Result<void> set_regs(const kvm_regs& regs) override;
@@ -127,12 +128,13 @@ class SoftPort final : public VcpuPort {
    private:
     EngineRam ram_;
   };
-  /// Reads the TSC and keeps the vector state; leaves every system instruction but RDTSC to SystemUnit.
+  /// Reads the TSC and keeps the vector state; leaves every system instruction but RDTSC and RDTSCP to SystemUnit.
   class Platform final : public vpmu::exec::NoPlatform {
    public:
     explicit Platform(SoftPort& port) : port_{&port} {}
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
-    bool has_clflushopt() override { return port_->has_clflushopt(); }
+    vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
+    bool has(vpmu::exec::CpuFeature feature) override { return port_->has(feature); }
     vpmu::exec::VectorState* vectors() override { return &port_->s_.vectors; }
 
    private:
@@ -169,13 +171,17 @@ class SoftPort final : public VcpuPort {
   std::optional<Exit> run_iteration(std::span<const std::byte> code);
   [[nodiscard]] bool guest_traps(const Watch& watch, std::span<const std::byte> code) const;
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits);
-  [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;
+  [[nodiscard]] std::vector<Access> accesses(const Instruction& i, std::span<const std::byte> code) const;
+  [[nodiscard]] std::vector<Access> gathered(const Gather& g, std::uint64_t base, unsigned scale) const;
+  [[nodiscard]] std::vector<Access> reached(const Instruction& i, std::span<const std::byte> code) const;
+  [[nodiscard]] std::optional<Exception> feature_fault(std::span<const std::byte> code) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
   Exception fetch_fault(std::uint64_t at);
   void complete(std::uint8_t length);
 
   LinearMemory* memory_;
   CpuidTable cpuid_;
+  GuestFeatures features_;
   VirtualTime time_;
   SoftState s_;
   GuestView view_;
@@ -186,7 +192,6 @@ class SoftPort final : public VcpuPort {
   Platform platform_;
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
-  bool clflushopt_;             ///< CPUID tells of it.
   std::uint64_t entered_at_{};  ///< What the engine had passed when its present run began.
   bool flush_{true};            ///< The engine's translations may be wrong.
   bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.

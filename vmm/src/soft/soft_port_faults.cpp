@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "boot/layout.hpp"
+#include "exec/host_form.hpp"
 #include "soft/soft_port.hpp"
 #include "sources/instruction.hpp"
 #include "vpmu/bits.hpp"
@@ -44,8 +45,31 @@ std::optional<Exit> SoftPort::run_what_the_engine_left(Stop why) {
   return run_into_fault(i, code, why);
 }
 
-std::vector<Access> SoftPort::accesses(const Instruction& i) const {
+/// Where the elements of a gather lie whose operand without an index is at `base`.
+std::vector<Access> SoftPort::gathered(const Gather& g, std::uint64_t base, unsigned scale) const {
+  const auto element = [&](unsigned number, std::size_t at, std::size_t bytes) {
+    constexpr std::size_t half = 16;
+    const std::byte* const from = at < half
+                                      ? s_.vectors.legacy.data() + vpmu::exec::VectorState::xmm_at + half * number + at
+                                      : s_.vectors.upper[number].data() + (at - half);
+    std::uint64_t value{};
+    std::memcpy(&value, from, bytes);
+    return bytes == 8 ? static_cast<std::int64_t>(value) : std::int64_t{static_cast<std::int32_t>(value)};
+  };
   std::vector<Access> all;
+  for (std::size_t n = 0; n < g.count; ++n)
+    if (element(g.mask, n * g.element, g.element) < 0)
+      all.push_back(
+          {.at = base + scale * static_cast<std::uint64_t>(element(g.index, n * g.index_element, g.index_element)),
+           .bytes = g.element});
+  return all;
+}
+
+std::vector<Access> SoftPort::accesses(const Instruction& i, std::span<const std::byte> code) const {
+  std::vector<Access> all;
+  if (const auto gather = decode_gather(code); gather && i.load)
+    return gathered(*gather, operand_address(*i.load, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value(),
+                    i.load->scale);
   const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
     if (!m) return;
     constexpr std::int8_t rsp = 4, rbp = 5;
@@ -58,6 +82,45 @@ std::vector<Access> SoftPort::accesses(const Instruction& i) const {
   return all;
 }
 
+/// What the engine could not reach of an instruction whose operands do not tell; else all that it accesses.
+std::vector<Access> SoftPort::reached(const Instruction& i, std::span<const std::byte> code) const {
+  if (!reaches_a_part(code)) return accesses(i, code);
+  const auto& missing = engine_.missing();
+  if (!missing) return {};
+  return {{.at = missing->at, .bytes = 1, .write = missing->write, .stack = false}};
+}
+
+// SDM 2A tables 2-15 to 2-28, SDM 3A 2.5, 13.1: the conditions of #UD and #NM that do not depend on operands.
+std::optional<Exception> SoftPort::feature_fault(std::span<const std::byte> code) const {
+  using vpmu::exec::CpuFeature;
+  using vpmu::exec::VectorUnit;
+  constexpr Exception ud{.vector = vector_ud, .error_code = std::nullopt};
+  constexpr Exception nm{.vector = vector_nm, .error_code = std::nullopt};
+  constexpr std::uint64_t em = vpmu::bit(2), ts = vpmu::bit(3), osfxsr = vpmu::bit(9), osxsave = vpmu::bit(18);
+  constexpr std::uint64_t sse_and_avx = vpmu::exec::VectorState::sse | vpmu::exec::VectorState::avx;
+  const auto feature = vpmu::exec::feature_needed(code);
+  if (is_never_there(code) || (feature && !features_.has(*feature))) return ud;
+  const std::uint64_t cr0 = s_.sregs.cr0, cr4 = s_.sregs.cr4;
+  const VectorUnit unit = vpmu::exec::unit_needed(code);
+  switch (unit) {
+    case VectorUnit::none: return std::nullopt;
+    case VectorUnit::x87:
+      if ((cr0 & (em | ts)) != 0) return nm;
+      return std::nullopt;
+    case VectorUnit::sse:
+      if ((cr0 & em) != 0 || (cr4 & osfxsr) == 0) return ud;
+      break;
+    case VectorUnit::avx:
+      if ((cr4 & osxsave) == 0 || (s_.vectors.xcr0 & sse_and_avx) != sse_and_avx) return ud;
+      break;
+    case VectorUnit::xsave:
+      if ((cr4 & osxsave) == 0) return ud;
+      break;
+  }
+  if ((cr0 & ts) != 0) return nm;
+  return std::nullopt;
+}
+
 // The engine stops before what faults and does not say why: look for the reasons in the order of SDM 3A table 6-2.
 std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
                                              Stop why) {
@@ -66,7 +129,8 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   }
   if (cpl_of(s_.sregs) != 0 && is_privileged(code)) return take(general_protection, EventKind::fault);
-  for (const Access& access : accesses(*i)) {
+  if (const auto fault = feature_fault(code)) return take(*fault, EventKind::fault);
+  for (const Access& access : reached(*i, code)) {
     if (!vpmu::is_canonical(access.at, 48) || !vpmu::is_canonical(access.at + access.bytes - 1, 48))
       return take(access.stack ? stack_fault : general_protection, EventKind::fault);
     const auto kind = access.write ? vpmu::AccessKind::write : vpmu::AccessKind::read;
@@ -76,7 +140,6 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     return take(page_fault(s_, *fault), EventKind::fault);
   }
   if (is_division(code)) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
-  if (is_hidden(code)) return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
   return refuse(code, why);
 }
@@ -170,7 +233,7 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
   const auto code = std::span{bytes}.first(size);
   const auto i = decode_instruction(code, CodeSize::bits64);
-  const auto touched = i ? accesses(*i) : std::vector<Access>{};
+  const auto touched = i ? accesses(*i, code) : std::vector<Access>{};
   const std::uint64_t before = statistics_.instructions, exceptions = statistics_.exceptions;
   const std::uint64_t next = s_.regs.rip + (i ? i->length : 0U);
   std::uint64_t hits = std::exchange(held_hits_, 0);

@@ -82,6 +82,17 @@ std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
   return s;
 }
 
+/// RDFSBASE and its relatives.
+SystemInstruction base_access(const Decoded& d) {
+  constexpr std::uint8_t fs = 4, gs = 5;
+  const auto m = d.in.mnemonic;
+  const bool reads = m == ZYDIS_MNEMONIC_RDFSBASE || m == ZYDIS_MNEMONIC_RDGSBASE;
+  return {.op = reads ? SystemOp::read_base : SystemOp::write_base,
+          .gpr = number(d.operands[0].reg.value),
+          .special = m == ZYDIS_MNEMONIC_RDFSBASE || m == ZYDIS_MNEMONIC_WRFSBASE ? fs : gs,
+          .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+}
+
 std::optional<SystemInstruction> classify(const Decoded& d) {
   const auto plain = [](SystemOp op) { return std::optional{SystemInstruction{.op = op}}; };
   switch (d.in.mnemonic) {
@@ -109,6 +120,16 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_SYSRET: return d.in.operand_width == 64 ? plain(SystemOp::sysret) : std::nullopt;
     case ZYDIS_MNEMONIC_SWAPGS: return plain(SystemOp::swapgs);
     case ZYDIS_MNEMONIC_MOV: return special_move(d);
+    case ZYDIS_MNEMONIC_XSETBV: return plain(SystemOp::xsetbv);
+    case ZYDIS_MNEMONIC_RDFSBASE:
+    case ZYDIS_MNEMONIC_RDGSBASE:
+    case ZYDIS_MNEMONIC_WRFSBASE:
+    case ZYDIS_MNEMONIC_WRGSBASE: return base_access(d);
+    case ZYDIS_MNEMONIC_RDRAND:
+    case ZYDIS_MNEMONIC_RDSEED:
+      return SystemInstruction{.op = d.in.mnemonic == ZYDIS_MNEMONIC_RDRAND ? SystemOp::rdrand : SystemOp::rdseed,
+                               .gpr = number(d.operands[0].reg.value),
+                               .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
     case ZYDIS_MNEMONIC_INVLPG: return plain(SystemOp::invlpg);
     case ZYDIS_MNEMONIC_INVD:
     case ZYDIS_MNEMONIC_WBINVD: return plain(SystemOp::wbinvd);
@@ -162,38 +183,59 @@ bool is_comparing_string(std::span<const std::byte> bytes) {
   return decoded && decoded->in.meta.category == ZYDIS_CATEGORY_STRINGOP && (decoded->in.opcode & 0xF6) == 0xA6;
 }
 
-bool is_hidden(std::span<const std::byte> bytes) {
+std::optional<Gather> decode_gather(std::span<const std::byte> bytes) {
+  const auto d = decode(bytes);
+  if (!d || d->in.meta.isa_set != ZYDIS_ISA_SET_AVX2GATHER) return std::nullopt;
+  const ZydisMnemonic m = d->in.mnemonic;
+  const bool quad_index = m == ZYDIS_MNEMONIC_VGATHERQPS || m == ZYDIS_MNEMONIC_VGATHERQPD ||
+                          m == ZYDIS_MNEMONIC_VPGATHERQD || m == ZYDIS_MNEMONIC_VPGATHERQQ;
+  const bool quad = m == ZYDIS_MNEMONIC_VGATHERDPD || m == ZYDIS_MNEMONIC_VGATHERQPD ||
+                    m == ZYDIS_MNEMONIC_VPGATHERDQ || m == ZYDIS_MNEMONIC_VPGATHERQQ;
+  const auto vector = [](ZydisRegister reg) { return static_cast<std::uint8_t>(ZydisRegisterGetId(reg)); };
+  return Gather{.index = vector(d->operands[1].mem.index),
+                .mask = vector(d->operands[2].reg.value),
+                .index_element = static_cast<std::uint8_t>(quad_index ? 8 : 4),
+                .element = static_cast<std::uint8_t>(quad ? 8 : 4),
+                .count = static_cast<std::uint8_t>(d->in.avx.vector_length / 8 / (quad || quad_index ? 8 : 4))};
+}
+
+bool is_never_there(std::span<const std::byte> bytes) {
   const auto decoded = decode(bytes);
   if (!decoded) return false;
   switch (decoded->in.meta.isa_set) {
-    case ZYDIS_ISA_SET_ADOX_ADCX:
-    case ZYDIS_ISA_SET_AES:
-    case ZYDIS_ISA_SET_BMI1:
-    case ZYDIS_ISA_SET_BMI2:
-    case ZYDIS_ISA_SET_CLFLUSHOPT:
     case ZYDIS_ISA_SET_CLWB:
     case ZYDIS_ISA_SET_INVPCID:
     case ZYDIS_ISA_SET_MONITOR:
-    case ZYDIS_ISA_SET_MOVBE:
-    case ZYDIS_ISA_SET_PCLMULQDQ:
     case ZYDIS_ISA_SET_RDPID:
-    case ZYDIS_ISA_SET_RDRAND:
-    case ZYDIS_ISA_SET_RDSEED:
-    case ZYDIS_ISA_SET_RDTSCP:
-    case ZYDIS_ISA_SET_RDWRFSGS:
     case ZYDIS_ISA_SET_RTM:
-    case ZYDIS_ISA_SET_SMAP:
     case ZYDIS_ISA_SET_SMX:
-    case ZYDIS_ISA_SET_VTX:
+    case ZYDIS_ISA_SET_VTX: return true;
+    default: break;
+  }
+  const auto encoding = decoded->in.encoding;
+  return encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
+}
+
+bool reaches_a_part(std::span<const std::byte> bytes) {
+  const auto decoded = decode(bytes);
+  if (!decoded) return false;
+  switch (decoded->in.mnemonic) {
+    case ZYDIS_MNEMONIC_MASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVPS:
+    case ZYDIS_MNEMONIC_VMASKMOVPD:
+    case ZYDIS_MNEMONIC_VPMASKMOVD:
+    case ZYDIS_MNEMONIC_VPMASKMOVQ: return true;
+    default: break;
+  }
+  switch (decoded->in.meta.isa_set) {
+    case ZYDIS_ISA_SET_AVX2GATHER:
     case ZYDIS_ISA_SET_XSAVE:
     case ZYDIS_ISA_SET_XSAVEC:
     case ZYDIS_ISA_SET_XSAVEOPT:
     case ZYDIS_ISA_SET_XSAVES: return true;
-    default: break;
+    default: return false;
   }
-  const auto encoding = decoded->in.encoding;
-  return encoding == ZYDIS_INSTRUCTION_ENCODING_VEX || encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX ||
-         encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
 }
 
 }  // namespace vmm

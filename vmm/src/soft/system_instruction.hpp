@@ -51,6 +51,11 @@ enum class SystemOp : std::uint8_t {
   syscall,
   sysret,
   swapgs,
+  xsetbv,
+  read_base,
+  write_base,
+  rdrand,
+  rdseed,
 };
 
 /// One system instruction; its memory operand, if any, is that of decode_instruction().
@@ -58,8 +63,9 @@ struct SystemInstruction {
   SystemOp op{};
   std::uint8_t length{};
   std::uint8_t gpr{};      ///< The general register of a move, as encoded.
-  std::uint8_t special{};  ///< The segment, control or debug register, as encoded.
-  std::uint8_t bytes{};    ///< Width of a port access, of what a segment register is read into, or of what POPF pops.
+  std::uint8_t special{};  ///< The segment, control or debug register, as encoded; FS or GS, of what reads or writes
+                           ///< their bases.
+  std::uint8_t bytes{};    ///< Width of a port access, of what a register is read into, or of what POPF pops.
   bool by_dx{};            ///< The port is in DX, not in `immediate`.
   std::uint8_t immediate{};
 };
@@ -81,7 +87,17 @@ bool is_division(std::span<const std::byte> bytes);
 /// Whether it is a string instruction that REPE and REPNE end early: CMPS, SCAS.
 bool is_comparing_string(std::span<const std::byte> bytes);
 
-/// Whether the instruction is of an extension that CPUID does not tell of: #UD.
-bool is_hidden(std::span<const std::byte> bytes);
+/// What a gather loads from: elements of one vector register, where those of another have their highest bit set.
+struct Gather {
+  std::uint8_t index{}, mask{};             ///< By number.
+  std::uint8_t index_element{}, element{};  ///< Bytes: 4 or 8.
+  std::uint8_t count{};                     ///< Of elements.
+};
+std::optional<Gather> decode_gather(std::span<const std::byte> bytes);
+
+/// Whether the instruction is of an extension that no guest without KVM has: #UD.
+bool is_never_there(std::span<const std::byte> bytes);
+/// Whether what it reaches depends on vector registers or on EDX:EAX: masked moves, gathers, XSAVE and its relatives.
+bool reaches_a_part(std::span<const std::byte> bytes);
 
 }  // namespace vmm

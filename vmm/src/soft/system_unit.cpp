@@ -16,7 +16,7 @@ using vpmu::bit;
 constexpr std::uint64_t rflags_if = bit(9), rflags_rf = bit(16), rflags_iopl = 3ULL << 12;
 constexpr std::uint64_t rflags_by_popf = 0x24'7FD5;
 constexpr std::uint64_t cr0_pe = bit(0), cr0_pg = bit(31), cr0_et = bit(4);
-constexpr std::uint64_t cr4_tsd = bit(2), cr4_known = 0x3'F7FF;
+constexpr std::uint64_t cr4_tsd = bit(2);
 constexpr std::uint64_t cr0_ts = bit(3), efer_sce = bit(0), rflags_zf = bit(6);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr7_fixed = 0x400, dr7_gd = bit(13);
 constexpr std::uint32_t msr_kernel_gs_base = 0xC000'0102;
@@ -32,7 +32,7 @@ constexpr std::array privileged{
     SystemOp::rdmsr,  SystemOp::wrmsr,        SystemOp::lgdt,          SystemOp::lidt,       SystemOp::ltr,
     SystemOp::lldt,   SystemOp::read_control, SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug,
     SystemOp::clts,   SystemOp::lmsw,         SystemOp::invlpg,        SystemOp::wbinvd,     SystemOp::hlt,
-    SystemOp::sysret, SystemOp::swapgs};
+    SystemOp::sysret, SystemOp::swapgs,       SystemOp::xsetbv};
 
 }  // namespace
 
@@ -101,17 +101,13 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::int1: return Raised{{.vector = vector_db, .error_code = std::nullopt}, EventKind::trap};
     case SystemOp::int_n: return Raised{{.vector = i.immediate, .error_code = std::nullopt}, EventKind::software};
     case SystemOp::ud2: return ud;
+    case SystemOp::xsetbv: return xsetbv();
+    case SystemOp::read_base: return read_base(i);
+    case SystemOp::write_base: return write_base(i);
+    case SystemOp::rdrand:
+    case SystemOp::rdseed: return give_random(i);
   }
   return ud;
-}
-
-void SystemUnit::cpuid() {
-  kvm_regs& r = s_->regs;
-  const CpuidRegisters out = cpuid_->get(static_cast<std::uint32_t>(r.rax), static_cast<std::uint32_t>(r.rcx));
-  r.rax = out.eax;
-  r.rbx = out.ebx;
-  r.rcx = out.ecx;
-  r.rdx = out.edx;
 }
 
 SystemResult SystemUnit::rdmsr() {
@@ -250,6 +246,12 @@ SystemResult SystemUnit::system_call(const SystemInstruction& i) {
 
 __u64& SystemUnit::gpr(const SystemInstruction& i) { return s_->regs.*gpr_fields[i.gpr % gpr_fields.size()]; }
 
+/// As much of the register as the instruction names; 32 bits clear the upper half. SDM 1 3.4.1.1.
+void SystemUnit::set_gpr(const SystemInstruction& i, std::uint64_t value) {
+  __u64& to = gpr(i);
+  to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : i.bytes == 4 ? value & 0xFFFF'FFFF : value;
+}
+
 kvm_segment& SystemUnit::segment(unsigned number) {
   kvm_sregs& s = s_->sregs;
   const std::array<kvm_segment*, 6> all{&s.es, &s.cs, &s.ss, &s.ds, &s.fs, &s.gs};
@@ -288,8 +290,7 @@ SystemResult SystemUnit::read_segment(const SystemInstruction& i, std::optional<
 /// A word to memory, or to as much of a register as the instruction names.
 SystemResult SystemUnit::give(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint64_t value) {
   if (!operand) {
-    __u64& to = gpr(i);
-    to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : i.bytes == 4 ? value & 0xFFFF'FFFF : value;
+    set_gpr(i, value);
     return Completed{};
   }
   const auto word = static_cast<std::uint16_t>(value);
@@ -308,10 +309,7 @@ SystemResult SystemUnit::write_control(const SystemInstruction& i) {
       return Completed{};
     case 2: s_->sregs.cr2 = value; return Completed{};
     case 3: s_->sregs.cr3 = value; return Completed{};
-    case 4:
-      if ((value & ~cr4_known) != 0 || ((value ^ s_->sregs.cr4) & bit(5)) != 0) return gp;
-      s_->sregs.cr4 = value;
-      return Completed{};
+    case 4: return write_cr4(value);
     case 8: interrupts_->write(apic::task_priority, static_cast<std::uint32_t>(value & 0xF) << 4); return Completed{};
     default: return ud;
   }

@@ -3,6 +3,7 @@
 
 #include "kvm/cpuid_table.hpp"
 #include "soft/exceptions.hpp"
+#include "soft/guest_features.hpp"
 #include "soft/msr_unit.hpp"
 #include "soft/system_instruction.hpp"
 
@@ -33,8 +34,9 @@ using SystemResult = std::variant<Completed, Raised, MsrAccess, CounterAccess, P
 class SystemUnit {
  public:
   /// All must outlive it. `view` looks at the guest through `state`.
-  SystemUnit(SoftState& state, GuestView& view, MsrUnit& msrs, InterruptUnit& interrupts, const CpuidTable& cpuid)
-      : s_{&state}, view_{&view}, msrs_{&msrs}, interrupts_{&interrupts}, cpuid_{&cpuid} {}
+  SystemUnit(SoftState& state, GuestView& view, MsrUnit& msrs, InterruptUnit& interrupts, const CpuidTable& cpuid,
+             const GuestFeatures& features)
+      : s_{&state}, view_{&view}, msrs_{&msrs}, interrupts_{&interrupts}, cpuid_{&cpuid}, features_{&features} {}
 
   /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays,
   /// except for traps.
@@ -65,6 +67,12 @@ class SystemUnit {
   [[nodiscard]] std::optional<Exception> fetch_selector(const SystemInstruction& i,
                                                         std::optional<std::uint64_t> operand, std::uint16_t& selector);
   void cpuid();
+  SystemResult write_cr4(std::uint64_t value);
+  SystemResult xsetbv();
+  SystemResult read_base(const SystemInstruction& i);
+  SystemResult write_base(const SystemInstruction& i);
+  SystemResult give_random(const SystemInstruction& i);
+  void set_gpr(const SystemInstruction& i, std::uint64_t value);
   [[nodiscard]] __u64& gpr(const SystemInstruction& i);
   [[nodiscard]] kvm_segment& segment(unsigned number);
 
@@ -73,6 +81,8 @@ class SystemUnit {
   MsrUnit* msrs_;
   InterruptUnit* interrupts_;
   const CpuidTable* cpuid_;
+  const GuestFeatures* features_;
+  std::uint64_t random_{};  ///< What RDRAND and RDSEED go on from: the same numbers in each run.
 };
 
 }  // namespace vmm

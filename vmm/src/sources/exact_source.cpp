@@ -43,7 +43,6 @@ vpmu::exec::VectorState* ExactSource::Platform::vectors() {
 
 // The port has no such MSR where it has no RDTSCP.
 vpmu::exec::Answer ExactSource::Platform::rdtscp(std::uint64_t& value, std::uint64_t& aux) {
-  constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
   auto& kept = owner_->tsc_aux_;
   if (!kept) {
     const auto msr = owner_->port_->msr(msr_tsc_aux);

@@ -74,7 +74,7 @@ class ExactSource final : public CountSource {
     explicit Platform(ExactSource& owner) : owner_{&owner} {}
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
     vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
-    bool has_clflushopt() override { return owner_->port_->has_clflushopt(); }
+    bool has(vpmu::exec::CpuFeature feature) override { return owner_->port_->has(feature); }
     vpmu::exec::VectorState* vectors() override;
 
    private:

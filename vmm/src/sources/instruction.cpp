@@ -160,7 +160,7 @@ bool is_implicit_stack(const ZydisDecodedOperand& o) {
 MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
   const unsigned address_bits = is_implicit_stack(o) ? i.stack_width : i.address_width;
   MemoryOperand m{.base = register_number(o.mem.base),
-                  .index = register_number(o.mem.index),
+                  .index = o.mem.type == ZYDIS_MEMOP_TYPE_VSIB ? std::int8_t{-1} : register_number(o.mem.index),
                   .scale = o.mem.scale == 0 ? std::uint8_t{1} : o.mem.scale,
                   .segment = segment_number(i, o.mem.segment),
                   .displacement = o.mem.disp.has_displacement ? o.mem.disp.value : 0,
@@ -181,7 +181,8 @@ bool flushes_line(const ZydisDecodedInstruction& i) {
 bool touches_memory(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& o) {
   const bool hint = i.meta.category == ZYDIS_CATEGORY_PREFETCH || i.meta.category == ZYDIS_CATEGORY_NOP ||
                     i.meta.category == ZYDIS_CATEGORY_WIDENOP || i.mnemonic == ZYDIS_MNEMONIC_INVLPG;
-  return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY && o.mem.type == ZYDIS_MEMOP_TYPE_MEM;
+  return !hint && o.type == ZYDIS_OPERAND_TYPE_MEMORY &&
+         (o.mem.type == ZYDIS_MEMOP_TYPE_MEM || o.mem.type == ZYDIS_MEMOP_TYPE_VSIB);
 }
 
 VectorOperands vector_operands(std::span<const ZydisDecodedOperand> operands) {

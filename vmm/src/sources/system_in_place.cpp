@@ -18,10 +18,11 @@ constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fma
 constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 
 /// What changes nothing but general registers, segments, RFLAGS, what holds interrupts off, and translations.
-constexpr std::array confined{SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,     SystemOp::sti,
-                              SystemOp::popf,         SystemOp::iret,          SystemOp::syscall, SystemOp::sysret,
-                              SystemOp::swapgs,       SystemOp::verr,          SystemOp::verw,    SystemOp::lar,
-                              SystemOp::lsl,          SystemOp::invlpg};
+constexpr std::array confined{
+    SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,       SystemOp::sti,
+    SystemOp::popf,         SystemOp::iret,          SystemOp::syscall,   SystemOp::sysret,
+    SystemOp::swapgs,       SystemOp::verr,          SystemOp::verw,      SystemOp::lar,
+    SystemOp::lsl,          SystemOp::invlpg,        SystemOp::read_base, SystemOp::write_base};
 
 /// MSRs that the port takes from us as it would from the guest: IA32_TSC_DEADLINE and the x2APIC's EOI.
 constexpr std::array passed_on{0x6E0U, 0x80BU};
@@ -67,7 +68,7 @@ bool differ(const T& a, const T& b) {
 
 SystemInPlace::SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others)
     : view_{&view},
-      unit_{state_, view, msrs_, interrupts_, no_cpuid_},
+      unit_{state_, view, msrs_, interrupts_, no_cpuid_, no_features_},
       trapped_{vpmu::trap_ranges(generation)},
       others_{std::move(others)} {}
 

@@ -11,7 +11,7 @@
 namespace vmm {
 namespace {
 
-constexpr unsigned vector_nm = 7, vector_mf = 16, vector_xm = 19;
+constexpr unsigned vector_mf = 16, vector_xm = 19;
 
 /// The first byte of the opcode, behind prefixes. SDM 2A 2.1.1, 2.2.1.
 unsigned opcode_of(std::span<const std::byte> code) {

@@ -73,12 +73,20 @@ void KvmPort::watch_clock(bool on) {
   clock_.watch(on);
 }
 
-bool KvmPort::has_clflushopt() const {
-  static const bool host_has = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & vpmu::bit(23)) != 0;
-  }();
-  return host_has;
+bool KvmPort::has(vpmu::exec::CpuFeature feature) const {
+  using vpmu::exec::CpuFeature;
+  struct HostLeaf {
+    unsigned a{}, b{}, c{}, d{};
+    HostLeaf(unsigned leaf, unsigned subleaf) { __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d); }
+  };
+  static const HostLeaf leaf_7{7, 0}, leaf_d_1{0xD, 1};
+  // KVM intercepts XSAVES where the guest's CPUID has none, and keeps IA32_XSS.
+  if (feature == CpuFeature::xsaves) return false;
+  if (feature == CpuFeature::clflushopt) return (leaf_7.b & vpmu::bit(23)) != 0;
+  if (feature == CpuFeature::xsaveopt) return (leaf_d_1.a & vpmu::bit(0)) != 0;
+  if (feature == CpuFeature::xsavec) return (leaf_d_1.a & vpmu::bit(1)) != 0;
+  if (feature == CpuFeature::xgetbv_ecx1) return (leaf_d_1.a & vpmu::bit(2)) != 0;
+  return true;
 }
 
 Result<Exit> KvmPort::run_vcpu(Vcpu::Runs what) {

@@ -47,7 +47,7 @@ class KvmPort final : public VcpuPort {
   Result<void> follow_tsc();
 
   [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return *vcpu_->immediate_exit_flag(); }
-  [[nodiscard]] bool has_clflushopt() const override;
+  [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const override;
   [[nodiscard]] bool exits_on_general_detect() const override;
   Result<Exit> run() override;
   Came run_to_device() override;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "exec/cpu_feature.hpp"
 #include "exec/vector_state.hpp"
 #include "kvm/exit.hpp"
 #include "support/result.hpp"
@@ -46,8 +47,9 @@ class VcpuPort {
   /// Whether RDPMC gives a CounterRead exit. On KVM it raises #GP in the guest, and RdpmcGate must turn that into an
   /// answer.
   [[nodiscard]] virtual bool exits_on_rdpmc() const { return false; }
-  /// Whether CLFLUSHOPT is an instruction of the guest's. On KVM it is when it is one of the host's.
-  [[nodiscard]] virtual bool has_clflushopt() const { return false; }
+  /// Whether instructions of the feature are the guest's, as Platform::has() asks. On KVM CPUID hides no instruction
+  /// that the host has.
+  [[nodiscard]] virtual bool has(vpmu::exec::CpuFeature /*feature*/) const { return true; }
   /// Whether MOV to and from debug registers gives a Debug exit where DR7.GD is set for set_guest_debug(); the guest's
   /// own DR7.GD then raises #DB in the guest alone.
   [[nodiscard]] virtual bool exits_on_general_detect() const { return true; }

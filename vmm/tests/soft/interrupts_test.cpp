@@ -138,7 +138,8 @@ class Interrupts : public testing::Test {
   VirtualTime time_{1'000'000};
   IoApic io_apic_;
   InterruptUnit unit_{state_, time_, &io_apic_};
-  MsrUnit msrs_{state_, unit_};
+  GuestFeatures features_{CpuidTable{}};
+  MsrUnit msrs_{state_, unit_, features_};
 };
 
 // SDM 3A 10.12.5.

@@ -1,87 +1,8 @@
 // What a kernel and its programs do with system instructions, on a vCPU without KVM.
-#include <gtest/gtest.h>
-
-#include "fakes/fake_guest.hpp"
-#include "soft/soft_port.hpp"
+#include "soft/system_fixture.hpp"
 
 namespace vmm::test {
 namespace {
-
-constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, tables_at = 0x60'0000, gdt_at = 0x60'1000,
-                        tss_at = 0x60'1100, user_at = 0x80'0000, data_at = 0x90'0000;
-constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_zf = vpmu::bit(6), rflags_df = vpmu::bit(10);
-constexpr std::uint64_t cr0_ts = vpmu::bit(3), efer_sce = vpmu::bit(0);
-
-/// Gates of the vectors that tests look for; each handler is a HLT of its own.
-constexpr std::uint64_t handler_of(unsigned vector) { return code_at + 0x800 + vector * 16; }
-
-class SystemInstructions : public testing::Test {
- protected:
-  SystemInstructions() {
-    guest_.map(code_at, vpmu::page_size);
-    guest_.map(stack_top - vpmu::page_size, vpmu::page_size);
-    guest_.map(tables_at, 2 * vpmu::page_size);
-    guest_.map(user_at, vpmu::page_size, {.is_user = true});
-    guest_.map(data_at, vpmu::page_size);
-    guest_.store_word(gdt_at + 0x10, 0x00AF'9B00'0000'FFFF);
-    guest_.store_word(gdt_at + 0x18, 0x00CF'9300'0000'FFFF);
-    guest_.store_word(gdt_at + 0x28, 0x00CF'F300'0000'FFFF);
-    guest_.store_word(gdt_at + 0x30, 0x00AF'FB00'0000'FFFF);
-    guest_.store_word(gdt_at + 0x38, 0x0040'F300'0000'0123);  // a limit of its own
-    guest_.store_word(tss_at + 4, stack_top);
-    for (unsigned vector = 0; vector < 32; ++vector) {
-      const std::uint64_t to = handler_of(vector);
-      guest_.store_word(tables_at + 16 * vector,
-                        (to & 0xFFFF) | 0x10ULL << 16 | 0xEEULL << 40 | (to >> 16 & 0xFFFF) << 48);
-      guest_.store_code(to, {0xF4});
-    }
-    auto& sregs = guest_.port.special;
-    sregs.gdt = {.base = gdt_at, .limit = 0x3F};
-    sregs.idt = {.base = tables_at, .limit = 0x1FF};
-    sregs.tr.base = tss_at;
-    sregs.apic_base = 0xFEE0'0900;
-    guest_.port.registers.rip = code_at;
-    guest_.port.registers.rsp = stack_top;
-  }
-  void in_ring_3(const std::vector<std::uint8_t>& code) {
-    guest_.enter_ring(3);
-    guest_.store_code(user_at, code);
-    guest_.port.registers.rip = user_at;
-    guest_.port.registers.rsp = user_at + 0x800;
-  }
-  SoftPort& begin() {
-    return port_.emplace(guest_.memory, cpuid_,
-                         SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_});
-  }
-  /// Runs code in ring 0 to its HLT.
-  SoftPort& run(const std::vector<std::uint8_t>& code) {
-    guest_.store_code(code_at, code);
-    SoftPort& port = begin();
-    finish(port);
-    return port;
-  }
-  void finish(SoftPort& port) {
-    const auto exit = port.run();
-    ASSERT_TRUE(exit);
-    ASSERT_TRUE(std::holds_alternative<Hlt>(*exit)) << "exit " << exit->index();
-  }
-  void expect_stopped_in_handler(SoftPort& port, unsigned vector) {
-    EXPECT_EQ(port.regs()->rip, handler_of(vector) + 1);
-  }
-  std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
-
-  std::uint64_t statistic(SoftPort& port, std::string_view wanted) {
-    std::uint64_t found = 0;
-    port.visit_statistics([&](std::string_view name, std::uint64_t value) { found += name == wanted ? value : 0; });
-    return found;
-  }
-
-  FakeGuest guest_;
-  CpuidTable cpuid_;
-  std::vector<std::string> lines_;
-  Log log_{[this](LogLevel, std::string_view line) { lines_.emplace_back(line); }};
-  std::optional<SoftPort> port_;
-};
 
 // SDM 2B SYSCALL, SYSRET.
 TEST_F(SystemInstructions, AProgramCallsTheKernelAndComesBack) {

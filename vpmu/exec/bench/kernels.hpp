@@ -19,7 +19,7 @@ struct KernelInfo {
   const char* name;
   Kernel run;
   std::uint64_t usual_work;  ///< For some 20 million instructions.
-  HostFeature feature{};     ///< That the CPU must have.
+  CpuFeature feature{};      ///< That the CPU must have.
 };
 
 extern "C" {
@@ -39,12 +39,11 @@ std::uint64_t vpmu_kernel_string(std::byte* memory, std::uint64_t work);
 extern const std::byte __start_vpmu_kernels[], __stop_vpmu_kernels[];
 }
 
-inline constexpr KernelInfo kernels[]{
-    {"sort", vpmu_kernel_sort, 12},     {"chase", vpmu_kernel_chase, 1400},
-    {"matrix", vpmu_kernel_matrix, 12}, {"hash", vpmu_kernel_hash, 40},
-    {"tree", vpmu_kernel_tree, 24},     {"machine", vpmu_kernel_machine, 24},
-    {"dgemm", vpmu_kernel_dgemm, 24},   {"fma", vpmu_kernel_fma, 48, HostFeature::fma},
-    {"sad", vpmu_kernel_sad, 160},      {"nbody", vpmu_kernel_nbody, 60},
-    {"string", vpmu_kernel_string, 600}};
+inline constexpr KernelInfo kernels[]{{"sort", vpmu_kernel_sort, 12},     {"chase", vpmu_kernel_chase, 1400},
+                                      {"matrix", vpmu_kernel_matrix, 12}, {"hash", vpmu_kernel_hash, 40},
+                                      {"tree", vpmu_kernel_tree, 24},     {"machine", vpmu_kernel_machine, 24},
+                                      {"dgemm", vpmu_kernel_dgemm, 24},   {"fma", vpmu_kernel_fma, 48, CpuFeature::fma},
+                                      {"sad", vpmu_kernel_sad, 160},      {"nbody", vpmu_kernel_nbody, 60},
+                                      {"string", vpmu_kernel_string, 600}};
 
 }  // namespace vpmu::exec::bench

@@ -165,7 +165,7 @@ class RandomPrograms {
       std::memcpy(v.legacy.data() + VectorState::xmm_at + 8 * n, &word, sizeof word);
       if (below(4) == 0) v.upper[n / 2].fill(static_cast<std::byte>(random_()));
     }
-    v.xcr0 = host_has(HostFeature::avx) ? 7 : 3;
+    v.xcr0 = host_has(CpuFeature::avx) ? 7 : 3;
     return v;
   }
   /// Often close to where pages meet, seldom in the code.

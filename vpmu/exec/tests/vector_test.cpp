@@ -124,8 +124,8 @@ TEST_F(EngineRunsVectors, OnlyWhatTheGuestHasEnabled) {
     std::uint64_t cr0, cr4, xcr0;
     Stop stop;
   };
-  const Stop avx = host_has(HostFeature::avx) ? Stop::budget : Stop::unsupported;
-  const Stop bmi = host_has(HostFeature::bmi1) ? Stop::budget : Stop::unsupported;
+  const Stop avx = host_has(CpuFeature::avx) ? Stop::budget : Stop::unsupported;
+  const Stop bmi = host_has(CpuFeature::bmi1) ? Stop::budget : Stop::unsupported;
   const std::vector<Row> rows{{paddd, 0, osfxsr, 3, Stop::budget},
                               {paddd, 0, 0, 3, Stop::unsupported},
                               {paddd, cr0_ts, osfxsr, 3, Stop::unsupported},
@@ -281,6 +281,9 @@ TEST_F(EngineRunsVectors, ReadsXcr0) {
   EXPECT_EQ(engine_.run(2), Stop::budget);
   EXPECT_EQ(engine_.state().gpr[rax], 7U);
   state_.gpr[rcx] = 1;
+  expect_stop({0x0F, 0x01, 0xD0}, Stop::budget);
+  EXPECT_EQ(engine_.state().gpr[rax], 2U) << "in use: SSE alone";
+  state_.gpr[rcx] = 2;
   expect_stop({0x0F, 0x01, 0xD0}, Stop::unsupported);
   state_.gpr[rcx] = 0;
   state_.paging.cr4 = osfxsr;
@@ -288,7 +291,7 @@ TEST_F(EngineRunsVectors, ReadsXcr0) {
 }
 
 TEST_F(EngineRunsVectors, ZeroesUpperHalvesAndAll) {
-  if (!host_has(HostFeature::avx)) GTEST_SKIP() << "no AVX here";
+  if (!host_has(CpuFeature::avx)) GTEST_SKIP() << "no AVX here";
   platform_.state.upper[15].fill(std::byte{1});
   expect_stop({0xC5, 0xF8, 0x77}, Stop::budget);  // vzeroupper
   EXPECT_EQ(platform_.state.upper[15], (std::array<std::byte, 16>{}));

@@ -43,14 +43,14 @@ class Assembler {
   void load_vectors() {
     bytes({0xDB, 0xE3});                                             // fninit
     with_field({0x48, 0x0F, 0xAE, 0x0D}, offsetof(Frame, vectors));  // fxrstor64
-    for (unsigned n = 0; n < 16 && host_has(HostFeature::avx); ++n)  // vinsertf128 $1
+    for (unsigned n = 0; n < 16 && host_has(CpuFeature::avx); ++n)   // vinsertf128 $1
       with_field({0xC4, n < 8 ? 0xE3U : 0x63U, 0x05 | (~n & 0xFU) << 3U, 0x18, (n % 8) << 3U | 5U}, upper(n), {1});
   }
   void store_vectors() {
-    for (unsigned n = 0; n < 16 && host_has(HostFeature::avx); ++n)  // vextractf128 $1
+    for (unsigned n = 0; n < 16 && host_has(CpuFeature::avx); ++n)  // vextractf128 $1
       with_field({0xC4, n < 8 ? 0xE3U : 0x63U, 0x7D, 0x19, (n % 8) << 3U | 5U}, upper(n), {1});
     with_field({0x48, 0x0F, 0xAE, 0x05}, offsetof(Frame, vectors));  // fxsave64
-    if (host_has(HostFeature::avx)) bytes({0xC5, 0xF8, 0x77});       // vzeroupper
+    if (host_has(CpuFeature::avx)) bytes({0xC5, 0xF8, 0x77});        // vzeroupper
   }
   std::vector<std::byte> out;
 

@@ -12,14 +12,16 @@
 #include "exec/host_form.hpp"
 
 namespace vpmu::exec::test {
+
+struct RandomVector::Decoded {
+  ZydisDecodedInstruction in;
+  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
+};
+
 namespace {
 
-using Operands = std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>;
+using Decoded = RandomVector::Decoded;
 
-struct Decoded {
-  ZydisDecodedInstruction in;
-  Operands operands;
-};
 std::optional<Decoded> decode(std::vector<std::byte> code) {
   static const ZydisDecoder decoder = [] {
     ZydisDecoder d;
@@ -31,6 +33,16 @@ std::optional<Decoded> decode(std::vector<std::byte> code) {
   if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &d.in, d.operands.data())))
     return std::nullopt;
   return d;
+}
+
+/// Which of XSAVE's relatives this CPU has. SDM 2A CPUID, leaf DH.
+std::uint32_t extended_state() {
+  std::uint32_t a = 0xD, b{}, c = 1, d{};
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  return a;
+}
+bool is_xsave(const ZydisDecodedInstruction& in) {
+  return in.meta.category == ZYDIS_CATEGORY_XSAVE || in.meta.category == ZYDIS_CATEGORY_XSAVEOPT;
 }
 
 /// Whether an instruction of this set belongs here, and this CPU has it.
@@ -45,22 +57,26 @@ bool is_wanted(const ZydisDecodedInstruction& in) {
     case ZYDIS_ISA_EXT_MMX:
     case ZYDIS_ISA_EXT_SSE:
     case ZYDIS_ISA_EXT_SSE2: return true;
-    case ZYDIS_ISA_EXT_SSE3: return host_has(HostFeature::sse3);
-    case ZYDIS_ISA_EXT_SSSE3: return host_has(HostFeature::ssse3);
-    case ZYDIS_ISA_EXT_SSE4: return set != ZYDIS_ISA_SET_POPCNT && host_has(HostFeature::sse42);
-    case ZYDIS_ISA_EXT_AES: return host_has(HostFeature::aes);
-    case ZYDIS_ISA_EXT_PCLMULQDQ: return host_has(HostFeature::pclmulqdq);
-    case ZYDIS_ISA_EXT_AVX: return host_has(HostFeature::vex_pclmulqdq);
-    case ZYDIS_ISA_EXT_AVXAES: return host_has(HostFeature::vex_aes);
-    case ZYDIS_ISA_EXT_AVX2: return host_has(HostFeature::avx2);
-    case ZYDIS_ISA_EXT_FMA: return host_has(HostFeature::fma);
-    case ZYDIS_ISA_EXT_F16C: return host_has(HostFeature::f16c);
-    case ZYDIS_ISA_EXT_BMI1: return host_has(HostFeature::bmi1);
-    case ZYDIS_ISA_EXT_BMI2: return host_has(HostFeature::bmi2);
-    case ZYDIS_ISA_EXT_ADOX_ADCX: return host_has(HostFeature::adx);
-    case ZYDIS_ISA_EXT_MOVBE: return host_has(HostFeature::movbe);
-    case ZYDIS_ISA_EXT_VAES: return host_has(HostFeature::vaes);
-    case ZYDIS_ISA_EXT_VPCLMULQDQ: return host_has(HostFeature::vpclmulqdq);
+    case ZYDIS_ISA_EXT_SSE3: return host_has(CpuFeature::sse3);
+    case ZYDIS_ISA_EXT_SSSE3: return host_has(CpuFeature::ssse3);
+    case ZYDIS_ISA_EXT_SSE4: return set != ZYDIS_ISA_SET_POPCNT && host_has(CpuFeature::sse42);
+    case ZYDIS_ISA_EXT_AES: return host_has(CpuFeature::aes);
+    case ZYDIS_ISA_EXT_PCLMULQDQ: return host_has(CpuFeature::pclmulqdq);
+    case ZYDIS_ISA_EXT_AVX: return host_has(CpuFeature::vex_pclmulqdq);
+    case ZYDIS_ISA_EXT_AVXAES: return host_has(CpuFeature::vex_aes);
+    case ZYDIS_ISA_EXT_AVX2:
+    case ZYDIS_ISA_EXT_AVX2GATHER: return host_has(CpuFeature::avx2);
+    case ZYDIS_ISA_EXT_XSAVE: return in.mnemonic != ZYDIS_MNEMONIC_XGETBV && host_has(CpuFeature::avx);
+    case ZYDIS_ISA_EXT_XSAVEOPT: return (extended_state() & 1U) != 0;
+    case ZYDIS_ISA_EXT_XSAVEC: return (extended_state() & 2U) != 0;
+    case ZYDIS_ISA_EXT_FMA: return host_has(CpuFeature::fma);
+    case ZYDIS_ISA_EXT_F16C: return host_has(CpuFeature::f16c);
+    case ZYDIS_ISA_EXT_BMI1: return host_has(CpuFeature::bmi1);
+    case ZYDIS_ISA_EXT_BMI2: return host_has(CpuFeature::bmi2);
+    case ZYDIS_ISA_EXT_ADOX_ADCX: return host_has(CpuFeature::adx);
+    case ZYDIS_ISA_EXT_MOVBE: return host_has(CpuFeature::movbe);
+    case ZYDIS_ISA_EXT_VAES: return host_has(CpuFeature::vaes);
+    case ZYDIS_ISA_EXT_VPCLMULQDQ: return host_has(CpuFeature::vpclmulqdq);
     default: return false;
   }
 }
@@ -232,9 +248,9 @@ void RandomVector::set_state(VectorCase& c) {
   for (unsigned n = 0; n < 16; ++n) {
     const auto v = value();
     std::ranges::copy(v, c.vectors.legacy.begin() + static_cast<std::ptrdiff_t>(VectorState::xmm_at + 16 * n));
-    if (host_has(HostFeature::avx)) c.vectors.upper[n] = value();
+    if (host_has(CpuFeature::avx)) c.vectors.upper[n] = value();
   }
-  c.vectors.xcr0 = host_has(HostFeature::avx) ? 7 : 3;
+  c.vectors.xcr0 = host_has(CpuFeature::avx) ? 7 : 3;
 }
 
 // Often one and the same all over, as who wants to make an instruction long does it. FS and GS are the test's own.
@@ -249,6 +265,43 @@ void RandomVector::pad(std::vector<std::byte>& code) {
     const std::uint64_t which = one % 2 == 0 ? one >> 8U : random_();
     code.insert(code.begin(), static_cast<std::byte>(prefixes[which % prefixes.size()]));
   }
+}
+
+// Components that VectorState has, and an operand of the size that AVX needs.
+void RandomVector::shape_xsave(VectorCase& c, const Decoded& d) {
+  constexpr std::uint64_t alignment = 63;
+  const std::uint64_t r = random_();
+  c.bytes = 832;
+  if (r % 16 != 0) c.at = std::min(c.at, scratch_ + bytes_ - c.bytes) & ~alignment;
+  c.before.gpr[0] = r >> 8U & 7;
+  c.before.gpr[2] = 0;
+  c.restores = d.in.mnemonic == ZYDIS_MNEMONIC_XRSTOR || d.in.mnemonic == ZYDIS_MNEMONIC_XRSTOR64;
+}
+
+// Elements near the base, some of them far away; each second one masked.
+void RandomVector::shape_gather(VectorCase& c, const Decoded& d, unsigned operand) {
+  const auto put_vector = [&](ZydisRegister reg, auto make) {
+    const auto n = static_cast<std::size_t>(ZydisRegisterGetId(reg));
+    for (std::size_t i = 0; i < 8; ++i) {
+      const std::uint32_t word = make(i);
+      std::byte* const to = i < 4 ? c.vectors.legacy.data() + VectorState::xmm_at + 16 * n + 4 * i
+                                  : c.vectors.upper[n].data() + 4 * (i - 4);
+      std::memcpy(to, &word, sizeof word);
+    }
+  };
+  const bool wide = d.in.mnemonic == ZYDIS_MNEMONIC_VGATHERQPS || d.in.mnemonic == ZYDIS_MNEMONIC_VGATHERQPD ||
+                    d.in.mnemonic == ZYDIS_MNEMONIC_VPGATHERQD || d.in.mnemonic == ZYDIS_MNEMONIC_VPGATHERQQ;
+  put_vector(d.operands[operand].mem.index, [&](std::size_t i) -> std::uint32_t {
+    constexpr std::uint32_t far = 0x0FFF'FFFF;  // but not beyond 4 GiB
+    const std::uint64_t r = random_();
+    if (wide && i % 2 == 1) return 0;
+    if (r % 64 == 0) return far;
+    const auto near = static_cast<std::uint32_t>(r >> 8U & 0x3FF);
+    return wide ? near : near - 0x1FF;
+  });
+  put_vector(d.operands[2].reg.value, [&](std::size_t) { return static_cast<std::uint32_t>(random_()); });
+  c.at = scratch_ + bytes_ / 2;
+  c.bytes = 1024;
 }
 
 VectorCase RandomVector::next(Prefixes prefixes) {
@@ -267,11 +320,11 @@ VectorCase RandomVector::next(Prefixes prefixes) {
       const auto& o = d->operands[i];
       if (o.type != ZYDIS_OPERAND_TYPE_MEMORY) continue;
       const auto number_of = [](ZydisRegister reg) { return reg - ZYDIS_REGISTER_RAX; };
-      const bool vector_of_addresses = o.mem.type != ZYDIS_MEMOP_TYPE_MEM;
+      const bool gathers = o.mem.type == ZYDIS_MEMOP_TYPE_VSIB;
       c.bytes = o.size / 8;
       const int base = number_of(o.mem.base);
-      const int index = o.mem.index == ZYDIS_REGISTER_NONE ? -1 : number_of(o.mem.index);
-      if (vector_of_addresses || base < 0 || base > 15 || base == index || index > 15) {
+      const int index = gathers || o.mem.index == ZYDIS_REGISTER_NONE ? -1 : number_of(o.mem.index);
+      if ((o.mem.type != ZYDIS_MEMOP_TYPE_MEM && !gathers) || base < 0 || base > 15 || base == index || index > 15) {
         fits = false;
         break;
       }
@@ -282,6 +335,8 @@ VectorCase RandomVector::next(Prefixes prefixes) {
                (c.bytes != 0 ? (where >> 16U) % (c.bytes + 1) : 0);  // around a page's end
       if (where % 8 > 1) c.at = scratch_ + (where >> 8U) % (bytes_ - 1024);
       if (where % 8 > 2) c.at &= ~31ULL;
+      if (is_xsave(d->in)) shape_xsave(c, *d);
+      if (gathers) shape_gather(c, *d, i);
       const std::uint64_t scaled = index < 0 ? 0 : c.before.gpr[static_cast<unsigned>(index)] * o.mem.scale;
       c.before.gpr[static_cast<unsigned>(base)] = c.at - static_cast<std::uint64_t>(o.mem.disp.value) - scaled;
     }

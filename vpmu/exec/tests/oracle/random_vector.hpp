@@ -18,11 +18,13 @@ struct VectorCase {
   std::uint64_t at{};  ///< The memory operand.
   unsigned bytes{};    ///< Its size; 0: none.
   bool masked{};       ///< No floating-point exception can trap.
+  bool restores{};     ///< XRSTOR: its operand has a header.
 };
 
 /// Instructions of every encoding of these sets, found by trying them all.
 class RandomVector {
  public:
+  struct Decoded;
   enum class Prefixes : std::uint8_t {
     needed,
     padded,  ///< And others before them, up to what an instruction may be long. SDM 2A 2.1.1.
@@ -51,6 +53,8 @@ class RandomVector {
   std::vector<std::byte> encode(const Form& form);
   void pad(std::vector<std::byte>& code);
   void set_state(VectorCase& c);
+  void shape_xsave(VectorCase& c, const Decoded& d);
+  void shape_gather(VectorCase& c, const Decoded& d, unsigned operand);
   std::uint64_t number();
 
   std::mt19937_64 random_;

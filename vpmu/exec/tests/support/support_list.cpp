@@ -102,11 +102,15 @@ void ask(Table& table, std::vector<unsigned> code) {
 /// `before` with each ModRM byte that makes a difference: /0 to /7 with a register and with memory, and every one of
 /// the register forms that some opcodes give a meaning of its own.
 void ask_operands(Table& table, const std::vector<unsigned>& before) {
-  constexpr unsigned of_rbx = 3;
+  constexpr unsigned of_rbx = 3, with_index = 4;  // gathers have no other
   for (unsigned reg = 0; reg < 8; ++reg) {
     auto code = before;
-    code.push_back(reg << 3 | of_rbx);
-    ask(table, code);
+    for (const unsigned rm : {of_rbx, with_index}) {
+      code.push_back(reg << 3 | rm);
+      ask(table, code);
+      code.pop_back();
+    }
+    code.push_back(0);
     for (unsigned rm = 0; rm < 8; ++rm) {
       code.back() = 0xC0 | reg << 3 | rm;
       ask(table, code);

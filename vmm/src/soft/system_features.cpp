@@ -1,0 +1,94 @@
+// The system instructions whose meaning depends on what CPUID tells.
+#include "soft/system_unit.hpp"
+#include "vpmu/bits.hpp"
+#include "vpmu/paging.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::bit;
+using vpmu::exec::CpuFeature;
+using vpmu::exec::VectorState;
+
+constexpr std::uint64_t cr4_pae = bit(5), cr4_fsgsbase = bit(16), cr4_osxsave = bit(18), cr4_smep = bit(20),
+                        cr4_smap = bit(21);
+/// VME, PVI, TSD, DE, PSE, PAE, MCE, PGE, PCE, OSFXSR and OSXMMEXCPT: in every model.
+constexpr std::uint64_t cr4_always = 0x7FF;
+constexpr std::uint32_t leaf_7_smep = 1U << 7U;
+constexpr std::uint64_t rflags_cf = bit(0), rflags_status = 0x8D5;
+
+constexpr Raised gp{general_protection};
+constexpr Raised ud{{.vector = vector_ud, .error_code = std::nullopt}};
+
+}  // namespace
+
+// SDM 2A CPUID: OSXSAVE follows CR4, and the sizes of an XSAVE area what XCR0 has enabled.
+void SystemUnit::cpuid() {
+  constexpr std::uint32_t osxsave = 1U << 27U;
+  kvm_regs& r = s_->regs;
+  const auto leaf = static_cast<std::uint32_t>(r.rax);
+  const auto subleaf = static_cast<std::uint32_t>(r.rcx);
+  CpuidRegisters out = cpuid_->get(leaf, subleaf);
+  if (leaf == 1) out.ecx = (out.ecx & ~osxsave) | ((s_->sregs.cr4 & cr4_osxsave) != 0 ? osxsave : 0);
+  if (leaf == 0xD && subleaf <= 1 && features_->has(subleaf == 0 ? CpuFeature::xsave : CpuFeature::xsavec)) {
+    const CpuidRegisters upper = cpuid_->get(0xD, 2);
+    constexpr std::uint32_t legacy_and_header = 576;
+    out.ebx = (s_->vectors.xcr0 & VectorState::avx) != 0 ? upper.ebx + upper.eax : legacy_and_header;
+  }
+  r.rax = out.eax;
+  r.rbx = out.ebx;
+  r.rcx = out.ecx;
+  r.rdx = out.edx;
+}
+
+SystemResult SystemUnit::write_cr4(std::uint64_t value) {
+  std::uint64_t known = cr4_always;
+  if (features_->has(CpuFeature::fsgsbase)) known |= cr4_fsgsbase;
+  if (features_->has(CpuFeature::xsave)) known |= cr4_osxsave;
+  if (features_->has(CpuFeature::smap)) known |= cr4_smap;
+  if ((cpuid_->get(7).ebx & leaf_7_smep) != 0) known |= cr4_smep;
+  if ((value & ~known) != 0 || ((value ^ s_->sregs.cr4) & cr4_pae) != 0) return gp;
+  s_->sregs.cr4 = value;
+  return Completed{};
+}
+
+// SDM 2D XSETBV.
+SystemResult SystemUnit::xsetbv() {
+  if ((s_->sregs.cr4 & cr4_osxsave) == 0) return ud;
+  const std::uint64_t value = (s_->regs.rdx & 0xFFFF'FFFF) << 32 | (s_->regs.rax & 0xFFFF'FFFF);
+  const std::uint64_t known = cpuid_->get(0xD).eax;
+  const bool avx_alone = (value & (VectorState::sse | VectorState::avx)) == VectorState::avx;
+  if (static_cast<std::uint32_t>(s_->regs.rcx) != 0 || (value & ~known) != 0 || (value & VectorState::x87) == 0 ||
+      avx_alone)
+    return gp;
+  s_->vectors.xcr0 = value;
+  return Completed{};
+}
+
+// SDM 2B RDFSBASE, 2D WRFSBASE.
+SystemResult SystemUnit::read_base(const SystemInstruction& i) {
+  if ((s_->sregs.cr4 & cr4_fsgsbase) == 0) return ud;
+  set_gpr(i, segment(i.special).base);
+  return Completed{};
+}
+SystemResult SystemUnit::write_base(const SystemInstruction& i) {
+  if ((s_->sregs.cr4 & cr4_fsgsbase) == 0) return ud;
+  const std::uint64_t value = i.bytes == 4 ? gpr(i) & 0xFFFF'FFFF : gpr(i);
+  if (!vpmu::is_canonical(value, 48)) return gp;
+  segment(i.special).base = value;
+  return Completed{};
+}
+
+// SDM 2B RDRAND, RDSEED: CF says that there was a number. By SplitMix64, which needs no seed but 0.
+SystemResult SystemUnit::give_random(const SystemInstruction& i) {
+  if (!features_->has(i.op == SystemOp::rdrand ? CpuFeature::rdrand : CpuFeature::rdseed)) return ud;
+  random_ += 0x9E37'79B9'7F4A'7C15;
+  std::uint64_t z = random_;
+  z = (z ^ z >> 30) * 0xBF58'476D'1CE4'E5B9;
+  z = (z ^ z >> 27) * 0x94D0'49BB'1331'11EB;
+  set_gpr(i, z ^ z >> 31);
+  s_->regs.rflags = (s_->regs.rflags & ~rflags_status) | rflags_cf;
+  return Completed{};
+}
+
+}  // namespace vmm

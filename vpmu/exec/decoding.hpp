@@ -1,0 +1,66 @@
+#pragma once
+#include <Zydis/Zydis.h>
+
+#include <array>
+#include <optional>
+#include <span>
+
+#include "exec/host_routine.hpp"
+#include "exec/ops.hpp"
+
+/// One instruction on its way from Zydis to an op, for decode.cpp and decode_vector.cpp.
+namespace vpmu::exec {
+
+/// A CMP or TEST, with which a branch behind it can be made one.
+struct Comparison {
+  Alu what;
+  Form form;
+  unsigned bytes;
+};
+
+/// One instruction as Zydis gives it, and the op that it becomes. Large: used again for each instruction.
+struct Decoding {
+  explicit Decoding(HostRoutines* at) : routines{at} {}
+
+  ZydisDecodedInstruction in;
+  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
+  Op op;
+  struct Found {
+    bool ends_block{};
+    bool alone{};                    ///< It asks the platform, which may want to know what has been counted.
+    std::optional<std::int64_t> to;  ///< Branch target, relative to the block.
+    std::optional<Comparison> comparison;
+    std::optional<unsigned> jump_if;  ///< A Jcc's condition.
+  } found;
+  std::span<const std::byte> code;
+  HostRoutines* routines;
+
+  [[nodiscard]] bool has(CpuFeature feature) const { return routines->guest_has(feature); }
+  [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
+  [[nodiscard]] bool is_register(unsigned i) const {
+    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_REGISTER;
+  }
+  [[nodiscard]] bool is_memory(unsigned i) const {
+    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_MEMORY;
+  }
+  [[nodiscard]] bool is_immediate(unsigned i) const {
+    return i < in.operand_count && at(i).type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+  }
+  [[nodiscard]] unsigned bytes(unsigned i) const { return at(i).size / 8U; }
+  [[nodiscard]] bool locked() const { return (in.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0; }
+  [[nodiscard]] unsigned visible() const { return in.operand_count_visible; }
+};
+
+/// The byte offset of a general register in Core::r; empty for others.
+std::optional<std::uint8_t> offset_of(ZydisRegister reg);
+/// Puts the register that is the operand `operand` where an op has it. False: it is none.
+bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to);
+/// Fills in the op's memory operand. False for what address() cannot compute.
+bool set_address(Decoding& d, unsigned operand);
+/// The same; false for addresses of 32 bits, too.
+bool set_memory(Decoding& d, unsigned operand);
+
+/// x87 and vector instructions, XSAVE and its relatives, and others that are run as the host's own.
+Run vector_op(Decoding& d);
+
+}  // namespace vpmu::exec

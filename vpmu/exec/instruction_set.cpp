@@ -1,0 +1,105 @@
+#include "exec/instruction_set.hpp"
+
+#include "exec/host_form.hpp"
+
+/// Which instruction sets there are, and what a CPU must have for each.
+namespace vpmu::exec {
+namespace {
+
+/// For Zydis 4.1 they are a set of their own, which 4.0 has no name for.
+bool is_fcomi(ZydisMnemonic mnemonic) {
+  return mnemonic == ZYDIS_MNEMONIC_FCOMI || mnemonic == ZYDIS_MNEMONIC_FCOMIP || mnemonic == ZYDIS_MNEMONIC_FUCOMI ||
+         mnemonic == ZYDIS_MNEMONIC_FUCOMIP;
+}
+
+}  // namespace
+
+const ZydisDecoder& zydis_decoder() {
+  static const ZydisDecoder it = [] {
+    ZydisDecoder d;
+    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    return d;
+  }();
+  return it;
+}
+
+std::optional<CpuFeature> host_feature(const ZydisDecodedInstruction& in) {
+  const bool wide = in.avx.vector_length == 256;
+  if (is_fcomi(in.mnemonic)) return CpuFeature::baseline;
+  switch (in.meta.isa_set) {
+    case ZYDIS_ISA_SET_PPRO:
+      if (in.meta.isa_ext != ZYDIS_ISA_EXT_X87) return std::nullopt;
+      return CpuFeature::baseline;
+    case ZYDIS_ISA_SET_X87:
+    case ZYDIS_ISA_SET_FCMOV:
+    case ZYDIS_ISA_SET_PENTIUMMMX:
+    case ZYDIS_ISA_SET_FXSAVE:
+    case ZYDIS_ISA_SET_FXSAVE64:
+    case ZYDIS_ISA_SET_SSE:
+    case ZYDIS_ISA_SET_SSE2:
+    case ZYDIS_ISA_SET_SSE2MMX: return CpuFeature::baseline;
+    case ZYDIS_ISA_SET_SSE3:
+    case ZYDIS_ISA_SET_SSE3X87: return CpuFeature::sse3;
+    case ZYDIS_ISA_SET_SSSE3:
+    case ZYDIS_ISA_SET_SSSE3MMX: return CpuFeature::ssse3;
+    case ZYDIS_ISA_SET_SSE4: return CpuFeature::sse41;
+    case ZYDIS_ISA_SET_SSE42: return CpuFeature::sse42;
+    case ZYDIS_ISA_SET_AES: return CpuFeature::aes;
+    case ZYDIS_ISA_SET_PCLMULQDQ: return CpuFeature::pclmulqdq;
+    case ZYDIS_ISA_SET_AVX:
+      return in.mnemonic == ZYDIS_MNEMONIC_VPCLMULQDQ ? CpuFeature::vex_pclmulqdq : CpuFeature::avx;
+    case ZYDIS_ISA_SET_AVXAES: return CpuFeature::vex_aes;
+    case ZYDIS_ISA_SET_VAES: return wide ? CpuFeature::vaes : CpuFeature::vex_aes;
+    case ZYDIS_ISA_SET_VPCLMULQDQ: return wide ? CpuFeature::vpclmulqdq : CpuFeature::vex_pclmulqdq;
+    case ZYDIS_ISA_SET_AVX2: return CpuFeature::avx2;
+    case ZYDIS_ISA_SET_FMA: return CpuFeature::fma;
+    case ZYDIS_ISA_SET_F16C: return CpuFeature::f16c;
+    case ZYDIS_ISA_SET_BMI1: return CpuFeature::bmi1;
+    case ZYDIS_ISA_SET_BMI2: return CpuFeature::bmi2;
+    case ZYDIS_ISA_SET_ADOX_ADCX: return CpuFeature::adx;
+    case ZYDIS_ISA_SET_MOVBE: return CpuFeature::movbe;
+    default: return std::nullopt;
+  }
+}
+
+std::optional<CpuFeature> feature_needed(std::span<const std::byte> code) {
+  ZydisDecodedInstruction in;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&zydis_decoder(), nullptr, code.data(), code.size(), &in)))
+    return std::nullopt;
+  switch (in.meta.isa_set) {
+    case ZYDIS_ISA_SET_CLFLUSHOPT: return CpuFeature::clflushopt;
+    case ZYDIS_ISA_SET_RDRAND: return CpuFeature::rdrand;
+    case ZYDIS_ISA_SET_RDSEED: return CpuFeature::rdseed;
+    case ZYDIS_ISA_SET_RDTSCP: return CpuFeature::rdtscp;
+    case ZYDIS_ISA_SET_RDWRFSGS: return CpuFeature::fsgsbase;
+    case ZYDIS_ISA_SET_SMAP: return CpuFeature::smap;
+    case ZYDIS_ISA_SET_AVX2GATHER: return CpuFeature::avx2;
+    case ZYDIS_ISA_SET_XSAVE: return CpuFeature::xsave;
+    case ZYDIS_ISA_SET_XSAVEOPT: return CpuFeature::xsaveopt;
+    case ZYDIS_ISA_SET_XSAVEC: return CpuFeature::xsavec;
+    case ZYDIS_ISA_SET_XSAVES: return CpuFeature::xsaves;
+    default: return host_feature(in);
+  }
+}
+
+VectorUnit unit_needed(std::span<const std::byte> code) {
+  if (const auto form = host_form(code)) return form->unit;
+  ZydisDecodedInstruction in;
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&zydis_decoder(), nullptr, code.data(), code.size(), &in)))
+    return VectorUnit::none;
+  switch (in.meta.isa_set) {
+    case ZYDIS_ISA_SET_XSAVE:
+    case ZYDIS_ISA_SET_XSAVEOPT:
+    case ZYDIS_ISA_SET_XSAVEC:
+    case ZYDIS_ISA_SET_XSAVES:
+      // XGETBV and XSETBV ask CR4 themselves, and are no business of CR0.TS.
+      return in.mnemonic == ZYDIS_MNEMONIC_XGETBV || in.mnemonic == ZYDIS_MNEMONIC_XSETBV ? VectorUnit::none
+                                                                                          : VectorUnit::xsave;
+    default: break;
+  }
+  if (in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX) return VectorUnit::avx;
+  const bool control = in.mnemonic == ZYDIS_MNEMONIC_LDMXCSR || in.mnemonic == ZYDIS_MNEMONIC_STMXCSR;
+  return control || in.mnemonic == ZYDIS_MNEMONIC_MASKMOVDQU ? VectorUnit::sse : VectorUnit::none;
+}
+
+}  // namespace vpmu::exec
