@@ -16,7 +16,7 @@ constexpr std::size_t header_at = 512, header_bytes = 64, upper_at = header_at +
 constexpr std::size_t upper_bytes = sizeof(VectorState::upper), alignment = 64;
 /// Bytes of an x87 register; the other six of its sixteen are reserved.
 constexpr std::size_t x87_register = 10;
-constexpr std::size_t tag_at = 4, reserved_byte_at = 5;
+constexpr std::size_t reserved_byte_at = 5;
 
 /// What stands in XSTATE_BV, XCOMP_BV and behind. SDM 1 13.4.2.
 struct Header {

@@ -29,6 +29,23 @@ TEST(ModelsCommand, TellsThePmuOfEach) {
   EXPECT_EQ(line("skylake").substr(0, 65), "skylake            06_5EH/3  skylake          4/8   fmt3  32   In");
 }
 
+// As Linux names them in /proc/cpuinfo.
+TEST(ModelsCommand, TellsTheFeaturesOfEachCpu) {
+  const std::string text = list_models(true);
+  const auto features = [&](const std::string& name) {
+    const std::size_t begin = text.find("    features: ", text.find("\n" + name + " "));
+    return text.substr(begin, text.find('\n', begin) - begin) + ' ';
+  };
+  EXPECT_EQ(features("nehalem").find(" xsave "), std::string::npos);
+  EXPECT_NE(features("nehalem").find(" sse4_2 "), std::string::npos);
+  EXPECT_NE(features("sandybridge").find(" avx "), std::string::npos);
+  EXPECT_EQ(features("sandybridge").find(" avx2 "), std::string::npos);
+  EXPECT_NE(features("haswell").find(" avx2 "), std::string::npos);
+  EXPECT_NE(text.find("    not with --accel soft: pcid vme mce mca "), std::string::npos) << text;
+  const auto models = nlohmann::json::parse(list_models_as_json());
+  EXPECT_EQ(models[0]["features"][0], "pni");
+}
+
 TEST(ModelsCommand, GivesTheSameAsJson) {
   const auto models = nlohmann::json::parse(list_models_as_json());
   ASSERT_EQ(models.size(), 24U);
@@ -44,7 +61,9 @@ TEST(ModelsCommand, GivesTheSameAsJson) {
 }
 
 TEST(ModelsCommand, PrintsTheListThatIsAskedFor) {
-  for (const auto& [words, expected] : {std::pair{"models", list_models()}, {"models --json", list_models_as_json()}}) {
+  for (const auto& [words, expected] : {std::pair{"models", list_models()},
+                                        {"models -v", list_models(true)},
+                                        {"models --json", list_models_as_json()}}) {
     CommandLine app{"", "vpmu"};
     int exit_code = -1;
     add_models(app, exit_code);
