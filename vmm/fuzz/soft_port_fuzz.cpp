@@ -6,6 +6,8 @@
 #include "fakes/fake_ram.hpp"
 #include "fuzz_input.hpp"
 #include "kvm/kick.hpp"
+#include "machine/guest_cpuid.hpp"
+#include "machine/model.hpp"
 #include "soft/soft_port.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/bits.hpp"
@@ -97,8 +99,11 @@ class Guest {
     regs.rsp = at(stack) + 0x800;
     regs.rbx = at(data);
     regs.rflags = 2;
-    port_.emplace(memory_, CpuidTable{},
+    port_.emplace(memory_, has_features() ? newest() : CpuidTable{},
                   SoftStart{.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}});
+    vpmu::exec::VectorState vectors;
+    if (has_features()) vectors.xcr0 = vpmu::exec::VectorState::components;
+    require(port_->set_vectors(vectors).has_value(), "vector registers");
     ram_.kick = port_->kick_target();
     port_->stop_after(most_ticks);
     auto made = PmuVcpu::create({.source = sources[kinds_ % sources.size()], .make_timer = port_->timers()}, *port_,
@@ -190,6 +195,19 @@ class Guest {
     store(where, {0x48, 0xCF});
   }
 
+  /// Whether the vCPU has all that one can have, XSAVE enabled; else what every 64-bit CPU has.
+  [[nodiscard]] bool has_features() const { return (kinds_ & 0x80U) != 0; }
+  static const CpuidTable& newest() {
+    static const CpuidTable table = guest_cpuid({.model = *find_machine_model("skylake"),
+                                                 .supported = supported_features(),
+                                                 .tsc_deadline = true,
+                                                 .tsc_hz = SoftPort::default_tsc_khz * 1000,
+                                                 .cpus = 1,
+                                                 .bare_metal = false,
+                                                 .threads_per_core = 2},
+                                                0);
+    return table;
+  }
   [[nodiscard]] kvm_sregs special() const {
     const auto segment = [](std::uint16_t selector, std::uint8_t type) {
       kvm_segment s{};
@@ -204,6 +222,7 @@ class Guest {
     s.cr0 = vpmu::bit(31) | vpmu::bit(16) | vpmu::bit(0);
     s.cr3 = at(tables);
     s.cr4 = vpmu::bit(5) | vpmu::bit(9);
+    if (has_features()) s.cr4 |= vpmu::bit(16) | vpmu::bit(18);  // FSGSBASE, OSXSAVE
     s.efer = vpmu::bit(0) | vpmu::bit(8) | vpmu::bit(10) | vpmu::bit(11);
     s.cs = segment(0x10, 0xB);
     s.ss = s.ds = s.es = s.fs = s.gs = segment(0x18, 0x3);

@@ -75,6 +75,28 @@ TEST_F(CompiledSse, StopsBehindLdmxcsrThatUnmasksAnException) {
   EXPECT_EQ(platform_.state.mxcsr(), 0x1F00U);
 }
 
+// SDM 1 13.8: so with XRSTOR, which loads MXCSR.
+TEST_F(CompiledSse, StopsBehindXrstorThatUnmasksAnException) {
+  const auto put_mxcsr = [&](std::uint32_t value) {
+    std::memcpy(ram_.bytes().data() + VectorState::mxcsr_at, &value, sizeof value);
+  };
+  state_.paging.cr4 |= 1U << 18;
+  state_.gpr[rax] = VectorState::sse;
+  add({0x0F, 0x58, 0xC1});  // addps %xmm1, %xmm0
+  add({0x0F, 0xAE, 0x2B});  // xrstor (%rbx)
+  for (unsigned n = 0; n < 6; ++n) add({0x90});
+  const std::uint64_t before = instructions_;
+  add({0x0F, 0x58, 0xC1});
+  add({0xEB, 0});
+  put_mxcsr(0x1F80);
+  for (unsigned n = 0; n < 3; ++n) ASSERT_EQ(run(), Stop::budget);
+  EXPECT_EQ(engine_.compiled_blocks(), 1U);
+  put_mxcsr(0x1F00);
+  engine_.load(state_);
+  EXPECT_EQ(engine_.run(instructions_), Stop::unsupported);
+  EXPECT_EQ(engine_.passed().instructions, before);
+}
+
 // SDM 1 10.2.3: rounding is the guest's in the guest, and the caller's behind it; what is sticky stays.
 TEST_F(CompiledSse, RoundsAsTheGuestWantsIt) {
   add({0xF3, 0x0F, 0x5E, 0xC1});  // divss %xmm1, %xmm0

@@ -104,6 +104,20 @@ TEST_F(Xsave, XsaveKeepsWhatItWasNotAskedFor) {
   EXPECT_EQ(word(VectorState::mxcsr_at) & 0xFFFF'FFFF, 0x1F80U) << "with AVX, too";
 }
 
+// SDM 1 13.7, 13.10: MXCSR is a part of SSE, and comes back where the registers are all 0.
+TEST_F(Xsave, AnMxcsrOfItsOwnIsSseInUse) {
+  guest_.state.initialize(VectorState::sse);
+  for (const Code& code : {xsave, xsaveopt, xsavec, xsaves}) {
+    guest_.state.set_mxcsr(0x3F80);
+    std::fill_n(area(), area_bytes, std::byte{0});
+    ASSERT_EQ(run(code), Stop::budget);
+    EXPECT_EQ(word(header_at) & 2, 2U);
+    guest_.state.set_mxcsr(VectorState::initial_mxcsr);
+    ASSERT_EQ(run(code == xsaves ? xrstors : xrstor), Stop::budget);
+    EXPECT_EQ(guest_.state.mxcsr(), 0x3F80U);
+  }
+}
+
 // SDM 1 13.8: what XRSTOR does not take is #GP, and nothing has changed.
 TEST_F(Xsave, HeadersThatXrstorRefuses) {
   struct Row {
@@ -175,6 +189,11 @@ TEST_F(Xsave, AnAreaThatEndsWhereMemoryDoes) {
     ASSERT_TRUE(engine_->missing());
     EXPECT_EQ(engine_->missing()->at, end);
     EXPECT_EQ(engine_->missing()->write, code == xsave);
+    state_.gpr[rbx] -= 8;
+    engine_->resume(state_);
+    EXPECT_EQ(engine_->run(1), Stop::fault) << "it is not aligned";
+    EXPECT_FALSE(engine_->missing());
+    state_.gpr[rbx] += 8;
     state_.gpr[rax] = 3;
     EXPECT_EQ(run(code), Stop::budget);
     state_.gpr[rax] = 7;
