@@ -37,22 +37,27 @@ std::map<std::string, std::uint64_t> counters_of(const std::string& name, bool s
 // registers, and without the guest's clock, which is moved now and then.
 TEST(KvmHandOver, TakesAtMostSixSystemCallsThereAndBack) {
   if (::access("/dev/kvm", R_OK | W_OK) != 0) GTEST_SKIP() << "no usable /dev/kvm";
-  for (const std::string name :
-       {"GsBase.IsExchangedAcrossInstructionsLeftToOthers", "GsBase.OfTheOthersIsReadBetweenTwoExchanges"}) {
-    const auto counters = counters_of(name);
-    ASSERT_TRUE(counters.contains("pmu.exact.handed_over")) << name;
-    const std::uint64_t hand_overs = counters.at("pmu.exact.handed_over");
-    EXPECT_GE(hand_overs, 200U) << name;
-    std::uint64_t ioctls = 0;
-    std::string listing;
-    for (const auto& [counter, value] : counters) {
-      if (!counter.starts_with("kvm.ioctls.")) continue;
-      ioctls += value;
-      listing += counter + " " + std::to_string(value) + "\n";
-    }
-    EXPECT_GE(ioctls, hand_overs) << name;
-    EXPECT_LE(ioctls, 6 * hand_overs) << name << "\n" << listing;
+  const auto counters = counters_of("GsBase.IsExchangedAcrossInstructionsLeftToOthers");
+  ASSERT_TRUE(counters.contains("pmu.exact.handed_over"));
+  const std::uint64_t hand_overs = counters.at("pmu.exact.handed_over");
+  EXPECT_GE(hand_overs, 200U);
+  std::uint64_t ioctls = 0;
+  std::string listing;
+  for (const auto& [counter, value] : counters) {
+    if (!counter.starts_with("kvm.ioctls.")) continue;
+    ioctls += value;
+    listing += counter + " " + std::to_string(value) + "\n";
   }
+  EXPECT_GE(ioctls, hand_overs);
+  EXPECT_LE(ioctls, 6 * hand_overs) << listing;
+}
+
+// Two hundred times the base of the others is read between two SWAPGS: all of that is done in the engine's place.
+TEST(KvmHandOver, BasesAreReadWithoutIt) {
+  if (::access("/dev/kvm", R_OK | W_OK) != 0) GTEST_SKIP() << "no usable /dev/kvm";
+  const auto counters = counters_of("GsBase.OfTheOthersIsReadBetweenTwoExchanges");
+  ASSERT_TRUE(counters.contains("pmu.exact.handed_over"));
+  EXPECT_LE(counters.at("pmu.exact.handed_over"), 20U);
 }
 
 // 2,100 instructions of a loop beside a watchpoint are the engine's.

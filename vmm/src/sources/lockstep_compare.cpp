@@ -70,9 +70,9 @@ std::uint64_t uncompared_bits(std::span<const std::byte> code) {
   return at(0) == 0x0F && at(1) == 0x20 && (at(2) >> 3 & 7) == 4 ? mce : 0;
 }
 
-bool stores_pointers(std::string_view mnemonic) {
-  constexpr std::array storing{"fxsave", "fxsave64", "fnsave", "fnstenv"};
-  return std::ranges::find(storing, mnemonic) != storing.end();
+bool stores_what_may_differ(std::string_view mnemonic) {
+  constexpr std::array with_pointers{"fxsave", "fxsave64", "fnsave", "fnstenv"};
+  return mnemonic.starts_with("xsave") || std::ranges::find(with_pointers, mnemonic) != with_pointers.end();
 }
 
 }  // namespace vmm

@@ -28,7 +28,8 @@ std::optional<Difference> memory_difference(OverlayRam& ram);
 /// Bits of every register in which the two may differ behind the instruction. KVM on AMD lets the guest run with the
 /// host's CR4.MCE and hides that by an intercept; an emulated AMD host does not intercept the read.
 std::uint64_t uncompared_bits(std::span<const std::byte> code);
-/// Whether it stores x87's last instruction and operand pointers, which the engine does not keep.
-bool stores_pointers(std::string_view mnemonic);
+/// Whether it stores x87's last instruction and operand pointers, which the engine does not keep, or tells which state
+/// components are in use, which a CPU may say of one in its initial configuration, too (SDM 1 13.6).
+bool stores_what_may_differ(std::string_view mnemonic);
 
 }  // namespace vmm

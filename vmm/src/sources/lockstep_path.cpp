@@ -114,7 +114,7 @@ bool LockstepPath::decode(std::uint64_t rip, Straight& code) {
               .flags = flag_use(text, CodeSize::bits64),
               .count = &(*mnemonics_)[mnemonic],
               .is_string = instruction->rep,
-              .differs = uncompared_bits(text) != 0 || stores_pointers(mnemonic)};
+              .differs = uncompared_bits(text) != 0 || stores_what_may_differ(mnemonic)};
     if (clears_af(mnemonic)) item.flags = {item.flags.asked, item.flags.given | item.flags.undefined, 0};
     code.ends_way = code.ends_way || item.differs || (item.flags.asked & undefined) != 0;
     code.asked |= item.flags.asked & code.kept;

@@ -132,7 +132,7 @@ Result<std::optional<LockstepSource::Trial>> LockstepSource::try_one(VcpuPort& p
   VMM_ASSIGN(t.sregs, port.sregs());
   if (code_size(t.sregs) != CodeSize::bits64 || (t.before.rflags & rflags_tf) != 0) return std::optional<Trial>{};
   t.fetched = view_->fetch(vpmu::GuestLinear{t.before.rip}, t.bytes, cpl_of(t.sregs));
-  if (stores_pointers(mnemonic_of(std::span{t.bytes}.first(t.fetched), CodeSize::bits64)))
+  if (stores_what_may_differ(mnemonic_of(std::span{t.bytes}.first(t.fetched), CodeSize::bits64)))
     return std::optional<Trial>{};
   runs_.ram().begin();
   runs_.platform().begin(port);

@@ -108,7 +108,7 @@ const std::vector<Row> rows{
     {.name = "Ud2", .code = {0x0F, 0x0B}, .steppable = false},
     {.name = "In", .code = {0xEC}, .steppable = false},
     {.name = "OutString", .code = {0x6E}, .load = true, .steppable = false},
-    {.name = "GatherOfManyAddresses", .code = {0xC4, 0xE2, 0x69, 0x90, 0x04, 0x0B}, .steppable = false},
+    {.name = "GatherOfManyAddresses", .code = {0xC4, 0xE2, 0x69, 0x90, 0x04, 0x0B}, .load = true, .steppable = false},
     {.name = "SaveOfAHalfKilobyte", .code = {0x0F, 0xAE, 0x03}, .store = true, .steppable = false},
     {.name = "ReturnFarOf32BitCode", .code = {0xCB}, .load = true, .branch = BranchKind::far, .size = CodeSize::bits32},
     {.name = "IncrementOf32BitCode", .code = {0x40}, .size = CodeSize::bits32},
