@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "exec/alu.hpp"
 #include "exec/dispatch.hpp"
 #include "exec/select.hpp"
@@ -35,6 +37,33 @@ bool element(const Op* op, Core* c, std::uint64_t step) {
   return true;
 }
 
+/// As many elements of MOVS or STOS as lie in pages that the TLB knows, at most `most`, upwards; 0: none, for element()
+/// to find out why. Nobody observes.
+template <String What, class T>
+[[gnu::noinline]] std::uint64_t many(const Op* op, Core* c, std::uint64_t most) {
+  const std::uint64_t to = c->r[rdi];
+  const std::uint64_t from = c->r[rsi] + reg<std::uint64_t>(c, op->seg);
+  const auto fit = [](std::uint64_t at) { return (page_size - at % page_size) / sizeof(T); };
+  const std::uint64_t n = std::min({most, fit(to), What == String::movs ? fit(from) : most});
+  const std::uint64_t bytes = n * sizeof(T);
+  if (n == 0 || !can_write_quickly(c, to, bytes)) return 0;
+  std::byte* const target = known_address(c, to);
+  if constexpr (What == String::movs) {
+    if (!can_read_quickly(c, from, bytes)) return 0;
+    const std::byte* const source = known_address(c, from);
+    // What it has stored it loads again where the target lies a little above the source.
+    if (target > source && target < source + bytes) return 0;
+    std::memmove(target, source, bytes);
+    c->r[rsi] += bytes;
+  } else {
+    const T value = reg<T>(c, rax * 8);
+    for (std::uint64_t i = 0; i < n; ++i) std::memcpy(target + i * sizeof(T), &value, sizeof value);
+  }
+  c->r[rdi] += bytes;
+  c->r[rcx] -= n;
+  return n;
+}
+
 template <String What, Repeat How, class T>
 void string(const Op* op, Core* c) {
   const std::uint64_t step = (c->other_flags & rflags::DF) != 0 ? std::uint64_t{0} - sizeof(T) : sizeof(T);
@@ -43,6 +72,11 @@ void string(const Op* op, Core* c) {
   } else {
     constexpr bool compares = What == String::scas || What == String::cmps;
     for (unsigned n = 0; c->r[rcx] != 0; ++n) {
+      if constexpr (What == String::movs || What == String::stos)
+        if (step == sizeof(T) && c->tap == nullptr) {
+          n += static_cast<unsigned>(many<What, T>(op, c, std::min<std::uint64_t>(c->r[rcx], most_elements - n)));
+          if (c->r[rcx] == 0) break;
+        }
       if (n == most_elements) return leave_for(op, c, Stop::again);
       if (!element<What, T>(op, c, step)) VPMU_LEAVE(op, c);
       if (c->tap != nullptr) [[unlikely]]
