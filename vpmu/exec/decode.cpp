@@ -445,6 +445,8 @@ std::uint8_t place_of(const Decoding& d) {
     memory = &d.at(i);
   }
   if (memory == nullptr) return 0;
+  // Which part of it, or which other places, depends on vector registers.
+  if (d.op.run == op_masked_move() || d.op.run == op_gather()) return 0;
   if (memory->visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN)
     return memory->mem.base == ZYDIS_REGISTER_RSP && memory->size == 64 ? event_at_stack : 0;
   const bool bit_string = find(bit_ops, d.in.mnemonic).has_value() && d.is_register(1);

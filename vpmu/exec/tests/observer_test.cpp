@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {
@@ -388,6 +391,33 @@ TEST_F(Observed, HearsOfNewTables) {
   state_.paging.cr3 = 0x1000;
   engine_.load(state_);
   EXPECT_EQ(notes_.log, Log{"flushed"});
+}
+
+// What they reach depends on vector registers: elements that are masked are in no cache, and a gather's are where it
+// finds them.
+TEST_F(Observed, MaskedMovesAndGathersTouchWhatIsNotMasked) {
+  VectorPlatform platform;
+  TestCode code;
+  Engine engine{ram_, platform, &code};
+  const auto set = [&](unsigned number, const std::array<std::int32_t, 4>& words) {
+    std::memcpy(platform.state.legacy.data() + VectorState::xmm_at + 16UL * number, words.data(), sizeof words);
+  };
+  set(1, {0, -1, -1, 0});
+  set(2, {100, 7, 200, 300});
+  set(3, {0, 0, 0, 0});
+  state_.paging.cr4 = 1U << 9 | 1U << 18;  // OSFXSR, OSXSAVE
+  state_.gpr[rbx] = data_;
+  state_.rip = ram_.address() + page_size;
+  state_.rflags = 2;
+  // vmaskmovps (%rbx), %xmm1, %xmm0; vmaskmovps %xmm0, %xmm1, (%rbx); vmaskmovps (%rbx), %xmm3, %xmm0; vpgatherdd
+  // %xmm1, (%rbx,%xmm2,4), %xmm0; mov (%rbx), %rax; ud2
+  put({0xC4, 0xE2, 0x71, 0x2C, 0x03, 0xC4, 0xE2, 0x71, 0x2E, 0x03, 0xC4, 0xE2, 0x61,
+       0x2C, 0x03, 0xC4, 0xE2, 0x71, 0x90, 0x04, 0x93, 0x48, 0x8B, 0x03, 0x0F, 0x0B});
+  engine.observe(&notes_);
+  engine.load(state_);
+  EXPECT_EQ(engine.run(100), Stop::unsupported);
+  EXPECT_EQ(notes_.log, (Log{"flushed", "L8@4", "retired load", "S8@4", "retired store", "retired load", "L4@28",
+                             "L4@800", "retired load", "L8@0", "retired load"}));
 }
 
 }  // namespace
