@@ -166,7 +166,8 @@ MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecode
                   .displacement = o.mem.disp.has_displacement ? o.mem.disp.value : 0,
                   .bytes = static_cast<std::uint16_t>(o.size / 8),
                   .address_bytes = static_cast<std::uint8_t>(address_bits / 8),
-                  .linear_bytes = static_cast<std::uint8_t>(i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 ? 8 : 4)};
+                  .linear_bytes = static_cast<std::uint8_t>(i.machine_mode == ZYDIS_MACHINE_MODE_LONG_64 ? 8 : 4),
+                  .scattered = o.mem.type == ZYDIS_MEMOP_TYPE_VSIB};
   // PUSH and CALL store below the stack pointer that they find.
   const bool implicit_push = o.visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN && register_number(o.mem.base) == 4 &&
                              (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;

@@ -30,6 +30,7 @@ struct MemoryOperand {
   std::uint16_t bytes{};
   std::uint8_t address_bytes{8};  ///< The offset's width.
   std::uint8_t linear_bytes{8};   ///< 4 outside 64-bit code, where linear addresses wrap at 4 GiB.
+  bool scattered{};               ///< A gather's: elements anywhere, and this is their common base.
 };
 
 /// What an instruction does, without its semantics: enough to choose it for a sample and to say what it touched.

@@ -17,7 +17,7 @@ vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
 
 vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
                           const kvm_regs& before, const kvm_sregs& sregs) {
-  if (!operand) return {};
+  if (!operand || operand->scattered) return {};  // many places: none of them is the address
   constexpr std::uint64_t line = 64;
   const vpmu::GuestLinear at = operand_address(*operand, i, ip, before, sregs);
   const std::uint64_t last = at.value() + (operand->bytes > 0 ? operand->bytes - 1U : 0U);

@@ -11,6 +11,7 @@
 #include "exec/vector_state.hpp"
 #include "memory/host_code.hpp"
 #include "sources/instruction.hpp"
+#include "sources/retired_instruction.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm::test {
@@ -96,6 +97,22 @@ TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
   for (const std::string_view name :
        {"add", "call", "movaps", "movss", "paddd", "pextrd", "fld", "fstp", "fnstenv", "fxsave", "ldmxcsr", "stmxcsr"})
     EXPECT_TRUE(seen.contains(name)) << name;
+}
+
+// A gather loads from many places: a record that names one of them would be wrong.
+TEST(RetiredInstruction, AGatherLoadsAndHasNoAddress) {
+  const auto load_of = [](std::initializer_list<unsigned> bytes) {
+    std::vector<std::byte> code;
+    for (const unsigned b : bytes) code.push_back(static_cast<std::byte>(b));
+    kvm_regs regs{};
+    regs.rbx = 0x2000;
+    const auto i = decode_instruction(code, CodeSize::bits64);
+    const Retired retired = retired_instruction(i.value(), regs, kvm_sregs{}, regs, 1);
+    EXPECT_TRUE(retired.what.has_load);
+    return retired.what.load.address.value();
+  };
+  EXPECT_EQ(load_of({0x8B, 0x43, 0x08}), 0x2008U);
+  EXPECT_EQ(load_of({0xC4, 0xE2, 0x71, 0x90, 0x44, 0x93, 0x08}), 0U);  // vpgatherdd %xmm1, 8(%rbx,%xmm2,4), %xmm0
 }
 
 TEST(MnemonicOf, NamesWhatTheBytesHold) {
