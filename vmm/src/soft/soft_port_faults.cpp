@@ -67,7 +67,7 @@ std::vector<Access> SoftPort::gathered(const Gather& g, std::uint64_t base, unsi
 
 std::vector<Access> SoftPort::accesses(const Instruction& i, std::span<const std::byte> code) const {
   std::vector<Access> all;
-  if (const auto gather = decode_gather(code); gather && i.load)
+  if (const auto gather = i.load && i.load->scattered ? decode_gather(code) : std::nullopt)
     return gathered(*gather, operand_address(*i.load, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value(),
                     i.load->scale);
   const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
@@ -84,7 +84,7 @@ std::vector<Access> SoftPort::accesses(const Instruction& i, std::span<const std
 
 /// What the engine could not reach of an instruction whose operands do not tell; else all that it accesses.
 std::vector<Access> SoftPort::reached(const Instruction& i, std::span<const std::byte> code) const {
-  if (!reaches_a_part(code)) return accesses(i, code);
+  if (!i.partial) return accesses(i, code);
   const auto& missing = engine_.missing();
   if (!missing) return {};
   return {{.at = missing->at, .bytes = 1, .write = missing->write, .stack = false}};
@@ -129,7 +129,9 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   }
   if (cpl_of(s_.sregs) != 0 && is_privileged(code)) return take(general_protection, EventKind::fault);
-  if (const auto fault = feature_fault(code)) return take(*fault, EventKind::fault);
+  // What came to reach for memory is there, and enabled.
+  if (!engine_.missing())
+    if (const auto fault = feature_fault(code)) return take(*fault, EventKind::fault);
   for (const Access& access : reached(*i, code)) {
     if (!vpmu::is_canonical(access.at, 48) || !vpmu::is_canonical(access.at + access.bytes - 1, 48))
       return take(access.stack ? stack_fault : general_protection, EventKind::fault);

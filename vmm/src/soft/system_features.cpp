@@ -12,8 +12,8 @@ using vpmu::exec::VectorState;
 
 constexpr std::uint64_t cr4_pae = bit(5), cr4_fsgsbase = bit(16), cr4_osxsave = bit(18), cr4_smep = bit(20),
                         cr4_smap = bit(21);
-/// VME, PVI, TSD, DE, PSE, PAE, MCE, PGE, PCE, OSFXSR and OSXMMEXCPT: in every model.
-constexpr std::uint64_t cr4_always = 0x7FF;
+/// TSD, DE, PSE, PAE, PGE, PCE, OSFXSR and OSXMMEXCPT. No guest here sees VME and MCE.
+constexpr std::uint64_t cr4_always = 0x7BC;
 constexpr std::uint32_t leaf_7_smep = 1U << 7U;
 constexpr std::uint64_t rflags_cf = bit(0), rflags_status = 0x8D5;
 

@@ -216,26 +216,4 @@ bool is_never_there(std::span<const std::byte> bytes) {
   return encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
 }
 
-bool reaches_a_part(std::span<const std::byte> bytes) {
-  const auto decoded = decode(bytes);
-  if (!decoded) return false;
-  switch (decoded->in.mnemonic) {
-    case ZYDIS_MNEMONIC_MASKMOVDQU:
-    case ZYDIS_MNEMONIC_VMASKMOVDQU:
-    case ZYDIS_MNEMONIC_VMASKMOVPS:
-    case ZYDIS_MNEMONIC_VMASKMOVPD:
-    case ZYDIS_MNEMONIC_VPMASKMOVD:
-    case ZYDIS_MNEMONIC_VPMASKMOVQ: return true;
-    default: break;
-  }
-  switch (decoded->in.meta.isa_set) {
-    case ZYDIS_ISA_SET_AVX2GATHER:
-    case ZYDIS_ISA_SET_XSAVE:
-    case ZYDIS_ISA_SET_XSAVEC:
-    case ZYDIS_ISA_SET_XSAVEOPT:
-    case ZYDIS_ISA_SET_XSAVES: return true;
-    default: return false;
-  }
-}
-
 }  // namespace vmm

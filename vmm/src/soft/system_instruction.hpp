@@ -97,7 +97,5 @@ std::optional<Gather> decode_gather(std::span<const std::byte> bytes);
 
 /// Whether the instruction is of an extension that no guest without KVM has: #UD.
 bool is_never_there(std::span<const std::byte> bytes);
-/// Whether what it reaches depends on vector registers or on EDX:EAX: masked moves, gathers, XSAVE and its relatives.
-bool reaches_a_part(std::span<const std::byte> bytes);
 
 }  // namespace vmm

@@ -175,6 +175,27 @@ MemoryOperand memory_operand(const ZydisDecodedInstruction& i, const ZydisDecode
   return m;
 }
 
+/// Masked moves, gathers, XSAVE and its relatives.
+bool is_partial(const ZydisDecodedInstruction& i) {
+  switch (i.mnemonic) {
+    case ZYDIS_MNEMONIC_MASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVDQU:
+    case ZYDIS_MNEMONIC_VMASKMOVPS:
+    case ZYDIS_MNEMONIC_VMASKMOVPD:
+    case ZYDIS_MNEMONIC_VPMASKMOVD:
+    case ZYDIS_MNEMONIC_VPMASKMOVQ: return true;
+    default: break;
+  }
+  switch (i.meta.isa_set) {
+    case ZYDIS_ISA_SET_AVX2GATHER:
+    case ZYDIS_ISA_SET_XSAVE:
+    case ZYDIS_ISA_SET_XSAVEC:
+    case ZYDIS_ISA_SET_XSAVEOPT:
+    case ZYDIS_ISA_SET_XSAVES: return true;
+    default: return false;
+  }
+}
+
 bool flushes_line(const ZydisDecodedInstruction& i) {
   return i.mnemonic == ZYDIS_MNEMONIC_CLFLUSH || i.mnemonic == ZYDIS_MNEMONIC_CLFLUSHOPT;
 }
@@ -249,6 +270,7 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
                   .rep = (i.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE | ZYDIS_ATTRIB_HAS_REPNE)) != 0,
                   .branch = branch_kind(i, decoded->operands[0]),
                   .locked = (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0};
+  out.partial = is_partial(i);
   out.ends_block = out.branch != vpmu::BranchKind::none || i.mnemonic == ZYDIS_MNEMONIC_HLT;
   for (const ZydisDecodedOperand& o : operands) {
     out.steppable = out.steppable && is_describable(o);

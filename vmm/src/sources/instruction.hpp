@@ -36,6 +36,7 @@ struct MemoryOperand {
 /// What an instruction does, without its semantics: enough to choose it for a sample and to say what it touched.
 struct Instruction {
   std::uint8_t length{};
+  bool partial{};     ///< Vector registers or EDX:EAX tell which part of its operand it touches, or where else.
   bool ends_block{};  ///< Control may go elsewhere than to the next instruction.
   bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
                       ///< ...), and all that it touches is in `load` and `store`.

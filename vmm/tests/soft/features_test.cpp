@@ -14,7 +14,6 @@ using vpmu::exec::host_has;
 
 constexpr std::uint64_t osfxsr = vpmu::bit(9), fsgsbase = vpmu::bit(16), osxsave = vpmu::bit(18), smep = vpmu::bit(20),
                         smap = vpmu::bit(21), cr0_em = vpmu::bit(2);
-constexpr unsigned vector_of_nm = 7;
 
 /// With the CPUID of a model.
 class Features : public SystemInstructions {
@@ -184,7 +183,7 @@ TEST_F(Features, ControlBitsGoWithFeatures) {
   EXPECT_TRUE(can_set("ivybridge", smep | fsgsbase));
   EXPECT_FALSE(can_set("haswell", smap));
   EXPECT_TRUE(can_set("broadwell", smap));
-  for (const unsigned bit : {11U, 12U, 13U, 14U, 17U, 22U, 24U})
+  for (const unsigned bit : {0U, 1U, 6U, 11U, 12U, 13U, 14U, 17U, 22U, 24U})
     EXPECT_FALSE(can_set("skylake", vpmu::bit(bit))) << "nobody has bit " << bit;
 }
 
@@ -202,7 +201,7 @@ TEST_F(Features, SmepAndSmapKeepTheKernelFromUserPages) {
   EXPECT_EQ(jump.sregs()->cr2, user_at);
 }
 
-// SDM 3A 2.5, table 11-1 of SDM 3A 11: who may not run says which of #UD and #NM it is.
+// SDM 3A 2.5, SDM 2A tables 2-15 to 2-28: which of #UD and #NM it is where a unit is off.
 TEST_F(Features, UnitsThatAreOffRaiseUdOrNm) {
   be("skylake");
   const std::vector<std::uint8_t> fld1{0xD9, 0xE8}, paddd{0x66, 0x0F, 0xFE, 0xC1}, vaddps{0xC5, 0xF4, 0x58, 0xC1},
@@ -212,13 +211,13 @@ TEST_F(Features, UnitsThatAreOffRaiseUdOrNm) {
     guest_.port.special.cr4 = vpmu::bit(5) | cr4;
     return (run(code).regs()->rip - handler_of(0)) / 16;
   };
-  for (const std::uint64_t off : {cr0_ts, cr0_em}) EXPECT_EQ(raised(fld1, off, osfxsr), vector_of_nm);
+  for (const std::uint64_t off : {cr0_ts, cr0_em}) EXPECT_EQ(raised(fld1, off, osfxsr), vector_nm);
   for (const auto& code : {paddd, maskmovdqu}) {
-    EXPECT_EQ(raised(code, cr0_ts, osfxsr), vector_of_nm);
+    EXPECT_EQ(raised(code, cr0_ts, osfxsr), vector_nm);
     EXPECT_EQ(raised(code, cr0_em | cr0_ts, osfxsr), vector_ud);
     EXPECT_EQ(raised(code, cr0_ts, 0), vector_ud);
   }
-  EXPECT_EQ(raised(xsave, cr0_ts, osxsave), vector_of_nm);
+  EXPECT_EQ(raised(xsave, cr0_ts, osxsave), vector_nm);
   EXPECT_EQ(raised(xsave, cr0_ts, 0), vector_ud);
   if (!host_has(CpuFeature::avx)) return;
   EXPECT_EQ(raised(vaddps, 0, osxsave), vector_ud) << "XCR0 has not enabled it";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exec/code_cache.hpp"
+#include "exec/instruction_set.hpp"
 #include "exec/ops.hpp"
 
 // Writes vpmu/exec/support.md: which instructions of 64-bit code the engine runs, found by asking its decoder for every
@@ -71,15 +72,6 @@ std::string form_of(const ZydisDecodedInstruction& in,
   return text.empty() ? "plain" : text;
 }
 
-const ZydisDecoder& decoder() {
-  static const ZydisDecoder it = [] {
-    ZydisDecoder d;
-    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    return d;
-  }();
-  return it;
-}
-
 /// Asks both decoders for what stands in `code`.
 void ask(Table& table, std::vector<unsigned> code) {
   code.resize(code.size() + 12, 1);
@@ -87,7 +79,8 @@ void ask(Table& table, std::vector<unsigned> code) {
   for (const unsigned b : code) block.code.push_back(std::byte(static_cast<unsigned char>(b)));
   ZydisDecodedInstruction in;
   std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder(), block.code.data(), block.code.size(), &in, operands.data())))
+  if (!ZYAN_SUCCESS(
+          ZydisDecoderDecodeFull(&exec::zydis_decoder(), block.code.data(), block.code.size(), &in, operands.data())))
     return;
   block.code.resize(in.length);
   const bool hosts_own = exec::host_form(block.code).has_value();
