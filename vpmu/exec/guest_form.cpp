@@ -338,7 +338,7 @@ class Reader {
     const bool vex = o == 0xC4 || o == 0xC5;
     const bool flags = o == 0x9E || o == 0x9F || o == 0xFA || o == 0xFC || o == 0xFD;
     const bool moves = o >= 0xA0 && o <= 0xA3;
-    if (vex && become_vector()) return;
+    if (vex && (become_general() || become_vector())) return;
     if (strings || x87 || vex || flags || moves || o == 0x9B || o == 0x9C || o == 0x8F) alone();
   }
 
@@ -346,6 +346,7 @@ class Reader {
     const unsigned o = f_.opcode;
     if (o >= 0x80 && o < 0x90) return become(Kind::jcc, FlagUse::other);
     if (f_.repeat == 0xF3 && o == 0xB8) return population();
+    if (f_.repeat != 0xF2 && (o == 0xBC || o == 0xBD)) return scan();
     if (f_.repeat != 0) return other_two_bytes();
     if (o >= 0x40 && o < 0x50) {
       become(Kind::plain, FlagUse::other);
@@ -389,6 +390,17 @@ class Reader {
     read_modrm();
     f_.writes_reg = true;
   }
+  /// A CPU that does not know the prefix ignores it: the op tells.
+  void scan() {
+    const bool up = f_.opcode == 0xBC;
+    become(Kind::scan, FlagUse::sets_all);
+    read_modrm();
+    f_.writes_reg = true;
+    const bool counts = op_.run == op_scan(up ? Scan::tzcnt : Scan::lzcnt, f_.memory, f_.bytes);
+    if (counts) return;
+    f_.repeat = 0;
+    if (!host_flags().scan) alone();
+  }
   void bit() {
     const bool by_constant = f_.opcode == 0xBA;
     f_.reg_is_opcode = by_constant;
@@ -405,6 +417,14 @@ class Reader {
     if (become_vector()) return;
     const bool system = o < 0x10 || (o >= 0x20 && o < 0x28) || (o >= 0x30 && o < 0x38) || o == 0xA2 || o == 0xAA;
     if (!system) alone();
+  }
+  bool become_general() {
+    const HostRoutine* const routine = routine_of(op_);
+    if (routine == nullptr || !routine->form.vex || routine->form.unit != VectorUnit::none) return false;
+    f_.general = &routine->form;
+    become(Kind::general, routine->form.writes_flags ? FlagUse::other : FlagUse::none);
+    f_.memory = routine->form.bytes != 0;
+    return true;
   }
   bool become_vector() {
     if (op_.run == op_vzero(false)) {

@@ -33,7 +33,9 @@ struct GuestForm {
     widen,
     sign,
     swap_bytes,
-    vector,  ///< SSE or AVX: see `vector`.
+    scan,     ///< BSF, BSR, TZCNT, LZCNT.
+    general,  ///< In VEX, of general registers: BMI1, BMI2. See `general`.
+    vector,   ///< SSE or AVX: see `vector`.
     push,
     push_constant,
     pop,
@@ -64,6 +66,7 @@ struct GuestForm {
   std::uint8_t immediate_bytes{};  ///< At its end.
 
   VectorForm vector;
+  const HostForm* general{};
 
   [[nodiscard]] bool is_flow() const { return kind >= Kind::jmp; }
   /// Whether the interpreter may be needed at this instruction.
@@ -73,7 +76,8 @@ struct GuestForm {
 /// How `op`, whose bytes these are, is compiled.
 GuestForm guest_form(std::span<const std::byte> code, const Op& op);
 
-/// Which instructions leave those flags that the manual does not define as the interpreter leaves them, on this CPU.
+/// Which instructions leave what the manual does not define, flags above all, as the interpreter leaves it,
+/// on this CPU.
 struct HostFlags {
   bool logic{};     ///< AND, OR, XOR, TEST: AF is 0.
   bool shift{};     ///< SHL, SHR, SAR, AF apart: OF as for a last shift by 1.
@@ -81,6 +85,7 @@ struct HostFlags {
   bool rotate{};    ///< ROL, ROR: OF as for a last rotation by 1.
   bool bit{};       ///< BT and its like change CF alone,
   bool multiply{};  ///< MUL and IMUL into RDX:RAX CF and OF.
+  bool scan{};      ///< Not of flags: BSF and BSR of 0 leave all of their destination.
 };
 const HostFlags& host_flags();
 

@@ -3,7 +3,7 @@
 #include "exec/flags.hpp"
 #include "exec/guest_form.hpp"
 
-/// Looks at what this CPU does with flags that the manual leaves undefined.
+/// Looks at what this CPU does with flags, and the destination of a scan, that the manual leaves undefined.
 namespace vpmu::exec {
 namespace {
 
@@ -34,6 +34,9 @@ VPMU_ON_THIS_CPU(do_bt, "bt %%rcx, %%rax")
 VPMU_ON_THIS_CPU(do_btc, "btc $5, %%rax")
 VPMU_ON_THIS_CPU(do_mul, "mul %%rcx")
 VPMU_ON_THIS_CPU(do_imul, "imul %%ecx")
+VPMU_ON_THIS_CPU(do_bsf, "bsf %%ecx, %%eax")
+VPMU_ON_THIS_CPU(do_bsr, "bsr %%ecx, %%eax")
+VPMU_ON_THIS_CPU(do_bsf_short, "bsf %%cx, %%ax")
 #undef VPMU_ON_THIS_CPU
 // NOLINTEND(misc-const-correctness)
 
@@ -62,10 +65,13 @@ void look(HostFlags& found, std::uint64_t a, std::uint64_t b, std::uint64_t flag
     found.bit = found.bit && ((d.flags ^ flags) & rflags::status & ~carry) == 0;
   for (const Done& d : {do_mul(a, b, flags), do_imul(a, b, flags)})
     found.multiply = found.multiply && ((d.flags ^ flags) & rflags::status & ~both) == 0;
+  for (const Done& d : {do_bsf(a, 0, flags), do_bsr(a, 0, flags), do_bsf_short(a, 0, flags)})
+    found.scan = found.scan && d.result == a;
 }
 
 HostFlags look() {
-  HostFlags found{.logic = true, .shift = true, .shift_af = true, .rotate = true, .bit = true, .multiply = true};
+  HostFlags found{
+      .logic = true, .shift = true, .shift_af = true, .rotate = true, .bit = true, .multiply = true, .scan = true};
   std::uint64_t value = 0x9E37'79B9'7F4A'7C15;
   const auto next = [&] {
     value ^= value << 13;

@@ -35,6 +35,8 @@ void Translator::write_kind(std::size_t i) {
     case Kind::widen:
     case Kind::sign: return accumulator(f);
     case Kind::swap_bytes: return swap_bytes(f);
+    case Kind::scan: return scan(i);
+    case Kind::general: return general(i);
     case Kind::vector: return vector(i);
     case Kind::push:
     case Kind::push_constant: return push(i);
@@ -185,6 +187,56 @@ void Translator::swap_bytes(const GuestForm& f) {
   const HostRegister reg = read(f.reg, scratch_a);
   a_.bytes({HostAssembler::rex(0, 0, reg, f.wide), 0x0F, 0xC8U | (reg & 7U)});
   written(f.reg, reg);
+}
+
+// The flags that the manual leaves undefined are 0, as the interpreter has them: AND makes OF so.
+// LAHF; AND AH, ZF and CF or ZF alone; SAHF
+void Translator::scan(std::size_t i) {
+  plain(i);
+  if (!flags_seen_[i]) return;
+  constexpr unsigned zf = 0x40, cf = 1;
+  a_.bytes({0x9F, 0x80, 0xE4, forms_[i].repeat != 0 ? zf | cf : zf, 0x9E});
+}
+
+/// The host's form of it, with the guest's homes for its scratch registers. No register is both read and written, but
+/// RDX by MULX. SDM 2A 2.3.5.
+void Translator::general(std::size_t i) {
+  const HostForm& h = *forms_[i].general;
+  const auto code = h.instruction();
+  const auto byte = [&](std::size_t at) { return std::to_integer<unsigned>(code[at]); };
+  constexpr std::size_t extensions = 1, vvvv_and_w = 2, opcode = 3, modrm = 4;
+  constexpr unsigned not_r = 0x80, not_b = 0x20, w = 0x80, vvvv_field = 0x78, reg_field = 0x38;
+  HostRegister rm = scratch_c;
+  if (h.bytes != 0) {
+    const HostRegister at = address_of(block_.ops[i]);
+    look_up(at, h.bytes, false, slowly(i));
+    a_.bytes({HostAssembler::rex(scratch_c, scratch_d, at, (byte(vvvv_and_w) & w) != 0), 0x8B});
+    found_operand(scratch_c, at);
+  }
+  HostRegister reg = none, vvvv = none;
+  std::uint8_t guest_reg{}, guest_vvvv{};
+  bool writes_vvvv = false;
+  for (const HostGpr& g : std::span{h.gprs}.first(h.gpr_count)) {
+    switch (g.scratch) {
+      case HostForm::for_reg: reg = place(guest_reg = g.guest, scratch_a); break;
+      case HostForm::for_rm: rm = read(g.guest, scratch_c); break;
+      case HostForm::for_vvvv:
+        writes_vvvv = g.written;
+        guest_vvvv = g.guest;
+        vvvv = writes_vvvv ? place(g.guest, scratch_d) : read(g.guest, scratch_d);
+        break;
+      default: a_.move(scratch_d, homes[g.guest]); break;
+    }
+  }
+  const unsigned r = reg == none || reg < 8 ? not_r : 0;
+  const unsigned b = rm < 8 ? not_b : 0;
+  const unsigned reg_bits = reg == none ? byte(modrm) & reg_field : (reg & 7U) << 3U;
+  const unsigned v = vvvv == none ? byte(vvvv_and_w) & vvvv_field : (~unsigned{vvvv} & 0xFU) << 3U;
+  a_.bytes({0xC4, (byte(extensions) & ~(not_r | not_b)) | r | b, (byte(vvvv_and_w) & ~vvvv_field) | v, byte(opcode),
+            0xC0U | reg_bits | (rm & 7U)});
+  a_.copy(code.subspan(modrm + 1));
+  if (writes_vvvv) written(guest_vvvv, vvvv);
+  if (reg != none) written(guest_reg, reg);
 }
 
 void Translator::move_rsp(std::int32_t by) { a_.address(home_of_rsp, home_of_rsp, none, 0, by); }

@@ -87,6 +87,8 @@ class Translator {
   void constant(const GuestForm& f, const Op& op);
   void accumulator(const GuestForm& f);
   void swap_bytes(const GuestForm& f);
+  void scan(std::size_t i);
+  void general(std::size_t i);
   void move_rsp(std::int32_t by);
   void look_up_push(std::size_t i);
   void push(std::size_t i);

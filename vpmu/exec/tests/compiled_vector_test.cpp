@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
+#include <array>
 #include <cstring>
 #include <initializer_list>
 #include <vector>
@@ -126,6 +127,40 @@ TEST_F(CompiledSse, RoundsAsTheGuestWantsIt) {
     EXPECT_EQ(platform_.state.mxcsr(), stored);
   }
   EXPECT_EQ(engine_.compiled_blocks(), 1U);
+}
+
+// SDM 2B TZCNT: a CPU without it runs BSF, which leaves its destination as it is for 0.
+TEST(CompiledScan, IgnoresThePrefixAsTheGuestsCpuDoes) {
+  class Old final : public NoPlatform {
+   public:
+    bool has(CpuFeature feature) override { return feature != CpuFeature::bmi1 && feature != CpuFeature::lzcnt; }
+  };
+  FlatRam ram{page_size};
+  Old old;
+  NoPlatform recent;
+  TestCode code;
+  constexpr std::array<std::uint8_t, 10> program{0xF3, 0x0F, 0xBC, 0xC1, 0xF3, 0x0F, 0xBD, 0xD1, 0xEB, 0};
+  std::memcpy(ram.bytes().data(), program.data(), program.size());
+  CpuState before;
+  before.rip = ram.address();
+  before.rflags = 2;
+  before.gpr[rax] = before.gpr[rdx] = 77;
+  const auto run = [&](Platform& platform, std::uint64_t source) {
+    Engine engine{ram, platform, &code, Compiling{.after = 1}};
+    before.gpr[rcx] = source;
+    for (unsigned n = 0; n < 3; ++n) {
+      engine.load(before);
+      EXPECT_EQ(engine.run(3), Stop::budget);
+    }
+    EXPECT_EQ(engine.compiled_blocks(), 1U);
+    return engine.state();
+  };
+  EXPECT_EQ(run(old, 0).gpr[rax], 77U);
+  EXPECT_EQ(run(old, 0).gpr[rdx], 77U);
+  EXPECT_EQ(run(old, 0x100).gpr[rdx], 8U);
+  EXPECT_EQ(run(recent, 0).gpr[rax], 32U);
+  EXPECT_EQ(run(recent, 0).gpr[rdx], 32U);
+  EXPECT_EQ(run(recent, 0x100).gpr[rdx], 23U);
 }
 
 }  // namespace

@@ -124,12 +124,19 @@ void RandomProgram::with_one_operand() {
 void RandomProgram::with_two_operands() {
   const unsigned bytes = 2U << below(3);
   const bool memory = one_in(3);
-  switch (below(6)) {
+  switch (below(7)) {
     case 0: return put_operand({bytes, {0x0F, static_cast<std::uint8_t>(0x40 + below(16))}, any_register(), memory});
     case 1: return put_operand({bytes, {0x0F, 0xAF}, any_register(), memory});
     case 2: return put_operand({bytes, {0x6B}, any_register(), memory, 1});
     case 3: return put_operand({bytes, {0x69}, any_register(), memory, std::min(bytes, 4U)});
     case 4: return put_operand({bytes, {0x0F, static_cast<std::uint8_t>(0xA3 + 8 * below(4))}, any_register(), false});
+    case 5:  // BSF, BSR, TZCNT, LZCNT
+      return put_operand({bytes,
+                          {0x0F, static_cast<std::uint8_t>(0xBC + below(2))},
+                          any_register(),
+                          memory,
+                          0,
+                          static_cast<std::uint8_t>(one_in(2) ? 0xF3 : 0)});
     default: return put_operand({bytes, {0x87}, any_register(), false});
   }
 }
@@ -162,13 +169,12 @@ void RandomProgram::without_memory() {
 
 /// Among the others, so that compiled code comes and goes.
 void RandomProgram::for_the_interpreter() {
-  switch (below(7)) {
+  switch (below(6)) {
     case 0: return put({0x0F, 0xB6, 0xC0U | below(8) << 3U | 4U});  // movzx %ah
     case 1: return put_operand({4, {0x01}, any_register(), true, 0, 0xF0});
     case 2: return put_operand({8, {0x0F, 0xC1}, any_register(), true});
-    case 3: return put_operand({4U << below(2), {0x0F, 0xBC}, any_register(), one_in(2), 0, 0xF3});
-    case 4: return put_operand({8, {0x0F, 0xA3}, any_register(), true});
-    case 5: return put({0x9C, 0x58});
+    case 3: return put_operand({8, {0x0F, 0xA3}, any_register(), true});
+    case 4: return put({0x9C, 0x58});
     default: return put_operand({4U << below(2), {0x0F, 0xB8}, any_register(), one_in(2), 0, 0xF3});
   }
 }
@@ -265,7 +271,41 @@ void RandomProgram::avx() {
   if (memory) put({below(256)});
 }
 
+/// VEX instructions of general registers. SDM 2A ANDN, BEXTR, BLSI; 2B MULX, PDEP, PEXT, RORX, SARX.
+void RandomProgram::bmi() {
+  struct Form {
+    std::uint8_t map, prefix, opcode;
+    unsigned group;  ///< 0: none.
+  };
+  constexpr std::array<Form, 13> forms{{{2, 0, 0xF2, 0},
+                                        {2, 0, 0xF3, 1},
+                                        {2, 0, 0xF3, 2},
+                                        {2, 0, 0xF3, 3},
+                                        {2, 0, 0xF5, 0},
+                                        {2, 2, 0xF5, 0},
+                                        {2, 3, 0xF5, 0},
+                                        {2, 3, 0xF6, 0},
+                                        {2, 0, 0xF7, 0},
+                                        {2, 1, 0xF7, 0},
+                                        {2, 2, 0xF7, 0},
+                                        {2, 3, 0xF7, 0},
+                                        {3, 3, 0xF0, 0}}};
+  const Form f = forms[below(forms.size())];
+  const bool memory = one_in(2);
+  const bool rotates = f.map == 3;
+  const unsigned reg = f.group != 0 ? f.group : any_register();
+  const unsigned rm = memory ? pointers[below(pointers.size())] : below(16);
+  const unsigned vvvv = rotates ? 0 : any_register();
+  put({0xC4, (reg >= 8 ? 0U : 0x80U) | 0x40U | (rm >= 8 ? 0U : 0x20U) | f.map,
+       (one_in(2) ? 0x80U : 0U) | (~vvvv & 0xFU) << 3U | f.prefix, f.opcode,
+       (memory ? 0x40U : 0xC0U) | (reg & 7U) << 3U | (rm & 7U)});
+  if (memory && rm % 8 == 4) put({0x24});
+  if (memory) put({below(256)});
+  if (rotates) put({below(256)});
+}
+
 void RandomProgram::instruction() {
+  if (has_vectors_ && one_in(10)) return bmi();
   if (has_vectors_ && one_in(3)) return is_avx_ != one_in(20) ? avx() : sse();
   switch (below(20)) {
     case 0:

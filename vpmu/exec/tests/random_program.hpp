@@ -11,7 +11,7 @@ namespace vpmu::exec::test {
 /// memory operands are near RSP, RBP, RSI, RDI, R10 or R13, which hardly any instruction changes.
 class RandomProgram {
  public:
-  /// With SSE and AVX instructions among the others, or without.
+  /// With SSE, AVX and BMI instructions among the others, or without.
   RandomProgram(std::uint64_t seed, std::uint64_t address, bool has_vectors)
       : random_{seed}, address_{address}, has_vectors_{has_vectors} {}
 
@@ -59,6 +59,7 @@ class RandomProgram {
   void sse_arithmetic(bool memory);
   void sse_with_general_register(bool memory);
   void avx();
+  void bmi();
   void padding();
   void flow();
 

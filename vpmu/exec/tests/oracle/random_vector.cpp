@@ -328,6 +328,9 @@ VectorCase RandomVector::next(Prefixes prefixes) {
         fits = false;
         break;
       }
+      // EDX:EAX name components, of which this CPU may have more than VectorState.
+      fits = !is_xsave(d->in) || (base != 0 && base != 2);
+      if (!fits) break;
       const std::uint64_t where = random_();
       c.at = scratch_ + bytes_ - c.bytes;  // the end of memory
       if (where % 8 != 0)
