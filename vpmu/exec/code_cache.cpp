@@ -51,7 +51,9 @@ CodeSlot CodeCache::new_slot(Core& core) {
   for (auto& of_privilege : core.stale) of_privilege[slot] = 1;
   return slot;
 }
-void CodeCache::make_fresh(Core& core, CodeSlot slot) { core.stale[code_privilege(rights_of(core))][slot] = 0; }
+void CodeCache::make_fresh(Core& core, CodeSlot slot) {
+  core.stale[code_privilege(rights_of(core), core.mode)][slot] = 0;
+}
 
 CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   const std::uint64_t linear = at / page_size;
@@ -66,10 +68,11 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   const SeenPage seen{.physical = mapped->address.value() - at % page_size, .page_bytes = mapped->page_bytes};
   const std::byte* const host = core.ram->page(GuestPhysical{seen.physical});
   if (host == nullptr) return nullptr;
-  auto& page = pages_[{.linear = linear, .seen = seen, .observed = observed}];
+  const PageKey key{.linear = linear, .seen = seen, .observed = observed, .mode = core.mode};
+  auto& page = pages_[key];
   if (page == nullptr) {
     page = std::make_unique<Page>();
-    page->key = {.linear = linear, .seen = seen, .observed = observed};
+    page->key = key;
     page->slot = new_slot(core);
   }
   page->host = host;
@@ -157,6 +160,7 @@ bool CodeCache::decode_anew(Core& core, Block& block, const Page& page, std::spa
   block = Block{};
   block.slot = own;
   block.rip = core.rip;
+  block.mode = core.mode;
   block.code.assign(code.begin(), code.end());
   if (!decode_block(block, routines_)) {
     block.ops.clear();

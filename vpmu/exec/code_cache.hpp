@@ -10,10 +10,10 @@
 
 namespace vpmu::exec {
 
-/// Decodes a block of 64-bit code that stands at `rip`: as many of the instructions in block.code as make one, and cuts
-/// off what is left. An instruction that the engine does not know becomes an op that stops before it, and the last one
-/// of its block. Fills in ops, counts, code and target. False when not even one whole instruction is there. Its ops use
-/// `routines`.
+/// Decodes a block of code of its mode that stands at `rip`: as many of the instructions in block.code as make one, and
+/// cuts off what is left. An instruction that the engine does not know becomes an op that stops before it, and the last
+/// one of its block. Fills in ops, counts, code and target. False when not even one whole instruction is there. Its ops
+/// use `routines`.
 bool decode_block(Block& block, HostRoutines& routines);
 
 /// Decoded blocks, found again by where they run and what physical page they are from.
@@ -47,6 +47,7 @@ class CodeCache {
     std::uint64_t linear{};
     SeenPage seen;
     bool observed{};
+    CodeMode mode{};
     bool operator==(const PageKey&) const = default;
   };
   struct Page {

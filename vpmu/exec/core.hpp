@@ -28,7 +28,7 @@ struct VectorState;
 /// Runs `op`, and with it, where nothing stands against it, all that follows.
 using Run = void (*)(const Op* op, Core* core);
 
-/// Registers by their number in instructions. SDM 2A table 2-2. The last four are for addresses only.
+/// Registers by their number in instructions. SDM 2A table 2-2. Those behind R15 are for addresses only.
 enum RegisterNumber : std::uint8_t {
   rax,
   rcx,
@@ -46,7 +46,11 @@ enum RegisterNumber : std::uint8_t {
   r13,
   r14,
   r15,
-  zero,  ///< No base or no index.
+  zero,     ///< No base or no index.
+  es_base,  ///< This and the next three are 0 in 64-bit code.
+  cs_base,
+  ss_base,
+  ds_base,
   fs_base,
   gs_base,
   block_rip,  ///< Where the running block starts: what RIP-relative operands are relative to.
@@ -66,7 +70,7 @@ enum OpEvent : std::uint8_t {
 struct Op {
   Run run{};
   std::uint8_t d{}, s{};                  ///< Destination and source register.
-  std::uint8_t b{}, x{}, seg{}, scale{};  ///< The memory operand: base, index, segment base; scale as a shift.
+  std::uint8_t b{}, x{}, seg{}, scale{};  ///< The memory operand: base, index, segment base; scale: see Scale.
   std::uint8_t length{};
   std::uint8_t events{};  ///< OpEvent.
   std::int32_t disp{};
@@ -75,6 +79,16 @@ struct Op {
   std::int64_t imm{};
 };
 static_assert(sizeof(Op) == 32);
+/// What is in Op::scale. With nothing but the shift, sums are of 64 bits.
+enum Scale : std::uint8_t {
+  scale_shift = 3,
+  scale_32_bits = 16,  ///< Base, index and displacement make a sum of 32 bits,
+  scale_16_bits = 32,  ///< or of 16,
+  scale_wraps = 64,    ///< and with the segment's base one of 32: outside of 64-bit code.
+  scale_any = 0xF0,
+};
+/// The instructions' default sizes. SDM 1 3.6.1.
+enum class CodeMode : std::uint8_t { bits64, bits32, bits16 };
 /// What the address of an op's memory operand is made of, besides the displacement.
 enum class Address : std::uint8_t { base, base_and_index, any };
 
@@ -154,7 +168,8 @@ struct Block {
   std::array<std::uint64_t, 2> target{};  ///< Where it goes on: taken, not taken.
   std::array<Block*, 2> next{};           ///< The same, once known.
   CodeSlot slot{};                        ///< Of its page, or its own if it is in two.
-  Run first_alone{};                      ///< What runs the first op and no other.
+  CodeMode mode{};
+  Run first_alone{};      ///< What runs the first op and no other.
   Run first{};            ///< What the first op does, where it may count how often it is begun, or enter compiled code.
   Run comparison{};       ///< What a comparison does alone that runs as one op with the branch behind it; else null.
   std::uint32_t begun{};  ///< How often, until it was compiled.
@@ -223,9 +238,12 @@ constexpr std::size_t known_place(std::uint64_t at) {
   return (at / page_size ^ at / page_size / known_pages) % known_pages;
 }
 
-/// By who runs code: ring 3, or the others. What the one may fetch the other may not.
-inline constexpr unsigned code_privileges = 2;
-constexpr unsigned code_privilege(Rights rights) { return rights == Rights::user ? 1 : 0; }
+/// By who runs code and as what: ring 3, or the others; what the one may fetch the other may not. And bytes mean
+/// something else in another mode.
+inline constexpr unsigned code_privileges = 6;
+constexpr unsigned code_privilege(Rights rights, CodeMode mode) {
+  return 2 * static_cast<unsigned>(mode) + (rights == Rights::user ? 1U : 0U);
+}
 
 inline constexpr unsigned jump_entries = 4096;
 constexpr std::size_t jump_entry(std::uint64_t rip) { return (rip ^ rip >> 12) % jump_entries; }
@@ -288,7 +306,7 @@ inline constexpr std::uint8_t nobody_waits = 0;
 /// All that the ops work on. One vCPU's, used by one thread. The alignment is for compiled code.
 struct alignas(64) Core {
   std::array<std::uint64_t, register_count> r{};
-  std::uint64_t rip{};
+  std::uint64_t rip{};  ///< The linear address: with the base of CS, where that counts.
   LazyFlags flags;
   std::uint64_t other_flags{};     ///< RFLAGS without the status flags.
   Counts left{};                   ///< What may still pass before the engine stops.
@@ -307,7 +325,9 @@ struct alignas(64) Core {
   PagingState paging;
   std::uint64_t cr2{};
   std::uint8_t cpl{};
-  std::int64_t aside{};  ///< Instructions that are left, but not for the present Engine::run().
+  CodeMode mode{};
+  std::uint64_t stack_mask{};  ///< Of offsets in the stack segment, outside of 64-bit code.
+  std::int64_t aside{};        ///< Instructions that are left, but not for the present Engine::run().
   const volatile std::uint8_t* kick{&nobody_waits};  ///< Not 0: somebody waits for run() to end.
   Ram* ram{};
   Platform* platform{};

@@ -11,6 +11,7 @@
 #include "exec/decoding.hpp"
 #include "exec/instruction_set.hpp"
 #include "exec/ops.hpp"
+#include "vpmu/bits.hpp"
 
 /// From Zydis to ops.
 namespace vpmu::exec {
@@ -29,9 +30,34 @@ bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to) {
   return offset.has_value();
 }
 
-bool set_address(Decoding& d, unsigned operand) {
+namespace {
+
+/// In 64-bit code only FS and GS have bases.
+std::uint8_t segment_base(const Decoding& d, ZydisRegister segment) {
+  const bool narrow = d.mode != CodeMode::bits64;
+  switch (segment) {
+    case ZYDIS_REGISTER_ES: return narrow ? es_base * 8 : zero * 8;
+    case ZYDIS_REGISTER_CS: return narrow ? cs_base * 8 : zero * 8;
+    case ZYDIS_REGISTER_SS: return narrow ? ss_base * 8 : zero * 8;
+    case ZYDIS_REGISTER_DS: return narrow ? ds_base * 8 : zero * 8;
+    case ZYDIS_REGISTER_FS: return fs_base * 8;
+    case ZYDIS_REGISTER_GS: return gs_base * 8;
+    default: return zero * 8;
+  }
+}
+
+}  // namespace
+
+void note_address_size(Decoding& d) {
+  if (d.in.address_width == 32) d.op.scale |= scale_32_bits;
+  if (d.in.address_width == 16) d.op.scale |= scale_16_bits;
+  if (d.mode != CodeMode::bits64) d.op.scale |= scale_wraps;
+}
+
+bool set_memory(Decoding& d, unsigned operand) {
   const auto& o = d.at(operand);
-  d.op.b = d.op.x = d.op.seg = zero * 8;
+  d.op.b = d.op.x = zero * 8;
+  d.op.scale = 0;
   std::int64_t disp = o.mem.disp.value;
   if (o.mem.base == ZYDIS_REGISTER_RIP) {
     d.op.b = block_rip * 8;
@@ -47,18 +73,24 @@ bool set_address(Decoding& d, unsigned operand) {
     d.op.x = *index;
     d.op.scale = o.mem.scale == 8 ? 3 : o.mem.scale == 4 ? 2 : o.mem.scale == 2 ? 1 : 0;
   }
-  if (o.mem.segment == ZYDIS_REGISTER_FS) d.op.seg = fs_base * 8;
-  if (o.mem.segment == ZYDIS_REGISTER_GS) d.op.seg = gs_base * 8;
+  d.op.seg = segment_base(d, o.mem.segment);
+  note_address_size(d);
   d.op.disp = static_cast<std::int32_t>(disp);
   d.op.bytes = static_cast<std::uint16_t>(d.bytes(operand));
-  return d.op.disp == disp;
+  return d.op.disp == disp || d.in.address_width != 64;
 }
-bool set_memory(Decoding& d, unsigned operand) { return d.in.address_width == 64 && set_address(d, operand); }
+
+bool set_destination(Decoding& d) {
+  return d.is_register(0) ? set_register(d, 0, d.op.d) : d.is_memory(0) && set_memory(d, 0);
+}
+bool set_source(Decoding& d, unsigned i) {
+  return d.is_register(i) ? set_register(d, i, d.op.s) : d.is_memory(i) && set_memory(d, i);
+}
 
 namespace {
 
 Address address_of(const Op& op) {
-  if (op.seg != zero * 8) return Address::any;
+  if (op.seg != zero * 8 || (op.scale & scale_any) != 0) return Address::any;
   return op.x == zero * 8 ? Address::base : Address::base_and_index;
 }
 
@@ -79,15 +111,6 @@ std::optional<Form> form_of(Decoding& d) {
   if (!d.is_immediate(1)) return std::nullopt;
   d.op.imm = d.at(1).imm.value.s;
   return Form::mem_imm;
-}
-
-/// Operand 0 as the destination of an instruction that has only that: a register in d, or memory.
-bool set_destination(Decoding& d) {
-  return d.is_register(0) ? set_register(d, 0, d.op.d) : d.is_memory(0) && set_memory(d, 0);
-}
-/// Operand `i` as a source: a register in s, or memory.
-bool set_source(Decoding& d, unsigned i) {
-  return d.is_register(i) ? set_register(d, i, d.op.s) : d.is_memory(i) && set_memory(d, i);
 }
 
 template <class What>
@@ -198,21 +221,22 @@ Run bit_op(Decoding& d, BitOp what) {
 }
 
 Run string_op(Decoding& d, StringKind kind) {
-  if (d.in.address_width != 64) return nullptr;
   d.op.seg = zero * 8;
   for (unsigned i = 0; i < d.in.operand_count; ++i) {
     if (!d.is_memory(i)) continue;
-    if (d.at(i).mem.segment == ZYDIS_REGISTER_FS) d.op.seg = fs_base * 8;
-    if (d.at(i).mem.segment == ZYDIS_REGISTER_GS) d.op.seg = gs_base * 8;
+    // The one at RDI is in ES, whatever prefixes say.
+    const bool at_rsi = d.at(i).mem.base == ZYDIS_REGISTER_RSI || d.at(i).mem.base == ZYDIS_REGISTER_ESI ||
+                        d.at(i).mem.base == ZYDIS_REGISTER_SI;
+    if (at_rsi) d.op.seg = segment_base(d, d.at(i).mem.segment);
     d.op.bytes = static_cast<std::uint16_t>(kind.bytes);
   }
   const bool equal = (d.in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE)) != 0;
   const bool not_equal = (d.in.attributes & ZYDIS_ATTRIB_HAS_REPNE) != 0;
-  return op_string(kind.what,
-                   equal       ? Repeat::while_equal
-                   : not_equal ? Repeat::while_not_equal
-                               : Repeat::none,
-                   kind.bytes);
+  const Repeat repeat = equal ? Repeat::while_equal : not_equal ? Repeat::while_not_equal : Repeat::none;
+  if (d.in.address_width == 64) return op_string(kind.what, repeat, kind.bytes);
+  note_address_size(d);
+  d.op.imm = static_cast<std::int64_t>(repeat);
+  return op_narrow_string(kind.what, kind.bytes);
 }
 
 BranchKind branch_kind(const Decoding& d) {
@@ -234,7 +258,17 @@ Run branch(Decoding& d) {
     d.found.jump_if = cc;
     return op_jcc(*cc);
   }
-  if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR || d.in.operand_width == 16) return nullptr;
+  if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR) return nullptr;
+  if (const Run run = loop_op(d)) {
+    to();
+    const bool quick = d.in.address_width == 64 && d.in.mnemonic == ZYDIS_MNEMONIC_LOOP;
+    return quick ? op_loop(false) : run;
+  }
+  if (d.mode != CodeMode::bits64) {
+    if (d.is_immediate(0) && d.in.mnemonic != ZYDIS_MNEMONIC_RET) to();
+    return narrow_branch_op(d);
+  }
+  if (d.in.operand_width == 16) return nullptr;
   switch (d.in.mnemonic) {
     case ZYDIS_MNEMONIC_JMP:
     case ZYDIS_MNEMONIC_CALL: {
@@ -249,11 +283,6 @@ Run branch(Decoding& d) {
     case ZYDIS_MNEMONIC_RET:
       if (d.is_immediate(0)) d.op.imm = static_cast<std::int64_t>(d.at(0).imm.value.u);
       return op_ret();
-    case ZYDIS_MNEMONIC_LOOP:
-    case ZYDIS_MNEMONIC_JRCXZ:
-      if (d.in.address_width != 64) return nullptr;
-      to();
-      return op_loop(d.in.mnemonic == ZYDIS_MNEMONIC_JRCXZ);
     default: return nullptr;
   }
 }
@@ -262,12 +291,10 @@ Run branch(Decoding& d) {
 Run absolute_move(Decoding& d) {
   const unsigned memory = d.is_memory(0) ? 0 : 1;
   const auto& o = d.at(memory);
-  if (d.in.address_width != 64 || !set_register(d, 1 - memory, d.op.d)) return nullptr;
+  if (!set_register(d, 1 - memory, d.op.d)) return nullptr;
   d.op.imm = o.mem.disp.value;
   d.op.bytes = static_cast<std::uint16_t>(d.bytes(memory));
-  d.op.seg = o.mem.segment == ZYDIS_REGISTER_FS   ? fs_base * 8
-             : o.mem.segment == ZYDIS_REGISTER_GS ? gs_base * 8
-                                                  : zero * 8;
+  d.op.seg = segment_base(d, o.mem.segment);
   return op_mov_absolute(memory == 0, d.bytes(memory));
 }
 
@@ -305,6 +332,7 @@ Run system_op(Decoding& d) {
       // The register forms of 0F 0D are a NOP for one vendor and #UD for another.
       return d.in.opcode_map == ZYDIS_OPCODE_MAP_0F && d.in.opcode == 0x0D ? nullptr : op_nop();
     case ZYDIS_MNEMONIC_PAUSE:
+    case ZYDIS_MNEMONIC_ENDBR32:
     case ZYDIS_MNEMONIC_ENDBR64:
     case ZYDIS_MNEMONIC_RDSSPD:  // Without shadow stacks a NOP, and so unwinders look for them.
     case ZYDIS_MNEMONIC_RDSSPQ:
@@ -325,8 +353,8 @@ Run move_op(Decoding& d) {
         d.op.imm = d.at(1).reg.value - ZYDIS_REGISTER_CR0;
         return set_register(d, 0, d.op.d) ? op_read_control() : nullptr;
       }
-      if (d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3)
-        return absolute_move(d);
+      const bool absolute = d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && d.in.opcode >= 0xA0 && d.in.opcode <= 0xA3;
+      if (absolute && d.in.address_width == 64) return absolute_move(d);
       const auto form = form_of(d);
       return form ? op_mov(*form, d.bytes(0), address_of(d.op)) : nullptr;
     }
@@ -336,10 +364,9 @@ Run move_op(Decoding& d) {
       if (!set_register(d, 0, d.op.d) || !set_source(d, 1)) return nullptr;
       return op_extend(d.in.mnemonic != ZYDIS_MNEMONIC_MOVZX, d.is_memory(1), d.bytes(1), d.bytes(0));
     case ZYDIS_MNEMONIC_LEA:
-      // An address of 32 bits is the lower half of the same sum.
-      if (!set_register(d, 0, d.op.d) || !set_address(d, 1)) return nullptr;
-      if (d.at(1).mem.segment == ZYDIS_REGISTER_FS || d.at(1).mem.segment == ZYDIS_REGISTER_GS) d.op.seg = zero * 8;
-      return op_lea(std::min<unsigned>(d.bytes(0), d.in.address_width / 8U), address_of(d.op));
+      if (!set_register(d, 0, d.op.d) || !set_memory(d, 1)) return nullptr;
+      d.op.seg = zero * 8;  // of no meaning
+      return op_lea(d.bytes(0), address_of(d.op));
     case ZYDIS_MNEMONIC_XCHG: {
       if (d.is_register(0) && d.is_register(1))
         return set_register(d, 0, d.op.d) && set_register(d, 1, d.op.s) ? op_xchg_registers(d.bytes(0)) : nullptr;
@@ -396,6 +423,8 @@ Scan scan_of(const Decoding& d, Scan what) {
 
 Run choose(Decoding& d) {
   const auto m = d.in.mnemonic;
+  if (d.mode != CodeMode::bits64)
+    if (const Run run = narrow_stack_op(d)) return run;
   if (const auto what = find(alus, m)) return two_operands(d, *what);
   if (const auto what = find(unaries, m)) {
     if (!set_destination(d)) return nullptr;
@@ -463,8 +492,8 @@ std::uint8_t place_of(const Decoding& d) {
 
 /// Decodes the instruction at `offset` of the block into `d`. False when it is not all there.
 bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
-  const auto status = ZydisDecoderDecodeFull(&zydis_decoder(), block.code.data() + offset, block.code.size() - offset,
-                                             &d.in, d.operands.data());
+  const auto status = ZydisDecoderDecodeFull(&zydis_decoder(block.mode), block.code.data() + offset,
+                                             block.code.size() - offset, &d.in, d.operands.data());
   if (!ZYAN_SUCCESS(status)) return false;
   d.found = {};
   d.op = Op{.b = zero * 8,
@@ -490,7 +519,8 @@ bool decode_block(Block& block, HostRoutines& routines) {
   std::size_t count = 0;
   std::size_t at = 0;
   std::optional<Comparison> comparison;
-  Decoding d{&routines};
+  Decoding d{&routines, block.mode};
+  const std::uint64_t addresses = low_bits(block.mode == CodeMode::bits64 ? 64 : 32);
   block.counts = Counts{};
   while (count < Block::most_ops && decode_one(block, at, d)) {
     if (d.found.alone && count > 0) break;
@@ -502,7 +532,7 @@ bool decode_block(Block& block, HostRoutines& routines) {
     ops[count++] = d.op;
     block.counts += counts_of(d.op);
     at += d.in.length;
-    if (d.found.to) block.target = {block.rip + static_cast<std::uint64_t>(*d.found.to), block.rip + at};
+    if (d.found.to) block.target = {(block.rip + static_cast<std::uint64_t>(*d.found.to)) & addresses, block.rip + at};
     if ((d.op.events & event_branch) != 0) block.branch = branch_kind(d);
     if (d.found.ends_block || d.found.alone) break;
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "exec/decoding.hpp"
+#include "exec/instruction_set.hpp"
 
 /// From Zydis to ops: what works with vector registers or saves them.
 namespace vpmu::exec {
@@ -61,7 +62,7 @@ Run masked_op(Decoding& d) {
     f.element = static_cast<std::uint8_t>(element);
     f.index_element = static_cast<std::uint8_t>(index_element);
     f.count = static_cast<std::uint8_t>(d.in.avx.vector_length / 8 / std::max(element, index_element));
-    const Run run = with(1, CpuFeature::avx2, op_gather());
+    const Run run = d.in.address_width == 64 ? with(1, CpuFeature::avx2, op_gather()) : nullptr;
     d.op.scale = static_cast<std::uint8_t>(std::countr_zero(std::max<unsigned>(memory.mem.scale, 1)));
     return run;
   };
@@ -91,6 +92,14 @@ Run masked_op(Decoding& d) {
   }
 }
 
+/// Host routines are 64-bit code. What they are made of is not where the operand in memory lies.
+bool means_the_same_in_64_bit_code(const Decoding& d) {
+  ZydisDecodedInstruction in;
+  const auto status = ZydisDecoderDecodeInstruction(&zydis_decoder(), nullptr, d.code.data(), d.code.size(), &in);
+  return ZYAN_SUCCESS(status) && in.length == d.in.length && in.mnemonic == d.in.mnemonic &&
+         in.operand_width == d.in.operand_width;
+}
+
 }  // namespace
 
 Run vector_op(Decoding& d) {
@@ -109,6 +118,7 @@ Run vector_op(Decoding& d) {
     case ZYDIS_MNEMONIC_XGETBV: return d.has(CpuFeature::xsave) ? op_xgetbv(d.has(CpuFeature::xgetbv_ecx1)) : nullptr;
     default: break;
   }
+  if (d.mode != CodeMode::bits64 && !means_the_same_in_64_bit_code(d)) return nullptr;
   const HostRoutine* const routine = d.routines->find(d.code);
   if (routine == nullptr) return nullptr;
   d.op.imm = std::bit_cast<std::int64_t>(routine);

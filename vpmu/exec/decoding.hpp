@@ -20,7 +20,7 @@ struct Comparison {
 
 /// One instruction as Zydis gives it, and the op that it becomes. Large: used again for each instruction.
 struct Decoding {
-  explicit Decoding(HostRoutines* at) : routines{at} {}
+  Decoding(HostRoutines* at, CodeMode is) : routines{at}, mode{is} {}
 
   ZydisDecodedInstruction in;
   std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
@@ -34,6 +34,7 @@ struct Decoding {
   } found;
   std::span<const std::byte> code;
   HostRoutines* routines;
+  CodeMode mode;
 
   [[nodiscard]] bool has(CpuFeature feature) const { return routines->guest_has(feature); }
   [[nodiscard]] const ZydisDecodedOperand& at(unsigned i) const { return operands[i]; }
@@ -56,9 +57,20 @@ std::optional<std::uint8_t> offset_of(ZydisRegister reg);
 /// Puts the register that is the operand `operand` where an op has it. False: it is none.
 bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to);
 /// Fills in the op's memory operand. False for what address() cannot compute.
-bool set_address(Decoding& d, unsigned operand);
-/// The same; false for addresses of 32 bits, too.
 bool set_memory(Decoding& d, unsigned operand);
+/// Says in Op::scale how long addresses are.
+void note_address_size(Decoding& d);
+/// Operand 0 as the destination of an instruction that has only that: a register in d, or memory.
+bool set_destination(Decoding& d);
+/// Operand `i` as a source: a register in s, or memory.
+bool set_source(Decoding& d, unsigned i);
+
+// Of 16- and 32-bit code. Null: it is none of these.
+Run narrow_stack_op(Decoding& d);
+/// Near branches without a condition.
+Run narrow_branch_op(Decoding& d);
+/// LOOP, JCXZ and their like, of any code.
+Run loop_op(Decoding& d);
 
 /// x87 and vector instructions, XSAVE and its relatives, and others that are run as the host's own.
 Run vector_op(Decoding& d);

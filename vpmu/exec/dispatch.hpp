@@ -1,6 +1,7 @@
 #pragma once
 #include "exec/access.hpp"
 #include "exec/core.hpp"
+#include "vpmu/bits.hpp"
 
 /// How an op ends: VPMU_NEXT goes on to the next one, VPMU_LEAVE gives up before it has changed anything.
 ///
@@ -45,8 +46,23 @@ VPMU_PART_OF_OP void set_reg(Core* c, std::uint8_t offset, T value) {
   }
 }
 
+/// As many bits as addresses have.
+VPMU_PART_OF_OP std::uint64_t address_mask(const Op& op) {
+  return low_bits((op.scale & scale_16_bits) != 0 ? 16 : (op.scale & scale_32_bits) != 0 ? 32 : 64);
+}
+/// From an offset with its segment's base.
+VPMU_PART_OF_OP std::uint64_t linear_address(const Op& op, std::uint64_t sum) {
+  return (op.scale & scale_wraps) != 0 ? sum & low_bits(32) : sum;
+}
+
 /// The linear address of the op's memory operand.
 VPMU_PART_OF_OP std::uint64_t address(const Op* op, const Core* c) {
+  if ((op->scale & scale_any) != 0) [[unlikely]] {
+    const std::uint64_t offset = reg<std::uint64_t>(c, op->b) +
+                                 (reg<std::uint64_t>(c, op->x) << (op->scale & scale_shift)) +
+                                 static_cast<std::uint64_t>(std::int64_t{op->disp});
+    return linear_address(*op, (offset & address_mask(*op)) + reg<std::uint64_t>(c, op->seg));
+  }
   return reg<std::uint64_t>(c, op->b) + (reg<std::uint64_t>(c, op->x) << op->scale) + reg<std::uint64_t>(c, op->seg) +
          static_cast<std::uint64_t>(std::int64_t{op->disp});
 }

@@ -6,6 +6,7 @@
 
 #include "exec/dispatch.hpp"
 #include "exec/ops.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vpmu::exec {
 namespace {
@@ -72,7 +73,11 @@ void Engine::set_state(const CpuState& state) {
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;
   core_.r[gs_base] = state.gs_base;
-  core_.rip = state.rip;
+  const bool narrow = state.mode != CodeMode::bits64;
+  for (unsigned i = 0; i < state.segment_bases.size(); ++i) core_.r[es_base + i] = narrow ? state.segment_bases[i] : 0;
+  core_.mode = state.mode;
+  core_.stack_mask = low_bits(state.stack_is_32_bit ? 32 : 16);
+  core_.rip = narrow ? (state.rip + core_.r[cs_base]) & low_bits(32) : state.rip;
   core_.flags.set_bits(state.rflags);
   core_.other_flags = state.rflags & ~rflags::status;
   core_.cr2 = state.cr2;
@@ -87,7 +92,7 @@ void Engine::set_state(const CpuState& state) {
 
 // Code that the kernel may run is not thereby code that a program may run.
 void Engine::take_privilege() {
-  core_.is_stale = core_.stale[code_privilege(rights_of(core_))].data();
+  core_.is_stale = core_.stale[code_privilege(rights_of(core_), core_.mode)].data();
   choose_tlb(&core_);
 }
 
@@ -96,7 +101,10 @@ CpuState Engine::state() const {
   std::copy_n(core_.r.begin(), s.gpr.size(), s.gpr.begin());
   s.fs_base = core_.r[fs_base];
   s.gs_base = core_.r[gs_base];
-  s.rip = core_.rip;
+  std::copy_n(core_.r.begin() + es_base, s.segment_bases.size(), s.segment_bases.begin());
+  s.mode = core_.mode;
+  s.stack_is_32_bit = core_.stack_mask != low_bits(16);
+  s.rip = core_.mode == CodeMode::bits64 ? core_.rip : (core_.rip - core_.r[cs_base]) & low_bits(32);
   s.rflags = core_.other_flags | core_.flags.bits();
   s.cr2 = core_.cr2;
   s.paging = core_.paging;

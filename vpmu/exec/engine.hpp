@@ -9,10 +9,14 @@
 
 namespace vpmu::exec {
 
-/// Everything of a vCPU that the engine works with. 64-bit code only (SDM 3A 4.1: IA-32e mode with CS.L).
+/// Everything of a vCPU that the engine works with. Segments of 16- and 32-bit code have a base; their limits and types
+/// are not looked at.
 struct CpuState {
-  std::array<std::uint64_t, 16> gpr{};  ///< By RegisterNumber.
-  std::uint64_t rip{};
+  CodeMode mode{};                               ///< bits64: IA-32e mode with CS.L (SDM 3A 4.1); else by CS.D.
+  bool stack_is_32_bit{true};                    ///< SS.B. Of no meaning in 64-bit code, as are
+  std::array<std::uint64_t, 4> segment_bases{};  ///< those of ES, CS, SS and DS.
+  std::array<std::uint64_t, 16> gpr{};           ///< By RegisterNumber.
+  std::uint64_t rip{};                           ///< An offset in the code segment.
   std::uint64_t rflags{};
   std::uint64_t fs_base{}, gs_base{};
   std::uint64_t cr2{};

@@ -14,13 +14,15 @@ bool is_fcomi(ZydisMnemonic mnemonic) {
 
 }  // namespace
 
-const ZydisDecoder& zydis_decoder() {
-  static const ZydisDecoder it = [] {
-    ZydisDecoder d;
-    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+const ZydisDecoder& zydis_decoder(CodeMode mode) {
+  static const auto all = [] {
+    std::array<ZydisDecoder, 3> d;  // by CodeMode
+    ZydisDecoderInit(&d[0], ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    ZydisDecoderInit(&d[1], ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32);
+    ZydisDecoderInit(&d[2], ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16);
     return d;
   }();
-  return it;
+  return all[static_cast<std::size_t>(mode)];
 }
 
 std::optional<CpuFeature> host_feature(const ZydisDecodedInstruction& in) {

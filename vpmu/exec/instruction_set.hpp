@@ -3,13 +3,13 @@
 
 #include <optional>
 
+#include "exec/core.hpp"
 #include "exec/cpu_feature.hpp"
 
 /// For those who know Zydis.
 namespace vpmu::exec {
 
-/// Of 64-bit code.
-const ZydisDecoder& zydis_decoder();
+const ZydisDecoder& zydis_decoder(CodeMode mode = CodeMode::bits64);
 
 /// What the host must have for an instruction that may be run as its own; empty: it is of no set that may.
 std::optional<CpuFeature> host_feature(const ZydisDecodedInstruction& in);

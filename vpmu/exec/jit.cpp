@@ -239,7 +239,7 @@ void Jit::attach(Core& core) {
 
 void Jit::expect(Block& block) const {
   block.first = block.ops[0].run;
-  if (after_ != 0) block.ops[0].run = counted;
+  if (after_ != 0 && block.mode == CodeMode::bits64) block.ops[0].run = counted;
 }
 
 bool Jit::make_routines(Core& core) {

@@ -14,6 +14,21 @@ enum class BitOp : std::uint8_t { bt, bts, btr, btc };
 enum class Scan : std::uint8_t { bsf, bsr, tzcnt, lzcnt, popcnt };
 enum class String : std::uint8_t { movs, stos, lods, scas, cmps };
 enum class Repeat : std::uint8_t { none, while_equal, while_not_equal };
+enum class Loop : std::uint8_t { loop, while_equal, while_not_equal, jcxz };
+/// Of 16- and 32-bit code.
+enum class Narrow : std::uint8_t {
+  push_all,
+  pop_all,
+  push_flags,
+  pop_flags,
+  leave,
+  call,
+  call_register,
+  call_memory,
+  jmp_register,
+  jmp_memory,
+  ret,  ///< imm more bytes off the stack.
+};
 /// How XSAVE's relatives differ: what they leave out, and how they lay it out. SDM 1 13.7 to 13.12.
 enum class XsaveForm : std::uint8_t {
   standard,    ///< XSAVE; XRSTOR.
@@ -91,6 +106,14 @@ Run op_stepped();                 ///< No instruction: stops after the one befor
 Run op_loop(bool only_rcx_zero);  ///< LOOP, or JRCXZ.
 
 Run op_string(String what, Repeat repeat, unsigned bytes);
+
+// Of 16- and 32-bit code. `bytes`: operand size 2 or 4.
+Run op_narrow_push(Form form, unsigned bytes);
+Run op_narrow_pop(bool memory, unsigned bytes);
+Run op_narrow(Narrow what, unsigned bytes);
+/// Of any code, with pointers and counts as long as addresses are.
+Run op_narrow_loop(Loop what);
+Run op_narrow_string(String what, unsigned bytes);  ///< imm is a Repeat.
 
 /// CLC, STC, CMC, CLD, STD, CLI: RFLAGS = (RFLAGS & ~imm) ^ disp.
 Run op_change_flags();

@@ -197,8 +197,14 @@ Run op_mov_absolute(bool store, unsigned bytes) {
 }
 
 Run op_lea(unsigned bytes, Address address) {
-  return by_size_above_1(bytes, [&](auto t) {
-    return address == Address::base ? lea<decltype(t), Address::base> : lea<decltype(t), Address::base_and_index>;
+  return by_size_above_1(bytes, [&](auto t) -> Run {
+    using T = decltype(t);
+    switch (address) {
+      case Address::base: return lea<T, Address::base>;
+      case Address::base_and_index: return lea<T, Address::base_and_index>;
+      case Address::any: return lea<T, Address::any>;
+    }
+    return nullptr;
   });
 }
 

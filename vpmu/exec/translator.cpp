@@ -123,7 +123,8 @@ void Translator::write_entry() {
   too_few_ = a_.label();
   a_.align(16);
   compiled_.checked = distance(a_.size());
-  const std::size_t stale = code_privilege(static_cast<Rights>(rights_)) * sizeof(Core::stale[0]) + block_.slot;
+  const std::size_t stale =
+      code_privilege(static_cast<Rights>(rights_), CodeMode::bits64) * sizeof(Core::stale[0]) + block_.slot;
   a_.bytes({0x0F, 0xB6});
   a_.operand(scratch_c, core_base, in_core(offsetof(Core, stale) + stale));
   a_.jump_unless_rcx_is_0(stale_);

@@ -1,0 +1,73 @@
+#include "exec/decoding.hpp"
+
+/// From Zydis to ops: the stack, branches and strings of 16- and 32-bit code.
+namespace vpmu::exec {
+namespace {
+
+Run push_op(Decoding& d, unsigned bytes) {
+  if (d.is_immediate(0)) {
+    d.op.imm = d.at(0).imm.value.s;
+    return op_narrow_push(Form::reg_imm, bytes);
+  }
+  if (!set_source(d, 0)) return nullptr;  // of a segment register
+  return op_narrow_push(d.is_memory(0) ? Form::reg_mem : Form::reg_reg, bytes);
+}
+
+/// Near branches, conditional ones apart.
+Run branch_op(Decoding& d, unsigned bytes) {
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_JMP:
+    case ZYDIS_MNEMONIC_CALL: {
+      const bool call = d.in.mnemonic == ZYDIS_MNEMONIC_CALL;
+      if (d.is_immediate(0)) return call ? op_narrow(Narrow::call, bytes) : op_jmp();
+      if (!set_source(d, 0)) return nullptr;
+      if (d.is_memory(0)) return op_narrow(call ? Narrow::call_memory : Narrow::jmp_memory, bytes);
+      return op_narrow(call ? Narrow::call_register : Narrow::jmp_register, bytes);
+    }
+    case ZYDIS_MNEMONIC_RET:
+      if (d.is_immediate(0)) d.op.imm = static_cast<std::int64_t>(d.at(0).imm.value.u);
+      return op_narrow(Narrow::ret, bytes);
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+
+Run narrow_stack_op(Decoding& d) {
+  const unsigned bytes = d.in.operand_width / 8U;
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_PUSH: return push_op(d, bytes);
+    case ZYDIS_MNEMONIC_POP: return set_destination(d) ? op_narrow_pop(d.is_memory(0), bytes) : nullptr;
+    case ZYDIS_MNEMONIC_PUSHA:
+    case ZYDIS_MNEMONIC_PUSHAD: return op_narrow(Narrow::push_all, bytes);
+    case ZYDIS_MNEMONIC_POPA:
+    case ZYDIS_MNEMONIC_POPAD: return op_narrow(Narrow::pop_all, bytes);
+    case ZYDIS_MNEMONIC_PUSHF:
+    case ZYDIS_MNEMONIC_PUSHFD: return op_narrow(Narrow::push_flags, bytes);
+    case ZYDIS_MNEMONIC_POPF:
+    case ZYDIS_MNEMONIC_POPFD: return op_narrow(Narrow::pop_flags, bytes);
+    case ZYDIS_MNEMONIC_LEAVE: return op_narrow(Narrow::leave, bytes);
+    default: return nullptr;
+  }
+}
+
+// A branch with 16 bits in 32-bit code goes to the first 64 KiB, where nobody has code.
+Run narrow_branch_op(Decoding& d) {
+  const bool cuts_ip = d.mode == CodeMode::bits32 && d.in.operand_width == 16;
+  return cuts_ip ? nullptr : branch_op(d, d.in.operand_width / 8U);
+}
+
+Run loop_op(Decoding& d) {
+  note_address_size(d);
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_LOOP: return op_narrow_loop(Loop::loop);
+    case ZYDIS_MNEMONIC_LOOPE: return op_narrow_loop(Loop::while_equal);
+    case ZYDIS_MNEMONIC_LOOPNE: return op_narrow_loop(Loop::while_not_equal);
+    case ZYDIS_MNEMONIC_JCXZ:
+    case ZYDIS_MNEMONIC_JECXZ:
+    case ZYDIS_MNEMONIC_JRCXZ: return op_narrow_loop(Loop::jcxz);
+    default: return nullptr;
+  }
+}
+
+}  // namespace vpmu::exec

@@ -1,0 +1,288 @@
+#include "exec/alu.hpp"
+#include "exec/dispatch.hpp"
+#include "exec/ops.hpp"
+#include "exec/select.hpp"
+#include "exec/system.hpp"
+#include "exec/tap.hpp"
+
+/// What 16- and 32-bit code does in another way than 64-bit code: the stack, near branches, and strings; and the
+/// strings and loops of 64-bit code whose addresses have 32 bits. SDM 1 3.6, 6.2, 7.3.
+namespace vpmu::exec {
+namespace {
+
+// The stack: SDM 3A 5.3.3. Offsets have as many bits as SS.B says.
+
+VPMU_PART_OF_OP std::uint64_t stack_at(const Core* c, std::uint64_t offset) {
+  return (c->r[ss_base] + (offset & c->stack_mask)) & low_bits(32);
+}
+VPMU_PART_OF_OP void set_stack(Core* c, std::uint64_t offset) {
+  c->r[rsp] = (c->r[rsp] & low_bits(32) & ~c->stack_mask) | (offset & c->stack_mask);
+}
+template <class T>
+VPMU_PART_OF_OP bool push_value(Core* c, T value) {
+  if (!store(c, stack_at(c, c->r[rsp] - sizeof(T)), value)) return false;
+  set_stack(c, c->r[rsp] - sizeof(T));
+  return true;
+}
+
+template <class T, Form F>
+void narrow_push(const Op* op, Core* c) {
+  T value{};
+  if constexpr (F == Form::reg_reg) value = reg<T>(c, op->s);
+  if constexpr (F == Form::reg_imm) value = static_cast<T>(op->imm);
+  if constexpr (F == Form::reg_mem) {
+    if (!load(c, address(op, c), value)) VPMU_LEAVE(op, c);
+  }
+  if (!push_value(c, value)) VPMU_LEAVE(op, c);
+  VPMU_NEXT(op, c);
+}
+
+// POP ESP leaves what was popped.
+template <class T>
+void pop(const Op* op, Core* c) {
+  T value{};
+  if (!load(c, stack_at(c, c->r[rsp]), value)) VPMU_LEAVE(op, c);
+  set_stack(c, c->r[rsp] + sizeof(T));
+  set_reg(c, op->d, value);
+  VPMU_NEXT(op, c);
+}
+
+// An address with ESP is computed after the increment. SDM 2B POP.
+template <class T>
+void pop_memory(const Op* op, Core* c) {
+  T value{};
+  if (!load(c, stack_at(c, c->r[rsp]), value)) VPMU_LEAVE(op, c);
+  const std::uint64_t to = address(op, c) + (op->b == rsp * 8 ? sizeof(T) : 0);
+  if (!store(c, to, value)) VPMU_LEAVE(op, c);
+  set_stack(c, c->r[rsp] + sizeof(T));
+  VPMU_NEXT(op, c);
+}
+
+constexpr unsigned registers_pushed = 8;
+
+// In the order of their numbers; ESP as it was before. SDM 2B PUSHA, POPA.
+template <class T>
+void push_all(const Op* op, Core* c) {
+  for (unsigned n = 0; n < registers_pushed; ++n)
+    if (!store(c, stack_at(c, c->r[rsp] - (n + 1) * sizeof(T)), static_cast<T>(c->r[n]))) VPMU_LEAVE(op, c);
+  set_stack(c, c->r[rsp] - registers_pushed * sizeof(T));
+  VPMU_NEXT(op, c);
+}
+template <class T>
+void pop_all(const Op* op, Core* c) {
+  std::array<T, registers_pushed> values{};
+  for (unsigned n = 0; n < registers_pushed; ++n)
+    if (!load(c, stack_at(c, c->r[rsp] + (registers_pushed - 1 - n) * sizeof(T)), values[n])) VPMU_LEAVE(op, c);
+  for (std::uint8_t n = 0; n < registers_pushed; ++n)
+    if (n != rsp) set_reg(c, static_cast<std::uint8_t>(n * 8), values[n]);
+  set_stack(c, c->r[rsp] + registers_pushed * sizeof(T));
+  VPMU_NEXT(op, c);
+}
+
+// RF and VM are pushed as 0. SDM 2B PUSHF.
+template <class T>
+void push_flags(const Op* op, Core* c) {
+  const std::uint64_t value = (c->other_flags & ~rflags::RF) | c->flags.bits();
+  if (!push_value(c, static_cast<T>(value))) VPMU_LEAVE(op, c);
+  VPMU_NEXT(op, c);
+}
+template <class T>
+void pop_flags(const Op* op, Core* c) {
+  T popped{};
+  if (!load(c, stack_at(c, c->r[rsp]), popped)) VPMU_LEAVE(op, c);
+  const std::uint64_t value = (c->other_flags & ~std::uint64_t{static_cast<T>(~T{0})}) | popped;
+  if (!can_set_flags(*c, value)) return leave_for(op, c, Stop::unsupported);
+  set_stack(c, c->r[rsp] + sizeof(T));
+  set_flags(*c, value);
+  VPMU_NEXT(op, c);
+}
+
+template <class T>
+void leave_frame(const Op* op, Core* c) {
+  T value{};
+  if (!load(c, stack_at(c, c->r[rbp]), value)) VPMU_LEAVE(op, c);
+  set_stack(c, c->r[rbp] + sizeof(T));
+  set_reg(c, rbp * 8, value);
+  VPMU_NEXT(op, c);
+}
+
+// Near branches. RIP is a linear address here, and an offset in the code segment in memory. SDM 2A CALL, JMP.
+
+VPMU_PART_OF_OP std::uint64_t code_at(const Core* c, std::uint64_t offset) { return (c->r[cs_base] + offset) & low_bits(32); }
+template <class T>
+T return_offset(const Op* op, const Core* c) {
+  return static_cast<T>(next_rip(op, c) - c->r[cs_base]);
+}
+template <class T, bool Memory>
+VPMU_PART_OF_OP bool destination(const Op* op, Core* c, T& to) {
+  if constexpr (Memory) return load(c, address(op, c), to);
+  to = reg<T>(c, op->s);
+  return true;
+}
+
+template <class T, bool Memory>
+void jmp_indirect(const Op* op, Core* c) {
+  T to{};
+  if (!destination<T, Memory>(op, c, to)) VPMU_LEAVE(op, c);
+  return jump(c, code_at(c, to));
+}
+template <class T>
+void call(const Op* op, Core* c) {
+  if (!push_value(c, return_offset<T>(op, c))) VPMU_LEAVE(op, c);
+  return go(c, 0);
+}
+template <class T, bool Memory>
+void call_indirect(const Op* op, Core* c) {
+  T to{};
+  if (!destination<T, Memory>(op, c, to)) VPMU_LEAVE(op, c);
+  if (!push_value(c, return_offset<T>(op, c))) VPMU_LEAVE(op, c);
+  return jump(c, code_at(c, to));
+}
+template <class T>
+void ret(const Op* op, Core* c) {
+  T to{};
+  if (!load(c, stack_at(c, c->r[rsp]), to)) VPMU_LEAVE(op, c);
+  set_stack(c, c->r[rsp] + sizeof(T) + static_cast<std::uint64_t>(op->imm));
+  return jump(c, code_at(c, to));
+}
+
+// Counts and pointers have as many bits as addresses. The upper half of a register that changes is cleared where these
+// are 32.
+
+VPMU_PART_OF_OP void add_to(Core* c, RegisterNumber number, std::uint64_t step, std::uint64_t mask) {
+  std::uint64_t& r = c->r[number];
+  r = (mask == low_bits(16) ? r & ~mask : 0) | ((r + step) & mask);
+}
+
+// LOOP and its like change no flag. SDM 2A JCXZ, LOOP.
+template <Loop What>
+void loop(const Op* op, Core* c) {
+  const std::uint64_t mask = address_mask(*op);
+  if constexpr (What != Loop::jcxz) add_to(c, rcx, ~std::uint64_t{0}, mask);
+  const bool is_zero = (c->r[rcx] & mask) == 0;
+  if constexpr (What == Loop::jcxz) return go(c, is_zero ? 0 : 1);
+  if constexpr (What == Loop::while_equal) return go(c, !is_zero && c->flags.zf() ? 0 : 1);
+  if constexpr (What == Loop::while_not_equal) return go(c, !is_zero && !c->flags.zf() ? 0 : 1);
+  return go(c, is_zero ? 1 : 0);
+}
+
+/// One element. False: the instruction must stop here.
+template <String What, class T>
+bool element(const Op* op, Core* c, std::uint64_t step, std::uint64_t mask) {
+  const std::uint64_t from = linear_address(*op, (c->r[rsi] & mask) + reg<std::uint64_t>(c, op->seg));
+  const std::uint64_t to = linear_address(*op, (c->r[rdi] & mask) + c->r[es_base]);
+  T a{};
+  T b{};
+  if constexpr (What == String::movs) {
+    if (!load(c, from, a) || !store(c, to, a)) return false;
+  } else if constexpr (What == String::stos) {
+    if (!store(c, to, reg<T>(c, rax * 8))) return false;
+  } else if constexpr (What == String::lods) {
+    if (!load(c, from, a)) return false;
+    set_reg(c, rax * 8, a);
+  } else if constexpr (What == String::scas) {
+    if (!load(c, to, b)) return false;
+    compute<Alu::cmp>(c->flags, reg<T>(c, rax * 8), b);
+  } else {
+    if (!load(c, from, a) || !load(c, to, b)) return false;
+    compute<Alu::cmp>(c->flags, a, b);
+  }
+  if constexpr (What == String::movs || What == String::lods || What == String::cmps) add_to(c, rsi, step, mask);
+  if constexpr (What != String::lods) add_to(c, rdi, step, mask);
+  return true;
+}
+
+/// How it repeats is in imm.
+template <String What, class T>
+void string(const Op* op, Core* c) {
+  constexpr bool compares = What == String::scas || What == String::cmps;
+  constexpr unsigned most_elements = 4096;
+  const std::uint64_t mask = address_mask(*op);
+  const auto how = static_cast<Repeat>(op->imm);
+  const std::uint64_t step = (c->other_flags & rflags::DF) != 0 ? std::uint64_t{0} - sizeof(T) : sizeof(T);
+  if (how == Repeat::none) {
+    if (!element<What, T>(op, c, step, mask)) VPMU_LEAVE(op, c);
+    VPMU_NEXT(op, c);
+  }
+  for (unsigned n = 0; (c->r[rcx] & mask) != 0; ++n) {
+    if (n == most_elements) return leave_for(op, c, Stop::again);
+    if (!element<What, T>(op, c, step, mask)) VPMU_LEAVE(op, c);
+    if (c->tap != nullptr) [[unlikely]]
+      note_element(*c);
+    add_to(c, rcx, ~std::uint64_t{0}, mask);
+    if (compares && c->flags.zf() != (how == Repeat::while_equal)) break;
+    // It may have been its own code: what goes on is what stands there now.
+    if (c->wrote_code && (c->r[rcx] & mask) != 0) [[unlikely]]
+      return leave_for(op, c, Stop::again);
+  }
+  look_at_kick(c);
+  VPMU_NEXT(op, c);
+}
+
+/// Calls `pick` with a value of the unsigned type of a stack or branch operand.
+template <class Pick>
+Run by_stack_size(unsigned bytes, Pick pick) {
+  return bytes == 2 ? pick(std::uint16_t{}) : bytes == 4 ? pick(std::uint32_t{}) : nullptr;
+}
+
+}  // namespace
+
+Run op_narrow_push(Form form, unsigned bytes) {
+  return by_stack_size(bytes, [&](auto t) -> Run {
+    using T = decltype(t);
+    switch (form) {
+      case Form::reg_reg: return narrow_push<T, Form::reg_reg>;
+      case Form::reg_imm: return narrow_push<T, Form::reg_imm>;
+      case Form::reg_mem: return narrow_push<T, Form::reg_mem>;
+      case Form::mem_reg:
+      case Form::mem_imm: return nullptr;
+    }
+    return nullptr;
+  });
+}
+Run op_narrow_pop(bool memory, unsigned bytes) {
+  return by_stack_size(bytes, [&](auto t) { return memory ? pop_memory<decltype(t)> : pop<decltype(t)>; });
+}
+Run op_narrow(Narrow what, unsigned bytes) {
+  return by_stack_size(bytes, [&](auto t) -> Run {
+    using T = decltype(t);
+    switch (what) {
+      case Narrow::push_all: return push_all<T>;
+      case Narrow::pop_all: return pop_all<T>;
+      case Narrow::push_flags: return push_flags<T>;
+      case Narrow::pop_flags: return pop_flags<T>;
+      case Narrow::leave: return leave_frame<T>;
+      case Narrow::call: return call<T>;
+      case Narrow::call_register: return call_indirect<T, false>;
+      case Narrow::call_memory: return call_indirect<T, true>;
+      case Narrow::jmp_register: return jmp_indirect<T, false>;
+      case Narrow::jmp_memory: return jmp_indirect<T, true>;
+      case Narrow::ret: return ret<T>;
+    }
+    return nullptr;
+  });
+}
+Run op_narrow_loop(Loop what) {
+  switch (what) {
+    case Loop::loop: return loop<Loop::loop>;
+    case Loop::while_equal: return loop<Loop::while_equal>;
+    case Loop::while_not_equal: return loop<Loop::while_not_equal>;
+    case Loop::jcxz: return loop<Loop::jcxz>;
+  }
+  return nullptr;
+}
+Run op_narrow_string(String what, unsigned bytes) {
+  return by_size(bytes, [&](auto t) -> Run {
+    using T = decltype(t);
+    switch (what) {
+      case String::movs: return string<String::movs, T>;
+      case String::stos: return string<String::stos, T>;
+      case String::lods: return string<String::lods, T>;
+      case String::scas: return string<String::scas, T>;
+      case String::cmps: return string<String::cmps, T>;
+    }
+    return nullptr;
+  });
+}
+
+}  // namespace vpmu::exec

@@ -1,0 +1,188 @@
+// 16- and 32-bit code: segments, modes, and what no QEMU tells (oracle/narrow_oracle_test.cpp).
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <initializer_list>
+
+#include "exec/engine.hpp"
+#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/vector_platform.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+/// Code on the second page, data on the first, the stack behind; each with a segment that begins there.
+class NarrowCode : public testing::Test {
+ protected:
+  NarrowCode() {
+    const std::uint64_t at = ram_.address();
+    state_.segment_bases = {at + 0x80, at + page_size, at + 2 * page_size, at};  // ES, CS, SS, DS
+    state_.mode = CodeMode::bits16;
+    state_.stack_is_32_bit = false;
+    state_.rflags = 2;
+    state_.gpr[rsp] = 0xABCD'0100;  // 16-bit code sees 100H
+  }
+  void put(std::initializer_list<unsigned> code, std::size_t at = 0) {
+    for (const unsigned b : code) ram_.bytes()[page_size + at++] = static_cast<std::byte>(b);
+  }
+  template <class T>
+  T at(std::size_t offset) {
+    T value{};
+    std::memcpy(&value, ram_.bytes().data() + offset, sizeof value);
+    return value;
+  }
+  template <class T>
+  void set(std::size_t offset, T value) {
+    std::memcpy(ram_.bytes().data() + offset, &value, sizeof value);
+  }
+  static constexpr std::size_t stack = 2 * page_size;
+  CpuState run(std::uint64_t instructions, Stop expected = Stop::budget) {
+    engine_.load(state_);
+    return resume(instructions, expected);
+  }
+  CpuState resume(std::uint64_t instructions, Stop expected = Stop::budget) {
+    engine_.resume(state_);
+    EXPECT_EQ(engine_.run(instructions), expected);
+    return engine_.state();
+  }
+
+  FlatRam ram_{2 * page_size + 0x1'0000};
+  CpuState state_;
+  VectorPlatform platform_;
+  TestCode code_;
+  Engine engine_{ram_, platform_, &code_, Compiling{.after = 1}};
+};
+
+// SDM 1 3.7.5: DS, and SS for what BP is in; SDM 1 3.6: sums of 16 bits.
+TEST_F(NarrowCode, AddsTheBasesOfSegments) {
+  set<std::uint16_t>(0x10, 0x1234);
+  set<std::uint16_t>(stack + 0x20, 0x5678);
+  set<std::uint16_t>(0x80 + 6, 0x9ABC);
+  state_.gpr[rbx] = 0xFFF0;
+  state_.gpr[rsi] = 0x20;
+  state_.gpr[rbp] = 0xFFFF'0018;
+  put({0x8B, 0x00,                      // mov ax, [bx+si]: FFF0H + 20H is 10H
+       0x8B, 0x4E, 0x08,                // mov cx, [bp+8]
+       0x26, 0x8B, 0x16, 6,    0,       // mov dx, es:[6]
+       0x2E, 0x8B, 0x3E, 0,    0,       // mov di, cs:[0]
+       0x66, 0x67, 0x8B, 0x04, 0x1E});  // mov eax, [esi+ebx]: a sum of 32 bits
+  state_.gpr[rdx] = 0xFFFF'0000;
+  const CpuState s = run(4);
+  EXPECT_EQ(s.gpr[rax], 0x1234U);
+  EXPECT_EQ(s.gpr[rcx], 0x5678U);
+  EXPECT_EQ(s.gpr[rdx], 0xFFFF'9ABCU);
+  EXPECT_EQ(s.gpr[rdi], 0x008BU);
+  EXPECT_EQ(s.rip, 15U);
+  set<std::uint32_t>(0x1'0010, 0x1357'9BDF);
+  EXPECT_EQ(run(5).gpr[rax], 0x1357'9BDFU);
+}
+
+// SDM 3A 5.3.3: SS.B says how long the stack pointer is; the upper half stays.
+TEST_F(NarrowCode, PushesBySixteenBits) {
+  put({0x6A, 0xFE,              // push -2
+       0x66, 0x68, 1, 2, 3, 4,  // push 04030201H
+       0x5B,                    // pop bx
+       0xE8, 2, 0,              // call over
+       0x40, 0x40,              // inc ax: twice
+       0xC3});                  // ret
+  CpuState s = run(3);
+  EXPECT_EQ(at<std::uint16_t>(stack + 0xFE), 0xFFFEU);
+  EXPECT_EQ(at<std::uint32_t>(stack + 0xFA), 0x0403'0201U);
+  EXPECT_EQ(s.gpr[rbx], 0x0201U);
+  EXPECT_EQ(s.gpr[rsp], 0xABCD'00FCU);
+  s = run(4);
+  EXPECT_EQ(at<std::uint16_t>(stack + 0xFA), 12U) << "an offset in the code segment";
+  EXPECT_EQ(s.rip, 14U);
+  state_.gpr[rsp] = 0;
+  s = run(1);
+  EXPECT_EQ(s.gpr[rsp], 0xFFFEU);
+}
+
+// SDM 2B MOVS: from DS, or another; to ES always.
+TEST_F(NarrowCode, MovesStringsFromDsToEs) {
+  set<std::uint32_t>(0x10, 0x4433'2211);
+  state_.gpr[rcx] = 0xFFFF'0002;
+  state_.gpr[rsi] = 0x7777'0010;
+  state_.gpr[rdi] = 0x8888'0004;
+  put({0xF3, 0xA5});  // rep movsw
+  const CpuState s = run(1);
+  EXPECT_EQ(at<std::uint32_t>(0x84), 0x4433'2211U);
+  EXPECT_EQ(s.gpr[rcx], 0xFFFF'0000U);
+  EXPECT_EQ(s.gpr[rsi], 0x7777'0014U);
+  EXPECT_EQ(s.gpr[rdi], 0x8888'0008U);
+}
+
+// SDM 1 3.6.1: the same bytes are other instructions in other modes.
+TEST_F(NarrowCode, ReadsTheSameBytesByTheMode) {
+  put({0x48, 0x05, 1, 0, 0,
+       0});  // 64 bits: add rax, 1; 32: dec eax; add eax, 1; 16: dec ax; add ax, 1; add [bx+si], al
+  state_.gpr[rax] = 0x1'0000'0000;
+  run(0);
+  for (unsigned n = 0; n < 3; ++n) {
+    state_.mode = CodeMode::bits32;
+    EXPECT_EQ(resume(1).rip, 1U);
+    EXPECT_EQ(resume(2).rip, 6U);
+    EXPECT_EQ(resume(1).gpr[rax], 0xFFFF'FFFFU);
+    state_.mode = CodeMode::bits16;
+    EXPECT_EQ(resume(2).rip, 4U);
+    EXPECT_EQ(resume(1).gpr[rax], 0x1'0000'FFFFU);
+    state_.mode = CodeMode::bits64;
+    state_.rip = ram_.address() + page_size;
+    EXPECT_EQ(resume(1).gpr[rax], 0x1'0000'0001U);
+    EXPECT_EQ(resume(1).rip, state_.rip + 6);
+    state_.rip = 0;
+  }
+}
+
+// The bytes of the loop are one instruction of 64-bit code.
+TEST_F(NarrowCode, IsNotCompiledAs64BitCode) {
+  state_.mode = CodeMode::bits32;
+  state_.gpr[rax] = 1000;
+  put({0x48, 0x75, 0xFD, 0xEB, 0xFE});  // dec eax; jnz; jmp itself
+  const CpuState s = run(2100);
+  EXPECT_EQ(s.gpr[rax], 0U);
+  EXPECT_EQ(s.rip, 3U);
+  EXPECT_EQ(engine_.compiled_blocks(), 0U);
+}
+
+// SDM 3A 3.4.2: linear addresses have 32 bits.
+TEST_F(NarrowCode, WrapsAtFourGigabytes) {
+  state_.mode = CodeMode::bits32;
+  state_.segment_bases[3] = 0xFFFF'FFF0;  // DS
+  set<std::uint32_t>(8, 0x1357'9BDF);
+  put({0xA1});
+  set<std::uint32_t>(page_size + 1, static_cast<std::uint32_t>(ram_.address() + 8 + 0x10));
+  EXPECT_EQ(run(1).gpr[rax], 0x1357'9BDFU);
+}
+
+// 64-bit code has addresses of 32 bits by a prefix. SDM 1 3.6.1.
+TEST_F(NarrowCode, HasAddressesOf32BitsIn64BitCode) {
+  state_.mode = CodeMode::bits64;
+  state_.rip = ram_.address() + page_size;
+  set<std::uint32_t>(8, 0x1122'3344);
+  state_.gpr[rbx] = (7ULL << 32) | (ram_.address() + 24);
+  state_.gpr[rcx] = (5ULL << 32) | 2;
+  state_.fs_base = 0;
+  put({0x67, 0x8B, 0x43, 0xF0,  // mov eax, [ebx-16]
+       0x67, 0xE2, 0x00,        // loop by ECX
+       0x67, 0xE3, 0x00});      // jecxz
+  const CpuState s = run(2);
+  EXPECT_EQ(s.gpr[rax], 0x1122'3344U);
+  EXPECT_EQ(s.gpr[rcx], 1U);
+  state_.gpr[rcx] = 9ULL << 32;
+  put({0x67, 0xE3, 0x01});
+  EXPECT_EQ(run(1).rip, state_.rip + 4);
+}
+
+// Far branches, segment registers and the like are the owner's.
+TEST_F(NarrowCode, LeavesWhatChangesSegments) {
+  for (const auto& code : std::initializer_list<std::initializer_list<unsigned>>{
+           {0xEA, 0, 0, 8, 0, 0, 0}, {0x8E, 0xD8}, {0x1E}, {0x1F}, {0xCB}, {0xCF}, {0xC5, 0x06, 0, 0}}) {
+    put(code);
+    EXPECT_EQ(run(1, Stop::unsupported).rip, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
