@@ -151,6 +151,9 @@ class Guest {
     put(at(gdt) + 0x18, 0x00CF'9300'0000'FFFF);
     put(at(gdt) + 0x28, 0x00CF'F300'0000'FFFF);
     put(at(gdt) + 0x30, 0x00AF'FB00'0000'FFFF);
+    put(at(gdt) + 0x38, 0x00CF'FB00'0000'FFFF);  // 32-bit code
+    put(at(gdt) + 0x40, 0x00CF'9B00'0000'FFFF);
+    put(at(gdt) + 0x48, 0x008F'9B00'0000'FFFF);  // 16-bit code
     put(tss + 4, at(stack) + 0xF00);
     store(at(handlers), {0x48, 0xCF});                                 // iretq
     store(at(handlers) + 0x10, {0x48, 0x83, 0xC4, 0x08, 0x48, 0xCF});  // add $8, %rsp; iretq
@@ -188,7 +191,10 @@ class Guest {
     write_msr(0x38F, 0x7'0000'000F);
     const bool is_user = (kinds_ & 8U) != 0;
     const std::uint64_t frame = at(stack) + 0x800;
-    const std::array<std::uint64_t, 5> words{at(code), is_user ? 0x33ULL : 0x10ULL,
+    static constexpr std::array<std::uint64_t, 4> kernel_code{0x10, 0x10, 0x40, 0x48},
+        user_code{0x33, 0x33, 0x3B, 0x3B};
+    const unsigned mode = in.take<std::uint8_t>() % kernel_code.size();
+    const std::array<std::uint64_t, 5> words{at(code), is_user ? user_code[mode] : kernel_code[mode],
                                              2 | std::uint64_t{kinds_ & 0x30U} << 4, at(stack) + 0x700,
                                              is_user ? 0x2BULL : 0x18ULL};
     for (std::size_t n = 0; n < words.size(); ++n) put(frame + 8 * n, words[n]);
@@ -226,7 +232,7 @@ class Guest {
     s.efer = vpmu::bit(0) | vpmu::bit(8) | vpmu::bit(10) | vpmu::bit(11);
     s.cs = segment(0x10, 0xB);
     s.ss = s.ds = s.es = s.fs = s.gs = segment(0x18, 0x3);
-    s.gdt = {.base = at(gdt), .limit = 0x37, .padding = {}};
+    s.gdt = {.base = at(gdt), .limit = 0x4F, .padding = {}};
     s.idt = {.base = at(idt), .limit = 0xFFF, .padding = {}};
     s.tr.base = tss;
     s.tr.limit = 0x67;

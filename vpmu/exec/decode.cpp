@@ -375,6 +375,7 @@ Run move_op(Decoding& d) {
     }
     case ZYDIS_MNEMONIC_CMPXCHG: return form_of(d) ? op_cmpxchg(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
     case ZYDIS_MNEMONIC_XADD: return form_of(d) ? op_xadd(d.is_memory(0), d.locked(), d.bytes(0)) : nullptr;
+    case ZYDIS_MNEMONIC_CMPXCHG8B: return set_memory(d, 0) ? op_cmpxchg8b() : nullptr;
     case ZYDIS_MNEMONIC_CMPXCHG16B: return set_memory(d, 0) ? op_cmpxchg16b() : nullptr;
     case ZYDIS_MNEMONIC_BSWAP: return set_register(d, 0, d.op.d) ? op_bswap(d.bytes(0)) : nullptr;
     case ZYDIS_MNEMONIC_CBW: return op_widen_accumulator(2);
@@ -396,6 +397,13 @@ Run move_op(Decoding& d) {
     case ZYDIS_MNEMONIC_POPF:
     case ZYDIS_MNEMONIC_POPFQ: return op_popf(d.in.operand_width / 8U);
     case ZYDIS_MNEMONIC_LEAVE: return d.in.operand_width == 64 ? op_leave() : nullptr;
+    case ZYDIS_MNEMONIC_ENTER: return d.in.operand_width == 64 && set_frame(d) ? op_enter() : nullptr;
+    case ZYDIS_MNEMONIC_XLAT:
+      for (unsigned i = 0; i < d.in.operand_count; ++i)
+        if (d.is_memory(i)) d.op.seg = segment_base(d, d.at(i).mem.segment);
+      note_address_size(d);
+      d.op.bytes = 1;
+      return op_xlat();
     default: return nullptr;
   }
 }
@@ -424,7 +432,8 @@ Scan scan_of(const Decoding& d, Scan what) {
 Run choose(Decoding& d) {
   const auto m = d.in.mnemonic;
   if (d.mode != CodeMode::bits64)
-    if (const Run run = narrow_stack_op(d)) return run;
+    for (const Run run : {narrow_stack_op(d), decimal_op(d)})
+      if (run != nullptr) return run;
   if (const auto what = find(alus, m)) return two_operands(d, *what);
   if (const auto what = find(unaries, m)) {
     if (!set_destination(d)) return nullptr;
@@ -475,7 +484,7 @@ std::uint8_t place_of(const Decoding& d) {
   }
   if (memory == nullptr) return 0;
   // Which part of it, or which other places, depends on vector registers.
-  if (d.op.run == op_masked_move() || d.op.run == op_gather()) return 0;
+  if (d.op.run == op_masked_move() || d.op.run == op_gather() || d.op.run == op_xlat()) return 0;
   if (memory->visibility == ZYDIS_OPERAND_VISIBILITY_HIDDEN)
     return memory->mem.base == ZYDIS_REGISTER_RSP && memory->size == 64 ? event_at_stack : 0;
   const bool bit_string = find(bit_ops, d.in.mnemonic).has_value() && d.is_register(1);

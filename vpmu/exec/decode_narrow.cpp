@@ -47,8 +47,30 @@ Run narrow_stack_op(Decoding& d) {
     case ZYDIS_MNEMONIC_POPF:
     case ZYDIS_MNEMONIC_POPFD: return op_narrow(Narrow::pop_flags, bytes);
     case ZYDIS_MNEMONIC_LEAVE: return op_narrow(Narrow::leave, bytes);
+    case ZYDIS_MNEMONIC_ENTER: return set_frame(d) ? op_narrow(Narrow::enter, bytes) : nullptr;
     default: return nullptr;
   }
+}
+
+Run decimal_op(Decoding& d) {
+  const auto with_base = [&](Decimal what) {
+    d.op.imm = static_cast<std::int64_t>(d.at(0).imm.value.u & 0xFF);
+    return op_decimal(what);
+  };
+  switch (d.in.mnemonic) {
+    case ZYDIS_MNEMONIC_AAA: return op_decimal(Decimal::aaa);
+    case ZYDIS_MNEMONIC_AAS: return op_decimal(Decimal::aas);
+    case ZYDIS_MNEMONIC_DAA: return op_decimal(Decimal::daa);
+    case ZYDIS_MNEMONIC_DAS: return op_decimal(Decimal::das);
+    case ZYDIS_MNEMONIC_AAM: return with_base(Decimal::aam);
+    case ZYDIS_MNEMONIC_AAD: return with_base(Decimal::aad);
+    default: return nullptr;
+  }
+}
+
+bool set_frame(Decoding& d) {
+  d.op.imm = static_cast<std::int64_t>(d.at(0).imm.value.u);
+  return d.at(1).imm.value.u % 32 == 0;
 }
 
 // A branch with 16 bits in 32-bit code goes to the first 64 KiB, where nobody has code.

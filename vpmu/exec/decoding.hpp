@@ -67,6 +67,9 @@ bool set_source(Decoding& d, unsigned i);
 
 // Of 16- and 32-bit code. Null: it is none of these.
 Run narrow_stack_op(Decoding& d);
+Run decimal_op(Decoding& d);
+/// Whether ENTER has level 0; takes the size of its frame.
+bool set_frame(Decoding& d);
 /// Near branches without a condition.
 Run narrow_branch_op(Decoding& d);
 /// LOOP, JCXZ and their like, of any code.

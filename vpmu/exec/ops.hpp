@@ -22,6 +22,7 @@ enum class Narrow : std::uint8_t {
   push_flags,
   pop_flags,
   leave,
+  enter,  ///< Of level 0; imm is the frame's size.
   call,
   call_register,
   call_memory,
@@ -29,6 +30,8 @@ enum class Narrow : std::uint8_t {
   jmp_memory,
   ret,  ///< imm more bytes off the stack.
 };
+/// Decimal arithmetic, of 16- and 32-bit code.
+enum class Decimal : std::uint8_t { aaa, aas, daa, das, aam, aad };
 /// How XSAVE's relatives differ: what they leave out, and how they lay it out. SDM 1 13.7 to 13.12.
 enum class XsaveForm : std::uint8_t {
   standard,    ///< XSAVE; XRSTOR.
@@ -86,12 +89,15 @@ Run op_locked_alu(Alu what, bool immediate, unsigned bytes);
 Run op_locked_unary(Unary what, unsigned bytes);
 Run op_xchg_memory(unsigned bytes);
 Run op_cmpxchg(bool memory, bool locked, unsigned bytes);
+Run op_cmpxchg8b();
 Run op_cmpxchg16b();
 Run op_xadd(bool memory, bool locked, unsigned bytes);
 
 Run op_push(Form form, unsigned bytes);  ///< reg_reg: s; reg_imm: imm; reg_mem: memory.
 Run op_pop(bool memory, unsigned bytes);
 Run op_leave();
+Run op_enter();  ///< Of level 0; imm is the frame's size.
+Run op_xlat();
 Run op_pushf(unsigned bytes);
 Run op_popf(unsigned bytes);
 
@@ -111,6 +117,7 @@ Run op_string(String what, Repeat repeat, unsigned bytes);
 Run op_narrow_push(Form form, unsigned bytes);
 Run op_narrow_pop(bool memory, unsigned bytes);
 Run op_narrow(Narrow what, unsigned bytes);
+Run op_decimal(Decimal what);  ///< imm is the base of AAM and AAD.
 /// Of any code, with pointers and counts as long as addresses are.
 Run op_narrow_loop(Loop what);
 Run op_narrow_string(String what, unsigned bytes);  ///< imm is a Repeat.

@@ -84,6 +84,21 @@ void cmpxchg(const Op* op, Core* c) {
 }
 
 // Locked or not: an atomic one is right for both.
+void cmpxchg8b(const Op* op, Core* c) {
+  const auto pair = [c](RegisterNumber high, RegisterNumber low) {
+    return std::uint64_t{reg<std::uint32_t>(c, high * 8)} << 32 | reg<std::uint32_t>(c, low * 8);
+  };
+  auto* const at = to_change<std::uint64_t>(op, c);
+  if (at == nullptr) VPMU_LEAVE(op, c);
+  const std::uint64_t expected = pair(rdx, rax);
+  const std::uint64_t found = __sync_val_compare_and_swap(at, expected, pair(rcx, rbx));
+  c->flags.set_zf(found == expected);
+  if (found != expected) {
+    set_reg(c, rax * 8, static_cast<std::uint32_t>(found));
+    set_reg(c, rdx * 8, static_cast<std::uint32_t>(found >> 32));
+  }
+  VPMU_NEXT(op, c);
+}
 void cmpxchg16b(const Op* op, Core* c) {
   const std::uint64_t at = address(op, c);
   if (at % 16 != 0) return leave_for(op, c, Stop::fault);
@@ -170,6 +185,7 @@ Run op_cmpxchg(bool memory, bool locked, unsigned bytes) {
   });
 }
 
+Run op_cmpxchg8b() { return cmpxchg8b; }
 Run op_cmpxchg16b() { return cmpxchg16b; }
 
 Run op_xadd(bool memory, bool locked, unsigned bytes) {

@@ -185,6 +185,15 @@ Run extend_of(unsigned from, unsigned to) {
   });
 }
 
+// SDM 2B XLAT: the op's address is RBX's; what is added wraps as addresses do.
+void xlat(const Op* op, Core* c) {
+  const std::uint64_t offset = (c->r[rbx] + reg<std::uint8_t>(c, rax * 8)) & address_mask(*op);
+  std::uint8_t value{};
+  if (!load(c, linear_address(*op, offset + reg<std::uint64_t>(c, op->seg)), value)) VPMU_LEAVE(op, c);
+  set_reg(c, rax * 8, value);
+  VPMU_NEXT(op, c);
+}
+
 }  // namespace
 
 Run op_mov(Form form, unsigned bytes, Address address) {
@@ -196,6 +205,7 @@ Run op_mov_absolute(bool store, unsigned bytes) {
                  [&](auto t) { return store ? mov_absolute<decltype(t), true> : mov_absolute<decltype(t), false>; });
 }
 
+Run op_xlat() { return xlat; }
 Run op_lea(unsigned bytes, Address address) {
   return by_size_above_1(bytes, [&](auto t) -> Run {
     using T = decltype(t);

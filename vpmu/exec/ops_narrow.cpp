@@ -106,9 +106,22 @@ void leave_frame(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// SDM 2A ENTER: of level 0. It faults where the end of the frame could not be written to.
+template <class T>
+void enter_frame(const Op* op, Core* c) {
+  const std::uint64_t end = c->r[rsp] - sizeof(T) - static_cast<std::uint64_t>(op->imm);
+  if (!can_store<T>(c, stack_at(c, end))) VPMU_LEAVE(op, c);
+  if (!push_value(c, reg<T>(c, rbp * 8))) VPMU_LEAVE(op, c);
+  set_reg(c, rbp * 8, static_cast<T>(c->r[rsp]));
+  set_stack(c, c->r[rsp] - static_cast<std::uint64_t>(op->imm));
+  VPMU_NEXT(op, c);
+}
+
 // Near branches. RIP is a linear address here, and an offset in the code segment in memory. SDM 2A CALL, JMP.
 
-VPMU_PART_OF_OP std::uint64_t code_at(const Core* c, std::uint64_t offset) { return (c->r[cs_base] + offset) & low_bits(32); }
+VPMU_PART_OF_OP std::uint64_t code_at(const Core* c, std::uint64_t offset) {
+  return (c->r[cs_base] + offset) & low_bits(32);
+}
 template <class T>
 T return_offset(const Op* op, const Core* c) {
   return static_cast<T>(next_rip(op, c) - c->r[cs_base]);
@@ -144,6 +157,47 @@ void ret(const Op* op, Core* c) {
   if (!load(c, stack_at(c, c->r[rsp]), to)) VPMU_LEAVE(op, c);
   set_stack(c, c->r[rsp] + sizeof(T) + static_cast<std::uint64_t>(op->imm));
   return jump(c, code_at(c, to));
+}
+
+// Decimal arithmetic. SDM 2A AAA to AAS, DAA, DAS. Flags that are undefined are those of the result.
+
+std::uint64_t flags_of(std::uint8_t result, bool carry, bool adjusted) {
+  LazyFlags flags;
+  flags.set_logic(result);
+  return flags.bits() | (carry ? rflags::CF : 0) | (adjusted ? rflags::AF : 0);
+}
+
+template <Decimal What>
+void decimal(const Op* op, Core* c) {
+  constexpr std::uint8_t digit = 0xF, last_digit = 9, six = 6, sixty = 0x60, last = 0x99;
+  const std::uint64_t before = c->flags.bits();
+  const bool carry = (before & rflags::CF) != 0;
+  const auto al = reg<std::uint8_t>(c, rax * 8);
+  const auto ah = reg<std::uint8_t>(c, rax * 8 + 1);
+  const bool adjusts = (al & digit) > last_digit || (before & rflags::AF) != 0;
+  if constexpr (What == Decimal::aam || What == Decimal::aad) {
+    const auto base = static_cast<std::uint8_t>(op->imm);
+    if (What == Decimal::aam && base == 0) return leave_for(op, c, Stop::fault);  // #DE
+    const auto low = static_cast<std::uint8_t>(What == Decimal::aam ? al % base : al + ah * base);
+    const auto high = static_cast<std::uint8_t>(What == Decimal::aam ? al / base : 0);
+    set_reg(c, rax * 8, static_cast<std::uint16_t>(high << 8 | low));
+    c->flags.set_bits(flags_of(low, false, false));
+  } else if constexpr (What == Decimal::aaa || What == Decimal::aas) {
+    auto ax = reg<std::uint16_t>(c, rax * 8);
+    if (adjusts) ax = static_cast<std::uint16_t>(What == Decimal::aaa ? ax + 0x106 : ax - 0x106);
+    ax &= 0xFF0F;
+    set_reg(c, rax * 8, ax);
+    c->flags.set_bits(flags_of(static_cast<std::uint8_t>(ax), adjusts, adjusts));
+  } else {
+    constexpr bool adds = What == Decimal::daa;
+    const bool high = al > last || carry;
+    const unsigned by = (adjusts ? six : 0U) + (high ? sixty : 0U);
+    const auto result = static_cast<std::uint8_t>(adds ? al + by : al - by);
+    const bool borrows = !adds && adjusts && al < six;
+    set_reg(c, rax * 8, result);
+    c->flags.set_bits(flags_of(result, high || borrows, adjusts));
+  }
+  VPMU_NEXT(op, c);
 }
 
 // Counts and pointers have as many bits as addresses. The upper half of a register that changes is cleared where these
@@ -252,6 +306,7 @@ Run op_narrow(Narrow what, unsigned bytes) {
       case Narrow::push_flags: return push_flags<T>;
       case Narrow::pop_flags: return pop_flags<T>;
       case Narrow::leave: return leave_frame<T>;
+      case Narrow::enter: return enter_frame<T>;
       case Narrow::call: return call<T>;
       case Narrow::call_register: return call_indirect<T, false>;
       case Narrow::call_memory: return call_indirect<T, true>;
@@ -261,6 +316,17 @@ Run op_narrow(Narrow what, unsigned bytes) {
     }
     return nullptr;
   });
+}
+Run op_decimal(Decimal what) {
+  switch (what) {
+    case Decimal::aaa: return decimal<Decimal::aaa>;
+    case Decimal::aas: return decimal<Decimal::aas>;
+    case Decimal::daa: return decimal<Decimal::daa>;
+    case Decimal::das: return decimal<Decimal::das>;
+    case Decimal::aam: return decimal<Decimal::aam>;
+    case Decimal::aad: return decimal<Decimal::aad>;
+  }
+  return nullptr;
 }
 Run op_narrow_loop(Loop what) {
   switch (what) {

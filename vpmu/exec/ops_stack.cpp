@@ -68,6 +68,15 @@ void leave_frame(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
+// SDM 2A ENTER: of level 0. It faults where the end of the frame could not be written to.
+void enter_frame(const Op* op, Core* c) {
+  const std::uint64_t end = c->r[rsp] - word - static_cast<std::uint64_t>(op->imm);
+  if (!can_store<std::uint64_t>(c, end) || !store(c, c->r[rsp] - word, c->r[rbp])) VPMU_LEAVE(op, c);
+  c->r[rbp] = c->r[rsp] - word;
+  c->r[rsp] = c->r[rbp] - static_cast<std::uint64_t>(op->imm);
+  VPMU_NEXT(op, c);
+}
+
 // RF and VM are pushed as 0. SDM 2B PUSHF. Of a word, or of 16 bits.
 template <class T>
 void pushf(const Op* op, Core* c) {
@@ -106,6 +115,7 @@ Run op_push(Form form, unsigned bytes) {
 
 Run op_pop(bool memory, unsigned bytes) { return bytes != word ? nullptr : memory ? pop_memory : pop; }
 Run op_leave() { return leave_frame; }
+Run op_enter() { return enter_frame; }
 Run op_pushf(unsigned bytes) {
   return bytes == word ? pushf<std::uint64_t> : bytes == 2 ? pushf<std::uint16_t> : nullptr;
 }

@@ -84,7 +84,19 @@ exec::CpuState take_state(fuzz::Input& input, std::uint64_t ram, bool paged) {
   s.rip = ram + (bits >> 2) % ScatteredRam::pages * page_size + input.take<std::uint16_t>() % page_size;
   s.paging.cr0 = 1;
   s.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18;  // OSFXSR, OSXMMEXCPT, OSXSAVE
-  if (!paged) return s;
+  if (!paged) {
+    // RAM is at 0: where 16- and 32-bit code finds it.
+    const auto narrow = input.take<std::uint8_t>();
+    s.mode = narrow % 4 == 1   ? exec::CodeMode::bits32
+             : narrow % 4 == 2 ? exec::CodeMode::bits16
+                               : exec::CodeMode::bits64;
+    s.stack_is_32_bit = (narrow & 4) != 0;
+    if ((narrow & 8) != 0)
+      for (auto& segment : s.segment_bases) segment = input.take<std::uint16_t>();
+    if (s.mode != exec::CodeMode::bits64) s.rip -= s.segment_bases[1];
+    if (s.mode != exec::CodeMode::bits64) s.rip &= 0xFFFF'FFFF;
+    return s;
+  }
   constexpr std::uint64_t paging = 1ULL << 31, write_protect = 1U << 16, pae = 1U << 5, smep = 1U << 20,
                           smap = 1U << 21;
   constexpr std::uint64_t execute_disable = 1U << 11, long_mode = 1U << 10 | 1U << 8;
@@ -120,7 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // that.
   constexpr std::uint64_t usual_elements = 0x3F;
   if (!long_strings) from.gpr[exec::rcx] &= usual_elements;
-  fill(input, ram, from.rip);
+  fill(input, ram, from.rip + (from.mode == exec::CodeMode::bits64 ? 0 : from.segment_bases[1]));
   other_ram.copy_from(ram);
 
   constexpr std::array<std::uint8_t, 1> in_one_go{255};

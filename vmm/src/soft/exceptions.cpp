@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "soft/far_transfer.hpp"
 #include "vcpu/segments.hpp"
 #include "vpmu/bits.hpp"
 
@@ -9,14 +10,9 @@ namespace vmm {
 namespace {
 
 constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_nt = vpmu::bit(14),
-                        rflags_rf = vpmu::bit(16), rflags_vm = vpmu::bit(17), rflags_iopl = 3ULL << 12,
-                        rflags_fixed = vpmu::bit(1);
-/// All that software may load into RFLAGS.
-constexpr std::uint64_t rflags_loadable = 0x25'7FD5;
+                        rflags_rf = vpmu::bit(16), rflags_vm = vpmu::bit(17);
 constexpr std::uint32_t in_idt = 2, external = 1;
 constexpr unsigned type_interrupt_gate = 14, type_trap_gate = 15;
-/// Descriptor types, accessed: readable code, writable data.
-constexpr std::uint8_t type_code = 0xB, type_data = 0x3;
 
 /// A gate of the IDT. SDM 3A figure 6-7.
 struct Gate {
@@ -34,26 +30,8 @@ template <class T>
 vpmu::AccessResult read(GuestView& view, std::uint64_t at, T& out) {
   return view.read(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{&out, 1}));
 }
-/// From the stack, as the instruction may.
-template <class T>
-vpmu::AccessResult pop(GuestView& view, std::uint64_t at, T& out) {
-  return view.read_current(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{&out, 1}));
-}
-
 bool is_code64(const kvm_segment& s) {
   return s.s != 0 && s.present != 0 && (s.type & 8) != 0 && s.l != 0 && s.db == 0;
-}
-bool is_writable_data(const kvm_segment& s) { return s.s != 0 && s.present != 0 && (s.type & 0xA) == 2; }
-
-/// The null selector in SS, as 64-bit code has it in ring 0.
-kvm_segment null_stack(std::uint16_t selector, unsigned cpl) {
-  kvm_segment s{};
-  s.selector = selector;
-  s.type = 3;
-  s.s = 1;
-  s.dpl = static_cast<std::uint8_t>(cpl);
-  s.present = 1;
-  return s;
 }
 
 struct TaskStacks {
@@ -72,16 +50,100 @@ std::optional<std::uint64_t> handler_stack(const SoftState& state, GuestView& vi
   return gate.stack() != 0 ? word(tss.ist, gate.stack() - 1) : word(tss.rsp, cpl);
 }
 
-std::optional<Exception> enter(SoftState& state, GuestView& view, Exception e, EventKind kind) {
-  const std::uint32_t source = kind == EventKind::trap ? external : 0;
-  const std::uint32_t gate_error = (std::uint32_t{e.vector} << 3) | in_idt | (kind == EventKind::software ? 0 : source);
+/// Whether the program itself asked for the event, as error codes tell. SDM 3A 6.13.
+std::uint32_t external_bit(EventKind kind) { return kind == EventKind::software ? 0 : external; }
+/// What an exception about a gate says of it.
+std::uint32_t gate_error_of(const Exception& e, EventKind kind) {
+  return (std::uint32_t{e.vector} << 3) | in_idt | external_bit(kind);
+}
+
+/// What a gate of 4 bytes at IDTR's base leads to. SDM 3B 20.1.4.
+std::optional<Exception> enter_in_real_mode(SoftState& state, GuestView& view, const Exception& e) {
+  std::array<std::uint16_t, 2> gate{};  // IP, CS
+  if (state.sregs.idt.limit < e.vector * 4U + 3U) return Exception{vector_gp, std::nullopt};
+  if (read(view, state.sregs.idt.base + e.vector * 4ULL, gate)) return Exception{vector_gp, std::nullopt};
+  kvm_regs& r = state.regs;
+  const std::array<std::uint16_t, 3> frame{static_cast<std::uint16_t>(r.rip), state.sregs.cs.selector,
+                                           static_cast<std::uint16_t>(r.rflags)};
+  const std::uint64_t to = r.rsp - sizeof frame;
+  if (view.write(stack_address(state.sregs, to), std::as_bytes(std::span{frame})))
+    return Exception{vector_ss, std::nullopt};
+  set_stack_pointer(state, to);
+  state.sregs.cs = real_mode_segment(gate[1], true);
+  r.rip = gate[0];
+  r.rflags &= ~(rflags_tf | rflags_if | rflags_rf);
+  return std::nullopt;
+}
+
+/// The stack of an inner privilege level from a TSS of 32 bits. SDM 3A figure 7-2.
+struct OuterStack {
+  std::uint64_t rsp{};
+  kvm_segment ss{};
+};
+std::optional<OuterStack> inner_stack(const SoftState& state, GuestView& view, unsigned cpl) {
+  std::array<std::uint32_t, 2> words{};  // ESP, SS
+  if (read(view, state.sregs.tr.base + 4 + 8ULL * cpl, words)) return std::nullopt;
+  const auto ss = segment_of(view, state.sregs, static_cast<std::uint16_t>(words[1]));
+  const bool writable = ss && ss->s != 0 && ss->present != 0 && (ss->type & 0xA) == 2 && ss->dpl == cpl;
+  return writable ? std::optional{OuterStack{words[0], *ss}} : std::nullopt;
+}
+
+/// Through a gate of 8 bytes to 32-bit code. SDM 3A 6.12.1. Gates of 16 bits and tasks are not known.
+std::optional<Exception> enter_in_protected_mode(SoftState& state, GuestView& view, const Exception& e,
+                                                 EventKind kind) {
+  const std::uint32_t gate_error = gate_error_of(e, kind);
+  std::uint64_t gate{};
+  if (state.sregs.idt.limit < e.vector * 8U + 7U) return Exception{vector_gp, gate_error};
+  if (const auto fault = read(view, state.sregs.idt.base + e.vector * 8ULL, gate)) return page_fault(state, *fault);
+  const Gate g{.low = gate};
+  if (g.type() != type_interrupt_gate && g.type() != type_trap_gate) return Exception{vector_gp, gate_error};
+  const unsigned before = cpl_of(state.sregs);
+  if (kind == EventKind::software && g.dpl() < before) return Exception{vector_gp, gate_error};
+  if (!g.present()) return Exception{vector_np, gate_error};
+  auto cs = segment_of(view, state.sregs, g.selector());
+  const bool is_code = cs && cs->s != 0 && cs->present != 0 && (cs->type & 8) != 0;
+  if (!is_code || cs->dpl > before) return Exception{vector_gp, (g.selector() & ~3U) | external_bit(kind)};
+  const unsigned cpl = cs->dpl;
+  const kvm_regs& r = state.regs;
+  std::optional<OuterStack> inner;
+  if (cpl != before && !(inner = inner_stack(state, view, cpl))) return Exception{vector_df, 0};
+  const std::array<std::uint32_t, 6> frame{
+      e.error_code.value_or(0),
+      static_cast<std::uint32_t>(r.rip),
+      state.sregs.cs.selector,
+      static_cast<std::uint32_t>(r.rflags | (kind == EventKind::fault ? rflags_rf : 0)),
+      static_cast<std::uint32_t>(r.rsp),
+      state.sregs.ss.selector};
+  const auto pushed =
+      std::as_bytes(std::span{frame}.subspan(e.error_code ? 0 : 1, (e.error_code ? 4 : 3) + (inner ? 2 : 0)));
+  SoftState after = {.regs = r, .sregs = state.sregs};
+  if (inner) {
+    after.sregs.ss = inner->ss;
+    after.regs.rsp = inner->rsp;
+  }
+  const std::uint64_t to = after.regs.rsp - pushed.size();
+  if (const auto fault = view.write(stack_address(after.sregs, to), pushed)) return page_fault(state, *fault);
+  cs->selector = static_cast<std::uint16_t>((cs->selector & ~3U) | cpl);
+  cs->l = 0;
+  state.sregs.ss = after.sregs.ss;
+  state.sregs.cs = *cs;
+  state.regs.rsp = after.regs.rsp;
+  set_stack_pointer(state, to);
+  state.regs.rip = g.offset() & vpmu::low_bits(32);
+  state.regs.rflags &=
+      ~(rflags_tf | rflags_nt | rflags_rf | rflags_vm | (g.type() == type_interrupt_gate ? rflags_if : 0));
+  return std::nullopt;
+}
+
+std::optional<Exception> enter_64_bit_code(SoftState& state, GuestView& view, const Exception& e, EventKind kind) {
+  const std::uint32_t gate_error = gate_error_of(e, kind);
   Gate gate;
   if (state.sregs.idt.limit < e.vector * 16U + 15U) return Exception{vector_gp, gate_error};
   if (const auto fault = read(view, state.sregs.idt.base + e.vector * 16ULL, gate)) return page_fault(state, *fault);
   if (gate.type() != type_interrupt_gate && gate.type() != type_trap_gate) return Exception{vector_gp, gate_error};
   if (kind == EventKind::software && gate.dpl() < cpl_of(state.sregs)) return Exception{vector_gp, gate_error};
   if (!gate.present()) return Exception{vector_np, gate_error};
-  const std::uint32_t code_error = gate.selector() & ~3U;
+  const std::uint32_t code_error = (gate.selector() & ~3U) | external_bit(kind);
   auto cs = segment_of(view, state.sregs, gate.selector());
   if (!cs || !is_code64(*cs) || cs->dpl > cpl_of(state.sregs)) return Exception{vector_gp, code_error};
   const unsigned cpl = cs->dpl;
@@ -107,88 +169,32 @@ std::optional<Exception> enter(SoftState& state, GuestView& view, Exception e, E
   return std::nullopt;
 }
 
-}  // namespace
-
-bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind) {
-  if (!enter(state, view, exception, kind)) return true;
-  return exception.vector != vector_df && !enter(state, view, {vector_df, 0}, EventKind::trap);
+std::optional<Exception> enter(SoftState& state, GuestView& view, const Exception& e, EventKind kind) {
+  if (is_real_mode(state.sregs)) return enter_in_real_mode(state, view, e);
+  return is_long_mode(state.sregs) ? enter_64_bit_code(state, view, e, kind)
+                                   : enter_in_protected_mode(state, view, e, kind);
 }
 
-std::optional<Exception> return_from_interrupt(SoftState& state, GuestView& view) {
-  std::array<std::uint64_t, 5> frame{};  // RIP, CS, RFLAGS, RSP, SS
-  if (const auto fault = pop(view, state.regs.rsp, frame)) return page_fault(state, *fault);
-  const auto selector = static_cast<std::uint16_t>(frame[1]);
-  const unsigned cpl = selector & 3U;
-  auto cs = segment_of(view, state.sregs, selector);
-  if (!cs || !is_code64(*cs) || cs->dpl != cpl || cpl < cpl_of(state.sregs))
-    return Exception{vector_gp, selector & ~3U};
-  const auto stack_selector = static_cast<std::uint16_t>(frame[4]);
-  auto ss = (stack_selector & ~3U) == 0 && cpl != 3 ? null_stack(stack_selector, cpl)
-                                                    : segment_of(view, state.sregs, stack_selector);
-  if (!ss || !is_writable_data(*ss) || ss->dpl != cpl) return Exception{vector_gp, stack_selector & ~3U};
-  if (!vpmu::is_canonical(frame[0], 48)) return general_protection;
-  std::uint64_t loadable = rflags_loadable;
-  if (cpl_of(state.sregs) != 0) loadable &= ~(rflags_iopl | rflags_if);
-  state.sregs.cs = *cs;
-  state.sregs.ss = *ss;
-  state.regs.rip = frame[0];
-  state.regs.rflags = (state.regs.rflags & ~loadable) | (frame[2] & loadable) | rflags_fixed;
-  state.regs.rsp = frame[3];
-  state.events.nmi.masked = 0;
-  return std::nullopt;
-}
-
-std::optional<Exception> far_return(SoftState& state, GuestView& view) {
-  std::array<std::uint64_t, 2> frame{};  // RIP, CS
-  if (const auto fault = pop(view, state.regs.rsp, frame)) return page_fault(state, *fault);
-  const auto selector = static_cast<std::uint16_t>(frame[1]);
-  const auto cs = segment_of(view, state.sregs, selector);
-  if (!cs || !is_code64(*cs) || cs->dpl != cpl_of(state.sregs)) return Exception{vector_gp, selector & ~3U};
-  state.sregs.cs = *cs;
-  state.regs.rip = frame[0];
-  state.regs.rsp += sizeof frame;
-  return std::nullopt;
-}
-
-namespace {
-
-constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fmask = 0xC000'0084;
-
-/// As SYSCALL and SYSRET load it, whatever the descriptor table says.
-kvm_segment flat(std::uint64_t selector, std::uint8_t type, std::uint8_t dpl) {
-  kvm_segment s{};
-  s.selector = static_cast<std::uint16_t>(selector);
-  s.limit = 0xFFFF'FFFF;
-  s.type = type;
-  s.present = s.s = s.g = 1;
-  s.dpl = dpl;
-  (type == type_code ? s.l : s.db) = 1;
-  return s;
+// SDM 3A table 6-5.
+bool makes_double_fault(const Exception& first, EventKind kind, const Exception& second) {
+  const auto contributes = [](const Exception& e) {
+    return e.vector == vector_de || (e.vector >= vector_ts && e.vector <= vector_gp);
+  };
+  if (kind != EventKind::fault) return false;
+  return (contributes(first) && contributes(second)) ||
+         (first.vector == vector_pf && (contributes(second) || second.vector == vector_pf));
 }
 
 }  // namespace
 
-void system_call(SoftState& state, std::uint64_t next) {
-  const std::uint64_t star = state.msrs[msr_star];
-  kvm_regs& r = state.regs;
-  r.rcx = next;
-  r.r11 = r.rflags & ~rflags_rf;
-  r.rip = state.msrs[msr_lstar];
-  r.rflags = ((r.rflags & ~state.msrs[msr_fmask]) | rflags_fixed) & ~rflags_rf;
-  state.sregs.cs = flat(star >> 32 & 0xFFFC, type_code, 0);
-  state.sregs.ss = flat((star >> 32) + 8, type_data, 0);
-}
-
-std::optional<Exception> system_return(SoftState& state) {
-  constexpr std::uint64_t loaded = 0x3C'7FD7;
-  const std::uint64_t star = state.msrs[msr_star];
-  kvm_regs& r = state.regs;
-  if (!vpmu::is_canonical(r.rcx, 48)) return general_protection;
-  r.rip = r.rcx;
-  r.rflags = (r.r11 & loaded) | rflags_fixed;
-  state.sregs.cs = flat(((star >> 48) + 16) | 3, type_code, 3);
-  state.sregs.ss = flat(((star >> 48) + 8) | 3, type_data, 3);
-  return std::nullopt;
+bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind, std::uint8_t length) {
+  while (const auto second = enter(state, view, exception, kind)) {
+    if (exception.vector == vector_df) return false;
+    if (kind == EventKind::software) state.regs.rip -= length;
+    exception = makes_double_fault(exception, kind, *second) ? Exception{vector_df, 0} : *second;
+    kind = EventKind::fault;
+  }
+  return true;
 }
 
 Exception page_fault(SoftState& state, const vpmu::AccessFault& fault) {

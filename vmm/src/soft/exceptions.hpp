@@ -11,20 +11,11 @@ enum class EventKind : std::uint8_t {
   software,  ///< INT n, INT3: a trap, and the gate's privilege level counts.
 };
 
-/// Enters the handler of an exception or interrupt in 64-bit mode. SDM 3A 6.14. A fault on the way becomes #DF; false
-/// when that faults too: the processor shuts down. Changes nothing but the registers, CR2 and the guest's stack.
-[[nodiscard]] bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind);
-
-/// IRETQ. Empty when done; else the exception that it raises, with nothing changed. To outer or the same privilege
-/// only. SDM 2A IRET.
-[[nodiscard]] std::optional<Exception> return_from_interrupt(SoftState& state, GuestView& view);
-/// RETFQ without an operand, to the same privilege.
-[[nodiscard]] std::optional<Exception> far_return(SoftState& state, GuestView& view);
-
-/// SYSCALL from the instruction before `next`, and SYSRET to 64-bit code. SDM 2B SYSCALL, SYSRET. The caller has
-/// checked EFER.SCE and CPL.
-void system_call(SoftState& state, std::uint64_t next);
-[[nodiscard]] std::optional<Exception> system_return(SoftState& state);
+/// Enters the handler of an exception or interrupt. SDM 3A 6.12, 6.14, 3B 20.1.4. A fault on the way is
+/// delivered in its place, or #DF; false when that faults too: the processor shuts down. Changes nothing but the
+/// registers, CR2 and the guest's stack. `length`: of the instruction that RIP is behind, of kind software.
+[[nodiscard]] bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind,
+                           std::uint8_t length = 0);
 
 /// #PF of a failed access, with CR2 set; #GP for an address that is not canonical.
 [[nodiscard]] Exception page_fault(SoftState& state, const vpmu::AccessFault& fault);

@@ -15,7 +15,8 @@ using vpmu::exec::CpuFeature;
 
 constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277,
                         msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
-constexpr std::uint64_t efer_lme = bit(8), efer_lma = bit(10), efer_known = bit(0) | efer_lme | efer_lma | bit(11);
+constexpr std::uint64_t cr0_pg = bit(31), efer_lme = bit(8), efer_lma = bit(10),
+                        efer_known = bit(0) | efer_lme | efer_lma | bit(11);
 constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11),
                         apic_base_known = 0xF'FFFF'FD00;
 
@@ -104,8 +105,7 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
       interrupts_->tsc_changed();
       return MsrStatus::ok;
     case msr_apic_base: return write_apic_base(value);
-    // Long mode stays on: this vCPU knows no other.
-    case msr_efer: return set(s_->sregs.efer, value | efer_lma, (value & ~efer_known) == 0 && (value & efer_lme) != 0);
+    case msr_efer: return write_efer(value);
     case msr_fs_base: return set(s_->sregs.fs.base, value, vpmu::is_canonical(value, 48));
     case msr_gs_base: return set(s_->sregs.gs.base, value, vpmu::is_canonical(value, 48));
     default: break;
@@ -118,6 +118,15 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
     case Kept::Rule::ignored: return MsrStatus::ok;
   }
   return MsrStatus::gp;
+}
+
+// SDM 3A 2.2.1: LMA follows CR0.PG, during which LME stays as it is.
+MsrStatus MsrUnit::write_efer(std::uint64_t value) {
+  const std::uint64_t now = s_->sregs.efer;
+  const bool changes_mode = (s_->sregs.cr0 & cr0_pg) != 0 && ((value ^ now) & efer_lme) != 0;
+  if ((value & ~efer_known) != 0 || changes_mode) return MsrStatus::gp;
+  s_->sregs.efer = (value & ~efer_lma) | (now & efer_lma);
+  return MsrStatus::ok;
 }
 
 // SDM 3A 10.12.5: out of x2APIC mode the way leads through a disabled APIC only.

@@ -138,12 +138,12 @@ bool SoftPort::event_is_held_off() const {
   return nmi || ((s_.regs.rflags & rflags_if) != 0 && s_.apic.pending());
 }
 
-std::optional<Exit> SoftPort::take(Exception exception, EventKind kind) {
+std::optional<Exit> SoftPort::take(Exception exception, EventKind kind, std::uint8_t length) {
   if (exception.vector < 32 && exception.vector != vector_nmi) ++statistics_.exceptions;
   s_.halted = false;
   stale_ = true;
   pass_time(1);  // a guest whose handler faults at once must not keep us for ever
-  if (deliver(s_, view_, exception, kind)) return std::nullopt;
+  if (deliver(s_, view_, exception, kind, length)) return std::nullopt;
   return Exit{Shutdown{}};
 }
 
@@ -192,7 +192,7 @@ std::optional<Exit> SoftPort::run_system(const SystemInstruction& i, std::option
   open_ = {.length = i.length};
   if (const auto* raised = std::get_if<Raised>(&result)) {
     s_.regs.rflags |= raised->kind == EventKind::fault ? rf : 0;
-    return take(raised->exception, raised->kind);
+    return take(raised->exception, raised->kind, i.length);
   }
   if (const auto* msr = std::get_if<MsrAccess>(&result)) {
     open_.kind = msr->write ? Open::Kind::wrmsr : Open::Kind::read;

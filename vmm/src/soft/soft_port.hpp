@@ -41,7 +41,7 @@ struct SoftStart {
 
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does
 /// where the PMU code looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC
-/// exits too. 64-bit code only, one processor.
+/// exits too. One processor.
 ///
 /// Time is virtual: an instruction takes one tick of the TSC, so does the entry into a handler, and nothing else takes
 /// any. Two runs with the same input are the same.
@@ -154,7 +154,7 @@ class SoftPort final : public VcpuPort {
   };
 
   std::optional<Exit> take_events();
-  std::optional<Exit> take(Exception exception, EventKind kind);
+  std::optional<Exit> take(Exception exception, EventKind kind, std::uint8_t length = 0);
   std::optional<Exit> run_some(std::uint64_t most);
   std::optional<Exit> run_watched(const Watch& watch);
   std::optional<Exit> run_system(const SystemInstruction& i, std::optional<std::uint64_t> operand);

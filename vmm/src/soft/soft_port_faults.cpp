@@ -6,6 +6,7 @@
 #include "exec/host_form.hpp"
 #include "soft/soft_port.hpp"
 #include "sources/instruction.hpp"
+#include "sources/retired_instruction.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -32,13 +33,14 @@ vpmu::GuestPhysical page_of(vpmu::GuestPhysical at) { return vpmu::GuestPhysical
 
 std::optional<Exit> SoftPort::run_what_the_engine_left(Stop why) {
   std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
+  const std::size_t size = view_.fetch(instruction_pointer(s_.regs, s_.sregs), bytes, cpl_of(s_.sregs));
   const auto code = std::span{bytes}.first(size);
-  const auto i = decode_instruction(code, CodeSize::bits64);
-  if (const auto system = decode_system(code)) {
+  const auto i = decode_instruction(code, code_size(s_.sregs));
+  if (const auto system = decode_system(code, code_size(s_.sregs))) {
     std::optional<std::uint64_t> operand;
     if (i && (i->load || i->store))
-      operand = operand_address(i->store ? *i->store : *i->load, *i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs)
+      operand = operand_address(i->store ? *i->store : *i->load, *i, instruction_pointer(s_.regs, s_.sregs), s_.regs,
+                                s_.sregs)
                     .value();
     return run_system(*system, operand);
   }
@@ -67,13 +69,14 @@ std::vector<Access> SoftPort::gathered(const Gather& g, std::uint64_t base, unsi
 
 std::vector<Access> SoftPort::accesses(const Instruction& i, std::span<const std::byte> code) const {
   std::vector<Access> all;
-  if (const auto gather = i.load && i.load->scattered ? decode_gather(code) : std::nullopt)
-    return gathered(*gather, operand_address(*i.load, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs).value(),
+  if (const auto gather = i.load && i.load->scattered ? decode_gather(code, code_size(s_.sregs)) : std::nullopt)
+    return gathered(*gather,
+                    operand_address(*i.load, i, instruction_pointer(s_.regs, s_.sregs), s_.regs, s_.sregs).value(),
                     i.load->scale);
   const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
     if (!m) return;
     constexpr std::int8_t rsp = 4, rbp = 5;
-    const auto at = operand_address(*m, i, vpmu::GuestLinear{s_.regs.rip}, s_.regs, s_.sregs);
+    const auto at = operand_address(*m, i, instruction_pointer(s_.regs, s_.sregs), s_.regs, s_.sregs);
     const bool stack = (m->base == rsp || m->base == rbp) && m->segment < 0;
     all.push_back({.at = at.value(), .bytes = std::max<std::uint16_t>(m->bytes, 1), .write = write, .stack = stack});
   };
@@ -99,7 +102,7 @@ std::optional<Exception> SoftPort::feature_fault(std::span<const std::byte> code
   constexpr std::uint64_t em = vpmu::bit(2), ts = vpmu::bit(3), osfxsr = vpmu::bit(9), osxsave = vpmu::bit(18);
   constexpr std::uint64_t sse_and_avx = vpmu::exec::VectorState::sse | vpmu::exec::VectorState::avx;
   const auto feature = vpmu::exec::feature_needed(code);
-  if (is_never_there(code) || (feature && !features_.has(*feature))) return ud;
+  if (is_never_there(code, code_size(s_.sregs)) || (feature && !features_.has(*feature))) return ud;
   const std::uint64_t cr0 = s_.sregs.cr0, cr4 = s_.sregs.cr4;
   const VectorUnit unit = vpmu::exec::unit_needed(code);
   switch (unit) {
@@ -125,10 +128,12 @@ std::optional<Exception> SoftPort::feature_fault(std::span<const std::byte> code
 std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
                                              Stop why) {
   if (!i) {
-    if (code.size() < longest_instruction) return take(fetch_fault(s_.regs.rip + code.size()), EventKind::fault);
+    if (code.size() < longest_instruction)
+      return take(fetch_fault(instruction_pointer(s_.regs, s_.sregs).value() + code.size()), EventKind::fault);
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   }
-  if (cpl_of(s_.sregs) != 0 && is_privileged(code)) return take(general_protection, EventKind::fault);
+  if (cpl_of(s_.sregs) != 0 && is_privileged(code, code_size(s_.sregs)))
+    return take(general_protection, EventKind::fault);
   // What came to reach for memory is there, and enabled.
   if (!engine_.missing())
     if (const auto fault = feature_fault(code)) return take(*fault, EventKind::fault);
@@ -141,7 +146,8 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     if (fault->not_memory) return access_device(access, code);
     return take(page_fault(s_, *fault), EventKind::fault);
   }
-  if (is_division(code)) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
+  if (is_division(code, code_size(s_.sregs)))
+    return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
   if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
   return refuse(code, why);
 }
@@ -151,11 +157,11 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
 std::optional<Exit> SoftPort::refuse(std::span<const std::byte> code, Stop why) {
   if (why == Stop::fault)
     return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
-  const std::string_view name = mnemonic_of(code, CodeSize::bits64);
+  const std::string_view name = mnemonic_of(code, code_size(s_.sregs));
   if (++statistics_.unknown[name] == 1 && log_ != nullptr)
     log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm",
                   name, s_.regs.rip);
-  if (is_privileged(code)) return Exit{not_emulated(code)};
+  if (is_privileged(code, code_size(s_.sregs))) return Exit{not_emulated(code)};
   return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
 }
 
@@ -230,11 +236,12 @@ void SoftPort::write_device(Device device, vpmu::GuestPhysical at, std::span<con
 
 std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   if ((s_.regs.rflags & rflags_rf) == 0)
-    if (const std::uint64_t hits = execution_hits(w, s_.regs.rip); hits != 0) return debug_hit(w, hits);
+    if (const std::uint64_t hits = execution_hits(w, instruction_pointer(s_.regs, s_.sregs).value()); hits != 0)
+      return debug_hit(w, hits);
   std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_.fetch(vpmu::GuestLinear{s_.regs.rip}, bytes, cpl_of(s_.sregs));
+  const std::size_t size = view_.fetch(instruction_pointer(s_.regs, s_.sregs), bytes, cpl_of(s_.sregs));
   const auto code = std::span{bytes}.first(size);
-  const auto i = decode_instruction(code, CodeSize::bits64);
+  const auto i = decode_instruction(code, code_size(s_.sregs));
   const auto touched = i ? accesses(*i, code) : std::vector<Access>{};
   const std::uint64_t before = statistics_.instructions, exceptions = statistics_.exceptions;
   const std::uint64_t next = s_.regs.rip + (i ? i->length : 0U);
@@ -261,7 +268,7 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
 // By TF as the instruction found it; SYSCALL and SYSRET trap by the one that they leave.
 bool SoftPort::guest_traps(const Watch& w, std::span<const std::byte> code) const {
   constexpr std::uint64_t rflags_tf = vpmu::bit(8);
-  const auto system = decode_system(code);
+  const auto system = decode_system(code, code_size(s_.sregs));
   const bool late = system && (system->op == SystemOp::syscall || system->op == SystemOp::sysret);
   return late ? (s_.regs.rflags & rflags_tf) != 0 : w.guest_step;
 }
@@ -284,7 +291,7 @@ std::optional<Exit> SoftPort::run_iteration(std::span<const std::byte> code) {
     return exit;
   }
   s_.regs.rcx = count - 1;
-  const bool compares = is_comparing_string(code);
+  const bool compares = is_comparing_string(code, code_size(s_.sregs));
   const bool equal = (s_.regs.rflags & rflags_zf) != 0;
   if (!compares || equal == (std::ranges::find(code, repne) == code.end())) s_.regs.rip = at;
   return exit;

@@ -1,4 +1,5 @@
 // The system instructions whose meaning depends on what CPUID tells.
+#include "soft/far_transfer.hpp"
 #include "soft/system_unit.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/paging.hpp"
@@ -47,7 +48,7 @@ SystemResult SystemUnit::write_cr4(std::uint64_t value) {
   if (features_->has(CpuFeature::xsave)) known |= cr4_osxsave;
   if (features_->has(CpuFeature::smap)) known |= cr4_smap;
   if ((cpuid_->get(7).ebx & leaf_7_smep) != 0) known |= cr4_smep;
-  if ((value & ~known) != 0 || ((value ^ s_->sregs.cr4) & cr4_pae) != 0) return gp;
+  if ((value & ~known) != 0 || ((value & cr4_pae) == 0 && is_long_mode(s_->sregs))) return gp;
   s_->sregs.cr4 = value;
   return Completed{};
 }

@@ -16,12 +16,15 @@ struct Decoded {
   std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
 };
 
-std::optional<Decoded> decode(std::span<const std::byte> bytes) {
-  static const ZydisDecoder decoder = [] {
-    ZydisDecoder d;
-    ZydisDecoderInit(&d, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+std::optional<Decoded> decode(std::span<const std::byte> bytes, CodeSize size) {
+  static const auto decoders = [] {
+    std::array<ZydisDecoder, 3> d;  // by CodeSize
+    ZydisDecoderInit(&d[0], ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16);
+    ZydisDecoderInit(&d[1], ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32);
+    ZydisDecoderInit(&d[2], ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
     return d;
   }();
+  const ZydisDecoder& decoder = decoders[static_cast<std::size_t>(size)];
   Decoded d;
   if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, bytes.data(), bytes.size(), &d.in, d.operands.data())))
     return std::nullopt;
@@ -82,6 +85,38 @@ std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
   return s;
 }
 
+std::uint8_t operand_bytes(const Decoded& d) { return static_cast<std::uint8_t>(d.in.operand_width / 8); }
+
+/// JMP and CALL to another segment.
+std::optional<SystemInstruction> far_branch(const Decoded& d, SystemOp op) {
+  if (d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_FAR) return std::nullopt;
+  SystemInstruction s{.op = op, .bytes = operand_bytes(d)};
+  const ZydisDecodedOperand& to = d.operands[0];
+  s.has_pointer = to.type == ZYDIS_OPERAND_TYPE_POINTER;
+  if (s.has_pointer) {
+    s.selector = to.ptr.segment;
+    s.offset = to.ptr.offset;
+  }
+  return s;
+}
+std::optional<SystemInstruction> far_return(const Decoded& d) {
+  if (d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_FAR) return std::nullopt;
+  SystemInstruction s{.op = SystemOp::far_return, .bytes = operand_bytes(d)};
+  if (d.in.operand_count_visible != 0) s.immediate = static_cast<std::uint16_t>(d.operands[0].imm.value.u);
+  return s;
+}
+
+/// PUSH and POP of a segment register.
+std::optional<SystemInstruction> stack_move(const Decoded& d, SystemOp op) {
+  const ZydisDecodedOperand& o = d.operands[0];
+  if (o.type != ZYDIS_OPERAND_TYPE_REGISTER || ZydisRegisterGetClass(o.reg.value) != ZYDIS_REGCLASS_SEGMENT)
+    return std::nullopt;
+  return SystemInstruction{.op = op, .special = number(o.reg.value), .bytes = operand_bytes(d)};
+}
+
+/// LGDT and its like: a limit, and a base of as many bytes as said.
+SystemInstruction table_access(const Decoded& d, SystemOp op) { return {.op = op, .bytes = operand_bytes(d)}; }
+
 /// RDFSBASE and its relatives.
 SystemInstruction base_access(const Decoded& d) {
   constexpr std::uint8_t fs = 4, gs = 5;
@@ -101,10 +136,10 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_WRMSR: return plain(SystemOp::wrmsr);
     case ZYDIS_MNEMONIC_RDTSC: return plain(SystemOp::rdtsc);
     case ZYDIS_MNEMONIC_RDPMC: return plain(SystemOp::rdpmc);
-    case ZYDIS_MNEMONIC_LGDT: return plain(SystemOp::lgdt);
-    case ZYDIS_MNEMONIC_LIDT: return plain(SystemOp::lidt);
-    case ZYDIS_MNEMONIC_SGDT: return plain(SystemOp::sgdt);
-    case ZYDIS_MNEMONIC_SIDT: return plain(SystemOp::sidt);
+    case ZYDIS_MNEMONIC_LGDT: return table_access(d, SystemOp::lgdt);
+    case ZYDIS_MNEMONIC_LIDT: return table_access(d, SystemOp::lidt);
+    case ZYDIS_MNEMONIC_SGDT: return table_access(d, SystemOp::sgdt);
+    case ZYDIS_MNEMONIC_SIDT: return table_access(d, SystemOp::sidt);
     case ZYDIS_MNEMONIC_LTR: return with_selector(d, SystemOp::ltr);
     case ZYDIS_MNEMONIC_LLDT: return with_selector(d, SystemOp::lldt);
     case ZYDIS_MNEMONIC_STR: return with_selector(d, SystemOp::str);
@@ -117,7 +152,9 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_SMSW: return with_selector(d, SystemOp::smsw);
     case ZYDIS_MNEMONIC_CLTS: return plain(SystemOp::clts);
     case ZYDIS_MNEMONIC_SYSCALL: return plain(SystemOp::syscall);
-    case ZYDIS_MNEMONIC_SYSRET: return d.in.operand_width == 64 ? plain(SystemOp::sysret) : std::nullopt;
+    case ZYDIS_MNEMONIC_SYSRET: return SystemInstruction{.op = SystemOp::sysret, .bytes = operand_bytes(d)};
+    case ZYDIS_MNEMONIC_SYSENTER: return plain(SystemOp::sysenter);
+    case ZYDIS_MNEMONIC_SYSEXIT: return SystemInstruction{.op = SystemOp::sysexit, .bytes = operand_bytes(d)};
     case ZYDIS_MNEMONIC_SWAPGS: return plain(SystemOp::swapgs);
     case ZYDIS_MNEMONIC_MOV: return special_move(d);
     case ZYDIS_MNEMONIC_XSETBV: return plain(SystemOp::xsetbv);
@@ -139,52 +176,55 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_CLI: return plain(SystemOp::cli);
     case ZYDIS_MNEMONIC_STI: return plain(SystemOp::sti);
     case ZYDIS_MNEMONIC_POPF:
-    case ZYDIS_MNEMONIC_POPFQ:
-      return SystemInstruction{.op = SystemOp::popf, .bytes = static_cast<std::uint8_t>(d.in.operand_width / 8)};
-    case ZYDIS_MNEMONIC_IRETQ: return plain(SystemOp::iret);
+    case ZYDIS_MNEMONIC_POPFD:
+    case ZYDIS_MNEMONIC_POPFQ: return SystemInstruction{.op = SystemOp::popf, .bytes = operand_bytes(d)};
+    case ZYDIS_MNEMONIC_PUSH: return stack_move(d, SystemOp::push_segment);
+    case ZYDIS_MNEMONIC_POP: return stack_move(d, SystemOp::pop_segment);
+    case ZYDIS_MNEMONIC_IRET:
+    case ZYDIS_MNEMONIC_IRETD:
+    case ZYDIS_MNEMONIC_IRETQ: return SystemInstruction{.op = SystemOp::iret, .bytes = operand_bytes(d)};
+    case ZYDIS_MNEMONIC_JMP: return far_branch(d, SystemOp::far_jump);
+    case ZYDIS_MNEMONIC_CALL: return far_branch(d, SystemOp::far_call);
     case ZYDIS_MNEMONIC_INT3: return plain(SystemOp::int3);
     case ZYDIS_MNEMONIC_INT1: return plain(SystemOp::int1);
     case ZYDIS_MNEMONIC_INT:
       return SystemInstruction{.op = SystemOp::int_n,
                                .immediate = static_cast<std::uint8_t>(d.operands[0].imm.value.u)};
     case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud2);
-    case ZYDIS_MNEMONIC_RET:
-      if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR && d.in.operand_width == 64 && d.in.operand_count_visible == 0)
-        return plain(SystemOp::far_return);
-      return std::nullopt;
+    case ZYDIS_MNEMONIC_RET: return far_return(d);
     default: return std::nullopt;
   }
 }
 
 }  // namespace
 
-std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes) {
-  const auto decoded = decode(bytes);
+std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes, CodeSize size) {
+  const auto decoded = decode(bytes, size);
   if (!decoded) return std::nullopt;
   auto s = classify(*decoded);
   if (s) s->length = decoded->in.length;
   return s;
 }
 
-bool is_privileged(std::span<const std::byte> bytes) {
-  const auto decoded = decode(bytes);
+bool is_privileged(std::span<const std::byte> bytes, CodeSize size) {
+  const auto decoded = decode(bytes, size);
   if (!decoded) return false;
   return (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 ||
          decoded->in.meta.category == ZYDIS_CATEGORY_IOSTRINGOP;
 }
 
-bool is_division(std::span<const std::byte> bytes) {
-  const auto decoded = decode(bytes);
+bool is_division(std::span<const std::byte> bytes, CodeSize size) {
+  const auto decoded = decode(bytes, size);
   return decoded && (decoded->in.mnemonic == ZYDIS_MNEMONIC_DIV || decoded->in.mnemonic == ZYDIS_MNEMONIC_IDIV);
 }
 
-bool is_comparing_string(std::span<const std::byte> bytes) {
-  const auto decoded = decode(bytes);
+bool is_comparing_string(std::span<const std::byte> bytes, CodeSize size) {
+  const auto decoded = decode(bytes, size);
   return decoded && decoded->in.meta.category == ZYDIS_CATEGORY_STRINGOP && (decoded->in.opcode & 0xF6) == 0xA6;
 }
 
-std::optional<Gather> decode_gather(std::span<const std::byte> bytes) {
-  const auto d = decode(bytes);
+std::optional<Gather> decode_gather(std::span<const std::byte> bytes, CodeSize size) {
+  const auto d = decode(bytes, size);
   if (!d || d->in.meta.isa_set != ZYDIS_ISA_SET_AVX2GATHER) return std::nullopt;
   const ZydisMnemonic m = d->in.mnemonic;
   const bool quad_index = m == ZYDIS_MNEMONIC_VGATHERQPS || m == ZYDIS_MNEMONIC_VGATHERQPD ||
@@ -199,8 +239,8 @@ std::optional<Gather> decode_gather(std::span<const std::byte> bytes) {
                 .count = static_cast<std::uint8_t>(d->in.avx.vector_length / 8 / (quad || quad_index ? 8 : 4))};
 }
 
-bool is_never_there(std::span<const std::byte> bytes) {
-  const auto decoded = decode(bytes);
+bool is_never_there(std::span<const std::byte> bytes, CodeSize size) {
+  const auto decoded = decode(bytes, size);
   if (!decoded) return false;
   switch (decoded->in.meta.isa_set) {
     case ZYDIS_ISA_SET_CLWB:

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "soft/far_transfer.hpp"
 #include "vcpu/registers.hpp"
 #include "vcpu/segments.hpp"
 #include "vpmu/bits.hpp"
@@ -16,7 +17,7 @@ using vpmu::bit;
 constexpr std::uint64_t rflags_if = bit(9), rflags_rf = bit(16), rflags_iopl = 3ULL << 12;
 constexpr std::uint64_t rflags_by_popf = 0x24'7FD5;
 constexpr std::uint64_t cr0_pe = bit(0), cr0_pg = bit(31), cr0_et = bit(4);
-constexpr std::uint64_t cr4_tsd = bit(2);
+constexpr std::uint64_t cr4_tsd = bit(2), cr4_pae = bit(5), efer_lme = bit(8), efer_lma = bit(10);
 constexpr std::uint64_t cr0_ts = bit(3), efer_sce = bit(0), rflags_zf = bit(6);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr7_fixed = 0x400, dr7_gd = bit(13);
 constexpr std::uint32_t msr_kernel_gs_base = 0xC000'0102;
@@ -32,7 +33,10 @@ constexpr std::array privileged{
     SystemOp::rdmsr,  SystemOp::wrmsr,        SystemOp::lgdt,          SystemOp::lidt,       SystemOp::ltr,
     SystemOp::lldt,   SystemOp::read_control, SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug,
     SystemOp::clts,   SystemOp::lmsw,         SystemOp::invlpg,        SystemOp::wbinvd,     SystemOp::hlt,
-    SystemOp::sysret, SystemOp::swapgs,       SystemOp::xsetbv};
+    SystemOp::sysret, SystemOp::sysexit,      SystemOp::swapgs,        SystemOp::xsetbv};
+/// They move RIP themselves.
+constexpr std::array branches{SystemOp::iret,    SystemOp::far_jump, SystemOp::far_call, SystemOp::far_return,
+                              SystemOp::syscall, SystemOp::sysret,   SystemOp::sysenter, SystemOp::sysexit};
 
 }  // namespace
 
@@ -40,8 +44,7 @@ SystemResult SystemUnit::run(const SystemInstruction& i, std::optional<std::uint
   if (std::ranges::find(privileged, i.op) != privileged.end() && cpl_of(s_->sregs) != 0) return gp;
   const std::uint64_t next = s_->regs.rip + i.length;
   SystemResult result = execute(i, operand);
-  const bool jumped =
-      i.op == SystemOp::iret || i.op == SystemOp::far_return || i.op == SystemOp::syscall || i.op == SystemOp::sysret;
+  const bool jumped = std::ranges::find(branches, i.op) != branches.end();
   const auto* raised = std::get_if<Raised>(&result);
   const bool trap = raised != nullptr && raised->kind != EventKind::fault;
   if ((std::holds_alternative<Completed>(result) && !jumped) || trap) s_->regs.rip = next;
@@ -63,8 +66,8 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
       s_->regs.rdx = s_->tsc >> 32;
       return Completed{};
     case SystemOp::rdpmc: return CounterAccess{};
-    case SystemOp::lgdt: return load_table(s_->sregs.gdt, operand.value_or(0));
-    case SystemOp::lidt: return load_table(s_->sregs.idt, operand.value_or(0));
+    case SystemOp::lgdt: return load_table(s_->sregs.gdt, i, operand.value_or(0));
+    case SystemOp::lidt: return load_table(s_->sregs.idt, i, operand.value_or(0));
     case SystemOp::sgdt: return store_table(s_->sregs.gdt, operand.value_or(0));
     case SystemOp::sidt: return store_table(s_->sregs.idt, operand.value_or(0));
     case SystemOp::ltr: return load_task(i, operand);
@@ -79,7 +82,11 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::verr:
     case SystemOp::verw: return examine_segment(i, operand);
     case SystemOp::syscall: return system_call(i);
-    case SystemOp::sysret: return (s_->sregs.efer & efer_sce) == 0 ? SystemResult{ud} : done_or(system_return(*s_));
+    case SystemOp::sysret:
+      if ((s_->sregs.efer & efer_sce) == 0 || !is_64_bit_code(s_->sregs)) return ud;
+      return done_or(system_return(*s_, i.bytes == 8));
+    case SystemOp::sysenter: return done_or(system_enter(*s_));
+    case SystemOp::sysexit: return done_or(system_exit(*s_, i.bytes == 8));
     case SystemOp::swapgs: std::swap(s_->sregs.gs.base, s_->msrs[msr_kernel_gs_base]); return Completed{};
     case SystemOp::read_segment: return read_segment(i, operand);
     case SystemOp::write_segment: return write_segment(i, operand);
@@ -95,11 +102,17 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::cli: return interrupt_flag(false);
     case SystemOp::sti: return interrupt_flag(true);
     case SystemOp::popf: return popf(i.bytes);
-    case SystemOp::far_return: return done_or(far_return(*s_, *view_));
-    case SystemOp::iret: return done_or(return_from_interrupt(*s_, *view_));
+    case SystemOp::far_jump:
+    case SystemOp::far_call: return far_branch(i, operand);
+    case SystemOp::far_return: return done_or(far_return(*s_, *view_, i.bytes, i.immediate));
+    case SystemOp::iret: return done_or(return_from_interrupt(*s_, *view_, i.bytes));
+    case SystemOp::push_segment: return push_segment(i);
+    case SystemOp::pop_segment: return pop_segment(i);
     case SystemOp::int3: return Raised{{.vector = vector_bp, .error_code = std::nullopt}, EventKind::software};
     case SystemOp::int1: return Raised{{.vector = vector_db, .error_code = std::nullopt}, EventKind::trap};
-    case SystemOp::int_n: return Raised{{.vector = i.immediate, .error_code = std::nullopt}, EventKind::software};
+    case SystemOp::int_n:
+      return Raised{{.vector = static_cast<std::uint8_t>(i.immediate), .error_code = std::nullopt},
+                    EventKind::software};
     case SystemOp::ud2: return ud;
     case SystemOp::xsetbv: return xsetbv();
     case SystemOp::read_base: return read_base(i);
@@ -131,9 +144,12 @@ SystemResult SystemUnit::wrmsr() {
   return MsrAccess{.index = index, .value = value, .write = true};
 }
 
-SystemResult SystemUnit::load_table(kvm_dtable& table, std::uint64_t operand) {
+// SDM 2A LGDT: a base of 24 bits with 16-bit operands, of 32 with others, of 64 in 64-bit code.
+SystemResult SystemUnit::load_table(kvm_dtable& table, const SystemInstruction& i, std::uint64_t operand) {
   std::array<std::byte, 10> bytes{};
-  if (const auto fault = view_->read_current(vpmu::GuestLinear{operand}, bytes)) return Raised{page_fault(*s_, *fault)};
+  const std::size_t base_bytes = is_64_bit_code(s_->sregs) ? 8 : i.bytes == 2 ? 3 : 4;
+  const auto read = std::span{bytes}.first(sizeof(std::uint16_t) + base_bytes);
+  if (const auto fault = view_->read_current(vpmu::GuestLinear{operand}, read)) return Raised{page_fault(*s_, *fault)};
   std::uint16_t limit{};
   std::uint64_t base{};
   std::memcpy(&limit, bytes.data(), sizeof limit);
@@ -148,7 +164,8 @@ SystemResult SystemUnit::store_table(const kvm_dtable& table, std::uint64_t oper
   std::array<std::byte, 10> bytes{};
   std::memcpy(bytes.data(), &table.limit, sizeof table.limit);
   std::memcpy(bytes.data() + sizeof table.limit, &table.base, sizeof table.base);
-  if (const auto fault = view_->write_current(vpmu::GuestLinear{operand}, bytes))
+  const auto written = std::span{bytes}.first(is_64_bit_code(s_->sregs) ? bytes.size() : 6);
+  if (const auto fault = view_->write_current(vpmu::GuestLinear{operand}, written))
     return Raised{page_fault(*s_, *fault)};
   return Completed{};
 }
@@ -190,7 +207,7 @@ SystemResult SystemUnit::load_local_table(const SystemInstruction& i, std::optio
   return Completed{};
 }
 
-/// A descriptor of 16 bytes. SDM 3A figure 3-10, 7-4.
+/// A descriptor of 16 bytes in IA-32e mode. SDM 3A figure 3-10, 7-4.
 SystemResult SystemUnit::load_system_segment(kvm_segment& to, std::uint16_t selector, unsigned type) {
   auto loaded = segment_of(*view_, s_->sregs, selector);
   if (!loaded || loaded->s != 0 || loaded->type != (type | 1))
@@ -198,8 +215,9 @@ SystemResult SystemUnit::load_system_segment(kvm_segment& to, std::uint16_t sele
   if (loaded->present == 0) return Raised{{.vector = vector_np, .error_code = selector & ~3U}};
   std::uint64_t high{};
   const vpmu::GuestLinear at{s_->sregs.gdt.base + (selector & ~7U) + sizeof high};
-  if (const auto fault = view_->read(at, std::as_writable_bytes(std::span{&high, 1})))
-    return Raised{page_fault(*s_, *fault)};
+  if (is_long_mode(s_->sregs))
+    if (const auto fault = view_->read(at, std::as_writable_bytes(std::span{&high, 1})))
+      return Raised{page_fault(*s_, *fault)};
   loaded->base |= high << 32;
   loaded->type = static_cast<std::uint8_t>(type);
   to = *loaded;
@@ -234,12 +252,12 @@ SystemResult SystemUnit::examine_segment(const SystemInstruction& i, std::option
 SystemResult SystemUnit::load_machine_status(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
   std::uint16_t value{};
   if (const auto fault = fetch_selector(i, operand, value)) return Raised{*fault};
-  s_->sregs.cr0 = (s_->sregs.cr0 & ~0xEULL) | (value & 0xFU);
-  return Completed{};
+  return write_cr0((s_->sregs.cr0 & ~0xEULL) | (value & 0xFU));
 }
 
 SystemResult SystemUnit::system_call(const SystemInstruction& i) {
-  if ((s_->sregs.efer & efer_sce) == 0) return ud;
+  // Intel's have SYSCALL in 64-bit code alone.
+  if ((s_->sregs.efer & efer_sce) == 0 || !is_64_bit_code(s_->sregs)) return ud;
   vmm::system_call(*s_, s_->regs.rip + i.length);
   return Completed{};
 }
@@ -259,27 +277,72 @@ kvm_segment& SystemUnit::segment(unsigned number) {
 }
 
 SystemResult SystemUnit::write_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
-  constexpr unsigned cs = 1, ss = 2;
+  constexpr unsigned cs = 1;
   if (i.special == cs || i.special > 5) return ud;
   std::uint16_t selector{};
   if (const auto fault = fetch_selector(i, operand, selector)) return Raised{*fault};
+  return load_segment(i.special, selector);
+}
+
+SystemResult SystemUnit::load_segment(unsigned number, std::uint16_t selector) {
+  constexpr unsigned ss = 2;
   const unsigned cpl = cpl_of(s_->sregs);
+  if (is_real_mode(s_->sregs)) {
+    segment(number) = real_mode_segment(selector, false);
+    if (number == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
+    return Completed{};
+  }
   if ((selector & ~3U) == 0) {
-    if (i.special == ss && cpl == 3) return gp;
-    kvm_segment& to = segment(i.special);
+    if (number == ss && (cpl == 3 || !is_64_bit_code(s_->sregs))) return gp;
+    kvm_segment& to = segment(number);
     to = {};
     to.selector = selector;
     to.unusable = 1;
-    to.dpl = static_cast<std::uint8_t>(i.special == ss ? cpl : 0);
+    to.dpl = static_cast<std::uint8_t>(number == ss ? cpl : 0);
     return Completed{};
   }
   const auto loaded = segment_of(*view_, s_->sregs, selector);
   constexpr unsigned code_not_readable = 0xA;
   if (!loaded || loaded->s == 0 || (loaded->type & code_not_readable) == 8) return gp_selector(selector);
-  if (i.special == ss && ((loaded->type & code_not_readable) != 2 || loaded->dpl != cpl)) return gp_selector(selector);
+  if (number == ss && ((loaded->type & code_not_readable) != 2 || loaded->dpl != cpl)) return gp_selector(selector);
   if (loaded->present == 0) return Raised{{.vector = vector_np, .error_code = selector & ~3U}};
-  segment(i.special) = *loaded;
-  if (i.special == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
+  segment(number) = *loaded;
+  if (number == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
+  return Completed{};
+}
+
+SystemResult SystemUnit::push_segment(const SystemInstruction& i) {
+  const std::uint64_t value = segment(i.special).selector;
+  const std::uint64_t to = s_->regs.rsp - i.bytes;
+  if (const auto fault =
+          view_->write_current(stack_address(s_->sregs, to), std::as_bytes(std::span{&value, 1}).first(i.bytes)))
+    return Raised{page_fault(*s_, *fault)};
+  set_stack_pointer(*s_, to);
+  return Completed{};
+}
+
+SystemResult SystemUnit::pop_segment(const SystemInstruction& i) {
+  std::uint16_t selector{};
+  const vpmu::GuestLinear from = stack_address(s_->sregs, s_->regs.rsp);
+  if (const auto fault = view_->read_current(from, std::as_writable_bytes(std::span{&selector, 1})))
+    return Raised{page_fault(*s_, *fault)};
+  SystemResult loaded = load_segment(i.special, selector);
+  if (std::holds_alternative<Completed>(loaded)) set_stack_pointer(*s_, s_->regs.rsp + i.bytes);
+  return loaded;
+}
+
+SystemResult SystemUnit::far_branch(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
+  FarPointer to{.selector = i.selector, .offset = i.offset};
+  if (!i.has_pointer) {
+    const vpmu::GuestLinear at{operand.value_or(0)};
+    const auto offset = std::as_writable_bytes(std::span{&to.offset, 1}).first(i.bytes);
+    if (const auto fault = view_->read_current(at, offset)) return Raised{page_fault(*s_, *fault)};
+    if (const auto fault = view_->read_current(at + i.bytes, std::as_writable_bytes(std::span{&to.selector, 1})))
+      return Raised{page_fault(*s_, *fault)};
+  }
+  const auto raised = i.op == SystemOp::far_jump ? far_jump(*s_, *view_, to)
+                                                 : far_call(*s_, *view_, to, s_->regs.rip + i.length, i.bytes);
+  if (raised) return Raised{*raised};
   return Completed{};
 }
 
@@ -300,19 +363,31 @@ SystemResult SystemUnit::give(const SystemInstruction& i, std::optional<std::uin
 }
 
 SystemResult SystemUnit::write_control(const SystemInstruction& i) {
-  const std::uint64_t value = gpr(i);
+  const std::uint64_t value = gpr(i) & vpmu::low_bits(is_64_bit_code(s_->sregs) ? 64 : 32);
   switch (i.special) {
-    case 0:
-      if ((value & (cr0_pe | cr0_pg)) != (cr0_pe | cr0_pg) || value >> 32 != 0)
-        return gp;  // leaves 64-bit mode: not here
-      s_->sregs.cr0 = value | cr0_et;
-      return Completed{};
+    case 0: return write_cr0(value);
     case 2: s_->sregs.cr2 = value; return Completed{};
     case 3: s_->sregs.cr3 = value; return Completed{};
     case 4: return write_cr4(value);
     case 8: interrupts_->write(apic::task_priority, static_cast<std::uint32_t>(value & 0xF) << 4); return Completed{};
     default: return ud;
   }
+}
+
+// SDM 3A 4.1.2, 9.8.5: paging makes what EFER.LME asks for so.
+SystemResult SystemUnit::write_cr0(std::uint64_t value) {
+  kvm_sregs& s = s_->sregs;
+  const bool pages = (value & cr0_pg) != 0;
+  const bool was_paging = (s.cr0 & cr0_pg) != 0;
+  if (value >> 32 != 0 || (pages && (value & cr0_pe) == 0)) return gp;
+  if (!pages && was_paging && is_64_bit_code(s)) return gp;
+  if (pages && !was_paging && (s.efer & efer_lme) != 0) {
+    if ((s.cr4 & cr4_pae) == 0 || s.cs.l != 0) return gp;
+    s.efer |= efer_lma;
+  }
+  if (!pages) s.efer &= ~efer_lma;
+  s.cr0 = value | cr0_et;
+  return Completed{};
 }
 
 SystemResult SystemUnit::read_control(const SystemInstruction& i) {
@@ -369,14 +444,14 @@ SystemResult SystemUnit::interrupt_flag(bool on) {
 SystemResult SystemUnit::popf(std::uint8_t bytes) {
   std::uint64_t value{};
   const auto popped = std::as_writable_bytes(std::span{&value, 1}).first(std::min<std::size_t>(bytes, sizeof value));
-  if (const auto fault = view_->read_current(vpmu::GuestLinear{s_->regs.rsp}, popped))
+  if (const auto fault = view_->read_current(stack_address(s_->sregs, s_->regs.rsp), popped))
     return Raised{page_fault(*s_, *fault)};
   std::uint64_t loadable = rflags_by_popf & vpmu::low_bits(8U * static_cast<unsigned>(popped.size()));
   const unsigned cpl = cpl_of(s_->sregs);
   if (cpl != 0) loadable &= ~rflags_iopl;
   if (cpl > (s_->regs.rflags & rflags_iopl) >> 12) loadable &= ~rflags_if;
   s_->regs.rflags = (s_->regs.rflags & ~(loadable | rflags_rf)) | (value & loadable);
-  s_->regs.rsp += popped.size();
+  set_stack_pointer(*s_, s_->regs.rsp + popped.size());
   return Completed{};
 }
 

@@ -30,7 +30,7 @@ struct PortAccess {
 };
 using SystemResult = std::variant<Completed, Raised, MsrAccess, CounterAccess, PortAccess>;
 
-/// The system instructions of a vCPU without KVM, as guest-tests and other 64-bit kernels use them. SDM volume 2.
+/// The system instructions of a vCPU without KVM, as kernels use them. SDM volume 2.
 class SystemUnit {
  public:
   /// All must outlive it. `view` looks at the guest through `state`.
@@ -46,7 +46,7 @@ class SystemUnit {
   SystemResult execute(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult rdmsr();
   SystemResult wrmsr();
-  SystemResult load_table(kvm_dtable& table, std::uint64_t operand);
+  SystemResult load_table(kvm_dtable& table, const SystemInstruction& i, std::uint64_t operand);
   SystemResult store_table(const kvm_dtable& table, std::uint64_t operand);
   SystemResult load_task(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult load_local_table(const SystemInstruction& i, std::optional<std::uint64_t> operand);
@@ -56,8 +56,13 @@ class SystemUnit {
   SystemResult give(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint64_t value);
   SystemResult system_call(const SystemInstruction& i);
   SystemResult write_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+  SystemResult load_segment(unsigned number, std::uint16_t selector);
+  SystemResult push_segment(const SystemInstruction& i);
+  SystemResult pop_segment(const SystemInstruction& i);
+  SystemResult far_branch(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult read_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult write_control(const SystemInstruction& i);
+  SystemResult write_cr0(std::uint64_t value);
   SystemResult read_control(const SystemInstruction& i);
   SystemResult write_debug(const SystemInstruction& i);
   SystemResult read_debug(const SystemInstruction& i);

@@ -11,18 +11,19 @@
 
 namespace vmm {
 
-/// decode_instruction() of 64-bit code that remembers what it said of the same bytes before: loops are looked at over
+/// decode_instruction() that remembers what it said of the same bytes before: loops are looked at over
 /// and over.
 class DecodedInstructions {
  public:
   /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched.
-  std::optional<Instruction> operator()(std::span<const std::byte> bytes) {
+  std::optional<Instruction> operator()(std::span<const std::byte> bytes, CodeSize size) {
     Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};
     std::ranges::copy(bytes.first(asked.size), asked.bytes.begin());
+    asked.bytes.back() = static_cast<std::byte>(size);
     Entry& known = entries_[place_of(asked)];
     if (known.size != asked.size || known.bytes != asked.bytes) {
       known = asked;
-      known.instruction = decode_instruction(bytes, CodeSize::bits64);
+      known.instruction = decode_instruction(bytes, size);
     }
     return known.instruction;
   }
@@ -30,7 +31,7 @@ class DecodedInstructions {
  private:
   static constexpr unsigned place_bits = 9;
   struct Entry {
-    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The rest is 0.
+    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The last is the CodeSize; what is between is 0.
     std::uint8_t size{};                                     ///< 0 = of no instruction, as it decodes.
     std::optional<Instruction> instruction{};
   };

@@ -133,7 +133,7 @@ void ExactSource::note_left() {
   const auto code = std::span{bytes}.first(size);
   if (model_ != nullptr && drops_translations(code)) model_->flushed();
   if (model_ != nullptr && empties_caches(code) && cpl_of(sregs_) == 0) model_->caches_flushed();
-  ++statistics_.left[mnemonic_of(code, CodeSize::bits64)];
+  ++statistics_.left[mnemonic_of(code, code_size(sregs_))];
 }
 
 Result<bool> ExactSource::enter(VcpuPort& port) {
@@ -142,7 +142,7 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   if (!undisturbed(events)) return false;
   VMM_ASSIGN(regs_, port.regs());
   VMM_ASSIGN(sregs_, port.sregs());
-  if (code_size(sregs_) != CodeSize::bits64 || (regs_.rflags & rflags_tf) != 0) return false;
+  if ((regs_.rflags & rflags_tf) != 0) return false;
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return false;
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
@@ -190,10 +190,11 @@ void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
 
 // Empty when the instruction is KVM's.
 Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
+  if (code_size(sregs_) != CodeSize::bits64) return std::optional<RunEnd>{};
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
   const auto code = std::span{bytes}.first(size);
-  const auto instruction = decoded_(code);
+  const auto instruction = decoded_(code, CodeSize::bits64);
   if (!instruction) return std::optional<RunEnd>{};
   const kvm_regs before = regs_;
   const kvm_sregs sregs = sregs_;
@@ -322,7 +323,7 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
 std::optional<Retired> ExactSource::run_one() {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const auto instruction = decoded_(std::span{bytes}.first(size));
+  const auto instruction = decoded_(std::span{bytes}.first(size), code_size(sregs_));
   const std::uint64_t before = seen_.instructions;
   if (!instruction) {
     for_kvm_ = true;
@@ -345,7 +346,7 @@ bool ExactSource::is_fused(const Instruction& instruction, vpmu::GuestLinear nex
   if (instruction.fusion != FusionPart::compare && instruction.fusion != FusionPart::test) return false;
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(next, bytes, cpl_of(sregs_));
-  const auto second = decoded_(std::span{bytes}.first(size));
+  const auto second = decoded_(std::span{bytes}.first(size), code_size(sregs_));
   return second && fuses(instruction.fusion, second->fusion, next.value());
 }
 

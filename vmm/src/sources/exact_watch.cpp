@@ -43,11 +43,12 @@ bool ExactSource::may_meet_data(const Instruction& i, std::byte first) const {
 // SDM 3B 17.2.4.
 bool ExactSource::meets_breakpoint() {
   if (!watch_.any()) return false;
-  if ((regs_.rflags & rflags_rf) == 0 && execution_hits(watch_, regs_.rip) != 0) return true;
+  if ((regs_.rflags & rflags_rf) == 0 && execution_hits(watch_, instruction_pointer(regs_, sregs_).value()) != 0)
+    return true;
   if (!watches_data(watch_)) return false;
   std::array<std::byte, longest_instruction> bytes{};
   const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
-  const auto instruction = decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))));
+  const auto instruction = decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))), code_size(sregs_));
   if (!instruction) return true;
   if (instruction->rep || !instruction->steppable) return may_meet_data(*instruction, bytes[0]);
   std::array<Access, 2> accesses{};

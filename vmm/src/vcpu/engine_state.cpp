@@ -4,10 +4,24 @@
 #include "vcpu/registers.hpp"
 
 namespace vmm {
+namespace {
+
+// SDM 3A 5.2.1.
+vpmu::exec::CodeMode code_mode(const kvm_sregs& sregs) {
+  constexpr std::uint64_t efer_lma = 1U << 10U;
+  using vpmu::exec::CodeMode;
+  if ((sregs.efer & efer_lma) != 0 && sregs.cs.l != 0) return CodeMode::bits64;
+  return sregs.cs.db != 0 ? CodeMode::bits32 : CodeMode::bits16;
+}
+
+}  // namespace
 
 vpmu::exec::CpuState engine_state(const kvm_regs& regs, const kvm_sregs& sregs) {
   vpmu::exec::CpuState s;
   for (unsigned i = 0; i < gpr_fields.size(); ++i) s.gpr[i] = regs.*gpr_fields[i];
+  s.mode = code_mode(sregs);
+  s.stack_is_32_bit = sregs.ss.db != 0;
+  s.segment_bases = {sregs.es.base, sregs.cs.base, sregs.ss.base, sregs.ds.base};
   s.rip = regs.rip;
   s.rflags = regs.rflags;
   s.fs_base = sregs.fs.base;

@@ -229,7 +229,8 @@ TEST_F(Interrupts, MsrsThatHoldWhatMayBeThere) {
   EXPECT_EQ(msrs_.write(0xC000'0082, 0xFFFF'8000'0000'0000), MsrStatus::ok);
   EXPECT_EQ(msrs_.read(0xC000'0082).value, 0xFFFF'8000'0000'0000U);
   EXPECT_EQ(msrs_.write(0xC000'0080, 0x2), MsrStatus::gp);
-  EXPECT_EQ(msrs_.write(0xC000'0080, 0), MsrStatus::gp) << "long mode stays";
+  state_.sregs.cr0 = 0x8000'0001;
+  EXPECT_EQ(msrs_.write(0xC000'0080, 0), MsrStatus::gp) << "long mode stays while there is paging";
   EXPECT_EQ(msrs_.write(0xC000'0080, 0x901), MsrStatus::ok);
   EXPECT_EQ(msrs_.read(0xC000'0080).value, 0xD01U);
   EXPECT_EQ(msrs_.read(0x277).value, 0x0007'0406'0007'0406U) << "PAT after reset";

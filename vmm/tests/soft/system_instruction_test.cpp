@@ -159,10 +159,10 @@ TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
 
 // No program ends the machine, whatever it runs. Each is counted, and told once.
 TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
-  const std::vector<std::uint8_t> xlat{0xD7}, locked_across_words{0xF0, 0x48, 0x01, 0x44, 0x24, 0x01},
+  const std::vector<std::uint8_t> lss{0x0F, 0xB2, 0x03}, locked_across_words{0xF0, 0x48, 0x01, 0x44, 0x24, 0x01},
       push_16{0x66, 0x50};
   guest_.port.registers.rbx = user_at;
-  for (const auto& code : {xlat, locked_across_words, push_16}) {
+  for (const auto& code : {lss, locked_across_words, push_16}) {
     in_ring_3(code);
     SoftPort& port = begin();
     finish(port);
@@ -170,15 +170,15 @@ TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
     EXPECT_EQ(pushed(4), user_at);
   }
   ASSERT_EQ(lines_.size(), 3U);
-  EXPECT_NE(lines_[0].find("xlat"), std::string::npos) << lines_[0];
+  EXPECT_NE(lines_[0].find("lss"), std::string::npos) << lines_[0];
   lines_.clear();
-  guest_.store_code(user_at, {0xD7, 0xD7});
-  guest_.store_code(handler_of(6), {0x48, 0xFF, 0x04, 0x24, 0xFF, 0xC1, 0x83, 0xF9, 0x02, 0x74, 0x02, 0x48, 0xCF,
-                                    0xF4});  // incq (%rsp); inc %ecx; at 2: hlt; iretq
+  guest_.store_code(user_at, {0x66, 0x50, 0x66, 0x50});
+  guest_.store_code(handler_of(6), {0x48, 0x83, 0x04, 0x24, 0x02, 0xFF, 0xC1, 0x83, 0xF9, 0x02, 0x74, 0x02, 0x48, 0xCF,
+                                    0xF4});  // addq $2, (%rsp); inc %ecx; at 2: hlt; iretq
   SoftPort& port = begin();
   finish(port);
-  EXPECT_EQ(statistic(port, "soft.unknown.xlat"), 2U);
-  EXPECT_EQ(statistic(port, "soft.unknown.push"), 0U);
+  EXPECT_EQ(statistic(port, "soft.unknown.push"), 2U);
+  EXPECT_EQ(statistic(port, "soft.unknown.lss"), 0U);
   EXPECT_EQ(lines_.size(), 1U) << "the second time is counted alone";
 }
 

@@ -25,10 +25,11 @@ TEST(DecodedInstructions, SaysOfAllBytesWhatTheDecoderSays) {
   for (unsigned n = 0; n < 20 * codes; ++n) {
     const auto& code = all[std::min<std::uint64_t>(random() % codes, random() % codes)];
     const auto bytes = std::span{code}.first(random() % 4 == 0 ? random() % 16 : 15);
-    const auto expected = decode_instruction(bytes, CodeSize::bits64);
+    const auto size = n % 4 == 0 ? CodeSize::bits32 : n % 8 == 1 ? CodeSize::bits16 : CodeSize::bits64;
+    const auto expected = decode_instruction(bytes, size);
     valid += expected ? 1 : 0;
-    ASSERT_EQ(told(decoded(bytes)), told(expected)) << n;
-    ASSERT_EQ(told(decoded(bytes)), told(expected)) << n;
+    ASSERT_EQ(told(decoded(bytes, size)), told(expected)) << n;
+    ASSERT_EQ(told(decoded(bytes, size)), told(expected)) << n;
   }
   EXPECT_GT(valid, codes);
 }
@@ -37,10 +38,10 @@ TEST(DecodedInstructions, SaysOfAllBytesWhatTheDecoderSays) {
 TEST(DecodedInstructions, AByteThatIsMissingIsNoZero) {
   DecodedInstructions decoded;
   const std::array add{std::byte{0x00}, std::byte{0x00}};  // ADD [RAX], AL
-  EXPECT_TRUE(decoded(add));
-  EXPECT_FALSE(decoded(std::span{add}.first(1)));
-  EXPECT_FALSE(decoded({}));
-  EXPECT_TRUE(decoded(add));
+  EXPECT_TRUE(decoded(add, CodeSize::bits64));
+  EXPECT_FALSE(decoded(std::span{add}.first(1), CodeSize::bits64));
+  EXPECT_FALSE(decoded({}, CodeSize::bits64));
+  EXPECT_TRUE(decoded(add, CodeSize::bits64));
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ class NarrowCases {
   }
 
   void instruction() {
-    switch (below(12)) {
+    switch (below(13)) {
       case 0:
       case 1: return arithmetic();
       case 2:
@@ -157,7 +157,36 @@ class NarrowCases {
       case 8: return string();
       case 9: return loop();
       case 10: return branch();
+      case 11: return one_in(2) ? decimal() : others();
       default: return vector();
+    }
+  }
+  void decimal() {
+    constexpr std::uint32_t of = 0x800, cf = 1, sf_zf_pf = 0xC4;
+    switch (below(6)) {
+      case 0: defined_.back() &= ~(of | sf_zf_pf); return put({0x37});
+      case 1: defined_.back() &= ~(of | sf_zf_pf); return put({0x3F});
+      case 2: defined_.back() &= ~of; return put({0x27});
+      case 3: defined_.back() &= ~of; return put({0x2F});
+      case 4: defined_.back() &= ~(of | af | cf); return put({0xD4, 1 + below(255)});
+      default: defined_.back() &= ~(of | af | cf); return put({0xD5, below(256)});
+    }
+  }
+  void others() {
+    switch (below(3)) {
+      case 0: {
+        const std::uint32_t to = somewhere() & ~7U;
+        if (one_in(2)) {  // it is what is expected
+          std::memcpy(&r_[rax], image_.data() + (to - base_), 4);
+          std::memcpy(&r_[rdx], image_.data() + (to + 4 - base_), 4);
+        }
+        put({0x0F, 0xC7});
+        return operand(1, true, to);
+      }
+      case 1: r_[rbx] = somewhere(); return put({0xD7});
+      default:
+        if (one_in(3)) put({0x66});
+        return put({0xC8, below(256), below(2), 0});
     }
   }
   void arithmetic() {

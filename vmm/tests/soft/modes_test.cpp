@@ -1,0 +1,281 @@
+// From real mode to 64-bit code and on to 32-bit programs, as kernels start processors: what each mode has of its own.
+#include "soft/system_fixture.hpp"
+
+namespace vmm::test {
+namespace {
+
+/// One stretch of memory that is the same with paging and without: code, tables, stacks.
+constexpr std::uint64_t base = 0x2'0000, gdt = base + 0x1000, tss = base + 0x1200, idt32 = base + 0x2000,
+                        idt64 = base + 0x3000, stack = base + 0x5000, inner_stack = base + 0x6000, real_vectors = 0;
+constexpr std::uint64_t cs32 = 0x08, cs64 = 0x10, data = 0x18, user_data = 0x28, user_cs32 = 0x30;
+
+class Modes : public SystemInstructions {
+ protected:
+  Modes() {
+    for (std::uint64_t page = base; page < base + 0x8000; page += vpmu::page_size)
+      guest_.map_to(page, page, {.is_user = true});
+    guest_.map_to(real_vectors, real_vectors);
+    guest_.store_word(gdt + cs32, 0x00CF'9B00'0000'FFFF);
+    guest_.store_word(gdt + cs64, 0x00AF'9B00'0000'FFFF);
+    guest_.store_word(gdt + data, 0x00CF'9300'0000'FFFF);
+    guest_.store_word(gdt + user_data, 0x00CF'F300'0000'FFFF);
+    guest_.store_word(gdt + user_cs32, 0x00CF'FB00'0000'FFFF);
+    guest_.store_word(base + 0x1100, gdt << 16 | 0x3F);
+    guest_.store_word(base + 0x1110, idt32 << 16 | 0x7FF);
+    guest_.store_word(base + 0x1120, idt64 << 16 | 0xFFF);
+    guest_.store_word(tss + 4, inner_stack);
+    gate32(0x21, base + 0x180);
+    gate64(0x22, base + 0x400);
+    guest_.store_word(real_vectors + 4ULL * 0x20, 0x2000'0080);
+    guest_.store_code(base + 0x400, {0xF4});
+  }
+  void gate32(unsigned vector, std::uint64_t to) {
+    guest_.store_word(idt32 + 8ULL * vector, (to & 0xFFFF) | cs32 << 16 | 0xEEULL << 40 | (to >> 16) << 48);
+  }
+  void gate64(unsigned vector, std::uint64_t to) {
+    guest_.store_word(idt64 + 16ULL * vector, (to & 0xFFFF) | cs64 << 16 | 0xEEULL << 40 | (to >> 16) << 48);
+  }
+  static kvm_segment segment(std::uint64_t selector, bool code, std::uint8_t dpl) {
+    kvm_segment s{};
+    s.selector = static_cast<std::uint16_t>(selector | dpl);
+    s.limit = 0xFFFF'FFFF;
+    s.type = code ? 0xB : 3;
+    s.present = s.s = s.g = s.db = 1;
+    s.dpl = dpl;
+    return s;
+  }
+  kvm_sregs& sregs() { return guest_.port.special; }
+  kvm_regs& regs() { return guest_.port.registers; }
+  /// SDM 3A table 9-1, but for where it starts.
+  void in_real_mode() {
+    sregs().cs = {.base = base, .limit = 0xFFFF, .selector = base >> 4, .type = 0xB, .present = 1, .s = 1};
+    sregs().ss = sregs().ds = sregs().es = {.limit = 0xFFFF, .type = 3, .present = 1, .s = 1};
+    sregs().cr0 = 0x6000'0010;
+    sregs().cr4 = sregs().efer = 0;
+    sregs().idt = {.base = real_vectors, .limit = 0x3FF};
+    sregs().tr.base = tss;
+    regs().rip = 0;
+  }
+  /// 32-bit code without paging.
+  void in_protected_mode(std::uint8_t cpl) {
+    in_real_mode();
+    sregs().cr0 |= 1;
+    sregs().cs = segment(cpl == 0 ? cs32 : user_cs32, true, cpl);
+    sregs().ss = sregs().ds = sregs().es = segment(cpl == 0 ? data : user_data, false, cpl);
+    sregs().gdt = {.base = gdt, .limit = 0x3F};
+    sregs().idt = {.base = idt32, .limit = 0x7FF};
+    guest_.store_word(tss + 4, data << 32 | inner_stack);
+    regs().rip = base;
+    regs().rsp = stack;
+  }
+  /// A 32-bit program under a 64-bit kernel.
+  void in_compatibility_mode() {
+    sregs().cs = segment(user_cs32, true, 3);
+    sregs().ss = sregs().ds = sregs().es = segment(user_data, false, 3);
+    sregs().gdt = {.base = gdt, .limit = 0x3F};
+    sregs().idt = {.base = idt64, .limit = 0xFFF};
+    sregs().tr.base = tss;
+    regs().rip = base;
+    regs().rsp = stack;
+  }
+  SoftPort& run_from(std::uint64_t at, const std::vector<std::uint8_t>& code) {
+    guest_.store_code(at, code);
+    SoftPort& port = begin();
+    finish(port);
+    return port;
+  }
+  std::uint32_t word(std::uint64_t at) { return static_cast<std::uint32_t>(guest_.load_word(at)); }
+};
+
+// SDM 3A 9.8, 9.9: all of the way, with interrupts, stacks and far branches on each stage of it.
+TEST_F(Modes, FromRealModeTo64BitCodeAndA32BitProgram) {
+  in_real_mode();
+  guest_.store_code(base + 0x80, {0x43, 0xCF});                                     // inc %bx; iret
+  guest_.store_code(base + 0x180, {0x47, 0xCF});                                    // inc %edi; iret
+  guest_.store_code(base + 0x1C0, {0x45, 0xCB});                                    // inc %ebp; lret
+  guest_.store_code(base + 0x100, {0xB8, 0x18, 0,    0,    0,    0x8E, 0xD8,        // mov $0x18, %eax; mov %eax, %ds
+                                   0x8E, 0xD0,                                      // mov %eax, %ss
+                                   0xBC, 0,    0x50, 2,    0,                       // mov $0x25000, %esp
+                                   0x0F, 1,    0x1D, 0x10, 0x11, 2,    0,           // lidt 0x21110
+                                   0xCD, 0x21,                                      // int $0x21
+                                   0x1E, 7,                                         // push %ds; pop %es
+                                   0x9A, 0xC0, 1,    2,    0,    8,    0,           // lcall $8, $0x201C0
+                                   0xB8, 0x20, 0,    0,    0,    0x0F, 0x22, 0xE0,  // mov $0x20, %eax; mov %eax, %cr4
+                                   0xB8, 0,    0x10, 0,    0,    0x0F, 0x22, 0xD8,  // mov $0x1000, %eax; mov %eax, %cr3
+                                   0xB9, 0x80, 0,    0,    0xC0,                    // mov $0xC0000080, %ecx
+                                   0xB8, 0,    9,    0,    0,    0x31, 0xD2,        // mov $0x900, %eax; xor %edx, %edx
+                                   0x0F, 0x30,                                      // wrmsr
+                                   0xB8, 1,    0,    0,    0x80, 0x0F, 0x22, 0xC0,  // mov $0x80000001, %eax; to %cr0
+                                   0xEA, 0,    2,    2,    0,    0x10, 0});         // ljmp $0x10, $0x20200
+  guest_.store_code(base + 0x200, {0x48, 0xB8, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // mov to %rax
+                                   0x0F, 1,    0x1C, 0x25, 0x20, 0x11, 2,    0,                 // lidt 0x21120
+                                   0x6A, 0x2B, 0x68, 0,    0x50, 2,    0,                       // push $0x2B, $0x25000
+                                   0x6A, 2,    0x6A, 0x33,                                      // push $2, $0x33
+                                   0x68, 0,    3,    2,    0,    0x48, 0xCF});                  // push $0x20300; iretq
+  guest_.store_code(base + 0x300, {0x42, 0x52, 0x5E, 0xCD, 0x22});  // inc %edx; push %edx; pop %esi; int $0x22
+  ASSERT_EQ(sregs().cr3, 0x1000U);
+  SoftPort& port = run_from(base, {0xB8, 0,    0x20, 0x8E, 0xD8, 0x8E, 0xD0,       // mov $0x2000, %ax; to %ds, %ss
+                                   0xBC, 0,    0x50, 0xCD, 0x20,                   // mov $0x5000, %sp; int $0x20
+                                   0x66, 0x0F, 1,    0x16, 0,    0x11,             // lgdtl 0x1100
+                                   0x66, 0xB8, 1,    0,    0,    0,                // mov $1, %eax
+                                   0x0F, 0x22, 0xC0,                               // mov %eax, %cr0
+                                   0x66, 0xEA, 0,    1,    2,    0,    8,    0});  // ljmpl $8, $0x20100
+  const kvm_regs r = *port.regs();
+  EXPECT_EQ(r.rip, base + 0x401);
+  EXPECT_EQ(r.rbx, 1U) << "real mode's interrupt";
+  EXPECT_EQ(r.rdi, 1U) << "protected mode's";
+  EXPECT_EQ(r.rbp, 1U) << "the far call";
+  EXPECT_EQ(r.rax, 0x1122'3344'5566'7788U);
+  EXPECT_EQ(r.rsi, 1U) << "the program's stack";
+  EXPECT_EQ(port.sregs()->es.selector, data) << "popped; the program did not load it";
+  EXPECT_EQ(port.sregs()->efer, 0xD00U);
+  EXPECT_EQ(guest_.load_word(inner_stack - 8), user_data | 3);
+  EXPECT_EQ(guest_.load_word(inner_stack - 16), stack);
+  EXPECT_EQ(guest_.load_word(inner_stack - 32), user_cs32 | 3);
+  EXPECT_EQ(guest_.load_word(inner_stack - 40), base + 0x305);
+}
+
+// SDM 3B 20.1.4: the frame of an interrupt in real mode has words of 16 bits.
+TEST_F(Modes, RealModeHasAFrameOfThreeWords) {
+  in_real_mode();
+  guest_.store_code(base + 0x80, {0xF4});
+  regs().rflags = 0x202 | rflags_df;
+  sregs().ss.base = base;
+  regs().rsp = 0x1234'5000;
+  SoftPort& port = run_from(base, {0xCD, 0x20});
+  EXPECT_EQ(port.regs()->rsp, 0x1234'4FFAU);
+  EXPECT_EQ(guest_.load_word(base + 0x4FFA) & 0xFFFF'FFFF'FFFF, 0x0602'2000'0002U) << "FLAGS, CS, IP";
+  EXPECT_EQ(port.regs()->rflags & rflags_if, 0U);
+}
+
+// SDM 3A 6.12.1, figure 6-4: to an inner level by the TSS, with the stack that was; SDM 3A 6.13: an error code.
+TEST_F(Modes, ProtectedModeSwitchesStacks) {
+  in_protected_mode(3);
+  gate32(13, base + 0x400);
+  SoftPort& port = run_from(base, {0xF4});  // hlt: #GP
+  EXPECT_EQ(port.regs()->rip, base + 0x401);
+  EXPECT_EQ(port.regs()->rsp, inner_stack - 24);
+  EXPECT_EQ(word(inner_stack - 4), user_data | 3);
+  EXPECT_EQ(word(inner_stack - 8), stack);
+  EXPECT_EQ(word(inner_stack - 12), 0x1'0002U) << "RF";
+  EXPECT_EQ(word(inner_stack - 16), user_cs32 | 3);
+  EXPECT_EQ(word(inner_stack - 20), base);
+  EXPECT_EQ(word(inner_stack - 24), 0U) << "the error code";
+  EXPECT_EQ(port.sregs()->ss.selector, data);
+}
+TEST_F(Modes, ProtectedModeStaysOnItsStack) {
+  in_protected_mode(0);
+  gate32(6, base + 0x400);
+  SoftPort& port = run_from(base, {0x0F, 0x0B});  // ud2
+  EXPECT_EQ(port.regs()->rip, base + 0x401);
+  EXPECT_EQ(port.regs()->rsp, stack - 12);
+  EXPECT_EQ(word(stack - 12), base);
+}
+// SDM 3A 6.12.1.1: a program may use the gates that have its privilege level alone.
+TEST_F(Modes, ProtectedModeGuardsItsGates) {
+  in_protected_mode(3);
+  gate32(13, base + 0x400);
+  gate32(0x21, base + 0x180);
+  guest_.store_word(idt32 + 8ULL * 0x21, guest_.load_word(idt32 + 8ULL * 0x21) & ~(3ULL << 45));
+  run_from(base, {0xCD, 0x21});
+  EXPECT_EQ(word(inner_stack - 24), 0x21U * 8 + 2) << "of the IDT";
+}
+
+// SDM 3A 4.1.2, 9.8.5: IA-32e mode needs PAE, and cannot be left from 64-bit code.
+TEST_F(Modes, PagingMakesLongMode) {
+  in_protected_mode(0);
+  sregs().efer = 0x100;
+  gate32(13, base + 0x400);
+  SoftPort& port = run_from(base, {0xB8, 1, 0, 0, 0x80, 0x0F, 0x22, 0xC0});  // mov $0x80000001, %eax; mov %eax, %cr0
+  EXPECT_EQ(port.regs()->rip, base + 0x401) << "no PAE: #GP";
+  EXPECT_EQ(port.sregs()->efer, 0x100U);
+}
+TEST_F(Modes, LongModeCannotBeLeftFrom64BitCode) {
+  SoftPort& port = run({0xB8, 1, 0, 0, 0, 0x0F, 0x22, 0xC0});  // mov $1, %eax; mov %rax, %cr0
+  expect_stopped_in_handler(port, 13);
+}
+
+// SDM 2B SYSENTER: flat segments from one MSR; SYSEXIT goes back to 32-bit code at EDX.
+TEST_F(Modes, SysenterAndSysexit) {
+  in_compatibility_mode();
+  guest_.store_code(base + 0x500, {0x48, 0x89, 0xE3,     // mov %rsp, %rbx
+                                   0xBA, 0, 6, 2, 0,     // mov $0x20600, %edx
+                                   0xB9, 0, 0x4F, 2, 0,  // mov $0x24F00, %ecx
+                                   0x0F, 0x35});         // sysexit
+  guest_.store_code(base + 0x600, {0x46, 0xCD, 0x22});   // inc %esi; int $0x22
+  guest_.store_code(base, {0x47, 0x0F, 0x34});           // inc %edi; sysenter
+  // The selectors of SYSENTER follow each other: CS, SS, and 16 and 24 behind them those of programs.
+  guest_.store_word(gdt + 0x20, 0x00CF'FB00'0000'FFFF);
+  SoftPort& port = begin();
+  ASSERT_TRUE(port.set_msr(0x174, cs64));
+  ASSERT_TRUE(port.set_msr(0x175, inner_stack - 0x100));
+  ASSERT_TRUE(port.set_msr(0x176, base + 0x500));
+  finish(port);
+  EXPECT_EQ(port.regs()->rip, base + 0x401);
+  EXPECT_EQ(port.regs()->rdi, 1U);
+  EXPECT_EQ(port.regs()->rbx, inner_stack - 0x100);
+  EXPECT_EQ(port.regs()->rsi, 1U);
+  EXPECT_EQ(guest_.load_word(inner_stack - 16), base + 0x4F00) << "RSP";
+  EXPECT_EQ(guest_.load_word(inner_stack - 32), (cs64 + 16) | 3) << "CS";
+}
+TEST_F(Modes, SysenterIsRefusedWithoutASelector) {
+  in_compatibility_mode();
+  gate64(13, base + 0x400);
+  SoftPort& port = run_from(base, {0x0F, 0x34});
+  EXPECT_EQ(port.regs()->rip, base + 0x401);
+  EXPECT_EQ(guest_.load_word(inner_stack - 48), 0U) << "the error code";
+}
+
+// SDM 2B SYSRET: without REX.W to 32-bit code, whose selector comes first. SYSCALL is of 64-bit code alone.
+TEST_F(Modes, SysretTo32BitCode) {
+  sregs().efer |= efer_sce;
+  sregs().gdt = {.base = gdt, .limit = 0x3F};
+  sregs().idt = {.base = idt64, .limit = 0xFFF};
+  sregs().tr.base = tss;
+  gate64(6, base + 0x400);
+  guest_.store_code(base + 0x600, {0x46, 0x0F, 0x05});  // inc %esi; syscall: #UD
+  guest_.store_code(code_at, {0x0F, 0x07});             // sysretl
+  regs().rcx = 0xFFFF'FFFF'0000'0000 | (base + 0x600);
+  regs().r11 = 2;
+  SoftPort& port = begin();
+  ASSERT_TRUE(port.set_msr(0xC000'0081, (user_cs32 | 3) << 48));
+  finish(port);
+  EXPECT_EQ(port.regs()->rip, base + 0x401);
+  EXPECT_EQ(port.regs()->rsi, 1U);
+  EXPECT_EQ(guest_.load_word(inner_stack - 32), user_cs32 | 3);
+  EXPECT_EQ(guest_.load_word(inner_stack - 40), base + 0x601);
+}
+
+// SDM 2B RET: words of the operand's size, and more off the stack; to code that is none: #GP with the selector.
+TEST_F(Modes, FarReturnsAndFarJumpsThroughMemory) {
+  in_compatibility_mode();
+  gate64(13, base + 0x400);
+  guest_.store_word(base + 0x700, user_cs32 << 32 | (base + 0x20));
+  guest_.store_code(base + 0x20, {0x6A, 0x33,                         // push $0x33
+                                  0x68, 0x40, 0, 2, 0,                // push $0x20040
+                                  0xCA, 8, 0});                       // lret $8
+  guest_.store_code(base + 0x40, {0x46, 0xEA, 0, 0, 2, 0, 0x2B, 0});  // inc %esi; ljmp $0x2B: data
+  SoftPort& port = run_from(base, {0xFF, 0x2D, 0, 7, 2, 0});          // ljmp *0x20700
+  EXPECT_EQ(port.regs()->rsi, 1U);
+  EXPECT_EQ(port.regs()->rip, base + 0x401);
+  EXPECT_EQ(guest_.load_word(inner_stack - 48), 0x28U) << "the error code";
+  EXPECT_EQ(guest_.load_word(inner_stack - 16), stack + 8) << "RSP: 8 more than was pushed";
+  EXPECT_EQ(guest_.load_word(inner_stack - 40), base + 0x41);
+}
+
+// What steps, too: one instruction and one of the next mode.
+TEST_F(Modes, StepsThrough32BitCode) {
+  in_compatibility_mode();
+  guest_.store_code(base, {0x48, 0x48, 0xB8, 1, 0, 0, 0});  // dec %eax twice; mov $1, %eax
+  SoftPort& port = begin();
+  ASSERT_TRUE(port.set_guest_debug({.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP}));
+  for (const std::uint64_t next : {1, 2, 7}) {
+    const auto exit = port.run();
+    ASSERT_TRUE(exit && std::holds_alternative<Debug>(*exit));
+    EXPECT_EQ(port.regs()->rip, base + next);
+  }
+  EXPECT_EQ(port.regs()->rax, 1U);
+}
+
+}  // namespace
+}  // namespace vmm::test
