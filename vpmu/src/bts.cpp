@@ -1,5 +1,6 @@
 #include "vpmu/bts.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -87,6 +88,71 @@ AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv&
   post_pmi(PmiCause::bts_threshold);  // rule B2
   b.pmi = true;
   return {};
+}
+
+// Behind the last of them there is room for one more, so that none goes back to the beginning; and no index reaches the
+// threshold (rules B2, B3).
+std::optional<Pmu::BranchRoom> Pmu::branch_room(GuestEnv& env) const {
+  constexpr std::uint64_t most = 4096;
+  const GuestLinear ds{state_.ds_area};
+  std::array<std::byte, BtsArea::bytes> raw{};
+  if (!addressable(ds, BtsArea::bytes) || env.read_linear(ds, raw)) return std::nullopt;
+  const BtsArea area = BtsArea::decode(raw);
+  const bool circular = !dbg::BTINT::test(state_.debugctl);
+  const GuestLinear at = circular ? circular_place(area) : area.index;
+  if (!area.has_room(at)) return std::nullopt;
+  std::uint64_t records = std::min((area.absolute_maximum.value() - at.value()) / BtsRecord::size - 1, most);
+  if (!circular) {
+    if (area.interrupt_threshold <= at) return std::nullopt;
+    records = std::min(records, (area.interrupt_threshold.value() - at.value() - 1) / BtsRecord::size);
+  }
+  const std::uint64_t size = records * BtsRecord::size;
+  if (records == 0 || !addressable(at, size) || env.probe_linear(at, size, AccessKind::write) ||
+      env.probe_linear(ds + BtsArea::index_offset, 8, AccessKind::write))
+    return std::nullopt;
+  return BranchRoom{.at = at, .records = records};
+}
+
+std::uint64_t Pmu::branches_storable(unsigned cpl, GuestEnv& env) const {
+  if (!stores_branches() || !stores_branches_at(cpl)) return ~0ULL;
+  if (cpl == 0) return 0;
+  const auto room = branch_room(env);
+  return room ? room->records : 0;
+}
+
+// As store_branch() would have, one after the other. Where there is less room than the source was told, it does.
+void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
+  if (run.branches.empty() || !stores_branches() || !stores_branches_at(run.branches.front().branch.cpl)) return;
+  statistics_.branches_dropped_full += run.missing;
+  const auto room = branch_room(env);
+  if (!room || room->records < run.branches.size()) {
+    Boundary b;
+    for (const PassedBranch& passed : run.branches) (void)store_branch(passed.branch, b, env);
+    return request_pmis(b, env);
+  }
+  constexpr std::size_t at_once = 64;
+  std::array<std::byte, at_once * BtsRecord::size> buffer{};
+  GuestLinear at = room->at;
+  for (std::size_t done = 0; done < run.branches.size();) {
+    const std::size_t count = std::min(at_once, run.branches.size() - done);
+    for (std::size_t n = 0; n < count; ++n) {
+      const BtsRecord record = record_of(run.branches[done + n].branch);
+      std::ranges::copy(record.encode(), buffer.begin() + static_cast<std::ptrdiff_t>(n * BtsRecord::size));
+      trace(BranchStored{.at = at + n * BtsRecord::size, .record = record});
+    }
+    if (auto fault = env.write_linear(at, std::span{buffer}.first(count * BtsRecord::size))) {
+      (void)drop_branch(DropReason::fault, *fault);
+      return;
+    }
+    at = at + count * BtsRecord::size;
+    done += count;
+  }
+  const GuestLinear index = GuestLinear{state_.ds_area} + BtsArea::index_offset;
+  if (auto fault = env.write_linear(index, std::bit_cast<std::array<std::byte, 8>>(at.value()))) {
+    (void)drop_branch(DropReason::fault, *fault);
+    return;
+  }
+  statistics_.branches_stored += run.branches.size();
 }
 
 AccessResult Pmu::drop_branch(DropReason reason, const AccessFault& fault) {

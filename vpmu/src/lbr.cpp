@@ -54,7 +54,7 @@ LbrFilter Pmu::lbr_filter() const {
 
 // Rule Z5: as retire() would have, one after the other. What was left out would have been overwritten: it only moves
 // TOS.
-void Pmu::record_branches(const BranchRun& run) {
+void Pmu::record_branches(const BranchRun& run, GuestEnv& env) {
   if (run.missing != 0 && records_branches()) {
     state_.lbr_tos = (state_.lbr_tos + run.missing) & (desc_.lbr_depth - 1U);
     state_.lbr_cycles = 0;
@@ -64,6 +64,7 @@ void Pmu::record_branches(const BranchRun& run) {
     push_branch(passed.branch);
   }
   state_.lbr_cycles += run.cycles_behind;
+  store_branches(run, env);
 }
 
 // Rule Z5. SDM 3B 17.4.8; call-stack mode 17.9; LBR_INFO 17.10.

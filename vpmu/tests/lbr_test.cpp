@@ -56,7 +56,7 @@ TEST_F(Lbr, WhatPassedInBulkIsAsRetiredOneByOne) {
   const BranchOutcome missed{.kind = BranchKind::conditional, .taken = true, .mispredicted = true};
   const std::array run{PassedBranch{.branch = {.from = from(1), .to = to(1), .what = missed}, .cycles = 5},
                        PassedBranch{.branch = {.from = from(2), .to = to(2), .what = missed}, .cycles = 7}};
-  s.pmu.record_branches({.branches = run, .cycles_behind = 11});
+  s.pmu.record_branches({.branches = run, .cycles_behind = 11}, s.env);
   EXPECT_EQ(tos(), 2U);
   EXPECT_EQ(entry_from(1), from(1).value());
   EXPECT_EQ(entry_to(2), to(2).value());
@@ -94,8 +94,8 @@ TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
       }
       const std::size_t missing = filter.call_stack || some.size() <= filter.depth ? 0 : some.size() - filter.depth;
       some.erase(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(missing));
-      whole.pmu.record_branches({.branches = all, .cycles_behind = 3});
-      part.pmu.record_branches({.branches = some, .missing = missing, .cycles_behind = cycles + 3});
+      whole.pmu.record_branches({.branches = all, .cycles_behind = 3}, whole.env);
+      part.pmu.record_branches({.branches = some, .missing = missing, .cycles_behind = cycles + 3}, part.env);
       left_out += missing != 0;
       call_stacks += filter.call_stack;
     }

@@ -264,18 +264,28 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   return std::optional{end};
 }
 
+/// Which branches the model keeps for the PMU: all where each gets a record.
+vpmu::LbrFilter ExactSource::kept_now(unsigned cpl) const {
+  const vpmu::CountPlan& plan = progress_.plan();
+  constexpr std::uint64_t none_is_stored = ~0ULL;
+  if (!plan.branches_stored || storable_[cpl == 0 ? 0 : 1] == none_is_stored) return plan.lbr_filter;
+  return {.kinds = {0xFF, 0xFF}, .depth = plan.lbr_filter.depth, .call_stack = true};
+}
+
 // Empty when the engine could do nothing.
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   port_ = &port;
   RunEnd end;
   const bool resuming = (regs_.rflags & rflags_rf) != 0;
+  const unsigned cpl = cpl_of(sregs_);
   const bool keeps_branches = progress_.plan().branches_wanted;
-  const bool keeps_all = keeps_branches && progress_.plan().lbr_filter.call_stack;
-  const std::uint64_t at_once =
-      keeps_all ? std::min(burst_left_, vpmu::uarch::ProcessorModel::most_of_call_stack) : burst_left_;
-  const std::uint64_t most = shadow_ || resuming ? 1 : at_once;
-  if (const std::uint64_t unseen = progress_.unseen(cpl_of(sregs_) != 0, most); unseen != 0) {
-    if (keeps_branches) model_->keep_branches(cpl_of(sregs_), progress_.plan().lbr_filter, engine_.observed());
+  const vpmu::LbrFilter filter = kept_now(cpl);
+  std::uint64_t at_once = burst_left_;
+  if (filter.call_stack) at_once = std::min(at_once, vpmu::uarch::ProcessorModel::most_of_call_stack);
+  if (progress_.plan().branches_stored) at_once = std::min(at_once, storable_[cpl == 0 ? 0 : 1]);
+  const std::uint64_t most = std::min<std::uint64_t>(at_once, shadow_ || resuming ? 1 : at_once);
+  if (const std::uint64_t unseen = progress_.unseen(cpl != 0, most); unseen != 0) {
+    if (keeps_branches) model_->keep_branches(cpl, filter, engine_.observed());
     run_blocks(unseen);
     if (keeps_branches) end.passed = model_->kept_branches(engine_.observed());
   } else {

@@ -46,12 +46,11 @@ void PlanProgress::begin(const vpmu::CountPlan& plan, const vpmu::uarch::Process
   plan_ = plan;
   model_ = model;
   for (unsigned i = 0; i < plan.size; ++i)
-    ways_[i] = plan.branches_stored ? Way{.unit = Unit::each, .form = Form::plain} : way_of(plan.entries[i]);
+    ways_[i] = way_of(plan.entries[i]);
   take_modelled();
 }
 
 std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
-  if (plan_.branches_stored) return 0;
   for (unsigned i = 0; i < plan_.size; ++i) {
     const vpmu::PlanEntry& e = plan_.entries[i];
     if (!(user ? e.usr : e.os)) continue;

@@ -240,6 +240,9 @@ Result<RunEnd> PmuVcpu::let_run() {
   if (plan_.any_armed()) ++walk_tries_;
   exit_open_ = false;
   walk_later_ = false;
+  constexpr unsigned user = 3;
+  if (plan_.branches_stored)
+    source_->store_at_most({pmu_.branches_storable(0, env_), pmu_.branches_storable(user, env_)});
   return source_->run(*port_, at_most);
 }
 
@@ -258,7 +261,7 @@ Result<bool> PmuVcpu::waits_for_handler() {
 Result<void> PmuVcpu::account(const RunEnd& end) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
-  pmu_.record_branches(end.passed);
+  pmu_.record_branches(end.passed, env_);
   const auto* const write = end.exit ? std::get_if<MsrWrite>(&*end.exit) : nullptr;
   const bool faults = write != nullptr && router_.faults(*write);
   if (end.retired && !faults) retire(*end.retired);

@@ -1,7 +1,9 @@
-// What the LBR holds of instructions that pass in whole blocks is what it holds of the same ones, seen one by one.
+// What the LBR holds, and BTS stores, of instructions that pass in whole blocks is what they do of the same ones, seen
+// one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <vector>
@@ -15,33 +17,48 @@
 namespace vmm::test {
 namespace {
 
-constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, data = 0x60'0000;
+constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, data = 0x60'0000, tables = 0x61'0000,
+                        ds_area = 0x62'0000, records = 0x63'0000, records_bytes = 0x6000;
 constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F,
-                        msr_perfevtsel = 0x186, msr_pmc = 0xC1;
+                        msr_perfevtsel = 0x186, msr_pmc = 0xC1, msr_ds_area = 0x600;
 constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, both levels
 constexpr std::uint64_t one_by_one = 0x43'00C4 | 1U << 18U;  // EDGE: each branch has to be looked at (rule C4)
+
+/// TR, BTS and BTS_OFF_OS, in a circle; the LBR, too.
+constexpr std::uint64_t branch_trace = 0x2C1;
 
 /// Branches of all near kinds, whose way through depends on random numbers that the guest makes; in the end `out 0x80`.
 class BranchyProgram : public GuestCode {
  public:
-  BranchyProgram(std::uint64_t seed, std::uint64_t lbr_select, bool is_seen_one_by_one) : random_{seed} {
+  /// `stores`: in ring 3, with BTS.
+  BranchyProgram(std::uint64_t seed, std::uint64_t lbr_select, bool is_seen_one_by_one, bool stores = false)
+      : random_{seed} {
     write_msr(msr_lbr_select, lbr_select);
     write_msr(msr_perfevtsel, instructions);
     write_msr(msr_perfevtsel + 1, is_seen_one_by_one ? one_by_one : instructions);
     write_msr(msr_global_ctrl, 3);
     move(rbx, seed | 1);
     move(rdi, 40);
-    write_msr(msr_debugctl, 1);
+    if (stores) write_msr(msr_ds_area, ds_area);
+    write_msr(msr_debugctl, stores ? branch_trace : 1);
+    if (stores) go_to_ring_3();
     const std::size_t start = size();
     while (size() < code_bytes / 2) add_piece();
     add({0x48, 0xFF, 0xCF, 0x0F, 0x85});  // dec rdi; jnz start
     add_word(start - (size() + 4), 4);
     for (int n = 0; n < 3; ++n) add({0xE8, 1, 0, 0, 0, 0x90});  // call over the nop: these do not return
-    write_msr(msr_debugctl, 0);
+    if (!stores) write_msr(msr_debugctl, 0);
     add({0xE6, 0x80});
   }
 
  private:
+  /// With an I/O privilege level that lets it end.
+  void go_to_ring_3() {
+    add({0x6A, 0x2B, 0x68});  // push $0x2B; push $stack
+    add_word(stack + 0x1000, 4);
+    add({0x68, 0x02, 0x30, 0, 0, 0x6A, 0x33});              // push $0x3002; push $0x33
+    add({0x48, 0x8D, 0x05, 3, 0, 0, 0, 0x50, 0x48, 0xCF});  // lea behind, %rax; push %rax; iretq
+  }
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
   /// Skips some bytes or does not, by a bit of the guest's random numbers.
   void test_a_bit() {
@@ -76,14 +93,24 @@ class BranchyProgram : public GuestCode {
 struct Outcome {
   std::map<std::uint32_t, std::uint64_t> lbr;  ///< By MSR.
   std::uint64_t instructions{}, observed{};
+  std::vector<std::uint8_t> trace;  ///< The BTS half of the DS area, and the records.
+  std::uint64_t stored{};
 };
 
 /// Runs the program to its end on a processor of that kind.
 Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   FakeGuest guest;
-  guest.map(code, code_bytes);
-  guest.map(stack, 2 * vpmu::page_size);
-  guest.map(data, 2 * vpmu::page_size);
+  for (const auto& [at, bytes] :
+       {std::pair{code, code_bytes}, {stack, 2 * vpmu::page_size}, {data, 2 * vpmu::page_size}})
+    guest.map(at, bytes, {.is_user = true});
+  guest.map(tables, vpmu::page_size);
+  guest.map(ds_area, vpmu::page_size);
+  guest.map(records, records_bytes);
+  guest.store_word(tables + 0x28, 0x00CF'F300'0000'FFFF);
+  guest.store_word(tables + 0x30, 0x00AF'FB00'0000'FFFF);
+  guest.port.special.gdt = {.base = tables, .limit = 0x37};
+  constexpr std::array<std::uint64_t, 4> area{records, records, records + records_bytes - 100, ~0ULL};
+  for (std::size_t n = 0; n < area.size(); ++n) guest.store_word(ds_area + 8 * n, area[n]);
   for (std::size_t at = 0; at < program.bytes().size(); at += vpmu::page_size)
     guest.store(code + at, std::as_bytes(std::span{program.bytes()}.subspan(
                                at, std::min<std::size_t>(vpmu::page_size, program.bytes().size() - at))));
@@ -114,7 +141,11 @@ Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   outcome.instructions = value_of(msr_pmc);
   (*vcpu)->visit_statistics([&](std::string_view name, std::uint64_t value) {
     if (name == "pmu.exact.observed") outcome.observed = value;
+    if (name == "pmu.bts.records") outcome.stored = value;
   });
+  outcome.trace = guest.load(ds_area, 32);
+  const auto stored = guest.load(records, records_bytes);
+  outcome.trace.insert(outcome.trace.end(), stored.begin(), stored.end());
   return outcome;
 }
 
@@ -139,6 +170,22 @@ TEST_P(BranchesInBulk, AreThoseSeenOneByOne) {
     ASSERT_TRUE(std::ranges::any_of(bulk.lbr, [](const auto& msr) {
       return msr.first != msr_lbr_tos && msr.second != 0;
     })) << "or nothing was recorded";
+  }
+}
+
+// Rules B1, B3, B5.
+TEST_P(BranchesInBulk, AreStoredAsThoseSeenOneByOne) {
+  constexpr std::uint64_t programs = 5;
+  for (std::uint64_t seed = 1; seed <= programs; ++seed) {
+    const Outcome alone = run({seed, GetParam().lbr_select, true, true}, GetParam().generation);
+    const Outcome bulk = run({seed, GetParam().lbr_select, false, true}, GetParam().generation);
+    ASSERT_EQ(bulk.instructions, alone.instructions) << seed;
+    ASSERT_EQ(bulk.stored, alone.stored) << seed;
+    ASSERT_EQ(bulk.trace, alone.trace) << seed;
+    ASSERT_EQ(bulk.lbr, alone.lbr) << seed;
+    ASSERT_GT(bulk.stored, 2 * records_bytes / 24) << "or it did not come round";
+    ASSERT_GT(alone.observed, alone.instructions / 2) << "or it was not one by one";
+    ASSERT_LT(bulk.observed, bulk.instructions / 50) << "or it was not in bulk";
   }
 }
 

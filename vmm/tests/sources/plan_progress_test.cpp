@@ -33,7 +33,6 @@ TEST(PlanProgress, NothingToCountLetsAllPass) {
   EXPECT_EQ(at_the_start_of({}).unseen(true, 500), 500U);
   EXPECT_TRUE(at_the_start_of({.branches_wanted = true}).is_counting());
   EXPECT_EQ(at_the_start_of({.branches_wanted = true}).unseen(true, 500), 500U) << "in bulk";
-  EXPECT_EQ(at_the_start_of({.branches_wanted = true, .branches_stored = true}).unseen(true, 500), 0U) << "one by one";
 }
 
 // The instruction of an overflow is observed: what may pass before it makes one event less than is left.

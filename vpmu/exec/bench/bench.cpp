@@ -15,6 +15,8 @@
 #include "kernels.hpp"
 #include "peers.hpp"
 #include "uarch/processor_model.hpp"
+#include "vpmu/msr.hpp"
+#include "vpmu/pmu.hpp"
 
 /// How fast the engine is: the same bytes of code on this CPU, in the engine and under other observers, side by side in
 /// one run. Nothing here depends on time; what fails is a wrong result, or two counts of the same that differ.
@@ -95,6 +97,62 @@ Outcome measure_lbr(Guest& guest, const KernelInfo& kernel, std::uint64_t work) 
   return best;
 }
 
+/// A DS area and the records in memory of this process.
+class TraceMemory final : public GuestEnv {
+ public:
+  static constexpr std::uint64_t area = 0x1000, records = 0x2000, records_bytes = 1U << 20;
+  void begin() {
+    const std::array<std::uint64_t, 4> words{records, records, records + records_bytes, ~0ULL};
+    std::memcpy(bytes_.data() + area, words.data(), sizeof words);
+  }
+  AccessResult read_linear(GuestLinear at, std::span<std::byte> out) override {
+    std::memcpy(out.data(), bytes_.data() + at.value(), out.size());
+    return {};
+  }
+  AccessResult write_linear(GuestLinear at, std::span<const std::byte> in) override {
+    std::memcpy(bytes_.data() + at.value(), in.data(), in.size());
+    return {};
+  }
+  AccessResult probe_linear(GuestLinear, std::uint64_t, AccessKind) override { return {}; }
+  std::uint64_t tsc() override { return 0; }
+  void request_pmi() override {}
+  void inject_page_fault(const AccessFault&) override {}
+
+ private:
+  std::vector<std::byte> bytes_{std::vector<std::byte>(records + records_bytes)};
+};
+
+/// The same with BTS: each taken branch has a record in memory.
+Outcome measure_bts(Guest& guest, const KernelInfo& kernel, std::uint64_t work) {
+  constexpr std::uint64_t trace = 0x2C0;  // TR, BTS, BTS_OFF_OS
+  constexpr unsigned user = 3;
+  ModelledEngine m{guest, "sandybridge"};
+  m.model.follow({.branches_wanted = true, .branches_stored = true});
+  Outcome best{.seconds = 1e9};
+  for (unsigned i = 0; i < 3; ++i) {
+    TraceMemory memory;
+    memory.begin();
+    Pmu pmu{{.generation = Generation::sandy_bridge}};
+    check(pmu.wrmsr(msr::IA32_DS_AREA, TraceMemory::area) == MsrStatus::ok &&
+              pmu.wrmsr(msr::IA32_DEBUGCTL, trace) == MsrStatus::ok,
+          "no BTS");
+    const std::uint64_t before = m.model.count(vpmu::Counts::branches_taken);
+    const Outcome now = guest.run_in(m.engine, entry_of(kernel), work, [&] {
+      std::uint64_t most = pmu.branches_storable(user, memory);
+      if (most == 0) memory.begin();  // as a driver does that has taken the records
+      if (most == 0) most = pmu.branches_storable(user, memory);
+      m.model.keep_branches(user, {.kinds = {0xFF, 0xFF}, .call_stack = true}, m.engine.observed());
+      const Stop stop = m.engine.run(std::min(most, uarch::ProcessorModel::most_of_call_stack));
+      pmu.record_branches(m.model.kept_branches(m.engine.observed()), memory);
+      return stop;
+    });
+    check(pmu.statistics().branches_stored == m.model.count(vpmu::Counts::branches_taken) - before,
+          std::string{kernel.name} + ": BTS did not store every taken branch once");
+    if (now.seconds < best.seconds) best = now;
+  }
+  return best;
+}
+
 /// The best of three on this CPU and in the engine, interpreted and compiled, taken in turns, so that what else the
 /// machine does hits all.
 double measure(const KernelInfo& kernel, const Options& options) {
@@ -132,12 +190,15 @@ double measure(const KernelInfo& kernel, const Options& options) {
   compare(modelled, "with models");
   const Outcome lbr = measure_lbr(guest, kernel, work);
   compare(lbr, "with an LBR");
+  const Outcome bts = measure_bts(guest, kernel, work);
+  compare(bts, "with BTS");
   const double mips = million_a_second(fast.passed, fast.seconds);
-  std::printf("%-8s %9.1f M %7.0f %7.0f %8.0f %7.1fx %8.0f %8.1f %8.0f %8.0f", kernel.name,
+  std::printf("%-8s %9.1f M %7.0f %7.0f %8.0f %7.1fx %8.0f %8.1f %8.0f %8.0f %8.0f", kernel.name,
               static_cast<double>(fast.passed.instructions) * 1e-6, million_a_second(fast.passed, native.seconds), mips,
               million_a_second(compiled.passed, compiled.seconds), compiled.seconds / native.seconds,
               million_a_second(pieces.passed, pieces.seconds), million_a_second(stepped.passed, stepped.seconds),
-              million_a_second(lbr.passed, lbr.seconds), million_a_second(modelled.passed, modelled.seconds));
+              million_a_second(lbr.passed, lbr.seconds), million_a_second(bts.passed, bts.seconds),
+              million_a_second(modelled.passed, modelled.seconds));
   if (options.peers)
     for (const Peer& peer : installed_peers(self())) {
       // Under a peer, the start of a process counts: more work makes it small.
@@ -190,8 +251,8 @@ int run_native(const char* name, const char* work) {
 }
 
 int run(const Options& options, const char* only) {
-  std::printf("%-8s %11s %7s %7s %8s %8s %8s %8s %8s %8s%s\n", "kernel", "instr.", "native", "interp.", "compiled",
-              "slower", "by 997", "by 1", "LBR", "models", options.peers ? "  others" : "");
+  std::printf("%-8s %11s %7s %7s %8s %8s %8s %8s %8s %8s %8s%s\n", "kernel", "instr.", "native", "interp.", "compiled",
+              "slower", "by 997", "by 1", "LBR", "BTS", "models", options.peers ? "  others" : "");
   for (const KernelInfo& kernel : kernels)
     if (host_has(kernel.feature) && (only == nullptr || std::strcmp(only, kernel.name) == 0)) measure(kernel, options);
   if (only == nullptr) measure_footprint(options);

@@ -43,7 +43,7 @@ Outcome Guest::run_here(std::size_t entry, std::uint64_t work) {
   return {result, {}, thread_seconds() - from};
 }
 
-Outcome Guest::run_in(Engine& engine, std::size_t entry, std::uint64_t work, std::uint64_t piece) {
+Outcome Guest::run_in(Engine& engine, std::size_t entry, std::uint64_t work, const std::function<Stop()>& run) {
   clear();
   const std::uint64_t base = ram_.address();
   CpuState s;
@@ -58,7 +58,7 @@ Outcome Guest::run_in(Engine& engine, std::size_t entry, std::uint64_t work, std
   const double from = thread_seconds();
   engine.load(s);
   Stop stop = Stop::budget;
-  while (stop == Stop::budget || stop == Stop::again) stop = engine.run(piece);
+  while (stop == Stop::budget || stop == Stop::again) stop = run();
   const double seconds = thread_seconds() - from;
   const CpuState end = engine.state();
   if (stop != Stop::unsupported || end.rip != base)

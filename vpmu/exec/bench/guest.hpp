@@ -1,6 +1,8 @@
 #pragma once
 #include <sys/mman.h>
 
+#include <functional>
+
 #include "exec/engine.hpp"
 #include "exec/tests/flat_ram.hpp"
 #include "exec/tests/vector_platform.hpp"
@@ -26,7 +28,11 @@ class Guest {
   Outcome run_here(std::size_t entry, std::uint64_t work);
   /// From a cold engine, or going on with the same one when `engine` has run before. In runs of `piece` instructions
   /// each.
-  Outcome run_in(Engine& engine, std::size_t entry, std::uint64_t work, std::uint64_t piece);
+  Outcome run_in(Engine& engine, std::size_t entry, std::uint64_t work, std::uint64_t piece) {
+    return run_in(engine, entry, work, [&] { return engine.run(piece); });
+  }
+  /// `run` makes each of the runs.
+  Outcome run_in(Engine& engine, std::size_t entry, std::uint64_t work, const std::function<Stop()>& run);
   Ram& ram() { return ram_; }
 
  private:

@@ -50,7 +50,8 @@ struct CountPlan {
   unsigned size{};
   bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
                            ///< Pmu::retire() or in bulk by Pmu::record_branches().
-  bool branches_stored{};  ///< BTS: a record is written behind each, which may fault: by Pmu::retire() alone.
+  bool branches_stored{};  ///< BTS: a record is written behind each, which may fault: by Pmu::retire(), and in bulk no
+                           ///< more than Pmu::branches_storable() says.
   LbrFilter lbr_filter{};  ///< What Pmu::record_branches() must be given.
   bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
                            ///< on.

@@ -103,9 +103,14 @@ class Pmu {
   /// instruction: for the LBR and BTS alone (rules Z5, B1). A page fault on the DS area drops the BTS record here
   /// whatever `ds_fault` says: the delivery of an exception must not raise another one without end.
   void record_branch(const TakenBranch& branch, GuestEnv& env);
-  /// Taken branches that passed in bulk at one privilege level, for the LBR alone (rule Z5): while BTS is on each must
-  /// come by retire().
-  void record_branches(const BranchRun& run);
+  /// Taken branches that passed in bulk at one privilege level, for the LBR and BTS (rules Z5, B1). Where BTS stores
+  /// that level's, none may be missing, and no more may come than branches_storable() said.
+  void record_branches(const BranchRun& run, GuestEnv& env);
+  /// How many taken branches at the level may go to the next record_branches(): so many BTS records find their place
+  /// in the guest's memory, without a fault and short of a PMI. The others, and all where this is 0, must come by
+  /// retire(). ~0 where BTS stores none of that level; 0 at CPL 0, where code may look at the area. Cost: reads the
+  /// area, and probes the pages of the records.
+  [[nodiscard]] std::uint64_t branches_storable(unsigned cpl, GuestEnv& env) const;
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
   void on_debug_exception();
@@ -200,6 +205,12 @@ class Pmu {
   // bts.cpp
   [[nodiscard]] bool stores_branches() const;
   [[nodiscard]] bool stores_branches_at(unsigned cpl) const;
+  struct BranchRoom {
+    GuestLinear at;
+    std::uint64_t records;
+  };
+  [[nodiscard]] std::optional<BranchRoom> branch_room(GuestEnv& env) const;
+  void store_branches(const BranchRun& run, GuestEnv& env);
   [[nodiscard]] AccessResult store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env);
   AccessResult drop_branch(DropReason reason, const AccessFault& fault);
 
