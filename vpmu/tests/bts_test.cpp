@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
-#include <random>
 #include <vector>
 
 #include "recording_env.hpp"
@@ -386,108 +384,6 @@ TEST_P(Bts, TraceTellsOfStoredAndDroppedRecords) {
   EXPECT_EQ(trace.stored[0].record, record(0));
   ASSERT_EQ(trace.dropped.size(), 1U);
   EXPECT_EQ(trace.dropped[0].reason, DropReason::buffer_full);
-}
-
-// What branches_storable() lets pass in bulk is in memory as if each branch had been retired by itself, whatever the
-// area looks like; and most of it does pass.
-TEST_P(Bts, InBulkAsOneByOne) {
-  constexpr unsigned rounds = 60, user = 3;
-  std::mt19937_64 random{7};
-  const auto below = [&](std::uint64_t n) { return random() % n; };
-  std::uint64_t in_bulk = 0, pmis = 0, lost = 0, faults = 0;
-  for (unsigned round = 0; round < rounds; ++round) {
-    RecordingEnv one_env, bulk_env;
-    Pmu one{PmuConfig{.generation = GetParam()->generation}};
-    Pmu bulk{PmuConfig{.generation = GetParam()->generation}};
-    const std::uint64_t base = buffer.value(), records = 3 + below(300);
-    const std::uint64_t index = base + (below(4) == 0 ? below(records + 2) * BtsRecord::size + below(3) : 0);
-    const std::uint64_t maximum = base + records * BtsRecord::size + below(BtsRecord::size);
-    const std::uint64_t threshold = base + below(records + 20) * BtsRecord::size + below(2);
-    const bool has_hole = below(3) == 0;
-    const std::uint64_t control = (below(2) == 0 ? with_interrupt : trace_on) |
-                                  (below(6) == 0 ? dbg::BTS_OFF_USR::mask : 0) | (below(3) == 0 ? 1U : 0U);
-    for (auto* const each : {&one_env, &bulk_env}) {
-      each->map(ds_area, page_size);
-      each->map(buffer, 3 * page_size);
-      if (has_hole) each->unmap(buffer + page_size);
-      each->poke(ds_area, base);
-      each->poke(ds_area + 8, index);
-      each->poke(ds_area + 16, maximum);
-      each->poke(ds_area + 24, threshold);
-    }
-    for (auto* const each : {&one, &bulk}) {
-      ASSERT_EQ(each->wrmsr(msr::IA32_DS_AREA, ds_area.value()), MsrStatus::ok);
-      ASSERT_EQ(each->wrmsr(msr::IA32_DEBUGCTL, control), MsrStatus::ok);
-    }
-    for (unsigned k = 0; k < 400;) {
-      const auto next = [&](unsigned n) {
-        const BranchOutcome what{
-            .kind = BranchKind::near_rel_jmp, .taken = true, .mispredicted = n % 3 == 0, .target_cpl = user};
-        return Retirement{.ip = from(n), .next_ip = to(n), .cpl = user, .branch = what, .cycles = 1};
-      };
-      const std::uint64_t most = std::min<std::uint64_t>(bulk.branches_storable(user, bulk_env), 1 + below(100));
-      if (most == 0) {
-        one.retire(next(k), one_env);
-        bulk.retire(next(k++), bulk_env);
-        continue;
-      }
-      std::vector<PassedBranch> passed;
-      for (std::uint64_t n = 0; n < most; ++n, ++k) {
-        const Retirement r = next(k);
-        one.retire(r, one_env);
-        passed.push_back({.branch = {.from = r.ip, .to = r.next_ip, .cpl = user, .what = r.branch}, .cycles = 1});
-      }
-      bulk.record_branches({.branches = passed}, bulk_env);
-      in_bulk += most;
-    }
-    for (std::uint64_t word = 0; word < 8; ++word)
-      ASSERT_EQ(one_env.peek(ds_area + 8 * word), bulk_env.peek(ds_area + 8 * word)) << round << ' ' << word;
-    for (std::uint64_t at = 0; at < (has_hole ? 1U : 3U) * page_size; at += 8)
-      ASSERT_EQ(one_env.peek(buffer + at), bulk_env.peek(buffer + at)) << round << ' ' << at;
-    const PmuStatistics &a = one.statistics(), &b = bulk.statistics();
-    ASSERT_EQ(a.branches_stored, b.branches_stored) << round;
-    ASSERT_EQ(a.branches_dropped_full, b.branches_dropped_full) << round;
-    ASSERT_EQ(a.branches_dropped_bounds, b.branches_dropped_bounds) << round;
-    ASSERT_EQ(a.branches_dropped_fault, b.branches_dropped_fault) << round;
-    ASSERT_EQ(one_env.pmis, bulk_env.pmis) << round;
-    ASSERT_EQ(one.rdmsr(msr::MSR_LASTBRANCH_TOS).value, bulk.rdmsr(msr::MSR_LASTBRANCH_TOS).value) << round;
-    pmis += bulk_env.pmis;
-    lost += b.branches_dropped_full;
-    faults += b.branches_dropped_fault;
-  }
-  EXPECT_GT(in_bulk, rounds * 100U);
-  EXPECT_GT(pmis, 0U);
-  EXPECT_GT(lost, 0U);
-  EXPECT_GT(faults, 0U);
-}
-
-// Code at CPL 0 may look at the area after each branch; what nobody stores needs no room.
-TEST_P(Bts, WhatMayPassInBulk) {
-  write(msr::IA32_DEBUGCTL, with_interrupt);
-  EXPECT_EQ(pmu.branches_storable(0, env), 0U);
-  EXPECT_EQ(pmu.branches_storable(3, env), 7U) << "of 8, with one more behind the last";
-  set_buffer(8, 3);
-  EXPECT_EQ(pmu.branches_storable(3, env), 2U) << "the third reaches the threshold";
-  write(msr::IA32_DEBUGCTL, with_interrupt | dbg::BTS_OFF_OS::mask);
-  EXPECT_EQ(pmu.branches_storable(0, env), ~0ULL);
-  write(msr::IA32_DEBUGCTL, 1);
-  EXPECT_EQ(pmu.branches_storable(3, env), ~0ULL);
-}
-
-// More than there is room for: none is lost without a trace, and the PMI comes.
-TEST_P(Bts, MoreThanSaidAreStoredOneByOne) {
-  write(msr::IA32_DEBUGCTL, with_interrupt);
-  set_buffer(4, 3);
-  std::vector<PassedBranch> passed;
-  for (unsigned k = 0; k < 6; ++k)
-    passed.push_back(
-        {.branch = {
-             .from = from(k), .to = to(k), .cpl = 3, .what = {.kind = BranchKind::near_rel_jmp, .taken = true}}});
-  pmu.record_branches({.branches = passed, .missing = 5}, env);
-  EXPECT_EQ(records(), 4U);
-  EXPECT_EQ(record(3).from, from(3).value());
-  EXPECT_GT(env.pmis, 0U);
-  expect_dropped(2 + 5, 0, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEach, Bts, ::testing::ValuesIn(all_generations().begin(), all_generations().end()),

@@ -29,7 +29,8 @@ struct Exception {
   std::optional<std::uint32_t> error_code;
 };
 inline constexpr std::uint8_t vector_de = 0, vector_db = 1, vector_nmi = 2, vector_bp = 3, vector_ud = 6, vector_nm = 7,
-                              vector_df = 8, vector_ts = 10, vector_np = 11, vector_ss = 12, vector_gp = 13, vector_pf = 14;
+                              vector_df = 8, vector_ts = 10, vector_np = 11, vector_ss = 12, vector_gp = 13,
+                              vector_pf = 14;
 inline constexpr Exception general_protection{.vector = vector_gp, .error_code = 0};
 inline constexpr Exception stack_fault{.vector = vector_ss, .error_code = 0};
 

@@ -14,7 +14,8 @@ namespace {
 
 using vpmu::exec::Stop;
 
-constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16),
+                        rflags_vm = vpmu::bit(17);
 
 /// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
 bool undisturbed(const kvm_vcpu_events& e) {
@@ -142,7 +143,7 @@ Result<bool> ExactSource::enter(VcpuPort& port) {
   if (!undisturbed(events)) return false;
   VMM_ASSIGN(regs_, port.regs());
   VMM_ASSIGN(sregs_, port.sregs());
-  if ((regs_.rflags & rflags_tf) != 0) return false;
+  if ((regs_.rflags & (rflags_tf | rflags_vm)) != 0) return false;
   VMM_ASSIGN(const bool halted, port.halted());
   if (halted) return false;
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));

@@ -45,8 +45,7 @@ PlanProgress::Way PlanProgress::way_of(const vpmu::PlanEntry& entry) {
 void PlanProgress::begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model) {
   plan_ = plan;
   model_ = model;
-  for (unsigned i = 0; i < plan.size; ++i)
-    ways_[i] = way_of(plan.entries[i]);
+  for (unsigned i = 0; i < plan.size; ++i) ways_[i] = way_of(plan.entries[i]);
   take_modelled();
 }
 

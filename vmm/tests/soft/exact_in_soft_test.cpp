@@ -33,13 +33,38 @@ class CountedLoop : public GuestCode {
   static constexpr std::uint64_t outside = 6;
 };
 
+/// The same as 32-bit code, with interrupts off.
+class CountedLoopOf32Bits : public GuestCode {
+ public:
+  explicit CountedLoopOf32Bits(std::uint32_t rounds) {
+    write_msr32(msr_perfevtsel, instructions_retired);
+    write_msr32(msr_global_ctrl, 1);
+    move32(7, rounds);
+    add({0x4F, 0x75, 0xFD});  // dec edi; jnz to it
+    add({0xE6, 0x80});
+  }
+  static constexpr std::uint64_t outside = 5;
+
+ private:
+  void move32(std::uint8_t reg, std::uint64_t value) {
+    add({static_cast<std::uint8_t>(0xB8 + reg)});
+    add_word(value, 4);
+  }
+  void write_msr32(std::uint32_t index, std::uint64_t value) {
+    move32(rcx, index);
+    move32(rax, value);
+    move32(rdx, value >> 32);
+    add({0x0F, 0x30});
+  }
+};
+
 class ExactInSoft : public testing::Test {
  protected:
-  void begin(std::uint64_t rounds) {
+  void begin(std::uint64_t rounds) { begin_with(CountedLoop{rounds}); }
+  void begin_with(const GuestCode& loop) {
     guest_.map(code, vpmu::page_size);
     guest_.map(stack, 2 * vpmu::page_size);
     guest_.map(tables, 2 * vpmu::page_size);
-    const CountedLoop loop{rounds};
     guest_.store(code, std::as_bytes(std::span{loop.bytes()}));
     guest_.store_code(handler, {0x0F, 0x31, 0xE6, 0x81});  // rdtsc; out 0x81
     guest_.store_word(tables + 0x1010, 0x00AF'9B00'0000'FFFF);
@@ -117,6 +142,17 @@ TEST_F(ExactInSoft, AKickAndTheEndOfTimeComeThrough) {
   EXPECT_TRUE(std::holds_alternative<Interrupted>(*first));
   EXPECT_EQ(run(), 0);
   EXPECT_LT(*port_->tsc(), 2'100'000U);
+}
+
+// Code of another mode, too, is the engine's.
+TEST_F(ExactInSoft, Counts32BitCode) {
+  constexpr std::uint32_t rounds = 1'000'000;
+  guest_.port.special.cs.l = 0;
+  guest_.port.special.cs.db = 1;
+  begin_with(CountedLoopOf32Bits{rounds});
+  ASSERT_EQ(run(), 0x80);
+  EXPECT_EQ(counted(), 2 * rounds + CountedLoopOf32Bits::outside);
+  EXPECT_LT(statistic("pmu.exact.handed_over"), 100U);
 }
 
 }  // namespace
