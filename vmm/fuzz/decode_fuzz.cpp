@@ -28,7 +28,7 @@ void check(const exec::Block& block) {
             "ops stand one behind the other");
     for (const std::uint8_t reg : {op.d, op.s, op.b, op.x, op.seg})
       require(reg < sizeof(std::uint64_t) * exec::register_count, "registers are registers");
-    require(op.scale <= 3, "a scale is 1, 2, 4 or 8");
+    require((op.scale & ~exec::scale_any & 0xFF) <= exec::scale_shift, "a scale is 1, 2, 4 or 8");
     counts += exec::counts_of(op);
     at += op.length;
   }
@@ -50,16 +50,23 @@ void check_host_form(std::span<const std::byte> code) {
   require(form->bytes == (operand ? operand->bytes : 0), "its operand has the same size");
 }
 
+vmm::CodeSize size_of(exec::CodeMode mode) {
+  return mode == exec::CodeMode::bits64   ? vmm::CodeSize::bits64
+         : mode == exec::CodeMode::bits32 ? vmm::CodeSize::bits32
+                                          : vmm::CodeSize::bits16;
+}
+
 void check_against_the_other(const exec::Block& block) {
+  const vmm::CodeSize size = size_of(block.mode);
   for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
     const exec::Op& op = block.ops[n];
     const auto code = std::span{block.code}.subspan(op.offset);
-    const auto other = vmm::decode_instruction(code, vmm::CodeSize::bits64);
+    const auto other = vmm::decode_instruction(code, size);
     require(other.has_value(), "both know the instruction");
     require(other->length == op.length, "both give it one length");
-    require(vmm::mnemonic_of(code, vmm::CodeSize::bits64) != "invalid", "it has a name");
+    require(vmm::mnemonic_of(code, size) != "invalid", "it has a name");
     ++instructions_decoded;
-    check_host_form(code.first(op.length));
+    if (block.mode == exec::CodeMode::bits64) check_host_form(code.first(op.length));
     if (op.run == exec::op_unsupported()) continue;
     require(other->ends_block == (other->branch != BranchKind::none), "the engine knows no HLT");
     require(!other->ends_block || n + 2 == block.ops.size(), "a branch ends its block");
@@ -78,7 +85,10 @@ extern "C" std::uint64_t fuzz_work() { return instructions_decoded; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::Input input{data, size};
-  const std::uint64_t rip = 0x40'0000 + input.take<std::uint16_t>() % page_size;
+  constexpr std::array modes{exec::CodeMode::bits64, exec::CodeMode::bits64, exec::CodeMode::bits32,
+                             exec::CodeMode::bits16};
+  const auto where = input.take<std::uint16_t>();
+  const std::uint64_t rip = 0x40'0000 + where % page_size;
   std::array<std::byte, 256> code{};
   std::size_t bytes = 0;
   while (bytes < code.size() && !input.empty()) code[bytes++] = std::byte{input.take<std::uint8_t>()};
@@ -86,12 +96,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t there = std::min<std::size_t>(bytes, page_size - rip % page_size);
   exec::Block block;
   block.rip = rip;
+  block.mode = modes[where / page_size % modes.size()];
   block.code.assign(code.begin(), code.begin() + static_cast<std::ptrdiff_t>(there));
   static exec::test::TestCode room;
   static exec::HostRoutines routines{&room};
   if (routines.lacked_room()) routines.clear();
   if (!exec::decode_block(block, routines)) {
-    require(!vmm::decode_instruction(std::span{code}.first(there), vmm::CodeSize::bits64),
+    require(!vmm::decode_instruction(std::span{code}.first(there), size_of(block.mode)),
             "neither knows the instruction");
     return 0;
   }
