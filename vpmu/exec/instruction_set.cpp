@@ -17,9 +17,10 @@ bool is_fcomi(ZydisMnemonic mnemonic) {
 const ZydisDecoder& zydis_decoder(CodeMode mode) {
   static const auto all = [] {
     std::array<ZydisDecoder, 3> d;  // by CodeMode
-    ZydisDecoderInit(&d[0], ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    ZydisDecoderInit(&d[1], ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32);
-    ZydisDecoderInit(&d[2], ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16);
+    auto& [bits64, bits32, bits16] = d;
+    ZydisDecoderInit(&bits64, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+    ZydisDecoderInit(&bits32, ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32);
+    ZydisDecoderInit(&bits16, ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16);
     return d;
   }();
   return all[static_cast<std::size_t>(mode)];

@@ -105,8 +105,8 @@ std::optional<Exception> enter_in_protected_mode(SoftState& state, GuestView& vi
   if (!is_code || cs->dpl > before) return Exception{vector_gp, (g.selector() & ~3U) | external_bit(kind)};
   const unsigned cpl = cs->dpl;
   const kvm_regs& r = state.regs;
-  std::optional<OuterStack> inner;
-  if (cpl != before && !(inner = inner_stack(state, view, cpl))) return Exception{vector_df, 0};
+  const auto inner = cpl == before ? std::nullopt : inner_stack(state, view, cpl);
+  if (cpl != before && !inner) return Exception{vector_ts, state.sregs.tr.selector | external_bit(kind)};
   const std::array<std::uint32_t, 6> frame{
       e.error_code.value_or(0),
       static_cast<std::uint32_t>(r.rip),

@@ -269,7 +269,7 @@ TEST_F(Modes, StepsThrough32BitCode) {
   guest_.store_code(base, {0x48, 0x48, 0xB8, 1, 0, 0, 0});  // dec %eax twice; mov $1, %eax
   SoftPort& port = begin();
   ASSERT_TRUE(port.set_guest_debug({.control = KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_SINGLESTEP}));
-  for (const std::uint64_t next : {1, 2, 7}) {
+  for (const std::uint64_t next : {1U, 2U, 7U}) {
     const auto exit = port.run();
     ASSERT_TRUE(exit && std::holds_alternative<Debug>(*exit));
     EXPECT_EQ(port.regs()->rip, base + next);

@@ -37,7 +37,7 @@ std::optional<Decoded> decode(std::vector<std::byte> code) {
 
 /// Which of XSAVE's relatives this CPU has. SDM 2A CPUID, leaf DH.
 std::uint32_t extended_state() {
-  std::uint32_t a = 0xD, b{}, c = 1, d{};
+  std::uint32_t a = 0xD, b{}, c = 1, d{};  // NOLINT(misc-const-correctness): the asm writes them
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   return a;
 }
@@ -281,7 +281,7 @@ void RandomVector::shape_xsave(VectorCase& c, const Decoded& d) {
 // Elements near the base, some of them far away; each second one masked.
 void RandomVector::shape_gather(VectorCase& c, const Decoded& d, unsigned operand) {
   const auto put_vector = [&](ZydisRegister reg, auto make) {
-    const auto n = static_cast<std::size_t>(ZydisRegisterGetId(reg));
+    const auto n = static_cast<std::uint8_t>(ZydisRegisterGetId(reg));
     for (std::size_t i = 0; i < 8; ++i) {
       const std::uint32_t word = make(i);
       std::byte* const to = i < 4 ? c.vectors.legacy.data() + VectorState::xmm_at + 16 * n + 4 * i
