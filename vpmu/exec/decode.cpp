@@ -233,10 +233,8 @@ Run string_op(Decoding& d, StringKind kind) {
   const bool equal = (d.in.attributes & (ZYDIS_ATTRIB_HAS_REP | ZYDIS_ATTRIB_HAS_REPE)) != 0;
   const bool not_equal = (d.in.attributes & ZYDIS_ATTRIB_HAS_REPNE) != 0;
   const Repeat repeat = equal ? Repeat::while_equal : not_equal ? Repeat::while_not_equal : Repeat::none;
-  if (d.in.address_width == 64) return op_string(kind.what, repeat, kind.bytes);
   note_address_size(d);
-  d.op.imm = static_cast<std::int64_t>(repeat);
-  return op_narrow_string(kind.what, kind.bytes);
+  return op_string(kind.what, repeat, kind.bytes, d.in.address_width == 64);
 }
 
 BranchKind branch_kind(const Decoding& d) {
@@ -261,8 +259,7 @@ Run branch(Decoding& d) {
   if (d.in.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR) return nullptr;
   if (const Run run = loop_op(d)) {
     to();
-    const bool quick = d.in.address_width == 64 && d.in.mnemonic == ZYDIS_MNEMONIC_LOOP;
-    return quick ? op_loop(false) : run;
+    return run;
   }
   if (d.mode != CodeMode::bits64) {
     if (d.is_immediate(0) && d.in.mnemonic != ZYDIS_MNEMONIC_RET) to();

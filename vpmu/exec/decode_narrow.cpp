@@ -82,12 +82,12 @@ Run narrow_branch_op(Decoding& d) {
 Run loop_op(Decoding& d) {
   note_address_size(d);
   switch (d.in.mnemonic) {
-    case ZYDIS_MNEMONIC_LOOP: return op_narrow_loop(Loop::loop);
-    case ZYDIS_MNEMONIC_LOOPE: return op_narrow_loop(Loop::while_equal);
-    case ZYDIS_MNEMONIC_LOOPNE: return op_narrow_loop(Loop::while_not_equal);
+    case ZYDIS_MNEMONIC_LOOP: return op_loop(Loop::loop);
+    case ZYDIS_MNEMONIC_LOOPE: return op_loop(Loop::while_equal);
+    case ZYDIS_MNEMONIC_LOOPNE: return op_loop(Loop::while_not_equal);
     case ZYDIS_MNEMONIC_JCXZ:
     case ZYDIS_MNEMONIC_JECXZ:
-    case ZYDIS_MNEMONIC_JRCXZ: return op_narrow_loop(Loop::jcxz);
+    case ZYDIS_MNEMONIC_JRCXZ: return op_loop(Loop::jcxz);
     default: return nullptr;
   }
 }

@@ -55,6 +55,12 @@ VPMU_PART_OF_OP std::uint64_t linear_address(const Op& op, std::uint64_t sum) {
   return (op.scale & scale_wraps) != 0 ? sum & low_bits(32) : sum;
 }
 
+/// Adds to what points or counts: as many bits of it as addresses have; 32 bits clear the upper half.
+VPMU_PART_OF_OP void add_to_pointer(Core* c, RegisterNumber number, std::uint64_t step, std::uint64_t mask) {
+  std::uint64_t& r = c->r[number];
+  r = (mask == low_bits(16) ? r & ~mask : 0) | ((r + step) & mask);
+}
+
 /// The linear address of the op's memory operand.
 VPMU_PART_OF_OP std::uint64_t address(const Op* op, const Core* c) {
   if ((op->scale & scale_any) != 0) [[unlikely]] {

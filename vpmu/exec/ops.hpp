@@ -106,21 +106,19 @@ Run op_jcc(unsigned condition);  ///< To target[0] if the condition holds, else 
 Run op_jmp_indirect(bool memory);
 Run op_call();
 Run op_call_indirect(bool memory);
-Run op_ret();                     ///< imm more bytes off the stack.
-Run op_end();                     ///< No instruction: the block goes on at target[0].
-Run op_stepped();                 ///< No instruction: stops after the one before.
-Run op_loop(bool only_rcx_zero);  ///< LOOP, or JRCXZ.
+Run op_ret();      ///< imm more bytes off the stack.
+Run op_end();      ///< No instruction: the block goes on at target[0].
+Run op_stepped();  ///< No instruction: stops after the one before.
+Run op_loop(Loop what);
 
-Run op_string(String what, Repeat repeat, unsigned bytes);
+/// `is_wide`: with pointers and counts of 64 bits; else as long as addresses are.
+Run op_string(String what, Repeat repeat, unsigned bytes, bool is_wide);
 
 // Of 16- and 32-bit code. `bytes`: operand size 2 or 4.
 Run op_narrow_push(Form form, unsigned bytes);
 Run op_narrow_pop(bool memory, unsigned bytes);
 Run op_narrow(Narrow what, unsigned bytes);
 Run op_decimal(Decimal what);  ///< imm is the base of AAM and AAD.
-/// Of any code, with pointers and counts as long as addresses are.
-Run op_narrow_loop(Loop what);
-Run op_narrow_string(String what, unsigned bytes);  ///< imm is a Repeat.
 
 /// CLC, STC, CMC, CLD, STD, CLI: RFLAGS = (RFLAGS & ~imm) ^ disp.
 Run op_change_flags();

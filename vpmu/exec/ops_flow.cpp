@@ -18,9 +18,17 @@ void jcc(const Op* op, Core* c) {
   return go(c, 1);
 }
 
-// LOOP changes RCX and no flag.
-void loop(const Op* /*op*/, Core* c) { return go(c, --c->r[rcx] != 0 ? 0 : 1); }
-void jrcxz(const Op* /*op*/, Core* c) { return go(c, c->r[rcx] == 0 ? 0 : 1); }
+// LOOP and its like change no flag; RCX is as long as addresses are. SDM 2A JCXZ, LOOP.
+template <Loop What>
+void loop(const Op* op, Core* c) {
+  const std::uint64_t mask = address_mask(*op);
+  if constexpr (What != Loop::jcxz) add_to_pointer(c, rcx, ~std::uint64_t{0}, mask);
+  const bool is_zero = (c->r[rcx] & mask) == 0;
+  if constexpr (What == Loop::jcxz) return go(c, is_zero ? 0 : 1);
+  if constexpr (What == Loop::while_equal) return go(c, !is_zero && c->flags.zf() ? 0 : 1);
+  if constexpr (What == Loop::while_not_equal) return go(c, !is_zero && !c->flags.zf() ? 0 : 1);
+  return go(c, is_zero ? 1 : 0);
+}
 
 template <bool Memory>
 bool destination(const Op* op, Core* c, std::uint64_t& to) {
@@ -95,7 +103,15 @@ Run op_jmp() { return jmp; }
 Run op_jcc(unsigned condition) {
   return by_condition(condition, [](auto cc) { return jcc<cc()>; });
 }
-Run op_loop(bool only_rcx_zero) { return only_rcx_zero ? jrcxz : loop; }
+Run op_loop(Loop what) {
+  switch (what) {
+    case Loop::loop: return loop<Loop::loop>;
+    case Loop::while_equal: return loop<Loop::while_equal>;
+    case Loop::while_not_equal: return loop<Loop::while_not_equal>;
+    case Loop::jcxz: return loop<Loop::jcxz>;
+  }
+  return nullptr;
+}
 Run op_jmp_indirect(bool memory) { return memory ? jmp_indirect<true> : jmp_indirect<false>; }
 Run op_call() { return call; }
 Run op_call_indirect(bool memory) { return memory ? call_indirect<true> : call_indirect<false>; }

@@ -1,12 +1,10 @@
-#include "exec/alu.hpp"
 #include "exec/dispatch.hpp"
 #include "exec/ops.hpp"
 #include "exec/select.hpp"
 #include "exec/system.hpp"
-#include "exec/tap.hpp"
 
-/// What 16- and 32-bit code does in another way than 64-bit code: the stack, near branches, and strings; and the
-/// strings and loops of 64-bit code whose addresses have 32 bits. SDM 1 3.6, 6.2, 7.3.
+/// What 16- and 32-bit code does in another way than 64-bit code: the stack and near branches; and what only it has.
+/// SDM 1 3.6, 6.2, 7.3.
 namespace vpmu::exec {
 namespace {
 
@@ -200,79 +198,6 @@ void decimal(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// Counts and pointers have as many bits as addresses. The upper half of a register that changes is cleared where these
-// are 32.
-
-VPMU_PART_OF_OP void add_to(Core* c, RegisterNumber number, std::uint64_t step, std::uint64_t mask) {
-  std::uint64_t& r = c->r[number];
-  r = (mask == low_bits(16) ? r & ~mask : 0) | ((r + step) & mask);
-}
-
-// LOOP and its like change no flag. SDM 2A JCXZ, LOOP.
-template <Loop What>
-void loop(const Op* op, Core* c) {
-  const std::uint64_t mask = address_mask(*op);
-  if constexpr (What != Loop::jcxz) add_to(c, rcx, ~std::uint64_t{0}, mask);
-  const bool is_zero = (c->r[rcx] & mask) == 0;
-  if constexpr (What == Loop::jcxz) return go(c, is_zero ? 0 : 1);
-  if constexpr (What == Loop::while_equal) return go(c, !is_zero && c->flags.zf() ? 0 : 1);
-  if constexpr (What == Loop::while_not_equal) return go(c, !is_zero && !c->flags.zf() ? 0 : 1);
-  return go(c, is_zero ? 1 : 0);
-}
-
-/// One element. False: the instruction must stop here.
-template <String What, class T>
-bool element(const Op* op, Core* c, std::uint64_t step, std::uint64_t mask) {
-  const std::uint64_t from = linear_address(*op, (c->r[rsi] & mask) + reg<std::uint64_t>(c, op->seg));
-  const std::uint64_t to = linear_address(*op, (c->r[rdi] & mask) + c->r[es_base]);
-  T a{};
-  T b{};
-  if constexpr (What == String::movs) {
-    if (!load(c, from, a) || !store(c, to, a)) return false;
-  } else if constexpr (What == String::stos) {
-    if (!store(c, to, reg<T>(c, rax * 8))) return false;
-  } else if constexpr (What == String::lods) {
-    if (!load(c, from, a)) return false;
-    set_reg(c, rax * 8, a);
-  } else if constexpr (What == String::scas) {
-    if (!load(c, to, b)) return false;
-    compute<Alu::cmp>(c->flags, reg<T>(c, rax * 8), b);
-  } else {
-    if (!load(c, from, a) || !load(c, to, b)) return false;
-    compute<Alu::cmp>(c->flags, a, b);
-  }
-  if constexpr (What == String::movs || What == String::lods || What == String::cmps) add_to(c, rsi, step, mask);
-  if constexpr (What != String::lods) add_to(c, rdi, step, mask);
-  return true;
-}
-
-/// How it repeats is in imm.
-template <String What, class T>
-void string(const Op* op, Core* c) {
-  constexpr bool compares = What == String::scas || What == String::cmps;
-  constexpr unsigned most_elements = 4096;
-  const std::uint64_t mask = address_mask(*op);
-  const auto how = static_cast<Repeat>(op->imm);
-  const std::uint64_t step = (c->other_flags & rflags::DF) != 0 ? std::uint64_t{0} - sizeof(T) : sizeof(T);
-  if (how == Repeat::none) {
-    if (!element<What, T>(op, c, step, mask)) VPMU_LEAVE(op, c);
-    VPMU_NEXT(op, c);
-  }
-  for (unsigned n = 0; (c->r[rcx] & mask) != 0; ++n) {
-    if (n == most_elements) return leave_for(op, c, Stop::again);
-    if (!element<What, T>(op, c, step, mask)) VPMU_LEAVE(op, c);
-    if (c->tap != nullptr) [[unlikely]]
-      note_element(*c);
-    add_to(c, rcx, ~std::uint64_t{0}, mask);
-    if (compares && c->flags.zf() != (how == Repeat::while_equal)) break;
-    // It may have been its own code: what goes on is what stands there now.
-    if (c->wrote_code && (c->r[rcx] & mask) != 0) [[unlikely]]
-      return leave_for(op, c, Stop::again);
-  }
-  look_at_kick(c);
-  VPMU_NEXT(op, c);
-}
-
 /// Calls `pick` with a value of the unsigned type of a stack or branch operand.
 template <class Pick>
 Run by_stack_size(unsigned bytes, Pick pick) {
@@ -327,28 +252,6 @@ Run op_decimal(Decimal what) {
     case Decimal::aad: return decimal<Decimal::aad>;
   }
   return nullptr;
-}
-Run op_narrow_loop(Loop what) {
-  switch (what) {
-    case Loop::loop: return loop<Loop::loop>;
-    case Loop::while_equal: return loop<Loop::while_equal>;
-    case Loop::while_not_equal: return loop<Loop::while_not_equal>;
-    case Loop::jcxz: return loop<Loop::jcxz>;
-  }
-  return nullptr;
-}
-Run op_narrow_string(String what, unsigned bytes) {
-  return by_size(bytes, [&](auto t) -> Run {
-    using T = decltype(t);
-    switch (what) {
-      case String::movs: return string<String::movs, T>;
-      case String::stos: return string<String::stos, T>;
-      case String::lods: return string<String::lods, T>;
-      case String::scas: return string<String::scas, T>;
-      case String::cmps: return string<String::cmps, T>;
-    }
-    return nullptr;
-  });
 }
 
 }  // namespace vpmu::exec

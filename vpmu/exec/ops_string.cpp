@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "exec/alu.hpp"
 #include "exec/dispatch.hpp"
@@ -12,28 +13,51 @@ namespace {
 /// REP).
 constexpr unsigned most_elements = 4096;
 
+/// RSI, RDI and RCX as 64-bit code has them,
+struct Wide {
+  explicit Wide(const Op* /*op*/) {}
+  static std::uint64_t from(const Op* op, const Core* c) { return c->r[rsi] + reg<std::uint64_t>(c, op->seg); }
+  static std::uint64_t to(const Op* /*op*/, const Core* c) { return c->r[rdi]; }
+  static std::uint64_t count(const Core* c) { return c->r[rcx]; }
+  static void add(Core* c, RegisterNumber number, std::uint64_t step) { c->r[number] += step; }
+};
+/// and as long as addresses are. What RDI points to is in ES.
+struct Narrow {
+  explicit Narrow(const Op* op) : mask{address_mask(*op)} {}
+  [[nodiscard]] std::uint64_t from(const Op* op, const Core* c) const {
+    return linear_address(*op, (c->r[rsi] & mask) + reg<std::uint64_t>(c, op->seg));
+  }
+  [[nodiscard]] std::uint64_t to(const Op* op, const Core* c) const {
+    return linear_address(*op, (c->r[rdi] & mask) + c->r[es_base]);
+  }
+  [[nodiscard]] std::uint64_t count(const Core* c) const { return c->r[rcx] & mask; }
+  void add(Core* c, RegisterNumber number, std::uint64_t step) const { add_to_pointer(c, number, step, mask); }
+  std::uint64_t mask;
+};
+
 /// One element. False: the instruction must stop here.
-template <String What, class T>
-bool element(const Op* op, Core* c, std::uint64_t step) {
-  const std::uint64_t from = c->r[rsi] + reg<std::uint64_t>(c, op->seg);
+template <String What, class T, class Pointers>
+bool element(const Op* op, Core* c, std::uint64_t step, const Pointers& p) {
+  const std::uint64_t from = p.from(op, c);
+  const std::uint64_t to = p.to(op, c);
   T a{};
   T b{};
   if constexpr (What == String::movs) {
-    if (!load(c, from, a) || !store(c, c->r[rdi], a)) return false;
+    if (!load(c, from, a) || !store(c, to, a)) return false;
   } else if constexpr (What == String::stos) {
-    if (!store(c, c->r[rdi], reg<T>(c, rax * 8))) return false;
+    if (!store(c, to, reg<T>(c, rax * 8))) return false;
   } else if constexpr (What == String::lods) {
     if (!load(c, from, a)) return false;
     set_reg(c, rax * 8, a);
   } else if constexpr (What == String::scas) {
-    if (!load(c, c->r[rdi], b)) return false;
+    if (!load(c, to, b)) return false;
     compute<Alu::cmp>(c->flags, reg<T>(c, rax * 8), b);
   } else {
-    if (!load(c, from, a) || !load(c, c->r[rdi], b)) return false;
+    if (!load(c, from, a) || !load(c, to, b)) return false;
     compute<Alu::cmp>(c->flags, a, b);
   }
-  if constexpr (What == String::movs || What == String::lods || What == String::cmps) c->r[rsi] += step;
-  if constexpr (What != String::lods) c->r[rdi] += step;
+  if constexpr (What == String::movs || What == String::lods || What == String::cmps) p.add(c, rsi, step);
+  if constexpr (What != String::lods) p.add(c, rdi, step);
   return true;
 }
 
@@ -64,27 +88,29 @@ template <String What, class T>
   return n;
 }
 
-template <String What, Repeat How, class T>
+template <String What, Repeat How, class T, class Pointers>
 void string(const Op* op, Core* c) {
+  const Pointers p{op};
   const std::uint64_t step = (c->other_flags & rflags::DF) != 0 ? std::uint64_t{0} - sizeof(T) : sizeof(T);
   if constexpr (How == Repeat::none) {
-    if (!element<What, T>(op, c, step)) VPMU_LEAVE(op, c);
+    if (!element<What, T>(op, c, step, p)) VPMU_LEAVE(op, c);
   } else {
     constexpr bool compares = What == String::scas || What == String::cmps;
-    for (unsigned n = 0; c->r[rcx] != 0; ++n) {
-      if constexpr (What == String::movs || What == String::stos)
+    constexpr bool may_be_many = std::is_same_v<Pointers, Wide> && (What == String::movs || What == String::stos);
+    for (unsigned n = 0; p.count(c) != 0; ++n) {
+      if constexpr (may_be_many)
         if (step == sizeof(T) && c->tap == nullptr) {
           n += static_cast<unsigned>(many<What, T>(op, c, std::min<std::uint64_t>(c->r[rcx], most_elements - n)));
           if (c->r[rcx] == 0) break;
         }
       if (n == most_elements) return leave_for(op, c, Stop::again);
-      if (!element<What, T>(op, c, step)) VPMU_LEAVE(op, c);
+      if (!element<What, T>(op, c, step, p)) VPMU_LEAVE(op, c);
       if (c->tap != nullptr) [[unlikely]]
         note_element(*c);
-      --c->r[rcx];
+      p.add(c, rcx, ~std::uint64_t{0});
       if (compares && c->flags.zf() != (How == Repeat::while_equal)) break;
       // It may have been its own code: what goes on is what stands there now.
-      if (c->wrote_code && c->r[rcx] != 0) [[unlikely]]
+      if (c->wrote_code && p.count(c) != 0) [[unlikely]]
         return leave_for(op, c, Stop::again);
     }
     look_at_kick(c);
@@ -92,28 +118,32 @@ void string(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-template <String What>
-Run of_kind(Repeat repeat, unsigned bytes) {
+template <String What, class Pointers>
+Run of_pointers(Repeat repeat, unsigned bytes) {
   return by_size(bytes, [&](auto t) -> Run {
     using T = decltype(t);
     switch (repeat) {
-      case Repeat::none: return string<What, Repeat::none, T>;
-      case Repeat::while_equal: return string<What, Repeat::while_equal, T>;
-      case Repeat::while_not_equal: return string<What, Repeat::while_not_equal, T>;
+      case Repeat::none: return string<What, Repeat::none, T, Pointers>;
+      case Repeat::while_equal: return string<What, Repeat::while_equal, T, Pointers>;
+      case Repeat::while_not_equal: return string<What, Repeat::while_not_equal, T, Pointers>;
     }
     return nullptr;
   });
 }
+template <String What>
+Run of_kind(Repeat repeat, unsigned bytes, bool is_wide) {
+  return is_wide ? of_pointers<What, Wide>(repeat, bytes) : of_pointers<What, Narrow>(repeat, bytes);
+}
 
 }  // namespace
 
-Run op_string(String what, Repeat repeat, unsigned bytes) {
+Run op_string(String what, Repeat repeat, unsigned bytes, bool is_wide) {
   switch (what) {
-    case String::movs: return of_kind<String::movs>(repeat, bytes);
-    case String::stos: return of_kind<String::stos>(repeat, bytes);
-    case String::lods: return of_kind<String::lods>(repeat, bytes);
-    case String::scas: return of_kind<String::scas>(repeat, bytes);
-    case String::cmps: return of_kind<String::cmps>(repeat, bytes);
+    case String::movs: return of_kind<String::movs>(repeat, bytes, is_wide);
+    case String::stos: return of_kind<String::stos>(repeat, bytes, is_wide);
+    case String::lods: return of_kind<String::lods>(repeat, bytes, is_wide);
+    case String::scas: return of_kind<String::scas>(repeat, bytes, is_wide);
+    case String::cmps: return of_kind<String::cmps>(repeat, bytes, is_wide);
   }
   return nullptr;
 }
