@@ -90,8 +90,8 @@ AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv&
   return {};
 }
 
-// Behind the last of them there is room for one more, so that none goes back to the beginning; and no index reaches the
-// threshold (rules B2, B3).
+// By what the area says alone. Behind the last of them there is room for one more, so that none goes back to the
+// beginning; and no index reaches the threshold (rules B2, B3).
 std::optional<Pmu::BranchRoom> Pmu::branch_room(GuestEnv& env) const {
   constexpr std::uint64_t most = 4096;
   const GuestLinear ds{state_.ds_area};
@@ -106,10 +106,7 @@ std::optional<Pmu::BranchRoom> Pmu::branch_room(GuestEnv& env) const {
     if (area.interrupt_threshold <= at) return std::nullopt;
     records = std::min(records, (area.interrupt_threshold.value() - at.value() - 1) / BtsRecord::size);
   }
-  const std::uint64_t size = records * BtsRecord::size;
-  if (records == 0 || !addressable(at, size) || env.probe_linear(at, size, AccessKind::write) ||
-      env.probe_linear(ds + BtsArea::index_offset, 8, AccessKind::write))
-    return std::nullopt;
+  if (records == 0 || !addressable(at, records * BtsRecord::size)) return std::nullopt;
   return BranchRoom{.at = at, .records = records};
 }
 
@@ -117,10 +114,15 @@ std::uint64_t Pmu::branches_storable(unsigned cpl, GuestEnv& env) const {
   if (!stores_branches() || !stores_branches_at(cpl)) return ~0ULL;
   if (cpl == 0) return 0;
   const auto room = branch_room(env);
-  return room ? room->records : 0;
+  if (!room || env.probe_linear(room->at, room->records * BtsRecord::size, AccessKind::write) ||
+      env.probe_linear(GuestLinear{state_.ds_area} + BtsArea::index_offset, 8, AccessKind::write))
+    return 0;
+  return room->records;
 }
 
-// As store_branch() would have, one after the other. Where there is less room than the source was told, it does.
+// As store_branch() would have, one after the other. Where there is less room than the source was told, it does. What
+// has no index behind it is no record: a page that another vCPU takes away meanwhile loses them all, and each is
+// counted.
 void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
   if (run.branches.empty() || !stores_branches() || !stores_branches_at(run.branches.front().branch.cpl)) return;
   statistics_.branches_dropped_full += run.missing;
@@ -133,26 +135,26 @@ void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
   constexpr std::size_t at_once = 64;
   std::array<std::byte, at_once * BtsRecord::size> buffer{};
   GuestLinear at = room->at;
+  const auto lose_all = [&](const AccessFault& fault) {
+    for (std::size_t n = 0; n < run.branches.size(); ++n) (void)drop_branch(DropReason::fault, fault);
+  };
   for (std::size_t done = 0; done < run.branches.size();) {
     const std::size_t count = std::min(at_once, run.branches.size() - done);
     for (std::size_t n = 0; n < count; ++n) {
-      const BtsRecord record = record_of(run.branches[done + n].branch);
-      std::ranges::copy(record.encode(), buffer.begin() + static_cast<std::ptrdiff_t>(n * BtsRecord::size));
-      trace(BranchStored{.at = at + n * BtsRecord::size, .record = record});
+      const auto record = record_of(run.branches[done + n].branch).encode();
+      std::ranges::copy(record, buffer.begin() + static_cast<std::ptrdiff_t>(n * BtsRecord::size));
     }
-    if (auto fault = env.write_linear(at, std::span{buffer}.first(count * BtsRecord::size))) {
-      (void)drop_branch(DropReason::fault, *fault);
-      return;
-    }
+    if (auto fault = env.write_linear(at, std::span{buffer}.first(count * BtsRecord::size))) return lose_all(*fault);
     at = at + count * BtsRecord::size;
     done += count;
   }
   const GuestLinear index = GuestLinear{state_.ds_area} + BtsArea::index_offset;
-  if (auto fault = env.write_linear(index, std::bit_cast<std::array<std::byte, 8>>(at.value()))) {
-    (void)drop_branch(DropReason::fault, *fault);
-    return;
-  }
+  if (auto fault = env.write_linear(index, std::bit_cast<std::array<std::byte, 8>>(at.value())))
+    return lose_all(*fault);
   statistics_.branches_stored += run.branches.size();
+  if (trace_ == nullptr) return;
+  for (std::size_t n = 0; n < run.branches.size(); ++n)
+    trace(BranchStored{.at = room->at + n * BtsRecord::size, .record = record_of(run.branches[n].branch)});
 }
 
 AccessResult Pmu::drop_branch(DropReason reason, const AccessFault& fault) {

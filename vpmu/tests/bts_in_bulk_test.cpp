@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "bts_area.hpp"
+#include "generation_name.hpp"
 #include "recording_env.hpp"
 #include "vpmu/bts.hpp"
 #include "vpmu/pmu.hpp"
@@ -14,12 +16,6 @@
 namespace vpmu::test {
 namespace {
 
-namespace dbg = reg::debugctl;
-
-constexpr std::uint64_t trace_on = dbg::TR::mask | dbg::BTS::mask;
-constexpr std::uint64_t with_interrupt = trace_on | dbg::BTINT::mask;
-constexpr GuestLinear ds_area{0xFFFF'8000'0001'0000};
-constexpr GuestLinear buffer{0xFFFF'8000'0002'0000};
 constexpr unsigned user = 3;
 
 GuestLinear from(unsigned k) { return GuestLinear{0x1000 + 16ULL * k}; }
@@ -65,7 +61,7 @@ TEST_P(BtsInBulk, IsAsOneByOne) {
     const std::uint64_t maximum = base + records * BtsRecord::size + below(BtsRecord::size);
     const std::uint64_t threshold = base + below(records + 20) * BtsRecord::size + below(2);
     const bool has_hole = below(3) == 0;
-    const std::uint64_t control = (below(2) == 0 ? with_interrupt : trace_on) |
+    const std::uint64_t control = (below(2) == 0 ? trace_with_interrupt : trace_on) |
                                   (below(6) == 0 ? dbg::BTS_OFF_USR::mask : 0) | (below(3) == 0 ? 1U : 0U);
     for (Tracing* const each : {&one, &bulk}) {
       each->set_area(index, maximum, threshold);
@@ -119,13 +115,13 @@ TEST_P(BtsInBulk, IsAsOneByOne) {
 // Code at CPL 0 may look at the area after each branch; what nobody stores needs no room.
 TEST_P(BtsInBulk, IsAllowedWhereThereIsRoom) {
   Tracing t{*GetParam()};
-  t.control(with_interrupt);
+  t.control(trace_with_interrupt);
   t.set_buffer(8, 9);
   EXPECT_EQ(t.pmu.branches_storable(0, t.env), 0U);
   EXPECT_EQ(t.pmu.branches_storable(user, t.env), 7U) << "of 8, with one more behind the last";
   t.set_buffer(8, 3);
   EXPECT_EQ(t.pmu.branches_storable(user, t.env), 2U) << "the third reaches the threshold";
-  t.control(with_interrupt | dbg::BTS_OFF_OS::mask);
+  t.control(trace_with_interrupt | dbg::BTS_OFF_OS::mask);
   EXPECT_EQ(t.pmu.branches_storable(0, t.env), ~0ULL);
   t.control(1);
   EXPECT_EQ(t.pmu.branches_storable(user, t.env), ~0ULL);
@@ -134,7 +130,7 @@ TEST_P(BtsInBulk, IsAllowedWhereThereIsRoom) {
 // More than there is room for: none is lost without a trace, and the PMI comes.
 TEST_P(BtsInBulk, MoreThanSaidAreStoredOneByOne) {
   Tracing t{*GetParam()};
-  t.control(with_interrupt);
+  t.control(trace_with_interrupt);
   t.set_buffer(4, 3);
   std::vector<PassedBranch> passed;
   for (unsigned k = 0; k < 6; ++k)
@@ -149,12 +145,24 @@ TEST_P(BtsInBulk, MoreThanSaidAreStoredOneByOne) {
   EXPECT_EQ(t.pmu.statistics().branches_dropped_full, 2U + 5U);
 }
 
+// Another vCPU may take the page away behind branches_storable().
+TEST_P(BtsInBulk, WhatCannotBeWrittenIsCounted) {
+  Tracing t{*GetParam()};
+  t.control(trace_with_interrupt);
+  t.set_buffer(8, 9);
+  ASSERT_EQ(t.pmu.branches_storable(user, t.env), 7U);
+  t.env.unmap(buffer);
+  const PassedBranch one{
+      .branch = {.from = from(1), .to = to(1), .cpl = user, .what = {.kind = BranchKind::near_rel_jmp, .taken = true}}};
+  const std::array passed{one, one, one};
+  t.pmu.record_branches({.branches = passed}, t.env);
+  EXPECT_EQ(t.pmu.statistics().branches_dropped_fault, passed.size());
+  EXPECT_EQ(t.pmu.statistics().branches_stored, 0U);
+  EXPECT_EQ(t.env.peek(ds_area + 8), buffer.value()) << "the index";
+}
+
 INSTANTIATE_TEST_SUITE_P(OfEach, BtsInBulk, ::testing::ValuesIn(all_generations().begin(), all_generations().end()),
-                         [](const auto& generation) {
-                           std::string name{generation.param->name};
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         generation_name);
 
 }  // namespace
 }  // namespace vpmu::test

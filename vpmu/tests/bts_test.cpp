@@ -3,6 +3,8 @@
 #include <array>
 #include <vector>
 
+#include "bts_area.hpp"
+#include "generation_name.hpp"
 #include "recording_env.hpp"
 #include "select.hpp"
 #include "vpmu/bts.hpp"
@@ -13,12 +15,6 @@
 namespace vpmu::test {
 namespace {
 
-namespace dbg = reg::debugctl;
-
-constexpr std::uint64_t trace_on = dbg::TR::mask | dbg::BTS::mask;
-constexpr std::uint64_t with_interrupt = trace_on | dbg::BTINT::mask;
-constexpr GuestLinear ds_area{0xFFFF'8000'0001'0000};
-constexpr GuestLinear buffer{0xFFFF'8000'0002'0000};
 constexpr GuestLinear pebs_buffer{0xFFFF'8000'0004'0000};
 constexpr std::uint64_t never = ~0ULL;
 
@@ -148,7 +144,7 @@ TEST_P(Bts, LevelFiltersLookAtTheSource) {
 
 // Rule B2: at or past the threshold, and again with each record.
 TEST_P(Bts, ThresholdAsksForAnInterrupt) {
-  write(msr::IA32_DEBUGCTL, with_interrupt);
+  write(msr::IA32_DEBUGCTL, trace_with_interrupt);
   set_buffer(8, 2);
   jump(1);
   EXPECT_EQ(env.pmis, 0U);
@@ -163,7 +159,7 @@ TEST_P(Bts, ThresholdAsksForAnInterrupt) {
 
 // SDM 3B 17.4.9: the absolute maximum may be one byte past the last record.
 TEST_P(Bts, FullBufferDropsSilentlyAndCounts) {
-  write(msr::IA32_DEBUGCTL, with_interrupt);
+  write(msr::IA32_DEBUGCTL, trace_with_interrupt);
   for (const std::uint64_t extra : {0U, 1U}) {
     set_area(buffer.value(), buffer.value(), buffer.value() + 2 * BtsRecord::size + extra, never);
     for (unsigned k = 1; k <= 3; ++k) jump(k);
@@ -216,7 +212,7 @@ TEST_P(Bts, BadBoundsDropAndCount) {
       Case{0x7FFF'FFFF'FFF0, 0x7FFF'FFFF'FFF0, 0x8000'0000'1000},        // the record leaves the canonical half
       Case{0x1'0000'0000'0000, 0x1'0000'0000'0000, 0x1'0000'0000'1000},  // not canonical
   };
-  for (const std::uint64_t control : {trace_on, with_interrupt}) {
+  for (const std::uint64_t control : {trace_on, trace_with_interrupt}) {
     write(msr::IA32_DEBUGCTL, control);
     for (const Case& c : cases) {
       set_area(c.base, c.index, c.maximum, 0);
@@ -253,7 +249,7 @@ TEST_P(Bts, RecordMayStraddlePages) {
 
 // Rules B6, F10: whole or not at all.
 TEST_P(Bts, UnmappedSecondPageDropsWholeAndCounts) {
-  write(msr::IA32_DEBUGCTL, with_interrupt);
+  write(msr::IA32_DEBUGCTL, trace_with_interrupt);
   env.unmap(buffer + page_size);
   const std::uint64_t at = buffer.value() + page_size - 8;
   set_area(at, at, at + 2 * BtsRecord::size, 0);
@@ -306,7 +302,7 @@ TEST_P(Bts, PebsRecordThenBtsRecordThenOneInterrupt) {
   write(msr::IA32_PMC0, 0xFFFF'FFFF);
   write(msr::IA32_PEBS_ENABLE, 1);
   jump(1);
-  write(msr::IA32_DEBUGCTL, with_interrupt);
+  write(msr::IA32_DEBUGCTL, trace_with_interrupt);
   env.log.clear();
   jump(2);
   std::vector<GuestLinear> order;
@@ -322,7 +318,7 @@ TEST_P(Bts, ThresholdFreezesCountersAndLbr) {
   write(msr::IA32_PERF_GLOBAL_CTRL, 1);
   write(msr::IA32_PERFEVTSEL0, Select{.event = 0xC0}.raw());
   write(msr::IA32_DEBUGCTL,
-        with_interrupt | dbg::LBR::mask | dbg::FREEZE_LBRS_ON_PMI::mask | dbg::FREEZE_PERFMON_ON_PMI::mask);
+        trace_with_interrupt | dbg::LBR::mask | dbg::FREEZE_LBRS_ON_PMI::mask | dbg::FREEZE_PERFMON_ON_PMI::mask);
   set_buffer(8, 1);
   jump(1);
   jump(2);
@@ -375,7 +371,7 @@ TEST_P(Bts, TraceTellsOfStoredAndDroppedRecords) {
   BtsTrace trace;
   Pmu traced{PmuConfig{.generation = GetParam()->generation, .trace = &trace}};
   ASSERT_EQ(traced.wrmsr(msr::IA32_DS_AREA, ds_area.value()), MsrStatus::ok);
-  ASSERT_EQ(traced.wrmsr(msr::IA32_DEBUGCTL, with_interrupt), MsrStatus::ok);
+  ASSERT_EQ(traced.wrmsr(msr::IA32_DEBUGCTL, trace_with_interrupt), MsrStatus::ok);
   set_buffer(1, 9);
   traced.retire(branch(1), env);
   traced.retire(branch(2), env);
@@ -387,11 +383,7 @@ TEST_P(Bts, TraceTellsOfStoredAndDroppedRecords) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEach, Bts, ::testing::ValuesIn(all_generations().begin(), all_generations().end()),
-                         [](const auto& generation) {
-                           std::string name{generation.param->name};
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         generation_name);
 
 }  // namespace
 }  // namespace vpmu::test

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "generation_name.hpp"
 #include "recording_env.hpp"
 #include "select.hpp"
 #include "vpmu/pmu.hpp"
@@ -192,11 +193,7 @@ TEST_P(LbrOf, DebugExceptionClearsLbrAndBtf) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Generation, LbrOf, ::testing::ValuesIn(all_generations().begin(), all_generations().end()),
-                         [](const auto& generation) {
-                           std::string name{generation.param->name};
-                           std::erase(name, '-');
-                           return name;
-                         });
+                         generation_name);
 
 }  // namespace
 }  // namespace vpmu::test

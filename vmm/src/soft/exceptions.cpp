@@ -76,16 +76,16 @@ std::optional<Exception> enter_in_real_mode(SoftState& state, GuestView& view, c
 }
 
 /// The stack of an inner privilege level from a TSS of 32 bits. SDM 3A figure 7-2.
-struct OuterStack {
+struct InnerStack {
   std::uint64_t rsp{};
   kvm_segment ss{};
 };
-std::optional<OuterStack> inner_stack(const SoftState& state, GuestView& view, unsigned cpl) {
+std::optional<InnerStack> inner_stack(const SoftState& state, GuestView& view, unsigned cpl) {
   std::array<std::uint32_t, 2> words{};  // ESP, SS
   if (read(view, state.sregs.tr.base + 4 + 8ULL * cpl, words)) return std::nullopt;
   const auto ss = segment_of(view, state.sregs, static_cast<std::uint16_t>(words[1]));
   const bool writable = ss && ss->s != 0 && ss->present != 0 && (ss->type & 0xA) == 2 && ss->dpl == cpl;
-  return writable ? std::optional{OuterStack{words[0], *ss}} : std::nullopt;
+  return writable ? std::optional{InnerStack{words[0], *ss}} : std::nullopt;
 }
 
 /// Through a gate of 8 bytes to 32-bit code. SDM 3A 6.12.1. Gates of 16 bits and tasks are not known.
@@ -116,18 +116,14 @@ std::optional<Exception> enter_in_protected_mode(SoftState& state, GuestView& vi
       state.sregs.ss.selector};
   const auto pushed =
       std::as_bytes(std::span{frame}.subspan(e.error_code ? 0 : 1, (e.error_code ? 4 : 3) + (inner ? 2 : 0)));
-  SoftState after = {.regs = r, .sregs = state.sregs};
-  if (inner) {
-    after.sregs.ss = inner->ss;
-    after.regs.rsp = inner->rsp;
-  }
-  const std::uint64_t to = after.regs.rsp - pushed.size();
-  if (const auto fault = view.write(stack_address(after.sregs, to), pushed)) return page_fault(state, *fault);
+  kvm_sregs on_stack = state.sregs;
+  if (inner) on_stack.ss = inner->ss;
+  const std::uint64_t to = (inner ? inner->rsp : r.rsp) - pushed.size();
+  if (const auto fault = view.write(stack_address(on_stack, to), pushed)) return page_fault(state, *fault);
   cs->selector = static_cast<std::uint16_t>((cs->selector & ~3U) | cpl);
   cs->l = 0;
-  state.sregs.ss = after.sregs.ss;
+  state.sregs.ss = on_stack.ss;
   state.sregs.cs = *cs;
-  state.regs.rsp = after.regs.rsp;
   set_stack_pointer(state, to);
   state.regs.rip = g.offset() & vpmu::low_bits(32);
   state.regs.rflags &=
@@ -188,6 +184,7 @@ bool makes_double_fault(const Exception& first, EventKind kind, const Exception&
 }  // namespace
 
 bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind, std::uint8_t length) {
+  // Ends: behind a page fault there is nothing but #DF, and behind that nothing.
   while (const auto second = enter(state, view, exception, kind)) {
     if (exception.vector == vector_df) return false;
     if (kind == EventKind::software) state.regs.rip -= length;

@@ -99,10 +99,13 @@ vpmu::GuestLinear stack_address(const kvm_sregs& sregs, std::uint64_t at) {
   return vpmu::GuestLinear{(sregs.ss.base + (at & vpmu::low_bits(sregs.ss.db != 0 ? 32 : 16))) & vpmu::low_bits(32)};
 }
 void set_stack_pointer(SoftState& state, std::uint64_t to) {
-  const bool is_16_bit = !is_64_bit_code(state.sregs) && state.sregs.ss.db == 0;
-  state.regs.rsp = is_16_bit                     ? (state.regs.rsp & ~0xFFFFULL) | (to & 0xFFFF)
-                   : is_64_bit_code(state.sregs) ? to
-                                                 : to & vpmu::low_bits(32);
+  auto& rsp = state.regs.rsp;
+  if (is_64_bit_code(state.sregs))
+    rsp = to;
+  else if (state.sregs.ss.db != 0)
+    rsp = to & vpmu::low_bits(32);
+  else
+    rsp = (rsp & ~vpmu::low_bits(16)) | (to & vpmu::low_bits(16));
 }
 
 std::optional<Exception> far_jump(SoftState& state, GuestView& view, FarPointer to) {

@@ -265,27 +265,24 @@ Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   return std::optional{end};
 }
 
-/// Which branches the model keeps for the PMU: all where each gets a record.
-vpmu::LbrFilter ExactSource::kept_now(unsigned cpl) const {
-  const vpmu::CountPlan& plan = progress_.plan();
-  constexpr std::uint64_t none_is_stored = ~0ULL;
-  if (!plan.branches_stored || storable_[cpl == 0 ? 0 : 1] == none_is_stored) return plan.lbr_filter;
-  return {.kinds = {0xFF, 0xFF}, .depth = plan.lbr_filter.depth, .call_stack = true};
-}
-
 // Empty when the engine could do nothing.
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   port_ = &port;
   RunEnd end;
   const bool resuming = (regs_.rflags & rflags_rf) != 0;
   const unsigned cpl = cpl_of(sregs_);
-  const bool keeps_branches = progress_.plan().branches_wanted;
-  const vpmu::LbrFilter filter = kept_now(cpl);
-  std::uint64_t at_once = burst_left_;
+  const vpmu::CountPlan& plan = progress_.plan();
+  const bool keeps_branches = plan.branches_wanted;
+  vpmu::LbrFilter filter = plan.lbr_filter;
+  std::uint64_t at_once = shadow_ || resuming ? std::min<std::uint64_t>(burst_left_, 1) : burst_left_;
+  if (plan.branches_stored) {
+    constexpr std::uint64_t none_is_stored = ~0ULL;
+    const std::uint64_t room = storable_ ? storable_(cpl) : 0;
+    if (room != none_is_stored) filter = {.kinds = {0xFF, 0xFF}, .depth = filter.depth, .call_stack = true};  // all
+    at_once = std::min(at_once, room);
+  }
   if (filter.call_stack) at_once = std::min(at_once, vpmu::uarch::ProcessorModel::most_of_call_stack);
-  if (progress_.plan().branches_stored) at_once = std::min(at_once, storable_[cpl == 0 ? 0 : 1]);
-  const std::uint64_t most = std::min<std::uint64_t>(at_once, shadow_ || resuming ? 1 : at_once);
-  if (const std::uint64_t unseen = progress_.unseen(cpl != 0, most); unseen != 0) {
+  if (const std::uint64_t unseen = progress_.unseen(cpl != 0, at_once); unseen != 0) {
     if (keeps_branches) model_->keep_branches(cpl, filter, engine_.observed());
     run_blocks(unseen);
     if (keeps_branches) end.passed = model_->kept_branches(engine_.observed());

@@ -43,7 +43,7 @@ class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
               const vpmu::GenerationDesc& generation, ModelLog model_log, vpmu::exec::Compiling compiling,
-              OthersMsrs others_msr = {})
+              OthersMsrs others_msr = {}, StorableBranches storable = {})
       : view_{&view},
         ram_{memory},
         platform_{*this},
@@ -51,13 +51,13 @@ class ExactSource final : public CountSource {
         engine_{ram_, platform_, &host_code_, compiling},
         generation_{&generation},
         model_log_{std::move(model_log)},
-        system_{view, generation, std::move(others_msr)} {}
+        system_{view, generation, std::move(others_msr)},
+        storable_{std::move(storable)} {}
 
   static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true, .latency = true};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
-  void store_at_most(const std::array<std::uint64_t, 2>& by_level) override { storable_ = by_level; }
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   /// What passed in whole blocks; what was observed comes as retirements.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
@@ -87,7 +87,6 @@ class ExactSource final : public CountSource {
 
   Result<bool> enter(VcpuPort& port);
   Result<void> leave(VcpuPort& port);
-  [[nodiscard]] vpmu::LbrFilter kept_now(unsigned cpl) const;
   Result<std::optional<RunEnd>> interpret(VcpuPort& port);
   Result<std::optional<RunEnd>> run_in_place(VcpuPort& port);
   RunEnd exit_in_place(const Instruction& instruction);
@@ -120,15 +119,15 @@ class ExactSource final : public CountSource {
   std::unique_ptr<vpmu::uarch::ProcessorModel> model_;  ///< Made when first wanted.
   SystemInPlace system_;
   PlanProgress progress_;
-  bool inside_{};                            ///< The engine holds the vCPU's state.
-  bool for_kvm_{};                           ///< The next instruction is not the engine's.
-  bool raised_{};                            ///< Something waits that the port must look at.
-  Watch watch_{};                            ///< The guest's breakpoints, while inside_.
-  bool shadow_{};                            ///< Interrupts are held off for one instruction, behind STI or MOV SS.
-  std::array<std::uint64_t, 2> storable_{};  ///< As store_at_most() said.
-  std::uint64_t burst_left_{burst};          ///< Instructions until the next look at what waits outside.
-  std::optional<std::uint64_t> tsc_aux_;     ///< IA32_TSC_AUX, as long as nobody else runs the guest.
-  VcpuPort* port_{};                         ///< The one that is interpreted now.
+  StorableBranches storable_;
+  bool inside_{};                         ///< The engine holds the vCPU's state.
+  bool for_kvm_{};                        ///< The next instruction is not the engine's.
+  bool raised_{};                         ///< Something waits that the port must look at.
+  Watch watch_{};                         ///< The guest's breakpoints, while inside_.
+  bool shadow_{};                         ///< Interrupts are held off for one instruction, behind STI or MOV SS.
+  std::uint64_t burst_left_{burst};       ///< Instructions until the next look at what waits outside.
+  std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
+  VcpuPort* port_{};                      ///< The one that is interpreted now.
   /// The instruction of an exit, and the registers that it found. It retires when it has its answer.
   struct Waiting {
     Instruction instruction;

@@ -29,6 +29,7 @@ struct SourceParts {
   const TimerFactory& make_timer;
   vpmu::exec::Compiling compiling;
   const PerfHostFactory& make_perf_host;
+  StorableBranches storable;
   Log& log;
   bool or_clock{};  ///< Where the source cannot be had, the clock counts, with a warning.
 };

@@ -27,6 +27,10 @@ struct Retired {
   vpmu::PebsRegisters registers;
 };
 
+/// Asks Pmu::branches_storable() for a privilege level. Empty: there is no such PMU, and each branch is retired by
+/// itself.
+using StorableBranches = std::function<std::uint64_t(unsigned cpl)>;
+
 /// Why a source came back.
 struct RunEnd {
   std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
@@ -49,9 +53,6 @@ class CountSource {
 
   /// What to count from now on. Counts up to now must have been taken by sync().
   virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
-  /// While the plan has branches stored: how many taken ones may pass in bulk during the next run(), at CPL 0 and at
-  /// the others (Pmu::branches_storable()). Before each. Of no meaning to a source that retires every branch.
-  virtual void store_at_most(const std::array<std::uint64_t, 2>& /*by_level*/) {}
   /// Runs the guest until an exit, or until some counter of the plan that wants its overflow is due; never much later.
   /// With `at_most` it comes back after about that much time on the vCPU even if nothing happened.
   virtual Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) = 0;

@@ -105,6 +105,7 @@ PmuVcpu::PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memo
 Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory,
                                                  Log& log) {
   std::unique_ptr<PmuVcpu> self{new PmuVcpu{config, port, memory, log}};
+  const auto storable = [pmu = self.get()](unsigned cpl) { return pmu->pmu_.branches_storable(cpl, pmu->env_); };
   VMM_ASSIGN(self->source_, make_source(config.source, {.breakpoints = self->breakpoints_,
                                                         .view = self->view_,
                                                         .memory = memory,
@@ -115,6 +116,7 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .make_timer = config.make_timer,
                                                         .compiling = config.compiling,
                                                         .make_perf_host = config.make_perf_host,
+                                                        .storable = storable,
                                                         .log = log,
                                                         .or_clock = config.source_was_open}));
   return self;
@@ -240,9 +242,6 @@ Result<RunEnd> PmuVcpu::let_run() {
   if (plan_.any_armed()) ++walk_tries_;
   exit_open_ = false;
   walk_later_ = false;
-  constexpr unsigned user = 3;
-  if (plan_.branches_stored)
-    source_->store_at_most({pmu_.branches_storable(0, env_), pmu_.branches_storable(user, env_)});
   return source_->run(*port_, at_most);
 }
 
