@@ -13,8 +13,8 @@ namespace vpmu::exec {
 /// are not looked at.
 struct CpuState {
   CodeMode mode{};                               ///< bits64: IA-32e mode with CS.L (SDM 3A 4.1); else by CS.D.
-  bool stack_is_32_bit{true};                    ///< SS.B. Of no meaning in 64-bit code, as are
-  std::array<std::uint64_t, 4> segment_bases{};  ///< those of ES, CS, SS and DS.
+  bool stack_is_32_bit{true};                    ///< SS.B; ignored in 64-bit code.
+  std::array<std::uint64_t, 4> segment_bases{};  ///< Of ES, CS, SS and DS; ignored in 64-bit code.
   std::array<std::uint64_t, 16> gpr{};           ///< By RegisterNumber.
   std::uint64_t rip{};                           ///< An offset in the code segment.
   std::uint64_t rflags{};

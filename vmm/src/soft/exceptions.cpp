@@ -50,7 +50,7 @@ std::optional<std::uint64_t> handler_stack(const SoftState& state, GuestView& vi
   return gate.stack() != 0 ? word(tss.ist, gate.stack() - 1) : word(tss.rsp, cpl);
 }
 
-/// Whether the program itself asked for the event, as error codes tell. SDM 3A 6.13.
+/// EXT of an error code: 0 where a program asked for the event, by INT n, INT3 or INTO. SDM 3A 6.13.
 std::uint32_t external_bit(EventKind kind) { return kind == EventKind::software ? 0 : external; }
 /// What an exception about a gate says of it.
 std::uint32_t gate_error_of(const Exception& e, EventKind kind) {

@@ -11,8 +11,7 @@
 
 namespace vmm {
 
-/// decode_instruction() that remembers what it said of the same bytes before: loops are looked at over
-/// and over.
+/// decode_instruction(), with a memory of what it said of the same bytes: loops are looked at over and over.
 class DecodedInstructions {
  public:
   /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched.
