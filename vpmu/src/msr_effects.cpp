@@ -51,12 +51,9 @@ void MsrEffects::write_global_ovf_ctrl(Pmu& pmu, unsigned, std::uint64_t value) 
 // Sets status bits: no PMI, no arming; CTR_FRZ and LBR_FRZ freeze (Z9).
 void MsrEffects::write_global_status_set(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_status |= value; }
 
-void MsrEffects::write_pebs_enable(Pmu& pmu, unsigned, std::uint64_t value) {
-  const std::uint64_t cleared = pmu.state_.pebs_enable & ~value;
-  pmu.state_.pebs_enable = value;
-  for (unsigned i = 0; i < pmu.desc_.pebs_counters; ++i)
-    if ((cleared & bit(i)) != 0) pmu.clear_arming(CounterId::gp(i));  // P20
-}
+// An armed counter stays armed and triggers once its bit is set again (P20). Linux clears and sets the register around
+// each change of its events, and writes the counter of one that reloads itself no more: it would never overflow again.
+void MsrEffects::write_pebs_enable(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_enable = value; }
 
 void MsrEffects::write_ld_lat(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_ld_lat_threshold = value; }
 void MsrEffects::write_frontend(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_frontend = value; }

@@ -26,7 +26,7 @@ bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
 // have triggered.
 bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   const bool armed = (state_.armed & bit(c.index())) != 0;
-  if (!armed || class_of(c).pebs == PebsAbility::no) return false;
+  if (!armed || !pebs_enabled(c) || class_of(c).pebs == PebsAbility::no) return false;
   std::uint64_t& skid = state_.skid_left[c.number()];
   const bool late = events > skid;
   skid -= std::min(skid, events);
@@ -35,7 +35,8 @@ bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
 
 // Option macro_fusion (rule P2a): the pair retires as one, so the record shows the state behind the branch.
 void Pmu::hold_fused(Boundary& b, const Retirement& r) {
-  b.due.triggered = b.due.triggered | counters(state_.fused_trigger);
+  for (const CounterId c : counters(state_.fused_trigger))
+    if (pebs_enabled(c)) b.due.triggered.add(c);
   state_.fused_trigger = 0;
   if (!config_.policies.macro_fusion || !r.macro_fused) return;
   state_.fused_trigger = b.due.triggered.raw();

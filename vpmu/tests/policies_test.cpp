@@ -124,6 +124,9 @@ TEST(MacroFusion, ReprogrammingBetweenTheHalvesDropsTheTrigger) {
   s.write(msr::IA32_PEBS_ENABLE, 0);
   s.retire(fused_jump(s, 3));
   EXPECT_EQ(s.records(), 0U);
+  s.write(msr::IA32_PEBS_ENABLE, 1);
+  s.run(4, 4);
+  EXPECT_EQ(s.records(), 1U) << "it is armed still (P20)";
 }
 
 }  // namespace
