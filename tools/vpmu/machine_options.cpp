@@ -38,14 +38,16 @@ Log Messages::log(bool verbose) {
 
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options) {
   auto& machine = options->machine;
-  command
-      .add_option("--accel", options->accel,
-                  "what runs the guest's code: kvm, soft (no KVM; one CPU, virtual time), auto")
+  command.add_option("--accel", options->accel, "what runs the guest's code: kvm, soft (no KVM; virtual time), auto")
       .shows_default();
   command.add_flag(
       "--no-jit", [options] { options->machine.compiling = vpmu::exec::never_compiling; },
       "interpret everything that the instruction engine runs: the same, slower");
   command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
+      .shows_default();
+  command
+      .add_option("--schedule", options->schedule,
+                  "with soft: CPUs take turns of so many instructions each; N:SEED, of N on average, as SEED says")
       .shows_default();
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default();
@@ -87,6 +89,7 @@ Result<ChosenAccel> choose_accel(const MachineOptions& options) {
 Result<std::vector<std::string>> settle(MachineOptions& options) {
   VMM_TRY(apply(options.policies, options.machine));
   VMM_ASSIGN(options.machine.events, read_event_policy(options.events));
+  VMM_ASSIGN(options.machine.schedule, parse_schedule(options.schedule));
   VMM_ASSIGN(const auto chosen, choose_accel(options));
   options.machine.accel = chosen.accel;
   std::vector<std::string> lines{chosen.reason};

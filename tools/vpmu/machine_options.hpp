@@ -1,4 +1,6 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +24,7 @@ struct MachineOptions {
   std::string memory{"256M"};
   std::string accel{"auto"};
   std::string events{"all"};
+  std::string schedule{fmt::format("{}", Schedule::default_turn)};
   std::string stats;
   double timeout{};
   std::string user;

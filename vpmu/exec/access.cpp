@@ -49,13 +49,15 @@ std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess
   Tlb& tlb = c->tlbs[static_cast<unsigned>(rights)];
   tlb.add[place] = reinterpret_cast<std::uintptr_t>(known.host) + tag;
   tlb.read[place] = tag;
-  tlb.write[place] = known.writable ? tag : Tlb::no_tag(place);
+  const bool is_open = known.writable && known.told == c->stretch;
+  tlb.write[place] = is_open ? tag : Tlb::no_tag(place);
   std::byte* const found = known.host + at % page_size;
-  if (!writes || known.writable) return found;
+  if (!writes || is_open) return found;
   const GuestPhysical page{known.seen.physical};
   c->ram->will_write(page);
   if (!c->code->holds(page)) {
     known.writable = true;
+    known.told = c->stretch;
     tlb.write[place] = tag;
     return found;
   }

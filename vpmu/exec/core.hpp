@@ -205,6 +205,7 @@ struct Tlb {
 
   Tlb() { clear(); }
   void clear() { read = write = no_tags; }
+  void clear_writes() { write = no_tags; }
   /// The tag of a page that lies far from all those which have this place.
   static constexpr std::uint64_t no_tag(std::size_t place) {
     return 0 - (place + tlb_entries / 2) % tlb_entries * page_size;
@@ -231,7 +232,8 @@ struct KnownPage {
   std::byte* host{};
   SeenPage seen;
   Rights rights{};
-  bool writable{};  ///< The walk was for a write, which has set D; and no blocks were decoded from the page.
+  bool writable{};       ///< The walk was for a write, which has set D; and no blocks were decoded from the page.
+  std::uint64_t told{};  ///< Core::stretch in which Ram::will_write() was told of it.
 };
 inline constexpr unsigned known_pages = 4096;
 constexpr std::size_t known_place(std::uint64_t at) {
@@ -319,6 +321,7 @@ struct alignas(64) Core {
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                     ///< That of the present Rights.
   std::uint64_t tlb_generation{1};           ///< Grows when all translations are forgotten.
+  std::uint64_t stretch{1};                  ///< Of writes: grows when each page is to be told of again.
   std::uint64_t answer{};                    ///< The platform's.
   std::uint64_t tsc_aux{};                   ///< And what it answers to RDTSCP beside it.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.

@@ -67,6 +67,11 @@ void Engine::forget_translations() {
   take_privilege();
 }
 
+void Engine::tell_of_writes_anew() {
+  for (Tlb& tlb : core_.tlbs) tlb.clear_writes();
+  ++core_.stretch;
+}
+
 void Engine::set_state(const CpuState& state) {
   if (core_.tap != nullptr && !same_tables(core_.paging, state.paging)) core_.tap->observer->flushed();
   std::ranges::copy(state.gpr, core_.r.begin());

@@ -52,6 +52,9 @@ class Engine {
   /// What passed stays.
   void forget_translations();
   [[nodiscard]] CpuState state() const;
+  /// Others than the guest's instructions want to know of writes from here on: the next write to any page is told to
+  /// Ram::will_write() again.
+  void tell_of_writes_anew();
   /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
   void written(GuestPhysical page) { code_.forget(core_, page); }
   /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs

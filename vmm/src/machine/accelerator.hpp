@@ -24,6 +24,12 @@ class Processor {
   virtual Result<void> start_at(const StartRegisters& start) = 0;
   /// The processor as its thread runs it. Once, on that thread; lives as long as this object.
   virtual Result<VcpuPort*> open() = 0;
+  /// That thread ends, and never runs it again.
+  virtual void close() {}
+  /// Somebody kicks that thread: what the signal alone does not bring out of run(). Any thread.
+  virtual void kicked() {}
+  /// That thread does not run it for long, for a reason of the machine's.
+  virtual void rest() {}
   /// What a kick sets: run() gives Interrupted.
   [[nodiscard]] virtual volatile std::uint8_t* kick_flag() = 0;
   /// The clock that sources count by.

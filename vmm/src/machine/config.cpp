@@ -123,4 +123,21 @@ Result<std::uint64_t> parse_size(const std::string& text) {
   return value << shift;
 }
 
+Result<Schedule> parse_schedule(const std::string& text) {
+  Schedule schedule;
+  const char* const end = text.data() + text.size();
+  const auto number = std::from_chars(text.data(), end, schedule.turn);
+  bool is_one = number.ec == std::errc{} && schedule.turn >= 1 && schedule.turn <= Schedule::longest_turn;
+  if (is_one && number.ptr != end) {
+    const auto seed = std::from_chars(number.ptr + 1, end, schedule.seed);
+    is_one = *number.ptr == ':' && seed.ec == std::errc{} && seed.ptr == end && schedule.seed != 0;
+  }
+  if (is_one) return schedule;
+  return usage_error(
+      fmt::format("bad schedule \"{}\"", printable(text)),
+      fmt::format("give a number of instructions, 1 to {}, with --schedule, and after a colon a seed that "
+                  "is not 0 if turns are to differ: 50000:1",
+                  Schedule::longest_turn));
+}
+
 }  // namespace vmm

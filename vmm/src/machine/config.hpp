@@ -8,6 +8,7 @@
 #include "exec/compiling.hpp"
 #include "machine/model.hpp"
 #include "passthrough/event_policy.hpp"
+#include "soft/schedule.hpp"
 #include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
@@ -21,7 +22,7 @@ namespace vmm {
 /// What a machine's processors run on.
 enum class Accel : std::uint8_t {
   kvm,
-  soft,  ///< The instruction engine: one processor, virtual time, the same every time.
+  soft,  ///< The instruction engine: virtual time, processors take turns, the same every time.
 };
 
 /// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
@@ -55,10 +56,11 @@ struct MachineConfig {
     std::uint64_t rsi{};
   } elf_arguments{};
 
-  /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many ticks it may run, an
-  /// instruction each.
+  /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many instructions each of
+  /// its processors may run.
   std::int64_t epoch{};
   std::uint64_t most_ticks{~0ULL};
+  Schedule schedule{};  ///< How its processors take turns.
 
   static constexpr unsigned most_cpus = 64;
   static constexpr std::int64_t last_epoch =
@@ -88,5 +90,8 @@ Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& n
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.
 Result<std::uint64_t> parse_size(const std::string& text);
+
+/// The schedule that "N" or "N:SEED" means. Fails with kind usage.
+Result<Schedule> parse_schedule(const std::string& text);
 
 }  // namespace vmm

@@ -13,51 +13,61 @@ namespace {
 
 using vpmu::bit;
 
-/// After reset: enabled, the boot processor's. SDM 3A figure 10-5.
-constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11) | bit(8);
+/// After reset: enabled; and the boot processor's. SDM 3A figure 10-5.
+constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11), apic_base_boot = bit(8);
 
 class SoftProcessor final : public Processor {
  public:
-  SoftProcessor(LinearMemory& memory, CpuidTable cpuid, IoApic& io_apic, MmioDevices& mmio, const MachineModel& model,
-                std::uint64_t most_ticks, vpmu::exec::Compiling compiling, Log& log)
-      : memory_{&memory},
-        cpuid_{std::move(cpuid)},
-        io_apic_{&io_apic},
-        mmio_{&mmio},
-        model_{&model},
-        most_ticks_{most_ticks},
-        compiling_{compiling},
-        log_{&log} {}
+  /// What all processors of a machine are made of.
+  struct Parts {
+    LinearMemory& memory;
+    SoftBoard& board;
+    MmioDevices& mmio;
+    const MachineModel& model;
+    std::uint64_t most_ticks;
+    vpmu::exec::Compiling compiling;
+    Log& log;
+  };
+  SoftProcessor(const Parts& parts, CpuidTable cpuid, unsigned id) : parts_{parts}, cpuid_{std::move(cpuid)}, id_{id} {}
+  /// In 64-bit mode.
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
+    reset.apic_base = apic_base_after_reset | apic_base_boot;
+    return make({.id = id_, .sregs = long_mode(reset), .regs = start_registers(start)});
+  }
+  /// One that waits until another starts it.
+  Result<void> wait_for_start() {
+    kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset;
-    const SoftStart from{.sregs = long_mode(reset),
-                         .regs = start_registers(start),
-                         .compiling = compiling_,
-                         .log = log_,
-                         .devices = mmio_};
-    port_ = std::make_unique<SoftPort>(*memory_, cpuid_, from, io_apic_);
-    port_->stop_after(most_ticks_);
-    return port_->set_msr(msr_bios_sign_id, bios_sign_id(*model_));
+    return make({.id = id_, .waits_for_start = true, .sregs = reset});
   }
   Result<VcpuPort*> open() override { return port_.get(); }
+  void close() override { parts_.board.turns.leave(id_); }
+  void kicked() override { parts_.board.turns.kicked(id_); }
+  void rest() override { parts_.board.turns.let_go(id_); }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_target(); }
   [[nodiscard]] TimerFactory timers() override { return port_->timers(); }
-  [[nodiscard]] SoftPort* port() const { return port_.get(); }
+  void written(vpmu::GuestPhysical page) {
+    if (port_ != nullptr) port_->written(page);
+  }
 
  private:
-  LinearMemory* memory_;
+  Result<void> make(SoftStart start) {
+    start.compiling = parts_.compiling;
+    start.log = &parts_.log;
+    start.devices = &parts_.mmio;
+    port_ = std::make_unique<SoftPort>(parts_.memory, cpuid_, start, &parts_.board);
+    port_->stop_after(parts_.most_ticks);
+    return port_->set_msr(msr_bios_sign_id, bios_sign_id(parts_.model));
+  }
+
+  Parts parts_;
   CpuidTable cpuid_;
-  IoApic* io_apic_;
-  MmioDevices* mmio_;
-  const MachineModel* model_;
-  std::uint64_t most_ticks_;
-  vpmu::exec::Compiling compiling_;
-  Log* log_;
+  unsigned id_;
   std::unique_ptr<SoftPort> port_;
 };
 
-/// Messages go through the I/O APIC, which the processor looks at.
+/// Messages go through the I/O APIC, which the processors look at.
 class SoftWires final : public DeviceWires {
  public:
   explicit SoftWires(IoApic& chip) : chip_{&chip} {}
@@ -80,15 +90,20 @@ class SoftWires final : public DeviceWires {
 class SoftAccelerator final : public Accelerator {
  public:
   explicit SoftAccelerator(const AcceleratorNeeds& needs)
-      : memory_{&needs.linear},
-        model_{needs.resolved.model},
+      : model_{needs.resolved.model},
+        cpus_{needs.config.cpus},
         bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
         epoch_{needs.config.epoch},
-        most_ticks_{needs.config.most_ticks},
-        compiling_{needs.config.compiling},
-        mmio_{&needs.mmio},
-        log_{&needs.log} {}
+        log_{&needs.log},
+        board_{&io_apic_, needs.config.schedule},
+        parts_{.memory = needs.linear,
+               .board = board_,
+               .mmio = needs.mmio,
+               .model = *model_,
+               .most_ticks = needs.config.most_ticks,
+               .compiling = needs.config.compiling,
+               .log = needs.log} {}
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {
     const CpuidTable supported = supported_features();
@@ -96,13 +111,13 @@ class SoftAccelerator final : public Accelerator {
                                .supported = supported,
                                .tsc_deadline = true,
                                .tsc_hz = SoftPort::default_tsc_khz * 1000,
-                               .cpus = 1,
+                               .cpus = cpus_,
                                .bare_metal = bare_metal_,
                                .threads_per_core = threads_per_core_};
-    tell_of_lost_features();
-    auto processor = std::make_unique<SoftProcessor>(*memory_, guest_cpuid(request, id), io_apic_, *mmio_, *model_,
-                                                     most_ticks_, compiling_, *log_);
-    processor_ = processor.get();
+    if (id == 0) tell_of_lost_features();
+    auto processor = std::make_unique<SoftProcessor>(parts_, guest_cpuid(request, id), id);
+    if (id != 0) VMM_TRY(processor->wait_for_start());
+    processors_.push_back(processor.get());
     return processor;
   }
   Result<void> set_line(std::uint32_t gsi, LineLevel level) override {
@@ -111,10 +126,10 @@ class SoftAccelerator final : public Accelerator {
   }
   [[nodiscard]] DeviceWires& wires() override { return wires_; }
   [[nodiscard]] std::time_t time_of_day() const override {
-    return epoch_ + static_cast<std::time_t>(processor_->port()->wall_ticks() / (SoftPort::default_tsc_khz * 1000));
+    return epoch_ + static_cast<std::time_t>(board_.clock.now() / (SoftPort::default_tsc_khz * 1000));
   }
   void written(vpmu::GuestPhysical page) override {
-    if (processor_ != nullptr && processor_->port() != nullptr) processor_->port()->written(page);
+    for (SoftProcessor* const processor : processors_) processor->written(page);
   }
 
  private:
@@ -125,26 +140,22 @@ class SoftAccelerator final : public Accelerator {
                   fmt::join(lost, ", "));
   }
 
-  LinearMemory* memory_;
   const MachineModel* model_;
+  unsigned cpus_;
   bool bare_metal_;
   unsigned threads_per_core_;
   std::time_t epoch_;
-  std::uint64_t most_ticks_;
-  vpmu::exec::Compiling compiling_;
-  MmioDevices* mmio_;
   Log* log_;
   IoApic io_apic_;
   SoftWires wires_{io_apic_};
-  SoftProcessor* processor_{};
+  SoftBoard board_;
+  SoftProcessor::Parts parts_;
+  std::vector<SoftProcessor*> processors_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Accelerator>> make_soft_accelerator(const AcceleratorNeeds& needs) {
-  if (needs.config.cpus != 1)
-    return usage_error(fmt::format("{} processors, but without KVM a machine has one", needs.config.cpus),
-                       "give --cpus 1, or --accel kvm on a host with KVM");
   return std::make_unique<SoftAccelerator>(needs);
 }
 

@@ -62,6 +62,7 @@ void VcpuThread::kick_if_running() {
 void VcpuThread::kick_out() {
   kick_watch_.kicked();
   kick(thread_.native_handle());
+  processor_->kicked();
 }
 
 void VcpuThread::ask_to_stop() {
@@ -84,6 +85,7 @@ void VcpuThread::thread_main() {
     if (auto ran = run_guest(); !ran) {
       services_.fail(std::move(ran).error());
     }
+    processor_->close();
   }
   const std::scoped_lock lock{mutex_};
   running_ = false;
@@ -117,6 +119,7 @@ Result<Bytes> VcpuThread::save(const GuestVcpu& vcpu) {
 
 void VcpuThread::rest(const GuestVcpu& vcpu) {
   auto saved = save(vcpu);
+  processor_->rest();
   std::unique_lock lock{mutex_};
   paused_ = std::move(saved);
   published_changed_.notify_all();
@@ -165,6 +168,7 @@ Result<void> VcpuThread::run_guest() {
     completed = exit && std::holds_alternative<Interrupted>(*exit);
     result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
+  processor_->rest();  // others need not wait until all of this vCPU has been taken down
   publish(*vcpu);
   return result;
 }

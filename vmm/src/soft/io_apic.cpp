@@ -20,7 +20,8 @@ using DELIVERY_MODE = vpmu::Bits<10, 8>;
 using REMOTE_IRR = vpmu::Bits<14>;
 using LEVEL = vpmu::Bits<15>;
 using MASKED = vpmu::Bits<16>;
-constexpr std::uint64_t lowest_priority = 1;
+using LOGICAL = vpmu::Bits<11>;
+using DESTINATION = vpmu::Bits<63, 56>;
 constexpr std::uint64_t read_only = bit(12) | bit(14);
 }  // namespace redirection
 
@@ -31,8 +32,13 @@ using DESTINATION = vpmu::Bits<19, 12>;
 using LOGICAL = vpmu::Bits<2>;
 using VECTOR = vpmu::Bits<7, 0>;
 using DELIVERY_MODE = vpmu::Bits<10, 8>;
-constexpr std::uint64_t prefix = 0xFEE, everyone = 0xFF, least_vector = 16;
+constexpr std::uint64_t prefix = 0xFEE, least_vector = 16;
 }  // namespace message
+
+constexpr std::uint64_t everyone = 0xFF;
+bool is_interrupt(std::uint64_t delivery_mode) {
+  return delivery_mode <= static_cast<std::uint64_t>(ApicMessage::Mode::lowest_priority);
+}
 
 }  // namespace
 
@@ -80,8 +86,7 @@ void IoApic::set_line(std::uint32_t line, LineLevel level) {
 std::optional<unsigned> IoApic::ready() const {
   for (unsigned line = 0; line < lines; ++line) {
     const std::uint64_t entry = redirection_[line];
-    if (redirection::MASKED::test(entry) || redirection::DELIVERY_MODE::get(entry) > redirection::lowest_priority)
-      continue;
+    if (redirection::MASKED::test(entry) || !is_interrupt(redirection::DELIVERY_MODE::get(entry))) continue;
     const bool waits = redirection::LEVEL::test(entry)
                            ? (high_ & bit(line)) != 0 && !redirection::REMOTE_IRR::test(entry)
                            : (edges_ & bit(line)) != 0;
@@ -91,29 +96,30 @@ std::optional<unsigned> IoApic::ready() const {
 }
 
 void IoApic::look() {
-  attention_ = ready().has_value() || messages_.any();
+  attention_ = ready().has_value() || !messages_.empty();
   if (attention_) changed_.notify_all();
 }
 
 void IoApic::send(std::uint64_t address, std::uint32_t data) {
   using namespace message;
-  const std::uint64_t destination = DESTINATION::get(address);
-  const bool mine = PREFIX::get(address) == prefix &&
-                    (destination == 0 || destination == everyone || (LOGICAL::test(address) && (destination & 1) != 0));
-  if (!mine || DELIVERY_MODE::get(data) > redirection::lowest_priority || VECTOR::get(data) < least_vector) return;
+  const std::uint64_t mode = DELIVERY_MODE::get(data), destination = DESTINATION::get(address);
+  if (PREFIX::get(address) != prefix || !is_interrupt(mode) || VECTOR::get(data) < least_vector) return;
   const std::scoped_lock lock{mutex_};
-  messages_.set(VECTOR::get(data));
+  messages_.insert({.vector = static_cast<std::uint8_t>(VECTOR::get(data)),
+                    .mode = static_cast<ApicMessage::Mode>(mode),
+                    .everyone = destination == everyone,
+                    .logical = LOGICAL::test(address),
+                    .destination = static_cast<std::uint32_t>(destination)});
   look();
 }
 
-std::optional<std::uint8_t> IoApic::take() {
+std::optional<ApicMessage> IoApic::take() {
   if (!attention_) return std::nullopt;
   const std::scoped_lock lock{mutex_};
-  if (messages_.any()) {
-    const auto vector = static_cast<std::uint8_t>(messages_._Find_first());
-    messages_.reset(vector);
+  if (!messages_.empty()) {
+    const ApicMessage message = messages_.extract(messages_.begin()).value();
     look();
-    return vector;
+    return message;
   }
   const auto line = ready();
   if (!line) return std::nullopt;
@@ -121,7 +127,12 @@ std::optional<std::uint8_t> IoApic::take() {
   edges_ &= ~static_cast<std::uint32_t>(bit(*line));
   if (redirection::LEVEL::test(entry)) entry |= redirection::REMOTE_IRR::mask;
   look();
-  return static_cast<std::uint8_t>(redirection::VECTOR::get(entry));
+  const std::uint64_t destination = redirection::DESTINATION::get(entry);
+  return ApicMessage{.vector = static_cast<std::uint8_t>(redirection::VECTOR::get(entry)),
+                     .mode = static_cast<ApicMessage::Mode>(redirection::DELIVERY_MODE::get(entry)),
+                     .everyone = destination == everyone,
+                     .logical = redirection::LOGICAL::test(entry),
+                     .destination = static_cast<std::uint32_t>(destination)};
 }
 
 void IoApic::end_of_interrupt(std::uint8_t vector) {

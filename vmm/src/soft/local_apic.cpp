@@ -3,8 +3,6 @@
 #include <bit>
 #include <cstring>
 
-#include "vpmu/bits.hpp"
-
 namespace vmm {
 namespace {
 
@@ -12,16 +10,22 @@ using namespace apic;  // NOLINT(google-build-using-namespace)
 constexpr std::uint32_t software_enable = 1U << 8, masked = 1U << 16;
 /// Version 14H with seven local vectors. SDM 3A figure 10-7.
 constexpr std::uint32_t version_value = 0x0006'0014;
-/// ICR. SDM 3A figure 10-12.
-using MODE = vpmu::Bits<10, 8>;
-using SHORTHAND = vpmu::Bits<19, 18>;
-enum Shorthand : std::uint8_t { none, self, all, others };
+/// DFR: the model stands in bits 31:28. SDM 3A figure 10-14.
+constexpr std::uint32_t flat = ~0U, not_model = 0x0FFF'FFFF;
 
 }  // namespace
 
-SoftApic::SoftApic() {
+void SoftApic::reset(std::uint32_t id) {
+  constexpr unsigned id_shift = 24;
+  page_ = {};
+  put(version, version_value);
+  put(apic::id, id << id_shift);
+  put(destination_format, flat);
   write(spurious, 0xFF);
-  std::memcpy(page_.regs + version, &version_value, sizeof version_value);
+}
+
+void SoftApic::put(std::uint32_t offset, std::uint32_t value) {
+  std::memcpy(page_.regs + offset, &value, sizeof value);
 }
 
 std::uint32_t SoftApic::read(std::uint32_t offset) const {
@@ -33,8 +37,8 @@ std::uint32_t SoftApic::read(std::uint32_t offset) const {
 
 void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
   if (offset % 0x10 != 0 || offset + sizeof value > sizeof page_.regs) return;
-  const bool read_only = offset == version || offset == processor_priority || offset == current_count ||
-                         (offset >= in_service && offset < requested + 0x80);
+  const bool read_only = offset == apic::id || offset == version || offset == processor_priority ||
+                         offset == current_count || (offset >= in_service && offset < requested + 0x80);
   if (read_only) return;
   if (offset == end_of_interrupt) {
     if (const auto vector = highest(in_service)) set_bit(in_service, *vector, false);
@@ -42,11 +46,9 @@ void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
     const bool disabled = ((offset == spurious ? value : read(spurious)) & software_enable) == 0;
     const bool local_vector = offset >= first_local_vector && offset <= last_local_vector;
     if (local_vector && disabled) value |= masked;
-    std::memcpy(page_.regs + offset, &value, sizeof value);
+    if (offset == destination_format) value |= not_model;
+    put(offset, value);
     if (offset == spurious && disabled) mask_local_vectors();
-    // A fixed interrupt that reaches this processor: id 0 by its physical or logical name, or every one.
-    if (offset == command_low && MODE::get(value) == 0 && SHORTHAND::get(value) != others)
-      request(static_cast<std::uint8_t>(value));
   }
   update_priority();
 }
@@ -55,7 +57,7 @@ void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
 void SoftApic::mask_local_vectors() {
   for (std::uint32_t offset = first_local_vector; offset <= last_local_vector; offset += 0x10) {
     const std::uint32_t value = read(offset) | masked;
-    std::memcpy(page_.regs + offset, &value, sizeof value);
+    put(offset, value);
   }
 }
 
@@ -87,7 +89,7 @@ void SoftApic::set_bit(std::uint32_t first_offset, std::uint8_t vector, bool on)
   const std::uint32_t offset = first_offset + vector / 32 * 0x10U;
   const std::uint32_t bit = 1U << (vector % 32);
   const std::uint32_t value = on ? read(offset) | bit : read(offset) & ~bit;
-  std::memcpy(page_.regs + offset, &value, sizeof value);
+  put(offset, value);
 }
 
 // SDM 3A 10.8.3.1: the higher of the task's priority class and that of the interrupt in service.
@@ -95,7 +97,7 @@ void SoftApic::update_priority() {
   const std::uint32_t task = read(task_priority) & 0xFF;
   const std::uint32_t serving = highest(in_service).value_or(0) & 0xF0U;
   const std::uint32_t value = (task & 0xF0) >= serving ? task : serving;
-  std::memcpy(page_.regs + processor_priority, &value, sizeof value);
+  put(processor_priority, value);
 }
 
 }  // namespace vmm

@@ -16,11 +16,13 @@ inline constexpr std::uint32_t id = 0x20, version = 0x30, task_priority = 0x80, 
                                initial_count = 0x380, current_count = 0x390, divide = 0x3E0, self_interrupt = 0x3F0;
 }  // namespace apic
 
-/// The local APIC of a single vCPU without KVM, whose id is 0. Its timer is InterruptUnit's, and so is x2APIC mode. SDM
-/// 3A chapter 10.
+/// The local APIC of a vCPU without KVM. Its timer is InterruptUnit's, and so are x2APIC mode and what it sends to
+/// others. SDM 3A chapter 10.
 class SoftApic {
  public:
-  SoftApic();
+  SoftApic() { reset(0); }
+  /// As after power-up or INIT. SDM 3A 10.4.7.1.
+  void reset(std::uint32_t id);
 
   /// A register of the page, by its offset.
   [[nodiscard]] std::uint32_t read(std::uint32_t offset) const;
@@ -44,6 +46,7 @@ class SoftApic {
   void set_bit(std::uint32_t first_offset, std::uint8_t vector, bool on);
   void update_priority();
   void mask_local_vectors();
+  void put(std::uint32_t offset, std::uint32_t value);
 
   kvm_lapic_state page_{};
 };

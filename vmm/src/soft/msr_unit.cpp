@@ -71,7 +71,7 @@ MsrUnit::MsrUnit(SoftState& state, InterruptUnit& interrupts, const GuestFeature
 vpmu::MsrReadResult MsrUnit::read(std::uint32_t index) {
   const auto ok = [](std::uint64_t value) { return vpmu::MsrReadResult{.status = MsrStatus::ok, .value = value}; };
   switch (index) {
-    case msr_tsc: return ok(s_->tsc);
+    case msr_tsc: return ok(interrupts_->time().tsc());
     case msr_apic_base: return ok(s_->sregs.apic_base);
     case msr_efer: return ok(s_->sregs.efer);
     case msr_fs_base: return ok(s_->sregs.fs.base);
@@ -95,15 +95,9 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
     return is_legal ? MsrStatus::ok : MsrStatus::gp;
   };
   switch (index) {
-    case msr_tsc:
-      s_->msrs[msr_tsc_adjust] += value - s_->tsc;
-      s_->tsc = value;
-      interrupts_->tsc_changed();
-      return MsrStatus::ok;
+    case msr_tsc: s_->msrs[msr_tsc_adjust] += value - interrupts_->time().tsc(); return set_tsc(value);
     case msr_tsc_adjust:
-      s_->tsc += value - std::exchange(s_->msrs[msr_tsc_adjust], value);
-      interrupts_->tsc_changed();
-      return MsrStatus::ok;
+      return set_tsc(interrupts_->time().tsc() + value - std::exchange(s_->msrs[msr_tsc_adjust], value));
     case msr_apic_base: return write_apic_base(value);
     case msr_efer: return write_efer(value);
     case msr_fs_base: return set(s_->sregs.fs.base, value, vpmu::is_canonical(value, 48));
@@ -118,6 +112,12 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
     case Kept::Rule::ignored: return MsrStatus::ok;
   }
   return MsrStatus::gp;
+}
+
+MsrStatus MsrUnit::set_tsc(std::uint64_t value) {
+  interrupts_->time().set_tsc(value);
+  interrupts_->tsc_changed();
+  return MsrStatus::ok;
 }
 
 // SDM 3A 2.2.1: LMA follows CR0.PG, during which LME stays as it is.

@@ -20,6 +20,7 @@ class MsrUnit {
   [[nodiscard]] vpmu::MsrStatus write(std::uint32_t index, std::uint64_t value);
 
  private:
+  vpmu::MsrStatus set_tsc(std::uint64_t value);
   vpmu::MsrStatus write_efer(std::uint64_t value);
   vpmu::MsrStatus write_apic_base(std::uint64_t value);
 

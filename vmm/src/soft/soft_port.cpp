@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kvm/kick.hpp"
 #include "support/error.hpp"
 #include "vcpu/engine_state.hpp"
 #include "vpmu/bits.hpp"
@@ -33,7 +34,7 @@ void SoftPort::Ram::will_write(vpmu::GuestPhysical page) {
 }
 
 vpmu::exec::Answer SoftPort::Platform::rdtsc(std::uint64_t& value) {
-  value = port_->s_.tsc + port_->engine_.passed().instructions - port_->entered_at_;
+  value = port_->time_.tsc_after(port_->engine_.passed().instructions - port_->entered_at_);
   return vpmu::exec::Answer::done;
 }
 
@@ -43,15 +44,16 @@ vpmu::exec::Answer SoftPort::Platform::rdtscp(std::uint64_t& value, std::uint64_
   return rdtsc(value);
 }
 
-SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic,
-                   std::uint64_t tsc_khz)
+SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, SoftBoard* board)
     : memory_{&memory},
       cpuid_{std::move(cpuid)},
       features_{cpuid_},
-      time_{tsc_khz},
-      s_{.regs = start.regs, .sregs = start.sregs},
+      own_board_{board == nullptr ? std::make_unique<SoftBoard>() : nullptr},
+      board_{board == nullptr ? own_board_.get() : board},
+      time_{board_->clock, default_tsc_khz},
+      s_{.regs = start.regs, .sregs = start.sregs, .id = start.id},
       view_{*this, memory},
-      interrupts_{s_, time_, io_apic},
+      interrupts_{s_, time_, &board_->interrupts},
       msrs_{s_, interrupts_, features_},
       system_{s_, view_, msrs_, interrupts_, cpuid_, features_},
       ram_{memory},
@@ -59,56 +61,111 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       engine_{ram_, platform_, &host_code_, start.compiling},
       log_{start.log},
       devices_{start.devices} {
+  s_.apic.reset(s_.id);
+  if (start.waits_for_start) reset_by_init(s_);
   engine_.watch(kicked_);
+  board_->turns.add(*this);
 }
 
 Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());
   for (;;) {
+    take_turn();
     if (time_.ran() >= stop_after_) return Exit{TimeUp{}};
     if (kicked_ != 0 || time_.take_due()) {
       kicked_ = 0;
       return Exit{Interrupted{}};
     }
+    if (!board_->turns.owns(s_.id)) continue;  // let in for a kick that has been looked at
     interrupts_.refresh();
     if (auto exit = take_events()) return *exit;
-    if (s_.halted && !event_is_held_off()) {
-      if (!halt()) return Exit{Hlt{}};
+    if (is_at_rest()) {
+      if (!rest()) return Exit{Hlt{}};
       continue;
     }
     s_.halted = false;
     const Watch w = watch_of(s_, guest_debug_);
     const bool one = s_.events.interrupt.shadow != 0 || (s_.regs.rflags & rflags_rf) != 0;
-    auto exit =
-        w.any()
-            ? run_watched(w)
-            : run_some(one ? 1
-                           : std::min({burst, time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()}));
-    if (exit) return *exit;
+    if (auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min(burst, until_something()))) return *exit;
   }
+}
+
+// What others have written to since may be code here and data there.
+void SoftPort::take_turn() {
+  board_->turns.hold(s_.id);
+  if (std::exchange(seen_changes_, board_->turns.changes()) != board_->turns.changes()) engine_.tell_of_writes_anew();
+}
+
+/// Instructions to the next one before which run() must look at something.
+std::uint64_t SoftPort::until_something() const {
+  return std::min({time_.until_due(), board_->clock.instructions_in(interrupts_.until_due()), stop_after_ - time_.ran(),
+                   turn_left()});
 }
 
 std::uint64_t SoftPort::quiet_for() {
   if (kicked_ != 0 || time_.ran() >= stop_after_) return 0;
   interrupts_.refresh();
-  if (s_.events.nmi.pending != 0 || s_.apic.pending()) return 0;
-  return std::min({time_.until_due(), interrupts_.until_due(), stop_after_ - time_.ran()});
+  if (s_.events.nmi.pending != 0 || s_.apic.pending() || s_.init_pending) return 0;
+  return until_something();
 }
 
-/// Lets time go on to what wakes the vCPU. Where that can only be a device, waits for it; false when nothing ever will.
-bool SoftPort::halt() {
+/// Whether take_events() has something that ends a halt, now or when KVM_GUESTDBG_BLOCKIRQ no longer holds it off.
+bool SoftPort::is_woken() const {
+  const auto& e = s_.events;
+  const bool nmi = e.nmi.pending != 0 && e.nmi.masked == 0;
+  return nmi || e.exception.injected != 0 || e.exception.pending != 0 ||
+         ((s_.regs.rflags & rflags_if) != 0 && s_.apic.pending());
+}
+
+// What is held off ends a halt nevertheless, as with KVM.
+bool SoftPort::is_at_rest() const {
+  return s_.waits_for_start || (s_.halted && ((guest_debug_.control & KVM_GUESTDBG_BLOCKIRQ) == 0 || !is_woken()));
+}
+
+bool SoftPort::is_ready() {
+  interrupts_.refresh();
+  if (time_.is_due() || s_.init_pending) return true;
+  return s_.waits_for_start ? s_.start_pending.has_value() : !s_.halted || is_woken();
+}
+
+std::uint64_t SoftPort::until_ready() {
+  const bool by_interrupt = !s_.waits_for_start && (s_.regs.rflags & rflags_if) != 0;
+  return std::min(time_.until_wall_due(), by_interrupt ? interrupts_.until_due() : ~std::uint64_t{0});
+}
+
+bool SoftPort::may_be_woken() {
+  return board_->interrupts.io_apic() != nullptr && !s_.waits_for_start && (s_.regs.rflags & rflags_if) != 0;
+}
+
+void SoftPort::kick() { kicked_ = kick_mark; }
+
+/// The vCPU has nothing to run. False: nor will any ever have.
+bool SoftPort::rest() {
   constexpr std::chrono::milliseconds look_again{4};  // for kicks
-  const auto waited = time_.wait(interrupts_.until_due());
-  s_.tsc += waited.value_or(0);
-  if (waited) return true;
-  IoApic* const devices = interrupts_.io_apic();
-  if (devices == nullptr || (s_.regs.rflags & rflags_if) == 0) return false;
-  devices->wait(look_again);
+  switch (board_->turns.rest()) {
+    case Turns::Waker::processor: break;
+    case Turns::Waker::device: board_->interrupts.io_apic()->wait(look_again); break;
+    case Turns::Waker::nobody: return false;
+  }
   return true;
+}
+
+void SoftPort::take_start() {
+  if (std::exchange(s_.init_pending, false)) {
+    reset_by_init(s_);
+    interrupts_.reset();
+    branch_steps_ = false;
+    held_hits_ = 0;
+  }
+  if (!s_.waits_for_start) return;
+  if (const auto vector = std::exchange(s_.start_pending, std::nullopt)) start_at_page(s_, *vector);
+  stale_ = true;
 }
 
 // The order of SDM 3A table 6-2, as far as there is more than one event here.
 std::optional<Exit> SoftPort::take_events() {
+  take_start();
+  if (s_.waits_for_start) return std::nullopt;
   auto& e = s_.events;
   if (e.exception.injected != 0 || e.exception.pending != 0) {
     Exception exception{.vector = e.exception.nr, .error_code = std::nullopt};
@@ -128,14 +185,6 @@ std::optional<Exit> SoftPort::take_events() {
   s_.apic.accept(*vector);
   ++statistics_.interrupts;
   return take({.vector = *vector, .error_code = std::nullopt}, EventKind::trap);
-}
-
-/// Whether what take_events() would take ends a halt though KVM_GUESTDBG_BLOCKIRQ keeps it from being taken, as with
-/// KVM.
-bool SoftPort::event_is_held_off() const {
-  if ((guest_debug_.control & KVM_GUESTDBG_BLOCKIRQ) == 0) return false;
-  const bool nmi = s_.events.nmi.pending != 0 && s_.events.nmi.masked == 0;
-  return nmi || ((s_.regs.rflags & rflags_if) != 0 && s_.apic.pending());
 }
 
 std::optional<Exit> SoftPort::take(Exception exception, EventKind kind, std::uint8_t length) {
@@ -250,7 +299,7 @@ void SoftPort::written(vpmu::GuestPhysical page) { engine_.written(page); }
 
 void SoftPort::pass_time(std::uint64_t ticks) {
   time_.pass(ticks);
-  s_.tsc += ticks;
+  board_->turns.pass(ticks);
 }
 
 Result<void> SoftPort::set_regs(const kvm_regs& regs) {
@@ -307,10 +356,8 @@ Result<Stored> SoftPort::store_lvtpc(std::uint32_t value) {
   return Stored::done;
 }
 
-// One waits while one is served. SDM 3A 6.7.1.
 Result<void> SoftPort::nmi() {
-  const std::uint8_t most = s_.events.nmi.masked != 0 ? 1 : 2;
-  s_.events.nmi.pending = std::min<std::uint8_t>(static_cast<std::uint8_t>(s_.events.nmi.pending + 1), most);
+  add_nmi(s_);
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "memory/host_code.hpp"
 #include "soft/debug_registers.hpp"
 #include "soft/guest_features.hpp"
+#include "soft/soft_board.hpp"
 #include "soft/system_unit.hpp"
 #include "soft/virtual_time.hpp"
 #include "sources/instruction.hpp"
@@ -32,6 +34,8 @@ struct SoftStatistics {
 
 /// What a vCPU without KVM starts as.
 struct SoftStart {
+  std::uint32_t id{};      ///< Of its APIC, and its number on the board.
+  bool waits_for_start{};  ///< For a start-up IPI, as all but the boot processor do; the registers are not looked at.
   kvm_sregs sregs{};
   kvm_regs regs{};
   vpmu::exec::Compiling compiling{};
@@ -41,17 +45,17 @@ struct SoftStart {
 
 /// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does
 /// where the PMU code looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC
-/// exits too. One processor.
+/// exits too.
 ///
-/// Time is virtual: an instruction takes one tick of the TSC, so does the entry into a handler, and nothing else takes
-/// any. Two runs with the same input are the same.
-class SoftPort final : public VcpuPort {
+/// Time is virtual: an instruction takes one tick of the TSC (MachineClock), so does the entry into a handler, and
+/// nothing else takes any. Two runs with the same input are the same. The vCPUs of a machine take turns (Turns): run()
+/// waits for its own, which goes on until a later run() gives it away.
+class SoftPort final : public VcpuPort, private TurnTaker {
  public:
   static constexpr std::uint64_t default_tsc_khz = 2'500'000;
 
-  /// `memory` and `io_apic`, which may be null, must outlive it.
-  SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, IoApic* io_apic = nullptr,
-           std::uint64_t tsc_khz = default_tsc_khz);
+  /// `memory` and `board` must outlive it. Null: it is alone on a board of its own.
+  SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, SoftBoard* board = nullptr);
   SoftPort(const SoftPort&) = delete;
   SoftPort& operator=(const SoftPort&) = delete;
   SoftPort(SoftPort&&) = delete;
@@ -65,12 +69,11 @@ class SoftPort final : public VcpuPort {
   /// Set on any thread, it makes run() give Interrupted.
   [[nodiscard]] volatile std::uint8_t* kick_target() { return &kicked_; }
   [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return kicked_; }
-  /// Ticks since the start, those of a halted vCPU too.
-  [[nodiscard]] std::uint64_t wall_ticks() const { return time_.wall(); }
   /// Somebody else than the vCPU has written to a page of RAM.
   void written(vpmu::GuestPhysical page);
 
-  /// Also gives Hlt, when the vCPU is halted and nothing can wake it. Where only a device can, it waits.
+  /// Also gives Hlt, when the machine's vCPUs are halted and nothing can wake any of them. Where only a device can, it
+  /// waits.
   Result<Exit> run() override;
   [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
   [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const override { return features_.has(feature); }
@@ -102,7 +105,9 @@ class SoftPort final : public VcpuPort {
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return time_.unhalted(); }
   void pass_time(std::uint64_t ticks) override;
   std::uint64_t quiet_for() override;
-  Result<std::uint64_t> tsc() override { return s_.tsc; }
+  [[nodiscard]] std::uint64_t turn_left() const override { return board_->turns.left(s_.id); }
+  Result<std::uint64_t> tsc() override { return time_.tsc(); }
+  Result<std::uint64_t> tsc_after(std::uint64_t instructions) override { return time_.tsc_after(instructions); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return time_.tsc_khz(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
@@ -166,8 +171,16 @@ class SoftPort final : public VcpuPort {
   [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;
   void read_device(Device device, vpmu::GuestPhysical at, std::span<std::byte> out);
   void write_device(Device device, vpmu::GuestPhysical at, std::span<const std::byte> in);
-  [[nodiscard]] bool halt();
-  [[nodiscard]] bool event_is_held_off() const;
+  bool is_ready() override;
+  std::uint64_t until_ready() override;
+  [[nodiscard]] bool may_be_woken() override;
+  void kick() override;
+  void take_turn();
+  [[nodiscard]] bool rest();
+  void take_start();
+  [[nodiscard]] bool is_woken() const;
+  [[nodiscard]] bool is_at_rest() const;
+  [[nodiscard]] std::uint64_t until_something() const;
   std::optional<Exit> run_iteration(std::span<const std::byte> code);
   [[nodiscard]] bool guest_traps(const Watch& watch, std::span<const std::byte> code) const;
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits);
@@ -182,6 +195,8 @@ class SoftPort final : public VcpuPort {
   LinearMemory* memory_;
   CpuidTable cpuid_;
   GuestFeatures features_;
+  std::unique_ptr<SoftBoard> own_board_;
+  SoftBoard* board_;
   VirtualTime time_;
   SoftState s_;
   GuestView view_;
@@ -201,6 +216,7 @@ class SoftPort final : public VcpuPort {
   bool branch_steps_{};        ///< DEBUGCTL.BTF, as set_msr() was told.
   std::uint64_t stop_after_{~0ULL};
   volatile std::uint8_t kicked_{};
+  std::uint64_t seen_changes_{};  ///< Of Turns::changes().
   SoftStatistics statistics_{};
   Log* log_;
   MmioDevices* devices_;

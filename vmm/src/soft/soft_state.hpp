@@ -19,9 +19,20 @@ struct SoftState {
   SoftApic apic;
   vpmu::exec::VectorState vectors;
   std::map<std::uint32_t, __u64> msrs;  ///< Those that nobody else keeps, by index.
-  __u64 tsc{};
+  std::uint32_t id{};                   ///< Of the processor: its APIC's.
   bool halted{};
+  bool waits_for_start{};                     ///< After INIT, for a start-up IPI. SDM 3A 8.4.
+  bool init_pending{};                        ///< INIT has come,
+  std::optional<std::uint8_t> start_pending;  ///< and a start-up IPI with this vector.
 };
+
+/// One waits while one is served. SDM 3A 6.7.1.
+void add_nmi(SoftState& s);
+/// What INIT leaves: real mode, at the place that a start-up IPI names. MSRs, vector registers and the TSC stay as they
+/// are. SDM 3A table 9-1.
+void reset_by_init(SoftState& s);
+/// A start-up IPI: real mode at the page of that number. SDM 3A 8.4.4.
+void start_at_page(SoftState& s, std::uint8_t vector);
 
 /// An exception to be delivered. SDM 3A table 6-1.
 struct Exception {

@@ -60,8 +60,8 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::wrmsr: return wrmsr();
     case SystemOp::rdtsc:
       if ((s_->sregs.cr4 & cr4_tsd) != 0 && cpl_of(s_->sregs) != 0) return gp;
-      s_->regs.rax = s_->tsc & 0xFFFF'FFFF;
-      s_->regs.rdx = s_->tsc >> 32;
+      s_->regs.rax = interrupts_->time().tsc() & 0xFFFF'FFFF;
+      s_->regs.rdx = interrupts_->time().tsc() >> 32;
       return Completed{};
     case SystemOp::rdpmc: return CounterAccess{};
     case SystemOp::lgdt: return load_table(s_->sregs.gdt, i, operand.value_or(0));

@@ -36,7 +36,13 @@ class SystemUnit {
   /// All must outlive it. `view` looks at the guest through `state`.
   SystemUnit(SoftState& state, GuestView& view, MsrUnit& msrs, InterruptUnit& interrupts, const CpuidTable& cpuid,
              const GuestFeatures& features)
-      : s_{&state}, view_{&view}, msrs_{&msrs}, interrupts_{&interrupts}, cpuid_{&cpuid}, features_{&features} {}
+      : s_{&state},
+        view_{&view},
+        msrs_{&msrs},
+        interrupts_{&interrupts},
+        cpuid_{&cpuid},
+        features_{&features},
+        random_{std::uint64_t{state.id} << 32U} {}
 
   /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays,
   /// except for traps.
@@ -87,7 +93,7 @@ class SystemUnit {
   InterruptUnit* interrupts_;
   const CpuidTable* cpuid_;
   const GuestFeatures* features_;
-  std::uint64_t random_{};  ///< What RDRAND and RDSEED go on from: the same numbers in each run.
+  std::uint64_t random_;  ///< What RDRAND and RDSEED go on from: the same numbers in each run.
 };
 
 }  // namespace vmm

@@ -13,7 +13,7 @@ class VirtualTime::Timer final : public CpuTimer {
     return {};
   }
   Result<void> arm_wall(std::chrono::nanoseconds after) override {
-    time_->wall_due_ = time_->wall_ + ticks(after);
+    time_->wall_due_ = time_->wall() + ticks(after);
     return {};
   }
   Result<void> disarm() override {
@@ -36,33 +36,28 @@ class VirtualTime::Timer final : public CpuTimer {
   VirtualTime* time_;
 };
 
-void VirtualTime::pass(std::uint64_t ticks) {
-  wall_ += ticks;
-  run_ += ticks;
-  if (watched_) unhalted_ += ticks;
+void VirtualTime::pass(std::uint64_t instructions) {
+  clock_->pass(instructions);
+  run_ += instructions;
+  if (watched_) unhalted_ += instructions;
 }
 
+bool VirtualTime::is_due() const { return (due_ && *due_ <= run_) || (wall_due_ && *wall_due_ <= wall()); }
+
 bool VirtualTime::take_due() {
-  const bool due = (due_ && *due_ <= run_) || (wall_due_ && *wall_due_ <= wall_);
-  if (due) {
-    due_.reset();
-    wall_due_.reset();
-  }
-  return due;
+  if (!is_due()) return false;
+  due_.reset();
+  wall_due_.reset();
+  return true;
 }
 
 std::uint64_t VirtualTime::until_due() const {
-  std::uint64_t least = ~0ULL;
-  if (due_) least = std::min(least, *due_ - std::min(*due_, run_));
-  if (wall_due_) least = std::min(least, *wall_due_ - std::min(*wall_due_, wall_));
-  return least;
+  const std::uint64_t by_clock = clock_->instructions_in(until_wall_due());
+  return due_ ? std::min(by_clock, *due_ - std::min(*due_, run_)) : by_clock;
 }
 
-std::optional<std::uint64_t> VirtualTime::wait(std::uint64_t at_most) {
-  if (wall_due_) at_most = std::min(at_most, *wall_due_ - std::min(*wall_due_, wall_));
-  if (at_most == ~0ULL) return std::nullopt;
-  wall_ += at_most;
-  return at_most;
+std::uint64_t VirtualTime::until_wall_due() const {
+  return wall_due_ ? *wall_due_ - std::min(*wall_due_, wall()) : ~0ULL;
 }
 
 TimerFactory VirtualTime::timers() {

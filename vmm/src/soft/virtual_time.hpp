@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "soft/machine_clock.hpp"
 #include "sources/cpu_timer.hpp"
 
 namespace vmm {
@@ -9,24 +10,32 @@ namespace vmm {
 /// The time of a vCPU without KVM, in ticks of its TSC: it goes on only when it is told to. And the timers on it.
 class VirtualTime {
  public:
-  explicit VirtualTime(std::uint64_t tsc_khz) : tsc_khz_{tsc_khz} {}
+  /// `clock`, which the machine's vCPUs share, must outlive it.
+  VirtualTime(MachineClock& clock, std::uint64_t tsc_khz) : clock_{&clock}, tsc_khz_{tsc_khz} {}
 
-  /// The vCPU has run for so long.
-  void pass(std::uint64_t ticks);
-  /// While it is watched: how long it has run.
+  /// The vCPU has run so many instructions.
+  void pass(std::uint64_t instructions);
+  /// While it is watched: how long it has run, in instructions.
   void watch(bool on) { watched_ = on; }
   [[nodiscard]] std::uint64_t unhalted() const { return unhalted_; }
   [[nodiscard]] std::uint64_t ran() const { return run_; }
 
+  /// The TSC now, and once so many instructions more have passed.
+  [[nodiscard]] std::uint64_t tsc() const { return clock_->now() + tsc_offset_; }
+  [[nodiscard]] std::uint64_t tsc_after(std::uint64_t instructions) const {
+    return clock_->after(instructions) + tsc_offset_;
+  }
+  void set_tsc(std::uint64_t value) { tsc_offset_ = value - clock_->now(); }
+
+  [[nodiscard]] bool is_due() const;
   /// A timer has run out; forgets all of them if so.
   [[nodiscard]] bool take_due();
-  /// Ticks until one does; very many without a timer.
+  /// Instructions until one does; very many without a timer.
   [[nodiscard]] std::uint64_t until_due() const;
-  /// A halted vCPU waits: goes on to where a timer wakes it, or by `at_most` ticks, and says how many ticks that took.
-  /// Empty when no timer runs and `at_most` is as good as for ever.
-  std::optional<std::uint64_t> wait(std::uint64_t at_most);
-  /// Since the start, halted or not.
-  [[nodiscard]] std::uint64_t wall() const { return wall_; }
+  /// Ticks until one does though the vCPU does not run; very many without such a timer.
+  [[nodiscard]] std::uint64_t until_wall_due() const;
+  /// Of the machine, halted or not.
+  [[nodiscard]] std::uint64_t wall() const { return clock_->now(); }
 
   /// Makes timers, which may not outlive this object. It must not move meanwhile.
   [[nodiscard]] TimerFactory timers();
@@ -34,12 +43,13 @@ class VirtualTime {
 
  private:
   class Timer;
+  MachineClock* clock_;
   std::uint64_t tsc_khz_;
-  std::uint64_t wall_{};      ///< Since the start, and of it:
-  std::uint64_t run_{};       ///< not halted;
+  std::uint64_t tsc_offset_{};
+  std::uint64_t run_{};       ///< Not halted;
   std::uint64_t unhalted_{};  ///< not halted while watched.
   bool watched_{};
-  std::optional<std::uint64_t> due_, wall_due_;  ///< In run_ and wall_.
+  std::optional<std::uint64_t> due_, wall_due_;  ///< In run_ and of the clock.
 };
 
 }  // namespace vmm

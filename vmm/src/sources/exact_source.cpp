@@ -25,9 +25,9 @@ bool undisturbed(const kvm_vcpu_events& e) {
 }  // namespace
 
 vpmu::exec::Answer ExactSource::Platform::rdtsc(std::uint64_t& value) {
-  const auto tsc = owner_->port_->tsc();
+  const auto tsc = owner_->port_->tsc_after(owner_->engine_.passed().instructions - owner_->passed_time_);
   if (!tsc) return vpmu::exec::Answer::leave;
-  value = *tsc + owner_->engine_.passed().instructions - owner_->passed_time_;
+  value = *tsc;
   return vpmu::exec::Answer::done;
 }
 
@@ -95,6 +95,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
   if (!progress_.is_counting()) return steps_.run(port, at_most);
+  if (!inside_) burst_left_ = std::min(burst_left_, port.turn_left());
   if (burst_left_ == 0 && inside_) burst_left_ = std::min(burst, port.quiet_for());
   if (burst_left_ == 0) {
     VMM_TRY(leave(port));

@@ -67,7 +67,8 @@ class SystemInPlace {
   bool fetched_{};               ///< The port's MSRs are in state_, since leave().
   bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE is no longer the port's.
   bool dropped_translations_{};  ///< And the port does not know.
-  VirtualTime no_time_{1};
+  MachineClock no_clock_;
+  VirtualTime no_time_{no_clock_, 1};
   InterruptUnit interrupts_{state_, no_time_, nullptr};
   MsrUnit msrs_{state_, interrupts_, no_features_};
   SystemUnit unit_;

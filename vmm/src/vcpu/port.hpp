@@ -102,13 +102,20 @@ class VcpuPort {
   /// TSC ticks that the vCPU has run unhalted while its clock was watched, as the guest saw them.
   [[nodiscard]] virtual std::uint64_t unhalted_ticks() const = 0;
   /// The guest's next instructions have been done outside it, after the last exit: its clock goes on by `ticks` of the
-  /// TSC.
+  /// TSC; by fewer while other vCPUs share the time (MachineClock).
   virtual void pass_time(std::uint64_t ticks) = 0;
   /// For how many ticks from now on nothing waits that run() would see to: an interrupt, an end, a kick. 0: not known,
   /// or something waits now.
   virtual std::uint64_t quiet_for() { return 0; }
+  /// How many instructions the vCPU may be let do outside of run() before the next one: then it may be another's turn.
+  [[nodiscard]] virtual std::uint64_t turn_left() const { return ~0ULL; }
   /// The guest's TSC.
   virtual Result<std::uint64_t> tsc() = 0;
+  /// The same once that much more has passed by pass_time().
+  virtual Result<std::uint64_t> tsc_after(std::uint64_t ticks) {
+    VMM_ASSIGN(const std::uint64_t now, tsc());
+    return now + ticks;
+  }
   /// kHz of the guest's TSC.
   [[nodiscard]] virtual std::uint64_t tsc_khz() const = 0;
 

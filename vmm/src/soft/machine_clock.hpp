@@ -1,0 +1,42 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace vmm {
+
+/// The clock of a machine without KVM, in ticks of its TSC. It goes on as the instructions of its processors pass, and
+/// where all of them wait, to what they wait for. Processors take turns, but a guest must see them run at once: so an
+/// instruction takes as many parts of a tick as processors share the time. Each of them then runs as many instructions
+/// as ticks pass, and none ever sees the clock go back.
+class MachineClock {
+ public:
+  /// Since the start.
+  [[nodiscard]] std::uint64_t now() const { return now_; }
+  /// The time once so many instructions more have passed.
+  [[nodiscard]] std::uint64_t after(std::uint64_t instructions) const {
+    return now_ + (part_ + instructions) / sharers_;
+  }
+  void pass(std::uint64_t instructions) {
+    part_ += instructions;
+    now_ += part_ / sharers_;
+    part_ %= sharers_;
+  }
+  /// Instructions until so many ticks have passed; very many for a time that is never reached.
+  [[nodiscard]] std::uint64_t instructions_in(std::uint64_t ticks) const {
+    return ticks > ~0ULL / sharers_ ? ~0ULL : ticks * sharers_ - std::min<std::uint64_t>(part_, ticks * sharers_);
+  }
+  /// Nobody runs for so long.
+  void skip(std::uint64_t ticks) { now_ += ticks; }
+  /// How many processors share the time from now on: at least 1.
+  void share(unsigned processors) {
+    sharers_ = processors;
+    part_ = std::min(part_, std::uint64_t{processors} - 1);
+  }
+
+ private:
+  std::uint64_t now_{};
+  std::uint64_t part_{};  ///< Instructions that have passed since the last whole tick.
+  std::uint64_t sharers_{1};
+};
+
+}  // namespace vmm

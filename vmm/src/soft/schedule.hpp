@@ -1,0 +1,15 @@
+#pragma once
+#include <cstdint>
+
+namespace vmm {
+
+/// How processors without KVM take turns.
+struct Schedule {
+  static constexpr std::uint64_t default_turn = 50'000, longest_turn = 1'000'000'000;
+  /// Instructions of a turn; with a seed, of an average one.
+  std::uint64_t turn{default_turn};
+  /// Not 0: how long each turn is follows from it.
+  std::uint64_t seed{};
+};
+
+}  // namespace vmm
