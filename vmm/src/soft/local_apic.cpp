@@ -15,11 +15,11 @@ constexpr std::uint32_t flat = ~0U, not_model = 0x0FFF'FFFF;
 
 }  // namespace
 
-void SoftApic::reset(std::uint32_t id) {
+void SoftApic::reset(std::uint32_t processor) {
   constexpr unsigned id_shift = 24;
   page_ = {};
   put(version, version_value);
-  put(apic::id, id << id_shift);
+  put(id, processor << id_shift);
   put(destination_format, flat);
   write(spurious, 0xFF);
 }

@@ -21,8 +21,8 @@ inline constexpr std::uint32_t id = 0x20, version = 0x30, task_priority = 0x80, 
 class SoftApic {
  public:
   SoftApic() { reset(0); }
-  /// As after power-up or INIT. SDM 3A 10.4.7.1.
-  void reset(std::uint32_t id);
+  /// As after power-up or INIT, with that id. SDM 3A 10.4.7.1.
+  void reset(std::uint32_t processor);
 
   /// A register of the page, by its offset.
   [[nodiscard]] std::uint32_t read(std::uint32_t offset) const;
