@@ -18,7 +18,6 @@ bool is_of(Counts counts, InstructionClass kind) {
                 static_cast<unsigned>(Counts::sse_integer));
   return static_cast<unsigned>(kind) + first == static_cast<unsigned>(counts);
 }
-bool below_l2(HitLevel l) { return l == HitLevel::l3 || l == HitLevel::dram; }
 
 /// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0
 /// here.
@@ -61,15 +60,19 @@ std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
     case Counts::split_stores: return r.has_store && r.store.split;
     case Counts::stlb_miss_stores: return r.has_store && r.store.stlb_miss;
     case Counts::l1_hit: return level == HitLevel::l1;
-    case Counts::l1_miss: return level == HitLevel::l2 || below_l2(level);
+    case Counts::l1_miss: return level == HitLevel::l2 || is_below_l2(level);
     case Counts::lfb_hit: return level == HitLevel::lfb;
     case Counts::l2_hit: return level == HitLevel::l2;
-    case Counts::l2_miss: return below_l2(level);
-    case Counts::l3_hit: return level == HitLevel::l3;
+    case Counts::l2_miss: return is_below_l2(level);
+    case Counts::l3_hit: return is_l3_hit(level);
+    case Counts::l3_hit_unshared: return level == HitLevel::l3;
+    case Counts::l3_hit_shared: return level == HitLevel::l3_shared;
+    case Counts::l3_hit_modified: return level == HitLevel::l3_modified;
+    case Counts::l3_hit_other_core: return is_l3_hit(level) && level != HitLevel::l3;
     case Counts::l3_miss: return level == HitLevel::dram;
     // Of data and of code. SDM 3B 18.2.1.2.
     case Counts::llc_references:
-      return below_l2(level) + (r.has_store && below_l2(r.store.level)) + r.frontend.llc_references;
+      return is_below_l2(level) + (r.has_store && is_below_l2(r.store.level)) + r.frontend.llc_references;
     case Counts::llc_misses:
       return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram) + r.frontend.llc_misses;
     case Counts::l1d_fills: return r.l1d_fills;

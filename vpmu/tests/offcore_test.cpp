@@ -13,15 +13,18 @@ namespace {
 using enum OffcoreRequest;
 using enum OffcoreSupplier;
 
-constexpr OffcoreFilter cells(OffcoreRequest request, bool in_l3, bool in_memory) {
-  return static_cast<OffcoreFilter>((in_l3 ? 1U << offcore_cell(request, l3) : 0) |
-                                    (in_memory ? 1U << offcore_cell(request, local_dram) : 0));
+constexpr OffcoreFilter cells(OffcoreRequest request, std::initializer_list<OffcoreSupplier> suppliers) {
+  unsigned filter = 0;
+  for (const OffcoreSupplier supplier : suppliers) filter |= 1U << offcore_cell(request, supplier);
+  return static_cast<OffcoreFilter>(filter);
 }
+constexpr std::initializer_list<OffcoreSupplier> all_suppliers{l3, local_dram, l3_shared, l3_modified}, only_l3{l3},
+    only_memory{local_dram}, only_shared{l3_shared}, only_modified{l3_modified}, none{};
 
 struct Named {
   Generation generation;
   const char* event;
-  bool in_l3, in_memory;
+  std::initializer_list<OffcoreSupplier> suppliers;
 };
 class DemandDataReads : public testing::TestWithParam<Named> {};
 TEST_P(DemandDataReads, AreSelectedAsTheNameSays) {
@@ -31,35 +34,40 @@ TEST_P(DemandDataReads, AreSelectedAsTheNameSays) {
   const EventDesc* const event = find_event(desc, name);
   ASSERT_NE(event, nullptr) << name;
   EXPECT_EQ(event->counts, Counts::offcore);
-  EXPECT_EQ(offcore_filter(desc.offcore, event->msr_value), cells(demand_data_read, row.in_l3, row.in_memory))
+  EXPECT_EQ(offcore_filter(desc.offcore, event->msr_value), cells(demand_data_read, row.suppliers))
       << desc.name << ' ' << name;
 }
 INSTANTIATE_TEST_SUITE_P(
     Of, DemandDataReads,
-    testing::Values(Named{Generation::westmere, "LOCAL_DRAM", false, true},
-                    Named{Generation::westmere, "REMOTE_DRAM", false, false},
-                    Named{Generation::westmere, "LLC_HIT_NO_OTHER_CORE", true, false},
-                    Named{Generation::westmere, "ANY_LOCATION", true, true},
-                    Named{Generation::westmere_ep, "LOCAL_DRAM_AND_REMOTE_CACHE_HIT", false, true},
-                    Named{Generation::westmere_ep, "REMOTE_DRAM", false, false},
-                    Named{Generation::westmere_ep, "ANY_LLC_MISS", false, true},
-                    Named{Generation::sandy_bridge, "LLC_MISS.DRAM", false, true},
-                    Named{Generation::sandy_bridge, "LLC_HIT.NO_SNOOP_NEEDED", true, false},
-                    Named{Generation::sandy_bridge, "LLC_HIT.HITM_OTHER_CORE", false, false},
-                    Named{Generation::sandy_bridge_ep, "LLC_MISS.LOCAL_DRAM", false, true},
-                    Named{Generation::sandy_bridge_ep, "LLC_MISS.REMOTE_DRAM", false, false},
-                    Named{Generation::ivy_bridge, "LLC_MISS.DRAM", false, true},
-                    Named{Generation::ivy_bridge_ep, "LLC_MISS.LOCAL_DRAM", false, true},
-                    Named{Generation::haswell, "L3_MISS.LOCAL_DRAM", false, true},
-                    Named{Generation::haswell_ep, "LLC_MISS.LOCAL_DRAM", false, true},
-                    Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_NOT_NEEDED", false, true},
-                    Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_HITM", false, false},
-                    Named{Generation::skylake, "ANY_RESPONSE", true, true},
-                    Named{Generation::skylake, "L3_MISS.ANY_SNOOP", false, true},
-                    Named{Generation::skylake, "L3_HIT_E.SNOOP_NOT_NEEDED", true, false},
-                    Named{Generation::skylake, "L3_HIT_S.SNOOP_NOT_NEEDED", false, false},
-                    Named{Generation::skylake_sp, "L3_MISS_LOCAL_DRAM.SNOOP_MISS_OR_NO_FWD", false, true},
-                    Named{Generation::skylake_sp, "L3_MISS_REMOTE_DRAM.SNOOP_MISS_OR_NO_FWD", false, false}));
+    testing::Values(Named{Generation::westmere, "LOCAL_DRAM", only_memory},
+                    Named{Generation::westmere, "REMOTE_DRAM", none},
+                    Named{Generation::westmere, "LLC_HIT_NO_OTHER_CORE", only_l3},
+                    Named{Generation::westmere, "ANY_LOCATION", all_suppliers},
+                    Named{Generation::westmere, "LLC_HIT_OTHER_CORE_HIT", only_shared},
+                    Named{Generation::westmere, "LLC_HIT_OTHER_CORE_HITM", only_modified},
+                    Named{Generation::westmere_ep, "LOCAL_DRAM_AND_REMOTE_CACHE_HIT", only_memory},
+                    Named{Generation::westmere_ep, "REMOTE_DRAM", none},
+                    Named{Generation::westmere_ep, "ANY_LLC_MISS", only_memory},
+                    Named{Generation::sandy_bridge, "LLC_MISS.DRAM", only_memory},
+                    Named{Generation::sandy_bridge, "LLC_HIT.NO_SNOOP_NEEDED", only_l3},
+                    Named{Generation::sandy_bridge, "LLC_HIT.HITM_OTHER_CORE", only_modified},
+                    Named{Generation::sandy_bridge, "LLC_HIT.HIT_OTHER_CORE_NO_FWD", only_shared},
+                    Named{Generation::sandy_bridge_ep, "LLC_MISS.LOCAL_DRAM", only_memory},
+                    Named{Generation::sandy_bridge_ep, "LLC_MISS.REMOTE_DRAM", none},
+                    Named{Generation::ivy_bridge, "LLC_MISS.DRAM", only_memory},
+                    Named{Generation::ivy_bridge_ep, "LLC_MISS.LOCAL_DRAM", only_memory},
+                    Named{Generation::haswell, "L3_MISS.LOCAL_DRAM", only_memory},
+                    Named{Generation::haswell_ep, "LLC_MISS.LOCAL_DRAM", only_memory},
+                    Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_NOT_NEEDED", only_memory},
+                    Named{Generation::broadwell, "L3_MISS_LOCAL_DRAM.SNOOP_HITM", none},
+                    Named{Generation::skylake, "ANY_RESPONSE", all_suppliers},
+                    Named{Generation::skylake, "L3_MISS.ANY_SNOOP", only_memory},
+                    Named{Generation::skylake, "L3_HIT_E.SNOOP_NOT_NEEDED", only_l3},
+                    Named{Generation::skylake, "L3_HIT_S.SNOOP_NOT_NEEDED", none},
+                    Named{Generation::skylake, "L3_HIT_S.SNOOP_HIT_NO_FWD", only_shared},
+                    Named{Generation::skylake, "L3_HIT_M.SNOOP_HITM", only_modified},
+                    Named{Generation::skylake_sp, "L3_MISS_LOCAL_DRAM.SNOOP_MISS_OR_NO_FWD", only_memory},
+                    Named{Generation::skylake_sp, "L3_MISS_REMOTE_DRAM.SNOOP_MISS_OR_NO_FWD", none}));
 
 // The bits of requests are the same in all generations; a request without an answer, and an answer without a request,
 // are nothing.
@@ -68,17 +76,15 @@ TEST(OffcoreFilters, NeedARequestAndAnAnswer) {
     const std::uint64_t all = g->offcore_rsp_mask;
     for (unsigned request = 0; request < offcore_request_count; ++request) {
       const std::uint64_t one = (all & ~std::uint64_t{7}) | bit(request);
-      EXPECT_EQ(offcore_filter(g->offcore, one), cells(static_cast<OffcoreRequest>(request), true, true))
+      EXPECT_EQ(offcore_filter(g->offcore, one), cells(static_cast<OffcoreRequest>(request), all_suppliers))
           << g->name << ' ' << request;
       EXPECT_EQ(offcore_filter(g->offcore, bit(request)), 0) << g->name;
     }
     EXPECT_EQ(offcore_filter(g->offcore, all & ~std::uint64_t{7}), 0)
         << g->name << ": prefetches and write-backs are not modelled";
-    EXPECT_EQ(
-        (g->offcore.any_response | g->offcore.l3 | g->offcore.l3_snoop | g->offcore.dram | g->offcore.dram_snoop) &
-            ~all,
-        0U)
-        << g->name;
+    std::uint64_t known = g->offcore.any_response;
+    for (const OffcoreLayout::Answer& answer : g->offcore.answers) known |= answer.supplier | answer.snoop;
+    EXPECT_EQ(known & ~all, 0U) << g->name;
   }
 }
 
@@ -106,7 +112,7 @@ TEST(OffcoreEvents, TellTheSourceWhatTheRegisterSelects) {
   s.pmu.take_replan();
   s.write(msr::MSR_OFFCORE_RSP_0, bit(1) | bit(16));
   EXPECT_TRUE(s.pmu.take_replan());
-  EXPECT_EQ(s.pmu.plan().entries[0].offcore, cells(demand_rfo, true, true));
+  EXPECT_EQ(s.pmu.plan().entries[0].offcore, cells(demand_rfo, all_suppliers));
 }
 
 }  // namespace

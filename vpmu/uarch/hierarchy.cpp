@@ -15,8 +15,47 @@ Hierarchy::Hierarchy(const Profile& profile)
       stlb_{profile.stlb},
       dtlb_{profile.dtlb, stlb_},
       itlb_{profile.itlb, stlb_},
+      owned_{{.sets = 0, .ways = 0}},
       repeated_data_{profile.dtlb.small.sets},
-      repeated_code_{profile.itlb.small.sets} {}
+      repeated_code_{profile.itlb.small.sets},
+      repeated_stores_{profile.dtlb.small.sets} {}
+
+// Lines of the L1 need not be in the L2: there is room for both.
+void Hierarchy::share(Sharing& with) {
+  sharing_ = &with;
+  const Shape l2 = profile_->l2, l1 = profile_->l1d;
+  owned_ = RecencySets{{.sets = l2.sets, .ways = std::min(l2.ways + l1.ways, RecencySets::most_ways)}};
+  remapped();
+  with.add(*this);
+}
+
+Snoop Hierarchy::snooped(std::uint64_t line, bool loses_it) {
+  using Found = Snoop::Found;
+  const bool here = l1d_.contains(line) || l2_.contains(line) || l1i_.contains(line);
+  const bool changed = owned_.remove(line) && here;
+  repeated_stores_.drop(line);
+  if (loses_it && here) {
+    for (RecencySets* const cache : {&l1i_, &l1d_, &l2_}) cache->remove(line);
+    repeated_data_.drop(line);
+    repeated_code_.drop(line);
+  }
+  return {.in_core = changed ? Found::changed : here ? Found::unchanged : Found::nothing, .in_l3 = l3_.contains(line)};
+}
+
+void Hierarchy::own(std::uint64_t line) {
+  if (owned_.touch(line)) return;
+  sharing_->own(*this, line);
+  owned_.insert(line);
+}
+
+// Of a line that the L1 and the L2 lack.
+Snoop Hierarchy::ask_others(std::uint64_t line, OffcoreRequest request) {
+  if (sharing_ == nullptr) return {};
+  owned_.remove(line);  // from before it was written back
+  if (request != OffcoreRequest::demand_rfo) return sharing_->read(*this, line);
+  owned_.insert(line);
+  return sharing_->own(*this, line);
+}
 
 void Hierarchy::clear() {
   flush_caches();
@@ -54,6 +93,8 @@ std::uint16_t Hierarchy::latency_of(HitLevel level) const {
   const Latencies& l = profile_->latency;
   if (level == HitLevel::l1) return l.l1;
   if (level == HitLevel::l2) return l.l2;
+  if (level == HitLevel::l3_shared) return static_cast<std::uint16_t>(l.l3 + l.shared);
+  if (level == HitLevel::l3_modified) return static_cast<std::uint16_t>(l.l3 + l.modified);
   return level == HitLevel::l3 ? l.l3 : l.dram;
 }
 
@@ -65,6 +106,7 @@ void Hierarchy::fill_l3(std::uint64_t line) {
   l1d_.remove(victim);
   l1i_.remove(victim);
   repeated_data_.drop(victim);
+  repeated_stores_.drop(victim);
   repeated_code_.drop(victim);
 }
 
@@ -74,15 +116,35 @@ void Hierarchy::fill_l2(std::uint64_t line) {
   if (goes_on && !l3_.touch(victim)) fill_l3(victim);
 }
 
+namespace {
+
+struct Answer {
+  HitLevel level;
+  OffcoreSupplier supplier;
+};
+
+Answer answer_of(const Snoop& others, bool in_l3) {
+  if (others.in_core == Snoop::Found::changed) return {HitLevel::l3_modified, OffcoreSupplier::l3_modified};
+  if (others.in_core == Snoop::Found::unchanged) return {HitLevel::l3_shared, OffcoreSupplier::l3_shared};
+  return in_l3 ? Answer{HitLevel::l3, OffcoreSupplier::l3} : Answer{HitLevel::dram, OffcoreSupplier::local_dram};
+}
+
+}  // namespace
+
 /// Where a line that the L1 lacks is found; afterwards the L2 has it.
 HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
   l3_.prefetch(line);
-  if (l2_.touch(line)) return HitLevel::l2;
+  if (l2_.touch(line)) {
+    if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
+    return HitLevel::l2;
+  }
+  const Snoop others = ask_others(line, request);
   const bool in_l3 = l3_.touch(line);
   if (!in_l3 && profile_->last_level == LastLevel::inclusive) fill_l3(line);
   fill_l2(line);
-  ++offcore_[offcore_cell(request, in_l3 ? OffcoreSupplier::l3 : OffcoreSupplier::local_dram)];
-  return in_l3 ? HitLevel::l3 : HitLevel::dram;
+  const Answer answer = answer_of(others, in_l3 || others.in_l3);
+  ++offcore_[offcore_cell(request, answer.supplier)];
+  return answer.level;
 }
 
 /// Takes a fill buffer: one that is free, or else that which is first, and time passes until then.

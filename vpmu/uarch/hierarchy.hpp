@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "uarch/sharing.hpp"
 #include "uarch/tlb.hpp"
 #include "vpmu/offcore.hpp"
 #include "vpmu/retirement.hpp"
@@ -83,6 +84,12 @@ class Hierarchy {
   /// Cold: nothing in any cache. The profile must outlive it.
   explicit Hierarchy(const Profile& profile);
 
+  /// From here on it is one of several cores, and stays where it is. Both must outlive their use.
+  void share(Sharing& with);
+  /// Another core reads the line, or is going to store to it: what this one had. Then it has the line unchanged, or not
+  /// at all.
+  Snoop snooped(std::uint64_t line, bool loses_it);
+
   DataResult load(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_data_read); }
   /// Stores allocate lines as loads do; write-backs are free.
   DataResult store(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_rfo); }
@@ -91,6 +98,7 @@ class Hierarchy {
     TlbResult tlb = TlbResult::hit;
     if (!dtlb_.is_latest(access.linear, access.page)) {
       drop_pages(repeated_data_, access.linear, access.page);
+      drop_pages(repeated_stores_, access.linear, access.page);
       tlb = dtlb_.look_up_older(access.linear, access.page);
     }
     const std::uint64_t first = access.physical / line_bytes;
@@ -102,6 +110,7 @@ class Hierarchy {
       line.latency += profile_->latency.split;
     } else if (line.level == HitLevel::l1) {
       repeated_data_.put(access.linear);
+      if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) repeated_stores_.put(access.linear);
     }
     if (tlb == TlbResult::stlb_hit) line.latency += profile_->latency.stlb_hit;
     if (tlb == TlbResult::walk) line.latency += profile_->latency.walk;
@@ -113,8 +122,9 @@ class Hierarchy {
 
   /// Whether it is known that load() or store() would hit the L1 and the first TLB, and change nothing, whatever the
   /// time is.
-  [[nodiscard]] bool access_repeats(std::uint64_t linear, std::uint32_t bytes) const {
-    return repeated_data_.has(linear) && linear % line_bytes + bytes <= line_bytes;
+  [[nodiscard]] bool access_repeats(std::uint64_t linear, std::uint32_t bytes, bool store) const {
+    return repeated_data_.has(linear) && linear % line_bytes + bytes <= line_bytes &&
+           (sharing_ == nullptr || !store || repeated_stores_.has(linear));
   }
   /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else
   /// nothing.
@@ -130,6 +140,7 @@ class Hierarchy {
   /// From here on a linear address may be mapped elsewhere.
   void remapped() {
     repeated_data_.clear();
+    repeated_stores_.clear();
     repeated_code_.clear();
   }
 
@@ -173,7 +184,9 @@ class Hierarchy {
   // A line is in the L1 as soon as its fill begins, and in a fill buffer until it ends.
   Line data_line(std::uint64_t line, OffcoreRequest request) {
     repeated_data_.drop(line);
+    repeated_stores_.drop(line);
     if (l1d_.touch(line)) {
+      if (sharing_ != nullptr && request == OffcoreRequest::demand_rfo) own(line);
       const std::uint64_t rest = may_be_in_flight(line) ? rest_of_flight(line) : 0;
       if (rest != 0)
         return {HitLevel::lfb, std::max(std::uint32_t{profile_->latency.l1}, static_cast<std::uint32_t>(rest))};
@@ -192,6 +205,8 @@ class Hierarchy {
   }
   [[nodiscard]] std::uint64_t rest_of_flight(std::uint64_t line) const;
   HitLevel below_l1(std::uint64_t line, OffcoreRequest request);
+  [[nodiscard]] Snoop ask_others(std::uint64_t line, OffcoreRequest request);
+  void own(std::uint64_t line);
   void fill_l2(std::uint64_t line);
   void fill_l3(std::uint64_t line);
   [[nodiscard]] std::uint16_t latency_of(HitLevel level) const;
@@ -201,7 +216,10 @@ class Hierarchy {
   RecencySets l1i_, l1d_, l2_, l3_, decoded_;
   SecondLevel stlb_;
   Tlb dtlb_, itlb_;
+  Sharing* sharing_{};  ///< Null: there is no other core.
+  RecencySets owned_;   ///< Lines that were stored to since they came: those that are still there are changed.
   Repeats repeated_data_, repeated_code_;
+  Repeats repeated_stores_;  ///< The same of stores, where there are other cores: their lines are its own.
   std::array<FillBuffer, most_fill_buffers> fills_{};
   unsigned last_fill_{};  ///< The buffer that was taken last.
   std::array<std::uint64_t, offcore_cell_count> offcore_{};

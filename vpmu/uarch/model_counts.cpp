@@ -27,7 +27,9 @@ constexpr std::array of_outcomes = [] {
   using enum HitLevel;
   using enum TlbResult;
   constexpr unsigned any = ~0U;
-  constexpr unsigned not_l2 = bit(l3) | bit(dram);
+  constexpr unsigned other_core = bit(l3_shared) | bit(l3_modified);
+  constexpr unsigned any_l3 = bit(l3) | other_core;
+  constexpr unsigned not_l2 = any_l3 | bit(dram);
   constexpr unsigned not_l1 = bit(l2) | not_l2;
   constexpr unsigned not_first = bit(stlb_hit) | bit(walk);
   return std::to_array<OfOutcomes>({
@@ -36,7 +38,11 @@ constexpr std::array of_outcomes = [] {
       {Counts::l1_miss, true, false, not_l1, any},
       {Counts::l2_hit, true, false, bit(l2), any},
       {Counts::l2_miss, true, false, not_l2, any},
-      {Counts::l3_hit, true, false, bit(l3), any},
+      {Counts::l3_hit, true, false, any_l3, any},
+      {Counts::l3_hit_unshared, true, false, bit(l3), any},
+      {Counts::l3_hit_shared, true, false, bit(l3_shared), any},
+      {Counts::l3_hit_modified, true, false, bit(l3_modified), any},
+      {Counts::l3_hit_other_core, true, false, other_core, any},
       {Counts::l3_miss, true, false, bit(dram), any},
       {Counts::llc_references, true, true, not_l2, any},
       {Counts::llc_misses, true, true, bit(dram), any},

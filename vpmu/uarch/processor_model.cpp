@@ -9,8 +9,6 @@ namespace {
 /// Micro-operations that the queue can give in a cycle. SDM 3B 18.13.1.4.
 constexpr std::uint8_t all_slots = 4;
 
-bool below_l2(HitLevel level) { return level == HitLevel::l3 || level == HitLevel::dram; }
-
 void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
   if (!seen) return;
   access.level = seen->level;
@@ -59,7 +57,7 @@ std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
   constexpr unsigned switch_to_decoders = 2;
   unsigned cycles = f.decoded ? 0 : switch_to_decoders;
   if (f.level == HitLevel::l2) cycles += latency.l2;
-  if (f.level == HitLevel::l3) cycles += latency.l3;
+  if (is_l3_hit(f.level)) cycles += latency.l3;
   if (f.level == HitLevel::dram) cycles += latency.dram;
   if (f.tlb == TlbResult::stlb_hit) cycles += latency.stlb_hit;
   if (f.tlb == TlbResult::walk) cycles += latency.walk;
@@ -73,8 +71,8 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   const auto result = hierarchy_.fetch(code.linear, code.physical, page_size_of(code.page_bytes));
   frontend_.dsb_miss |= !result.decoded;
   frontend_.l1i_miss |= result.level != HitLevel::l1;
-  frontend_.l2_miss |= below_l2(result.level);
-  if (below_l2(result.level)) {
+  frontend_.l2_miss |= is_below_l2(result.level);
+  if (is_below_l2(result.level)) {
     add(Counts::llc_references);
     ++frontend_.llc_references;
   }
@@ -217,7 +215,7 @@ bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
     return hierarchy_.fetch_repeats(seen.linear) ||
            hierarchy_.fetch_quickly(seen.linear, seen.physical, page_size_of(seen.page_bytes));
   if (seen.kind != Seen::Kind::access || !seen.is(Seen::retires) || load_ || store_) return false;
-  if (hierarchy_.access_repeats(seen.linear, seen.bytes)) {
+  if (hierarchy_.access_repeats(seen.linear, seen.bytes, seen.is(Seen::op_stores))) {
     count_hits(seen.is(Seen::op_loads) ? 1 : 0);
     return true;
   }
@@ -301,7 +299,8 @@ void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
     }
     for (const exec::BlockAccess& a : block.accesses) {
       const std::uint64_t at = *word++;
-      if (hierarchy_.access_repeats(at, a.bytes) && (a.flags & Seen::retires) != 0 && !load_) [[likely]]
+      if (hierarchy_.access_repeats(at, a.bytes, (a.flags & Seen::op_stores) != 0) && (a.flags & Seen::retires) != 0 &&
+          !load_) [[likely]]
         hits += (a.flags & Seen::op_loads) != 0 ? 1 : 0;
       else
         saw_access(all, a, at);

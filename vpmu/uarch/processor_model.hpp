@@ -37,6 +37,9 @@ class ProcessorModel final : public exec::Observer {
     passed_.reserve(most_of_call_stack);
   }
 
+  /// From here on it is one of several, whose caches are coherent. Both must outlive their use.
+  void share(Sharing& with) { hierarchy_.share(with); }
+
   /// Whether the event is one that only a model can tell, and this one does.
   [[nodiscard]] static bool tells(Counts counts);
   /// Whether count() has it: what it tells, and branches by what they are, which it sees all of.

@@ -7,7 +7,7 @@
 // Manual, order number 248966, edition of 2016, chapter 2, in the cache and TLB tables of each microarchitecture. Last
 // level caches are those of common four-core clients and eight-core servers. In no manual, and so only plausible: the
 // latency of memory, the cost of a page walk and of the second line of a split, and all about branch prediction but the
-// return stack.
+// return stack. What asking another core takes is Sandy Bridge's (table 2-10) in all.
 namespace vpmu::uarch {
 namespace {
 
@@ -33,7 +33,8 @@ constexpr Profile nehalem{
     .stlb = {.shared = entries(512, 4), .holds_large = false, .huge = {}},
     .decoded = {},
     .branches = {.history_bits = 12, .targets = entries(256, 4), .return_stack = 16, .mispredict_penalty = 17},
-    .latency = {.l1 = 4, .l2 = 10, .l3 = 38, .dram = 200, .stlb_hit = 7, .walk = 30, .split = 5},
+    .latency =
+        {.l1 = 4, .l2 = 10, .l3 = 38, .dram = 200, .stlb_hit = 7, .walk = 30, .split = 5, .shared = 15, .modified = 31},
 };
 
 constexpr Profile westmere = [] {
@@ -93,7 +94,8 @@ constexpr Profile skylake = [] {
   p.l2 = cache(256 * kib, 4);
   p.itlb.small = entries(128, 8);
   p.stlb = {.shared = entries(1536, 12), .holds_large = true, .huge = entries(16, 4)};
-  p.latency = {.l1 = 4, .l2 = 12, .l3 = 44, .dram = 200, .stlb_hit = 9, .walk = 30, .split = 5};
+  p.latency = {
+      .l1 = 4, .l2 = 12, .l3 = 44, .dram = 200, .stlb_hit = 9, .walk = 30, .split = 5, .shared = 15, .modified = 31};
   return p;
 }();
 

@@ -21,6 +21,8 @@ struct Latencies {
   std::uint16_t stlb_hit;  ///< More for a translation from the second level TLB,
   std::uint16_t walk;      ///< or from the page tables.
   std::uint16_t split;     ///< More for data in two lines.
+  std::uint16_t shared;    ///< More than l3 for a line that another core has unchanged,
+  std::uint16_t modified;  ///< or changed.
 };
 
 /// First level TLBs: one for each page size.

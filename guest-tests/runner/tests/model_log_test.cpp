@@ -21,6 +21,8 @@ std::uint64_t data_source(const vpmu::MemAccess& a) {
       case vpmu::HitLevel::lfb: return 2;
       case vpmu::HitLevel::l2: return 3;
       case vpmu::HitLevel::l3: return 4;
+      case vpmu::HitLevel::l3_shared: return 6;
+      case vpmu::HitLevel::l3_modified: return 7;
       case vpmu::HitLevel::dram: return 0xA;
       case vpmu::HitLevel::unknown:
       case vpmu::HitLevel::uncached:

@@ -223,6 +223,7 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                             .make_perf_host = perf_hosts,
                             .rdpmc = config.rdpmc,
                             .model_log = config.model_log,
+                            .caches = config.accel == Accel::soft && config.cpus > 1 ? &caches_ : nullptr,
                             .compiling = config.compiling};
     vcpus_.push_back(std::make_unique<VcpuThread>(
         services, id, std::move(processor),

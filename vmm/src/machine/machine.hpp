@@ -108,6 +108,7 @@ class Machine final : public StopRequests {
   std::atomic<bool> attention_{};           ///< One of these asks for it.
   MachineImage made_as_;                    ///< What a snapshot tells of the configuration.
   std::unique_ptr<PackageUncore> uncore_;
+  SharedCaches caches_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;
   std::chrono::steady_clock::time_point started_{};
 

@@ -61,7 +61,8 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case l1_miss: return rate(8);
     case l2_hit: return rate(5);
     case l2_miss: return rate(3);
-    case l3_hit: return rate(2);
+    case l3_hit:
+    case l3_hit_unshared: return rate(2);
     case l3_miss: return rate(1);
     case llc_references: return rate(4);
     case llc_misses: return rate(1);
@@ -70,6 +71,9 @@ constexpr ClockRate clock_rate(vpmu::Counts counts) {
     case itlb_stlb_hits: return rate(1);
     case itlb_walks: return rate(1);
     case load_latency: return rate(10);  // tagged loads; the source knows no latency, so all pass the threshold
+    case l3_hit_shared:
+    case l3_hit_modified:
+    case l3_hit_other_core:
     case uncached_loads:
     case itlb_misses:
     case nops:

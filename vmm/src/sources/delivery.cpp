@@ -79,6 +79,10 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
     case l2_hit:
     case l2_miss:
     case l3_hit:
+    case l3_hit_unshared:
+    case l3_hit_shared:
+    case l3_hit_modified:
+    case l3_hit_other_core:
     case l3_miss:
     case llc_references:
     case llc_misses:
@@ -94,6 +98,19 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
     case unmodelled: return {};
   }
   return {};
+}
+
+/// Whether only what other cores have in their caches makes it happen.
+bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
+  using enum vpmu::Counts;
+  constexpr std::array hits{l3_hit_shared, l3_hit_modified, l3_hit_other_core};
+  if (std::ranges::find(hits, event.counts) != hits.end()) return true;
+  if ((event.counts != offcore && event.counts != offcore_1) || event.msr_index == 0) return false;
+  unsigned alone = 0;
+  for (unsigned request = 0; request < vpmu::offcore_request_count; ++request)
+    for (const auto supplier : {vpmu::OffcoreSupplier::l3, vpmu::OffcoreSupplier::local_dram})
+      alone |= 1U << vpmu::offcore_cell(static_cast<vpmu::OffcoreRequest>(request), supplier);
+  return (vpmu::offcore_filter(generation.offcore, event.msr_value) & alone) == 0;
 }
 
 /// The exact source, whose engine shows a model of the processor what instructions do.
@@ -112,6 +129,8 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
       vpmu::offcore_filter(generation.offcore, event.msr_value) == 0)
     return {};
   if (event.counts == itlb_misses) return by_caches;
+  if (needs_other_cores(generation, event))
+    return {Delivery::estimated, "a model of caches and TLBs; of other CPUs' without KVM alone"};
   if (event.counts == macro_fused) return {Delivery::estimated, "CMP or TEST and a branch behind it"};
   if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(generation, event);
   constexpr std::array by_prediction{mispredicts,           mispredicts_conditional, mispredicts_taken,

@@ -66,6 +66,7 @@ const vpmu::uarch::ProcessorModel* ExactSource::choose_model(const vpmu::CountPl
     const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
     VMM_ASSERT(profile != nullptr);
     model_ = std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
+    if (caches_ != nullptr) caches_->add(*model_);
   }
   vpmu::uarch::ProcessorModel* const model = wanted ? model_.get() : nullptr;
   if (model != nullptr) model->follow(plan);

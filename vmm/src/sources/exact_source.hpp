@@ -10,6 +10,7 @@
 #include "sources/decoded_instructions.hpp"
 #include "sources/model_log.hpp"
 #include "sources/plan_progress.hpp"
+#include "sources/shared_caches.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
 #include "uarch/processor_model.hpp"
@@ -43,7 +44,7 @@ class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
               const vpmu::GenerationDesc& generation, ModelLog model_log, vpmu::exec::Compiling compiling,
-              OthersMsrs others_msr = {}, StorableBranches storable = {})
+              OthersMsrs others_msr = {}, StorableBranches storable = {}, SharedCaches* caches = nullptr)
       : view_{&view},
         ram_{memory},
         platform_{*this},
@@ -52,7 +53,15 @@ class ExactSource final : public CountSource {
         generation_{&generation},
         model_log_{std::move(model_log)},
         system_{view, generation, std::move(others_msr)},
-        storable_{std::move(storable)} {}
+        storable_{std::move(storable)},
+        caches_{caches} {}
+  ExactSource(const ExactSource&) = delete;
+  ExactSource& operator=(const ExactSource&) = delete;
+  ExactSource(ExactSource&&) = delete;
+  ExactSource& operator=(ExactSource&&) = delete;
+  ~ExactSource() override {
+    if (caches_ != nullptr) caches_->keep(std::move(model_));
+  }
 
   static constexpr SourceTraits description{.name = "exact", .exact_counts = true, .precise_ip = true, .latency = true};
   [[nodiscard]] const SourceTraits& traits() const override { return description; }
@@ -120,6 +129,7 @@ class ExactSource final : public CountSource {
   SystemInPlace system_;
   PlanProgress progress_;
   StorableBranches storable_;
+  SharedCaches* caches_;                  ///< Null: no other vCPU's model is known to this one's.
   bool inside_{};                         ///< The engine holds the vCPU's state.
   bool for_kvm_{};                        ///< The next instruction is not the engine's.
   bool raised_{};                         ///< Something waits that the port must look at.

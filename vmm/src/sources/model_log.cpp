@@ -12,6 +12,8 @@ std::string_view name_of(vpmu::HitLevel level) {
     case vpmu::HitLevel::lfb: return "fill_buffer";
     case vpmu::HitLevel::l2: return "l2";
     case vpmu::HitLevel::l3: return "l3";
+    case vpmu::HitLevel::l3_shared: return "l3_shared";
+    case vpmu::HitLevel::l3_modified: return "l3_modified";
     case vpmu::HitLevel::dram: return "memory";
     case vpmu::HitLevel::uncached: return "uncached";
     case vpmu::HitLevel::io: return "io";

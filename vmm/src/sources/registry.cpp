@@ -27,7 +27,8 @@ Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
 Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts) {
   VMM_ASSIGN(auto timer, parts.make_timer());
   return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation,
-                                       parts.model_log, parts.compiling, parts.others_msr, parts.storable);
+                                       parts.model_log, parts.compiling, parts.others_msr, parts.storable,
+                                       parts.caches);
 }
 
 Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) { return make_engine(parts); }

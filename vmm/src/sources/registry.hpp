@@ -9,6 +9,7 @@
 #include "sources/model_log.hpp"
 #include "sources/others_msrs.hpp"
 #include "sources/perf_host.hpp"
+#include "sources/shared_caches.hpp"
 #include "sources/source.hpp"
 #include "support/log.hpp"
 #include "vcpu/breakpoints.hpp"
@@ -30,6 +31,7 @@ struct SourceParts {
   vpmu::exec::Compiling compiling;
   const PerfHostFactory& make_perf_host;
   StorableBranches storable;
+  SharedCaches* caches{};  ///< May be null.
   Log& log;
   bool or_clock{};  ///< Where the source cannot be had, the clock counts, with a warning.
 };

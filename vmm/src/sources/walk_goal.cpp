@@ -30,6 +30,10 @@ void add_event(WalkGoal& goal, Counts counts) {
     case Counts::l2_hit:
     case Counts::l2_miss:
     case Counts::l3_hit:
+    case Counts::l3_hit_unshared:
+    case Counts::l3_hit_shared:
+    case Counts::l3_hit_modified:
+    case Counts::l3_hit_other_core:
     case Counts::l3_miss:
     case Counts::load_latency: goal.load = true; break;
     case Counts::locked_loads: goal.locked_load = true; break;
@@ -89,11 +93,17 @@ struct CountsAndLevel {
   Counts counts;
   HitLevel level;
 };
-constexpr std::array hit_levels{
-    CountsAndLevel{Counts::l1_hit, HitLevel::l1},   CountsAndLevel{Counts::lfb_hit, HitLevel::lfb},
-    CountsAndLevel{Counts::l1_miss, HitLevel::l2},  CountsAndLevel{Counts::l2_hit, HitLevel::l2},
-    CountsAndLevel{Counts::l2_miss, HitLevel::l3},  CountsAndLevel{Counts::l3_hit, HitLevel::l3},
-    CountsAndLevel{Counts::l3_miss, HitLevel::dram}};
+constexpr std::array hit_levels{CountsAndLevel{Counts::l1_hit, HitLevel::l1},
+                                CountsAndLevel{Counts::lfb_hit, HitLevel::lfb},
+                                CountsAndLevel{Counts::l1_miss, HitLevel::l2},
+                                CountsAndLevel{Counts::l2_hit, HitLevel::l2},
+                                CountsAndLevel{Counts::l2_miss, HitLevel::l3},
+                                CountsAndLevel{Counts::l3_hit, HitLevel::l3},
+                                CountsAndLevel{Counts::l3_miss, HitLevel::dram},
+                                CountsAndLevel{Counts::l3_hit_unshared, HitLevel::l3},
+                                CountsAndLevel{Counts::l3_hit_shared, HitLevel::l3_shared},
+                                CountsAndLevel{Counts::l3_hit_modified, HitLevel::l3_modified},
+                                CountsAndLevel{Counts::l3_hit_other_core, HitLevel::l3_shared}};
 
 /// The nearest place at which a load of this event can have found its data.
 HitLevel level_of(Counts counts) {

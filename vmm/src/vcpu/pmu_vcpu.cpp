@@ -117,6 +117,7 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .compiling = config.compiling,
                                                         .make_perf_host = config.make_perf_host,
                                                         .storable = storable,
+                                                        .caches = config.caches,
                                                         .log = log,
                                                         .or_clock = config.source_was_open}));
   return self;

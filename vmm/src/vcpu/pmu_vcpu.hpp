@@ -11,6 +11,7 @@
 #include "sources/cpu_timer.hpp"
 #include "sources/model_log.hpp"
 #include "sources/perf_host.hpp"
+#include "sources/shared_caches.hpp"
 #include "sources/source.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
@@ -46,6 +47,7 @@ struct PmuVcpuConfig {
   /// own, too. Empty: there is none.
   std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
   ModelLog model_log{};               ///< Of sources that have a model of the processor.
+  SharedCaches* caches{};             ///< The same; of vCPUs that run one at a time. Must outlive the vCPU.
   vpmu::exec::Compiling compiling{};  ///< Of sources that run the guest's code.
 };
 

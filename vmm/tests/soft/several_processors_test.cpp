@@ -18,7 +18,7 @@ class SeveralProcessors : public SystemInstructions {
   void make(const Schedule& schedule, SoftStart second = {}) {
     ports_.clear();
     board_ = std::make_unique<SoftBoard>(nullptr, schedule);
-    SoftStart start{.sregs = guest_.port.special, .regs = guest_.port.registers, .compiling = {.after = 2}};
+    const SoftStart start{.sregs = guest_.port.special, .regs = guest_.port.registers, .compiling = {.after = 2}};
     add(start);
     if (!second.waits_for_start) {
       second = start;

@@ -50,7 +50,7 @@ class TurnsTest : public testing::Test {
       ASSERT_TRUE(turns_->owns(id));
       const std::uint64_t now = std::min({instructions, turns_->left(id), at_once});
       ASSERT_NE(now, 0U);
-      log_.push_back({id, now});
+      log_.emplace_back(id, now);
       clock_.pass(now);
       turns_->pass(now);
       instructions -= now;
@@ -181,14 +181,15 @@ TEST_F(TurnsTest, KicksFromOutsideAtAnyTimeChangeNoOrder) {
       kicker = std::thread{[&] {
         for (unsigned n = 0; !done; ++n) turns_->kicked(n % 3);
       }};
-    for (unsigned n = 0; n < 20'000;) {
+    constexpr std::uint64_t at_once = 10;
+    for (std::uint64_t rest = 20'000; rest != 0;) {
       turns_->hold(id);
       if (!turns_->owns(id)) continue;
-      const auto now = std::min<std::uint64_t>({20'000 - n, turns_->left(id), 10});
-      log_.push_back({id, now});
+      const std::uint64_t now = std::min({rest, turns_->left(id), at_once});
+      log_.emplace_back(id, now);
       clock_.pass(now);
       turns_->pass(now);
-      n += static_cast<unsigned>(now);
+      rest -= now;
     }
     if (id == 0) {
       done = true;

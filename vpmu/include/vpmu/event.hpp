@@ -50,6 +50,10 @@ enum class Counts : std::uint8_t {
   l2_hit,                   ///< Retired loads served by the L2.
   l2_miss,                  ///< Retired loads that missed the L2.
   l3_hit,                   ///< Retired loads served by the L3.
+  l3_hit_unshared,          ///< Of l3_hit those for which no other core had to be asked,
+  l3_hit_shared,            ///< those of lines that another core had unchanged,
+  l3_hit_modified,          ///< those of lines that another core had changed,
+  l3_hit_other_core,        ///< and both of these.
   l3_miss,                  ///< Retired loads that missed the L3.
   llc_references,           ///< Last level cache accesses (2EH/4FH).
   llc_misses,               ///< Last level cache misses (2EH/41H).

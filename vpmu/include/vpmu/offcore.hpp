@@ -9,9 +9,10 @@ namespace vpmu {
 /// Requests that a source can know of. There are no others here: no prefetches, no write-backs, nothing of devices.
 enum class OffcoreRequest : std::uint8_t { demand_data_read, demand_rfo, demand_code_read };
 inline constexpr unsigned offcore_request_count = 3;
-/// Who can answer them. An L3 hit is one in state E that no other core is asked for.
-enum class OffcoreSupplier : std::uint8_t { l3, local_dram };
-inline constexpr unsigned offcore_supplier_count = 2;
+/// Who can answer them: the L3 with a line in state E that no other core is asked for, the memory, or the L3 with one
+/// that another core has unchanged (S) or changed (M).
+enum class OffcoreSupplier : std::uint8_t { l3, local_dram, l3_shared, l3_modified };
+inline constexpr unsigned offcore_supplier_count = 4;
 
 /// A request with its answer, as a place in OffcoreCounts and a bit of an OffcoreFilter.
 constexpr unsigned offcore_cell(OffcoreRequest request, OffcoreSupplier supplier) {
@@ -22,29 +23,31 @@ inline constexpr unsigned offcore_cell_count = offcore_request_count * offcore_s
 /// How many of each there were.
 using OffcoreCounts = std::array<std::uint16_t, offcore_cell_count>;
 /// Those that a register selects.
-using OffcoreFilter = std::uint8_t;
+using OffcoreFilter = std::uint16_t;
 
 /// What a generation's MSR_OFFCORE_RSP_x say with which bits. The requests' are the same in all. SDM 3B tables 18-26,
 /// 18-35 to 18-38, 18-48, 18-61.
 struct OffcoreLayout {
   std::uint64_t any_response;  ///< Every answer, whatever else is set; 0 where there is no such bit.
-  std::uint64_t l3,
-      l3_snoop;  ///< The L3's answer is meant when both have a bit set; without a snoop part, when the first has.
-  std::uint64_t dram, dram_snoop;  ///< The same of local memory.
+  /// An answer is meant when both have a bit set; without a snoop part, when the first has.
+  struct Answer {
+    std::uint64_t supplier{}, snoop{};
+  };
+  std::array<Answer, offcore_supplier_count> answers;  ///< By OffcoreSupplier.
+  /// That of one of them.
+  constexpr Answer& of(OffcoreSupplier s) { return answers[static_cast<unsigned>(s)]; }
 };
 
 /// What a value of the register selects: each request whose bit is set, with each answer that is selected.
 constexpr OffcoreFilter offcore_filter(const OffcoreLayout& layout, std::uint64_t value) {
-  const auto meant = [value](std::uint64_t supplier, std::uint64_t snoop) {
-    return (value & supplier) != 0 && (snoop == 0 || (value & snoop) != 0);
-  };
   const bool any = (value & layout.any_response) != 0;
-  const std::array<bool, offcore_supplier_count> answers{any || meant(layout.l3, layout.l3_snoop),
-                                                         any || meant(layout.dram, layout.dram_snoop)};
+  const auto is_meant = [&](const OffcoreLayout::Answer& a) {
+    return any || ((value & a.supplier) != 0 && (a.snoop == 0 || (value & a.snoop) != 0));
+  };
   unsigned filter = 0;
   for (unsigned request = 0; request < offcore_request_count; ++request)
     for (unsigned supplier = 0; supplier < offcore_supplier_count; ++supplier)
-      if ((value >> request & 1) != 0 && answers[supplier])
+      if ((value >> request & 1) != 0 && is_meant(layout.answers[supplier]))
         filter |= 1U << offcore_cell(static_cast<OffcoreRequest>(request), static_cast<OffcoreSupplier>(supplier));
   return static_cast<OffcoreFilter>(filter);
 }

@@ -50,8 +50,15 @@ struct PebsRegisters {
 };
 
 /// Where a load found its data. Encoded per generation into the record (data source table, SDM 3B table 18-24).
-enum class HitLevel : std::uint8_t { unknown, l1, lfb, l2, l3, dram, uncached, io };
-inline constexpr unsigned hit_level_count = 8;
+/// l3_shared and l3_modified: another core was asked, and had the line unchanged, or changed.
+enum class HitLevel : std::uint8_t { unknown, l1, lfb, l2, l3, dram, uncached, io, l3_shared, l3_modified };
+inline constexpr unsigned hit_level_count = 10;
+/// The L3 was hit, whoever else had the line.
+constexpr bool is_l3_hit(HitLevel l) {
+  return l == HitLevel::l3 || l == HitLevel::l3_shared || l == HitLevel::l3_modified;
+}
+/// The L2 was missed.
+constexpr bool is_below_l2(HitLevel l) { return is_l3_hit(l) || l == HitLevel::dram; }
 
 /// One memory access of a retired instruction. For string and gather instructions: the last element (rule S4).
 struct MemAccess {

@@ -10,7 +10,7 @@ namespace vpmu::generations {
 inline constexpr GenerationDesc broadwell = derive(haswell, [](GenerationDesc& g) {
   g.generation = Generation::broadwell;
   g.name = "broadwell";
-  g.offcore.dram = bit(26);  // L3_MISS_LOCAL_DRAM
+  g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(26);  // L3_MISS_LOCAL_DRAM
   g.events = events::broadwell;
 });
 
@@ -24,7 +24,7 @@ inline constexpr GenerationDesc broadwell_de = derive(broadwell, [](GenerationDe
 inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDesc& g) {
   g.generation = Generation::broadwell_ep;
   g.name = "broadwell-ep";
-  g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = haswell_ep.uncore;
   g.events = events::broadwellx;
 });

@@ -25,7 +25,7 @@ inline constexpr GenerationDesc haswell = derive(ivy_bridge, [](GenerationDesc& 
 inline constexpr GenerationDesc haswell_ep = derive(haswell, [](GenerationDesc& g) {
   g.generation = Generation::haswell_ep;
   g.name = "haswell-ep";
-  g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &haswell_ep_uncore;
   g.events = events::haswellx;
 });

@@ -19,7 +19,12 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.features.pdir = true;
   g.offcore_rsp_mask = 0x3F'807F'8FFF;
   // ANY_RESPONSE; L3_HITE and LOCAL_DRAM with SNP_NOT_NEEDED. SDM 3B tables 18-35 to 18-38.
-  g.offcore = {.any_response = bit(16), .l3 = bit(19), .l3_snoop = bit(32), .dram = bit(22), .dram_snoop = bit(32)};
+  g.offcore = {.any_response = bit(16),
+               .answers = {{{.supplier = bit(19), .snoop = bit(32)},
+                            {.supplier = bit(22), .snoop = bit(32)},
+                            {.supplier = bit(20), .snoop = bit(34)},
+                            {.supplier = bit(18), .snoop = bit(36)}}}};
+  g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE, 0x6, 0x7};
   g.bus_clock_khz = 100'000;
   g.load_latency_code = 0xCD;
   g.load_latency_umask = 0x01;
@@ -34,7 +39,7 @@ inline constexpr GenerationDesc sandy_bridge_ep = derive(sandy_bridge, [](Genera
   g.generation = Generation::sandy_bridge_ep;
   g.name = "sandybridge-ep";
   g.offcore_rsp_mask = 0x3F'FFFF'8FFF;
-  g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &sandy_bridge_ep_uncore;
   g.events = events::jaketown;
 });

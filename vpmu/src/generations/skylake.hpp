@@ -19,7 +19,7 @@ inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g
   g.features.lbr_info = true;
   g.bus_clock_khz = 0;
   g.frontend_mask = 0x7F'FF17;
-  g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xA, 0xF, 0xE};
+  g.data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xA, 0xF, 0xE, 0x6, 0x7};
   g.uncore = &skylake_uncore;
   g.events = events::skylake;
 });
@@ -27,7 +27,7 @@ inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g
 inline constexpr GenerationDesc skylake_sp = derive(skylake, [](GenerationDesc& g) {
   g.generation = Generation::skylake_sp;
   g.name = "skylake-sp";
-  g.offcore.dram_snoop = snoop_of_memory_on_servers;
+  g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &skylake_sp_uncore;
   g.events = events::skylakex;
 });

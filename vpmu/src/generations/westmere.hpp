@@ -13,21 +13,21 @@ inline constexpr GenerationDesc westmere = derive(nehalem, [](GenerationDesc& g)
   g.unavailable_events = 0x04;  // reference cycles
   g.features.data_source_tlb_lock = true;
   g.offcore_rsp_msrs = 2;
-  g.offcore.dram = bit(13);
+  g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(13);
   g.events = events::westmere_sp;
 });
 
 inline constexpr GenerationDesc westmere_ep = derive(westmere, [](GenerationDesc& g) {
   g.generation = Generation::westmere_ep;
   g.name = "westmere-ep";
-  g.offcore.dram = bit(12);  // LOCAL_DRAM_AND_REMOTE_CACHE_HIT
+  g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(12);  // LOCAL_DRAM_AND_REMOTE_CACHE_HIT
   g.events = events::westmere;
 });
 
 inline constexpr GenerationDesc westmere_ex = derive(westmere, [](GenerationDesc& g) {
   g.generation = Generation::westmere_ex;
   g.name = "westmere-ex";
-  g.offcore.dram = bit(14);
+  g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(14);
   g.uncore = nehalem_ex.uncore;
   g.events = events::westmereex;
 });

@@ -161,7 +161,7 @@ Hierarchy repeating(const char* profile) {
   h.advance(1000);
   h.load(at(0));
   EXPECT_TRUE(h.fetch_quickly(0, 0, PageSize::small));
-  EXPECT_TRUE(h.access_repeats(0, 8));
+  EXPECT_TRUE(h.access_repeats(0, 8, false));
   EXPECT_TRUE(h.fetch_repeats(0));
   return h;
 }
@@ -172,14 +172,14 @@ TEST(Hierarchy, KnowsWhatChangesNothing) {
   const auto after = [&](const auto& change) {
     Hierarchy h = repeating("skylake");
     change(h);
-    return std::pair{h.access_repeats(0, 8), h.fetch_repeats(0)};
+    return std::pair{h.access_repeats(0, 8, false), h.fetch_repeats(0)};
   };
   constexpr std::pair both{true, true}, data{true, false}, code{false, true}, none{false, false};
   const std::uint64_t l1_stride = std::uint64_t{profile.l1d.sets} * line_bytes;
   const std::uint64_t l3_stride = std::uint64_t{profile.l3.sets} * line_bytes;
   EXPECT_EQ(after([](Hierarchy&) {}), both);
   EXPECT_EQ(after([](Hierarchy& h) { h.load(at(line_bytes)); }), both);
-  EXPECT_FALSE(repeating("skylake").access_repeats(60, 8)) << "in two lines";
+  EXPECT_FALSE(repeating("skylake").access_repeats(60, 8, false)) << "in two lines";
   // Another line of the set, in the page; in another page.
   EXPECT_EQ(after([&](Hierarchy& h) { h.load({.linear = 0, .physical = l1_stride, .bytes = 8}); }), code);
   EXPECT_EQ(after([&](Hierarchy& h) { h.load(at(profile.dtlb.small.sets * page_size + line_bytes)); }), code);

@@ -1,0 +1,179 @@
+// Caches of several cores: who has a line, and who changed it last. SDM 3A 11.4.
+#include "uarch/sharing.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "uarch/processor_model.hpp"
+
+namespace vpmu::uarch {
+namespace {
+
+constexpr std::uint64_t line = 0x1000;
+
+class Cores : public testing::Test {
+ protected:
+  Cores() {
+    for (Hierarchy* const core : {&a, &b, &c}) core->share(sharing);
+  }
+  static DataAccess at(std::uint64_t address) { return {.linear = address, .physical = address, .bytes = 8}; }
+  /// When all that is in flight is there.
+  static HitLevel load(Hierarchy& core, std::uint64_t address = line) {
+    core.advance(1000);
+    return core.load(at(address)).level;
+  }
+  static HitLevel store(Hierarchy& core, std::uint64_t address = line) {
+    core.advance(1000);
+    return core.store(at(address)).level;
+  }
+
+  const Profile& profile = *find_profile("skylake");
+  Sharing sharing;
+  Hierarchy a{profile}, b{profile}, c{profile};
+};
+
+TEST_F(Cores, ALineThatAnotherChangedIsHitModified) {
+  EXPECT_EQ(store(a), HitLevel::dram);
+  b.advance(1000);
+  const DataResult got = b.load(at(line));
+  EXPECT_EQ(got.level, HitLevel::l3_modified);
+  EXPECT_GE(got.latency, profile.latency.l3 + profile.latency.modified);
+  EXPECT_EQ(load(a), HitLevel::l1) << "it keeps the line";
+  EXPECT_EQ(load(c), HitLevel::l3_shared) << "and nobody has it changed now";
+  EXPECT_EQ(store(a), HitLevel::l1) << "but must have it alone again";
+  EXPECT_EQ(load(b), HitLevel::l3_modified);
+}
+
+TEST_F(Cores, AStoreTakesTheLineFromAllOthers) {
+  for (Hierarchy* const core : {&a, &b, &c}) load(*core);
+  EXPECT_EQ(load(b), HitLevel::l1);
+  EXPECT_EQ(store(c), HitLevel::l1);
+  EXPECT_EQ(load(a), HitLevel::l3_modified);
+  EXPECT_EQ(store(b), HitLevel::l3_shared);
+  EXPECT_EQ(store(a), HitLevel::l3_modified);
+}
+
+// What each stores to lies in one line: false sharing.
+TEST_F(Cores, NeighboursInALineShareIt) {
+  store(a, line);
+  store(b, line + 32);
+  EXPECT_EQ(load(a, line), HitLevel::l3_modified);
+  EXPECT_EQ(store(a, line + 64), HitLevel::dram);
+  EXPECT_EQ(store(b, line + 128), HitLevel::dram);
+  EXPECT_EQ(load(a, line + 64), HitLevel::l1);
+}
+
+TEST_F(Cores, WhatWasWrittenBackIsNotChanged) {
+  store(a);
+  const std::uint64_t stride = std::uint64_t{profile.l2.sets} * line_bytes;
+  for (std::uint64_t n = 1; n <= 64; ++n) load(a, line + n * stride);
+  EXPECT_EQ(load(b), HitLevel::l3) << "no core has it, an L3 does";
+  EXPECT_EQ(load(a), HitLevel::l3_shared);
+  EXPECT_EQ(load(c), HitLevel::l3_shared) << "that it changed it was before";
+}
+
+TEST_F(Cores, OthersRequestsAreCountedByWhoAnswers) {
+  store(a);
+  load(b);
+  load(c);
+  const auto cell = [](OffcoreSupplier s) { return offcore_cell(OffcoreRequest::demand_data_read, s); };
+  EXPECT_EQ(b.offcore()[cell(OffcoreSupplier::l3_modified)], 1U);
+  EXPECT_EQ(c.offcore()[cell(OffcoreSupplier::l3_shared)], 1U);
+  EXPECT_EQ(b.offcore()[cell(OffcoreSupplier::local_dram)], 0U);
+}
+
+TEST_F(Cores, CodeThatIsStoredToIsFetchedAgain) {
+  EXPECT_EQ(a.fetch(line, line, PageSize::small).level, HitLevel::dram);
+  EXPECT_TRUE(a.fetch_quickly(line, line, PageSize::small));
+  store(b);
+  EXPECT_FALSE(a.fetch_repeats(line));
+  EXPECT_EQ(a.fetch(line, line, PageSize::small).level, HitLevel::l3_modified);
+}
+
+/// Lines by who last changed them and who has them since: what MESI says, without any cache's limits.
+class Coherence {
+ public:
+  HitLevel expect(unsigned core, std::uint64_t address, bool stores) {
+    State& s = of_[address / line_bytes];
+    const bool has = s.has.contains(core);
+    HitLevel level = HitLevel::l1;
+    if (!has) {
+      level = s.owner ? HitLevel::l3_modified : s.has.empty() ? HitLevel::dram : HitLevel::l3_shared;
+      s.owner.reset();
+    }
+    if (stores) {
+      s.has = {core};
+      s.owner = core;
+    }
+    s.has.insert(core);
+    return level;
+  }
+
+ private:
+  struct State {
+    std::set<unsigned> has;
+    std::optional<unsigned> owner;
+  };
+  std::map<std::uint64_t, State> of_;
+};
+
+// Few lines, which fit into every cache.
+TEST_F(Cores, AreCoherentAsMesiSays) {
+  std::mt19937 random{1};
+  const std::array<Hierarchy*, 3> cores{&a, &b, &c};
+  Coherence expected;
+  std::array<unsigned, hit_level_count> seen{};
+  for (unsigned n = 0; n < 100'000; ++n) {
+    const auto core = static_cast<unsigned>(random() % 3);
+    const std::uint64_t address = random() % 512 * 8;
+    const bool stores = random() % 4 == 0;
+    const HitLevel level = stores ? store(*cores[core], address) : load(*cores[core], address);
+    ASSERT_EQ(level, expected.expect(core, address, stores)) << n;
+    ++seen[static_cast<unsigned>(level)];
+  }
+  for (const HitLevel level : {HitLevel::l1, HitLevel::dram, HitLevel::l3_shared, HitLevel::l3_modified})
+    EXPECT_GT(seen[static_cast<unsigned>(level)], 10U);
+}
+
+// What is known to change nothing must not hide that a line has gone, or must be taken from others.
+TEST(SharedModels, KnowWhatChangesNothing) {
+  const Profile& profile = *find_profile("haswell");
+  Sharing sharing;
+  ProcessorModel one{profile}, other{profile};
+  CountPlan plan;
+  plan.entries[plan.size++] = {.counts = Counts::l3_hit_modified};
+  std::uint64_t now = 0;
+  for (ProcessorModel* const model : {&one, &other}) {
+    model->share(sharing);
+    model->follow(plan);
+  }
+  const auto run = [&](ProcessorModel& model, bool stores) {
+    using exec::Seen;
+    const std::uint8_t flags = Seen::retires | (stores ? Seen::store | Seen::op_stores : Seen::op_loads);
+    const Seen seen{.linear = line,
+                    .physical = line,
+                    .now = now += 1000,
+                    .page_bytes = page_size,
+                    .bytes = 8,
+                    .kind = Seen::Kind::access,
+                    .flags = flags};
+    model.saw(std::span{&seen, 1});
+  };
+  constexpr unsigned rounds = 100;
+  for (unsigned n = 0; n < rounds; ++n) {
+    for (unsigned again = 0; again < 4; ++again) run(one, false);
+    for (unsigned again = 0; again < 4; ++again) run(one, true);
+    for (unsigned again = 0; again < 4; ++again) run(other, false);
+  }
+  EXPECT_EQ(other.count(Counts::l3_hit_modified), rounds);
+  EXPECT_EQ(other.count(Counts::l3_hit_other_core), rounds);
+  EXPECT_EQ(one.count(Counts::l3_hit_modified), 0U) << "it never lost the line";
+}
+
+}  // namespace
+}  // namespace vpmu::uarch
