@@ -71,12 +71,13 @@ Result<Exit> SoftPort::run() {
   VMM_TRY(complete_exit());
   for (;;) {
     take_turn();
+    const bool is_let_in = !board_->turns.owns(s_.id);
+    if (is_let_in && kicked_ == 0) continue;  // for a kick that has been looked at
     if (time_.ran() >= stop_after_) return Exit{TimeUp{}};
     if (kicked_ != 0 || time_.take_due()) {
       kicked_ = 0;
       return Exit{Interrupted{}};
     }
-    if (!board_->turns.owns(s_.id)) continue;  // let in for a kick that has been looked at
     interrupts_.refresh();
     if (auto exit = take_events()) return *exit;
     if (is_at_rest()) {
