@@ -100,7 +100,8 @@ class Guest {
     regs.rbx = at(data);
     regs.rflags = 2;
     port_.emplace(memory_, has_features() ? newest() : CpuidTable{},
-                  SoftStart{.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}});
+                  SoftStart{.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}},
+                  &board_);
     vpmu::exec::VectorState vectors;
     if (has_features()) vectors.xcr0 = vpmu::exec::VectorState::components;
     require(port_->set_vectors(vectors).has_value(), "vector registers");
@@ -244,6 +245,11 @@ class Guest {
   LinearMemory memory_;
   Log log_{[](LogLevel, std::string_view) {}, LogLevel::error};
   unsigned kinds_{};
+  SoftBoard board_;
+  /// What another processor, which never runs, is sent.
+  SoftState other_{.id = 1};
+  VirtualTime other_time_{board_.clock, SoftPort::default_tsc_khz};
+  InterruptUnit other_unit_{other_, other_time_, &board_.interrupts};
   std::optional<SoftPort> port_;
   std::unique_ptr<PmuVcpu> vcpu_;
 };

@@ -52,8 +52,8 @@ class Engine {
   /// What passed stays.
   void forget_translations();
   [[nodiscard]] CpuState state() const;
-  /// Others than the guest's instructions want to know of writes from here on: the next write to any page is told to
-  /// Ram::will_write() again.
+  /// The next write to each page is told to Ram::will_write() again, whether the engine has written to it before or
+  /// not. For an owner who tells others of writes, and lets them run in between.
   void tell_of_writes_anew();
   /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
   void written(GuestPhysical page) { code_.forget(core_, page); }

@@ -26,10 +26,10 @@ class Processor {
   virtual Result<VcpuPort*> open() = 0;
   /// That thread ends, and never runs it again.
   virtual void close() {}
-  /// Somebody kicks that thread: what the signal alone does not bring out of run(). Any thread.
+  /// Somebody kicks that thread: brings it out of a run() in which the signal alone does not reach it. Any thread.
   virtual void kicked() {}
-  /// That thread does not run it for long, for a reason of the machine's.
-  virtual void rest() {}
+  /// That thread is going to do something else for long: other processors need not wait for it.
+  virtual void let_go() {}
   /// What a kick sets: run() gives Interrupted.
   [[nodiscard]] virtual volatile std::uint8_t* kick_flag() = 0;
   /// The clock that sources count by.

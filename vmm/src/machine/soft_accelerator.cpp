@@ -44,7 +44,7 @@ class SoftProcessor final : public Processor {
   Result<VcpuPort*> open() override { return port_.get(); }
   void close() override { parts_.board.turns.leave(id_); }
   void kicked() override { parts_.board.turns.kicked(id_); }
-  void rest() override { parts_.board.turns.let_go(id_); }
+  void let_go() override { parts_.board.turns.let_go(id_); }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_target(); }
   [[nodiscard]] TimerFactory timers() override { return port_->timers(); }
   void written(vpmu::GuestPhysical page) {

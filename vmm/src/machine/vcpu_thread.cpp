@@ -119,7 +119,7 @@ Result<Bytes> VcpuThread::save(const GuestVcpu& vcpu) {
 
 void VcpuThread::rest(const GuestVcpu& vcpu) {
   auto saved = save(vcpu);
-  processor_->rest();
+  processor_->let_go();
   std::unique_lock lock{mutex_};
   paused_ = std::move(saved);
   published_changed_.notify_all();
@@ -168,7 +168,7 @@ Result<void> VcpuThread::run_guest() {
     completed = exit && std::holds_alternative<Interrupted>(*exit);
     result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
-  processor_->rest();  // others need not wait until all of this vCPU has been taken down
+  processor_->let_go();  // to take this vCPU down takes a while
   publish(*vcpu);
   return result;
 }

@@ -18,7 +18,7 @@ void InterruptBus::send(const ApicMessage& message, const InterruptUnit* not_to)
 
 void InterruptBus::deliver_from_devices() {
   if (io_apic_ == nullptr) return;
-  constexpr unsigned most = IoApic::lines + 256;  // and the vectors of messages
+  constexpr unsigned most = IoApic::lines + 256;  // at a time: what a device sends all the while waits
   for (unsigned i = 0; i < most; ++i) {
     const auto message = io_apic_->take();
     if (!message) return;

@@ -91,7 +91,7 @@ Result<Exit> SoftPort::run() {
   }
 }
 
-// What others have written to since may be code here and data there.
+// A page that this vCPU could write to without telling may be another's code since.
 void SoftPort::take_turn() {
   board_->turns.hold(s_.id);
   if (std::exchange(seen_changes_, board_->turns.changes()) != board_->turns.changes()) engine_.tell_of_writes_anew();
@@ -151,6 +151,7 @@ bool SoftPort::rest() {
   return true;
 }
 
+/// INIT, and then a start-up IPI. SDM 3A 8.4.4.
 void SoftPort::take_start() {
   if (std::exchange(s_.init_pending, false)) {
     reset_by_init(s_);

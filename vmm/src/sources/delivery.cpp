@@ -100,7 +100,7 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
   return {};
 }
 
-/// Whether only what other cores have in their caches makes it happen.
+/// Whether it needs a line that another core has in its caches.
 bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
   constexpr std::array hits{l3_hit_shared, l3_hit_modified, l3_hit_other_core};
@@ -130,7 +130,7 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
     return {};
   if (event.counts == itlb_misses) return by_caches;
   if (needs_other_cores(generation, event))
-    return {Delivery::estimated, "a model of caches and TLBs; of other CPUs' without KVM alone"};
+    return {Delivery::estimated, "a model of the caches of all CPUs; without KVM only"};
   if (event.counts == macro_fused) return {Delivery::estimated, "CMP or TEST and a branch behind it"};
   if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(generation, event);
   constexpr std::array by_prediction{mispredicts,           mispredicts_conditional, mispredicts_taken,

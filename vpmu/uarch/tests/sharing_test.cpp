@@ -69,12 +69,18 @@ TEST_F(Cores, NeighboursInALineShareIt) {
 }
 
 TEST_F(Cores, WhatWasWrittenBackIsNotChanged) {
-  store(a);
   const std::uint64_t stride = std::uint64_t{profile.l2.sets} * line_bytes;
-  for (std::uint64_t n = 1; n <= 64; ++n) load(a, line + n * stride);
+  const auto change_and_lose = [&](std::uint64_t address) {
+    store(a, address);
+    for (std::uint64_t n = 1; n <= 64; ++n) load(a, address + n * stride);
+  };
+  change_and_lose(line);
   EXPECT_EQ(load(b), HitLevel::l3) << "no core has it, an L3 does";
   EXPECT_EQ(load(a), HitLevel::l3_shared);
-  EXPECT_EQ(load(c), HitLevel::l3_shared) << "that it changed it was before";
+  constexpr std::uint64_t other = line + line_bytes;
+  change_and_lose(other);
+  EXPECT_EQ(load(a, other), HitLevel::l3);
+  EXPECT_EQ(load(b, other), HitLevel::l3_shared) << "that it changed it was before";
 }
 
 TEST_F(Cores, OthersRequestsAreCountedByWhoAnswers) {
