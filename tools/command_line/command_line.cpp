@@ -63,6 +63,8 @@ template Argument Command::add_option(const std::string& name, std::vector<std::
 template Argument Command::add_option(const std::string& name, std::optional<std::string>& target,
                                       const std::string& help);
 template Argument Command::add_option(const std::string& name, std::optional<double>& target, const std::string& help);
+template Argument Command::add_option(const std::string& name, std::optional<std::uint64_t>& target,
+                                      const std::string& help);
 template Argument Command::add_option(const std::string& name, double& target, const std::string& help);
 template Argument Command::add_option(const std::string& name, unsigned& target, const std::string& help);
 template Argument Command::add_option(const std::string& name, std::uint64_t& target, const std::string& help);

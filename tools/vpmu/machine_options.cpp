@@ -10,18 +10,33 @@
 #include "command_line.hpp"
 #include "jail/identity.hpp"
 #include "machine/host_check.hpp"
+#include "snapshot/snapshot_file.hpp"
 
 namespace vmm::tool {
 namespace {
 
-Steward::Duties duties(const std::string& socket, std::optional<OutputFile>& statistics) {
-  return {.write_statistics = [&statistics](std::string_view text) { return statistics->replace(text); },
+Steward::Duties duties(const OutsideFiles& files) {
+  return {.write_statistics = [files](std::string_view text) { return files.statistics->replace(text); },
+          .finish_snapshot = [files] { return files.snapshot->finish(); },
           .clean_up =
-              [&socket, &statistics] {
-                statistics.reset();
-                if (!socket.empty()) ::unlink(socket.c_str());
+              [files] {
+                files.statistics.reset();
+                files.snapshot.reset();
+                if (!files.socket.empty()) ::unlink(files.socket.c_str());
               },
-          .keeps = statistics ? statistics->number() : -1};
+          .keeps = {files.statistics ? files.statistics->number() : -1,
+                    files.snapshot ? files.snapshot->descriptor().get() : -1}};
+}
+
+/// The machine that `path` has: KVM where it ran there, if that is fit here, too.
+Result<ChosenAccel> accel_of_saved(const std::string& path, const std::optional<Finding>& unfit) {
+  VMM_ASSIGN(const SnapshotReader snapshot, SnapshotReader::open(path));
+  if (snapshot.image().without_kvm)
+    return ChosenAccel{.accel = Accel::soft, .reason = "processors by the instruction engine, as it was saved"};
+  if (!unfit) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
+  return host_error("the machine of " + printable(path) +
+                        " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding,
+                    0, "see `vpmu doctor`; --accel kvm tries it nevertheless");
 }
 
 }  // namespace
@@ -45,10 +60,11 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       "interpret everything that the instruction engine runs: the same, slower");
   command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
       .shows_default();
-  command
-      .add_option("--schedule", options->schedule,
-                  "with soft: CPUs take turns of so many instructions each; N:SEED, of N on average, as SEED says")
-      .shows_default();
+  command.add_option(
+      "--schedule", options->schedule,
+      fmt::format("with soft: CPUs take turns of so many instructions each ({} without it); N:SEED, of N on "
+                  "average, as SEED says",
+                  Schedule::default_turn));
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default();
   command
@@ -75,12 +91,10 @@ Result<ChosenAccel> choose_accel(const MachineOptions& options) {
     return usage_error("unknown accelerator \"" + printable(options.accel) + "\"",
                        "give one of: auto, kvm, soft with --accel");
   const auto findings = examine_host(options.machine.kvm_device);
-  const auto unfit = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
-  if (unfit == findings.end()) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
-  if (!options.machine.restore.empty())
-    return host_error("the machine of " + printable(options.machine.restore) +
-                          " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding,
-                      0, "see `vpmu doctor`; --accel kvm tries it nevertheless");
+  const auto found = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
+  const auto unfit = found == findings.end() ? std::nullopt : std::optional{*found};
+  if (!options.machine.restore.empty()) return accel_of_saved(options.machine.restore, unfit);
+  if (!unfit) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
   return ChosenAccel{
       .accel = Accel::soft,
       .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
@@ -89,7 +103,9 @@ Result<ChosenAccel> choose_accel(const MachineOptions& options) {
 Result<std::vector<std::string>> settle(MachineOptions& options) {
   VMM_TRY(apply(options.policies, options.machine));
   VMM_ASSIGN(options.machine.events, read_event_policy(options.events));
-  VMM_ASSIGN(options.machine.schedule, parse_schedule(options.schedule));
+  if (options.schedule) {
+    VMM_ASSIGN(options.machine.schedule, parse_schedule(*options.schedule));
+  }
   VMM_ASSIGN(const auto chosen, choose_accel(options));
   options.machine.accel = chosen.accel;
   std::vector<std::string> lines{chosen.reason};
@@ -114,8 +130,7 @@ Result<std::optional<OutputFile>> open_output(const std::string& path, const std
 }
 
 Result<SessionOptions::Confinement> confine(Confinement& confinement, const MachineOptions& options, Daemons daemons,
-                                            const std::string& socket, std::optional<OutputFile>& statistics,
-                                            Log& log) {
+                                            const OutsideFiles& files, Log& log) {
   if (options.no_jail) {
     if (!options.user.empty()) return usage_error("--user without the jail", "leave --no-jail away");
     log.warning("--no-jail: a guest that breaks out of its machine has all the rights that this process has");
@@ -127,9 +142,10 @@ Result<SessionOptions::Confinement> confine(Confinement& confinement, const Mach
                                              .counts_by_perf = machine.source == "perf",
                                              .outside_devices = daemons == Daemons::devices},
                                             log));
-  const auto process = [&confinement, &statistics, &socket]() -> Result<void> {
-    VMM_ASSIGN(confinement.steward, Steward::start(duties(socket, statistics)));
-    if (statistics) statistics->hand_over();
+  const auto process = [&confinement, files]() -> Result<void> {
+    VMM_ASSIGN(confinement.steward, Steward::start(duties(files)));
+    if (files.statistics) files.statistics->hand_over();
+    if (files.snapshot) files.snapshot->hand_over();
     return confinement.jail->enter();
   };
   return SessionOptions::Confinement{.process = process,

@@ -1,6 +1,4 @@
 #pragma once
-#include <fmt/format.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +6,7 @@
 #include "control/bounded_writer.hpp"
 #include "control/session.hpp"
 #include "files/output_file.hpp"
+#include "files/whole_file.hpp"
 #include "jail/jail.hpp"
 #include "jail/steward.hpp"
 #include "machine/config.hpp"
@@ -24,7 +23,7 @@ struct MachineOptions {
   std::string memory{"256M"};
   std::string accel{"auto"};
   std::string events{"all"};
-  std::string schedule{fmt::format("{}", Schedule::default_turn)};
+  std::optional<std::string> schedule;
   std::string stats;
   double timeout{};
   std::string user;
@@ -71,14 +70,21 @@ struct Confinement {
   Result<void> write(OutputFile& statistics, const std::string& text) {
     return jail ? steward.write_statistics(text) : statistics.replace(text);
   }
+  Result<void> finish(WholeFile& snapshot) { return jail ? steward.finish_snapshot() : snapshot.finish(); }
+};
+
+/// What is not the machine's any more once it is confined. All must outlive the session.
+struct OutsideFiles {
+  const std::string& socket;  ///< A path that is removed at the end; may be empty.
+  std::optional<OutputFile>& statistics;
+  std::optional<WholeFile>& snapshot;
 };
 
 /// Whether daemons are devices of the machine.
 enum class Daemons : std::uint8_t { none, devices };
 
-/// What a session is confined by; nothing with --no-jail. All must outlive the session. `socket`: a path that is
-/// removed at the end; may be empty.
+/// What a session is confined by; nothing with --no-jail. `confinement` must outlive the session.
 Result<SessionOptions::Confinement> confine(Confinement& confinement, const MachineOptions& options, Daemons daemons,
-                                            const std::string& socket, std::optional<OutputFile>& statistics, Log& log);
+                                            const OutsideFiles& files, Log& log);
 
 }  // namespace vmm::tool

@@ -17,6 +17,7 @@
 #include "files/output_file.hpp"
 #include "machine/config.hpp"
 #include "machine_options.hpp"
+#include "snapshot/snapshot_file.hpp"
 #include "virt/import.hpp"
 
 namespace vmm::tool {
@@ -27,6 +28,8 @@ struct RunArguments : MachineOptions {
   std::string model_log;
   std::string domain;
   std::string connect;
+  std::optional<std::uint64_t> after;
+  std::string save;
 };
 
 int exit_code_of(StopReason reason) {
@@ -81,7 +84,8 @@ Result<void> check_files(const RunArguments& arguments) {
                         NamedFile{"--events", events_are_in_a_file ? arguments.events : ""}};
   const std::array written{
       NamedFile{"--console", arguments.session.console == "stdio" ? "" : arguments.session.console},
-      NamedFile{"--model-log", arguments.model_log}, NamedFile{"--stats", arguments.stats}};
+      NamedFile{"--model-log", arguments.model_log}, NamedFile{"--stats", arguments.stats},
+      NamedFile{"--save", arguments.save}};
   return check_distinct(read, written);
 }
 
@@ -108,6 +112,15 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   VMM_ASSIGN(auto statistics, open_output(arguments.stats, "the statistics file", "--stats"));
   VMM_ASSIGN(auto model_log, ModelLogFile::open(arguments.model_log, arguments.machine));
   VMM_ASSIGN(const auto settled, settle(arguments));
+  if (arguments.after && arguments.machine.accel != Accel::soft)
+    return usage_error("--after counts instructions, which only processors without KVM do by themselves",
+                       "give --accel soft, or save the machine by `vpmu ctl SOCKET suspend FILE`");
+  arguments.machine.most_ticks = arguments.after.value_or(~0ULL);
+  std::optional<WholeFile> snapshot;
+  if (!arguments.save.empty()) {
+    VMM_ASSIGN(auto file, new_snapshot_file(arguments.save));
+    arguments.session.save_to = &snapshot.emplace(std::move(file)).descriptor();
+  }
   arguments.session.starting = [&]() -> Result<void> {
     for (const std::string& line : settled) messages.print("vpmu: " + line);
     return model_log.begin();
@@ -115,7 +128,8 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   Log log = messages.log(arguments.verbose);
   Confinement confinement;
   VMM_ASSIGN(arguments.session.confinement,
-             confine(confinement, arguments, Daemons::none, arguments.session.control_path, statistics, log));
+             confine(confinement, arguments, Daemons::none,
+                     {.socket = arguments.session.control_path, .statistics = statistics, .snapshot = snapshot}, log));
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
   // The first failure is the run's; each has a line.
   Result<void> all_done = end.failure ? Failure{*end.failure} : Result<void>{};
@@ -125,6 +139,10 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
     if (all_done) all_done = done;
   };
   if (statistics) expect(confinement.write(*statistics, to_json(end.statistics) + "\n"));
+  if (end.saved) expect(confinement.finish(*snapshot));
+  if (snapshot && !end.saved)
+    messages.print(fmt::format("vpmu: the machine ended before a CPU had run {} instructions: {} is not written",
+                               *arguments.after, printable(arguments.save)));
   expect(model_log.finish());
   expect(tell_of_lost_output(end.console, messages));
   VMM_TRY(all_done);
@@ -156,8 +174,8 @@ void add_run(Command& app, int& exit_code) {
   from.add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file");
   const Argument domain = from.add_option("--libvirt", arguments->domain,
                                           "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
-  const Argument restore =
-      from.add_option("--restore", machine.restore, "go on from a snapshot (`vpmu ctl SOCKET snapshot FILE`)");
+  const Argument restore = from.add_option("--restore", machine.restore,
+                                           "go on from a snapshot (--save, or `vpmu ctl SOCKET snapshot FILE`)");
   from.require_options(1);
   run.add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")
       .needs(domain);
@@ -179,6 +197,11 @@ void add_run(Command& app, int& exit_code) {
   run.add_option("--model-log", arguments->model_log,
                  "write what the processor model says of accesses that may be sampled to this file");
   run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
+  const Argument after =
+      run.add_option("--after", arguments->after,
+                     "with soft: stop once a CPU has run so many instructions since the guest's start (exit code 6)");
+  run.add_option("--save", arguments->save, "with --after: and write the machine to this file, for --restore")
+      .needs(after);
   run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
   run.set_footer(
       "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 "

@@ -99,10 +99,14 @@ Sections good_sections() {
   machine.put(ram_bytes);
   machine.put(std::uint32_t{1});
   machine.put(std::uint32_t{2});
-  machine.put(std::uint64_t{0});
+  for (unsigned n = 0; n < 5; ++n) machine.put(std::uint64_t{0});
   ByteWriter vcpu;
   vcpu.put_run(*save_vcpu(Kvm::get().vcpu, std::array<std::uint32_t, 1>{0x8B}));
-  vcpu.put_run(bytes_of(pmu_state()));
+  ByteWriter pmu;
+  pmu.put(pmu_state());
+  pmu.put_run(std::as_bytes(std::span{"clock", 5}));
+  pmu.put_run({});
+  vcpu.put_run(pmu.take());
   Bytes pages(ram_bytes / vpmu::page_size / 8);
   pages[3] = std::byte{0x40};
   return {{"machine", machine.take()},
@@ -116,7 +120,7 @@ Sections good_sections() {
 void append(Bytes& file, std::span<const std::byte> bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); }
 
 Bytes file_of(const Sections& sections) {
-  constexpr std::uint64_t magic = 0x5041'4E53'554D'5056, version = 2;
+  constexpr std::uint64_t magic = 0x5041'4E53'554D'5056, version = 3;
   Bytes file = bytes_of(magic, version);
   for (const Section& section : sections) {
     SectionName name{};
@@ -226,6 +230,8 @@ void restore_vcpus(Input& input, const MachineImage& image, bool with_kvm) {
     if (!in.done()) continue;
     if (with_kvm) (void)restore_vcpu(Kvm::get().vcpu, processor, 0);
     const auto state = pmu_image.get<PmuVcpuState>();
+    (void)pmu_image.get_run();  // of the source
+    (void)pmu_image.get_run();
     vpmu::Pmu pmu{{.generation = generation}};
     if (!pmu_image.done() || pmu.restore(state.pmu) != vpmu::RestoreStatus::ok) continue;
     use(input, pmu);

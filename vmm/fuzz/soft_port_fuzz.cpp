@@ -14,7 +14,7 @@
 
 // Random code at a random privilege level, under changed page tables, descriptor tables and handlers, on a vCPU without
 // KVM whose PMU counts: it comes back each time, whatever the guest does to itself, and a kick ends a run before any
-// instruction.
+// instruction. Then it is saved, and another goes on from there, or from what was changed in that.
 
 namespace {
 
@@ -93,24 +93,39 @@ class Guest {
     }
     for (std::uint64_t where = at(code); !in.empty() && where < at(code + 1); ++where)
       ram_byte(where, in.take<std::uint8_t>());
-    static constexpr std::array<std::string_view, 4> sources{"exact", "exact", "step", "clock"};
     kvm_regs regs{};
     regs.rip = at(start);
     regs.rsp = at(stack) + 0x800;
     regs.rbx = at(data);
     regs.rflags = 2;
-    port_.emplace(memory_, has_features() ? newest() : CpuidTable{},
-                  SoftStart{.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}},
-                  &board_);
+    make({.sregs = special(), .regs = regs, .compiling = {.after = (kinds_ & 4U) != 0 ? 2U : 0U}});
     vpmu::exec::VectorState vectors;
     if (has_features()) vectors.xcr0 = vpmu::exec::VectorState::components;
     require(port_->set_vectors(vectors).has_value(), "vector registers");
-    ram_.kick = port_->kick_target();
-    port_->stop_after(most_ticks);
-    auto made = PmuVcpu::create({.source = sources[kinds_ % sources.size()], .make_timer = port_->timers()}, *port_,
-                                memory_, log_);
-    require(made.has_value(), "a vCPU");
-    vcpu_ = std::move(*made);
+  }
+
+  /// What is written over a part of a snapshot.
+  struct Change {
+    std::uint8_t what{}, bytes{};
+    std::uint16_t where{};
+    std::uint64_t value{};
+  };
+  /// False: it is at no place where it can be saved, or another cannot go on from what was changed.
+  bool go_on_elsewhere(std::span<const Change> changes) {
+    if (!comes_out()) return false;
+    Bytes processor = port_->save();
+    auto pmu = vcpu_->save();
+    require(pmu.has_value(), "a PMU can be saved");
+    for (const Change& c : changes) {
+      Bytes& part = c.what % 2 == 0 ? processor : *pmu;
+      const std::size_t size = 1U << c.bytes % 4U, place = c.where % part.size();
+      if (place + size <= part.size()) std::memcpy(part.data() + place, &c.value, size);
+    }
+    make({});
+    const bool restored = port_->restore(processor).has_value() && vcpu_->restore(*pmu).has_value();
+    require(restored || !changes.empty(), "what was saved can be restored");
+    if (restored) require(!port_->save().empty(), "and saved again");
+    return restored;
   }
 
   /// False: it has ended.
@@ -121,17 +136,41 @@ class Guest {
            ram_.asked < most_asked && ticks() < most_ticks;
   }
   void kick() {
-    *port_->kick_target() = kick_mark;
     const std::uint64_t before = *port_->tsc();
-    const auto exit = vcpu_->run();
-    const bool came_out = exit && (std::holds_alternative<Interrupted>(*exit) || std::holds_alternative<TimeUp>(*exit));
-    require(came_out || !exit, "a kick ends the run");
+    (void)comes_out();
     require(*port_->tsc() - before <= 2, "and nothing runs before");
-    *port_->kick_target() = 0;
   }
   [[nodiscard]] std::uint64_t ticks() { return *port_->tsc(); }
 
  private:
+  bool comes_out() {
+    *port_->kick_target() = kick_mark;
+    const auto exit = vcpu_->run();
+    const bool came_out = exit && (std::holds_alternative<Interrupted>(*exit) || std::holds_alternative<TimeUp>(*exit));
+    require(came_out || !exit, "a kick ends the run");
+    *port_->kick_target() = 0;
+    return came_out;
+  }
+
+  /// On a board of its own.
+  void make(SoftStart processor) {
+    vcpu_.reset();
+    port_.reset();
+    other_unit_.reset();
+    other_time_.reset();
+    board_.emplace();
+    other_time_.emplace(board_->clock, SoftPort::default_tsc_khz);
+    other_unit_.emplace(other_, *other_time_, &board_->interrupts);
+    port_.emplace(memory_, has_features() ? newest() : CpuidTable{}, processor, &*board_);
+    ram_.kick = port_->kick_target();
+    port_->stop_after(most_ticks);
+    static constexpr std::array<std::string_view, 4> sources{"exact", "exact", "step", "clock"};
+    auto made = PmuVcpu::create({.source = sources[kinds_ % sources.size()], .make_timer = port_->timers()}, *port_,
+                                memory_, log_);
+    require(made.has_value(), "a vCPU");
+    vcpu_ = std::move(*made);
+  }
+
   void put(std::uint64_t where, std::uint64_t word) {
     require(ram_.write(vpmu::GuestPhysical{where}, std::as_bytes(std::span{&word, 1})), "RAM");
   }
@@ -245,11 +284,11 @@ class Guest {
   LinearMemory memory_;
   Log log_{[](LogLevel, std::string_view) {}, LogLevel::error};
   unsigned kinds_{};
-  SoftBoard board_;
+  std::optional<SoftBoard> board_;
   /// What another processor, which never runs, is sent.
   SoftState other_{.id = 1};
-  VirtualTime other_time_{board_.clock, SoftPort::default_tsc_khz};
-  InterruptUnit other_unit_{other_, other_time_, &board_.interrupts};
+  std::optional<VirtualTime> other_time_;
+  std::optional<InterruptUnit> other_unit_;
   std::optional<SoftPort> port_;
   std::unique_ptr<PmuVcpu> vcpu_;
 };
@@ -259,14 +298,24 @@ class Guest {
 extern "C" std::uint64_t fuzz_work() { return ran; }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  constexpr unsigned most_runs = 100;
   Input in{data, size};
   const auto kicked_at = in.take<std::uint8_t>() % 16U;
+  const auto runs = in.take<std::uint8_t>() % 100U;
+  std::vector<Guest::Change> changes(in.take<std::uint8_t>() % 4U);
+  for (Guest::Change& c : changes)
+    c = {.what = in.take<std::uint8_t>(),
+         .bytes = in.take<std::uint8_t>(),
+         .where = in.take<std::uint16_t>(),
+         .value = in.take<std::uint64_t>()};
   Guest guest{in};
-  for (unsigned n = 0; n < most_runs; ++n) {
-    if (n % 16 == kicked_at) guest.kick();
-    if (!guest.run()) break;
-  }
-  ran += guest.ticks();
+  const auto run = [&](unsigned most) {
+    for (unsigned n = 0; n < most; ++n) {
+      if (n % 16 == kicked_at) guest.kick();
+      if (!guest.run()) break;
+    }
+    ran += guest.ticks();
+  };
+  run(runs);
+  if (guest.go_on_elsewhere(changes)) run(20);
   return 0;
 }

@@ -53,10 +53,12 @@ void Engine::observe(Observer* observer) {
   take_privilege();
 }
 
+bool Engine::would_flush(const CpuState& state) const { return !same_tables(core_.paging, state.paging); }
+
 std::uint64_t Engine::observed() const { return tap_ == nullptr ? 0 : tap_->passed; }
 
 void Engine::resume(const CpuState& state) {
-  if (!same_tables(core_.paging, state.paging)) begin_generation();
+  if (would_flush(state)) begin_generation();
   set_state(state);
 }
 
@@ -73,7 +75,7 @@ void Engine::tell_of_writes_anew() {
 }
 
 void Engine::set_state(const CpuState& state) {
-  if (core_.tap != nullptr && !same_tables(core_.paging, state.paging)) core_.tap->observer->flushed();
+  if (core_.tap != nullptr && would_flush(state)) core_.tap->observer->flushed();
   std::ranges::copy(state.gpr, core_.r.begin());
   core_.r[zero] = 0;
   core_.r[fs_base] = state.fs_base;

@@ -60,6 +60,8 @@ class Engine {
   /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs
   /// nothing. To change it costs all translations. Not from within run().
   void observe(Observer* observer);
+  /// Whether an observer would hear, from load() or resume() of this state, that translations are flushed.
+  [[nodiscard]] bool would_flush(const CpuState& state) const;
   /// How many instructions have retired since then, as an observer is told.
   [[nodiscard]] std::uint64_t observed() const;
 

@@ -17,6 +17,20 @@ void BranchPredictor::clear() {
   top_ = depth_ = 0;
 }
 
+void BranchPredictor::visit_state(const StateVisitor& visit) {
+  visit(state_bytes(history_));
+  visit(state_bytes(counters_));
+  visit(state_bytes(targets_));
+  visit(state_bytes(returns_));
+  visit(state_bytes(top_));
+  visit(state_bytes(depth_));
+  history_ &= history_mask_;
+  constexpr std::uint8_t most = 3;
+  for (std::uint8_t& counter : counters_) counter = std::min(counter, most);
+  top_ = std::min<unsigned>(top_, shapes_.return_stack - 1);
+  depth_ = std::min<unsigned>(depth_, shapes_.return_stack);
+}
+
 bool BranchPredictor::indirect(const Branch& branch) {
   Target& target = targets_[(slot(branch.at) * 0x9E37'79B9'7F4A'7C15ULL >> 32) % targets_.size()];
   const bool missed = target.at != branch.at || target.to != branch.to;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "uarch/profiles.hpp"
+#include "uarch/state.hpp"
 #include "vpmu/retirement.hpp"
 
 namespace vpmu::uarch {
@@ -39,6 +40,8 @@ class BranchPredictor {
     return predicted != taken;
   }
   void clear();
+  /// What it has learnt. Behind values that are no predictor's it predicts something.
+  void visit_state(const StateVisitor& visit);
 
  private:
   static constexpr unsigned most_returns = 32;

@@ -66,6 +66,21 @@ void Hierarchy::clear() {
   now_ = last_ready_ = last_fill_ = 0;
 }
 
+void Hierarchy::visit_state(const StateVisitor& visit) {
+  for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_, &decoded_, &owned_}) cache->visit_state(visit);
+  stlb_.visit_state(visit);
+  dtlb_.visit_state(visit);
+  itlb_.visit_state(visit);
+  for (FillBuffer& f : fills_) {
+    visit(state_bytes(f.line));
+    visit(state_bytes(f.ready));
+  }
+  for (std::uint64_t* const word : {&now_, &in_flight_, &last_ready_}) visit(state_bytes(*word));
+  visit(state_bytes(last_fill_));
+  last_fill_ %= profile_->fill_buffers;
+  remapped();
+}
+
 // What is on its way is not waited for again: the buffer stays taken, and the line is not there when it comes.
 void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   const std::uint64_t line = physical / line_bytes;

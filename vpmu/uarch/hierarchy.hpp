@@ -161,6 +161,9 @@ class Hierarchy {
   void flush_tlbs();
   /// As after construction.
   void clear();
+  /// Caches, TLBs, fill buffers and the clock; not what was counted. Behind values that are no such thing's it gives
+  /// some results.
+  void visit_state(const StateVisitor& visit);
   [[nodiscard]] const Profile& profile() const { return *profile_; }
 
  private:

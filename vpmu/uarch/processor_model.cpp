@@ -99,6 +99,13 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   frontend_.bubble_slots = frontend_.bubble_cycles != 0 ? all_slots : std::uint8_t{0};
 }
 
+// What is due to the clock is part of it.
+void ProcessorModel::visit_state(const StateVisitor& visit, std::uint64_t now) {
+  hierarchy_.advance(now - std::exchange(now_, now));
+  hierarchy_.visit_state(visit);
+  predictor_.visit_state(visit);
+}
+
 namespace {
 
 DataAccess data_access(const exec::SeenAccess& a) {

@@ -84,6 +84,10 @@ class ProcessorModel final : public exec::Observer {
   void flushed_line(const exec::SeenFlush& flush) override { hierarchy_.flush_line(flush.linear, flush.physical); }
   void flushed() override { hierarchy_.flush_tlbs(); }
   void remapped() override { hierarchy_.remapped(); }
+  /// What the caches, TLBs and predictors hold, between two instructions; `now` is Engine::observed(). What was counted
+  /// is not of it. A model of the same profile whose parts are given the same bytes goes on as this one does; behind
+  /// any other bytes it gives some results.
+  void visit_state(const StateVisitor& visit, std::uint64_t now);
   /// The guest ran WBINVD or INVD outside the engine.
   void caches_flushed() { hierarchy_.flush_caches(); }
 

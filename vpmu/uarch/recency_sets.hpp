@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "uarch/state.hpp"
+
 namespace vpmu::uarch {
 
 /// Sets and ways of a cache or TLB. `sets` is a power of two; 0: there is none.
@@ -49,6 +51,8 @@ class RecencySets {
   /// Starts to load the key's set into the host's own cache: the key is going to be looked up.
   void prefetch(std::uint64_t key) const { __builtin_prefetch(set_of(key)); }
   [[nodiscard]] Shape shape() const { return shape_; }
+  /// Its keys. Whatever is written there is some keys.
+  void visit_state(const StateVisitor& visit) { visit(state_bytes(chunks_)); }
 
  private:
   using Tag = std::uint32_t;

@@ -24,6 +24,10 @@ class SecondLevel {
   /// Whether it holds the page; if not, it does now, when it can hold pages of that size.
   bool look_up(std::uint64_t page, PageSize size);
   void clear();
+  void visit_state(const StateVisitor& visit) {
+    shared_.visit_state(visit);
+    huge_.visit_state(visit);
+  }
 
  private:
   SecondTlb shapes_;
@@ -51,6 +55,10 @@ class Tlb {
   }
   /// Forgets all pages; the second level keeps its own.
   void clear();
+  /// Its own; not the second level's.
+  void visit_state(const StateVisitor& visit) {
+    for (RecencySets* const pages : {&small_, &large_, &huge_}) pages->visit_state(visit);
+  }
 
  private:
   static constexpr unsigned shift(PageSize size) {

@@ -153,7 +153,10 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
                              .timeout = std::chrono::duration<double>{arguments.timeout}};
   if (arguments.verbose)
     for (const std::string& line : lines) messages.print("vpmu: " + line);
-  VMM_ASSIGN(session.confinement, confine(confinement, arguments, Daemons::devices, no_socket, statistics, log));
+  std::optional<WholeFile> no_snapshot;
+  VMM_ASSIGN(session.confinement,
+             confine(confinement, arguments, Daemons::devices,
+                     {.socket = no_socket, .statistics = statistics, .snapshot = no_snapshot}, log));
   VMM_ASSIGN(const ExecEnd end, run_exec_session(arguments.machine, std::move(session), log));
   if (statistics) VMM_TRY(confinement.write(*statistics, to_json(end.statistics) + "\n"));
   const bool kernel_knows =

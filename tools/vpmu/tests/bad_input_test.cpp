@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "program.hpp"
+#include "snapshot/snapshot_file.hpp"
 
 // What the program does with input that cannot work: exit code 2 for what the user can change, 1 for what the host
 // lacks; one line that says what failed, the value seen and what to do; nothing left behind. Runs the real program.
@@ -131,10 +132,15 @@ TEST_F(BadInput, WithoutKvmTheEngineRunsTheGuestAndTheProgramSaysSo) {
   EXPECT_EQ(run({"--kernel", kernel, "--accel", "soft", "--source", "clock"}).errors, "") << "who asks for it knows";
 }
 
-TEST_F(BadInput, WithoutKvmNoSavedMachineGoesOn) {
-  expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 1,
-                 {"the machine of " + kernel_ + " goes on on KVM only, and KVM is not fit: /dev/no-kvm: cannot open",
-                  "vpmu doctor"});
+TEST_F(BadInput, WithoutKvmNoMachineGoesOnThatRanThere) {
+  const MachineImage image{
+      .model = "skylake", .memory_bytes = 16U << 20U, .cpus = 1, .threads_per_core = 2, .vcpus = {Bytes{}}};
+  const std::string path = directory_ / "saved";
+  ASSERT_TRUE(write_snapshot(*new_snapshot_file(path), image, *GuestMemory::create(16U << 20U)));
+  expect_failure(
+      run({"--restore", path, "--kvm", "/dev/no-kvm"}), 1,
+      {"the machine of " + path + " goes on on KVM only, and KVM is not fit: /dev/no-kvm: cannot open", "vpmu doctor"});
+  expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 2, {"does not begin like one"});
 }
 
 /// Runs only where /dev/kvm is.

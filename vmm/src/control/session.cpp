@@ -224,6 +224,8 @@ class Session {
                    config,
                    {.console = [this](std::uint8_t byte) { output_.put({reinterpret_cast<const char*>(&byte), 1}); },
                     .stop_requested = [this] { asio::post(io_, [this] { io_.stop(); }); },
+                    .time_up = options_.save_to == nullptr ? std::function<void()>{}
+                                                           : [this] { asio::post(io_, [this] { save_at_end(); }); },
                     .confine_vcpu = options_.confinement.vcpu},
                    log));
     if (console_file_) VMM_TRY(console_file_->begin());
@@ -244,7 +246,12 @@ class Session {
     io_.run();
     const StopReason reason = machine_->wait();
     const auto console = output_.finish();
-    return SessionEnd{.reason = reason, .failure = machine_->failure(), .statistics = statistics(), .console = console};
+    VMM_TRY(saved_.value_or(Result<void>{}));
+    return SessionEnd{.reason = reason,
+                      .failure = machine_->failure(),
+                      .statistics = statistics(),
+                      .saved = saved_.has_value(),
+                      .console = console};
   }
 
  private:
@@ -261,6 +268,13 @@ class Session {
   Result<void> snapshot(Fd fd, Machine::AfterSnapshot then) {
     VMM_ASSIGN(auto file, given_snapshot_file(std::move(fd)));
     return machine_->snapshot(std::move(file), then);
+  }
+
+  void save_at_end() {
+    if (saved_) return;
+    Fd fd{::fcntl(options_.save_to->get(), F_DUPFD_CLOEXEC, 0)};
+    saved_ = snapshot(std::move(fd), Machine::AfterSnapshot::stop);
+    machine_->request_stop(StopReason::user);
   }
 
   MachineStatistics statistics() {
@@ -362,7 +376,8 @@ class Session {
   EscapeKeys keys_;
   std::array<std::byte, 1024> buffer_{};
   std::vector<std::byte> waiting_;
-  std::unique_ptr<Machine> machine_;  ///< Last: its threads use what stands above.
+  std::optional<Result<void>> saved_;  ///< What became of SessionOptions::save_to.
+  std::unique_ptr<Machine> machine_;   ///< Last: its threads use what stands above.
 };
 
 }  // namespace

@@ -17,6 +17,9 @@ struct SessionOptions {
   std::string control_path{};               ///< Unix socket to serve; empty = none.
   std::string console{"stdio"};             ///< "stdio", or the path of a file that takes the output.
   std::chrono::duration<double> timeout{};  ///< The longest that the machine may run; 0: no limit.
+  /// Where the machine is written to once a processor has run for MachineConfig::most_ticks (WholeFile::descriptor());
+  /// then it stops. Null: it only stops. Must outlive the session.
+  const Fd* save_to{};
   std::function<Result<void>()>
       starting{};  ///< Called once the machine is made, before it runs; a failure ends the session. May be empty.
   /// What takes rights away that the machine does not need. Each may be empty; a failure ends the session.
@@ -33,6 +36,7 @@ struct SessionEnd {
   StopReason reason;
   std::optional<Error> failure;  ///< With StopReason::host_failure.
   MachineStatistics statistics;
+  bool saved{};                   ///< To SessionOptions::save_to, which is to be finished.
   BoundedWriter::Totals console;  ///< What became of the guest's output.
 };
 

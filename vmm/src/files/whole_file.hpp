@@ -34,6 +34,8 @@ class WholeFile {
   Result<void> write(std::span<const std::byte> bytes);
   /// Of the file, to send to a process that writes it. Until finish().
   [[nodiscard]] const Fd& descriptor() const { return fd_; }
+  /// From here on another process, which has the same object, finishes it or takes it away: this one only writes.
+  void hand_over() { unfinished_.clear(); }
   /// Gives the file its name once all of it is on the disk. Once.
   Result<void> finish();
 

@@ -16,9 +16,11 @@
 namespace vmm {
 namespace {
 
-// Each message, there and back, is its size in 8 bytes and so many bytes. An answer is empty where all went well; else
-// the error's kind, errno, text and advice, a NUL behind each.
+// Each message, there and back, is its size in 8 bytes and so many bytes. The first byte of one to the child names the
+// duty; behind it come the statistics. An answer is empty where all went well; else the error's kind, errno, text and
+// advice, a NUL behind each.
 constexpr std::uint64_t longest_message = 64U << 20U;
+constexpr char to_write_statistics = 's', to_finish_snapshot = 'f';
 
 bool send_all(int to, const void* data, std::size_t size) {
   const char* at = static_cast<const char*>(data);
@@ -80,14 +82,21 @@ Error decode(std::string_view text) {
   return error;
 }
 
-void close_others(int one, int another) {
+void close_others(std::array<int, 3> all_kept) {
+  std::ranges::sort(all_kept);
   unsigned next = STDERR_FILENO + 1;
-  for (const int kept : {std::min(one, another), std::max(one, another)}) {
+  for (const int kept : all_kept) {
     if (kept < static_cast<int>(next)) continue;
     if (kept > static_cast<int>(next)) ::close_range(next, static_cast<unsigned>(kept) - 1, 0);
     next = static_cast<unsigned>(kept) + 1;
   }
   ::close_range(next, ~0U, 0);
+}
+
+Result<void> do_duty(const Steward::Duties& duties, std::string_view message) {
+  if (message.starts_with(to_write_statistics)) return duties.write_statistics(message.substr(1));
+  if (message.starts_with(to_finish_snapshot) && duties.finish_snapshot) return duties.finish_snapshot();
+  return host_error("the steward was asked for what it does not do");
 }
 
 /// The child.
@@ -100,10 +109,10 @@ void close_others(int one, int another) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (null >= 0) ::dup2(null, standard);
-  close_others(process, duties.keeps);
-  while (const auto text = receive_message(process)) {
-    const auto written = duties.write_statistics(*text);
-    if (!send_message(process, written ? std::string{} : encode(written.error()))) break;
+  close_others({process, duties.keeps[0], duties.keeps[1]});
+  while (const auto message = receive_message(process)) {
+    const auto done = do_duty(duties, *message);
+    if (!send_message(process, done ? std::string{} : encode(done.error()))) break;
   }
   duties.clean_up();
   ::_exit(EXIT_SUCCESS);
@@ -121,9 +130,15 @@ Result<Steward> Steward::start(const Duties& duties) {
   return Steward{std::move(here)};
 }
 
-Result<void> Steward::write_statistics(std::string_view text) {
-  const auto gone = [] { return host_error("the steward, which writes the statistics, has gone"); };
-  if (!to_child_.valid() || !send_message(to_child_.get(), text)) return gone();
+Result<void> Steward::write_statistics(std::string_view text) { return ask(to_write_statistics + std::string{text}); }
+
+Result<void> Steward::finish_snapshot() { return ask({&to_finish_snapshot, 1}); }
+
+Result<void> Steward::ask(std::string_view message) {
+  const auto gone = [] {
+    return host_error("the steward, which writes the statistics and names the snapshot, has gone");
+  };
+  if (!to_child_.valid() || !send_message(to_child_.get(), message)) return gone();
   const auto answer = receive_message(to_child_.get());
   if (!answer) return gone();
   if (answer->empty()) return {};

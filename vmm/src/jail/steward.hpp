@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <functional>
 #include <string_view>
 
@@ -14,8 +15,9 @@ class Steward {
  public:
   struct Duties {
     std::function<Result<void>(std::string_view text)> write_statistics;
-    std::function<void()> clean_up;  ///< Once, when the process has ended or asks for the end.
-    int keeps{-1};                   ///< A descriptor that they need; -1: none.
+    std::function<Result<void>()> finish_snapshot{};  ///< The process has written it. May be empty.
+    std::function<void()> clean_up;                   ///< Once, when the process has ended or asks for the end.
+    std::array<int, 2> keeps{-1, -1};                 ///< Descriptors that they need; -1: none.
   };
 
   /// Forks. The child has no descriptor of the process but its own and Duties::keeps, and takes no signal but SIGKILL.
@@ -30,11 +32,14 @@ class Steward {
 
   /// Fails as Duties::write_statistics does. Waits for it.
   Result<void> write_statistics(std::string_view text);
+  /// The same as Duties::finish_snapshot does.
+  Result<void> finish_snapshot();
   /// Waits until everything is cleaned up. Idempotent.
   void end();
 
  private:
   explicit Steward(Fd to_child) : to_child_{std::move(to_child)} {}
+  Result<void> ask(std::string_view message);
   Fd to_child_;
 };
 

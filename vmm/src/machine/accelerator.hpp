@@ -35,15 +35,9 @@ class Processor {
   /// The clock that sources count by.
   [[nodiscard]] virtual TimerFactory timers() { return CpuTimer::create; }
   /// All of it between two runs, as bytes, on its thread; and the reverse, before open(). Fails with kind usage where
-  /// it cannot be had.
-  virtual Result<Bytes> save() { return no_snapshot(); }
-  virtual Result<void> restore(std::span<const std::byte> /*image*/) { return no_snapshot(); }
-
- private:
-  static Failure no_snapshot() {
-    return usage_error("only machines on KVM can be saved and restored",
-                       "without KVM a guest does the same each time: let it run again");
-  }
+  /// the bytes are not of such a processor.
+  virtual Result<Bytes> save() = 0;
+  virtual Result<void> restore(std::span<const std::byte> image) = 0;
 };
 
 /// What a machine needs of what its processors run on.
@@ -71,8 +65,8 @@ class Accelerator {
   /// A page of RAM was written to by other means than a processor's own.
   virtual void written(vpmu::GuestPhysical /*page*/) {}
   /// The interrupt controllers and timers, while no processor runs; and the reverse.
-  virtual Result<Bytes> save_chips() { return Bytes{}; }
-  virtual Result<void> restore_chips(std::span<const std::byte> /*image*/) { return {}; }
+  virtual Result<Bytes> save_chips() = 0;
+  virtual Result<void> restore_chips(std::span<const std::byte> image) = 0;
 };
 
 /// Fails with kind host when this host has no fit KVM.

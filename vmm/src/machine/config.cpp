@@ -62,10 +62,6 @@ bool ResolvedConfig::passes_through() const { return source == pass_through_sour
 
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names) {
   const bool passes_through = config.source == pass_through_source;
-  if (config.accel == Accel::soft && !config.restore.empty())
-    return usage_error(
-        fmt::format("the machine of {} goes on on KVM only", printable(config.restore)),
-        "give --accel kvm with --restore; without KVM a guest does the same each time: let it run again");
   const MachineModel* const model = find_machine_model(config.model);
   if (model == nullptr && config.model == host_model_name && !passes_through) {
     return usage_error("model \"host\" is for the source kvm, which passes the host's own PMU through",
@@ -127,7 +123,7 @@ Result<Schedule> parse_schedule(const std::string& text) {
   Schedule schedule;
   const char* const end = text.data() + text.size();
   const auto number = std::from_chars(text.data(), end, schedule.turn);
-  bool is_one = number.ec == std::errc{} && schedule.turn >= 1 && schedule.turn <= Schedule::longest_turn;
+  bool is_one = number.ec == std::errc{} && schedule.is_possible();
   if (is_one && number.ptr != end) {
     const auto seed = std::from_chars(number.ptr + 1, end, schedule.seed);
     is_one = *number.ptr == ':' && seed.ec == std::errc{} && seed.ptr == end && schedule.seed != 0;

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,10 +58,10 @@ struct MachineConfig {
   } elf_arguments{};
 
   /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many instructions each of
-  /// its processors may run.
+  /// its processors may run, from the start on, also where the machine goes on from a snapshot.
   std::int64_t epoch{};
   std::uint64_t most_ticks{~0ULL};
-  Schedule schedule{};  ///< How its processors take turns.
+  std::optional<Schedule> schedule{};  ///< How its processors take turns; else as in the snapshot, or by default.
 
   static constexpr unsigned most_cpus = 64;
   static constexpr std::int64_t last_epoch =

@@ -51,6 +51,23 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
   return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
 }
 
+/// A machine goes on on what it ran on.
+Result<void> take_what_soft_has(const MachineImage& image, MachineConfig& config) {
+  const bool without_kvm = config.accel == Accel::soft;
+  if (image.without_kvm != without_kvm)
+    return usage_error(
+        fmt::format("the machine of {} ran {} KVM", printable(config.restore), image.without_kvm ? "without" : "on"),
+        fmt::format("give --accel {} with --restore", image.without_kvm ? "soft" : "kvm"));
+  if (!without_kvm) return {};
+  config.epoch = image.epoch;
+  const Schedule schedule{.turn = image.turn, .seed = image.turn_seed};
+  if (!schedule.is_possible())
+    return usage_error(fmt::format("the snapshot's processors take turns of {} instructions", schedule.turn),
+                       "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+  if (!config.schedule) config.schedule = schedule;
+  return {};
+}
+
 }  // namespace
 
 /// A wire into the interrupt controllers.
@@ -94,6 +111,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
     config.cpus = image->cpus;
     config.threads_per_core = image->threads_per_core;
     config.bare_metal = image->bare_metal;
+    VMM_TRY(take_what_soft_has(*image, config));
   }
   VMM_ASSIGN(const auto resolved, resolve(config));
   const bool has_bus = static_cast<bool>(hooks.make_devices);
@@ -182,7 +200,11 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
               .memory_bytes = config.memory_bytes,
               .cpus = config.cpus,
               .threads_per_core = config.threads_per_core,
-              .bare_metal = config.bare_metal};
+              .bare_metal = config.bare_metal,
+              .without_kvm = config.accel == Accel::soft,
+              .epoch = config.epoch,
+              .turn = config.schedule.value_or(Schedule{}).turn,
+              .turn_seed = config.schedule.value_or(Schedule{}).seed};
   const VcpuServices services{.memory = linear_,
                               .ports = ports_,
                               .mmio = pci_,
@@ -193,6 +215,11 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
                               .attend =
                                   [this] {
                                     for (virtio::PciDevice* const device : virtio_) device->attend();
+                                  },
+                              .time_up =
+                                  [this] {
+                                    if (!hooks_.time_up) return request_stop(StopReason::user);
+                                    hooks_.time_up();
                                   },
                               .confine = hooks_.confine_vcpu};
   const bool passes_through = resolved.passes_through();

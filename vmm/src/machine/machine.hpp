@@ -36,6 +36,9 @@ class Machine final : public StopRequests {
   struct Hooks {
     Serial16550::Output console;  ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
     std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
+    /// On a vCPU's thread: it has run for MachineConfig::most_ticks, and waits. Empty: the machine stops
+    /// (StopReason::user).
+    std::function<void()> time_up{};
     /// On each vCPU's thread, before the guest's first instruction: takes from the thread what a guest needs not. A
     /// failure ends the machine. May be empty.
     std::function<Result<void>()> confine_vcpu{};

@@ -47,6 +47,8 @@ class SoftProcessor final : public Processor {
   void let_go() override { parts_.board.turns.let_go(id_); }
   [[nodiscard]] volatile std::uint8_t* kick_flag() override { return port_->kick_target(); }
   [[nodiscard]] TimerFactory timers() override { return port_->timers(); }
+  Result<Bytes> save() override { return port_->save(); }
+  Result<void> restore(std::span<const std::byte> image) override { return port_->restore(image); }
   void written(vpmu::GuestPhysical page) {
     if (port_ != nullptr) port_->written(page);
   }
@@ -95,8 +97,9 @@ class SoftAccelerator final : public Accelerator {
         bare_metal_{needs.config.bare_metal},
         threads_per_core_{needs.config.threads_per_core},
         epoch_{needs.config.epoch},
+        restores_{!needs.config.restore.empty()},
         log_{&needs.log},
-        board_{&io_apic_, needs.config.schedule},
+        board_{&io_apic_, needs.config.schedule.value_or(Schedule{})},
         parts_{.memory = needs.linear,
                .board = board_,
                .mmio = needs.mmio,
@@ -116,7 +119,7 @@ class SoftAccelerator final : public Accelerator {
                                .threads_per_core = threads_per_core_};
     if (id == 0) tell_of_lost_features();
     auto processor = std::make_unique<SoftProcessor>(parts_, guest_cpuid(request, id), id);
-    if (id != 0) VMM_TRY(processor->wait_for_start());
+    if (id != 0 || restores_) VMM_TRY(processor->wait_for_start());
     processors_.push_back(processor.get());
     return processor;
   }
@@ -127,6 +130,23 @@ class SoftAccelerator final : public Accelerator {
   [[nodiscard]] DeviceWires& wires() override { return wires_; }
   [[nodiscard]] std::time_t time_of_day() const override {
     return epoch_ + static_cast<std::time_t>(board_.clock.now() / (SoftPort::default_tsc_khz * 1000));
+  }
+  Result<Bytes> save_chips() override {
+    ByteWriter out;
+    out.put(board_.clock.image());
+    out.put(board_.turns.image());
+    io_apic_.save(out);
+    return out.take();
+  }
+  Result<void> restore_chips(std::span<const std::byte> image) override {
+    ByteReader in{image};
+    const auto clock = in.get<MachineClock::Image>();
+    const auto turns = in.get<Turns::Image>();
+    if (io_apic_.restore(in) && in.done() && board_.clock.restore(clock, board_.turns.processors()) &&
+        board_.turns.restore(turns))
+      return {};
+    return usage_error("the snapshot's chips are cut short or not of this form",
+                       "restore a file that `vpmu ctl SOCKET snapshot` wrote");
   }
   void written(vpmu::GuestPhysical page) override {
     for (SoftProcessor* const processor : processors_) processor->written(page);
@@ -145,6 +165,7 @@ class SoftAccelerator final : public Accelerator {
   bool bare_metal_;
   unsigned threads_per_core_;
   std::time_t epoch_;
+  bool restores_;
   Log* log_;
   IoApic io_apic_;
   SoftWires wires_{io_apic_};

@@ -63,6 +63,7 @@ void VcpuThread::kick_out() {
   kick_watch_.kicked();
   kick(thread_.native_handle());
   processor_->kicked();
+  published_changed_.notify_all();
 }
 
 void VcpuThread::ask_to_stop() {
@@ -108,7 +109,7 @@ Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
   return vcpu;
 }
 
-Result<Bytes> VcpuThread::save(const GuestVcpu& vcpu) {
+Result<Bytes> VcpuThread::save(GuestVcpu& vcpu) {
   VMM_ASSIGN(const Bytes pmu, vcpu.save());
   VMM_ASSIGN(const Bytes processor, processor_->save());
   ByteWriter out;
@@ -117,7 +118,7 @@ Result<Bytes> VcpuThread::save(const GuestVcpu& vcpu) {
   return out.take();
 }
 
-void VcpuThread::rest(const GuestVcpu& vcpu) {
+void VcpuThread::rest(GuestVcpu& vcpu) {
   auto saved = save(vcpu);
   processor_->let_go();
   std::unique_lock lock{mutex_};
@@ -125,6 +126,13 @@ void VcpuThread::rest(const GuestVcpu& vcpu) {
   published_changed_.notify_all();
   published_changed_.wait(lock, [this] { return !pause_wanted_; });
   paused_.reset();
+}
+
+/// Until somebody wants something of this vCPU.
+void VcpuThread::wait_for_others() {
+  processor_->let_go();
+  std::unique_lock lock{mutex_};
+  published_changed_.wait(lock, [this] { return stop_ || pause_wanted_ || statistics_wanted_; });
 }
 
 void VcpuThread::pause() {
@@ -165,7 +173,7 @@ Result<void> VcpuThread::run_guest() {
     }
     if (stop_) break;
     auto exit = vcpu->run();
-    completed = exit && std::holds_alternative<Interrupted>(*exit);
+    completed = exit && (std::holds_alternative<Interrupted>(*exit) || std::holds_alternative<TimeUp>(*exit));
     result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
   processor_->let_go();  // to take this vCPU down takes a while
@@ -207,15 +215,17 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
             services_.machine.request_stop(StopReason::triple_fault);
             return {};
           },
-          // Of a processor in software: halted for ever, and done with the ticks that it was given.
+          // Of a processor in software: halted for ever,
           [&](const Hlt& /*exit*/) -> Result<void> {
             ++exits_.other;
             services_.machine.request_stop(StopReason::power_off);
             return {};
           },
+          // and done with the ticks that it was given.
           [&](const TimeUp& /*exit*/) -> Result<void> {
             ++exits_.other;
-            services_.machine.request_stop(StopReason::user);
+            services_.time_up();
+            wait_for_others();
             return {};
           },
           [&](const EntryFailed& failure) {

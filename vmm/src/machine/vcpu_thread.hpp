@@ -33,6 +33,7 @@ struct VcpuServices {
   Log& log;
   std::atomic<bool>& attention;  ///< Devices ask for attend().
   std::function<void()> attend{};
+  std::function<void()> time_up{};          ///< A processor has run for as long as it may, and waits.
   std::function<Result<void>()> confine{};  ///< Machine::Hooks::confine_vcpu.
 };
 
@@ -80,10 +81,11 @@ class VcpuThread {
   /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
   Result<void> answer(VcpuPort& port, const Exit& exit);
   [[nodiscard]] Error exit_failure(VcpuPort& port, const std::string& what);
-  Result<Bytes> save(const GuestVcpu& vcpu);
-  void rest(const GuestVcpu& vcpu);
+  Result<Bytes> save(GuestVcpu& vcpu);
+  void rest(GuestVcpu& vcpu);
   Result<std::unique_ptr<GuestVcpu>> begin(VcpuPort*& port);
   void publish(const GuestVcpu& vcpu);
+  void wait_for_others();
   void serve_statistics(const GuestVcpu& vcpu);
 
   VcpuServices services_;

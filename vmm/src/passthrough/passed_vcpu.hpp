@@ -10,7 +10,7 @@ class PassedVcpu final : public GuestVcpu {
   /// `port` must outlive the result.
   explicit PassedVcpu(VcpuPort& port) : port_{&port} {}
   Result<Exit> run() override { return port_->run(); }
-  [[nodiscard]] Result<Bytes> save() const override { return no_snapshot(); }
+  Result<Bytes> save() override { return no_snapshot(); }
   Result<void> restore(std::span<const std::byte> /*image*/) override { return no_snapshot(); }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override {
     port_->visit_statistics(visit);

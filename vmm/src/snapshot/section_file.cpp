@@ -16,7 +16,7 @@ namespace vmm {
 namespace {
 
 constexpr std::uint64_t magic = 0x5041'4E53'554D'5056;  // "VPMUSNAP"
-constexpr std::uint64_t version = 2;
+constexpr std::uint64_t version = 3;
 constexpr auto header = "header";
 
 struct SectionHead {

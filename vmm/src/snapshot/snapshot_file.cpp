@@ -13,8 +13,10 @@ namespace {
 // The sections, in their order: "machine", "chips", "devices", "vcpu 0" and so on, "pages" (a bit for each page of the
 // RAM, set where the page is not zero), "memory" (those pages).
 constexpr std::uint64_t most_machine_bytes = 4096;
-/// Of the chips, of the devices, of each vCPU: some ten KiB.
+/// Of the chips, and of the devices: some ten KiB.
 constexpr std::uint64_t most_state_bytes = 1U << 20U;
+/// Of each vCPU: the same, and a few MiB with a model of the processor.
+constexpr std::uint64_t most_vcpu_bytes = 32U << 20U;
 constexpr std::size_t longest_model = 64;
 
 /// What is written, read and added to a checksum at once: it stays in the cache meanwhile.
@@ -29,6 +31,10 @@ Bytes encode(const MachineImage& image) {
   out.put(image.cpus);
   out.put(image.threads_per_core);
   out.put(std::uint64_t{image.bare_metal});
+  out.put(std::uint64_t{image.without_kvm});
+  out.put(image.epoch);
+  out.put(image.turn);
+  out.put(image.turn_seed);
   return out.take();
 }
 
@@ -41,6 +47,10 @@ bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   image.cpus = in.get<std::uint32_t>();
   image.threads_per_core = in.get<std::uint32_t>();
   image.bare_metal = in.get<std::uint64_t>() != 0;
+  image.without_kvm = in.get<std::uint64_t>() != 0;
+  image.epoch = in.get<std::int64_t>();
+  image.turn = in.get<std::uint64_t>();
+  image.turn_seed = in.get<std::uint64_t>();
   return in.done() && image.model.size() <= longest_model && image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus;
 }
 
@@ -151,7 +161,7 @@ Result<void> SnapshotReader::read_image() {
   VMM_ASSIGN(image_.chips, file_.get("chips", most_state_bytes));
   VMM_ASSIGN(image_.devices, file_.get("devices", most_state_bytes));
   for (std::uint32_t id = 0; id < image_.cpus; ++id) {
-    VMM_ASSIGN(image_.vcpus.emplace_back(), file_.get(vcpu_section(id), most_state_bytes));
+    VMM_ASSIGN(image_.vcpus.emplace_back(), file_.get(vcpu_section(id), most_vcpu_bytes));
   }
   return {};
 }

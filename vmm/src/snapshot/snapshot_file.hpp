@@ -18,9 +18,13 @@ struct MachineImage {
   std::uint64_t memory_bytes{};
   std::uint32_t cpus{}, threads_per_core{};
   bool bare_metal{};
-  Bytes chips;               ///< Of the accelerator.
-  Bytes devices;             ///< Of the machine.
-  std::vector<Bytes> vcpus;  ///< By id, their PMUs included.
+  bool without_kvm{};
+  std::int64_t epoch{};       ///< Without KVM: MachineConfig::epoch,
+  std::uint64_t turn{};       ///< and the schedule of its processors:
+  std::uint64_t turn_seed{};  ///< Schedule.
+  Bytes chips;                ///< Of the accelerator.
+  Bytes devices;              ///< Of the machine.
+  std::vector<Bytes> vcpus;   ///< By id, their PMUs included.
 };
 
 /// A file for a snapshot: see WholeFile::create() and WholeFile::given().

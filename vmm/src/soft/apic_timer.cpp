@@ -25,4 +25,15 @@ bool ApicTimer::take_due(std::uint64_t now) {
   return true;
 }
 
+bool ApicTimer::restore(const Image& image) {
+  constexpr std::uint64_t most_divisor = 128;
+  if (image.divisor == 0 || image.divisor > most_divisor) return false;
+  stop();
+  divisor_ = image.divisor;
+  if (image.runs == 0) return true;
+  due_ = image.due;
+  period_ = image.period;
+  return true;
+}
+
 }  // namespace vmm

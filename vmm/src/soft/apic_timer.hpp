@@ -26,6 +26,16 @@ class ApicTimer {
   /// Whether it has run out since it was last asked; a periodic one goes on.
   [[nodiscard]] bool take_due(std::uint64_t now);
 
+  /// What is saved.
+  struct Image {
+    std::uint64_t runs{}, due{}, period{}, divisor{1};
+  };
+  [[nodiscard]] Image image() const {
+    return {.runs = due_ ? 1ULL : 0, .due = due_.value_or(0), .period = period_, .divisor = divisor_};
+  }
+  /// False where no such timer can be.
+  [[nodiscard]] bool restore(const Image& image);
+
  private:
   std::optional<std::uint64_t> due_;
   std::uint64_t period_{};  ///< 0: runs out once.

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "exec/vector_state.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {
@@ -9,6 +10,11 @@ namespace {
 
 using vpmu::bit;
 using vpmu::exec::CpuFeature;
+
+/// Of CR4: TSD, DE, PSE, PAE, PGE, PCE, OSFXSR and OSXMMEXCPT. No guest here sees VME and MCE.
+constexpr std::uint64_t cr4_always = 0x7BC;
+constexpr std::uint64_t cr4_fsgsbase = bit(16), cr4_osxsave = bit(18), cr4_smep = bit(20), cr4_smap = bit(21);
+constexpr std::uint32_t leaf_7_smep = 1U << 7U;
 
 /// Who does what the feature promises.
 enum class By : std::uint8_t {
@@ -136,6 +142,18 @@ GuestFeatures::GuestFeatures(const CpuidTable& cpuid) {
     if (tells(cpuid, row)) has_ |= bit_of(row.feature);
   if (has(CpuFeature::avx) && has(CpuFeature::aes)) has_ |= bit_of(CpuFeature::vex_aes);
   if (has(CpuFeature::avx) && has(CpuFeature::pclmulqdq)) has_ |= bit_of(CpuFeature::vex_pclmulqdq);
+  cr4_ = cr4_always;
+  if (has(CpuFeature::fsgsbase)) cr4_ |= cr4_fsgsbase;
+  if (has(CpuFeature::xsave)) cr4_ |= cr4_osxsave;
+  if ((cpuid.get(7).ebx & leaf_7_smep) != 0) cr4_ |= cr4_smep;
+  if (has(CpuFeature::smap)) cr4_ |= cr4_smap;
+  xcr0_ = cpuid.get(0xD).eax;
+}
+
+bool GuestFeatures::may_enable(std::uint64_t components) const {
+  using vpmu::exec::VectorState;
+  const bool avx_alone = (components & (VectorState::sse | VectorState::avx)) == VectorState::avx;
+  return (components & ~(xcr0_ | VectorState::x87)) == 0 && (components & VectorState::x87) != 0 && !avx_alone;
 }
 
 std::vector<std::string_view> feature_names(const CpuidTable& cpuid) {

@@ -20,9 +20,17 @@ class GuestFeatures {
   [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const {
     return (has_ >> static_cast<unsigned>(feature) & 1U) != 0;
   }
+  /// The bits of CR4 that may be set.
+  [[nodiscard]] std::uint64_t cr4() const { return cr4_; }
+  /// Whether XCR0 may have this value. SDM 1 13.3.
+  [[nodiscard]] bool may_enable(std::uint64_t components) const;
+  /// All of them as a number: two guests with the same one have the same features.
+  [[nodiscard]] std::uint64_t all() const { return has_; }
 
  private:
   std::uint64_t has_{};
+  std::uint64_t cr4_{};
+  std::uint64_t xcr0_{};  ///< The components that may be enabled.
 };
 
 /// The names, as Linux has them, of the features that a CPUID tells of.

@@ -44,6 +44,17 @@ class InterruptUnit {
   void refresh();
   /// Ticks until the timer runs out; very many when it does not run.
   [[nodiscard]] std::uint64_t until_due() const;
+  /// What is saved beside the APIC's registers: its timer.
+  struct Image {
+    ApicTimer::Image timer;
+    std::uint64_t deadline{};
+  };
+  [[nodiscard]] Image image() const { return {.timer = timer_.image(), .deadline = deadline_}; }
+  /// False where no such timer can be.
+  [[nodiscard]] bool restore(const Image& image) {
+    deadline_ = image.deadline;
+    return timer_.restore(image.timer);
+  }
   [[nodiscard]] IoApic* io_apic() const { return bus_ == nullptr ? nullptr : bus_->io_apic(); }
 
  private:

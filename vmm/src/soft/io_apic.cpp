@@ -40,6 +40,11 @@ bool is_interrupt(std::uint64_t delivery_mode) {
   return delivery_mode <= static_cast<std::uint64_t>(ApicMessage::Mode::lowest_priority);
 }
 
+/// As it is saved.
+struct SavedMessage {
+  std::uint32_t vector{}, mode{}, everyone{}, logical{}, destination{};
+};
+
 }  // namespace
 
 IoApic::IoApic() { redirection_.fill(redirection::MASKED::mask); }
@@ -146,6 +151,45 @@ void IoApic::end_of_interrupt(std::uint8_t vector) {
 void IoApic::wait(std::chrono::milliseconds at_most) {
   std::unique_lock lock{mutex_};
   changed_.wait_for(lock, at_most, [this] { return attention_.load(); });
+}
+
+void IoApic::save(ByteWriter& out) {
+  const std::scoped_lock lock{mutex_};
+  out.put(std::array{std::uint32_t{index_}, id_, high_, edges_});
+  out.put(redirection_);
+  out.put(std::uint64_t{messages_.size()});
+  for (const ApicMessage& m : messages_)
+    out.put(SavedMessage{.vector = m.vector,
+                         .mode = static_cast<std::uint32_t>(m.mode),
+                         .everyone = m.everyone,
+                         .logical = m.logical,
+                         .destination = m.destination});
+}
+
+bool IoApic::restore(ByteReader& in) {
+  const auto words = in.get<std::array<std::uint32_t, 4>>();
+  const auto redirections = in.get<std::array<std::uint64_t, lines>>();
+  std::set<ApicMessage> messages;
+  for (auto left = in.get<std::uint64_t>(); left != 0 && in.good(); --left) {
+    const auto m = in.get<SavedMessage>();
+    if (m.vector < message::least_vector || m.vector > 0xFF || !is_interrupt(m.mode)) return false;
+    messages.insert({.vector = static_cast<std::uint8_t>(m.vector),
+                     .mode = static_cast<ApicMessage::Mode>(m.mode),
+                     .everyone = m.everyone != 0,
+                     .logical = m.logical != 0,
+                     .destination = m.destination});
+  }
+  if (!in.good()) return false;
+  constexpr auto all_lines = static_cast<std::uint32_t>(vpmu::low_bits(lines));
+  const std::scoped_lock lock{mutex_};
+  index_ = static_cast<std::uint8_t>(words[0]);
+  id_ = words[1] & id_bits;
+  high_ = words[2] & all_lines;
+  edges_ = words[3] & all_lines;
+  redirection_ = redirections;
+  messages_ = std::move(messages);
+  look();
+  return true;
 }
 
 }  // namespace vmm

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "devices/interrupt_line.hpp"
+#include "snapshot/byte_stream.hpp"
 
 namespace vmm {
 
@@ -48,6 +49,10 @@ class IoApic {
 
   /// Waits until something may be there to take, at most so long.
   void wait(std::chrono::milliseconds at_most);
+
+  /// All of it as bytes, and the reverse: false where they are not of an I/O APIC, which then is as it was.
+  void save(ByteWriter& out);
+  [[nodiscard]] bool restore(ByteReader& in);
 
  private:
   [[nodiscard]] std::optional<unsigned> ready() const;

@@ -33,6 +33,22 @@ class MachineClock {
     part_ = std::min(part_, std::uint64_t{processors} - 1);
   }
 
+  /// What is saved.
+  struct Image {
+    std::uint64_t now{}, part{}, sharers{1};
+  };
+  [[nodiscard]] Image image() const { return {.now = now_, .part = part_, .sharers = sharers_}; }
+  /// False where no clock of so many processors can stand so.
+  [[nodiscard]] bool restore(const Image& image, std::uint64_t processors) {
+    constexpr std::uint64_t latest = 1ULL << 60U;
+    if (image.sharers == 0 || image.sharers > processors || image.part >= image.sharers || image.now > latest)
+      return false;
+    now_ = image.now;
+    part_ = image.part;
+    sharers_ = image.sharers;
+    return true;
+  }
+
  private:
   std::uint64_t now_{};
   std::uint64_t part_{};  ///< Instructions that have passed since the last whole tick.

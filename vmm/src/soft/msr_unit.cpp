@@ -59,6 +59,15 @@ const Kept* find_kept(const SoftState& state, std::uint32_t index) {
   return row == kept.end() || !state.msrs.contains(index) ? nullptr : row;
 }
 
+bool may_hold(const Kept& row, std::uint64_t value) {
+  switch (row.rule) {
+    case Kept::Rule::bits: return (value & ~row.writable) == 0;
+    case Kept::Rule::canonical: return vpmu::is_canonical(value, 48);
+    case Kept::Rule::ignored: return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 MsrUnit::MsrUnit(SoftState& state, InterruptUnit& interrupts, const GuestFeatures& features)
@@ -106,12 +115,14 @@ MsrStatus MsrUnit::write(std::uint32_t index, std::uint64_t value) {
   }
   const Kept* const row = find_kept(*s_, index);
   if (row == nullptr) return interrupts_->wrmsr(index, value);
-  switch (row->rule) {
-    case Kept::Rule::bits: return set(s_->msrs[index], value, (value & ~row->writable) == 0);
-    case Kept::Rule::canonical: return set(s_->msrs[index], value, vpmu::is_canonical(value, 48));
-    case Kept::Rule::ignored: return MsrStatus::ok;
-  }
-  return MsrStatus::gp;
+  return row->rule == Kept::Rule::ignored ? MsrStatus::ok : set(s_->msrs[index], value, may_hold(*row, value));
+}
+
+bool MsrUnit::restore(std::uint32_t index, std::uint64_t value) {
+  const Kept* const row = find_kept(*s_, index);
+  const bool is_legal = index == msr_tsc_adjust || (row != nullptr && may_hold(*row, value));
+  if (is_legal) s_->msrs[index] = value;
+  return is_legal;
 }
 
 MsrStatus MsrUnit::set_tsc(std::uint64_t value) {

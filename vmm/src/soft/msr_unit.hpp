@@ -19,6 +19,9 @@ class MsrUnit {
   /// As the guest writes it; `gp` for what the register may not hold.
   [[nodiscard]] vpmu::MsrStatus write(std::uint32_t index, std::uint64_t value);
 
+  /// Takes over a register that only holds what is written to it, as saved; false where it may not hold that.
+  [[nodiscard]] bool restore(std::uint32_t index, std::uint64_t value);
+
  private:
   vpmu::MsrStatus set_tsc(std::uint64_t value);
   vpmu::MsrStatus write_efer(std::uint64_t value);

@@ -10,6 +10,8 @@ struct Schedule {
   std::uint64_t turn{default_turn};
   /// Not 0: how long each turn is follows from it.
   std::uint64_t seed{};
+
+  [[nodiscard]] constexpr bool is_possible() const { return turn >= 1 && turn <= longest_turn; }
 };
 
 }  // namespace vmm

@@ -87,27 +87,34 @@ Result<Exit> SoftPort::run() {
     s_.halted = false;
     const Watch w = watch_of(s_, guest_debug_);
     const bool one = s_.events.interrupt.shadow != 0 || (s_.regs.rflags & rflags_rf) != 0;
-    if (auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min(burst, until_something()))) return *exit;
+    if (auto exit = w.any() ? run_watched(w) : run_some(one ? 1 : std::min(burst, until_due()))) return *exit;
   }
 }
 
+// Who was let in for a kick keeps the turn until run() has given Interrupted: it is not let in twice.
 // A page that this vCPU could write to without telling may be another's code since.
 void SoftPort::take_turn() {
-  board_->turns.hold(s_.id);
+  if (kicked_ == 0 || !board_->turns.holds(s_.id)) board_->turns.hold(s_.id);
   if (std::exchange(seen_changes_, board_->turns.changes()) != board_->turns.changes()) engine_.tell_of_writes_anew();
 }
 
 /// Instructions to the next one before which run() must look at something.
-std::uint64_t SoftPort::until_something() const {
+std::uint64_t SoftPort::until_due() const {
   return std::min({time_.until_due(), board_->clock.instructions_in(interrupts_.until_due()), stop_after_ - time_.ran(),
-                   turn_left()});
+                   board_->turns.left(s_.id)});
+}
+
+std::uint64_t SoftPort::look_around(std::uint64_t /*left*/) {
+  take_turn();
+  interrupts_.refresh();
+  return until_due();
 }
 
 std::uint64_t SoftPort::quiet_for() {
   if (kicked_ != 0 || time_.ran() >= stop_after_) return 0;
   interrupts_.refresh();
   if (s_.events.nmi.pending != 0 || s_.apic.pending() || s_.init_pending) return 0;
-  return until_something();
+  return until_due();
 }
 
 /// Whether take_events() has something that ends a halt, now or when KVM_GUESTDBG_BLOCKIRQ no longer holds it off.

@@ -11,6 +11,7 @@
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
+#include "snapshot/byte_stream.hpp"
 #include "soft/debug_registers.hpp"
 #include "soft/guest_features.hpp"
 #include "soft/soft_board.hpp"
@@ -105,10 +106,17 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return time_.unhalted(); }
   void pass_time(std::uint64_t ticks) override;
   std::uint64_t quiet_for() override;
-  [[nodiscard]] std::uint64_t turn_left() const override { return board_->turns.left(s_.id); }
+  std::uint64_t look_around(std::uint64_t left) override;
   Result<std::uint64_t> tsc() override { return time_.tsc(); }
   Result<std::uint64_t> tsc_after(std::uint64_t instructions) override { return time_.tsc_after(instructions); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return time_.tsc_khz(); }
+
+  /// All of it between two runs, the last of which gave Interrupted or TimeUp, as bytes. Not: what the engine has
+  /// decoded, its translations, statistics, timers of its users.
+  [[nodiscard]] Bytes save() const;
+  /// The reverse, before the first run. Fails with kind usage where the bytes are not of this form, tell of a state
+  /// that no processor is in, or of other features than the vCPU has; it must not run then.
+  Result<void> restore(std::span<const std::byte> image);
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
@@ -180,7 +188,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   void take_start();
   [[nodiscard]] bool is_woken() const;
   [[nodiscard]] bool is_at_rest() const;
-  [[nodiscard]] std::uint64_t until_something() const;
+  [[nodiscard]] std::uint64_t until_due() const;
   std::optional<Exit> run_iteration(std::span<const std::byte> code);
   [[nodiscard]] bool guest_traps(const Watch& watch, std::span<const std::byte> code) const;
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits);

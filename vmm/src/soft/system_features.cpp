@@ -11,11 +11,7 @@ using vpmu::bit;
 using vpmu::exec::CpuFeature;
 using vpmu::exec::VectorState;
 
-constexpr std::uint64_t cr4_pae = bit(5), cr4_fsgsbase = bit(16), cr4_osxsave = bit(18), cr4_smep = bit(20),
-                        cr4_smap = bit(21);
-/// TSD, DE, PSE, PAE, PGE, PCE, OSFXSR and OSXMMEXCPT. No guest here sees VME and MCE.
-constexpr std::uint64_t cr4_always = 0x7BC;
-constexpr std::uint32_t leaf_7_smep = 1U << 7U;
+constexpr std::uint64_t cr4_pae = bit(5), cr4_fsgsbase = bit(16), cr4_osxsave = bit(18);
 constexpr std::uint64_t rflags_cf = bit(0), rflags_status = 0x8D5;
 
 constexpr Raised gp{general_protection};
@@ -43,12 +39,7 @@ void SystemUnit::cpuid() {
 }
 
 SystemResult SystemUnit::write_cr4(std::uint64_t value) {
-  std::uint64_t known = cr4_always;
-  if (features_->has(CpuFeature::fsgsbase)) known |= cr4_fsgsbase;
-  if (features_->has(CpuFeature::xsave)) known |= cr4_osxsave;
-  if (features_->has(CpuFeature::smap)) known |= cr4_smap;
-  if ((cpuid_->get(7).ebx & leaf_7_smep) != 0) known |= cr4_smep;
-  if ((value & ~known) != 0 || ((value & cr4_pae) == 0 && is_long_mode(s_->sregs))) return gp;
+  if ((value & ~features_->cr4()) != 0 || ((value & cr4_pae) == 0 && is_long_mode(s_->sregs))) return gp;
   s_->sregs.cr4 = value;
   return Completed{};
 }
@@ -57,11 +48,7 @@ SystemResult SystemUnit::write_cr4(std::uint64_t value) {
 SystemResult SystemUnit::xsetbv() {
   if ((s_->sregs.cr4 & cr4_osxsave) == 0) return ud;
   const std::uint64_t value = (s_->regs.rdx & 0xFFFF'FFFF) << 32 | (s_->regs.rax & 0xFFFF'FFFF);
-  const std::uint64_t known = cpuid_->get(0xD).eax;
-  const bool avx_alone = (value & (VectorState::sse | VectorState::avx)) == VectorState::avx;
-  if (static_cast<std::uint32_t>(s_->regs.rcx) != 0 || (value & ~known) != 0 || (value & VectorState::x87) == 0 ||
-      avx_alone)
-    return gp;
+  if (static_cast<std::uint32_t>(s_->regs.rcx) != 0 || !features_->may_enable(value)) return gp;
   s_->vectors.xcr0 = value;
   return Completed{};
 }
@@ -80,14 +67,10 @@ SystemResult SystemUnit::write_base(const SystemInstruction& i) {
   return Completed{};
 }
 
-// SDM 2B RDRAND, RDSEED: CF says that there was a number. By SplitMix64, which needs no seed but 0.
+// SDM 2B RDRAND, RDSEED: CF says that there was a number.
 SystemResult SystemUnit::give_random(const SystemInstruction& i) {
   if (!features_->has(i.op == SystemOp::rdrand ? CpuFeature::rdrand : CpuFeature::rdseed)) return ud;
-  random_ += 0x9E37'79B9'7F4A'7C15;
-  std::uint64_t z = random_;
-  z = (z ^ z >> 30) * 0xBF58'476D'1CE4'E5B9;
-  z = (z ^ z >> 27) * 0x94D0'49BB'1331'11EB;
-  set_gpr(i, z ^ z >> 31);
+  set_gpr(i, random_.next());
   s_->regs.rflags = (s_->regs.rflags & ~rflags_status) | rflags_cf;
   return Completed{};
 }

@@ -5,6 +5,7 @@
 #include "soft/exceptions.hpp"
 #include "soft/guest_features.hpp"
 #include "soft/msr_unit.hpp"
+#include "soft/split_mix.hpp"
 #include "soft/system_instruction.hpp"
 
 namespace vmm {
@@ -42,11 +43,15 @@ class SystemUnit {
         interrupts_{&interrupts},
         cpuid_{&cpuid},
         features_{&features},
-        random_{std::uint64_t{state.id} << 32U} {}
+        random_{.state = std::uint64_t{state.id} << 32U} {}
 
   /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays,
   /// except for traps.
   SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
+
+  /// What RDRAND and RDSEED go on from.
+  [[nodiscard]] std::uint64_t random_state() const { return random_.state; }
+  void set_random_state(std::uint64_t state) { random_.state = state; }
 
  private:
   SystemResult execute(const SystemInstruction& i, std::optional<std::uint64_t> operand);
@@ -93,7 +98,7 @@ class SystemUnit {
   InterruptUnit* interrupts_;
   const CpuidTable* cpuid_;
   const GuestFeatures* features_;
-  std::uint64_t random_;  ///< What RDRAND and RDSEED go on from: the same numbers in each run.
+  SplitMix64 random_;  ///< Of RDRAND and RDSEED: the same numbers in each run.
 };
 
 }  // namespace vmm

@@ -33,8 +33,10 @@ void Turns::hand_on() {
     give_to(*wants);
   } else if (!has_begun_ && std::ranges::all_of(members_, [](const Member& m) { return m.waits || m.has_left; })) {
     has_begun_ = true;
-    owner_ = static_cast<unsigned>(members_.size()) - 1;
-    begin_next_turn();
+    if (owner_ == nobody) {
+      owner_ = static_cast<unsigned>(members_.size()) - 1;
+      begin_next_turn();
+    }
   } else if (has_begun_ && members_[owner_].has_left) {
     begin_next_turn();
   }
@@ -44,7 +46,7 @@ void Turns::hand_on() {
 
 std::uint64_t Turns::length_of_turn() {
   if (members_.size() == 1) return ~0ULL;
-  return schedule_.seed == 0 ? schedule_.turn : 1 + random_() % (2 * schedule_.turn - 1);
+  return schedule_.seed == 0 ? schedule_.turn : 1 + random_.next() % (2 * schedule_.turn - 1);
 }
 
 bool Turns::begin_next_turn() {
@@ -62,6 +64,18 @@ bool Turns::begin_next_turn() {
   owner_ = *next;
   left_ = length_of_turn();
   clock_->share(ready);
+  return true;
+}
+
+Turns::Image Turns::image() const {
+  return {.owner = owner_, .left = left_, .seed = schedule_.seed, .random = random_.state};
+}
+
+bool Turns::restore(const Image& image) {
+  if (image.owner >= members_.size() && image.owner != nobody) return false;
+  owner_ = static_cast<unsigned>(image.owner);
+  left_ = image.left;
+  if (image.seed == schedule_.seed) random_.state = image.random;
   return true;
 }
 

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <vector>
 
 #include "soft/machine_clock.hpp"
 #include "soft/schedule.hpp"
+#include "soft/split_mix.hpp"
 
 namespace vmm {
 
@@ -34,7 +34,7 @@ class TurnTaker {
 class Turns {
  public:
   explicit Turns(MachineClock& clock, const Schedule& schedule = {})
-      : clock_{&clock}, schedule_{schedule}, random_{schedule.seed} {}
+      : clock_{&clock}, schedule_{schedule}, random_{.state = schedule.seed} {}
 
   /// Another processor, of the next number. Before any of them runs.
   void add(TurnTaker& processor);
@@ -45,7 +45,9 @@ class Turns {
   void hold(unsigned id) {
     if (!holds(id) || owner_ != id || left_ == 0 || wanted_.load(std::memory_order_relaxed)) wait(id);
   }
-  /// Whether `id` holds its own turn.
+  /// Whether `id` holds the turn,
+  [[nodiscard]] bool holds(unsigned id) const { return holder_.load(std::memory_order_relaxed) == id; }
+  /// and it is its own.
   [[nodiscard]] bool owns(unsigned id) const { return holds(id) && owner_ == id; }
   /// Instructions that are left of that; 0 where it does not.
   [[nodiscard]] std::uint64_t left(unsigned id) const { return owns(id) ? left_ : 0; }
@@ -64,6 +66,17 @@ class Turns {
   /// Somebody wants the processor out of its run(). Any thread.
   void kicked(unsigned id);
 
+  /// What is saved: whose turn it is, and how much of it is left. While nobody runs.
+  struct Image {
+    std::uint64_t owner{}, left{};  ///< Of no processor before the first turn.
+    std::uint64_t seed{}, random{};
+  };
+  [[nodiscard]] Image image() const;
+  /// Before any of them runs: the turn goes on. Where the seed is another now, those behind it are as that one says.
+  /// False where there is no such processor.
+  [[nodiscard]] bool restore(const Image& image);
+  [[nodiscard]] std::size_t processors() const { return members_.size(); }
+
  private:
   struct Member {
     TurnTaker* processor{};
@@ -74,7 +87,6 @@ class Turns {
   };
   static constexpr unsigned nobody = ~0U;
 
-  [[nodiscard]] bool holds(unsigned id) const { return holder_.load(std::memory_order_relaxed) == id; }
   void wait(unsigned id);
   void hand_on();
   bool begin_next_turn();
@@ -82,7 +94,7 @@ class Turns {
 
   MachineClock* clock_;
   Schedule schedule_;
-  std::mt19937_64 random_;
+  SplitMix64 random_;
   std::mutex mutex_;
   std::vector<Member> members_;
   bool has_begun_{};

@@ -37,6 +37,17 @@ class VirtualTime {
   /// Of the machine, halted or not.
   [[nodiscard]] std::uint64_t wall() const { return clock_->now(); }
 
+  /// What is saved: all but the timers, which are their users'.
+  struct Image {
+    std::uint64_t tsc_offset{}, ran{}, unhalted{};
+  };
+  [[nodiscard]] Image image() const { return {.tsc_offset = tsc_offset_, .ran = run_, .unhalted = unhalted_}; }
+  void restore(const Image& image) {
+    tsc_offset_ = image.tsc_offset;
+    run_ = image.ran;
+    unhalted_ = image.unhalted;
+  }
+
   /// Makes timers, which may not outlive this object. It must not move meanwhile.
   [[nodiscard]] TimerFactory timers();
   [[nodiscard]] std::uint64_t tsc_khz() const { return tsc_khz_; }

@@ -59,15 +59,17 @@ Result<void> ExactSource::program(const vpmu::CountPlan& plan) {
   return steps_.program(plan);
 }
 
+void ExactSource::make_model() {
+  const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
+  VMM_ASSERT(profile != nullptr);
+  model_ = std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
+  if (caches_ != nullptr) caches_->add(*model_);
+}
+
 /// The model, if the plan wants it.
 const vpmu::uarch::ProcessorModel* ExactSource::choose_model(const vpmu::CountPlan& plan) {
   const bool wanted = vpmu::uarch::ProcessorModel::is_wanted(plan);
-  if (wanted && model_ == nullptr) {
-    const vpmu::uarch::Profile* const profile = vpmu::uarch::find_profile(generation_->name);
-    VMM_ASSERT(profile != nullptr);
-    model_ = std::make_unique<vpmu::uarch::ProcessorModel>(*profile);
-    if (caches_ != nullptr) caches_->add(*model_);
-  }
+  if (wanted && model_ == nullptr) make_model();
   vpmu::uarch::ProcessorModel* const model = wanted ? model_.get() : nullptr;
   if (model != nullptr) model->follow(plan);
   // A plan without any counter is a pause: translations are worth keeping.
@@ -96,12 +98,10 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
   if (!progress_.is_counting()) return steps_.run(port, at_most);
-  if (!inside_) burst_left_ = std::min(burst_left_, port.turn_left());
   if (burst_left_ == 0 && inside_) burst_left_ = std::min(burst, port.quiet_for());
-  if (burst_left_ == 0) {
-    VMM_TRY(leave(port));
-    for_kvm_ = true;
-  }
+  if (burst_left_ == 0) VMM_TRY(leave(port));
+  if (!inside_) burst_left_ = std::min(burst, port.look_around(burst_left_));
+  if (burst_left_ == 0) for_kvm_ = true;
   if (!for_kvm_ && !inside_) {
     VMM_ASSIGN(inside_, enter(port));
   }

@@ -75,6 +75,9 @@ class ExactSource final : public CountSource {
   void raised() override { raised_ = true; }
   [[nodiscard]] bool is_idle() const override { return !inside_ && !raised_ && !system_.is_open() && steps_.is_idle(); }
   void left_open() override { steps_.left_open(); }
+  /// The model's caches, TLBs and predictors.
+  Result<Bytes> save(VcpuPort& port) override;
+  Result<bool> restore(VcpuPort& port, std::span<const std::byte> image) override;
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
@@ -104,6 +107,7 @@ class ExactSource final : public CountSource {
   Result<void> look_outside(VcpuPort& port);
   void pass(VcpuPort& port, std::uint64_t instructions);
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  void make_model();
   const vpmu::uarch::ProcessorModel* choose_model(const vpmu::CountPlan& plan);
   void run_blocks(std::uint64_t instructions);
   void run_watched(std::uint64_t instructions);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "snapshot/byte_stream.hpp"
 #include "support/result.hpp"
 #include "vcpu/port.hpp"
 #include "vpmu/plan.hpp"
@@ -73,6 +74,11 @@ class CountSource {
   [[nodiscard]] virtual bool is_idle() const { return false; }
   /// The guest did, and KVM has not completed the instruction of its last exit yet.
   virtual void left_open() {}
+  /// What it has learnt of the guest and goes on from, as bytes: between two runs of the port, of which the last gave
+  /// Interrupted; empty where that is nothing. And the reverse, before its first program(): true where the bytes are of
+  /// this source, else it begins without.
+  virtual Result<Bytes> save(VcpuPort& /*port*/) { return Bytes{}; }
+  virtual Result<bool> restore(VcpuPort& /*port*/, std::span<const std::byte> image) { return image.empty(); }
   /// Calls `visit(name, value)` for each statistic of the source.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;
 };

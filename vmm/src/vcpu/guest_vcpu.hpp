@@ -19,7 +19,7 @@ class GuestVcpu {
   virtual Result<Exit> run() = 0;
   /// The PMU's part of a snapshot, between two runs; and the reverse, before the first. Fails with kind usage where it
   /// cannot be had.
-  [[nodiscard]] virtual Result<Bytes> save() const = 0;
+  virtual Result<Bytes> save() = 0;
   virtual Result<void> restore(std::span<const std::byte> image) = 0;
   /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order.
   virtual void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const = 0;

@@ -99,7 +99,7 @@ class PmuVcpu final : public GuestVcpu {
   /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of
   /// the core begin anew.
   Result<vpmu::RestoreStatus> restore(const PmuVcpuState& state);
-  [[nodiscard]] Result<Bytes> save() const override;
+  Result<Bytes> save() override;
   Result<void> restore(std::span<const std::byte> image) override;
   /// Power-up or RESET of the processor.
   Result<void> reset();

@@ -1,4 +1,6 @@
 // What of a vCPU's PMU is saved and restored, and what is told of it.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "vcpu/pmu_vcpu.hpp"
@@ -28,17 +30,27 @@ Result<vpmu::RestoreStatus> PmuVcpu::restore(const PmuVcpuState& state) {
   return status;
 }
 
-Result<Bytes> PmuVcpu::save() const {
+Result<Bytes> PmuVcpu::save() {
+  VMM_ASSIGN(const Bytes source, source_->save(*port_));
   ByteWriter out;
   out.put(state());
+  out.put_run(std::as_bytes(std::span{source_->traits().name}));
+  out.put_run(source);
   return out.take();
 }
 
 Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
   ByteReader in{image};
   const auto state = in.get<PmuVcpuState>();
+  const auto name = in.get_run();
+  const auto source = in.get_run();
   if (!in.done())
-    return usage_error(fmt::format("the snapshot's PMU has {} bytes, not {}", image.size(), sizeof state),
+    return usage_error(fmt::format("the snapshot's PMU, of {} bytes, is not of this form", image.size()),
+                       "restore it with the version that wrote it");
+  const bool same_source = std::ranges::equal(name, std::as_bytes(std::span{source_->traits().name}));
+  VMM_ASSIGN(const bool is_taken, same_source ? source_->restore(*port_, source) : Result<bool>{true});
+  if (!is_taken)
+    return usage_error(fmt::format("what the source {} knew is not of this form", source_->traits().name),
                        "restore it with the version that wrote it");
   VMM_ASSIGN(const vpmu::RestoreStatus status, restore(state));
   if (status == vpmu::RestoreStatus::ok) return {};

@@ -107,8 +107,10 @@ class VcpuPort {
   /// For how many ticks from now on nothing waits that run() would see to: an interrupt, an end, a kick. 0: not known,
   /// or something waits now.
   virtual std::uint64_t quiet_for() { return 0; }
-  /// How many instructions the vCPU may be let do outside of run() before the next one: then it may be another's turn.
-  [[nodiscard]] virtual std::uint64_t turn_left() const { return ~0ULL; }
+  /// The vCPU is going to be let do instructions outside of run(), `left` of them if the port cannot tell: waits for
+  /// its turn, or for a kick, and lets timers that have run out raise their interrupts. Gives how many it may do before
+  /// the next run(): none after a kick.
+  virtual std::uint64_t look_around(std::uint64_t left) { return left; }
   /// The guest's TSC.
   virtual Result<std::uint64_t> tsc() = 0;
   /// The same once that much more has passed by pass_time().

@@ -24,6 +24,10 @@ class StewardTest : public testing::Test {
               write(text);
               return {};
             },
+            .finish_snapshot = [this]() -> Result<void> {
+              write("finished");
+              return {};
+            },
             .clean_up = [this] { std::filesystem::remove(path_); }};
   }
 
@@ -40,6 +44,19 @@ TEST_F(StewardTest, WritesWhatItIsGivenAndHandsErrorsBack) {
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().kind, ErrorKind::usage);
   EXPECT_EQ(describe(bad.error()), "cannot write x; give y");
+}
+
+TEST_F(StewardTest, FinishesASnapshotOnlyWhereThereIsOne) {
+  auto steward = Steward::start(duties());
+  ASSERT_TRUE(steward);
+  ASSERT_TRUE(steward->finish_snapshot());
+  EXPECT_EQ(std::filesystem::file_size(path_), 8);
+  auto without = duties();
+  without.finish_snapshot = {};
+  auto other = Steward::start(without);
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(other->finish_snapshot());
+  EXPECT_TRUE(other->write_statistics("x")) << "it still serves";
 }
 
 TEST_F(StewardTest, HasCleanedUpWhenItsEndIsOver) {

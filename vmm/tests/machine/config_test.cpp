@@ -58,16 +58,6 @@ TEST(ResolveConfig, HostsPmuCountsNoGuestOfTheEngine) {
   EXPECT_EQ(resolve({.kernel = "k", .source = "auto", .accel = Accel::soft})->source, "exact");
 }
 
-TEST(ResolveConfig, WhatWasSavedGoesOnOnKvmOnly) {
-  const auto soft = resolve({.kernel = {}, .restore = "saved", .accel = Accel::soft});
-  ASSERT_FALSE(soft);
-  EXPECT_EQ(soft.error().kind, ErrorKind::usage);
-  EXPECT_NE(describe(soft.error()).find("the machine of saved goes on on KVM only; give --accel kvm"),
-            std::string::npos)
-      << describe(soft.error());
-  EXPECT_TRUE(resolve({.kernel = {}, .restore = "saved"}));
-}
-
 TEST(ResolveConfig, KvmsOwnPmuIsASourceWithModelsAndPoliciesOfItsOwn) {
   const auto refusal = [](const MachineConfig& config) {
     const auto resolved = resolve(config);

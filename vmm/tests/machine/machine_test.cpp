@@ -14,12 +14,14 @@
 
 #include "fakes/code_file.hpp"
 #include "kvm/system.hpp"
+#include "machine/machine_fixture.hpp"
 
 namespace vmm {
 namespace {
 
-constexpr std::uint64_t mib = 1ULL << 20U;
 using test::CodeFile;
+using test::MachineTest;
+using test::mib;
 
 /// mov $port, %dx; mov $value, %eax; out %ax, %dx; hlt; jmp .-1
 std::vector<std::uint8_t> out_word(std::uint16_t port, std::uint16_t value) {
@@ -80,28 +82,9 @@ void expect_kicks_to_be_seen(Machine& machine) {
   EXPECT_LT(longest, 500'000U) << "fifty times as long as it should take on an idle host";
 }
 
-class MachineTest : public testing::Test {
+class MachineOfBoth : public MachineTest {
  protected:
-  explicit MachineTest(Accel accel) : accel_{accel} {}
-
-  std::unique_ptr<Machine> machine_with(const std::vector<std::uint8_t>& code, unsigned cpus = 1,
-                                        const std::string& source = "auto") {
-    const CodeFile file{code};
-    auto machine = Machine::create(
-        {.kernel = file.path(), .memory_bytes = 16 * mib, .cpus = cpus, .source = source, .accel = accel_},
-        {.console = [this](std::uint8_t byte) { add_letter(byte); }, .stop_requested = [this] { ++stops; }}, log);
-    EXPECT_TRUE(machine) << describe(machine.error());
-    return machine ? std::move(*machine) : nullptr;
-  }
-
-  StopReason run(const std::vector<std::uint8_t>& code, unsigned cpus = 1) {
-    const auto machine = machine_with(code, cpus);
-    machine->start();
-    const auto reason = machine->wait();
-    EXPECT_FALSE(machine->failure()) << describe(*machine->failure());
-    return reason;
-  }
-
+  using MachineTest::MachineTest;
   void expect_to_stop_while_a_pmi_waits() {
     for (const std::string source : {"exact", "step", "clock"}) {
       SCOPED_TRACE(source);
@@ -112,28 +95,11 @@ class MachineTest : public testing::Test {
       EXPECT_EQ(machine->wait(), StopReason::user);
     }
   }
-
-  void add_letter(std::uint8_t byte) {
-    const std::scoped_lock lock{mutex_};
-    console += static_cast<char>(byte);
-  }
-  std::size_t letters() {
-    const std::scoped_lock lock{mutex_};
-    return console.size();
-  }
-
-  Log log;
-  std::string console;
-  int stops{0};
-
- private:
-  std::mutex mutex_;
-  Accel accel_;
 };
 
-class KvmMachine : public MachineTest {
+class KvmMachine : public MachineOfBoth {
  protected:
-  KvmMachine() : MachineTest{Accel::kvm} {}
+  KvmMachine() : MachineOfBoth{Accel::kvm} {}
   void SetUp() override {
     if (const auto system = System::open(); !system) {
       GTEST_SKIP() << describe(system.error());
@@ -142,9 +108,9 @@ class KvmMachine : public MachineTest {
 };
 
 /// Without KVM.
-class SoftMachine : public MachineTest {
+class SoftMachine : public MachineOfBoth {
  protected:
-  SoftMachine() : MachineTest{Accel::soft} {}
+  SoftMachine() : MachineOfBoth{Accel::soft} {}
 };
 
 TEST_F(SoftMachine, PowersOffThroughAcpi) {
@@ -153,17 +119,6 @@ TEST_F(SoftMachine, PowersOffThroughAcpi) {
 }
 
 TEST_F(SoftMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
-
-TEST_F(SoftMachine, DoesNotGoOnFromASnapshot) {
-  const std::string path = testing::TempDir() + "soft_machine_" + std::to_string(::getpid());
-  const MachineImage image{
-      .model = "skylake", .memory_bytes = 16 * mib, .cpus = 1, .threads_per_core = 2, .vcpus = {Bytes{}}};
-  ASSERT_TRUE(write_snapshot(*new_snapshot_file(path), image, *GuestMemory::create(16 * mib)));
-  const auto machine = Machine::create({.kernel = {}, .restore = path, .accel = Accel::soft}, {}, log);
-  ::unlink(path.c_str());
-  ASSERT_FALSE(machine);
-  EXPECT_NE(describe(machine.error()).find("goes on on KVM only"), std::string::npos) << describe(machine.error());
-}
 
 TEST_F(SoftMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
 
@@ -249,64 +204,6 @@ TEST_F(KvmMachine, ConsoleOutputArrives) {
   code.insert(code.end(), off.begin(), off.end());
   EXPECT_EQ(run(code), StopReason::power_off);
   EXPECT_EQ(console, "K");
-}
-
-/// Sends the alphabet over and over on COM1, a letter a turn of a loop: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al,
-/// %dx; mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
-const std::vector<std::uint8_t> alphabet{0xBA,    0xF8, 0x03, 0,    0,    0xB8, 'a',  0,    0,    0,    0xEE, 0xB9,
-                                         0xE8,    0x03, 0,    0,    0xF3, 0x90, 0xE2, 0xFC, 0xFF, 0xC0, 0x83, 0xF8,
-                                         'z' + 1, 0x75, 0xEF, 0xB8, 'a',  0,    0,    0,    0xEB, 0xE8};
-
-/// Where `text` is not the alphabet over and over.
-std::optional<std::size_t> first_wrong_letter(std::string_view text) {
-  for (std::size_t i = 0; i < text.size(); ++i)
-    if (text[i] != static_cast<char>('a' + i % 26)) return i;
-  return std::nullopt;
-}
-
-TEST_F(KvmMachine, GoesOnFromASnapshotAtTheVeryInstruction) {
-  const std::string path = testing::TempDir() + "machine_snapshot_" + std::to_string(::getpid());
-  auto machine = machine_with(alphabet);
-  machine->start();
-  const auto wait_for_letters = [&](std::size_t more) {
-    const auto goal = letters() + more;
-    for (int tries = 0; tries < 5000 && letters() < goal; ++tries)
-      std::this_thread::sleep_for(std::chrono::milliseconds{2});
-    EXPECT_GE(letters(), goal);
-  };
-  wait_for_letters(100);
-  const auto copied = machine->snapshot(*new_snapshot_file(path));
-  ASSERT_TRUE(copied) << describe(copied.error());
-  wait_for_letters(100);  // it runs on
-  ASSERT_TRUE(machine->snapshot(*new_snapshot_file(path), Machine::AfterSnapshot::stop));
-  EXPECT_EQ(machine->wait(), StopReason::user);
-  const std::size_t before = letters();
-  machine.reset();
-  auto restored = Machine::create(
-      {.kernel = "", .restore = path},
-      {.console = [this](std::uint8_t byte) { add_letter(byte); }, .stop_requested = [this] { ++stops; }}, log);
-  ASSERT_TRUE(restored) << describe(restored.error());
-  (*restored)->start();
-  wait_for_letters(100);
-  (*restored)->request_stop(StopReason::user);
-  EXPECT_EQ((*restored)->wait(), StopReason::user);
-  ::unlink(path.c_str());
-  EXPECT_GT(letters(), before);
-  EXPECT_EQ(first_wrong_letter(console), std::nullopt) << console << "\nsnapshot after " << before;
-}
-
-TEST_F(SoftMachine, CannotBeSavedAndSaysWhy) {
-  const auto machine = machine_with(spin);
-  machine->start();
-  const std::string path = testing::TempDir() + "no_snapshot_" + std::to_string(::getpid());
-  const auto refused = machine->snapshot(*new_snapshot_file(path));
-  ASSERT_FALSE(refused);
-  EXPECT_NE(describe(refused.error()).find("only machines on KVM"), std::string::npos) << describe(refused.error());
-  EXPECT_NE(::access(path.c_str(), F_OK), 0);
-  EXPECT_FALSE(machine->stop_reason()) << "it runs on";
-  machine->request_stop(StopReason::user);
-  EXPECT_EQ(machine->wait(), StopReason::user);
-  EXPECT_FALSE(machine->snapshot(*new_snapshot_file(path))) << "it has stopped";
 }
 
 TEST_F(KvmMachine, AMachineThatNeverStartedGoesAwayQuietly) { EXPECT_NE(machine_with(spin), nullptr); }

@@ -68,6 +68,10 @@ class SnapshotFile : public testing::Test {
                       .cpus = 2,
                       .threads_per_core = 1,
                       .bare_metal = true,
+                      .without_kvm = true,
+                      .epoch = -5,
+                      .turn = 50,
+                      .turn_seed = 7,
                       .chips = bytes_of("chips"),
                       .devices = bytes_of("devices"),
                       .vcpus = {bytes_of("first"), bytes_of("second")}};
@@ -91,6 +95,10 @@ TEST_F(SnapshotFile, ComesBackAsItWas) {
   EXPECT_EQ(image.cpus, 2U);
   EXPECT_EQ(image.threads_per_core, 1U);
   EXPECT_TRUE(image.bare_metal);
+  EXPECT_TRUE(image.without_kvm);
+  EXPECT_EQ(image.epoch, -5);
+  EXPECT_EQ(image.turn, 50U);
+  EXPECT_EQ(image.turn_seed, 7U);
   EXPECT_EQ(image.chips, image_.chips);
   EXPECT_EQ(image.devices, image_.devices);
   EXPECT_EQ(image.vcpus, image_.vcpus);
@@ -164,7 +172,7 @@ TEST_F(SnapshotFile, EachSingleBitThatChangesIsFoundAndItsSectionNamed) {
   EXPECT_EQ(refusal(), "");
   constexpr int frame = 8 * (16 + 8 + 8);
   const std::map<std::string, int> expected{{"header", 8 * 16},
-                                            {"machine", frame + 8 * (8 + 7 + 8 + 4 + 4 + 8)},
+                                            {"machine", frame + 8 * (8 + 7 + 8 + 4 + 4 + 5 * 8)},
                                             {"chips", frame + 8 * 5},
                                             {"devices", frame + 8 * 7},
                                             {"vcpu 0", frame + 8 * 5},

@@ -49,6 +49,40 @@ TEST(IoApic, AnEdgeInterruptsOnce) {
   EXPECT_EQ(vector_of(apic), 0x34U);
 }
 
+TEST(IoApic, GoesOnWhereItWasSaved) {
+  constexpr std::uint32_t level = 1 << 15;
+  IoApic apic;
+  redirect(apic, 4, 0x34);
+  redirect(apic, 9, 0x59 | level);
+  apic.set_line(4, LineLevel::high);
+  apic.set_line(9, LineLevel::high);
+  EXPECT_EQ(vector_of(apic), 0x34U);
+  EXPECT_EQ(vector_of(apic), 0x59U);
+  apic.send(0xFEE0'3000, 0x41);
+  apic.write(index_at, 0x2A);
+  ByteWriter saved;
+  apic.save(saved);
+  const Bytes image = saved.take();
+  IoApic other;
+  ByteReader in{image};
+  ASSERT_TRUE(other.restore(in));
+  EXPECT_TRUE(in.done());
+  EXPECT_EQ(other.read(index_at), 0x2AU);
+  EXPECT_EQ(vector_of(other), 0x41U) << "it waited";
+  other.set_line(4, LineLevel::high);
+  EXPECT_FALSE(other.take()) << "it was high";
+  other.end_of_interrupt(0x59);
+  EXPECT_EQ(vector_of(other), 0x59U) << "still high";
+  for (std::size_t size = 0; size < image.size(); ++size) {
+    ByteReader part{std::span{image}.first(size)};
+    EXPECT_FALSE(IoApic{}.restore(part)) << size;
+  }
+  Bytes bad = image;
+  bad[image.size() - 20] = std::byte{15};  // the message's vector
+  ByteReader refused{bad};
+  EXPECT_FALSE(IoApic{}.restore(refused));
+}
+
 // SDM 3A 10.11.
 TEST(IoApic, PassesMessagesOn) {
   using Mode = ApicMessage::Mode;

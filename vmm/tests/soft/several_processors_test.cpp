@@ -42,6 +42,7 @@ class SeveralProcessors : public SystemInstructions {
         const auto exit = ports_[id]->run();
         if (exit && !std::holds_alternative<Interrupted>(*exit)) {
           all_halted = std::holds_alternative<Hlt>(*exit);
+          if (std::holds_alternative<TimeUp>(*exit)) saved_ = {board_->clock.image(), board_->turns.image()};
           for (unsigned other = 0; other < ports_.size(); ++other)
             if (other != id) board_->turns.kicked(other);
         }
@@ -55,6 +56,7 @@ class SeveralProcessors : public SystemInstructions {
                          for (auto& port : ports_) port->written(page);
                        }};
   std::unique_ptr<SoftBoard> board_;
+  std::pair<MachineClock::Image, Turns::Image> saved_;  ///< When one's time was up.
   std::vector<std::unique_ptr<SoftPort>> ports_;
 };
 
@@ -80,6 +82,79 @@ TEST_F(SeveralProcessors, RacesEndAsTheScheduleSays) {
   EXPECT_GE(first, 3000U);
   EXPECT_EQ(counted({.turn = 50, .seed = 1}), first);
   EXPECT_NE(counted({.turn = 50, .seed = 2}), first);
+}
+
+// Of one race many moments, each on other processors, and in the middle of a turn.
+TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
+  guest_.store_code(code_at, increments);
+  guest_.store_code(second_code, increments);
+  const Schedule schedule{.turn = 50, .seed = 3};
+  guest_.store_word(data_at, 0);
+  make(schedule);
+  ASSERT_TRUE(run_all());
+  const std::uint64_t counted = guest_.load_word(data_at), tsc = *ports_[0]->tsc();
+  std::uint64_t in_turn_of_the_other = 0;
+  for (unsigned moment = 0; moment < 24; ++moment) {
+    const unsigned who = moment % 2;
+    guest_.store_word(data_at, 0);
+    make(schedule);
+    ports_[who]->stop_after(1 + 613 * moment);
+    ASSERT_FALSE(run_all());
+    const std::array images{ports_[0]->save(), ports_[1]->save()};
+    // Another seed leads to another end; the same one to the same.
+    const std::uint64_t half_way = guest_.load_word(data_at);
+    for (const std::uint64_t seed : {4U, 3U}) {
+      guest_.store_word(data_at, half_way);
+      make({.turn = 50, .seed = seed});
+      ASSERT_TRUE(board_->clock.restore(saved_.first, 2));
+      ASSERT_TRUE(board_->turns.restore(saved_.second));
+      for (unsigned id = 0; id < 2; ++id) ASSERT_TRUE(ports_[id]->restore(images.at(id)));
+      ASSERT_TRUE(run_all());
+      const bool same = guest_.load_word(data_at) == counted && *ports_[0]->tsc() == tsc;
+      EXPECT_EQ(same, seed == 3) << "moment " << moment;
+    }
+    in_turn_of_the_other += saved_.second.owner;
+  }
+  EXPECT_GT(in_turn_of_the_other, 5U);
+}
+
+// While the owner of the turn rests for long, as it does for a snapshot. What a source asks the port before the run
+// must not take the kick from that.
+TEST_F(SeveralProcessors, AKickIsSeenWhileOneLooksAround) {
+  guest_.store_code(code_at, {0xEB, 0xFE});  // jmp to itself
+  make({.turn = 1ULL << 60U});
+  for (auto& port : ports_) port->stop_after(~0ULL);
+  std::thread owner{[&] {
+    const auto exit = ports_[0]->run();
+    EXPECT_TRUE(exit && std::holds_alternative<Interrupted>(*exit));
+    board_->turns.let_go(0);
+  }};
+  std::atomic<bool> is_out{};
+  std::thread other{[&] {
+    EXPECT_EQ(ports_[1]->look_around(1000), 0U);
+    const auto exit = ports_[1]->run();
+    EXPECT_TRUE(exit && std::holds_alternative<Interrupted>(*exit));
+    is_out = true;
+  }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  board_->turns.kicked(1);
+  for (int tries = 0; tries < 1000 && !is_out; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds{5});
+  EXPECT_TRUE(is_out);
+  while (!is_out) board_->turns.kicked(1);
+  owner.join();
+  other.join();
+}
+
+TEST_F(SeveralProcessors, AreNotRestoredAsNoneCanBe) {
+  make({.turn = 50});
+  const MachineClock::Image clock = board_->clock.image();
+  for (const MachineClock::Image& bad :
+       {MachineClock::Image{.sharers = 0}, MachineClock::Image{.sharers = 3},
+        MachineClock::Image{.part = 1, .sharers = 1}, MachineClock::Image{.now = ~0ULL}})
+    EXPECT_FALSE(board_->clock.restore(bad, 2));
+  EXPECT_EQ(board_->clock.now(), clock.now);
+  EXPECT_FALSE(board_->turns.restore({.owner = 2}));
+  EXPECT_TRUE(board_->turns.restore({.owner = ~0U})) << "before the first turn";
 }
 
 // Under a lock each reads the TSC, and looks whether it is later than the last that anybody read.

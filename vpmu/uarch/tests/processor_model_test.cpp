@@ -9,17 +9,12 @@
 #include <random>
 #include <vector>
 
+#include "accesses.hpp"
+
 namespace vpmu::uarch::test {
 namespace {
 
 using exec::SeenAccess;
-
-SeenAccess load_of(std::uint64_t at, std::uint16_t bytes = 8, bool second_half = false) {
-  return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = bytes, .store = false, .second_half = second_half};
-}
-SeenAccess store_of(std::uint64_t at) {
-  return {.linear = at, .physical = at, .page_bytes = 4096, .bytes = 8, .store = true};
-}
 
 class AProcessorModel : public testing::Test {
  protected:

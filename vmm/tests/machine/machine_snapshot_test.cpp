@@ -1,0 +1,187 @@
+// Whole machines that are saved and go on.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "kvm/system.hpp"
+#include "machine/machine_fixture.hpp"
+
+namespace vmm::test {
+namespace {
+
+/// Sends the alphabet over and over on COM1, a letter a turn of a loop: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al,
+/// %dx; mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
+const std::vector<std::uint8_t> alphabet{0xBA,    0xF8, 0x03, 0,    0,    0xB8, 'a',  0,    0,    0,    0xEE, 0xB9,
+                                         0xE8,    0x03, 0,    0,    0xF3, 0x90, 0xE2, 0xFC, 0xFF, 0xC0, 0x83, 0xF8,
+                                         'z' + 1, 0x75, 0xEF, 0xB8, 'a',  0,    0,    0,    0xEB, 0xE8};
+
+/// Where `text` is not the alphabet over and over.
+std::optional<std::size_t> first_wrong_letter(std::string_view text) {
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text[i] != static_cast<char>('a' + i % 26)) return i;
+  return std::nullopt;
+}
+
+class Snapshots : public MachineTest {
+ protected:
+  explicit Snapshots(Accel accel) : MachineTest{accel} {}
+  void TearDown() override { ::unlink(path_.c_str()); }
+  void wait_for_letters(std::size_t more) {
+    const auto goal = letters() + more;
+    for (int tries = 0; tries < 5000 && letters() < goal; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds{2});
+    EXPECT_GE(letters(), goal);
+  }
+  Result<std::unique_ptr<Machine>> restored(MachineConfig config = {}) {
+    config.restore = path_;
+    config.accel = accel();
+    return Machine::create(
+        config, {.console = [this](std::uint8_t byte) { add_letter(byte); }, .stop_requested = [this] { ++stops; }},
+        log);
+  }
+  void expect_to_go_on() {
+    auto machine = machine_with(alphabet);
+    machine->start();
+    wait_for_letters(100);
+    const auto copied = machine->snapshot(*new_snapshot_file(path_));
+    ASSERT_TRUE(copied) << describe(copied.error());
+    wait_for_letters(100);  // it runs on
+    ASSERT_TRUE(machine->snapshot(*new_snapshot_file(path_), Machine::AfterSnapshot::stop));
+    EXPECT_EQ(machine->wait(), StopReason::user);
+    EXPECT_FALSE(machine->snapshot(*new_snapshot_file(path_))) << "it has stopped";
+    const std::size_t before = letters();
+    machine.reset();
+    auto goes_on = restored();
+    ASSERT_TRUE(goes_on) << describe(goes_on.error());
+    (*goes_on)->start();
+    wait_for_letters(100);
+    (*goes_on)->request_stop(StopReason::user);
+    EXPECT_EQ((*goes_on)->wait(), StopReason::user);
+    EXPECT_GT(letters(), before);
+    EXPECT_EQ(first_wrong_letter(console), std::nullopt) << console << "\nsnapshot after " << before;
+  }
+
+  std::string path_{testing::TempDir() + "machine_snapshot_" + std::to_string(::getpid())};
+};
+
+class KvmSnapshots : public Snapshots {
+ protected:
+  KvmSnapshots() : Snapshots{Accel::kvm} {}
+  void SetUp() override {
+    if (const auto system = System::open(); !system) GTEST_SKIP() << describe(system.error());
+  }
+};
+class SoftSnapshots : public Snapshots {
+ protected:
+  SoftSnapshots() : Snapshots{Accel::soft} {}
+  /// The machine that writes the alphabet, saved when its processor has run so many instructions.
+  void save_after(std::uint64_t ticks, unsigned cpus = 1) {
+    const CodeFile file{alphabet};
+    std::unique_ptr<Machine> machine;
+    std::atomic<bool> is_up{};
+    auto made = Machine::create({.kernel = file.path(),
+                                 .memory_bytes = 16 * mib,
+                                 .cpus = cpus,
+                                 .accel = Accel::soft,
+                                 .epoch = 1'000'000'000,
+                                 .most_ticks = ticks,
+                                 .schedule = Schedule{.turn = 777, .seed = 5}},
+                                {.console = [this](std::uint8_t byte) { add_letter(byte); },
+                                 .stop_requested = [this] { ++stops; },
+                                 .time_up = [&is_up] { is_up = true; }},
+                                log);
+    ASSERT_TRUE(made) << describe(made.error());
+    machine = std::move(*made);
+    machine->start();
+    for (int tries = 0; tries < 5000 && !is_up; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds{2});
+    ASSERT_TRUE(is_up);
+    EXPECT_FALSE(machine->statistics().vcpus.at(0).counters.empty()) << "it answers meanwhile";
+    const auto saved = machine->snapshot(*new_snapshot_file(path_), Machine::AfterSnapshot::stop);
+    ASSERT_TRUE(saved) << describe(saved.error());
+    EXPECT_EQ(machine->wait(), StopReason::user);
+  }
+  std::string refusal(const MachineConfig& config) {
+    const auto machine = Machine::create(config, {}, log);
+    return machine ? std::string{} : describe(machine.error());
+  }
+};
+
+TEST_F(KvmSnapshots, GoOnAtTheVeryInstruction) { expect_to_go_on(); }
+TEST_F(SoftSnapshots, GoOnAtTheVeryInstruction) { expect_to_go_on(); }
+
+// To the end of all its time it writes the same letters, whenever it was saved on the way.
+TEST_F(SoftSnapshots, AreTakenAtAnyInstruction) {
+  constexpr std::uint64_t all = 50'000;
+  save_after(all);
+  const std::string expected = console;
+  ASSERT_GT(expected.size(), 20U);
+  for (const std::uint64_t ticks : {1U, 2003U, 2004U, 2005U, 30'000U}) {
+    console.clear();
+    save_after(ticks, 2);
+    EXPECT_LT(console.size(), expected.size());
+    auto machine = restored({.most_ticks = all});
+    ASSERT_TRUE(machine) << describe(machine.error());
+    EXPECT_EQ((*machine)->cpus(), 2U);
+    (*machine)->start();
+    EXPECT_EQ((*machine)->wait(), StopReason::user);
+    EXPECT_EQ(console, expected) << "saved after " << ticks;
+  }
+}
+
+TEST_F(SoftSnapshots, HaveTheScheduleAndTheTimeOfDay) {
+  save_after(1000, 2);
+  const auto image = SnapshotReader::open(path_);
+  ASSERT_TRUE(image);
+  EXPECT_TRUE(image->image().without_kvm);
+  EXPECT_EQ(image->image().epoch, 1'000'000'000);
+  EXPECT_EQ(image->image().turn, 777U);
+  EXPECT_EQ(image->image().turn_seed, 5U);
+  EXPECT_TRUE(restored({.schedule = Schedule{.turn = 10}})) << "another schedule is as good";
+}
+
+TEST_F(SoftSnapshots, GoOnOnlyOnWhatTheyRanOn) {
+  save_after(1000);
+  EXPECT_NE(refusal({.restore = path_, .accel = Accel::kvm}).find("ran without KVM; give --accel soft"),
+            std::string::npos);
+  auto snapshot = SnapshotReader::open(path_);
+  ASSERT_TRUE(snapshot);
+  MachineImage image = snapshot->image();
+  const auto write = [&] {
+    ASSERT_TRUE(write_snapshot(*new_snapshot_file(path_), image, *GuestMemory::create(16 * mib)));
+  };
+  image.turn = 0;
+  write();
+  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("take turns of 0 instructions"), std::string::npos);
+  image.turn = 1;
+  image.chips.pop_back();
+  write();
+  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("the snapshot's chips"), std::string::npos);
+  image.without_kvm = false;
+  write();
+  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("ran on KVM; give --accel kvm"), std::string::npos);
+}
+
+// That of a vCPU is found out on its thread.
+TEST_F(SoftSnapshots, WithABadVcpuEndTheMachine) {
+  save_after(1000);
+  auto snapshot = SnapshotReader::open(path_);
+  ASSERT_TRUE(snapshot);
+  MachineImage image = snapshot->image();
+  image.vcpus[0].resize(image.vcpus[0].size() / 2);
+  ASSERT_TRUE(write_snapshot(*new_snapshot_file(path_), image, *GuestMemory::create(16 * mib)));
+  const auto machine = restored();
+  ASSERT_TRUE(machine);
+  (*machine)->start();
+  EXPECT_EQ((*machine)->wait(), StopReason::host_failure);
+  EXPECT_NE(describe((*machine)->failure().value()).find("vCPU 0 is cut short"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vmm::test

@@ -1,0 +1,370 @@
+// A vCPU without KVM that is saved and goes on elsewhere: nothing tells that it has.
+#include <cstring>
+
+#include "fakes/guest_code.hpp"
+#include "machine/guest_cpuid.hpp"
+#include "machine/model.hpp"
+#include "soft/system_fixture.hpp"
+#include "vcpu/pmu_vcpu.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr unsigned timer_vector = 31;
+constexpr std::uint64_t interrupts_at = data_at, sum_at = data_at + 8;
+
+CpuidTable cpuid_of(std::string_view model) {
+  return guest_cpuid({.model = *find_machine_model(model),
+                      .supported = supported_features(),
+                      .tsc_deadline = true,
+                      .tsc_hz = SoftPort::default_tsc_khz * 1000,
+                      .cpus = 1,
+                      .bare_metal = false,
+                      .threads_per_core = 2},
+                     0);
+}
+
+class SoftImage : public SystemInstructions {
+ protected:
+  SoftImage() {
+    cpuid_ = cpuid_of("skylake");
+    auto& sregs = guest_.port.special;
+    sregs.apic_base = 0xFEE0'0D00;
+    sregs.cr4 |= vpmu::bit(9);  // OSFXSR
+    // incl interrupts_at; push %rax, %rcx, %rdx; x2APIC EOI; pop; iretq
+    guest_.store_code(handler_of(timer_vector),
+                      {0xFF, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00, 0x50, 0x51, 0x52, 0xB9, 0x0B, 0x08,
+                       0,    0,    0x31, 0xC0, 0x31, 0xD2, 0x0F, 0x30, 0x5A, 0x59, 0x58, 0x48, 0xCF});
+    store_program();
+  }
+  /// 500 times: what RDTSC and RDRAND give and what XMM1 has summed up goes into a sum; a periodic timer interrupts
+  /// meanwhile.
+  void store_program() {
+    std::vector<std::uint8_t> code;
+    const auto wrmsr = [&code](std::uint32_t index, std::uint32_t value) {
+      const auto word = [&code](std::uint8_t opcode, std::uint32_t w) {
+        code.push_back(opcode);
+        for (unsigned shift = 0; shift < 32; shift += 8) code.push_back(static_cast<std::uint8_t>(w >> shift));
+      };
+      word(0xB9, index);
+      word(0xB8, value);
+      code.insert(code.end(), {0x31, 0xD2, 0x0F, 0x30});
+    };
+    wrmsr(0x80F, 0x1FF);                    // the APIC on
+    wrmsr(0x832, 0x2'0000 | timer_vector);  // periodic
+    wrmsr(0x83E, 0x0);                      // in units of two ticks
+    wrmsr(0x838, 101);
+    code.insert(code.end(), {0xFB, 0xBE, 0xF4, 1,    0,    0,                 // sti; mov $500, %esi
+                             0x0F, 0x31,                                      // rdtsc
+                             0x66, 0x0F, 0x6E, 0xC0, 0x66, 0x0F, 0xFE, 0xC8,  // movd %eax, %xmm0; paddd %xmm0, %xmm1
+                             0x66, 0x0F, 0x7E, 0xC9,                          // movd %xmm1, %ecx
+                             0x48, 0x01, 0x0C, 0x25, 0x08, 0x00, 0x90, 0x00,  // add %rcx, sum_at
+                             0x0F, 0xC7, 0xF2,                                // rdrand %edx
+                             0x48, 0x01, 0x14, 0x25, 0x08, 0x00, 0x90, 0x00,  // add %rdx, sum_at
+                             0xFF, 0xCE, 0x75, 0xDB, 0xFA, 0xF4});            // dec %esi; jne; cli; hlt
+    guest_.store_code(code_at, code);
+  }
+  void be_new() {
+    guest_.store_word(interrupts_at, 0);
+    guest_.store_word(sum_at, 0);
+  }
+  struct End {
+    std::uint64_t interrupts, sum, tsc, rip, instructions;
+    bool operator==(const End&) const = default;
+  };
+  End end_of(SoftPort& port) {
+    return {.interrupts = guest_.load_word(interrupts_at),
+            .sum = guest_.load_word(sum_at),
+            .tsc = *port.tsc(),
+            .rip = port.regs()->rip,
+            .instructions = 0};
+  }
+  Bytes saved_after(std::uint64_t ticks) {
+    be_new();
+    SoftPort& port = begin();
+    port.stop_after(ticks);
+    const auto exit = port.run();
+    EXPECT_TRUE(exit && std::holds_alternative<TimeUp>(*exit));
+    return save();
+  }
+  /// A new processor, on a machine whose clock begins.
+  SoftPort& begin() {
+    port_.reset();
+    board_.emplace();
+    return port_.emplace(guest_.memory, cpuid_,
+                         SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_},
+                         &*board_);
+  }
+  /// With the machine's clock.
+  Bytes save() {
+    clock_ = board_->clock.image();
+    return port_->save();
+  }
+  Result<void> restore(const Bytes& image) {
+    EXPECT_TRUE(board_->clock.restore(clock_, 1));
+    return port_->restore(image);
+  }
+  std::string refusal(const Bytes& image) {
+    const auto done = begin().restore(image);
+    return done ? std::string{} : describe(done.error());
+  }
+
+  std::optional<SoftBoard> board_;
+  MachineClock::Image clock_;
+};
+
+TEST_F(SoftImage, GoesOnAtAnyInstruction) {
+  be_new();
+  SoftPort& whole = begin();
+  finish(whole);
+  const End expected = end_of(whole);
+  EXPECT_GT(expected.interrupts, 10U);
+  EXPECT_EQ(expected.rip, handler_of(0) - 0x800 + 0x65) << "the end of the program";
+  for (const std::uint64_t ticks : {1U, 5U, 30U, 222U, 223U, 224U, 1000U, 3333U}) {
+    const Bytes image = saved_after(ticks);
+    SoftPort& port = begin();
+    const auto restored = restore(image);
+    ASSERT_TRUE(restored) << describe(restored.error());
+    EXPECT_EQ(port.save(), image) << "and is what it was";
+    finish(port);
+    EXPECT_EQ(end_of(port), expected) << "saved after " << ticks;
+  }
+}
+
+// What a debugger, RDRAND and INIT have left is of it.
+TEST_F(SoftImage, HasWhatIsNotInRegisters) {
+  SoftPort& port = begin();
+  ASSERT_TRUE(port.nmi());
+  kvm_debugregs debug{};
+  debug.db[2] = 0x1234;
+  debug.dr7 = 0x10;
+  ASSERT_TRUE(port.set_debugregs(debug));
+  ASSERT_TRUE(port.set_msr(0x1D9, 2));                // DEBUGCTL.BTF
+  ASSERT_TRUE(port.set_msr(0xC000'0082, 0x40'1000));  // IA32_LSTAR
+  kvm_lapic_state apic = *port.lapic();
+  apic.regs[0xF1] = 1;  // enabled
+  port.set_lapic(apic);
+  ASSERT_TRUE(port.interrupt(0, 0x44));
+  apic = *port.lapic();
+  const Bytes image = port.save();
+  SoftPort& other = begin();
+  ASSERT_TRUE(other.restore(image));
+  EXPECT_EQ(other.events()->nmi.pending, 1);
+  EXPECT_EQ(other.debugregs()->db[2], 0x1234U);
+  EXPECT_EQ(*other.msr(0x1D9), 2U);
+  EXPECT_EQ(*other.msr(0xC000'0082), 0x40'1000U);
+  EXPECT_EQ(std::memcmp(other.lapic()->regs, apic.regs, sizeof apic.regs), 0);
+  EXPECT_NE(apic.regs[0x220], 0) << "a request waits";
+}
+
+TEST_F(SoftImage, ThatIsCutShortIsRefused) {
+  const Bytes image = saved_after(100);
+  ASSERT_EQ(refusal(image), "");
+  for (std::size_t size = 0; size < image.size(); size += 7)
+    EXPECT_NE(refusal({image.begin(), image.begin() + static_cast<std::ptrdiff_t>(size)}), "") << size;
+}
+
+TEST_F(SoftImage, OfAnotherProcessorIsRefused) {
+  const Bytes image = saved_after(100);
+  cpuid_ = cpuid_of("nehalem");
+  const std::string why = refusal(image);
+  EXPECT_NE(why.find("restore it on a host whose CPU has the features"), std::string::npos) << why;
+}
+
+/// Where the parts of an image stand.
+struct Places {
+  static constexpr std::size_t words = (8 + 3 + 5) * 8, regs = words, rflags = regs + 17 * 8,
+                               sregs = regs + sizeof(kvm_regs);
+  static constexpr std::size_t of(std::size_t member) { return sregs + member; }
+};
+
+TEST_F(SoftImage, WithAStateThatNoProcessorIsInIsRefused) {
+  const Bytes image = saved_after(100);
+  const auto with = [&](std::size_t at, auto value) {
+    Bytes changed = image;
+    std::memcpy(changed.data() + at, &value, sizeof value);
+    return refusal(changed);
+  };
+  const auto refuses = [&](std::string_view what, std::size_t at, auto value) {
+    EXPECT_NE(with(at, value).find(what), std::string::npos) << what << ": " << with(at, value);
+  };
+  const std::uint64_t all = ~0ULL;
+  constexpr std::size_t debug = Places::of(sizeof(kvm_sregs)), events = debug + sizeof(kvm_debugregs),
+                        apic = events + sizeof(kvm_vcpu_events), legacy = apic + sizeof(kvm_lapic_state),
+                        xcr0 = legacy + 512 + 256, msrs = xcr0 + 16;
+  refuses("not of this form", 4 * 8, std::uint64_t{0x100});            // a start-up IPI's vector
+  refuses("not of this form", (8 + 3 + 3) * 8, std::uint64_t{0});      // the timer's divisor
+  refuses("RFLAGS 0x20202", Places::rflags, std::uint64_t{0x2'0202});  // virtual-8086 mode
+  refuses("RFLAGS 0x0", Places::rflags, std::uint64_t{0});
+  refuses("CR0", Places::of(offsetof(kvm_sregs, cr0)), all);
+  refuses("CR0", Places::of(offsetof(kvm_sregs, cr0)), std::uint64_t{vpmu::bit(31)});
+  refuses("CR4", Places::of(offsetof(kvm_sregs, cr4)), all);
+  refuses("CR4", Places::of(offsetof(kvm_sregs, cr4)), std::uint64_t{0});
+  refuses("IA32_EFER", Places::of(offsetof(kvm_sregs, efer)), std::uint64_t{vpmu::bit(10)});
+  refuses("IA32_APIC_BASE", Places::of(offsetof(kvm_sregs, apic_base)), all);
+  refuses("a segment", Places::of(offsetof(kvm_sregs, ss) + offsetof(kvm_segment, dpl)), std::uint8_t{4});
+  refuses("a segment", Places::of(offsetof(kvm_sregs, cs) + offsetof(kvm_segment, type)), std::uint8_t{16});
+  refuses("a segment", Places::of(offsetof(kvm_sregs, cs) + offsetof(kvm_segment, l)), std::uint8_t{2});
+  refuses("not of this form", events + offsetof(kvm_vcpu_events, exception.nr), std::uint8_t{32});
+  refuses("not of this form", events + offsetof(kvm_vcpu_events, nmi.pending), std::uint8_t{3});
+  refuses("MXCSR", legacy + 24, std::uint32_t{0x1'0000});
+  refuses("XCR0", xcr0, std::uint64_t{5});
+  refuses("in MSR 0x1234", msrs, std::uint32_t{0x1234});
+  refuses("in MSR 0x17", msrs + 8, all);
+  EXPECT_EQ(with(Places::of(offsetof(kvm_sregs, cr2)), all), "") << "which may be anything";
+}
+
+/// Walks again and again over memory that the L1 holds, a load for each line, and has the model tell what comes of
+/// them. Before each walk CR3 gets another value while nothing counts, while nothing counts: no translation is kept.
+class Walk : public GuestCode {
+ public:
+  static constexpr std::uint64_t buffer = 0xA0'0000, buffer_bytes = 24 << 10, rounds = 8,
+                                 loads = rounds * buffer_bytes / 64;
+  explicit Walk(bool interrupted) {
+    if (interrupted) {
+      write_msr(0x80F, 0x1FF);
+      write_msr(0x832, 0x2'0000 | timer_vector);
+      write_msr(0x838, 101);
+      add({0xFB});  // sti
+    }
+    for (unsigned n = 0; n < events.size(); ++n) write_msr(0x186 + n, 0x43'0000 | events[n]);
+    move(rsi, rounds);
+    write_msr(0x38F, 0);
+    add({0x0F, 0x20, 0xD8, 0x48, 0x83, 0xF0, 0x08, 0x0F, 0x22, 0xD8});  // mov %cr3, %rax; xor $8, %rax; mov %rax, %cr3
+    write_msr(0x38F, 0xF);
+    move(rdi, buffer);
+    add({0x48, 0x8B, 0x07, 0x48, 0x83, 0xC7, 0x40});        // mov (%rdi), %rax; add $64, %rdi
+    add({0x81, 0xFF, 0x00, 0x60, 0xA0, 0x00, 0x75, 0xF1});  // cmp $end, %edi; jne to the load
+    add({0xFF, 0xCE, 0x75, 0x99, 0xE6, 0x80});              // dec %esi; jne to the first WRMSR; out %al, $0x80
+  }
+  /// MEM_LOAD_RETIRED.L1_MISS, .L1_HIT, .FB_HIT, MEM_INST_RETIRED.STLB_MISS_LOADS.
+  static constexpr std::array<std::uint64_t, 4> events{0x08D1, 0x01D1, 0x40D1, 0x11D0};
+};
+
+class ExactImage : public SoftImage {
+ protected:
+  ExactImage() {
+    guest_.map(Walk::buffer, Walk::buffer_bytes);
+    guest_.store(code_at, std::as_bytes(std::span{Walk{false}.bytes()}));
+  }
+  void make(std::uint64_t ticks) {
+    vcpu_.reset();
+    begin().stop_after(ticks);
+    auto vcpu = PmuVcpu::create(
+        {.pmu = {.generation = vpmu::Generation::skylake}, .source = "exact", .make_timer = port_->timers()}, *port_,
+        guest_.memory, log_);
+    ASSERT_TRUE(vcpu);
+    vcpu_ = std::move(*vcpu);
+  }
+  bool runs_to_its_end() {
+    for (unsigned n = 0; n < 1000; ++n) {
+      const auto exit = vcpu_->run();
+      if (!exit || std::holds_alternative<TimeUp>(*exit)) return false;
+      if (std::holds_alternative<PortWrite>(*exit)) return true;
+    }
+    return false;
+  }
+  std::array<std::uint64_t, 4> counted() {
+    std::array<std::uint64_t, 4> all{};
+    for (unsigned n = 0; n < all.size(); ++n) all[n] = vcpu_->pmu().rdmsr(vpmu::msr::IA32_PMC0 + n).value;
+    return all;
+  }
+
+  std::unique_ptr<PmuVcpu> vcpu_;
+};
+
+TEST_F(ExactImage, HasTheModelsCachesAndTlbs) {
+  make(~0ULL);
+  ASSERT_TRUE(runs_to_its_end());
+  const auto expected = counted();
+  const std::uint64_t tsc = *port_->tsc();
+  EXPECT_GE(expected[0], Walk::buffer_bytes / 64) << "all lines once";
+  EXPECT_LT(expected[0], Walk::loads / 2);
+  EXPECT_GE(expected[3], Walk::rounds * Walk::buffer_bytes / vpmu::page_size) << "all pages in each round";
+  std::vector<std::uint64_t> moments{20, 3000, 9000};
+  for (std::uint64_t ticks = 1540; ticks < 1600; ++ticks) moments.push_back(ticks);  // around the second round
+  for (const std::uint64_t ticks : moments) {
+    make(ticks);
+    ASSERT_FALSE(runs_to_its_end());
+    const Bytes processor = save(), pmu = *vcpu_->save();
+    make(~0ULL);
+    ASSERT_TRUE(restore(processor));
+    const auto restored = vcpu_->restore(pmu);
+    ASSERT_TRUE(restored) << describe(restored.error());
+    ASSERT_TRUE(runs_to_its_end());
+    EXPECT_EQ(counted(), expected) << "saved after " << ticks;
+    EXPECT_EQ(*port_->tsc(), tsc);
+  }
+}
+
+// What the engine leaves to the port is nothing that loads: not the instruction at which a timer interrupts either.
+TEST_F(ExactImage, TheModelSeesEachLoad) {
+  guest_.store(code_at, std::as_bytes(std::span{Walk{true}.bytes()}));
+  make(~0ULL);
+  be_new();
+  ASSERT_TRUE(runs_to_its_end());
+  const std::uint64_t interrupts = guest_.load_word(interrupts_at);
+  EXPECT_GT(interrupts, 50U);
+  constexpr std::uint64_t loads_of_handler = 4;
+  const auto seen = counted();
+  EXPECT_EQ(seen[0] + seen[1] + seen[2], Walk::loads + loads_of_handler * interrupts);
+}
+
+TEST_F(ExactImage, RefusesAnotherModel) {
+  make(9000);
+  ASSERT_FALSE(runs_to_its_end());
+  Bytes pmu = *vcpu_->save();
+  pmu.pop_back();
+  make(~0ULL);
+  EXPECT_FALSE(vcpu_->restore(pmu));
+  // The last run of bytes is the source's: a byte less in it, and a byte less in its size.
+  const std::size_t source = sizeof(PmuVcpuState) + 8 + 5;
+  std::uint64_t size{};
+  std::memcpy(&size, pmu.data() + source, sizeof size);
+  ASSERT_EQ(size, pmu.size() - source - 8 + 1) << "where it stands";
+  --size;
+  std::memcpy(pmu.data() + source, &size, sizeof size);
+  make(~0ULL);
+  const auto refused = vcpu_->restore(pmu);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(describe(refused.error()).find("what the source exact knew"), std::string::npos);
+}
+
+// A kick takes the engine out of what it does; the next timer must not come later for it.
+TEST_F(SoftImage, AKickMovesNoInterrupt) {
+  const auto make_vcpu = [&] {
+    be_new();
+    begin();
+    auto vcpu = PmuVcpu::create(
+        {.pmu = {.generation = vpmu::Generation::skylake}, .source = "exact", .make_timer = port_->timers()}, *port_,
+        guest_.memory, log_);
+    EXPECT_TRUE(vcpu);
+    for (const auto& [index, value] :
+         {std::pair{vpmu::msr::IA32_PERFEVTSEL0, 0x43'00C0ULL}, std::pair{vpmu::msr::IA32_PERF_GLOBAL_CTRL, 1ULL}})
+      EXPECT_EQ((*vcpu)->pmu().wrmsr(index, value), vpmu::MsrStatus::ok);
+    PmuVcpuState state = (*vcpu)->state();
+    EXPECT_TRUE((*vcpu)->restore(state));
+    return std::move(*vcpu);
+  };
+  const auto to_the_end = [&](PmuVcpu& vcpu) {
+    for (unsigned n = 0; n < 100'000; ++n) {
+      const auto exit = vcpu.run();
+      if (!exit || std::holds_alternative<Hlt>(*exit)) break;
+    }
+    return end_of(*port_);
+  };
+  const End expected = to_the_end(*make_vcpu());
+  ASSERT_GT(expected.interrupts, 10U);
+  for (const std::uint64_t ticks : {150U, 700U, 1555U}) {
+    const auto vcpu = make_vcpu();
+    port_->stop_after(ticks);
+    const auto exit = vcpu->run();
+    ASSERT_TRUE(exit && std::holds_alternative<TimeUp>(*exit));
+    *port_->kick_target() = 1;
+    port_->stop_after(~0ULL);
+    EXPECT_EQ(to_the_end(*vcpu), expected) << "kicked after " << ticks;
+  }
+}
+
+}  // namespace
+}  // namespace vmm::test
