@@ -28,7 +28,7 @@ Steward::Duties duties(const OutsideFiles& files) {
                     files.snapshot ? files.snapshot->descriptor().get() : -1}};
 }
 
-/// The machine that `path` has: KVM where it ran there, if that is fit here, too.
+/// What the machine of a snapshot ran on, which is all that it can go on on. `unfit`: why KVM is not fit here.
 Result<ChosenAccel> accel_of_saved(const std::string& path, const std::optional<Finding>& unfit) {
   VMM_ASSIGN(const SnapshotReader snapshot, SnapshotReader::open(path));
   if (snapshot.image().without_kvm)

@@ -51,8 +51,8 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
   return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
 }
 
-/// A machine goes on on what it ran on.
-Result<void> take_what_soft_has(const MachineImage& image, MachineConfig& config) {
+/// A machine goes on on what it ran on: fails on anything else. Takes over what a machine without KVM was made with.
+Result<void> match_accelerator(const MachineImage& image, MachineConfig& config) {
   const bool without_kvm = config.accel == Accel::soft;
   if (image.without_kvm != without_kvm)
     return usage_error(
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
     config.cpus = image->cpus;
     config.threads_per_core = image->threads_per_core;
     config.bare_metal = image->bare_metal;
-    VMM_TRY(take_what_soft_has(*image, config));
+    VMM_TRY(match_accelerator(*image, config));
   }
   VMM_ASSIGN(const auto resolved, resolve(config));
   const bool has_bus = static_cast<bool>(hooks.make_devices);

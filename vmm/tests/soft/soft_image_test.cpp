@@ -342,7 +342,7 @@ TEST_F(SoftImage, AKickMovesNoInterrupt) {
     for (const auto& [index, value] :
          {std::pair{vpmu::msr::IA32_PERFEVTSEL0, 0x43'00C0ULL}, std::pair{vpmu::msr::IA32_PERF_GLOBAL_CTRL, 1ULL}})
       EXPECT_EQ((*vcpu)->pmu().wrmsr(index, value), vpmu::MsrStatus::ok);
-    PmuVcpuState state = (*vcpu)->state();
+    const PmuVcpuState state = (*vcpu)->state();
     EXPECT_TRUE((*vcpu)->restore(state));
     return std::move(*vcpu);
   };
