@@ -140,7 +140,7 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
   };
   if (statistics) expect(confinement.write(*statistics, to_json(end.statistics) + "\n"));
   if (end.saved) expect(confinement.finish(*snapshot));
-  if (snapshot && !end.saved)
+  if (snapshot && !end.saved && !end.failure)
     messages.print(fmt::format("vpmu: the machine ended before a CPU had run {} instructions: {} is not written",
                                *arguments.after, printable(arguments.save)));
   expect(model_log.finish());
@@ -200,7 +200,7 @@ void add_run(Command& app, int& exit_code) {
   const Argument after =
       run.add_option("--after", arguments->after,
                      "with soft: stop once a CPU has run so many instructions since the guest's start (exit code 6)");
-  run.add_option("--save", arguments->save, "with --after: and write the machine to this file, for --restore")
+  run.add_option("--save", arguments->save, "with --after: write the machine to this file then, for --restore")
       .needs(after);
   run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
   run.set_footer(

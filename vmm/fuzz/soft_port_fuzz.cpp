@@ -4,10 +4,9 @@
 #include <vector>
 
 #include "fakes/fake_ram.hpp"
+#include "fakes/model_cpuid.hpp"
 #include "fuzz_input.hpp"
 #include "kvm/kick.hpp"
-#include "machine/guest_cpuid.hpp"
-#include "machine/model.hpp"
 #include "soft/soft_port.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/bits.hpp"
@@ -244,14 +243,7 @@ class Guest {
   /// Whether the vCPU has all that one can have, XSAVE enabled; else what every 64-bit CPU has.
   [[nodiscard]] bool has_features() const { return (kinds_ & 0x80U) != 0; }
   static const CpuidTable& newest() {
-    static const CpuidTable table = guest_cpuid({.model = *find_machine_model("skylake"),
-                                                 .supported = supported_features(),
-                                                 .tsc_deadline = true,
-                                                 .tsc_hz = SoftPort::default_tsc_khz * 1000,
-                                                 .cpus = 1,
-                                                 .bare_metal = false,
-                                                 .threads_per_core = 2},
-                                                0);
+    static const CpuidTable table = test::cpuid_of("skylake");
     return table;
   }
   [[nodiscard]] kvm_sregs special() const {

@@ -1,9 +1,13 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
+#include "control/session.hpp"
 #include "program.hpp"
 
 // Machines without KVM that are saved after so many instructions, and go on. Runs the real program.
@@ -69,6 +73,22 @@ TEST_F(SavedMachine, OfAGuestThatEndsBeforeThereIsNone) {
       std::string::npos)
       << ended.errors;
   EXPECT_TRUE(beside_image().empty());
+}
+
+// All else of the run is still told.
+TEST_F(SavedMachine, ThatCannotBeWrittenIsAFailureOfTheRun) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const Fd reader{pipe[0]}, no_file{pipe[1]};
+  Log log;
+  const auto end = run_session({.kernel = kernel_of(count_on_console), .accel = Accel::soft, .most_ticks = 1000},
+                               {.console = directory_ / "console", .save_to = &no_file}, log);
+  ASSERT_TRUE(end) << describe(end.error());
+  ASSERT_TRUE(end->failure);
+  EXPECT_NE(describe(*end->failure).find("not a regular file"), std::string::npos) << describe(*end->failure);
+  EXPECT_FALSE(end->saved);
+  EXPECT_FALSE(end->statistics.vcpus.at(0).counters.empty());
+  EXPECT_GT(read_file(directory_ / "console").size(), 200U);
 }
 
 TEST_F(SavedMachine, IsNotAskedForWhatCannotBe) {

@@ -246,11 +246,11 @@ class Session {
     io_.run();
     const StopReason reason = machine_->wait();
     const auto console = output_.finish();
-    VMM_TRY(saved_.value_or(Result<void>{}));
+    const bool is_saved = saved_ && *saved_;
     return SessionEnd{.reason = reason,
-                      .failure = machine_->failure(),
+                      .failure = saved_ && !is_saved ? saved_->error() : machine_->failure(),
                       .statistics = statistics(),
-                      .saved = saved_.has_value(),
+                      .saved = is_saved,
                       .console = console};
   }
 

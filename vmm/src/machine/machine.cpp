@@ -63,7 +63,7 @@ Result<void> match_accelerator(const MachineImage& image, MachineConfig& config)
   const Schedule schedule{.turn = image.turn, .seed = image.turn_seed};
   if (!schedule.is_possible())
     return usage_error(fmt::format("the snapshot's processors take turns of {} instructions", schedule.turn),
-                       "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+                       snapshot_advice);
   if (!config.schedule) config.schedule = schedule;
   return {};
 }

@@ -145,8 +145,7 @@ class SoftAccelerator final : public Accelerator {
     if (io_apic_.restore(in) && in.done() && board_.clock.restore(clock, board_.turns.processors()) &&
         board_.turns.restore(turns))
       return {};
-    return usage_error("the snapshot's chips are cut short or not of this form",
-                       "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+    return usage_error("the snapshot's chips are cut short or not of this form", snapshot_advice);
   }
   void written(vpmu::GuestPhysical page) override {
     for (SoftProcessor* const processor : processors_) processor->written(page);

@@ -95,10 +95,11 @@ void VcpuThread::thread_main() {
 
 /// From the start, or from where the image says.
 Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
-  ByteReader in{image_};
+  const Bytes image = std::exchange(image_, {});
+  ByteReader in{image};
   const auto processor = in.get_run();
   const auto pmu = in.get_run();
-  const bool restores = !image_.empty();
+  const bool restores = !image.empty();
   if (restores && !in.done())
     return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_),
                        "restore it with the version that wrote it");
@@ -129,7 +130,7 @@ void VcpuThread::rest(GuestVcpu& vcpu) {
 }
 
 /// Until somebody wants something of this vCPU.
-void VcpuThread::wait_for_others() {
+void VcpuThread::wait_until_asked() {
   processor_->let_go();
   std::unique_lock lock{mutex_};
   published_changed_.wait(lock, [this] { return stop_ || pause_wanted_ || statistics_wanted_; });
@@ -225,7 +226,7 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
           [&](const TimeUp& /*exit*/) -> Result<void> {
             ++exits_.other;
             services_.time_up();
-            wait_for_others();
+            wait_until_asked();
             return {};
           },
           [&](const EntryFailed& failure) {

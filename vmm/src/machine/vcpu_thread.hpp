@@ -85,7 +85,7 @@ class VcpuThread {
   void rest(GuestVcpu& vcpu);
   Result<std::unique_ptr<GuestVcpu>> begin(VcpuPort*& port);
   void publish(const GuestVcpu& vcpu);
-  void wait_for_others();
+  void wait_until_asked();
   void serve_statistics(const GuestVcpu& vcpu);
 
   VcpuServices services_;

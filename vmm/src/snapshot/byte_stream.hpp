@@ -10,6 +10,9 @@ namespace vmm {
 
 using Bytes = std::vector<std::byte>;
 
+/// What to do about a snapshot that is not one of ours.
+inline constexpr auto snapshot_advice = "restore a file that `vpmu ctl SOCKET snapshot` or `vpmu run --save` wrote";
+
 /// Puts plain structures and runs of bytes one behind the other.
 class ByteWriter {
  public:

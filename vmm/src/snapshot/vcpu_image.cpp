@@ -21,8 +21,7 @@ struct SavedTsc {
 };
 
 Failure not_ours() {
-  return usage_error("the snapshot's state of a vCPU is cut short or not of this form",
-                     "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+  return usage_error("the snapshot's state of a vCPU is cut short or not of this form", snapshot_advice);
 }
 
 Result<SavedTsc> save_tsc(Vcpu& vcpu) {

@@ -26,7 +26,7 @@ bool ApicTimer::take_due(std::uint64_t now) {
 }
 
 bool ApicTimer::restore(const Image& image) {
-  constexpr std::uint64_t most_divisor = 128;
+  constexpr std::uint64_t most_divisor = 128;  // SDM 3A figure 10-10
   if (image.divisor == 0 || image.divisor > most_divisor) return false;
   stop();
   divisor_ = image.divisor;

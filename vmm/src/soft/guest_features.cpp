@@ -163,6 +163,14 @@ std::vector<std::string_view> feature_names(const CpuidTable& cpuid) {
   return names;
 }
 
+std::vector<std::string_view> feature_names(std::uint64_t features) {
+  std::vector<std::string_view> names;
+  for (const Row& row : rows)
+    if (row.feature != CpuFeature::baseline && (features & bit(static_cast<unsigned>(row.feature))) != 0)
+      names.push_back(row.name);
+  return names;
+}
+
 std::vector<std::string_view> lost_features(const CpuidTable& wanted) {
   std::vector<std::string_view> lost;
   for (const Row& row : rows)

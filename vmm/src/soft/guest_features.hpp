@@ -24,7 +24,7 @@ class GuestFeatures {
   [[nodiscard]] std::uint64_t cr4() const { return cr4_; }
   /// Whether XCR0 may have this value. SDM 1 13.3.
   [[nodiscard]] bool may_enable(std::uint64_t components) const;
-  /// All of them as a number: two guests with the same one have the same features.
+  /// Those that instructions are decoded by, a bit for each CpuFeature.
   [[nodiscard]] std::uint64_t all() const { return has_; }
 
  private:
@@ -35,7 +35,9 @@ class GuestFeatures {
 
 /// The names, as Linux has them, of the features that a CPUID tells of.
 std::vector<std::string_view> feature_names(const CpuidTable& cpuid);
-/// Of those, what only a host's CPU could run and this one's cannot.
+/// The names of those that instructions are decoded by, of a bit for each (GuestFeatures::all()).
+std::vector<std::string_view> feature_names(std::uint64_t features);
+/// Of those that a CPUID tells of, what only a host's CPU could run and this one's cannot.
 std::vector<std::string_view> lost_features(const CpuidTable& wanted);
 /// Of those, what no guest without KVM sees.
 std::vector<std::string_view> hidden_features(const CpuidTable& wanted);

@@ -40,7 +40,7 @@ class MachineClock {
   [[nodiscard]] Image image() const { return {.now = now_, .part = part_, .sharers = sharers_}; }
   /// False where no clock of so many processors can stand so.
   [[nodiscard]] bool restore(const Image& image, std::uint64_t processors) {
-    constexpr std::uint64_t latest = 1ULL << 60U;
+    constexpr std::uint64_t latest = 1ULL << 60U;  // in ticks: 14 years at 2.5 GHz
     if (image.sharers == 0 || image.sharers > processors || image.part >= image.sharers || image.now > latest)
       return false;
     now_ = image.now;

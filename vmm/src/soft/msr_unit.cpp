@@ -15,10 +15,8 @@ using vpmu::exec::CpuFeature;
 
 constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277,
                         msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
-constexpr std::uint64_t cr0_pg = bit(31), efer_lme = bit(8), efer_lma = bit(10),
-                        efer_known = bit(0) | efer_lme | efer_lma | bit(11);
-constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11),
-                        apic_base_known = 0xF'FFFF'FD00;
+constexpr std::uint64_t cr0_pg = bit(31);
+constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11);
 
 /// A register that only holds what is written to it.
 struct Kept {

@@ -1,5 +1,6 @@
 // What of a vCPU without KVM is saved and restored.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "soft/soft_port.hpp"
 #include "support/assert.hpp"
@@ -23,21 +24,18 @@ struct Words {
 };
 
 Failure not_ours() {
-  return usage_error("the snapshot's state of a vCPU is cut short or not of this form",
-                     "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+  return usage_error("the snapshot's state of a vCPU is cut short or not of this form", snapshot_advice);
 }
 
 Failure refused(std::string_view what, std::uint64_t value) {
   return usage_error(fmt::format("the snapshot's vCPU has {} {:#x}, which no processor here has", what, value),
-                     "restore a file that `vpmu ctl SOCKET snapshot` wrote");
+                     snapshot_advice);
 }
 
-// Flags are as IRET and SYSRET may load them: no virtual-8086 mode. SDM 3A 3.4.3, 2.3; 4.1.1 of paging.
+// RFLAGS: what IRET and SYSRET may load, so no virtual-8086 mode (SDM 1 3.4.3, 3A 2.3). Paging modes: SDM 3A 4.1.1.
 Result<void> check_control(const kvm_regs& regs, const kvm_sregs& s, const GuestFeatures& features) {
   constexpr std::uint64_t rflags_known = 0x3D'7FD7, rflags_fixed = bit(1);
   constexpr std::uint64_t cr0_pe = bit(0), cr0_pg = bit(31), cr4_pae = bit(5);
-  constexpr std::uint64_t efer_lme = bit(8), efer_lma = bit(10), efer_known = bit(0) | efer_lme | efer_lma | bit(11);
-  constexpr std::uint64_t apic_base_known = 0xF'FFFF'FD00;
   const bool pages = (s.cr0 & cr0_pg) != 0, is_long = (s.efer & efer_lma) != 0;
   if ((regs.rflags & ~rflags_known) != 0 || (regs.rflags & rflags_fixed) == 0) return refused("RFLAGS", regs.rflags);
   if (s.cr0 >> 32 != 0 || (pages && (s.cr0 & cr0_pe) == 0)) return refused("CR0", s.cr0);
@@ -120,8 +118,8 @@ Result<void> SoftPort::restore(std::span<const std::byte> image) {
   ByteReader msrs{in.get_run()};
   if (!in.done()) return not_ours();
   if (words.features != features_.all())
-    return usage_error(fmt::format("the snapshot's vCPU has the features {:#x}, and on this host it would have {:#x}",
-                                   words.features, features_.all()),
+    return usage_error(fmt::format("the snapshot's guest and one on this host differ in what the CPU has: {}",
+                                   fmt::join(feature_names(words.features ^ features_.all()), ", ")),
                        "restore it on a host whose CPU has the features of the one that it was saved on");
   while (!msrs.done()) {
     const auto msr = msrs.get<kvm_msr_entry>();

@@ -16,7 +16,7 @@ using vpmu::bit;
 constexpr std::uint64_t rflags_if = bit(9), rflags_rf = bit(16), rflags_iopl = 3ULL << 12;
 constexpr std::uint64_t rflags_by_popf = 0x24'7FD5;
 constexpr std::uint64_t cr0_pe = bit(0), cr0_pg = bit(31), cr0_et = bit(4);
-constexpr std::uint64_t cr4_tsd = bit(2), cr4_pae = bit(5), efer_lme = bit(8), efer_lma = bit(10);
+constexpr std::uint64_t cr4_tsd = bit(2), cr4_pae = bit(5);
 constexpr std::uint64_t cr0_ts = bit(3), efer_sce = bit(0);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr7_fixed = 0x400, dr7_gd = bit(13);
 constexpr std::uint32_t msr_kernel_gs_base = 0xC000'0102;

@@ -100,6 +100,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   if (!progress_.is_counting()) return steps_.run(port, at_most);
   if (burst_left_ == 0 && inside_) burst_left_ = std::min(burst, port.quiet_for());
   if (burst_left_ == 0) VMM_TRY(leave(port));
+  // A port that knows when it must run again needs no instruction of its own for it: the model sees them all.
   if (!inside_) burst_left_ = std::min(burst, port.look_around(burst_left_));
   if (burst_left_ == 0) for_kvm_ = true;
   if (!for_kvm_ && !inside_) {

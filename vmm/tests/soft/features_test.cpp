@@ -2,8 +2,7 @@
 #include <array>
 
 #include "exec/host_form.hpp"
-#include "machine/guest_cpuid.hpp"
-#include "machine/model.hpp"
+#include "fakes/model_cpuid.hpp"
 #include "soft/system_fixture.hpp"
 
 namespace vmm::test {
@@ -19,16 +18,8 @@ constexpr std::uint64_t osfxsr = vpmu::bit(9), fsgsbase = vpmu::bit(16), osxsave
 class Features : public SystemInstructions {
  protected:
   void be(std::string_view model) {
-    const MachineModel* const found = find_machine_model(model);
-    ASSERT_NE(found, nullptr);
-    cpuid_ = guest_cpuid({.model = *found,
-                          .supported = supported_features(),
-                          .tsc_deadline = true,
-                          .tsc_hz = 2'500'000'000,
-                          .cpus = 1,
-                          .bare_metal = false,
-                          .threads_per_core = 2},
-                         0);
+    ASSERT_NE(find_machine_model(model), nullptr);
+    cpuid_ = cpuid_of(model);
   }
   std::uint64_t after_cpuid(std::uint64_t leaf, std::uint64_t subleaf, __u64 kvm_regs::* reg) {
     guest_.port.registers.rax = leaf;

@@ -2,8 +2,7 @@
 #include <cstring>
 
 #include "fakes/guest_code.hpp"
-#include "machine/guest_cpuid.hpp"
-#include "machine/model.hpp"
+#include "fakes/model_cpuid.hpp"
 #include "soft/system_fixture.hpp"
 #include "vcpu/pmu_vcpu.hpp"
 
@@ -12,17 +11,6 @@ namespace {
 
 constexpr unsigned timer_vector = 31;
 constexpr std::uint64_t interrupts_at = data_at, sum_at = data_at + 8;
-
-CpuidTable cpuid_of(std::string_view model) {
-  return guest_cpuid({.model = *find_machine_model(model),
-                      .supported = supported_features(),
-                      .tsc_deadline = true,
-                      .tsc_hz = SoftPort::default_tsc_khz * 1000,
-                      .cpus = 1,
-                      .bare_metal = false,
-                      .threads_per_core = 2},
-                     0);
-}
 
 class SoftImage : public SystemInstructions {
  protected:
@@ -169,6 +157,7 @@ TEST_F(SoftImage, OfAnotherProcessorIsRefused) {
   cpuid_ = cpuid_of("nehalem");
   const std::string why = refusal(image);
   EXPECT_NE(why.find("restore it on a host whose CPU has the features"), std::string::npos) << why;
+  EXPECT_NE(why.find("avx2"), std::string::npos) << why;
 }
 
 /// Where the parts of an image stand.

@@ -1,0 +1,23 @@
+#pragma once
+#include <string_view>
+
+#include "machine/guest_cpuid.hpp"
+#include "machine/model.hpp"
+#include "soft/guest_features.hpp"
+#include "soft/soft_port.hpp"
+
+namespace vmm::test {
+
+/// What a vCPU without KVM of that model, which must exist, has on this host.
+inline CpuidTable cpuid_of(std::string_view model) {
+  return guest_cpuid({.model = *find_machine_model(model),
+                      .supported = supported_features(),
+                      .tsc_deadline = true,
+                      .tsc_hz = SoftPort::default_tsc_khz * 1000,
+                      .cpus = 1,
+                      .bare_metal = false,
+                      .threads_per_core = 2},
+                     0);
+}
+
+}  // namespace vmm::test
