@@ -97,7 +97,7 @@ template <class T>
 void cut_short(Core* c);
 /// Behind what takes much longer than an instruction.
 inline void look_at_kick(Core* c) {
-  if (*c->kick != 0) [[unlikely]]
+  if (c->kick.is_set()) [[unlikely]]
     cut_short(c);
 }
 

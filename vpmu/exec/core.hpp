@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/flags.hpp"
+#include "exec/kick_flag.hpp"
 #include "exec/observer.hpp"
 #include "exec/platform.hpp"
 #include "vpmu/address.hpp"
@@ -329,9 +330,9 @@ struct alignas(64) Core {
   std::uint64_t cr2{};
   std::uint8_t cpl{};
   CodeMode mode{};
-  std::uint64_t stack_mask{};  ///< Of offsets in the stack segment, outside of 64-bit code.
-  std::int64_t aside{};        ///< Instructions that are left, but not for the present Engine::run().
-  const volatile std::uint8_t* kick{&nobody_waits};  ///< Not 0: somebody waits for run() to end.
+  std::uint64_t stack_mask{};   ///< Of offsets in the stack segment, outside of 64-bit code.
+  std::int64_t aside{};         ///< Instructions that are left, but not for the present Engine::run().
+  KickFlag kick{nobody_waits};  ///< Set: somebody waits for run() to end.
   Ram* ram{};
   Platform* platform{};
   CodeCache* code{};

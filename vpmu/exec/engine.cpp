@@ -147,7 +147,7 @@ Stop Engine::run(std::uint64_t instructions) {
   Stop stop = Stop::none;
   for (bool has_begun = false; stop == Stop::none; has_begun = true) {
     if (core_.tap != nullptr) continue_run(core_);
-    if (core_.left[count_instructions] == 0 || asked_to_stop_ || (has_begun && *core_.kick != 0)) {
+    if (core_.left[count_instructions] == 0 || asked_to_stop_ || (has_begun && core_.kick.is_set())) {
       stop = Stop::budget;
       break;
     }

@@ -81,7 +81,7 @@ class Engine {
   /// While `kick` is not 0, run() returns with Stop::budget before its time, as soon as anything has taken much longer
   /// than an instruction; what does not is done with its budget soon. It does something before. Others may set it
   /// meanwhile; it must outlive the engine, or the next watch().
-  void watch(const volatile std::uint8_t& kick) { core_.kick = &kick; }
+  void watch(KickFlag kick) { core_.kick = kick; }
   /// Makes run() return, with Stop::budget, as soon as the platform call that this is called from is done.
   void stop_soon() { asked_to_stop_ = true; }
 

@@ -63,7 +63,7 @@ SoftPort::SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& star
       devices_{start.devices} {
   s_.apic.reset(s_.id);
   if (start.waits_for_start) reset_by_init(s_);
-  engine_.watch(kicked_);
+  engine_.watch(kick_flag());
   board_->turns.add(*this);
 }
 
@@ -72,10 +72,10 @@ Result<Exit> SoftPort::run() {
   for (;;) {
     take_turn();
     const bool is_let_in = !board_->turns.owns(s_.id);
-    if (is_let_in && kicked_ == 0) continue;  // for a kick that has been looked at
+    if (is_let_in && !kick_flag().is_set()) continue;  // for a kick that has been looked at
     if (time_.ran() >= stop_after_) return Exit{TimeUp{}};
-    if (kicked_ != 0 || time_.take_due()) {
-      kicked_ = 0;
+    if (kick_flag().is_set() || time_.take_due()) {
+      set_mark(&kicked_, 0);
       return Exit{Interrupted{}};
     }
     interrupts_.refresh();
@@ -94,7 +94,7 @@ Result<Exit> SoftPort::run() {
 // Who was let in for a kick keeps the turn until run() has given Interrupted: it is not let in twice.
 // A page that this vCPU could write to without telling may be another's code since.
 void SoftPort::take_turn() {
-  if (kicked_ == 0 || !board_->turns.holds(s_.id)) board_->turns.hold(s_.id);
+  if (!kick_flag().is_set() || !board_->turns.holds(s_.id)) board_->turns.hold(s_.id);
   if (std::exchange(seen_changes_, board_->turns.changes()) != board_->turns.changes()) engine_.tell_of_writes_anew();
 }
 
@@ -111,7 +111,7 @@ std::uint64_t SoftPort::look_around(std::uint64_t /*left*/) {
 }
 
 std::uint64_t SoftPort::quiet_for() {
-  if (kicked_ != 0 || time_.ran() >= stop_after_) return 0;
+  if (kick_flag().is_set() || time_.ran() >= stop_after_) return 0;
   interrupts_.refresh();
   if (s_.events.nmi.pending != 0 || s_.apic.pending() || s_.init_pending) return 0;
   return until_due();
@@ -145,7 +145,7 @@ bool SoftPort::may_be_woken() {
   return board_->interrupts.io_apic() != nullptr && !s_.waits_for_start && (s_.regs.rflags & rflags_if) != 0;
 }
 
-void SoftPort::kick() { kicked_ = kick_mark; }
+void SoftPort::kick() { set_mark(&kicked_, kick_mark); }
 
 /// The vCPU has nothing to run. False: nor will any ever have.
 bool SoftPort::rest() {

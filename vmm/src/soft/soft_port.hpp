@@ -69,7 +69,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   void stop_after(std::uint64_t ticks) { stop_after_ = ticks; }
   /// Set on any thread, it makes run() give Interrupted.
   [[nodiscard]] volatile std::uint8_t* kick_target() { return &kicked_; }
-  [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return kicked_; }
+  [[nodiscard]] vpmu::exec::KickFlag kick_flag() const override { return vpmu::exec::KickFlag{kicked_}; }
   /// Somebody else than the vCPU has written to a page of RAM.
   void written(vpmu::GuestPhysical page);
 

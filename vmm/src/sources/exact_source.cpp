@@ -312,7 +312,8 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
   constexpr unsigned most_turns = 64;
   const std::uint64_t end = engine_.passed().instructions + instructions;
   Stop stop = Stop::again;
-  for (unsigned turn = 0; turn < most_turns && stop == Stop::again && (turn == 0 || port_->kick_flag() == 0); ++turn)
+  for (unsigned turn = 0; turn < most_turns && stop == Stop::again && (turn == 0 || !port_->kick_flag().is_set());
+       ++turn)
     stop = engine_.run(end - engine_.passed().instructions);
   for_kvm_ = stop != Stop::budget && stop != Stop::again;
   return stop;

@@ -76,7 +76,7 @@ Place LockstepRuns::scout(const VcpuPort& port, const Start& start) {
   unsigned parts = 0;
   const auto passed = [&] { return scout_.passed().instructions; };
   const auto may_go_on = [&] {
-    return port.kick_flag() == 0 && (stop == Stop::budget || (stop == Stop::again && ++parts < most_parts)) &&
+    return !port.kick_flag().is_set() && (stop == Stop::budget || (stop == Stop::again && ++parts < most_parts)) &&
            ram_.pages() < most_pages;
   };
   for (const std::uint64_t ahead : {horizon, far_horizon}) {

@@ -46,7 +46,9 @@ class KvmPort final : public VcpuPort {
   /// Somebody else has set the rate of the guest's TSC.
   Result<void> follow_tsc();
 
-  [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return *vcpu_->immediate_exit_flag(); }
+  [[nodiscard]] vpmu::exec::KickFlag kick_flag() const override {
+    return vpmu::exec::KickFlag{*vcpu_->immediate_exit_flag()};
+  }
   [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const override;
   [[nodiscard]] bool exits_on_general_detect() const override;
   Result<Exit> run() override;

@@ -217,7 +217,7 @@ Result<void> PmuVcpu::prepare() {
 // The one place that sees to it that a kick ends run(): all that a turn does is bounded, a turn that is under way looks
 // at the flag wherever that could be long, and the next one is this.
 Result<RunEnd> PmuVcpu::let_run() {
-  if (port_->kick_flag() != 0) {
+  if (port_->kick_flag().is_set()) {
     exit_open_ = walk_later_ = false;
     return source_->come_out(*port_);
   }

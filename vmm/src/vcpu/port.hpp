@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "exec/cpu_feature.hpp"
+#include "exec/kick_flag.hpp"
 #include "exec/vector_state.hpp"
 #include "kvm/exit.hpp"
 #include "support/result.hpp"
@@ -29,10 +30,10 @@ class VcpuPort {
 
   /// Runs the guest until something needs us; a signal gives Interrupted.
   virtual Result<Exit> run() = 0;
-  /// Not 0 while somebody wants the vCPU out of its guest: run() then gives Interrupted before any instruction, and
+  /// Set while somebody wants the vCPU out of its guest: run() then gives Interrupted before any instruction, and
   /// takes a kick of ours away. Signals and other threads set it at any time. Whoever does much beside run() looks at
   /// it; it lives as long as the port.
-  [[nodiscard]] virtual const volatile std::uint8_t& kick_flag() const = 0;
+  [[nodiscard]] virtual vpmu::exec::KickFlag kick_flag() const = 0;
   /// Where run_to_device() has come: to a device, and that exit stands in the port's own form alone (KVM's: kvm_run);
   /// elsewhere, and exit() tells what run() would have; nowhere: nothing has run.
   enum class Came : std::uint8_t { to_device, elsewhere, nowhere };

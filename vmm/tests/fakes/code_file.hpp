@@ -1,10 +1,10 @@
 #pragma once
 #include <elf.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -42,7 +42,7 @@ class CodeFile {
 
  private:
   static constexpr std::uint64_t entry = 2ULL << 20U;
-  std::string path_{testing::TempDir() + "code_file_" + std::to_string(::getpid()) + ".elf"};
+  std::string path_{std::filesystem::temp_directory_path() / ("code_file_" + std::to_string(::getpid()) + ".elf")};
 };
 
 /// Makes PMC0 overflow after 100 instructions, with INT, and goes round for ever: mov $index, %ecx; mov $value, %eax;

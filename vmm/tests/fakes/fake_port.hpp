@@ -78,7 +78,7 @@ class FakePort final : public VcpuPort {
     return [=](FakePort&) { return exit; };
   }
 
-  [[nodiscard]] const volatile std::uint8_t& kick_flag() const override { return kicked; }
+  [[nodiscard]] vpmu::exec::KickFlag kick_flag() const override { return vpmu::exec::KickFlag{kicked}; }
   Result<Exit> run() override {
     const nanoseconds begin = time != nullptr ? time->now : nanoseconds{};
     auto exit = run_untimed();

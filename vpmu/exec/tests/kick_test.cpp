@@ -73,7 +73,7 @@ TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
     TestCode host_code;
     Engine engine{ram_, platform, &host_code, compiling()};
     observe(engine);
-    engine.watch(platform.kick);
+    engine.watch(KickFlag{platform.kick});
     engine.load(begin(code));
     EXPECT_EQ(engine.run(10'000), Stop::budget);
     EXPECT_EQ(engine.passed().instructions, 10'000U);
@@ -97,7 +97,7 @@ TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
   TestCode host_code;
   Engine engine{ram_, platform, &host_code, compiling()};
   observe(engine);
-  engine.watch(platform.kick);
+  engine.watch(KickFlag{platform.kick});
   engine.load(begin({0x0F, 0x31, 0xB9, 2, 0, 0, 0, 0x48, 0x89, 0xDF, 0xF3, 0xAA, 0xEB,
                      0xF2}));  // rdtsc; mov $2, %ecx; mov %rbx, %rdi; rep stosb; jmp
   EXPECT_EQ(engine.run(1'000'000), Stop::budget);

@@ -1,0 +1,107 @@
+#include <fcntl.h>
+
+#include <mutex>
+#include <semaphore>
+#include <string>
+#include <vector>
+
+#include "fakes/code_file.hpp"
+#include "machine/machine.hpp"
+#include "snapshot_sections.hpp"
+
+// A machine without KVM is saved in the middle: two processors, timers, an interrupt that waits, counters. The input
+// changes the file, of which a whole machine is made then: it is refused, or runs, and ends each time.
+
+namespace {
+
+using namespace vmm;
+using namespace vmm::fuzz;
+
+constexpr std::uint64_t saved_after = 200, runs_for = 1000;
+std::uint64_t machines = 0;
+
+/// Starts the other processor, in a loop at 0x10000, and the timer of the APIC; then counts, and has an overflow.
+std::vector<std::uint8_t> guest() {
+  std::vector<std::uint8_t> code{
+      0xBF, 0x00, 0x00, 0x01, 0x00,                                // mov $0x10000, %edi
+      0x66, 0xC7, 0x07, 0xEB, 0xFE,                                // movw $0xFEEB, (%rdi)
+      0xBF, 0x00, 0x03, 0xE0, 0xFE,                                // mov $0xFEE00300, %edi
+      0xC7, 0x87, 0xF0, 0xFD, 0xFF, 0xFF, 0xFF, 0x01, 0x00, 0x00,  // SVR: enabled
+      0xC7, 0x47, 0x10, 0x00, 0x00, 0x00, 0x01,                    // ICR: to 1,
+      0xC7, 0x07, 0x00, 0x45, 0x00, 0x00,                          // INIT,
+      0xC7, 0x07, 0x10, 0x46, 0x00, 0x00,                          // start-up at 0x10000
+      0xC7, 0x47, 0x20, 0x30, 0x00, 0x02, 0x00,                    // LVT timer: periodic, vector 0x30
+      0xC7, 0x87, 0x80, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00,  // initial count
+  };
+  code.insert(code.end(), test::pmi_that_waits.begin(), test::pmi_that_waits.end());
+  return code;
+}
+
+Bytes contents_of(int fd) {
+  Bytes bytes(static_cast<std::size_t>(::lseek(fd, 0, SEEK_END)));
+  require(::pread(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "the file can be read");
+  return bytes;
+}
+
+Bytes save_machine() {
+  const test::CodeFile kernel{guest()};
+  Log log;
+  std::binary_semaphore time_up{0};
+  std::once_flag first;  // of the processors
+  const auto machine = Machine::create({.kernel = kernel.path(),
+                                        .memory_bytes = GuestMemory::least,
+                                        .cpus = 2,
+                                        .source = "exact",
+                                        .accel = Accel::soft,
+                                        .most_ticks = saved_after,
+                                        .schedule = Schedule{.turn = 20}},
+                                       {.time_up = [&] { std::call_once(first, [&] { time_up.release(); }); }}, log);
+  require(machine.has_value(), "the machine can be made");
+  (*machine)->start();
+  time_up.acquire();
+  Fd file{::memfd_create("saved", MFD_CLOEXEC)};
+  auto whole = given_snapshot_file(Fd{::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)});
+  require(whole && (*machine)->snapshot(std::move(*whole), Machine::AfterSnapshot::stop), "it can be saved");
+  (void)(*machine)->wait();
+  return contents_of(file.get());
+}
+
+Sections sections_of(const Bytes& file) {
+  Sections sections;
+  ByteReader in{std::span{file}.subspan(2 * sizeof(std::uint64_t))};
+  while (!in.done()) {
+    const auto name = in.get<SectionName>();
+    const auto size = in.get<std::uint64_t>();
+    Section section{.name = name.data()};
+    for (std::uint64_t n = 0; n < size; ++n) section.contents.push_back(in.get<std::byte>());
+    (void)in.get<std::uint64_t>();
+    sections.push_back(std::move(section));
+  }
+  return sections;
+}
+
+}  // namespace
+
+extern "C" std::uint64_t fuzz_work() { return machines; }
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Sections good = sections_of(save_machine());
+  Input input{data, size};
+  Sections sections = good;
+  const unsigned changes = input.take<std::uint8_t>() % 4;
+  for (unsigned n = 0; n < changes; ++n) change(input, sections);
+  const MemoryFile written{file_of(sections)};
+  Log log;
+  const auto machine = Machine::create(
+      {.restore = MemoryFile::path(), .source = "exact", .accel = Accel::soft, .most_ticks = saved_after + runs_for},
+      {}, log);
+  require(machine.has_value() || changes != 0, "what was saved goes on");
+  if (!machine) {
+    require(describe(machine.error()).find('\n') == std::string::npos, "a refusal is one line");
+    return 0;
+  }
+  (*machine)->start();
+  (void)(*machine)->wait();
+  ++machines;
+  return 0;
+}
