@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "exec/code_cache.hpp"
+#include "exec/block_arena.hpp"
 #include "exec/host_form.hpp"
 #include "exec/ops.hpp"
 #include "exec/tests/oracle/host_cpu.hpp"
@@ -16,14 +16,15 @@ namespace {
 using namespace vpmu;
 using fuzz::require;
 
+constexpr std::size_t most_arena_bytes = 1 << 20;
 std::uint64_t instructions_decoded = 0;
 
 /// The block's counts are those of its ops, and its ops stand one behind the other.
 void check(const exec::Block& block) {
   exec::Counts counts{};
   std::size_t at = 0;
-  for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
-    const exec::Op& op = block.ops[n];
+  for (std::size_t n = 0; n + 1 < block.ops().size(); ++n) {
+    const exec::Op& op = block.ops()[n];
     require(op.run != nullptr && op.length >= 1 && op.length <= 15 && op.offset == at,
             "ops stand one behind the other");
     for (const std::uint8_t reg : {op.d, op.s, op.b, op.x, op.seg})
@@ -32,8 +33,8 @@ void check(const exec::Block& block) {
     counts += exec::counts_of(op);
     at += op.length;
   }
-  require(at == block.code.size(), "the block's code is that of its instructions");
-  require(block.ops.back().length == 0 && block.ops.back().offset == at, "its end is no instruction");
+  require(at == block.code().size(), "the block's code is that of its instructions");
+  require(block.ops().back().length == 0 && block.ops().back().offset == at, "its end is no instruction");
   for (unsigned n = 0; n < 4; ++n) require(counts[n] == block.counts[n], "a block counts what its instructions count");
 }
 
@@ -58,9 +59,9 @@ vmm::CodeSize size_of(exec::CodeMode mode) {
 
 void check_against_the_other(const exec::Block& block) {
   const vmm::CodeSize size = size_of(block.mode);
-  for (std::size_t n = 0; n + 1 < block.ops.size(); ++n) {
-    const exec::Op& op = block.ops[n];
-    const auto code = std::span{block.code}.subspan(op.offset);
+  for (std::size_t n = 0; n + 1 < block.ops().size(); ++n) {
+    const exec::Op& op = block.ops()[n];
+    const auto code = block.code().subspan(op.offset);
     const auto other = vmm::decode_instruction(code, size);
     require(other.has_value(), "both know the instruction");
     require(other->length == op.length, "both give it one length");
@@ -69,7 +70,7 @@ void check_against_the_other(const exec::Block& block) {
     if (block.mode == exec::CodeMode::bits64) check_host_form(code.first(op.length));
     if (op.run == exec::op_unsupported()) continue;
     require(other->ends_block == (other->branch != BranchKind::none), "the engine knows no HLT");
-    require(!other->ends_block || n + 2 == block.ops.size(), "a branch ends its block");
+    require(!other->ends_block || n + 2 == block.ops().size(), "a branch ends its block");
     require(((op.events & exec::event_branch) != 0) == (other->branch != BranchKind::none), "both count one branch");
     require(((op.events & exec::event_load) != 0) == other->load.has_value(), "both count one load");
     require(((op.events & exec::event_store) != 0) == other->store.has_value(), "both count one store");
@@ -94,24 +95,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   while (bytes < code.size() && !input.empty()) code[bytes++] = std::byte{input.take<std::uint8_t>()};
   // To the end of the page, or of what there is.
   const std::size_t there = std::min<std::size_t>(bytes, page_size - rip % page_size);
-  exec::Block block;
-  block.rip = rip;
-  block.mode = modes[where / page_size % modes.size()];
-  block.code.assign(code.begin(), code.begin() + static_cast<std::ptrdiff_t>(there));
+  const exec::CodeMode mode = modes[where / page_size % modes.size()];
   static exec::test::TestCode room;
   static exec::HostRoutines routines{&room};
   if (routines.lacked_room()) routines.clear();
-  if (!exec::decode_block(block, routines)) {
-    require(!vmm::decode_instruction(std::span{code}.first(there), size_of(block.mode)),
-            "neither knows the instruction");
+  static exec::DecodedBlock decoded;
+  const std::span all = std::span{code}.first(there);
+  if (!decoded.decode(rip, mode, all, routines)) {
+    require(!vmm::decode_instruction(all, size_of(mode)), "neither knows the instruction");
     return 0;
   }
-  require(block.code.size() <= there, "no byte beyond those given");
-  require(std::equal(block.code.begin(), block.code.end(), code.begin()), "the code is what was given");
+  static exec::BlockArena arena;
+  if (arena.bytes() > most_arena_bytes) arena.clear();
+  const exec::Block& block = arena.make(decoded, all);
+  require(block.code().size() <= there, "no byte beyond those given");
+  require(std::equal(block.code().begin(), block.code().end(), code.begin()), "the code is what was given");
   check(block);
   check_against_the_other(block);
   for (const vmm::CodeSize width : {vmm::CodeSize::bits16, vmm::CodeSize::bits32})
-    if (const auto i = vmm::decode_instruction(std::span{code}.first(there), width))
-      require(i->length >= 1 && i->length <= 15, "1 to 15 bytes");
+    if (const auto i = vmm::decode_instruction(all, width)) require(i->length >= 1 && i->length <= 15, "1 to 15 bytes");
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "exec/access.hpp"
 #include "exec/jit.hpp"
@@ -33,8 +34,8 @@ bool CodeCache::is_full(const Core& core) const {
 void CodeCache::drop_all(Core& core) {
   routines_.clear();
   core.jit->clear(core);
-  blocks_.clear();
   pages_.clear();
+  blocks_.clear();
   recent_ = {};
   watched_.clear();
   watches_ = 0;
@@ -86,10 +87,10 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
 void CodeCache::look_at(Core& core, Page& page) {
   if (std::memcmp(page.bytes.data(), page.host, page_size) == 0) return;
   std::memcpy(page.bytes.data(), page.host, page_size);
-  for (Block* const block : page.blocks) {
-    if (block->slot != page.slot) continue;
-    const auto stands = std::span{page.bytes}.subspan(block->rip % page_size, block->code.size());
-    if (std::ranges::equal(block->code, stands)) continue;
+  for (Block* const block : page.blocks.places()) {
+    if (block == nullptr || block->slot != page.slot) continue;
+    const auto stands = std::span{page.bytes}.subspan(block->rip % page_size, block->code_bytes);
+    if (std::ranges::equal(block->code(), stands)) continue;
     block->slot = never_fresh;
     if (block->compiled != nullptr) core.jit->unlink(core, *block);
   }
@@ -99,7 +100,7 @@ Block* CodeCache::find(Core& core) {
   Block* const known = core.jumps[jump_entry(core.rip)];
   const bool full = is_full(core);
   if (known != nullptr && known->rip == core.rip && core.is_fresh(*known) && !full) return known;
-  if (full || blocks_.size() >= most_blocks || watches_ >= most_watches || slots_ + most_new_slots > code_slots)
+  if (full || blocks_.bytes() >= most_bytes || watches_ >= most_watches || slots_ + most_new_slots > code_slots)
     drop_all(core);
   Block* const block = find_anew(core);
   if (block == nullptr || !is_full(core)) return block;
@@ -134,45 +135,44 @@ Block* CodeCache::decode(Core& core, Page& page) {
       fetch(*next, 0, longest_instruction);
     }
   }
-  auto& place = blocks_[{core.rip, &page}];
-  if (place == nullptr) place = std::make_unique<Block>();
-  Block& block = *place;
-  const bool same = !block.ops.empty() && block.code.size() <= f.size &&
-                    std::equal(block.code.begin(), block.code.end(), f.bytes.begin());
-  if (!same && !decode_anew(core, block, page, std::span{f.bytes}.first(f.size))) return nullptr;
-  if (block.code.size() <= f.in_page) {
+  Block* known = page.blocks.find(core.rip);
+  const bool same = known != nullptr && known->code_bytes <= f.size &&
+                    std::memcmp(known->code().data(), f.bytes.data(), known->code_bytes) == 0;
+  if (!same) known = decode_anew(core, known, page, std::span{f.bytes}.first(f.size));
+  if (known == nullptr) return nullptr;
+  Block& block = *known;
+  if (block.code_bytes <= f.in_page) {
     block.slot = page.slot;
-    if (!same && std::ranges::find(page.blocks, &block) == page.blocks.end()) page.blocks.push_back(&block);
     return take(core, block);
   }
   // Rare, and the next page may be another one than last time.
   if (block.slot == never_fresh) block.slot = new_slot(core);
-  block.pages[1] = next_page;
+  if (block.observed != nullptr) block.observed->pages[1] = next_page;
   watch(core, block.slot, GuestPhysical{page.key.seen.physical});
   watch(core, block.slot, GuestPhysical{next_page.physical});
   make_fresh(core, block.slot);
   return take(core, block);
 }
 
-bool CodeCache::decode_anew(Core& core, Block& block, const Page& page, std::span<const std::byte> code) {
-  core.jit->drop(core, block);
-  const CodeSlot own = block.slot == page.slot ? never_fresh : block.slot;
-  block = Block{};
-  block.slot = own;
-  block.rip = core.rip;
-  block.mode = core.mode;
-  block.code.assign(code.begin(), code.end());
-  if (!decode_block(block, routines_)) {
-    block.ops.clear();
-    block.slot = never_fresh;
-    core.stop = Stop::unsupported;
-    return false;
+/// In place of `before`, if there was one, which has lost the slot of its page already: see look_at(). Null: not even
+/// one whole instruction is there.
+Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code) {
+  CodeSlot own = never_fresh;
+  if (before != nullptr) {
+    core.jit->drop(core, *before);
+    own = std::exchange(before->slot, never_fresh);
   }
-  block.pages[0] = page.key.seen;
-  if (core.tap != nullptr) prepare(block);
+  if (!decoding_.decode(core.rip, core.mode, code, routines_)) {
+    core.stop = Stop::unsupported;
+    return nullptr;
+  }
+  Block& block = blocks_.make(decoding_, code);
+  page.blocks.put(block);
+  block.slot = own;
+  if (core.tap != nullptr) prepare(block, page.key.seen);
   core.jit->expect(block);
   ++decoded_;
-  return true;
+  return &block;
 }
 
 Block* CodeCache::take(Core& core, Block& block) {

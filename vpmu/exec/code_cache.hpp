@@ -5,16 +5,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "exec/block_arena.hpp"
 #include "exec/core.hpp"
 #include "exec/host_routine.hpp"
 
 namespace vpmu::exec {
-
-/// Decodes a block of code of its mode that stands at `rip`: as many of the instructions in block.code as make one, and
-/// cuts off what is left. An instruction that the engine does not know becomes an op that stops before it, and the last
-/// one of its block. Fills in ops, counts, code and target. False when not even one whole instruction is there. Its ops
-/// use `routines`.
-bool decode_block(Block& block, HostRoutines& routines);
 
 /// Decoded blocks, found again by where they run and what physical page they are from.
 ///
@@ -23,11 +18,11 @@ bool decode_block(Block& block, HostRoutines& routines);
 /// were decoded from, for the guest may have changed them where we did not see it.
 class CodeCache {
  public:
-  /// More blocks than that are thrown away, all at once.
-  static constexpr std::size_t most_blocks = 1 << 17;
+  /// When blocks need more memory than that all are thrown away.
+  static constexpr std::size_t most_bytes = 48 << 20;
   /// So are they when more slots than that are to be told of writes to pages: a guest can put one block in any number
   /// of them.
-  static constexpr std::size_t most_watches = 4 * most_blocks;
+  static constexpr std::size_t most_watches = 1 << 19;
 
   CodeCache(HostCode* host_code, Platform& guest) : routines_{host_code, &guest} {}
   /// The block at core.rip, ready to run; where somebody observes, one that tells of itself. Null: it cannot be fetched
@@ -55,12 +50,7 @@ class CodeCache {
     CodeSlot slot{};
     const std::byte* host{};                   ///< Where it was when it was looked at.
     std::array<std::byte, page_size> bytes{};  ///< What stood there: its blocks are decoded from that.
-    std::vector<Block*> blocks;                ///< Those that lie in it alone.
-  };
-  struct BlockKey {
-    std::uint64_t rip;
-    const Page* page;
-    bool operator==(const BlockKey&) const = default;
+    BlockTable blocks;
   };
   /// Neighbours are mapped to neighbours: the difference of the two alone would be that of many pages.
   static std::size_t mixed(std::uint64_t a, std::uint64_t b) {
@@ -69,7 +59,6 @@ class CodeCache {
   }
   struct Hash {
     std::size_t operator()(const PageKey& k) const { return mixed(k.linear, k.seen.physical); }
-    std::size_t operator()(const BlockKey& k) const { return mixed(k.rip, k.page->key.seen.physical); }
   };
   static constexpr std::size_t page_entries = 64;
 
@@ -81,14 +70,15 @@ class CodeCache {
   static void make_fresh(Core& core, CodeSlot slot);
   Block* find_anew(Core& core);
   Block* decode(Core& core, Page& page);
-  bool decode_anew(Core& core, Block& block, const Page& page, std::span<const std::byte> code);
+  Block* decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code);
   static Block* take(Core& core, Block& block);
   void watch(Core& core, CodeSlot slot, GuestPhysical page);
 
   HostRoutines routines_;
   std::unordered_map<PageKey, std::unique_ptr<Page>, Hash> pages_;
   std::array<Page*, page_entries> recent_{};  ///< Of the linear pages that have one place the one that was used last.
-  std::unordered_map<BlockKey, std::unique_ptr<Block>, Hash> blocks_;
+  BlockArena blocks_;
+  DecodedBlock decoding_;
   std::unordered_map<std::uint64_t, std::vector<CodeSlot>> watched_;  ///< By physical page: whom to tell of a write.
   std::size_t watches_{};                                             ///< Entries of all of these.
   unsigned slots_{1};                                                 ///< Used so far.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "exec/flags.hpp"
@@ -156,29 +157,41 @@ inline constexpr CodeSlot never_fresh = 0;  ///< Of a block that is to be decode
 
 /// What a block has for an observer (tap.hpp).
 struct Observed {
-  std::vector<Run> real;  ///< What its ops do, which tell of themselves.
-  SeenBlock seen;         ///< The accesses are those of compiled ops.
+  std::vector<Run> real;            ///< What its ops do, which tell of themselves.
+  SeenBlock seen;                   ///< The accesses are those of compiled ops.
+  std::array<SeenPage, 2> pages{};  ///< Where its code begins, and the page after that.
 };
 
-/// Instructions that run one after another, as they stood in memory at `rip`.
-struct Block {
+/// What decoding finds out about instructions that run one after another, as they stand in memory at `rip`.
+struct BlockFacts {
   static constexpr std::size_t most_ops = 48;  ///< Instructions: of the 256 bytes that are fetched at once.
 
   Counts counts{};  ///< Of all its ops.
   std::uint64_t rip{};
   std::array<std::uint64_t, 2> target{};  ///< Where it goes on: taken, not taken.
-  std::array<Block*, 2> next{};           ///< The same, once known.
-  CodeSlot slot{};                        ///< Of its page, or its own if it is in two.
+  Run first_alone{};                      ///< What runs the first op and no other.
+  Run comparison{};          ///< What a comparison does alone that runs as one op with the branch behind it; else null.
+  std::uint16_t op_count{};  ///< One more than instructions: the last is none.
+  std::uint16_t code_bytes{};
   CodeMode mode{};
-  Run first_alone{};      ///< What runs the first op and no other.
-  Run first{};            ///< What the first op does, where it may count how often it is begun, or enter compiled code.
-  Run comparison{};       ///< What a comparison does alone that runs as one op with the branch behind it; else null.
-  std::uint32_t begun{};  ///< How often, until it was compiled.
-  BranchKind branch{};    ///< Of the last instruction.
-  std::vector<Op> ops;    ///< And one more at the end that is no instruction.
+  BranchKind branch{};  ///< Of the last instruction.
+};
+
+/// A decoded block. Its ops and the code that they were decoded from stand behind it: see BlockArena.
+struct Block : BlockFacts {
+  explicit Block(const BlockFacts& facts) : BlockFacts{facts} {}
+  [[nodiscard]] std::span<Op> ops() { return {reinterpret_cast<Op*>(this + 1), op_count}; }
+  [[nodiscard]] std::span<const Op> ops() const { return {reinterpret_cast<const Op*>(this + 1), op_count}; }
+  [[nodiscard]] std::span<const std::byte> code() const {
+    return {reinterpret_cast<const std::byte*>(ops().data() + op_count), code_bytes};
+  }
+
+  CodeSlot slot{};                     ///< Of its page, or its own if it is in two.
+  std::uint32_t begun{};               ///< How often, until it was compiled.
+  std::array<Block*, 2> next{};        ///< Where `target` leads, once known.
+  Run first{};                         ///< What the first op does, where it may count how often it is begun, or enter
+                                       ///< compiled code.
   std::unique_ptr<Observed> observed;  ///< Null: it was not decoded for an observer.
-  std::array<SeenPage, 2> pages{};     ///< Where `code` begins, and the page after that.
-  std::vector<std::byte> code;
   std::unique_ptr<Compiled> compiled;
 };
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "exec/code_cache.hpp"
+#include "exec/decoded_block.hpp"
 #include "exec/decoding.hpp"
 #include "exec/instruction_set.hpp"
 #include "exec/ops.hpp"
@@ -496,10 +496,10 @@ std::uint8_t place_of(const Decoding& d) {
   return d.op.bytes * 8U == memory->size && d.op.bytes <= longest ? event_at_operand : 0;
 }
 
-/// Decodes the instruction at `offset` of the block into `d`. False when it is not all there.
-bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
-  const auto status = ZydisDecoderDecodeFull(&zydis_decoder(block.mode), block.code.data() + offset,
-                                             block.code.size() - offset, &d.in, d.operands.data());
+/// Decodes the instruction at `offset` of the block's code into `d`. False when it is not all there.
+bool decode_one(std::span<const std::byte> code, std::size_t offset, Decoding& d) {
+  const auto status = ZydisDecoderDecodeFull(&zydis_decoder(d.mode), code.data() + offset, code.size() - offset, &d.in,
+                                             d.operands.data());
   if (!ZYAN_SUCCESS(status)) return false;
   d.found = {};
   d.op = Op{.b = zero * 8,
@@ -507,7 +507,7 @@ bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
             .seg = zero * 8,
             .length = d.in.length,
             .offset = static_cast<std::uint16_t>(offset)};
-  d.code = std::span{block.code}.subspan(offset, d.in.length);
+  d.code = code.subspan(offset, d.in.length);
   d.op.run = choose(d);
   if (d.op.run == nullptr) {
     d.op.run = op_unsupported();
@@ -520,35 +520,33 @@ bool decode_one(const Block& block, std::size_t offset, Decoding& d) {
 
 }  // namespace
 
-bool decode_block(Block& block, HostRoutines& routines) {
-  std::array<Op, Block::most_ops + 1> ops;
+bool DecodedBlock::decode(std::uint64_t rip, CodeMode mode, std::span<const std::byte> code, HostRoutines& routines) {
   std::size_t count = 0;
   std::size_t at = 0;
   std::optional<Comparison> comparison;
-  Decoding d{&routines, block.mode};
-  const std::uint64_t addresses = low_bits(block.mode == CodeMode::bits64 ? 64 : 32);
-  block.counts = Counts{};
-  while (count < Block::most_ops && decode_one(block, at, d)) {
+  Decoding d{&routines, mode};
+  const std::uint64_t addresses = low_bits(mode == CodeMode::bits64 ? 64 : 32);
+  facts = {.rip = rip, .mode = mode};
+  while (count < Block::most_ops && decode_one(code, at, d)) {
     if (d.found.alone && count > 0) break;
-    if (count == 0) block.first_alone = d.op.run;
+    if (count == 0) facts.first_alone = d.op.run;
     if (comparison && d.found.jump_if)
       if (const Run both = op_compare_and_jump(comparison->what, comparison->form, comparison->bytes, *d.found.jump_if))
-        block.comparison = std::exchange(ops[count - 1].run, both);
+        facts.comparison = std::exchange(ops_[count - 1].run, both);
     comparison = d.found.comparison;
-    ops[count++] = d.op;
-    block.counts += counts_of(d.op);
+    ops_[count++] = d.op;
+    facts.counts += counts_of(d.op);
     at += d.in.length;
-    if (d.found.to) block.target = {(block.rip + static_cast<std::uint64_t>(*d.found.to)) & addresses, block.rip + at};
-    if ((d.op.events & event_branch) != 0) block.branch = branch_kind(d);
+    if (d.found.to) facts.target = {(rip + static_cast<std::uint64_t>(*d.found.to)) & addresses, rip + at};
+    if ((d.op.events & event_branch) != 0) facts.branch = branch_kind(d);
     if (d.found.ends_block || d.found.alone) break;
   }
   if (count == 0) return false;
-  const bool branches = ops[count - 1].events & event_branch;
-  if (!branches) block.target = {block.rip + at, 0};
-  ops[count++] = Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)};
-  // Each exactly as long as it needs to be.
-  block.ops = std::vector<Op>(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(count));
-  block.code = std::vector<std::byte>(block.code.begin(), block.code.begin() + static_cast<std::ptrdiff_t>(at));
+  const bool branches = ops_[count - 1].events & event_branch;
+  if (!branches) facts.target = {rip + at, 0};
+  ops_[count++] = Op{.run = op_end(), .offset = static_cast<std::uint16_t>(at)};
+  facts.op_count = static_cast<std::uint16_t>(count);
+  facts.code_bytes = static_cast<std::uint16_t>(at);
   return true;
 }
 

@@ -126,10 +126,10 @@ VPMU_PART_OF_OP void enter(Block* block, Core* c) {
   c->block = block;
   c->r[block_rip] = block->rip;
 #if VPMU_TAIL_CALLS
-  const Op* const first = block->ops.data();
+  const Op* const first = block->ops().data();
   return first->run(first, c);
 #else
-  c->at = block->ops.data();
+  c->at = block->ops().data();
 #endif
 }
 

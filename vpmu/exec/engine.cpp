@@ -167,7 +167,7 @@ Stop Engine::run(std::uint64_t instructions) {
     core_.left -= block->counts;
     core_.block = block;
     core_.r[block_rip] = block->rip;
-    run_from(block->ops.data(), &core_);
+    run_from(block->ops().data(), &core_);
     stop = core_.stop;
     if (stop == Stop::alone) {
       Block* const here = code_.find(core_);
@@ -186,8 +186,8 @@ Stop Engine::step() {
   Block& block = *core_.block;
   if (core_.tap != nullptr) begin_alone(core_, core_.left[count_instructions]);
   std::array<Op, 2> alone{
-      block.ops[0],
-      Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops[0].offset + block.ops[0].length)}};
+      block.ops()[0],
+      Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops()[0].offset + block.ops()[0].length)}};
   alone[0].run = block.first_alone;
   const Counts left = core_.left;
   core_.left = Counts{};

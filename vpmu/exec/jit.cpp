@@ -238,8 +238,8 @@ void Jit::attach(Core& core) {
 }
 
 void Jit::expect(Block& block) const {
-  block.first = block.ops[0].run;
-  if (after_ != 0 && block.mode == CodeMode::bits64) block.ops[0].run = counted;
+  block.first = block.ops()[0].run;
+  if (after_ != 0 && block.mode == CodeMode::bits64) block.ops()[0].run = counted;
 }
 
 bool Jit::make_routines(Core& core) {
@@ -257,7 +257,7 @@ bool Jit::make_routines(Core& core) {
 }
 
 void Jit::compile(Core& core, Block& block) {
-  block.ops[0].run = block.first;
+  block.ops()[0].run = block.first;
   if (core.tlb == nullptr || full_) return;
   if (enter_ == nullptr && !make_routines(core)) {
     after_ = 0;
@@ -284,7 +284,7 @@ void Jit::compile(Core& core, Block& block) {
   }
   made->tlb = core.tlb;
   block.compiled = std::move(made);
-  block.ops[0].run = exec::compiled;
+  block.ops()[0].run = exec::compiled;
   ++compiled_;
   ++compiled_since_clear_;
 }

@@ -138,7 +138,7 @@ void settle_first(const Op* op, Core* c) {
   c->flags.settle();
   // What tells an observer of the op has done so.
   const bool told = c->tap != nullptr && !c->stepping;
-  return (told ? c->block->observed->real[static_cast<std::size_t>(op - c->block->ops.data())] : op->run)(op, c);
+  return (told ? c->block->observed->real[static_cast<std::size_t>(op - c->block->ops().data())] : op->run)(op, c);
 }
 
 void leave_for(const Op* op, Core* c, Stop why) {

@@ -107,7 +107,7 @@ void note_beginning(Tap& t, const Block& block, std::uint64_t at_entry) {
   t.at_entry = at_entry;
   finish_branch(t, block.rip, at_entry);
   make_room(t);
-  fetch(t, block, block.code.size());
+  fetch(t, block, block.code().size());
   t.branch = block.observed->seen.branch;
 }
 
@@ -232,20 +232,21 @@ void note_access(Tap& t, Seen access) {
 }  // namespace
 
 // All but the last op, which is no instruction.
-void prepare(Block& block) {
+void prepare(Block& block, const SeenPage& page) {
   block.observed = std::make_unique<Observed>();
+  block.observed->pages[0] = page;
   SeenBlock& seen = block.observed->seen;
   seen.rip = block.rip;
   seen.instructions = static_cast<std::uint32_t>(block.counts[count_instructions]);
-  for (std::size_t i = 0; i + 1 < block.ops.size(); ++i) {
-    Op& op = block.ops[i];
+  for (std::size_t i = 0; i + 1 < block.ops().size(); ++i) {
+    Op& op = block.ops()[i];
     block.observed->real.push_back(op.run);
     if (i == 0)
       op.run = observer_of<true>(op.events);
     else if ((op.events & (event_load | event_store)) != 0)
       op.run = observer_of<false>(op.events);
   }
-  const Op& last = block.ops[block.observed->real.size() - 1];
+  const Op& last = block.ops()[block.observed->real.size() - 1];
   const std::uint64_t at = block.rip + last.offset;
   if ((last.events & event_branch) != 0) seen.branch = {.at = at, .behind = at + last.length, .kind = block.branch};
 }
@@ -253,8 +254,9 @@ void prepare(Block& block) {
 void see_lines(Block& block) {
   std::vector<SeenCode>& lines = block.observed->seen.lines;
   lines.clear();
-  for (std::uint64_t at = block.rip & ~(line_bytes - 1); at < block.rip + block.code.size(); at += line_bytes) {
-    const SeenPage& page = at / page_size == block.rip / page_size ? block.pages[0] : block.pages[1];
+  for (std::uint64_t at = block.rip & ~(line_bytes - 1); at < block.rip + block.code().size(); at += line_bytes) {
+    const SeenPage& page =
+        at / page_size == block.rip / page_size ? block.observed->pages[0] : block.observed->pages[1];
     lines.push_back({.linear = at, .physical = page.physical + at % page_size, .page_bytes = page.page_bytes});
   }
 }
@@ -262,7 +264,7 @@ void see_lines(Block& block) {
 void begin_alone(Core& core, std::int64_t left) {
   Tap& t = *core.tap;
   const Block& block = *core.block;
-  const Op& op = block.ops[0];
+  const Op& op = block.ops()[0];
   const std::uint64_t now = t.passed + static_cast<std::uint64_t>(t.begun_with - left);
   finish_op(t);
   finish_branch(t, block.rip, now);
@@ -333,7 +335,7 @@ void settle(Core& core) {
 }
 
 Run observed_run(const Block& block, std::size_t op) {
-  const std::uint8_t events = block.ops[op].events;
+  const std::uint8_t events = block.ops()[op].events;
   return (events & (event_load | event_store)) == 0 ? block.observed->real[op] : observer_of<false>(events);
 }
 

@@ -48,7 +48,7 @@ struct Tap {
 };
 
 /// Makes the ops of a block that was just decoded tell of themselves.
-void prepare(Block& block);
+void prepare(Block& block, const SeenPage& page);
 /// It is known where the block lies now.
 void see_lines(Block& block);
 /// The first op of `core.block` is going to run alone; `left` may still pass.

@@ -49,7 +49,7 @@ void tell_log(Core& core, const Site* site) {
   Tap& t = *core.tap;
   std::span<const std::uint64_t> words{t.log.data(), std::exchange(core.compiled.log, t.log.data())};
   const bool is_cut = site != nullptr && (site->why == Site::Why::op || site->why == Site::Why::alone);
-  const std::size_t done = is_cut ? static_cast<std::size_t>(site->op - site->block->ops.data()) : Block::most_ops;
+  const std::size_t done = is_cut ? static_cast<std::size_t>(site->op - site->block->ops().data()) : Block::most_ops;
   if (const Site* const resumed = std::exchange(t.resumed, nullptr)) {
     const bool is_last = words.size() == resumed->words;
     note_logged(core, *resumed->block, words.first(resumed->words), is_last ? done : Block::most_ops);

@@ -19,7 +19,9 @@ bool note_if_quick(const Op* op, Core* c);
 /// An op whose accesses find_tapped() notes.
 void begin_op(Core& c, const Op& op, std::uint64_t now);
 
-inline std::size_t index_of(const Op* op, const Core* c) { return static_cast<std::size_t>(op - c->block->ops.data()); }
+inline std::size_t index_of(const Op* op, const Core* c) {
+  return static_cast<std::size_t>(op - c->block->ops().data());
+}
 inline std::size_t rights_in(const Tlb* tlb, const Core& c) { return static_cast<std::size_t>(tlb - c.tlbs.data()); }
 /// An access to one page, which the TLB `rights` knows.
 inline Seen access_of(const Tap& t, std::size_t rights, std::uint64_t at, std::uint64_t bytes, std::uint64_t now) {

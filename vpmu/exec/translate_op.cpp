@@ -15,7 +15,7 @@ void Translator::write(std::size_t i) {
 }
 void Translator::write_kind(std::size_t i) {
   const GuestForm& f = forms_[i];
-  const Op& op = block_.ops[i];
+  const Op& op = block_.ops()[i];
   switch (f.kind) {
     case Kind::interpreted:
     case Kind::nothing: return;
@@ -68,14 +68,14 @@ void Translator::opcode_of(const GuestForm& f, unsigned reg, unsigned index, uns
 }
 void Translator::immediate_of(const GuestForm& f, const Op& op) {
   const std::size_t end = std::size_t{op.offset} + op.length;
-  if (f.immediate_bytes > op.length || end > block_.code.size()) return a_.spoil();
-  a_.copy(std::span{block_.code}.subspan(end - f.immediate_bytes, f.immediate_bytes));
+  if (f.immediate_bytes > op.length || end > block_.code().size()) return a_.spoil();
+  a_.copy(block_.code().subspan(end - f.immediate_bytes, f.immediate_bytes));
 }
 
 /// The same instruction. Registers that have no home are in RCX and, where it is none of memory, RAX.
 void Translator::plain(std::size_t i) {
   const GuestForm& f = forms_[i];
-  const Op& op = block_.ops[i];
+  const Op& op = block_.ops()[i];
   if (!f.modrm) {
     a_.bytes({f.opcode});
     return;
@@ -105,7 +105,7 @@ void Translator::clear_af() { a_.bytes({0x9F, 0x0F, 0x90, 0xC0, 0x80, 0xE4, 0xEF
 // The count goes to RCX when the operand has been found, and so a destination without a home to RAX.
 void Translator::shift_by_cl(std::size_t i) {
   const GuestForm& f = forms_[i];
-  const Op& op = block_.ops[i];
+  const Op& op = block_.ops()[i];
   HostRegister rm = none;
   if (f.memory) {
     rm = address_of(op);
@@ -139,8 +139,8 @@ void Translator::multiply_wide(std::size_t i) {
   const GuestForm& f = forms_[i];
   HostRegister factor = none;
   if (f.memory) {
-    const HostRegister at = address_of(block_.ops[i]);
-    look_up(at, block_.ops[i].bytes, false, slowly(i));
+    const HostRegister at = address_of(block_.ops()[i]);
+    look_up(at, block_.ops()[i].bytes, false, slowly(i));
     a_.bytes({HostAssembler::rex(scratch_c, scratch_d, at, f.wide), 0x8B});
     found_operand(scratch_c, at);
     factor = scratch_c;
@@ -208,7 +208,7 @@ void Translator::general(std::size_t i) {
   constexpr unsigned not_r = 0x80, not_b = 0x20, w = 0x80, vvvv_field = 0x78, reg_field = 0x38;
   HostRegister rm = scratch_c;
   if (h.bytes != 0) {
-    const HostRegister at = address_of(block_.ops[i]);
+    const HostRegister at = address_of(block_.ops()[i]);
     look_up(at, h.bytes, false, slowly(i));
     a_.bytes({HostAssembler::rex(scratch_c, scratch_d, at, (byte(vvvv_and_w) & w) != 0), 0x8B});
     found_operand(scratch_c, at);
@@ -252,7 +252,7 @@ void Translator::push(std::size_t i) {
   } else {
     a_.bytes({HostAssembler::rex(0, scratch_d, scratch_a), 0xC7});
     found_operand(0, scratch_a);
-    a_.word32(static_cast<std::uint64_t>(block_.ops[i].imm));
+    a_.word32(static_cast<std::uint64_t>(block_.ops()[i].imm));
   }
   move_rsp(-stack_word);
 }

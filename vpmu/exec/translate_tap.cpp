@@ -6,7 +6,7 @@ namespace vpmu::exec {
 
 Translator::Accesses Translator::accesses_of(std::size_t i) const {
   const GuestForm& f = forms_[i];
-  const Op& op = block_.ops[i];
+  const Op& op = block_.ops()[i];
   const unsigned does = op.events & (event_load | event_store);
   const auto access = [&](bool store, std::uint64_t bytes, bool last) {
     const unsigned loads = (does & event_load) != 0 ? Seen::op_loads : 0;

@@ -108,7 +108,7 @@ void Translator::vector(std::size_t i) {
   if (v.zeroes_uppers) return zero_uppers();
   HostRegister at = none;
   if (v.bytes != 0) {
-    at = address_of(block_.ops[i]);
+    at = address_of(block_.ops()[i]);
     look_at_alignment(at, v.alignment, slow);
     look_up(at, v.bytes, v.stores, slow);
   }

@@ -18,16 +18,16 @@ Translator::Translator(const Core& core, Block& block, Compiled& compiled, HostA
     : block_{block},
       compiled_{compiled},
       a_{to},
-      count_{block.ops.size() - 1},
+      count_{block.ops().size() - 1},
       rights_{static_cast<std::size_t>(core.tlb - core.tlbs.data())},
       observed_{core.tap != nullptr} {}
 
 bool Translator::translate() {
   if (count_ == 0 || count_ > most_ops) return false;
   for (std::size_t i = 0; i < count_; ++i) {
-    Op op = block_.ops[i];
+    Op op = block_.ops()[i];
     if (observed_) op.run = block_.observed->real[i];
-    forms_[i] = guest_form(std::span{block_.code}.subspan(op.offset, op.length), op);
+    forms_[i] = guest_form(block_.code().subspan(op.offset, op.length), op);
   }
   find_places_for_vectors();
   see_flags();
@@ -88,7 +88,7 @@ const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
     a_.spoil();
     return &compiled_.sites.front();
   }
-  const Op& op = block_.ops[i];
+  const Op& op = block_.ops()[i];
   const bool fused = block_.comparison != nullptr && i + 2 == count_;
   const bool goes_on = why == Site::Why::op;
   const auto real = [&] { return observed_ ? block_.observed->real[i] : i == 0 ? block_.first : op.run; };
@@ -277,7 +277,7 @@ void Translator::push_return(const Op& op) {
 }
 void Translator::call(std::size_t i) {
   look_up_push(i);
-  push_return(block_.ops[i]);
+  push_return(block_.ops()[i]);
   go(0);
 }
 /// Looks the address in RAX up. Then its code is at the place that RDX names, or the interpreter has been asked.
@@ -299,7 +299,7 @@ void Translator::ret(std::size_t i) {
   look_up(home_of_rsp, word, false, slow);
   move_found(0x8B, scratch_a, home_of_rsp);
   look_up_jump(slow);
-  move_rsp(stack_word + static_cast<std::int32_t>(block_.ops[i].imm));
+  move_rsp(stack_word + static_cast<std::int32_t>(block_.ops()[i].imm));
   jump_found();
 }
 // FF /4 with a SIB byte.
@@ -309,7 +309,7 @@ void Translator::jump_found() {
 }
 void Translator::indirect_jump(std::size_t i) {
   const GuestForm& f = forms_[i];
-  const Op& op = block_.ops[i];
+  const Op& op = block_.ops()[i];
   const auto slow = slowly(i);
   if (f.memory) {
     const HostRegister at = address_of(op);

@@ -255,7 +255,7 @@ int run(const Options& options, const char* only) {
               "slower", "by 997", "by 1", "LBR", "BTS", "models", options.peers ? "  others" : "");
   for (const KernelInfo& kernel : kernels)
     if (host_has(kernel.feature) && (only == nullptr || std::strcmp(only, kernel.name) == 0)) measure(kernel, options);
-  if (only == nullptr) measure_footprint(options);
+  if (only == nullptr || std::strcmp(only, "footprint") == 0) measure_footprint(options);
   return EXIT_SUCCESS;
 }
 

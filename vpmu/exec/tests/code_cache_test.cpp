@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "exec/engine.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
 #include "exec/tests/page_tables.hpp"
 
 namespace vpmu::exec::test {
@@ -85,6 +86,70 @@ TEST(CodeCache, WhatBecameUnknownStaysSo) {
     EXPECT_EQ(engine.run(1), Stop::unsupported);
     EXPECT_EQ(engine.run(1), Stop::unsupported);
   }
+}
+
+// Each block that is made anew is made beside what it was: that has an end as well, where all are thrown away.
+TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
+  static Ram ram;
+  constexpr std::uint64_t stays = 0x100, changes = 0x200;
+  constexpr std::byte nop{0x90}, halt{0xF4};
+  std::byte* const code = ram.bytes(0);
+  code[stays] = nop;
+  code[stays + 1] = halt;
+  std::fill_n(code + changes, Block::most_ops, nop);
+  NoPlatform nobody;
+  Engine engine{ram, nobody};
+  CpuState s;
+  s.rflags = 2;
+  s.paging.cr0 = 1;
+  const auto run_at = [&](std::uint64_t rip) {
+    s.rip = rip;
+    engine.load(s);
+    return engine.run(1);
+  };
+  ASSERT_EQ(run_at(stays), Stop::budget);
+  constexpr std::uint64_t rounds = CodeCache::most_bytes / (Block::most_ops * sizeof(Op));
+  constexpr std::array last{nop, std::byte{0xF8}};  // CLC
+  for (std::uint64_t n = 0; n < rounds; ++n) {
+    code[changes + Block::most_ops - 1] = last[n % last.size()];
+    ASSERT_EQ(run_at(changes), Stop::budget);
+  }
+  EXPECT_EQ(engine.decoded_blocks(), 1 + rounds);
+  ASSERT_EQ(run_at(stays), Stop::budget);
+  EXPECT_EQ(engine.decoded_blocks(), 2 + rounds) << "it was thrown away as well";
+}
+
+// It keeps its slot, which its code as a compiled block was entered by: that must not be entered again.
+TEST(CodeCache, ACompiledBlockInTwoPagesIsNotRunAsItWas) {
+  static Ram ram;
+  ram.set(Ram::table, 1, Ram::other * page_size);
+  // add %rdx, %rbx, four times, and jmp to the block, which begins two bytes before the next page: mov $imm32, %eax;
+  // dec %ecx; jnz to the first; hlt
+  constexpr std::array jump{0x48, 0x01, 0xD3, 0x48, 0x01, 0xD3, 0x48, 0x01, 0xD3, 0x48, 0x01, 0xD3, 0xEB, 0x02};
+  constexpr std::array block{0xB8, 0x01, 0x02, 0x03, 0x04, 0xFF, 0xC9, 0x75, 0xE7, 0xF4};
+  constexpr std::uint64_t start = page_size - 18, across = page_size - 2;
+  const auto put = [](std::uint64_t at, int byte) {
+    ram.bytes(at < page_size ? Ram::code : Ram::other)[at % page_size] = static_cast<std::byte>(byte);
+  };
+  for (std::size_t i = 0; i < jump.size(); ++i) put(start + i, jump[i]);
+  for (std::size_t i = 0; i < block.size(); ++i) put(across + i, block[i]);
+  NoPlatform nobody;
+  TestCode room;
+  Engine engine{ram, nobody, &room, {.after = 1}};
+  CpuState s;
+  s.rflags = 2;
+  s.rip = start;
+  s.gpr[rcx] = 100;
+  s.paging = four_level_paging(0);
+  for (const int value : {0x02, 0x55, 0x66}) {
+    put(across + 2, value);
+    engine.load(s);
+    ASSERT_EQ(engine.run(1'000), Stop::unsupported);
+    s.rip = across;  // where the next round finds the new block before the others go to the old one
+    EXPECT_EQ(engine.state().gpr[rcx], 0U);
+    EXPECT_EQ(engine.state().gpr[rax], 0x0403'0001U | static_cast<unsigned>(value) << 8U);
+  }
+  EXPECT_GT(engine.compiled_blocks(), 3U);
 }
 
 }  // namespace

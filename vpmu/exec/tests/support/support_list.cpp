@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/code_cache.hpp"
+#include "exec/decoded_block.hpp"
 #include "exec/instruction_set.hpp"
 #include "exec/ops.hpp"
 
@@ -75,17 +75,18 @@ std::string form_of(const ZydisDecodedInstruction& in,
 /// Asks both decoders for what stands in `code`.
 void ask(Table& table, std::vector<unsigned> code) {
   code.resize(code.size() + 12, 1);
-  exec::Block block;
-  for (const unsigned b : code) block.code.push_back(std::byte(static_cast<unsigned char>(b)));
+  std::vector<std::byte> bytes;
+  for (const unsigned b : code) bytes.push_back(std::byte(static_cast<unsigned char>(b)));
   ZydisDecodedInstruction in;
   std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
-  if (!ZYAN_SUCCESS(
-          ZydisDecoderDecodeFull(&exec::zydis_decoder(), block.code.data(), block.code.size(), &in, operands.data())))
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&exec::zydis_decoder(), bytes.data(), bytes.size(), &in, operands.data())))
     return;
-  block.code.resize(in.length);
-  const bool hosts_own = exec::host_form(block.code).has_value();
+  bytes.resize(in.length);
+  const bool hosts_own = exec::host_form(bytes).has_value();
   exec::HostRoutines none{nullptr};
-  const bool known = hosts_own || (exec::decode_block(block, none) && block.ops.front().run != exec::op_unsupported());
+  static exec::DecodedBlock block;
+  const bool known = hosts_own || (block.decode(0, exec::CodeMode::bits64, bytes, none) &&
+                                   block.ops().front().run != exec::op_unsupported());
   Forms& forms = table[ZydisMnemonicGetString(in.mnemonic)];
   forms.set = ZydisISAExtGetString(in.meta.isa_ext);
   forms.hosts_own = forms.hosts_own || hosts_own;
