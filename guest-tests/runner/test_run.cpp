@@ -40,6 +40,7 @@ std::string describe(vmm::StopReason reason) {
     case vmm::StopReason::power_off: return "the guest powered itself off";
     case vmm::StopReason::reset: return "the guest reset itself";
     case vmm::StopReason::guest_panic: return "the guest panicked";
+    case vmm::StopReason::guest_failed: return "the guest says that it failed";
     case vmm::StopReason::triple_fault: return "triple fault";
     case vmm::StopReason::time_limit:
     case vmm::StopReason::user: return "no end within the time limit";

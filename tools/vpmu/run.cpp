@@ -37,6 +37,7 @@ int exit_code_of(StopReason reason) {
     case StopReason::power_off: return run_power_off;
     case StopReason::reset: return run_reset;
     case StopReason::guest_panic: return run_guest_panic;
+    case StopReason::guest_failed: return run_guest_failed;
     case StopReason::triple_fault: return run_triple_fault;
     case StopReason::user: return run_stopped_by_user;
     case StopReason::time_limit: return run_time_limit;
@@ -171,7 +172,7 @@ void add_run(Command& app, int& exit_code) {
   auto& machine = arguments->machine;
   Command run = app.add_command("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
   Command from = run.add_group("start", "a kernel, a domain of libvirt's, or a machine that was saved");
-  from.add_option("--kernel", machine.kernel, "bzImage, or a static 64-bit ELF file");
+  from.add_option("--kernel", machine.kernel, "bzImage, static 64-bit ELF file, or multiboot kernel");
   const Argument domain = from.add_option("--libvirt", arguments->domain,
                                           "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
   const Argument restore = from.add_option("--restore", machine.restore,
@@ -205,7 +206,7 @@ void add_run(Command& app, int& exit_code) {
   run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
   run.set_footer(
       "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 "
-      "stopped, 7 time limit.");
+      "stopped, 7 time limit, 8 a test kernel that failed.");
   run.when_given([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
 }
 

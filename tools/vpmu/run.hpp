@@ -14,6 +14,7 @@ enum RunExitCode : int {
   run_triple_fault = 5,
   run_stopped_by_user = 6,
   run_time_limit = 7,
+  run_guest_failed = 8,
 };
 
 /// Adds `vpmu run` to the command line. When it is chosen, parsing runs the machine to its end and sets `exit_code`,

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/firmware_config.hpp"
 #include "devices/rtc.hpp"
 #include "devices/serial16550.hpp"
 #include "fakes/fake_kvm.hpp"
@@ -68,6 +69,7 @@ Bytes devices() {
   serial.save(out);
   rtc.save(out);
   out.put(std::uint16_t{1});
+  FirmwareConfig{ram_bytes, 1}.save(out);
   return out.take();
 }
 
@@ -124,11 +126,14 @@ void restore_devices(const Bytes& image) {
   NoLine line;
   Serial16550 serial{[](std::uint8_t) {}, line};
   Rtc rtc{[] { return std::time_t{}; }};
+  std::array<std::byte, 1> byte{};
   ByteReader in{image};
   serial.restore(in);
   rtc.restore(in);
   (void)in.get<std::uint16_t>();
-  std::array<std::byte, 1> byte{};
+  FirmwareConfig firmware_config{ram_bytes, 1};
+  firmware_config.restore(in);
+  firmware_config.port_read(FirmwareConfig::data_port, byte);
   for (std::uint16_t port = 0; port < Serial16550::port_count; ++port) serial.port_read(port, byte);
   rtc.port_read(Rtc::first_port + 1, byte);
 }

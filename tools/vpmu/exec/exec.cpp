@@ -96,6 +96,7 @@ Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
     case StopReason::reset: return host_error("the guest's kernel panicked", 0, "see what it said last");
     case StopReason::triple_fault: return host_error("the guest's kernel ended with a triple fault");
     case StopReason::power_off:
+    case StopReason::guest_failed:
     case StopReason::host_failure: break;
   }
   return host_error("the guest ended without a word of the command", 0, "see what its kernel said last");

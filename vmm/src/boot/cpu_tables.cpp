@@ -14,11 +14,14 @@ using vpmu::page_size;
 
 // Segment descriptors, SDM 3A 3.4.5: base 0, limit 4 GiB, ring 0.
 constexpr std::uint64_t code_descriptor = 0x00AF9B000000FFFF;
+constexpr std::uint64_t code_32_descriptor = 0x00CF9B000000FFFF;
 constexpr std::uint64_t data_descriptor = 0x00CF93000000FFFF;
 // 64-bit TSS of limit 67H at 0; VMX insists on a busy one.
 constexpr std::uint64_t tss_descriptor = 0x00008B0000000067;
-/// By selector: 00H, 08H unused; 10H and 18H as the Linux 64-bit boot protocol asks (__BOOT_CS, __BOOT_DS).
-constexpr std::array<std::uint64_t, 6> gdt{0, 0, code_descriptor, data_descriptor, tss_descriptor, 0};
+/// By selector: 00H unused; 08H for 32-bit code; 10H and 18H as the Linux 64-bit boot protocol asks (__BOOT_CS,
+/// __BOOT_DS).
+constexpr std::array<std::uint64_t, 6> gdt{0, code_32_descriptor, code_descriptor, data_descriptor, tss_descriptor, 0};
+constexpr std::uint16_t code_32_selector = 0x08;
 constexpr std::uint16_t code_selector = 0x10;
 constexpr std::uint16_t data_selector = 0x18;
 constexpr std::uint16_t tss_selector = 0x20;
@@ -30,7 +33,7 @@ constexpr std::uint64_t large_page_bytes = 2ULL << 20U;
 constexpr unsigned directories = 4;
 constexpr unsigned entries_per_table = 512;
 
-constexpr std::uint64_t cr0_pe_et_ne_wp_pg = bit(0) | bit(4) | bit(5) | bit(16) | bit(31);
+constexpr std::uint64_t cr0_pe_et = bit(0) | bit(4), cr0_ne_wp_pg = bit(5) | bit(16) | bit(31);
 constexpr std::uint64_t cr4_pae = bit(5);
 constexpr std::uint64_t efer_lme_lma = bit(8) | bit(10);
 
@@ -45,9 +48,11 @@ kvm_segment flat_segment(std::uint16_t selector, std::uint8_t type) {
   return segment;
 }
 
-kvm_segment code_segment() {
-  auto segment = flat_segment(code_selector, 0xB);
-  segment.l = 1;
+kvm_segment code_segment(StartRegisters::Mode mode) {
+  const bool is_64_bit = mode == StartRegisters::Mode::bits64;
+  auto segment = flat_segment(is_64_bit ? code_selector : code_32_selector, 0xB);
+  segment.l = is_64_bit ? 1 : 0;
+  segment.db = is_64_bit ? 0 : 1;
   return segment;
 }
 
@@ -84,14 +89,17 @@ bool write_cpu_tables(const GuestMemory& memory) {
   return ok;
 }
 
-kvm_sregs long_mode(const kvm_sregs& from) {
+kvm_sregs start_sregs(const kvm_sregs& from, StartRegisters::Mode mode) {
   kvm_sregs sregs = from;
-  sregs.cs = code_segment();
+  sregs.cs = code_segment(mode);
   sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data_segment();
   sregs.tr = task_segment();
   sregs.gdt = {.base = layout::gdt.value(), .limit = sizeof gdt - 1};
   sregs.idt = {};
-  sregs.cr0 = cr0_pe_et_ne_wp_pg;
+  sregs.cr0 = cr0_pe_et;
+  sregs.cr3 = sregs.cr4 = sregs.efer = 0;
+  if (mode == StartRegisters::Mode::bits32) return sregs;
+  sregs.cr0 |= cr0_ne_wp_pg;
   sregs.cr3 = layout::page_tables.value();
   sregs.cr4 = cr4_pae;
   sregs.efer = efer_lme_lma;
@@ -102,15 +110,17 @@ kvm_regs start_registers(const StartRegisters& start) {
   kvm_regs regs{};
   regs.rflags = bit(1);
   regs.rip = start.rip.value();
+  regs.rax = start.rax;
+  regs.rbx = start.rbx;
   regs.rsp = start.rsp;
   regs.rdi = start.rdi;
   regs.rsi = start.rsi;
   return regs;
 }
 
-Result<void> enter_long_mode(Vcpu& vcpu, const StartRegisters& start) {
+Result<void> enter_at(Vcpu& vcpu, const StartRegisters& start) {
   VMM_ASSIGN(const auto sregs, vcpu.sregs());
-  VMM_TRY(vcpu.set_sregs(long_mode(sregs)));
+  VMM_TRY(vcpu.set_sregs(start_sregs(sregs, start.mode)));
   VMM_TRY(vcpu.set_regs(start_registers(start)));
   return vcpu.flush();
 }

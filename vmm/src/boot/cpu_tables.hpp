@@ -8,9 +8,13 @@
 
 namespace vmm {
 
-/// The general registers with which the first vCPU starts; all others are 0.
+/// With what the first vCPU starts: the mode, and general registers; all others are 0.
 struct StartRegisters {
+  enum class Mode : std::uint8_t { bits64, bits32 };
+  Mode mode{};
   vpmu::GuestPhysical rip;
+  std::uint64_t rax{};
+  std::uint64_t rbx{};
   std::uint64_t rsp{};
   std::uint64_t rdi{};
   std::uint64_t rsi{};
@@ -20,11 +24,12 @@ struct StartRegisters {
 /// False when the places are not RAM.
 [[nodiscard]] bool write_cpu_tables(const GuestMemory& memory);
 
-/// The boot vCPU's registers in 64-bit mode on those tables: CS 10H, data segments 18H, interrupts off (the 64-bit boot
-/// protocol's state). What the mode does not decide stays as in `from`.
-kvm_sregs long_mode(const kvm_sregs& from);
+/// The boot vCPU's registers on those tables, interrupts off, data segments 18H. In 64-bit mode with CS 10H (Linux's
+/// 64-bit boot protocol), or in protected mode without paging, with CS 8 (multiboot's). What the mode does not decide
+/// stays as in `from`.
+kvm_sregs start_sregs(const kvm_sregs& from, StartRegisters::Mode mode);
 kvm_regs start_registers(const StartRegisters& start);
 /// Puts the boot vCPU there.
-Result<void> enter_long_mode(Vcpu& vcpu, const StartRegisters& start);
+Result<void> enter_at(Vcpu& vcpu, const StartRegisters& start);
 
 }  // namespace vmm

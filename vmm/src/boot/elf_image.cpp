@@ -16,41 +16,93 @@ namespace vmm {
 namespace {
 
 Failure bad_elf(const std::string& what) {
-  return usage_error("bad kernel: " + what, "give a static 64-bit x86 ELF kernel or a bzImage with --kernel");
+  return usage_error("bad kernel: " + what,
+                     "give a bzImage, a static 64-bit x86 ELF kernel or a multiboot one with --kernel");
 }
 
 /// A kernel has five or so.
 constexpr std::uint16_t most_headers = 256;
 
+/// Of either class.
+struct Segment {
+  std::uint64_t offset, to, file_bytes, bytes;
+};
+struct Header {
+  std::uint64_t entry, segments_at;
+  std::uint16_t segment_bytes, segments;
+};
+
+struct Elf64 {
+  using FileHeader = Elf64_Ehdr;
+  using ProgramHeader = Elf64_Phdr;
+  static constexpr unsigned machine = EM_X86_64, of_class = ELFCLASS64;
+  static constexpr auto name = "x86-64";
+};
+struct Elf32 {
+  using FileHeader = Elf32_Ehdr;
+  using ProgramHeader = Elf32_Phdr;
+  static constexpr unsigned machine = EM_386, of_class = ELFCLASS32;
+  static constexpr auto name = "i386";
+};
+
+template <class Elf>
+Result<Header> check_header(const ByteView& view) {
+  const auto header = view.read<typename Elf::FileHeader>(0);
+  if (!header) return bad_elf(fmt::format("{} bytes do not hold an ELF header", view.size()));
+  if (header->e_ident[EI_CLASS] != Elf::of_class || header->e_machine != Elf::machine || header->e_type != ET_EXEC)
+    return bad_elf(fmt::format("ELF class {}, machine {}, type {} is no static {} executable",
+                               header->e_ident[EI_CLASS], header->e_machine, header->e_type, Elf::name));
+  constexpr std::size_t size = sizeof(typename Elf::ProgramHeader);
+  if (header->e_phentsize != size || header->e_phnum == 0 || header->e_phnum > most_headers)
+    return bad_elf(fmt::format("{} program headers of {} bytes, where 1 to {} of {} bytes are taken", header->e_phnum,
+                               header->e_phentsize, most_headers, size));
+  return Header{header->e_entry, header->e_phoff, header->e_phentsize, header->e_phnum};
+}
+
 /// The segments that are to be loaded, in the order of their addresses: each is in the file and in memory, and none
 /// overlaps another.
-Result<std::vector<Elf64_Phdr>> check_segments(const GuestMemory& memory, const ByteView& view,
-                                               const Elf64_Ehdr& header) {
-  std::vector<Elf64_Phdr> segments;
-  for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
-    const auto at = view.slice(header.e_phoff, (i + 1) * sizeof(Elf64_Phdr));
+template <class Elf>
+Result<std::vector<Segment>> check_segments(const GuestMemory& memory, const ByteView& view, const Header& header) {
+  using ProgramHeader = typename Elf::ProgramHeader;
+  std::vector<Segment> segments;
+  for (std::uint64_t i = 0; i < header.segments; ++i) {
+    const auto at = view.slice(header.segments_at, (i + 1) * sizeof(ProgramHeader));
     if (!at)
       return bad_elf(fmt::format("truncated: program header {} lies beyond the file's {} bytes", i, view.size()));
-    const auto segment = *ByteView{*at}.read<Elf64_Phdr>(i * sizeof(Elf64_Phdr));
-    if (segment.p_type != PT_LOAD || segment.p_memsz == 0) continue;
-    if (segment.p_filesz > segment.p_memsz)
+    const auto p = *ByteView{*at}.read<ProgramHeader>(i * sizeof(ProgramHeader));
+    if (p.p_type != PT_LOAD || p.p_memsz == 0) continue;
+    const Segment segment{.offset = p.p_offset, .to = p.p_paddr, .file_bytes = p.p_filesz, .bytes = p.p_memsz};
+    if (segment.file_bytes > segment.bytes)
       return bad_elf(
-          fmt::format("a segment has {} bytes in the file and {} in memory", segment.p_filesz, segment.p_memsz));
-    if (!view.slice(segment.p_offset, segment.p_filesz))
+          fmt::format("a segment has {} bytes in the file and {} in memory", segment.file_bytes, segment.bytes));
+    if (!view.slice(segment.offset, segment.file_bytes))
       return bad_elf(fmt::format("truncated: a segment needs {} bytes at file offset {:#x}, the file has {}",
-                                 segment.p_filesz, segment.p_offset, view.size()));
-    const vpmu::GuestPhysical to{segment.p_paddr};
-    if (to < layout::high_ram || memory.bytes_at(to, segment.p_memsz).empty())
+                                 segment.file_bytes, segment.offset, view.size()));
+    const vpmu::GuestPhysical to{segment.to};
+    if (to < layout::high_ram || memory.bytes_at(to, segment.bytes).empty())
       return bad_elf(fmt::format("a segment of {} bytes at {:#x} lies outside the memory of {} MiB above 1 MiB",
-                                 segment.p_memsz, segment.p_paddr, memory.bytes() >> 20U));
+                                 segment.bytes, segment.to, memory.bytes() >> 20U));
     segments.push_back(segment);
   }
-  std::ranges::sort(segments, {}, &Elf64_Phdr::p_paddr);
+  std::ranges::sort(segments, {}, &Segment::to);
   for (std::size_t i = 1; i < segments.size(); ++i)
-    if (segments[i].p_paddr - segments[i - 1].p_paddr < segments[i - 1].p_memsz)
-      return bad_elf(
-          fmt::format("the segments at {:#x} and {:#x} overlap", segments[i - 1].p_paddr, segments[i].p_paddr));
+    if (segments[i].to - segments[i - 1].to < segments[i - 1].bytes)
+      return bad_elf(fmt::format("the segments at {:#x} and {:#x} overlap", segments[i - 1].to, segments[i].to));
   return segments;
+}
+
+template <class Elf>
+Result<LoadedElf> load(const GuestMemory& memory, const ByteView& view) {
+  VMM_ASSIGN(const Header header, check_header<Elf>(view));
+  VMM_ASSIGN(const auto segments, check_segments<Elf>(memory, view, header));
+  const auto holds_entry = [&](const Segment& segment) { return header.entry - segment.to < segment.bytes; };
+  if (std::ranges::none_of(segments, holds_entry))
+    return bad_elf(fmt::format("its entry point {:#x} is in none of the {} segments that are loaded", header.entry,
+                               segments.size()));
+  for (const Segment& segment : segments)
+    VMM_ASSERT(memory.write(vpmu::GuestPhysical{segment.to}, *view.slice(segment.offset, segment.file_bytes)));
+  const Segment& last = segments.back();
+  return LoadedElf{.entry = vpmu::GuestPhysical{header.entry}, .end = vpmu::GuestPhysical{last.to + last.bytes}};
 }
 
 }  // namespace
@@ -59,32 +111,10 @@ bool is_elf_image(std::span<const std::byte> file) {
   return file.size() >= SELFMAG && std::memcmp(file.data(), ELFMAG, SELFMAG) == 0;
 }
 
-Result<vpmu::GuestPhysical> load_elf(const GuestMemory& memory, std::span<const std::byte> file) {
+Result<LoadedElf> load_elf(const GuestMemory& memory, std::span<const std::byte> file, ElfClass which) {
   const ByteView view{file};
-  const auto header = view.read<Elf64_Ehdr>(0);
-  if (!is_elf_image(file) || !header) {
-    return bad_elf(fmt::format("{} bytes do not hold an ELF header", file.size()));
-  }
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_X86_64 || header->e_type != ET_EXEC) {
-    return bad_elf(fmt::format("ELF class {}, machine {}, type {} is no static x86-64 executable",
-                               header->e_ident[EI_CLASS], header->e_machine, header->e_type));
-  }
-  if (header->e_phentsize != sizeof(Elf64_Phdr) || header->e_phnum == 0 || header->e_phnum > most_headers) {
-    return bad_elf(fmt::format("{} program headers of {} bytes, where 1 to {} of {} bytes are taken", header->e_phnum,
-                               header->e_phentsize, most_headers, sizeof(Elf64_Phdr)));
-  }
-  VMM_ASSIGN(const auto segments, check_segments(memory, view, *header));
-  const auto holds_entry = [&](const Elf64_Phdr& segment) {
-    return header->e_entry - segment.p_paddr < segment.p_memsz;
-  };
-  if (std::ranges::none_of(segments, holds_entry)) {
-    return bad_elf(fmt::format("its entry point {:#x} is in none of the {} segments that are loaded", header->e_entry,
-                               segments.size()));
-  }
-  for (const Elf64_Phdr& segment : segments) {
-    VMM_ASSERT(memory.write(vpmu::GuestPhysical{segment.p_paddr}, *view.slice(segment.p_offset, segment.p_filesz)));
-  }
-  return vpmu::GuestPhysical{header->e_entry};
+  if (!is_elf_image(file)) return bad_elf(fmt::format("{} bytes do not hold an ELF header", file.size()));
+  return which == ElfClass::bits64 ? load<Elf64>(memory, view) : load<Elf32>(memory, view);
 }
 
 }  // namespace vmm

@@ -12,10 +12,17 @@ namespace vmm {
 /// Whether the file starts with the ELF magic.
 bool is_elf_image(std::span<const std::byte> file);
 
-/// Copies the PT_LOAD segments of a static 64-bit x86 ELF to their physical addresses, at or above 1 MiB, of fresh
-/// memory: what a segment has beyond its bytes in the file is zero there already, and takes no host memory.
-/// @return the entry point, to be entered in 64-bit mode with memory mapped one to one.
+/// A static x86 ELF file in memory.
+struct LoadedElf {
+  vpmu::GuestPhysical entry;
+  vpmu::GuestPhysical end;  ///< Behind its last segment.
+};
+enum class ElfClass : std::uint8_t { bits32, bits64 };
+
+/// Copies the PT_LOAD segments of a static x86 ELF of that class to their physical addresses, at or above 1 MiB, of
+/// fresh memory: what a segment has beyond its bytes in the file is zero there already, and takes no host memory.
 /// Fails with kind usage on anything corrupt or that does not fit, before anything is written.
-Result<vpmu::GuestPhysical> load_elf(const GuestMemory& memory, std::span<const std::byte> file);
+Result<LoadedElf> load_elf(const GuestMemory& memory, std::span<const std::byte> file,
+                           ElfClass which = ElfClass::bits64);
 
 }  // namespace vmm

@@ -92,4 +92,10 @@ void PanicPort::port_write(std::uint16_t /*port*/, std::span<const std::byte> in
   }
 }
 
+void ExitPort::port_read(std::uint16_t /*port*/, std::span<std::byte> out) { answer(out, 0); }
+
+void ExitPort::port_write(std::uint16_t /*port*/, std::span<const std::byte> in) {
+  machine_->request_stop(value_of(in) == 0 ? StopReason::power_off : StopReason::guest_failed);
+}
+
 }  // namespace vmm

@@ -70,6 +70,19 @@ class PanicPort final : public PortDevice {
   StopRequests* machine_;
 };
 
+/// Where test kernels tell how they end, as QEMU's isa-debug-exit: 0 is a power-off, anything else a failure.
+class ExitPort final : public PortDevice {
+ public:
+  static constexpr std::uint16_t port = 0xF4;
+
+  explicit ExitPort(StopRequests& machine) : machine_{&machine} {}
+  void port_read(std::uint16_t port, std::span<std::byte> out) override;
+  void port_write(std::uint16_t port, std::span<const std::byte> in) override;
+
+ private:
+  StopRequests* machine_;
+};
+
 /// Takes writes that mean nothing here, such as POST codes at 80H, so that they do not count as unclaimed.
 class IgnoredPort final : public PortDevice {
  public:

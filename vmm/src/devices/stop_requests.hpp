@@ -7,6 +7,7 @@ enum class StopReason {
   power_off,     ///< ACPI S5.
   reset,         ///< Chipset reset port, keyboard controller or ACPI reset register.
   guest_panic,   ///< The guest reported a panic.
+  guest_failed,  ///< The guest told ExitPort that it failed.
   triple_fault,  ///< Shutdown of a vCPU.
   user,          ///< A signal, the control socket or the console's quit key.
   time_limit,    ///< It has run for as long as it may.

@@ -20,7 +20,7 @@ namespace vmm {
 class Processor {
  public:
   virtual ~Processor() = default;
-  /// Where the first processor starts, in 64-bit mode. Before open().
+  /// Where and how the first processor starts. Before open().
   virtual Result<void> start_at(const StartRegisters& start) = 0;
   /// The processor as its thread runs it. Once, on that thread; lives as long as this object.
   virtual Result<VcpuPort*> open() = 0;

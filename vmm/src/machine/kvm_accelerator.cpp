@@ -34,7 +34,7 @@ class KvmProcessor final : public Processor {
  public:
   KvmProcessor(Vm& vm, Vcpu vcpu, PmuTime pmu_time, const SavedParts& parts)
       : vm_{&vm}, vcpu_{std::move(vcpu)}, pmu_time_{pmu_time}, parts_{&parts} {}
-  Result<void> start_at(const StartRegisters& start) override { return enter_long_mode(vcpu_, start); }
+  Result<void> start_at(const StartRegisters& start) override { return enter_at(vcpu_, start); }
   Result<VcpuPort*> open() override {
     VMM_ASSIGN(KvmPort port, KvmPort::create(*vm_, vcpu_, pmu_time_));
     return &port_.emplace(std::move(port));

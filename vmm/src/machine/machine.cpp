@@ -9,6 +9,7 @@
 #include "boot/elf_image.hpp"
 #include "boot/layout.hpp"
 #include "boot/linux_image.hpp"
+#include "boot/multiboot_image.hpp"
 #include "files/input_file.hpp"
 #include "kvm/kick.hpp"
 #include "passthrough/passed_vcpu.hpp"
@@ -26,28 +27,45 @@ Result<std::vector<std::byte>> read_image(const std::string& path, const std::st
   return read_whole_file(path, {.what = "the " + name, .advice = "give a readable file with --" + name}, most);
 }
 
+/// Empty: there is none.
+Result<std::shared_ptr<const std::vector<std::byte>>> read_initrd(const MachineConfig& config) {
+  if (config.initrd_content) return config.initrd_content;
+  auto initrd = std::make_shared<std::vector<std::byte>>();
+  if (config.initrd.empty()) return initrd;
+  VMM_ASSIGN(*initrd, read_image(config.initrd, "initrd", std::max(longest_kernel, config.memory_bytes)));
+  return initrd;
+}
+
+Result<StartRegisters> load_multiboot_guest(const GuestMemory& memory, const MachineConfig& config,
+                                            std::span<const std::byte> kernel) {
+  VMM_ASSIGN(const auto module, read_initrd(config));
+  VMM_ASSIGN(const auto loaded, load_multiboot(memory, kernel, *module, config.command_line));
+  return StartRegisters{.mode = StartRegisters::Mode::bits32,
+                        .rip = loaded.entry,
+                        .rax = multiboot_boot_magic,
+                        .rbx = loaded.info.value(),
+                        .rsp = layout::stack_top.value()};
+}
+
 /// Loads the kernel into fresh memory and says how the first vCPU starts.
 Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config, PciBridge bridge) {
   VMM_ASSIGN(const auto kernel, read_image(config.kernel, "kernel", longest_kernel));
   const auto rsdp = write_acpi_tables(memory, config.cpus, bridge);
   VMM_ASSERT(write_cpu_tables(memory));
+  if (is_multiboot_image(kernel)) return load_multiboot_guest(memory, config, kernel);
   if (is_elf_image(kernel)) {
     if (!config.initrd.empty() || !config.command_line.empty())
       return usage_error(fmt::format("{} is an ELF file, which gets neither an initial RAM disk nor a command line",
                                      printable(config.kernel)),
                          "leave out --initrd and --append, or give a bzImage with --kernel");
-    VMM_ASSIGN(const auto entry, load_elf(memory, kernel));
-    return StartRegisters{.rip = entry,
+    VMM_ASSIGN(const auto loaded, load_elf(memory, kernel));
+    return StartRegisters{.rip = loaded.entry,
                           .rsp = layout::stack_top.value(),
                           .rdi = config.elf_arguments.rdi,
                           .rsi = config.elf_arguments.rsi};
   }
-  std::vector<std::byte> initrd;
-  if (!config.initrd.empty()) {
-    VMM_ASSIGN(initrd, read_image(config.initrd, "initrd", std::max(longest_kernel, config.memory_bytes)));
-  }
-  const auto& content = config.initrd_content ? *config.initrd_content : initrd;
-  VMM_ASSIGN(const auto linux, load_linux(memory, kernel, content, config.command_line, rsdp));
+  VMM_ASSIGN(const auto initrd, read_initrd(config));
+  VMM_ASSIGN(const auto linux, load_linux(memory, kernel, *initrd, config.command_line, rsdp));
   return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
 }
 
@@ -132,7 +150,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
                                .log = log};
   const auto make = config.accel == Accel::kvm ? make_kvm_accelerator : make_soft_accelerator;
   VMM_ASSIGN(machine->accelerator_, make(needs));
-  machine->add_devices();
+  machine->add_devices(config);
   if (has_bus) {
     VMM_ASSIGN(auto devices, machine->hooks_.make_devices(machine->memory_));
     if (devices.size() >= PciBus::most_devices)
@@ -146,7 +164,7 @@ Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hoo
   return machine;
 }
 
-void Machine::add_devices() {
+void Machine::add_devices(const MachineConfig& config) {
   const auto add = [this](std::uint16_t first, std::uint16_t count, std::unique_ptr<PortDevice> device) {
     ports_.add(first, count, *device);
     devices_.push_back(std::move(device));
@@ -161,6 +179,10 @@ void Machine::add_devices() {
   auto rtc = std::make_unique<Rtc>([this] { return accelerator_->time_of_day(); });
   rtc_ = rtc.get();
   add(Rtc::first_port, Rtc::port_count, std::move(rtc));
+  auto firmware_config = std::make_unique<FirmwareConfig>(config.memory_bytes, config.cpus);
+  firmware_config_ = firmware_config.get();
+  add(FirmwareConfig::selector_port, 2, std::move(firmware_config));
+  add(ExitPort::port, 1, std::make_unique<ExitPort>(*this));
   add(ResetPort::port, 1, std::make_unique<ResetPort>(*this));
   add(PanicPort::port, 1, std::make_unique<PanicPort>(*this));
   add(KeyboardController::data_port, 1, std::make_unique<KeyboardController>(*this));
@@ -274,6 +296,7 @@ Result<void> Machine::restore(const MachineImage& image) {
   serial_->restore(in);
   rtc_->restore(in);
   power_->set_enable(in.get<std::uint16_t>());
+  firmware_config_->restore(in);
   if (!in.done())
     return usage_error("the snapshot's devices are not of this form", "restore it with the version that wrote it");
   return {};
@@ -290,6 +313,7 @@ Result<MachineImage> Machine::save() {
   serial_->save(devices);
   rtc_->save(devices);
   devices.put(power_->enable());
+  firmware_config_->save(devices);
   image.devices = devices.take();
   return image;
 }

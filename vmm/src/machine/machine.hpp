@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "devices/chipset.hpp"
+#include "devices/firmware_config.hpp"
 #include "devices/pci_bus.hpp"
 #include "devices/port_bus.hpp"
 #include "devices/rtc.hpp"
@@ -86,7 +87,7 @@ class Machine final : public StopRequests {
  private:
   class Line;
   Machine(GuestMemory memory, Hooks hooks, Log& log);
-  void add_devices();
+  void add_devices(const MachineConfig& config);
   void add_virtio(std::vector<std::unique_ptr<virtio::Device>> devices);
   Result<void> add_vcpus(const MachineConfig& config, const ResolvedConfig& resolved, const StartRegisters& start,
                          const MachineImage* image);
@@ -103,8 +104,9 @@ class Machine final : public StopRequests {
   PortBus ports_;
   std::unique_ptr<InterruptLine> serial_line_;
   std::unique_ptr<Serial16550> serial_;
-  Rtc* rtc_{};          ///< Of devices_.
-  AcpiPower* power_{};  ///< The same.
+  Rtc* rtc_{};                         ///< Of devices_.
+  AcpiPower* power_{};                 ///< The same,
+  FirmwareConfig* firmware_config_{};  ///< and this.
   std::vector<std::unique_ptr<PortDevice>> devices_;
   PciBus pci_;
   std::vector<virtio::PciDevice*> virtio_;  ///< Of pci_.

@@ -67,7 +67,7 @@ Result<void> ProbeGuest::load(std::span<const std::uint8_t> instructions, std::u
   if (!memory_.write(code, std::as_bytes(instructions))) {
     return host_error("the probe guest does not fit into its memory");
   }
-  VMM_TRY(enter_long_mode(vcpu_, {.rip = code, .rsp = layout::stack_top.value()}));
+  VMM_TRY(enter_at(vcpu_, {.rip = code, .rsp = layout::stack_top.value()}));
   VMM_ASSIGN(auto sregs, vcpu_.sregs());
   sregs.idt = {.base = idt.value(), .limit = vpmu::page_size - 1};
   VMM_TRY(vcpu_.set_sregs(sregs));

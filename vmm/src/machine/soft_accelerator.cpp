@@ -29,11 +29,10 @@ class SoftProcessor final : public Processor {
     Log& log;
   };
   SoftProcessor(const Parts& parts, CpuidTable cpuid, unsigned id) : parts_{parts}, cpuid_{std::move(cpuid)}, id_{id} {}
-  /// In 64-bit mode.
   Result<void> start_at(const StartRegisters& start) override {
     kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset | apic_base_boot;
-    return make({.id = id_, .sregs = long_mode(reset), .regs = start_registers(start)});
+    return make({.id = id_, .sregs = start_sregs(reset, start.mode), .regs = start_registers(start)});
   }
   /// One that waits until another starts it.
   Result<void> wait_for_start() {

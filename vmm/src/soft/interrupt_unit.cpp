@@ -6,7 +6,7 @@ namespace vmm {
 namespace {
 
 constexpr std::uint32_t msr_tsc_deadline = 0x6E0, msr_x2apic_first = 0x800, msr_x2apic_last = 0x83F;
-constexpr std::uint64_t apic_base_extd = vpmu::bit(10);
+constexpr std::uint64_t apic_base_extd = vpmu::bit(10), apic_base_enabled = vpmu::bit(11);
 /// Of an id in the registers of xAPIC mode. SDM 3A figures 10-6, 10-12, 10-13.
 constexpr unsigned xapic_id_shift = 24;
 constexpr std::uint32_t xapic_everyone = 0xFF, x2apic_everyone = ~0U;
@@ -92,7 +92,9 @@ bool InterruptUnit::has_logical_id(std::uint32_t destination) const {
   return matches(id, flat ? xapic_everyone : xapic_members);
 }
 
+// One that is disabled is not there. SDM 3A 10.4.3.
 bool InterruptUnit::is_addressed(const ApicMessage& message) const {
+  if ((s_->sregs.apic_base & apic_base_enabled) == 0) return false;
   if (message.everyone) return true;
   return message.logical ? has_logical_id(message.destination) : message.destination == s_->id;
 }

@@ -138,12 +138,13 @@ MsrStatus MsrUnit::write_efer(std::uint64_t value) {
   return MsrStatus::ok;
 }
 
-// SDM 3A 10.12.5: out of x2APIC mode the way leads through a disabled APIC only.
+// SDM 3A 10.12.5: out of x2APIC mode the way leads through a disabled APIC only, and from there through xAPIC mode.
 MsrStatus MsrUnit::write_apic_base(std::uint64_t value) {
   const std::uint64_t now = s_->sregs.apic_base;
-  const bool enabled = (value & apic_base_enabled) != 0;
-  if ((value & ~apic_base_known) != 0 || ((value & apic_base_extd) != 0 && !enabled)) return MsrStatus::gp;
-  if ((now & apic_base_extd) != 0 && (value & apic_base_extd) == 0 && enabled) return MsrStatus::gp;
+  const bool enabled = (value & apic_base_enabled) != 0, x2apic = (value & apic_base_extd) != 0;
+  if ((value & ~apic_base_known) != 0 || (x2apic && !enabled)) return MsrStatus::gp;
+  if (x2apic && (now & apic_base_enabled) == 0) return MsrStatus::gp;
+  if ((now & apic_base_extd) != 0 && !x2apic && enabled) return MsrStatus::gp;
   s_->sregs.apic_base = value | (now & apic_base_bsp);
   return MsrStatus::ok;
 }

@@ -201,8 +201,9 @@ std::optional<Exit> SoftPort::access_device(const Access& access, std::span<cons
 }
 
 SoftPort::Device SoftPort::device_at(vpmu::GuestPhysical page) const {
-  constexpr std::uint64_t base_address = 0xF'FFFF'F000, x2apic_mode = vpmu::bit(10);
-  const bool apic = (s_.sregs.apic_base & x2apic_mode) == 0 && page.value() == (s_.sregs.apic_base & base_address);
+  constexpr std::uint64_t base_address = 0xF'FFFF'F000, enabled = vpmu::bit(11), x2apic_mode = vpmu::bit(10);
+  const bool apic =
+      (s_.sregs.apic_base & (enabled | x2apic_mode)) == enabled && page.value() == (s_.sregs.apic_base & base_address);
   if (apic) return Device::local_apic;
   return interrupts_.io_apic() != nullptr && page == layout::io_apic ? Device::io_apic : Device::others;
 }

@@ -19,14 +19,17 @@ constexpr Raised ud{{.vector = vector_ud, .error_code = std::nullopt}};
 
 }  // namespace
 
-// SDM 2A CPUID: OSXSAVE follows CR4, and the sizes of an XSAVE area what XCR0 has enabled.
+// SDM 2A CPUID: OSXSAVE follows CR4, APIC whether that is enabled (3A 10.4.3), and the sizes of an XSAVE area what XCR0
+// has enabled.
 void SystemUnit::cpuid() {
-  constexpr std::uint32_t osxsave = 1U << 27U;
+  constexpr std::uint32_t osxsave = 1U << 27U, apic = 1U << 9U;
+  constexpr std::uint64_t apic_base_enabled = bit(11);
   kvm_regs& r = s_->regs;
   const auto leaf = static_cast<std::uint32_t>(r.rax);
   const auto subleaf = static_cast<std::uint32_t>(r.rcx);
   CpuidRegisters out = cpuid_->get(leaf, subleaf);
   if (leaf == 1) out.ecx = (out.ecx & ~osxsave) | ((s_->sregs.cr4 & cr4_osxsave) != 0 ? osxsave : 0);
+  if (leaf == 1 && (s_->sregs.apic_base & apic_base_enabled) == 0) out.edx &= ~apic;
   if (leaf == 0xD && subleaf <= 1 && features_->has(subleaf == 0 ? CpuFeature::xsave : CpuFeature::xsavec)) {
     const CpuidRegisters upper = cpuid_->get(0xD, 2);
     constexpr std::uint32_t legacy_and_header = 576;
@@ -50,6 +53,17 @@ SystemResult SystemUnit::xsetbv() {
   const std::uint64_t value = (s_->regs.rdx & 0xFFFF'FFFF) << 32 | (s_->regs.rax & 0xFFFF'FFFF);
   if (static_cast<std::uint32_t>(s_->regs.rcx) != 0 || !features_->may_enable(value)) return gp;
   s_->vectors.xcr0 = value;
+  return Completed{};
+}
+
+// SDM 2D XGETBV. The engine has done it where it does not fault.
+SystemResult SystemUnit::xgetbv() {
+  if ((s_->sregs.cr4 & cr4_osxsave) == 0) return ud;
+  const auto which = static_cast<std::uint32_t>(s_->regs.rcx);
+  if (which > (features_->has(CpuFeature::xgetbv_ecx1) ? 1U : 0U)) return gp;
+  const std::uint64_t value = s_->vectors.xcr0 & (which == 1 ? s_->vectors.in_use() : ~0ULL);
+  s_->regs.rax = value & 0xFFFF'FFFF;
+  s_->regs.rdx = value >> 32;
   return Completed{};
 }
 

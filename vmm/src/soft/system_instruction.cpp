@@ -159,6 +159,7 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_SWAPGS: return plain(SystemOp::swapgs);
     case ZYDIS_MNEMONIC_MOV: return special_move(d);
     case ZYDIS_MNEMONIC_XSETBV: return plain(SystemOp::xsetbv);
+    case ZYDIS_MNEMONIC_XGETBV: return plain(SystemOp::xgetbv);
     case ZYDIS_MNEMONIC_RDFSBASE:
     case ZYDIS_MNEMONIC_RDGSBASE:
     case ZYDIS_MNEMONIC_WRFSBASE:

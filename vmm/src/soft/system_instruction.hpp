@@ -60,6 +60,7 @@ enum class SystemOp : std::uint8_t {
   sysexit,
   swapgs,
   xsetbv,
+  xgetbv,
   read_base,
   write_base,
   rdrand,

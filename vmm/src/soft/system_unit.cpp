@@ -113,6 +113,7 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
                     EventKind::software};
     case SystemOp::ud2: return ud;
     case SystemOp::xsetbv: return xsetbv();
+    case SystemOp::xgetbv: return xgetbv();
     case SystemOp::read_base: return read_base(i);
     case SystemOp::write_base: return write_base(i);
     case SystemOp::rdrand:

@@ -85,6 +85,7 @@ class SystemUnit {
   void cpuid();
   SystemResult write_cr4(std::uint64_t value);
   SystemResult xsetbv();
+  SystemResult xgetbv();
   SystemResult read_base(const SystemInstruction& i);
   SystemResult write_base(const SystemInstruction& i);
   SystemResult give_random(const SystemInstruction& i);

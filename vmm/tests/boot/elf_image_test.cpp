@@ -69,7 +69,8 @@ TEST(LoadElf, CopiesSegmentsToTheirPlaces) {
   const auto memory = *GuestMemory::create(16 * mib);
   const auto entry = load_elf(memory, elf_file(good_header(), good_segment()).bytes());
   ASSERT_TRUE(entry) << describe(entry.error());
-  EXPECT_EQ(*entry, GuestPhysical{2 * mib});
+  EXPECT_EQ(entry->entry, GuestPhysical{2 * mib});
+  EXPECT_EQ(entry->end, GuestPhysical{2 * mib + 64});
   EXPECT_EQ(memory.load<std::uint64_t>(GuestPhysical{2 * mib}), 0x1122334455667788U);
   EXPECT_EQ(memory.load<std::uint64_t>(GuestPhysical{2 * mib + 56}), 0U);
 }

@@ -70,6 +70,15 @@ TEST(PanicPort, AReportedPanicStopsTheMachine) {
   EXPECT_EQ(machine.requests, Requests{StopReason::guest_panic});
 }
 
+TEST(ExitPort, AnythingButZeroIsAFailure) {
+  test::FakeMachine machine;
+  ExitPort port{machine};
+  test::out<std::uint32_t>(port, ExitPort::port, 0);
+  test::out<std::uint8_t>(port, ExitPort::port, 0x80);
+  test::out<std::uint32_t>(port, ExitPort::port, 0x100);
+  EXPECT_EQ(machine.requests, (Requests{StopReason::power_off, StopReason::guest_failed, StopReason::guest_failed}));
+}
+
 class RtcTest : public testing::Test {
  protected:
   std::uint8_t cell(std::uint8_t index) {

@@ -11,28 +11,16 @@
 
 namespace vmm::test {
 
-/// Machine code as a static ELF file on disk, gone with the object.
+/// Machine code as a kernel's file on disk, gone with the object.
 class CodeFile {
  public:
-  explicit CodeFile(const std::vector<std::uint8_t>& code) {
-    Elf64_Ehdr header{};
-    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
-    header.e_ident[EI_CLASS] = ELFCLASS64;
-    header.e_type = ET_EXEC;
-    header.e_machine = EM_X86_64;
-    header.e_entry = entry;
-    header.e_phoff = sizeof header;
-    header.e_phentsize = sizeof(Elf64_Phdr);
-    header.e_phnum = 1;
-    Elf64_Phdr segment{};
-    segment.p_type = PT_LOAD;
-    segment.p_offset = sizeof header + sizeof segment;
-    segment.p_paddr = entry;
-    segment.p_filesz = segment.p_memsz = code.size();
-    std::ofstream file{path_, std::ios::binary};
-    file.write(reinterpret_cast<const char*>(&header), sizeof header);
-    file.write(reinterpret_cast<const char*>(&segment), sizeof segment);
-    file.write(reinterpret_cast<const char*>(code.data()), static_cast<std::streamsize>(code.size()));
+  /// Static ELF of 64 bits; or of 32, with a multiboot header in front of the code.
+  enum class Kind : std::uint8_t { elf, multiboot };
+  explicit CodeFile(const std::vector<std::uint8_t>& code, Kind kind = Kind::elf) {
+    if (kind == Kind::elf)
+      write<Elf64_Ehdr, Elf64_Phdr>(ELFCLASS64, EM_X86_64, {}, code);
+    else
+      write<Elf32_Ehdr, Elf32_Phdr>(ELFCLASS32, EM_386, {0x1BADB002, 0, 0U - 0x1BADB002}, code);
   }
   ~CodeFile() { ::unlink(path_.c_str()); }
   CodeFile(const CodeFile&) = delete;
@@ -41,7 +29,36 @@ class CodeFile {
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  static constexpr std::uint64_t entry = 2ULL << 20U;
+  static constexpr std::uint32_t at = 2U << 20U;
+
+  template <class FileHeader, class ProgramHeader>
+  void write(unsigned char of_class, unsigned short machine, const std::vector<std::uint32_t>& front,
+             const std::vector<std::uint8_t>& code) {
+    FileHeader header{};
+    std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+    header.e_ident[EI_CLASS] = of_class;
+    header.e_type = ET_EXEC;
+    header.e_machine = machine;
+    const std::size_t front_bytes = front.size() * sizeof front[0];
+    header.e_entry = static_cast<std::uint32_t>(at + front_bytes);
+    header.e_phoff = sizeof header;
+    header.e_phentsize = sizeof(ProgramHeader);
+    header.e_phnum = 1;
+    ProgramHeader segment{};
+    segment.p_type = PT_LOAD;
+    segment.p_offset = sizeof header + sizeof segment;
+    segment.p_paddr = at;
+    segment.p_filesz = segment.p_memsz = static_cast<std::uint32_t>(front_bytes + code.size());
+    std::ofstream file{path_, std::ios::binary};
+    const auto put = [&](const void* bytes, std::size_t size) {
+      file.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
+    };
+    put(&header, sizeof header);
+    put(&segment, sizeof segment);
+    put(front.data(), front_bytes);
+    put(code.data(), code.size());
+  }
+
   std::string path_{std::filesystem::temp_directory_path() / ("code_file_" + std::to_string(::getpid()) + ".elf")};
 };
 

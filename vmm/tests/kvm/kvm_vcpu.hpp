@@ -35,7 +35,7 @@ class KvmVcpu : public testing::Test {
 
   void load(const std::vector<std::uint8_t>& code) {
     ASSERT_TRUE(memory_->write(code_at, std::as_bytes(std::span{code})));
-    ASSERT_TRUE(enter_long_mode(*vcpu_, {.rip = code_at, .rsp = layout::stack_top.value()}));
+    ASSERT_TRUE(enter_at(*vcpu_, {.rip = code_at, .rsp = layout::stack_top.value()}));
   }
 
   /// Runs to the next exit that is no signal's.

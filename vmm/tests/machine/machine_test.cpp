@@ -82,6 +82,25 @@ void expect_kicks_to_be_seen(Machine& machine) {
   EXPECT_LT(longest, 500'000U) << "fifty times as long as it should take on an idle host";
 }
 
+/// For multiboot: in EAX the magic, in protected mode without paging? Then it writes its command line and the first
+/// byte of its module to COM1, and 0 to the exit port; else something else.
+const std::vector<std::uint8_t> multiboot_kernel{0x3D, 0x02, 0xB0, 0xAD, 0x2B,  // cmp $0x2BADB002, %eax
+                                                 0x75, 0x29,                    // jne 3f
+                                                 0x8B, 0x73, 0x10,              // mov 16(%ebx), %esi
+                                                 0xBA, 0xF8, 0x03, 0,    0,     // mov $0x3F8, %edx
+                                                 0xAC, 0x84, 0xC0,              // 1: lodsb; test %al, %al
+                                                 0x74, 0x03,                    // jz 2f
+                                                 0xEE, 0xEB, 0xF8,              // out %al, (%dx); jmp 1b
+                                                 0x8B, 0x43, 0x18,              // 2: mov 24(%ebx), %eax
+                                                 0x8B, 0x30, 0xAC, 0xEE,  // mov (%eax), %esi; lodsb; out %al, (%dx)
+                                                 0x0F, 0x20, 0xC0,        // mov %cr0, %eax
+                                                 0x25, 1,    0,    0,    0x80,  // and $0x80000001, %eax
+                                                 0x48,                          // dec %eax
+                                                 0xBA, 0xF4, 0,    0,    0,     // 4: mov $0xF4, %edx
+                                                 0xEF, 0xF4, 0xEB, 0xFD,        // out %eax, (%dx); hlt, for ever
+                                                 0xB8, 1,    0,    0,    0,     // 3: mov $1, %eax
+                                                 0xEB, 0xF0};                   // jmp 4b
+
 class MachineOfBoth : public MachineTest {
  protected:
   using MachineTest::MachineTest;
@@ -94,6 +113,16 @@ class MachineOfBoth : public MachineTest {
       machine->request_stop(StopReason::user);
       EXPECT_EQ(machine->wait(), StopReason::user);
     }
+  }
+  void expect_multiboot() {
+    const CodeFile file{multiboot_kernel, CodeFile::Kind::multiboot};
+    MachineConfig config{.kernel = file.path(), .command_line = "hello ", .memory_bytes = 16 * mib, .accel = accel()};
+    config.initrd_content = std::make_shared<const std::vector<std::byte>>(5, std::byte{'!'});
+    auto machine = Machine::create(config, {.console = [this](std::uint8_t byte) { add_letter(byte); }}, log);
+    ASSERT_TRUE(machine) << describe(machine.error());
+    (*machine)->start();
+    EXPECT_EQ((*machine)->wait(), StopReason::power_off);
+    EXPECT_EQ(console, "hello !");
   }
 };
 
@@ -119,6 +148,10 @@ TEST_F(SoftMachine, PowersOffThroughAcpi) {
 }
 
 TEST_F(SoftMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
+
+TEST_F(SoftMachine, StopsWhenTheGuestSaysThatItFailed) { EXPECT_EQ(run(out_word(0xF4, 1)), StopReason::guest_failed); }
+
+TEST_F(SoftMachine, StartsAMultibootKernel) { expect_multiboot(); }
 
 TEST_F(SoftMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
 
@@ -164,6 +197,8 @@ TEST_F(KvmMachine, ResetsThroughTheChipset) { EXPECT_EQ(run(out_word(0xCF9, 6)),
 TEST_F(KvmMachine, ResetsThroughTheKeyboardController) { EXPECT_EQ(run(out_word(0x64, 0xFE)), StopReason::reset); }
 
 TEST_F(KvmMachine, StopsWhenTheGuestReportsAPanic) { EXPECT_EQ(run(out_word(0x505, 1)), StopReason::guest_panic); }
+
+TEST_F(KvmMachine, StartsAMultibootKernel) { expect_multiboot(); }
 
 TEST_F(KvmMachine, StopsAtATripleFault) { EXPECT_EQ(run(triple_fault), StopReason::triple_fault); }
 

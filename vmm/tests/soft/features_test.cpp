@@ -125,6 +125,10 @@ TEST_F(Features, LzcntAndTzcntAreBsrAndBsfWhereTheyAreNot) {
 TEST_F(Features, CpuidFollowsWhatTheKernelHasSwitchedOn) {
   be("skylake");
   EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rcx) & vpmu::bit(27), 0U);
+  EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rdx) & vpmu::bit(9), vpmu::bit(9));
+  guest_.port.special.apic_base = 0xFEE0'0100;
+  EXPECT_EQ(after_cpuid(1, 0, &kvm_regs::rdx) & vpmu::bit(9), 0U) << "the APIC is disabled";
+  guest_.port.special.apic_base = 0xFEE0'0900;
   EXPECT_EQ(after_cpuid(0xD, 0, &kvm_regs::rbx), 576U);
   EXPECT_EQ(after_cpuid(0xD, 0, &kvm_regs::rcx), host_has(CpuFeature::avx) ? 832U : 576U);
   guest_.port.special.cr4 |= osxsave;
@@ -158,6 +162,23 @@ TEST_F(Features, OnlyWhatThereIsCanBeEnabledInXcr0) {
   SoftPort& program = begin();
   finish(program);
   expect_stopped_in_handler(program, vector_gp);
+}
+
+// SDM 2D XGETBV.
+TEST_F(Features, Xcr0IsReadWhereThereIsSuchARegister) {
+  const auto xgetbv = [&](std::uint64_t index) -> SoftPort& {
+    guest_.port.registers.rcx = index;
+    return run({0x0F, 0x01, 0xD0, 0xF4});
+  };
+  be("haswell");
+  expect_stopped_in_handler(xgetbv(0), vector_ud);
+  guest_.port.special.cr4 |= osxsave;
+  EXPECT_EQ(xgetbv(0).regs()->rax, 1U);
+  for (const std::uint64_t wrong : {1ULL, 2ULL, 63ULL, 0xFFFF'FFFFULL})
+    expect_stopped_in_handler(xgetbv(wrong), vector_gp);
+  be("skylake");
+  EXPECT_EQ(xgetbv(1).regs()->rip, code_at + 4);
+  expect_stopped_in_handler(xgetbv(2), vector_gp);
 }
 
 // SDM 3A 2.5: a bit of CR4 whose feature is not there is reserved.

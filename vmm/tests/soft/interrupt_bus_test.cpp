@@ -92,6 +92,17 @@ TEST_F(Bus, ShorthandsAndEveryone) {
   EXPECT_EQ(take(0x0F).size(), 0U) << "no interrupt has that vector";
 }
 
+// SDM 3A 10.4.3.
+TEST_F(Bus, AnApicThatIsDisabledGetsNothing) {
+  ASSERT_EQ(cpus_[2].msrs.write(0x1B, 0xFEE0'0000), MsrStatus::ok);
+  send(0, 2, 0x4050);
+  EXPECT_EQ(take(0x50), std::vector<std::uint32_t>{});
+  send(0, 0xFF, 0x4051);
+  const std::vector<std::uint32_t> taken = take(0x51);
+  EXPECT_EQ(taken.size(), 17U);
+  EXPECT_EQ(std::ranges::count(taken, 2U), 0);
+}
+
 // SDM 3A 10.12.10.
 TEST_F(Bus, LogicalIdsInX2apicMode) {
   use_x2apic();

@@ -204,6 +204,11 @@ TEST_F(Interrupts, X2apicRegistersAreMsrsInThatModeOnly) {
   EXPECT_EQ(msrs_.read(0x80D).value, 1U) << "the logical id of id 0";
   EXPECT_EQ(msrs_.read(0x1B).value, 0xFEE0'0D00U) << "it stays the boot processor";
   EXPECT_EQ(msrs_.write(0x1B, 0xFEE0'0800), MsrStatus::gp) << "not back to xAPIC mode";
+  EXPECT_EQ(msrs_.write(0x1B, 0xFEE0'0000), MsrStatus::ok);
+  EXPECT_EQ(msrs_.write(0x1B, 0xFEE0'0400), MsrStatus::gp) << "not enabled";
+  EXPECT_EQ(msrs_.write(0x1B, 0xFEE0'0C00), MsrStatus::gp) << "not at once";
+  EXPECT_EQ(msrs_.write(0x1B, 0xFEE0'0800), MsrStatus::ok);
+  use_x2apic();
   EXPECT_EQ(msrs_.write(0x802, 0), MsrStatus::gp);
   EXPECT_EQ(msrs_.write(0x80B, 1), MsrStatus::gp) << "EOI takes 0 only";
   EXPECT_EQ(msrs_.read(0x83F).status, MsrStatus::gp);

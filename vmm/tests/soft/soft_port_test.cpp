@@ -117,6 +117,19 @@ TEST_F(SoftPortRuns, ADeviceIsAlignedAsItsPageIs) {
   EXPECT_TRUE(std::holds_alternative<Hlt>(*exit));
 }
 
+// SDM 3A 10.4.3.
+TEST_F(SoftPortRuns, AnApicThatIsDisabledHasNoRegisters) {
+  constexpr std::uint32_t version = 0x6'0014;
+  guest_.map_to(0xFEE0'0000, 0xFEE0'0000);
+  for (const bool enabled : {true, false}) {
+    guest_.port.special.apic_base = enabled ? 0xFEE0'0900 : 0xFEE0'0100;
+    SoftPort& port =
+        begin({0xBB, 0, 0, 0xE0, 0xFE, 0x8B, 0x43, 0x30, 0xF4});  // mov $0xFEE00000, %ebx; mov 0x30(%rbx), %eax
+    ASSERT_TRUE(port.run());
+    EXPECT_EQ(port.regs()->rax == version, enabled) << port.regs()->rax;
+  }
+}
+
 TEST_F(SoftPortRuns, AFetchFromNowhereFaults) {
   SoftPort& port = begin({0xB8, 0x00, 0x00, 0x70, 0x00, 0xFF, 0xE0});  // mov $unmapped, %eax; jmp *%rax
   ASSERT_TRUE(port.run());
