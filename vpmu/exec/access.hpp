@@ -89,8 +89,9 @@ template <class T>
 [[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
   if (can_write_quickly(c, at, sizeof(T))) [[likely]]
     return true;
+  const std::uint64_t last = at + sizeof(T) - 1;
   return find_slowly(c, at, PagingAccess::write, 0) != nullptr &&
-         (!crosses_page(at, sizeof(T)) || find_slowly(c, at + sizeof(T) - 1, PagingAccess::write, 0) != nullptr);
+         (!crosses_page(at, sizeof(T)) || find_slowly(c, last - last % page_size, PagingAccess::write, 0) != nullptr);
 }
 
 /// No other block begins in the present run().

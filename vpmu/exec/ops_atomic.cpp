@@ -1,20 +1,15 @@
 #include "exec/alu.hpp"
 #include "exec/dispatch.hpp"
+#include "exec/exchange.hpp"
 #include "exec/select.hpp"
 
 /// Instructions that other vCPUs, running natively, must see as one step: done with the host's own.
 namespace vpmu::exec {
 namespace {
 
-/// Where the T at the op's memory operand can be changed in one step; null: stop. A split lock is left to others.
 template <class T>
-T* to_change(const Op* op, Core* c) {
-  const std::uint64_t at = address(op, c);
-  if (at % sizeof(T) != 0) {
-    c->stop = Stop::unsupported;
-    return nullptr;
-  }
-  return reinterpret_cast<T*>(find_to_change<T>(c, at));
+Exchanged<T> to_change(const Op* op, Core* c) {
+  return find_to_exchange<T>(c, address(op, c));
 }
 
 /// Replaces *at by f(*at) in one step.
@@ -25,37 +20,46 @@ void exchange(T* at, F f) {
   }
 }
 
+void leave_with(const LazyFlags& before, const Op* op, Core* c) {
+  c->flags = before;
+  VPMU_LEAVE(op, c);
+}
+
 // `before`: ADC and SBB read CF, which a failed try must not have changed.
 template <Alu What, class T, bool Immediate>
 void locked_alu(const Op* op, Core* c) {
-  T* const at = to_change<T>(op, c);
-  if (at == nullptr) VPMU_LEAVE(op, c);
+  const Exchanged<T> e = to_change<T>(op, c);
+  if (e.at == nullptr) VPMU_LEAVE(op, c);
   const T b = Immediate ? static_cast<T>(op->imm) : reg<T>(c, op->s);
   const LazyFlags before = c->flags;
-  exchange(at, [&](T a) {
+  exchange(e.at, [&](T a) {
     c->flags = before;
     return compute<What>(c->flags, a, b);
   });
+  if (!finish(c, e)) return leave_with(before, op, c);
   VPMU_NEXT(op, c);
 }
 
 template <Unary What, class T>
 void locked_unary(const Op* op, Core* c) {
-  T* const at = to_change<T>(op, c);
-  if (at == nullptr) VPMU_LEAVE(op, c);
+  const Exchanged<T> e = to_change<T>(op, c);
+  if (e.at == nullptr) VPMU_LEAVE(op, c);
   const LazyFlags before = c->flags;
-  exchange(at, [&](T a) {
+  exchange(e.at, [&](T a) {
     c->flags = before;
     return compute<What>(c->flags, a);
   });
+  if (!finish(c, e)) return leave_with(before, op, c);
   VPMU_NEXT(op, c);
 }
 
 template <class T>
 void xchg(const Op* op, Core* c) {
-  T* const at = to_change<T>(op, c);
-  if (at == nullptr) VPMU_LEAVE(op, c);
-  set_reg(c, op->s, __atomic_exchange_n(at, reg<T>(c, op->s), __ATOMIC_SEQ_CST));
+  const Exchanged<T> e = to_change<T>(op, c);
+  if (e.at == nullptr) VPMU_LEAVE(op, c);
+  const T before = __atomic_exchange_n(e.at, reg<T>(c, op->s), __ATOMIC_SEQ_CST);
+  if (!finish(c, e)) VPMU_LEAVE(op, c);
+  set_reg(c, op->s, before);
   VPMU_NEXT(op, c);
 }
 
@@ -70,9 +74,10 @@ void cmpxchg(const Op* op, Core* c) {
     found = reg<T>(c, op->d);
     if (found == expected) set_reg(c, op->d, desired);
   } else if constexpr (Locked) {
-    T* const at = to_change<T>(op, c);
-    if (at == nullptr) VPMU_LEAVE(op, c);
-    __atomic_compare_exchange_n(at, &found, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    const Exchanged<T> e = to_change<T>(op, c);
+    if (e.at == nullptr) VPMU_LEAVE(op, c);
+    __atomic_compare_exchange_n(e.at, &found, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    if (!finish(c, e)) VPMU_LEAVE(op, c);
   } else {
     const std::uint64_t at = address(op, c);
     if (!can_store<T>(c, at) || !load(c, at, found)) VPMU_LEAVE(op, c);
@@ -88,10 +93,11 @@ void cmpxchg8b(const Op* op, Core* c) {
   const auto pair = [c](RegisterNumber high, RegisterNumber low) {
     return std::uint64_t{reg<std::uint32_t>(c, high * 8)} << 32 | reg<std::uint32_t>(c, low * 8);
   };
-  auto* const at = to_change<std::uint64_t>(op, c);
-  if (at == nullptr) VPMU_LEAVE(op, c);
+  const Exchanged<std::uint64_t> e = to_change<std::uint64_t>(op, c);
+  if (e.at == nullptr) VPMU_LEAVE(op, c);
   const std::uint64_t expected = pair(rdx, rax);
-  const std::uint64_t found = __sync_val_compare_and_swap(at, expected, pair(rcx, rbx));
+  const std::uint64_t found = __sync_val_compare_and_swap(e.at, expected, pair(rcx, rbx));
+  if (!finish(c, e)) VPMU_LEAVE(op, c);
   c->flags.set_zf(found == expected);
   if (found != expected) {
     set_reg(c, rax * 8, static_cast<std::uint32_t>(found));
@@ -123,9 +129,10 @@ void xadd(const Op* op, Core* c) {
     set_reg(c, op->s, a);
     set_reg(c, op->d, sum);
   } else if constexpr (Locked) {
-    T* const at = to_change<T>(op, c);
-    if (at == nullptr) VPMU_LEAVE(op, c);
-    a = __atomic_fetch_add(at, b, __ATOMIC_SEQ_CST);
+    const Exchanged<T> e = to_change<T>(op, c);
+    if (e.at == nullptr) VPMU_LEAVE(op, c);
+    a = __atomic_fetch_add(e.at, b, __ATOMIC_SEQ_CST);
+    if (!finish(c, e)) VPMU_LEAVE(op, c);
     compute<Alu::add>(c->flags, a, b);
     set_reg(c, op->s, a);
   } else {

@@ -1,6 +1,7 @@
 #include <bit>
 
 #include "exec/dispatch.hpp"
+#include "exec/exchange.hpp"
 #include "exec/ops.hpp"
 #include "exec/select.hpp"
 
@@ -27,16 +28,17 @@ void bit(const Op* op, Core* c) {
     const std::int64_t beyond =
         ByRegister ? (number >> std::countr_zero(width)) * static_cast<std::int64_t>(sizeof(T)) : 0;
     const std::uint64_t at = address(op, c) + static_cast<std::uint64_t>(beyond);
-    if constexpr (What != BitOp::bt) {
-      if (Locked && at % sizeof(T) != 0) return leave_for(op, c, Stop::unsupported);
-      if (!can_store<T>(c, at)) VPMU_LEAVE(op, c);
-    }
     if constexpr (Locked) {
-      T* const to = reinterpret_cast<T*>(find_to_change<T>(c, at));
-      if constexpr (What == BitOp::bts) value = __atomic_fetch_or(to, mask, __ATOMIC_SEQ_CST);
-      if constexpr (What == BitOp::btr) value = __atomic_fetch_and(to, static_cast<T>(~mask), __ATOMIC_SEQ_CST);
-      if constexpr (What == BitOp::btc) value = __atomic_fetch_xor(to, mask, __ATOMIC_SEQ_CST);
+      const Exchanged<T> e = find_to_exchange<T>(c, at);
+      if (e.at == nullptr) VPMU_LEAVE(op, c);
+      if constexpr (What == BitOp::bts) value = __atomic_fetch_or(e.at, mask, __ATOMIC_SEQ_CST);
+      if constexpr (What == BitOp::btr) value = __atomic_fetch_and(e.at, static_cast<T>(~mask), __ATOMIC_SEQ_CST);
+      if constexpr (What == BitOp::btc) value = __atomic_fetch_xor(e.at, mask, __ATOMIC_SEQ_CST);
+      if (!finish(c, e)) VPMU_LEAVE(op, c);
     } else {
+      if constexpr (What != BitOp::bt) {
+        if (!can_store<T>(c, at)) VPMU_LEAVE(op, c);
+      }
       if (!load(c, at, value)) VPMU_LEAVE(op, c);
       if constexpr (What != BitOp::bt) {
         if (!store(c, at, changed<What>(value, mask))) VPMU_LEAVE(op, c);

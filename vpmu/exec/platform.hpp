@@ -54,6 +54,9 @@ class Platform {
   /// Whether the guest's CPU has the feature. Instructions of one that it lacks are left to others; LZCNT and TZCNT
   /// then are BSR and BSF. Asked when an instruction is decoded: the answer must stay the same.
   virtual bool has(CpuFeature /*feature*/) { return true; }
+  /// Whether no other processor of the guest runs at the same time: then LOCK need not be one step where the operand is
+  /// not aligned, which is left to others elsewhere.
+  virtual bool runs_alone() { return false; }
   /// The vCPU's x87 and vector state, which the engine then changes in place until the next Engine::load() or resume().
   /// Asked for at the first such instruction. Null: those are left to others.
   virtual VectorState* vectors() { return nullptr; }

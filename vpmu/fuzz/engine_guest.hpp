@@ -33,6 +33,7 @@ class Surroundings final : public exec::Platform {
   }
   exec::Answer rdpmc(std::uint32_t index, std::uint64_t& value) override { return answer(index, value); }
   exec::Answer rdtsc(std::uint64_t& value) override { return answer(0, value); }
+  bool runs_alone() override { return true; }
   exec::VectorState* vectors() override { return &state; }
 
   exec::VectorState state;

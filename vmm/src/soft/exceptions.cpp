@@ -191,6 +191,7 @@ bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind k
     exception = makes_double_fault(exception, kind, *second) ? Exception{vector_df, 0} : *second;
     kind = EventKind::fault;
   }
+  if (exception.vector == vector_db && kind != EventKind::software) state.debug.dr7 &= ~dr7_gd;
   return true;
 }
 

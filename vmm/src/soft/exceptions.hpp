@@ -13,7 +13,8 @@ enum class EventKind : std::uint8_t {
 
 /// Enters the handler of an exception or interrupt. SDM 3A 6.12, 6.14, 3B 20.1.4. A fault on the way is
 /// delivered in its place, or #DF; false when that faults too: the processor shuts down. Changes nothing but the
-/// registers, CR2 and the guest's stack. `length`: of the instruction that RIP is behind, of kind software.
+/// registers, CR2, DR7.GD (#DB clears it, 3B 17.2.4) and the guest's stack. `length`: of the instruction that RIP is
+/// behind, of kind software.
 [[nodiscard]] bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind,
                            std::uint8_t length = 0);
 

@@ -198,6 +198,7 @@ std::optional<Exit> SoftPort::take_events() {
 
 std::optional<Exit> SoftPort::take(Exception exception, EventKind kind, std::uint8_t length) {
   if (exception.vector < 32 && exception.vector != vector_nmi) ++statistics_.exceptions;
+  took_debug_ = exception.vector == vector_db && kind != EventKind::software;
   s_.halted = false;
   stale_ = true;
   pass_time(1);  // a guest whose handler faults at once must not keep us for ever

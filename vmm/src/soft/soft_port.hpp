@@ -78,6 +78,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   Result<Exit> run() override;
   [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
   [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const override { return features_.has(feature); }
+  [[nodiscard]] bool runs_alone() const override { return true; }
   Result<void> complete_exit() override;
   Result<kvm_regs> regs() override { return s_.regs; }
   Result<void> set_regs(const kvm_regs& regs) override;
@@ -148,6 +149,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
     vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
     bool has(vpmu::exec::CpuFeature feature) override { return port_->has(feature); }
+    bool runs_alone() override { return true; }
     vpmu::exec::VectorState* vectors() override { return &port_->s_.vectors; }
 
    private:
@@ -220,6 +222,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.
   Open open_;
   kvm_guest_debug guest_debug_{};
+  bool took_debug_{};          ///< The last exception was #DB, and not by INT 1.
   std::uint64_t held_hits_{};  ///< Data breakpoints that MOV SS has hit: reported behind the next instruction.
   bool branch_steps_{};        ///< DEBUGCTL.BTF, as set_msr() was told.
   std::uint64_t stop_after_{~0ULL};

@@ -252,6 +252,11 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
     return exit;
   }
   if (statistics_.exceptions != exceptions) {
+    // INT1, and what DR7.GD is for: there is one #DB for both.
+    if (took_debug_ && !w.to_host) {
+      s_.debug.dr6 |= hits;
+      return std::nullopt;
+    }
     // The host's step over an instruction that faults ends where the handler begins.
     if (w.host_step) hits |= dr6_bs;
     return hits == 0 ? std::nullopt : debug_hit(w, hits);

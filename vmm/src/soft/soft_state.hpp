@@ -39,6 +39,7 @@ struct Exception {
   std::uint8_t vector{};
   std::optional<std::uint32_t> error_code;
 };
+inline constexpr std::uint64_t dr7_gd = 1U << 13U;
 inline constexpr std::uint8_t vector_de = 0, vector_db = 1, vector_nmi = 2, vector_bp = 3, vector_ud = 6, vector_nm = 7,
                               vector_df = 8, vector_ts = 10, vector_np = 11, vector_ss = 12, vector_gp = 13,
                               vector_pf = 14;

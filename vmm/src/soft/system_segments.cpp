@@ -154,6 +154,7 @@ SystemResult SystemUnit::load_segment(unsigned number, std::uint16_t selector) {
     to.selector = selector;
     to.unusable = 1;
     to.dpl = static_cast<std::uint8_t>(number == ss ? cpl : 0);
+    if (number == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
     return Completed{};
   }
   const auto loaded = segment_of(*view_, s_->sregs, selector);

@@ -18,7 +18,7 @@ constexpr std::uint64_t rflags_by_popf = 0x24'7FD5;
 constexpr std::uint64_t cr0_pe = bit(0), cr0_pg = bit(31), cr0_et = bit(4);
 constexpr std::uint64_t cr4_tsd = bit(2), cr4_pae = bit(5);
 constexpr std::uint64_t cr0_ts = bit(3), efer_sce = bit(0);
-constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr7_fixed = 0x400, dr7_gd = bit(13);
+constexpr std::uint64_t cr4_de = bit(3), dr6_fixed = 0xFFFF'0FF0, dr6_bd = bit(13), dr7_fixed = 0x400;
 constexpr std::uint32_t msr_kernel_gs_base = 0xC000'0102;
 
 constexpr Raised gp{general_protection};
@@ -218,9 +218,18 @@ SystemResult SystemUnit::read_control(const SystemInstruction& i) {
 }
 
 // SDM 3B 17.2: DR4 and DR5 are DR6 and DR7.
+/// Of MOV to or from a debug register. SDM 3B 17.2.2: DR4 and DR5 are DR6 and DR7, unless CR4.DE is set. 17.2.3:
+/// DR7.GD.
+std::optional<Raised> SystemUnit::debug_fault(const SystemInstruction& i) {
+  if ((s_->sregs.cr4 & cr4_de) != 0 && (i.special == 4 || i.special == 5)) return ud;
+  if ((s_->debug.dr7 & dr7_gd) == 0) return std::nullopt;
+  s_->debug.dr6 |= dr6_bd;
+  return Raised{{.vector = vector_db, .error_code = std::nullopt}};
+}
+
 SystemResult SystemUnit::write_debug(const SystemInstruction& i) {
   const std::uint64_t value = gpr(i);
-  if ((s_->debug.dr7 & dr7_gd) != 0) return Raised{{.vector = vector_db, .error_code = std::nullopt}};
+  if (const auto fault = debug_fault(i)) return *fault;
   if (i.special < 4) {
     s_->debug.db[i.special] = value;
     return Completed{};
@@ -234,7 +243,7 @@ SystemResult SystemUnit::write_debug(const SystemInstruction& i) {
 }
 
 SystemResult SystemUnit::read_debug(const SystemInstruction& i) {
-  if ((s_->debug.dr7 & dr7_gd) != 0) return Raised{{.vector = vector_db, .error_code = std::nullopt}};
+  if (const auto fault = debug_fault(i)) return *fault;
   gpr(i) = i.special < 4        ? s_->debug.db[i.special]
            : i.special % 2 == 0 ? s_->debug.dr6 | dr6_fixed
                                 : s_->debug.dr7 | dr7_fixed;

@@ -84,6 +84,7 @@ class SystemUnit {
                                                         std::optional<std::uint64_t> operand, std::uint16_t& selector);
   void cpuid();
   SystemResult write_cr4(std::uint64_t value);
+  [[nodiscard]] std::optional<Raised> debug_fault(const SystemInstruction& i);
   SystemResult xsetbv();
   SystemResult xgetbv();
   SystemResult read_base(const SystemInstruction& i);

@@ -88,6 +88,7 @@ class ExactSource final : public CountSource {
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
     vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
     bool has(vpmu::exec::CpuFeature feature) override { return owner_->port_->has(feature); }
+    bool runs_alone() override { return owner_->port_->runs_alone(); }
     vpmu::exec::VectorState* vectors() override;
 
    private:

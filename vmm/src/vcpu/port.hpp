@@ -51,6 +51,8 @@ class VcpuPort {
   /// Whether instructions of the feature are the guest's, as Platform::has() asks. On KVM CPUID hides no instruction
   /// that the host has.
   [[nodiscard]] virtual bool has(vpmu::exec::CpuFeature /*feature*/) const { return true; }
+  /// Whether no other processor of the guest runs while this one does.
+  [[nodiscard]] virtual bool runs_alone() const { return false; }
   /// Whether MOV to and from debug registers gives a Debug exit where DR7.GD is set for set_guest_debug(); the guest's
   /// own DR7.GD then raises #DB in the guest alone.
   [[nodiscard]] virtual bool exits_on_general_detect() const { return true; }

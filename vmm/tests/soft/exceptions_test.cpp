@@ -76,5 +76,53 @@ TEST_F(Exceptions, BehindAGeneralProtectionAPageFaultIsDelivered) {
   EXPECT_EQ(port.sregs()->cr2, far - 48);
 }
 
+// SDM 3B 17.2.3, 17.2.4.
+TEST_F(Exceptions, GeneralDetectIsADebugExceptionInWhoseHandlerItIsOff) {
+  constexpr std::uint64_t detect = vpmu::bit(13);
+  SoftPort& port =
+      run({0xB8, 0, 0x24, 0, 0, 0x0F, 0x23, 0xF8, 0x0F, 0x21, 0xF1});  // mov $0x2400, %eax; to DR7; from DR6
+  expect_stopped_in_handler(port, vector_db);
+  EXPECT_EQ(pushed(4), code_at + 8) << "it is a fault";
+  EXPECT_EQ(port.debugregs()->dr6 & detect, detect);
+  EXPECT_EQ(port.debugregs()->dr7 & detect, 0U);
+}
+TEST_F(Exceptions, InterruptOneIsNoDebugException) {
+  SoftPort& port = run({0xB8, 0, 0x24, 0, 0, 0x0F, 0x23, 0xF8, 0xCD, 0x01});
+  expect_stopped_in_handler(port, vector_db);
+  EXPECT_EQ(port.debugregs()->dr7 & vpmu::bit(13), vpmu::bit(13));
+}
+
+// SDM 3A 6.8.3: a data breakpoint that MOV SS hits is reported behind the next instruction. With INT1 that is one #DB,
+// and with INT 1 it is another.
+TEST_F(Exceptions, ABreakpointOfMovSsIsReportedWithTheDebugExceptionBehindIt) {
+  guest_.store_code(handler_of(vector_db), {0xFF, 0xC1, 0x48, 0xCF});                                 // inc %ecx; iretq
+  const std::vector<std::uint8_t> int1{0x8E, 0x13, 0xF1, 0xF4}, int_1{0x8E, 0x13, 0xCD, 0x01, 0xF4};  // mov (%rbx), %ss
+  for (const std::uint64_t selector : {0x18, 0})
+    for (const auto& code : {int1, int_1}) {
+      guest_.store_word(data_at, selector);
+      guest_.store_code(code_at, code);
+      guest_.port.registers.rbx = data_at;
+      guest_.port.registers.rcx = 0;
+      SoftPort& port = begin();
+      kvm_debugregs debug{};
+      debug.db[0] = data_at;
+      debug.dr7 = 0x400 | 1 | 0x3U << 16 | 0x1U << 18;  // L0, reads and writes, two bytes
+      ASSERT_TRUE(port.set_debugregs(debug));
+      finish(port);
+      EXPECT_EQ(port.regs()->rip, code_at + code.size());
+      EXPECT_EQ(port.regs()->rcx, code == int1 ? 1U : 2U) << selector;
+      EXPECT_EQ(port.debugregs()->dr6 & 0xF, 1U);
+    }
+}
+
+// SDM 3B 17.2.2.
+TEST_F(Exceptions, Dr4And5AreOthersUnlessDebugExtensionsAreOn) {
+  const std::vector<std::uint8_t> code{0xB8, 0x0F, 0,    0,    0,    0x0F,
+                                       0x23, 0xE0, 0x0F, 0x21, 0xF1, 0xF4};  // to DR4, from DR6
+  EXPECT_EQ(run(code).regs()->rcx, 0xFFFF'0FFFU);
+  guest_.port.special.cr4 |= vpmu::bit(3);
+  expect_stopped_in_handler(run(code), vector_ud);
+}
+
 }  // namespace
 }  // namespace vmm::test

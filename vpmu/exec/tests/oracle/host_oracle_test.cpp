@@ -54,7 +54,9 @@ class HostOracle : public testing::Test {
 
   FlatRam ram_{(scratch_pages + 1) * page_size};
   std::span<std::byte> scratch_{ram_.bytes().first(scratch_pages * page_size)};
-  NoPlatform platform_;
+  struct Alone final : NoPlatform {
+    bool runs_alone() override { return true; }
+  } platform_;
   Engine engine_{ram_, platform_};
   TestCode code_;
   Engine compiled_{ram_, platform_, &code_, Compiling{.after = 1}};
