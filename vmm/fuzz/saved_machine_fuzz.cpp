@@ -59,7 +59,7 @@ Bytes save_machine() {
   require(machine.has_value(), "the machine can be made");
   (*machine)->start();
   time_up.acquire();
-  Fd file{::memfd_create("saved", MFD_CLOEXEC)};
+  const Fd file{::memfd_create("saved", MFD_CLOEXEC)};
   auto whole = given_snapshot_file(Fd{::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)});
   require(whole && (*machine)->snapshot(std::move(*whole), Machine::AfterSnapshot::stop), "it can be saved");
   (void)(*machine)->wait();

@@ -58,7 +58,7 @@ std::optional<std::uint32_t> find_header(const ByteView& file) {
     const auto magic = file.read<std::uint32_t>(at), flags = file.read<std::uint32_t>(at + 4),
                checksum = file.read<std::uint32_t>(at + 8);
     if (!checksum || at + 12 > header_within) return std::nullopt;
-    if (*magic == header_magic && *magic + *flags + *checksum == 0) return *flags;
+    if (*magic == header_magic && *magic + *flags + *checksum == 0) return flags;
   }
   return std::nullopt;
 }

@@ -132,7 +132,7 @@ Result<void> install_kick_handler() {
 
 void KickTarget::take_missed() const {
   kicked_thread::missed = 0;
-  if (mark_of(flag_) == 0) set_mark(flag_, kick_mark);
+  if (mark_of(*flag_) == 0) set_mark(*flag_, kick_mark);
 }
 
 // A child's only thread has the variables of the one that forked, and another number.

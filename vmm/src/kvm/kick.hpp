@@ -15,8 +15,10 @@ constexpr std::uint8_t kick_mark = 2;
 /// What the flag has while an exit is completed and the guest is not to run.
 constexpr std::uint8_t completing_mark = 4;
 /// What a vCPU's flag has now; and gives it a mark. Signals and other threads do so too.
-inline std::uint8_t mark_of(const volatile std::uint8_t* flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
-inline void set_mark(volatile std::uint8_t* flag, std::uint8_t mark) { __atomic_store_n(flag, mark, __ATOMIC_RELAXED); }
+inline std::uint8_t mark_of(const volatile std::uint8_t& flag) { return __atomic_load_n(&flag, __ATOMIC_RELAXED); }
+inline void set_mark(volatile std::uint8_t& flag, std::uint8_t mark) {
+  __atomic_store_n(&flag, mark, __ATOMIC_RELAXED);
+}
 
 /// The real-time signal that brings a vCPU thread out of the guest. Timers, with kick_value(), and perf events may use
 /// it as well: the handler makes the receiving thread's vCPU leave the guest even when the signal comes just before
@@ -55,7 +57,7 @@ class KickTarget {
   }
   ~KickTarget() {
     kicked_thread::flag = outer_;
-    if (outer_ != nullptr && mark_of(flag_) != 0 && mark_of(outer_) == 0) set_mark(outer_, kick_mark);
+    if (outer_ != nullptr && mark_of(*flag_) != 0 && mark_of(*outer_) == 0) set_mark(*outer_, kick_mark);
   }
   KickTarget(const KickTarget&) = delete;
   KickTarget& operator=(const KickTarget&) = delete;

@@ -75,7 +75,7 @@ Result<Exit> SoftPort::run() {
     if (is_let_in && !kick_flag().is_set()) continue;  // for a kick that has been looked at
     if (time_.ran() >= stop_after_) return Exit{TimeUp{}};
     if (kick_flag().is_set() || time_.take_due()) {
-      set_mark(&kicked_, 0);
+      set_mark(kicked_, 0);
       return Exit{Interrupted{}};
     }
     interrupts_.refresh();
@@ -145,7 +145,7 @@ bool SoftPort::may_be_woken() {
   return board_->interrupts.io_apic() != nullptr && !s_.waits_for_start && (s_.regs.rflags & rflags_if) != 0;
 }
 
-void SoftPort::kick() { set_mark(&kicked_, kick_mark); }
+void SoftPort::kick() { set_mark(kicked_, kick_mark); }
 
 /// The vCPU has nothing to run. False: nor will any ever have.
 bool SoftPort::rest() {

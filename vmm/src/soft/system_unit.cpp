@@ -217,7 +217,6 @@ SystemResult SystemUnit::read_control(const SystemInstruction& i) {
   }
 }
 
-// SDM 3B 17.2: DR4 and DR5 are DR6 and DR7.
 /// Of MOV to or from a debug register. SDM 3B 17.2.2: DR4 and DR5 are DR6 and DR7, unless CR4.DE is set. 17.2.3:
 /// DR7.GD.
 std::optional<Raised> SystemUnit::debug_fault(const SystemInstruction& i) {

@@ -18,7 +18,7 @@ using vpmu::GuestPhysical;
 
 constexpr std::uint64_t mib = 1ULL << 20U;
 constexpr std::size_t contents_at = 0x1000;
-constexpr std::uint32_t magic = 0x1BADB002, contents = 0x11223344, to = 2 * mib;
+constexpr std::uint32_t contents = 0x11223344, to = 2 * mib;
 
 struct Header {
   std::size_t at{contents_at};

@@ -97,7 +97,7 @@ TEST_F(Exceptions, InterruptOneIsNoDebugException) {
 TEST_F(Exceptions, ABreakpointOfMovSsIsReportedWithTheDebugExceptionBehindIt) {
   guest_.store_code(handler_of(vector_db), {0xFF, 0xC1, 0x48, 0xCF});                                 // inc %ecx; iretq
   const std::vector<std::uint8_t> int1{0x8E, 0x13, 0xF1, 0xF4}, int_1{0x8E, 0x13, 0xCD, 0x01, 0xF4};  // mov (%rbx), %ss
-  for (const std::uint64_t selector : {0x18, 0})
+  for (const std::uint64_t selector : {0x18U, 0U})
     for (const auto& code : {int1, int_1}) {
       guest_.store_word(data_at, selector);
       guest_.store_code(code_at, code);
