@@ -24,7 +24,7 @@ template <class T>
 }
 
 template <class T>
-Exchanged<T> find_to_exchange(Core* c, std::uint64_t at) {
+VPMU_PART_OF_OP Exchanged<T> find_to_exchange(Core* c, std::uint64_t at) {
   if (at % sizeof(T) != 0) [[unlikely]]
     return copy_to_exchange<T>(c, at);
   return {.at = reinterpret_cast<T*>(find_to_change<T>(c, at))};
@@ -32,7 +32,7 @@ Exchanged<T> find_to_exchange(Core* c, std::uint64_t at) {
 
 /// False: as `at` null; registers must be as they were.
 template <class T>
-[[nodiscard]] bool finish(Core* c, const Exchanged<T>& e) {
+[[nodiscard]] VPMU_PART_OF_OP bool finish(Core* c, const Exchanged<T>& e) {
   return e.copy_of == 0 || store(c, e.copy_of, *e.at);
 }
 

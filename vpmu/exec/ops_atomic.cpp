@@ -8,7 +8,7 @@ namespace vpmu::exec {
 namespace {
 
 template <class T>
-Exchanged<T> to_change(const Op* op, Core* c) {
+VPMU_PART_OF_OP Exchanged<T> to_change(const Op* op, Core* c) {
   return find_to_exchange<T>(c, address(op, c));
 }
 
