@@ -84,7 +84,8 @@ template <class T>
   return true;
 }
 
-/// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores.
+/// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores. In two pages:
+/// what is missing of the second begins with its first byte, as CR2 tells. SDM 3A 4.7.
 template <class T>
 [[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
   if (can_write_quickly(c, at, sizeof(T))) [[likely]]

@@ -6,7 +6,6 @@ namespace vmm {
 namespace {
 
 constexpr std::uint32_t msr_tsc_deadline = 0x6E0, msr_x2apic_first = 0x800, msr_x2apic_last = 0x83F;
-constexpr std::uint64_t apic_base_extd = vpmu::bit(10), apic_base_enabled = vpmu::bit(11);
 /// Of an id in the registers of xAPIC mode. SDM 3A figures 10-6, 10-12, 10-13.
 constexpr unsigned xapic_id_shift = 24;
 constexpr std::uint32_t xapic_everyone = 0xFF, x2apic_everyone = ~0U;

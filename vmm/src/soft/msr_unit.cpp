@@ -16,7 +16,6 @@ using vpmu::exec::CpuFeature;
 constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0x3B, msr_pat = 0x277,
                         msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
 constexpr std::uint64_t cr0_pg = bit(31);
-constexpr std::uint64_t apic_base_bsp = bit(8), apic_base_extd = bit(10), apic_base_enabled = bit(11);
 
 /// A register that only holds what is written to it.
 struct Kept {

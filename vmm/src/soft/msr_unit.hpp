@@ -9,8 +9,6 @@ inline constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
 /// Of IA32_EFER: SCE, LME, LMA and NXE are there. SDM 3A 2.2.1.
 inline constexpr std::uint64_t efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10),
                                efer_known = vpmu::bit(0) | efer_lme | efer_lma | vpmu::bit(11);
-/// Of IA32_APIC_BASE: BSP, EXTD, enable and an address of 36 bits. SDM 3A figure 10-26.
-inline constexpr std::uint64_t apic_base_known = 0xF'FFFF'FD00;
 
 /// The MSRs of a vCPU without KVM that KVM would keep: the processor's own, its APIC's, and what a kernel looks at when
 /// it boots. Those of the PMU and all others are `unknown` here. SDM 3C chapter 35.

@@ -149,7 +149,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
     vpmu::exec::Answer rdtsc(std::uint64_t& value) override;
     vpmu::exec::Answer rdtscp(std::uint64_t& value, std::uint64_t& aux) override;
     bool has(vpmu::exec::CpuFeature feature) override { return port_->has(feature); }
-    bool runs_alone() override { return true; }
+    bool runs_alone() override { return port_->runs_alone(); }
     vpmu::exec::VectorState* vectors() override { return &port_->s_.vectors; }
 
    private:

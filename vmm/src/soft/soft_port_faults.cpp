@@ -201,9 +201,9 @@ std::optional<Exit> SoftPort::access_device(const Access& access, std::span<cons
 }
 
 SoftPort::Device SoftPort::device_at(vpmu::GuestPhysical page) const {
-  constexpr std::uint64_t base_address = 0xF'FFFF'F000, enabled = vpmu::bit(11), x2apic_mode = vpmu::bit(10);
+  const std::uint64_t base = s_.sregs.apic_base;
   const bool apic =
-      (s_.sregs.apic_base & (enabled | x2apic_mode)) == enabled && page.value() == (s_.sregs.apic_base & base_address);
+      (base & (apic_base_enabled | apic_base_extd)) == apic_base_enabled && page.value() == (base & apic_base_address);
   if (apic) return Device::local_apic;
   return interrupts_.io_apic() != nullptr && page == layout::io_apic ? Device::io_apic : Device::others;
 }
@@ -252,7 +252,7 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
     return exit;
   }
   if (statistics_.exceptions != exceptions) {
-    // INT1, and what DR7.GD is for: there is one #DB for both.
+    // INT1 and MOV to or from a debug register under DR7.GD raise #DB themselves: that one tells of the hits too.
     if (took_debug_ && !w.to_host) {
       s_.debug.dr6 |= hits;
       return std::nullopt;

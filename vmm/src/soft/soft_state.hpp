@@ -7,6 +7,7 @@
 
 #include "exec/vector_state.hpp"
 #include "soft/local_apic.hpp"
+#include "vpmu/bits.hpp"
 
 namespace vmm {
 
@@ -39,7 +40,11 @@ struct Exception {
   std::uint8_t vector{};
   std::optional<std::uint32_t> error_code;
 };
-inline constexpr std::uint64_t dr7_gd = 1U << 13U;
+inline constexpr std::uint64_t dr7_gd = vpmu::bit(13);
+/// Of IA32_APIC_BASE. SDM 3A figure 10-26.
+inline constexpr std::uint64_t apic_base_bsp = vpmu::bit(8), apic_base_extd = vpmu::bit(10),
+                               apic_base_enabled = vpmu::bit(11), apic_base_address = 0xF'FFFF'F000,
+                               apic_base_known = apic_base_bsp | apic_base_extd | apic_base_enabled | apic_base_address;
 inline constexpr std::uint8_t vector_de = 0, vector_db = 1, vector_nmi = 2, vector_bp = 3, vector_ud = 6, vector_nm = 7,
                               vector_df = 8, vector_ts = 10, vector_np = 11, vector_ss = 12, vector_gp = 13,
                               vector_pf = 14;

@@ -23,7 +23,6 @@ constexpr Raised ud{{.vector = vector_ud, .error_code = std::nullopt}};
 // has enabled.
 void SystemUnit::cpuid() {
   constexpr std::uint32_t osxsave = 1U << 27U, apic = 1U << 9U;
-  constexpr std::uint64_t apic_base_enabled = bit(11);
   kvm_regs& r = s_->regs;
   const auto leaf = static_cast<std::uint32_t>(r.rax);
   const auto subleaf = static_cast<std::uint32_t>(r.rcx);

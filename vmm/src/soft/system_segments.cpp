@@ -13,6 +13,7 @@ namespace {
 
 using vpmu::bit;
 
+constexpr unsigned ss = 2;  // of the segment registers
 constexpr std::uint64_t rflags_zf = bit(6);
 
 constexpr Raised gp{general_protection};
@@ -139,12 +140,18 @@ SystemResult SystemUnit::write_segment(const SystemInstruction& i, std::optional
   return load_segment(i.special, selector);
 }
 
+// By MOV or POP. SDM 3A 6.8.3: behind one of SS nothing is delivered before the next instruction.
 SystemResult SystemUnit::load_segment(unsigned number, std::uint16_t selector) {
-  constexpr unsigned ss = 2;
+  SystemResult loaded = set_segment(number, selector);
+  if (number == ss && std::holds_alternative<Completed>(loaded))
+    s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
+  return loaded;
+}
+
+SystemResult SystemUnit::set_segment(unsigned number, std::uint16_t selector) {
   const unsigned cpl = cpl_of(s_->sregs);
   if (is_real_mode(s_->sregs)) {
     segment(number) = real_mode_segment(selector, false);
-    if (number == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
     return Completed{};
   }
   if ((selector & ~3U) == 0) {
@@ -154,7 +161,6 @@ SystemResult SystemUnit::load_segment(unsigned number, std::uint16_t selector) {
     to.selector = selector;
     to.unusable = 1;
     to.dpl = static_cast<std::uint8_t>(number == ss ? cpl : 0);
-    if (number == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
     return Completed{};
   }
   const auto loaded = segment_of(*view_, s_->sregs, selector);
@@ -163,7 +169,6 @@ SystemResult SystemUnit::load_segment(unsigned number, std::uint16_t selector) {
   if (number == ss && ((loaded->type & code_not_readable) != 2 || loaded->dpl != cpl)) return gp_selector(selector);
   if (loaded->present == 0) return Raised{{.vector = vector_np, .error_code = selector & ~3U}};
   segment(number) = *loaded;
-  if (number == ss) s_->events.interrupt.shadow = KVM_X86_SHADOW_INT_MOV_SS;
   return Completed{};
 }
 

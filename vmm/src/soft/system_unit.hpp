@@ -68,6 +68,7 @@ class SystemUnit {
   SystemResult system_call(const SystemInstruction& i);
   SystemResult write_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand);
   SystemResult load_segment(unsigned number, std::uint16_t selector);
+  SystemResult set_segment(unsigned number, std::uint16_t selector);
   SystemResult push_segment(const SystemInstruction& i);
   SystemResult pop_segment(const SystemInstruction& i);
   SystemResult far_branch(const SystemInstruction& i, std::optional<std::uint64_t> operand);
