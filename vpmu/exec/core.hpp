@@ -129,7 +129,7 @@ struct Site {
   Run run{};  ///< What `op` does; alone, nothing behind it.
   Why why{};
   std::uint8_t way{};
-  std::uint8_t words{};  ///< Accesses of the block that are still to come behind it: see Tap::log.
+  std::uint8_t addresses{};  ///< Accesses of the block that are still to come behind it: see Tap.
 };
 
 /// A block as code of this CPU (jit.hpp).
@@ -300,7 +300,8 @@ struct CompiledState {
   std::uint64_t wants_mxcsr{};  ///< It is to be while compiled code runs.
   std::uint32_t host_mxcsr{};   ///< Of whoever called the engine.
   std::uint64_t to{};           ///< Code that a call is going to.
-  std::uint64_t* log{};         ///< In Tap::log, behind what the running block has its place in.
+  const SeenBlock** logged_blocks{};  ///< In Tap::blocks, behind the running block;
+  std::uint64_t* logged_addresses{};  ///< in Tap::addresses, behind the places of its accesses.
   struct Jumps {
     Words tags{};  ///< Minus the RIP of blocks that computed jumps go to,
     Words code{};  ///< and their code.

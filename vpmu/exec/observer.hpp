@@ -1,5 +1,4 @@
 #pragma once
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -121,14 +120,15 @@ struct SeenBlock {
 /// Blocks that ran to their ends, one after another; and what stands before them. Who reads them leaves there what
 /// stands behind them.
 struct SeenBlocks {
-  /// Of each block its address, and then the linear addresses of all its accesses. None lies in two pages.
-  std::span<const std::uint64_t> words;
+  /// So many at most, of so many instructions in all.
+  static constexpr std::size_t most = 2048;
+  std::span<const SeenBlock* const> blocks;
+  std::span<const std::uint64_t> addresses;      ///< Linear, of all their accesses in turn. None lies in two pages.
   std::span<const SeenPage, tlb_entries> pages;  ///< By tlb_place(): where these are.
   std::uint64_t now{};                           ///< Instructions that have retired since Engine::observe().
   std::uint64_t line{};                          ///< The last line that was fetched.
   SeenBranch branch{};  ///< The last branch, if its successor is not known yet; else of kind none.
 
-  [[nodiscard]] static const SeenBlock& block(std::uint64_t word) { return *std::bit_cast<const SeenBlock*>(word); }
   [[nodiscard]] SeenAccess access(const BlockAccess& a, std::uint64_t at) const {
     const SeenPage& page = pages[tlb_place(at)];
     return {.linear = at,
@@ -150,8 +150,9 @@ struct SeenBlocks {
 /// Tells each of their events: see Observer.
 template <class To>
 void tell(SeenBlocks& all, To& to) {
-  for (std::size_t at = 0; at != all.words.size();) {
-    const SeenBlock& block = SeenBlocks::block(all.words[at++]);
+  const std::uint64_t* address = all.addresses.data();
+  for (const SeenBlock* const seen : all.blocks) {
+    const SeenBlock& block = *seen;
     if (all.branch.kind != BranchKind::none) to.branched(all.branch_to(block));
     for (const SeenCode& line : block.lines)
       if (line.linear != all.line) {
@@ -159,7 +160,7 @@ void tell(SeenBlocks& all, To& to) {
         all.line = line.linear;
       }
     for (const BlockAccess& a : block.accesses) {
-      SeenAccess access = all.access(a, all.words[at++]);
+      SeenAccess access = all.access(a, *address++);
       const std::uint64_t now = all.now + a.instruction;
       if (a.both) {
         access.store = false;

@@ -12,13 +12,13 @@
 /// access comes to find_slowly(), and is noted there. An op that gives up takes back what was noted of it: leave(). A
 /// branch is noted when its successor is known: the next block begins, or the engine stops.
 ///
-/// Compiled blocks write a log, the words of SeenBlocks: all else about them is known before. It is read whenever
-/// compiled code is left, if only for one op; so the TLB still has what the addresses were translated by.
+/// Compiled blocks write a log, blocks and addresses as SeenBlocks has them: all else is known before. It is read
+/// whenever compiled code is left, if only for one op; so the TLB still has what the addresses were translated by.
 namespace vpmu::exec {
 
 struct Tap {
   /// So many instructions at most are run before the log is read.
-  static constexpr std::int64_t most_logged = 2048;
+  static constexpr std::int64_t most_logged = SeenBlocks::most;
 
   Observer* observer{};
   Tlb closed{};  ///< Never has anything: the fast path goes through it.
@@ -43,8 +43,9 @@ struct Tap {
   std::int64_t held{};      ///< Of Core::aside: instructions that are for the present Engine::run() after all.
   std::uint64_t at_next{};  ///< What retires before the next block of the log.
   const Site* resumed{};    ///< Compiled code goes on behind its op: the log begins with what else its block accesses.
-  /// A word for each block, which has an instruction at least, and two at most for each instruction.
-  std::array<std::uint64_t, 3 * most_logged> log{};
+  /// The log. A block has one instruction at least; an instruction makes two accesses at most.
+  std::array<const SeenBlock*, most_logged> blocks{};
+  std::array<std::uint64_t, 2 * most_logged> addresses{};
 };
 
 /// Makes the ops of a block that was just decoded tell of themselves.

@@ -21,11 +21,12 @@ void note_logged(Core& core, const Block& block, std::span<const std::uint64_t> 
   }
 }
 /// Blocks that ran to their ends.
-void tell_blocks(Core& core, std::span<const std::uint64_t> words) {
-  if (words.empty()) return;
+void tell_blocks(Core& core, std::span<const SeenBlock* const> blocks, std::span<const std::uint64_t> addresses) {
+  if (blocks.empty()) return;
   Tap& t = *core.tap;
   tell_before(t, t.count);
-  SeenBlocks all{.words = words,
+  SeenBlocks all{.blocks = blocks,
+                 .addresses = addresses,
                  .pages = t.pages[rights_in(core.tlb, core)],
                  .now = t.at_next,
                  .line = t.line,
@@ -42,27 +43,28 @@ void begin_log(Core& core) {
   Tap& t = *core.tap;
   t.at_next = retired_before_block(core);
   t.resumed = nullptr;
-  core.compiled.log = t.log.data();
+  core.compiled.logged_blocks = t.blocks.data();
+  core.compiled.logged_addresses = t.addresses.data();
 }
 
 void tell_log(Core& core, const Site* site) {
   Tap& t = *core.tap;
-  std::span<const std::uint64_t> words{t.log.data(), std::exchange(core.compiled.log, t.log.data())};
+  const std::span<const SeenBlock* const> blocks{t.blocks.data(), core.compiled.logged_blocks};
+  std::span<const std::uint64_t> addresses{t.addresses.data(), core.compiled.logged_addresses};
   const bool is_cut = site != nullptr && (site->why == Site::Why::op || site->why == Site::Why::alone);
   const std::size_t done = is_cut ? static_cast<std::size_t>(site->op - site->block->ops().data()) : Block::most_ops;
   if (const Site* const resumed = std::exchange(t.resumed, nullptr)) {
-    const bool is_last = words.size() == resumed->words;
-    note_logged(core, *resumed->block, words.first(resumed->words), is_last ? done : Block::most_ops);
-    words = words.subspan(resumed->words);
+    note_logged(core, *resumed->block, addresses.first(resumed->addresses), blocks.empty() ? done : Block::most_ops);
+    addresses = addresses.subspan(resumed->addresses);
   }
-  if (!words.empty()) {
-    const std::size_t of_last = is_cut ? 1 + site->block->observed->seen.accesses.size() : 0;
-    tell_blocks(core, words.first(words.size() - of_last));
-    if (is_cut) {
-      note_beginning(t, *site->block, t.at_next);
-      t.at_next += site->block->observed->seen.instructions;
-      note_logged(core, *site->block, words.last(of_last - 1), done);
-    }
+  if (!is_cut) {
+    tell_blocks(core, blocks, addresses);
+  } else if (!blocks.empty()) {
+    const std::size_t of_last = site->block->observed->seen.accesses.size();
+    tell_blocks(core, blocks.first(blocks.size() - 1), addresses.first(addresses.size() - of_last));
+    note_beginning(t, *site->block, t.at_next);
+    t.at_next += site->block->observed->seen.instructions;
+    note_logged(core, *site->block, addresses.last(of_last), done);
   }
   make_room(t);
 }
@@ -76,7 +78,8 @@ void begin_alone_in_log(Core& core, const Site& site) {
 void go_on_in_log(Core& core, const Site& site) {
   settle(core);
   core.tap->resumed = &site;
-  core.compiled.log = core.tap->log.data() + site.words;
+  core.compiled.logged_blocks = core.tap->blocks.data();
+  core.compiled.logged_addresses = core.tap->addresses.data() + site.addresses;
 }
 
 }  // namespace vpmu::exec

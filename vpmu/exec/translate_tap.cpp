@@ -46,20 +46,26 @@ void Translator::note_accesses() {
 
 /// The block, and room for the addresses of all accesses.
 void Translator::log_entry() {
-  constexpr std::int32_t log = in_state(offsetof(CompiledState, log));
-  a_.with_memory(0x8B, scratch_d, core_base, log);
+  const auto advance = [this](std::int32_t log, std::size_t by) {
+    a_.address(scratch_d, scratch_d, none, 0, static_cast<std::int32_t>(by * word));
+    a_.with_memory(0x89, scratch_d, core_base, log);
+  };
+  constexpr std::int32_t blocks = in_state(offsetof(CompiledState, logged_blocks));
+  constexpr std::int32_t addresses = in_state(offsetof(CompiledState, logged_addresses));
+  a_.with_memory(0x8B, scratch_d, core_base, blocks);
   a_.move_constant(scratch_c, reinterpret_cast<std::uintptr_t>(&block_.observed->seen));
   a_.with_memory(0x89, scratch_c, scratch_d, 0);
-  a_.address(scratch_d, scratch_d, none, 0,
-             static_cast<std::int32_t>(word * (1 + block_.observed->seen.accesses.size())));
-  a_.with_memory(0x89, scratch_d, core_base, log);
+  advance(blocks, 1);
+  if (block_.observed->seen.accesses.empty()) return;
+  a_.with_memory(0x8B, scratch_d, core_base, addresses);
+  advance(addresses, block_.observed->seen.accesses.size());
 }
 
 void Translator::log_access(HostRegister at) {
   const auto still_to_come = static_cast<std::int32_t>(block_.observed->seen.accesses.size() - logged_);
   if (still_to_come == 0) return a_.spoil();
   ++logged_;
-  a_.with_memory(0x8B, scratch_c, core_base, in_state(offsetof(CompiledState, log)));
+  a_.with_memory(0x8B, scratch_c, core_base, in_state(offsetof(CompiledState, logged_addresses)));
   a_.with_memory(0x89, at, scratch_c, -stack_word * still_to_come);
 }
 

@@ -102,7 +102,7 @@ const Site* Translator::add_site(Site::Why why, std::size_t i, unsigned way) {
                              .run = run,
                              .why = why,
                              .way = static_cast<std::uint8_t>(way),
-                             .words = static_cast<std::uint8_t>(still_to_come)});
+                             .addresses = static_cast<std::uint8_t>(still_to_come)});
   return &compiled_.sites.back();
 }
 

@@ -133,18 +133,16 @@ void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
     return request_pmis(b, env);
   }
   constexpr std::size_t at_once = 64;
-  std::array<std::byte, at_once * BtsRecord::size> buffer{};
+  std::array<BtsRecord, at_once> records{};
+  static_assert(sizeof records == at_once * BtsRecord::size, "they lie in memory as they are encoded");
   GuestLinear at = room->at;
   const auto lose_all = [&](const AccessFault& fault) {
     for (std::size_t n = 0; n < run.branches.size(); ++n) (void)drop_branch(DropReason::fault, fault);
   };
   for (std::size_t done = 0; done < run.branches.size();) {
     const std::size_t count = std::min(at_once, run.branches.size() - done);
-    for (std::size_t n = 0; n < count; ++n) {
-      const auto record = record_of(run.branches[done + n].branch).encode();
-      std::ranges::copy(record, buffer.begin() + static_cast<std::ptrdiff_t>(n * BtsRecord::size));
-    }
-    if (auto fault = env.write_linear(at, std::span{buffer}.first(count * BtsRecord::size))) return lose_all(*fault);
+    for (std::size_t n = 0; n < count; ++n) records[n] = record_of(run.branches[done + n].branch);
+    if (auto fault = env.write_linear(at, std::as_bytes(std::span{records}.first(count)))) return lose_all(*fault);
     at = at + count * BtsRecord::size;
     done += count;
   }

@@ -59,9 +59,10 @@ void Pmu::record_branches(const BranchRun& run, GuestEnv& env) {
     state_.lbr_tos = (state_.lbr_tos + run.missing) & (desc_.lbr_depth - 1U);
     state_.lbr_cycles = 0;
   }
+  const bool records = records_branches();
   for (const PassedBranch& passed : run.branches) {
     state_.lbr_cycles += passed.cycles;
-    push_branch(passed.branch);
+    if (records) push_branch(passed.branch);
   }
   state_.lbr_cycles += run.cycles_behind;
   store_branches(run, env);

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -18,7 +19,53 @@ struct Branch {
   bool taken{};
 };
 
-/// Predicts branches from those before them. Conditional: gshare, two-bit counters by address and global history.
+/// The gshare predictor of conditional branches: two-bit counters by address and global history. A copy of it shares
+/// the counters; where many are predicted in turn, one that no pointer reaches stays in the host's registers.
+struct Gshare {
+  /// Counters go from 0, strongly not taken, to 3, strongly taken; from this one on they predict taken.
+  static constexpr std::uint8_t weakly_taken = 2;
+  /// What came of a branch, as one number. The sum of those of some branches says how many were taken, mispredicted,
+  /// and both, if there are fewer than 2^sum_bits.
+  using Outcome = std::uint64_t;
+  static constexpr unsigned sum_bits = 13;
+  static constexpr unsigned mispredicted_at = 8, taken_sum_at = 24, mispredicted_sum_at = taken_sum_at + sum_bits,
+                            both_sum_at = mispredicted_sum_at + sum_bits;
+  static constexpr unsigned sum(Outcome of, unsigned at) {
+    return static_cast<unsigned>(of >> at & ((1U << sum_bits) - 1));
+  }
+  static constexpr unsigned mispredicted(Outcome of) { return static_cast<unsigned>(of >> mispredicted_at & 1); }
+
+  std::uint8_t* counters{};
+  std::uint64_t history_mask{};
+  std::uint64_t history{};  ///< And, above the mask, what has left it.
+
+  [[nodiscard]] std::uint64_t slot(std::uint64_t at) const { return (at ^ at >> 16 ^ history) & history_mask; }
+  /// Predicts it and learns from it; `taken` is 1 or 0. From a table: the host would mispredict branches of its own
+  /// where the guest does.
+  Outcome retire(std::uint64_t at, unsigned taken) {
+    std::uint8_t& counter = counters[slot(at)];
+    const Outcome outcome = outcomes[taken * 4 + counter];
+    counter = static_cast<std::uint8_t>(outcome);
+    history = history << 1 | taken;
+    return outcome;
+  }
+
+ private:
+  /// By `taken` and the counter, whose next value is in the low byte.
+  static constexpr std::array<Outcome, 8> outcomes = [] {
+    std::array<Outcome, 8> all{};
+    for (std::uint64_t taken = 0; taken < 2; ++taken)
+      for (std::uint64_t from = 0; from < 4; ++from) {
+        const std::uint64_t missed = from / weakly_taken ^ taken;
+        const std::uint64_t to = taken != 0 ? from + (from < 3 ? 1 : 0) : from - (from > 0 ? 1 : 0);
+        all[taken * 4 + from] = to | missed << mispredicted_at | taken << taken_sum_at | missed << mispredicted_sum_at |
+                                (taken & missed) << both_sum_at;
+      }
+    return all;
+  }();
+};
+
+/// Predicts branches from those before them. Conditional: Gshare.
 /// Indirect: targets by address and history. Returns: a stack that wraps around and forgets its oldest. Direct jumps
 /// and calls are always predicted; far branches never.
 ///
@@ -31,25 +78,40 @@ class BranchPredictor {
   bool retire(const Branch& branch);
   /// The same of a conditional one.
   bool conditional(std::uint64_t at, bool taken) {
-    std::uint8_t& counter = counters_[slot(at)];
-    const bool predicted = counter >= weakly_taken;
-    // From a table: with branches of its own the host would mispredict where the guest does.
-    constexpr std::array<std::array<std::uint8_t, 4>, 2> next{{{0, 0, 1, 2}, {1, 2, 3, 3}}};
-    counter = next[taken ? 1 : 0][counter];
-    history_ = (history_ << 1 | (taken ? 1 : 0)) & history_mask_;
-    return predicted != taken;
+    Gshare gshare = begin_conditional();
+    const bool mispredicted = Gshare::mispredicted(gshare.retire(at, taken ? 1 : 0)) != 0;
+    end_conditional(gshare);
+    return mispredicted;
   }
+  /// The same of a call, a return or a jump, which are taken.
+  bool unconditional(std::uint64_t at, std::uint64_t behind, std::uint64_t to, BranchKind kind) {
+    if (is_near_call(kind)) push_return(behind);
+    if (kind == BranchKind::near_ret) return return_from(at, to);
+    if (kind == BranchKind::near_ind_call || kind == BranchKind::near_ind_jmp) return indirect(at, to);
+    return kind == BranchKind::far;
+  }
+  /// Of many conditional ones in turn: nothing else may be predicted in between.
+  Gshare begin_conditional() { return {counters_.data(), history_mask_, history_}; }
+  void end_conditional(const Gshare& gshare) { history_ = gshare.history & history_mask_; }
   void clear();
   /// What it has learnt. Behind values that are no predictor's it predicts something.
   void visit_state(const StateVisitor& visit);
 
  private:
   static constexpr unsigned most_returns = 32;
-  /// Counters go from 0, strongly not taken, to 3, strongly taken; from this one on they predict taken.
-  static constexpr std::uint8_t weakly_taken = 2;
-  bool indirect(const Branch& branch);
-  bool return_from(const Branch& branch);
-  [[nodiscard]] std::uint64_t slot(std::uint64_t at) const { return (at ^ at >> 16 ^ history_) & history_mask_; }
+  bool indirect(std::uint64_t at, std::uint64_t to);
+  void push_return(std::uint64_t to) {
+    returns_[top_] = to;
+    top_ = top_ + 1 == shapes_.return_stack ? 0 : top_ + 1;
+    depth_ = std::min<unsigned>(depth_ + 1, shapes_.return_stack);
+  }
+  bool return_from(std::uint64_t at, std::uint64_t to) {
+    if (depth_ == 0) [[unlikely]]
+      return indirect(at, to);
+    --depth_;
+    top_ = (top_ == 0 ? shapes_.return_stack : top_) - 1;
+    return returns_[top_] != to;
+  }
 
   struct Target {
     std::uint64_t at{~0ULL};

@@ -58,6 +58,7 @@ struct OfBranches {
   Counts counts;
   unsigned kinds;
   bool not_taken, taken;
+  bool only_mispredicted{};
 };
 
 constexpr std::array of_branches = [] {
@@ -69,6 +70,12 @@ constexpr std::array of_branches = [] {
       {Counts::branches_conditional, bits(conditional), true, true},
       {Counts::branches_call, bits(near_rel_call, near_ind_call), false, true},
       {Counts::branches_return, bits(near_ret), false, true},
+      {Counts::mispredicts, ~0U, true, true, true},
+      {Counts::mispredicts_conditional, bits(conditional), true, true, true},
+      {Counts::mispredicts_not_taken, bits(conditional), true, false, true},
+      {Counts::mispredicts_taken, ~bits(none, far), false, true, true},
+      {Counts::mispredicts_call, bits(near_rel_call, near_ind_call), true, true, true},
+      {Counts::mispredicts_return, bits(near_ret), true, true, true},
   });
 }();
 
@@ -122,8 +129,12 @@ std::uint64_t ProcessorModel::count(Counts counts) const {
   }
   if (const auto* const of = std::ranges::find(of_branches, counts, &OfBranches::counts); of != of_branches.end())
     for (unsigned kind = 0; kind < branches_.size(); ++kind)
-      if ((of->kinds >> kind & 1) != 0)
-        n += (of->not_taken ? branches_[kind][0] : 0) + (of->taken ? branches_[kind][1] : 0);
+      for (unsigned end = 0; end < branch_ends; ++end) {
+        const bool taken = end >= branch_end(true, false), mispredicted = end % 2 != 0;
+        if ((of->kinds >> kind & 1) != 0 && (taken ? of->taken : of->not_taken) &&
+            (mispredicted || !of->only_mispredicted))
+          n += branches_[kind][end];
+      }
   return n;
 }
 

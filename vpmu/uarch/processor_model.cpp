@@ -144,65 +144,6 @@ void ProcessorModel::retired(bool load, bool store) {
   store_.reset();
 }
 
-void ProcessorModel::branched(const exec::SeenBranch& b) {
-  mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
-  count_branch(b.kind, b.taken);
-  if (b.taken) keep(b, b.to, b.now, mispredicted_);
-  if (mispredicted_) count_misprediction(b.kind, b.taken);
-}
-
-void ProcessorModel::count_misprediction(BranchKind kind, bool taken) {
-  hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
-  add(Counts::mispredicts);
-  if (kind == BranchKind::conditional) add(Counts::mispredicts_conditional);
-  if (kind == BranchKind::conditional && !taken) add(Counts::mispredicts_not_taken);
-  if (kind == BranchKind::near_ret) add(Counts::mispredicts_return);
-  if (taken && kind != BranchKind::far) add(Counts::mispredicts_taken);
-  if (is_near_call(kind)) add(Counts::mispredicts_call);
-}
-
-void ProcessorModel::keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now) {
-  kept_count_ = 0;
-  kept_mask_ = (filter.call_stack ? most_of_call_stack : most_of_ring) - 1;
-  kept_from_ = now;
-  filter_ = filter;
-  keeping_kinds_ = filter.kinds[cpl == 0 ? 0 : 1];
-  keeping_cpl_ = static_cast<std::uint8_t>(cpl);
-}
-
-BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
-  keeping_kinds_ = 0;
-  passed_.clear();
-  const std::uint64_t count = filter_.call_stack ? kept_count_ : std::min<std::uint64_t>(kept_count_, filter_.depth);
-  const std::uint64_t missing = kept_count_ - count;
-  auto since = static_cast<std::uint32_t>(missing == 0 ? kept_from_ : kept_[(missing - 1) & kept_mask_].now);
-  for (std::uint64_t n = missing; n < kept_count_; ++n) {
-    const Kept& k = kept_[n & kept_mask_];
-    passed_.push_back({.branch = {.from = GuestLinear{k.at},
-                                  .to = GuestLinear{k.to},
-                                  .cpl = keeping_cpl_,
-                                  .what = {.kind = k.kind,
-                                           .taken = true,
-                                           .mispredicted = k.mispredicted,
-                                           .target_cpl = keeping_cpl_,
-                                           .to_next = k.to_next}},
-                       .cycles = k.now - since});
-    since = k.now;
-  }
-  return {.branches = passed_, .missing = missing, .cycles_behind = static_cast<std::uint32_t>(now) - since};
-}
-
-// A far one leaves the engine: the level stays.
-void ProcessorModel::keep(const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now, bool mispredicted) {
-  if ((keeping_kinds_ >> static_cast<unsigned>(b.kind) & 1) == 0) return;
-  kept_[kept_count_++ & kept_mask_] = {.at = b.at,
-                                       .to = to,
-                                       .now = static_cast<std::uint32_t>(now),
-                                       .kind = b.kind,
-                                       .mispredicted = mispredicted,
-                                       .to_next = to == b.behind};
-}
-
 void ProcessorModel::abandoned() {
   load_.reset();
   store_.reset();
@@ -267,54 +208,38 @@ void ProcessorModel::saw_access(const exec::SeenBlocks& blocks, const exec::Bloc
   if (retires) retired(loads, stores);
 }
 
-/// As branched(all.branch_to(block)), but for what complete() tells.
-void ProcessorModel::branch_in_block(const exec::SeenBlocks& all, std::uint64_t to) {
-  const exec::SeenBranch& b = all.branch;
-  const bool taken = b.kind != BranchKind::conditional || to != b.behind;
-  const bool mispredicted =
-      b.kind == BranchKind::conditional
-          ? predictor_.conditional(b.at, taken)
-          : predictor_.retire({.at = b.at, .behind = b.behind, .to = to, .kind = b.kind, .taken = true});
-  count_branch(b.kind, taken);
-  if (taken && keeping_kinds_ != 0) keep(b, to, all.now, mispredicted);
-  if (mispredicted) count_misprediction(b.kind, taken);
-}
-
-// As tell() does, but for what changes nothing in the models, which is most.
+// As tell() does, but for what changes nothing in the models, which is most. No access or fetch has an effect on how
+// branches are predicted: so that is done before.
 void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
   using exec::Seen;
+  if (all.blocks.empty()) return;
   if (telling_ || load_ || store_) return tell(all, *this);
+  if (!sees_memory_) return saw_branches(all);
+  predict_before(all);
+  const std::uint64_t penalty = hierarchy_.profile().branches.mispredict_penalty;
   std::uint64_t hits = 0;
-  const std::uint64_t* word = all.words.data();
-  const std::uint64_t* const end = word + all.words.size();
-  while (word != end) {
-    const exec::SeenBlock& block = exec::SeenBlocks::block(*word++);
-    if (all.branch.kind != BranchKind::none) branch_in_block(all, block.rip);
-    if (!sees_memory_) {
-      word += block.accesses.size();
-      all.line = block.lines.back().linear;
-      all.now += block.instructions;
-      all.branch = block.branch;
-      continue;
-    }
-    for (const exec::SeenCode& line : block.lines) {
+  const std::uint64_t* address = all.addresses.data();
+  const std::uint8_t* missed = missed_.data();
+  for (const exec::SeenBlock* const block : all.blocks) {
+    hierarchy_.advance(*missed++ * penalty);
+    for (const exec::SeenCode& line : block->lines) {
       if (line.linear == all.line) continue;
       all.line = line.linear;
       if (!hierarchy_.fetch_repeats(line.linear) &&
           !hierarchy_.fetch_quickly(line.linear, line.physical, page_size_of(line.page_bytes)))
         fetched(line);
     }
-    for (const exec::BlockAccess& a : block.accesses) {
-      const std::uint64_t at = *word++;
+    for (const exec::BlockAccess& a : block->accesses) {
+      const std::uint64_t at = *address++;
       if (hierarchy_.access_repeats(at, a.bytes, (a.flags & Seen::op_stores) != 0) && (a.flags & Seen::retires) != 0 &&
           !load_) [[likely]]
         hits += (a.flags & Seen::op_loads) != 0 ? 1 : 0;
       else
         saw_access(all, a, at);
     }
-    all.now += block.instructions;
-    all.branch = block.branch;
+    all.now += block->instructions;
   }
+  all.branch = all.blocks.back()->branch;
   count_hits(hits);
 }
 

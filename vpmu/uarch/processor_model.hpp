@@ -33,9 +33,7 @@ class Outcomes {
 class ProcessorModel final : public exec::Observer {
  public:
   /// Cold. The profile must outlive it.
-  explicit ProcessorModel(const Profile& profile) : hierarchy_{profile}, predictor_{profile.branches} {
-    passed_.reserve(most_of_call_stack);
-  }
+  explicit ProcessorModel(const Profile& profile) : hierarchy_{profile}, predictor_{profile.branches} {}
 
   /// From here on it is one of several, whose caches are coherent. Both must outlive their use.
   void share(Sharing& with) { hierarchy_.share(with); }
@@ -62,7 +60,7 @@ class ProcessorModel final : public exec::Observer {
 
   /// The LBR's call-stack mode needs every branch: at most so many instructions may pass between keep_branches() and
   /// kept_branches().
-  static constexpr std::uint64_t most_of_call_stack = 2048;
+  static constexpr std::uint64_t most_of_call_stack = exec::SeenBlocks::most;
   /// From here on taken branches are kept for an LBR with this filter, as those of code of this level. `now` is
   /// Engine::observed().
   void keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now);
@@ -99,9 +97,20 @@ class ProcessorModel final : public exec::Observer {
   void saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at);
   void came_to(const exec::SeenAccess& access, const Result& result);
   void count_load(const Result& load);
-  void count_branch(BranchKind kind, bool taken) { ++branches_[static_cast<unsigned>(kind)][taken ? 1 : 0]; }
-  void branch_in_block(const exec::SeenBlocks& all, std::uint64_t to);
-  void count_misprediction(BranchKind kind, bool taken);
+  static constexpr unsigned branch_ends = 4;  ///< Taken: 2; mispredicted: 1.
+  static constexpr unsigned branch_end(bool taken, bool mispredicted) {
+    return (taken ? 2U : 0U) | (mispredicted ? 1U : 0U);
+  }
+  void count_branch(BranchKind kind, bool taken, bool mispredicted);
+  struct Predicted {
+    std::uint64_t instructions{}, missed{};
+  };
+  template <bool NotesMissed>
+  Predicted predict(const exec::SeenBlocks& all);
+  void predict_before(const exec::SeenBlocks& all);
+  void saw_branches(exec::SeenBlocks& all);
+  void count_conditional(Gshare::Outcome outcomes, std::uint64_t count);
+  bool retire_unconditional(const exec::SeenBranch& branch, std::uint64_t to);
   /// So many loads found their lines in the L1, and their pages in the first TLB.
   void count_hits(std::uint64_t loads);
   void keep(const exec::SeenBranch& branch, std::uint64_t to, std::uint64_t now, bool mispredicted);
@@ -109,8 +118,7 @@ class ProcessorModel final : public exec::Observer {
   Hierarchy hierarchy_;
   BranchPredictor predictor_;
   Outcomes loads_, stores_;  ///< Of retired instructions.
-  std::array<std::array<std::uint64_t, 2>, static_cast<unsigned>(BranchKind::far) + 1>
-      branches_{};                                  ///< Not taken, taken.
+  std::array<std::array<std::uint64_t, branch_ends>, static_cast<unsigned>(BranchKind::far) + 1> branches_{};
   std::array<std::uint64_t, vocabulary> counts_{};  ///< What these do not tell.
   std::uint64_t now_{};                             ///< Instructions that the hierarchy's clock has seen.
   std::optional<Result> load_, store_;              ///< Of the instruction that runs.
@@ -119,22 +127,29 @@ class ProcessorModel final : public exec::Observer {
   // The hierarchy's, when the instruction began.
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};
   std::uint64_t l1d_fills_before_{};
-  /// A taken branch.
-  struct Kept {
-    std::uint64_t at{}, to{};
-    std::uint32_t now{};  ///< SeenBranch::now.
-    BranchKind kind{};
-    bool mispredicted{}, to_next{};
-  };
+  void put_kept(std::uint64_t n, const exec::SeenBranch& branch, std::uint64_t to, std::uint64_t now,
+                bool mispredicted);
   static constexpr std::uint64_t most_of_ring = 64;  ///< More than the deepest LBR has: one before its oldest, too.
-  std::array<Kept, most_of_call_stack> kept_{};      ///< A ring of most_of_ring, or of all in call-stack mode.
-  std::uint64_t kept_count_{};                       ///< Of all since keep_branches().
+  /// A ring of most_of_ring, or of all in call-stack mode. Of `cycles` the low half is SeenBranch::now.
+  std::array<PassedBranch, most_of_call_stack> kept_{};
+  std::array<PassedBranch, most_of_ring> last_{};  ///< Those of the ring that kept_branches() tells of.
+  std::uint64_t kept_count_{};                     ///< Of all since keep_branches().
   std::uint64_t kept_mask_{};
   std::uint64_t kept_from_{};  ///< The clock at the first one's beginning.
   LbrFilter filter_{};
   std::uint8_t keeping_kinds_{};  ///< LbrFilter::kinds of keeping_cpl_; 0: no branches are kept now.
   std::uint8_t keeping_cpl_{};
-  std::vector<PassedBranch> passed_;
+  /// That the branch before one of the blocks that are just seen is to be kept: whether it was mispredicted, in bit 0,
+  /// the block's place among them, and above it how many instructions of them passed before the block.
+  using Note = std::uint32_t;
+  static constexpr Note next_place = 2;
+  static constexpr unsigned passed_at = 16;
+  static_assert(exec::SeenBlocks::most * next_place < 1U << passed_at);
+  static constexpr std::size_t place_in(Note note) { return note % (1U << passed_at) / next_place; }
+  static constexpr std::uint32_t passed_before(Note note) { return note >> passed_at; }
+  void keep_noted(const exec::SeenBlocks& all, std::span<const Note> notes);
+  std::array<Note, exec::SeenBlocks::most> notes_{};
+  std::array<std::uint8_t, exec::SeenBlocks::most> missed_{};  ///< 1: the branch before the block was mispredicted.
   bool mispredicted_{};
   bool sees_memory_{true};
   bool telling_{};                ///< Of the instruction that runs complete() will be asked for.

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cstddef>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,23 +124,25 @@ struct RandomBlocks {
       p = {.physical = below(1 << 12) * page_size, .page_bytes = below(4) != 0 ? page_size : 2ULL << 20U};
   }
   exec::SeenBlocks next(exec::SeenBlocks before) {
-    words_.clear();
+    run_.clear();
+    addresses_.clear();
     for (unsigned n = 0; n < 100; ++n) {
       const exec::SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
-      words_.push_back(std::bit_cast<std::uint64_t>(&b));
+      run_.push_back(&b);
       for (const exec::BlockAccess& a : b.accesses) {
         // More pages than a set of the first TLB has ways, and each line from few of them.
         const std::uint64_t page = below(60) != 0 ? std::min(below(6), below(6)) : below(exec::tlb_entries / 16);
         const std::uint64_t line = below(60) != 0 ? (page + 6 * below(3)) * 64 : below(page_size - 64);
         const std::uint64_t at = page * 16 * page_size + line + (below(10) != 0 ? below(64 - a.bytes) : 60);
         // And a set of the L1 that has more lines than ways.
-        words_.push_back(below(4) != 0 ? at : std::min(below(12), below(12)) * page_size + crowded_line * 64);
+        addresses_.push_back(below(4) != 0 ? at : std::min(below(12), below(12)) * page_size + crowded_line * 64);
       }
     }
-    before.words = words_;
+    before.blocks = run_;
+    before.addresses = addresses_;
     return before;
   }
-  exec::SeenBlocks first() { return {.words = {}, .pages = pages_, .line = ~0ULL}; }
+  exec::SeenBlocks first() { return {.blocks = {}, .addresses = {}, .pages = pages_, .line = ~0ULL}; }
 
  private:
   static constexpr std::uint64_t crowded_line = 40;
@@ -165,7 +168,8 @@ struct RandomBlocks {
   std::mt19937_64& random_;
   std::vector<exec::SeenBlock> blocks_;
   std::array<exec::SeenPage, exec::tlb_entries> pages_{};
-  std::vector<std::uint64_t> words_;
+  std::vector<const exec::SeenBlock*> run_;
+  std::vector<std::uint64_t> addresses_;
 };
 
 // So does that of whole blocks, with what else happens between them.
@@ -197,6 +201,66 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
     EXPECT_GT(by_blocks.count(Counts::dtlb_miss_loads), 100U);
     expect_same(by_blocks, one_by_one, std::string{profile.name});
   }
+}
+
+/// All that a model has learnt, the time of its clock among it.
+std::vector<std::byte> state_of(ProcessorModel& model, std::uint64_t now) {
+  std::vector<std::byte> all;
+  model.visit_state([&](std::span<std::byte> part) { all.insert(all.end(), part.begin(), part.end()); }, now);
+  return all;
+}
+
+/// What two models kept of the same branches.
+void expect_same_kept(ProcessorModel& x, ProcessorModel& y, std::uint64_t now) {
+  const BranchRun a = x.kept_branches(now), b = y.kept_branches(now);
+  EXPECT_EQ(a.missing, b.missing);
+  EXPECT_EQ(a.cycles_behind, b.cycles_behind);
+  ASSERT_EQ(a.branches.size(), b.branches.size());
+  for (std::size_t n = 0; n < a.branches.size(); ++n) {
+    const TakenBranch &of_a = a.branches[n].branch, &of_b = b.branches[n].branch;
+    EXPECT_EQ(of_a.from, of_b.from) << n;
+    EXPECT_EQ(of_a.to, of_b.to) << n;
+    EXPECT_EQ(of_a.cpl, of_b.cpl) << n;
+    EXPECT_EQ(of_a.what.kind, of_b.what.kind) << n;
+    EXPECT_EQ(of_a.what.taken, of_b.what.taken) << n;
+    EXPECT_EQ(of_a.what.mispredicted, of_b.what.mispredicted) << n;
+    EXPECT_EQ(of_a.what.to_next, of_b.what.to_next) << n;
+    EXPECT_EQ(a.branches[n].cycles, b.branches[n].cycles) << n;
+  }
+}
+
+// So are the branches of blocks kept as if they had been told one by one, with caches and without, and the clock that
+// mispredictions move stands the same.
+TEST(ProcessorModels, KeepTheSameBranchesByBlocks) {
+  constexpr std::uint8_t all_kinds = 0xFF, but_jumps = 0x1E, but_conditional = 0xFC;
+  std::mt19937_64 random{5};
+  RandomBlocks blocks{random};
+  for (const bool with_memory : {true, false})
+    for (const bool call_stack : {true, false})
+      for (const std::uint8_t kinds : {all_kinds, but_jumps, but_conditional, std::uint8_t{0}}) {
+        ProcessorModel by_blocks{*find_profile("haswell")}, one_by_one{*find_profile("haswell")};
+        CountPlan plan{.size = 1, .branches_wanted = true};
+        plan.entries[0] = {.counts = with_memory ? Counts::l1_hit : Counts::branches};
+        by_blocks.follow(plan);
+        one_by_one.follow(plan);
+        exec::SeenBlocks a = blocks.first(), b = a;
+        std::size_t kept = 0;
+        for (unsigned n = 0; n < 60; ++n) {
+          const LbrFilter filter{.kinds = {kinds, 0}, .depth = 16, .call_stack = call_stack};
+          for (ProcessorModel* const model : {&by_blocks, &one_by_one}) model->keep_branches(0, filter, a.now);
+          for (auto runs = random() % 4; runs > 0; --runs) {
+            a = b = blocks.next(a);
+            by_blocks.saw_blocks(a);
+            exec::tell(b, one_by_one);
+          }
+          const std::uint64_t end = a.now + random() % 5;
+          expect_same_kept(by_blocks, one_by_one, end);
+          kept += by_blocks.kept_branches(end).branches.size();
+        }
+        EXPECT_EQ(kept > 100, kinds != 0) << kept;
+        EXPECT_TRUE(state_of(by_blocks, a.now) == state_of(one_by_one, a.now));
+        expect_same(by_blocks, one_by_one, with_memory ? "with memory" : "only branches");
+      }
 }
 
 }  // namespace

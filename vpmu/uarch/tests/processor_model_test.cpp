@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <map>
 #include <random>
 #include <vector>
@@ -349,11 +348,12 @@ TEST(AModelOfBranches, LeavesTheCachesAlone) {
   block.accesses = {{.flags = exec::Seen::retires | exec::Seen::op_loads, .bytes = 8}};
   std::array<exec::SeenPage, exec::tlb_entries> pages{};
   pages.fill({.physical = 0x8000, .page_bytes = 4096});
-  exec::SeenBlocks all{.words = {}, .pages = pages, .line = ~0ULL};
+  exec::SeenBlocks all{.blocks = {}, .addresses = {}, .pages = pages, .line = ~0ULL};
   const auto run = [&] {
-    const std::array<std::uint64_t, 4> words{std::bit_cast<std::uint64_t>(&block), 0x40,
-                                             std::bit_cast<std::uint64_t>(&block), 0x80};
-    all.words = words;
+    const std::array<const exec::SeenBlock*, 2> blocks{&block, &block};
+    const std::array<std::uint64_t, 2> addresses{0x40, 0x80};
+    all.blocks = blocks;
+    all.addresses = addresses;
     model.saw_blocks(all);
     model.fetched(block.lines[0]);
     model.accessed(load_of(0x40), all.now);

@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "uarch/processor_model.hpp"
+
+/// What the model makes of branches: how they are predicted, and which are kept for the LBR and BTS.
+namespace vpmu::uarch {
+
+void ProcessorModel::branched(const exec::SeenBranch& b) {
+  mispredicted_ = predictor_.retire({.at = b.at, .behind = b.behind, .to = b.to, .kind = b.kind, .taken = b.taken});
+  count_branch(b.kind, b.taken, mispredicted_);
+  if (mispredicted_) hierarchy_.advance(hierarchy_.profile().branches.mispredict_penalty);
+  if (b.taken) keep(b, b.to, b.now, mispredicted_);
+}
+
+void ProcessorModel::count_branch(BranchKind kind, bool taken, bool mispredicted) {
+  ++branches_[static_cast<unsigned>(kind)][branch_end(taken, mispredicted)];
+}
+
+void ProcessorModel::keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now) {
+  kept_count_ = 0;
+  kept_mask_ = (filter.call_stack ? most_of_call_stack : most_of_ring) - 1;
+  kept_from_ = now;
+  filter_ = filter;
+  keeping_kinds_ = filter.kinds[cpl == 0 ? 0 : 1] & 0xFE;  // BranchKind::none is no branch
+  keeping_cpl_ = static_cast<std::uint8_t>(cpl);
+}
+
+BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
+  keeping_kinds_ = 0;
+  const std::uint64_t count = filter_.call_stack ? kept_count_ : std::min<std::uint64_t>(kept_count_, filter_.depth);
+  const std::uint64_t missing = kept_count_ - count;
+  auto since = static_cast<std::uint32_t>(missing == 0 ? kept_from_ : kept_[(missing - 1) & kept_mask_].cycles);
+  std::span<PassedBranch> told{kept_.data(), count};
+  if (!filter_.call_stack) {
+    told = std::span{last_}.first(count);
+    for (std::uint64_t n = 0; n < count; ++n) told[n] = kept_[(missing + n) & kept_mask_];
+  }
+  for (PassedBranch& passed : told) {
+    const auto at = static_cast<std::uint32_t>(passed.cycles);
+    passed.cycles = at - std::exchange(since, at);
+  }
+  return {.branches = told, .missing = missing, .cycles_behind = static_cast<std::uint32_t>(now) - since};
+}
+
+// A far one leaves the engine: the level stays. Written field by field: the host would wait for a whole that it has
+// just put together of these.
+inline void ProcessorModel::put_kept(std::uint64_t n, const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now,
+                                     bool mispredicted) {
+  PassedBranch& kept = kept_[n & kept_mask_];
+  kept.branch.from = GuestLinear{b.at};
+  kept.branch.to = GuestLinear{to};
+  kept.branch.cpl = keeping_cpl_;
+  kept.branch.what.kind = b.kind;
+  kept.branch.what.taken = true;
+  kept.branch.what.mispredicted = mispredicted;
+  kept.branch.what.target_cpl = keeping_cpl_;
+  kept.branch.what.to_next = to == b.behind;
+  kept.cycles = now;
+}
+
+void ProcessorModel::keep(const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now, bool mispredicted) {
+  if ((keeping_kinds_ >> static_cast<unsigned>(b.kind) & 1) == 0) return;
+  put_kept(kept_count_++, b, to, now, mispredicted);
+}
+
+/// Whether it was predicted wrongly.
+bool ProcessorModel::retire_unconditional(const exec::SeenBranch& b, std::uint64_t to) {
+  const bool mispredicted = predictor_.unconditional(b.at, b.behind, to, b.kind);
+  count_branch(b.kind, true, mispredicted);
+  return mispredicted;
+}
+
+// Nearly as fast as the guest's code, if the host need not guess which way the guest's branches go: whether one was
+// taken, was mispredicted and is to be kept are numbers here, not branches. What the loop needs is local, so that what
+// it writes does not make the host load it anew.
+template <bool NotesMissed>
+ProcessorModel::Predicted ProcessorModel::predict(const exec::SeenBlocks& all) {
+  static_assert(exec::SeenBlocks::most < 1U << Gshare::sum_bits);
+  Gshare::Outcome outcomes = 0;
+  std::uint64_t others = 0, others_missed = 0;  // than conditional ones
+  Gshare gshare = predictor_.begin_conditional();
+  const unsigned kinds = keeping_kinds_;
+  const unsigned keeps_conditional = kinds >> static_cast<unsigned>(BranchKind::conditional) & 1U;
+  Note* note = notes_.data();
+  std::uint8_t* missed = missed_.data();
+  Note here = 0;  // the note of a branch before this block that was predicted rightly
+  const exec::SeenBranch* branch = &all.branch;
+  for (const exec::SeenBlock* const block : all.blocks) {
+    unsigned mispredicted = 0;
+    if (branch->kind == BranchKind::conditional) [[likely]] {
+      const unsigned taken = block->rip != branch->behind ? 1 : 0;
+      const Gshare::Outcome outcome = gshare.retire(branch->at, taken);
+      outcomes += outcome;
+      mispredicted = Gshare::mispredicted(outcome);
+      *note = here + mispredicted;
+      note += taken & keeps_conditional;
+    } else {
+      predictor_.end_conditional(gshare);
+      mispredicted = retire_unconditional(*branch, block->rip) ? 1 : 0;
+      gshare = predictor_.begin_conditional();
+      ++others;
+      others_missed += mispredicted;
+      *note = here + mispredicted;
+      note += kinds >> static_cast<unsigned>(branch->kind) & 1U;
+    }
+    if constexpr (NotesMissed) *missed++ = static_cast<std::uint8_t>(mispredicted);
+    here += next_place + (block->instructions << passed_at);
+    branch = &block->branch;
+  }
+  predictor_.end_conditional(gshare);
+  count_conditional(outcomes, all.blocks.size() - others);
+  keep_noted(all, std::span{notes_.data(), note});
+  return {.instructions = passed_before(here),
+          .missed = Gshare::sum(outcomes, Gshare::mispredicted_sum_at) + others_missed};
+}
+
+void ProcessorModel::predict_before(const exec::SeenBlocks& all) { (void)predict<true>(all); }
+
+void ProcessorModel::saw_branches(exec::SeenBlocks& all) {
+  const Predicted p = predict<false>(all);
+  hierarchy_.advance(p.missed * hierarchy_.profile().branches.mispredict_penalty);
+  all.now += p.instructions;
+  all.line = all.blocks.back()->lines.back().linear;
+  all.branch = all.blocks.back()->branch;
+}
+
+void ProcessorModel::count_conditional(Gshare::Outcome outcomes, std::uint64_t count) {
+  const std::uint64_t taken = Gshare::sum(outcomes, Gshare::taken_sum_at);
+  const std::uint64_t mispredicted = Gshare::sum(outcomes, Gshare::mispredicted_sum_at);
+  const std::uint64_t both = Gshare::sum(outcomes, Gshare::both_sum_at);
+  auto& of = branches_[static_cast<unsigned>(BranchKind::conditional)];
+  of[branch_end(true, true)] += both;
+  of[branch_end(true, false)] += taken - both;
+  of[branch_end(false, true)] += mispredicted - both;
+  of[branch_end(false, false)] += count - taken - (mispredicted - both);
+}
+
+void ProcessorModel::keep_noted(const exec::SeenBlocks& all, std::span<const Note> notes) {
+  // Those that are going to be told, and the one before them, for its time.
+  const std::size_t wanted =
+      filter_.call_stack ? notes.size() : std::min<std::size_t>(notes.size(), filter_.depth + 1U);
+  kept_count_ += notes.size() - wanted;
+  for (const Note note : notes.last(wanted)) {
+    const std::size_t n = place_in(note);
+    const exec::SeenBranch& b = n == 0 ? all.branch : all.blocks[n - 1]->branch;
+    put_kept(kept_count_++, b, all.blocks[n]->rip, all.now + passed_before(note), note % 2 != 0);
+  }
+}
+
+}  // namespace vpmu::uarch
