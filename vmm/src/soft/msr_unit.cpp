@@ -145,6 +145,11 @@ MsrStatus MsrUnit::write_apic_base(std::uint64_t value) {
   if (x2apic && (now & apic_base_enabled) == 0) return MsrStatus::gp;
   if ((now & apic_base_extd) != 0 && !x2apic && enabled) return MsrStatus::gp;
   s_->sregs.apic_base = value | (now & apic_base_bsp);
+  // SDM 3A 10.4.3: one that is disabled loses what it was set to, its timer and its requests.
+  if (!enabled) {
+    s_->apic.reset(s_->id);
+    interrupts_->reset();
+  }
   return MsrStatus::ok;
 }
 

@@ -214,6 +214,24 @@ TEST_F(Interrupts, X2apicRegistersAreMsrsInThatModeOnly) {
   EXPECT_EQ(msrs_.read(0x83F).status, MsrStatus::gp);
 }
 
+// SDM 3A 10.4.3: as after a reset, so that nothing comes that was on its way.
+TEST_F(Interrupts, ADisabledApicForgetsItsRequestsAndItsTimer) {
+  use_x2apic();
+  ASSERT_EQ(msrs_.write(0x832, 0x2'0000 | 0x55), MsrStatus::ok);
+  ASSERT_EQ(msrs_.write(0x838, 100), MsrStatus::ok);
+  ASSERT_EQ(msrs_.write(0x83F, 0x61), MsrStatus::ok);
+  ASSERT_EQ(state_.apic.pending(), 0x61);
+  ASSERT_LE(unit_.until_due(), 200U);
+  ASSERT_EQ(msrs_.write(0x1B, 0xFEE0'0000), MsrStatus::ok);
+  EXPECT_FALSE(state_.apic.pending());
+  EXPECT_EQ(unit_.until_due(), ~0ULL);
+  ASSERT_EQ(msrs_.write(0x1B, 0xFEE0'0800), MsrStatus::ok);
+  use_x2apic();
+  pass(1000);
+  EXPECT_FALSE(state_.apic.pending());
+  EXPECT_EQ(msrs_.read(0x832).value, 0x1'0000U) << "masked, as at the start";
+}
+
 // SDM 3C table 35-2. Linux reads it for the microcode where it is not told that it is a guest.
 TEST_F(Interrupts, ThePlatformIdIsReadOnly) {
   EXPECT_EQ(msrs_.read(0x17).status, MsrStatus::ok);
