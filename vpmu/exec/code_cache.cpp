@@ -97,9 +97,9 @@ void CodeCache::look_at(Core& core, Page& page) {
 }
 
 Block* CodeCache::find(Core& core) {
-  Block* const known = core.jumps[jump_entry(core.rip)];
+  Block* const at_hand = known(core);
   const bool full = is_full(core);
-  if (known != nullptr && known->rip == core.rip && core.is_fresh(*known) && !full) return known;
+  if (at_hand != nullptr && !full) return at_hand;
   if (full || blocks_.bytes() >= most_bytes || watches_ >= most_watches || slots_ + most_new_slots > code_slots)
     drop_all(core);
   Block* const block = find_anew(core);

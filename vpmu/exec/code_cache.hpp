@@ -28,6 +28,11 @@ class CodeCache {
   /// The block at core.rip, ready to run; where somebody observes, one that tells of itself. Null: it cannot be fetched
   /// or decoded, core.stop saying why.
   Block* find(Core& core);
+  /// The same, if it was found lately; null: look with find().
+  [[nodiscard]] static Block* known(const Core& core) {
+    Block* const block = core.jumps[jump_entry(core.rip)];
+    return block != nullptr && block->rip == core.rip && core.is_fresh(*block) ? block : nullptr;
+  }
   /// No page is fresh any more.
   void doubt(Core& core) const;
   /// Whether blocks were decoded from the page.

@@ -12,6 +12,7 @@ namespace vpmu::exec {
 namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max() / 2;
+constexpr Counts without_end{unlimited, unlimited, unlimited, unlimited};
 
 /// Whether translations made under the one hold under the other.
 bool same_tables(const PagingState& a, const PagingState& b) {
@@ -21,7 +22,7 @@ bool same_tables(const PagingState& a, const PagingState& b) {
 }  // namespace
 
 Engine::Engine(Ram& ram, Platform& platform, HostCode* host_code, Compiling compiling)
-    : code_{host_code, platform}, jit_{host_code, compiling.after} {
+    : code_{host_code, platform}, jit_{host_code, compiling.after}, stepped_{op_stepped()} {
   core_.ram = &ram;
   core_.platform = &platform;
   core_.code = &code_;
@@ -40,7 +41,7 @@ void Engine::begin_generation() {
 void Engine::load(const CpuState& state) {
   begin_generation();
   set_state(state);
-  given_ = core_.left = Counts{unlimited, unlimited, unlimited, unlimited};
+  given_ = core_.left = without_end;
 }
 
 void Engine::observe(Observer* observer) {
@@ -136,9 +137,71 @@ void Engine::came_from(Block& from, Block& block) {
   }
 }
 
+void Engine::leave(const Counts& left) {
+  given_ += left - core_.left;
+  core_.left = left;
+}
+
+/// The first op of a block, and one that stops behind it.
+struct Engine::Alone {
+  explicit Alone(const Block& block, Run stepped)
+      : ops{block.ops()[0],
+            Op{.run = stepped, .offset = static_cast<std::uint16_t>(block.ops()[0].offset + block.ops()[0].length)}} {
+    ops[0].run = block.first_alone;
+  }
+  std::array<Op, 2> ops;
+};
+
+/// Runs what is made of core_.block. Nothing is left, so that no block begins behind it.
+inline Stop Engine::step(Alone& alone) {
+  core_.stepping = true;
+  core_.stop = Stop::none;
+  core_.r[block_rip] = core_.block->rip;
+  run_from(alone.ops.data(), &core_);
+  core_.stepping = core_.wrote_code = false;
+  core_.block = nullptr;
+  return core_.stop;
+}
+
+// The same as for more. Such runs follow each other, and each way of a number through memory would wait for the one
+// before it: so nothing is left meanwhile, and what retires is given.
+Stop Engine::run_one() {
+  if (core_.left[count_instructions] != 0) leave(Counts{});
+  Block* const block = code_.known(core_);
+  core_.block = block != nullptr ? block : next_block();
+  if (core_.block == nullptr) return core_.stop;
+  Alone alone{*core_.block, stepped_};
+  core_.aside = -1;
+  const Stop stop = step(alone);
+  core_.aside = 0;
+  if (stop != Stop::none) return stop;
+  given_ += counts_of(alone.ops[0]);
+  return Stop::budget;
+}
+
+/// One instruction of core_.block, where more may be left.
+Stop Engine::step_of_many() {
+  const Counts left = core_.left;
+  if (core_.tap != nullptr) begin_alone(core_, left[count_instructions]);
+  Alone alone{*core_.block, stepped_};
+  core_.left = Counts{};
+  const Stop stop = step(alone);
+  core_.left = stop == Stop::none ? left - counts_of(alone.ops[0]) : left;
+  return stop;
+}
+
+Block* Engine::next_block() {
+  Block* const from = core_.block;
+  Block* const block = code_.find(core_);
+  if (block != nullptr && from != nullptr && core_.block == from) came_from(*from, *block);
+  return block;
+}
+
 Stop Engine::run(std::uint64_t instructions) {
   asked_to_stop_ = false;
   core_.missing.reset();
+  if (instructions == 1 && core_.tap == nullptr) return run_one();
+  if (core_.left[count_instructions] == 0) leave(without_end);
   // What is beyond this run is put aside, so that a block which would go beyond does not begin.
   core_.aside =
       core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
@@ -151,17 +214,15 @@ Stop Engine::run(std::uint64_t instructions) {
       stop = Stop::budget;
       break;
     }
-    Block* const from = core_.block;
-    Block* const block = code_.find(core_);
+    Block* const block = next_block();
     if (block == nullptr) {
       stop = core_.stop;
       break;
     }
-    if (from != nullptr && core_.block == from) came_from(*from, *block);
     core_.stop = Stop::none;
     if (block->counts[count_instructions] > core_.left[count_instructions]) {
       core_.block = block;
-      stop = step();
+      stop = step_of_many();
       continue;
     }
     core_.left -= block->counts;
@@ -172,33 +233,12 @@ Stop Engine::run(std::uint64_t instructions) {
     if (stop == Stop::alone) {
       Block* const here = code_.find(core_);
       core_.block = here;
-      stop = here == nullptr ? core_.stop : step();
+      stop = here == nullptr ? core_.stop : step_of_many();
     }
   }
   if (core_.tap != nullptr) end_run(core_);
   core_.left += only_instructions(std::exchange(core_.aside, 0));
   return stop;
-}
-
-// The first op of core_.block, with a copy of it in front of one that stops. The counts that are left are too few to
-// begin a block.
-Stop Engine::step() {
-  Block& block = *core_.block;
-  if (core_.tap != nullptr) begin_alone(core_, core_.left[count_instructions]);
-  std::array<Op, 2> alone{
-      block.ops()[0],
-      Op{.run = op_stepped(), .offset = static_cast<std::uint16_t>(block.ops()[0].offset + block.ops()[0].length)}};
-  alone[0].run = block.first_alone;
-  const Counts left = core_.left;
-  core_.left = Counts{};
-  core_.stepping = true;
-  core_.stop = Stop::none;
-  core_.r[block_rip] = block.rip;
-  run_from(alone.data(), &core_);
-  core_.stepping = core_.wrote_code = false;
-  core_.left = core_.stop == Stop::none ? left - counts_of(alone[0]) : left;
-  core_.block = nullptr;
-  return core_.stop;
 }
 
 }  // namespace vpmu::exec

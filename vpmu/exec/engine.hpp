@@ -86,7 +86,12 @@ class Engine {
   void stop_soon() { asked_to_stop_ = true; }
 
  private:
-  Stop step();
+  struct Alone;
+  Stop step(Alone& alone);
+  Stop step_of_many();
+  Stop run_one();
+  void leave(const Counts& left);
+  Block* next_block();
   void came_from(Block& from, Block& block);
   void begin_generation();
   void set_state(const CpuState& state);
@@ -97,6 +102,7 @@ class Engine {
   Jit jit_;
   std::unique_ptr<Tap> tap_;
   Counts given_{};
+  Run stepped_;  ///< What an op does that stops behind the one that ran alone.
   bool asked_to_stop_{};
 };
 

@@ -1,0 +1,81 @@
+// Runs of one instruction, which have a way of their own, among longer ones.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <random>
+#include <vector>
+
+#include "exec/engine.hpp"
+#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/oracle/host_cpu.hpp"
+
+namespace vpmu::exec::test {
+namespace {
+
+/// Takes WRMSR, and notes what the engine has counted then.
+class Counting final : public NoPlatform {
+ public:
+  Answer wrmsr(std::uint32_t, std::uint64_t) override {
+    seen.push_back(engine->passed().instructions);
+    return Answer::done;
+  }
+  Engine* engine{};
+  std::vector<std::uint64_t> seen;
+};
+
+class OneByOne : public testing::Test {
+ protected:
+  void begin(const std::vector<unsigned>& code) {
+    for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[page_size + i] = static_cast<std::byte>(code[i]);
+    platform_.engine = &engine_;
+    CpuState s;
+    s.rip = ram_.address() + page_size;
+    s.rflags = 2;
+    s.gpr[rbx] = ram_.address();
+    s.gpr[rsp] = ram_.address() + page_size;
+    engine_.load(s);
+  }
+
+  FlatRam ram_{3 * page_size};
+  Counting platform_;
+  TestCode host_code_;
+  Engine engine_{ram_, platform_, &host_code_, Compiling{.after = 1}};
+};
+
+// nop; wrmsr; jmp to the nop
+TEST_F(OneByOne, ThePlatformSeesTheInstructionThatAsksCounted) {
+  begin({0x90, 0x0F, 0x30, 0xEB, 0xFB});
+  for (unsigned n = 0; n < 6; ++n) EXPECT_EQ(engine_.run(1), Stop::budget);
+  EXPECT_EQ(engine_.run(3), Stop::budget);
+  EXPECT_EQ(platform_.seen, (std::vector<std::uint64_t>{2, 5, 8}));
+  EXPECT_EQ(engine_.passed().instructions, 9U);
+}
+
+// mov (%rbx), %rax; push %rax; pop %rcx; test %ecx, %ecx; jz to the mov
+TEST_F(OneByOne, CountsAreTheSameHoweverARunIsCut) {
+  begin({0x48, 0x8B, 0x03, 0x50, 0x59, 0x85, 0xC9, 0x74, 0xF7});
+  std::mt19937_64 random{7};
+  std::uint64_t run = 0;
+  for (unsigned n = 0; n < 3000; ++n) {
+    const std::uint64_t next = random() % 2 != 0 ? 1 : 1 + random() % 12;
+    ASSERT_EQ(engine_.run(next), Stop::budget);
+    run += next;
+    const Passed passed = engine_.passed();
+    ASSERT_EQ(passed.instructions, run);
+    ASSERT_EQ(passed.loads, (run + 4) / 5 + (run + 2) / 5) << "the MOV and the POP";
+    ASSERT_EQ(passed.stores, (run + 3) / 5) << "the PUSH";
+    ASSERT_EQ(passed.branches, run / 5);
+  }
+}
+
+TEST_F(OneByOne, WholeBlocksRunAgainBehindThem) {
+  begin({0x48, 0x8B, 0x03, 0x50, 0x59, 0x85, 0xC9, 0x74, 0xF7});
+  engine_.run(1000);
+  for (unsigned n = 0; n < 5; ++n) engine_.run(1);
+  const std::uint64_t before = engine_.entered_compiled();
+  engine_.run(1000);
+  EXPECT_EQ(engine_.entered_compiled(), before + 1) << "once, for all of them";
+}
+
+}  // namespace
+}  // namespace vpmu::exec::test
