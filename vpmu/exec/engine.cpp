@@ -167,7 +167,7 @@ inline Stop Engine::step(Alone& alone) {
 // before it: so nothing is left meanwhile, and what retires is given.
 Stop Engine::run_one() {
   if (core_.left[count_instructions] != 0) leave(Counts{});
-  Block* const block = code_.known(core_);
+  Block* const block = CodeCache::known(core_);
   core_.block = block != nullptr ? block : next_block();
   if (core_.block == nullptr) return core_.stop;
   Alone alone{*core_.block, stepped_};
