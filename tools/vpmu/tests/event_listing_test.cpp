@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "event_encoding.hpp"
 #include "event_gaps.hpp"
@@ -151,16 +152,22 @@ TEST(EventListing, NamesAnUnknownSourceAndTheKnownOnes) {
       << describe(text.error());
 }
 
-TEST(EventDocumentation, IsWhatTheCommandPrints) {
+// For the documentation's site: a row for each event, with a cell for each column.
+TEST(EventListing, GivesEachEventARowInMarkdown) {
   ASSERT_FALSE(vpmu::all_generations().empty());
   for (const vpmu::GenerationDesc* generation : vpmu::all_generations()) {
-    const std::string path = std::string{VPMU_DOCS} + "/events-" + std::string{generation->name} + ".md";
-    std::ostringstream committed;
-    committed << std::ifstream{path}.rdbuf();
+    SCOPED_TRACE(generation->name);
     const auto printed = list_events({.model = generation->name, .format = ListingFormat::markdown});
     ASSERT_TRUE(printed) << describe(printed.error());
-    EXPECT_TRUE(committed.str() == *printed)
-        << path << " is out of date: run vpmu events --model " << generation->name << " --markdown > " << path;
+    std::istringstream lines{*printed};
+    std::vector<std::string> rows;
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("| ")) rows.push_back(line);
+    ASSERT_EQ(rows.size(), 1 + generation->events.size());
+    for (std::size_t n = 0; n < generation->events.size(); ++n) {
+      EXPECT_TRUE(rows[n + 1].starts_with("| " + std::string{generation->events[n].name} + " | ")) << rows[n + 1];
+      EXPECT_EQ(std::ranges::count(rows[n + 1], '|'), std::ranges::count(rows[0], '|')) << rows[n + 1];
+    }
   }
 }
 
