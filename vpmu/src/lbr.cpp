@@ -55,11 +55,11 @@ LbrFilter Pmu::lbr_filter() const {
 // Rule Z5: as retire() would have, one after the other. What was left out would have been overwritten: it only moves
 // TOS.
 void Pmu::record_branches(const BranchRun& run, GuestEnv& env) {
-  if (run.missing != 0 && records_branches()) {
+  const bool records = records_branches();
+  if (run.missing != 0 && records) {
     state_.lbr_tos = (state_.lbr_tos + run.missing) & (desc_.lbr_depth - 1U);
     state_.lbr_cycles = 0;
   }
-  const bool records = records_branches();
   for (const PassedBranch& passed : run.branches) {
     state_.lbr_cycles += passed.cycles;
     if (records) push_branch(passed.branch);

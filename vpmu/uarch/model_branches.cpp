@@ -29,7 +29,7 @@ void ProcessorModel::keep_branches(unsigned cpl, const LbrFilter& filter, std::u
 
 BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
   keeping_kinds_ = 0;
-  const std::uint64_t count = filter_.call_stack ? kept_count_ : std::min<std::uint64_t>(kept_count_, filter_.depth);
+  const std::uint64_t count = std::min<std::uint64_t>(kept_count_, filter_.call_stack ? kept_.size() : filter_.depth);
   const std::uint64_t missing = kept_count_ - count;
   auto since = static_cast<std::uint32_t>(missing == 0 ? kept_from_ : kept_[(missing - 1) & kept_mask_].cycles);
   std::span<PassedBranch> told{kept_.data(), count};

@@ -64,7 +64,8 @@ class ProcessorModel final : public exec::Observer {
   /// From here on taken branches are kept for an LBR with this filter, as those of code of this level. `now` is
   /// Engine::observed().
   void keep_branches(unsigned cpl, const LbrFilter& filter, std::uint64_t now);
-  /// Those since then; a cycle is an instruction. Nothing is kept from here on. Valid until keep_branches().
+  /// Those since then; a cycle is an instruction. Nothing is kept from here on. Valid until keep_branches(), and
+  /// to be asked for once.
   BranchRun kept_branches(std::uint64_t now);
 
   /// From here on complete() tells of the next instruction.

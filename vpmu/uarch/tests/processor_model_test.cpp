@@ -334,6 +334,18 @@ TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
   EXPECT_TRUE(model.kept_branches(5).branches.empty()) << "of the other level";
 }
 
+// Too many for its memory: as many as it has room for, and how many more there were.
+TEST(AModelOfBranches, TellsOfNoMoreThanItHasRoomFor) {
+  ProcessorModel model{*find_profile("skylake")};
+  constexpr std::uint64_t most = ProcessorModel::most_of_call_stack;
+  model.keep_branches(0, {.kinds = {0xFF, 0}, .depth = 16, .call_stack = true}, 0);
+  for (std::uint32_t n = 1; n <= most + 5; ++n)
+    model.branched({.at = n, .behind = n + 5, .to = 9, .kind = BranchKind::near_rel_jmp, .taken = true, .now = n});
+  const BranchRun run = model.kept_branches(most + 5);
+  EXPECT_EQ(run.branches.size(), most);
+  EXPECT_EQ(run.missing, 5U);
+}
+
 // While only branches are asked for, caches and TLBs see nothing, told one by one or by blocks.
 TEST(AModelOfBranches, LeavesTheCachesAlone) {
   ProcessorModel model{*find_profile("skylake")};
