@@ -8,7 +8,7 @@
 #include "conversation.hpp"
 #include "gt/protocol.hpp"
 #include "machine/machine.hpp"
-#include "sources/registry.hpp"
+#include "pmu/registry.hpp"
 
 namespace gt_runner {
 namespace {

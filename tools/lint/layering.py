@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that includes point down only: what each part of the tree may include.
+"""Checks that includes point down only: what each part of the tree may include, and that no two folders include each other.
 
     tools/lint/layering.py [ROOT]
 """
+import collections
+import posixpath
 import re
 
 from source_tree import files, finish, root_from_arguments
@@ -25,7 +27,11 @@ FIREWALLS = {"virt/libvirt_calls.hpp": ("tools/vpmu/virt/libvirt", "tools/vpmu/t
              "exec/decoding.hpp": ("vpmu/exec/decode",),
              "exec/instruction_set.hpp": ("vpmu/exec/decode", "vpmu/exec/host_form.cpp", "vpmu/exec/instruction_set.cpp", "vpmu/exec/tests/support/")}
 # The only places that talk to the kernel by ioctl: KVM's wrappers, the terminal, and perf events.
-IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/control/console.cpp", "vmm/src/sources/cpu_timer.cpp", "vmm/src/sources/linux_perf_host.cpp")
+IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/control/console.cpp", "vmm/src/perf/cpu_timer.cpp", "vmm/src/perf/linux_perf_host.cpp")
+
+# The VMM's folders, from the lowest: each may include those before it.
+VMM_FOLDERS = ("support", "kvm", "files", "memory", "snapshot", "boot", "devices", "decode", "vcpu", "model", "perf", "processor", "sources", "lockstep",
+               "pmu", "soft", "passthrough", "virtio", "machine", "attach", "control", "jail")
 
 # The engine's files between Zydis and its own ops.
 ZYDIS_USERS = ("vpmu/exec/decoding.hpp", "vpmu/exec/decode.cpp", "vpmu/exec/decode_vector.cpp", "vpmu/exec/host_form.cpp",
@@ -71,14 +77,21 @@ def guest_violation(name, include):
     return None
 
 
+def above_in_vmm(folder, included):
+    if folder not in VMM_FOLDERS:
+        return f"name the place of {folder}/ in VMM_FOLDERS of tools/lint/layering.py"
+    if included in VMM_FOLDERS and VMM_FOLDERS.index(included) > VMM_FOLDERS.index(folder):
+        return f"{folder}/ is below {included}/"
+    return None
+
+
 def vmm_violation(name, include):
     header = include[1:-1]
     if header == "sys/ioctl.h" and not name.startswith(IOCTL_USERS):
         return "ioctl belongs to vmm/src/kvm: policy has none"
-    if name.startswith("vmm/src/kvm/") and header.split("/")[0] in ("sources", "vcpu", "machine", "control", "devices", "boot"):
-        return f"kvm/ is below {header.split('/')[0]}/ and has no policy"
-    if name.startswith("vmm/src/support/") and not include.startswith("<") and not header.startswith(("support/", "vpmu/")):
-        return f"support/ is below {header}"
+    above = above_in_vmm(name.split("/")[2], header.split("/")[0])
+    if above and "/" in header:
+        return above
     if header.startswith("gt/") and header != "gt/protocol.hpp":
         return "the VMM knows of the guest tests only gt/protocol.hpp"
     return None
@@ -111,13 +124,45 @@ def violations(name, text):
             yield f"{name}:{number}: a generation by name belongs into generations/; make the difference a field of GenerationDesc"
 
 
+def by_path_ends(names):
+    """Each end of a path ("c.hpp", "b/c.hpp", "a/b/c.hpp"), and the files that have it."""
+    ends = collections.defaultdict(set)
+    for name in names:
+        parts = name.split("/")
+        for start in range(len(parts)):
+            ends["/".join(parts[start:])].add(name)
+    return ends
+
+
+def included_file(name, header, ends):
+    """The file that `name` includes as "header": the one beside it, or the only one whose path ends so. None where that is not clear."""
+    beside = posixpath.join(posixpath.dirname(name), header)
+    found = ends.get(header, set())
+    if beside in found:
+        return beside
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def folder_pairs(texts):
+    """Two folders that include each other have one purpose or the wrong files."""
+    ends = by_path_ends(texts)
+    between = {}
+    for name, text in texts.items():
+        for include in filter(None, map(INCLUDE.match, text.splitlines())):
+            included = include.group(1).startswith('"') and included_file(name, include.group(1)[1:-1], ends)
+            if included:
+                between.setdefault((posixpath.dirname(name), posixpath.dirname(included)), f"{name} includes {included}")
+    for (folder, other), why in sorted(between.items()):
+        if folder < other and (other, folder) in between:
+            yield f"{folder} and {other} include each other: {why}, {between[other, folder]}"
+
+
 def main():
     root = root_from_arguments()
     sources = files(root, ".hpp", ".cpp", ".S")
-    findings = []
-    for path in sources:
-        name = path.relative_to(root).as_posix()
-        findings += violations(name, path.read_text(encoding="utf-8"))
+    texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sources}
+    findings = [finding for name, text in texts.items() for finding in violations(name, text)]
+    findings += folder_pairs(texts)
     finish("layering", findings, len(sources), "Move the code down, or pass what it needs in from above.")
 
 

@@ -14,12 +14,12 @@
 #include "jail/identity.hpp"
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
-#include "output.hpp"
 #include "passthrough/pass_through.hpp"
+#include "perf/perf_calibration.hpp"
+#include "pmu/registry.hpp"
+#include "pmu/source_choice.hpp"
 #include "selftest.hpp"
-#include "sources/perf_calibration.hpp"
-#include "sources/registry.hpp"
-#include "sources/source_choice.hpp"
+#include "shared/output.hpp"
 
 namespace vmm::tool {
 namespace {

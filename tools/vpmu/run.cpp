@@ -16,7 +16,7 @@
 #include "files/distinct_files.hpp"
 #include "files/output_file.hpp"
 #include "machine/config.hpp"
-#include "machine_options.hpp"
+#include "shared/machine_options.hpp"
 #include "snapshot/snapshot_file.hpp"
 #include "virt/import.hpp"
 

@@ -16,9 +16,9 @@
 
 #include "kvm/fd.hpp"
 #include "kvm/kick.hpp"
+#include "perf/perf_calibration.hpp"
+#include "pmu/registry.hpp"
 #include "report.hpp"
-#include "sources/perf_calibration.hpp"
-#include "sources/registry.hpp"
 #include "sources/step_source.hpp"
 #include "test_kernel.hpp"
 #include "test_run.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "command_line.hpp"
-#include "output.hpp"
+#include "shared/output.hpp"
 #include "virt/hook.hpp"
 #include "virt/switch.hpp"
 

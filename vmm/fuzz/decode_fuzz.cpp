@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
 
+#include "decode/instruction.hpp"
 #include "exec/block_arena.hpp"
 #include "exec/host_form.hpp"
 #include "exec/ops.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 #include "fuzz_input.hpp"
-#include "sources/instruction.hpp"
 
 // Random bytes as code for the engine's decoder and for the VMM's: instructions follow each other without gaps, a block
 // holds what it says, and where both know an instruction they say the same of it. So they do wherever the bytes end.

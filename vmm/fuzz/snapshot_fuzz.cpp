@@ -7,11 +7,11 @@
 #include "devices/serial16550.hpp"
 #include "fakes/fake_kvm.hpp"
 #include "kvm/system.hpp"
+#include "pmu/pmu_vcpu.hpp"
 #include "scripted_guest.hpp"
 #include "snapshot/snapshot_file.hpp"
 #include "snapshot/vcpu_image.hpp"
 #include "snapshot_sections.hpp"
-#include "vcpu/pmu_vcpu.hpp"
 
 // A snapshot of a machine that is changed by the input and then restored. Its checksums are computed anew behind the
 // changes, so that they reach those whose state it is; or the file is changed behind the checksums, and must be refused

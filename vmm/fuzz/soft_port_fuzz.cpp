@@ -7,8 +7,8 @@
 #include "fakes/model_cpuid.hpp"
 #include "fuzz_input.hpp"
 #include "kvm/kick.hpp"
+#include "pmu/pmu_vcpu.hpp"
 #include "soft/soft_port.hpp"
-#include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/bits.hpp"
 
 // Random code at a random privilege level, under changed page tables, descriptor tables and handlers, on a vCPU without

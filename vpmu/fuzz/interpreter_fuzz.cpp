@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "engine_guest.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 
 // Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches
 // nothing but RAM, and comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by

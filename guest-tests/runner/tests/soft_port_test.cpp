@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "gt/protocol.hpp"
+#include "pmu/registry.hpp"
 #include "report.hpp"
-#include "sources/registry.hpp"
 #include "test_kernel.hpp"
 #include "test_run.hpp"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "machine_options.hpp"
+#include "shared/machine_options.hpp"
 
 namespace vmm::tool {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fuzz_input.hpp"
-#include "records.hpp"
+#include "tables/records.hpp"
 
 // Random bytes as a buffer of PEBS records, of a file that may be shorter than it said: a line for each record that is
 // there, whatever is in it.

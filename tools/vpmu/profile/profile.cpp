@@ -13,7 +13,7 @@
 #include "exec/exec.hpp"
 #include "exec/perf_there.hpp"
 #include "files/output_file.hpp"
-#include "machine/model.hpp"
+#include "model/model.hpp"
 #include "profile/host_tool.hpp"
 #include "profile/report.hpp"
 #include "profile/samples.hpp"

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "event_encoding.hpp"
 #include "sources/delivery.hpp"
+#include "tables/event_encoding.hpp"
 
 namespace vmm::tool {
 namespace {

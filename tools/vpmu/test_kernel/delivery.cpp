@@ -8,7 +8,7 @@
 
 #include "command_line.hpp"
 #include "files/input_file.hpp"
-#include "output.hpp"
+#include "shared/output.hpp"
 #include "test_kernel/report.hpp"
 #include "test_kernel/test_kernel.hpp"
 

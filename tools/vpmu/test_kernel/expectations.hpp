@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "machine/model.hpp"
+#include "model/model.hpp"
 
 namespace vmm::tool {
 

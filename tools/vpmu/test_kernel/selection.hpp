@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "machine/model.hpp"
+#include "model/model.hpp"
 #include "support/result.hpp"
 #include "test_kernel/results.hpp"
 

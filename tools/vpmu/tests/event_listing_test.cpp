@@ -1,4 +1,4 @@
-#include "event_listing.hpp"
+#include "tables/event_listing.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "event_encoding.hpp"
-#include "event_gaps.hpp"
-#include "machine/model.hpp"
+#include "model/model.hpp"
+#include "pmu/registry.hpp"
 #include "sources/delivery.hpp"
-#include "sources/registry.hpp"
+#include "tables/event_encoding.hpp"
+#include "tables/event_gaps.hpp"
 #include "vpmu/generation.hpp"
 
 namespace vmm::tool::test {

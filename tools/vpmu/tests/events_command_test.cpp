@@ -1,5 +1,5 @@
 #include "command_line.hpp"
-#include "events.hpp"
+#include "tables/events.hpp"
 
 #include <gtest/gtest.h>
 

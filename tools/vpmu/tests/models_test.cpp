@@ -1,4 +1,4 @@
-#include "models.hpp"
+#include "tables/models.hpp"
 #include "command_line.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "records.hpp"
+#include "tables/records.hpp"
 #include "command_line.hpp"
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "machine/guest_cpuid.hpp"
+#include "model/guest_cpuid.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/cpuid.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "kvm/cpuid_table.hpp"
-#include "machine/model.hpp"
+#include "model/model.hpp"
 #include "vpmu/pmu.hpp"
 
 namespace vmm {

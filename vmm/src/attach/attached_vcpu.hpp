@@ -11,13 +11,13 @@
 #include "kvm/kick.hpp"
 #include "kvm/vcpu.hpp"
 #include "kvm/vm.hpp"
-#include "machine/model.hpp"
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
+#include "model/model.hpp"
+#include "pmu/pmu_vcpu.hpp"
 #include "support/log.hpp"
 #include "vcpu/kick_watch.hpp"
 #include "vcpu/kvm_port.hpp"
-#include "vcpu/pmu_vcpu.hpp"
 
 namespace vmm {
 

@@ -1,6 +1,6 @@
 #include "attach/attached_vm.hpp"
 
-#include "vcpu/pmu_setup.hpp"
+#include "pmu/pmu_setup.hpp"
 #include "vpmu/generation.hpp"
 
 namespace vmm {

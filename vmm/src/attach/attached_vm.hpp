@@ -12,9 +12,9 @@
 #include "attach/slot_memory.hpp"
 #include "kvm/msr_filter.hpp"
 #include "kvm/vm.hpp"
-#include "machine/model.hpp"
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
+#include "model/model.hpp"
 #include "support/log.hpp"
 
 namespace vmm {

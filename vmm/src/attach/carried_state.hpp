@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "vcpu/pmu_vcpu.hpp"
+#include "pmu/pmu_vcpu.hpp"
 
 namespace vmm {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "vcpu/pmu_vcpu.hpp"
+#include "pmu/pmu_vcpu.hpp"
 
 namespace vmm {
 

@@ -9,8 +9,8 @@
 #include "devices/mmio.hpp"
 #include "machine/config.hpp"
 #include "memory/linear.hpp"
+#include "perf/cpu_timer.hpp"
 #include "snapshot/byte_stream.hpp"
-#include "sources/cpu_timer.hpp"
 #include "support/log.hpp"
 #include "vcpu/port.hpp"
 

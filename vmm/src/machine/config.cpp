@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "machine/model.hpp"
 #include "memory/guest_memory.hpp"
+#include "model/model.hpp"
 #include "passthrough/pass_through.hpp"
-#include "sources/registry.hpp"
-#include "sources/source_choice.hpp"
+#include "pmu/registry.hpp"
+#include "pmu/source_choice.hpp"
 
 namespace vmm {
 namespace {

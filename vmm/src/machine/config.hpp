@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "exec/compiling.hpp"
-#include "machine/model.hpp"
+#include "model/model.hpp"
 #include "passthrough/event_policy.hpp"
+#include "pmu/msr_router.hpp"
+#include "pmu/pmu_vcpu.hpp"
 #include "soft/schedule.hpp"
 #include "sources/model_log.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
-#include "vcpu/msr_router.hpp"
-#include "vcpu/pmu_vcpu.hpp"
 #include "vpmu/generation.hpp"
 #include "vpmu/pmu.hpp"
 

@@ -8,14 +8,14 @@
 #include "kvm/system.hpp"
 #include "kvm/vm.hpp"
 #include "machine/accelerator.hpp"
-#include "machine/guest_cpuid.hpp"
 #include "machine/kvm_wires.hpp"
-#include "machine/model.hpp"
 #include "machine/probe_guest.hpp"
+#include "model/guest_cpuid.hpp"
+#include "model/model.hpp"
 #include "passthrough/pass_through.hpp"
+#include "pmu/pmu_setup.hpp"
 #include "snapshot/vcpu_image.hpp"
 #include "vcpu/kvm_port.hpp"
-#include "vcpu/pmu_setup.hpp"
 
 namespace vmm {
 namespace {

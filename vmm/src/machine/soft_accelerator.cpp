@@ -2,9 +2,9 @@
 #include <fmt/ranges.h>
 
 #include "machine/accelerator.hpp"
-#include "machine/guest_cpuid.hpp"
-#include "machine/model.hpp"
-#include "soft/guest_features.hpp"
+#include "model/guest_cpuid.hpp"
+#include "model/model.hpp"
+#include "processor/guest_features.hpp"
 #include "soft/soft_port.hpp"
 #include "vpmu/bits.hpp"
 

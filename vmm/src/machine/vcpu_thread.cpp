@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "decode/instruction.hpp"
 #include "kvm/kick.hpp"
-#include "sources/instruction.hpp"
 
 namespace vmm {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "kvm/cpuid_table.hpp"
 #include "kvm/system.hpp"
-#include "machine/model.hpp"
-#include "sources/host_events.hpp"
+#include "model/model.hpp"
+#include "perf/host_events.hpp"
 #include "support/result.hpp"
 
 namespace vmm {

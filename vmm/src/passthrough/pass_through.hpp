@@ -6,7 +6,7 @@
 
 #include "kvm/cpuid_table.hpp"
 #include "kvm/vcpu.hpp"
-#include "machine/model.hpp"
+#include "model/model.hpp"
 #include "passthrough/kvm_pmu.hpp"
 #include "support/result.hpp"
 

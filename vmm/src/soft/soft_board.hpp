@@ -1,6 +1,6 @@
 #pragma once
-#include "soft/interrupt_bus.hpp"
-#include "soft/machine_clock.hpp"
+#include "processor/interrupt_bus.hpp"
+#include "processor/machine_clock.hpp"
 #include "soft/turns.hpp"
 
 namespace vmm {

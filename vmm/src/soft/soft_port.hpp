@@ -7,17 +7,17 @@
 #include <string_view>
 #include <vector>
 
+#include "decode/instruction.hpp"
 #include "devices/mmio.hpp"
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
+#include "processor/debug_registers.hpp"
+#include "processor/guest_features.hpp"
+#include "processor/system_unit.hpp"
+#include "processor/virtual_time.hpp"
 #include "snapshot/byte_stream.hpp"
-#include "soft/debug_registers.hpp"
-#include "soft/guest_features.hpp"
 #include "soft/soft_board.hpp"
-#include "soft/system_unit.hpp"
-#include "soft/virtual_time.hpp"
-#include "sources/instruction.hpp"
 #include "support/log.hpp"
 #include "vcpu/port.hpp"
 

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "boot/layout.hpp"
+#include "decode/instruction.hpp"
 #include "exec/host_form.hpp"
 #include "soft/soft_port.hpp"
-#include "sources/instruction.hpp"
 #include "sources/retired_instruction.hpp"
 #include "vpmu/bits.hpp"
 

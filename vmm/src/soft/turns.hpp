@@ -6,9 +6,9 @@
 #include <mutex>
 #include <vector>
 
-#include "soft/machine_clock.hpp"
+#include "processor/machine_clock.hpp"
+#include "processor/split_mix.hpp"
 #include "soft/schedule.hpp"
-#include "soft/split_mix.hpp"
 
 namespace vmm {
 

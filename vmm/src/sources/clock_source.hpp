@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "sources/cpu_timer.hpp"
+#include "perf/cpu_timer.hpp"
 #include "sources/skid_walker.hpp"
 #include "sources/source.hpp"
 

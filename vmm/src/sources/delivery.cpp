@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "perf/host_events.hpp"
 #include "sources/clock_rates.hpp"
-#include "sources/host_events.hpp"
 #include "uarch/processor_model.hpp"
 
 namespace vmm {

@@ -3,11 +3,11 @@
 #include <memory>
 #include <string_view>
 
+#include "decode/decoded_instructions.hpp"
 #include "exec/engine.hpp"
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
-#include "soft/debug_registers.hpp"
-#include "sources/decoded_instructions.hpp"
+#include "processor/debug_registers.hpp"
 #include "sources/model_log.hpp"
 #include "sources/plan_progress.hpp"
 #include "sources/shared_caches.hpp"

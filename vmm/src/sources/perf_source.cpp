@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "sources/perf_errors.hpp"
+#include "perf/perf_errors.hpp"
 #include "uarch/processor_model.hpp"
 
 namespace vmm {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <optional>
 
+#include "perf/host_counter.hpp"
+#include "perf/perf_calibration.hpp"
 #include "sources/exact_source.hpp"
-#include "sources/host_counter.hpp"
-#include "sources/perf_calibration.hpp"
 #include "sources/source.hpp"
 #include "support/log.hpp"
 

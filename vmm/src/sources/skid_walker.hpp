@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "sources/cpu_timer.hpp"
-#include "sources/instruction.hpp"
+#include "decode/instruction.hpp"
+#include "perf/cpu_timer.hpp"
 #include "sources/source.hpp"
 #include "sources/walk_goal.hpp"
 #include "vcpu/breakpoints.hpp"

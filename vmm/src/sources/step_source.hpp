@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "sources/cpu_timer.hpp"
+#include "perf/cpu_timer.hpp"
 #include "sources/retired_instruction.hpp"
 #include "sources/source.hpp"
 #include "vcpu/breakpoints.hpp"

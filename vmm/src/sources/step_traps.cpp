@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "soft/debug_registers.hpp"
+#include "processor/debug_registers.hpp"
 #include "sources/step_source.hpp"
 #include "sources/trap_flag.hpp"
 #include "vcpu/debug_moves.hpp"

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "decode/registers.hpp"
 #include "vcpu/guest_view.hpp"
-#include "vcpu/registers.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {

@@ -2,8 +2,8 @@
 #include <optional>
 #include <vector>
 
-#include "soft/system_unit.hpp"
-#include "sources/instruction.hpp"
+#include "decode/instruction.hpp"
+#include "processor/system_unit.hpp"
 #include "sources/others_msrs.hpp"
 #include "vpmu/generation.hpp"
 #include "vpmu/msr.hpp"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "soft/soft_state.hpp"
-#include "soft/system_instruction.hpp"
+#include "decode/system_instruction.hpp"
+#include "processor/soft_state.hpp"
 #include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "sources/instruction.hpp"
+#include "decode/instruction.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "sources/instruction.hpp"
+#include "decode/instruction.hpp"
 #include "vpmu/plan.hpp"
 #include "vpmu/retirement.hpp"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "vcpu/registers.hpp"
+#include "decode/registers.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {

@@ -1,7 +1,7 @@
 #include "vcpu/engine_state.hpp"
 
+#include "decode/registers.hpp"
 #include "vcpu/guest_view.hpp"
-#include "vcpu/registers.hpp"
 
 namespace vmm {
 namespace {

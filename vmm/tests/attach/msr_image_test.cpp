@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "machine/model.hpp"
+#include "model/model.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vmm {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "fakes/fake_cpu.hpp"
-#include "sources/perf_errors.hpp"
-#include "sources/perf_host.hpp"
+#include "perf/perf_errors.hpp"
+#include "perf/perf_host.hpp"
 
 namespace vmm::test {
 

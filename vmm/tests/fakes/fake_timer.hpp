@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "fakes/scripted_time.hpp"
-#include "sources/cpu_timer.hpp"
+#include "perf/cpu_timer.hpp"
 
 namespace vmm::test {
 

@@ -1,9 +1,9 @@
 #pragma once
 #include <string_view>
 
-#include "machine/guest_cpuid.hpp"
-#include "machine/model.hpp"
-#include "soft/guest_features.hpp"
+#include "model/guest_cpuid.hpp"
+#include "model/model.hpp"
+#include "processor/guest_features.hpp"
 #include "soft/soft_port.hpp"
 
 namespace vmm::test {

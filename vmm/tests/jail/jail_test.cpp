@@ -32,7 +32,7 @@
 #include "kvm/kick.hpp"
 #include "memory/guest_memory.hpp"
 #include "memory/host_code.hpp"
-#include "sources/cpu_timer.hpp"
+#include "perf/cpu_timer.hpp"
 
 // Breaks in on purpose: code runs in a thread that is confined as a vCPU's is, and tries to get out.
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "fakes/fake_perf_host.hpp"
-#include "vcpu/profiled_guest.hpp"
+#include "pmu/profiled_guest.hpp"
 
 // A kick ends a run whatever the guest has made of its PMU. On a scripted KVM, so that all is the same each time.
 

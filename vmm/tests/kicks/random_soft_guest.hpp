@@ -6,8 +6,8 @@
 
 #include "fakes/fake_guest.hpp"
 #include "fakes/guest_code.hpp"
+#include "pmu/pmu_vcpu.hpp"
 #include "soft/soft_port.hpp"
-#include "vcpu/pmu_vcpu.hpp"
 
 namespace vmm::test {
 

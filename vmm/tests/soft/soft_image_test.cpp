@@ -3,8 +3,8 @@
 
 #include "fakes/guest_code.hpp"
 #include "fakes/model_cpuid.hpp"
+#include "pmu/pmu_vcpu.hpp"
 #include "soft/system_fixture.hpp"
-#include "vcpu/pmu_vcpu.hpp"
 
 namespace vmm::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 #include "footprint.hpp"
 #include "guest.hpp"
 #include "kernels.hpp"

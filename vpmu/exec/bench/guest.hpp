@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
-#include "exec/tests/vector_platform.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
 
 namespace vpmu::exec::bench {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "exec/engine.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/tests/page_tables.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/page_tables.hpp"
 
 namespace vpmu::exec::test {
 namespace {

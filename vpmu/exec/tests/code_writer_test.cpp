@@ -6,7 +6,7 @@
 
 #include "exec/engine.hpp"
 #include "exec/host_assembler.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 
 namespace vpmu::exec::test {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "exec/engine.hpp"
 #include "exec/host_form.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/tests/page_tables.hpp"
-#include "exec/tests/random_program.hpp"
-#include "exec/tests/vector_platform.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/page_tables.hpp"
+#include "exec/tests/fixtures/random_program.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {

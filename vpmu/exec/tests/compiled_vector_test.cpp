@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "exec/engine.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/tests/vector_platform.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {

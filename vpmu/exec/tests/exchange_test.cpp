@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
 
 // LOCK with operands that are not aligned. That what it computes is right host_oracle_test shows.
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 
 // Somebody who waits for the engine to come back need not wait for its budget.
 

@@ -5,9 +5,9 @@
 #include <initializer_list>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/tests/vector_platform.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {

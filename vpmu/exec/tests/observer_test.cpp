@@ -2,9 +2,9 @@
 #include <cstring>
 #include <random>
 
-#include "exec/tests/observed_fixture.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/tests/vector_platform.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/observed_fixture.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {

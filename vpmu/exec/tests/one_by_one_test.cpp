@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 
 namespace vpmu::exec::test {
 namespace {

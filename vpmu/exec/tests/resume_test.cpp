@@ -3,8 +3,8 @@
 #include <array>
 
 #include "exec/engine.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
-#include "exec/tests/page_tables.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
+#include "exec/tests/fixtures/page_tables.hpp"
 #include "vpmu/bits.hpp"
 
 namespace vpmu::exec::test {

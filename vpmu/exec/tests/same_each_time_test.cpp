@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
 
 namespace vpmu::exec::test {
 namespace {

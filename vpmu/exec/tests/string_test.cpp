@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
-#include "exec/tests/flat_ram.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
 
 namespace vpmu::exec::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "exec/engine.hpp"
 #include "exec/host_form.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/vector_state.hpp"
 
 namespace vpmu::exec::test {

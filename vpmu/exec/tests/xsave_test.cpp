@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "exec/engine.hpp"
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/vector_state.hpp"
 
 namespace vpmu::exec::test {

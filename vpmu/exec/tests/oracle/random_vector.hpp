@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/tests/oracle/host_cpu.hpp"
+#include "exec/tests/fixtures/host_cpu.hpp"
 
 namespace vpmu::exec::test {
 

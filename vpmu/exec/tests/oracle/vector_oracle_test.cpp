@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "exec/engine.hpp"
+#include "exec/tests/fixtures/vector_platform.hpp"
 #include "exec/tests/oracle/random_vector.hpp"
-#include "exec/tests/vector_platform.hpp"
 
 namespace vpmu::exec::test {
 namespace {

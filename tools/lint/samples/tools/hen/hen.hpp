@@ -1,0 +1,2 @@
+#pragma once
+#include "egg/egg.hpp"

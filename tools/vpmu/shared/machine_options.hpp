@@ -1,0 +1,90 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "control/bounded_writer.hpp"
+#include "control/session.hpp"
+#include "files/output_file.hpp"
+#include "files/whole_file.hpp"
+#include "jail/jail.hpp"
+#include "jail/steward.hpp"
+#include "machine/config.hpp"
+#include "shared/policy_options.hpp"
+
+namespace vmm::tool {
+
+class Command;
+
+/// What `vpmu run` and `vpmu exec` are both told of a machine.
+struct MachineOptions {
+  MachineConfig machine;
+  PolicyArguments policies;
+  std::string memory{"256M"};
+  std::string accel{"auto"};
+  std::string events{"all"};
+  std::optional<std::string> schedule;
+  std::string stats;
+  double timeout{};
+  std::string user;
+  bool no_jail{};
+  bool verbose{};
+};
+
+/// Adds what they have in common, but for what a domain of libvirt's or a snapshot tells.
+void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options);
+
+/// Standard error, for lines from any thread: no vCPU waits for whoever reads them.
+class Messages {
+ public:
+  Messages();
+  void print(const std::string& line) { writer_.put(line + end_); }
+  /// One that prints the machine's own messages, which must not outlive this.
+  [[nodiscard]] Log log(bool verbose);
+
+ private:
+  const char* end_;
+  BoundedWriter writer_;
+};
+
+/// What runs the guest's code, and what to tell the user where he left that open.
+struct ChosenAccel {
+  Accel accel{};
+  std::string reason;
+};
+/// KVM where `vpmu doctor` finds it fit.
+Result<ChosenAccel> choose_accel(const MachineOptions& options);
+
+/// Settles memory, policies, events, accelerator and source. Gives the lines that tell what was left open.
+Result<std::vector<std::string>> settle(MachineOptions& options);
+
+/// A file to write; none without a path.
+Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,
+                                              const std::string& option);
+
+/// The machine's jail, and who does for it what it may not do from there. Neither without the jail.
+struct Confinement {
+  std::unique_ptr<Jail> jail;
+  Steward steward;
+
+  Result<void> write(OutputFile& statistics, const std::string& text) {
+    return jail ? steward.write_statistics(text) : statistics.replace(text);
+  }
+  Result<void> finish(WholeFile& snapshot) { return jail ? steward.finish_snapshot() : snapshot.finish(); }
+};
+
+/// What is not the machine's any more once it is confined. All must outlive the session.
+struct OutsideFiles {
+  const std::string& socket;  ///< A path that is removed at the end; may be empty.
+  std::optional<OutputFile>& statistics;
+  std::optional<WholeFile>& snapshot;
+};
+
+/// Whether daemons are devices of the machine.
+enum class Daemons : std::uint8_t { none, devices };
+
+/// What a session is confined by; nothing with --no-jail. `confinement` must outlive the session.
+Result<SessionOptions::Confinement> confine(Confinement& confinement, const MachineOptions& options, Daemons daemons,
+                                            const OutsideFiles& files, Log& log);
+
+}  // namespace vmm::tool

@@ -1,0 +1,126 @@
+#include "shared/policy_options.hpp"
+#include "command_line.hpp"
+
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace vmm::tool {
+namespace {
+
+/// One choice that the manual leaves open, or that a user may want otherwise.
+struct PolicyRow {
+  std::string_view name;
+  std::string_view values;                                     ///< For help, the default first.
+  bool (*set)(MachineConfig& config, std::string_view value);  ///< False on a value it does not know.
+};
+
+/// Chooses among named values.
+template <class Value>
+bool choose(Value& target, std::string_view value, std::initializer_list<std::pair<std::string_view, Value>> known) {
+  for (const auto& [name, meaning] : known) {
+    if (name == value) {
+      target = meaning;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool set_number(std::uint32_t& target, std::string_view value) {
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), target);
+  return error == std::errc{} && end == value.data() + value.size();
+}
+
+using Config = MachineConfig;
+using Value = std::string_view;
+
+constexpr std::array policies{
+    PolicyRow{"reload_scope", "overflowed|triggered",
+              [](Config& c, Value v) {
+                using enum vpmu::ReloadScope;
+                return choose(c.pmu_policies.reload_scope, v, {{"overflowed", overflowed}, {"triggered", triggered}});
+              }},
+    PolicyRow{"ds_fault", "drop|inject",
+              [](Config& c, Value v) {
+                using enum vpmu::DsFaultPolicy;
+                return choose(c.pmu_policies.ds_fault, v, {{"drop", drop}, {"inject", inject}});
+              }},
+    PolicyRow{"assist_order", "same_boundary|strict_defer",
+              [](Config& c, Value v) {
+                using enum vpmu::AssistOrder;
+                return choose(c.pmu_policies.assist_order, v,
+                              {{"same_boundary", same_boundary}, {"strict_defer", strict_defer}});
+              }},
+    PolicyRow{"skid", "0|EVENTS", [](Config& c, Value v) { return set_number(c.pmu_policies.skid_events, v); }},
+    PolicyRow{
+        "macro_fusion", "off|on",
+        [](Config& c, Value v) { return choose(c.pmu_policies.macro_fusion, v, {{"off", false}, {"on", true}}); }},
+    PolicyRow{"load_tag_interval", "1|LOADS",
+              [](Config& c, Value v) {
+                return set_number(c.pmu_policies.load_tag_interval, v) && c.pmu_policies.load_tag_interval > 0;
+              }},
+    PolicyRow{"lvtpc_masked", "hold|drop",
+              [](Config& c, Value v) {
+                return choose(c.lvtpc_masked, v, {{"hold", LvtpcMasked::hold}, {"drop", LvtpcMasked::drop}});
+              }},
+    PolicyRow{"rdpmc", "breakpoint|rewrite",
+              [](Config& c, Value v) {
+                return choose(c.rdpmc, v, {{"breakpoint", RdpmcMethod::breakpoint}, {"rewrite", RdpmcMethod::rewrite}});
+              }},
+    PolicyRow{"pmu_time", "hidden|real",
+              [](Config& c, Value v) {
+                return choose(c.pmu_time, v, {{"hidden", PmuTime::hidden}, {"real", PmuTime::real}});
+              }},
+    PolicyRow{"unknown_msr", "gp|ignore",
+              [](Config& c, Value v) {
+                return choose(c.unknown_msr, v, {{"gp", UnknownMsr::gp}, {"ignore", UnknownMsr::ignore}});
+              }},
+};
+
+std::string all_policies() {
+  std::vector<std::string> texts;
+  for (const auto& row : policies) {
+    texts.push_back(fmt::format("{}={}", row.name, row.values));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace
+
+void add_policies(Command& command, PolicyArguments& arguments) {
+  command.add_option("--policy", arguments.settings,
+                     "NAME=VALUE, may be repeated; the default first: " + all_policies());
+}
+
+Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {
+  std::map<std::string_view, std::string_view> given;
+  for (const std::string_view setting : arguments.settings) {
+    const auto equals = setting.find('=');
+    const auto name = setting.substr(0, equals);
+    const auto value = equals == std::string_view::npos ? std::string_view{} : setting.substr(equals + 1);
+    const auto* const row = std::ranges::find(policies, name, &PolicyRow::name);
+    if (row == policies.end()) {
+      return usage_error(fmt::format("unknown policy \"{}\"", printable(name)), "give one of: " + all_policies());
+    }
+    const auto [before, first] = given.emplace(name, value);
+    if (!first && before->second != value) {
+      return usage_error(fmt::format(R"(policy {} is given twice, as "{}" and as "{}")", name,
+                                     printable(before->second), printable(value)),
+                         fmt::format("give --policy {}={} once", name, row->values));
+    }
+    if (!row->set(config, value)) {
+      return usage_error(fmt::format("policy {} has no value \"{}\"", name, printable(value)),
+                         fmt::format("give --policy {}={}", name, row->values));
+    }
+  }
+  return {};
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,47 @@
+#include "tables/events.hpp"
+
+#include <memory>
+#include <string>
+
+#include "command_line.hpp"
+#include "shared/output.hpp"
+#include "tables/event_listing.hpp"
+
+namespace vmm::tool {
+namespace {
+
+struct EventsArguments {
+  std::string model;
+  std::string source;
+  bool markdown{};
+  bool json{};
+  bool gaps{};
+};
+
+ListingFormat format_of(const EventsArguments& arguments) {
+  if (arguments.gaps) return ListingFormat::gaps;
+  if (arguments.markdown) return ListingFormat::markdown;
+  return arguments.json ? ListingFormat::json : ListingFormat::text;
+}
+
+}  // namespace
+
+void add_events(Command& app, int& exit_code) {
+  auto arguments = std::make_shared<EventsArguments>();
+  Command events =
+      app.add_command("events", "list a model's events: code, precise or not, how each source delivers them");
+  events.add_option("--model", arguments->model, "CPU model, for example skylake; may be left out with --gaps");
+  events.add_option("--source", arguments->source, "only this counting source, for example clock");
+  const Argument gaps =
+      events.add_flag("--gaps", arguments->gaps, "the precise events that the exact source does not deliver, and why");
+  const Argument markdown = events.add_flag("--markdown", arguments->markdown, "as a Markdown page");
+  events.add_flag("--json", arguments->json, "as JSON").excludes(markdown).excludes(gaps);
+  markdown.excludes(gaps);
+  events.when_given([arguments, &exit_code] {
+    exit_code = print_or_explain(
+        "vpmu events",
+        list_events({.model = arguments->model, .source = arguments->source, .format = format_of(*arguments)}));
+  });
+}
+
+}  // namespace vmm::tool

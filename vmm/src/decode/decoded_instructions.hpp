@@ -1,0 +1,47 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "decode/instruction.hpp"
+
+namespace vmm {
+
+/// decode_instruction(), with a memory of what it said of the same bytes: loops are looked at over and over.
+class DecodedInstructions {
+ public:
+  /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched.
+  std::optional<Instruction> operator()(std::span<const std::byte> bytes, CodeSize size) {
+    Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};
+    std::ranges::copy(bytes.first(asked.size), asked.bytes.begin());
+    asked.bytes.back() = static_cast<std::byte>(size);
+    Entry& known = entries_[place_of(asked)];
+    if (known.size != asked.size || known.bytes != asked.bytes) {
+      known = asked;
+      known.instruction = decode_instruction(bytes, size);
+    }
+    return known.instruction;
+  }
+
+ private:
+  static constexpr unsigned place_bits = 9;
+  struct Entry {
+    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The last is the CodeSize; what is between is 0.
+    std::uint8_t size{};                                     ///< 0 = of no instruction, as it decodes.
+    std::optional<Instruction> instruction{};
+  };
+  static std::size_t place_of(const Entry& entry) {
+    constexpr std::uint64_t spread = 0x9E37'79B9'7F4A'7C15;
+    std::array<std::uint64_t, 2> words{};
+    std::memcpy(words.data(), entry.bytes.data(), sizeof words);
+    return (words[0] ^ words[1] * spread) * spread >> (64 - place_bits);
+  }
+
+  std::vector<Entry> entries_ = std::vector<Entry>(std::size_t{1} << place_bits);
+};
+
+}  // namespace vmm

@@ -1,0 +1,78 @@
+#include "lockstep/lockstep_compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::exec::CpuState;
+using vpmu::exec::VectorState;
+
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
+constexpr std::array names{"RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI",
+                           "R8",  "R9",  "R10", "R11", "R12", "R13", "R14", "R15"};
+/// What FXSAVE does not use. SDM 1 table 10-2.
+constexpr std::size_t unused_at = 416;
+
+/// The first aligned word in which two areas differ.
+std::optional<Difference> word_difference(const char* area, std::span<const std::byte> ours,
+                                          std::span<const std::byte> theirs) {
+  for (std::size_t at = 0; at < ours.size(); at += sizeof(std::uint64_t)) {
+    Difference d;
+    std::memcpy(&d.ours, ours.data() + at, sizeof d.ours);
+    std::memcpy(&d.theirs, theirs.data() + at, sizeof d.theirs);
+    if (d.ours == d.theirs) continue;
+    d.what = fmt::format("{} + {}", area, at);
+    return d;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Difference> register_difference(const CpuState& ours, const CpuState& theirs, std::uint64_t undefined,
+                                              std::uint64_t uncompared) {
+  if (ours.rip != theirs.rip) return Difference{"RIP", ours.rip, theirs.rip};
+  for (unsigned n = 0; n < names.size(); ++n)
+    if (((ours.gpr[n] ^ theirs.gpr[n]) & ~uncompared) != 0) return Difference{names[n], ours.gpr[n], theirs.gpr[n]};
+  if (((ours.rflags ^ theirs.rflags) & ~(undefined | rflags_tf | rflags_rf)) != 0)
+    return Difference{"RFLAGS", ours.rflags, theirs.rflags};
+  if (ours.fs_base != theirs.fs_base) return Difference{"FS base", ours.fs_base, theirs.fs_base};
+  if (ours.gs_base != theirs.gs_base) return Difference{"GS base", ours.gs_base, theirs.gs_base};
+  return std::nullopt;
+}
+
+std::optional<Difference> vector_difference(const VectorState& ours, const VectorState& theirs) {
+  if (auto d = word_difference("FXSAVE area", std::span{ours.legacy}.first(unused_at),
+                               std::span{theirs.legacy}.first(unused_at)))
+    return d;
+  return word_difference("upper halves of YMM", std::as_bytes(std::span{ours.upper}),
+                         std::as_bytes(std::span{theirs.upper}));
+}
+
+std::optional<Difference> memory_difference(OverlayRam& ram) {
+  const auto at = ram.difference();
+  if (!at) return std::nullopt;
+  return Difference{fmt::format("memory at {:#x}", at->value()), ram.read_word(*at, 8).value_or(0), ram.in_guest(*at)};
+}
+
+std::uint64_t uncompared_bits(std::span<const std::byte> code) {
+  constexpr std::uint64_t mce = vpmu::bit(6);
+  const bool rex = !code.empty() && (std::to_integer<unsigned>(code[0]) & 0xF0) == 0x40;
+  const auto at = [&](std::size_t i) {
+    return i + (rex ? 1 : 0) < code.size() ? std::to_integer<unsigned>(code[i + (rex ? 1 : 0)]) : 0U;
+  };
+  return at(0) == 0x0F && at(1) == 0x20 && (at(2) >> 3 & 7) == 4 ? mce : 0;
+}
+
+bool stores_what_may_differ(std::string_view mnemonic) {
+  constexpr std::array with_pointers{"fxsave", "fxsave64", "fnsave", "fnstenv"};
+  return mnemonic.starts_with("xsave") || std::ranges::find(with_pointers, mnemonic) != with_pointers.end();
+}
+
+}  // namespace vmm

@@ -1,0 +1,127 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "exec/engine.hpp"
+#include "lockstep/lockstep_compare.hpp"
+#include "lockstep/lockstep_path.hpp"
+#include "memory/host_code.hpp"
+#include "memory/overlay_ram.hpp"
+#include "perf/cpu_timer.hpp"
+#include "vcpu/breakpoints.hpp"
+#include "vcpu/guest_view.hpp"
+
+namespace vmm {
+
+struct LockstepStatistics {
+  std::uint64_t compared{};    ///< Instructions that the engine and KVM did alike.
+  std::uint64_t user{};        ///< Of these: of programs.
+  std::uint64_t one_by_one{};  ///< Of these: which the engine did one by one.
+  std::uint64_t stepped{};     ///< Of these: compared each by itself.
+  std::uint64_t runs{};        ///< Runs of them, each compared at its end.
+  std::uint64_t vectors{};     ///< Of these: which used vector or x87 registers.
+  std::uint64_t left{};        ///< Instructions that the engine left to others.
+  std::uint64_t unclear{};     ///< Those that an exit or an interrupt kept from being compared.
+  std::uint64_t lost_ways{};   ///< Times that the engine's way was none by the decoder.
+  std::uint64_t windows{};
+  std::map<std::string_view, std::uint64_t> mnemonics;  ///< Of those compared.
+  std::map<std::string_view, std::uint64_t>
+      left_by_mnemonic;  ///< A mnemonic that the engine knows: it would have faulted there.
+};
+
+/// Keeps the vector state for an engine that must not change the vCPU's.
+class LockstepPlatform final : public vpmu::exec::NoPlatform {
+ public:
+  /// From here `port` is asked anew.
+  void begin(VcpuPort& port) {
+    port_ = &port;
+    before_.reset();
+    now_.reset();
+  }
+  void rewind() { now_.reset(); }
+  vpmu::exec::VectorState* vectors() override;
+  /// What the engine made of it; null if it did not need it.
+  [[nodiscard]] const vpmu::exec::VectorState* used() const { return now_ ? &*now_ : nullptr; }
+  [[nodiscard]] const vpmu::exec::VectorState* before() const { return before_ ? &*before_ : nullptr; }
+
+ private:
+  VcpuPort* port_{};
+  std::optional<vpmu::exec::VectorState> before_, now_;
+};
+
+/// Lets the engine and KVM do the same runs of thousands of instructions, each in one go, and compares what they leave:
+/// general registers, RIP, RFLAGS, segment bases, all memory that the engine touched, and vector and x87 registers
+/// where it used them.
+///
+/// The engine goes first, on copies, and a breakpoint ends KVM's run where the engine's ended. Nothing comes in
+/// between: interrupts are held off, and what the guest could see of that is not the engine's to do and so ends the
+/// run. Where the two differ, shorter runs from the same beginning tell at which instruction they come apart.
+class LockstepRuns {
+ public:
+  /// All must outlive it.
+  LockstepRuns(CpuTimer& timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
+               LockstepStatistics& statistics)
+      : timer_{&timer},
+        breakpoints_{&breakpoints},
+        ram_{memory},
+        path_{memory, statistics.mnemonics},
+        view_{&view},
+        statistics_{&statistics} {
+    scout_.observe(&path_);
+  }
+
+  struct Outcome {
+    bool passed{};             ///< The vCPU stands at the end of a run; else where it stood.
+    bool left{};               ///< Its next instruction is none of the engine's.
+    bool round_and_round{};    ///< It is in a loop that shows no place farther on: nothing to learn here for a while.
+    std::optional<Exit> exit;  ///< What came in between.
+  };
+  /// Fails where the two differ. Nothing must wait for the vCPU before its next instruction.
+  Result<Outcome> run(VcpuPort& port);
+
+  [[nodiscard]] OverlayRam& ram() { return ram_; }
+  [[nodiscard]] LockstepPlatform& platform() { return platform_; }
+  [[nodiscard]] vpmu::exec::Engine& engine() { return engine_; }
+
+ private:
+  enum class Pace : std::uint8_t { in_one_go, one_by_one };
+  /// What a run starts from.
+  struct Start {
+    kvm_regs regs;
+    kvm_sregs sregs;
+    kvm_vcpu_events events;
+    vpmu::exec::CpuState state;
+    Pace pace;
+  };
+  struct Verdict {
+    std::optional<Difference> difference;
+    std::optional<Exit> exit;  ///< That ended the run before its time, or a kick that did not.
+    bool unclear{};
+  };
+
+  Place scout(const VcpuPort& port, const Start& start);
+  void run_engine(const Start& start, const Place& to);
+  Result<Verdict> try_to(VcpuPort& port, const Start& start, const Place& to);
+  Result<Verdict> run_kvm(VcpuPort& port, const Place& to);
+  Result<std::optional<Difference>> compare(VcpuPort& port, const Place& to);
+  Result<void> restore(VcpuPort& port, const Start& start);
+  Result<std::string> explain(VcpuPort& port, Start start, const Place& end, const Difference& difference);
+  void count(const Start& start, const Place& to);
+
+  CpuTimer* timer_;
+  Breakpoints* breakpoints_;
+  OverlayRam ram_;
+  LockstepPlatform platform_;
+  MappedHostCode scout_code_, host_code_;
+  vpmu::exec::Engine scout_{ram_, platform_, &scout_code_};
+  vpmu::exec::Engine engine_{ram_, platform_, &host_code_};
+  LockstepPath path_;
+  GuestView* view_;
+  LockstepStatistics* statistics_;
+  bool scout_left_{};
+  bool is_way_{};
+  bool is_round_and_round_{};
+};
+
+}  // namespace vmm

@@ -1,0 +1,194 @@
+#include "lockstep/lockstep_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "decode/instruction.hpp"
+#include "vcpu/engine_state.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::exec::Stop;
+
+/// Runs and single instructions.
+constexpr std::uint64_t window_turns = 100;
+/// More instructions than that end it too.
+constexpr std::uint64_t window_instructions = 250'000;
+/// And so do that many runs, one after the other, of fewer instructions than that: the guest waits for the clock, or
+/// asks it all the time.
+constexpr unsigned most_short_runs = 10;
+constexpr std::uint64_t short_run = 50;
+constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds{100};
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
+
+}  // namespace
+
+Result<void> LockstepSource::program(const vpmu::CountPlan&) { return {}; }
+Result<vpmu::CountDeltas> LockstepSource::sync(VcpuPort&) { return vpmu::CountDeltas{}; }
+Result<RunEnd> LockstepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
+
+Result<RunEnd> LockstepSource::come_out(VcpuPort& port) {
+  VMM_ASSIGN(const RunEnd end, steps_.come_out(port));
+  return RunEnd{.exit = end.exit};
+}
+
+// A plan that wants branches makes StepSource single-step, whatever the guest's counters do.
+Result<void> LockstepSource::begin_window() {
+  begin_ = false;
+  short_runs_ = 0;
+  window_left_ = window_turns;
+  window_end_ = statistics_.compared + window_instructions;
+  ++statistics_.windows;
+  return steps_.program(vpmu::CountPlan{.branches_wanted = true});
+}
+
+Result<void> LockstepSource::end_window() {
+  window_left_ = 0;
+  return steps_.program({});
+}
+
+Result<RunEnd> LockstepSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  if (window_left_ == 0 && (begin_ || statistics_.windows == 0)) VMM_TRY(begin_window());
+  if (window_left_ != 0) {
+    // KVM is about to enter a handler, and would do so in the middle of a step.
+    VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+    if (is_delivering(events)) VMM_TRY(end_window());
+  }
+  if (window_left_ != 0) {
+    VMM_ASSIGN(RunEnd end, turn(port, at_most));
+    end.retired.reset();  // counters count nothing here
+    end.delivered.reset();
+    if (--window_left_ == 0 || statistics_.compared >= window_end_) VMM_TRY(end_window());
+    return end;
+  }
+  const std::chrono::nanoseconds gap{random_() % static_cast<std::uint64_t>(longest_gap.count())};
+  VMM_ASSIGN(RunEnd end, steps_.run(port, at_most ? std::min(*at_most, gap) : gap));
+  begin_ = end.exit && std::holds_alternative<Interrupted>(*end.exit);
+  return end;
+}
+
+Result<RunEnd> LockstepSource::turn(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  VMM_ASSIGN(const bool undisturbed, is_undisturbed(port));
+  if (!undisturbed) return step(port, at_most);
+  const std::uint64_t before = statistics_.compared;
+  VMM_ASSIGN(const LockstepRuns::Outcome outcome, runs_.run(port));
+  short_runs_ = statistics_.compared - before < short_run ? short_runs_ + 1 : 0;
+  if (outcome.round_and_round || short_runs_ > most_short_runs) window_left_ = 1;
+  if (outcome.passed) return RunEnd{.exit = outcome.exit};
+  if (!outcome.left) return step(port, at_most);
+  VMM_TRY(note_left(port));
+  return steps_.run(port, at_most);
+}
+
+Result<void> LockstepSource::note_left(VcpuPort& port) {
+  VMM_ASSIGN(const kvm_regs regs, port.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  std::array<std::byte, longest_instruction> bytes{};
+  const std::size_t size = view_->fetch(vpmu::GuestLinear{regs.rip}, bytes, cpl_of(sregs));
+  ++statistics_.left;
+  ++statistics_.left_by_mnemonic[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];
+  return {};
+}
+
+/// Whether the vCPU's next instruction is the next thing, and one of 64-bit code.
+Result<bool> LockstepSource::is_undisturbed(VcpuPort& port) {
+  if (steps_.in_exit()) return false;
+  VMM_ASSIGN(const kvm_regs regs, port.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  if (code_size(sregs) != CodeSize::bits64 || (regs.rflags & (rflags_tf | rflags_rf)) != 0) return false;
+  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
+  if (events.interrupt.shadow != 0 || events.smi.pending != 0) return false;
+  VMM_ASSIGN(const bool halted, port.halted());
+  if (halted) return false;
+  VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
+  return !interrupt;
+}
+
+Result<RunEnd> LockstepSource::step(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
+  VMM_ASSIGN(const auto trial, try_one(port));
+  const std::uint64_t interrupts = steps_.statistics().interrupts;
+  const std::uint64_t faults = steps_.statistics().faults;
+  VMM_ASSIGN(RunEnd end, steps_.run(port, at_most));
+  if (!trial) return end;
+  if (end.retired && !end.exit) {
+    VMM_TRY(compare(port, *trial));
+  } else if (trial->retired && steps_.statistics().faults != faults && steps_.statistics().interrupts == interrupts) {
+    return host_error(fmt::format("lockstep: the engine ran what faults in KVM, at RIP {:#x}: {}", trial->before.rip,
+                                  disassemble(std::span{trial->bytes}.first(trial->fetched), CodeSize::bits64)));
+  } else {
+    ++statistics_.unclear;
+  }
+  return end;
+}
+
+/// Empty where the next thing is no instruction, or none to be compared.
+Result<std::optional<LockstepSource::Trial>> LockstepSource::try_one(VcpuPort& port) {
+  if (steps_.in_exit()) return std::optional<Trial>{};
+  Trial t;
+  VMM_ASSIGN(t.before, port.regs());
+  VMM_ASSIGN(t.sregs, port.sregs());
+  if (code_size(t.sregs) != CodeSize::bits64 || (t.before.rflags & rflags_tf) != 0) return std::optional<Trial>{};
+  t.fetched = view_->fetch(vpmu::GuestLinear{t.before.rip}, t.bytes, cpl_of(t.sregs));
+  if (stores_what_may_differ(mnemonic_of(std::span{t.bytes}.first(t.fetched), CodeSize::bits64)))
+    return std::optional<Trial>{};
+  runs_.ram().begin();
+  runs_.platform().begin(port);
+  vpmu::exec::Engine& engine = runs_.engine();
+  engine.load(engine_state(t.before, t.sregs));
+  constexpr unsigned most_turns = 16;
+  Stop stop = Stop::again;
+  for (unsigned turn = 0; turn < most_turns && stop == Stop::again; ++turn) stop = engine.run(1);
+  t.retired = stop == Stop::budget && engine.passed().instructions == 1;
+  t.after = engine.state();
+  return std::optional{t};
+}
+
+Result<void> LockstepSource::compare(VcpuPort& port, const Trial& t) {
+  if (!t.retired) {
+    ++statistics_.left;
+    return {};
+  }
+  VMM_ASSIGN(const kvm_regs regs, port.regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
+  const auto code = std::span{t.bytes}.first(t.fetched);
+  auto difference = register_difference(t.after, engine_state(regs, sregs), undefined_flags(code, CodeSize::bits64),
+                                        uncompared_bits(code));
+  if (const auto* const vectors = runs_.platform().used(); vectors != nullptr && !difference) {
+    VMM_ASSIGN(const vpmu::exec::VectorState theirs, port.vectors());
+    difference = vector_difference(*vectors, theirs);
+  }
+  if (!difference) difference = memory_difference(runs_.ram());
+  if (difference)
+    return host_error(
+        fmt::format("lockstep: at RIP {:#x}, {}: {} is {:#x} by the engine and {:#x} by KVM; RFLAGS before it {:#x}, "
+                    "after {} alike",
+                    t.before.rip, disassemble(code, CodeSize::bits64), difference->what, difference->ours,
+                    difference->theirs, t.before.rflags, statistics_.compared));
+  ++statistics_.compared;
+  ++statistics_.stepped;
+  ++statistics_.mnemonics[mnemonic_of(code, CodeSize::bits64)];
+  return {};
+}
+
+void LockstepSource::visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const {
+  visit("pmu.lockstep.compared", statistics_.compared);
+  visit("pmu.lockstep.user", statistics_.user);
+  visit("pmu.lockstep.one_by_one", statistics_.one_by_one);
+  visit("pmu.lockstep.stepped", statistics_.stepped);
+  visit("pmu.lockstep.runs", statistics_.runs);
+  visit("pmu.lockstep.vectors", statistics_.vectors);
+  visit("pmu.lockstep.lost_ways", statistics_.lost_ways);
+  visit("pmu.lockstep.left", statistics_.left);
+  visit("pmu.lockstep.unclear", statistics_.unclear);
+  visit("pmu.lockstep.windows", statistics_.windows);
+  for (const auto& [mnemonic, count] : statistics_.mnemonics)
+    if (count != 0) visit(fmt::format("pmu.lockstep.compared.{}", mnemonic), count);
+  for (const auto& [mnemonic, count] : statistics_.left_by_mnemonic)
+    visit(fmt::format("pmu.lockstep.left.{}", mnemonic), count);
+  steps_.visit_statistics(visit);
+}
+
+}  // namespace vmm

@@ -1,0 +1,69 @@
+#pragma once
+#include <array>
+#include <random>
+
+#include "lockstep/lockstep_runs.hpp"
+#include "sources/step_source.hpp"
+
+namespace vmm {
+
+/// Counts nothing: holds the engine against KVM. In windows that lie at random in the guest's time, the engine first
+/// does a run of instructions, on a copy of what it touches, and then KVM does the same (LockstepRuns). What the engine
+/// leaves KVM single-steps, and where a run cannot be compared the engine does one instruction, and KVM's single-step
+/// is compared with that. General registers, RIP, RFLAGS, segment bases, vector registers and touched pages must be the
+/// same after both; where they are not the run ends with an error that names the instruction and the first difference.
+///
+/// Flags that the manual leaves undefined are not compared, nor accessed bits in page tables. What KVM writes to pages
+/// that the engine has not touched goes unseen. For machines of one vCPU.
+class LockstepSource final : public CountSource {
+ public:
+  LockstepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
+                 std::uint64_t seed)
+      : view_{&view},
+        runs_{*timer, breakpoints, view, memory, statistics_},
+        steps_{std::move(timer), breakpoints, view},
+        random_{seed} {}
+
+  static constexpr SourceTraits description{.name = "lockstep"};
+  [[nodiscard]] const SourceTraits& traits() const override { return description; }
+
+  Result<void> program(const vpmu::CountPlan& plan) override;
+  Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
+  /// Always empty.
+  Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
+  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> come_out(VcpuPort& port) override;
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+ private:
+  /// The instruction at RIP, and what the engine made of it.
+  struct Trial {
+    std::array<std::byte, longest_instruction> bytes{};
+    std::size_t fetched{};
+    kvm_regs before{};
+    kvm_sregs sregs{};
+    bool retired{};
+    vpmu::exec::CpuState after;
+  };
+
+  Result<RunEnd> turn(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  Result<bool> is_undisturbed(VcpuPort& port);
+  Result<void> note_left(VcpuPort& port);
+  Result<std::optional<Trial>> try_one(VcpuPort& port);
+  Result<RunEnd> step(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
+  Result<void> compare(VcpuPort& port, const Trial& trial);
+  Result<void> begin_window();
+  Result<void> end_window();
+
+  GuestView* view_;
+  LockstepStatistics statistics_{};
+  LockstepRuns runs_;
+  StepSource steps_;
+  std::mt19937_64 random_;
+  std::uint64_t window_left_{};  ///< Runs and single instructions; 0 while the guest runs freely.
+  std::uint64_t window_end_{};   ///< In LockstepStatistics::compared.
+  unsigned short_runs_{};        ///< One after the other.
+  bool begin_{};                 ///< The guest has run freely long enough.
+};
+
+}  // namespace vmm

@@ -1,0 +1,26 @@
+#pragma once
+#include <cstdint>
+
+#include "kvm/cpuid_table.hpp"
+#include "model/model.hpp"
+
+namespace vmm {
+
+/// What a CPUID table is made for.
+struct CpuidRequest {
+  const MachineModel& model;
+  const CpuidTable& supported;  ///< What KVM can give on this host.
+  bool tsc_deadline;            ///< KVM_CAP_TSC_DEADLINE_TIMER.
+  std::uint64_t tsc_hz;
+  unsigned cpus;                 ///< Processors of the guest.
+  bool bare_metal{};             ///< CPUID.01H:ECX[31] is 0, and there is no hypervisor leaf.
+  unsigned threads_per_core{2};  ///< 1 or 2. The PMU of a core without SMT has more counters.
+};
+
+/// CPUID of processor `apic_id`: the model as a guest sees it on any x86 host. Features are what the model has and KVM
+/// supports; AVX needs XSAVE; CPUID.0AH and DS, DTES64, DS-CPL, PDCM come from the PMU's description. The hypervisor
+/// leaf carries KVM's signature, so that the guest uses x2APIC, and no paravirtual feature, so that it keeps its TSC
+/// clock.
+CpuidTable guest_cpuid(const CpuidRequest& request, std::uint32_t apic_id);
+
+}  // namespace vmm

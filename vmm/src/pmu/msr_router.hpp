@@ -1,0 +1,71 @@
+#pragma once
+#include <cstdint>
+
+#include "kvm/exit.hpp"
+#include "pmu/package_uncore.hpp"
+#include "support/log.hpp"
+#include "support/result.hpp"
+#include "vcpu/guest_tsc.hpp"
+#include "vcpu/port.hpp"
+#include "vpmu/pmu.hpp"
+
+namespace vmm {
+
+/// What a guest gets for an MSR that nobody knows.
+enum class UnknownMsr : std::uint8_t {
+  gp,      ///< #GP(0), as on hardware.
+  ignore,  ///< Reads 0, writes vanish.
+};
+
+struct MsrStatistics {
+  std::uint64_t pmu_reads{};
+  std::uint64_t pmu_writes{};
+  std::uint64_t faults{};
+  std::uint64_t unknown{};
+  std::uint64_t lost_branch_stepping{};  ///< Writes of DEBUGCTL.BTF that KVM did not take.
+};
+
+/// A vCPU's view of the uncore. Without one its MSRs are unknown.
+struct UncoreAccess {
+  PackageUncore* package{};
+  unsigned id{};  ///< Of the vCPU.
+};
+
+/// Answers the guest's RDMSR and WRMSR that come to user space: the PMU first, the uncore, then policy. The first
+/// access to each unknown MSR is logged.
+class MsrRouter {
+ public:
+  MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, GuestTsc& tsc, UnknownMsr unknown, Log& log)
+      : pmu_{&pmu}, uncore_{uncore}, port_{&port}, tsc_{&tsc}, unknown_{unknown}, log_{&log} {}
+
+  void read(const MsrRead& access);
+  /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
+  void write(const MsrWrite& access);
+
+  /// #DB is about to be injected: what it clears in DEBUGCTL is cleared, in KVM too (rule Z11).
+  void on_debug_exception();
+  /// As after write() of DEBUGCTL: a snapshot's guest has this BTF.
+  void set_branch_stepping(bool on);
+
+  /// Whether write() will answer with #GP.
+  [[nodiscard]] bool faults(const MsrWrite& access) const;
+
+  [[nodiscard]] const MsrStatistics& statistics() const { return statistics_; }
+
+ private:
+  void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
+  [[nodiscard]] vpmu::MsrReadResult ask(vpmu::MsrIndex index);
+  void note_cleared_btf();
+  vpmu::MsrStatus tell(vpmu::MsrIndex index, std::uint64_t value);
+
+  vpmu::Pmu* pmu_;
+  UncoreAccess uncore_;
+  VcpuPort* port_;
+  GuestTsc* tsc_;
+  UnknownMsr unknown_;
+  Log* log_;
+  bool btf_{};  ///< KVM has it set, or had until a #DB.
+  MsrStatistics statistics_{};
+};
+
+}  // namespace vmm

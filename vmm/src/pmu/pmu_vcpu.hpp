@@ -1,0 +1,190 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "exec/compiling.hpp"
+#include "memory/linear.hpp"
+#include "perf/cpu_timer.hpp"
+#include "perf/perf_host.hpp"
+#include "pmu/msr_router.hpp"
+#include "pmu/pmi.hpp"
+#include "pmu/rdpmc_gate.hpp"
+#include "sources/model_log.hpp"
+#include "sources/shared_caches.hpp"
+#include "sources/source.hpp"
+#include "support/log.hpp"
+#include "support/result.hpp"
+#include "vcpu/breakpoints.hpp"
+#include "vcpu/debug_moves.hpp"
+#include "vcpu/guest_tsc.hpp"
+#include "vcpu/guest_vcpu.hpp"
+#include "vcpu/guest_view.hpp"
+#include "vcpu/port.hpp"
+#include "vpmu/pmu.hpp"
+
+namespace vmm {
+
+/// What a VMM around us wants of an access to an MSR: nothing; that its exit is handed on; or, without exits of its
+/// own, that the access faults.
+enum class OthersMsr : std::uint8_t { none, exits, faults };
+
+/// How one vCPU's PMU is built.
+struct PmuVcpuConfig {
+  vpmu::PmuConfig pmu{};
+  UncoreAccess uncore{};  ///< The package must outlive the vCPU.
+  std::string_view source{"clock"};
+  bool source_was_open{};  ///< Nobody asked for that source: where it cannot be had after all, the clock counts.
+  UnknownMsr unknown_msr{UnknownMsr::gp};
+  LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
+  TimerFactory make_timer{CpuTimer::create};             ///< The clock that sources count by,
+  PerfHostFactory make_perf_host{make_linux_perf_host};  ///< and the host's counters.
+  RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
+  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us filters. Exits for another reason than a filter are its
+  /// own, too. Empty: there is none.
+  std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
+  ModelLog model_log{};               ///< Of sources that have a model of the processor.
+  SharedCaches* caches{};             ///< The same; of vCPUs that run one at a time. Must outlive the vCPU.
+  vpmu::exec::Compiling compiling{};  ///< Of sources that run the guest's code.
+};
+
+struct PmuVcpuStatistics {
+  std::uint64_t msr_reads{};         ///< RDMSR exits.
+  std::uint64_t msr_writes{};        ///< WRMSR exits.
+  std::uint64_t debug_exits{};       ///< KVM_EXIT_DEBUG, of ours and the guest's.
+  std::uint64_t guest_debug{};       ///< Of these: the guest's own #DB, handed back.
+  std::uint64_t kvm_debug{};         ///< And KVM's own single-steps, of no meaning to anybody else.
+  std::uint64_t kicks{};             ///< Runs ended by a signal.
+  std::uint64_t restores_in_use{};   ///< States taken over in which the PMU was in use.
+  std::uint64_t lost_page_faults{};  ///< Of the PMU's accesses, that could not be raised in the guest.
+  std::uint64_t debugged_runs{};     ///< Runs for a debugger, in which the PMU stood still.
+};
+
+/// A vCPU's PMU at rest, with what waits outside of the core. Plain words: what is saved here may be restored
+/// elsewhere.
+struct PmuVcpuState {
+  vpmu::PmuSnapshot pmu{};
+  std::uint64_t waiting_pmis{};
+  std::uint64_t unread{};
+  std::uint64_t nmi_in_service{};
+};
+
+/// One vCPU with its virtual PMU: runs the guest, answers what concerns the PMU, and hands every other exit to the
+/// caller. Made, used and destroyed on the vCPU's thread.
+class PmuVcpu final : public GuestVcpu {
+ public:
+  /// Fails when the source is unknown or cannot be had on this host. `port`, `memory` and `log` must outlive the
+  /// result.
+  static Result<std::unique_ptr<PmuVcpu>> create(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory,
+                                                 Log& log);
+
+  Result<Exit> run() override;
+
+  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. When it has come elsewhere, run()
+  /// must follow and goes on with that exit.
+  VcpuPort::Came run_to_device();
+
+  /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come
+  /// back. The PMU stands still meanwhile; its MSRs answer.
+  Result<Exit> run_debugged(const kvm_guest_debug& debugging);
+
+  /// Somebody else has given KVM debug facilities of the vCPU: the next run() gives it ours anew.
+  void given_others_debugging() { breakpoints_.given_others(); }
+
+  /// The state between two runs.
+  [[nodiscard]] PmuVcpuState state() const;
+  /// Takes over a state that state() gave, here or elsewhere; on any status but ok nothing has changed. Statistics of
+  /// the core begin anew.
+  Result<vpmu::RestoreStatus> restore(const PmuVcpuState& state);
+  Result<Bytes> save() override;
+  Result<void> restore(std::span<const std::byte> image) override;
+  /// Power-up or RESET of the processor.
+  Result<void> reset();
+
+  /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order. Not synchronised: call it on this
+  /// thread.
+  void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
+
+  [[nodiscard]] vpmu::Pmu& pmu() { return pmu_; }
+
+ private:
+  /// The world as the core sees it.
+  class Env final : public vpmu::GuestEnv {
+   public:
+    explicit Env(PmuVcpu& owner) : owner_{&owner} {}
+    vpmu::AccessResult read_linear(vpmu::GuestLinear at, std::span<std::byte> out) override {
+      return owner_->view_.read(at, out);
+    }
+    vpmu::AccessResult write_linear(vpmu::GuestLinear at, std::span<const std::byte> in) override {
+      return owner_->view_.write(at, in);
+    }
+    vpmu::AccessResult probe_linear(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind) override {
+      return owner_->view_.probe(at, size, kind);
+    }
+    std::uint64_t tsc() override;
+    void request_pmi() override { owner_->pmi_.request(); }
+    void inject_page_fault(const vpmu::AccessFault& fault) override;
+
+   private:
+    PmuVcpu* owner_;
+  };
+
+  PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+  [[nodiscard]] bool is_idle() const;
+  /// One run of the guest; empty when its exit was the PMU's and has been answered.
+  Result<std::optional<Exit>> go_on();
+  Result<void> prepare();
+  Result<void> look_at_uncore();
+  Result<void> deliver_pmis();
+  Result<bool> is_leaving_nmi_handler();
+  Result<RunEnd> let_run();
+  Result<bool> waits_for_handler();
+  Result<void> account(const RunEnd& end);
+  void retire(const Retired& retired);
+  Result<void> raise_page_fault(const vpmu::AccessFault& fault);
+  [[nodiscard]] OthersMsr others(const Exit& exit) const;
+  /// True when the exit was the PMU's and has been answered.
+  Result<bool> handle(const Exit& exit);
+  Result<bool> on_debug(const Debug& exit);
+  Result<bool> on_debug_move(const Debug& exit);
+  std::optional<std::byte> code_at(std::uint64_t at);
+  Result<bool> may_be_kvms(const Debug& exit, const kvm_regs& regs);
+  bool stands_at_int1(const Debug& exit, const kvm_regs& regs);
+  Result<void> on_read(const MsrRead& access);
+  Result<void> on_rdpmc(const CounterRead& access);
+  Result<void> follow_use(const MsrWrite& write);
+  Result<void> use(bool in_use);
+  std::optional<std::uint64_t> rdpmc(std::uint32_t ecx, unsigned cpl, bool pce);
+  void was_read(vpmu::CounterId counter);
+
+  VcpuPort* port_;
+  Log* log_;
+  GuestTsc tsc_;
+  vpmu::Pmu pmu_;
+  GuestView view_;
+  Breakpoints breakpoints_;
+  RdpmcGate gate_;
+  DebugMoves debug_moves_;
+  Pmi pmi_;
+  UncoreAccess uncore_;
+  MsrRouter router_;
+  Env env_;
+  std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr_;
+  std::unique_ptr<CountSource> source_;
+  vpmu::CountPlan plan_{};
+  vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
+  bool ran_idle_{};          ///< The guest has run without the source since that was last given a plan.
+  bool came_elsewhere_{};    ///< run_to_device() has left an exit to be looked at.
+  bool plan_stale_{};        ///< The source does not have plan_ any more.
+  bool exit_open_{};         ///< The last exit's instruction has not been completed by KVM yet.
+  bool walk_later_{};        ///< The last walk did not end in a record: let the guest go on a little before the next.
+  bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since
+                           ///< nor unmasked LVTPC.
+  unsigned walk_tries_{};  ///< Walks in vain since the last that found its instruction.
+  PmuVcpuStatistics statistics_{};
+};
+
+}  // namespace vmm

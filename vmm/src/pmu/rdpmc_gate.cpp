@@ -1,0 +1,126 @@
+#include "pmu/rdpmc_gate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "vcpu/handlers.hpp"
+#include "vcpu/segments.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+constexpr unsigned gp_vector = 13;
+constexpr std::uint64_t cr4_pce = vpmu::bit(8);
+constexpr std::uint64_t rflags_tf = vpmu::bit(8);
+constexpr std::uint64_t rflags_rf = vpmu::bit(16);
+constexpr std::uint64_t rflags_vm = vpmu::bit(17);
+constexpr std::uint64_t dr6_bs = vpmu::bit(14);
+constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
+
+/// What IRET checks of the segments it returns to. SDM 2A IRET. The guest's tables may hold anything, and a vCPU with
+/// segments that do not go together cannot be entered any more. Conforming code is refused too: nobody reads counters
+/// from there.
+bool can_return_to(const kvm_segment& cs, const kvm_segment& ss) {
+  constexpr unsigned code = 8, conforming = 4, writable = 2;
+  const unsigned rpl = cs.selector & 3;
+  const bool code_ok =
+      cs.s != 0 && cs.present != 0 && (cs.type & (code | conforming)) == code && cs.dpl == rpl && (cs.l & cs.db) == 0;
+  const bool stack_ok = ss.s != 0 && ss.present != 0 && (ss.type & (code | writable)) == writable && ss.dpl == rpl;
+  return code_ok && stack_ok && (ss.selector & 3U) == rpl;
+}
+
+}  // namespace
+
+/// What the CPU pushes for #GP in IA-32e mode. SDM 3A figure 6-8.
+struct RdpmcGate::Frame {
+  std::uint64_t error_code, rip, cs, rflags, rsp, ss;
+};
+
+Result<void> RdpmcGate::update(bool in_use) {
+  if (!in_use || statistics_.given_up != 0) {
+    breakpoints_->set_gate(std::nullopt);
+    return {};
+  }
+  if (breakpoints_->gate()) return {};
+  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  breakpoints_->set_gate(handler_of(*view_, sregs, gp_vector));
+  return {};
+}
+
+// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction. The delivery of a fault
+// clears RF, so when it is set we have been here before.
+Result<void> RdpmcGate::let_through(kvm_regs regs) {
+  if ((regs.rflags & rflags_rf) != 0) {
+    statistics_.given_up = 1;
+    breakpoints_->set_gate(std::nullopt);
+    return {};
+  }
+  // The guest may have a breakpoint there too; its #DB comes first, and its handler sets RF itself.
+  if (const std::uint64_t hit = breakpoints_->guests_at(vpmu::GuestLinear{regs.rip}); hit != 0)
+    return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = hit, .dr7 = 0});
+  regs.rflags |= rflags_rf;
+  return port_->set_regs(regs);
+}
+
+// IRET to the instruction after RDPMC, done by us.
+Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs) {
+  if ((frame.cs & 3) != 0) {
+    const auto cs = segment_of(*view_, sregs, static_cast<std::uint16_t>(frame.cs));
+    const auto ss = segment_of(*view_, sregs, static_cast<std::uint16_t>(frame.ss));
+    if (!cs || !ss || !can_return_to(*cs, *ss)) return let_through(regs);
+    sregs.cs = *cs;
+    sregs.ss = *ss;
+    VMM_TRY(port_->set_sregs(sregs));
+  }
+  regs.rax = value & 0xFFFF'FFFF;
+  regs.rdx = value >> 32;
+  regs.rip = frame.rip + rdpmc_opcode.size();
+  regs.rsp = frame.rsp;
+  regs.rflags = frame.rflags & ~(rflags_rf | rflags_vm);
+  ++statistics_.served;
+  VMM_TRY(port_->set_regs(regs));
+  if ((frame.rflags & rflags_tf) == 0) return {};
+  // The guest steps itself: the trap behind RDPMC. SDM 3B 17.3.1.4.
+  return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = dr6_bs, .dr7 = 0});
+}
+
+// Ring 0 only: a program may check its own text, and its pages may be shared with others.
+void RdpmcGate::rewrite(const Frame& frame) {
+  constexpr std::array rdmsr_second_byte{std::byte{0x32}};
+  const vpmu::GuestLinear site{frame.rip};
+  if (method_ != RdpmcMethod::rewrite || (frame.cs & 3) != 0 || site_count_ == sites_.size()) return;
+  if (!view_->patch(site + 1, rdmsr_second_byte)) return;
+  sites_[site_count_++] = site;
+  ++statistics_.rewritten;
+}
+
+Result<bool> RdpmcGate::is_rewritten(std::uint32_t index) {
+  if (site_count_ == 0 || !vpmu::rdpmc_counter(index)) return false;
+  VMM_ASSIGN(const kvm_regs regs, port_->regs());
+  const auto known = std::span{sites_}.first(site_count_);
+  return std::ranges::find(known, vpmu::GuestLinear{regs.rip}) != known.end();
+}
+
+Result<void> RdpmcGate::on_fault_handler(const Answer& value_of) {
+  VMM_ASSIGN(const kvm_regs regs, port_->regs());
+  VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
+  Frame frame{};
+  std::array<std::byte, rdpmc_opcode.size()> opcode{};
+  const bool readable = !view_->read(vpmu::GuestLinear{regs.rsp}, std::as_writable_bytes(std::span{&frame, 1})) &&
+                        view_->fetch(vpmu::GuestLinear{frame.rip}, opcode, frame.cs & 3) == opcode.size();
+  if (!readable || frame.error_code != 0 || opcode != rdpmc_opcode) {
+    ++statistics_.other_faults;
+    return let_through(regs);
+  }
+  const auto value = value_of(static_cast<std::uint32_t>(regs.rcx), frame.cs & 3, (sregs.cr4 & cr4_pce) != 0);
+  if (!value) {
+    ++statistics_.refused;
+    return let_through(regs);
+  }
+  rewrite(frame);
+  return resume_after(frame, *value, regs, sregs);
+}
+
+}  // namespace vmm

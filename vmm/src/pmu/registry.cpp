@@ -1,0 +1,85 @@
+#include "pmu/registry.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "lockstep/lockstep_source.hpp"
+#include "perf/perf_calibration.hpp"
+#include "sources/clock_source.hpp"
+#include "sources/exact_source.hpp"
+#include "sources/perf_source.hpp"
+#include "sources/step_source.hpp"
+
+namespace vmm {
+namespace {
+
+Result<std::unique_ptr<CountSource>> make_clock(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<ClockSource>(std::move(timer), parts.breakpoints, parts.view, parts.seed);
+}
+
+Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view);
+}
+
+Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation,
+                                       parts.model_log, parts.compiling, parts.others_msr, parts.storable,
+                                       parts.caches);
+}
+
+Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) { return make_engine(parts); }
+
+Result<std::unique_ptr<CountSource>> make_perf(const SourceParts& parts) {
+  auto host = parts.make_perf_host();
+  VMM_ASSIGN(const PerfCalibration calibration, calibrate(*host));
+  VMM_ASSIGN(auto engine, make_engine(parts));
+  return std::make_unique<PerfSource>(std::move(host), calibration, std::move(engine), parts.generation, parts.log);
+}
+
+Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
+  VMM_ASSIGN(auto timer, parts.make_timer());
+  return std::make_unique<LockstepSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.seed);
+}
+
+/// Counts nothing, and is in no list.
+constexpr SourceRow lockstep{LockstepSource::description, "the engine held against KVM, for tests of the engine",
+                             make_lockstep};
+
+constexpr std::array rows{
+    SourceRow{ClockSource::description, "estimates from time on the vCPU; works on every host", make_clock},
+    SourceRow{PerfSource::description,
+              "the host's PMU, and the engine near overflows and for what the host cannot count", make_perf},
+    SourceRow{ExactSource::description,
+              "every instruction, by an engine that runs the guest's code while a counter counts", make_exact},
+    SourceRow{StepSource::description,
+              "every instruction by single-step: exact, for tests, far too slow for a whole system", make_step},
+};
+
+}  // namespace
+
+std::span<const SourceRow> all_sources() { return rows; }
+
+const SourceRow* find_source(std::string_view name) {
+  for (const SourceRow& row : rows)
+    if (row.traits.name == name) return &row;
+  return name == lockstep.traits.name ? &lockstep : nullptr;
+}
+
+Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts) {
+  if (const SourceRow* row = find_source(name)) {
+    auto made = row->make(parts);
+    if (made || !parts.or_clock) return made;
+    parts.log.warning("source {} cannot be had for this vCPU: {}; the clock counts, which estimates", name,
+                      describe(made.error()));
+    return make_clock(parts);
+  }
+  std::string known;
+  for (const SourceRow& row : rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.traits.name);
+  return usage_error(fmt::format("unknown source '{}'", printable(name)), fmt::format("known sources: {}", known));
+}
+
+}  // namespace vmm

@@ -1,0 +1,29 @@
+#include "processor/interrupt_bus.hpp"
+
+#include "processor/interrupt_unit.hpp"
+
+namespace vmm {
+
+void InterruptBus::send(const ApicMessage& message, const InterruptUnit* not_to) {
+  InterruptUnit* least = nullptr;
+  for (InterruptUnit* const unit : units_) {
+    if (unit == not_to || !unit->is_addressed(message)) continue;
+    if (message.mode != ApicMessage::Mode::lowest_priority)
+      unit->receive(message.mode, message.vector);
+    else if (least == nullptr || unit->priority() < least->priority())
+      least = unit;
+  }
+  if (least != nullptr) least->receive(message.mode, message.vector);
+}
+
+void InterruptBus::deliver_from_devices() {
+  if (io_apic_ == nullptr) return;
+  constexpr unsigned most = IoApic::lines + 256;  // at a time: what a device sends all the while waits
+  for (unsigned i = 0; i < most; ++i) {
+    const auto message = io_apic_->take();
+    if (!message) return;
+    send(*message);
+  }
+}
+
+}  // namespace vmm

@@ -1,0 +1,76 @@
+#pragma once
+#include "processor/apic_timer.hpp"
+#include "processor/interrupt_bus.hpp"
+#include "processor/soft_state.hpp"
+#include "processor/virtual_time.hpp"
+#include "vpmu/msr.hpp"
+
+namespace vmm {
+
+/// What interrupts reach a vCPU without KVM by: its local APIC's registers in both modes, the APIC's timer in virtual
+/// time, and the way from and to other interrupt controllers. Nothing is due to a vCPU until refresh() has looked.
+class InterruptUnit {
+ public:
+  /// All must outlive it; where `bus` is null there is nobody else.
+  InterruptUnit(SoftState& state, VirtualTime& time, InterruptBus* bus) : s_{&state}, time_{&time}, bus_{bus} {
+    if (bus != nullptr) bus->add(*this);
+  }
+  InterruptUnit(const InterruptUnit&) = delete;
+  InterruptUnit& operator=(const InterruptUnit&) = delete;
+  InterruptUnit(InterruptUnit&&) = delete;
+  InterruptUnit& operator=(InterruptUnit&&) = delete;
+  ~InterruptUnit() = default;
+
+  /// A register of the APIC's page, as MMIO reads and writes it. SDM 3A table 10-1.
+  [[nodiscard]] std::uint32_t read(std::uint32_t offset) const;
+  void write(std::uint32_t offset, std::uint32_t value);
+  /// The APIC's MSRs: x2APIC's (SDM 3A 10.12.1.2) and IA32_TSC_DEADLINE; `unknown` for all others.
+  [[nodiscard]] vpmu::MsrReadResult rdmsr(std::uint32_t index) const;
+  [[nodiscard]] vpmu::MsrStatus wrmsr(std::uint32_t index, std::uint64_t value);
+  /// The vCPU's time. Who sets the TSC tells tsc_changed(): a deadline is in terms of it.
+  [[nodiscard]] VirtualTime& time() const { return *time_; }
+  void tsc_changed();
+  /// As INIT leaves it, with the APIC's registers.
+  void reset();
+
+  /// Whether a message is for this APIC. SDM 3A 10.6.2, 10.12.10.
+  [[nodiscard]] bool is_addressed(const ApicMessage& message) const;
+  /// One is: from another processor or from a device.
+  void receive(ApicMessage::Mode mode, std::uint8_t vector);
+  /// PPR: of those that could take a message of the lowest priority the one with the least does.
+  [[nodiscard]] std::uint32_t priority() const { return s_->apic.read(apic::processor_priority); }
+
+  /// Timers that have run out become requests of the APIC, and what devices have sent those of whoever it is for.
+  void refresh();
+  /// Ticks until the timer runs out; very many when it does not run.
+  [[nodiscard]] std::uint64_t until_due() const;
+  /// What is saved beside the APIC's registers: its timer.
+  struct Image {
+    ApicTimer::Image timer;
+    std::uint64_t deadline{};
+  };
+  [[nodiscard]] Image image() const { return {.timer = timer_.image(), .deadline = deadline_}; }
+  /// False where no such timer can be.
+  [[nodiscard]] bool restore(const Image& image) {
+    deadline_ = image.deadline;
+    return timer_.restore(image.timer);
+  }
+  [[nodiscard]] IoApic* io_apic() const { return bus_ == nullptr ? nullptr : bus_->io_apic(); }
+
+ private:
+  [[nodiscard]] bool in_deadline_mode() const;
+  void start_count();
+  void arm_deadline();
+  [[nodiscard]] bool is_x2apic() const;
+  [[nodiscard]] std::uint32_t x2apic_logical_id() const;
+  [[nodiscard]] bool has_logical_id(std::uint32_t destination) const;
+  void send(std::uint32_t command, std::uint32_t destination);
+
+  SoftState* s_;
+  VirtualTime* time_;
+  InterruptBus* bus_;
+  ApicTimer timer_;
+  std::uint64_t deadline_{};  ///< IA32_TSC_DEADLINE while it is armed.
+};
+
+}  // namespace vmm

@@ -1,0 +1,48 @@
+#include "decode/decoded_instructions.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <tuple>
+
+namespace vmm::test {
+namespace {
+
+auto told(const std::optional<Instruction>& i) {
+  return i ? std::tuple{i->length, i->branch, i->steppable, i->rep, i->load.has_value(), i->store.has_value()}
+           : std::tuple{std::uint8_t{}, vpmu::BranchKind::none, false, false, false, false};
+}
+
+// Far more of them than it remembers, each again and again; also cut off, as at the end of a page that is there.
+TEST(DecodedInstructions, SaysOfAllBytesWhatTheDecoderSays) {
+  constexpr unsigned codes = 2000;
+  DecodedInstructions decoded;
+  std::mt19937_64 random{1};
+  std::vector<std::array<std::byte, 15>> all(codes);
+  for (auto& code : all)
+    for (std::byte& b : code) b = static_cast<std::byte>(random());
+  unsigned valid = 0;
+  for (unsigned n = 0; n < 20 * codes; ++n) {
+    const auto& code = all[std::min<std::uint64_t>(random() % codes, random() % codes)];
+    const auto bytes = std::span{code}.first(random() % 4 == 0 ? random() % 16 : 15);
+    const auto size = n % 4 == 0 ? CodeSize::bits32 : n % 8 == 1 ? CodeSize::bits16 : CodeSize::bits64;
+    const auto expected = decode_instruction(bytes, size);
+    valid += expected ? 1 : 0;
+    ASSERT_EQ(told(decoded(bytes, size)), told(expected)) << n;
+    ASSERT_EQ(told(decoded(bytes, size)), told(expected)) << n;
+  }
+  EXPECT_GT(valid, codes);
+}
+
+// What stands behind an instruction is no part of it, and a byte that is not there is not 0.
+TEST(DecodedInstructions, AByteThatIsMissingIsNoZero) {
+  DecodedInstructions decoded;
+  const std::array add{std::byte{0x00}, std::byte{0x00}};  // ADD [RAX], AL
+  EXPECT_TRUE(decoded(add, CodeSize::bits64));
+  EXPECT_FALSE(decoded(std::span{add}.first(1), CodeSize::bits64));
+  EXPECT_FALSE(decoded({}, CodeSize::bits64));
+  EXPECT_TRUE(decoded(add, CodeSize::bits64));
+}
+
+}  // namespace
+}  // namespace vmm::test

@@ -1,0 +1,124 @@
+// The exact source counts whole blocks by what the engine decodes, and single instructions by what the VMM decodes:
+// both must say the same.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "decode/instruction.hpp"
+#include "exec/engine.hpp"
+#include "exec/tests/fixtures/flat_ram.hpp"
+#include "exec/vector_state.hpp"
+#include "memory/host_code.hpp"
+#include "sources/retired_instruction.hpp"
+#include "vpmu/bits.hpp"
+
+namespace vmm::test {
+namespace {
+
+using vpmu::page_size;
+
+class WithVectors final : public vpmu::exec::NoPlatform {
+ public:
+  vpmu::exec::VectorState* vectors() override { return &state; }
+  vpmu::exec::VectorState state;
+};
+
+class Decoders : public testing::Test {
+ protected:
+  /// Runs one instruction; what it counted, empty when it did not retire.
+  std::optional<vpmu::exec::Passed> run(std::span<const std::byte> code, std::uint64_t rcx) {
+    std::ranges::copy(code, ram_.bytes().begin() + page_size);
+    vpmu::exec::CpuState state;
+    for (auto& gpr : state.gpr) gpr = ram_.address() + 2 * page_size + 512;  // whatever the base register is
+    state.gpr[vpmu::exec::rcx] = rcx;
+    state.rip = ram_.address() + page_size;
+    state.rflags = 2;
+    state.paging.cr4 = vpmu::bit(9) | vpmu::bit(18);  // OSFXSR, OSXSAVE
+    platform_.state = {};
+    platform_.state.xcr0 = 7;
+    engine_.load(state);
+    engine_.run(1);
+    const vpmu::exec::Passed passed = engine_.passed();
+    return passed.instructions == 1 ? std::optional{passed} : std::nullopt;
+  }
+
+  vpmu::exec::test::FlatRam ram_{4 * page_size};
+  WithVectors platform_;
+  MappedHostCode host_code_;
+  vpmu::exec::Engine engine_{ram_, platform_, &host_code_};
+};
+
+/// Random bytes that begin as general instructions do, or as two-byte ones, with VEX, or with x87's codes.
+std::array<std::byte, 15> random_code(std::mt19937_64& random) {
+  std::array<std::byte, 15> code{};
+  for (std::byte& b : code) b = static_cast<std::byte>(random());
+  const std::uint64_t kind = random();
+  std::size_t at = 0;
+  constexpr std::array prefixes{std::byte{0x66}, std::byte{0xF2}, std::byte{0xF3}};
+  switch (kind % 7) {
+    case 0: break;
+    case 1: code[at] = std::byte{0xC5}; break;
+    case 2:
+      code[at++] = std::byte{0xC4};
+      code[at] = (code[at] & std::byte{0xE0}) | static_cast<std::byte>(1 + kind / 8 % 3);
+      break;
+    case 3: code[at] = static_cast<std::byte>(0xD8 + kind / 8 % 8); break;
+    case 4:  // FXSAVE and its neighbours
+      code[at++] = std::byte{0x0F};
+      code[at] = std::byte{0xAE};
+      break;
+    default:
+      if (kind / 8 % 4 != 3) code[at++] = prefixes[kind / 8 % 4];
+      code[at++] = std::byte{0x0F};
+      if (kind / 64 % 3 == 0) code[at] = kind / 256 % 2 == 0 ? std::byte{0x38} : std::byte{0x3A};
+  }
+  return code;
+}
+
+TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
+  std::mt19937_64 random{1};
+  std::map<std::string_view, unsigned> seen;
+  for (unsigned n = 0; n < 300'000; ++n) {
+    const auto code = random_code(random);
+    const auto i = decode_instruction(code, CodeSize::bits64);
+    if (!i) continue;
+    const auto passed = run(std::span{code}.first(i->length), 3);
+    if (!passed) continue;
+    const std::string_view name = mnemonic_of(code, CodeSize::bits64);
+    ++seen[name];
+    EXPECT_EQ(passed->branches, i->branch != vpmu::BranchKind::none) << name;
+    EXPECT_EQ(passed->loads, i->load.has_value()) << name;
+    EXPECT_EQ(passed->stores, i->store.has_value()) << name;
+    if (HasFailure()) break;
+  }
+  EXPECT_GE(seen.size(), 300U) << "mnemonics that came up";
+  for (const std::string_view name :
+       {"add", "call", "movaps", "movss", "paddd", "pextrd", "fld", "fstp", "fnstenv", "fxsave", "ldmxcsr", "stmxcsr"})
+    EXPECT_TRUE(seen.contains(name)) << name;
+}
+
+// A gather loads from many places: a record that names one of them would be wrong.
+TEST(RetiredInstruction, AGatherLoadsAndHasNoAddress) {
+  const auto load_of = [](std::initializer_list<unsigned> bytes) {
+    std::vector<std::byte> code;
+    for (const unsigned b : bytes) code.push_back(static_cast<std::byte>(b));
+    kvm_regs regs{};
+    regs.rbx = 0x2000;
+    const auto i = decode_instruction(code, CodeSize::bits64);
+    const Retired retired = retired_instruction(i.value(), regs, kvm_sregs{}, regs, 1);
+    EXPECT_TRUE(retired.what.has_load);
+    return retired.what.load.address.value();
+  };
+  EXPECT_EQ(load_of({0x8B, 0x43, 0x08}), 0x2008U);
+  EXPECT_EQ(load_of({0xC4, 0xE2, 0x71, 0x90, 0x44, 0x93, 0x08}), 0U);  // vpgatherdd %xmm1, 8(%rbx,%xmm2,4), %xmm0
+}
+
+TEST(MnemonicOf, NamesWhatTheBytesHold) {
+  EXPECT_EQ(mnemonic_of(std::array{std::byte{0x48}, std::byte{0xCF}}, CodeSize::bits64), "iretq");
+  EXPECT_EQ(mnemonic_of(std::array{std::byte{0x06}}, CodeSize::bits64), "invalid");
+}
+
+}  // namespace
+}  // namespace vmm::test

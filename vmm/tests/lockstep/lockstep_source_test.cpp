@@ -1,0 +1,278 @@
+#include "lockstep/lockstep_source.hpp"
+
+#include <gtest/gtest.h>
+
+#include "decode/instruction.hpp"
+#include "fakes/fake_cpu.hpp"
+
+namespace vmm::test {
+namespace {
+
+constexpr std::uint64_t code = 0x40'0000, data = 0x50'0000;
+constexpr std::uint64_t carry = vpmu::bit(0);
+
+/// A CPU that does what each test says, held against the engine.
+class Lockstep : public testing::Test {
+ protected:
+  Lockstep() {
+    for (const std::uint64_t page : {code, data}) guest.map(page, vpmu::page_size);
+    guest.port.registers.rip = code;
+    guest.port.registers.rbx = data;
+    guest.port.registers.rax = 7;
+  }
+  /// Places the instruction, and one to come back from behind it.
+  void add(const std::vector<std::uint8_t>& bytes, FakeCpu::Effect effect) {
+    cpu.add_jump(cpu.add(code, bytes, std::move(effect)), code);
+  }
+  /// Places as many of them, each with what `effect` says of it, and behind them one that the engine leaves, and one to
+  /// come back.
+  void add_many(unsigned count, const std::vector<std::uint8_t>& bytes,
+                const std::function<FakeCpu::Effect(unsigned)>& effect) {
+    std::uint64_t at = code;
+    for (unsigned n = 0; n < count; ++n) at = cpu.add(at, bytes, effect(n));
+    cpu.add_jump(cpu.add(at, cpuid), code);
+  }
+  Result<RunEnd> run() {
+    EXPECT_TRUE(guest.breakpoints.apply());  // as the vCPU loop does
+    return source.run(guest.port, std::nullopt);
+  }
+  std::uint64_t statistic(std::string_view wanted) {
+    std::uint64_t found = 0;
+    source.visit_statistics([&](std::string_view name, std::uint64_t value) { found += name == wanted ? value : 0; });
+    return found;
+  }
+  void expect_difference(const std::string& text) {
+    const auto end = run();
+    ASSERT_FALSE(end);
+    EXPECT_NE(end.error().what.find(text), std::string::npos) << end.error().what;
+    EXPECT_EQ(statistic("pmu.lockstep.compared"), 0U);
+  }
+
+  static const std::vector<std::uint8_t> cpuid;
+  FakeGuest guest;
+  ScriptedTime time;
+  FakeCpu cpu{guest, time};
+  LockstepSource source{std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, guest.memory, 1};
+};
+
+const std::vector<std::uint8_t> Lockstep::cpuid{0x0F, 0xA2};
+const std::vector<std::uint8_t> inc_rax{0x48, 0xFF, 0xC0}, lea_rax{0x48, 0x8D, 0x40, 0x01}, set_carry{0xF9},
+    store_rax{0x48, 0x89, 0x03}, load_rax{0x48, 0x8B, 0x03};
+
+TEST_F(Lockstep, InstructionsDoneAlikeAreCounted) {
+  add(store_rax, [&](FakePort& p) {
+    std::uint64_t value = p.registers.rax;
+    EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
+    return std::nullopt;
+  });
+  for (unsigned n = 0; n < 10; ++n) ASSERT_TRUE(run());
+  EXPECT_GE(statistic("pmu.lockstep.compared"), 4U);
+  EXPECT_GE(statistic("pmu.lockstep.compared.mov"), 2U);
+  EXPECT_EQ(guest.load_word(data), 7U) << "by the CPU: the engine worked on a copy";
+}
+
+TEST_F(Lockstep, ARegisterThatDiffersEndsTheRun) {
+  add(load_rax, [](FakePort& p) {
+    p.registers.rax = 8;
+    return std::nullopt;
+  });
+  expect_difference("mov rax, [rbx] (488b03): RAX is 0x0 by the engine and 0x8 by KVM");
+}
+
+TEST_F(Lockstep, AFlagThatDiffersEndsTheRun) {
+  add(set_carry, [](FakePort&) { return std::nullopt; });
+  expect_difference("stc (f9): RFLAGS is 0x3 by the engine and 0x2 by KVM");
+}
+
+TEST_F(Lockstep, MemoryThatDiffersEndsTheRun) {
+  add(store_rax, [&](FakePort&) {
+    std::uint64_t value = 9;
+    EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
+    return std::nullopt;
+  });
+  expect_difference("is 0x7 by the engine and 0x9 by KVM");
+}
+
+TEST_F(Lockstep, RipThatDiffersEndsTheRun) {
+  guest.port.registers.rflags |= vpmu::bit(6);   // ZF
+  cpu.add(code, {0x74, 0x10}, [](FakePort& p) {  // jz +16
+    p.registers.rip = code + 2;
+    return std::nullopt;
+  });
+  cpu.add(code + 2, cpuid, [](FakePort&) -> std::optional<Exit> { return Shutdown{}; });
+  cpu.add_jump(code + 0x12, code);
+  expect_difference("jz +0x12 (7410): RIP");
+}
+
+TEST_F(Lockstep, WhatTheEngineLeavesIsNotCompared) {
+  add({0x0F, 0xA2}, [](FakePort& p) {  // cpuid
+    p.registers.rax = 0x55;
+    return std::nullopt;
+  });
+  for (unsigned n = 0; n < 4; ++n) ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.lockstep.left"), 2U);
+  EXPECT_EQ(statistic("pmu.lockstep.left.cpuid"), 2U);
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), 2U);
+}
+
+FakeCpu::Effect increment(std::uint64_t by = 1) {
+  return [by](FakePort& p) {
+    p.registers.rax += by;
+    return std::nullopt;
+  };
+}
+
+TEST_F(Lockstep, ARunIsComparedAtItsEnd) {
+  add_many(40, lea_rax, [](unsigned) { return increment(); });
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), 40U);
+  EXPECT_EQ(statistic("pmu.lockstep.compared.lea"), 40U);
+  EXPECT_EQ(statistic("pmu.lockstep.runs"), 1U);
+  EXPECT_EQ(guest.port.registers.rax, 47U);
+  EXPECT_EQ(guest.port.count("run"), 1U);
+}
+
+TEST_F(Lockstep, TheInstructionInTheMiddleOfARunIsFound) {
+  add_many(40, lea_rax, [](unsigned n) { return increment(n == 16 ? 5 : 1); });
+  expect_difference("at RIP 0x400040, lea rax, [rax+0x01] (488d4001): RAX is 0x18 by the engine and 0x1c by KVM");
+}
+
+TEST_F(Lockstep, AStoreInTheMiddleOfARunIsFound) {
+  const auto store = [&](unsigned n) -> FakeCpu::Effect {
+    return [this, n](FakePort& p) {
+      std::uint64_t value = p.registers.rax + (n == 22 ? 1 : 0);
+      if (n == 23) value = 0;  // would hide it at the end of the run, but the engine leaves 7
+      EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
+      return std::nullopt;
+    };
+  };
+  add_many(24, store_rax, store);
+  expect_difference("by the engine and 0x8 by KVM");
+}
+
+TEST_F(Lockstep, AVectorRegisterInARunIsCompared) {
+  add_many(3, {0x66, 0x0F, 0xEF, 0xC0}, [](unsigned) -> FakeCpu::Effect {  // pxor xmm0, xmm0
+    return [](FakePort& p) {
+      p.vector_state.legacy[vpmu::exec::VectorState::xmm_at + 8] = std::byte{1};
+      return std::nullopt;
+    };
+  });
+  guest.port.special.cr4 |= vpmu::bit(9);  // OSFXSR
+  guest.port.special.cr0 |= vpmu::bit(1);  // MP
+  expect_difference("pxor xmm0, xmm0 (660fefc0): FXSAVE area + 168 is 0x0 by the engine and 0x1 by KVM");
+}
+
+// What comes by often is found again by the number of times.
+TEST_F(Lockstep, ALongLoopIsFollowedRoundByRound) {
+  std::uint64_t at = code;
+  for (unsigned n = 0; n < 900; ++n) at = cpu.add(at, {0x90});
+  cpu.add(at, {0xE9, 0x77, 0xFC, 0xFF, 0xFF}, [](FakePort& p) {  // jmp -905
+    p.registers.rip = code;
+    return std::nullopt;
+  });
+  const auto end = run();
+  ASSERT_TRUE(end) << end.error().what;
+  EXPECT_GE(statistic("pmu.lockstep.compared"), 15'000U);
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), cpu.retired);
+  EXPECT_EQ(statistic("pmu.lockstep.runs"), 1U);
+}
+
+// MUL leaves SF undefined, and PUSHF would store it.
+TEST_F(Lockstep, ARunEndsBeforeUndefinedFlagsAreUsed) {
+  constexpr std::uint64_t sf = vpmu::bit(7);
+  std::uint64_t at = cpu.add(code, {0x48, 0xF7, 0xE3}, [](FakePort& p) {  // mul rbx
+    p.registers.rax *= data;
+    p.registers.rdx = 0;
+    p.registers.rflags |= sf;
+    return std::nullopt;
+  });
+  at = cpu.add(at, {0x90});
+  at = cpu.add(at, {0x9C}, [](FakePort&) -> std::optional<Exit> { return Shutdown{}; });
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), 2U);
+  EXPECT_EQ(guest.port.registers.rip, at - 1);
+}
+
+TEST_F(Lockstep, AKickDuringARunComesBackWithItsEnd) {
+  add_many(40, lea_rax, [](unsigned) { return increment(); });
+  cpu.on_retired = [this](std::uint64_t) {
+    if (cpu.retired == 20) cpu.kick();
+  };
+  const auto end = run();
+  ASSERT_TRUE(end && end->exit);
+  EXPECT_TRUE(std::holds_alternative<Interrupted>(*end->exit));
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), 40U);
+}
+
+// A single-step would leave TF in R11, and SYSRET would give it to the program.
+TEST_F(Lockstep, SyscallAndSysretAreNotSingleStepped) {
+  const auto goes_to = [](std::uint64_t to) {
+    return [to](FakePort& p) {
+      EXPECT_EQ(p.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, 0U);
+      p.registers.rip = to;
+      return std::nullopt;
+    };
+  };
+  guest.port.special.efer |= 1;
+  guest.port.msrs[0xC000'0082] = data;
+  guest.port.registers.rcx = code + 2;
+  guest.map(code, vpmu::page_size, {.is_user = true});
+  cpu.add(code, {0x0F, 0x05}, goes_to(data));
+  cpu.add(data, {0x48, 0x0F, 0x07}, goes_to(code + 2));
+  cpu.add_jump(code + 2, code);
+  for (unsigned n = 0; n < 2; ++n) ASSERT_TRUE(run());
+  EXPECT_EQ(guest.port.registers.rip, code + 2);
+  EXPECT_EQ(statistic("pmu.step.run_over"), 2U);
+}
+
+// An interrupt that a kick broke off comes first, handler and all.
+TEST_F(Lockstep, NothingIsComparedWhileAnInterruptIsDelivered) {
+  add_many(40, lea_rax, [](unsigned) { return increment(); });
+  ASSERT_TRUE(run());
+  guest.port.pending.interrupt.injected = 1;
+  const std::uint64_t compared = statistic("pmu.lockstep.compared");
+  ASSERT_TRUE(run());
+  EXPECT_EQ(statistic("pmu.lockstep.compared"), compared);
+  EXPECT_EQ(guest.port.guest_debug.control & KVM_GUESTDBG_SINGLESTEP, 0U);
+}
+
+TEST_F(Lockstep, KvmThatNeverGetsThereIsADifference) {
+  cpu.per_instruction = std::chrono::milliseconds{50};
+  add_many(40, lea_rax, [](unsigned n) -> FakeCpu::Effect {
+    if (n != 8) return increment();
+    return [](FakePort& p) {
+      p.registers.rip = data;
+      return std::nullopt;
+    };
+  });
+  cpu.add_jump(cpu.add(data, {0x90}), data);
+  expect_difference("at RIP 0x400020, lea rax, [rax+0x01] (488d4001): RIP where KVM comes to a stop");
+}
+
+// The guest gets time of its own between two windows.
+TEST_F(Lockstep, WindowsEndAndComeAgain) {
+  add(set_carry, [](FakePort& p) {
+    p.registers.rflags |= carry;
+    return std::nullopt;
+  });
+  for (unsigned n = 0; n < 20; ++n) ASSERT_TRUE(run());
+  EXPECT_GE(statistic("pmu.lockstep.windows"), 3U);
+  EXPECT_LT(statistic("pmu.lockstep.compared"), cpu.retired);
+}
+
+TEST(UndefinedFlags, AreTheManuals) {
+  constexpr std::uint64_t of = vpmu::bit(11), af = vpmu::bit(4);
+  const auto of_code = [](std::initializer_list<unsigned> list) {
+    std::vector<std::byte> bytes;
+    for (const unsigned b : list) bytes.push_back(static_cast<std::byte>(b));
+    return undefined_flags(bytes, CodeSize::bits64);
+  };
+  EXPECT_EQ(of_code({0x01, 0xD8}), 0U) << "add";
+  EXPECT_EQ(of_code({0xD1, 0xE0}), af) << "shl eax, 1";
+  EXPECT_EQ(of_code({0xC1, 0xE0, 5}), af | of) << "shl eax, 5";
+  EXPECT_EQ(of_code({0xC0, 0xE0, 5}), af | of | carry) << "shl al, 5";
+  EXPECT_EQ(of_code({0x21, 0xD8}), af) << "and";
+}
+
+}  // namespace
+}  // namespace vmm::test

@@ -1,0 +1,179 @@
+#include "model/guest_cpuid.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "vpmu/bits.hpp"
+
+namespace vmm {
+namespace {
+
+using vpmu::bit;
+
+constexpr std::uint64_t tsc_hz = 2'445'423'000;
+
+/// A host that supports everything, AMD's and newer CPUs' features included.
+CpuidTable rich_host() {
+  CpuidTable host;
+  host.add(0, {.eax = 0x20});
+  host.add(1, {.ecx = ~0U, .edx = ~0U});
+  host.add_subleaf(7, 0, {.ebx = ~0U, .ecx = ~0U, .edx = ~0U});
+  host.add_subleaf(0xD, 0, {.eax = 0xE7, .ebx = 2696, .ecx = 2696});
+  host.add_subleaf(0xD, 1, {.eax = 0x1F});
+  host.add_subleaf(0xD, 2, {.eax = 256, .ebx = 576});
+  host.add(0x80000001, {.ecx = ~0U, .edx = ~0U});
+  return host;
+}
+
+CpuidTable guest_of(const CpuidTable& host, unsigned cpus = 2, std::uint32_t apic_id = 0, std::uint64_t hz = tsc_hz,
+                    unsigned threads = 2) {
+  return guest_cpuid({.model = machine_model(vpmu::Generation::skylake),
+                      .supported = host,
+                      .tsc_deadline = true,
+                      .tsc_hz = hz,
+                      .cpus = cpus,
+                      .threads_per_core = threads},
+                     apic_id);
+}
+
+std::string text_of(std::initializer_list<std::uint32_t> words) {
+  std::string text;
+  for (const auto word : words) {
+    text.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return text.substr(0, text.find('\0'));
+}
+
+TEST(GuestCpuid, ShowsTheModelsIdentity) {
+  const auto guest = guest_of(rich_host());
+  const auto leaf_0 = guest.get(0);
+  EXPECT_EQ(text_of({leaf_0.ebx, leaf_0.edx, leaf_0.ecx}), "GenuineIntel");
+  EXPECT_EQ(guest.get(1).eax, 0x506E3U);
+  std::string brand;
+  for (std::uint32_t leaf = 0x80000002; leaf <= 0x80000004; ++leaf) {
+    const auto r = guest.get(leaf);
+    brand += text_of({r.eax, r.ebx, r.ecx, r.edx});
+  }
+  EXPECT_EQ(brand, "Intel(R) Core(TM) i7-6700 CPU @ 2.45GHz");
+}
+
+TEST(GuestCpuid, HasWhatPebsNeedsEvenWhereTheHostLacksIt) {
+  CpuidTable poor;
+  poor.add(1, {});
+  const auto leaf = guest_of(poor).get(1);
+  EXPECT_NE(leaf.ecx & bit(2), 0U) << "DTES64";
+  EXPECT_NE(leaf.ecx & bit(4), 0U) << "DS-CPL";
+  EXPECT_NE(leaf.ecx & bit(15), 0U) << "PDCM";
+  EXPECT_NE(leaf.ecx & bit(31), 0U) << "hypervisor";
+  EXPECT_NE(leaf.edx & bit(21), 0U) << "DS";
+  EXPECT_EQ(guest_of(poor).get(0xA), (CpuidRegisters{.eax = 0x07300404, .edx = 0x603}));
+}
+
+// Linux trusts the TSC of a processor that has it, and checks that of others.
+TEST(GuestCpuid, TscAdjustIsThereForEachGuestThatKnowsItsHypervisor) {
+  for (const MachineModel& model : all_machine_models()) {
+    const auto has = [&](bool bare_metal) {
+      return (guest_cpuid({.model = model,
+                           .supported = {},
+                           .tsc_deadline = true,
+                           .tsc_hz = tsc_hz,
+                           .cpus = 1,
+                           .bare_metal = bare_metal},
+                          0)
+                  .get(7)
+                  .ebx &
+              bit(1)) != 0;
+    };
+    EXPECT_TRUE(has(false)) << model.name;
+    EXPECT_EQ(has(true), model.generation >= vpmu::Generation::haswell) << model.name;
+  }
+}
+
+TEST(GuestCpuid, HidesWhatTheModelDoesNotHave) {
+  const auto guest = guest_of(rich_host());
+  const auto leaf_1 = guest.get(1);
+  EXPECT_EQ(leaf_1.ecx & bit(5), 0U) << "VMX";
+  EXPECT_EQ(leaf_1.ecx & bit(3), 0U) << "MONITOR";
+  const auto leaf_7 = guest.get(7);
+  EXPECT_EQ(leaf_7.ebx & bit(4), 0U) << "HLE";
+  EXPECT_EQ(leaf_7.ebx & bit(11), 0U) << "RTM";
+  EXPECT_EQ(leaf_7.ebx & bit(25), 0U) << "PT";
+  EXPECT_EQ(leaf_7.ebx & bit(16), 0U) << "AVX-512";
+  EXPECT_EQ(leaf_7.ecx & bit(16), 0U) << "LA57";
+  EXPECT_EQ(leaf_7.edx & bit(19), 0U) << "architectural LBR";
+  EXPECT_EQ(guest.get(0x80000001).ecx & bit(2), 0U) << "SVM";
+  EXPECT_EQ(guest.get(0x80000008).eax, 48U << 8U | 39U);
+  EXPECT_FALSE(guest.find(0x14));
+}
+
+TEST(GuestCpuid, AvxGoesWithXsave) {
+  CpuidTable host;
+  host.add(1, {.ecx = ~0U & ~static_cast<std::uint32_t>(bit(26)), .edx = ~0U});
+  host.add_subleaf(7, 0, {.ebx = ~0U});
+  const auto guest = guest_of(host);
+  const auto leaf_1 = guest.get(1);
+  EXPECT_EQ(leaf_1.ecx & (bit(12) | bit(26) | bit(28) | bit(29)), 0U) << "FMA XSAVE AVX F16C";
+  EXPECT_EQ(guest.get(7).ebx & bit(5), 0U) << "AVX2";
+  EXPECT_FALSE(guest.find(0xD));
+  const auto with = guest_of(rich_host());
+  EXPECT_NE(with.get(1).ecx & bit(28), 0U);
+  EXPECT_EQ(with.get(0xD).eax, 7U) << "x87, SSE, AVX and nothing newer";
+  EXPECT_EQ(with.get(0xD).ecx, 832U);
+}
+
+// The guest multiplies EBX by the crystal's kHz in 32 bits.
+TEST(GuestCpuid, TscRateIsExactAndSmallEnough) {
+  for (const std::uint64_t hz : {std::uint64_t{1'000'000'000}, tsc_hz, std::uint64_t{5'000'000'000}}) {
+    const auto leaf = guest_of(rich_host(), 2, 0, hz).get(0x15);
+    EXPECT_EQ(std::uint64_t{leaf.ecx} * leaf.ebx / leaf.eax, hz);
+    EXPECT_LT(std::uint64_t{leaf.ebx} * (leaf.ecx / 1000), 1ULL << 32U);
+  }
+}
+
+TEST(GuestCpuid, ProcessorsAreThreadsOfTwoThreadCores) {
+  const auto guest = guest_of(rich_host(), 6, 5);
+  EXPECT_EQ(guest.get(1).ebx >> 24U, 5U);
+  EXPECT_EQ(guest.get(0xB, 0), (CpuidRegisters{.eax = 1, .ebx = 2, .ecx = 0x100, .edx = 5}));
+  EXPECT_EQ(guest.get(0xB, 1), (CpuidRegisters{.eax = 3, .ebx = 8, .ecx = 0x201, .edx = 5}));
+  const auto l3 = guest.get(4, 3);
+  EXPECT_EQ((l3.eax >> 14U & 0xFFFU) + 1, 8U) << "processors that share the L3";
+  EXPECT_EQ((l3.ebx >> 22U) + 1, 16U);
+  EXPECT_EQ(guest.get(4, 4).eax & 0x1FU, 0U) << "end of the list";
+}
+
+// Without SMT a core has one thread, which has all of its counters. SDM 3B 18.2.
+TEST(GuestCpuid, ProcessorsWithoutSmtHaveACoreAndItsCountersEach) {
+  const auto guest = guest_of(rich_host(), 6, 5, tsc_hz, 1);
+  EXPECT_EQ(guest.get(0xB, 0), (CpuidRegisters{.eax = 0, .ebx = 1, .ecx = 0x100, .edx = 5}));
+  EXPECT_EQ(guest.get(0xB, 1), (CpuidRegisters{.eax = 3, .ebx = 8, .ecx = 0x201, .edx = 5}));
+  EXPECT_EQ(guest.get(0xA).eax, 0x0730'0804U);
+  EXPECT_EQ(guest_of(rich_host(), 6, 5).get(0xA).eax, 0x0730'0404U);
+}
+
+// Linux takes x2APIC on the strength of the signature, and its own TSC clock for want of KVM's.
+TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
+  const auto guest = guest_of(rich_host());
+  const auto leaf = guest.get(0x40000000);
+  EXPECT_EQ(leaf.eax, 0x40000001U);
+  EXPECT_EQ(text_of({leaf.ebx, leaf.ecx, leaf.edx}), "KVMKVMKVM");
+  EXPECT_EQ(guest.find(0x40000001), CpuidRegisters{});
+}
+
+TEST(GuestCpuid, TellsOfNoHypervisorOnBareMetal) {
+  const CpuidTable host = rich_host();
+  const CpuidRequest request{.model = machine_model(vpmu::Generation::skylake),
+                             .supported = host,
+                             .tsc_deadline = true,
+                             .tsc_hz = tsc_hz,
+                             .cpus = 2,
+                             .bare_metal = true};
+  const auto guest = guest_cpuid(request, 0);
+  EXPECT_EQ(guest.get(1).ecx & bit(31), 0U);
+  EXPECT_EQ(guest.find(0x40000000), std::nullopt);
+  EXPECT_EQ(guest.get(1).ecx | bit(31), guest_of(host).get(1).ecx) << "and is the same otherwise";
+}
+
+}  // namespace
+}  // namespace vmm

@@ -1,0 +1,150 @@
+#include <gtest/gtest.h>
+
+#include "pmu/profiled_guest.hpp"
+
+// While the PMU has nothing to do the guest runs past it.
+
+namespace vmm::test {
+namespace {
+
+using namespace vpmu::msr;
+
+/// IA32_PERFEVTSELx for both levels, enabled, without interrupt.
+constexpr std::uint64_t select(std::uint16_t event) { return 0x43'0000U | event; }
+constexpr std::uint16_t cycles = 0x003C, instructions = 0x00C0;
+
+/// The guest runs once, so that nothing of the PMU's beginning is left to do.
+void let_begin(ProfiledGuest& guest) {
+  guest.port.tells_devices = true;
+  guest.run_script();
+  guest.port.calls.clear();
+}
+
+TEST(IdlePmu, ADevicesExitTakesOneRun) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  std::array<std::byte, 1> byte{};
+  guest.port.script.push_back(FakePort::ends_with(PortRead{0x3FD, 1, byte}));
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::to_device);
+  EXPECT_EQ(guest.port.calls, std::vector<std::string>{"run"});
+}
+
+TEST(IdlePmu, WhatElseTheGuestComesToIsAnsweredByRun) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  guest.will_read(IA32_PERF_CAPABILITIES);
+  guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere);
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(guest.run()));
+  EXPECT_EQ(guest.statistic("pmu.exits.rdmsr"), 1U);
+  EXPECT_NE(guest.port.reply.data, 0U);
+}
+
+TEST(IdlePmu, FailureOfTheHostEndsTheRunWithItsReason) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  guest.port.broken = {"run"};
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere);
+  const auto exit = guest.vcpu->run();
+  ASSERT_FALSE(exit);
+  EXPECT_EQ(exit.error().what, "run is broken");
+}
+
+// A run past the PMU would not be counted, would come too late for a PMI, and would leave RDPMC to the guest's handler.
+TEST(IdlePmu, InUseItLetsNoRunPass) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  guest.place_loop();
+  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
+  guest.will_write(IA32_PERF_GLOBAL_CTRL, 1);
+  guest.run_script();
+  const std::size_t runs = guest.port.count("run");
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere) << "a counter counts";
+  guest.will_write(IA32_PERF_GLOBAL_CTRL, 0);
+  guest.run_script();
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere) << "the RDPMC gate is there";
+  EXPECT_EQ(guest.port.count("run"), runs + 2) << "what run_script() ran";
+}
+
+TEST(IdlePmu, APmiThatWaitsLetsNoRunPass) {
+  ProfiledGuest guest;
+  let_begin(guest);
+  guest.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi | ProfiledGuest::lvtpc_mask);
+  PmuVcpuState state = guest.vcpu->state();
+  state.waiting_pmis = 1;
+  ASSERT_TRUE(guest.vcpu->restore(state));
+  guest.run_script();
+  EXPECT_EQ(guest.port.count("nmi"), 0U);
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+  guest.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi);
+  guest.run_script();
+  EXPECT_EQ(guest.port.count("nmi"), 1U);
+  guest.port.script.push_back(FakePort::ends_with(Interrupted{}));
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "it has been delivered";
+}
+
+/// The guest starts to count where it has no handler of #GP: there is no RDPMC gate to tell that the PMU is in use.
+void will_count_without_gate(ProfiledGuest& guest) {
+  let_begin(guest);
+  guest.port.special.idt.limit = 0;
+  guest.place_loop();
+  guest.will_write(IA32_PERFEVTSEL0, select(cycles));
+}
+
+TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
+  ProfiledGuest guest;
+  will_count_without_gate(guest);
+  guest.will_read(IA32_PMC0, std::chrono::microseconds{100});
+  guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(guest.run()));
+  EXPECT_EQ(guest.port.reply.data, 100'000U) << "1 GHz";
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+}
+
+// A debugger's runs take the plan from the source.
+TEST(IdlePmu, ACounterGoesOnBehindADebugger) {
+  ProfiledGuest guest;
+  will_count_without_gate(guest);
+  guest.run_script();
+  guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+  ASSERT_TRUE(guest.vcpu->run_debugged({}));
+  ASSERT_EQ(guest.statistic("pmu.debugged_runs"), 1U);
+  const std::uint64_t before = guest.vcpu->pmu().state().pmc[0];
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+  guest.will_read(IA32_PMC0, std::chrono::microseconds{100});
+  guest.run_script();
+  EXPECT_EQ(guest.port.reply.data, before + 100'000U) << "1 GHz";
+}
+
+// It is found where a vCPU leaves its guest, and so must be looked for.
+TEST(IdlePmu, AnUncoreWhoseOverflowIsAwaitedLetsNoRunPass) {
+  PackageUncore uncore{*vpmu::describe(vpmu::Generation::skylake).uncore, 1, 1, [](unsigned) {}};
+  ProfiledGuest guest{{.uncore = {.package = &uncore, .id = 0}}};
+  let_begin(guest);
+  guest.port.script.push_back(FakePort::ends_with(Interrupted{}));
+  ASSERT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "nothing counts";
+  guest.run();
+  guest.will_write(vpmu::MsrIndex{0x394}, 0x50'0000);    // MSR_UNC_PERF_FIXED_CTRL: count, interrupt
+  guest.will_write(vpmu::MsrIndex{0xE01}, 0x2000'0001);  // MSR_UNC_PERF_GLOBAL_CTRL: of core 0
+  guest.run_script();
+  ASSERT_TRUE(uncore.is_awaited());
+  EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
+}
+
+// KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not take it for one of the
+// guest's next.
+TEST(IdlePmu, ASourceLearnsOfTheExitThatAnIdleGuestHasLeftOpen) {
+  for (const bool tells : {false, true}) {
+    ProfiledGuest guest{{.source = "step"}};
+    let_begin(guest);
+    guest.port.tells_devices = tells;
+    guest.place_loop();
+    guest.will_write(IA32_PERFEVTSEL0, select(instructions));
+    (void)guest.vcpu->run_to_device();
+    guest.run_script();
+    EXPECT_EQ(guest.port.count("complete_exit"), 1U) << tells;
+  }
+}
+
+}  // namespace
+}  // namespace vmm::test

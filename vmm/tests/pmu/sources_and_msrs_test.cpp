@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "fakes/fake_perf_host.hpp"
+#include "pmu/profiled_guest.hpp"
+#include "pmu/registry.hpp"
+
+// What a guest sees of its MSRs does not depend on what counts for it.
+
+namespace vmm::test {
+namespace {
+
+/// The answer to one access: a value, or #GP.
+struct Answer {
+  std::uint32_t index{};
+  std::uint64_t written{}, value{};
+  bool gp{};
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+/// MSRs of the PMU and around it, as far as one exists on any generation.
+std::vector<std::uint32_t> all_msrs() {
+  std::vector<std::uint32_t> all;
+  const auto add = [&](std::uint32_t first, std::uint32_t last) {
+    for (std::uint32_t i = first; i <= last; ++i) all.push_back(i);
+  };
+  add(0xC1, 0xC8);
+  add(0x186, 0x18D);
+  add(0x1A0, 0x1D8);  // without DEBUGCTL: with LBR on, some sources run code, and here is none
+  add(0x309, 0x30B);
+  add(0x345, 0x345);
+  add(0x38D, 0x3F7);
+  add(0x4C1, 0x4C8);
+  add(0x600, 0x600);
+  add(0x680, 0x69F);
+  add(0x6C0, 0x6DF);
+  add(0xDC0, 0xDDF);
+  return all;
+}
+
+/// What a guest gets that reads each MSR, writes 1, reads again and writes 0, while nothing runs in between.
+std::vector<Answer> answers_with(std::string_view source) {
+  FakeGuest unused;
+  ScriptedTime time;
+  FakeCpu cpu{unused, time};
+  FakePerf perf{unused, cpu};
+  ProfiledGuest guest{{.source = source, .make_perf_host = perf.factory()}};
+  if (!guest.vcpu) return {};
+  std::vector<Answer> answers;
+  const auto access = [&](std::uint32_t index, std::optional<std::uint64_t> value) {
+    guest.port.script.push_back(value ? FakePort::wrmsr(index, *value) : FakePort::rdmsr(index));
+    guest.port.script.push_back(FakePort::ends_with(Shutdown{}));
+    guest.run();
+    answers.push_back({.index = index,
+                       .written = value.value_or(0),
+                       .value = value ? 0 : guest.port.reply.data,
+                       .gp = guest.port.reply.gp != 0});
+  };
+  for (const std::uint32_t index : all_msrs()) {
+    access(index, std::nullopt);
+    access(index, 1);
+    access(index, std::nullopt);
+    access(index, 0);
+  }
+  return answers;
+}
+
+TEST(SourcesAndMsrs, EverySourceShowsTheSameMsrs) {
+  const std::vector<Answer> expected = answers_with("clock");
+  ASSERT_EQ(expected.size(), 4 * all_msrs().size());
+  unsigned faults = 0;
+  for (const Answer& a : expected) faults += a.gp ? 1U : 0U;
+  EXPECT_GT(faults, 50U);
+  EXPECT_LT(faults, expected.size() - 200);
+  unsigned compared = 0;
+  for (const SourceRow& row : all_sources()) {
+    const std::vector<Answer> got = answers_with(row.traits.name);
+    ASSERT_EQ(got.size(), expected.size()) << row.traits.name;
+    for (std::size_t n = 0; n < got.size(); ++n)
+      EXPECT_EQ(got[n], expected[n]) << row.traits.name << " MSR " << std::hex << got[n].index << " access " << n % 4
+                                     << ": " << got[n].value << " gp " << got[n].gp << ", not " << expected[n].value
+                                     << " gp " << expected[n].gp;
+    ++compared;
+  }
+  EXPECT_GE(compared, 4U);
+}
+
+// A vCPU that is added to a running machine may find the host's counters taken.
+TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
+  FakeGuest unused;
+  ScriptedTime time;
+  FakeCpu cpu{unused, time};
+  FakePerf perf{unused, cpu};
+  perf.open_error = EBUSY;
+  FakeGuest guest;
+  std::vector<std::string> warnings;
+  Log log{[&](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
+  const PmuVcpuConfig asked{.source = "perf", .make_perf_host = perf.factory()};
+  const auto refused = PmuVcpu::create(asked, guest.port, guest.memory, log);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().system_errno, EBUSY);
+  PmuVcpuConfig open = asked;
+  open.source_was_open = true;
+  const auto made = PmuVcpu::create(open, guest.port, guest.memory, log);
+  ASSERT_TRUE(made);
+  bool is_clock = false;
+  (*made)->visit_statistics([&](std::string_view name, std::uint64_t) { is_clock |= name == "pmu.walk.records"; });
+  EXPECT_TRUE(is_clock);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("counters are taken"), std::string::npos) << warnings[0];
+}
+
+}  // namespace
+}  // namespace vmm::test
