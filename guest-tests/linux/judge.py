@@ -34,6 +34,7 @@ from rr_checks import check_rr
 from selfcount_checks import selfcount_checks
 
 HERE = pathlib.Path(__file__).resolve().parent
+HOST_PROGRAMS = ("bed:", "boot-guest:", "qemu-session:", "saved-guest:", "libvirt-domain:")
 PMU_PREFIXES = ("Performance Events:", "core: ", "... ")
 FORBIDDEN = ("irq loop stuck", "Uhhuh. NMI received", "unchecked MSR access", "Broken PMU", "PEBS disabled", "Oops", "general protection fault",
              "BUG:", "Kernel panic", "Marking TSC unstable")
@@ -78,9 +79,9 @@ def check_ended(run, _programs):
     require(not run.facts["error"], "; ".join(run.facts["error"]))
     failed = [line for line in run.facts["end"] if not line.endswith(" 0")]
     require(not failed, f"a script failed: {', '.join(failed)}")
-    why = [line for line in run.kernel if line.startswith(("bed:", "boot-guest:"))] + [f"stuck {line}" for line in run.facts["stuck"]]
+    why = [line for line in run.kernel if line.startswith(HOST_PROGRAMS)] + [f"stuck {line}" for line in run.facts["stuck"]]
     require(run.facts["done"], "; ".join(["the guest did not finish", *why]))
-    require(run.first("exit") == "0", f"the VMM ended with {run.first('exit')}")
+    require(run.first("exit") == "0", "; ".join([f"the VMM ended with {run.first('exit')}", *why]))
     return f"{len(run.facts['end'])} scripts"
 
 
