@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "vpmu/counts.hpp"
 #include "vpmu/pmu.hpp"
 #include "vpmu/registers.hpp"
 
@@ -9,95 +10,7 @@ namespace {
 namespace sel = reg::perfevtsel;
 namespace fix = reg::fixed_ctr_ctrl;
 
-bool is_offcore(Counts c) { return c == Counts::offcore || c == Counts::offcore_1; }
-bool is_clock(Counts c) { return c == Counts::cycles || c == Counts::ref_cycles || c == Counts::bus_cycles; }
-/// Counts::nops and those behind it are in the order of InstructionClass.
-bool is_of(Counts counts, InstructionClass kind) {
-  constexpr unsigned first = static_cast<unsigned>(Counts::nops) - static_cast<unsigned>(InstructionClass::nop);
-  static_assert(static_cast<unsigned>(InstructionClass::sse_integer) + first ==
-                static_cast<unsigned>(Counts::sse_integer));
-  return static_cast<unsigned>(kind) + first == static_cast<unsigned>(counts);
-}
-
-/// How often `counts` happened in one retirement; what needs a register to decide is left to the caller and gives 0
-/// here.
-std::uint64_t plain_occurrences(Counts counts, const Retirement& r) {
-  const BranchOutcome& b = r.branch;
-  const bool branch = b.kind != BranchKind::none;
-  const bool conditional = b.kind == BranchKind::conditional;
-  const bool near_taken = branch && b.taken && b.kind != BranchKind::far;
-  const HitLevel level = r.has_load ? r.load.level : HitLevel::unknown;
-  switch (counts) {
-    case Counts::cycles: return r.cycles;
-    case Counts::ref_cycles: return r.ref_cycles;
-    case Counts::bus_cycles: return r.bus_cycles;
-    case Counts::instructions: return 1;
-    case Counts::uops_retired:
-    case Counts::uops_issued: return r.uops;
-    case Counts::branches: return branch;
-    case Counts::branches_taken: return near_taken;
-    case Counts::branches_not_taken: return conditional && !b.taken;
-    case Counts::branches_conditional: return conditional;
-    case Counts::branches_call: return is_near_call(b.kind);
-    case Counts::branches_return: return b.kind == BranchKind::near_ret;
-    case Counts::branches_far: return b.kind == BranchKind::far;
-    case Counts::branches_near: return branch && b.kind != BranchKind::far;
-    case Counts::mispredicts: return branch && b.mispredicted;
-    case Counts::mispredicts_conditional: return conditional && b.mispredicted;
-    case Counts::mispredicts_taken: return near_taken && b.mispredicted;
-    case Counts::mispredicts_not_taken: return conditional && !b.taken && b.mispredicted;
-    case Counts::mispredicts_return: return b.kind == BranchKind::near_ret && b.mispredicted;
-    case Counts::mispredicts_call: return is_near_call(b.kind) && b.mispredicted;
-    case Counts::loads: return r.has_load;
-    case Counts::memory_instructions: return r.has_load || r.has_store;
-    case Counts::uncached_loads: return level == HitLevel::uncached;
-    case Counts::locked_loads: return r.has_load && r.load.locked;
-    case Counts::split_loads: return r.has_load && r.load.split;
-    case Counts::dtlb_miss_loads: return r.has_load && r.load.dtlb_miss;
-    case Counts::dtlb_miss_stores: return r.has_store && r.store.dtlb_miss;
-    case Counts::stlb_miss_loads: return r.has_load && r.load.stlb_miss;
-    case Counts::stores: return r.has_store;
-    case Counts::split_stores: return r.has_store && r.store.split;
-    case Counts::stlb_miss_stores: return r.has_store && r.store.stlb_miss;
-    case Counts::l1_hit: return level == HitLevel::l1;
-    case Counts::l1_miss: return level == HitLevel::l2 || is_below_l2(level);
-    case Counts::lfb_hit: return level == HitLevel::lfb;
-    case Counts::l2_hit: return level == HitLevel::l2;
-    case Counts::l2_miss: return is_below_l2(level);
-    case Counts::l3_hit: return is_l3_hit(level);
-    case Counts::l3_hit_unshared: return level == HitLevel::l3;
-    case Counts::l3_hit_shared: return level == HitLevel::l3_shared;
-    case Counts::l3_hit_modified: return level == HitLevel::l3_modified;
-    case Counts::l3_hit_other_core: return is_l3_hit(level) && level != HitLevel::l3;
-    case Counts::l3_miss: return level == HitLevel::dram;
-    // Of data and of code. SDM 3B 18.2.1.2.
-    case Counts::llc_references:
-      return is_below_l2(level) + (r.has_store && is_below_l2(r.store.level)) + r.frontend.llc_references;
-    case Counts::llc_misses:
-      return (level == HitLevel::dram) + (r.has_store && r.store.level == HitLevel::dram) + r.frontend.llc_misses;
-    case Counts::l1d_fills: return r.l1d_fills;
-    case Counts::l1i_misses: return r.frontend.l1i_misses;
-    case Counts::itlb_stlb_hits: return r.frontend.itlb_stlb_hits;
-    case Counts::itlb_walks: return r.frontend.itlb_walks;
-    case Counts::itlb_misses: return r.frontend.itlb_miss;
-    case Counts::nops:
-    case Counts::x87_operations:
-    case Counts::mmx:
-    case Counts::sse_packed_single:
-    case Counts::sse_scalar_single:
-    case Counts::sse_packed_double:
-    case Counts::sse_scalar_double:
-    case Counts::sse_integer: return is_of(counts, r.kind);
-    case Counts::macro_fused: return r.macro_fused;
-    case Counts::never:
-    case Counts::unmodelled:
-    case Counts::load_latency:
-    case Counts::frontend:
-    case Counts::offcore:
-    case Counts::offcore_1: return 0;
-  }
-  return 0;
-}
+bool is_clock(Counts counts) { return describe(counts).told_by == ToldBy::clock; }
 
 }  // namespace
 
@@ -235,7 +148,7 @@ std::uint64_t Pmu::occurrences(CounterId c, const Retirement& r, bool tagged) co
   const Counts counts = class_of(c).counts;
   if (counts == Counts::frontend) return selected_frontend(r.frontend);
   if (is_offcore(counts)) return offcore_sum(r.offcore, selected_offcore(counts));
-  if (counts != Counts::load_latency) return plain_occurrences(counts, r);
+  if (counts != Counts::load_latency) return describe(counts).of(r);
   // Strictly over the threshold (rule L2). A source that cannot measure latency says 0: its loads all qualify.
   const bool slow = r.load.latency == 0 || r.load.latency > state_.pebs_ld_lat_threshold;
   return tagged && slow && load_latency_enabled(c);

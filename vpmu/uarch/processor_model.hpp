@@ -9,7 +9,7 @@
 #include "exec/observer.hpp"
 #include "uarch/branch.hpp"
 #include "uarch/hierarchy.hpp"
-#include "vpmu/event.hpp"
+#include "vpmu/counts.hpp"
 #include "vpmu/plan.hpp"
 
 namespace vpmu::uarch {
@@ -47,15 +47,12 @@ class ProcessorModel final : public exec::Observer {
   /// What depends on the plan is taken from this one: the latency from which on a load counts, and whether anybody asks
   /// for caches and TLBs. While nobody does, they see nothing.
   void follow(const CountPlan& plan);
-  /// The most of these events that one instruction makes; of off-core requests, one that is no string instruction.
-  [[nodiscard]] static std::uint64_t most_per_instruction(Counts counts);
-  /// Those of retired instructions since construction, as Pmu::retire() would count them.
+  /// Those of retired instructions since construction, as Pmu::retire() would count them; 0 of what it does not have.
   [[nodiscard]] std::uint64_t count(Counts counts) const;
 
   /// Those of a plan's entry.
   [[nodiscard]] std::uint64_t count(const PlanEntry& entry) const {
-    const bool offcore = entry.counts == Counts::offcore || entry.counts == Counts::offcore_1;
-    return offcore ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
+    return is_offcore(entry.counts) ? offcore_sum(hierarchy_.offcore(), entry.offcore) : count(entry.counts);
   }
 
   /// The LBR's call-stack mode needs every branch: at most so many instructions may pass between keep_branches() and
@@ -92,7 +89,6 @@ class ProcessorModel final : public exec::Observer {
 
  private:
   using Result = DataResult;
-  static constexpr unsigned vocabulary = static_cast<unsigned>(Counts::offcore_1) + 1;
   void add(Counts counts) { ++counts_[static_cast<unsigned>(counts)]; }
   bool saw_quickly(const exec::Seen& seen);
   void saw_access(const exec::SeenBlocks& blocks, const exec::BlockAccess& of, std::uint64_t at);
@@ -120,10 +116,10 @@ class ProcessorModel final : public exec::Observer {
   BranchPredictor predictor_;
   Outcomes loads_, stores_;  ///< Of retired instructions.
   std::array<std::array<std::uint64_t, branch_ends>, static_cast<unsigned>(BranchKind::far) + 1> branches_{};
-  std::array<std::uint64_t, vocabulary> counts_{};  ///< What these do not tell.
-  std::uint64_t now_{};                             ///< Instructions that the hierarchy's clock has seen.
-  std::optional<Result> load_, store_;              ///< Of the instruction that runs.
-  std::optional<Result> last_load_, last_store_;    ///< Of the last one that complete() tells of.
+  std::array<std::uint64_t, counts_kinds> counts_{};  ///< What these do not tell.
+  std::uint64_t now_{};                               ///< Instructions that the hierarchy's clock has seen.
+  std::optional<Result> load_, store_;                ///< Of the instruction that runs.
+  std::optional<Result> last_load_, last_store_;      ///< Of the last one that complete() tells of.
   FrontendOutcome frontend_{};
   // The hierarchy's, when the instruction began.
   std::array<std::uint64_t, offcore_cell_count> offcore_before_{};

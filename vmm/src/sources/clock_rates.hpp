@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "vpmu/event.hpp"
+#include "vpmu/counts.hpp"
 
 namespace vmm {
 
@@ -23,75 +23,9 @@ struct ClockRate {
 /// What the clock source delivers for a plain event. The rates are those of a made-up program of one instruction per
 /// cycle that fits together (below): they are estimates, stated so that every reader of a count knows what it is worth.
 constexpr ClockRate clock_rate(vpmu::Counts counts) {
-  using enum vpmu::Counts;
-  const auto rate = [](std::uint32_t n) { return ClockRate{ClockBasis::rate, n}; };
-  switch (counts) {
-    case cycles:
-    case ref_cycles:
-    case bus_cycles: return {ClockBasis::time, 0};
-    case instructions: return rate(1000);
-    case uops_retired: return rate(1100);
-    case uops_issued: return rate(1200);
-    case branches: return rate(200);
-    case branches_taken: return rate(120);
-    case branches_not_taken: return rate(80);
-    case branches_conditional: return rate(150);
-    case branches_call: return rate(15);
-    case branches_return: return rate(15);
-    case branches_far: return rate(1);
-    case branches_near: return rate(199);
-    case mispredicts: return rate(4);
-    case mispredicts_conditional: return rate(3);
-    case mispredicts_taken: return rate(2);
-    case mispredicts_not_taken: return rate(1);
-    case mispredicts_call: return rate(1);
-    case mispredicts_return: return rate(1);
-    case loads: return rate(250);
-    case stores: return rate(120);
-    case memory_instructions: return rate(360);
-    case locked_loads: return rate(1);
-    case split_loads: return rate(1);
-    case split_stores: return rate(1);
-    case dtlb_miss_loads: return rate(2);
-    case dtlb_miss_stores: return rate(2);
-    case stlb_miss_loads: return rate(1);
-    case stlb_miss_stores: return rate(1);
-    case l1_hit: return rate(240);
-    case lfb_hit: return rate(2);
-    case l1_miss: return rate(8);
-    case l2_hit: return rate(5);
-    case l2_miss: return rate(3);
-    case l3_hit:
-    case l3_hit_unshared: return rate(2);
-    case l3_miss: return rate(1);
-    case llc_references: return rate(4);
-    case llc_misses: return rate(1);
-    case l1d_fills: return rate(12);
-    case l1i_misses: return rate(5);
-    case itlb_stlb_hits: return rate(1);
-    case itlb_walks: return rate(1);
-    case load_latency: return rate(10);  // tagged loads; the source knows no latency, so all pass the threshold
-    case l3_hit_shared:
-    case l3_hit_modified:
-    case l3_hit_other_core:
-    case uncached_loads:
-    case itlb_misses:
-    case nops:
-    case x87_operations:
-    case mmx:
-    case sse_packed_single:
-    case sse_scalar_single:
-    case sse_packed_double:
-    case sse_scalar_double:
-    case sse_integer:
-    case macro_fused:
-    case never:
-    case frontend:
-    case offcore:
-    case offcore_1:
-    case unmodelled: return {};
-  }
-  return {};
+  const vpmu::CountsDesc& desc = vpmu::describe(counts);
+  if (desc.told_by == vpmu::ToldBy::clock) return {ClockBasis::time, 0};
+  return desc.usual == 0 ? ClockRate{} : ClockRate{ClockBasis::rate, desc.usual};
 }
 
 /// What the clock source delivers for a form of an event with CMASK, INV or EDGE (rule C4). The events are taken as

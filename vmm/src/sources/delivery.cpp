@@ -8,6 +8,7 @@
 #include "perf/host_events.hpp"
 #include "sources/clock_rates.hpp"
 #include "uarch/processor_model.hpp"
+#include "vpmu/counts.hpp"
 
 namespace vmm {
 namespace {
@@ -27,85 +28,30 @@ EventDelivery clock_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc&
 
 /// To run instructions one by one shows what they do, and nothing of the processor around them.
 EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc& event) {
-  using enum vpmu::Counts;
   constexpr std::string_view one_cycle = "one cycle per instruction";
-  switch (event.counts) {
-    case cycles:
-    case ref_cycles:
-    case bus_cycles: return {Delivery::estimated, std::string{one_cycle}};
-    case uops_retired:
-    case uops_issued: return {Delivery::estimated, "one uop per instruction"};
-    case x87_operations: return {Delivery::estimated, "one operation per instruction"};
-    case sse_packed_single:
-    case sse_scalar_single:
-    case sse_packed_double:
-    case sse_scalar_double:
-    case sse_integer: return {Delivery::estimated, "one uop per instruction"};
-    case uncached_loads: return {Delivery::estimated, "loads from what is no RAM"};
-    case never: return nothing_to_count;
-    case load_latency: return {Delivery::estimated, "tagged loads of any latency"};
-    case instructions:
-    case branches:
-    case branches_taken:
-    case branches_not_taken:
-    case branches_conditional:
-    case branches_call:
-    case branches_return:
-    case branches_far:
-    case branches_near:
-    case loads:
-    case stores:
-    case memory_instructions:
-    case locked_loads:
-    case split_loads:
-    case split_stores:
-    case nops:
-    case mmx:
-      if (event.cmask != 0 || event.edge) return {Delivery::estimated, std::string{one_cycle}};
-      return {Delivery::exact, {}};
-    case mispredicts:
-    case mispredicts_conditional:
-    case mispredicts_taken:
-    case mispredicts_not_taken:
-    case mispredicts_call:
-    case mispredicts_return:
-    case dtlb_miss_loads:
-    case dtlb_miss_stores:
-    case stlb_miss_loads:
-    case stlb_miss_stores:
-    case l1_hit:
-    case l1_miss:
-    case lfb_hit:
-    case l2_hit:
-    case l2_miss:
-    case l3_hit:
-    case l3_hit_unshared:
-    case l3_hit_shared:
-    case l3_hit_modified:
-    case l3_hit_other_core:
-    case l3_miss:
-    case llc_references:
-    case llc_misses:
-    case l1d_fills:
-    case l1i_misses:
-    case itlb_stlb_hits:
-    case itlb_walks:
-    case itlb_misses:
-    case macro_fused:
-    case frontend:
-    case offcore:
-    case offcore_1:
-    case unmodelled: return {};
+  const auto estimated = [](std::string_view basis) { return EventDelivery{Delivery::estimated, std::string{basis}}; };
+  if (event.counts == vpmu::Counts::never) return nothing_to_count;
+  if (event.counts == vpmu::Counts::load_latency) return estimated("tagged loads of any latency");
+  switch (vpmu::describe(event.counts).told_by) {
+    case vpmu::ToldBy::clock: return estimated(one_cycle);
+    case vpmu::ToldBy::slots: return estimated("one uop per instruction");
+    case vpmu::ToldBy::target: return estimated("loads from what is no RAM");
+    case vpmu::ToldBy::instruction:
+      return event.cmask != 0 || event.edge ? estimated(one_cycle) : EventDelivery{Delivery::exact, {}};
+    case vpmu::ToldBy::nothing:
+    case vpmu::ToldBy::caches:
+    case vpmu::ToldBy::fetch:
+    case vpmu::ToldBy::prediction:
+    case vpmu::ToldBy::fusion: break;
   }
   return {};
 }
 
 /// Whether it needs a line that another core has in its caches.
 bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
-  using enum vpmu::Counts;
-  constexpr std::array hits{l3_hit_shared, l3_hit_modified, l3_hit_other_core};
-  if (std::ranges::find(hits, event.counts) != hits.end()) return true;
-  if ((event.counts != offcore && event.counts != offcore_1) || event.msr_index == 0) return false;
+  constexpr auto others = vpmu::hit_levels(vpmu::HitLevel::l3_shared, vpmu::HitLevel::l3_modified);
+  if ((vpmu::describe(event.counts).accesses.levels & ~others) == 0) return true;
+  if (!vpmu::is_offcore(event.counts) || event.msr_index == 0) return false;
   unsigned alone = 0;
   for (unsigned request = 0; request < vpmu::offcore_request_count; ++request)
     for (const auto supplier : {vpmu::OffcoreSupplier::l3, vpmu::OffcoreSupplier::local_dram})
@@ -125,7 +71,7 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
     return choice >= first_miss && choice <= last_miss ? by_caches : EventDelivery{};
   }
   // A row without a value stands for all of them.
-  if ((event.counts == offcore || event.counts == offcore_1) && event.msr_index != 0 &&
+  if (vpmu::is_offcore(event.counts) && event.msr_index != 0 &&
       vpmu::offcore_filter(generation.offcore, event.msr_value) == 0)
     return {};
   if (event.counts == itlb_misses) return by_caches;
@@ -133,9 +79,7 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
     return {Delivery::estimated, "a model of the caches of all CPUs; without KVM only"};
   if (event.counts == macro_fused) return {Delivery::estimated, "CMP or TEST and a branch behind it"};
   if (!vpmu::uarch::ProcessorModel::tells(event.counts)) return instruction_delivery(generation, event);
-  constexpr std::array by_prediction{mispredicts,           mispredicts_conditional, mispredicts_taken,
-                                     mispredicts_not_taken, mispredicts_call,        mispredicts_return};
-  const bool branch = std::ranges::find(by_prediction, event.counts) != by_prediction.end();
+  const bool branch = vpmu::describe(event.counts).told_by == vpmu::ToldBy::prediction;
   return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;
 }
 

@@ -1,7 +1,8 @@
 #include "sources/plan_progress.hpp"
 
 #include <algorithm>
-#include <utility>
+
+#include "vpmu/counts.hpp"
 
 namespace vmm {
 
@@ -9,22 +10,17 @@ using vpmu::Counts;
 
 // A cycle is an instruction here, and so is a micro-operation.
 PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
-  constexpr std::array rows{std::pair{Counts::instructions, Unit::instructions},
-                            std::pair{Counts::cycles, Unit::instructions},
-                            std::pair{Counts::ref_cycles, Unit::instructions},
-                            std::pair{Counts::bus_cycles, Unit::instructions},
-                            std::pair{Counts::uops_retired, Unit::instructions},
-                            std::pair{Counts::uops_issued, Unit::instructions},
-                            std::pair{Counts::branches, Unit::branches},
-                            std::pair{Counts::branches_near, Unit::near_branches},
-                            std::pair{Counts::loads, Unit::loads},
-                            std::pair{Counts::stores, Unit::stores},
-                            std::pair{Counts::unmodelled, Unit::nothing},
-                            std::pair{Counts::never, Unit::nothing}};
   const bool picked_by_pmu = entry.counts == Counts::load_latency && !entry.latency_over;
   if (entry.armed || picked_by_pmu) return Unit::each;
-  for (const auto& [counts, unit] : rows)
-    if (counts == entry.counts) return unit;
+  switch (vpmu::describe(entry.counts).tally) {
+    case vpmu::Tally::zero: return Unit::nothing;
+    case vpmu::Tally::instructions: return Unit::instructions;
+    case vpmu::Tally::branches: return Unit::branches;
+    case vpmu::Tally::near_branches: return Unit::near_branches;
+    case vpmu::Tally::loads: return Unit::loads;
+    case vpmu::Tally::stores: return Unit::stores;
+    case vpmu::Tally::none: break;
+  }
   return vpmu::uarch::ProcessorModel::has(entry.counts) ? Unit::model : Unit::each;
 }
 
@@ -32,11 +28,10 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
 PlanProgress::Way PlanProgress::way_of(const vpmu::PlanEntry& entry) {
   const Unit unit = unit_of(entry);
   if (!entry.per_cycle || unit == Unit::each || entry.counts == Counts::unmodelled) return {unit, Form::plain};
-  if (entry.counts == Counts::cycles || entry.counts == Counts::ref_cycles || entry.counts == Counts::bus_cycles)
-    return {unit, Form::clock};
+  if (vpmu::describe(entry.counts).told_by == vpmu::ToldBy::clock) return {unit, Form::clock};
   if (unit == Unit::instructions) return {unit, Form::every_cycle};
   if (unit == Unit::nothing) return {unit, Form::no_events};
-  const bool at_most_one = unit != Unit::model || vpmu::uarch::ProcessorModel::most_per_instruction(entry.counts) == 1;
+  const bool at_most_one = unit != Unit::model || vpmu::describe(entry.counts).most == 1;
   if (at_most_one && entry.spec.cmask > 1) return {unit, Form::no_events};
   if (at_most_one && !entry.spec.edge && !entry.spec.inv) return {unit, Form::plain};
   return {Unit::each, Form::plain};
@@ -54,8 +49,7 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
     const vpmu::PlanEntry& e = plan_.entries[i];
     if (!(user ? e.usr : e.os)) continue;
     if (ways_[i].unit == Unit::each) return 0;
-    const std::uint64_t each =
-        ways_[i].unit == Unit::model ? vpmu::uarch::ProcessorModel::most_per_instruction(e.counts) : 1;
+    const std::uint64_t each = ways_[i].unit == Unit::model ? std::uint64_t{vpmu::describe(e.counts).most} : 1;
     if (ways_[i].unit != Unit::nothing || ways_[i].form != Form::plain) most = std::min(most, (e.distance - 1) / each);
   }
   return most;

@@ -1,40 +1,17 @@
 #pragma once
-#include <cstdint>
-
 #include "decode/instruction.hpp"
+#include "vpmu/counts.hpp"
 #include "vpmu/plan.hpp"
 #include "vpmu/retirement.hpp"
 
 namespace vmm {
-
-/// A set of branch kinds.
-class BranchKinds {
- public:
-  constexpr BranchKinds() = default;
-  template <class... Kinds>
-  static constexpr BranchKinds of(Kinds... kinds) {
-    BranchKinds set;
-    ((set.bits_ = static_cast<std::uint8_t>(set.bits_ | (1U << static_cast<unsigned>(kinds)))), ...);
-    return set;
-  }
-  [[nodiscard]] constexpr bool has(vpmu::BranchKind kind) const {
-    return ((bits_ >> static_cast<unsigned>(kind)) & 1U) != 0;
-  }
-  constexpr BranchKinds& operator|=(BranchKinds other) {
-    bits_ = static_cast<std::uint8_t>(bits_ | other.bits_);
-    return *this;
-  }
-
- private:
-  std::uint8_t bits_{};
-};
 
 /// Which instructions a record may stand on.
 struct WalkGoal {
   bool usr{}, os{};                     ///< Privilege levels that count.
   bool any{};                           ///< Any retirement will do.
   bool load{}, locked_load{}, store{};  ///< Else one of these kinds,
-  BranchKinds branches{};               ///< or one of these branches.
+  vpmu::BranchKinds branches{};         ///< or one of these branches.
   [[nodiscard]] bool meets(const Instruction& i) const {
     return any || (load && i.load) || (locked_load && i.load && i.locked) || (store && i.store) ||
            branches.has(i.branch);

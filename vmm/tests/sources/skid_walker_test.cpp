@@ -23,7 +23,7 @@ constexpr WalkGoal any_store{.usr = true, .os = true, .store = true};
 constexpr WalkGoal any_branch{
     .usr = true,
     .os = true,
-    .branches = BranchKinds::of(BranchKind::conditional, BranchKind::near_rel_jmp, BranchKind::near_rel_call)};
+    .branches = vpmu::BranchKinds::of(BranchKind::conditional, BranchKind::near_rel_jmp, BranchKind::near_rel_call)};
 
 class SkidWalkerIn : public testing::Test {
  protected:
