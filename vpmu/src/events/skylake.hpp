@@ -1,5 +1,5 @@
 #pragma once
-// Written by tools/lint/make_events.py; change the script, not this file.
+// Written by tools/events/make_events.py from the list of this name beside it; change these, not this file.
 // Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation,
 // BSD-3-Clause.
 #include <array>

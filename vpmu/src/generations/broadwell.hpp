@@ -1,7 +1,7 @@
 #pragma once
 #include "events/broadwell.hpp"
-#include "events/broadwellde.hpp"
-#include "events/broadwellx.hpp"
+#include "events/broadwell_de.hpp"
+#include "events/broadwell_ep.hpp"
 #include "generations/haswell.hpp"
 
 namespace vpmu::generations {
@@ -18,7 +18,7 @@ inline constexpr GenerationDesc broadwell_de = derive(broadwell, [](GenerationDe
   g.generation = Generation::broadwell_de;
   g.name = "broadwell-de";
   g.uncore = haswell_ep.uncore;
-  g.events = events::broadwellde;
+  g.events = events::broadwell_de;
 });
 
 inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDesc& g) {
@@ -26,7 +26,7 @@ inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDe
   g.name = "broadwell-ep";
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = haswell_ep.uncore;
-  g.events = events::broadwellx;
+  g.events = events::broadwell_ep;
 });
 
 }  // namespace vpmu::generations

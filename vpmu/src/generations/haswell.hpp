@@ -1,6 +1,6 @@
 #pragma once
 #include "events/haswell.hpp"
-#include "events/haswellx.hpp"
+#include "events/haswell_ep.hpp"
 #include "generations/ivy_bridge.hpp"
 
 namespace vpmu::generations {
@@ -27,7 +27,7 @@ inline constexpr GenerationDesc haswell_ep = derive(haswell, [](GenerationDesc& 
   g.name = "haswell-ep";
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &haswell_ep_uncore;
-  g.events = events::haswellx;
+  g.events = events::haswell_ep;
 });
 
 }  // namespace vpmu::generations

@@ -1,6 +1,6 @@
 #pragma once
-#include "events/ivybridge.hpp"
-#include "events/ivytown.hpp"
+#include "events/ivy_bridge.hpp"
+#include "events/ivy_bridge_ep.hpp"
 #include "generations/sandy_bridge.hpp"
 
 namespace vpmu::generations {
@@ -9,7 +9,7 @@ namespace vpmu::generations {
 inline constexpr GenerationDesc ivy_bridge = derive(sandy_bridge, [](GenerationDesc& g) {
   g.generation = Generation::ivy_bridge;
   g.name = "ivybridge";
-  g.events = events::ivybridge;
+  g.events = events::ivy_bridge;
 });
 
 inline constexpr GenerationDesc ivy_bridge_ep = derive(ivy_bridge, [](GenerationDesc& g) {
@@ -18,7 +18,7 @@ inline constexpr GenerationDesc ivy_bridge_ep = derive(ivy_bridge, [](Generation
   g.offcore_rsp_mask = sandy_bridge_ep.offcore_rsp_mask;
   g.offcore = sandy_bridge_ep.offcore;
   g.uncore = sandy_bridge_ep.uncore;
-  g.events = events::ivytown;
+  g.events = events::ivy_bridge_ep;
 });
 
 }  // namespace vpmu::generations

@@ -1,6 +1,6 @@
 #pragma once
 #include "events/nehalem.hpp"
-#include "events/nehalemex.hpp"
+#include "events/nehalem_ex.hpp"
 #include "generations/derive.hpp"
 #include "generations/uncore.hpp"
 
@@ -57,7 +57,7 @@ inline constexpr GenerationDesc nehalem_ex = derive(nehalem, [](GenerationDesc& 
   g.generation = Generation::nehalem_ex;
   g.name = "nehalem-ex";
   g.uncore = &nehalem_ex_uncore;
-  g.events = events::nehalemex;
+  g.events = events::nehalem_ex;
 });
 
 }  // namespace vpmu::generations

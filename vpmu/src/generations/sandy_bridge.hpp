@@ -1,6 +1,6 @@
 #pragma once
-#include "events/jaketown.hpp"
-#include "events/sandybridge.hpp"
+#include "events/sandy_bridge.hpp"
+#include "events/sandy_bridge_ep.hpp"
 #include "generations/westmere.hpp"
 
 namespace vpmu::generations {
@@ -32,7 +32,7 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.precise_store_umask = 0x02;
   g.load_latency_counters = 0x8;
   g.uncore = &sandy_bridge_uncore;
-  g.events = events::sandybridge;
+  g.events = events::sandy_bridge;
 });
 
 inline constexpr GenerationDesc sandy_bridge_ep = derive(sandy_bridge, [](GenerationDesc& g) {
@@ -41,7 +41,7 @@ inline constexpr GenerationDesc sandy_bridge_ep = derive(sandy_bridge, [](Genera
   g.offcore_rsp_mask = 0x3F'FFFF'8FFF;
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &sandy_bridge_ep_uncore;
-  g.events = events::jaketown;
+  g.events = events::sandy_bridge_ep;
 });
 
 }  // namespace vpmu::generations

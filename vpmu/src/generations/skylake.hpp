@@ -1,6 +1,6 @@
 #pragma once
 #include "events/skylake.hpp"
-#include "events/skylakex.hpp"
+#include "events/skylake_sp.hpp"
 #include "generations/broadwell.hpp"
 
 namespace vpmu::generations {
@@ -29,7 +29,7 @@ inline constexpr GenerationDesc skylake_sp = derive(skylake, [](GenerationDesc& 
   g.name = "skylake-sp";
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
   g.uncore = &skylake_sp_uncore;
-  g.events = events::skylakex;
+  g.events = events::skylake_sp;
 });
 
 }  // namespace vpmu::generations

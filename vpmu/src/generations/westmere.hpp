@@ -1,7 +1,7 @@
 #pragma once
 #include "events/westmere.hpp"
-#include "events/westmere_sp.hpp"
-#include "events/westmereex.hpp"
+#include "events/westmere_ep.hpp"
+#include "events/westmere_ex.hpp"
 #include "generations/nehalem.hpp"
 
 namespace vpmu::generations {
@@ -14,14 +14,14 @@ inline constexpr GenerationDesc westmere = derive(nehalem, [](GenerationDesc& g)
   g.features.data_source_tlb_lock = true;
   g.offcore_rsp_msrs = 2;
   g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(13);
-  g.events = events::westmere_sp;
+  g.events = events::westmere;
 });
 
 inline constexpr GenerationDesc westmere_ep = derive(westmere, [](GenerationDesc& g) {
   g.generation = Generation::westmere_ep;
   g.name = "westmere-ep";
   g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(12);  // LOCAL_DRAM_AND_REMOTE_CACHE_HIT
-  g.events = events::westmere;
+  g.events = events::westmere_ep;
 });
 
 inline constexpr GenerationDesc westmere_ex = derive(westmere, [](GenerationDesc& g) {
@@ -29,7 +29,7 @@ inline constexpr GenerationDesc westmere_ex = derive(westmere, [](GenerationDesc
   g.name = "westmere-ex";
   g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(14);
   g.uncore = nehalem_ex.uncore;
-  g.events = events::westmereex;
+  g.events = events::westmere_ex;
 });
 
 }  // namespace vpmu::generations

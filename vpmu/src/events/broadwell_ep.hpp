@@ -1,5 +1,5 @@
 #pragma once
-// Written by tools/lint/make_events.py; change the script, not this file.
+// Written by tools/events/make_events.py from the list of this name beside it; change these, not this file.
 // Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation,
 // BSD-3-Clause.
 #include <array>
@@ -11,7 +11,7 @@ namespace vpmu::events {
 
 // clang-format off
 /// name, code, umask, cmask, inv, edge, any, counters, pebs, data_la, l1_hit_indication, msr_index, msr_value, sample_after, counts
-inline constexpr std::array<EventDesc, 376> broadwellx{{
+inline constexpr std::array<EventDesc, 376> broadwell_ep{{
   {"INST_RETIRED.ANY", 0x00, 0x01, 0, false, false, false, 0x100, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::instructions},
   {"CPU_CLK_UNHALTED.THREAD", 0x00, 0x02, 0, false, false, false, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::cycles},
   {"CPU_CLK_UNHALTED.THREAD_ANY", 0x00, 0x02, 0, false, false, true, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000003, Counts::cycles},
@@ -391,9 +391,9 @@ inline constexpr std::array<EventDesc, 376> broadwellx{{
 }};
 // clang-format on
 
-static_assert(is_sorted_and_unique(broadwellx));
-static_assert(has_possible_counters(broadwellx));
-static_assert(has_pebs_on_pebs_counters(broadwellx));
-static_assert(has_architectural_events(broadwellx));
+static_assert(is_sorted_and_unique(broadwell_ep));
+static_assert(has_possible_counters(broadwell_ep));
+static_assert(has_pebs_on_pebs_counters(broadwell_ep));
+static_assert(has_architectural_events(broadwell_ep));
 
 }  // namespace vpmu::events

@@ -1,5 +1,5 @@
 #pragma once
-// Written by tools/lint/make_events.py; change the script, not this file.
+// Written by tools/events/make_events.py from the list of this name beside it; change these, not this file.
 // Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation,
 // BSD-3-Clause.
 #include <array>
@@ -11,7 +11,7 @@ namespace vpmu::events {
 
 // clang-format off
 /// name, code, umask, cmask, inv, edge, any, counters, pebs, data_la, l1_hit_indication, msr_index, msr_value, sample_after, counts
-inline constexpr std::array<EventDesc, 556> nehalemex{{
+inline constexpr std::array<EventDesc, 556> nehalem_ex{{
   {"CPU_CLK_UNHALTED.REF", 0x00, 0x00, 0, false, false, false, 0x400, PebsAbility::no, false, false, 0x0, 0x0, 2000000, Counts::ref_cycles},
   {"CPU_CLK_UNHALTED.THREAD", 0x00, 0x00, 0, false, false, false, 0x200, PebsAbility::no, false, false, 0x0, 0x0, 2000000, Counts::cycles},
   {"INST_RETIRED.ANY", 0x00, 0x00, 0, false, false, false, 0x100, PebsAbility::no, false, false, 0x0, 0x0, 2000000, Counts::instructions},
@@ -571,9 +571,9 @@ inline constexpr std::array<EventDesc, 556> nehalemex{{
 }};
 // clang-format on
 
-static_assert(is_sorted_and_unique(nehalemex));
-static_assert(has_possible_counters(nehalemex));
-static_assert(has_pebs_on_pebs_counters(nehalemex));
-static_assert(has_architectural_events(nehalemex));
+static_assert(is_sorted_and_unique(nehalem_ex));
+static_assert(has_possible_counters(nehalem_ex));
+static_assert(has_pebs_on_pebs_counters(nehalem_ex));
+static_assert(has_architectural_events(nehalem_ex));
 
 }  // namespace vpmu::events

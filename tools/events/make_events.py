@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a generation's event rows (vpmu/src/events/NAME.hpp) from an event list.
+"""Writes the event tables of the library (vpmu/src/events/NAME.hpp) from the event lists beside this script (NAME.csv).
 
-    tools/lint/make_events.py skylake.csv > vpmu/src/events/skylake.hpp
+    tools/events/make_events.py            writes the tables
+    tools/events/make_events.py --check [ROOT]
+                                           says which of them is not what this script makes of its list
 
-The list is a CSV file with a header line and at least these columns: name, event_code, umask, cmask, inv, edge, any,
-counters_ht_off, pebs (0 no, 1 may be precise, 2 only with PEBS), data_la, l1_hit_indication, msr_index, msr_value,
-sample_after_value. Counters are `;`-separated PMC numbers, or fixedN. The file's stem names the generation.
+README.md says what the columns mean. Counters are `;`-separated PMC numbers, or fixedN. A list's name is that of its generation.
 An event of a pair of codes (0xB7;0xBB with MSRs 0x1A6;0x1A7) is listed under the first one; where there are two, the second code gets one row.
 """
 import csv
@@ -15,7 +15,7 @@ import sys
 
 HEADER = """\
 #pragma once
-// Written by tools/lint/make_events.py; change the script, not this file.
+// Written by tools/events/make_events.py from the list of this name beside it; change these, not this file.
 // Event names and codes follow Intel's public perfmon event lists, which are Copyright (c) Intel Corporation,
 // BSD-3-Clause.
 #include <array>
@@ -137,16 +137,16 @@ ARCHITECTURAL = {
 # branches:pp` takes C4H/00H. By the generations' names, which may end in "*".
 DISPUTED = {
     "*": {(0xC0, 0x00), (0xC4, 0x00), (0xC4, 0x10), (0xC4, 0x40), (0xC5, 0x00)},
-    "jaketown": {(0xD1, 0x04), (0xD1, 0x20), (0xD2, 0x01), (0xD2, 0x02), (0xD2, 0x04), (0xD2, 0x08), (0xD3, 0x01), (0xD3, 0x04)},
-    "ivybridge": {(0xD3, 0x01)},
-    "ivytown": {(0xD3, 0x03), (0xD3, 0x0C), (0xD3, 0x10), (0xD3, 0x20)},
+    "sandy_bridge_ep": {(0xD1, 0x04), (0xD1, 0x20), (0xD2, 0x01), (0xD2, 0x02), (0xD2, 0x04), (0xD2, 0x08), (0xD3, 0x01), (0xD3, 0x04)},
+    "ivy_bridge": {(0xD3, 0x01)},
+    "ivy_bridge_ep": {(0xD3, 0x03), (0xD3, 0x0C), (0xD3, 0x10), (0xD3, 0x20)},
     "haswell*": {(0xC0, 0x02)},
     "skylake*": {(0xC2, 0x02)},
 }
 # Events that Intel's list of a generation leaves out, and libpfm4 has, where another generation's list has them and a source can count them:
 # name, code, umask, and the row that it is like.
 ALSO_THERE = {
-    "jaketown": [("MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", 0xD4, 0x02, "MEM_LOAD_UOPS_RETIRED.LLC_MISS")],
+    "sandy_bridge_ep": [("MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", 0xD4, 0x02, "MEM_LOAD_UOPS_RETIRED.LLC_MISS")],
     "skylake": [("BR_MISP_RETIRED.RET", 0xC5, 0x08, "BR_MISP_RETIRED.NEAR_CALL"),
                 ("MEM_LOAD_L3_MISS_RETIRED.LOCAL_DRAM", 0xD3, 0x01, "MEM_LOAD_RETIRED.L3_MISS")],
     "skylake*": [("UOPS_RETIRED.ALL", 0xC2, 0x01, "UOPS_RETIRED.RETIRE_SLOTS")],
@@ -239,10 +239,8 @@ def format_row(event, counts):
             f'Counts::{counts}}},')
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    path = pathlib.Path(sys.argv[1])
+def table(path):
+    """The C++ table of one list."""
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
     events = [parse(line) for line in lines] + second_offcore_code(lines, path.stem)
@@ -262,8 +260,38 @@ def main():
             event["pebs"] = DISPUTED_PEBS
     counts = counts_by_select(events)
     rows = [format_row(event, counts.get(select(event), "unmodelled")) for event in events]
-    print(HEADER.format(count=len(rows), generation=path.stem, rows="\n".join(rows)), end="")
+    return HEADER.format(count=len(rows), generation=path.stem, rows="\n".join(rows))
+
+
+def tables(root):
+    """Each table's path, and what is to be in it."""
+    for path in sorted((root / "tools/events").glob("*.csv")):
+        yield root / f"vpmu/src/events/{path.stem}.hpp", table(path)
+
+
+def check(root):
+    """Fails if a table is not what its list makes, or has no list."""
+    made = dict(tables(root))
+    wrong = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+    wrong += [path for path in (root / "vpmu/src/events").glob("*.hpp") if path not in made and path.name != "validate.hpp"]
+    for path in sorted(wrong):
+        print(f"{path.relative_to(root)}: not what tools/events/make_events.py makes of its list")
+    if not made:
+        sys.exit(f"make_events: no lists in {root}/tools/events")
+    print(f"events: {len(made)} tables, {f'{len(wrong)} found. Change the list or the script, and run tools/events/make_events.py' if wrong else 'nothing found'}")
+    return 1 if wrong else 0
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if sys.argv[1:2] == ["--check"] and len(sys.argv) <= 3:
+        return check(pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else root)
+    if len(sys.argv) != 1:
+        sys.exit(__doc__)
+    for path, text in tables(root):
+        path.write_text(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
