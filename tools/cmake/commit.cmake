@@ -1,12 +1,17 @@
-# cmake -DSOURCE=... -DHEADER=... -P commit.cmake: writes which commit is built, "-dirty" with changes of its own; touches the header only when
-# that is another one.
+# cmake -DSOURCE=... -DHEADER=... -P commit.cmake: writes which commit is built, "-dirty" with changes of its own, and
+# the date of the commit, today's where there is none; touches the header only when one is another.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 if(failed)
   set(commit "unknown")
 endif()
+execute_process(COMMAND git -C ${SOURCE} log -1 --format=%cs OUTPUT_VARIABLE commit_date OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT commit_date MATCHES "^[0-9]+-[0-9]+-[0-9]+$")
+  string(TIMESTAMP commit_date "%Y-%m-%d" UTC) # SOURCE_DATE_EPOCH where it is set
+endif()
 file(CONFIGURE OUTPUT ${HEADER} CONTENT [[
 #pragma once
 // Written by tools/cmake/commit.cmake.
 inline constexpr auto commit = "@commit@";
+inline constexpr auto commit_date = "@commit_date@";
 ]] @ONLY)

@@ -1,10 +1,41 @@
 #include "command_line.hpp"
 
 #include <CLI/CLI.hpp>
+#include <concepts>
 #include <cstdint>
+#include <iomanip>
+#include <limits>
+#include <sstream>
+#include <type_traits>
 #include <utility>
 
+#include "notes.hpp"
+
 namespace vmm::tool {
+namespace {
+
+/// A range as people write it: 0.001 to 1000000.
+template <class Number>
+std::string describe_range(Number least, Number most) {
+  std::ostringstream text;
+  text << std::setprecision(std::numeric_limits<double>::digits10) << least << " to " << most;
+  return text.str();
+}
+
+/// Whether a value of that type is a number.
+template <class T>
+constexpr bool is_number =
+    std::is_arithmetic_v<T> || std::same_as<T, std::optional<double>> || std::same_as<T, std::optional<std::uint64_t>>;
+
+/// The footer of the help is made of both.
+void refresh_footer(CLI::App& app, const CommandNote& note) {
+  std::string codes;
+  for (const ExitCode& exit : note.exit_codes) codes += (codes.empty() ? "" : "; ") + exit.code + " " + exit.meaning;
+  if (!codes.empty()) codes = "Exit codes: " + codes + ".";
+  app.footer(note.footer + (note.footer.empty() || codes.empty() ? "" : " ") + codes);
+}
+
+}  // namespace
 
 Argument Argument::required() const {
   option_->required();
@@ -18,16 +49,36 @@ Argument Argument::shows_default() const {
 
 Argument Argument::one_of(const std::vector<std::string>& values) const {
   option_->check(CLI::IsMember(values));
+  (*notes_)[*option_].values = values;
+  (*notes_)[*option_].closed = true;
+  return *this;
+}
+
+Argument Argument::suggests(const std::vector<std::string>& values) const {
+  (*notes_)[*option_].values = values;
+  return *this;
+}
+
+Argument Argument::takes_file() const {
+  option_->type_name("FILE");
+  (*notes_)[*option_].takes = Takes::file;
+  return *this;
+}
+
+Argument Argument::takes_command() const {
+  (*notes_)[*option_].takes = Takes::command;
   return *this;
 }
 
 Argument Argument::within(unsigned least, unsigned most) const {
   option_->check(CLI::Range(least, most));
+  (*notes_)[*option_].range = describe_range(least, most);
   return *this;
 }
 
 Argument Argument::within(double least, double most) const {
   option_->check(CLI::Range(least, most));
+  (*notes_)[*option_].range = describe_range(least, most);
   return *this;
 }
 
@@ -42,11 +93,11 @@ Argument Argument::excludes(Argument other) const {
 }
 
 Command Command::add_command(const std::string& name, const std::string& help) {
-  return Command{*app_->add_subcommand(name, help)};
+  return Command{*app_->add_subcommand(name, help), *notes_};
 }
 
 Command Command::add_group(const std::string& name, const std::string& help) {
-  return Command{*app_->add_option_group(name, help)};
+  return Command{*app_->add_option_group(name, help), *notes_};
 }
 
 template <class T>
@@ -54,7 +105,8 @@ Argument Command::add_option(const std::string& name, T& target, const std::stri
   CLI::Option* const option = app_->add_option(name, target, help);
   // An option of several values is given once for each: what follows the first may be the command's.
   if (name.starts_with('-')) option->allow_extra_args(false);
-  return Argument{*option};
+  if (is_number<T>) (*notes_)[*option].takes = Takes::number;
+  return Argument{*option, *notes_};
 }
 
 template Argument Command::add_option(const std::string& name, std::string& target, const std::string& help);
@@ -71,7 +123,7 @@ template Argument Command::add_option(const std::string& name, std::uint64_t& ta
 template Argument Command::add_option(const std::string& name, std::int64_t& target, const std::string& help);
 
 Argument Command::add_flag(const std::string& name, bool& target, const std::string& help) {
-  return Argument{*app_->add_flag(name, target, help)};
+  return Argument{*app_->add_flag(name, target, help), *notes_};
 }
 
 void Command::add_flag(const std::string& name, const std::function<void()>& given, const std::string& help) {
@@ -82,14 +134,29 @@ void Command::require_options(unsigned count) { app_->require_option(static_cast
 
 void Command::require_commands(unsigned least, unsigned most) { app_->require_subcommand(least, most); }
 
-void Command::set_footer(const std::string& text) { app_->footer(text); }
+void Command::set_footer(const std::string& text) {
+  (*notes_)[*app_].footer = text;
+  refresh_footer(*app_, (*notes_)[*app_]);
+}
+
+void Command::set_exit_codes(const std::vector<ExitCode>& codes) {
+  (*notes_)[*app_].exit_codes = codes;
+  refresh_footer(*app_, (*notes_)[*app_]);
+}
+
+void Command::add_example(const std::string& command, const std::string& meaning) {
+  (*notes_)[*app_].examples.push_back({.command = command, .meaning = meaning});
+}
+
+void Command::hide() { app_->group(""); }
 
 void Command::when_given(const std::function<void()>& action) { app_->callback(action); }
 
 CommandLine::CommandLine(const std::string& help, const std::string& name)
-    : CommandLine{std::make_unique<CLI::App>(help, name)} {}
+    : CommandLine{std::make_unique<CLI::App>(help, name), std::make_unique<Notes>()} {}
 
-CommandLine::CommandLine(std::unique_ptr<CLI::App> app) : Command{*app}, owned_{std::move(app)} {}
+CommandLine::CommandLine(std::unique_ptr<CLI::App> app, std::unique_ptr<Notes> notes)
+    : Command{*app, *notes}, owned_{std::move(app)}, notes_{std::move(notes)} {}
 
 CommandLine::~CommandLine() = default;
 

@@ -20,6 +20,7 @@
 #include "pmu/source_choice.hpp"
 #include "selftest.hpp"
 #include "shared/output.hpp"
+#include "tables/models.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -129,7 +130,7 @@ void add_doctor(Command& app, int& exit_code) {
   auto arguments = std::make_shared<DoctorArguments>();
   Command doctor = app.add_command("doctor", "tell what this host can do, each line with its reason and advice");
   auto& selftest = arguments->selftest;
-  doctor.add_option("--kvm", selftest.kvm_device, "the KVM device").shows_default();
+  doctor.add_option("--kvm", selftest.kvm_device, "the KVM device").shows_default().takes_file();
   const Argument runs =
       doctor.add_flag("--selftest", arguments->runs_tests,
                       "then run the guest tests here, on KVM where it is fit, and print a report to send");
@@ -138,13 +139,18 @@ void add_doctor(Command& app, int& exit_code) {
       .shows_default()
       .one_of({"auto", "kvm", "soft"})
       .needs(runs);
-  doctor.add_option("--model", selftest.model, "of the guests of the selftest").shows_default().needs(runs);
+  doctor.add_option("--model", selftest.model, "of the guests of the selftest")
+      .shows_default()
+      .needs(runs)
+      .suggests(model_names());
   doctor.add_option("--filter", selftest.filter, "run only tests whose name matches this glob")
       .shows_default()
       .needs(runs);
-  doctor.set_footer(
-      "Exit codes: 0 this host is fit to run guests, or the selftest passed; 1 it is not, or a test failed; 2 wrong "
-      "use.");
+  doctor.set_exit_codes({{.code = "0", .meaning = "this host is fit to run guests, or the selftest passed"},
+                         {.code = "1", .meaning = "it is not, or a test failed"},
+                         {.code = "2", .meaning = "wrong use"}});
+  doctor.add_example("vpmu doctor", "what this host can do, with advice");
+  doctor.add_example("vpmu doctor --selftest", "the same, the guest tests, and a report to send");
   doctor.when_given([arguments, &exit_code] { exit_code = examine_and_print(*arguments); });
 }
 

@@ -5,6 +5,7 @@
 #include "command_line.hpp"
 #include "ctl.hpp"
 #include "doctor.hpp"
+#include "documents.hpp"
 #include "exec/exec.hpp"
 #include "profile/profile.hpp"
 #include "run.hpp"
@@ -33,12 +34,25 @@ int report_wrong_use(const vmm::tool::ParseOutcome& outcome) {
   return exit_usage;
 }
 
+int report_no_command(const vmm::tool::CommandDescription& program) {
+  std::string names;
+  for (const auto& command : program.commands) names += command.name + ", ";
+  std::fprintf(stderr, "vpmu: no command; give one of %sor type `vpmu --help`\n", names.c_str());
+  return exit_usage;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   using vmm::tool::ParseOutcome;
   vmm::tool::CommandLine app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
   app.require_commands(0, 1);
+  app.set_footer("`vpmu COMMAND --help` tells the options and exit codes of a command.");
+  app.set_exit_codes({{.code = "0", .meaning = "done"},
+                      {.code = "1", .meaning = "standard output did not take all of it"},
+                      {.code = "2", .meaning = "no such command or option, or a wrong value"},
+                      {.code = "any other", .meaning = "see the command's help"}});
+  app.add_example("vpmu --version", "version, commit, compiler, and what this host has for it");
   bool wants_version = false;
   app.add_flag("--version", wants_version,
                "tell the version, the commit, what built it, and what this host has for it");
@@ -55,6 +69,7 @@ int main(int argc, char** argv) try {
   vmm::tool::add_records(app, exit_code);
   vmm::tool::add_ctl(app, exit_code);
   vmm::tool::add_virt(app, exit_code);
+  vmm::tool::add_documents(app, exit_code);
   const ParseOutcome outcome = app.parse(argc, argv);
   if (outcome.kind == ParseOutcome::Kind::help_shown) return vmm::tool::finish_output(0);
   if (outcome.kind == ParseOutcome::Kind::wrong) return vmm::tool::finish_output(report_wrong_use(outcome));
@@ -63,12 +78,7 @@ int main(int argc, char** argv) try {
     return vmm::tool::finish_output(0);
   }
   if (outcome.command.empty()) {
-    std::fputs(
-        "vpmu: no command; give one of run, exec, stat, profile, test-kernel, report, doctor, events, models, records, "
-        "ctl, virt, or type "
-        "`vpmu --help`\n",
-        stderr);
-    return exit_usage;
+    return report_no_command(app.describe());
   }
   return vmm::tool::finish_output(exit_code);
 } catch (const std::exception& error) {

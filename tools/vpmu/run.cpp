@@ -18,6 +18,7 @@
 #include "machine/config.hpp"
 #include "shared/machine_options.hpp"
 #include "snapshot/snapshot_file.hpp"
+#include "tables/models.hpp"
 #include "virt/import.hpp"
 
 namespace vmm::tool {
@@ -165,6 +166,27 @@ int run_and_report(RunArguments& arguments) {
   return code.error().kind == ErrorKind::usage ? run_usage : run_host_failure;
 }
 
+/// What is told of it beside its options.
+void describe_run(Command& run) {
+  run.set_footer("Ctrl-A X quits.");
+  run.set_exit_codes({{.code = "0", .meaning = "power-off"},
+                      {.code = "1", .meaning = "host failure"},
+                      {.code = "2", .meaning = "wrong use"},
+                      {.code = "3", .meaning = "reset"},
+                      {.code = "4", .meaning = "guest panic"},
+                      {.code = "5", .meaning = "triple fault"},
+                      {.code = "6", .meaning = "stopped"},
+                      {.code = "7", .meaning = "time limit"},
+                      {.code = "8", .meaning = "a test kernel that failed"}});
+  run.add_example("vpmu run --model skylake --kernel vmlinuz ...", "boots a machine, on KVM or without it");
+  run.add_example("vpmu run --kernel x86/pmu.flat", "the same with a kvm-unit-test, or another multiboot kernel");
+  run.add_example("vpmu run --accel soft ...",
+                  "without any KVM: virtual time, CPUs that take turns, every run the same");
+  run.add_example("vpmu run --accel soft --after N --save FILE ...", "saves the machine at instruction N");
+  run.add_example("vpmu run --restore FILE", "goes on from a saved machine, its PMU included");
+  run.add_example("vpmu run --libvirt DOMAIN ...", "boots the kernel that a libvirt domain's definition names");
+}
+
 }  // namespace
 
 void add_run(Command& app, int& exit_code) {
@@ -172,21 +194,22 @@ void add_run(Command& app, int& exit_code) {
   auto& machine = arguments->machine;
   Command run = app.add_command("run", "boot a guest that has a virtual PMU; its serial console is this terminal");
   Command from = run.add_group("start", "a kernel, a domain of libvirt's, or a machine that was saved");
-  from.add_option("--kernel", machine.kernel, "bzImage, static 64-bit ELF file, or multiboot kernel");
+  from.add_option("--kernel", machine.kernel, "bzImage, static 64-bit ELF file, or multiboot kernel").takes_file();
   const Argument domain = from.add_option("--libvirt", arguments->domain,
                                           "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
   const Argument restore = from.add_option("--restore", machine.restore,
-                                           "go on from a snapshot (--save, or `vpmu ctl SOCKET snapshot FILE`)");
+                                           "go on from a snapshot (--save, or `vpmu ctl SOCKET snapshot FILE`)")
+                               .takes_file();
   from.require_options(1);
   run.add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")
       .needs(domain);
   /// What a domain tells, and a saved machine.
   const auto told = [domain, restore](Argument option) { option.excludes(domain).excludes(restore); };
-  told(run.add_option("--initrd", machine.initrd, "initial RAM disk"));
+  told(run.add_option("--initrd", machine.initrd, "initial RAM disk").takes_file());
   run.add_option("--append", machine.command_line,
                  "kernel command line; with panic=-1 Linux ends the run when it panics")
       .excludes(restore);
-  run.add_option("--model", machine.model, "CPU model").shows_default().excludes(restore);
+  run.add_option("--model", machine.model, "CPU model").shows_default().excludes(restore).suggests(model_names());
   told(run.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default());
   told(run.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default());
   told(run.add_option("--threads", machine.threads_per_core,
@@ -196,17 +219,21 @@ void add_run(Command& app, int& exit_code) {
                "do not tell the guest that it is one: its kernel uses the uncore, too");
   add_machine_options(run, arguments);
   run.add_option("--model-log", arguments->model_log,
-                 "write what the processor model says of accesses that may be sampled to this file");
-  run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`");
+                 "write what the processor model says of accesses that may be sampled to this file")
+      .takes_file();
+  run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`")
+      .takes_file();
   const Argument after =
       run.add_option("--after", arguments->after,
                      "with soft: stop once a CPU has run so many instructions since the guest's start (exit code 6)");
   run.add_option("--save", arguments->save, "with --after: write the machine to this file then, for --restore")
-      .needs(after);
-  run.add_option("--console", arguments->session.console, "stdio, or a file for the output").shows_default();
-  run.set_footer(
-      "Ctrl-A X quits. Exit codes: 0 power-off, 1 host failure, 2 wrong use, 3 reset, 4 guest panic, 5 triple fault, 6 "
-      "stopped, 7 time limit, 8 a test kernel that failed.");
+      .needs(after)
+      .takes_file();
+  run.add_option("--console", arguments->session.console, "stdio, or a file for the output")
+      .shows_default()
+      .takes_file()
+      .suggests({"stdio"});
+  describe_run(run);
   run.when_given([arguments, &exit_code] { exit_code = run_and_report(*arguments); });
 }
 

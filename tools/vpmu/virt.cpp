@@ -9,7 +9,9 @@
 #include <string>
 
 #include "command_line.hpp"
+#include "shared/machine_options.hpp"
 #include "shared/output.hpp"
+#include "tables/models.hpp"
 #include "virt/hook.hpp"
 #include "virt/switch.hpp"
 
@@ -122,11 +124,16 @@ void add_domain(Command command, VirtArguments& arguments) {
 }
 
 Argument add_choice(Command command, VirtArguments& arguments) {
-  command.add_option("--source", arguments.options.source,
-                     "what counts for the guest: a source that `vpmu doctor` lists (default auto)");
-  command.add_option("--emulator", arguments.options.wrapper,
-                     "path of qemu-vpmu on the domain's host; without it, where it is installed");
-  return command.add_option("--model", arguments.options.model, "CPU model that `vpmu models` lists");
+  command
+      .add_option("--source", arguments.options.source,
+                  "what counts for the guest: a source that `vpmu doctor` lists (default auto)")
+      .suggests(source_choices());
+  command
+      .add_option("--emulator", arguments.options.wrapper,
+                  "path of qemu-vpmu on the domain's host; without it, where it is installed")
+      .takes_file();
+  return command.add_option("--model", arguments.options.model, "CPU model that `vpmu models` lists")
+      .suggests(model_names());
 }
 
 }  // namespace
@@ -135,6 +142,9 @@ void add_virt(Command& app, int& exit_code) {
   const auto arguments = std::make_shared<VirtArguments>();
   Command virt = app.add_command("virt", "give libvirt's domains the PMU");
   virt.require_commands(1, 1);
+  virt.set_exit_codes(exit_codes_of_printing());
+  virt.add_example("vpmu virt enable DOMAIN --model haswell", "gives a domain the PMU, here or on another host");
+  virt.add_example("vpmu virt disable DOMAIN", "takes it away again");
   Command on =
       add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
   add_domain(on, *arguments);

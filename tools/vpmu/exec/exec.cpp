@@ -23,6 +23,7 @@
 #include "exec/preparation.hpp"
 #include "exec/session.hpp"
 #include "files/input_file.hpp"
+#include "tables/models.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -177,26 +178,31 @@ int run_exec(ExecArguments& arguments) {
 }
 
 void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& arguments) {
-  exec.add_option("command", arguments->command, "the command, behind a --").required();
-  exec.add_option("--kernel", arguments->kernel,
-                  "bzImage; without it this host's, or the one that tools/bed/fetch has");
-  exec.add_option("--modules", arguments->modules, "its directory of modules; without it, where a package has it");
+  exec.add_option("command", arguments->command, "the command, behind a --").required().takes_command();
+  exec.add_option("--kernel", arguments->kernel, "bzImage; without it this host's, or the one that tools/bed/fetch has")
+      .takes_file();
+  exec.add_option("--modules", arguments->modules, "its directory of modules; without it, where a package has it")
+      .takes_file();
   exec.add_option("--append", arguments->append, "more of the kernel's command line");
   exec.add_option("--add-module", arguments->more_modules, "load this module of the kernel's too");
   exec.add_option("--root", arguments->root,
                   "the guest's root, which it cannot change: a directory, or an image of ext4, as with --disk")
-      .shows_default();
+      .shows_default()
+      .takes_file();
   exec.add_option("--root-socket", arguments->root_socket,
-                  "the root is what a virtiofsd of yours serves at this socket");
-  exec.add_option("--rw", arguments->writable, "a directory that the command can change");
+                  "the root is what a virtiofsd of yours serves at this socket")
+      .takes_file();
+  exec.add_option("--rw", arguments->writable, "a directory that the command can change").takes_file();
   exec.add_option("--disk", arguments->disks,
                   "a disk: IMAGE[,ro][,format=raw|qcow2]; raw, unless its name ends in .qcow2");
-  exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that a daemon of yours serves at this socket");
+  exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that a daemon of yours serves at this socket")
+      .takes_file();
   exec.add_flag("--net", arguments->net, "a network by passt: this host is 10.0.2.2");
-  exec.add_option("--net-socket", arguments->net_socket, "the same network by a passt of yours at this socket");
-  exec.add_option("--console", arguments->console, "write what the guest's kernel says to this file");
+  exec.add_option("--net-socket", arguments->net_socket, "the same network by a passt of yours at this socket")
+      .takes_file();
+  exec.add_option("--console", arguments->console, "write what the guest's kernel says to this file").takes_file();
   auto& machine = arguments->machine;
-  exec.add_option("--model", machine.model, "CPU model").shows_default();
+  exec.add_option("--model", machine.model, "CPU model").shows_default().suggests(model_names());
   exec.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default();
   exec.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default();
   exec.add_option("--threads", machine.threads_per_core,
@@ -211,10 +217,16 @@ void add_exec(Command& app, int& exit_code) {
   auto arguments = std::make_shared<ExecArguments>();
   Command exec = app.add_command("exec", "run a command on this machine's root, in a guest that has a virtual PMU");
   add_exec_options(exec, arguments);
-  exec.set_footer(
-      "What the command writes is lost, but below --rw. Exit codes: the command's; 124 time limit, 125 we failed, 126 "
-      "it "
-      "cannot be executed, 127 it was not found, 128 + N it was ended by signal N.");
+  exec.set_footer("What the command writes is lost, but below --rw.");
+  exec.set_exit_codes({{.code = "2", .meaning = "wrong options"},
+                       {.code = "124", .meaning = "time limit"},
+                       {.code = "125", .meaning = "we failed"},
+                       {.code = "126", .meaning = "the command cannot be executed"},
+                       {.code = "127", .meaning = "it was not found"},
+                       {.code = "128 + N", .meaning = "it was ended by signal N"},
+                       {.code = "any other", .meaning = "the command's own"}});
+  exec.add_example("vpmu exec --model haswell -- perf stat ./program",
+                   "runs a command in a guest whose root directory is this machine's, and ends as the command does");
   exec.when_given([arguments, &exit_code] { exit_code = run_exec(*arguments); });
 }
 

@@ -262,7 +262,8 @@ void add_profile(Command& app, int& exit_code) {
   Command profile = app.add_command(
       "profile", "find out where a command's time, loads and mispredicted branches are, in such a guest");
   profile.add_option("-o,--output", arguments->output, "the directory for perf.data, kallsyms and report.html")
-      .required();
+      .required()
+      .takes_file();
   const Argument period = profile.add_option(
       "--period", arguments->period,
       "a sample for so many cycles; loads and mispredictions have more for theirs. Without it, 10007 by the engine");
@@ -272,7 +273,9 @@ void add_profile(Command& app, int& exit_code) {
                   "count")
       .within(1U, 100000U)
       .excludes(period);
-  profile.add_option("--call-graph", arguments->call_graph, "how perf finds callers: fp, dwarf or lbr").shows_default();
+  profile.add_option("--call-graph", arguments->call_graph, "how perf finds callers: fp, dwarf or lbr")
+      .shows_default()
+      .suggests({"fp", "dwarf", "lbr"});
   profile.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
   profile.add_flag("--quiet", arguments->quiet, "say nothing of how far it has come");
   add_exec_options(profile, arguments);
@@ -281,7 +284,13 @@ void add_profile(Command& app, int& exit_code) {
   };
   profile.set_footer(
       "perf of this machine records in the guest, and reads perf.data here. Of the environment the command has PATH, "
-      "HOME, LANG, LANGUAGE, LC_* and TZ. Exit codes: the command's; 124 time limit, 125 we failed.");
+      "HOME, LANG, LANGUAGE, LC_* and TZ.");
+  profile.set_exit_codes({{.code = "2", .meaning = "wrong options"},
+                          {.code = "124", .meaning = "time limit"},
+                          {.code = "125", .meaning = "we failed"},
+                          {.code = "any other", .meaning = "the command's own"}});
+  profile.add_example("vpmu profile --output DIR -- ./program",
+                      "where a program's time goes, its loads, its mispredicted branches: a page, and perf.data");
   profile.when_given([arguments, &exit_code] { exit_code = profile_and_explain(*arguments); });
 }
 

@@ -10,6 +10,8 @@
 #include "command_line.hpp"
 #include "jail/identity.hpp"
 #include "machine/host_check.hpp"
+#include "passthrough/pass_through.hpp"
+#include "pmu/registry.hpp"
 #include "snapshot/snapshot_file.hpp"
 
 namespace vmm::tool {
@@ -51,10 +53,18 @@ Log Messages::log(bool verbose) {
       verbose ? LogLevel::debug : LogLevel::warning};
 }
 
+std::vector<std::string> source_choices() {
+  std::vector<std::string> names{"auto"};
+  for (const auto& source : all_sources()) names.emplace_back(source.traits.name);
+  names.emplace_back(pass_through_source);
+  return names;
+}
+
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options) {
   auto& machine = options->machine;
   command.add_option("--accel", options->accel, "what runs the guest's code: kvm, soft (no KVM; virtual time), auto")
-      .shows_default();
+      .shows_default()
+      .suggests({"auto", "kvm", "soft"});
   command.add_flag(
       "--no-jit", [options] { options->machine.compiling = vpmu::exec::never_compiling; },
       "interpret everything that the instruction engine runs: the same, slower");
@@ -66,17 +76,20 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
                   "average, as SEED says",
                   Schedule::default_turn));
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
-      .shows_default();
+      .shows_default()
+      .suggests(source_choices());
   command
       .add_option("--events", options->events,
                   "with source kvm, what the guest may count: all, architectural, standard, or a file")
-      .shows_default();
-  command.add_option("--stats", options->stats, "write all counters to this file at the end, as JSON");
+      .shows_default()
+      .takes_file()
+      .suggests({"all", "architectural", "standard"});
+  command.add_option("--stats", options->stats, "write all counters to this file at the end, as JSON").takes_file();
   command
       .add_option("--timeout", options->timeout, "stop the machine after so many seconds of the host's time; 0: never")
       .shows_default()
       .within(0.0, 1e9);
-  command.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default();
+  command.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default().takes_file();
   command.add_option("--user", options->user, "started as root, the machine runs as this user; without it, as nobody");
   command.add_flag("--no-jail", options->no_jail,
                    "leave the machine all rights of this process, and every system call");

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "control/bounded_writer.hpp"
 #include "control/session.hpp"
@@ -30,6 +31,9 @@ struct MachineOptions {
   bool no_jail{};
   bool verbose{};
 };
+
+/// What --source takes: auto, the sources that count, and KVM's own PMU.
+std::vector<std::string> source_choices();
 
 /// Adds what they have in common, but for what a domain of libvirt's or a snapshot tells.
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options);

@@ -21,6 +21,12 @@ int print_or_explain(const char* command, const Result<std::string>& text) {
   return explain(command, text ? Result<void>{} : Failure{text.error()});
 }
 
+std::vector<ExitCode> exit_codes_of_printing() {
+  return {{.code = "0", .meaning = "done"},
+          {.code = "1", .meaning = "the host failed, or standard output did not take all of it"},
+          {.code = "2", .meaning = "wrong use"}};
+}
+
 int finish_output(int exit_code) {
   const bool failed_before = std::ferror(stdout) != 0;
   const bool lost = std::fflush(stdout) != 0 || failed_before;

@@ -1,7 +1,9 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "description.hpp"
 #include "support/result.hpp"
 
 namespace vmm::tool {
@@ -15,6 +17,9 @@ int explain(const char* command, const Result<void>& done);
 
 /// Of a subcommand that prints one text: prints it, or explains.
 int print_or_explain(const char* command, const Result<std::string>& text);
+
+/// What a subcommand of these two ends with.
+std::vector<ExitCode> exit_codes_of_printing();
 
 /// At the program's end: whether standard output took all that was written to it. If not, says so and returns 1, or
 /// `exit_code` where that is another failure; else `exit_code`.

@@ -1,6 +1,7 @@
 #include "shared/policy_options.hpp"
 #include "command_line.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <map>
@@ -92,11 +93,26 @@ std::string all_policies() {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+/// Those whose values have names. Numbers are written in capitals: a user makes up one.
+std::vector<std::string> named_settings() {
+  std::vector<std::string> settings;
+  for (const auto& row : policies) {
+    for (std::string_view left = row.values; !left.empty();) {
+      const std::string_view value = left.substr(0, left.find('|'));
+      left.remove_prefix(std::min(value.size() + 1, left.size()));
+      const bool placeholder = value.front() >= 'A' && value.front() <= 'Z';
+      if (!placeholder) settings.push_back(fmt::format("{}={}", row.name, value));
+    }
+  }
+  return settings;
+}
+
 }  // namespace
 
 void add_policies(Command& command, PolicyArguments& arguments) {
-  command.add_option("--policy", arguments.settings,
-                     "NAME=VALUE, may be repeated; the default first: " + all_policies());
+  command
+      .add_option("--policy", arguments.settings, "NAME=VALUE, may be repeated; the default first: " + all_policies())
+      .suggests(named_settings());
 }
 
 Result<void> apply(const PolicyArguments& arguments, MachineConfig& config) {

@@ -175,9 +175,11 @@ void add_stat(Command& app, int& exit_code) {
   arguments->machine.source = "exact";
   Command stat = app.add_command("stat", "count what a command does in such a guest: the same each run, on every host");
   stat.add_option("-e,--event", arguments->list, "what to count, with commas between").shows_default();
-  stat.add_option("--json", arguments->json, "write the counts to this file as JSON; -: to standard output");
+  stat.add_option("--json", arguments->json, "write the counts to this file as JSON; -: to standard output")
+      .takes_file();
   const Argument compare =
-      stat.add_option("--compare", arguments->base, "a result of --json: fail where a count has risen over its limit");
+      stat.add_option("--compare", arguments->base, "a result of --json: fail where a count has risen over its limit")
+          .takes_file();
   stat.add_option("--limit", arguments->limits, "by how much: PERCENT, or EVENT=PERCENT; without it, not at all")
       .needs(compare);
   stat.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
@@ -189,8 +191,16 @@ void add_stat(Command& app, int& exit_code) {
   stat.set_footer(
       "perf of this machine counts in the guest. More events than the model has counters: the command is run again, "
       "its "
-      "output dropped. Of the environment the command has PATH, HOME, LANG, LANGUAGE, LC_* and TZ. Exit codes: the "
-      "command's; 3 it ended with 0, and a count rose over its limit; 124 time limit, 125 we failed.");
+      "output dropped. Of the environment the command has PATH, HOME, LANG, LANGUAGE, LC_* and TZ.");
+  stat.set_exit_codes({{.code = "2", .meaning = "wrong options"},
+                       {.code = "3", .meaning = "the command ended with 0, and a count rose over its limit"},
+                       {.code = "124", .meaning = "time limit"},
+                       {.code = "125", .meaning = "we failed"},
+                       {.code = "any other", .meaning = "the command's own"}});
+  stat.add_example("vpmu stat --model skylake --json counts.json -- ./program",
+                   "a program's counts, the same on each run");
+  stat.add_example("vpmu stat --compare counts.json --limit 0.5 -- ./program",
+                   "fails where a count has risen by more than 0.5 percent since then");
   stat.when_given([arguments, &exit_code] { exit_code = stat_and_report(*arguments); });
 }
 

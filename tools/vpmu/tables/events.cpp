@@ -2,10 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "command_line.hpp"
+#include "pmu/registry.hpp"
 #include "shared/output.hpp"
 #include "tables/event_listing.hpp"
+#include "tables/models.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -24,19 +27,33 @@ ListingFormat format_of(const EventsArguments& arguments) {
   return arguments.json ? ListingFormat::json : ListingFormat::text;
 }
 
+/// Those that count by themselves.
+std::vector<std::string> source_names() {
+  std::vector<std::string> names;
+  for (const auto& source : all_sources()) names.emplace_back(source.traits.name);
+  return names;
+}
+
 }  // namespace
 
 void add_events(Command& app, int& exit_code) {
   auto arguments = std::make_shared<EventsArguments>();
   Command events =
       app.add_command("events", "list a model's events: code, precise or not, how each source delivers them");
-  events.add_option("--model", arguments->model, "CPU model, for example skylake; may be left out with --gaps");
-  events.add_option("--source", arguments->source, "only this counting source, for example clock");
+  events.add_option("--model", arguments->model, "CPU model, for example skylake; may be left out with --gaps")
+      .suggests(model_names());
+  events.add_option("--source", arguments->source, "only this counting source, for example clock")
+      .suggests(source_names());
   const Argument gaps =
       events.add_flag("--gaps", arguments->gaps, "the precise events that the exact source does not deliver, and why");
   const Argument markdown = events.add_flag("--markdown", arguments->markdown, "as a Markdown page");
   events.add_flag("--json", arguments->json, "as JSON").excludes(markdown).excludes(gaps);
   markdown.excludes(gaps);
+  events.set_exit_codes(exit_codes_of_printing());
+  events.add_example("vpmu events --model haswell",
+                     "every event: its code, whether it is precise, how each source delivers it");
+  events.add_example("vpmu events --gaps",
+                     "for each model, the precise events that the exact source does not deliver, and why");
   events.when_given([arguments, &exit_code] {
     exit_code = print_or_explain(
         "vpmu events",

@@ -62,11 +62,20 @@ std::string list_models_as_json() {
   return models.dump(1) + '\n';
 }
 
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const MachineModel& model : all_machine_models()) names.emplace_back(model.name);
+  return names;
+}
+
 void add_models(Command& app, int& exit_code) {
   auto as_json = std::make_shared<bool>(false), verbose = std::make_shared<bool>(false);
   Command models = app.add_command("models", "list the CPU models that a guest can be given");
   models.add_flag("--json", *as_json, "as JSON");
   models.add_flag("-v,--verbose", *verbose, "with the features of each CPU, and which of them guests without KVM lack");
+  models.set_exit_codes(exit_codes_of_printing());
+  models.add_example("vpmu models", "the CPUs that a guest can have, from Nehalem to Kaby Lake");
+  models.add_example("vpmu models -v", "the same with their features");
   models.when_given([as_json, verbose, &exit_code] {
     exit_code = print_or_explain("vpmu models", *as_json ? list_models_as_json() : list_models(*verbose));
   });

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 namespace vmm::tool {
 
@@ -13,6 +14,9 @@ std::string list_models(bool features = false);
 /// The same as JSON: an array with an object for each model. "pmcs" are those of a processor with SMT, and
 /// "pmcs_no_smt" of one without.
 std::string list_models_as_json();
+
+/// The names alone, oldest first: what `--model` takes.
+std::vector<std::string> model_names();
 
 /// Adds `vpmu models` to the command line: prints one of the lists. `exit_code`: 0 done, 1 the output could not be
 /// written. It must live as long as `app`.

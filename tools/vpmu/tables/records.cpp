@@ -98,8 +98,10 @@ void add_records(Command& app, int& exit_code) {
                   "of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]")
       .required()
       .within(0U, 3U);
-  records.add_option("file", arguments->file, "the buffer from its base to its index").required();
+  records.add_option("file", arguments->file, "the buffer from its base to its index").required().takes_file();
   records.add_flag("--json", arguments->as_json, "as JSON, an object on a line of its own for each");
+  records.set_exit_codes(exit_codes_of_printing());
+  records.add_example("vpmu records --format 1 FILE", "the records of a DS buffer, as a memory dump has them");
   records.when_given([arguments, &exit_code] { exit_code = explain("vpmu records", list_file(*arguments)); });
 }
 

@@ -41,9 +41,12 @@ Command add_action(Command& report, const char* name, const char* help, Source s
                    const std::shared_ptr<ReportArguments>& arguments, int& exit_code) {
   Command command = report.add_command(name, help);
   add_delivery_options(command, arguments->delivery);
-  command.set_footer(
-      "Exit codes: 0 all passed; 1 a check failed, with --baseline one that had not failed before, or a shard is "
-      "missing; 2 wrong use; 3 no guest could run.");
+  command.set_exit_codes(
+      {{.code = "0", .meaning = "all passed"},
+       {.code = "1",
+        .meaning = "a check failed, with --baseline one that had not failed before, or a shard is missing"},
+       {.code = "2", .meaning = "wrong use"},
+       {.code = "3", .meaning = "no guest could run"}});
   command.when_given([arguments, source, &exit_code] {
     const auto code = deliver(*arguments, source);
     exit_code = code ? *code : tell_error("vpmu report", code.error());
@@ -57,14 +60,18 @@ void add_report(Command& app, int& exit_code) {
   auto arguments = std::make_shared<ReportArguments>();
   Command report = app.add_command("report", "show reports of `vpmu test-kernel`, or make one of all shards'");
   report.require_commands(1, 1);
+  report.add_example("vpmu report merge 1.json 2.json",
+                     "one report of several `test-kernel --shard` runs; a missing shard is a failure");
   add_action(report, "show", "a report in another format, or what changed since another", read_one, arguments,
              exit_code)
       .add_option("file", arguments->file, "what --format json has written")
-      .required();
+      .required()
+      .takes_file();
   add_action(report, "merge", "the reports of all shards as one; a missing one is a failure", merge_files, arguments,
              exit_code)
       .add_option("files", arguments->files, "what --format json has written, a file for each shard")
-      .required();
+      .required()
+      .takes_file();
 }
 
 }  // namespace vmm::tool

@@ -15,6 +15,7 @@
 #include "files/input_file.hpp"
 #include "machine/config.hpp"
 #include "snapshot/checksum.hpp"
+#include "tables/models.hpp"
 #include "test_kernel/delivery.hpp"
 #include "test_kernel/expectations.hpp"
 #include "test_kernel/guests.hpp"
@@ -129,21 +130,30 @@ int test_and_report(TestKernelArguments& arguments) {
   return code ? *code : tell_error("vpmu test-kernel", code.error());
 }
 
+/// What --models takes, without lists.
+std::vector<std::string> all_and_models() {
+  auto names = model_names();
+  names.insert(names.begin(), "all");
+  return names;
+}
+
 }  // namespace
 
 void add_test_kernel(Command& app, int& exit_code) {
   auto arguments = std::make_shared<TestKernelArguments>();
   Command test = app.add_command("test-kernel", "check a kernel's perf code on every CPU model");
-  test.add_option("kernel", arguments->kernel, "the kernel's bzImage").required();
+  test.add_option("kernel", arguments->kernel, "the kernel's bzImage").required().takes_file();
   test.add_option("--models", arguments->models,
-                  "all, or a list with commas; without it one for each kind of processor that Linux knows");
+                  "all, or a list with commas; without it one for each kind of processor that Linux knows")
+      .suggests(all_and_models());
   test.add_option("--suite", arguments->suite, "which checks; full: of perf of this machine, too")
       .shows_default()
       .one_of({"quick", "full"});
   add_delivery_options(test, arguments->delivery);
   test.add_option("--jobs", arguments->jobs, "guests at a time; 0: as many as there are CPUs").shows_default();
   test.add_option("--shard", arguments->shard, "I/N: of every N models the I-th");
-  test.add_option("--modules", arguments->modules, "the kernel's modules; without it, where a package has them");
+  test.add_option("--modules", arguments->modules, "the kernel's modules; without it, where a package has them")
+      .takes_file();
   test.add_option("--append", arguments->append, "more of the kernel's command line");
   test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (each run is the same), kvm")
       .shows_default()
@@ -154,10 +164,12 @@ void add_test_kernel(Command& app, int& exit_code) {
   test.add_option("--expect-wrong", arguments->wrong,
                   "MODEL/CHECK: this one expects something wrong, to see that it is reported");
   test.add_flag("--quiet", arguments->quiet, "no progress on standard error");
-  test.set_footer(
-      "Exit codes: 0 all passed; 1 a check failed, with --baseline one that had not failed before; 2 wrong use; 3 no "
-      "guest "
-      "could run.");
+  test.set_exit_codes({{.code = "0", .meaning = "all passed"},
+                       {.code = "1", .meaning = "a check failed, with --baseline one that had not failed before"},
+                       {.code = "2", .meaning = "wrong use"},
+                       {.code = "3", .meaning = "no guest could run"}});
+  test.add_example("vpmu test-kernel bzImage",
+                   "what a kernel's perf code does on each CPU model: a table, TAP or JUnit");
   test.when_given([arguments, &exit_code] { exit_code = test_and_report(*arguments); });
 }
 

@@ -1,0 +1,124 @@
+#include "roff.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+namespace vmm::tool {
+namespace {
+
+/// ASCII characters that roff gives another meaning or another look.
+constexpr std::array<std::pair<char, std::string_view>, 7> escapes{
+    {{'\\', "\\(rs"}, {'-', "\\-"}, {'"', "\\(dq"}, {'\'', "\\(aq"}, {'`', "\\(ga"}, {'^', "\\(ha"}, {'~', "\\(ti"}}};
+
+/// One character of UTF-8.
+struct Character {
+  std::uint32_t point;
+  std::size_t bytes;
+};
+
+/// The character at the text's begin, which is not empty; '?' where it is malformed.
+Character first_character(std::string_view text) {
+  constexpr Character malformed{.point = '?', .bytes = 1};
+  const auto byte = [text](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
+  const std::uint32_t lead = byte(0);
+  if (lead < 0x80) return {.point = lead, .bytes = 1};
+  const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return malformed;
+  std::uint32_t point = lead & (0x7FU >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80U) return malformed;
+    point = point << 6U | (byte(i) & 0x3FU);
+  }
+  constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = point >= 0xD800 && point < 0xE000;
+  return point < least.at(bytes) || surrogate || point > 0x10FFFF ? malformed : Character{point, bytes};
+}
+
+std::string escape_character(std::uint32_t point) {
+  for (const auto& [character, escape] : escapes) {
+    if (point == static_cast<unsigned char>(character)) return std::string{escape};
+  }
+  if (point >= 0xA0) return fmt::format("\\[u{:04X}]", point);
+  const bool printable = point >= ' ' && point < 0x7F;
+  if (point == '\t') return " ";
+  return {printable ? static_cast<char>(point) : '?'};
+}
+
+/// One line; a dot at its begin would be a request's.
+std::string escape_line(std::string_view line) {
+  std::string escaped = line.starts_with('.') ? "\\&" : "";
+  while (!line.empty()) {
+    const Character character = first_character(line);
+    escaped += escape_character(character.point);
+    line.remove_prefix(character.bytes);
+    // A list without spaces may be broken behind its commas.
+    if (character.point == ',' && !line.empty() && line.front() != ' ') escaped += "\\:";
+  }
+  return escaped;
+}
+
+std::string in_font(char font, std::string_view text) {
+  return text.empty() ? "" : fmt::format("\\f{}{}\\fR", font, escape_line(text));
+}
+
+/// A line without spaces at its begin, where they would break the paragraph, and what is in backticks in bold.
+std::string line_with_code(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  std::string text;
+  for (;;) {
+    const auto begin = line.find('`');
+    const auto end = begin == std::string_view::npos ? begin : line.find('`', begin + 1);
+    if (end == std::string_view::npos) return text + escape_line(line);
+    text += escape_line(line.substr(0, begin)) + in_font('B', line.substr(begin + 1, end - begin - 1));
+    line.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
+std::string roff(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    const std::string line = line_with_code(text.substr(0, end));
+    if (!line.empty()) lines += (lines.empty() ? "" : "\n.br\n") + line;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string roff_bold(std::string_view text) { return in_font('B', text); }
+
+std::string roff_italic(std::string_view text) { return in_font('I', text); }
+
+ManualPage::ManualPage(std::string_view name, std::string_view version, std::string_view date) {
+  std::string title{name};
+  for (char& c : title) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  text_ = fmt::format(".TH \"{}\" 1 \"{}\" \"{}\"\n.nh\n.ad l\n", escape_line(title), date,
+                      escape_line(version));  // names are not broken at the end of a line
+}
+
+void ManualPage::section(std::string_view heading) { text_ += fmt::format(".SH \"{}\"\n", escape_line(heading)); }
+
+void ManualPage::subsection(std::string_view heading) { text_ += fmt::format(".SS \"{}\"\n", escape_line(heading)); }
+
+void ManualPage::paragraph(std::string_view text) {
+  // The first one of a section needs no macro, and mandoc warns of it.
+  const auto last = text_.rfind('\n', text_.size() - 2) + 1;
+  const bool after_heading = std::string_view{text_}.substr(last).starts_with(".S");
+  text_ += fmt::format("{}{}\n", after_heading ? "" : ".PP\n", text);
+}
+
+void ManualPage::item(std::string_view term, std::string_view meaning) {
+  text_ += fmt::format(".TP\n{}\n{}\n", term, meaning.empty() ? "\\&" : meaning);
+}
+
+void ManualPage::command_line(std::string_view command) {
+  text_ += fmt::format(".PP\n.RS 4\n.nf\n{}\n.fi\n.RE\n", roff_bold(command));
+}
+
+}  // namespace vmm::tool
