@@ -48,9 +48,9 @@ std::string escape_character(std::uint32_t point) {
   return {printable ? static_cast<char>(point) : '?'};
 }
 
-/// One line; a dot at its begin would be a request's.
+/// A line, or a part of one.
 std::string escape_line(std::string_view line) {
-  std::string escaped = line.starts_with('.') ? "\\&" : "";
+  std::string escaped;
   while (!line.empty()) {
     const Character character = first_character(line);
     escaped += escape_character(character.point);
@@ -65,10 +65,11 @@ std::string in_font(char font, std::string_view text) {
   return text.empty() ? "" : fmt::format("\\f{}{}\\fR", font, escape_line(text));
 }
 
-/// A line without spaces at its begin, where they would break the paragraph, and what is in backticks in bold.
+/// A line with what is in backticks in bold. At its begin a dot would be a request's, and spaces would break the
+/// paragraph.
 std::string line_with_code(std::string_view line) {
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-  std::string text;
+  std::string text = line.starts_with('.') ? "\\&" : "";
   for (;;) {
     const auto begin = line.find('`');
     const auto end = begin == std::string_view::npos ? begin : line.find('`', begin + 1);

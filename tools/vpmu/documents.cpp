@@ -44,6 +44,7 @@ void add_completion(CommandLine& app, int& exit_code) {
   completion.set_footer(
       "The script asks the program for each word, so it need not be made again for another version of the program.");
   completion.set_exit_codes({{"0", "done"}, {"1", "standard output did not take all of it"}, {"2", "wrong use"}});
+  completion.add_example("vpmu completion bash", "prints the script for bash");
   completion.add_example("source <(vpmu completion bash)", "completes command lines in this bash, or in this zsh");
   completion.add_example("vpmu completion fish >~/.config/fish/completions/vpmu.fish",
                          "completes command lines in every fish of this user");
@@ -58,7 +59,7 @@ void add_manual(CommandLine& app, int& exit_code) {
   Command manual = app.add_command("manual", "write vpmu's manual pages to a directory");
   manual.add_option("directory", *directory, "where to; it is made where there is none").required().takes_file();
   manual.set_exit_codes({{"0", "done"}, {"1", "the host failed"}, {"2", "wrong use"}});
-  manual.add_example("vpmu manual ~/.local/share/man/man1", "lets `man vpmu-run` find the pages");
+  manual.add_example("vpmu manual DIR", "writes the manual pages to a directory; `man -l DIR/vpmu-run.1` shows one");
   manual.when_given(
       [&app, directory, &exit_code] { exit_code = explain("vpmu manual", write_manual(app, *directory)); });
 }
