@@ -71,6 +71,7 @@ ChoiceDescription describe_choice(const CLI::App& group) {
   return choice;
 }
 
+// As deep as the program's commands are. NOLINTNEXTLINE(misc-no-recursion)
 CommandDescription describe(const CLI::App& app, const std::string& above, Notes& notes) {
   const CommandNote& note = notes[app];
   CommandDescription command;

@@ -122,9 +122,14 @@ void add_positionals(ManualPage& page, const CommandDescription& command) {
   for (const auto& argument : command.positionals) page.item(roff_italic(upper(argument.name())), meaning_of(argument));
 }
 
-void add_options(ManualPage& page, const CommandDescription& command) {
+/// The page of a command has its --help once, whatever is below it.
+enum class HelpOption { shown, left_out };
+
+void add_options(ManualPage& page, const CommandDescription& command, HelpOption help = HelpOption::shown) {
   for (const auto& choice : command.choices) page.paragraph(roff(sentence("one of these gives " + choice.help)));
-  for (const auto& option : command.options) page.item(term_of(option), meaning_of(option));
+  for (const auto& option : command.options) {
+    if (help == HelpOption::shown || option.name() != "--help") page.item(term_of(option), meaning_of(option));
+  }
 }
 
 void add_exit_codes(ManualPage& page, const std::vector<ExitCode>& codes) {
@@ -163,15 +168,13 @@ void begin_page(ManualPage& page, const CommandDescription& command) {
   page.section("SYNOPSIS");
 }
 
-/// The commands below a command, each with all that there is to say, but for --help, which the page has.
+/// The commands below a command, each with all that there is to say.
 void add_nested(ManualPage& page, const CommandDescription& command) {
   for (const auto& nested : command.commands) {
     page.subsection(nested.full_name);
     add_description(page, nested);
     add_positionals(page, nested);
-    CommandDescription own = nested;
-    std::erase_if(own.options, [](const ArgumentDescription& option) { return option.name() == "--help"; });
-    add_options(page, own);
+    add_options(page, nested, HelpOption::left_out);
   }
 }
 

@@ -57,10 +57,11 @@ TEST(Manual, TellsWhatTheTableSaysOfAnOption) {
 }
 
 TEST(Manual, HasTheHelpOptionOnceInEachPage) {
+  const std::string help = R"(\fB\-\-help\fR)";
   for (const Page& page : manual_pages(SampleProgram{}.describe(), {})) {
-    const auto first = page.text.find("\\fB\\-\\-help\\fR");
+    const auto first = page.text.find(help);
     EXPECT_NE(first, std::string::npos) << page.name;
-    EXPECT_EQ(page.text.find("\\fB\\-\\-help\\fR", first + 1), std::string::npos) << page.name;
+    EXPECT_EQ(page.text.find(help, first + 1), std::string::npos) << page.name;
   }
 }
 
