@@ -59,10 +59,10 @@ int main(int argc, char** argv) try {
   int exit_code = 0;
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_exec(app, exit_code);
-  vmm::tool::add_test_kernel(app, exit_code);
-  vmm::tool::add_report(app, exit_code);
   vmm::tool::add_stat(app, exit_code);
   vmm::tool::add_profile(app, exit_code);
+  vmm::tool::add_test_kernel(app, exit_code);
+  vmm::tool::add_report(app, exit_code);
   vmm::tool::add_doctor(app, exit_code);
   vmm::tool::add_events(app, exit_code);
   vmm::tool::add_models(app, exit_code);
