@@ -27,7 +27,7 @@ bool readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 
 
 std::string fetched_file(std::string_view path) {
   const char* const cache = std::getenv("VPMU_CACHE");
-  return fmt::format("{}/{}", cache != nullptr && *cache != '\0' ? cache : VPMU_SOURCE_CACHE, path);
+  return fmt::format("{}/{}", cache != nullptr && *cache != '\0' ? cache : VPMU_FETCHED_FILES, path);
 }
 
 KernelPlaces kernel_places(const std::string& given) {

@@ -1,0 +1,27 @@
+# How the checks of the packages speak; sourced by tools/packages/check and check-in-chroot.
+# shellcheck shell=bash
+: "${logs:=}"
+
+# check NAME COMMAND...: a check passes where the command does; what it says is why it fails, and is in LOGS/NAME.out.
+check() {
+  local name=$1 code out=$logs/$1.out
+  shift
+  # Behind `||` and in conditions the shell would go on behind a command that fails.
+  set +e
+  (set -e; "$@") >"$out" 2>&1 </dev/null
+  code=$?
+  set -e
+  if [ "$code" -eq 0 ]; then
+    echo "PASS $name"
+  else
+    echo "FAIL $name: exit code $code, $(tail -n 3 "$out" | paste -sd' ')"
+  fi
+}
+
+# has TEXT FILE: or says what the file has instead.
+has() {
+  if ! grep -qF -- "$1" "$2"; then
+    echo "no '$1' in: $(head -c 2000 "$2")"
+    return 1
+  fi
+}
