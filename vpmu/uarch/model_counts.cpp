@@ -69,6 +69,7 @@ std::uint64_t ProcessorModel::count(Counts counts) const {
   std::uint64_t n = counts_[static_cast<unsigned>(counts)];
   if (of.loads) n += loads_.with(of.levels, results(of.tlb));
   if (of.stores) n += stores_.with(of.levels, results(of.tlb));
+  if (desc.branches.kinds.empty()) return n;
   for (unsigned kind = 0; kind < branches_.size(); ++kind)
     for (const bool taken : {false, true})
       for (const bool mispredicted : {false, true})
