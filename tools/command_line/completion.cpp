@@ -46,7 +46,7 @@ void take_option(Position& at, const std::string& word) {
   if (!option->value.empty() && equals == std::string::npos) at.awaits = option;
 }
 
-/// Goes on behind a word that is complete. `index`: its number, the program's being 0.
+/// Goes on after a word that is complete. `index`: its number, the program's being 0.
 void take(Position& at, const std::string& word, std::size_t index) {
   if (at.awaits != nullptr) {
     at.awaits = nullptr;

@@ -5,6 +5,7 @@
 
 #include "command_line.hpp"
 #include "notes.hpp"
+#include "roff.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -14,9 +15,7 @@ std::string value_of(const CLI::Option& option, const ArgumentNote& note) {
   if (option.get_items_expected_max() == 0) return "";
   if (note.takes == Takes::file) return "FILE";
   if (note.takes == Takes::number) return "N";
-  std::string name = option.get_lnames().empty() ? "VALUE" : option.get_lnames().front();
-  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return name;
+  return option.get_lnames().empty() ? "VALUE" : upper(option.get_lnames().front());
 }
 
 std::vector<std::string> names_of(const std::set<CLI::Option*>& options) {

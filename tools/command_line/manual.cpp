@@ -19,11 +19,6 @@ std::string page_name(const CommandDescription& command) {
   return name;
 }
 
-std::string upper(std::string text) {
-  for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return text;
-}
-
 /// With a capital at its begin and a full stop at its end.
 std::string sentence(std::string text) {
   if (text.empty()) return text;

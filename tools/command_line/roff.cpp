@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <utility>
 
 namespace vmm::tool {
@@ -14,49 +13,23 @@ namespace {
 constexpr std::array<std::pair<char, std::string_view>, 7> escapes{
     {{'\\', "\\(rs"}, {'-', "\\-"}, {'"', "\\(dq"}, {'\'', "\\(aq"}, {'`', "\\(ga"}, {'^', "\\(ha"}, {'~', "\\(ti"}}};
 
-/// One character of UTF-8.
-struct Character {
-  std::uint32_t point;
-  std::size_t bytes;
-};
-
-/// The character at the text's begin, which is not empty; '?' where it is malformed.
-Character first_character(std::string_view text) {
-  constexpr Character malformed{.point = '?', .bytes = 1};
-  const auto byte = [text](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
-  const std::uint32_t lead = byte(0);
-  if (lead < 0x80) return {.point = lead, .bytes = 1};
-  const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return malformed;
-  std::uint32_t point = lead & (0x7FU >> bytes);
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) return malformed;
-    point = point << 6U | (byte(i) & 0x3FU);
-  }
-  constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = point >= 0xD800 && point < 0xE000;
-  return point < least.at(bytes) || surrogate || point > 0x10FFFF ? malformed : Character{point, bytes};
-}
-
-std::string escape_character(std::uint32_t point) {
+/// A byte of UTF-8 beyond ASCII stays: man(1) and mandoc(1) read it.
+std::string escape_character(char c) {
   for (const auto& [character, escape] : escapes) {
-    if (point == static_cast<unsigned char>(character)) return std::string{escape};
+    if (c == character) return std::string{escape};
   }
-  if (point >= 0xA0) return fmt::format("\\[u{:04X}]", point);
-  const bool printable = point >= ' ' && point < 0x7F;
-  if (point == '\t') return " ";
-  return {printable ? static_cast<char>(point) : '?'};
+  if (c == '\t') return " ";
+  const auto byte = static_cast<unsigned char>(c);
+  return {byte < ' ' || byte == 0x7F ? '?' : c};
 }
 
 /// A line, or a part of one.
 std::string escape_line(std::string_view line) {
   std::string escaped;
-  while (!line.empty()) {
-    const Character character = first_character(line);
-    escaped += escape_character(character.point);
-    line.remove_prefix(character.bytes);
-    // A list without spaces may be broken behind its commas.
-    if (character.point == ',' && !line.empty() && line.front() != ' ') escaped += "\\:";
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    escaped += escape_character(line[i]);
+    // A list without spaces may be broken after its commas.
+    if (line[i] == ',' && i + 1 < line.size() && line[i + 1] != ' ') escaped += "\\:";
   }
   return escaped;
 }
@@ -81,6 +54,12 @@ std::string line_with_code(std::string_view line) {
 
 }  // namespace
 
+std::string upper(std::string_view text) {
+  std::string result{text};
+  for (char& c : result) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return result;
+}
+
 std::string roff(std::string_view text) {
   std::string lines;
   while (!text.empty()) {
@@ -97,9 +76,7 @@ std::string roff_bold(std::string_view text) { return in_font('B', text); }
 std::string roff_italic(std::string_view text) { return in_font('I', text); }
 
 ManualPage::ManualPage(std::string_view name, std::string_view version, std::string_view date) {
-  std::string title{name};
-  for (char& c : title) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  text_ = fmt::format(".TH \"{}\" 1 \"{}\" \"{}\"\n.nh\n.ad l\n", escape_line(title), date,
+  text_ = fmt::format(".TH \"{}\" 1 \"{}\" \"{}\"\n.nh\n.ad l\n", escape_line(upper(name)), date,
                       escape_line(version));  // names are not broken at the end of a line
 }
 

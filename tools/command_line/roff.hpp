@@ -4,9 +4,11 @@
 
 namespace vmm::tool {
 
+/// Text in capitals, as placeholders and titles are written. ASCII letters alone.
+std::string upper(std::string_view text);
 /// Text as groff(7) and mandoc(1) print it, each character as it is: nothing in it is a request, an escape or a
 /// typographer's quote, and hyphens can be copied into a shell. What is in backticks is bold, the backticks left out.
-/// Line breaks stay; other control characters, and what is no UTF-8, become question marks.
+/// Line breaks stay; other control characters become question marks. UTF-8 stays as it is.
 std::string roff(std::string_view text);
 /// The same in bold and italic type; backticks stay.
 std::string roff_bold(std::string_view text);
