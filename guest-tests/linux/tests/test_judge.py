@@ -239,6 +239,13 @@ class JudgeTest(unittest.TestCase):
         for old, new, failing in changes:
             self.assertEqual(self.failing(text.replace(old, new, 1).splitlines(), "attached"), {failing}, (old, new))
 
+    def test_a_session_that_ends_early_says_why(self):
+        text = "\n".join(attached_lines()).replace("vpmu-host: exit 0", "qemu-session: the guest did not end within 600 s")
+        findings = judge.judge("attached", console_log.parse(text), PROGRAMS, BASELINE)
+        said = [finding.text for finding in findings if finding.check == "attached-guest-ends" and not finding.passed]
+        self.assertEqual(len(said), 1)
+        self.assertIn("qemu-session: the guest did not end within 600 s", said[0])
+
     def test_a_libvirt_domain(self):
         text = "\n".join(libvirt_lines())
         self.assertEqual(self.failing(text.splitlines(), "libvirt"), set())
