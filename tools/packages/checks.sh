@@ -6,7 +6,7 @@
 check() {
   local name=$1 code out=$logs/$1.out
   shift
-  # Behind `||` and in conditions the shell would go on behind a command that fails.
+  # In a condition, or before `||`, the shell would ignore a command that fails within.
   set +e
   (set -e; "$@") >"$out" 2>&1 </dev/null
   code=$?

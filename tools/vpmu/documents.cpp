@@ -68,7 +68,7 @@ void add_asked(CommandLine& app, int& exit_code) {
   auto words = std::make_shared<std::vector<std::string>>();
   Command complete = app.add_command(asked, "print what can stand for the last word");
   complete.hide();
-  complete.add_option("words", *words, "the words, behind a --").required();
+  complete.add_option("words", *words, "the words, after a --").required();
   complete.when_given([&app, words, &exit_code] {
     print(to_text(tool::complete(app.describe(), *words)));
     exit_code = 0;

@@ -178,7 +178,7 @@ int run_exec(ExecArguments& arguments) {
 }
 
 void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& arguments) {
-  exec.add_option("command", arguments->command, "the command, behind a --").required().takes_command();
+  exec.add_option("command", arguments->command, "the command, after a --").required().takes_command();
   exec.add_option("--kernel", arguments->kernel, "bzImage; without it this host's, or the one that tools/bed/fetch has")
       .takes_file();
   exec.add_option("--modules", arguments->modules, "its directory of modules; without it, where a package has it")
