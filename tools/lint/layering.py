@@ -25,7 +25,9 @@ THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|pugi
 # Headers of ours between such a library and the files that call it, which may include them.
 FIREWALLS = {"virt/libvirt_calls.hpp": ("tools/vpmu/virt/libvirt", "tools/vpmu/tests/virt_libvirt_test.cpp"),
              "exec/decoding.hpp": ("vpmu/exec/decode",),
-             "exec/instruction_set.hpp": ("vpmu/exec/decode", "vpmu/exec/host_form.cpp", "vpmu/exec/instruction_set.cpp", "vpmu/exec/tests/support/")}
+             "exec/instruction_set.hpp": ("vpmu/exec/decode", "vpmu/exec/host_form.cpp", "vpmu/exec/instruction_set.cpp", "vpmu/exec/tests/support/",
+                                        "vmm/src/decode/"),
+             "decode/zydis.hpp": ("vmm/src/decode/",)}
 # The only places that talk to the kernel by ioctl: KVM's wrappers, the terminal, and perf events.
 IOCTL_USERS = ("vmm/src/kvm/", "vmm/src/control/console.cpp", "vmm/src/perf/cpu_timer.cpp", "vmm/src/perf/linux_perf_host.cpp")
 

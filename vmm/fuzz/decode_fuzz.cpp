@@ -43,29 +43,23 @@ void check_host_form(std::span<const std::byte> code) {
   const auto form = exec::host_form(code);
   if (!form) return;
   require(form->length >= 1 && form->length <= exec::HostForm::longest, "it fits");
-  const auto written = vmm::decode_instruction(form->instruction(), vmm::CodeSize::bits64);
+  const auto written = vmm::decode_instruction(form->instruction(), exec::CodeMode::bits64);
   require(written && written->length == form->length, "it is one instruction");
-  require(vmm::mnemonic_of(form->instruction(), vmm::CodeSize::bits64) == vmm::mnemonic_of(code, vmm::CodeSize::bits64),
-          "it has the same name");
+  require(
+      vmm::mnemonic_of(form->instruction(), exec::CodeMode::bits64) == vmm::mnemonic_of(code, exec::CodeMode::bits64),
+      "it has the same name");
   const auto& operand = written->load ? written->load : written->store;
   require(form->bytes == (operand ? operand->bytes : 0), "its operand has the same size");
 }
 
-vmm::CodeSize size_of(exec::CodeMode mode) {
-  return mode == exec::CodeMode::bits64   ? vmm::CodeSize::bits64
-         : mode == exec::CodeMode::bits32 ? vmm::CodeSize::bits32
-                                          : vmm::CodeSize::bits16;
-}
-
 void check_against_the_other(const exec::Block& block) {
-  const vmm::CodeSize size = size_of(block.mode);
   for (std::size_t n = 0; n + 1 < block.ops().size(); ++n) {
     const exec::Op& op = block.ops()[n];
     const auto code = block.code().subspan(op.offset);
-    const auto other = vmm::decode_instruction(code, size);
+    const auto other = vmm::decode_instruction(code, block.mode);
     require(other.has_value(), "both know the instruction");
     require(other->length == op.length, "both give it one length");
-    require(vmm::mnemonic_of(code, size) != "invalid", "it has a name");
+    require(vmm::mnemonic_of(code, block.mode) == other->mnemonic, "it has one name");
     ++instructions_decoded;
     if (block.mode == exec::CodeMode::bits64) check_host_form(code.first(op.length));
     if (op.run == exec::op_unsupported()) continue;
@@ -102,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static exec::DecodedBlock decoded;
   const std::span all = std::span{code}.first(there);
   if (!decoded.decode(rip, mode, all, routines)) {
-    require(!vmm::decode_instruction(all, size_of(mode)), "neither knows the instruction");
+    require(!vmm::decode_instruction(all, mode), "neither knows the instruction");
     return 0;
   }
   static exec::BlockArena arena;
@@ -112,7 +106,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(std::equal(block.code().begin(), block.code().end(), code.begin()), "the code is what was given");
   check(block);
   check_against_the_other(block);
-  for (const vmm::CodeSize width : {vmm::CodeSize::bits16, vmm::CodeSize::bits32})
+  for (const exec::CodeMode width : {exec::CodeMode::bits16, exec::CodeMode::bits32})
     if (const auto i = vmm::decode_instruction(all, width)) require(i->length >= 1 && i->length <= 15, "1 to 15 bytes");
   return 0;
 }

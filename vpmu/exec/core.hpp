@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "exec/code_mode.hpp"
 #include "exec/flags.hpp"
 #include "exec/kick_flag.hpp"
 #include "exec/observer.hpp"
@@ -89,8 +90,6 @@ enum Scale : std::uint8_t {
   scale_wraps = 64,    ///< and with the segment's base one of 32: outside of 64-bit code.
   scale_any = 0xF0,
 };
-/// The instructions' default sizes. SDM 1 3.6.1.
-enum class CodeMode : std::uint8_t { bits64, bits32, bits16 };
 /// What the address of an op's memory operand is made of, besides the displacement.
 enum class Address : std::uint8_t { base, base_and_index, any };
 

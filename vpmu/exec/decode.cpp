@@ -237,16 +237,6 @@ Run string_op(Decoding& d, StringKind kind) {
   return op_string(kind.what, repeat, kind.bytes, d.in.address_width == 64);
 }
 
-BranchKind branch_kind(const Decoding& d) {
-  const bool direct = d.is_immediate(0);
-  switch (d.in.mnemonic) {
-    case ZYDIS_MNEMONIC_JMP: return direct ? BranchKind::near_rel_jmp : BranchKind::near_ind_jmp;
-    case ZYDIS_MNEMONIC_CALL: return direct ? BranchKind::near_rel_call : BranchKind::near_ind_call;
-    case ZYDIS_MNEMONIC_RET: return BranchKind::near_ret;
-    default: return BranchKind::conditional;
-  }
-}
-
 /// Near branches: they end their block.
 Run branch(Decoding& d) {
   d.found.ends_block = true;
@@ -538,7 +528,7 @@ bool DecodedBlock::decode(std::uint64_t rip, CodeMode mode, std::span<const std:
     facts.counts += counts_of(d.op);
     at += d.in.length;
     if (d.found.to) facts.target = {(rip + static_cast<std::uint64_t>(*d.found.to)) & addresses, rip + at};
-    if ((d.op.events & event_branch) != 0) facts.branch = branch_kind(d);
+    if ((d.op.events & event_branch) != 0) facts.branch = branch_kind(d.in, d.at(0));
     if (d.found.ends_block || d.found.alone) break;
   }
   if (count == 0) return false;

@@ -53,19 +53,20 @@ Run masked_op(Decoding& d) {
     f.count = static_cast<std::uint8_t>(d.in.avx.vector_length / 8 / element);
     return with(f.store ? 0 : 2, feature, op_masked_move());
   };
-  const auto gathers = [&](unsigned index_element, unsigned element) {
+  const auto gathers = [&](GatherElements elements) {
     // The index is a vector: what is left is an address with no index.
     ZydisDecodedOperand& memory = d.operands[1];
     f.index = static_cast<std::uint8_t>(ZydisRegisterGetId(std::exchange(memory.mem.index, ZYDIS_REGISTER_NONE)));
     f.data = vector_number(d, 0);
     f.mask = vector_number(d, 2);
-    f.element = static_cast<std::uint8_t>(element);
-    f.index_element = static_cast<std::uint8_t>(index_element);
-    f.count = static_cast<std::uint8_t>(d.in.avx.vector_length / 8 / std::max(element, index_element));
+    f.element = elements.data;
+    f.index_element = elements.index;
+    f.count = static_cast<std::uint8_t>(d.in.avx.vector_length / 8 / std::max(elements.data, elements.index));
     const Run run = d.in.address_width == 64 ? with(1, CpuFeature::avx2, op_gather()) : nullptr;
     d.op.scale = static_cast<std::uint8_t>(std::countr_zero(std::max<unsigned>(memory.mem.scale, 1)));
     return run;
   };
+  if (const auto elements = gather_elements(d.in.mnemonic)) return gathers(*elements);
   switch (d.in.mnemonic) {
     case ZYDIS_MNEMONIC_VMASKMOVPS: return masks(4, CpuFeature::avx);
     case ZYDIS_MNEMONIC_VMASKMOVPD: return masks(8, CpuFeature::avx);
@@ -80,14 +81,6 @@ Run masked_op(Decoding& d) {
            .store = true,
            .vex = f.vex};
       return with(2, f.vex ? CpuFeature::avx : CpuFeature::baseline, op_masked_move());
-    case ZYDIS_MNEMONIC_VGATHERDPS:
-    case ZYDIS_MNEMONIC_VPGATHERDD: return gathers(4, 4);
-    case ZYDIS_MNEMONIC_VGATHERDPD:
-    case ZYDIS_MNEMONIC_VPGATHERDQ: return gathers(4, 8);
-    case ZYDIS_MNEMONIC_VGATHERQPS:
-    case ZYDIS_MNEMONIC_VPGATHERQD: return gathers(8, 4);
-    case ZYDIS_MNEMONIC_VGATHERQPD:
-    case ZYDIS_MNEMONIC_VPGATHERQQ: return gathers(8, 8);
     default: return nullptr;
   }
 }

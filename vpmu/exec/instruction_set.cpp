@@ -2,7 +2,7 @@
 
 #include "exec/host_form.hpp"
 
-/// Which instruction sets there are, and what a CPU must have for each.
+/// Which instruction sets there are, what a CPU must have for each, and what instructions have in common.
 namespace vpmu::exec {
 namespace {
 
@@ -24,6 +24,39 @@ const ZydisDecoder& zydis_decoder(CodeMode mode) {
     return d;
   }();
   return all[static_cast<std::size_t>(mode)];
+}
+
+BranchKind branch_kind(const ZydisDecodedInstruction& i, const ZydisDecodedOperand& target) {
+  if (i.mnemonic == ZYDIS_MNEMONIC_IRET || i.mnemonic == ZYDIS_MNEMONIC_IRETD || i.mnemonic == ZYDIS_MNEMONIC_IRETQ)
+    return BranchKind::far;
+  const bool far = i.meta.branch_type == ZYDIS_BRANCH_TYPE_FAR;
+  const bool relative = target.type == ZYDIS_OPERAND_TYPE_IMMEDIATE;
+  switch (i.meta.category) {
+    case ZYDIS_CATEGORY_COND_BR: return BranchKind::conditional;
+    case ZYDIS_CATEGORY_UNCOND_BR:
+      return far ? BranchKind::far : relative ? BranchKind::near_rel_jmp : BranchKind::near_ind_jmp;
+    case ZYDIS_CATEGORY_CALL:
+      return far ? BranchKind::far : relative ? BranchKind::near_rel_call : BranchKind::near_ind_call;
+    case ZYDIS_CATEGORY_RET: return far ? BranchKind::far : BranchKind::near_ret;
+    case ZYDIS_CATEGORY_SYSCALL:
+    case ZYDIS_CATEGORY_SYSRET:
+    case ZYDIS_CATEGORY_INTERRUPT: return BranchKind::far;
+    default: return BranchKind::none;
+  }
+}
+
+std::optional<GatherElements> gather_elements(ZydisMnemonic mnemonic) {
+  switch (mnemonic) {
+    case ZYDIS_MNEMONIC_VGATHERDPS:
+    case ZYDIS_MNEMONIC_VPGATHERDD: return GatherElements{.index = 4, .data = 4};
+    case ZYDIS_MNEMONIC_VGATHERDPD:
+    case ZYDIS_MNEMONIC_VPGATHERDQ: return GatherElements{.index = 4, .data = 8};
+    case ZYDIS_MNEMONIC_VGATHERQPS:
+    case ZYDIS_MNEMONIC_VPGATHERQD: return GatherElements{.index = 8, .data = 4};
+    case ZYDIS_MNEMONIC_VGATHERQPD:
+    case ZYDIS_MNEMONIC_VPGATHERQQ: return GatherElements{.index = 8, .data = 8};
+    default: return std::nullopt;
+  }
 }
 
 std::optional<CpuFeature> host_feature(const ZydisDecodedInstruction& in) {

@@ -14,23 +14,24 @@ namespace vmm {
 /// decode_instruction(), with a memory of what it said of the same bytes: loops are looked at over and over.
 class DecodedInstructions {
  public:
-  /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched.
-  std::optional<Instruction> operator()(std::span<const std::byte> bytes, CodeSize size) {
+  /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched. Null: no valid
+  /// instruction. What it points to is good until the next call.
+  const Instruction* operator()(std::span<const std::byte> bytes, CodeMode mode) {
     Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};
     std::ranges::copy(bytes.first(asked.size), asked.bytes.begin());
-    asked.bytes.back() = static_cast<std::byte>(size);
+    asked.bytes.back() = static_cast<std::byte>(mode);
     Entry& known = entries_[place_of(asked)];
     if (known.size != asked.size || known.bytes != asked.bytes) {
       known = asked;
-      known.instruction = decode_instruction(bytes, size);
+      known.instruction = decode_instruction(bytes, mode);
     }
-    return known.instruction;
+    return known.instruction ? &*known.instruction : nullptr;
   }
 
  private:
   static constexpr unsigned place_bits = 9;
   struct Entry {
-    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The last is the CodeSize; what is between is 0.
+    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The last is the CodeMode; what is between is 0.
     std::uint8_t size{};                                     ///< 0 = of no instruction, as it decodes.
     std::optional<Instruction> instruction{};
   };

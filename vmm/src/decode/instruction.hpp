@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "decode/instruction_class.hpp"
+#include "decode/system_instruction.hpp"
+#include "exec/code_mode.hpp"
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
@@ -18,7 +20,7 @@ namespace vmm {
 /// Bytes. SDM 2A 2.3.11.
 constexpr std::size_t longest_instruction = 15;
 
-enum class CodeSize : std::uint8_t { bits16, bits32, bits64 };
+using vpmu::exec::CodeMode;
 
 /// One memory operand, as far as its address needs it.
 struct MemoryOperand {
@@ -33,57 +35,79 @@ struct MemoryOperand {
   bool scattered{};               ///< A gather's: elements anywhere, and this is their common base.
 };
 
-/// What an instruction does, without its semantics: enough to choose it for a sample and to say what it touched.
-struct Instruction {
-  std::uint8_t length{};
-  bool partial{};     ///< Vector registers or EDX:EAX tell which part of its operand it touches, or where else.
-  bool ends_block{};  ///< Control may go elsewhere than to the next instruction.
-  bool steppable{};   ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
-                      ///< ...), and all that it touches is in `load` and `store`.
-  bool quiet{};       ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug
-                      ///< registers alone.
-  bool rep{};         ///< A repeated string instruction: a step would stop inside it.
-  vpmu::BranchKind branch{vpmu::BranchKind::none};
-  std::optional<MemoryOperand> load;
-  std::optional<MemoryOperand> store;
-  std::optional<MemoryOperand> flushed;  ///< CLFLUSH, CLFLUSHOPT: checked as a load of a byte, and counted as none.
-  bool locked{};
-  vpmu::InstructionClass kind{};
-  FusionPart fusion{};
-
-  /// What must be readable for it not to fault.
-  [[nodiscard]] const std::optional<MemoryOperand>& read() const { return load ? load : flushed; }
+/// What a gather loads: elements of one vector register, where those of another have their highest bit set.
+struct Gather {
+  std::uint8_t index{}, mask{};             ///< Vector registers, by number.
+  std::uint8_t index_element{}, element{};  ///< Bytes: 4 or 8.
+  std::uint8_t count{};                     ///< Of elements.
 };
-
-/// Decodes one instruction; empty when the bytes do not hold a valid one.
-std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeSize size);
-
-/// The instruction's name in lower case, "invalid" when the bytes do not hold one. Lives for ever.
-std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeSize size);
-
-/// The instruction in Intel's notation, with its bytes; for messages.
-std::string disassemble(std::span<const std::byte> bytes, CodeSize size);
-
-/// Status flags that the manual leaves undefined after the instruction, for one or another of its operands' values. SDM
-/// volume 2, "Flags Affected" of each.
-std::uint64_t undefined_flags(std::span<const std::byte> bytes, CodeSize size);
 
 /// What an instruction does with the status flags, for all of its operands' values.
 struct FlagUse {
   std::uint64_t asked{};      ///< It depends on them, or stores them.
-  std::uint64_t given{};      ///< They have a value of its own behind it, always.
-  std::uint64_t undefined{};  ///< undefined_flags().
+  std::uint64_t given{};      ///< It gives them a value of its own, always.
+  std::uint64_t undefined{};  ///< The manual leaves them undefined, for one or another of its operands' values. SDM
+                              ///< volume 2, "Flags Affected" of each.
 };
-FlagUse flag_use(std::span<const std::byte> bytes, CodeSize size);
+
+/// What an instruction may raise besides the faults of its memory operands and what a step or a breakpoint raises.
+enum class Raises : std::uint8_t {
+  nothing,   ///< It only computes, moves or branches in ways that every processor has.
+  division,  ///< #DE.
+  x87,       ///< #MF and what the others raise.
+  others,    ///< #UD, #NM, #XM or #GP.
+};
+
+/// What an instruction does, without its semantics: enough to choose it for a sample, to say what it touched, and to
+/// run what the processor itself does.
+struct Instruction {
+  std::uint8_t length{};
+  std::string_view mnemonic;  ///< In lower case; lives for ever.
+  bool partial{};             ///< Vector registers or EDX:EAX tell which part of its operand it touches, or where else.
+  bool ends_block{};          ///< Control may go elsewhere than to the next instruction.
+  bool steppable{};  ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
+                     ///< ...), and all that it touches is in `load` and `store`.
+  bool quiet{};      ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug
+                     ///< registers alone.
+  bool rep{};        ///< A repeated string instruction: a step would stop inside it.
+  bool compares_strings{};  ///< CMPS and SCAS, which REPE and REPNE end early.
+  bool stores_flags{};      ///< PUSHF: it would store a TF that a step has set.
+  bool privileged{};  ///< Only ring 0 may run it. INS and OUTS are taken for such: programs have an I/O privilege level
+                      ///< of 0.
+  bool never_there{};  ///< Of an extension that no guest without KVM has: #UD.
+  bool locked{};
+  Raises raises{};
+  vpmu::BranchKind branch{vpmu::BranchKind::none};
+  vpmu::InstructionClass kind{};
+  FusionPart fusion{};
+  FlagUse flags;
+  std::optional<MemoryOperand> load;
+  std::optional<MemoryOperand> store;
+  std::optional<MemoryOperand> flushed;  ///< CLFLUSH, CLFLUSHOPT: checked as a load of a byte, and counted as none.
+  std::optional<Gather> gather;
+  std::optional<SystemInstruction> system;  ///< What it does beyond registers and memory.
+
+  /// What must be readable for it not to fault.
+  [[nodiscard]] const std::optional<MemoryOperand>& read() const { return load ? load : flushed; }
+  [[nodiscard]] bool is(SystemOp op) const { return system && system->op == op; }
+};
+
+/// Decodes one instruction; empty when the bytes do not hold a valid one.
+std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, CodeMode mode);
+
+/// The instruction's name, as Instruction::mnemonic has it; "invalid" when the bytes do not hold one.
+std::string_view mnemonic_of(std::span<const std::byte> bytes, CodeMode mode);
+
+/// The instruction in Intel's notation, with its bytes; for messages.
+std::string disassemble(std::span<const std::byte> bytes, CodeMode mode);
+
+/// How the code that the vCPU runs now is decoded. SDM 3A 5.2.1.
+CodeMode code_mode(const kvm_sregs& sregs);
+/// The linear address of the next instruction: CS has a base outside 64-bit code.
+vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sregs);
 
 /// The linear address of an operand of the instruction at `ip`, with the registers before it runs.
 vpmu::GuestLinear operand_address(const MemoryOperand& m, const Instruction& instruction, vpmu::GuestLinear ip,
                                   const kvm_regs& regs, const kvm_sregs& sregs);
-
-/// Whether the instruction is one after which a CPU has fewer translations: MOV to a control register, INVLPG. 64-bit
-/// code.
-bool drops_translations(std::span<const std::byte> instruction);
-/// Whether it is WBINVD or INVD, behind which nothing is in a cache. 64-bit code.
-bool empties_caches(std::span<const std::byte> instruction);
 
 }  // namespace vmm

@@ -1,36 +1,12 @@
-// Includes Zydis, as decode/instruction.cpp does; nobody else in the VMM.
 #include "decode/system_instruction.hpp"
 
-#include <Zydis/Zydis.h>
+#include "decode/zydis.hpp"
 
-#include <array>
-
-// Zydis has hundreds of mnemonics and sets; these switches name the few that matter.
+// Zydis has hundreds of mnemonics; these switches name the few that matter.
 #pragma GCC diagnostic ignored "-Wswitch-enum"
 
 namespace vmm {
 namespace {
-
-struct Decoded {
-  ZydisDecodedInstruction in;
-  std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT> operands;
-};
-
-std::optional<Decoded> decode(std::span<const std::byte> bytes, CodeSize size) {
-  static const auto decoders = [] {
-    std::array<ZydisDecoder, 3> d;  // by CodeSize
-    auto& [bits16, bits32, bits64] = d;
-    ZydisDecoderInit(&bits16, ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16);
-    ZydisDecoderInit(&bits32, ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32);
-    ZydisDecoderInit(&bits64, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
-    return d;
-  }();
-  const ZydisDecoder& decoder = decoders[static_cast<std::size_t>(size)];
-  Decoded d;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, bytes.data(), bytes.size(), &d.in, d.operands.data())))
-    return std::nullopt;
-  return d;
-}
 
 std::uint8_t number(ZydisRegister reg) {
   const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, reg);
@@ -39,25 +15,21 @@ std::uint8_t number(ZydisRegister reg) {
 
 /// MOV to or from a segment, control or debug register.
 std::optional<SystemInstruction> special_move(const Decoded& d) {
-  const auto class_of = [&](unsigned i) {
-    return d.operands[i].type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(d.operands[i].reg.value)
-                                                             : ZYDIS_REGCLASS_INVALID;
-  };
-  SystemInstruction s{.bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+  SystemInstruction s{.bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
   const auto move = [&](unsigned special, SystemOp op) {
     s.op = op;
-    s.special = number(d.operands[special].reg.value);
-    const ZydisDecodedOperand& other = d.operands[1 - special];
+    s.special = number(d.all_operands[special].reg.value);
+    const ZydisDecodedOperand& other = d.all_operands[1 - special];
     if (other.type == ZYDIS_OPERAND_TYPE_REGISTER) s.gpr = number(other.reg.value);
     return s;
   };
-  switch (class_of(0)) {
+  switch (register_class(d.all_operands[0])) {
     case ZYDIS_REGCLASS_SEGMENT: return move(0, SystemOp::write_segment);
     case ZYDIS_REGCLASS_CONTROL: return move(0, SystemOp::write_control);
     case ZYDIS_REGCLASS_DEBUG: return move(0, SystemOp::write_debug);
     default: break;
   }
-  switch (class_of(1)) {
+  switch (register_class(d.all_operands[1])) {
     case ZYDIS_REGCLASS_SEGMENT: return move(1, SystemOp::read_segment);
     case ZYDIS_REGCLASS_CONTROL: return move(1, SystemOp::read_control);
     case ZYDIS_REGCLASS_DEBUG: return move(1, SystemOp::read_debug);
@@ -66,8 +38,8 @@ std::optional<SystemInstruction> special_move(const Decoded& d) {
 }
 
 std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
-  const ZydisDecodedOperand& port = d.operands[op == SystemOp::in ? 1 : 0];
-  const ZydisDecodedOperand& data = d.operands[op == SystemOp::in ? 0 : 1];
+  const ZydisDecodedOperand& port = d.all_operands[op == SystemOp::in ? 1 : 0];
+  const ZydisDecodedOperand& data = d.all_operands[op == SystemOp::in ? 0 : 1];
   const bool by_dx = port.type == ZYDIS_OPERAND_TYPE_REGISTER;
   return SystemInstruction{.op = op,
                            .bytes = static_cast<std::uint8_t>(data.size / 8),
@@ -78,11 +50,11 @@ std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
 /// What takes or gives a 16-bit word, in a register unless it has an address; LAR and LSL take it as their second
 /// operand.
 std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
-  SystemInstruction s{.op = op, .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+  SystemInstruction s{.op = op, .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
   const bool two = op == SystemOp::lar || op == SystemOp::lsl;
-  const ZydisDecodedOperand& selector = d.operands[two ? 1 : 0];
+  const ZydisDecodedOperand& selector = d.all_operands[two ? 1 : 0];
   if (selector.type == ZYDIS_OPERAND_TYPE_REGISTER) s.gpr = number(selector.reg.value);
-  if (two) s.special = number(d.operands[0].reg.value);
+  if (two) s.special = number(d.all_operands[0].reg.value);
   return s;
 }
 
@@ -92,7 +64,7 @@ std::uint8_t operand_bytes(const Decoded& d) { return static_cast<std::uint8_t>(
 std::optional<SystemInstruction> far_branch(const Decoded& d, SystemOp op) {
   if (d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_FAR) return std::nullopt;
   SystemInstruction s{.op = op, .bytes = operand_bytes(d)};
-  const ZydisDecodedOperand& to = d.operands[0];
+  const ZydisDecodedOperand& to = d.all_operands[0];
   s.has_pointer = to.type == ZYDIS_OPERAND_TYPE_POINTER;
   if (s.has_pointer) {
     s.selector = to.ptr.segment;
@@ -103,15 +75,14 @@ std::optional<SystemInstruction> far_branch(const Decoded& d, SystemOp op) {
 std::optional<SystemInstruction> far_return(const Decoded& d) {
   if (d.in.meta.branch_type != ZYDIS_BRANCH_TYPE_FAR) return std::nullopt;
   SystemInstruction s{.op = SystemOp::far_return, .bytes = operand_bytes(d)};
-  if (d.in.operand_count_visible != 0) s.immediate = static_cast<std::uint16_t>(d.operands[0].imm.value.u);
+  if (d.in.operand_count_visible != 0) s.immediate = static_cast<std::uint16_t>(d.all_operands[0].imm.value.u);
   return s;
 }
 
 /// PUSH and POP of a segment register.
 std::optional<SystemInstruction> stack_move(const Decoded& d, SystemOp op) {
-  const ZydisDecodedOperand& o = d.operands[0];
-  if (o.type != ZYDIS_OPERAND_TYPE_REGISTER || ZydisRegisterGetClass(o.reg.value) != ZYDIS_REGCLASS_SEGMENT)
-    return std::nullopt;
+  const ZydisDecodedOperand& o = d.all_operands[0];
+  if (register_class(o) != ZYDIS_REGCLASS_SEGMENT) return std::nullopt;
   return SystemInstruction{.op = op, .special = number(o.reg.value), .bytes = operand_bytes(d)};
 }
 
@@ -124,9 +95,9 @@ SystemInstruction base_access(const Decoded& d) {
   const auto m = d.in.mnemonic;
   const bool reads = m == ZYDIS_MNEMONIC_RDFSBASE || m == ZYDIS_MNEMONIC_RDGSBASE;
   return {.op = reads ? SystemOp::read_base : SystemOp::write_base,
-          .gpr = number(d.operands[0].reg.value),
+          .gpr = number(d.all_operands[0].reg.value),
           .special = m == ZYDIS_MNEMONIC_RDFSBASE || m == ZYDIS_MNEMONIC_WRFSBASE ? fs : gs,
-          .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+          .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
 }
 
 std::optional<SystemInstruction> classify(const Decoded& d) {
@@ -167,8 +138,8 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_RDRAND:
     case ZYDIS_MNEMONIC_RDSEED:
       return SystemInstruction{.op = d.in.mnemonic == ZYDIS_MNEMONIC_RDRAND ? SystemOp::rdrand : SystemOp::rdseed,
-                               .gpr = number(d.operands[0].reg.value),
-                               .bytes = static_cast<std::uint8_t>(d.operands[0].size / 8)};
+                               .gpr = number(d.all_operands[0].reg.value),
+                               .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
     case ZYDIS_MNEMONIC_INVLPG: return plain(SystemOp::invlpg);
     case ZYDIS_MNEMONIC_INVD:
     case ZYDIS_MNEMONIC_WBINVD: return plain(SystemOp::wbinvd);
@@ -191,7 +162,7 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
     case ZYDIS_MNEMONIC_INT1: return plain(SystemOp::int1);
     case ZYDIS_MNEMONIC_INT:
       return SystemInstruction{.op = SystemOp::int_n,
-                               .immediate = static_cast<std::uint8_t>(d.operands[0].imm.value.u)};
+                               .immediate = static_cast<std::uint8_t>(d.all_operands[0].imm.value.u)};
     case ZYDIS_MNEMONIC_UD2: return plain(SystemOp::ud2);
     case ZYDIS_MNEMONIC_RET: return far_return(d);
     default: return std::nullopt;
@@ -200,62 +171,10 @@ std::optional<SystemInstruction> classify(const Decoded& d) {
 
 }  // namespace
 
-std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes, CodeSize size) {
-  const auto decoded = decode(bytes, size);
-  if (!decoded) return std::nullopt;
-  auto s = classify(*decoded);
-  if (s) s->length = decoded->in.length;
+std::optional<SystemInstruction> system_instruction(const Decoded& d) {
+  auto s = classify(d);
+  if (s) s->length = d.in.length;
   return s;
-}
-
-bool is_privileged(std::span<const std::byte> bytes, CodeSize size) {
-  const auto decoded = decode(bytes, size);
-  if (!decoded) return false;
-  return (decoded->in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 ||
-         decoded->in.meta.category == ZYDIS_CATEGORY_IOSTRINGOP;
-}
-
-bool is_division(std::span<const std::byte> bytes, CodeSize size) {
-  const auto decoded = decode(bytes, size);
-  return decoded && (decoded->in.mnemonic == ZYDIS_MNEMONIC_DIV || decoded->in.mnemonic == ZYDIS_MNEMONIC_IDIV);
-}
-
-bool is_comparing_string(std::span<const std::byte> bytes, CodeSize size) {
-  const auto decoded = decode(bytes, size);
-  return decoded && decoded->in.meta.category == ZYDIS_CATEGORY_STRINGOP && (decoded->in.opcode & 0xF6) == 0xA6;
-}
-
-std::optional<Gather> decode_gather(std::span<const std::byte> bytes, CodeSize size) {
-  const auto d = decode(bytes, size);
-  if (!d || d->in.meta.isa_set != ZYDIS_ISA_SET_AVX2GATHER) return std::nullopt;
-  const ZydisMnemonic m = d->in.mnemonic;
-  const bool quad_index = m == ZYDIS_MNEMONIC_VGATHERQPS || m == ZYDIS_MNEMONIC_VGATHERQPD ||
-                          m == ZYDIS_MNEMONIC_VPGATHERQD || m == ZYDIS_MNEMONIC_VPGATHERQQ;
-  const bool quad = m == ZYDIS_MNEMONIC_VGATHERDPD || m == ZYDIS_MNEMONIC_VGATHERQPD ||
-                    m == ZYDIS_MNEMONIC_VPGATHERDQ || m == ZYDIS_MNEMONIC_VPGATHERQQ;
-  const auto vector = [](ZydisRegister reg) { return static_cast<std::uint8_t>(ZydisRegisterGetId(reg)); };
-  return Gather{.index = vector(d->operands[1].mem.index),
-                .mask = vector(d->operands[2].reg.value),
-                .index_element = static_cast<std::uint8_t>(quad_index ? 8 : 4),
-                .element = static_cast<std::uint8_t>(quad ? 8 : 4),
-                .count = static_cast<std::uint8_t>(d->in.avx.vector_length / 8 / (quad || quad_index ? 8 : 4))};
-}
-
-bool is_never_there(std::span<const std::byte> bytes, CodeSize size) {
-  const auto decoded = decode(bytes, size);
-  if (!decoded) return false;
-  switch (decoded->in.meta.isa_set) {
-    case ZYDIS_ISA_SET_CLWB:
-    case ZYDIS_ISA_SET_INVPCID:
-    case ZYDIS_ISA_SET_MONITOR:
-    case ZYDIS_ISA_SET_RDPID:
-    case ZYDIS_ISA_SET_RTM:
-    case ZYDIS_ISA_SET_SMX:
-    case ZYDIS_ISA_SET_VTX: return true;
-    default: break;
-  }
-  const auto encoding = decoded->in.encoding;
-  return encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
 }
 
 }  // namespace vmm

@@ -1,10 +1,5 @@
 #pragma once
-#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
-
-#include "decode/instruction.hpp"
 
 namespace vmm {
 
@@ -67,7 +62,7 @@ enum class SystemOp : std::uint8_t {
   rdseed,
 };
 
-/// One system instruction; its memory operand, if any, is that of decode_instruction().
+/// What a system instruction does; its memory operand, if it has one, is that of its Instruction.
 struct SystemInstruction {
   SystemOp op{};
   std::uint8_t length{};
@@ -89,26 +84,5 @@ inline bool changes_translations(const SystemInstruction& i) {
   return i.op == SystemOp::invlpg ||
          (i.op == SystemOp::write_control && (i.special == 0 || i.special == 3 || i.special == 4));
 }
-
-/// Empty for everything else.
-std::optional<SystemInstruction> decode_system(std::span<const std::byte> bytes, CodeSize size = CodeSize::bits64);
-/// Whether only ring 0 may run it. INS and OUTS are taken for such: programs have an I/O privilege level of 0.
-bool is_privileged(std::span<const std::byte> bytes, CodeSize size = CodeSize::bits64);
-/// Whether the instruction divides: what raises #DE.
-bool is_division(std::span<const std::byte> bytes, CodeSize size = CodeSize::bits64);
-
-/// Whether it is a string instruction that REPE and REPNE end early: CMPS, SCAS.
-bool is_comparing_string(std::span<const std::byte> bytes, CodeSize size = CodeSize::bits64);
-
-/// What a gather loads from: elements of one vector register, where those of another have their highest bit set.
-struct Gather {
-  std::uint8_t index{}, mask{};             ///< By number.
-  std::uint8_t index_element{}, element{};  ///< Bytes: 4 or 8.
-  std::uint8_t count{};                     ///< Of elements.
-};
-std::optional<Gather> decode_gather(std::span<const std::byte> bytes, CodeSize size);
-
-/// Whether the instruction is of an extension that no guest without KVM has: #UD.
-bool is_never_there(std::span<const std::byte> bytes, CodeSize size = CodeSize::bits64);
 
 }  // namespace vmm

@@ -61,18 +61,14 @@ std::optional<Difference> memory_difference(OverlayRam& ram) {
   return Difference{fmt::format("memory at {:#x}", at->value()), ram.read_word(*at, 8).value_or(0), ram.in_guest(*at)};
 }
 
-std::uint64_t uncompared_bits(std::span<const std::byte> code) {
+std::uint64_t uncompared_bits(const Instruction& i) {
   constexpr std::uint64_t mce = vpmu::bit(6);
-  const bool rex = !code.empty() && (std::to_integer<unsigned>(code[0]) & 0xF0) == 0x40;
-  const auto at = [&](std::size_t i) {
-    return i + (rex ? 1 : 0) < code.size() ? std::to_integer<unsigned>(code[i + (rex ? 1 : 0)]) : 0U;
-  };
-  return at(0) == 0x0F && at(1) == 0x20 && (at(2) >> 3 & 7) == 4 ? mce : 0;
+  return i.is(SystemOp::read_control) && i.system->special == 4 ? mce : 0;
 }
 
-bool stores_what_may_differ(std::string_view mnemonic) {
+bool stores_what_may_differ(const Instruction& i) {
   constexpr std::array with_pointers{"fxsave", "fxsave64", "fnsave", "fnstenv"};
-  return mnemonic.starts_with("xsave") || std::ranges::find(with_pointers, mnemonic) != with_pointers.end();
+  return i.mnemonic.starts_with("xsave") || std::ranges::find(with_pointers, i.mnemonic) != with_pointers.end();
 }
 
 }  // namespace vmm

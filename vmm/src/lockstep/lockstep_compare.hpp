@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "decode/instruction.hpp"
 #include "exec/engine.hpp"
 #include "exec/vector_state.hpp"
 #include "memory/overlay_ram.hpp"
@@ -25,11 +26,11 @@ std::optional<Difference> register_difference(const vpmu::exec::CpuState& ours, 
 std::optional<Difference> vector_difference(const vpmu::exec::VectorState& ours, const vpmu::exec::VectorState& theirs);
 std::optional<Difference> memory_difference(OverlayRam& ram);
 
-/// Bits of every register in which the two may differ behind the instruction. KVM on AMD lets the guest run with the
+/// Bits of every register in which the two may differ after the instruction. KVM on AMD lets the guest run with the
 /// host's CR4.MCE and hides that by an intercept; an emulated AMD host does not intercept the read.
-std::uint64_t uncompared_bits(std::span<const std::byte> code);
+std::uint64_t uncompared_bits(const Instruction& i);
 /// Whether it stores x87's last instruction and operand pointers, which the engine does not keep, or tells which state
 /// components are in use, which a CPU may say of one in its initial configuration, too (SDM 1 13.6).
-bool stores_what_may_differ(std::string_view mnemonic);
+bool stores_what_may_differ(const Instruction& i);
 
 }  // namespace vmm

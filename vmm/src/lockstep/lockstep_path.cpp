@@ -100,7 +100,7 @@ bool LockstepPath::decode(std::uint64_t rip, Straight& code) {
   for (bool ends = false; !ends && code.items.size() < most_items;) {
     std::array<std::byte, longest_instruction> bytes{};
     const auto there = std::span{bytes}.first(bytes_at(at, bytes));
-    const auto instruction = decode_instruction(there, CodeSize::bits64);
+    const auto instruction = decode_instruction(there, CodeMode::bits64);
     if (!instruction) {
       // Nobody gets past this one: it only has to have a place.
       if (code.items.empty()) return false;
@@ -109,12 +109,12 @@ bool LockstepPath::decode(std::uint64_t rip, Straight& code) {
       break;
     }
     const auto text = there.first(instruction->length);
-    const std::string_view mnemonic = mnemonic_of(text, CodeSize::bits64);
+    const std::string_view mnemonic = instruction->mnemonic;
     Item item{.at = at,
-              .flags = flag_use(text, CodeSize::bits64),
+              .flags = instruction->flags,
               .count = &(*mnemonics_)[mnemonic],
               .is_string = instruction->rep,
-              .differs = uncompared_bits(text) != 0 || stores_what_may_differ(mnemonic)};
+              .differs = uncompared_bits(*instruction) != 0 || stores_what_may_differ(*instruction)};
     if (clears_af(mnemonic)) item.flags = {item.flags.asked, item.flags.given | item.flags.undefined, 0};
     code.ends_way = code.ends_way || item.differs || (item.flags.asked & undefined) != 0;
     code.asked |= item.flags.asked & code.kept;

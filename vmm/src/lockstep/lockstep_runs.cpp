@@ -189,7 +189,7 @@ Result<std::string> LockstepRuns::explain(VcpuPort& port, Start start, const Pla
   return fmt::format(
       "lockstep: at RIP {:#x}, {}: {} is {:#x} by the engine and {:#x} by KVM; RFLAGS before it {:#x}; {} of {} "
       "instructions from {:#x}{}{}, after {} alike",
-      good.rip, disassemble(code, CodeSize::bits64), found.what, found.ours, found.theirs, engine_.state().rflags,
+      good.rip, disassemble(code, CodeMode::bits64), found.what, found.ours, found.theirs, engine_.state().rflags,
       bad.instructions, end.instructions, start.state.rip, again ? "" : ", but not a second time",
       in_one_go && !is_bad ? ", and the engine does it right one by one" : "", statistics_->compared);
 }

@@ -89,7 +89,7 @@ Result<void> LockstepSource::note_left(VcpuPort& port) {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(vpmu::GuestLinear{regs.rip}, bytes, cpl_of(sregs));
   ++statistics_.left;
-  ++statistics_.left_by_mnemonic[mnemonic_of(std::span{bytes}.first(size), CodeSize::bits64)];
+  ++statistics_.left_by_mnemonic[mnemonic_of(std::span{bytes}.first(size), CodeMode::bits64)];
   return {};
 }
 
@@ -98,7 +98,7 @@ Result<bool> LockstepSource::is_undisturbed(VcpuPort& port) {
   if (steps_.in_exit()) return false;
   VMM_ASSIGN(const kvm_regs regs, port.regs());
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  if (code_size(sregs) != CodeSize::bits64 || (regs.rflags & (rflags_tf | rflags_rf)) != 0) return false;
+  if (code_mode(sregs) != CodeMode::bits64 || (regs.rflags & (rflags_tf | rflags_rf)) != 0) return false;
   VMM_ASSIGN(const kvm_vcpu_events events, port.events());
   if (events.interrupt.shadow != 0 || events.smi.pending != 0) return false;
   VMM_ASSIGN(const bool halted, port.halted());
@@ -117,7 +117,7 @@ Result<RunEnd> LockstepSource::step(VcpuPort& port, std::optional<std::chrono::n
     VMM_TRY(compare(port, *trial));
   } else if (trial->retired && steps_.statistics().faults != faults && steps_.statistics().interrupts == interrupts) {
     return host_error(fmt::format("lockstep: the engine ran what faults in KVM, at RIP {:#x}: {}", trial->before.rip,
-                                  disassemble(std::span{trial->bytes}.first(trial->fetched), CodeSize::bits64)));
+                                  disassemble(std::span{trial->bytes}.first(trial->fetched), CodeMode::bits64)));
   } else {
     ++statistics_.unclear;
   }
@@ -130,10 +130,11 @@ Result<std::optional<LockstepSource::Trial>> LockstepSource::try_one(VcpuPort& p
   Trial t;
   VMM_ASSIGN(t.before, port.regs());
   VMM_ASSIGN(t.sregs, port.sregs());
-  if (code_size(t.sregs) != CodeSize::bits64 || (t.before.rflags & rflags_tf) != 0) return std::optional<Trial>{};
+  if (code_mode(t.sregs) != CodeMode::bits64 || (t.before.rflags & rflags_tf) != 0) return std::optional<Trial>{};
   t.fetched = view_->fetch(vpmu::GuestLinear{t.before.rip}, t.bytes, cpl_of(t.sregs));
-  if (stores_what_may_differ(mnemonic_of(std::span{t.bytes}.first(t.fetched), CodeSize::bits64)))
-    return std::optional<Trial>{};
+  const auto instruction = decode_instruction(std::span{t.bytes}.first(t.fetched), CodeMode::bits64);
+  if (!instruction || stores_what_may_differ(*instruction)) return std::optional<Trial>{};
+  t.instruction = *instruction;
   runs_.ram().begin();
   runs_.platform().begin(port);
   vpmu::exec::Engine& engine = runs_.engine();
@@ -154,8 +155,8 @@ Result<void> LockstepSource::compare(VcpuPort& port, const Trial& t) {
   VMM_ASSIGN(const kvm_regs regs, port.regs());
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   const auto code = std::span{t.bytes}.first(t.fetched);
-  auto difference = register_difference(t.after, engine_state(regs, sregs), undefined_flags(code, CodeSize::bits64),
-                                        uncompared_bits(code));
+  auto difference = register_difference(t.after, engine_state(regs, sregs), t.instruction.flags.undefined,
+                                        uncompared_bits(t.instruction));
   if (const auto* const vectors = runs_.platform().used(); vectors != nullptr && !difference) {
     VMM_ASSIGN(const vpmu::exec::VectorState theirs, port.vectors());
     difference = vector_difference(*vectors, theirs);
@@ -165,11 +166,11 @@ Result<void> LockstepSource::compare(VcpuPort& port, const Trial& t) {
     return host_error(
         fmt::format("lockstep: at RIP {:#x}, {}: {} is {:#x} by the engine and {:#x} by KVM; RFLAGS before it {:#x}, "
                     "after {} alike",
-                    t.before.rip, disassemble(code, CodeSize::bits64), difference->what, difference->ours,
+                    t.before.rip, disassemble(code, CodeMode::bits64), difference->what, difference->ours,
                     difference->theirs, t.before.rflags, statistics_.compared));
   ++statistics_.compared;
   ++statistics_.stepped;
-  ++statistics_.mnemonics[mnemonic_of(code, CodeSize::bits64)];
+  ++statistics_.mnemonics[t.instruction.mnemonic];
   return {};
 }
 

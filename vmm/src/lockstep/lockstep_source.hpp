@@ -40,6 +40,7 @@ class LockstepSource final : public CountSource {
   struct Trial {
     std::array<std::byte, longest_instruction> bytes{};
     std::size_t fetched{};
+    Instruction instruction;
     kvm_regs before{};
     kvm_sregs sregs{};
     bool retired{};

@@ -29,7 +29,7 @@ std::string describe(const InternalError& error) {
     return text;
   const auto rest = std::as_bytes(std::span{error.data}).subspan(sizeof error.data[0]);
   const auto code = rest.subspan(1, std::min<std::size_t>(std::to_integer<std::size_t>(rest[0]), 15));
-  return text + ", " + disassemble(code, CodeSize::bits64);
+  return text + ", " + disassemble(code, CodeMode::bits64);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "decode/instruction.hpp"
 #include "processor/exceptions.hpp"
 #include "vcpu/segments.hpp"
 #include "vpmu/bits.hpp"
@@ -72,7 +73,7 @@ kvm_segment flat(std::uint64_t selector, std::uint8_t type, std::uint8_t dpl, bo
 
 bool is_real_mode(const kvm_sregs& sregs) { return (sregs.cr0 & cr0_pe) == 0; }
 bool is_long_mode(const kvm_sregs& sregs) { return (sregs.efer & efer_lma) != 0; }
-bool is_64_bit_code(const kvm_sregs& sregs) { return is_long_mode(sregs) && sregs.cs.l != 0; }
+bool is_64_bit_code(const kvm_sregs& sregs) { return code_mode(sregs) == CodeMode::bits64; }
 
 kvm_segment real_mode_segment(std::uint16_t selector, bool code) {
   kvm_segment s{};

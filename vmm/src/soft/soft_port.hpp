@@ -176,8 +176,8 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   std::optional<Exit> run_what_the_engine_left(vpmu::exec::Stop why);
   std::optional<Exit> run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
                                      vpmu::exec::Stop why);
-  std::optional<Exit> refuse(std::span<const std::byte> code, vpmu::exec::Stop why);
-  std::optional<Exit> access_device(const Access& access, std::span<const std::byte> code);
+  std::optional<Exit> refuse(const Instruction& i, std::span<const std::byte> code, vpmu::exec::Stop why);
+  std::optional<Exit> access_device(const Access& access, const Instruction& i, std::span<const std::byte> code);
   [[nodiscard]] Device device_at(vpmu::GuestPhysical page) const;
   void read_device(Device device, vpmu::GuestPhysical at, std::span<std::byte> out);
   void write_device(Device device, vpmu::GuestPhysical at, std::span<const std::byte> in);
@@ -191,13 +191,13 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   [[nodiscard]] bool is_woken() const;
   [[nodiscard]] bool is_at_rest() const;
   [[nodiscard]] std::uint64_t until_due() const;
-  std::optional<Exit> run_iteration(std::span<const std::byte> code);
-  [[nodiscard]] bool guest_traps(const Watch& watch, std::span<const std::byte> code) const;
+  std::optional<Exit> run_iteration(const Instruction& i, std::span<const std::byte> code);
+  [[nodiscard]] bool guest_traps(const Watch& watch, const std::optional<Instruction>& i) const;
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits);
-  [[nodiscard]] std::vector<Access> accesses(const Instruction& i, std::span<const std::byte> code) const;
+  [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;
   [[nodiscard]] std::vector<Access> gathered(const Gather& g, std::uint64_t base, unsigned scale) const;
-  [[nodiscard]] std::vector<Access> reached(const Instruction& i, std::span<const std::byte> code) const;
-  [[nodiscard]] std::optional<Exception> feature_fault(std::span<const std::byte> code) const;
+  [[nodiscard]] std::vector<Access> reached(const Instruction& i) const;
+  [[nodiscard]] std::optional<Exception> feature_fault(const Instruction& i, std::span<const std::byte> code) const;
   vpmu::exec::Stop run_engine(std::uint64_t instructions);
   Exception fetch_fault(std::uint64_t at);
   void complete(std::uint8_t length);

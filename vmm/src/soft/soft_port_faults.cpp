@@ -35,14 +35,14 @@ std::optional<Exit> SoftPort::run_what_the_engine_left(Stop why) {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_.fetch(instruction_pointer(s_.regs, s_.sregs), bytes, cpl_of(s_.sregs));
   const auto code = std::span{bytes}.first(size);
-  const auto i = decode_instruction(code, code_size(s_.sregs));
-  if (const auto system = decode_system(code, code_size(s_.sregs))) {
+  const auto i = decode_instruction(code, code_mode(s_.sregs));
+  if (i && i->system) {
     std::optional<std::uint64_t> operand;
-    if (i && (i->load || i->store))
+    if (i->load || i->store)
       operand = operand_address(i->store ? *i->store : *i->load, *i, instruction_pointer(s_.regs, s_.sregs), s_.regs,
                                 s_.sregs)
                     .value();
-    return run_system(*system, operand);
+    return run_system(*i->system, operand);
   }
   return run_into_fault(i, code, why);
 }
@@ -67,10 +67,10 @@ std::vector<Access> SoftPort::gathered(const Gather& g, std::uint64_t base, unsi
   return all;
 }
 
-std::vector<Access> SoftPort::accesses(const Instruction& i, std::span<const std::byte> code) const {
+std::vector<Access> SoftPort::accesses(const Instruction& i) const {
   std::vector<Access> all;
-  if (const auto gather = i.load && i.load->scattered ? decode_gather(code, code_size(s_.sregs)) : std::nullopt)
-    return gathered(*gather,
+  if (i.gather && i.load)
+    return gathered(*i.gather,
                     operand_address(*i.load, i, instruction_pointer(s_.regs, s_.sregs), s_.regs, s_.sregs).value(),
                     i.load->scale);
   const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {
@@ -86,15 +86,15 @@ std::vector<Access> SoftPort::accesses(const Instruction& i, std::span<const std
 }
 
 /// What the engine could not reach of an instruction whose operands do not tell; else all that it accesses.
-std::vector<Access> SoftPort::reached(const Instruction& i, std::span<const std::byte> code) const {
-  if (!i.partial) return accesses(i, code);
+std::vector<Access> SoftPort::reached(const Instruction& i) const {
+  if (!i.partial) return accesses(i);
   const auto& missing = engine_.missing();
   if (!missing) return {};
   return {{.at = missing->at, .bytes = 1, .write = missing->write, .stack = false}};
 }
 
 // SDM 2A tables 2-15 to 2-28, SDM 3A 2.5, 13.1: the conditions of #UD and #NM that do not depend on operands.
-std::optional<Exception> SoftPort::feature_fault(std::span<const std::byte> code) const {
+std::optional<Exception> SoftPort::feature_fault(const Instruction& i, std::span<const std::byte> code) const {
   using vpmu::exec::CpuFeature;
   using vpmu::exec::VectorUnit;
   constexpr Exception ud{.vector = vector_ud, .error_code = std::nullopt};
@@ -102,7 +102,7 @@ std::optional<Exception> SoftPort::feature_fault(std::span<const std::byte> code
   constexpr std::uint64_t em = vpmu::bit(2), ts = vpmu::bit(3), osfxsr = vpmu::bit(9), osxsave = vpmu::bit(18);
   constexpr std::uint64_t sse_and_avx = vpmu::exec::VectorState::sse | vpmu::exec::VectorState::avx;
   const auto feature = vpmu::exec::feature_needed(code);
-  if (is_never_there(code, code_size(s_.sregs)) || (feature && !features_.has(*feature))) return ud;
+  if (i.never_there || (feature && !features_.has(*feature))) return ud;
   const std::uint64_t cr0 = s_.sregs.cr0, cr4 = s_.sregs.cr4;
   const VectorUnit unit = vpmu::exec::unit_needed(code);
   switch (unit) {
@@ -132,36 +132,33 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
       return take(fetch_fault(instruction_pointer(s_.regs, s_.sregs).value() + code.size()), EventKind::fault);
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   }
-  if (cpl_of(s_.sregs) != 0 && is_privileged(code, code_size(s_.sregs)))
-    return take(general_protection, EventKind::fault);
+  if (cpl_of(s_.sregs) != 0 && i->privileged) return take(general_protection, EventKind::fault);
   // What came to reach for memory is there, and enabled.
   if (!engine_.missing())
-    if (const auto fault = feature_fault(code)) return take(*fault, EventKind::fault);
-  for (const Access& access : reached(*i, code)) {
+    if (const auto fault = feature_fault(*i, code)) return take(*fault, EventKind::fault);
+  for (const Access& access : reached(*i)) {
     if (!vpmu::is_canonical(access.at, 48) || !vpmu::is_canonical(access.at + access.bytes - 1, 48))
       return take(access.stack ? stack_fault : general_protection, EventKind::fault);
     const auto kind = access.write ? vpmu::AccessKind::write : vpmu::AccessKind::read;
     const auto fault = view_.probe_current(vpmu::GuestLinear{access.at}, access.bytes, kind);
     if (!fault) continue;
-    if (fault->not_memory) return access_device(access, code);
+    if (fault->not_memory) return access_device(access, *i, code);
     return take(page_fault(s_, *fault), EventKind::fault);
   }
-  if (is_division(code, code_size(s_.sregs)))
-    return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
+  if (i->raises == Raises::division) return take({.vector = vector_de, .error_code = std::nullopt}, EventKind::fault);
   if (i->branch != vpmu::BranchKind::none) return take(general_protection, EventKind::fault);
-  return refuse(code, why);
+  return refuse(*i, code, why);
 }
 
 // A program must not end the machine by an instruction that nobody here knows. A kernel that uses such a one in ring 0
 // alone cannot go on.
-std::optional<Exit> SoftPort::refuse(std::span<const std::byte> code, Stop why) {
+std::optional<Exit> SoftPort::refuse(const Instruction& i, std::span<const std::byte> code, Stop why) {
   if (why == Stop::fault)
     return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
-  const std::string_view name = mnemonic_of(code, code_size(s_.sregs));
-  if (++statistics_.unknown[name] == 1 && log_ != nullptr)
+  if (++statistics_.unknown[i.mnemonic] == 1 && log_ != nullptr)
     log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm",
-                  name, s_.regs.rip);
-  if (is_privileged(code, code_size(s_.sregs))) return Exit{not_emulated(code)};
+                  i.mnemonic, s_.regs.rip);
+  if (i.privileged) return Exit{not_emulated(code)};
   return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
 }
 
@@ -175,7 +172,8 @@ Exception SoftPort::fetch_fault(std::uint64_t at) {
 }
 
 // The engine runs the instruction on a page that stands for the device's.
-std::optional<Exit> SoftPort::access_device(const Access& access, std::span<const std::byte> code) {
+std::optional<Exit> SoftPort::access_device(const Access& access, const Instruction& i,
+                                            std::span<const std::byte> code) {
   const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
   const auto kind = access.write ? vpmu::PagingAccess::write : vpmu::PagingAccess::read;
   const vpmu::Walk walk = vpmu::translate(paging_state(s_.sregs, s_.regs), memory_->physical(),
@@ -195,7 +193,7 @@ std::optional<Exit> SoftPort::access_device(const Access& access, std::span<cons
   ram_.open = false;
   flush_ = true;  // of the page that stood for the device's
   ++statistics_.mmio;
-  if (statistics_.instructions == retired) return why == Stop::again ? std::nullopt : refuse(code, why);
+  if (statistics_.instructions == retired) return why == Stop::again ? std::nullopt : refuse(i, code, why);
   if (access.write) write_device(device, at, touched);
   return std::nullopt;
 }
@@ -242,12 +240,12 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_.fetch(instruction_pointer(s_.regs, s_.sregs), bytes, cpl_of(s_.sregs));
   const auto code = std::span{bytes}.first(size);
-  const auto i = decode_instruction(code, code_size(s_.sregs));
-  const auto touched = i ? accesses(*i, code) : std::vector<Access>{};
+  const auto i = decode_instruction(code, code_mode(s_.sregs));
+  const auto touched = i ? accesses(*i) : std::vector<Access>{};
   const std::uint64_t before = statistics_.instructions, exceptions = statistics_.exceptions;
   const std::uint64_t next = s_.regs.rip + (i ? i->length : 0U);
   std::uint64_t hits = std::exchange(held_hits_, 0);
-  if (auto exit = i && i->rep && w.guest_step ? run_iteration(code) : run_some(1)) {
+  if (auto exit = i && i->rep && w.guest_step ? run_iteration(*i, code) : run_some(1)) {
     open_.trap = w.guest_step && !w.host_step;
     return exit;
   }
@@ -267,21 +265,20 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
     held_hits_ = hits;
     return std::nullopt;
   }
-  if (w.host_step || (guest_traps(w, code) && (!branch_steps_ || s_.regs.rip != next))) hits |= dr6_bs;
+  if (w.host_step || (guest_traps(w, i) && (!branch_steps_ || s_.regs.rip != next))) hits |= dr6_bs;
   return hits == 0 ? std::nullopt : debug_hit(w, hits);
 }
 
 // By TF as the instruction found it; SYSCALL and SYSRET trap by the one that they leave.
-bool SoftPort::guest_traps(const Watch& w, std::span<const std::byte> code) const {
+bool SoftPort::guest_traps(const Watch& w, const std::optional<Instruction>& i) const {
   constexpr std::uint64_t rflags_tf = vpmu::bit(8);
-  const auto system = decode_system(code, code_size(s_.sregs));
-  const bool late = system && (system->op == SystemOp::syscall || system->op == SystemOp::sysret);
+  const bool late = i && (i->is(SystemOp::syscall) || i->is(SystemOp::sysret));
   return late ? (s_.regs.rflags & rflags_tf) != 0 : w.guest_step;
 }
 
-// One iteration of a repeated string instruction, behind each of which a guest that steps itself has its trap. SDM 3B
+// One iteration of a repeated string instruction, after each of which a guest that steps itself has its trap. SDM 3B
 // 17.3.1.4; SDM 2B REP.
-std::optional<Exit> SoftPort::run_iteration(std::span<const std::byte> code) {
+std::optional<Exit> SoftPort::run_iteration(const Instruction& i, std::span<const std::byte> code) {
   constexpr std::uint64_t rflags_zf = vpmu::bit(6);
   constexpr auto address_size = std::byte{0x67}, repne = std::byte{0xF2};
   const bool narrow = std::ranges::find(code.first(code.size() / 2), address_size) != code.first(code.size() / 2).end();
@@ -297,9 +294,8 @@ std::optional<Exit> SoftPort::run_iteration(std::span<const std::byte> code) {
     return exit;
   }
   s_.regs.rcx = count - 1;
-  const bool compares = is_comparing_string(code, code_size(s_.sregs));
   const bool equal = (s_.regs.rflags & rflags_zf) != 0;
-  if (!compares || equal == (std::ranges::find(code, repne) == code.end())) s_.regs.rip = at;
+  if (!i.compares_strings || equal == (std::ranges::find(code, repne) == code.end())) s_.regs.rip = at;
   return exit;
 }
 

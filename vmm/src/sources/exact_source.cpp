@@ -134,10 +134,11 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
 void ExactSource::note_left() {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const auto code = std::span{bytes}.first(size);
-  if (model_ != nullptr && drops_translations(code)) model_->flushed();
-  if (model_ != nullptr && empties_caches(code) && cpl_of(sregs_) == 0) model_->caches_flushed();
-  ++statistics_.left[mnemonic_of(code, code_size(sregs_))];
+  const Instruction* const i = decoded_(std::span{bytes}.first(size), code_mode(sregs_));
+  ++statistics_.left[i != nullptr ? i->mnemonic : "invalid"];
+  if (model_ == nullptr || i == nullptr || !i->system) return;
+  if (changes_translations(*i->system)) model_->flushed();
+  if (i->is(SystemOp::wbinvd) && cpl_of(sregs_) == 0) model_->caches_flushed();
 }
 
 Result<bool> ExactSource::enter(VcpuPort& port) {
@@ -194,16 +195,15 @@ void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
 
 // Empty when the instruction is KVM's.
 Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
-  if (code_size(sregs_) != CodeSize::bits64) return std::optional<RunEnd>{};
+  if (code_mode(sregs_) != CodeMode::bits64) return std::optional<RunEnd>{};
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const auto code = std::span{bytes}.first(size);
-  const auto instruction = decoded_(code, CodeSize::bits64);
-  if (!instruction) return std::optional<RunEnd>{};
+  const Instruction* const instruction = decoded_(std::span{bytes}.first(size), CodeMode::bits64);
+  if (instruction == nullptr) return std::optional<RunEnd>{};
   const kvm_regs before = regs_;
   const kvm_sregs sregs = sregs_;
   regs_.rflags &= ~rflags_rf;
-  VMM_ASSIGN(const auto outcome, system_.run(port, code, *instruction, regs_, sregs_));
+  VMM_ASSIGN(const auto outcome, system_.run(port, *instruction, regs_, sregs_));
   if (outcome == SystemInPlace::Outcome::left) {
     regs_.rflags = before.rflags;
     return std::optional<RunEnd>{};
@@ -335,9 +335,9 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
 std::optional<Retired> ExactSource::run_one() {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const auto instruction = decoded_(std::span{bytes}.first(size), code_size(sregs_));
+  const Instruction* const instruction = decoded_(std::span{bytes}.first(size), code_mode(sregs_));
   const std::uint64_t before = seen_.instructions;
-  if (!instruction) {
+  if (instruction == nullptr) {
     for_kvm_ = true;
     return std::nullopt;
   }
@@ -347,19 +347,19 @@ std::optional<Retired> ExactSource::run_one() {
   if (seen_.instructions == before) return std::nullopt;
   ++statistics_.observed;
   Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
-  retired.what.macro_fused = progress_.plan().fusion_wanted && is_fused(*instruction, retired.what.next_ip);
+  retired.what.macro_fused = progress_.plan().fusion_wanted && is_fused(instruction->fusion, retired.what.next_ip);
   if (model_ != nullptr) model_->complete(retired.what);
   if (model_log_ && progress_.plan().any_armed()) log_modelled(retired.what);
   return retired;
 }
 
-/// Whether the instruction and the branch behind it, at `next`, are one micro-operation.
-bool ExactSource::is_fused(const Instruction& instruction, vpmu::GuestLinear next) {
-  if (instruction.fusion != FusionPart::compare && instruction.fusion != FusionPart::test) return false;
+/// Whether the instruction and the branch after it, at `next`, are one micro-operation.
+bool ExactSource::is_fused(FusionPart first, vpmu::GuestLinear next) {
+  if (first != FusionPart::compare && first != FusionPart::test) return false;
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(next, bytes, cpl_of(sregs_));
-  const auto second = decoded_(std::span{bytes}.first(size), code_size(sregs_));
-  return second && fuses(instruction.fusion, second->fusion, next.value());
+  const Instruction* const second = decoded_(std::span{bytes}.first(size), code_mode(sregs_));
+  return second != nullptr && fuses(first, second->fusion, next.value());
 }
 
 /// Of what may come into a record.

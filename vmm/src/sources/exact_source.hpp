@@ -115,7 +115,7 @@ class ExactSource final : public CountSource {
   [[nodiscard]] bool meets_breakpoint();
   [[nodiscard]] bool may_meet_data(const Instruction& instruction, std::byte first) const;
   std::optional<Retired> run_one();
-  [[nodiscard]] bool is_fused(const Instruction& instruction, vpmu::GuestLinear next);
+  [[nodiscard]] bool is_fused(FusionPart first, vpmu::GuestLinear next);
   void note_left();
   void note(const RunEnd& end);
   void log_modelled(const vpmu::Retirement& retirement) const;

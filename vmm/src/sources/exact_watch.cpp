@@ -48,8 +48,9 @@ bool ExactSource::meets_breakpoint() {
   if (!watches_data(watch_)) return false;
   std::array<std::byte, longest_instruction> bytes{};
   const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
-  const auto instruction = decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))), code_size(sregs_));
-  if (!instruction) return true;
+  const Instruction* const instruction =
+      decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))), code_mode(sregs_));
+  if (instruction == nullptr) return true;
   if (instruction->rep || !instruction->steppable) return may_meet_data(*instruction, bytes[0]);
   std::array<Access, 2> accesses{};
   unsigned size = 0;

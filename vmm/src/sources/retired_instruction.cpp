@@ -32,15 +32,6 @@ bool is_taken(const Instruction& i, vpmu::GuestLinear at, vpmu::GuestLinear next
 
 }  // namespace
 
-CodeSize code_size(const kvm_sregs& sregs) {
-  if ((sregs.efer & efer_lma) != 0 && sregs.cs.l != 0) return CodeSize::bits64;
-  return sregs.cs.db != 0 ? CodeSize::bits32 : CodeSize::bits16;
-}
-
-vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sregs) {
-  return vpmu::GuestLinear{regs.rip + (code_size(sregs) == CodeSize::bits64 ? 0 : sregs.cs.base)};
-}
-
 Retired retired_instruction(const Instruction& i, const kvm_regs& before, const kvm_sregs& sregs, const kvm_regs& after,
                             std::uint32_t cycles, std::optional<unsigned> target_cpl) {
   const vpmu::GuestLinear at = instruction_pointer(before, sregs);

@@ -4,11 +4,6 @@
 
 namespace vmm {
 
-/// How the code that the vCPU runs now is decoded.
-CodeSize code_size(const kvm_sregs& sregs);
-/// The linear address of the next instruction: CS has a base outside 64-bit code.
-vpmu::GuestLinear instruction_pointer(const kvm_regs& regs, const kvm_sregs& sregs);
-
 /// What the PMU is told of one instruction that ran from the state `before` and `sregs` to the registers `after`:
 /// addresses of its operands, its branch, and the registers that a record shows. It took `cycles` of every clock; cache
 /// levels and latencies are unknown. `target_cpl` is the level that a far branch led to; empty for that of `sregs`.

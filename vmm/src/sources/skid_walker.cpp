@@ -40,7 +40,7 @@ SkidWalker::Block SkidWalker::decode_block(const kvm_regs& regs, const kvm_sregs
   const std::size_t available = view_->fetch(start, code, cpl_of(sregs));
   std::size_t offset = 0;
   while (block.size < Block::max_instructions && offset < available) {
-    const auto i = decode_instruction(std::span{code}.first(available).subspan(offset), code_size(sregs));
+    const auto i = decode_instruction(std::span{code}.first(available).subspan(offset), code_mode(sregs));
     if (!i) break;
     block.items[block.size++] = {.at = start + offset, .instruction = *i};
     offset += i->length;
@@ -105,9 +105,7 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
     ++statistics_.nothing_found;
     return RunEnd{};
   }
-  std::array<std::byte, longest_instruction> code{};
-  const auto bytes = std::span{code}.first(view_->fetch(choice.at, code, cpl_of(sregs)));
-  breakpoints_->arm_step(handlers_of_faults(*view_, sregs, choice.at, bytes));
+  breakpoints_->arm_step(handlers_of_faults(*view_, sregs, choice.at, choice.instruction.raises));
   VMM_TRY(breakpoints_->apply());
   auto exit = port.run();
   if (!exit) return Failure{exit.error()};

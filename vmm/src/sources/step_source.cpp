@@ -14,40 +14,12 @@ constexpr unsigned vector_bp = 3, vector_ud = 6, vector_gp = 13, vector_pf = 14;
 /// How long the guest runs freely where its code cannot be followed, before the next look.
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
-/// Instructions that a single-step would show to the guest, or that lead elsewhere.
-enum class Special { none, over, iret, int1, int3, int_n, syscall, sysret, rdpmc, ud2, privileged, debug_move };
-
-Special special_of(std::span<const std::byte> code) {
-  const auto at = [&](std::size_t i) { return i < code.size() ? std::to_integer<unsigned>(code[i]) : 0U; };
-  std::size_t i = 0;
-  const auto is_prefix = [](unsigned b) {
-    return b == 0x66 || b == 0x67 || b == 0xF2 || b == 0xF3 || b == 0x2E || b == 0x36 || b == 0x3E || b == 0x26 ||
-           b == 0x64 || b == 0x65 || (b & 0xF0) == 0x40;
-  };
-  while (i < code.size() && is_prefix(at(i))) ++i;
-  switch (at(i)) {
-    case 0x9C:                                                                    // PUSHF would push TF
-    case 0x9D:                                                                    // POPF
-    case 0xFB: return Special::over;                                              // STI
-    case 0x8E: return (at(i + 1) >> 3 & 7) == 2 ? Special::over : Special::none;  // MOV SS holds the trap off
-    case 0xCC: return Special::int3;
-    case 0xCD: return Special::int_n;
-    case 0xCF: return Special::iret;
-    case 0xF1: return Special::int1;
-    case 0x0F: break;
-    default: return Special::none;
-  }
-  switch (at(i + 1)) {
-    case 0x05: return Special::syscall;  // would keep TF in R11
-    case 0x07: return Special::sysret;   // takes it from there
-    case 0x33: return Special::rdpmc;
-    case 0x0B: return Special::ud2;
-    case 0x21:
-    case 0x23: return Special::debug_move;
-    case 0x30:
-    case 0x32: return Special::privileged;
-    default: return Special::none;
-  }
+/// Whether a single-step over the instruction would show TF to the guest, or stop an instruction late: PUSHF, POPF,
+/// STI, and what loads SS. SDM 3A 6.8.3.
+bool hides_a_step(const Instruction& i) {
+  constexpr std::uint8_t ss = 2;
+  return i.stores_flags || i.is(SystemOp::popf) || i.is(SystemOp::sti) ||
+         ((i.is(SystemOp::write_segment) || i.is(SystemOp::pop_segment)) && i.system->special == ss);
 }
 
 bool leaves_instruction_open(const Exit& exit) {
@@ -139,7 +111,7 @@ Result<StepSource::Current> StepSource::decode(VcpuPort& port) {
   const auto at = instruction_pointer(current.regs, current.sregs);
   current.fetched = view_->fetch(at, current.bytes, cpl_of(current.sregs));
   if (const auto instruction =
-          decode_instruction(std::span{current.bytes}.first(current.fetched), code_size(current.sregs)))
+          decode_instruction(std::span{current.bytes}.first(current.fetched), code_mode(current.sregs)))
     current.instruction = *instruction;
   return current;
 }
@@ -149,24 +121,25 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
   const auto next = at + current.instruction.length;
   const bool user = cpl_of(current.sregs) != 0;
   if (const auto fault = foreseen_fault(current)) return run_into_fault(port, *fault, place_of(current));
-  switch (special_of(current.bytes)) {
-    case Special::ud2: return run_into_fault(port, vector_ud, place_of(current));
-    case Special::privileged: return user ? run_into_fault(port, vector_gp, place_of(current)) : step(port, current);
-    case Special::debug_move:
-      return user ? run_into_fault(port, vector_gp, place_of(current)) : move_debug_register(port, current);
-    case Special::rdpmc: return read_counter(port, current);
-    case Special::over: return run_over(port, current, next);
-    case Special::iret: return return_from_handler(port, current);
-    case Special::int1: return raise_debug(port, current);
-    case Special::int3: return enter_by(port, current, vector_bp);
-    case Special::int_n:
-      return enter_by(port, current, std::to_integer<unsigned>(current.bytes[current.instruction.length - 1U]));
-    case Special::syscall: return enter_kernel(port, current);
-    case Special::sysret: return return_to(port, current, vpmu::GuestLinear{current.regs.rcx}, 3);
-    case Special::none: break;
-  }
+  const Instruction& i = current.instruction;
   // A step would stop after each iteration; the instruction retires once (rule C5).
-  return current.instruction.rep ? run_over(port, current, next) : step(port, current);
+  if (i.rep || hides_a_step(i)) return run_over(port, current, next);
+  if (!i.system) return step(port, current);
+  const auto is_any = [&](auto... ops) { return (i.is(ops) || ...); };
+  const bool moves_debug_register = is_any(SystemOp::read_debug, SystemOp::write_debug);
+  if (user && (moves_debug_register || is_any(SystemOp::rdmsr, SystemOp::wrmsr)))
+    return run_into_fault(port, vector_gp, place_of(current));
+  if (moves_debug_register) return move_debug_register(port, current);
+  if (i.is(SystemOp::ud2)) return run_into_fault(port, vector_ud, place_of(current));
+  if (i.is(SystemOp::rdpmc)) return read_counter(port, current);
+  if (i.is(SystemOp::iret)) return return_from_handler(port, current);
+  if (i.is(SystemOp::int1)) return raise_debug(port, current);
+  if (i.is(SystemOp::int3)) return enter_by(port, current, vector_bp);
+  if (i.is(SystemOp::int_n)) return enter_by(port, current, i.system->immediate);
+  // The one would put a step's TF into R11, the other take it from there.
+  if (i.is(SystemOp::syscall)) return enter_kernel(port, current);
+  if (i.is(SystemOp::sysret)) return return_to(port, current, vpmu::GuestLinear{current.regs.rcx}, 3);
+  return step(port, current);
 }
 
 Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {

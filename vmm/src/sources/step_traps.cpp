@@ -25,8 +25,7 @@ bool StepSource::is_stepped_by_guest(const Current& current) { return (current.r
 // that trap itself behind an instruction that it has done in the guest's place.
 Result<Exit> StepSource::run_stopped(VcpuPort& port, const Current& current) {
   const auto at = instruction_pointer(current.regs, current.sregs);
-  const Stops faults =
-      handlers_of_faults(*view_, current.sregs, at, std::span{current.bytes}.first(current.instruction.length));
+  const Stops faults = handlers_of_faults(*view_, current.sregs, at, current.instruction.raises);
   if (is_stepped_by_guest(current)) {
     // With DEBUGCTL.BTF only a branch that is taken traps. SDM 3B 17.4.3.
     Stops stops{at + current.instruction.length};

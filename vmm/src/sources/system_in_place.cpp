@@ -92,9 +92,9 @@ std::optional<SystemInPlace::Open::Kind> SystemInPlace::opens(const SystemInstru
   return std::nullopt;
 }
 
-Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i,
-                                                  kvm_regs& regs, kvm_sregs& sregs) {
-  const auto system = decode_system(code);
+Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, const Instruction& i, kvm_regs& regs,
+                                                  kvm_sregs& sregs) {
+  const auto& system = i.system;
   if (!system) return Outcome::left;
   const auto index = static_cast<std::uint32_t>(regs.rcx);
   if (is_others(*system, index)) return Outcome::left;

@@ -27,10 +27,9 @@ class SystemInPlace {
     done_and_raised,   ///< And an interrupt may now wait.
     exit,              ///< The VMM must answer exit() first; then complete().
   };
-  /// Runs the instruction whose bytes are `code`, which decode to `i`, on the registers that the port holds: `regs` and
-  /// `sregs` are copies of them and change with them.
-  Result<Outcome> run(VcpuPort& port, std::span<const std::byte> code, const Instruction& i, kvm_regs& regs,
-                      kvm_sregs& sregs);
+  /// Runs the instruction, of 64-bit code, on the registers that the port holds: `regs` and `sregs` are copies of them
+  /// and change with them.
+  Result<Outcome> run(VcpuPort& port, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
 
   /// The port is going to run the guest: gives it what was kept of its MSRs.
   Result<void> leave(VcpuPort& port);

@@ -1,21 +1,10 @@
 #include "vcpu/engine_state.hpp"
 
+#include "decode/instruction.hpp"
 #include "decode/registers.hpp"
 #include "vcpu/guest_view.hpp"
 
 namespace vmm {
-namespace {
-
-// SDM 3A 5.2.1.
-vpmu::exec::CodeMode code_mode(const kvm_sregs& sregs) {
-  constexpr std::uint64_t efer_lma = 1U << 10U;
-  using vpmu::exec::CodeMode;
-  if ((sregs.efer & efer_lma) != 0 && sregs.cs.l != 0) return CodeMode::bits64;
-  return sregs.cs.db != 0 ? CodeMode::bits32 : CodeMode::bits16;
-}
-
-}  // namespace
-
 vpmu::exec::CpuState engine_state(const kvm_regs& regs, const kvm_sregs& sregs) {
   vpmu::exec::CpuState s;
   for (unsigned i = 0; i < gpr_fields.size(); ++i) s.gpr[i] = regs.*gpr_fields[i];

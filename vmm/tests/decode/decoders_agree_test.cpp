@@ -82,11 +82,11 @@ TEST_F(Decoders, AgreeOnBranchesLoadsAndStores) {
   std::map<std::string_view, unsigned> seen;
   for (unsigned n = 0; n < 300'000; ++n) {
     const auto code = random_code(random);
-    const auto i = decode_instruction(code, CodeSize::bits64);
+    const auto i = decode_instruction(code, CodeMode::bits64);
     if (!i) continue;
     const auto passed = run(std::span{code}.first(i->length), 3);
     if (!passed) continue;
-    const std::string_view name = mnemonic_of(code, CodeSize::bits64);
+    const std::string_view name = mnemonic_of(code, CodeMode::bits64);
     ++seen[name];
     EXPECT_EQ(passed->branches, i->branch != vpmu::BranchKind::none) << name;
     EXPECT_EQ(passed->loads, i->load.has_value()) << name;
@@ -106,7 +106,7 @@ TEST(RetiredInstruction, AGatherLoadsAndHasNoAddress) {
     for (const unsigned b : bytes) code.push_back(static_cast<std::byte>(b));
     kvm_regs regs{};
     regs.rbx = 0x2000;
-    const auto i = decode_instruction(code, CodeSize::bits64);
+    const auto i = decode_instruction(code, CodeMode::bits64);
     const Retired retired = retired_instruction(i.value(), regs, kvm_sregs{}, regs, 1);
     EXPECT_TRUE(retired.what.has_load);
     return retired.what.load.address.value();
@@ -116,8 +116,8 @@ TEST(RetiredInstruction, AGatherLoadsAndHasNoAddress) {
 }
 
 TEST(MnemonicOf, NamesWhatTheBytesHold) {
-  EXPECT_EQ(mnemonic_of(std::array{std::byte{0x48}, std::byte{0xCF}}, CodeSize::bits64), "iretq");
-  EXPECT_EQ(mnemonic_of(std::array{std::byte{0x06}}, CodeSize::bits64), "invalid");
+  EXPECT_EQ(mnemonic_of(std::array{std::byte{0x48}, std::byte{0xCF}}, CodeMode::bits64), "iretq");
+  EXPECT_EQ(mnemonic_of(std::array{std::byte{0x06}}, CodeMode::bits64), "invalid");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ using vpmu::BranchKind;
 using vpmu::GuestLinear;
 using Code = std::vector<std::uint8_t>;
 
-std::optional<Instruction> decode(const Code& code, CodeSize size = CodeSize::bits64) {
+std::optional<Instruction> decode(const Code& code, CodeMode size = CodeMode::bits64) {
   return decode_instruction(std::as_bytes(std::span{code}), size);
 }
 
@@ -29,7 +29,7 @@ struct Row {
   bool rep{};
   bool locked{};
   bool ends_block{};  ///< Beyond branches, which always do.
-  CodeSize size{CodeSize::bits64};
+  CodeMode size{CodeMode::bits64};
   friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 };
 
@@ -110,9 +110,9 @@ const std::vector<Row> rows{
     {.name = "OutString", .code = {0x6E}, .load = true, .steppable = false},
     {.name = "GatherOfManyAddresses", .code = {0xC4, 0xE2, 0x69, 0x90, 0x04, 0x0B}, .load = true, .steppable = false},
     {.name = "SaveOfAHalfKilobyte", .code = {0x0F, 0xAE, 0x03}, .store = true, .steppable = false},
-    {.name = "ReturnFarOf32BitCode", .code = {0xCB}, .load = true, .branch = BranchKind::far, .size = CodeSize::bits32},
-    {.name = "IncrementOf32BitCode", .code = {0x40}, .size = CodeSize::bits32},
-    {.name = "LoadOf16BitCode", .code = {0x8B, 0x07}, .load = true, .size = CodeSize::bits16},
+    {.name = "ReturnFarOf32BitCode", .code = {0xCB}, .load = true, .branch = BranchKind::far, .size = CodeMode::bits32},
+    {.name = "IncrementOf32BitCode", .code = {0x40}, .size = CodeMode::bits32},
+    {.name = "LoadOf16BitCode", .code = {0x8B, 0x07}, .load = true, .size = CodeMode::bits16},
 };
 INSTANTIATE_TEST_SUITE_P(Of, Decoding, testing::ValuesIn(rows), [](const auto& row) { return row.param.name; });
 
@@ -134,14 +134,14 @@ TEST(Decoding, WhatTellsTheTimeOrWaitsIsNotQuiet) {
       syscall{0x0F, 0x05};
   for (const Code& code :
        {rdtsc, rdtscp, hlt, mwait, tpause, in, outsb, rdmsr, wrmsr, vmcall, xsetbv, mov_to_dr7, mov_to_cr4, syscall})
-    EXPECT_FALSE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeSize::bits64);
+    EXPECT_FALSE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeMode::bits64);
 }
 
 TEST(Decoding, WhatANativeKernelOftenLeavesToOthersIsQuiet) {
   const Code cpuid{0x0F, 0xA2}, rdgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xC8}, wrgsbase{0xF3, 0x48, 0x0F, 0xAE, 0xD8},
       xsave{0x0F, 0xAE, 0x23}, xrstor{0x0F, 0xAE, 0x2B}, mov_from_dr6{0x0F, 0x21, 0xF0}, add{0x48, 0x01, 0x03};
   for (const Code& code : {cpuid, rdgsbase, wrgsbase, xsave, xrstor, mov_from_dr6, add})
-    EXPECT_TRUE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeSize::bits64);
+    EXPECT_TRUE(decode(code).value().quiet) << disassemble(std::as_bytes(std::span{code}), CodeMode::bits64);
 }
 
 TEST(Decoding, InvalidBytesGiveNothing) {
@@ -149,7 +149,7 @@ TEST(Decoding, InvalidBytesGiveNothing) {
   EXPECT_FALSE(decode({0x06})) << "PUSH ES, gone in 64-bit code";
   EXPECT_FALSE(decode({0xF0, 0x90})) << "LOCK NOP";
   EXPECT_FALSE(decode(Code(16, 0x66))) << "prefixes only";
-  EXPECT_TRUE(decode({0x06}, CodeSize::bits32));
+  EXPECT_TRUE(decode({0x06}, CodeMode::bits32));
 }
 
 // Hostile code: whatever the bytes are, the decoder stays inside them.
@@ -159,7 +159,7 @@ TEST(Decoding, RandomBytesNeverDecodeBeyondTheirEnd) {
   for (int n = 0; n < 200'000; ++n) {
     Code code(1 + random() % 15);
     for (auto& byte : code) byte = static_cast<std::uint8_t>(random());
-    const auto size = static_cast<CodeSize>(random() % 3);
+    const auto size = static_cast<CodeMode>(random() % 3);
     const auto i = decode(code, size);
     if (!i) continue;
     ++valid;
@@ -194,11 +194,11 @@ struct Machine {
     sregs.gs.base = 0x2'0000'0000;
     sregs.ds.base = 0xBAD;  // ignored by 64-bit code
   }
-  std::uint64_t load_of(const Code& code, CodeSize size = CodeSize::bits64) const {
+  std::uint64_t load_of(const Code& code, CodeMode size = CodeMode::bits64) const {
     const auto i = decode(code, size);
     return i && i->load ? operand_address(*i->load, *i, ip, regs, sregs).value() : ~0ULL;
   }
-  std::uint64_t store_of(const Code& code, CodeSize size = CodeSize::bits64) const {
+  std::uint64_t store_of(const Code& code, CodeMode size = CodeMode::bits64) const {
     const auto i = decode(code, size);
     return i && i->store ? operand_address(*i->store, *i, ip, regs, sregs).value() : ~0ULL;
   }
@@ -291,10 +291,10 @@ TEST(OperandAddress, CodeOf32BitsAddsTheSegmentsBase) {
   m.sregs.ds.base = 0x10'0000;
   m.sregs.ss.base = 0x20'0000;
   m.sregs.es.base = 0x30'0000;
-  EXPECT_EQ(m.load_of({0x8B, 0x03}, CodeSize::bits32), 0x10'2000U) << "[ebx] in DS";
-  EXPECT_EQ(m.load_of({0x8B, 0x45, 0x00}, CodeSize::bits32), 0x20'8000U) << "[ebp] in SS";
-  EXPECT_EQ(m.store_of({0x50}, CodeSize::bits32), 0x20'6FFCU) << "push eax";
-  EXPECT_EQ(m.store_of({0xA4}, CodeSize::bits32), 0x30'6000U) << "movsb stores to ES";
+  EXPECT_EQ(m.load_of({0x8B, 0x03}, CodeMode::bits32), 0x10'2000U) << "[ebx] in DS";
+  EXPECT_EQ(m.load_of({0x8B, 0x45, 0x00}, CodeMode::bits32), 0x20'8000U) << "[ebp] in SS";
+  EXPECT_EQ(m.store_of({0x50}, CodeMode::bits32), 0x20'6FFCU) << "push eax";
+  EXPECT_EQ(m.store_of({0xA4}, CodeMode::bits32), 0x30'6000U) << "movsb stores to ES";
 }
 
 // SDM 1 5.2, 5.4 to 5.11; AVX forms are none of these.
@@ -346,51 +346,6 @@ TEST(Fusion, JoinsACompareAndTheBranchesThatItFeeds) {
   EXPECT_TRUE(fuses(part({0x83, 0xF8, 0x00}), jz, 0x1002));
   EXPECT_FALSE(fuses(cmp, part({0xE3, 0x00}), 0x1002)) << "JRCXZ looks at no flag";
   EXPECT_FALSE(fuses(part({0x01, 0xD8}), jz, 0x1002)) << "ADD: not on Nehalem";
-}
-
-TEST(EmptiesCaches, KnowsItsInstructions) {
-  const auto empties = [](std::initializer_list<unsigned> code) {
-    std::vector<std::byte> bytes;
-    for (const unsigned b : code) bytes.push_back(static_cast<std::byte>(b));
-    return empties_caches(bytes);
-  };
-  EXPECT_TRUE(empties({0x0F, 0x09})) << "wbinvd";
-  EXPECT_TRUE(empties({0x0F, 0x08})) << "invd";
-  EXPECT_FALSE(empties({0x0F, 0x0B})) << "ud2";
-  EXPECT_FALSE(empties({0x0F})) << "half of one";
-  EXPECT_FALSE(empties({})) << "nothing";
-}
-
-// SDM 2A CLFLUSH: checked as a load of a byte.
-TEST(DecodeInstruction, AFlushReadsWithoutALoad) {
-  for (const std::vector<std::byte>& code :
-       {std::vector{std::byte{0x0F}, std::byte{0xAE}, std::byte{0x7B}, std::byte{0x08}},
-        std::vector{std::byte{0x66}, std::byte{0x0F}, std::byte{0xAE}, std::byte{0x7B}, std::byte{0x08}}}) {
-    const auto i = decode_instruction(code, CodeSize::bits64);
-    ASSERT_TRUE(i);
-    EXPECT_FALSE(i->load);
-    EXPECT_FALSE(i->store);
-    EXPECT_TRUE(i->steppable);
-    ASSERT_TRUE(i->read());
-    EXPECT_EQ(i->read()->base, 3);
-    EXPECT_EQ(i->read()->displacement, 8);
-    EXPECT_EQ(i->read()->bytes, 1);
-  }
-}
-
-TEST(DropsTranslations, KnowsItsInstructions) {
-  const auto drops = [](std::initializer_list<unsigned> code) {
-    std::vector<std::byte> bytes;
-    for (const unsigned b : code) bytes.push_back(static_cast<std::byte>(b));
-    return drops_translations(bytes);
-  };
-  EXPECT_TRUE(drops({0x0F, 0x22, 0xD8})) << "mov %rax, %cr3";
-  EXPECT_TRUE(drops({0x41, 0x0F, 0x22, 0xD8})) << "mov %r8, %cr3";
-  EXPECT_TRUE(drops({0x0F, 0x01, 0x38})) << "invlpg (%rax)";
-  EXPECT_FALSE(drops({0x0F, 0x01, 0xF8})) << "swapgs";
-  EXPECT_FALSE(drops({0x0F, 0x20, 0xD8})) << "mov %cr3, %rax";
-  EXPECT_FALSE(drops({0x0F, 0x01, 0x10})) << "lgdt (%rax)";
-  EXPECT_FALSE(drops({})) << "nothing";
 }
 
 }  // namespace

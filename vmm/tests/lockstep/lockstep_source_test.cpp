@@ -265,7 +265,7 @@ TEST(UndefinedFlags, AreTheManuals) {
   const auto of_code = [](std::initializer_list<unsigned> list) {
     std::vector<std::byte> bytes;
     for (const unsigned b : list) bytes.push_back(static_cast<std::byte>(b));
-    return undefined_flags(bytes, CodeSize::bits64);
+    return decode_instruction(bytes, CodeMode::bits64).value().flags.undefined;
   };
   EXPECT_EQ(of_code({0x01, 0xD8}), 0U) << "add";
   EXPECT_EQ(of_code({0xD1, 0xE0}), af) << "shl eax, 1";
