@@ -3,51 +3,37 @@
 
     tools/lint/public_docs.py [ROOT]
 
-A type, function or constant at namespace scope of vpmu/include, and a public member function, needs a `///` comment of its own or
-the one that heads its group (no blank line between). Each C++ block of vpmu/README.md has to be an excerpt of the embedding example.
+Doxygen (docs/Doxyfile) reads vpmu/include, and each of its warnings is a finding: a type, function or constant without a `///` comment of its
+own, a comment that it cannot follow. TOLD_ELSEWHERE says what needs none. Each C++ block of vpmu/README.md has to be an excerpt of the embedding
+example.
 """
+import pathlib
 import re
+import subprocess
+import tempfile
 
-from source_tree import files, finish, root_from_arguments
+from source_tree import files, finish, required, root_from_arguments
 
 README = "vpmu/README.md"
 EXAMPLE = "vpmu/examples/embed/embed.cpp"
-# Where constants of one meaning stand together under the heading comment of their namespace.
-DECLARATION = re.compile(r"^(template|struct|class|enum|constexpr|inline|\[\[nodiscard\]\]|[A-Za-z_:<>*& ]+ [a-z_]+\()")
-MEMBER_FUNCTION = re.compile(r"^  ((\[\[nodiscard\]\]|constexpr|explicit|static|virtual)\s.*\(|[A-Za-z_:<>*&]+ [a-z_]+\()")
-IGNORED = re.compile(r"^\s*(friend\b|(constexpr )?[A-Z]\w*\(\) = default;|~|using\b|static_assert|namespace\b|struct \w+;|class \w+;)")
+SETTINGS = pathlib.Path(__file__).parents[2] / "docs/Doxyfile"
+# What doxygen warns of, and another comment tells: the struct's of its data, the heading's of the manual's names, the language of what is defaulted.
+TOLD_ELSEWHERE = re.compile(r"Member \w+ \(variable\) of (struct|class) |of namespace vpmu::(msr|reg::\w+) is not documented|Member .*=default \(\w+\) of ")
+# Doxygen is silent on what stands in a file or namespace that itself has no comment: here each has one.
+HEADED = r"""INPUT_FILTER = "sed -E -e '1s,$, /** @file */,' -e 's,^namespace .*\{$,/** - */ &,' -e '/\/\/\//s/#([A-Z])/\\#\1/g'" """
 
 
-def documented(lines, index):
-    """Whether a `///` stands in the line, or above it in the same group of lines."""
-    if "///" in lines[index]:
-        return True
-    for above in range(index - 1, -1, -1):
-        stripped = lines[above].strip()
-        if stripped.startswith("///"):
-            return True
-        if stripped.startswith("namespace ") and above > 0:
-            return lines[above - 1].startswith("///")  # a namespace of constants with a heading of its own
-        if not stripped or stripped.endswith((":", "{")):
-            return False
-    return False
-
-
-def undocumented(lines):
-    private = False
-    in_class = False
-    for index, line in enumerate(lines):
-        if re.match(r"^(class|struct|template|enum)\b", line):
-            private, in_class = line.startswith("class"), line.rstrip().endswith("{")
-        elif line.startswith("};"):
-            in_class = False
-        elif line.strip() in ("public:", "private:", "protected:"):
-            private = line.strip() != "public:"
-        if IGNORED.match(line):
-            continue
-        at_namespace = DECLARATION.match(line) and not in_class or re.match(r"^(class|struct|enum)\b", line)
-        if (at_namespace or in_class and not private and MEMBER_FUNCTION.match(line)) and not documented(lines, index):
-            yield index + 1, line.strip()
+def doxygen_findings(root):
+    """What it says, without the paths' beginning."""
+    program = required("doxygen")
+    with tempfile.TemporaryDirectory() as out:
+        # Some output it has to make.
+        settings = f"{SETTINGS.read_text(encoding='utf-8')}\n{HEADED}\nGENERATE_XML = YES\nOUTPUT_DIRECTORY = {out}\n"
+        said = subprocess.run([program, "-"], input=settings, cwd=root, capture_output=True, text=True, check=False)
+    lines = {line.removeprefix(f"{root.resolve()}/") for line in said.stderr.splitlines() if line.strip()}
+    if said.returncode and not lines:
+        lines = {f"doxygen ended with code {said.returncode}"}
+    return sorted(line for line in lines if not TOLD_ELSEWHERE.search(line))
 
 
 def readme_findings(root):
@@ -63,10 +49,7 @@ def readme_findings(root):
 def main():
     root = root_from_arguments()
     headers = [p for p in files(root, ".hpp") if p.relative_to(root).as_posix().startswith("vpmu/include/")]
-    findings = []
-    for path in headers:
-        for number, line in undocumented(path.read_text(encoding="utf-8").splitlines()):
-            findings.append(f"{path.relative_to(root).as_posix()}:{number}: no /// comment: {line}")
+    findings = doxygen_findings(root)
     if (root / EXAMPLE).is_file():
         findings += readme_findings(root)
     finish("public_docs", findings, len(headers), "Say what it gives, how it fails and what it costs.")

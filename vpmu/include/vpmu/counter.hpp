@@ -9,9 +9,11 @@
 
 namespace vpmu {
 
-/// The most counters that any generation has, by kind and together.
+/// The most general-purpose counters that any generation has.
 inline constexpr unsigned max_gp_counters = 8;
+/// The most fixed counters.
 inline constexpr unsigned max_fixed_counters = 3;
+/// The most of both together; CounterId::index() is below.
 inline constexpr unsigned max_counters = max_gp_counters + max_fixed_counters;
 
 /// One counter of a logical processor: PMCi or FIXED_CTRn. Ordered as the manual serves them: general-purpose first
@@ -69,11 +71,15 @@ class CounterSet {
   constexpr CounterSet() = default;
   /// From bit i = the counter of dense index i.
   constexpr explicit CounterSet(std::uint16_t raw) : raw_{raw} {}
-  /// As of a mathematical set; none of them fails.
+  /// Puts a counter in; does nothing where it is in already.
   constexpr void add(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ | bit(c.index())); }
+  /// Takes a counter out; does nothing where it is not in.
   constexpr void remove(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ & ~bit(c.index())); }
+  /// Whether the counter is in.
   [[nodiscard]] constexpr bool has(CounterId c) const { return (raw_ & bit(c.index())) != 0; }
+  /// Whether no counter is in.
   [[nodiscard]] constexpr bool empty() const { return raw_ == 0; }
+  /// How many are in, 0 to max_counters.
   [[nodiscard]] constexpr unsigned size() const { return static_cast<unsigned>(std::popcount(raw_)); }
   /// The lowest in Q1 order. The set must not be empty.
   [[nodiscard]] constexpr CounterId first() const {
@@ -84,9 +90,11 @@ class CounterSet {
   /// The general-purpose part as bits 7:0.
   [[nodiscard]] constexpr std::uint64_t gp_bits() const { return raw_ & low_bits(max_gp_counters); }
 
+  /// The counters that are in one of them, or both.
   friend constexpr CounterSet operator|(CounterSet a, CounterSet b) {
     return CounterSet{static_cast<std::uint16_t>(a.raw_ | b.raw_)};
   }
+  /// The counters that are in both.
   friend constexpr CounterSet operator&(CounterSet a, CounterSet b) {
     return CounterSet{static_cast<std::uint16_t>(a.raw_ & b.raw_)};
   }
@@ -96,10 +104,14 @@ class CounterSet {
   }
   friend constexpr bool operator==(CounterSet, CounterSet) = default;
 
+  /// Goes over a copy of the set: one that changes meanwhile does not disturb it.
   class Iterator {
    public:
+    /// At the lowest counter of `rest`, a set as raw() gives it; 0 is the end.
     constexpr explicit Iterator(std::uint16_t rest) : rest_{rest} {}
+    /// The counter; not at the end.
     constexpr CounterId operator*() const { return CounterSet{rest_}.first(); }
+    /// To the next in Q1 order.
     constexpr Iterator& operator++() {
       rest_ = static_cast<std::uint16_t>(rest_ & (rest_ - 1U));
       return *this;
@@ -109,7 +121,9 @@ class CounterSet {
    private:
     std::uint16_t rest_;
   };
+  /// The lowest in Q1 order, or end().
   [[nodiscard]] constexpr Iterator begin() const { return Iterator{raw_}; }
+  /// Behind the highest.
   [[nodiscard]] constexpr Iterator end() const { return Iterator{0}; }
 
  private:

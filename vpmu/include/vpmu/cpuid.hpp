@@ -13,8 +13,9 @@ struct CpuidRegisters {
 /// CPUID.0AH of the generation with `gp_counters` general-purpose counters. SDM 2A CPUID, 3B 18.2.
 CpuidRegisters cpuid_0ah(const GenerationDesc& generation, unsigned gp_counters);
 
-/// The bits of CPUID.01H that a PMU with DS needs: ECX DTES64, DS-CPL, PDCM and EDX DS. SDM 3B 17.4.9, 18.18.
+/// The bits of CPUID.01H:ECX that a PMU with DS needs: DTES64, DS-CPL, PDCM. SDM 3B 17.4.9, 18.18.
 inline constexpr std::uint32_t cpuid_01h_ecx = (1U << 2) | (1U << 4) | (1U << 15);
+/// That of CPUID.01H:EDX: DS. SDM 3B 17.4.9.
 inline constexpr std::uint32_t cpuid_01h_edx = 1U << 21;
 
 /// IA32_PERF_CAPABILITIES of the generation. SDM 3B 18.18.

@@ -86,8 +86,9 @@ enum class PebsAbility : std::uint8_t {
   disputed,  ///< Documents disagree: Intel's event list says no, libpfm4 or Linux yes. Here it may be precise.
 };
 
-/// EventDesc::counters: the general-purpose counters PMC0..7, and the fixed counters 0..2.
+/// The bits of EventDesc::counters that stand for the general-purpose counters PMC0..7.
 inline constexpr std::uint16_t pmc_mask = 0x0FF;
+/// Those that stand for the fixed counters 0..2.
 inline constexpr std::uint16_t fixed_mask = 0x700;
 
 /// One event of a generation's table: the plain event of a code and umask, or a form of it that has a name of its own.

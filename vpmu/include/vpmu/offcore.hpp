@@ -2,16 +2,18 @@
 #include <array>
 #include <cstdint>
 
-/// Off-core response events: requests that leave the core, and who answers them. SDM
-/// 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
+// Off-core response events: requests that leave the core, and who answers them. SDM
+// 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
 namespace vpmu {
 
 /// Requests that a source can know of. There are no others here: no prefetches, no write-backs, nothing of devices.
 enum class OffcoreRequest : std::uint8_t { demand_data_read, demand_rfo, demand_code_read };
+/// Number of kinds of requests.
 inline constexpr unsigned offcore_request_count = 3;
 /// Who can answer them: the L3 with a line in state E that no other core is asked for, the memory, or the L3 with one
 /// that another core has unchanged (S) or changed (M).
 enum class OffcoreSupplier : std::uint8_t { l3, local_dram, l3_shared, l3_modified };
+/// Number of those who can answer.
 inline constexpr unsigned offcore_supplier_count = 4;
 
 /// A request with its answer, as a place in OffcoreCounts and a bit of an OffcoreFilter.

@@ -20,8 +20,9 @@ struct PagingState {
   bool gigabyte_pages{true};  ///< CPUID.80000001H:EDX[26]; without it the PS bit of a PDPTE is reserved.
 };
 
-/// What an access does, and with which right. SDM 3A 4.6.
+/// What an access does. SDM 3A 4.6.
 enum class PagingAccess : std::uint8_t { read, write, execute };
+/// With which right an access is made: at CPL 3 user, else supervisor, as are implicit accesses at any CPL. SDM 3A 4.6.
 enum class PagingPrivilege : std::uint8_t { supervisor, user };
 
 /// Whether the walk sets accessed and dirty bits, as the CPU does.
@@ -79,6 +80,7 @@ struct Contended {
   friend constexpr bool operator==(const Contended&, const Contended&) = default;
 };
 
+/// What a walk found, or why it found nothing.
 using Walk = std::variant<Mapped, PageFault, BadTable, NonCanonical, Contended>;
 
 /// Walks the guest's page tables for one byte: no paging, 32-bit, PAE, 4-level and 5-level, large pages; applies U/S,

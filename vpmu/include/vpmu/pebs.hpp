@@ -28,6 +28,7 @@ struct PebsRecord {
   std::array<std::uint64_t, slot_count> value{};
   /// The field of a slot.
   [[nodiscard]] constexpr std::uint64_t& operator[](Slot s) { return value[static_cast<unsigned>(s)]; }
+  /// Its value.
   [[nodiscard]] constexpr std::uint64_t operator[](Slot s) const { return value[static_cast<unsigned>(s)]; }
   friend bool operator==(const PebsRecord&, const PebsRecord&) = default;
 };

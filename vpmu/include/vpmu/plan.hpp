@@ -75,8 +75,9 @@ struct CountDeltas {
   std::array<std::optional<CycleCondition>, max_gp_counters> cycle{};
   /// Of those that it did not follow: core cycles that passed at privilege levels in which the counter does not count.
   std::array<std::uint64_t, max_gp_counters> filtered_cycles{};
-  /// The events of a counter.
+  /// The events of a counter, to be changed.
   [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }
+  /// The events of a counter.
   [[nodiscard]] constexpr std::uint64_t operator[](CounterId c) const { return value[c.index()]; }
 };
 

@@ -13,6 +13,7 @@
 #include "vpmu/snapshot.hpp"
 #include "vpmu/trace.hpp"
 
+/// A virtual CPU's PMU as a pure library: Pmu and Uncore, what feeds them and what they ask of the world around them.
 namespace vpmu {
 
 /// Which counters an assist reloads and clears (rule P12).
@@ -114,8 +115,9 @@ class Pmu {
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
   void on_debug_exception();
-  /// SMI and RSM: FREEZE_WHILE_SMM (rule Z10); DS is off in SMM (rule F14).
+  /// SMI: FREEZE_WHILE_SMM (rule Z10); DS is off in SMM (rule F14). Does nothing in SMM.
   void enter_smm();
+  /// RSM: undoes what enter_smm() froze. Does nothing outside SMM.
   void leave_smm();
   /// An uncore counter overflowed and is routed to this core: GLOBAL_STATUS bit 61 (rule Q7) and a PMI when
   /// DEBUGCTL[13] is set.
@@ -131,13 +133,17 @@ class Pmu {
   /// Takes over a snapshot, and starts new statistics; on any status but ok nothing has changed.
   RestoreStatus restore(const PmuSnapshot& from);
 
-  /// What the PMU is, has done, and holds. References live as long as the PMU.
+  // What the PMU is, has done, and holds. References live as long as the PMU.
+
   /// The generation, less what PmuConfig::limits takes away.
   [[nodiscard]] const GenerationDesc& generation() const { return desc_; }
+  /// How many general-purpose counters there are: CPUID.0AH:EAX[15:8].
   [[nodiscard]] unsigned gp_counters() const { return gp_counters_; }
   /// IA32_PERF_CAPABILITIES.
   [[nodiscard]] std::uint64_t perf_capabilities() const { return perf_capabilities_; }
+  /// What it has done since construction or restore().
   [[nodiscard]] const PmuStatistics& statistics() const { return statistics_; }
+  /// What it holds: snapshot() copies it.
   [[nodiscard]] const PmuState& state() const { return state_; }
   /// The counters that count now: enabled by their select and GLOBAL_CTRL, and not frozen.
   [[nodiscard]] CounterSet enabled() const;

@@ -37,8 +37,9 @@ enum class Slot : std::uint8_t {
   tx_abort_info,  ///< B8H, formats 2 and 3.
   tsc,            ///< C0H, format 3.
 };
-/// Number of slots, and of those that hold registers.
+/// Number of slots.
 inline constexpr unsigned slot_count = 25;
+/// Number of those that hold registers: the first ones.
 inline constexpr unsigned register_slot_count = 18;
 
 /// The guest registers as a PEBS record holds them, indexed by Slot: RFLAGS, RIP, RAX ... R15.
@@ -46,12 +47,14 @@ struct PebsRegisters {
   std::array<std::uint64_t, register_slot_count> value{};
   /// The register of a slot, Slot::rflags to Slot::r15.
   [[nodiscard]] constexpr std::uint64_t& operator[](Slot s) { return value[static_cast<unsigned>(s)]; }
+  /// Its value.
   [[nodiscard]] constexpr std::uint64_t operator[](Slot s) const { return value[static_cast<unsigned>(s)]; }
 };
 
 /// Where a load found its data. Encoded per generation into the record (data source table, SDM 3B table 18-24).
 /// l3_shared and l3_modified: another core was asked, and had the line unchanged, or changed.
 enum class HitLevel : std::uint8_t { unknown, l1, lfb, l2, l3, dram, uncached, io, l3_shared, l3_modified };
+/// Number of hit levels.
 inline constexpr unsigned hit_level_count = 10;
 /// The L3 was hit, whoever else had the line.
 constexpr bool is_l3_hit(HitLevel l) {

@@ -9,6 +9,7 @@ namespace vpmu {
 template <class Tag, class T>
 class Strong {
  public:
+  /// The plain integer's type.
   using value_type = T;
   constexpr Strong() = default;
   /// From the plain integer.

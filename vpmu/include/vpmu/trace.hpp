@@ -59,6 +59,7 @@ struct PmiRequested {
   PmiCause cause{};
 };
 
+/// One thing that the PMU does.
 using TraceEvent =
     std::variant<MsrWritten, Overflowed, RecordWritten, RecordDropped, BranchStored, BranchDropped, PmiRequested>;
 

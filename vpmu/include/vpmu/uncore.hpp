@@ -66,8 +66,9 @@ class Uncore {
   /// As after power-up.
   explicit Uncore(const UncoreDesc& desc);
 
-  /// Guest RDMSR and WRMSR; legality is checked first. `unknown`: not of this uncore.
+  /// Guest RDMSR; legality is checked first. `unknown`: not of this uncore.
   [[nodiscard]] MsrReadResult rdmsr(MsrIndex index) const;
+  /// Guest WRMSR, in the same way; on any status but ok nothing has changed.
   MsrStatus wrmsr(MsrIndex index, std::uint64_t value);
   /// What wrmsr() would return; changes nothing.
   [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const;
