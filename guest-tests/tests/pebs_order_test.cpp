@@ -134,30 +134,23 @@ GT_TEST(PebsOrder_V6AssistServesWhatHasOverflowed, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// V-7: PMC1 asks for a PMI on the load that triggers PMC2: the record precedes the handler's first instruction (rules
-// Q2, Q8).
-GT_TEST(PebsOrder_V7OverflowInterruptBesideAnAssist, gt::need_exact_counts) {
+/// One counter asks for a PMI on the load that triggers the other: the record precedes the handler's first instruction.
+void check_interrupt_beside_assist(unsigned interrupting, unsigned precise) {
   pebs::set_up(32, pebs::no_threshold);
   pmu::catch_pmi_by_nmi();
-  run(std::array{Counter{.index = 1, .before = 4, .control = pmu::os | pmu::interrupt},
-                 Counter{.index = 2, .before = 3, .reload = never}});
+  run(std::array{Counter{.index = interrupting, .before = 4, .control = pmu::os | pmu::interrupt},
+                 Counter{.index = precise, .before = 3, .reload = never}});
   GT_REQUIRE(pebs::records_written() == 1 && pmu::pmi_count() == 1);
-  check_record(0, 4, pmu::gp_bit(2), pmu::gp_bit(1) | pmu::gp_bit(2));
+  check_record(0, 4, pmu::gp_bit(precise), pmu::gp_bit(1) | pmu::gp_bit(2));
   GT_EQUAL(pmu::pmi(0).rip, gt::load_stream_at(5));
-  GT_EQUAL(pmu::pmi(0).status, pmu::gp_bit(1));
+  GT_EQUAL(pmu::pmi(0).status, pmu::gp_bit(interrupting));
 }
 
+// V-7: PMC1 asks for a PMI on the load that triggers PMC2 (rules Q2, Q8).
+GT_TEST(PebsOrder_V7OverflowInterruptBesideAnAssist, gt::need_exact_counts) { check_interrupt_beside_assist(1, 2); }
+
 // V-8: roles exchanged.
-GT_TEST(PebsOrder_V8AssistBesideAnOverflowInterrupt, gt::need_exact_counts) {
-  pebs::set_up(32, pebs::no_threshold);
-  pmu::catch_pmi_by_nmi();
-  run(std::array{Counter{.index = 1, .before = 3, .reload = never},
-                 Counter{.index = 2, .before = 4, .control = pmu::os | pmu::interrupt}});
-  GT_REQUIRE(pebs::records_written() == 1 && pmu::pmi_count() == 1);
-  check_record(0, 4, pmu::gp_bit(1), pmu::gp_bit(1) | pmu::gp_bit(2));
-  GT_EQUAL(pmu::pmi(0).rip, gt::load_stream_at(5));
-  GT_EQUAL(pmu::pmi(0).status, pmu::gp_bit(2));
-}
+GT_TEST(PebsOrder_V8AssistBesideAnOverflowInterrupt, gt::need_exact_counts) { check_interrupt_beside_assist(2, 1); }
 
 // V-9: PEBS with INT at the threshold gives two interrupts; the second finds nothing set (rules Q5, Q6).
 GT_TEST(PebsOrder_V9ThresholdAndOverflowAreTwoInterrupts, gt::need_exact_counts) {

@@ -1,9 +1,9 @@
 #include <array>
-#include <bitset>
 #include <cstring>
 #include <span>
 
 #include "fuzz_input.hpp"
+#include "paged_guest.hpp"
 #include "vpmu/pmu.hpp"
 
 // Random bytes as the guest's DS area, its pages and which of them exist. Whatever they say, a record is written whole,
@@ -14,55 +14,23 @@ namespace {
 using namespace vpmu;
 using fuzz::require;
 
-constexpr unsigned page_count = 4;
-constexpr std::uint64_t first_page = 0xFFFF'8000'0000'0000;
+constexpr std::uint64_t first_page = fuzz::PagedGuest::first_page;
 constexpr std::uint64_t record_bytes = record_size(PebsFormat::format3);
 
 struct Written {
   std::uint64_t at{}, size{};
 };
 
-/// Four pages of RAM, some missing, some read only; remembers what was written.
-class HostileGuest final : public GuestEnv {
+/// Remembers what was written.
+class HostileGuest final : public fuzz::PagedGuest {
  public:
-  std::array<std::byte, page_count * page_size> memory{};
-  std::bitset<page_count> missing, read_only;
   std::array<Written, 64> writes{};
   unsigned write_count{};
-  unsigned pmis{}, page_faults{};
-  bool fail_writes{};  ///< As if another CPU had taken the page away after the probe.
 
-  AccessResult read_linear(GuestLinear at, std::span<std::byte> out) override {
-    if (auto fault = probe_linear(at, out.size(), AccessKind::read)) return fault;
-    std::memcpy(out.data(), memory.data() + (at.value() - first_page), out.size());
-    return {};
-  }
-  AccessResult write_linear(GuestLinear at, std::span<const std::byte> in) override {
-    if (fail_writes) return AccessFault{.address = at};
-    if (auto fault = probe_linear(at, in.size(), AccessKind::write)) return fault;
-    std::memcpy(memory.data() + (at.value() - first_page), in.data(), in.size());
+ private:
+  void judge(std::uint64_t at, std::span<const std::byte> in) override {
     require(write_count < writes.size(), "at most two writes for each retirement");
-    writes[write_count++] = {at.value(), in.size()};
-    return {};
-  }
-  AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) override {
-    require(size != 0 && size <= record_bytes, "no access is larger than a record");
-    require(is_canonical(at.value(), 48) && is_canonical(at.value() + size - 1, 48), "every access is canonical");
-    for (std::uint64_t done = 0; done < size; ++done) {
-      const std::uint64_t page = (at.value() + done - first_page) / page_size;
-      if (page >= page_count || missing[page]) return AccessFault{.address = at + done};
-      if (kind == AccessKind::write && read_only[page]) return AccessFault{.address = at + done, .error_code = 3};
-    }
-    return {};
-  }
-  std::uint64_t tsc() override { return 0x1122'3344; }
-  void request_pmi() override { ++pmis; }
-  void inject_page_fault(const AccessFault&) override { ++page_faults; }
-
-  [[nodiscard]] std::uint64_t word(std::uint64_t at) const {
-    std::uint64_t value = 0;
-    std::memcpy(&value, memory.data() + (at - first_page), 8);
-    return value;
+    writes[write_count++] = {at, in.size()};
   }
 };
 

@@ -1,26 +1,17 @@
 #pragma once
-#include <array>
-#include <bitset>
 #include <cstring>
+#include <span>
 
-#include "fuzz_input.hpp"
+#include "paged_guest.hpp"
 #include "vpmu/pmu.hpp"
 #include "vpmu/registers.hpp"
 
 namespace vpmu::fuzz {
 
-/// Four pages of RAM, of which some are missing or read only, and the judge of what the PMU writes there: a whole PEBS
-/// or BTS record between base and absolute maximum of its buffer, then that buffer's index. Nothing else, and nothing
-/// that the area did not allow when it was read.
-class ScriptedGuest final : public GuestEnv {
+/// Judges what the PMU writes: a whole PEBS or BTS record between base and absolute maximum of its buffer, then that
+/// buffer's index. Nothing else, and nothing that the area did not allow when it was read.
+class ScriptedGuest final : public PagedGuest {
  public:
-  static constexpr unsigned page_count = 4;
-  static constexpr std::uint64_t first_page = 0xFFFF'8000'0000'0000;
-  static constexpr std::uint64_t ram_bytes = page_count * page_size;
-
-  std::bitset<page_count> missing, read_only;
-  bool fail_writes{};  ///< As if another CPU had taken the page away after the probe.
-  std::uint64_t pmis{}, page_faults{};
   std::uint64_t pebs_records{}, bts_records{};  ///< Complete, with their index.
 
   explicit ScriptedGuest(const Pmu& pmu)
@@ -28,7 +19,7 @@ class ScriptedGuest final : public GuestEnv {
 
   /// The guest's own store, if there is RAM.
   void poke(std::uint64_t at, std::uint64_t word) {
-    if (at - first_page <= ram_bytes - 8) std::memcpy(memory_.data() + (at - first_page), &word, 8);
+    if (at - first_page <= ram_bytes - 8) std::memcpy(memory.data() + (at - first_page), &word, 8);
   }
   /// Before each call of the PMU.
   void begin_call() {
@@ -36,47 +27,11 @@ class ScriptedGuest final : public GuestEnv {
     writes_ = 0;
   }
 
-  AccessResult read_linear(GuestLinear at, std::span<std::byte> out) override {
-    if (auto fault = check(at, out.size(), AccessKind::read)) return fault;
-    std::memcpy(out.data(), memory_.data() + (at.value() - first_page), out.size());
-    return {};
-  }
-  AccessResult write_linear(GuestLinear at, std::span<const std::byte> in) override {
-    if (fail_writes) return AccessFault{.address = at};
-    if (auto fault = check(at, in.size(), AccessKind::write)) return fault;
-    judge(at.value(), in);
-    std::memcpy(memory_.data() + (at.value() - first_page), in.data(), in.size());
-    require(++writes_ <= 4, "two records and two indices are all that one instruction writes");
-    return {};
-  }
-  AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) override {
-    return check(at, size, kind);
-  }
-  std::uint64_t tsc() override { return 0x1122'3344; }
-  void request_pmi() override { ++pmis; }
-  void inject_page_fault(const AccessFault&) override { ++page_faults; }
-
  private:
   enum class Half : std::uint8_t { none, pebs, bts };
 
-  [[nodiscard]] std::uint64_t word(std::uint64_t at) const {
-    std::uint64_t value = 0;
-    require(at - first_page <= ram_bytes - 8, "an area that was read is in RAM");
-    std::memcpy(&value, memory_.data() + (at - first_page), 8);
-    return value;
-  }
-  [[nodiscard]] AccessResult check(GuestLinear at, std::uint64_t size, AccessKind kind) const {
-    require(size != 0 && size <= max_record_size, "no access is larger than a record");
-    require(is_canonical(at.value(), 48) && is_canonical(at.value() + size - 1, 48), "every access is canonical");
-    for (std::uint64_t done = 0; done < size; ++done) {
-      const std::uint64_t page = (at.value() + done - first_page) / page_size;
-      if (page >= page_count || missing[page]) return AccessFault{.address = at + done};
-      if (kind == AccessKind::write && read_only[page]) return AccessFault{.address = at + done, .error_code = 3};
-    }
-    return {};
-  }
-
-  void judge(std::uint64_t at, std::span<const std::byte> in) {
+  void judge(std::uint64_t at, std::span<const std::byte> in) override {
+    require(++writes_ <= 4, "two records and two indices are all that one instruction writes");
     const std::uint64_t ds = pmu_->state().ds_area;
     if (half_ == Half::none) return begin_record(in.size() == BtsRecord::size ? Half::bts : Half::pebs, at, in.size());
     const std::uint64_t index_at = ds + (half_ == Half::bts ? BtsArea::index_offset : DsArea::index_offset);
@@ -103,7 +58,6 @@ class ScriptedGuest final : public GuestEnv {
     half_ = half;
   }
 
-  std::array<std::byte, ram_bytes> memory_{};
   const Pmu* pmu_;
   std::uint64_t record_bytes_;
   Half half_{};

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <ostream>
-#include <random>
 
 #include "kvm/access_guest.hpp"
-#include "kvm/paging_vm.hpp"
+#include "kvm/paging_oracle.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/paging.hpp"
 
@@ -18,9 +17,7 @@ namespace {
 
 using vpmu::bit;
 
-constexpr std::uint64_t PE = bit(0), WP = bit(16), PG = bit(31);
-constexpr std::uint64_t PSE = bit(4), PAE = bit(5), LA57 = bit(12), SMEP = bit(20), SMAP = bit(21);
-constexpr std::uint64_t LME = bit(8), LMA = bit(10), NXE = bit(11);
+using namespace paging_bits;
 constexpr std::uint64_t P = bit(0), RW = bit(1), US = bit(2), A = bit(5), D = bit(6), PS = bit(7), XD = bit(63);
 constexpr int cases = 600;
 
@@ -39,39 +36,16 @@ std::uint32_t as_manual(std::uint32_t error_code) {
   return (error_code & vpmu::page_fault_error::RSVD) != 0 ? error_code | vpmu::page_fault_error::P : error_code;
 }
 
-class AccessOracle : public testing::TestWithParam<AccessMode> {
+class AccessOracle : public PagingOracle<AccessMode> {
  protected:
   void SetUp() override {
-    const auto system = System::open();
-    if (!system) GTEST_SKIP() << "no KVM here: " << describe(system.error());
-    auto created = PagingVm::create(*system, AccessGuest::ram_bytes);
-    ASSERT_TRUE(created) << describe(created.error());
-    vm_ = std::move(*created);
-    if (GetParam().efer == 0) {
-      const auto walks = vm_->walks_legacy_tables();
-      ASSERT_TRUE(walks) << describe(walks.error());
-      if (!*walks) GTEST_SKIP() << "this KVM does not walk page tables outside IA-32e mode";
-    }
-    if ((GetParam().cr4 & LA57) != 0 && !vm_->features.la57) GTEST_SKIP() << "this KVM has no 5-level paging";
+    PagingOracle::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     ASSERT_TRUE(vm_->features.execute_disable);
     std::ranges::fill(vm_->ram.bytes(), std::byte{0});
     guest_ = std::make_unique<AccessGuest>(*vm_, GetParam().levels, GetParam().entry_bytes);
   }
-
-  bool once_in(unsigned n) { return random_() % n == 0; }
-
-  vpmu::PagingState random_state() {
-    vpmu::PagingState state{.cr0 = PE | PG | (once_in(2) ? WP : 0),
-                            .cr3 = guest_->root(),
-                            .cr4 = GetParam().cr4,
-                            .efer = GetParam().efer | (once_in(4) ? 0 : NXE),
-                            .physical_width = vm_->features.physical_width,
-                            .alignment_check = once_in(2),
-                            .gigabyte_pages = vm_->features.gigabyte_pages};
-    if (vm_->features.smep && once_in(2)) state.cr4 |= SMEP;
-    if (vm_->features.smap && once_in(2)) state.cr4 |= SMAP;
-    return state;
-  }
+  [[nodiscard]] std::size_t ram_bytes() const override { return AccessGuest::ram_bytes; }
 
   /// An entry that works, spoilt now and then.
   std::uint64_t random_entry(std::size_t level) {
@@ -98,9 +72,7 @@ class AccessOracle : public testing::TestWithParam<AccessMode> {
     return text.str();
   }
 
-  std::unique_ptr<PagingVm> vm_;
   std::unique_ptr<AccessGuest> guest_;
-  std::mt19937_64 random_{20160901};  // NOLINT(bugprone-random-generator-seed): the same tables on every run.
 };
 
 const std::array access_modes{
@@ -117,7 +89,7 @@ TEST_P(AccessOracle, FaultsAndMarksAsOurWalkSays) {
   int faulted = 0;
   for (int i = 0; i < cases; ++i) {
     guest_->begin_case();
-    const vpmu::PagingState state = random_state();
+    const vpmu::PagingState state = random_state(guest_->root(), once_in(4) ? 0 : NXE);
     const auto access = static_cast<vpmu::PagingAccess>(random_() % 3);
     const auto privilege = static_cast<vpmu::PagingPrivilege>(random_() % 2);
     for (std::size_t level = 0; level < guest_->depth(); ++level) guest_->set_entry(level, random_entry(level));

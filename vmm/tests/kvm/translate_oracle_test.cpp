@@ -3,10 +3,9 @@
 #include <array>
 #include <cstring>
 #include <ostream>
-#include <random>
 #include <vector>
 
-#include "kvm/paging_vm.hpp"
+#include "kvm/paging_oracle.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/paging.hpp"
 
@@ -19,9 +18,7 @@ using vpmu::bit;
 using vpmu::Bits;
 using vpmu::page_size;
 
-constexpr std::uint64_t PE = bit(0), WP = bit(16), PG = bit(31);
-constexpr std::uint64_t PSE = bit(4), PAE = bit(5), LA57 = bit(12), SMEP = bit(20), SMAP = bit(21);
-constexpr std::uint64_t LME = bit(8), LMA = bit(10), NXE = bit(11);
+using namespace paging_bits;
 constexpr std::uint64_t P = bit(0), PS = bit(7);
 constexpr std::uint64_t pages = 8;  ///< That random entries point to.
 constexpr int scenes = 200;
@@ -37,38 +34,19 @@ struct OracleMode {
 
 void PrintTo(const OracleMode& mode, std::ostream* out) { *out << mode.name; }
 
-class TranslateOracle : public testing::TestWithParam<OracleMode> {
+class TranslateOracle : public PagingOracle<OracleMode> {
  protected:
   void SetUp() override {
-    const auto system = System::open();
-    if (!system) GTEST_SKIP() << "no KVM here: " << describe(system.error());
-    auto created = PagingVm::create(*system, (pages + 1) * page_size);
-    ASSERT_TRUE(created) << describe(created.error());
-    vm_ = std::move(*created);
-    if (GetParam().efer == 0) {
-      const auto walks = vm_->walks_legacy_tables();
-      ASSERT_TRUE(walks) << describe(walks.error());
-      if (!*walks) GTEST_SKIP() << "this KVM does not walk page tables outside IA-32e mode";
-    }
-    if ((GetParam().cr4 & LA57) != 0 && !vm_->features.la57) GTEST_SKIP() << "this KVM has no 5-level paging";
+    PagingOracle::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     if (!vm_->features.execute_disable) GTEST_SKIP() << "this KVM has no execute-disable";
   }
+  [[nodiscard]] std::size_t ram_bytes() const override { return (pages + 1) * page_size; }
 
-  std::uint64_t draw(std::uint64_t below) { return random_() % below; }
-  bool once_in(unsigned n) { return draw(n) == 0; }
   bool is_pae() const { return GetParam().cr4 == PAE && GetParam().efer == 0; }
 
-  vpmu::PagingState random_state() {
-    vpmu::PagingState state{.cr0 = PE | PG | (once_in(2) ? WP : 0),
-                            .cr3 = (is_pae() ? pages : draw(pages)) * page_size,
-                            .cr4 = GetParam().cr4,
-                            .efer = GetParam().efer | (once_in(3) ? 0 : NXE),
-                            .physical_width = vm_->features.physical_width,
-                            .alignment_check = once_in(2),
-                            .gigabyte_pages = vm_->features.gigabyte_pages};
-    if (vm_->features.smep && once_in(2)) state.cr4 |= SMEP;
-    if (vm_->features.smap && once_in(2)) state.cr4 |= SMAP;
-    return state;
+  vpmu::PagingState random_scene() {
+    return random_state((is_pae() ? pages : draw(pages)) * page_size, once_in(3) ? 0 : NXE);
   }
 
   std::uint64_t random_entry() {
@@ -120,9 +98,6 @@ class TranslateOracle : public testing::TestWithParam<OracleMode> {
   bool ram_equals(const std::vector<std::byte>& expected) const {
     return std::memcmp(vm_->ram.bytes().data(), expected.data(), expected.size()) == 0;
   }
-
-  std::unique_ptr<PagingVm> vm_;
-  std::mt19937_64 random_{20160901};  // NOLINT(bugprone-random-generator-seed): the same tables on every run.
 };
 
 const std::array oracle_modes{OracleMode{"Legacy32Bit", 0, 0, 32, 4}, OracleMode{"Legacy32BitWithPse", PSE, 0, 32, 4},
@@ -135,7 +110,7 @@ TEST_P(TranslateOracle, FindsWhatOurWalkFindsAndSetsTheSameAccessedBits) {
   int found = 0;
   int refused = 0;
   for (int scene = 0; scene < scenes; ++scene) {
-    const vpmu::PagingState state = random_state();
+    const vpmu::PagingState state = random_scene();
     fill_ram(state);
     const auto loaded = vm_->load(state, vpmu::PagingPrivilege::supervisor);
     ASSERT_TRUE(loaded) << describe(loaded.error());
