@@ -50,7 +50,7 @@ class LbrOf : public ::testing::TestWithParam<const GenerationDesc*> {
 };
 
 TEST_P(LbrOf, StackHasTheDepthOfTheGeneration) {
-  const std::uint32_t depth = desc.lbr_format == LbrFormat::eip_with_info ? 32 : 16;
+  const std::uint32_t depth = desc.lbr_depth;  // generations_test.cpp has the manual's
   for (unsigned k = 1; k <= depth + 3; ++k) branch(at(k));
   EXPECT_EQ(tos(), 3U);
   for (std::uint32_t i = 0; i < depth; ++i) EXPECT_EQ(address(i), at(i <= 3 ? depth + i : i).value()) << i;

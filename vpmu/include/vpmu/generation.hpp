@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,6 +33,9 @@ enum class Generation : std::uint8_t {
   skylake,
   skylake_sp,
 };
+
+/// How many there are, in the order of their enumerators.
+inline constexpr std::size_t generation_count = static_cast<std::size_t>(Generation::skylake_sp) + 1;
 
 /// What happens to the counters and the LBR when a PMI is asked for and DEBUGCTL says freeze. SDM 3B 17.4.7.
 enum class FreezeKind : std::uint8_t {

@@ -7,25 +7,28 @@
 namespace vpmu::generations {
 
 /// Broadwell client. SDM 3B 18.12, 3C table 35-30.
-inline constexpr GenerationDesc broadwell = derive(haswell, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<broadwell> = derive(description<haswell>, [](GenerationDesc& g) {
   g.generation = Generation::broadwell;
   g.name = "broadwell";
   g.offcore.of(OffcoreSupplier::local_dram).supplier = bit(26);  // L3_MISS_LOCAL_DRAM
   g.events = events::broadwell;
 });
 
-inline constexpr GenerationDesc broadwell_de = derive(broadwell, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<broadwell_de> = derive(description<broadwell>, [](GenerationDesc& g) {
   g.generation = Generation::broadwell_de;
   g.name = "broadwell-de";
-  g.uncore = haswell_ep.uncore;
+  g.uncore = description<haswell_ep>.uncore;
   g.events = events::broadwell_de;
 });
 
-inline constexpr GenerationDesc broadwell_ep = derive(broadwell, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<broadwell_ep> = derive(description<broadwell>, [](GenerationDesc& g) {
   g.generation = Generation::broadwell_ep;
   g.name = "broadwell-ep";
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
-  g.uncore = haswell_ep.uncore;
+  g.uncore = description<haswell_ep>.uncore;
   g.events = events::broadwell_ep;
 });
 

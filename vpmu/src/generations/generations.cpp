@@ -1,26 +1,27 @@
 #include "vpmu/generation.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "generations/skylake.hpp"
 
 namespace vpmu {
 namespace {
 
-namespace g = generations;
-
-constexpr std::array generation_table{&g::nehalem,       &g::nehalem_ex,   &g::westmere,        &g::westmere_ep,
-                                      &g::westmere_ex,   &g::sandy_bridge, &g::sandy_bridge_ep, &g::ivy_bridge,
-                                      &g::ivy_bridge_ep, &g::haswell,      &g::haswell_ep,      &g::broadwell,
-                                      &g::broadwell_de,  &g::broadwell_ep, &g::skylake,         &g::skylake_sp};
+template <std::size_t... I>
+constexpr std::array<const GenerationDesc*, generation_count> descriptions(std::index_sequence<I...>) {
+  return {&generations::description<static_cast<Generation>(I)>...};
+}
+constexpr auto generation_table = descriptions(std::make_index_sequence<generation_count>{});
 
 static_assert(
     [] {
       for (std::size_t i = 0; i < generation_table.size(); ++i)
-        if (static_cast<std::size_t>(generation_table[i]->generation) != i) return false;
+        if (generation_table[i]->name.empty() || static_cast<std::size_t>(generation_table[i]->generation) != i)
+          return false;
       return true;
     }(),
-    "describe() goes by the enumerator");
+    "each enumerator has its description");
 // The event of load latency is in each table, and runs where the description says.
 static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
   const auto rows = events::rows_of(d->events, d->load_latency_code, d->load_latency_umask);

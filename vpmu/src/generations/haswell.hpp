@@ -6,7 +6,8 @@
 namespace vpmu::generations {
 
 /// Haswell client. SDM 3B 18.11, 3C table 35-27.
-inline constexpr GenerationDesc haswell = derive(ivy_bridge, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<haswell> = derive(description<ivy_bridge>, [](GenerationDesc& g) {
   g.generation = Generation::haswell;
   g.name = "haswell";
   g.pebs_format = 2;
@@ -22,7 +23,8 @@ inline constexpr GenerationDesc haswell = derive(ivy_bridge, [](GenerationDesc& 
   g.events = events::haswell;
 });
 
-inline constexpr GenerationDesc haswell_ep = derive(haswell, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<haswell_ep> = derive(description<haswell>, [](GenerationDesc& g) {
   g.generation = Generation::haswell_ep;
   g.name = "haswell-ep";
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;

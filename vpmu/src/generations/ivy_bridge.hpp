@@ -6,18 +6,20 @@
 namespace vpmu::generations {
 
 /// Ivy Bridge client. SDM 3B 18.10, 3C table 35-22.
-inline constexpr GenerationDesc ivy_bridge = derive(sandy_bridge, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<ivy_bridge> = derive(description<sandy_bridge>, [](GenerationDesc& g) {
   g.generation = Generation::ivy_bridge;
   g.name = "ivybridge";
   g.events = events::ivy_bridge;
 });
 
-inline constexpr GenerationDesc ivy_bridge_ep = derive(ivy_bridge, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<ivy_bridge_ep> = derive(description<ivy_bridge>, [](GenerationDesc& g) {
   g.generation = Generation::ivy_bridge_ep;
   g.name = "ivybridge-ep";
-  g.offcore_rsp_mask = sandy_bridge_ep.offcore_rsp_mask;
-  g.offcore = sandy_bridge_ep.offcore;
-  g.uncore = sandy_bridge_ep.uncore;
+  g.offcore_rsp_mask = description<sandy_bridge_ep>.offcore_rsp_mask;
+  g.offcore = description<sandy_bridge_ep>.offcore;
+  g.uncore = description<sandy_bridge_ep>.uncore;
   g.events = events::ivy_bridge_ep;
 });
 

@@ -7,7 +7,8 @@
 namespace vpmu::generations {
 
 /// Nehalem client and EP. SDM 3B 18.8, 3C table 35-13.
-inline constexpr GenerationDesc nehalem{
+template <>
+inline constexpr GenerationDesc description<nehalem>{
     .generation = Generation::nehalem,
     .name = "nehalem",
     .perfmon_version = 3,
@@ -53,7 +54,8 @@ inline constexpr GenerationDesc nehalem{
     .events = events::nehalem,
 };
 
-inline constexpr GenerationDesc nehalem_ex = derive(nehalem, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<nehalem_ex> = derive(description<nehalem>, [](GenerationDesc& g) {
   g.generation = Generation::nehalem_ex;
   g.name = "nehalem-ex";
   g.uncore = &nehalem_ex_uncore;

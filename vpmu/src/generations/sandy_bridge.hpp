@@ -9,7 +9,8 @@ namespace vpmu::generations {
 inline constexpr std::uint64_t snoop_of_memory_on_servers = bit(33);
 
 /// Sandy Bridge client. SDM 3B 18.9, 3C table 35-18.
-inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<sandy_bridge> = derive(description<westmere>, [](GenerationDesc& g) {
   g.generation = Generation::sandy_bridge;
   g.name = "sandybridge";
   g.unavailable_events = 0;
@@ -35,7 +36,8 @@ inline constexpr GenerationDesc sandy_bridge = derive(westmere, [](GenerationDes
   g.events = events::sandy_bridge;
 });
 
-inline constexpr GenerationDesc sandy_bridge_ep = derive(sandy_bridge, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<sandy_bridge_ep> = derive(description<sandy_bridge>, [](GenerationDesc& g) {
   g.generation = Generation::sandy_bridge_ep;
   g.name = "sandybridge-ep";
   g.offcore_rsp_mask = 0x3F'FFFF'8FFF;

@@ -6,7 +6,8 @@
 namespace vpmu::generations {
 
 /// Skylake client. SDM 3B 18.13, 3C tables 35-37 and 35-38.
-inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<skylake> = derive(description<broadwell>, [](GenerationDesc& g) {
   g.generation = Generation::skylake;
   g.name = "skylake";
   g.perfmon_version = 4;
@@ -24,7 +25,8 @@ inline constexpr GenerationDesc skylake = derive(broadwell, [](GenerationDesc& g
   g.events = events::skylake;
 });
 
-inline constexpr GenerationDesc skylake_sp = derive(skylake, [](GenerationDesc& g) {
+template <>
+inline constexpr GenerationDesc description<skylake_sp> = derive(description<skylake>, [](GenerationDesc& g) {
   g.generation = Generation::skylake_sp;
   g.name = "skylake-sp";
   g.offcore.of(OffcoreSupplier::local_dram).snoop = snoop_of_memory_on_servers;
