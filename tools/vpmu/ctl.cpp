@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -36,7 +37,13 @@ struct CtlArguments {
   std::optional<double> timeout;  ///< In seconds.
 };
 
-bool is_good(const std::string& answer) { return answer.starts_with(R"({"ok": true)"); }
+/// Of the answer only the outermost members are kept: a machine that was taken over may nest others without end.
+bool is_good(const std::string& answer) {
+  using Json = nlohmann::json;
+  const auto shallow = [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) { return depth <= 1; };
+  const auto json = Json::parse(answer, shallow, false);
+  return json.is_object() && json.value("ok", Json{}) == true;
+}
 
 bool takes_file(const std::string& command) { return command == "snapshot" || command == "suspend"; }
 

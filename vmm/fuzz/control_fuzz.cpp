@@ -26,7 +26,7 @@ struct Machine {
       require(file.valid(), "the machine gets a file to write");
       return vmm::Result<void>{};
     };
-    return {.status = [this] { return ++asked, R"({"state": "running"})"; },
+    return {.status = [this] { return ++asked, vmm::MachineStatus{.state = "running"}; },
             .counters = [this] { return ++asked, R"({"machine": {}, "vcpus": []})"; },
             .snapshot = write,
             .suspend = write,

@@ -86,7 +86,7 @@ TEST_F(Files, ARunThatEndsReplacesThem) {
   const auto ended = run({"--accel", "soft", "--kernel", kernel_of("\x0F\x0B"), "--stats", stats, "--model-log", log,
                           "--console", console});
   EXPECT_EQ(ended.exit_code, 5) << ended.errors;
-  EXPECT_TRUE(read_file(stats).starts_with("{\"machine\": {")) << read_file(stats).substr(0, 100);
+  EXPECT_TRUE(read_file(stats).starts_with("{\"machine\":{")) << read_file(stats).substr(0, 100);
   EXPECT_TRUE(read_file(stats).ends_with("]}\n"));
   EXPECT_EQ(read_file(log), "");
   EXPECT_EQ(read_file(console), "");

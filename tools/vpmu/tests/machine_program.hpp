@@ -67,7 +67,7 @@ class MachineProgram : public Program {
   /// The promise of every end by a signal.
   void expect_clean_end(const Ended& ended) const {
     EXPECT_EQ(ended.exit_code, 6) << ended.errors;
-    EXPECT_NE(read_file(path("stats")).find("\"console.bytes\": "), std::string::npos);
+    EXPECT_NE(read_file(path("stats")).find("\"console.bytes\":"), std::string::npos);
     EXPECT_FALSE(std::filesystem::exists(path("control")));
   }
 

@@ -37,7 +37,7 @@ using RunningMachine = MachineProgram;
 TEST_F(RunningMachine, EndsBySignalsThoughNobodyReadsItsOutput) {
   const auto pipe = make_pipe();
   const Started machine = start_machine(write_for_ever, pipe[1].get());
-  wait_for_counters_without("\"console.dropped_bytes\": 0}");
+  wait_for_counters_without("\"console.dropped_bytes\":0}");
   ::kill(machine.child, SIGTERM);
   const Ended ended = end(machine);
   expect_clean_end(ended);
@@ -76,7 +76,7 @@ TEST_F(RunningMachine, EndsAfterItsTime) {
 
 TEST_F(RunningMachine, TellsOfOutputThatItsFileDoesNotTake) {
   const Started machine = start_machine(write_for_ever, -1, {"--console", "/dev/full", "--stats", "/dev/full"});
-  wait_for_counters_without("\"console.dropped_bytes\": 0}");
+  wait_for_counters_without("\"console.dropped_bytes\":0}");
   ::kill(machine.child, SIGTERM);
   const Ended ended = end(machine);
   EXPECT_EQ(ended.exit_code, 1);

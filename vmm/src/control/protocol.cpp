@@ -8,14 +8,25 @@
 namespace vmm {
 namespace {
 
-std::string refusal(const std::string& reason) {
-  return nlohmann::json{{"ok", false}, {"error", reason}}.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+using Json = nlohmann::ordered_json;
+
+/// On one line, whatever bytes are in its texts.
+std::string line_of(const Json& json) { return json.dump(-1, ' ', true, Json::error_handler_t::replace); }
+
+std::string refusal(const std::string& reason) { return line_of({{"error", reason}, {"ok", false}}); }
+
+std::string done() { return line_of({{"ok", true}}); }
+
+std::string done(const char* what, Json result) { return line_of({{"ok", true}, {what, std::move(result)}}); }
+
+Json as_json(const MachineStatus& status) {
+  return {{"state", status.state}, {"cpus", status.cpus}, {"memory_bytes", status.memory_bytes}};
 }
 
 }  // namespace
 
 std::string answer_request(std::string_view line, const ControlHandlers& handlers, Fd file) {
-  const auto request = nlohmann::json::parse(line, nullptr, false);
+  const auto request = Json::parse(line, nullptr, false);
   if (request.is_discarded() || !request.is_object()) {
     return refusal("not a JSON object");
   }
@@ -24,20 +35,16 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
     return refusal("no \"command\"; known: status, counters, snapshot, suspend, stop");
   }
   const auto& command = member->get_ref<const std::string&>();
-  if (command == "status") {
-    return fmt::format(R"({{"ok": true, "status": {}}})", handlers.status());
-  }
-  if (command == "counters") {
-    return fmt::format(R"({{"ok": true, "counters": {}}})", handlers.counters());
-  }
+  if (command == "status") return done("status", as_json(handlers.status()));
+  if (command == "counters") return done("counters", Json::parse(handlers.counters()));
   if (command == "snapshot" || command == "suspend") {
     if (!file.valid()) return refusal("no file to write the snapshot to came with the request; `vpmu ctl` sends one");
     const auto written = (command == "suspend" ? handlers.suspend : handlers.snapshot)(std::move(file));
-    return written ? R"({"ok": true})" : refusal(describe(written.error()));
+    return written ? done() : refusal(describe(written.error()));
   }
   if (command == "stop") {
     handlers.stop();
-    return R"({"ok": true})";
+    return done();
   }
   return refusal(
       fmt::format("unknown command \"{}\"; known: status, counters, snapshot, suspend, stop", printable(command)));
@@ -47,8 +54,6 @@ std::string refuse_long_request() {
   return refusal(fmt::format("a request of more than {} bytes; the connection ends", longest_request));
 }
 
-std::string make_request(std::string_view command) {
-  return nlohmann::json{{"command", command}}.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-}
+std::string make_request(std::string_view command) { return line_of({{"command", command}}); }
 
 }  // namespace vmm

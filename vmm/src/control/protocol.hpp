@@ -1,4 +1,6 @@
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -12,10 +14,17 @@ namespace vmm {
 /// each reply one line of JSON with "ok". With "snapshot" and "suspend" comes the descriptor of a file to write
 /// (SCM_RIGHTS): the machine opens none itself.
 
+/// What "status" tells.
+struct MachineStatus {
+  std::string state;
+  std::size_t cpus{};
+  std::uint64_t memory_bytes{};
+};
+
 /// What the protocol needs of a machine.
 struct ControlHandlers {
-  std::function<std::string()> status;    ///< A JSON object.
-  std::function<std::string()> counters;  ///< A JSON object.
+  std::function<MachineStatus()> status;
+  std::function<std::string()> counters;  ///< A JSON object, such as to_json() makes of MachineStatistics.
   std::function<Result<void>(Fd file)> snapshot;
   std::function<Result<void>(Fd file)> suspend;  ///< The same, and the machine stops there.
   std::function<void()> stop;

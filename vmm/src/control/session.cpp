@@ -285,9 +285,10 @@ class Session {
     return all;
   }
 
-  std::string status() {
-    return fmt::format(R"({{"state": "{}", "cpus": {}, "memory_bytes": {}}})",
-                       machine_->stop_reason() ? "stopping" : "running", machine_->cpus(), machine_->memory().bytes());
+  MachineStatus status() {
+    return {.state = machine_->stop_reason() ? "stopping" : "running",
+            .cpus = machine_->cpus(),
+            .memory_bytes = machine_->memory().bytes()};
   }
 
   void watch_signals() {

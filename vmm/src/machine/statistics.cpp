@@ -1,17 +1,14 @@
 #include "machine/statistics.hpp"
 
-#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace vmm {
 namespace {
 
-// Names come from our own code and need no escaping.
-std::string members(const std::vector<Statistic>& counters) {
-  std::string text;
-  for (const auto& counter : counters) {
-    text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", counter.name, counter.value);
-  }
-  return text;
+using Json = nlohmann::ordered_json;
+
+void add_members(Json& object, const std::vector<Statistic>& counters) {
+  for (const Statistic& counter : counters) object[counter.name] = counter.value;
 }
 
 }  // namespace
@@ -25,12 +22,14 @@ void add_kicks(std::vector<Statistic>& counters, const KickWatch& watch) {
 }
 
 std::string to_json(const MachineStatistics& statistics) {
-  std::string vcpus;
-  for (const auto& vcpu : statistics.vcpus) {
-    vcpus += fmt::format("{}{{\"id\": {}{}{}}}", vcpus.empty() ? "" : ", ", vcpu.id, vcpu.counters.empty() ? "" : ", ",
-                         members(vcpu.counters));
+  Json machine = Json::object(), vcpus = Json::array();
+  add_members(machine, statistics.machine);
+  for (const VcpuStatistics& each : statistics.vcpus) {
+    Json vcpu = {{"id", each.id}};
+    add_members(vcpu, each.counters);
+    vcpus.push_back(std::move(vcpu));
   }
-  return fmt::format(R"({{"machine": {{{}}}, "vcpus": [{}]}})", members(statistics.machine), vcpus);
+  return Json{{"machine", std::move(machine)}, {"vcpus", std::move(vcpus)}}.dump();
 }
 
 }  // namespace vmm

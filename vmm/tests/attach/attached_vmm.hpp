@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +17,9 @@ namespace vmm::test {
 
 constexpr std::uint32_t pmc0 = 0xC1, perfevtsel0 = 0x186;
 constexpr std::uint64_t kernel_instructions = 0x4200C0;
+
+/// The counters of vCPU `id`, or of the last one, in a line of statistics; none when it has no such vCPU.
+std::map<std::string, std::uint64_t> vcpu_counters(const std::string& line, std::optional<unsigned> id);
 
 /// What a guest does at an I/O port.
 inline void at_a_device(kvm_run& run) { run.exit_reason = KVM_EXIT_IO; }
@@ -57,21 +58,7 @@ class AttachmentTest : public testing::Test {
     std::ifstream file{statistics};
     std::string line;
     for (int n = 0; n <= line_number; ++n) std::getline(file, line);
-    std::map<std::string, std::uint64_t> found;
-    std::size_t begin_of_vcpu = line.rfind("\"id\"");
-    if (id) {
-      begin_of_vcpu = line.find("\"id\": " + std::to_string(*id));
-      if (begin_of_vcpu == std::string::npos) begin_of_vcpu = line.find("\"id\":" + std::to_string(*id));
-      if (begin_of_vcpu != std::string::npos)
-        line.resize(std::min(line.size(), line.find("\"id\"", begin_of_vcpu + 1)));
-    }
-    for (std::size_t at = begin_of_vcpu; at != std::string::npos && at < line.size();) {
-      const std::size_t begin = line.find('"', at), end = line.find('"', begin + 1);
-      if (begin == std::string::npos) break;
-      found[line.substr(begin + 1, end - begin - 1)] = std::strtoull(line.c_str() + end + 2, nullptr, 10);
-      at = end + 1;
-    }
-    return found;
+    return vcpu_counters(line, id);
   }
   [[nodiscard]] int lines_of_statistics() {
     attachment.write_statistics();

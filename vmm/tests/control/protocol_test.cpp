@@ -32,7 +32,7 @@ class ProtocolTest : public testing::Test {
   }
   nlohmann::json last;
   bool full{false};
-  ControlHandlers handlers{.status = [] { return R"({"state": "running"})"; },
+  ControlHandlers handlers{.status = [] { return MachineStatus{.state = "running", .cpus = 2, .memory_bytes = 4096}; },
                            .counters = [] { return R"({"vcpus": []})"; },
                            .snapshot =
                                [this](Fd file) {
@@ -48,7 +48,8 @@ class ProtocolTest : public testing::Test {
 };
 
 TEST_F(ProtocolTest, AnswersTheThreeCommands) {
-  EXPECT_EQ(ask(make_request("status"))["status"]["state"], "running");
+  const nlohmann::json status = ask(make_request("status"))["status"];
+  EXPECT_EQ(status, nlohmann::json({{"state", "running"}, {"cpus", 2}, {"memory_bytes", 4096}}));
   EXPECT_TRUE(ask(make_request("counters"))["counters"].contains("vcpus"));
   EXPECT_EQ(stops, 0);
   EXPECT_EQ(ask(make_request("stop"))["ok"], true);

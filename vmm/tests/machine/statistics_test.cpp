@@ -18,5 +18,13 @@ TEST(StatisticsJson, HasMachineAndVcpuCountersByName) {
   EXPECT_EQ(json["vcpus"][1]["id"], 1);
 }
 
+TEST(StatisticsJson, IsOneLineInTheOrderOfTheCounters) {
+  const MachineStatistics statistics{.machine = {{"uptime_ms", 12}, {"a", UINT64_MAX}},
+                                     .vcpus = {{.id = 0, .counters = {{"b", 3}, {"a", 4}}}}};
+  EXPECT_EQ(to_json(statistics),
+            R"({"machine":{"uptime_ms":12,"a":18446744073709551615},"vcpus":[{"id":0,"b":3,"a":4}]})");
+  EXPECT_EQ(to_json({}), R"({"machine":{},"vcpus":[]})");
+}
+
 }  // namespace
 }  // namespace vmm
