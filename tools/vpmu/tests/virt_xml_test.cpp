@@ -34,7 +34,7 @@ TEST(VirtXml, WhatIsNotWellFormedIsRefused) {
   EXPECT_NE(why_not("<a><b></a>").find("malformed at byte 8"), std::string::npos) << why_not("<a><b></a>");
   for (const auto* const text :
        {"", "  ", "text", "<a>", "<a", "<a b='1'", "<a b=1/>", "<a/>text", "<a/><b/>", "<a b='1' b='2'/>",
-        "<c><a b='1' b='2'/></c>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>"})
+        "<c><a b='1' b='2'/></c>", "<a b='<'/>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>"})
     EXPECT_NE(why_not(text), "taken") << text;
   EXPECT_NE(why_not(std::string_view{"<a/>\0<b/>", 9}), "taken");
 }
@@ -67,15 +67,19 @@ TEST(VirtXml, ValuesAreReadAndWrittenAsPlainText) {
   const auto document = parsed("<a b='&lt;&amp;&#65;&#x20AC;&unknown;&'>  x&gt;<![CDATA[<&>]]><!-- no -->y </a>");
   EXPECT_EQ(document.root().attribute("b"), "<&A\xE2\x82\xAC&unknown;&");
   EXPECT_EQ(document.root().text(), "x><&>y");
-  document.root().set_attribute("b", "<'\">&");
+  document.root().set_attribute("b", "<'\">&\n");
   document.root().set_text("<&>");
-  EXPECT_EQ(document.text(), "<a b='&lt;&apos;&quot;&gt;&amp;'>&lt;&amp;&gt;</a>");
-  EXPECT_EQ(document.root().attribute("b"), "<'\">&");
+  EXPECT_EQ(document.text(), "<a b='&lt;&apos;\">&amp;&#10;'>&lt;&amp;&gt;</a>");
+  EXPECT_EQ(document.root().attribute("b"), "<'\">&\n");
 }
 
-TEST(VirtXml, ReferencesToWhatIsNoCharacterStayText) {
-  const auto document = parsed("<a b='&#xD7FF;&#55535;&#xFFFE;&#x110000;&#1;&#9;'/>");
-  EXPECT_EQ(document.root().attribute("b"), "\xED\x9F\xBF&#55535;&#xFFFE;&#x110000;&#1;\t");
+TEST(VirtXml, ReferencesToWhatIsNoCharacterAreRefused) {
+  EXPECT_EQ(parsed("<a b='&#xD7FF;&#9;&#x10FFFF;'/>").root().attribute("b"), "\xED\x9F\xBF\t\xF4\x8F\xBF\xBF");
+  for (const std::string reference : {"&#55535;", "&#xDFFF;", "&#x110000;"}) {
+    EXPECT_NE(why_not("<a b='" + reference + "'/>").find("<a> has b with a reference to what is no"),
+              std::string::npos);
+    EXPECT_NE(why_not("<a><b>" + reference + "</b></a>").find("has a reference to what is no"), std::string::npos);
+  }
 }
 
 TEST(VirtXml, ElementsThatComeAndGoLeaveTheTextAsItWas) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <pugixml.hpp>
 #include <set>
 #include <sstream>
@@ -16,8 +15,8 @@ constexpr std::string_view white = " \t\r\n";
 // Text is kept as it is written, entities included, so that what nobody changes stays the same.
 constexpr unsigned parse_verbatim = (pugi::parse_full | pugi::parse_ws_pcdata | pugi::parse_fragment) &
                                     ~(pugi::parse_escapes | pugi::parse_eol | pugi::parse_wconv_attribute);
-constexpr unsigned write_verbatim =
-    pugi::format_raw | pugi::format_no_declaration | pugi::format_no_escapes | pugi::format_attribute_single_quote;
+constexpr unsigned write_escaped = pugi::format_raw | pugi::format_no_declaration | pugi::format_attribute_single_quote;
+constexpr unsigned write_verbatim = write_escaped | pugi::format_no_escapes;
 constexpr auto spaces_per_level = 2U;
 constexpr int most_levels = 100;  // libvirt's own have eight
 
@@ -52,66 +51,35 @@ std::size_t first_not_utf8(std::string_view text) {
   return text.size();
 }
 
-/// XML 1.0, production 2: no surrogates, and of the control characters only three.
-bool is_xml_character(std::uint32_t code) {
-  if (code < 0x20) return code == '\t' || code == '\n' || code == '\r';
-  return code <= 0xD7FF || (code >= 0xE000 && code <= 0xFFFD) || (code >= 0x10000 && code <= 0x10FFFF);
+/// `written` with its entities resolved.
+std::string unescaped(std::string_view written) {
+  if (written.find('&') == std::string_view::npos) return std::string{written};
+  pugi::xml_document scratch;
+  const std::string element = fmt::format("<t>{}</t>", written);
+  scratch.load_buffer(element.data(), element.size(), pugi::parse_escapes | pugi::parse_ws_pcdata, pugi::encoding_utf8);
+  return scratch.child("t").child_value();
 }
 
-/// The code point of "#65" or "#x41"; 0 when it is none of a character.
-std::uint32_t code_point(std::string_view reference) {
-  const bool hex = reference.starts_with("#x");
-  const auto digits = reference.substr(hex ? 2 : 1);
-  std::uint32_t value{};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, hex ? 16 : 10);
-  return error == std::errc{} && end == digits.data() + digits.size() && is_xml_character(value) ? value : 0;
+std::string text_of(const pugi::xml_document& document, unsigned format) {
+  std::ostringstream out;
+  document.save(out, "", format, pugi::encoding_utf8);
+  return out.str();
 }
 
-std::string utf8(std::uint32_t code) {
-  const auto tail = [code](unsigned shift) { return static_cast<char>(0x80U | (code >> shift & 0x3FU)); };
-  if (code < 0x80) return {static_cast<char>(code)};
-  if (code < 0x800) return {static_cast<char>(0xC0U | code >> 6U), tail(0)};
-  if (code < 0x10000) return {static_cast<char>(0xE0U | code >> 12U), tail(6), tail(0)};
-  return {static_cast<char>(0xF0U | code >> 18U), tail(12), tail(6), tail(0)};
-}
-
-/// What "&NAME;" stands for; empty when XML does not define it.
-std::string entity(std::string_view name) {
-  if (name.starts_with('#')) {
-    const auto code = code_point(name);
-    return code == 0 ? std::string{} : utf8(code);
-  }
-  if (name == "amp") return "&";
-  if (name == "lt") return "<";
-  if (name == "gt") return ">";
-  if (name == "quot") return "\"";
-  return name == "apos" ? "'" : "";
-}
-
-std::string unescaped(std::string_view text) {
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto end = text[at] == '&' ? text.find(';', at) : std::string_view::npos;
-    const std::string meaning = end == std::string_view::npos ? "" : entity(text.substr(at + 1, end - at - 1));
-    out += meaning.empty() ? std::string{text[at]} : meaning;
-    at = meaning.empty() ? at + 1 : end + 1;
-  }
-  return out;
-}
-
+/// `text` as it is written between two tags.
 std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&apos;"; break;
-      default: out += c;
-    }
-  }
-  return out;
+  pugi::xml_document scratch;
+  scratch.append_child(pugi::node_pcdata).set_value(std::string{text}.c_str());
+  return text_of(scratch, write_escaped);
+}
+
+/// `value` as it is written in an attribute, between '.
+std::string escaped_in_attribute(std::string_view value) {
+  pugi::xml_document scratch;
+  scratch.append_child("t").append_attribute("a").set_value(std::string{value}.c_str());
+  const std::string element = text_of(scratch, write_escaped);
+  const auto first = element.find('\'') + 1;
+  return element.substr(first, element.rfind('\'') - first);
 }
 
 std::string_view prefix_of(std::string_view name) {
@@ -147,18 +115,22 @@ pugi::xml_node new_last_line(pugi::xml_node parent) {
   return outer;
 }
 
-/// Everything well-formed that pugixml does not look for.
+bool is_utf8(std::string_view text) { return first_not_utf8(text) == text.size(); }
+
+/// What is not well-formed, and pugixml does not look for.
 std::string flaw_of(pugi::xml_node node) {
   if (node.type() == pugi::node_doctype) return "it has a document type";
+  if (is_text(node) && !is_utf8(unescaped(node.value()))) return "it has a reference to what is no character";
   std::set<std::string_view> names;
   for (auto attribute : node.attributes()) {
-    if (!names.insert(attribute.name()).second) return fmt::format("<{}> has {} twice", node.name(), attribute.name());
+    const std::string name = fmt::format("<{}> has {}", node.name(), attribute.name());
+    if (!names.insert(attribute.name()).second) return name + " twice";
+    const std::string_view written = attribute.value();
+    if (written.find('<') != std::string_view::npos) return name + " with a < in its value";
+    const std::string value = unescaped(written);
+    if (!is_utf8(value)) return name + " with a reference to what is no character";
     // Written between ' from now on.
-    if (const std::string_view value = attribute.value(); value.find('\'') != std::string_view::npos) {
-      std::string written;
-      for (const char c : value) c == '\'' ? written += "&apos;" : written += c;
-      attribute.set_value(written.c_str());
-    }
+    if (written.find('\'') != std::string_view::npos) attribute.set_value(escaped_in_attribute(value).c_str());
   }
   return {};
 }
@@ -240,7 +212,7 @@ void XmlElement::set_attribute(std::string_view name, std::string_view value) co
   const std::string key{name};
   auto attribute = node.attribute(key.c_str());
   if (!attribute) attribute = node.append_attribute(key.c_str());
-  attribute.set_value(escaped(value).c_str());
+  attribute.set_value(escaped_in_attribute(value).c_str());
 }
 
 void XmlElement::remove_attribute(std::string_view name) const {
@@ -332,10 +304,6 @@ Result<XmlDocument> XmlDocument::parse(std::string_view text) {
 
 XmlElement XmlDocument::root() const { return XmlElement{document_->document_element().internal_object()}; }
 
-std::string XmlDocument::text() const {
-  std::ostringstream out;
-  document_->save(out, "", write_verbatim, pugi::encoding_utf8);
-  return out.str();
-}
+std::string XmlDocument::text() const { return text_of(*document_, write_verbatim); }
 
 }  // namespace vmm::tool
