@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <pugixml.hpp>
+#include <sstream>
+
 namespace gt_runner {
 namespace {
 
@@ -15,18 +18,14 @@ std::string_view label(Verdict verdict) {
   return "";
 }
 
-std::string escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
+void add_case(pugi::xml_node suite, const TestResult& result) {
+  auto test = suite.append_child("testcase");
+  test.append_attribute("name").set_value(result.name.c_str());
+  test.append_attribute("time").set_value(fmt::format("{:.3f}", result.seconds).c_str());
+  if (result.verdict == Verdict::passed) return;
+  auto why = test.append_child(result.verdict == Verdict::skipped ? "skipped" : "failure");
+  why.append_attribute("message").set_value(result.reason.c_str());
+  if (result.verdict == Verdict::failed) why.text().set(fmt::format("{}", fmt::join(result.failures, "\n")).c_str());
 }
 
 }  // namespace
@@ -58,18 +57,16 @@ std::string describe(const Totals& t) {
 
 std::string junit(std::span<const TestResult> results, const std::string& suite) {
   const Totals totals = count(results);
-  std::string text =
-      fmt::format("<?xml version=\"1.0\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">\n",
-                  escape(suite), results.size(), totals.failed, totals.skipped);
-  for (const TestResult& r : results) {
-    text += fmt::format(R"(  <testcase name="{}" time="{:.3f}">)", escape(r.name), r.seconds);
-    if (r.verdict == Verdict::skipped) text += fmt::format("<skipped message=\"{}\"/>", escape(r.reason));
-    if (r.verdict == Verdict::failed)
-      text += fmt::format("<failure message=\"{}\">{}</failure>", escape(r.reason),
-                          escape(fmt::format("{}", fmt::join(r.failures, "\n"))));
-    text += "</testcase>\n";
-  }
-  return text + "</testsuite>\n";
+  pugi::xml_document document;
+  auto root = document.append_child("testsuite");
+  root.append_attribute("name").set_value(suite.c_str());
+  root.append_attribute("tests").set_value(results.size());
+  root.append_attribute("failures").set_value(totals.failed);
+  root.append_attribute("skipped").set_value(totals.skipped);
+  for (const TestResult& result : results) add_case(root, result);
+  std::ostringstream out;
+  document.save(out, "  ", pugi::format_default, pugi::encoding_utf8);
+  return out.str();
 }
 
 }  // namespace gt_runner

@@ -44,22 +44,6 @@ std::string line_of(std::string text) {
   return text + "\n";
 }
 
-/// For XML: attributes and text.
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char character : clean_text(text)) {
-    switch (character) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&apos;"; break;
-      default: out += character;
-    }
-  }
-  return out;
-}
-
 /// For YAML, between double quotes.
 std::string quoted(std::string_view text) {
   std::string out{'"'};
@@ -78,30 +62,6 @@ std::string tap_text(std::string_view text) {
     out += character;
   }
   return out;
-}
-
-std::string junit_case(const std::string& model, const CheckResult& check) {
-  const std::string head =
-      fmt::format(R"(    <testcase classname="vpmu.{}" name="{}")", escaped(model), escaped(check.name));
-  switch (check.outcome) {
-    case Outcome::pass: return head + "/>\n";
-    case Outcome::fail:
-      return fmt::format("{}>\n      <failure message=\"expected {}, seen {}\"/>\n    </testcase>\n", head,
-                         escaped(check.expected), escaped(check.seen));
-    case Outcome::skip: break;
-  }
-  return fmt::format("{}>\n      <skipped message=\"{}\"/>\n    </testcase>\n", head, escaped(check.expected));
-}
-
-std::string junit_suite(const ModelResult& model) {
-  const auto number = [&model](Outcome outcome) {
-    return std::ranges::count(model.checks, outcome, &CheckResult::outcome);
-  };
-  std::string text =
-      fmt::format("  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
-                  escaped(model.model), model.checks.size(), number(Outcome::fail), number(Outcome::skip));
-  for (const CheckResult& check : model.checks) text += junit_case(model.model, check);
-  return text + "  </testsuite>\n";
 }
 
 Change::Kind kind_of(Outcome before, Outcome now) {
@@ -177,16 +137,6 @@ std::string report_as_tap(const KernelReport& report) {
         tests += fmt::format("  ---\n  expected: {}\n  seen: {}\n  ...\n", quoted(check.expected), quoted(check.seen));
     }
   return fmt::format("TAP version 14\n1..{}\n# Linux {}\n", number, tap_text(report.version)) + tests;
-}
-
-std::string report_as_junit(const KernelReport& report) {
-  const unsigned passed = count(report, Outcome::pass), failed = count(report, Outcome::fail),
-                 skipped = count(report, Outcome::skip);
-  std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-  text += fmt::format("<testsuites name=\"Linux {}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
-                      escaped(report.version), passed + failed + skipped, failed, skipped);
-  for (const ModelResult& model : report.models) text += junit_suite(model);
-  return text + "</testsuites>\n";
 }
 
 std::vector<Change> changes(const KernelReport& before, const KernelReport& now) {
