@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "command_line.hpp"
-#include "machine/config.hpp"
+#include "machine/settle.hpp"
 #include "report.hpp"
 #include "support/error.hpp"
 #include "test_kernel.hpp"
@@ -36,13 +36,16 @@ int report_error(const vmm::Error& error) {
 }
 
 vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
-  // Machine::create checks this too, but only once a test runs: a wrong name must not skip every test first.
-  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve({.kernel = arguments.kernel,
-                                                            .threads_per_core = arguments.threads,
-                                                            .model = arguments.model,
-                                                            .source = arguments.source}));
   if (arguments.port != "kvm" && arguments.port != "soft")
     return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "known ports: kvm, soft");
+  // Machine::create does this too, but only once a test runs: a wrong name must not skip every test first.
+  vmm::MachineConfig machine{.kernel = arguments.kernel,
+                             .threads_per_core = arguments.threads,
+                             .model = arguments.model,
+                             .source = arguments.source,
+                             .accel = arguments.port == "soft" ? vmm::Accel::soft : vmm::Accel::kvm};
+  VMM_TRY(vmm::settle(machine));
+  VMM_ASSIGN(const vmm::ResolvedConfig known, vmm::resolve(machine));
   return gt_runner::RunOptions{.model = arguments.model,
                                .source = std::string{known.source},
                                .threads_per_core = arguments.threads,

@@ -14,10 +14,10 @@
 #include "jail/identity.hpp"
 #include "kvm/kick.hpp"
 #include "machine/host_check.hpp"
+#include "machine/settle.hpp"
 #include "passthrough/pass_through.hpp"
 #include "perf/perf_calibration.hpp"
 #include "pmu/registry.hpp"
-#include "pmu/source_choice.hpp"
 #include "selftest.hpp"
 #include "shared/output.hpp"
 #include "tables/models.hpp"
@@ -72,9 +72,17 @@ std::vector<Finding> examine_sources(const std::string& kvm_device) {
                      .subject = fmt::format("source {}", pass_through_source),
                      .finding = "KVM's own PMU of the host's own model, not ours: " + passed.finding,
                      .advice = {}});
-  sources.push_back(
-      {.verdict = Finding::Verdict::good, .subject = "source auto", .finding = choose_source(true).why, .advice = {}});
   return sources;
+}
+
+/// Settles `machine` on a host of which `found` tells, and gives the choices with their reasons.
+std::vector<Finding> choose_for(MachineConfig& machine, const std::vector<Finding>& found) {
+  const auto settled = settle(machine, {.examine = [&found](const std::string&) { return found; }});
+  if (!settled) return {{Finding::Verdict::limited, "auto", describe(settled.error()), {}}};
+  std::vector<Finding> choices;
+  if (!settled->accel.empty()) choices.push_back({Finding::Verdict::good, "accel auto", settled->accel, {}});
+  choices.push_back({Finding::Verdict::good, "source auto", settled->source, {}});
+  return choices;
 }
 
 std::string as_lines(const std::vector<Finding>& findings, bool fit) {
@@ -102,22 +110,25 @@ struct DoctorArguments {
   bool runs_tests{}, as_json{};
 };
 
-/// Prints what this host can do; whether guests run on it.
-bool print_host(const DoctorArguments& arguments) {
+/// Prints what this host can do, and what `machine` has here; whether guests run on it.
+bool print_host(const DoctorArguments& arguments, MachineConfig& machine) {
   const std::string& kvm_device = arguments.selftest.kvm_device;
   auto findings = examine_host(kvm_device);
   const bool fit = is_fit(findings);
+  const auto choices = choose_for(machine, findings);
   std::ranges::move(examine_sources(kvm_device), std::back_inserter(findings));
+  std::ranges::copy(choices, std::back_inserter(findings));
   print(arguments.as_json ? as_json(findings, fit) : as_lines(findings, fit));
   return fit;
 }
 
 int examine_and_print(DoctorArguments& arguments) {
+  MachineConfig machine{.kernel = "", .accel = parse_accel(arguments.accel).value_or(Accel::automatic)};
   bool fit{};
-  if (const auto done = as_jailed([&] { fit = print_host(arguments); }); !done)
+  if (const auto done = as_jailed([&] { fit = print_host(arguments, machine); }); !done)
     std::fprintf(stderr, "vpmu doctor: %s\n", describe(done.error()).c_str());
   if (!arguments.runs_tests) return fit ? 0 : 1;
-  arguments.selftest.on_kvm = arguments.accel == "kvm" || (arguments.accel == "auto" && fit);
+  arguments.selftest.on_kvm = machine.accel == Accel::kvm;
   const auto passed = run_selftest(arguments.selftest);
   if (!passed) std::fprintf(stderr, "vpmu doctor: %s\n", describe(passed.error()).c_str());
   if (!passed && passed.error().kind == ErrorKind::usage) return doctor_usage;

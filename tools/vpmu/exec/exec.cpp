@@ -116,12 +116,7 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
   // Of a reader that has gone the guest hears, not we.
   std::signal(SIGPIPE, SIG_IGN);
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
-  VMM_ASSIGN(auto lines, settle(arguments));
-  if (arguments.machine.source_was_open && arguments.machine.source == "clock") {
-    // Whoever measures one command wants its counts, and not those that its time would have.
-    arguments.machine.source = "exact";
-    lines.back() = "source exact: what is counted is run by the engine; --source clock is faster, and estimates";
-  }
+  VMM_ASSIGN(const auto lines, settle(arguments));
   VMM_ASSIGN(arguments.machine.kernel, find_kernel(kernel_places(arguments.kernel)));
   VMM_ASSIGN(const ExecPreparation preparation, prepare_exec(arguments));
   const ExecRequest& request = preparation.request;

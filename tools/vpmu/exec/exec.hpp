@@ -18,7 +18,10 @@ struct ExecDirectory {
 
 /// What to run in a guest, and how.
 struct ExecArguments : MachineOptions {
-  ExecArguments() { memory = "1G"; }
+  ExecArguments() {
+    memory = "1G";
+    counts_one_command = true;
+  }
   const char* name{"vpmu exec"};  ///< Before each line of ours on standard error.
   std::vector<std::string> command;
   std::string kernel, modules, append, root{"/"}, root_socket, console;

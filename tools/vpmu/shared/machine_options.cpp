@@ -3,16 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "command_line.hpp"
 #include "jail/identity.hpp"
-#include "machine/host_check.hpp"
+#include "machine/settle.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
-#include "snapshot/snapshot_file.hpp"
 
 namespace vmm::tool {
 namespace {
@@ -30,15 +27,20 @@ Steward::Duties duties(const OutsideFiles& files) {
                     files.snapshot ? files.snapshot->descriptor().get() : -1}};
 }
 
-/// What the machine of a snapshot ran on, which is all that it can go on on. `unfit`: why KVM is not fit here.
-Result<ChosenAccel> accel_of_saved(const std::string& path, const std::optional<Finding>& unfit) {
-  VMM_ASSIGN(const SnapshotReader snapshot, SnapshotReader::open(path));
-  if (snapshot.image().without_kvm)
-    return ChosenAccel{.accel = Accel::soft, .reason = "processors by the instruction engine, as it was saved"};
-  if (!unfit) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
-  return host_error("the machine of " + printable(path) +
-                        " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding,
-                    0, "see `vpmu doctor`; --accel kvm tries it nevertheless");
+/// What may count in the jail; and where one command is measured, not the clock: whoever does that wants its counts,
+/// and not those that its time would have.
+Result<SourceChoice> choose_source_for(const MachineOptions& options, bool on_kvm) {
+  SourceChoice choice;
+  const auto choose = [&] { choice = choose_source(on_kvm); };
+  if (options.no_jail) {
+    choose();
+  } else {
+    VMM_TRY(as_jailed(choose));
+  }
+  if (options.counts_one_command && choice.name == "clock")
+    return SourceChoice{.name = "exact",
+                        .why = "exact: what is counted is run by the engine; --source clock is faster, and estimates"};
+  return choice;
 }
 
 }  // namespace
@@ -97,39 +99,17 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
   add_policies(command, options->policies);
 }
 
-Result<ChosenAccel> choose_accel(const MachineOptions& options) {
-  if (options.accel == "kvm") return ChosenAccel{.accel = Accel::kvm};
-  if (options.accel == "soft") return ChosenAccel{.accel = Accel::soft};
-  if (options.accel != "auto")
-    return usage_error("unknown accelerator \"" + printable(options.accel) + "\"",
-                       "give one of: auto, kvm, soft with --accel");
-  const auto findings = examine_host(options.machine.kvm_device);
-  const auto found = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
-  const auto unfit = found == findings.end() ? std::nullopt : std::optional{*found};
-  if (!options.machine.restore.empty()) return accel_of_saved(options.machine.restore, unfit);
-  if (!unfit) return ChosenAccel{.accel = Accel::kvm, .reason = "processors by KVM"};
-  return ChosenAccel{
-      .accel = Accel::soft,
-      .reason = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
-}
-
 Result<std::vector<std::string>> settle(MachineOptions& options) {
   VMM_TRY(apply(options.policies, options.machine));
   VMM_ASSIGN(options.machine.events, read_event_policy(options.events));
   if (options.schedule) {
     VMM_ASSIGN(options.machine.schedule, parse_schedule(*options.schedule));
   }
-  VMM_ASSIGN(const auto chosen, choose_accel(options));
-  options.machine.accel = chosen.accel;
-  std::vector<std::string> lines{chosen.reason};
-  const auto settle_it = [&] { lines.push_back(settle_source(options.machine)); };
-  if (options.no_jail) {
-    settle_it();
-  } else {
-    VMM_TRY(as_jailed(settle_it));
-  }
-  std::erase(lines, "");
-  return lines;
+  VMM_ASSIGN(options.machine.accel, parse_accel(options.accel));
+  VMM_ASSIGN(
+      const Settled settled,
+      settle(options.machine, {.choose_source = [&](bool on_kvm) { return choose_source_for(options, on_kvm); }}));
+  return settled.lines();
 }
 
 Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,

@@ -30,6 +30,7 @@ struct MachineOptions {
   std::string user;
   bool no_jail{};
   bool verbose{};
+  bool counts_one_command{};  ///< Then a source that is left open is one that counts, and not the clock.
 };
 
 /// What --source takes: auto, the sources that count, and KVM's own PMU.
@@ -50,14 +51,6 @@ class Messages {
   const char* end_;
   BoundedWriter writer_;
 };
-
-/// What runs the guest's code, and what to tell the user where he left that open.
-struct ChosenAccel {
-  Accel accel{};
-  std::string reason;
-};
-/// KVM where `vpmu doctor` finds it fit.
-Result<ChosenAccel> choose_accel(const MachineOptions& options);
 
 /// Settles memory, policies, events, accelerator and source. Gives the lines that tell what was left open.
 Result<std::vector<std::string>> settle(MachineOptions& options);

@@ -35,12 +35,10 @@ Result<GuestPerfRun> describe_guest(const ExecArguments& arguments) {
   MachineOptions settled = static_cast<const MachineOptions&>(arguments);
   VMM_ASSIGN(settled.machine.memory_bytes, parse_size(settled.memory));
   VMM_TRY(settle(settled));
-  GuestPerfRun run{.accel = settled.machine.accel == Accel::soft ? "soft" : "kvm",
+  GuestPerfRun run{.accel = std::string{name_of(settled.machine.accel)},
                    .source = settled.machine.source,
                    .kernel = {},
                    .memory_bytes = settled.machine.memory_bytes};
-  // As run_exec() does: whoever measures one command wants its counts.
-  if (settled.machine.source_was_open && run.source == "clock") run.source = "exact";
   VMM_ASSIGN(run.kernel, version_of_kernel(arguments));
   return run;
 }

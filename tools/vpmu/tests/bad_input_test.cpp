@@ -143,6 +143,17 @@ TEST_F(BadInput, WithoutKvmNoMachineGoesOnThatRanThere) {
   expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 2, {"does not begin like one"});
 }
 
+TEST_F(BadInput, DoctorSaysWhatAMachineWillHaveThatLeavesItOpen) {
+  const auto kernel = kernel_of("\x0F\x0B");  // UD2
+  const auto doctor = vpmu({"doctor", "--kvm", "/dev/no-kvm", "--json"});
+  const auto document = nlohmann::json::parse(doctor.output);
+  std::map<std::string, std::string> of;
+  for (const auto& finding : document["findings"]) of[finding["subject"]] = finding["finding"];
+  const auto ended = run({"--kernel", kernel, "--kvm", "/dev/no-kvm"});
+  EXPECT_EQ(ended.errors, "vpmu: " + of["accel auto"] + "\nvpmu: source " + of["source auto"] + "\n") << doctor.output;
+  EXPECT_EQ(of["source auto"].find("exact:"), 0U) << of["source auto"];
+}
+
 /// Runs only where /dev/kvm is.
 using KvmBadInput = BadInput;
 

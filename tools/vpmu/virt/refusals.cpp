@@ -140,7 +140,7 @@ Result<void> refuse_what_cannot_work(XmlElement domain) {
 }
 
 Result<void> refuse_wrong_options(const VirtOptions& options) {
-  MachineConfig config{.kernel = ""};
+  MachineConfig config{.kernel = "", .accel = Accel::kvm};
   config.model = options.model;
   // What "auto" comes to is for the domain's host to find out; any source that exists stands for it here.
   config.source = options.source == "auto" ? "exact" : options.source;

@@ -186,8 +186,8 @@ int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument
     log_->error("a VM stays without PMU: {}", describe(vm.error()));
     return vm_fd;
   }
-  log_->info("VM {}: model {}, {}", vm_fd, options_.model->name,
-             options_.source_choice.empty() ? "source " + options_.source : options_.source_choice);
+  log_->info("VM {}: model {}, source {}", vm_fd, options_.model->name,
+             options_.source_choice.empty() ? options_.source : options_.source_choice);
   process_ = ::getpid();
   remember(vm_fd, {.vm = *std::move(vm)});
   return vm_fd;

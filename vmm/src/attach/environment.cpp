@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "files/output_file.hpp"
-#include "machine/config.hpp"
+#include "machine/settle.hpp"
 
 namespace vmm {
 namespace {
@@ -26,16 +26,16 @@ std::string variable(const char* name) {
 Result<std::optional<AttachEnvironment>> read_environment() {
   const std::string model = variable("VPMU_MODEL");
   if (model.empty()) return std::optional<AttachEnvironment>{};
-  MachineConfig config{.kernel = ""};
+  MachineConfig config{.kernel = "", .accel = Accel::kvm};
   config.model = model;
   if (const std::string source = variable("VPMU_SOURCE"); !source.empty()) config.source = source;
-  const std::string choice = settle_source(config);
+  VMM_ASSIGN(const Settled settled, settle(config));
   VMM_ASSIGN(const ResolvedConfig resolved, resolve(config, {.model = "in VPMU_MODEL", .source = "in VPMU_SOURCE"}));
   if (resolved.passes_through())
     return usage_error("the source kvm is the VMM's own PMU, without this library",
                        "leave VPMU_MODEL away, or give another VPMU_SOURCE");
   return std::optional{AttachEnvironment{
-      .options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = choice},
+      .options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = settled.source},
       .log = variable("VPMU_LOG"),
       .statistics = variable("VPMU_STATS")}};
 }

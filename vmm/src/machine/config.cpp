@@ -9,7 +9,6 @@
 #include "model/model.hpp"
 #include "passthrough/pass_through.hpp"
 #include "pmu/registry.hpp"
-#include "pmu/source_choice.hpp"
 
 namespace vmm {
 namespace {
@@ -32,9 +31,10 @@ std::string source_names() {
 }
 
 Result<std::string_view> resolve_source(const MachineConfig& config, const ConfigNames& names) {
-  const bool on_kvm = config.accel == Accel::kvm;
+  const bool on_kvm = config.accel != Accel::soft;
   const bool passes_through = config.source == pass_through_source;
-  const auto* const row = find_source(config.source == "auto" ? choose_source(on_kvm).name : config.source);
+  if (config.source == "auto") return usage_error("the source is still open", "settle() the configuration first");
+  const auto* const row = find_source(config.source);
   if (row == nullptr && !passes_through) {
     return usage_error(fmt::format("unknown source \"{}\"", printable(config.source)),
                        fmt::format("give one of: {} {}", source_names(), names.source));
@@ -50,12 +50,13 @@ Result<std::string_view> resolve_source(const MachineConfig& config, const Confi
 
 }  // namespace
 
-std::string settle_source(MachineConfig& config) {
-  if (config.source != "auto") return {};
-  const SourceChoice choice = choose_source(config.accel == Accel::kvm);
-  config.source = choice.name;
-  config.source_was_open = true;
-  return "source " + choice.why;
+std::string_view name_of(Accel accel) {
+  switch (accel) {
+    case Accel::automatic: return "auto";
+    case Accel::kvm: return "kvm";
+    case Accel::soft: return "soft";
+  }
+  return "auto";
 }
 
 bool ResolvedConfig::passes_through() const { return source == pass_through_source; }
@@ -117,6 +118,13 @@ Result<std::uint64_t> parse_size(const std::string& text) {
     return failure;
   }
   return value << shift;
+}
+
+Result<Accel> parse_accel(const std::string& text) {
+  for (const Accel accel : {Accel::automatic, Accel::kvm, Accel::soft})
+    if (text == name_of(accel)) return accel;
+  return usage_error(fmt::format("unknown accelerator \"{}\"", printable(text)),
+                     "give one of: auto, kvm, soft with --accel");
 }
 
 Result<Schedule> parse_schedule(const std::string& text) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/compiling.hpp"
@@ -22,9 +23,13 @@ namespace vmm {
 
 /// What a machine's processors run on.
 enum class Accel : std::uint8_t {
+  automatic,  ///< Left open: settle() takes KVM where it is fit, else the instruction engine.
   kvm,
   soft,  ///< The instruction engine: virtual time, processors take turns, the same every time.
 };
+
+/// "auto", "kvm" or "soft", as the command line has them.
+std::string_view name_of(Accel accel);
 
 /// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
 struct MachineConfig {
@@ -39,10 +44,10 @@ struct MachineConfig {
   unsigned threads_per_core{2};  ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
   bool bare_metal{};  ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
-  std::string source{"auto"};  ///< Name of the counting source; "auto" takes the best that works here.
-  bool source_was_open{};      ///< settle_source() has chosen it.
-  EventPolicy events{};        ///< Of the source "kvm": which events the guest may count.
-  Accel accel{Accel::kvm};
+  std::string source{"auto"};         ///< Name of the counting source; "auto" takes the best that works here.
+  bool source_was_open{};             ///< settle() has chosen it.
+  EventPolicy events{};               ///< Of the source "kvm": which events the guest may count.
+  Accel accel{};                      ///< Left open, as the source, unless it is named: machine/settle.hpp.
   vpmu::exec::Compiling compiling{};  ///< Whether the instruction engine compiles what runs often.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
@@ -81,16 +86,16 @@ struct ResolvedConfig {
   [[nodiscard]] bool passes_through() const;
 };
 
-/// Decides on a source where that is left open ("auto"), by what this host has, and says the choice with its reasons;
-/// else empty.
-std::string settle_source(MachineConfig& config);
-
-/// Checks what can be checked without touching files or KVM; settles the source where it is left open. Fails with kind
-/// usage; the message names the value and the choice, and by `names` how to give another.
+/// Checks what can be checked without touching files or the host. settle() goes before it: a source that is still open
+/// is refused. With an accelerator that is still open any source is good. Fails with kind usage; the message names the
+/// value and the choice, and by `names` how to give another.
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names = {});
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.
 Result<std::uint64_t> parse_size(const std::string& text);
+
+/// The accelerator of a name. Fails with kind usage.
+Result<Accel> parse_accel(const std::string& text);
 
 /// The schedule that "N" or "N:SEED" means. Fails with kind usage.
 Result<Schedule> parse_schedule(const std::string& text);

@@ -12,6 +12,7 @@
 #include "boot/multiboot_image.hpp"
 #include "files/input_file.hpp"
 #include "kvm/kick.hpp"
+#include "machine/settle.hpp"
 #include "passthrough/passed_vcpu.hpp"
 #include "support/assert.hpp"
 
@@ -119,6 +120,8 @@ Machine::~Machine() {
 
 Result<std::unique_ptr<Machine>> Machine::create(const MachineConfig& given, Hooks hooks, Log& log) {
   MachineConfig config = given;
+  VMM_ASSIGN(const Settled settled, settle(config));
+  for (const std::string& line : settled.lines()) log.info("{}", line);
   std::optional<SnapshotReader> snapshot;
   const MachineImage* image = nullptr;
   if (!config.restore.empty()) {

@@ -49,7 +49,8 @@ class Machine final : public StopRequests {
     DeviceFactory make_devices{};
   };
 
-  /// Checks the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
+  /// Settles what the configuration leaves open (machine/settle.hpp), and tells it to `log` as LogLevel::info; checks
+  /// it, loads the kernel and makes the processors. `log` must outlive the machine.
   /// Fails with kind usage for what the user can change, kind host for what this host cannot do.
   static Result<std::unique_ptr<Machine>> create(const MachineConfig& given, Hooks hooks, Log& log);
   ~Machine() override;

@@ -21,15 +21,25 @@ TEST(ParseSize, RefusesEverythingElseAndShowsIt) {
   }
 }
 
+TEST(ParseAccel, TakesTheNamesOfTheCommandLine) {
+  EXPECT_EQ(parse_accel("auto"), Accel::automatic);
+  EXPECT_EQ(parse_accel("kvm"), Accel::kvm);
+  EXPECT_EQ(parse_accel("soft"), Accel::soft);
+  const auto refused = parse_accel("warp");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(describe(refused.error()), "unknown accelerator \"warp\"; give one of: auto, kvm, soft with --accel");
+}
+
 TEST(ResolveConfig, DefaultsAreGood) {
-  const auto resolved = resolve({.kernel = "vmlinuz"});
+  const auto resolved = resolve({.kernel = "vmlinuz", .source = "clock"});
   ASSERT_TRUE(resolved) << describe(resolved.error());
   EXPECT_EQ(resolved->model->generation, vpmu::Generation::skylake);
-  EXPECT_FALSE(resolved->source.empty());
+  EXPECT_EQ(resolved->source, "clock");
 }
 
 TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
-  const auto what = [](const MachineConfig& config) {
+  const auto what = [](MachineConfig config) {
+    if (config.source == "auto") config.source = "clock";
     const auto resolved = resolve(config);
     EXPECT_FALSE(resolved);
     EXPECT_EQ(resolved.error().kind, ErrorKind::usage);
@@ -48,6 +58,12 @@ TEST(ResolveConfig, WrongNamesAndNumbersAreShownWithTheChoice) {
   EXPECT_NE(what({.kernel = "k", .memory_bytes = 1}).find("bad memory size of 1 bytes"), std::string::npos);
 }
 
+TEST(ResolveConfig, ASourceThatNobodyHasSettledIsRefused) {
+  const auto open = resolve({.kernel = "k"});
+  ASSERT_FALSE(open);
+  EXPECT_EQ(describe(open.error()), "the source is still open; settle() the configuration first");
+}
+
 TEST(ResolveConfig, HostsPmuCountsNoGuestOfTheEngine) {
   const auto soft = resolve({.kernel = "k", .source = "perf", .accel = Accel::soft});
   ASSERT_FALSE(soft);
@@ -55,7 +71,7 @@ TEST(ResolveConfig, HostsPmuCountsNoGuestOfTheEngine) {
   EXPECT_NE(describe(soft.error()).find("source \"perf\" counts what the host's processor runs"), std::string::npos)
       << describe(soft.error());
   EXPECT_EQ(resolve({.kernel = "k", .source = "perf"})->source, "perf");
-  EXPECT_EQ(resolve({.kernel = "k", .source = "auto", .accel = Accel::soft})->source, "exact");
+  EXPECT_EQ(resolve({.kernel = "k", .source = "exact", .accel = Accel::soft})->source, "exact");
 }
 
 TEST(ResolveConfig, KvmsOwnPmuIsASourceWithModelsAndPoliciesOfItsOwn) {

@@ -246,8 +246,8 @@ TEST_F(KvmMachine, AMachineThatNeverStartedGoesAwayQuietly) { EXPECT_NE(machine_
 TEST(Machine, WithoutAKvmDeviceSaysSo) {
   const CodeFile file{spin};
   Log log;
-  const auto machine =
-      Machine::create({.kernel = file.path(), .memory_bytes = 16 * mib, .kvm_device = "/dev/null"}, {}, log);
+  const auto machine = Machine::create(
+      {.kernel = file.path(), .memory_bytes = 16 * mib, .accel = Accel::kvm, .kvm_device = "/dev/null"}, {}, log);
   ASSERT_FALSE(machine);
   EXPECT_EQ(machine.error().kind, ErrorKind::host);
   EXPECT_NE(machine.error().what.find("/dev/null is not the KVM device"), std::string::npos) << machine.error().what;

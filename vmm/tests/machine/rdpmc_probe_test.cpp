@@ -30,6 +30,7 @@ class RdpmcProbe : public testing::TestWithParam<RdpmcBehaviour> {
     config.kernel = kernel_;
     config.memory_bytes = 32U << 20U;
     config.source = "clock";
+    config.accel = Accel::kvm;
     config.kvm_device = kvm.path();
   }
   void TearDown() override { ::unlink(kernel_.c_str()); }

@@ -46,6 +46,7 @@ class PassedGuest {
     config.kernel = kernel_;
     config.memory_bytes = 32U << 20U;
     config.source = pass_through_source;
+    config.accel = Accel::kvm;
     config.kvm_device = kvm.path();
   }
   ~PassedGuest() { ::unlink(kernel_.c_str()); }

@@ -1,0 +1,66 @@
+#include "machine/settle.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "snapshot/snapshot_file.hpp"
+
+namespace vmm {
+namespace {
+
+struct AccelChoice {
+  Accel accel{};
+  std::string why;
+};
+
+AccelChoice kvm() { return {.accel = Accel::kvm, .why = "processors by KVM"}; }
+
+/// What the machine of a snapshot ran on, which is all that it can go on on. `unfit`: why KVM is not fit here.
+Result<AccelChoice> accel_of_saved(const std::string& path, const std::optional<Finding>& unfit) {
+  VMM_ASSIGN(const SnapshotReader snapshot, SnapshotReader::open(path));
+  if (snapshot.image().without_kvm)
+    return AccelChoice{.accel = Accel::soft, .why = "processors by the instruction engine, as it was saved"};
+  if (!unfit) return kvm();
+  return host_error("the machine of " + printable(path) +
+                        " goes on on KVM only, and KVM is not fit: " + unfit->subject + ": " + unfit->finding,
+                    0, "see `vpmu doctor`; --accel kvm tries it nevertheless");
+}
+
+Result<AccelChoice> choose_accel(const MachineConfig& config, const std::vector<Finding>& findings) {
+  const auto found = std::ranges::find(findings, Finding::Verdict::unfit, &Finding::verdict);
+  const auto unfit = found == findings.end() ? std::nullopt : std::optional{*found};
+  if (!config.restore.empty()) return accel_of_saved(config.restore, unfit);
+  if (!unfit) return kvm();
+  return AccelChoice{
+      .accel = Accel::soft,
+      .why = "processors by the instruction engine; KVM is not fit: " + unfit->subject + ": " + unfit->finding};
+}
+
+}  // namespace
+
+std::vector<std::string> Settled::lines() const {
+  std::vector<std::string> all;
+  if (!accel.empty()) all.push_back(accel);
+  if (!source.empty()) all.push_back("source " + source);
+  return all;
+}
+
+Result<Settled> settle(MachineConfig& config, const HostQuestions& host) {
+  Settled settled;
+  Accel accel = config.accel;
+  if (accel == Accel::automatic) {
+    VMM_ASSIGN(AccelChoice choice, choose_accel(config, host.examine(config.kvm_device)));
+    accel = choice.accel;
+    settled.accel = std::move(choice.why);
+  }
+  if (config.source == "auto") {
+    VMM_ASSIGN(SourceChoice choice, host.choose_source(accel == Accel::kvm));
+    config.source = choice.name;
+    config.source_was_open = true;
+    settled.source = std::move(choice.why);
+  }
+  config.accel = accel;
+  return settled;
+}
+
+}  // namespace vmm
