@@ -51,7 +51,7 @@ vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
                                .threads_per_core = arguments.threads,
                                .soft = arguments.port == "soft",
                                .time_limit = std::chrono::seconds{arguments.seconds},
-                               .compiling = {.after = arguments.compile_after},
+                               .source_options = {.compiling = {.after = arguments.compile_after}},
                                .statistics = arguments.statistics,
                                .lengthy = arguments.lengthy};
 }

@@ -66,11 +66,10 @@ vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const 
           .threads_per_core = options.threads_per_core,
           .model = options.model,
           .source = options.source,
+          .source_options = options.source_options,
           .accel = options.soft ? vmm::Accel::soft : vmm::Accel::kvm,
-          .compiling = options.compiling,
           .kvm_device = options.kvm_device,
           .pmu_time = options.pmu_time,
-          .model_log = options.model_log,
           .elf_arguments = {.rdi = test.index, .rsi = boot_flags(options)},
           .most_ticks = options.tick_limit};
 }

@@ -3,8 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "exec/compiling.hpp"
-#include "sources/model_log.hpp"
+#include "sources/source_options.hpp"
 #include "support/result.hpp"
 #include "test_kernel.hpp"
 #include "test_result.hpp"
@@ -21,8 +20,7 @@ struct RunOptions {
   std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
   std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.
   vmm::PmuTime pmu_time{vmm::PmuTime::hidden};   ///< See MachineConfig.
-  vmm::ModelLog model_log{};                     ///< See MachineConfig.
-  vpmu::exec::Compiling compiling{};             ///< See MachineConfig.
+  vmm::SourceOptions source_options{};           ///< See MachineConfig.
   std::string kvm_device{"/dev/kvm"};            ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
   bool lengthy{};                                ///< Tests that repeat something do all of it.

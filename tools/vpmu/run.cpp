@@ -57,7 +57,9 @@ class ModelLogFile {
     if (!log.file_) return log;
     VMM_ASSIGN(Fd fd, log.file_->descriptor());
     log.writer_ = std::make_shared<BoundedWriter>(std::move(fd));
-    machine.model_log = [writer = log.writer_](const ModelledAccess& m) { writer->put(describe(m) + "\n"); };
+    machine.source_options.model_log = [writer = log.writer_](const ModelledAccess& m) {
+      writer->put(describe(m) + "\n");
+    };
     return log;
   }
 

@@ -164,8 +164,9 @@ class Guest {
     ram_.kick = port_->kick_target();
     port_->stop_after(most_ticks);
     static constexpr std::array<std::string_view, 4> sources{"exact", "exact", "step", "clock"};
-    auto made = PmuVcpu::create({.source = sources[kinds_ % sources.size()], .make_timer = port_->timers()}, *port_,
-                                memory_, log_);
+    auto made = PmuVcpu::create(
+        {.source = sources[kinds_ % sources.size()], .source_services = {.make_timer = port_->timers()}}, *port_,
+        memory_, log_);
     require(made.has_value(), "a vCPU");
     vcpu_ = std::move(*made);
   }

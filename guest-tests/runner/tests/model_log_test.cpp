@@ -42,12 +42,14 @@ TEST(ModelLog, AgreesWithEveryRecord) {
   std::multiset<std::string> modelled;
   unsigned levels = 0;
   const auto result =
-      run_test(*kernel, *test, {.source = "exact", .soft = true, .model_log = [&](const vmm::ModelledAccess& m) {
-                                  if (m.store) return;
-                                  levels |= 1U << static_cast<unsigned>(m.access.level);
-                                  modelled.insert(fmt::format("record {:#x} {:#x} {:#x}", m.access.address.value(),
-                                                              m.access.latency, data_source(m.access)));
-                                }});
+      run_test(*kernel, *test,
+               {.source = "exact", .soft = true, .source_options = {.model_log = [&](const vmm::ModelledAccess& m) {
+                                                   if (m.store) return;
+                                                   levels |= 1U << static_cast<unsigned>(m.access.level);
+                                                   modelled.insert(
+                                                       fmt::format("record {:#x} {:#x} {:#x}", m.access.address.value(),
+                                                                   m.access.latency, data_source(m.access)));
+                                                 }}});
   ASSERT_TRUE(result) << result.error().what;
   EXPECT_EQ(result->verdict, Verdict::passed) << describe(*result);
   unsigned records = 0;

@@ -97,11 +97,14 @@ TEST(SoftPortIsDeterministic, CompiledCodeCountsWhatInterpretedCodeDoes) {
   std::uint64_t compiled_blocks = 0;
   for (const Case& c : all_cases()) {
     if (c.source == "step") continue;
-    const auto interpreted =
-        run_test(kernel(), c.test,
-                 {.source = c.source, .soft = true, .compiling = vpmu::exec::never_compiling, .statistics = true});
+    const auto interpreted = run_test(kernel(), c.test,
+                                      {.source = c.source,
+                                       .soft = true,
+                                       .source_options = {.compiling = vpmu::exec::never_compiling},
+                                       .statistics = true});
     const auto compiled =
-        run_test(kernel(), c.test, {.source = c.source, .soft = true, .compiling = {.after = 1}, .statistics = true});
+        run_test(kernel(), c.test,
+                 {.source = c.source, .soft = true, .source_options = {.compiling = {.after = 1}}, .statistics = true});
     ASSERT_TRUE(interpreted && compiled) << c.test.name;
     EXPECT_EQ(without_compiled(interpreted->log, interpreted_blocks), without_compiled(compiled->log, compiled_blocks))
         << c.test.name << " with " << c.source;

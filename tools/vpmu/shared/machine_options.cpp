@@ -68,7 +68,7 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       .shows_default()
       .suggests({"auto", "kvm", "soft"});
   command.add_flag(
-      "--no-jit", [options] { options->machine.compiling = vpmu::exec::never_compiling; },
+      "--no-jit", [options] { options->machine.source_options.compiling = vpmu::exec::never_compiling; },
       "interpret everything that the instruction engine runs: the same, slower");
   command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
       .shows_default();

@@ -47,7 +47,7 @@ Result<AttachedVcpu*> AttachedVm::add_vcpu(std::uint32_t id, Fd fd) {
   VMM_ASSIGN(Vcpu vcpu, vm_.adopt_vcpu(id, std::move(fd)));
   PmuVcpuConfig config{.pmu = {.generation = options_.model->generation},
                        .source = options_.source,
-                       .source_was_open = !options_.source_choice.empty()};
+                       .source_options = options_.source_options};
   config.others_msr = [this](std::uint32_t access, std::uint32_t msr) {
     if (!theirs_.traps(msr, static_cast<MsrTrap>(access))) return OthersMsr::none;
     return (their_reasons_ & KVM_MSR_EXIT_REASON_FILTER) != 0 ? OthersMsr::exits : OthersMsr::faults;

@@ -15,6 +15,7 @@
 #include "machine/statistics.hpp"
 #include "memory/linear.hpp"
 #include "model/model.hpp"
+#include "sources/source_options.hpp"
 #include "support/log.hpp"
 
 namespace vmm {
@@ -23,6 +24,7 @@ namespace vmm {
 struct AttachOptions {
   const MachineModel* model{};
   std::string source;
+  SourceOptions source_options{};
   std::string source_choice{};  ///< Why that source, where it was left open.
   bool tells_statistics{};      ///< Whether somebody will ask for statistics().
 };

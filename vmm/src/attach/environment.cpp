@@ -34,10 +34,12 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   if (resolved.passes_through())
     return usage_error("the source kvm is the VMM's own PMU, without this library",
                        "leave VPMU_MODEL away, or give another VPMU_SOURCE");
-  return std::optional{AttachEnvironment{
-      .options = {.model = resolved.model, .source = std::string{resolved.source}, .source_choice = settled.source},
-      .log = variable("VPMU_LOG"),
-      .statistics = variable("VPMU_STATS")}};
+  return std::optional{AttachEnvironment{.options = {.model = resolved.model,
+                                                     .source = std::string{resolved.source},
+                                                     .source_options = config.source_options,
+                                                     .source_choice = settled.source},
+                                         .log = variable("VPMU_LOG"),
+                                         .statistics = variable("VPMU_STATS")}};
 }
 
 std::vector<std::string> unknown_variables() {

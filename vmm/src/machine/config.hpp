@@ -7,13 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "exec/compiling.hpp"
 #include "model/model.hpp"
 #include "passthrough/event_policy.hpp"
 #include "pmu/msr_router.hpp"
 #include "pmu/pmu_vcpu.hpp"
 #include "soft/schedule.hpp"
-#include "sources/model_log.hpp"
+#include "sources/source_options.hpp"
 #include "support/result.hpp"
 #include "vcpu/guest_clock.hpp"
 #include "vpmu/generation.hpp"
@@ -44,18 +43,17 @@ struct MachineConfig {
   unsigned threads_per_core{2};  ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
   bool bare_metal{};  ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
-  std::string source{"auto"};         ///< Name of the counting source; "auto" takes the best that works here.
-  bool source_was_open{};             ///< settle() has chosen it.
-  EventPolicy events{};               ///< Of the source "kvm": which events the guest may count.
-  Accel accel{};                      ///< Left open, as the source, unless it is named: machine/settle.hpp.
-  vpmu::exec::Compiling compiling{};  ///< Whether the instruction engine compiles what runs often.
+  std::string source{"auto"};      ///< Name of the counting source; "auto" takes the best that works here.
+  SourceOptions source_options{};  ///< `compiling` is also that of a guest that runs without KVM. settle() sets
+                                   ///< `was_open`.
+  EventPolicy events{};            ///< Of the source "kvm": which events the guest may count.
+  Accel accel{};                   ///< Left open, as the source, unless it is named: machine/settle.hpp.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
-  ModelLog model_log{};  ///< Gets what a model of the processor says of accesses that may be sampled.
   /// What an ELF kernel finds in RDI and RSI at its entry point.
   struct ElfArguments {
     std::uint64_t rdi{};

@@ -263,20 +263,19 @@ Result<void> Machine::add_vcpus(const MachineConfig& config, const ResolvedConfi
           vcpu_image));
       continue;
     }
-    const PmuVcpuConfig pmu{.pmu = {.generation = resolved.model->generation,
-                                    .smt = config.threads_per_core == 2,
-                                    .policies = config.pmu_policies},
-                            .uncore = {.package = uncore_.get(), .id = id},
-                            .source = resolved.source,
-                            .source_was_open = config.source_was_open,
-                            .unknown_msr = config.unknown_msr,
-                            .lvtpc_masked = config.lvtpc_masked,
-                            .make_timer = processor->timers(),
+    const PmuVcpuConfig pmu{
+        .pmu = {.generation = resolved.model->generation,
+                .smt = config.threads_per_core == 2,
+                .policies = config.pmu_policies},
+        .uncore = {.package = uncore_.get(), .id = id},
+        .source = resolved.source,
+        .source_options = config.source_options,
+        .source_services = {.make_timer = processor->timers(),
                             .make_perf_host = perf_hosts,
-                            .rdpmc = config.rdpmc,
-                            .model_log = config.model_log,
-                            .caches = config.accel == Accel::soft && config.cpus > 1 ? &caches_ : nullptr,
-                            .compiling = config.compiling};
+                            .caches = config.accel == Accel::soft && config.cpus > 1 ? &caches_ : nullptr},
+        .unknown_msr = config.unknown_msr,
+        .lvtpc_masked = config.lvtpc_masked,
+        .rdpmc = config.rdpmc};
     vcpus_.push_back(std::make_unique<VcpuThread>(
         services, id, std::move(processor),
         [this, pmu](VcpuPort& port) { return PmuVcpu::create(pmu, port, linear_, *log_); }, vcpu_image));

@@ -56,7 +56,7 @@ Result<Settled> settle(MachineConfig& config, const HostQuestions& host) {
   if (config.source == "auto") {
     VMM_ASSIGN(SourceChoice choice, host.choose_source(accel == Accel::kvm));
     config.source = choice.name;
-    config.source_was_open = true;
+    config.source_options.was_open = true;
     settled.source = std::move(choice.why);
   }
   config.accel = accel;

@@ -104,7 +104,7 @@ class SoftAccelerator final : public Accelerator {
                .mmio = needs.mmio,
                .model = *model_,
                .most_ticks = needs.config.most_ticks,
-               .compiling = needs.config.compiling,
+               .compiling = needs.config.source_options.compiling,
                .log = needs.log} {}
 
   Result<std::unique_ptr<Processor>> add_processor(unsigned id) override {

@@ -111,15 +111,11 @@ Result<std::unique_ptr<PmuVcpu>> PmuVcpu::create(const PmuVcpuConfig& config, Vc
                                                         .memory = memory,
                                                         .generation = vpmu::describe(config.pmu.generation),
                                                         .seed = config.pmu.seed,
-                                                        .model_log = config.model_log,
+                                                        .options = config.source_options,
+                                                        .services = config.source_services,
                                                         .others_msr = is_others(config),
-                                                        .make_timer = config.make_timer,
-                                                        .compiling = config.compiling,
-                                                        .make_perf_host = config.make_perf_host,
                                                         .storable = storable,
-                                                        .caches = config.caches,
-                                                        .log = log,
-                                                        .or_clock = config.source_was_open}));
+                                                        .log = log}));
   return self;
 }
 

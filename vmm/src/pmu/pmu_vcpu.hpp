@@ -6,16 +6,12 @@
 #include <optional>
 #include <string_view>
 
-#include "exec/compiling.hpp"
 #include "memory/linear.hpp"
-#include "perf/cpu_timer.hpp"
-#include "perf/perf_host.hpp"
 #include "pmu/msr_router.hpp"
 #include "pmu/pmi.hpp"
 #include "pmu/rdpmc_gate.hpp"
-#include "sources/model_log.hpp"
-#include "sources/shared_caches.hpp"
 #include "sources/source.hpp"
+#include "sources/source_options.hpp"
 #include "support/log.hpp"
 #include "support/result.hpp"
 #include "vcpu/breakpoints.hpp"
@@ -37,18 +33,14 @@ struct PmuVcpuConfig {
   vpmu::PmuConfig pmu{};
   UncoreAccess uncore{};  ///< The package must outlive the vCPU.
   std::string_view source{"clock"};
-  bool source_was_open{};  ///< Nobody asked for that source: where it cannot be had after all, the clock counts.
+  SourceOptions source_options{};
+  SourceServices source_services{};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
-  TimerFactory make_timer{CpuTimer::create};             ///< The clock that sources count by,
-  PerfHostFactory make_perf_host{make_linux_perf_host};  ///< and the host's counters.
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us filters. Exits for another reason than a filter are its
   /// own, too. Empty: there is none.
   std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
-  ModelLog model_log{};               ///< Of sources that have a model of the processor.
-  SharedCaches* caches{};             ///< The same; of vCPUs that run one at a time. Must outlive the vCPU.
-  vpmu::exec::Compiling compiling{};  ///< Of sources that run the guest's code.
 };
 
 struct PmuVcpuStatistics {

@@ -15,33 +15,32 @@ namespace vmm {
 namespace {
 
 Result<std::unique_ptr<CountSource>> make_clock(const SourceParts& parts) {
-  VMM_ASSIGN(auto timer, parts.make_timer());
+  VMM_ASSIGN(auto timer, parts.services.make_timer());
   return std::make_unique<ClockSource>(std::move(timer), parts.breakpoints, parts.view, parts.seed);
 }
 
 Result<std::unique_ptr<CountSource>> make_step(const SourceParts& parts) {
-  VMM_ASSIGN(auto timer, parts.make_timer());
+  VMM_ASSIGN(auto timer, parts.services.make_timer());
   return std::make_unique<StepSource>(std::move(timer), parts.breakpoints, parts.view);
 }
 
 Result<std::unique_ptr<ExactSource>> make_engine(const SourceParts& parts) {
-  VMM_ASSIGN(auto timer, parts.make_timer());
+  VMM_ASSIGN(auto timer, parts.services.make_timer());
   return std::make_unique<ExactSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.generation,
-                                       parts.model_log, parts.compiling, parts.others_msr, parts.storable,
-                                       parts.caches);
+                                       parts.options, parts.others_msr, parts.storable, parts.services.caches);
 }
 
 Result<std::unique_ptr<CountSource>> make_exact(const SourceParts& parts) { return make_engine(parts); }
 
 Result<std::unique_ptr<CountSource>> make_perf(const SourceParts& parts) {
-  auto host = parts.make_perf_host();
+  auto host = parts.services.make_perf_host();
   VMM_ASSIGN(const PerfCalibration calibration, calibrate(*host));
   VMM_ASSIGN(auto engine, make_engine(parts));
   return std::make_unique<PerfSource>(std::move(host), calibration, std::move(engine), parts.generation, parts.log);
 }
 
 Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
-  VMM_ASSIGN(auto timer, parts.make_timer());
+  VMM_ASSIGN(auto timer, parts.services.make_timer());
   return std::make_unique<LockstepSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.seed);
 }
 
@@ -72,7 +71,7 @@ const SourceRow* find_source(std::string_view name) {
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts) {
   if (const SourceRow* row = find_source(name)) {
     auto made = row->make(parts);
-    if (made || !parts.or_clock) return made;
+    if (made || !parts.options.was_open) return made;
     parts.log.warning("source {} cannot be had for this vCPU: {}; the clock counts, which estimates", name,
                       describe(made.error()));
     return make_clock(parts);

@@ -4,13 +4,9 @@
 #include <span>
 #include <string_view>
 
-#include "exec/compiling.hpp"
-#include "perf/cpu_timer.hpp"
-#include "perf/perf_host.hpp"
-#include "sources/model_log.hpp"
 #include "sources/others_msrs.hpp"
-#include "sources/shared_caches.hpp"
 #include "sources/source.hpp"
+#include "sources/source_options.hpp"
 #include "support/log.hpp"
 #include "vcpu/breakpoints.hpp"
 #include "vcpu/guest_view.hpp"
@@ -25,15 +21,11 @@ struct SourceParts {
   const LinearMemory& memory;
   const vpmu::GenerationDesc& generation;
   std::uint64_t seed;
-  const ModelLog& model_log;
+  const SourceOptions& options;
+  const SourceServices& services;
   const OthersMsrs& others_msr;
-  const TimerFactory& make_timer;
-  vpmu::exec::Compiling compiling;
-  const PerfHostFactory& make_perf_host;
   StorableBranches storable;
-  SharedCaches* caches{};  ///< May be null.
   Log& log;
-  bool or_clock{};  ///< Where the source cannot be had, the clock counts, with a warning.
 };
 
 /// One counting source that users can name.

@@ -8,9 +8,9 @@
 #include "memory/engine_ram.hpp"
 #include "memory/host_code.hpp"
 #include "processor/debug_registers.hpp"
-#include "sources/model_log.hpp"
 #include "sources/plan_progress.hpp"
 #include "sources/shared_caches.hpp"
+#include "sources/source_options.hpp"
 #include "sources/step_source.hpp"
 #include "sources/system_in_place.hpp"
 #include "uarch/processor_model.hpp"
@@ -43,15 +43,15 @@ struct ExactStatistics {
 class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
-              const vpmu::GenerationDesc& generation, ModelLog model_log, vpmu::exec::Compiling compiling,
-              OthersMsrs others_msr = {}, StorableBranches storable = {}, SharedCaches* caches = nullptr)
+              const vpmu::GenerationDesc& generation, const SourceOptions& options, OthersMsrs others_msr = {},
+              StorableBranches storable = {}, SharedCaches* caches = nullptr)
       : view_{&view},
         ram_{memory},
         platform_{*this},
         steps_{std::move(timer), breakpoints, view},
-        engine_{ram_, platform_, &host_code_, compiling},
+        engine_{ram_, platform_, &host_code_, options.compiling},
         generation_{&generation},
-        model_log_{std::move(model_log)},
+        model_log_{options.model_log},
         system_{view, generation, std::move(others_msr)},
         storable_{std::move(storable)},
         caches_{caches} {}

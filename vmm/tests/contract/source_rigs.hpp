@@ -90,8 +90,7 @@ class EngineGuest : public LoopingGuest {
  protected:
   std::unique_ptr<ExactSource> make_exact() {
     return std::make_unique<ExactSource>(std::make_unique<FakeTimer>(time), guest.breakpoints, guest.view, guest.memory,
-                                         vpmu::describe(vpmu::Generation::skylake), ModelLog{},
-                                         vpmu::exec::Compiling{});
+                                         vpmu::describe(vpmu::Generation::skylake), SourceOptions{});
   }
 };
 

@@ -163,7 +163,7 @@ class RandomSoftGuest {
     start.special.apic_base = random_() % 2 != 0 ? 0xFEE0'0900 : 0xFEE0'0D00;
     port_.emplace(guest_.memory, CpuidTable{},
                   SoftStart{.sregs = start.special, .regs = start.registers, .compiling = compiling});
-    const PmuVcpuConfig config{.source = source, .make_timer = port_->timers()};
+    const PmuVcpuConfig config{.source = source, .source_services = {.make_timer = port_->timers()}};
     auto made = PmuVcpu::create(config, *port_, guest_.memory, log_);
     EXPECT_TRUE(made);
     vcpu_ = std::move(*made);

@@ -47,7 +47,7 @@ TEST(Settle, TakesKvmAndItsSourceWhereKvmIsFit) {
   ASSERT_TRUE(settled) << describe(settled.error());
   EXPECT_EQ(config.accel, Accel::kvm);
   EXPECT_EQ(config.source, "perf");
-  EXPECT_TRUE(config.source_was_open);
+  EXPECT_TRUE(config.source_options.was_open);
   EXPECT_EQ(settled->lines(), (std::vector<std::string>{"processors by KVM", "source perf: it passes"}));
 }
 
@@ -71,7 +71,7 @@ TEST(Settle, WhatIsNamedStaysAndIsNotAskedFor) {
   EXPECT_TRUE(settled->lines().empty());
   EXPECT_EQ(config.accel, Accel::kvm);
   EXPECT_EQ(config.source, "clock");
-  EXPECT_FALSE(config.source_was_open);
+  EXPECT_FALSE(config.source_options.was_open);
   EXPECT_EQ(host.examined + host.chosen_on_kvm + host.chosen_off_kvm, 0);
 
   MachineConfig on_kvm{.kernel = "k", .accel = Accel::kvm};

@@ -47,7 +47,9 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
     port.msrs[0x10] = tsc;
     port.set_apic_word(lvtpc, lvtpc_nmi);
     config.pmu.trace = this;
-    config.make_timer = [this]() -> Result<std::unique_ptr<CpuTimer>> { return std::make_unique<FakeTimer>(time); };
+    config.source_services.make_timer = [this]() -> Result<std::unique_ptr<CpuTimer>> {
+      return std::make_unique<FakeTimer>(time);
+    };
     auto created = PmuVcpu::create(config, port, memory, log);
     EXPECT_TRUE(created);
     if (created) vcpu = std::move(*created);

@@ -47,7 +47,7 @@ std::vector<Answer> answers_with(std::string_view source) {
   ScriptedTime time;
   FakeCpu cpu{unused, time};
   FakePerf perf{unused, cpu};
-  ProfiledGuest guest{{.source = source, .make_perf_host = perf.factory()}};
+  ProfiledGuest guest{{.source = source, .source_services = {.make_perf_host = perf.factory()}}};
   if (!guest.vcpu) return {};
   std::vector<Answer> answers;
   const auto access = [&](std::uint32_t index, std::optional<std::uint64_t> value) {
@@ -98,12 +98,12 @@ TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
   FakeGuest guest;
   std::vector<std::string> warnings;
   Log log{[&](LogLevel, std::string_view line) { warnings.emplace_back(line); }, LogLevel::warning};
-  const PmuVcpuConfig asked{.source = "perf", .make_perf_host = perf.factory()};
+  const PmuVcpuConfig asked{.source = "perf", .source_services = {.make_perf_host = perf.factory()}};
   const auto refused = PmuVcpu::create(asked, guest.port, guest.memory, log);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().system_errno, EBUSY);
   PmuVcpuConfig open = asked;
-  open.source_was_open = true;
+  open.source_options.was_open = true;
   const auto made = PmuVcpu::create(open, guest.port, guest.memory, log);
   ASSERT_TRUE(made);
   bool is_clock = false;

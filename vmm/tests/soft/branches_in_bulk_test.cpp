@@ -118,7 +118,8 @@ Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   guest.port.registers.rsp = stack + 0x1000;
   SoftPort port{guest.memory, CpuidTable{}, SoftStart{.sregs = guest.port.special, .regs = guest.port.registers}};
   Log log{[](LogLevel, std::string_view) {}, LogLevel::error};
-  const PmuVcpuConfig config{.pmu = {.generation = generation}, .source = "exact", .make_timer = port.timers()};
+  const PmuVcpuConfig config{
+      .pmu = {.generation = generation}, .source = "exact", .source_services = {.make_timer = port.timers()}};
   auto vcpu = PmuVcpu::create(config, port, guest.memory, log);
   EXPECT_TRUE(vcpu);
   constexpr unsigned most_exits = 1000;

@@ -78,8 +78,9 @@ class ExactInSoft : public testing::Test {
     guest_.port.registers.rip = code;
     guest_.port.registers.rsp = stack + 0x1000;
     port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = sregs, .regs = guest_.port.registers});
-    const PmuVcpuConfig config{
-        .pmu = {.generation = vpmu::Generation::skylake}, .source = "exact", .make_timer = port_->timers()};
+    const PmuVcpuConfig config{.pmu = {.generation = vpmu::Generation::skylake},
+                               .source = "exact",
+                               .source_services = {.make_timer = port_->timers()}};
     auto vcpu = PmuVcpu::create(config, *port_, guest_.memory, log_);
     ASSERT_TRUE(vcpu);
     vcpu_ = std::move(*vcpu);

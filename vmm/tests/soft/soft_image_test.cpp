@@ -239,9 +239,10 @@ class ExactImage : public SoftImage {
   void make(std::uint64_t ticks) {
     vcpu_.reset();
     begin().stop_after(ticks);
-    auto vcpu = PmuVcpu::create(
-        {.pmu = {.generation = vpmu::Generation::skylake}, .source = "exact", .make_timer = port_->timers()}, *port_,
-        guest_.memory, log_);
+    auto vcpu = PmuVcpu::create({.pmu = {.generation = vpmu::Generation::skylake},
+                                 .source = "exact",
+                                 .source_services = {.make_timer = port_->timers()}},
+                                *port_, guest_.memory, log_);
     ASSERT_TRUE(vcpu);
     vcpu_ = std::move(*vcpu);
   }
@@ -324,9 +325,10 @@ TEST_F(SoftImage, AKickMovesNoInterrupt) {
   const auto make_vcpu = [&] {
     be_new();
     begin();
-    auto vcpu = PmuVcpu::create(
-        {.pmu = {.generation = vpmu::Generation::skylake}, .source = "exact", .make_timer = port_->timers()}, *port_,
-        guest_.memory, log_);
+    auto vcpu = PmuVcpu::create({.pmu = {.generation = vpmu::Generation::skylake},
+                                 .source = "exact",
+                                 .source_services = {.make_timer = port_->timers()}},
+                                *port_, guest_.memory, log_);
     EXPECT_TRUE(vcpu);
     for (const auto& [index, value] :
          {std::pair{vpmu::msr::IA32_PERFEVTSEL0, 0x43'00C0ULL}, std::pair{vpmu::msr::IA32_PERF_GLOBAL_CTRL, 1ULL}})

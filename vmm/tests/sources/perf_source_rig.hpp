@@ -47,9 +47,9 @@ class PerfSourceOn : public testing::Test {
     warnings_.clear();
     log_ = std::make_unique<Log>([this](LogLevel, std::string_view line) { warnings_.emplace_back(line); },
                                  LogLevel::warning);
-    auto exact = std::make_unique<ExactSource>(std::make_unique<FakeTimer>(rig_.time), rig_.guest.breakpoints,
-                                               rig_.guest.view, rig_.guest.memory, vpmu::describe(generation),
-                                               ModelLog{}, vpmu::exec::Compiling{});
+    auto exact =
+        std::make_unique<ExactSource>(std::make_unique<FakeTimer>(rig_.time), rig_.guest.breakpoints, rig_.guest.view,
+                                      rig_.guest.memory, vpmu::describe(generation), SourceOptions{});
     source_ =
         std::make_unique<PerfSource>(perf_.host(), calibration, std::move(exact), vpmu::describe(generation), *log_);
   }
