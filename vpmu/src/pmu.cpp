@@ -65,30 +65,31 @@ void Pmu::init() {
   replan_ = true;
 }
 
-MsrReadResult Pmu::rdmsr(MsrIndex index) const {
+FoundMsr Pmu::find(MsrIndex index) const {
   const MsrRow* row = MsrTable::find(desc_, index);
-  if (row == nullptr) return {};
-  const unsigned i = index.value() - row->first.value();
-  if (i >= row->present(*this)) return {.status = MsrStatus::gp};
-  return {.status = MsrStatus::ok, .value = row->read(*this, i)};
+  return row == nullptr ? FoundMsr{} : FoundMsr{*row, index.value() - row->first.value()};
 }
 
-MsrStatus Pmu::check_wrmsr(MsrIndex index, std::uint64_t value) const {
-  const MsrRow* row = MsrTable::find(desc_, index);
-  if (row == nullptr) return MsrStatus::unknown;
-  const bool present = index.value() - row->first.value() < row->present(*this);
-  return present && MsrTable::legal(*row, *this, value) ? MsrStatus::ok : MsrStatus::gp;
+MsrReadResult Pmu::rdmsr(const FoundMsr& msr) const {
+  if (!msr.is_known()) return {};
+  if (msr.i_ >= msr.row_->present(*this)) return {.status = MsrStatus::gp};
+  return {.status = MsrStatus::ok, .value = msr.row_->read(*this, msr.i_)};
 }
 
-MsrStatus Pmu::wrmsr(MsrIndex index, std::uint64_t value) {
-  const MsrStatus status = check_wrmsr(index, value);
+MsrStatus Pmu::check_wrmsr(const FoundMsr& msr, std::uint64_t value) const {
+  if (!msr.is_known()) return MsrStatus::unknown;
+  const bool present = msr.i_ < msr.row_->present(*this);
+  return present && MsrTable::legal(*msr.row_, *this, value) ? MsrStatus::ok : MsrStatus::gp;
+}
+
+MsrStatus Pmu::wrmsr(const FoundMsr& msr, std::uint64_t value) {
+  const MsrStatus status = check_wrmsr(msr, value);
   if (status == MsrStatus::gp) ++statistics_.msr_faults;
   if (status != MsrStatus::ok) return status;
-  const MsrRow* row = MsrTable::find(desc_, index);
-  row->write(*this, index.value() - row->first.value(), value);
+  msr.row_->write(*this, msr.i_, value);
   ++statistics_.msr_writes;
   replan_ = true;
-  trace(MsrWritten{.index = index, .value = value});
+  trace(MsrWritten{.index = msr.row_->first + msr.i_, .value = value});
   return MsrStatus::ok;
 }
 

@@ -9,6 +9,13 @@ namespace {
 
 constexpr unsigned fifths_per_tick = 5;
 
+/// What WRMSR of the value to an MSR of that row answers; without a row there is none.
+MsrStatus judge(const UncoreMsr* row, std::uint64_t value) {
+  if (row == nullptr) return MsrStatus::unknown;
+  const bool illegal = row->write == UncoreWrite::faults || (value & ~row->legal) != 0;
+  return illegal ? MsrStatus::gp : MsrStatus::ok;
+}
+
 }  // namespace
 
 Uncore::Uncore(const UncoreDesc& desc) : desc_{&desc} {
@@ -34,20 +41,18 @@ MsrReadResult Uncore::rdmsr(MsrIndex index) const {
 
 MsrStatus Uncore::check_wrmsr(MsrIndex index, std::uint64_t value) const {
   const auto place = find(index);
-  if (!place) return MsrStatus::unknown;
-  const bool illegal = place->row->write == UncoreWrite::faults || (value & ~place->row->legal) != 0;
-  return illegal ? MsrStatus::gp : MsrStatus::ok;
+  return judge(place ? place->row : nullptr, value);
 }
 
 MsrStatus Uncore::wrmsr(MsrIndex index, std::uint64_t value) {
-  const MsrStatus status = check_wrmsr(index, value);
+  const auto place = find(index);
+  const MsrStatus status = judge(place ? place->row : nullptr, value);
   if (status != MsrStatus::ok) return status;
-  const Place place = *find(index);
-  if (place.row->write == UncoreWrite::clears)
+  if (place->row->write == UncoreWrite::clears)
     value_of(desc_->clock.global_status) &= ~value;
   else
-    values_[place.at] = value & ~place.row->transient;
-  if ((value & place.row->starts) != 0) ++unserved_selects_;
+    values_[place->at] = value & ~place->row->transient;
+  if ((value & place->row->starts) != 0) ++unserved_selects_;
   return MsrStatus::ok;
 }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "msr_expectations.hpp"
@@ -153,6 +155,42 @@ TEST(MsrTable, AnAddressOfNoRegisterIsUnknownAndNotAFault) {
   }
   EXPECT_EQ(pmu.rdmsr(MsrIndex{0xFFFF'FFFF}).status, MsrStatus::unknown);
   EXPECT_EQ(pmu.statistics().msr_writes + pmu.statistics().msr_faults, 0U);
+}
+
+/// The MSRs that were written, and what to.
+struct WrittenMsrs final : TraceSink {
+  void on(const TraceEvent& event) override {
+    if (const auto* write = std::get_if<MsrWritten>(&event)) all.emplace_back(write->index, write->value);
+  }
+  std::vector<std::pair<MsrIndex, std::uint64_t>> all;
+};
+
+// Who has found an MSR is answered as who gives its index.
+TEST(FoundMsr, IsTheOneOfItsIndexOnEachGeneration) {
+  for (const GenerationDesc* generation : all_generations()) {
+    WrittenMsrs written;
+    Pmu one{PmuConfig{.generation = generation->generation}};
+    Pmu other{PmuConfig{.generation = generation->generation, .trace = &written}};
+    for (std::uint32_t address = 0; address < 0x2000; ++address) {
+      const MsrIndex index{address};
+      const FoundMsr found = other.find(index);
+      EXPECT_EQ(found.is_known(), one.rdmsr(index).status != MsrStatus::unknown) << std::hex << address;
+      for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{5}, ~std::uint64_t{0}}) {
+        ASSERT_EQ(other.check_wrmsr(found, value), one.check_wrmsr(index, value)) << std::hex << address;
+        const MsrStatus status = other.wrmsr(found, value);
+        ASSERT_EQ(status, one.wrmsr(index, value)) << std::hex << address;
+        if (status == MsrStatus::ok) {
+          EXPECT_EQ(written.all.back(), std::pair(index, value)) << std::hex << address;
+        }
+        const MsrReadResult read = one.rdmsr(index), read_found = other.rdmsr(found);
+        EXPECT_EQ(read_found.status, read.status) << std::hex << address;
+        EXPECT_EQ(read_found.value, read.value) << std::hex << address;
+      }
+    }
+    EXPECT_TRUE(same_state(one.state(), other.state())) << generation->name;
+    EXPECT_GT(written.all.size(), 50U) << generation->name;
+    EXPECT_EQ(other.statistics().msr_faults, one.statistics().msr_faults) << generation->name;
+  }
 }
 
 TEST(MsrTable, TrapRangesAreExactlyTheRegistersAscendingWithoutOverlap) {

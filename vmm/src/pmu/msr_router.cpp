@@ -29,24 +29,27 @@ void MsrRouter::unknown(std::uint32_t index, const char* what, const MsrReply& r
   reply.gp = unknown_ == UnknownMsr::gp ? 1 : 0;
 }
 
-vpmu::MsrReadResult MsrRouter::ask(vpmu::MsrIndex index) {
-  if (is_p6_counter(*pmu_, index)) return {.status = vpmu::MsrStatus::ok};
-  const vpmu::MsrReadResult result = pmu_->rdmsr(index);
-  if (result.status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return result;
-  return uncore_.package->rdmsr(index, tsc_->read());
+MsrRouter::Place MsrRouter::find(std::uint32_t index) const {
+  const vpmu::MsrIndex msr{index};
+  return {.index = msr, .core = pmu_->find(msr), .is_p6_counter = is_p6_counter(*pmu_, msr)};
 }
 
-vpmu::MsrStatus MsrRouter::tell(vpmu::MsrIndex index, std::uint64_t value) {
-  if (is_p6_counter(*pmu_, index)) return vpmu::MsrStatus::ok;
-  const vpmu::MsrStatus status = pmu_->wrmsr(index, value);
-  if (status != vpmu::MsrStatus::unknown || uncore_.package == nullptr) return status;
-  return uncore_.package->wrmsr(uncore_.id, index, value, tsc_->read());
+vpmu::MsrReadResult MsrRouter::ask(const Place& place) {
+  if (place.is_p6_counter) return {.status = vpmu::MsrStatus::ok};
+  if (place.core.is_known() || uncore_.package == nullptr) return pmu_->rdmsr(place.core);
+  return uncore_.package->rdmsr(place.index, tsc_->read());
+}
+
+vpmu::MsrStatus MsrRouter::tell(const Place& place, std::uint64_t value) {
+  if (place.is_p6_counter) return vpmu::MsrStatus::ok;
+  if (place.core.is_known() || uncore_.package == nullptr) return pmu_->wrmsr(place.core, value);
+  return uncore_.package->wrmsr(uncore_.id, place.index, value, tsc_->read());
 }
 
 void MsrRouter::read(const MsrRead& access) {
-  const vpmu::MsrIndex index{access.index};
-  if (index == vpmu::msr::IA32_DEBUGCTL) note_cleared_btf();
-  const vpmu::MsrReadResult result = ask(index);
+  const Place place = find(access.index);
+  if (place.index == vpmu::msr::IA32_DEBUGCTL) note_cleared_btf();
+  const vpmu::MsrReadResult result = ask(place);
   switch (result.status) {
     case vpmu::MsrStatus::ok:
       ++statistics_.pmu_reads;
@@ -60,18 +63,16 @@ void MsrRouter::read(const MsrRead& access) {
   }
 }
 
-bool MsrRouter::faults(const MsrWrite& access) const {
-  const vpmu::MsrIndex index{access.index};
-  if (is_p6_counter(*pmu_, index)) return false;
-  vpmu::MsrStatus status = pmu_->check_wrmsr(index, access.value);
-  if (status == vpmu::MsrStatus::unknown && uncore_.package != nullptr)
-    status = uncore_.package->check_wrmsr(index, access.value);
+bool MsrRouter::faults(const MsrWrite& access, const Place& place) const {
+  if (place.is_p6_counter) return false;
+  const bool is_uncores = !place.core.is_known() && uncore_.package != nullptr;
+  const vpmu::MsrStatus status = is_uncores ? uncore_.package->check_wrmsr(place.index, access.value)
+                                            : pmu_->check_wrmsr(place.core, access.value);
   return status == vpmu::MsrStatus::gp || (status == vpmu::MsrStatus::unknown && unknown_ == UnknownMsr::gp);
 }
 
-void MsrRouter::write(const MsrWrite& access) {
-  const vpmu::MsrIndex index{access.index};
-  switch (tell(index, access.value)) {
+void MsrRouter::write(const MsrWrite& access, const Place& place) {
+  switch (tell(place, access.value)) {
     case vpmu::MsrStatus::ok: ++statistics_.pmu_writes; break;
     case vpmu::MsrStatus::gp:
       ++statistics_.faults;
@@ -79,7 +80,7 @@ void MsrRouter::write(const MsrWrite& access) {
       return;
     case vpmu::MsrStatus::unknown: unknown(access.index, "WRMSR", access.reply); return;
   }
-  if (index == vpmu::msr::IA32_DEBUGCTL) set_branch_stepping(vpmu::reg::debugctl::BTF::test(access.value));
+  if (place.index == vpmu::msr::IA32_DEBUGCTL) set_branch_stepping(vpmu::reg::debugctl::BTF::test(access.value));
 }
 
 void MsrRouter::on_debug_exception() {

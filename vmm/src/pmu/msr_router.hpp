@@ -38,9 +38,18 @@ class MsrRouter {
   MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, GuestTsc& tsc, UnknownMsr unknown, Log& log)
       : pmu_{&pmu}, uncore_{uncore}, port_{&port}, tsc_{&tsc}, unknown_{unknown}, log_{&log} {}
 
+  /// Who answers for an MSR, found once for all that is asked of one access.
+  struct Place {
+    vpmu::MsrIndex index;
+    vpmu::FoundMsr core;   ///< Empty: not the PMU; the uncore or nobody.
+    bool is_p6_counter{};  ///< One of P6's that the PMU lacks: it holds nothing.
+  };
+  [[nodiscard]] Place find(std::uint32_t index) const;
+
   void read(const MsrRead& access);
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
-  void write(const MsrWrite& access);
+  void write(const MsrWrite& access, const Place& place);
+  void write(const MsrWrite& access) { write(access, find(access.index)); }
 
   /// #DB is about to be injected: what it clears in DEBUGCTL is cleared, in KVM too (rule Z11).
   void on_debug_exception();
@@ -48,15 +57,16 @@ class MsrRouter {
   void set_branch_stepping(bool on);
 
   /// Whether write() will answer with #GP.
-  [[nodiscard]] bool faults(const MsrWrite& access) const;
+  [[nodiscard]] bool faults(const MsrWrite& access, const Place& place) const;
+  [[nodiscard]] bool faults(const MsrWrite& access) const { return faults(access, find(access.index)); }
 
   [[nodiscard]] const MsrStatistics& statistics() const { return statistics_; }
 
  private:
   void unknown(std::uint32_t index, const char* what, const MsrReply& reply);
-  [[nodiscard]] vpmu::MsrReadResult ask(vpmu::MsrIndex index);
+  [[nodiscard]] vpmu::MsrReadResult ask(const Place& place);
   void note_cleared_btf();
-  vpmu::MsrStatus tell(vpmu::MsrIndex index, std::uint64_t value);
+  vpmu::MsrStatus tell(const Place& place, std::uint64_t value);
 
   vpmu::Pmu* pmu_;
   UncoreAccess uncore_;

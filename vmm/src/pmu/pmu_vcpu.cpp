@@ -144,6 +144,7 @@ VcpuPort::Came PmuVcpu::run_to_device() {
 
 Result<std::optional<Exit>> PmuVcpu::go_on() {
   std::optional<Exit> exit;
+  WrittenMsr written;
   if (std::exchange(came_elsewhere_, false)) {
     VMM_ASSIGN(const Exit came_to, port_->exit());
     exit.emplace(came_to);
@@ -155,11 +156,13 @@ Result<std::optional<Exit>> PmuVcpu::go_on() {
   } else {
     VMM_TRY(prepare());
     VMM_ASSIGN(const RunEnd end, let_run());
-    VMM_TRY(account(end));
+    const auto* const write = end.exit ? std::get_if<MsrWrite>(&*end.exit) : nullptr;
+    if (write != nullptr) written = router_.find(write->index);
+    VMM_TRY(account(end, written));
     if (!end.exit) return exit;
     exit.emplace(*end.exit);
   }
-  VMM_ASSIGN(const bool answered, handle(*exit));
+  VMM_ASSIGN(const bool answered, handle(*exit, written));
   if (answered) exit.reset();
   return exit;
 }
@@ -254,12 +257,11 @@ Result<bool> PmuVcpu::waits_for_handler() {
 
 // Counts first, then the instruction that retired under our eyes and what was delivered behind it: the order in which
 // they happened.
-Result<void> PmuVcpu::account(const RunEnd& end) {
+Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
   pmu_.record_branches(end.passed, env_);
-  const auto* const write = end.exit ? std::get_if<MsrWrite>(&*end.exit) : nullptr;
-  const bool faults = write != nullptr && router_.faults(*write);
+  const bool faults = written && router_.faults(std::get<MsrWrite>(*end.exit), *written);
   if (end.retired && !faults) retire(*end.retired);
   if (end.delivered) pmu_.record_branch(*end.delivered, env_);
   return {};
@@ -284,7 +286,7 @@ OthersMsr PmuVcpu::others(const Exit& exit) const {
   return OthersMsr::none;
 }
 
-Result<bool> PmuVcpu::handle(const Exit& exit) {
+Result<bool> PmuVcpu::handle(const Exit& exit, const WrittenMsr& written) {
   if (const OthersMsr theirs = others(exit); theirs != OthersMsr::none) {
     exit_open_ = true;
     if (theirs == OthersMsr::faults) refuse(exit);
@@ -299,7 +301,7 @@ Result<bool> PmuVcpu::handle(const Exit& exit) {
   if (const auto* write = std::get_if<MsrWrite>(&exit)) {
     ++statistics_.msr_writes;
     exit_open_ = true;
-    router_.write(*write);
+    router_.write(*write, written ? *written : router_.find(write->index));
     VMM_TRY(follow_use(*write));
     return true;
   }

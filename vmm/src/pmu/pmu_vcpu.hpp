@@ -125,6 +125,8 @@ class PmuVcpu final : public GuestVcpu {
   };
 
   PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
+  /// Where the MSR is that an exit wrote to, once somebody has looked.
+  using WrittenMsr = std::optional<MsrRouter::Place>;
   [[nodiscard]] bool is_idle() const;
   /// One run of the guest; empty when its exit was the PMU's and has been answered.
   Result<std::optional<Exit>> go_on();
@@ -134,12 +136,12 @@ class PmuVcpu final : public GuestVcpu {
   Result<bool> is_leaving_nmi_handler();
   Result<RunEnd> let_run();
   Result<bool> waits_for_handler();
-  Result<void> account(const RunEnd& end);
+  Result<void> account(const RunEnd& end, const WrittenMsr& written);
   void retire(const Retired& retired);
   Result<void> raise_page_fault(const vpmu::AccessFault& fault);
   [[nodiscard]] OthersMsr others(const Exit& exit) const;
   /// True when the exit was the PMU's and has been answered.
-  Result<bool> handle(const Exit& exit);
+  Result<bool> handle(const Exit& exit, const WrittenMsr& written = {});
   Result<bool> on_debug(const Debug& exit);
   Result<bool> on_debug_move(const Debug& exit);
   std::optional<std::byte> code_at(std::uint64_t at);

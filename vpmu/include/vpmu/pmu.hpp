@@ -60,6 +60,23 @@ struct PmuConfig {
   TraceSink* trace{};  ///< May be null. Must outlive the PMU.
 };
 
+struct MsrRow;
+
+/// An MSR that Pmu::find() has found, to be asked about more than once. Empty: it is unknown to that PMU. A value; good
+/// for the PMU that gave it, and for any other of the same PmuConfig.
+class FoundMsr {
+ public:
+  FoundMsr() = default;
+  /// Whether the PMU answers for it; of these some addresses raise #GP.
+  [[nodiscard]] bool is_known() const { return row_ != nullptr; }
+
+ private:
+  friend class Pmu;
+  FoundMsr(const MsrRow& row, std::uint32_t i) : row_{&row}, i_{i} {}
+  const MsrRow* row_{};
+  std::uint32_t i_{};  ///< Behind the row's first address.
+};
+
 /// The core PMU of one logical processor: registers, counting rules, PEBS, LBR, BTS. It is given its surroundings on
 /// each call and does nothing on its own: no clock, no threads, no allocation after construction, no exceptions.
 ///
@@ -70,15 +87,24 @@ class Pmu {
   /// Starts as after power-up. Allocates nothing, never fails.
   explicit Pmu(const PmuConfig& config);
 
+  /// Looks an MSR up, for the calls below: who makes several for one access looks once. No side effects. Cost: a search
+  /// among 25 kinds, by halves; each call with an index has it, too.
+  [[nodiscard]] FoundMsr find(MsrIndex index) const;
+
   /// Guest RDMSR. No side effects (rule: status has no read side effect).
-  [[nodiscard]] MsrReadResult rdmsr(MsrIndex index) const;
+  [[nodiscard]] MsrReadResult rdmsr(const FoundMsr& msr) const;
+  [[nodiscard]] MsrReadResult rdmsr(MsrIndex index) const { return rdmsr(find(index)); }
 
   /// Guest WRMSR. Legality first, then the effect. After ok, take_replan() says whether plan() changed.
-  MsrStatus wrmsr(MsrIndex index, std::uint64_t value);
+  MsrStatus wrmsr(const FoundMsr& msr, std::uint64_t value);
+  MsrStatus wrmsr(MsrIndex index, std::uint64_t value) { return wrmsr(find(index), value); }
 
   /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: one that faults does not
   /// retire.
-  [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const;
+  [[nodiscard]] MsrStatus check_wrmsr(const FoundMsr& msr, std::uint64_t value) const;
+  [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const {
+    return check_wrmsr(find(index), value);
+  }
 
   /// Guest RDPMC: bit 30 of ECX selects the fixed counters. Empty = #GP(0): no such counter, or CPL > 0 with CR4.PCE =
   /// 0. SDM 2B RDPMC.
