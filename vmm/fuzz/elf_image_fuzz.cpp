@@ -142,7 +142,7 @@ void try_multiboot(const GuestMemory& memory, const File& file, std::size_t modu
   if (!is_multiboot_image(file)) return;
   const File module(module_bytes, std::byte{0x5A});
   const auto loaded = load_multiboot(memory, file, module, "line");
-  const bool has_no_room = !loaded && describe(loaded.error()).find("behind the kernel") != std::string::npos;
+  const bool has_no_room = !loaded && describe(loaded.error()).find("after the kernel") != std::string::npos;
   if (!loaded && !has_no_room) return check_refusal(memory, loaded.error());
   if (loaded) {
     constexpr std::uint64_t has_modules = 8, module_list_at = 24;

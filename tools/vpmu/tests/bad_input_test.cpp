@@ -34,7 +34,7 @@ TEST_F(BadInput, NoCommandAndUnknownOnes) {
   expect_failure(run({"--kernel", kernel_, "--restore", kernel_}), 2, {"vpmu run --help"});
   expect_failure(run({"--accel", "kvm", "--restore", "/no/such/snapshot"}), 2, {"/no/such/snapshot", "--restore"});
   expect_failure(run({"--accel", "kvm", "--restore", kernel_}), 2,
-                 {"does not begin like one", "vpmu ctl SOCKET snapshot"});
+                 {"does not begin as a snapshot does", "vpmu ctl SOCKET snapshot"});
   expect_failure(run({"--kernel", kernel_, "--warp"}), 2, {"--warp"});
 }
 
@@ -140,7 +140,7 @@ TEST_F(BadInput, WithoutKvmNoMachineGoesOnThatRanThere) {
   expect_failure(
       run({"--restore", path, "--kvm", "/dev/no-kvm"}), 1,
       {"the machine of " + path + " goes on on KVM only, and KVM is not fit: /dev/no-kvm: cannot open", "vpmu doctor"});
-  expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 2, {"does not begin like one"});
+  expect_failure(run({"--restore", kernel_, "--kvm", "/dev/no-kvm"}), 2, {"does not begin as a snapshot does"});
 }
 
 TEST_F(BadInput, DoctorSaysWhatAMachineWillHaveThatLeavesItOpen) {

@@ -49,7 +49,7 @@ TEST_F(Files, ADeviceWithoutEndIsRefusedAtOnce) {
   const auto large = write("large", "");
   fs::resize_file(large, 2U << 20U);
   expect_failure(run({"--accel", "soft", "--kernel", kernel_, "--events", large}), 2,
-                 {"it has 2097152 bytes, and 1048576 are the most"});
+                 {"it has 2097152 bytes, and at most 1048576 are allowed"});
 }
 
 TEST_F(Files, NoOutputTakesThePlaceOfAnInput) {

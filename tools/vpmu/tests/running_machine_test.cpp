@@ -113,7 +113,7 @@ TEST_F(RunningMachine, AnswersOrSaysWhyNot) {
   std::string reply(4096, '\0');
   const auto got = ::recv(socket.get(), reply.data(), reply.size(), 0);
   ASSERT_GT(got, 0);
-  EXPECT_NE(reply.find("{\"error\":\"a request of more than 4096 bytes; the connection ends\",\"ok\":false}\n"),
+  EXPECT_NE(reply.find("{\"error\":\"the request has more than 4096 bytes; the connection is closed\",\"ok\":false}\n"),
             std::string::npos)
       << reply;
   EXPECT_LE(::recv(socket.get(), reply.data(), reply.size(), 0), 0);

@@ -75,7 +75,7 @@ Result<void> AttachedVcpu::follow_vmm() {
     ++restores_;
     const bool in_use = !pmu_->pmu().selected().empty();
     if (in_use) ++restores_in_use_;
-    services_.log.info("vCPU {}: the PMU's state came with the VMM's; counters are {}", vcpu_.id(),
+    services_.log.info("vCPU {}: the PMU's state was restored with the VMM's snapshot; counters are {}", vcpu_.id(),
                        in_use ? "in use" : "not in use");
     return {};
   }
@@ -95,7 +95,7 @@ bool AttachedVcpu::save(kvm_nested_state& to) {
     services_.log.warning(
         "vCPU {}: its PMU is in use and does not fit into the state of nested virtualization that the VMM asks for ({} "
         "bytes, flags {:#x}): "
-        "it will be lost where the VMM saves or migrates the guest",
+        "the PMU's state will be lost if the VMM saves or migrates the guest",
         vcpu_.id(), to.size, to.flags);
   return false;
 }
@@ -159,8 +159,8 @@ void AttachedVcpu::debug(const kvm_guest_debug& how) {
   debugging_->control &= ~once;
   if (!std::exchange(told_of_debugger_, true))
     services_.log.warning(
-        "vCPU {}: a debugger of the VMM has breakpoints or steps; while it has, the PMU counts nothing "
-        "(pmu.debugged_runs)",
+        "vCPU {}: the VMM's debugger has set breakpoints or single-steps; until it stops doing so, the PMU counts "
+        "nothing (pmu.debugged_runs)",
         vcpu_.id());
 }
 

@@ -91,7 +91,8 @@ Attachment::Running Attachment::look_up(int fd) const {
   return {.version = version, .fd = fd, .vcpu = kept.vcpu};
 }
 
-// What it returns may be the last of a VM, whose files are closed with it: outside of the lock.
+// What it returns may be the last reference to a VM, whose files are closed when it goes: the caller drops it outside
+// of the lock.
 Attachment::Known Attachment::forget(int fd) {
   const std::unique_lock lock{mutex_};
   auto node = known_.extract(fd);
@@ -168,14 +169,14 @@ Result<void> Attachment::examine(int fd) {
     if (rdpmc)
       fit_ = require_rdpmc(*rdpmc);
     else
-      log_->warning("what RDPMC does on this KVM is not known: {}", describe(rdpmc.error()));
+      log_->warning("cannot find out what RDPMC does on this KVM: {}", describe(rdpmc.error()));
   });
   return fit_;
 }
 
 int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument) {
   if (const auto fit = examine(fd); !fit) {
-    log_->error("no VM: {}", describe(fit.error()));
+    log_->error("the VMM gets no VM: {}", describe(fit.error()));
     return fail(EOPNOTSUPP);
   }
   const int run_size = ioctl_call(fd, KVM_GET_VCPU_MMAP_SIZE, 0);
@@ -183,7 +184,7 @@ int Attachment::create_vm(int fd, unsigned long request, std::uintptr_t argument
   if (vm_fd < 0 || run_size <= 0) return vm_fd;
   auto vm = AttachedVm::create(duplicate(vm_fd), static_cast<std::size_t>(run_size), options_, *log_);
   if (!vm) {
-    log_->error("a VM stays without PMU: {}", describe(vm.error()));
+    log_->error("a VM runs without a virtual PMU: {}", describe(vm.error()));
     return vm_fd;
   }
   log_->info("VM {}: model {}, source {}", vm_fd, options_.model->name,

@@ -32,8 +32,8 @@ Result<std::optional<AttachEnvironment>> read_environment() {
   VMM_ASSIGN(const Settled settled, settle(config));
   VMM_ASSIGN(const ResolvedConfig resolved, resolve(config, {.model = "in VPMU_MODEL", .source = "in VPMU_SOURCE"}));
   if (resolved.passes_through())
-    return usage_error("the source kvm is the VMM's own PMU, without this library",
-                       "leave VPMU_MODEL away, or give another VPMU_SOURCE");
+    return usage_error("VPMU_SOURCE=kvm means the VMM's own PMU, which does not need this library",
+                       "unset VPMU_MODEL, or set another VPMU_SOURCE");
   return std::optional{AttachEnvironment{.options = {.model = resolved.model,
                                                      .source = std::string{resolved.source},
                                                      .source_options = config.source_options,
@@ -58,7 +58,8 @@ std::vector<std::string> unknown_variables() {
 Log make_log(const AttachEnvironment& environment) {
   Result<Fd> opened = Fd{};
   if (!environment.log.empty())
-    opened = open_to_write(environment.log, {.what = "the file of VPMU_LOG", .advice = "messages come here"}, O_APPEND);
+    opened = open_to_write(
+        environment.log, {.what = "the file of VPMU_LOG", .advice = "messages go to standard error instead"}, O_APPEND);
   if (!opened) std::fprintf(stderr, "vpmu: %s\n", describe(opened.error()).c_str());
   if (!opened || !opened->valid())
     return Log{[](LogLevel level, std::string_view line) {

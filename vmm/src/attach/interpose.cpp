@@ -36,8 +36,7 @@ Loaded* load() {
   }
   if (*environment) instance = new Loaded{**environment};
   for (const std::string& name : vmm::unknown_variables()) {
-    constexpr auto advice =
-        "is no variable of this library, which knows VPMU_MODEL, VPMU_SOURCE, VPMU_LOG and VPMU_STATS";
+    constexpr auto advice = "is ignored: this library knows only VPMU_MODEL, VPMU_SOURCE, VPMU_LOG and VPMU_STATS";
     if (Loaded* const l = instance) {
       l->log.warning("{} {}", name, advice);
     } else {

@@ -48,14 +48,14 @@ struct Elf32 {
 template <class Elf>
 Result<Header> check_header(const ByteView& view) {
   const auto header = view.read<typename Elf::FileHeader>(0);
-  if (!header) return bad_elf(fmt::format("{} bytes do not hold an ELF header", view.size()));
+  if (!header) return bad_elf(fmt::format("its {} bytes are too few for an ELF header", view.size()));
   if (header->e_ident[EI_CLASS] != Elf::of_class || header->e_machine != Elf::machine || header->e_type != ET_EXEC)
-    return bad_elf(fmt::format("ELF class {}, machine {}, type {} is no static {} executable",
+    return bad_elf(fmt::format("ELF class {}, machine {}, type {} is not a static {} executable",
                                header->e_ident[EI_CLASS], header->e_machine, header->e_type, Elf::name));
   constexpr std::size_t size = sizeof(typename Elf::ProgramHeader);
   if (header->e_phentsize != size || header->e_phnum == 0 || header->e_phnum > most_headers)
-    return bad_elf(fmt::format("{} program headers of {} bytes, where 1 to {} of {} bytes are taken", header->e_phnum,
-                               header->e_phentsize, most_headers, size));
+    return bad_elf(fmt::format("it has {} program headers of {} bytes; supported are 1 to {} of {} bytes",
+                               header->e_phnum, header->e_phentsize, most_headers, size));
   return Header{header->e_entry, header->e_phoff, header->e_phentsize, header->e_phnum};
 }
 
@@ -73,8 +73,8 @@ Result<std::vector<Segment>> check_segments(const GuestMemory& memory, const Byt
     if (p.p_type != PT_LOAD || p.p_memsz == 0) continue;
     const Segment segment{.offset = p.p_offset, .to = p.p_paddr, .file_bytes = p.p_filesz, .bytes = p.p_memsz};
     if (segment.file_bytes > segment.bytes)
-      return bad_elf(
-          fmt::format("a segment has {} bytes in the file and {} in memory", segment.file_bytes, segment.bytes));
+      return bad_elf(fmt::format("a segment has more bytes in the file ({}) than in memory ({})", segment.file_bytes,
+                                 segment.bytes));
     if (!view.slice(segment.offset, segment.file_bytes))
       return bad_elf(fmt::format("truncated: a segment needs {} bytes at file offset {:#x}, the file has {}",
                                  segment.file_bytes, segment.offset, view.size()));
@@ -113,7 +113,7 @@ bool is_elf_image(std::span<const std::byte> file) {
 
 Result<LoadedElf> load_elf(const GuestMemory& memory, std::span<const std::byte> file, ElfClass which) {
   const ByteView view{file};
-  if (!is_elf_image(file)) return bad_elf(fmt::format("{} bytes do not hold an ELF header", file.size()));
+  if (!is_elf_image(file)) return bad_elf(fmt::format("its {} bytes are too few for an ELF header", file.size()));
   return which == ElfClass::bits64 ? load<Elf64>(memory, view) : load<Elf32>(memory, view);
 }
 

@@ -99,7 +99,7 @@ Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
     return bad_kernel(fmt::format("{} bytes are too short for a bzImage header", file.size()));
   }
   if (!is_linux_image(file)) {
-    return bad_kernel(fmt::format("no bzImage: boot flag {:#06x} is not 0xaa55 or the header is not \"HdrS\"",
+    return bad_kernel(fmt::format("it is not a bzImage: boot flag {:#06x} is not 0xaa55, or the header is not \"HdrS\"",
                                   *view.read<std::uint16_t>(boot_flag_at)));
   }
   const auto protocol = *view.read<std::uint16_t>(protocol_at);
@@ -118,7 +118,8 @@ Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
         fmt::format("truncated: the header promises {} bytes, the file has {}", code_offset + code_bytes, file.size()));
   }
   if (code_bytes <= entry_64_offset) {
-    return bad_kernel(fmt::format("{} bytes of code do not reach the entry point at {}", code_bytes, entry_64_offset));
+    return bad_kernel(
+        fmt::format("its {} bytes of code end before the entry point at {}", code_bytes, entry_64_offset));
   }
   const std::uint64_t header_end = magic_at + *view.read<std::uint8_t>(header_length_at);
   const auto setup_header = view.slice(setup_sectors_at, header_end - setup_sectors_at);
@@ -126,8 +127,9 @@ Result<LinuxHeader> parse_linux_header(std::span<const std::byte> file) {
   const std::uint32_t alignment = *view.read<std::uint32_t>(alignment_at);
   if (!setup_header || header_end < shortest_header_end || memory_bytes < code_bytes ||
       (alignment & (alignment - 1)) != 0) {
-    return bad_kernel(fmt::format("header of {} bytes, memory need {} and alignment {:#x} cannot be right", header_end,
-                                  memory_bytes, alignment));
+    return bad_kernel(
+        fmt::format("its header has impossible values: {} bytes of header, {} bytes of memory needed, alignment {:#x}",
+                    header_end, memory_bytes, alignment));
   }
   const bool relocatable = *view.read<std::uint8_t>(relocatable_at) != 0;
   return LinuxHeader{.protocol = protocol,
@@ -146,8 +148,8 @@ Result<LoadedLinux> load_linux(const GuestMemory& memory, std::span<const std::b
                                vpmu::GuestPhysical rsdp) {
   VMM_ASSIGN(const auto header, parse_linux_header(kernel));
   if (command_line.size() > std::min(header.command_line_bytes, layout::command_line_room - 1)) {
-    return usage_error(fmt::format("the command line has {} characters, the kernel takes {}", command_line.size(),
-                                   header.command_line_bytes),
+    return usage_error(fmt::format("the command line has {} characters, and the kernel takes at most {}",
+                                   command_line.size(), header.command_line_bytes),
                        "shorten --append");
   }
   VMM_ASSIGN(const auto at, choose_address(header, memory.ranges().front()));

@@ -86,10 +86,9 @@ Result<Module> place_module(const GuestMemory& memory, vpmu::GuestPhysical kerne
   const vpmu::GuestPhysical at{(kernel_end.value() + vpmu::page_size - 1) / vpmu::page_size * vpmu::page_size};
   const std::uint64_t end = at.value() + module.size();
   if (end > GuestMemory::hole_first || !memory.write(at, module))
-    return usage_error(
-        fmt::format("an initial RAM disk of {} bytes does not fit behind the kernel, which ends at {:#x}",
-                    module.size(), kernel_end.value()),
-        "give more memory with --memory, or a smaller --initrd");
+    return usage_error(fmt::format("an initial RAM disk of {} bytes does not fit after the kernel, which ends at {:#x}",
+                                   module.size(), kernel_end.value()),
+                       "give more memory with --memory, or a smaller --initrd");
   return Module{.first = place(at), .end = static_cast<std::uint32_t>(end), .name = 0, .reserved = 0};
 }
 
@@ -100,10 +99,11 @@ bool is_multiboot_image(std::span<const std::byte> file) { return find_header(By
 Result<LoadedMultiboot> load_multiboot(const GuestMemory& memory, std::span<const std::byte> kernel,
                                        std::span<const std::byte> module, const std::string& command_line) {
   const auto flags = find_header(ByteView{kernel});
-  if (!flags) return bad_multiboot("there is no header in its first 8 KiB");
-  if ((*flags & has_addresses) != 0) return bad_multiboot("its header has addresses; only ELF files are loaded");
+  if (!flags) return bad_multiboot("it has no multiboot header in its first 8 KiB");
+  if ((*flags & has_addresses) != 0)
+    return bad_multiboot("its header gives load addresses (flag 16); only ELF files are loaded");
   if (const std::uint32_t unknown = *flags & required_flags & ~(pages_aligned | wants_memory); unknown != 0)
-    return bad_multiboot(fmt::format("its header wants more than memory: flags {:#x}", *flags));
+    return bad_multiboot(fmt::format("its header requires more than the memory map: flags {:#x}", *flags));
   if (command_line.size() >= layout::command_line_room)
     return usage_error(
         fmt::format("the command line has {} bytes, more than {}", command_line.size(), layout::command_line_room - 1),

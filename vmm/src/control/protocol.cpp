@@ -28,17 +28,18 @@ Json as_json(const MachineStatus& status) {
 std::string answer_request(std::string_view line, const ControlHandlers& handlers, Fd file) {
   const auto request = Json::parse(line, nullptr, false);
   if (request.is_discarded() || !request.is_object()) {
-    return refusal("not a JSON object");
+    return refusal("the request is not a JSON object");
   }
   const auto member = request.find("command");
   if (member == request.end() || !member->is_string()) {
-    return refusal("no \"command\"; known: status, counters, snapshot, suspend, stop");
+    return refusal("the request has no \"command\"; known: status, counters, snapshot, suspend, stop");
   }
   const auto& command = member->get_ref<const std::string&>();
   if (command == "status") return done("status", as_json(handlers.status()));
   if (command == "counters") return done("counters", Json::parse(handlers.counters()));
   if (command == "snapshot" || command == "suspend") {
-    if (!file.valid()) return refusal("no file to write the snapshot to came with the request; `vpmu ctl` sends one");
+    if (!file.valid())
+      return refusal("the request has no file to write the snapshot to (SCM_RIGHTS); `vpmu ctl` sends one");
     const auto written = (command == "suspend" ? handlers.suspend : handlers.snapshot)(std::move(file));
     return written ? done() : refusal(describe(written.error()));
   }
@@ -51,7 +52,7 @@ std::string answer_request(std::string_view line, const ControlHandlers& handler
 }
 
 std::string refuse_long_request() {
-  return refusal(fmt::format("a request of more than {} bytes; the connection ends", longest_request));
+  return refusal(fmt::format("the request has more than {} bytes; the connection is closed", longest_request));
 }
 
 std::string make_request(std::string_view command) { return line_of({{"command", command}}); }

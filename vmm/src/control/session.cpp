@@ -119,7 +119,8 @@ class ControlServer {
                          "give a new path in a writable directory with --control");
     };
     if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-      return refuse(fmt::format("{} characters are too many for a socket", path.size()));
+      return refuse(fmt::format("its {} characters are more than the {} that a socket's path may have", path.size(),
+                                sizeof(sockaddr_un::sun_path) - 1));
     }
     remove_if_stale(path);
     error_code error;
@@ -196,7 +197,7 @@ Result<ConsoleEnd> open_console(const std::string& console) {
   if (console == "stdio") {
     Fd standard_output{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)};
     if (standard_output.valid()) return ConsoleEnd{std::move(standard_output), {}};
-    return usage_error("standard output, where the console's output goes, is closed",
+    return usage_error("standard output is closed, and the console's output goes there",
                        "open it, or give a file with --console");
   }
   VMM_ASSIGN(auto file, OutputFile::open(console, {.what = "the console file",

@@ -80,10 +80,11 @@ Result<std::optional<User>> jail_user(const std::string& name) {
   if (found == nullptr)
     return usage_error(fmt::format("no user {} on this host", printable(wanted)), "give one with --user, or --no-jail");
   if (found->pw_uid == 0)
-    return usage_error("the machine does not run as root", "give another user with --user, or --no-jail");
+    return usage_error(fmt::format("a jailed machine does not run as root, which user {} is", printable(wanted)),
+                       "give another user with --user, or --no-jail");
   if (!root && found->pw_uid != ::geteuid())
     return usage_error(fmt::format("only root can become user {}", printable(wanted)),
-                       "leave --user away: the machine runs as you");
+                       "leave out --user: then the machine runs as you");
   return std::optional<User>{{.uid = found->pw_uid, .gid = found->pw_gid}};
 }
 

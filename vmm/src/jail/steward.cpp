@@ -96,7 +96,7 @@ void close_others(std::array<int, 3> all_kept) {
 Result<void> do_duty(const Steward::Duties& duties, std::string_view message) {
   if (message.starts_with(to_write_statistics)) return duties.write_statistics(message.substr(1));
   if (message.starts_with(to_finish_snapshot) && duties.finish_snapshot) return duties.finish_snapshot();
-  return host_error("the steward was asked for what it does not do");
+  return host_error("the steward got a request that it does not know");
 }
 
 /// The child.
@@ -136,7 +136,7 @@ Result<void> Steward::finish_snapshot() { return ask({&to_finish_snapshot, 1}); 
 
 Result<void> Steward::ask(std::string_view message) {
   const auto gone = [] {
-    return host_error("the steward, which writes the statistics and names the snapshot, has gone");
+    return host_error("the steward has ended: it is the process that writes the statistics and names the snapshot");
   };
   if (!to_child_.valid() || !send_message(to_child_.get(), message)) return gone();
   const auto answer = receive_message(to_child_.get());

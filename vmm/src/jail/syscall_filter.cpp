@@ -70,7 +70,7 @@ void on_forbidden_call(int /*signal*/, siginfo_t* info, void* /*context*/) {
   line << "vpmu: the jail ends the machine: its thread " << thread.data() << " made the system call ";
   line << (number < most_calls && told.names[number][0] != '\0' ? told.names[number].data() : "number") << " ("
        << number;
-  line << "), which it may not; tell the project, --no-jail allows it\n";
+  line << "), which the jail forbids; please report this; --no-jail runs without the jail\n";
   line.write();
   // Nothing more of this process can be relied on: neither its statistics nor its files.
   ::_exit(EXIT_FAILURE);
@@ -104,7 +104,7 @@ SyscallFilter::~SyscallFilter() = default;
 Result<SyscallFilter> SyscallFilter::create(Confined whom, VcpuNeeds needs) {
   auto filter = std::make_unique<Filter>(seccomp_init(SCMP_ACT_TRAP));
   auto* const context = filter->context;
-  if (context == nullptr) return host_error("libseccomp makes no filter", ENOMEM);
+  if (context == nullptr) return host_error("libseccomp cannot make a filter", ENOMEM);
   VMM_TRY(checked(seccomp_attr_set(context, SCMP_FLTATR_CTL_TSYNC, whom == Confined::process ? 1 : 0), "TSYNC"));
   for (const AllowedCall& call : allowed_calls(whom, needs))
     VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number,
@@ -112,8 +112,8 @@ Result<SyscallFilter> SyscallFilter::create(Confined whom, VcpuNeeds needs) {
                     std::to_string(call.number)));
   // Its flags are in memory, where a filter cannot look. The C library then takes clone().
   VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0), "clone3"));
-  // What is opened between a vCPU's start and its confinement has an answer for where it may not. Nobody may later:
-  // there the end is the stronger one.
+  // A vCPU's thread opens files between its start and its own confinement, and can do without those that it does not
+  // get. Later nobody opens any: there the filters of single threads end the process.
   if (whom == Confined::process)
     VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0), "openat"));
   // KVM_RUN is one: the most frequent of all by far, and so looked at first.

@@ -62,7 +62,8 @@ Result<void> MsrFilter::add(std::span<const MsrRange> sorted, std::uint32_t flag
       ++next;
     }
     if (end - base > most_msrs) {
-      return host_error(fmt::format("MSR range {:#x} to {:#x} is larger than KVM filters", base, end - 1));
+      return host_error(
+          fmt::format("the MSR range {:#x} to {:#x} is larger than a range of KVM's MSR filter can be", base, end - 1));
     }
     if (used_ == KVM_MSR_FILTER_MAX_RANGES) {
       return host_error(
@@ -138,18 +139,18 @@ Result<void> MsrFilter::add_others(const kvm_msr_filter& others) {
   const bool denies_all = (others.flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0 && count == 0;
   if ((others.flags & ~std::uint32_t{KVM_MSR_FILTER_DEFAULT_DENY}) != 0 || denies_all)
     return host_error(
-        fmt::format("a filter with flags {:#x} and {} ranges is none that KVM takes", others.flags, count), EINVAL,
-        "allow what is in no range (0), or deny it (1) and give a range");
+        fmt::format("KVM refuses an MSR filter with flags {:#x} and {} ranges", others.flags, count), EINVAL,
+        "set the flags to 0 (allow MSRs outside the ranges), or to 1 (deny them) with at least one range");
   for (const kvm_msr_filter_range& r : given)
     if (r.nmsrs != 0 && (r.nmsrs > most_msrs || r.flags == 0 || (r.flags & ~both) != 0))
-      return host_error(fmt::format("a filter range of {} MSRs from {:#x} on with flags {:#x} is none that KVM takes",
+      return host_error(fmt::format("KVM refuses an MSR filter range of {} MSRs from {:#x} on with flags {:#x}",
                                     r.nmsrs, r.base, r.flags),
                         EINVAL,
                         fmt::format("give at most {} MSRs a range, for reads (1), writes (2) or both (3)", most_msrs));
   split_for(others);
   if (used_ + count > KVM_MSR_FILTER_MAX_RANGES)
-    return host_error(fmt::format("{} filter ranges of MSRs and {} of ours are more than KVM's {}", count, used_,
-                                  KVM_MSR_FILTER_MAX_RANGES));
+    return host_error(fmt::format("the VMM's {} MSR filter ranges and the {} of the virtual PMU are more than KVM's {}",
+                                  count, used_, KVM_MSR_FILTER_MAX_RANGES));
   for (std::size_t i = 0; i < used_; ++i) deny_in(filter_.ranges[i], others);
   for (const kvm_msr_filter_range& range : given) {
     if (range.nmsrs == 0) continue;

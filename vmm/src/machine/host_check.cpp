@@ -41,7 +41,7 @@ Finding capability(const CapabilityAnswer& answer) {
     return {Verdict::good, subject, fmt::format("{}, {}", answer.value, use), ""};
   }
   if (answer.row->need == Need::optional) {
-    return {Verdict::limited, subject, "absent, " + use, "works without; a newer host kernel may have it"};
+    return {Verdict::limited, subject, "absent, " + use, "guests run without it; a newer host kernel may have it"};
   }
   return {Verdict::unfit, subject, "absent, " + use, std::string{"use a newer host kernel, or "} + use_the_bed};
 }

@@ -74,15 +74,16 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
 Result<void> match_accelerator(const MachineImage& image, MachineConfig& config) {
   const bool without_kvm = config.accel == Accel::soft;
   if (image.without_kvm != without_kvm)
-    return usage_error(
-        fmt::format("the machine of {} ran {} KVM", printable(config.restore), image.without_kvm ? "without" : "on"),
-        fmt::format("give --accel {} with --restore", image.without_kvm ? "soft" : "kvm"));
+    return usage_error(fmt::format("the machine saved in {} ran {} KVM", printable(config.restore),
+                                   image.without_kvm ? "without" : "on"),
+                       fmt::format("give --accel {} with --restore", image.without_kvm ? "soft" : "kvm"));
   if (!without_kvm) return {};
   config.epoch = image.epoch;
   const Schedule schedule{.turn = image.turn, .seed = image.turn_seed};
   if (!schedule.is_possible())
-    return usage_error(fmt::format("the snapshot's processors take turns of {} instructions", schedule.turn),
-                       snapshot_advice);
+    return usage_error(
+        fmt::format("the snapshot has an impossible length of vCPU turns: {} instructions", schedule.turn),
+        snapshot_advice);
   if (!config.schedule) config.schedule = schedule;
   return {};
 }
@@ -300,7 +301,8 @@ Result<void> Machine::restore(const MachineImage& image) {
   power_->set_enable(in.get<std::uint16_t>());
   firmware_config_->restore(in);
   if (!in.done())
-    return usage_error("the snapshot's devices are not of this form", "restore it with the version that wrote it");
+    return usage_error("the snapshot's state of the devices has another format than this version's",
+                       "restore it with the version that wrote it");
   return {};
 }
 
@@ -322,11 +324,11 @@ Result<MachineImage> Machine::save() {
 
 Result<void> Machine::snapshot(WholeFile file, AfterSnapshot then) {
   if (!virtio_.empty())
-    return usage_error("the guest has virtio devices, whose state is in other processes and not in a snapshot",
-                       "take it of a guest without them");
+    return usage_error("cannot save a guest with virtio devices: a part of their state is in other processes",
+                       "save a guest that has no such devices");
   if (uncore_ && uncore_->was_written())
-    return usage_error("the guest uses the uncore's counters, which a snapshot does not have",
-                       "take it of a guest without --bare-metal");
+    return usage_error("cannot save this guest: it has used the uncore's counters, which a snapshot does not include",
+                       "save a guest that runs without --bare-metal");
   for (auto& vcpu : vcpus_) vcpu->pause();
   const auto image = save();
   const auto written = image ? write_snapshot(std::move(file), *image, memory_) : Failure{image.error()};

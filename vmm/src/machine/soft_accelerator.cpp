@@ -144,7 +144,8 @@ class SoftAccelerator final : public Accelerator {
     if (io_apic_.restore(in) && in.done() && board_.clock.restore(clock, board_.turns.processors()) &&
         board_.turns.restore(turns))
       return {};
-    return usage_error("the snapshot's chips are cut short or not of this form", snapshot_advice);
+    return usage_error("the snapshot's state of the chips is cut short, or has another format than this version's",
+                       snapshot_advice);
   }
   void written(vpmu::GuestPhysical page) override {
     for (SoftProcessor* const processor : processors_) processor->written(page);

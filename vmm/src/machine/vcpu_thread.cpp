@@ -23,7 +23,7 @@ void block_process_signals() {
 
 /// With the instruction, where its bytes came along: behind the flags their number, and then they.
 std::string describe(const InternalError& error) {
-  std::string text = fmt::format("internal error {}: an instruction that cannot be emulated", error.suberror);
+  std::string text = fmt::format("KVM internal error {}: KVM cannot emulate an instruction", error.suberror);
   if (error.suberror != KVM_INTERNAL_ERROR_EMULATION ||
       (error.data[0] & KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES) == 0)
     return text;
@@ -234,11 +234,13 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
           },
           [&](const InternalError& error) { return cannot_go_on(describe(error)); },
           [&](const Unknown& unknown) {
-            return cannot_go_on(fmt::format("KVM exit {} that nobody handles", unknown.reason));
+            return cannot_go_on(fmt::format("unexpected KVM exit reason {}", unknown.reason));
           },
-          [&](const SystemEvent& event) { return cannot_go_on(fmt::format("KVM system event {}", event.type)); },
+          [&](const SystemEvent& event) {
+            return cannot_go_on(fmt::format("unexpected KVM system event {}", event.type));
+          },
           // The PMU's own; it hands on only what it cannot place.
-          [&](const auto& /*exit*/) { return cannot_go_on("an exit came back from the PMU unanswered"); },
+          [&](const auto& /*exit*/) { return cannot_go_on("an exit for the PMU was not handled by it"); },
       },
       exit);
 }
@@ -278,8 +280,8 @@ VcpuStatistics VcpuThread::statistics() {
     statistics_wanted_ = true;
     kick_out();
     if (!published_changed_.wait_for(lock, patience, [&] { return publications_ != before || !running_; }))
-      services_.log.warning("vCPU {} has not come out of its guest for {} s: its counters are those of the last time",
-                            id_, patience.count());
+      services_.log.warning("vCPU {} has not left its guest within {} s: its counters are the last known ones", id_,
+                            patience.count());
   }
   VcpuStatistics all{.id = id_, .counters = published_};
   add_kicks(all.counters, kick_watch_);

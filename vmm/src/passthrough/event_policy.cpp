@@ -62,7 +62,8 @@ Result<EventPolicy> read_file(const std::string& path) {
   for (unsigned number = 1; std::getline(file, line); ++number) {
     const std::string_view text = without_comment(line);
     if (!text.empty() && !add(text, policy))
-      return usage_error(fmt::format("{} line {}: no event: \"{}\"", printable(path), number, printable(line)), choice);
+      return usage_error(fmt::format("{} line {}: \"{}\" is not an event", printable(path), number, printable(line)),
+                         choice);
     if (policy.events.size() > EventPolicy::most_events)
       return usage_error(
           fmt::format("{} line {}: more than {} events", printable(path), number, EventPolicy::most_events),

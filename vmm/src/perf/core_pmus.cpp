@@ -75,7 +75,7 @@ Result<const CorePmu*> choose_core_pmu(std::span<const CorePmu> pmus, const std:
   for (const CorePmu& p : pmus)
     kinds_here += fmt::format("{}{} on CPUs {}", kinds_here.empty() ? "" : ", ", p.name, text_of(p.cpus));
   return host_error(
-      fmt::format("this host has a PMU for each kind of core ({}), and the thread may run on CPUs {}", kinds_here,
+      fmt::format("each kind of core of this host has its own PMU ({}), and the thread may run on CPUs {}", kinds_here,
                   text_of(allowed)),
       0,
       pmus.empty() ? std::string{} : fmt::format("keep the VMM on one kind: taskset -c {} ...", text_of(pmus[0].cpus)));

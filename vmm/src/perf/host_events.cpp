@@ -146,7 +146,7 @@ EventTranslation translate(const HostCpu& host, const vpmu::GenerationDesc& gues
     case HostVendor::amd: return on_amd(guest, wanted);
     case HostVendor::other: break;
   }
-  return none("nobody knows this CPU's events");
+  return none("the events of this host's CPU are not known");
 }
 
 }  // namespace vmm

@@ -42,13 +42,13 @@ Result<void> expect_count(PerfHost& host, vpmu::Counts counts, std::uint64_t eac
   const PerfEventSpec spec{.event = event_of(host.cpu(), counts), .usr = true};
   VMM_ASSIGN(const PerfReading counted, count_loop(host, spec));
   if (counted.running_ns < counted.enabled_ns)
-    return host_error(fmt::format("the host's counters are shared: one counted for {} of {} ns only",
+    return host_error(fmt::format("the host's counters are shared with others: one counted for only {} of {} ns",
                                   counted.running_ns, counted.enabled_ns),
                       0, "stop other perf sessions, and the host's NMI watchdog (sysctl kernel.nmi_watchdog=0)");
   const std::uint64_t expected = each * iterations;
   if (counted.value >= expected && counted.value <= expected + most_extra) return {};
-  return host_error(fmt::format("the host counts wrong: a loop of {} {} as {}", expected, name, counted.value), 0,
-                    use_another);
+  return host_error(fmt::format("the host's PMU counts wrong: {} for a loop of {} {}", counted.value, expected, name),
+                    0, use_another);
 }
 
 Result<void> expect_guest_only(PerfHost& host) {
@@ -57,8 +57,8 @@ Result<void> expect_guest_only(PerfHost& host) {
   VMM_ASSIGN(const PerfReading counted, count_loop(host, spec));
   if (counted.value == 0) return {};
   return host_error(
-      fmt::format("the host's events of guests count the host, too: {} instructions outside any guest", counted.value),
-      0, std::string{"a virtual AMD machine does that; "} + use_another);
+      fmt::format("events with exclude_host count the host, too: {} instructions outside any guest", counted.value), 0,
+      std::string{"a virtual AMD machine does that; "} + use_another);
 }
 
 /// By how many events the latest of some kicks came behind its overflow.
@@ -70,7 +70,7 @@ Result<std::uint64_t> latest_kick(PerfHost& host, vpmu::Counts counts) {
     VMM_ASSIGN(const PerfReading before, event->read());
     VMM_TRY(event->set_period(kick_period));
     if (!host.run_loop_until_kicked(20 * kick_period))
-      return host_error("the host's overflows do not interrupt", 0,
+      return host_error("the host's counters do not interrupt at overflow", 0,
                         std::string{"this PMU counts but cannot sample; "} + use_another);
     VMM_ASSIGN(const PerfReading after, event->read());
     VMM_TRY(event->set_period(no_period));
@@ -85,7 +85,7 @@ Result<std::uint64_t> latest_kick(PerfHost& host, vpmu::Counts counts) {
 
 Result<PerfCalibration> calibrate(PerfHost& host) {
   const HostCpu cpu = host.cpu();
-  if (cpu.vendor == HostVendor::other) return host_error("nobody knows this CPU's events", 0, use_another);
+  if (cpu.vendor == HostVendor::other) return host_error("the events of this host's CPU are not known", 0, use_another);
   VMM_TRY(expect_count(host, vpmu::Counts::instructions, PerfHost::loop_instructions, "instructions"));
   VMM_TRY(expect_count(host, vpmu::Counts::branches, PerfHost::loop_branches, "branches"));
   VMM_TRY(expect_guest_only(host));

@@ -45,17 +45,20 @@ Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
   const auto name = in.get_run();
   const auto source = in.get_run();
   if (!in.done())
-    return usage_error(fmt::format("the snapshot's PMU, of {} bytes, is not of this form", image.size()),
-                       "restore it with the version that wrote it");
+    return usage_error(
+        fmt::format("the snapshot's PMU state of {} bytes has another format than this version's", image.size()),
+        "restore it with the version that wrote it");
   const bool same_source = std::ranges::equal(name, std::as_bytes(std::span{source_->traits().name}));
   VMM_ASSIGN(const bool is_taken, same_source ? source_->restore(*port_, source) : Result<bool>{true});
   if (!is_taken)
-    return usage_error(fmt::format("what the source {} knew is not of this form", source_->traits().name),
+    return usage_error(fmt::format("the snapshot's state of the source {} has another format than this version's",
+                                   source_->traits().name),
                        "restore it with the version that wrote it");
   VMM_ASSIGN(const vpmu::RestoreStatus status, restore(state));
   if (status == vpmu::RestoreStatus::ok) return {};
-  return usage_error(fmt::format("the snapshot's PMU is refused: reason {}", static_cast<unsigned>(status)),
-                     "restore it with the version that wrote it");
+  return usage_error(
+      fmt::format("the snapshot's PMU state cannot be restored: status {}", static_cast<unsigned>(status)),
+      "restore it with the version that wrote it");
 }
 
 Result<void> PmuVcpu::reset() {

@@ -72,8 +72,8 @@ Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const So
   if (const SourceRow* row = find_source(name)) {
     auto made = row->make(parts);
     if (made || !parts.options.was_open) return made;
-    parts.log.warning("source {} cannot be had for this vCPU: {}; the clock counts, which estimates", name,
-                      describe(made.error()));
+    parts.log.warning("source {} is not available for this vCPU: {}; source clock counts instead, and only estimates",
+                      name, describe(made.error()));
     return make_clock(parts);
   }
   std::string known;

@@ -88,7 +88,7 @@ Result<void> SectionReader::read_header() {
   section_ = header;
   std::array<std::uint64_t, 2> found{};
   VMM_TRY(fill(room_of(found)));
-  if (found[0] != magic) return refused(header, "it does not begin like one");
+  if (found[0] != magic) return refused(header, "the file does not begin as a snapshot does");
   if (found[1] != version) return refused(header, fmt::format("it has format {}, not {}", found[1], version));
   return {};
 }
@@ -109,7 +109,7 @@ Result<std::uint64_t> SectionReader::begin(std::string_view name) {
   VMM_TRY(read(room_of(head)));
   if (head.name != stored(name))
     return refused(
-        name, fmt::format("\"{}\" is in its place",
+        name, fmt::format("section \"{}\" is in its place",
                           printable(std::string{head.name.data(), ::strnlen(head.name.data(), head.name.size())})));
   if (head.size > rest_)
     return refused(name,
@@ -133,7 +133,7 @@ Result<void> SectionReader::end() {
 
 Result<void> SectionReader::finish() const {
   if (rest_ == 0) return {};
-  return refused("end", fmt::format("{} bytes follow", rest_));
+  return refused("end", fmt::format("the file goes on for {} bytes", rest_));
 }
 
 Result<void> SectionReader::fill(std::span<std::byte> bytes) {
@@ -142,7 +142,7 @@ Result<void> SectionReader::fill(std::span<std::byte> bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return refused(section_, "it cannot be read: " + errno_text(errno));
     if (got == 0 || static_cast<std::uint64_t>(got) > rest_)
-      return refused(section_, "it is cut short, or the file changes");
+      return refused(section_, "the file is cut short, or was changed while it was read");
     rest_ -= static_cast<std::uint64_t>(got);
     bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
@@ -150,9 +150,8 @@ Result<void> SectionReader::fill(std::span<std::byte> bytes) {
 }
 
 Failure SectionReader::refused(std::string_view name, const std::string& why) const {
-  return usage_error(
-      fmt::format("{} is no snapshot that can be restored: section \"{}\": {}", printable(path_), name, why),
-      "give a file that `vpmu ctl SOCKET snapshot` of this version wrote");
+  return usage_error(fmt::format("cannot restore {}: section \"{}\": {}", printable(path_), name, why),
+                     "give a file that `vpmu ctl SOCKET snapshot` of this version wrote");
 }
 
 }  // namespace vmm

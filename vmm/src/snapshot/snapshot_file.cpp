@@ -157,7 +157,7 @@ Result<SnapshotReader> SnapshotReader::open(const std::string& path) {
 
 Result<void> SnapshotReader::read_image() {
   VMM_ASSIGN(const Bytes machine, file_.get("machine", most_machine_bytes));
-  if (!decode(machine, image_)) return file_.refused("machine", "it is not of this form");
+  if (!decode(machine, image_)) return file_.refused("machine", "it has another format than this version's");
   VMM_ASSIGN(image_.chips, file_.get("chips", most_state_bytes));
   VMM_ASSIGN(image_.devices, file_.get("devices", most_state_bytes));
   for (std::uint32_t id = 0; id < image_.cpus; ++id) {
@@ -170,10 +170,11 @@ Result<void> SnapshotReader::read_memory(const GuestMemory& memory) {
   PageSet pages{memory};
   VMM_ASSIGN(Bytes bits, file_.get("pages", pages.bits().size()));
   if (!pages.take(memory, std::move(bits)))
-    return file_.refused("pages", fmt::format("it is not of {} bytes of RAM", memory.bytes()));
+    return file_.refused("pages", fmt::format("it does not describe {} bytes of RAM", memory.bytes()));
   VMM_ASSIGN(const std::uint64_t size, file_.begin("memory"));
   if (size != pages.count() * vpmu::page_size)
-    return file_.refused("memory", fmt::format("{} bytes are not the {} pages that there are", size, pages.count()));
+    return file_.refused("memory",
+                         fmt::format("it has {} bytes, which are not those of {} pages", size, pages.count()));
   VMM_TRY(for_each_run(memory, pages, [this](std::span<std::byte> run) { return file_.read(run); }));
   VMM_TRY(file_.end());
   return file_.finish();

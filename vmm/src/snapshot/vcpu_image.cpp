@@ -21,7 +21,8 @@ struct SavedTsc {
 };
 
 Failure not_ours() {
-  return usage_error("the snapshot's state of a vCPU is cut short or not of this form", snapshot_advice);
+  return usage_error("the snapshot's state of a vCPU is cut short, or has another format than this version's",
+                     snapshot_advice);
 }
 
 Result<SavedTsc> save_tsc(Vcpu& vcpu) {
@@ -40,8 +41,8 @@ Result<SavedTsc> save_tsc(Vcpu& vcpu) {
 Result<void> restore_tsc(Vcpu& vcpu, const SavedTsc& saved, std::uint64_t moment) {
   VMM_ASSIGN(const std::uint64_t khz, vcpu.tsc_khz());
   if (khz != saved.khz)
-    return host_error(fmt::format("the guest's TSC ran at {} kHz, and here it would at {}", saved.khz, khz), 0,
-                      "restore it on a host with the same TSC");
+    return host_error(fmt::format("the guest's TSC ran at {} kHz, and on this host it would run at {}", saved.khz, khz),
+                      0, "restore it on a host with the same TSC");
   if (saved.has_offset != 0)
     VMM_TRY(vcpu.set_tsc_offset(saved.offset + saved.host - moment));
   else

@@ -156,8 +156,8 @@ std::optional<Exit> SoftPort::refuse(const Instruction& i, std::span<const std::
   if (why == Stop::fault)
     return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
   if (++statistics_.unknown[i.mnemonic] == 1 && log_ != nullptr)
-    log_->warning("no vCPU without KVM knows {} as it stands at {:#x}: the guest gets #UD; run it with --accel kvm",
-                  i.mnemonic, s_.regs.rip);
+    log_->warning("{} at {:#x} cannot run without KVM: the guest gets #UD; run it with --accel kvm", i.mnemonic,
+                  s_.regs.rip);
   if (i.privileged) return Exit{not_emulated(code)};
   return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
 }

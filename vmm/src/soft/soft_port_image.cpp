@@ -24,12 +24,12 @@ struct Words {
 };
 
 Failure not_ours() {
-  return usage_error("the snapshot's state of a vCPU is cut short or not of this form", snapshot_advice);
+  return usage_error("the snapshot's state of a vCPU is cut short, or has another format than this version's",
+                     snapshot_advice);
 }
 
 Failure refused(std::string_view what, std::uint64_t value) {
-  return usage_error(fmt::format("the snapshot's vCPU has {} {:#x}, which no processor here has", what, value),
-                     snapshot_advice);
+  return usage_error(fmt::format("the snapshot's vCPU has an impossible {} {:#x}", what, value), snapshot_advice);
 }
 
 // RFLAGS: what IRET and SYSRET may load, so no virtual-8086 mode (SDM 1 3.4.3, 3A 2.3). Paging modes: SDM 3A 4.1.1.
@@ -52,7 +52,7 @@ Result<void> check_segments(const kvm_sregs& s) {
     const unsigned flags =
         segment->present | segment->s | segment->db | segment->l | segment->g | segment->avl | segment->unusable;
     if (segment->type > most_type || segment->dpl > most_level || flags > 1)
-      return refused("a segment with selector", segment->selector);
+      return refused("segment with selector", segment->selector);
   }
   return {};
 }
@@ -118,7 +118,7 @@ Result<void> SoftPort::restore(std::span<const std::byte> image) {
   ByteReader msrs{in.get_run()};
   if (!in.done()) return not_ours();
   if (words.features != features_.all())
-    return usage_error(fmt::format("the snapshot's guest and one on this host differ in what the CPU has: {}",
+    return usage_error(fmt::format("the snapshot's guest and a guest on this host have different CPU features: {}",
                                    fmt::join(feature_names(words.features ^ features_.all()), ", ")),
                        "restore it on a host whose CPU has the features of the one that it was saved on");
   while (!msrs.done()) {

@@ -17,7 +17,7 @@ class GuestTsc {
     if (now) return last_ = *now;
     ++unread_;
     if (log_->first_time("tsc"))
-      log_->warning("the guest's TSC cannot be read: {}; records show the last that was (pmu.tsc.unread)",
+      log_->warning("the guest's TSC cannot be read: {}; records show the last value that was read (pmu.tsc.unread)",
                     describe(now.error()));
     return last_;
   }

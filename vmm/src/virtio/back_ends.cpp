@@ -69,7 +69,8 @@ Result<std::string> find_program(std::string_view name, const ProgramChoice& cho
                                  std::initializer_list<std::string_view> usual, std::string advice) {
   if (!choice.path.empty()) {
     if (is_program(choice.path)) return choice.path;
-    return usage_error(fmt::format("no program {}", choice.path), std::move(advice));
+    return usage_error(fmt::format("{} is not a program that can be started", printable(choice.path)),
+                       std::move(advice));
   }
   for (const std::string_view path : usual)
     if (is_program(std::string{path})) return std::string{path};
@@ -99,8 +100,8 @@ Result<Virtiofsd> kind_of(const std::string& program) {
   VMM_ASSIGN(const std::string said, said_by({program, "--version"}, milliseconds{10'000}));
   if (said.find("using FUSE kernel interface") != std::string::npos) return Virtiofsd::of_qemu;
   if (said.starts_with("virtiofsd ")) return Virtiofsd::in_rust;
-  return usage_error(fmt::format("{} is no virtiofsd: it says \"{}\"", program, printable(said)),
-                     "name a program that is one");
+  return usage_error(fmt::format("{} is not virtiofsd: its --version says \"{}\"", program, printable(said)),
+                     "name the program of virtiofsd");
 }
 
 Result<BackEnd> start(DaemonLaunch launch, Handed handed, const ProgramChoice& choice) {
@@ -135,7 +136,7 @@ Result<void> check_passt(const std::string& program) {
   if (can.find("\"net\"") != std::string::npos) return {};
   VMM_ASSIGN(const std::string said, said_by({program, "--version"}, patience));
   const std::string version = said.substr(0, said.find('\n'));
-  return usage_error(fmt::format("{} has no vhost-user: it says \"{}\"", program, printable(version)),
+  return usage_error(fmt::format("{} has no vhost-user: its --version says \"{}\"", program, printable(version)),
                      "install passt of January 2025 or later (Debian 13 has it), or name that program");
 }
 
@@ -147,7 +148,7 @@ Result<void> check_path(const std::string& path, bool wants_directory) {
         Error{.kind = ErrorKind::usage, .what = "cannot use " + printable(path), .advice = {}, .system_errno = errno}};
   const bool fits = wants_directory ? S_ISDIR(status.st_mode) : S_ISREG(status.st_mode);
   if (fits) return {};
-  return usage_error(fmt::format("{} is no {}", printable(path), wants_directory ? "directory" : "file"),
+  return usage_error(fmt::format("{} is not a {}", printable(path), wants_directory ? "directory" : "regular file"),
                      wants_directory ? "name the directory to share" : "name a disk's image");
 }
 
@@ -204,7 +205,8 @@ Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access a
 
 Result<BackEnd> start_network(const NetworkAddresses& addresses, const ProgramChoice& choice) {
   VMM_ASSIGN(const std::string program,
-             find_program("passt", choice, {}, "install passt (Debian 13 has one that will do), or name the program"));
+             find_program("passt", choice, {},
+                          "install passt of January 2025 or later (Debian 13 has it), or name the program"));
   VMM_TRY(check_passt(program));
   DaemonLaunch launch{.name = "passt",
                       .arguments = {program, "--vhost-user", "--foreground", "--quiet", "--fd",
@@ -220,7 +222,8 @@ Result<BackEnd> join_back_end(const std::string& socket, const std::string& name
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (socket.empty() || socket.size() >= sizeof address.sun_path)
-    return usage_error(fmt::format("{}: {} is no path of a socket", name, printable(socket)), advice);
+    return usage_error(fmt::format("{}: \"{}\" is empty or too long for the path of a socket", name, printable(socket)),
+                       advice);
   socket.copy(static_cast<char*>(address.sun_path), sizeof address.sun_path - 1);
   BackEnd joined{.name = fmt::format("{} at {}", name, printable(socket)),
                  .socket = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)}};

@@ -43,11 +43,11 @@ struct BackEnd {
 Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice);
 
 /// Starts qemu-storage-daemon for the image. It runs as this process's user and nothing but that holds it back; with
-/// Access::read_only it opens the image, and what the image says is behind it, for reading alone. A qcow2 image may
-/// name other files that the guest then reads: use images of your own. A raw image's contents are never taken for
-/// another format. Nobody shares an image that one of them may write to: QEMU's locks keep its own machines
-/// out, and ours (flock) the other disks of this kind. Fails with kind usage on what is no file.
-/// Before the process has threads or goes to jail.
+/// Access::read_only it opens the image, and what the image says is behind it, for reading alone. A qcow2
+/// image may name other files that the guest then reads: use images of your own. A raw image's contents are never taken
+/// for another format. Nobody shares an image that one of them may write to: QEMU's locks keep its own machines out,
+/// and ours (flock) the other disks of this kind. Fails with kind usage on what is no file. Before the process has
+/// threads or goes to jail.
 Result<BackEnd> serve_disk(const std::string& image, DiskFormat format, Access access, const ProgramChoice& choice);
 
 /// What the guest's end of a network is told to be; passt gives addresses to nobody by itself.

@@ -251,7 +251,7 @@ void Daemon::end() {
 Result<std::string> said_by(const std::vector<std::string>& arguments, std::chrono::milliseconds patience) {
   VMM_ASSIGN(auto program, Daemon::start({.name = arguments.front(), .arguments = arguments}));
   if (!program.messages()->read_to_end(patience))
-    return host_error(fmt::format("{} does not end in {} ms", arguments.front(), patience.count()), 0,
+    return host_error(fmt::format("{} has not ended within {} ms", arguments.front(), patience.count()), 0,
                       "name another program");
   return program.messages()->text();
 }

@@ -17,7 +17,7 @@ using vpmu::GuestPhysical;
 constexpr std::uint16_t flag_no_interrupt = 1;  // Virtio 1.2 2.7.6
 
 Failure nonsense(std::string what) {
-  return usage_error("the guest's virtio driver " + std::move(what), "its kernel is broken, or means harm");
+  return usage_error("the guest's virtio driver " + std::move(what), "the guest's kernel is broken or hostile");
 }
 
 bool is_ram(const GuestMemory& memory, GuestPhysical at, std::uint64_t bytes) {
@@ -38,12 +38,12 @@ Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint1
     if (index >= ring.size) return nonsense(fmt::format("names descriptor {} of a ring of {}", index, ring.size));
     Descriptor d;
     if (!memory.read(ring.descriptors + index * sizeof(Descriptor), std::as_writable_bytes(std::span{&d, 1})))
-      return nonsense("has its descriptors where there is no RAM");
+      return nonsense("has put its descriptors where there is no RAM");
     if ((d.flags & descriptor_indirect) != 0) return nonsense("uses an indirect descriptor, which was not offered");
     if (!is_ram(memory, GuestPhysical{d.address}, d.bytes))
       return nonsense(fmt::format("names {} bytes at {:#x}, which are not RAM", d.bytes, d.address));
     const bool writes = (d.flags & descriptor_write) != 0;
-    if (!writes && !chain.writable.empty()) return nonsense("has a buffer to read behind one to write");
+    if (!writes && !chain.writable.empty()) return nonsense("has a buffer to read after one to write");
     if (d.bytes != 0)
       (writes ? chain.writable : chain.readable).push_back({.at = GuestPhysical{d.address}, .bytes = d.bytes});
     if ((d.flags & descriptor_next) == 0) return chain;

@@ -63,10 +63,9 @@ Result<void> VhostUser::read_configuration(std::span<std::byte> first_bytes) {
   ConfigurationHeader answered{};
   std::memcpy(&answered, message.data(), sizeof answered);
   if (answered.offset != asked.offset || answered.size != asked.size)
-    return Failure{
-        channel_.failed_peer(fmt::format("GET_CONFIG: an answer about {} bytes from {} in place of {} from 0",
-                                         answered.size, answered.offset, asked.size),
-                             "use another version of the daemon")};
+    return Failure{channel_.failed_peer(fmt::format("GET_CONFIG: an answer about {} bytes from {} instead of {} from 0",
+                                                    answered.size, answered.offset, asked.size),
+                                        "use another version of the daemon")};
   std::copy_n(message.begin() + sizeof asked, first_bytes.size(), first_bytes.begin());
   return {};
 }
@@ -146,9 +145,9 @@ Result<void> VhostUser::stop() {
     auto stopped = channel_.ask(Request::get_vring_base, std::as_bytes(std::span{&which, 1}),
                                 std::as_writable_bytes(std::span{&answer, 1}));
     if (stopped && answer.index != index)
-      stopped = Failure{
-          channel_.failed_peer(fmt::format("GET_VRING_BASE of queue {}: an answer about queue {}", index, answer.index),
-                               "use another version of the daemon")};
+      stopped = Failure{channel_.failed_peer(
+          fmt::format("GET_VRING_BASE of queue {}: the answer is about queue {}", index, answer.index),
+          "use another version of the daemon")};
     if (!stopped && outcome) outcome = std::move(stopped);
   }
   return outcome;

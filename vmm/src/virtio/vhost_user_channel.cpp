@@ -53,8 +53,9 @@ Result<void> VhostUserChannel::tell(Request request, std::span<const std::byte> 
   VMM_TRY(receive(request, std::as_writable_bytes(std::span{&refused, 1}), deadline));
   // The answer is whole, and so the connection is still good.
   if (refused != 0)
-    return Failure{failed_peer(fmt::format("{}: the daemon refused, with {:#x}", name_of(request), refused),
-                               "see what it says of it")};
+    return Failure{
+        failed_peer(fmt::format("{}: the daemon refused the request with status {:#x}", name_of(request), refused),
+                    "see the daemon's own messages")};
   return {};
 }
 
@@ -117,11 +118,11 @@ Result<void> VhostUserChannel::receive(Request request, std::span<std::byte> ans
   Header header{};
   VMM_TRY(receive_bytes(request, std::as_writable_bytes(std::span{&header, 1}), deadline));
   if (header.request != static_cast<std::uint32_t>(request))
-    return broken(request, fmt::format("an answer to request {}", header.request), other_version);
+    return broken(request, fmt::format("the daemon answered request {} instead", header.request), other_version);
   if ((header.flags & version_mask) != version || (header.flags & flag_reply) == 0)
-    return broken(request, fmt::format("an answer with flags {:#x}", header.flags), other_version);
+    return broken(request, fmt::format("the daemon's answer has unexpected flags {:#x}", header.flags), other_version);
   if (header.size != answer.size())
-    return broken(request, fmt::format("an answer of {} bytes in place of {}", header.size, answer.size()),
+    return broken(request, fmt::format("the daemon's answer has {} bytes instead of {}", header.size, answer.size()),
                   other_version);
   return receive_bytes(request, answer, deadline);
 }

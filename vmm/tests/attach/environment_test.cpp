@@ -22,7 +22,7 @@ TEST(AttachEnvironment, ALogThatCannotBeOpenedIsToldOfAndMessagesGoToStandardErr
   log.info("no warning");
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("vpmu: cannot write the file of VPMU_LOG /nowhere/at/all/vpmu.log: No such file or directory; "
-                      "messages come here\n"),
+                      "messages go to standard error instead\n"),
             std::string::npos)
       << said;
   EXPECT_NE(said.find("vpmu: warning: the first message\n"), std::string::npos) << said;

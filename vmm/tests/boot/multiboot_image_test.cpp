@@ -122,13 +122,13 @@ TEST_F(Multiboot, PlacesTheModuleBehindTheKernelsLastPage) {
 }
 
 TEST_F(Multiboot, RefusesWhatItCannotDo) {
-  EXPECT_NE(refusal(kernel_file({.checksum = 1})).find("no header in its first 8 KiB"), std::string::npos);
+  EXPECT_NE(refusal(kernel_file({.checksum = 1})).find("no multiboot header in its first 8 KiB"), std::string::npos);
   EXPECT_NE(refusal(kernel_file({.flags = 1U << 16U})).find("only ELF files"), std::string::npos);
-  EXPECT_NE(refusal(kernel_file({.flags = 4})).find("wants more than memory: flags 0x4"), std::string::npos);
+  EXPECT_NE(refusal(kernel_file({.flags = 4})).find("requires more than the memory map: flags 0x4"), std::string::npos);
   auto elf64 = kernel_file();
   elf64.put<std::uint8_t>(EI_CLASS, ELFCLASS64);
-  EXPECT_NE(refusal(elf64).find("ELF class 2, machine 3, type 2 is no static i386 executable"), std::string::npos);
-  EXPECT_NE(refusal(kernel_file(), 14 * mib).find("14680064 bytes does not fit behind the kernel"), std::string::npos);
+  EXPECT_NE(refusal(elf64).find("ELF class 2, machine 3, type 2 is not a static i386 executable"), std::string::npos);
+  EXPECT_NE(refusal(kernel_file(), 14 * mib).find("14680064 bytes does not fit after the kernel"), std::string::npos);
   EXPECT_EQ(refusal(kernel_file(), 14 * mib - 0x2000), "accepted");
   EXPECT_NE(refusal(kernel_file(), 0, std::string(65536, 'x')).find("65536 bytes, more than 65535"), std::string::npos);
   EXPECT_EQ(refusal(kernel_file(), 0, std::string(65535, 'x')), "accepted");

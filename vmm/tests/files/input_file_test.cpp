@@ -50,7 +50,7 @@ TEST_F(InputFileTest, RefusesAtOnceWhatIsNoRegularFile) {
 }
 
 TEST_F(InputFileTest, RefusesMoreThanTheMost) {
-  EXPECT_NE(refusal(file("abcd"), 3).find("it has 4 bytes, and 3 are the most"), std::string::npos);
+  EXPECT_NE(refusal(file("abcd"), 3).find("it has 4 bytes, and at most 3 are allowed"), std::string::npos);
 }
 
 TEST_F(InputFileTest, OneThatIsShortenedEndsEarly) {

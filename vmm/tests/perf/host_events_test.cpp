@@ -120,7 +120,7 @@ TEST(HostEvents, WhatNoHostCanCountIsRefusedWithTheReason) {
   }
   for (const HostCpu& host : {on_newer, on_amd})
     EXPECT_EQ(translate(host, skylake, event("RS_EVENTS.EMPTY_END")).match, Match::none) << "a form is its model's own";
-  EXPECT_EQ(translate({}, skylake, event("INST_RETIRED.ANY_P")).about, "nobody knows this CPU's events");
+  EXPECT_EQ(translate({}, skylake, event("INST_RETIRED.ANY_P")).about, "the events of this host's CPU are not known");
 }
 
 // What is printed of an event is what the source does with it.

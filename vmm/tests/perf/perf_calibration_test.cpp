@@ -86,10 +86,10 @@ TEST_F(Calibration, HostThatCountsItselfIsRefused) {
 
 TEST_F(Calibration, WrongCountsAreRefused) {
   perf.loses_each = 1000;
-  expect_says(refusal(), {"counts wrong", "1000000 instructions as 999000"});
+  expect_says(refusal(), {"counts wrong", "999000 for a loop of 1000000 instructions"});
   perf.loses_each = 0;
   perf.counts_twice_each = 100;
-  expect_says(refusal(), {"counts wrong", "1000000 instructions as 1010000"});
+  expect_says(refusal(), {"counts wrong", "1010000 for a loop of 1000000 instructions"});
 }
 
 TEST_F(Calibration, SharedCountersAreRefused) {
@@ -104,7 +104,7 @@ TEST_F(Calibration, PmuThatCannotInterruptIsRefused) {
 
 TEST_F(Calibration, UnknownCpuIsRefused) {
   perf.host_cpu = {};
-  expect_says(refusal(), {"nobody knows this CPU's events"});
+  expect_says(refusal(), {"the events of this host's CPU are not known"});
   EXPECT_TRUE(perf.opened.empty());
 }
 

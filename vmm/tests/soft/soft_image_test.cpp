@@ -181,8 +181,8 @@ TEST_F(SoftImage, WithAStateThatNoProcessorIsInIsRefused) {
   constexpr std::size_t debug = Places::of(sizeof(kvm_sregs)), events = debug + sizeof(kvm_debugregs),
                         apic = events + sizeof(kvm_vcpu_events), legacy = apic + sizeof(kvm_lapic_state),
                         xcr0 = legacy + 512 + 256, msrs = xcr0 + 16;
-  refuses("not of this form", 4 * 8, std::uint64_t{0x100});            // a start-up IPI's vector
-  refuses("not of this form", (8 + 3 + 3) * 8, std::uint64_t{0});      // the timer's divisor
+  refuses("another format", 4 * 8, std::uint64_t{0x100});              // a start-up IPI's vector
+  refuses("another format", (8 + 3 + 3) * 8, std::uint64_t{0});        // the timer's divisor
   refuses("RFLAGS 0x20202", Places::rflags, std::uint64_t{0x2'0202});  // virtual-8086 mode
   refuses("RFLAGS 0x0", Places::rflags, std::uint64_t{0});
   refuses("CR0", Places::of(offsetof(kvm_sregs, cr0)), all);
@@ -191,11 +191,11 @@ TEST_F(SoftImage, WithAStateThatNoProcessorIsInIsRefused) {
   refuses("CR4", Places::of(offsetof(kvm_sregs, cr4)), std::uint64_t{0});
   refuses("IA32_EFER", Places::of(offsetof(kvm_sregs, efer)), std::uint64_t{vpmu::bit(10)});
   refuses("IA32_APIC_BASE", Places::of(offsetof(kvm_sregs, apic_base)), all);
-  refuses("a segment", Places::of(offsetof(kvm_sregs, ss) + offsetof(kvm_segment, dpl)), std::uint8_t{4});
-  refuses("a segment", Places::of(offsetof(kvm_sregs, cs) + offsetof(kvm_segment, type)), std::uint8_t{16});
-  refuses("a segment", Places::of(offsetof(kvm_sregs, cs) + offsetof(kvm_segment, l)), std::uint8_t{2});
-  refuses("not of this form", events + offsetof(kvm_vcpu_events, exception.nr), std::uint8_t{32});
-  refuses("not of this form", events + offsetof(kvm_vcpu_events, nmi.pending), std::uint8_t{3});
+  refuses("impossible segment", Places::of(offsetof(kvm_sregs, ss) + offsetof(kvm_segment, dpl)), std::uint8_t{4});
+  refuses("impossible segment", Places::of(offsetof(kvm_sregs, cs) + offsetof(kvm_segment, type)), std::uint8_t{16});
+  refuses("impossible segment", Places::of(offsetof(kvm_sregs, cs) + offsetof(kvm_segment, l)), std::uint8_t{2});
+  refuses("another format", events + offsetof(kvm_vcpu_events, exception.nr), std::uint8_t{32});
+  refuses("another format", events + offsetof(kvm_vcpu_events, nmi.pending), std::uint8_t{3});
   refuses("MXCSR", legacy + 24, std::uint32_t{0x1'0000});
   refuses("XCR0", xcr0, std::uint64_t{5});
   refuses("in MSR 0x1234", msrs, std::uint32_t{0x1234});
@@ -317,7 +317,7 @@ TEST_F(ExactImage, RefusesAnotherModel) {
   make(~0ULL);
   const auto refused = vcpu_->restore(pmu);
   ASSERT_FALSE(refused);
-  EXPECT_NE(describe(refused.error()).find("what the source exact knew"), std::string::npos);
+  EXPECT_NE(describe(refused.error()).find("state of the source exact"), std::string::npos);
 }
 
 // A kick takes the engine out of what it does; the next timer must not come later for it.

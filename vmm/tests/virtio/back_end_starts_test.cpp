@@ -50,16 +50,18 @@ TEST(StartNetwork, RefusesAPasstWithoutVhostUserByItsVersion) {
   const Directory directory;
   const auto refused = start_network(addresses, program_that_says(directory, "passt unknown version"));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(describe(refused.error()), directory.path().string() +
-                                           "/program has no vhost-user: it says \"passt unknown version\"; install "
-                                           "passt of January 2025 or later (Debian 13 has it), or name that program");
+  EXPECT_EQ(describe(refused.error()),
+            directory.path().string() +
+                "/program has no vhost-user: its --version says \"passt unknown version\"; install "
+                "passt of January 2025 or later (Debian 13 has it), or name that program");
 }
 
 TEST(StartNetwork, TellsWhatToInstall) {
   const auto refused = start_network(addresses, {.path = "/no/such"});
   ASSERT_FALSE(refused);
   EXPECT_EQ(describe(refused.error()),
-            "no program /no/such; install passt (Debian 13 has one that will do), or name the program");
+            "/no/such is not a program that can be started; install passt of January 2025 or later (Debian 13 has it), "
+            "or name the program");
 }
 
 TEST(StartNetwork, TellsTheLastWordsOfAPasstThatEnds) {
@@ -84,7 +86,7 @@ TEST(JoinBackEnd, TellsWhereNobodyListens) {
             "the disk at " + (directory.path() / "file").string() + ": cannot connect: Connection refused; start it");
   const auto refused = join_back_end(too_long, "the disk", "start it");
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().what.find("is no path of a socket"), std::string::npos) << refused.error().what;
+  EXPECT_NE(refused.error().what.find("too long for the path of a socket"), std::string::npos) << refused.error().what;
   EXPECT_FALSE(join_back_end("", "the disk", "start it"));
 }
 

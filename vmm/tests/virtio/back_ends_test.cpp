@@ -309,7 +309,7 @@ TEST(ShareDirectory, SaysWhatIsNoDirectory) {
   EXPECT_FALSE(share_directory("/dev/null", Access::read_write, {}));
   const auto other = share_directory("/tmp", Access::read_write, {.path = "/bin/true"});
   ASSERT_FALSE(other);
-  EXPECT_NE(other.error().what.find("/bin/true is no virtiofsd"), std::string::npos) << other.error().what;
+  EXPECT_NE(other.error().what.find("/bin/true is not virtiofsd"), std::string::npos) << other.error().what;
 }
 
 // Virtio 1.2 5.2.6: a read of the first sector.

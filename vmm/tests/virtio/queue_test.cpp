@@ -109,7 +109,7 @@ TEST_F(VirtioQueue, RefusesAnIndirectDescriptorAndAReadableOneLast) {
   driver.describe(1, {base, 16, DriverRing::write | DriverRing::next, 2});
   driver.describe(2, {base, 16, 0, 0});
   driver.offer(1);
-  EXPECT_NE(refusal().find("a buffer to read behind one to write"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("a buffer to read after one to write"), std::string::npos) << refusal();
 }
 
 TEST_F(VirtioQueue, RefusesMoreBuffersThanThereAre) {

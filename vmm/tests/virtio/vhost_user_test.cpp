@@ -168,7 +168,8 @@ TEST(VhostUser, TellsWhatTheBackEndRefusesAndGoesOn) {
   fake.ack = 5;
   const auto outcome = front->start({.features = f_version_1, .rings = {ring}}, events);
   ASSERT_FALSE(outcome);
-  EXPECT_NE(line_of(outcome.error()).find("SET_FEATURES: the daemon refused, with 0x5"), std::string::npos);
+  EXPECT_NE(line_of(outcome.error()).find("SET_FEATURES: the daemon refused the request with status 0x5"),
+            std::string::npos);
   fake.ack = 0;
   EXPECT_TRUE(front->start({.features = f_version_1, .rings = {ring}}, events));
 }
@@ -215,10 +216,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"OldVersion", Request::get_features, {answer_bytes(1, 4, 8, eight_bytes())}, "flags 0x4"},
         Lie{"NoAnswer", Request::get_features, {answer_bytes(1, 1, 8, eight_bytes())}, "flags 0x1"},
         Lie{"Oversized", Request::get_features, {answer_bytes(1, 5, 0xFFFFFFFF, eight_bytes())}, "4294967295 bytes"},
-        Lie{"TooShort",
-            Request::get_queue_num,
-            {answer_bytes(17, 5, 4, std::string(4, '\0'))},
-            "4 bytes in place of 8"},
+        Lie{"TooShort", Request::get_queue_num, {answer_bytes(17, 5, 4, std::string(4, '\0'))}, "4 bytes instead of 8"},
         Lie{"HalfAHeader", Request::get_features, {std::string(5, '\1')}, "no answer in 200 ms"},
         Lie{"HalfAPayload", Request::get_features, {answer_bytes(1, 5, 8, "abc")}, "no answer in 200 ms"},
         Lie{"HalfAPayloadAndGone", Request::get_features, {answer_bytes(1, 5, 8, "abc"), Then::close}, "closed"},
@@ -227,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
             Request::get_config,
             {answer_bytes(24, 5, 72, std::string(72, '\1'))},
             "16843009 bytes from 16843009"},
-        Lie{"ConfigurationRefused", Request::get_config, {answer_bytes(24, 5, 0, "")}, "0 bytes in place of 72"},
+        Lie{"ConfigurationRefused", Request::get_config, {answer_bytes(24, 5, 0, "")}, "0 bytes instead of 72"},
         Lie{"BaseOfAnotherQueue", Request::get_vring_base, {answer_bytes(11, 5, 8, eight_bytes(9))}, "queue 9"}),
     [](const auto& lie) { return lie.param.name; });
 
