@@ -21,7 +21,7 @@ def check_long_order(run, programs):
     """As check_precise_order: no record is lost, torn or misplaced."""
     program = programs["patient"]
     before, loop = program.addresses_of("_start"), program.addresses_of("patient_loop")
-    require(PATIENT_EVENTS["instructions:u"] == len(before) + PATIENT_ROUNDS * len(loop) + len(program.addresses_of("patient_end")), "patient has changed")
+    require(PATIENT_EVENTS["instructions:u"] == len(before) + PATIENT_ROUNDS * len(loop) + len(program.addresses_of("patient_end")), "the program patient does not have the instructions that PATIENT_EVENTS tells")
     places = range(PATIENT_PERIOD - len(before), PATIENT_ROUNDS * len(loop), PATIENT_PERIOD + 1)
     expected = [loop[place % len(loop)] for place in places]
     samples = [int(address, 16) for address in run.facts["long-sample"]]
@@ -42,13 +42,13 @@ def check_disturbed(run, _programs, least):
 def check_domain(run, _programs):
     """The domain had our PMU, which changed its definition, and neither that nor an enable that failed left anything in it."""
     told = {words[0]: words[1:] for words in (line.split() for line in run.facts["domain"])}
-    require(told.get("refused") == ["same"], f"after an enable that libvirt refused: {told.get('refused')}")
+    require(told.get("refused") == ["same"], f"after libvirt has refused an enable, the definition is {told.get('refused')}, not the same")
     require(told.get("enabled") == [run.first("model"), "exact"], f"enabled for {told.get('enabled')}, not {run.first('model')} exact")
     changed = int(told["changed"][0])
     require(changed >= MIN_CHANGED_LINES, f"only {changed} lines of the definition changed, at least {MIN_CHANGED_LINES}")
-    require(told.get("disabled") == ["same"], f"after disable the definition is {told.get('disabled')}")
-    require(run.counters.get("end", {}).get("pmu.pebs.records", 0) >= MIN_RECORDS, "the library wrote too few records: was it the one?")
-    require(told.get("own-vmm") == ["done"], f"by our own VMM the domain's guest is {told.get('own-vmm')}")
+    require(told.get("disabled") == ["same"], f"after disable, the definition is {told.get('disabled')}, not the same")
+    require(run.counters.get("end", {}).get("pmu.pebs.records", 0) >= MIN_RECORDS, f"the library wrote fewer than {MIN_RECORDS} records: did QEMU run with another one?")
+    require(told.get("own-vmm") == ["done"], f"booted by our own VMM, the domain's guest ended as {told.get('own-vmm')}, not done")
     return f"{changed} lines changed, and back"
 
 

@@ -26,7 +26,7 @@ def check_count_nearly(run, _programs, event):
     require(len(counts) == 2, f"{len(counts)} counts of {event}, not 2")
     expected = COUNTED_EVENTS[event]
     worst = max(abs(count - expected) for count in counts)
-    require(worst <= HOST_COUNT_TOLERANCE * expected, f"{event} counted {counts}, {worst} beside {expected}")
+    require(worst <= HOST_COUNT_TOLERANCE * expected, f"{event} counted {counts}, which is up to {worst} off {expected}")
     return f"{counts[0]} and {counts[1]} of {expected}"
 
 

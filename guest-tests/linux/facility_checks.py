@@ -85,7 +85,7 @@ def check_walked(run, programs, name, labels, level_of):
     for loop in CLASSES:
         require(seen[loop] >= MIN_CLASS_SAMPLES, f"{loop}: {seen[loop]} samples, needs {MIN_CLASS_SAMPLES}")
         all_of_loop = [sample for sample in samples if loop_of[sample.ip] == loop]
-        require(right[loop] >= MIN_CLASS_SHARE * seen[loop], f"{loop}: {right[loop]} of {seen[loop]} samples as they must be: {all_of_loop}")
+        require(right[loop] >= MIN_CLASS_SHARE * seen[loop], f"{loop}: only {right[loop]} of {seen[loop]} samples are right: {all_of_loop}")
     return ", ".join(f"{loop} {right[loop]} of {seen[loop]}" for loop in CLASSES)
 
 
@@ -167,7 +167,7 @@ def check_trace(run, programs):
     if int(count) == 0:
         raise Missing("no record of a branch is written")
     require(int(count) == number, f"{count} branches, not {number}")
-    require(digest == hashlib.md5(expected.encode()).hexdigest(), f"{count} branches, and not the right ones")
+    require(digest == hashlib.md5(expected.encode()).hexdigest(), f"{count} branches as expected, but not all of them are those of the program")
     return f"{number} branches"
 
 
@@ -208,11 +208,11 @@ def check_uncore(run, _programs):
     check_opened(run, "uncore")
     model = model_of(run)
     found = dict(line.split() for line in run.facts["uncore"])
-    require(found.keys() == set(model.uncore), f"PMUs {' '.join(sorted(found))}")
+    require(found.keys() == set(model.uncore), f"the uncore has the PMUs {' '.join(sorted(found))}, not {' '.join(sorted(model.uncore))}")
     counting = [name for name, count in found.items() if count != "0"]
     require(not counting, f"counts of events that nobody delivers: {' '.join(counting)}")
     clock, ticks, nanoseconds = (run.first("uncore-clock") or "").split()
-    require(clock == model.uncore_clock, f"the clock is of {clock}")
+    require(clock == model.uncore_clock, f"the uncore's clock is counted by {clock}, not {model.uncore_clock}")
     rate = int(ticks) / int(nanoseconds) * 1000 / float(run.first("tsc-mhz"))
     require(abs(rate - model.uncore_rate) <= UNCORE_TOLERANCE, f"the clock runs at {rate:.3f} of the TSC's rate, not {model.uncore_rate}")
     return f"{len(found)} PMUs, {rate:.4f} of the TSC's rate"

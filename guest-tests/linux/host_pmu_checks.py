@@ -8,8 +8,8 @@ def check_events(run, _programs):
     counts = [(name, int(count)) for name, count in (line.split() for line in run.facts["event"])]
     require([name for name, _ in counts] == ["instructions:u", "r01d1:u"] * 2, f"counted {counts}")
     instructions, loads, instructions_alone, no_loads = (count for _, count in counts)
-    require(instructions == instructions_alone > 0, f"{instructions} instructions, and {instructions_alone} under the policy")
-    require(loads > 0 == no_loads, f"{loads} loads, and {no_loads} under the policy, which forbids them")
+    require(instructions == instructions_alone > 0, f"{instructions} instructions, and {instructions_alone} under the event policy")
+    require(loads > 0 == no_loads, f"{loads} loads, and {no_loads} under the event policy, which forbids them")
     return f"{loads} loads, none where only architectural events count"
 
 

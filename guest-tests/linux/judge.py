@@ -90,8 +90,8 @@ def check_pmu_lines(run, _programs):
     found = {re.sub(r"^\[ *[0-9.]+\] ", "", line) for line in run.kernel}
     found = {line for line in found if line.startswith(PMU_PREFIXES)}
     expected = set(model_of(run).pmu_lines)
-    require(expected <= found, f"dmesg lacks: {'; '.join(sorted(expected - found))}")
-    require(found <= expected, f"dmesg has too: {'; '.join(sorted(found - expected))}")
+    require(expected <= found, f"dmesg lacks the lines: {'; '.join(sorted(expected - found))}")
+    require(found <= expected, f"dmesg has unexpected lines: {'; '.join(sorted(found - expected))}")
     return model_of(run).pmu_line
 
 

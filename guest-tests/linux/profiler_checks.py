@@ -57,7 +57,7 @@ def likwid(run, what, kind):
 def check_likwid_run(run, _programs, kind):
     count = likwid(run, "run", kind)
     more = count - COUNTED[kind]
-    require(0 <= more <= LIKWIDS_OWN[kind], f"counted {count} {kind} of {COUNTED[kind]}")
+    require(0 <= more <= LIKWIDS_OWN[kind], f"counted {count} {kind}, not {COUNTED[kind]} to {COUNTED[kind] + LIKWIDS_OWN[kind]}")
     return f"{count}, {more} of them likwid's own"
 
 
@@ -66,14 +66,14 @@ def check_likwid_marker(run, _programs, kind):
     counts = [likwid(run, times, kind) for times in "123"]
     differences = [after - before for before, after in zip(counts, counts[1:])]
     require(differences == [REGION[kind]] * 2, f"counted {counts} {kind}, which are {differences} more each time, not {REGION[kind]}")
-    require(0 <= counts[0] - REGION[kind] <= LIKWIDS_OWN[kind], f"counted {counts[0]} {kind} of {REGION[kind]}")
+    require(0 <= counts[0] - REGION[kind] <= LIKWIDS_OWN[kind], f"counted {counts[0]} {kind}, not {REGION[kind]} to {REGION[kind] + LIKWIDS_OWN[kind]}")
     return f"{counts}, {REGION[kind]} more each time"
 
 
 def check_likwid_group(run, _programs):
     instructions, cycles, branches, missed = (one([count for count, in run.named("branch-group", name)], name) for name in GROUP)
     for kind, count in (("instructions", instructions), ("branches", branches)):
-        require(0 <= count - COUNTED[kind] <= LIKWIDS_OWN[kind], f"counted {count} {kind} of {COUNTED[kind]}")
+        require(0 <= count - COUNTED[kind] <= LIKWIDS_OWN[kind], f"counted {count} {kind}, not {COUNTED[kind]} to {COUNTED[kind] + LIKWIDS_OWN[kind]}")
     require(0 < missed < LIKWIDS_OWN["branches"], f"{missed} branches mispredicted")
     expected = {"CPI": cycles / instructions, "Branch rate": branches / instructions, "Branch misprediction rate": missed / instructions,
                 "Branch misprediction ratio": missed / branches, "Instructions per branch": instructions / branches}
@@ -88,14 +88,14 @@ def check_pcm(run, _programs, way, event):
     model_of(run)
     count = one([count for name, count in run.named("pcm", way) if name == event], f"{event} by {way}")
     least = LOOP8[event]
-    require(least <= count <= least * (1 + PCMS_OWN), f"counted {count} of {least}")
+    require(least <= count <= least * (1 + PCMS_OWN), f"counted {count}, not {least} to {least * (1 + PCMS_OWN):.0f}")
     return f"{count}, {100 * (count / least - 1):.2f} % of them not the program's"
 
 
 def check_papi_counters(run, _programs):
     expected = model_of(run).papi_counters
     lines = [line for line in run.facts["papi-avail"] if line.startswith("Number Hardware Counters")]
-    require(len(lines) == 1, f"{len(lines)} numbers of counters")
+    require(len(lines) == 1, f"{len(lines)} lines tell the number of counters, not 1")
     require(int(lines[0].split(":")[1]) == expected, f"{lines[0]}, not {expected}")
     return str(expected)
 
