@@ -57,9 +57,9 @@ vmm::Result<TestKernel> TestKernel::open(const std::string& path) {
   const auto header = file.read<Elf64_Ehdr>(0);
   if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64 ||
       header->e_machine != EM_X86_64)
-    return bad_kernel(path, "no ELF file for x86-64");
+    return bad_kernel(path, "it is not an ELF file for x86-64");
   const auto section = find_tests(file, *header);
-  if (!section) return bad_kernel(path, fmt::format("no section {}", gt::test_section));
+  if (!section) return bad_kernel(path, fmt::format("it has no section {}", gt::test_section));
   for (std::size_t i = 0; (i + 1) * sizeof(gt::TestDescriptor) <= section->size(); ++i) {
     const auto descriptor = *vmm::ByteView{*section}.read<gt::TestDescriptor>(i * sizeof(gt::TestDescriptor));
     kernel.tests_.push_back({.index = i, .name = text_of(descriptor.name), .needs = descriptor.needs});

@@ -147,8 +147,8 @@ class Exchange {
         return host_error("the machine ended the connection", got < 0 ? errno : 0);
       }
     }
-    return host_error(fmt::format("an answer of more than {} bytes", longest_answer), 0,
-                      "is that the socket of a machine?");
+    return host_error(fmt::format("the answer has more than {} bytes", longest_answer), 0,
+                      "give the path of `vpmu run --control`");
   }
 
   Result<void> wait_for(short events) {
@@ -166,7 +166,7 @@ class Exchange {
   [[nodiscard]] Failure too_late() const {
     return host_error(
         fmt::format("the machine at {} has not answered within {} seconds", printable(arguments_.path), seconds_), 0,
-        "it may be writing a snapshot; give more with --timeout SECONDS");
+        "it may be writing a snapshot; wait longer with --timeout SECONDS");
   }
 
   const CtlArguments& arguments_;

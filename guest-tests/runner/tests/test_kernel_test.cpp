@@ -58,10 +58,10 @@ TEST(TestKernel, ListsTheTestsInTheOrderOfTheirDefinition) {
 }
 
 TEST(TestKernel, RefusesWhatIsNoKernel) {
-  EXPECT_THAT(error_of("no ELF at all"), HasSubstr("no ELF file for x86-64"));
+  EXPECT_THAT(error_of("no ELF at all"), HasSubstr("not an ELF file for x86-64"));
   std::string other_machine = good_kernel();
   other_machine[offsetof(Elf64_Ehdr, e_machine)] = '\x28';
-  EXPECT_THAT(error_of(other_machine), HasSubstr("no ELF file for x86-64"));
+  EXPECT_THAT(error_of(other_machine), HasSubstr("not an ELF file for x86-64"));
   EXPECT_FALSE(TestKernel::open("/nonexistent/kernel.elf"));
 }
 

@@ -46,7 +46,7 @@ std::string one_line(std::string text) {
 }
 
 Failure no_line(const char* whose, std::string_view text) {
-  return usage_error("'" + one_line(std::string{text.substr(0, 80)}) + "' is no line that " + whose + " says");
+  return usage_error("'" + one_line(std::string{text.substr(0, 80)}) + "' is not a line that " + whose + " sends");
 }
 
 }  // namespace

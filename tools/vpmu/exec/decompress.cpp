@@ -21,7 +21,7 @@ bool begins_with(std::span<const std::byte> file, const std::array<std::uint8_t,
 }
 
 Failure damaged() { return usage_error("it is damaged: it cannot be decompressed"); }
-Failure too_large() { return usage_error("it has more in it than can be taken"); }
+Failure too_large() { return usage_error("decompressed, it is larger than is allowed"); }
 
 Result<std::vector<std::byte>> decompress_xz(std::span<const std::byte> file, std::uint64_t most) {
   lzma_stream stream = LZMA_STREAM_INIT;

@@ -29,7 +29,7 @@ Result<bool> take_option(std::string_view option, Reading& reading) {
   if (option.starts_with(format)) {
     option.remove_prefix(format.size());
     if (option != "raw" && option != "qcow2")
-      return usage_error(fmt::format("a disk of the format \"{}\"", printable(std::string{option})), form);
+      return usage_error(fmt::format("unknown disk format \"{}\"", printable(std::string{option})), form);
     reading.image.format = option == "raw" ? virtio::DiskFormat::raw : virtio::DiskFormat::qcow2;
     reading.has_format = true;
     return true;
@@ -40,7 +40,8 @@ Result<bool> take_option(std::string_view option, Reading& reading) {
   const auto [end, error] = std::from_chars(option.data(), option.data() + option.size(), number);
   constexpr unsigned most = 128;  // of a GUID partition table, as it usually is
   if (error != std::errc{} || end != option.data() + option.size() || number == 0 || number > most)
-    return usage_error(fmt::format("a partition \"{}\"", printable(std::string{option})), "they count from 1");
+    return usage_error(fmt::format("\"{}\" is not a partition's number", printable(std::string{option})),
+                       fmt::format("give 1 to {}", most));
   return true;
 }
 
@@ -64,14 +65,14 @@ Result<DiskImage> read_disk_image(const std::string& text) {
   }
   DiskImage& image = reading.image;
   image.path = rest;
-  if (image.path.empty()) return usage_error("a disk without an image", form);
+  if (image.path.empty()) return usage_error("the option of a disk names no image", form);
   if (reading.has_format) return image;
   const bool is_called_so = image.path.ends_with(".qcow2");
   image.format = is_called_so ? virtio::DiskFormat::qcow2 : virtio::DiskFormat::raw;
   if (!is_called_so && begins_as_qcow2(image.path))
     return usage_error(
-        fmt::format("{} begins as a qcow2 image does, and its name does not end in .qcow2", printable(image.path)),
-        "say ,format=qcow2 behind an image of your own, or ,format=raw");
+        fmt::format("{} begins like a qcow2 image, but its name does not end in .qcow2", printable(image.path)),
+        "add ,format=qcow2 if the image is yours, and ,format=raw if not");
   return image;
 }
 

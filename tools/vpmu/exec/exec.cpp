@@ -92,22 +92,23 @@ Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
     case StopReason::time_limit:
       std::fprintf(stderr, "%s: stopped after %g s (--timeout)\n", arguments.name, arguments.timeout);
       return exec_timed_out;
-    case StopReason::user: return host_error("stopped by a signal before the command has ended");
+    case StopReason::user: return host_error("stopped by a signal before the command ended");
     case StopReason::guest_panic:
-    case StopReason::reset: return host_error("the guest's kernel panicked", 0, "see what it said last");
+    case StopReason::reset: return host_error("the guest's kernel panicked", 0, "see the last messages of the kernel");
     case StopReason::triple_fault: return host_error("the guest's kernel ended with a triple fault");
     case StopReason::power_off:
     case StopReason::guest_failed:
     case StopReason::host_failure: break;
   }
-  return host_error("the guest ended without a word of the command", 0, "see what its kernel said last");
+  return host_error("the guest ended, and did not tell how the command ended", 0,
+                    "see the last messages of the kernel");
 }
 
 /// A stream that is closed is one of nothing: what is opened next shall not be taken for it.
 Result<void> open_streams() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(number, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != number)
-      return host_error("/dev/null for a stream that is closed", errno);
+      return host_error("a standard stream is closed, and cannot be opened as /dev/null", errno);
   return {};
 }
 

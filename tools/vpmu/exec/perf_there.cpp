@@ -19,7 +19,7 @@ Result<void> check_for_perf(const std::string& root) {
     if (::access(fmt::format("{}/perf", rest.substr(0, end)).c_str(), X_OK) == 0) return {};
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  return host_error("there is no perf on this machine, which counts in the guest", 0,
+  return host_error("there is no perf on this machine; the guest counts with this machine's", 0,
                     "install it: apt install linux-perf (Debian), linux-tools-generic (Ubuntu), perf (Fedora)");
 }
 

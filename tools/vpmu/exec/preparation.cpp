@@ -91,7 +91,8 @@ struct Root {
 
 Result<Root> find_root(const ExecArguments& arguments) {
   if (!arguments.root_socket.empty()) {
-    if (arguments.root != "/") return usage_error("--root and --root-socket are two roots", "give one of them");
+    if (arguments.root != "/")
+      return usage_error("--root and --root-socket both name the guest's root", "give only one of them");
     return Root{.directory = {}, .image = {}, .socket = arguments.root_socket};
   }
   std::error_code error;
@@ -99,8 +100,8 @@ Result<Root> find_root(const ExecArguments& arguments) {
   if (!error && fs::is_directory(real, error)) return Root{.directory = real.string(), .image = {}, .socket = {}};
   VMM_ASSIGN(DiskImage image, read_disk_image(arguments.root));
   if (!fs::is_regular_file(image.path, error))
-    return usage_error(fmt::format("the root {} is no directory, nor an image", printable(image.path)),
-                       "give one with --root");
+    return usage_error(fmt::format("the root {} is neither a directory nor an image", printable(image.path)),
+                       "give a directory or an image with --root");
   image.access = virtio::Access::read_only;
   return Root{.directory = {}, .image = std::move(image), .socket = {}};
 }
@@ -159,14 +160,16 @@ Result<void> add_disks(const ExecArguments& arguments, const Root& root, ExecPre
   for (const std::string& text : arguments.disks) {
     VMM_ASSIGN(DiskImage image, read_disk_image(text));
     if (image.partition != 0)
-      return usage_error(fmt::format("--disk {}: a partition", printable(text)), "only --root takes one");
+      return usage_error(fmt::format("--disk {}: a partition cannot be chosen here", printable(text)),
+                         "leave out ,partition=N: only --root takes it");
     disks.push_back({.image = std::move(image), .socket = {}});
   }
   for (const std::string& socket : arguments.disk_sockets) disks.push_back({.image = {}, .socket = socket});
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz";
   const std::size_t all = disks.size() + (root.image ? 1 : 0);
   if (all > letters.size())
-    return usage_error(fmt::format("{} disks", all), fmt::format("a guest has {} at the most", letters.size()));
+    return usage_error(fmt::format("the guest would have {} disks", all),
+                       fmt::format("give at most {}", letters.size()));
   if (!root.image) return {};
   preparation.request.root_disk = {.device = std::string{"vd"} + letters[disks.size()],
                                    .partition = root.image->partition};

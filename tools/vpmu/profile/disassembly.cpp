@@ -145,7 +145,7 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
   const auto last = summary.addresses().lower_bound({function + 1, 0});
   if (!annotated.why_not.empty() || first == last) return annotated;
   if (begin == 0) {
-    annotated.why_not = "no call chain tells where it is in its file.";
+    annotated.why_not = "no call chain shows where it is in its file.";
     return annotated;
   }
   const auto start = start_of(module, begin);
@@ -168,7 +168,7 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
     line.weights = place->second.weights;
   }
   annotated.lines = near_samples(std::move(*lines));
-  if (annotated.lines.empty()) annotated.why_not = "the file's code is not that which was sampled.";
+  if (annotated.lines.empty()) annotated.why_not = "the file's code is not the code that was sampled.";
   return annotated;
 }
 

@@ -120,10 +120,10 @@ Result<void> keep(const std::string& from, const std::string& to, const char* na
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0)
     return host_error(fmt::format("perf has left no {} in the guest", name), 0,
-                      "see what it said, and what `vpmu exec -- perf record true` says");
+                      "see perf's messages, and those of `vpmu exec -- perf record true`");
   if (!S_ISREG(status.st_mode))
-    return host_error(fmt::format("the guest has made {} something else than a file", name), 0,
-                      "do not believe this guest");
+    return host_error(fmt::format("the guest has replaced {} by something that is not a file", name), 0,
+                      "do not trust what this guest reports");
   std::error_code error;
   fs::rename(path, fmt::format("{}/{}", to, name), error);
   if (error) return host_error(fmt::format("moving {} to {}", name, printable(to)), error.value());
@@ -159,8 +159,9 @@ Result<void> note_what_is_missing(const std::string& directory, std::vector<std:
                         return true;
                       }));
   if (end.exit_code != 0) return {};
-  for (const auto& [kind, what] : {std::pair{" THROTTLE", "times Linux has left out samples, for there were too many"},
-                                   std::pair{" LOST", "times samples were lost"}})
+  for (const auto& [kind, what] :
+       {std::pair{" THROTTLE", "times Linux has left out samples because there were too many"},
+        std::pair{" LOST", "times samples were lost"}})
     if (const std::uint64_t times = count_of(text, kind); times != 0)
       notes.push_back(fmt::format("{} {}.", times, what));
   return {};
@@ -191,10 +192,11 @@ Result<ProfileSummary> read_samples(const std::string& directory, std::vector<st
   VMM_TRY(note_what_is_missing(directory, notes));
   if (reader.unread_lines() != 0)
     notes.push_back(fmt::format("{} lines of perf script could not be read.", reader.unread_lines()));
-  if (unsure != 0) notes.push_back(fmt::format("{} samples are where the interrupt came, and not precise.", unsure));
+  if (unsure != 0)
+    notes.push_back(fmt::format("{} samples are not precise: they show where the interrupt came.", unsure));
   if (summary.crowded() != 0)
-    notes.push_back(
-        fmt::format("{} calls are counted with their callers: there are too many different ones.", summary.crowded()));
+    notes.push_back(fmt::format("{} calls are counted with their callers because there are too many different ones.",
+                                summary.crowded()));
   return summary;
 }
 

@@ -16,7 +16,7 @@ Result<double> read_percent(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
   if (error == std::errc{} && end == text.data() + text.size() && percent >= 0 && percent <= highest_limit)
     return percent;
-  return usage_error(fmt::format("the limit \"{}\" is no number of percent", printable(std::string{text})),
+  return usage_error(fmt::format("the limit \"{}\" is not a percentage", printable(std::string{text})),
                      "give --limit PERCENT or --limit EVENT=PERCENT");
 }
 

@@ -25,7 +25,8 @@ std::vector<std::string_view> split(std::string_view text, char at) {
 }
 
 Failure unreadable(std::string_view line) {
-  return host_error(fmt::format("perf's line \"{}\" cannot be read", printable(std::string{line.substr(0, 200)})));
+  return host_error(
+      fmt::format("cannot read the line \"{}\" that perf stat wrote", printable(std::string{line.substr(0, 200)})));
 }
 
 /// value, unit, event, running time, and its share of the enabled time in percent; metrics of perf's own behind these.
@@ -36,7 +37,7 @@ Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   if (fields.size() <= share) return unreadable(line);
   if (fields[value].starts_with('<'))
     return host_error(fmt::format("{} was not counted: {}", event.name, printable(std::string{fields[value]})), 0,
-                      "leave it away, or look for it in `vpmu events`");
+                      "leave it out, or look for it in `vpmu events`");
   StatCount count{.name = event.name, .quality = event.quality, .unit = std::string{fields[unit]}};
   double percent{};
   // A time in software has decimals, and is no count.
@@ -66,7 +67,8 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
     counts.push_back(std::move(count));
   }
   if (counts.size() != events.size())
-    return host_error(fmt::format("perf counted {} of {} events", counts.size(), events.size()), 0, "see what it said");
+    return host_error(fmt::format("perf counted {} of {} events", counts.size(), events.size()), 0,
+                      "see perf's messages");
   return counts;
 }
 

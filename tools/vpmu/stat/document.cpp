@@ -24,19 +24,19 @@ class Reader {
     if (value == nullptr) return;
     if (!value->is_number_unsigned() ||
         value->get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<Number>::max()))
-      return refuse(key, "is no whole number that fits");
+      return refuse(key, "is not a whole number in range");
     target = value->get<Number>();
   }
   void text(const char* key, std::string& target, bool required = true) {
     const Json* const value = member(key, required);
     if (value == nullptr) return;
-    if (!value->is_string()) return refuse(key, "is no text");
+    if (!value->is_string()) return refuse(key, "is not a text");
     target = value->get<std::string>();
   }
   const Json* array(const char* key, std::size_t most) {
     const Json* const value = member(key, true);
     if (value != nullptr && value->is_array() && value->size() <= most) return value;
-    refuse(key, "is no list, or too long");
+    refuse(key, "is not a list, or too long");
     return nullptr;
   }
   void refuse(const std::string& key, const char* why) {
@@ -56,7 +56,7 @@ class Reader {
 };
 
 std::string read_event(const Json& json, StatCount& count) {
-  if (!json.is_object()) return "an event is no object";
+  if (!json.is_object()) return "an event is not an object";
   Reader reader{json};
   reader.text("name", count.name);
   reader.number("value", count.value);
@@ -69,7 +69,7 @@ std::string read_event(const Json& json, StatCount& count) {
 
 /// What is wrong; empty: nothing.
 std::string read(const Json& json, StatDocument& document) {
-  if (!json.is_object()) return "it is no object";
+  if (!json.is_object()) return "it is not an object";
   Reader reader{json};
   std::int64_t format{};
   reader.number("format", format);
@@ -84,7 +84,7 @@ std::string read(const Json& json, StatDocument& document) {
   reader.text("environment", document.environment);
   if (const Json* const words = reader.array("command", most_words)) {
     for (const Json& word : *words) {
-      if (!word.is_string()) return "\"command\" has what is no text";
+      if (!word.is_string()) return "\"command\" has a word that is not a text";
       document.command.push_back(word.get<std::string>());
     }
   }
@@ -127,7 +127,7 @@ std::string to_json(const StatDocument& document) {
 
 Result<StatDocument> read_stat_document(std::string_view text, const std::string& path) try {
   const auto refuse = [&path](const std::string& why) {
-    return usage_error(printable(path) + " is no result of `vpmu stat --json`: " + printable(why),
+    return usage_error(printable(path) + " is not a result of `vpmu stat --json`: " + printable(why),
                        "give one with --compare");
   };
   if (text.size() > longest_text) return refuse("it is too long");
@@ -135,7 +135,7 @@ Result<StatDocument> read_stat_document(std::string_view text, const std::string
   constexpr int deepest = 8;
   const auto shallow = [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) { return depth <= deepest; };
   const Json json = Json::parse(text, shallow, false);
-  if (json.is_discarded()) return refuse("it is no JSON");
+  if (json.is_discarded()) return refuse("it is not JSON");
   StatDocument document;
   if (const std::string wrong = read(json, document); !wrong.empty()) return refuse(wrong);
   return document;

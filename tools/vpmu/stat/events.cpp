@@ -124,11 +124,13 @@ Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::
   for (const std::string_view name : split(list)) {
     const auto is_plain = [](char c) { return c > ' ' && c < 0x7F && c != '{' && c != '}'; };
     if (name.empty() || name.size() > longest_name || !std::ranges::all_of(name, is_plain))
-      return usage_error(fmt::format("\"{}\" is no event", printable(std::string{name.substr(0, longest_name)})),
-                         advice);
+      return usage_error(
+          fmt::format("\"{}\" is not the name of an event", printable(std::string{name.substr(0, longest_name)})),
+          advice);
     if (std::ranges::find(events, name, &StatEvent::name) != events.end())
-      return usage_error(fmt::format("the event {} is there twice", name), advice);
-    if (events.size() == most_events) return usage_error(fmt::format("more than {} events", most_events), advice);
+      return usage_error(fmt::format("the event {} is given twice", name), advice);
+    if (events.size() == most_events)
+      return usage_error(fmt::format("more than {} events are given", most_events), advice);
     events.push_back(choose(name, generation, source));
   }
   return events;

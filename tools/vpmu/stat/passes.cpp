@@ -63,7 +63,8 @@ Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile
 }
 
 Result<void> rewind_input(long offset) {
-  if (::lseek(STDIN_FILENO, offset, SEEK_SET) < 0) return host_error("going back in standard input", errno);
+  if (::lseek(STDIN_FILENO, offset, SEEK_SET) < 0)
+    return host_error("cannot go back to the begin of standard input for another run", errno);
   return {};
 }
 

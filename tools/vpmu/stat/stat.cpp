@@ -94,9 +94,10 @@ Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent
   const std::string results = fmt::format("{}/{}", directory.path(), file_name);
   std::error_code error;
   if (std::filesystem::is_symlink(results, error))
-    return host_error("the guest has made what perf has counted a link", 0, "do not believe this guest");
-  VMM_ASSIGN(const std::string text,
-             read_text(results, {.what = "what perf has counted", .advice = "see what perf and the command said"}));
+    return host_error("the guest has replaced the file of perf's counts by a link", 0,
+                      "do not trust what this guest reports");
+  VMM_ASSIGN(const std::string text, read_text(results, {.what = "the file of perf's counts",
+                                                         .advice = "see the messages of perf and of the command"}));
   VMM_ASSIGN(const auto counts, read_perf_counts(text, events));
   document.events.insert(document.events.end(), counts.begin(), counts.end());
   return code;
@@ -107,9 +108,9 @@ Result<int> run_passes(const StatArguments& arguments, const std::vector<StatEve
   const auto passes = split_into_passes(events, generation);
   const off_t offset = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
   if (passes.size() > 1 && offset < 0 && errno == ESPIPE)
-    return usage_error(
-        fmt::format("{} events take {} runs, and standard input can be read once", events.size(), passes.size()),
-        "give a file as standard input, or fewer events");
+    return usage_error(fmt::format("{} events take {} runs, and this standard input can be read only once",
+                                   events.size(), passes.size()),
+                       "give a file as standard input, or fewer events");
   Progress progress{arguments.name, arguments.quiet ? Progress::Voice::quiet : Progress::Voice::aloud};
   int code = 0;
   for (std::size_t i = 0; i < passes.size(); ++i) {

@@ -69,8 +69,8 @@ Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const Re
   const std::string advice =
       "give the bytes from the buffer's base to its index, and the format of the CPU (`vpmu models`)";
   if (bytes == 0 || bytes % size != 0)
-    return usage_error(fmt::format("{} bytes are no whole number of records of format {}, {} bytes each", bytes,
-                                   static_cast<unsigned>(format), size),
+    return usage_error(fmt::format("{} bytes are not a whole number of records of format {}, which have {} bytes each",
+                                   bytes, static_cast<unsigned>(format), size),
                        advice);
   constexpr std::size_t records_at_once = 256;
   std::vector<std::byte> room(std::min<std::uint64_t>(bytes, records_at_once * size));

@@ -27,7 +27,7 @@ Result<void> ensure_same_run(const ShardReport& first, const ShardReport& other)
   for (const Common& common : commons) {
     const std::string ours = common.of(first.report), theirs = common.of(other.report);
     if (ours != theirs)
-      return usage_error(fmt::format("{} is of another {} than {}: {}, not {}", printable(other.file), common.name,
+      return usage_error(fmt::format("{} has another {} than {}: {}, not {}", printable(other.file), common.name,
                                      printable(first.file), printable(theirs), printable(ours)),
                          "give the reports of one run's shards");
   }
@@ -77,7 +77,7 @@ ModelResult missing(const std::string& model, Shard shard) {
           .checks = {{.name = std::string{run_check},
                       .outcome = Outcome::fail,
                       .expected = "a report that has this model",
-                      .seen = fmt::format("none: that of shard {}/{} is missing", shard.number, shard.count)}}};
+                      .seen = fmt::format("no report of shard {}/{}", shard.number, shard.count)}}};
 }
 
 }  // namespace

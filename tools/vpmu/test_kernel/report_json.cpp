@@ -24,7 +24,7 @@ std::string text_from(const Json& json, const char* key) { return clean_text(jso
 
 std::string name_from(const Json& json) {
   auto name = json.get<std::string>();
-  if (!is_name(name)) throw std::runtime_error{"a name that is none"};
+  if (!is_name(name)) throw std::runtime_error{"a name is not allowed"};
   return name;
 }
 
@@ -32,18 +32,18 @@ CheckResult check_from(const Json& json) {
   CheckResult check{
       .name = name_from(json.at("name")), .expected = text_from(json, "expected"), .seen = text_from(json, "seen")};
   if (!read_outcome(json.at("outcome").get<std::string>(), check.outcome))
-    throw std::runtime_error{"an outcome that is none"};
+    throw std::runtime_error{"an outcome is not known"};
   return check;
 }
 
 ModelResult model_from(const Json& json) {
   ModelResult model{.model = name_from(json.at("model")), .checks = {}};
   const Json& checks = json.at("checks");
-  if (!checks.is_array() || checks.size() > most_checks + 1) throw std::runtime_error{"too many checks"};
+  if (!checks.is_array() || checks.size() > most_checks + 1) throw std::runtime_error{"it has too many checks"};
   for (const Json& each : checks) {
     CheckResult check = check_from(each);
     if (std::ranges::find(model.checks, check.name, &CheckResult::name) != model.checks.end())
-      throw std::runtime_error{"a check twice"};
+      throw std::runtime_error{"a check is there twice"};
     model.checks.push_back(std::move(check));
   }
   return model;
@@ -52,16 +52,16 @@ ModelResult model_from(const Json& json) {
 Shard shard_from(const Json& json) {
   const Shard shard{.number = json.at("number").get<std::size_t>(), .count = json.at("count").get<std::size_t>()};
   if (shard.number < 1 || shard.number > shard.count || shard.count > most_shards)
-    throw std::runtime_error{"a shard that is none"};
+    throw std::runtime_error{"a shard's number is out of range"};
   return shard;
 }
 
 std::vector<std::string> asked_from(const Json& json) {
   std::vector<std::string> asked;
-  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"too many models"};
+  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"it has too many models"};
   for (const Json& each : json) {
     std::string name = name_from(each);
-    if (std::ranges::find(asked, name) != asked.end()) throw std::runtime_error{"a model twice"};
+    if (std::ranges::find(asked, name) != asked.end()) throw std::runtime_error{"a model is there twice"};
     asked.push_back(std::move(name));
   }
   return asked;
@@ -70,13 +70,13 @@ std::vector<std::string> asked_from(const Json& json) {
 /// The models of a report: each was asked for, and is there once.
 std::vector<ModelResult> models_from(const Json& json, const std::vector<std::string>& asked) {
   std::vector<ModelResult> models;
-  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"too many models"};
+  if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"it has too many models"};
   for (const Json& each : json) {
     ModelResult model = model_from(each);
     if (std::ranges::find(asked, model.model) == asked.end())
-      throw std::runtime_error{"a model that was not asked for"};
+      throw std::runtime_error{"a model is there that was not asked for"};
     if (std::ranges::find(models, model.model, &ModelResult::model) != models.end())
-      throw std::runtime_error{"a model twice"};
+      throw std::runtime_error{"a model is there twice"};
     models.push_back(std::move(model));
   }
   return models;
@@ -120,7 +120,7 @@ std::string report_as_json(const KernelReport& report) {
 Result<KernelReport> read_report(std::string_view text, const std::string& file) try {
   return report_from(Json::parse(text));
 } catch (const std::exception& error) {
-  return usage_error(printable(file) + " is no report: " + printable(error.what()),
+  return usage_error(printable(file) + " is not a report of `vpmu test-kernel`: " + printable(error.what()),
                      "give a file that --format json --output has written");
 }
 

@@ -55,7 +55,7 @@ std::string take_end(std::string_view line, Lines& lines) {
   const std::string_view text = (*fields)[1];
   const auto [stopped, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc{} || stopped != text.data() + text.size() || count != lines.checks.size())
-    return fmt::format("{} checks, and an end that says {}", lines.checks.size(), clean_text(text));
+    return fmt::format("{} checks, and an END line that says {}", lines.checks.size(), clean_text(text));
   lines.has_end = true;
   return {};
 }
@@ -69,14 +69,15 @@ Lines read_lines(std::string_view output) {
     if (line.empty()) continue;
     std::string wrong;
     if (lines.has_end)
-      wrong = "more behind the end: " + clean_text(line);
+      wrong = "lines after the last one: " + clean_text(line);
     else if (line.starts_with("END\t"))
       wrong = take_end(line, lines);
     else
       wrong = line.starts_with("CHECK\t") ? take_check(line, lines) : "a line that cannot be read: " + clean_text(line);
     if (lines.wrong.empty()) lines.wrong = std::move(wrong);
   }
-  if (lines.wrong.empty() && !lines.has_end) lines.wrong = fmt::format("{} checks, and no end", lines.checks.size());
+  if (lines.wrong.empty() && !lines.has_end)
+    lines.wrong = fmt::format("{} checks, and no END line", lines.checks.size());
   return lines;
 }
 
@@ -115,7 +116,7 @@ ModelResult result_of(std::string_view model, const GuestEnd& end) {
   Lines lines = read_lines(end.output);
   CheckResult run{.name = std::string{run_check},
                   .outcome = Outcome::pass,
-                  .expected = "exit code 0, and an end behind all checks",
+                  .expected = "exit code 0, and an END line after all checks",
                   .seen = end.how};
   if (!end.is_success || !lines.wrong.empty()) {
     run.outcome = Outcome::fail;

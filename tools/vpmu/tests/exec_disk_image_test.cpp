@@ -62,16 +62,16 @@ TEST_P(BadDiskImageText, IsRefusedInALine) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, BadDiskImageText,
                          testing::ValuesIn(std::vector<BadCase>{
-                             {"", "a disk without an image; give IMAGE[,ro][,format=raw|qcow2]"},
-                             {",ro", "a disk without an image; give IMAGE[,ro][,format=raw|qcow2]"},
-                             {"a,format=vmdk", "a disk of the format \"vmdk\"; give IMAGE[,ro][,format=raw|qcow2]"},
-                             {"a,format=", "a disk of the format \"\"; give IMAGE[,ro][,format=raw|qcow2]"},
-                             {"a,format=\n,ro", "a disk of the format \"?\"; give IMAGE[,ro][,format=raw|qcow2]"},
-                             {"a,partition=0", "a partition \"0\"; they count from 1"},
-                             {"a,partition=129", "a partition \"129\"; they count from 1"},
-                             {"a,partition=1x", "a partition \"1x\"; they count from 1"},
-                             {"a,partition=-1", "a partition \"-1\"; they count from 1"},
-                             {"a,partition=99999999999", "a partition \"99999999999\"; they count from 1"},
+                             {"", "the option of a disk names no image; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {",ro", "the option of a disk names no image; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,format=vmdk", "unknown disk format \"vmdk\"; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,format=", "unknown disk format \"\"; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,format=\n,ro", "unknown disk format \"?\"; give IMAGE[,ro][,format=raw|qcow2]"},
+                             {"a,partition=0", "\"0\" is not a partition's number; give 1 to 128"},
+                             {"a,partition=129", "\"129\" is not a partition's number; give 1 to 128"},
+                             {"a,partition=1x", "\"1x\" is not a partition's number; give 1 to 128"},
+                             {"a,partition=-1", "\"-1\" is not a partition's number; give 1 to 128"},
+                             {"a,partition=99999999999", "\"99999999999\" is not a partition's number; give 1 to 128"},
                          }));
 
 // A guest that writes qcow2's magic to its raw disk would otherwise read whatever file of the host's it names there.
@@ -81,8 +81,8 @@ TEST(DiskImage, IsNeverTakenForQcow2ByWhatIsInIt) {
   const auto refused = read_disk_image(path);
   ASSERT_FALSE(refused);
   EXPECT_EQ(describe(refused.error()), path +
-                                           " begins as a qcow2 image does, and its name does not end in .qcow2; say "
-                                           ",format=qcow2 behind an image of your own, or ,format=raw");
+                                           " begins like a qcow2 image, but its name does not end in .qcow2; add "
+                                           ",format=qcow2 if the image is yours, and ,format=raw if not");
   EXPECT_EQ(read_disk_image(path + ",format=raw")->format, DiskFormat::raw);
   EXPECT_EQ(read_disk_image(path + ",format=qcow2")->format, DiskFormat::qcow2);
   std::remove(path.c_str());

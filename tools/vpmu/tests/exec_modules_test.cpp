@@ -126,7 +126,7 @@ TEST(Decompress, GivesTheContentOfEachFormat) {
     const auto found = decompress(file, content.size());
     ASSERT_TRUE(found) << found.error().what;
     EXPECT_EQ(*found, content);
-    EXPECT_EQ(decompress(file, content.size() - 1).error().what, "it has more in it than can be taken");
+    EXPECT_EQ(decompress(file, content.size() - 1).error().what, "decompressed, it is larger than is allowed");
   }
 }
 

@@ -103,7 +103,7 @@ TEST(Records, OfAnotherSizeAreRefused) {
     ASSERT_FALSE(text.has_value()) << bytes;
     EXPECT_EQ(text.error().kind, ErrorKind::usage);
     EXPECT_NE(text.error().what.find(std::to_string(bytes) +
-                                     " bytes are no whole number of records of format 0, 144 bytes each"),
+                                     " bytes are not a whole number of records of format 0, which have 144 bytes each"),
               std::string::npos)
         << text.error().what;
   }
@@ -140,9 +140,9 @@ TEST_F(RecordsCommand, ShowsAFile) {
 TEST_F(RecordsCommand, ExplainsWhatItCannotShow) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(app_.parse("records --format 3 " + file_).kind, ParseOutcome::Kind::parsed);
-  EXPECT_NE(
-      testing::internal::GetCapturedStderr().find("vpmu records: 352 bytes are no whole number of records of format 3"),
-      std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "vpmu records: 352 bytes are not a whole number of records of format 3"),
+            std::string::npos);
   EXPECT_EQ(exit_code_, 2);
   // How the range is written is CLI11's, and another in each version.
   EXPECT_TRUE(app_.parse("records --format 4 " + file_).message.starts_with("--format: Value 4 not in range "));

@@ -49,7 +49,7 @@ TEST(MergedReport, OfAMissingShardFailsWithItsName) {
   ASSERT_TRUE(whole) << describe(whole.error());
   EXPECT_EQ(count(*whole, Outcome::fail), 1U);
   EXPECT_EQ(whole->models[1].model, "haswell");
-  EXPECT_EQ(whole->models[1].checks.front().seen, "none: that of shard 2/2 is missing");
+  EXPECT_EQ(whole->models[1].checks.front().seen, "no report of shard 2/2");
   EXPECT_TRUE(has_run(*whole));
 }
 
@@ -74,7 +74,7 @@ TEST(MergedReport, IsOfOneRun) {
     return refusal({shard(1), other});
   };
   EXPECT_EQ(with([](KernelReport& report) { report.checksum = "f"; }),
-            "shard2.json is of another kernel than shard1.json: Linux 6.1 of checksum f, not Linux 6.1 of checksum "
+            "shard2.json has another kernel than shard1.json: Linux 6.1 of checksum f, not Linux 6.1 of checksum "
             "0123456789abcdef; give the reports of one run's shards");
   EXPECT_NE(with([](KernelReport& report) { report.version = "6.2"; }).find("another kernel"), std::string::npos);
   EXPECT_NE(with([](KernelReport& report) { report.suite = "full"; }).find("another suite"), std::string::npos);

@@ -108,7 +108,7 @@ TEST(JsonReport, OfAnotherFormIsRefusedWithItsName) {
     const auto read = read_report(bad, "r.json");
     ASSERT_FALSE(read) << bad;
     EXPECT_EQ(read.error().kind, ErrorKind::usage);
-    EXPECT_TRUE(describe(read.error()).starts_with("r.json is no report")) << describe(read.error());
+    EXPECT_TRUE(describe(read.error()).starts_with("r.json is not a report")) << describe(read.error());
   }
 }
 

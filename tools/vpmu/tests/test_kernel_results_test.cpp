@@ -30,9 +30,9 @@ TEST(CheckerLines, AreTheChecksBehindThatOfTheRun) {
 }
 
 TEST(CheckerLines, ThatAreMissingFailTheRun) {
-  EXPECT_EQ(complaint_about(""), "exit code 0; 0 checks, and no end");
-  EXPECT_EQ(complaint_about("CHECK\tbts\tpass\t1\t1\n"), "exit code 0; 1 checks, and no end");
-  EXPECT_EQ(complaint_about("CHECK\tbts\tpass\t1\t1\nEND\t2\n"), "exit code 0; 1 checks, and an end that says 2");
+  EXPECT_EQ(complaint_about(""), "exit code 0; 0 checks, and no END line");
+  EXPECT_EQ(complaint_about("CHECK\tbts\tpass\t1\t1\n"), "exit code 0; 1 checks, and no END line");
+  EXPECT_EQ(complaint_about("CHECK\tbts\tpass\t1\t1\nEND\t2\n"), "exit code 0; 1 checks, and an END line that says 2");
 }
 
 TEST(CheckerLines, ThatCannotBeReadFailTheRunAndKeepTheOthers) {
@@ -53,7 +53,7 @@ TEST(CheckerLines, AreOneForEachCheckAndNoneForTheRun) {
   EXPECT_EQ(complaint_about("CHECK\t" + std::string{run_check} + "\tpass\t1\t1\nEND\t1\n"),
             "exit code 0; the check run twice");
   EXPECT_EQ(complaint_about(std::string{good} + "CHECK\tlbr\tpass\t1\t1\n"),
-            "exit code 0; more behind the end: CHECK?lbr?pass?1?1");
+            "exit code 0; lines after the last one: CHECK?lbr?pass?1?1");
 }
 
 TEST(CheckerLines, OfManyAreBounded) {

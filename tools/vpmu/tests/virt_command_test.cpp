@@ -87,8 +87,8 @@ TEST(VirtCommand, RunTakesAMachineFromADomainOrFromOptions) {
   const auto run_of = [](const std::string& arguments) {
     return run("--help >/dev/null; " VPMU_PROGRAM " run " + arguments);
   };
-  EXPECT_TRUE(
-      contains(run_of("--libvirt test --connect test:///default"), "vpmu run: test: the domain is no x86_64 hvm; "));
+  EXPECT_TRUE(contains(run_of("--libvirt test --connect test:///default"),
+                       "vpmu run: test: the domain is not of type hvm and architecture x86_64; "));
   EXPECT_TRUE(run_of("--libvirt test --connect test:///default").ends_with("exit 2"));
   EXPECT_TRUE(
       contains(run_of("--libvirt nobody --connect test:///default"), "no domain \"nobody\" at test:///default"));

@@ -202,9 +202,9 @@ TEST(VirtRefusals, NameWrongOptions) {
   EXPECT_TRUE(
       contains(with_option([](auto& o) { o.model = "pentium"; }), "unknown model \"pentium\"; give one of: nehalem"));
   EXPECT_TRUE(contains(with_option([](auto& o) { o.source = "guess"; }), "unknown source \"guess\"; give one of: "));
-  EXPECT_TRUE(contains(with_option([](auto& o) { o.source = "kvm"; }), "passes the PMU of the host's KVM through"));
+  EXPECT_TRUE(contains(with_option([](auto& o) { o.source = "kvm"; }), "means the PMU of the host's KVM"));
   EXPECT_TRUE(contains(with_option([](auto& o) { o.model = "host"; }), "model \"host\" is for the source kvm"));
-  EXPECT_TRUE(contains(with_option([](auto& o) { o.wrapper = "qemu-vpmu"; }), "\"qemu-vpmu\" is no absolute path"));
+  EXPECT_TRUE(contains(with_option([](auto& o) { o.wrapper = "qemu-vpmu"; }), "\"qemu-vpmu\" is not an absolute path"));
 }
 
 TEST(VirtDifference, IsEmptyWhenOnlyTheLayoutDiffers) {
@@ -220,13 +220,13 @@ TEST(VirtDifference, TellsWhatWasNotKept) {
   EXPECT_TRUE(contains(text_of(difference(libvirt_domain, with(good, "name='VPMU_MODEL'", "name='X'"), {})),
                        "VPMU_MODEL in <qemu:commandline> is \"\""));
   EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "<apic/>", ""), {})),
-            "<features> would not come back as it was");
+            "`vpmu virt disable` would not restore <features>");
   EXPECT_EQ(text_of(difference(libvirt_domain, with(good, "<name>", "<title>new</title><name>"), {})),
-            "what was added would stay");
+            "`vpmu virt disable` would leave what was added");
   EXPECT_EQ(
       text_of(difference(libvirt_domain, with(good, "name='VPMU_MODEL' value='haswell'", "name='VPMU_MODEL' value=''"),
                          {.keeps_environment = false})),
-      "what was added would stay");
+      "`vpmu virt disable` would leave what was added");
 }
 
 }  // namespace

@@ -82,9 +82,10 @@ TEST(VirtHook, LeavesAVmiThatHasNotAskedAsItIs) {
 
 TEST(VirtHook, RefusesWhatIsWrong) {
   for (const auto& [text, why] : std::array<std::array<const char*, 2>, 6>{{
-           {"[]", "the VMI is no JSON object"},
-           {"{", "the VMI is no JSON object"},
-           {R"({"metadata": {"annotations": {"vpmu/model": 7}}})", "the annotation vpmu/model of the VMI is no text"},
+           {"[]", "the VMI is not a JSON object"},
+           {"{", "the VMI is not a JSON object"},
+           {R"({"metadata": {"annotations": {"vpmu/model": 7}}})",
+            "the annotation vpmu/model of the VMI is not a text"},
            {R"({"metadata": {"annotations": {"vpmu/model": ""}}})", "the annotation vpmu/model of the VMI is empty"},
            {R"({"metadata": {"annotations": {"vpmu/source": ""}}})", "the annotation vpmu/source of the VMI is empty"},
            {R"({"metadata": {"annotations": {"vpmu/model": "pentium"}}})", "unknown model \"pentium\""},

@@ -61,13 +61,13 @@ TEST(VirtImport, KnowsLibvirtsUnitsOfMemory) {
 TEST(VirtImport, RefusesByNameWhatTheGuestWouldMiss) {
   const std::vector<std::array<const char*, 3>> rows{
       {"<devices>", "<devices><disk type='file'><target dev='vda'/></disk>",
-       "the domain has <disk> vda, and this VMM has no such device"},
+       "the domain has <disk> vda, a device that `vpmu run` does not have"},
       {"<devices>", "<devices><interface type='network'/>", "the domain has <interface>,"},
       {"<devices>", "<devices><hostdev mode='subsystem'/>", "the domain has <hostdev>,"},
       {"<devices>", "<devices><filesystem/>", "the domain has <filesystem>,"},
       {"<kernel>/boot/vmlinuz</kernel>", "", "the domain boots from a disk or the network"},
       {"<kernel>", "<loader type='pflash'/><kernel>", "<os> has <loader>"},
-      {"arch='x86_64'", "arch='aarch64'", "no x86_64 hvm"},
+      {"arch='x86_64'", "arch='aarch64'", "not of type hvm"},
       {"<devices>", "<launchSecurity type='sev'/><devices>", "launchSecurity"},
       {"unit='MiB'", "unit='furlong'", "memory is \"512\" furlong"},
       {">512<", ">lots<", "memory is \"lots\" MiB"},

@@ -108,7 +108,7 @@ TEST(VirtSwitch, PutsTheOldDefinitionBackWhenLibvirtKeepsAnother) {
     return at == std::string::npos ? xml : xml.substr(0, at) + xml.substr(end + 19);
   };
   const auto error = text_of(enable_domain(domains, plain_request()));
-  EXPECT_TRUE(contains(error, "otherwise than it was told: VPMU_MODEL in <qemu:commandline> is \"\"")) << error;
+  EXPECT_TRUE(contains(error, "than it was given: VPMU_MODEL in <qemu:commandline> is \"\"")) << error;
   EXPECT_EQ(domains.xml(), libvirt_domain);
 }
 
@@ -117,8 +117,7 @@ TEST(VirtSwitch, SaysSoWhenTheOldDefinitionCannotBePutBack) {
   domains.reword = [](const std::string& xml) { return with(xml, "<apic/>", "<pae/>"); };
   domains.refused = {1};
   const auto error = text_of(enable_domain(domains, plain_request()));
-  EXPECT_TRUE(contains(error, "<features> would not come back as it was, and its old definition could not be put back"))
-      << error;
+  EXPECT_TRUE(contains(error, "would not restore <features>, and its old definition could not be put back")) << error;
 }
 
 /// AppArmor's files in a directory of their own, and which profiles were reloaded.
@@ -210,7 +209,7 @@ TEST_F(VirtAppArmor, IsNotToldOfAPathThatMeansSomethingToIt) {
   auto domains = persistent();
   auto wild = request();
   wild.options.wrapper = "/opt/**/qemu-vpmu";
-  EXPECT_TRUE(contains(text_of(enable_domain(domains, wild)), "characters that mean something to AppArmor"));
+  EXPECT_TRUE(contains(text_of(enable_domain(domains, wild)), "characters with a meaning in AppArmor's files"));
   expect_untouched();
   EXPECT_TRUE(enable_domain(domains, plain_request()));
   expect_untouched();

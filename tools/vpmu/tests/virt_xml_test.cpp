@@ -126,7 +126,7 @@ TEST(VirtXml, IsUtf8) {
   // A continuation alone, an end too early, forms too long, a surrogate, above 10FFFFH, no leading byte.
   for (const std::string bad : {"\x80", "\xC3", "\xC0\xAF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xED\xA0\x80",
                                 "\xF4\x90\x80\x80", "\xFF", "\xE2\x82"})
-    EXPECT_EQ(refusal(bad), "the XML is no UTF-8 at byte 6; give the text of `virsh dumpxml --inactive`");
+    EXPECT_EQ(refusal(bad), "the XML is not UTF-8 at byte 6; give the text of `virsh dumpxml --inactive`");
   EXPECT_NE(refusal("x\xC3").find("at byte 7"), std::string::npos);
 }
 

@@ -107,8 +107,8 @@ Result<void> AppArmorChange::apply(const AppArmorSnippet& snippet) {
 Result<AppArmorChange> AppArmorChange::make(const AppArmorHost& host, const std::string& wrapper) {
   if (wrapper.find_first_of("\"\n*?[]{}@,") != std::string::npos)
     return usage_error(
-        fmt::format("the emulator {} has characters that mean something to AppArmor", printable(wrapper)),
-        "install it elsewhere");
+        fmt::format("the emulator's path {} has characters with a meaning in AppArmor's files", printable(wrapper)),
+        "install qemu-vpmu at a path without them");
   AppArmorChange change{host};
   for (const auto& snippet : apparmor_snippets(wrapper)) {
     std::error_code error;

@@ -292,9 +292,9 @@ Result<std::string> difference(std::string_view original, std::string_view read_
   for (const auto part : wanted.root().children()) {
     const auto same = seen.root().children(part.local_name(), part.namespace_uri());
     if (std::ranges::none_of(same, [part](XmlElement other) { return equivalent(part, other); }))
-      return fmt::format("<{}> would not come back as it was", part.local_name());
+      return fmt::format("`vpmu virt disable` would not restore <{}>", part.local_name());
   }
-  return "what was added would stay";
+  return "`vpmu virt disable` would leave what was added";
 }
 
 }  // namespace vmm::tool

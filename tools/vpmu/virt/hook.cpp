@@ -25,9 +25,9 @@ Result<void> take(const Json& vmi, const char* name, std::string& target) {
   const Json* const value = annotation(vmi, name);
   if (value == nullptr) return {};
   if (!value->is_string())
-    return usage_error(fmt::format("the annotation {} of the VMI is no text", name), "write its value in quotes");
+    return usage_error(fmt::format("the annotation {} of the VMI is not a text", name), "write its value in quotes");
   if (value->get_ref<const std::string&>().empty())
-    return usage_error(fmt::format("the annotation {} of the VMI is empty", name), "give it a value, or leave it away");
+    return usage_error(fmt::format("the annotation {} of the VMI is empty", name), "give it a value, or leave it out");
   target = value->get<std::string>();
   return {};
 }
@@ -38,7 +38,7 @@ Result<std::string> define_domain_hook(std::string_view vmi, const std::string& 
   if (!vmi.empty()) {
     const auto parsed = Json::parse(vmi, nullptr, false);
     if (!parsed.is_object())
-      return usage_error("the VMI is no JSON object", "give it as KubeVirt does: --vmi '{\"metadata\": ...}'");
+      return usage_error("the VMI is not a JSON object", "give it as KubeVirt does: --vmi '{\"metadata\": ...}'");
     VMM_TRY(take(parsed, "vpmu/model", options.model));
     VMM_TRY(take(parsed, "vpmu/source", options.source));
   }

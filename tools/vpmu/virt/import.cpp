@@ -60,7 +60,7 @@ Result<void> refuse_devices(XmlElement devices) {
   for (const auto* const name : missed)
     if (const auto device = devices.child(name)) {
       const auto target = device.child("target").attribute("dev");
-      return usage_error(fmt::format("the domain has <{}>{}, and this VMM has no such device", name,
+      return usage_error(fmt::format("the domain has <{}>{}, a device that `vpmu run` does not have", name,
                                      target ? " " + printable(*target) : ""),
                          advice);
     }
@@ -69,12 +69,12 @@ Result<void> refuse_devices(XmlElement devices) {
 
 Result<void> refuse_ways_of_booting(XmlElement os) {
   if (os.child("type").text() != "hvm" || os.child("type").attribute("arch").value_or("x86_64") != "x86_64")
-    return usage_error("the domain is no x86_64 hvm", advice);
+    return usage_error("the domain is not of type hvm and architecture x86_64", advice);
   if (os.child("kernel").text().empty())
     return usage_error("the domain boots from a disk or the network: its <os> has no <kernel>", advice);
   for (const auto* const name : {"loader", "dtb", "nvram"})
     if (os.child(name))
-      return usage_error(fmt::format("the domain's <os> has <{}>, and this VMM has no firmware", name), advice);
+      return usage_error(fmt::format("the domain's <os> has <{}>, and `vpmu run` has no firmware", name), advice);
   return {};
 }
 
@@ -87,7 +87,7 @@ Result<ImportedMachine> import_domain(std::string_view xml) {
     return usage_error(fmt::format("the XML is a <{}>, not a <domain>", printable(domain.local_name())));
   VMM_TRY(refuse_ways_of_booting(os));
   if (domain.child("launchSecurity"))
-    return usage_error("the domain has launchSecurity, which this VMM has not", advice);
+    return usage_error("the domain has launchSecurity, which `vpmu run` does not have", advice);
   VMM_TRY(refuse_devices(domain.child("devices")));
   ImportedMachine machine{.kernel = os.child("kernel").text(),
                           .initrd = os.child("initrd").text(),

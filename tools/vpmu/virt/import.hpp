@@ -23,8 +23,8 @@ struct ImportedMachine {
 Result<ImportedMachine> import_domain(std::string_view xml);
 
 /// Looks a domain up and makes `machine` what its definition says, with what `machine` has as command line behind the
-/// domain's. Fails as Domains::read() and import_domain() do, and with kind usage on a domain of another host, whose
-/// files are there.
+/// domain's. Fails as Domains::read() and import_domain() do, and with kind usage on a domain of another host,
+/// whose files are there.
 Result<void> take_domain(Domains& domains, const std::string& name, MachineConfig& machine);
 
 }  // namespace vmm::tool

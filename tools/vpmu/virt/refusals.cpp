@@ -105,8 +105,7 @@ Result<void> check_environment(XmlElement command_line) {
                          "leave one of them");
     if (name == "LD_PRELOAD" && base_name(value) != library_name)
       return usage_error(
-          fmt::format("the domain preloads {} into QEMU, and two libraries would stand for the same calls",
-                      printable(value)),
+          fmt::format("the domain preloads {} into QEMU, and qemu-vpmu preloads a library, too", printable(value)),
           "remove LD_PRELOAD from <qemu:commandline>");
   }
   return {};
@@ -146,11 +145,10 @@ Result<void> refuse_wrong_options(const VirtOptions& options) {
   config.source = options.source == "auto" ? "exact" : options.source;
   VMM_ASSIGN(const auto resolved, resolve(config));
   if (resolved.passes_through())
-    return usage_error(
-        "the source kvm passes the PMU of the host's KVM through, and for that a domain needs no PMU of ours",
-        "set <pmu state='on'/> by `virsh edit`, or give another --source");
+    return usage_error("the source kvm means the PMU of the host's KVM, which a domain can have without vpmu",
+                       "set <pmu state='on'/> by `virsh edit`, or give another --source");
   if (options.wrapper.starts_with('/')) return {};
-  return usage_error(fmt::format("the emulator \"{}\" is no absolute path", printable(options.wrapper)),
+  return usage_error(fmt::format("the emulator \"{}\" is not an absolute path", printable(options.wrapper)),
                      "give --emulator /PATH/OF/qemu-vpmu");
 }
 

@@ -52,7 +52,7 @@ Result<void> check_defined(Domains& domains, const DomainDefinition& before) {
   VMM_ASSIGN(const auto now, domains.read(before.name));
   VMM_ASSIGN(const std::string different, difference(before.xml, now.xml, domains.driver()));
   if (different.empty()) return {};
-  return host_error(fmt::format("libvirt keeps the definition of {} otherwise than it was told: {}",
+  return host_error(fmt::format("libvirt has stored another definition of {} than it was given: {}",
                                 printable(before.name), different),
                     0, "its old definition is back; please report this with `virsh dumpxml --inactive`");
 }

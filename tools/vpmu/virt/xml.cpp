@@ -290,15 +290,15 @@ XmlDocument::~XmlDocument() = default;
 
 Result<XmlDocument> XmlDocument::parse(std::string_view text) {
   constexpr auto advice = "give the text of `virsh dumpxml --inactive`";
-  if (text.find('\0') != std::string_view::npos) return usage_error("the XML has a byte 0", advice);
+  if (text.find('\0') != std::string_view::npos) return usage_error("the XML has a byte of 0", advice);
   if (const auto at = first_not_utf8(text); at < text.size())
-    return usage_error(fmt::format("the XML is no UTF-8 at byte {}", at), advice);
+    return usage_error(fmt::format("the XML is not UTF-8 at byte {}", at), advice);
   auto document = std::make_unique<pugi::xml_document>();
   const auto parsed = document->load_buffer(text.data(), text.size(), parse_verbatim, pugi::encoding_utf8);
   if (!parsed)
     return usage_error(fmt::format("the XML is malformed at byte {}: {}", parsed.offset, parsed.description()), advice);
   if (const auto flaw = flaw_of(*document); !flaw.empty())
-    return usage_error("the XML is not what libvirt takes: " + flaw, advice);
+    return usage_error("libvirt does not take this XML: " + flaw, advice);
   return XmlDocument{std::move(document)};
 }
 

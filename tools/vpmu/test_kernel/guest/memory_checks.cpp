@@ -127,8 +127,8 @@ void check_cache_events(const Processor& processor, const WalkedMemory& memory, 
     report.equal("cache.l1d", refusal(ENOENT), refusal(open_event(lines).error));
     return report.equal("cache.dtlb", refusal(ENOENT), refusal(open_event(pages).error));
   }
-  memory.check("cache.l1d", lines, walked_lines, "lines that the L1 lacked", report);
-  memory.check("cache.dtlb", pages, WalkedMemory::pages, "pages that the TLBs lacked", report);
+  memory.check("cache.l1d", lines, walked_lines, "lines that missed the L1", report);
+  memory.check("cache.dtlb", pages, WalkedMemory::pages, "pages that missed the TLBs", report);
 }
 
 /// Demand reads of lines that no L2 can have.

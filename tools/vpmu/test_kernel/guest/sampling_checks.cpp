@@ -62,7 +62,7 @@ void check_precise(const Processor& processor, unsigned precise, std::string_vie
   if (check_refused(processor, precise, name, recorded, report)) return;
   const std::uint64_t behind = precise == 1 ? 1 : 0;
   check_samples(report, name, recorded, loop.instructions() / (period + 1),
-                precise == 1 ? "each behind its instruction" : "each at its instruction",
+                precise == 1 ? "each after its instruction" : "each at its instruction",
                 [behind](const Sample& sample, std::size_t number) {
                   return compare(sample, period + number * (period + 1) + behind);
                 });
@@ -89,7 +89,7 @@ void check_batch(const Processor& processor, Report& report) {
              });
   if (check_refused(processor, 1, "precise.batch", recorded, report)) return;
   check_samples(report, "precise.batch", recorded, loop.instructions() / (period + 1),
-                "each behind its instruction, without an interrupt",
+                "each after its instruction, without an interrupt",
                 [interrupts](const Sample& sample, std::size_t number) {
                   if (interrupts > 0) return decimal(interrupts) + " interrupts";
                   return compare(sample, period + number * (period + 1) + 1);
