@@ -57,7 +57,7 @@ class Exchange {
   Result<std::string> ask() {
     VMM_TRY(connect());
     if (!takes_file(arguments_.command)) return exchange({});
-    // It is ours, and takes its name only when the machine has written all of it.
+    // This process makes the file, and gives it its name only when the machine has written all of it.
     VMM_ASSIGN(auto file, new_snapshot_file(arguments_.file));
     VMM_ASSIGN(auto answer, exchange(file.descriptor()));
     if (is_good(answer)) VMM_TRY(file.finish());
@@ -72,7 +72,7 @@ class Exchange {
 
   using Clock = std::chrono::steady_clock;
   static constexpr double seconds_for_answer = 5;
-  /// What writes the guest's memory to a file takes its time.
+  /// For requests that write the guest's memory to a file.
   static constexpr double seconds_for_memory = 600;
   /// Longer than any machine's counters.
   static constexpr std::size_t longest_answer = 16U << 20U;
@@ -87,7 +87,7 @@ class Exchange {
     socket_ = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     while (socket_.valid()) {
       if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return {};
-      // So many wait already that the machine takes no more.
+      // The queue of connections that wait for the machine is full.
       if (errno != EAGAIN && errno != EINTR) break;
       if (left() == 0ms) return too_late();
       std::this_thread::sleep_for(10ms);

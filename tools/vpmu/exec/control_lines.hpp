@@ -23,7 +23,7 @@ struct WindowLine {
   TerminalSize size;
   bool operator==(const WindowLine&) const = default;
 };
-/// Host: standard input ends behind so many bytes, counted from its start; without a number, behind what has arrived.
+/// Host: standard input ends after so many bytes, counted from its start; without a number, after what has arrived.
 struct EofLine {
   std::optional<std::uint64_t> bytes;
   bool operator==(const EofLine&) const = default;

@@ -47,7 +47,7 @@ Result<bool> take_option(std::string_view option, Reading& reading) {
 
 bool begins_as_qcow2(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return false;  // a FIFO would keep us
+  if (!std::filesystem::is_regular_file(path, error)) return false;  // opening a FIFO would block
   constexpr std::array magic{'Q', 'F', 'I', '\xfb'};
   std::array<char, magic.size()> begin{};
   std::ifstream{path, std::ios::binary}.read(begin.data(), begin.size());

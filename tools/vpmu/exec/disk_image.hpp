@@ -18,7 +18,7 @@ struct DiskImage {
 /// Reads IMAGE[,ro][,format=raw|qcow2][,partition=N]; what else has commas is part of the name. Without a format an
 /// image is qcow2 where its name ends in .qcow2, and else raw: what is in it does not decide, since a guest that writes
 /// to a raw image may make it look like any other, one that names files of the host's. An image that looks like qcow2
-/// and is not called so is refused until the format is said. Fails with kind usage.
+/// and is not called so is refused until the format is given. Fails with kind usage.
 Result<DiskImage> read_disk_image(const std::string& text);
 
 }  // namespace vmm::tool

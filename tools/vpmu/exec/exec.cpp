@@ -78,7 +78,7 @@ Result<std::shared_ptr<const std::vector<std::byte>>> make_initramfs(const ExecA
   return std::make_shared<const std::vector<std::byte>>(std::move(archive));
 }
 
-/// As the command has ended, or why we do not know.
+/// The command's exit code, or why it is not known.
 Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
   if (end.failure) return Failure{*end.failure};
   if (!end.error.empty()) {
@@ -104,7 +104,8 @@ Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
                     "see the last messages of the kernel");
 }
 
-/// A stream that is closed is one of nothing: what is opened next shall not be taken for it.
+/// Opens /dev/null for each standard stream that is closed: else the next file that is opened would get its number, and
+/// the command would write there.
 Result<void> open_streams() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(number, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != number)
@@ -114,7 +115,7 @@ Result<void> open_streams() {
 
 Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_lines) {
   VMM_TRY(open_streams());
-  // Of a reader that has gone the guest hears, not we.
+  // When the reader of our output has gone, the guest is told; SIGPIPE must not end this process.
   std::signal(SIGPIPE, SIG_IGN);
   VMM_ASSIGN(arguments.machine.memory_bytes, parse_size(arguments.memory));
   VMM_ASSIGN(const auto lines, settle(arguments));

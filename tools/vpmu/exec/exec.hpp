@@ -34,7 +34,7 @@ struct ExecArguments : MachineOptions {
   std::function<bool(std::string_view)> passes_variable;
 };
 
-/// How `vpmu exec` ends where its command's own exit code is not to be had; as env(1) and timeout(1) do.
+/// Exit codes of `vpmu exec` when there is none of its command; they are those of env(1) and timeout(1).
 enum ExecExitCode : int {
   exec_timed_out = 124,
   exec_failed = 125,        ///< We could not run it, or the guest could not.

@@ -96,7 +96,7 @@ Result<std::vector<std::byte>> read_module(const fs::path& path) {
   return content;
 }
 
-/// The modules in the order in which they were asked for, each behind what it depends on.
+/// The modules in the order in which they were asked for, each after what it depends on.
 class Loading {
  public:
   Loading(const Modules& modules, const fs::path& directory) : modules_{&modules}, directory_{&directory} {}

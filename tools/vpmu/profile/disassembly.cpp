@@ -153,7 +153,7 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
     annotated.why_not = describe(start.error());
     return annotated;
   }
-  // Behind the last sample the rest of the function, as far as it is shown.
+  // After the last sample, so much more of the function is shown.
   constexpr std::uint64_t behind = 128, longest = 1U << 20U;
   auto lines = disassemble(module, *start, std::min(std::prev(last)->second.offset + behind, longest));
   if (!lines || lines->empty()) {

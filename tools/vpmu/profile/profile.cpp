@@ -68,11 +68,11 @@ SampleRate rate_of(const ProfileArguments& arguments, std::string_view source) {
   return {.period = source == "exact" ? engine_period : 0, .frequency = usual_frequency};
 }
 
-/// perf in the guest, with the command behind it. The symbols first: the command may end the machine.
+/// Runs perf in the guest, and under it the command. The symbols are saved first: the command may end the machine.
 std::vector<std::string> perf_command(const ProfileArguments& arguments, const RecordingPlan& plan,
                                       const SampleRate& rate) {
-  // No build IDs of what was hit afterwards, nor copies of it: that takes longer than many a command. The kernel tells
-  // them with each mapping.
+  // perf need not collect build IDs of the files that have samples, nor copy them: that takes longer than many a
+  // command. The kernel reports build IDs with each mapping.
   std::vector<std::string> all{"sh",
                                "-c",
                                fmt::format(R"(cat /proc/kallsyms >"$0/{}"; exec "$@")", symbols_name),

@@ -57,7 +57,7 @@ const EventDesc* find_mispredictions(const GenerationDesc& generation) {
 
 bool is_precise(const EventDesc& event) { return event.pebs == PebsAbility::yes || event.pebs == PebsAbility::only; }
 
-/// perf's terms of an event, behind those that select it.
+/// The terms of perf's syntax that follow those which select the event.
 std::string with_terms(std::string_view select, Aspect aspect, std::uint64_t period, std::string_view modifier) {
   const std::string rate = period == 0 ? std::string{} : fmt::format(",period={}", period);
   return fmt::format("{}name={}{}/{}", select, to_string(aspect), rate, modifier);

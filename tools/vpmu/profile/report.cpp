@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t most_functions = 200, most_branches = 50, most_functions_of_loads = 25;
-/// Frames narrower than this part of the whole are not told: nobody could see them.
+/// A frame with less than 1/4000 of the whole is left out of the report: it would be too narrow to be seen.
 constexpr std::uint64_t narrowest = 4000;
 
 template <std::size_t N>
@@ -80,7 +80,7 @@ Json nodes_json(const ProfileSummary& summary, Names& names) {
   std::vector<std::size_t> place(nodes.size());
   std::vector<bool> is_told(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    // A node comes behind its parent in the summary, too.
+    // In the summary, too, a node comes after its parent.
     if (i > 0 && (!is_told[nodes[i].parent] || !is_seen(nodes[i].total, summary.total()))) continue;
     is_told[i] = true;
     place[i] = list.size();
@@ -205,7 +205,7 @@ std::string to_json(const ProfileReport& report) {
 std::string for_script_element(std::string_view json) {
   std::string safe;
   for (const char c : json) {
-    // In JSON it is nowhere but in strings.
+    // In JSON this character appears only in strings.
     if (c == '<') {
       safe += "\\u003c";
     } else {

@@ -25,7 +25,7 @@ struct ProfileReport {
   std::vector<std::string> notes;  ///< Of what went wrong with the samples, a sentence each.
 };
 
-/// The report as JSON. What is no UTF-8 is shown as such.
+/// The report as JSON. Bytes that are not UTF-8 become U+FFFD.
 std::string to_json(const ProfileReport& report);
 
 /// A page that needs no other file, and no server: its data as JSON in a script element.

@@ -62,7 +62,7 @@ std::optional<Aspect> read_aspect(std::string_view word) {
   return std::nullopt;
 }
 
-/// What stands behind the process's name: "83/83 0.875620123: 18021 loads: 7f2a60530028 10268100142 |OP LOAD|... 4".
+/// What follows the process's name: "83/83 0.875620123: 18021 loads: 7f2a60530028 10268100142 |OP LOAD|... 4".
 std::optional<Sample> read_fields(std::string_view text) {
   Sample sample;
   if (!are_ids(take_word(text))) return std::nullopt;
@@ -189,7 +189,7 @@ void SampleSites::finish() {
 }
 
 const SampleFrame* SampleSites::next(Aspect aspect, std::uint64_t time) {
-  // One that could not be read is missing: the others are found behind its place.
+  // A sample that could not be read is missing here: the later ones are still found.
   constexpr std::size_t farthest = 1000;
   const std::size_t end = next_ + std::min(farthest, sites_.size() - next_);
   for (std::size_t at = next_; at < end; ++at) {

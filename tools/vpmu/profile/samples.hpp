@@ -45,7 +45,7 @@ struct Sample {
 class SampleSites {
  public:
   void add(std::string_view text);
-  /// Behind the last part.
+  /// To be called after the last part.
   void finish();
   /// Of the next sample of that time; null where there is none. In the order of add().
   const SampleFrame* next(Aspect aspect, std::uint64_t time);
@@ -74,7 +74,7 @@ class SampleReader {
  public:
   explicit SampleReader(std::function<void(Sample&)> take) : take_{std::move(take)} {}
   void add(std::string_view text);
-  /// Behind the last part.
+  /// To be called after the last part.
   void finish();
   [[nodiscard]] std::uint64_t samples() const { return samples_; }
   /// Lines that are no sample's.

@@ -40,7 +40,7 @@ Weights weights_of(const Sample& sample) {
   return weights;
 }
 
-/// Whether nobody can have called from there: behind a call stands what is not the start of a function.
+/// Whether this cannot be a return address: what follows a call is never the start of a function.
 bool is_no_caller(const SampleFrame& frame) {
   return frame.function.empty() ? frame.module.empty() : frame.offset == 0;
 }

@@ -31,7 +31,7 @@ int finish_output(int exit_code) {
   const bool failed_before = std::ferror(stdout) != 0;
   const bool lost = std::fflush(stdout) != 0 || failed_before;
   if (!lost) return exit_code;
-  // Which call failed is known of the last one alone.
+  // errno is known only if the last call failed.
   std::fprintf(stderr, "vpmu: cannot write all of it to standard output%s\n",
                failed_before ? "" : (": " + errno_text(errno)).c_str());
   return exit_code == 0 ? 1 : exit_code;

@@ -34,7 +34,7 @@ std::string change_of(const StatCount& base, const StatCount& now) {
 bool rose_over(const StatCount& base, const StatCount& now, double limit) {
   constexpr double whole = 100.0;
   if (now.value <= base.value) return false;
-  // A limit of nothing is kept to the last event, whatever a double makes of large numbers.
+  // Any rise is over a limit of 0, without the rounding of a double.
   if (limit == 0) return true;
   return static_cast<double>(now.value - base.value) * whole > limit * static_cast<double>(base.value);
 }

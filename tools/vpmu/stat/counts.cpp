@@ -29,7 +29,7 @@ Failure unreadable(std::string_view line) {
       fmt::format("cannot read the line \"{}\" that perf stat wrote", printable(std::string{line.substr(0, 200)})));
 }
 
-/// value, unit, event, running time, and its share of the enabled time in percent; metrics of perf's own behind these.
+/// value, unit, event, running time, and its share of the enabled time in percent; then metrics of perf's own.
 Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   constexpr std::size_t value = 0, unit = 1, running = 3, share = 4;
   constexpr double whole = 100.0;
@@ -45,7 +45,7 @@ Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   if (!read_number(digits, count.value) || !read_number(fields[running], count.running_ns) ||
       !read_number(fields[share], percent) || count.running_ns > 1ULL << 62U)
     return unreadable(line);
-  // This way round what is no number is refused, too.
+  // Written so that a NaN is refused, too.
   const bool is_share = percent >= 0 && percent <= whole;
   if (!is_share) return unreadable(line);
   count.enabled_ns = count.running_ns;

@@ -121,7 +121,7 @@ std::string to_json(const StatDocument& document) {
                      {"command", document.command},
                      {"exit_code", document.exit_code},
                      {"events", std::move(events)}};
-  // A command's words are any bytes: what is no UTF-8 is shown as such.
+  // A command's words may have any bytes: those that are not UTF-8 become U+FFFD.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
@@ -131,7 +131,7 @@ Result<StatDocument> read_stat_document(std::string_view text, const std::string
                        "give one with --compare");
   };
   if (text.size() > longest_text) return refuse("it is too long");
-  // A document of ours is three deep.
+  // Our own documents have three levels.
   constexpr int deepest = 8;
   const auto shallow = [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) { return depth <= deepest; };
   const Json json = Json::parse(text, shallow, false);

@@ -71,7 +71,7 @@ const vpmu::EventDesc* find_counts(const vpmu::GenerationDesc& generation, vpmu:
 std::string with_modifier(const vpmu::EventDesc& event, std::string_view modifier) {
   const std::string perf = perf_syntax(event);
   if (perf.find('/') == std::string::npos) return fmt::format("{}{}{}", perf, modifier.empty() ? "" : ":", modifier);
-  // Behind the slash, perf takes modifiers without a colon.
+  // After the slash, perf takes modifiers without a colon.
   return perf + std::string{modifier};
 }
 

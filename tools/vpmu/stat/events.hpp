@@ -22,7 +22,7 @@ struct StatEvent {
 };
 
 /// The events of a list with commas: names of perf's, of `vpmu events`, raw codes, and `loads` and `stores`; each may
-/// have a modifier of perf's behind a colon. A comma between two slashes belongs to the event. Fails with kind usage on
+/// have a modifier of perf's after a colon. A comma between two slashes belongs to the event. Fails with kind usage on
 /// an empty name, a group, more than 64 of them, and one that is there twice.
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
                                              std::string_view source);

@@ -8,7 +8,7 @@ class Command;
 
 /// The CPU models that a guest can be given, oldest first: a head line, then a line for each, its name first. Names are
 /// those of `vpmu run --model`; the PMU is the name under which docs and tables describe it. PMCs are those of a
-/// processor with SMT, and without. With `features`, lines behind each tell those of its CPU, and which of them a guest
+/// processor with SMT, and without. With `features`, lines after each tell those of its CPU, and which of them a guest
 /// without KVM lacks.
 std::string list_models(bool features = false);
 /// The same as JSON: an array with an object for each model. "pmcs" are those of a processor with SMT, and

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, vpmu::slot_count> field_names{
     "rsp",           "r8",           "r9",          "r10",     "r11",         "r12",           "r13", "r14", "r15",
     "global_status", "data_address", "data_source", "latency", "eventing_ip", "tx_abort_info", "tsc"};
 
-/// Format 3 tells at 90H which counters the record is of, not what had overflowed before.
+/// In format 3, the field at 90H has the counters that the record is for, and not which counters had overflowed before.
 std::string_view name_of(vpmu::PebsFormat format, unsigned slot) {
   const bool counters = format == vpmu::PebsFormat::format3 && slot == static_cast<unsigned>(vpmu::Slot::status);
   return counters ? "applicable_counters" : field_names[slot];

@@ -23,7 +23,7 @@ enum class RecordListing {
 };
 
 /// PEBS records as they lie in a buffer, with the fields that the format has, in the order of the record. Needs the
-/// same little memory for any number of them. Fails with kind usage when there is no record, when bytes are left behind
+/// same little memory for any number of them. Fails with kind usage when there is no record, when bytes are left after
 /// the last, and when `read` gives fewer than the `bytes` that there should be.
 Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const ReadBytes& read,
                           const PrintText& print_text, RecordListing listing = RecordListing::text);

@@ -22,8 +22,8 @@ struct ImportedMachine {
 /// graphics and the like are left out.
 Result<ImportedMachine> import_domain(std::string_view xml);
 
-/// Looks a domain up and makes `machine` what its definition says, with what `machine` has as command line behind the
-/// domain's. Fails as Domains::read() and import_domain() do, and with kind usage on a domain of another host,
+/// Looks a domain up and makes `machine` what its definition says; the command line that `machine` has is added after
+/// the domain's. Fails as Domains::read() and import_domain() do, and with kind usage on a domain of another host,
 /// whose files are there.
 Result<void> take_domain(Domains& domains, const std::string& name, MachineConfig& machine);
 

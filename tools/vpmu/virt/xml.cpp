@@ -26,7 +26,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(white) - first + 1);
 }
 
-/// Where the first byte stands that is no part of a character; the size where there is none. RFC 3629: no surrogates,
+/// The position of the first byte that is not part of a valid character; the size if all are. RFC 3629: no surrogates,
 /// nothing above 10FFFFH, no form that is longer than it has to be.
 std::size_t first_not_utf8(std::string_view text) {
   struct Form {
@@ -129,7 +129,7 @@ std::string flaw_of(pugi::xml_node node) {
     if (written.find('<') != std::string_view::npos) return name + " with a < in its value";
     const std::string value = unescaped(written);
     if (!is_utf8(value)) return name + " with a reference to what is no character";
-    // Written between ' from now on.
+    // The value is written between ' from now on.
     if (written.find('\'') != std::string_view::npos) attribute.set_value(escaped_in_attribute(value).c_str());
   }
   return {};

@@ -45,7 +45,7 @@ class XmlElement {
   void set_attribute(std::string_view name, std::string_view value) const;
   void remove_attribute(std::string_view name) const;
   void set_text(std::string_view text) const;
-  /// A new element, indented, behind or before all children. `name` may have a prefix.
+  /// A new element, indented, after or before all children. `name` may have a prefix.
   [[nodiscard]] XmlElement append(std::string_view name) const;
   [[nodiscard]] XmlElement prepend(std::string_view name) const;
   /// A copy of an element of this or another document, as last child.

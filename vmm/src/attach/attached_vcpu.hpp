@@ -58,7 +58,7 @@ class AttachedVcpu {
   bool restore(const kvm_nested_state& from);
   void restore_none();  ///< KVM has taken a state without ours: the PMU is as after a reset.
   /// KVM_GET_MSRS and KVM_SET_MSRS, in which `ask_kvm` asks KVM for a part of the list. What is set changes the state
-  /// that restore() has given, or the PMU's own; a restore() behind it gives all of it anew. While the vCPU does not
+  /// that restore() has given, or the PMU's own; a later restore() replaces all of it. While the vCPU does not
   /// run.
   int get_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);
   int set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& ask_kvm);

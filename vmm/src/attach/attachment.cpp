@@ -104,7 +104,7 @@ Attachment::Known Attachment::forget(int fd) {
   return was;
 }
 
-// The number may have been another's, who was closed without our knowing.
+// The number may have belonged to a file that was closed without our knowing.
 void Attachment::remember(int fd, Known what) {
   const Known before = forget(fd);
   const std::unique_lock lock{mutex_};
@@ -248,7 +248,7 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
     }
     case KVM_SET_GUEST_DEBUG: {
       const auto& how = *reinterpret_cast<const kvm_guest_debug*>(argument);
-      // Nothing to debug, said again and again; what we have armed must stay.
+      // A VMM may say again and again that it debugs nothing: KVM is not told, so that our own breakpoints stay armed.
       const int answer = how.control == 0 ? 0 : call_kvm();
       if (answer == 0) vcpu.debug(how);
       return answer;

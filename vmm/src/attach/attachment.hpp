@@ -32,7 +32,7 @@ class Attachment {
         probe_rdpmc_{std::move(probe)} {
     options_.tells_statistics = !statistics_path_.empty();
   }
-  /// No other thread that has run a vCPU of its may be left.
+  /// All other threads that have run one of its vCPUs must have ended.
   ~Attachment() { kept_by_thread() = {}; }
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;

@@ -63,7 +63,7 @@ Loaded* loaded() {
 
 }  // namespace
 
-// On x86-64 an argument behind "..." comes in the same register as any other; to look it up costs more.
+// On x86-64 a variadic argument comes in the same register as any other; to look it up costs more.
 extern "C" [[gnu::visibility("default")]] int vpmu_ioctl(int fd, unsigned long request,
                                                          std::uintptr_t argument) __asm__("ioctl");
 extern "C" int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument) {
@@ -74,7 +74,7 @@ extern "C" int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument
   return request == KVM_RUN ? l->attachment.run(fd) : l->attachment.call(fd, request, argument);
 }
 
-// What was never attached to is none of ours. Also of use while load() runs, which opens files and closes them.
+// Without an instance no file is ours. That is so while load() runs, too, which itself opens and closes files.
 extern "C" [[gnu::visibility("default")]] int close(int fd) {
   if (Loaded* const l = instance) l->attachment.closing(fd);
   return static_cast<int>(::syscall(SYS_close, fd));

@@ -97,7 +97,7 @@ struct BoundedWriter::Shared {
     if (why == EPIPE && reader_left) std::exchange(reader_left, nullptr)();
   }
 
-  /// Where whoever shares the descriptor has made it one that does not wait.
+  /// For a descriptor that somebody else shares and has set to O_NONBLOCK.
   void wait_until_ready() const {
     constexpr int look_again_ms = 100;
     pollfd ready{.fd = fd.get(), .events = POLLOUT, .revents = 0};

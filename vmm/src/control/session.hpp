@@ -34,7 +34,7 @@ struct SessionOptions {
 /// What is left when a session has ended.
 struct SessionEnd {
   StopReason reason;
-  std::optional<Error> failure;  ///< With StopReason::host_failure, and where SessionOptions::save_to took not all.
+  std::optional<Error> failure;  ///< With StopReason::host_failure, and when SessionOptions::save_to was not written.
   MachineStatistics statistics;
   bool saved{};                   ///< To SessionOptions::save_to, which is to be finished.
   BoundedWriter::Totals console;  ///< What became of the guest's output.

@@ -9,7 +9,7 @@ namespace vmm {
 
 /// QEMU's firmware configuration by I/O ports (docs/specs/fw_cfg), as far as test kernels ask: a selector of 16 bits at
 /// 510H, and the selected item's bytes one by one at 511H. Items: the signature, and how much RAM and how many
-/// processors there are. Others are empty; behind its end an item reads as 0.
+/// processors there are. Others are empty; after its end an item reads as 0.
 class FirmwareConfig final : public PortDevice {
  public:
   static constexpr std::uint16_t selector_port = 0x510, data_port = 0x511;

@@ -46,7 +46,8 @@ Result<void> set_capabilities(std::uint64_t all) {
 
 std::uint64_t of_the_jail(std::uint64_t had) { return had & bit_of(CAP_PERFMON); }
 
-/// Who has not the right to may keep it: with no_new_privs nothing that is in it alone comes back.
+/// A process without the right to drop the set keeps it. No harm: with no_new_privs, a capability that is in this set
+/// alone can never be gained.
 void empty_bounding_set() {
   for (unsigned long capability = 0; capability < 64; ++capability)
     if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return;
@@ -100,15 +101,15 @@ Result<void> as_jailed(const std::function<void()>& act) {
 
 namespace {
 
-/// Who ends with its parent (PR_SET_PDEATHSIG) does so still when this goes, though the kernel forgets it with a change
-/// of the user.
+/// Keeps PR_SET_PDEATHSIG over a change of the user, at which the kernel forgets it: a process that was to end with its
+/// parent still does.
 class EndWithParent {
  public:
   EndWithParent() { ::prctl(PR_GET_PDEATHSIG, &signal_, 0, 0, 0); }
   ~EndWithParent() {
     if (signal_ == 0) return;
     ::prctl(PR_SET_PDEATHSIG, signal_, 0, 0, 0);
-    if (::getppid() != parent_) ::raise(signal_);  // it has gone meanwhile
+    if (::getppid() != parent_) ::raise(signal_);  // the parent has ended meanwhile
   }
   EndWithParent(const EndWithParent&) = delete;
   EndWithParent& operator=(const EndWithParent&) = delete;
@@ -125,7 +126,7 @@ Result<void> become(const std::optional<User>& user, Capabilities stay) {
   const std::uint64_t kept = stay == Capabilities::perfmon ? of_the_jail(had) : 0;
   empty_bounding_set();
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-  // Else the change of the user takes those that stay, too.
+  // Without this, the change of the user would also take the capabilities that are to stay.
   if (kept != 0 && ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) return host_error("prctl of PR_SET_KEEPCAPS", errno);
   if (user && user->uid != ::geteuid()) {
     const EndWithParent end;

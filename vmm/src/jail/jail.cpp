@@ -32,7 +32,7 @@ constexpr bool limits_memory = false;  // a sanitizer's shadow memory is as larg
 constexpr bool limits_memory = true;
 #endif
 
-/// Zero where nobody says.
+/// In bytes; 0 when it cannot be found out.
 rlim_t address_space_in_use() {
   unsigned long pages = 0;
   std::FILE* const file = std::fopen("/proc/self/statm", "re");
@@ -78,7 +78,7 @@ Result<void> Jail::enter() {
   VMM_TRY(name_forbidden_calls());
   // Before it shrinks a thread's heap, the C library reads a file of /proc.
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  // It reads one of /etc before it tells the first date, be that UTC.
+  // It reads a file of /etc before it gives the first date, even one in UTC.
   ::tzset();
   VMM_TRY(lower_limits(options_.cpus));
   // CAP_PERFMON goes with confine_vcpu(): before, each vCPU opens the clock that ends its time slices.

@@ -17,8 +17,8 @@ namespace vmm {
 namespace {
 
 // Each message, there and back, is its size in 8 bytes and so many bytes. The first byte of one to the child names the
-// duty; behind it come the statistics. An answer is empty where all went well; else the error's kind, errno, text and
-// advice, a NUL behind each.
+// duty; after it come the statistics. An answer is empty where all went well; else the error's kind, errno, text and
+// advice, a NUL after each.
 constexpr std::uint64_t longest_message = 64U << 20U;
 constexpr char to_write_statistics = 's', to_finish_snapshot = 'f';
 
@@ -51,7 +51,7 @@ bool send_message(int to, std::string_view text) {
   return send_all(to, &size, sizeof size) && send_all(to, text.data(), text.size());
 }
 
-/// Empty when the other side has gone, or talks nonsense.
+/// Empty when the other side has gone, or sends what is no message.
 std::optional<std::string> receive_message(int from) {
   std::uint64_t size = 0;
   if (!receive_all(from, &size, sizeof size) || size > longest_message) return {};
@@ -148,7 +148,7 @@ Result<void> Steward::ask(std::string_view message) {
 void Steward::end() {
   if (!to_child_.valid()) return;
   ::shutdown(to_child_.get(), SHUT_WR);
-  // Its own end, and with it all that it does.
+  // Waits until the child has ended, and with it has done all its duties.
   char byte{};
   (void)receive_all(to_child_.get(), &byte, 1);
   to_child_.reset();

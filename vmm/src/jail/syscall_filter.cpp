@@ -30,7 +30,7 @@ constexpr bool filters_work = true;
 constexpr std::size_t most_calls = 512;
 using CallName = std::array<char, 32>;
 
-/// All that the signal's handler needs: it can ask nobody then.
+/// All that the signal handler needs, gathered before: the handler itself may not ask for it.
 struct Told {
   std::array<CallName, most_calls> names{};
   termios terminal{};
@@ -110,13 +110,13 @@ Result<SyscallFilter> SyscallFilter::create(Confined whom, VcpuNeeds needs) {
     VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number,
                                            static_cast<unsigned>(call.arguments.size()), call.arguments.data()),
                     std::to_string(call.number)));
-  // Its flags are in memory, where a filter cannot look. The C library then takes clone().
+  // The flags of clone3() are in memory, where a filter cannot look. The C library then uses clone().
   VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0), "clone3"));
   // A vCPU's thread opens files between its start and its own confinement, and can do without those that it does not
   // get. Later nobody opens any: there the filters of single threads end the process.
   if (whom == Confined::process)
     VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0), "openat"));
-  // KVM_RUN is one: the most frequent of all by far, and so looked at first.
+  // KVM_RUN is an ioctl: by far the most frequent call, so the filter looks for it first.
   VMM_TRY(checked(seccomp_syscall_priority(context, SCMP_SYS(ioctl), 255), "ioctl"));
   return SyscallFilter{std::move(filter)};
 }

@@ -31,7 +31,7 @@ void kick_this_thread() {
     kicked_thread::missed = 1;
     return;
   }
-  // One of somebody else's stays: it ends the run as well, and he must see it.
+  // A mark that somebody else has set stays: it ends the run as well, and its owner must see it.
   std::uint8_t now = 0;
   while (!__atomic_compare_exchange_n(flag, &now, kick_mark, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
          now == completing_mark) {

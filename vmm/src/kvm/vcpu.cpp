@@ -284,7 +284,8 @@ Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
   // The RIP counts from CS's base outside of 64-bit code.
   const bool flat = (fresh_ & KVM_SYNC_X86_SREGS) != 0 && run_->s.regs.sregs.cs.l != 0;
   VMM_TRY(flush(flat ? std::uint64_t{KVM_SYNC_X86_REGS} : all_groups));
-  // KVM takes TF for its own when it ends a step: one that we have set for the guest meanwhile comes behind that.
+  // When KVM stops stepping it clears TF, which it takes for its own. A TF that was set for the guest meanwhile is set
+  // again after that.
   constexpr std::uint64_t rflags_tf = 0x100;
   const bool steps = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
   const bool keep_tf = std::exchange(stepping_, steps) && !steps && (fresh_ & KVM_SYNC_X86_REGS) != 0 &&

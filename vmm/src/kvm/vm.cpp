@@ -88,7 +88,7 @@ Result<void> Vm::attach_irqfd(std::uint32_t gsi, const Fd& event) { return irqfd
 Result<void> Vm::detach_irqfd(std::uint32_t gsi, const Fd& event) { return irqfd(gsi, event, KVM_IRQFD_FLAG_DEASSIGN); }
 
 Result<void> Vm::set_gsi_routes(std::span<const kvm_irq_routing_entry> routes) {
-  // The kernel's header, and the entries behind it.
+  // The kernel's header, followed by the entries.
   std::vector<std::byte> request(sizeof(kvm_irq_routing) + routes.size_bytes());
   const kvm_irq_routing head{.nr = static_cast<std::uint32_t>(routes.size()), .flags = 0};
   std::memcpy(request.data(), &head, sizeof head);

@@ -46,7 +46,7 @@ class GuestMemory {
 
   [[nodiscard]] std::span<const MemoryRange> ranges() const { return std::span{ranges_}.first(range_count_); }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  /// Of shared memory, for others to map: the ranges lie in it one behind the other. Null where it is this process's
+  /// Of shared memory, for others to map: the ranges lie in it one after the other. Null where it is this process's
   /// own.
   [[nodiscard]] const Fd* descriptor() const { return file_.valid() ? &file_ : nullptr; }
 

@@ -9,7 +9,7 @@ namespace vmm {
 
 /// Executable memory for one instruction engine: pages of a memory file, mapped once, to run. Nothing in this process
 /// can write to them by an address, at no time: code is written to the file. Nor can mprotect() make the mapping
-/// writable where the host has /proc, nor anybody resize the file. Pages that are not there stand before and behind it.
+/// writable where the host has /proc, nor anybody resize the file. Unmapped pages stand before and after it.
 ///
 /// Where the host refuses, add() gives null for ever, and the engine leaves what needs it to others.
 class MappedHostCode final : public vpmu::exec::HostCode {

@@ -13,7 +13,7 @@ using Bytes = std::vector<std::byte>;
 /// What to do about a snapshot that is not one of ours.
 inline constexpr auto snapshot_advice = "restore a file that `vpmu ctl SOCKET snapshot` or `vpmu run --save` wrote";
 
-/// Puts plain structures and runs of bytes one behind the other.
+/// Puts plain structures and runs of bytes one after the other.
 class ByteWriter {
  public:
   template <class T>

@@ -14,7 +14,7 @@
 
 namespace vmm {
 
-/// The form of a snapshot's file: 16 bytes of magic and version, then sections one behind the other, and nothing behind
+/// The form of a snapshot's file: 16 bytes of magic and version, then sections one after the other, and nothing after
 /// them. A section is its name (SectionName), the size of its contents (8 bytes), the contents, and the XXH3 of these
 /// three (8 bytes). All of it is little-endian.
 using SectionName = std::array<char, 16>;

@@ -37,7 +37,7 @@ Result<SavedTsc> save_tsc(Vcpu& vcpu) {
   return saved;
 }
 
-// SDM 3A 10.5.4.1: a deadline is in TSC ticks, so it comes behind the TSC; writing 0 arms nothing.
+// SDM 3A 10.5.4.1: a deadline is in TSC ticks, so it is restored after the TSC; writing 0 arms nothing.
 Result<void> restore_tsc(Vcpu& vcpu, const SavedTsc& saved, std::uint64_t moment) {
   VMM_ASSIGN(const std::uint64_t khz, vcpu.tsc_khz());
   if (khz != saved.khz)

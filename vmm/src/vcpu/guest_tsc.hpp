@@ -7,7 +7,7 @@
 namespace vmm {
 
 /// The guest's TSC for those who cannot fail: records and the uncore. Where the port cannot read it, it stands at what
-/// was read last, which is counted and told once. Never 0 behind a time stamp, and never back.
+/// was read last, which is counted and told once. Never 0 after a time stamp, and never lower than before.
 class GuestTsc {
  public:
   GuestTsc(VcpuPort& port, Log& log) : port_{&port}, log_{&log} {}

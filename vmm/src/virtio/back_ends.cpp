@@ -140,7 +140,7 @@ Result<void> check_passt(const std::string& program) {
                      "install passt of January 2025 or later (Debian 13 has it), or name that program");
 }
 
-/// As one line may have it.
+/// Fails unless `path` is a directory, or a regular file.
 Result<void> check_path(const std::string& path, bool wants_directory) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0)

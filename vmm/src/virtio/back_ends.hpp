@@ -17,7 +17,7 @@ struct ProgramChoice {
   std::string path{};                    ///< Empty: where it usually is.
   std::string search_path{};             ///< What PATH says, for programs that are looked for.
   std::string last{};                    ///< Where it is looked for last.
-  std::vector<std::string> arguments{};  ///< Further ones, behind ours.
+  std::vector<std::string> arguments{};  ///< Further ones, after ours.
 };
 
 /// A daemon that is a device, and the connection to it.
@@ -43,7 +43,7 @@ struct BackEnd {
 Result<BackEnd> share_directory(const std::string& directory, Access access, const ProgramChoice& choice);
 
 /// Starts qemu-storage-daemon for the image. It runs as this process's user and nothing but that holds it back; with
-/// Access::read_only it opens the image, and what the image says is behind it, for reading alone. A qcow2
+/// Access::read_only it opens the image, and the files that the image names as its backing, for reading alone. A qcow2
 /// image may name other files that the guest then reads: use images of your own. A raw image's contents are never taken
 /// for another format. Nobody shares an image that one of them may write to: QEMU's locks keep its own machines out,
 /// and ours (flock) the other disks of this kind. Fails with kind usage on what is no file. Before the process has

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t most_lines = 32, longest_line = 1024, lines_told = 2;
 
-/// What went wrong is said at the end of a line, behind the arguments that it went wrong with.
+/// What went wrong is said at the end of a line, after the arguments that it went wrong with.
 std::string end_of(const std::string& line) {
   constexpr std::size_t most = 77;
   return line.size() <= most ? line : "..." + line.substr(line.size() - most);

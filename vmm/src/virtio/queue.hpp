@@ -55,7 +55,7 @@ class Queue {
 [[nodiscard]] std::size_t total_bytes(std::span<const Piece> pieces);
 
 /// Walks the chain that begins at descriptor `head` of a ring. Fails on what no driver may do: an index beyond the
-/// ring, a loop, a piece that is not RAM, a buffer to read behind one to write. f_indirect_desc was not offered.
+/// ring, a loop, a piece that is not RAM, a buffer to read after one to write. f_indirect_desc was not offered.
 Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint16_t head);
 
 }  // namespace vmm::virtio

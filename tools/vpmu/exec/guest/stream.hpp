@@ -22,7 +22,7 @@ class Stream {
   Stream(Fd source, Fd sink, AtEnd at_end, std::string last_words = {})
       : source_{std::move(source)}, sink_{std::move(sink)}, at_end_{at_end}, last_words_{std::move(last_words)} {}
 
-  /// The source is at its end behind so many bytes; without a number, where it has nothing more now.
+  /// The source ends after so many bytes; without a number, it ends where it has nothing more now.
   void end_behind(std::optional<std::uint64_t> bytes);
   /// Whether nothing is left to do.
   [[nodiscard]] bool done() const { return done_; }

@@ -28,7 +28,7 @@ perf_event_attr event(std::uint32_t type, std::uint64_t config, Counts counts) {
   return attributes;
 }
 
-/// The fields of a record, one after the other; 0 behind its end.
+/// The fields of a record, one after the other; 0 after its end.
 class Fields {
  public:
   Fields(const std::byte* at, std::size_t bytes) : at_{at}, left_{bytes / sizeof(std::uint64_t)} {}

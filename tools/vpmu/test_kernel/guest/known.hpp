@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// known.S: code whose every step is known. Each function lets the events of a group count from behind its first system
+// known.S: code whose every step is known. Each function lets the events of a group count from after its first system
 // call to its last one.
 extern "C" {
 void vpmu_known_loop(int group_leader, unsigned rounds, std::uint64_t* memory);
@@ -39,7 +39,7 @@ struct KnownLoop {
   }
   /// Its last branch of each round and the far one of the system call that ends it.
   [[nodiscard]] std::uint64_t branches() const { return std::uint64_t{rounds} + 1; }
-  /// Where instruction `number` is, counted from 0; 0 for one behind the last round.
+  /// Where instruction `number` is, counted from 0; 0 for one after the last round.
   [[nodiscard]] std::uint64_t address(std::uint64_t number) const;
   /// Whether it is an address of the loop, or of what is around it.
   static bool has(std::uint64_t address) {

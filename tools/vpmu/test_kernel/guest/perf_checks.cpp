@@ -65,7 +65,7 @@ void check_script(Report& report, std::string_view name, const Script& script, s
     ++all;
     right += is_right(line) ? 1 : 0;
   }
-  // In the work: the first period may begin before it, and the last one end behind it.
+  // In the work: the first period may begin before it, and the last one end after it.
   const bool holds = expected > 1 && right + 1 >= expected && all <= expected + expected / 4 + 2;
   report.check(name, holds, wanted, decimal(all) + " samples, " + decimal(right) + " of them right");
 }

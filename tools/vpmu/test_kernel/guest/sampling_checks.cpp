@@ -54,8 +54,8 @@ bool check_refused(const Processor& processor, unsigned precise, std::string_vie
   return true;
 }
 
-/// SDM 3B 18.8.1.1: the record is of the first instruction behind the one that overflows. precise_ip 1 has the address
-/// behind it, 2 its own.
+/// SDM 3B 18.8.1.1: the record is of the first instruction after the one that overflows. precise_ip 1 has the address
+/// after it, 2 its own.
 void check_precise(const Processor& processor, unsigned precise, std::string_view name, Report& report) {
   const Recorded recorded =
       record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, precise, single_sample), run);
@@ -101,7 +101,7 @@ void check_callers(Report& report) {
   const Recorded recorded = record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 0,
                                            PERF_SAMPLE_IP | PERF_SAMPLE_CALLCHAIN),
                                    [](int event) { vpmu_known_frames(event, frames_rounds); });
-  // A call and what begins a frame, two instructions of each round, two that end it, and four behind them.
+  // A call and what begins a frame, two instructions of each round, two that end it, and four after them.
   constexpr std::size_t expected = (3 + 2 * std::size_t{frames_rounds} + 2 + 4) / period;
   check_samples(report, "sample.callers", recorded, expected, "with its caller", [](const Sample& sample, std::size_t) {
     if (sample.callers.size() < 3) return decimal(sample.callers.size()) + " entries of a call chain";
