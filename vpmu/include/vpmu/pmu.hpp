@@ -93,18 +93,18 @@ class Pmu {
 
   /// Guest RDMSR. No side effects (rule: status has no read side effect).
   [[nodiscard]] MsrReadResult rdmsr(const FoundMsr& msr) const;
-  [[nodiscard]] MsrReadResult rdmsr(MsrIndex index) const { return rdmsr(find(index)); }
+  [[nodiscard]] MsrReadResult rdmsr(MsrIndex index) const { return rdmsr(find(index)); }  ///< The same, looked up.
 
   /// Guest WRMSR. Legality first, then the effect. After ok, take_replan() says whether plan() changed.
   MsrStatus wrmsr(const FoundMsr& msr, std::uint64_t value);
-  MsrStatus wrmsr(MsrIndex index, std::uint64_t value) { return wrmsr(find(index), value); }
+  MsrStatus wrmsr(MsrIndex index, std::uint64_t value) { return wrmsr(find(index), value); }  ///< The same, looked up.
 
   /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: one that faults does not
   /// retire.
   [[nodiscard]] MsrStatus check_wrmsr(const FoundMsr& msr, std::uint64_t value) const;
   [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const {
     return check_wrmsr(find(index), value);
-  }
+  }  ///< The same, looked up.
 
   /// Guest RDPMC: bit 30 of ECX selects the fixed counters. Empty = #GP(0): no such counter, or CPL > 0 with CR4.PCE =
   /// 0. SDM 2B RDPMC.
