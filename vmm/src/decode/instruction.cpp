@@ -153,6 +153,13 @@ bool is_never_there(const ZydisDecodedInstruction& i) {
   return i.encoding == ZYDIS_INSTRUCTION_ENCODING_EVEX || i.encoding == ZYDIS_INSTRUCTION_ENCODING_XOP;
 }
 
+EarlyEnd early_end(const ZydisDecodedInstruction& i) {
+  const bool compares = i.meta.category == ZYDIS_CATEGORY_STRINGOP && (i.opcode & 0xF6U) == 0xA6;
+  if (!compares) return EarlyEnd::nothing;
+  if ((i.attributes & ZYDIS_ATTRIB_HAS_REPNE) != 0) return EarlyEnd::equality;
+  return (i.attributes & ZYDIS_ATTRIB_HAS_REPE) != 0 ? EarlyEnd::difference : EarlyEnd::nothing;
+}
+
 bool stores_all_flags(ZydisMnemonic m) {
   return m == ZYDIS_MNEMONIC_PUSHF || m == ZYDIS_MNEMONIC_PUSHFD || m == ZYDIS_MNEMONIC_PUSHFQ;
 }
@@ -190,7 +197,7 @@ std::optional<Instruction> decode_instruction(std::span<const std::byte> bytes, 
       .partial = is_partial(i),
       .quiet = is_quiet(i, d->operands()),
       .rep = d->repeats(),
-      .compares_strings = i.meta.category == ZYDIS_CATEGORY_STRINGOP && (i.opcode & 0xF6U) == 0xA6,
+      .early_end = early_end(i),
       .stores_flags = stores_all_flags(i.mnemonic),
       .privileged = (i.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0 || i.meta.category == ZYDIS_CATEGORY_IOSTRINGOP,
       .never_there = is_never_there(i),

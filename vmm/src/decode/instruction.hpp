@@ -50,6 +50,9 @@ struct FlagUse {
                               ///< volume 2, "Flags Affected" of each.
 };
 
+/// What ends a repeated string instruction before its count does. SDM 2B REP.
+enum class EarlyEnd : std::uint8_t { nothing, difference, equality };
+
 /// What an instruction may raise besides the faults of its memory operands and what a step or a breakpoint raises.
 enum class Raises : std::uint8_t {
   nothing,   ///< It only computes, moves or branches in ways that every processor has.
@@ -65,13 +68,13 @@ struct Instruction {
   std::string_view mnemonic;  ///< In lower case; lives for ever.
   bool partial{};             ///< Vector registers or EDX:EAX tell which part of its operand it touches, or where else.
   bool ends_block{};          ///< Control may go elsewhere than to the next instruction.
-  bool steppable{};  ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
-                     ///< ...), and all that it touches is in `load` and `store`.
-  bool quiet{};      ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug
-                     ///< registers alone.
-  bool rep{};        ///< A repeated string instruction: a step would stop inside it.
-  bool compares_strings{};  ///< CMPS and SCAS, which REPE and REPNE end early.
-  bool stores_flags{};      ///< PUSHF: it would store a TF that a step has set.
+  bool steppable{};      ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
+                         ///< ...), and all that it touches is in `load` and `store`.
+  bool quiet{};          ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug
+                         ///< registers alone.
+  bool rep{};            ///< A repeated string instruction: a step would stop inside it.
+  EarlyEnd early_end{};  ///< Of CMPS and SCAS with REPE or REPNE.
+  bool stores_flags{};   ///< PUSHF: it would store a TF that a step has set.
   bool privileged{};  ///< Only ring 0 may run it. INS and OUTS are taken for such: programs have an I/O privilege level
                       ///< of 0.
   bool never_there{};  ///< Of an extension that no guest without KVM has: #UD.

@@ -191,7 +191,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   [[nodiscard]] bool is_woken() const;
   [[nodiscard]] bool is_at_rest() const;
   [[nodiscard]] std::uint64_t until_due() const;
-  std::optional<Exit> run_iteration(const Instruction& i, std::span<const std::byte> code);
+  std::optional<Exit> run_iteration(const Instruction& i);
   [[nodiscard]] bool guest_traps(const Watch& watch, const std::optional<Instruction>& i) const;
   std::optional<Exit> debug_hit(const Watch& watch, std::uint64_t hits);
   [[nodiscard]] std::vector<Access> accesses(const Instruction& i) const;

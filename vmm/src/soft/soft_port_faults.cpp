@@ -245,7 +245,7 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   const std::uint64_t before = statistics_.instructions, exceptions = statistics_.exceptions;
   const std::uint64_t next = s_.regs.rip + (i ? i->length : 0U);
   std::uint64_t hits = std::exchange(held_hits_, 0);
-  if (auto exit = i && i->rep && w.guest_step ? run_iteration(*i, code) : run_some(1)) {
+  if (auto exit = i && i->rep && w.guest_step ? run_iteration(*i) : run_some(1)) {
     open_.trap = w.guest_step && !w.host_step;
     return exit;
   }
@@ -276,26 +276,27 @@ bool SoftPort::guest_traps(const Watch& w, const std::optional<Instruction>& i) 
   return late ? (s_.regs.rflags & rflags_tf) != 0 : w.guest_step;
 }
 
-// One iteration of a repeated string instruction, after each of which a guest that steps itself has its trap. SDM 3B
-// 17.3.1.4; SDM 2B REP.
-std::optional<Exit> SoftPort::run_iteration(const Instruction& i, std::span<const std::byte> code) {
+// One iteration of a repeated string instruction, after each of which a guest that steps itself has its trap. The
+// address size says how wide the count is. SDM 3B 17.3.1.4; SDM 2B REP.
+std::optional<Exit> SoftPort::run_iteration(const Instruction& i) {
   constexpr std::uint64_t rflags_zf = vpmu::bit(6);
-  constexpr auto address_size = std::byte{0x67}, repne = std::byte{0xF2};
-  const bool narrow = std::ranges::find(code.first(code.size() / 2), address_size) != code.first(code.size() / 2).end();
-  const std::uint64_t count = s_.regs.rcx & (narrow ? vpmu::low_bits(32) : ~0ULL);
+  const unsigned address_bytes = i.load ? i.load->address_bytes : i.store ? i.store->address_bytes : 8;
+  const std::uint64_t counted = vpmu::low_bits(8 * address_bytes);
+  const std::uint64_t count = s_.regs.rcx & counted;
   if (count <= 1) return run_some(1);
   const std::uint64_t at = s_.regs.rip, done = statistics_.instructions;
-  s_.regs.rcx = 1;
+  const std::uint64_t beyond = address_bytes == 2 ? s_.regs.rcx & ~counted : 0;
+  s_.regs.rcx = beyond | 1;
   stale_ = true;
   auto exit = run_some(1);
   stale_ = true;
   if (statistics_.instructions == done) {
-    s_.regs.rcx = count;
+    s_.regs.rcx = beyond | count;
     return exit;
   }
-  s_.regs.rcx = count - 1;
+  s_.regs.rcx = beyond | (count - 1);
   const bool equal = (s_.regs.rflags & rflags_zf) != 0;
-  if (!i.compares_strings || equal == (std::ranges::find(code, repne) == code.end())) s_.regs.rip = at;
+  if (i.early_end != (equal ? EarlyEnd::equality : EarlyEnd::difference)) s_.regs.rip = at;
   return exit;
 }
 

@@ -113,7 +113,7 @@ class ExactSource final : public CountSource {
   void run_blocks(std::uint64_t instructions);
   void run_watched(std::uint64_t instructions);
   [[nodiscard]] bool meets_breakpoint();
-  [[nodiscard]] bool may_meet_data(const Instruction& instruction, std::byte first) const;
+  [[nodiscard]] bool may_meet_data(const Instruction& instruction) const;
   std::optional<Retired> run_one();
   [[nodiscard]] bool is_fused(FusionPart first, vpmu::GuestLinear next);
   void note_left();

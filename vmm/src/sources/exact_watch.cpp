@@ -26,10 +26,10 @@ void ExactSource::run_watched(std::uint64_t instructions) {
 }
 
 // Of an instruction that touches more than its operands tell: many places, the stack, or tables.
-bool ExactSource::may_meet_data(const Instruction& i, std::byte first) const {
+bool ExactSource::may_meet_data(const Instruction& i) const {
   constexpr std::uint64_t area = 16384;  // more than the largest: that of XSAVE
-  constexpr std::array vector_prefixes{std::byte{0x62}, std::byte{0xC4}, std::byte{0xC5}};
-  if (std::ranges::find(vector_prefixes, first) != vector_prefixes.end()) return true;  // gathers
+  const auto scattered = [](const std::optional<MemoryOperand>& m) { return m && m->scattered; };
+  if (scattered(i.load) || scattered(i.store)) return true;
   const std::uint64_t most = 1ULL << 32;
   const std::uint64_t reach = i.rep ? area + 8 * std::min<std::uint64_t>(regs_.rcx, most) : area;
   const auto near = [&](const std::optional<MemoryOperand>& m) {
@@ -51,7 +51,7 @@ bool ExactSource::meets_breakpoint() {
   const Instruction* const instruction =
       decoded_(std::span{bytes}.first(view_->fetch(at, bytes, cpl_of(sregs_))), code_mode(sregs_));
   if (instruction == nullptr) return true;
-  if (instruction->rep || !instruction->steppable) return may_meet_data(*instruction, bytes[0]);
+  if (instruction->rep || !instruction->steppable) return may_meet_data(*instruction);
   std::array<Access, 2> accesses{};
   unsigned size = 0;
   const auto add = [&](const std::optional<MemoryOperand>& m, bool write) {

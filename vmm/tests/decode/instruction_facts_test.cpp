@@ -34,9 +34,10 @@ TEST(DecodeInstruction, TellsWhatTheProcessorItselfDoes) {
   EXPECT_FALSE(decode({0x01, 0xD8}).value().system) << "add";
   EXPECT_TRUE(decode({0x9C}).value().stores_flags) << "pushf";
   EXPECT_FALSE(decode({0x9D}).value().stores_flags) << "popf";
-  EXPECT_TRUE(decode({0xF3, 0xA6}).value().compares_strings) << "repe cmpsb";
-  EXPECT_TRUE(decode({0xF2, 0x48, 0xAF}).value().compares_strings) << "repne scasq";
-  EXPECT_FALSE(decode({0xF3, 0xA4}).value().compares_strings) << "rep movsb";
+  EXPECT_EQ(decode({0xF3, 0xA6}).value().early_end, EarlyEnd::difference) << "repe cmpsb";
+  EXPECT_EQ(decode({0xF2, 0x48, 0xAF}).value().early_end, EarlyEnd::equality) << "repne scasq";
+  EXPECT_EQ(decode({0xA6}).value().early_end, EarlyEnd::nothing) << "cmpsb";
+  EXPECT_EQ(decode({0xF3, 0xA4}).value().early_end, EarlyEnd::nothing) << "rep movsb";
   EXPECT_TRUE(decode({0x0F, 0x01, 0xC8}).value().never_there) << "monitor";
   EXPECT_FALSE(decode({0x0F, 0xA2}).value().never_there) << "cpuid";
   EXPECT_TRUE(decode({0xC4, 0xE2, 0x71, 0x90, 0x44, 0x93, 0x08}).value().gather) << "vpgatherdd";

@@ -1,4 +1,6 @@
 // An exception while another event is being delivered. SDM 3A table 6-5.
+#include <ostream>
+
 #include "soft/system_fixture.hpp"
 
 namespace vmm::test {
@@ -123,6 +125,45 @@ TEST_F(Exceptions, Dr4And5AreOthersUnlessDebugExtensionsAreOn) {
   guest_.port.special.cr4 |= vpmu::bit(3);
   expect_stopped_in_handler(run(code), vector_ud);
 }
+
+/// A repeated string instruction, and what is left when the guest's own single-step has its trap after one iteration.
+struct RepeatedString {
+  const char* name;
+  std::vector<std::uint8_t> code;
+  std::uint64_t count, left;
+  std::uint8_t byte;  ///< What AL holds and RSI points to; RDI points to 7.
+  bool ends;
+  friend void PrintTo(const RepeatedString& row, std::ostream* out) { *out << row.name; }
+};
+class StepsThroughAString : public SystemInstructions, public testing::WithParamInterface<RepeatedString> {};
+
+// SDM 3B 17.3.1.4: a trap after each iteration. SDM 2B REP: REPE ends where ZF is 0, REPNE where it is 1; the address
+// size is that of the count.
+TEST_P(StepsThroughAString, ATrapFollowsEachIteration) {
+  const RepeatedString& row = GetParam();
+  auto& regs = guest_.port.registers;
+  guest_.store_code(data_at, {row.byte});
+  guest_.store_code(data_at + 16, {7});
+  regs.rsi = data_at;
+  regs.rdi = data_at + 16;
+  regs.rax = row.byte;
+  regs.rcx = row.count;
+  regs.rflags = 2 | vpmu::bit(8);
+  SoftPort& port = run(row.code);
+  expect_stopped_in_handler(port, 1);
+  EXPECT_EQ(port.regs()->rcx, row.left);
+  EXPECT_EQ(pushed(4), code_at + (row.ends ? row.code.size() : 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Guest, StepsThroughAString,
+                         testing::Values(RepeatedString{"Move", {0xF3, 0xA4}, 3, 2, 9, false},
+                                         RepeatedString{"CompareEqual", {0xF3, 0xA6}, 3, 2, 7, false},
+                                         RepeatedString{"CompareDifferent", {0xF3, 0xA6}, 3, 2, 9, true},
+                                         RepeatedString{"ScanEqual", {0xF2, 0xAE}, 3, 2, 7, true},
+                                         RepeatedString{"ScanDifferent", {0xF2, 0xAE}, 3, 2, 9, false},
+                                         RepeatedString{"Last", {0xF3, 0xA4}, 1, 0, 9, true},
+                                         RepeatedString{"By32Bits", {0x67, 0xF3, 0xA4}, 0x1'0000'0003, 2, 9, false}),
+                         [](const auto& row) { return std::string{row.param.name}; });
 
 }  // namespace
 }  // namespace vmm::test
