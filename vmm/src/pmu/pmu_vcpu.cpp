@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "decode/instruction.hpp"
 #include "pmu/registry.hpp"
-#include "sources/retired_instruction.hpp"
 #include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 #include "vpmu/msr.hpp"
@@ -37,18 +37,6 @@ std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz)
 void refuse(const Exit& exit) {
   if (const auto* read = std::get_if<MsrRead>(&exit)) read->reply.gp = 1;
   if (const auto* write = std::get_if<MsrWrite>(&exit)) write->reply.gp = 1;
-}
-
-/// IRET behind any prefixes; code that cannot be read may be one. SDM 2A 2.1.1, IRET.
-bool may_be_iret(std::span<const std::byte> code) {
-  constexpr unsigned iret = 0xCF;
-  for (const std::byte byte : code) {
-    const auto b = std::to_integer<unsigned>(byte);
-    const bool prefix = b == 0x66 || b == 0x67 || b == 0xF0 || b == 0xF2 || b == 0xF3 || (b & 0xE7) == 0x26 ||
-                        b == 0x64 || b == 0x65 || (b & 0xF0) == 0x40;
-    if (!prefix) return b == iret;
-  }
-  return true;
 }
 
 OthersMsrs is_others(const PmuVcpuConfig& config) {
@@ -182,9 +170,10 @@ Result<bool> PmuVcpu::is_leaving_nmi_handler() {
   if (events.nmi.masked == 0) return false;
   VMM_ASSIGN(const kvm_regs regs, port_->regs());
   VMM_ASSIGN(const kvm_sregs sregs, port_->sregs());
-  std::array<std::byte, 15> code{};
+  std::array<std::byte, longest_instruction> code{};
   const std::size_t size = view_.fetch(instruction_pointer(regs, sregs), code, cpl_of(sregs));
-  return may_be_iret(std::span{code}.first(size));
+  const auto next = decode_instruction(std::span{code}.first(size), code_mode(sregs));
+  return !next || next->is(SystemOp::iret);  // what cannot be read may be one
 }
 
 Result<void> PmuVcpu::deliver_pmis() {
@@ -261,7 +250,10 @@ Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
   pmu_.record_branches(end.passed, env_);
-  const bool faults = written && router_.faults(std::get<MsrWrite>(*end.exit), *written);
+  // What another VMM answers to an exit of its own is not known yet: mostly it takes the value.
+  const OthersMsr theirs = written ? others(*end.exit) : OthersMsr::none;
+  const bool faults = theirs == OthersMsr::none ? written && router_.faults(std::get<MsrWrite>(*end.exit), *written)
+                                                : theirs == OthersMsr::faults;
   if (end.retired && !faults) retire(*end.retired);
   if (end.delivered) pmu_.record_branch(*end.delivered, env_);
   return {};

@@ -113,5 +113,24 @@ TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
   EXPECT_NE(warnings[0].find("counters are taken"), std::string::npos) << warnings[0];
 }
 
+// An MSR that the PMU does not have may be another VMM's, which answers the exit later, or has it fault.
+TEST(OthersMsrs, AWriteToAnothersMsrRetiresUnlessItFaults) {
+  constexpr std::uint32_t theirs = 0x10A0;
+  for (const OthersMsr answer : {OthersMsr::exits, OthersMsr::faults, OthersMsr::none}) {
+    ProfiledGuest guest{{.source = "step", .others_msr = [=](std::uint32_t, std::uint32_t msr) {
+                           return msr == theirs ? answer : OthersMsr::none;
+                         }}};
+    guest.cpu.add(ProfiledGuest::code, {0x0F, 0x30}, [&](FakePort& p) {
+      guest.cpu.kick();
+      return FakePort::wrmsr(theirs, 1)(p);
+    });
+    // After reset GLOBAL_CTRL enables all general-purpose counters.
+    guest.will_write(vpmu::msr::IA32_PERFEVTSEL0, 0x43'00C0);
+    const Exit exit = guest.run();
+    EXPECT_EQ(std::holds_alternative<MsrWrite>(exit), answer == OthersMsr::exits);
+    EXPECT_EQ(guest.vcpu->pmu().state().pmc[0], answer == OthersMsr::exits ? 1U : 0U) << static_cast<int>(answer);
+  }
+}
+
 }  // namespace
 }  // namespace vmm::test
