@@ -162,7 +162,8 @@ TEST_F(SoftSnapshots, GoOnOnlyOnWhatTheyRanOn) {
   image.turn = 1;
   image.chips.pop_back();
   write();
-  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("the snapshot's chips"), std::string::npos);
+  EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("the snapshot's state of the chips"),
+            std::string::npos);
   image.without_kvm = false;
   write();
   EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("ran on KVM; give --accel kvm"), std::string::npos);
