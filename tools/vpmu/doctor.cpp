@@ -77,7 +77,8 @@ std::vector<Finding> examine_sources(const std::string& kvm_device) {
 
 /// Settles `machine` on a host of which `found` tells, and gives the choices with their reasons.
 std::vector<Finding> choose_for(MachineConfig& machine, const std::vector<Finding>& found) {
-  const auto settled = settle(machine, {.examine = [&found](const std::string&) { return found; }});
+  const HostQuestions known{.examine = [&found](const std::string&) { return found; }};
+  const auto settled = settle(machine, known);
   if (!settled) return {{Finding::Verdict::limited, "auto", describe(settled.error()), {}}};
   std::vector<Finding> choices;
   if (!settled->accel.empty()) choices.push_back({Finding::Verdict::good, "accel auto", settled->accel, {}});

@@ -63,4 +63,6 @@ Result<Settled> settle(MachineConfig& config, const HostQuestions& host) {
   return settled;
 }
 
+Result<Settled> settle(MachineConfig& config) { return settle(config, HostQuestions{}); }
+
 }  // namespace vmm

@@ -36,6 +36,8 @@ struct Settled {
 /// On success `config` leaves neither open. Asks nothing, and changes nothing, where neither was. Cost: less than a
 /// second where the accelerator was open. Fails with kind host where a snapshot needs KVM and that is not fit; with
 /// kind usage where the snapshot cannot be read.
-Result<Settled> settle(MachineConfig& config, const HostQuestions& host = {});
+Result<Settled> settle(MachineConfig& config, const HostQuestions& host);
+/// The same, by what settle() finds on this host itself.
+Result<Settled> settle(MachineConfig& config);
 
 }  // namespace vmm
