@@ -75,7 +75,7 @@ TEST(VirtXml, ValuesAreReadAndWrittenAsPlainText) {
 
 TEST(VirtXml, ReferencesToWhatIsNoCharacterAreRefused) {
   EXPECT_EQ(parsed("<a b='&#xD7FF;&#9;&#x10FFFF;'/>").root().attribute("b"), "\xED\x9F\xBF\t\xF4\x8F\xBF\xBF");
-  for (const std::string reference : {"&#55535;", "&#xDFFF;", "&#x110000;"}) {
+  for (const std::string reference : {"&#55535;", "&#xDFFF;", "&#x110000;", "&#0;", "x&#x0;y", "&#1;", "&#x1F;"}) {
     EXPECT_NE(why_not("<a b='" + reference + "'/>").find("<a> has b with a reference to what is no"),
               std::string::npos);
     EXPECT_NE(why_not("<a><b>" + reference + "</b></a>").find("has a reference to what is no"), std::string::npos);

@@ -117,20 +117,31 @@ pugi::xml_node new_last_line(pugi::xml_node parent) {
 
 bool is_utf8(std::string_view text) { return first_not_utf8(text) == text.size(); }
 
+/// Whether XML has all the characters that `written` stands for. pugixml resolves references to others, too, and takes
+/// one to 0 for the end.
+bool has_characters_only(std::string_view written) {
+  const std::string text = unescaped(std::string{written} + '.');
+  const auto is_control = [](char c) {
+    return static_cast<unsigned char>(c) < ' ' && white.find(c) == std::string_view::npos;
+  };
+  return text.ends_with('.') && is_utf8(text) && std::ranges::none_of(text, is_control);
+}
+
 /// What is not well-formed, and pugixml does not look for.
 std::string flaw_of(pugi::xml_node node) {
   if (node.type() == pugi::node_doctype) return "it has a document type";
-  if (is_text(node) && !is_utf8(unescaped(node.value()))) return "it has a reference to what is no character";
+  if (node.type() == pugi::node_pcdata && !has_characters_only(node.value()))
+    return "it has a reference to what is no character";
   std::set<std::string_view> names;
   for (auto attribute : node.attributes()) {
     const std::string name = fmt::format("<{}> has {}", node.name(), attribute.name());
     if (!names.insert(attribute.name()).second) return name + " twice";
     const std::string_view written = attribute.value();
     if (written.find('<') != std::string_view::npos) return name + " with a < in its value";
-    const std::string value = unescaped(written);
-    if (!is_utf8(value)) return name + " with a reference to what is no character";
+    if (!has_characters_only(written)) return name + " with a reference to what is no character";
     // The value is written between ' from now on.
-    if (written.find('\'') != std::string_view::npos) attribute.set_value(escaped_in_attribute(value).c_str());
+    if (written.find('\'') != std::string_view::npos)
+      attribute.set_value(escaped_in_attribute(unescaped(written)).c_str());
   }
   return {};
 }
