@@ -54,6 +54,7 @@ struct FlagUse {
 enum class EarlyEnd : std::uint8_t { nothing, difference, equality };
 
 /// What an instruction may raise besides the faults of its memory operands and what a step or a breakpoint raises.
+/// SDM 3A table 6-1.
 enum class Raises : std::uint8_t {
   nothing,   ///< It only computes, moves or branches in ways that every processor has.
   division,  ///< #DE.

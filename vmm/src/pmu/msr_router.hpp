@@ -49,7 +49,6 @@ class MsrRouter {
   void read(const MsrRead& access);
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
   void write(const MsrWrite& access, const Place& place);
-  void write(const MsrWrite& access) { write(access, find(access.index)); }
 
   /// #DB is about to be injected: what it clears in DEBUGCTL is cleared, in KVM too (rule Z11).
   void on_debug_exception();
@@ -58,7 +57,6 @@ class MsrRouter {
 
   /// Whether write() will answer with #GP.
   [[nodiscard]] bool faults(const MsrWrite& access, const Place& place) const;
-  [[nodiscard]] bool faults(const MsrWrite& access) const { return faults(access, find(access.index)); }
 
   [[nodiscard]] const MsrStatistics& statistics() const { return statistics_; }
 

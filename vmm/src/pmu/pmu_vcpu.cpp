@@ -244,16 +244,19 @@ Result<bool> PmuVcpu::waits_for_handler() {
   return nmi_in_service_;
 }
 
-// Counts first, then the instruction that retired under our eyes and what was delivered behind it: the order in which
-// they happened.
+// The counts so far, then the instruction that has retired, then what was delivered after it: the order in which they
+// happened.
 Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
   pmu_.record_branches(end.passed, env_);
   // What another VMM answers to an exit of its own is not known yet: mostly it takes the value.
-  const OthersMsr theirs = written ? others(*end.exit) : OthersMsr::none;
-  const bool faults = theirs == OthersMsr::none ? written && router_.faults(std::get<MsrWrite>(*end.exit), *written)
-                                                : theirs == OthersMsr::faults;
+  bool faults = false;
+  if (written) {
+    const OthersMsr theirs = others(*end.exit);
+    faults = theirs == OthersMsr::faults ||
+             (theirs == OthersMsr::none && router_.faults(std::get<MsrWrite>(*end.exit), *written));
+  }
   if (end.retired && !faults) retire(*end.retired);
   if (end.delivered) pmu_.record_branch(*end.delivered, env_);
   return {};

@@ -33,7 +33,7 @@ class MsrRouterOf : public testing::Test {
   bool write_faults(MsrRouter& router, std::uint32_t index, std::uint64_t value) {
     unsigned long long data = 0;
     std::uint8_t gp = 0;
-    router.write({index, value, MsrReason::filter, {data, gp}});
+    router.write({index, value, MsrReason::filter, {data, gp}}, router.find(index));
     return gp != 0;
   }
 
@@ -61,8 +61,8 @@ TEST_F(MsrRouterOf, TheUncoreAnswersWhatIsNotThePmus) {
   EXPECT_TRUE(write_faults(router, 0x700, ~0ULL));
   unsigned long long data = 0;
   std::uint8_t gp = 0;
-  EXPECT_TRUE(router.faults({0x700, ~0ULL, MsrReason::filter, {data, gp}}));
-  EXPECT_FALSE(router.faults({0x700, 0, MsrReason::filter, {data, gp}}));
+  EXPECT_TRUE(router.faults({0x700, ~0ULL, MsrReason::filter, {data, gp}}, router.find(0x700)));
+  EXPECT_FALSE(router.faults({0x700, 0, MsrReason::filter, {data, gp}}, router.find(0x700)));
   EXPECT_FALSE(write_faults(router, 0x391, 1)) << "of the core on Skylake";
   EXPECT_EQ(read(router, 0x38E), (Answer{1, false}));
   EXPECT_TRUE(write_faults(router_, 0x700, 0)) << "without an uncore";
@@ -88,7 +88,7 @@ TEST_F(MsrRouterOf, CountersOfP6AreInAPmuWithoutAnyAndHoldNothing) {
     unsigned long long data = 0;
     std::uint8_t gp = 0;
     for (const std::uint32_t last : {0xC2U, 0x187U}) {
-      EXPECT_FALSE(router.faults({last, 5, MsrReason::filter, {data, gp}}));
+      EXPECT_FALSE(router.faults({last, 5, MsrReason::filter, {data, gp}}, router.find(last)));
       EXPECT_FALSE(write_faults(router, last, 5));
       EXPECT_EQ(read(router, last), (Answer{0, false}));
       EXPECT_FALSE(write_faults(router, last - 1, 5));

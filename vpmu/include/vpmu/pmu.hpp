@@ -74,7 +74,7 @@ class FoundMsr {
   friend class Pmu;
   FoundMsr(const MsrRow& row, std::uint32_t i) : row_{&row}, i_{i} {}
   const MsrRow* row_{};
-  std::uint32_t i_{};  ///< Behind the row's first address.
+  std::uint32_t i_{};  ///< Addresses after the row's first one.
 };
 
 /// The core PMU of one logical processor: registers, counting rules, PEBS, LBR, BTS. It is given its surroundings on
