@@ -327,10 +327,10 @@ class Former {
 
 }  // namespace
 
-std::optional<HostForm> host_form(std::span<const std::byte> code) {
+std::optional<HostForm> host_form(std::span<const std::byte> code, CodeMode mode) {
   ZydisDecodedInstruction in;
   Operands operands;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&zydis_decoder(), code.data(), code.size(), &in, operands.data())))
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeFull(&zydis_decoder(mode), code.data(), code.size(), &in, operands.data())))
     return std::nullopt;
   const bool encoded =
       in.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY || in.encoding == ZYDIS_INSTRUCTION_ENCODING_VEX;

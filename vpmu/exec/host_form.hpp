@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "exec/code_mode.hpp"
 #include "exec/cpu_feature.hpp"
 
 namespace vpmu::exec {
@@ -47,16 +48,16 @@ struct HostForm {
   [[nodiscard]] std::span<const std::byte> instruction() const { return std::span{code}.first(length); }
 };
 
-/// Empty when the instruction is not one to be run like this: unknown, system, branching, with memory operands that are
-/// masked or gathered.
-std::optional<HostForm> host_form(std::span<const std::byte> code);
+/// Of an instruction of code of this mode; its form is 64-bit code. Empty when it is not one to be run like this:
+/// unknown, system, branching, with memory operands that are masked or gathered.
+std::optional<HostForm> host_form(std::span<const std::byte> code, CodeMode mode = CodeMode::bits64);
 
 /// What a CPU must have for the instruction to be one: empty where every 64-bit CPU runs it, or where no feature here
 /// tells.
-std::optional<CpuFeature> feature_needed(std::span<const std::byte> code);
+std::optional<CpuFeature> feature_needed(std::span<const std::byte> code, CodeMode mode);
 
 /// What must be enabled for the instruction, whether the host can run it or not. MMX counts as x87, and so do FXSAVE
 /// and FXRSTOR.
-VectorUnit unit_needed(std::span<const std::byte> code);
+VectorUnit unit_needed(std::span<const std::byte> code, CodeMode mode);
 
 }  // namespace vpmu::exec

@@ -98,9 +98,9 @@ std::optional<CpuFeature> host_feature(const ZydisDecodedInstruction& in) {
   }
 }
 
-std::optional<CpuFeature> feature_needed(std::span<const std::byte> code) {
+std::optional<CpuFeature> feature_needed(std::span<const std::byte> code, CodeMode mode) {
   ZydisDecodedInstruction in;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&zydis_decoder(), nullptr, code.data(), code.size(), &in)))
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&zydis_decoder(mode), nullptr, code.data(), code.size(), &in)))
     return std::nullopt;
   switch (in.meta.isa_set) {
     case ZYDIS_ISA_SET_CLFLUSHOPT: return CpuFeature::clflushopt;
@@ -118,10 +118,10 @@ std::optional<CpuFeature> feature_needed(std::span<const std::byte> code) {
   }
 }
 
-VectorUnit unit_needed(std::span<const std::byte> code) {
-  if (const auto form = host_form(code)) return form->unit;
+VectorUnit unit_needed(std::span<const std::byte> code, CodeMode mode) {
+  if (const auto form = host_form(code, mode)) return form->unit;
   ZydisDecodedInstruction in;
-  if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&zydis_decoder(), nullptr, code.data(), code.size(), &in)))
+  if (!ZYAN_SUCCESS(ZydisDecoderDecodeInstruction(&zydis_decoder(mode), nullptr, code.data(), code.size(), &in)))
     return VectorUnit::none;
   switch (in.meta.isa_set) {
     case ZYDIS_ISA_SET_XSAVE:

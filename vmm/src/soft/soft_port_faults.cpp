@@ -101,10 +101,11 @@ std::optional<Exception> SoftPort::feature_fault(const Instruction& i, std::span
   constexpr Exception nm{.vector = vector_nm, .error_code = std::nullopt};
   constexpr std::uint64_t em = vpmu::bit(2), ts = vpmu::bit(3), osfxsr = vpmu::bit(9), osxsave = vpmu::bit(18);
   constexpr std::uint64_t sse_and_avx = vpmu::exec::VectorState::sse | vpmu::exec::VectorState::avx;
-  const auto feature = vpmu::exec::feature_needed(code);
+  const CodeMode mode = code_mode(s_.sregs);
+  const auto feature = vpmu::exec::feature_needed(code, mode);
   if (i.never_there || (feature && !features_.has(*feature))) return ud;
   const std::uint64_t cr0 = s_.sregs.cr0, cr4 = s_.sregs.cr4;
-  const VectorUnit unit = vpmu::exec::unit_needed(code);
+  const VectorUnit unit = vpmu::exec::unit_needed(code, mode);
   switch (unit) {
     case VectorUnit::none: return std::nullopt;
     case VectorUnit::x87:

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "exec/engine.hpp"
+#include "exec/host_form.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "exec/tests/fixtures/vector_platform.hpp"
@@ -182,6 +183,21 @@ TEST_F(NarrowCode, LeavesWhatChangesSegments) {
     put(code);
     EXPECT_EQ(run(1, Stop::unsupported).rip, 0U);
   }
+}
+
+// LDS EAX, [EAX] in 32-bit code; with the bytes behind it VADDPS in 64-bit code. SDM 2A 2.3.5.
+TEST(NeedsOfCode, DependOnItsMode) {
+  const std::array code{std::byte{0xC5}, std::byte{0x00}, std::byte{0x58}, std::byte{0xC0}};
+  EXPECT_EQ(feature_needed(code, CodeMode::bits64), CpuFeature::avx);
+  EXPECT_EQ(unit_needed(code, CodeMode::bits64), VectorUnit::avx);
+  for (const CodeMode mode : {CodeMode::bits32, CodeMode::bits16}) {
+    EXPECT_FALSE(feature_needed(code, mode));
+    EXPECT_EQ(unit_needed(code, mode), VectorUnit::none);
+  }
+  // ADDPS is the same in each.
+  const std::array sse{std::byte{0x0F}, std::byte{0x58}, std::byte{0xC1}};
+  for (const CodeMode mode : {CodeMode::bits64, CodeMode::bits32, CodeMode::bits16})
+    EXPECT_EQ(unit_needed(sse, mode), VectorUnit::sse);
 }
 
 }  // namespace
