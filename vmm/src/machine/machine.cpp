@@ -301,8 +301,7 @@ Result<void> Machine::restore(const MachineImage& image) {
   power_->set_enable(in.get<std::uint16_t>());
   firmware_config_->restore(in);
   if (!in.done())
-    return usage_error("the snapshot's state of the devices has another format than this version's",
-                       "restore it with the version that wrote it");
+    return usage_error("the snapshot's state of the devices has another format than this version's", version_advice);
   return {};
 }
 

@@ -101,8 +101,7 @@ Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
   const auto pmu = in.get_run();
   const bool restores = !image.empty();
   if (restores && !in.done())
-    return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_),
-                       "restore it with the version that wrote it");
+    return usage_error(fmt::format("the snapshot's vCPU {} is cut short", id_), version_advice);
   if (restores) VMM_TRY(processor_->restore(processor));
   VMM_ASSIGN(port, processor_->open());
   VMM_ASSIGN(auto vcpu, make_(*port));

@@ -47,18 +47,18 @@ Result<void> PmuVcpu::restore(std::span<const std::byte> image) {
   if (!in.done())
     return usage_error(
         fmt::format("the snapshot's PMU state of {} bytes has another format than this version's", image.size()),
-        "restore it with the version that wrote it");
+        version_advice);
   const bool same_source = std::ranges::equal(name, std::as_bytes(std::span{source_->traits().name}));
   VMM_ASSIGN(const bool is_taken, same_source ? source_->restore(*port_, source) : Result<bool>{true});
   if (!is_taken)
     return usage_error(fmt::format("the snapshot's state of the source {} has another format than this version's",
                                    source_->traits().name),
-                       "restore it with the version that wrote it");
+                       version_advice);
   VMM_ASSIGN(const vpmu::RestoreStatus status, restore(state));
   if (status == vpmu::RestoreStatus::ok) return {};
   return usage_error(
       fmt::format("the snapshot's PMU state cannot be restored: status {}", static_cast<unsigned>(status)),
-      "restore it with the version that wrote it");
+      version_advice);
 }
 
 Result<void> PmuVcpu::reset() {

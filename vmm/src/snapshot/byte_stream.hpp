@@ -12,6 +12,8 @@ using Bytes = std::vector<std::byte>;
 
 /// What to do about a snapshot that is not one of ours.
 inline constexpr auto snapshot_advice = "restore a file that `vpmu ctl SOCKET snapshot` or `vpmu run --save` wrote";
+/// And about one of ours that this version cannot read.
+inline constexpr auto version_advice = "restore it with the version that wrote it";
 
 /// Puts plain structures and runs of bytes one after the other.
 class ByteWriter {
