@@ -28,7 +28,7 @@ constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
 
 Result<void> LockstepSource::program(const vpmu::CountPlan&) { return {}; }
 Result<vpmu::CountDeltas> LockstepSource::sync(VcpuPort&) { return vpmu::CountDeltas{}; }
-Result<RunEnd> LockstepSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
+Result<RunEnd> LockstepSource::walk(VcpuPort& port) { return run(port, std::nullopt); }
 
 Result<RunEnd> LockstepSource::come_out(VcpuPort& port) {
   VMM_ASSIGN(const RunEnd end, steps_.come_out(port));

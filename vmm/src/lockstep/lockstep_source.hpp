@@ -31,7 +31,7 @@ class LockstepSource final : public CountSource {
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   /// Always empty.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> walk(VcpuPort& port) override;
   Result<RunEnd> come_out(VcpuPort& port) override;
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 

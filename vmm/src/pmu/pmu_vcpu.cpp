@@ -186,9 +186,10 @@ Result<void> PmuVcpu::deliver_pmis() {
 Result<void> PmuVcpu::prepare() {
   VMM_TRY(look_at_uncore());
   if (pmu_.take_replan() || std::exchange(plan_stale_, false)) {
-    plan_ = pmu_.plan();
+    const vpmu::CountPlan plan = pmu_.plan();
+    armed_ = plan.any_armed();
     if (std::exchange(ran_idle_, false) && exit_open_) source_->left_open();
-    VMM_TRY(source_->program(plan_));
+    VMM_TRY(source_->program(plan));
   }
   if (pmi_.pending()) {
     const PmiStatistics before = pmi_.statistics();
@@ -210,25 +211,25 @@ Result<RunEnd> PmuVcpu::let_run() {
     return source_->come_out(*port_);
   }
   VMM_ASSIGN(const bool waits, waits_for_handler());
-  if (plan_.any_armed() && !walk_later_ && !waits) {
+  if (armed_ && !walk_later_ && !waits) {
     if (exit_open_) {
       VMM_TRY(port_->complete_exit());
       exit_open_ = false;
     }
-    VMM_ASSIGN(RunEnd end, source_->walk(*port_, plan_));
+    VMM_ASSIGN(RunEnd end, source_->walk(*port_));
     const bool is_kicked = end.exit && std::holds_alternative<Interrupted>(*end.exit);
     walk_later_ = !end.retired && (!end.exit || is_kicked);
     if (end.retired) walk_tries_ = 0;
     if (end.exit || end.retired) return end;
   }
   std::optional<std::chrono::nanoseconds> at_most;
-  if (plan_.any_armed()) at_most = walk_retry * (1U << std::min(walk_tries_, most_doublings));
+  if (armed_) at_most = walk_retry * (1U << std::min(walk_tries_, most_doublings));
   if (pmi_.pending()) at_most = at_most ? std::min(*at_most, lvtpc_poll) : lvtpc_poll;
   if (uncore_.package != nullptr && uncore_.package->is_awaited()) {
     const auto due = time_of(uncore_.package->until_overflow().value_or(0), port_->tsc_khz());
     at_most = at_most ? std::min(*at_most, due) : due;
   }
-  if (plan_.any_armed()) ++walk_tries_;
+  if (armed_) ++walk_tries_;
   exit_open_ = false;
   walk_later_ = false;
   return source_->run(*port_, at_most);
@@ -238,7 +239,7 @@ Result<RunEnd> PmuVcpu::let_run() {
 // entry would be sampled, and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask
 // does not tell: a page fault in the handler ends it.
 Result<bool> PmuVcpu::waits_for_handler() {
-  if (!nmi_in_service_ || !plan_.any_armed() || source_->traits().precise_ip) return false;
+  if (!nmi_in_service_ || !armed_ || source_->traits().precise_ip) return false;
   VMM_ASSIGN(const bool masked, Pmi::is_masked(*port_));
   nmi_in_service_ = masked && walk_tries_ < most_handler_tries;
   return nmi_in_service_;

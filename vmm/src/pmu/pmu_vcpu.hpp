@@ -168,11 +168,11 @@ class PmuVcpu final : public GuestVcpu {
   Env env_;
   std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr_;
   std::unique_ptr<CountSource> source_;
-  vpmu::CountPlan plan_{};
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
   bool ran_idle_{};          ///< The guest has run without the source since that was last given a plan.
   bool came_elsewhere_{};    ///< run_to_device() has left an exit to be looked at.
-  bool plan_stale_{};        ///< The source does not have plan_ any more.
+  bool armed_{};             ///< The source's plan has an armed counter.
+  bool plan_stale_{};        ///< The source must be given the plan again.
   bool exit_open_{};         ///< The last exit's instruction has not been completed by KVM yet.
   bool walk_later_{};        ///< The last walk did not end in a record: let the guest go on a little before the next.
   bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since

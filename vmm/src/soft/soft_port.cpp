@@ -110,7 +110,7 @@ std::uint64_t SoftPort::look_around(std::uint64_t /*left*/) {
   return until_due();
 }
 
-std::uint64_t SoftPort::quiet_for() {
+std::optional<std::uint64_t> SoftPort::quiet_for() {
   if (kick_flag().is_set() || time_.ran() >= stop_after_) return 0;
   interrupts_.refresh();
   if (s_.events.nmi.pending != 0 || s_.apic.pending() || s_.init_pending) return 0;

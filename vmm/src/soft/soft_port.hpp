@@ -106,7 +106,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   void watch_clock(bool on) override { time_.watch(on); }
   [[nodiscard]] std::uint64_t unhalted_ticks() const override { return time_.unhalted(); }
   void pass_time(std::uint64_t ticks) override;
-  std::uint64_t quiet_for() override;
+  std::optional<std::uint64_t> quiet_for() override;
   std::uint64_t look_around(std::uint64_t left) override;
   Result<std::uint64_t> tsc() override { return time_.tsc(); }
   Result<std::uint64_t> tsc_after(std::uint64_t instructions) override { return time_.tsc_after(instructions); }

@@ -122,14 +122,14 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
   return deltas;
 }
 
-Result<RunEnd> ClockSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
+Result<RunEnd> ClockSource::walk(VcpuPort& port) {
   // A walk only finds the instruction that the overflow came at: it takes no time of its own.
   armed_until_.reset();
   VMM_TRY(timer_->disarm());
   const std::uint64_t begin = port.unhalted_ticks();
-  VMM_ASSIGN(RunEnd end, walker_.walk(port, goal_of(plan)));
+  VMM_ASSIGN(RunEnd end, walker_.walk(port, goal_of(plan_)));
   if (seen_ticks_) *seen_ticks_ += port.unhalted_ticks() - begin;
-  if (end.retired) state_outcome(plan, end.retired->what);
+  if (end.retired) state_outcome(plan_, end.retired->what);
   return end;
 }
 

@@ -27,7 +27,7 @@ class ClockSource final : public CountSource {
   Result<void> program(const vpmu::CountPlan& plan) override;
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> walk(VcpuPort& port) override;
 
   [[nodiscard]] bool is_idle() const override { return plan_.size == 0; }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;

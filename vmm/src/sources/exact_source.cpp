@@ -14,15 +14,13 @@ namespace {
 
 using vpmu::exec::Stop;
 
-constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16),
-                        rflags_vm = vpmu::bit(17);
-
-/// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
-bool undisturbed(const kvm_vcpu_events& e) {
-  return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0;
-}
+constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16), rflags_vm = vpmu::bit(17);
 
 }  // namespace
+
+bool ExactSource::undisturbed(const kvm_vcpu_events& e) {
+  return !is_delivering(e) && e.interrupt.shadow == 0 && e.smi.pending == 0;
+}
 
 vpmu::exec::Answer ExactSource::Platform::rdtsc(std::uint64_t& value) {
   const auto tsc = owner_->port_->tsc_after(owner_->engine_.passed().instructions - owner_->passed_time_);
@@ -79,7 +77,7 @@ const vpmu::uarch::ProcessorModel* ExactSource::choose_model(const vpmu::CountPl
 
 Result<vpmu::CountDeltas> ExactSource::sync(VcpuPort&) { return progress_.take_deltas(); }
 
-Result<RunEnd> ExactSource::walk(VcpuPort& port, const vpmu::CountPlan&) { return run(port, std::nullopt); }
+Result<RunEnd> ExactSource::walk(VcpuPort& port) { return run(port, std::nullopt); }
 
 Result<RunEnd> ExactSource::come_out(VcpuPort& port) {
   if (system_.is_open()) {
@@ -98,7 +96,10 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   }
   if (std::exchange(raised_, false) || !progress_.is_counting()) VMM_TRY(leave(port));
   if (!progress_.is_counting()) return steps_.run(port, at_most);
-  if (burst_left_ == 0 && inside_) burst_left_ = std::min(burst, port.quiet_for());
+  if (burst_left_ == 0 && inside_) {
+    const auto quiet = port.quiet_for();
+    burst_left_ = quiet ? std::min(burst, *quiet) : std::uint64_t{keeps_from_kvm()};
+  }
   if (burst_left_ == 0) VMM_TRY(leave(port));
   // A port that knows when it must run again needs no instruction of its own for it: the model sees them all.
   if (!inside_) burst_left_ = std::min(burst, port.look_around(burst_left_));
@@ -119,22 +120,39 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   return hand_over(port, at_most);
 }
 
+/// Whether the next instruction is the engine's although KVM's turn has come: PEBS is armed, and only the model knows
+/// the level of a memory access. Interrupts wait for KVM's turn, so it comes soon all the same.
+bool ExactSource::keeps_from_kvm() {
+  constexpr unsigned most = 64;
+  if (!progress_.plan().any_armed() || kept_from_kvm_ == most) return false;
+  const Instruction* const next = decode_at(instruction_pointer(regs_, sregs_));
+  if (next == nullptr || !(next->load || next->store || next->gather)) return false;
+  ++kept_from_kvm_;
+  return true;
+}
+
 // One instruction, or what waits in front of it.
 Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   const bool looked = inside_;
   VMM_TRY(leave(port));
   for_kvm_ = false;
   burst_left_ = burst;
+  kept_from_kvm_ = 0;
   ++statistics_.handed_over;
   VMM_ASSIGN(RunEnd end, looked ? steps_.run_one(port) : steps_.run(port, at_most));
   note(end);
   return end;
 }
 
-void ExactSource::note_left() {
+/// Valid until the next call; null when there is no instruction.
+const Instruction* ExactSource::decode_at(vpmu::GuestLinear ip) {
   std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const Instruction* const i = decoded_(std::span{bytes}.first(size), code_mode(sregs_));
+  const std::size_t size = view_->fetch(ip, bytes, cpl_of(sregs_));
+  return decoded_(std::span{bytes}.first(size), code_mode(sregs_));
+}
+
+void ExactSource::note_left() {
+  const Instruction* const i = decode_at(instruction_pointer(regs_, sregs_));
   ++statistics_.left[i != nullptr ? i->mnemonic : "invalid"];
   if (model_ == nullptr || i == nullptr || !i->system) return;
   if (changes_translations(*i->system)) model_->flushed();
@@ -191,81 +209,6 @@ Result<void> ExactSource::end_shadow(VcpuPort& port) {
 void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
   burst_left_ -= std::min(instructions, burst_left_);
   port.pass_time(instructions);
-}
-
-// Empty when the instruction is KVM's.
-Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
-  if (code_mode(sregs_) != CodeMode::bits64) return std::optional<RunEnd>{};
-  std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const Instruction* const instruction = decoded_(std::span{bytes}.first(size), CodeMode::bits64);
-  if (instruction == nullptr) return std::optional<RunEnd>{};
-  const kvm_regs before = regs_;
-  const kvm_sregs sregs = sregs_;
-  regs_.rflags &= ~rflags_rf;
-  VMM_ASSIGN(const auto outcome, system_.run(port, *instruction, regs_, sregs_));
-  if (outcome == SystemInPlace::Outcome::left) {
-    regs_.rflags = before.rflags;
-    return std::optional<RunEnd>{};
-  }
-  ++statistics_.in_place;
-  for_kvm_ = false;
-  if (outcome == SystemInPlace::Outcome::exit) return std::optional{exit_in_place(*instruction)};
-  engine_.resume(engine_state(regs_, sregs_));
-  if (outcome == SystemInPlace::Outcome::done_and_dropped) engine_.forget_translations();
-  pass(port, 1);
-  const RunEnd end{.retired = retired_instruction(*instruction, before, sregs, regs_, 1, cpl_of(sregs_))};
-  note(end);
-  VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-  if (shadow_) {
-    VMM_TRY(end_shadow(port));
-  } else if (events.interrupt.shadow != 0) {
-    shadow_ = true;
-  } else if (outcome == SystemInPlace::Outcome::done_and_raised || events.nmi.pending != 0 ||
-             (~before.rflags & regs_.rflags & rflags_if) != 0) {
-    VMM_TRY(look_outside(port));
-  }
-  if ((regs_.rflags & rflags_tf) != 0) VMM_TRY(leave(port));
-  return std::optional{end};
-}
-
-// A write is counted before it takes effect: the one that stops counting is counted, the one that starts it is not. The
-// others retire when they have their answer.
-RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
-  const Exit exit = system_.exit();
-  if (!std::holds_alternative<MsrWrite>(exit)) {
-    waiting_ = Waiting{.instruction = instruction, .regs = regs_};
-    return {.exit = exit};
-  }
-  kvm_regs after = regs_;
-  after.rip += instruction.length;
-  RunEnd end{.exit = exit, .retired = retired_instruction(instruction, regs_, sregs_, after, 1)};
-  note(end);
-  return end;
-}
-
-// The VMM has answered the exit of an instruction that was begun in place.
-Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
-  const auto waiting = std::exchange(waiting_, std::nullopt);
-  const kvm_sregs sregs = sregs_;
-  const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
-  // A record that faulted meanwhile has left its address in CR2.
-  VMM_ASSIGN(sregs_, port.sregs());
-  VMM_ASSIGN(const bool completed, system_.complete(port, regs_, sregs_));
-  engine_.resume(engine_state(regs_, sregs_));
-  if (!completed) {
-    VMM_ASSIGN(const kvm_vcpu_events events, port.events());
-    if (!undisturbed(events)) VMM_TRY(leave(port));
-    const vpmu::GuestLinear now = instruction_pointer(regs_, sregs_);
-    if (now == at || !progress_.plan().branches_wanted) return std::optional<RunEnd>{};
-    return std::optional{RunEnd{.delivered = delivery(at, cpl_of(sregs), now, cpl_of(sregs_))}};
-  }
-  pass(port, 1);
-  if (shadow_) VMM_TRY(end_shadow(port));
-  if (!waiting) return std::optional<RunEnd>{};
-  RunEnd end{.retired = retired_instruction(waiting->instruction, waiting->regs, sregs, regs_, 1)};
-  note(end);
-  return std::optional{end};
 }
 
 // Empty when the engine could do nothing.
@@ -333,9 +276,7 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
 }
 
 std::optional<Retired> ExactSource::run_one() {
-  std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_->fetch(instruction_pointer(regs_, sregs_), bytes, cpl_of(sregs_));
-  const Instruction* const instruction = decoded_(std::span{bytes}.first(size), code_mode(sregs_));
+  const Instruction* const instruction = decode_at(instruction_pointer(regs_, sregs_));
   const std::uint64_t before = seen_.instructions;
   if (instruction == nullptr) {
     for_kvm_ = true;
@@ -356,9 +297,7 @@ std::optional<Retired> ExactSource::run_one() {
 /// Whether the instruction and the branch after it, at `next`, are one micro-operation.
 bool ExactSource::is_fused(FusionPart first, vpmu::GuestLinear next) {
   if (first != FusionPart::compare && first != FusionPart::test) return false;
-  std::array<std::byte, longest_instruction> bytes{};
-  const std::size_t size = view_->fetch(next, bytes, cpl_of(sregs_));
-  const Instruction* const second = decoded_(std::span{bytes}.first(size), code_mode(sregs_));
+  const Instruction* const second = decode_at(next);
   return second != nullptr && fuses(first, second->fusion, next.value());
 }
 

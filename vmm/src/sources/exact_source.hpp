@@ -35,7 +35,8 @@ struct ExactStatistics {
 /// is taken to be one instruction, and the guest's clock goes on by one tick with it.
 ///
 /// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from
-/// vpmu::uarch::ProcessorModel, while some counter wants it. It sees what the engine runs, not what KVM does.
+/// vpmu::uarch::ProcessorModel, while some counter wants it. It sees what the engine runs, not what KVM does. While
+/// PEBS is armed, an instruction that accesses memory is left to KVM only if the engine does not know it.
 ///
 /// While the guest has breakpoints, each instruction is looked at before it runs; KVM runs those that meet one.
 ///
@@ -70,7 +71,7 @@ class ExactSource final : public CountSource {
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   /// What passed in whole blocks; what was observed comes as retirements.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> walk(VcpuPort& port) override;
   Result<RunEnd> come_out(VcpuPort& port) override;
   void raised() override { raised_ = true; }
   [[nodiscard]] bool is_idle() const override { return !inside_ && !raised_ && !system_.is_open() && steps_.is_idle(); }
@@ -98,6 +99,8 @@ class ExactSource final : public CountSource {
   /// How long the engine keeps the vCPU before KVM may look at interrupts and timers: well below a millisecond.
   static constexpr std::uint64_t burst = 50'000;
 
+  /// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
+  static bool undisturbed(const kvm_vcpu_events& events);
   Result<bool> enter(VcpuPort& port);
   Result<void> leave(VcpuPort& port);
   Result<std::optional<RunEnd>> interpret(VcpuPort& port);
@@ -107,6 +110,7 @@ class ExactSource final : public CountSource {
   Result<void> end_shadow(VcpuPort& port);
   Result<void> look_outside(VcpuPort& port);
   void pass(VcpuPort& port, std::uint64_t instructions);
+  bool keeps_from_kvm();
   Result<RunEnd> hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most);
   void make_model();
   const vpmu::uarch::ProcessorModel* choose_model(const vpmu::CountPlan& plan);
@@ -116,6 +120,7 @@ class ExactSource final : public CountSource {
   [[nodiscard]] bool may_meet_data(const Instruction& instruction) const;
   std::optional<Retired> run_one();
   [[nodiscard]] bool is_fused(FusionPart first, vpmu::GuestLinear next);
+  const Instruction* decode_at(vpmu::GuestLinear ip);
   void note_left();
   void note(const RunEnd& end);
   void log_modelled(const vpmu::Retirement& retirement) const;
@@ -141,6 +146,7 @@ class ExactSource final : public CountSource {
   Watch watch_{};                         ///< The guest's breakpoints, while inside_.
   bool shadow_{};                         ///< Interrupts are held off for one instruction, behind STI or MOV SS.
   std::uint64_t burst_left_{burst};       ///< Instructions until the next look at what waits outside.
+  unsigned kept_from_kvm_{};              ///< Instructions that the engine did in KVM's turn.
   std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
   VcpuPort* port_{};                      ///< The one that is interpreted now.
   /// The instruction of an exit, and the registers that it found. It retires when it has its answer.

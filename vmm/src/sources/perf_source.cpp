@@ -254,9 +254,9 @@ Result<RunEnd> PerfSource::run(VcpuPort& port, std::optional<std::chrono::nanose
   return end;
 }
 
-Result<RunEnd> PerfSource::walk(VcpuPort& port, const vpmu::CountPlan& plan) {
+Result<RunEnd> PerfSource::walk(VcpuPort& port) {
   VMM_TRY(use_engine(true));
-  VMM_ASSIGN(RunEnd end, exact_->walk(port, plan));
+  VMM_ASSIGN(RunEnd end, exact_->walk(port));
   note(end);
   return end;
 }

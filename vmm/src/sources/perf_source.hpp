@@ -60,7 +60,7 @@ class PerfSource final : public CountSource {
   Result<void> program(const vpmu::CountPlan& plan) override;
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> walk(VcpuPort& port) override;
   Result<RunEnd> come_out(VcpuPort& port) override;
   void raised() override { exact_->raised(); }
   [[nodiscard]] bool is_idle() const override {

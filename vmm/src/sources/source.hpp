@@ -59,9 +59,9 @@ class CountSource {
   virtual Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) = 0;
   /// The events since the last call.
   virtual Result<vpmu::CountDeltas> sync(VcpuPort& port) = 0;
-  /// Lets the guest go on to the end of the next instruction that some armed counter of `plan` counts. Empty when that
-  /// cannot be done now (wrong privilege level, nothing to decode): the loop tries again after a while.
-  virtual Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) = 0;
+  /// Lets the guest go on to the end of the next instruction that some armed counter of the plan counts. Empty when
+  /// that cannot be done now (wrong privilege level, nothing to decode): the loop tries again after a while.
+  virtual Result<RunEnd> walk(VcpuPort& port) = 0;
   /// Instead of run() and walk() while the port's kick_flag() is set: gives the port back what the source holds of the
   /// vCPU and lets it run, which gives Interrupted before any instruction. Without an exit only where an instruction
   /// that was open has retired: call it again.

@@ -47,9 +47,7 @@ Result<RunEnd> StepSource::run(VcpuPort& port, std::optional<std::chrono::nanose
 
 Result<RunEnd> StepSource::run_one(VcpuPort& port) { return advance(port, std::nullopt, Interrupts::looked_for); }
 
-Result<RunEnd> StepSource::walk(VcpuPort& port, const vpmu::CountPlan&) {
-  return advance(port, std::nullopt, Interrupts::look);
-}
+Result<RunEnd> StepSource::walk(VcpuPort& port) { return advance(port, std::nullopt, Interrupts::look); }
 
 Result<RunEnd> StepSource::run_free(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));

@@ -42,7 +42,7 @@ class StepSource final : public CountSource {
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
   /// Always empty: every event is reported as a retirement.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
-  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan& plan) override;
+  Result<RunEnd> walk(VcpuPort& port) override;
   /// While counting: the next instruction, where deliverable() has found nothing since the guest last ran.
   Result<RunEnd> run_one(VcpuPort& port);
   [[nodiscard]] bool is_idle() const override { return !counting_ && !waiting_; }

@@ -107,9 +107,9 @@ class VcpuPort {
   /// The guest's next instructions have been done outside it, after the last exit: its clock goes on by `ticks` of the
   /// TSC; by fewer while other vCPUs share the time (MachineClock).
   virtual void pass_time(std::uint64_t ticks) = 0;
-  /// For how many ticks from now on nothing waits that run() would see to: an interrupt, an end, a kick. 0: not known,
-  /// or something waits now.
-  virtual std::uint64_t quiet_for() { return 0; }
+  /// For how many ticks from now on nothing waits that run() would see to: an interrupt, an end, a kick. 0: something
+  /// waits now. Empty: the port does not know.
+  virtual std::optional<std::uint64_t> quiet_for() { return std::nullopt; }
   /// The vCPU is going to be let do instructions outside of run(), `left` of them if the port cannot tell: waits for
   /// its turn, or for a kick, and lets timers that have run out raise their interrupts. Gives how many it may do before
   /// the next run(): none after a kick.

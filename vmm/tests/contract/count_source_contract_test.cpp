@@ -247,7 +247,7 @@ TYPED_TEST(CountSourceContract, WalksEndOnRealInstructionsOfTheKind) {
   this->program({e});
   bool loaded = false;
   for (int walks = 0; walks < 100 && !loaded; ++walks) {
-    const auto end = this->rig_.source().walk(this->rig_.guest.port, this->plan_);
+    const auto end = this->rig_.source().walk(this->rig_.guest.port);
     ASSERT_TRUE(end);
     if (!end->retired) continue;
     const vpmu::Retirement& what = end->retired->what;

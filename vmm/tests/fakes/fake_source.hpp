@@ -51,7 +51,7 @@ class FakeSource final : public CountSource {
     return deltas;
   }
 
-  Result<RunEnd> walk(VcpuPort& port, const vpmu::CountPlan&) override {
+  Result<RunEnd> walk(VcpuPort& port) override {
     const std::uint64_t at = guest_->port.registers.rip;
     time_->due = time_->now + nanoseconds{1};
     VMM_ASSIGN(const Exit exit, port.run());

@@ -352,7 +352,7 @@ TEST_F(ClockSourceOn, WalksDoNotCount) {
     time_.pass(1ms);
     return Debug{1, p.registers.rip, 0xFFFF'0FF0 | (1 << 14), 0x400};
   });
-  const auto end = source_.walk(port_, plan);
+  const auto end = source_.walk(port_);
   ASSERT_TRUE(end);
   ASSERT_TRUE(end->retired);
   EXPECT_EQ(end->retired->what.ip, vpmu::GuestLinear{code});

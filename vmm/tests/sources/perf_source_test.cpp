@@ -156,7 +156,7 @@ TEST_F(PerfSourceOn, ArmedCountersWalkInTheEngine) {
   rig_.guest.port.registers.rip = LoopingGuest::code;
   bool loaded = false;
   for (int n = 0; n < 8 && !loaded; ++n) {
-    const auto end = source_->walk(rig_.guest.port, plan_);
+    const auto end = source_->walk(rig_.guest.port);
     ASSERT_TRUE(end && end->retired);
     loaded = end->retired->what.has_load;
     EXPECT_EQ(loaded, end->retired->what.ip.value() == LoopingGuest::load_at);
