@@ -29,12 +29,20 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/vpmu/examples/embed DESTINATION ${CMAKE_
 install(CODE "execute_process(COMMAND ${CMAKE_STRIP} --strip-debug --enable-deterministic-archives
   \"\$ENV{DESTDIR}${CMAKE_INSTALL_FULL_LIBDIR}/libvpmu_core.a\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT vpmu_core)
 
+# What Debian's tools read of changes, one entry for this version, and ours. In UTC, of the time that SOURCE_DATE_EPOCH says.
+string(TIMESTAMP changelog_date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+configure_file(${packages_directory}/changelog.in ${PROJECT_BINARY_DIR}/packages_changelog/changelog @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_BINARY_DIR}/packages_changelog/CHANGELOG.md COPYONLY)
+execute_process(COMMAND gzip --force --best --no-name ${PROJECT_BINARY_DIR}/packages_changelog/changelog ${PROJECT_BINARY_DIR}/packages_changelog/CHANGELOG.md
+  COMMAND_ERROR_IS_FATAL ANY)
+
 foreach(component_and_package vpmu/vpmu vpmu_qemu/vpmu-qemu vpmu_core/libvpmu-dev)
   string(REPLACE "/" ";" pair ${component_and_package})
   list(GET pair 0 component)
   list(GET pair 1 package)
   string(TOUPPER ${component} upper)
-  install(FILES ${packages_directory}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component})
+  install(FILES ${packages_directory}/copyright ${PROJECT_BINARY_DIR}/packages_changelog/changelog.gz
+    ${PROJECT_BINARY_DIR}/packages_changelog/CHANGELOG.md.gz DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component})
   set(CPACK_DEBIAN_${upper}_PACKAGE_NAME ${package})
 endforeach()
 
