@@ -20,17 +20,17 @@ struct ClockRate {
   friend bool operator==(const ClockRate&, const ClockRate&) = default;
 };
 
-/// What the clock source delivers for a plain event. The rates are those of a made-up program of one instruction per
-/// cycle that fits together (below): they are estimates, stated so that every reader of a count knows what it is worth.
+/// The clock source's rate for a plain event. The rates are those of an imaginary program that retires one instruction
+/// per cycle, and agree with each other (below). They are published, so that readers know what a count is worth.
 constexpr ClockRate clock_rate(vpmu::Counts counts) {
   const vpmu::CountsDesc& desc = vpmu::describe(counts);
   if (desc.told_by == vpmu::ToldBy::clock) return {ClockBasis::time, 0};
   return desc.usual == 0 ? ClockRate{} : ClockRate{ClockBasis::rate, desc.usual};
 }
 
-/// What the clock source delivers for a form of an event with CMASK, INV or EDGE (rule C4). The events are taken as
-/// spread evenly: no two cycles differ by more than one. A form that holds in every cycle counts time: cycles, or the
-/// event's own clock where it is one.
+/// The clock source's rate for an event with CMASK, INV or EDGE (rule C4). Assumes evenly spread events: no two cycles
+/// differ by more than one. A form whose condition holds in every cycle counts time: cycles, or the event's own clock
+/// if it counts one.
 constexpr ClockRate clock_rate(vpmu::Counts counts, const vpmu::EventSpec& spec) {
   const ClockRate plain = clock_rate(counts);
   if (plain.basis == ClockBasis::none || (spec.cmask == 0 && !spec.edge)) return plain;

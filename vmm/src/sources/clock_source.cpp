@@ -9,18 +9,18 @@ namespace {
 
 using vpmu::PlanEntry;
 
-/// Kicks that sample the privilege level while some counter looks at one level only.
+/// Period of the kicks that sample the privilege level, used while some counter counts at one level only.
 constexpr std::chrono::nanoseconds level_sampling = std::chrono::milliseconds{1};
 
-/// How much later than reckoned a kick may come: its timer is armed after the clock was read, and a signal takes its
+/// How late a kick may arrive: the timer is armed some time after the clock was read, and delivering the signal takes
 /// time.
 constexpr std::chrono::nanoseconds kick_delay = std::chrono::microseconds{100};
 
 /// Products of time, rate and clock need more than 64 bits.
 __extension__ using wide = unsigned __int128;
 
-/// events = ticks x rate / 1000. The guest is told that its crystal clock runs at the TSC's rate (CPUID.15H), so all
-/// clocks are one.
+/// events = ticks x rate / 1000. CPUID.15H tells the guest that its crystal clock runs at the TSC's rate, so one rate
+/// serves all clocks.
 constexpr std::uint64_t denominator = 1000;
 
 /// Events per 1000 cycles.
@@ -50,7 +50,7 @@ std::uint64_t ClockSource::ticks_to_overflow(const PlanEntry& e, std::uint64_t r
   return static_cast<std::uint64_t>(std::min<wide>((needed + rate - 1) / rate, ~std::uint64_t{0}));
 }
 
-// The nearest overflow that has an effect, as time in the guest from the last sync().
+// Guest time from the last sync() to the nearest overflow that has an effect.
 std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc_khz) const {
   std::optional<nanoseconds> nearest;
   const auto consider = [&](nanoseconds t) { nearest = nearest ? std::min(*nearest, t) : t; };
@@ -60,14 +60,14 @@ std::optional<std::chrono::nanoseconds> ClockSource::until_due(std::uint64_t tsc
     if (one_level_only(e)) consider(level_sampling);
     if (!e.wants_overflow) continue;
     const wide time = wide{ticks_to_overflow(e, rate)} * 1'000'000 / tsc_khz + 1;
-    constexpr wide longest = 3'600'000'000'000;  // an hour: come back and look again
+    constexpr wide longest = 3'600'000'000'000;  // an hour: return and recompute
     consider(nanoseconds{static_cast<std::int64_t>(std::min(time, longest))});
   }
   return nearest;
 }
 
-// Leaves an armed timer alone unless it fires too late: a kick that comes early only costs a look. A guest whose exits
-// come close to each other would never be kicked if one that is on its way were put off.
+// Keeps a timer that is already armed unless it would fire too late: an early kick only costs a check. Postponing a
+// pending kick at each exit would mean that a guest with frequent exits is never kicked.
 Result<void> ClockSource::arm(VcpuPort& port, std::optional<nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
   std::optional<nanoseconds> due = until_due(port.tsc_khz());
@@ -102,8 +102,8 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
     kicked_ = false;
   }
   std::uint64_t ticks = port.unhalted_ticks() - *seen_ticks_;
-  // Precise counters that fall due at one kick do so one after the other, each with a record of its own; what is left
-  // is handed out next time.
+  // Precise counters that are due at the same kick overflow one after the other, each with its own record. The
+  // remaining ticks are counted by the next sync().
   for (const PlanEntry& e : plan_.active()) {
     const std::uint64_t rate = rate_of(e);
     if (e.precise && e.wants_overflow && rate != 0 && (sampled_user_ ? e.usr : e.os))
@@ -123,7 +123,7 @@ Result<vpmu::CountDeltas> ClockSource::sync(VcpuPort& port) {
 }
 
 Result<RunEnd> ClockSource::walk(VcpuPort& port) {
-  // A walk only finds the instruction that the overflow came at: it takes no time of its own.
+  // A walk only finds the instruction for a record, so the time it takes is not counted.
   armed_until_.reset();
   VMM_TRY(timer_->disarm());
   const std::uint64_t begin = port.unhalted_ticks();

@@ -10,11 +10,11 @@
 
 namespace vmm {
 
-/// Counts where the host has no PMU: the ticks of the guest's TSC while it is not halted are cycles, and make other
-/// events at stated rates (clock_rates.hpp). All counts are estimates; the instructions that precise records show are
-/// real.
+/// Counts on a host without a PMU. Ticks of the guest's TSC while it is not halted count as cycles; other events are
+/// derived from them at fixed rates (clock_rates.hpp). All counts are estimates, but precise records show instructions
+/// that really retired.
 ///
-/// Events that count at one privilege level only get the time that the periodic kicks found the vCPU at that level.
+/// An event that counts at one privilege level only gets the time in which periodic kicks found the vCPU at that level.
 class ClockSource final : public CountSource {
  public:
   /// `timer` belongs to the vCPU's thread.
@@ -42,11 +42,11 @@ class ClockSource final : public CountSource {
   SkidWalker walker_;
   vpmu::CountPlan plan_{};
   std::optional<std::uint64_t>
-      seen_ticks_;  ///< The port's unhalted_ticks() up to which all is counted; empty = nothing is.
+      seen_ticks_;  ///< unhalted_ticks() of the port up to which everything is counted; empty = not started.
   std::optional<nanoseconds> armed_until_;  ///< Thread CPU time at which the timer fires; empty = not armed.
-  bool kicked_{};                           ///< The last run ended by a signal: its privilege level is a fair sample.
+  bool kicked_{};                           ///< A signal ended the last run, so its privilege level is a fair sample.
   bool sampled_user_{};                     ///< Privilege level at the last kick.
-  /// Parts of an event that sync() has not handed out yet, by counter.
+  /// Fractions of an event that sync() has not reported yet, by counter.
   std::array<std::uint64_t, vpmu::max_counters> remainder_{};
 };
 

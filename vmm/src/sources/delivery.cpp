@@ -26,7 +26,7 @@ EventDelivery clock_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc&
   return {};
 }
 
-/// To run instructions one by one shows what they do, and nothing of the processor around them.
+/// Running instructions one by one shows what they do, but not the state of caches, TLBs or predictors.
 EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::EventDesc& event) {
   constexpr std::string_view one_cycle = "one cycle per instruction";
   const auto estimated = [](std::string_view basis) { return EventDelivery{Delivery::estimated, std::string{basis}}; };
@@ -47,7 +47,7 @@ EventDelivery instruction_delivery(const vpmu::GenerationDesc&, const vpmu::Even
   return {};
 }
 
-/// Whether it needs a line that another core has in its caches.
+/// Whether the event needs a line that is in another core's caches.
 bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   constexpr auto others = vpmu::hit_levels(vpmu::HitLevel::l3_shared, vpmu::HitLevel::l3_modified);
   if ((vpmu::describe(event.counts).accesses.levels & ~others) == 0) return true;
@@ -59,7 +59,7 @@ bool needs_other_cores(const vpmu::GenerationDesc& generation, const vpmu::Event
   return (vpmu::offcore_filter(generation.offcore, event.msr_value) & alone) == 0;
 }
 
-/// The exact source, whose engine shows a model of the processor what instructions do.
+/// The exact source: its engine feeds each instruction to a model of the processor.
 EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   using enum vpmu::Counts;
   constexpr std::uint64_t choice_mask = 0x17, bubbles = 0x06, first_miss = 0x11,
@@ -70,7 +70,7 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
     if (choice == bubbles) return {Delivery::estimated, "latencies of a model of caches and TLBs"};
     return choice >= first_miss && choice <= last_miss ? by_caches : EventDelivery{};
   }
-  // A row without a value stands for all of them.
+  // A table row without an MSR value stands for all values.
   if (vpmu::is_offcore(event.counts) && event.msr_index != 0 &&
       vpmu::offcore_filter(generation.offcore, event.msr_value) == 0)
     return {};
@@ -83,7 +83,7 @@ EventDelivery exact_delivery(const vpmu::GenerationDesc& generation, const vpmu:
   return branch ? EventDelivery{Delivery::estimated, "a model of branch prediction"} : by_caches;
 }
 
-/// The perf source: what the host's PMU does not count, the exact source's engine does.
+/// The perf source: the exact source's engine counts what the host's PMU cannot.
 EventDelivery perf_delivery(const HostCpu& host, const vpmu::GenerationDesc& generation, const vpmu::EventDesc& event) {
   if (event.counts == vpmu::Counts::never) return nothing_to_count;
   const bool form = event.cmask != 0 || event.edge;

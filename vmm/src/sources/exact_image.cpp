@@ -1,4 +1,4 @@
-// What the exact source has learnt of the guest, saved and restored.
+// Saves and restores what the exact source has learnt about the guest: the state of its processor model.
 #include <algorithm>
 
 #include "sources/exact_source.hpp"
@@ -6,7 +6,7 @@
 
 namespace vmm {
 
-// Whoever goes on from there has an engine that has seen no other page tables than these.
+// An engine that continues from the image knows only the current page tables, so a pending TLB flush is done here.
 Result<Bytes> ExactSource::save(VcpuPort& port) {
   if (model_ == nullptr) return Bytes{};
   VMM_ASSIGN(const kvm_regs regs, port.regs());

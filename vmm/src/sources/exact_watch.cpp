@@ -1,4 +1,4 @@
-// How the engine goes on beside breakpoints of the guest's.
+// How the engine runs while the guest has breakpoints set.
 #include <algorithm>
 #include <array>
 
@@ -15,7 +15,7 @@ constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 
 }  // namespace
 
-// Up to the next instruction that meets a breakpoint of the guest's; the first does not.
+// Runs up to the next instruction that hits one of the guest's breakpoints; the first one is not checked.
 void ExactSource::run_watched(std::uint64_t instructions) {
   for (std::uint64_t n = 0; n < instructions; ++n) {
     const std::uint64_t before = engine_.passed().instructions;
@@ -25,9 +25,9 @@ void ExactSource::run_watched(std::uint64_t instructions) {
   }
 }
 
-// Of an instruction that touches more than its operands tell: many places, the stack, or tables.
+// For an instruction that accesses more than its operands say: scattered addresses, the stack, or descriptor tables.
 bool ExactSource::may_meet_data(const Instruction& i) const {
-  constexpr std::uint64_t area = 16384;  // more than the largest: that of XSAVE
+  constexpr std::uint64_t area = 16384;  // more than the largest access, that of XSAVE
   const auto scattered = [](const std::optional<MemoryOperand>& m) { return m && m->scattered; };
   if (scattered(i.load) || scattered(i.store)) return true;
   const std::uint64_t most = 1ULL << 32;

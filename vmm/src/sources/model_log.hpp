@@ -7,14 +7,14 @@
 
 namespace vmm {
 
-/// What a model of the processor said of one instruction's access, at a moment when a record of it could be written.
+/// The processor model's result for one instruction's memory access, reported where a record of it could be written.
 struct ModelledAccess {
   std::uint64_t ip{};
   bool store{};
   vpmu::MemAccess access;
 };
 
-/// Takes each; called on vCPU threads, also of several at once. Empty: nobody wants to know.
+/// Receives each result, on vCPU threads, possibly several at once. Empty: no log is wanted.
 using ModelLog = std::function<void(const ModelledAccess&)>;
 
 /// "0x401000 load 0x10000040 l2 latency 12 stlb_miss 0".

@@ -4,7 +4,7 @@
 
 namespace vmm {
 
-/// Whether a VMM around us filters an access (KVM_MSR_FILTER_*) to an MSR. Empty: there is none.
+/// Whether the surrounding VMM filters this access (KVM_MSR_FILTER_*) to an MSR. Empty: there is no such VMM.
 using OthersMsrs = std::function<bool(std::uint32_t access, std::uint32_t index)>;
 
 }  // namespace vmm

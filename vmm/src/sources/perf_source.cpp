@@ -17,19 +17,20 @@ bool is_clock(Counts counts) {
   return counts == Counts::cycles || counts == Counts::ref_cycles || counts == Counts::bus_cycles;
 }
 
-/// Of AMD's events those that count VMRUN.
+/// The events for which AMD's counters also count VMRUN.
 bool is_branches(Counts counts) { return counts == Counts::branches || counts == Counts::branches_taken; }
 
-/// Whether the engine ever counts it: as well as `vpmu events` tells of the exact source.
+/// Whether the engine can count the event; agrees with what `vpmu events` says of the exact source.
 bool engine_knows(const PlanEntry& e) {
   const bool offcore = e.counts == Counts::offcore || e.counts == Counts::offcore_1;
   return e.counts != Counts::unmodelled && e.counts != Counts::never && (!offcore || e.offcore != 0);
 }
 
-/// The engine's caches and predictors are not the host's: its count of these does not go on with the host's.
+/// Counted by a model: the engine's caches and predictors differ from the host's, so its count cannot continue the
+/// host's.
 bool is_models(const PlanEntry& e) { return vpmu::uarch::ProcessorModel::tells(e.counts); }
 
-/// The engine can take over from the host, and give back.
+/// Whether the engine can take over the count from the host and give it back.
 bool engine_goes_on(const PlanEntry& e) { return engine_knows(e) && !is_models(e); }
 
 std::uint16_t raw_code(const PlanEntry& e) { return static_cast<std::uint16_t>(e.spec.code | (e.spec.umask << 8)); }
@@ -67,7 +68,7 @@ Result<void> PerfSource::program(const vpmu::CountPlan& plan) {
   return exact_->program(in_engine_ ? engines_plan() : vpmu::CountPlan{});
 }
 
-/// What the engine counts while it runs: not what rests meanwhile.
+/// The part of the plan that the engine counts: without the events that pause while it runs.
 vpmu::CountPlan PerfSource::engines_plan() const {
   vpmu::CountPlan plan = plan_;
   plan.size = 0;
@@ -76,7 +77,7 @@ vpmu::CountPlan PerfSource::engines_plan() const {
   return plan;
 }
 
-/// A counter whose event goes on with another's numbers.
+/// Reports counters whose event is now counted by the engine instead of the host, or the reverse.
 void PerfSource::tell_moved() {
   for (unsigned i = 0; i < plan_.size; ++i) {
     const PlanEntry& e = plan_.entries[i];
@@ -95,7 +96,7 @@ void PerfSource::tell_moved() {
   }
 }
 
-/// Host events of counters that count no more. One that cannot be stopped ends with its file.
+/// Stops the host events of counters that are no longer in the plan. An event that fails to stop is closed.
 void PerfSource::rest_others() {
   std::array<bool, vpmu::max_counters> counts{};
   for (const PlanEntry& e : plan_.active()) counts[e.counter.index()] = true;
@@ -107,7 +108,7 @@ void PerfSource::rest_others() {
 }
 
 PerfSource::Counter PerfSource::choose(const PlanEntry& entry) {
-  // Where records are wanted the model tells of each load, and so it has to have seen those before.
+  // For records the model reports on each load, so it must also have seen the loads before.
   if (is_models(entry) && engine_knows(entry) && (entry.precise || entry.armed)) return without_host(entry);
   const EventTranslation found = translate(cpu_, *generation_, event_of(entry));
   if (found.match != EventTranslation::Match::none && open(entry, found.event))
@@ -121,11 +122,11 @@ PerfSource::Counter PerfSource::without_host(const PlanEntry& entry) {
     ++statistics_.by_engine[raw_code(entry)];
     return Counter::engine;
   }
-  if (entry.counts != Counts::never) ++statistics_.refused[raw_code(entry)];  // else 0 is right
+  if (entry.counts != Counts::never) ++statistics_.refused[raw_code(entry)];  // else 0 is the right count
   return Counter::nobody;
 }
 
-/// False where the host does not have that event after all, or cannot give it now.
+/// False if the host turns out not to have the event, or cannot provide it now.
 bool PerfSource::open(const PlanEntry& entry, const HostEvent& event) {
   auto& counter = counters_[entry.counter.index()];
   const PerfEventSpec spec{.event = event, .usr = entry.usr, .os = entry.os, .guest_only = true};
@@ -143,7 +144,7 @@ bool PerfSource::open(const PlanEntry& entry, const HostEvent& event) {
   return started.has_value();
 }
 
-/// A host whose counters are gone may be asked thousands of times a second: it is told of once.
+/// Warns once per cause: a host that has lost its counters may be asked thousands of times a second.
 void PerfSource::lost(const PlanEntry& entry, const Error& why) {
   ++statistics_.lost;
   if (log_->first_time(fmt::format("perf:{}", why.system_errno)))
@@ -161,7 +162,7 @@ void PerfSource::starved(const PlanEntry& entry) {
         raw_code(entry), engine_goes_on(entry) ? "the engine" : "nobody");
 }
 
-/// Counters of a clock that the host has no event of count their part of the TSC's.
+/// A clock for which the host has no event counts as a fixed fraction of the TSC.
 void PerfSource::scale(const VcpuPort& port) {
   for (unsigned i = 0; i < plan_.size; ++i) {
     auto& counter = counters_[plan_.entries[i].counter.index()];
@@ -187,7 +188,8 @@ bool PerfSource::wants_engine() const {
   return false;
 }
 
-// Where a host event fails, the host has taken it away.
+// Calls `act` for each host event. An error means that the host took the event away: it is then counted without the
+// host.
 template <class Act>
 void PerfSource::for_each_host_event(const Act& act) {
   for (unsigned i = 0; i < plan_.size; ++i) {
@@ -200,7 +202,7 @@ void PerfSource::for_each_host_event(const Act& act) {
   }
 }
 
-// The host's events go on counting what KVM single-steps for the engine: that is counted already.
+// Host events also count what KVM single-steps for the engine. The engine has counted that, so skip() drops it.
 Result<void> PerfSource::use_engine(bool on) {
   if (on == in_engine_ || (in_engine_ && open_instruction_)) return {};
   in_engine_ = on;
@@ -222,8 +224,8 @@ void PerfSource::look_for_starved() {
   });
 }
 
-// Of an event that is the host's alone the overflow comes later where the driver takes no shorter period. Where the
-// entry itself is counted, a period of 1 would let the guest do nothing.
+// A period that is too short for the driver is retried with the shortest one if only the host counts the event: the
+// overflow comes later. VM entries are added, as a period of 1 would expire on entry, before the guest makes progress.
 void PerfSource::arm() {
   for_each_host_event([this](HostCounter& counter, const PlanEntry& e) -> Result<void> {
     const bool by_engine = engine_goes_on(e);
@@ -241,7 +243,8 @@ void PerfSource::arm() {
   });
 }
 
-// Without a plan of its own the exact source lets the guest run freely. Arming shows what the host does not take.
+// Given an empty plan, the exact source lets the guest run freely. wants_engine() is asked again as arm() may lose
+// events.
 Result<RunEnd> PerfSource::run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   scale(port);
   look_for_starved();
@@ -297,7 +300,7 @@ Result<void> PerfSource::take(VcpuPort& port, HostCounter& counter, const PlanEn
   return {};
 }
 
-// Where only one level counts nobody knows how many entries went there.
+// VM entries are known only in total, so they cannot be subtracted from a counter of one privilege level.
 bool PerfSource::has_entries(const PlanEntry& e) const {
   return counts_entries_ && e.usr && e.os && is_branches(e.counts);
 }
@@ -307,7 +310,7 @@ void PerfSource::look_at_entries(const VcpuPort& port) {
     if (auto& entries = entries_[e.counter.index()]; has_entries(e) && !entries) entries = port.entries();
 }
 
-// Fewer branches than entries: this host does not count them.
+// Fewer branches than VM entries show that this host does not count entries as branches.
 std::uint64_t PerfSource::without_entries(const VcpuPort& port, const PlanEntry& e, const HostCounter::Taken& taken) {
   auto& before = entries_[e.counter.index()];
   const auto now = before && !taken.waits ? port.entries() : std::nullopt;
@@ -322,7 +325,7 @@ std::uint64_t PerfSource::without_entries(const VcpuPort& port, const PlanEntry&
   return taken.events - vmruns;
 }
 
-/// The kick was for an overflow margin_of() before this one.
+/// The guest ran past an overflow although the kick was set margin_of() events before it: widens the margin.
 void PerfSource::overshot(const PlanEntry& entry, std::uint64_t events) {
   ++statistics_.overshoots;
   if (events == 0) return;

@@ -15,38 +15,39 @@ namespace vmm {
 
 struct PerfStatistics {
   std::uint64_t
-      windows{};  ///< Times that the engine took over: before an overflow, or for a counter that only it can count.
-  std::uint64_t overshoots{};     ///< Overflows that the guest ran past. Their events are counted; the margin is longer
-                                  ///< from then on.
-  std::uint64_t guessed{};        ///< Events scaled up for time that a host event had no counter.
-  std::uint64_t opened{};         ///< Host events.
-  std::uint64_t short_periods{};  ///< Periods that the host's driver did not take: the engine goes such distances.
-  std::uint64_t moved{};    ///< Times that a counter of a cache's, TLB's or predictor's event went from the host to the
-                            ///< engine's model, or back.
-  std::uint64_t lost{};     ///< Times that the host would not go on with an event, or not begin.
-  std::uint64_t starved{};  ///< Times that an event had no counter of the host's for long,
-  std::uint64_t unseen_us{};  ///< and the time of which nothing was counted.
-  std::uint64_t vmruns{};     ///< Entries into the guest that the host counted as branches, and that were taken out.
+      windows{};  ///< Times that the engine took over, before an overflow or for an event that only it counts.
+  std::uint64_t overshoots{};     ///< Overflows that the guest ran past. Their events are counted, and the margin is
+                                  ///< widened from then on.
+  std::uint64_t guessed{};        ///< Events extrapolated for time in which a host event had no hardware counter.
+  std::uint64_t opened{};         ///< Host events opened.
+  std::uint64_t short_periods{};  ///< Periods too short for the host's driver.
+  std::uint64_t moved{};      ///< Times that a cache, TLB or predictor event moved from the host to the engine's model,
+                              ///< or back.
+  std::uint64_t lost{};       ///< Times that the host stopped counting an event or refused to start it.
+  std::uint64_t starved{};    ///< Times that an event had no hardware counter on the host for long.
+  std::uint64_t unseen_us{};  ///< Time in which such events were not counted, in microseconds.
+  std::uint64_t vmruns{};     ///< VM entries that the host counted as branches and that were subtracted.
   std::map<std::uint16_t, std::uint64_t>
-      by_engine;  ///< Counters that the host cannot count and the engine does, by UMASK and code,
-  std::map<std::uint16_t, std::uint64_t> refused;  ///< and those that nobody can: they stand still.
+      by_engine;  ///< Counters whose event only the engine can count, by UMASK and code.
+  std::map<std::uint16_t, std::uint64_t> refused;  ///< Counters whose event nobody can count: they stand still.
 };
 
-/// Counts by the host's PMU while the guest runs on it, one host event for each counter that counts, and by the engine
-/// of an embedded ExactSource where the host cannot: near overflows, so that these come at the very event and records
-/// stand on the right instruction; for events that the host does not have; and for branch records. The engine counts as
-/// ExactSource does: there a cycle is an instruction, and misses and mispredictions are a model's.
+/// Counts with the host's PMU while the guest runs on it, one host event per active counter. The engine of an embedded
+/// ExactSource takes over where the host cannot count: near overflows, so that they occur at the exact event and
+/// records show the right instruction; for events that the host does not have; and for branch records. The engine
+/// counts as ExactSource does: one cycle per instruction, and misses and mispredictions by a model.
 ///
-/// What the host takes away in the middle of a run (its counters, the right to count, file descriptors) the engine
-/// counts from then on, each time that it is asked for until the host gives it back; the guest goes on.
+/// If the host withdraws something during a run (its counters, permission, file descriptors), the engine counts
+/// instead. Each new plan asks the host again. The guest continues meanwhile.
 ///
-/// AMD's counters of branches take each VMRUN into a privilege level that they count for one. Where a counter counts at
-/// all levels these are known, and taken out, until a stretch shows that this host's do not.
+/// AMD's branch counters count each VMRUN into a counted privilege level as a branch. For counters of all levels the
+/// number of entries is known and subtracted, until a run shows that this host does not count them.
 ///
 /// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them.
-/// Events that only the host knows rest while the engine runs. So do those of caches, TLBs and branch prediction, which
-/// the engine would tell by a model; they overflow from the host, late by its skid and the kick, as on a processor
-/// without PEBS. Where the engine stays, for branch records or a precise event, it counts these too (`moved`).
+/// Events that only the host knows pause while the engine runs. So do events of caches, TLBs and prediction, which the
+/// engine could only model; their overflows come from the host, late by its skid and the kick, as on a processor
+/// without PEBS. While the engine runs permanently, for branch records or a precise event, it counts these too
+/// (`moved`).
 class PerfSource final : public CountSource {
  public:
   PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,
@@ -54,7 +55,7 @@ class PerfSource final : public CountSource {
 
   static constexpr SourceTraits description{
       .name = "perf", .precise_ip = true, .latency = true, .needs_host_pmu = true};
-  /// Without precise_ip where the host's kicks come too late.
+  /// precise_ip is false if the host's kicks come too late.
   [[nodiscard]] const SourceTraits& traits() const override { return traits_; }
 
   Result<void> program(const vpmu::CountPlan& plan) override;
@@ -74,8 +75,8 @@ class PerfSource final : public CountSource {
  private:
   /// Who counts an entry of the plan.
   enum class Counter : std::uint8_t {
-    host,       ///< The host, and near its overflow the engine.
-    host_only,  ///< The host; the engine does not know the event, or tells it by a model of its own.
+    host,       ///< The host, and the engine near an overflow.
+    host_only,  ///< Only the host: the engine does not know the event, or could only model it.
     engine,
     nobody,
   };
@@ -109,21 +110,21 @@ class PerfSource final : public CountSource {
   const vpmu::GenerationDesc* generation_;
   Log* log_;
   SourceTraits traits_{description};
-  vpmu::CountPlan plan_{};                                     ///< Distances are at most what is really left.
-  std::array<Counter, vpmu::max_counters> by_{};               ///< By place in plan_.
-  std::array<std::uint64_t, vpmu::max_counters> clock_khz_{};  ///< The same: EventTranslation::of_tsc_khz.
+  vpmu::CountPlan plan_{};                                     ///< `distance` of each entry is at most what is left.
+  std::array<Counter, vpmu::max_counters> by_{};               ///< By position in plan_.
+  std::array<std::uint64_t, vpmu::max_counters> clock_khz_{};  ///< EventTranslation::of_tsc_khz, by position in plan_.
   std::array<std::optional<HostCounter>, vpmu::max_counters> counters_;
-  /// The port's entries() up to which those of a counter are taken out; empty = from the next run on.
+  /// entries() of the port up to which VM entries are subtracted from a counter; empty = starts with the next run.
   std::array<std::optional<std::uint64_t>, vpmu::max_counters> entries_;
-  /// Who counted an event of the model's last, by counter.
+  /// Who last counted a model's event, by counter.
   struct Teller {
     std::uint16_t code{};
     Counter by{};
   };
   std::array<Teller, vpmu::max_counters> tellers_{};
-  bool counts_entries_;  ///< The host counts an entry into the guest as a branch, as far as is known.
+  bool counts_entries_;  ///< The host seems to count each VM entry as a branch.
   bool in_engine_{};
-  bool open_instruction_{};  ///< The engine's last instruction has left the guest and not retired yet.
+  bool open_instruction_{};  ///< The engine's last instruction has caused an exit and has not retired yet.
   PerfStatistics statistics_{};
 };
 

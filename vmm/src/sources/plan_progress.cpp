@@ -8,7 +8,7 @@ namespace vmm {
 
 using vpmu::Counts;
 
-// A cycle is an instruction here, and so is a micro-operation.
+// Each instruction counts as one cycle and as one micro-operation.
 PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
   const bool picked_by_pmu = entry.counts == Counts::load_latency && !entry.latency_over;
   if (entry.armed || picked_by_pmu) return Unit::each;
@@ -24,7 +24,7 @@ PlanProgress::Unit PlanProgress::unit_of(const vpmu::PlanEntry& entry) {
   return vpmu::uarch::ProcessorModel::has(entry.counts) ? Unit::model : Unit::each;
 }
 
-// Of what comes in some instructions only, and once at most, EDGE and INV with a CMASK of 1 depend on the order.
+// If only some instructions have an event, at most one each, then EDGE, and INV with a CMASK of 1, depend on the order.
 PlanProgress::Way PlanProgress::way_of(const vpmu::PlanEntry& entry) {
   const Unit unit = unit_of(entry);
   if (!entry.per_cycle || unit == Unit::each || entry.counts == Counts::unmodelled) return {unit, Form::plain};
@@ -55,7 +55,7 @@ std::uint64_t PlanProgress::unseen(bool user, std::uint64_t most) const {
   return most;
 }
 
-/// What the model has counted since the last time.
+/// What the model has counted since the last call.
 PlanProgress::ModelCounts PlanProgress::take_modelled() {
   ModelCounts since{};
   for (unsigned i = 0; i < plan_.size; ++i)
@@ -66,8 +66,8 @@ PlanProgress::ModelCounts PlanProgress::take_modelled() {
   return since;
 }
 
-/// What the counter counts, by its form, of instructions that are a cycle each. Those that it filters out end its
-/// cycle.
+/// Counts `cycles` instructions, one cycle each, by the counter's CMASK, INV and EDGE. Instructions at a filtered-out
+/// privilege level only advance the counter's cycle state.
 std::uint64_t PlanProgress::count_cycles(unsigned i, bool counts, std::uint64_t cycles) {
   vpmu::PlanEntry& e = plan_.entries[i];
   if (!counts) {
@@ -78,7 +78,7 @@ std::uint64_t PlanProgress::count_cycles(unsigned i, bool counts, std::uint64_t 
   return e.cycle.retire_many(e.spec, ways_[i].form == Form::every_cycle ? 1 : 0, cycles);
 }
 
-/// What blocks tell. They have near branches only.
+/// The number of such events in whole blocks. Blocks contain near branches only.
 std::uint64_t PlanProgress::events_of(Unit unit, const vpmu::exec::Passed& passed) {
   switch (unit) {
     case Unit::instructions: return passed.instructions;
@@ -113,7 +113,7 @@ void PlanProgress::pass(bool user, const vpmu::exec::Passed& passed) {
   }
 }
 
-/// Whether the instruction is one of them.
+/// Whether the instruction is such an event.
 bool PlanProgress::is_one(Unit unit, const vpmu::Retirement& r) {
   const vpmu::BranchKind branch = r.branch.kind;
   switch (unit) {
@@ -129,7 +129,7 @@ bool PlanProgress::is_one(Unit unit, const vpmu::Retirement& r) {
   return false;
 }
 
-// The PMU counts a retirement and its cycles by itself: no deltas.
+// The PMU itself counts an observed retirement and its cycles, so no deltas are reported for it.
 void PlanProgress::observe(const vpmu::Retirement& r) {
   const ModelCounts modelled = take_modelled();
   for (unsigned i = 0; i < plan_.size; ++i) {

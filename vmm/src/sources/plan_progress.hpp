@@ -9,36 +9,36 @@
 
 namespace vmm {
 
-/// How far a plan has come, for a source whose instructions pass in whole blocks or are observed one by one: what each
-/// counter takes from a block, and how many instructions may pass before one must be observed.
+/// Tracks the progress of a plan, for a source whose instructions run in whole blocks or are observed one by one: what
+/// each counter gets from a block, and how many instructions may run before one must be observed.
 class PlanProgress {
  public:
-  /// From here this plan. `model` is where what only a model tells is counted; null while the plan needs none.
+  /// Starts this plan. `model` counts the events that only a model can tell; null if the plan has none.
   void begin(const vpmu::CountPlan& plan, const vpmu::uarch::ProcessorModel* model);
   [[nodiscard]] const vpmu::CountPlan& plan() const { return plan_; }
   /// Whether anything is to be counted or seen.
   [[nodiscard]] bool is_counting() const { return plan_.size != 0 || plan_.branches_wanted; }
-  /// How many instructions, `most` at most, may pass unseen in this mode: each is at most one of anything but what a
-  /// model tells of more.
+  /// How many instructions, at most `most`, may run unobserved in this mode before an overflow could occur. Assumes one
+  /// event per instruction, or the maximum of a model's event.
   [[nodiscard]] std::uint64_t unseen(bool user, std::uint64_t most) const;
 
-  /// So much passed in whole blocks, no more than unseen() allowed.
+  /// `passed` ran in whole blocks; no more than unseen() allowed.
   void pass(bool user, const vpmu::exec::Passed& passed);
-  /// An instruction was observed. The PMU counts a retirement by itself; here only what is left until each overflow is
-  /// followed.
+  /// One instruction was observed. The PMU counts the retirement itself; this only updates the distance to each
+  /// overflow.
   void observe(const vpmu::Retirement& retired);
-  /// What passed in whole blocks since the last time.
+  /// The counts of whole blocks since the last call.
   vpmu::CountDeltas take_deltas() { return std::exchange(deltas_, {}); }
 
  private:
-  /// What a counter counts, as far as whole blocks can tell.
+  /// What a counter counts, as far as whole blocks can tell. `each`: every instruction must be observed.
   enum class Unit : std::uint8_t { instructions, branches, near_branches, loads, stores, model, nothing, each };
-  /// How CMASK, INV and EDGE count that, with a cycle to an instruction.
+  /// How CMASK, INV and EDGE apply to it, with one cycle per instruction.
   enum class Form : std::uint8_t {
-    plain,        ///< An event is one.
-    no_events,    ///< As if none came: they are too few for CMASK.
-    every_cycle,  ///< One in each cycle,
-    clock,        ///< and it is the cycle itself.
+    plain,        ///< Counts each event.
+    no_events,    ///< Counts as if there were no events: there are too few for CMASK.
+    every_cycle,  ///< One event in each cycle.
+    clock,        ///< The event is the cycle itself.
   };
   struct Way {
     Unit unit{};
@@ -53,9 +53,9 @@ class PlanProgress {
   ModelCounts take_modelled();
 
   vpmu::CountPlan plan_{};
-  std::array<Way, vpmu::max_counters> ways_{};  ///< By place in plan_.
+  std::array<Way, vpmu::max_counters> ways_{};  ///< By position in plan_.
   const vpmu::uarch::ProcessorModel* model_{};
-  ModelCounts modelled_{};  ///< What the model had counted the last time, by place in plan_.
+  ModelCounts modelled_{};  ///< The model's counts at the last call, by position in plan_.
   vpmu::CountDeltas deltas_{};
 };
 

@@ -17,14 +17,14 @@ vpmu::PebsRegisters pebs_registers(const kvm_regs& r) {
 
 vpmu::MemAccess access_of(const std::optional<MemoryOperand>& operand, const Instruction& i, vpmu::GuestLinear ip,
                           const kvm_regs& before, const kvm_sregs& sregs) {
-  if (!operand || operand->scattered) return {};  // many places: none of them is the address
+  if (!operand || operand->scattered) return {};  // no single address
   constexpr std::uint64_t line = 64;
   const vpmu::GuestLinear at = operand_address(*operand, i, ip, before, sregs);
   const std::uint64_t last = at.value() + (operand->bytes > 0 ? operand->bytes - 1U : 0U);
   return {.address = at, .locked = i.locked, .split = at.value() / line != last / line};
 }
 
-/// Only a conditional branch can go on to the next instruction without being taken.
+/// Only a conditional branch may be not taken, and then goes to the next instruction.
 bool is_taken(const Instruction& i, vpmu::GuestLinear at, vpmu::GuestLinear next) {
   if (i.branch == vpmu::BranchKind::none) return false;
   return i.branch != vpmu::BranchKind::conditional || next != at + i.length;

@@ -8,15 +8,15 @@
 
 namespace vmm {
 
-/// The caches of a machine whose vCPUs run one at a time: what the models of its processors share.
+/// The caches of a machine whose vCPUs run one at a time, shared by their processor models.
 class SharedCaches {
  public:
-  /// A model of its own for whoever runs, or goes on from a snapshot: there all vCPUs do at once.
+  /// Lets `model` share the caches. Any thread: vCPUs that continue from a snapshot call this at the same time.
   void add(vpmu::uarch::ProcessorModel& model) {
     const std::scoped_lock lock{mutex_};
     model.share(sharing_);
   }
-  /// The vCPU of that model has ended. Others, which may still run, look into its caches: they stay. Any thread.
+  /// Keeps the model of a vCPU that has ended, because other vCPUs may still look into its caches. Any thread.
   void keep(std::unique_ptr<vpmu::uarch::ProcessorModel> model) {
     const std::scoped_lock lock{mutex_};
     kept_.push_back(std::move(model));

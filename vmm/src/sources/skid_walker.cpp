@@ -10,9 +10,9 @@ namespace {
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 
-/// Whether nothing stands between the vCPU and its next instruction. An event that KVM is about to inject would push
-/// our TF with the guest's flags; a pending NMI makes KVM single-step on its own, and so does an NMI raised inside an
-/// NMI handler, where a sample of a slow host would show little but the handler of the sample before.
+/// Whether the vCPU's next step is its next instruction. Delivery of an event would push the TF of our single-step with
+/// the guest's flags. A pending NMI makes KVM single-step by itself; so does one raised inside an NMI handler, where on
+/// a slow host samples would show little but the handler of the previous sample.
 bool undisturbed(const kvm_vcpu_events& e) {
   return !is_delivering(e) && e.interrupt.shadow == 0 && e.nmi.pending == 0 && e.nmi.masked == 0;
 }
@@ -60,7 +60,7 @@ std::optional<SkidWalker::Choice> SkidWalker::choose(const Block& block, const W
   return block.items[fit[draw(count)]];
 }
 
-// Lets the guest run to `at`. Empty when it stands there; otherwise why not.
+// Lets the guest run to `at`. Empty when it has arrived; otherwise the reason why not.
 Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLinear at) {
   breakpoints_->set_walk(at);
   VMM_TRY(breakpoints_->apply());
@@ -70,7 +70,7 @@ Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLine
   if (!exit) return Failure{exit.error()};
   if (const auto* debug = std::get_if<Debug>(&*exit);
       debug != nullptr && debug->pc == at.value() && debug->exception == 1) {
-    // A trap of the guest's comes before the breakpoint.
+    // A trap of the guest's own comes before our breakpoint.
     VMM_ASSIGN(const std::optional<Debug> guests, breakpoints_->guests_part(*debug));
     if (!guests) {
       ++statistics_.runs;
@@ -85,7 +85,7 @@ Result<std::optional<RunEnd>> SkidWalker::run_to(VcpuPort& port, vpmu::GuestLine
   return std::optional{RunEnd{.exit = *exit}};
 }
 
-// A fault would end the walk without a record: only step when the operands are there.
+// A fault would end the walk without a record, so only step if all operands are mapped.
 bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, const kvm_sregs& sregs) {
   const auto mapped = [&](const std::optional<MemoryOperand>& m, vpmu::AccessKind kind) {
     if (!m) return true;
@@ -99,7 +99,7 @@ bool SkidWalker::operands_mapped(const Choice& choice, const kvm_regs& regs, con
 Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
   VMM_ASSIGN(const kvm_regs before, port.regs());
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
-  // The guest may have begun to step itself on the way.
+  // The guest may have set TF on the way.
   if ((before.rflags & rflags_tf) != 0 || !operands_mapped(choice, before, sregs)) {
     VMM_TRY(breakpoints_->apply());
     ++statistics_.nothing_found;
@@ -125,7 +125,7 @@ Result<RunEnd> SkidWalker::step(VcpuPort& port, const Choice& choice) {
   VMM_TRY(breakpoints_->apply());
   if (!retired) {
     ++statistics_.abandoned;
-    // At a handler's first instruction nothing waits but the guest, or the gate.
+    // At a fault handler's first instruction there is no exit to handle, unless the RDPMC gate stands there.
     const bool nothing = after.rip != before.rip && vpmu::GuestLinear{debug->pc} != breakpoints_->gate();
     return nothing ? RunEnd{} : RunEnd{.exit = *exit};
   }

@@ -18,25 +18,25 @@ struct WalkStatistics {
   std::uint64_t runs{};           ///< Debug exits at a walk's breakpoint.
   std::uint64_t steps{};          ///< Single-steps.
   std::uint64_t wrong_level{};    ///< Not started: the vCPU was at a privilege level that does not count, or halted.
-  std::uint64_t event_pending{};  ///< Not started: an exception or interrupt was about to be delivered, or the
-                                  ///< guest steps itself.
-  std::uint64_t nothing_found{};  ///< Given up: no instruction of the kind nearby.
-  std::uint64_t abandoned{};      ///< Given up: the guest went elsewhere before the breakpoint.
+  std::uint64_t event_pending{};  ///< Not started: an exception or interrupt was about to be delivered, or the guest
+                                  ///< single-steps itself.
+  std::uint64_t nothing_found{};  ///< Given up: no suitable instruction nearby.
+  std::uint64_t abandoned{};      ///< Given up: the guest did not reach the breakpoint.
 };
 
-/// Finishes the window between an asynchronous stop and a precise sample: from where the vCPU stopped it lets the guest
-/// go on to an instruction of the wanted kind and retires that one under its eyes, so that the record's IP, registers
-/// and address are real.
+/// Closes the gap between an asynchronous stop and a precise sample. From where the vCPU stopped, it runs the guest to
+/// an instruction of the wanted kind and single-steps that one, so that the record's IP, registers and address are
+/// real.
 ///
-/// Stops favour some places: a binary-translating host stops only at the heads of its blocks. So the instruction is
-/// drawn evenly from the straight-line code ahead. It costs two exits: a breakpoint at the instruction, then one
+/// Asynchronous stops favour some addresses: a binary-translating host stops only at block starts. So the instruction
+/// is chosen at random from the straight-line code ahead. This costs two exits: a breakpoint at the instruction, then a
 /// single-step over it.
 class SkidWalker {
  public:
   SkidWalker(Breakpoints& breakpoints, GuestView& view, CpuTimer& timer, std::uint64_t seed)
       : breakpoints_{&breakpoints}, view_{&view}, timer_{&timer}, random_{seed | 1} {}
 
-  /// The vCPU must be at an instruction boundary with no exit left to complete. See CountSource::walk for the answer.
+  /// The vCPU must be at an instruction boundary with no exit left to complete. Returns as CountSource::walk does.
   Result<RunEnd> walk(VcpuPort& port, const WalkGoal& goal);
 
   [[nodiscard]] const WalkStatistics& statistics() const { return statistics_; }
@@ -47,7 +47,7 @@ class SkidWalker {
     vpmu::GuestLinear at;
     Instruction instruction;
   };
-  static constexpr unsigned max_blocks = 4;  ///< Blocks searched for the kind before giving up.
+  static constexpr unsigned max_blocks = 4;  ///< Blocks searched for a suitable instruction before giving up.
   static constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{2};
 
   Block decode_block(const kvm_regs& regs, const kvm_sregs& sregs);

@@ -17,7 +17,7 @@ namespace vmm {
 struct SourceTraits {
   std::string_view name;
   bool exact_counts{};  ///< Every event is counted; otherwise counts are estimates.
-  bool precise_ip{};    ///< Records stand on the instruction that the rules of PEBS give.
+  bool precise_ip{};    ///< Records show the instruction that the PEBS rules require.
   bool latency{};       ///< Load latencies and data sources are known.
   bool needs_host_pmu{};
 };
@@ -28,55 +28,55 @@ struct Retired {
   vpmu::PebsRegisters registers;
 };
 
-/// Asks Pmu::branches_storable() for a privilege level. Empty: there is no such PMU, and each branch is retired by
-/// itself.
+/// Asks Pmu::branches_storable() for a privilege level. Empty: there is no such PMU, and each branch is retired
+/// individually.
 using StorableBranches = std::function<std::uint64_t(unsigned cpl)>;
 
 /// Why a source came back.
 struct RunEnd {
   std::optional<Exit> exit;        ///< The guest did something that the VMM must answer.
-  vpmu::BranchRun passed{};        ///< Of what retired before, unseen one by one; must go to Pmu::record_branches().
-  std::optional<Retired> retired;  ///< One instruction retired under the source's eyes; must go to Pmu::retire().
-  /// Behind that an interrupt or exception was delivered; must go to Pmu::record_branch(). Only where the plan wants
-  /// branches.
+  vpmu::BranchRun passed{};        ///< Branches that retired before, in blocks; must go to Pmu::record_branches().
+  std::optional<Retired> retired;  ///< One instruction that the source observed retiring; must go to Pmu::retire().
+  /// An interrupt or exception delivered after that instruction; must go to Pmu::record_branch(). Set only if the plan
+  /// wants branches.
   std::optional<vpmu::TakenBranch> delivered;
 };
 
-/// Answers "what retired?" for one vCPU, and nothing else: it knows no PEBS, no PMI, no MSRs. Runs on the vCPU's
+/// Answers "what retired?" for one vCPU, and nothing else: it knows nothing of PEBS, PMIs or MSRs. Runs on the vCPU's
 /// thread.
 ///
-/// The vCPU loop calls program() when the plan changed, run() to let the guest go on, and sync() after each run. When
-/// the plan has an armed counter it calls walk() for the instruction that the record will show.
+/// The vCPU loop calls program() when the plan has changed, run() to run the guest, and sync() after each run. While
+/// the plan has an armed counter, the loop calls walk() to find the instruction for the record.
 class CountSource {
  public:
   virtual ~CountSource() = default;
   [[nodiscard]] virtual const SourceTraits& traits() const = 0;
 
-  /// What to count from now on. Counts up to now must have been taken by sync().
+  /// What to count from now on. sync() must have taken the counts up to now.
   virtual Result<void> program(const vpmu::CountPlan& plan) = 0;
-  /// Runs the guest until an exit, or until some counter of the plan that wants its overflow is due; never much later.
-  /// With `at_most` it comes back after about that much time on the vCPU even if nothing happened.
+  /// Runs the guest until an exit, or until a counter whose overflow the plan wants is due; never much later. With
+  /// `at_most` it returns after about that much time even if nothing happened.
   virtual Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) = 0;
-  /// The events since the last call.
+  /// The events counted since the last call.
   virtual Result<vpmu::CountDeltas> sync(VcpuPort& port) = 0;
-  /// Lets the guest go on to the end of the next instruction that some armed counter of the plan counts. Empty when
-  /// that cannot be done now (wrong privilege level, nothing to decode): the loop tries again after a while.
+  /// Runs the guest up to and including the next instruction that some armed counter of the plan counts. Empty if that is
+  /// not possible now (wrong privilege level, nothing to decode): the loop tries again later.
   virtual Result<RunEnd> walk(VcpuPort& port) = 0;
-  /// Instead of run() and walk() while the port's kick_flag() is set: gives the port back what the source holds of the
-  /// vCPU and lets it run, which gives Interrupted before any instruction. Without an exit only where an instruction
-  /// that was open has retired: call it again.
+  /// Called instead of run() and walk() while the port's kick_flag() is set. Gives vCPU state that the source holds
+  /// back to the port and runs the port, which returns Interrupted before any instruction. The result has no exit only
+  /// if an instruction that was open has retired: then call it again.
   virtual Result<RunEnd> come_out(VcpuPort& port) { return run(port, std::nullopt); }
-  /// Something was raised for the vCPU since the last run, such as a PMI: it must get the chance to take it before its
+  /// An event such as a PMI was raised for the vCPU since the last run: the vCPU must be able to take it before its
   /// next instruction.
   virtual void raised() {}
   /// Whether the guest may run without the source until the next program(): there is nothing to count, and run() and
   /// sync() would add nothing.
   [[nodiscard]] virtual bool is_idle() const { return false; }
-  /// The guest did, and KVM has not completed the instruction of its last exit yet.
+  /// The guest has run without the source, and KVM has not completed the instruction of its last exit yet.
   virtual void left_open() {}
-  /// What it has learnt of the guest and goes on from, as bytes: between two runs of the port, of which the last gave
-  /// Interrupted; empty where that is nothing. And the reverse, before its first program(): true where the bytes are of
-  /// this source, else it begins without.
+  /// State that the source has built up about the guest, as bytes; empty if none. Call it between two runs of the port,
+  /// after one that returned Interrupted. restore() takes the bytes before the first program(). False: they are not of
+  /// this source's format, and the source must not be used.
   virtual Result<Bytes> save(VcpuPort& /*port*/) { return Bytes{}; }
   virtual Result<bool> restore(VcpuPort& /*port*/, std::span<const std::byte> image) { return image.empty(); }
   /// Calls `visit(name, value)` for each statistic of the source.

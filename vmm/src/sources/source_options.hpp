@@ -7,20 +7,20 @@
 
 namespace vmm {
 
-/// What users choose of a counting source, beside its name. Passed on whole from a machine's configuration to the
-/// source; each source takes what concerns it.
+/// What users choose about a counting source, besides its name. Passed unchanged from a machine's configuration to the
+/// source; each source uses what concerns it.
 struct SourceOptions {
-  bool was_open{};  ///< Nobody asked for the source by its name: where it cannot be had for a vCPU, the clock counts,
-                    ///< with a warning.
-  vpmu::exec::Compiling compiling{};  ///< Of sources that run the guest's code: whether what runs often is compiled.
-  ModelLog model_log{};               ///< Of sources that have a model of the processor: gets what it says of accesses.
+  bool was_open{};  ///< The user did not name a source. If the chosen one is not available for a vCPU, the clock source
+                    ///< is used, with a warning.
+  vpmu::exec::Compiling compiling{};  ///< For sources that run the guest's code: whether frequent code is compiled.
+  ModelLog model_log{};               ///< For sources with a processor model: receives its result of each access.
 };
 
-/// What whoever runs a vCPU lends to its source.
+/// What the code that runs a vCPU provides to its source.
 struct SourceServices {
-  TimerFactory make_timer{CpuTimer::create};             ///< The clock that sources count by,
-  PerfHostFactory make_perf_host{make_linux_perf_host};  ///< and the host's counters.
-  SharedCaches* caches{};  ///< Of vCPUs that run one at a time. May be null; must outlive the source.
+  TimerFactory make_timer{CpuTimer::create};             ///< Makes the clock that sources count by.
+  PerfHostFactory make_perf_host{make_linux_perf_host};  ///< Opens the host's counters.
+  SharedCaches* caches{};  ///< Shared by vCPUs that run one at a time. May be null; must outlive the source.
 };
 
 }  // namespace vmm

@@ -9,8 +9,8 @@
 #include "vcpu/handlers.hpp"
 #include "vpmu/bits.hpp"
 
-// What a single-stepped vCPU is interrupted by: KVM holds it off, and it is let in to a breakpoint at the handler's
-// first instruction.
+// Interrupts of a single-stepped vCPU. KVM holds them off during a single-step, so the source lets each in itself, with
+// a breakpoint at the handler's first instruction.
 namespace vmm {
 namespace {
 
@@ -23,7 +23,7 @@ std::uint32_t lapic_word(const kvm_lapic_state& state, unsigned offset) {
   return word;
 }
 
-/// The interrupt that the LAPIC would give to the processor now. SDM 3A 10.8.4.
+/// The interrupt that the LAPIC would deliver to the processor now. SDM 3A 10.8.4.
 std::optional<unsigned> pending_vector(const kvm_lapic_state& state) {
   constexpr unsigned irr_offset = 0x200, ppr_offset = 0xA0;
   for (unsigned word = 8; word-- > 0;) {
@@ -43,8 +43,8 @@ std::optional<unsigned> vector_under_way(const kvm_vcpu_events& e) {
 
 }  // namespace
 
-// Steps hold interrupts off, so we look for ourselves whether the processor would take one now. What is being delivered
-// already comes first: a step over it would clear TF, and run the whole handler.
+// Single-steps hold interrupts off, so the source checks itself whether the processor would take one now. An event
+// whose delivery has begun comes first: its delivery clears TF, so that a single-step would run its whole handler.
 Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
   VMM_ASSIGN(const kvm_vcpu_events events, port.events());
   if (const auto vector = vector_under_way(events)) return vector;
@@ -56,8 +56,8 @@ Result<std::optional<unsigned>> StepSource::deliverable(VcpuPort& port) {
   return pending_vector(lapic);
 }
 
-// The breakpoint stands at the handler's first instruction, so nothing runs unseen. Interrupts must not be held off
-// here, as the shared breakpoints do.
+// The breakpoint is at the handler's first instruction, so nothing runs unobserved. It is set directly because the
+// shared breakpoints hold interrupts off.
 Result<RunEnd> StepSource::enter_handler(VcpuPort& port, unsigned vector) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   kvm_regs regs{};

@@ -11,11 +11,11 @@ namespace vmm {
 namespace {
 
 constexpr unsigned vector_bp = 3, vector_ud = 6, vector_gp = 13, vector_pf = 14;
-/// How long the guest runs freely where its code cannot be followed, before the next look.
+/// How long the guest runs freely, where its code cannot be followed, before the source looks again.
 constexpr std::chrono::nanoseconds lost_for = std::chrono::milliseconds{1};
 
-/// Whether a single-step over the instruction would show TF to the guest, or stop an instruction late: PUSHF, POPF,
-/// STI, and what loads SS. SDM 3A 6.8.3.
+/// Whether a single-step over the instruction would show TF to the guest, or stop one instruction too late: PUSHF,
+/// POPF, STI, and loads of SS. SDM 3A 6.8.3.
 bool hides_a_step(const Instruction& i) {
   constexpr std::uint8_t ss = 2;
   return i.stores_flags || i.is(SystemOp::popf) || i.is(SystemOp::sti) ||
@@ -74,8 +74,8 @@ Result<RunEnd> StepSource::advance(VcpuPort& port, std::optional<std::chrono::na
   return pass(port, current);
 }
 
-// What ends a halt is held off, and the vCPU stops at the instruction behind HLT: or it would run its handler unseen.
-// An empty end: it does.
+// An event that ends the halt is held off until the vCPU stops at the instruction after HLT; otherwise the handler
+// would run unobserved. The result is empty when the halt has ended.
 Result<RunEnd> StepSource::wait(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   if (at_most) VMM_TRY(timer_->arm_wall(*at_most));
   VMM_ASSIGN(const kvm_regs regs, port.regs());
@@ -88,7 +88,7 @@ Result<RunEnd> StepSource::wait(VcpuPort& port, std::optional<std::chrono::nanos
   return RunEnd{.exit = exit};
 }
 
-// An instruction that left the guest retires once the VMM has answered it, if it did not fault.
+// An instruction that caused an exit retires once the VMM has answered it, unless it faulted.
 Result<std::optional<RunEnd>> StepSource::finish_exit(VcpuPort& port) {
   if (exit_open_) {
     VMM_TRY(port.complete_exit());
@@ -120,7 +120,7 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
   const bool user = cpl_of(current.sregs) != 0;
   if (const auto fault = foreseen_fault(current)) return run_into_fault(port, *fault, place_of(current));
   const Instruction& i = current.instruction;
-  // A step would stop after each iteration; the instruction retires once (rule C5).
+  // A single-step would stop after each iteration, but the instruction retires once (rule C5).
   if (i.rep || hides_a_step(i)) return run_over(port, current, next);
   if (!i.system) return step(port, current);
   const auto is_any = [&](auto... ops) { return (i.is(ops) || ...); };
@@ -134,7 +134,7 @@ Result<RunEnd> StepSource::pass(VcpuPort& port, const Current& current) {
   if (i.is(SystemOp::int1)) return raise_debug(port, current);
   if (i.is(SystemOp::int3)) return enter_by(port, current, vector_bp);
   if (i.is(SystemOp::int_n)) return enter_by(port, current, i.system->immediate);
-  // The one would put a step's TF into R11, the other take it from there.
+  // SYSCALL would save the single-step's TF in R11; SYSRET would load TF from there.
   if (i.is(SystemOp::syscall)) return enter_kernel(port, current);
   if (i.is(SystemOp::sysret)) return return_to(port, current, vpmu::GuestLinear{current.regs.rcx}, 3);
   return step(port, current);
@@ -144,7 +144,7 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
   VMM_ASSIGN(const Exit exit, run_stopped(port, current));
   if (const auto* debug = std::get_if<Debug>(&exit); debug != nullptr && debug->exception == 1)
     return stepped(port, current, *debug);
-  // KVM would end the completion of an exit with a step of its own. The vCPU loop applies it.
+  // Otherwise KVM would end the completion of the exit with a single-step. The vCPU loop applies this change.
   breakpoints_->end_step();
   if (!leaves_instruction_open(exit)) return unexpected(exit);
   exit_open_ = true;
@@ -152,14 +152,14 @@ Result<RunEnd> StepSource::step(VcpuPort& port, const Current& current) {
     waiting_ = current;
     return RunEnd{.exit = exit};
   }
-  // Counted before it takes effect: the write that stops counting is counted, the one that starts it is not.
+  // Retired before the write takes effect: a write that stops counting is counted, one that starts it is not.
   kvm_regs after = current.regs;
   after.rip += current.instruction.length;
   return retire(port, current, after, exit);
 }
 
-// Runs without a TF of ours to a breakpoint behind the instruction, with interrupts held off. A trap that comes before
-// that breakpoint is the guest's.
+// Runs to a breakpoint after the instruction, without TF and with interrupts held off. A trap before that breakpoint is
+// the guest's own.
 Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu::GuestLinear to) {
   VMM_ASSIGN(const Exit exit, run_to(port, to));
   const auto* debug = std::get_if<Debug>(&exit);
@@ -172,7 +172,7 @@ Result<RunEnd> StepSource::run_over(VcpuPort& port, const Current& current, vpmu
   return retire(port, current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
 }
 
-// To code that is not mapped: the breakpoint there would wait until the guest's kernel has mapped it.
+// If the target is not mapped, a breakpoint there would only hit after the guest's kernel has mapped it.
 Result<RunEnd> StepSource::return_to(VcpuPort& port, const Current& current, vpmu::GuestLinear to, unsigned cpl) {
   std::array<std::byte, 1> first{};
   if (view_->fetch(to, first, cpl) != 0) return run_over(port, current, to);
@@ -185,7 +185,7 @@ Result<RunEnd> StepSource::return_to(VcpuPort& port, const Current& current, vpm
   return end;
 }
 
-// SDM 2B SYSCALL. Where EFER.SCE is off it faults.
+// SDM 2B SYSCALL: faults if EFER.SCE is 0.
 Result<RunEnd> StepSource::enter_kernel(VcpuPort& port, const Current& current) {
   constexpr std::uint32_t msr_lstar = 0xC000'0082;
   constexpr std::uint64_t efer_sce = 1;
@@ -194,7 +194,7 @@ Result<RunEnd> StepSource::enter_kernel(VcpuPort& port, const Current& current) 
   return run_over(port, current, vpmu::GuestLinear{to});
 }
 
-// No exit: the guest stands at the handler.
+// The result has no exit: the guest is at the handler.
 Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector, const Place& from) {
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
   const auto to = handler_of(*view_, sregs, vector);
@@ -210,8 +210,7 @@ Result<RunEnd> StepSource::run_into_fault(VcpuPort& port, unsigned vector, const
   return RunEnd{.delivered = branch};
 }
 
-// KVM makes a #GP of RDPMC, which the gate turns into an answer: the instruction retires when the gate has moved RIP
-// on.
+// KVM raises #GP for RDPMC, and the RDPMC gate answers it. The instruction retires when the gate has advanced RIP.
 Result<RunEnd> StepSource::read_counter(VcpuPort& port, const Current& current) {
   const auto next = instruction_pointer(current.regs, current.sregs) + current.instruction.length;
   VMM_ASSIGN(const Exit exit, run_to(port, next));
@@ -236,7 +235,7 @@ std::optional<unsigned> StepSource::foreseen_fault(const Current& current) {
     if (!m) return std::nullopt;
     const auto address = operand_address(*m, current.instruction, at, current.regs, current.sregs);
     const auto fault = view_->probe_current(address, m->bytes > 0 ? m->bytes : 1, kind);
-    if (!fault || fault->not_memory) return std::nullopt;  // no RAM there: a device's registers
+    if (!fault || fault->not_memory) return std::nullopt;  // no RAM: a device's registers
     return vpmu::is_canonical(address.value(), 48) ? vector_pf : vector_gp;
   };
   if (auto fault = fault_of(current.instruction.read(), vpmu::AccessKind::read)) return fault;
@@ -264,7 +263,7 @@ RunEnd StepSource::retire_at(const Current& current, const kvm_regs& after, unsi
   return RunEnd{.exit = std::move(exit), .retired = retired};
 }
 
-/// The level that the instruction led to, for who wants branches: only a far one changes it.
+/// The privilege level that the instruction led to. Needed only if branches are wanted; only a far branch changes it.
 Result<unsigned> StepSource::target_cpl(VcpuPort& port, const Current& current) const {
   if (!branches_ || current.instruction.branch != vpmu::BranchKind::far) return cpl_of(current.sregs);
   VMM_ASSIGN(const kvm_sregs sregs, port.sregs());
@@ -275,7 +274,7 @@ StepSource::Place StepSource::place_of(const Current& current) {
   return {.at = instruction_pointer(current.regs, current.sregs), .cpl = cpl_of(current.sregs)};
 }
 
-// Anything but a kick or the end of the machine means that the guest got away.
+// Any exit but a kick or the end of the machine means that the source has lost track of the guest.
 RunEnd StepSource::unexpected(const Exit& exit) {
   if (!std::holds_alternative<Interrupted>(exit)) ++statistics_.lost;
   exit_open_ = leaves_instruction_open(exit);

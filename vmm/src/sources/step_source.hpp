@@ -11,25 +11,25 @@ namespace vmm {
 
 struct StepStatistics {
   std::uint64_t retired{};     ///< Instructions counted.
-  std::uint64_t run_over{};    ///< Of these: passed by a breakpoint behind them, since a single-step would show.
-  std::uint64_t interrupts{};  ///< Interrupts and NMIs whose handler was entered under our eyes.
-  std::uint64_t faults{};      ///< Faults that were foreseen.
-  std::uint64_t
-      lost{};  ///< Times the guest went where we did not expect it: from there to its next exit nothing is counted.
+  std::uint64_t run_over{};    ///< Of these: passed with a breakpoint after them, as a single-step would be visible to
+                               ///< the guest.
+  std::uint64_t interrupts{};  ///< Interrupts and NMIs whose handler entry was observed.
+  std::uint64_t faults{};      ///< Faults that led to a known handler.
+  std::uint64_t lost{};  ///< Times the guest went somewhere unexpected: nothing is counted from there to its next exit.
 };
 
-/// Counts by letting the guest run one instruction at a time while any counter counts: each is decoded, and retired
-/// with its operands and registers. Exact, the same every time, and very slow (several system calls per instruction):
-/// for tests of everything above it. A cycle is taken to be one instruction. Runs the guest freely while nothing
-/// counts.
+/// Counts by single-stepping the guest while any counter counts: each instruction is decoded, and retired with its
+/// operands and registers. Exact, repeatable, and very slow (several system calls per instruction): for tests of
+/// everything above it. One instruction counts as one cycle. While nothing counts, the guest runs freely.
 ///
-/// Single-steps use RFLAGS.TF, so instructions that would show it to the guest (PUSHF, INT n, faults, interrupts) are
-/// passed by breakpoints at the place where they lead. What a fault that nobody foresaw has pushed of it is taken out
-/// again. A guest that steps itself is never stepped: its own trap ends the instruction, and is handed back.
+/// Single-steps use RFLAGS.TF. Instructions that would show TF to the guest (PUSHF, INT n, foreseen faults, interrupts)
+/// run to a breakpoint at their destination instead. If an unforeseen fault has pushed TF, it is cleared in the pushed
+/// flags. A guest that single-steps itself is not stepped by the source: its own trap ends the instruction, and is
+/// returned to it.
 ///
-/// Limits: an unforeseen fault at whose handler no breakpoint could be set (four registers, of which the guest's and
-/// the RDPMC gate's come first) loses the count until the guest's next exit (StepStatistics::lost says that it
-/// happened).
+/// Limits: there are four breakpoint registers, and those of the guest and the RDPMC gate take precedence. After an
+/// unforeseen fault whose handler has no breakpoint nothing is counted until the guest's next exit
+/// (StepStatistics::lost counts this).
 class StepSource final : public CountSource {
  public:
   StepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view)
@@ -43,29 +43,29 @@ class StepSource final : public CountSource {
   /// Always empty: every event is reported as a retirement.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port) override;
-  /// While counting: the next instruction, where deliverable() has found nothing since the guest last ran.
+  /// While counting: runs the next instruction. deliverable() must have returned nothing since the guest last ran.
   Result<RunEnd> run_one(VcpuPort& port);
   [[nodiscard]] bool is_idle() const override { return !counting_ && !waiting_; }
   void left_open() override { exit_open_ = true; }
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
   [[nodiscard]] const StepStatistics& statistics() const { return statistics_; }
-  /// Whether an instruction is under way that left the guest: only run() can go on.
+  /// Whether an instruction that caused an exit is still incomplete: only run() can continue it.
   [[nodiscard]] bool in_exit() const { return exit_open_ || waiting_.has_value(); }
   /// The vector that the processor would take before the next instruction.
   Result<std::optional<unsigned>> deliverable(VcpuPort& port);
 
  private:
-  /// The instruction at RIP, of length 0 when there is none, and the registers that it finds.
+  /// The instruction at RIP, of length 0 if it cannot be decoded, and the registers before it.
   struct Current {
     Instruction instruction;
     kvm_regs regs;
     kvm_sregs sregs;
     std::array<std::byte, longest_instruction> bytes;
-    std::size_t fetched;  ///< Of `bytes`; fewer where the next one cannot be fetched.
+    std::size_t fetched;  ///< Number of valid `bytes`; fewer if the rest cannot be fetched.
   };
 
-  /// Where the code was, and at which level.
+  /// Address and privilege level of an instruction.
   struct Place {
     vpmu::GuestLinear at;
     unsigned cpl;
@@ -109,9 +109,9 @@ class StepSource final : public CountSource {
   Breakpoints* breakpoints_;
   GuestView* view_;
   bool counting_{};
-  bool branches_{};                 ///< The plan wants them: what is delivered is told.
+  bool branches_{};                 ///< The plan wants branches: deliveries of events are reported too.
   bool exit_open_{};                ///< The last exit's instruction has not been completed by KVM yet.
-  std::optional<Current> waiting_;  ///< An instruction that left the guest and retires when it is complete.
+  std::optional<Current> waiting_;  ///< An instruction that caused an exit, and retires when it is complete.
   StepStatistics statistics_{};
 };
 

@@ -1,5 +1,5 @@
-// What an instruction that the step source runs may meet of exceptions: its own, those of a guest that steps itself,
-// and what a step of ours would show of them.
+// Exceptions around an instruction that the step source runs: the instruction's own, traps of a guest that single-steps
+// itself, and those caused by the source's single-step.
 #include <algorithm>
 #include <array>
 
@@ -21,13 +21,13 @@ constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_rf = vpmu::bit(16);
 
 bool StepSource::is_stepped_by_guest(const Current& current) { return (current.regs.rflags & rflags_tf) != 0; }
 
-// Where the guest steps itself, its own trap ends the instruction: a step of ours would take TF from it. KVM delivers
-// that trap itself behind an instruction that it has done in the guest's place.
+// If the guest single-steps itself, its own trap ends the instruction, as a single-step of ours would take TF from it.
+// After an instruction that KVM has emulated, KVM delivers that trap itself.
 Result<Exit> StepSource::run_stopped(VcpuPort& port, const Current& current) {
   const auto at = instruction_pointer(current.regs, current.sregs);
   const Stops faults = handlers_of_faults(*view_, current.sregs, at, current.instruction.raises);
   if (is_stepped_by_guest(current)) {
-    // With DEBUGCTL.BTF only a branch that is taken traps. SDM 3B 17.4.3.
+    // With DEBUGCTL.BTF only a taken branch traps. SDM 3B 17.4.3.
     Stops stops{at + current.instruction.length};
     if (const auto trap = handler_of(*view_, current.sregs, vector_db); trap != at) stops.add(trap);
     if (faults.size != 0) stops.add(faults.at[0]);
@@ -38,12 +38,12 @@ Result<Exit> StepSource::run_stopped(VcpuPort& port, const Current& current) {
   return current.instruction.quiet ? port.step() : port.run();
 }
 
-// The instruction has retired, or a breakpoint of the guest's stands on it, or it has led to a handler.
+// The instruction has retired, or hit one of the guest's breakpoints, or faulted and is at a handler.
 Result<RunEnd> StepSource::stepped(VcpuPort& port, const Current& current, const Debug& debug) {
   VMM_ASSIGN(kvm_regs after, port.regs());
   const bool trapped = (debug.dr6 & dr6_bs) != 0;
   const bool here = after.rip == current.regs.rip;
-  // Not run: SDM 3B 17.3.1.1. Or run in part: an iteration of a string instruction.
+  // Not executed: SDM 3B 17.3.1.1. Or only in part: an iteration of a string instruction.
   if (here && (!trapped || (current.instruction.rep && is_stepped_by_guest(current)))) {
     Debug theirs = debug;
     theirs.of_guest = trapped;
@@ -67,7 +67,7 @@ Result<RunEnd> StepSource::stepped(VcpuPort& port, const Current& current, const
   return retire(port, current, after, guests ? std::optional<Exit>{*guests} : std::nullopt);
 }
 
-// An instruction that did not retire, though nobody foresaw a fault.
+// An instruction that did not retire although no fault was foreseen.
 Result<RunEnd> StepSource::faulted(VcpuPort& port, const Current& current, const kvm_regs& after) {
   // #DE, #UD, #NM, #NP, #SS, #GP, #PF, #MF, #AC, #XM. SDM 3A table 6-1.
   constexpr std::array<unsigned, 10> faults{vector_de, vector_ud, 7,  vector_np, vector_ss,
@@ -86,8 +86,8 @@ Result<RunEnd> StepSource::enter_by(VcpuPort& port, const Current& current, unsi
   return to ? run_over(port, current, *to) : run_into_fault(port, vector_gp, place_of(current));
 }
 
-// Done in KVM's place, as it is where nothing counts (DebugMoves). What it raises is delivered before the next
-// instruction.
+// Emulated in KVM's place, as DebugMoves also does while nothing counts. An exception that it raises is delivered
+// before the next instruction.
 Result<RunEnd> StepSource::move_debug_register(VcpuPort& port, const Current& current) {
   const auto at = instruction_pointer(current.regs, current.sregs);
   VMM_ASSIGN(const kvm_debugregs debug, port.debugregs());
@@ -100,7 +100,7 @@ Result<RunEnd> StepSource::move_debug_register(VcpuPort& port, const Current& cu
   return retire(port, current, after);
 }
 
-// INT1: its #DB is an exit, with nothing in DR6, before or behind the instruction; a port may deliver it itself.
+// INT1: its #DB exits with no reason bit in DR6, at or after the instruction; a port may also deliver it itself.
 Result<RunEnd> StepSource::raise_debug(VcpuPort& port, const Current& current) {
   const auto to = handler_of(*view_, current.sregs, vector_db);
   VMM_ASSIGN(const Exit exit, run_to(port, to ? Stops{*to} : Stops{}));
@@ -116,7 +116,8 @@ Result<RunEnd> StepSource::raise_debug(VcpuPort& port, const Current& current) {
   return retire(port, current, after, theirs);
 }
 
-// RF, as in the frame of a fault, would hold off the breakpoint: the guest gets it behind the instruction.
+// A fault's frame has RF set, which would suppress our breakpoint at the target: RF is cleared in the frame, and set
+// again after IRET.
 Result<RunEnd> StepSource::return_from_handler(VcpuPort& port, const Current& current) {
   std::array<std::uint64_t, 3> frame{};  // RIP, CS, RFLAGS
   const vpmu::GuestLinear at{current.regs.rsp};
@@ -129,7 +130,7 @@ Result<RunEnd> StepSource::return_from_handler(VcpuPort& port, const Current& cu
   };
   if (flags == without || !put(without)) return return_to(port, current, to, frame[1] & 3);
   auto end = return_to(port, current, to, frame[1] & 3);
-  (void)put(flags);  // as it was found
+  (void)put(flags);  // restore the frame
   if (!end) return end;
   VMM_ASSIGN(kvm_regs after, port.regs());
   if (!end->retired || instruction_pointer(after, current.sregs) != to) return end;

@@ -17,18 +17,18 @@ constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fma
 
 constexpr std::uint64_t rflags_tf = vpmu::bit(8);
 
-/// What changes nothing but general registers, segments, RFLAGS, what holds interrupts off, and translations.
+/// Instructions that change only general registers, segments, RFLAGS, interrupt shadows and blocking, and translations.
 constexpr std::array confined{
     SystemOp::read_segment, SystemOp::write_segment, SystemOp::cli,       SystemOp::sti,
     SystemOp::popf,         SystemOp::iret,          SystemOp::syscall,   SystemOp::sysret,
     SystemOp::swapgs,       SystemOp::verr,          SystemOp::verw,      SystemOp::lar,
     SystemOp::lsl,          SystemOp::invlpg,        SystemOp::read_base, SystemOp::write_base};
 
-/// MSRs that the port takes from us as it would from the guest: IA32_TSC_DEADLINE and the x2APIC's EOI.
+/// MSR writes that are passed on to the port's set_msr(): IA32_TSC_DEADLINE and the x2APIC's EOI.
 constexpr std::array passed_on{0x6E0U, 0x80BU};
 
-/// MOV to CR3 with nothing that could be reserved: a physical address that every processor has, PCID, and its bit 63.
-/// SDM 3A 4.10.4.1.
+/// MOV to CR3 with no bit set that could be reserved: only address bits that every processor has, PCID, and bit 63. SDM
+/// 3A 4.10.4.1.
 bool loads_plain_cr3(const SystemInstruction& i, const kvm_regs& regs, const kvm_sregs& sregs) {
   constexpr unsigned least_physical_bits = 36;
   const std::uint64_t value = regs.*gpr_fields[i.gpr % gpr_fields.size()];
@@ -38,7 +38,7 @@ bool loads_plain_cr3(const SystemInstruction& i, const kvm_regs& regs, const kvm
   return i.op == SystemOp::write_control && i.special == 3 && (value & ~(allowed | (pcid ? vpmu::bit(63) : 0))) == 0;
 }
 
-/// The MSRs that SYSCALL, SYSRET and SWAPGS work with and only the port keeps. Who runs one of them soon runs another.
+/// The MSRs that SYSCALL, SYSRET and SWAPGS use; the port holds them. A guest that runs one of these soon runs another.
 constexpr std::array ports_msrs{msr_star, msr_lstar, msr_fmask, msr_kernel_gs_base};
 
 bool needs_ports_msrs(SystemOp op) {
@@ -82,7 +82,7 @@ bool SystemInPlace::is_trapped(std::uint32_t msr) const {
   return std::ranges::any_of(trapped_.all(), [&](const vpmu::MsrSpan& s) { return msr - s.first.value() < s.count; });
 }
 
-// Of MSRs only those that ring 0 asks for: the #GP of others is the port's.
+// MSR accesses only from ring 0: the port raises #GP for the others.
 std::optional<SystemInPlace::Open::Kind> SystemInPlace::opens(const SystemInstruction& i, const kvm_regs& regs,
                                                               const kvm_sregs& sregs) const {
   if (i.op == SystemOp::rdpmc) return Open::Kind::rdpmc;
@@ -104,7 +104,7 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, const Instruct
     return Outcome::exit;
   }
   if (is_passed_on(*system, regs, sregs)) return pass_on(port, *system, regs);
-  // SYSRET to a guest that steps itself traps at once. SDM 2B SYSRET loads TF from R11.
+  // SYSRET loads TF from R11 (SDM 2B SYSRET): if TF is set there, the guest gets a trap at once.
   if (system->op == SystemOp::sysret && (regs.r11 & rflags_tf) != 0) return Outcome::left;
   if (!is_confined(*system, regs, sregs)) return Outcome::left;
   VMM_TRY(load(port, regs, sregs));
@@ -121,7 +121,7 @@ Result<SystemInPlace::Outcome> SystemInPlace::run(VcpuPort& port, const Instruct
   return Outcome::done_and_dropped;
 }
 
-/// The port refuses what would fault.
+/// The port refuses values that would fault.
 Result<SystemInPlace::Outcome> SystemInPlace::pass_on(VcpuPort& port, const SystemInstruction& i, kvm_regs& regs) {
   if (!port.set_msr(static_cast<std::uint32_t>(regs.rcx), edx_eax(regs))) return Outcome::left;
   regs.rip += i.length;
@@ -129,7 +129,7 @@ Result<SystemInPlace::Outcome> SystemInPlace::pass_on(VcpuPort& port, const Syst
   return Outcome::done_and_raised;
 }
 
-// Whoever writes one of them is the port's to run.
+// The copies stay valid: a guest's write to one of these MSRs is run by the port, after leave().
 Result<void> SystemInPlace::fetch(VcpuPort& port) {
   if (std::exchange(fetched_, true)) return {};
   std::array<std::uint64_t, ports_msrs.size()> values{};
@@ -152,7 +152,7 @@ Result<void> SystemInPlace::load(VcpuPort& port, const kvm_regs& regs, const kvm
   return {};
 }
 
-// What did not change is not handed over: KVM would look at all translations anew.
+// Unchanged state is not written: for SREGS, KVM would check all translations again.
 Result<void> SystemInPlace::store(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs) const {
   regs = state_.regs;
   VMM_TRY(port.set_regs(regs));

@@ -10,35 +10,36 @@
 
 namespace vmm {
 
-/// The system instructions that a source which runs guest code itself does in the vCPU's place, where no device but the
-/// local APIC sees them. Everything else, and every instruction that would fault, is the port's.
+/// Emulates system instructions for a source that runs guest code itself, if they affect no device but the local APIC.
+/// All others, and every instruction that would fault, are left to the port.
 ///
-/// MSRs of the PMU and its counters become exits, as the port would make them. An access that somebody else filters is
-/// the port's, whose exit is then in the port's own form.
+/// Accesses to the PMU's MSRs and counters become exits, like those of the port. An access that the surrounding VMM
+/// filters is left to the port, so that the exit has the port's own form.
 class SystemInPlace {
  public:
   /// `view` must outlive it.
   SystemInPlace(GuestView& view, const vpmu::GenerationDesc& generation, OthersMsrs others = {});
 
   enum class Outcome : std::uint8_t {
-    left,  ///< Nothing has changed.
+    left,  ///< Not emulated; nothing has changed.
     done,
-    done_and_dropped,  ///< And translations that the guest's code was run with may be stale.
-    done_and_raised,   ///< And an interrupt may now wait.
+    done_and_dropped,  ///< Done; cached translations of the guest's code may be stale.
+    done_and_raised,   ///< Done; an interrupt may now be pending.
     exit,              ///< The VMM must answer exit() first; then complete().
   };
-  /// Runs the instruction, of 64-bit code, on the registers that the port holds: `regs` and `sregs` are copies of them
-  /// and change with them.
+  /// Runs the instruction, which must be 64-bit code, on the port's registers. `regs` and `sregs` are copies of them
+  /// and are updated too.
   Result<Outcome> run(VcpuPort& port, const Instruction& i, kvm_regs& regs, kvm_sregs& sregs);
 
-  /// The port is going to run the guest: gives it what was kept of its MSRs.
+  /// Call before the port runs the guest: writes MSRs that were kept here back to the port.
   Result<void> leave(VcpuPort& port);
 
-  /// The exit of the last Outcome::exit. It refers to this object, which keeps the answer.
+  /// The exit of the last Outcome::exit. It refers to this object, which receives the answer.
   [[nodiscard]] Exit exit();
   [[nodiscard]] bool is_open() const { return open_.kind != Open::Kind::none; }
-  /// Ends the instruction by its answer: the registers are those behind it. False when the answer was #GP: then they
-  /// are those at the handler, or, where it cannot be entered, the exception is the port's to deliver.
+  /// Completes the instruction with the exit's answer. False if the answer was #GP. `regs` and `sregs` are then those
+  /// after the instruction or at the handler; if the handler cannot be entered, the exception is left for the port to
+  /// deliver.
   Result<bool> complete(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
 
  private:
@@ -63,9 +64,9 @@ class SystemInPlace {
   CpuidTable no_cpuid_;
   GuestFeatures no_features_{no_cpuid_};
   SoftState state_;
-  bool fetched_{};               ///< The port's MSRs are in state_, since leave().
-  bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE is no longer the port's.
-  bool dropped_translations_{};  ///< And the port does not know.
+  bool fetched_{};               ///< state_ has had the port's MSRs since the last leave().
+  bool swapped_gs_{};            ///< IA32_KERNEL_GS_BASE differs from the port's.
+  bool dropped_translations_{};  ///< The port has not been told that translations are stale.
   MachineClock no_clock_;
   VirtualTime no_time_{no_clock_, 1};
   InterruptUnit interrupts_{state_, no_time_, nullptr};

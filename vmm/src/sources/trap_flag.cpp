@@ -13,7 +13,7 @@ constexpr unsigned vector_mf = 16, vector_xm = 19;
 
 }  // namespace
 
-// As many as there may be registers for, the likely ones first. SDM 3A table 6-1.
+// No more than there may be debug registers for, the most likely first. SDM 3A table 6-1.
 Stops handlers_of_faults(GuestView& view, const kvm_sregs& sregs, vpmu::GuestLinear at, Raises raises) {
   Stops stops;
   if (raises == Raises::nothing) return stops;
@@ -31,7 +31,7 @@ Stops handlers_of_faults(GuestView& view, const kvm_sregs& sregs, vpmu::GuestLin
   return stops;
 }
 
-// RIP, CS and RFLAGS, behind an error code with some vectors. SDM 3A figure 6-8.
+// The frame is RIP, CS and RFLAGS, below them an error code for some vectors. SDM 3A figure 6-8.
 void take_trap_flag_back(GuestView& view, const kvm_regs& at_handler, std::uint64_t rip) {
   constexpr std::uint64_t rflags_tf = vpmu::bit(8);
   std::array<std::uint64_t, 4> frame{};
@@ -40,7 +40,7 @@ void take_trap_flag_back(GuestView& view, const kvm_regs& at_handler, std::uint6
   if (frame[first] != rip) return;
   const std::uint64_t flags = frame[first + 2] & ~rflags_tf;
   const vpmu::GuestLinear at{at_handler.rsp + (first + 2) * sizeof flags};
-  // It has just been written by the processor; if it is gone all the same, the handler does not find it either.
+  // The processor has just written the frame. If it is gone nevertheless, the handler will not find it either.
   (void)view.write(at, std::as_bytes(std::span{&flags, 1}));
 }
 

@@ -5,13 +5,13 @@
 
 namespace vmm {
 
-/// A single-step sets RFLAGS.TF, and a fault of the stepped instruction pushes it with the guest's flags: its handler
-/// must be stopped at, and the flag taken out of what was pushed.
+/// A single-step sets RFLAGS.TF, and a fault of the stepped instruction pushes TF with the guest's flags. The guest
+/// must be stopped at the fault's handler, and TF cleared in the pushed flags.
 
-/// The handlers of the faults that the instruction at `at` may raise though its operands are there; not `at` itself.
+/// Handlers of faults that the instruction at `at` may raise even if its operands are mapped; excludes `at` itself.
 Stops handlers_of_faults(GuestView& view, const kvm_sregs& sregs, vpmu::GuestLinear at, Raises raises);
 
-/// At the first instruction of a handler, to which the instruction at `rip` has led: clears TF in the pushed flags.
+/// To be called at the first instruction of a handler, after a fault at `rip`: clears TF in the pushed flags.
 void take_trap_flag_back(GuestView& view, const kvm_regs& at_handler, std::uint64_t rip);
 
 }  // namespace vmm

@@ -8,7 +8,7 @@ namespace {
 using vpmu::BranchKind;
 using vpmu::HitLevel;
 
-// What an event counts beside branches and accesses may be in any instruction; load latency is of loads.
+// An event with more conditions than branches and accesses may occur in any instruction; load latency is about loads.
 void add_event(WalkGoal& goal, vpmu::Counts counts) {
   const vpmu::CountsDesc& desc = vpmu::describe(counts);
   const vpmu::AccessPattern& accesses = desc.accesses;
@@ -22,7 +22,7 @@ void add_event(WalkGoal& goal, vpmu::Counts counts) {
   goal.store |= accesses.stores;
 }
 
-/// The nearest place at which a load of this event can have found its data; unknown where any will do.
+/// The nearest level at which a load of this event can have found its data; unknown if any level will do.
 HitLevel level_of(const vpmu::AccessPattern& accesses) {
   return accesses.loads ? static_cast<HitLevel>(std::countr_zero(accesses.levels)) : HitLevel::unknown;
 }

@@ -6,11 +6,11 @@
 
 namespace vmm {
 
-/// Which instructions a record may stand on.
+/// Which instructions a record may show.
 struct WalkGoal {
   bool usr{}, os{};                     ///< Privilege levels that count.
-  bool any{};                           ///< Any retirement will do.
-  bool load{}, locked_load{}, store{};  ///< Else one of these kinds,
+  bool any{};                           ///< Any retirement meets the goal.
+  bool load{}, locked_load{}, store{};  ///< Otherwise an instruction of one of these kinds,
   vpmu::BranchKinds branches{};         ///< or one of these branches.
   [[nodiscard]] bool meets(const Instruction& i) const {
     return any || (load && i.load) || (locked_load && i.load && i.locked) || (store && i.store) ||
@@ -18,13 +18,13 @@ struct WalkGoal {
   }
 };
 
-/// What the plan's armed counters wait for, together.
+/// The combined goal of the plan's armed counters.
 WalkGoal goal_of(const vpmu::CountPlan& plan);
 
-/// For a source that sees instructions but no caches, TLBs or predictors: says of `retirement` what the events of the
-/// plan's armed counters say of an instruction that they record, such as a load that missed L2 or a branch that was
-/// mispredicted. Only what cannot be seen is said; kinds of instructions, locks, splits and directions stay as they
-/// are. Where counters disagree on where a load hit, the first has its way and the others wait for another instruction.
+/// For a source that sees instructions but no caches, TLBs or predictors: fills in what the events of the plan's armed
+/// counters imply about a recorded instruction, such as a load that missed L2 or a mispredicted branch. Changes only
+/// what such a source cannot see, not kinds of instructions, locks, splits or directions. If counters disagree on where
+/// a load hit, the first one decides and the others wait for another instruction.
 void state_outcome(const vpmu::CountPlan& plan, vpmu::Retirement& retirement);
 
 }  // namespace vmm
