@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t p6_counters = 2;
 
-/// A counter of P6's, or its select, that this PMU lacks: KVM gives each guest these two, which hold nothing. Some
-/// guests write to them before they look whether there is a PMU.
+/// Whether this is one of P6's counters or selects that this PMU lacks. KVM gives each guest these MSRs, which hold
+/// nothing, because some guests write to them before they check for a PMU.
 bool is_p6_counter(const vpmu::Pmu& pmu, vpmu::MsrIndex index) {
   for (const vpmu::MsrIndex first : {vpmu::msr::IA32_PMC0, vpmu::msr::IA32_PERFEVTSEL0})
     if (const std::uint32_t n = index.value() - first.value(); n < p6_counters && n >= pmu.gp_counters()) return true;
@@ -88,7 +88,7 @@ void MsrRouter::on_debug_exception() {
   set_branch_stepping(false);
 }
 
-// The CPU clears it when it delivers #DB (rule Z11), and nobody tells us.
+// The CPU clears BTF when it delivers #DB (rule Z11), without an exit; KVM's MSR shows whether it did.
 void MsrRouter::note_cleared_btf() {
   if (!btf_) return;
   const auto kept = port_->msr(vpmu::msr::IA32_DEBUGCTL.value());
@@ -97,8 +97,8 @@ void MsrRouter::note_cleared_btf() {
   pmu_->on_debug_exception();
 }
 
-// Set again means set again: the CPU may have cleared it. A KVM without branch single-stepping refuses (old ones) or
-// takes the bit and drops it (kvm_intel); the guest then steps single instructions, which debuggers cope with.
+// Written even if it was set before: the CPU may have cleared it. A KVM without branch single-stepping refuses the
+// write (old ones) or drops the bit (kvm_intel); the guest then steps single instructions, which debuggers cope with.
 void MsrRouter::set_branch_stepping(bool on) {
   constexpr std::uint32_t debugctl = vpmu::msr::IA32_DEBUGCTL.value();
   if (!on && !btf_) return;

@@ -22,7 +22,7 @@ struct MsrStatistics {
   std::uint64_t pmu_writes{};
   std::uint64_t faults{};
   std::uint64_t unknown{};
-  std::uint64_t lost_branch_stepping{};  ///< Writes of DEBUGCTL.BTF that KVM did not take.
+  std::uint64_t lost_branch_stepping{};  ///< Writes of DEBUGCTL.BTF that KVM did not accept.
 };
 
 /// A vCPU's view of the uncore. Without one its MSRs are unknown.
@@ -38,11 +38,11 @@ class MsrRouter {
   MsrRouter(vpmu::Pmu& pmu, UncoreAccess uncore, VcpuPort& port, GuestTsc& tsc, UnknownMsr unknown, Log& log)
       : pmu_{&pmu}, uncore_{uncore}, port_{&port}, tsc_{&tsc}, unknown_{unknown}, log_{&log} {}
 
-  /// Who answers for an MSR, found once for all that is asked of one access.
+  /// Who answers for an MSR, looked up once per access.
   struct Place {
     vpmu::MsrIndex index;
     vpmu::FoundMsr core;   ///< Empty: not the PMU; the uncore or nobody.
-    bool is_p6_counter{};  ///< One of P6's that the PMU lacks: it holds nothing.
+    bool is_p6_counter{};  ///< A P6 counter or select that the PMU lacks: it holds nothing.
   };
   [[nodiscard]] Place find(std::uint32_t index) const;
 
@@ -50,9 +50,9 @@ class MsrRouter {
   /// May change the guest's BTF setting in KVM: DEBUGCTL[1] works in KVM, the rest of the register in the PMU.
   void write(const MsrWrite& access, const Place& place);
 
-  /// #DB is about to be injected: what it clears in DEBUGCTL is cleared, in KVM too (rule Z11).
+  /// Call when #DB is about to be injected: clears DEBUGCTL.BTF as the CPU would, in KVM too (rule Z11).
   void on_debug_exception();
-  /// As after write() of DEBUGCTL: a snapshot's guest has this BTF.
+  /// Sets BTF in KVM, as write() of DEBUGCTL does; for a guest from a snapshot.
   void set_branch_stepping(bool on);
 
   /// Whether write() will answer with #GP.
@@ -72,7 +72,7 @@ class MsrRouter {
   GuestTsc* tsc_;
   UnknownMsr unknown_;
   Log* log_;
-  bool btf_{};  ///< KVM has it set, or had until a #DB.
+  bool btf_{};  ///< BTF is set in KVM, or was until a #DB.
   MsrStatistics statistics_{};
 };
 

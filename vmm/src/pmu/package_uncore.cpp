@@ -10,7 +10,7 @@ PackageUncore::PackageUncore(const vpmu::UncoreDesc& desc, unsigned threads_per_
                              std::function<void(unsigned)> kick)
     : uncore_{desc}, threads_per_core_{threads_per_core}, cpus_{cpus}, kick_{std::move(kick)} {}
 
-// The TSCs of the vCPUs are not quite alike: what is late has been counted.
+// The vCPUs' TSCs differ slightly: a time before the latest one that was seen has been counted already.
 void PackageUncore::advance(std::uint64_t tsc) {
   const std::uint64_t before = seen_tsc_.value_or(tsc);
   if (seen_tsc_ && tsc <= before) return;
@@ -34,7 +34,7 @@ vpmu::MsrStatus PackageUncore::check_wrmsr(vpmu::MsrIndex index, std::uint64_t v
   return uncore_.check_wrmsr(index, value);
 }
 
-// The other vCPUs may run without an end in sight, and must look at theirs anew.
+// The other vCPUs may be running without a time limit, and must recompute when their next overflow is due.
 vpmu::MsrStatus PackageUncore::wrmsr(unsigned id, vpmu::MsrIndex index, std::uint64_t value, std::uint64_t tsc) {
   const std::scoped_lock lock{mutex_};
   advance(tsc);

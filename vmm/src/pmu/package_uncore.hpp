@@ -22,9 +22,9 @@ class PackageUncore {
   vpmu::MsrStatus wrmsr(unsigned id, vpmu::MsrIndex index, std::uint64_t value, std::uint64_t tsc);
   [[nodiscard]] vpmu::MsrStatus check_wrmsr(vpmu::MsrIndex index, std::uint64_t value);
 
-  /// Whether take_overflow() may have something to tell, now or later. Costs one load.
+  /// Whether take_overflow() may return true, now or later. Costs one load.
   [[nodiscard]] bool is_awaited() const { return awaited_; }
-  /// Whether an overflow is to be told to the PMU of vCPU `id`; once for each.
+  /// Whether an overflow must be reported to the PMU of vCPU `id`; true once for each.
   bool take_overflow(unsigned id, std::uint64_t tsc);
   /// Ticks of the TSC from the last call of another member until an overflow; empty: never, as things are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow();
@@ -43,8 +43,8 @@ class PackageUncore {
   vpmu::Uncore uncore_;
   unsigned threads_per_core_, cpus_;
   std::function<void(unsigned)> kick_;
-  std::optional<std::uint64_t> seen_tsc_;  ///< The latest that any vCPU has told.
-  std::uint64_t overflowed_{};             ///< By vCPU: not taken yet.
+  std::optional<std::uint64_t> seen_tsc_;  ///< The latest TSC that any vCPU has reported.
+  std::uint64_t overflowed_{};             ///< A bit for each vCPU that has not taken its overflow yet.
   std::atomic<bool> awaited_{};
   std::atomic<bool> written_{};
 };

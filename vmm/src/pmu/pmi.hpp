@@ -6,7 +6,7 @@
 
 namespace vmm {
 
-/// What becomes of a PMI that is asked for while LVTPC is masked (rule V4).
+/// What happens to a PMI that is requested while LVTPC is masked (rule V4).
 enum class LvtpcMasked : std::uint8_t {
   hold,  ///< One is kept and delivered when the guest unmasks.
   drop,  ///< It is lost, as in KVM's own vPMU.
@@ -18,7 +18,7 @@ struct PmiStatistics {
   std::uint64_t delivered_fixed{};
   std::uint64_t joined{};         ///< Requests that met one already pending (rule V5).
   std::uint64_t dropped{};        ///< Lost to LvtpcMasked::drop.
-  std::uint64_t put_off{};        ///< Times that a delivery had to wait until LVTPC's mask could be set.
+  std::uint64_t put_off{};        ///< Times that a delivery was postponed because LVTPC's mask could not be set yet.
   std::uint64_t unmasked{};       ///< Delivered with LVTPC's mask left clear, as it could not be set.
   std::uint64_t undeliverable{};  ///< LVTPC asks for a delivery mode that we cannot raise.
 };
@@ -39,9 +39,8 @@ class Pmi {
     pending_ = requests;
     held_ = false;
   }
-  /// Delivers what is pending as far as LVTPC lets it. Call between runs, at an instruction boundary. Free when nothing
-  /// is pending; otherwise one or two ioctls, in xAPIC mode a store
-  /// by the vCPU, and the interrupt's own.
+  /// Delivers what is pending as far as LVTPC allows. Call between runs, at an instruction boundary. Costs nothing if
+  /// nothing is pending; otherwise one or two ioctls, that of the interrupt, and in xAPIC mode a store by the vCPU.
   Result<void> deliver(VcpuPort& port);
   /// Whether LVTPC is masked: a delivery masks it, the guest's handler unmasks it. One or two ioctls.
   static Result<bool> is_masked(VcpuPort& port);
@@ -51,7 +50,7 @@ class Pmi {
  private:
   LvtpcMasked policy_;
   unsigned pending_{};  ///< 0, 1, or 2 for the pair of rule Q5.
-  bool held_{};         ///< LVTPC was masked when last looked at: what is asked for now joins (rule V5).
+  bool held_{};         ///< LVTPC was masked at the last deliver(): further requests join the pending one (rule V5).
   PmiStatistics statistics_{};
 };
 

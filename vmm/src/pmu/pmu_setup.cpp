@@ -11,7 +11,7 @@
 namespace vmm {
 namespace {
 
-// Absent when the host has no PMU or the module's enable_pmu is off: then there is nothing to turn off.
+// The capability is absent if the host has no PMU or the module's enable_pmu is off: then there is nothing to turn off.
 Result<void> turn_off_kvms(Vm& vm) {
   if ((vm.check(KVM_CAP_PMU_CAPABILITY) & KVM_PMU_CAP_DISABLE) == 0) return {};
   return vm.enable(KVM_CAP_PMU_CAPABILITY, {KVM_PMU_CAP_DISABLE});
@@ -30,7 +30,7 @@ Result<MsrFilter> filter_for(const vpmu::GenerationDesc& generation, RdpmcMethod
 
 }  // namespace
 
-// Exits come before the filter: a filtered access without them is #GP.
+// Exits are enabled before the filter is set: without them a filtered access raises #GP.
 Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation, RdpmcMethod rdpmc) {
   VMM_TRY(turn_off_kvms(vm));
   VMM_TRY(prepare_apic_stores(vm));

@@ -11,15 +11,15 @@ namespace vmm {
 Result<void> prepare_vm_for_pmu(Vm& vm, const vpmu::GenerationDesc& generation,
                                 RdpmcMethod rdpmc = RdpmcMethod::breakpoint);
 
-/// What another VMM has asked KVM for.
+/// The MSR exits and filter that another VMM has asked KVM for.
 struct OthersMsrExits {
   const kvm_msr_filter& filter;
   std::uint64_t exit_reasons{};  ///< KVM_MSR_EXIT_REASON_*.
 };
 
-/// The same for the VM of another VMM: no exits are added but those of the PMU.
+/// The same for another VMM's VM: keeps its exits, and adds only those of the PMU.
 Result<void> prepare_vm_for_pmu_beside(const OthersMsrExits& theirs, Vm& vm, const vpmu::GenerationDesc& generation);
-/// Sets the filter of such a VM anew.
+/// Replaces the filter of such a VM.
 Result<void> set_msr_filter_beside(const kvm_msr_filter& theirs, Vm& vm, const vpmu::GenerationDesc& generation);
 
 }  // namespace vmm

@@ -15,17 +15,16 @@ namespace {
 
 constexpr unsigned vector_db = 1;
 constexpr std::uint64_t cr4_pce = vpmu::bit(8);
-/// How soon to look again at an LVTPC that was masked: its unmasking does not exit.
+/// How soon to check a masked LVTPC again: the guest's unmasking causes no exit.
 constexpr std::chrono::nanoseconds lvtpc_poll = std::chrono::microseconds{200};
-/// How soon to try a walk again that could not start; twice as long after each try in vain. A host that is slow to
-/// enter the guest would let it do next to nothing in the first of these.
+/// How soon to retry a walk that could not start; doubled after each failed try. On a host with slow VM entries, the
+/// guest makes almost no progress in the shortest of these.
 constexpr std::chrono::nanoseconds walk_retry = std::chrono::microseconds{200};
 constexpr unsigned most_doublings = 3;
-/// How many tries to wait for the handler of a PMI to stop the counters: some 100 ms. Another guest may not stop them
-/// at all.
+/// How many tries to wait for a PMI's handler to stop the counters: some 100 ms. A guest need not stop them at all.
 constexpr unsigned most_handler_tries = 64;
 
-/// No longer than an hour: then it is time to look again.
+/// At most an hour: then the time is computed again.
 std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz) {
   constexpr std::uint64_t hour_ms = 3'600'000;
   const std::uint64_t ticks = std::min(tsc_ticks, hour_ms * tsc_khz);
@@ -33,7 +32,7 @@ std::chrono::nanoseconds time_of(std::uint64_t tsc_ticks, std::uint64_t tsc_khz)
          std::chrono::nanoseconds{ticks % tsc_khz * 1'000'000 / tsc_khz + 1};
 }
 
-/// The answer of a filter without exits: #GP.
+/// Answers as a filter without exits does: with #GP.
 void refuse(const Exit& exit) {
   if (const auto* read = std::get_if<MsrRead>(&exit)) read->reply.gp = 1;
   if (const auto* write = std::get_if<MsrWrite>(&exit)) write->reply.gp = 1;
@@ -50,7 +49,7 @@ OthersMsrs is_others(const PmuVcpuConfig& config) {
 
 std::uint64_t PmuVcpu::Env::tsc() { return owner_->tsc_.read(); }
 
-// The core cannot fail: a guest that does not see the fault sees a record less than it should.
+// The core has no error path for this: a guest that misses the page fault gets one record less.
 void PmuVcpu::Env::inject_page_fault(const vpmu::AccessFault& fault) {
   const auto raised = owner_->raise_page_fault(fault);
   if (raised) return;
@@ -114,7 +113,8 @@ Result<Exit> PmuVcpu::run() {
   }
 }
 
-// Then the guest may run with nothing done before and after. Runs for a debugger leave breakpoints to be given anew.
+// Whether the guest may run with no work before and after. A run for a debugger leaves breakpoints that apply() must
+// set again.
 inline bool PmuVcpu::is_idle() const {
   const bool uncore_awaits = uncore_.package != nullptr && uncore_.package->is_awaited();
   return source_->is_idle() && !pmu_.needs_replan() && !pmi_.pending() && !uncore_awaits && breakpoints_.none();
@@ -155,16 +155,16 @@ Result<std::optional<Exit>> PmuVcpu::go_on() {
   return exit;
 }
 
-// An overflow is found where the vCPU leaves its guest: not before its instruction, as no interrupt of another part of
-// the package is.
+// An overflow is noticed when the vCPU next leaves its guest. Interrupts from other parts of the package are not
+// precise either.
 Result<void> PmuVcpu::look_at_uncore() {
   if (uncore_.package == nullptr || !uncore_.package->is_awaited()) return {};
   if (uncore_.package->take_overflow(uncore_.id, tsc_.read())) pmu_.on_uncore_overflow(env_);
   return {};
 }
 
-// KVM may be on its way over that IRET (store_to_apic). An instruction later is as good: nothing of the guest's looks
-// in between.
+// At the IRET of an NMI handler, KVM may be single-stepping the guest (store_to_apic). The PMI is as good one
+// instruction later: no other guest code runs in between.
 Result<bool> PmuVcpu::is_leaving_nmi_handler() {
   VMM_ASSIGN(const kvm_vcpu_events events, port_->events());
   if (events.nmi.masked == 0) return false;
@@ -173,7 +173,7 @@ Result<bool> PmuVcpu::is_leaving_nmi_handler() {
   std::array<std::byte, longest_instruction> code{};
   const std::size_t size = view_.fetch(instruction_pointer(regs, sregs), code, cpl_of(sregs));
   const auto next = decode_instruction(std::span{code}.first(size), code_mode(sregs));
-  return !next || next->is(SystemOp::iret);  // what cannot be read may be one
+  return !next || next->is(SystemOp::iret);  // unreadable code may be an IRET
 }
 
 Result<void> PmuVcpu::deliver_pmis() {
@@ -182,7 +182,7 @@ Result<void> PmuVcpu::deliver_pmis() {
   return later ? Result<void>{} : pmi_.deliver(*port_);
 }
 
-// What must be in place before the guest runs its next instruction.
+// Does all that must be in place before the guest runs its next instruction.
 Result<void> PmuVcpu::prepare() {
   VMM_TRY(look_at_uncore());
   if (pmu_.take_replan() || std::exchange(plan_stale_, false)) {
@@ -196,15 +196,15 @@ Result<void> PmuVcpu::prepare() {
     VMM_TRY(deliver_pmis());
     const PmiStatistics& now = pmi_.statistics();
     const bool nmi = now.delivered_nmi != before.delivered_nmi;
-    // One that waits for LVTPC raises nothing.
+    // A PMI that waits for LVTPC raises nothing.
     if (nmi || now.delivered_fixed != before.delivered_fixed) source_->raised();
     if (nmi) nmi_in_service_ = true;
   }
   return breakpoints_.apply();
 }
 
-// The one place that sees to it that a kick ends run(): all that a turn does is bounded, a turn that is under way looks
-// at the flag wherever that could be long, and the next one is this.
+// This function ensures that a kick ends run(). All work of one round of run()'s loop is bounded or checks the flag,
+// and the next round comes here.
 Result<RunEnd> PmuVcpu::let_run() {
   if (port_->kick_flag().is_set()) {
     exit_open_ = walk_later_ = false;
@@ -235,9 +235,9 @@ Result<RunEnd> PmuVcpu::let_run() {
   return source_->run(*port_, at_most);
 }
 
-// On hardware a handler stops the counters long before the next overflow. Where exits are slow it may not: its own
-// entry would be sampled, and it would find several records and leave a PMI behind that nobody expects. KVM's NMI mask
-// does not tell: a page fault in the handler ends it.
+// On hardware, a handler stops the counters long before the next overflow. With slow exits it may not: its own entry
+// would be sampled, and it would find several records and leave an unexpected PMI pending. KVM's NMI mask cannot tell
+// whether the handler still runs: the IRET of a page fault in the handler clears it.
 Result<bool> PmuVcpu::waits_for_handler() {
   if (!nmi_in_service_ || !armed_ || source_->traits().precise_ip) return false;
   VMM_ASSIGN(const bool masked, Pmi::is_masked(*port_));
@@ -245,13 +245,13 @@ Result<bool> PmuVcpu::waits_for_handler() {
   return nmi_in_service_;
 }
 
-// The counts so far, then the instruction that has retired, then what was delivered after it: the order in which they
-// happened.
+// In the order in which they happened: the counts so far, the instruction that has retired, and the event delivered
+// after it.
 Result<void> PmuVcpu::account(const RunEnd& end, const WrittenMsr& written) {
   VMM_ASSIGN(const vpmu::CountDeltas deltas, source_->sync(*port_));
   pmu_.settle(deltas, env_);
   pmu_.record_branches(end.passed, env_);
-  // What another VMM answers to an exit of its own is not known yet: mostly it takes the value.
+  // How another VMM will answer its own exit is not known yet. Assumes that it accepts the value, as it mostly does.
   bool faults = false;
   if (written) {
     const OthersMsr theirs = others(*end.exit);
@@ -267,8 +267,8 @@ void PmuVcpu::retire(const Retired& retired) {
   vpmu::Retirement retirement = retired.what;
   retirement.registers = &retired.registers;
   pmu_.retire(retirement, env_);
-  // A walk may end on an instruction that was not the event after all, such as a load that splits no line. Going on at
-  // once would single-step the guest for as long as the event does not come.
+  // A walk may end on an instruction that was not the event after all, such as a load that splits no line. To walk
+  // again at once would single-step the guest for as long as the event does not occur.
   walk_later_ = !source_->traits().precise_ip && pmu_.plan().any_armed();
 }
 
@@ -309,16 +309,16 @@ Result<bool> PmuVcpu::handle(const Exit& exit, const WrittenMsr& written) {
   if (const auto* debug = std::get_if<Debug>(&exit)) return on_debug(*debug);
   if (std::holds_alternative<Interrupted>(exit)) {
     ++statistics_.kicks;
-    VMM_TRY(breakpoints_.put_away());  // who kicks may look
+    VMM_TRY(breakpoints_.put_away());  // whoever kicks may read the vCPU's state
   }
   exit_open_ = std::holds_alternative<PortRead>(exit) || std::holds_alternative<PortWrite>(exit) ||
                std::holds_alternative<MmioRead>(exit) || std::holds_alternative<MmioWrite>(exit);
   return false;
 }
 
-// The PMU is in use while a counter is selected, or holds what the guest has not read yet: Linux reads a counter before
-// or after it clears its select, and a throttled one even after it has restarted the others. It ends when the guest
-// restarts with nothing left.
+// The PMU is in use while a counter is selected, or holds a value that the guest has not read yet: Linux reads a
+// counter before or after it clears its select, and a throttled one even after it has restarted the others. The use
+// ends when the guest restarts its counters with none left to count or read.
 Result<void> PmuVcpu::follow_use(const MsrWrite& write) {
   const vpmu::MsrIndex index{write.index};
   if (const auto counter = vpmu::counter_at(index); counter && write.value != 0) unread_.add(*counter);

@@ -24,8 +24,8 @@
 
 namespace vmm {
 
-/// What a VMM around us wants of an access to an MSR: nothing; that its exit is handed on; or, without exits of its
-/// own, that the access faults.
+/// What a surrounding VMM wants for an MSR access: nothing; its exit, which is handed on; or, if it has no exits
+/// enabled, a #GP.
 enum class OthersMsr : std::uint8_t { none, exits, faults };
 
 /// How one vCPU's PMU is built.
@@ -38,8 +38,8 @@ struct PmuVcpuConfig {
   UnknownMsr unknown_msr{UnknownMsr::gp};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
-  /// MSRs, as KVM_MSR_FILTER_* and index, that a VMM around us filters. Exits for another reason than a filter are its
-  /// own, too. Empty: there is none.
+  /// Which MSR accesses a surrounding VMM filters, by KVM_MSR_FILTER_* and index. Exits for a reason other than a
+  /// filter are its own, too. Empty: there is no such VMM.
   std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr{};
 };
 
@@ -47,16 +47,16 @@ struct PmuVcpuStatistics {
   std::uint64_t msr_reads{};         ///< RDMSR exits.
   std::uint64_t msr_writes{};        ///< WRMSR exits.
   std::uint64_t debug_exits{};       ///< KVM_EXIT_DEBUG, of ours and the guest's.
-  std::uint64_t guest_debug{};       ///< Of these: the guest's own #DB, handed back.
-  std::uint64_t kvm_debug{};         ///< And KVM's own single-steps, of no meaning to anybody else.
+  std::uint64_t guest_debug{};       ///< Of these: the guest's own #DB, injected into it.
+  std::uint64_t kvm_debug{};         ///< Of these: KVM's own single-steps, which are ignored.
   std::uint64_t kicks{};             ///< Runs ended by a signal.
-  std::uint64_t restores_in_use{};   ///< States taken over in which the PMU was in use.
-  std::uint64_t lost_page_faults{};  ///< Of the PMU's accesses, that could not be raised in the guest.
-  std::uint64_t debugged_runs{};     ///< Runs for a debugger, in which the PMU stood still.
+  std::uint64_t restores_in_use{};   ///< Restores of a state in which the PMU was in use.
+  std::uint64_t lost_page_faults{};  ///< Page faults of the PMU's accesses that could not be raised in the guest.
+  std::uint64_t debugged_runs{};     ///< Runs for a debugger, which are not counted.
 };
 
-/// A vCPU's PMU at rest, with what waits outside of the core. Plain words: what is saved here may be restored
-/// elsewhere.
+/// The state of a vCPU's PMU between runs, including what is pending outside of the core. Consists of plain integers,
+/// so that it may be restored elsewhere.
 struct PmuVcpuState {
   vpmu::PmuSnapshot pmu{};
   std::uint64_t waiting_pmis{};
@@ -75,15 +75,15 @@ class PmuVcpu final : public GuestVcpu {
 
   Result<Exit> run() override;
 
-  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. When it has come elsewhere, run()
-  /// must follow and goes on with that exit.
+  /// Runs the guest while the PMU has nothing to do, at next to no cost beyond KVM's. After Came::elsewhere, run() must
+  /// follow; it continues with that exit.
   VcpuPort::Came run_to_device();
 
-  /// Runs as run() does, for a debugger that uses the vCPU's debug facilities as `debugging` says: its Debug exits come
-  /// back. The PMU stands still meanwhile; its MSRs answer.
+  /// Like run(), for a debugger that uses the vCPU's debug facilities as `debugging` says: returns its Debug exits.
+  /// Nothing is counted meanwhile, but the PMU's MSRs work.
   Result<Exit> run_debugged(const kvm_guest_debug& debugging);
 
-  /// Somebody else has given KVM debug facilities of the vCPU: the next run() gives it ours anew.
+  /// Another user of the vCPU has set KVM's guest debugging: the next run() sets ours again.
   void given_others_debugging() { breakpoints_.given_others(); }
 
   /// The state between two runs.
@@ -103,7 +103,7 @@ class PmuVcpu final : public GuestVcpu {
   [[nodiscard]] vpmu::Pmu& pmu() { return pmu_; }
 
  private:
-  /// The world as the core sees it.
+  /// The environment in which the core runs.
   class Env final : public vpmu::GuestEnv {
    public:
     explicit Env(PmuVcpu& owner) : owner_{&owner} {}
@@ -125,7 +125,7 @@ class PmuVcpu final : public GuestVcpu {
   };
 
   PmuVcpu(const PmuVcpuConfig& config, VcpuPort& port, LinearMemory& memory, Log& log);
-  /// Where the MSR is that an exit wrote to, once somebody has looked.
+  /// The row of the MSR that an exit wrote to, if it was looked up already.
   using WrittenMsr = std::optional<MsrRouter::Place>;
   [[nodiscard]] bool is_idle() const;
   /// One run of the guest; empty when its exit was the PMU's and has been answered.
@@ -169,15 +169,15 @@ class PmuVcpu final : public GuestVcpu {
   std::function<OthersMsr(std::uint32_t access, std::uint32_t index)> others_msr_;
   std::unique_ptr<CountSource> source_;
   vpmu::CounterSet unread_;  ///< Counters that have counted or been written since the guest last read them at rest.
-  bool ran_idle_{};          ///< The guest has run without the source since that was last given a plan.
-  bool came_elsewhere_{};    ///< run_to_device() has left an exit to be looked at.
+  bool ran_idle_{};          ///< The guest has run without the source since the source last got a plan.
+  bool came_elsewhere_{};    ///< run_to_device() has left an exit for run() to handle.
   bool armed_{};             ///< The source's plan has an armed counter.
   bool plan_stale_{};        ///< The source must be given the plan again.
   bool exit_open_{};         ///< The last exit's instruction has not been completed by KVM yet.
   bool walk_later_{};        ///< The last walk did not end in a record: let the guest go on a little before the next.
   bool nmi_in_service_{};  ///< A PMI has been delivered as NMI, and the guest has neither restarted its counters since
                            ///< nor unmasked LVTPC.
-  unsigned walk_tries_{};  ///< Walks in vain since the last that found its instruction.
+  unsigned walk_tries_{};  ///< Failed walks since the last that found its instruction.
   PmuVcpuStatistics statistics_{};
 };
 

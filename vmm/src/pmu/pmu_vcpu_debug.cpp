@@ -1,4 +1,4 @@
-// What a vCPU's Debug exits were: the guest's own debugging, ours, or the RDPMC gate.
+// Tells whose a vCPU's Debug exits are: the guest's own debugging, ours, or the RDPMC gate's.
 #include <array>
 
 #include "pmu/pmu_vcpu.hpp"
@@ -19,7 +19,7 @@ std::optional<std::byte> PmuVcpu::code_at(std::uint64_t at) {
   return code[0];
 }
 
-// On AMD, KVM steps where an NMI waits. A trap behind the POPF that clears TF looks the same.
+// On AMD, KVM single-steps while an NMI is pending. A trap after the POPF that clears TF looks the same.
 Result<bool> PmuVcpu::may_be_kvms(const Debug& exit, const kvm_regs& regs) {
   constexpr std::byte popf{0x9D};
   if (exit.of_guest || (regs.rflags & rflags_tf) != 0) return false;
@@ -27,7 +27,7 @@ Result<bool> PmuVcpu::may_be_kvms(const Debug& exit, const kvm_regs& regs) {
   return events.nmi.pending != 0 && code_at(exit.pc - 1) != popf;
 }
 
-// INT1 sets nothing in DR6. KVM stands behind it on AMD, and before it on Intel.
+// INT1 sets nothing in DR6. On AMD, KVM exits after it; on Intel, at it.
 bool PmuVcpu::stands_at_int1(const Debug& exit, const kvm_regs& regs) {
   constexpr std::uint64_t reasons = 0xE00F;
   constexpr std::byte int1{0xF1};
@@ -35,7 +35,7 @@ bool PmuVcpu::stands_at_int1(const Debug& exit, const kvm_regs& regs) {
   return code_at(regs.rip) == int1 && code_at(regs.rip - 1) != int1;
 }
 
-// A MOV DR that must take effect at once, and not at the next entry. SDM 3B 17.2.4: DR7.GD, DR6.BD.
+// A MOV DR that must take effect at once, rather than at the next VM entry. SDM 3B 17.2.4: DR7.GD, DR6.BD.
 Result<bool> PmuVcpu::on_debug_move(const Debug& exit) {
   constexpr std::uint64_t dr6_bd = vpmu::bit(13), dr6_bs = vpmu::bit(14);
   if (exit.of_guest || exit.exception != vector_db || (exit.dr6 & dr6_bs) != 0) return false;
@@ -73,7 +73,7 @@ Result<bool> PmuVcpu::on_debug(const Debug& exit) {
   return true;
 }
 
-// The source is told of its plan again by the next run().
+// The next run() gives the source its plan again.
 Result<Exit> PmuVcpu::run_debugged(const kvm_guest_debug& debugging) {
   if (exit_open_) VMM_TRY(port_->complete_exit());
   exit_open_ = false;

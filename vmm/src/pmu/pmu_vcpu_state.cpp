@@ -1,4 +1,4 @@
-// What of a vCPU's PMU is saved and restored, and what is told of it.
+// Saves and restores a vCPU's PMU, and reports its statistics.
 #include <algorithm>
 
 #include <fmt/format.h>

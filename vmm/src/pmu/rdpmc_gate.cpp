@@ -19,9 +19,8 @@ constexpr std::uint64_t rflags_vm = vpmu::bit(17);
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
 constexpr std::array<std::byte, 2> rdpmc_opcode{std::byte{0x0F}, std::byte{0x33}};
 
-/// What IRET checks of the segments it returns to. SDM 2A IRET. The guest's tables may hold anything, and a vCPU with
-/// segments that do not go together cannot be entered any more. Conforming code is refused too: nobody reads counters
-/// from there.
+/// IRET's checks of the segments that it returns to. SDM 2A IRET. The guest's tables may hold anything, and KVM cannot
+/// enter a vCPU whose segments are inconsistent. Conforming code is refused too: nobody reads counters from there.
 bool can_return_to(const kvm_segment& cs, const kvm_segment& ss) {
   constexpr unsigned code = 8, conforming = 4, writable = 2;
   const unsigned rpl = cs.selector & 3;
@@ -49,22 +48,22 @@ Result<void> RdpmcGate::update(bool in_use) {
   return {};
 }
 
-// Resume at the handler: RF keeps the breakpoint from firing again on its first instruction. The delivery of a fault
-// clears RF, so when it is set we have been here before.
+// Resumes at the handler, with RF set so that the breakpoint does not hit again on its first instruction. The delivery
+// of a fault clears RF: if it is set already, this KVM ignores RF.
 Result<void> RdpmcGate::let_through(kvm_regs regs) {
   if ((regs.rflags & rflags_rf) != 0) {
     statistics_.given_up = 1;
     breakpoints_->set_gate(std::nullopt);
     return {};
   }
-  // The guest may have a breakpoint there too; its #DB comes first, and its handler sets RF itself.
+  // The guest may have a breakpoint there too; its #DB comes first, and its #DB handler sets RF itself.
   if (const std::uint64_t hit = breakpoints_->guests_at(vpmu::GuestLinear{regs.rip}); hit != 0)
     return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = hit, .dr7 = 0});
   regs.rflags |= rflags_rf;
   return port_->set_regs(regs);
 }
 
-// IRET to the instruction after RDPMC, done by us.
+// Emulates an IRET to the instruction after RDPMC.
 Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kvm_regs regs, kvm_sregs sregs) {
   if ((frame.cs & 3) != 0) {
     const auto cs = segment_of(*view_, sregs, static_cast<std::uint16_t>(frame.cs));
@@ -82,11 +81,11 @@ Result<void> RdpmcGate::resume_after(const Frame& frame, std::uint64_t value, kv
   ++statistics_.served;
   VMM_TRY(port_->set_regs(regs));
   if ((frame.rflags & rflags_tf) == 0) return {};
-  // The guest steps itself: the trap behind RDPMC. SDM 3B 17.3.1.4.
+  // The guest single-steps itself: this is the trap after RDPMC. SDM 3B 17.3.1.4.
   return breakpoints_->inject({.exception = 1, .pc = regs.rip, .dr6 = dr6_bs, .dr7 = 0});
 }
 
-// Ring 0 only: a program may check its own text, and its pages may be shared with others.
+// Only in ring 0: a user program may check its own text, and its pages may be shared with others.
 void RdpmcGate::rewrite(const Frame& frame) {
   constexpr std::array rdmsr_second_byte{std::byte{0x32}};
   const vpmu::GuestLinear site{frame.rip};

@@ -44,7 +44,7 @@ Result<std::unique_ptr<CountSource>> make_lockstep(const SourceParts& parts) {
   return std::make_unique<LockstepSource>(std::move(timer), parts.breakpoints, parts.view, parts.memory, parts.seed);
 }
 
-/// Counts nothing, and is in no list.
+/// Counts nothing, and is not listed.
 constexpr SourceRow lockstep{LockstepSource::description, "the engine held against KVM, for tests of the engine",
                              make_lockstep};
 

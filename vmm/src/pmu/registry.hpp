@@ -35,14 +35,14 @@ struct SourceRow {
   Result<std::unique_ptr<CountSource>> (*make)(const SourceParts& parts);
 };
 
-/// All sources that count. source_choice.hpp tells which to prefer.
+/// All sources that count. source_choice.hpp chooses among them.
 std::span<const SourceRow> all_sources();
 
-/// The row of a name, or null. Also knows `lockstep` (lockstep_source.hpp).
+/// The row of that name, or null. Also finds `lockstep` (lockstep_source.hpp).
 const SourceRow* find_source(std::string_view name);
 
-/// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) when it
-/// cannot be had, and neither can the clock.
+/// Builds a source on the vCPU's thread. Fails (usage) for an unknown name, listing the known ones; (host) if neither
+/// the source nor the clock as its substitute is available.
 Result<std::unique_ptr<CountSource>> make_source(std::string_view name, const SourceParts& parts);
 
 }  // namespace vmm
