@@ -10,8 +10,7 @@
 namespace vmm {
 namespace {
 
-/// MOV [EDI], EAX; OUT 0EDH, AL, which leaves the guest; a jump back to OUT, should somebody in the kernel have that
-/// port.
+/// MOV [EDI], EAX; OUT 0EDH, AL, which exits; a jump back to OUT, in case the kernel itself handles that port.
 constexpr std::array<std::uint8_t, 6> code{0x89, 0x07, 0xE6, 0xED, 0xEB, 0xFC};
 constexpr std::uint64_t code_at = 0xFEEF'F000;
 constexpr std::uint64_t stored_at = code_at + 2;
@@ -29,12 +28,12 @@ constexpr std::uint64_t apic_after_reset = 0xFEE0'0000;
 /// SDM 3A figure 2-7; 2.2.1 (IA32_EFER).
 constexpr std::uint64_t cr0_pe = vpmu::bit(0), cr0_pg = vpmu::bit(31), cr4_pcide = vpmu::bit(17),
                         efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10);
-/// SDM 3C 23.7, APM 2 15.4: on while a processor may run guests, also while it does.
+/// SDM 3C 23.7, APM 2 15.4: set while a processor may run guests, and while it runs one.
 constexpr std::uint64_t cr4_vmxe = vpmu::bit(13), efer_svme = vpmu::bit(12);
 constexpr std::uint64_t rflags_fixed = vpmu::bit(1), rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr7_enables = 0xFF, dr7_fixed = 0x400;
 
-/// 4 GiB from 0, of ring 0. SDM 3A 3.4.5.1.
+/// Base 0, limit 4 GiB, ring 0. SDM 3A 3.4.5.1.
 kvm_segment flat(std::uint16_t selector, std::uint8_t type) {
   kvm_segment s{};
   s.limit = 0xFFFF'FFFF;
@@ -54,7 +53,7 @@ kvm_sregs without_paging(kvm_sregs sregs) {
   return sregs;
 }
 
-/// Nothing on its way into the processor, and no NMI let in.
+/// No event is being delivered, and NMIs are blocked.
 kvm_vcpu_events undisturbed(const kvm_vcpu_events& guests) {
   kvm_vcpu_events events{};
   events.flags = KVM_VCPUEVENT_VALID_SHADOW | (guests.flags & KVM_VCPUEVENT_VALID_PAYLOAD);
@@ -62,7 +61,7 @@ kvm_vcpu_events undisturbed(const kvm_vcpu_events& guests) {
   return events;
 }
 
-/// What a vCPU has of its own while it runs our instruction.
+/// The vCPU's own state, kept while it runs our instruction.
 class Guests {
  public:
   static Result<Guests> take(Vcpu& vcpu) {
@@ -73,9 +72,9 @@ class Guests {
     VMM_ASSIGN(g.debug_, vcpu.debugregs());
     return g;
   }
-  /// In system management mode the APIC's page may be memory.
+  /// In system management mode, RAM may lie at the APIC's address.
   [[nodiscard]] bool may_be_left() const { return events_.smi.smm == 0 && events_.smi.pending == 0; }
-  /// Of a guest's guest these are the registers, and FEE00000H is an address of its own.
+  /// Whether a nested guest may be running: these are then its registers, and FEE00000H is an address of its own.
   [[nodiscard]] bool may_be_nested() const { return (sregs_.cr4 & cr4_vmxe) != 0 || (sregs_.efer & efer_svme) != 0; }
   [[nodiscard]] std::uint64_t apic_base() const { return sregs_.apic_base & ~vpmu::low_bits(12); }
 
@@ -114,7 +113,7 @@ Result<ApicStore> run_store(Vcpu& vcpu, Guests& guests) {
   VMM_ASSIGN(const Exit exit, vcpu.run());
   const auto* const interrupted = std::get_if<Interrupted>(&exit);
   VMM_ASSIGN(const kvm_regs after, vcpu.regs());
-  // An INIT, which KVM serves: the processor is no longer what it was.
+  // KVM has processed an INIT: the vCPU's old state must not be written back.
   if (after.rip < code_at || after.rip >= code_at + code.size())
     return ApicStore{.stored = Stored::not_now, .exit = exit};
   if (interrupted != nullptr && interrupted->kicked) vcpu.interrupt_run();

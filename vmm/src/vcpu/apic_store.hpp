@@ -10,26 +10,26 @@
 
 namespace vmm {
 
-/// Puts the instruction that store_to_apic() runs into the guest's physical memory: a page that only can be read, in
-/// the range of interrupt messages (FEEFF000H), where nobody has RAM. Before the first vCPU runs.
+/// Puts the instruction that store_to_apic() runs into the guest's physical memory: a read-only page in the address
+/// range of interrupt messages (FEEFF000H), where no guest has RAM. Call before the first vCPU runs.
 Result<void> prepare_apic_stores(Vm& vm);
 
-/// What store_to_apic() has done.
+/// The result of store_to_apic().
 struct ApicStore {
   Stored stored{};
-  /// Somebody sent the vCPU an INIT meanwhile: how its next run has ended already. Nothing was stored.
+  /// The vCPU received an INIT meanwhile, and nothing was stored: the exit with which its next run has already ended.
   std::optional<Exit> exit{};
 };
 
-/// Stores `value` into the register at `offset` of the vCPU's xAPIC page, as an instruction of the guest's own does,
-/// and changes nothing else. KVM_SET_LAPIC writes all of the page back: an interrupt that arrives between KVM_GET_LAPIC
-/// and it would be gone from IRR. So the vCPU runs one MOV without paging, with interrupts off and NMIs blocked, and
-/// has its own registers back afterwards; to KVM it is the processor itself that writes, alone and at once.
+/// Stores `value` into the register at `offset` of the vCPU's xAPIC page, like an instruction of the guest, and changes
+/// nothing else. KVM_SET_LAPIC would write the whole page back, and an interrupt that arrived since KVM_GET_LAPIC would
+/// vanish from IRR. So the vCPU runs one MOV without paging, with interrupts off and NMIs blocked, and gets its own
+/// registers back afterwards. For KVM the processor itself writes that one register.
 ///
-/// The last exit must be completed, and the vCPU not be at the IRET that ends an NMI's handler: KVM on AMD, which has
-/// begun to step over it, would take our MOV for its end and let the next NMI in. A kick that comes meanwhile stays.
-/// Cost: KVM_RUN twice, and the change of paging mode; on Linux 5.18 to 6.3 KVM builds the page tables of a machine
-/// with one vCPU anew.
+/// The last exit must be completed, and the vCPU must not be at the IRET of an NMI handler: KVM on AMD may be
+/// single-stepping that IRET, would take our MOV for its end, and let the next NMI in. A kick that arrives meanwhile is
+/// kept. Cost: KVM_RUN twice, and the change of paging mode. Linux 5.18 to 6.3 rebuilds the page tables of a VM that
+/// has one vCPU.
 Result<ApicStore> store_to_apic(Vcpu& vcpu, std::uint32_t offset, std::uint32_t value);
 
 }  // namespace vmm

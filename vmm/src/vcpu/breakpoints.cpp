@@ -32,7 +32,7 @@ bool Breakpoints::place_if_free(kvm_guest_debug& debug, vpmu::GuestLinear at, Ho
   return true;
 }
 
-// Takes a free register; when there is none, the guest's last one gives way: a guest kernel that faults on RDPMC is
+// Takes a free register. If there is none, it takes the guest's last one: a guest kernel whose RDPMC faults would be
 // worse.
 void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& holders) {
   if (place_if_free(debug, at, holders)) return;
@@ -45,12 +45,12 @@ void Breakpoints::place(kvm_guest_debug& debug, vpmu::GuestLinear at, Holders& h
 Result<void> Breakpoints::apply() {
   const Wanted wanted{.gate = gate_, .stops = stops_, .step = step_};
   const bool walks = stops_.size != 0;
-  // While ours stand in the debug registers, KVM keeps what the guest writes to them to itself: DR7.GD brings each
-  // write to us, and others may have written since the last entry.
+  // While ours are in the debug registers, KVM does not apply the guest's writes to them. DR7.GD makes each write exit
+  // to us, and other code may have written them since the last entry.
   if (gate_ || walks) {
     VMM_ASSIGN(const kvm_debugregs now, guests_registers());
     if (detects_) VMM_TRY(detect(true));
-    if ((now.dr6 & dr6_bd) == 0) guest_.dr6 = now.dr6;  // else a MOV DR is on its way to the stop at the handler
+    if ((now.dr6 & dr6_bd) == 0) guest_.dr6 = now.dr6;  // else a MOV DR is on its way to the stop at the #DB handler
     const bool same = now.dr7 == guest_.dr7 && std::ranges::equal(now.db, guest_.db);
     if (wanted == applied_ && !unarmed_ && same) return {};
     guest_.dr7 = now.dr7;
@@ -89,7 +89,7 @@ Result<void> Breakpoints::apply() {
   return {};
 }
 
-// What DR7.GD of ours stands for is set again when KVM has cleared it: it does so as it delivers any #DB.
+// Also sets DR7.GD again: KVM clears it whenever it delivers a #DB.
 Result<void> Breakpoints::detect(bool on) {
   if (!on && !detects_) return {};
   VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());
@@ -153,7 +153,7 @@ kvm_guest_debug Breakpoints::beside_gate(const kvm_guest_debug& others) {
   return debug;
 }
 
-// A trap of the guest's comes before the breakpoint on the next instruction, which may be ours. SDM 3A table 6-2.
+// A trap of the guest comes before the breakpoint on the next instruction, which may be ours. SDM 3A table 6-2.
 Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags, bool kvm_may_step) const {
   if (exit.exception != 1 || exit.of_guest) return Hit::guest;
   const vpmu::GuestLinear pc{exit.pc};
@@ -163,7 +163,7 @@ Breakpoints::Hit Breakpoints::classify(const Debug& exit, std::uint64_t rflags, 
   return only_a_step && kvm_may_step && (rflags & rflags_tf) == 0 ? Hit::kvm : Hit::guest;
 }
 
-// A data breakpoint is reported behind the instruction, together with the step. SDM 3B 17.2.3: DR6 also names
+// A data breakpoint is reported after the instruction, together with the single-step. SDM 3B 17.2.3: DR6 also reports
 // breakpoints that match without being enabled.
 Result<std::optional<Debug>> Breakpoints::guests_part(const Debug& exit) {
   std::uint64_t hit = applied_.step ? 0 : exit.dr6 & dr6_bs;
@@ -187,7 +187,7 @@ std::uint64_t Breakpoints::guests_at(vpmu::GuestLinear at) const {
   return hit;
 }
 
-// SDM 3B 17.2.3: the processor clears bits 3:0 at most.
+// SDM 3B 17.2.3: the processor never clears more than bits 3:0 of DR6.
 Result<void> Breakpoints::inject(const Debug& exit) {
   constexpr std::uint64_t reasons = dr6_matches | dr6_bd | dr6_bs | vpmu::bit(15);
   VMM_ASSIGN(kvm_debugregs regs, port_->debugregs());

@@ -105,7 +105,7 @@ Result<bool> DebugMoves::raise(unsigned vector, bool has_error_code) {
   return false;
 }
 
-// What it has left in DR6 goes, too. In ring 0 the delivery changes no segment.
+// Also undoes what our #DB left in DR6. In ring 0 the delivery changes no segment.
 Result<void> DebugMoves::on_debug_handler() {
   VMM_ASSIGN(kvm_regs regs, port_->regs());
   VMM_ASSIGN(const kvm_debugregs debug, port_->debugregs());

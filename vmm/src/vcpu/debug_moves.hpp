@@ -5,24 +5,24 @@
 namespace vmm {
 
 struct DebugMoveStatistics {
-  std::uint64_t done{};         ///< MOV to and from debug registers that were done for the guest.
-  std::uint64_t let_through{};  ///< #DB that had nothing to do with them, at the guest's handler.
+  std::uint64_t done{};         ///< MOV to and from debug registers that were emulated.
+  std::uint64_t let_through{};  ///< Other #DB at the guest's handler, passed to the guest.
 };
 
-/// MOV to and from debug registers. While breakpoints of ours stand in these, KVM keeps what the guest writes to itself
-/// until the next entry: so each such instruction must come to us (Breakpoints), and is done here.
+/// Emulates MOV to and from debug registers. While breakpoints of ours are in these, KVM does not apply the guest's
+/// writes until the next entry. So Breakpoints makes each such instruction exit.
 class DebugMoves {
  public:
   DebugMoves(VcpuPort& port, Breakpoints& breakpoints, GuestView& view)
       : port_{&port}, breakpoints_{&breakpoints}, view_{&view} {}
 
-  /// Whether the vCPU stands at one, in ring 0.
+  /// Whether the vCPU is at such an instruction, in ring 0.
   Result<bool> is_next();
-  /// Does it, or raises what it would: #UD, #GP or, with DR7.GD of the guest, #DB. True when it has retired. SDM 2B MOV
-  /// to/from debug registers.
+  /// Emulates it, or raises its exception: #UD, #GP or, if the guest has set DR7.GD, #DB. True if it has retired. SDM
+  /// 2B MOV to/from debug registers.
   Result<bool> run();
-  /// The vCPU stands at the guest's #DB handler: takes back a #DB that only DR7.GD of ours has raised, and does the
-  /// instruction; lets every other one through.
+  /// The vCPU is at the guest's #DB handler. Undoes a #DB that only our DR7.GD has raised, and emulates the
+  /// instruction; passes any other #DB to the guest.
   Result<void> on_debug_handler();
 
   [[nodiscard]] const DebugMoveStatistics& statistics() const { return statistics_; }

@@ -7,7 +7,7 @@ namespace vmm {
 
 /// A vCPU's registers as the instruction engine takes them.
 vpmu::exec::CpuState engine_state(const kvm_regs& regs, const kvm_sregs& sregs);
-/// And back. The engine changes nothing else: what loads segments or control registers is not its own.
+/// The reverse. The engine changes no other registers: it does not run what loads segments or control registers.
 kvm_regs kvm_state(const vpmu::exec::CpuState& state);
 
 }  // namespace vmm

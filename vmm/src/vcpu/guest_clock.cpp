@@ -19,7 +19,7 @@ Result<void> GuestClock::enter(ClockHost& host) {
   if (to_hide_ != 0) VMM_TRY(shift(host));
   halted_at_entry_ = host.halted();
   entered_at_ = host.ticks();
-  // What the guest sees of the exit all the same, it also counts.
+  // The part of the exit that was not hidden is counted, as the guest sees it.
   const std::uint64_t hidden = statistics_.hidden_ticks - hidden_before;
   if (hidden != 0 && left_at_ != 0 && left_for_ != ExitCause::device)
     unhalted_ += entered_at_ - left_at_ + unseen_ - hidden;
@@ -31,12 +31,12 @@ void GuestClock::pass_exit(std::uint64_t outside) {
     to_hide_ += outside - std::min(outside, passed_);
     return;
   }
-  // Never more at a time than the guest ran itself: a short sampling period must not be used up by the cost of
-  // sampling, or the guest would not get on.
+  // Counts no more of an exit than the guest itself just ran: otherwise the cost of sampling would use up a short
+  // sampling period, and the guest would make no progress.
   unhalted_ += left_for_ != ExitCause::device ? std::min(outside, last_ran_) : outside;
 }
 
-// The shift takes time too, and the guest sees all of it but the least that one has taken.
+// The shift takes time too. The guest sees it, except for the shortest time that a shift takes.
 Result<void> GuestClock::shift(ClockHost& host) {
   const std::uint64_t begin = host.ticks();
   const auto offset = host.tsc_offset();
@@ -62,8 +62,8 @@ std::uint64_t GuestClock::ran(std::uint64_t round, std::chrono::nanoseconds halt
   return round - std::min(ticks, round);
 }
 
-// Part of an exit lies in the world switches around it, which we do not see. Steps tell what they take, for the guest
-// does next to nothing in them. Other rounds tell nothing: the guest may have run long in all of them.
+// Part of an exit's time lies in the world switches around it, which we cannot see. Single-steps measure it, as the
+// guest does next to nothing in one. Other rounds do not: the guest may have run long in all of them.
 std::uint64_t GuestClock::unseen(ExitCause cause, std::uint64_t round) {
   if (cause == ExitCause::device) return 0;
   if (cause == ExitCause::step) step_takes_.add(round);

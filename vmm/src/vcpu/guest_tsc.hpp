@@ -6,8 +6,8 @@
 
 namespace vmm {
 
-/// The guest's TSC for those who cannot fail: records and the uncore. Where the port cannot read it, it stands at what
-/// was read last, which is counted and told once. Never 0 after a time stamp, and never lower than before.
+/// The guest's TSC for users without an error path: records and the uncore. If the port cannot read it, returns the
+/// last value that was read; this is counted, and logged once. So it never falls back to 0 or below an earlier value.
 class GuestTsc {
  public:
   GuestTsc(VcpuPort& port, Log& log) : port_{&port}, log_{&log} {}

@@ -10,15 +10,15 @@
 
 namespace vmm {
 
-/// A vCPU together with whatever is its PMU, as a machine's thread runs it. Made, used and destroyed on that thread.
+/// A vCPU together with its PMU, as a machine's thread runs it. Made, used and destroyed on that thread.
 class GuestVcpu {
  public:
   virtual ~GuestVcpu() = default;
-  /// Runs until an exit that is not the PMU's. Interrupted comes back after each kick, so that the caller can look for
+  /// Runs until an exit that is not the PMU's. Returns Interrupted after each kick, so that the caller can check for
   /// requests.
   virtual Result<Exit> run() = 0;
-  /// The PMU's part of a snapshot, between two runs; and the reverse, before the first. Fails with kind usage where it
-  /// cannot be had.
+  /// The PMU's part of a snapshot, taken between two runs; restore() is called before the first run. Fails with kind
+  /// usage if that is not possible.
   virtual Result<Bytes> save() = 0;
   virtual Result<void> restore(std::span<const std::byte> image) = 0;
   /// Calls `visit(name, value)` for every statistic of this vCPU, in a fixed order.

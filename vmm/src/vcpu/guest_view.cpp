@@ -9,7 +9,7 @@ vpmu::PagingPrivilege privilege_at(unsigned cpl) {
   return cpl == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
 }
 
-/// What an access answers when KVM does not give us the registers: nothing can be reached.
+/// The answer to an access if KVM does not give us the registers: nothing can be reached.
 vpmu::AccessFault unreachable(vpmu::GuestLinear at) { return {.address = at, .not_memory = true}; }
 
 }  // namespace
@@ -26,7 +26,7 @@ vpmu::PagingState paging_state(const kvm_sregs& sregs, const kvm_regs& regs) {
           .cr3 = sregs.cr3,
           .cr4 = sregs.cr4,
           .efer = sregs.efer,
-          .physical_width = 52,  // the widest: what the guest may not use lies outside its RAM anyway
+          .physical_width = 52,  // the maximum: what the guest may not use lies outside its RAM anyway
           .alignment_check = (regs.rflags & rflags_ac) != 0};
 }
 

@@ -14,14 +14,13 @@ namespace vmm {
 
 /// The privilege level the vCPU runs at: SS.DPL. SDM 3A 5.5.
 unsigned cpl_of(const kvm_sregs& sregs);
-/// Whether KVM is in the middle of an exception or interrupt: it enters the guest's handler before the next
-/// instruction.
+/// Whether KVM is delivering an exception or interrupt: it enters the guest's handler before the next instruction.
 bool is_delivering(const kvm_vcpu_events& events);
-/// The registers that decide translation, from KVM's.
+/// The registers that determine address translation, from KVM's structures.
 vpmu::PagingState paging_state(const kvm_sregs& sregs, const kvm_regs& regs);
 
-/// The guest's linear memory as its current registers map it. Reads registers at each call: cheap where KVM hands them
-/// over with exits.
+/// The guest's linear memory as its current registers map it. Reads the registers at each call: cheap if KVM copies
+/// them with each exit.
 class GuestView {
  public:
   GuestView(VcpuPort& port, LinearMemory& memory) : port_{&port}, memory_{&memory} {}
@@ -31,14 +30,14 @@ class GuestView {
   vpmu::AccessResult read(vpmu::GuestLinear at, std::span<std::byte> out);
   vpmu::AccessResult write(vpmu::GuestLinear at, std::span<const std::byte> in);
   vpmu::AccessResult probe(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
-  /// The same as the vCPU's own loads and stores, with the privilege that it runs at now.
+  /// The same, as loads and stores of the vCPU at its current privilege level.
   vpmu::AccessResult read_current(vpmu::GuestLinear at, std::span<std::byte> out);
   vpmu::AccessResult write_current(vpmu::GuestLinear at, std::span<const std::byte> in);
   vpmu::AccessResult probe_current(vpmu::GuestLinear at, std::uint64_t size, vpmu::AccessKind kind);
-  /// Instruction bytes at `at` as code at `cpl` would fetch them, as many as come without a fault, at most
-  /// `out.size()`. No side effect.
+  /// Instruction bytes at `at` as code at `cpl` would fetch them: up to the first fault, at most `out.size()`. No side
+  /// effect.
   std::size_t fetch(vpmu::GuestLinear at, std::span<std::byte> out, unsigned cpl);
-  /// Overwrites code past its write protection; see LinearMemory::patch.
+  /// Overwrites code in spite of its write protection; see LinearMemory::patch.
   bool patch(vpmu::GuestLinear at, std::span<const std::byte> in);
 
  private:

@@ -5,8 +5,8 @@
 
 namespace vmm {
 
-/// Where the guest's IDT sends a vector: a present 64-bit gate. Empty outside IA-32e mode, and where the gate cannot be
-/// read. SDM 3A figure 6-7.
+/// The handler to which the guest's IDT sends a vector, through a present 64-bit gate. Empty outside IA-32e mode, and
+/// if the gate cannot be read. SDM 3A figure 6-7.
 std::optional<vpmu::GuestLinear> handler_of(GuestView& view, const kvm_sregs& sregs, unsigned vector);
 
 }  // namespace vmm

@@ -52,7 +52,7 @@ Result<void> KvmPort::follow_tsc() {
   return {};
 }
 
-// Without an offset (Linux before 5.16) nothing is hidden, and only lengths of time count.
+// Without an offset (Linux before 5.16) no time is hidden, and the scale serves durations only.
 std::optional<TscScale> KvmPort::find_scale(std::uint32_t khz) {
   const auto offset = vcpu_->tsc_offset();
   if (!offset) return TscScale::by_rates(vcpu_->host_tsc_khz(), khz);
@@ -67,7 +67,8 @@ std::optional<TscScale> KvmPort::find_scale(std::uint32_t khz) {
   return TscScale::find(vcpu_->host_tsc_khz(), khz, looks);
 }
 
-// A precise sample looks at the registers of every exit it causes: while the PMU is in use, let them come along.
+// A precise sample reads the registers at every exit that it causes, so KVM copies them with each exit while the PMU is
+// in use.
 void KvmPort::watch_clock(bool on) {
   vcpu_->sync_after_run(on ? KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS | KVM_SYNC_X86_EVENTS : 0);
   clock_.watch(on);
@@ -80,7 +81,7 @@ bool KvmPort::has(vpmu::exec::CpuFeature feature) const {
     HostLeaf(unsigned leaf, unsigned subleaf) { __get_cpuid_count(leaf, subleaf, &a, &b, &c, &d); }
   };
   static const HostLeaf leaf_7{7, 0}, leaf_d_1{0xD, 1};
-  // KVM intercepts XSAVES where the guest's CPUID has none, and keeps IA32_XSS.
+  // KVM intercepts XSAVES if the guest's CPUID lacks it, and keeps IA32_XSS.
   if (feature == CpuFeature::xsaves) return false;
   if (feature == CpuFeature::clflushopt) return (leaf_7.b & vpmu::bit(23)) != 0;
   if (feature == CpuFeature::xsaveopt) return (leaf_d_1.a & vpmu::bit(0)) != 0;
@@ -102,8 +103,8 @@ Result<void> KvmPort::complete_exit() {
   return {};
 }
 
-// kvm_amd emulates MOV DR where the processor does not decode it for the hypervisor, and looks at the guest's own
-// DR7.GD then. AMD's manual 3, CPUID 8000_000AH EDX bit 7: DecodeAssists.
+// kvm_amd emulates MOV DR on processors without decode assists, and checks the guest's own DR7.GD then. AMD's manual 3,
+// CPUID 8000_000AH EDX bit 7: DecodeAssists.
 bool KvmPort::exits_on_general_detect() const {
   static const bool exits = [] {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -127,7 +128,7 @@ Result<Exit> KvmPort::run() {
   return exit;
 }
 
-// An exit to a device means nothing to a clock that is not watched.
+// The clock need not be told of exits to devices while it is not watched.
 VcpuPort::Came KvmPort::run_to_device() {
   if (!clock_.is_idle() || !vcpu_->is_flushed() || early_) return Came::nowhere;
   xsave_.reset();
@@ -142,8 +143,8 @@ Result<Exit> KvmPort::exit() {
   return exit;
 }
 
-// To move the guest's clock takes more system calls than the instruction itself; what it does not see of the time is
-// hidden later.
+// Shifting the guest's clock takes more system calls than the instruction itself. So the clock stands still over quiet
+// steps, and the time is hidden at the next entry.
 Result<Exit> KvmPort::step() {
   xsave_.reset();
   if (early_) return run();
@@ -155,8 +156,8 @@ Result<Exit> KvmPort::step() {
   return exit;
 }
 
-// While one vCPU has BLOCKIRQ on, KVM takes APICv or AVIC from all of the VM's: each change is an update of all of
-// them.
+// While one vCPU has BLOCKIRQ on, KVM inhibits APICv or AVIC for the whole VM: each change updates all vCPUs, so it is
+// counted.
 Result<void> KvmPort::set_guest_debug(const kvm_guest_debug& debug) {
   stepping_ = (debug.control & KVM_GUESTDBG_SINGLESTEP) != 0;
   const bool holds = (debug.control & KVM_GUESTDBG_BLOCKIRQ) != 0;
@@ -172,7 +173,7 @@ void KvmPort::forget() {
   xcr0_.reset();
 }
 
-// KVM flushes when it is given another CR3 than it has.
+// KVM flushes the vCPU's translations when it is given a different CR3.
 Result<void> KvmPort::forget_translations() {
   constexpr std::uint64_t page = 4096;
   VMM_ASSIGN(const kvm_sregs sregs, vcpu_->sregs());
@@ -193,7 +194,7 @@ Result<vpmu::exec::VectorState> KvmPort::vectors() {
   return vector_state(*xsave_, *xcr0_);
 }
 
-// What VectorState does not have must stay as it is.
+// State that VectorState does not contain must be preserved.
 Result<void> KvmPort::set_vectors(const vpmu::exec::VectorState& state) {
   if (!xsave_) {
     VMM_ASSIGN(xsave_, vcpu_->xsave());

@@ -9,11 +9,11 @@
 
 namespace vmm {
 
-/// The host of a vCPU's clock, over KVM.
+/// What a vCPU's clock needs from the host, by KVM.
 class KvmClockHost final : public ClockHost {
  public:
   explicit KvmClockHost(Vcpu& vcpu) : vcpu_{&vcpu}, halt_time_{vcpu.halt_time()} {}
-  /// The guest's TSC follows the host's by `scale`.
+  /// Sets the scale between the host's TSC and the guest's.
   void follow(TscScale scale) { scale_ = scale; }
   /// The host's TSC as KVM scales it for the guest.
   [[nodiscard]] std::uint64_t ticks() const override;
@@ -31,8 +31,8 @@ class KvmClockHost final : public ClockHost {
 /// VcpuPort over KVM. Holds references: the VM and the vCPU must outlive it.
 class KvmPort final : public VcpuPort {
  public:
-  /// `time`: as time_beside_others() says. Where the guest's TSC does not follow the host's by any scale of KVM's, none
-  /// of its time is hidden (`pmu.clock.unknown_scale`). Fails when KVM does not tell the TSC's rate.
+  /// `time`: as time_beside_others() says. If none of KVM's scales explains the guest's TSC, no time is hidden
+  /// (`pmu.clock.unknown_scale`). Fails if KVM does not tell the TSC's rate.
   static Result<KvmPort> create(Vm& vm, Vcpu& vcpu, PmuTime time = PmuTime::hidden);
 
   /// GuestClock::show_all.
@@ -41,9 +41,9 @@ class KvmPort final : public VcpuPort {
     clock_.show_all();
   }
 
-  /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
+  /// Another user has changed the vCPU: drops all cached state. No exit may be pending.
   void forget();
-  /// Somebody else has set the rate of the guest's TSC.
+  /// Another user has set the rate of the guest's TSC.
   Result<void> follow_tsc();
 
   [[nodiscard]] vpmu::exec::KickFlag kick_flag() const override {
@@ -102,12 +102,12 @@ class KvmPort final : public VcpuPort {
   KvmClockHost clock_host_;
   GuestClock clock_;
   bool stepping_{};
-  bool holds_interrupts_{};          ///< KVM_GUESTDBG_BLOCKIRQ is on.
-  std::uint64_t interrupt_holds_{};  ///< Times that it went on or off.
-  bool exit_open_{};                 ///< The last exit has not been completed.
-  std::optional<Exit> early_;       ///< An exit that came while something else was being done; the next run() gives it.
-  std::optional<XsaveArea> xsave_;  ///< As KVM has it, until the vCPU runs.
-  std::optional<std::uint64_t> xcr0_;  ///< The same, until it runs anything but a quiet instruction.
+  bool holds_interrupts_{};            ///< KVM_GUESTDBG_BLOCKIRQ is on.
+  std::uint64_t interrupt_holds_{};    ///< Times that it was turned on or off.
+  bool exit_open_{};                   ///< The last exit has not been completed.
+  std::optional<Exit> early_;          ///< An exit that occurred outside of run(); the next run() returns it.
+  std::optional<XsaveArea> xsave_;     ///< KVM's state, cached until the vCPU runs.
+  std::optional<std::uint64_t> xcr0_;  ///< The same, until the vCPU runs anything but a quiet instruction.
 };
 
 }  // namespace vmm

@@ -6,8 +6,8 @@
 
 namespace vmm {
 
-/// The segment of a selector, from the guest's GDT; what loading it would put into a segment register. Empty for the
-/// null selector, one beyond the GDT, and the LDT's. The descriptor may hold anything. SDM 3A figure 5-1.
+/// The segment of a selector, from the guest's GDT, as loading it would put it into a segment register. Empty for the
+/// null selector, one beyond the GDT, and one in the LDT. The descriptor may hold anything. SDM 3A figure 5-1.
 std::optional<kvm_segment> segment_of(GuestView& view, const kvm_sregs& sregs, std::uint16_t selector);
 
 }  // namespace vmm

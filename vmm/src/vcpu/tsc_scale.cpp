@@ -19,7 +19,7 @@ TscScale TscScale::by_rates(std::uint32_t host_khz, std::uint32_t guest_khz) {
   return host_khz == 0 || host_khz == guest_khz ? TscScale{} : scale_by_rates(host_khz, guest_khz, vmx_fraction_bits);
 }
 
-// KVM scales nothing where the rates are nearly the same (its tolerance), so rates alone do not tell.
+// KVM does not scale if the rates are nearly the same (within its tolerance), so the rates alone do not show the scale.
 std::optional<TscScale> TscScale::find(std::uint32_t host_khz, std::uint32_t guest_khz,
                                        std::span<const TscLook> looks) {
   if (host_khz == 0) return std::nullopt;
