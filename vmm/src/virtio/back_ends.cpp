@@ -19,16 +19,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The two ends of a connection, of which the daemon has one.
+/// The two ends of a connection; the daemon gets `theirs`.
 struct Connection {
   Fd theirs, ours;
 };
 
-/// Which socket a daemon is given.
+/// Which kind of socket a daemon is given.
 enum class Handed { listening, connected };
 
-/// A socket that listens, with our connection in its queue ahead of any other, in a directory that only this user can
-/// enter and that has gone when this returns: nobody else ever connects.
+/// A listening socket whose queue already holds our connection, ahead of any other. It lies in a directory that only
+/// this user can enter, and that is removed before this returns: nobody else ever connects.
 Result<Connection> make_listening() {
   std::string directory;
   for (const std::string_view place : {"/tmp", "/dev/shm", "/var/tmp"}) {
@@ -84,7 +84,7 @@ Result<std::string> find_program(std::string_view name, const ProgramChoice& cho
   return usage_error(fmt::format("no {} on this host", name), std::move(advice));
 }
 
-/// `text` with `escape` ahead of each character of `special`.
+/// `text` with `escape` before each character of `special`.
 std::string escaped(std::string_view text, std::string_view special, char escape) {
   std::string result;
   for (const char character : text) {
@@ -113,7 +113,7 @@ Result<BackEnd> start(DaemonLaunch launch, Handed handed, const ProgramChoice& c
   return BackEnd{.name = std::move(name), .socket = std::move(connection.ours), .daemon = std::move(daemon)};
 }
 
-/// qemu-storage-daemon lets others write to an image that it gives on.
+/// Locks the image, as qemu-storage-daemon lets others write to an image that it serves.
 Result<Fd> lock_image(const std::string& image, Access access) {
   Fd file{::open(image.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file.valid())
@@ -121,17 +121,17 @@ Result<Fd> lock_image(const std::string& image, Access access) {
                          .what = "cannot open " + printable(image),
                          .advice = "name an image that this user may read",
                          .system_errno = errno}};
-  // A file system without locks has none to respect.
+  // A file system without locks does not prevent anything: the image is used without one.
   if (::flock(file.get(), (access == Access::read_write ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return usage_error(printable(image) + " is in use as another machine's disk",
                        "wait until that ends, or let both only read it (,ro)");
   return file;
 }
 
-/// Fails on a passt that has no vhost-user, as Debian 12 has it.
+/// Fails if passt has no vhost-user, as in Debian 12.
 Result<void> check_passt(const std::string& program) {
   constexpr milliseconds patience{10'000};
-  // What every program of a vhost-user device can be asked; others take it for a wrong option.
+  // Every vhost-user program understands this option; others reject it.
   VMM_ASSIGN(const std::string can, said_by({program, "--print-capabilities"}, patience));
   if (can.find("\"net\"") != std::string::npos) return {};
   VMM_ASSIGN(const std::string said, said_by({program, "--version"}, patience));
@@ -168,13 +168,13 @@ Result<BackEnd> share_directory(const std::string& directory, Access access, con
   launch.surroundings =
       access == Access::read_only ? DaemonLaunch::Surroundings::apart_read_only : DaemonLaunch::Surroundings::apart;
   launch.arguments.push_back(fmt::format("--fd={}", Daemon::kept_descriptor));
-  // As it was started: one that is not root may not raise it.
+  // Keeps the current limit: a user that is not root may not raise it.
   launch.arguments.emplace_back("--rlimit-nofile=0");
   if (kind == Virtiofsd::of_qemu) {
     launch.arguments.emplace_back("-o");
     launch.arguments.push_back("sandbox=chroot,log_level=warn,source=" + escaped(directory, ",\\", '\\'));
   } else {
-    // Where a directory is told to be a mount, an overlay in the guest takes it for one that is still to be made.
+    // If a directory is announced as a submount, an overlay in the guest takes it for a mount that is yet to be made.
     launch.arguments.insert(launch.arguments.end(), {"--sandbox=chroot", "--log-level=warn", "--no-announce-submounts",
                                                      "--shared-dir=" + directory});
   }

@@ -17,7 +17,7 @@ constexpr std::uint64_t f_multiport = 1ULL << 1U;
 constexpr std::uint16_t queue_entries = 64;
 /// Port 0 has the first two queues, the control queues follow, then the other ports. Virtio 1.2 5.3.2.
 constexpr unsigned control_input = 2, control_output = 3;
-/// What the guest writes is sent on the second queue of a pair.
+/// The guest's output is on the second queue of a pair.
 constexpr unsigned input_queue(unsigned port) { return port == 0 ? 0 : 2 + 2 * port; }
 constexpr unsigned output_queue(unsigned port) { return input_queue(port) + 1; }
 
@@ -29,15 +29,15 @@ struct [[gnu::packed]] Header {
   std::uint32_t port;
   std::uint16_t event, value;
 };
-/// The messages that a driver sends are a header.
-constexpr std::size_t most_messages = 256;  // that wait for a driver that takes none
+/// A driver's messages consist of a header only.
+constexpr std::size_t most_messages = 256;  // waiting for a driver that takes none
 
 bool is_ready(int fd, short what) {
   pollfd wanted{.fd = fd, .events = what, .revents = 0};
   return ::poll(&wanted, 1, 0) > 0;
 }
 
-/// Makes an event as if nobody had written to it.
+/// Resets an event to 0.
 void clear(const Fd& event) {
   std::uint64_t count{};
   static_cast<void>(::read(event.get(), &count, sizeof count) == sizeof count);
@@ -132,10 +132,10 @@ void Console::serve() {
       events_->broken(served.error());
     }
   }
-  wake();  // what the thread is to wait for may be other descriptors now
+  wake();  // the descriptors that the thread waits for may have changed
 }
 
-/// Under mutex_, until nothing moves any more.
+/// Under mutex_: serves all queues until nothing moves any more.
 Result<void> Console::serve_queues() {
   for (bool moved = true; moved && !ends_;) {
     VMM_ASSIGN(moved, take_messages());
@@ -154,7 +154,7 @@ void Console::done(unsigned queue) {
   if (queues_[queue]->wants_interrupt()) events_->used(queue);
 }
 
-/// Whether a write of most_at_a_time does not wait. With Work::by_vcpu it waits until then, or until cancel().
+/// Whether a write of most_at_a_time would not block. With Work::by_vcpu it first waits for that, or for cancel().
 bool Console::can_write(const State& state) const {
   if (work_ == Work::by_itself) return is_ready(state.port.output.get(), POLLOUT);
   std::array<pollfd, 2> wanted{pollfd{.fd = state.port.output.get(), .events = POLLOUT, .revents = 0},
@@ -202,7 +202,7 @@ Result<bool> Console::serve_input(unsigned port) {
   VMM_ASSIGN(const auto chain, queue->next());
   std::array<std::byte, most_at_a_time> part;
   const std::size_t room = std::min(part.size(), total_bytes(chain->writable));
-  // It was ready a moment ago. NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection)
+  // It was ready a moment ago, so this does not block. NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection)
   const ssize_t got = room == 0 ? 0 : ::read(state.port.input.get(), part.data(), room);
   const std::size_t bytes = got > 0 ? static_cast<std::size_t>(got) : 0;
   const std::size_t written = queue->write(*chain, std::span{part}.first(bytes));
@@ -243,7 +243,7 @@ void Console::take(const Message& message) {
     for (std::uint32_t port = 0; port < ports_.size(); ++port)
       messages_.push_back({.port = port, .event = event::device_add, .value = 1});
   }
-  // Linux throws away what comes for a port that nobody has opened.
+  // Linux discards what arrives for a port that nobody has opened.
   if (message.event == event::port_open && message.port < ports_.size())
     ports_[message.port].opened = message.value == 1;
   if (message.event != event::port_ready || message.value != 1 || message.port >= ports_.size()) return;
@@ -271,7 +271,7 @@ Result<bool> Console::send_messages() {
   return true;
 }
 
-/// The thread: waits for descriptors that the guest could have something to do with, and has them served.
+/// The thread: waits for descriptors that are relevant to the guest, and has them served.
 void Console::watch() {
   while (!ends_) {
     std::vector<pollfd> wanted{pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
@@ -294,7 +294,7 @@ void Console::watch() {
       serve();
     } else {
       events_->attention();
-      // Until it has been served there is nothing to wait for: serve() wakes this thread.
+      // Nothing to wait for until the queues have been served: serve() wakes this thread.
       pollfd served{.fd = wake_.get(), .events = POLLIN, .revents = 0};
       static_cast<void>(::poll(&served, 1, -1));
     }

@@ -18,25 +18,23 @@
 namespace vmm::virtio {
 
 /// A console with several named ports, each of which is a pair of descriptors of this process: a program in the guest
-/// opens a port and reads and writes as if it had these. Virtio 1.2 section 5.3, with VIRTIO_CONSOLE_F_MULTIPORT.
+/// that opens a port reads and writes these. Virtio 1.2 section 5.3, with VIRTIO_CONSOLE_F_MULTIPORT.
 ///
-/// Nothing is lost: the guest waits while an output takes no more, and so does an input while the guest reads none. The
-/// end of an input, unless somebody is told of it, and an output whose reader has gone, close the port; both directions
-/// of it.
+/// Nothing is lost: the guest waits while an output is full, and an input waits while the guest reads none. The end of
+/// an input (without at_end) and an output whose reader has gone close the port, in both directions.
 class Console final : public Device {
  public:
   struct Port {
     std::string name;  ///< As /sys/class/virtio-ports/*/name has it.
-    Fd input{};        ///< What the guest reads; empty: nothing ever comes.
-    Fd output{};       ///< Where what it writes goes; empty: nowhere.
-    /// Told of the end of `input`, and how many bytes there were, in place of closing the port. On any thread. May be
-    /// empty.
+    Fd input{};        ///< What the guest reads; empty: it never gets input.
+    Fd output{};       ///< Where the guest's output goes; empty: it is discarded.
+    /// Called at the end of `input` with its number of bytes, instead of closing the port. On any thread. May be empty.
     std::function<void(std::uint64_t bytes)> at_end{};
   };
   /// Who does the work when a descriptor is ready.
   enum class Work : std::uint8_t {
-    by_itself,  ///< A thread of the device's.
-    by_vcpu,    ///< Device::attend(); and notify() waits until all is written: the guest's virtual time stands still.
+    by_itself,  ///< A thread of the device.
+    by_vcpu,    ///< Device::attend(); notify() waits until all is written, so the guest's virtual time stands still.
   };
   static constexpr std::size_t most_ports = 8;
 
@@ -49,7 +47,7 @@ class Console final : public Device {
   Console& operator=(Console&&) = delete;
 
   [[nodiscard]] std::size_t ports() const { return queue_sizes_.size() / 2 - 1; }
-  /// How many bytes that the guest has written to a port its output has taken, or nobody will. Any thread.
+  /// How many bytes of the guest's output to a port have been taken or discarded. Any thread.
   [[nodiscard]] std::uint64_t passed_on(unsigned port);
 
   [[nodiscard]] DeviceType type() const override { return DeviceType::console; }
@@ -64,14 +62,14 @@ class Console final : public Device {
   void cancel() override;
 
  private:
-  /// Most bytes that are moved at a time: a pipe that can be written to takes as many. pipe(7).
+  /// Most bytes that are moved at a time: a pipe that is ready for writing takes that many. pipe(7).
   static constexpr std::size_t most_at_a_time = 4096;
 
   struct State {
     Port port;
-    bool opened{};                ///< By a program of the guest's.
-    bool closed_by_us{};          ///< The guest has been told, or will be.
-    std::optional<Chain> output;  ///< Of which `written` bytes have gone.
+    bool opened{};                ///< By a program in the guest.
+    bool closed_by_us{};          ///< The guest has been told that we closed it, or will be.
+    std::optional<Chain> output;  ///< Guest output of which `written` bytes have been written.
     std::size_t written{};
     std::uint64_t passed_on{}, received{};  ///< Bytes, of the output and the input.
   };
@@ -98,13 +96,13 @@ class Console final : public Device {
 
   const GuestMemory* memory_;
   Work work_;
-  Fd wake_, cancel_;  ///< eventfd: for the thread; for who waits in notify().
+  Fd wake_, cancel_;  ///< eventfds that wake the thread, and a vCPU that waits in notify().
   std::vector<std::uint16_t> queue_sizes_;
   DeviceEvents* events_{};
   std::atomic<bool> ends_{};
   std::thread thread_;
 
-  std::mutex mutex_;  ///< Around what stands below.
+  std::mutex mutex_;  ///< Guards the members below.
   std::vector<State> ports_;
   std::vector<std::optional<Queue>> queues_;  ///< While the device is started.
   std::deque<Message> messages_;              ///< For the guest.

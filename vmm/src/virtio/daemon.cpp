@@ -20,7 +20,7 @@
 namespace vmm::virtio {
 namespace {
 
-/// What the program or its keeper tells of the start, in so many bytes.
+/// What the program or its keeper reports while starting, as sent through a pipe.
 struct Report {
   enum class Step : std::int32_t { started, fork, namespaces, user_map, read_only, execute };
   Step step;
@@ -28,7 +28,7 @@ struct Report {
   std::int32_t process;
 };
 
-/// All that the children need, made before the fork: after it nothing may be allocated.
+/// All that the child processes need, prepared before the fork: after it nothing may be allocated.
 struct Plan {
   std::vector<char*> arguments;
   std::string user_map, group_map;
@@ -48,14 +48,14 @@ bool write_file(const char* path, const std::string& text) {
          ::close(file) == 0;
 }
 
-/// The program's process: what it may not do. Empty where all is well.
+/// In the program's process: restricts what it may do. Empty on success.
 std::optional<Report::Step> set_apart(const Plan& plan) {
   using Surroundings = DaemonLaunch::Surroundings;
   using Step = Report::Step;
   if (plan.surroundings == Surroundings::as_here) return {};
   constexpr int apart = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC;
   if (::unshare(plan.is_root ? apart : apart | CLONE_NEWUSER) != 0) {
-    // In many a container root may not do this. The program then has what the container has.
+    // In many containers root may not do this. The program then shares the container's namespaces.
     if (plan.is_root && plan.surroundings == Surroundings::apart) return {};
     return Step::namespaces;
   }
@@ -66,7 +66,7 @@ std::optional<Report::Step> set_apart(const Plan& plan) {
   if (plan.surroundings == Surroundings::apart) return {};
   mount_attr read_only{};
   read_only.attr_set = MOUNT_ATTR_RDONLY;
-  // These mounts are ours alone. Nothing is open for writing by them yet, which would be in the way.
+  // These mounts are private to the program, so none is open for writing yet, which would make this fail.
   if (::syscall(SYS_mount_setattr, AT_FDCWD, "/", AT_RECURSIVE, &read_only, sizeof read_only) != 0)
     return Step::read_only;
   return {};
@@ -87,24 +87,24 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// The program's process.
+/// In the program's process: executes it.
 [[noreturn]] void become_program(const Plan& plan, pid_t keeper) {
   const auto fail = [&plan](Report::Step step) {
     tell(plan.report, {.step = step, .why = errno, .process = 0});
     ::_exit(EXIT_FAILURE);
   };
   if (const auto failed = set_apart(plan)) fail(*failed);
-  // After that: to change who one is clears it. The keeper may have died before.
+  // After set_apart(), as a change of credentials clears the death signal. The keeper may have died before.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (::getppid() != keeper) ::_exit(EXIT_FAILURE);
   forget_signals();
   raise_descriptor_limit();
-  // Out of the way; execve() closes it, which says that all went well.
+  // Moved out of the way; execve() closes it, which reports success.
   const int report = ::fcntl(plan.report, F_DUPFD_CLOEXEC, Daemon::kept_descriptor + 1);
   if (plan.keeps >= 0) {
     ::dup2(plan.keeps, Daemon::kept_descriptor);
-    ::fcntl(Daemon::kept_descriptor, F_SETFD, 0);  // dup2() leaves it alone where it has that number already
+    ::fcntl(Daemon::kept_descriptor, F_SETFD, 0);  // dup2() does not clear it if the descriptor already has that number
   }
   const unsigned first_other = Daemon::kept_descriptor + (plan.keeps >= 0 ? 1 : 0);
   ::close_range(first_other, ~0U, CLOSE_RANGE_CLOEXEC);
@@ -113,7 +113,8 @@ void raise_descriptor_limit() {
   ::_exit(EXIT_FAILURE);
 }
 
-/// Waits for so long, -1 for ever, until the process has ended or, where there is one, the lifeline has.
+/// Waits for `milliseconds` at most (-1: for ever) until the process ends or the lifeline, if any, closes. True if the
+/// process has ended.
 bool has_ended(int process, int lifeline, int milliseconds) {
   std::array<pollfd, 2> waiting{pollfd{.fd = process, .events = POLLIN, .revents = 0},
                                 pollfd{.fd = lifeline, .events = POLLIN, .revents = 0}};
@@ -121,7 +122,7 @@ bool has_ended(int process, int lifeline, int milliseconds) {
   return waiting[0].revents != 0;
 }
 
-/// The one who looks after the program.
+/// The keeper's process, which looks after the program.
 [[noreturn]] void keep(const Plan& plan) {
   ::prctl(PR_SET_NAME, "vpmu-keeper");
   ::setsid();
@@ -141,7 +142,7 @@ bool has_ended(int process, int lifeline, int milliseconds) {
     ::_exit(EXIT_FAILURE);
   }
   tell(plan.report, {.step = Report::Step::started, .why = 0, .process = program});
-  // Nothing of the process's stays open here: its other daemons would not see it end.
+  // Closes all descriptors of the parent: its other daemons could not see its end while they are open here.
   ::dup2(process, STDIN_FILENO);
   for (const int output : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, output);
   ::dup2(plan.lifeline, lifeline_descriptor);
@@ -175,13 +176,13 @@ Error explain(const std::string& name, const std::string& program, const Report&
   return with(fmt::format("{}: cannot start a process", name), {});
 }
 
-/// What the children tell until the program runs or is known not to.
+/// Collects what the children report, until the program runs or has failed to start.
 Report hear(int from) {
   Report all{.step = Report::Step::fork, .why = ECHILD, .process = 0};
   Report next{};
   for (ssize_t got = 0; (got = ::read(from, &next, sizeof next)) == sizeof next || (got < 0 && errno == EINTR);) {
     if (got < 0) continue;
-    // The keeper's and the program's come in any order; a failure is what counts.
+    // The reports of keeper and program come in any order; a failure is what counts.
     if (next.step == Report::Step::started) all.process = next.process;
     if (next.step != Report::Step::started || all.step == Report::Step::fork) {
       all.step = next.step;
@@ -216,7 +217,7 @@ Result<Daemon> Daemon::start(DaemonLaunch launch) {
   for (std::string& argument : launch.arguments) plan.arguments.push_back(argument.data());
   plan.arguments.push_back(nullptr);
   plan.is_root = ::geteuid() == 0;
-  // A guest's root is then the user who started the machine.
+  // Root in the namespace, and so the guest's, is the user who started the machine.
   plan.user_map = fmt::format("0 {} 1", ::geteuid());
   plan.group_map = fmt::format("0 {} 1", ::getegid());
   plan.surroundings = launch.surroundings;
@@ -242,7 +243,7 @@ Result<Daemon> Daemon::start(DaemonLaunch launch) {
 void Daemon::end() {
   if (!lifeline_.valid()) return;
   ::shutdown(lifeline_.get(), SHUT_WR);
-  // The keeper closes its end when all is over. A program that the kernel cannot end is left to it.
+  // The keeper closes its end when the program is gone. A program that the kernel cannot end is left to the keeper.
   pollfd over{.fd = lifeline_.get(), .events = POLLIN, .revents = 0};
   while (::poll(&over, 1, by_itself_ms + asked_ms + 1'000) < 0 && errno == EINTR) continue;
   lifeline_.reset();

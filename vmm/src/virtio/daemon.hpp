@@ -10,40 +10,40 @@
 
 namespace vmm::virtio {
 
-/// What a program is started with.
+/// How to start a program.
 struct DaemonLaunch {
-  /// What it sees and may do, beside what its user may.
+  /// What the program sees and may do, within its user's rights.
   enum class Surroundings {
     as_here,
-    /// Mounts, a network and IPC of its own, where the host lets us; with a user that is not root in a user namespace,
-    /// where the program is root and nobody else is anybody.
+    /// Its own mount, network and IPC namespaces where the host allows them. For a user other than root, in a user
+    /// namespace that has no user but this one, as root.
     apart,
-    /// As `apart`, always, and no file system can be written to, whatever the program does: every mount is read-only.
+    /// As `apart`, or fails; and the program can write to no file system: every mount is read-only.
     apart_read_only,
   };
   std::string name;                    ///< For messages.
   std::vector<std::string> arguments;  ///< The program's path first.
-  Fd keeps{};                          ///< The program has this descriptor, as number kept_descriptor.
+  Fd keeps{};                          ///< The program gets this descriptor as number kept_descriptor.
   Surroundings surroundings{Surroundings::as_here};
 };
 
-/// A program that serves this process, in a session of its own: Ctrl-C of the terminal does not reach it. A child of
-/// ours that does nothing else looks after it, because this process, once it is in jail, may signal and wait for
-/// nobody: it ends the program when this object goes, or this process, however that ends, and reaps it.
+/// A program that serves this process, in a session of its own: Ctrl-C on the terminal does not reach it. A child
+/// process, its keeper, looks after it, because this process may not signal or wait for others once it is in the jail.
+/// The keeper ends and reaps the program when this object is destroyed, or when this process ends for whatever reason.
 class Daemon {
  public:
   static constexpr int kept_descriptor = 3;
 
-  /// Forks; to be called before the process starts its threads or goes to jail. Fails where the program cannot be
-  /// executed, or its surroundings be made.
+  /// Forks; call it before the process starts its threads or enters the jail. Fails if the program cannot be executed,
+  /// or its surroundings cannot be set up.
   static Result<Daemon> start(DaemonLaunch launch);
   Daemon(Daemon&&) = default;
   Daemon& operator=(Daemon&&) = delete;
   /// As end().
   ~Daemon() { end(); }
 
-  /// Waits for it to end by itself, having closed its connection, then asks it to (SIGTERM), then ends it (SIGKILL):
-  /// within seconds. Idempotent.
+  /// The program is expected to end when its connection has closed. Waits for that, then sends SIGTERM, then SIGKILL:
+  /// takes seconds at most. Idempotent.
   void end();
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -55,14 +55,14 @@ class Daemon {
       : name_{std::move(name)}, lifeline_{std::move(lifeline)}, process_{process}, messages_{std::move(messages)} {}
 
   std::string name_;
-  Fd lifeline_;  ///< A socket to the one who looks after it. Who closes it ends the daemon; it is closed when all is
-                 ///< over.
+  Fd lifeline_;  ///< A socket to the keeper. Closing this end makes the keeper end the program; the keeper closes its
+                 ///< end after that.
   pid_t process_;
   std::shared_ptr<LastLines> messages_;
 };
 
-/// All that a program says until it ends, by which versions are told apart. Fails where it cannot be run, or does not
-/// end in time.
+/// The output of a program until it ends, which tells its version. Fails if it cannot be executed, or does not end in
+/// time.
 Result<std::string> said_by(const std::vector<std::string>& arguments, std::chrono::milliseconds patience);
 
 }  // namespace vmm::virtio

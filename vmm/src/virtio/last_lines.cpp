@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t most_lines = 32, longest_line = 1024, lines_told = 2;
 
-/// What went wrong is said at the end of a line, after the arguments that it went wrong with.
+/// The end of a long line: it usually tells what went wrong, after the arguments.
 std::string end_of(const std::string& line) {
   constexpr std::size_t most = 77;
   return line.size() <= most ? line : "..." + line.substr(line.size() - most);
@@ -29,7 +29,7 @@ LastLines::LastLines(Fd pipe) : pipe_{std::move(pipe)} { ::fcntl(pipe_.get(), F_
 bool LastLines::read() {
   std::array<char, 4096> part{};
   const std::lock_guard lock{mutex_};
-  // No daemon keeps its reader here for ever.
+  // Bounded, so that a daemon that writes without end does not keep its reader here.
   for (unsigned parts = 0; parts < 64; ++parts) {
     const ssize_t got = ::read(pipe_.get(), part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;

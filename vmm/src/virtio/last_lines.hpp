@@ -8,21 +8,21 @@
 
 namespace vmm::virtio {
 
-/// What a daemon writes to its standard error, of which the end is kept: it tells why the daemon has gone. Any thread.
+/// Keeps the end of a daemon's standard error, which tells why the daemon has ended. Any thread.
 class LastLines {
  public:
-  /// Takes over the end of a pipe to read from. One that nobody reads fills up and the daemon stands still: call read()
-  /// whenever descriptor() has something.
+  /// Takes over the read end of a pipe. If nobody reads it, the pipe fills up and blocks the daemon: call read()
+  /// whenever descriptor() is readable.
   explicit LastLines(Fd pipe);
 
   [[nodiscard]] int descriptor() const { return pipe_.get(); }
-  /// Takes what there is, and never waits. False at the pipe's end.
+  /// Reads what there is, and never waits. False at the pipe's end.
   bool read();
-  /// Takes all until the daemon closes it, for so long at the most. False where it did not.
+  /// Reads until the daemon closes the pipe, for `patience` at most. False if it has not closed it.
   bool read_to_end(std::chrono::milliseconds patience);
-  /// The last of them in one line, without what could break it; empty where there is none.
+  /// The last few of the lines, joined in one line of printable characters; empty if there are none.
   std::string in_one_line();
-  /// All that is kept, as it came.
+  /// All that is kept, unchanged.
   std::string text();
 
  private:
@@ -30,7 +30,7 @@ class LastLines {
 
   Fd pipe_;
   std::mutex mutex_;
-  std::deque<std::string> lines_{std::string{}};  ///< The last is not yet at its end.
+  std::deque<std::string> lines_{std::string{}};  ///< The last one may still be incomplete.
 };
 
 }  // namespace vmm::virtio

@@ -44,7 +44,7 @@ std::uint64_t number(std::span<const std::byte> in) {
 
 std::uint16_t largest(const Device& device, std::size_t queue) { return device.queue_sizes()[queue]; }
 
-/// Replaces one half of a 64-bit field, or all of it.
+/// Sets one half of a 64-bit field, or all of it.
 void put_address(std::uint64_t& field, bool high, unsigned bytes, std::uint64_t value) {
   if (bytes == 8 && !high) {
     field = value;
@@ -253,7 +253,7 @@ void PciDevice::write_queue(std::uint32_t offset, unsigned bytes, std::uint64_t 
     queue->vector = value < msix_.vectors() ? static_cast<std::uint16_t>(value) : no_vector;
     return;
   }
-  // An enabled queue is as it is until the next reset.
+  // The settings of an enabled queue cannot be changed until the next reset.
   if (queue->enabled) return;
   switch (offset) {
     case common::queue_size:
@@ -363,7 +363,7 @@ void PciDevice::raise(std::uint16_t vector) {
     msix_.set_pending(vector);
 }
 
-/// Brings what KVM does, and what waited for a mask, up to what the guest has set.
+/// Adapts KVM's wiring to what the guest has set, and delivers interrupts that a mask has held back.
 void PciDevice::rewire() {
   const std::scoped_lock lock{mutex_};
   while (const auto vector = msix_.take_pending()) check(wires_->send(*msix_.message(*vector)));

@@ -19,17 +19,17 @@ namespace vmm::virtio {
 /// 4.1. Thread-safe.
 class PciDevice final : public PciFunction, public DeviceEvents {
  public:
-  /// What it tells the machine. Any thread, but for `written`.
+  /// What it reports to the machine. Any thread, except for `written`.
   struct Machine {
     std::function<void(vpmu::GuestPhysical at, std::uint64_t bytes)> written;  ///< DeviceEvents::written.
     std::function<void(Error)> failed;                                         ///< The machine cannot go on.
-    std::function<void(const Error&)> refused;  ///< The device needs a reset; the guest is told too.
-    std::function<void()> attention;            ///< PciDevice::attend() is to be called on a vCPU's thread.
+    std::function<void(const Error&)> refused;  ///< The device needs a reset; the guest is notified too.
+    std::function<void()> attention;            ///< PciDevice::attend() should be called on a vCPU's thread.
   };
-  /// The addresses of its BARs take up so much, aligned to it.
+  /// Size and alignment of the address range of its BARs.
   static constexpr std::uint32_t window_bytes = 32768;
 
-  /// With its BARs at `window`. `wires` must outlive it.
+  /// The BARs start at `window`. `wires` must outlive it.
   PciDevice(std::unique_ptr<Device> device, std::uint32_t window, DeviceWires& wires, Machine machine);
   ~PciDevice() override;
   PciDevice(const PciDevice&) = delete;
@@ -51,20 +51,20 @@ class PciDevice final : public PciFunction, public DeviceEvents {
   void broken(const Error& error) override;
   void failed(Error error) override { machine_.failed(std::move(error)); }
   void attention() override;
-  /// Device::attend(), where the device has asked for it.
+  /// Device::attend(), if the device has asked for it.
   void attend();
   /// Device::cancel().
   void cancel() { device_->cancel(); }
 
  private:
-  /// What the driver writes of a queue. Virtio 1.2 4.1.4.3.
+  /// What the driver has written for a queue. Virtio 1.2 4.1.4.3.
   struct Queue {
     std::uint16_t size{};
     std::uint16_t vector{no_vector};
     bool enabled{};
     std::uint64_t descriptors{}, driver{}, device{};
   };
-  /// What KVM does for a queue at this moment.
+  /// What KVM currently does for a queue.
   struct Wired {
     std::optional<InterruptMessage> interrupt;
     std::optional<vpmu::GuestPhysical> stores;
@@ -91,15 +91,15 @@ class PciDevice final : public PciFunction, public DeviceEvents {
   Machine machine_;
   std::atomic<bool> started_{}, wants_attention_{};
 
-  /// One call of the device's at a time, but for notify(), whatever several vCPUs do.
+  /// Serialises calls of the device (except notify()) from several vCPUs.
   template <class Call>
   void with_driver(Call call) {
     const std::scoped_lock order{driver_};
     call();
   }
 
-  std::mutex driver_;         ///< Around the device's start and stop. Taken before mutex_.
-  mutable std::mutex mutex_;  ///< Around what stands below; not held while the device is called.
+  std::mutex driver_;         ///< Held while the device starts or stops. Taken before mutex_.
+  mutable std::mutex mutex_;  ///< Guards the members below; not held while the device is called.
   PciHeader header_;
   std::uint8_t msix_capability_{};
   MsixTable msix_;

@@ -78,7 +78,7 @@ Result<std::optional<Chain>> Queue::next() {
 
 void Queue::give_back(const Chain& chain, std::uint32_t written) {
   const GuestPhysical entry = ring_.used + ring_entries_offset + given_ % ring_.size * used_entry_bytes;
-  // open() has seen that they are RAM.
+  // open() has checked that they are RAM.
   static_cast<void>(memory_->store<std::uint32_t>(entry, chain.head));
   static_cast<void>(memory_->store<std::uint32_t>(entry + 4, written));
   ++given_;
@@ -86,7 +86,8 @@ void Queue::give_back(const Chain& chain, std::uint32_t written) {
 }
 
 bool Queue::wants_interrupt() const {
-  // The driver writes its flags, then looks at our index; we have written the index, and look at its flags.
+  // The driver writes its flags, then reads our index; we write the index, then read its flags. Neither may be
+  // reordered.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return (memory_->load<std::uint16_t>(ring_.available).value_or(0) & flag_no_interrupt) == 0;
 }

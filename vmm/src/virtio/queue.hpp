@@ -10,7 +10,7 @@
 
 namespace vmm::virtio {
 
-/// A piece of guest memory that a descriptor names: RAM, when it was looked at.
+/// A piece of guest memory that a descriptor names; it was RAM when checked.
 struct Piece {
   vpmu::GuestPhysical at;
   std::uint32_t bytes;
@@ -19,26 +19,27 @@ struct Piece {
 /// Buffers that the driver has made available together. Virtio 1.2 2.7.4.2.
 struct Chain {
   std::uint16_t head{};
-  std::vector<Piece> readable, writable;  ///< What the device reads, and what it writes.
+  std::vector<Piece> readable, writable;  ///< For the device to read, and to write.
 };
 
-/// The device's side of a split virtqueue. The rings and all that they say come from a guest that may mean harm: each
+/// The device's side of a split virtqueue. The rings and all their contents come from a guest that may be hostile: each
 /// word is read once and checked. Virtio 1.2 2.7. Not thread-safe.
 class Queue {
  public:
   /// Fails as check_ring() does. `memory` must outlive it.
   static Result<Queue> open(const GuestMemory& memory, const Ring& ring);
 
-  /// The next chain; empty when there is none. Fails on what no driver may do; the queue is of no use then.
+  /// The next chain; empty if there is none. Fails on anything that a driver must not do; the queue is unusable then.
   [[nodiscard]] Result<std::optional<Chain>> next();
-  /// Whether next() would give or refuse something.
+  /// Whether next() would return a chain or fail.
   [[nodiscard]] bool has_more() const;
-  /// Gives a chain back, after `written` bytes of it were written.
+  /// Returns a chain to the driver, after `written` bytes of it were written.
   void give_back(const Chain& chain, std::uint32_t written);
-  /// Whether the driver wants to be interrupted for what was given back. Virtio 1.2 2.7.7.
+  /// Whether the driver wants an interrupt for the chains given back. Virtio 1.2 2.7.7.
   [[nodiscard]] bool wants_interrupt() const;
 
-  /// Copies from the chain's readable pieces, from `offset` on; and into its writable ones. Gives how many bytes.
+  /// read() copies from the chain's readable pieces, from `offset` on; write() to its writable ones. Number of bytes
+  /// copied.
   std::size_t read(const Chain& chain, std::size_t offset, std::span<std::byte> out) const;
   std::size_t write(const Chain& chain, std::span<const std::byte> in) const;
 
@@ -51,11 +52,12 @@ class Queue {
   std::uint16_t taken_{}, given_{};
 };
 
-/// The total of some pieces.
+/// The total size of some pieces.
 [[nodiscard]] std::size_t total_bytes(std::span<const Piece> pieces);
 
-/// Walks the chain that begins at descriptor `head` of a ring. Fails on what no driver may do: an index beyond the
-/// ring, a loop, a piece that is not RAM, a buffer to read after one to write. f_indirect_desc was not offered.
+/// Follows the chain that begins at descriptor `head` of a ring. Fails on anything that a driver must not do: an index
+/// beyond the ring, a loop, a piece that is not RAM, a readable buffer after a writable one. f_indirect_desc is not
+/// offered.
 Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint16_t head);
 
 }  // namespace vmm::virtio

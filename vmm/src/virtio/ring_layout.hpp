@@ -11,10 +11,10 @@ struct Descriptor {
 };
 inline constexpr std::uint16_t descriptor_next = 1, descriptor_write = 2, descriptor_indirect = 4;
 
-/// Of the available and the used ring: flags come first, then the index and the entries.
+/// In the available and the used ring, flags come first, then the index and the entries.
 inline constexpr std::uint64_t ring_index_offset = 2, ring_entries_offset = 4;
 inline constexpr std::uint64_t available_entry_bytes = 2, used_entry_bytes = 8;
-/// Behind the entries each has a word more, for VIRTIO_F_EVENT_IDX.
+/// After the entries, each ring has one more word, for VIRTIO_F_EVENT_IDX.
 constexpr std::uint64_t available_bytes(std::uint64_t size) {
   return ring_entries_offset + size * available_entry_bytes + 2;
 }

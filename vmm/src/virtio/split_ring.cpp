@@ -15,13 +15,13 @@ using vpmu::GuestPhysical;
 
 constexpr std::uint16_t most_entries = 32768;
 
-/// Follows chains of descriptors and keeps where a device may write. A driver that means no harm has each descriptor in
-/// one chain, and as many at the most in a table as in the ring: what goes beyond is written "everywhere".
+/// Follows descriptor chains and records where a device may write. A correct driver has each descriptor in one chain,
+/// and no more in an indirect table than in the ring. Beyond that, everything counts as written.
 class ChainWalk {
  public:
   ChainWalk(const Ring& ring, const GuestMemory& memory) : ring_{ring}, memory_{&memory}, left_{ring.size} {}
 
-  /// False when nothing can be said of where.
+  /// False if it is not known where the device may write.
   bool follow(std::uint16_t head) {
     for (std::uint16_t index = head;;) {
       const auto descriptor = descriptor_at(ring_.descriptors, index, ring_.size);

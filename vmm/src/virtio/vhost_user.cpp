@@ -41,7 +41,7 @@ Result<void> VhostUser::negotiate() {
 Result<void> VhostUser::negotiate_protocol() {
   VMM_ASSIGN(const std::uint64_t offered, get(Request::get_protocol_features));
   protocol_ = offered & (protocol_multiple_queues | protocol_reply_ack | protocol_configuration);
-  // Not to be answered: that it can be is only agreed upon with it.
+  // Without an acknowledgement: that there are any is only agreed upon by this message.
   VMM_TRY(set(Request::set_protocol_features, protocol_));
   if ((protocol_ & protocol_reply_ack) != 0) acks_ = VhostUserChannel::Ack::wanted;
   if ((protocol_ & protocol_multiple_queues) != 0) {
@@ -73,7 +73,7 @@ Result<void> VhostUser::read_configuration(std::span<std::byte> first_bytes) {
 Result<void> VhostUser::write_configuration(std::uint32_t offset, std::span<const std::byte> bytes) {
   if ((protocol_ & protocol_configuration) == 0 || offset > most_configuration ||
       bytes.size() > most_configuration - offset)
-    return {};  // nothing there that could be written, as with any device
+    return {};  // no writable place, as with any device
   const ConfigurationHeader header{.offset = offset, .size = static_cast<std::uint32_t>(bytes.size()), .flags = 0};
   std::array<std::byte, sizeof header + most_configuration> payload{};
   std::memcpy(payload.data(), &header, sizeof header);
@@ -133,7 +133,7 @@ Result<void> VhostUser::start(const DriverSetup& setup, std::span<const QueueEve
     return {};
   };
   auto outcome = start_all();
-  if (!outcome) (void)stop();  // what the first error says is what there is to know
+  if (!outcome) (void)stop();  // the first error tells what went wrong
   return outcome;
 }
 

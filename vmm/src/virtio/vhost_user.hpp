@@ -8,34 +8,34 @@
 
 namespace vmm::virtio {
 
-/// The front end's side of one vhost-user connection: the other side is a daemon that is a virtio device and works in
-/// the guest's RAM by itself. Every call but name(), failed_peer() and hung_up() may wait for the daemon, for
-/// VhostUserPeer::patience at the most; each fails with a line that names it. One thread at a time.
+/// The front end's side of a vhost-user connection. The other side is a daemon that implements a virtio device and
+/// accesses the guest's RAM by itself. Every call but name(), failed_peer() and hung_up() may wait for the daemon, for
+/// VhostUserPeer::patience at most; each error names the daemon. One thread at a time.
 class VhostUser {
  public:
-  /// Who tells whom of a queue: eventfds.
+  /// eventfds of a queue: `kick` notifies the device, `call` the driver.
   struct QueueEvents {
     int kick, call;
   };
 
-  /// Agrees with the back end on what both can. `memory` is of GuestBacking::shared and outlives this object. Fails
-  /// where the back end does not speak the protocol, and where it is no device of virtio 1.
+  /// Negotiates features with the back end. `memory` must be GuestBacking::shared and outlive this object. Fails if the
+  /// back end does not speak the protocol, or is no device of virtio 1.
   static Result<VhostUser> connect(VhostUserPeer peer, const GuestMemory& memory);
 
   /// What the device offers.
   [[nodiscard]] std::uint64_t features() const { return features_; }
-  /// The most queues of the back end; empty where it does not say.
+  /// The maximum number of queues of the back end; empty if it does not say.
   [[nodiscard]] std::optional<std::uint64_t> queues() const { return queues_; }
 
-  /// The first bytes of the device's configuration space, at most 256: some back ends know no other place than the
-  /// first byte, and no part of it.
+  /// Reads the first bytes of the device's configuration space, at most 256: some back ends can only read it as a
+  /// whole, from its first byte.
   Result<void> read_configuration(std::span<std::byte> first_bytes);
   Result<void> write_configuration(std::uint32_t offset, std::span<const std::byte> bytes);
 
-  /// Gives the device its rings, one for each of `events`: from now on it works. The rings are the driver's word, and
-  /// are looked at: one that is not in RAM is an error, and nothing is started. After a failure nothing runs.
+  /// Gives the device its rings, one for each of `events`, and starts it. The rings come from the driver and are
+  /// checked: if one is not in RAM, that is an error, and nothing is started. After a failure nothing runs.
   Result<void> start(const DriverSetup& setup, std::span<const QueueEvents> events);
-  /// The device leaves its rings alone, when this returns without an error.
+  /// Stops the device: it no longer accesses its rings if this returns without an error.
   Result<void> stop();
 
   [[nodiscard]] const VhostUserChannel& channel() const { return channel_; }

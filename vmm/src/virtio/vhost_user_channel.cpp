@@ -51,7 +51,7 @@ Result<void> VhostUserChannel::tell(Request request, std::span<const std::byte> 
   if (!wanted) return {};
   std::uint64_t refused = 0;
   VMM_TRY(receive(request, std::as_writable_bytes(std::span{&refused, 1}), deadline));
-  // The answer is whole, and so the connection is still good.
+  // The answer is complete, so the connection can still be used.
   if (refused != 0)
     return Failure{
         failed_peer(fmt::format("{}: the daemon refused the request with status {:#x}", name_of(request), refused),
@@ -72,7 +72,7 @@ Result<void> VhostUserChannel::wait(Request request, short events, Deadline dead
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd waiting{.fd = peer_.socket.get(), .events = events, .revents = 0};
     const int ready = ::poll(&waiting, 1, static_cast<int>(std::max(left, milliseconds{0}).count()));
-    if (ready > 0) return {};  // a connection that is closed shows in the call that follows
+    if (ready > 0) return {};  // a closed connection shows in the call that follows
     if (ready < 0 && errno != EINTR) return broken(request, "cannot wait for the daemon", {}, errno);
     if (left.count() <= 0)
       return broken(request, fmt::format("no answer in {} ms", peer_.patience.count()),
@@ -127,7 +127,7 @@ Result<void> VhostUserChannel::receive(Request request, std::span<std::byte> ans
   return receive_bytes(request, answer, deadline);
 }
 
-/// With read(), which takes no descriptors: those that a back end sends along are closed by the kernel.
+/// Uses read(), which accepts no descriptors: the kernel closes those that a back end sends along.
 Result<void> VhostUserChannel::receive_bytes(Request request, std::span<std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
     VMM_TRY(wait(request, POLLIN, deadline));

@@ -13,36 +13,36 @@
 
 namespace vmm::virtio {
 
-/// A back end, and how to talk to it.
+/// A back end, and the connection to it.
 struct VhostUserPeer {
   std::string name;                            ///< For messages: "virtiofsd for /srv".
   Fd socket{};                                 ///< Connected, of SOCK_STREAM.
-  std::shared_ptr<LastLines> messages{};       ///< What the daemon says on standard error; null where nobody knows.
-  std::chrono::milliseconds patience{10'000};  ///< For each answer.
+  std::shared_ptr<LastLines> messages{};       ///< The daemon's standard error; null if not known.
+  std::chrono::milliseconds patience{10'000};  ///< Time limit for each answer.
 };
 
-/// One connection of the vhost-user protocol: messages out, and answers in, each looked at before it is believed.
-/// After a first failure nobody can tell which answer is whose: from then on everything fails at once.
+/// One connection of the vhost-user protocol: sends messages, and receives answers, which are checked before use. After
+/// a first failure answers cannot be matched to requests any more: from then on every call fails at once.
 /// One thread at a time, but failed_peer() and name(), which any thread may call.
 class VhostUserChannel {
  public:
   explicit VhostUserChannel(VhostUserPeer peer) : peer_{std::move(peer)} {}
 
   enum class Ack { none, wanted };
-  /// Sends; with Ack::wanted waits until the back end says that it has done it.
+  /// Sends; with Ack::wanted waits until the back end acknowledges.
   Result<void> tell(vhost_user::Request request, std::span<const std::byte> payload, Ack ack,
                     std::span<const int> descriptors = {});
-  /// Sends, and waits for the answer, which is as long as `answer`.
+  /// Sends, and waits for the answer, which must have the size of `answer`.
   Result<void> ask(vhost_user::Request request, std::span<const std::byte> payload, std::span<std::byte> answer);
 
   [[nodiscard]] int socket() const { return peer_.socket.get(); }
   [[nodiscard]] const std::string& name() const { return peer_.name; }
   [[nodiscard]] LastLines* messages() const { return peer_.messages.get(); }
-  /// A request has failed in a way that leaves nothing to say to the back end.
+  /// Whether a request has failed in a way that makes the connection unusable.
   [[nodiscard]] bool is_broken() const { return broken_.has_value(); }
-  /// An error that names the back end, what happened, and its last words.
+  /// An error that names the back end and what happened, with the daemon's last messages.
   [[nodiscard]] Error failed_peer(const std::string& what, const std::string& advice, int system_errno = 0) const;
-  /// The error of a connection that the back end has closed.
+  /// The error for a connection that the back end has closed.
   [[nodiscard]] Error hung_up() const;
 
  private:

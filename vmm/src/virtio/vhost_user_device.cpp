@@ -18,21 +18,21 @@
 namespace vmm::virtio {
 namespace {
 
-// Virtio 1.2 section 6. The rings are split ones; a daemon that leaves out entries of the used ring could not be waited
-// for, and one that tells by an index when it wants to be notified does so at moments of its own.
+// Virtio 1.2 section 6. The rings are split ones. With Answers::before_return two more are refused: a daemon that omits
+// used-ring entries cannot be waited for, and one that uses event indices chooses itself when it is notified.
 constexpr std::uint64_t f_event_index = 1ULL << 29U, f_ring_packed = 1ULL << 34U, f_in_order = 1ULL << 35U;
 
-/// A driver may have turned the device's interrupts off, and with them what wakes us: so long until the next look.
+/// A driver may have disabled the device's interrupts, which also wake us: how long until we look without one.
 constexpr long first_look_ns = 50'000, last_look_ns = 2'000'000;
 
 void signal_event(const Fd& event) {
   const std::uint64_t one = 1;
-  (void)!::write(event.get(), &one, sizeof one);  // fails where it is at its most, and then it is signalled
+  (void)!::write(event.get(), &one, sizeof one);  // fails only if the counter is full, and then it is signalled
 }
 
 void drain_event(int event) {
   std::uint64_t count = 0;
-  // Never waits.
+  // Never blocks.
   (void)!::read(event, &count, sizeof count);  // NOLINT(clang-analyzer-unix.BlockInCriticalSection)
 }
 
@@ -122,8 +122,8 @@ void VhostUserDevice::read_configuration(std::uint32_t offset, std::span<std::by
 
 void VhostUserDevice::write_configuration(std::uint32_t offset, std::span<const std::byte> in) {
   if (!std::holds_alternative<FromBackEnd>(options_.configuration)) return;
-  // What a driver writes where it may not is no failure of the machine's: a daemon that is there says no, and that is
-  // the end of it.
+  // A driver's write to a read-only place must not stop the machine: a daemon that still answers refuses the write, and
+  // nothing else happens.
   if (auto outcome = back_end_.write_configuration(offset, in); !outcome && back_end_.channel().is_broken())
     fail(std::move(outcome.error()));
 }
@@ -149,7 +149,7 @@ Result<void> VhostUserDevice::start(const DriverSetup& setup) {
 }
 
 void VhostUserDevice::forget_rings() {
-  stopping_ = true;  // whoever waits holds a mutex
+  stopping_ = true;  // ends waits: whoever waits holds a mutex
   for (const auto& queue : queues_) {
     const std::lock_guard lock{queue->mutex};
     queue->ring.reset();
@@ -159,7 +159,7 @@ void VhostUserDevice::forget_rings() {
 void VhostUserDevice::stop() {
   auto outcome = back_end_.stop();
   forget_rings();
-  // It may write into the guest's RAM at any time from now on.
+  // The daemon may still write into the guest's RAM at any time.
   if (!outcome) fail(std::move(outcome.error()));
 }
 
@@ -181,10 +181,10 @@ void VhostUserDevice::notify(unsigned number) {
   tell(number, found);
 }
 
-/// An error where the daemon has gone.
+/// Waits until the device has returned all buffers up to `target`. An error if the daemon has ended.
 std::optional<Error> VhostUserDevice::wait_for_answers(const Queue& queue, std::uint16_t target) const {
   const auto ahead = [&queue](std::uint16_t index) { return static_cast<std::uint16_t>(index - queue.seen); };
-  // More than the ring holds is a driver's nonsense, of which nothing can be awaited.
+  // An index beyond the ring's size is a driver's error: there is no answer to wait for.
   if (ahead(target) > queue.ring->size()) return {};
   for (long look_after = first_look_ns; ahead(queue.ring->used()) < ahead(target);) {
     if (interrupted_ || stopping_ || failed_) return {};
@@ -194,7 +194,7 @@ std::optional<Error> VhostUserDevice::wait_for_answers(const Queue& queue, std::
     const timespec limit{.tv_sec = 0, .tv_nsec = look_after};
     const int ready = ::ppoll(waiting.data(), waiting.size(), &limit, nullptr);
     if (ready > 0 && waiting[0].revents != 0) drain_event(queue.call.get());
-    // Its last answers may be there already.
+    // Its last answers may have arrived.
     if (ready > 0 && hung_up(waiting[1]) && ahead(queue.ring->used()) < ahead(target))
       return back_end_.channel().hung_up();
     look_after = std::min(look_after * 2, last_look_ns);
@@ -207,8 +207,8 @@ VhostUserDevice::Found VhostUserDevice::look(unsigned number, Queue& queue) {
   const std::uint16_t used = ring.used();
   const auto fresh = static_cast<std::uint16_t>(used - queue.seen);
   if (fresh == 0) return {};
-  // A guest that polls takes what comes, and makes room for more, without us: more than the ring holds may have come
-  // since the last look, and where it went nobody knows any more.
+  // A guest that polls takes answers and makes new buffers available without an exit: more than the ring holds may have
+  // been returned since the last look, and where the device wrote for them is no longer known.
   if (queue.asynchronous && fresh > ring.size() && static_cast<std::uint16_t>(ring.available() - used) <= ring.size()) {
     queue.seen = used;
     const auto all = memory_->ranges();
@@ -239,7 +239,7 @@ void VhostUserDevice::tell(unsigned queue, const Found& found) {
 Result<void> VhostUserDevice::begin(DeviceEvents& events) {
   VMM_ASSERT(events_ == nullptr);
   events_ = &events;
-  // The thread has nothing to do with the process's signals.
+  // Signals of the process are not for this thread.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -264,7 +264,7 @@ void VhostUserDevice::watch() {
       if (queue->asynchronous) waiting.push_back({.fd = queue->call.get(), .events = POLLIN, .revents = 0});
   while (!interrupted_) {
     if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
-    // What it says at its end tells why. A descriptor of -1 is not looked at any more.
+    // Its last messages tell why it ended. poll() ignores a descriptor of -1.
     if (messages != nullptr && waiting[2].revents != 0 && !messages->read()) waiting[2].fd = -1;
     if (hung_up(waiting[1])) {
       fail(back_end_.channel().hung_up());

@@ -13,32 +13,32 @@
 
 namespace vmm::virtio {
 
-/// A device whose work a daemon does, over vhost-user. The rings are between the guest and the daemon: here is who
-/// tells whom, and the end of the daemon, which is the end of the machine.
+/// A device that a daemon implements, over vhost-user. Guest and daemon share the rings; this class handles
+/// notifications, and the end of the daemon, which ends the machine.
 class VhostUserDevice final : public Device {
  public:
-  /// How the guest gets its answers.
+  /// When the guest gets its answers.
   enum class Answers {
-    by_kvm,         ///< When they come: KVM passes notifications and interrupts on by itself.
-    before_return,  ///< Before notify() returns, so that no guest with a time of its own sees how long they took.
+    by_kvm,         ///< As they come: KVM forwards notifications and interrupts by itself.
+    before_return,  ///< Before notify() returns, so that a guest with a virtual time does not see how long they took.
   };
-  /// The configuration space is the back end's, and so long.
+  /// The configuration space is read from the back end, `bytes` bytes of it.
   struct FromBackEnd {
     std::uint32_t bytes;
   };
   struct Options {
     DeviceType type;
     std::vector<std::uint16_t> queue_sizes;
-    std::uint64_t features{};  ///< What of the back end's offer the guest may see, f_version_1 apart.
+    std::uint64_t features{};  ///< Which of the back end's features the guest may see, besides f_version_1.
     std::variant<std::vector<std::byte>, FromBackEnd> configuration;
     Answers answers{Answers::by_kvm};
-    /// Queues whose answers come when they come even with before_return: those of a network's receiver. Then the device
-    /// asks for DeviceEvents::attention().
+    /// Queues whose answers come at any time even with before_return: those of a network's receiver. For these the
+    /// device asks for DeviceEvents::attention().
     std::vector<unsigned> asynchronous{};
   };
 
-  /// Agrees with the back end. `memory` is as for VhostUser::connect(). Fails where the back end has too few queues or
-  /// does not speak, after VhostUserPeer::patience at the latest.
+  /// Negotiates with the back end. `memory` is as for VhostUser::connect(). Fails if the back end has too few queues or
+  /// does not answer within VhostUserPeer::patience.
   static Result<std::unique_ptr<VhostUserDevice>> create(VhostUserPeer peer, const GuestMemory& memory,
                                                          Options options);
   /// Closes the connection. Not before the vCPUs' threads have ended.
@@ -56,7 +56,7 @@ class VhostUserDevice final : public Device {
   void notify(unsigned number) override;
   void attend() override;
   void stop() override;
-  /// The daemon may end, too. For good; signal handlers may call it.
+  /// Also allows the daemon to end. Permanent; may be called by signal handlers.
   void cancel() override;
   [[nodiscard]] const Fd* notify_event(unsigned queue) const override;
   [[nodiscard]] const Fd* used_event(unsigned queue) const override;
@@ -67,9 +67,9 @@ class VhostUserDevice final : public Device {
     bool asynchronous{};
     std::mutex mutex;
     std::optional<SplitRing> ring;  ///< Empty while the device does not run.
-    std::uint16_t seen{};           ///< Of the used ring's index.
+    std::uint16_t seen{};           ///< The used ring's index at the last look.
   };
-  /// What came of a look at a queue, told to DeviceEvents when no lock is held: there, others may be about to stop us.
+  /// The result of a look at a queue. Reported to DeviceEvents without a lock held: others may be stopping us there.
   struct Found {
     std::vector<MemoryRange> written;
     std::optional<Error> error;
@@ -79,7 +79,7 @@ class VhostUserDevice final : public Device {
   Result<void> make_events();
   [[nodiscard]] std::optional<Error> wait_for_answers(const Queue& queue, std::uint16_t target) const;
   void forget_rings();
-  /// New buffers in the used ring of a queue whose mutex is held.
+  /// Looks for new buffers in the used ring of a queue whose mutex is held.
   Found look(unsigned number, Queue& queue);
   void tell(unsigned queue, const Found& found);
   void fail(Error error);
@@ -90,7 +90,7 @@ class VhostUserDevice final : public Device {
   Options options_;
   std::uint64_t features_{};
   std::vector<std::unique_ptr<Queue>> queues_;
-  Fd interrupt_;  ///< Has something to read from interrupt() on.
+  Fd interrupt_;  ///< Readable after interrupt().
   std::atomic<bool> interrupted_{false}, stopping_{false}, failed_{false};
   std::atomic<DeviceEvents*> events_{nullptr};
   std::thread watcher_;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-/// The messages of vhost-user, as QEMU's docs/interop/vhost-user.rst has them: little-endian, over a Unix socket.
+/// The messages of vhost-user, as in QEMU's docs/interop/vhost-user.rst: little-endian, over a Unix socket.
 namespace vmm::virtio::vhost_user {
 
 /// What the front end asks for.
@@ -26,7 +26,7 @@ enum class Request : std::uint32_t {
   set_config = 25,
 };
 
-/// As the protocol's text spells it.
+/// The request's name in the protocol's text.
 constexpr std::string_view name_of(Request request) {
   switch (request) {
     case Request::get_features: return "GET_FEATURES";
@@ -49,7 +49,7 @@ constexpr std::string_view name_of(Request request) {
   return "?";
 }
 
-/// VHOST_USER_F_PROTOCOL_FEATURES, among the device's features but no feature of the device.
+/// VHOST_USER_F_PROTOCOL_FEATURES: a bit among the device's features that is not a feature of the device.
 inline constexpr std::uint64_t f_protocol_features = 1ULL << 30U;
 
 /// Bits of GET_PROTOCOL_FEATURES.
@@ -61,7 +61,7 @@ inline constexpr std::uint64_t protocol_configuration = 1ULL << 9U;
 inline constexpr std::uint32_t version_mask = 3, version = 1;
 inline constexpr std::uint32_t flag_reply = 1U << 2U, flag_need_reply = 1U << 3U;
 
-/// Ahead of each message.
+/// Precedes each message.
 struct Header {
   std::uint32_t request, flags, size;
 };
@@ -74,7 +74,7 @@ struct RingAddresses {
   std::uint32_t index, flags;
   std::uint64_t descriptors, used, available, log;
 };
-/// SET_MEM_TABLE: one range of the guest's RAM; its descriptor comes along.
+/// SET_MEM_TABLE: one range of the guest's RAM; its descriptor is sent along.
 struct MemoryRegion {
   std::uint64_t guest_address, bytes, user_address, file_offset;
 };
@@ -83,11 +83,11 @@ struct MemoryTable {
   std::uint32_t regions, padding;
   std::array<MemoryRegion, 2> region;
 };
-/// GET_CONFIG and SET_CONFIG; so many bytes of the configuration space follow.
+/// GET_CONFIG and SET_CONFIG; followed by `size` bytes of the configuration space.
 struct ConfigurationHeader {
   std::uint32_t offset, size, flags;
 };
-/// The most of a configuration space that a message carries.
+/// The most bytes of a configuration space that a message can carry.
 inline constexpr std::uint32_t most_configuration = 256;
 
 static_assert(sizeof(Header) == 12 && sizeof(RingState) == 8 && sizeof(RingAddresses) == 40);
