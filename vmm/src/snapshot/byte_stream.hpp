@@ -15,7 +15,7 @@ inline constexpr auto snapshot_advice = "restore a file that `vpmu ctl SOCKET sn
 /// And about one of ours that this version cannot read.
 inline constexpr auto version_advice = "restore it with the version that wrote it";
 
-/// Puts plain structures and runs of bytes one after the other.
+/// Appends plain structures and runs of bytes.
 class ByteWriter {
  public:
   template <class T>
@@ -24,7 +24,7 @@ class ByteWriter {
     const auto raw = std::as_bytes(std::span{&value, 1});
     bytes_.insert(bytes_.end(), raw.begin(), raw.end());
   }
-  /// With their number.
+  /// A run of bytes, with its length.
   void put_run(std::span<const std::byte> run) {
     put(std::uint64_t{run.size()});
     bytes_.insert(bytes_.end(), run.begin(), run.end());
@@ -35,7 +35,7 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-/// Takes them apart again. Where bytes are missing it gives zeros and nothing, and is no longer good().
+/// Reads them back. If bytes are missing, returns zeros and empty runs, and is no longer good().
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_{bytes} {}
@@ -50,9 +50,9 @@ class ByteReader {
   }
   std::span<const std::byte> get_run() { return next(get<std::uint64_t>()); }
 
-  /// Nothing was missing.
+  /// Whether nothing was missing.
   [[nodiscard]] bool good() const { return good_; }
-  /// And nothing is left.
+  /// Whether nothing was missing, and nothing is left.
   [[nodiscard]] bool done() const { return good_ && rest_.empty(); }
 
  private:

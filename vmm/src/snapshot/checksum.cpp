@@ -1,6 +1,6 @@
 #include "snapshot/checksum.hpp"
 
-// Compiled in: libvpmu-kvm.so, which is loaded into other programs, needs no library more.
+// Compiled in, so that libvpmu-kvm.so, which is loaded into other programs, needs no further library.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -6,7 +6,7 @@
 
 namespace vmm {
 
-/// XXH3 of 64 bits over bytes that come piece by piece: finds any damage that is not made on purpose, at some ten GB/s.
+/// 64-bit XXH3 of bytes that come piece by piece: detects any accidental damage, at some ten GB/s.
 class Checksum {
  public:
   Checksum();

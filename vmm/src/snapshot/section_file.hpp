@@ -19,14 +19,14 @@ namespace vmm {
 /// three (8 bytes). All of it is little-endian.
 using SectionName = std::array<char, 16>;
 
-/// Writes such a file whole or not at all. Every member fails with kind usage where the file cannot be written.
+/// Writes such a file completely or not at all. Every member fails with kind usage if the file cannot be written.
 class SectionWriter {
  public:
   static Result<SectionWriter> create(WholeFile file);
 
   /// A whole section.
   Result<void> put(std::string_view name, std::span<const std::byte> contents);
-  /// One whose contents come in pieces: of `size` bytes together.
+  /// Begins a section of `size` bytes in total, which are added in pieces.
   Result<void> begin(std::string_view name, std::uint64_t size);
   Result<void> add(std::span<const std::byte> piece);
   Result<void> end();
@@ -40,23 +40,23 @@ class SectionWriter {
   std::optional<Checksum> checksum_;  ///< Of the section that has begun.
 };
 
-/// Reads it again, by the same names in the same order. Nothing of the file is believed: no size is used before the
-/// file was found to have as many bytes. Every member fails with kind usage and names the section.
+/// Reads such a file, with the same names in the same order. Trusts nothing in it: a size is used only after a check
+/// that the file has that many bytes. Every member fails with kind usage and names the section.
 class SectionReader {
  public:
-  /// `path` may be a symbolic link, and must lead to a regular file; others do not hold the caller up.
+  /// `path` may be a symbolic link, and must lead to a regular file; any other file fails without blocking.
   static Result<SectionReader> open(const std::string& path);
 
   /// A whole section, of at most `most` bytes.
   Result<Bytes> get(std::string_view name, std::uint64_t most);
-  /// The size of a section that is taken in pieces.
+  /// Begins a section that is read in pieces; returns its size.
   Result<std::uint64_t> begin(std::string_view name);
   Result<void> read(std::span<std::byte> piece);
   Result<void> end();
   /// After the last section: there must be nothing more.
   Result<void> finish() const;
 
-  /// That section `name` cannot be used.
+  /// The error that section `name` cannot be used.
   [[nodiscard]] Failure refused(std::string_view name, const std::string& why) const;
 
  private:
@@ -67,7 +67,7 @@ class SectionReader {
 
   std::string path_;
   Fd fd_;
-  std::uint64_t rest_;  ///< Bytes of the file that were not read yet.
+  std::uint64_t rest_;  ///< Bytes of the file that have not been read yet.
   std::string section_;
   std::optional<Checksum> checksum_;  ///< Of the section that has begun.
 };

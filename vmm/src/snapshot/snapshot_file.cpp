@@ -19,7 +19,7 @@ constexpr std::uint64_t most_state_bytes = 1U << 20U;
 constexpr std::uint64_t most_vcpu_bytes = 32U << 20U;
 constexpr std::size_t longest_model = 64;
 
-/// What is written, read and added to a checksum at once: it stays in the cache meanwhile.
+/// How much is written, read and added to a checksum at a time: it stays in the cache meanwhile.
 constexpr std::uint64_t most_run_pages = 64;
 
 std::string vcpu_section(std::size_t id) { return fmt::format("vcpu {}", id); }
@@ -38,7 +38,7 @@ Bytes encode(const MachineImage& image) {
   return out.take();
 }
 
-/// False where it is not of this form.
+/// False if the bytes do not have this form.
 bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   ByteReader in{bytes};
   const auto model = in.get_run();
@@ -54,7 +54,7 @@ bool decode(std::span<const std::byte> bytes, MachineImage& image) {
   return in.done() && image.model.size() <= longest_model && image.cpus >= 1 && image.cpus <= MachineImage::most_vcpus;
 }
 
-/// A bit for each page of a RAM, by its place in the memory's ranges.
+/// A bit for each page of RAM, in the order of the memory's ranges.
 class PageSet {
  public:
   explicit PageSet(const GuestMemory& memory) : bits_((memory.bytes() / vpmu::page_size + 7) / 8) {}
@@ -67,7 +67,7 @@ class PageSet {
     return count;
   }
   [[nodiscard]] const Bytes& bits() const { return bits_; }
-  /// False where the bits are not of such a memory.
+  /// False if the bits do not fit this memory.
   bool take(const GuestMemory& memory, Bytes bits) {
     const std::uint64_t pages = memory.bytes() / vpmu::page_size;
     if (bits.size() != bits_.size()) return false;

@@ -10,11 +10,11 @@
 
 namespace vmm {
 
-/// A machine at rest, but for its RAM.
+/// The state of a stopped machine, without its RAM.
 struct MachineImage {
   static constexpr std::uint32_t most_vcpus = 64;
 
-  std::string model;  ///< With what the machine was made; a restored one is made the same.
+  std::string model;  ///< Configuration of the machine; a restored one is made with the same.
   std::uint64_t memory_bytes{};
   std::uint32_t cpus{}, threads_per_core{};
   bool bare_metal{};
@@ -31,21 +31,21 @@ struct MachineImage {
 Result<WholeFile> new_snapshot_file(const std::string& path);
 Result<WholeFile> given_snapshot_file(Fd fd);
 
-/// Writes a snapshot whole, or not at all. Pages that are zero are left out. Nothing may write to the RAM meanwhile.
-/// Fails with kind usage where the file cannot be written. Cost: the RAM is read twice, and its pages that are not zero
-/// are written.
+/// Writes a snapshot completely, or not at all. Zero pages are left out. Nothing may write to the RAM meanwhile. Fails
+/// with kind usage if the file cannot be written. Cost: the RAM is read twice, and its nonzero pages are written.
 Result<void> write_snapshot(WholeFile whole, const MachineImage& image, const GuestMemory& memory);
 
-/// A snapshot that is read. Each section of the file has a checksum; a failure names the section. That a file is
-/// undamaged does not make it harmless: what is in it is checked by those whose state it is.
+/// A snapshot being read. Each section of the file has a checksum; a failure names the section. An undamaged file may
+/// still be harmful, so the component that takes over a state checks its contents.
 class SnapshotReader {
  public:
-  /// Reads all but the RAM. Fails with kind usage where the file cannot be read, is no regular file, is no snapshot, is
+  /// Reads all but the RAM. Fails with kind usage if the file cannot be read, is no regular file or no snapshot, or is
   /// damaged or cut short.
   static Result<SnapshotReader> open(const std::string& path);
 
   [[nodiscard]] const MachineImage& image() const { return image_; }
-  /// The RAM, into fresh memory of image().memory_bytes. Once. Fails as open() does, with part of it in the memory.
+  /// Reads the RAM into fresh memory of image().memory_bytes. Call it once. Fails as open() does; the memory then holds
+  /// a part.
   Result<void> read_memory(const GuestMemory& memory);
 
  private:

@@ -15,7 +15,7 @@ constexpr std::uint32_t msr_tsc_deadline = 0x6E0;
 constexpr std::size_t most_msrs = 4096;
 constexpr std::uint32_t chips = 3;  // two 8259s and the IOAPIC
 
-/// Where the guest's TSC stands. The offset is to the host's TSC at the time of `host`.
+/// The guest's TSC. `offset` is relative to the host's TSC at the time of `host`.
 struct SavedTsc {
   std::uint64_t khz, value, host, offset, has_offset, deadline;
 };
@@ -51,7 +51,7 @@ Result<void> restore_tsc(Vcpu& vcpu, const SavedTsc& saved, std::uint64_t moment
   return {};
 }
 
-/// Those that can be read; KVM's list has some that this vCPU's CPUID hides.
+/// Saves the MSRs that can be read; KVM's list has some that this vCPU's CPUID hides.
 Bytes save_msrs(Vcpu& vcpu, std::span<const std::uint32_t> indices) {
   ByteWriter out;
   for (const std::uint32_t index : indices) {
@@ -99,7 +99,7 @@ Result<Bytes> save_vcpu(Vcpu& vcpu, std::span<const std::uint32_t> saved_msrs) {
   return out.take();
 }
 
-// XCR0 before XSAVE, the APIC's mode (in sregs) before its registers, the APIC before its deadline.
+// Order: XCR0 before XSAVE, the APIC's mode (in sregs) before its registers, the APIC before its deadline.
 Result<void> restore_vcpu(Vcpu& vcpu, std::span<const std::byte> image, std::uint64_t moment) {
   ByteReader in{image};
   const auto sregs = in.get<kvm_sregs>();

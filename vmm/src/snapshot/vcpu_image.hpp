@@ -14,10 +14,10 @@ namespace vmm {
 /// System::saved_msrs), local APIC, events, TSC. On the vCPU's thread.
 Result<Bytes> save_vcpu(Vcpu& vcpu, std::span<const std::uint32_t> saved_msrs);
 
-/// The reverse, on a vCPU that has its CPUID and has not run. The guest's TSC goes on where it was, as if no time had
-/// passed until `moment` of the host's; the TSCs of several vCPUs stay as far apart as they were where KVM tells
-/// offsets (Linux 5.16). Fails with kind usage where the bytes are not of this form, kind host where KVM refuses, and
-/// where the TSC has another rate here.
+/// The reverse, on a vCPU that has its CPUID and has not run. The guest's TSC continues as if no time had passed until
+/// `moment` of the host's; if KVM tells TSC offsets (Linux 5.16), the TSCs of several vCPUs keep their differences.
+/// Fails with kind usage if the bytes do not have this form, kind host if KVM refuses, or if the TSC has another rate
+/// here.
 Result<void> restore_vcpu(Vcpu& vcpu, std::span<const std::byte> image, std::uint64_t moment);
 
 /// The interrupt controllers and the timer that KVM emulates for the whole VM.
