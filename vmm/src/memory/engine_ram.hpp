@@ -6,7 +6,7 @@
 
 namespace vmm {
 
-/// Guest RAM as the instruction engine takes it. For one vCPU, on its thread.
+/// Guest RAM as the instruction engine accesses it. For one vCPU, on its thread.
 class EngineRam final : public vpmu::exec::Ram {
  public:
   /// `memory` must outlive it.
@@ -17,8 +17,8 @@ class EngineRam final : public vpmu::exec::Ram {
   std::byte* page(vpmu::GuestPhysical page) override { return memory_->physical().host_page(page); }
   void will_write(vpmu::GuestPhysical page) override { open_.push_back(page); }
 
-  /// The engine has stopped: tells the dirty-page log what it has written to. Its next write to any page must say so
-  /// again.
+  /// The engine has stopped: reports the pages that it has written to the dirty-page log. Its next write to any page
+  /// must be reported again.
   void close();
 
  private:

@@ -21,7 +21,7 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes, GuestBacking backin
     return usage_error(fmt::format("bad memory size of {} bytes", bytes),
                        "give a multiple of 4 KiB from 16M to 256G, for example --memory 512M");
   }
-  // Anonymous unless somebody else has to map it: only such memory gets huge pages by default. Each 4 KiB page that a
+  // Anonymous unless another process has to map it: by default only such memory gets huge pages. Each 4 KiB page that a
   // guest touches for the first time costs an exit and a fault; with huge pages a Linux guest boots in half the time on
   // a nested host.
   void* const reserved =
@@ -32,13 +32,13 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes, GuestBacking backin
   }
   GuestMemory memory;
   memory.mapping_ = Mapping{reserved, bytes + huge_page};
-  // KVM maps a huge page only where guest and host addresses agree in its low bits.
+  // KVM maps a huge page only where the low bits of guest and host address are the same.
   const auto address = reinterpret_cast<std::uintptr_t>(reserved);
   memory.base_ = static_cast<std::byte*>(reserved) + (huge_page - address % huge_page) % huge_page;
   memory.bytes_ = bytes;
   if (backing == GuestBacking::shared) VMM_TRY(memory.map_file());
-  ::madvise(memory.base_, bytes, MADV_HUGEPAGE);  // advice: a host without huge pages is slower and nothing else
-  // What the guest has in memory is its own: in no core file, and in no child of this process.
+  ::madvise(memory.base_, bytes, MADV_HUGEPAGE);  // only advice: a host without huge pages is slower
+  // Keeps guest memory out of core files and of child processes.
   if (::madvise(reserved, bytes + huge_page, MADV_DONTDUMP) != 0 ||
       ::madvise(reserved, bytes + huge_page, MADV_DONTFORK) != 0)
     return host_error("madvise of the guest's memory", errno);
@@ -50,14 +50,14 @@ Result<GuestMemory> GuestMemory::create(std::uint64_t bytes, GuestBacking backin
   return memory;
 }
 
-/// In place of the anonymous pages from base_ on.
+/// Maps a memfd in place of the anonymous pages from base_ on.
 Result<void> GuestMemory::map_file() {
   file_ = Fd{::memfd_create("vpmu-guest", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!file_.valid()) return host_error("memfd_create for the guest's memory", errno);
   if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0)
     return host_error(fmt::format("cannot make a file of {} MiB for the guest's memory", bytes_ >> 20U), errno,
                       "give a smaller --memory");
-  // Whoever has the descriptor could otherwise shorten the file, and the next access here would be a SIGBUS.
+  // Otherwise anybody with the descriptor could shorten the file, and the next access here would be a SIGBUS.
   if (::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return host_error("cannot seal the guest's memory", errno);
   if (::mmap(base_, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_.get(), 0) ==

@@ -21,8 +21,7 @@ struct MemoryRange {
 /// Who can map the guest's RAM.
 enum class GuestBacking {
   own,     ///< This process alone: anonymous memory, in huge pages where the host has them.
-  shared,  ///< Processes that are given its descriptor, as devices outside of this one are: a memfd that keeps its
-           ///< size.
+  shared,  ///< Also processes that get its descriptor, such as devices outside of this one: a memfd of fixed size.
 };
 
 /// The guest's RAM, at guest address 0 and, beyond the 3 to 4 GiB hole that belongs to the chips, at 4 GiB.
@@ -46,8 +45,8 @@ class GuestMemory {
 
   [[nodiscard]] std::span<const MemoryRange> ranges() const { return std::span{ranges_}.first(range_count_); }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  /// Of shared memory, for others to map: the ranges lie in it one after the other. Null where it is this process's
-  /// own.
+  /// The descriptor of shared memory, for others to map: the ranges lie in it one after the other. Null with
+  /// GuestBacking::own.
   [[nodiscard]] const Fd* descriptor() const { return file_.valid() ? &file_ : nullptr; }
 
   /// Copies guest RAM out; false, and `out` unspecified, when not all of it is RAM of one range.
@@ -85,8 +84,8 @@ class GuestMemory {
                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   }
 
-  /// The bytes themselves, for loaders and hot paths; empty when not all of them are RAM of one range.
-  /// Contents are volatile in meaning: the guest writes them at any time.
+  /// Direct access to the bytes, for loaders and hot paths; empty unless all of them are RAM of one range. Treat the
+  /// contents as volatile: the guest may write them at any time.
   [[nodiscard]] std::span<std::byte> bytes_at(vpmu::GuestPhysical at, std::uint64_t size) const;
 
  private:

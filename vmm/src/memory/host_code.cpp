@@ -13,7 +13,7 @@
 namespace vmm {
 namespace {
 
-/// A routine begins where the CPU likes to jump to.
+/// Routines start at this alignment, which is fast for jump targets.
 constexpr std::size_t alignment = 16;
 constexpr std::size_t guard = vpmu::page_size;
 constexpr std::size_t reserved_bytes = MappedHostCode::bytes + 2 * guard;
@@ -23,8 +23,8 @@ std::byte* reserve() {
   return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
 }
 
-/// The file once more, to be read only: what is mapped from that can never become writable. Without /proc the file
-/// itself.
+/// Maps a second, read-only descriptor of the file: such a mapping can never become writable. Without /proc, maps the
+/// file itself.
 std::byte* map_to_run(const Fd& file, std::byte* at) {
   const std::string path = fmt::format("/proc/self/fd/{}", file.get());
   const Fd to_read{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};

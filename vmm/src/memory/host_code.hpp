@@ -7,16 +7,16 @@
 
 namespace vmm {
 
-/// Executable memory for one instruction engine: pages of a memory file, mapped once, to run. Nothing in this process
-/// can write to them by an address, at no time: code is written to the file. Nor can mprotect() make the mapping
-/// writable where the host has /proc, nor anybody resize the file. Unmapped pages stand before and after it.
+/// Executable memory for one instruction engine: pages of a memory file, mapped once, as executable. This process never
+/// has a writable mapping of them: code is written to the file. If the host has /proc, mprotect() cannot make the
+/// mapping writable; nobody can resize the file. Guard pages precede and follow it.
 ///
-/// Where the host refuses, add() gives null for ever, and the engine leaves what needs it to others.
+/// If the host refuses, add() always returns null, and the engine leaves what needs such code to its caller.
 class MappedHostCode final : public vpmu::exec::HostCode {
  public:
   static constexpr std::size_t bytes = 32U << 20U;
 
-  /// Makes the file and maps it: later, in a jail, that may be forbidden. Takes address space, and memory as code is
+  /// Makes the file and maps it, as that may be forbidden later, in a jail. Takes address space, and memory as code is
   /// added.
   MappedHostCode();
   MappedHostCode(const MappedHostCode&) = delete;

@@ -16,7 +16,7 @@ using vpmu::PagingAccess;
 
 GuestPhysical page_of(GuestPhysical at) { return GuestPhysical{at.value() & ~(vpmu::page_size - 1)}; }
 
-/// Page-table words whose changes reach the dirty-page log.
+/// Page-table words whose changes are reported to the dirty-page log.
 class LoggedWords final : public vpmu::PhysicalWords {
  public:
   LoggedWords(vpmu::PhysicalWords& words, const DirtyPageLog& log) : words_{words}, log_{log} {}
@@ -34,7 +34,7 @@ class LoggedWords final : public vpmu::PhysicalWords {
   const DirtyPageLog& log_;
 };
 
-/// How an access walks.
+/// Parameters of an access's page walks.
 struct Manner {
   PagingAccess access{};
   vpmu::PagingPrivilege privilege{};
@@ -50,7 +50,8 @@ struct Piece {
   std::size_t bytes{};
 };
 
-/// Walks each page of [at, at + size) and hands its piece to `use`, which says whether the piece was RAM.
+/// Walks the page tables for each page of [at, at + size) and calls `use` with its piece; `use` returns whether it was
+/// RAM.
 template <class Use>
 AccessResult for_each_piece(const vpmu::PagingState& state, vpmu::PhysicalWords& words, GuestLinear at,
                             std::uint64_t size, Manner manner, Use use) {

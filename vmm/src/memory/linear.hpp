@@ -10,14 +10,14 @@
 
 namespace vmm {
 
-/// Called with the address of each 4 KiB page of RAM after a write to it, page tables included: what KVM's own dirty
-/// log does not see. After, so that a copy made between write and call is followed by another. Called on the thread
-/// that writes.
+/// Called with the address of each 4 KiB page of RAM after a write to it, page tables included: writes that KVM's own
+/// dirty log does not see. Because it is called after the write, a copy made between write and call is followed by
+/// another. Called on the thread that writes.
 using DirtyPageLog = std::function<void(vpmu::GuestPhysical page)>;
 
-/// The guest's memory by linear address: our own page walk, then guest RAM. Guest-controlled in every argument: nothing
-/// outside guest RAM is touched, and every failure is a value. Holds no state of a vCPU; one object serves all of them,
-/// on any thread.
+/// The guest's memory by linear address: our own page walk, then guest RAM. Every argument may be controlled by the
+/// guest: nothing outside of guest RAM is touched, and every failure is a value. Holds no vCPU state; one object serves
+/// all vCPUs, on any thread.
 ///
 /// Accesses may cross pages; each page is walked on its own (rule F13). Cost: one walk, up to five words of RAM, per
 /// page.
@@ -43,8 +43,8 @@ class LinearMemory {
                            vpmu::AccessKind kind,
                            vpmu::PagingPrivilege privilege = vpmu::PagingPrivilege::supervisor) const;
 
-  /// Copies instruction bytes, as many as can be fetched without a fault, at most `out.size()`; returns how many.
-  /// Changes nothing: the guest does not see that we looked.
+  /// Copies instruction bytes, up to the first that cannot be fetched without a fault, at most `out.size()`; returns
+  /// their number. Has no effect that the guest could see.
   std::size_t fetch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<std::byte> out,
                     vpmu::PagingPrivilege privilege) const;
 
@@ -52,7 +52,7 @@ class LinearMemory {
   /// not mapped to RAM or `in` crosses it.
   bool patch(const vpmu::PagingState& state, vpmu::GuestLinear at, std::span<const std::byte> in) const;
 
-  /// What it works on, for those who walk by themselves: they call written() after they have written to a page.
+  /// The memory below, for code that walks page tables itself: it calls written() after it has written to a page.
   [[nodiscard]] PhysicalMemory& physical() const { return memory_; }
   void written(vpmu::GuestPhysical page) const {
     if (log_) log_(page);

@@ -10,8 +10,8 @@
 
 namespace vmm {
 
-/// Guest RAM for an engine that must not change it: each page that it touches is a copy. For one vCPU that does not run
-/// meanwhile.
+/// Guest RAM for an engine that must not change it: each page that the engine touches is a copy. For one vCPU, which
+/// must not run meanwhile.
 class OverlayRam final : public vpmu::exec::Ram {
  public:
   /// `memory` must outlive it.
@@ -22,28 +22,28 @@ class OverlayRam final : public vpmu::exec::Ram {
   std::byte* page(vpmu::GuestPhysical page) override;
   void will_write(vpmu::GuestPhysical page) override;
 
-  /// Forgets all copies: from here the guest's RAM is looked at anew.
+  /// Drops all copies: pages are copied from the guest's RAM again.
   void begin();
-  /// All copies are again as they were made. Host addresses of pages stay.
+  /// Resets all copies to their initial contents. Host addresses of pages stay valid.
   void rewind();
   /// Pages touched.
   [[nodiscard]] std::size_t pages() const { return copies_.size(); }
-  /// Gives the guest's RAM back what the touched pages held when their copies were made.
+  /// Writes the initial contents of all touched pages back to the guest's RAM.
   [[nodiscard]] bool restore_guest();
-  /// The first byte of a touched page that the guest's RAM now holds otherwise. Accessed bits of page tables do not
-  /// count: a processor may look ahead, and keeps translations whose bit was cleared.
+  /// The first aligned 8-byte word of a touched page that differs from the guest's RAM now. Accessed bits of page
+  /// tables do not count: a processor may set them speculatively, and keeps translations whose bit was cleared.
   [[nodiscard]] std::optional<vpmu::GuestPhysical> difference() const;
-  /// The aligned word that the guest's RAM holds there; 0 where there is none.
+  /// The aligned word at that address in the guest's RAM; 0 if that is not RAM.
   [[nodiscard]] std::uint64_t in_guest(vpmu::GuestPhysical at) const {
     return memory_->physical().read_word(at, 8).value_or(0);
   }
 
  private:
-  /// As aligned as the guest's: the engine uses operands where they are.
+  /// Aligned like the guest's pages: the engine uses operands in place.
   struct alignas(vpmu::page_size) Page : std::array<std::byte, vpmu::page_size> {};
   struct Copy {
     Page* now{};
-    Page* before{};   ///< Null while nobody has written to it.
+    Page* before{};   ///< The initial contents; null until the first write.
     bool is_table{};  ///< A page walk has changed something in it.
   };
   Copy* copy_of(vpmu::GuestPhysical page);
@@ -51,7 +51,7 @@ class OverlayRam final : public vpmu::exec::Ram {
   Page* new_page();
 
   const LinearMemory* memory_;
-  std::map<std::uint64_t, Copy> copies_;      ///< By address.
+  std::map<std::uint64_t, Copy> copies_;      ///< By guest address.
   std::vector<std::unique_ptr<Page>> pages_;  ///< Those in use first.
   std::size_t used_{};
 };

@@ -9,7 +9,7 @@
 namespace vmm {
 
 /// Guest RAM as the layers above see it: by guest-physical address, and by pointer only for the instruction engine. The
-/// seam between GuestMemory and linear access; tests put a fake below it. Every address may come from the guest. Safe
+/// interface between GuestMemory and linear access; tests implement a fake. Every address may come from the guest. Safe
 /// to call from any thread; the guest and devices may change the bytes at any time.
 class PhysicalMemory : public vpmu::PhysicalWords {
  public:

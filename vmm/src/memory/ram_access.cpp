@@ -6,7 +6,7 @@ namespace vmm {
 
 bool RamAccess::read(vpmu::GuestPhysical at, std::span<std::byte> out) {
   const bool is_ram = memory_.read(at, out);
-  // The guest may change the bytes now: the compiler must use the copy and never go back for them.
+  // The guest may change the bytes at any time: this keeps the compiler from reading them a second time.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   return is_ram;
 }

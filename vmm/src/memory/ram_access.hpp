@@ -4,7 +4,7 @@
 
 namespace vmm {
 
-/// GuestMemory as LinearMemory and the page walk take it. Holds no state; safe on any thread.
+/// Adapts GuestMemory for LinearMemory and the page walk. Holds no state; safe on any thread.
 class RamAccess final : public PhysicalMemory {
  public:
   /// `memory` must outlive this object.
