@@ -21,7 +21,7 @@ bool ApicTimer::take_due(std::uint64_t now) {
   if (period_ == 0)
     due_.reset();
   else
-    *due_ += (now - *due_) / period_ * period_ + period_;  // periods that nobody saw are one interrupt
+    *due_ += (now - *due_) / period_ * period_ + period_;  // several periods that nobody saw are one interrupt
   return true;
 }
 

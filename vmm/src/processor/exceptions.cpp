@@ -25,7 +25,7 @@ struct Gate {
   [[nodiscard]] bool present() const { return vpmu::Bits<47>::test(low); }
 };
 
-/// As the processor looks at its tables.
+/// Reads as the processor reads its tables.
 template <class T>
 vpmu::AccessResult read(GuestView& view, std::uint64_t at, T& out) {
   return view.read(vpmu::GuestLinear{at}, std::as_writable_bytes(std::span{&out, 1}));
@@ -36,7 +36,7 @@ bool is_code64(const kvm_segment& s) {
 
 struct TaskStacks {
   std::uint32_t reserved0;
-  std::array<std::uint32_t, 6> rsp;  ///< Three words of 8 bytes, not aligned to them.
+  std::array<std::uint32_t, 6> rsp;  ///< three words of 8 bytes, not aligned to 8
   std::array<std::uint32_t, 2> reserved1;
   std::array<std::uint32_t, 14> ist;
 };
@@ -50,14 +50,14 @@ std::optional<std::uint64_t> handler_stack(const SoftState& state, GuestView& vi
   return gate.stack() != 0 ? word(tss.ist, gate.stack() - 1) : word(tss.rsp, cpl);
 }
 
-/// EXT of an error code: 0 where a program asked for the event, by INT n, INT3 or INTO. SDM 3A 6.13.
+/// EXT of an error code: 0 if a program caused the event, by INT n, INT3 or INTO. SDM 3A 6.13.
 std::uint32_t external_bit(EventKind kind) { return kind == EventKind::software ? 0 : external; }
-/// What an exception about a gate says of it.
+/// The error code of an exception that a gate causes.
 std::uint32_t gate_error_of(const Exception& e, EventKind kind) {
   return (std::uint32_t{e.vector} << 3) | in_idt | external_bit(kind);
 }
 
-/// What a gate of 4 bytes at IDTR's base leads to. SDM 3B 20.1.4.
+/// Enters a handler through a 4-byte entry at IDTR's base. SDM 3B 20.1.4.
 std::optional<Exception> enter_in_real_mode(SoftState& state, GuestView& view, const Exception& e) {
   std::array<std::uint16_t, 2> gate{};  // IP, CS
   if (state.sregs.idt.limit < e.vector * 4U + 3U) return Exception{vector_gp, std::nullopt};
@@ -75,7 +75,7 @@ std::optional<Exception> enter_in_real_mode(SoftState& state, GuestView& view, c
   return std::nullopt;
 }
 
-/// The stack of an inner privilege level from a TSS of 32 bits. SDM 3A figure 7-2.
+/// The stack of an inner privilege level, from a 32-bit TSS. SDM 3A figure 7-2.
 struct InnerStack {
   std::uint64_t rsp{};
   kvm_segment ss{};
@@ -88,7 +88,7 @@ std::optional<InnerStack> inner_stack(const SoftState& state, GuestView& view, u
   return writable ? std::optional{InnerStack{words[0], *ss}} : std::nullopt;
 }
 
-/// Through a gate of 8 bytes to 32-bit code. SDM 3A 6.12.1. Gates of 16 bits and tasks are not known.
+/// Enters 32-bit code through an 8-byte gate. SDM 3A 6.12.1. 16-bit gates and task gates are not supported.
 std::optional<Exception> enter_in_protected_mode(SoftState& state, GuestView& view, const Exception& e,
                                                  EventKind kind) {
   const std::uint32_t gate_error = gate_error_of(e, kind);
@@ -184,7 +184,7 @@ bool makes_double_fault(const Exception& first, EventKind kind, const Exception&
 }  // namespace
 
 bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind, std::uint8_t length) {
-  // Ends: behind a page fault there is nothing but #DF, and behind that nothing.
+  // Terminates: a fault after a page fault can only become #DF, and a fault after #DF ends the loop.
   while (const auto second = enter(state, view, exception, kind)) {
     if (exception.vector == vector_df) return false;
     if (kind == EventKind::software) state.regs.rip -= length;

@@ -4,17 +4,16 @@
 
 namespace vmm {
 
-/// How an event came about, as far as its delivery cares.
+/// The kind of an event, as far as its delivery depends on it.
 enum class EventKind : std::uint8_t {
-  fault,     ///< RIP is that of the instruction; RF is set in what is pushed.
-  trap,      ///< RIP is behind the instruction, or an interrupt's.
-  software,  ///< INT n, INT3: a trap, and the gate's privilege level counts.
+  fault,     ///< RIP is that of the instruction; RF is set in the pushed flags.
+  trap,      ///< RIP is after the instruction; also for interrupts.
+  software,  ///< INT n, INT3: a trap, and the gate's DPL is checked.
 };
 
-/// Enters the handler of an exception or interrupt. SDM 3A 6.12, 6.14, 3B 20.1.4. A fault on the way is
-/// delivered in its place, or #DF; false when that faults too: the processor shuts down. Changes nothing but the
-/// registers, CR2, DR7.GD (#DB clears it, 3B 17.2.4) and the guest's stack. `length`: of the instruction that RIP is
-/// behind, of kind software.
+/// Enters the handler of an exception or interrupt. SDM 3A 6.12, 6.14, 3B 20.1.4. A fault during delivery is delivered
+/// instead, or #DF; false if that faults too: the processor shuts down. Changes only the registers, CR2, DR7.GD (#DB
+/// clears it, 3B 17.2.4) and the guest's stack. `length`: of the instruction before RIP, for kind software.
 [[nodiscard]] bool deliver(SoftState& state, GuestView& view, Exception exception, EventKind kind,
                            std::uint8_t length = 0);
 

@@ -17,7 +17,7 @@ using vpmu::bit;
 constexpr std::uint64_t cr0_pe = bit(0), efer_lma = bit(10);
 constexpr std::uint64_t rflags_if = bit(9), rflags_rf = bit(16), rflags_vm = bit(17), rflags_iopl = 3ULL << 12,
                         rflags_fixed = bit(1);
-/// All that software may load into RFLAGS.
+/// All flags that software may load into RFLAGS.
 constexpr std::uint64_t rflags_loadable = 0x25'7FD5;
 /// Descriptor types, accessed: readable code, writable data.
 constexpr std::uint8_t type_code = 0xB, type_data = 0x3;
@@ -26,7 +26,7 @@ constexpr std::uint32_t msr_star = 0xC000'0081, msr_lstar = 0xC000'0082, msr_fma
 
 Exception protection(std::uint16_t selector) { return {vector_gp, selector & ~3U}; }
 
-/// Words of a frame, as the instruction may read them.
+/// Reads words of a stack frame as the instruction would.
 template <std::size_t N>
 std::optional<Exception> read_frame(SoftState& state, GuestView& view, std::size_t bytes, std::size_t count,
                                     std::array<std::uint64_t, N>& words) {
@@ -38,7 +38,7 @@ std::optional<Exception> read_frame(SoftState& state, GuestView& view, std::size
   return std::nullopt;
 }
 
-/// The code segment of a far branch that leaves the privilege level at `cpl`.
+/// Loads the code segment of a far branch from privilege level `cpl`.
 std::optional<kvm_segment> code_segment(SoftState& state, GuestView& view, std::uint16_t selector, unsigned cpl) {
   if (is_real_mode(state.sregs)) return real_mode_segment(selector, true);
   auto cs = segment_of(view, state.sregs, selector);
@@ -57,7 +57,7 @@ std::optional<Exception> bad_target(const SoftState& state, const kvm_segment& c
   return std::nullopt;
 }
 
-/// As the fast system calls load it, whatever the descriptor table says.
+/// A segment as the fast system calls load it, regardless of the descriptor table.
 kvm_segment flat(std::uint64_t selector, std::uint8_t type, std::uint8_t dpl, bool is_64_bit = true) {
   kvm_segment s{};
   s.selector = static_cast<std::uint16_t>(selector);

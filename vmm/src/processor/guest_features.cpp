@@ -11,25 +11,25 @@ namespace {
 using vpmu::bit;
 using vpmu::exec::CpuFeature;
 
-/// Of CR4: TSD, DE, PSE, PAE, PGE, PCE, OSFXSR and OSXMMEXCPT. No guest here sees VME and MCE.
+/// CR4 bits TSD, DE, PSE, PAE, PGE, PCE, OSFXSR and OSXMMEXCPT. CPUID of these guests has no VME and MCE.
 constexpr std::uint64_t cr4_always = 0x7BC;
 constexpr std::uint64_t cr4_fsgsbase = bit(16), cr4_osxsave = bit(18), cr4_smep = bit(20), cr4_smap = bit(21);
 constexpr std::uint32_t leaf_7_smep = 1U << 7U;
 
-/// Who does what the feature promises.
+/// Who implements the feature.
 enum class By : std::uint8_t {
-  own,    ///< The engine, SystemUnit and the devices here.
-  host,   ///< The host's CPU, if it can.
+  own,    ///< The engine, SystemUnit and the devices of this VMM.
+  host,   ///< The host's CPU, if it has the feature.
   hidden  ///< Nobody: the guest does not see it.
 };
-/// Where CPUID tells of a feature, named as Linux names it. SDM 2A tables 3-8, 3-10, 3-11.
+/// Where CPUID reports a feature, with its name in Linux. SDM 2A tables 3-8, 3-10, 3-11.
 struct Row {
   std::string_view name;
   std::uint32_t leaf, subleaf;
   std::uint32_t CpuidRegisters::* word;
   unsigned number;
   By by;
-  CpuFeature feature{CpuFeature::baseline};  ///< That its instructions are decoded by.
+  CpuFeature feature{CpuFeature::baseline};  ///< Decides whether its instructions are decoded.
 };
 constexpr auto eax = &CpuidRegisters::eax, ebx = &CpuidRegisters::ebx, ecx = &CpuidRegisters::ecx,
                edx = &CpuidRegisters::edx;

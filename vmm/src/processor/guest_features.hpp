@@ -8,12 +8,12 @@
 
 namespace vmm {
 
-/// What a guest without KVM may have, in the form of KVM_GET_SUPPORTED_CPUID: what the engine and SystemUnit do
-/// themselves, and of the rest what this host's CPU has. No PCID, and so no INVPCID: without it a kernel says with CR3
-/// alone that translations are stale, and the model's TLBs are those of such a CPU.
+/// The features that a guest without KVM may have, in the form of KVM_GET_SUPPORTED_CPUID: those that the engine and
+/// SystemUnit implement, and of the others what this host's CPU has. No PCID, and so no INVPCID: without it a kernel
+/// flushes translations by CR3 alone, and the model's TLBs are those of such a CPU.
 CpuidTable supported_features();
 
-/// Which features a guest's CPUID tells of. Cheap to ask.
+/// The features in a guest's CPUID. Cheap to ask.
 class GuestFeatures {
  public:
   explicit GuestFeatures(const CpuidTable& cpuid);
@@ -24,7 +24,7 @@ class GuestFeatures {
   [[nodiscard]] std::uint64_t cr4() const { return cr4_; }
   /// Whether XCR0 may have this value. SDM 1 13.3.
   [[nodiscard]] bool may_enable(std::uint64_t components) const;
-  /// Those that instructions are decoded by, a bit for each CpuFeature.
+  /// The features that enable instructions, one bit for each CpuFeature.
   [[nodiscard]] std::uint64_t all() const { return has_; }
 
  private:
@@ -33,13 +33,13 @@ class GuestFeatures {
   std::uint64_t xcr0_{};  ///< The components that may be enabled.
 };
 
-/// The names, as Linux has them, of the features that a CPUID tells of.
+/// The Linux names of the features that a CPUID reports.
 std::vector<std::string_view> feature_names(const CpuidTable& cpuid);
-/// The names of those that instructions are decoded by, of a bit for each (GuestFeatures::all()).
+/// The names of features that enable instructions, from one bit for each (GuestFeatures::all()).
 std::vector<std::string_view> feature_names(std::uint64_t features);
-/// Of those that a CPUID tells of, what only a host's CPU could run and this one's cannot.
+/// The features in `wanted` that only a host CPU could run, and that this one lacks.
 std::vector<std::string_view> lost_features(const CpuidTable& wanted);
-/// Of those, what no guest without KVM sees.
+/// The features in `wanted` that no guest without KVM has.
 std::vector<std::string_view> hidden_features(const CpuidTable& wanted);
 
 }  // namespace vmm

@@ -18,7 +18,8 @@ void InterruptBus::send(const ApicMessage& message, const InterruptUnit* not_to)
 
 void InterruptBus::deliver_from_devices() {
   if (io_apic_ == nullptr) return;
-  constexpr unsigned most = IoApic::lines + 256;  // at a time: what a device sends all the while waits
+  constexpr unsigned most = IoApic::lines + 256;  // at a time: further messages of a device that sends without end must
+                                                  // wait
   for (unsigned i = 0; i < most; ++i) {
     const auto message = io_apic_->take();
     if (!message) return;

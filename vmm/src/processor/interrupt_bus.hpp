@@ -9,8 +9,8 @@ namespace vmm {
 
 class InterruptUnit;
 
-/// The way between the interrupt controllers of a machine without KVM: from one local APIC to others, and from the I/O
-/// APIC to all of them. For whichever processor has its turn.
+/// Connects the interrupt controllers of a machine without KVM: each local APIC with the others, and the I/O APIC with
+/// all of them. Used by the processor whose turn it is.
 class InterruptBus {
  public:
   /// `io_apic` must outlive it; null: the machine has none.
@@ -18,9 +18,10 @@ class InterruptBus {
 
   /// Another local APIC, which must outlive the use of the bus.
   void add(InterruptUnit& unit) { units_.push_back(&unit); }
-  /// To every APIC that `message` names but `not_to`; of the lowest priority: to one of them. SDM 3A 10.6.2.
+  /// Sends `message` to every APIC that it addresses except `not_to`; with lowest priority, to one of them. SDM 3A
+  /// 10.6.2.
   void send(const ApicMessage& message, const InterruptUnit* not_to = nullptr);
-  /// What waits in the I/O APIC.
+  /// Sends the messages that wait in the I/O APIC.
   void deliver_from_devices();
   [[nodiscard]] IoApic* io_apic() const { return io_apic_; }
 

@@ -6,10 +6,10 @@ namespace vmm {
 namespace {
 
 constexpr std::uint32_t msr_tsc_deadline = 0x6E0, msr_x2apic_first = 0x800, msr_x2apic_last = 0x83F;
-/// Of an id in the registers of xAPIC mode. SDM 3A figures 10-6, 10-12, 10-13.
+/// Position of an id in the registers of xAPIC mode. SDM 3A figures 10-6, 10-12, 10-13.
 constexpr unsigned xapic_id_shift = 24;
 constexpr std::uint32_t xapic_everyone = 0xFF, x2apic_everyone = ~0U;
-/// Vectors below it are no interrupts'. SDM 3A 10.5.2.
+/// Lower vectors are not valid for interrupts. SDM 3A 10.5.2.
 constexpr std::uint8_t least_vector = 16;
 // SDM 3A figure 10-8.
 using VECTOR = vpmu::Bits<7, 0>;
@@ -49,7 +49,8 @@ void InterruptUnit::write(std::uint32_t offset, std::uint32_t value) {
   s_->apic.write(offset, value);
   if (served && io_apic() != nullptr) io_apic()->end_of_interrupt(*served);
   if (offset == apic::command_low) send(value, s_->apic.read(apic::command_high) >> xapic_id_shift);
-  // Another mode disarms it; another initial count, divisor or kind of count begins a new one. SDM 3A 10.5.4.1.
+  // A switch to or from deadline mode disarms the timer; a new initial count or divisor starts a new count. SDM 3A
+  // 10.5.4.1.
   if (offset == apic::lvt_timer && TIMER_MODE::get(value) != mode && (in_deadline_mode() || mode == mode_deadline)) {
     timer_.stop();
     deadline_ = 0;
@@ -79,7 +80,7 @@ bool InterruptUnit::is_x2apic() const { return (s_->sregs.apic_base & apic_base_
 // SDM 3A 10.12.10.2.
 std::uint32_t InterruptUnit::x2apic_logical_id() const { return s_->id >> 4 << 16 | 1U << (s_->id & 0xF); }
 
-// SDM 3A 10.6.2.2, 10.12.10.1: in clusters the upper bits must be the same, and one of the others set in both.
+// SDM 3A 10.6.2.2, 10.12.10.1: with clusters, the upper bits must be equal, and one of the lower bits be set in both.
 bool InterruptUnit::has_logical_id(std::uint32_t destination) const {
   constexpr std::uint32_t x2apic_members = 0xFFFF, xapic_members = 0xF;
   const auto matches = [&](std::uint32_t id, std::uint32_t members) {
@@ -91,7 +92,7 @@ bool InterruptUnit::has_logical_id(std::uint32_t destination) const {
   return matches(id, flat ? xapic_everyone : xapic_members);
 }
 
-// One that is disabled is not there. SDM 3A 10.4.3.
+// A disabled APIC receives nothing. SDM 3A 10.4.3.
 bool InterruptUnit::is_addressed(const ApicMessage& message) const {
   if ((s_->sregs.apic_base & apic_base_enabled) == 0) return false;
   if (message.everyone) return true;
@@ -118,7 +119,7 @@ void InterruptUnit::receive(ApicMessage::Mode mode, std::uint8_t vector) {
   }
 }
 
-/// An IPI. SDM 3A 10.6.1; what INIT de-asserts nobody has kept.
+/// An IPI. SDM 3A 10.6.1; an INIT level de-assert is ignored.
 void InterruptUnit::send(std::uint32_t command, std::uint32_t destination) {
   using namespace command;
   ApicMessage message{.vector = static_cast<std::uint8_t>(VECTOR::get(command)),

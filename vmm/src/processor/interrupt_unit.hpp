@@ -7,11 +7,11 @@
 
 namespace vmm {
 
-/// What interrupts reach a vCPU without KVM by: its local APIC's registers in both modes, the APIC's timer in virtual
-/// time, and the way from and to other interrupt controllers. Nothing is due to a vCPU until refresh() has looked.
+/// The interrupt logic of a vCPU without KVM: its local APIC's registers in both modes, the APIC's timer in virtual
+/// time, and the connection to other interrupt controllers. An interrupt becomes pending only when refresh() is called.
 class InterruptUnit {
  public:
-  /// All must outlive it; where `bus` is null there is nobody else.
+  /// All must outlive it; `bus` is null if there are no other controllers.
   InterruptUnit(SoftState& state, VirtualTime& time, InterruptBus* bus) : s_{&state}, time_{&time}, bus_{bus} {
     if (bus != nullptr) bus->add(*this);
   }
@@ -27,30 +27,31 @@ class InterruptUnit {
   /// The APIC's MSRs: x2APIC's (SDM 3A 10.12.1.2) and IA32_TSC_DEADLINE; `unknown` for all others.
   [[nodiscard]] vpmu::MsrReadResult rdmsr(std::uint32_t index) const;
   [[nodiscard]] vpmu::MsrStatus wrmsr(std::uint32_t index, std::uint64_t value);
-  /// The vCPU's time. Who sets the TSC tells tsc_changed(): a deadline is in terms of it.
+  /// The vCPU's time. Whoever sets the TSC calls tsc_changed(), as the deadline is in TSC ticks.
   [[nodiscard]] VirtualTime& time() const { return *time_; }
   void tsc_changed();
   /// As INIT leaves it, with the APIC's registers.
   void reset();
 
-  /// Whether a message is for this APIC. SDM 3A 10.6.2, 10.12.10.
+  /// Whether a message addresses this APIC. SDM 3A 10.6.2, 10.12.10.
   [[nodiscard]] bool is_addressed(const ApicMessage& message) const;
-  /// One is: from another processor or from a device.
+  /// Receives such a message, from another processor or a device.
   void receive(ApicMessage::Mode mode, std::uint8_t vector);
-  /// PPR: of those that could take a message of the lowest priority the one with the least does.
+  /// PPR: a message of the lowest priority goes to the addressed APIC with the least.
   [[nodiscard]] std::uint32_t priority() const { return s_->apic.read(apic::processor_priority); }
 
-  /// Timers that have run out become requests of the APIC, and what devices have sent those of whoever it is for.
+  /// Turns an expired timer into a request of the APIC, and sends waiting device interrupts to the APICs that they
+  /// address.
   void refresh();
-  /// Ticks until the timer runs out; very many when it does not run.
+  /// Ticks until the timer expires; very many if it is stopped.
   [[nodiscard]] std::uint64_t until_due() const;
-  /// What is saved beside the APIC's registers: its timer.
+  /// The saved state besides the APIC's registers.
   struct Image {
     ApicTimer::Image timer;
     std::uint64_t deadline{};
   };
   [[nodiscard]] Image image() const { return {.timer = timer_.image(), .deadline = deadline_}; }
-  /// False where no such timer can be.
+  /// False if no timer can have this state.
   [[nodiscard]] bool restore(const Image& image) {
     deadline_ = image.deadline;
     return timer_.restore(image.timer);

@@ -9,7 +9,7 @@ using vpmu::bit;
 
 constexpr std::uint32_t index_offset = 0, data_offset = 0x10;
 constexpr std::uint8_t register_id = 0, register_version = 1, register_arbitration = 2, first_redirection = 0x10;
-/// Version 11H, which has no EOI register of its own; the number of the last line.
+/// Version 11H, which has no EOI register; and the number of the last line.
 constexpr std::uint32_t version = 0x11 | (IoApic::lines - 1) << 16;
 constexpr std::uint32_t id_bits = 0x0F00'0000;
 
@@ -40,7 +40,7 @@ bool is_interrupt(std::uint64_t delivery_mode) {
   return delivery_mode <= static_cast<std::uint64_t>(ApicMessage::Mode::lowest_priority);
 }
 
-/// As it is saved.
+/// The saved form.
 struct SavedMessage {
   std::uint32_t vector{}, mode{}, everyone{}, logical{}, destination{};
 };

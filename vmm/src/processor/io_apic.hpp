@@ -14,19 +14,20 @@
 
 namespace vmm {
 
-/// What local APICs are sent. SDM 3A 10.6, 10.11.
+/// A message to local APICs. SDM 3A 10.6, 10.11.
 struct ApicMessage {
   /// As ICR, a redirection table entry and a message's data encode it.
   enum class Mode : std::uint8_t { fixed, lowest_priority, smi, reserved, nmi, init, start_up, external };
   std::uint8_t vector{};
   Mode mode{};
-  bool everyone{};              ///< Whatever `destination` says.
-  bool logical{};               ///< `destination` is no id, but matches logical ids.
-  std::uint32_t destination{};  ///< Of as many bits as its sender has for it.
+  bool everyone{};              ///< To all, regardless of `destination`.
+  bool logical{};               ///< `destination` is matched against logical ids.
+  std::uint32_t destination{};  ///< As wide as its sender encodes it.
   auto operator<=>(const ApicMessage&) const = default;
 };
 
-/// The I/O APIC of a machine without KVM: 24 lines; and the way for what devices send as messages. Intel 82093AA data
+/// The I/O APIC of a machine without KVM, with 24 lines; also forwards the message-signalled interrupts of devices.
+/// Intel 82093AA data
 /// sheet.
 /// Thread-safe: devices drive lines on any thread, a vCPU takes what waits.
 class IoApic {
@@ -40,17 +41,17 @@ class IoApic {
 
   /// Lines that do not exist are ignored. An edge on a masked line waits for the line.
   void set_line(std::uint32_t line, LineLevel level);
-  /// A message-signalled interrupt (SDM 3A 10.11). One that is not fixed, nor of the lowest priority, is lost.
+  /// A message-signalled interrupt (SDM 3A 10.11). It is lost unless its mode is fixed or lowest priority.
   void send(std::uint64_t address, std::uint32_t data);
-  /// The next message for local APICs, if one waits. Cheap when none does.
+  /// The next pending message for local APICs. Cheap if there is none.
   [[nodiscard]] std::optional<ApicMessage> take();
-  /// A local APIC has served `vector`: a line that is still high interrupts again.
+  /// A local APIC has received EOI for `vector`: a line that is still high interrupts again.
   void end_of_interrupt(std::uint8_t vector);
 
-  /// Waits until something may be there to take, at most so long.
+  /// Waits until take() may have a message, for `at_most` at most.
   void wait(std::chrono::milliseconds at_most);
 
-  /// All of it as bytes, and the reverse: false where they are not of an I/O APIC, which then is as it was.
+  /// Saves the state as bytes, and restores it; false if the bytes are not of an I/O APIC, which then is unchanged.
   void save(ByteWriter& out);
   [[nodiscard]] bool restore(ByteReader& in);
 
@@ -60,11 +61,11 @@ class IoApic {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<bool> attention_{};  ///< A line is ready.
+  std::atomic<bool> attention_{};  ///< A line may have a message.
   std::uint8_t index_{};
   std::uint32_t id_{};
   std::uint32_t high_{}, edges_{};  ///< A bit for each line.
-  std::set<ApicMessage> messages_;  ///< They were sent and wait. Two that are the same join, as in IRR.
+  std::set<ApicMessage> messages_;  ///< Messages that wait. Equal ones are merged, as in IRR.
   std::array<std::uint64_t, lines> redirection_;
 };
 

@@ -10,7 +10,7 @@ using namespace apic;  // NOLINT(google-build-using-namespace)
 constexpr std::uint32_t software_enable = 1U << 8, masked = 1U << 16;
 /// Version 14H with seven local vectors. SDM 3A figure 10-7.
 constexpr std::uint32_t version_value = 0x0006'0014;
-/// DFR: the model stands in bits 31:28. SDM 3A figure 10-14.
+/// DFR: the model is in bits 31:28. SDM 3A figure 10-14.
 constexpr std::uint32_t flat = ~0U, not_model = 0x0FFF'FFFF;
 
 }  // namespace
@@ -53,7 +53,7 @@ void SoftApic::write(std::uint32_t offset, std::uint32_t value) {
   update_priority();
 }
 
-// SDM 3A 10.4.7.2: what is disabled by software has all local vectors masked.
+// SDM 3A 10.4.7.2: software-disabling the APIC masks all local vectors.
 void SoftApic::mask_local_vectors() {
   for (std::uint32_t offset = first_local_vector; offset <= last_local_vector; offset += 0x10) {
     const std::uint32_t value = read(offset) | masked;

@@ -16,28 +16,28 @@ inline constexpr std::uint32_t id = 0x20, version = 0x30, task_priority = 0x80, 
                                initial_count = 0x380, current_count = 0x390, divide = 0x3E0, self_interrupt = 0x3F0;
 }  // namespace apic
 
-/// The local APIC of a vCPU without KVM. Its timer is InterruptUnit's, and so are x2APIC mode and what it sends to
-/// others. SDM 3A chapter 10.
+/// The local APIC of a vCPU without KVM. InterruptUnit implements its timer, x2APIC mode and the sending of IPIs. SDM
+/// 3A chapter 10.
 class SoftApic {
  public:
   SoftApic() { reset(0); }
-  /// As after power-up or INIT, with that id. SDM 3A 10.4.7.1.
+  /// The state after power-up or INIT, with APIC id `processor`. SDM 3A 10.4.7.1.
   void reset(std::uint32_t processor);
 
   /// A register of the page, by its offset.
   [[nodiscard]] std::uint32_t read(std::uint32_t offset) const;
   void write(std::uint32_t offset, std::uint32_t value);
 
-  /// A fixed interrupt. Lost while the APIC is disabled by software, as on hardware.
+  /// Requests a fixed interrupt. It is lost while the APIC is software-disabled, as on hardware.
   void request(std::uint8_t vector);
-  /// The vector that waits and may interrupt now. SDM 3A 10.8.3.
+  /// The pending vector that may interrupt now. SDM 3A 10.8.3.
   [[nodiscard]] std::optional<std::uint8_t> pending() const;
   /// The processor takes `vector`.
   void accept(std::uint8_t vector);
-  /// The vector that it serves, of the highest priority.
+  /// The vector in service with the highest priority.
   [[nodiscard]] std::optional<std::uint8_t> serving() const;
 
-  /// The page as KVM gives and takes it.
+  /// The register page in KVM's form.
   [[nodiscard]] const kvm_lapic_state& page() const { return page_; }
   void set_page(const kvm_lapic_state& page) { page_ = page; }
 

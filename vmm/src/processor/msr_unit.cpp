@@ -17,18 +17,18 @@ constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0
                         msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
 constexpr std::uint64_t cr0_pg = bit(31);
 
-/// A register that only holds what is written to it.
+/// A register without effect: it only holds what is written to it.
 struct Kept {
   enum class Rule : std::uint8_t {
-    bits,       ///< Others than `writable` are #GP.
-    canonical,  ///< An address.
+    bits,       ///< Setting a bit outside `writable` is #GP.
+    canonical,  ///< Must be a canonical address.
     ignored,    ///< Writes change nothing.
   };
   std::uint32_t index;
   Rule rule;
   std::uint64_t writable{};
   std::uint64_t reset{};
-  CpuFeature needs{CpuFeature::baseline};  ///< Without it there is no such register.
+  CpuFeature needs{CpuFeature::baseline};  ///< Without this feature the register does not exist.
 };
 constexpr std::array kept{
     Kept{.index = 0x17, .rule = Kept::Rule::bits},                            // IA32_PLATFORM_ID: slot 0
@@ -128,7 +128,7 @@ MsrStatus MsrUnit::set_tsc(std::uint64_t value) {
   return MsrStatus::ok;
 }
 
-// SDM 3A 2.2.1: LMA follows CR0.PG, during which LME stays as it is.
+// SDM 3A 2.2.1: LMA follows CR0.PG; LME cannot change while paging is on.
 MsrStatus MsrUnit::write_efer(std::uint64_t value) {
   const std::uint64_t now = s_->sregs.efer;
   const bool changes_mode = (s_->sregs.cr0 & cr0_pg) != 0 && ((value ^ now) & efer_lme) != 0;
@@ -137,7 +137,7 @@ MsrStatus MsrUnit::write_efer(std::uint64_t value) {
   return MsrStatus::ok;
 }
 
-// SDM 3A 10.12.5: out of x2APIC mode the way leads through a disabled APIC only, and from there through xAPIC mode.
+// SDM 3A 10.12.5: x2APIC mode can only be left by disabling the APIC, and entered only from xAPIC mode.
 MsrStatus MsrUnit::write_apic_base(std::uint64_t value) {
   const std::uint64_t now = s_->sregs.apic_base;
   const bool enabled = (value & apic_base_enabled) != 0, x2apic = (value & apic_base_extd) != 0;
@@ -145,7 +145,7 @@ MsrStatus MsrUnit::write_apic_base(std::uint64_t value) {
   if (x2apic && (now & apic_base_enabled) == 0) return MsrStatus::gp;
   if ((now & apic_base_extd) != 0 && !x2apic && enabled) return MsrStatus::gp;
   s_->sregs.apic_base = value | (now & apic_base_bsp);
-  // SDM 3A 10.4.3: one that is disabled loses what it was set to, its timer and its requests.
+  // SDM 3A 10.4.3: a disabled APIC loses its settings, its timer and its requests.
   if (!enabled) {
     s_->apic.reset(s_->id);
     interrupts_->reset();

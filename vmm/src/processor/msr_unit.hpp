@@ -6,24 +6,24 @@
 namespace vmm {
 
 inline constexpr std::uint32_t msr_tsc_aux = 0xC000'0103;
-/// Of IA32_EFER: SCE, LME, LMA and NXE are there. SDM 3A 2.2.1.
+/// IA32_EFER has SCE, LME, LMA and NXE. SDM 3A 2.2.1.
 inline constexpr std::uint64_t efer_lme = vpmu::bit(8), efer_lma = vpmu::bit(10),
                                efer_known = vpmu::bit(0) | efer_lme | efer_lma | vpmu::bit(11);
 
-/// The MSRs of a vCPU without KVM that KVM would keep: the processor's own, its APIC's, and what a kernel looks at when
-/// it boots. Those of the PMU and all others are `unknown` here. SDM 3C chapter 35.
+/// The MSRs that KVM would hold for a vCPU, for one without KVM: the processor's own, its APIC's, and those that
+/// kernels read at boot. The PMU's and all others are `unknown` here. SDM 3C chapter 35.
 class MsrUnit {
  public:
   /// `state` and `interrupts` must outlive it.
   MsrUnit(SoftState& state, InterruptUnit& interrupts, const GuestFeatures& features);
 
   [[nodiscard]] vpmu::MsrReadResult read(std::uint32_t index);
-  /// As the machine sets it up: what the guest may only read too.
+  /// A write by the VMM, also to registers that are read-only for the guest.
   [[nodiscard]] vpmu::MsrStatus set(std::uint32_t index, std::uint64_t value);
-  /// As the guest writes it; `gp` for what the register may not hold.
+  /// A write by the guest; `gp` for a value that the register may not hold.
   [[nodiscard]] vpmu::MsrStatus write(std::uint32_t index, std::uint64_t value);
 
-  /// Takes over a register that only holds what is written to it, as saved; false where it may not hold that.
+  /// Restores a register without effect; false if it may not hold that value.
   [[nodiscard]] bool restore(std::uint32_t index, std::uint64_t value);
 
  private:

@@ -11,7 +11,7 @@
 
 namespace vmm {
 
-/// What a vCPU without KVM consists of, in KVM's own terms.
+/// The state of a vCPU without KVM, in KVM's structures.
 struct SoftState {
   kvm_regs regs{};
   kvm_sregs sregs{};
@@ -19,20 +19,20 @@ struct SoftState {
   kvm_vcpu_events events{};
   SoftApic apic;
   vpmu::exec::VectorState vectors;
-  std::map<std::uint32_t, __u64> msrs;  ///< Those that nobody else keeps, by index.
-  std::uint32_t id{};                   ///< Of the processor: its APIC's.
+  std::map<std::uint32_t, __u64> msrs;  ///< MSRs that no other member holds, by index.
+  std::uint32_t id{};                   ///< APIC id of the processor.
   bool halted{};
-  bool waits_for_start{};                     ///< After INIT, for a start-up IPI. SDM 3A 8.4.
-  bool init_pending{};                        ///< INIT has come,
-  std::optional<std::uint8_t> start_pending;  ///< and a start-up IPI with this vector.
+  bool waits_for_start{};                     ///< In the wait-for-SIPI state after INIT. SDM 3A 8.4.
+  bool init_pending{};                        ///< INIT has arrived.
+  std::optional<std::uint8_t> start_pending;  ///< A start-up IPI with this vector has arrived.
 };
 
-/// One waits while one is served. SDM 3A 6.7.1.
+/// Makes an NMI pending; at most one waits while another is in service. SDM 3A 6.7.1.
 void add_nmi(SoftState& s);
-/// What INIT leaves: real mode, at the place that a start-up IPI names. MSRs, vector registers and the TSC stay as they
-/// are. SDM 3A table 9-1.
+/// The state after INIT: real mode, waiting for a start-up IPI's address. MSRs, vector registers and the TSC are
+/// unchanged. SDM 3A table 9-1.
 void reset_by_init(SoftState& s);
-/// A start-up IPI: real mode at the page of that number. SDM 3A 8.4.4.
+/// Start-up IPI: real mode, at the start of page `vector`. SDM 3A 8.4.4.
 void start_at_page(SoftState& s, std::uint8_t vector);
 
 /// An exception to be delivered. SDM 3A table 6-1.
@@ -41,7 +41,7 @@ struct Exception {
   std::optional<std::uint32_t> error_code;
 };
 inline constexpr std::uint64_t dr7_gd = vpmu::bit(13);
-/// Of IA32_APIC_BASE. SDM 3A figure 10-26.
+/// Fields of IA32_APIC_BASE. SDM 3A figure 10-26.
 inline constexpr std::uint64_t apic_base_bsp = vpmu::bit(8), apic_base_extd = vpmu::bit(10),
                                apic_base_enabled = vpmu::bit(11), apic_base_address = 0xF'FFFF'F000,
                                apic_base_known = apic_base_bsp | apic_base_extd | apic_base_enabled | apic_base_address;

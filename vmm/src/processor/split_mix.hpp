@@ -3,7 +3,7 @@
 
 namespace vmm {
 
-/// SplitMix64: a generator of numbers whose whole state is one word, which any seed may be.
+/// SplitMix64: a random number generator whose whole state is one word; any seed is valid.
 struct SplitMix64 {
   std::uint64_t state{};
 

@@ -1,4 +1,4 @@
-// The system instructions whose meaning depends on what CPUID tells.
+// The system instructions that depend on CPUID features.
 #include "processor/far_transfer.hpp"
 #include "processor/system_unit.hpp"
 #include "vpmu/bits.hpp"
@@ -19,8 +19,8 @@ constexpr Raised ud{{.vector = vector_ud, .error_code = std::nullopt}};
 
 }  // namespace
 
-// SDM 2A CPUID: OSXSAVE follows CR4, APIC whether that is enabled (3A 10.4.3), and the sizes of an XSAVE area what XCR0
-// has enabled.
+// SDM 2A CPUID: OSXSAVE follows CR4, APIC whether the APIC is enabled (3A 10.4.3), and the sizes of an XSAVE area the
+// components enabled in XCR0.
 void SystemUnit::cpuid() {
   constexpr std::uint32_t osxsave = 1U << 27U, apic = 1U << 9U;
   kvm_regs& r = s_->regs;
@@ -55,7 +55,7 @@ SystemResult SystemUnit::xsetbv() {
   return Completed{};
 }
 
-// SDM 2D XGETBV. The engine has done it where it does not fault.
+// SDM 2D XGETBV. The engine handles it unless it faults.
 SystemResult SystemUnit::xgetbv() {
   if ((s_->sregs.cr4 & cr4_osxsave) == 0) return ud;
   const auto which = static_cast<std::uint32_t>(s_->regs.rcx);
@@ -80,7 +80,7 @@ SystemResult SystemUnit::write_base(const SystemInstruction& i) {
   return Completed{};
 }
 
-// SDM 2B RDRAND, RDSEED: CF says that there was a number.
+// SDM 2B RDRAND, RDSEED: CF reports that there is a number.
 SystemResult SystemUnit::give_random(const SystemInstruction& i) {
   if (!features_->has(i.op == SystemOp::rdrand ? CpuFeature::rdrand : CpuFeature::rdseed)) return ud;
   set_gpr(i, random_.next());

@@ -1,4 +1,4 @@
-// The system instructions that load segment registers and descriptor tables, and look at descriptors.
+// The system instructions that load segment registers and descriptor tables, and examine descriptors.
 #include <array>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 using vpmu::bit;
 
-constexpr unsigned ss = 2;  // of the segment registers
+constexpr unsigned ss = 2;  // number of this segment register
 constexpr std::uint64_t rflags_zf = bit(6);
 
 constexpr Raised gp{general_protection};
@@ -22,7 +22,7 @@ Raised gp_selector(std::uint16_t selector) { return Raised{{.vector = vector_gp,
 
 }  // namespace
 
-// SDM 2A LGDT: a base of 24 bits with 16-bit operands, of 32 with others, of 64 in 64-bit code.
+// SDM 2A LGDT: a 24-bit base with 16-bit operands, 64-bit in 64-bit code, otherwise 32-bit.
 SystemResult SystemUnit::load_table(kvm_dtable& table, const SystemInstruction& i, std::uint64_t operand) {
   std::array<std::byte, 10> bytes{};
   const std::size_t base_bytes = is_64_bit_code(s_->sregs) ? 8 : i.bytes == 2 ? 3 : 4;
@@ -48,7 +48,7 @@ SystemResult SystemUnit::store_table(const kvm_dtable& table, std::uint64_t oper
   return Completed{};
 }
 
-/// The selector operand of LTR and of moves to segment registers: in a register unless it has an address.
+/// The selector operand of LTR and of moves to segment registers: a register, unless the operand has an address.
 std::optional<Exception> SystemUnit::fetch_selector(const SystemInstruction& i, std::optional<std::uint64_t> operand,
                                                     std::uint16_t& selector) {
   selector = static_cast<std::uint16_t>(gpr(i));
@@ -102,8 +102,8 @@ SystemResult SystemUnit::load_system_segment(kvm_segment& to, std::uint16_t sele
   return Completed{};
 }
 
-/// LAR, LSL, VERR, VERW: of code and data segments; what they say of others is that they may not. SDM 2A LAR, LSL, 2B
-/// VERR.
+/// LAR, LSL, VERR, VERW: for code and data segments; for any other, they report that access is not allowed. SDM 2A LAR,
+/// LSL, 2B VERR.
 SystemResult SystemUnit::examine_segment(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
   std::uint16_t selector{};
   if (const auto fault = fetch_selector(i, operand, selector)) return Raised{*fault};
@@ -140,7 +140,7 @@ SystemResult SystemUnit::write_segment(const SystemInstruction& i, std::optional
   return load_segment(i.special, selector);
 }
 
-// By MOV or POP. SDM 3A 6.8.3: behind one of SS nothing is delivered before the next instruction.
+// By MOV or POP. SDM 3A 6.8.3: a load of SS blocks events until after the next instruction.
 SystemResult SystemUnit::load_segment(unsigned number, std::uint16_t selector) {
   SystemResult loaded = set_segment(number, selector);
   if (number == ss && std::holds_alternative<Completed>(loaded))

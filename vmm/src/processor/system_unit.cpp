@@ -26,13 +26,13 @@ constexpr Raised ud{{.vector = vector_ud, .error_code = std::nullopt}};
 
 std::uint64_t edx_eax(const kvm_regs& r) { return (r.rdx & 0xFFFF'FFFF) << 32 | (r.rax & 0xFFFF'FFFF); }
 
-/// For CPL 0 only. SDM 3A 5.9.
+/// Instructions for CPL 0 only. SDM 3A 5.9.
 constexpr std::array privileged{
     SystemOp::rdmsr,  SystemOp::wrmsr,        SystemOp::lgdt,          SystemOp::lidt,       SystemOp::ltr,
     SystemOp::lldt,   SystemOp::read_control, SystemOp::write_control, SystemOp::read_debug, SystemOp::write_debug,
     SystemOp::clts,   SystemOp::lmsw,         SystemOp::invlpg,        SystemOp::wbinvd,     SystemOp::hlt,
     SystemOp::sysret, SystemOp::sysexit,      SystemOp::swapgs,        SystemOp::xsetbv};
-/// They move RIP themselves.
+/// Instructions that set RIP themselves.
 constexpr std::array branches{SystemOp::iret,    SystemOp::far_jump, SystemOp::far_call, SystemOp::far_return,
                               SystemOp::syscall, SystemOp::sysret,   SystemOp::sysenter, SystemOp::sysexit};
 
@@ -93,7 +93,7 @@ SystemResult SystemUnit::execute(const SystemInstruction& i, std::optional<std::
     case SystemOp::read_debug: return read_debug(i);
     case SystemOp::write_debug: return write_debug(i);
     case SystemOp::invlpg:
-    case SystemOp::wbinvd: return Completed{};  // the engine looks at every translation anew after each of these
+    case SystemOp::wbinvd: return Completed{};  // the engine drops all translations after each of these
     case SystemOp::in:
     case SystemOp::out: return port(i);
     case SystemOp::hlt: s_->halted = true; return Completed{};
@@ -143,7 +143,7 @@ SystemResult SystemUnit::wrmsr() {
   return MsrAccess{.index = index, .value = value, .write = true};
 }
 
-// SDM 2A LMSW: PE can be set and not cleared.
+// SDM 2A LMSW: can set PE, but not clear it.
 SystemResult SystemUnit::load_machine_status(const SystemInstruction& i, std::optional<std::uint64_t> operand) {
   std::uint16_t value{};
   if (const auto fault = fetch_selector(i, operand, value)) return Raised{*fault};
@@ -151,7 +151,7 @@ SystemResult SystemUnit::load_machine_status(const SystemInstruction& i, std::op
 }
 
 SystemResult SystemUnit::system_call(const SystemInstruction& i) {
-  // Intel's have SYSCALL in 64-bit code alone.
+  // Intel's processors have SYSCALL in 64-bit code only.
   if ((s_->sregs.efer & efer_sce) == 0 || !is_64_bit_code(s_->sregs)) return ud;
   vmm::system_call(*s_, s_->regs.rip + i.length);
   return Completed{};
@@ -159,13 +159,13 @@ SystemResult SystemUnit::system_call(const SystemInstruction& i) {
 
 __u64& SystemUnit::gpr(const SystemInstruction& i) { return s_->regs.*gpr_fields[i.gpr % gpr_fields.size()]; }
 
-/// As much of the register as the instruction names; 32 bits clear the upper half. SDM 1 3.4.1.1.
+/// Sets as much of the register as the instruction names; 32 bits clear the upper half. SDM 1 3.4.1.1.
 void SystemUnit::set_gpr(const SystemInstruction& i, std::uint64_t value) {
   __u64& to = gpr(i);
   to = i.bytes == 2 ? (to & ~0xFFFFULL) | (value & 0xFFFF) : i.bytes == 4 ? value & 0xFFFF'FFFF : value;
 }
 
-/// A word to memory, or to as much of a register as the instruction names.
+/// Writes a 16-bit word to memory, or to as much of a register as the instruction names.
 SystemResult SystemUnit::give(const SystemInstruction& i, std::optional<std::uint64_t> operand, std::uint64_t value) {
   if (!operand) {
     set_gpr(i, value);
@@ -189,7 +189,7 @@ SystemResult SystemUnit::write_control(const SystemInstruction& i) {
   }
 }
 
-// SDM 3A 4.1.2, 9.8.5: paging makes what EFER.LME asks for so.
+// SDM 3A 4.1.2, 9.8.5: enabling paging activates IA-32e mode if EFER.LME is set.
 SystemResult SystemUnit::write_cr0(std::uint64_t value) {
   kvm_sregs& s = s_->sregs;
   const bool pages = (value & cr0_pg) != 0;
@@ -217,8 +217,8 @@ SystemResult SystemUnit::read_control(const SystemInstruction& i) {
   }
 }
 
-/// Of MOV to or from a debug register. SDM 3B 17.2.2: DR4 and DR5 are DR6 and DR7, unless CR4.DE is set. 17.2.3:
-/// DR7.GD.
+/// The fault of a MOV to or from a debug register. SDM 3B 17.2.2: DR4 and DR5 are DR6 and DR7, unless CR4.DE is set.
+/// 17.2.3: DR7.GD.
 std::optional<Raised> SystemUnit::debug_fault(const SystemInstruction& i) {
   if ((s_->sregs.cr4 & cr4_de) != 0 && (i.special == 4 || i.special == 5)) return ud;
   if ((s_->debug.dr7 & dr7_gd) == 0) return std::nullopt;
@@ -249,7 +249,7 @@ SystemResult SystemUnit::read_debug(const SystemInstruction& i) {
   return Completed{};
 }
 
-// SDM 1 18.5.1: no I/O permission bitmap here, so IOPL decides.
+// SDM 1 18.5.1: there is no I/O permission bitmap here, so IOPL decides.
 SystemResult SystemUnit::port(const SystemInstruction& i) {
   if (cpl_of(s_->sregs) > (s_->regs.rflags & rflags_iopl) >> 12) return gp;
   const std::uint64_t at = i.by_dx ? s_->regs.rdx : i.immediate;
@@ -263,7 +263,7 @@ SystemResult SystemUnit::interrupt_flag(bool on) {
   return Completed{};
 }
 
-// SDM 2B POPF: 16 bits leave the others as they are.
+// SDM 2B POPF: a 16-bit POPF leaves the upper bits unchanged.
 SystemResult SystemUnit::popf(std::uint8_t bytes) {
   std::uint64_t value{};
   const auto popped = std::as_writable_bytes(std::span{&value, 1}).first(std::min<std::size_t>(bytes, sizeof value));

@@ -10,19 +10,19 @@
 
 namespace vmm {
 
-/// What became of a system instruction.
+/// Results of a system instruction.
 struct Completed {};
 struct Raised {
   Exception exception;
   EventKind kind{EventKind::fault};
 };
-/// An MSR that is not kept here: the instruction completes when it has been answered.
+/// An MSR that is not held here: the instruction completes when the access has been answered.
 struct MsrAccess {
   std::uint32_t index{};
   std::uint64_t value{};  ///< Of a write.
   bool write{};
 };
-/// RDPMC, of the counter that ECX names.
+/// RDPMC of the counter in ECX.
 struct CounterAccess {};
 struct PortAccess {
   std::uint16_t port{};
@@ -31,10 +31,10 @@ struct PortAccess {
 };
 using SystemResult = std::variant<Completed, Raised, MsrAccess, CounterAccess, PortAccess>;
 
-/// The system instructions of a vCPU without KVM, as kernels use them. SDM volume 2.
+/// Emulates system instructions for a vCPU without KVM, as kernels use them. SDM volume 2.
 class SystemUnit {
  public:
-  /// All must outlive it. `view` looks at the guest through `state`.
+  /// All must outlive it. `view` reads the guest through `state`.
   SystemUnit(SoftState& state, GuestView& view, MsrUnit& msrs, InterruptUnit& interrupts, const CpuidTable& cpuid,
              const GuestFeatures& features)
       : s_{&state},
@@ -45,11 +45,11 @@ class SystemUnit {
         features_{&features},
         random_{.state = std::uint64_t{state.id} << 32U} {}
 
-  /// Runs `i`, whose memory operand, if it has one, is at `operand`. Moves RIP on when it completes; else RIP stays,
-  /// except for traps.
+  /// Runs `i`, whose memory operand, if any, is at `operand`. Advances RIP when the instruction completes; otherwise
+  /// RIP is unchanged, except for traps.
   SystemResult run(const SystemInstruction& i, std::optional<std::uint64_t> operand);
 
-  /// What RDRAND and RDSEED go on from.
+  /// The state of the generator behind RDRAND and RDSEED.
   [[nodiscard]] std::uint64_t random_state() const { return random_.state; }
   void set_random_state(std::uint64_t state) { random_.state = state; }
 
@@ -101,7 +101,7 @@ class SystemUnit {
   InterruptUnit* interrupts_;
   const CpuidTable* cpuid_;
   const GuestFeatures* features_;
-  SplitMix64 random_;  ///< Of RDRAND and RDSEED: the same numbers in each run.
+  SplitMix64 random_;  ///< For RDRAND and RDSEED: the same numbers in each run.
 };
 
 }  // namespace vmm

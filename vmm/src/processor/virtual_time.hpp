@@ -7,20 +7,21 @@
 
 namespace vmm {
 
-/// The time of a vCPU without KVM, in ticks of its TSC: it goes on only when it is told to. And the timers on it.
+/// The time of a vCPU without KVM, in ticks of its TSC, and its timers. Advances only by pass() and with the shared
+/// clock.
 class VirtualTime {
  public:
   /// `clock`, which the machine's vCPUs share, must outlive it.
   VirtualTime(MachineClock& clock, std::uint64_t tsc_khz) : clock_{&clock}, tsc_khz_{tsc_khz} {}
 
-  /// The vCPU has run so many instructions.
+  /// The vCPU has run that many instructions.
   void pass(std::uint64_t instructions);
-  /// While it is watched: how long it has run, in instructions.
+  /// How long it has run while watched, in instructions.
   void watch(bool on) { watched_ = on; }
   [[nodiscard]] std::uint64_t unhalted() const { return unhalted_; }
   [[nodiscard]] std::uint64_t ran() const { return run_; }
 
-  /// The TSC now, and once so many instructions more have passed.
+  /// The TSC now, and after that many more instructions.
   [[nodiscard]] std::uint64_t tsc() const { return clock_->now() + tsc_offset_; }
   [[nodiscard]] std::uint64_t tsc_after(std::uint64_t instructions) const {
     return clock_->after(instructions) + tsc_offset_;
@@ -28,16 +29,16 @@ class VirtualTime {
   void set_tsc(std::uint64_t value) { tsc_offset_ = value - clock_->now(); }
 
   [[nodiscard]] bool is_due() const;
-  /// A timer has run out; forgets all of them if so.
+  /// Whether a timer has expired; forgets all timers if so.
   [[nodiscard]] bool take_due();
-  /// Instructions until one does; very many without a timer.
+  /// Instructions until a timer expires; very many without a timer.
   [[nodiscard]] std::uint64_t until_due() const;
-  /// Ticks until one does though the vCPU does not run; very many without such a timer.
+  /// Ticks until a timer expires that runs even while the vCPU does not; very many without such a timer.
   [[nodiscard]] std::uint64_t until_wall_due() const;
-  /// Of the machine, halted or not.
+  /// The machine's clock, which also runs while the vCPU is halted.
   [[nodiscard]] std::uint64_t wall() const { return clock_->now(); }
 
-  /// What is saved: all but the timers, which are their users'.
+  /// The saved state: all but the timers, which belong to their users.
   struct Image {
     std::uint64_t tsc_offset{}, ran{}, unhalted{};
   };
@@ -48,7 +49,7 @@ class VirtualTime {
     unhalted_ = image.unhalted;
   }
 
-  /// Makes timers, which may not outlive this object. It must not move meanwhile.
+  /// Makes timers. This object must outlive them, and must not move meanwhile.
   [[nodiscard]] TimerFactory timers();
   [[nodiscard]] std::uint64_t tsc_khz() const { return tsc_khz_; }
 
@@ -57,10 +58,10 @@ class VirtualTime {
   MachineClock* clock_;
   std::uint64_t tsc_khz_;
   std::uint64_t tsc_offset_{};
-  std::uint64_t run_{};       ///< Not halted;
-  std::uint64_t unhalted_{};  ///< not halted while watched.
+  std::uint64_t run_{};       ///< Instructions run.
+  std::uint64_t unhalted_{};  ///< Instructions run while watched.
   bool watched_{};
-  std::optional<std::uint64_t> due_, wall_due_;  ///< In run_ and of the clock.
+  std::optional<std::uint64_t> due_, wall_due_;  ///< Relative to run_, and to the clock.
 };
 
 }  // namespace vmm
