@@ -6,9 +6,9 @@ namespace vmm {
 /// How processors without KVM take turns.
 struct Schedule {
   static constexpr std::uint64_t default_turn = 50'000, longest_turn = 1'000'000'000;
-  /// Instructions of a turn; with a seed, of an average one.
+  /// Instructions in a turn; with a seed, on average.
   std::uint64_t turn{default_turn};
-  /// Not 0: how long each turn is follows from it.
+  /// If not 0, the seed of random turn lengths.
   std::uint64_t seed{};
 
   [[nodiscard]] constexpr bool is_possible() const { return turn >= 1 && turn <= longest_turn; }

@@ -19,7 +19,7 @@ using vpmu::exec::Stop;
 
 constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr6_bs = vpmu::bit(14);
-/// Instructions between two looks at what may interrupt.
+/// Instructions between two checks for interrupts.
 constexpr std::uint64_t burst = 100'000;
 
 }  // namespace
@@ -72,7 +72,7 @@ Result<Exit> SoftPort::run() {
   for (;;) {
     take_turn();
     const bool is_let_in = !board_->turns.owns(s_.id);
-    if (is_let_in && !kick_flag().is_set()) continue;  // for a kick that has been looked at
+    if (is_let_in && !kick_flag().is_set()) continue;  // the kick for which it was let in is over
     if (time_.ran() >= stop_after_) return Exit{TimeUp{}};
     if (kick_flag().is_set() || time_.take_due()) {
       set_mark(kicked_, 0);
@@ -91,14 +91,14 @@ Result<Exit> SoftPort::run() {
   }
 }
 
-// Who was let in for a kick keeps the turn until run() has given Interrupted: it is not let in twice.
-// A page that this vCPU could write to without telling may be another's code since.
+// A vCPU that was let in for a kick holds the turn until run() has returned Interrupted, so that it is not let in
+// twice. After another vCPU's turn, a page that this one wrote to without reporting may hold that vCPU's code.
 void SoftPort::take_turn() {
   if (!kick_flag().is_set() || !board_->turns.holds(s_.id)) board_->turns.hold(s_.id);
   if (std::exchange(seen_changes_, board_->turns.changes()) != board_->turns.changes()) engine_.tell_of_writes_anew();
 }
 
-/// Instructions to the next one before which run() must look at something.
+/// Instructions that may pass before run() must check something.
 std::uint64_t SoftPort::until_due() const {
   return std::min({time_.until_due(), board_->clock.instructions_in(interrupts_.until_due()), stop_after_ - time_.ran(),
                    board_->turns.left(s_.id)});
@@ -117,7 +117,7 @@ std::optional<std::uint64_t> SoftPort::quiet_for() {
   return until_due();
 }
 
-/// Whether take_events() has something that ends a halt, now or when KVM_GUESTDBG_BLOCKIRQ no longer holds it off.
+/// Whether a waiting event ends a halt, now or once KVM_GUESTDBG_BLOCKIRQ no longer holds it off.
 bool SoftPort::is_woken() const {
   const auto& e = s_.events;
   const bool nmi = e.nmi.pending != 0 && e.nmi.masked == 0;
@@ -125,7 +125,7 @@ bool SoftPort::is_woken() const {
          ((s_.regs.rflags & rflags_if) != 0 && s_.apic.pending());
 }
 
-// What is held off ends a halt nevertheless, as with KVM.
+// A held-off event ends a halt nevertheless, as with KVM.
 bool SoftPort::is_at_rest() const {
   return s_.waits_for_start || (s_.halted && ((guest_debug_.control & KVM_GUESTDBG_BLOCKIRQ) == 0 || !is_woken()));
 }
@@ -147,7 +147,7 @@ bool SoftPort::may_be_woken() {
 
 void SoftPort::kick() { set_mark(kicked_, kick_mark); }
 
-/// The vCPU has nothing to run. False: nor will any ever have.
+/// The vCPU has nothing to run: waits for something. False if no vCPU will ever have anything to run.
 bool SoftPort::rest() {
   constexpr std::chrono::milliseconds look_again{4};  // for kicks
   switch (board_->turns.rest()) {
@@ -158,7 +158,7 @@ bool SoftPort::rest() {
   return true;
 }
 
-/// INIT, and then a start-up IPI. SDM 3A 8.4.4.
+/// Handles INIT, and after that a start-up IPI. SDM 3A 8.4.4.
 void SoftPort::take_start() {
   if (std::exchange(s_.init_pending, false)) {
     reset_by_init(s_);
@@ -171,7 +171,7 @@ void SoftPort::take_start() {
   stale_ = true;
 }
 
-// The order of SDM 3A table 6-2, as far as there is more than one event here.
+// In the order of SDM 3A table 6-2, as far as these events occur here.
 std::optional<Exit> SoftPort::take_events() {
   take_start();
   if (s_.waits_for_start) return std::nullopt;
@@ -201,7 +201,7 @@ std::optional<Exit> SoftPort::take(Exception exception, EventKind kind, std::uin
   took_debug_ = exception.vector == vector_db && kind != EventKind::software;
   s_.halted = false;
   stale_ = true;
-  pass_time(1);  // a guest whose handler faults at once must not keep us for ever
+  pass_time(1);  // a guest whose handler always faults must run out of ticks too
   if (deliver(s_, view_, exception, kind, length)) return std::nullopt;
   return Exit{Shutdown{}};
 }
@@ -226,7 +226,7 @@ Stop SoftPort::run_engine(std::uint64_t instructions) {
   return stop;
 }
 
-/// Runs at most so many instructions, at least one unless it faults.
+/// Runs at most `most` instructions, and at least one unless it faults.
 std::optional<Exit> SoftPort::run_some(std::uint64_t most) {
   s_.events.interrupt.shadow = 0;
   const Stop stop = run_engine(most);
@@ -351,7 +351,7 @@ Result<std::uint64_t> SoftPort::msr(std::uint32_t index) {
   return result.value;
 }
 
-// Of DEBUGCTL the PMU keeps all but what BTF does.
+// The PMU holds DEBUGCTL; only BTF has an effect here.
 Result<void> SoftPort::set_msr(std::uint32_t index, std::uint64_t value) {
   if (index == vpmu::msr::IA32_DEBUGCTL.value()) {
     branch_steps_ = vpmu::reg::debugctl::BTF::test(value);

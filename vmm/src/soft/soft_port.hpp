@@ -24,38 +24,38 @@
 namespace vmm {
 
 struct SoftStatistics {
-  std::uint64_t instructions{};  ///< Retired, by the engine and here.
+  std::uint64_t instructions{};  ///< Retired, by the engine and by this class.
   std::uint64_t system{};        ///< Of these: system instructions.
   std::uint64_t mmio{};          ///< Accesses outside RAM.
   std::uint64_t exceptions{};
-  std::uint64_t interrupts{};  ///< NMIs among them.
+  std::uint64_t interrupts{};  ///< Including NMIs.
   std::map<std::string_view, std::uint64_t>
-      unknown;  ///< Instructions that no part of this vCPU knows, by mnemonic: #UD.
+      unknown;  ///< Instructions that this vCPU does not support (#UD), by mnemonic.
 };
 
-/// What a vCPU without KVM starts as.
+/// The initial state of a vCPU without KVM.
 struct SoftStart {
-  std::uint32_t id{};      ///< Of its APIC, and its number on the board.
-  bool waits_for_start{};  ///< For a start-up IPI, as all but the boot processor do; the registers are not looked at.
+  std::uint32_t id{};      ///< Its APIC id, and its number on the board.
+  bool waits_for_start{};  ///< In the wait-for-SIPI state, like all but the boot processor; the registers are ignored.
   kvm_sregs sregs{};
   kvm_regs regs{};
   vpmu::exec::Compiling compiling{};
-  Log* log{};              ///< Hears of each unknown instruction once; must outlive the port. Null: nobody does.
-  MmioDevices* devices{};  ///< What else stands where there is no RAM; must outlive the port. May be null.
+  Log* log{};              ///< Gets each unknown instruction once; must outlive the port. May be null.
+  MmioDevices* devices{};  ///< Handles accesses where there is no RAM; must outlive the port. May be null.
 };
 
-/// A vCPU without KVM: the engine runs the guest's code, and what KVM does around it is done here. Behaves as KVM does
-/// where the PMU code looks: MSRs that are not the processor's own exit, guest debugging has KVM's meaning; but RDPMC
-/// exits too.
+/// A vCPU without KVM: the engine runs the guest's code, and this class does what KVM does around it. Behaves like KVM
+/// as far as the PMU code can see: MSRs that are not the processor's own exit, and guest debugging works as KVM's; but
+/// RDPMC also exits.
 ///
-/// Time is virtual: an instruction takes one tick of the TSC (MachineClock), so does the entry into a handler, and
-/// nothing else takes any. Two runs with the same input are the same. The vCPUs of a machine take turns (Turns): run()
-/// waits for its own, which goes on until a later run() gives it away.
+/// Time is virtual: an instruction takes one tick of the TSC (MachineClock), so does entering a handler, and nothing
+/// else takes any time. Two runs with the same input are identical. The vCPUs of a machine take turns (Turns): run()
+/// waits for its own, which lasts until a later run() ends it.
 class SoftPort final : public VcpuPort, private TurnTaker {
  public:
   static constexpr std::uint64_t default_tsc_khz = 2'500'000;
 
-  /// `memory` and `board` must outlive it. Null: it is alone on a board of its own.
+  /// `memory` and `board` must outlive it. Without `board` it is alone on a board of its own.
   SoftPort(LinearMemory& memory, CpuidTable cpuid, const SoftStart& start, SoftBoard* board = nullptr);
   SoftPort(const SoftPort&) = delete;
   SoftPort& operator=(const SoftPort&) = delete;
@@ -65,16 +65,16 @@ class SoftPort final : public VcpuPort, private TurnTaker {
 
   /// Makes timers on the virtual time of this vCPU. They may not outlive it.
   [[nodiscard]] TimerFactory timers() { return time_.timers(); }
-  /// run() gives TimeUp once the vCPU has run for so many ticks in all.
+  /// run() returns TimeUp once the vCPU has run for `ticks` in total.
   void stop_after(std::uint64_t ticks) { stop_after_ = ticks; }
-  /// Set on any thread, it makes run() give Interrupted.
+  /// When set, on any thread, run() returns Interrupted.
   [[nodiscard]] volatile std::uint8_t* kick_target() { return &kicked_; }
   [[nodiscard]] vpmu::exec::KickFlag kick_flag() const override { return vpmu::exec::KickFlag{kicked_}; }
-  /// Somebody else than the vCPU has written to a page of RAM.
+  /// Somebody other than this vCPU has written to a page of RAM.
   void written(vpmu::GuestPhysical page);
 
-  /// Also gives Hlt, when the machine's vCPUs are halted and nothing can wake any of them. Where only a device can, it
-  /// waits.
+  /// Also returns Hlt, when all vCPUs of the machine are halted and nothing can wake any of them. If only a device can
+  /// wake one, it waits.
   Result<Exit> run() override;
   [[nodiscard]] bool exits_on_rdpmc() const override { return true; }
   [[nodiscard]] bool has(vpmu::exec::CpuFeature feature) const override { return features_.has(feature); }
@@ -112,16 +112,17 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   Result<std::uint64_t> tsc_after(std::uint64_t instructions) override { return time_.tsc_after(instructions); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return time_.tsc_khz(); }
 
-  /// All of it between two runs, the last of which gave Interrupted or TimeUp, as bytes. Not: what the engine has
-  /// decoded, its translations, statistics, timers of its users.
+  /// The whole state as bytes, between two runs of which the last returned Interrupted or TimeUp. Without decoded code,
+  /// translations, statistics and its users' timers.
   [[nodiscard]] Bytes save() const;
-  /// The reverse, before the first run. Fails with kind usage where the bytes are not of this form, tell of a state
-  /// that no processor is in, or of other features than the vCPU has; it must not run then.
+  /// The reverse, before the first run. Fails with kind usage if the bytes do not have this form, describe an
+  /// impossible state, or features that the vCPU lacks; it must not run then.
   Result<void> restore(std::span<const std::byte> image);
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  /// What is no RAM is a scratch page while `open`: so the engine itself runs the instruction that accesses a device.
+  /// While `open`, pages without RAM are a scratch page, so that the engine itself runs instructions that access
+  /// devices.
   class Ram final : public vpmu::exec::Ram {
    public:
     explicit Ram(const LinearMemory& memory) : ram_{memory} {}
@@ -135,14 +136,14 @@ class SoftPort final : public VcpuPort, private TurnTaker {
     void will_write(vpmu::GuestPhysical page) override;
     void close() { ram_.close(); }
 
-    /// Aligned as a page, as what accesses it counts on.
+    /// Page-aligned, as the engine requires.
     alignas(vpmu::page_size) std::array<std::byte, vpmu::page_size> scratch{};
     bool open{};
 
    private:
     EngineRam ram_;
   };
-  /// Reads the TSC and keeps the vector state; leaves every system instruction but RDTSC and RDTSCP to SystemUnit.
+  /// Reads the TSC and holds the vector state; leaves every system instruction but RDTSC and RDTSCP to SystemUnit.
   class Platform final : public vpmu::exec::NoPlatform {
    public:
     explicit Platform(SoftPort& port) : port_{&port} {}
@@ -155,9 +156,9 @@ class SoftPort final : public VcpuPort, private TurnTaker {
    private:
     SoftPort* port_;
   };
-  /// What stands in a page that is no RAM.
+  /// What is at a page without RAM.
   enum class Device : std::uint8_t { others, local_apic, io_apic };
-  /// The exit whose instruction waits for its answer.
+  /// The instruction of an exit that waits for its answer.
   struct Open {
     enum class Kind : std::uint8_t { none, read, wrmsr, in, out } kind{};
     std::uint8_t length{};
@@ -165,7 +166,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
     std::uint8_t gp{};
     std::array<std::byte, 4> port{};
     std::uint8_t bytes{};
-    bool trap{};  ///< The guest steps: #DB behind it.
+    bool trap{};  ///< The guest single-steps: #DB after it.
   };
 
   std::optional<Exit> take_events();
@@ -217,17 +218,17 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   Platform platform_;
   MappedHostCode host_code_;
   vpmu::exec::Engine engine_;
-  std::uint64_t entered_at_{};  ///< What the engine had passed when its present run began.
-  bool flush_{true};            ///< The engine's translations may be wrong.
-  bool stale_{true};            ///< The engine's copy of the registers is not the vCPU's.
+  std::uint64_t entered_at_{};  ///< engine_.passed() at the start of its current run.
+  bool flush_{true};            ///< The engine's translations may be stale.
+  bool stale_{true};            ///< The engine's copy of the registers is out of date.
   Open open_;
   kvm_guest_debug guest_debug_{};
   bool took_debug_{};          ///< The last exception was #DB, and not by INT 1.
-  std::uint64_t held_hits_{};  ///< Data breakpoints that MOV SS has hit: reported behind the next instruction.
-  bool branch_steps_{};        ///< DEBUGCTL.BTF, as set_msr() was told.
+  std::uint64_t held_hits_{};  ///< Data breakpoints hit by MOV SS: reported after the next instruction.
+  bool branch_steps_{};        ///< DEBUGCTL.BTF, from set_msr().
   std::uint64_t stop_after_{~0ULL};
   volatile std::uint8_t kicked_{};
-  std::uint64_t seen_changes_{};  ///< Of Turns::changes().
+  std::uint64_t seen_changes_{};  ///< Turns::changes() at the last look.
   SoftStatistics statistics_{};
   Log* log_;
   MmioDevices* devices_;

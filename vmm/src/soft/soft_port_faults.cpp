@@ -1,4 +1,5 @@
-// What a vCPU without KVM does with the instructions that the engine stopped at, and while it is watched.
+// Handles the instructions at which the engine stops, and runs instructions while breakpoints or single-steps are in
+// force.
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +18,7 @@ using vpmu::exec::Stop;
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 constexpr std::uint64_t dr6_fixed = 0xFFFF'0FF0, dr6_bs = vpmu::bit(14);
 
-/// As KVM gives up on an instruction: a flag that says that its bytes follow, their number and they themselves.
+/// KVM's report of an instruction that it cannot emulate: a flag that its bytes follow, their number, and the bytes.
 InternalError not_emulated(std::span<const std::byte> code) {
   InternalError error{.suberror = KVM_INTERNAL_ERROR_EMULATION,
                       .data = {KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES}};
@@ -47,7 +48,7 @@ std::optional<Exit> SoftPort::run_what_the_engine_left(Stop why) {
   return run_into_fault(i, code, why);
 }
 
-/// Where the elements of a gather lie whose operand without an index is at `base`.
+/// The addresses of a gather's elements; `base` is its operand's address without an index.
 std::vector<Access> SoftPort::gathered(const Gather& g, std::uint64_t base, unsigned scale) const {
   const auto element = [&](unsigned number, std::size_t at, std::size_t bytes) {
     constexpr std::size_t half = 16;
@@ -85,7 +86,7 @@ std::vector<Access> SoftPort::accesses(const Instruction& i) const {
   return all;
 }
 
-/// What the engine could not reach of an instruction whose operands do not tell; else all that it accesses.
+/// The access that failed, for an instruction whose operands do not determine its accesses; otherwise all its accesses.
 std::vector<Access> SoftPort::reached(const Instruction& i) const {
   if (!i.partial) return accesses(i);
   const auto& missing = engine_.missing();
@@ -125,7 +126,7 @@ std::optional<Exception> SoftPort::feature_fault(const Instruction& i, std::span
   return std::nullopt;
 }
 
-// The engine stops before what faults and does not say why: look for the reasons in the order of SDM 3A table 6-2.
+// The engine stops before a fault and does not give its reason: check the reasons in the order of SDM 3A table 6-2.
 std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i, std::span<const std::byte> code,
                                              Stop why) {
   if (!i) {
@@ -134,7 +135,7 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
     return take({.vector = vector_ud, .error_code = std::nullopt}, EventKind::fault);
   }
   if (cpl_of(s_.sregs) != 0 && i->privileged) return take(general_protection, EventKind::fault);
-  // What came to reach for memory is there, and enabled.
+  // An instruction that has tried to access memory exists and is enabled.
   if (!engine_.missing())
     if (const auto fault = feature_fault(*i, code)) return take(*fault, EventKind::fault);
   for (const Access& access : reached(*i)) {
@@ -151,11 +152,10 @@ std::optional<Exit> SoftPort::run_into_fault(const std::optional<Instruction>& i
   return refuse(*i, code, why);
 }
 
-// A program must not end the machine by an instruction that nobody here knows. A kernel that uses such a one in ring 0
-// alone cannot go on.
+// A user program must not end the machine with an instruction that is not supported. A kernel that uses an unsupported
+// privileged one cannot continue.
 std::optional<Exit> SoftPort::refuse(const Instruction& i, std::span<const std::byte> code, Stop why) {
-  if (why == Stop::fault)
-    return take(general_protection, EventKind::fault);  // an operand that is not aligned, reserved bits
+  if (why == Stop::fault) return take(general_protection, EventKind::fault);  // a misaligned operand, or reserved bits
   if (++statistics_.unknown[i.mnemonic] == 1 && log_ != nullptr)
     log_->warning("{} at {:#x} cannot run without KVM: the guest gets #UD; run it with --accel kvm", i.mnemonic,
                   s_.regs.rip);
@@ -172,7 +172,7 @@ Exception SoftPort::fetch_fault(std::uint64_t at) {
   return page_fault(s_, {.address = vpmu::GuestLinear{at}, .error_code = fault->error_code});
 }
 
-// The engine runs the instruction on a page that stands for the device's.
+// Lets the engine run the instruction on a scratch page in place of the device's.
 std::optional<Exit> SoftPort::access_device(const Access& access, const Instruction& i,
                                             std::span<const std::byte> code) {
   const auto privilege = cpl_of(s_.sregs) == 3 ? vpmu::PagingPrivilege::user : vpmu::PagingPrivilege::supervisor;
@@ -182,7 +182,8 @@ std::optional<Exit> SoftPort::access_device(const Access& access, const Instruct
   const auto* mapped = std::get_if<vpmu::Mapped>(&walk);
   const vpmu::GuestPhysical at = mapped == nullptr ? vpmu::GuestPhysical{~0ULL} : mapped->address;
   const Device device = device_at(page_of(at));
-  constexpr std::size_t longest = 8;  // what a device is asked for at a time; the rest of a wider access is all ones
+  constexpr std::size_t longest = 8;  // the most that a device is asked for at a time; the rest of a wider access is
+                                      // all ones
   const auto offset = static_cast<std::size_t>(access.at % vpmu::page_size);
   const auto touched = std::span{ram_.scratch}.subspan(offset).first(
       std::min({std::size_t{access.bytes}, longest, ram_.scratch.size() - offset}));
@@ -192,7 +193,7 @@ std::optional<Exit> SoftPort::access_device(const Access& access, const Instruct
   ram_.open = true;
   const Stop why = run_engine(1);
   ram_.open = false;
-  flush_ = true;  // of the page that stood for the device's
+  flush_ = true;  // drop the translation to the scratch page
   ++statistics_.mmio;
   if (statistics_.instructions == retired) return why == Stop::again ? std::nullopt : refuse(i, code, why);
   if (access.write) write_device(device, at, touched);
@@ -207,7 +208,7 @@ SoftPort::Device SoftPort::device_at(vpmu::GuestPhysical page) const {
   return interrupts_.io_apic() != nullptr && page == layout::io_apic ? Device::io_apic : Device::others;
 }
 
-// The APICs' registers are of four bytes. SDM 3A 10.4.1.
+// The APICs' registers have four bytes. SDM 3A 10.4.1.
 void SoftPort::read_device(Device device, vpmu::GuestPhysical at, std::span<std::byte> out) {
   const auto offset = static_cast<std::uint32_t>(at.value() % vpmu::page_size);
   std::uint32_t value = 0;
@@ -251,12 +252,12 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
     return exit;
   }
   if (statistics_.exceptions != exceptions) {
-    // INT1 and MOV to or from a debug register under DR7.GD raise #DB themselves: that one tells of the hits too.
+    // INT1, and MOV to or from a debug register with DR7.GD, raise #DB themselves: it also reports the hits.
     if (took_debug_ && !w.to_host) {
       s_.debug.dr6 |= hits;
       return std::nullopt;
     }
-    // The host's step over an instruction that faults ends where the handler begins.
+    // The host's single-step over an instruction that faults ends at the handler.
     if (w.host_step) hits |= dr6_bs;
     return hits == 0 ? std::nullopt : debug_hit(w, hits);
   }
@@ -270,15 +271,15 @@ std::optional<Exit> SoftPort::run_watched(const Watch& w) {
   return hits == 0 ? std::nullopt : debug_hit(w, hits);
 }
 
-// By TF as the instruction found it; SYSCALL and SYSRET trap by the one that they leave.
+// By TF before the instruction; SYSCALL and SYSRET trap by TF after them.
 bool SoftPort::guest_traps(const Watch& w, const std::optional<Instruction>& i) const {
   constexpr std::uint64_t rflags_tf = vpmu::bit(8);
   const bool late = i && (i->is(SystemOp::syscall) || i->is(SystemOp::sysret));
   return late ? (s_.regs.rflags & rflags_tf) != 0 : w.guest_step;
 }
 
-// One iteration of a repeated string instruction, after each of which a guest that steps itself has its trap. The
-// address size says how wide the count is. SDM 3B 17.3.1.4; SDM 2B REP.
+// One iteration of a repeated string instruction: a guest that single-steps itself has a trap after each. The address
+// size determines the width of the count. SDM 3B 17.3.1.4; SDM 2B REP.
 std::optional<Exit> SoftPort::run_iteration(const Instruction& i) {
   constexpr std::uint64_t rflags_zf = vpmu::bit(6);
   const unsigned address_bytes = i.load ? i.load->address_bytes : i.store ? i.store->address_bytes : 8;
@@ -301,7 +302,7 @@ std::optional<Exit> SoftPort::run_iteration(const Instruction& i) {
   return exit;
 }
 
-// The frame of an instruction breakpoint has RF as it was. SDM 3A 2.3.
+// The frame of an instruction breakpoint has RF unchanged. SDM 3A 2.3.
 std::optional<Exit> SoftPort::debug_hit(const Watch& w, std::uint64_t hits) {
   if (w.to_host) return Exit{Debug{.exception = vector_db, .pc = s_.regs.rip, .dr6 = dr6_fixed | hits, .dr7 = w.dr7}};
   constexpr std::uint64_t matches = 0xF;

@@ -1,4 +1,4 @@
-// What of a vCPU without KVM is saved and restored.
+// Saves and restores a vCPU without KVM.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,10 +12,10 @@ namespace {
 using vpmu::bit;
 
 constexpr std::uint64_t none = ~0ULL;
-/// Of DR6: B0 to B3.
+/// DR6: B0 to B3.
 constexpr std::uint64_t breakpoints = 0xF;
 
-/// All but registers and MSRs.
+/// The state except registers and MSRs.
 struct Words {
   std::uint64_t features{}, halted{}, waits_for_start{}, init_pending{}, start_pending{none};
   std::uint64_t held_hits{}, branch_steps{}, random{};
@@ -57,7 +57,7 @@ Result<void> check_segments(const kvm_sregs& s) {
   return {};
 }
 
-/// Of KVM's structure what means something here. SDM 3A 6.7.1: one NMI waits while another is served.
+/// The fields of KVM's structure that have a meaning here. SDM 3A 6.7.1: one NMI waits while another is in service.
 std::optional<kvm_vcpu_events> events_of(const kvm_vcpu_events& saved) {
   constexpr std::uint8_t most_exception = 31, most_nmis = 2;
   constexpr std::uint8_t shadows = KVM_X86_SHADOW_INT_MOV_SS | KVM_X86_SHADOW_INT_STI;

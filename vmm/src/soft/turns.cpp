@@ -20,7 +20,7 @@ void Turns::wait(unsigned id) {
   me.waits = false;
 }
 
-/// Where nobody holds the turn: to one that was kicked, else to its owner, who must be there to take it.
+/// If nobody holds the turn, gives it to a kicked vCPU that waits, else to its owner once that waits.
 void Turns::hand_on() {
   if (holder_ != nobody) return;
   const auto give_to = [this](Member& member) {
