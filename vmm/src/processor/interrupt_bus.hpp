@@ -18,8 +18,7 @@ class InterruptBus {
 
   /// Another local APIC, which must outlive the use of the bus.
   void add(InterruptUnit& unit) { units_.push_back(&unit); }
-  /// Sends `message` to every APIC that it addresses except `not_to`; with lowest priority, to one of them. SDM 3A
-  /// 10.6.2.
+  /// Sends `message` to every addressed APIC but `not_to`; with lowest priority, to one of them. SDM 3A 10.6.2.
   void send(const ApicMessage& message, const InterruptUnit* not_to = nullptr);
   /// Sends the messages that wait in the I/O APIC.
   void deliver_from_devices();

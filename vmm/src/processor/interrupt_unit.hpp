@@ -30,7 +30,7 @@ class InterruptUnit {
   /// The vCPU's time. Whoever sets the TSC calls tsc_changed(), as the deadline is in TSC ticks.
   [[nodiscard]] VirtualTime& time() const { return *time_; }
   void tsc_changed();
-  /// As INIT leaves it, with the APIC's registers.
+  /// Stops the timer, for INIT or a disabled APIC; SoftApic::reset() resets the registers.
   void reset();
 
   /// Whether a message addresses this APIC. SDM 3A 10.6.2, 10.12.10.
@@ -40,8 +40,7 @@ class InterruptUnit {
   /// PPR: a message of the lowest priority goes to the addressed APIC with the least.
   [[nodiscard]] std::uint32_t priority() const { return s_->apic.read(apic::processor_priority); }
 
-  /// Turns an expired timer into a request of the APIC, and sends waiting device interrupts to the APICs that they
-  /// address.
+  /// Turns an expired timer into a request of the APIC, and sends waiting device interrupts to the APICs.
   void refresh();
   /// Ticks until the timer expires; very many if it is stopped.
   [[nodiscard]] std::uint64_t until_due() const;

@@ -26,9 +26,8 @@ struct ApicMessage {
   auto operator<=>(const ApicMessage&) const = default;
 };
 
-/// The I/O APIC of a machine without KVM, with 24 lines; also forwards the message-signalled interrupts of devices.
-/// Intel 82093AA data
-/// sheet.
+/// The I/O APIC of a machine without KVM, with 24 lines; also forwards devices' message-signalled interrupts. Intel
+/// 82093AA data sheet.
 /// Thread-safe: devices drive lines on any thread, a vCPU takes what waits.
 class IoApic {
  public:

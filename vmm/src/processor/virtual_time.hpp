@@ -7,8 +7,7 @@
 
 namespace vmm {
 
-/// The time of a vCPU without KVM, in ticks of its TSC, and its timers. Advances only by pass() and with the shared
-/// clock.
+/// The time of a vCPU without KVM, in ticks of its TSC, and its timers. Advances by pass() and with the shared clock.
 class VirtualTime {
  public:
   /// `clock`, which the machine's vCPUs share, must outlive it.

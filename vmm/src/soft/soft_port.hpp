@@ -121,8 +121,7 @@ class SoftPort final : public VcpuPort, private TurnTaker {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  /// While `open`, pages without RAM are a scratch page, so that the engine itself runs instructions that access
-  /// devices.
+  /// While `open`, a scratch page replaces pages without RAM: so the engine itself runs a device access.
   class Ram final : public vpmu::exec::Ram {
    public:
     explicit Ram(const LinearMemory& memory) : ram_{memory} {}

@@ -30,8 +30,7 @@ class TurnTaker {
 /// number of instructions, then the next one that has something to run holds it. So all happens in the same order in
 /// each run, and the holder may access what belongs to the others.
 ///
-/// A processor that is kicked need not wait for its turn: it is let in to leave its run(), and then gives the turn
-/// back.
+/// A kicked processor need not wait for its turn: it is let in to leave its run(), and then gives the turn back.
 class Turns {
  public:
   explicit Turns(MachineClock& clock, const Schedule& schedule = {})
@@ -73,8 +72,8 @@ class Turns {
     std::uint64_t seed{}, random{};
   };
   [[nodiscard]] Image image() const;
-  /// Before any of them runs: the turn goes on. Where the seed is another now, those behind it are as that one says.
-  /// False where there is no such processor.
+  /// Before any of them runs: continues the turn. If the schedule's seed has changed, later turns follow the new one.
+  /// False if there is no such processor.
   [[nodiscard]] bool restore(const Image& image);
   [[nodiscard]] std::size_t processors() const { return members_.size(); }
 
@@ -101,8 +100,7 @@ class Turns {
   bool has_begun_{};
   std::atomic<bool> wanted_{};            ///< A kicked processor waits to be let in.
   std::atomic<unsigned> holder_{nobody};  ///< The owner, one that was let in, or briefly nobody.
-  unsigned owner_{nobody};  ///< Whose turn it is; nobody's before the first. Only the holder may read it and what
-                            ///< follows.
+  unsigned owner_{nobody};  ///< Whose turn it is; nobody's before the first. For the holder only, as all below.
   std::uint64_t left_{};
   std::uint64_t changes_{};
 };
