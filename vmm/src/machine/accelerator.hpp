@@ -16,31 +16,31 @@
 
 namespace vmm {
 
-/// One processor of a machine, and what its thread runs it by.
+/// One processor of a machine, as its thread runs it.
 class Processor {
  public:
   virtual ~Processor() = default;
-  /// Where and how the first processor starts. Before open().
+  /// Sets where and in which state the first processor starts. Before open().
   virtual Result<void> start_at(const StartRegisters& start) = 0;
-  /// The processor as its thread runs it. Once, on that thread; lives as long as this object.
+  /// The port through which its thread runs the processor. Once, on that thread; it lives as long as this object.
   virtual Result<VcpuPort*> open() = 0;
-  /// That thread ends, and never runs it again.
+  /// The thread ends and will not run the processor again.
   virtual void close() {}
-  /// Somebody kicks that thread: brings it out of a run() in which the signal alone does not reach it. Any thread.
+  /// That thread is being kicked: ends a run() that the signal alone does not interrupt. Any thread.
   virtual void kicked() {}
-  /// That thread is going to do something else for long: other processors need not wait for it.
+  /// That thread will do something else for some time: other processors need not wait for it.
   virtual void let_go() {}
-  /// What a kick sets: run() gives Interrupted.
+  /// The flag that a kick sets: run() then returns Interrupted.
   [[nodiscard]] virtual volatile std::uint8_t* kick_flag() = 0;
   /// The clock that sources count by.
   [[nodiscard]] virtual TimerFactory timers() { return CpuTimer::create; }
-  /// All of it between two runs, as bytes, on its thread; and the reverse, before open(). Fails with kind usage where
-  /// the bytes are not of such a processor.
+  /// The whole state as bytes between two runs, on its thread; restore() is called before open(). Fails with kind usage
+  /// if the bytes are not of such a processor.
   virtual Result<Bytes> save() = 0;
   virtual Result<void> restore(std::span<const std::byte> image) = 0;
 };
 
-/// What a machine needs of what its processors run on.
+/// What an accelerator needs from its machine.
 struct AcceleratorNeeds {
   const MachineConfig& config;
   const ResolvedConfig& resolved;
@@ -50,28 +50,28 @@ struct AcceleratorNeeds {
   Log& log;
 };
 
-/// What the processors of a machine run on, with its interrupt controllers and clocks: KVM or software.
+/// Runs a machine's processors, and provides their interrupt controllers and clocks: KVM or software.
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
-  /// Processor `id`; they are added in order.
+  /// Adds processor `id`; ids must be added in order.
   virtual Result<std::unique_ptr<Processor>> add_processor(unsigned id) = 0;
   /// Drives a line of the IOAPIC. Any thread.
   virtual Result<void> set_line(std::uint32_t gsi, LineLevel level) = 0;
-  /// How devices on the PCI bus reach the processors.
+  /// Connects devices on the PCI bus to the processors.
   [[nodiscard]] virtual DeviceWires& wires() = 0;
   /// The time of day, in seconds since 1970. On a processor's thread.
   [[nodiscard]] virtual std::time_t time_of_day() const = 0;
-  /// A page of RAM was written to by other means than a processor's own.
+  /// A page of RAM was written by something other than a processor.
   virtual void written(vpmu::GuestPhysical /*page*/) {}
-  /// The interrupt controllers and timers, while no processor runs; and the reverse.
+  /// The state of the interrupt controllers and timers, while no processor runs; and the reverse.
   virtual Result<Bytes> save_chips() = 0;
   virtual Result<void> restore_chips(std::span<const std::byte> image) = 0;
 };
 
-/// Fails with kind host when this host has no fit KVM.
+/// Fails with kind host if this host has no usable KVM.
 Result<std::unique_ptr<Accelerator>> make_kvm_accelerator(const AcceleratorNeeds& needs);
-/// Fails with kind usage for what only KVM can do.
+/// Fails with kind usage if the configuration needs KVM.
 Result<std::unique_ptr<Accelerator>> make_soft_accelerator(const AcceleratorNeeds& needs);
 
 }  // namespace vmm

@@ -20,79 +20,79 @@
 
 namespace vmm {
 
-/// What a machine's processors run on.
+/// What runs a machine's processors.
 enum class Accel : std::uint8_t {
-  automatic,  ///< Left open: settle() takes KVM where it is fit, else the instruction engine.
+  automatic,  ///< Not chosen yet: settle() takes KVM if it is usable, else the instruction engine.
   kvm,
-  soft,  ///< The instruction engine: virtual time, processors take turns, the same every time.
+  soft,  ///< The instruction engine: virtual time, processors take turns, each run is the same.
 };
 
-/// "auto", "kvm" or "soft", as the command line has them.
+/// "auto", "kvm" or "soft", as on the command line.
 std::string_view name_of(Accel accel);
 
 /// Everything that describes a machine. Fill in with designated initialisers; Machine::create checks it once.
 struct MachineConfig {
   std::string kernel;     ///< Path of a bzImage or a static 64-bit ELF file.
-  std::string restore{};  ///< Path of a snapshot: the machine is made as that one was, and goes on from there; no
+  std::string restore{};  ///< Path of a snapshot: the machine is made like the saved one, and continues from there; no
                           ///< kernel is loaded.
   std::string initrd{};   ///< Path; empty = none.
-  std::shared_ptr<const std::vector<std::byte>> initrd_content{};  ///< In place of a path.
+  std::shared_ptr<const std::vector<std::byte>> initrd_content{};  ///< Used instead of a path.
   std::string command_line{};
   std::uint64_t memory_bytes{256ULL << 20U};
   unsigned cpus{1};
-  unsigned threads_per_core{2};  ///< 1: without SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
+  unsigned threads_per_core{2};  ///< 1: no SMT, so that each CPU has all of its core's counters. SDM 3B 18.2.
   std::string model{"skylake"};
-  bool bare_metal{};  ///< CPUID tells of no hypervisor: kernels load the drivers that they keep for real machines.
-  std::string source{"auto"};      ///< Name of the counting source; "auto" takes the best that works here.
-  SourceOptions source_options{};  ///< `compiling` is also that of a guest that runs without KVM. settle() sets
-                                   ///< `was_open`.
-  EventPolicy events{};            ///< Of the source "kvm": which events the guest may count.
-  Accel accel{};                   ///< Left open, as the source, unless it is named: machine/settle.hpp.
+  bool bare_metal{};  ///< CPUID reports no hypervisor: kernels then load drivers that they use on real machines only.
+  std::string source{"auto"};      ///< Name of the counting source; "auto" chooses the best that works here.
+  SourceOptions source_options{};  ///< `compiling` also applies to a guest without KVM. settle() sets `was_open`.
+  EventPolicy events{};            ///< For the source "kvm": which events the guest may count.
+  Accel accel{};                   ///< Like the source, chosen by machine/settle.hpp unless it is named.
   std::string kvm_device{"/dev/kvm"};
   UnknownMsr unknown_msr{UnknownMsr::gp};
   RdpmcMethod rdpmc{RdpmcMethod::breakpoint};
   LvtpcMasked lvtpc_masked{LvtpcMasked::hold};
   PmuTime pmu_time{PmuTime::hidden};
   vpmu::PmuPolicies pmu_policies{};
-  /// What an ELF kernel finds in RDI and RSI at its entry point.
+  /// The values of RDI and RSI at the entry point of an ELF kernel.
   struct ElfArguments {
     std::uint64_t rdi{};
     std::uint64_t rsi{};
   } elf_arguments{};
 
-  /// With Accel::soft: the time of day at which the guest starts, seconds since 1970; and how many instructions each of
-  /// its processors may run, from the start on, also where the machine goes on from a snapshot.
+  /// With Accel::soft: the time of day at which the guest starts, in seconds since 1970; and how many instructions each
+  /// processor may run in total since the start, including those before a snapshot.
   std::int64_t epoch{};
   std::uint64_t most_ticks{~0ULL};
-  std::optional<Schedule> schedule{};  ///< How its processors take turns; else as in the snapshot, or by default.
+  std::optional<Schedule> schedule{};  ///< How its processors take turns; by default as in the snapshot, if there is
+                                       ///< one.
 
   static constexpr unsigned most_cpus = 64;
   static constexpr std::int64_t last_epoch =
       253'402'300'799;  ///< The last second of the year 9999: the clock chip has two digits for the century.
 };
 
-/// How the user gives what he can choose, as advice ends.
+/// How a user sets a choice, for the end of an advice.
 struct ConfigNames {
   std::string_view model{"with --model"};
   std::string_view source{"with --source"};
 };
 
-/// A checked configuration's names, resolved.
+/// The names of a checked configuration, resolved.
 struct ResolvedConfig {
   const MachineModel* model{};  ///< Null: the host's own.
   std::string_view source;      ///< A name of the source registry; or pass_through_source.
   [[nodiscard]] bool passes_through() const;
 };
 
-/// Checks what can be checked without touching files or the host. settle() goes before it: a source that is still open
-/// is refused. With an accelerator that is still open any source is good. Fails with kind usage; the message names the
-/// value and the choice, and by `names` how to give another.
+/// Checks what can be checked without touching files or the host. Call settle() before: a source that is still "auto"
+/// is refused. While the accelerator is not chosen yet, any source is accepted. Fails with kind usage; the message
+/// names the value and the choices, and, from `names`, how to give another.
 Result<ResolvedConfig> resolve(const MachineConfig& config, const ConfigNames& names = {});
 
 /// Bytes of "512M", "1G", "65536K" or a plain number of bytes. Fails with kind usage.
 Result<std::uint64_t> parse_size(const std::string& text);
 
-/// The accelerator of a name. Fails with kind usage.
+/// The accelerator with that name. Fails with kind usage.
 Result<Accel> parse_accel(const std::string& text);
 
 /// The schedule that "N" or "N:SEED" means. Fails with kind usage.

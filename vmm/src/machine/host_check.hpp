@@ -4,7 +4,7 @@
 
 namespace vmm {
 
-/// One thing found out about this host.
+/// One fact about this host.
 struct Finding {
   enum class Verdict {
     good,
@@ -17,12 +17,12 @@ struct Finding {
   std::string advice;   ///< What to do; empty when good.
 };
 
-/// Looks at everything that running a guest with a virtual PMU needs of this host: the KVM device and its capabilities,
-/// the speed of ring-0 code, RDPMC, timers. Runs two tiny guests; takes less than a second. Never fails: what cannot be
-/// looked at is a finding.
+/// Examines everything that a guest with a virtual PMU needs of this host: the KVM device and its capabilities, the
+/// speed of ring-0 code, RDPMC, timers. Runs two tiny guests; takes less than a second. Never fails: what cannot be
+/// examined is a finding.
 std::vector<Finding> examine_host(const std::string& kvm_device);
 
-/// Whether nothing was unfit.
+/// Whether no finding is unfit.
 bool is_fit(const std::vector<Finding>& findings);
 
 }  // namespace vmm

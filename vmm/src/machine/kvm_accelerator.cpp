@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint32_t msr_mtrr_def_type = 0x2FF;
 constexpr std::uint64_t mtrr_on_write_back = 0x806;
 
-/// What saving and restoring a vCPU needs of the machine.
+/// What is needed to save and restore a vCPU.
 struct SavedParts {
   std::vector<std::uint32_t> msrs;  ///< System::saved_msrs.
   std::uint64_t created_at{};       ///< The host's TSC.
@@ -94,7 +94,7 @@ Result<void> KvmAccelerator::add_chips(const AcceleratorNeeds& needs) {
   VMM_TRY(vm_.set_reserved_pages(layout::kvm_reserved));
   VMM_TRY(vm_.create_irqchip());
   VMM_TRY(vm_.create_pit());
-  // Without it KVM polls in a halted vCPU, and the thread's CPU time would include the guest's idle time.
+  // Otherwise KVM polls in a halted vCPU, and the thread's CPU time would include the guest's idle time.
   if (vm_.check(KVM_CAP_HALT_POLL) != 0) {
     VMM_TRY(vm_.enable(KVM_CAP_HALT_POLL, {0}));
   }

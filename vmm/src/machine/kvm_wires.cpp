@@ -6,11 +6,11 @@
 namespace vmm {
 namespace {
 
-/// The IOAPIC's lines come first.
+/// The IOAPIC's lines have the lowest GSIs.
 constexpr std::uint32_t chip_lines = 24, pic_lines = 16, lines_of_a_pic = 8;
 constexpr std::uint32_t store_bytes = 2;  // Virtio 1.2 4.1.5.2: the queue's index
 
-/// What KVM_CREATE_IRQCHIP sets up: each line leads to the IOAPIC, the first 16 to the 8259s too.
+/// The routes that KVM_CREATE_IRQCHIP sets up: each line to the IOAPIC, the first 16 also to the 8259s.
 std::vector<kvm_irq_routing_entry> chip_routes() {
   std::vector<kvm_irq_routing_entry> routes;
   const auto add = [&routes](std::uint32_t gsi, std::uint32_t chip, std::uint32_t pin) {
@@ -29,7 +29,7 @@ std::vector<kvm_irq_routing_entry> chip_routes() {
   return routes;
 }
 
-/// Else KVM refuses it, or what it routes to. SDM 3A 10.11.1.
+/// KVM refuses other messages, or routes to them. SDM 3A 10.11.1.
 bool names_a_processor(const InterruptMessage& message) {
   constexpr std::uint64_t prefix = 0xFEE;
   return message.address >> 20U == prefix;
@@ -42,7 +42,7 @@ KvmWires::KvmWires(Vm& vm) : vm_{&vm} {}
 Result<void> KvmWires::send(const InterruptMessage& message) {
   if (!names_a_processor(message)) return {};
   const auto sent = vm_->signal_msi(message.address, message.data);
-  // How KVM tells that no processor took it.
+  // EPERM means that no processor accepted it.
   if (!sent && sent.error().system_errno != EPERM) return Failure{sent.error()};
   return {};
 }
@@ -69,7 +69,7 @@ Result<void> KvmWires::wire_interrupt(const Fd& event, const std::optional<Inter
   if (line == lines_.end()) line = lines_.insert(lines_.end(), Line{.event = event.get()});
   const std::uint32_t gsi = chip_lines + static_cast<std::uint32_t>(line - lines_.begin());
   const bool was_attached = line->attached;
-  // Without an irqfd an event keeps what is written to it, which is a masked vector's pending bit.
+  // Without an irqfd the eventfd keeps what is written to it, and so serves as a masked vector's pending bit.
   if (was_attached && !message) VMM_TRY(vm_->detach_irqfd(gsi, event));
   line->attached = message.has_value();
   if (message) line->message = *message;

@@ -20,7 +20,7 @@ class KvmWires final : public DeviceWires {
   Result<void> wire_store(vpmu::GuestPhysical at, const Fd& event, Wire wire) override;
 
  private:
-  /// A GSI beyond the chips' lines, of one event for ever.
+  /// A GSI above the chips' lines, assigned to one event for good.
   struct Line {
     int event;
     bool attached{};
@@ -30,7 +30,7 @@ class KvmWires final : public DeviceWires {
 
   Vm* vm_;
   std::mutex mutex_;
-  std::vector<Line> lines_;  ///< Under mutex_: of GSI first_line + index.
+  std::vector<Line> lines_;  ///< Guarded by mutex_; index i has GSI first_line + i.
 };
 
 }  // namespace vmm

@@ -21,14 +21,14 @@ namespace {
 
 static_assert(MachineConfig::most_cpus <= MachineImage::most_vcpus);
 
-/// Far more than kernels have; an initial RAM disk may have as much as there is memory.
+/// Far larger than any kernel; an initial RAM disk may be as large as memory.
 constexpr std::uint64_t longest_kernel = 1ULL << 30U;
 
 Result<std::vector<std::byte>> read_image(const std::string& path, const std::string& name, std::uint64_t most) {
   return read_whole_file(path, {.what = "the " + name, .advice = "give a readable file with --" + name}, most);
 }
 
-/// Empty: there is none.
+/// Empty if there is none.
 Result<std::shared_ptr<const std::vector<std::byte>>> read_initrd(const MachineConfig& config) {
   if (config.initrd_content) return config.initrd_content;
   auto initrd = std::make_shared<std::vector<std::byte>>();
@@ -48,7 +48,7 @@ Result<StartRegisters> load_multiboot_guest(const GuestMemory& memory, const Mac
                         .rsp = layout::stack_top.value()};
 }
 
-/// Loads the kernel into fresh memory and says how the first vCPU starts.
+/// Loads the kernel into fresh memory and returns how the first vCPU starts.
 Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig& config, PciBridge bridge) {
   VMM_ASSIGN(const auto kernel, read_image(config.kernel, "kernel", longest_kernel));
   const auto rsdp = write_acpi_tables(memory, config.cpus, bridge);
@@ -70,7 +70,7 @@ Result<StartRegisters> load_guest(const GuestMemory& memory, const MachineConfig
   return StartRegisters{.rip = linux.entry, .rsp = layout::stack_top.value(), .rsi = layout::zero_page.value()};
 }
 
-/// A machine goes on on what it ran on: fails on anything else. Takes over what a machine without KVM was made with.
+/// Fails unless the machine continues on the accelerator that it ran on. Without KVM, takes over its configuration.
 Result<void> match_accelerator(const MachineImage& image, MachineConfig& config) {
   const bool without_kvm = config.accel == Accel::soft;
   if (image.without_kvm != without_kvm)
@@ -305,7 +305,7 @@ Result<void> Machine::restore(const MachineImage& image) {
   return {};
 }
 
-/// While the vCPUs rest.
+/// While the vCPUs are paused.
 Result<MachineImage> Machine::save() {
   MachineImage image = made_as_;
   for (auto& vcpu : vcpus_) {

@@ -30,27 +30,27 @@
 namespace vmm {
 
 /// A whole virtual machine: memory, devices, vCPUs and their threads. Built by create(), runs from start() until
-/// something asks it to stop; each machine runs once. Members may be called from any thread but a vCPU's, except
-/// request_stop(), which is for all.
+/// something asks it to stop; each machine runs once. Members may be called from any thread but a vCPU's;
+/// request_stop() from all threads.
 class Machine final : public StopRequests {
  public:
   struct Hooks {
     Serial16550::Output console;  ///< Each byte that the guest sends on COM1; called on vCPU threads, one at a time.
     std::function<void()> stop_requested;  ///< Once, on any thread, when the machine is about to stop. May be empty.
-    /// On a vCPU's thread: it has run for MachineConfig::most_ticks, and waits. Empty: the machine stops
+    /// On a vCPU's thread: the vCPU has run for MachineConfig::most_ticks, and waits. Empty: the machine stops
     /// (StopReason::user).
     std::function<void()> time_up{};
-    /// On each vCPU's thread, before the guest's first instruction: takes from the thread what a guest needs not. A
-    /// failure ends the machine. May be empty.
+    /// On each vCPU's thread, before the guest's first instruction: drops privileges of the thread that a guest does
+    /// not need. A failure ends the machine. May be empty.
     std::function<Result<void>()> confine_vcpu{};
-    /// Makes the virtio devices, which then are on a PCI bus. The memory, which outlives them, can be shared with other
+    /// Makes the virtio devices, which are put on a PCI bus. The memory, which outlives them, can be shared with other
     /// processes. Empty: no bus.
     using DeviceFactory = std::function<Result<std::vector<std::unique_ptr<virtio::Device>>>(const GuestMemory&)>;
     DeviceFactory make_devices{};
   };
 
-  /// Settles what the configuration leaves open (machine/settle.hpp), and tells it to `log` as LogLevel::info; checks
-  /// it, loads the kernel and makes the processors. `log` must outlive the machine.
+  /// Settles what the configuration leaves open (machine/settle.hpp), and logs that to `log` as LogLevel::info; checks
+  /// the configuration, loads the kernel and makes the processors. `log` must outlive the machine.
   /// Fails with kind usage for what the user can change, kind host for what this host cannot do.
   static Result<std::unique_ptr<Machine>> create(const MachineConfig& given, Hooks hooks, Log& log);
   ~Machine() override;
@@ -63,20 +63,20 @@ class Machine final : public StopRequests {
   [[nodiscard]] PortBus& ports() { return ports_; }
   [[nodiscard]] const GuestMemory& memory() const { return memory_; }
 
-  /// Lets the devices and the vCPUs run.
+  /// Starts the devices and the vCPUs.
   void start();
-  /// Stops all vCPUs; the first reason counts.
+  /// Stops all vCPUs; the first reason is kept.
   void request_stop(StopReason reason) override;
   enum class AfterSnapshot : std::uint8_t { go_on, stop };
-  /// Lets every vCPU rest, writes the whole machine to a file (MachineConfig::restore), and lets them go on, or, once
-  /// the file is complete, stops them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the
-  /// guest's memory, all of it visible to the guest.
+  /// Pauses every vCPU, writes the whole machine to a file (MachineConfig::restore), and resumes them or, once the file
+  /// is complete, stops them there (StopReason::user). Not on a vCPU's thread. Cost: the time to write the guest's
+  /// memory, all of it visible to the guest.
   Result<void> snapshot(WholeFile file, AfterSnapshot then = AfterSnapshot::go_on);
   /// Waits until every vCPU has stopped, and says why. After start(), once.
   StopReason wait();
   /// The reason of the stop; empty while the machine runs.
   [[nodiscard]] std::optional<StopReason> stop_reason() const;
-  /// The error behind StopReason::host_failure.
+  /// The error, after StopReason::host_failure.
   [[nodiscard]] std::optional<Error> failure() const;
 
   /// Input of COM1. Returns how many bytes were taken.
@@ -105,14 +105,14 @@ class Machine final : public StopRequests {
   PortBus ports_;
   std::unique_ptr<InterruptLine> serial_line_;
   std::unique_ptr<Serial16550> serial_;
-  Rtc* rtc_{};                         ///< Of devices_.
-  AcpiPower* power_{};                 ///< The same,
-  FirmwareConfig* firmware_config_{};  ///< and this.
+  Rtc* rtc_{};                         ///< In devices_.
+  AcpiPower* power_{};                 ///< In devices_.
+  FirmwareConfig* firmware_config_{};  ///< In devices_.
   std::vector<std::unique_ptr<PortDevice>> devices_;
   PciBus pci_;
-  std::vector<virtio::PciDevice*> virtio_;  ///< Of pci_.
-  std::atomic<bool> attention_{};           ///< One of these asks for it.
-  MachineImage made_as_;                    ///< What a snapshot tells of the configuration.
+  std::vector<virtio::PciDevice*> virtio_;  ///< In pci_.
+  std::atomic<bool> attention_{};           ///< One of these has asked for attend().
+  MachineImage made_as_;                    ///< The part of the configuration that a snapshot stores.
   std::unique_ptr<PackageUncore> uncore_;
   SharedCaches caches_;
   std::vector<std::unique_ptr<VcpuThread>> vcpus_;

@@ -28,7 +28,7 @@ constexpr std::array<std::uint8_t, 7> counted_loop{0x48, 0xFF, 0xC9, 0x75, 0xFB,
 /// rdpmc; out %al, $done_port
 constexpr std::array<std::uint8_t, 4> one_rdpmc{0x0F, 0x33, 0xE6, ProbeGuest::done_port};
 
-/// The loop above, run by this process.
+/// The loop above, in this process.
 std::chrono::nanoseconds time_on_host(std::uint64_t count) {
   const auto start = std::chrono::steady_clock::now();
   __asm__ volatile("1: dec %0\n jnz 1b" : "+r"(count) : : "cc");
@@ -145,7 +145,7 @@ Result<void> require_rdpmc(RdpmcBehaviour behaviour) {
 }
 
 Result<SpeedComparison> compare_speed(const System& system) {
-  // A first short loop finds out how long the real one may be: an emulating KVM is a thousand times slower.
+  // A short loop first determines how long the real one may be: an emulating KVM is a thousand times slower.
   constexpr std::uint64_t short_loop = 20'000;
   constexpr std::uint64_t long_loop = 10'000'000;
   constexpr std::uint64_t instructions_per_round = 2;

@@ -12,18 +12,18 @@
 
 namespace vmm {
 
-/// A VM of a few instructions in 64-bit mode, ring 0, to find out what this host's KVM does. KVM's own vPMU is off in
-/// it.
+/// A VM that runs a few instructions in 64-bit mode, ring 0, to find out how this host's KVM behaves. KVM's own vPMU is
+/// off in it.
 class ProbeGuest {
  public:
   /// Where the code starts.
   static constexpr vpmu::GuestPhysical code{0x200000};
-  /// Where vector 13 (#GP) goes: there the guest writes to fault_port.
+  /// The handler of vector 13 (#GP), where the guest writes to fault_port.
   static constexpr vpmu::GuestPhysical fault_handler{0x201000};
   static constexpr std::uint16_t done_port = 0x80;
   static constexpr std::uint16_t fault_port = 0x81;
 
-  /// Fails (host) when KVM refuses any step; the error names the step.
+  /// Fails (host) if KVM refuses any step; the error names the step.
   static Result<ProbeGuest> create(const System& system);
 
   /// Puts `instructions` at `code` and the vCPU at their start with RCX = `rcx`.
@@ -34,14 +34,14 @@ class ProbeGuest {
   enum class End : std::uint8_t {
     done,     ///< Wrote to done_port.
     faulted,  ///< Wrote to fault_port.
-    broke,    ///< Came to the breakpoint.
+    broke,    ///< Reached the breakpoint.
     other,    ///< Anything else.
   };
   struct Outcome {
     End end;
     std::chrono::nanoseconds took;
   };
-  /// Runs until the guest says something, at most ten exits by signal.
+  /// Runs until the guest writes to a port or stops otherwise; gives up after ten exits by signal.
   Result<Outcome> run();
 
  private:
@@ -53,7 +53,7 @@ class ProbeGuest {
   Vcpu vcpu_;
 };
 
-/// What RDPMC does on this host with KVM's vPMU off.
+/// How RDPMC behaves on this host with KVM's vPMU off.
 enum class RdpmcBehaviour : std::uint8_t {
   trappable,        ///< #GP, and a breakpoint on the handler stops it before its first instruction.
   breakpoint_dead,  ///< #GP, but the breakpoint never fires.
@@ -63,8 +63,8 @@ enum class RdpmcBehaviour : std::uint8_t {
 /// Runs one RDPMC in a guest with and without the breakpoint.
 Result<RdpmcBehaviour> probe_rdpmc(const System& system);
 
-/// Fails where the guest's RDPMC would not come to the PMU, with the reason. Such a guest could program counters and
-/// would read wrong counts.
+/// Fails with the reason if the guest's RDPMC would not reach the PMU. Such a guest could program counters, but would
+/// read wrong counts.
 Result<void> require_rdpmc(RdpmcBehaviour behaviour);
 
 /// Instructions per second of ring-0 guest code and of this process, from the same counted loop. Takes at most about

@@ -15,7 +15,7 @@ struct AccelChoice {
 
 AccelChoice kvm() { return {.accel = Accel::kvm, .why = "processors by KVM"}; }
 
-/// What the machine of a snapshot ran on, which is all that it can go on on. `unfit`: why KVM is not fit here.
+/// The accelerator that the machine of a snapshot ran on, which it needs. `unfit`: why KVM is not usable here.
 Result<AccelChoice> accel_of_saved(const std::string& path, const std::optional<Finding>& unfit) {
   VMM_ASSIGN(const SnapshotReader snapshot, SnapshotReader::open(path));
   if (snapshot.image().without_kvm)

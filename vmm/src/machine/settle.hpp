@@ -10,34 +10,34 @@
 
 namespace vmm {
 
-/// What settle() asks of the host, and only where the answer decides. By default it looks for itself.
+/// What settle() asks about the host, only if the answer matters. By default it examines this host.
 struct HostQuestions {
-  /// All about KVM at that device, as examine_host().
+  /// Examines KVM at that device, like examine_host().
   std::function<std::vector<Finding>(const std::string& kvm_device)> examine{examine_host};
-  /// Which source is the best for a guest that runs on KVM or not, as choose_source(). A failure is settle()'s.
+  /// The best source for a guest with or without KVM, like choose_source(). If it fails, so does settle().
   std::function<Result<SourceChoice>(bool on_kvm)> choose_source{
       [](bool on_kvm) { return vmm::choose_source(on_kvm); }};
 };
 
-/// What settle() has chosen, and why: each for people, one line without its end. Empty where nothing was left open.
+/// What settle() has chosen, and why: each for people, one line without line end. Empty for a choice that was not open.
 struct Settled {
-  std::string accel;   ///< "processors by KVM", or by what else, and why not by KVM.
+  std::string accel;   ///< "processors by KVM", or by the engine and why not by KVM.
   std::string source;  ///< "clock, ...": its name, and why not another.
-  /// Those that are not empty, to be shown one by one.
+  /// The lines that are not empty.
   [[nodiscard]] std::vector<std::string> lines() const;
 };
 
-/// Decides what a configuration leaves open: the accelerator (Accel::automatic) and the source ("auto"). This is the
-/// only place that does: `vpmu run` and `vpmu doctor` call it, and Machine::create().
+/// Makes the choices that a configuration leaves open: the accelerator (Accel::automatic) and the source ("auto"). This
+/// is the only place that does: `vpmu run`, `vpmu doctor` and Machine::create() call it.
 ///
-/// The accelerator is KVM where no finding on the host is unfit, else the instruction engine. A machine that goes on
-/// from a snapshot has the one that it was saved on. The source is the best one for that accelerator.
+/// The accelerator is KVM if no finding on the host is unfit, else the instruction engine. A machine that continues
+/// from a snapshot gets the accelerator that it was saved on. The source is the best one for the accelerator.
 ///
-/// On success `config` leaves neither open. Asks nothing, and changes nothing, where neither was. Cost: less than a
-/// second where the accelerator was open. Fails with kind host where a snapshot needs KVM and that is not fit; with
-/// kind usage where the snapshot cannot be read.
+/// On success `config` leaves neither open. If neither was open, asks and changes nothing. Cost: less than a second if
+/// the accelerator was open. Fails with kind host if a snapshot needs KVM and that is unfit; with kind usage if the
+/// snapshot cannot be read.
 Result<Settled> settle(MachineConfig& config, const HostQuestions& host);
-/// The same, by what settle() finds on this host itself.
+/// The same, for this host.
 Result<Settled> settle(MachineConfig& config);
 
 }  // namespace vmm

@@ -13,12 +13,12 @@ namespace {
 
 using vpmu::bit;
 
-/// After reset: enabled; and the boot processor's. SDM 3A figure 10-5.
+/// After reset: the APIC is enabled; and the boot processor's flag. SDM 3A figure 10-5.
 constexpr std::uint64_t apic_base_after_reset = 0xFEE0'0000 | bit(11), apic_base_boot = bit(8);
 
 class SoftProcessor final : public Processor {
  public:
-  /// What all processors of a machine are made of.
+  /// What all processors of a machine share.
   struct Parts {
     LinearMemory& memory;
     SoftBoard& board;
@@ -34,7 +34,7 @@ class SoftProcessor final : public Processor {
     reset.apic_base = apic_base_after_reset | apic_base_boot;
     return make({.id = id_, .sregs = start_sregs(reset, start.mode), .regs = start_registers(start)});
   }
-  /// One that waits until another starts it.
+  /// For a processor that waits until another one starts it.
   Result<void> wait_for_start() {
     kvm_sregs reset{};
     reset.apic_base = apic_base_after_reset;
@@ -68,7 +68,7 @@ class SoftProcessor final : public Processor {
   std::unique_ptr<SoftPort> port_;
 };
 
-/// Messages go through the I/O APIC, which the processors look at.
+/// Sends messages to the I/O APIC object, from which the processors take them.
 class SoftWires final : public DeviceWires {
  public:
   explicit SoftWires(IoApic& chip) : chip_{&chip} {}

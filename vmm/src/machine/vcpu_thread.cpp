@@ -11,7 +11,7 @@
 namespace vmm {
 namespace {
 
-/// Signals of the process are the main thread's business; only the kick comes through here.
+/// The main thread handles the process's signals; here only the kick is let through.
 void block_process_signals() {
   sigset_t blocked;
   ::sigfillset(&blocked);
@@ -21,7 +21,7 @@ void block_process_signals() {
   ::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
 }
 
-/// With the instruction, where its bytes came along: behind the flags their number, and then they.
+/// Includes the instruction if KVM reports its bytes: flags, then their number, then the bytes.
 std::string describe(const InternalError& error) {
   std::string text = fmt::format("KVM internal error {}: KVM cannot emulate an instruction", error.suberror);
   if (error.suberror != KVM_INTERNAL_ERROR_EMULATION ||
@@ -93,7 +93,7 @@ void VcpuThread::thread_main() {
   published_changed_.notify_all();
 }
 
-/// From the start, or from where the image says.
+/// Starts the vCPU, or restores it from the image.
 Result<std::unique_ptr<GuestVcpu>> VcpuThread::begin(VcpuPort*& port) {
   const Bytes image = std::exchange(image_, {});
   ByteReader in{image};
@@ -128,7 +128,7 @@ void VcpuThread::rest(GuestVcpu& vcpu) {
   paused_.reset();
 }
 
-/// Until somebody wants something of this vCPU.
+/// Waits until another thread wants something of this vCPU.
 void VcpuThread::wait_until_asked() {
   processor_->let_go();
   std::unique_lock lock{mutex_};
@@ -159,13 +159,12 @@ Result<void> VcpuThread::run_guest() {
   if (services_.confine) VMM_TRY(services_.confine());
   Result<void> result{};
   kick_watch_.forget();
-  bool completed = true;  // nothing of the last exit is left to KVM; a kick makes it so
-  // What others ask for is looked at before the guest runs: a kick that came before KickTarget knew this thread is
-  // lost.
+  bool completed = true;  // KVM has no exit left to complete; true after a kick
+  // Requests are checked before the guest runs: a kick that came before KickTarget knew this thread is lost.
   while (result && !stop_) {
     kick_watch_.looked();
     serve_statistics(*vcpu);
-    // Looked at first: a store at each exit would take the line from the other vCPUs.
+    // Loaded first: a store at each exit would take the cache line from the other vCPUs.
     if (services_.attention.load(std::memory_order_relaxed) && services_.attention.exchange(false)) services_.attend();
     if (pause_wanted_ && completed) {
       rest(*vcpu);
@@ -176,7 +175,7 @@ Result<void> VcpuThread::run_guest() {
     completed = exit && (std::holds_alternative<Interrupted>(*exit) || std::holds_alternative<TimeUp>(*exit));
     result = exit ? answer(*port, *exit) : Failure{std::move(exit).error()};
   }
-  processor_->let_go();  // to take this vCPU down takes a while
+  processor_->let_go();  // taking this vCPU down takes time
   publish(*vcpu);
   return result;
 }
@@ -215,13 +214,13 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
             services_.machine.request_stop(StopReason::triple_fault);
             return {};
           },
-          // Of a processor in software: halted for ever,
+          // A processor in software is halted for good.
           [&](const Hlt& /*exit*/) -> Result<void> {
             ++exits_.other;
             services_.machine.request_stop(StopReason::power_off);
             return {};
           },
-          // and done with the ticks that it was given.
+          // It has used up its ticks.
           [&](const TimeUp& /*exit*/) -> Result<void> {
             ++exits_.other;
             services_.time_up();
@@ -238,7 +237,7 @@ Result<void> VcpuThread::answer(VcpuPort& port, const Exit& exit) {
           [&](const SystemEvent& event) {
             return cannot_go_on(fmt::format("unexpected KVM system event {}", event.type));
           },
-          // The PMU's own; it hands on only what it cannot place.
+          // Exits of the PMU, which PmuVcpu handles itself.
           [&](const auto& /*exit*/) { return cannot_go_on("an exit for the PMU was not handled by it"); },
       },
       exit);

@@ -23,7 +23,7 @@
 
 namespace vmm {
 
-/// What a vCPU thread needs of its machine. All of it must outlive the thread.
+/// What a vCPU thread needs from its machine. All of it must outlive the thread.
 struct VcpuServices {
   LinearMemory& memory;
   PortBus& ports;
@@ -31,9 +31,9 @@ struct VcpuServices {
   StopRequests& machine;
   std::function<void(Error)> fail;  ///< Reports a host failure and stops the machine. Any thread.
   Log& log;
-  std::atomic<bool>& attention;  ///< Devices ask for attend().
+  std::atomic<bool>& attention;  ///< Set when a device asks for attend().
   std::function<void()> attend{};
-  std::function<void()> time_up{};          ///< A processor has run for as long as it may, and waits.
+  std::function<void()> time_up{};          ///< A processor has used up its ticks, and waits.
   std::function<Result<void>()> confine{};  ///< Machine::Hooks::confine_vcpu.
 };
 
@@ -54,20 +54,20 @@ class VcpuThread {
   void start();
   /// Makes the thread leave the guest and end. Does not wait. Any thread.
   void ask_to_stop();
-  /// Makes the vCPU leave the guest soon, if it runs. Safe on every thread.
+  /// Makes the vCPU leave the guest soon, if it is running. Any thread.
   void kick_if_running();
   /// Waits until the thread has ended. Once, by the owner.
   void join();
 
-  /// Asks the vCPU to rest between two of its runs until resume(). Does not wait. Any thread but the vCPU's own.
+  /// Asks the vCPU to pause between two of its runs until resume(). Does not wait. Any thread but the vCPU's own.
   void pause();
-  /// Waits until it rests, and gives its state and its PMU's: the `image` of a thread that is to go on from there.
-  /// Fails when it has ended.
+  /// Waits until it is paused, and returns its state and its PMU's: the `image` from which a thread can continue. Fails
+  /// if it has ended.
   Result<Bytes> paused();
   void resume();
 
-  /// The counters now; the last ones after the thread has ended. Kicks the vCPU out of the guest; where it has not come
-  /// out after a second, its counters are those of the last time, which is logged. Any thread but the vCPU's own.
+  /// The current counters; after the thread has ended, the last ones. Kicks the vCPU out of the guest; if it has not
+  /// come out within a second, logs that and returns the counters of the last time. Any thread but the vCPU's own.
   [[nodiscard]] VcpuStatistics statistics();
 
  private:
@@ -78,7 +78,7 @@ class VcpuThread {
   void kick_out();
   void thread_main();
   Result<void> run_guest();
-  /// Answers an exit that is not the PMU's; fails when the vCPU cannot go on.
+  /// Handles an exit that is not the PMU's; fails if the vCPU cannot continue.
   Result<void> answer(VcpuPort& port, const Exit& exit);
   [[nodiscard]] Error exit_failure(VcpuPort& port, const std::string& what);
   Result<Bytes> save(GuestVcpu& vcpu);
@@ -92,8 +92,8 @@ class VcpuThread {
   unsigned id_;
   std::unique_ptr<Processor> processor_;
   GuestVcpuFactory make_;
-  Bytes image_;       ///< To go on from; empty: the processor starts.
-  ExitCounts exits_;  ///< Of the vCPU's thread only.
+  Bytes image_;       ///< To continue from; empty: the processor starts afresh.
+  ExitCounts exits_;  ///< For the vCPU's thread only.
   std::thread thread_;
 
   KickWatch kick_watch_;
@@ -102,7 +102,7 @@ class VcpuThread {
   std::atomic<bool> pause_wanted_{false};
   std::mutex mutex_;
   std::condition_variable published_changed_;
-  std::optional<Result<Bytes>> paused_;  ///< Under mutex_: set while the vCPU rests.
+  std::optional<Result<Bytes>> paused_;  ///< Guarded by mutex_: set while the vCPU is paused.
   bool running_{false};                  ///< Under mutex_: the thread exists and may be kicked.
   std::uint64_t publications_{0};        ///< Under mutex_.
   std::vector<Statistic> published_;     ///< Under mutex_.
