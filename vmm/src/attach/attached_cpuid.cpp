@@ -28,7 +28,7 @@ CpuidRegisters models_pmu(const MachineModel& model, bool smt) {
   return {.eax = leaf.eax, .ebx = leaf.ebx, .ecx = leaf.ecx, .edx = leaf.edx};
 }
 
-/// Leaf 0AH of a VMM that says something of its own by it.
+/// The VMM's leaf 0AH, if it is neither empty nor a copy of the model's.
 std::optional<CpuidRegisters> own_pmu(const MachineModel& model, const CpuidTable& vmms) {
   const auto leaf = vmms.find(pmu_leaf);
   const bool handed_on = leaf == models_pmu(model, true) || leaf == models_pmu(model, false);

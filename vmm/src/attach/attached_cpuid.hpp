@@ -5,19 +5,19 @@
 
 namespace vmm {
 
-/// Threads of a core that a VMM's table tells of; 2 where it tells of none.
+/// Threads per core by leaf 0BH of a VMM's table: 1 or 2, and 2 where the table does not say.
 unsigned threads_per_core(const CpuidTable& vmms);
 
-/// KVM_GET_SUPPORTED_CPUID: shows the model's PMU in a list of KVM's with room for `room` entries: leaf 0AH, and what
-/// leaf 01H tells of DS and of IA32_PERF_CAPABILITIES. False where there is no room for leaf 0AH.
+/// KVM_GET_SUPPORTED_CPUID: adds the model's PMU to KVM's list, which has room for `room` entries: leaf 0AH, and the
+/// bits of leaf 01H for DS and IA32_PERF_CAPABILITIES. False if there is no room for leaf 0AH.
 bool show_pmu(const MachineModel& model, kvm_cpuid2& list, std::uint32_t room);
 
-/// What a VMM's table leaves a vCPU of the model's PMU, by a leaf 0AH of its own. One that is missing or empty says
-/// nothing, and neither does one that was handed on from show_pmu(): then all of it.
+/// How much of the model's PMU a vCPU has if the VMM's table has a leaf 0AH of its own. If that leaf is missing, empty
+/// or copied from show_pmu(), there are no limits: the vCPU has the whole PMU.
 vpmu::PmuLimits pmu_limits(const MachineModel& model, const CpuidTable& vmms);
 
-/// The CPUID of a model for a vCPU of another VMM: what guest_cpuid() makes of what that VMM would show, with that
-/// VMM's topology, and with a leaf 0AH of its own as it stands.
+/// The CPUID of a model for a vCPU of another VMM: guest_cpuid() applied to the table that the VMM would show. The
+/// VMM's topology stays, and so does its leaf 0AH, if that is its own.
 CpuidTable attached_cpuid(const MachineModel& model, const CpuidTable& vmms, std::uint64_t tsc_hz);
 
 }  // namespace vmm

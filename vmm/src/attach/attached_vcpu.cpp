@@ -12,7 +12,7 @@
 namespace vmm {
 namespace {
 
-/// The VMM blocks all signals on its vCPU threads but its own.
+/// Unblocks the kick signal: a VMM blocks all signals but its own on its vCPU threads.
 void let_kicks_in() {
   sigset_t kicks;
   ::sigemptyset(&kicks);
@@ -43,8 +43,8 @@ Result<void> AttachedVcpu::open() {
   return {};
 }
 
-// SDM 3A table 9-1: RESET, and nothing else that a VMM does, leaves a processor here. INIT does too, but KVM itself
-// serves that.
+// SDM 3A table 9-1: of all that a VMM does, only RESET leaves CS and RIP like this. INIT does too, but KVM handles INIT
+// itself.
 Result<bool> AttachedVcpu::is_reset() {
   constexpr std::uint64_t reset_rip = 0xFFF0, reset_cs_base = 0xFFFF'0000;
   VMM_ASSIGN(const kvm_regs regs, vcpu_.regs());
@@ -53,7 +53,7 @@ Result<bool> AttachedVcpu::is_reset() {
   return sregs.cs.base == reset_cs_base;
 }
 
-// What the VMM has done to the vCPU while it had it.
+// Takes over what the VMM has done to the vCPU since the last run.
 Result<void> AttachedVcpu::follow_vmm() {
   if (!touched_.exchange(false)) return {};
   port_->forget();
@@ -136,7 +136,7 @@ int AttachedVcpu::set_msrs(kvm_msrs& list, const std::function<int(kvm_msrs&)>& 
   const int served = serve_msrs(list, {.is_ours = [&](std::uint32_t index) { return image.has(index); },
                                        .serve =
                                            [&](const kvm_msr_entry& entry) {
-                                             // A guest's processor does not change: KVM refuses that, too.
+                                             // It cannot change once the vCPU has run: KVM refuses that, too.
                                              const bool fixed = pmu_ != nullptr && is_capabilities(entry.index);
                                              return fixed ? image.read(entry.index) == entry.data
                                                           : image.write(entry.index, entry.data);
@@ -164,7 +164,7 @@ void AttachedVcpu::debug(const kvm_guest_debug& how) {
         vcpu_.id());
 }
 
-// What the VMM reads and writes while it has the vCPU goes to KVM: nothing may be pending here.
+// After the exit the VMM reads and writes the vCPU's state in KVM: no register write may still be pending here.
 Result<Exit> AttachedVcpu::run_guest(VcpuPort::Came came) {
   if (came == VcpuPort::Came::nowhere) VMM_TRY(prepare());
   VMM_ASSIGN(const Exit exit, debugging_ ? pmu_->run_debugged(*debugging_) : pmu_->run());
@@ -179,14 +179,14 @@ Result<void> AttachedVcpu::prepare() {
   return {};
 }
 
-// Most exits of a guest that does not use its PMU. Whatever the VMM has done since the last one, it has touched the
-// vCPU.
+// The fast path, which serves most exits of a guest that does not use its PMU. touched_ is set if the VMM has done
+// anything to the vCPU since the last exit.
 VcpuPort::Came AttachedVcpu::run_to_device() {
   if (pmu_ == nullptr || touched_ || debugging_) return VcpuPort::Came::nowhere;
   return pmu_->run_to_device();
 }
 
-// Of most exits there is no more than this.
+// For most exits run_to_device() is all that runs.
 int AttachedVcpu::run() {
   for (;;) {
     const RunGate::Inside inside{services_.gate, place_, this_thread()};
@@ -203,8 +203,8 @@ int AttachedVcpu::run() {
   }
 }
 
-// A kick of ours is a source's timer, or somebody at the gate: the VMM has nothing to do with it. Where the VMM has set
-// immediate_exit, KVM leaves exit_reason alone.
+// A kick of ours comes from a source's timer or from the gate, and does not concern the VMM. If the VMM has set
+// immediate_exit, KVM leaves exit_reason unchanged.
 std::optional<int> AttachedVcpu::go_on(VcpuPort::Came came) {
   const auto exit = run_guest(came);
   if (!exit) {
@@ -236,7 +236,7 @@ bool AttachedVcpu::kick_if_running() {
   return thread != 0;
 }
 
-// Some of them only this thread can read.
+// Copies the counters for statistics(): only this thread can read some of them.
 void AttachedVcpu::publish() {
   std::vector<Statistic> counters{
       {"attach.resets", resets_}, {"attach.restores", restores_}, {"attach.restores_in_use", restores_in_use_}};

@@ -6,7 +6,7 @@
 namespace vmm {
 namespace {
 
-/// With the full-width counters that a VMM may give each model's vCPUs.
+/// The model's generation with full-width counter writes, which a VMM may give the vCPUs of any model.
 vpmu::GenerationDesc widest(const MachineModel& model) {
   vpmu::GenerationDesc generation = vpmu::describe(model.generation);
   generation.features.full_width_write = true;

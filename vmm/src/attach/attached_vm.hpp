@@ -25,28 +25,28 @@ struct AttachOptions {
   const MachineModel* model{};
   std::string source;
   SourceOptions source_options{};
-  std::string source_choice{};  ///< Why that source, where it was left open.
+  std::string source_choice{};  ///< Why this source, if the user did not choose it.
   bool tells_statistics{};      ///< Whether somebody will ask for statistics().
 };
 
-/// A VM of another VMM, whose vCPUs get our PMU. Members stand for KVM's calls on the VM, and may come from any thread.
+/// A VM of another VMM, whose vCPUs get our PMU. Members stand for KVM's calls on the VM; any thread may call them.
 class AttachedVm {
  public:
   /// Takes over `fd`, a duplicate of the VMM's. `log` must outlive the result.
   static Result<std::unique_ptr<AttachedVm>> create(Fd fd, std::size_t run_mapping_size, const AttachOptions& options,
                                                     Log& log);
 
-  /// KVM_CREATE_VCPU has made `fd`; takes it over, a duplicate. The first one must be preceded by prepare().
+  /// KVM_CREATE_VCPU has made a vCPU: takes over `fd`, a duplicate of its descriptor. Call prepare() before the first.
   Result<AttachedVcpu*> add_vcpu(std::uint32_t id, Fd fd);
   /// Before the first vCPU: traps the PMU's MSRs.
   Result<void> prepare();
   /// KVM_SET_USER_MEMORY_REGION: `call` asks KVM, and its answer is handed back.
   int set_memory(const kvm_userspace_memory_region& region, const std::function<int()>& call);
-  /// KVM_GET_DIRTY_LOG: `call` asks KVM; then what we have written is added.
+  /// KVM_GET_DIRTY_LOG: `call` asks KVM; then the pages that we have written are added.
   int dirty_log(const kvm_dirty_log& log, const std::function<int()>& call);
-  /// KVM_ENABLE_CAP of KVM_CAP_X86_USER_SPACE_MSR: `call` asks KVM, for our exits too.
+  /// KVM_ENABLE_CAP of KVM_CAP_X86_USER_SPACE_MSR: `call` asks KVM for the VMM's exits and for ours.
   int enable_msr_exits(const kvm_enable_cap& wanted, const std::function<int(const kvm_enable_cap&)>& call);
-  /// KVM_X86_SET_MSR_FILTER: with the VMM's own ranges. What KVM refuses has no effect.
+  /// KVM_X86_SET_MSR_FILTER: sets the VMM's ranges and ours. A filter that KVM refuses has no effect.
   Result<void> set_msr_filter(const kvm_msr_filter& filter);
 
   [[nodiscard]] const MachineModel& model() const { return *options_.model; }
@@ -62,13 +62,13 @@ class AttachedVm {
   LinearMemory linear_{memory_, [this](vpmu::GuestPhysical page) { memory_.written(page); }};
   RunGate gate_;
   std::mutex mutex_;
-  std::mutex slots_mutex_;         ///< KVM's slots and memory_ are the same to whoever holds it.
-  MsrFilter theirs_;               ///< Under mutex_ where no vCPU is yet, later by the gate.
-  std::uint64_t their_reasons_{};  ///< The same: KVM_MSR_EXIT_REASON_* for which the VMM wants exits.
+  std::mutex slots_mutex_;         ///< Whoever holds it sees the same slots in KVM and memory_.
+  MsrFilter theirs_;               ///< Guarded by mutex_ until there is a vCPU, then by the gate.
+  std::uint64_t their_reasons_{};  ///< Likewise. KVM_MSR_EXIT_REASON_* for which the VMM wants exits.
   bool prepared_{};                ///< Under mutex_.
   mutable std::mutex vcpus_mutex_;
   std::vector<std::unique_ptr<AttachedVcpu>>
-      vcpus_;  ///< In the order of their making. Changes under vcpus_mutex_ and with nobody inside.
+      vcpus_;  ///< In order of creation. Changes under vcpus_mutex_, with no vCPU inside.
 };
 
 }  // namespace vmm

@@ -24,7 +24,7 @@
 namespace vmm {
 namespace {
 
-// The numbers without their argument's size, which differs between kernels' headers.
+// Request numbers without the argument's size, which differs between versions of the kernel's headers.
 constexpr unsigned number_of(unsigned long request) { return _IOC_NR(request); }
 constexpr unsigned set_memory = number_of(KVM_SET_USER_MEMORY_REGION), set_memory2 = 0x49;
 
@@ -35,26 +35,26 @@ int fail(int error) {
   return -1;
 }
 
-/// Never 0, which stands for nothing known.
+/// Never 0, which means that nothing has been looked up.
 std::uint64_t next_version() {
   static std::atomic<std::uint64_t> last{};
   return ++last;
 }
 
-/// The model's microcode revision stays: a VMM writes its own with all other MSRs.
+/// Keeps the model's microcode revision: a VMM that writes all MSRs writes its own there.
 void keep_microcode(std::span<kvm_msr_entry> entries, std::uint64_t value) {
   for (kvm_msr_entry& entry : entries)
     if (entry.index == msr_bios_sign_id) entry.data = value;
 }
 
-/// Extensions of KVM's that a VMM does not find here: pages that we write to would not be in the ring, and registers in
-/// kvm_run are ours.
+/// Extensions of KVM that we hide from the VMM: the dirty ring would lack the pages that we write, and we use the
+/// registers in kvm_run ourselves.
 bool is_withheld(std::uintptr_t capability) {
   return capability == KVM_CAP_DIRTY_LOG_RING || capability == KVM_CAP_DIRTY_LOG_RING_ACQ_REL ||
          capability == KVM_CAP_SYNC_REGS;
 }
 
-/// What KVM asks of any state of nested virtualization.
+/// The conditions that KVM sets for any state of nested virtualization.
 bool is_nested_state(const kvm_nested_state& state) {
   constexpr unsigned known = KVM_STATE_NESTED_GUEST_MODE | KVM_STATE_NESTED_RUN_PENDING | KVM_STATE_NESTED_EVMCS |
                              KVM_STATE_NESTED_MTF_PENDING | KVM_STATE_NESTED_GIF_SET;
@@ -71,14 +71,15 @@ Attachment::Known Attachment::known(int fd) const {
   return found == known_.end() ? Known{} : found->second;
 }
 
-// A thread runs the same vCPU over and over.
+// Keeps the last look-up: a thread usually runs the same vCPU all the time.
 int Attachment::run(int fd) {
   static thread_local Running last{};
   if (last.version != version_ || last.fd != fd) last = look_up(fd);
   return last.vcpu != nullptr ? last.vcpu->run() : ioctl_call(fd, KVM_RUN, 0);
 }
 
-/// What the thread has run last: kept until it runs another vCPU, or this one after a change, or ends.
+/// What the thread has run last. The reference is kept until the thread ends, runs another vCPU, or finds that known_
+/// has changed.
 Attachment::Known& Attachment::kept_by_thread() {
   static thread_local Known kept;
   return kept;
@@ -91,8 +92,8 @@ Attachment::Running Attachment::look_up(int fd) const {
   return {.version = version, .fd = fd, .vcpu = kept.vcpu};
 }
 
-// What it returns may be the last reference to a VM, whose files are closed when it goes: the caller drops it outside
-// of the lock.
+// The result may be the last reference to a VM, and dropping it closes the VM's files: the caller must do that without
+// holding the lock.
 Attachment::Known Attachment::forget(int fd) {
   const std::unique_lock lock{mutex_};
   auto node = known_.extract(fd);
@@ -112,8 +113,8 @@ void Attachment::remember(int fd, Known what) {
   version_ = next_version();
 }
 
-// A child of this process that closes all files before it becomes another program closes none of ours, and finds locks
-// that others had.
+// A forked child may close all its files before exec(): that closes none of ours, and in the child other threads' locks
+// are held for ever.
 void Attachment::closing(int fd) {
   if (process_ != ::getpid()) return;
   if (const Known was = forget(fd); was.vm != nullptr && was.vm == kept_by_thread().vm) kept_by_thread() = {};
@@ -145,9 +146,9 @@ int Attachment::check_extension(int fd, unsigned long request, std::uintptr_t ca
   return capability == KVM_CAP_NESTED_STATE && answer >= 0 ? std::max(answer, static_cast<int>(carried_size)) : answer;
 }
 
-// A VMM that looks for a PMU finds the model's. A VMM carries the state of nested virtualization only for a processor
-// that has it. Ours does not: see attached_cpuid(). It is told of SVM, and never of VMX: a VMM that sees VMX sets its
-// MSRs, and KVM refuses these for a vCPU whose CPUID has no VMX.
+// Shows the VMM the model's PMU. Also shows SVM, because a VMM saves the state of nested virtualization only for a
+// processor that has it; the guest does not see SVM (attached_cpuid()). VMX is never shown: a VMM that sees VMX sets
+// VMX's MSRs, and KVM refuses these for a vCPU whose CPUID has no VMX.
 int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t argument) const {
   constexpr std::uint32_t features = 1, vmx = vpmu::bit(5), extended_features = 0x80000001, svm = vpmu::bit(2);
   auto& list = *reinterpret_cast<kvm_cpuid2*>(argument);
@@ -162,7 +163,7 @@ int Attachment::supported_cpuid(int fd, unsigned long request, std::uintptr_t ar
   return answer;
 }
 
-// Once: all VMs are of the same KVM. One that could not be looked at may be fit.
+// Once, because all VMs use the same KVM. If the probe itself fails, KVM is assumed to be fit.
 Result<void> Attachment::examine(int fd) {
   std::call_once(examined_, [&] {
     const auto rdpmc = probe_rdpmc_(System{duplicate(fd)});
@@ -211,7 +212,7 @@ int Attachment::create_vcpu(const std::shared_ptr<AttachedVm>& vm, int fd, unsig
 
 int Attachment::on_vm(const std::shared_ptr<AttachedVm>& vm, int fd, unsigned long request, std::uintptr_t argument) {
   const unsigned number = number_of(request);
-  // The second form begins as the first one does.
+  // The second form's argument begins like the first one's.
   if (number == set_memory || number == set_memory2)
     return vm->set_memory(*reinterpret_cast<const kvm_userspace_memory_region*>(argument),
                           [&] { return ioctl_call(fd, request, argument); });
@@ -248,7 +249,7 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
     }
     case KVM_SET_GUEST_DEBUG: {
       const auto& how = *reinterpret_cast<const kvm_guest_debug*>(argument);
-      // A VMM may say again and again that it debugs nothing: KVM is not told, so that our own breakpoints stay armed.
+      // A VMM may say repeatedly that it debugs nothing. This is kept from KVM, so that our own breakpoints stay armed.
       const int answer = how.control == 0 ? 0 : call_kvm();
       if (answer == 0) vcpu.debug(how);
       return answer;
@@ -279,7 +280,7 @@ int Attachment::on_vcpu(AttachedVcpu& vcpu, int fd, unsigned long request, std::
   }
 }
 
-// Of KVM itself, not of a vCPU: what a vCPU may have.
+// KVM_GET_MSRS on /dev/kvm, not on a vCPU: the features that a vCPU may have.
 int Attachment::feature_msrs(int fd, kvm_msrs& list) const {
   return serve_msrs(
       list,
@@ -299,7 +300,7 @@ int Attachment::list_all_msrs(int fd, unsigned long request, std::uintptr_t argu
       [&](kvm_msr_list& list) { return ioctl_call(fd, request, reinterpret_cast<std::uintptr_t>(&list)); });
 }
 
-// KVM may have no such state (EINVAL): then all of it is ours.
+// If KVM has no such state (EINVAL), all of it is ours.
 int Attachment::get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   auto& state = *reinterpret_cast<kvm_nested_state*>(argument);
   const std::uint32_t room = state.size;
@@ -316,7 +317,8 @@ int Attachment::get_nested_state(AttachedVcpu& vcpu, int fd, unsigned long reque
   return answer;
 }
 
-// What KVM itself has is as in a processor without nested virtualization, before and after.
+// KVM does not get a state that is ours: its own is that of a processor without nested virtualization, before and
+// after.
 int Attachment::set_nested_state(AttachedVcpu& vcpu, int fd, unsigned long request, std::uintptr_t argument) {
   const auto& state = *reinterpret_cast<const kvm_nested_state*>(argument);
   if (!is_nested_state(state)) return fail(EINVAL);
@@ -337,7 +339,7 @@ std::string Attachment::all_statistics() const {
   return text;
 }
 
-// Not under the lock: files are closed by close(), which is ours.
+// Writes without holding the lock, because closing the file calls our close(), which takes it.
 void Attachment::write_statistics() {
   if (statistics_path_.empty()) return;
   const std::string text = all_statistics();

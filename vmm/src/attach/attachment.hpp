@@ -39,10 +39,10 @@ class Attachment {
   Attachment(Attachment&&) = delete;
   Attachment& operator=(Attachment&&) = delete;
 
-  /// Stands for ioctl(): what it returns, and errno. KVM_RUN, of which a guest makes the most, is run().
+  /// They stand for ioctl(): same result, same errno. run() is KVM_RUN, the most frequent call by far.
   int run(int fd);
   int call(int fd, unsigned long request, std::uintptr_t argument);
-  /// Before close(): forgets what the number stands for. KVM's VM goes when the VMM has closed all of it.
+  /// Call it before close(): forgets the descriptor. KVM's VM ends when the VMM has closed the last descriptor of it.
   void closing(int fd);
   /// Writes the counters of all VMs to the statistics file, if there is to be one and there was a VM.
   void write_statistics();
@@ -50,7 +50,7 @@ class Attachment {
  private:
   struct Known {
     std::shared_ptr<AttachedVm> vm;
-    AttachedVcpu* vcpu{};  ///< Null where the number is the VM's.
+    AttachedVcpu* vcpu{};  ///< Null if the descriptor is the VM's.
   };
   [[nodiscard]] Known known(int fd) const;
   struct Running {
@@ -84,9 +84,9 @@ class Attachment {
   Result<void> fit_{};  ///< What examine() has found.
   mutable std::shared_mutex mutex_;
   std::map<int, Known> known_;            ///< By file descriptor. Under mutex_.
-  std::atomic<std::uint64_t> version_{};  ///< Of known_; unlike that of any other attachment.
+  std::atomic<std::uint64_t> version_{};  ///< Changes with known_; unique among all attachments.
   std::vector<std::string> ended_;        ///< The counters of VMs that the VMM has closed. Under mutex_.
-  std::atomic<pid_t> process_{};          ///< Whose files they are.
+  std::atomic<pid_t> process_{};          ///< The process that opened the descriptors.
 };
 
 }  // namespace vmm

@@ -66,7 +66,7 @@ Log make_log(const AttachEnvironment& environment) {
                  std::fprintf(stderr, "vpmu: %s: %s\n", std::string{name_of(level)}.c_str(), std::string{line}.c_str());
                },
                LogLevel::warning};
-  // One call writes a whole line. One that the disk has no room for has nowhere else to go.
+  // One call writes a whole line. A line for which the disk has no room is lost.
   return Log{[file = std::make_shared<Fd>(*std::move(opened))](LogLevel level, std::string_view line) {
                (void)write_all(file->get(), std::string{name_of(level)} + ": " + std::string{line} + "\n");
              },

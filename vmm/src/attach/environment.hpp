@@ -19,7 +19,7 @@ struct AttachEnvironment {
 /// exist.
 Result<std::optional<AttachEnvironment>> read_environment();
 
-/// The names of variables that begin like the library's and are none of them: misspelt ones change nothing.
+/// The names of variables that begin with VPMU_ but are not the library's: a misspelt one would have no effect.
 std::vector<std::string> unknown_variables();
 
 /// The log that `environment` asks for.

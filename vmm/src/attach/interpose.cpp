@@ -1,5 +1,5 @@
-// The library's entries: ioctl() and close(), in the place of the C library's. Preloaded into a VMM it gives that VMM's
-// guests our PMU.
+// The library's entry points: ioctl() and close(), which replace the C library's. Preloaded into a VMM, the library
+// gives that VMM's guests our PMU.
 #include <linux/kvm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,8 +26,8 @@ struct Loaded {
 
 std::atomic<Loaded*> instance{};
 
-/// Null where the environment asks for nothing. A wrong one ends the VMM: a guest without its PMU is not what was asked
-/// for.
+/// Null if the environment asks for nothing. A wrong environment ends the VMM: its guests would not have the PMU that
+/// was asked for.
 Loaded* load() {
   const auto environment = vmm::read_environment();
   if (!environment) {
@@ -51,7 +51,7 @@ Loaded* loaded() {
   return once;
 }
 
-/// The calls that come before the first of ours, or without any.
+/// Calls while there is no instance: the first one, or all if the environment asks for nothing.
 [[gnu::noinline]] int first_call(int fd, unsigned long request, std::uintptr_t argument) {
   Loaded* const l = loaded();
   return l == nullptr ? vmm::ioctl_call(fd, request, argument) : l->attachment.call(fd, request, argument);
@@ -63,18 +63,18 @@ Loaded* loaded() {
 
 }  // namespace
 
-// On x86-64 a variadic argument comes in the same register as any other; to look it up costs more.
+// On x86-64 a variadic argument is passed in the same register as a named one, and va_arg would cost more.
 extern "C" [[gnu::visibility("default")]] int vpmu_ioctl(int fd, unsigned long request,
                                                          std::uintptr_t argument) __asm__("ioctl");
 extern "C" int vpmu_ioctl(int fd, unsigned long request, std::uintptr_t argument) {
-  // The kernel takes 32 bits; a VMM that keeps requests in an int (QEMU 7.2) extends their sign.
+  // The kernel takes 32 bits; a VMM that keeps requests in an int (QEMU 7.2) sign-extends them.
   request = static_cast<std::uint32_t>(request);
   Loaded* const l = instance;
   if (l == nullptr) return first_call(fd, request, argument);
   return request == KVM_RUN ? l->attachment.run(fd) : l->attachment.call(fd, request, argument);
 }
 
-// Without an instance no file is ours. That is so while load() runs, too, which itself opens and closes files.
+// Without an instance no file is ours. This includes the time while load() runs, which opens and closes files itself.
 extern "C" [[gnu::visibility("default")]] int close(int fd) {
   if (Loaded* const l = instance) l->attachment.closing(fd);
   return static_cast<int>(::syscall(SYS_close, fd));

@@ -39,8 +39,8 @@ bool MsrImage::write_state(const vpmu::PmuState& state) {
   return pmu_.restore(snapshot) == vpmu::RestoreStatus::ok;
 }
 
-// They tell what the PMU has: another one takes over the state. What MISC_ENABLE tells of PEBS goes with them. A PMU
-// that nobody has set anything of starts with them.
+// IA32_PERF_CAPABILITIES says what the PMU has, so a new PMU takes over the state, with its own read-only bits of
+// IA32_MISC_ENABLE. A PMU without a saved state has not changed by this: it starts with the new capabilities.
 bool MsrImage::tell_capabilities(std::uint64_t value) {
   constexpr std::uint64_t writable = vpmu::reg::misc_enable::writable;
   if (!vpmu::may_tell_capabilities(vpmu::describe(config_.generation), value)) return false;
@@ -56,20 +56,20 @@ bool MsrImage::tell_capabilities(std::uint64_t value) {
   return true;
 }
 
-// A write of what is there already must not disarm a counter.
+// Writing the value that a register already has must not disarm a counter.
 bool MsrImage::write(std::uint32_t index, std::uint64_t value) {
   namespace enable = vpmu::reg::misc_enable;
   constexpr std::uint64_t fixed = enable::BTS_UNAVAILABLE::mask | enable::PEBS_UNAVAILABLE::mask;
   const vpmu::MsrIndex which{index};
   if (which == msr::IA32_MISC_ENABLE)
-    value = (value & ~fixed) | (read(index) & fixed);  // the model's, whatever the VMM thinks of it
+    value = (value & ~fixed) | (read(index) & fixed);  // the model's, whatever the VMM writes
   if (read(index) == value) return true;
   if (which == msr::IA32_PERF_CAPABILITIES) return tell_capabilities(value);
   const std::uint64_t before = read(index);
   bool good = false;
   vpmu::PmuState state = pmu_.state();
   if (const auto counter = gp_counter(index); counter && pmu_.rdmsr(which).status == vpmu::MsrStatus::ok) {
-    // At its full width, where a guest's WRMSR of IA32_PMCi has 32 bits.
+    // Sets the full width of the counter; a guest's WRMSR of IA32_PMCi writes 32 bits only.
     state.pmc[*counter] = value & vpmu::low_bits(pmu_.generation().counter_width);
     good = write_state(state);
   } else if (which == msr::IA32_PERF_GLOBAL_STATUS) {
@@ -89,7 +89,7 @@ std::optional<PmuVcpuState> MsrImage::changed() const {
   return state;
 }
 
-// IA32_PERF_GLOBAL_INUSE tells what the others hold.
+// IA32_PERF_GLOBAL_INUSE is left out: it has no state of its own, but summarizes the others.
 std::vector<std::uint32_t> pmu_msrs(vpmu::Generation generation) {
   const vpmu::Pmu largest{{.generation = generation, .smt = false}};
   std::vector<std::uint32_t> found;

@@ -11,11 +11,11 @@ namespace vmm {
 /// Who serves the MSRs of a list.
 struct MsrOwners {
   std::function<bool(std::uint32_t index)> is_ours;
-  std::function<bool(kvm_msr_entry& entry)> serve;  ///< One of ours; false when it cannot.
-  std::function<int(kvm_msrs& list)> ask_kvm;       ///< The same call to KVM, with a list of its own.
+  std::function<bool(kvm_msr_entry& entry)> serve;  ///< Serves one of ours; false if it cannot.
+  std::function<int(kvm_msrs& list)> ask_kvm;       ///< Makes the same call to KVM for `list`.
 };
 
-/// A list of a VMM's, copied: KVM only reads those that it is to set.
+/// A copy of a VMM's list, which may be changed: KVM_SET_MSRS only reads the original.
 class MsrListCopy {
  public:
   /// Of a list that is_served().
@@ -27,15 +27,15 @@ class MsrListCopy {
   std::vector<std::uint64_t> room_;
 };
 
-/// KVM refuses lists of 256 and more (E2BIG) before it looks at them.
+/// KVM refuses lists of 256 or more entries (E2BIG) before it looks at them.
 inline bool is_served(const kvm_msrs& list) { return list.nmsrs < 256; }
 
 /// KVM_GET_MSRS or KVM_SET_MSRS: in order, up to the first entry that cannot be served.
-/// @return how many were served, or -1 with errno as KVM said.
+/// @return how many were served, or -1 with errno as KVM set it.
 int serve_msrs(kvm_msrs& list, const MsrOwners& owners);
 
-/// KVM_GET_MSR_INDEX_LIST with more than KVM knows. Returns 0, or -1 with errno: E2BIG when there is no room for all;
-/// nmsrs then tells how many.
+/// KVM_GET_MSR_INDEX_LIST with `ours` added. Returns 0, or -1 with errno: E2BIG if there is no room for all; nmsrs is
+/// then their number.
 int list_msrs(kvm_msr_list& list, std::span<const std::uint32_t> ours,
               const std::function<int(kvm_msr_list& list)>& ask_kvm);
 

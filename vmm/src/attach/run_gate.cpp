@@ -21,7 +21,7 @@ void RunGate::tell_of_leaving() {
   changed_.notify_all();
 }
 
-// A source may take a kick for its own timer's, hence the repetition.
+// A source may take a kick for one of its own timer, so kicks are repeated.
 void RunGate::with_nobody_inside(const std::function<void()>& change) {
   constexpr auto patience = std::chrono::milliseconds{5};
   std::unique_lock lock{mutex_};

@@ -8,23 +8,23 @@
 
 namespace vmm {
 
-/// Keeps the vCPUs of a machine out of their guest while something changes under them. Those inside are kicked; those
-/// that come wait.
+/// Keeps the vCPUs of a machine out of their guest while something changes that they use. vCPUs inside are kicked;
+/// vCPUs that want to enter wait.
 class RunGate {
  public:
   /// `kick_all` makes each vCPU that is inside come out, and says whether there was one.
   explicit RunGate(std::function<bool()> kick_all) : kick_all_{std::move(kick_all)} {}
 
-  /// Where one vCPU is: 0 is outside, otherwise it is inside on the thread of that number. Of the vCPU's own, so that
-  /// vCPUs do not wait for each other.
+  /// Where one vCPU is: 0 is outside; otherwise inside, on the thread with that id. Each vCPU has a place of its own,
+  /// so that vCPUs do not wait for each other.
   using Place = std::atomic<pid_t>;
 
-  /// The vCPU with that place is inside for as long as it holds one. On the vCPU's thread, the number of which is
-  /// `thread`.
+  /// The vCPU with this place is inside while this object lives. It is made and destroyed on the vCPU's thread, whose
+  /// id is `thread`.
   class Inside {
    public:
-    // Whoever changes something says so and then looks who is inside; here it is the other way round, and one of the
-    // two sees the other.
+    // with_nobody_inside() sets changing_ and then reads the places; this sets its place and then reads changing_. So
+    // at least one of the two sees the other.
     Inside(RunGate& gate, Place& place, pid_t thread) : gate_{&gate}, place_{&place} {
       place = thread;
       if (gate.changing_ != 0) gate.wait(place, thread);
@@ -43,8 +43,8 @@ class RunGate {
     Place* place_;
   };
 
-  /// Calls `change` while no vCPU is inside. Not from a thread that is. What waits for a vCPU to come out kicks it
-  /// again each few milliseconds.
+  /// Calls `change` while no vCPU is inside. A thread that is inside must not call it. While it waits for vCPUs to
+  /// leave, it kicks them again every few milliseconds.
   void with_nobody_inside(const std::function<void()>& change);
 
  private:

@@ -93,7 +93,7 @@ bool SlotMemory::contains(vpmu::GuestPhysical at, std::uint64_t bytes) const {
   return place(at, bytes, true) != nullptr;
 }
 
-// The engine may write to what it is given.
+// Only of writable RAM: the engine may write to the page.
 std::byte* SlotMemory::host_page(vpmu::GuestPhysical page) { return place(page, vpmu::page_size, true); }
 
 std::optional<std::uint64_t> SlotMemory::read_word(vpmu::GuestPhysical at, unsigned bytes) {

@@ -14,17 +14,17 @@
 namespace vmm {
 
 /// The guest's RAM as another VMM has given it to KVM: its memory slots. ROM can be read, not written. Slots change
-/// only while no vCPU looks (RunGate); all else may come from any thread.
+/// only while no vCPU is inside (RunGate); any thread may call everything else.
 class SlotMemory final : public PhysicalMemory {
  public:
-  /// What KVM_SET_USER_MEMORY_REGION has just taken: adds, moves, changes or removes a slot. One that was there and is
-  /// logged before and after keeps its log, as with KVM. Slots of other address spaces (SMM) are not ours to see.
+  /// KVM_SET_USER_MEMORY_REGION has just succeeded: adds, moves, changes or removes the slot. A slot that is logged
+  /// before and after keeps its log, as with KVM. Slots of other address spaces (SMM) are ignored.
   void set(std::uint32_t slot, std::uint32_t flags, vpmu::GuestPhysical at, std::uint64_t bytes, std::byte* host);
 
   /// A DirtyPageLog: remembers the page if the VMM has KVM log writes to its slot.
   void written(vpmu::GuestPhysical page);
-  /// KVM_GET_DIRTY_LOG has filled `bitmap`, a bit for each page of the slot: adds the pages that KVM does not know of,
-  /// and forgets them.
+  /// KVM_GET_DIRTY_LOG has filled `bitmap`, a bit for each page of the slot: adds the pages of written(), which KVM
+  /// does not know of, and forgets them.
   void add_written(std::uint32_t slot, std::uint64_t* bitmap);
 
   bool read(vpmu::GuestPhysical at, std::span<std::byte> out) override;
