@@ -34,7 +34,7 @@ struct MsrWrite {
   MsrReply reply;
 };
 
-/// RDPMC, from a port that can leave the guest for it (VcpuPort::exits_on_rdpmc); KVM cannot.
+/// RDPMC, on a port where it causes an exit (VcpuPort::exits_on_rdpmc); on KVM it does not.
 struct CounterRead {
   std::uint32_t ecx;
   MsrReply reply;
@@ -86,7 +86,7 @@ struct SystemEvent {
 };
 /// A signal or a kick ended KVM_RUN; no guest access is pending.
 struct Interrupted {
-  bool kicked{};  ///< By a kick of ours, and by nobody else that shares the vCPU's flag.
+  bool kicked{};  ///< By a kick of ours, not by somebody else who shares the vCPU's flag.
 };
 /// The CPU refused the guest state.
 struct EntryFailed {
@@ -97,7 +97,7 @@ struct InternalError {
   std::uint32_t suberror;
   std::array<std::uint64_t, 4> data;
 };
-/// An exit that nobody here knows.
+/// An exit reason that is not handled here.
 struct Unknown {
   std::uint32_t reason;
 };

@@ -25,7 +25,7 @@ class Fd {
   /// The descriptor, still owned by this object; -1 when empty.
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool valid() const { return fd_ >= 0; }
-  /// Gives it to somebody else who closes it.
+  /// Gives up ownership: the caller closes it.
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   /// Closes now.
   void reset() {

@@ -8,7 +8,7 @@
 
 namespace vmm {
 
-/// The system call itself, never the C library's ioctl(): a library of ours may stand in for that one (attach/).
+/// The system call itself, never the C library's ioctl(), which a library of ours may have replaced (attach/).
 /// @return -1 with errno set on failure.
 int ioctl_call(int fd, unsigned long request, std::uintptr_t argument);
 
@@ -21,7 +21,7 @@ Result<int> ioctl_with(const Fd& fd, unsigned long request, const char* name, vo
 /// The same for an argument that is a plain number.
 Result<int> ioctl_value(const Fd& fd, unsigned long request, const char* name, std::uintptr_t argument = 0);
 
-/// How many of both this thread has made, by request.
+/// How many ioctls of both kinds this thread has made, by request.
 const std::map<std::string_view, std::uint64_t>& ioctls_made();
 
 }  // namespace vmm

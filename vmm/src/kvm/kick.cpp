@@ -18,11 +18,11 @@ constinit thread_local pid_t number = 0;
 
 namespace {
 
-/// Whose address says that a signal is ours.
+/// A signal that carries its address is ours.
 constinit char ours{};
-/// What was there before our handler, which is its only reader.
+/// The action that ours replaced; only our handler reads it.
 constinit struct sigaction previous{};
-/// SIGIO is ours as well.
+/// Whether our handler handles SIGIO, too.
 constinit std::atomic<bool> has_io{};
 
 void kick_this_thread() {
@@ -42,7 +42,7 @@ bool has_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
 }
 
-/// As the kernel would have handed it to whoever was there before us.
+/// Does with the signal what the kernel would have done without our handler.
 void pass_on(int signal, siginfo_t* info, void* context) {
   if (has_handler(previous)) {
     sigset_t before;
@@ -53,14 +53,14 @@ void pass_on(int signal, siginfo_t* info, void* context) {
       previous.sa_handler(signal);
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } else if (previous.sa_handler == SIG_DFL) {
-    // It ends the process, once this handler has returned and lets it in.
+    // The signal ends the process when this handler returns and unblocks it.
     ::sigaction(signal, &previous, nullptr);
     (void)::tgkill(::getpid(), ::gettid(), signal);
   }
 }
 
-// What a file sends (F_SETSIG) carries nothing of ours: it is taken for a kick, and for theirs as well. A kick too many
-// costs one look.
+// A signal that a file sends (F_SETSIG) carries no kick_value(), so nobody knows whose it is: it counts as a kick and
+// also goes on to the other handler. A needless kick costs one check.
 void on_kick(int signal, siginfo_t* info, void* context) {
   const int code = info->si_code;
   const bool is_files = code >= POLL_IN && code <= POLL_HUP;
@@ -71,8 +71,8 @@ void on_kick(int signal, siginfo_t* info, void* context) {
   errno = error;
 }
 
-// Where the user's queue of signals is full (RLIMIT_SIGPENDING) a file sends SIGIO instead, and so do we: without its
-// information, as from process 0. Anybody else's does what SIGIO does.
+// If the user's signal queue is full (RLIMIT_SIGPENDING), a file sends SIGIO instead, and so do we; such a SIGIO
+// carries no information, and seems to come from process 0. Any other SIGIO has its default effect.
 void on_io(int signal, siginfo_t* info, void*) {
   const int error = errno;
   if (info->si_code == SI_KERNEL || (info->si_code == SI_USER && info->si_pid == 0)) {
@@ -84,7 +84,7 @@ void on_io(int signal, siginfo_t* info, void*) {
   errno = error;
 }
 
-// Who handles SIGIO, or ignores it, keeps it.
+// If somebody handles or ignores SIGIO, that stays.
 Result<void> handle_io() {
   struct sigaction now{};
   if (::sigaction(SIGIO, nullptr, &now) != 0) return host_error("sigaction of SIGIO", errno);
@@ -135,7 +135,7 @@ void KickTarget::take_missed() const {
   if (mark_of(*flag_) == 0) set_mark(*flag_, kick_mark);
 }
 
-// A child's only thread has the variables of the one that forked, and another number.
+// After fork() the child's only thread has copies of its parent thread's variables, but another id.
 pid_t ask_for_this_thread() {
   static const int told = ::pthread_atfork(nullptr, nullptr, [] { kicked_thread::number = 0; });
   (void)told;

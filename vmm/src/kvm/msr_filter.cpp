@@ -101,7 +101,8 @@ bool denies(std::span<const kvm_msr_filter_range> ranges, std::uint32_t flags, s
   return (flags & KVM_MSR_FILTER_DEFAULT_DENY) != 0;
 }
 
-/// In a range for one of the accesses, or for both where the others treat them alike.
+/// Denies in one of our ranges what the others deny there. The range is for one kind of access, or for both kinds if
+/// the others treat them alike (split_for()).
 void deny_in(kvm_msr_filter_range& range, const kvm_msr_filter& others) {
   for (std::uint32_t n = 0; n < range.nmsrs; ++n)
     for (const std::uint32_t access : {std::uint32_t{KVM_MSR_FILTER_READ}, std::uint32_t{KVM_MSR_FILTER_WRITE}})
@@ -111,8 +112,8 @@ void deny_in(kvm_msr_filter_range& range, const kvm_msr_filter& others) {
 
 }  // namespace
 
-/// A range has one bitmap for both accesses: two of them where the others deny only one, of an MSR that lies between
-/// ours.
+/// A range has one bitmap for reads and writes. It is split into two ranges if the others deny only one kind of access
+/// to an MSR that lies between ours.
 void MsrFilter::split_for(const kvm_msr_filter& others) {
   const auto denies_one = [&](const kvm_msr_filter_range& range) {
     for (std::uint32_t n = 0; n < range.nmsrs; ++n)

@@ -32,8 +32,8 @@ class MsrFilter {
   /// Fails (kind host) when the ranges do not fit into KVM's limits.
   static Result<MsrFilter> create(std::span<const MsrRange> ranges);
 
-  /// Traps also what another filter does, and takes over its default. Copies its bitmaps, in whole words as KVM does.
-  /// Fails (kind host) when there is no room left, and with EINVAL, nothing changed, for what KVM would refuse.
+  /// Also traps what another filter traps, and takes over its default. Copies its bitmaps, in whole words as KVM does.
+  /// Fails (kind host) if there is no room left; fails with EINVAL and changes nothing if KVM would refuse the filter.
   Result<void> add_others(const kvm_msr_filter& others);
 
   /// For Vm::set_msr_filter; points into this object.

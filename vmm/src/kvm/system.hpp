@@ -19,15 +19,15 @@ class System {
   /// do.
   static Result<System> open(const std::string& path = "/dev/kvm");
 
-  /// The device as somebody else has opened it; takes `fd` over.
+  /// Takes over `fd`, the device as somebody else has opened it.
   explicit System(Fd fd) : fd_{std::move(fd)} {}
 
   /// KVM_CHECK_EXTENSION: 0 when `capability` is absent, otherwise what the API documents for it.
   [[nodiscard]] int check(std::uint32_t capability) const;
   /// The CPUID leaves that KVM can give to a guest on this host.
   [[nodiscard]] Result<CpuidTable> supported_cpuid() const;
-  /// An MSR that KVM gives to guests by default and that says what it can do (KVM_CAP_GET_MSR_FEATURES). Fails where
-  /// there is none.
+  /// A feature MSR: its value says what KVM supports and is the guests' default (KVM_CAP_GET_MSR_FEATURES). Fails if
+  /// `index` is no feature MSR.
   [[nodiscard]] Result<std::uint64_t> feature_msr(std::uint32_t index) const;
   /// The MSRs that KVM_GET_MSRS and KVM_SET_MSRS carry for a vCPU on this host.
   [[nodiscard]] Result<std::vector<std::uint32_t>> saved_msrs() const;

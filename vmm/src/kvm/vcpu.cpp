@@ -25,7 +25,7 @@ Vcpu::Vcpu(std::uint32_t id, Fd fd, Mapping run, int sync_fields)
       run_{static_cast<kvm_run*>(mapping_.base())},
       sync_fields_{static_cast<std::uint64_t>(sync_fields)} {}
 
-// Without the capability to hand over registers with the run they go by ioctl.
+// Registers that this KVM does not take from kvm_run are written by ioctl.
 Result<Exit> Vcpu::run(Runs what) {
   if ((dirty_ & ~sync_fields_) != 0) VMM_TRY(flush());
   return exit_after(enter(what), what);
@@ -37,7 +37,7 @@ bool Vcpu::run_to_device() {
   return running_;
 }
 
-// A kick of somebody else's stays until he takes it away.
+// A mark that somebody else has set stays: its owner clears it.
 Result<Exit> Vcpu::exit_after(int error, Runs what) {
   // A step over HLT ends with a Debug exit too.
   const bool may_have_halted =
@@ -53,7 +53,7 @@ Result<Exit> Vcpu::exit_after(int error, Runs what) {
   return exit;
 }
 
-// With kvm_dirty_regs the kernel takes the copies in kvm_run on entry.
+// kvm_dirty_regs tells the kernel to take these groups from kvm_run on entry.
 int Vcpu::enter(Runs what) {
   if (dirty_ != 0) {
     forget_interrupts_under_way();
@@ -171,11 +171,13 @@ Result<void> Vcpu::set_events(const kvm_vcpu_events& events) {
   return {};
 }
 
-// KVM only ever adds to the copy's bitmap (since Linux 5.14), and injects what it finds there now, whatever RFLAGS.IF
-// says: one that was under way at some exit long ago would come again. What is under way now events() tells.
+// KVM sets bits in the copy's bitmap and never clears them (since Linux 5.14). On entry it injects what it finds there,
+// whatever RFLAGS.IF says: an interrupt that was being delivered at an earlier exit would come again. events() has the
+// one that is being delivered now.
 void Vcpu::forget_interrupts_under_way() { std::ranges::fill(run_->s.regs.sregs.interrupt_bitmap, 0); }
 
-// Another vCPU may have sent an NMI, an SMI or an INIT since the events were read: the old state would take it away.
+// Another vCPU may have sent an NMI, an SMI or an INIT since the events were read: writing the old state back would
+// lose it.
 void Vcpu::leave_what_others_send() {
   if ((dirty_ & KVM_SYNC_X86_EVENTS) == 0) return;
   constexpr std::uint32_t others =
@@ -281,7 +283,7 @@ Result<void> Vcpu::set_mp_state(const kvm_mp_state& state) {
 }
 
 Result<void> Vcpu::set_guest_debug(const kvm_guest_debug& debug) {
-  // The RIP counts from CS's base outside of 64-bit code.
+  // Outside 64-bit code RIP is relative to CS's base, so KVM needs CS, too.
   const bool flat = (fresh_ & KVM_SYNC_X86_SREGS) != 0 && run_->s.regs.sregs.cs.l != 0;
   VMM_TRY(flush(flat ? std::uint64_t{KVM_SYNC_X86_REGS} : all_groups));
   // When KVM stops stepping it clears TF, which it takes for its own. A TF that was set for the guest meanwhile is set
@@ -314,7 +316,8 @@ Result<void> Vcpu::set_lapic(const kvm_lapic_state& state) {
 }
 
 Result<void> Vcpu::nmi() {
-  // Events before the NMI: set after it they would say that none waits, or KVM's would bring back an ended masking.
+  // Writes pending events before the NMI. Written after it, they would say that no NMI is pending; dropped in favour of
+  // KVM's, they would bring back an NMI masking that has ended.
   VMM_TRY(flush(KVM_SYNC_X86_EVENTS));
   VMM_TRY(VMM_IOCTL_VALUE(fd_, KVM_NMI, 0));
   // The copy of the pending events in kvm_run no longer holds.

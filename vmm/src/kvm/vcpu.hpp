@@ -28,7 +28,7 @@ using XsaveArea = std::array<std::uint32_t, 1024>;
 /// One KVM vCPU. Thin typed wrapper without policy. Every member belongs to the thread that runs the vCPU, except
 /// interrupt_run().
 ///
-/// Registers: when the host has KVM_CAP_SYNC_REGS, the groups named by sync_after_run() come with each exit at no
+/// Registers: when the host has KVM_CAP_SYNC_REGS, the groups named by sync_after_run() come with each exit without a
 /// further system call; other reads cost one ioctl and are kept until the next run(). Writes are kept and handed over
 /// by the next run(), or earlier by flush().
 class Vcpu {
@@ -37,21 +37,21 @@ class Vcpu {
 
   [[nodiscard]] std::uint32_t id() const { return id_; }
 
-  /// What the guest runs: a single-stepped instruction that is `quiet` (Instruction::quiet) leaves the debug registers
-  /// as they are.
+  /// What the guest runs. `quiet_step` is a single-step over an instruction that does not change the debug registers
+  /// (Instruction::quiet).
   enum class Runs : std::uint8_t { anything, quiet_step };
-  /// Runs the guest until something needs us. A signal gives Interrupted; so does interrupt_run() called before.
+  /// Runs the guest until it exits to us. Returns Interrupted after a signal, or if interrupt_run() was called before.
   Result<Exit> run(Runs what = Runs::anything);
-  /// Runs the guest and looks at nothing but whether its exit is a device's, which then stands in exit_page(). When
-  /// not, exit() tells what run() would have. Nothing may be pending.
+  /// Runs the guest and checks only whether the exit is a device access, which is then in exit_page(). If it is not,
+  /// exit() returns what run() would have. No register write may be pending.
   bool run_to_device();
   Result<Exit> exit() { return exit_after(run_error_, Runs::anything); }
   /// Completes the instruction of the last exit (its answer, its RIP) without running the guest: KVM_RUN with
   /// immediate_exit. Use it before reading or changing registers after an MSR, port or MMIO exit. An access that KVM
-  /// hands out in pieces (more than eight bytes, or in two pages) goes on with the exit that this gives.
+  /// hands out in pieces (more than eight bytes, or in two pages) continues with the exit that this returns.
   Result<std::optional<Exit>> complete_exit();
-  /// Makes the current or next run() return Interrupted as soon as it looks. Safe in a signal handler and on any
-  /// thread, but a thread that is inside the guest must also get a signal: see Kick.
+  /// Makes the current or next run() return Interrupted as soon as it checks. Safe in a signal handler and on any
+  /// thread, but a thread that is inside the guest must also get a signal: see kick().
   void interrupt_run() { __atomic_store_n(&run_->immediate_exit, kick_mark, __ATOMIC_RELAXED); }
   /// The flag that interrupt_run() sets; for a signal handler, which may hold no object.
   [[nodiscard]] volatile std::uint8_t* immediate_exit_flag() { return &run_->immediate_exit; }
@@ -61,45 +61,44 @@ class Vcpu {
 
   [[nodiscard]] Result<kvm_regs> regs();
   Result<void> set_regs(const kvm_regs& regs);
-  /// `interrupt_bitmap` means nothing, in either direction: an interrupt under way is in events().
+  /// `interrupt_bitmap` has no meaning, read or written: an interrupt being delivered is in events().
   [[nodiscard]] Result<kvm_sregs> sregs();
   Result<void> set_sregs(const kvm_sregs& sregs);
   [[nodiscard]] Result<kvm_vcpu_events> events();
-  /// What others send to the vCPU at any time stays as KVM has it: pending NMIs and SMIs, INIT and SIPI's vector.
+  /// KVM's state stays for what others may send to the vCPU at any time: pending NMIs and SMIs, INIT, SIPI's vector.
   Result<void> set_events(const kvm_vcpu_events& events);
-  /// All of them, at once; for a vCPU to which nobody can send anything.
+  /// Sets all of them now; for a vCPU to which nobody can send anything.
   Result<void> restore_events(const kvm_vcpu_events& events);
   /// Hands pending register writes to KVM now.
   Result<void> flush() { return flush(all_groups); }
   [[nodiscard]] bool is_flushed() const { return dirty_ == 0; }
-  /// Somebody else has changed the vCPU: what is kept of it is asked for anew. Nothing may be pending.
+  /// Somebody else has changed the vCPU: drops cached state. No register write may be pending.
   void forget();
-  /// KVM_RUN's own account of the last exit.
+  /// The kvm_run page, with the last exit as KVM describes it.
   [[nodiscard]] kvm_run& exit_page() { return *run_; }
 
   [[nodiscard]] Result<kvm_fpu> fpu() const;
   Result<void> set_fpu(const kvm_fpu& fpu);
   [[nodiscard]] Result<XsaveArea> xsave() const;
   Result<void> set_xsave(const XsaveArea& area);
-  /// XCR0; 3 where KVM has none, and no AVX.
+  /// XCR0; 3 (x87 and SSE) if KVM has none.
   [[nodiscard]] Result<std::uint64_t> xcr0() const;
   Result<void> set_xcr0(std::uint64_t value);
-  /// Kept until the next run() of anything.
+  /// Cached until the next run() with Runs::anything.
   [[nodiscard]] Result<kvm_debugregs> debugregs();
   Result<void> set_debugregs(const kvm_debugregs& regs);
-  /// Whether the last exit tells that the vCPU is not halted; otherwise mp_state() does. Cost: none.
+  /// True if the last exit shows that the vCPU is not halted; if false, ask mp_state(). Cost: none.
   [[nodiscard]] bool is_running() const { return running_; }
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;
   Result<void> set_mp_state(const kvm_mp_state& state);
 
-  /// KVM_SET_GUEST_DEBUG, with the registers that RIP is made of handed over before: KVM remembers where stepping
-  /// starts.
+  /// KVM_SET_GUEST_DEBUG. Flushes pending writes of RIP (and CS) first, because KVM remembers where stepping starts.
   Result<void> set_guest_debug(const kvm_guest_debug& debug);
 
   /// The LAPIC page as 1 KiB of registers.
   [[nodiscard]] Result<kvm_lapic_state> lapic() const;
-  /// Heavy (rebuilds the APIC map, restarts the timer), and overwrites IRR: what arrives from elsewhere since lapic()
-  /// is lost. For a vCPU to which nobody can send anything.
+  /// Expensive (rebuilds the APIC map, restarts the timer), and overwrites IRR: an interrupt that has arrived since
+  /// lapic() is lost. For a vCPU to which nobody can send anything.
   Result<void> set_lapic(const kvm_lapic_state& state);
   /// Queues an NMI; at most two wait.
   Result<void> nmi();
@@ -113,7 +112,7 @@ class Vcpu {
 
   /// kHz of the guest's TSC.
   [[nodiscard]] Result<std::uint32_t> tsc_khz() const;
-  /// The same as it was when the vCPU was made: the host's TSC runs at that. 0 where KVM did not tell.
+  /// The same when the vCPU was made, which is the frequency of the host's TSC. 0 if KVM did not say.
   [[nodiscard]] std::uint32_t host_tsc_khz() const { return host_tsc_khz_; }
   /// What KVM adds to the (scaled) host TSC. Fails with ENXIO on kernels before 5.16.
   [[nodiscard]] Result<std::uint64_t> tsc_offset() const;
@@ -121,10 +120,10 @@ class Vcpu {
 
   /// How long the vCPU has been halted.
   [[nodiscard]] HaltTime halt_time() const { return HaltTime{statistics()}; }
-  /// How often it has left its guest, and so entered it.
+  /// The number of vCPU exits, and so of VM entries.
   [[nodiscard]] VcpuStatistic exits() const { return VcpuStatistic{statistics(), "exits"}; }
 
-  /// KVM's own walk, as supervisor. Fails for user addresses when the guest has SMAP on: for tests.
+  /// KVM's own page walk, as supervisor. Fails for user addresses when the guest has SMAP on: for tests.
   [[nodiscard]] Result<Translation> translate(vpmu::GuestLinear at);
 
   /// KVM_ENABLE_CAP on the vCPU.

@@ -12,7 +12,7 @@ namespace vmm {
 /// One of the statistics that KVM keeps of a vCPU (KVM_GET_STATS_FD, Linux 5.14).
 class VcpuStatistic {
  public:
-  /// `name` is KVM's. `statistics` may be invalid, and the name unknown: then there is nothing to read.
+  /// `name` is KVM's. If `statistics` is invalid or the name unknown, read() returns nothing.
   VcpuStatistic(Fd statistics, std::string_view name);
   /// Cost: one system call.
   [[nodiscard]] std::optional<std::uint64_t> read() const;

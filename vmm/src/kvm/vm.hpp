@@ -27,10 +27,10 @@ class Vm {
   Result<void> set_reserved_pages(vpmu::GuestPhysical first);
   /// In-kernel LAPIC, IOAPIC and 8259. Before the first vCPU.
   Result<void> create_irqchip();
-  /// In-kernel 8254 and port 61H, whose error bits 7:6 read 0 there. After create_irqchip.
+  /// In-kernel 8254 and port 61H, whose error bits 7:6 read as 0. After create_irqchip.
   Result<void> create_pit();
 
-  /// Maps `bytes` of this process at `host` into the guest. `slot` names the mapping. `host` must stay mapped.
+  /// Maps the memory `host` of this process into the guest. `slot` names the mapping. `host` must stay mapped.
   Result<void> map_memory(std::uint32_t slot, vpmu::GuestPhysical at, std::span<std::byte> host);
   /// The same, but the guest's stores there are exits (MmioWrite).
   Result<void> map_read_only(std::uint32_t slot, vpmu::GuestPhysical at, std::span<const std::byte> host);
@@ -40,11 +40,11 @@ class Vm {
   Result<void> set_line(std::uint32_t gsi, Level level);
   /// Raises an edge on `gsi` whenever `event` (an eventfd) is written; what was written before raises one too.
   Result<void> attach_irqfd(std::uint32_t gsi, const Fd& event);
-  /// No more.
+  /// Ends that.
   Result<void> detach_irqfd(std::uint32_t gsi, const Fd& event);
-  /// What each GSI leads to, all of them anew.
+  /// Replaces the routes of all GSIs.
   Result<void> set_gsi_routes(std::span<const kvm_irq_routing_entry> routes);
-  /// Writes to `event` whenever the guest stores `bytes` bytes at `at`, which is then no exit; or no more.
+  /// Writes to `event` whenever the guest stores `bytes` bytes at `at`, which is then no exit; detaching ends that.
   Result<void> attach_ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event);
   Result<void> detach_ioeventfd(vpmu::GuestPhysical at, std::uint32_t bytes, const Fd& event);
 
@@ -55,7 +55,7 @@ class Vm {
   /// Replaces the whole MSR filter.
   Result<void> set_msr_filter(const kvm_msr_filter& filter);
 
-  /// Tells which events the guest may count with KVM's own PMU. KVM_CAP_PMU_EVENT_FILTER.
+  /// Sets which events the guest may count with KVM's own PMU. KVM_CAP_PMU_EVENT_FILTER.
   Result<void> set_pmu_event_filter(kvm_pmu_event_filter& filter);
 
   /// The state of chip KVM_IRQCHIP_*, and of the 8254.
