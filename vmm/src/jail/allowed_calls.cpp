@@ -21,13 +21,13 @@ void add(Calls& calls, std::initializer_list<int> numbers) {
   for (const int number : numbers) calls.push_back({.number = number});
 }
 
-/// With an argument that has one of these values.
+/// Allows the call if the argument has one of these values.
 void add_with(Calls& calls, int number, unsigned argument, std::initializer_list<std::uint64_t> values) {
   for (const std::uint64_t value : values)
     calls.push_back({.number = number, .arguments = {scmp_arg_cmp{argument, SCMP_CMP_EQ, value, 0}}});
 }
 
-/// With an argument that has these bits under a mask.
+/// Allows the call if the argument's bits under `mask` are `bits`.
 void add_masked(Calls& calls, int number, unsigned argument, std::uint64_t mask, std::uint64_t bits) {
   calls.push_back({.number = number, .arguments = {scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, mask, bits}}});
 }
@@ -114,7 +114,7 @@ std::vector<AllowedCall> allowed_calls(Confined whom, VcpuNeeds needs) {
   if (whom != Confined::vcpu) add_event_loop(calls);
   if (whom == Confined::process) add_starting_of_threads(calls);
   if (whom == Confined::process || (whom == Confined::vcpu && needs.counts_by_perf)) add_opening_of_events(calls);
-  // A guest's driver starts and stops a device on its vCPU's thread; the socket has one other end, the daemon.
+  // A guest's driver starts and stops a device on its vCPU's thread; the socket's other end is always the daemon.
   if (whom == Confined::vcpu && needs.outside_devices) add(calls, {SCMP_SYS(sendmsg)});
   return calls;
 }

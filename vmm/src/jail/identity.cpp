@@ -46,8 +46,8 @@ Result<void> set_capabilities(std::uint64_t all) {
 
 std::uint64_t of_the_jail(std::uint64_t had) { return had & bit_of(CAP_PERFMON); }
 
-/// A process without the right to drop the set keeps it. No harm: with no_new_privs, a capability that is in this set
-/// alone can never be gained.
+/// A process that may not change the set keeps it. That does no harm: with no_new_privs, a capability that is only in
+/// this set can never be gained.
 void empty_bounding_set() {
   for (unsigned long capability = 0; capability < 64; ++capability)
     if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) return;
@@ -101,8 +101,8 @@ Result<void> as_jailed(const std::function<void()>& act) {
 
 namespace {
 
-/// Keeps PR_SET_PDEATHSIG over a change of the user, at which the kernel forgets it: a process that was to end with its
-/// parent still does.
+/// Restores PR_SET_PDEATHSIG after a change of the user, which clears it: a process that was to end with its parent
+/// still does.
 class EndWithParent {
  public:
   EndWithParent() { ::prctl(PR_GET_PDEATHSIG, &signal_, 0, 0, 0); }

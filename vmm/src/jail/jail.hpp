@@ -10,9 +10,9 @@
 
 namespace vmm {
 
-/// Takes from a process that runs a machine all that it does not need to run it, so that a guest that takes it over
-/// gets little: no_new_privs, no capabilities, an ordinary user, no files but those that are open, a list of system
-/// calls for each thread, few descriptors, an end to its address space, no core files.
+/// Takes from a process that runs a machine every right that it does not need for this, so that a guest that takes over
+/// the process gets little: no_new_privs, no capabilities, an ordinary user, no files but those that are open, a list
+/// of system calls for each thread, few descriptors, a limited address space, no core files.
 class Jail {
  public:
   struct Options {
@@ -20,18 +20,18 @@ class Jail {
     unsigned cpus{1};
     bool counts_by_perf{};  ///< The vCPUs open performance events while they run (source "perf"). They keep CAP_PERFMON
                             ///< where they have it.
-    bool outside_devices{};  ///< Daemons are devices of the machine, over connected sockets: see virtio/vhost_user.hpp.
+    bool outside_devices{};  ///< Daemons implement devices, over connected sockets: see virtio/vhost_user.hpp.
   };
 
   /// Checks and prepares; nothing is given up yet. `log` must outlive the jail.
   static Result<std::unique_ptr<Jail>> create(const Options& options, Log& log);
 
-  /// The whole process, once: when all files are open and before the guest's first instruction. On the thread that
-  /// starts the vCPUs' threads.
+  /// Confines the whole process. Call it once, when all files are open and before the guest's first instruction, on the
+  /// thread that starts the vCPUs' threads.
   Result<void> enter();
-  /// The thread that called enter(), once it has started the others.
+  /// Confines the thread that called enter(), once it has started the others.
   Result<void> confine_main();
-  /// A vCPU's thread, by itself, before the guest's first instruction.
+  /// Confines the calling thread, a vCPU's, before the guest's first instruction.
   Result<void> confine_vcpu();
 
  private:

@@ -12,8 +12,8 @@
 namespace vmm {
 namespace {
 
-/// The headers of a build may be older than the kernel that runs it. Fields and rights by the version that brought
-/// them.
+/// Defined here because the build's headers may be older than the kernel at run time. The comments name the Landlock
+/// version that introduced a field.
 struct Ruleset {
   std::uint64_t fs;
   std::uint64_t net;     ///< From 4.
@@ -45,7 +45,7 @@ std::optional<int> landlock_version() {
 Result<void> forbid_all_files(int version) {
   constexpr std::uint64_t bind_and_connect = 3;
   constexpr std::uint64_t abstract_sockets = 1;
-  // What a rule set handles and no rule allows is forbidden: there are no rules.
+  // A rule set forbids all that it handles unless a rule allows it: there are no rules.
   const Ruleset rules{.fs = file_rights(version), .net = bind_and_connect, .scoped = abstract_sockets};
   const Fd ruleset{static_cast<int>(::syscall(SYS_landlock_create_ruleset, &rules, size_of_ruleset(version), 0))};
   if (!ruleset.valid()) return host_error("landlock_create_ruleset", errno, "--no-jail runs without it");

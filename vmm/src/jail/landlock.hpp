@@ -5,11 +5,11 @@
 
 namespace vmm {
 
-/// The version of the kernel's Landlock; empty where it has none, or none that is switched on.
+/// The version of the kernel's Landlock; empty if the kernel has none or it is switched off.
 std::optional<int> landlock_version();
 
-/// From now on the calling thread, and each that it starts, opens, makes, renames and removes no file, connects to no
-/// abstract socket and, where the kernel knows how, to no TCP port. Descriptors that are open stay so. Needs
+/// From now on the calling thread, and each that it starts, cannot open, make, rename or remove a file. If the kernel
+/// can forbid that, they cannot connect to an abstract socket or a TCP port either. Open descriptors stay usable. Needs
 /// no_new_privs.
 Result<void> forbid_all_files(int version);
 

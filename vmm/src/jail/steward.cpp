@@ -16,9 +16,9 @@
 namespace vmm {
 namespace {
 
-// Each message, there and back, is its size in 8 bytes and so many bytes. The first byte of one to the child names the
-// duty; after it come the statistics. An answer is empty where all went well; else the error's kind, errno, text and
-// advice, a NUL after each.
+// A message, in either direction, is its size in 8 bytes, followed by its bytes. A request's first byte names the duty;
+// the statistics follow it. An answer is empty on success; otherwise it has the error's kind, errno, text and advice,
+// each followed by a NUL.
 constexpr std::uint64_t longest_message = 64U << 20U;
 constexpr char to_write_statistics = 's', to_finish_snapshot = 'f';
 
@@ -51,7 +51,7 @@ bool send_message(int to, std::string_view text) {
   return send_all(to, &size, sizeof size) && send_all(to, text.data(), text.size());
 }
 
-/// Empty when the other side has gone, or sends what is no message.
+/// Empty if the other side has gone, or has sent something that is no message.
 std::optional<std::string> receive_message(int from) {
   std::uint64_t size = 0;
   if (!receive_all(from, &size, sizeof size) || size > longest_message) return {};
@@ -148,7 +148,7 @@ Result<void> Steward::ask(std::string_view message) {
 void Steward::end() {
   if (!to_child_.valid()) return;
   ::shutdown(to_child_.get(), SHUT_WR);
-  // Waits until the child has ended, and with it has done all its duties.
+  // Waits until the child has ended, and so has done all its duties.
   char byte{};
   (void)receive_all(to_child_.get(), &byte, 1);
   to_child_.reset();

@@ -8,20 +8,20 @@
 
 namespace vmm {
 
-/// A child of the process, from before it goes to jail, which keeps its rights and has nothing of the guest's: at the
-/// end it does with files what the process then may not do any more. It listens to the process alone, ends with it,
-/// however that ends, and can be asked for nothing else.
+/// A child that the process forks before it enters the jail. The child keeps the process's rights and has nothing of
+/// the guest's: at the end it does with files what the jailed process may no longer do. It takes requests for its
+/// duties only, from this process only, and ends with it, however the process ends.
 class Steward {
  public:
   struct Duties {
     std::function<Result<void>(std::string_view text)> write_statistics;
-    std::function<Result<void>()> finish_snapshot{};  ///< The process has written it. May be empty.
+    std::function<Result<void>()> finish_snapshot{};  ///< The process has written the file. May be empty.
     std::function<void()> clean_up;                   ///< Once, when the process has ended or asks for the end.
-    std::array<int, 2> keeps{-1, -1};                 ///< Descriptors that they need; -1: none.
+    std::array<int, 2> keeps{-1, -1};                 ///< Descriptors that the duties need; -1: none.
   };
 
-  /// Forks. The child has no descriptor of the process but its own and Duties::keeps, and takes no signal but SIGKILL.
-  /// Fails where the host gives no process.
+  /// Forks. Of the process's descriptors the child keeps only Duties::keeps and its own socket. It blocks all signals
+  /// that it can. Fails if the host cannot create a process.
   static Result<Steward> start(const Duties& duties);
 
   Steward() = default;
@@ -30,9 +30,9 @@ class Steward {
   /// As end().
   ~Steward() { end(); }
 
-  /// Fails as Duties::write_statistics does. Waits for it.
+  /// Has the child call Duties::write_statistics; waits for its result and returns that.
   Result<void> write_statistics(std::string_view text);
-  /// The same as Duties::finish_snapshot does.
+  /// The same for Duties::finish_snapshot.
   Result<void> finish_snapshot();
   /// Waits until everything is cleaned up. Idempotent.
   void end();

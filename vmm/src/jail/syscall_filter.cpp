@@ -30,7 +30,7 @@ constexpr bool filters_work = true;
 constexpr std::size_t most_calls = 512;
 using CallName = std::array<char, 32>;
 
-/// All that the signal handler needs, gathered before: the handler itself may not ask for it.
+/// All that the signal handler needs, collected in advance: the handler itself cannot look it up.
 struct Told {
   std::array<CallName, most_calls> names{};
   termios terminal{};
@@ -38,7 +38,7 @@ struct Told {
 };
 Told told;
 
-/// Text that is put together without memory of its own.
+/// Text that is put together without allocating memory, in a signal handler.
 class Line {
  public:
   Line& operator<<(std::string_view text) {
@@ -110,10 +110,10 @@ Result<SyscallFilter> SyscallFilter::create(Confined whom, VcpuNeeds needs) {
     VMM_TRY(checked(seccomp_rule_add_array(context, SCMP_ACT_ALLOW, call.number,
                                            static_cast<unsigned>(call.arguments.size()), call.arguments.data()),
                     std::to_string(call.number)));
-  // The flags of clone3() are in memory, where a filter cannot look. The C library then uses clone().
+  // The flags of clone3() are in memory, where a filter cannot look. With ENOSYS the C library uses clone().
   VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0), "clone3"));
-  // A vCPU's thread opens files between its start and its own confinement, and can do without those that it does not
-  // get. Later nobody opens any: there the filters of single threads end the process.
+  // Between its start and its own confinement, a vCPU's thread tries to open files that it can do without. Later no
+  // thread opens files, so the filters of single threads end the process for it.
   if (whom == Confined::process)
     VMM_TRY(checked(seccomp_rule_add(context, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0), "openat"));
   // KVM_RUN is an ioctl: by far the most frequent call, so the filter looks for it first.

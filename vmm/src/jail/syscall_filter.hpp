@@ -15,25 +15,25 @@ enum class Confined {
   vcpu,     ///< What a vCPU's thread does once it has opened what it needs.
 };
 
-/// What a vCPU's thread does beside running the guest.
+/// What a vCPU's thread does besides running the guest.
 struct VcpuNeeds {
   bool counts_by_perf{};   ///< Opens performance events while it runs.
   bool outside_devices{};  ///< Talks to daemons that are devices, over sockets that are connected.
 };
 
-/// A list of the system calls that a thread may still make. Another one ends the process: one line on standard error
-/// names the call and the thread, exit code 1; but Confined::process has openat() fail. A build with sanitizers has no
-/// filters: their runtime makes calls of its own.
+/// A list of the system calls that a thread may still make. Any other call ends the process with exit code 1 and one
+/// line on standard error, which names the call and the thread; but with Confined::process openat() just fails. A build
+/// with sanitizers has no filters: their runtime makes calls of its own.
 class SyscallFilter {
  public:
-  /// Fails where libseccomp does.
+  /// Fails if libseccomp does.
   static Result<SyscallFilter> create(Confined whom, VcpuNeeds needs);
   SyscallFilter(SyscallFilter&&) noexcept;
   SyscallFilter& operator=(SyscallFilter&&) noexcept;
   ~SyscallFilter();
 
-  /// From now on. Confined::process: on every thread that there is; else on the calling one. Filters add up. Any
-  /// thread.
+  /// The filter holds from now on: with Confined::process for all threads of the process, otherwise for the calling
+  /// one. Filters add up. Any thread may call it.
   Result<void> load();
 
  private:
@@ -42,8 +42,8 @@ class SyscallFilter {
   std::unique_ptr<Filter> filter_;
 };
 
-/// Lets the process say what it is ended for: see SyscallFilter. Takes SIGSYS; gives the terminal on standard input the
-/// settings back that it has now. Once, before any filter.
+/// Installs the handler of SIGSYS, which prints the forbidden call (see SyscallFilter) and gives the terminal on
+/// standard input back the settings that it has now. Call it once, before any filter.
 Result<void> name_forbidden_calls();
 
 }  // namespace vmm
