@@ -31,7 +31,7 @@ constexpr std::uint32_t sleep_type_off = 5;  // as \_S5 in the DSDT says
 
 constexpr std::uint8_t reset_command = 0xFE;
 constexpr std::uint8_t status_output_full = 0x01;
-constexpr std::uint8_t timer_output = 0x20;  // of channel 2, as if its time were over: guests wait for that
+constexpr std::uint8_t timer_output = 0x20;  // of channel 2, as if it had counted down: guests wait for that
 
 using PANICKED = vpmu::Bits<0>;
 using CRASH_LOADED = vpmu::Bits<1>;

@@ -20,10 +20,10 @@ class ResetPort final : public PortDevice {
   StopRequests* machine_;
 };
 
-/// The keyboard controller's ports 60H to 64H without a keyboard: command FEH resets the machine, and the status says
-/// that output waits but never drains, on which a guest's probe gives up within a millisecond instead of waiting for
-/// answers. In their midst is system control port B, 61H, which KVM's timer answers where there is one: no NMI of the
-/// board's waits, so that a guest's handler does not take any other for one.
+/// The keyboard controller's ports 60H to 64H without a keyboard. Command FEH resets the machine. The status always
+/// says that the output buffer is full, so that a guest's probe gives up within a millisecond instead of waiting for
+/// answers. Port 61H among them is system control port B, which KVM's 8254 serves if there is one: it reports no NMI of
+/// the board, so that a guest's handler does not take other NMIs for one.
 class KeyboardController final : public PortDevice {
  public:
   static constexpr std::uint16_t data_port = 0x60;
@@ -70,7 +70,8 @@ class PanicPort final : public PortDevice {
   StopRequests* machine_;
 };
 
-/// Where test kernels tell how they end, as QEMU's isa-debug-exit: 0 is a power-off, anything else a failure.
+/// The port at which test kernels report their result, like QEMU's isa-debug-exit: 0 is a power-off, anything else a
+/// failure.
 class ExitPort final : public PortDevice {
  public:
   static constexpr std::uint16_t port = 0xF4;
@@ -83,7 +84,7 @@ class ExitPort final : public PortDevice {
   StopRequests* machine_;
 };
 
-/// Takes writes that mean nothing here, such as POST codes at 80H, so that they do not count as unclaimed.
+/// Accepts writes that have no effect here, such as POST codes at 80H, so that they do not count as unclaimed.
 class IgnoredPort final : public PortDevice {
  public:
   static constexpr std::uint16_t post_port = 0x80;

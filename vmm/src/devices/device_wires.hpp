@@ -21,10 +21,10 @@ class DeviceWires {
   virtual ~DeviceWires() = default;
   /// Sends an interrupt. One that no processor takes is lost, as on hardware.
   virtual Result<void> send(const InterruptMessage& message) = 0;
-  /// From now on each write to `event` (an eventfd) sends `message`; empty: none any more, and what is written waits in
-  /// the event for the next message. Only where there is KVM.
+  /// From now on each write to `event` (an eventfd) sends `message`. If that is empty, writes wait in the eventfd until
+  /// there is a message again. Only with KVM.
   virtual Result<void> wire_interrupt(const Fd& event, const std::optional<InterruptMessage>& message) = 0;
-  /// From now on the guest's stores of two bytes at `at` write to `event`; or no more. Only where there is KVM.
+  /// While connected, the guest's two-byte stores at `at` write to `event` (an eventfd). Only with KVM.
   enum class Wire : std::uint8_t { connect, cut };
   virtual Result<void> wire_store(vpmu::GuestPhysical at, const Fd& event, Wire wire) = 0;
 };

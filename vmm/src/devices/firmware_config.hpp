@@ -7,9 +7,9 @@
 
 namespace vmm {
 
-/// QEMU's firmware configuration by I/O ports (docs/specs/fw_cfg), as far as test kernels ask: a selector of 16 bits at
-/// 510H, and the selected item's bytes one by one at 511H. Items: the signature, and how much RAM and how many
-/// processors there are. Others are empty; after its end an item reads as 0.
+/// QEMU's firmware configuration by I/O ports (docs/specs/fw_cfg), as far as test kernels use it: a selector of 16 bits
+/// at 510H, and the selected item's bytes one by one at 511H. Items: the signature, the size of RAM and the number of
+/// processors. Other items are empty; reads beyond an item's end return 0.
 class FirmwareConfig final : public PortDevice {
  public:
   static constexpr std::uint16_t selector_port = 0x510, data_port = 0x511;
@@ -27,7 +27,7 @@ class FirmwareConfig final : public PortDevice {
   std::uint64_t memory_bytes_;
   unsigned cpus_;
   mutable std::mutex mutex_;
-  std::uint16_t selected_{};  ///< Under mutex_, as what follows.
+  std::uint16_t selected_{};  ///< Under mutex_, like passed_.
   std::uint16_t passed_{};    ///< Bytes that have been read of it; no more than an item has.
 };
 

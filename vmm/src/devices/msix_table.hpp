@@ -24,15 +24,15 @@ class MsixTable {
   void read(std::uint32_t offset, std::span<std::byte> out) const;
   void write(std::uint32_t offset, std::span<const std::byte> in);
 
-  /// The capability's message control: bits 15 and 14.
+  /// The capability's message control: bit 15 (MSI-X enable) and bit 14 (function mask).
   void set_control(std::uint16_t control);
   [[nodiscard]] bool enabled() const;
 
-  /// What the vector's interrupt is; empty while it is masked, MSI-X is off, or there is no such vector.
+  /// The vector's message; empty while the vector is masked or MSI-X is off, or if there is no such vector.
   [[nodiscard]] std::optional<InterruptMessage> message(unsigned vector) const;
-  /// An interrupt that found its vector masked waits.
+  /// Sets the vector's pending bit: an interrupt came while the vector was masked.
   void set_pending(unsigned vector);
-  /// A vector with an interrupt that waited, and now need not: it waits no longer.
+  /// A vector whose pending interrupt can be sent now; clears its pending bit. Empty if there is none.
   [[nodiscard]] std::optional<unsigned> take_pending();
   /// As after a reset of the function.
   void reset();

@@ -18,7 +18,7 @@ using FUNCTION = vpmu::Bits<10, 8>;
 constexpr std::uint32_t register_bits = 0xFC;
 constexpr std::uint32_t address_bits = 0x80FF'FFFC;
 
-/// Intel's 82441FX, the host bridge that virtual PCs commonly have: nothing of it can be set here.
+/// Intel's 82441FX, the host bridge that virtual PCs commonly have; it has no writable registers here.
 class HostBridge final : public PciFunction {
  public:
   std::uint32_t config_read(std::uint8_t offset) override { return header_.read(offset); }

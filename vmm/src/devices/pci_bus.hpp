@@ -17,13 +17,13 @@ class PciFunction {
   [[nodiscard]] virtual std::uint32_t config_read(std::uint8_t offset) = 0;
   /// Writes the bytes under `mask`.
   virtual void config_write(std::uint8_t offset, std::uint32_t value, std::uint32_t mask) = 0;
-  /// Accesses of 1 to 8 bytes to memory that its BARs decode. False: they decode something else.
+  /// Accesses of 1 to 8 bytes to memory that its BARs decode. False if the BARs do not decode `at`.
   virtual bool memory_read(vpmu::GuestPhysical /*at*/, std::span<std::byte> /*out*/) { return false; }
   virtual bool memory_write(vpmu::GuestPhysical /*at*/, std::span<const std::byte> /*in*/) { return false; }
 };
 
-/// PCI bus 0 behind a host bridge, by the ports CF8H and CFCH (PCI Local Bus Specification 3.0, 3.2.2.3.2). Each device
-/// has one function. Device 0 is the bridge itself.
+/// PCI bus 0 with a host bridge, reached through ports CF8H and CFCH (PCI Local Bus Specification 3.0, 3.2.2.3.2). Each
+/// device has one function. Device 0 is the bridge itself.
 class PciBus final : public PortDevice, public MmioDevices {
  public:
   static constexpr std::uint16_t address_port = 0xCF8, data_port = 0xCFC;
@@ -31,8 +31,8 @@ class PciBus final : public PortDevice, public MmioDevices {
   static constexpr unsigned most_devices = 32;
 
   PciBus();
-  /// The next device. Before the vCPUs run.
-  /// @return its number; the bus has room for 31 beside the bridge.
+  /// Adds a device. Before the vCPUs run.
+  /// @return its number; the bus has room for 31 besides the bridge.
   unsigned add(std::unique_ptr<PciFunction> function);
   [[nodiscard]] unsigned devices() const { return static_cast<unsigned>(functions_.size()); }
 

@@ -23,7 +23,7 @@ PciHeader::PciHeader(const Identity& identity) {
   values_[offset_class / 4] = identity.revision | identity.class_code << 8U;
   values_[offset_subsystem / 4] = identity.subsystem_vendor | std::uint32_t{identity.subsystem} << 16U;
   make_writable(offset_command, command_writable);
-  make_writable(offset_interrupt, 0xFF);  // the line, a note of the firmware's
+  make_writable(offset_interrupt, 0xFF);  // the interrupt line, only a note for software
 }
 
 void PciHeader::add_bar(unsigned bar, std::uint32_t bytes, std::uint32_t address) {

@@ -35,7 +35,7 @@ class PciHeader {
   /// Writes the bytes under `mask`, of these the bits that can be written.
   void write(std::uint8_t offset, std::uint32_t value, std::uint32_t mask);
 
-  /// Where in which BAR an address lies, while the function decodes memory.
+  /// The BAR and the offset in it that an address hits while the function decodes memory.
   struct Hit {
     unsigned bar;
     std::uint32_t offset;

@@ -9,8 +9,8 @@
 
 namespace vmm {
 
-/// A device behind I/O ports. Called on vCPU threads, several at a time: a device guards its own state.
-/// Ports, values and order come from a guest that may mean harm.
+/// A device at I/O ports. Called on several vCPU threads at a time: a device guards its own state. Ports, values and
+/// order come from a guest, which may be hostile.
 class PortDevice {
  public:
   virtual ~PortDevice() = default;
@@ -20,7 +20,8 @@ class PortDevice {
   virtual void port_write(std::uint16_t port, std::span<const std::byte> in) = 0;
 };
 
-/// Sends port accesses to devices. What nobody owns reads as all ones and swallows writes, as on a PC, and is counted.
+/// Sends port accesses to devices. A port without a device reads as all ones and ignores writes, as on a PC; such
+/// accesses are counted.
 class PortBus {
  public:
   /// Gives `device` the ports `first` .. `first + count - 1`; it must outlive the bus. Before the vCPUs run. Ports may

@@ -23,7 +23,7 @@ class Rtc final : public PortDevice {
   void port_read(std::uint16_t port, std::span<std::byte> out) override;
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
 
-  /// The CMOS memory and the index, as bytes; and the reverse.
+  /// Save and restore the CMOS memory and the index.
   void save(ByteWriter& out);
   void restore(ByteReader& in);
 

@@ -72,7 +72,7 @@ void Serial16550::save(ByteWriter& out) {
                      std::uint8_t{transmitter_interrupt_}});
 }
 
-// The line's level is the interrupt controllers' already; what they were last told is what these registers say.
+// The interrupt controllers' own state has the line's level already, and these registers give the same level.
 void Serial16550::restore(ByteReader& in) {
   const std::scoped_lock lock{mutex_};
   const auto waiting = in.get_run();

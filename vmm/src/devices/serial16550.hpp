@@ -11,9 +11,9 @@
 
 namespace vmm {
 
-/// National Semiconductor PC16550D UART as a PC has it at 3F8H: FIFO, interrupts for received data, empty transmitter
-/// and overrun. Transmission takes no time. Modem lines read as connected. Not modelled: baud rate, parity, break,
-/// character time-out.
+/// National Semiconductor PC16550D UART as a PC has it at 3F8H: FIFO, interrupts for received data and empty
+/// transmitter. Transmission takes no time. Modem lines read as connected. Not modelled: baud rate, parity, break,
+/// overrun, character time-out.
 class Serial16550 final : public PortDevice {
  public:
   static constexpr std::uint16_t com1_port = 0x3F8;
@@ -30,12 +30,12 @@ class Serial16550 final : public PortDevice {
   void port_write(std::uint16_t port, std::span<const std::byte> in) override;
 
   /// Hands bytes to the guest's receiver. They wait here until the guest reads them.
-  /// @return how many were taken; the rest found `most_waiting` bytes waiting.
+  /// @return how many were taken: at most `most_waiting` bytes wait at a time.
   std::size_t receive(std::span<const std::byte> bytes);
 
   static constexpr std::size_t most_waiting = 4096;
 
-  /// The registers, with what waits to be read, as bytes; and the reverse, which drives the line as they say.
+  /// Save and restore the registers and the bytes that wait to be read; restore() drives the line accordingly.
   void save(ByteWriter& out);
   void restore(ByteReader& in);
 

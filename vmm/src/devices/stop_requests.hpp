@@ -10,7 +10,7 @@ enum class StopReason {
   guest_failed,  ///< The guest told ExitPort that it failed.
   triple_fault,  ///< Shutdown of a vCPU.
   user,          ///< A signal, the control socket or the console's quit key.
-  time_limit,    ///< It has run for as long as it may.
+  time_limit,    ///< The time limit of the run has passed.
   host_failure,  ///< KVM or we could not go on; the machine holds the error.
 };
 
