@@ -137,7 +137,7 @@ Aml little_endian(T value) {
 }
 
 /// A host bridge with bus 0, the ports of its configuration mechanism, and the window that it decodes for devices. No
-/// _PRT: the devices have message-signalled interrupts alone.
+/// _PRT: the devices have only message-signalled interrupts.
 Aml pci_bridge() {
   // WordBusNumber 0 to 0. ACPI 6.4.3.5.3: producer, fixed ends; granularity, first, last, translation, length.
   const Aml buses = Aml{0x88, 0x0D, 0x00, 0x02, 0x0C, 0x00} + little_endian<std::uint16_t>(0) +

@@ -20,13 +20,13 @@ inline constexpr std::uint8_t acpi_sleep_type_off = 5;
 /// The interrupt line that ACPI events would use; nothing raises it.
 inline constexpr std::uint16_t acpi_sci_line = 9;
 
-/// Whether the DSDT tells of a PCI host bridge, whose devices are at layout::pci_window.
+/// Whether the DSDT declares a PCI host bridge with its devices at layout::pci_window.
 enum class PciBridge : std::uint8_t { absent, present };
 
-/// Writes RSDP, XSDT, FADT, FACS, MADT and DSDT at layout::acpi_tables for `cpus` processors (APIC ids 0 ..
-/// cpus-1, 1..254). The tables declare no i8042, no VGA and no power-management timer, so that a guest loses no time
-/// looking for them.
-/// @return the RSDP. RAM must be there (GuestMemory::least sees to it).
+/// Writes RSDP, XSDT, FADT, FACS, MADT and DSDT at layout::acpi_tables for `cpus` processors (1 to 254, with APIC ids
+/// from 0 on). The tables declare no i8042, no VGA and no power-management timer, so that a guest loses no time looking
+/// for them.
+/// @return the RSDP's address. There must be RAM, as GuestMemory::least ensures.
 vpmu::GuestPhysical write_acpi_tables(const GuestMemory& memory, unsigned cpus, PciBridge bridge = PciBridge::absent);
 
 }  // namespace vmm

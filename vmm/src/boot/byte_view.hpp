@@ -8,7 +8,7 @@
 
 namespace vmm {
 
-/// Reads little-endian fields of a file that nobody vouches for: each read is checked and none is aligned.
+/// Reads little-endian fields of an untrusted file: each read is bounds-checked, and needs no alignment.
 class ByteView {
  public:
   explicit ByteView(std::span<const std::byte> bytes) : bytes_{bytes} {}

@@ -16,7 +16,7 @@ using vpmu::page_size;
 constexpr std::uint64_t code_descriptor = 0x00AF9B000000FFFF;
 constexpr std::uint64_t code_32_descriptor = 0x00CF9B000000FFFF;
 constexpr std::uint64_t data_descriptor = 0x00CF93000000FFFF;
-// 64-bit TSS of limit 67H at 0; VMX insists on a busy one.
+// 64-bit TSS of limit 67H at 0; VMX requires a busy one.
 constexpr std::uint64_t tss_descriptor = 0x00008B0000000067;
 /// By selector: 00H unused; 08H for 32-bit code; 10H and 18H as the Linux 64-bit boot protocol asks (__BOOT_CS,
 /// __BOOT_DS).

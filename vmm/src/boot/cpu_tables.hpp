@@ -8,7 +8,7 @@
 
 namespace vmm {
 
-/// With what the first vCPU starts: the mode, and general registers; all others are 0.
+/// The mode and the general registers with which the first vCPU starts; other general registers are 0.
 struct StartRegisters {
   enum class Mode : std::uint8_t { bits64, bits32 };
   Mode mode{};
@@ -24,12 +24,12 @@ struct StartRegisters {
 /// False when the places are not RAM.
 [[nodiscard]] bool write_cpu_tables(const GuestMemory& memory);
 
-/// The boot vCPU's registers on those tables, interrupts off, data segments 18H. In 64-bit mode with CS 10H (Linux's
-/// 64-bit boot protocol), or in protected mode without paging, with CS 8 (multiboot's). What the mode does not decide
-/// stays as in `from`.
+/// The boot vCPU's registers with those tables, interrupts off and data segments 18H: in 64-bit mode with CS 10H
+/// (Linux's 64-bit boot protocol), or in protected mode without paging with CS 8 (multiboot). Registers that do not
+/// depend on the mode stay as in `from`.
 kvm_sregs start_sregs(const kvm_sregs& from, StartRegisters::Mode mode);
 kvm_regs start_registers(const StartRegisters& start);
-/// Puts the boot vCPU there.
+/// Gives the boot vCPU these registers.
 Result<void> enter_at(Vcpu& vcpu, const StartRegisters& start);
 
 }  // namespace vmm

@@ -15,13 +15,13 @@ bool is_elf_image(std::span<const std::byte> file);
 /// A static x86 ELF file in memory.
 struct LoadedElf {
   vpmu::GuestPhysical entry;
-  vpmu::GuestPhysical end;  ///< Behind its last segment.
+  vpmu::GuestPhysical end;  ///< The first address after its last segment.
 };
 enum class ElfClass : std::uint8_t { bits32, bits64 };
 
-/// Copies the PT_LOAD segments of a static x86 ELF of that class to their physical addresses, at or above 1 MiB, of
-/// fresh memory: what a segment has beyond its bytes in the file is zero there already, and takes no host memory.
-/// Fails with kind usage on anything corrupt or that does not fit, before anything is written.
+/// Copies the PT_LOAD segments of a static x86 ELF of that class to their physical addresses, at or above 1 MiB. The
+/// memory must be fresh: the part of a segment that is not in the file is zero already, and takes no host memory. Fails
+/// with kind usage if the file is corrupt or does not fit, before anything is written.
 Result<LoadedElf> load_elf(const GuestMemory& memory, std::span<const std::byte> file,
                            ElfClass which = ElfClass::bits64);
 

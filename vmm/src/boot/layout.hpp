@@ -22,7 +22,7 @@ inline constexpr vpmu::GuestPhysical acpi_tables{0xE0000};
 inline constexpr std::uint64_t acpi_room = 0x20000;
 inline constexpr vpmu::GuestPhysical high_ram{0x100000};
 
-/// Where devices on the PCI bus have their memory: in the hole, below the chips.
+/// The memory of devices on the PCI bus: in the hole between RAM and 4 GiB, below the APICs.
 inline constexpr vpmu::GuestPhysical pci_window{0xE0000000};
 inline constexpr std::uint64_t pci_window_bytes = 0x1000'0000;
 /// Three pages that KVM keeps for itself on Intel hosts; in the hole, so never RAM.

@@ -80,7 +80,7 @@ std::vector<MapEntry> map_of(const GuestMemory& memory) {
   return map;
 }
 
-/// Behind the kernel, in its own pages.
+/// Places the module after the kernel, in pages of its own.
 Result<Module> place_module(const GuestMemory& memory, vpmu::GuestPhysical kernel_end,
                             std::span<const std::byte> module) {
   const vpmu::GuestPhysical at{(kernel_end.value() + vpmu::page_size - 1) / vpmu::page_size * vpmu::page_size};

@@ -22,9 +22,9 @@ struct LoadedMultiboot {
   vpmu::GuestPhysical info;  ///< What it finds in EBX.
 };
 
-/// Places the kernel, a static 32-bit ELF file, the module (may be empty) behind it, the command line, the memory map
-/// and the information structure. Fails with kind usage when something does not fit, and where the header wants what
-/// is not there: a video mode, or to be loaded otherwise than as ELF.
+/// Places the kernel, a static 32-bit ELF file, the module (may be empty) after it, the command line, the memory map
+/// and the information structure. Fails with kind usage if something does not fit, or if the header asks for what is
+/// not supported: a video mode, or loading other than as ELF.
 Result<LoadedMultiboot> load_multiboot(const GuestMemory& memory, std::span<const std::byte> kernel,
                                        std::span<const std::byte> module, const std::string& command_line);
 
