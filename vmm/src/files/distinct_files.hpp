@@ -6,7 +6,7 @@
 
 namespace vmm {
 
-/// A file that was named on the command line; one without a path was not.
+/// A file option of the command line; the path is empty if the option was not given.
 struct NamedFile {
   std::string option;  ///< "--kernel"
   std::string path;

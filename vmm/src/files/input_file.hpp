@@ -11,8 +11,8 @@
 
 namespace vmm {
 
-/// A regular file that is read from its start. Never mapped: one that somebody shortens meanwhile ends early, and
-/// raises no SIGBUS.
+/// A regular file that is read from its start. It is never mapped: if somebody shortens it meanwhile, it ends early,
+/// and there is no SIGBUS.
 class InputFile {
  public:
   /// Never waits for a named pipe or a device. Fails with kind usage where the file cannot be opened, is no regular

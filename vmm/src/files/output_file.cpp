@@ -16,7 +16,8 @@ namespace {
 
 constexpr mode_t new_file_mode = 0644;
 
-/// The directory is not ours to change, the file has been mounted there, or its name is as long as names can be.
+/// Whether no second file can be made beside the file: the directory may not be changed, the file is a mount point, or
+/// its name is as long as names can be.
 bool takes_none_beside(int why) {
   return why == EACCES || why == EPERM || why == EROFS || why == EBUSY || why == EXDEV || why == ENAMETOOLONG;
 }
@@ -32,7 +33,7 @@ Result<Fd> open_to_write(const std::string& path, const FileRole& role, int flag
     return cannot("write", role, path,
                   fmt::format("it is {}, neither a regular file nor a character device", kind_of_file(status.st_mode)));
   if (!fd.valid()) return cannot("write", role, path, errno_text(why));
-  // From here on it is to wait where it must.
+  // From here on a write may block.
   if (const int now = ::fcntl(fd.get(), F_GETFL); now < 0 || ::fcntl(fd.get(), F_SETFL, now & ~O_NONBLOCK) != 0)
     return cannot("write", role, path, errno_text(errno));
   return fd;
@@ -51,7 +52,7 @@ int write_all(int fd, std::string_view text) {
 Result<OutputFile> OutputFile::open(const std::string& path, FileRole role) {
   struct stat before{};
   const bool is_new = ::lstat(path.c_str(), &before) != 0;
-  // Exclusive, so that it is ours to remove again.
+  // Exclusive, so that only a file of our own is removed again.
   VMM_ASSIGN(Fd fd, open_to_write(path, role, is_new ? O_EXCL : 0));
   std::error_code error;
   const auto real = std::filesystem::canonical(path, error);
@@ -107,12 +108,12 @@ Result<void> OutputFile::succeed(const struct stat& old, std::string_view conten
 Result<void> OutputFile::rewrite(std::string_view contents) {
   VMM_TRY(begin());
   if (const int why = write_all(fd_.get(), contents); why != 0) return cannot_write(why);
-  // What is no regular file has no disk.
+  // EINVAL: it is no regular file, and there is no disk to wait for.
   if (::fsync(fd_.get()) != 0 && errno != EINVAL) return cannot_write(errno);
   return {};
 }
 
-// The path was good when it was opened.
+// Of kind host, because the path was good when the file was opened.
 Failure OutputFile::cannot_write(int why) const {
   return host_error(fmt::format("cannot write {} {}", role_.what, printable(path_)), why, role_.advice);
 }

@@ -11,26 +11,26 @@
 
 namespace vmm {
 
-/// A file to write, opened long before, so that a bad path is known at once. What it holds stays until begin() or
-/// replace(): who fails before that has destroyed nothing, and leaves no new file behind.
+/// A file to write, opened early, so that a bad path is known at once. Its old contents stay until begin() or
+/// replace(): a failure before that destroys nothing, and leaves no new file behind.
 class OutputFile {
  public:
-  /// A regular file, made where there is none, or a character device. Never waits for who reads a named pipe. Fails
-  /// with kind usage.
+  /// Opens a regular file, which is made if it is missing, or a character device. Never waits for a named pipe's
+  /// reader. Fails with kind usage.
   static Result<OutputFile> open(const std::string& path, FileRole role);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
-  /// Another descriptor of it, for who writes while things go on. Before begin() nothing may be written.
+  /// Another descriptor of the file, for output during a run. Nothing may be written before begin().
   [[nodiscard]] Result<Fd> descriptor() const;
   [[nodiscard]] int number() const { return fd_.get(); }
-  /// Another process goes on with a copy of this: here nothing is removed any more.
+  /// Another process goes on with a copy of this object: this one no longer removes the file.
   void hand_over() { is_new_ = false; }
-  /// Empties it, and keeps it.
+  /// Empties the file. From now on the destructor does not remove it.
   Result<void> begin();
-  /// Gives it new contents, all of them or, where that fails, the old ones: a new file takes its name when it is on the
-  /// disk. A device, and a file in a directory that may not be written to, is written to as it is.
+  /// Replaces the contents completely or, on failure, not at all: a new file takes the name once it is on the disk. A
+  /// device is written in place, and so is a file in a directory that may not be written to.
   Result<void> replace(std::string_view contents);
 
  private:
@@ -43,13 +43,13 @@ class OutputFile {
   std::string path_;  ///< Without symbolic links.
   FileRole role_;
   Fd fd_;
-  bool is_new_{false};  ///< Nobody else has put it there, and it holds nothing yet.
+  bool is_new_{false};  ///< This object has made the file, and it is still empty.
 };
 
 /// Opens for writing as OutputFile does; `flags` go to open() as well (O_APPEND, O_EXCL).
 Result<Fd> open_to_write(const std::string& path, const FileRole& role, int flags);
 
-/// 0, or errno of what stopped it from writing all of it.
+/// Writes all of `text`. Returns 0, or the errno of the write that failed.
 int write_all(int fd, std::string_view text);
 
 }  // namespace vmm

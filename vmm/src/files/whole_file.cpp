@@ -44,7 +44,7 @@ WholeFile::~WholeFile() {
 }
 
 Result<void> WholeFile::be_like(const struct stat& other) {
-  // Only root may give files away; for others it is theirs anyway.
+  // Only root may change the owner; for other users the file is their own anyway.
   if (::fchown(fd_.get(), other.st_uid, other.st_gid) != 0 && errno != EPERM) return cannot_write();
   if (::fchmod(fd_.get(), other.st_mode & ALLPERMS) != 0) return cannot_write();
   return {};
@@ -64,8 +64,8 @@ Result<void> WholeFile::finish() {
   return sync_directory();
 }
 
-// Until then a crash of the host could take the new name back. Not where the directory may be written to and not read,
-// nor where its file system has no such thing.
+// Without it a crash of the host could undo the new name. Skipped if the directory may be written but not read, or if
+// its file system cannot do it.
 Result<void> WholeFile::sync_directory() const {
   const std::string parent = std::filesystem::path{path_}.parent_path();
   const Fd directory{::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

@@ -12,31 +12,31 @@
 
 namespace vmm {
 
-/// A file that is written whole or not at all: it takes its name, and the place of an older file of that name, only by
-/// finish(). Until then it lies beside it under a name that nobody can guess. Its owner alone can read it, unless it is
-/// to be like another file. Symbolic links are not followed, neither at the name nor beside it.
+/// A file that is written completely or not at all: only finish() gives it its name, replacing an older file of that
+/// name. Until then it has a name in the same directory that nobody can guess. Only its owner can read it, unless
+/// be_like() changes that. Symbolic links are followed at neither name.
 class WholeFile {
  public:
   /// Fails with kind usage where the directory cannot be written to, and where the name is taken by something that is
   /// no regular file.
   static Result<WholeFile> create(const std::string& path, FileRole role);
-  /// The same file on the side of who only writes it: `fd` is its descriptor(), sent here by the process that finishes
-  /// it. finish() leaves the name to that one. Fails with kind usage where it is no regular file: others could hold the
-  /// writer up.
+  /// The same file in a process that only writes it: `fd` is its descriptor(), sent here by the process that finishes
+  /// it. finish() leaves the name to that process. Fails with kind usage if `fd` is no regular file: others could block
+  /// the writer.
   static Result<WholeFile> given(Fd fd, FileRole role);
   WholeFile(WholeFile&&) = default;
   WholeFile& operator=(WholeFile&&) = delete;
-  /// Without finish() nothing is left.
+  /// Removes the file unless finish() has named it.
   ~WholeFile();
 
-  /// Gives it the rights of another file and, where that may be done, its owner.
+  /// Gives it the permissions of another file and, if that is allowed, its owner.
   Result<void> be_like(const struct stat& other);
   Result<void> write(std::span<const std::byte> bytes);
   /// Of the file, to send to a process that writes it. Until finish().
   [[nodiscard]] const Fd& descriptor() const { return fd_; }
-  /// From here on another process, which has the same object, finishes it or takes it away: this one only writes.
+  /// From here on another process, which has a copy of this object, finishes or removes the file; this one only writes.
   void hand_over() { unfinished_.clear(); }
-  /// Gives the file its name once all of it is on the disk. Once.
+  /// Waits until the file is on the disk, then gives it its name. Call it once.
   Result<void> finish();
 
  private:
@@ -47,7 +47,7 @@ class WholeFile {
 
   std::string path_;
   FileRole role_;
-  std::string unfinished_;  ///< Its name meanwhile; empty: somebody else's.
+  std::string unfinished_;  ///< Its temporary name; empty if another process has that.
   Fd fd_;                   ///< Open until finish().
 };
 
