@@ -7,6 +7,6 @@ namespace vmm {
 
 }  // namespace vmm
 
-/// Checks what only a bug of ours can break; on in release builds. Guest or user input never decides it.
+/// Checks a condition that only a bug of ours can break; also in release builds. Guest or user input cannot break it.
 #define VMM_ASSERT(condition) \
   (static_cast<bool>(condition) ? void() : ::vmm::assertion_failed(#condition, __FILE__, __LINE__))
