@@ -17,9 +17,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A pipe takes as much at once or nothing, so that how much is gone is known while the next part waits.
+/// A pipe takes this much at once or nothing, so that the number of bytes written is known while the next part waits.
 constexpr std::size_t longest_write = 4096;
-/// From where on a line that has no end yet goes out.
+/// An unfinished line of this length is written at once.
 constexpr std::size_t longest_line = 512;
 
 bool is_regular(int fd) {
@@ -27,7 +27,7 @@ bool is_regular(int fd) {
   return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/// Signals of the process are for others; a closed pipe is told by write().
+/// Signals of the process are for other threads; write() itself reports a closed pipe.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked() {
@@ -51,7 +51,7 @@ struct BoundedWriter::Shared {
   Shared(Fd descriptor, std::function<void()> left)
       : fd{std::move(descriptor)}, regular{is_regular(fd.get())}, reader_left{std::move(left)} {}
 
-  /// The thread.
+  /// What the thread runs.
   void write_all() {
     std::unique_lock lock{mutex};
     for (;;) {

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// On one line, whatever bytes are in its texts.
+/// One line of JSON, whatever bytes its strings have.
 std::string line_of(const Json& json) { return json.dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 std::string refusal(const std::string& reason) { return line_of({{"error", reason}, {"ok", false}}); }

@@ -26,7 +26,7 @@ struct ControlHandlers {
   std::function<MachineStatus()> status;
   std::function<std::string()> counters;  ///< A JSON object, such as to_json() makes of MachineStatistics.
   std::function<Result<void>(Fd file)> snapshot;
-  std::function<Result<void>(Fd file)> suspend;  ///< The same, and the machine stops there.
+  std::function<Result<void>(Fd file)> suspend;  ///< The same, after which the machine stops.
   std::function<void()> stop;
 };
 
@@ -34,10 +34,10 @@ struct ControlHandlers {
 inline constexpr std::size_t longest_request = 4096;
 
 /// Answers one request line; never fails: a bad request gets {"ok": false, "error": ...}. The line may be hostile.
-/// `file` is what came with it.
+/// `file` is the descriptor that came with it.
 std::string answer_request(std::string_view line, const ControlHandlers& handlers, Fd file = {});
 
-/// The answer to a request that has no end within longest_request.
+/// The answer to a request that is longer than longest_request.
 std::string refuse_long_request();
 
 /// The request line for a command's name, without the line end; what `vpmu ctl` sends.

@@ -34,7 +34,7 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Local = asio::local::stream_protocol;
 
-// NOLINTBEGIN(misc-no-recursion): Asio calls a handler later, not from the call that it is given to.
+// NOLINTBEGIN(misc-no-recursion): Asio calls a handler later, not within the call that takes it.
 
 /// One client of the control socket: a request line, a reply line, and so on. Keeps itself alive.
 class ControlClient : public std::enable_shared_from_this<ControlClient> {
@@ -51,7 +51,7 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
   }
 
  private:
-  /// What has come, and the descriptor that came along: Asio knows nothing of those.
+  /// Receives bytes and the descriptor that came along, which Asio does not support.
   void receive() {
     std::array<char, longest_request> part;
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -83,7 +83,7 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
     });
   }
 
-  /// Where the request ends nobody knows, so this answer is the last one.
+  /// The end of the request is not known, so this is the connection's last answer.
   void refuse_longer() {
     output_ = refuse_long_request() + "\n";
     asio::async_write(socket_, asio::buffer(output_), [self = shared_from_this()](error_code, std::size_t) {});
@@ -98,7 +98,7 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
 
 // NOLINTEND(misc-no-recursion)
 
-/// The listening socket; its file goes with it.
+/// The listening socket; removes its file at the end.
 class ControlServer {
  public:
   ControlServer(asio::io_context& io, ControlHandlers handlers, Log& log)
@@ -141,7 +141,7 @@ class ControlServer {
     accept();
     return {};
   }
-  /// Somebody else removes it.
+  /// Somebody else removes the file.
   void leave_file() { path_.clear(); }
 
  private:
@@ -379,7 +379,7 @@ class Session {
   std::array<std::byte, 1024> buffer_{};
   std::vector<std::byte> waiting_;
   std::optional<Result<void>> saved_;  ///< What became of SessionOptions::save_to.
-  std::unique_ptr<Machine> machine_;   ///< Last: its threads use what stands above.
+  std::unique_ptr<Machine> machine_;   ///< Last, because its threads use the members above.
 };
 
 }  // namespace
