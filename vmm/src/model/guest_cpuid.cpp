@@ -32,7 +32,7 @@ constexpr std::uint32_t xcr0_avx = 0x4;
 constexpr std::uint32_t last_basic_leaf = 0x16;
 constexpr std::uint32_t last_extended_leaf = 0x80000008;
 constexpr std::uint32_t hypervisor_leaf = 0x40000000;
-/// One processor keeps the ids of a core with two threads: what looks at the topology finds SMT.
+/// A single processor has the ids of a core with two threads, so that software that looks at the topology finds SMT.
 constexpr unsigned least_ids = 2;
 constexpr std::uint32_t cache_line = 64;
 constexpr std::uint32_t linear_bits = 48;
@@ -54,8 +54,8 @@ class Builder {
     leaf_1_ecx_ = model_.features.leaf_1_ecx & host_1.ecx;
     leaf_7_ = host_.get(7);
     leaf_7_.ebx &= model_.features.leaf_7_ebx;
-    // TSC_ADJUST is KVM's own and always works. Linux holds the TSC of a processor without it against other clocks, of
-    // which ours have none but the timer's tick: on a busy host that lags, and Linux would do without its TSC.
+    // KVM implements TSC_ADJUST itself, so it always works. Without it Linux checks the TSC against other clocks. Our
+    // guests have only the timer's tick, which lags on a busy host, and Linux would stop using the TSC.
     leaf_7_.ebx |= L7_B_TSC_ADJUST::mask & (request_.bare_metal ? model_.features.leaf_7_ebx : ~std::uint32_t{0});
     if (!L1_C_XSAVE::test(leaf_1_ecx_) || (host_.get(0xD).eax & xcr0_avx) == 0) {
       leaf_1_ecx_ &= ~l1_c_needs_avx;
@@ -144,7 +144,7 @@ class Builder {
     const auto avx_area = host_.get(0xD, 2);
     constexpr std::uint32_t legacy_and_header = 512 + 64;
     const std::uint32_t bytes = avx ? avx_area.ebx + avx_area.eax : legacy_and_header;
-    // EBX follows the guest's XCR0; KVM keeps it.
+    // KVM keeps EBX in line with the guest's XCR0.
     table_.add_subleaf(0xD, 0,
                        {.eax = avx ? xcr0_legacy | xcr0_avx : xcr0_legacy, .ebx = legacy_and_header, .ecx = bytes});
     table_.add_subleaf(0xD, 1, {.eax = host_.get(0xD, 1).eax & model_.features.leaf_d_1_eax});
@@ -160,7 +160,8 @@ class Builder {
     table_.add(0xA, {.eax = leaf.eax, .ebx = leaf.ebx, .ecx = leaf.ecx, .edx = leaf.edx});
   }
 
-  // The TSC is the crystal, ratio 1: guests multiply EBX by the crystal's kHz in 32 bits.
+  // The crystal clock is the TSC, ratio 1 (2 if the frequency does not fit in ECX), because guests multiply EBX by the
+  // crystal's kHz in 32 bits.
   void clocks() {
     constexpr std::uint64_t most = 0xFFFFFFFF;
     const std::uint32_t ratio = request_.tsc_hz > most ? 2 : 1;

@@ -6,7 +6,7 @@
 
 namespace vmm {
 
-/// What a CPUID table is made for.
+/// The guest and the host for which a CPUID table is made.
 struct CpuidRequest {
   const MachineModel& model;
   const CpuidTable& supported;  ///< What KVM can give on this host.

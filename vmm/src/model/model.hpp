@@ -18,7 +18,7 @@ struct FeatureWords {
   std::uint32_t leaf_80000001_ecx, leaf_80000001_edx;
 };
 
-/// One cache of the model, as CPUID leaf 4 tells it.
+/// One cache of the model, as CPUID leaf 4 describes it.
 struct CacheShape {
   enum class Kind : std::uint8_t { data = 1, instruction = 2, unified = 3 };
   enum class Shared : std::uint8_t { core, package };
@@ -30,7 +30,7 @@ struct CacheShape {
   bool inclusive;
 };
 
-/// What makes a guest believe in one CPU: data only. The PMU's part is the generation's description.
+/// All that describes one CPU to a guest: data only. The PMU's part is in the generation's description.
 struct MachineModel {
   std::string_view name;  ///< As users type it: "skylake".
   vpmu::Generation generation;
