@@ -11,11 +11,11 @@
 
 namespace vmm {
 
-/// decode_instruction(), with a memory of what it said of the same bytes: loops are looked at over and over.
+/// decode_instruction() with a cache of its results by bytes, because the same loops are decoded over and over.
 class DecodedInstructions {
  public:
-  /// `bytes`: what is there of the 15 at an instruction; fewer at the end of what can be fetched. Null: no valid
-  /// instruction. What it points to is good until the next call.
+  /// `bytes`: the 15 bytes at an instruction; fewer if no more can be fetched. Null if they hold no valid instruction.
+  /// The result is valid until the next call.
   const Instruction* operator()(std::span<const std::byte> bytes, CodeMode mode) {
     Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};
     std::ranges::copy(bytes.first(asked.size), asked.bytes.begin());
@@ -32,7 +32,7 @@ class DecodedInstructions {
   static constexpr unsigned place_bits = 9;
   struct Entry {
     std::array<std::byte, longest_instruction + 1> bytes{};  ///< The last is the CodeMode; what is between is 0.
-    std::uint8_t size{};                                     ///< 0 = of no instruction, as it decodes.
+    std::uint8_t size{};                                     ///< 0 = no bytes, which decode to no instruction.
     std::optional<Instruction> instruction{};
   };
   static std::size_t place_of(const Entry& entry) {

@@ -12,7 +12,7 @@ constexpr std::uint64_t cf = vpmu::bit(0), af = vpmu::bit(4), of = vpmu::bit(11)
 constexpr std::uint64_t status_flags = 0x8D5;
 
 std::uint64_t undefined_flags(const Decoded& d) {
-  // Shifts by more than one bit, and out of the operand altogether.
+  // OF is undefined for shifts by more than one bit, CF for shifts by more bits than the operand has.
   const bool by_one = d.in.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && (d.in.opcode == 0xD0 || d.in.opcode == 0xD1);
   const std::uint64_t overflow = by_one ? 0 : of;
   const std::uint64_t carry = d.all_operands[0].size < 32 ? cf : 0;
@@ -36,7 +36,7 @@ bool stores_flags(ZydisMnemonic m) {
 
 }  // namespace
 
-// A count of 0 leaves all flags alone, and so does a repetition without an element.
+// Shifts and repetitions have no `given` flags, because a count of 0 leaves all flags unchanged.
 FlagUse flag_use(const Decoded& d) {
   const ZydisAccessedFlags& flags = *d.in.cpu_flags;
   FlagUse use{.asked = stores_flags(d.in.mnemonic) ? status_flags : flags.tested & status_flags,

@@ -36,7 +36,7 @@ ZydisRegisterClass written_class(const ZydisDecodedOperand& o) {
   return (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0 ? register_class(o) : ZYDIS_REGCLASS_INVALID;
 }
 
-// What single-stepping through KVM would show to the guest, or lose, or not end on the next instruction.
+// False if a single-step by KVM would be visible to the guest, get lost, or not end at the next instruction.
 bool is_steppable(const ZydisDecodedInstruction& i, std::span<const ZydisDecodedOperand> operands) {
   if (is_of_the_system(i.meta.category)) return false;
   switch (i.mnemonic) {
@@ -110,14 +110,14 @@ VectorOperands vector_operands(std::span<const ZydisDecodedOperand> operands) {
   return kind;
 }
 
-/// What a mnemonic says by its name alone, for the forms of it that exist.
+/// What a mnemonic alone determines, for the forms of it that exist.
 struct MnemonicTraits {
   std::array<vpmu::InstructionClass, 3> kind{};  ///< By VectorOperands.
   std::array<FusionPart, 2> fusion{};            ///< By compares_memory_with_immediate().
   std::string_view name;
 };
 
-/// Comparing names with each decoded instruction would cost more than decoding it.
+/// A table, because comparing names for each instruction would cost more than decoding it.
 const MnemonicTraits& traits_of(ZydisMnemonic mnemonic) {
   static const auto table = [] {
     std::array<MnemonicTraits, ZYDIS_MNEMONIC_MAX_VALUE + 1> all{};
@@ -169,7 +169,7 @@ Raises raises(const ZydisDecodedInstruction& i) {
   const bool plain = i.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY && i.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT;
   if (!plain || (i.attributes & ZYDIS_ATTRIB_HAS_LOCK) != 0) return Raises::others;
   if (i.opcode == 0x9B || (i.opcode & 0xF8U) == 0xD8) return Raises::x87;
-  // MOV to a segment register, and what may be no instruction by its ModRM.
+  // MOV to a segment register, and opcodes that are invalid with some ModRM bytes.
   return i.opcode == 0x8E || i.opcode == 0xF6 || i.opcode == 0xF7 ? Raises::others : Raises::nothing;
 }
 

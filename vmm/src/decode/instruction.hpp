@@ -22,7 +22,7 @@ constexpr std::size_t longest_instruction = 15;
 
 using vpmu::exec::CodeMode;
 
-/// One memory operand, as far as its address needs it.
+/// One memory operand: what its address is made of.
 struct MemoryOperand {
   std::int8_t base{-1};  ///< Register number 0..15 as encoded (RAX, RCX, RDX, RBX, RSP ...), -1 none, 16 RIP.
   std::int8_t index{-1};
@@ -32,10 +32,10 @@ struct MemoryOperand {
   std::uint16_t bytes{};
   std::uint8_t address_bytes{8};  ///< The offset's width.
   std::uint8_t linear_bytes{8};   ///< 4 outside 64-bit code, where linear addresses wrap at 4 GiB.
-  bool scattered{};               ///< A gather's: elements anywhere, and this is their common base.
+  bool scattered{};               ///< Of a gather: its elements may be anywhere, and this is their common base.
 };
 
-/// What a gather loads: elements of one vector register, where those of another have their highest bit set.
+/// A gather loads the elements whose counterpart in the mask register has its highest bit set.
 struct Gather {
   std::uint8_t index{}, mask{};             ///< Vector registers, by number.
   std::uint8_t index_element{}, element{};  ///< Bytes: 4 or 8.
@@ -44,9 +44,9 @@ struct Gather {
 
 /// What an instruction does with the status flags, for all of its operands' values.
 struct FlagUse {
-  std::uint64_t asked{};      ///< It depends on them, or stores them.
-  std::uint64_t given{};      ///< It gives them a value of its own, always.
-  std::uint64_t undefined{};  ///< The manual leaves them undefined, for one or another of its operands' values. SDM
+  std::uint64_t asked{};      ///< Flags that it depends on or stores.
+  std::uint64_t given{};      ///< Flags to which it always gives a value of its own.
+  std::uint64_t undefined{};  ///< Flags that the manual leaves undefined for some values of its operands. SDM
                               ///< volume 2, "Flags Affected" of each.
 };
 
@@ -67,17 +67,17 @@ enum class Raises : std::uint8_t {
 struct Instruction {
   std::uint8_t length{};
   std::string_view mnemonic;  ///< In lower case; lives for ever.
-  bool partial{};             ///< Vector registers or EDX:EAX tell which part of its operand it touches, or where else.
+  bool partial{};             ///< Vector registers or EDX:EAX select the part of its operand or the addresses.
   bool ends_block{};          ///< Control may go elsewhere than to the next instruction.
   bool steppable{};      ///< KVM can single-step it without the guest seeing (no PUSHF, MOV SS, IRET, system calls, I/O
                          ///< ...), and all that it touches is in `load` and `store`.
-  bool quiet{};          ///< It neither tells the time nor waits, reaches no port or MSR, and leaves control and debug
-                         ///< registers alone.
+  bool quiet{};          ///< It does not read the time, wait, access ports or MSRs, or write control or debug
+                         ///< registers.
   bool rep{};            ///< A repeated string instruction: a step would stop inside it.
   EarlyEnd early_end{};  ///< Of CMPS and SCAS with REPE or REPNE.
   bool stores_flags{};   ///< PUSHF: it would store a TF that a step has set.
-  bool privileged{};  ///< Only ring 0 may run it. INS and OUTS are taken for such: programs have an I/O privilege level
-                      ///< of 0.
+  bool privileged{};   ///< Only ring 0 may run it. INS and OUTS count as such: programs run with an I/O privilege level
+                       ///< of 0.
   bool never_there{};  ///< Of an extension that no guest without KVM has: #UD.
   bool locked{};
   Raises raises{};
@@ -87,7 +87,7 @@ struct Instruction {
   FlagUse flags;
   std::optional<MemoryOperand> load;
   std::optional<MemoryOperand> store;
-  std::optional<MemoryOperand> flushed;  ///< CLFLUSH, CLFLUSHOPT: checked as a load of a byte, and counted as none.
+  std::optional<MemoryOperand> flushed;  ///< CLFLUSH, CLFLUSHOPT: checked like a load of a byte, not counted as one.
   std::optional<Gather> gather;
   std::optional<SystemInstruction> system;  ///< What it does beyond registers and memory.
 

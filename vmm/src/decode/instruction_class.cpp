@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 47> x87_computations{
     "fscale", "fsin",    "fsincos", "fsqrt",   "fsub",    "fsubp",  "fsubr",  "fsubrp", "ftst",  "fucom",
     "fucomi", "fucomip", "fucomp",  "fucompp", "fxtract", "fyl2x",  "fyl2xp1"};
 static_assert(std::ranges::is_sorted(x87_computations));
-/// Their names do not end in what they work on.
+/// Their names do not end in the type of their operands.
 constexpr std::array<std::string_view, 2> packed_single{"movshdup", "movsldup"};
 
 InstructionClass by_suffix(std::string_view type) {

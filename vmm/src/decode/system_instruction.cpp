@@ -47,7 +47,7 @@ std::optional<SystemInstruction> port_access(const Decoded& d, SystemOp op) {
                            .immediate = by_dx ? std::uint8_t{0} : static_cast<std::uint8_t>(port.imm.value.u)};
 }
 
-/// What takes or gives a 16-bit word, in a register unless it has an address; LAR and LSL take it as their second
+/// An instruction that reads or writes a 16-bit word, in a register or in memory; LAR and LSL have it as their second
 /// operand.
 std::optional<SystemInstruction> with_selector(const Decoded& d, SystemOp op) {
   SystemInstruction s{.op = op, .bytes = static_cast<std::uint8_t>(d.all_operands[0].size / 8)};
@@ -86,7 +86,7 @@ std::optional<SystemInstruction> stack_move(const Decoded& d, SystemOp op) {
   return SystemInstruction{.op = op, .special = number(o.reg.value), .bytes = operand_bytes(d)};
 }
 
-/// LGDT and its like: a limit, and a base of as many bytes as said.
+/// LGDT and its like: a limit, and a base whose width is in `bytes`.
 SystemInstruction table_access(const Decoded& d, SystemOp op) { return {.op = op, .bytes = operand_bytes(d)}; }
 
 /// RDFSBASE and its relatives.

@@ -3,7 +3,7 @@
 
 namespace vmm {
 
-/// What a processor without KVM does itself, beside what the engine knows.
+/// What a processor without KVM does itself, besides what the engine does.
 enum class SystemOp : std::uint8_t {
   cpuid,
   rdmsr,
@@ -69,17 +69,16 @@ struct SystemInstruction {
   std::uint8_t gpr{};         ///< The general register of a move, as encoded.
   std::uint8_t special{};     ///< The segment, control or debug register, as encoded; FS or GS, of what reads or writes
                               ///< their bases.
-  std::uint8_t bytes{};       ///< Width of a port access, of what a register is read into, or of each word on the stack
+  std::uint8_t bytes{};       ///< Width of a port access, of a register read's target, or of each word on the stack
                               ///< and in a far pointer; of the base of a descriptor table, of which 2 means 3.
   bool by_dx{};               ///< The port is in DX, not in `immediate`.
   bool has_pointer{};         ///< A far branch by `selector` and `offset`; else they are in memory.
-  std::uint16_t immediate{};  ///< Also what RETF takes off the stack.
+  std::uint16_t immediate{};  ///< Also the number of bytes that RETF takes off the stack.
   std::uint16_t selector{};
   std::uint32_t offset{};
 };
 
-/// Whether what it does may make translations stale, even where it leaves control registers as they are. SDM
-/// 3A 4.10.4.1.
+/// Whether the instruction may make translations stale, even if no control register changes its value. SDM 3A 4.10.4.1.
 inline bool changes_translations(const SystemInstruction& i) {
   return i.op == SystemOp::invlpg ||
          (i.op == SystemOp::write_control && (i.special == 0 || i.special == 3 || i.special == 4));

@@ -7,7 +7,7 @@
 
 #include "decode/instruction.hpp"
 
-/// For the files of decode/, which alone in the VMM know Zydis.
+/// For the files of decode/ only: nothing else in the VMM uses Zydis.
 namespace vmm {
 
 /// One instruction as Zydis gives it.
@@ -28,7 +28,7 @@ inline ZydisRegisterClass register_class(const ZydisDecodedOperand& o) {
   return o.type == ZYDIS_OPERAND_TYPE_REGISTER ? ZydisRegisterGetClass(o.reg.value) : ZYDIS_REGCLASS_INVALID;
 }
 
-// Each takes the instruction apart in one respect.
+// Each extracts one aspect of the instruction.
 std::optional<SystemInstruction> system_instruction(const Decoded& d);
 std::optional<Gather> gather(const Decoded& d);
 FlagUse flag_use(const Decoded& d);
