@@ -14,10 +14,10 @@
 namespace vmm {
 namespace {
 
-/// Of a file of events: most_events and a comment of a page for each.
+/// The largest file of events: most_events lines with some 3 KiB of comment for each.
 constexpr std::uint64_t most_policy_bytes = 1U << 20U;
 
-// Of kernels after the headers' of Debian 12: KVM's api.rst, 4.120 KVM_SET_PMU_EVENT_FILTER.
+// From kernels newer than Debian 12's headers: KVM's api.rst, 4.120 KVM_SET_PMU_EVENT_FILTER.
 constexpr std::uint32_t cap_masked_events = 226;  // Linux 6.3
 constexpr std::uint32_t flag_masked_events = 1;
 

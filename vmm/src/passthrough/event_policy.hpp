@@ -25,12 +25,12 @@ struct EventPolicy {
 };
 
 /// What `name` stands for: `all`; `architectural`, the events of SDM 3B table 18-1 and the fixed counters; `standard`,
-/// all but the off-core response events, which tell of other tenants' use of caches and memory; or the path of a file
+/// all but the off-core response events, which reveal other tenants' use of caches and memory; or the path of a file
 /// with a line for each event that may be counted: `rUUEE` (perf's raw form, hexadecimal) or `fixed N`; # begins a
 /// comment. Fails with kind usage, naming the line.
 Result<EventPolicy> read_event_policy(const std::string& name);
 
-/// Tells KVM. Before the first vCPU. Fails with kind host where KVM is too old for the policy.
+/// Sets the policy in KVM, before the first vCPU. Fails with kind host if KVM is too old for the policy.
 Result<void> apply(const EventPolicy& policy, Vm& vm);
 
 }  // namespace vmm

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t msr_perf_capabilities = 0x345;
 constexpr std::uint32_t msr_pebs_enable = 0x3F1;
 constexpr std::uint32_t msr_ds_area = 0x600;
-// SDM 3B 18.8.1.1 and 17.4.8.1: IA32_PERF_CAPABILITIES[11:8], 0 for a PEBS that KVM never gives.
+// SDM 3B 18.8.1.1 and 17.4.8.1: the PEBS format is IA32_PERF_CAPABILITIES[11:8]; KVM never gives format 0.
 using PebsFormat = vpmu::Bits<11, 8>;
 using L1_C_DTES64 = vpmu::Bits<2>;
 using L1_D_DS = vpmu::Bits<21>;

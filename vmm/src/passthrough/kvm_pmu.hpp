@@ -16,8 +16,8 @@ struct KvmPmu {
   CpuidTable supported;               ///< What KVM can give.
   std::uint64_t perf_capabilities{};  ///< IA32_PERF_CAPABILITIES of guests; 0 where they have none.
   std::uint64_t microcode{};          ///< IA32_BIOS_SIGN_ID.
-  bool saves_ds{};                    ///< KVM carries IA32_PEBS_ENABLE and IA32_DS_AREA.
-  bool offered{};                     ///< KVM_CAP_PMU_CAPABILITY: the host has a PMU, and the module gives it on.
+  bool saves_ds{};                    ///< KVM saves and restores IA32_PEBS_ENABLE and IA32_DS_AREA.
+  bool offered{};                     ///< KVM_CAP_PMU_CAPABILITY: the host has a PMU, and the module passes it on.
 
   [[nodiscard]] std::uint32_t signature() const { return supported.get(1).eax; }
   /// CPUID.0AH:EAX[7:0]; 0 = no architectural PMU.
@@ -29,7 +29,7 @@ struct KvmPmu {
 /// Asks KVM and CPUID. Cost: a few system calls.
 Result<KvmPmu> examine_kvm_pmu(const System& system);
 
-/// What a guest could have of it, in one line for people; or why nothing.
+/// One line, for people, on what a guest can have of it; fails with the reason if that is nothing.
 Result<std::string> describe(const KvmPmu& pmu);
 
 }  // namespace vmm

@@ -106,9 +106,9 @@ CpuidTable PassThrough::adapt(const CpuidTable& table) const {
   return CpuidTable{std::move(entries)};
 }
 
-// KVM starts with PEBS unavailable, and only the VMM may change that: kvm-host.md 1.1. It starts without fast strings
-// and with performance monitoring unavailable, too. Every Intel processor has both after RESET: Linux then does without
-// REP MOVSB.
+// KVM starts with PEBS unavailable, and only the VMM may change that: kvm-host.md 1.1. KVM also starts without fast
+// strings and with performance monitoring unavailable. Every Intel processor has both after RESET; without fast strings
+// Linux does not use REP MOVSB.
 Result<void> PassThrough::prepare(Vcpu& vcpu) const {
   if ((pmu_.supported.get(1).ecx & l1_c_pdcm) != 0) {
     const std::uint64_t capabilities =

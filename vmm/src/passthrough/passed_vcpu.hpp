@@ -4,7 +4,7 @@
 
 namespace vmm {
 
-/// A vCPU whose PMU is KVM's own: nothing of it comes to us.
+/// A vCPU whose PMU is KVM's own: none of its accesses exits to us.
 class PassedVcpu final : public GuestVcpu {
  public:
   /// `port` must outlive the result.
