@@ -10,16 +10,16 @@
 
 namespace vmm {
 
-/// Kicks the calling thread's vCPU after a stretch of time on the CPU, and tells that time. One per vCPU thread, made
-/// and used on that thread.
+/// Kicks the calling thread's vCPU after some time on the CPU, and reads that time. One per vCPU thread, made and used
+/// on that thread.
 class CpuTimer {
  public:
   virtual ~CpuTimer() = default;
-  /// Kicks once, about `after` from now; replaces what was armed. Shorter than shortest() is taken as shortest().
+  /// Kicks once, about `after` from now; replaces an earlier arm(). Less than shortest() counts as shortest().
   virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
-  /// Takes away what arm() and arm_wall() armed.
+  /// Cancels arm() and arm_wall().
   virtual Result<void> disarm() = 0;
-  /// Kicks once, about `after` from now, even if the vCPU is halted meanwhile. Beside what arm() armed.
+  /// Kicks once, about `after` from now, even if the vCPU is halted meanwhile. On a POSIX timer each replaces the other.
   virtual Result<void> arm_wall(std::chrono::nanoseconds after) = 0;
   /// Time that the thread has spent on a CPU. One system call.
   [[nodiscard]] virtual std::chrono::nanoseconds now() const = 0;
@@ -27,8 +27,8 @@ class CpuTimer {
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] static constexpr std::chrono::nanoseconds shortest() { return std::chrono::microseconds{10}; }
 
-  /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; where perf is not allowed, a
-  /// POSIX timer, which may kick an idle vCPU for nothing. Fails only when neither can be had.
+  /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; if perf is not allowed, a
+  /// POSIX timer, which may kick an idle vCPU needlessly. Fails only if neither is available.
   static Result<std::unique_ptr<CpuTimer>> create();
 };
 

@@ -10,10 +10,10 @@ namespace {
 /// Products of counts and times need more than 64 bits.
 __extension__ using wide = unsigned __int128;
 
-/// Events that take turns do so every few milliseconds.
+/// The kernel rotates multiplexed events every few milliseconds.
 constexpr std::uint64_t longest_wait_ns = 1'000'000'000;
 
-/// A driver that refuses longer periods than this means something else.
+/// If a driver refuses a longer period than this, the reason is not its length.
 constexpr std::uint64_t longest_least_kick = 1 << 20;
 
 }  // namespace
@@ -77,7 +77,8 @@ Result<bool> HostCounter::has_recovered() {
   return !starved_;
 }
 
-// EINVAL: the least period is the driver's secret. Nehalem's is 32; a branch event's with branch tracing is 2.
+// EINVAL: the period is below the driver's least one, which it does not tell. Nehalem's is 32; a branch event's with
+// branch tracing is 2.
 Result<bool> HostCounter::kick_after(std::optional<std::uint64_t> events) {
   std::optional<std::uint64_t> of_host;
   if (events) {

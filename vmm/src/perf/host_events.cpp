@@ -22,9 +22,9 @@ struct Row {
 };
 
 constexpr HostEvent raw(std::uint64_t config) { return {PERF_TYPE_RAW, config}; }
-/// The TSC's clock while not halted: only a fixed counter counts it, which has no code. Guests from Skylake on are told
-/// that their crystal clock runs at the TSC's rate (CPUID.15H), so it is that one, too; the bus clock of those before
-/// is a part of it.
+/// The TSC's clock while not halted: only a fixed counter counts it, which has no code. CPUID.15H tells guests from
+/// Skylake on that their crystal clock runs at the TSC's rate, so this event counts that clock, too; the bus clock of
+/// older models is a fraction of it.
 constexpr HostEvent reference_cycles{PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES};
 
 /// SDM 3B table 18-1.
@@ -60,14 +60,14 @@ const Row* find(const std::array<Row, n>& rows, Counts counts) {
 
 constexpr EventTranslation none(std::string_view why) { return {.match = Match::none, .about = why}; }
 
-/// PERFEVTSEL as perf's raw config has it: what is left out perf sets itself, or no guest here can mean.
+/// PERFEVTSEL as perf's raw config. Perf itself sets the bits that are left out, or no guest here uses them.
 std::uint64_t raw_config(const vpmu::EventSpec& s) {
   return s.code | (std::uint64_t{s.umask} << 8) | (s.edge ? vpmu::bit(18) : 0) | (s.inv ? vpmu::bit(23) : 0) |
          (std::uint64_t{s.cmask} << 24);
 }
 
-/// The plain event of that meaning in a generation's table; of several the first that is in no dispute, else the last:
-/// of Skylake's events of retired uops Intel lists only that one.
+/// The plain event of that meaning in a generation's table. Of several, the first whose PEBS ability is undisputed,
+/// else the last: of Skylake's events of retired uops Intel lists only that one.
 const vpmu::EventDesc* find_plain(const vpmu::GenerationDesc& generation, Counts counts) {
   if (counts == Counts::unmodelled) return nullptr;
   const vpmu::EventDesc* found = nullptr;

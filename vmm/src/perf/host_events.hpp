@@ -8,7 +8,7 @@
 
 namespace vmm {
 
-/// Whose events a host has.
+/// The vendor that defines a host's events.
 enum class HostVendor : std::uint8_t { intel, amd, other };
 
 /// A host CPU, as far as its events depend on it.
@@ -17,7 +17,7 @@ struct HostCpu {
   std::optional<vpmu::Generation> generation;  ///< Of an Intel CPU that is one of the models: its events are all known.
 };
 
-/// The CPU that CPUID tells of: leaf 0's vendor string, and leaf 1's EAX.
+/// The CPU that CPUID describes by leaf 0's vendor string and leaf 1's EAX.
 HostCpu host_cpu(std::string_view vendor, std::uint32_t signature);
 /// The CPU that this runs on.
 HostCpu this_host_cpu();
@@ -46,7 +46,7 @@ struct EventTranslation {
   };
   Match match{};
   HostEvent event{};
-  std::uint64_t of_tsc_khz{};  ///< Not 0: the guest's event is of a clock of so many kHz, the host's of the TSC's.
+  std::uint64_t of_tsc_khz{};  ///< Not 0: the guest's event counts a clock of so many kHz, the host's counts the TSC's.
   std::string_view about;      ///< The host's event by name, or the reason for none.
 };
 

@@ -28,7 +28,7 @@ class LinuxPerfEvent final : public PerfEvent {
     if (got != sizeof words) return host_error("reading a perf event", got < 0 ? errno : 0);
     return PerfReading{.value = words[0], .enabled_ns = words[1], .running_ns = words[2]};
   }
-  // Also lets an event count on that the kernel has throttled.
+  // Also resumes an event that the kernel has throttled.
   Result<void> set_period(std::uint64_t events) override { return command(PERF_EVENT_IOC_PERIOD, &events); }
   Result<void> enable() override { return command(PERF_EVENT_IOC_ENABLE, nullptr); }
   Result<void> disable() override { return command(PERF_EVENT_IOC_DISABLE, nullptr); }

@@ -11,11 +11,11 @@
 
 namespace vmm {
 
-/// What the kernel is asked for. The event may take turns with others (it is not pinned): a host that is short of
-/// counters then still counts a part of the time. `pmu` is the type of the PMU of the thread's cores, on a hybrid host.
+/// The event's attributes for the kernel. It is not pinned, so the kernel may multiplex it: a host that is short of
+/// counters still counts a part of the time. On a hybrid host, `pmu` is the type of the PMU of the thread's cores.
 perf_event_attr attributes_of(const PerfEventSpec& spec, std::optional<std::uint32_t> pmu = std::nullopt);
 
-/// perf_event_open of a host with these PMUs, where it is a hybrid one.
+/// Opens events by perf_event_open. `pmus` is that of a hybrid host, empty on others.
 std::unique_ptr<PerfHost> make_linux_perf_host(std::vector<CorePmu> pmus);
 
 }  // namespace vmm

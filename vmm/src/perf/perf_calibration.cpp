@@ -8,12 +8,12 @@ namespace vmm {
 namespace {
 
 constexpr std::uint64_t iterations = 250'000;
-/// What may come on top of a loop: system calls around it, and an instruction for each interrupt.
+/// What may be counted besides a loop: system calls around it, and an instruction for each interrupt.
 constexpr std::uint64_t most_extra = 5'000;
 constexpr unsigned kicks_tried = 32;
 constexpr std::uint64_t kick_period = 20'000;
-/// No host is told to kick later than this, and no margin is shorter: facts of rr, which stops programs at exact places
-/// on many CPUs.
+/// The shortest margins. No host is known to kick later: they are those of rr, which stops programs at exact places on
+/// many CPUs.
 constexpr std::uint64_t least_margin_intel = 128, least_margin_amd = 10'000;
 
 constexpr auto use_another = "count by the source exact or clock";
@@ -61,7 +61,7 @@ Result<void> expect_guest_only(PerfHost& host) {
       std::string{"a virtual AMD machine does that; "} + use_another);
 }
 
-/// By how many events the latest of some kicks came behind its overflow.
+/// By how many events the latest of several kicks came after its overflow.
 Result<std::uint64_t> latest_kick(PerfHost& host, vpmu::Counts counts) {
   VMM_ASSIGN(const auto event, host.open({.event = event_of(host.cpu(), counts), .usr = true}));
   VMM_TRY(event->enable());

@@ -6,7 +6,7 @@ namespace vmm {
 /// Why perf_event_open failed with that errno, and what to do.
 Error perf_open_error(int system_errno, const PerfEventSpec& spec);
 
-/// Whether the failure is of this event alone, and others may be had.
+/// Whether only this event has failed, and others may be available.
 bool is_of_one_event(const Error& error);
 
 }  // namespace vmm

@@ -11,16 +11,16 @@ namespace vmm {
 /// One event to open on the calling thread.
 struct PerfEventSpec {
   HostEvent event;
-  bool usr{}, os{};   ///< The privilege levels that count; of the guest's where the guest counts.
+  bool usr{}, os{};   ///< The privilege levels that count: the guest's if `guest_only`.
   bool guest_only{};  ///< Counts while the thread runs a guest, and nothing of the host.
   friend bool operator==(const PerfEventSpec&, const PerfEventSpec&) = default;
 };
 
-/// What an event has counted since it was opened, and for how much of its time it had a counter of the host's.
+/// What an event has counted since it was opened, and for how much of the time it had a host counter.
 struct PerfReading {
   std::uint64_t value{};
   std::uint64_t enabled_ns{};
-  std::uint64_t running_ns{};  ///< Less than `enabled_ns` where events take turns on too few counters.
+  std::uint64_t running_ns{};  ///< Less than `enabled_ns` if events are multiplexed on too few counters.
 };
 
 /// One host event of the thread that opened it.
@@ -38,14 +38,13 @@ class PerfEvent {
 /// A period that no event reaches.
 constexpr std::uint64_t no_period = 1ULL << 46;
 
-/// The host's performance counters as one thread sees them: the seam between the perf source and Linux. Tests simulate
-/// it.
+/// The host's performance counters as one thread sees them: the interface between the perf source and Linux. Tests
+/// simulate it.
 class PerfHost {
  public:
   virtual ~PerfHost() = default;
   [[nodiscard]] virtual HostCpu cpu() const = 0;
-  /// Opens an event, disabled and with `no_period`. Fails with what perf_errors.hpp says of it, Error::system_errno
-  /// with it.
+  /// Opens an event, disabled and with `no_period`. Fails with perf_open_error(), in which Error::system_errno is set.
   virtual Result<std::unique_ptr<PerfEvent>> open(const PerfEventSpec& spec) = 0;
 
   /// What one iteration of the loops below takes in the host's user mode.
@@ -56,12 +55,13 @@ class PerfHost {
   virtual bool run_loop_until_kicked(std::uint64_t most) = 0;
 };
 
-/// Makes the calling thread's: make_linux_perf_host, or a test's.
+/// Makes the calling thread's PerfHost: make_linux_perf_host, or a test's.
 using PerfHostFactory = std::function<std::unique_ptr<PerfHost>()>;
 
-/// perf_event_open of this host. The kick handler must be installed (kvm/kick.hpp). Looks at the host's PMUs in sysfs.
+/// Opens events by perf_event_open. The kick handler must be installed (kvm/kick.hpp). Reads the host's PMUs from
+/// sysfs.
 std::unique_ptr<PerfHost> make_linux_perf_host();
-/// The same for threads in the jail: looks at the host's PMUs now.
+/// The same for threads in the jail: reads the host's PMUs now.
 PerfHostFactory linux_perf_hosts();
 
 }  // namespace vmm
