@@ -12,15 +12,15 @@
 
 namespace vmm {
 
-/// The first thing that is not the same after the engine and after KVM.
+/// The first difference between the engine's result and KVM's.
 struct Difference {
   std::string what;
-  std::uint64_t ours{};    ///< By the engine.
-  std::uint64_t theirs{};  ///< By KVM.
+  std::uint64_t ours{};    ///< The engine's.
+  std::uint64_t theirs{};  ///< KVM's.
 };
 
-/// Of general registers, but for `uncompared` bits of each, RIP, segment bases, and RFLAGS but for `undefined` bits, TF
-/// and RF.
+/// Compares RIP, the general registers except for `uncompared` bits of each, segment bases, and RFLAGS except for
+/// `undefined` bits, TF and RF.
 std::optional<Difference> register_difference(const vpmu::exec::CpuState& ours, const vpmu::exec::CpuState& theirs,
                                               std::uint64_t undefined, std::uint64_t uncompared = 0);
 std::optional<Difference> vector_difference(const vpmu::exec::VectorState& ours, const vpmu::exec::VectorState& theirs);
@@ -29,8 +29,8 @@ std::optional<Difference> memory_difference(OverlayRam& ram);
 /// Bits of every register in which the two may differ after the instruction. KVM on AMD lets the guest run with the
 /// host's CR4.MCE and hides that by an intercept; an emulated AMD host does not intercept the read.
 std::uint64_t uncompared_bits(const Instruction& i);
-/// Whether it stores x87's last instruction and operand pointers, which the engine does not keep, or tells which state
-/// components are in use, which a CPU may say of one in its initial configuration, too (SDM 1 13.6).
+/// Whether it stores x87's last instruction and operand pointers, which the engine does not keep, or says which state
+/// components are in use: a CPU may also report one in its initial configuration (SDM 1 13.6).
 bool stores_what_may_differ(const Instruction& i);
 
 }  // namespace vmm

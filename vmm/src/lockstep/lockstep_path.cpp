@@ -10,10 +10,10 @@ namespace {
 /// What an exit costs, in instructions of the engine.
 constexpr std::int64_t price_of_exit = 200;
 constexpr std::size_t most_known = 1 << 16;
-/// Longer straight code is cut: its way ends there.
+/// Longer straight code is decoded up to here only: the path of an engine that goes on is lost.
 constexpr std::size_t most_items = 1000;
 
-/// Logical instructions leave AF undefined (SDM 1 appendix A), and every processor clears it; PUSHF is often next.
+/// Logical instructions leave AF undefined (SDM 1 appendix A), but every processor clears it, and PUSHF often follows.
 bool clears_af(std::string_view mnemonic) {
   return mnemonic == "and" || mnemonic == "or" || mnemonic == "xor" || mnemonic == "test";
 }
@@ -102,7 +102,7 @@ bool LockstepPath::decode(std::uint64_t rip, Straight& code) {
     const auto there = std::span{bytes}.first(bytes_at(at, bytes));
     const auto instruction = decode_instruction(there, CodeMode::bits64);
     if (!instruction) {
-      // Nobody gets past this one: it only has to have a place.
+      // No path goes past this one, but it needs a place.
       if (code.items.empty()) return false;
       code.items.push_back({.at = at, .flags = {}, .count = nullptr, .is_string = false, .differs = true});
       code.ends_way = true;
@@ -164,7 +164,7 @@ void LockstepPath::consider(const Place& place) {
   best_score_ = score;
 }
 
-/// The last instruction of straight code that it comes by for the first time: in a short loop there is no better place.
+/// Considers the last instruction of straight code on the path's first pass: in a short loop there is no better place.
 void LockstepPath::consider_last(const Here& here, std::uint64_t done, std::uint64_t undefined) {
   const auto& items = here.code->items;
   for (const Item& item : std::span{items}.first(items.size() - 1))
@@ -172,7 +172,7 @@ void LockstepPath::consider_last(const Here& here, std::uint64_t done, std::uint
   consider({done + items.size() - 1, items.back().at, times(items.back().at), undefined, items.back().is_string});
 }
 
-// Of what a straight does with flags only the sum is looked at, unless something stands against it.
+// Uses the summary of a straight's effect on flags, unless the path may end inside the straight.
 bool LockstepPath::walk(std::uint64_t instructions) {
   std::uint64_t done = 0;
   std::uint64_t undefined = 0;

@@ -13,23 +13,23 @@
 
 namespace vmm {
 
-/// A place on a way that the engine went.
+/// A place on the path that the engine ran.
 struct Place {
-  std::uint64_t instructions{};  ///< From the beginning to it.
+  std::uint64_t instructions{};  ///< From the path's beginning to it.
   std::uint64_t rip{};
-  std::uint64_t times{};  ///< It came by here so often before.
+  std::uint64_t times{};  ///< How often the path has come by here before.
   std::uint64_t
       undefined{};   ///< Status flags that no instruction has given a value that is the same on all processors.
   bool is_string{};  ///< A repeated string instruction: a breakpoint there may hit once for each element.
 
-  /// Whether it is known how often a breakpoint there hits before.
+  /// Whether the number of earlier hits of a breakpoint there is known.
   [[nodiscard]] bool is_findable() const { return !is_string || times == 0; }
 };
 
-/// The way that an engine went, by its branches, and where on it a breakpoint finds the vCPU again.
+/// The path that an engine ran, by its branches, and the places on it at which a breakpoint can stop KVM's vCPU.
 ///
-/// A way ends before an instruction whose result is not the same everywhere: one that depends on undefined flags, or
-/// stores something of the processor's own.
+/// A path ends before an instruction whose result is not the same on all processors: one that depends on undefined
+/// flags, or stores something specific to the processor.
 class LockstepPath final : public vpmu::exec::Observer {
  public:
   /// `mnemonics`: how often each came up, for count().
@@ -46,15 +46,15 @@ class LockstepPath final : public vpmu::exec::Observer {
   void abandoned() override {}
   void flushed_line(const vpmu::exec::SeenFlush&) override {}
   void flushed() override {}
-  /// And has stopped there, after so many instructions. False when they are not those between its branches, as a
-  /// decoder of its own says.
+  /// The engine has stopped at `rip` after `instructions`. False if that does not match the code between its branches,
+  /// which is decoded here once more.
   [[nodiscard]] bool end(std::uint64_t rip, std::uint64_t instructions);
 
-  /// Whether it ends before the engine did, at such an instruction.
+  /// Whether the path ends before the engine's end, at such an instruction.
   [[nodiscard]] bool is_cut() const { return is_cut_; }
-  /// The farthest place that is worth its price: each time that it came by there before costs an exit.
+  /// The farthest place that is worth its price: each time that the path came by before costs an exit.
   [[nodiscard]] const Place& best() const { return best_; }
-  /// Behind so many instructions; at most best().instructions.
+  /// The place after so many instructions, at most best().instructions.
   [[nodiscard]] Place place(std::uint64_t instructions) const;
   /// Adds the instructions on the way to best() to the mnemonics.
   void count();
@@ -65,21 +65,21 @@ class LockstepPath final : public vpmu::exec::Observer {
     FlagUse flags;
     std::uint64_t* count;
     bool is_string;
-    bool differs;  ///< Its result is not the same everywhere.
+    bool differs;  ///< Its result is not the same on all processors.
   };
-  /// Code that runs from one branch to the next.
+  /// Straight-line code from one branch to the next.
   struct Straight {
     std::vector<std::byte> bytes;
     std::vector<Item> items;
-    std::uint64_t asked{};      ///< Of the flags that it finds.
-    std::uint64_t kept{~0ULL};  ///< Of these: as it finds them.
-    std::uint64_t undefined{};  ///< Behind it.
+    std::uint64_t asked{};      ///< Flags that it reads as they are at its beginning.
+    std::uint64_t kept{~0ULL};  ///< Flags that it does not change.
+    std::uint64_t undefined{};  ///< Flags that are undefined at its end.
     bool ends_way{};
   };
   struct Here {
     const Straight* code{};
     std::uint64_t visits{};
-    std::vector<Here*> around{};  ///< Those in which it begins, and so itself.
+    std::vector<Here*> around{};  ///< Those that have its first instruction, itself included.
   };
   struct Branch {
     std::uint64_t at, to;
@@ -102,12 +102,12 @@ class LockstepPath final : public vpmu::exec::Observer {
   std::map<std::string_view, std::uint64_t>* mnemonics_;
   vpmu::exec::CpuState begin_;
   std::vector<Branch> branches_;
-  std::vector<Here*> way_;                             ///< Straight after straight; of the last one maybe only a part.
-  std::map<std::uint64_t, Here> here_;                 ///< By where they begin: those on the way.
-  std::unordered_map<std::uint64_t, Straight> known_;  ///< Of earlier ways.
+  std::vector<Here*> way_;                             ///< Straight after straight; of the last, perhaps only a part.
+  std::map<std::uint64_t, Here> here_;                 ///< Those on the path, by where they begin.
+  std::unordered_map<std::uint64_t, Straight> known_;  ///< Of earlier paths, too.
   std::unordered_map<std::uint64_t, const std::byte*>
       pages_;                ///< Of code, by linear address; null where there is none.
-  std::uint64_t longest_{};  ///< Bytes from the first to the last instruction of those on the way.
+  std::uint64_t longest_{};  ///< Most bytes from the first to the last instruction, of those on the path.
   bool is_cut_{};
   Place best_{};
   std::int64_t best_score_{};

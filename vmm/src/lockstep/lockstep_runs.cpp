@@ -12,21 +12,21 @@ namespace {
 
 using vpmu::exec::Stop;
 
-/// How far the engine goes ahead.
+/// How many instructions the engine runs ahead.
 constexpr std::uint64_t horizon = 20'000;
-/// And where that leads round and round.
+/// The same if only near places were found, as in a loop.
 constexpr std::uint64_t far_horizon = 320'000;
 /// Parts of long string instructions in one run.
 constexpr unsigned most_parts = 16;
-/// Pages that it may touch, looked at after so many instructions.
+/// Pages that the engine may touch, and the number of instructions between two checks of that.
 constexpr std::size_t most_pages = 512;
 constexpr std::uint64_t stride = 1000;
-/// Of so many runs the engine does one instruction by instruction.
+/// The engine does one of so many runs instruction by instruction.
 constexpr std::uint64_t one_by_one_of = 32;
 constexpr std::chrono::nanoseconds patience = std::chrono::milliseconds{100};
-/// More kicks than that in one run, and KVM does not come to its end.
+/// After so many kicks in one run, KVM is taken not to reach the run's end.
 constexpr unsigned most_kicks = 10;
-/// A run that is so many times shorter than the engine's way is in a loop.
+/// A run that is so many times shorter than the engine's path is in a loop.
 constexpr std::uint64_t most_turns = 100;
 constexpr std::uint64_t rflags_rf = vpmu::bit(16);
 
@@ -68,7 +68,7 @@ Result<LockstepRuns::Outcome> LockstepRuns::run(VcpuPort& port) {
   return Outcome{.passed = true, .round_and_round = is_round_and_round_, .exit = verdict.exit};
 }
 
-// No farther than it is when somebody waits for the vCPU.
+// Stops where it is if somebody kicks the vCPU.
 Place LockstepRuns::scout(const VcpuPort& port, const Start& start) {
   path_.begin(start.state);
   scout_.load(start.state);
@@ -92,7 +92,7 @@ Place LockstepRuns::scout(const VcpuPort& port, const Start& start) {
   return path_.best();
 }
 
-// Where it stops short of `to`, KVM will have got further.
+// If it stops short of `to`, the comparison shows that, because KVM gets further.
 void LockstepRuns::run_engine(const Start& start, const Place& to) {
   ram_.rewind();
   platform_.rewind();
@@ -156,7 +156,7 @@ Result<void> LockstepRuns::restore(VcpuPort& port, const Start& start) {
   return port.set_events(start.events);
 }
 
-// Halves the run until one instruction is left that they do differently.
+// Bisects the run until one instruction is left whose results differ.
 Result<std::string> LockstepRuns::explain(VcpuPort& port, Start start, const Place& end, const Difference& difference) {
   Place good = path_.place(0);
   Place bad = end;

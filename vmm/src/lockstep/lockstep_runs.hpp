@@ -15,25 +15,25 @@
 namespace vmm {
 
 struct LockstepStatistics {
-  std::uint64_t compared{};    ///< Instructions that the engine and KVM did alike.
-  std::uint64_t user{};        ///< Of these: of programs.
-  std::uint64_t one_by_one{};  ///< Of these: which the engine did one by one.
-  std::uint64_t stepped{};     ///< Of these: compared each by itself.
+  std::uint64_t compared{};    ///< Instructions with the same result by the engine and by KVM.
+  std::uint64_t user{};        ///< Of these: in user mode.
+  std::uint64_t one_by_one{};  ///< Of these: which the engine ran one by one.
+  std::uint64_t stepped{};     ///< Of these: each compared by itself.
   std::uint64_t runs{};        ///< Runs of them, each compared at its end.
   std::uint64_t vectors{};     ///< Of these: which used vector or x87 registers.
-  std::uint64_t left{};        ///< Instructions that the engine left to others.
-  std::uint64_t unclear{};     ///< Those that an exit or an interrupt kept from being compared.
-  std::uint64_t lost_ways{};   ///< Times that the engine's way was none by the decoder.
+  std::uint64_t left{};        ///< Instructions that the engine did not run.
+  std::uint64_t unclear{};     ///< Instructions not compared because of an exit or an interrupt.
+  std::uint64_t lost_ways{};   ///< Times that the engine's path did not match the decoded code.
   std::uint64_t windows{};
   std::map<std::string_view, std::uint64_t> mnemonics;  ///< Of those compared.
   std::map<std::string_view, std::uint64_t>
-      left_by_mnemonic;  ///< A mnemonic that the engine knows: it would have faulted there.
+      left_by_mnemonic;  ///< If the engine knows the mnemonic, it would have faulted.
 };
 
 /// Keeps the vector state for an engine that must not change the vCPU's.
 class LockstepPlatform final : public vpmu::exec::NoPlatform {
  public:
-  /// From here `port` is asked anew.
+  /// Drops the copies: the state comes from `port` again.
   void begin(VcpuPort& port) {
     port_ = &port;
     before_.reset();
@@ -41,7 +41,7 @@ class LockstepPlatform final : public vpmu::exec::NoPlatform {
   }
   void rewind() { now_.reset(); }
   vpmu::exec::VectorState* vectors() override;
-  /// What the engine made of it; null if it did not need it.
+  /// The state after the engine's run; null if the engine did not need it.
   [[nodiscard]] const vpmu::exec::VectorState* used() const { return now_ ? &*now_ : nullptr; }
   [[nodiscard]] const vpmu::exec::VectorState* before() const { return before_ ? &*before_ : nullptr; }
 
@@ -50,13 +50,13 @@ class LockstepPlatform final : public vpmu::exec::NoPlatform {
   std::optional<vpmu::exec::VectorState> before_, now_;
 };
 
-/// Lets the engine and KVM do the same runs of thousands of instructions, each in one go, and compares what they leave:
+/// Has the engine and KVM do the same runs of thousands of instructions, each without a stop, and compares the results:
 /// general registers, RIP, RFLAGS, segment bases, all memory that the engine touched, and vector and x87 registers
 /// where it used them.
 ///
-/// The engine goes first, on copies, and a breakpoint ends KVM's run where the engine's ended. Nothing comes in
-/// between: interrupts are held off, and what the guest could see of that is not the engine's to do and so ends the
-/// run. Where the two differ, shorter runs from the same beginning tell at which instruction they come apart.
+/// The engine runs first, on copies, and a breakpoint ends KVM's run where the engine's ended. Nothing comes in
+/// between: interrupts are held off. The engine does not run instructions by which the guest could notice that, so they
+/// end a run. If the results differ, shorter runs from the same beginning find the instruction at which they diverge.
 class LockstepRuns {
  public:
   /// All must outlive it.
@@ -72,12 +72,12 @@ class LockstepRuns {
   }
 
   struct Outcome {
-    bool passed{};             ///< The vCPU stands at the end of a run; else where it stood.
-    bool left{};               ///< Its next instruction is none of the engine's.
-    bool round_and_round{};    ///< It is in a loop that shows no place farther on: nothing to learn here for a while.
-    std::optional<Exit> exit;  ///< What came in between.
+    bool passed{};             ///< The vCPU is at the end of a run; if false, it has not moved.
+    bool left{};               ///< The engine does not run its next instruction.
+    bool round_and_round{};    ///< It is in a loop, and no farther place is found: nothing to learn here for a while.
+    std::optional<Exit> exit;  ///< An exit that came in between.
   };
-  /// Fails where the two differ. Nothing must wait for the vCPU before its next instruction.
+  /// Fails if the results differ. No event may be pending that comes before the vCPU's next instruction.
   Result<Outcome> run(VcpuPort& port);
 
   [[nodiscard]] OverlayRam& ram() { return ram_; }
@@ -96,7 +96,7 @@ class LockstepRuns {
   };
   struct Verdict {
     std::optional<Difference> difference;
-    std::optional<Exit> exit;  ///< That ended the run before its time, or a kick that did not.
+    std::optional<Exit> exit;  ///< The exit that ended the run early, or a kick that did not.
     bool unclear{};
   };
 

@@ -13,12 +13,12 @@ namespace {
 
 using vpmu::exec::Stop;
 
-/// Runs and single instructions.
+/// The length of a window, in runs and single instructions.
 constexpr std::uint64_t window_turns = 100;
-/// More instructions than that end it too.
+/// A window also ends after so many instructions.
 constexpr std::uint64_t window_instructions = 250'000;
-/// And so do that many runs, one after the other, of fewer instructions than that: the guest waits for the clock, or
-/// asks it all the time.
+/// It also ends after more than so many consecutive runs shorter than short_run instructions: the guest waits for the
+/// clock, or reads it all the time.
 constexpr unsigned most_short_runs = 10;
 constexpr std::uint64_t short_run = 50;
 constexpr std::chrono::nanoseconds longest_gap = std::chrono::milliseconds{100};
@@ -93,7 +93,7 @@ Result<void> LockstepSource::note_left(VcpuPort& port) {
   return {};
 }
 
-/// Whether the vCPU's next instruction is the next thing, and one of 64-bit code.
+/// Whether nothing comes before the vCPU's next instruction, and that is 64-bit code.
 Result<bool> LockstepSource::is_undisturbed(VcpuPort& port) {
   if (steps_.in_exit()) return false;
   VMM_ASSIGN(const kvm_regs regs, port.regs());
@@ -124,7 +124,7 @@ Result<RunEnd> LockstepSource::step(VcpuPort& port, std::optional<std::chrono::n
   return end;
 }
 
-/// Empty where the next thing is no instruction, or none to be compared.
+/// Empty if something else comes before the next instruction, or if that cannot be compared.
 Result<std::optional<LockstepSource::Trial>> LockstepSource::try_one(VcpuPort& port) {
   if (steps_.in_exit()) return std::optional<Trial>{};
   Trial t;

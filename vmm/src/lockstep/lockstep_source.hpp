@@ -7,14 +7,14 @@
 
 namespace vmm {
 
-/// Counts nothing: holds the engine against KVM. In windows that lie at random in the guest's time, the engine first
-/// does a run of instructions, on a copy of what it touches, and then KVM does the same (LockstepRuns). What the engine
-/// leaves KVM single-steps, and where a run cannot be compared the engine does one instruction, and KVM's single-step
+/// Counts nothing: compares the engine with KVM. In windows at random times, the engine first does a run of
+/// instructions, on a copy of what it touches, and then KVM does the same (LockstepRuns). KVM single-steps instructions
+/// that the engine does not run. Where a run cannot be compared, the engine does one instruction, and KVM's single-step
 /// is compared with that. General registers, RIP, RFLAGS, segment bases, vector registers and touched pages must be the
-/// same after both; where they are not the run ends with an error that names the instruction and the first difference.
+/// same after both; otherwise the guest's run ends with an error that names the instruction and the first difference.
 ///
-/// Flags that the manual leaves undefined are not compared, nor accessed bits in page tables. What KVM writes to pages
-/// that the engine has not touched goes unseen. For machines of one vCPU.
+/// Flags that the manual leaves undefined are not compared, nor accessed bits in page tables. KVM's writes to pages
+/// that the engine has not touched go unnoticed. For machines of one vCPU.
 class LockstepSource final : public CountSource {
  public:
   LockstepSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
@@ -36,7 +36,7 @@ class LockstepSource final : public CountSource {
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  /// The instruction at RIP, and what the engine made of it.
+  /// The instruction at RIP, and the engine's result.
   struct Trial {
     std::array<std::byte, longest_instruction> bytes{};
     std::size_t fetched{};
@@ -63,7 +63,7 @@ class LockstepSource final : public CountSource {
   std::mt19937_64 random_;
   std::uint64_t window_left_{};  ///< Runs and single instructions; 0 while the guest runs freely.
   std::uint64_t window_end_{};   ///< In LockstepStatistics::compared.
-  unsigned short_runs_{};        ///< One after the other.
+  unsigned short_runs_{};        ///< Consecutive ones up to now.
   bool begin_{};                 ///< The guest has run freely long enough.
 };
 
