@@ -1,4 +1,4 @@
-// Long because it has each kind of call with the check of what the VMM sees of it.
+// Long because it has each kind of call with the check of the answer that the VMM gets.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 #include "strict_kvm.hpp"
 #include "vpmu/msr.hpp"
 
-// The ioctls of a VMM, in any order and with any contents, through the attached library to a KVM that looks at them as
-// the real one does. What the VMM sees is what KVM alone would have told it: lists that it gives are only read, and no
-// further than KVM reads; a call that is refused has no effect; exits for MSRs come out where its own filter asks for
-// them, and nowhere else.
+// The ioctls of a VMM, in any order and with any contents, go through the attached library to a fake KVM that checks
+// them as the real one does. The VMM must see what KVM alone would have answered: its lists are only read, and no
+// further than KVM reads; a refused call has no effect; an MSR access is an exit only if the VMM's own filter asks for
+// it.
 
 namespace {
 
@@ -37,7 +37,7 @@ constexpr std::uint32_t microcode = 0x8B, tsc = 0x10;
 
 using Words = std::vector<std::uint64_t>;
 
-/// A VMM's structure with its array, in memory that ends where it does.
+/// A VMM's structure with its array, in memory that ends with the array.
 template <class T>
 class Buffer {
  public:
@@ -118,7 +118,7 @@ class Vmm {
     return vms_[take<std::uint8_t>() % vms_.size()];
   }
   VcpuOf& vcpu() {
-    // What is refused is the call that the vCPU is for, not its making.
+    // Only the call that needs the vCPU is to be refused, not the vCPU's creation.
     const unsigned long refused = vcpus_.empty() ? std::exchange(kvm_.refused, 0) : kvm_.refused;
     while (vcpus_.empty()) make_vcpu();
     kvm_.refused = refused;
@@ -133,7 +133,7 @@ class Vmm {
     errno = 0;
     return attachment_->call(fd, request, argument);
   }
-  /// A call whose memory KVM does not write.
+  /// A call by which KVM writes no memory of the caller.
   template <class T>
   int tell(int fd, unsigned long request, Buffer<T>& what) {
     const auto before = what.contents();
@@ -252,7 +252,7 @@ class Vmm {
     }
     (void)tell(of.fd, KVM_SET_USER_MEMORY_REGION, region);
   }
-  /// KVM's slots and ours are no longer alike: a VM whose slots the model does not know is closed.
+  /// Closes a VM whose slots in KVM and in the model may now differ.
   void forget_memory(const Vm& of) {
     const int fd = of.fd;
     attachment_->closing(fd);
@@ -284,7 +284,7 @@ class Vmm {
               "what KVM has found stays in its log, and a refused one is left alone");
   }
 
-  /// Longer than KVM takes, with no entry at all; else with its entries.
+  /// A list of MSRs; one that is longer than KVM accepts has no entries in memory.
   Buffer<kvm_msrs> take_msrs() {
     const auto what = take<std::uint8_t>();
     const bool too_long = what >= 0xF0;
@@ -379,7 +379,7 @@ class Vmm {
     if (answer == 0) debugged_[it.fd] = (how->control & KVM_GUESTDBG_ENABLE) != 0;
   }
 
-  // One that comes back may be given again, as it is or changed.
+  // A state that KVM returns may be set again later, as it is or changed.
   void get_nested() {
     const VcpuOf it = vcpu();
     const auto what = take<std::uint8_t>();
@@ -429,7 +429,7 @@ class Vmm {
     (void)tell(it.fd, KVM_SET_SREGS, sregs);
     if (refused() == 0) (void)tell(it.fd, KVM_SET_REGS, regs);
   }
-  /// Requests that are nobody's, on any file.
+  /// Requests that nobody handles, on any file.
   void anything() {
     const Buffer<std::uint64_t> memory{8192};
     const auto what = take<std::uint8_t>();
@@ -444,13 +444,12 @@ class Vmm {
     require(call(kvm_.fake.system(), KVM_CHECK_EXTENSION, KVM_CAP_DIRTY_LOG_RING) == 0, "no ring");
   }
 
-  /// What KVM does with an access by the filter it has: only then does its exit come.
+  /// Whether KVM's present filter makes the access an exit.
   bool exits(const VcpuOf& it, std::uint32_t msr, std::uint32_t access) {
     return kvm_.vm(it.vm).filter.denies(msr, access);
   }
 
-  // The guest meets a few things that would leave it; the first that is the VMM's comes out, with kvm_run as KVM left
-  // it.
+  // The guest causes a few exits; the first that is the VMM's must end KVM_RUN, with kvm_run as KVM left it.
   void run() {
     const VcpuOf it = vcpu();
     const Vm* const of = vm_of(it);
@@ -517,10 +516,10 @@ class Vmm {
       FakeKvm::let_go_on(it.fd);
       return;
     }
-    // A timer of the source's may have kicked it too late: that is taken back when it runs next.
+    // A source's timer may have kicked the vCPU too late: the next run clears that mark.
     require(run.immediate_exit == 0 || run.immediate_exit == kick_mark, "nobody else asks it to come out");
-    if (answer != 0) return;  // what the source asked of the guest is not there: told in the log
-    if (expected && run.exit_reason == KVM_EXIT_HLT) return;  // single-steps took what came before
+    if (answer != 0) return;  // the source found the guest's state impossible; the log has the error
+    if (expected && run.exit_reason == KVM_EXIT_HLT) return;  // single-steps used up the earlier exits
     if (!expected) {
       require(run.exit_reason == KVM_EXIT_HLT, "exits of ours do not come out");
       return;
@@ -532,7 +531,7 @@ class Vmm {
     require(run.msr.data == expected->msr.data, "and the value");
   }
 
-  // Where it has a vCPU, KVM's filter is the VMM's and the PMU's.
+  // Once a VM has a vCPU, KVM's filter traps what the VMM's and the PMU's do.
   void compare_filters() {
     for (const Vm& of : vms_) {
       const KvmVm& kvms = kvm_.vm(of.fd);

@@ -9,8 +9,8 @@
 #include "control/protocol.hpp"
 #include "fuzz_input.hpp"
 
-// Random lines as requests to a control socket, with a file and without: each gets one line of JSON that says whether
-// it was done. A file that comes along goes to the machine where it is asked for, and nowhere else.
+// Random lines as requests to a control socket, with a file and without: each must get one line of JSON that says
+// whether it was done. A file that comes along must reach the machine only if the request is for a file.
 
 namespace {
 
@@ -34,7 +34,7 @@ struct Machine {
   }
 };
 
-/// Whether it was done.
+/// Whether the answer says that the request was done.
 bool ask(std::string_view line, Machine& machine, vmm::Fd file = {}) {
   const std::string reply = vmm::answer_request(line, machine.handlers(), std::move(file));
   require(reply.find('\n') == std::string::npos, "an answer is one line");

@@ -8,8 +8,9 @@
 #include "exec/tests/fixtures/host_cpu.hpp"
 #include "fuzz_input.hpp"
 
-// Random bytes as code for the engine's decoder and for the VMM's: instructions follow each other without gaps, a block
-// holds what it says, and where both know an instruction they say the same of it. So they do wherever the bytes end.
+// Random bytes as code for the engine's decoder and for the VMM's: instructions must follow each other without gaps, a
+// block's contents must match its description, and the decoders must agree on instructions that both know. The bytes
+// may end anywhere.
 
 namespace {
 
@@ -19,7 +20,7 @@ using fuzz::require;
 constexpr std::size_t most_arena_bytes = 1 << 20;
 std::uint64_t instructions_decoded = 0;
 
-/// The block's counts are those of its ops, and its ops stand one behind the other.
+/// The block's counts are those of its ops, and its ops follow each other without gaps.
 void check(const exec::Block& block) {
   exec::Counts counts{};
   std::size_t at = 0;
@@ -38,7 +39,7 @@ void check(const exec::Block& block) {
   for (unsigned n = 0; n < 4; ++n) require(counts[n] == block.counts[n], "a block counts what its instructions count");
 }
 
-/// What runs as the host's own is the same instruction, whatever prefixes the guest gave it.
+/// The form that runs on the host is the same instruction, whatever prefixes the guest gave it.
 void check_host_form(std::span<const std::byte> code) {
   const auto form = exec::host_form(code);
   if (!form) return;
@@ -87,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::array<std::byte, 256> code{};
   std::size_t bytes = 0;
   while (bytes < code.size() && !input.empty()) code[bytes++] = std::byte{input.take<std::uint8_t>()};
-  // To the end of the page, or of what there is.
+  // To the end of the page or of the input.
   const std::size_t there = std::min<std::size_t>(bytes, page_size - rip % page_size);
   const exec::CodeMode mode = modes[where / page_size % modes.size()];
   static exec::test::TestCode room;

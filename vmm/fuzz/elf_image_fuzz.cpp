@@ -9,8 +9,8 @@
 #include "boot/multiboot_image.hpp"
 #include "fuzz_input.hpp"
 
-// Random bytes as an ELF or multiboot kernel: as they are, or as the segments of a file whose header is good. What is
-// loaded lies in RAM above 1 MiB and is what the file has; what is refused has left the RAM alone, and says why in one
+// Random bytes as an ELF or multiboot kernel: as they are, or as the segments of a file whose header is good. A loaded
+// kernel must lie in RAM above 1 MiB and equal the file; a refused one must leave RAM unchanged, with the reason in one
 // line.
 
 namespace {
@@ -34,7 +34,7 @@ void put(File& file, std::size_t at, const T& value) {
   std::memcpy(file.data() + at, &value, sizeof value);
 }
 
-/// In memory or close to its ends, mostly.
+/// An address that is mostly in memory or close to its ends.
 std::uint64_t take_place(Input& input) {
   const auto form = input.take<std::uint8_t>();
   const std::uint64_t near = input.take<std::uint16_t>();
@@ -103,7 +103,7 @@ File with_multiboot_header(Input& input) {
   return file;
 }
 
-/// Every segment is in memory as in the file, and is taken away again.
+/// Checks that every segment is in memory as in the file, and clears it again.
 template <class Elf>
 void check_and_clear(const GuestMemory& memory, const File& file) {
   typename Elf::FileHeader header;

@@ -10,8 +10,8 @@
 #include "fuzz_input.hpp"
 
 // Random bytes as a bzImage: as they are, or as changes to the header of a good one, with an initrd and a command line
-// of some length. What is loaded lies in RAM, apart from each other and from the tables below 1 MiB; what is refused
-// says why in one line.
+// of some length. Loaded parts must lie in RAM, and must not overlap each other or the tables below 1 MiB; a refusal
+// must give its reason in one line.
 
 namespace {
 
@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto cut = input.take<std::uint16_t>();
   static const test::ImageFile good = test::small_bzimage();
   std::vector<std::byte> file{good.bytes().begin(), good.bytes().end()};
-  // What has no bits in the input stays good.
+  // Header bytes for which the input has 0 stay good.
   const auto changes = input.take<std::array<std::byte, header_bytes>>();
   for (std::size_t i = 0; i < header_bytes; ++i) file[header_at + i] ^= changes[i];
   file.resize(file.size() - std::min<std::size_t>(cut % 8 == 0 ? cut : 0, file.size()));

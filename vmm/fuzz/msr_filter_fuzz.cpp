@@ -8,8 +8,9 @@
 #include "fuzz_input.hpp"
 #include "kvm/msr_filter.hpp"
 
-// Two MSR filters made into one: our own, and whatever another VMM gives KVM. What the one traps must be what either of
-// them does, MSR by MSR; a filter that KVM would refuse is refused, and nothing is read beyond its bitmaps.
+// Two MSR filters are merged into one: our own, and whatever another VMM gives KVM. The result must trap exactly what
+// either of them traps, MSR by MSR; a filter that KVM would refuse must be refused, and nothing may be read beyond its
+// bitmaps.
 
 namespace {
 
@@ -21,14 +22,14 @@ std::uint64_t compared = 0;
 constexpr std::uint32_t most_msrs = 0x600 * 8;
 constexpr std::array accesses{MsrTrap::read, MsrTrap::write};
 
-/// Another VMM's filter, each bitmap as long as it must be and no longer: in whole words.
+/// Another VMM's filter. Each bitmap has just the whole words that it needs.
 struct Others {
   kvm_msr_filter filter{};
   std::vector<std::unique_ptr<std::vector<std::uint8_t>>> bitmaps;
   bool is_legal{true};
 };
 
-/// Ranges lie close to each other and to ours, so that they meet.
+/// Ranges lie close to each other and to ours, so that they often overlap.
 std::uint32_t take_msr(Input& in) {
   constexpr std::array<std::uint32_t, 4> around{0, 0x180, 0xC000'0000, 0xFFFF'FF00};
   const auto where = in.take<std::uint16_t>();
@@ -69,7 +70,7 @@ Others take_others(Input& in) {
   return o;
 }
 
-/// KVM's words: the first range that has the MSR decides.
+/// KVM's rule: the first range that has the MSR decides.
 bool denies(const kvm_msr_filter& filter, std::uint32_t msr, MsrTrap access) {
   for (const kvm_msr_filter_range& r : filter.ranges)
     if ((r.flags & static_cast<std::uint32_t>(access)) != 0 && msr >= r.base &&

@@ -9,8 +9,8 @@
 #include "machine/machine.hpp"
 #include "snapshot_sections.hpp"
 
-// A machine without KVM is saved in the middle: two processors, timers, an interrupt that waits, counters. The input
-// changes the file, of which a whole machine is made then: it is refused, or runs, and ends each time.
+// A machine without KVM is saved in mid-run: two processors, timers, a pending interrupt, counters. The input changes
+// the file, from which a machine is then made: the file must be refused, or the machine must run and come to an end.
 
 namespace {
 
@@ -20,7 +20,7 @@ using namespace vmm::fuzz;
 constexpr std::uint64_t saved_after = 200, runs_for = 1000;
 std::uint64_t machines = 0;
 
-/// Starts the other processor, in a loop at 0x10000, and the timer of the APIC; then counts, and has an overflow.
+/// Starts the other processor, which loops at 0x10000, and the APIC's timer; then counts, up to an overflow.
 std::vector<std::uint8_t> guest() {
   std::vector<std::uint8_t> code{
       0xBF, 0x00, 0x00, 0x01, 0x00,                                // mov $0x10000, %edi

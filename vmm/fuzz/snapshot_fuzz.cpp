@@ -13,9 +13,9 @@
 #include "snapshot/vcpu_image.hpp"
 #include "snapshot_sections.hpp"
 
-// A snapshot of a machine that is changed by the input and then restored. Its checksums are computed anew behind the
-// changes, so that they reach those whose state it is; or the file is changed behind the checksums, and must be refused
-// by the name of a section. What is restored is then used.
+// A machine's snapshot is changed by the input and then restored. Either checksums are computed after the changes, so
+// that the changes reach the code that restores the state; or the file is changed after that, and must be refused with
+// the name of a section. A restored machine is then used.
 
 namespace {
 
@@ -46,7 +46,7 @@ struct Kvm {
   }
 };
 
-/// In the middle of a precise session.
+/// The state of a PMU in the middle of a PEBS session.
 PmuVcpuState pmu_state() {
   vpmu::Pmu pmu{{.generation = generation}};
   (void)pmu.wrmsr(vpmu::msr::IA32_PERFEVTSEL0, 0x4300C0);

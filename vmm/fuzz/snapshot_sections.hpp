@@ -14,8 +14,8 @@
 #include "snapshot/checksum.hpp"
 #include "snapshot/section_file.hpp"
 
-/// Snapshots whose sections the input changes. Checksums are computed anew behind the changes, so that these reach
-/// those whose state it is.
+/// Snapshots whose sections the input changes. Checksums are computed after the changes, so that these reach the code
+/// that restores the state.
 namespace vmm::fuzz {
 
 using vpmu::fuzz::Input;
@@ -24,7 +24,7 @@ using vpmu::fuzz::require;
 struct Section {
   std::string name;
   Bytes contents;
-  std::optional<std::uint64_t> size{};  ///< What it says, where that is not so.
+  std::optional<std::uint64_t> size{};  ///< The size that the file claims, if it is a wrong one.
 };
 using Sections = std::vector<Section>;
 

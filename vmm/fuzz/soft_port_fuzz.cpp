@@ -11,9 +11,9 @@
 #include "soft/soft_port.hpp"
 #include "vpmu/bits.hpp"
 
-// Random code at a random privilege level, under changed page tables, descriptor tables and handlers, on a vCPU without
-// KVM whose PMU counts: it comes back each time, whatever the guest does to itself, and a kick ends a run before any
-// instruction. Then it is saved, and another goes on from there, or from what was changed in that.
+// Random code at a random privilege level, with changed page tables, descriptor tables and handlers, on a vCPU without
+// KVM whose PMU counts: every run must return, whatever the guest does to itself, and a kick must end a run before any
+// instruction. Then the vCPU is saved, and another continues from that state or from a changed one.
 
 namespace {
 
@@ -23,8 +23,8 @@ using vpmu::fuzz::require;
 
 std::uint64_t ran = 0;
 
-/// Pages of RAM, which stand at the same linear address. What is behind them: the local APIC, a hole, and pages that
-/// are not there.
+/// Pages of RAM, mapped at their own linear addresses. After them come the local APIC, a hole, and pages that are not
+/// there.
 enum Page : std::uint64_t {
   tables = 0,
   idt = 4,
@@ -46,7 +46,7 @@ constexpr std::uint64_t tss = at(gdt) + 0x800;
 constexpr std::uint64_t most_ticks = 1000;
 constexpr unsigned most_asked = 1500;
 
-/// RAM that kicks the vCPU when it has been asked for so much: runs end early, and the same each time.
+/// RAM that kicks the vCPU each time after so many accesses: runs end early, always at the same place.
 class KickingRam final : public PhysicalMemory {
  public:
   bool read(vpmu::GuestPhysical from, std::span<std::byte> out) override {
@@ -103,13 +103,13 @@ class Guest {
     require(port_->set_vectors(vectors).has_value(), "vector registers");
   }
 
-  /// What is written over a part of a snapshot.
+  /// Bytes that overwrite a part of a snapshot.
   struct Change {
     std::uint8_t what{}, bytes{};
     std::uint16_t where{};
     std::uint64_t value{};
   };
-  /// False: it is at no place where it can be saved, or another cannot go on from what was changed.
+  /// False if the vCPU cannot be saved where it is, or if another cannot continue from the changed state.
   bool go_on_elsewhere(std::span<const Change> changes) {
     if (!comes_out()) return false;
     Bytes processor = port_->save();
@@ -127,7 +127,7 @@ class Guest {
     return restored;
   }
 
-  /// False: it has ended.
+  /// False if the guest has ended or used up its limits.
   bool run() {
     const auto exit = vcpu_->run();
     return exit && !std::holds_alternative<Shutdown>(*exit) && !std::holds_alternative<Hlt>(*exit) &&
@@ -151,7 +151,7 @@ class Guest {
     return came_out;
   }
 
-  /// On a board of its own.
+  /// Makes a vCPU on a board of its own.
   void make(SoftStart processor) {
     vcpu_.reset();
     port_.reset();
@@ -208,7 +208,7 @@ class Guest {
     for (std::size_t n = 0; n < area.size(); ++n) put(at(ds_area) + 8 * n, area[n]);
   }
 
-  /// MSRs of the PMU, and then on to the code at its level.
+  /// Guest code that writes MSRs of the PMU, then enters the random code at its privilege level.
   void write_setup(Input& in) {
     kinds_ = in.take<std::uint8_t>();
     std::uint64_t where = at(start);
@@ -241,7 +241,7 @@ class Guest {
     store(where, {0x48, 0xCF});
   }
 
-  /// Whether the vCPU has all that one can have, XSAVE enabled; else what every 64-bit CPU has.
+  /// Whether the vCPU has all features, with XSAVE enabled; otherwise it has those of every 64-bit CPU.
   [[nodiscard]] bool has_features() const { return (kinds_ & 0x80U) != 0; }
   static const CpuidTable& newest() {
     static const CpuidTable table = test::cpuid_of("skylake");
@@ -278,7 +278,7 @@ class Guest {
   Log log_{[](LogLevel, std::string_view) {}, LogLevel::error};
   unsigned kinds_{};
   std::optional<SoftBoard> board_;
-  /// What another processor, which never runs, is sent.
+  /// Another processor, which receives interrupts but never runs.
   SoftState other_{.id = 1};
   std::optional<VirtualTime> other_time_;
   std::optional<InterruptUnit> other_unit_;

@@ -17,7 +17,7 @@ constexpr std::uint64_t page = 4096;
 constexpr std::uint32_t most_msrs = 256, most_leaves = 256, most_filtered = 0x600 * 8;
 constexpr int refusal = ENOMEM;
 
-/// A filter with copies of its bitmaps: as KVM takes one, and as the model of the VMM's own.
+/// A filter with copies of its bitmaps: the fake KVM's, or the model of the VMM's own.
 struct Filter {
   std::uint32_t flags{};
   struct Range {
@@ -26,7 +26,7 @@ struct Filter {
   };
   std::vector<Range> ranges;
 
-  /// Empty where KVM refuses it. Reads what KVM reads.
+  /// Empty if KVM would refuse it. Reads only what KVM reads.
   static std::optional<Filter> copy(const kvm_msr_filter& from) {
     Filter f{.flags = from.flags, .ranges = {}};
     bool legal = (from.flags & ~std::uint32_t{KVM_MSR_FILTER_DEFAULT_DENY}) == 0;
@@ -54,14 +54,14 @@ struct Slot {
   bool logged;
 };
 
-/// What KVM has of a VM.
+/// What KVM knows of a VM.
 struct KvmVm {
   Filter filter;
   std::uint64_t reasons{};
   std::map<std::uint32_t, Slot> slots;
 };
 
-/// The checks of KVM before it does anything, and what it reads of lists.
+/// A fake KVM that checks its arguments as KVM does, and reads as much of lists as KVM reads.
 class StrictKvm {
  public:
   StrictKvm() {
@@ -77,8 +77,8 @@ class StrictKvm {
   KvmVm& vm(int fd) { return vms_[identity(fd)]; }
 
   test::FakeKvm fake;
-  unsigned long refused{};  ///< The request that fails next, whatever is in it.
-  std::uint64_t dirty{};    ///< What KVM's log has in each of its words.
+  unsigned long refused{};  ///< The request that fails, whatever its argument.
+  std::uint64_t dirty{};    ///< The value of each word of KVM's dirty log.
 
  private:
   int look(int fd, unsigned long request, std::uintptr_t argument) {

@@ -10,9 +10,9 @@
 #include "fuzz_input.hpp"
 #include "virtio/vhost_user_device.hpp"
 
-// A back end and a driver that say anything. Half of the inputs are what a daemon answers, all at once and then no
-// more: a device that is made, started, notified, and stopped over that comes to an end. The others have a daemon that
-// answers well, up to the ring: there the bytes are the guest's memory around it.
+// A back end and a driver that may send anything. Half of the inputs are a daemon's answers, sent all at once before it
+// stops sending: a device that is made, started, notified and stopped with them must come to an end. With the other
+// inputs the daemon's answers are good, and the bytes are the guest's memory around the ring.
 
 namespace {
 
@@ -52,11 +52,11 @@ void add(std::string& to, std::uint32_t request, std::uint64_t value) {
   to.append(reinterpret_cast<const char*>(words.data()), sizeof words);
 }
 
-/// What a good daemon says until its two queues run, and when they stop.
+/// A good daemon's answers until its two queues run, and when they stop.
 std::string good_answers(const std::array<bool, 2>& rings) {
   std::string answers;
   add(answers, 1, f_version_1 | 1ULL << 30U);
-  add(answers, 15, 9);  // queues and answers
+  add(answers, 15, 9);  // multiple queues, REPLY_ACK
   add(answers, 17, 2);
   for (const std::uint32_t request : {3U, 2U, 5U}) add(answers, request, 0);
   for (const bool there : rings)
@@ -85,7 +85,7 @@ void live(const std::string& answers, Input& input, std::uint8_t choices) {
   Fd front{ends[0]};
   const Fd back{ends[1]};
   require(::write(back.get(), answers.data(), answers.size()) == static_cast<ssize_t>(answers.size()), "answers fit");
-  // What it reads is what there is: no request waits, and none is lost by the end of the connection.
+  // No more answers will come, so no request waits for one; sending a request does not fail.
   ::shutdown(back.get(), SHUT_WR);
   VhostUserDevice::Options options{.type = DeviceType::block,
                                    .queue_sizes = {entries, entries},
@@ -93,9 +93,9 @@ void live(const std::string& answers, Input& input, std::uint8_t choices) {
                                    .configuration = std::vector<std::byte>(8),
                                    .answers = VhostUserDevice::Answers::before_return};
   if ((choices & 2U) != 0) options.configuration = VhostUserDevice::FromBackEnd{60};
-  const bool receives = choices >> 5U == 7;  // as a network's device; of so many queues there are none to notify
+  const bool receives = choices >> 5U == 7;  // like a network device; there is no queue of that number to notify
   if (receives) options.asynchronous = {0, 1};
-  Events events;  // outlives the device, whose thread tells it
+  Events events;  // outlives the device, whose thread reports to it
   auto device = VhostUserDevice::create({.name = "the daemon", .socket = std::move(front)}, memory(), options);
   if (!device) return Events::check(device.error());
   ++things_done;
@@ -107,7 +107,7 @@ void live(const std::string& answers, Input& input, std::uint8_t choices) {
                           .rings = {ring_of(input, (choices & 8U) != 0), ring_of(input, (choices & 16U) != 0)}};
   if (const auto started = (*device)->start(setup); !started) return Events::check(started.error());
   ++things_done;
-  // Around the ring: descriptors, both rings, and tables.
+  // Memory around the ring: descriptors, both rings, and tables.
   for (std::uint64_t at = ring_at; !input.empty(); at += 8)
     if (!memory().store<std::uint64_t>(vpmu::GuestPhysical{at}, input.take<std::uint64_t>())) break;
   (*device)->notify(choices >> 5U);
@@ -127,7 +127,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto choices = input.take<std::uint8_t>();
   if ((choices & 1U) == 0) {
     live(good_answers({true, true}), input, static_cast<std::uint8_t>(choices & ~2U));
-    // The ring's memory is the next input's, too: it begins as none.
+    // The next input uses the same ring memory, so it is cleared.
     std::ranges::fill(memory().bytes_at(vpmu::GuestPhysical{ring_at}, 4096), std::byte{0});
     return 0;
   }

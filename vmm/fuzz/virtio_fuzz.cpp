@@ -1,4 +1,4 @@
-// A guest at the console behind the PCI bus: its accesses to ports and device memory, and what stands in its RAM.
+// A guest that uses the console on the PCI bus: accesses to ports and device memory, and the contents of its RAM.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ const GuestMemory& memory() {
   return ram;
 }
 
-/// Looks at each message; nobody is interrupted.
+/// Counts each message; no processor is interrupted.
 class Wires final : public DeviceWires {
  public:
   Result<void> send(const InterruptMessage& /*message*/) override {
@@ -53,7 +53,7 @@ std::unique_ptr<Console> make_console() {
   return *Console::create(memory(), std::move(ports), Console::Work::by_vcpu);
 }
 
-/// A driver's way to DRIVER_OK, so that an input need not find it. Queue `i` has its rings at a page of its own.
+/// A driver's steps to DRIVER_OK, so that an input need not find them. Queue `i` has its rings at a page of its own.
 void drive(PciBus& bus) {
   const auto write = [&bus](std::uint32_t at, auto value) {
     bus.mmio_write(vpmu::GuestPhysical{window + at}, std::as_bytes(std::span{&value, 1}));
