@@ -19,7 +19,7 @@ class CpuTimer {
   virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
   /// Cancels arm() and arm_wall().
   virtual Result<void> disarm() = 0;
-  /// Kicks once, about `after` from now, even if the vCPU is halted meanwhile. On a POSIX timer each replaces the other.
+  /// Kicks once, about `after` from now, even if the vCPU is halted. On a POSIX timer, it and arm() replace each other.
   virtual Result<void> arm_wall(std::chrono::nanoseconds after) = 0;
   /// Time that the thread has spent on a CPU. One system call.
   [[nodiscard]] virtual std::chrono::nanoseconds now() const = 0;
