@@ -34,8 +34,8 @@ struct LoadedLinux {
   vpmu::GuestPhysical entry;  ///< 64-bit entry point: load address + 200H.
 };
 
-/// Places kernel, initrd (may be empty), command line and zero page. The registers that the 64-bit boot protocol asks
-/// for are set by enter_at(). Fails with kind usage when something does not fit.
+/// Places kernel, initrd (may be empty), command line and zero page. cpu_tables.hpp sets the registers that the 64-bit
+/// boot protocol asks for. Fails with kind usage when something does not fit.
 Result<LoadedLinux> load_linux(const GuestMemory& memory, std::span<const std::byte> kernel,
                                std::span<const std::byte> initrd, const std::string& command_line,
                                vpmu::GuestPhysical rsdp);

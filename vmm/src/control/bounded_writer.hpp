@@ -36,7 +36,8 @@ class BoundedWriter {
   BoundedWriter(BoundedWriter&&) = delete;
   BoundedWriter& operator=(BoundedWriter&&) = delete;
 
-  /// Writes whole lines at once, an unfinished line some milliseconds later. After finish() text is dropped.
+  /// Writes whole lines at once, an unfinished line some milliseconds later.
+  /// After finish() text is dropped.
   void put(std::string_view text);
   [[nodiscard]] Totals totals() const;
   /// Waits while the reader takes the rest; gives up after two seconds without progress, and after ten seconds in all.

@@ -36,7 +36,7 @@ bool stores_flags(ZydisMnemonic m) {
 
 }  // namespace
 
-// Shifts and repetitions have no `given` flags, because a count of 0 leaves all flags unchanged.
+// Shifts, rotates and repetitions have no `given` flags, because a count of 0 leaves all flags unchanged.
 FlagUse flag_use(const Decoded& d) {
   const ZydisAccessedFlags& flags = *d.in.cpu_flags;
   FlagUse use{.asked = stores_flags(d.in.mnemonic) ? status_flags : flags.tested & status_flags,

@@ -29,8 +29,7 @@ enum class FusionPart : std::uint8_t {
 /// Manual (248966), macro-fusion of Nehalem; later generations fuse these pairs and more.
 FusionPart fusion_part(std::string_view mnemonic, bool compares_memory_with_immediate);
 
-/// Whether `first`, which ends before `boundary`, fuses with `second`, which begins there; not if a cache line begins
-/// there.
+/// Whether `first`, which ends before `boundary`, fuses with `second` at `boundary`: not across cache lines.
 bool fuses(FusionPart first, FusionPart second, std::uint64_t boundary);
 
 }  // namespace vmm

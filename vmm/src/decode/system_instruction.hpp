@@ -78,7 +78,8 @@ struct SystemInstruction {
   std::uint32_t offset{};
 };
 
-/// Whether the instruction may make translations stale, even if no control register changes its value. SDM 3A 4.10.4.1.
+/// Whether the instruction may make translations stale, even if no control register changes its value.
+/// SDM 3A 4.10.4.1.
 inline bool changes_translations(const SystemInstruction& i) {
   return i.op == SystemOp::invlpg ||
          (i.op == SystemOp::write_control && (i.special == 0 || i.special == 3 || i.special == 4));

@@ -70,8 +70,7 @@ class PanicPort final : public PortDevice {
   StopRequests* machine_;
 };
 
-/// The port at which test kernels report their result, like QEMU's isa-debug-exit: 0 is a power-off, anything else a
-/// failure.
+/// Test kernels report their result here, as to QEMU's isa-debug-exit: 0 is a power-off, anything else a failure.
 class ExitPort final : public PortDevice {
  public:
   static constexpr std::uint16_t port = 0xF4;

@@ -20,8 +20,7 @@ class PortDevice {
   virtual void port_write(std::uint16_t port, std::span<const std::byte> in) = 0;
 };
 
-/// Sends port accesses to devices. A port without a device reads as all ones and ignores writes, as on a PC; such
-/// accesses are counted.
+/// Sends port accesses to devices. Accesses to other ports read all ones or write nothing, as on a PC, and are counted.
 class PortBus {
  public:
   /// Gives `device` the ports `first` .. `first + count - 1`; it must outlive the bus. Before the vCPUs run. Ports may

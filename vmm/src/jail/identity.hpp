@@ -24,7 +24,8 @@ Result<std::optional<User>> jail_user(const std::string& name);
 enum class Capabilities { none, perfmon };
 
 /// Gives up every capability for good, also in the bounding set, except those that `stay` (if the process has them);
-/// becomes `user`. For other threads that exist already only the user changes, which takes their capabilities, too.
+/// becomes `user`.
+/// For other threads that exist already only the user changes, which takes their capabilities, too.
 Result<void> become(const std::optional<User>& user, Capabilities stay);
 
 /// Runs `act` in a thread that has at most the capabilities of a jailed machine: what it can open can be opened in the

@@ -92,7 +92,8 @@ class Vcpu {
   [[nodiscard]] Result<kvm_mp_state> mp_state() const;
   Result<void> set_mp_state(const kvm_mp_state& state);
 
-  /// KVM_SET_GUEST_DEBUG. Flushes pending writes of RIP (and CS) first, because KVM remembers where stepping starts.
+  /// KVM_SET_GUEST_DEBUG.
+  /// Flushes pending writes of RIP (and CS) first, because KVM remembers where stepping starts.
   Result<void> set_guest_debug(const kvm_guest_debug& debug);
 
   /// The LAPIC page as 1 KiB of registers.

@@ -4,10 +4,10 @@
 
 #include "vpmu/bits.hpp"
 
-// Features are those of SDM 2A tables 3-10 and 3-11 that came with each microarchitecture (the SDM's volume 1 says
-// which). Left out because KVM or this VMM cannot run them, or a guest with a PMU must not see them: VMX, SMX, EIST,
-// MONITOR, TM2, SDBG, SGX, HLE, RTM, MPX, PT. In all models, though some of the CPUs lack them, as with other
-// hypervisors: x2APIC, the TSC deadline, and the features that spare a kernel its workarounds for leaks of speculation.
+// Features are those of SDM 2A tables 3-10 and 3-11 that came with each microarchitecture (volume 1 says which). Left
+// out because KVM or this VMM cannot run them, or a guest with a PMU must not see them: VMX, SMX, EIST, MONITOR, TM2,
+// SDBG, SGX, HLE, RTM, MPX, PT. In all models, though some of the CPUs lack them, as with other hypervisors: x2APIC,
+// the TSC deadline, and the features that spare a kernel its workarounds for leaks of speculation.
 namespace vmm {
 namespace {
 

@@ -19,7 +19,8 @@ struct PerfCalibration {
 /// The longest stretch before an overflow, in events, that the engine runs in place of the host.
 constexpr std::uint64_t longest_margin = 65'536;
 
-/// Tests the calling thread's counters on loops of known length, in the host's user mode. Cost: some milliseconds.
+/// Tests the calling thread's counters on loops of known length, in the host's user mode.
+/// Cost: some milliseconds.
 /// Fails, with the reason and advice, if perf is not allowed, if there is no PMU, if guest-only events count the host,
 /// too (as on nested AMD hosts), if counts are wrong, if events are multiplexed, or if overflows do not kick.
 Result<PerfCalibration> calibrate(PerfHost& host);
