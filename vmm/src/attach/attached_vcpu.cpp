@@ -53,7 +53,7 @@ Result<bool> AttachedVcpu::is_reset() {
   return sregs.cs.base == reset_cs_base;
 }
 
-// Takes over what the VMM has done to the vCPU since the last run.
+// Brings the PMU in line with the VMM's changes to the vCPU since the last run.
 Result<void> AttachedVcpu::follow_vmm() {
   if (!touched_.exchange(false)) return {};
   port_->forget();

@@ -30,8 +30,8 @@ struct AttachedServices {
   bool tells_statistics{};  ///< Whether somebody will ask for statistics().
 };
 
-/// A vCPU of another VMM with our PMU. The other VMM keeps using KVM's calls on it; members stand for those that
-/// concern the PMU.
+/// A vCPU of another VMM with our PMU. The other VMM keeps using KVM's calls on it; members handle those that concern
+/// the PMU.
 class AttachedVcpu {
  public:
   /// set_cpuid() completes `pmu` from the VMM's CPUID.

@@ -29,7 +29,7 @@ struct AttachOptions {
   bool tells_statistics{};      ///< Whether somebody will ask for statistics().
 };
 
-/// A VM of another VMM, whose vCPUs get our PMU. Members stand for KVM's calls on the VM; any thread may call them.
+/// A VM of another VMM, whose vCPUs get our PMU. Members handle KVM's calls on the VM; any thread may call them.
 class AttachedVm {
  public:
   /// Takes over `fd`, a duplicate of the VMM's. `log` must outlive the result.

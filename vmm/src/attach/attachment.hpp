@@ -39,7 +39,7 @@ class Attachment {
   Attachment(Attachment&&) = delete;
   Attachment& operator=(Attachment&&) = delete;
 
-  /// They stand for ioctl(): same result, same errno. run() is KVM_RUN, the most frequent call by far.
+  /// They replace ioctl(): same result, same errno. run() is KVM_RUN, the most frequent call by far.
   int run(int fd);
   int call(int fd, unsigned long request, std::uintptr_t argument);
   /// Call it before close(): forgets the descriptor. KVM's VM ends when the VMM has closed the last descriptor of it.

@@ -14,7 +14,7 @@ namespace vmm {
 /// each reply one line of JSON with "ok". With "snapshot" and "suspend" comes the descriptor of a file to write
 /// (SCM_RIGHTS): the machine opens none itself.
 
-/// What "status" tells.
+/// The answer to "status".
 struct MachineStatus {
   std::string state;
   std::size_t cpus{};

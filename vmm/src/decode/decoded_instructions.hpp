@@ -31,7 +31,7 @@ class DecodedInstructions {
  private:
   static constexpr unsigned place_bits = 9;
   struct Entry {
-    std::array<std::byte, longest_instruction + 1> bytes{};  ///< The last is the CodeMode; what is between is 0.
+    std::array<std::byte, longest_instruction + 1> bytes{};  ///< Padded with 0; the last is the CodeMode.
     std::uint8_t size{};                                     ///< 0 = no bytes, which decode to no instruction.
     std::optional<Instruction> instruction{};
   };

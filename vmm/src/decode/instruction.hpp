@@ -58,7 +58,7 @@ enum class EarlyEnd : std::uint8_t { nothing, difference, equality };
 enum class Raises : std::uint8_t {
   nothing,   ///< It only computes, moves or branches in ways that every processor has.
   division,  ///< #DE.
-  x87,       ///< #MF and what the others raise.
+  x87,       ///< #MF and those of `others`.
   others,    ///< #UD, #NM, #XM or #GP.
 };
 

@@ -38,7 +38,7 @@ class Vm {
   /// Drives an interrupt line (GSI) of the in-kernel chips.
   enum class Level : std::uint32_t { low = 0, high = 1 };
   Result<void> set_line(std::uint32_t gsi, Level level);
-  /// Raises an edge on `gsi` whenever `event` (an eventfd) is written; what was written before raises one too.
+  /// Raises an edge on `gsi` whenever `event` (an eventfd) is written; a write before this call raises one, too.
   Result<void> attach_irqfd(std::uint32_t gsi, const Fd& event);
   /// Ends that.
   Result<void> detach_irqfd(std::uint32_t gsi, const Fd& event);

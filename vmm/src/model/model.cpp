@@ -155,7 +155,7 @@ constexpr MachineModel skylake_sp =
     server(variant(skylake, "skylake-sp", 0x50654, 0x2007006, "Intel(R) Xeon(R) Gold 6130 CPU"), Generation::skylake_sp,
            46, caches(8, 1 << 10, 16, 22 << 10, 11, false));
 
-/// The first of a generation stands for it.
+/// machine_model() gives the first one of a generation.
 constexpr std::array models{
     nehalem,
     variant(nehalem, "nehalem-lynnfield", 0x106E5, 0x0A, "Intel(R) Core(TM) i7 CPU 870"),

@@ -18,7 +18,7 @@ constexpr std::uint32_t msr_misc_enable = 0x1A0;
 // SDM 4 table 2-2: IA32_MISC_ENABLE.
 constexpr std::uint64_t fast_strings = Bits<0>::mask, perfmon_available = Bits<7>::mask;
 using MiscEnablePebsUnavailable = Bits<12>;
-// What IA32_PERF_CAPABILITIES tells of PEBS: PEBS_TRAP, PEBS_ARCH_REG, the format, PEBS_BASELINE. SDM 3B 17.4.8.1.
+// The PEBS bits of IA32_PERF_CAPABILITIES: PEBS_TRAP, PEBS_ARCH_REG, the format, PEBS_BASELINE. SDM 3B 17.4.8.1.
 constexpr std::uint64_t capabilities_of_pebs = Bits<6>::mask | Bits<7>::mask | Bits<11, 8>::mask | Bits<14>::mask;
 
 constexpr std::uint32_t l1_c_dtes64 = Bits<2>::mask;

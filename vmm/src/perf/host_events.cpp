@@ -38,7 +38,7 @@ constexpr std::array architectural{Row{Counts::cycles, raw(0x003C), "UnHalted Co
                                    Row{Counts::bus_cycles, reference_cycles, "UnHalted Reference Cycles"}};
 
 /// Of AMD's Processor Programming References. Branches there count exceptions and interrupts, too; reference cycles
-/// have no event, and core cycles stand for them.
+/// have no event, so core cycles are counted instead.
 constexpr std::array amd_events{Row{Counts::instructions, raw(0xC0), "ex_ret_instr"},
                                 Row{Counts::uops_retired, raw(0xC1), "ex_ret_ops"},
                                 Row{Counts::branches, raw(0xC2), "ex_ret_brn"},
