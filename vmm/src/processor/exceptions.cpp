@@ -36,7 +36,7 @@ bool is_code64(const kvm_segment& s) {
 
 struct TaskStacks {
   std::uint32_t reserved0;
-  std::array<std::uint32_t, 6> rsp;  ///< three words of 8 bytes, not aligned to 8
+  std::array<std::uint32_t, 6> rsp;  ///< Three words of 8 bytes, not aligned to 8.
   std::array<std::uint32_t, 2> reserved1;
   std::array<std::uint32_t, 14> ist;
 };

@@ -17,7 +17,7 @@ constexpr std::uint32_t msr_tsc = 0x10, msr_apic_base = 0x1B, msr_tsc_adjust = 0
                         msr_efer = 0xC000'0080, msr_fs_base = 0xC000'0100, msr_gs_base = 0xC000'0101;
 constexpr std::uint64_t cr0_pg = bit(31);
 
-/// A register without effect: it only holds what is written to it.
+/// A register that is only stored here.
 struct Kept {
   enum class Rule : std::uint8_t {
     bits,       ///< Setting a bit outside `writable` is #GP.

@@ -23,7 +23,7 @@ class MsrUnit {
   /// A write by the guest; `gp` for a value that the register may not hold.
   [[nodiscard]] vpmu::MsrStatus write(std::uint32_t index, std::uint64_t value);
 
-  /// Restores a register without effect; false if it may not hold that value.
+  /// Restores a register that is only stored here, as saved; false if it may not hold that value.
   [[nodiscard]] bool restore(std::uint32_t index, std::uint64_t value);
 
  private:

@@ -29,8 +29,8 @@ struct SoftState {
 
 /// Makes an NMI pending; at most one waits while another is in service. SDM 3A 6.7.1.
 void add_nmi(SoftState& s);
-/// The state after INIT: real mode, waiting for a start-up IPI's address. MSRs, vector registers and the TSC are
-/// unchanged. SDM 3A table 9-1.
+/// The state after INIT: real mode, waiting for a start-up IPI, which names the address. MSRs, vector registers and the
+/// TSC are unchanged. SDM 3A table 9-1.
 void reset_by_init(SoftState& s);
 /// Start-up IPI: real mode, at the start of page `vector`. SDM 3A 8.4.4.
 void start_at_page(SoftState& s, std::uint8_t vector);

@@ -40,8 +40,8 @@ class Turns {
   void add(TurnTaker& processor);
 
   /// Waits until the processor holds the turn, because it is its own or because it was kicked. The first turn begins
-  /// when all processors wait for theirs. If its turn is over, or it holds another's, that processor goes first. Costs
-  /// next to nothing while the turn lasts.
+  /// when all processors wait for theirs. If its own turn is over, or the turn that it holds is another's, the other
+  /// one runs first. Costs next to nothing while the turn lasts.
   void hold(unsigned id) {
     if (!holds(id) || owner_ != id || left_ == 0 || wanted_.load(std::memory_order_relaxed)) wait(id);
   }
@@ -81,7 +81,7 @@ class Turns {
   struct Member {
     TurnTaker* processor{};
     bool waits{};   ///< Blocked in wait().
-    bool kicked{};  ///< Was kicked, and waits to be let in.
+    bool kicked{};  ///< Was kicked, and is to be let in.
     bool has_left{};
     std::unique_ptr<std::condition_variable> changed{std::make_unique<std::condition_variable>()};
   };

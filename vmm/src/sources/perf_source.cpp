@@ -224,8 +224,8 @@ void PerfSource::look_for_starved() {
   });
 }
 
-// A period that is too short for the driver is retried with the shortest one if only the host counts the event: the
-// overflow comes later. VM entries are added, as a period of 1 would expire on entry, before the guest makes progress.
+// A period that is too short for the driver is replaced by the shortest one if only the host counts the event: the
+// overflow comes later. If a VM entry counts as an event, one is added: a period of 1 would let the guest do nothing.
 void PerfSource::arm() {
   for_each_host_event([this](HostCounter& counter, const PlanEntry& e) -> Result<void> {
     const bool by_engine = engine_goes_on(e);

@@ -28,7 +28,7 @@ struct PerfStatistics {
   std::uint64_t unseen_us{};  ///< Time in which such events were not counted, in microseconds.
   std::uint64_t vmruns{};     ///< VM entries that the host counted as branches and that were subtracted.
   std::map<std::uint16_t, std::uint64_t>
-      by_engine;  ///< Counters whose event only the engine can count, by UMASK and code.
+      by_engine;  ///< Counters that the engine counts instead of the host, by UMASK and code.
   std::map<std::uint16_t, std::uint64_t> refused;  ///< Counters whose event nobody can count: they stand still.
 };
 
@@ -44,10 +44,9 @@ struct PerfStatistics {
 /// number of entries is known and subtracted, until a run shows that this host does not count them.
 ///
 /// Limits: the host's PMU does not see instructions that KVM emulates (CPUID, HLT and others), so counts lack them.
-/// Events that only the host knows pause while the engine runs. So do events of caches, TLBs and prediction, which the
+/// Events that only the host knows pause while the engine runs. So do those of caches, TLBs and prediction, which the
 /// engine could only model; their overflows come from the host, late by its skid and the kick, as on a processor
-/// without PEBS. While the engine runs permanently, for branch records or a precise event, it counts these too
-/// (`moved`).
+/// without PEBS. While the engine stays, for branch records or a precise event, it counts these too (`moved`).
 class PerfSource final : public CountSource {
  public:
   PerfSource(std::unique_ptr<PerfHost> host, const PerfCalibration& calibration, std::unique_ptr<ExactSource> exact,

@@ -62,9 +62,9 @@ class CountSource {
   /// Runs the guest up to and including the next instruction that some armed counter of the plan counts. Empty if that is
   /// not possible now (wrong privilege level, nothing to decode): the loop tries again later.
   virtual Result<RunEnd> walk(VcpuPort& port) = 0;
-  /// Called instead of run() and walk() while the port's kick_flag() is set. Gives vCPU state that the source holds
-  /// back to the port and runs the port, which returns Interrupted before any instruction. The result has no exit only
-  /// if an instruction that was open has retired: then call it again.
+  /// Called instead of run() and walk() while the port's kick_flag() is set. Returns to the port what the source holds
+  /// of the vCPU, and runs the port, which gives Interrupted before any instruction. The result has no exit only if an
+  /// instruction that was open has retired: then call it again.
   virtual Result<RunEnd> come_out(VcpuPort& port) { return run(port, std::nullopt); }
   /// An event such as a PMI was raised for the vCPU since the last run: the vCPU must be able to take it before its
   /// next instruction.

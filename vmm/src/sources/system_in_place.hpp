@@ -37,9 +37,8 @@ class SystemInPlace {
   /// The exit of the last Outcome::exit. It refers to this object, which receives the answer.
   [[nodiscard]] Exit exit();
   [[nodiscard]] bool is_open() const { return open_.kind != Open::Kind::none; }
-  /// Completes the instruction with the exit's answer. False if the answer was #GP. `regs` and `sregs` are then those
-  /// after the instruction or at the handler; if the handler cannot be entered, the exception is left for the port to
-  /// deliver.
+  /// Completes the instruction with the exit's answer; `regs` and `sregs` are then those after it. False if the answer
+  /// was #GP: they are those at the handler or, if it cannot be entered, the exception is left to the port.
   Result<bool> complete(VcpuPort& port, kvm_regs& regs, kvm_sregs& sregs);
 
  private:

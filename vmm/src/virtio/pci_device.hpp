@@ -91,7 +91,7 @@ class PciDevice final : public PciFunction, public DeviceEvents {
   Machine machine_;
   std::atomic<bool> started_{}, wants_attention_{};
 
-  /// Serialises calls of the device (except notify()) from several vCPUs.
+  /// Calls the device, one call at a time even if several vCPUs do so; not for notify().
   template <class Call>
   void with_driver(Call call) {
     const std::scoped_lock order{driver_};

@@ -38,8 +38,7 @@ class Queue {
   /// Whether the driver wants an interrupt for the chains given back. Virtio 1.2 2.7.7.
   [[nodiscard]] bool wants_interrupt() const;
 
-  /// read() copies from the chain's readable pieces, from `offset` on; write() to its writable ones. Number of bytes
-  /// copied.
+  /// Copy from the chain's readable pieces, from `offset` on, and into its writable ones. Return the number of bytes.
   std::size_t read(const Chain& chain, std::size_t offset, std::span<std::byte> out) const;
   std::size_t write(const Chain& chain, std::span<const std::byte> in) const;
 
@@ -55,9 +54,8 @@ class Queue {
 /// The total size of some pieces.
 [[nodiscard]] std::size_t total_bytes(std::span<const Piece> pieces);
 
-/// Follows the chain that begins at descriptor `head` of a ring. Fails on anything that a driver must not do: an index
-/// beyond the ring, a loop, a piece that is not RAM, a readable buffer after a writable one. f_indirect_desc is not
-/// offered.
+/// Follows the chain from descriptor `head` of a ring. Fails on anything that a driver must not do: an index beyond the
+/// ring, a loop, a piece that is not RAM, a readable buffer after a writable one, f_indirect_desc (never offered).
 Result<Chain> walk_chain(const GuestMemory& memory, const Ring& ring, std::uint16_t head);
 
 }  // namespace vmm::virtio

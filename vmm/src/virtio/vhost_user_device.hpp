@@ -90,7 +90,7 @@ class VhostUserDevice final : public Device {
   Options options_;
   std::uint64_t features_{};
   std::vector<std::unique_ptr<Queue>> queues_;
-  Fd interrupt_;  ///< Readable after interrupt().
+  Fd interrupt_;  ///< Readable after cancel().
   std::atomic<bool> interrupted_{false}, stopping_{false}, failed_{false};
   std::atomic<DeviceEvents*> events_{nullptr};
   std::thread watcher_;
