@@ -5,7 +5,7 @@
 
 namespace vpmu {
 
-/// A linear address of the guest: what segmentation yields and paging takes. SDM 3A 3.1.
+/// A linear address of the guest: the output of segmentation and the input of paging. SDM 3A 3.1.
 struct GuestLinear : Strong<GuestLinear, std::uint64_t> {
   using Strong::Strong;
 };

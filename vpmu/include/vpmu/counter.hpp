@@ -13,7 +13,7 @@ namespace vpmu {
 inline constexpr unsigned max_gp_counters = 8;
 /// The most fixed counters.
 inline constexpr unsigned max_fixed_counters = 3;
-/// The most of both together; CounterId::index() is below.
+/// The most counters of both kinds together; CounterId::index() is less than this.
 inline constexpr unsigned max_counters = max_gp_counters + max_fixed_counters;
 
 /// One counter of a logical processor: PMCi or FIXED_CTRn. Ordered as the manual serves them: general-purpose first
@@ -69,17 +69,17 @@ inline constexpr std::uint32_t rdpmc_fixed_counters = 1U << 30;
 class CounterSet {
  public:
   constexpr CounterSet() = default;
-  /// From bit i = the counter of dense index i.
+  /// From a mask, in which bit i is the counter of dense index i.
   constexpr explicit CounterSet(std::uint16_t raw) : raw_{raw} {}
-  /// Puts a counter in; does nothing where it is in already.
+  /// Adds a counter; does nothing if the set has it already.
   constexpr void add(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ | bit(c.index())); }
-  /// Takes a counter out; does nothing where it is not in.
+  /// Removes a counter; does nothing if the set does not have it.
   constexpr void remove(CounterId c) { raw_ = static_cast<std::uint16_t>(raw_ & ~bit(c.index())); }
-  /// Whether the counter is in.
+  /// Whether the set has the counter.
   [[nodiscard]] constexpr bool has(CounterId c) const { return (raw_ & bit(c.index())) != 0; }
-  /// Whether no counter is in.
+  /// Whether the set has no counter.
   [[nodiscard]] constexpr bool empty() const { return raw_ == 0; }
-  /// How many are in, 0 to max_counters.
+  /// Number of counters in the set, 0 to max_counters.
   [[nodiscard]] constexpr unsigned size() const { return static_cast<unsigned>(std::popcount(raw_)); }
   /// The lowest in Q1 order. The set must not be empty.
   [[nodiscard]] constexpr CounterId first() const {
@@ -104,7 +104,7 @@ class CounterSet {
   }
   friend constexpr bool operator==(CounterSet, CounterSet) = default;
 
-  /// Goes over a copy of the set: one that changes meanwhile does not disturb it.
+  /// Iterates over a copy of the set, so the set may be changed meanwhile.
   class Iterator {
    public:
     /// At the lowest counter of `rest`, a set as raw() gives it; 0 is the end.
@@ -123,7 +123,7 @@ class CounterSet {
   };
   /// The lowest in Q1 order, or end().
   [[nodiscard]] constexpr Iterator begin() const { return Iterator{raw_}; }
-  /// Behind the highest.
+  /// Past the highest.
   [[nodiscard]] constexpr Iterator end() const { return Iterator{0}; }
 
  private:

@@ -34,7 +34,7 @@ class BranchKinds {
   std::uint8_t bits_{};
 };
 
-/// Branches that an event counts; of no kind for an event that counts no branches.
+/// The branches that an event counts; `kinds` is empty for an event that counts no branches.
 struct BranchPattern {
   BranchKinds kinds{};
   bool taken{true}, not_taken{true};  ///< Which way they went.
@@ -53,14 +53,14 @@ constexpr HitLevels hit_levels(Levels... levels) {
   return static_cast<HitLevels>(((1U << static_cast<unsigned>(levels)) | ...));
 }
 
-/// What an access has to have missed.
+/// Which TLBs an access must have missed to count.
 enum class TlbMiss : std::uint8_t {
-  any,    ///< Nothing.
+  any,    ///< No condition.
   first,  ///< The first level TLB.
   both,   ///< The second level too.
 };
 
-/// Loads and stores that an event counts; neither for an event that counts no accesses.
+/// The loads and stores that an event counts; both flags are false for an event that counts no accesses.
 struct AccessPattern {
   bool loads{}, stores{};
   HitLevels levels{static_cast<HitLevels>(~0U)};
@@ -73,7 +73,7 @@ struct AccessPattern {
     return missed && (levels >> static_cast<unsigned>(a.level) & 1) != 0 && (a.locked || !only_locked) &&
            (a.split || !only_split);
   }
-  /// Those of one instruction.
+  /// How many accesses of one instruction the event counts: 0 to 2.
   [[nodiscard]] constexpr unsigned of(const Retirement& r) const {
     const bool load = loads && r.has_load && matches(r.load);
     const bool store = stores && r.has_store && matches(r.store);
@@ -81,39 +81,39 @@ struct AccessPattern {
   }
 };
 
-/// What a count of a kind of event follows from.
+/// What a source must observe to count a kind of event.
 enum class ToldBy : std::uint8_t {
-  nothing,      ///< Nothing here tells.
+  nothing,      ///< Nothing: no source knows it.
   clock,        ///< A clock, while the processor is not halted.
   instruction,  ///< The instruction itself, and where it went: exact.
-  slots,        ///< The micro-operations of an instruction.
-  target,       ///< The memory that it reads: RAM or not.
+  slots,        ///< The number and kind of an instruction's micro-operations.
+  target,       ///< Whether the address that it reads is RAM.
   caches,       ///< Caches and TLBs.
-  fetch,        ///< Caches and TLBs, as they fetch the instruction.
+  fetch,        ///< Caches and TLBs, for the fetch of the instruction itself.
   prediction,   ///< The branch predictor.
   fusion,       ///< The decoder.
 };
 
-/// Of which of its own sums an engine takes the count of instructions that ran in bulk.
+/// Which of an engine's own totals gives the count, for instructions that ran in bulk.
 enum class Tally : std::uint8_t { none, zero, instructions, branches, near_branches, loads, stores };
 
-/// All that is to be known of a kind of event: to add one, add it to Counts, and a row here.
+/// Everything about one kind of event. A new kind needs an enumerator in Counts and a row here.
 struct CountsDesc {
   Counts counts;
   ToldBy told_by{};
   Tally tally{};
   BranchPattern branches{};
   AccessPattern accesses{};
-  /// What a retired instruction counts beside its branch and its accesses; null: nothing.
+  /// What a retired instruction adds to the count besides its branch and its accesses; null: nothing.
   std::uint64_t (*more)(const Retirement&){};
-  /// For each 1000 cycles of a made-up program: a convention of sources that do not look at the program.
+  /// Events per 1000 cycles of an imagined program, for sources that do not look at the guest's code.
   std::uint32_t usual{};
-  /// By one instruction at most, the engine's models being asked; of off-core requests, by one that is no string
-  /// instruction.
+  /// The most events of one instruction when the engine's models tell them; for off-core requests, of one that is not a
+  /// string instruction.
   std::uint8_t most{1};
 
-  /// How often the event happened in one retirement. What an MSR selects (load_latency, frontend, offcore) is not told
-  /// here, and gives 0.
+  /// How often the event happened in one retirement. 0 for load_latency, frontend and offcore: their MSR selects what
+  /// counts, and it is not known here.
   [[nodiscard]] constexpr std::uint64_t of(const Retirement& r) const {
     return unsigned{branches.matches(r.branch)} + accesses.of(r) + (more != nullptr ? more(r) : 0);
   }
@@ -144,9 +144,9 @@ inline constexpr auto all_branches =
     BranchKinds::of(BranchKind::conditional, BranchKind::near_rel_call, BranchKind::near_ind_call, BranchKind::near_ret,
                     BranchKind::near_ind_jmp, BranchKind::near_rel_jmp, BranchKind::far);
 
-/// The L3, and another core was asked.
+/// Served by the L3 after it asked another core.
 inline constexpr HitLevels other_core = hit_levels(HitLevel::l3_shared, HitLevel::l3_modified);
-/// The L3, whoever else had the line.
+/// Served by the L3, whether or not another core had the line.
 inline constexpr HitLevels any_l3 = hit_levels(HitLevel::l3) | other_core;
 /// The L2 was missed.
 inline constexpr HitLevels below_l2 = any_l3 | hit_levels(HitLevel::dram);
@@ -307,7 +307,7 @@ inline constexpr auto rows = std::to_array<CountsDesc>({
      .told_by = ToldBy::caches,
      .accesses = {.loads = true, .levels = hit_levels(HitLevel::dram)},
      .usual = 1},
-    // Of data and of code. SDM 3B 18.2.1.2. One instruction: two lines of code, its load and its store.
+    // Data and code, SDM 3B 18.2.1.2. At most for one instruction: two lines of code, its load and its store.
     {.counts = Counts::llc_references,
      .told_by = ToldBy::caches,
      .accesses = {.loads = true, .stores = true, .levels = below_l2},
@@ -358,12 +358,12 @@ inline constexpr auto rows = std::to_array<CountsDesc>({
     // Tagged loads; a source that knows no latency lets all of them pass the threshold.
     {.counts = Counts::load_latency, .told_by = ToldBy::caches, .usual = 10},
     {.counts = Counts::frontend, .told_by = ToldBy::fetch},
-    // Two lines of code, and two of each page that its load and its store are in.
+    // Two lines of code, and two lines of each page that its load and its store touch.
     {.counts = Counts::offcore, .told_by = ToldBy::caches, .most = 10},
     {.counts = Counts::offcore_1, .told_by = ToldBy::caches, .most = 10},
 });
 
-/// Whether the row of each kind is at its place.
+/// Whether the rows are in the order of Counts.
 constexpr bool are_in_order() {
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (rows[i].counts != static_cast<Counts>(i)) return false;
@@ -381,7 +381,7 @@ inline constexpr unsigned counts_kinds = counts_rows::rows.size();
   return counts_rows::rows[static_cast<unsigned>(counts)];
 }
 
-/// Whether it is what one of the off-core response MSRs selects.
+/// Whether one of the off-core response MSRs selects what the kind counts.
 [[nodiscard]] constexpr bool is_offcore(Counts counts) {
   return counts == Counts::offcore || counts == Counts::offcore_1;
 }

@@ -15,14 +15,14 @@ CpuidRegisters cpuid_0ah(const GenerationDesc& generation, unsigned gp_counters)
 
 /// The bits of CPUID.01H:ECX that a PMU with DS needs: DTES64, DS-CPL, PDCM. SDM 3B 17.4.9, 18.18.
 inline constexpr std::uint32_t cpuid_01h_ecx = (1U << 2) | (1U << 4) | (1U << 15);
-/// That of CPUID.01H:EDX: DS. SDM 3B 17.4.9.
+/// The same for CPUID.01H:EDX: DS. SDM 3B 17.4.9.
 inline constexpr std::uint32_t cpuid_01h_edx = 1U << 21;
 
 /// IA32_PERF_CAPABILITIES of the generation. SDM 3B 18.18.
 std::uint64_t perf_capabilities(const GenerationDesc& generation);
 
-/// Whether a hypervisor may tell a guest this IA32_PERF_CAPABILITIES instead: any bit may be 0, the formats of the LBR
-/// and of PEBS records as a whole, and FW_WRITE may be 1. As KVM has it.
+/// Whether a hypervisor may report this IA32_PERF_CAPABILITIES to a guest instead. As in KVM, any bit may be cleared,
+/// LBR_FMT and PEBS_FMT only as a whole, and FW_WRITE may be set.
 bool may_tell_capabilities(const GenerationDesc& generation, std::uint64_t value);
 
 }  // namespace vpmu

@@ -34,8 +34,8 @@ class GuestEnv {
   virtual AccessResult probe_linear(GuestLinear at, std::uint64_t size, AccessKind kind) = 0;
   /// The guest's time-stamp counter now, offset and scaling applied (rule P9).
   virtual std::uint64_t tsc() = 0;
-  /// Asks for a performance monitoring interrupt through LVTPC. Delivered at the instruction boundary, after the call
-  /// that asked.
+  /// Asks for a performance monitoring interrupt through LVTPC. It is delivered at the instruction boundary, after the
+  /// PMU's call has returned.
   virtual void request_pmi() = 0;
   /// Delivers #PF to the guest for a DS area access; called only under DsFaultPolicy::inject.
   virtual void inject_page_fault(const AccessFault& fault) = 0;

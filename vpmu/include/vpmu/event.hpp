@@ -60,7 +60,7 @@ enum class Counts : std::uint8_t {
   l1d_fills,                ///< Lines that were brought into the L1D (51H/01H).
   l1i_misses,               ///< Lines of code that the L1I lacked.
   itlb_stlb_hits,           ///< Pages of code that the first level TLB lacked, and the second had.
-  itlb_walks,               ///< Pages of code that both lacked.
+  itlb_walks,               ///< Pages of code that both levels lacked.
   itlb_misses,              ///< Retired instructions whose fetch missed the first level TLB.
   nops,                     ///< Retired no-operations. Here and below: instructions of one InstructionClass.
   x87_operations,           ///< Retired x87 computations.
@@ -70,8 +70,8 @@ enum class Counts : std::uint8_t {
   sse_packed_double,        ///< on packed double precision,
   sse_scalar_double,        ///< on one number of double precision,
   sse_integer,              ///< on integers.
-  macro_fused,  ///< Retired pairs of a compare and the conditional branch behind it that were one micro-operation.
-  never,  ///< What no machine here can do: transactions without TSX, another package's caches and memory. Always 0.
+  macro_fused,  ///< Retired pairs of a compare and the conditional branch after it that were one micro-operation.
+  never,        ///< Nothing here can cause it: transactions without TSX, another package's caches and memory. Always 0.
   load_latency,  ///< Tagged loads over MSR_PEBS_LD_LAT_THRESHOLD (rules L1 to L12).
   frontend,      ///< FRONTEND_RETIRED, selected by MSR_PEBS_FRONTEND.
   offcore,       ///< Off-core responses that MSR_OFFCORE_RSP_0 selects.

@@ -70,15 +70,15 @@ struct MsrSpan {
 class MsrSpans {
  public:
   static constexpr unsigned capacity = 64;
-  static constexpr unsigned most_core_kinds = 32;  ///< Of these, for Pmu; the rest is Uncore's.
+  static constexpr unsigned most_core_kinds = 32;  ///< Of these, for Pmu; the rest are for Uncore.
   /// Appends; what does not fit is left out.
   constexpr void add(MsrSpan s) {
     if (size_ < capacity) spans_[size_++] = s;
   }
   /// In the order in which they were added.
   [[nodiscard]] std::span<const MsrSpan> all() const& { return std::span{spans_}.first(size_); }
-  std::span<const MsrSpan> all() const&& = delete;  ///< They would be gone with this object.
-  /// By address from now on.
+  std::span<const MsrSpan> all() const&& = delete;  ///< The span would outlive this object.
+  /// Sorts them by address.
   void sort();
 
  private:
@@ -86,8 +86,8 @@ class MsrSpans {
   unsigned size_{};
 };
 
-/// All MSRs whose RDMSR and WRMSR must reach Pmu or Uncore, ascending, derived from their tables: also those that fault
-/// for lack of a counter.
+/// All MSRs whose RDMSR and WRMSR must reach Pmu or Uncore, ascending, from the tables of both. Includes MSRs that
+/// raise #GP because their counter does not exist.
 MsrSpans trap_ranges(const GenerationDesc& generation);
 
 }  // namespace vpmu

@@ -6,41 +6,41 @@
 // 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5.
 namespace vpmu {
 
-/// Requests that a source can know of. There are no others here: no prefetches, no write-backs, nothing of devices.
+/// The requests that are modelled. There are no prefetches, no write-backs and no device accesses.
 enum class OffcoreRequest : std::uint8_t { demand_data_read, demand_rfo, demand_code_read };
 /// Number of kinds of requests.
 inline constexpr unsigned offcore_request_count = 3;
-/// Who can answer them: the L3 with a line in state E that no other core is asked for, the memory, or the L3 with one
-/// that another core has unchanged (S) or changed (M).
+/// Who can answer them: the L3 with a line in state E, without asking another core; memory; the L3 with a line that
+/// another core holds unmodified (S) or modified (M).
 enum class OffcoreSupplier : std::uint8_t { l3, local_dram, l3_shared, l3_modified };
-/// Number of those who can answer.
+/// Number of suppliers.
 inline constexpr unsigned offcore_supplier_count = 4;
 
-/// A request with its answer, as a place in OffcoreCounts and a bit of an OffcoreFilter.
+/// Index of a request with its supplier in OffcoreCounts, and their bit in an OffcoreFilter.
 constexpr unsigned offcore_cell(OffcoreRequest request, OffcoreSupplier supplier) {
   return static_cast<unsigned>(request) * offcore_supplier_count + static_cast<unsigned>(supplier);
 }
-inline constexpr unsigned offcore_cell_count = offcore_request_count * offcore_supplier_count;  ///< All of them.
+inline constexpr unsigned offcore_cell_count = offcore_request_count * offcore_supplier_count;  ///< Number of indices.
 
-/// How many of each there were.
+/// Number of requests, by offcore_cell().
 using OffcoreCounts = std::array<std::uint16_t, offcore_cell_count>;
-/// Those that a register selects.
+/// The requests and suppliers that a register selects, by offcore_cell().
 using OffcoreFilter = std::uint16_t;
 
-/// What a generation's MSR_OFFCORE_RSP_x say with which bits. The requests' are the same in all. SDM 3B tables 18-26,
+/// The bits of a generation's MSR_OFFCORE_RSP_x. The request bits are the same in all generations. SDM 3B tables 18-26,
 /// 18-35 to 18-38, 18-48, 18-61.
 struct OffcoreLayout {
-  std::uint64_t any_response;  ///< Every answer, whatever else is set; 0 where there is no such bit.
-  /// An answer is meant when both have a bit set; without a snoop part, when the first has.
+  std::uint64_t any_response;  ///< Selects every supplier, whatever else is set; 0: there is no such bit.
+  /// A register selects a supplier if it has a bit of both masks set; where `snoop` is 0, of `supplier` alone.
   struct Answer {
     std::uint64_t supplier{}, snoop{};
   };
   std::array<Answer, offcore_supplier_count> answers;  ///< By OffcoreSupplier.
-  /// That of one of them.
+  /// The bits of one supplier.
   constexpr Answer& of(OffcoreSupplier s) { return answers[static_cast<unsigned>(s)]; }
 };
 
-/// What a value of the register selects: each request whose bit is set, with each answer that is selected.
+/// What a value of the register selects: each request whose bit is set, with each supplier that is selected.
 constexpr OffcoreFilter offcore_filter(const OffcoreLayout& layout, std::uint64_t value) {
   const bool any = (value & layout.any_response) != 0;
   const auto is_meant = [&](const OffcoreLayout::Answer& a) {
@@ -54,7 +54,7 @@ constexpr OffcoreFilter offcore_filter(const OffcoreLayout& layout, std::uint64_
   return static_cast<OffcoreFilter>(filter);
 }
 
-/// The number of those that the filter selects.
+/// The sum of the counts that the filter selects.
 template <class Counts>
 constexpr std::uint64_t offcore_sum(const Counts& counts, OffcoreFilter filter) {
   std::uint64_t sum = 0;

@@ -19,7 +19,7 @@ enum class StepKind : std::uint8_t { overflow_pmi, pebs_assist };
 /// One step of service.
 struct Step {
   StepKind kind{};
-  CounterId counter;  ///< The counter at whose place the step stands.
+  CounterId counter;  ///< The counter whose place in the order the step has.
   friend bool operator==(const Step&, const Step&) = default;
 };
 
@@ -34,7 +34,7 @@ struct ServiceOrder {
   std::array<Step, max_counters + 1> steps{};
   unsigned size{};
   CounterSet deferred;  ///< Triggers that stay armed under strict_defer.
-  /// The steps that there are.
+  /// The first `size` steps.
   [[nodiscard]] std::span<const Step> active() const { return std::span{steps}.first(size); }
 };
 

@@ -22,7 +22,7 @@ struct PagingState {
 
 /// What an access does. SDM 3A 4.6.
 enum class PagingAccess : std::uint8_t { read, write, execute };
-/// With which right an access is made: at CPL 3 user, else supervisor, as are implicit accesses at any CPL. SDM 3A 4.6.
+/// The privilege of an access: user at CPL 3, else supervisor; supervisor for implicit accesses at any CPL. SDM 3A 4.6.
 enum class PagingPrivilege : std::uint8_t { supervisor, user };
 
 /// Whether the walk sets accessed and dirty bits, as the CPU does.
@@ -40,9 +40,9 @@ class PhysicalWords {
   ~PhysicalWords() = default;
 };
 
-/// A linear address found.
+/// The result of a successful walk.
 struct Mapped {
-  GuestPhysical address;       ///< Of the byte asked for. It may lie outside RAM: the walk does not look.
+  GuestPhysical address;       ///< Of the byte asked for. It may lie outside RAM: the walk does not check that.
   std::uint64_t page_bytes{};  ///< 4 KiB, 2 MiB, 4 MiB or 1 GiB. Without paging 4 KiB.
   friend constexpr bool operator==(const Mapped&, const Mapped&) = default;
 };
@@ -89,8 +89,8 @@ using Walk = std::variant<Mapped, PageFault, BadTable, NonCanonical, Contended>;
 /// Outside IA-32e mode linear addresses have 32 bits: bits 63:32 of `at` are ignored, and `PageFault::address` lacks
 /// them. Accessed and dirty bits are set only when the whole walk succeeds; a CPU may set some of them before a fault.
 /// PAE: the four PDPTEs are read from memory at each walk, whereas a CPU reads them when CR3 is loaded and keeps them.
-/// A guest that changes a PDPTE without reloading CR3 is seen early, and reserved bits of a PDPTE, for which a CPU
-/// refuses the load with #GP, are reported as a page fault with RSVD; all but bit 5, which QEMU's TCG sets as an
+/// So a PDPTE that is changed without a reload of CR3 takes effect early. Reserved bits of a PDPTE, for which a CPU
+/// raises #GP at the reload, are reported as a page fault with RSVD; bit 5 is ignored, because QEMU's TCG sets it as an
 /// accessed bit.
 ///
 /// Reads at most five entries, unless other CPUs change them meanwhile: then it starts again, at most 16 times. Never

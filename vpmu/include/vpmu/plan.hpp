@@ -12,13 +12,13 @@
 
 namespace vpmu {
 
-/// One counter that counts now: what a source has to deliver for it.
+/// One counter that counts now, and what a source must deliver for it.
 struct PlanEntry {
   CounterId counter;
   EventSpec spec;            ///< As programmed; for a fixed counter only usr, os and any are meaningful.
   Counts counts{};           ///< What to count. CMASK/INV forms that hold in every cycle appear as `cycles` (rule P18).
   bool per_cycle{};          ///< CMASK or EDGE is in force: `counts` alone does not give the number (rule C4).
-  CycleCondition cycle;      ///< How the cycle stands now, for a source that follows it in bulk.
+  CycleCondition cycle;      ///< State of the CMASK condition now, for a source that tracks it in bulk.
   bool usr{}, os{};          ///< Privilege levels in which it counts.
   std::uint64_t distance{};  ///< Events until the counter overflows, 1 .. 2^width.
   bool wants_overflow{};     ///< The overflow has an effect beyond its status bit: a PMI, or arming PEBS.
@@ -27,15 +27,15 @@ struct PlanEntry {
   /// Of load_latency: each load with a latency above this, in core cycles, or an unknown one counts (rule L2). Empty
   /// where only some loads are tagged: then each retired load must be given to Pmu::retire(), which picks (rule L11).
   std::optional<std::uint16_t> latency_over;
-  OffcoreFilter offcore{};  ///< Of offcore and offcore_1: what counts.
+  OffcoreFilter offcore{};  ///< Of offcore and offcore_1: the requests and suppliers that count.
 };
 
 /// Which taken branches the LBR records now: MSR_LBR_SELECT and DEBUGCTL.LBR. A source that lets many instructions pass
 /// in bulk may leave out all others. SDM 3B 17.4.2.
 struct LbrFilter {
   std::array<std::uint8_t, 2> kinds{};  ///< At CPL 0, and at CPL 1 to 3: a bit for each BranchKind. 0: it records none.
-  std::uint8_t depth{};                 ///< Entries. Of the branches that it records only the last so many stay in it.
-  bool call_stack{};  ///< EN_CALLSTACK: a return removes an entry, so the source must leave out none that it records.
+  std::uint8_t depth{};                 ///< Entries: the LBR keeps only the last `depth` branches that it records.
+  bool call_stack{};  ///< EN_CALLSTACK: a return removes an entry, so the source must report all that the LBR records.
 
   /// Whether the LBR records branches of this kind that are taken at this level.
   [[nodiscard]] bool records(BranchKind kind, unsigned cpl) const {
@@ -43,22 +43,22 @@ struct LbrFilter {
   }
 };
 
-/// What to count, until when: the whole of what a counting source is told. A value; at most max_counters entries in Q1
-/// order.
+/// What to count, and how far each counter is from its overflow: all that a counting source gets to know. A value; at
+/// most max_counters entries in Q1 order.
 struct CountPlan {
   std::array<PlanEntry, max_counters> entries{};
   unsigned size{};
   bool branches_wanted{};  ///< LBR or BTS records: each taken branch must reach the PMU if the source can see it, by
                            ///< Pmu::retire() or in bulk by Pmu::record_branches().
-  bool branches_stored{};  ///< BTS: a record is written behind each, which may fault: by Pmu::retire(), and in bulk no
-                           ///< more than Pmu::branches_storable() says.
-  LbrFilter lbr_filter{};  ///< What Pmu::record_branches() must be given.
+  bool branches_stored{};  ///< BTS: a record is written after each, which may fault. Report each by Pmu::retire(), or
+                           ///< in bulk at most as many as Pmu::branches_storable() says.
+  LbrFilter lbr_filter{};  ///< The branches that Pmu::record_branches() must be given.
   bool fusion_wanted{};    ///< Retirement::macro_fused has an effect: an event counts it, or the option macro_fusion is
                            ///< on.
 
-  /// The entries that there are.
+  /// The first `size` entries.
   [[nodiscard]] std::span<const PlanEntry> active() const { return std::span{entries}.first(size); }
-  /// Whether some counter waits for a retirement to write its record.
+  /// Whether some counter waits for the retirement that its record is for.
   [[nodiscard]] bool any_armed() const {
     for (const PlanEntry& e : active())
       if (e.armed) return true;
@@ -70,10 +70,10 @@ struct CountPlan {
 /// the plan.
 struct CountDeltas {
   std::array<std::uint64_t, max_counters> value{};
-  /// Of counters with PlanEntry::per_cycle: how the cycle stands behind these events. Empty: the source did not follow
+  /// Of counters with PlanEntry::per_cycle: state of the condition after these events. Empty: the source did not track
   /// it.
   std::array<std::optional<CycleCondition>, max_gp_counters> cycle{};
-  /// Of those that it did not follow: core cycles that passed at privilege levels in which the counter does not count.
+  /// Of those that it did not track: core cycles that passed at privilege levels in which the counter does not count.
   std::array<std::uint64_t, max_gp_counters> filtered_cycles{};
   /// The events of a counter, to be changed.
   [[nodiscard]] constexpr std::uint64_t& operator[](CounterId c) { return value[c.index()]; }

@@ -34,12 +34,12 @@ struct PmuPolicies {
   DsFaultPolicy ds_fault{DsFaultPolicy::drop};
   AssistOrder assist_order{AssistOrder::same_boundary};
   std::uint32_t skid_events{0};        ///< Events that pass between overflow and arming (rule P2).
-  bool macro_fusion{false};            ///< A record of a fused compare is moved behind its branch (rule P2a).
+  bool macro_fusion{false};            ///< A record for a fused compare is written after its branch (rule P2a).
   std::uint32_t load_tag_interval{1};  ///< Mean number of loads per tagged load; 1 tags all (rule L11).
 };
 
-/// What a hypervisor leaves a guest of the generation's PMU, where that is less: each field is a most. It has to tell
-/// the guest the same by CPUID.0AH. Without a field all is the generation's.
+/// Upper limits for a guest that gets less than the generation's PMU. The hypervisor must report the same in CPUID.0AH.
+/// A field's default sets no limit.
 struct PmuLimits {
   std::uint8_t version{0xFF};         ///< CPUID.0AH:EAX[7:0]; 0 leaves no counter.
   std::uint8_t gp_counters{0xFF};     ///< CPUID.0AH:EAX[15:8].
@@ -62,12 +62,12 @@ struct PmuConfig {
 
 struct MsrRow;
 
-/// An MSR that Pmu::find() has found, to be asked about more than once. Empty: it is unknown to that PMU. A value; good
-/// for the PMU that gave it, and for any other of the same PmuConfig.
+/// The result of Pmu::find(), for several calls about one MSR. Empty: the PMU does not know the MSR. A value; valid for
+/// the PMU that returned it, and for any other of the same PmuConfig.
 class FoundMsr {
  public:
   FoundMsr() = default;
-  /// Whether the PMU answers for it; of these some addresses raise #GP.
+  /// Whether the PMU handles the MSR; an access may still raise #GP.
   [[nodiscard]] bool is_known() const { return row_ != nullptr; }
 
  private:
@@ -87,8 +87,8 @@ class Pmu {
   /// Starts as after power-up. Allocates nothing, never fails.
   explicit Pmu(const PmuConfig& config);
 
-  /// Looks an MSR up, for the calls below: who makes several for one access looks once. No side effects. Cost: a search
-  /// among 25 kinds, by halves; each call with an index has it, too.
+  /// Looks an MSR up once for several of the calls below. No side effects. Cost: a binary search among 25 kinds; the
+  /// overloads that take an index pay it on each call.
   [[nodiscard]] FoundMsr find(MsrIndex index) const;
 
   /// Guest RDMSR. No side effects (rule: status has no read side effect).
@@ -99,7 +99,7 @@ class Pmu {
   MsrStatus wrmsr(const FoundMsr& msr, std::uint64_t value);
   MsrStatus wrmsr(MsrIndex index, std::uint64_t value) { return wrmsr(find(index), value); }  ///< The same, looked up.
 
-  /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: one that faults does not
+  /// What wrmsr() would return; changes nothing. For an embedder that counts instructions: a WRMSR that faults does not
   /// retire.
   [[nodiscard]] MsrStatus check_wrmsr(const FoundMsr& msr, std::uint64_t value) const;
   [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const {
@@ -131,12 +131,12 @@ class Pmu {
   /// whatever `ds_fault` says: the delivery of an exception must not raise another one without end.
   void record_branch(const TakenBranch& branch, GuestEnv& env);
   /// Taken branches that passed in bulk at one privilege level, for the LBR and BTS (rules Z5, B1). Where BTS stores
-  /// that level's, none may be missing, and no more may come than branches_storable() said.
+  /// branches of that level, none may be missing, and there may be at most branches_storable().
   void record_branches(const BranchRun& run, GuestEnv& env);
-  /// How many taken branches at the level may go to the next record_branches(): so many BTS records find their place
-  /// in the guest's memory, without a fault and short of a PMI. The others, and all where this is 0, must come by
-  /// retire(). ~0 where BTS stores none of that level; 0 at CPL 0, where code may look at the area. Cost: reads the
-  /// area, and probes the pages of the records.
+  /// How many taken branches at the level the next record_branches() may have: that many BTS records fit into the
+  /// guest's buffer without a fault and without a PMI. Report any further branch by retire(). ~0 where BTS stores none
+  /// of that level; 0 at CPL 0, where code may read the area. Cost: reads the area, and probes the pages of the
+  /// records.
   [[nodiscard]] std::uint64_t branches_storable(unsigned cpl, GuestEnv& env) const;
 
   /// #DB is being delivered: DEBUGCTL.LBR and BTF are cleared (rule Z11).
@@ -173,8 +173,8 @@ class Pmu {
   [[nodiscard]] const PmuState& state() const { return state_; }
   /// The counters that count now: enabled by their select and GLOBAL_CTRL, and not frozen.
   [[nodiscard]] CounterSet enabled() const;
-  /// The counters that their event select or fixed control enables, whatever GLOBAL_CTRL says: those of a session,
-  /// running or stopped.
+  /// The counters that their event select or fixed control enables, whatever GLOBAL_CTRL says: those that software has
+  /// set up, running or stopped.
   [[nodiscard]] CounterSet selected() const;
 
  private:

@@ -52,7 +52,7 @@ struct PebsRegisters {
 };
 
 /// Where a load found its data. Encoded per generation into the record (data source table, SDM 3B table 18-24).
-/// l3_shared and l3_modified: another core was asked, and had the line unchanged, or changed.
+/// l3_shared and l3_modified: another core was asked, and had the line unmodified or modified.
 enum class HitLevel : std::uint8_t { unknown, l1, lfb, l2, l3, dram, uncached, io, l3_shared, l3_modified };
 /// Number of hit levels.
 inline constexpr unsigned hit_level_count = 10;
@@ -97,7 +97,7 @@ struct BranchOutcome {
   bool taken{};
   bool mispredicted{};
   std::uint8_t target_cpl{};
-  bool to_next{};  ///< Leads to the instruction behind it: such a call asks for its own address and never returns.
+  bool to_next{};  ///< Its target is the next instruction: such a call only reads its own address and never returns.
 };
 
 /// What an instruction is, where an event asks for it (Counts::nops to Counts::sse_integer).
@@ -128,12 +128,12 @@ struct PassedBranch {
 };
 
 /// The taken branches of instructions that passed in bulk, in their order. Two kinds may be left out: branches that the
-/// LBR does not record (LbrFilter), whose cycles are then added to those of the next one; and, unless it is in
-/// call-stack mode, the first of those that it records, if at least LbrFilter::depth of them follow.
+/// LBR does not record (LbrFilter), whose cycles are then added to those of the next one; and, outside call-stack mode,
+/// the oldest of those that it records, if at least LbrFilter::depth of them follow.
 struct BranchRun {
   std::span<const PassedBranch> branches;
-  std::uint64_t missing{};        ///< How many were left out that the LBR records.
-  std::uint64_t cycles_behind{};  ///< Unhalted core cycles behind the last one.
+  std::uint64_t missing{};        ///< Number of left out branches that the LBR records.
+  std::uint64_t cycles_behind{};  ///< Unhalted core cycles after the last one.
 };
 
 /// What the front end did for this instruction, for FRONTEND_RETIRED. SDM 3B table 18-58.
@@ -141,9 +141,9 @@ struct FrontendOutcome {
   bool dsb_miss{}, l1i_miss{}, l2_miss{}, itlb_miss{}, stlb_miss{};
   std::uint16_t bubble_cycles{};  ///< Consecutive cycles in which the IDQ delivered less than it could.
   std::uint8_t bubble_slots{};    ///< Empty slots in each of them, 0..4.
-  /// Of the lines that it was fetched from: those that came from beyond the L2, and those of these that no cache had.
+  /// Lines of its code that came from beyond the L2, and those of them that no cache had.
   std::uint8_t llc_references{}, llc_misses{};
-  /// Lines that the L1I lacked, and pages that the first level TLB lacked, which the second had or not.
+  /// Lines of its code that the L1I lacked; pages that the first level TLB lacked: the second level had, or lacked too.
   std::uint8_t l1i_misses{}, itlb_stlb_hits{}, itlb_walks{};
 };
 

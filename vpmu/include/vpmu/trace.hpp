@@ -86,8 +86,8 @@ struct PmuStatistics {
   std::uint64_t branches_dropped_bounds{};
   std::uint64_t branches_dropped_fault{};
   std::uint64_t pmi_requests{};
-  /// How often a source delivered events of an armed counter without their instruction; the record then stands for a
-  /// later one.
+  /// How often a source delivered events of an armed counter without their instruction; the record is then for a later
+  /// one.
   std::uint64_t late_triggers{};
   std::uint64_t msr_writes{};
   std::uint64_t msr_faults{};

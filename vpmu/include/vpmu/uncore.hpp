@@ -25,7 +25,7 @@ struct UncoreMsr {
   std::uint64_t legal;    ///< Bits that WRMSR may set; any other raises #GP.
   UncoreWrite write{UncoreWrite::keeps};
   std::uint64_t transient{};  ///< Legal bits that are commands: they read 0.
-  std::uint64_t starts{};     ///< Of an event select: the bit that lets its counter count.
+  std::uint64_t starts{};     ///< Of an event select: the bit that enables its counter.
   std::uint64_t reset{};
 };
 
@@ -44,7 +44,7 @@ struct UncoreClock {
   std::uint64_t overflowed;      ///< global_status: the counter has overflowed.
   std::uint64_t changed;         ///< global_status: set with every overflow.
   std::uint64_t pmi;             ///< global_status: set with every PMI.
-  unsigned ticks_per_5_tsc;      ///< Its rate: ticks in the time of five of the TSC.
+  unsigned ticks_per_5_tsc;      ///< Its rate: ticks per five TSC ticks.
 };
 
 /// The performance monitoring MSRs of a generation's uncore, as data. See src/generations/uncore.hpp.
@@ -56,9 +56,9 @@ struct UncoreDesc {
 /// Cores by number, a bit each.
 using CoreSet = std::uint64_t;
 
-/// The uncore PMU of one package. SDM 3B 18.8.2, 18.9.6. Its clock counts; its other counters hold what is written to
-/// them, because no source knows uncore events: statistics tell when a guest has asked for one. Like Pmu it does
-/// nothing on its own and allocates nothing; some 6 KB, which may be copied.
+/// The uncore PMU of one package. SDM 3B 18.8.2, 18.9.6. Its clock counts; its other counters keep what is written to
+/// them, because no source knows uncore events. unserved_selects() tells how often a guest enabled one. Like Pmu it
+/// does nothing on its own and allocates nothing; some 6 KB, which may be copied.
 class Uncore {
  public:
   static constexpr std::size_t most_msrs = 704;  ///< Of any generation.
@@ -73,14 +73,14 @@ class Uncore {
   /// What wrmsr() would return; changes nothing.
   [[nodiscard]] MsrStatus check_wrmsr(MsrIndex index, std::uint64_t value) const;
 
-  /// So many ticks of the TSC have passed since the last call. The cores whose Pmu::on_uncore_overflow() is due, if
-  /// any.
+  /// Tells that `tsc_ticks` TSC ticks have passed since the last call. Returns the cores whose
+  /// Pmu::on_uncore_overflow() is now due, if any.
   [[nodiscard]] CoreSet advance(std::uint64_t tsc_ticks);
-  /// Ticks of the TSC, at least 1, until advance() will name a core; empty: never, as things are.
+  /// TSC ticks, at least 1, until advance() will return a core; empty: never, with the registers as they are.
   [[nodiscard]] std::optional<std::uint64_t> until_overflow() const;
 
-  /// Times that a general counter was told to count: in vain. Of servers, about: some registers of their boxes have
-  /// other bits there.
+  /// How often a guest enabled a general counter, which does not count. Approximate on servers: in some registers of
+  /// their boxes the enable bit means something else.
   [[nodiscard]] std::uint64_t unserved_selects() const { return unserved_selects_; }
 
  private:
@@ -96,7 +96,7 @@ class Uncore {
 
   const UncoreDesc* desc_;
   std::array<std::uint64_t, most_msrs> values_{};  ///< In the order of desc_->msrs.
-  std::uint64_t fifths_{};  ///< Of a tick of the uncore clock, that have passed since the last whole one.
+  std::uint64_t fifths_{};                         ///< Fifths of a tick since the last whole one.
   std::uint64_t unserved_selects_{};
 };
 
