@@ -21,7 +21,7 @@ BtsRecord record_of(const TakenBranch& branch) {
   return {.from = branch.from.value(), .to = branch.to.value(), .flags = BtsRecord::PREDICTED::make(predicted ? 1 : 0)};
 }
 
-// Rule B3: behind the last record is the first one's place.
+// Rule B3: where no further record fits, the next one goes to the base.
 GuestLinear circular_place(const BtsArea& area) {
   const bool at_end = !area.has_room(area.index) && area.base <= area.index && area.index <= area.absolute_maximum;
   return at_end ? area.base : area.index;
@@ -44,7 +44,7 @@ BtsArea BtsArea::decode(std::span<const std::byte, bytes> in) {
 
 bool BtsArea::has_room(GuestLinear at) const { return fits(base, at, absolute_maximum, BtsRecord::size); }
 
-// Rules B1, F14: both bits, and not in SMM. With both levels filtered out there is nothing to see.
+// Rules B1, F14: both bits, and not in SMM. With both levels filtered out there is nothing to record.
 bool Pmu::stores_branches() const {
   const std::uint64_t control = state_.debugctl;
   const bool some_level = !dbg::BTS_OFF_OS::test(control) || !dbg::BTS_OFF_USR::test(control);
@@ -56,8 +56,8 @@ bool Pmu::stores_branches_at(unsigned cpl) const {
   return cpl == 0 ? !dbg::BTS_OFF_OS::test(state_.debugctl) : !dbg::BTS_OFF_USR::test(state_.debugctl);
 }
 
-// As a PEBS assist: the area is read once, every page is probed before the first byte is stored, and a record is whole
-// or not there. Returns the page fault that dropped it, if one did.
+// Like a PEBS assist: reads the area once, and probes every page before it stores the first byte, so that no record is
+// torn. Returns the page fault that dropped the record, if any.
 AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv& env) {
   if (!stores_branches() || !stores_branches_at(branch.cpl)) return {};
   const GuestLinear ds{state_.ds_area};
@@ -90,8 +90,8 @@ AccessResult Pmu::store_branch(const TakenBranch& branch, Boundary& b, GuestEnv&
   return {};
 }
 
-// By what the area says alone. Behind the last of them there is room for one more, so that none goes back to the
-// beginning; and no index reaches the threshold (rules B2, B3).
+// From the area's fields alone. Leaves room for one more record, so that the index does not wrap to the base, and keeps
+// the index below the threshold (rules B2, B3).
 std::optional<Pmu::BranchRoom> Pmu::branch_room(GuestEnv& env) const {
   constexpr std::uint64_t most = 4096;
   const GuestLinear ds{state_.ds_area};
@@ -120,9 +120,9 @@ std::uint64_t Pmu::branches_storable(unsigned cpl, GuestEnv& env) const {
   return room->records;
 }
 
-// As store_branch() would have, one after the other. Where there is less room than the source was told, it does. What
-// has no index behind it is no record: a page that another vCPU takes away meanwhile loses them all, and each is
-// counted.
+// Same effect as store_branch() for each branch, and falls back to it if there is less room than the source was told.
+// The index is written last: if another vCPU unmaps a page meanwhile, all records are lost, and each is counted as
+// dropped.
 void Pmu::store_branches(const BranchRun& run, GuestEnv& env) {
   if (run.branches.empty() || !stores_branches() || !stores_branches_at(run.branches.front().branch.cpl)) return;
   statistics_.branches_dropped_full += run.missing;

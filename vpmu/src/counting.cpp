@@ -14,7 +14,7 @@ bool is_clock(Counts counts) { return describe(counts).told_by == ToldBy::clock;
 
 }  // namespace
 
-// Rules C1 to C3; CTR_FRZ holds both kinds.
+// Rules C1 to C3; CTR_FRZ stops both kinds.
 CounterSet Pmu::enabled() const {
   CounterSet on;
   if (reg::global_status::CTR_FRZ::test(state_.global_status)) return on;

@@ -34,8 +34,8 @@ std::uint64_t CycleCondition::retire(const EventSpec& s, std::uint64_t events, s
   return added;
 }
 
-// Behind the second one the open cycle and the condition are those behind the first: all others add what the third one
-// does.
+// After the second retirement the open cycle and the condition no longer change: each further one adds what the third
+// one does.
 std::uint64_t CycleCondition::retire_many(const EventSpec& s, std::uint64_t events, std::uint64_t count) {
   constexpr std::uint64_t until_steady = 3;
   std::uint64_t added = 0;

@@ -9,8 +9,8 @@ namespace vpmu {
 /// The width that IA32_DS_AREA is checked with: 57-bit addresses are not shown to the guest.
 inline constexpr unsigned ds_linear_width = 48;
 
-/// Whether all bytes have a canonical address. Elsewhere hardware raises no #PF, so the environment is not even asked
-/// (rule F8).
+/// Whether all bytes have a canonical address. For other addresses hardware raises no #PF, so the environment is not
+/// even asked (rule F8).
 inline bool addressable(GuestLinear at, std::uint64_t size) {
   const GuestLinear last = at + (size - 1);
   return at <= last && is_canonical(at.value(), ds_linear_width) && is_canonical(last.value(), ds_linear_width);

@@ -8,8 +8,8 @@
 namespace vpmu {
 namespace {
 
-/// What both rows allow: an event with a form that means something without PEBS is not for PEBS only, and one with a
-/// form that is precise beyond dispute is precise.
+/// The ability of an event that has both rows: `yes` wins over `only`, `only` over `disputed`, and any of them over
+/// `no`.
 PebsAbility widest(PebsAbility a, PebsAbility b) {
   if (a == PebsAbility::no) return b;
   return b == PebsAbility::no ? a : std::min(a, b);

@@ -9,7 +9,7 @@ namespace {
 
 namespace ls = reg::lbr_select;
 
-// SDM 3B table 17-13: a set bit keeps that kind out. The CPL bits look at where the branch ends.
+// SDM 3B table 17-13: a set bit filters that kind out. The CPL bits apply to the level of the branch's target.
 bool filtered(std::uint64_t select, const BranchOutcome& b) {
   if (b.target_cpl == 0 ? ls::CPL_EQ_0::test(select) : ls::CPL_NEQ_0::test(select)) return true;
   switch (b.kind) {
@@ -52,8 +52,8 @@ LbrFilter Pmu::lbr_filter() const {
   return filter;
 }
 
-// Rule Z5: as retire() would have, one after the other. What was left out would have been overwritten: it only moves
-// TOS.
+// Rule Z5: same effect as retire() for each branch. Branches that were left out would have been overwritten: they only
+// move TOS.
 void Pmu::record_branches(const BranchRun& run, GuestEnv& env) {
   const bool records = records_branches();
   if (run.missing != 0 && records) {

@@ -52,8 +52,8 @@ void MsrEffects::write_global_ovf_ctrl(Pmu& pmu, unsigned, std::uint64_t value) 
 void MsrEffects::write_global_status_set(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.global_status |= value; }
 
 // An armed counter stays armed, and triggers once its bit is set again (P20). Linux clears and sets the register around
-// each change of its events, and leaves to the assist to reload the counters: one that was disarmed would run on for
-// 2^48 events.
+// each change of its events, and relies on the assist to reload the counters: a disarmed counter would run on for 2^48
+// events.
 void MsrEffects::write_pebs_enable(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_enable = value; }
 
 void MsrEffects::write_ld_lat(Pmu& pmu, unsigned, std::uint64_t value) { pmu.state_.pebs_ld_lat_threshold = value; }

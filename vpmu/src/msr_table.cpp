@@ -46,7 +46,7 @@ std::uint64_t perfevtsel_bits(const Pmu& p) {
 std::uint64_t offcore_bits(const Pmu& p) { return p.generation().offcore_rsp_mask; }
 std::uint64_t lbr_select_bits(const Pmu& p) { return p.generation().lbr_select_mask; }
 std::uint64_t lbr_tos_bits(const Pmu& p) { return std::max(lbr_depth(p), 1U) - 1ULL; }
-// SDM 3B figure 17-11; RTM_DEBUG needs RTM, and to freeze on a PMI version 2 (18.2.2).
+// SDM 3B figure 17-11; RTM_DEBUG needs RTM, and the freeze bits need version 2 (18.2.2).
 std::uint64_t debugctl_bits(const Pmu& p) {
   constexpr std::uint64_t freeze = reg::debugctl::FREEZE_LBRS_ON_PMI::mask | reg::debugctl::FREEZE_PERFMON_ON_PMI::mask;
   return 0x7FC3 & ~(MsrTable::has_global_registers(p) ? 0 : freeze);
@@ -71,7 +71,7 @@ std::uint64_t frontend_bits(const Pmu& p) { return p.generation().frontend_mask;
 
 // Values that a mask cannot judge.
 bool canonical(const Pmu&, std::uint64_t v) { return is_canonical(v, 48); }
-// Flags above the address, where the format has them there. SDM 3B tables 17-8, 17-14.
+// The top bits are flags in some formats. SDM 3B tables 17-8, 17-14.
 bool lbr_from(const Pmu& p, std::uint64_t v) {
   constexpr unsigned address_bits = 48;
   const LbrFormat format = p.generation().lbr_format;
@@ -109,7 +109,7 @@ std::uint64_t read_lbr_from(const Pmu& p, unsigned i) { return p.state().lbr_fro
 std::uint64_t read_lbr_to(const Pmu& p, unsigned i) { return p.state().lbr_to[i]; }
 std::uint64_t read_lbr_info(const Pmu& p, unsigned i) { return p.state().lbr_info[i]; }
 
-// SDM 3B 18.2.4.3: which counters and the PMI some software uses, computed from the other registers.
+// SDM 3B 18.2.4.3: which counters are in use, and whether the PMI is; computed from the other registers.
 std::uint64_t read_global_inuse(const Pmu& p, unsigned) {
   const PmuState& s = p.state();
   std::uint64_t inuse = 0;

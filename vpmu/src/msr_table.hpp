@@ -13,7 +13,7 @@ struct MsrRow {
   MsrIndex first;
   std::uint32_t span;  ///< Addresses of the kind, present or not.
   std::string_view name;
-  /// Whether the generation has the MSR at all; without, it is unknown to the PMU.
+  /// Whether the generation has the MSR at all; if not, the PMU does not know it.
   bool (*exists)(const GenerationDesc&);
   /// How many of `span` exist on this PMU; the rest raise #GP.
   unsigned (*present)(const Pmu&);
@@ -22,7 +22,7 @@ struct MsrRow {
   std::uint64_t (*read)(const Pmu&, unsigned i);
   /// Null: read only, WRMSR raises #GP.
   void (*write)(Pmu&, unsigned i, std::uint64_t value);
-  /// Further legality of a value, null when `legal` says all.
+  /// A further check of the value; null: `legal` is enough.
   bool (*accepts)(const Pmu&, std::uint64_t value);
 };
 
@@ -33,10 +33,10 @@ struct MsrTable {
   static const MsrRow* find(const GenerationDesc& generation, MsrIndex index);
   /// Whether WRMSR of `value` is legal.
   static bool legal(const MsrRow& row, const Pmu& pmu, std::uint64_t value);
-  /// The same by address, of an MSR that the PMU has.
+  /// The same by address; false for an MSR that the generation lacks.
   static bool may_write(const Pmu& pmu, MsrIndex index, std::uint64_t value);
-  /// Whether there are GLOBAL_CTRL, GLOBAL_STATUS and GLOBAL_OVF_CTRL; without, each select enables its counter by
-  /// itself.
+  /// Whether there are GLOBAL_CTRL, GLOBAL_STATUS and GLOBAL_OVF_CTRL. Without them a counter's own select is enough to
+  /// enable it.
   static bool has_global_registers(const Pmu& pmu);
   /// The bits of GLOBAL_CTRL that exist: one per counter.
   static std::uint64_t global_ctrl_bits(const Pmu& pmu);

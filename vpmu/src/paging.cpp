@@ -128,13 +128,13 @@ std::uint64_t frame_of(const Level& level, std::uint64_t word, bool is_page) {
   return word & entry::FRAME::mask & ~low_bits(level.shift);
 }
 
-/// An entry on the way to the page.
+/// An entry on the path to the page.
 struct Entry {
   GuestPhysical at;
   std::uint64_t word{};
 };
 
-/// What the entries on the way down allow together: the stricter wins. SDM 3A 4.6.
+/// The rights that all entries on the path grant. SDM 3A 4.6.
 struct Rights {
   bool user{true};
   bool write{true};
@@ -147,7 +147,7 @@ struct Rights {
   }
 };
 
-/// A complete way from the root to a page.
+/// A complete path from the root to a page.
 struct Path {
   std::array<Entry, most_levels> entries{};
   std::size_t depth{};
@@ -155,7 +155,7 @@ struct Path {
   Mapped target;
 };
 
-/// One access, walked; short-lived.
+/// The page walk of one access; short-lived.
 class Walker {
  public:
   Walker(const PagingState& state, PhysicalWords& memory, GuestLinear at, PagingAccess access,

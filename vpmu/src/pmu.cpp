@@ -10,11 +10,11 @@
 namespace vpmu {
 namespace {
 
-/// A generator that starts at 0 stays there.
+/// The generator (xorshift) would stay at 0.
 constexpr std::uint64_t nonzero_seed(std::uint64_t seed) { return seed == 0 ? 0x9E37'79B9'7F4A'7C15 : seed; }
 
-/// What the limits leave of a generation. What a row of the MSR table exists for stays: an MSR that they take away
-/// raises #GP, and is not unknown. SDM 3B 18.2 tells what each version has added.
+/// The generation, reduced to the limits. The features that decide whether an MSR exists stay: an access to an MSR that
+/// the limits remove raises #GP, and is not unknown. SDM 3B 18.2 tells what each version added.
 GenerationDesc limited(GenerationDesc g, const PmuLimits& limits) {
   namespace pc = reg::perf_capabilities;
   const std::uint64_t capabilities = limits.perf_capabilities.value_or(perf_capabilities(g));
@@ -140,7 +140,7 @@ void Pmu::retire(const Retirement& r, GuestEnv& env) {
   }
   hold_fused(b, r);
   serve(b, &r, env);
-  // Behind the PEBS record, before the interrupt (rule F15).
+  // After the PEBS record, before the interrupt (rule F15).
   if (const AccessResult fault = taken ? store_branch(branch, b, env) : AccessResult{};
       fault && config_.policies.ds_fault == DsFaultPolicy::inject && !fault->not_memory)
     env.inject_page_fault(*fault);

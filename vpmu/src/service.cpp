@@ -22,8 +22,8 @@ bool Pmu::is_trigger(CounterId c, std::uint64_t events) {
   return false;
 }
 
-// Events of an armed counter that came without their instruction: they use up its skid, and what goes beyond it should
-// have triggered.
+// Events of an armed counter that came without their instruction use up its skid; an event beyond the skid should have
+// triggered.
 bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   const bool armed = (state_.armed & bit(c.index())) != 0;
   if (!armed || !pebs_enabled(c) || class_of(c).pebs == PebsAbility::no) return false;
@@ -33,7 +33,7 @@ bool Pmu::late_without_instruction(CounterId c, std::uint64_t events) {
   return late;
 }
 
-// Option macro_fusion (rule P2a): the pair retires as one, so the record shows the state behind the branch.
+// Option macro_fusion (rule P2a): the pair retires as one, so the record shows the state after the branch.
 void Pmu::hold_fused(Boundary& b, const Retirement& r) {
   for (const CounterId c : counters(state_.fused_trigger))
     if (pebs_enabled(c)) b.due.triggered.add(c);
@@ -70,8 +70,8 @@ void Pmu::request_pmis(const Boundary& b, GuestEnv& env) {
   for (unsigned i = 0; i < pmis; ++i) env.request_pmi();
 }
 
-// One assist for all of T: record, reload, clear, then threshold, then the overflow interrupts that waited (rules P6,
-// P12, F5, Q4, Q5).
+// One assist for all triggers: record, reload, clear, then threshold, then the overflow interrupts that waited (rules
+// P6, P12, F5, Q4, Q5).
 void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
   const CounterSet triggers = b.due.triggered;
   CounterSet served = triggers;
@@ -82,7 +82,7 @@ void Pmu::assist(Boundary& b, const Retirement& r, GuestEnv& env) {
 
   const StoreOutcome stored = store_record(triggers, served, r, env);
   if (!stored.ok) {
-    // Rule F4: neither cleared nor reloaded; disarmed, the counters run on.
+    // Rule F4: the counters are not cleared or reloaded; they are disarmed and run on.
     served = triggers;
     for (const CounterId c : triggers) state_.armed &= ~bit(c.index());
   } else {

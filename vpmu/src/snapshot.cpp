@@ -10,8 +10,8 @@ PmuSnapshot Pmu::snapshot() const {
   return {.generation = static_cast<std::uint64_t>(desc_.generation), .gp_counters = gp_counters_, .state = state_};
 }
 
-// A snapshot may come from anywhere: every register must hold what a guest could have written into this PMU, and the
-// state beside the registers what the PMU itself could have reached.
+// A snapshot may come from anywhere: every register must hold a value that a guest could have written to this PMU, and
+// the state beside the registers must be one that the PMU could have reached.
 bool Pmu::could_be_mine(const PmuState& s) const {
   Pmu candidate{*this};
   candidate.state_ = s;
@@ -26,7 +26,7 @@ bool Pmu::could_be_mine(const PmuState& s) const {
     if (s.fixed_ctr[n] != 0) return false;
   if (!MsrTable::has_global_registers(*this) && s.global_ctrl != low_bits(gp_counters_)) return false;
   const auto only = [](std::uint64_t word, std::uint64_t allowed) { return (word & ~allowed) == 0; };
-  // IA32_PMCi takes any value and keeps as much as the counter has bits.
+  // WRMSR to IA32_PMCi accepts any value, but the counter keeps only its own width.
   for (const std::uint64_t counter : s.pmc)
     if (!only(counter, low_bits(desc_.counter_width))) return false;
   return only(s.misc_enable ^ state_.misc_enable, reg::misc_enable::writable) &&

@@ -9,7 +9,7 @@ namespace {
 
 constexpr unsigned fifths_per_tick = 5;
 
-/// What WRMSR of the value to an MSR of that row answers; without a row there is none.
+/// The status of WRMSR of `value` to an MSR of `row`; null: the MSR is unknown.
 MsrStatus judge(const UncoreMsr* row, std::uint64_t value) {
   if (row == nullptr) return MsrStatus::unknown;
   const bool illegal = row->write == UncoreWrite::faults || (value & ~row->legal) != 0;
@@ -82,7 +82,7 @@ CoreSet Uncore::overflow() {
   const CoreSet cores = (global >> c.cores_shift) & low_bits(c.cores);
   if ((global & c.freeze) != 0) {
     global &= ~c.global_enables;
-    value_of(c.counter) = 0;  // stopped as it overflowed, however late we hear of it
+    value_of(c.counter) = 0;  // hardware stops at the overflow itself; this call may come later
   }
   return cores;
 }

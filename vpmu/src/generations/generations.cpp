@@ -22,7 +22,7 @@ static_assert(
       return true;
     }(),
     "each enumerator has its description");
-// The event of load latency is in each table, and runs where the description says.
+// Each table has the load latency event, with the code and umask of the description.
 static_assert(std::ranges::all_of(generation_table, [](const GenerationDesc* d) {
   const auto rows = events::rows_of(d->events, d->load_latency_code, d->load_latency_umask);
   return !rows.empty() && rows.front().counts == Counts::load_latency;

@@ -35,7 +35,7 @@ inline constexpr GenerationDesc description<nehalem>{
                  .lbr_info = false},
     .offcore_rsp_msrs = 1,
     .offcore_rsp_mask = 0xFFFF,
-    // UNCORE_HIT and LOCAL_DRAM; one bit for each answer, none for all. SDM 3B table 18-26.
+    // UNCORE_HIT and LOCAL_DRAM: one bit for each supplier, and no bit that means all of them. SDM 3B table 18-26.
     .offcore =
         {.any_response = 0,
          .answers = {{{.supplier = bit(8)}, {.supplier = bit(14)}, {.supplier = bit(9)}, {.supplier = bit(10)}}}},
@@ -48,7 +48,7 @@ inline constexpr GenerationDesc description<nehalem>{
     .precise_store_umask = 0,
     .load_latency_counters = 0xF,
     .bus_clock_khz = 133'333,
-    // unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O. SDM 3B table 18-24.
+    // Unknown, L1, LFB, L2, L3 without snoop, local DRAM, uncached, I/O, L3 shared, L3 modified. SDM 3B table 18-24.
     .data_source_code = {0x0, 0x1, 0x2, 0x3, 0x4, 0xC, 0xF, 0xE, 0x5, 0x6},
     .uncore = &nehalem_uncore,
     .events = events::nehalem,

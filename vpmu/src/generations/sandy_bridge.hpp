@@ -5,7 +5,7 @@
 
 namespace vpmu::generations {
 
-/// Where a second package may be, memory is read with a snoop, which misses: SNP_MISS.
+/// On a server, which may have a second package, a read from memory snoops, and the snoop misses: SNP_MISS.
 inline constexpr std::uint64_t snoop_of_memory_on_servers = bit(33);
 
 /// Sandy Bridge client. SDM 3B 18.9, 3C table 35-18.

@@ -4,17 +4,17 @@
 #include "vpmu/bits.hpp"
 #include "vpmu/uncore.hpp"
 
-/// The uncores. SDM 3C tables 35-14, 35-15, 35-20 to 35-38. Where a server's uncore is made of boxes, whole blocks of
-/// their registers hold what is written to them.
+/// The uncores. SDM 3C tables 35-14, 35-15, 35-20 to 35-38. On servers the uncore consists of boxes; all registers of a
+/// box keep what is written to them.
 namespace vpmu::generations {
 
 inline constexpr std::uint64_t every_bit = ~0ULL;
 
-/// Registers of boxes, event selects with their enable among them.
+/// Registers of boxes. Bit 22 is the enable bit of those that are event selects.
 constexpr UncoreMsr boxes(std::uint32_t first, std::uint32_t last, std::string_view name) {
   return {.first = MsrIndex{first}, .count = last - first + 1, .name = name, .legal = every_bit, .starts = bit(22)};
 }
-/// Those above all boxes.
+/// Registers that are global to all boxes.
 constexpr UncoreMsr global_registers(std::uint32_t first, std::uint32_t last, std::string_view name) {
   return {.first = MsrIndex{first}, .count = last - first + 1, .name = name, .legal = every_bit};
 }
@@ -77,7 +77,7 @@ inline constexpr std::array nehalem_ex_uncore_msrs{
     boxes(0xD00, 0xDFF, "MSR_C0_PMON_BOX_CTRL"),
     boxes(0xE00, 0xE5F, "MSR_R0_PMON_BOX_CTRL"),
 };
-/// The clock of a server, in one of its boxes: no way from there to a core is modelled.
+/// The clock of a server, in one of its boxes. The routing of its overflow interrupt to a core is not modelled.
 constexpr UncoreClock box_clock(std::uint32_t control, std::uint32_t counter, std::uint32_t global,
                                 std::uint64_t enable, std::uint64_t global_enable) {
   return {.counter = MsrIndex{counter},
@@ -190,7 +190,7 @@ inline constexpr std::array skylake_sp_uncore_msrs{
               .count = 1,
               .name = "MSR_CPU_BUS_NUMBER",
               .legal = 0,
-              .write = UncoreWrite::faults},  // none is valid
+              .write = UncoreWrite::faults},  // reads 0: no bus number is valid
     global_registers(0x700, 0x703, "MSR_PMON_GLOBAL_CTL"),
     fixed_counter(0x704, "MSR_U_PMON_UCLK_FIXED_CTR"),
     boxes(0x705, 0x72F, "MSR_U_PMON_EVNTSEL0"),
