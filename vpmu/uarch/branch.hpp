@@ -13,19 +13,19 @@ namespace vpmu::uarch {
 /// A branch that has retired.
 struct Branch {
   std::uint64_t at{};      ///< Its address,
-  std::uint64_t behind{};  ///< that of the instruction behind it, where a call returns to,
+  std::uint64_t behind{};  ///< that of the next instruction, where a call returns to,
   std::uint64_t to{};      ///< and where it went.
   BranchKind kind{};
   bool taken{};
 };
 
-/// The gshare predictor of conditional branches: two-bit counters by address and global history. A copy of it shares
-/// the counters; where many are predicted in turn, one that no pointer reaches stays in the host's registers.
+/// The gshare predictor of conditional branches: two-bit counters by address and global history. A copy shares the
+/// counters. A loop over many branches works on a local copy, which the compiler keeps in host registers.
 struct Gshare {
   /// Counters go from 0, strongly not taken, to 3, strongly taken; from this one on they predict taken.
   static constexpr std::uint8_t weakly_taken = 2;
-  /// What came of a branch, as one number. The sum of those of some branches says how many were taken, mispredicted,
-  /// and both, if there are fewer than 2^sum_bits.
+  /// The outcome of a branch as one number. The sum of the outcomes of fewer than 2^sum_bits branches tells how many
+  /// were taken, mispredicted, and both.
   using Outcome = std::uint64_t;
   static constexpr unsigned sum_bits = 13;
   static constexpr unsigned mispredicted_at = 8, taken_sum_at = 24, mispredicted_sum_at = taken_sum_at + sum_bits,
@@ -37,11 +37,11 @@ struct Gshare {
 
   std::uint8_t* counters{};
   std::uint64_t history_mask{};
-  std::uint64_t history{};  ///< And, above the mask, what has left it.
+  std::uint64_t history{};  ///< Bits above history_mask are not used.
 
   [[nodiscard]] std::uint64_t slot(std::uint64_t at) const { return (at ^ at >> 16 ^ history) & history_mask; }
-  /// Predicts it and learns from it; `taken` is 1 or 0. From a table: the host would mispredict branches of its own
-  /// where the guest does.
+  /// Predicts the branch and learns from it; `taken` is 1 or 0. Uses a table, because the host would mispredict a
+  /// branch here wherever the guest's is.
   Outcome retire(std::uint64_t at, unsigned taken) {
     std::uint8_t& counter = counters[slot(at)];
     const Outcome outcome = outcomes[taken * 4 + counter];
@@ -51,7 +51,7 @@ struct Gshare {
   }
 
  private:
-  /// By `taken` and the counter, whose next value is in the low byte.
+  /// By `taken` and the counter. The low byte is the counter's next value.
   static constexpr std::array<Outcome, 8> outcomes = [] {
     std::array<Outcome, 8> all{};
     for (std::uint64_t taken = 0; taken < 2; ++taken)
@@ -67,34 +67,34 @@ struct Gshare {
 
 /// Predicts branches from those before them. Conditional: Gshare.
 /// Indirect: targets by address and history. Returns: a stack that wraps around and forgets its oldest. Direct jumps
-/// and calls are always predicted; far branches never.
+/// and calls are always predicted rightly; far branches never.
 ///
-/// Intel tells nothing of its predictors: which branches this one mispredicts says how predictable they are, not what a
-/// CPU would do.
+/// Intel does not document its predictors. What this one mispredicts shows how predictable branches are, not what a CPU
+/// would do.
 class BranchPredictor {
  public:
   explicit BranchPredictor(const BranchShapes& shapes);
-  /// Whether the branch was predicted wrongly; it learns from it.
+  /// Whether the branch was mispredicted; learns from it.
   bool retire(const Branch& branch);
-  /// The same of a conditional one.
+  /// The same for a conditional branch.
   bool conditional(std::uint64_t at, bool taken) {
     Gshare gshare = begin_conditional();
     const bool mispredicted = Gshare::mispredicted(gshare.retire(at, taken ? 1 : 0)) != 0;
     end_conditional(gshare);
     return mispredicted;
   }
-  /// The same of a call, a return or a jump, which are taken.
+  /// The same for a call, a return or a jump, which are always taken.
   bool unconditional(std::uint64_t at, std::uint64_t behind, std::uint64_t to, BranchKind kind) {
     if (is_near_call(kind)) push_return(behind);
     if (kind == BranchKind::near_ret) return return_from(at, to);
     if (kind == BranchKind::near_ind_call || kind == BranchKind::near_ind_jmp) return indirect(at, to);
     return kind == BranchKind::far;
   }
-  /// Of many conditional ones in turn: nothing else may be predicted in between.
+  /// For many conditional branches in a row: no other branch may be predicted in between.
   Gshare begin_conditional() { return {counters_.data(), history_mask_, history_}; }
   void end_conditional(const Gshare& gshare) { history_ = gshare.history & history_mask_; }
   void clear();
-  /// What it has learnt. Behind values that are no predictor's it predicts something.
+  /// What it has learnt. Any bytes are accepted: it then predicts something.
   void visit_state(const StateVisitor& visit);
 
  private:
@@ -124,7 +124,7 @@ class BranchPredictor {
   std::vector<Target> targets_;
   std::array<std::uint64_t, most_returns> returns_{};
   unsigned top_{};    ///< Where the next return address goes.
-  unsigned depth_{};  ///< Of those that are known.
+  unsigned depth_{};  ///< Number of valid return addresses.
 };
 
 }  // namespace vpmu::uarch

@@ -20,7 +20,7 @@ Hierarchy::Hierarchy(const Profile& profile)
       repeated_code_{profile.itlb.small.sets},
       repeated_stores_{profile.dtlb.small.sets} {}
 
-// Lines of the L1 need not be in the L2: there is room for both.
+// Lines of the L1 need not be in the L2: owned_ has room for the lines of both.
 void Hierarchy::share(Sharing& with) {
   sharing_ = &with;
   const Shape l2 = profile_->l2, l1 = profile_->l1d;
@@ -48,7 +48,7 @@ void Hierarchy::own(std::uint64_t line) {
   owned_.insert(line);
 }
 
-// Of a line that the L1 and the L2 lack.
+// For a line that the L1 and the L2 lack.
 Snoop Hierarchy::ask_others(std::uint64_t line, OffcoreRequest request) {
   if (sharing_ == nullptr) return {};
   owned_.remove(line);  // from before it was written back
@@ -81,7 +81,7 @@ void Hierarchy::visit_state(const StateVisitor& visit) {
   remapped();
 }
 
-// What is on its way is not waited for again: the buffer stays taken, and the line is not there when it comes.
+// A fill of the line that is in flight keeps its buffer until it is ready, but no later access waits for it.
 void Hierarchy::flush_line(std::uint64_t linear, std::uint64_t physical) {
   const std::uint64_t line = physical / line_bytes;
   for (RecencySets* const cache : {&l1i_, &l1d_, &l2_, &l3_}) cache->remove(line);
@@ -113,7 +113,7 @@ std::uint16_t Hierarchy::latency_of(HitLevel level) const {
   return level == HitLevel::l3 ? l.l3 : l.dram;
 }
 
-// What an inclusive L3 loses leaves the levels above.
+// What an inclusive L3 evicts leaves the levels above, too.
 void Hierarchy::fill_l3(std::uint64_t line) {
   const std::uint64_t victim = l3_.insert(line);
   if (victim == RecencySets::nothing || profile_->last_level != LastLevel::inclusive) return;
@@ -162,7 +162,7 @@ HitLevel Hierarchy::below_l1(std::uint64_t line, OffcoreRequest request) {
   return answer.level;
 }
 
-/// Takes a fill buffer: one that is free, or else that which is first, and time passes until then.
+/// Takes a fill buffer: a free one, or else the first to become free, for which time passes.
 void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   const std::span buffers{fills_.data(), std::min<std::size_t>(profile_->fill_buffers, fills_.size())};
   const unsigned next = last_fill_ + 1 < buffers.size() ? last_fill_ + 1 : 0;
@@ -177,7 +177,7 @@ void Hierarchy::begin_fill(std::uint64_t line, std::uint16_t latency) {
   last_ready_ = std::max(last_ready_, buffer.ready);
 }
 
-/// Cycles until a line is there; 0: it is not in flight. Most often it is the last one.
+/// Cycles until a line arrives; 0: it is not in flight. Most often the last fill is the one asked for.
 std::uint64_t Hierarchy::rest_of_flight(std::uint64_t line) const {
   const auto rest = [&](const FillBuffer& f) { return f.line == line && f.ready > now_ ? f.ready - now_ : 0; };
   if (const std::uint64_t cycles = rest(fills_[last_fill_]); cycles != 0) return cycles;

@@ -18,39 +18,39 @@ struct DataAccess {
   PageSize page{};
 };
 
-/// What came of a load or store.
+/// The result of a load or store.
 struct DataResult {
-  HitLevel level{};  ///< Of the farther line, if it was in two.
+  HitLevel level{};  ///< Of the slower line, if the access spans two.
   TlbResult tlb{};
   std::uint16_t latency{};  ///< Core cycles from dispatch to data.
-  bool split{};             ///< In two lines.
+  bool split{};             ///< The access spans two lines.
   friend bool operator==(const DataResult&, const DataResult&) = default;
 };
 
-/// What came of fetching a line of code.
+/// The result of fetching a line of code.
 struct FetchResult {
-  HitLevel level{};  ///< l1, l2, l3 or dram.
+  HitLevel level{};  ///< l1, l2, l3, l3_shared, l3_modified or dram.
   TlbResult tlb{};
   bool decoded{};  ///< Its instructions were in the decoded micro-op cache.
   friend bool operator==(const FetchResult&, const FetchResult&) = default;
 };
 
-/// Lines whose use, as long as they stand here, changes nothing in the models of caches and TLBs: each is its L1 set's
-/// latest, as is its page in the first TLB, and it is not in flight. By linear address; of the lines of one place one.
+/// Lines whose repeated use changes nothing in the models of caches and TLBs: each is the most recently used of its L1
+/// set, as is its page in the first TLB, and it is not in flight. By linear address; a place holds one line.
 class Repeats {
  public:
-  /// Lines in a page. An L1 has this many sets, or a multiple: so two lines of one set have one place here, too, by
-  /// their linear addresses as by their physical ones.
+  /// Lines in a page. An L1 has this many sets, or a multiple. So lines of one set share a place, and a line's linear
+  /// and physical addresses give the same place.
   static constexpr std::uint64_t places = 64;
 
-  /// `sets` of the TLB have pages of 4 KiB.
+  /// `sets`: of the TLB for pages of 4 KiB.
   explicit Repeats(std::uint32_t sets) : last_set_{std::min<std::uint32_t>(sets, most_sets) - 1} { clear(); }
 
   [[nodiscard]] bool has(std::uint64_t linear) const { return lines_[linear / line_bytes % places] == marked(linear); }
   void put(std::uint64_t linear) { lines_[linear / line_bytes % places] = marked(linear); }
-  /// That which has the place of this line, by linear or physical address.
+  /// Drops what is at the place of this line. `line`: a line number, linear or physical.
   void drop(std::uint64_t line) { lines_[line % places] = none; }
-  /// All lines of pages that share a set of the TLB with the page of 4 KiB at `linear`: another is its latest now.
+  /// Drops all lines of pages that share a TLB set with the 4 KiB page at `linear`: the set's latest page changes.
   void drop_pages(std::uint64_t linear) {
     std::uint64_t& mark = marks_[linear / page_size & last_set_];
     mark += 1ULL << mark_at;
@@ -61,21 +61,21 @@ class Repeats {
  private:
   static constexpr std::uint32_t most_sets = 64;
   static constexpr std::uint64_t none = ~0ULL;
-  // A canonical address has 48 bits, and the number of its line 42; above are copies of the highest. So no two lines
-  // that differ are the same with two marks.
+  // A canonical address has 48 significant bits, its line number 42; the bits above are copies of the highest. So two
+  // different lines never become equal by their marks.
   static constexpr unsigned mark_at = 44;
   [[nodiscard]] std::uint64_t marked(std::uint64_t linear) const {
     return linear / line_bytes ^ marks_[linear / page_size & last_set_];
   }
 
   std::array<std::uint64_t, places> lines_{};
-  std::array<std::uint64_t, most_sets> marks_{};  ///< Of each set of the TLB; those of lines that stand are its last.
+  std::array<std::uint64_t, most_sets> marks_{};  ///< Of each TLB set: only lines with its present mark are valid.
   std::uint64_t last_set_;
 };
 
-/// Caches and TLBs of one core, with the fill buffers between them, and a clock of its own that tells which fills are
-/// in flight: one cycle for each instruction, and the wait for a fill buffer when all are taken. Loads do not wait for
-/// each other otherwise.
+/// Caches, TLBs and fill buffers of one core, with a clock that tells which fills are in flight. It advances by
+/// advance(), and by the wait of an access for a fill buffer when all are in use. Otherwise loads do not wait for each
+/// other.
 ///
 /// Deterministic: the same accesses after clear() give the same results. Allocates in its constructor only; about 0.6
 /// MiB with an L3 of 8 MiB.
@@ -84,16 +84,16 @@ class Hierarchy {
   /// Cold: nothing in any cache. The profile must outlive it.
   explicit Hierarchy(const Profile& profile);
 
-  /// From here on it is one of several cores, and stays where it is. Both must outlive their use.
+  /// From here on it is one of several coherent cores, and must not move. Both must outlive their use.
   void share(Sharing& with);
-  /// Another core reads the line, or is going to store to it: what this one had. Then it has the line unchanged, or not
-  /// at all.
+  /// Another core reads the line or, with `loses_it`, is going to store to it. Returns what this core had; afterwards
+  /// it has the line unchanged, or not at all.
   Snoop snooped(std::uint64_t line, bool loses_it);
 
   DataResult load(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_data_read); }
   /// Stores allocate lines as loads do; write-backs are free.
   DataResult store(const DataAccess& access) { return do_access(access, OffcoreRequest::demand_rfo); }
-  /// Either of them. It is inlined, for to return the result through memory costs the host more than to find it.
+  /// Either of them. Inlined, because returning the result through memory costs the host more than computing it.
   [[gnu::always_inline]] DataResult do_access(const DataAccess& access, OffcoreRequest request) {
     TlbResult tlb = TlbResult::hit;
     if (!dtlb_.is_latest(access.linear, access.page)) {
@@ -120,14 +120,14 @@ class Hierarchy {
   /// The line that holds `physical`, fetched from `linear`.
   FetchResult fetch(std::uint64_t linear, std::uint64_t physical, PageSize page);
 
-  /// Whether it is known that load() or store() would hit the L1 and the first TLB, and change nothing, whatever the
-  /// time is.
+  /// Whether load() or store() is known to hit the L1 and the first TLB and to change nothing in the models, whatever
+  /// the clock says.
   [[nodiscard]] bool access_repeats(std::uint64_t linear, std::uint32_t bytes, bool store) const {
     return repeated_data_.has(linear) && linear % line_bytes + bytes <= line_bytes &&
            (sharing_ == nullptr || !store || repeated_stores_.has(linear));
   }
-  /// Does the whole of fetch() where that would change nothing: all is there, and was used last of its sets; else
-  /// nothing.
+  /// Replaces fetch() if that would change nothing, because everything is present and the latest of its sets. False:
+  /// nothing was done, call fetch().
   [[nodiscard]] bool fetch_quickly(std::uint64_t linear, std::uint64_t physical, PageSize page) {
     const std::uint64_t window = linear / line_bytes * windows_in_line;
     const bool repeats = itlb_.is_latest(linear, page) && l1i_.is_latest(physical / line_bytes) &&
@@ -135,7 +135,7 @@ class Hierarchy {
     if (repeats) repeated_code_.put(linear);
     return repeats;
   }
-  /// Whether that is known.
+  /// Whether fetch() is known to change nothing.
   [[nodiscard]] bool fetch_repeats(std::uint64_t linear) const { return repeated_code_.has(linear); }
   /// From here on a linear address may be mapped elsewhere.
   void remapped() {
@@ -144,24 +144,24 @@ class Hierarchy {
     repeated_code_.clear();
   }
 
-  /// Lines that came into the L1 of data.
+  /// Lines that were filled into the L1D.
   [[nodiscard]] std::uint64_t l1d_fills() const { return l1d_fills_; }
-  /// Lines that the L2 lacked, by who asked and who had them.
+  /// Lines that the L2 lacked, by offcore_cell().
   [[nodiscard]] const std::array<std::uint64_t, offcore_cell_count>& offcore() const { return offcore_; }
 
-  /// So many cycles pass.
+  /// Lets `cycles` cycles pass.
   void advance(std::uint64_t cycles) { now_ += cycles; }
   [[nodiscard]] std::uint64_t cycles() const { return now_; }
 
-  /// No cache has the line of `physical`, nor the decoded micro-op cache what it held at `linear`. SDM 2A CLFLUSH.
+  /// Removes the line of `physical` from all caches and that of `linear` from the micro-op cache. SDM 2A CLFLUSH.
   void flush_line(std::uint64_t linear, std::uint64_t physical);
-  /// No cache has anything. SDM 2C WBINVD.
+  /// Empties all caches. SDM 2C WBINVD.
   void flush_caches();
-  /// A control register was loaded: no translation is kept.
+  /// Empties the TLBs: a control register was loaded.
   void flush_tlbs();
   /// As after construction.
   void clear();
-  /// Caches, TLBs, fill buffers and the clock; not what was counted. Behind values that are no such thing's it gives
+  /// Caches, TLBs, fill buffers and the clock; not the counts. The visitor may write any bytes: the model then gives
   /// some results.
   void visit_state(const StateVisitor& visit);
   [[nodiscard]] const Profile& profile() const { return *profile_; }
@@ -172,7 +172,7 @@ class Hierarchy {
   static constexpr std::uint64_t windows_in_line = 2;
   struct FillBuffer {
     std::uint64_t line{~0ULL};
-    std::uint64_t ready{};  ///< When the line is there.
+    std::uint64_t ready{};  ///< When the line arrives.
   };
 
   [[nodiscard]] bool has_decoded() const { return profile_->decoded.sets != 0; }
@@ -220,16 +220,16 @@ class Hierarchy {
   SecondLevel stlb_;
   Tlb dtlb_, itlb_;
   Sharing* sharing_{};  ///< Null: there is no other core.
-  RecencySets owned_;   ///< Lines that were stored to since they came: those that are still there are changed.
+  RecencySets owned_;   ///< Lines that were stored to since they were filled: those that are still cached are modified.
   Repeats repeated_data_, repeated_code_;
-  Repeats repeated_stores_;  ///< The same of stores, where there are other cores: their lines are its own.
+  Repeats repeated_stores_;  ///< The same for stores if there are other cores: lines that this core owns.
   std::array<FillBuffer, most_fill_buffers> fills_{};
   unsigned last_fill_{};  ///< The buffer that was taken last.
   std::array<std::uint64_t, offcore_cell_count> offcore_{};
   std::uint64_t l1d_fills_{};
   std::uint64_t now_{};
   std::uint64_t in_flight_{};   ///< flight_bit() of all lines whose fills began while one was in flight.
-  std::uint64_t last_ready_{};  ///< When the last fill that was begun is there: then none is in flight.
+  std::uint64_t last_ready_{};  ///< When all fills have arrived: then none is in flight.
 };
 
 }  // namespace vpmu::uarch

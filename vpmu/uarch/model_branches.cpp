@@ -4,7 +4,7 @@
 
 #include "uarch/processor_model.hpp"
 
-/// What the model makes of branches: how they are predicted, and which are kept for the LBR and BTS.
+/// How the model predicts branches, and which of them it keeps for the LBR and BTS.
 namespace vpmu::uarch {
 
 void ProcessorModel::branched(const exec::SeenBranch& b) {
@@ -44,8 +44,8 @@ BranchRun ProcessorModel::kept_branches(std::uint64_t now) {
   return {.branches = told, .missing = missing, .cycles_behind = static_cast<std::uint32_t>(now) - since};
 }
 
-// A far one leaves the engine: the level stays. Written field by field: the host would wait for a whole that it has
-// just put together of these.
+// The engine runs no far branches, so the privilege level stays. Written field by field: to copy a struct that was just
+// put together of these fields would stall the host.
 inline void ProcessorModel::put_kept(std::uint64_t n, const exec::SeenBranch& b, std::uint64_t to, std::uint64_t now,
                                      bool mispredicted) {
   PassedBranch& kept = kept_[n & kept_mask_];
@@ -65,16 +65,16 @@ void ProcessorModel::keep(const exec::SeenBranch& b, std::uint64_t to, std::uint
   put_kept(kept_count_++, b, to, now, mispredicted);
 }
 
-/// Whether it was predicted wrongly.
+/// Whether it was mispredicted.
 bool ProcessorModel::retire_unconditional(const exec::SeenBranch& b, std::uint64_t to) {
   const bool mispredicted = predictor_.unconditional(b.at, b.behind, to, b.kind);
   count_branch(b.kind, true, mispredicted);
   return mispredicted;
 }
 
-// Nearly as fast as the guest's code, if the host need not guess which way the guest's branches go: whether one was
-// taken, was mispredicted and is to be kept are numbers here, not branches. What the loop needs is local, so that what
-// it writes does not make the host load it anew.
+// Nearly as fast as the guest's code, because no host branch depends on the way of a guest branch: taken, mispredicted
+// and kept are numbers here. The loop's variables are local, so that its stores do not force the compiler to reload
+// them.
 template <bool NotesMissed>
 ProcessorModel::Predicted ProcessorModel::predict(const exec::SeenBlocks& all) {
   static_assert(exec::SeenBlocks::most < 1U << Gshare::sum_bits);
@@ -85,7 +85,7 @@ ProcessorModel::Predicted ProcessorModel::predict(const exec::SeenBlocks& all) {
   const unsigned keeps_conditional = kinds >> static_cast<unsigned>(BranchKind::conditional) & 1U;
   Note* note = notes_.data();
   std::uint8_t* missed = missed_.data();
-  Note here = 0;  // the note of a branch before this block that was predicted rightly
+  Note here = 0;  // the note of a rightly predicted branch before this block
   const exec::SeenBranch* branch = &all.branch;
   for (const exec::SeenBlock* const block : all.blocks) {
     unsigned mispredicted = 0;
@@ -138,7 +138,7 @@ void ProcessorModel::count_conditional(Gshare::Outcome outcomes, std::uint64_t c
 }
 
 void ProcessorModel::keep_noted(const exec::SeenBlocks& all, std::span<const Note> notes) {
-  // Those that are going to be told, and the one before them, for its time.
+  // Those that kept_branches() may return, and the one before them, for its time.
   const std::size_t wanted =
       filter_.call_stack ? notes.size() : std::min<std::size_t>(notes.size(), filter_.depth + 1U);
   kept_count_ += notes.size() - wanted;

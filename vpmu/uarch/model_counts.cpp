@@ -2,13 +2,13 @@
 
 #include "uarch/processor_model.hpp"
 
-/// Which events the model has, and how they follow from what it saw.
+/// Which events the model has, and how it counts them from what it saw.
 namespace vpmu::uarch {
 namespace {
 
 bool counts_mispredictions(Counts counts) { return describe(counts).told_by == ToldBy::prediction; }
 
-/// TlbResult, a bit each.
+/// The TlbResults of such a miss, a bit each.
 unsigned results(TlbMiss miss) {
   constexpr auto bit = [](TlbResult result) { return 1U << static_cast<unsigned>(result); };
   switch (miss) {
@@ -19,7 +19,7 @@ unsigned results(TlbMiss miss) {
   return 0;
 }
 
-/// Whether it needs caches and TLBs. A record of a store says whether it hit the L1 (rule S3).
+/// Whether the entry needs caches and TLBs. A record of a store says whether it hit the L1 (rule S3).
 bool needs_memory(const PlanEntry& e) {
   const bool stores =
       e.counts == Counts::stores || e.counts == Counts::split_stores || e.counts == Counts::uops_retired;
@@ -34,7 +34,7 @@ bool ProcessorModel::tells(Counts counts) {
   return by == ToldBy::caches || by == ToldBy::prediction;
 }
 
-// Branches that have a tally of the engine's, and far ones, are not asked of the model.
+// The model does not count branches for which the engine has a tally, nor far branches.
 bool ProcessorModel::has(Counts counts) {
   const CountsDesc& desc = describe(counts);
   const BranchKinds kinds = desc.branches.kinds;

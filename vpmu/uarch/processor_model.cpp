@@ -6,7 +6,7 @@
 namespace vpmu::uarch {
 namespace {
 
-/// Micro-operations that the queue can give in a cycle. SDM 3B 18.13.1.4.
+/// Micro-operations that the queue can deliver in a cycle. SDM 3B 18.13.1.4.
 constexpr std::uint8_t all_slots = 4;
 
 void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
@@ -17,7 +17,7 @@ void fill_in(MemAccess& access, const std::optional<DataResult>& seen) {
   access.stlb_miss = seen->tlb == TlbResult::walk;
 }
 
-/// Both halves of an access across pages: the farther one decides.
+/// Joins both halves of an access across pages: the slower one decides.
 DataResult joined(const DataResult& first, const DataResult& second) {
   DataResult result = second.latency > first.latency ? second : first;
   result.tlb = std::max(first.tlb, second.tlb);
@@ -50,9 +50,9 @@ void ProcessorModel::complete(Retirement& r) {
 
 namespace {
 
-/// Cycles in which the queue of decoded instructions gets nothing, as what is fetched is on its way: behind a line that
-/// is not in the L1I, behind a translation, and while the legacy decoders take over from the decoded micro-op cache.
-/// What came before is not counted against them: nothing of the queue is left then.
+/// Cycles in which the queue of decoded instructions gets nothing: while a line that is not in the L1I is fetched,
+/// while its address is translated, and while the legacy decoders take over from the decoded micro-op cache. The queue
+/// is taken to be empty by then, so that all of these cycles are a bubble.
 std::uint16_t bubble_of(const FetchResult& f, const Latencies& latency) {
   constexpr unsigned switch_to_decoders = 2;
   unsigned cycles = f.decoded ? 0 : switch_to_decoders;
@@ -94,12 +94,12 @@ void ProcessorModel::fetched(const exec::SeenCode& code) {
   }
   frontend_.itlb_miss |= result.tlb != TlbResult::hit;
   frontend_.stlb_miss |= result.tlb == TlbResult::walk;
-  // Of an instruction in two lines the longer one.
+  // For an instruction in two lines, the longer bubble.
   frontend_.bubble_cycles = std::max(frontend_.bubble_cycles, bubble_of(result, hierarchy_.profile().latency));
   frontend_.bubble_slots = frontend_.bubble_cycles != 0 ? all_slots : std::uint8_t{0};
 }
 
-// What is due to the clock is part of it.
+// The clock is part of the state, so it is first brought up to date.
 void ProcessorModel::visit_state(const StateVisitor& visit, std::uint64_t now) {
   hierarchy_.advance(now - std::exchange(now_, now));
   hierarchy_.visit_state(visit);
@@ -154,8 +154,8 @@ void ProcessorModel::count_hits(std::uint64_t loads) {
   if (hierarchy_.profile().latency.l1 > latency_over_) counts_[static_cast<unsigned>(Counts::load_latency)] += loads;
 }
 
-/// The whole of what saw() would do for a load or store that is all that its instruction accesses, while nobody asks
-/// for that instruction; and for code that all is there for. False: nothing was done.
+/// The fast path of saw(): for a load or store that is its instruction's only access, and for code whose fetch changes
+/// nothing, while complete() will not be called. False: nothing was done.
 bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
   using exec::Seen;
   if (!sees_memory_) return seen.kind == Seen::Kind::code || seen.kind == Seen::Kind::access;
@@ -176,7 +176,7 @@ bool ProcessorModel::saw_quickly(const exec::Seen& seen) {
   return true;
 }
 
-// Of the last instruction only what complete() is asked for is kept: the engine is then run for one instruction.
+// Details of an instruction are kept only if complete() will ask for them: the engine then runs one instruction.
 void ProcessorModel::saw(std::span<const exec::Seen> all) {
   if (telling_) return tell(all, *this);
   for (const exec::Seen& seen : all)
@@ -208,8 +208,8 @@ void ProcessorModel::saw_access(const exec::SeenBlocks& blocks, const exec::Bloc
   if (retires) retired(loads, stores);
 }
 
-// As tell() does, but for what changes nothing in the models, which is most. No access or fetch has an effect on how
-// branches are predicted: so that is done before.
+// As tell() does, but skips what changes nothing in the models, which is most. Accesses and fetches have no effect on
+// branch prediction, so all branches are predicted first.
 void ProcessorModel::saw_blocks(exec::SeenBlocks& all) {
   using exec::Seen;
   if (all.blocks.empty()) return;

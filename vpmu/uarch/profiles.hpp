@@ -9,10 +9,10 @@ namespace vpmu::uarch {
 
 inline constexpr std::uint64_t line_bytes = 64;
 
-/// What the last level cache has to do with the ones above it.
+/// How the last level cache relates to the ones above it.
 enum class LastLevel : std::uint8_t {
-  inclusive,  ///< Holds all that the L1 and L2 hold: what it loses, they lose.
-  victim,     ///< Takes what the L2 loses; lines from memory go past it.
+  inclusive,  ///< Holds all that the L1 and L2 hold: what it evicts, they lose.
+  victim,     ///< Takes what the L2 evicts; lines from memory bypass it.
 };
 
 /// Core cycles until the data of a load are there, by where they were.
@@ -58,7 +58,7 @@ struct Profile {
   Latencies latency;
 };
 
-/// All of them, oldest first; each generation's client before its server.
+/// All profiles, oldest first; each generation's client before its server.
 std::span<const Profile> all_profiles();
 /// The profile of that name, or null.
 const Profile* find_profile(std::string_view name);

@@ -14,9 +14,10 @@ RecencySets::RecencySets(Shape shape)
   clear();
 }
 
-// Both go through the whole set: a loop that ends at the key's way would cost the host a mispredicted branch each time.
+// Both functions below go through the whole set: a loop that ends at the key's way would cost the host a mispredicted
+// branch each time.
 
-/// Its way; most_ways if it is not there.
+/// The way of the tag; most_ways if it is not there.
 unsigned RecencySets::find(const Chunk* set, Tag tag) const {
   using Floats [[gnu::vector_size(16)]] = float;
   const Tags wanted = Tags{} + tag;
@@ -28,7 +29,7 @@ unsigned RecencySets::find(const Chunk* set, Tag tag) const {
   return static_cast<unsigned>(std::countr_zero(found));
 }
 
-/// The tags before way `until` move on by one: that of `until` is lost.
+/// Puts the tag first. The tags before way `until` move on by one; that of `until` is lost.
 void RecencySets::put_first(Chunk* set, Tag tag, unsigned until) const {
   using Numbers [[gnu::vector_size(16)]] = std::int32_t;
   constexpr Numbers first_ways{0, 1, 2, 3};

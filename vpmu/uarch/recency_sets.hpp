@@ -17,16 +17,16 @@ struct Shape {
 
 /// Set-associative memory of keys (lines or pages) with least-recently-used replacement. A set keeps its keys in the
 /// order of their last use, the latest first: so the test for a repeated use is one comparison, and the last one is the
-/// victim. Allocates when it is made only.
+/// victim. Allocates in its constructor only.
 ///
-/// It keeps the 32 bits of a key above those that number its set: keys that are a multiple of 2^32 * `sets` apart are
-/// taken for one. The value 2^31 of these bits marks a way as empty, so a key that has it is found wherever a way is
-/// empty.
+/// A tag is the 32 bits of a key above those that number its set: keys that are a multiple of 2^32 * `sets` apart are
+/// taken for the same key. The tag 2^31 marks a way as empty, so a key that happens to have this tag is found wherever
+/// a way is empty.
 class RecencySets {
  public:
   /// The most ways that a set may have.
   static constexpr unsigned most_ways = 64;
-  /// What insert() gives when nothing had to go.
+  /// What insert() returns when no key was evicted.
   static constexpr std::uint64_t nothing = ~0ULL;
 
   /// Empty. Without sets it stays so.
@@ -41,9 +41,9 @@ class RecencySets {
   bool touch_older(std::uint64_t key) { return touch_older(set_of(key), tag_of(key)); }
   /// Whether the key is its set's latest: touch() would change nothing.
   [[nodiscard]] bool is_latest(std::uint64_t key) const { return set_of(key)->tags[0] == tag_of(key); }
-  /// Puts in a key that is not there, as its set's latest; returns the one that had to go, or nothing.
+  /// Inserts a key that is not there, as its set's latest; returns the key that it evicts, or nothing.
   std::uint64_t insert(std::uint64_t key);
-  /// Takes a key out; false when it was not there.
+  /// Removes a key; false when it was not there.
   bool remove(std::uint64_t key);
   /// Whether the key is there; changes nothing.
   [[nodiscard]] bool contains(std::uint64_t key) const;
@@ -51,7 +51,7 @@ class RecencySets {
   /// Starts to load the key's set into the host's own cache: the key is going to be looked up.
   void prefetch(std::uint64_t key) const { __builtin_prefetch(set_of(key)); }
   [[nodiscard]] Shape shape() const { return shape_; }
-  /// Its keys. Whatever is written there is some keys.
+  /// Its keys. Any bytes are valid.
   void visit_state(const StateVisitor& visit) { visit(state_bytes(chunks_)); }
 
  private:

@@ -24,10 +24,10 @@ class Sharing {
   Sharing& operator=(Sharing&&) = delete;
   ~Sharing() = default;
 
-  /// Another core, which must outlive the use of all of them.
+  /// Adds a core, which must outlive the use of all of them.
   void add(Hierarchy& core) { cores_.push_back(&core); }
-  /// `by` reads a line that its own L1 and L2 lack; who has changed it writes it back and keeps it unchanged. Cost:
-  /// some look-ups for each core.
+  /// `by` reads a line that its own L1 and L2 lack; a core that has it modified writes it back and keeps it unmodified.
+  /// Cost: some look-ups for each core.
   Snoop read(const Hierarchy& by, std::uint64_t line) { return ask(by, line, false); }
   /// `by` is going to store to the line: the others lose it.
   Snoop own(const Hierarchy& by, std::uint64_t line) { return ask(by, line, true); }

@@ -3,7 +3,7 @@
 namespace vpmu::uarch {
 namespace {
 
-/// In the key of a large page.
+/// Set in the key of a large page.
 constexpr std::uint64_t large_bit = 1ULL << Tlb::page_bits;
 
 }  // namespace

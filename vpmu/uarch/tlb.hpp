@@ -11,7 +11,7 @@ enum class TlbResult : std::uint8_t { hit, stlb_hit, walk };
 /// Page sizes as TLBs tell them apart.
 enum class PageSize : std::uint8_t { small, large, huge };
 
-/// Of a page of 4 KiB, 2 MiB, 4 MiB or 1 GiB. A page of 4 MiB is two entries of 2 MiB here.
+/// The class of a page of 4 KiB, 2 MiB, 4 MiB or 1 GiB. A page of 4 MiB is two entries of 2 MiB here.
 constexpr PageSize page_size_of(std::uint64_t bytes) {
   if (bytes <= 4096) return PageSize::small;
   return bytes <= (4U << 20) ? PageSize::large : PageSize::huge;
@@ -34,7 +34,7 @@ class SecondLevel {
   RecencySets shared_, huge_;
 };
 
-/// A first level TLB with what is behind it. It knows pages, not translations: whoever asks has walked the tables.
+/// A first level TLB, backed by the second level. It knows pages, not translations: its caller has the translation.
 class Tlb {
  public:
   /// Bits in the number of a 4 KiB page. The upper 16 bits of a canonical address repeat the highest of them.
@@ -55,7 +55,7 @@ class Tlb {
   }
   /// Forgets all pages; the second level keeps its own.
   void clear();
-  /// Its own; not the second level's.
+  /// Its own state; not the second level's.
   void visit_state(const StateVisitor& visit) {
     for (RecencySets* const pages : {&small_, &large_, &huge_}) pages->visit_state(visit);
   }
