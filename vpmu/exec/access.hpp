@@ -6,12 +6,12 @@
 namespace vpmu::exec {
 
 /// The host address of `bytes` at `at` for an access of that kind, filling the TLB; null when the engine must stop,
-/// Core::stop saying why. The bytes must lie in one page; an observer is told of them, unless there are none.
+/// Core::stop saying why. The bytes must lie in one page; an observer is told of them, unless `bytes` is 0.
 std::byte* find_slowly(Core* c, std::uint64_t at, PagingAccess access, unsigned bytes);
-/// The same by the page tables, for one byte; nobody is told.
+/// The same from the page tables, for one byte; an observer is not told.
 std::byte* find_in_tables(Core* c, Rights rights, std::uint64_t at, PagingAccess access);
 /// The bytes on both sides of a page boundary, together in Core::operand; null as above.
-/// By value both ways: an op whose variables are known elsewhere could not end in a tail call.
+/// By value both ways: an op that passes out the address of a variable could not end in a tail call.
 const std::byte* load_across(Core* c, std::uint64_t at, unsigned bytes);
 /// Stores the low `bytes` of `value` across a page boundary; false as above, and then nothing has been written.
 bool store_across(Core* c, std::uint64_t at, std::uint64_t value, unsigned bytes);
@@ -84,8 +84,8 @@ template <class T>
   return true;
 }
 
-/// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores. In two pages:
-/// what is missing of the second begins with its first byte, as CR2 tells. SDM 3A 4.7.
+/// Makes sure that a T can be stored at `at`, for an instruction that changes something before it stores. If it lies in
+/// two pages, Core::missing names the first byte of the second one if only that is missing, as CR2 would. SDM 3A 4.7.
 template <class T>
 [[nodiscard]] bool can_store(Core* c, std::uint64_t at) {
   if (can_write_quickly(c, at, sizeof(T))) [[likely]]
@@ -95,9 +95,9 @@ template <class T>
          (!crosses_page(at, sizeof(T)) || find_slowly(c, last - last % page_size, PagingAccess::write, 0) != nullptr);
 }
 
-/// No other block begins in the present run().
+/// Lets no other block begin in the present run().
 void cut_short(Core* c);
-/// Behind what takes much longer than an instruction.
+/// Called after whatever takes much longer than an instruction.
 inline void look_at_kick(Core* c) {
   if (c->kick.is_set()) [[unlikely]]
     cut_short(c);
@@ -108,7 +108,7 @@ void flush_tlb(Core* c);
 inline Rights rights_of(const Core& c) {
   return c.cpl == 3 ? Rights::user : c.paging.alignment_check ? Rights::supervisor_ac : Rights::supervisor;
 }
-/// Takes the TLB for the present privilege level and RFLAGS.AC.
+/// Selects the TLB for the present privilege level and RFLAGS.AC.
 void choose_tlb(Core* c);
 
 }  // namespace vpmu::exec

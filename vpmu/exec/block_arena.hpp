@@ -9,8 +9,8 @@
 
 namespace vpmu::exec {
 
-/// The memory of blocks, which live until all of them go. One that is to be decoded anew is made anew: what it was
-/// stays as well.
+/// The memory of blocks, which are all freed together. A block that is decoded anew becomes another block: the old one
+/// stays until then.
 class BlockArena {
  public:
   BlockArena() = default;
@@ -40,12 +40,12 @@ class BlockArena {
   std::size_t used_{};             ///< and of that one, bytes in use.
 };
 
-/// The blocks that begin in one page of one address space, by where. Open addressing.
+/// The blocks that begin in one page of one address space, by address. Open addressing.
 class BlockTable {
  public:
   /// Null: there is none.
   [[nodiscard]] Block* find(std::uint64_t rip) const;
-  /// In place of the one that is there at its address.
+  /// Replaces the block at its address, if there is one.
   void put(Block& block);
   /// In any order; null where there is none.
   [[nodiscard]] std::span<Block* const> places() const { return places_; }

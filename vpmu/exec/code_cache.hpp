@@ -11,24 +11,24 @@
 
 namespace vpmu::exec {
 
-/// Decoded blocks, found again by where they run and what physical page they are from.
+/// Decoded blocks, by where they run and what physical page they are from.
 ///
-/// They are trusted as long as their page is fresh: see Core::stale. When translations may have changed no page is.
-/// Then each is looked at before its first block runs: where it is mapped, and whether its bytes are those that blocks
-/// were decoded from, for the guest may have changed them where we did not see it.
+/// Blocks may run as long as their page is fresh: see Core::stale. When translations may have changed, no page is
+/// fresh. Then each page is checked before its first block runs: where it is mapped, and whether its bytes are those
+/// that blocks were decoded from, as the guest may have changed them unnoticed.
 class CodeCache {
  public:
-  /// When blocks need more memory than that all are thrown away.
+  /// When blocks need more memory than this, all are discarded.
   static constexpr std::size_t most_bytes = 48 << 20;
-  /// So are they when more slots than that are to be told of writes to pages: a guest can put one block in any number
-  /// of them.
+  /// They are also discarded when more slots than this are registered for writes to pages: a guest can make one block
+  /// watch any number of pages.
   static constexpr std::size_t most_watches = 1 << 19;
 
   CodeCache(HostCode* host_code, Platform& guest) : routines_{host_code, &guest} {}
-  /// The block at core.rip, ready to run; where somebody observes, one that tells of itself. Null: it cannot be fetched
-  /// or decoded, core.stop saying why.
+  /// The block at core.rip, ready to run; with an observer, one that reports to it. Null: it cannot be fetched or
+  /// decoded; core.stop says why.
   Block* find(Core& core);
-  /// The same, if it was found lately; null: look with find().
+  /// The same, if it was found lately; null: call find().
   [[nodiscard]] static Block* known(const Core& core) {
     Block* const block = core.jumps[jump_entry(core.rip)];
     return block != nullptr && block->rip == core.rip && core.is_fresh(*block) ? block : nullptr;
@@ -37,7 +37,7 @@ class CodeCache {
   void doubt(Core& core) const;
   /// Whether blocks were decoded from the page.
   [[nodiscard]] bool holds(GuestPhysical page) const { return watched_.contains(page.value()); }
-  /// The page is about to be written: its blocks must be looked at again.
+  /// The page is about to be written: its blocks must be checked again.
   void forget(Core& core, GuestPhysical page);
   [[nodiscard]] std::uint64_t decoded() const { return decoded_; }
 
@@ -53,11 +53,11 @@ class CodeCache {
   struct Page {
     PageKey key;
     CodeSlot slot{};
-    const std::byte* host{};                   ///< Where it was when it was looked at.
-    std::array<std::byte, page_size> bytes{};  ///< What stood there: its blocks are decoded from that.
+    const std::byte* host{};                   ///< Where it was at the last check.
+    std::array<std::byte, page_size> bytes{};  ///< Its bytes then: blocks are decoded from these.
     BlockTable blocks;
   };
-  /// Neighbours are mapped to neighbours: the difference of the two alone would be that of many pages.
+  /// Neighbours are often mapped to neighbours: many pages have the same difference of the two addresses.
   static std::size_t mixed(std::uint64_t a, std::uint64_t b) {
     constexpr std::uint64_t golden = 0x9E37'79B9'7F4A'7C15ULL;
     return (a * golden ^ b / page_size) * golden >> 20;
@@ -81,10 +81,10 @@ class CodeCache {
 
   HostRoutines routines_;
   std::unordered_map<PageKey, std::unique_ptr<Page>, Hash> pages_;
-  std::array<Page*, page_entries> recent_{};  ///< Of the linear pages that have one place the one that was used last.
+  std::array<Page*, page_entries> recent_{};  ///< Each place has the last used of its linear pages.
   BlockArena blocks_;
   DecodedBlock decoding_;
-  std::unordered_map<std::uint64_t, std::vector<CodeSlot>> watched_;  ///< By physical page: whom to tell of a write.
+  std::unordered_map<std::uint64_t, std::vector<CodeSlot>> watched_;  ///< By physical page: what a write makes stale.
   std::size_t watches_{};                                             ///< Entries of all of these.
   unsigned slots_{1};                                                 ///< Used so far.
   std::uint64_t decoded_{};

@@ -6,8 +6,8 @@
 
 namespace vpmu::exec {
 
-/// Writes machine code to a place of a fixed size. What does not fit there, and a number that is no byte, is not
-/// written and spoils the whole: then written() is empty for ever, so that no part of it is ever run. What guests write
+/// Writes machine code to a place of a fixed size. A byte that does not fit, or a number that is no byte, is not
+/// written and spoils the whole: written() is then empty until clear(), so that no part is ever run. The guest's code
 /// decides what is written here.
 class CodeWriter {
  public:
@@ -33,7 +33,7 @@ class CodeWriter {
     if (size_ < sizeof value || at > size_ - sizeof value) return spoil();
     for (std::size_t i = 0; i < sizeof value; ++i, value >>= 8) to_[at + i] = static_cast<std::byte>(value & 0xFF);
   }
-  /// For who finds what cannot be said in code.
+  /// For a caller that finds something that it cannot encode.
   void spoil() { whole_ = false; }
 
   [[nodiscard]] std::size_t size() const { return size_; }

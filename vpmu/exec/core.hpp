@@ -15,8 +15,8 @@
 #include "vpmu/address.hpp"
 #include "vpmu/retirement.hpp"
 
-/// For what ops are made of: a call that comes back would cost each op a stack frame, and a jump that ops share hides
-/// from the CPU's branch predictor where it comes from. GCC by itself stops inlining where there are many users.
+/// For the parts of ops, which must be inlined: a call that returns would cost a stack frame, and a jump that ops share
+/// hides from the CPU's branch predictor where it comes from. GCC by itself stops inlining where there are many users.
 #define VPMU_PART_OF_OP [[gnu::always_inline]] inline
 
 namespace vpmu::exec {
@@ -28,10 +28,10 @@ struct Tap;
 class CodeCache;
 class Jit;
 struct VectorState;
-/// Runs `op`, and with it, where nothing stands against it, all that follows.
+/// Runs `op` and then the ops that follow, unless something prevents it.
 using Run = void (*)(const Op* op, Core* core);
 
-/// Registers by their number in instructions. SDM 2A table 2-2. Those behind R15 are for addresses only.
+/// Registers by their number in instructions. SDM 2A table 2-2. Those after R15 are for addresses only.
 enum RegisterNumber : std::uint8_t {
   rax,
   rcx,
@@ -60,7 +60,7 @@ enum RegisterNumber : std::uint8_t {
   register_count,
 };
 
-/// What an instruction does besides retiring, for the counters; and, where it accesses one place in memory, which.
+/// What an instruction does besides retiring, for the counters; and where its memory access is, if it makes just one.
 enum OpEvent : std::uint8_t {
   event_branch = 1,
   event_load = 2,
@@ -82,7 +82,7 @@ struct Op {
   std::int64_t imm{};
 };
 static_assert(sizeof(Op) == 32);
-/// What is in Op::scale. With nothing but the shift, sums are of 64 bits.
+/// The bits of Op::scale. With the shift alone, addresses are sums of 64 bits.
 enum Scale : std::uint8_t {
   scale_shift = 3,
   scale_32_bits = 16,  ///< Base, index and displacement make a sum of 32 bits,
@@ -97,8 +97,8 @@ enum class Address : std::uint8_t { base, base_and_index, any };
 using Counts [[gnu::vector_size(32)]] = std::int64_t;
 enum CountIndex : std::uint8_t { count_instructions, count_branches, count_loads, count_stores };
 
-/// What an op counts; one without a length is no instruction. From a table: a vector that is put together in memory is
-/// slow to load.
+/// What an op counts; an op without a length is no instruction. Uses a table, because a vector that is put together in
+/// memory is slow to load.
 inline Counts counts_of(const Op& op) {
   static constexpr std::array<Counts, 8> by_events{Counts{1, 0, 0, 0}, Counts{1, 1, 0, 0}, Counts{1, 0, 1, 0},
                                                    Counts{1, 1, 1, 0}, Counts{1, 0, 0, 1}, Counts{1, 1, 0, 1},
@@ -106,7 +106,7 @@ inline Counts counts_of(const Op& op) {
   static_assert(event_branch == 1 && event_load == 2 && event_store == 4);
   return op.length == 0 ? Counts{} : by_events[op.events % by_events.size()];
 }
-/// So many instructions, and nothing else; made in registers.
+/// Counts of `n` instructions and nothing else; made in registers.
 inline Counts only_instructions(std::int64_t n) {
   using Half [[gnu::vector_size(16)]] = std::int64_t;
   return __builtin_shufflevector(Half{n, 0}, Half{}, 0, 1, 2, 3);
@@ -117,66 +117,66 @@ struct Tlb;
 /// Where compiled code goes back to the interpreter.
 struct Site {
   enum class Why : std::uint8_t {
-    op,      ///< `op`, and what follows, is the interpreter's to run.
-    alone,   ///< `op` alone is, and then the code goes on.
-    way,     ///< The block is done and goes on its way `way`, which is not linked.
+    op,      ///< The interpreter is to run `op` and what follows.
+    alone,   ///< It is to run `op` alone, then the code goes on.
+    way,     ///< The block is done; it takes its exit `way`, which is not linked.
     budget,  ///< The counts that are left do not suffice for the block.
-    stale,   ///< The block must be looked at before it may begin.
+    stale,   ///< The block must be checked before it may begin.
   };
   Block* block{};
   const Op* op{};
-  Run run{};  ///< What `op` does; alone, nothing behind it.
+  Run run{};  ///< Function that runs `op`, and nothing after it if Why::alone.
   Why why{};
   std::uint8_t way{};
-  std::uint8_t addresses{};  ///< Accesses of the block that are still to come behind it: see Tap.
+  std::uint8_t addresses{};  ///< Accesses of the block that are still to come after it: see Tap.
 };
 
 /// A block as code of this CPU (jit.hpp).
 struct Compiled {
-  const std::byte* checked{};                   ///< Looks whether the block is fresh, and enters.
-  const std::byte* entry{};                     ///< Takes the block's counts off, and begins.
-  const std::byte* body{};                      ///< Begins.
-  const Tlb* tlb{};                             ///< That it looks into.
-  std::array<const std::byte*, 2> distances{};  ///< Of the jumps on its ways: where they stand. Null: it has none.
-  std::array<const std::byte*, 2> back{};       ///< Where these go while they are not linked: back to the interpreter.
-  std::array<Compiled*, 2> linked{};            ///< To whom they go; null: they are not.
+  const std::byte* checked{};                   ///< Entry that checks whether the block is fresh.
+  const std::byte* entry{};                     ///< Entry that subtracts the block's counts.
+  const std::byte* body{};                      ///< Entry to the first instruction.
+  const Tlb* tlb{};                             ///< The TLB that the code uses.
+  std::array<const std::byte*, 2> distances{};  ///< Where its exit jumps have their distances. Null: no such exit.
+  std::array<const std::byte*, 2> back{};       ///< Where an exit goes while not linked: back to the interpreter.
+  std::array<Compiled*, 2> linked{};            ///< What an exit is linked to; null: it is not.
   struct Link {
     Compiled* from{};
     unsigned way{};
     bool operator==(const Link&) const = default;
   };
-  std::vector<Link> incoming;  ///< Who is linked to it.
+  std::vector<Link> incoming;  ///< Which exits are linked to it.
   std::vector<Site> sites;
 };
 
-/// Of a page that code was decoded from. Core::stale says whether its code may run as decoded.
+/// Number of a page that code was decoded from. Core::stale says whether its code may run as decoded.
 using CodeSlot = std::uint16_t;
 inline constexpr unsigned code_slots = 1U << 14;
-inline constexpr CodeSlot never_fresh = 0;  ///< Of a block that is to be decoded anew.
+inline constexpr CodeSlot never_fresh = 0;  ///< Of a block that must be decoded anew.
 
 /// What a block has for an observer (tap.hpp).
 struct Observed {
-  std::vector<Run> real;            ///< What its ops do, which tell of themselves.
+  std::vector<Run> real;            ///< The functions that its ops call after reporting.
   SeenBlock seen;                   ///< The accesses are those of compiled ops.
   std::array<SeenPage, 2> pages{};  ///< Where its code begins, and the page after that.
 };
 
-/// What decoding finds out about instructions that run one after another, as they stand in memory at `rip`.
+/// What decoding finds out about the straight-line code in memory at `rip`.
 struct BlockFacts {
-  static constexpr std::size_t most_ops = 48;  ///< Instructions: of the 256 bytes that are fetched at once.
+  static constexpr std::size_t most_ops = 48;  ///< Instructions, of the 256 bytes that are fetched at once.
 
   Counts counts{};  ///< Of all its ops.
   std::uint64_t rip{};
   std::array<std::uint64_t, 2> target{};  ///< Where it goes on: taken, not taken.
   Run first_alone{};                      ///< What runs the first op and no other.
-  Run comparison{};          ///< What a comparison does alone that runs as one op with the branch behind it; else null.
-  std::uint16_t op_count{};  ///< One more than instructions: the last is none.
+  Run comparison{};          ///< Function of the comparison alone, if it is one op with the branch after it; else null.
+  std::uint16_t op_count{};  ///< One more than instructions: the last op is none.
   std::uint16_t code_bytes{};
   CodeMode mode{};
   BranchKind branch{};  ///< Of the last instruction.
 };
 
-/// A decoded block. Its ops and the code that they were decoded from stand behind it: see BlockArena.
+/// A decoded block. In memory its ops and the code that they were decoded from follow it: see BlockArena.
 struct Block : BlockFacts {
   explicit Block(const BlockFacts& facts) : BlockFacts{facts} {}
   [[nodiscard]] std::span<Op> ops() { return {reinterpret_cast<Op*>(this + 1), op_count}; }
@@ -185,10 +185,10 @@ struct Block : BlockFacts {
     return {reinterpret_cast<const std::byte*>(ops().data() + op_count), code_bytes};
   }
 
-  CodeSlot slot{};                     ///< Of its page, or its own if it is in two.
-  std::uint32_t begun{};               ///< How often, until it was compiled.
+  CodeSlot slot{};                     ///< Of its page, or its own if it lies in two.
+  std::uint32_t begun{};               ///< How often it began, until it was compiled.
   std::array<Block*, 2> next{};        ///< Where `target` leads, once known.
-  Run first{};                         ///< What the first op does, where it may count how often it is begun, or enter
+  Run first{};                         ///< The first op's own function: the op itself may count beginnings, or enter
                                        ///< compiled code.
   std::unique_ptr<Observed> observed;  ///< Null: it was not decoded for an observer.
   std::unique_ptr<Compiled> compiled;
@@ -198,19 +198,19 @@ struct Block : BlockFacts {
 enum class Stop : std::uint8_t {
   none,         ///< Not at all: it looks for the next block.
   again,        ///< A string instruction has done part of its work; it goes on at the same RIP.
-  budget,       ///< So many events have passed as it was told, exactly.
-  unsupported,  ///< The instruction at RIP is none that the engine knows, or none for these operands.
+  budget,       ///< All instructions asked for have retired, or fewer after a kick or stop_soon().
+  unsupported,  ///< The engine does not know the instruction at RIP, or not with these operands.
   fault,        ///< The instruction at RIP would fault, or touches what is no RAM.
   platform,     ///< The instruction at RIP is one that the Platform left to others.
   alone,        ///< The instruction at RIP must run by itself: it writes to a page that blocks were decoded from.
 };
 
-/// What may be accessed depends on these as well as on the page tables. SDM 3A 4.6.1.
+/// Which memory may be accessed depends on these as well as on the page tables. SDM 3A 4.6.1.
 enum class Rights : std::uint8_t { supervisor, supervisor_ac, user };
 inline constexpr unsigned rights_count = 3;
 
-/// The software TLB: of the linear pages that have one place the one that was used last. A tag is minus the address of
-/// a page where the access is allowed, so that a linear address + tag is the offset in it. Host address = linear
+/// The software TLB: each place has the last used of the linear pages that map to it. A tag is minus the address of a
+/// page where the access is allowed, so that linear address + tag is the offset in the page. Host address = linear
 /// address + add.
 struct Tlb {
   using Words = std::array<std::uint64_t, tlb_entries>;
@@ -219,7 +219,7 @@ struct Tlb {
   Tlb() { clear(); }
   void clear() { read = write = no_tags; }
   void clear_writes() { write = no_tags; }
-  /// The tag of a page that lies far from all those which have this place.
+  /// A tag that matches no page of this place.
   static constexpr std::uint64_t no_tag(std::size_t place) {
     return 0 - (place + tlb_entries / 2) % tlb_entries * page_size;
   }
@@ -227,18 +227,18 @@ struct Tlb {
  private:
   static const Words no_tags;
 };
-/// Of all places. To copy it is faster than to compute it.
+/// The tags of an empty TLB: faster to copy than to compute.
 inline constexpr Tlb::Words Tlb::no_tags = [] {
   Words words{};
   for (std::size_t place = 0; place < tlb_entries; ++place) words[place] = no_tag(place);
   return words;
 }();
-/// Whether all of `bytes` at `at` are in the page of `tag`, which stands at the place for `at`.
+/// Whether all of `bytes` at `at` are in the page of `tag`, which is the tag at the place of `at`.
 constexpr bool is_tagged(std::uint64_t tag, std::uint64_t at, std::uint64_t bytes) {
   return at + tag <= page_size - bytes;
 }
-/// A page that a walk of the tables has found. There are more of these than the software TLB has places: what it loses
-/// comes back without another walk.
+/// A page that a page walk has found. There are more of these than places in the software TLB: most misses there need
+/// no page walk.
 struct KnownPage {
   std::uint64_t linear{};      ///< Its number.
   std::uint64_t generation{};  ///< Core::tlb_generation at that time; a page of an older one is not known.
@@ -253,8 +253,8 @@ constexpr std::size_t known_place(std::uint64_t at) {
   return (at / page_size ^ at / page_size / known_pages) % known_pages;
 }
 
-/// By who runs code and as what: ring 3, or the others; what the one may fetch the other may not. And bytes mean
-/// something else in another mode.
+/// Code is kept apart by privilege, as ring 3 may not fetch all that the other rings may, and the reverse; and by mode,
+/// as the same bytes are other instructions there.
 inline constexpr unsigned code_privileges = 6;
 constexpr unsigned code_privilege(Rights rights, CodeMode mode) {
   return 2 * static_cast<unsigned>(mode) + (rights == Rights::user ? 1U : 0U);
@@ -279,8 +279,8 @@ struct MissingAccess {
 
 /// What compiled code finds relative to the core (jit.hpp).
 struct CompiledState {
-  /// Blocks that computed jumps go to have a place among the first of these, which compiled code looks at, and one
-  /// among the others, which a routine looks at.
+  /// A block that computed jumps go to has a place among the first of these, which compiled code searches, and one
+  /// among the others, which a routine searches.
   static constexpr unsigned near_jumps = 256, far_jumps = 4096;
   static constexpr std::size_t near_place(std::uint64_t rip) { return (rip + rip / page_size) % near_jumps; }
   static constexpr std::size_t far_place(std::uint64_t rip) { return near_jumps + (rip + rip / page_size) % far_jumps; }
@@ -293,23 +293,23 @@ struct CompiledState {
   std::array<const std::byte*, rights_count>
       look_further{};  ///< For a computed jump's block, in `jumps` of the Rights.
   bool (*run_op)(Core*, const Site*){};
-  std::uint64_t no_sse{1};      ///< 0: SSE instructions may run, of which no exception can come.
-  std::uint64_t no_avx{1};      ///< The same of AVX.
-  std::uint64_t no_mxcsr{1};    ///< 0: the others too, for this CPU's MXCSR is the guest's, which masks all exceptions.
-  std::uint64_t wants_mxcsr{};  ///< It is to be while compiled code runs.
+  std::uint64_t no_sse{1};      ///< 0: SSE instructions that cannot raise an exception may run.
+  std::uint64_t no_avx{1};      ///< The same for AVX.
+  std::uint64_t no_mxcsr{1};    ///< 0: the others too: the host's MXCSR is the guest's, which masks all exceptions.
+  std::uint64_t wants_mxcsr{};  ///< Not 0: it is to be so while compiled code runs.
   std::uint32_t host_mxcsr{};   ///< Of whoever called the engine.
   std::uint64_t to{};           ///< Code that a call is going to.
-  const SeenBlock** logged_blocks{};  ///< In Tap::blocks, behind the running block;
-  std::uint64_t* logged_addresses{};  ///< in Tap::addresses, behind the places of its accesses.
+  const SeenBlock** logged_blocks{};  ///< In Tap::blocks, after the running block;
+  std::uint64_t* logged_addresses{};  ///< in Tap::addresses, after the places of its accesses.
   struct Jumps {
     Words tags{};  ///< Minus the RIP of blocks that computed jumps go to,
     Words code{};  ///< and their code.
   };
   std::array<Jumps, rights_count> jumps{};  ///< By Rights, as TLBs are.
-  std::array<Op, 2> alone{};                ///< The op that runs alone, and one that stops behind it.
-  bool went_on{};                           ///< It did not give up.
+  std::array<Op, 2> alone{};                ///< The op that runs alone, and one that stops after it.
+  bool went_on{};                           ///< The op that ran alone did not give up.
 
-  /// What the guest has enabled, or its MXCSR, may be another: an instruction must be looked at before it may run.
+  /// What the guest has enabled, or its MXCSR, may have changed: vector code must be checked before it may run.
   void forget_vectors() {
     no_sse = no_avx = 1;
     wants_mxcsr = 0;
@@ -327,17 +327,17 @@ struct alignas(64) Core {
   std::uint64_t other_flags{};     ///< RFLAGS without the status flags.
   Counts left{};                   ///< What may still pass before the engine stops.
   Block* block{};                  ///< The one that runs.
-  const std::uint8_t* is_stale{};  ///< Of `stale` the part for the present privilege.
+  const std::uint8_t* is_stale{};  ///< The part of `stale` for the present privilege.
   const Op* at{};                  ///< The next op, where ops do not call each other.
   Stop stop{};
   bool wrote_code{};  ///< This op has written to a page that blocks were decoded from.
-  bool stepping{};    ///< One op at a time: its block's counts have not been taken off.
+  bool stepping{};    ///< One op at a time: its block's counts have not been subtracted.
   std::array<Tlb, rights_count> tlbs{};
   Tlb* tlb{tlbs.data()};                     ///< That of the present Rights.
   std::uint64_t tlb_generation{1};           ///< Grows when all translations are forgotten.
-  std::uint64_t stretch{1};                  ///< Of writes: grows when each page is to be told of again.
+  std::uint64_t stretch{1};                  ///< Grows with each Engine::tell_of_writes_anew().
   std::uint64_t answer{};                    ///< The platform's.
-  std::uint64_t tsc_aux{};                   ///< And what it answers to RDTSCP beside it.
+  std::uint64_t tsc_aux{};                   ///< And its IA32_TSC_AUX for RDTSCP.
   std::array<Block*, jump_entries> jumps{};  ///< Blocks by their RIP, for returns and indirect jumps.
   PagingState paging;
   std::uint64_t cr2{};
@@ -357,8 +357,8 @@ struct alignas(64) Core {
   Jit* jit{};
   CompiledState compiled;
   std::array<KnownPage, known_pages> known{};  ///< By known_place().
-  /// By privilege and CodeSlot. 0: since translations were last forgotten the page has been found where it was, its
-  /// code as it was decoded, and closed for writing.
+  /// By privilege and CodeSlot. 0: since translations were last forgotten the page was checked: it is mapped as before,
+  /// its code is as it was decoded, and it is closed for writing.
   std::array<std::array<std::uint8_t, code_slots>, code_privileges> stale{};
 
   [[nodiscard]] bool is_fresh(const Block& b) const { return is_stale[b.slot] == 0; }

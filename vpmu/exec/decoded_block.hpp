@@ -7,7 +7,7 @@
 
 namespace vpmu::exec {
 
-/// What a block is made of. Large: used again for each.
+/// A block as it is decoded. Large, so it is used again for each block.
 class DecodedBlock {
  public:
   /// Decodes as many of the instructions in `code`, which stands at `rip`, as make a block. An instruction that the

@@ -11,7 +11,7 @@
 /// One instruction on its way from Zydis to an op, for decode.cpp and decode_vector.cpp.
 namespace vpmu::exec {
 
-/// A CMP or TEST, with which a branch behind it can be made one.
+/// A CMP or TEST, which can become one op with the branch after it.
 struct Comparison {
   Alu what;
   Form form;
@@ -54,11 +54,11 @@ struct Decoding {
 
 /// The byte offset of a general register in Core::r; empty for others.
 std::optional<std::uint8_t> offset_of(ZydisRegister reg);
-/// Puts the register that is the operand `operand` where an op has it. False: it is none.
+/// Sets `to` to the offset of the register operand `operand`. False: it is no general register.
 bool set_register(const Decoding& d, unsigned operand, std::uint8_t& to);
 /// Fills in the op's memory operand. False for what address() cannot compute.
 bool set_memory(Decoding& d, unsigned operand);
-/// Says in Op::scale how long addresses are.
+/// Sets the address size in Op::scale.
 void note_address_size(Decoding& d);
 /// Operand 0 as the destination of an instruction that has only that: a register in d, or memory.
 bool set_destination(Decoding& d);

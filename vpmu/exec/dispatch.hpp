@@ -46,16 +46,16 @@ VPMU_PART_OF_OP void set_reg(Core* c, std::uint8_t offset, T value) {
   }
 }
 
-/// As many bits as addresses have.
+/// A mask of the address size.
 VPMU_PART_OF_OP std::uint64_t address_mask(const Op& op) {
   return low_bits((op.scale & scale_16_bits) != 0 ? 16 : (op.scale & scale_32_bits) != 0 ? 32 : 64);
 }
-/// From an offset with its segment's base.
+/// From the sum of an offset and its segment's base.
 VPMU_PART_OF_OP std::uint64_t linear_address(const Op& op, std::uint64_t sum) {
   return (op.scale & scale_wraps) != 0 ? sum & low_bits(32) : sum;
 }
 
-/// Adds to what points or counts: as many bits of it as addresses have; 32 bits clear the upper half.
+/// Adds to a pointer or count register in the address size `mask`; 32 bits clear the upper half.
 VPMU_PART_OF_OP void add_to_pointer(Core* c, RegisterNumber number, std::uint64_t step, std::uint64_t mask) {
   std::uint64_t& r = c->r[number];
   r = (mask == low_bits(16) ? r & ~mask : 0) | ((r + step) & mask);
@@ -72,7 +72,7 @@ VPMU_PART_OF_OP std::uint64_t address(const Op* op, const Core* c) {
   return reg<std::uint64_t>(c, op->b) + (reg<std::uint64_t>(c, op->x) << op->scale) + reg<std::uint64_t>(c, op->seg) +
          static_cast<std::uint64_t>(std::int64_t{op->disp});
 }
-/// The same for one that is known to be simpler.
+/// The same for an operand that is known to be simpler.
 template <Address From>
 VPMU_PART_OF_OP std::uint64_t address_of(const Op* op, const Core* c) {
   if constexpr (From == Address::any) return address(op, c);
@@ -82,14 +82,14 @@ VPMU_PART_OF_OP std::uint64_t address_of(const Op* op, const Core* c) {
 
 inline std::uint64_t next_rip(const Op* op, const Core* c) { return c->block->rip + op->offset + op->length; }
 
-/// Stops before `op`, Core::stop saying why.
+/// Stops before `op`; Core::stop says why.
 void leave(const Op* op, Core* c);
 /// Stops before `op` for another reason than a memory access.
 void leave_for(const Op* op, Core* c, Stop why);
-/// Stops after `op`; the engine looks where RIP leads.
+/// Ends the chain of ops: the engine looks for the block at `rip`.
 void end_at(Core* c, std::uint64_t rip);
 
-/// Settles the flags and runs `op` again, which cannot tell its condition yet.
+/// Settles the flags, from which `op` could not tell its condition, and runs it again.
 void settle_first(const Op* op, Core* c);
 
 /// Runs from `first` until an op stops.
@@ -133,7 +133,7 @@ VPMU_PART_OF_OP void enter(Block* block, Core* c) {
 #endif
 }
 
-/// Goes on where the block leads on its way `way`.
+/// Goes on at the block's exit `way`.
 VPMU_PART_OF_OP void go(Core* c, unsigned way) {
   const Block* const from = c->block;
   Block* const to = from->next[way];

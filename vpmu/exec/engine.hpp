@@ -10,7 +10,7 @@
 namespace vpmu::exec {
 
 /// Everything of a vCPU that the engine works with. Segments of 16- and 32-bit code have a base; their limits and types
-/// are not looked at.
+/// are ignored.
 struct CpuState {
   CodeMode mode{};                               ///< bits64: IA-32e mode with CS.L (SDM 3A 4.1); else by CS.D.
   bool stack_is_32_bit{true};                    ///< SS.B; ignored in 64-bit code.
@@ -24,17 +24,17 @@ struct CpuState {
   std::uint8_t cpl{};
 };
 
-/// What passed since the last CpuState was given.
+/// What retired since Engine::load().
 struct Passed {
   std::uint64_t instructions{}, branches{}, loads{}, stores{};
 };
 
-/// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. What it does not know, and every
-/// fault, it leaves to its owner, standing before the instruction with nothing changed.
+/// Runs the guest's instructions one by one, exactly: for one vCPU, on one thread. It leaves unknown instructions and
+/// all faults to its owner: it stops before the instruction, with nothing changed.
 class Engine {
  public:
-  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that are run
-  /// as the host's own, and compiles nothing.
+  /// All must outlive it. Without `host_code` it knows no x87 and vector instructions, nor the few others that run on
+  /// the host's CPU, and compiles nothing.
   Engine(Ram& ram, Platform& platform, HostCode* host_code = nullptr, Compiling compiling = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -42,31 +42,31 @@ class Engine {
   Engine& operator=(Engine&&) = delete;
   ~Engine() = default;
 
-  /// From here. All translations and decoded blocks are looked at anew: the guest may have run elsewhere meanwhile.
+  /// Starts from this state. All translations and decoded blocks are checked anew: the guest may have run elsewhere.
   void load(const CpuState& state);
-  /// The same, where the owner has run what the engine left and nothing else ran since: what passed since load() stays,
-  /// and so do translations and blocks, unless control registers changed. After INVLPG and its like, call
+  /// The same after the owner has run the instruction that the engine left, and nothing else ran since. Keeps passed(),
+  /// and unless control registers changed also translations and blocks. After INVLPG and its like, call
   /// forget_translations() too.
   void resume(const CpuState& state);
-  /// Page tables changed, and an instruction such as INVLPG or MOV to CR3 says so: translations are looked at anew.
-  /// What passed stays.
+  /// The guest changed page tables and ran an instruction such as INVLPG or MOV to CR3: translations are checked anew.
+  /// Keeps passed().
   void forget_translations();
   [[nodiscard]] CpuState state() const;
-  /// The next write to each page is told to Ram::will_write() again, whether the engine has written to it before or
-  /// not. For an owner who tells others of writes, and lets them run in between.
+  /// The next write to each page calls Ram::will_write() again, even if the engine has written to the page before. For
+  /// an owner that passes these calls on to others, and lets them run in between.
   void tell_of_writes_anew();
-  /// Somebody else has written to a page of RAM since load(): what was decoded from it is looked at anew.
+  /// Somebody else has written to a page of RAM since load(): its decoded blocks are checked anew.
   void written(GuestPhysical page) { code_.forget(core_, page); }
-  /// From here on `observer` sees what instructions do; it must outlive that. Null: nobody does, and that costs
-  /// nothing. To change it costs all translations. Not from within run().
+  /// From here on `observer` is told what instructions do; it must outlive that. Null: nobody is told, at no cost. A
+  /// change of observer discards all translations. Not from within run().
   void observe(Observer* observer);
-  /// Whether an observer would hear, from load() or resume() of this state, that translations are flushed.
+  /// Whether load() or resume() of this state would call Observer::flushed().
   [[nodiscard]] bool would_flush(const CpuState& state) const;
-  /// How many instructions have retired since then, as an observer is told.
+  /// How many instructions have retired while observed: the `now` that observers get.
   [[nodiscard]] std::uint64_t observed() const;
 
-  /// Runs until so many instructions have retired, or until something stands in the way: `Stop`. Returns with
-  /// Stop::again after a part of a long string instruction; call it again.
+  /// Runs until `instructions` have retired, or until something stops it earlier: `Stop`. Returns with Stop::again
+  /// after a part of a long string instruction; call it again.
   Stop run(std::uint64_t instructions);
   /// After run() gave Stop::fault: which byte could not be reached, if that is why.
   [[nodiscard]] const std::optional<MissingAccess>& missing() const { return core_.missing; }
@@ -74,12 +74,12 @@ class Engine {
   [[nodiscard]] Passed passed() const;
   /// Blocks decoded so far: the same code is not decoded twice.
   [[nodiscard]] std::uint64_t decoded_blocks() const { return code_.decoded(); }
-  /// Blocks compiled so far, again those that had to be dropped.
+  /// Blocks compiled so far; a block that was dropped and compiled again counts twice.
   [[nodiscard]] std::uint64_t compiled_blocks() const { return jit_.compiled(); }
   /// How often compiled code was entered: seldom, if blocks are linked to each other.
   [[nodiscard]] std::uint64_t entered_compiled() const { return jit_.entered(); }
-  /// While `kick` is not 0, run() returns with Stop::budget before its time, as soon as anything has taken much longer
-  /// than an instruction; what does not is done with its budget soon. It does something before. Others may set it
+  /// While `kick` is set, run() makes some progress and then returns early, with Stop::budget. It checks the flag after
+  /// whatever takes much longer than an instruction; other code uses up its budget soon. Others may set the flag
   /// meanwhile; it must outlive the engine, or the next watch().
   void watch(KickFlag kick) { core_.kick = kick; }
   /// Makes run() return, with Stop::budget, as soon as the platform call that this is called from is done.
@@ -102,7 +102,7 @@ class Engine {
   Jit jit_;
   std::unique_ptr<Tap> tap_;
   Counts given_{};
-  Run stepped_;  ///< What an op does that stops behind the one that ran alone.
+  Run stepped_;  ///< Function of the op that stops after an op that ran alone.
   bool asked_to_stop_{};
 };
 

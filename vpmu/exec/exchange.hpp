@@ -5,8 +5,8 @@
 
 namespace vpmu::exec {
 
-/// A T of the guest's memory that a LOCK instruction changes: where it lies, in one step that others see as one. One
-/// that is not aligned is changed in a copy, which finish() stores: only while no other processor runs.
+/// A T of the guest's memory that a LOCK instruction changes: in place and atomically. A misaligned one is changed in a
+/// copy, which finish() stores; only while no other vCPU runs.
 template <class T>
 struct Exchanged {
   T* at{};                  ///< Null: the instruction must stop here (Core::stop), nothing has changed.
@@ -30,7 +30,7 @@ VPMU_PART_OF_OP Exchanged<T> find_to_exchange(Core* c, std::uint64_t at) {
   return {.at = reinterpret_cast<T*>(find_to_change<T>(c, at))};
 }
 
-/// False: as `at` null; registers must be as they were.
+/// False: the instruction must stop here, as with `at` null, and leave registers as they were.
 template <class T>
 [[nodiscard]] VPMU_PART_OF_OP bool finish(Core* c, const Exchanged<T>& e) {
   return e.copy_of == 0 || store(c, e.copy_of, *e.at);

@@ -12,10 +12,10 @@ inline constexpr std::uint64_t CF = 1U << 0, PF = 1U << 2, AF = 1U << 4, ZF = 1U
 inline constexpr std::uint64_t status = CF | PF | AF | ZF | SF | OF;
 }  // namespace rflags
 
-/// The status flags, not as bits but as what they follow from: most are overwritten before anyone looks.
+/// The status flags, kept as the operands that they follow from: most are overwritten before anyone reads them.
 ///
-/// What sets flags stores its operands and says how they follow from them; what asks settles that. A comparison, by far
-/// the most frequent to be asked about, answers from its operands directly.
+/// An op that sets flags stores its operands and how the flags follow from them; a reader computes the flags. After a
+/// comparison, by far the most frequent case, conditions are told from the operands directly.
 class LazyFlags {
  public:
   /// The six flags at their places in RFLAGS.
@@ -64,7 +64,7 @@ class LazyFlags {
   void set_cf(bool carry) { set_bits((bits() & ~rflags::CF) | (carry ? rflags::CF : 0)); }
   void set_zf(bool zero) { set_bits((bits() & ~rflags::ZF) | (zero ? rflags::ZF : 0)); }
 
-  /// Whether conditions can be told at once; else after settle().
+  /// Whether holds() can be called at once; else only after settle().
   [[nodiscard]] bool is_handy() const { return how_ <= How::bits; }
   void settle() { set_bits(bits()); }
   /// One of the sixteen conditions of Jcc, SETcc and CMOVcc, by the low four bits of their opcodes. SDM 1 appendix B.

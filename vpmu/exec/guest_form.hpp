@@ -18,7 +18,7 @@ enum class FlagUse : std::uint8_t {
 /// An instruction of the guest, as it is to be compiled.
 struct GuestForm {
   enum class Kind : std::uint8_t {
-    interpreted,  ///< Not at all: the interpreter goes on here.
+    interpreted,  ///< Not compiled: the interpreter goes on here.
     alone,        ///< The interpreter runs it, and compiled code goes on.
     nothing,
     plain,          ///< The same instruction, with host registers and addresses for the guest's.
@@ -76,8 +76,8 @@ struct GuestForm {
 /// How `op`, whose bytes these are, is compiled.
 GuestForm guest_form(std::span<const std::byte> code, const Op& op);
 
-/// Which instructions leave what the manual does not define, flags above all, as the interpreter leaves it,
-/// on this CPU.
+/// For which instructions this CPU leaves what the manual does not define, flags above all, in the same state as the
+/// interpreter does.
 struct HostFlags {
   bool logic{};     ///< AND, OR, XOR, TEST: AF is 0.
   bool shift{};     ///< SHL, SHR, SAR, AF apart: OF as for a last shift by 1.
@@ -85,7 +85,7 @@ struct HostFlags {
   bool rotate{};    ///< ROL, ROR: OF as for a last rotation by 1.
   bool bit{};       ///< BT and its like change CF alone,
   bool multiply{};  ///< MUL and IMUL into RDX:RAX CF and OF.
-  bool scan{};      ///< Not of flags: BSF and BSR of 0 leave all of their destination.
+  bool scan{};      ///< Not flags: BSF and BSR of 0 leave all of their destination.
 };
 const HostFlags& host_flags();
 

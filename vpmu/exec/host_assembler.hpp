@@ -100,7 +100,7 @@ class HostAssembler {
   [[nodiscard]] std::size_t size() const { return code_.size(); }
   /// Of a label that finish() has found a place for.
   [[nodiscard]] std::size_t place(Label label) const { return places_[label]; }
-  /// For who finds that what it was to write cannot be written.
+  /// For a caller that finds something that it cannot encode.
   void spoil() { code_.spoil(); }
   /// The code, with the distances to all labels. Empty when it found no room, or a label has no place: then it must not
   /// be run.

@@ -36,7 +36,7 @@ struct HostForm {
   bool stores_environment{};  ///< FNSTENV, FNSAVE: what they store tells where x87 code ran last.
   bool reads_flags{}, writes_flags{};
   std::uint16_t vectors{}, vectors_written{};  ///< By number, a bit each.
-  std::uint16_t vectors_read{};                ///< Of an SSE instruction also those of which it leaves a part.
+  std::uint16_t vectors_read{};                ///< For SSE also registers that it changes in part.
   std::array<HostGpr, 4> gprs{};
   std::uint8_t gpr_count{};
   std::uint16_t bytes{};  ///< Of the memory operand; 0: none.
@@ -48,12 +48,12 @@ struct HostForm {
   [[nodiscard]] std::span<const std::byte> instruction() const { return std::span{code}.first(length); }
 };
 
-/// Of an instruction of code of this mode; its form is 64-bit code. Empty when it is not one to be run like this:
-/// unknown, system, branching, with memory operands that are masked or gathered.
+/// `mode` is that of the code; the form itself is always 64-bit code. Empty: the instruction cannot run like this. It is
+/// unknown, a system instruction or a branch, or has masked or gathered memory operands.
 std::optional<HostForm> host_form(std::span<const std::byte> code, CodeMode mode = CodeMode::bits64);
 
-/// What a CPU must have for the instruction to be one: empty where every 64-bit CPU runs it, or where no feature here
-/// tells.
+/// The feature that a CPU needs to know the instruction; empty: every 64-bit CPU knows it, or CpuFeature does not have
+/// the feature.
 std::optional<CpuFeature> feature_needed(std::span<const std::byte> code, CodeMode mode);
 
 /// What must be enabled for the instruction, whether the host can run it or not. MMX counts as x87, and so do FXSAVE

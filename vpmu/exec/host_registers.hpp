@@ -5,17 +5,17 @@
 #include "exec/core.hpp"
 #include "exec/host_assembler.hpp"
 
-/// Who has which register while compiled code runs.
+/// What each host register holds while compiled code runs.
 namespace vpmu::exec {
 
-/// Free between instructions of the guest; an address is made in the first one.
+/// Free between instructions of the guest; an address is computed in the first one.
 inline constexpr HostRegister scratch_a = 0, scratch_c = 1, scratch_d = 2;
 /// Points into the core, so that its low six bits are the shift from an address to its page number.
 inline constexpr HostRegister core_base = 5;
 inline constexpr std::int32_t core_bias = 12;
 static_assert(1U << core_bias == page_size && alignof(Core) == 64);
 
-/// Where each register of the guest is: in a host register, or, as none, in the core. Compilers use these five least.
+/// Where each register of the guest is: in a host register or, the five that compilers use least, in the core.
 inline constexpr std::array<HostRegister, 16> homes{12,
                                                     13,
                                                     14,

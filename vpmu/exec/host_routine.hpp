@@ -11,7 +11,7 @@
 
 namespace vpmu::exec {
 
-/// One instruction of the guest as the host's own, between loads and stores of the guest's registers.
+/// One instruction of the guest that runs on the host's CPU, between loads and stores of the guest's registers.
 struct HostRoutine {
   /// Runs it with the memory operand at `memory`; `gprs` by number. `flags` are RFLAGS before it; gives those after it,
   /// when it writes them.
@@ -23,8 +23,8 @@ struct HostRoutine {
 /// The routines of one vCPU, each made once.
 class HostRoutines {
  public:
-  /// `code` may be null: then there are no routines. `guest`, whose features count; null: it has all. Both must outlive
-  /// this.
+  /// `code` may be null: then there are no routines. `guest` tells which features the guest has; null: all. Both must
+  /// outlive this.
   explicit HostRoutines(HostCode* code, Platform* guest = nullptr) : code_{code}, guest_{guest} {}
   [[nodiscard]] bool guest_has(CpuFeature feature) const { return guest_ == nullptr || guest_->has(feature); }
   /// For the instruction whose bytes these are. Null: not one that runs like this, or not on this CPU or the guest's,

@@ -21,7 +21,7 @@ struct GatherElements {
 /// Empty: it is no such gather.
 std::optional<GatherElements> gather_elements(ZydisMnemonic mnemonic);
 
-/// What the host must have for an instruction that may be run as its own; empty: it is of no set that may.
+/// The feature that the host must have to run the instruction itself; empty: it is of no set that may run so.
 std::optional<CpuFeature> host_feature(const ZydisDecodedInstruction& in);
 
 }  // namespace vpmu::exec

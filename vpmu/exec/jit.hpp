@@ -7,12 +7,12 @@
 namespace vpmu::exec {
 
 /// The engine's second stage: blocks that run often become code of this CPU, the guest's own instructions with host
-/// registers for the guest's and, for memory, addresses that the software TLB gives.
+/// registers for the guest's and with memory addresses from the software TLB.
 ///
-/// The interpreter enters such code by the block's first op, as if it were one. From there it goes from block to block.
-/// On the way it looks whether the counts that are left suffice and, in another page, whether that is stale. It comes
-/// back to the interpreter for what it does not have: for the rest of a block, or for one op, before which nothing of
-/// that op has happened.
+/// The interpreter enters such code by the block's first op, as if it were an op. The code then runs from block to
+/// block, and checks whether the counts that are left suffice and, on entering another page, whether that page is
+/// stale. It returns to the interpreter for what it cannot run, the rest of a block or one op, before that op has had
+/// any effect.
 class Jit {
  public:
   /// Blocks are compiled when they are begun for the `after`th time; 0: never. Without `code`, or on CPUs without AVX2
@@ -25,24 +25,24 @@ class Jit {
   ~Jit() = default;
 
   void attach(Core& core);
-  /// The block was just decoded: it will be compiled when it is worth that.
+  /// The block was just decoded: from here on counts how often it begins.
   void expect(Block& block) const;
   [[nodiscard]] bool is_due(const Block& block) const { return block.begun >= after_; }
-  /// Compiles it, or makes it the interpreter's for good.
+  /// Compiles it, or leaves it to the interpreter for good.
   void compile(Core& core, Block& block);
-  /// Runs core.block, whose counts have been taken off, and on from there. Null: the engine stops, Core::stop saying
-  /// why.
+  /// Runs core.block, whose counts have been subtracted, and the blocks after it. Null: the engine stops; Core::stop
+  /// says why.
   const Site* enter(Core& core);
-  /// `from` went its way `way` to `to`, which is compiled: next time at once. A block in another page is looked at, for
-  /// that one may be stale.
+  /// `from` took its exit `way` to `to`, which is compiled: links them, so that next time the code jumps there. If `to`
+  /// is in another page, the code checks whether that page is stale.
   void link(Block& from, unsigned way, const Block& to);
-  /// From here on nobody goes to the block at once: it must not run as it was compiled. It may later.
+  /// Removes all links to the block, whose code must not run now. It may run again later.
   void unlink(Core& core, const Block& block);
   /// The same for good: its code is forgotten.
   void drop(Core& core, Block& block);
   /// No room was left for a block: clear() makes some.
   [[nodiscard]] bool is_full() const { return full_; }
-  /// Whether it has put anything where routines might have room.
+  /// Whether it has put code into the memory that it shares with routines.
   [[nodiscard]] bool has_code() const { return enter_ != nullptr; }
   /// All blocks, and all code, are gone.
   void clear(Core& core);
@@ -65,11 +65,11 @@ class Jit {
   bool full_{};
 };
 
-/// Writes the code for a block into `to`. Its places are filled in as distances from the beginning of the code. False:
-/// it is not worth it.
+/// Writes the code for a block into `to`. The pointers in `compiled` are distances from the beginning of the code.
+/// False: it is not worth it.
 bool translate(const Core& core, Block& block, Compiled& compiled, HostAssembler& to);
 
-/// What the first op of a block does that has not been compiled yet, and of one that has.
+/// Functions for the first op of a block that has not been compiled yet, and of one that has.
 Run op_counted();
 Run op_compiled();
 

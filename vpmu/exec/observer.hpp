@@ -15,14 +15,14 @@ struct SeenCode {
   std::uint64_t page_bytes{};  ///< Of the page that it is in.
 };
 
-/// An access to data that lies in one page. What crosses pages is two of these.
+/// A data access that lies in one page. An access that crosses pages is two of these.
 struct SeenAccess {
   std::uint64_t linear{};
   std::uint64_t physical{};
   std::uint64_t page_bytes{};
   std::uint16_t bytes{};
   bool store{};
-  bool second_half{};  ///< Goes on with the one before, in the next page.
+  bool second_half{};  ///< Continues the access before it, in the next page.
 };
 
 /// A line that was flushed from all caches. SDM 2A CLFLUSH.
@@ -34,11 +34,11 @@ struct SeenFlush {
 /// A branch that retired.
 struct SeenBranch {
   std::uint64_t at{};
-  std::uint64_t behind{};  ///< The instruction behind it.
+  std::uint64_t behind{};  ///< The next instruction in memory.
   std::uint64_t to{};
   BranchKind kind{};
   bool taken{};
-  std::uint32_t now{};  ///< Instructions that have retired since Engine::observe(), itself among them: the low half.
+  std::uint32_t now{};  ///< Instructions that have retired since Engine::observe(), this one included: the low half.
 };
 
 /// One of the events below, in the short form in which they are kept until there are enough of them.
@@ -48,7 +48,7 @@ struct Seen {
 
   std::uint64_t linear{};
   std::uint64_t physical{};    ///< A branch's target.
-  std::uint64_t now{};         ///< A branch: what is behind it.
+  std::uint64_t now{};         ///< A branch: SeenBranch::behind.
   std::uint32_t page_bytes{};  ///< A branch: SeenBranch::now.
   std::uint16_t bytes{};       ///< A branch: BranchKind.
   Kind kind{};
@@ -57,7 +57,7 @@ struct Seen {
   [[nodiscard]] bool is(Flag flag) const { return (flags & flag) != 0; }
 };
 
-/// Tells each of them: see Observer.
+/// Calls the function of Observer for each of them.
 template <class To>
 void tell(std::span<const Seen> all, To& to) {
   for (const Seen& s : all) {
@@ -96,38 +96,38 @@ struct SeenPage {
   std::uint64_t page_bytes{};
   bool operator==(const SeenPage&) const = default;
 };
-/// Of the linear pages that have one place, the one that was used last is there.
+/// Places of the software TLB: each has the last used of the linear pages that map to it.
 inline constexpr unsigned tlb_entries = 256;
 constexpr std::size_t tlb_place(std::uint64_t at) { return at / page_size % tlb_entries; }
 
 /// An access that an instruction of a block makes.
 struct BlockAccess {
-  std::uint8_t instruction{};  ///< Of the block, from 0.
+  std::uint8_t instruction{};  ///< Index in the block, from 0.
   std::uint8_t flags{};        ///< Seen::Flag.
   bool both{};                 ///< A load, and then a store.
   std::uint16_t bytes{};
 };
 
-/// What is known of code before it runs: straight on, from its first instruction to the branch that may end it.
+/// What is known of a block before it runs: straight-line code up to the branch that may end it.
 struct SeenBlock {
   std::uint64_t rip{};
   std::uint32_t instructions{};
-  SeenBranch branch{};          ///< The last one: `at`, `behind` and `kind`, which is none if it is no branch.
-  std::vector<SeenCode> lines;  ///< That it lies in.
+  SeenBranch branch{};          ///< The last instruction: `at`, `behind`, `kind`; none if no branch.
+  std::vector<SeenCode> lines;  ///< The lines that hold its code.
   std::vector<BlockAccess> accesses;
 };
 
-/// Blocks that ran to their ends, one after another; and what stands before them. Who reads them leaves there what
-/// stands behind them.
+/// Blocks that ran to their ends, one after another. `now`, `line` and `branch` tell the state before them; the reader
+/// updates these to the state after them.
 struct SeenBlocks {
-  /// So many at most, of so many instructions in all.
+  /// The most blocks, and the most instructions of all of them.
   static constexpr std::size_t most = 2048;
   std::span<const SeenBlock* const> blocks;
   std::span<const std::uint64_t> addresses;      ///< Linear, of all their accesses in turn. None lies in two pages.
-  std::span<const SeenPage, tlb_entries> pages;  ///< By tlb_place(): where these are.
+  std::span<const SeenPage, tlb_entries> pages;  ///< By tlb_place(): the pages of these.
   std::uint64_t now{};                           ///< Instructions that have retired since Engine::observe().
   std::uint64_t line{};                          ///< The last line that was fetched.
-  SeenBranch branch{};  ///< The last branch, if its successor is not known yet; else of kind none.
+  SeenBranch branch{};  ///< The last branch, if its target is not known yet; else of kind none.
 
   [[nodiscard]] SeenAccess access(const BlockAccess& a, std::uint64_t at) const {
     const SeenPage& page = pages[tlb_place(at)];
@@ -137,7 +137,7 @@ struct SeenBlocks {
             .bytes = a.bytes,
             .store = (a.flags & Seen::store) != 0};
   }
-  /// The branch before the block, now that it is known where it went.
+  /// The branch before the block, completed: it went to the block.
   [[nodiscard]] SeenBranch branch_to(const SeenBlock& block) const {
     SeenBranch b = branch;
     b.to = block.rip;
@@ -147,7 +147,7 @@ struct SeenBlocks {
   }
 };
 
-/// Tells each of their events: see Observer.
+/// Calls the function of Observer for each of their events.
 template <class To>
 void tell(SeenBlocks& all, To& to) {
   const std::uint64_t* address = all.addresses.data();
@@ -175,27 +175,27 @@ void tell(SeenBlocks& all, To& to) {
   }
 }
 
-/// Sees what instructions do to memory, in the order of the program. Nothing is seen twice and nothing that did not
-/// happen, except that code of a block may be fetched whose last instructions then fault. It is told of many
-/// instructions at once, and of all when the engine returns.
+/// Receives what instructions do to memory, in program order. Each event is reported once, and only if it happened; but
+/// all code of a block may be reported as fetched, although its last instructions then fault. Events come in batches,
+/// the last one before the engine returns.
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// All of it, many at a time. To override it with `tell(all, *this)` in a final class saves a virtual call for each.
+  /// All events, in batches. A final class that overrides this with `tell(all, *this)` saves a virtual call for each.
   virtual void saw(std::span<const Seen> all) { tell(all, *this); }
-  /// The same of code that ran compiled: calls of both kinds come in the order of the program.
+  /// The same for compiled code. Calls of saw() and saw_blocks() come in program order.
   virtual void saw_blocks(SeenBlocks& all) { tell(all, *this); }
-  /// The block that begins lies in this line, and it is another than the last one.
+  /// The block that begins has code in this line, which is not the one that was fetched last.
   virtual void fetched(const SeenCode& code) = 0;
   /// The instruction that is going to retire made an access; `now` instructions have retired before it, since
   /// Engine::observe().
   virtual void accessed(const SeenAccess& access, std::uint64_t now) = 0;
-  /// It has retired; it loads, stores, or both by what it is, even where it made no access. Not told for other
-  /// instructions.
+  /// The instruction has retired. It loads, stores, or both by its kind, even if it made no access. Not called for
+  /// other instructions.
   virtual void retired(bool load, bool store) = 0;
   virtual void branched(const SeenBranch& branch) = 0;
-  /// The engine gave the instruction up after some elements of a string: what was told of it is done, and it does not
-  /// retire here.
+  /// The engine left a string instruction after some elements: the accesses that were reported have happened, but the
+  /// instruction does not retire here.
   virtual void abandoned() = 0;
   /// CLFLUSH or CLFLUSHOPT retired. It is neither a load nor a store.
   virtual void flushed_line(const SeenFlush& flush) = 0;

@@ -52,7 +52,7 @@ static_assert(sizeof(MaskedForm) == 8);
 
 // `bytes`: operand size 1, 2, 4 or 8. `address`: of the memory operand, if there is one.
 Run op_alu(Alu what, Form form, unsigned bytes, Address address);
-/// CMP or TEST with the Jcc in the op behind it; null where there is none.
+/// CMP or TEST with the Jcc in the op after it; null where there is none.
 Run op_compare_and_jump(Alu what, Form form, unsigned bytes, unsigned condition);
 Run op_mov(Form form, unsigned bytes, Address address);
 /// MOV of the accumulator (d) from or to the address seg + imm.
@@ -136,7 +136,7 @@ Run op_set_ac(bool on);  ///< STAC, CLAC.
 struct HostRoutine;
 /// Runs `routine`, which imm must point to.
 Run op_host(const HostRoutine& routine);
-/// That of an op which op_host() runs; null: it is another one.
+/// The routine of an op from op_host(); null: it is another op.
 const HostRoutine* routine_of(const Op& op);
 Run op_ldmxcsr(bool vex);
 Run op_stmxcsr(bool vex);

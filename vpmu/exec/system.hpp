@@ -3,8 +3,8 @@
 
 namespace vpmu::exec {
 
-/// Whether POPF may load `value` here: the trap flag is left to others, and so is what only ring 0 may change, and an
-/// IF that comes on, for then someone must look whether an interrupt waits.
+/// Whether the engine may load `value` as POPF does: in ring 0, without the trap flag before or after, and without
+/// setting IF. After that somebody must check for pending interrupts, so it is left to the owner.
 bool can_set_flags(const Core& core, std::uint64_t value);
 /// Loads RFLAGS as POPF does. SDM 2B POPF.
 void set_flags(Core& core, std::uint64_t value);

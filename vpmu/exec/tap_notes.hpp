@@ -8,11 +8,11 @@ namespace vpmu::exec {
 
 /// Tells the observer of all entries before `end`.
 void tell_before(Tap& t, unsigned end);
-/// For what an op notes quickly, and more.
+/// Makes room for all quick notes of a block, and more.
 void make_room(Tap& t);
-/// What retires before the block that has begun last, whose counts have been taken off.
+/// Instructions that retire before the block that began last, whose counts have been subtracted.
 std::uint64_t retired_before_block(const Core& core);
-/// The block begins after so many instructions, and all of it is going to run.
+/// The block begins after `at_entry` instructions, and all of it is going to run.
 void note_beginning(Tap& t, const Block& block, std::uint64_t at_entry);
 /// Notes the op's access, if it makes one at a place that the TLB knows; else false.
 bool note_if_quick(const Op* op, Core* c);

@@ -8,8 +8,8 @@
 
 namespace vpmu::exec {
 
-/// Writes the code for one block. The guest's status flags are the host's while it runs: what stands between the
-/// guest's instructions changes none, for the engine may have to stop at any of them.
+/// Writes the code for one block. The guest's status flags are the host's while it runs: the code between the guest's
+/// instructions changes none, because the engine may have to stop at any instruction.
 class Translator {
  public:
   Translator(const Core& core, Block& block, Compiled& compiled, HostAssembler& to);
@@ -22,16 +22,16 @@ class Translator {
   static constexpr std::uint64_t word = 8;
   static constexpr std::int32_t stack_word = 8;
   static constexpr std::size_t most_ops = Block::most_ops;
-  /// Sites besides one for each op: where the interpreter goes on, the page, the budget, and two ways.
+  /// Sites besides one for each op: the rest of the block, the page, the budget, and two exits.
   static constexpr std::size_t other_sites = 5;
-  /// What is written behind the block: seldom reached.
+  /// A slow path. Written after the block, because it is seldom taken.
   struct Outside {
     HostAssembler::Label from, back;
     const Site* site;
-    std::uint16_t put_back, take_again;  ///< Vector registers, before and behind the instruction.
+    std::uint16_t put_back, take_again;  ///< Vector registers, before and after the instruction.
   };
 
-  /// A computed jump whose block has not the place that is looked at first.
+  /// A computed jump whose block is not at the place that is searched first.
   struct FarJump {
     HostAssembler::Label from, found, slow;
   };
@@ -128,7 +128,7 @@ class Translator {
   HostAssembler& a_;
   std::size_t count_;
   std::size_t rights_;
-  bool observed_;         ///< Somebody is told of the block.
+  bool observed_;         ///< There is an observer.
   std::size_t logged_{};  ///< Accesses written so far.
   std::size_t length_{};  ///< Instructions from the first on that are compiled.
   std::array<GuestForm, most_ops> forms_{};
@@ -139,7 +139,7 @@ class Translator {
   std::uint16_t vectors_changed_{};                       ///< and only there;
   bool uppers_too_{};                                     ///< all 256 bits of them: the block has AVX, and no SSE.
   std::uint8_t zero_vector_{none};                        ///< A host register that the block does not use.
-  bool sse_may_run_{}, avx_may_run_{}, mxcsr_is_here_{};  ///< It has been looked whether CompiledState says so.
+  bool sse_may_run_{}, avx_may_run_{}, mxcsr_is_here_{};  ///< CompiledState has been checked for these.
   std::array<Outside, most_ops> outside_{};
   std::size_t outside_count_{};
   std::optional<FarJump> far_jump_;  ///< The last instruction's.

@@ -6,11 +6,11 @@
 
 namespace vpmu::exec {
 
-/// An SSE or AVX instruction as compiled code runs it. SSE is encoded as AVX has it, on 128 bits: a mix of both is slow
-/// on many CPUs. That clears the upper half of a host register, which has no meaning in a block without AVX.
+/// An SSE or AVX instruction as compiled code runs it. SSE gets AVX's encoding with 128 bits, because a mix of both is
+/// slow on many CPUs. That clears the upper half of the host register, which a block without AVX does not use.
 struct VectorForm {
   bool is_avx{};
-  bool zeroes_uppers{};  ///< VZEROUPPER; nothing else is said of it.
+  bool zeroes_uppers{};  ///< VZEROUPPER; no other field is set then.
   bool wide{};           ///< VEX.L.
 
   // How it is encoded. SDM 2A 2.3.5.
@@ -28,7 +28,7 @@ struct VectorForm {
   bool has_vvvv{};
   std::uint8_t vvvv{};
 
-  std::uint16_t used{}, read{}, written{};  ///< Vector registers by number, a bit each. What is read is read before.
+  std::uint16_t used{}, read{}, written{};  ///< Vector registers by number, a bit each. Reads come first.
   bool uses_mxcsr{};
   bool writes_flags{};  ///< All of the status flags.
   bool stores{};
