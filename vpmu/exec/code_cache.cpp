@@ -83,7 +83,7 @@ CodeCache::Page* CodeCache::page_of(Core& core, std::uint64_t at) {
   return recent = page.get();
 }
 
-/// Takes what stands there now. Blocks that were decoded from something else must not run.
+/// Copies the bytes that are there now. Blocks that were decoded from other bytes must not run.
 void CodeCache::look_at(Core& core, Page& page) {
   if (std::memcmp(page.bytes.data(), page.host, page_size) == 0) return;
   std::memcpy(page.bytes.data(), page.host, page_size);
@@ -154,8 +154,8 @@ Block* CodeCache::decode(Core& core, Page& page) {
   return take(core, block);
 }
 
-/// In place of `before`, if there was one, which has lost the slot of its page already: see look_at(). Null: not even
-/// one whole instruction is there.
+/// Replaces `before`, if there is one, which has lost the slot of its page already: see look_at(). Null: not even one
+/// whole instruction is there.
 Block* CodeCache::decode_anew(Core& core, Block* before, Page& page, std::span<const std::byte> code) {
   CodeSlot own = never_fresh;
   if (before != nullptr) {

@@ -85,7 +85,7 @@ Run masked_op(Decoding& d) {
   }
 }
 
-/// Host routines are 64-bit code. What they are made of is not where the operand in memory lies.
+/// Host routines are 64-bit code. The address form of the memory operand is not part of them, so it may differ.
 bool means_the_same_in_64_bit_code(const Decoding& d) {
   ZydisDecodedInstruction in;
   const auto status = ZydisDecoderDecodeInstruction(&zydis_decoder(), nullptr, d.code.data(), d.code.size(), &in);

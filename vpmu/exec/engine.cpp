@@ -98,7 +98,7 @@ void Engine::set_state(const CpuState& state) {
   take_privilege();
 }
 
-// Code that the kernel may run is not thereby code that a program may run.
+// Staleness is per privilege: code that the kernel may run need not be code that a program may run.
 void Engine::take_privilege() {
   core_.is_stale = core_.stale[code_privilege(rights_of(core_), core_.mode)].data();
   choose_tlb(&core_);
@@ -127,7 +127,8 @@ Passed Engine::passed() const {
   return {at(count_instructions), at(count_branches), at(count_loads), at(count_stores)};
 }
 
-/// Next time `from` leads there at once. One that did not run, for its page is another one now, is no longer gone to.
+/// Links `from` to the block for next time. If `from` is the block's old version, which did not run because its page
+/// has changed, removes the links to it.
 void Engine::came_from(Block& from, Block& block) {
   if (core_.is_fresh(from)) {
     for (unsigned way = 0; way < 2; ++way)
@@ -142,7 +143,7 @@ void Engine::leave(const Counts& left) {
   core_.left = left;
 }
 
-/// The first op of a block, and one that stops behind it.
+/// The first op of a block, and one that stops after it.
 struct Engine::Alone {
   explicit Alone(const Block& block, Run stepped)
       : ops{block.ops()[0],
@@ -152,7 +153,7 @@ struct Engine::Alone {
   std::array<Op, 2> ops;
 };
 
-/// Runs what is made of core_.block. Nothing is left, so that no block begins behind it.
+/// Runs `alone`, made of core_.block. Core::left is 0, so that no block begins after it.
 inline Stop Engine::step(Alone& alone) {
   core_.stepping = true;
   core_.stop = Stop::none;
@@ -163,8 +164,8 @@ inline Stop Engine::step(Alone& alone) {
   return core_.stop;
 }
 
-// The same as for more. Such runs follow each other, and each way of a number through memory would wait for the one
-// before it: so nothing is left meanwhile, and what retires is given.
+// A faster way to the same result for one instruction. Such runs follow each other, and each update of Core::left would
+// wait for the one before: so it stays 0, and what retires is added to given_.
 Stop Engine::run_one() {
   if (core_.left[count_instructions] != 0) leave(Counts{});
   Block* const block = CodeCache::known(core_);
@@ -179,7 +180,7 @@ Stop Engine::run_one() {
   return Stop::budget;
 }
 
-/// One instruction of core_.block, where more may be left.
+/// Runs one instruction of core_.block, in a run of more.
 Stop Engine::step_of_many() {
   const Counts left = core_.left;
   if (core_.tap != nullptr) begin_alone(core_, left[count_instructions]);
@@ -202,7 +203,7 @@ Stop Engine::run(std::uint64_t instructions) {
   core_.missing.reset();
   if (instructions == 1 && core_.tap == nullptr) return run_one();
   if (core_.left[count_instructions] == 0) leave(without_end);
-  // What is beyond this run is put aside, so that a block which would go beyond does not begin.
+  // Puts aside what is left beyond this run, so that no block begins that would exceed the run.
   core_.aside =
       core_.left[count_instructions] - static_cast<std::int64_t>(std::min<std::uint64_t>(instructions, unlimited));
   core_.left -= only_instructions(core_.aside);

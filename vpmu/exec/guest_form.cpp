@@ -4,7 +4,7 @@
 #include "exec/host_routine.hpp"
 #include "exec/ops.hpp"
 
-/// Which instructions are compiled, by their opcodes. SDM 2C appendix A. What is not sure is the interpreter's.
+/// Which instructions are compiled, by their opcodes. SDM 2C appendix A. In doubt, the interpreter runs an instruction.
 namespace vpmu::exec {
 namespace {
 
@@ -46,7 +46,7 @@ class Reader {
     f_.kind = kind;
     f_.flags = flags;
   }
-  /// A branch never: the code does not go on behind it.
+  /// Never a branch: the code does not go on after it.
   void alone() { become((op_.events & event_branch) != 0 ? Kind::interpreted : Kind::alone, FlagUse::other); }
 
   /// Each at most once, LOCK and address size not at all, REX last. False: another kind was found.
@@ -330,8 +330,8 @@ class Reader {
     }
   }
 
-  /// What is not compiled: whether the code behind it is. Not where it may change what memory can be reached, or goes
-  /// elsewhere.
+  /// For an instruction that is not compiled: whether the code after it is. Not if it may change which memory can be
+  /// accessed, or where the code goes on.
   void alone_or_interpreted(unsigned o) {
     const bool strings = (o >= 0xA4 && o <= 0xA7) || (o >= 0xAA && o <= 0xAF);
     const bool x87 = o >= 0xD8 && o <= 0xDF;

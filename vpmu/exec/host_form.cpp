@@ -18,7 +18,7 @@ using Operands = std::array<ZydisDecodedOperand, ZYDIS_MAX_OPERAND_COUNT>;
 constexpr std::uint8_t for_reg = HostForm::for_reg, for_rm = HostForm::for_rm, for_vvvv = HostForm::for_vvvv;
 constexpr unsigned memory_base = 6;  // RSI
 
-/// Members of these sets that do not run like this.
+/// Members of the sets on the list that do not run like this.
 bool is_left_out(ZydisMnemonic mnemonic) {
   switch (mnemonic) {
     case ZYDIS_MNEMONIC_MASKMOVQ:  // which bytes they touch depends on data
@@ -46,8 +46,7 @@ bool is_fxsave_or_fxrstor(const ZydisDecodedInstruction& in) {
   return in.meta.isa_set == ZYDIS_ISA_SET_FXSAVE || in.meta.isa_set == ZYDIS_ISA_SET_FXSAVE64;
 }
 
-/// Whether its result, or whether it faults, may depend on MXCSR. When in doubt it does: also where it has none but MMX
-/// registers.
+/// Whether its result, or whether it faults, may depend on MXCSR. In doubt it does, even if it has only MMX registers.
 bool may_use_mxcsr(const ZydisDecodedInstruction& in) {
   if (in.meta.isa_ext == ZYDIS_ISA_EXT_X87 || is_fxsave_or_fxrstor(in)) return false;
   switch (in.meta.category) {
@@ -235,7 +234,7 @@ class Former {
     return fits && f_.bytes != 0 && loads != f_.stores;
   }
 
-  /// Of general registers alone. Not every other one has a vector register: CVTSD2SI r, m.
+  /// Whether it works on general registers alone. To look for vector registers is not enough: CVTSD2SI r, m has none.
   [[nodiscard]] bool is_general() const {
     return f_.feature == CpuFeature::bmi1 || f_.feature == CpuFeature::bmi2 || f_.feature == CpuFeature::adx ||
            f_.feature == CpuFeature::movbe || in_.mnemonic == ZYDIS_MNEMONIC_CRC32;
@@ -256,7 +255,7 @@ class Former {
     constexpr auto status = static_cast<std::uint32_t>(rflags::status);
     const std::uint32_t determined = (c.modified | c.set_0 | c.set_1) & status;
     f_.writes_flags = ((determined | c.undefined) & status) != 0;
-    // Those that it leaves alone, or that no manual defines, come out as they went in, or as they do on this CPU.
+    // Flags that it leaves alone come out as they went in; those that no manual defines, as on this CPU.
     f_.reads_flags = (c.tested & status) != 0 || (f_.writes_flags && determined != status);
   }
 
@@ -289,8 +288,8 @@ class Former {
   }
 
   /// An instruction may repeat prefixes until it has 15 bytes. What counts is whether there is a 66, and the last one
-  /// of F2 and F3. REX is needed for what its bits say alone: no register of 8 bits is named but those that stand in
-  /// for the guest's.
+  /// of F2 and F3. REX is needed for its bits alone: the only 8-bit registers that are named are scratch registers, R8
+  /// and up.
   void prefixes() {
     bool operand_size = false;
     unsigned repeat = 0;

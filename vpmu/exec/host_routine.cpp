@@ -94,7 +94,7 @@ void emit_stores(Emitter& e, const HostForm& f) {
   if (f.uses_mxcsr) e.state(stmxcsr, false, VectorState::mxcsr_at);
 }
 
-/// None of what stands around the instruction changes flags. Empty when it does not fit.
+/// The code around the instruction changes no flags. Empty when it does not fit.
 std::span<const std::byte> emit(const HostForm& f, std::span<std::byte> to) {
   Emitter e{to};
   const bool x87 = f.unit == VectorUnit::x87;

@@ -128,7 +128,7 @@ VectorUnit unit_needed(std::span<const std::byte> code, CodeMode mode) {
     case ZYDIS_ISA_SET_XSAVEOPT:
     case ZYDIS_ISA_SET_XSAVEC:
     case ZYDIS_ISA_SET_XSAVES:
-      // XGETBV and XSETBV ask CR4 themselves, and are no business of CR0.TS.
+      // XGETBV and XSETBV depend on CR4 alone, and not on CR0.TS.
       return in.mnemonic == ZYDIS_MNEMONIC_XGETBV || in.mnemonic == ZYDIS_MNEMONIC_XSETBV ? VectorUnit::none
                                                                                           : VectorUnit::xsave;
     default: break;

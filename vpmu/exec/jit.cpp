@@ -20,10 +20,10 @@ std::uint16_t packed(std::uint64_t flags) {
 }
 std::uint64_t unpacked(std::uint16_t flags) { return (flags >> 8U & low_flags) | (flags & 1ULL) << of_bit; }
 
-// The op that stands behind one which runs alone: comes to an end.
+// The op after one that runs alone: ends the chain.
 void went_on(const Op* /*op*/, Core* c) { c->compiled.went_on = true; }
 
-/// For compiled code, which has stored all registers. False: the op gave up.
+/// Called by compiled code, which has stored all registers. False: the op gave up.
 bool run_op(Core* c, const Site* site) {
   c->flags.set_bits(unpacked(c->compiled.flags));  // settled: no op needs settle_first()
   c->block = site->block;
@@ -87,7 +87,7 @@ struct Routines {
     a.operand(operation, base, disp);
   }
   void find_vectors() { a.with_memory(0x8B, scratch_a, core_base, in_core(offsetof(Core, vectors))); }
-  /// The guest's, if it is wanted. Changes flags.
+  /// Loads the guest's MXCSR, if it is wanted. Changes flags.
   void load_mxcsr() {
     const HostAssembler::Label behind = a.label();
     compare_with_0(offsetof(CompiledState, wants_mxcsr));
@@ -145,7 +145,7 @@ struct Routines {
     a.bytes({0x48, 0x83, 0xC4, 8});
     a.bytes({0x41, 0x5F, 0x41, 0x5E, 0x41, 0x5D, 0x41, 0x5C, 0x5D, 0x5B, 0xC3});
   }
-  // Called, with the site in RCX.
+  // Called with the site in RCX.
   void write_run_alone() {
     a.align(16);
     a.here(run_alone);
@@ -164,7 +164,7 @@ struct Routines {
     a.bytes({0x48, 0x83, 0xC4, 8, 0x31, 0xC0});  // add $8, %rsp; xor %eax, %eax
     a.jump(back);
   }
-  // Called, with an address in RAX. Then its place is in RDX, or RCX is not 0.
+  // Called with an address in RAX. Found: RCX is 0 and its place is in RDX; else RCX is not 0.
   void write_look_further(unsigned rights) {
     look_further[rights] = a.label();
     a.align(16);
@@ -184,7 +184,7 @@ struct Routines {
   }
 };
 
-/// It stands for an address of another place.
+/// The tag of an address that has another place.
 constexpr std::uint64_t no_tag(std::size_t place) { return 0 - (place + 1); }
 void forget_jumps(Core& core) {
   for (CompiledState::Jumps& jumps : core.compiled.jumps)
@@ -203,7 +203,7 @@ void counted(const Op* op, Core* c) {
 
 void compiled(const Op* op, Core* c) {
   if (c->tap != nullptr) settle(*c);
-  // With another TLB: the privilege is another one, or RFLAGS.AC under SMAP.
+  // It was compiled for another TLB: the privilege level, or RFLAGS.AC under SMAP, is another one now.
   if (c->tlb != c->block->compiled->tlb) return c->block->first(op, c);
   const Site* const site = c->jit->enter(*c);
   if (site == nullptr) return;
@@ -309,8 +309,9 @@ const Site* Jit::enter(Core& core) {
   return site;
 }
 
-/// False: it goes where it went. The CPU notices by the physical address that a line of code has changed, whatever
-/// address it was written by; and nothing of the jump can be in its pipeline, for we come from C++. SDM 3A 11.6.
+/// Makes an exit jump to `to`. False: it goes where it went. The CPU notices by the physical address that a line of
+/// code has changed, whatever address it was written by; and nothing of the jump can be in its pipeline, for we come
+/// from C++. SDM 3A 11.6.
 bool Jit::point(const Compiled& from, unsigned way, const std::byte* to) {
   const std::ptrdiff_t distance = to - (from.distances[way] + sizeof(std::uint32_t));
   const bool fits = distance == static_cast<std::int32_t>(distance);
@@ -328,7 +329,7 @@ void Jit::unlink(Core& core, const Block& block) {
   Compiled& compiled = *block.compiled;
   for (const Compiled::Link& l : compiled.incoming) {
     l.from->linked[l.way] = nullptr;
-    // Code that cannot be changed must not run: all of it goes.
+    // If the link cannot be changed, this code must not run: all code is discarded.
     if (!point(*l.from, l.way, l.from->back[l.way])) full_ = true;
   }
   compiled.incoming.clear();

@@ -5,7 +5,7 @@
 namespace vpmu::exec {
 namespace {
 
-// Every form, and every access.
+// The general op: every form, and every access.
 template <Alu What, class T, Form F>
 [[gnu::noinline]] void alu(const Op* op, Core* c) {
   constexpr bool to_memory = F == Form::mem_reg || F == Form::mem_imm;
@@ -36,7 +36,7 @@ template <Alu What, class T, Form F>
   VPMU_NEXT(op, c);
 }
 
-// With memory that the TLB knows: no call that comes back, so no stack frame.
+// For memory that the TLB knows: makes no call that returns, so it needs no stack frame.
 template <Alu What, class T, Form F, Address From>
 void quick_alu(const Op* op, Core* c) {
   constexpr bool changes_memory = F != Form::reg_mem && writes<What>;
@@ -61,8 +61,8 @@ void quick_alu(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// The comparison and the conditional branch behind it, which stands behind it as an op of its own for those who need
-// that.
+// The comparison and the conditional branch after it. The branch also stays there as an op of its own, for those who
+// need that.
 template <Alu What, class T, Form F, unsigned CC>
 void compare_and_jump(const Op* op, Core* c) {
   T a = reg<T>(c, op->d);
@@ -109,7 +109,7 @@ void unary(const Op* op, Core* c) {
 
 template <Alu What, class T, Form F>
 Run with_memory(Address address) {
-  // The small sizes are rare but for comparisons.
+  // The small sizes are rare, except in comparisons.
   constexpr bool reads_cf = What == Alu::adc || What == Alu::sbb;
   if constexpr (!reads_cf && (sizeof(T) >= 4 || (sizeof(T) == 1 && !writes<What>))) {
     if (address == Address::base) return quick_alu<What, T, F, Address::base>;

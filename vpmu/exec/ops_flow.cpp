@@ -120,7 +120,7 @@ Run op_end() { return end; }
 Run op_stepped() { return stepped; }
 Run op_unsupported() { return unsupported; }
 
-// What tail calls cannot be: out of line.
+// Out of line: ops reach these by tail calls.
 
 void end_at(Core* c, std::uint64_t rip) {
   c->rip = rip;
@@ -136,7 +136,7 @@ void leave(const Op* op, Core* c) {
 
 void settle_first(const Op* op, Core* c) {
   c->flags.settle();
-  // What tells an observer of the op has done so.
+  // The observer has been told of the op: run the real one.
   const bool told = c->tap != nullptr && !c->stepping;
   return (told ? c->block->observed->real[static_cast<std::size_t>(op - c->block->ops().data())] : op->run)(op, c);
 }

@@ -48,7 +48,7 @@ struct Reached {
   }
 };
 
-/// Finds the bytes from the first element of `which`, which is not none, to the last.
+/// Finds the bytes from the first element of `which`, which is not 0, to the last.
 bool find(Core* c, std::uint64_t operand, PagingAccess access, unsigned which, const MaskedForm& f, Reached& r) {
   r.begin = static_cast<std::size_t>(std::countr_zero(which)) * f.element;
   const std::size_t end = static_cast<std::size_t>(std::bit_width(which)) * f.element;

@@ -21,7 +21,7 @@ template <class T, Form F>
   VPMU_NEXT(op, c);
 }
 
-// With memory that the TLB knows: no call that comes back, so no stack frame.
+// For memory that the TLB knows: makes no call that returns, so it needs no stack frame.
 template <class T, Form F, Address From>
 void quick_mov(const Op* op, Core* c) {
   const std::uint64_t at = address_of<From>(op, c);

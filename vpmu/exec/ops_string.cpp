@@ -13,7 +13,7 @@ namespace {
 /// REP).
 constexpr unsigned most_elements = 4096;
 
-/// RSI, RDI and RCX as 64-bit code has them,
+/// RSI, RDI and RCX with 64 bits,
 struct Wide {
   explicit Wide(const Op* /*op*/) {}
   static std::uint64_t from(const Op* op, const Core* c) { return c->r[rsi] + reg<std::uint64_t>(c, op->seg); }
@@ -21,7 +21,7 @@ struct Wide {
   static std::uint64_t count(const Core* c) { return c->r[rcx]; }
   static void add(Core* c, RegisterNumber number, std::uint64_t step) { c->r[number] += step; }
 };
-/// and as long as addresses are. What RDI points to is in ES.
+/// and with the address size. RDI points into ES.
 struct Narrow {
   explicit Narrow(const Op* op) : mask{address_mask(*op)} {}
   [[nodiscard]] std::uint64_t from(const Op* op, const Core* c) const {
@@ -75,7 +75,7 @@ template <String What, class T>
   if constexpr (What == String::movs) {
     if (!can_read_quickly(c, from, bytes)) return 0;
     const std::byte* const source = known_address(c, from);
-    // What it has stored it loads again where the target lies a little above the source.
+    // If the target lies a little above the source, MOVS loads again what it has stored; memmove() does not.
     if (target > source && target < source + bytes) return 0;
     std::memmove(target, source, bytes);
     c->r[rsi] += bytes;
@@ -109,7 +109,7 @@ void string(const Op* op, Core* c) {
         note_element(*c);
       p.add(c, rcx, ~std::uint64_t{0});
       if (compares && c->flags.zf() != (How == Repeat::while_equal)) break;
-      // It may have been its own code: what goes on is what stands there now.
+      // It may have overwritten its own code: then the new code runs.
       if (c->wrote_code && p.count(c) != 0) [[unlikely]]
         return leave_for(op, c, Stop::again);
     }

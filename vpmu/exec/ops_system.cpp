@@ -45,8 +45,8 @@ void sahf(const Op* op, Core* c) {
   VPMU_NEXT(op, c);
 }
 
-// The platform may look at the machine: RIP must be right, and what this op and those behind it count is not yet taken
-// off. It answers in Core::answer: an op with a variable that others know of could not end in a tail call.
+// The platform may look at the machine, so RIP must be right. Its answer goes to Core::answer: an op that passes out
+// the address of a variable could not end in a tail call.
 template <class Ask>
 bool asks(const Op* op, Core* c, Ask ask) {
   c->rip = c->block->rip + op->offset;
@@ -69,7 +69,7 @@ void rdmsr(const Op* op, Core* c) {
   set_edx_eax(c, c->answer);
   VPMU_NEXT(op, c);
 }
-// Ends its block: what it changed may say that the engine must stop.
+// Ends its block: after what it changed, the engine may have to stop.
 void wrmsr(const Op* op, Core* c) {
   const std::uint64_t value = std::uint64_t{reg<std::uint32_t>(c, rdx * 8)} << 32 | reg<std::uint32_t>(c, rax * 8);
   if (!asks_in_ring_0(op, c, [&](Platform& p) { return p.wrmsr(reg<std::uint32_t>(c, rcx * 8), value); }))

@@ -16,7 +16,7 @@ constexpr std::uint32_t mxcsr_masks = 0x1F80;
 constexpr std::uint16_t fcw_masks = 0x3F, fsw_summary = 0x80;
 constexpr std::uint64_t flags_always = 0x202;
 
-/// No exception of the x87 or SSE floating-point units can come of it: they are all masked, and none is pending.
+/// It cannot raise an x87 or SSE floating-point exception: they are all masked, and none is pending.
 bool cannot_trap(const Core* c, const HostForm& f) {
   if (f.unit == VectorUnit::x87 && f.waits &&
       ((c->vectors->fcw() & fcw_masks) != fcw_masks || (c->vectors->fsw() & fsw_summary) != 0))

@@ -18,7 +18,7 @@ constexpr std::size_t upper_bytes = sizeof(VectorState::upper), alignment = 64;
 constexpr std::size_t x87_register = 10;
 constexpr std::size_t reserved_byte_at = 5;
 
-/// What stands in XSTATE_BV, XCOMP_BV and behind. SDM 1 13.4.2.
+/// XSTATE_BV, XCOMP_BV and the bytes after them. SDM 1 13.4.2.
 struct Header {
   std::uint64_t xstate_bv{}, xcomp_bv{};
   std::array<std::uint64_t, 6> reserved{};
@@ -67,7 +67,7 @@ std::uint64_t requested(const Core* c) {
   return mask & c->vectors->xcr0;
 }
 
-/// What else than memory may stand in the way: #UD and #NM, and components that are not kept here.
+/// Checks what can stop it besides memory: #UD and #NM, and components that are not kept here.
 bool can_run(Core* c, XsaveForm form, std::uint64_t at) {
   if (!is_enabled(c, VectorUnit::xsave) || (form == XsaveForm::supervisor && c->cpl != 0))
     return stop_for(c, Stop::unsupported);

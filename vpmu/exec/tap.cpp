@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint64_t line_bytes = 64;
 constexpr std::uint64_t word = 8;
-/// Entries that are always free when a block begins: its ops' quick notes, two at most for each, do not look for room.
+/// Entries that are always free when a block begins: the quick notes of its ops, two at most for each, do not check for
+/// room.
 constexpr unsigned reserve = 100;
 static_assert(reserve > 2 * Block::most_ops);
 
@@ -40,7 +41,7 @@ std::uint8_t flags_of(std::uint8_t events) {
                                    ((events & event_store) != 0 ? Seen::op_stores : 0));
 }
 
-/// The op before has not given up: it has retired.
+/// The op before has retired, since it has not given up.
 void finish_op(Tap& t) {
   if (!t.running) return;
   t.running = false;
@@ -79,7 +80,7 @@ void begin_op(Core& c, const Op& op, std::uint64_t now) {
 
 namespace {
 
-/// Of the block the first `bytes`.
+/// Notes the fetch of the first `bytes` of the block.
 void fetch(Tap& t, const Block& block, std::uint64_t bytes) {
   for (const SeenCode& line : block.observed->seen.lines) {
     if (line.linear >= block.rip + bytes) return;
@@ -149,7 +150,7 @@ VPMU_PART_OF_OP void begin(Core* c) {
   if constexpr (First) begin_block(*c);
 }
 
-/// The op makes accesses of its own, or the TLB is empty or lacks the page.
+/// For an op whose accesses are not known beforehand, and where the TLB lacks the page.
 void observe_slowly(const Op* op, Core* c) {
   begin_op(*c, *op, c->tap->at_entry + index_of(op, c));
   return run_really(op, c);

@@ -2,7 +2,7 @@
 
 #include <span>
 
-/// What becomes of each kind of instruction, branches apart.
+/// The code for each kind of instruction but branches.
 namespace vpmu::exec {
 
 void Translator::write(std::size_t i) {
@@ -72,7 +72,7 @@ void Translator::immediate_of(const GuestForm& f, const Op& op) {
   a_.copy(block_.code().subspan(end - f.immediate_bytes, f.immediate_bytes));
 }
 
-/// The same instruction. Registers that have no home are in RCX and, where it is none of memory, RAX.
+/// The same instruction. Registers that have no home are in RCX and, if there is no memory operand, RAX.
 void Translator::plain(std::size_t i) {
   const GuestForm& f = forms_[i];
   const Op& op = block_.ops()[i];

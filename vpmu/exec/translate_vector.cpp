@@ -14,9 +14,9 @@ constexpr unsigned counts_register = 15;  ///< YMM15: what is left of the counts
 
 }  // namespace
 
-/// The guest's register 15 stands in a host register that the block does not use, and 0 for VZEROUPPER in another.
-/// Where there is none, the interpreter runs what needs it; and SSE instructions, which leave upper halves as they are,
-/// in a block with AVX.
+/// The guest's register 15 is in a host register that the block does not use, and the 0 for VZEROUPPER in another.
+/// Without such a register, the interpreter runs what needs it. In a block with AVX it also runs SSE instructions,
+/// which must leave upper halves as they are.
 void Translator::find_places_for_vectors() {
   const auto all = std::span{forms_}.first(count_);
   const auto is_vector = [](const GuestForm& f) { return f.kind == Kind::vector; };
@@ -67,14 +67,14 @@ void Translator::put_vectors_back() {
   move_vectors(true, vectors_changed_);
   vectors_changed_ = 0;
 }
-/// The interpreter runs.
+/// The interpreter is going to run.
 void Translator::forget_vectors() {
   vectors_here_ = 0;
   sse_may_run_ = avx_may_run_ = mxcsr_is_here_ = false;
 }
 
-/// Once, and once more for the first that heeds MXCSR: the interpreter runs that one instruction otherwise, and finds
-/// out whether the next ones may.
+/// Checks whether such code may run: once, and once more at the first instruction that heeds MXCSR. If not, the
+/// interpreter runs that one instruction, and finds out whether the next ones may.
 HostAssembler::Label Translator::look_whether_it_may_run(std::size_t i) {
   const VectorForm& v = forms_[i].vector;
   const HostAssembler::Label slow = slowly(i);

@@ -48,7 +48,7 @@ bool Translator::translate() {
   return true;
 }
 
-/// From the last on: whether flags matter behind an instruction.
+/// From the last one backwards: whether flags matter after an instruction.
 void Translator::see_flags() {
   bool seen = true;
   for (std::size_t i = count_; i-- > 0;) {
@@ -60,7 +60,7 @@ void Translator::see_flags() {
   }
 }
 
-/// Where this CPU leaves other flags than the interpreter, and they matter.
+/// Leaves an instruction to the interpreter if this CPU leaves other flags, and they matter.
 void Translator::needs_interpreter(std::size_t i) {
   GuestForm& f = forms_[i];
   if (!flags_seen_[i]) return;
@@ -72,7 +72,7 @@ void Translator::needs_interpreter(std::size_t i) {
   if (!same) f.kind = Kind::alone;
 }
 
-/// To come and go costs as much as some instructions do in the interpreter.
+/// To go to the interpreter and back costs as much as some interpreted instructions.
 bool Translator::is_worth_it() {
   constexpr std::size_t dear = 6;
   std::size_t alone = 0;
@@ -176,7 +176,7 @@ void Translator::write_outside() {
 }
 
 /// A way out of the fast path of instruction `i`: the interpreter runs it, and, unless it ends the block, the code goes
-/// on behind it.
+/// on after it.
 HostAssembler::Label Translator::slowly(std::size_t i) {
   if (outside_count_ == outside_.size()) {
     a_.spoil();
@@ -224,7 +224,7 @@ HostRegister Translator::address_of(const Op& op) {
   }
   return scratch_a;
 }
-/// Looks an address up. Then the operand is at `at` + RDX, or the way out has been taken.
+/// Looks an address up in the TLB. Found: the operand is at `at` + RDX; else the code jumps to `slow`.
 void Translator::look_up(HostRegister at, unsigned bytes, bool store, HostAssembler::Label slow) {
   const std::size_t tlb = offsetof(Core, tlbs) + rights_ * sizeof(Tlb);
   a_.shift_right(scratch_c, at, core_base);
@@ -280,7 +280,7 @@ void Translator::call(std::size_t i) {
   push_return(block_.ops()[i]);
   go(0);
 }
-/// Looks the address in RAX up. Then its code is at the place that RDX names, or the interpreter has been asked.
+/// Looks the address in RAX up. Found: its code is at the place in RDX; else the code jumps to `slow`.
 void Translator::look_up_jump(HostAssembler::Label slow) {
   a_.shift_right(scratch_c, scratch_a, core_base);
   a_.address(scratch_c, scratch_c, scratch_a, 0, 0);

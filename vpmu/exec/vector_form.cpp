@@ -10,7 +10,7 @@ enum Prefix : std::uint8_t { no_prefix, prefix_66, prefix_f3, prefix_f2 };
 constexpr std::uint8_t none = 1U << no_prefix, p66 = 1U << prefix_66, f3 = 1U << prefix_f3, f2 = 1U << prefix_f2;
 constexpr std::uint8_t packed = none | p66, scalar = f3 | f2, all = packed | scalar;
 
-/// What AVX's form of an SSE instruction has for the operand that is source and destination.
+/// What AVX's form of an SSE instruction has for the operand that is both source and destination.
 enum class Shape : std::uint8_t {
   other,              ///< Not known here.
   destination,        ///< Nothing: SSE's destination is no source.
@@ -109,7 +109,7 @@ bool heeds_w(const VectorForm& v) {
 bool writes_rm(const VectorForm& v) { return v.map == 1 && (v.opcode == 0x11 || v.reg_is_opcode); }
 bool shifts_by_constant(const VectorForm& v) { return v.map == 1 && v.opcode >= 0x71 && v.opcode <= 0x73; }
 
-/// Of two registers that are the same one: whatever is in it.
+/// Whether the result is the same whatever is in the register, if both operands are one register.
 bool gives_the_same_of_any(const VectorForm& v) {
   if (v.map != 1 || v.bytes != 0 || v.reg_is_gpr || v.rm_is_gpr || v.reg != v.rm) return false;
   const bool xors = v.opcode == 0x57 || v.opcode == 0xEF;
@@ -190,7 +190,7 @@ bool name_gprs(const HostForm& form, VectorForm& v) {
   return form.gpr_count <= 1;
 }
 
-/// Of SSE: what AVX's form needs besides. False: there is none.
+/// For SSE: fills in what AVX's form needs besides. False: there is no such form.
 bool become_avx(VectorForm& v) {
   const Shape shape = shape_of(v);
   if (shape == Shape::other) return false;
