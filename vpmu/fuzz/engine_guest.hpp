@@ -8,8 +8,8 @@
 #include "exec/engine.hpp"
 #include "scattered_ram.hpp"
 
-/// An engine is made anew for each input, and inputs are short: where memory came from, and went to, would cost as much
-/// as they do. NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
+/// Each input gets a new engine, and inputs are short: to record the stacks of allocations would cost as much as to run
+/// them. NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
 extern "C" [[gnu::used]] inline const char* __asan_default_options() {
   return "malloc_context_size=2:quarantine_size_mb=16";
 }
@@ -72,8 +72,8 @@ inline exec::Passed sum(const exec::Passed& a, const exec::Passed& b) {
   return {a.instructions + b.instructions, a.branches + b.branches, a.loads + b.loads, a.stores + b.stores};
 }
 
-/// Runs so many instructions at most, string instructions to their end: one that overwrites its own page takes a turn
-/// for each element.
+/// Runs at most `instructions`, string instructions to their end: one that overwrites its own page takes a run() for
+/// each element.
 inline Stop run_some(exec::Engine& engine, std::uint64_t instructions) {
   const std::uint64_t before = engine.passed().instructions;
   Stop stop = Stop::again;

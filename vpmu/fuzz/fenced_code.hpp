@@ -14,8 +14,8 @@
 namespace vpmu::fuzz {
 
 /// Executable memory that watches over what stands there: INT3 between all routines, so that a jump out of one dies; no
-/// address to write to in the mapping that runs; and each call from the engine is led past a look at what a function
-/// must leave as it was: RBX, RBP, R12 to R15, MXCSR, the x87 control word, and DF. UD2 where it is not.
+/// address to write to in the mapping that runs; and each call from the engine goes through a check of what a function
+/// must preserve: RBX, RBP, R12 to R15, MXCSR, the x87 control word, and DF. UD2 where it is not.
 class FencedCode final : public exec::HostCode {
  public:
   FencedCode() {
@@ -76,7 +76,7 @@ class FencedCode final : public exec::HostCode {
     }
   }
 
-  std::uint64_t watched{};  ///< Functions whose calls are looked at.
+  std::uint64_t watched{};  ///< Functions whose calls are checked.
 
  private:
   using Code = std::vector<std::byte>;

@@ -10,8 +10,8 @@
 
 namespace vpmu::fuzz {
 
-/// A guest with four pages of RAM, of which some are missing or read only. It counts what the PMU asks for, and lets
-/// who derives from it judge each write.
+/// A guest with four pages of RAM, of which some are missing or read only. It counts what the PMU asks for, and lets a
+/// derived class judge each write.
 class PagedGuest : public GuestEnv {
  public:
   static constexpr unsigned page_count = 4;

@@ -112,7 +112,7 @@ TEST_P(BtsInBulk, IsAsOneByOne) {
   EXPECT_GT(faults, 0U);
 }
 
-// Code at CPL 0 may look at the area after each branch; what nobody stores needs no room.
+// Code at CPL 0 may look at the area after each branch; branches that are not stored need no room.
 TEST_P(BtsInBulk, IsAllowedWhereThereIsRoom) {
   Tracing t{*GetParam()};
   t.control(trace_with_interrupt);
@@ -145,7 +145,7 @@ TEST_P(BtsInBulk, MoreThanSaidAreStoredOneByOne) {
   EXPECT_EQ(t.pmu.statistics().branches_dropped_full, 2U + 5U);
 }
 
-// Another vCPU may take the page away behind branches_storable().
+// Another vCPU may unmap the page after branches_storable().
 TEST_P(BtsInBulk, WhatCannotBeWrittenIsCounted) {
   Tracing t{*GetParam()};
   t.control(trace_with_interrupt);

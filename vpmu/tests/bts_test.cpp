@@ -206,7 +206,7 @@ TEST_P(Bts, BadBoundsDropAndCount) {
   };
   const std::array cases{
       Case{base, base - 8, base + 240},                                           // index below the base
-      Case{base, base + 241, base + 240},                                         // index behind the maximum
+      Case{base, base + 241, base + 240},                                         // index past the maximum
       Case{base + 240, base, base},                                               // maximum below the base
       Case{0xFFFF'FFFF'FFFF'FF00, 0xFFFF'FFFF'FFFF'FFF0, 0xFFFF'FFFF'FFFF'FFFF},  // the record wraps
       Case{0x7FFF'FFFF'FFF0, 0x7FFF'FFFF'FFF0, 0x8000'0000'1000},        // the record leaves the canonical half

@@ -67,7 +67,7 @@ TEST(Counting, FixedCountersCountInstructionsCyclesAndReferenceCycles) {
   EXPECT_EQ(s.fixed(2), 10U);
 }
 
-// Rule C3: CTR_FRZ holds both kinds.
+// Rule C3: CTR_FRZ stops both kinds.
 TEST(Counting, CounterFreezeHoldsBothKinds) {
   S s;
   s.start(0, instructions, 1000);
@@ -108,7 +108,7 @@ std::uint64_t count_uops(Select form, std::initializer_list<std::pair<std::uint6
   return s.pmc(0);
 }
 
-// SDM 3B 18.2.1.2: what references the last level is data and code.
+// SDM 3B 18.2.1.2: data and code both reference the last level.
 TEST(Counting, TheLastLevelIsThatOfLoadsStoresAndCode) {
   S s;
   s.write(msr::IA32_PERFEVTSEL0, Select{.event = 0x2E, .umask = 0x4F}.raw());
@@ -123,7 +123,7 @@ TEST(Counting, TheLastLevelIsThatOfLoadsStoresAndCode) {
   EXPECT_EQ(s.pmc(1), 2U);
 }
 
-// What came into caches and TLBs, of data and of code.
+// Fills and misses of caches and TLBs, for data and for code.
 TEST(Counting, LinesAndPagesAreThoseOfTheInstruction) {
   const std::array rows{std::pair{Select{.event = 0x51, .umask = 0x01}, 3U},   // L1D.REPLACEMENT
                         std::pair{Select{.event = 0x83, .umask = 0x02}, 4U},   // ICACHE_64B.IFTAG_MISS
@@ -325,7 +325,7 @@ TEST(Counting, InstructionClassesCountThemselves) {
   EXPECT_EQ(counted(Generation::skylake, "INST_RETIRED.NOP", {}), 0U);
 }
 
-// Each generation's names lead to what the retirement says.
+// On each generation, events count what their names say.
 TEST(Counting, EventsOfOlderGenerationsCountWhatTheirNamesSay) {
   using enum Generation;
   const Retirement dram{.has_load = true, .load = {.level = HitLevel::dram, .dtlb_miss = true}};

@@ -175,7 +175,7 @@ TEST_P(LbrOf, FreezesAtTheRecordWithTheLastBranchOnTop) {
       branch(target + 2);
     else
       pmu.retire({.ip = target + 2, .next_ip = target + 4, .cycles = 1}, env);
-    branch(at(8));  // behind the record: must not show
+    branch(at(8));  // after the record: must not show
     const std::uint64_t rip = env.peek(GuestLinear{record} + 8);
     EXPECT_EQ(rip, (trigger_is_branch ? to_of(target + 2) : target + 4).value());
     EXPECT_EQ(address(tos()), (trigger_is_branch ? target + 2 : at(1)).value());

@@ -66,7 +66,7 @@ TEST_F(Lbr, WhatPassedInBulkIsAsRetiredOneByOne) {
   EXPECT_EQ(info(3), bit(63) | 12U) << "and the cycles behind the last one";
 }
 
-// So it is where those are left out that have no effect: by the plan's filter, and all but the last.
+// The same if branches that have no effect are left out: those outside the plan's filter, and all but the last.
 TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
   std::mt19937_64 random{9};
   unsigned left_out = 0, call_stacks = 0;
@@ -144,7 +144,7 @@ TEST_F(Lbr, EachSelectBitFiltersItsKindOnly) {
     }
 }
 
-// SDM 3B table 17-11: the level is the one that the branch ends in.
+// SDM 3B table 17-11: the level is that of the branch's target.
 TEST_F(Lbr, LevelFiltersLookAtTheTarget) {
   for (const std::uint8_t target : std::initializer_list<std::uint8_t>{0, 3})
     for (const std::uint64_t select : {1U, 2U}) {

@@ -1,4 +1,4 @@
-// What a hypervisor leaves of a generation's PMU: PmuConfig::limits.
+// A guest that gets less than the generation's PMU: PmuConfig::limits.
 #include <gtest/gtest.h>
 
 #include "recording_env.hpp"
@@ -34,7 +34,7 @@ TEST(Limits, MoreThanTheGenerationHasChangesNothing) {
   EXPECT_TRUE(reads(pmu, msr::IA32_PERF_GLOBAL_INUSE));
 }
 
-// SDM 3B 18.2.5 goes by CPUID: a counter beyond is not there by any of its names.
+// SDM 3B 18.2.5 goes by CPUID: a counter beyond those that CPUID reports is absent, by whatever register it is named.
 TEST(Limits, CountersBeyondAreNotThere) {
   for (unsigned n = 0; n <= 4; ++n) {
     Pmu pmu{skylake({.gp_counters = static_cast<std::uint8_t>(n)})};
@@ -139,7 +139,7 @@ TEST(Limits, WithoutAFormatOfTheLbrThereIsNone) {
   EXPECT_EQ(pmu.wrmsr(msr::IA32_PEBS_ENABLE, 1), MsrStatus::ok) << "PEBS has a format of its own";
 }
 
-// KVM offers full-width writes on every host: a Nehalem of a VMM that asks for them has them.
+// KVM offers full-width writes on every host: a VMM may give them to a Nehalem, too.
 TEST(Limits, FullWidthWritesMayBeMoreThanTheGenerationHas) {
   const PmuConfig told{.generation = Generation::nehalem, .limits = {.perf_capabilities = pc::FW_WRITE::mask}};
   Pmu pmu{told};
@@ -169,7 +169,7 @@ TEST(Limits, ASnapshotOfMoreIsRefused) {
   EXPECT_EQ(Pmu{skylake({.fixed_counters = 3})}.restore(whole.snapshot()), RestoreStatus::ok);
 }
 
-// Nobody could ever start it again.
+// The guest cannot write GLOBAL_CTRL here: a counter that is disabled there could never be started again.
 TEST(Limits, ASnapshotOfTheFirstVersionHasItsCountersOn) {
   Pmu first{skylake({.version = 1})};
   PmuSnapshot snapshot = first.snapshot();

@@ -185,7 +185,7 @@ TEST(LoadTagging, MeanIntervalIsTheOption) {
     }
 }
 
-/// Which of a loop's loads records are of: 5 loads, and a period that is a multiple of 5.
+/// Which loads of a loop get records: 5 loads, and a period that is a multiple of 5.
 std::set<std::uint64_t> sampled_of_a_loop(std::uint32_t interval) {
   constexpr unsigned loads = 5, period = 4;  // and the load that triggers
   S s{PmuConfig{.seed = 11, .policies = {.load_tag_interval = interval}}};

@@ -165,7 +165,7 @@ struct WrittenMsrs final : TraceSink {
   std::vector<std::pair<MsrIndex, std::uint64_t>> all;
 };
 
-// Who has found an MSR is answered as who gives its index.
+// A call with a FoundMsr answers like one with its index.
 TEST(FoundMsr, IsTheOneOfItsIndexOnEachGeneration) {
   for (const GenerationDesc* generation : all_generations()) {
     WrittenMsrs written;

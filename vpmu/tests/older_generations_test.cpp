@@ -176,7 +176,7 @@ TEST(DataAddressOfUops, IsThatOfTheInstructionsAccess) {
   }
 }
 
-// As Linux counts cycles:p with it, it is of no uop (policy).
+// In the form that Linux uses for cycles:p it counts cycles, so there is no uop whose address could be meant (policy).
 TEST(DataAddressOfUops, IsNoneOfCycles) {
   S s{PmuConfig{.generation = G::haswell}};
   s.start_pebs(0, {.event = 0xC2, .umask = 0x01, .cmask = 16, .inv = true}, 1);

@@ -102,7 +102,7 @@ TEST(MacroFusion, IsOffByDefault) {
   EXPECT_EQ(s.record(0)[Slot::rip], S::a(3).value());
 }
 
-// Rule P2a, option macro_fusion: the pair retires as one, RIP is behind its branch.
+// Rule P2a, option macro_fusion: the pair retires as one, RIP is after its branch.
 TEST(MacroFusion, MovesTheRecordOfACompareBehindItsBranch) {
   S s{PmuPolicies{.macro_fusion = true}};
   s.start_pebs(0, loads, 1);

@@ -44,7 +44,7 @@ TEST(ServiceOrder, OneAssistServesAllTriggersAtThePlaceOfTheLowest) {
   EXPECT_EQ(steps({.overflow_pmi = set_of({pmc(0), pmc(2)}), .triggered = set_of({pmc(1), pmc(3)})}), expected);
 }
 
-// Rule Q8, option strict_defer: only an assist behind an interrupt waits.
+// Rule Q8, option strict_defer: only an assist after an interrupt waits.
 TEST(ServiceOrder, StrictDeferPutsOffOnlyTheAssistBehindAPmi) {
   const Simultaneous behind{.overflow_pmi = set_of({pmc(1)}), .triggered = set_of({pmc(2), pmc(3)})};
   EXPECT_EQ(steps(behind, AssistOrder::strict_defer), (std::vector<Step>{{pmi, pmc(1)}}));

@@ -55,7 +55,7 @@ class UncoreClock : public testing::TestWithParam<Clock> {
     write(u, c.control, control);
     write(u, c.global_ctrl, global);
   }
-  /// TSC ticks in which the clock makes so many of its own.
+  /// TSC ticks in which the clock makes `ticks` of its own.
   [[nodiscard]] std::uint64_t time_of(std::uint64_t ticks) const {
     return (ticks * c.tsc_ticks + c.ticks - 1) / c.ticks;
   }
@@ -118,7 +118,7 @@ TEST_P(UncoreClock, AVeryLongTimeWraps) {
   EXPECT_EQ(read(u, c.counter) & ~low_bits(c.width), 0U);
 }
 
-/// Clocks of servers, whose way to a core nobody knows.
+/// Clocks of servers: the routing of their interrupts to a core is not modelled.
 struct BoxClock {
   Generation generation;
   std::uint32_t counter, control;

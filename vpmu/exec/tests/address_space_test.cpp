@@ -1,4 +1,4 @@
-// Code stays decoded and compiled while translations come and go: it must be what is mapped there, as it stands there.
+// Code stays decoded and compiled while translations come and go: what runs must be the code that is mapped there now.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -55,7 +55,7 @@ class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
   void link(std::uint64_t table_page, std::size_t entry, std::uint64_t to) {
     link_page(ram_, table_page, entry, to, writable);
   }
-  /// From 0 on, with RAX 0. Gives what is in it then.
+  /// Runs from 0 on, with RAX = 0. Returns RAX.
   std::uint64_t run(std::uint64_t instructions) {
     state_.rip = 0;
     state_.gpr = {};
@@ -86,7 +86,7 @@ TEST_P(AddressSpaces, EachHasItsOwnCodeAndKeepsIt) {
   EXPECT_EQ(engine_.compiled_blocks(), GetParam() == 0 ? 0U : 3U);
 }
 
-// A change of CR3 costs a look at each page, and not at each block on each way.
+// A change of CR3 costs a check of each page, and not of each block at each link.
 TEST_P(AddressSpaces, BlocksStayLinked) {
   const auto both = [&](std::uint64_t instructions) {
     const std::uint64_t before = engine_.entered_compiled();
@@ -103,7 +103,8 @@ TEST_P(AddressSpaces, BlocksStayLinked) {
   EXPECT_LE(few, 8U) << "in each of two address spaces two pages, and the way to what is another page there";
 }
 
-// Returns to two callers whose blocks have one place near, and each its own far: 256 bytes lie between them.
+// Returns to two callers whose blocks share a place in the near table, and have one each in the far table: they are 256
+// bytes apart.
 TEST_P(AddressSpaces, ComputedJumpsFindBlocksThatShareAPlace) {
   constexpr std::uint64_t first_call = 0x1000, second_call = first_call + CompiledState::near_jumps;
   static_assert(CompiledState::near_place(first_call + 5) == CompiledState::near_place(second_call + 5));
@@ -151,7 +152,7 @@ TEST_P(AddressSpaces, APageThatIsGone) {
   EXPECT_EQ(engine_.state().rip, 0x1000U);
 }
 
-// By a device, which nobody tells the engine of: two blocks that lead to each other within one page.
+// Changed by a device, without notice to the engine: two blocks that lead to each other within one page.
 TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
   put(first, 0, {0xEB, 0x0E});                    // jmp to 0x1010
   put(first, 0x10, {0x83, 0xC0, 1, 0xEB, 0xEB});  // add $1, %eax; jmp to 0x1000

@@ -42,8 +42,8 @@ class Ram final : public exec::Ram {
   alignas(page_size) std::array<std::byte, count * page_size> memory_{};
 };
 
-// One instruction in two pages, the second of which is another one each time: what the cache remembers of that has an
-// end.
+// One instruction in two pages, the second of which is another one each time: the cache remembers a limited number of
+// these.
 TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   static Ram ram;
   ram.bytes(Ram::code)[page_size - 1] = std::byte{0x66};
@@ -88,7 +88,7 @@ TEST(CodeCache, WhatBecameUnknownStaysSo) {
   }
 }
 
-// Each block that is made anew is made beside what it was: that has an end as well, where all are thrown away.
+// A block that is decoded anew is stored beside its old version. That has a limit as well, at which all are discarded.
 TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
   static Ram ram;
   constexpr std::uint64_t stays = 0x100, changes = 0x200;
@@ -119,7 +119,7 @@ TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
   EXPECT_EQ(engine.decoded_blocks(), 2 + rounds) << "it was thrown away as well";
 }
 
-// It keeps its slot, which its code as a compiled block was entered by: that must not be entered again.
+// The block keeps its slot, by which its compiled code was entered: the old code must not be entered again.
 TEST(CodeCache, ACompiledBlockInTwoPagesIsNotRunAsItWas) {
   static Ram ram;
   ram.set(Ram::table, 1, Ram::other * page_size);

@@ -11,7 +11,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-// What stands behind the place is not touched, whatever is written.
+// The bytes after the buffer are not touched, whatever is written.
 TEST(CodeWriter, NothingIsWrittenBehindItsPlace) {
   std::array<std::byte, 6> room{};
   CodeWriter out{std::span{room}.first(4)};

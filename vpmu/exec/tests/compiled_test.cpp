@@ -1,4 +1,5 @@
-// What compiled code does is what the interpreter does: random programs in both, and the ways from one to the other.
+// What compiled code does is what the interpreter does: random programs in both, with transitions from one to the
+// other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ class Machine {
   }
 };
 
-/// Keeps what it is told. Physical addresses are relative to the machine's.
+/// Records what it is told. Physical addresses are relative to the machine's.
 class Trace final : public Observer {
  public:
   using Event = std::array<std::uint64_t, 7>;
@@ -113,12 +114,12 @@ class RandomPrograms {
     compiled_.engine.observe(&compiled_trace_);
     is_observed_ = true;
   }
-  /// So many more changes of code, and none after these.
+  /// Allows `count` more changes of code, and none after these.
   void allow_changes(std::uint64_t count) { compiled_.host_code.changes_left = count; }
   [[nodiscard]] const Trace& trace() const { return compiled_trace_; }
   /// Instructions in one run.
   [[nodiscard]] std::uint64_t longest() const { return longest_; }
-  /// Runs one in both, from several states. False: they differ, and gtest has been told.
+  /// Runs a program in both, from several states. False: they differ, which has been reported as a failure.
   bool run() {
     RandomProgram program{random_(), Machine::base, have_vectors_};
     program.write();
@@ -191,8 +192,8 @@ class RandomPrograms {
     }
     if (anew) passed_ = 0;
   }
-  /// So many instructions in one go in the interpreter, in pieces as compiled code; in one go in both where they are
-  /// observed, for what is fetched of a block that is cut is seen when it runs.
+  /// Runs as many instructions in both: at once in the interpreter, in pieces as compiled code. With observers at once
+  /// in both, because fetches of a block that is cut are reported when its instructions run.
   bool advance() {
     const std::uint64_t budget = 1 + below(below(4) == 0 ? 12 : is_observed_ ? 5000 : 300);
     before_ = interpreted_.engine.state();
@@ -215,7 +216,7 @@ class RandomPrograms {
     show_difference(budget);
     return false;
   }
-  /// By running both again up to where they differ.
+  /// Runs both again up to where they differ.
   void show_difference(std::uint64_t budget) {
     for (std::uint64_t n = 1; n <= budget; ++n) {
       std::uint64_t rip = 0;
@@ -346,7 +347,7 @@ TEST(CompiledCode, MakesRoomForMore) {
   EXPECT_GT(random.compiled_blocks(), 500U);
 }
 
-// Links that cannot be made are not, and where one cannot be cut all code goes.
+// Links that cannot be made are left out; if one cannot be undone, all code is discarded.
 TEST(CompiledCode, GoesOnWhereCodeCanNoLongerBeChanged) {
   RandomPrograms random{5};
   for (unsigned n = 0; n < 100; ++n) {

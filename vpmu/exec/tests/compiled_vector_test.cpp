@@ -1,5 +1,5 @@
-// SSE instructions in compiled code: what random programs seldom come to. What each does is
-// oracle/vector_oracle_test.cpp's.
+// SSE instructions in compiled code: what random programs seldom come to. oracle/vector_oracle_test.cpp tests what each
+// does.
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
@@ -58,7 +58,7 @@ TEST_F(CompiledSse, UsesAllSixteenRegistersInOneBlock) {
   for (unsigned n = 0; n < 16; ++n) EXPECT_EQ(xmm(n)[0], static_cast<std::byte>((n + 1) << times)) << n;
 }
 
-// SDM 1 11.5: an exception that the guest unmasks is others' to raise.
+// SDM 1 11.5: an exception that the guest unmasks is left to the owner.
 TEST_F(CompiledSse, StopsBehindLdmxcsrThatUnmasksAnException) {
   add({0x0F, 0x58, 0xC1});  // addps %xmm1, %xmm0
   add({0x0F, 0xAE, 0x13});  // ldmxcsr (%rbx)
@@ -98,7 +98,7 @@ TEST_F(CompiledSse, StopsBehindXrstorThatUnmasksAnException) {
   EXPECT_EQ(engine_.passed().instructions, before);
 }
 
-// SDM 1 10.2.3: rounding is the guest's in the guest, and the caller's behind it; what is sticky stays.
+// SDM 1 10.2.3: the guest's code rounds as the guest wants, the caller's as before; sticky flags stay.
 TEST_F(CompiledSse, RoundsAsTheGuestWantsIt) {
   add({0xF3, 0x0F, 0x5E, 0xC1});  // divss %xmm1, %xmm0
   add({0x0F, 0xAE, 0x1B});        // stmxcsr (%rbx)

@@ -140,7 +140,7 @@ TEST_P(EngineRuns, RunsTensOfMillions) {
   EXPECT_EQ(engine_.passed().instructions, 60'000'000U);
 }
 
-// No instruction on the way may: loads and stores by all kinds of operands, a call, a return, what asks the platform.
+// Nor may any instruction: loads and stores by all kinds of operands, a call, a return, what asks the platform.
 TEST_P(EngineRuns, RunsMillionsOfEveryKind) {
   state_.gpr[rcx] = 1'000'000;
   state_.gpr[rbx] = data_;
@@ -361,7 +361,7 @@ TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
   EXPECT_EQ(gpr(rax), 0x4433'2255U);
 }
 
-// Code that was changed outside, and now reaches into the next page: what the engine writes there is noticed, too.
+// Code that was changed outside, and now reaches into the next page: the engine's writes there are noticed, too.
 TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   const std::size_t at = 2 * page_size - 12;
   const auto put = [&](std::size_t where, std::initializer_list<unsigned> bytes) {
@@ -384,7 +384,7 @@ TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   EXPECT_EQ(gpr(rax), 0x4433'2255U);
 }
 
-// And where its second half is no memory, it is left to others.
+// If its second half is not in RAM, the instruction is left to the owner.
 TEST_P(EngineRuns, AnInstructionWhoseEndCannotBeFetchedIsNotRun) {
   const std::size_t at = 3 * page_size - 2;
   ram_.bytes()[at] = std::byte{0x48};

@@ -6,7 +6,7 @@
 #include "exec/engine.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 
-// LOCK with operands that are not aligned. That what it computes is right host_oracle_test shows.
+// LOCK with operands that are not aligned. host_oracle_test shows that the results are right.
 
 namespace vpmu::exec::test {
 namespace {

@@ -8,12 +8,12 @@
 #include "exec/engine.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 
-// Somebody who waits for the engine to come back need not wait for its budget.
+// Whoever waits for the engine to return need not wait until its budget is used up.
 
 namespace vpmu::exec::test {
 namespace {
 
-/// Sets the flag when the guest asks for the time so often.
+/// Sets the flag at the guest's 1000th RDTSC.
 class Kicking final : public NoPlatform {
  public:
   Answer rdtsc(std::uint64_t& value) override {
@@ -60,7 +60,7 @@ class KickedEngine : public testing::TestWithParam<std::tuple<std::uint32_t, boo
 INSTANTIATE_TEST_SUITE_P(Interpreted, KickedEngine, testing::Combine(testing::Values(0), testing::Bool()));
 INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Combine(testing::Values(1), testing::Bool()));
 
-// What each of them takes is far from an instruction's time: a budget of instructions is none of time.
+// Each of them takes much longer than an instruction: a budget of instructions does not limit the time.
 TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
   const std::map<std::string, std::vector<unsigned>> slow{
       {"strings",
@@ -91,7 +91,7 @@ TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
   }
 }
 
-// While a run is under way: compiled code does not look at all, but it comes by what takes long.
+// While a run is under way: compiled code itself does not check the flag, but whatever takes long does.
 TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
   Kicking platform;
   TestCode host_code;

@@ -1,4 +1,4 @@
-// 16- and 32-bit code: segments, modes, and what no QEMU tells (oracle/narrow_oracle_test.cpp).
+// 16- and 32-bit code: segments, modes, and what QEMU cannot show (oracle/narrow_oracle_test.cpp).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// Code on the second page, data on the first, the stack behind; each with a segment that begins there.
+/// Code on the second page, data on the first, the stack after it; each with a segment that begins there.
 class NarrowCode : public testing::Test {
  protected:
   NarrowCode() {

@@ -278,7 +278,7 @@ TEST_F(Observed, HoweverItIsRun) {
   EXPECT_EQ(faulted, 3 * programs / 4);
 }
 
-// Twice the same program, with an observer and without: the same end, and not a word when there is none.
+// The same program with an observer and without one comes to the same end; without one nothing is reported.
 TEST_F(Observed, ChangesNothing) {
   std::vector<std::uint64_t> ends;
   for (const bool observed : {true, false, true}) {
@@ -309,8 +309,8 @@ TEST_F(Observed, HearsOfNewTables) {
   EXPECT_EQ(notes_.log, Log{"flushed"});
 }
 
-// What they reach depends on vector registers: elements that are masked are in no cache, and a gather's are where it
-// finds them.
+// What they reach depends on vector registers: masked elements are not accessed, and a gather's elements are where its
+// indices point.
 TEST_F(Observed, MaskedMovesAndGathersTouchWhatIsNotMasked) {
   VectorPlatform platform;
   TestCode code;

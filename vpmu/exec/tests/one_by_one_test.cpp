@@ -1,4 +1,4 @@
-// Runs of one instruction, which have a way of their own, among longer ones.
+// Runs of one instruction, which have a code path of their own, among longer ones.
 #include <gtest/gtest.h>
 
 #include <cstddef>

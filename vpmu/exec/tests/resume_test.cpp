@@ -37,7 +37,7 @@ class EngineResumes : public testing::TestWithParam<std::uint32_t> {
     state_.cpl = static_cast<std::uint8_t>(cpl);
     state_.rip = rip;
   }
-  /// Runs from there without a word about anything having changed elsewhere.
+  /// Resumes from there, without telling the engine that anything changed.
   Stop resume(unsigned cpl, std::uint64_t rip) {
     as(cpl, rip);
     engine_.resume(state_);

@@ -1,4 +1,5 @@
-// x87 and vector instructions: what stands around them. What they do is oracle/vector_oracle_test.cpp's.
+// x87 and vector instructions: when they run, and what they must not touch. oracle/vector_oracle_test.cpp tests what
+// they do.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -205,7 +206,7 @@ TEST_F(EngineRunsVectors, AStoreThatCannotBeAllOfItDoesNothing) {
   EXPECT_EQ(ram_.bytes().back(), before);
 }
 
-// A store to the code that runs: the engine stops and goes on with what stands there now.
+// A store to the code that runs: the engine stops, and goes on with the new code.
 TEST_F(EngineRunsVectors, NoticesAStoreToCode) {
   state_.gpr[rbx] = code_at_ + 3;
   std::memset(xmm(1), 0x90, 16);
@@ -216,7 +217,7 @@ TEST_F(EngineRunsVectors, NoticesAStoreToCode) {
   EXPECT_EQ(engine_.passed().instructions, 10U);
 }
 
-// The address of the host's own code is nobody's business. SDM 1 8.1.8.
+// The guest must not learn addresses of the host's own code. SDM 1 8.1.8.
 TEST_F(EngineRunsVectors, TellsNoPointersOfTheHost) {
   state_.gpr[rbx] = data_at_;
   std::memset(ram_.bytes().data(), 0xFF, 1024);
@@ -263,7 +264,7 @@ TEST_F(EngineRunsVectors, MakesEachRoutineOnce) {
   EXPECT_EQ(code_.added, 2U);
 }
 
-// More different instructions than there is room for: what was there makes way.
+// More different instructions than there is room for: the old routines are discarded.
 TEST_F(EngineRunsVectors, MakesRoomForMore) {
   TestCode little{512};
   Engine engine{ram_, platform_, &little};

@@ -1,5 +1,5 @@
-// XSAVE, XRSTOR and their relatives, and instructions that a guest may lack. What they do for programs is
-// oracle/vector_oracle_test.cpp's.
+// XSAVE, XRSTOR and their relatives, and instructions that a guest may lack. oracle/vector_oracle_test.cpp tests what
+// programs can do with them.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -218,7 +218,7 @@ TEST_F(Xsave, AcrossAPageBoundary) {
   }
 }
 
-// Others may know what a guest lacks; for the engine it is no instruction.
+// An instruction of a feature that the guest lacks is unknown to the engine, and left to the owner.
 TEST_F(Xsave, AnInstructionThatTheGuestLacksIsNone) {
   struct Row {
     Code code;

@@ -72,7 +72,7 @@ TEST(Hierarchy, LatencyIsThatOfTheLevel) {
   EXPECT_EQ(h.load(at(64)), (DataResult{HitLevel::dram, TlbResult::hit, l.dram, false}));
 }
 
-// A load of a line that is on its way waits for the rest of the way.
+// A load of a line in flight waits for the rest of its latency.
 TEST(Hierarchy, FillBufferHitsWaitForTheRest) {
   Hierarchy h{skylake()};
   const Latencies& l = skylake().latency;
@@ -87,7 +87,7 @@ TEST(Hierarchy, FillBufferHitsWaitForTheRest) {
   EXPECT_EQ(h.load(at(8)).level, HitLevel::l1);
 }
 
-// Ten fills can be under way; the eleventh waits for the first.
+// Ten fills can be in flight; the eleventh waits for the first.
 TEST(Hierarchy, AFullSetOfFillBuffersTakesTime) {
   Hierarchy h{skylake()};
   for (unsigned i = 0; i < 10; ++i) h.load(at(i * line_bytes));
@@ -117,8 +117,8 @@ TEST(Hierarchy, StoresBringLinesIn) {
   EXPECT_EQ(h.load(at(0)).level, HitLevel::l1);
 }
 
-/// Fills the L3 set of line 0 with as many other lines as it has ways, by code: the L1D and the L2 need not lose line 0
-/// for that.
+/// Fills the L3 set of line 0 with as many other lines as it has ways, by code, so that the L1D and the L2 need not
+/// evict line 0 for that.
 void push_out_of_l3(Hierarchy& h) {
   const Shape l3 = h.profile().l3;
   for (std::uint64_t way = 1; way <= l3.ways; ++way) {
@@ -127,7 +127,7 @@ void push_out_of_l3(Hierarchy& h) {
   }
 }
 
-// What an inclusive L3 loses, the L1 loses; a victim L3 has no such power.
+// A line that an inclusive L3 evicts leaves the L1, too; with a victim L3 it stays.
 TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
   for (const auto& [name, expected] : {std::pair{"skylake", HitLevel::dram}, std::pair{"skylake-sp", HitLevel::l1}}) {
     Hierarchy h{*find_profile(name)};
@@ -140,7 +140,7 @@ TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
   }
 }
 
-// After as many changes as there are marks, lines of long ago are not known.
+// After the marks have wrapped around, old lines do not count as known.
 TEST(Hierarchy, ForgetsBeforeItsMarksComeAgain) {
   Repeats repeats{16};
   repeats.put(0);
@@ -153,7 +153,7 @@ TEST(Hierarchy, ForgetsBeforeItsMarksComeAgain) {
   EXPECT_TRUE(repeats.has(0));
 }
 
-/// A hierarchy whose first data line, or first line of code, is known to be used again without a change.
+/// A hierarchy whose first data line, or first line of code, is known: using it again changes nothing.
 Hierarchy repeating(const char* profile) {
   Hierarchy h{*find_profile(profile)};
   h.load(at(0));
@@ -196,7 +196,7 @@ TEST(Hierarchy, KnowsWhatChangesNothing) {
             data);
   EXPECT_EQ(after([&](Hierarchy& h) { h.fetch(decoded_stride, line_bytes, PageSize::small); }), data);
   EXPECT_EQ(after([](Hierarchy& h) { h.fetch(line_bytes, line_bytes, PageSize::large); }), data);
-  // So many that the L3 loses the line.
+  // So many that the L3 evicts the line.
   EXPECT_EQ(after([&](Hierarchy& h) {
               for (std::uint64_t n = 1; n <= 2 * profile.l3.ways; ++n)
                 h.fetch(line_bytes, n * l3_stride, PageSize::small);
@@ -233,7 +233,7 @@ TEST(Hierarchy, FlushedTlbsWalkAndCachesStay) {
   EXPECT_EQ(result.level, HitLevel::l1);
 }
 
-// SDM 2A CLFLUSH: no level has the line, on its way or there, as data or as code; the others have theirs.
+// SDM 2A CLFLUSH: no level keeps the line, in flight or not, as data or as code; other lines stay.
 TEST(Hierarchy, AFlushedLineComesFromMemory) {
   for (const Profile& p : all_profiles()) {
     for (const unsigned wait : {0U, 1000U}) {
@@ -256,7 +256,7 @@ TEST(Hierarchy, AFlushedLineComesFromMemory) {
   }
 }
 
-// A line that is flushed on its way and asked for again is waited for from then on.
+// A line that is flushed in flight and loaded again takes its whole latency from then on.
 TEST(Hierarchy, AFlushedLineIsWaitedForAnew) {
   Hierarchy h{skylake()};
   h.load(at(0));

@@ -1,4 +1,4 @@
-// Whatever way a model is told of it, the same trace leads to the same counts and the same caches.
+// The same trace leads to the same counts and the same caches, in whatever form it is reported to a model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
   return trace;
 }
 
-/// Both have the same in their caches and TLBs: what they tell of code and loads.
+/// Both have the same in their caches and TLBs: compares what they report for code and loads.
 void expect_same(ProcessorModel& x, ProcessorModel& y, const std::string& of) {
   for (unsigned i = 0; i <= static_cast<unsigned>(Counts::offcore_1); ++i) {
     const auto counts = static_cast<Counts>(i);
@@ -88,7 +88,7 @@ void expect_same(ProcessorModel& x, ProcessorModel& y, const std::string& of) {
   }
 }
 
-// The short way for what hits everywhere leads to the same.
+// The fast path for accesses that hit everywhere gives the same results.
 TEST(ProcessorModels, CountTheSameManyAtOnce) {
   std::mt19937_64 random{3};
   for (const Profile& profile : all_profiles()) {
@@ -172,7 +172,7 @@ struct RandomBlocks {
   std::vector<std::uint64_t> addresses_;
 };
 
-// So does that of whole blocks, with what else happens between them.
+// So does the path for whole blocks, with other events between them.
 TEST(ProcessorModels, CountTheSameByBlocks) {
   std::mt19937_64 random{4};
   for (const Profile& profile : all_profiles()) {
@@ -203,7 +203,7 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
   }
 }
 
-/// All that a model has learnt, the time of its clock among it.
+/// All that a model has learnt, and the time of its clock.
 std::vector<std::byte> state_of(ProcessorModel& model, std::uint64_t now) {
   std::vector<std::byte> all;
   model.visit_state([&](std::span<std::byte> part) { all.insert(all.end(), part.begin(), part.end()); }, now);
@@ -229,8 +229,8 @@ void expect_same_kept(ProcessorModel& x, ProcessorModel& y, std::uint64_t now) {
   }
 }
 
-// So are the branches of blocks kept as if they had been told one by one, with caches and without, and the clock that
-// mispredictions move stands the same.
+// The branches of blocks are kept as if they had been reported one by one, with caches and without, and mispredictions
+// advance the clock by as much.
 TEST(ProcessorModels, KeepTheSameBranchesByBlocks) {
   constexpr std::uint8_t all_kinds = 0xFF, but_jumps = 0x1E, but_conditional = 0xFC;
   std::mt19937_64 random{5};

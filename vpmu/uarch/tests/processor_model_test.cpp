@@ -28,7 +28,7 @@ class AProcessorModel : public testing::Test {
     return r;
   }
 
-  /// An instruction that is fetched from so many lines.
+  /// An instruction that is fetched from `lines` lines.
   FrontendOutcome fetch(std::uint64_t at, unsigned lines = 1) {
     model_.begin_instruction();
     for (unsigned n = 0; n < lines; ++n, at += line_bytes)
@@ -67,7 +67,7 @@ TEST_F(AProcessorModel, CodeComesThroughTheLastLevel) {
   EXPECT_EQ(model_.count(Counts::llc_misses), 3U);
 }
 
-// Each line that comes into an L1 is one, and each page that the first level TLB lacks.
+// Counts each line that is filled into an L1, and each page that the first level TLB lacks.
 TEST_F(AProcessorModel, TellsLinesAndPagesThatCame) {
   EXPECT_EQ(run({load_of(0x103C)}, true, false).l1d_fills, 2) << "two lines";
   EXPECT_EQ(run({load_of(0x1040)}, true, false).l1d_fills, 0);
@@ -178,7 +178,7 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
                r.frontend.stlb_miss);
 }
 
-// A bubble is as long as the way of the line and of its translation; two cycles more without decoded micro-operations.
+// A bubble is as long as the line and its translation take; two cycles more without decoded micro-operations.
 TEST_F(AProcessorModel, TellsBubblesBehindFetches) {
   const Latencies& latency = find_profile("skylake")->latency;
   const FrontendOutcome cold = fetch(0x4000);
@@ -227,7 +227,7 @@ TEST_F(AProcessorModel, TellsWhatLeavesTheCore) {
 
 constexpr std::uint16_t latency_over = 11;
 
-/// How often the core counts each event of the model in what it is given.
+/// How often the core counts each event of the model in these retirements.
 std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& retired) {
   std::map<Counts, std::uint64_t> n;
   for (const Retirement& r : retired) {
@@ -346,7 +346,7 @@ TEST(AModelOfBranches, TellsOfNoMoreThanItHasRoomFor) {
   EXPECT_EQ(run.missing, 5U);
 }
 
-// While only branches are asked for, caches and TLBs see nothing, told one by one or by blocks.
+// While only branches are wanted, caches and TLBs are not updated, neither one by one nor by blocks.
 TEST(AModelOfBranches, LeavesTheCachesAlone) {
   ProcessorModel model{*find_profile("skylake")};
   const auto plan_of = [](Counts counts) {

@@ -100,7 +100,7 @@ TEST(AProcessorModelThatIsSaved, GoesOnAsItWouldHave) {
     trace.run(model, 20'000);
     std::vector<Retirement> all;
     for (int round = 0; round < 30; ++round) {
-      // The clock of the engine that tells the other begins at 0.
+      // The clock of the other model's engine begins at 0.
       ProcessorModel other{*profile};
       RandomTrace rest = trace;
       rest.begin_at(0);
@@ -144,7 +144,7 @@ TEST(AProcessorModelThatIsSaved, TakesAnyBytes) {
   }
 }
 
-// What the clock has not been told yet is of it: a line that is there by now is no fill in flight.
+// To save brings the clock up to date: a line that has arrived by now is not saved as in flight.
 TEST(AProcessorModelThatIsSaved, HasTheTimeThatHasPassed) {
   ProcessorModel model{*find_profile("skylake")};
   model.accessed(load_of(0x1000), 0);

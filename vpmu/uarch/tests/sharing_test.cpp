@@ -22,7 +22,7 @@ class Cores : public testing::Test {
     for (Hierarchy* const core : {&a, &b, &c}) core->share(sharing);
   }
   static DataAccess at(std::uint64_t address) { return {.linear = address, .physical = address, .bytes = 8}; }
-  /// When all that is in flight is there.
+  /// Loads after all fills in flight have arrived.
   static HitLevel load(Hierarchy& core, std::uint64_t address = line) {
     core.advance(1000);
     return core.load(at(address)).level;
@@ -146,7 +146,7 @@ TEST_F(Cores, AreCoherentAsMesiSays) {
     EXPECT_GT(seen[static_cast<unsigned>(level)], 10U);
 }
 
-// What is known to change nothing must not hide that a line has gone, or must be taken from others.
+// Lines whose use is known to change nothing must not hide that a line is gone, or must be taken from other cores.
 TEST(SharedModels, KnowWhatChangesNothing) {
   const Profile& profile = *find_profile("haswell");
   Sharing sharing;

@@ -1,5 +1,5 @@
-// What 32-bit code does, QEMU's user mode does as well, which shares no code with the engine. The same bytes run here
-// and there, and then the memory is the same.
+// Compares 32-bit code with QEMU's user mode, which shares no code with the engine: the same bytes must leave the same
+// memory in both.
 #include <elf.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -21,7 +21,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// What QEMU makes of it; empty when there is no QEMU. The stack that it begins with is its own.
+/// The memory as QEMU leaves it; empty when there is no QEMU. The stack that it begins with is its own.
 std::vector<std::uint8_t> by_qemu(const NarrowCases& program, std::uint32_t base) {
   const std::string path = testing::TempDir() + "narrow_oracle_" + std::to_string(::getpid());
   Elf32_Ehdr header{};
