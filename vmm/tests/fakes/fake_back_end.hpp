@@ -21,7 +21,7 @@
 
 namespace vmm::test {
 
-/// The other side of a vhost-user connection: answers as the protocol says, or as a test says, and keeps what it heard.
+/// The other side of a vhost-user connection: answers as the protocol says, or as a test says, and keeps the requests.
 class FakeBackEnd {
  public:
   using Request = virtio::vhost_user::Request;
@@ -41,7 +41,7 @@ class FakeBackEnd {
   struct RingOfIt {
     Fd kick, call;
   };
-  /// What the test wants in place of a right answer: these bytes, and then an end of the connection or not.
+  /// What the test wants instead of a right answer: these bytes, and whether the connection then ends.
   struct Instead {
     std::string bytes;
     enum class Then { go_on, close } then{Then::go_on};
@@ -72,7 +72,7 @@ class FakeBackEnd {
     thread_ = std::thread{[this] { serve(); }};
     return {.name = "the fake for /srv", .socket = std::move(front_), .messages = {}, .patience = patience};
   }
-  /// As a daemon that dies.
+  /// Closes the connection, as a daemon that dies.
   void hang_up() { ::shutdown(back_.get(), SHUT_RDWR); }
 
   std::vector<Heard> heard() {

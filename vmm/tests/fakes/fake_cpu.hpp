@@ -25,12 +25,12 @@ class FakeCpu {
   }
 
   nanoseconds per_instruction{100};
-  /// Someone kicks the vCPU: it leaves the guest at once, one time.
+  /// Kicks the vCPU: it leaves the guest at once, one time.
   void kick() { guest_->port.kicked = 1; }
   std::uint64_t retired{};
-  std::map<std::uint64_t, std::uint64_t> retired_at;  ///< By address.
-  std::function<void(std::uint64_t)> on_retired;      ///< Told of each instruction, by its address,
-  std::function<void()> on_entered;                   ///< and of each entry.
+  std::map<std::uint64_t, std::uint64_t> retired_at;  ///< Number of retirements, by address.
+  std::function<void(std::uint64_t)> on_retired;      ///< Called for each instruction, with its address,
+  std::function<void()> on_entered;                   ///< and for each entry.
 
   /// Places an instruction; returns the address after it.
   std::uint64_t add(std::uint64_t at, const std::vector<std::uint8_t>& code, Effect effect = {}) {

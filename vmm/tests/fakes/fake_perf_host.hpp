@@ -23,25 +23,25 @@ class FakePerf {
   }
 
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
-  std::uint64_t skid{};                   ///< Events by which a kick comes behind its overflow,
-  std::uint64_t skid_of_cycles{};         ///< and of core cycles so many more.
-  std::uint64_t least_period{1};          ///< Shorter ones the driver does not take,
-  std::uint64_t refused_periods{};        ///< and how often it was asked for one.
-  bool throttles{};                       ///< An event that has kicked counts no more until it is given a period.
+  std::uint64_t skid{};                   ///< Events between an overflow and its kick,
+  std::uint64_t skid_of_cycles{};         ///< and additional ones for core cycles.
+  std::uint64_t least_period{1};          ///< The driver refuses shorter periods,
+  std::uint64_t refused_periods{};        ///< and how often it has refused one.
+  bool throttles{};                       ///< An event that has kicked counts no more until its period is set.
   std::uint64_t cpus{~0ULL};              ///< The CPUs whose PMU has the events,
   unsigned on_cpu{};                      ///< and the one that the thread is on.
-  std::size_t most_open{~std::size_t{}};  ///< Then there are too many files.
-  int enable_error{}, period_error{}, read_error{};  ///< Of every event.
+  std::size_t most_open{~std::size_t{}};  ///< More events fail: too many open files.
+  int enable_error{}, period_error{}, read_error{};  ///< Errors of every event.
   bool counts_host{};                                ///< exclude_host is ignored.
-  std::uint64_t loses_each{};         ///< Each event of that number on the host is not counted; 0 = none is lost.
-  std::uint64_t counts_twice_each{};  ///< Each event of that number there is counted twice; 0 = none is.
-  bool interrupts{true};              ///< Overflows kick.
+  std::uint64_t loses_each{};                        ///< Every n-th event on the host is not counted; 0 = none is lost.
+  std::uint64_t counts_twice_each{};                 ///< Every n-th event there is counted twice; 0 = none is.
+  bool interrupts{true};                             ///< Overflows kick.
   std::uint64_t share{
       100};  ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
   std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
   int open_error{};                                                                            ///< For every event.
-  bool counts_entries{};                     ///< An entry into the guest is a branch of its.
-  std::uint64_t enters_each{};               ///< KVM leaves and enters by itself each so many instructions; 0 = never.
+  bool counts_entries{};                     ///< An entry into the guest counts as a branch of the guest.
+  std::uint64_t enters_each{};               ///< KVM leaves and enters by itself after every n instructions; 0 = never.
   std::optional<std::uint64_t> emulated_at;  ///< An instruction that KVM emulates: the PMU does not see it.
   std::function<bool(std::uint64_t)> is_branch{[](std::uint64_t) { return false; }};  ///< Of the program, by address.
   std::uint64_t ns_per_instruction{10};  ///< Of the time that events are told.

@@ -34,7 +34,7 @@ class FakePort final : public VcpuPort {
   std::map<std::uint32_t, std::uint64_t> msrs;
   std::map<std::uint32_t, std::uint64_t> dropped;  ///< Bits of MSRs that set_msr() takes and forgets.
   bool is_halted{};
-  std::uint8_t kicked{};         ///< Somebody kicks the vCPU.
+  std::uint8_t kicked{};         ///< Not 0: the vCPU is kicked.
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
   const ScriptedTime* time{};    ///< What runs take is the guest's time; null = they take none.
   bool is_watched{};
@@ -168,7 +168,7 @@ class FakePort final : public VcpuPort {
     if (passing) passing(ticks);
   }
   std::uint64_t passed{};
-  std::function<void(std::uint64_t)> passing;  ///< Told of each pass_time().
+  std::function<void(std::uint64_t)> passing;  ///< Called for each pass_time().
   Result<std::uint64_t> tsc() override { return value_of("tsc", msrs[0x10]); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
 

@@ -5,7 +5,7 @@
 
 namespace vmm::test {
 
-/// Bytes of 64-bit code, put together by who derives from it.
+/// Bytes of 64-bit code, which a derived class puts together.
 class GuestCode {
  public:
   [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }

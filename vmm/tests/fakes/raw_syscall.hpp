@@ -2,8 +2,8 @@
 #include <array>
 #include <cerrno>
 
-/// Of a syscall() that stands in the place of the C library's: it reads six arguments, as that one does, also where the
-/// caller gave fewer.
+/// For a syscall() that replaces the C library's: like that one, it reads six arguments, even if its caller has given
+/// fewer than six.
 #define READS_SIX_ARGUMENTS __attribute__((no_sanitize("address")))
 
 namespace vmm::test {

@@ -7,7 +7,7 @@ namespace vmm::test {
 
 using std::chrono::nanoseconds;
 
-/// Time as the test says it passes.
+/// Time that passes as the test says.
 struct ScriptedTime {
   nanoseconds now{std::chrono::seconds{1}};
   std::optional<nanoseconds> due;  ///< When the timer kicks.
