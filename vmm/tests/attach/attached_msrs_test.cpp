@@ -52,8 +52,8 @@ TEST_F(MsrsOfThePmu, AreReadAndWrittenBeforeAndAfterTheGuestHasRun) {
   EXPECT_EQ(counters_of(0, vcpu)["attach.restores"], 0U);
 }
 
-// The state that comes with the VMM's is whole: it replaces what was set before it, and what is set behind it changes
-// it.
+// The state that is carried with the VMM's is complete: it replaces what was set before it; what is set after it
+// changes it.
 TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
   const int vcpu = make_vcpu(make_vm());
   kvm.vcpu(vcpu).script = {at_a_device, at_a_device};
@@ -120,7 +120,8 @@ TEST_F(MsrsOfThePmu, AListThatIsSetIsOnlyRead) {
   EXPECT_EQ(kvm.vcpu(vcpu).msrs[0x10], 7U);
 }
 
-// Without one entry behind them: what KVM does not look at, nobody does. MAX_IO_MSRS and KVM_MAX_CPUID_ENTRIES of KVM.
+// No entry follows their heads in memory: what KVM does not read, the library must not read. MAX_IO_MSRS and
+// KVM_MAX_CPUID_ENTRIES of KVM.
 TEST_F(MsrsOfThePmu, ListsThatKvmFindsTooLongAreNotLookedAt) {
   const int vcpu = make_vcpu(make_vm());
   std::vector<std::uint64_t> room(1);

@@ -45,8 +45,8 @@ class AttachmentTest : public testing::Test {
     ASSERT_EQ(call(vcpu, KVM_RUN), 0);
     EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_HLT});
   }
-  /// As a VMM does that has something else to do with the vCPU: only then are its counters told. They are those of the
-  /// VM's last vCPU, or of vCPU `id`.
+  /// Calls the vCPU out, as a VMM does that has something else to do with it: only then are its counters written.
+  /// Returns those of the VM's last vCPU, or of vCPU `id`.
   std::map<std::string, std::uint64_t> counters_of(int vm_line, int vcpu, std::optional<unsigned> id = std::nullopt) {
     FakeKvm::ask_to_come_out(vcpu);
     EXPECT_EQ(call(vcpu, KVM_RUN), -1);

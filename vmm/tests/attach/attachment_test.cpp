@@ -54,7 +54,7 @@ TEST_F(AttachmentTest, APmuThatIsTakenIntoUseBetweenExitsToDevicesCounts) {
   EXPECT_EQ(counters_of(0, vcpu)["pmu.exits.wrmsr"], 2U);
 }
 
-// A thread keeps what it has run last. Whoever closes is another one here.
+// A thread keeps a reference to the VM that it ran last. Here another thread closes the VM.
 TEST_F(AttachmentTest, AThreadKeepsAVmNoLongerThanItself) {
   const int vm = make_vm(), vcpu = make_vcpu(vm);
   std::thread runner{[&] {
@@ -108,7 +108,7 @@ TEST_F(AttachmentTest, AVcpuThatIsClosedWhileItsVmGoesOn) {
   EXPECT_EQ(lines_of_statistics(), 1);
 }
 
-// A VMM may close by other means than close(), and a number may come back as something else.
+// A VMM may close a file by other means than close(), and its number may then stand for another file.
 TEST_F(AttachmentTest, ANumberThatIsUsedAgainStandsForTheNewOne) {
   const int old_vm = make_vm(), old_vcpu = make_vcpu(old_vm);
   ::close(old_vm);
@@ -150,7 +150,7 @@ TEST_F(AttachmentTest, AVmThatCannotBePreparedGetsNoVcpu) {
   EXPECT_EQ(kvm.count(KVM_CREATE_VCPU), 0);
 }
 
-// A debugger that only sets its breakpoints and takes them back: KVM has them until it is told.
+// A debugger that only sets its breakpoints and removes them: KVM keeps them until it is told.
 TEST_F(AttachmentTest, BreakpointsThatWereOnlySetAreTakenFromKvm) {
   const int vcpu = make_vcpu(make_vm());
   for (const bool has_run : {false, true}) {
@@ -177,7 +177,7 @@ TEST_F(AttachmentTest, ADebuggerThatKvmRefusesDebugsNothing) {
   EXPECT_TRUE(warnings.empty());
 }
 
-// KVM_CAP_SYNC_REGS has a VMM's registers where ours are; nothing that we write is in a ring.
+// KVM_CAP_SYNC_REGS puts a VMM's registers where the library's are, and a dirty ring lacks the library's own writes.
 TEST_F(AttachmentTest, WhatCannotBeSharedIsNotThere) {
   const int vm = make_vm();
   kvm.other_capabilities = 1;
@@ -193,7 +193,8 @@ TEST_F(AttachmentTest, WhatCannotBeSharedIsNotThere) {
   EXPECT_TRUE(kvm.enabled.empty());
 }
 
-// KVM's slots and ours would not be the same meanwhile, and the VMM's bitmap too short for ours.
+// Otherwise KVM's slots and the library's would differ meanwhile, and the VMM's bitmap might be too short for the
+// library's slot.
 TEST_F(AttachmentTest, SlotsStandStillWhileTheirLogIsRead) {
   auto vm = AttachedVm::create(Fd{make_vm()}, 0x3000, {.model = find_machine_model("haswell"), .source = "clock"}, log);
   ASSERT_TRUE(vm);
@@ -216,7 +217,7 @@ TEST_F(AttachmentTest, SlotsStandStillWhileTheirLogIsRead) {
   EXPECT_TRUE(changed);
 }
 
-// A timer of a source, or somebody who changes the memory slots: nothing to the VMM.
+// The VMM must not see kicks by a source's timer or by a change of the memory slots.
 TEST_F(AttachmentTest, KicksOfOursDoNotComeOutAndTheVmmsDo) {
   const int vcpu = make_vcpu(make_vm());
   unsigned runs = 0;
@@ -247,7 +248,7 @@ TEST_F(AttachmentTest, AKickThatComesWhileTheVmmHasTheVcpuIsNotLost) {
   EXPECT_EQ(kvm.count(KVM_RUN), runs + 2) << "one that the kick ends, and the guest's";
 }
 
-// vCPU 0 is inside, and slow to come out; the one behind it is not.
+// vCPU 0 is inside KVM_RUN, and slow to come out; the next one is not.
 TEST_F(AttachmentTest, MemoryChangesWhileNoVcpuIsInside) {
   const int vm = make_vm(), vcpu = make_vcpu(vm);
   make_vcpu(vm, 1);
@@ -345,7 +346,7 @@ TEST_F(AttachmentTest, ANestedStateThatIsNowhereIsLeftAsItIs) {
   EXPECT_EQ(state.size, sizeof state);
 }
 
-/// Makes the PMU's next exits take their time.
+/// Makes the PMU's next exits slow.
 void slow_down(FakeKvm& kvm) {
   kvm.meanwhile[KVM_GET_SREGS] = [] { std::this_thread::sleep_for(std::chrono::milliseconds{5}); };
 }

@@ -1,5 +1,5 @@
-// The library as it is preloaded, in a process of its own: this program starts itself again with it, and stands in the
-// place of the kernel.
+// The library as it is preloaded, in a process of its own: this program starts itself again with it, and plays the
+// kernel.
 #include <gtest/gtest.h>
 #include <linux/kvm.h>
 #include <sys/ioctl.h>
@@ -44,7 +44,7 @@ long stand_in(long number, const std::array<long, 6>& a) {
 }  // namespace
 }  // namespace vmm::test
 
-// The library asks the kernel by it; found here before the C library's, because the program exports it.
+// The library calls the kernel by this function, which it finds before the C library's because the program exports it.
 extern "C" __attribute__((visibility("default"))) READS_SIX_ARGUMENTS long syscall(long number, ...) noexcept {
   std::array<long, 6> a{};
   va_list arguments;
@@ -60,7 +60,7 @@ namespace {
 constexpr const char* preload = "LD_PRELOAD";
 constexpr int fd = 77;
 
-/// Every request of KVM's that is interposed somewhere, and some that are nobody's.
+/// Every KVM request that is interposed somewhere, and some that are not.
 constexpr std::array<unsigned long, 26> requests{KVM_GET_API_VERSION,
                                                  KVM_CREATE_VM,
                                                  KVM_CHECK_EXTENSION,
@@ -88,7 +88,7 @@ constexpr std::array<unsigned long, 26> requests{KVM_GET_API_VERSION,
                                                  TCGETS,
                                                  0xDEAD'BEEF};
 
-/// What a call comes to, with the kernel's answer.
+/// The result of a call, with the kernel's answer.
 void expect_untouched(unsigned long request, std::uintptr_t argument, long result, int failure) {
   std::vector<Call> calls;
   answer = result;
@@ -145,7 +145,8 @@ TEST(InertInside, CloseGoesThroughUntouched) {
   EXPECT_EQ(found, EBADF);
 }
 
-// That the library is there at all: with a model it asks KVM more than it was asked, and of nobody else.
+// Shows that the library is there at all: with a model it makes more calls to KVM than the program did, and none for
+// requests that are not KVM's.
 TEST(LoadedInside, WithAModelKvmIsAskedMore) {
   if (!has_library()) GTEST_SKIP() << "run by Inert.*";
   for (const auto request : std::array<unsigned long, 2>{FIONREAD, TCGETS}) expect_untouched(request, 42, -1, ENOTTY);

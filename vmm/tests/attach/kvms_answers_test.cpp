@@ -6,7 +6,7 @@
 #include "attach/attached_vmm.hpp"
 #include "vpmu/cpuid.hpp"
 
-// What a VMM finds of KVM beside its vCPUs' exits: answers that are not KVM's own, or have to look as if they were.
+// What a VMM sees of KVM besides the exits of its vCPUs: answers that are not KVM's own, or must look as if they were.
 
 namespace vmm::test {
 namespace {
@@ -52,7 +52,7 @@ TEST_F(AttachmentTest, ARateOfTheTscThatIsSetLaterIsFollowed) {
   EXPECT_EQ(counters_of(0, vcpu)["pmu.clock.unknown_scale"], 1U);
 }
 
-// As the kernel does: a VMM that asks for it only completes the exit that it has.
+// As the kernel does: a VMM that sets immediate_exit only completes its last exit.
 TEST_F(AttachmentTest, ComingOutAtOnceLeavesTheExitReason) {
   const int vcpu = make_vcpu(make_vm());
   for (const bool in_use : {false, true}) {

@@ -53,7 +53,7 @@ TEST(MsrImage, WhatWasReadGoesIntoAnotherPmuInAnyOrder) {
   }
 }
 
-// A VMM writes back what it has read at each turn: an armed counter must stay armed.
+// A VMM may write back what it has read, again and again: an armed counter must stay armed.
 TEST(MsrImage, WritingWhatIsThereChangesNothing) {
   PmuVcpuState state{.pmu = vpmu::Pmu{haswell}.snapshot()};
   state.pmu.state.armed = 1;
@@ -76,7 +76,7 @@ TEST(MsrImage, WhatIsNotWrittenStays) {
   EXPECT_EQ(changed->pmu.state.pmc[1], 5U);
 }
 
-// VMMs set 1 at power-up: what the processor has is not theirs to say.
+// VMMs write 1 at power-up: the bits for what the processor has must not follow.
 TEST(MsrImage, MiscEnableKeepsWhatTheModelHas) {
   MsrImage image{haswell, {}};
   const std::uint64_t before = image.read(misc_enable);

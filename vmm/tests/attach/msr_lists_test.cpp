@@ -24,7 +24,8 @@ struct List {
   }
 };
 
-/// Ours are 100 to 199, of which 150 cannot be served; KVM has those below 50, and asks are written down.
+/// The library's MSRs are 100 to 199, of which 150 cannot be served; KVM's are those below 50. Requests to KVM are
+/// recorded.
 class MsrLists : public testing::Test {
  protected:
   std::vector<std::vector<std::uint32_t>> asked;

@@ -129,7 +129,7 @@ struct ReadingGuest {
   void put(std::uint64_t at, std::uint64_t word) { std::memcpy(&ram[at], &word, sizeof word); }
 };
 
-// The engine has the guest, and nobody has asked KVM to run it: the exit must be KVM's, in kvm_run.
+// The engine runs the guest, and KVM_RUN has not been called: the exit must still appear in kvm_run, like KVM's.
 TEST_F(OthersFilter, ComesBeforeTheEngine) {
   constexpr std::uint32_t global_ctrl = 0x38F;
   Attachment exact{{.model = find_machine_model("haswell"), .source = "exact"}, {}, log, [](const System&) {

@@ -6,7 +6,7 @@
 #include "vpmu/cpuid.hpp"
 #include "vpmu/registers.hpp"
 
-// A vCPU whose VMM tells less of a PMU than the model has, as KVM_SET_CPUID2 and KVM_SET_MSRS let it.
+// A vCPU whose VMM reports less of a PMU than the model has, by KVM_SET_CPUID2 and KVM_SET_MSRS.
 
 namespace vmm::test {
 namespace {
@@ -102,7 +102,7 @@ TEST_F(OwnPmu, HasTheCountersOfTheVcpusCpuid) {
   EXPECT_FALSE(write(vcpu, global_ctrl, 1ULL << 33U));
 }
 
-// The guest sees what the VMM says, and has of it what there is: as with KVM.
+// The guest sees what the VMM reports, and gets as much of it as the model has: as with KVM.
 TEST_F(OwnPmu, MoreThanTheModelHasIsToldAndNotThere) {
   CpuidRegisters leaf = with_version(5);
   leaf.ecx = 0xF;
@@ -120,7 +120,7 @@ TEST_F(OwnPmu, TheFirstVersionHasNoGlobalRegisters) {
   EXPECT_EQ(get(vcpu, global_ctrl), 0U) << "as KVM tells a VMM of an MSR that a vCPU lacks";
 }
 
-// KVM drops writes to what P6 has of counters, for guests that take any Intel processor for one.
+// KVM drops writes to the counters of P6, for guests that expect them on any Intel processor.
 TEST_F(OwnPmu, WithoutCountersTwoAreThereAndHoldNothing) {
   const int vcpu = make_vcpu_with(with_version(0));
   for (const std::uint32_t first : {pmc0, perfevtsel0}) {
@@ -145,7 +145,8 @@ TEST_F(OwnPmu, HasTheCapabilitiesThatTheVmmSets) {
   }
 }
 
-// One after the other, in any order, as it is before the guest runs: KVM_SET_CPUID2, and more than one KVM_SET_MSRS.
+// Before the guest runs these may come in any order, and the last ones count: KVM_SET_CPUID2, and more than one
+// KVM_SET_MSRS.
 TEST_F(OwnPmu, IsThatOfTheLastWord) {
   const int vcpu = make_vcpu(make_vm());
   EXPECT_TRUE(set(vcpu, pmc0, 5));

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-// QEMU's wrapper, with a program in QEMU's place that tells what it was started with.
+// QEMU's wrapper, with a program in QEMU's place that prints what it was started with.
 
 namespace vmm::test {
 namespace {

@@ -35,7 +35,7 @@ TEST(RunGate, APlaceTellsTheThreadThatIsInside) {
   EXPECT_EQ(place, 0);
 }
 
-// A vCPU that a child runs would be kicked by the number that its place has, and never come out.
+// Otherwise a vCPU that a child process runs would be kicked by the parent thread's number, and never come out.
 TEST(RunGate, AForkedThreadHasItsOwnNumber) {
   ASSERT_EQ(this_thread(), ::gettid());
   const pid_t child = ::fork();

@@ -6,7 +6,7 @@
 
 #include "contract/source_rigs.hpp"
 
-// What every counting source keeps, whatever it counts with. A new source is one rig and one line in Sources.
+// What every counting source must do, whatever it counts with. A new source is one rig and one line in Sources.
 
 namespace vmm::test {
 namespace {
@@ -80,7 +80,7 @@ TYPED_TEST(CountSourceContract, CountsNothingWithoutAPlan) {
   for (const std::uint64_t n : this->counted_.value) EXPECT_EQ(n, 0U);
 }
 
-// Whoever is idle may be passed by: run() must not do more than the port's.
+// An idle source may be bypassed: its run() must do no more than the port's.
 TYPED_TEST(CountSourceContract, IdleItOnlyRuns) {
   auto& port = this->rig_.guest.port;
   this->program({});

@@ -27,7 +27,7 @@ class Pipe {
     reading = Fd{ends[0]};
     writing = Fd{ends[1]};
   }
-  /// So many bytes, or all up to the end.
+  /// Reads `bytes` bytes, or all up to the end.
   [[nodiscard]] std::string read(std::size_t bytes) const {
     std::string text, part(65536, '\0');
     while (text.size() < bytes) {
@@ -60,7 +60,7 @@ TEST(BoundedWriter, WritesLinesAndTheRestSoon) {
   EXPECT_EQ(totals.error, 0);
 }
 
-// What holds the caller up would hold up a vCPU, and through it the end of the machine.
+// A caller that blocks would block a vCPU, and so keep the machine from ending.
 TEST(BoundedWriter, NobodyWhoReadsHoldsNobodyUp) {
   for (const int flags : {0, O_NONBLOCK}) {
     Pipe pipe{flags};

@@ -21,7 +21,7 @@ class ProtocolTest : public testing::Test {
   static void write_to(const Fd& file, std::string_view text) {
     EXPECT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  /// Asks with a file, and says what is in it then.
+  /// Sends the command with a file, and returns the file's contents afterwards.
   std::string ask_with_file(std::string_view command) {
     const Fd file{::memfd_create("file", MFD_CLOEXEC)};
     last = ask(make_request(command), Fd{::dup(file.get())});

@@ -35,7 +35,7 @@ TEST(DecodedInstructions, SaysOfAllBytesWhatTheDecoderSays) {
   EXPECT_GT(valid, codes);
 }
 
-// What stands behind an instruction is no part of it, and a byte that is not there is not 0.
+// Bytes after an instruction are not part of it, and a missing byte is not 0.
 TEST(DecodedInstructions, AByteThatIsMissingIsNoZero) {
   DecodedInstructions decoded;
   const std::array add{std::byte{0x00}, std::byte{0x00}};  // ADD [RAX], AL

@@ -28,7 +28,7 @@ struct Row {
   bool steppable{true};
   bool rep{};
   bool locked{};
-  bool ends_block{};  ///< Beyond branches, which always do.
+  bool ends_block{};  ///< Other than branches, which always do.
   CodeMode size{CodeMode::bits64};
   friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 };

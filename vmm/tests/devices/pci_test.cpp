@@ -118,7 +118,7 @@ TEST(MsixTable, SendsWhatIsUnmasked) {
   EXPECT_EQ(table.message(1), std::nullopt) << "MSI-X is off";
 }
 
-// PCI 3.0 6.8.2.4: what finds its vector masked is sent when that is unmasked.
+// PCI 3.0 6.8.2.4: a message whose vector is masked is sent when the vector is unmasked.
 TEST(MsixTable, KeepsWhatWasMasked) {
   MsixTable table = table_with_a_message();
   table.set_pending(1);

@@ -96,7 +96,7 @@ struct Attempt {
   std::function<void()> make;
 };
 
-/// What none of the threads may do, as the kernel's own calls: the C library might answer by itself.
+/// What none of the threads may do, as raw system calls: the C library might answer by itself.
 std::vector<Attempt> ways_out() {
   constexpr auto protection = PROT_READ | PROT_WRITE | PROT_EXEC;
   const auto call = [](long number, auto... arguments) { return [=] { (void)::syscall(number, arguments...); }; };

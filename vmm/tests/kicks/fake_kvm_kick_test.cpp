@@ -6,7 +6,7 @@
 #include "fakes/fake_perf_host.hpp"
 #include "pmu/profiled_guest.hpp"
 
-// A kick ends a run whatever the guest has made of its PMU. On a scripted KVM, so that all is the same each time.
+// A kick ends a run whatever the guest has done with its PMU. On a scripted KVM, so that each run is the same.
 
 namespace vmm::test {
 namespace {
@@ -15,7 +15,7 @@ using namespace vpmu::msr;
 
 constexpr std::uint64_t minus(std::uint64_t n) { return (0 - n) & vpmu::low_bits(48); }
 
-/// A guest in a loop, and somebody who kicks its vCPU after so many instructions.
+/// A guest in a loop, whose vCPU is kicked after a given number of instructions.
 class KickedGuest {
  public:
   explicit KickedGuest(std::string_view source) : guest{{.source = source}} {
@@ -27,7 +27,7 @@ class KickedGuest {
     };
   }
 
-  /// How many instructions the guest has run behind the kick. Throws when it runs on.
+  /// How many instructions the guest has run after the kick. Throws if it runs on.
   std::uint64_t kick_after(std::uint64_t instructions) {
     kick_at_ = passed_ + instructions;
     kicked_at_ = 0;
@@ -71,8 +71,8 @@ TEST(FakeKvmKicks, EndARunWhileAPmiWaitsForLvtpc) {
   }
 }
 
-// And the engine keeps the vCPU meanwhile: one that is handed back and forth at each instruction would run no faster
-// than it is stepped.
+// Meanwhile the engine keeps the vCPU: if it were handed back and forth at each instruction, it would be no faster than
+// single-steps.
 TEST(FakeKvmKicks, APmiThatWaitsCostsNoEntry) {
   KickedGuest kicked{"exact"};
   ProfiledGuest& guest = kicked.guest;
@@ -84,7 +84,7 @@ TEST(FakeKvmKicks, APmiThatWaitsCostsNoEntry) {
   EXPECT_LE(guest.statistic("pmu.exact.entries"), 10U);
 }
 
-/// Of a random generator, one.
+/// One of them, by a random generator.
 template <class T, std::size_t N>
 T one_of(std::mt19937_64& random, const std::array<T, N>& all) {
   return all[random() % N];

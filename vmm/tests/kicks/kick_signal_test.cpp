@@ -173,7 +173,7 @@ TEST(KickSignal, SignalThatIsIgnoredStaysIgnored) {
             good);
 }
 
-// Whoever comes later takes our place: the next vCPU puts us in front of him.
+// A handler that is installed later replaces ours: the next vCPU puts ours in front of it.
 TEST(KickSignal, HandlerThatWasReplacedComesBackInFront) {
   EXPECT_EQ(in_a_process([] {
               if (!install_kick_handler()) return 1;

@@ -95,7 +95,7 @@ class Kicker {
   clockid_t clock_{};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::chrono::microseconds> delay_;  ///< Under mutex_, as these.
+  std::optional<std::chrono::microseconds> delay_;  ///< Guarded by mutex_, as are these.
   bool seen_{}, ended_{};
   std::atomic<std::int64_t> sent_at_{};  ///< In the kicked thread's time; 0: not yet.
   std::thread thread_;

@@ -47,7 +47,7 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
       return false;
     }
   }
-  /// What is open when the kick is seen may become complete, and no more.
+  /// An instruction that is open when the kick is seen may complete, and no more may run.
   void expect_that_nothing_runs() {
     *guest_->port().kick_target() = kick_mark;
     const std::uint64_t before = *guest_->port().tsc();

@@ -96,7 +96,7 @@ TEST_F(KvmApicStore, LosesNoInterruptThatArrivesMeanwhile) {
   EXPECT_GT(stores, rounds);
 }
 
-// SDM 3A 6.7.1: an NMI of another stays until the processor's own code goes on.
+// SDM 3A 6.7.1: an NMI from another processor stays pending until this processor's own code goes on.
 TEST_F(KvmApicStore, LeavesAnNmiWaiting) {
   ASSERT_TRUE(*vm_->signal_msi(0xFEE0'0000, nmi));
   ASSERT_EQ(store(nmi | masked), Stored::done);
@@ -132,7 +132,7 @@ TEST_F(KvmApicStore, AnApicThatWasMovedIsNotWritten) {
   EXPECT_EQ(get(lvtpc), nmi);
 }
 
-// It may be running a guest of its own.
+// With SVM enabled it may be running a guest of its own.
 TEST_F(KvmApicStore, AProcessorThatMayRunGuestsIsNotTaken) {
   kvm_sregs sregs = *vcpu_->sregs();
   sregs.efer |= vpmu::bit(12);  // SVME

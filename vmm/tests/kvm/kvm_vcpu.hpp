@@ -38,7 +38,7 @@ class KvmVcpu : public testing::Test {
     ASSERT_TRUE(enter_at(*vcpu_, {.rip = code_at, .rsp = layout::stack_top.value()}));
   }
 
-  /// Runs to the next exit that is no signal's.
+  /// Runs to the next exit that no signal caused.
   Exit run() {
     for (;;) {
       auto exit = vcpu_->run();

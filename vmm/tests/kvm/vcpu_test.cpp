@@ -292,7 +292,7 @@ TEST_F(KvmVcpu, LapicKeepsItsPerformanceCounterEntry) {
   EXPECT_EQ(entry, 0x400U);
 }
 
-// Whoever reads events, and hands them over when the guest runs again, does not know what came in between.
+// A caller that reads pending events, and sets them again later, does not know what arrived in between.
 TEST_F(KvmVcpu, NmiOfAnotherStaysPendingWhenOldEventsAreHandedOver) {
   load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
   ASSERT_TRUE(vcpu_->flush());

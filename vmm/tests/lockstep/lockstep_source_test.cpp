@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t code = 0x40'0000, data = 0x50'0000;
 constexpr std::uint64_t carry = vpmu::bit(0);
 
-/// A CPU that does what each test says, held against the engine.
+/// A CPU that does what each test says, compared with the engine.
 class Lockstep : public testing::Test {
  protected:
   Lockstep() {
@@ -20,12 +20,12 @@ class Lockstep : public testing::Test {
     guest.port.registers.rbx = data;
     guest.port.registers.rax = 7;
   }
-  /// Places the instruction, and one to come back from behind it.
+  /// Places the instruction, and after it a jump back.
   void add(const std::vector<std::uint8_t>& bytes, FakeCpu::Effect effect) {
     cpu.add_jump(cpu.add(code, bytes, std::move(effect)), code);
   }
-  /// Places as many of them, each with what `effect` says of it, and behind them one that the engine leaves, and one to
-  /// come back.
+  /// Places as many of them, each with what `effect` says of it, and after them one that the engine leaves to its
+  /// owner, and a jump back.
   void add_many(unsigned count, const std::vector<std::uint8_t>& bytes,
                 const std::function<FakeCpu::Effect(unsigned)>& effect) {
     std::uint64_t at = code;
@@ -162,7 +162,7 @@ TEST_F(Lockstep, AVectorRegisterInARunIsCompared) {
   expect_difference("pxor xmm0, xmm0 (660fefc0): FXSAVE area + 168 is 0x0 by the engine and 0x1 by KVM");
 }
 
-// What comes by often is found again by the number of times.
+// An address that is passed often is identified by the number of passes.
 TEST_F(Lockstep, ALongLoopIsFollowedRoundByRound) {
   std::uint64_t at = code;
   for (unsigned n = 0; n < 900; ++n) at = cpu.add(at, {0x90});
@@ -225,7 +225,7 @@ TEST_F(Lockstep, SyscallAndSysretAreNotSingleStepped) {
   EXPECT_EQ(statistic("pmu.step.run_over"), 2U);
 }
 
-// An interrupt that a kick broke off comes first, handler and all.
+// An interrupt whose delivery a kick broke off comes first, with its handler.
 TEST_F(Lockstep, NothingIsComparedWhileAnInterruptIsDelivered) {
   add_many(40, lea_rax, [](unsigned) { return increment(); });
   ASSERT_TRUE(run());

@@ -16,8 +16,8 @@
 namespace vmm::test {
 namespace {
 
-/// Sends the alphabet over and over on COM1, a letter a turn of a loop: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al,
-/// %dx; mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
+/// Sends the alphabet over and over on COM1, one letter in each iteration of a loop: mov $0x3F8, %edx; mov $'a', %eax;
+/// 1: out %al, %dx; mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
 const std::vector<std::uint8_t> alphabet{0xBA,    0xF8, 0x03, 0,    0,    0xB8, 'a',  0,    0,    0,    0xEE, 0xB9,
                                          0xE8,    0x03, 0,    0,    0xF3, 0x90, 0xE2, 0xFC, 0xFF, 0xC0, 0x83, 0xF8,
                                          'z' + 1, 0x75, 0xEF, 0xB8, 'a',  0,    0,    0,    0xEB, 0xE8};
@@ -81,7 +81,7 @@ class KvmSnapshots : public Snapshots {
 class SoftSnapshots : public Snapshots {
  protected:
   SoftSnapshots() : Snapshots{Accel::soft} {}
-  /// The machine that writes the alphabet, saved when its processor has run so many instructions.
+  /// The machine that writes the alphabet, saved when its processor has run `ticks` instructions.
   void save_after(std::uint64_t ticks, unsigned cpus = 1) {
     const CodeFile file{alphabet};
     std::unique_ptr<Machine> machine;
@@ -116,7 +116,7 @@ class SoftSnapshots : public Snapshots {
 TEST_F(KvmSnapshots, GoOnAtTheVeryInstruction) { expect_to_go_on(); }
 TEST_F(SoftSnapshots, GoOnAtTheVeryInstruction) { expect_to_go_on(); }
 
-// To the end of all its time it writes the same letters, whenever it was saved on the way.
+// It writes the same letters to the end, whenever it was saved.
 TEST_F(SoftSnapshots, AreTakenAtAnyInstruction) {
   constexpr std::uint64_t all = 50'000;
   save_after(all);
@@ -169,7 +169,7 @@ TEST_F(SoftSnapshots, GoOnOnlyOnWhatTheyRanOn) {
   EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("ran on KVM; give --accel kvm"), std::string::npos);
 }
 
-// That of a vCPU is found out on its thread.
+// A bad state of a vCPU is found only on the vCPU's thread.
 TEST_F(SoftSnapshots, WithABadVcpuEndTheMachine) {
   save_after(1000);
   auto snapshot = SnapshotReader::open(path_);

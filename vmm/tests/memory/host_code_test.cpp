@@ -94,7 +94,7 @@ TEST(MappedHostCode, IsNowhereWritable) {
   EXPECT_EQ(run(at), 1);
 }
 
-// What a jump out of it finds is nothing.
+// A jump out of the code finds no mapping.
 TEST(MappedHostCode, StandsBetweenGuards) {
   MappedHostCode code;
   ASSERT_NE(code.add(returns(1)), nullptr);

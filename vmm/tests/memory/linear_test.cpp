@@ -187,7 +187,7 @@ TEST_F(LinearMemoryTest, LogsTheFramesAndTablesItChanges) {
   EXPECT_TRUE(logged.empty());
 }
 
-// Hostile tables: whatever RAM and registers hold, an access ends, and the probe foretells what a read does.
+// Hostile tables: whatever RAM and registers hold, an access ends, and the probe predicts what a read does.
 TEST_F(LinearMemoryTest, ProbesAndReadsAgreeOnRandomTables) {
   std::mt19937_64 random{20160901};
   unsigned succeeded = 0;

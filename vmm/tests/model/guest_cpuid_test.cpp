@@ -152,7 +152,7 @@ TEST(GuestCpuid, ProcessorsWithoutSmtHaveACoreAndItsCountersEach) {
   EXPECT_EQ(guest_of(rich_host(), 6, 5).get(0xA).eax, 0x0730'0404U);
 }
 
-// Linux takes x2APIC on the strength of the signature, and its own TSC clock for want of KVM's.
+// Linux uses x2APIC because of the signature, and its own TSC clock because KVM's is not offered.
 TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
   const auto guest = guest_of(rich_host());
   const auto leaf = guest.get(0x40000000);

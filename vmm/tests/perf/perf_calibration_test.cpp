@@ -78,7 +78,7 @@ TEST_F(Calibration, SkidTooLongForTheEngineCostsThePlaceOfSamples) {
   expect_says(describe(*found), {"too late"});
 }
 
-// Nested AMD: facts of hosts that were seen.
+// Nested AMD: the numbers are those of hosts that were seen.
 TEST_F(Calibration, HostThatCountsItselfIsRefused) {
   perf.counts_host = true;
   expect_says(refusal(), {"count the host, too", "1000000 instructions", "AMD", "count by the source exact"});

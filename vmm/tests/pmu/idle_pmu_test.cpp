@@ -2,7 +2,7 @@
 
 #include "pmu/profiled_guest.hpp"
 
-// While the PMU has nothing to do the guest runs past it.
+// While the PMU has nothing to do, runs of the guest bypass it.
 
 namespace vmm::test {
 namespace {
@@ -13,7 +13,7 @@ using namespace vpmu::msr;
 constexpr std::uint64_t select(std::uint16_t event) { return 0x43'0000U | event; }
 constexpr std::uint16_t cycles = 0x003C, instructions = 0x00C0;
 
-/// The guest runs once, so that nothing of the PMU's beginning is left to do.
+/// The guest runs once, so that the PMU's start-up work is done.
 void let_begin(ProfiledGuest& guest) {
   guest.port.tells_devices = true;
   guest.run_script();
@@ -50,7 +50,8 @@ TEST(IdlePmu, FailureOfTheHostEndsTheRunWithItsReason) {
   EXPECT_EQ(exit.error().what, "run is broken");
 }
 
-// A run past the PMU would not be counted, would come too late for a PMI, and would leave RDPMC to the guest's handler.
+// A run that bypasses the PMU would not be counted, would come too late for a PMI, and would leave RDPMC to the guest's
+// handler.
 TEST(IdlePmu, InUseItLetsNoRunPass) {
   ProfiledGuest guest;
   let_begin(guest);
@@ -116,7 +117,7 @@ TEST(IdlePmu, ACounterGoesOnBehindADebugger) {
   EXPECT_EQ(guest.port.reply.data, before + 100'000U) << "1 GHz";
 }
 
-// It is found where a vCPU leaves its guest, and so must be looked for.
+// The overflow is noticed only at the exits of a vCPU, so they must check for it.
 TEST(IdlePmu, AnUncoreWhoseOverflowIsAwaitedLetsNoRunPass) {
   PackageUncore uncore{*vpmu::describe(vpmu::Generation::skylake).uncore, 1, 1, [](unsigned) {}};
   ProfiledGuest guest{{.uncore = {.package = &uncore, .id = 0}}};

@@ -121,7 +121,7 @@ TEST_F(PmiAt, RequestsWhileMaskedJoinIntoOne) {
   EXPECT_EQ(pmi.statistics().requested, 4U);
 }
 
-// Rule V5: also two that come at two boundaries between two looks at LVTPC. The second would find nothing left to
+// Rule V5: also two that come at two boundaries between two checks of LVTPC. The second would find nothing left to
 // handle.
 TEST_F(PmiAt, RequestMeetsTheOneThatIsHeldAlready) {
   use_xapic(nmi | mask);
@@ -191,7 +191,7 @@ TEST_F(PmiAt, RefusedMaskRaisesNothingAndIsReported) {
   EXPECT_EQ(port_.count("nmi"), 0U);
 }
 
-// Where the processor cannot store now, nothing is delivered, nothing joins, and the next look tries again.
+// If the processor cannot store now, nothing is delivered, nothing joins, and the next check tries again.
 TEST_F(PmiAt, MaskThatCannotBeSetNowPutsTheDeliveryOff) {
   use_xapic(nmi);
   port_.stores = Stored::not_now;
@@ -205,7 +205,7 @@ TEST_F(PmiAt, MaskThatCannotBeSetNowPutsTheDeliveryOff) {
   EXPECT_FALSE(pmi.pending());
 }
 
-// A PMI is not lost for its mask.
+// A PMI is not lost because its mask bit cannot be set.
 TEST_F(PmiAt, MaskThatCannotEverBeSetIsCounted) {
   use_xapic(nmi);
   port_.stores = Stored::never;

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 /// IA32_PERFEVTSELx for both levels, enabled, without interrupt.
 constexpr std::uint64_t select_cycles = 0x43'003C;
 
-// What one vCPU has, another goes on with: the counter, its reload by the record, and the PMI.
+// Another vCPU goes on with the state of the first: the counter, its reload by the record, and the PMI.
 TEST(PmuVcpu, AStateGoesOnInAnotherVcpu) {
   ProfiledGuest first;
   first.place_loop();

@@ -247,7 +247,7 @@ TEST_F(PreciseSession, NmiWaitsForTheGuestToUnmask) {
   EXPECT_LE(guest_.time.now - unmasked, 300us) << "unmasking does not exit: it must be looked for";
 }
 
-// A guest that leaves LVTPC masked for good is looked at now and then, not at each of its exits.
+// If a guest leaves LVTPC masked for good, it is checked at intervals, not at each exit.
 TEST_F(PreciseSession, HeldNmiIsLookedForAtIntervals) {
   guest_.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi | ProfiledGuest::lvtpc_mask);
   start(1);

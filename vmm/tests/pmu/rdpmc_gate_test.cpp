@@ -79,7 +79,7 @@ class RdpmcGateIn : public testing::Test {
     EXPECT_EQ(port_.registers.rip, rip);
     EXPECT_EQ(gate_.statistics().served, 1U);
   }
-  /// The handler goes on as if nobody had looked.
+  /// The handler goes on as if there were no gate.
   void expect_let_through() {
     EXPECT_EQ(port_.registers.rip, handler);
     EXPECT_EQ(port_.registers.rsp, stack);
@@ -102,7 +102,7 @@ class RdpmcGateIn : public testing::Test {
 
 TEST_F(RdpmcGateIn, ArmsAtTheGuestsFaultHandler) { EXPECT_EQ(armed_at(), GuestLinear{handler}); }
 
-// SDM 3B 17.3.1.4: the trap behind RDPMC of a guest that steps itself.
+// SDM 3B 17.3.1.4: the trap after RDPMC in a guest that steps itself.
 TEST_F(RdpmcGateIn, SteppedRdpmcIsFollowedByItsTrap) {
   stop_at_handler({.rflags = 0x346});
   handle();

@@ -8,7 +8,7 @@
 #include "pmu/profiled_guest.hpp"
 #include "pmu/registry.hpp"
 
-// What a guest sees of its MSRs does not depend on what counts for it.
+// What a guest sees of its MSRs does not depend on the counting source.
 
 namespace vmm::test {
 namespace {

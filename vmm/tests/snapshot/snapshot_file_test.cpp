@@ -201,7 +201,7 @@ TEST_F(SnapshotFile, WhatIsNoneIsRefusedWithTheReason) {
   EXPECT_NE(refusal().find("cannot read the snapshot"), std::string::npos);
 }
 
-// Undamaged, and yet of no machine: a checksum can be computed by everybody.
+// An undamaged file that no machine has written: anybody can compute checksums.
 TEST_F(SnapshotFile, OneWithGoodChecksumsIsNotBelieved) {
   const auto memory = *GuestMemory::create(ram);
   const auto refusal_of = [&](const MachineImage& image) {

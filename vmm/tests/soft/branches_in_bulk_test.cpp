@@ -1,5 +1,4 @@
-// What the LBR holds, and BTS stores, of instructions that pass in whole blocks is what they do of the same ones, seen
-// one by one.
+// The LBR and BTS record the same of instructions that pass in whole blocks as of the same instructions one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +26,7 @@ constexpr std::uint64_t one_by_one = 0x43'00C4 | 1U << 18U;  // EDGE: each branc
 /// TR, BTS and BTS_OFF_OS, in a circle; the LBR, too.
 constexpr std::uint64_t branch_trace = 0x2C1;
 
-/// Branches of all near kinds, whose way through depends on random numbers that the guest makes; in the end `out 0x80`.
+/// Branches of all near kinds, whose path depends on random numbers that the guest makes; in the end `out 0x80`.
 class BranchyProgram : public GuestCode {
  public:
   /// `stores`: in ring 3, with BTS.
@@ -73,7 +72,7 @@ class BranchyProgram : public GuestCode {
     switch (draw(8)) {
       case 0:
       case 1: test_a_bit(); return add({0x74, 0x03, 0x48, 0xFF, 0xC0});  // jz over; inc rax
-      case 2: test_a_bit(); return add({0x75, 0x00});                    // jnz to what is behind it
+      case 2: test_a_bit(); return add({0x75, 0x00});                    // jnz to the next instruction
       case 3:
         return add({0xE8, 0x02, 0, 0, 0, 0xEB, 0x04, 0x48, 0xFF, 0xC2, 0xC3});  // call f; jmp over; f: inc rdx; ret
       case 4: return add({0xE8, 0, 0, 0, 0, 0x59});                             // call next; pop rcx

@@ -1,4 +1,4 @@
-// Source exact where there is no KVM: the engine counts on until something is due, and then it is there at once.
+// The exact source without KVM: the engine counts on until something is due, and stops exactly there.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -60,7 +60,7 @@ TEST_F(Exceptions, AThirdShutsDown) {
   ASSERT_TRUE(exit);
   EXPECT_TRUE(std::holds_alternative<Shutdown>(*exit));
 }
-// A page fault behind one that contributes is delivered as such.
+// A page fault after a contributory exception is delivered as a page fault.
 TEST_F(Exceptions, BehindAGeneralProtectionAPageFaultIsDelivered) {
   constexpr std::uint64_t far = 0x70'0000;
   // The handler's stack is nowhere; that of page faults is.
@@ -94,7 +94,7 @@ TEST_F(Exceptions, InterruptOneIsNoDebugException) {
   EXPECT_EQ(port.debugregs()->dr7 & vpmu::bit(13), vpmu::bit(13));
 }
 
-// SDM 3A 6.8.3: a data breakpoint that MOV SS hits is reported behind the next instruction. With INT1 that is one #DB,
+// SDM 3A 6.8.3: a data breakpoint that MOV SS hits is reported after the next instruction. With INT1 that is one #DB,
 // and with INT 1 it is another.
 TEST_F(Exceptions, ABreakpointOfMovSsIsReportedWithTheDebugExceptionBehindIt) {
   guest_.store_code(handler_of(vector_db), {0xFF, 0xC1, 0x48, 0xCF});                                 // inc %ecx; iretq

@@ -1,4 +1,4 @@
-// What a vCPU without KVM has of its model's features: instructions, registers, and the faults where they are not.
+// What a vCPU without KVM has of its model's features: instructions, registers, and the faults if they are missing.
 #include <array>
 
 #include "exec/host_form.hpp"
@@ -58,7 +58,7 @@ TEST_F(Features, AreThoseOfTheModel) {
   expect("skylake", "pcid", false);
 }
 
-// The instructions go with what CPUID tells.
+// An instruction exists if CPUID reports it.
 TEST_F(Features, AnInstructionIsThereWhereCpuidTellsOfIt) {
   struct Row {
     std::vector<std::uint8_t> code;
@@ -105,7 +105,7 @@ TEST_F(Features, AnInstructionIsThereWhereCpuidTellsOfIt) {
   EXPECT_TRUE(lines_.empty()) << lines_[0];
 }
 
-// SDM 2A LZCNT, 2B TZCNT: where they are not, the prefix says nothing, and BSR and BSF answer otherwise.
+// SDM 2A LZCNT, 2B TZCNT: on a CPU without them the prefix has no effect, and BSR and BSF give other results.
 TEST_F(Features, LzcntAndTzcntAreBsrAndBsfWhereTheyAreNot) {
   guest_.port.registers.rcx = 0x100;
   const std::vector<std::uint8_t> code{
@@ -199,7 +199,7 @@ TEST_F(Features, ControlBitsGoWithFeatures) {
     EXPECT_FALSE(can_set("skylake", vpmu::bit(bit))) << "nobody has bit " << bit;
 }
 
-// SDM 3A 4.6.1: the kernel is kept from what is the program's, unless STAC says otherwise.
+// SDM 3A 4.6.1: the kernel must not access user pages, unless STAC allows it.
 TEST_F(Features, SmepAndSmapKeepTheKernelFromUserPages) {
   be("skylake");
   guest_.port.special.cr4 |= smap | smep;

@@ -84,7 +84,7 @@ TEST_F(SeveralProcessors, RacesEndAsTheScheduleSays) {
   EXPECT_NE(counted({.turn = 50, .seed = 2}), first);
 }
 
-// Of one race many moments, each on other processors, and in the middle of a turn.
+// Saves one race at many moments, also in the middle of a turn, and goes on from each on other processors.
 TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   guest_.store_code(code_at, increments);
   guest_.store_code(second_code, increments);
@@ -118,8 +118,8 @@ TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   EXPECT_GT(in_turn_of_the_other, 5U);
 }
 
-// While the owner of the turn rests for long, as it does for a snapshot. What a source asks the port before the run
-// must not take the kick from that.
+// The kick comes while the owner of the turn rests for long, as it does for a snapshot. A source's calls to the port
+// before the run must not consume it.
 TEST_F(SeveralProcessors, AKickIsSeenWhileOneLooksAround) {
   guest_.store_code(code_at, {0xEB, 0xFE});  // jmp to itself
   make({.turn = 1ULL << 60U});
@@ -243,7 +243,7 @@ TEST_F(SeveralProcessors, OneThatWaitsForItsTurnIsKickedOut) {
   for (auto& port : ports_) port->stop_after(~0ULL);
   ASSERT_TRUE(ports_[1]->nmi());
   board_->turns.kicked(1);
-  *ports_[1]->kick_target() = 0;  // somebody has looked at that kick
+  *ports_[1]->kick_target() = 0;  // that kick has been seen
   std::atomic<bool> ends{};
   std::thread first{[&] {
     while (!ends) EXPECT_TRUE(std::holds_alternative<Interrupted>(*ports_[0]->run()));

@@ -1,4 +1,4 @@
-// A vCPU without KVM that is saved and goes on elsewhere: nothing tells that it has.
+// A vCPU without KVM that is saved and goes on elsewhere: the guest cannot tell.
 #include <cstring>
 
 #include "fakes/guest_code.hpp"
@@ -119,7 +119,7 @@ TEST_F(SoftImage, GoesOnAtAnyInstruction) {
   }
 }
 
-// What a debugger, RDRAND and INIT have left is of it.
+// The image has what a debugger, RDRAND and INIT have left.
 TEST_F(SoftImage, HasWhatIsNotInRegisters) {
   SoftPort& port = begin();
   ASSERT_TRUE(port.nmi());
@@ -204,7 +204,7 @@ TEST_F(SoftImage, WithAStateThatNoProcessorIsInIsRefused) {
 }
 
 /// Walks again and again over memory that the L1 holds, a load for each line, and has the model tell what comes of
-/// them. Before each walk CR3 gets another value while nothing counts, while nothing counts: no translation is kept.
+/// them. Before each walk CR3 gets another value while nothing counts: no translation is kept.
 class Walk : public GuestCode {
  public:
   static constexpr std::uint64_t buffer = 0xA0'0000, buffer_bytes = 24 << 10, rounds = 8,
@@ -287,7 +287,7 @@ TEST_F(ExactImage, HasTheModelsCachesAndTlbs) {
   }
 }
 
-// What the engine leaves to the port is nothing that loads: not the instruction at which a timer interrupts either.
+// The engine leaves no instruction that loads to the port, not even one at which a timer interrupts.
 TEST_F(ExactImage, TheModelSeesEachLoad) {
   guest_.store(code_at, std::as_bytes(std::span{Walk{true}.bytes()}));
   make(~0ULL);

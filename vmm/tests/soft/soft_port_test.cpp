@@ -70,7 +70,7 @@ TEST_F(SoftPortRuns, APageFaultIsDelivered) {
   EXPECT_EQ(pushed(5), 2U) << "a write, not present";
 }
 
-// What it keeps lives on across instructions that are not the engine's.
+// The state survives instructions that the engine does not run.
 TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
   constexpr std::uint64_t osfxsr = vpmu::bit(9);
   guest_.port.special.cr4 |= osfxsr;
@@ -188,7 +188,7 @@ TEST_F(SoftPortRuns, AnMsrThatIsRefusedFaults) {
   EXPECT_EQ(pushed(4), code_at + 5) << "RDMSR has not retired";
 }
 
-// SDM 2B STI: the instruction behind it still runs first.
+// SDM 2B STI: the instruction after it still runs first.
 TEST_F(SoftPortRuns, AnInterruptWaitsForTheInstructionBehindSti) {
   SoftPort& port = begin({0xFB, 0x90, 0x90, 0xF4});
   const std::uint32_t enabled = 0x1FF;
@@ -202,7 +202,7 @@ TEST_F(SoftPortRuns, AnInterruptWaitsForTheInstructionBehindSti) {
   EXPECT_NE(pushed(2) & rflags_if, 0U);
 }
 
-// SDM 3B 17.3.1.4: a trap behind each instruction, those that the machine outside answers too.
+// SDM 3B 17.3.1.4: a trap after each instruction, also after those that exit to the VMM.
 TEST_F(SoftPortRuns, AGuestThatStepsTrapsBehindAnInstructionThatExits) {
   guest_.port.registers.rflags = 0x102;
   SoftPort& port = begin({0x0F, 0x32, 0x90});  // rdmsr, nop

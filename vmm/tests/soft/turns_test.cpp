@@ -149,7 +149,7 @@ TEST_F(TurnsTest, WhoIsKickedIsLetInAndGivesTheTurnBack) {
   EXPECT_EQ(log_, (Log{{0, 10}, {0, 90}, {1, 100}}));
 }
 
-// Else one that rests for a snapshot would keep the others from resting.
+// Otherwise a processor that rests for a snapshot would keep the others from resting.
 TEST_F(TurnsTest, WhoLetsGoKeepsNobodyOut) {
   std::atomic<bool> other_was_in{};
   run(2, {.turn = 100}, [&](unsigned id) {

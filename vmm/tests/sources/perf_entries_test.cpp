@@ -31,7 +31,7 @@ TEST_F(AmdHost, EntriesAreNoBranches) {
   EXPECT_GT(statistic("pmu.perf.vmruns"), truth() / 100);
 }
 
-// Those that came while the counter rested are nobody's.
+// Entries while the counter rested must not be subtracted from it.
 TEST_F(AmdHost, EntriesWithoutTheCounterAreNotTakenOut) {
   for (int n = 0; n < 5; ++n) {
     program({});
@@ -45,7 +45,7 @@ TEST_F(AmdHost, EntriesWithoutTheCounterAreNotTakenOut) {
   }
 }
 
-// The host's kick comes early by the entries, and the next one for the rest.
+// The host's kick comes early, by the number of entries; the next one comes for the rest.
 TEST_F(AmdHost, OverflowsComeAtTheVeryBranch) {
   for (int n = 0; n < 5; ++n) {
     counted_ = {};

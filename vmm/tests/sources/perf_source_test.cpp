@@ -248,7 +248,8 @@ TEST_F(PerfSourceOn, PreciseEventOfCachesIsTheEnginesFromTheStart) {
   EXPECT_EQ(rig_.cpu.retired, 0U);
 }
 
-// Branch records need the engine for good: the numbers of a cache's event are another's from then on, and that is told.
+// Branch records need the engine for good: from then on the engine's model gives the numbers of a cache's event, and
+// that is reported.
 TEST_F(PerfSourceOn, EventOfCachesThatMovesIsTold) {
   const PlanEntry misses = counter(pmc0, Counts::l1_miss, 0xD1, 0x08);
   program({misses});
@@ -273,7 +274,7 @@ TEST_F(PerfSourceOn, HostThatRefusesOneEventLeavesItToTheEngine) {
   EXPECT_GT(counted_[pmc0], 0U);
 }
 
-// Half of the time without a counter: twice what was counted is the guess, and it is told.
+// The event has no counter for half of the time: twice the count is the estimate, and that is reported.
 TEST_F(PerfSourceOn, TurnsOnTheHostsCountersAreScaledAndTold) {
   perf_.share = 50;
   program({instructions()});

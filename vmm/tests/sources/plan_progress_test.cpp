@@ -64,7 +64,7 @@ TEST(PlanProgress, BlocksGiveEachCounterItsOwn) {
   EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U) << "taken";
 }
 
-// The PMU counts what it is given by itself.
+// The PMU itself counts a retirement that it is given.
 TEST(PlanProgress, ARetirementComesNearerAndIsNoDelta) {
   PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::loads, 3)}));
   progress.observe({.cpl = 3, .has_load = true});

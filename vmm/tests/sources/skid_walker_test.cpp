@@ -107,7 +107,7 @@ TEST_F(SkidWalkerIn, StepsTheFirstInstructionWithoutABreakpoint) {
   EXPECT_EQ(port_.count("debugregs"), 0U);
 }
 
-// Rules P3, P4: the record shows the state behind the instruction; its own address is the one before.
+// Rules P3, P4: the record shows the state after the instruction, and the instruction's own address.
 TEST_F(SkidWalkerIn, RetirementShowsRegistersBehindAndAddressesBefore) {
   cpu_.add(code, {0x48, 0x8B, 0x5B, 0x08}, [](FakePort& p) {  // mov rbx, [rbx + 8]
     p.registers.rbx = 0x1122'3344'5566'7788;

@@ -54,7 +54,7 @@ TEST_F(BreakpointsOn, GateIsHandedToKvmOnce) {
   EXPECT_EQ(apply(), Calls{"debugregs"}) << "only a look at the guest's own";
 }
 
-// KVM keeps to itself what the guest writes while ours are set: it is in force from the next entry on.
+// While our breakpoints are set, KVM only stores what the guest writes: it is in force from the next entry on.
 TEST_F(BreakpointsOn, BreakpointThatTheGuestSetsLaterJoinsOurs) {
   breakpoints_.set_gate(gate);
   apply();
@@ -233,8 +233,8 @@ TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0, true), Breakpoints::Hit::ours);
 }
 
-// SDM 3B 17.2.3: a data breakpoint is reported behind the instruction, with the step; only enabled ones of the guest
-// are its own.
+// SDM 3B 17.2.3: a data breakpoint is reported after the instruction, with the step; only enabled ones of the guest are
+// its own.
 TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
   port_.debug_registers.dr7 = 0x400 | enabled(0) | four_byte_write(0) | four_byte_write(1) | enabled(2);
   breakpoints_.arm_step();
@@ -266,7 +266,7 @@ TEST_F(BreakpointsOn, TrapOfAGuestThatStepsItselfIsItsOwn) {
   EXPECT_EQ(breakpoints_.classify(**part, 0, true), Breakpoints::Hit::guest);
 }
 
-// Behind a POPF that clears TF. KVM steps only where an NMI waits.
+// After a POPF that clears TF. KVM steps only where an NMI waits.
 TEST_F(BreakpointsOn, TrapWithoutTrapFlagIsTheGuestsWhereKvmDoesNotStep) {
   breakpoints_.set_gate(gate);
   apply();

@@ -143,12 +143,13 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   EXPECT_EQ(port.registers.rflags, 2 | rf);
   EXPECT_EQ(moves.statistics().let_through, 1U);
 
-  // Who looks from outside finds nothing of it, and the next entry has it again.
+  // A reader from outside does not see the exception, and the next entry has it again.
   ASSERT_TRUE(breakpoints.put_away());
   EXPECT_EQ(port.debug_registers.dr7 & gd, 0U);
   ASSERT_TRUE(breakpoints.apply());
   EXPECT_EQ(port.debug_registers.dr7 & gd, gd);
-  // A kick may come while the exception of a MOV DR waits: it goes, and the instruction is tried again.
+  // A kick may come while the exception of a MOV DR waits: the exception is dropped, and the instruction is tried
+  // again.
   ASSERT_TRUE(breakpoints.set_guests_registers({.db = {}, .dr6 = dr6_fixed | 1, .dr7 = 0x400}));
   port.debug_registers.dr6 = dr6_fixed | bd;
   port.pending.exception.injected = 1;

@@ -90,8 +90,8 @@ TEST_F(GuestClockOn, ReadInAnExitTheTscStandsWhereTheGuestLeft) {
   EXPECT_EQ(clock_.stands_at(host_).value_or(0), left);
 }
 
-// A device takes its time on hardware too.
-// What the engine has done in the guest's stead takes the guest time; what that took us beyond it does not.
+// A device takes time on hardware, too. Instructions that the engine runs for the guest take guest time; the overhead
+// of that does not.
 TEST_F(GuestClockOn, InstructionsDoneOutsideAreTimeForTheGuest) {
   run(clock_, 500, ExitCause::pmu);
   const std::uint64_t left = guest_tsc();
@@ -168,7 +168,7 @@ TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
   EXPECT_LT(last - first, in_guest + 300'000 + rounds * (2 * switch_takes + 80)) << "nor does it run away";
 }
 
-// All that the guest's TSC shows, and nothing else, has run: else a counter would stand still in a loop of exits while
+// Counts exactly the time that the guest's TSC shows: otherwise a counter would stand still in a loop of exits while
 // time passes.
 TEST_F(GuestClockOn, CountsWhatTheTscShows) {
   learn(100);

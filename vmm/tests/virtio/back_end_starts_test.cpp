@@ -7,7 +7,7 @@
 #include "virtio/back_ends.hpp"
 #include "virtio/vhost_user_device.hpp"
 
-// What keeps a daemon from being a device, without any of them.
+// Why a daemon may fail to become a device; tested without any daemon.
 
 namespace vmm::test {
 namespace {

@@ -220,7 +220,7 @@ TEST(VhostUserDevice, CutsWhatIsNotRam) {
   EXPECT_EQ(machine.events.written_ranges(), machine.with_ring({{16 * mib - 0x10, 0x10}}));
 }
 
-/// Chains of which nothing can be said: everything may be written.
+/// Chains that make no sense: everything may be written.
 TEST(VhostUserDevice, TakesAllOfRamForChainsWithoutSense) {
   using Descriptor = DriverQueue::Descriptor;
   const std::vector<std::function<void(DriverQueue&)>> bad{
