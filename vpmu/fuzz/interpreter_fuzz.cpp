@@ -7,7 +7,7 @@
 
 // Random bytes as code, data, registers and page tables. Whatever they are, the engine ends within its budget, touches
 // nothing but RAM, and comes to the same end in one go, in pieces, compiled or not, and one instruction at a time by
-// engines that remember nothing, or nothing that they have not looked at again. Each input is run in two of these ways,
+// engines that remember nothing, or nothing that they have not checked again. Each input is run in two of these ways,
 // and says which: what it costs is how much of all this comes up.
 
 namespace {
@@ -128,8 +128,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (auto& piece : pieces) piece = static_cast<std::uint8_t>(piece % 16 + 1);
   if (paged) make_tables(input, ram);
   exec::CpuState from = take_state(input, paged ? first_linear : 0, paged);
-  // A string instruction on its own page takes a turn for each element: thousands of them only where the input asks for
-  // that.
+  // A string instruction on its own page takes a run() for each element: thousands of them only where the input asks
+  // for that.
   constexpr std::uint64_t usual_elements = 0x3F;
   if (!long_strings) from.gpr[exec::rcx] &= usual_elements;
   fill(input, ram, from.rip + (from.mode == exec::CodeMode::bits64 ? 0 : from.segment_bases[1]));

@@ -193,7 +193,7 @@ TEST_P(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
   for (std::size_t i = 3 * page_size - 4; i < 3 * page_size; ++i) EXPECT_EQ(ram_.bytes()[i], std::byte{0});
 }
 
-// movb $7, 3(%rip) changes the immediate of the mov $1, %al behind it.
+// movb $7, 3(%rip) changes the immediate of the mov $1, %al after it.
 TEST_P(EngineRuns, CodeThatChangesItsOwnBlockRunsAsChanged) {
   begin({0xC6, 0x05, 1, 0, 0, 0, 7, 0xB0, 1, 0x0F, 0x0B});
   EXPECT_EQ(engine_.run(100), Stop::unsupported);
@@ -372,7 +372,7 @@ TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   put(at, {0x90, 0x0F, 0x0B});  // nop, ud2
   engine_.load(state_);
   EXPECT_EQ(engine_.run(10), Stop::unsupported);
-  // movb $0x55, (%rbx) writes into the MOV behind it: RBX is where its immediate lies, in the next page
+  // movb $0x55, (%rbx) writes into the MOV after it: RBX is where its immediate lies, in the next page
   put(at, {0xEB, 0x07});                                    // jmp to the MOV
   put(at + 9, {0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44});  // mov $0x44332211, %rax; from here on in the next page
   // dec %ecx; jz +5; movb $0x55, (%rbx); jmp to at; ud2

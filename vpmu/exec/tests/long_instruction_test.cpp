@@ -95,7 +95,7 @@ TEST_F(EngineRunsLongInstructions, AsTheCpuDoes) {
     const auto after = host.run(bytes, {.gpr = state_.gpr, .flags = state_.rflags}, &vectors);
     ASSERT_TRUE(after);
     vectors.forget_pointers();
-    // Which bits of MXCSR there are is told by the host's FXSAVE, which has the misaligned exception mask (bit 17) on
+    // The mask of valid MXCSR bits comes from the host's FXSAVE, which has the misaligned exception mask (bit 17) on
     // AMD.
     constexpr auto mask = VectorState::mxcsr_mask_at;
     std::copy_n(platform_.state.legacy.begin() + mask, sizeof(std::uint32_t), vectors.legacy.begin() + mask);

@@ -133,7 +133,7 @@ TEST_F(Observed, WhatRunsAgainAloneIsSeenOnce) {
   EXPECT_EQ(notes_.log, (Log{"L8@0", "S8@6136", "retired load store"}));
 }
 
-// mov (%rbx), %rax and mov %rax, (%rbx) from the code's page to the data behind it.
+// mov (%rbx), %rax and mov %rax, (%rbx) across the end of the code's page, into the data after it.
 TEST_F(Observed, AccessesAcrossPagesAreTwo) {
   state_.gpr[rbx] = data_ + 2 * page_size - 3;
   begin({0x48, 0x8B, 0x03, 0x48, 0x89, 0x03, 0x0F, 0x0B});

@@ -21,7 +21,7 @@ struct Case {
   bool down{};
 };
 
-/// Code on the first page, data behind it, and nothing behind that.
+/// Code on the first page, data after it, and nothing after that.
 class Strings : public testing::Test {
  protected:
   /// How many elements are done before memory ends.

@@ -39,7 +39,7 @@ class NoCode final : public HostCode {
 
 constexpr std::uint64_t cr0_em = 4, cr0_ts = 8, osfxsr = 1U << 9, osxsave = 1U << 18;
 
-/// Code on the second page, data on the first; what is behind the third is no memory.
+/// Code on the second page, data on the first; after the third there is no memory.
 class EngineRunsVectors : public testing::Test {
  protected:
   EngineRunsVectors() {

@@ -25,7 +25,7 @@ class Guest final : public NoPlatform {
   std::optional<CpuFeature> lacks;
 };
 
-/// Code on the third page, data on the first two; what is behind the fourth is no memory. The operand is at RBX.
+/// Code on the third page, data on the first two; after the fourth there is no memory. The operand is at RBX.
 class Xsave : public testing::Test {
  protected:
   Xsave() {

@@ -36,7 +36,7 @@ class HostOracle : public testing::Test {
     return stop;
   }
 
-  /// The same as compiled code, with a jump behind it to end the block.
+  /// The same as compiled code, with a jump after it to end the block.
   Registers run_compiled(const Case& c) {
     std::byte* const behind = ram_.bytes().data() + scratch_.size() + c.code.size();
     constexpr std::array jump{0xE9, 0, 0, 0, 0};
