@@ -180,22 +180,26 @@ std::string listing(const Table& table) {
   }
   std::ostringstream out;
   out << "# What the engine runs\n\n"
-         "Written by `vpmu_exec_support`, which asks the engine's decoder for every opcode of 64-bit code (legacy and "
-         "VEX; EVEX and XOP it\n"
-         "does not know at all). What is not run is left to the engine's owner. The exact source does some of it where "
-         "it stands and leaves the\n"
-         "rest to single-steps of KVM, counted by mnemonic in the statistics `pmu.exact.left.NAME` (`vpmu run --stats "
-         "FILE`,\n"
+         "Written by `vpmu_exec_support`, which asks the engine's decoder for every opcode of 64-bit code, legacy and "
+         "VEX. The engine runs no\n"
+         "EVEX and no XOP encodings. It leaves what it cannot run to its owner. The exact source runs some of these "
+         "instructions itself and\n"
+         "leaves the rest to single-steps of KVM, counted by mnemonic in the statistics `pmu.exact.left.NAME` (`vpmu "
+         "run --stats FILE`,\n"
          "`vpmu ctl SOCKET counters`).\n\n"
-         "So are, of what is run: every instruction that faults; memory operands with 32-bit addresses, and those that "
-         "are no RAM; locked\n"
-         "accesses that are not aligned; what rings above 0 may not do, POPF that sets TF, and what the platform does "
-         "not answer (RDMSR,\n"
-         "WRMSR, RDPMC, RDTSC).\n\n"
-         "## In every form\n\n"
-      << wrapped(whole) << "\n## As the host's own, where this CPU has them\n";
+         "In these cases the engine also leaves an instruction that it otherwise runs:\n\n"
+         "- The instruction faults.\n"
+         "- A memory operand is not RAM, or a gather has 32-bit addresses.\n"
+         "- A locked access is misaligned, and another vCPU may run at the same time.\n"
+         "- RDPMC, CLI, POPF or a privileged instruction runs in a ring above 0.\n"
+         "- POPF sets TF or IF.\n"
+         "- A 16-bit SHLD or SHRD has a count of 16 or more.\n"
+         "- The platform does not answer RDMSR, WRMSR, RDPMC, RDTSC or RDTSCP.\n\n"
+         "## Run in every form\n\n"
+      << wrapped(whole) << "\n## Run as the host's own instructions, if its CPU has them\n";
   for (const auto& [set, names] : hosts_own) out << "\n**" << set << "**: " << wrapped(names);
-  out << "\n## In some forms\n\n| | run | left |\n|---|---|---|\n" << partly << "\n## Left, by instruction set\n";
+  out << "\n## Run in some forms\n\n| | run | left |\n|---|---|---|\n"
+      << partly << "\n## Left in every form, by instruction set\n";
   for (const auto& [set, names] : none) out << "\n**" << set << "**: " << wrapped(names);
   return out.str();
 }
@@ -221,6 +225,6 @@ int main(int argc, char** argv) {
     std::puts("support_list: Skipped\nthe list has the instructions that Zydis 4.0 knows, and this is another version");
     return skipped;
   }
-  std::fprintf(stderr, "%s is not what the decoder says now; write it anew: %s >%s\n", argv[1], argv[0], argv[1]);
+  std::fprintf(stderr, "%s differs from what the decoder says; regenerate it: %s >%s\n", argv[1], argv[0], argv[1]);
   return 1;
 }
