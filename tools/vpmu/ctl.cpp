@@ -198,23 +198,23 @@ int ask_and_print(const CtlArguments& arguments) {
 
 void add_ctl(Command& app, int& exit_code) {
   auto arguments = std::make_shared<CtlArguments>();
-  Command ctl = app.add_command("ctl", "ask a running machine");
+  Command ctl = app.add_command("ctl", "control a running machine");
   ctl.add_option("socket", arguments->path, "the path given to `vpmu run --control`").required().takes_file();
   ctl.add_option("command", arguments->command,
-                 "status, counters, snapshot (and go on), suspend (save and stop) or stop")
+                 "status, counters, snapshot (save and continue), suspend (save and stop) or stop")
       .required()
       .one_of({"status", "counters", "snapshot", "suspend", "stop"});
   ctl.add_option("file", arguments->file,
                  "for snapshot and suspend: the file to write, which `vpmu run --restore` takes")
       .takes_file();
   ctl.add_option("--timeout", arguments->timeout,
-                 "wait so many seconds for the answer; without it 5, and for snapshot and suspend 600")
+                 "seconds to wait for the answer; default: 5, for snapshot and suspend 600")
       .within(0.001, 1e6);
-  ctl.set_exit_codes({{.code = "0", .meaning = "the machine has done it"},
-                      {.code = "1", .meaning = "it has not, or no machine answers"},
+  ctl.set_exit_codes({{.code = "0", .meaning = "the machine did it"},
+                      {.code = "1", .meaning = "the machine refused or failed, or none answers"},
                       {.code = "2", .meaning = "wrong use"}});
-  ctl.add_example("vpmu ctl SOCKET status", "asks a running machine how it is");
-  ctl.add_example("vpmu ctl SOCKET suspend FILE", "saves a running machine, which ends");
+  ctl.add_example("vpmu ctl SOCKET status", "prints the status of a running machine");
+  ctl.add_example("vpmu ctl SOCKET suspend FILE", "saves a running machine, and ends it");
   ctl.when_given([arguments, &exit_code] { exit_code = ask_and_print(*arguments); });
 }
 

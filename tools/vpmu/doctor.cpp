@@ -140,18 +140,18 @@ int examine_and_print(DoctorArguments& arguments) {
 
 void add_doctor(Command& app, int& exit_code) {
   auto arguments = std::make_shared<DoctorArguments>();
-  Command doctor = app.add_command("doctor", "tell what this host can do, each line with its reason and advice");
+  Command doctor = app.add_command("doctor", "print what this host can do, each line with its reason and advice");
   auto& selftest = arguments->selftest;
   doctor.add_option("--kvm", selftest.kvm_device, "the KVM device").shows_default().takes_file();
   const Argument runs =
       doctor.add_flag("--selftest", arguments->runs_tests,
-                      "then run the guest tests here, on KVM where it is fit, and print a report to send");
-  doctor.add_flag("--json", arguments->as_json, "what this host can do as JSON").excludes(runs);
+                      "also run the guest tests here, on KVM if it is fit, and print a report to send");
+  doctor.add_flag("--json", arguments->as_json, "print it as JSON").excludes(runs);
   doctor.add_option("--accel", arguments->accel, "what runs the guests of the selftest: kvm, soft, auto")
       .shows_default()
       .one_of({"auto", "kvm", "soft"})
       .needs(runs);
-  doctor.add_option("--model", selftest.model, "of the guests of the selftest")
+  doctor.add_option("--model", selftest.model, "CPU model of the selftest's guests")
       .shows_default()
       .needs(runs)
       .suggests(model_names());
@@ -159,7 +159,7 @@ void add_doctor(Command& app, int& exit_code) {
       .shows_default()
       .needs(runs);
   doctor.set_exit_codes({{.code = "0", .meaning = "this host is fit to run guests, or the selftest passed"},
-                         {.code = "1", .meaning = "it is not, or a test failed"},
+                         {.code = "1", .meaning = "this host is not fit, or a test failed"},
                          {.code = "2", .meaning = "wrong use"}});
   doctor.add_example("vpmu doctor", "what this host can do, with advice");
   doctor.add_example("vpmu doctor --selftest", "the same, the guest tests, and a report to send");

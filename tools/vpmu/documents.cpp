@@ -39,11 +39,12 @@ Result<void> write_manual(const CommandLine& app, const std::string& directory) 
 
 void add_completion(CommandLine& app, int& exit_code) {
   auto shell = std::make_shared<std::string>();
-  Command completion = app.add_command("completion", "print what completes vpmu's command lines in a shell");
-  completion.add_option("shell", *shell, "whose script it is").required().one_of(completion_shells());
+  Command completion =
+      app.add_command("completion", "print the script with which a shell completes vpmu's command lines");
+  completion.add_option("shell", *shell, "which shell").required().one_of(completion_shells());
   completion.set_footer(
-      "The script asks the program for each word, so it need not be made again for another version of the program.");
-  completion.set_exit_codes({{"0", "done"}, {"1", "standard output did not take all of it"}, {"2", "wrong use"}});
+      "The script asks the program for each word, so another version of the program needs no new script.");
+  completion.set_exit_codes({{"0", "done"}, {"1", "standard output could not be written"}, {"2", "wrong use"}});
   completion.add_example("vpmu completion bash", "prints the script for bash");
   completion.add_example("source <(vpmu completion bash)", "completes command lines in this bash, or in this zsh");
   completion.add_example("vpmu completion fish >~/.config/fish/completions/vpmu.fish",
@@ -57,7 +58,7 @@ void add_completion(CommandLine& app, int& exit_code) {
 void add_manual(CommandLine& app, int& exit_code) {
   auto directory = std::make_shared<std::string>();
   Command manual = app.add_command("manual", "write vpmu's manual pages to a directory");
-  manual.add_option("directory", *directory, "where to; it is made where there is none").required().takes_file();
+  manual.add_option("directory", *directory, "where to write them; created if missing").required().takes_file();
   manual.set_exit_codes({{"0", "done"}, {"1", "the host failed"}, {"2", "wrong use"}});
   manual.add_example("vpmu manual DIR", "writes the manual pages to a directory; `man -l DIR/vpmu-run.1` shows one");
   manual.when_given(
@@ -66,7 +67,7 @@ void add_manual(CommandLine& app, int& exit_code) {
 
 void add_asked(CommandLine& app, int& exit_code) {
   auto words = std::make_shared<std::vector<std::string>>();
-  Command complete = app.add_command(asked, "print what can stand for the last word");
+  Command complete = app.add_command(asked, "print the candidates for the last word");
   complete.hide();
   complete.add_option("words", *words, "the words, after a --").required();
   complete.when_given([&app, words, &exit_code] {

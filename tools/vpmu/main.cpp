@@ -47,15 +47,15 @@ int main(int argc, char** argv) try {
   using vmm::tool::ParseOutcome;
   vmm::tool::CommandLine app{"A virtual Intel PMU with PEBS for KVM guests", "vpmu"};
   app.require_commands(0, 1);
-  app.set_footer("`vpmu COMMAND --help` tells the options and exit codes of a command.");
+  app.set_footer("`vpmu COMMAND --help` lists the options and exit codes of a command.");
   app.set_exit_codes({{.code = "0", .meaning = "done"},
-                      {.code = "1", .meaning = "standard output did not take all of it"},
+                      {.code = "1", .meaning = "standard output could not be written"},
                       {.code = "2", .meaning = "no such command or option, or a wrong value"},
                       {.code = "any other", .meaning = "see the command's help"}});
-  app.add_example("vpmu --version", "version, commit, compiler, and what this host has for it");
+  app.add_example("vpmu --version", "prints version, commit and compiler, and what this host has for it");
   bool wants_version = false;
   app.add_flag("--version", wants_version,
-               "tell the version, the commit, what built it, and what this host has for it");
+               "print version, commit and compiler, and what this host's CPU and KVM have for it");
   int exit_code = 0;
   vmm::tool::add_run(app, exit_code);
   vmm::tool::add_exec(app, exit_code);

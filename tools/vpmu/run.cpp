@@ -168,7 +168,7 @@ int run_and_report(RunArguments& arguments) {
   return code.error().kind == ErrorKind::usage ? run_usage : run_host_failure;
 }
 
-/// What is told of it beside its options.
+/// What the help and the manual say besides the options.
 void describe_run(Command& run) {
   run.set_footer("Ctrl-A X quits.");
   run.set_exit_codes({{.code = "0", .meaning = "power-off"},
@@ -179,13 +179,13 @@ void describe_run(Command& run) {
                       {.code = "5", .meaning = "triple fault"},
                       {.code = "6", .meaning = "stopped"},
                       {.code = "7", .meaning = "time limit"},
-                      {.code = "8", .meaning = "a test kernel that failed"}});
+                      {.code = "8", .meaning = "the test kernel failed"}});
   run.add_example("vpmu run --model skylake --kernel vmlinuz ...", "boots a machine, on KVM or without it");
   run.add_example("vpmu run --kernel x86/pmu.flat", "the same with a kvm-unit-test, or another multiboot kernel");
   run.add_example("vpmu run --accel soft ...",
                   "without any KVM: virtual time, CPUs that take turns, every run the same");
   run.add_example("vpmu run --accel soft --after N --save FILE ...", "saves the machine at instruction N");
-  run.add_example("vpmu run --restore FILE", "goes on from a saved machine, its PMU included");
+  run.add_example("vpmu run --restore FILE", "continues a saved machine, with its PMU as it was");
   run.add_example("vpmu run --libvirt DOMAIN ...", "boots the kernel that a libvirt domain's definition names");
 }
 
@@ -199,13 +199,13 @@ void add_run(Command& app, int& exit_code) {
   from.add_option("--kernel", machine.kernel, "bzImage, static 64-bit ELF file, or multiboot kernel").takes_file();
   const Argument domain = from.add_option("--libvirt", arguments->domain,
                                           "kernel, initrd, command line, memory and CPUs of this domain of libvirt's");
-  const Argument restore = from.add_option("--restore", machine.restore,
-                                           "go on from a snapshot (--save, or `vpmu ctl SOCKET snapshot FILE`)")
-                               .takes_file();
+  const Argument restore =
+      from.add_option("--restore", machine.restore, "continue a snapshot (--save, or `vpmu ctl SOCKET snapshot FILE`)")
+          .takes_file();
   from.require_options(1);
-  run.add_option("--connect", arguments->connect, "with --libvirt: its URI; without it, the one that virsh takes")
+  run.add_option("--connect", arguments->connect, "with --libvirt: libvirt's URI; default: the one that virsh takes")
       .needs(domain);
-  /// What a domain tells, and a saved machine.
+  /// For options whose values come from a domain, or from a saved machine.
   const auto told = [domain, restore](Argument option) { option.excludes(domain).excludes(restore); };
   told(run.add_option("--initrd", machine.initrd, "initial RAM disk").takes_file());
   run.add_option("--append", machine.command_line,
@@ -215,20 +215,20 @@ void add_run(Command& app, int& exit_code) {
   told(run.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default());
   told(run.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default());
   told(run.add_option("--threads", machine.threads_per_core,
-                      "threads of a core; 1: no SMT, all counters of the core for its CPU")
+                      "threads per core; 1: no SMT, and each CPU has all counters of its core")
            .shows_default());
   run.add_flag("--bare-metal", machine.bare_metal,
-               "do not tell the guest that it is one: its kernel uses the uncore, too");
+               "hide the hypervisor from the guest, whose kernel then uses the uncore, too");
   add_machine_options(run, arguments);
   run.add_option("--model-log", arguments->model_log,
-                 "write what the processor model says of accesses that may be sampled to this file")
+                 "log to this file how the processor model served each access that may be sampled")
       .takes_file();
   run.add_option("--control", arguments->session.control_path, "serve a control socket here, for `vpmu ctl`")
       .takes_file();
   const Argument after =
       run.add_option("--after", arguments->after,
-                     "with soft: stop once a CPU has run so many instructions since the guest's start (exit code 6)");
-  run.add_option("--save", arguments->save, "with --after: write the machine to this file then, for --restore")
+                     "with soft: stop when a CPU has run N instructions since the guest's start (exit code 6)");
+  run.add_option("--save", arguments->save, "with --after: then save the machine to this file, for --restore")
       .needs(after)
       .takes_file();
   run.add_option("--console", arguments->session.console, "stdio, or a file for the output")

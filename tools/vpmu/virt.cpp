@@ -115,7 +115,7 @@ Command add_command(Command& virt, const char* name, const char* help, Action ac
 
 void add_connect(Command command, VirtArguments& arguments) {
   command.add_option("--connect", arguments.connect,
-                     "libvirt's URI, also of another host; without it, the one that virsh takes");
+                     "libvirt's URI, also of another host; default: the one that virsh takes");
 }
 
 void add_domain(Command command, VirtArguments& arguments) {
@@ -130,7 +130,7 @@ Argument add_choice(Command command, VirtArguments& arguments) {
       .suggests(source_choices());
   command
       .add_option("--emulator", arguments.options.wrapper,
-                  "path of qemu-vpmu on the domain's host; without it, where it is installed")
+                  "path of qemu-vpmu on the domain's host; default: where it is installed")
       .takes_file();
   return command.add_option("--model", arguments.options.model, "CPU model that `vpmu models` lists")
       .suggests(model_names());
@@ -140,28 +140,31 @@ Argument add_choice(Command command, VirtArguments& arguments) {
 
 void add_virt(Command& app, int& exit_code) {
   const auto arguments = std::make_shared<VirtArguments>();
-  Command virt = app.add_command("virt", "give libvirt's domains the PMU");
+  Command virt = app.add_command("virt", "give the PMU to libvirt domains");
   virt.require_commands(1, 1);
   virt.set_exit_codes(exit_codes_of_printing());
   virt.add_example("vpmu virt enable DOMAIN --model haswell", "gives a domain the PMU, here or on another host");
-  virt.add_example("vpmu virt disable DOMAIN", "takes it away again");
+  virt.add_example("vpmu virt disable DOMAIN", "takes the PMU away again");
   Command on =
       add_command(virt, "enable", "give a domain the PMU, from its next start on", enable, arguments, exit_code);
   add_domain(on, *arguments);
   add_choice(on, *arguments).required();
-  on.add_flag("--apparmor", arguments->apparmor, "also tell AppArmor; without the rights to, print what to tell it");
-  Command off = add_command(virt, "disable", "take it away: the domain's definition is what it was", disable, arguments,
-                            exit_code);
+  on.add_flag("--apparmor", arguments->apparmor,
+              "also let AppArmor permit the library; without the rights for that, print the lines to add");
+  Command off = add_command(virt, "disable", "take the PMU away: the domain's definition is as before", disable,
+                            arguments, exit_code);
   add_domain(off, *arguments);
-  off.add_flag("--apparmor", arguments->apparmor, "also take back what AppArmor was told");
-  add_domain(add_command(virt, "status", "what a domain has", status, arguments, exit_code), *arguments);
-  add_connect(add_command(virt, "list", "what each domain has", list, arguments, exit_code), *arguments);
-  Command define = add_command(virt, "hook", "KubeVirt's onDefineDomain: a domain's XML in, with the PMU out", hook,
-                               arguments, exit_code);
+  off.add_flag("--apparmor", arguments->apparmor, "also remove the lines that enable --apparmor has added");
+  add_domain(add_command(virt, "status", "show whether a domain has the PMU", status, arguments, exit_code),
+             *arguments);
+  add_connect(add_command(virt, "list", "show which domains have the PMU", list, arguments, exit_code), *arguments);
+  Command define =
+      add_command(virt, "hook", "KubeVirt's onDefineDomain hook: read a domain's XML, and print it with the PMU", hook,
+                  arguments, exit_code);
   add_choice(define, *arguments);
   define.add_option("--vmi", arguments->vmi,
-                    "the VMI as JSON; its annotations vpmu/model and vpmu/source come before the options");
-  define.add_option("--domain", arguments->xml, "the domain's XML; without it, standard input");
+                    "the VMI as JSON; its annotations vpmu/model and vpmu/source override the options");
+  define.add_option("--domain", arguments->xml, "the domain's XML; default: standard input");
 }
 
 }  // namespace vmm::tool

@@ -176,37 +176,38 @@ int run_exec(ExecArguments& arguments) {
 
 void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& arguments) {
   exec.add_option("command", arguments->command, "the command, after a --").required().takes_command();
-  exec.add_option("--kernel", arguments->kernel, "bzImage; without it this host's, or the one that tools/bed/fetch has")
+  exec.add_option("--kernel", arguments->kernel,
+                  "bzImage; default: this host's kernel, or the one that tools/bed/fetch has fetched")
       .takes_file();
-  exec.add_option("--modules", arguments->modules, "its directory of modules; without it, where a package has it")
+  exec.add_option("--modules", arguments->modules, "the kernel's module directory; default: where packages have it")
       .takes_file();
-  exec.add_option("--append", arguments->append, "more of the kernel's command line");
-  exec.add_option("--add-module", arguments->more_modules, "load this module of the kernel's too");
+  exec.add_option("--append", arguments->append, "added to the kernel's command line");
+  exec.add_option("--add-module", arguments->more_modules, "also load this kernel module");
   exec.add_option("--root", arguments->root,
-                  "the guest's root, which it cannot change: a directory, or an image of ext4, as with --disk")
+                  "the guest's root, read-only: a directory, or an image of ext4, given as with --disk")
       .shows_default()
       .takes_file();
   exec.add_option("--root-socket", arguments->root_socket,
-                  "the root is what a virtiofsd of yours serves at this socket")
+                  "the guest's root is what your own virtiofsd serves at this socket")
       .takes_file();
-  exec.add_option("--rw", arguments->writable, "a directory that the command can change").takes_file();
+  exec.add_option("--rw", arguments->writable, "a directory that the command can write to").takes_file();
   exec.add_option("--disk", arguments->disks,
                   "a disk: IMAGE[,ro][,format=raw|qcow2]; raw, unless its name ends in .qcow2");
-  exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that a daemon of yours serves at this socket")
+  exec.add_option("--disk-socket", arguments->disk_sockets, "a disk that your own daemon serves at this socket")
       .takes_file();
-  exec.add_flag("--net", arguments->net, "a network by passt: this host is 10.0.2.2");
-  exec.add_option("--net-socket", arguments->net_socket, "the same network by a passt of yours at this socket")
+  exec.add_flag("--net", arguments->net, "a network, through passt; this host is 10.0.2.2");
+  exec.add_option("--net-socket", arguments->net_socket, "the same network, through your own passt at this socket")
       .takes_file();
-  exec.add_option("--console", arguments->console, "write what the guest's kernel says to this file").takes_file();
+  exec.add_option("--console", arguments->console, "write the guest kernel's console to this file").takes_file();
   auto& machine = arguments->machine;
   exec.add_option("--model", machine.model, "CPU model").shows_default().suggests(model_names());
   exec.add_option("--memory", arguments->memory, "guest memory: a number and K, M or G").shows_default();
   exec.add_option("--cpus", machine.cpus, "virtual CPUs").shows_default();
   exec.add_option("--threads", machine.threads_per_core,
-                  "threads of a core; 1: no SMT, all counters of the core for its CPU")
+                  "threads per core; 1: no SMT, and each CPU has all counters of its core")
       .shows_default();
   exec.add_flag("--bare-metal", machine.bare_metal,
-                "do not tell the guest that it is one: its kernel uses the uncore, too");
+                "hide the hypervisor from the guest, whose kernel then uses the uncore, too");
   add_machine_options(exec, arguments);
 }
 
@@ -214,16 +215,16 @@ void add_exec(Command& app, int& exit_code) {
   auto arguments = std::make_shared<ExecArguments>();
   Command exec = app.add_command("exec", "run a command on this machine's root, in a guest that has a virtual PMU");
   add_exec_options(exec, arguments);
-  exec.set_footer("What the command writes is lost, but below --rw.");
+  exec.set_footer("What the command writes is lost, except in the directories of --rw and on disks.");
   exec.set_exit_codes({{.code = "2", .meaning = "wrong options"},
                        {.code = "124", .meaning = "time limit"},
-                       {.code = "125", .meaning = "we failed"},
+                       {.code = "125", .meaning = "vpmu itself failed"},
                        {.code = "126", .meaning = "the command cannot be executed"},
-                       {.code = "127", .meaning = "it was not found"},
-                       {.code = "128 + N", .meaning = "it was ended by signal N"},
+                       {.code = "127", .meaning = "the command was not found"},
+                       {.code = "128 + N", .meaning = "signal N ended the command"},
                        {.code = "any other", .meaning = "the command's own"}});
   exec.add_example("vpmu exec --model haswell -- perf stat ./program",
-                   "runs a command in a guest whose root directory is this machine's, and ends as the command does");
+                   "runs a command in a guest with this machine's root, and ends with the command's exit code");
   exec.when_given([arguments, &exit_code] { exit_code = run_exec(*arguments); });
 }
 

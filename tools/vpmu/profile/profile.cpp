@@ -261,38 +261,38 @@ void add_profile(Command& app, int& exit_code) {
   arguments->name = "vpmu profile";
   arguments->accel = "soft";
   arguments->machine.source = "exact";
-  Command profile = app.add_command(
-      "profile", "find out where a command's time, loads and mispredicted branches are, in such a guest");
+  Command profile =
+      app.add_command("profile", "profile a command in a guest: its time, loads and mispredicted branches");
   profile.add_option("-o,--output", arguments->output, "the directory for perf.data, kallsyms and report.html")
       .required()
       .takes_file();
   const Argument period = profile.add_option(
       "--period", arguments->period,
-      "a sample for so many cycles; loads and mispredictions have more for theirs. Without it, 10007 by the engine");
+      "cycles per sample; loads and mispredictions are sampled more often. Default: 10007 with the engine");
   profile
       .add_option("--frequency", arguments->frequency,
-                  "so many samples of each event in a second of the guest. Without it, 4000 where the engine does not "
-                  "count")
+                  "samples of each event per second of guest time. Default: 4000, unless the engine counts "
+                  "by the exact source")
       .within(1U, 100000U)
       .excludes(period);
   profile.add_option("--call-graph", arguments->call_graph, "how perf finds callers: fp, dwarf or lbr")
       .shows_default()
       .suggests({"fp", "dwarf", "lbr"});
-  profile.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
-  profile.add_flag("--quiet", arguments->quiet, "say nothing of how far it has come");
+  profile.add_option("--env", arguments->variables, "also pass on this environment variable");
+  profile.add_flag("--quiet", arguments->quiet, "print no progress");
   add_exec_options(profile, arguments);
   arguments->passes_variable = [variables = &arguments->variables](std::string_view variable) {
     return is_kept_variable(variable, *variables);
   };
   profile.set_footer(
-      "perf of this machine records in the guest, and reads perf.data here. Of the environment the command has PATH, "
-      "HOME, LANG, LANGUAGE, LC_* and TZ.");
+      "This machine's perf records in the guest, and reads perf.data here. The command's environment has only PATH, "
+      "HOME, LANG, LANGUAGE, LC_*, TZ, and what --env names.");
   profile.set_exit_codes({{.code = "2", .meaning = "wrong options"},
                           {.code = "124", .meaning = "time limit"},
-                          {.code = "125", .meaning = "we failed"},
+                          {.code = "125", .meaning = "vpmu itself failed"},
                           {.code = "any other", .meaning = "the command's own"}});
   profile.add_example("vpmu profile --output DIR -- ./program",
-                      "where a program's time goes, its loads, its mispredicted branches: a page, and perf.data");
+                      "writes a page and perf.data: where a program's time goes, its loads, its mispredicted branches");
   profile.when_given([arguments, &exit_code] { exit_code = profile_and_explain(*arguments); });
 }
 

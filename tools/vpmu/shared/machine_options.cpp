@@ -69,13 +69,13 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       .suggests({"auto", "kvm", "soft"});
   command.add_flag(
       "--no-jit", [options] { options->machine.source_options.compiling = vpmu::exec::never_compiling; },
-      "interpret everything that the instruction engine runs: the same, slower");
+      "do not compile code in the instruction engine: the same results, slower");
   command.add_option("--epoch", machine.epoch, "with soft: the time of day at the start, in seconds since 1970")
       .shows_default();
   command.add_option(
       "--schedule", options->schedule,
-      fmt::format("with soft: CPUs take turns of so many instructions each ({} without it); N:SEED, of N on "
-                  "average, as SEED says",
+      fmt::format("with soft: CPUs take turns of N instructions each (default {}); N:SEED: of N on average, "
+                  "at random from this seed",
                   Schedule::default_turn));
   command.add_option("--source", machine.source, "what counts: auto, or a source that `vpmu doctor` lists")
       .shows_default()
@@ -87,15 +87,14 @@ void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>
       .takes_file()
       .suggests({"all", "architectural", "standard"});
   command.add_option("--stats", options->stats, "write all counters to this file at the end, as JSON").takes_file();
-  command
-      .add_option("--timeout", options->timeout, "stop the machine after so many seconds of the host's time; 0: never")
+  command.add_option("--timeout", options->timeout, "stop the machine after N seconds of the host's time; 0: never")
       .shows_default()
       .within(0.0, 1e9);
   command.add_option("--kvm", machine.kvm_device, "the KVM device").shows_default().takes_file();
-  command.add_option("--user", options->user, "started as root, the machine runs as this user; without it, as nobody");
+  command.add_option("--user", options->user, "if started as root, run the machine as this user; default: nobody");
   command.add_flag("--no-jail", options->no_jail,
-                   "leave the machine all rights of this process, and every system call");
-  command.add_flag("--verbose", options->verbose, "tell what the guest does that is unusual");
+                   "let the machine keep all rights of this process, and every system call");
+  command.add_flag("--verbose", options->verbose, "also print what the guest does that is unusual");
   add_policies(command, options->policies);
 }
 

@@ -23,7 +23,7 @@ int print_or_explain(const char* command, const Result<std::string>& text) {
 
 std::vector<ExitCode> exit_codes_of_printing() {
   return {{.code = "0", .meaning = "done"},
-          {.code = "1", .meaning = "the host failed, or standard output did not take all of it"},
+          {.code = "1", .meaning = "the host failed, or standard output could not be written"},
           {.code = "2", .meaning = "wrong use"}};
 }
 

@@ -174,34 +174,34 @@ void add_stat(Command& app, int& exit_code) {
   arguments->name = "vpmu stat";
   arguments->accel = "soft";
   arguments->machine.source = "exact";
-  Command stat = app.add_command("stat", "count what a command does in such a guest: the same each run, on every host");
-  stat.add_option("-e,--event", arguments->list, "what to count, with commas between").shows_default();
+  Command stat = app.add_command("stat", "count a command's events in a guest: the same in each run, on every host");
+  stat.add_option("-e,--event", arguments->list, "the events to count, separated by commas").shows_default();
   stat.add_option("--json", arguments->json, "write the counts to this file as JSON; -: to standard output")
       .takes_file();
   const Argument compare =
-      stat.add_option("--compare", arguments->base, "a result of --json: fail where a count has risen over its limit")
+      stat.add_option("--compare", arguments->base, "a file of --json: fail if a count has risen above its limit")
           .takes_file();
-  stat.add_option("--limit", arguments->limits, "by how much: PERCENT, or EVENT=PERCENT; without it, not at all")
+  stat.add_option("--limit", arguments->limits, "how much a count may rise: PERCENT, or EVENT=PERCENT; default: 0")
       .needs(compare);
-  stat.add_option("--env", arguments->variables, "pass on this variable of the environment, too");
-  stat.add_flag("--quiet", arguments->quiet, "say nothing of how far it has come");
+  stat.add_option("--env", arguments->variables, "also pass on this environment variable");
+  stat.add_flag("--quiet", arguments->quiet, "print no progress");
   add_exec_options(stat, arguments);
   arguments->passes_variable = [variables = &arguments->variables](std::string_view variable) {
     return is_kept_variable(variable, *variables);
   };
   stat.set_footer(
-      "perf of this machine counts in the guest. More events than the model has counters: the command is run again, "
-      "its "
-      "output dropped. Of the environment the command has PATH, HOME, LANG, LANGUAGE, LC_* and TZ.");
+      "This machine's perf counts in the guest. For more events than the model has counters, the command is run again, "
+      "and its output dropped. The command's environment has only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, and what --env "
+      "names.");
   stat.set_exit_codes({{.code = "2", .meaning = "wrong options"},
-                       {.code = "3", .meaning = "the command ended with 0, and a count rose over its limit"},
+                       {.code = "3", .meaning = "the command ended with 0, and a count rose above its limit"},
                        {.code = "124", .meaning = "time limit"},
-                       {.code = "125", .meaning = "we failed"},
+                       {.code = "125", .meaning = "vpmu itself failed"},
                        {.code = "any other", .meaning = "the command's own"}});
   stat.add_example("vpmu stat --model skylake --json counts.json -- ./program",
-                   "a program's counts, the same on each run");
+                   "prints a program's counts, which are the same on each run");
   stat.add_example("vpmu stat --compare counts.json --limit 0.5 -- ./program",
-                   "fails where a count has risen by more than 0.5 percent since then");
+                   "fails if a count has risen by more than 0.5 percent since then");
   stat.when_given([arguments, &exit_code] { exit_code = stat_and_report(*arguments); });
 }
 

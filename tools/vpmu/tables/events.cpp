@@ -40,7 +40,7 @@ void add_events(Command& app, int& exit_code) {
   auto arguments = std::make_shared<EventsArguments>();
   Command events =
       app.add_command("events", "list a model's events: code, precise or not, how each source delivers them");
-  events.add_option("--model", arguments->model, "CPU model, for example skylake; may be left out with --gaps")
+  events.add_option("--model", arguments->model, "CPU model, for example skylake; with --gaps, optional")
       .suggests(model_names());
   events.add_option("--source", arguments->source, "only this counting source, for example clock")
       .suggests(source_names());

@@ -72,7 +72,7 @@ void add_models(Command& app, int& exit_code) {
   auto as_json = std::make_shared<bool>(false), verbose = std::make_shared<bool>(false);
   Command models = app.add_command("models", "list the CPU models that a guest can be given");
   models.add_flag("--json", *as_json, "as JSON");
-  models.add_flag("-v,--verbose", *verbose, "with the features of each CPU, and which of them guests without KVM lack");
+  models.add_flag("-v,--verbose", *verbose, "also the features of each CPU, and which of them guests without KVM lack");
   models.set_exit_codes(exit_codes_of_printing());
   models.add_example("vpmu models", "the CPUs that a guest can have, from Nehalem to Kaby Lake");
   models.add_example("vpmu models -v", "the same with their features");

@@ -95,13 +95,13 @@ void add_records(Command& app, int& exit_code) {
       app.add_command("records", "show the PEBS records of a file, such as a guest's DS buffer in a memory dump");
   records
       .add_option("--format", arguments->format,
-                  "of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]")
+                  "format of the records: 0 (Core 2) to 3 (Skylake); IA32_PERF_CAPABILITIES[11:8]")
       .required()
       .within(0U, 3U);
   records.add_option("file", arguments->file, "the buffer from its base to its index").required().takes_file();
-  records.add_flag("--json", arguments->as_json, "as JSON, an object on a line of its own for each");
+  records.add_flag("--json", arguments->as_json, "as JSON, one object per line for each record");
   records.set_exit_codes(exit_codes_of_printing());
-  records.add_example("vpmu records --format 1 FILE", "the records of a DS buffer, as a memory dump has them");
+  records.add_example("vpmu records --format 1 FILE", "prints the records of a memory dump of a DS buffer");
   records.when_given([arguments, &exit_code] { exit_code = explain("vpmu records", list_file(*arguments)); });
 }
 

@@ -38,11 +38,11 @@ int exit_code_of(const KernelReport& report, const std::optional<std::vector<Cha
 }  // namespace
 
 void add_delivery_options(Command& command, DeliveryOptions& options) {
-  command.add_option("--format", options.format, "of the report").shows_default().one_of(format_names());
+  command.add_option("--format", options.format, "format of the report").shows_default().one_of(format_names());
   command.add_option("--output", options.output, "write the report to this file, not to standard output").takes_file();
   command
       .add_option("--baseline", options.baseline,
-                  "print only what changed since this report, which --format json has written")
+                  "print only what changed since this report, which --format json had written")
       .takes_file();
 }
 

@@ -44,7 +44,7 @@ Command add_action(Command& report, const char* name, const char* help, Source s
   command.set_exit_codes(
       {{.code = "0", .meaning = "all passed"},
        {.code = "1",
-        .meaning = "a check failed, with --baseline one that had not failed before, or a shard is missing"},
+        .meaning = "a check failed (with --baseline, one that had not failed before), or a shard is missing"},
        {.code = "2", .meaning = "wrong use"},
        {.code = "3", .meaning = "no guest could run"}});
   command.when_given([arguments, source, &exit_code] {
@@ -58,18 +58,18 @@ Command add_action(Command& report, const char* name, const char* help, Source s
 
 void add_report(Command& app, int& exit_code) {
   auto arguments = std::make_shared<ReportArguments>();
-  Command report = app.add_command("report", "show reports of `vpmu test-kernel`, or make one of all shards'");
+  Command report = app.add_command("report", "show reports of `vpmu test-kernel`, or merge those of all shards");
   report.require_commands(1, 1);
   report.add_example("vpmu report merge 1.json 2.json",
-                     "one report of several `test-kernel --shard` runs; a missing shard is a failure");
-  add_action(report, "show", "a report in another format, or what changed since another", read_one, arguments,
-             exit_code)
-      .add_option("file", arguments->file, "what --format json has written")
+                     "merges the reports of all `test-kernel --shard` runs; a missing shard is a failure");
+  add_action(report, "show", "show a report in another format, or what changed since another report", read_one,
+             arguments, exit_code)
+      .add_option("file", arguments->file, "a report that --format json has written")
       .required()
       .takes_file();
-  add_action(report, "merge", "the reports of all shards as one; a missing one is a failure", merge_files, arguments,
-             exit_code)
-      .add_option("files", arguments->files, "what --format json has written, a file for each shard")
+  add_action(report, "merge", "merge the reports of all shards into one; a missing shard is a failure", merge_files,
+             arguments, exit_code)
+      .add_option("files", arguments->files, "reports that --format json has written, one for each shard")
       .required()
       .takes_file();
 }

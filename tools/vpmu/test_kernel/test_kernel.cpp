@@ -144,32 +144,32 @@ void add_test_kernel(Command& app, int& exit_code) {
   Command test = app.add_command("test-kernel", "check a kernel's perf code on every CPU model");
   test.add_option("kernel", arguments->kernel, "the kernel's bzImage").required().takes_file();
   test.add_option("--models", arguments->models,
-                  "all, or a list with commas; without it one for each kind of processor that Linux knows")
+                  "all, or a list separated by commas; default: one of each kind of processor that Linux knows")
       .suggests(all_and_models());
-  test.add_option("--suite", arguments->suite, "which checks; full: of perf of this machine, too")
+  test.add_option("--suite", arguments->suite, "which checks; full: also those with this machine's perf")
       .shows_default()
       .one_of({"quick", "full"});
   add_delivery_options(test, arguments->delivery);
   test.add_option("--jobs", arguments->jobs, "guests at a time; 0: as many as there are CPUs").shows_default();
-  test.add_option("--shard", arguments->shard, "I/N: of every N models the I-th");
-  test.add_option("--modules", arguments->modules, "the kernel's modules; without it, where a package has them")
+  test.add_option("--shard", arguments->shard, "I/N: test only the I-th of every N models");
+  test.add_option("--modules", arguments->modules, "the kernel's modules; default: where packages have them")
       .takes_file();
-  test.add_option("--append", arguments->append, "more of the kernel's command line");
-  test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (each run is the same), kvm")
+  test.add_option("--append", arguments->append, "added to the kernel's command line");
+  test.add_option("--accel", arguments->accel, "what runs the guests' code: soft (the same in each run), kvm")
       .shows_default()
       .one_of({"soft", "kvm"});
   test.add_option("--timeout", arguments->timeout,
-                  "seconds for each guest; 0: no limit; without it 300, with the full suite 1500")
+                  "seconds for each guest; 0: no limit. Default: 300, with the full suite 1500")
       .within(0.0, 1e9);
   test.add_option("--expect-wrong", arguments->wrong,
-                  "MODEL/CHECK: this one expects something wrong, to see that it is reported");
+                  "MODEL/CHECK: make this check expect something wrong, to see its failure reported");
   test.add_flag("--quiet", arguments->quiet, "no progress on standard error");
   test.set_exit_codes({{.code = "0", .meaning = "all passed"},
-                       {.code = "1", .meaning = "a check failed, with --baseline one that had not failed before"},
+                       {.code = "1", .meaning = "a check failed; with --baseline, one that had not failed before"},
                        {.code = "2", .meaning = "wrong use"},
                        {.code = "3", .meaning = "no guest could run"}});
   test.add_example("vpmu test-kernel bzImage",
-                   "what a kernel's perf code does on each CPU model: a table, TAP or JUnit");
+                   "tests a kernel's perf code on each CPU model; prints a table, TAP or JUnit");
   test.when_given([arguments, &exit_code] { exit_code = test_and_report(*arguments); });
 }
 

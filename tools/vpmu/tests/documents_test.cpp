@@ -203,7 +203,7 @@ TEST_F(Documents, FishOffersCommandsOptionsValuesAndFiles) {
                ":$PATH fish --no-config -c 'vpmu completion fish | source; complete -C \"" + line + "\"' 2>&1");
   };
   EXPECT_EQ(fish("vpmu run --no-jai"),
-            "--no-jail\tleave the machine all rights of this process, and every system call\n");
+            "--no-jail\tlet the machine keep all rights of this process, and every system call\n");
   EXPECT_EQ(fish("vpmu run --model haswell-u"), "haswell-ult\n");
   EXPECT_EQ(fish("vpmu run --model=haswell-u"), "--model=haswell-ult\n");
   EXPECT_EQ(fish("vpmu run --cpus "), "");
