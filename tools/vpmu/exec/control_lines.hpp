@@ -10,10 +10,10 @@
 
 namespace vmm::tool {
 
-// What the host and the guest's init say to each other on the port vpmu.control, each a line of text. exec/README.md
-// has their order.
+// What the host and the guest's init tell each other on the port vpmu.control, each a line of text. exec/README.md
+// has the order of the lines.
 
-/// Host: a signal for the command and what it has started in its process group.
+/// Host: a signal for the command's process group.
 struct SignalLine {
   int number{};
   bool operator==(const SignalLine&) const = default;
@@ -28,7 +28,7 @@ struct EofLine {
   std::optional<std::uint64_t> bytes;
   bool operator==(const EofLine&) const = default;
 };
-/// Host: it has all that the guest said it has written; the guest may power off.
+/// Host: everything that the guest says it has written has arrived; the guest may power off.
 struct OffLine {
   bool operator==(const OffLine&) const = default;
 };
@@ -54,31 +54,31 @@ struct KilledLine {
   int signal{};
   bool operator==(const KilledLine&) const = default;
 };
-/// Guest: what init could not do. An ExitLine follows when it cannot do without.
+/// Guest: what init could not do. If init cannot go on, an ExitLine follows.
 struct ErrorLine {
   std::string text;
   bool operator==(const ErrorLine&) const = default;
 };
 using GuestLine = std::variant<StartedLine, WrittenLine, ExitLine, KilledLine, ErrorLine>;
 
-/// The code of ExitLine where init failed, where the command cannot be executed, and where it is not there.
+/// The codes of ExitLine if init failed, if the command cannot be executed, and if the command was not found.
 inline constexpr int exec_init_failed = 125;
 inline constexpr int exec_not_executable = 126;
 inline constexpr int exec_not_found = 127;
 
 /// The line with its newline.
 std::string write_line(const HostLine& line);
-/// The line with its newline. What an ErrorLine says is cut to what fits, on one line.
+/// The line with its newline. The text of an ErrorLine is cut to one line of the greatest length.
 std::string write_line(const GuestLine& line);
 
-/// A line without its newline. Fails with kind usage on what is none.
+/// Reads a line without its newline. Fails with kind usage if it is not one of these.
 Result<HostLine> read_host_line(std::string_view text);
 Result<GuestLine> read_guest_line(std::string_view text);
 
-/// Cuts what arrives into lines.
+/// Splits what arrives into lines.
 class LineBuffer {
  public:
-  /// Longer ones are dropped: nobody writes them.
+  /// Longer lines are dropped: neither side writes any.
   static constexpr std::size_t longest_line = 4096;
 
   void add(std::string_view bytes) { text_ += bytes; }

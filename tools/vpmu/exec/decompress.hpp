@@ -8,8 +8,8 @@
 
 namespace vmm::tool {
 
-/// What an .xz or .zst file has in it; a file of neither format as it is. Fails with kind usage on one that is damaged,
-/// and on more than `most` bytes of content.
+/// The content of an .xz or .zst file; a file of neither format is returned as it is. Fails with kind usage if the file
+/// is damaged, or has more than `most` bytes of content.
 Result<std::vector<std::byte>> decompress(std::span<const std::byte> file, std::uint64_t most);
 
 }  // namespace vmm::tool

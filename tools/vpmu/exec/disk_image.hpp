@@ -11,7 +11,7 @@ struct DiskImage {
   std::string path;
   virtio::DiskFormat format{};
   virtio::Access access{virtio::Access::read_write};
-  unsigned partition{};  ///< The one that is meant; 0: none is named.
+  unsigned partition{};  ///< The partition to use; 0: none is named.
   bool operator==(const DiskImage&) const = default;
 };
 

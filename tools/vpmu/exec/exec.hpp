@@ -11,7 +11,7 @@ namespace vmm::tool {
 
 class Command;
 
-/// A directory of the host's that the command can change, at another place in the guest.
+/// A directory of the host that the command can write to, at another path in the guest.
 struct ExecDirectory {
   std::string host, guest;
 };
@@ -29,27 +29,27 @@ struct ExecArguments : MachineOptions {
   bool net{};
   std::string net_socket;
   std::vector<ExecDirectory> elsewhere;
-  bool drops_output{};  ///< What the command writes to standard output and error goes nowhere.
-  /// Which of this process's environment the command has, of "NAME=VALUE"; empty: all but the desktop's.
+  bool drops_output{};  ///< Discards what the command writes to standard output and error.
+  /// Whether the command gets this "NAME=VALUE" of our environment; empty: all but what belongs to the desktop session.
   std::function<bool(std::string_view)> passes_variable;
 };
 
-/// Exit codes of `vpmu exec` when there is none of its command; they are those of env(1) and timeout(1).
+/// Exit codes of `vpmu exec` that are not the command's own; they are those of env(1) and timeout(1).
 enum ExecExitCode : int {
   exec_timed_out = 124,
-  exec_failed = 125,        ///< We could not run it, or the guest could not.
-  exec_signal_first = 128,  ///< And the signal that has ended the command.
+  exec_failed = 125,        ///< vpmu could not run the command, or the guest could not.
+  exec_signal_first = 128,  ///< Plus the number of the signal that ended the command.
 };
 
-/// Runs the command to its end and gives the exit code. Once in a process, which goes to jail for it. Failures are one
-/// line on standard error, and what the guest's kernel said last.
+/// Runs the command to its end and returns the exit code. Only once in a process, because the process enters the jail.
+/// Prints a failure as one line on standard error, with the last messages of the guest's kernel.
 int run_exec(ExecArguments& arguments);
 
 /// Adds the options of a command that calls run_exec(), and the positional `command`.
 void add_exec_options(Command& exec, const std::shared_ptr<ExecArguments>& arguments);
 
-/// Adds `vpmu exec` to the command line. When it is chosen, parsing runs the command to its end and sets `exit_code`,
-/// which must live as long as `app`. Failures are one line on standard error, and what the guest's kernel said last.
+/// Adds `vpmu exec` to the command line. When it is given, parsing runs the command to its end and sets `exit_code`,
+/// which must live as long as `app`. Failures are printed as run_exec() does.
 void add_exec(Command& app, int& exit_code);
 
 }  // namespace vmm::tool

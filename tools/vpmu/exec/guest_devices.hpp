@@ -13,47 +13,47 @@
 
 namespace vmm::tool {
 
-/// The devices of `vpmu exec`'s guest, from the daemons behind them to the descriptors of its console.
+/// The devices of `vpmu exec`'s guest: their daemons, and the descriptors of the guest's console.
 class GuestDevices {
  public:
-  /// A directory of this machine's and the tag that the guest knows it by. With a socket, others serve it there.
+  /// A directory of this machine, and the tag under which the guest mounts it. With a socket, another daemon serves it.
   struct Share {
     std::string tag, directory;
     virtio::Access access;
     std::string socket{};
   };
-  /// A disk's image. With a socket, others serve a disk there, and the image says nothing.
+  /// A disk's image. With a socket, another daemon serves the disk, and the image is unused.
   struct Disk {
     DiskImage image;
     std::string socket{};
   };
-  /// With a socket, others serve the network there.
+  /// With a socket, another daemon serves the network.
   struct Network {
     virtio::NetworkAddresses addresses;
     std::string socket{};
   };
-  /// What there is beside the console. The guest sees the devices in this order.
+  /// What devices there are besides the console. The guest sees the devices in this order.
   struct Choice {
     std::vector<Share> shares;
     std::vector<Disk> disks;
     std::optional<Network> network;
   };
-  /// Starts a daemon for each. Before the process has threads or goes to jail. Fails where one cannot be started.
+  /// Starts a daemon for each device. Before the process has threads or enters the jail. Fails if one does not start.
   static Result<GuestDevices> start(const Choice& choice);
 
-  /// The guest's streams are this process's own; `channel` is the guest's end of the port vpmu.control, of a socket.
-  /// What it writes goes nowhere with `drops_output`. Fails where the host gives no descriptors.
+  /// Connects the guest's streams to this process's own; `channel` is the guest's end of the port vpmu.control, a
+  /// socket. With `drops_output` the guest's output is discarded. Fails if the host has no more descriptors.
   Result<void> connect(const Fd& channel, bool has_terminal, bool drops_output);
   /// For the machine: once. This object must outlive it.
   [[nodiscard]] Machine::Hooks::DeviceFactory factory(Accel accel);
   [[nodiscard]] WrittenLine passed_on() const;
-  /// Who hears of the end of our standard input, and after how many bytes it came. Before the machine runs; `told` may
-  /// be called on any thread.
+  /// Sets who is told of the end of our standard input, with the number of bytes before it. Before the machine runs;
+  /// `told` may be called on any thread.
   void when_input_ends(std::function<void(std::uint64_t bytes)> told) { input_ends_ = std::move(told); }
 
  private:
   GuestDevices() = default;
-  /// A daemon, and the device that it is to be.
+  /// A daemon, and the device that it implements.
   struct Started {
     virtio::BackEnd back_end;
     virtio::VhostUserDevice::Options options;

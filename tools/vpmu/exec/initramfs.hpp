@@ -12,8 +12,8 @@
 
 namespace vmm::tool {
 
-/// An archive that the kernel unpacks into its first root: "newc" of cpio, Linux
-/// Documentation/driver-api/early-userspace/buffer-format.rst. The same entries make the same bytes.
+/// An archive that the kernel unpacks into its first root: cpio's format "newc", Linux
+/// Documentation/driver-api/early-userspace/buffer-format.rst. The same entries give the same bytes.
 class CpioArchive {
  public:
   void add_directory(std::string_view path, std::uint32_t permissions);

@@ -21,11 +21,11 @@ std::string fetched_file(std::string_view path);
 /// The places on this host.
 KernelPlaces kernel_places(const std::string& given);
 
-/// The first of these that can be read. Fails with kind usage, naming each and what to do.
+/// The first of these that can be read. Fails with kind usage, and names each place and what to do.
 Result<std::string> find_kernel(const KernelPlaces& places);
 
-/// What `uname -r` says in a bzImage, which names its directory of modules. Fails with kind usage where the file has
-/// none.
+/// The version in a bzImage, as `uname -r` prints it: the name of its directory of modules. Fails with kind usage if
+/// the file has none.
 Result<std::string> kernel_version(std::span<const std::byte> file);
 
 }  // namespace vmm::tool

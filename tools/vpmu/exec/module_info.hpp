@@ -8,8 +8,8 @@
 
 namespace vmm::tool {
 
-/// The modules that a module names in its section .modinfo as those that it needs to be loaded before it. Fails with
-/// kind usage on what is no module for x86-64.
+/// The modules that have to be loaded before this one, as its section .modinfo names them. Fails with
+/// kind usage if it is no module for x86-64.
 Result<std::vector<std::string>> module_dependencies(std::span<const std::byte> module);
 
 }  // namespace vmm::tool

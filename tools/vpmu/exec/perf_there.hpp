@@ -5,8 +5,8 @@
 
 namespace vmm::tool {
 
-/// Fails with kind host where a guest, whose root is `root`, would find no perf. Of another root than this machine's it
-/// knows nothing.
+/// Fails with kind host if a guest with the root `root` would find no perf. Checks this machine's own root only: the
+/// perf of another root is not looked for.
 Result<void> check_for_perf(const std::string& root);
 
 }  // namespace vmm::tool

@@ -9,15 +9,15 @@
 
 namespace vmm::tool {
 
-/// What a guest is asked to do, and what it needs for it.
+/// The guest's request, and the devices and modules that it needs.
 struct ExecPreparation {
   ExecRequest request;  ///< Without its modules.
   GuestDevices::Choice devices;
   std::vector<std::string> modules;  ///< Of the kernel, by their names.
 };
 
-/// From the arguments and this process's own surroundings. `arguments.machine.accel` is settled. Fails with kind usage
-/// where what an argument names is not there, or fits to no other.
+/// From the arguments and this process's environment. `arguments.machine.accel` must be settled. Fails with kind usage
+/// if what an argument names does not exist, or contradicts another argument.
 Result<ExecPreparation> prepare_exec(const ExecArguments& arguments);
 
 }  // namespace vmm::tool

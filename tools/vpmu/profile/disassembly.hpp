@@ -23,15 +23,15 @@ struct CodeLine {
   bool follows_gap{};  ///< Lines without samples have been left out before it.
 };
 
-/// A function's instructions, or why they are not to be had.
+/// A function's instructions, or why they are not available.
 struct AnnotatedFunction {
   std::size_t function{};
   std::string why_not;
   std::vector<CodeLine> lines;
 };
 
-/// Reads what `objdump -d -l --no-show-raw-insn` prints of one function, part by part: up to the next function, and no
-/// more than some thousands of instructions.
+/// Parses, part by part, what `objdump -d -l --no-show-raw-insn` prints of one function: up to the next function, and
+/// no more than some thousands of instructions.
 class DisassemblyReader {
  public:
   /// False: no more is needed.

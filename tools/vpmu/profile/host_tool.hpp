@@ -14,9 +14,9 @@ struct ToolEnd {
   std::string said;  ///< The end of its standard error.
 };
 
-/// Runs a program of PATH with no input, in an environment that makes it say the same on each machine, and hands over
-/// what it prints, part by part. When `take` says no, the program is ended. Fails where it cannot be started, and where
-/// a signal ends it that is not ours.
+/// Runs a program from PATH without input, in an environment that makes its output the same on each machine, and hands
+/// over its output, part by part. When `take` returns false, the program is ended. Fails if it cannot be started, or if
+/// a signal other than ours ends it.
 Result<ToolEnd> run_tool(const std::vector<std::string>& command, const std::function<bool(std::string_view)>& take);
 
 }  // namespace vmm::tool

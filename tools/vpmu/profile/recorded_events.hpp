@@ -10,7 +10,7 @@
 
 namespace vmm::tool {
 
-/// What `vpmu profile` asks of a program: where its time goes, where its loads come from, which branches are hard.
+/// What `vpmu profile` shows: where a program's time goes, where its loads come from, which branches are mispredicted.
 enum class Aspect : std::uint8_t { cycles, loads, mispredictions };
 inline constexpr std::size_t aspects = 3;
 
@@ -23,21 +23,21 @@ struct RecordedEvent {
   std::string name;        ///< As `vpmu events` has it.
   std::string perf;        ///< As `perf record -e` takes it.
   std::string quality;     ///< How the source delivers it, as `vpmu events` says.
-  bool is_precise{};       ///< A sample names the very instruction.
-  std::uint64_t period{};  ///< So many for each sample; 0: as many as the frequency asks for.
+  bool is_precise{};       ///< A sample names the very instruction that caused it.
+  std::uint64_t period{};  ///< Events per sample; 0: by the frequency.
 };
 
-/// How often there is a sample.
+/// How often events are sampled.
 struct SampleRate {
-  /// Cycles for each sample; loads and mispredictions have one for fewer of theirs. 0: by `frequency`.
+  /// Cycles per sample; loads and mispredictions have shorter periods. 0: by `frequency`.
   std::uint64_t period{};
-  unsigned frequency{};  ///< Samples of each event in a second of the guest's.
+  unsigned frequency{};  ///< Samples of each event per second of the guest's time.
 };
 
 /// What can be recorded at once on a model, and what cannot.
 struct RecordingPlan {
   std::vector<RecordedEvent> events;
-  std::vector<std::string> lacking;  ///< A sentence for each thing that this model or source does not have.
+  std::vector<std::string> lacking;  ///< A sentence for each thing that this model or source lacks.
 };
 
 /// Fails where not even cycles can be sampled.

@@ -16,22 +16,22 @@ struct ProfiledRun {
   int exit_code{};
 };
 
-/// All that a report tells. Nothing in it is of the moment it is made: two equal runs have the same one.
+/// Everything in a report. It contains nothing of the time at which it is made: two equal runs give equal reports.
 struct ProfileReport {
   ProfiledRun run;
   RecordingPlan plan;
   const ProfileSummary* summary{};
   std::vector<AnnotatedFunction> annotated;
-  std::vector<std::string> notes;  ///< Of what went wrong with the samples, a sentence each.
+  std::vector<std::string> notes;  ///< Problems with the samples, a sentence each.
 };
 
 /// The report as JSON. Bytes that are not UTF-8 become U+FFFD.
 std::string to_json(const ProfileReport& report);
 
-/// A page that needs no other file, and no server: its data as JSON in a script element.
+/// An HTML page that needs no other file and no server: its data is JSON in a script element.
 std::string to_html(const ProfileReport& report);
 
-/// JSON as it may stand in a script element: nothing in it can end that.
+/// Escapes JSON for a script element, so that nothing in it can end the element.
 std::string for_script_element(std::string_view json);
 
 }  // namespace vmm::tool

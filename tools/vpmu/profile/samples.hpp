@@ -20,9 +20,9 @@ inline constexpr std::string_view site_fields = "tid,time,event,ip,sym,symoff,ds
 
 inline constexpr std::size_t longest_sample_line = 16384;
 
-/// A place in a program: where it was interrupted, or where it had called from.
+/// A place in a program: the interrupted instruction, or a caller's.
 struct SampleFrame {
-  /// Of a program or library: in its file. Of the kernel: its own. 0: not known; SampleSites: in the process.
+  /// For a program or library: in its file. For the kernel: linear. 0: unknown; in SampleSites: in the process.
   std::uint64_t address{};
   std::uint64_t offset{};  ///< From the start of the function.
   std::string function;    ///< Empty: not known.
@@ -40,14 +40,14 @@ struct Sample {
   std::vector<SampleFrame> frames;                    ///< The innermost first.
 };
 
-/// The instructions that samples are of. The call chain of a precise sample is of a moment later: Linux takes it when
-/// the interrupt comes. perf prints either of them, so it is asked twice.
+/// The instructions of the samples. Linux takes the call chain of a precise sample a moment later, when
+/// the interrupt arrives. perf prints only one of the two, so it is run twice.
 class SampleSites {
  public:
   void add(std::string_view text);
   /// To be called after the last part.
   void finish();
-  /// Of the next sample of that time; null where there is none. In the order of add().
+  /// The instruction of the next sample of that time, in the order of add(); null if there is none.
   const SampleFrame* next(Aspect aspect, std::uint64_t time);
 
  private:
@@ -64,12 +64,12 @@ class SampleSites {
   std::size_t next_{};
 };
 
-/// Puts the instruction on top of its call chain, in place of what has run until the interrupt came.
+/// Puts the instruction on top of its call chain, in place of where the interrupt arrived.
 void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site);
 
-/// Reads what `perf script` prints with these fields, part by part as it comes. Names of functions, files and processes
-/// are what a guest has made of them: what is no sample is counted and left out, and no line is kept that is longer
-/// than any of perf's.
+/// Parses what `perf script` prints with these fields, part by part. Names of functions, files and processes
+/// come from the guest and may be anything: lines that are no sample are counted and skipped, and lines longer
+/// than any of perf's are not stored.
 class SampleReader {
  public:
   explicit SampleReader(std::function<void(Sample&)> take) : take_{std::move(take)} {}
@@ -77,7 +77,7 @@ class SampleReader {
   /// To be called after the last part.
   void finish();
   [[nodiscard]] std::uint64_t samples() const { return samples_; }
-  /// Lines that are no sample's.
+  /// Lines that belong to no sample.
   [[nodiscard]] std::uint64_t unread_lines() const { return unread_ + lines_.left_out(); }
 
  private:
@@ -89,12 +89,12 @@ class SampleReader {
   std::uint64_t samples_{}, unread_{};
 };
 
-/// Of what `perf report --stats` prints: how many records there are of a kind (" LOST"). 0 where it does not say.
+/// The number of records of a kind (" LOST") in the output of `perf report --stats`. 0 if it is not in there.
 std::uint64_t count_of(std::string_view stats, std::string_view kind);
 
-/// A line that begins a sample; nothing where it is none.
+/// Parses the line that begins a sample; nothing if it does not.
 std::optional<Sample> read_sample_line(std::string_view line);
-/// A line of its call chain; nothing where it is none.
+/// Parses a line of a sample's call chain; nothing if it is none.
 std::optional<SampleFrame> read_frame_line(std::string_view line);
 
 }  // namespace vmm::tool

@@ -12,7 +12,7 @@
 
 namespace vmm::tool {
 
-/// What a place in the program has of each. Latency is that of its loads, in cycles.
+/// What is counted for each place in the program. Latency is the sum of its loads' latencies, in cycles.
 enum class Metric : std::uint8_t { cycles, loads, latency, mispredictions };
 inline constexpr std::size_t metrics = 4;
 std::string_view to_string(Metric metric);
@@ -32,9 +32,9 @@ enum class LoadLevel : std::uint8_t {
   unknown
 };
 std::string_view to_string(LoadLevel level);
-/// Of Linux's perf_mem_data_src.
+/// From Linux's perf_mem_data_src.
 LoadLevel level_of(std::uint64_t data_source);
-/// Whether it missed the last level of TLBs.
+/// Whether the load missed the last level of the TLBs.
 bool missed_tlb(std::uint64_t data_source);
 
 /// A function of a module.
@@ -44,7 +44,7 @@ struct ProfiledFunction {
   std::uint64_t start{};  ///< Of a program or library: in its file. 0: not known.
 };
 
-/// A function as it was called from the nodes above it.
+/// A function in the call tree, as called by the nodes above it.
 struct CallNode {
   std::size_t function{};  ///< Of ProfileSummary::functions.
   std::size_t parent{};
@@ -57,15 +57,15 @@ struct LoadCount {
   std::uint64_t samples{}, loads{}, latency{}, tlb_misses{}, longest{};
 };
 
-/// An instruction that has samples of its own.
+/// An instruction with samples of its own.
 struct ProfiledAddress {
   std::uint64_t offset{};  ///< From the start of the function.
   std::array<std::uint64_t, aspects> samples{};
   Weights weights{};
 };
 
-/// What the samples of a profile add up to. Bounded, whatever is added: what finds no more room is counted with the
-/// place that it was called from.
+/// The sum of a profile's samples. Its size is bounded, whatever is added: when there is no more room, a sample counts
+/// for its caller.
 class ProfileSummary {
  public:
   ProfileSummary();
@@ -84,7 +84,7 @@ class ProfileSummary {
   }
   [[nodiscard]] const std::array<std::uint64_t, aspects>& samples() const { return samples_; }
   [[nodiscard]] const Weights& total() const { return nodes_.front().total; }
-  /// Samples that were added where they did not belong, for there was no more room.
+  /// Samples that were counted for a caller because there was no more room.
   [[nodiscard]] std::uint64_t crowded() const { return crowded_; }
 
  private:
@@ -102,11 +102,11 @@ class ProfileSummary {
   std::map<std::pair<std::size_t, std::uint64_t>, ProfiledAddress> addresses_;
   std::array<std::uint64_t, aspects> samples_{};
   std::string key_;                ///< As path_.
-  std::vector<std::size_t> path_;  ///< Of the sample that is being added: kept for its room.
+  std::vector<std::size_t> path_;  ///< Of the sample that is being added: a member, to reuse its memory.
   std::uint64_t crowded_{};
 };
 
-/// The functions with the most of a metric in themselves, at most `most`; those with none are not among them.
+/// The functions with the highest self value of a metric, at most `most`; those with 0 are left out.
 std::vector<std::size_t> hottest(const ProfileSummary& summary, Metric metric, std::size_t most);
 
 }  // namespace vmm::tool

@@ -6,12 +6,12 @@
 
 namespace vmm::tool {
 
-/// Puts together the lines of a text that comes in parts. A line that is longer than `most` is counted and left out.
+/// Assembles lines from a text that arrives in parts. A line longer than `most` is counted and dropped.
 class TextLines {
  public:
   explicit TextLines(std::size_t most) : most_{most} {}
 
-  /// Calls `take` with each line that is whole, without its newline.
+  /// Calls `take` with each complete line, without its newline.
   template <class Take>
   void add(std::string_view text, const Take& take) {
     while (!text.empty()) {
@@ -22,7 +22,7 @@ class TextLines {
       text.remove_prefix(end + 1);
     }
   }
-  /// The last line has no newline.
+  /// At the end of the text: calls `take` with the last line if it has no newline.
   template <class Take>
   void end(const Take& take) {
     if (is_long_ || !line_.empty()) finish(take);

@@ -17,7 +17,7 @@ namespace vmm::tool {
 
 class Command;
 
-/// What `vpmu run` and `vpmu exec` are both told of a machine.
+/// The options of a machine that `vpmu run` and `vpmu exec` share.
 struct MachineOptions {
   MachineConfig machine;
   PolicyArguments policies;
@@ -30,21 +30,21 @@ struct MachineOptions {
   std::string user;
   bool no_jail{};
   bool verbose{};
-  bool counts_one_command{};  ///< Then a source that is left open is one that counts, and not the clock.
+  bool counts_one_command{};  ///< Then a source that is left open is never the clock, which only estimates.
 };
 
 /// What --source takes: auto, the sources that count, and KVM's own PMU.
 std::vector<std::string> source_choices();
 
-/// Adds what they have in common, but for what a domain of libvirt's or a snapshot tells.
+/// Adds the shared options, except those whose values come from a libvirt domain or a snapshot.
 void add_machine_options(Command& command, const std::shared_ptr<MachineOptions>& options);
 
-/// Standard error, for lines from any thread: no vCPU waits for whoever reads them.
+/// Lines for standard error, from any thread: no vCPU waits for a slow reader.
 class Messages {
  public:
   Messages();
   void print(const std::string& line) { writer_.put(line + end_); }
-  /// One that prints the machine's own messages, which must not outlive this.
+  /// A log for the machine's own messages. It must not outlive this object.
   [[nodiscard]] Log log(bool verbose);
 
  private:
@@ -52,14 +52,14 @@ class Messages {
   BoundedWriter writer_;
 };
 
-/// Settles memory, policies, events, accelerator and source. Gives the lines that tell what was left open.
+/// Settles memory, policies, events, accelerator and source. Returns lines that tell the choices.
 Result<std::vector<std::string>> settle(MachineOptions& options);
 
 /// A file to write; none without a path.
 Result<std::optional<OutputFile>> open_output(const std::string& path, const std::string& what,
                                               const std::string& option);
 
-/// The machine's jail, and who does for it what it may not do from there. Neither without the jail.
+/// The machine's jail, and the steward, which acts for it outside. Neither exists without the jail.
 struct Confinement {
   std::unique_ptr<Jail> jail;
   Steward steward;
@@ -70,7 +70,7 @@ struct Confinement {
   Result<void> finish(WholeFile& snapshot) { return jail ? steward.finish_snapshot() : snapshot.finish(); }
 };
 
-/// What is not the machine's any more once it is confined. All must outlive the session.
+/// What the machine can no longer reach once it is in the jail. All must outlive the session.
 struct OutsideFiles {
   const std::string& socket;  ///< A path that is removed at the end; may be empty.
   std::optional<OutputFile>& statistics;
@@ -80,7 +80,7 @@ struct OutsideFiles {
 /// Whether daemons are devices of the machine.
 enum class Daemons : std::uint8_t { none, devices };
 
-/// What a session is confined by; nothing with --no-jail. `confinement` must outlive the session.
+/// The jail's functions for a session; none with --no-jail. `confinement` must outlive the session.
 Result<SessionOptions::Confinement> confine(Confinement& confinement, const MachineOptions& options, Daemons daemons,
                                             const OutsideFiles& files, Log& log);
 

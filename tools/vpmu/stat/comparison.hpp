@@ -15,23 +15,23 @@ struct StatLimits {
   std::map<std::string, double, std::less<>> of_event;
 };
 
-/// Of "PERCENT" and "EVENT=PERCENT", the last of each. Fails with kind usage on what is no number from 0 to a million.
+/// Reads "PERCENT" and "EVENT=PERCENT"; the last of each holds. Fails with kind usage unless it is 0 to a million.
 Result<StatLimits> read_limits(const std::vector<std::string>& texts);
 
-/// What has become of the counts.
+/// The result of comparing counts.
 struct StatComparison {
   std::string report;  ///< Lines: of each event base, now and the change.
-  bool rose{};         ///< One by more than its limit.
+  bool rose{};         ///< At least one count rose above its limit.
 };
 
-/// Fails with kind usage where the two cannot be compared: another machine or command. Looks at nothing that a run
-/// gives.
+/// Fails with kind usage if the two cannot be compared: another machine or command. Looks only at what is known before
+/// a run.
 Result<void> check_comparable(const StatDocument& base, const StatDocument& now);
 
 /// Fails with kind usage on a limit for an event that is not counted.
 Result<void> check_limits(const StatLimits& limits, std::span<const StatEvent> events);
 
-/// Of what check_comparable() and check_limits() have found right.
+/// Compares what check_comparable() and check_limits() have accepted.
 StatComparison compare(const StatDocument& base, const StatDocument& now, const StatLimits& limits);
 
 }  // namespace vmm::tool

@@ -11,15 +11,15 @@
 
 namespace vmm::tool {
 
-/// What was counted of an event.
+/// The count of one event.
 struct StatCount {
   std::string name, quality, unit;
   std::uint64_t value{};
-  std::uint64_t running_ns{}, enabled_ns{};  ///< Of the guest's time. Fewer running: it took turns on a counter.
+  std::uint64_t running_ns{}, enabled_ns{};  ///< Of the guest's time. Running < enabled: the event was multiplexed.
   bool operator==(const StatCount&) const = default;
 };
 
-/// What `perf stat -x '\t'` writes of these events, in their order. Fails with kind host on anything else.
+/// Parses what `perf stat -x '\t'` writes for these events, in their order. Fails with kind host on anything else.
 Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span<const StatEvent> events);
 
 /// A measurement, as the JSON document holds it.
@@ -37,7 +37,7 @@ struct StatDocument {
 /// Name, value and quality of each event, as `perf stat` lays them out.
 std::string to_table(const StatDocument& document);
 
-/// The same numbers, the same bytes. Ends with a newline.
+/// Equal numbers give equal bytes. Ends with a newline.
 std::string to_json(const StatDocument& document);
 
 /// Fails with kind usage on what to_json() does not write; `path` is for the message.

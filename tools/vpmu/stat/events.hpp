@@ -9,16 +9,16 @@
 
 namespace vmm::tool {
 
-/// What `vpmu stat` counts where nobody has said: exact are instructions, branches, loads and stores.
+/// What `vpmu stat` counts by default: instructions, branches, loads and stores are exact.
 inline constexpr std::string_view default_stat_events =
     "instructions:u,instructions:k,branches:u,branch-misses:u,cache-misses:u,loads:u,stores:u";
 
 /// An event that is to be counted.
 struct StatEvent {
-  std::string name;        ///< As it was asked for.
+  std::string name;        ///< As the user gave it.
   std::string perf;        ///< As `perf stat -e` in the guest takes it.
   std::string quality;     ///< How the source delivers it, as `vpmu events` says; "unknown" for what only perf knows.
-  bool has_own_counter{};  ///< A fixed one counts it, and takes none of the others.
+  bool has_own_counter{};  ///< It uses a fixed counter, and none of the general-purpose ones.
 };
 
 /// The events of a list with commas: names of perf's, of `vpmu events`, raw codes, and `loads` and `stores`; each may
@@ -27,7 +27,7 @@ struct StatEvent {
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
                                              std::string_view source);
 
-/// The events in their order, so many at once as the processor counts without taking turns.
+/// Splits the events, in their order, into groups that the processor can count at once, without multiplexing.
 std::vector<std::vector<StatEvent>> split_into_passes(std::span<const StatEvent> events,
                                                       const vpmu::GenerationDesc& generation);
 

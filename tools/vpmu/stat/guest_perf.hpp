@@ -10,7 +10,7 @@ namespace vmm::tool {
 
 struct ExecArguments;
 
-/// Of a command that counts or samples by this machine's perf in its guest.
+/// A run of this machine's perf in the guest, which counts or samples a command.
 struct GuestPerfRun {
   std::string accel;   ///< "soft" or "kvm".
   std::string source;  ///< What counts, settled.
@@ -18,7 +18,7 @@ struct GuestPerfRun {
   std::uint64_t memory_bytes{};
 };
 
-/// What shows in counts is the same on each host: of the environment only what decides how a program works, and `more`.
+/// So that counts are the same on each host, a command gets only variables that decide how programs work, and `more`.
 bool is_kept_variable(std::string_view variable, const std::vector<std::string>& more);
 
 /// What will run the command; starts nothing. Fails as run_exec() would.

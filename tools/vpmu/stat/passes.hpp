@@ -7,7 +7,7 @@
 
 namespace vmm::tool {
 
-/// A new directory of the host's for this user alone, with what is in it, as long as this lives.
+/// A new directory of the host, accessible to this user only. It is removed, with its content, with this object.
 class ResultDirectory {
  public:
   /// In `parent`; empty: where temporary files go.
@@ -28,9 +28,9 @@ struct Meanwhile {
   std::function<void()> act{};
 };
 
-/// Calls `act` in a child process and gives its exit code. Signals that would end this process go to the child, and
-/// this one waits; the child ends with this process, however that ends. Before the process has threads. Fails where
-/// there is no child, and where a signal has ended it.
+/// Calls `act` in a child process and returns its exit code. Signals that would end this process go to the child, while
+/// this process waits. If this process ends in any way, so does the child. Call it before the process has threads.
+/// Fails if the child cannot be made, or if a signal ended it.
 Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile = {});
 
 /// Sets standard input back to `offset`.

@@ -4,14 +4,14 @@
 
 namespace vmm::tool {
 
-/// Lines on standard error about what takes more than two seconds.
+/// Progress lines on standard error, for steps that take more than two seconds.
 class Progress {
  public:
   enum class Voice { quiet, aloud };
   Progress(std::string name, Voice voice) : name_{std::move(name)}, voice_{voice} {}
-  /// What is done from now on.
+  /// Names the step that begins now.
   void begin(std::string what);
-  /// To be called now and then while it is done; `detail` says how far it has come, and may be empty.
+  /// To be called now and then during the step; `detail` says how far it is, and may be empty.
   void tick(const std::string& detail = {});
 
  private:

@@ -12,9 +12,9 @@ namespace vmm::tool {
 
 class Command;
 
-/// Gives the next bytes of a buffer: fewer than there is room for only at its end.
+/// Reads the next bytes of a buffer: fewer than there is room for only at the buffer's end.
 using ReadBytes = std::function<Result<std::size_t>(std::span<std::byte> room)>;
-/// Takes the next lines; false: it takes no more.
+/// Prints the next lines; false: nothing more can be printed.
 using PrintText = std::function<bool(std::string_view text)>;
 
 enum class RecordListing {
@@ -22,9 +22,9 @@ enum class RecordListing {
   json,  ///< A JSON object for each, on a line of its own: "record", its number, and the fields as numbers.
 };
 
-/// PEBS records as they lie in a buffer, with the fields that the format has, in the order of the record. Needs the
-/// same little memory for any number of them. Fails with kind usage when there is no record, when bytes are left after
-/// the last, and when `read` gives fewer than the `bytes` that there should be.
+/// Prints the PEBS records of a buffer, with the fields of the format, in the order of the record. Needs the
+/// same small amount of memory for any number of records. Fails with kind usage if there is no record, if bytes are
+/// left after the last one, or if `read` gives fewer than `bytes`.
 Result<void> list_records(vpmu::PebsFormat format, std::uint64_t bytes, const ReadBytes& read,
                           const PrintText& print_text, RecordListing listing = RecordListing::text);
 

@@ -16,16 +16,16 @@ struct DeliveryOptions {
 };
 void add_delivery_options(Command& command, DeliveryOptions& options);
 
-/// A report that a file has. `what` it is, as an error tells it: "the baseline". Fails with kind usage.
+/// Reads a report from a file. `what` names it in error messages: "the baseline". Fails with kind usage.
 Result<KernelReport> read_report_file(const std::string& path, const std::string& what);
 
-/// Where a report goes to. Opened before the report is made, so that a bad file is known at once.
+/// Where a report goes. Opened before the tests run, so that a bad file is reported at once.
 class Delivery {
  public:
   /// Fails with kind usage.
   static Result<Delivery> open(DeliveryOptions options);
-  /// Writes it to the file, or else to standard output, where with a baseline there is only what changed; the exit code
-  /// that this makes.
+  /// Writes the report to the file, or else to standard output; with a baseline, standard output gets only what
+  /// changed. Returns the exit code.
   Result<int> deliver(const KernelReport& report);
 
  private:
@@ -37,7 +37,7 @@ class Delivery {
 
 /// "passed", "failed" and "skipped", with how many of each.
 std::string describe_counts(const KernelReport& report);
-/// Tells an error on one line; the exit code that it makes.
+/// Prints an error on one line; returns the exit code for it.
 int tell_error(const char* command, const Error& error);
 
 }  // namespace vmm::tool

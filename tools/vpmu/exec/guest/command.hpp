@@ -19,18 +19,18 @@ struct StreamPorts {
 /// The command while it runs, and its streams.
 struct Command {
   pid_t process{};
-  Fd terminal;       ///< Our side of it; none with pipes.
-  Fd terminal_user;  ///< Its user's side, held so that it does not hang up before the command is waited for.
+  Fd terminal;       ///< Our side of the terminal; none with pipes.
+  Fd terminal_user;  ///< The command's side, held open so that the terminal does not hang up too early.
   std::optional<Stream> input, output, error;
 };
 
-/// Why there is none: a line for the user, and the code that a shell would give.
+/// Why the command could not be started: a line for the user, and the exit code that a shell would give.
 struct NotStarted {
   Error error;
   int code{exec_init_failed};
 };
 
-/// Executes the request's command; `control` is told just before.
+/// Executes the request's command, and sends StartedLine to `control` just before.
 tl::expected<Command, NotStarted> start_command(const ExecRequest& request, StreamPorts ports, int control);
 
 }  // namespace vmm::tool::guest

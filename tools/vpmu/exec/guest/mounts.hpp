@@ -8,8 +8,8 @@ namespace vmm::tool::guest {
 Result<void> mount_first();
 /// Loads the modules of the request, from the initramfs.
 Result<void> load_modules(const ExecRequest& request);
-/// The host's root, or the request's disk, read-only, with an overlay in memory over it, becomes the root; the kernel's
-/// file systems and the mounts of the request are in it.
+/// Makes the host's root, or the request's disk, the root: read-only, with an overlay in memory over it, and with the
+/// kernel's file systems and the mounts of the request.
 Result<void> mount_root(const ExecRequest& request);
 
 }  // namespace vmm::tool::guest

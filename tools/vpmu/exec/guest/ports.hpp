@@ -8,12 +8,12 @@
 
 namespace vmm::tool::guest {
 
-/// The kernel's announcements of devices. What is announced from its creation on is kept until it is waited for.
+/// The kernel's announcements of new devices. Those that come after create() are queued until wait().
 class Announcements {
  public:
-  /// Fails where the kernel has no network, which brings them.
+  /// Fails if the kernel has no network, because the announcements come through a netlink socket.
   static Result<Announcements> create();
-  /// Waits for the next one; false when the guest's clock reaches `deadline` (now()'s) before.
+  /// Waits for the next announcement; false if the guest's clock reaches `deadline` first (in units of now()).
   bool wait(long deadline);
 
  private:
@@ -21,8 +21,8 @@ class Announcements {
   Fd socket_;
 };
 
-/// The port of a virtio console with this name, opened without blocking, once the host has opened its side. Fails where
-/// it is not there within some seconds.
+/// Opens the port of a virtio console with this name, non-blocking, once the host has opened its side. Fails if
+/// that does not happen within some seconds.
 Result<Fd> open_port(const std::string& name, Announcements& announcements);
 
 }  // namespace vmm::tool::guest

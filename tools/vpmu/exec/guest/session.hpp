@@ -6,13 +6,13 @@
 
 namespace vmm::tool::guest {
 
-/// From the command's start to its end: passes on its streams, and what the host says; collects processes that end.
+/// The command's run: passes on its streams, obeys the host's lines, and reaps processes that end.
 class Session {
  public:
-  /// SIGCHLD has to be blocked since before the command started.
+  /// SIGCHLD must have been blocked since before the command started.
   Session(Control& control, Command command) : control_{&control}, command_{std::move(command)} {}
-  /// Until the command has ended, all other processes are gone, and all they wrote is at the ports; or until the host
-  /// is gone. Tells the host how the command ended.
+  /// Returns when the command has ended, all other processes are gone, and all their output is written to the ports; or
+  /// when the host is gone. Tells the host how the command ended.
   Result<void> run();
 
  private:

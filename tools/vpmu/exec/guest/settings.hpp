@@ -4,7 +4,7 @@
 
 namespace vmm::tool::guest {
 
-/// The host's name, the loopback interface, a seed for the kernel's random numbers, and leave for each user to profile.
+/// Sets the host name, starts the loopback interface, seeds the kernel's random numbers, and lets every user profile.
 Result<void> apply_settings(const ExecRequest& request);
 
 }  // namespace vmm::tool::guest

@@ -10,19 +10,19 @@
 
 namespace vmm::tool::guest {
 
-/// What a stream does with its sink when it has passed on everything. A port is kept: that it is closed could reach the
-/// host before what was written to it.
+/// What a stream does with its sink when it has passed on everything. A port is kept open, because its closing could
+/// reach the host before the bytes that were written to it.
 enum class AtEnd { close_sink, keep_sink };
 
-/// Bytes on their way from one descriptor to another, neither of which blocks. What the sink does not take, waits in
-/// the source; when the sink is closed by its reader, so is the source, whose writer then gets SIGPIPE.
+/// Copies bytes from one descriptor to another; neither blocks. What the sink does not take stays in the
+/// source. When the reader of the sink closes it, the source is closed too, and its writer gets SIGPIPE.
 class Stream {
  public:
   /// `last_words` go to the sink when the source has ended.
   Stream(Fd source, Fd sink, AtEnd at_end, std::string last_words = {})
       : source_{std::move(source)}, sink_{std::move(sink)}, at_end_{at_end}, last_words_{std::move(last_words)} {}
 
-  /// The source ends after so many bytes; without a number, it ends where it has nothing more now.
+  /// Ends the source after so many bytes; without a number, as soon as it has nothing to read.
   void end_behind(std::optional<std::uint64_t> bytes);
   /// Whether nothing is left to do.
   [[nodiscard]] bool done() const { return done_; }
@@ -33,7 +33,7 @@ class Stream {
 
   /// What it waits for: its source and its sink, -1 for neither.
   [[nodiscard]] std::array<pollfd, 2> waits_for() const;
-  /// Goes on after poll() on these.
+  /// Reads and writes what is possible, after poll() on these.
   void go_on(const std::array<pollfd, 2>& polled);
 
  private:

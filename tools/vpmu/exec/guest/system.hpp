@@ -7,16 +7,16 @@
 
 namespace vmm::tool::guest {
 
-/// "what: reason; advice". describe() would bring in the streams and locales of the standard library.
+/// "what: reason; advice". Not by describe(), which would link the streams and locales of the standard library.
 std::string text_of(const Error& error);
 
-/// open(2) without leaving it to what is executed.
+/// open(2) with O_CLOEXEC.
 Result<Fd> open_file(const std::string& path, int flags);
-/// All of a file, also of one whose size the kernel does not know before.
+/// All of a file, even if the kernel does not know its size beforehand.
 Result<std::string> read_file(const std::string& path);
 Result<void> write_file(const std::string& path, std::string_view text);
 
-/// A line for the kernel's log; lost where there is none.
+/// Writes a line to the kernel's log; it is lost if there is none.
 void log(std::string_view text);
 
 /// Milliseconds of the guest's clock.

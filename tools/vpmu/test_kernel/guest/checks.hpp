@@ -7,23 +7,23 @@
 
 namespace vmm::tool::checker {
 
-/// What the kernel's log and sysfs say of the PMU.
+/// What the kernel's log and sysfs report about the PMU.
 void check_driver(const Processor& processor, Report& report);
-/// Counts that are known.
+/// Counts of code with a known result.
 void check_counting(const Processor& processor, Report& report);
-/// Samples by a counter's overflow, precise ones, and their interrupts.
+/// Samples at counter overflows, precise samples, and the interrupts for them.
 void check_sampling(const Processor& processor, Report& report);
-/// The last branches of a sample, and all branches one by one.
+/// The last branches before each sample, and all branches one by one (BTS).
 void check_branches(const Processor& processor, Report& report);
-/// Sampled loads and stores, what caches and TLBs lack, and what leaves the core.
+/// Sampled loads and stores, cache and TLB misses, and off-core requests.
 void check_memory(const Processor& processor, Report& report);
 /// FRONTEND_RETIRED.
 void check_frontend(const Processor& processor, Report& report);
-/// What perf, a program of this machine, makes of this kernel.
+/// perf, the program of this machine, run on this kernel.
 void check_perf(const Processor& processor, Report& report);
 /// perf's own tests, those that a kernel can fail.
 void check_perfs_tests(Report& report);
-/// That the kernel has complained of nothing until now, but for so many NMIs of an unknown reason.
+/// That the kernel has logged no complaint so far, except at most so many NMIs of unknown reason.
 void check_no_complaint(std::string_view name, std::ptrdiff_t unknown_interrupts, Report& report);
 
 }  // namespace vmm::tool::checker

@@ -11,7 +11,7 @@
 
 namespace vmm::tool::checker {
 
-/// Whose instructions an event counts.
+/// The privilege levels that an event counts.
 enum class Counts : std::uint8_t { user, kernel, both };
 
 /// An event that counts nothing until its group is enabled.
@@ -21,7 +21,7 @@ perf_event_attr read_misses(std::uint64_t cache, Counts counts);
 /// An event by its code and umask, as PERFEVTSEL has them.
 perf_event_attr raw_event(std::uint64_t config, Counts counts);
 
-/// An event of this thread, or the error that the kernel has refused it with.
+/// An event of this thread, or the error with which the kernel refused it.
 struct OpenedEvent {
   Fd fd;
   int error{};
@@ -30,7 +30,7 @@ struct OpenedEvent {
 /// `group`: the descriptor of the group's leader; -1: it leads one of its own.
 OpenedEvent open_event(const perf_event_attr& attributes, int group = -1);
 
-/// What an event has counted. Nothing where it did not run for all the time that it was enabled.
+/// An event's count. Nothing if the event was multiplexed: not running for all the time that it was enabled.
 std::optional<std::uint64_t> count_of(const OpenedEvent& event);
 
 /// A branch of a sample.
@@ -38,7 +38,7 @@ struct Branch {
   std::uint64_t from, to;
 };
 
-/// One record of an event; what its sample_type does not have is 0.
+/// One record of an event; fields that its sample_type does not select are 0.
 struct Sample {
   std::uint64_t ip{}, address{}, weight{}, data_source{};
   std::vector<std::uint64_t> callers;  ///< PERF_SAMPLE_CALLCHAIN, with its PERF_CONTEXT_ marks.
@@ -48,7 +48,7 @@ struct Sample {
 /// What an event has recorded.
 struct Recording {
   std::vector<Sample> samples;
-  /// Records that say that others are missing.
+  /// Records that report lost records.
   unsigned lost{};
 };
 
@@ -62,7 +62,7 @@ class SampleBuffer {
   ~SampleBuffer();
   /// errno of what failed, or 0.
   [[nodiscard]] int error() const { return error_; }
-  /// All that is in it, of samples of this type.
+  /// All records in the buffer, of this sample type.
   [[nodiscard]] Recording take(std::uint64_t sample_type) const;
 
  private:

@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// known.S: code whose every step is known. Each function lets the events of a group count from after its first system
-// call to its last one.
+// known.S: code of which every instruction is known. Each function enables the events of a group by its first system
+// call and disables them by its last.
 extern "C" {
 void vpmu_known_loop(int group_leader, unsigned rounds, std::uint64_t* memory);
 std::uint64_t vpmu_known_walk(int group_leader, const void* memory, unsigned lines);
@@ -23,7 +23,7 @@ namespace vmm::tool::checker {
 
 inline std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uintptr_t>(place); }
 
-/// What vpmu_known_walk() goes through: 8 MiB, more than any L2 has.
+/// The memory that vpmu_known_walk() reads: 8 MiB, more than any L2 has.
 constexpr unsigned line_bytes = 64;
 constexpr unsigned walked_lines = 1U << 17;
 constexpr std::size_t walked_bytes = std::size_t{walked_lines} * line_bytes;
@@ -37,11 +37,11 @@ struct KnownLoop {
   [[nodiscard]] std::uint64_t instructions() const {
     return std::uint64_t{instructions_of_round} * rounds + instructions_outside;
   }
-  /// Its last branch of each round and the far one of the system call that ends it.
+  /// The last branch of each iteration, and the far branch of the system call that ends the loop.
   [[nodiscard]] std::uint64_t branches() const { return std::uint64_t{rounds} + 1; }
   /// Where instruction `number` is, counted from 0; 0 for one after the last round.
   [[nodiscard]] std::uint64_t address(std::uint64_t number) const;
-  /// Whether it is an address of the loop, or of what is around it.
+  /// Whether it is an address of the loop, or of the code around it.
   static bool has(std::uint64_t address) {
     return address >= address_of(vpmu_known_first) && address <= address_of(vpmu_known_last);
   }

@@ -5,17 +5,17 @@
 
 namespace vmm::tool::checker {
 
-/// How a program has ended, and what it has written to both of its outputs.
+/// How a program ended, and what it wrote to standard output and error.
 struct ProgramEnd {
   int code{};  ///< Its exit code; 128 and a signal's number; 127 where there is no such program.
   std::string output;
 };
 
-/// Runs a program of this machine, for two minutes of the guest's time at most: SIGALRM ends it then.
+/// Runs a program of this machine for at most two minutes of the guest's time, after which SIGALRM ends it.
 ProgramEnd run_program(const std::vector<std::string>& command);
 
 std::vector<std::string_view> lines_of(std::string_view text);
-/// The last line that has something on it.
+/// The last line that is not blank.
 std::string_view last_line(std::string_view text);
 
 }  // namespace vmm::tool::checker
