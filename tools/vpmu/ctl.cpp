@@ -37,7 +37,7 @@ struct CtlArguments {
   std::optional<double> timeout;  ///< In seconds.
 };
 
-/// Of the answer only the outermost members are kept: a machine that was taken over may nest others without end.
+/// Keeps only the outermost members of the answer: a guest that has taken over the machine may nest others without end.
 bool is_good(const std::string& answer) {
   using Json = nlohmann::json;
   const auto shallow = [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) { return depth <= 1; };
@@ -57,7 +57,7 @@ class Exchange {
   Result<std::string> ask() {
     VMM_TRY(connect());
     if (!takes_file(arguments_.command)) return exchange({});
-    // This process makes the file, and gives it its name only when the machine has written all of it.
+    // This process creates the file, and gives it its name only when the machine has written all of it.
     VMM_ASSIGN(auto file, new_snapshot_file(arguments_.file));
     VMM_ASSIGN(auto answer, exchange(file.descriptor()));
     if (is_good(answer)) VMM_TRY(file.finish());
@@ -74,7 +74,7 @@ class Exchange {
   static constexpr double seconds_for_answer = 5;
   /// For requests that write the guest's memory to a file.
   static constexpr double seconds_for_memory = 600;
-  /// Longer than any machine's counters.
+  /// More than the counters of any machine.
   static constexpr std::size_t longest_answer = 16U << 20U;
 
   Result<void> connect() {
@@ -87,7 +87,7 @@ class Exchange {
     socket_ = Fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     while (socket_.valid()) {
       if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return {};
-      // The queue of connections that wait for the machine is full.
+      // EAGAIN: the queue of connections that wait for the machine is full.
       if (errno != EAGAIN && errno != EINTR) break;
       if (left() == 0ms) return too_late();
       std::this_thread::sleep_for(10ms);
@@ -96,7 +96,7 @@ class Exchange {
                       "give the path of `vpmu run --control`");
   }
 
-  /// The descriptor, where there is one, goes with the first bytes.
+  /// A valid descriptor is sent with the first bytes.
   Result<void> send(std::string_view text, const Fd& file) {
     bool with_file = file.valid();
     while (!text.empty()) {

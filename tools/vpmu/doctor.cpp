@@ -36,7 +36,7 @@ const char* word_for(Finding::Verdict verdict) {
   return "unfit";
 }
 
-/// What this host's counters are worth to the sources that need them.
+/// How well this host's counters serve the sources that need them.
 Finding counters_of_host() {
   const auto host = make_linux_perf_host();
   if (auto handled = install_kick_handler(); !handled)
@@ -46,7 +46,7 @@ Finding counters_of_host() {
   return {Finding::Verdict::limited, {}, describe(found.error()), {}};
 }
 
-/// What guests could have of KVM's own PMU.
+/// What KVM's own PMU offers to guests here.
 Finding kvm_pmu_of_host(const std::string& kvm_device) {
   const auto system = System::open(kvm_device);
   if (!system) return {Finding::Verdict::limited, {}, describe(system.error()), {}};
@@ -56,7 +56,7 @@ Finding kvm_pmu_of_host(const std::string& kvm_device) {
   return {Finding::Verdict::good, {}, *can, {}};
 }
 
-/// What each source is worth here.
+/// How well each source works here.
 std::vector<Finding> examine_sources(const std::string& kvm_device) {
   std::vector<Finding> sources;
   const Finding counters = counters_of_host();
@@ -75,7 +75,7 @@ std::vector<Finding> examine_sources(const std::string& kvm_device) {
   return sources;
 }
 
-/// Settles `machine` on a host of which `found` tells, and gives the choices with their reasons.
+/// Settles `machine` by the findings on this host, and returns the choices with their reasons.
 std::vector<Finding> choose_for(MachineConfig& machine, const std::vector<Finding>& found) {
   const HostQuestions known{.examine = [&found](const std::string&) { return found; }};
   const auto settled = settle(machine, known);
@@ -101,17 +101,17 @@ std::string as_json(const std::vector<Finding>& findings, bool fit) {
     lines.push_back(
         {{"verdict", word_for(f.verdict)}, {"subject", f.subject}, {"finding", f.finding}, {"advice", f.advice}});
   const nlohmann::ordered_json document = {{"fit", fit}, {"findings", std::move(lines)}};
-  // What a host says of itself need not be UTF-8.
+  // What a host reports about itself need not be UTF-8.
   return document.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
 struct DoctorArguments {
-  SelftestOptions selftest;  ///< Its device is looked at in any case.
+  SelftestOptions selftest;  ///< Its KVM device is examined even without the selftest.
   std::string accel{"auto"};
   bool runs_tests{}, as_json{};
 };
 
-/// Prints what this host can do, and what `machine` has here; whether guests run on it.
+/// Prints what this host can do, and what `machine` would get here. Returns whether guests run on KVM.
 bool print_host(const DoctorArguments& arguments, MachineConfig& machine) {
   const std::string& kvm_device = arguments.selftest.kvm_device;
   auto findings = examine_host(kvm_device);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The command that the shells' scripts ask.
+/// The command that the shells' scripts call.
 constexpr auto asked = "__complete";
 
 Result<void> write_page(const fs::path& path, const std::string& text) {

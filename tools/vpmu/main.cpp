@@ -20,7 +20,7 @@
 #include "virt.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
-// The leak checker looks at all threads as a debugger does, which nobody in the jail may do.
+// The leak checker stops all threads as a debugger does, which the jail forbids.
 extern "C" int __lsan_is_turned_off() { return 1; }
 #endif
 
@@ -82,7 +82,7 @@ int main(int argc, char** argv) try {
   }
   return vmm::tool::finish_output(exit_code);
 } catch (const std::exception& error) {
-  // Out of memory and the like: nothing of ours throws.
+  // Out of memory and the like: our own code throws nothing.
   std::fprintf(stderr, "vpmu: %s\n", error.what());
   return 1;
 }

@@ -50,7 +50,7 @@ int exit_code_of(StopReason reason) {
 /// The file of --model-log.
 class ModelLogFile {
  public:
-  /// Takes over `machine`'s log where there is a path.
+  /// Sets `machine`'s log if there is a path.
   static Result<ModelLogFile> open(const std::string& path, MachineConfig& machine) {
     VMM_ASSIGN(auto file, open_output(path, "the model log", "--model-log"));
     ModelLogFile log{std::move(file)};
@@ -78,7 +78,7 @@ class ModelLogFile {
   std::shared_ptr<BoundedWriter> writer_;
 };
 
-/// Before any of them is opened.
+/// Checks that no two options name the same file, before any file is opened.
 Result<void> check_files(const RunArguments& arguments) {
   const auto& machine = arguments.machine;
   std::error_code error;
@@ -93,7 +93,7 @@ Result<void> check_files(const RunArguments& arguments) {
   return check_distinct(read, written);
 }
 
-/// Says what of the guest's output is lost. Fails when the descriptor refused it.
+/// Says how much of the guest's output was lost. Fails if writing to the descriptor failed.
 Result<void> tell_of_lost_output(const BoundedWriter::Totals& console, Messages& messages) {
   if (console.dropped == 0) return {};
   const auto lost = fmt::format("{} bytes of the guest's console are lost", console.dropped);
@@ -135,7 +135,7 @@ Result<int> run(RunArguments& arguments, Messages& messages) {
              confine(confinement, arguments, Daemons::none,
                      {.socket = arguments.session.control_path, .statistics = statistics, .snapshot = snapshot}, log));
   VMM_ASSIGN(const auto end, run_session(arguments.machine, arguments.session, log));
-  // The first failure is the run's; each has a line.
+  // The first failure decides the exit code; each failure is printed.
   Result<void> all_done = end.failure ? Failure{*end.failure} : Result<void>{};
   const auto expect = [&all_done, &messages](const Result<void>& done) {
     if (done) return;

@@ -49,7 +49,7 @@ std::string processor() {
   return fmt::format("{} (CPUID {:#x})", brand.data(), signature);
 }
 
-/// The test kernels as a file without a name.
+/// The test kernels as a file without a name (a memfd).
 Result<Fd> kernel_file() {
   Fd file{::memfd_create("vpmu-test-kernel", MFD_CLOEXEC)};
   if (!file.valid()) return host_error("memfd_create", errno);
@@ -61,7 +61,7 @@ Result<Fd> kernel_file() {
   return file;
 }
 
-/// Why the source does not run here; empty where it does.
+/// Why the source is not run here; empty if it is.
 std::string not_run(const SourceRow& source, bool on_kvm) {
   if (source.traits.name == StepSource::description.name) return "too slow";
   if (!source.traits.needs_host_pmu) return {};
@@ -71,7 +71,7 @@ std::string not_run(const SourceRow& source, bool on_kvm) {
   return found ? std::string{} : describe(found.error());
 }
 
-/// The tests by one source.
+/// Runs the tests with one source.
 Result<gt_runner::Totals> run_tests(const gt_runner::TestKernel& kernel, const std::string& filter,
                                     const gt_runner::RunOptions& options) {
   std::vector<gt_runner::TestResult> results;

@@ -16,7 +16,7 @@
 namespace vmm::tool {
 namespace {
 
-/// What the compiled code of the instruction engine needs of a host.
+/// Whether this host has what the instruction engine's compiled code needs.
 std::string describe_jit() {
   using vpmu::exec::CpuFeature;
   std::vector<std::string> lacking;

@@ -3,8 +3,8 @@
 
 namespace vmm::tool {
 
-/// What `vpmu --version` prints, a line each: the version and the commit; what built it; whether this host can run the
-/// JIT; what its KVM has of what we ask for. Opens `kvm_device`, and maps executable memory to see that it may.
+/// The output of `vpmu --version`, a line each: the version and the commit; the compiler; whether this host can run the
+/// JIT; which features its KVM has. Opens `kvm_device`, and maps executable memory to see whether that is permitted.
 std::string describe_version(const std::string& kvm_device = "/dev/kvm");
 
 }  // namespace vmm::tool

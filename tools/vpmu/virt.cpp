@@ -31,7 +31,7 @@ struct VirtArguments {
   std::string xml;
 };
 
-/// QEMU's wrapper as it stands with the library beside it: installed with this program, or built with it.
+/// The path of qemu-vpmu with the library beside it: installed with this program, or in the same build directory.
 Result<std::string> wrapper_here(const std::string& given) {
   std::error_code error;
   const auto here = fs::read_symlink("/proc/self/exe", error).parent_path();

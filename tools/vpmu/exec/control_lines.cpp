@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-// The guest's init has this file too: no fmt, and no std::visit, which may throw.
+// The guest's init compiles this file too: no fmt, and no std::visit, which may throw.
 
 namespace vmm::tool {
 namespace {
@@ -21,7 +21,7 @@ class Words {
     rest_.remove_prefix(word.size());
     return true;
   }
-  /// A space and a number that is not above `most`.
+  /// A space and a number of at most `most`.
   template <class Number>
   [[nodiscard]] bool take(Number& number, Number most) {
     if (!take(" ")) return false;

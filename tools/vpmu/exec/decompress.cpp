@@ -11,7 +11,7 @@ namespace vmm::tool {
 namespace {
 
 constexpr std::size_t part_bytes = std::size_t{1} << 16;
-constexpr std::uint64_t decoder_memory = std::uint64_t{128} << 20;  // of the largest window that is taken
+constexpr std::uint64_t decoder_memory = std::uint64_t{128} << 20;  // enough for the largest window that is accepted
 constexpr std::array<std::uint8_t, 6> xz_magic{0xFD, '7', 'z', 'X', 'Z', 0};
 constexpr std::array<std::uint8_t, 4> zstd_magic{0x28, 0xB5, 0x2F, 0xFD};
 
@@ -54,7 +54,7 @@ Result<std::vector<std::byte>> decompress_zstd(std::span<const std::byte> file, 
     ZSTD_outBuffer output{.dst = part.data(), .size = part.size(), .pos = 0};
     const std::size_t before = input.pos;
     left = ZSTD_decompressStream(stream.get(), &output, &input);
-    // Without news on either side, the rest of the file is missing.
+    // No progress on either side: the rest of the file is missing.
     if (ZSTD_isError(left) != 0 || (output.pos == 0 && input.pos == before && left != 0)) return damaged();
     if (output.pos > most - content.size()) return too_large();
     content.insert(content.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(output.pos));

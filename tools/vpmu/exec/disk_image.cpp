@@ -19,7 +19,7 @@ struct Reading {
   bool has_format{};
 };
 
-/// Whether it is an option of a disk's, and the failure of one that is wrong.
+/// Whether it is an option of a disk; fails if the option's value is wrong.
 Result<bool> take_option(std::string_view option, Reading& reading) {
   constexpr std::string_view format = "format=", partition = "partition=";
   if (option == "ro") {

@@ -28,7 +28,7 @@
 namespace vmm::tool {
 namespace {
 
-/// The end of what the guest's kernel has said, and all of it in a file where there is one.
+/// Keeps the end of the guest kernel's console, and writes all of it to a file if there is one.
 class KernelLog {
  public:
   explicit KernelLog(std::unique_ptr<BoundedWriter> file) : file_{std::move(file)} {}
@@ -38,7 +38,7 @@ class KernelLog {
     last_ += text;
     if (last_.size() > 2 * most) last_.erase(0, last_.size() - most);
   }
-  /// Its last lines, each with an indent; what is no text is shown as escapes.
+  /// The last lines, indented; bytes that are not text are shown as escapes.
   std::vector<std::string> last_lines() {
     constexpr std::size_t most_lines = 15;
     const std::scoped_lock lock{mutex_};
@@ -104,8 +104,8 @@ Result<int> exit_code_of(const ExecEnd& end, const ExecArguments& arguments) {
                     "see the last messages of the kernel");
 }
 
-/// Opens /dev/null for each standard stream that is closed: else the next file that is opened would get its number, and
-/// the command would write there.
+/// Opens /dev/null for each standard stream that is closed. Otherwise the next file that is opened would get its
+/// number, and the command would write into that file.
 Result<void> open_streams() {
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(number, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != number)
@@ -123,7 +123,7 @@ Result<int> exec(ExecArguments& arguments, std::vector<std::string>& kernel_line
   VMM_ASSIGN(const ExecPreparation preparation, prepare_exec(arguments));
   const ExecRequest& request = preparation.request;
   VMM_ASSIGN(arguments.machine.initrd_content, make_initramfs(arguments, preparation));
-  // quiet: each line on a serial console costs time. panic=-1: a guest that cannot go on ends.
+  // quiet: each line on a serial console costs time. panic=-1: the kernel reboots on a panic, which ends the run.
   arguments.machine.command_line = "console=ttyS0 quiet panic=-1 " + arguments.append;
   VMM_ASSIGN(auto devices, GuestDevices::start(preparation.devices));
   std::array<int, 2> ends{};

@@ -29,13 +29,13 @@ std::vector<std::byte> file_system_configuration(const std::string& tag) {
 }
 
 // Virtio 1.2 5.2.3: SIZE_MAX, SEG_MAX, GEOMETRY, RO, BLK_SIZE, FLUSH, TOPOLOGY, CONFIG_WCE, DISCARD, WRITE_ZEROES. One
-// queue does for a guest of few processors.
+// queue suffices for a guest with few processors.
 constexpr std::uint64_t disk_features =
     1U << 1U | 1U << 2U | 1U << 4U | 1U << 5U | 1U << 6U | 1U << 9U | 1U << 10U | 1U << 11U | 1U << 13U | 1U << 14U;
 constexpr std::uint32_t disk_configuration_bytes = 60;  // 5.2.4
-// Virtio 1.2 5.1.3: MRG_RXBUF, by which a packet may fill several buffers. The driver makes up an address of its own.
+// Virtio 1.2 5.1.3: MRG_RXBUF, which lets a packet fill several buffers. The driver makes up its own MAC address.
 constexpr std::uint64_t network_features = 1U << 15U;
-constexpr std::uint32_t network_configuration_bytes = 12;  // 5.1.4: nothing that is not offered is looked at
+constexpr std::uint32_t network_configuration_bytes = 12;  // 5.1.4: the driver reads only fields of offered features
 
 constexpr const char* start_first = "start the daemon first, and let it listen there";
 
@@ -44,19 +44,19 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The daemon that this variable of the environment names, else one of this host's, else a fetched one.
+/// The daemon that this environment variable names, else this host's own, else a fetched one.
 virtio::ProgramChoice program(const char* name, std::string fetched = {}) {
   return {.path = variable(name), .search_path = variable("PATH"), .last = std::move(fetched)};
 }
 
-/// Where the packages of Debian 12 or of 13 have it.
+/// Where the packages of Debian 12 or 13 install it.
 std::string fetched_virtiofsd() {
   for (const char* const path : {"virtiofsd/usr/lib/qemu/virtiofsd", "virtiofsd/usr/libexec/virtiofsd"})
     if (const std::string fetched = fetched_file(path); ::access(fetched.c_str(), X_OK) == 0) return fetched;
   return {};
 }
 
-/// A descriptor of our own.
+/// A duplicate of the descriptor, which is ours to close.
 Result<Fd> stream(int number) {
   Fd own{::fcntl(number, F_DUPFD_CLOEXEC, 0)};
   if (!own.valid()) return host_error("a descriptor for the command's streams", errno);
@@ -78,7 +78,7 @@ Result<void> GuestDevices::add(const Share& share) {
                                 ? virtio::share_directory(share.directory, share.access,
                                                           program("VPMU_VIRTIOFSD", fetched_virtiofsd()))
                                 : virtio::join_back_end(share.socket, "the virtiofsd of --root-socket", start_first));
-  // A queue for requests that overtake the others, and one for these. Virtio 1.2 5.11.2.
+  // The queue for high-priority requests, and one for all others. Virtio 1.2 5.11.2.
   started_.push_back({.back_end = std::move(back_end),
                       .options = {.type = virtio::DeviceType::file_system,
                                   .queue_sizes = {64, 128},

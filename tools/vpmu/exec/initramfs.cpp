@@ -58,11 +58,11 @@ Result<std::vector<std::byte>> make_exec_initramfs(ExecRequest request, std::spa
   CpioArchive archive;
   request.modules.clear();
   const std::string directory = exec_module_directory;
-  // Where init mounts.
+  // Init's mount points.
   for (const char* const path : {"dev", "proc", "sys", "lower", "upper", "root"})
     archive.add_directory(path, executable);
   archive.add_directory(directory, executable);
-  // The kernel opens it for init before init mounts anything.
+  // The kernel opens the console for init before init mounts anything.
   archive.add_character_device("dev/console", 0600, 5, 1);
   for (const KernelModule& module : modules) {
     request.modules.push_back(module.name + ".ko");

@@ -19,7 +19,7 @@ namespace {
 // Linux Documentation/arch/x86/boot.rst
 constexpr std::size_t version_pointer = 0x20E;
 constexpr std::size_t version_base = 0x200;
-constexpr std::size_t longest_version = 64;  // as uname(2) has room for
+constexpr std::size_t longest_version = 64;  // the size of the field in uname(2)
 
 bool readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 

@@ -12,7 +12,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-/// Empty where the file does not have them.
+/// Empty if the file does not have these bytes.
 Bytes part_of(Bytes file, std::uint64_t offset, std::uint64_t size) {
   if (offset > file.size() || size > file.size() - offset) return {};
   return file.subspan(offset, size);
@@ -27,7 +27,7 @@ std::optional<T> read(Bytes file, std::uint64_t offset) {
   return value;
 }
 
-/// Up to its NUL.
+/// The text up to its NUL.
 std::string_view text_at(Bytes strings, std::uint64_t offset) {
   if (offset >= strings.size()) return {};
   const auto* const text = reinterpret_cast<const char*>(strings.data()) + offset;

@@ -21,7 +21,7 @@ constexpr std::uint64_t most_module_bytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t most_list_bytes = std::uint64_t{16} << 20;
 constexpr auto suffixes = std::to_array<std::string_view>({".ko", ".ko.xz", ".ko.zst"});
 
-/// As the kernel writes it: a file's name may have dashes.
+/// The name as the kernel writes it: a file's name may have dashes.
 std::string with_underscores(std::string_view name) {
   std::string plain{name};
   std::ranges::replace(plain, '-', '_');
@@ -36,7 +36,7 @@ std::string module_name(const fs::path& path) {
   return {};
 }
 
-/// The paths that begin the lines of a list of depmod's; none where it is not there.
+/// The paths at the starts of the lines of a file that depmod writes; none if there is no such file.
 Result<std::vector<std::string>> listed_paths(const fs::path& list) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -51,7 +51,7 @@ Result<std::vector<std::string>> listed_paths(const fs::path& list) {
   return paths;
 }
 
-/// What a directory of modules has.
+/// The modules in a directory.
 class Modules {
  public:
   static Result<Modules> open(const fs::path& directory) {
@@ -74,7 +74,7 @@ class Modules {
   void add(const fs::path& path) {
     if (std::string name = module_name(path); !name.empty()) files_.emplace(std::move(name), path);
   }
-  /// All below it, in an order that does not depend on the file system's.
+  /// All modules below the directory, in an order that does not depend on the file system.
   void add_found(const fs::path& directory) {
     std::error_code error;
     std::vector<fs::path> paths;
@@ -96,7 +96,7 @@ Result<std::vector<std::byte>> read_module(const fs::path& path) {
   return content;
 }
 
-/// The modules in the order in which they were asked for, each after what it depends on.
+/// The modules in the order in which they were requested, each after those it depends on.
 class Loading {
  public:
   Loading(const Modules& modules, const fs::path& directory) : modules_{&modules}, directory_{&directory} {}
@@ -118,7 +118,7 @@ class Loading {
   std::vector<KernelModule> take() { return std::move(loaded_); }
 
  private:
-  /// A module that waits for what it depends on.
+  /// A module whose dependencies are being loaded.
   struct Begun {
     KernelModule module;
     std::vector<std::string> needed;
@@ -156,7 +156,7 @@ bool has_modules(const fs::path& directory) {
 }  // namespace
 
 std::span<const char* const> exec_module_names() {
-  // The console first: the host opens its ports while the rest is loaded.
+  // The console comes first: the host opens its ports while the rest is loaded.
   static constexpr std::array<const char*, 4> names{"virtio_pci", "virtio_console", "virtiofs", "overlay"};
   return names;
 }

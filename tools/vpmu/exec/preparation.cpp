@@ -21,11 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As QEMU's network for users has them, which many know by heart.
+// The addresses of QEMU's user network, which many know by heart.
 const virtio::NetworkAddresses addresses{
     .guest = "10.0.2.15", .gateway = "10.0.2.2", .name_server = "10.0.2.3", .prefix = 24};
 
-/// What belongs to this machine's desktop and services, which the guest does not see.
+/// Whether the variable belongs to this machine's desktop or services, which the guest does not see.
 bool is_of_this_machine(std::string_view variable) {
   constexpr std::array names{"DBUS_SESSION_BUS_ADDRESS=",
                              "DISPLAY=",
@@ -58,7 +58,7 @@ Result<std::vector<gid_t>> supplementary_groups() {
   return groups;
 }
 
-/// A terminal on both sides, as a command that asks has it.
+/// The size of our terminal if both standard input and output are one, else none.
 std::optional<TerminalSize> terminal() {
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0) return std::nullopt;
   const auto size = window_size(STDIN_FILENO);
@@ -73,7 +73,7 @@ Result<std::string> real_directory(const std::string& path, const std::string& o
   return real.string();
 }
 
-/// What random numbers the guest begins with: this host's, but the same ones each time where each run is the same.
+/// The seed of the guest's random numbers: from this host or, if every run is to be the same, a constant.
 Result<std::string> random_seed(Accel accel) {
   if (accel == Accel::soft) return std::string{"the same random numbers on each run"};
   std::array<unsigned char, 32> bytes{};
@@ -82,7 +82,7 @@ Result<std::string> random_seed(Accel accel) {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-/// Where the guest's root is. One of these.
+/// Where the guest's root comes from: one of these.
 struct Root {
   std::string directory;
   std::optional<DiskImage> image;
@@ -106,11 +106,11 @@ Result<Root> find_root(const ExecArguments& arguments) {
   return Root{.directory = {}, .image = std::move(image), .socket = {}};
 }
 
-/// The command, and what of this process it has.
+/// The command, and what it inherits from this process.
 Result<ExecRequest> make_request(const ExecArguments& arguments, const Root& root) {
   std::error_code error;
   const fs::path here = fs::current_path(error);
-  // As in a container without root: the files of an ordinary user are those of the guest's root, and so he is that.
+  // As in a rootless container: files of this ordinary user belong to root in the guest, so the command is root there.
   const bool is_root = ::geteuid() == 0;
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -131,7 +131,7 @@ Result<ExecRequest> make_request(const ExecArguments& arguments, const Root& roo
   return request;
 }
 
-/// The directories of this machine's, in the order of the devices.
+/// The shared directories, in the order of the devices.
 Result<void> add_shares(const ExecArguments& arguments, const Root& root, ExecPreparation& preparation) {
   ExecRequest& request = preparation.request;
   GuestDevices::Choice& devices = preparation.devices;
@@ -154,7 +154,7 @@ Result<void> add_shares(const ExecArguments& arguments, const Root& root, ExecPr
   return {};
 }
 
-/// The root's disk is the last: what the command finds as /dev/vda does not depend on it.
+/// The root's disk comes last, so that the name of the first --disk, /dev/vda, does not depend on it.
 Result<void> add_disks(const ExecArguments& arguments, const Root& root, ExecPreparation& preparation) {
   auto& disks = preparation.devices.disks;
   for (const std::string& text : arguments.disks) {

@@ -8,20 +8,20 @@
 #include <climits>
 #include <cstdint>
 
-// The guest's init has this file too: no fmt and no streams, which would make it many times as large.
+// The guest's init compiles this file too: no fmt and no streams, which would make it many times as large.
 
 namespace vmm::tool {
 namespace {
 
 constexpr std::string_view heading = "vpmu exec request 1";
-constexpr std::size_t longest_string = std::size_t{128} << 10;  // execve() takes no longer one
-constexpr std::size_t longest_file = std::size_t{4} << 20;      // and about half of this in all
-constexpr std::size_t longest_tag = 36;                         // a virtio-fs device has no room for more
+constexpr std::size_t longest_string = std::size_t{128} << 10;  // the longest that execve() takes
+constexpr std::size_t longest_file = std::size_t{4} << 20;      // and execve() takes about half of this in all
+constexpr std::size_t longest_tag = 36;                         // the size of the tag in a virtio-fs device
 constexpr std::size_t longest_hostname = 64;
 constexpr std::size_t shortest_seed = 32, longest_seed = 256;
 constexpr std::size_t most_groups = 65536;
 constexpr unsigned most_partitions = 128;
-constexpr unsigned longest_prefix = 30;  // a network of the guest and its gateway
+constexpr unsigned longest_prefix = 30;  // leaves room for the guest and its gateway
 constexpr unsigned widest_terminal = 65535;
 constexpr mode_t all_modes = 0777;
 
@@ -36,7 +36,7 @@ Result<void> check_path(std::string_view key, const std::string& path) {
   return {};
 }
 
-/// A name that can be given to the kernel as it is, and that is no path.
+/// A name that can be passed to the kernel unchanged, and is not a path.
 Result<void> check_name(std::string_view key, const std::string& name, std::size_t longest) {
   if (name.empty() || name.size() > longest) return wrong(key, "is empty or too long");
   if (!std::ranges::all_of(name, is_plain)) return wrong(key, "has a character that no name has");
@@ -113,7 +113,7 @@ bool read_mount(std::string_view text, ExecRequest& request) {
   return true;
 }
 
-/// Up to the next space, which goes, too; all of it where there is none.
+/// Takes the text up to the next space, and drops the space; without a space, takes all.
 std::string_view take_word(std::string_view& text) {
   const std::string_view word = text.substr(0, text.find(' '));
   text.remove_prefix(std::min(text.size(), word.size() + 1));
@@ -140,7 +140,7 @@ bool read_group(std::string_view text, ExecRequest& request) {
   return request.groups.size() < most_groups && read_number(text, request.groups.emplace_back());
 }
 
-/// A field of the file: how it is read, and whether there may be several.
+/// A field of the file: how it is read, and whether it may occur several times.
 struct Field {
   std::string_view key;
   bool repeats;
@@ -178,7 +178,7 @@ Result<void> read_field(std::string_view line, ExecRequest& request, std::uint32
   return {};
 }
 
-/// The file while it is written.
+/// Builds the file.
 class Writer {
  public:
   void add(std::string_view key, std::string_view value) {

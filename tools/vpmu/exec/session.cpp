@@ -106,8 +106,8 @@ class ExecSession {
     });
   }
 
-  /// On the device's thread, before it goes on: so that in virtual time the line is there at the same moment each time.
-  /// Whoever leaves no room for it gets it when there is.
+  /// Called on the device's thread before the guest runs on, so that in virtual time the line arrives at the same
+  /// moment in each run. If the channel has no room, the line is sent when it has.
   void input_ended(std::uint64_t bytes) {
     const HostLine line = EofLine{.bytes = bytes};
     const std::string text = write_line(line);
@@ -124,7 +124,7 @@ class ExecSession {
     });
   }
 
-  /// A guest that says what nobody understands has a broken init, or means harm: the next line may be better.
+  /// A line that cannot be read is skipped: the guest's init is broken or hostile, but the next line may be better.
   void heard(const std::string& text) {
     const auto line = read_guest_line(text);
     if (!line) return;
@@ -144,7 +144,7 @@ class ExecSession {
                *line);
   }
 
-  /// Lets the guest power off once all that it has written is where it belongs.
+  /// Permits the power-off once all that the guest has written has been passed on.
   void let_go() {
     constexpr std::chrono::milliseconds again{2};
     const WrittenLine passed = options_.passed_on();

@@ -18,8 +18,8 @@
 #include "test_kernel/report.hpp"
 #include "test_kernel/results.hpp"
 
-// Text that a guest, a file or a command line says to `vpmu exec`, `vpmu stat`, `vpmu profile` and `vpmu test-kernel`:
-// each is read or refused in one line, and what was written is read again.
+// Text that `vpmu exec`, `vpmu stat`, `vpmu profile` and `vpmu test-kernel` get from a guest, a file or a command line:
+// each is read, or refused with one line; and what was written can be read back.
 
 namespace {
 
@@ -46,12 +46,12 @@ void read_lines(std::string_view text, Result<Line> (*read)(std::string_view)) {
     if (!is_read(first)) continue;
     const std::string again = write_line(*first);
     const Result<Line> second = read(std::string_view{again}.substr(0, again.size() - 1));
-    // Not as was read: what an ErrorLine says is cleaned when it is written.
+    // Not compared with what was read first: the text of an ErrorLine is cleaned when it is written.
     require(second.has_value() && write_line(*second) == again, "a line that was written is written as the same");
   }
 }
 
-/// A report that is read is written and read again as the same; merged with itself it has each model once.
+/// A report that could be read is written and read back as the same; merged with itself it has each model once.
 void read_kernel_report(std::string_view text) {
   const Result<KernelReport> report = read_report(text, "baseline.json");
   if (!is_read(report)) return;
@@ -63,7 +63,7 @@ void read_kernel_report(std::string_view text) {
   require(whole && whole->models.size() == report->asked.size(), "a report merges with itself");
 }
 
-/// What perf prints of the samples of a guest, up to the page: nothing in it ends its script element.
+/// The output of perf for a guest's samples, up to the page: nothing in it ends the page's script element.
 void read_samples(std::string_view text) {
   SampleSites sites;
   sites.add(text);

@@ -5,8 +5,8 @@
 #include "virt/hook.hpp"
 #include "virt/xml.hpp"
 
-// Random text as a domain's definition and as KubeVirt's VMI: `vpmu virt hook` refuses it or gives a definition that
-// has the PMU and whose way back leads to what it was given.
+// Random text as a domain's definition and as KubeVirt's VMI: `vpmu virt hook` refuses it, or returns a definition that
+// has the PMU, and from which disabling restores the original.
 
 namespace {
 
@@ -28,8 +28,8 @@ void check_enabled(const std::string& before, const std::string& after) {
   require(back.has_value(), "what is enabled can be disabled");
   const auto was = virt_status(before);
   require(was.has_value(), "what was enabled was a definition");
-  if (was->enabled) return;  // by somebody, with a way back that may be his own
-  // But for white space between elements.
+  if (was->enabled) return;  // enabled by somebody else, who may have recorded another original
+  // Equal except for white space between elements.
   const auto one = XmlDocument::parse(before), other = XmlDocument::parse(*back);
   require(other.has_value() && equivalent(one->root(), other->root()), "the way back leads to what it was");
   const auto differs = difference(before, after, {});

@@ -6,8 +6,8 @@
 #include "fuzz_input.hpp"
 #include "tables/records.hpp"
 
-// Random bytes as a buffer of PEBS records, of a file that may be shorter than it said: a line for each record that is
-// there, whatever is in it.
+// Random bytes as a buffer of PEBS records, in a file that may be shorter than it claimed: prints one line for each
+// record, whatever its content.
 
 namespace {
 

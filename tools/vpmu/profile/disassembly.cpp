@@ -17,7 +17,7 @@ namespace vmm::tool {
 namespace {
 
 constexpr std::size_t most_lines = 4000, longest_text = 200;
-/// Lines on each side of one that has samples.
+/// Lines that are shown on each side of a line with samples.
 constexpr std::size_t context = 6;
 
 /// "  401660:\tpush   %rbp"
@@ -46,10 +46,10 @@ std::optional<std::string> read_source(std::string_view text) {
   return std::string{text.substr(slash == std::string_view::npos ? 0 : slash + 1)}.substr(0, longest_text);
 }
 
-/// What begins a function: "0000000000401660 <hot_sum>:"
+/// The line that begins a function: "0000000000401660 <hot_sum>:"
 bool is_title(std::string_view text) { return text.ends_with(">:") && text.front() != ' '; }
 
-/// Leaves out what is far from any sample.
+/// Leaves out lines that are far from any sample.
 std::vector<CodeLine> near_samples(std::vector<CodeLine> all) {
   std::vector<bool> is_near(all.size());
   const auto has_samples = [](const CodeLine& line) {
@@ -80,7 +80,7 @@ std::string why_no_file(std::string_view module) {
   return {};
 }
 
-/// The file's address of a place that perf tells by its offset in the file.
+/// The address within the file of a place that perf gives as an offset in the file.
 Result<std::uint64_t> start_of(const std::string& module, std::uint64_t file_offset) {
   constexpr std::size_t head_size = 16384;
   VMM_ASSIGN(auto file, InputFile::open(module, {.what = "the program", .advice = {}}));
@@ -153,7 +153,7 @@ AnnotatedFunction annotate(const ProfileSummary& summary, std::size_t function) 
     annotated.why_not = describe(start.error());
     return annotated;
   }
-  // After the last sample, so much more of the function is shown.
+  // In bytes: how much of the function is shown after the last sample, and how much at most in all.
   constexpr std::uint64_t behind = 128, longest = 1U << 20U;
   auto lines = disassemble(module, *start, std::min(std::prev(last)->second.offset + behind, longest));
   if (!lines || lines->empty()) {

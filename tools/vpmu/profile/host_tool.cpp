@@ -20,14 +20,14 @@ namespace {
 
 constexpr std::size_t longest_said = 2000;
 
-/// A pipe; what the program gets of it is the second one.
+/// A pipe: our end, and the end that the program gets.
 Result<std::array<Fd, 2>> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return host_error("pipe2", errno);
   return std::array{Fd{ends[0]}, Fd{ends[1]}};
 }
 
-/// No settings of the user's, no pager, no colours, and nobody is asked for symbols over the network.
+/// Without the user's settings, pager and colours; and no server is asked for symbols.
 std::vector<std::string> environment() {
   std::vector<std::string> all{"LC_ALL=C", "PERF_CONFIG=/dev/null", "DEBUGINFOD_URLS=", "PAGER=cat", "TERM=dumb"};
   for (const char* const name : {"PATH", "HOME"})
@@ -57,7 +57,7 @@ Result<pid_t> start(std::vector<std::string> command, const Fd& output, const Fd
   return child;
 }
 
-/// Reads both until they end, or until `take` says no: then false.
+/// Reads both pipes until they end, or until `take` returns false: then returns false.
 bool read_both(std::array<Fd, 2> ends, const std::function<bool(std::string_view)>& take, std::string& said) {
   std::array<pollfd, 2> waiting{pollfd{.fd = ends[0].get(), .events = POLLIN, .revents = 0},
                                 pollfd{.fd = ends[1].get(), .events = POLLIN, .revents = 0}};

@@ -26,13 +26,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where the guest sees the directory of the results. A path of the host's own would be another each time, and the
-/// command's stack with it.
+/// Where the guest sees the directory of the results. The path of a temporary directory would differ in each run, and
+/// with it the command's stack.
 constexpr const char* guest_directory = "/run/vpmu-profile";
 constexpr const char* data_name = "perf.data";
 constexpr const char* symbols_name = "kallsyms";
 constexpr const char* report_name = "report.html";
-/// In cycles. The engine runs some tens of millions of them while one waits: that makes thousands of samples.
+/// In cycles. The engine runs tens of millions of cycles while a user waits, which gives thousands of samples.
 constexpr std::uint64_t engine_period = 10007;
 constexpr unsigned usual_frequency = 4000;
 constexpr std::uint64_t longest_period = 1ULL << 31U;
@@ -68,10 +68,10 @@ SampleRate rate_of(const ProfileArguments& arguments, std::string_view source) {
   return {.period = source == "exact" ? engine_period : 0, .frequency = usual_frequency};
 }
 
-/// Runs perf in the guest, and under it the command. The symbols are saved first: the command may end the machine.
+/// Runs perf in the guest, which runs the command. Saves the symbols first: the command may end the machine.
 std::vector<std::string> perf_command(const ProfileArguments& arguments, const RecordingPlan& plan,
                                       const SampleRate& rate) {
-  // perf need not collect build IDs of the files that have samples, nor copy them: that takes longer than many a
+  // perf need not collect the build IDs of sampled files, nor copy the files: that takes longer than many a
   // command. The kernel reports build IDs with each mapping.
   std::vector<std::string> all{"sh",
                                "-c",
@@ -97,14 +97,14 @@ std::vector<std::string> perf_command(const ProfileArguments& arguments, const R
   return all;
 }
 
-/// Runs the command in a guest, where perf writes into `directory`.
+/// Runs the command in a guest, where perf writes to `directory`.
 Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan, const SampleRate& rate,
                    const std::string& directory, Progress& progress) {
   ProfileArguments run = arguments;
   run.elsewhere.push_back({.host = directory, .guest = guest_directory});
   run.command = perf_command(arguments, plan, rate);
-  // Else Linux leaves samples out: where there are more than 100000 in a second of the guest's, and where the engine
-  // needs long for one. What it says on its console would be in the profile: of a panic it still says all.
+  // Otherwise Linux drops samples: when there are more than 100000 per second of guest time, or when the engine takes
+  // long for one. Messages on the console would be in the profile; loglevel=0 still shows those of a panic.
   run.append =
       "sysctl.kernel.perf_event_max_sample_rate=10000000 sysctl.kernel.perf_cpu_time_max_percent=0 loglevel=0 " +
       run.append;
@@ -113,8 +113,8 @@ Result<int> record(const ProfileArguments& arguments, const RecordingPlan& plan,
                   {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }});
 }
 
-/// Moves what the guest has left in `from` to `to`. It may have put there what it likes; a link would lead to any file
-/// of ours.
+/// Moves a file that the guest has left in `from` to `to`. The guest may have put anything there; a link could lead to
+/// any of our files.
 Result<void> keep(const std::string& from, const std::string& to, const char* name) {
   const std::string path = fmt::format("{}/{}", from, name);
   struct stat status{};
@@ -130,7 +130,7 @@ Result<void> keep(const std::string& from, const std::string& to, const char* na
   return {};
 }
 
-/// What this machine's perf prints of perf.data.
+/// Runs this machine's `perf script` on perf.data.
 Result<void> run_perf_script(const std::string& directory, std::vector<std::string> options, std::string_view fields,
                              const std::function<void(std::string_view)>& take) {
   std::vector<std::string> command{"perf",       "script",
@@ -148,7 +148,7 @@ Result<void> run_perf_script(const std::string& directory, std::vector<std::stri
                     fmt::format("see `perf script -i {}/{}`", printable(directory), data_name));
 }
 
-/// Notes what the guest's kernel has left out.
+/// Adds notes about samples that the guest's kernel has dropped.
 Result<void> note_what_is_missing(const std::string& directory, std::vector<std::string>& notes) {
   std::string text;
   VMM_ASSIGN(const ToolEnd end,
@@ -167,7 +167,7 @@ Result<void> note_what_is_missing(const std::string& directory, std::vector<std:
   return {};
 }
 
-/// What the samples of perf.data add up to.
+/// Sums up the samples of perf.data.
 Result<ProfileSummary> read_samples(const std::string& directory, std::vector<std::string>& notes, Progress& progress) {
   progress.begin("perf script reads the samples");
   SampleSites sites;
@@ -200,7 +200,7 @@ Result<ProfileSummary> read_samples(const std::string& directory, std::vector<st
   return summary;
 }
 
-/// The code of the functions that are hottest by one of the metrics.
+/// The code of the functions with the highest value of any metric.
 std::vector<AnnotatedFunction> annotate_hottest(const ProfileSummary& summary, Progress& progress) {
   progress.begin("objdump reads the hottest functions");
   std::vector<std::size_t> chosen;

@@ -13,12 +13,12 @@ using vpmu::EventDesc;
 using vpmu::GenerationDesc;
 using vpmu::PebsAbility;
 
-/// Linux refuses a shorter one on some models.
+/// On some models Linux refuses a shorter period.
 constexpr std::uint64_t shortest_period = 32;
-/// For how many fewer loads or mispredictions than cycles there is a sample.
+/// How many times shorter than that of cycles the periods of loads and mispredictions are.
 constexpr std::uint64_t cycles_of_a_load = 5, cycles_of_a_misprediction = 100;
 
-/// Odd, so that a loop of 2, 4 or 8 of them does not fall into step.
+/// Odd, so that the period does not run in step with a loop of 2, 4 or 8 events.
 std::uint64_t period_of(Aspect aspect, std::uint64_t cycles) {
   if (cycles == 0) return 0;
   std::uint64_t period = cycles;
@@ -34,14 +34,14 @@ bool is_plain(const EventDesc& event) {
   return event.code != 0 && event.cmask == 0 && !event.inv && !event.edge && !event.any;
 }
 
-/// All loads: the row with the lowest threshold stands for them.
+/// The event that counts all loads: the row with the lowest threshold stands for it.
 const EventDesc* find_loads(const GenerationDesc& generation) {
   const auto row = std::ranges::find(generation.events, vpmu::Counts::load_latency, &EventDesc::counts);
   return row == generation.events.end() ? nullptr : &*row;
 }
 
-/// The best of those that count mispredicted branches: precise where documents agree that it is, then one of those that
-/// retired.
+/// The best event that counts mispredicted branches: a precise one, else one on whose precision the documents disagree,
+/// else any.
 const EventDesc* find_mispredictions(const GenerationDesc& generation) {
   const auto rank = [](const EventDesc& event) {
     if (event.pebs == PebsAbility::only || event.pebs == PebsAbility::yes) return 2;
@@ -57,7 +57,7 @@ const EventDesc* find_mispredictions(const GenerationDesc& generation) {
 
 bool is_precise(const EventDesc& event) { return event.pebs == PebsAbility::yes || event.pebs == PebsAbility::only; }
 
-/// The terms of perf's syntax that follow those which select the event.
+/// The terms of perf's syntax that follow those that select the event.
 std::string with_terms(std::string_view select, Aspect aspect, std::uint64_t period, std::string_view modifier) {
   const std::string rate = period == 0 ? std::string{} : fmt::format(",period={}", period);
   return fmt::format("{}name={}{}/{}", select, to_string(aspect), rate, modifier);
@@ -70,7 +70,7 @@ Result<std::string> quality_of(std::string_view name, const GenerationDesc& gene
 
 bool is_delivered(std::string_view quality) { return !quality.starts_with("not at all"); }
 
-/// Adds the event of `row`, or says what there is none of.
+/// Adds the event of `row`, or a sentence that it is missing.
 Result<void> add(RecordingPlan& plan, Aspect aspect, const EventDesc* row, const GenerationDesc& generation,
                  std::string_view source, std::uint64_t cycles) {
   if (row == nullptr) {
@@ -89,7 +89,7 @@ Result<void> add(RecordingPlan& plan, Aspect aspect, const EventDesc* row, const
                     "instructions later.",
                     to_string(aspect), generation.name, row->name));
   std::string select = fmt::format("cpu/event={:#x},umask={:#x},", row->code, row->umask);
-  // The lowest threshold that Linux takes: the fastest load takes longer.
+  // The lowest threshold that Linux accepts: every load has a higher latency.
   if (aspect == Aspect::loads) select += "ldlat=3,";
   const std::uint64_t period = period_of(aspect, cycles);
   plan.events.push_back({.aspect = aspect,
@@ -118,7 +118,7 @@ Result<RecordingPlan> plan_recording(const GenerationDesc& generation, std::stri
   VMM_ASSIGN(const std::string quality, quality_of("cycles", generation, source));
   if (!is_delivered(quality))
     return usage_error(fmt::format("the source {} does not deliver cycles", source), "choose another with --source");
-  // By perf's own name: Linux makes the event of it that is precise on the model. KVM's PMU may have none.
+  // perf's own name, which Linux translates into the model's precise event. KVM's PMU may have none.
   const bool precise = source != "kvm";
   const std::uint64_t period = period_of(Aspect::cycles, rate.period);
   plan.events.push_back({.aspect = Aspect::cycles,

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t most_functions = 200, most_branches = 50, most_functions_of_loads = 25;
-/// A frame with less than 1/4000 of the whole is left out of the report: it would be too narrow to be seen.
+/// A frame with less than 1/4000 of the total is left out of the report: it would be too narrow to see.
 constexpr std::uint64_t narrowest = 4000;
 
 template <std::size_t N>
@@ -49,7 +49,7 @@ Json events_json(const ProfileReport& report) {
   return all;
 }
 
-/// The functions that the report names, each once, and their places in it.
+/// The functions named in the report, each once, with their index there.
 class Names {
  public:
   explicit Names(const ProfileSummary& summary) : summary_{&summary} {}
@@ -72,15 +72,15 @@ bool is_seen(const Weights& weights, const Weights& total) {
   return false;
 }
 
-/// [parent, name, total of each metric] of each node, parents before children: the list is as long as it needs to be,
-/// however deep the calls.
+/// [parent, name, total of each metric] for each node, parents before children: a flat list, which is not limited in
+/// the depth of calls.
 Json nodes_json(const ProfileSummary& summary, Names& names) {
   Json list = Json::array();
   const auto& nodes = summary.nodes();
   std::vector<std::size_t> place(nodes.size());
   std::vector<bool> is_told(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    // In the summary, too, a node comes after its parent.
+    // The summary, too, lists parents before their children.
     if (i > 0 && (!is_told[nodes[i].parent] || !is_seen(nodes[i].total, summary.total()))) continue;
     is_told[i] = true;
     place[i] = list.size();
@@ -169,7 +169,7 @@ Json annotated_json(const ProfileReport& report, Names& names) {
 
 std::string_view between(const char* begin, const char* end) { return {begin, static_cast<std::size_t>(end - begin)}; }
 
-/// The template with one mark after the other replaced, each once.
+/// The template, in which each mark in turn is replaced once.
 std::string fill(std::string_view page, std::initializer_list<std::pair<std::string_view, std::string_view>> marks) {
   std::string text;
   for (const auto& [mark, value] : marks) {

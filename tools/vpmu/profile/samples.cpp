@@ -23,7 +23,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(' ') + 1 - first);
 }
 
-/// The next word, taken off the front.
+/// Takes the next word off the front.
 std::string_view take_word(std::string_view& text) {
   const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
   const std::size_t end = std::min(text.find(' ', first), text.size());
@@ -76,13 +76,13 @@ std::optional<Sample> read_fields(std::string_view text) {
   if (!read_number(take_word(text), sample.address, hexadecimal) ||
       !read_number(take_word(text), sample.data_source, hexadecimal))
     return std::nullopt;
-  // perf's words for the data source, which differ from version to version, are between.
+  // In between are perf's words for the data source, which differ from version to version.
   const std::string_view words = trim(text);
   if (!read_number(words.substr(words.rfind(' ') + 1), sample.latency)) return std::nullopt;
   return sample;
 }
 
-/// "hot_sum+0x2c"; perf has "[unknown]" for what it does not know.
+/// "hot_sum+0x2c"; perf prints "[unknown]" for what it does not know.
 void read_function(std::string_view text, SampleFrame& frame) {
   constexpr int hexadecimal = 16;
   const std::size_t plus = text.rfind("+0x");
@@ -91,7 +91,7 @@ void read_function(std::string_view text, SampleFrame& frame) {
   if (text != "[unknown]") frame.function = text.substr(0, longest_name);
 }
 
-/// Where the file's name in parentheses begins. Both may have parentheses in them.
+/// Where the file's name in parentheses begins. The function's and the file's name may contain parentheses.
 std::size_t module_start(std::string_view text) {
   for (const std::string_view start : {" (/", " (["})
     if (const std::size_t at = text.rfind(start); at != std::string_view::npos) return at;
@@ -116,8 +116,8 @@ std::optional<SampleFrame> read_frame(std::string_view line) {
 }  // namespace
 
 std::optional<Sample> read_sample_line(std::string_view line) {
-  // A process can have any name, of 15 bytes, one like these fields as well: the last place where they can be read is
-  // right.
+  // A process can have any name of up to 15 bytes, even one that looks like these fields. So the last place at which
+  // the fields can be read is the right one.
   constexpr std::size_t widest = 64;
   for (std::size_t slash = line.substr(0, widest).rfind('/'); slash != std::string_view::npos && slash > 0;
        slash = line.rfind('/', slash - 1)) {
@@ -146,7 +146,7 @@ std::uint64_t count_of(std::string_view stats, std::string_view kind) {
 }
 
 void put_on_top(std::vector<SampleFrame>& frames, const SampleFrame& site) {
-  // Near the top it may stand below what it has called, or an interrupt. Deeper down it is another call of it.
+  // Near the top, the function may be below one that it called, or an interrupt. Deeper down it is another call of it.
   constexpr std::size_t nearest = 8;
   const std::size_t near = std::min(frames.size(), nearest);
   const auto same = std::find_if(
@@ -189,7 +189,7 @@ void SampleSites::finish() {
 }
 
 const SampleFrame* SampleSites::next(Aspect aspect, std::uint64_t time) {
-  // A sample that could not be read is missing here: the later ones are still found.
+  // A sample that could not be read is missing in the list; search ahead, so that later samples are still found.
   constexpr std::size_t farthest = 1000;
   const std::size_t end = next_ + std::min(farthest, sites_.size() - next_);
   for (std::size_t at = next_; at < end; ++at) {

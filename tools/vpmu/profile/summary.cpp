@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t most_functions = 200'000, most_nodes = 400'000, most_addresses = 400'000;
 
-/// Never wraps: a guest's periods and latencies may be any numbers.
+/// Saturates instead of wrapping: periods and latencies come from the guest, and may be any number.
 void add_to(std::uint64_t& sum, std::uint64_t value) {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   sum = sum > most - value ? most : sum + value;
@@ -40,13 +40,13 @@ Weights weights_of(const Sample& sample) {
   return weights;
 }
 
-/// Whether this cannot be a return address: what follows a call is never the start of a function.
+/// Whether this cannot be a return address: no call is followed by the start of a function.
 bool is_no_caller(const SampleFrame& frame) {
   return frame.function.empty() ? frame.module.empty() : frame.offset == 0;
 }
 
-/// How many frames, from the innermost on, can be believed. Where code has no frame pointers a chain ends in what is no
-/// caller, or goes round until it is as long as perf lets it be.
+/// How many frames, from the innermost on, can be trusted. In code without frame pointers, a chain ends in something
+/// that is no caller, or loops until it has perf's maximum length.
 std::size_t known_frames(const Sample& sample) {
   constexpr std::size_t longest_chain = 127;
   const auto& frames = sample.frames;
@@ -96,7 +96,7 @@ LoadLevel level_of(std::uint64_t data_source) {
   if ((level & remote_ram) != 0) return LoadLevel::remote_memory;
   if ((level & remote_cache) != 0) return LoadLevel::remote_cache;
   if ((level & other) != 0) return LoadLevel::other;
-  // Linux says of a load that missed the L3 and of which nothing else is known "L3 miss".
+  // Linux reports "L3 miss" for a load that missed the L3 and of which nothing else is known.
   if ((level & hit) == 0 || (level & miss) != 0) return LoadLevel::unknown;
   if ((level & l1) != 0) return LoadLevel::l1;
   if ((level & lfb) != 0) return LoadLevel::fill_buffer;

@@ -27,8 +27,8 @@ Steward::Duties duties(const OutsideFiles& files) {
                     files.snapshot ? files.snapshot->descriptor().get() : -1}};
 }
 
-/// The best source that works in the jail. Who measures a single command wants exact counts, not estimates from its
-/// time: then it is not the clock.
+/// The best source that works in the jail. To measure a single command, exact counts are wanted, not the clock's
+/// estimates: then `exact` replaces the clock.
 Result<SourceChoice> choose_source_for(const MachineOptions& options, bool on_kvm) {
   SourceChoice choice;
   const auto choose = [&] { choice = choose_source(on_kvm); };

@@ -19,10 +19,10 @@ namespace {
 struct PolicyRow {
   std::string_view name;
   std::string_view values;                                     ///< For help, the default first.
-  bool (*set)(MachineConfig& config, std::string_view value);  ///< False on a value it does not know.
+  bool (*set)(MachineConfig& config, std::string_view value);  ///< False on an unknown value.
 };
 
-/// Chooses among named values.
+/// Sets `target` to the meaning of a named value; false if the name is unknown.
 template <class Value>
 bool choose(Value& target, std::string_view value, std::initializer_list<std::pair<std::string_view, Value>> known) {
   for (const auto& [name, meaning] : known) {
@@ -93,7 +93,7 @@ std::string all_policies() {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-/// Those whose values have names. Numbers are written in capitals: a user makes up one.
+/// The settings whose values are names. A value in capitals is a placeholder for a number.
 std::vector<std::string> named_settings() {
   std::vector<std::string> settings;
   for (const auto& row : policies) {

@@ -34,7 +34,7 @@ std::string change_of(const StatCount& base, const StatCount& now) {
 bool rose_over(const StatCount& base, const StatCount& now, double limit) {
   constexpr double whole = 100.0;
   if (now.value <= base.value) return false;
-  // Any rise is over a limit of 0, without the rounding of a double.
+  // Any rise is above a limit of 0; a double would round a small one away.
   if (limit == 0) return true;
   return static_cast<double>(now.value - base.value) * whole > limit * static_cast<double>(base.value);
 }
@@ -52,7 +52,7 @@ Result<void> same(const char* what, const std::string& base, const std::string& 
 Result<StatLimits> read_limits(const std::vector<std::string>& texts) {
   StatLimits limits;
   for (const std::string& text : texts) {
-    // The event's own name may have one in it: cpu/event=0xc0/u=1.5
+    // The last one: the event's name may contain one, as in cpu/event=0xc0/u=1.5
     const std::size_t equals = text.rfind('=');
     if (equals == std::string::npos) {
       VMM_ASSIGN(limits.percent, read_percent(text));

@@ -29,7 +29,7 @@ Failure unreadable(std::string_view line) {
       fmt::format("cannot read the line \"{}\" that perf stat wrote", printable(std::string{line.substr(0, 200)})));
 }
 
-/// value, unit, event, running time, and its share of the enabled time in percent; then metrics of perf's own.
+/// value, unit, event, running time, and its share of the enabled time in percent; then perf's own metrics.
 Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
   constexpr std::size_t value = 0, unit = 1, running = 3, share = 4;
   constexpr double whole = 100.0;
@@ -40,7 +40,7 @@ Result<StatCount> read_line(std::string_view line, const StatEvent& event) {
                       "leave it out, or look for it in `vpmu events`");
   StatCount count{.name = event.name, .quality = event.quality, .unit = std::string{fields[unit]}};
   double percent{};
-  // A time in software has decimals, and is no count.
+  // A software event of time has decimals, and is not a count.
   const std::string_view digits = count.unit.empty() ? fields[value] : fields[value].substr(0, fields[value].find('.'));
   if (!read_number(digits, count.value) || !read_number(fields[running], count.running_ns) ||
       !read_number(fields[share], percent) || count.running_ns > 1ULL << 62U)

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t longest_text = std::size_t{1} << 20;
 constexpr std::size_t most_events = 1024, most_words = 65536;
 
-/// Reads members; remembers the first that is not there or of another kind.
+/// Reads members; remembers the first one that is missing or of the wrong type.
 class Reader {
  public:
   explicit Reader(const Json& object) : object_{&object} {}

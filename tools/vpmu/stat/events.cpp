@@ -29,7 +29,7 @@ constexpr std::array perf_names{
     PerfName{"bus-cycles", 0x3C, 0x01},
 };
 
-/// What perf counts in software: the guest's kernel, whatever the source.
+/// Software events: the guest's kernel counts them, whatever the source.
 constexpr std::array software{"page-faults",      "faults",    "minor-faults",    "major-faults",
                               "context-switches", "cs",        "cpu-migrations",  "alignment-faults",
                               "task-clock",       "cpu-clock", "emulation-faults"};
@@ -42,7 +42,7 @@ std::string quality_of(const vpmu::EventDesc* event, const vpmu::GenerationDesc&
   return delivery.basis.empty() ? std::string{name} : fmt::format("{}: {}", name, delivery.basis);
 }
 
-/// The plain form of a code and umask.
+/// The event with this code and umask, and no other condition.
 const vpmu::EventDesc* find_code(const vpmu::GenerationDesc& generation, unsigned code, unsigned umask) {
   const auto row = std::ranges::find_if(generation.events, [code, umask](const vpmu::EventDesc& e) {
     return code != 0 && e.code == code && e.umask == umask && e.cmask == 0 && !e.inv && !e.edge && !e.any;

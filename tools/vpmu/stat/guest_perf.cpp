@@ -31,7 +31,7 @@ bool is_kept_variable(std::string_view variable, const std::vector<std::string>&
 }
 
 Result<GuestPerfRun> describe_guest(const ExecArguments& arguments) {
-  // Of a copy: the machine's own process settles it for itself.
+  // Settles a copy: run_exec(), in its own process, settles the original.
   MachineOptions settled = static_cast<const MachineOptions&>(arguments);
   VMM_ASSIGN(settled.machine.memory_bytes, parse_size(settled.memory));
   VMM_TRY(settle(settled));

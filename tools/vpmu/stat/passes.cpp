@@ -53,7 +53,7 @@ Result<int> in_child(const std::function<int()>& act, const Meanwhile& meanwhile
     const timespec interval{.tv_sec = meanwhile.interval.count(), .tv_nsec = 0};
     const int number = ::sigtimedwait(&waited_for, &signal, meanwhile.act ? &interval : nullptr);
     if (number < 0 && errno == EAGAIN) meanwhile.act();
-    // What a terminal sends reaches the child by itself.
+    // The child gets the terminal's signals directly.
     if (number > 0 && signal.si_signo != SIGCHLD && signal.si_code != SI_KERNEL) ::kill(child, signal.si_signo);
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);

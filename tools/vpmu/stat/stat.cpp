@@ -30,8 +30,8 @@
 namespace vmm::tool {
 namespace {
 
-/// Where the guest sees the directory of the results. A path of the host's own would be another each time, and the
-/// command's stack with it.
+/// Where the guest sees the directory of the results. The path of a temporary directory would differ in each run, and
+/// with it the command's stack.
 constexpr const char* guest_directory = "/run/vpmu-stat";
 constexpr const char* file_name = "counts";
 constexpr std::uint64_t largest_file = std::uint64_t{1} << 20U;
@@ -47,7 +47,7 @@ Result<std::string> read_text(const std::string& path, const FileRole& role) {
   return std::string{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// The counts depend on the environment: it lies on the command's stack. Its values may be secrets.
+/// The environment is on the command's stack, so counts depend on it. A checksum, because its values may be secrets.
 std::string checksum_of_environment(const StatArguments& arguments) {
   Checksum sum;
   for (char** variable = ::environ; *variable != nullptr; ++variable)
@@ -56,7 +56,7 @@ std::string checksum_of_environment(const StatArguments& arguments) {
   return fmt::format("{:016x}", sum.value());
 }
 
-/// The measurement but for what comes of running it.
+/// The document, without what only the run gives.
 Result<StatDocument> describe_run(const StatArguments& arguments) {
   VMM_ASSIGN(const GuestPerfRun run, describe_guest(arguments));
   return StatDocument{.version = VPMU_VERSION,
@@ -74,7 +74,7 @@ Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent
                      bool is_first, Progress& progress, const std::function<Result<void>()>& prepare) {
   VMM_ASSIGN(const ResultDirectory directory, ResultDirectory::create());
   StatArguments pass = arguments;
-  pass.drops_output = !is_first;  // it has been written before
+  pass.drops_output = !is_first;  // the first pass has printed it
   pass.elsewhere.push_back({.host = directory.path(), .guest = guest_directory});
   pass.command = {"perf", "stat", "-x", "\t", "-o", fmt::format("{}/{}", guest_directory, file_name)};
   for (const StatEvent& event : events) pass.command.insert(pass.command.end(), {"-e", event.perf});
@@ -90,7 +90,7 @@ Result<int> run_pass(const StatArguments& arguments, const std::vector<StatEvent
                                  },
                                  {.interval = std::chrono::seconds{1}, .act = [&progress] { progress.tick(); }}));
   if (code == exec_failed || code == exec_timed_out) return code;
-  // The guest may write there what it likes; a link would lead to any file of ours.
+  // The guest may write anything there; a link could lead to any of our files.
   const std::string results = fmt::format("{}/{}", directory.path(), file_name);
   std::error_code error;
   if (std::filesystem::is_symlink(results, error))

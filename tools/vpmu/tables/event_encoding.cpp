@@ -25,7 +25,7 @@ std::string fixed_perf_syntax(const vpmu::EventDesc& event) {
   }
 }
 
-/// perf's name for the field that goes into an extra MSR; each is the whole of its register.
+/// perf's name for the field that sets an extra MSR; the field is the whole register.
 std::string_view msr_field(std::uint32_t msr_index) {
   constexpr std::uint32_t pebs_ld_lat = 0x3F6;
   constexpr std::uint32_t pebs_frontend = 0x3F7;

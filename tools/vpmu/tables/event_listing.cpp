@@ -15,7 +15,7 @@
 namespace vmm::tool {
 namespace {
 
-/// A counting source, on a class of hosts, that the listing has a column for.
+/// A column of the listing: a counting source on a class of hosts.
 struct ListedSource {
   std::string_view name;
   DeliveryRule deliver;
@@ -121,7 +121,7 @@ std::string json_listing(const vpmu::GenerationDesc& generation, const Sources& 
   return listing.dump(1) + '\n';
 }
 
-/// A generation's name is also that of a machine; others are machines with the PMU of one.
+/// A generation's name is also the name of a machine model; the other machine models have some generation's PMU.
 Result<const vpmu::GenerationDesc*> chosen_model(std::string_view name) {
   if (const MachineModel* model = find_machine_model(name)) return &vpmu::describe(model->generation);
   std::string known;

@@ -27,7 +27,7 @@ ListingFormat format_of(const EventsArguments& arguments) {
   return arguments.json ? ListingFormat::json : ListingFormat::text;
 }
 
-/// Those that count by themselves.
+/// The sources that count by themselves, without KVM's PMU.
 std::vector<std::string> source_names() {
   std::vector<std::string> names;
   for (const auto& source : all_sources()) names.emplace_back(source.traits.name);

@@ -8,8 +8,8 @@
 namespace vmm::tool {
 namespace {
 
-/// By what a PMU's name begins with. Linux arch/x86/events/intel/core.c, intel_pmu_init(): Nehalem has a least period
-/// of 32 and so has Haswell; precise distribution is used from Ivy Bridge on.
+/// Found by the start of the PMU's name. Linux arch/x86/events/intel/core.c, intel_pmu_init(): Nehalem and Haswell have
+/// a least period of 32; precise distribution is used from Ivy Bridge on.
 struct DriverRow {
   std::string_view pmu;
   LinuxDriver driver;
@@ -30,7 +30,7 @@ constexpr std::string_view unknown_model = "nehalem-havendale";
 
 constexpr std::uint64_t all_stores = 0x82D0;  // MEM_UOPS_RETIRED.ALL_STORES, with the address. SDM 3B 18.11.3
 constexpr std::uint64_t demand_data_read = 1;
-constexpr std::uint64_t every_answer = 0xFF00;  // where no single bit means any. SDM 3B table 18-26
+constexpr std::uint64_t every_answer = 0xFF00;  // all responses, if no single bit means any. SDM 3B table 18-26
 
 std::uint64_t event(std::uint8_t code, std::uint8_t umask) {
   constexpr std::uint64_t first_of_umask = 256;

@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t most_output = 1U << 20;
 
-/// The signals that end us. While this lives they are read from a descriptor.
+/// Reads the signals that would end this process from a descriptor, during its lifetime.
 class EndingSignals {
  public:
   EndingSignals() {
@@ -54,7 +54,7 @@ class EndingSignals {
   Fd fd_;
 };
 
-/// The reading end of a pipe, and what has come out of it.
+/// The reading end of a pipe, and what has been read from it.
 struct Stream {
   Fd fd;
   std::string text;
@@ -66,7 +66,7 @@ struct Stream {
   }
 };
 
-/// One process; killed where it still runs when this goes.
+/// One process; the destructor kills it if it still runs.
 struct Guest {
   std::size_t number{};
   pid_t process{-1};
@@ -91,7 +91,7 @@ Result<Fd> open_pipe(Stream& reader) {
   return Fd{ends[1]};
 }
 
-/// In the child: becomes this program with other arguments, and dies with its parent.
+/// In the child: executes this program with other arguments, and dies with its parent.
 [[noreturn]] void become(std::vector<std::string> arguments, int output, int messages, const sigset_t& signals,
                          pid_t parent) {
   std::vector<char*> pointers;
@@ -120,7 +120,7 @@ Result<void> start(Guest& guest, const std::vector<std::string>& arguments, cons
   return {};
 }
 
-/// Its end, once it has ended; it is nobody's child any more then.
+/// Reaps a process that has ended, and returns how it ended.
 GuestEnd end_of(Guest& guest) {
   int status = 0;
   ::waitpid(std::exchange(guest.process, -1), &status, 0);
@@ -156,7 +156,7 @@ Result<void> run_guests(const std::vector<std::vector<std::string>>& arguments, 
     std::size_t at = 1;
     for (auto guest = running.begin(); guest != running.end(); at += 3) {
       for (Stream* const stream : {&guest->output, &guest->messages}) stream->read_on();
-      // A stream at its end would wake us for nothing.
+      // Without this, a stream at its end would wake poll() again and again.
       if ((waits[at + 1].revents & POLLHUP) != 0) guest->output.fd.reset();
       if ((waits[at + 2].revents & POLLHUP) != 0) guest->messages.fd.reset();
       if (waits[at].revents != 0) {

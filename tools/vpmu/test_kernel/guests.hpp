@@ -9,13 +9,13 @@
 
 namespace vmm::tool {
 
-/// Runs this program again, as a process for each of these argument lists, `at_once` at a time, and tells of each end
-/// in the order in which they end: a crash of one is a result of that one. Fails with kind host where a process cannot
-/// be started and where a signal asks us to stop; those that run are killed then.
+/// Runs this program again, as a process for each of these argument lists, `at_once` at a time, and reports each end
+/// in the order in which they end: a crash of one process is only that one's result. Fails with kind host if a process
+/// cannot be started, or if a signal asks us to stop; all running ones are then killed.
 Result<void> run_guests(const std::vector<std::vector<std::string>>& arguments, unsigned at_once,
                         const std::function<void(std::size_t number, const GuestEnd& end)>& ended);
 
-/// A directory that is the root of the guests: the checker and nothing else. Removed at the end.
+/// A directory that is the root of the guests, with only the checker in it. The destructor removes it.
 class CheckerRoot {
  public:
   static constexpr const char* program = "/checker";

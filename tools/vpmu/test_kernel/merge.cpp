@@ -8,7 +8,7 @@
 namespace vmm::tool {
 namespace {
 
-/// What all shards of one run have in common, as an error tells it.
+/// A property that all shards of one run have in common, with its name for error messages.
 struct Common {
   std::string_view name;
   std::string (*of)(const KernelReport& report);
@@ -34,7 +34,7 @@ Result<void> ensure_same_run(const ShardReport& first, const ShardReport& other)
   return {};
 }
 
-/// A model's result, and the file that it was first found in.
+/// A model's result, and the first file that has it.
 struct Found {
   const ModelResult* result{};
   const std::string* file{};
@@ -58,7 +58,7 @@ Result<void> ensure_same_result(const Found& first, const ModelResult& other, co
   return {};
 }
 
-/// Its result in the first of the reports that has it; none where none has.
+/// The model's result in the first report that has it; none if no report has it.
 Result<Found> find_model(std::span<const ShardReport> parts, const std::string& model) {
   Found found;
   for (const ShardReport& part : parts) {

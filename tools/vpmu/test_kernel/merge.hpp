@@ -13,9 +13,9 @@ struct ShardReport {
   KernelReport report;
 };
 
-/// One report of those of the shards. A model that was asked for and that none of them has gets the failed check
-/// `run_check`, which names its shard. Fails with kind usage where they are not of one kernel, suite, list of models
-/// and number of shards, and where two of them have found different things on one model.
+/// Merges the reports of all shards. A model that was requested but is in no report gets the failed check
+/// `run_check`, which names its shard. Fails with kind usage if the reports differ in kernel, suite, list of models
+/// or number of shards, or if two of them have different results for one model.
 Result<KernelReport> merge(std::span<const ShardReport> parts);
 
 }  // namespace vmm::tool

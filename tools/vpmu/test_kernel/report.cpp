@@ -7,7 +7,7 @@
 namespace vmm::tool {
 namespace {
 
-/// All checks of all models, in the order in which they were first seen.
+/// The names of all checks of all models, in the order of their first appearance.
 std::vector<std::string> columns_of(const KernelReport& report) {
   std::vector<std::string> names;
   for (const ModelResult& model : report.models)
@@ -16,7 +16,7 @@ std::vector<std::string> columns_of(const KernelReport& report) {
   return names;
 }
 
-/// A column's head is on two lines: "precise" over "2".
+/// The two lines of a column's head: "precise" over "2".
 std::pair<std::string, std::string> head_of(const std::string& name) {
   const std::size_t dot = name.find('.');
   return dot == std::string::npos ? std::pair{std::string{}, name}
@@ -38,13 +38,13 @@ std::string cell_of(const CheckResult* check) {
   return "-";
 }
 
-/// Without the blanks at its end.
+/// The text without trailing blanks.
 std::string line_of(std::string text) {
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";
 }
 
-/// For YAML, between double quotes.
+/// The text for YAML, between double quotes.
 std::string quoted(std::string_view text) {
   std::string out{'"'};
   for (const char character : clean_text(text)) {
@@ -54,7 +54,7 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-/// For a test's name and its directive in TAP, where "#" has a meaning.
+/// The text for a TAP test's name or directive, where "#" has a meaning.
 std::string tap_text(std::string_view text) {
   std::string out;
   for (const char character : clean_text(text)) {
@@ -95,8 +95,8 @@ void compare(const ModelResult& before, const ModelResult& now, std::vector<Chan
 
 std::string report_as_table(const KernelReport& report) {
   const auto names = columns_of(report);
-  constexpr std::size_t least = 4;  // of a column: "FAIL"
-  std::size_t first = 5;            // of the models: "MODEL"
+  constexpr std::size_t least = 4;  // the width of a column: "FAIL"
+  std::size_t first = 5;            // the width of the column of models: "MODEL"
   for (const ModelResult& model : report.models) first = std::max(first, model.model.size());
   std::string above = fmt::format("{:<{}}", "", first), below = fmt::format("{:<{}}", "MODEL", first);
   std::vector<std::size_t> widths;

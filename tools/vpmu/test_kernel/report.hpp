@@ -14,13 +14,13 @@ std::string report_as_table(const KernelReport& report);
 std::string report_as_tap(const KernelReport& report);
 /// JUnit's XML, a test suite for each model.
 std::string report_as_junit(const KernelReport& report);
-/// As read_report() takes it.
+/// In the form that read_report() reads.
 std::string report_as_json(const KernelReport& report);
 
-/// A report of report_as_json(). `file` is what an error calls it. Fails with kind usage.
+/// Reads a report of report_as_json(). `file` names it in error messages. Fails with kind usage.
 Result<KernelReport> read_report(std::string_view text, const std::string& file);
 
-/// A check that ended otherwise than in an earlier report.
+/// A check with another result than in an earlier report.
 struct Change {
   enum class Kind { better, worse, other };
   std::string model;
@@ -29,10 +29,10 @@ struct Change {
   std::string text;  ///< "pass, now fail: expected 3, seen 4".
 };
 
-/// What changed from one report to another on the models of the second one. A check that fails both times has changed
-/// where it saw something else; one that passes has not.
+/// What changed from one report to another, on the models of the second. A check that fails in both has changed
+/// if it saw something else; one that passes in both has not.
 std::vector<Change> changes(const KernelReport& before, const KernelReport& now);
-/// A line for each.
+/// A line for each change.
 std::string describe(const std::vector<Change>& all, const KernelReport& before, const KernelReport& now);
 
 }  // namespace vmm::tool

@@ -67,7 +67,7 @@ std::vector<std::string> asked_from(const Json& json) {
   return asked;
 }
 
-/// The models of a report: each was asked for, and is there once.
+/// The models of a report: each of them must have been requested, and be there once.
 std::vector<ModelResult> models_from(const Json& json, const std::vector<std::string>& asked) {
   std::vector<ModelResult> models;
   if (!json.is_array() || json.size() > most_models) throw std::runtime_error{"it has too many models"};

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t longest_name = 40;
 constexpr std::size_t longest_text = 1000;
 
-/// A line's fields, as many as expected; nothing where there are others.
+/// A line's fields; nothing if their number is not `Count`.
 template <std::size_t Count>
 std::optional<std::array<std::string_view, Count>> fields_of(std::string_view line) {
   std::array<std::string_view, Count> fields;
@@ -26,7 +26,7 @@ std::optional<std::array<std::string_view, Count>> fields_of(std::string_view li
   return fields;
 }
 
-/// What the lines of a checker say, and what is wrong with them.
+/// The results in the checker's lines, and what is wrong with the lines.
 struct Lines {
   std::vector<CheckResult> checks;
   bool has_end{};

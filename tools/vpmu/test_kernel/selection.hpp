@@ -12,11 +12,11 @@ namespace vmm::tool {
 struct Selection {
   Shard shard;
   std::vector<const MachineModel*> all;  ///< Of all shards together.
-  std::vector<const MachineModel*> own;  ///< Of this one.
+  std::vector<const MachineModel*> own;  ///< Of this shard.
 };
 
-/// "all", a list with commas between, or, empty, one for each kind of processor that Linux has tables for. `shard`
-/// "I/N" takes those whose turn it is, of every N the I-th; empty: all. Fails with kind usage.
+/// "all", a list separated by commas or, if empty, one of each kind of processor that Linux has tables for. `shard`
+/// "I/N" selects the I-th of every N models; empty: all. Fails with kind usage.
 Result<Selection> select_models(const std::string& models, const std::string& shard);
 
 }  // namespace vmm::tool

@@ -31,17 +31,17 @@ struct TestKernelArguments {
   std::optional<double> timeout;
   bool quiet{};
 
-  /// The full checks need perf, and with it the root of this machine.
+  /// The full suite uses perf, and therefore this machine's root.
   [[nodiscard]] bool is_full() const { return suite == "full"; }
 };
 
-// nowatchdog: the watchdog would have a counter. The other ones: each sample has its interrupt, and the kernel would
-// drop some where these take much of its time.
+// nowatchdog: the watchdog would occupy a counter. The others: each sample has an interrupt, and the kernel would drop
+// samples if interrupts took much of its time.
 constexpr std::string_view kernel_options =
     "nowatchdog sysctl.kernel.dmesg_restrict=0 sysctl.kernel.perf_event_max_sample_rate=100000000 "
     "sysctl.kernel.perf_cpu_time_max_percent=0";
 
-/// The kernel's file, and which one it is.
+/// Reads the kernel's file and identifies the kernel.
 Result<KernelReport> describe_kernel(const std::string& kernel) {
   constexpr std::uint64_t longest = 1ULL << 30U;
   VMM_ASSIGN(const auto image,
@@ -55,7 +55,7 @@ Result<KernelReport> describe_kernel(const std::string& kernel) {
   return report;
 }
 
-/// The check of this model that is to expect something wrong; empty: none.
+/// The check of this model that is made to expect something wrong; empty: none.
 Result<std::string> wrong_check_of(const std::string& wrong, std::string_view model) {
   if (wrong.empty()) return std::string{};
   const std::size_t slash = wrong.find('/');
@@ -130,7 +130,7 @@ int test_and_report(TestKernelArguments& arguments) {
   return code ? *code : tell_error("vpmu test-kernel", code.error());
 }
 
-/// What --models takes, without lists.
+/// The single values of --models.
 std::vector<std::string> all_and_models() {
   auto names = model_names();
   names.insert(names.begin(), "all");

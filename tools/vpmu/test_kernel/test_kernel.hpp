@@ -8,7 +8,7 @@ class Command;
 enum TestKernelExitCode : int {
   test_kernel_passed = 0,
   test_kernel_failed = 1,     ///< A check failed; with --baseline, one that had not failed before.
-  test_kernel_usage = 2,      ///< What was asked for is wrong.
+  test_kernel_usage = 2,      ///< Wrong options or files.
   test_kernel_cannot_run = 3  ///< No guest has run a check.
 };
 

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view begin_line = "# begin vpmu: written by `vpmu virt enable --apparmor`\n";
 constexpr std::string_view end_line = "# end vpmu\n";
-// The guests' own profiles; and libvirt's, which runs an emulator to ask what it can: of one process, and of one for
-// each hypervisor.
+// The profile of the guests, and those of libvirt's daemons, which start an emulator to query its capabilities: one
+// process for all hypervisors, or one for each.
 constexpr auto guests_file = "local/abstractions/libvirt-qemu";
 constexpr std::array daemon_profiles{"usr.sbin.libvirtd", "usr.sbin.virtqemud"};
 
@@ -32,7 +32,7 @@ Result<std::string> read_text(const fs::path& path) {
   return text.str();
 }
 
-/// As a whole or not at all.
+/// Writes the file as a whole or not at all.
 Result<void> write_text(const fs::path& path, const std::string& text) {
   VMM_ASSIGN(auto file,
              OutputFile::open(path, {.what = "the AppArmor file", .advice = "run as root, or leave out --apparmor"}));

@@ -13,7 +13,7 @@ namespace vmm::tool {
 struct AppArmorSnippet {
   std::string file;  ///< Below AppArmor's directory.
   std::string text;
-  std::string profile;  ///< Which profile has them; empty for the guests' own, which libvirt makes anew for each start.
+  std::string profile;  ///< The profile that includes them; empty for the guests' own, made by libvirt at each start.
 };
 
 /// AppArmor of one host.
@@ -23,21 +23,21 @@ struct AppArmorHost {
       reload;  ///< Makes the kernel take the profile's new text.
 };
 
-/// This machine's, by apparmor_parser.
+/// This machine's AppArmor; profiles are reloaded by apparmor_parser.
 AppArmorHost this_hosts_apparmor();
 
-/// What AppArmor has to allow so that libvirt may ask `wrapper` what QEMU can, and start domains with it and the
+/// What AppArmor has to allow so that libvirt can query `wrapper`'s capabilities, and start domains with it and the
 /// library beside it.
 std::vector<AppArmorSnippet> apparmor_snippets(const std::string& wrapper);
 
-/// The snippets with where they go, for people.
+/// The snippets with the files that they belong to, for users.
 std::string describe_apparmor(const std::string& wrapper);
 
-/// The snippets put into AppArmor's files, until it is destroyed or kept.
+/// The snippets, written to AppArmor's files. The destructor removes them, unless they are kept.
 class AppArmorChange {
  public:
-  /// Replaces what an earlier one has put there, and has the profiles reloaded. Fails with kind host where the files
-  /// cannot be written or a profile is not taken; then all is as it was.
+  /// Replaces earlier snippets, and has the profiles reloaded. Fails with kind host if the files
+  /// cannot be written or a profile is refused; then everything is as before.
   static Result<AppArmorChange> make(const AppArmorHost& host, const std::string& wrapper);
   /// Takes the snippets out. Their files stay, because profiles include them by name.
   static Result<void> remove(const AppArmorHost& host);

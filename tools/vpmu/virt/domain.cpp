@@ -12,7 +12,7 @@
 namespace vmm::tool {
 namespace {
 
-/// Of what we keep in a domain's metadata: <vpmu:attached model source emulator> with <vpmu:before made>, and in that
+/// The namespace of our metadata in a domain: <vpmu:attached model source emulator> with <vpmu:before made>, which has
 /// copies of what was replaced.
 constexpr auto our_namespace = "urn:vpmu:domain:1";
 
@@ -31,7 +31,7 @@ Result<XmlDocument> parse_domain(std::string_view xml) {
   return document;
 }
 
-/// What the wrapper and the library read; VPMU_QEMU only where the definition says which QEMU.
+/// The variables that the wrapper and the library read; VPMU_QEMU only if the definition names a QEMU.
 std::vector<std::pair<std::string, std::string>> variables_of(std::string_view model, std::string_view source,
                                                               std::string_view qemu) {
   std::vector<std::pair<std::string, std::string>> all{{"VPMU_MODEL", std::string{model}},
@@ -46,13 +46,13 @@ XmlElement variable_in(XmlElement command_line, std::string_view name) {
   return {};
 }
 
-/// What of a <cpu> the model decides.
+/// Whether this part of a <cpu> is decided by the model.
 bool is_models(XmlElement part) {
   const auto name = part.local_name();
   return name == "model" || name == "vendor" || name == "feature";
 }
 
-/// Puts our PMU into one domain and keeps what was there.
+/// Puts our PMU into one domain and saves what it replaces.
 class Change {
  public:
   Change(XmlElement domain, const VirtOptions& options) : domain_{domain}, options_{options} {
@@ -74,7 +74,7 @@ class Change {
   }
 
  private:
-  /// A child of the domain, made where there is none.
+  /// A child of the domain, created if missing.
   XmlElement ensure(XmlElement domain, const std::string& name) {
     if (const auto found = domain.child(name)) return found;
     made_.push_back(name);
@@ -89,9 +89,9 @@ class Change {
     emulator.set_text(options_.wrapper);
   }
 
-  /// The CPU is the model's, whatever the definition says; its topology stays. QEMU carries the PMU's state in that of
-  /// nested virtualization, which it saves with -cpu host, and migrates as long as it is told to leave out what cannot
-  /// be.
+  /// The CPU is the model's, whatever the definition says; only its topology stays. QEMU saves the PMU's state within
+  /// the state of nested virtualization, which it does with -cpu host. For migration, QEMU must be told to leave out
+  /// features that cannot be migrated.
   void change_cpu() const {
     auto cpu = domain_.child("cpu");
     if (cpu) before_.append_copy(cpu);
@@ -136,10 +136,10 @@ class Change {
   XmlElement domain_;
   const VirtOptions& options_;
   XmlElement before_;
-  std::vector<std::string> made_;  ///< Elements that only we needed.
+  std::vector<std::string> made_;  ///< Elements that we created.
 };
 
-/// The way back. Where something of ours is not as we made it, somebody else has changed it since, and it stays.
+/// The inverse of Change. What is not as we left it has been edited since, and stays.
 class Return {
  public:
   explicit Return(XmlElement domain)

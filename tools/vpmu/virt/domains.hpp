@@ -8,16 +8,16 @@
 
 namespace vmm::tool {
 
-/// One domain, as a hypervisor keeps it.
+/// One domain, as a hypervisor stores it.
 struct DomainDefinition {
   std::string name;
-  std::string xml;  ///< What it will be started with, secrets included.
+  std::string xml;  ///< The definition for its next start, secrets included.
   bool persistent{};
   bool active{};
-  bool saved{};  ///< Its next start goes on with a state that was saved, and with the definition of then.
+  bool saved{};  ///< Its next start resumes a saved state, with the definition of the time of saving.
 };
 
-/// The domains of one host. Fails with kind usage where the name is wrong, else with kind host.
+/// The domains of one host. Fails with kind usage if the name is wrong, else with kind host.
 class Domains {
  public:
   virtual ~Domains() = default;
@@ -25,7 +25,7 @@ class Domains {
   virtual Result<std::vector<DomainDefinition>> read_all() = 0;
   /// Replaces the definition of the domain that `xml` names, as a whole or not at all.
   virtual Result<void> define(const std::string& xml) = 0;
-  /// On this machine, where paths can be looked at.
+  /// Whether the domains are on this machine, where paths can be checked.
   [[nodiscard]] virtual bool local() const = 0;
   [[nodiscard]] virtual VirtDriver driver() const = 0;
 };

@@ -13,14 +13,14 @@ namespace {
 
 constexpr auto advice = "start the domain by libvirt: `vpmu virt enable` gives it the PMU there";
 
-/// A whole number; 0 when it is none.
+/// A whole number; 0 if the text is none.
 std::uint64_t number(std::string_view text) {
   std::uint64_t value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size() ? value : 0;
 }
 
-/// How many bytes libvirt's unit is; 0 when it is none.
+/// The number of bytes of libvirt's unit; 0 if it is unknown.
 std::uint64_t unit_bytes(std::string_view unit) {
   struct Row {
     std::string_view name;
@@ -45,7 +45,7 @@ Result<std::uint64_t> memory_of(XmlElement domain) {
                                  printable(memory.attribute("unit").value_or(""))));
 }
 
-/// Those that are there from the start: none can be added to ours.
+/// The CPUs that exist from the start: our VMM cannot add any later.
 Result<unsigned> cpus_of(XmlElement domain) {
   const auto vcpu = domain.child("vcpu");
   const auto text = vcpu ? vcpu.attribute("current").value_or(vcpu.text()) : "1";

@@ -14,7 +14,7 @@
 namespace vmm::tool {
 namespace {
 
-/// What is loaded. connect_to_libvirt() refuses where this is an error; all else here comes after it.
+/// The loaded library. connect_to_libvirt() fails if this is an error; all other code here runs after it.
 const Result<LibvirtCalls>& loaded() {
   static const Result<LibvirtCalls> calls = load_libvirt();
   return calls;
@@ -31,11 +31,11 @@ using ConnectionPointer = std::unique_ptr<virConnect, Free>;
 using DomainPointer = std::unique_ptr<virDomain, Free>;
 using Text = std::unique_ptr<char, Free>;
 
-/// libvirt would print each error itself.
+/// Without it libvirt would print each error itself.
 void say_nothing(void*, virErrorPtr) {}
 
-/// What libraries below libvirt say on standard error, beside the error that it gives us (libxml2 of a file that is not
-/// there, libvirt's own log), is not for the user; passwords are asked for on the terminal.
+/// Discards what libraries below libvirt print on standard error besides the error that we get from libvirt (libxml2
+/// about a missing file, libvirt's own log). Passwords are still asked for on the terminal.
 class QuietStandardError {
  public:
   QuietStandardError() {
@@ -55,7 +55,7 @@ class QuietStandardError {
 };
 
 ConnectionPointer open_connection(const std::string& uri) {
-  // A helper of libvirt's that ends at once is its error, not our end.
+  // If a helper program of libvirt's ends at once, libvirt reports an error; SIGPIPE must not end us.
   std::signal(SIGPIPE, SIG_IGN);
   const QuietStandardError quiet;
   return ConnectionPointer{

@@ -19,7 +19,7 @@ struct LibvirtCalls {
 #define VMM_LIBVIRT_MEMBER(name) decltype(&::name) name = nullptr;
   VMM_LIBVIRT_CALLS(VMM_LIBVIRT_MEMBER)
 #undef VMM_LIBVIRT_MEMBER
-  /// How libvirt asks on the terminal for a password: its virConnectAuthPtrDefault.
+  /// How libvirt asks for a password on the terminal: its virConnectAuthPtrDefault.
   virConnectAuthPtr auth_default = nullptr;
 };
 

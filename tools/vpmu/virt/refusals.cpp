@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto library_name = "libvpmu-kvm.so";
 
-/// What is not there has no such value.
+/// The attribute's value; empty if the element or the attribute is missing.
 std::string value_of(XmlElement element, std::string_view attribute) {
   return element.attribute(attribute).value_or("");
 }
@@ -36,7 +36,7 @@ Result<void> check_machine(XmlElement domain) {
                      "the models of `vpmu models` are 64-bit Intel CPUs");
 }
 
-/// Where two could be meant, none is touched.
+/// Refuses duplicate elements: it would not be clear which one to change.
 Result<void> check_unique(XmlElement domain) {
   constexpr std::array once{"devices", "os", "cpu", "features", "metadata"};
   const auto several = [](XmlElement parent, std::string_view name, std::string_view space = {}) {
@@ -71,7 +71,7 @@ Result<void> check_emulator(XmlElement domain) {
       "set <emulator> to QEMU by `virsh edit`, or let that wrapper start qemu-vpmu, with VPMU_MODEL set");
 }
 
-/// A guest whose memory or registers the host cannot read.
+/// Refuses guests whose memory or registers the host cannot read.
 Result<void> check_protection(XmlElement domain) {
   const auto security = domain.child("launchSecurity");
   if (!security) return {};
@@ -111,7 +111,7 @@ Result<void> check_environment(XmlElement command_line) {
   return {};
 }
 
-/// QEMU takes the last of several.
+/// Refuses arguments that override the definition's: of several, QEMU takes the last.
 Result<void> check_arguments(XmlElement command_line) {
   constexpr std::array decided{"-cpu", "-accel", "-machine", "-M", "-no-kvm"};
   for (const auto argument : command_line.children("arg", qemu_namespace)) {
@@ -141,7 +141,7 @@ Result<void> refuse_what_cannot_work(XmlElement domain) {
 Result<void> refuse_wrong_options(const VirtOptions& options) {
   MachineConfig config{.kernel = "", .accel = Accel::kvm};
   config.model = options.model;
-  // What "auto" comes to is for the domain's host to find out; any source that exists stands for it here.
+  // The domain's host resolves "auto"; any source that exists stands for it in this check.
   config.source = options.source == "auto" ? "exact" : options.source;
   VMM_ASSIGN(const auto resolved, resolve(config));
   if (resolved.passes_through())

@@ -5,13 +5,13 @@
 
 namespace vmm::tool {
 
-/// libvirt's namespace of what is passed to QEMU as it is.
+/// libvirt's namespace of elements that are passed to QEMU unchanged.
 inline constexpr auto qemu_namespace = "http://libvirt.org/schemas/domain/qemu/1.0";
 
-/// Fails with kind usage, and what to do, on the first reason why the guest of `domain`, which is not enabled, could
-/// not have our PMU.
+/// Fails with kind usage, with the first reason why the guest of `domain` could not have our PMU, and what to do. The
+/// domain must not be enabled yet.
 Result<void> refuse_what_cannot_work(XmlElement domain);
-/// Fails with kind usage on a model, a source or a wrapper that cannot be.
+/// Fails with kind usage if the model, the source or the wrapper is invalid.
 Result<void> refuse_wrong_options(const VirtOptions& options);
 
 }  // namespace vmm::tool

@@ -27,7 +27,7 @@ std::string when(const DomainDefinition& definition) {
   return "";
 }
 
-/// libvirt asks an emulator what it can without any environment: qemu-vpmu then is the QEMU that it finds by itself.
+/// libvirt queries an emulator's capabilities with no environment; qemu-vpmu then starts the QEMU that it finds itself.
 Result<std::string> about_emulator(const std::string& enabled_xml) {
   constexpr std::array found_by_itself{"/usr/bin/qemu-system-x86_64", "/usr/libexec/qemu-kvm"};
   VMM_ASSIGN(const auto status, virt_status(enabled_xml));
@@ -40,14 +40,14 @@ Result<std::string> about_emulator(const std::string& enabled_xml) {
       printable(status.qemu), found_by_itself[0], found_by_itself[1]);
 }
 
-/// Puts the old definition back, and says why it had to be.
+/// Puts the old definition back, and says why.
 Failure take_back(Domains& domains, const DomainDefinition& before, Error why) {
   if (const auto restored = domains.define(before.xml); !restored)
     why.what += fmt::format(", and its old definition could not be put back ({})", describe(restored.error()));
   return Failure{std::move(why)};
 }
 
-/// What libvirt made of it is what was meant.
+/// Checks that libvirt stored the definition as intended.
 Result<void> check_defined(Domains& domains, const DomainDefinition& before) {
   VMM_ASSIGN(const auto now, domains.read(before.name));
   VMM_ASSIGN(const std::string different, difference(before.xml, now.xml, domains.driver()));

@@ -12,13 +12,13 @@ namespace vmm::tool {
 namespace {
 
 constexpr std::string_view white = " \t\r\n";
-// Text is kept as it is written, entities included, so that what nobody changes stays the same.
+// Text is kept as it is written, entities included, so that unchanged parts stay the same.
 constexpr unsigned parse_verbatim = (pugi::parse_full | pugi::parse_ws_pcdata | pugi::parse_fragment) &
                                     ~(pugi::parse_escapes | pugi::parse_eol | pugi::parse_wconv_attribute);
 constexpr unsigned write_escaped = pugi::format_raw | pugi::format_no_declaration | pugi::format_attribute_single_quote;
 constexpr unsigned write_verbatim = write_escaped | pugi::format_no_escapes;
 constexpr auto spaces_per_level = 2U;
-constexpr int most_levels = 100;  // libvirt's own have eight
+constexpr int most_levels = 100;  // libvirt's own definitions have eight
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(white);
@@ -27,7 +27,7 @@ std::string_view trimmed(std::string_view text) {
 }
 
 /// The position of the first byte that is not part of a valid character; the size if all are. RFC 3629: no surrogates,
-/// nothing above 10FFFFH, no form that is longer than it has to be.
+/// nothing above 10FFFFH, no overlong form.
 std::size_t first_not_utf8(std::string_view text) {
   struct Form {
     unsigned char first, last;          ///< Of the leading byte.
@@ -98,8 +98,8 @@ unsigned depth_of(pugi::xml_node node) {
 
 std::string new_line(unsigned depth) { return "\n" + std::string(std::size_t{depth} * spaces_per_level, ' '); }
 
-/// Makes a line for a new last child of `parent`; returns what that goes before: the white space that indents the end
-/// tag, or none.
+/// Makes a new line for a new last child of `parent`. Returns the node before which the child goes: the white space
+/// that indents the end tag, or none.
 pugi::xml_node new_last_line(pugi::xml_node parent) {
   const auto inner = new_line(depth_of(parent) + 1);
   const auto last = parent.last_child();
@@ -117,8 +117,8 @@ pugi::xml_node new_last_line(pugi::xml_node parent) {
 
 bool is_utf8(std::string_view text) { return first_not_utf8(text) == text.size(); }
 
-/// Whether XML has all the characters that `written` stands for. pugixml resolves references to others, too, and takes
-/// one to 0 for the end.
+/// Whether XML permits all the characters that `written` stands for. pugixml also resolves references to others, and
+/// takes a reference to 0 for the end of the text.
 bool has_characters_only(std::string_view written) {
   const std::string text = unescaped(std::string{written} + '.');
   const auto is_control = [](char c) {
@@ -127,7 +127,7 @@ bool has_characters_only(std::string_view written) {
   return text.ends_with('.') && is_utf8(text) && std::ranges::none_of(text, is_control);
 }
 
-/// What is not well-formed, and pugixml does not look for.
+/// Why the node is not well-formed, in ways that pugixml does not check.
 std::string flaw_of(pugi::xml_node node) {
   if (node.type() == pugi::node_doctype) return "it has a document type";
   if (node.type() == pugi::node_pcdata && !has_characters_only(node.value()))
@@ -139,7 +139,7 @@ std::string flaw_of(pugi::xml_node node) {
     const std::string_view written = attribute.value();
     if (written.find('<') != std::string_view::npos) return name + " with a < in its value";
     if (!has_characters_only(written)) return name + " with a reference to what is no character";
-    // The value is written between ' from now on.
+    // The value will be written between ' characters.
     if (written.find('\'') != std::string_view::npos)
       attribute.set_value(escaped_in_attribute(unescaped(written)).c_str());
   }

@@ -18,12 +18,12 @@
 namespace vmm::tool::guest {
 namespace {
 
-constexpr gid_t terminal_group = 5;  // as devpts is mounted
+constexpr gid_t terminal_group = 5;  // the group of terminals in devpts, as it is mounted
 constexpr mode_t terminal_mode = 0620;
 
 enum class Step { terminal, identity, directory, execute };
 
-/// What the child says when it does not get to the command.
+/// What the child reports if it cannot execute the command.
 struct ChildFailure {
   Step step{};
   int error{};
@@ -36,7 +36,7 @@ struct Ends {
 
 Result<std::pair<Fd, Fd>> make_pipe(uid_t user, gid_t group) {
   std::array<int, 2> ends{};
-  // The user's own: by /dev/stderr and its like, it is opened once more.
+  // Owned by the command's user, who may open it again by /dev/stderr and the like.
   if (::pipe2(ends.data(), O_CLOEXEC) != 0 || ::fchown(ends[0], user, group) != 0)
     return host_error("making a pipe", errno);
   return std::pair{Fd{ends[0]}, Fd{ends[1]}};

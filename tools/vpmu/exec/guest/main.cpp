@@ -1,4 +1,4 @@
-// The init of `vpmu exec`: process 1 of the guest. ../README.md tells what it does.
+// The init of `vpmu exec`: process 1 of the guest. ../README.md describes what it does.
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace vmm::tool::guest {
 namespace {
 
-/// The guest as the request wants it.
+/// Sets the guest up as the request says.
 Result<ExecRequest> prepare() {
   VMM_ASSIGN(const std::string file, read_file("/" + std::string{exec_request_file}));
   VMM_ASSIGN(ExecRequest request, read_request(file));
@@ -52,7 +52,7 @@ Result<void> live(Control& control) {
   log("init starts");
   VMM_ASSIGN(Announcements announcements, Announcements::create());
   const auto request = prepare();
-  // Whether or not this worked: it is the host that has to hear of it.
+  // Whether or not this worked, the host has to be told.
   VMM_ASSIGN(Fd port, open_port("vpmu.control", announcements));
   control.attach(std::move(port));
   if (!request) return Failure{request.error()};

@@ -26,7 +26,7 @@ struct FileSystem {
   const char* options;
 };
 
-/// A directory with those above it; what fails shows when it is mounted at.
+/// Makes a directory and those above it; a failure shows when something is mounted there.
 void make_directories(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     ::mkdir(path.substr(0, slash).c_str(), open_directory);
@@ -34,7 +34,7 @@ void make_directories(const std::string& path) {
   }
 }
 
-/// mount(2), which makes its mount point where that is not there.
+/// mount(2), which first makes its mount point if that is missing. Returns errno, or 0.
 int mount_errno(const FileSystem& system) {
   for (bool made = false;; made = true) {
     if (::mount(system.source.c_str(), system.target.c_str(), system.type, system.flags, system.options) == 0) return 0;
@@ -60,7 +60,7 @@ Result<void> move_mount(const char* from, const char* to) {
 
 constexpr unsigned long no_programs = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 
-/// What a program expects below /dev, /run and /sys, as a distribution's own init makes it.
+/// What programs expect below /dev, /run and /sys, as a distribution's own init mounts it.
 Result<void> mount_expected() {
   const auto needed = std::to_array<FileSystem>({
       {"devpts", "devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, "gid=5,mode=620,ptmxmode=666"},
@@ -68,8 +68,8 @@ Result<void> mount_expected() {
       {"tmpfs", "tmpfs", "/run", MS_NOSUID | MS_NODEV, "mode=755"},
   });
   for (const FileSystem& system : needed) VMM_TRY(mount(system));
-  // A kernel may be without any of these, and they have no other mount point than what it gives. Any user can reach the
-  // tracepoints: all of this machine is his.
+  // A kernel may lack any of these, and their mount points exist only if the kernel provides them. The tracepoints are
+  // open to any user, because the whole machine belongs to the command's user.
   const auto optional = std::to_array<FileSystem>({
       {"tracefs", "tracefs", "/sys/kernel/tracing", no_programs, "mode=755"},
       {"debugfs", "debugfs", "/sys/kernel/debug", no_programs, "mode=755"},
@@ -79,7 +79,7 @@ Result<void> mount_expected() {
   });
   for (const FileSystem& system : optional)
     ::mount(system.source.c_str(), system.target.c_str(), system.type, system.flags, system.options);
-  // devtmpfs has the devices only.
+  // devtmpfs has only the devices.
   for (const auto& [target, link] :
        {std::pair{"/proc/self/fd", "/dev/fd"}, std::pair{"/proc/self/fd/0", "/dev/stdin"},
         std::pair{"/proc/self/fd/1", "/dev/stdout"}, std::pair{"/proc/self/fd/2", "/dev/stderr"}})
@@ -89,13 +89,13 @@ Result<void> mount_expected() {
 
 Result<void> load_module(const std::string& name) {
   VMM_ASSIGN(const Fd file, open_file("/" + std::string{exec_module_directory} + "/" + name, O_RDONLY));
-  // One that is there already is no failure: another one may have asked for it.
+  // EEXIST is no failure: another module may have requested it before.
   if (::syscall(SYS_finit_module, file.get(), "", 0) != 0 && errno != EEXIST)
     return host_error("loading the module " + name, errno, errno == ENOEXEC ? "it is of another kernel" : "");
   return {};
 }
 
-/// Takes CAP_FOWNER from this thread for as long as it lives.
+/// Removes CAP_FOWNER from this thread for the object's lifetime.
 class WithoutFileOwnership {
  public:
   WithoutFileOwnership() {
@@ -113,12 +113,12 @@ class WithoutFileOwnership {
   std::array<__user_cap_data_struct, 2> before_{};
 };
 
-/// As mount_errno(), of a file system that is only to be read.
+/// As mount_errno(), of a file system that is mounted read-only.
 int mount_device_errno(const std::string& device) {
   FileSystem system{"ext4", "/dev/" + device, "/lower", MS_RDONLY | MS_SILENT, nullptr};
   const int failure = mount_errno(system);
   if (failure != EROFS) return failure;
-  // Its journal has something to be written back first, which a disk that is only to be read does not allow.
+  // The journal has to be replayed first, which a read-only disk does not allow: ignore it.
   system.options = "noload";
   return mount_errno(system);
 }
@@ -127,7 +127,7 @@ Result<void> mount_root_disk(const ExecRootDisk& disk) {
   const std::string wanted = disk.device + (disk.partition == 0 ? "" : std::to_string(disk.partition));
   std::string device = wanted;
   int failure = mount_device_errno(device);
-  // What is no file system may be a disk with partitions.
+  // If the disk itself is no file system, it may have partitions.
   for (unsigned number = 1; failure == EINVAL && disk.partition == 0 && number <= most_partitions; ++number) {
     const std::string partition = disk.device + std::to_string(number);
     if (::access(("/dev/" + partition).c_str(), F_OK) != 0) continue;
@@ -146,8 +146,8 @@ Result<void> mount_overlay(FileServer server) {
   const FileSystem overlay{"overlay", "overlay", "/root", 0,
                            "lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work"};
   if (server == FileServer::root) return mount(overlay);
-  // The overlay acts with the rights of who mounts it. With this one it opens files with O_NOATIME, which on the host
-  // an ordinary user may do with his own alone.
+  // The overlay acts with the rights of the process that mounts it. With CAP_FOWNER it opens files with O_NOATIME,
+  // which on the host an ordinary user may do only with files of his own.
   const WithoutFileOwnership rights;
   return mount(overlay);
 }
@@ -179,7 +179,7 @@ Result<void> mount_root(const ExecRequest& request) {
   VMM_TRY(move_mount("/proc", "/root/proc"));
   VMM_TRY(move_mount("/sys", "/root/sys"));
   VMM_TRY(move_mount("/dev", "/root/dev"));
-  // pivot_root() does not take the initramfs for a root that can be left: its mount is covered instead.
+  // pivot_root() cannot leave the initramfs, so the new root is mounted over it.
   if (::chdir("/root") != 0 || ::mount(".", "/", nullptr, MS_MOVE, nullptr) != 0 || ::chroot(".") != 0 ||
       ::chdir("/") != 0)
     return host_error("making the overlay the root", errno);

@@ -17,13 +17,13 @@
 namespace vmm::tool::guest {
 namespace {
 
-constexpr const char* interface = "eth0";  // what the kernel calls the first one
+constexpr const char* interface = "eth0";  // the kernel's name of the first interface
 
-/// In the order of the network's bytes.
+/// `address` is in network byte order.
 sockaddr_in address_of(in_addr_t address) { return {.sin_family = AF_INET, .sin_addr = {.s_addr = address}}; }
 in_addr_t read_address(const std::string& text) {
   in_addr address{};
-  ::inet_pton(AF_INET, text.c_str(), &address);  // the request has been looked at
+  ::inet_pton(AF_INET, text.c_str(), &address);  // the request has been checked
   return address.s_addr;
 }
 
@@ -62,7 +62,7 @@ Result<void> set_gateway(int socket, in_addr_t gateway) {
   return {};
 }
 
-/// A file of the guest's own: the host's may be a link to where the guest has nothing.
+/// Replaces the file: the host's may be a link to a place that does not exist in the guest.
 Result<void> set_name_server(const std::string& address) {
   constexpr const char* path = "/etc/resolv.conf";
   constexpr mode_t directory = 0755, file = 0644;
@@ -86,7 +86,7 @@ Result<void> start_loopback() {
 Result<void> start_network(const ExecNetwork& network) {
   const Fd socket{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
   if (!socket.valid()) return host_error("a socket", errno, "the guest's kernel has no IPv4");
-  // Nobody answers IPv6 there. Not in a kernel without it.
+  // Nobody answers IPv6 there. The file is missing in a kernel without IPv6.
   const std::string no_ipv6 = "/proc/sys/net/ipv6/conf/" + std::string{interface} + "/disable_ipv6";
   if (::access(no_ipv6.c_str(), F_OK) == 0) VMM_TRY(write_file(no_ipv6, "1"));
   constexpr unsigned bits = 32;

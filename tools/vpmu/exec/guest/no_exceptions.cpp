@@ -1,5 +1,5 @@
-// What the standard library calls where it would throw, for a program without exceptions. Its own would bring in the
-// unwinder and the locales: a megabyte, and some thousand instructions before main().
+// The functions that the standard library calls to throw, for a program without exceptions. The library's own versions
+// would link the unwinder and the locales: a megabyte, and some thousand instructions before main().
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ namespace {
 [[noreturn]] void end(const char* why) {
   const auto ignored = ::write(STDERR_FILENO, why, std::strlen(why));
   static_cast<void>(ignored);
-  ::_exit(1);  // the kernel panics, and says that its init has ended
+  ::_exit(1);  // the kernel then panics and says that init has ended
 }
 
 void* allocate(std::size_t bytes) {

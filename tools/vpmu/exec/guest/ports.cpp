@@ -24,20 +24,20 @@ constexpr const char* port_directory = "/sys/class/virtio-ports/";
 
 int left(long deadline) { return static_cast<int>(std::max(deadline - now(), 0L)); }
 
-/// The name of its device, below /dev.
+/// The name of the port's device, below /dev.
 std::optional<std::string> find_port(const std::string& name) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory{::opendir(port_directory), ::closedir};
   if (!directory) return std::nullopt;
   while (const dirent* const entry = ::readdir(directory.get())) {
-    const auto found = read_file(port_directory + std::string{entry->d_name} + "/name");  // comes after the device
+    const auto found = read_file(port_directory + std::string{entry->d_name} + "/name");  // appears after the device
     if (found && *found == name + "\n") return entry->d_name;
   }
   return std::nullopt;
 }
 
-/// Until the host has opened its side: before, a port looks as if the host had closed it.
+/// Waits until the host has opened its side. Before that, a port looks as if the host had closed it.
 Result<void> wait_for_host(const Fd& port, long deadline) {
-  // That it is closed is told once here; poll() would return at once, again and again.
+  // Edge-triggered: poll() would return at once, again and again, because the port counts as closed.
   const Fd events{::epoll_create1(EPOLL_CLOEXEC)};
   epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET};
   if (!events.valid() || ::epoll_ctl(events.get(), EPOLL_CTL_ADD, port.get(), &event) != 0)
@@ -65,7 +65,7 @@ bool Announcements::wait(long deadline) {
   pollfd state{.fd = socket_.get(), .events = POLLIN};
   if (::poll(&state, 1, left(deadline)) <= 0) return false;
   std::array<char, 4096> dropped{};
-  // An overrun is news, too.
+  // A failed read (an overrun of the socket) also means that something was announced.
   while (::recv(socket_.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) > 0) continue;
   return true;
 }

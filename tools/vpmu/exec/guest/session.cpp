@@ -16,13 +16,13 @@ Result<void> Session::run() {
   ::sigaddset(&children, SIGCHLD);
   const Fd signals{::signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK)};
   if (!signals.valid()) return host_error("listening for ended processes", errno);
-  reap();  // the command may have ended before
+  reap();  // the command may already have ended
   while ((!status_ || !is_passed_on()) && !control_->gone()) wait(signals.get());
   if (control_->gone()) {
     end_all();
     return {};
   }
-  ::sync();  // what it wrote into the host's directories is there when the host hears of its end
+  ::sync();  // so that what the command wrote to the host's directories is there when the host hears of its end
   control_->say(
       WrittenLine{.output = command_.output->written(), .error = command_.error ? command_.error->written() : 0});
   if (WIFSIGNALED(*status_))
@@ -46,7 +46,7 @@ void Session::wait(int signals) {
   for (std::size_t i = 0; i < streams.size(); ++i)
     if (*streams[i]) (*streams[i])->go_on({all[2 + 2 * i], all[3 + 2 * i]});
   if (command_.terminal.valid() && command_.output->done() && !status_) {
-    // The host does not look at the terminal any more: it hangs up.
+    // The host has stopped reading the terminal's output: hang up.
     command_.input->close();
     command_.terminal_user.reset();
     command_.terminal.reset();
@@ -80,7 +80,7 @@ void Session::reap() {
   if (status_) end_all();
 }
 
-/// As with a container, what the command has left behind ends with it; then nobody holds a stream open.
+/// Ends what the command has left behind, as a container does; then no process holds a stream open.
 void Session::end_all() {
   ::kill(-1, SIGKILL);
   while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR) continue;

@@ -16,14 +16,14 @@
 namespace vmm::tool::guest {
 namespace {
 
-/// Without it getrandom() waits until the kernel has gathered enough by itself: it spins for 2.5 billion instructions
-/// where nothing but its timer is random.
+/// Without a seed getrandom() waits until the kernel has gathered enough entropy: it spins for 2.5 billion instructions
+/// if the timer is the only source of randomness.
 Result<void> seed_random_numbers(const std::string& seed) {
   if (seed.empty()) return {};
   VMM_ASSIGN(const Fd file, open_file("/dev/urandom", O_WRONLY));
   std::vector<int> words((sizeof(rand_pool_info) + seed.size()) / sizeof(int) + 1);
   auto* const pool = reinterpret_cast<rand_pool_info*>(words.data());
-  constexpr int bits = 256;  // as many as the kernel waits for
+  constexpr int bits = 256;  // the entropy that the kernel waits for
   pool->entropy_count = bits;
   pool->buf_size = static_cast<int>(seed.size());
   std::memcpy(pool->buf, seed.data(), seed.size());
@@ -31,7 +31,7 @@ Result<void> seed_random_numbers(const std::string& seed) {
   return {};
 }
 
-/// What a distribution allows a user to ask for; the kernel's own default would be 4096.
+/// Raises limits to what distributions allow users to request; the kernel's own default would be 4096.
 void raise_limits() {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
@@ -49,7 +49,7 @@ Result<void> apply_settings(const ExecRequest& request) {
   if (request.network) VMM_TRY(start_network(*request.network));
   VMM_TRY(seed_random_numbers(request.random_seed));
   raise_limits();
-  // Not there in a kernel without perf events.
+  // The file is missing in a kernel without perf events.
   if (::access("/proc/sys/kernel/perf_event_paranoid", F_OK) == 0)
     VMM_TRY(write_file("/proc/sys/kernel/perf_event_paranoid", "-1"));
   return write_file("/proc/sys/kernel/kptr_restrict", "0");

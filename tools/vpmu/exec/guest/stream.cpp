@@ -25,7 +25,7 @@ void Stream::close() {
 std::array<pollfd, 2> Stream::waits_for() const {
   if (done()) return {pollfd{.fd = -1}, pollfd{.fd = -1}};
   const short room = buffer_.empty() ? short{0} : short{POLLOUT};
-  // An end that has nothing to do is left out: the source's says again and again that its writer has gone.
+  // An end that has nothing to do is left out: poll() would report again and again that the source's writer has gone.
   return {pollfd{.fd = buffer_.empty() ? source_.get() : -1, .events = POLLIN},
           pollfd{.fd = sink_.get(), .events = room}};
 }
@@ -59,7 +59,7 @@ void Stream::flush() {
       buffer_.clear();
       taken_ = 0;
       if (read_ >= end_ && source_.valid()) end_source();
-      if (ends_when_empty_ && source_.valid()) fill();  // nothing would tell that it has no more
+      if (ends_when_empty_ && source_.valid()) fill();  // poll() would not tell that there is no more
       if (!buffer_.empty()) continue;                   // the last words
       if (!source_.valid()) close();
       return;

@@ -46,7 +46,7 @@ Result<void> write_file(const std::string& path, std::string_view text) {
 }
 
 void log(std::string_view text) {
-  // Of a priority that is not on a console which is asked to be quiet. Without its newline it would wait for more.
+  // A priority that a quiet console does not show. Without the newline the kernel would wait for the rest of the line.
   const auto written = write_file("/dev/kmsg", "<6>vpmu exec: " + std::string{text} + "\n");
   static_cast<void>(written);
 }

@@ -21,7 +21,7 @@ std::string compare(const Branch& seen, const void* from, const void* to) {
   return "a branch from " + text_of(seen) + ", not from " + text_of(right);
 }
 
-/// The loop's branch as often as there are entries: each sample has more rounds before it.
+/// The LBR holds the loop's branch in every entry: each sample is preceded by more iterations than there are entries.
 void check_last_branches(const Processor& processor, Report& report) {
   perf_event_attr event = sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 2, branch_sample);
   event.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY;
@@ -45,7 +45,7 @@ void check_last_branches(const Processor& processor, Report& report) {
                 });
 }
 
-/// The calls that have not returned, the innermost first.
+/// The calls that have not yet returned, the innermost first.
 void check_call_stack(const Processor& processor, Report& report) {
   perf_event_attr event = sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 0, branch_sample);
   event.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_CALL_STACK;
@@ -54,7 +54,7 @@ void check_call_stack(const Processor& processor, Report& report) {
     const bool refused = says_unsupported(recorded.refused);
     return report.check("lbr.stack", refused, "refused", refused ? "refused" : "not refused");
   }
-  // Three calls, two instructions of each round, three returns, and four around them.
+  // Three calls, two instructions per iteration, three returns, and four instructions around them.
   const std::size_t expected = (3 + 2 * std::size_t{calls_rounds} + 3 + 4) / period;
   check_samples(report, "lbr.stack", recorded, expected, "the two calls in each",
                 [](const Sample& sample, std::size_t) {
@@ -64,7 +64,7 @@ void check_call_stack(const Processor& processor, Report& report) {
                 });
 }
 
-/// BTS: every taken branch, which the last one of the loop is not.
+/// BTS: every taken branch, so not the loop's last one.
 void check_trace(const Processor& processor, Report& report) {
   const Recorded recorded = record(
       sampled(hardware_event(PERF_COUNT_HW_BRANCH_INSTRUCTIONS, Counts::user), 1, 0, PERF_SAMPLE_IP | PERF_SAMPLE_ADDR),

@@ -28,7 +28,7 @@ void check_count(std::string_view name, std::uint64_t number, std::uint64_t expe
   report.equal(name, decimal(expected), count_text(event));
 }
 
-/// User and kernel mode apart are what they are together.
+/// The counts of user and kernel mode add up to the count of both.
 void check_privilege(Report& report) {
   const std::uint64_t instructions = PERF_COUNT_HW_INSTRUCTIONS;
   const OpenedEvent kernel = open_event(hardware_event(instructions, Counts::kernel));
@@ -42,7 +42,7 @@ void check_privilege(Report& report) {
                count_text(user) + " user, " + count_text(kernel) + " kernel, " + count_text(both) + " both");
 }
 
-/// As many events as there are counters are scheduled together, and one more is refused.
+/// As many events as there are counters can be scheduled together, and one more is refused.
 void check_group(const Processor& processor, Report& report) {
   std::vector<OpenedEvent> events;
   const auto add = [&events](const perf_event_attr& attributes) {

@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::string_view driver_line = "Performance Events: ";
 
-/// What the kernel says of the PMU of this processor.
+/// The kernel's message about the PMU of this processor.
 std::string expected_driver(const Processor& processor) {
   std::string text = "PEBS fmt" + decimal(processor.pebs_format) + "+, " + processor.driver;
-  // Of a model that it does not know, the kernel does not use the LBR.
+  // On a model that it does not know, the kernel does not use the LBR.
   if (processor.known) text += ", " + decimal(processor.branches) + "-deep LBR";
   if (processor.full_width) text += ", full-width counters";
   return text + ", Intel PMU driver.";
@@ -25,7 +25,7 @@ std::string text_behind(const std::vector<std::string>& log, std::string_view be
   return line == log.end() ? std::string{} : line->substr(begin.size());
 }
 
-/// A line of the form "... NAME:    VALUE", by any of its names: kernels have changed them.
+/// The value of a line of the form "... NAME:    VALUE", by any of its names, which differ between kernels.
 std::string fact(const std::vector<std::string>& log, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
     std::string text = text_behind(log, "... " + std::string{name} + ":");
@@ -46,12 +46,12 @@ std::string counters_text(std::string_view version, std::string_view counters, s
   return text.append(width).append(" bits");
 }
 
-/// What the kernel says of a PMU, an interrupt or an access that is not as it should be.
+/// Whether the kernel complains about the PMU, an interrupt or an access.
 bool is_complaint(std::string_view line) {
   constexpr std::array texts{
       "BUG:",          "Oops",       "unchecked MSR access", "irq loop stuck",     "general protection fault",
       "PEBS disabled", "Broken PMU", "PEBS record size",     "failed to register", "Call Trace:"};
-  // Others warn of other things: "RETBleed: WARNING: ...".
+  // Other lines contain the word, too: "RETBleed: WARNING: ...".
   if (line.starts_with("WARNING:")) return true;
   return std::ranges::any_of(texts, [line](const char* text) { return line.find(text) != std::string_view::npos; });
 }
@@ -68,8 +68,8 @@ void check_driver(const Processor& processor, Report& report) {
       counters_text(fact(log, {"version"}), fact(log, {"generic registers", "generic counters", "generic bitmap"}),
                     fact(log, {"fixed-purpose events", "fixed-purpose counters", "fixed-purpose bitmap"}),
                     fact(log, {"bit width"})));
-  // Of a processor that is in none of its tables the kernel says that it can be precise, and refuses every precise
-  // event.
+  // For a processor in none of its tables, the kernel reports that precise events are possible, and refuses every
+  // precise event.
   if (!processor.known) return report.skip("sysfs.caps", "Linux has no table of this processor");
   const auto capabilities = [](std::string_view precise, std::string_view branches) {
     return "max_precise " + std::string{precise} + ", branches " + std::string{branches};

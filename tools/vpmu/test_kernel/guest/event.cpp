@@ -28,7 +28,7 @@ perf_event_attr event(std::uint32_t type, std::uint64_t config, Counts counts) {
   return attributes;
 }
 
-/// The fields of a record, one after the other; 0 after its end.
+/// Reads the fields of a record, one after the other; 0 after its end.
 class Fields {
  public:
   Fields(const std::byte* at, std::size_t bytes) : at_{at}, left_{bytes / sizeof(std::uint64_t)} {}
@@ -47,7 +47,7 @@ class Fields {
   std::size_t left_;
 };
 
-/// In the order of perf_event_open(2), PERF_RECORD_SAMPLE.
+/// The fields are in the order of perf_event_open(2), PERF_RECORD_SAMPLE.
 Sample read_sample(Fields fields, std::uint64_t type) {
   Sample sample;
   if ((type & PERF_SAMPLE_IP) != 0) sample.ip = fields.next();
@@ -83,7 +83,7 @@ perf_event_attr raw_event(std::uint64_t config, Counts counts) { return event(PE
 
 OpenedEvent open_event(const perf_event_attr& attributes, int group) {
   perf_event_attr copy = attributes;
-  // Only the leader is enabled, and its group with it.
+  // Only the leader starts disabled: enabling it enables its group.
   if (group >= 0) copy.disabled = 0;
   const auto fd = ::syscall(SYS_perf_event_open, &copy, 0, -1, group, PERF_FLAG_FD_CLOEXEC);
   if (fd < 0) return {.fd = Fd{}, .error = errno};
@@ -117,7 +117,7 @@ Recording SampleBuffer::take(std::uint64_t sample_type) const {
   const auto* const data = static_cast<const std::byte*>(memory_) + page_bytes;
   const std::uint64_t end = header->data_head;
   std::atomic_thread_fence(std::memory_order_acquire);
-  // Nothing is ever freed, so no record goes around the buffer's end.
+  // The buffer is never emptied, so no record wraps around its end.
   for (std::uint64_t at = 0; at + sizeof(perf_event_header) <= end;) {
     perf_event_header record{};
     std::memcpy(&record, data + at, sizeof record);

@@ -22,7 +22,7 @@ void check_frontend(const Processor& processor, Report& report) {
   event.config1 = missed_cache;
   const Recorded recorded = record(event, [](int fd) { vpmu_known_lines(fd, rounds); });
   const std::uint64_t begin = address_of(vpmu_known_lines_begin), end = address_of(vpmu_known_lines_end);
-  // Each line of each round misses; what is around them may.
+  // Each line misses in each iteration; the lines around them may miss.
   const std::size_t expected = rounds * (end - begin) / line_bytes / (period + 1);
   check_samples(report, "frontend", recorded, expected, "each at a line's begin",
                 [begin, end](const Sample& sample, std::size_t) {

@@ -1,4 +1,4 @@
-// The checker of `vpmu test-kernel`: what a guest runs. ../README.md tells what it does.
+// The checker of `vpmu test-kernel`, which runs in the guest. ../README.md describes what it does.
 #include <cstdio>
 #include <string_view>
 
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   if (processor->perf) {
     check_perf(*processor, report);
     check_perfs_tests(report);
-    // Where two precise events overflow at once, the interrupt of the second may find nothing to be done.
+    // When two precise events overflow at once, the interrupt of the second one may find nothing left to do.
     constexpr int known_to_happen = 4;
     check_no_complaint("perf.log", known_to_happen, report);
   }

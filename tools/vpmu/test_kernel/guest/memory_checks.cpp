@@ -15,16 +15,16 @@ namespace {
 constexpr KnownLoop loop{.rounds = 20'000};
 constexpr std::uint64_t period = 199;
 constexpr std::uint64_t access_sample = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC;
-constexpr std::uint64_t least_latency = 3;  // any load has more
-constexpr std::uint64_t most_latency = 12;  // of a load that hits the L1, with all that may be in its way
+constexpr std::uint64_t least_latency = 3;  // every load has a higher one
+constexpr std::uint64_t most_latency = 12;  // of a load that hits the L1, including possible delays
 constexpr std::uint64_t offcore_response = 0x01B7;
 
-/// A variable in a line of its own.
+/// A variable in a cache line of its own.
 struct alignas(line_bytes) Known {
   std::array<std::uint64_t, 2> words{};
 };
 
-/// Which access a sample has to be of.
+/// The access that a sample must describe.
 struct Access {
   const void* instruction;
   const void* address;
@@ -50,7 +50,7 @@ Recorded record_loop(const perf_event_attr& event, Known& memory) {
   return record(event, [&memory](int fd) { vpmu_known_loop(fd, loop.rounds, memory.words.data()); });
 }
 
-/// Not each load is followed from its start to its end, so their number is the processor's own.
+/// The processor does not follow every load from start to end, so the number of samples is not fixed.
 void check_loads(const Processor& processor, Report& report) {
   Known memory;
   perf_event_attr event = sampled(raw_event(processor.loads, Counts::user), period, 2, access_sample);
@@ -84,15 +84,15 @@ void check_stores(const Processor& processor, Report& report) {
                 [&access](const Sample& sample, std::size_t) { return compare(sample, access); });
 }
 
-/// More memory than an L2 or a second level TLB has room for, in pages of 4 KiB. One for all checks: of one that is
-/// given back, the next has the last pages first, which a cache may still hold.
+/// More memory than an L2 or a second-level TLB covers, in pages of 4 KiB. One object for all checks: if each check
+/// mapped its own, the next would get the last pages first, which a cache may still hold.
 class WalkedMemory {
  public:
   WalkedMemory() {
     void* const memory = ::mmap(nullptr, walked_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return;
     memory_ = static_cast<std::byte*>(memory);
-    ::madvise(memory_, walked_bytes, MADV_NOHUGEPAGE);  // refused by kernels that have no huge pages
+    ::madvise(memory_, walked_bytes, MADV_NOHUGEPAGE);  // fails on kernels without huge pages
     for (std::size_t at = 0; at < walked_bytes; at += page_bytes) memory_[at] = std::byte{1};
   }
   WalkedMemory(const WalkedMemory&) = delete;
@@ -103,7 +103,7 @@ class WalkedMemory {
   static constexpr std::uint64_t page_bytes = 4096;
   static constexpr std::uint64_t pages = walked_bytes / page_bytes;
 
-  /// What the event counts of a walk through all of it.
+  /// Checks an event's count while all of the memory is read.
   void check(std::string_view name, const perf_event_attr& event, std::uint64_t expected, std::string_view what,
              Report& report) const {
     if (memory_ == nullptr) return report.check(name, false, "memory", "none");
@@ -119,7 +119,7 @@ class WalkedMemory {
   std::byte* memory_{};
 };
 
-/// perf's own names of caches, as the kernel's tables of the processor have them.
+/// perf's generic cache events, as the kernel's tables define them for this processor.
 void check_cache_events(const Processor& processor, const WalkedMemory& memory, Report& report) {
   const perf_event_attr lines = read_misses(PERF_COUNT_HW_CACHE_L1D, Counts::user);
   const perf_event_attr pages = read_misses(PERF_COUNT_HW_CACHE_DTLB, Counts::user);
@@ -131,7 +131,7 @@ void check_cache_events(const Processor& processor, const WalkedMemory& memory, 
   memory.check("cache.dtlb", pages, WalkedMemory::pages, "pages that missed the TLBs", report);
 }
 
-/// Demand reads of lines that no L2 can have.
+/// Demand reads of lines that are in no L2.
 void check_offcore(const Processor& processor, const WalkedMemory& memory, Report& report) {
   if (!processor.known) {
     const bool has = exists(core_pmu_path("format/offcore_rsp"));

@@ -15,9 +15,9 @@ namespace vmm::tool::checker {
 namespace {
 
 constexpr const char* data_file = "/tmp/vpmu-kernel-checker.data";
-constexpr std::uint64_t period = 10'048;        // a multiple of 64, as Broadwell takes it
+constexpr std::uint64_t period = 10'048;        // a multiple of 64, as Broadwell requires
 constexpr std::uint64_t branch_period = 1'009;  // of the loop's branch
-constexpr std::uint64_t most_around = 100'000;  // instructions of a program that does nothing
+constexpr std::uint64_t most_around = 100'000;  // instructions of a program that does nothing: an upper limit
 
 using Words = std::vector<std::string>;
 
@@ -26,13 +26,13 @@ Words joined(Words first, const Words& second) {
   return first;
 }
 
-/// What perf has recorded, as `perf script` prints it: a line for each sample, or a paragraph.
+/// The samples that perf recorded, as `perf script` prints them: a line or a paragraph for each.
 struct Script {
   bool was_recorded{};
-  std::string text;  ///< Where it was not recorded, or cannot be printed: what perf said.
+  std::string text;  ///< If recording or printing failed: perf's messages.
 };
 
-/// Runs `perf RECORDER... -o FILE -- WORK`, and then prints these fields.
+/// Runs `perf RECORDER... -o FILE -- WORK`, and then prints these fields of the samples.
 Script record_by_perf(const Words& recorder, std::string_view work, std::string_view fields) {
   const Words command = joined(joined({"perf"}, recorder), {"-o", data_file, "--"});
   const ProgramEnd recorded = run_program(joined(command, work_command(work)));
@@ -53,8 +53,8 @@ std::optional<std::uint64_t> first_number(std::string_view text) {
   return number;
 }
 
-/// Nearly all of the samples are right, the others of what is around the work; and there are as many as there have to
-/// be.
+/// Checks that nearly all samples are right, that the others are in the code around the work, and that there are
+/// enough of them.
 void check_script(Report& report, std::string_view name, const Script& script, std::uint64_t expected,
                   const std::function<bool(std::string_view sample)>& is_right) {
   const std::string wanted = decimal(expected) + " samples or some more, so many of them right";
@@ -65,12 +65,12 @@ void check_script(Report& report, std::string_view name, const Script& script, s
     ++all;
     right += is_right(line) ? 1 : 0;
   }
-  // In the work: the first period may begin before it, and the last one end after it.
+  // One fewer is right: the first period may begin before the work, and the last one end after it.
   const bool holds = expected > 1 && right + 1 >= expected && all <= expected + expected / 4 + 2;
   report.check(name, holds, wanted, decimal(all) + " samples, " + decimal(right) + " of them right");
 }
 
-/// True where the processor has it. Else it is a check that perf is refused it.
+/// Whether the processor has the facility. If not, checks that the kernel refused it to perf.
 bool is_there(bool there, Report& report, std::string_view name, const Script& script) {
   if (!there) report.check(name, !script.was_recorded, "refused", script.was_recorded ? "recorded" : "refused");
   return there;
@@ -93,7 +93,7 @@ void check_record(const Processor& processor, Report& report) {
     unsigned precise;
     const char *check, *event;
   };
-  // INST_RETIRED.PREC_DIST for the highest, as Linux wants it.
+  // For the highest level Linux requires INST_RETIRED.PREC_DIST.
   constexpr auto levels = std::to_array<Level>({{0, "perf.record.0", "instructions:u"},
                                                 {1, "perf.record.1", "instructions:up"},
                                                 {2, "perf.record.2", "instructions:upp"},
@@ -106,11 +106,11 @@ void check_record(const Processor& processor, Report& report) {
   }
 }
 
-/// How `perf mem` and `perf c2c` record loads here. Of the loop's 200,000 the processor follows some only.
+/// How `perf mem` and `perf c2c` record loads here. Of the loop's 200,000 loads the processor follows only some.
 const Words load_options{"--ldlat", "3", "-c", "1009"};
 constexpr std::uint64_t least_loads = 20;
 
-/// The samples of the loop's load, from the L1.
+/// The number of samples of the loop's load that hit the L1.
 std::uint64_t loads_of_loop(const Script& script) {
   std::uint64_t right = 0;
   for (const std::string_view line : lines_of(script.text)) {
@@ -144,8 +144,8 @@ std::uint64_t statistic(std::string_view text, std::string_view name) {
 }
 
 void check_c2c(const Processor& processor, Report& report) {
-  // perf records every CPU here, programs and kernel. Programs alone: where the kernel's interrupt handler makes more
-  // loads than a period has, each interrupt would cause the next one.
+  // perf records on every CPU here. Programs only: if the kernel's interrupt handler makes more loads than a period
+  // has, each interrupt would cause the next one.
   const Script script = record_by_perf(joined({"c2c", "record", "--all-user"}, load_options), loop_work, "ip,data_src");
   if (!is_there(processor.known && processor.stores != 0, report, "perf.c2c", script)) return;
   const ProgramEnd end = run_program({"perf", "c2c", "report", "-i", data_file, "--stats", "--stdio"});
@@ -170,7 +170,7 @@ void check_branch_stack(const Processor& processor, Report& report) {
   });
 }
 
-/// The samples of `perf script -F ip` with callers, each on one line, its frames with a space between.
+/// The samples of `perf script -F ip` with callers, each on one line, its frames separated by spaces.
 std::string on_one_line_each(std::string_view text) {
   std::string all;
   for (const std::string_view line : lines_of(text)) {
@@ -183,7 +183,7 @@ std::string on_one_line_each(std::string_view text) {
   return all;
 }
 
-/// Where perf prints an address of this program with its callers, it is one in the program's file.
+/// The address in the program's file: with callers, perf prints these.
 std::uint64_t place_in_file(const void* place) {
   const std::uint64_t address = address_of(place);
   const auto* const header = reinterpret_cast<const ElfW(Phdr)*>(::getauxval(AT_PHDR));

@@ -7,7 +7,7 @@
 namespace vmm::tool::checker {
 namespace {
 
-/// One of `perf test`, by its name there, of those that a kernel can fail.
+/// One of the tests of `perf test` that a kernel can fail, by its name there.
 struct PerfTest {
   std::string_view check, name;
 };
@@ -34,7 +34,7 @@ constexpr auto perf_tests = std::to_array<PerfTest>({
     {"sigtrap", "Sigtrap"},
 });
 
-/// What perf says of it: "Ok", "Skip (why)", "FAILED!"; empty where it does not know it. A line is
+/// perf's verdict: "Ok", "Skip (why)", "FAILED!"; empty if perf does not have the test. A line is
 /// " 23.2: Write Only Watchpoint     : Ok".
 std::string_view verdict_of(std::string_view output, std::string_view name) {
   for (std::string_view line : lines_of(output)) {

@@ -31,7 +31,7 @@ constexpr std::size_t most_output = 1U << 24U;
 }  // namespace
 
 ProgramEnd run_program(const std::vector<std::string>& command) {
-  // A file, and no pipe: what the program leaves running may keep a pipe open.
+  // A file and not a pipe, because processes that the program leaves behind may keep a pipe open.
   const Fd output{::memfd_create("output", MFD_CLOEXEC)};
   if (!output.valid()) return {.code = not_found, .output = "no file for its output"};
   const pid_t process = ::fork();

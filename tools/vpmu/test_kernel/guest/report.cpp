@@ -13,7 +13,7 @@ std::string formatted(const char* format, std::uint64_t number) {
   return text.data();
 }
 
-/// On one line, and one field of it.
+/// Makes the text one field on one line.
 std::string field(std::string_view text) {
   std::string clean{text};
   for (char& character : clean)

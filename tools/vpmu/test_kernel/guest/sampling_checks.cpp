@@ -10,12 +10,12 @@ namespace {
 
 constexpr KnownLoop loop{.rounds = 20'000};
 constexpr unsigned frames_rounds = 10'000;
-// A multiple of 64: Broadwell takes no other one of the instructions. Neither it nor its successor divides by the
-// loop's length, so that the samples are at all places of the loop.
+// A multiple of 64, because Broadwell accepts no other period for instructions. Neither the period nor period + 1
+// is a multiple of the loop's length, so the samples are spread over all of its instructions.
 constexpr std::uint64_t period = 1088;
 constexpr std::uint64_t precise_distribution = 0x01C0;  // INST_RETIRED.PREC_DIST
-// As `perf record` asks for. With the time, kernels before PEBS format 3 take one record at a time: only then can they
-// find, in the LBR, the instruction before a record's.
+// What `perf record` requests. If samples need the time, kernels before PEBS format 3 take one record at a time, and
+// only then can they find in the LBR the instruction before the record's.
 constexpr std::uint64_t single_sample = PERF_SAMPLE_IP | PERF_SAMPLE_TIME;
 
 void run(int event) {
@@ -39,13 +39,13 @@ void check_period(Report& report) {
   report.equal("sample.interrupts", expected, interrupts);
 }
 
-/// At which instruction of the loop a sample has to be, and where it is not.
+/// Where the sample is instead of at the right instruction of the loop; empty if it is right.
 std::string compare(const Sample& sample, std::uint64_t number) {
   const std::uint64_t right = loop.address(number);
   return sample.ip == right ? std::string{} : "at " + hexadecimal(sample.ip) + ", not " + hexadecimal(right);
 }
 
-/// Whether a precise_ip that the processor does not have is refused.
+/// If the processor lacks this precise_ip, checks that the kernel refused it, and returns true.
 bool check_refused(const Processor& processor, unsigned precise, std::string_view name, const Recorded& recorded,
                    Report& report) {
   if (precise <= processor.precise) return false;
@@ -54,8 +54,8 @@ bool check_refused(const Processor& processor, unsigned precise, std::string_vie
   return true;
 }
 
-/// SDM 3B 18.8.1.1: the record is of the first instruction after the one that overflows. precise_ip 1 has the address
-/// after it, 2 its own.
+/// SDM 3B 18.8.1.1: the record is of the first instruction after the overflow. With precise_ip 1 the sample has the
+/// address after that instruction, with 2 its own address.
 void check_precise(const Processor& processor, unsigned precise, std::string_view name, Report& report) {
   const Recorded recorded =
       record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, precise, single_sample), run);
@@ -68,7 +68,7 @@ void check_precise(const Processor& processor, unsigned precise, std::string_vie
                 });
 }
 
-/// SDM 3B 18.9.4.4: with precise distribution the record is of the very instruction that overflows.
+/// SDM 3B 18.9.4.4: with precise distribution the record is of the very instruction that overflows the counter.
 void check_distribution(const Processor& processor, Report& report) {
   const Recorded recorded =
       record(sampled(raw_event(precise_distribution, Counts::user), period, 3, single_sample), run);
@@ -77,7 +77,7 @@ void check_distribution(const Processor& processor, Report& report) {
                 [](const Sample& sample, std::size_t number) { return compare(sample, (number + 1) * period - 1); });
 }
 
-/// Records that need nothing of the moment fill the buffer without an interrupt for each: here without any.
+/// Samples that need nothing but the record fill the buffer without an interrupt for each: here without any.
 void check_batch(const Processor& processor, Report& report) {
   unsigned long interrupts = 0;
   const Recorded recorded =
@@ -96,12 +96,12 @@ void check_batch(const Processor& processor, Report& report) {
                 });
 }
 
-/// By frame pointers, from where the interrupt came.
+/// The callers of each sample, by frame pointers, from where the interrupt arrived.
 void check_callers(Report& report) {
   const Recorded recorded = record(sampled(hardware_event(PERF_COUNT_HW_INSTRUCTIONS, Counts::user), period, 0,
                                            PERF_SAMPLE_IP | PERF_SAMPLE_CALLCHAIN),
                                    [](int event) { vpmu_known_frames(event, frames_rounds); });
-  // A call and what begins a frame, two instructions of each round, two that end it, and four after them.
+  // A call and two instructions that make a frame, two per iteration, two that end the frame, and four after that.
   constexpr std::size_t expected = (3 + 2 * std::size_t{frames_rounds} + 2 + 4) / period;
   check_samples(report, "sample.callers", recorded, expected, "with its caller", [](const Sample& sample, std::size_t) {
     if (sample.callers.size() < 3) return decimal(sample.callers.size()) + " entries of a call chain";

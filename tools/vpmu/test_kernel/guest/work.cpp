@@ -8,7 +8,7 @@
 namespace vmm::tool::checker {
 namespace {
 
-constexpr int no_event = -1;  // what counts is perf's
+constexpr int no_event = -1;  // perf itself opens the events
 
 }  // namespace
 
