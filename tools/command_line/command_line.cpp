@@ -14,7 +14,7 @@
 namespace vmm::tool {
 namespace {
 
-/// A range as people write it: 0.001 to 1000000.
+/// A range as users would write it: 0.001 to 1000000.
 template <class Number>
 std::string describe_range(Number least, Number most) {
   std::ostringstream text;
@@ -27,7 +27,7 @@ template <class T>
 constexpr bool is_number =
     std::is_arithmetic_v<T> || std::same_as<T, std::optional<double>> || std::same_as<T, std::optional<std::uint64_t>>;
 
-/// The footer of the help is made of both.
+/// Rebuilds the help's footer from both parts of the note.
 void refresh_footer(CLI::App& app, const CommandNote& note) {
   std::string codes;
   for (const ExitCode& exit : note.exit_codes) codes += (codes.empty() ? "" : "; ") + exit.code + " " + exit.meaning;
@@ -103,7 +103,7 @@ Command Command::add_group(const std::string& name, const std::string& help) {
 template <class T>
 Argument Command::add_option(const std::string& name, T& target, const std::string& help) {
   CLI::Option* const option = app_->add_option(name, target, help);
-  // An option of several values is given once for each: what follows the first may be the command's.
+  // An option with several values is given once for each value: the words after the first may belong to the command.
   if (name.starts_with('-')) option->allow_extra_args(false);
   if (is_number<T>) (*notes_)[*option].takes = Takes::number;
   return Argument{*option, *notes_};

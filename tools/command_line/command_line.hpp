@@ -14,7 +14,7 @@ class Option;
 
 namespace vmm::tool {
 
-/// What of each option and command the parser has no place for.
+/// Properties of options and commands that the parser cannot store.
 class Notes;
 
 /// An option or a positional argument of a command; lives as long as the CommandLine.
@@ -22,10 +22,10 @@ class Argument {
  public:
   Argument(CLI::Option& option, Notes& notes) : option_{&option}, notes_{&notes} {}
   Argument required() const;
-  /// The help shows what its variable had when this is called.
+  /// The help shows the variable's value at the time of this call as the default.
   Argument shows_default() const;
   Argument one_of(const std::vector<std::string>& values) const;
-  /// Shells offer these values, and the manual names them; others are taken, too.
+  /// Shells offer these values, and the manual names them; other values are accepted, too.
   Argument suggests(const std::vector<std::string>& values) const;
   /// The value is the name of a file or directory: help and manual call it FILE.
   Argument takes_file() const;
@@ -33,9 +33,9 @@ class Argument {
   Argument takes_command() const;
   Argument within(unsigned least, unsigned most) const;
   Argument within(double least, double most) const;
-  /// Refused without the other.
+  /// The option is refused without the other one.
   Argument needs(Argument other) const;
-  /// Refused with the other.
+  /// The option is refused together with the other one.
   Argument excludes(Argument other) const;
 
  private:
@@ -49,23 +49,23 @@ class Command {
   Command(CLI::App& app, Notes& notes) : app_{&app}, notes_{&notes} {}
   Command add_command(const std::string& name, const std::string& help);
   Command add_group(const std::string& name, const std::string& help);
-  /// A name with dashes is an option's; any other, a positional argument's. T is std::string, a vector of those, an
+  /// A name with dashes is an option, any other a positional argument. T is std::string, a vector of those, an
   /// optional of a number or string, double, unsigned, or an integer of 64 bits.
   template <class T>
   Argument add_option(const std::string& name, T& target, const std::string& help);
   Argument add_flag(const std::string& name, bool& target, const std::string& help);
   void add_flag(const std::string& name, const std::function<void()>& given, const std::string& help);
-  /// Exactly so many of its options.
+  /// Exactly so many of the options must be given.
   void require_options(unsigned count);
-  /// So many of its commands.
+  /// So many of the commands must be given.
   void require_commands(unsigned least, unsigned most);
-  /// What the help says below the options.
+  /// Text that the help shows below the options.
   void set_footer(const std::string& text);
-  /// Below the footer in the help, and a section of the manual.
+  /// Shown below the footer in the help, and as a section of the manual.
   void set_exit_codes(const std::vector<ExitCode>& codes);
-  /// The manual shows it.
+  /// An example that the manual shows.
   void add_example(const std::string& command, const std::string& meaning);
-  /// Neither help, manual nor shells name the command.
+  /// Hides the command from help, manual and shells.
   void hide();
   /// Called by parse() when the command was given.
   void when_given(const std::function<void()>& action);
@@ -79,13 +79,13 @@ class Command {
   Notes* notes_;
 };
 
-/// What parse() has found.
+/// The result of parse().
 struct ParseOutcome {
   enum class Kind { parsed, help_shown, wrong };
   Kind kind{};
-  /// Of what is wrong: one line.
+  /// If the command line is wrong: why, in one line.
   std::string message;
-  /// The command that was given, below the program's own; empty without one.
+  /// The name of the command that was given, without the program's; empty if there was none.
   std::string command;
 };
 
@@ -96,11 +96,11 @@ class CommandLine : public Command {
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
-  /// Sets the variables and calls what was given to when_given(). --help prints the help.
+  /// Sets the variables and calls the when_given() functions. --help prints the help.
   [[nodiscard]] ParseOutcome parse(int argc, const char* const* argv);
-  /// The same of a line without the program's name.
+  /// The same for a line without the program's name.
   [[nodiscard]] ParseOutcome parse(const std::string& line);
-  /// All of it that users may know, as it is now: what is added later is not in there.
+  /// Everything that users may know, except hidden commands; what is added later is not included.
   [[nodiscard]] CommandDescription describe() const;
 
  private:

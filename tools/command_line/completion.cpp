@@ -10,12 +10,12 @@
 namespace vmm::tool {
 namespace {
 
-/// A command line, as far as it goes.
+/// A command line up to the current word.
 struct Position {
   const CommandDescription* command;
   const ArgumentDescription* awaits{};  ///< The option whose value comes next.
-  std::size_t positionals{};            ///< So many are there.
-  std::size_t first_positional{};       ///< Where the first one is.
+  std::size_t positionals{};            ///< How many have been given.
+  std::size_t first_positional{};       ///< The index of the first one.
   bool options_ended{};                 ///< By a --.
   std::set<std::string> given;          ///< Names of options.
 };
@@ -46,7 +46,7 @@ void take_option(Position& at, const std::string& word) {
   if (!option->value.empty() && equals == std::string::npos) at.awaits = option;
 }
 
-/// Goes on after a word that is complete. `index`: its number, the program's being 0.
+/// Advances over a complete word. `index`: its number, the program's being 0.
 void take(Position& at, const std::string& word, std::size_t index) {
   if (at.awaits != nullptr) {
     at.awaits = nullptr;
@@ -61,7 +61,7 @@ void take(Position& at, const std::string& word, std::size_t index) {
   }
 }
 
-/// Offers those that begin as the word does.
+/// Offers a candidate if it begins with the word.
 void offer(Completion& completion, std::string_view word, std::string candidate, std::string help = {}) {
   if (candidate.starts_with(word)) completion.candidates.push_back({std::move(candidate), std::move(help)});
 }
@@ -72,7 +72,7 @@ void offer_options(Completion& completion, const Position& at, std::string_view 
   }
 }
 
-/// `begin` stands before the value in the same word.
+/// `begin` is what precedes the value in the same word.
 void offer_values(Completion& completion, const ArgumentDescription& argument, std::string_view word,
                   std::string_view begin = {}) {
   for (const auto& value : argument.values) offer(completion, word, fmt::format("{}{}", begin, value));

@@ -6,7 +6,7 @@
 namespace vmm::tool {
 namespace {
 
-/// PROGRAM and ASKED stand for the program and for its command that answers.
+/// The script's text; PROGRAM and ASKED in it stand for the program and for its completion command.
 struct Script {
   std::string_view shell;
   std::string_view text;

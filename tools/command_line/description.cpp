@@ -10,7 +10,7 @@
 namespace vmm::tool {
 namespace {
 
-/// What stands for a value in a synopsis.
+/// The placeholder for a value in a synopsis.
 std::string value_of(const CLI::Option& option, const ArgumentNote& note) {
   if (option.get_items_expected_max() == 0) return "";
   if (note.takes == Takes::file) return "FILE";
@@ -47,7 +47,7 @@ ArgumentDescription describe(const CLI::Option& option, Notes& notes) {
   return described;
 }
 
-/// Those of a command, or of a group of its options: a group has a --help of its own, which is the command's.
+/// The options of a command, or of a group. A group has its own --help, which is left out.
 std::vector<const CLI::Option*> shown_options(const CLI::App& app) {
   auto options = app.get_options();
   const bool is_group = app.get_name().empty();
@@ -70,7 +70,7 @@ ChoiceDescription describe_choice(const CLI::App& group) {
   return choice;
 }
 
-// As deep as the program's commands are. NOLINTNEXTLINE(misc-no-recursion)
+// Recurses as deep as commands are nested. NOLINTNEXTLINE(misc-no-recursion)
 CommandDescription describe(const CLI::App& app, const std::string& above, Notes& notes) {
   const CommandNote& note = notes[app];
   CommandDescription command;

@@ -4,12 +4,12 @@
 
 namespace vmm::tool {
 
-/// What a shell offers for a value besides the values that are known.
+/// What a shell offers for a value in addition to the known values.
 enum class Takes {
   number,   ///< Nothing can be offered.
-  text,     ///< May be a file's name, as far as the option's table tells.
+  text,     ///< Possibly a file's name: the option does not say.
   file,     ///< The name of a file or directory.
-  command,  ///< A command, and from the second value on its arguments.
+  command,  ///< A command; from the second value on, the command's arguments.
 };
 
 /// One exit code of a command.
@@ -24,14 +24,14 @@ struct Example {
   std::string meaning;
 };
 
-/// What the documents and the shells are told of an option or a positional argument.
+/// An option or a positional argument, as documents and shells see it.
 struct ArgumentDescription {
-  std::vector<std::string> names;  ///< With their dashes, short ones first; of a positional argument its name alone.
-  std::string value;  ///< What stands for the value: FILE, N, or the option's name in capitals; empty for a flag.
-  std::string help;   ///< One line. What is in backticks is to be typed.
-  std::string default_value;        ///< Empty where the help does not show it.
+  std::vector<std::string> names;  ///< With dashes, short ones first; of a positional argument its name alone.
+  std::string value;  ///< The placeholder for the value: FILE, N, or the option's name in capitals; empty for a flag.
+  std::string help;   ///< One line. Text in backticks is typed literally.
+  std::string default_value;        ///< Empty if the help does not show it.
   std::string range;                ///< "0 to 3"; empty without one.
-  std::vector<std::string> values;  ///< Known values, in the order of the table.
+  std::vector<std::string> values;  ///< Known values, in the order of the option's list.
   bool closed{};                    ///< Any value but those of `values` is refused.
   Takes takes{Takes::text};
   bool required{};
@@ -39,22 +39,22 @@ struct ArgumentDescription {
   std::vector<std::string> needs;     ///< Names of options: refused without them.
   std::vector<std::string> excludes;  ///< Names of options: refused with them.
 
-  /// The long name where there is one, else the short one; of a positional argument its name.
+  /// The long name if there is one, else the short one; of a positional argument its name.
   [[nodiscard]] const std::string& name() const { return names.back(); }
 };
 
-/// Options of which a given number has to be there.
+/// A group of options of which a given number is required.
 struct ChoiceDescription {
   std::string help;
   std::vector<std::string> options;  ///< The name() of each.
 };
 
-/// What the documents and the shells are told of a command. Hidden commands are left out.
+/// A command, as documents and shells see it. Hidden commands are left out.
 struct CommandDescription {
   std::string name;       ///< The last word.
   std::string full_name;  ///< All words, the program's first.
   std::string help;       ///< One line.
-  std::string notes;      ///< What is said below the options; may be empty.
+  std::string notes;      ///< Shown below the options; may be empty.
   std::vector<ArgumentDescription> positionals;
   std::vector<ArgumentDescription> options;
   std::vector<ChoiceDescription> choices;

@@ -12,21 +12,21 @@
 namespace vmm::tool {
 namespace {
 
-/// "vpmu virt" as the name of a page: vpmu-virt.
+/// The name of the command's page: vpmu-virt for "vpmu virt".
 std::string page_name(const CommandDescription& command) {
   std::string name = command.full_name;
   std::ranges::replace(name, ' ', '-');
   return name;
 }
 
-/// With a capital at its begin and a full stop at its end.
+/// The text with a capital at its start and a full stop at its end.
 std::string sentence(std::string text) {
   if (text.empty()) return text;
   text.front() = upper(text.substr(0, 1)).front();
   return std::string_view{".!?"}.find(text.back()) == std::string_view::npos ? text + "." : text;
 }
 
-/// An option and its value as they are given.
+/// An option and its value as they are typed.
 std::string usage_of(const ArgumentDescription& option) {
   return roff_bold(option.name()) + (option.value.empty() ? "" : " " + roff_italic(option.value));
 }
@@ -59,7 +59,7 @@ std::string usage_of_choice(const CommandDescription& command, const ChoiceDescr
   return fmt::format("{{{}}}", fmt::join(usages, " | "));
 }
 
-/// How a command is given, in one line of roff.
+/// The command's synopsis, in one line of roff.
 std::string synopsis(const CommandDescription& command) {
   std::string line = roff_bold(command.full_name);
   for (const auto& choice : command.choices) line += " " + usage_of_choice(command, choice);
@@ -73,7 +73,7 @@ std::string synopsis(const CommandDescription& command) {
   return line;
 }
 
-/// Whether the help names each of them itself; of NAME=VALUE both parts.
+/// Whether the help mentions each of the values; of NAME=VALUE both parts.
 bool names_all(const std::string& help, const std::vector<std::string>& values) {
   const auto has = [&help](const std::string& word) { return help.find(word) != std::string::npos; };
   return std::ranges::all_of(values, [&has](const std::string& value) {
@@ -82,7 +82,7 @@ bool names_all(const std::string& help, const std::vector<std::string>& values) 
   });
 }
 
-/// What the table says of an argument beside its help.
+/// Facts about an argument that its help text does not contain.
 std::vector<std::string> facts_of(const ArgumentDescription& argument) {
   std::vector<std::string> facts;
   const auto add = [&facts](std::string_view what, const std::vector<std::string>& words) {
@@ -117,7 +117,7 @@ void add_positionals(ManualPage& page, const CommandDescription& command) {
   for (const auto& argument : command.positionals) page.item(roff_italic(upper(argument.name())), meaning_of(argument));
 }
 
-/// The page of a command has its --help once, whatever is below it.
+/// A command's page shows --help once, not again for each nested command.
 enum class HelpOption { shown, left_out };
 
 void add_options(ManualPage& page, const CommandDescription& command, HelpOption help = HelpOption::shown) {
@@ -131,7 +131,7 @@ void add_exit_codes(ManualPage& page, const std::vector<ExitCode>& codes) {
   for (const auto& exit : codes) page.item(roff_bold(exit.code), roff(sentence(exit.meaning)));
 }
 
-/// Those of a command, or of the commands below it where none has its own.
+/// The exit codes of a command; if it has none, those of the first command below it.
 std::vector<ExitCode> exit_codes_of(const CommandDescription& command) {
   if (!command.exit_codes.empty() || command.commands.empty()) return command.exit_codes;
   return command.commands.front().exit_codes;
@@ -146,7 +146,7 @@ void add_examples(ManualPage& page, const std::vector<Example>& examples) {
 
 std::string reference_to(const CommandDescription& command) { return roff_bold(page_name(command)) + "(1)"; }
 
-/// The other pages that a reader of this one may want: those whose commands its text names.
+/// Related pages: those of commands that the text of this page names.
 std::string see_also(const ManualPage& page, const CommandDescription& program, const CommandDescription& command) {
   std::string references = reference_to(program);
   for (const auto& other : program.commands) {
@@ -163,7 +163,7 @@ void begin_page(ManualPage& page, const CommandDescription& command) {
   page.section("SYNOPSIS");
 }
 
-/// The commands below a command, each with all that there is to say.
+/// The nested commands, each with its complete description.
 void add_nested(ManualPage& page, const CommandDescription& command) {
   for (const auto& nested : command.commands) {
     page.subsection(nested.full_name);

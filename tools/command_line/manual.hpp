@@ -8,11 +8,11 @@ namespace vmm::tool {
 
 /// One page of the manual, section 1.
 struct Page {
-  std::string name;  ///< Of its file: vpmu-run.1.
+  std::string name;  ///< The name of its file: vpmu-run.1.
   std::string text;  ///< In man(7).
 };
 
-/// What stands at the foot of each page.
+/// The foot of each page.
 struct ManualFoot {
   std::string version;  ///< The program's, with its name.
   std::string date;     ///< YYYY-MM-DD.

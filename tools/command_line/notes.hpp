@@ -12,7 +12,7 @@ class Option;
 
 namespace vmm::tool {
 
-/// What an option's table says that the parser has no place for.
+/// Properties of an option that the parser cannot store.
 struct ArgumentNote {
   std::vector<std::string> values;
   bool closed{};
@@ -20,19 +20,19 @@ struct ArgumentNote {
   Takes takes{Takes::text};
 };
 
-/// The same of a command.
+/// Properties of a command that the parser cannot store.
 struct CommandNote {
   std::string footer;
   std::vector<ExitCode> exit_codes;
   std::vector<Example> examples;
 };
 
-/// Of all options and commands of a command line; by their addresses, which stay.
+/// The notes for all options and commands of a command line, by their addresses, which do not change.
 class Notes {
  public:
-  /// Makes an empty one where there is none yet.
+  /// Creates an empty note if there is none yet.
   ArgumentNote& operator[](const CLI::Option& option) { return arguments_[&option]; }
-  /// Makes an empty one where there is none yet.
+  /// Creates an empty note if there is none yet.
   CommandNote& operator[](const CLI::App& app) { return commands_[&app]; }
 
  private:

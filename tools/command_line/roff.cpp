@@ -9,11 +9,11 @@
 namespace vmm::tool {
 namespace {
 
-/// ASCII characters that roff gives another meaning or another look.
+/// ASCII characters that have a meaning in roff, or would be printed differently.
 constexpr std::array<std::pair<char, std::string_view>, 7> escapes{
     {{'\\', "\\(rs"}, {'-', "\\-"}, {'"', "\\(dq"}, {'\'', "\\(aq"}, {'`', "\\(ga"}, {'^', "\\(ha"}, {'~', "\\(ti"}}};
 
-/// A byte of UTF-8 beyond ASCII stays: man(1) and mandoc(1) read it.
+/// A byte of UTF-8 beyond ASCII is kept: man(1) and mandoc(1) read it.
 std::string escape_character(char c) {
   for (const auto& [character, escape] : escapes) {
     if (c == character) return std::string{escape};
@@ -28,7 +28,7 @@ std::string escape_line(std::string_view line) {
   std::string escaped;
   for (std::size_t i = 0; i < line.size(); ++i) {
     escaped += escape_character(line[i]);
-    // A list without spaces may be broken after its commas.
+    // Allows a line break after a comma in a list without spaces.
     if (line[i] == ',' && i + 1 < line.size() && line[i + 1] != ' ') escaped += "\\:";
   }
   return escaped;
@@ -38,8 +38,8 @@ std::string in_font(char font, std::string_view text) {
   return text.empty() ? "" : fmt::format("\\f{}{}\\fR", font, escape_line(text));
 }
 
-/// A line with what is in backticks in bold. At its begin a dot would be a request's, and spaces would break the
-/// paragraph.
+/// Formats a line, with the text in backticks in bold. At its start a dot would be a request, and a space would break
+/// the paragraph: both are escaped.
 std::string line_with_code(std::string_view line) {
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   std::string text = line.starts_with('.') ? "\\&" : "";
@@ -77,7 +77,7 @@ std::string roff_italic(std::string_view text) { return in_font('I', text); }
 
 ManualPage::ManualPage(std::string_view name, std::string_view version, std::string_view date) {
   text_ = fmt::format(".TH \"{}\" 1 \"{}\" \"{}\"\n.nh\n.ad l\n", escape_line(upper(name)), date,
-                      escape_line(version));  // names are not broken at the end of a line
+                      escape_line(version));  // keeps names from being broken at the end of a line
 }
 
 void ManualPage::section(std::string_view heading) { text_ += fmt::format(".SH \"{}\"\n", escape_line(heading)); }
@@ -85,7 +85,7 @@ void ManualPage::section(std::string_view heading) { text_ += fmt::format(".SH \
 void ManualPage::subsection(std::string_view heading) { text_ += fmt::format(".SS \"{}\"\n", escape_line(heading)); }
 
 void ManualPage::paragraph(std::string_view text) {
-  // The first one of a section needs no macro, and mandoc warns of it.
+  // The first paragraph of a section needs no macro, and mandoc would warn about one.
   const auto last = text_.rfind('\n', text_.size() - 2) + 1;
   const bool after_heading = std::string_view{text_}.substr(last).starts_with(".S");
   text_ += fmt::format("{}{}\n", after_heading ? "" : ".PP\n", text);

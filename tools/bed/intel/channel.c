@@ -1,8 +1,8 @@
 // L1's side of the bed's channels (glue/channel.h). Static, below 4 GiB.
 //
 //   channel write N                  standard input goes to channel N, to its end
-//   channel job N                    one job from channel N to standard output: its length in a line, and so many bytes
-//   channel mount N PATH DIRECTORY   the 9P server at channel N gives DIRECTORY its files below PATH; stays, to serve
+//   channel job N                    copies one job from channel N to standard output: a line with its length, then it
+//   channel mount N PATH DIRECTORY   mounts PATH of the 9P server at channel N on DIRECTORY; stays, to serve it
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -24,12 +24,12 @@ static void die(const char* what) {
   exit(1);
 }
 
-// The other side takes addresses as they are mapped: each page is to be there, and ours alone.
+// The other side uses physical addresses of this buffer: each page must be present, and ours alone.
 static void hold_memory(void) {
   if (mlockall(MCL_CURRENT) != 0) die("mlockall");
 }
 
-// How many were written or read; ends the program where that fails.
+// Returns how many bytes were written or read; ends the program on failure.
 static uint32_t ask(enum bed_channel_what what, uint32_t channel, void* data, uint32_t bytes) {
   request = (struct bed_channel_request){
       .what = what, .channel = channel, .buffer = (uintptr_t)data, .bytes = bytes, .done = -ENXIO};
@@ -66,7 +66,7 @@ static void take_job(uint32_t channel) {
   }
 }
 
-// Every 9P message begins with its length, 4 bytes. The whole of one, from the kernel.
+// Reads one whole 9P message from the kernel. Each begins with its length, 4 bytes.
 static uint32_t take_message(int file) {
   size_t done = 0, length = 4;
   while (done < length) {

@@ -14,7 +14,7 @@ using Words = std::vector<std::string>;
 
 Completion completion_of(const Words& words) { return complete(SampleProgram{}.describe(), words); }
 
-/// What is offered, a space behind each, and in front what the shell offers itself.
+/// The candidates, each followed by a space, after what the shell itself offers.
 std::string offered(const Words& words) {
   const Completion completion = completion_of(words);
   std::string text = to_text(completion);

@@ -1,5 +1,5 @@
-// Channels between a program in the emulated machine and files of ours: BED_CHANNELS names their descriptors, "IN:OUT"
-// for each, with commas between them. To read waits, and so does the whole machine; it has nothing else to do then.
+// Channels between a program in the emulated machine and files of ours: BED_CHANNELS has their descriptors, "IN:OUT"
+// for each, separated by commas. A read blocks, and with it the whole machine, which has nothing else to do then.
 #include <array>
 #include <cerrno>
 #include <cstdio>

@@ -36,7 +36,7 @@ vpmu::AccessResult read_guest(std::uint64_t linear, std::span<std::byte> out) {
 
 vpmu::AccessResult write_guest(std::uint64_t linear, std::span<const std::byte> in) {
   return for_each_page(linear, in.size(), [&](bx_phy_address at, std::uint64_t bytes, std::uint64_t before) {
-    // Bochs takes what it only reads as a pointer to what may be written.
+    // writePhysicalPage() only reads the data, but takes a pointer to non-const.
     BX_MEM(0)->writePhysicalPage(BX_CPU(0), at, static_cast<unsigned>(bytes),
                                  const_cast<std::byte*>(in.data() + before));
     return true;

@@ -1,4 +1,4 @@
-// What Bochs calls while it executes: its macros, and the functions that the patch to it calls. Bochs includes this
+// The hooks that Bochs calls while it executes: its macros, and the functions that the patch calls. Bochs includes this
 // file as the instrumentation library of its own build; it must not include anything of vpmu's.
 #pragma once
 
@@ -7,7 +7,7 @@ struct cpuid_function_t;
 
 namespace bed {
 
-/// Some counter counts, branches are recorded, or a PMI is on its way: instructions have to be told.
+/// A counter counts, branches are recorded, or a PMI is pending: each instruction has to be reported.
 extern bool watching;
 
 void initialize();
@@ -16,7 +16,7 @@ void report();
 
 void before_instruction();
 void after_instruction(bxInstruction_c* instruction);
-/// What the instruction that runs is; of unconditional near branches `what` is Bochs's number.
+/// The kind of the current instruction; for unconditional near branches `what` is Bochs's number.
 void conditional_branch(bool taken);
 void near_branch(unsigned what);
 void far_branch();
@@ -28,9 +28,9 @@ void flush_translations();
 enum class Answer { done, fault, not_the_pmus };
 Answer rdmsr(unsigned index, unsigned long long& value);
 Answer wrmsr(unsigned index, unsigned long long value);
-/// False: #GP(0).
+/// False: raise #GP(0).
 bool rdpmc(unsigned ecx, unsigned cpl, bool cr4_pce, unsigned long long& value);
-/// Adds the PMU to what Bochs answers.
+/// Adds the PMU to Bochs's CPUID.
 void cpuid(unsigned leaf, cpuid_function_t& answer);
 /// #DB is being delivered.
 void debug_exception();

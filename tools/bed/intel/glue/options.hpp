@@ -4,21 +4,21 @@
 
 namespace bed {
 
-/// What the environment says of the CPU: BED_MODEL, BED_SIGNATURE (hexadecimal), BED_SKID, BED_CYCLES, BED_SEED,
+/// The CPU's options, from the environment: BED_MODEL, BED_SIGNATURE (hexadecimal), BED_SKID, BED_CYCLES, BED_SEED,
 /// BED_WARM=1.
 struct Options {
   std::string model{"skylake"};      ///< vpmu's name of the PMU's generation and of the caches.
   std::uint32_t signature{0x506E3};  ///< CPUID.01H:EAX.
-  unsigned skid{};                   ///< A PMI is late by up to so many instructions.
-  unsigned cycles{1};                ///< An instruction takes up to so many cycles, by its address.
-  std::uint64_t seed{1};             ///< Of both.
-  bool warm{};                       ///< Caches, TLBs and predictors work though nothing counts.
+  unsigned skid{};                   ///< PMIs are delayed by up to so many instructions.
+  unsigned cycles{1};                ///< An instruction takes 1 to so many cycles, by its address.
+  std::uint64_t seed{1};             ///< Selects the values of both.
+  bool warm{};                       ///< Caches, TLBs and predictors also work while nothing counts.
 
   /// 1 to `cycles`.
   [[nodiscard]] std::uint64_t cycles_at(std::uint64_t ip) const {
     return cycles <= 1 ? 1 : 1 + mixed(ip + seed) % cycles;
   }
-  /// The same sequence for the same seed.
+  /// Pseudo-random numbers: the same sequence for the same seed.
   [[nodiscard]] unsigned random() const {
     static std::uint64_t state = 0;
     return static_cast<unsigned>(mixed(seed + ++state));
@@ -33,10 +33,10 @@ struct Options {
   }
 };
 
-/// Read once.
+/// The options, which are read once.
 const Options& options();
 
-/// Has Bochs's I/O port of the channels answered (channels.cc).
+/// Connects Bochs's I/O port to the channels (channels.cc).
 void connect_channels();
 
 }  // namespace bed

@@ -16,7 +16,7 @@
 
 #include "bochs.h"
 #include "cpu/cpu.h"
-// Behind it.
+// These need what is above.
 #include "cpu/apic.h"
 #include "cpu/cpuid.h"
 
@@ -28,7 +28,7 @@ namespace {
 
 BX_CPU_C* cpu() { return BX_CPU(0); }
 
-/// Late by so many instructions, where the options want that.
+/// Instructions until a delayed PMI; set if the options ask for a skid.
 std::optional<unsigned> pmi_due;
 
 class Surroundings final : public vpmu::GuestEnv {
@@ -58,22 +58,22 @@ class Surroundings final : public vpmu::GuestEnv {
 Surroundings surroundings;
 std::optional<vpmu::Pmu> pmu;
 std::unique_ptr<vpmu::uarch::ProcessorModel> model;
-bool modelling = false;  ///< A counter needs what only the model can tell.
+bool modelling = false;  ///< A counter needs the model of caches and predictors.
 std::uint64_t retired = 0, retired_in_bulk = 0;
 
-/// The instruction that runs.
+/// The current instruction.
 struct {
   bool open;  ///< It began while instructions were watched.
   bool in_guest;
   std::uint8_t cpl;
   std::uint64_t ip;
-  std::uint64_t begun_at;  ///< Bochs's count of instructions and iterations.
-  std::uint64_t carried;   ///< Cycles of a repeated instruction that was interrupted.
+  std::uint64_t begun_at;  ///< Bochs's count of instructions and iterations at its start.
+  std::uint64_t carried;   ///< Cycles of a repeated instruction that was interrupted and resumes.
   vpmu::Retirement retirement;
 } now;
 
-/// Instructions that the PMU has not been told of yet. As long as no counter can overflow, their sums are all that it
-/// needs.
+/// Instructions that the PMU does not know of yet. As long as no counter can overflow, the PMU needs only their
+/// sums.
 class Bulk {
  public:
   void follow(const vpmu::CountPlan& plan) {
@@ -87,7 +87,7 @@ class Bulk {
     }
     budget_ = nearest;
   }
-  /// False: it has to be retired, and the others settled before. `cycles` is at least 1, and no event comes more often.
+  /// False: the instruction has to be retired by itself, after the sums. `cycles` is at least 1; no event counts more.
   bool take(unsigned cpl, std::uint64_t cycles, const vpmu::BranchOutcome& branch) {
     if (cycles >= budget_) return false;
     budget_ -= cycles;
@@ -134,7 +134,7 @@ class Bulk {
 
   vpmu::CountPlan plan_{};
   std::array<Sums, 2> sums_{};  ///< Of ring 0, and of the others.
-  std::uint64_t budget_{};      ///< Cycles until a counter could overflow.
+  std::uint64_t budget_{};      ///< Cycles until a counter may overflow.
 };
 
 Bulk bulk;
@@ -153,7 +153,7 @@ std::uint64_t instruction_pointer() {
   return cpu()->get_rip() + (cpu()->long64_mode() ? 0 : cpu()->get_segment_base(BX_SEG_REG_CS));
 }
 
-/// Ticks of a bus clock of a 24th of the CPU's.
+/// Ticks of the bus clock, which is a 24th of the CPU's.
 std::uint32_t bus_ticks(std::uint64_t cycles) {
   constexpr std::uint64_t ratio = 24;
   static std::uint64_t rest = 0;
@@ -165,7 +165,7 @@ std::uint32_t bus_ticks(std::uint64_t cycles) {
 
 vpmu::PebsRegisters registers(std::uint64_t next) {
   using enum vpmu::Slot;
-  // In the order of their numbers in instructions.
+  // In the order of register numbers in instructions.
   constexpr std::array general{rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15};
   vpmu::PebsRegisters out;
   for (unsigned i = 0; i < general.size(); ++i) out[general[i]] = cpu()->get_reg64(i);
@@ -247,12 +247,12 @@ void report() {
                retired, retired_in_bulk, surroundings.pmis, pmu->statistics().records_written);
 }
 
-/// The line of code that was fetched last, by its physical address; no line's where the next is fetched anew.
+/// The physical address of the code line fetched last; an impossible one forces a new fetch.
 std::uint64_t code_line = ~std::uint64_t{0};
 
-/// Code comes in lines. Of an instruction in two lines the second comes with the next instruction.
+/// Fetches code by lines. If an instruction spans two lines, the second is fetched with the next instruction.
 void fetch() {
-  constexpr std::uint64_t line = 64, page = 4096;  // Bochs does not tell its size
+  constexpr std::uint64_t line = 64, page = 4096;  // Bochs does not tell the page's size
   const std::uint64_t physical = cpu()->pAddrFetchPage | (now.ip & (page - 1));
   if (physical / line == code_line) return;
   code_line = physical / line;
@@ -287,7 +287,7 @@ void far_branch() { now.retirement.branch = {.kind = vpmu::BranchKind::far, .tak
 void access(unsigned long long linear, unsigned long long physical, unsigned bytes, unsigned how) {
   if (how == BX_EXECUTE) return;
   constexpr unsigned line = 64;
-  constexpr std::uint64_t page = 4096;  // Bochs does not tell its size
+  constexpr std::uint64_t page = 4096;  // Bochs does not tell the page's size
   vpmu::Retirement& r = now.retirement;
   const bool loads = how != BX_WRITE, stores = how != BX_READ;
   const vpmu::MemAccess seen{.address = vpmu::GuestLinear{linear},
@@ -333,7 +333,7 @@ void after_instruction(bxInstruction_c* instruction) {
   const std::uint64_t next = instruction_pointer();
   const std::uint64_t iterations = cpu()->get_icount() - now.begun_at + 1;
   const vpmu::BranchOutcome& branch = now.retirement.branch;
-  if (instruction->repUsedL() != 0 && next == now.ip && branch.kind == vpmu::BranchKind::none) {  // goes on later
+  if (instruction->repUsedL() != 0 && next == now.ip && branch.kind == vpmu::BranchKind::none) {  // it will resume
     now.carried += iterations;
     return;
   }
@@ -351,7 +351,7 @@ void after_instruction(bxInstruction_c* instruction) {
 
 Answer rdmsr(unsigned index, unsigned long long& value) {
   constexpr unsigned bios_sign_id = 0x8B;
-  if (index == bios_sign_id) {  // a microcode without the errata that Linux works around
+  if (index == bios_sign_id) {  // a microcode revision without the errata that Linux works around
     value = 0xF0ULL << 32;
     return Answer::done;
   }
