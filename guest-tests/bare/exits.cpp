@@ -1,5 +1,5 @@
-// Does the same thing 4000 times and then says so by a letter, over and over: whoever reads the letters knows what one
-// costs.
+// Repeats an operation 4000 times and then prints a letter, over and over. So the time between two letters shows what
+// one operation costs.
 #include "bare.hpp"
 
 extern "C" {

@@ -1,4 +1,4 @@
-// Prints what the processor tells of itself: CPUID's leaves, and the MSRs that it has.
+// Prints how the processor describes itself: CPUID's leaves, and the MSRs that exist.
 #include "bare.hpp"
 
 extern "C" {

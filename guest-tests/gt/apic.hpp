@@ -45,11 +45,11 @@ inline void use_x2apic() {
   is_x2apic = true;
 }
 
-/// What is sent. SDM 3A figure 10-12: delivery mode and level.
+/// The command that send() sends. SDM 3A figure 10-12: delivery mode and level.
 namespace command {
 inline constexpr std::uint32_t fixed = 0x4000, nmi = 0x4400, init = 0x4500, startup = 0x4600;
 }
-/// To the CPU with that APIC id.
+/// Sends a command to the CPU with that APIC id.
 inline void send(std::uint32_t id, std::uint32_t what) {
   if (is_x2apic) return wrmsr(x2apic_msr(command_offset), (std::uint64_t{id} << 32) | what);
   constexpr std::uint32_t pending = 1U << 12;
@@ -58,12 +58,12 @@ inline void send(std::uint32_t id, std::uint32_t what) {
   write(command_high_offset, id << 24);
   write(command_offset, what);
 }
-/// A fixed interrupt to this CPU. SDM 3A figure 10-12.
+/// Sends a fixed interrupt to this CPU. SDM 3A figure 10-12.
 inline void send_to_self(std::uint8_t vector) {
   constexpr std::uint32_t self = 1U << 18;
   write(command_offset, self | command::fixed | vector);
 }
-/// Once, after so many ticks of the APIC's timer. SDM 3A 10.5.4.
+/// Starts the APIC's timer in one-shot mode, for so many ticks. SDM 3A 10.5.4.
 inline void start_timer(std::uint8_t vector, std::uint32_t ticks) {
   constexpr std::uint32_t lvt_timer_offset = 0x320, initial_count_offset = 0x380, divide_offset = 0x3E0,
                           divide_by_one = 0xB;

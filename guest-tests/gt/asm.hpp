@@ -8,7 +8,7 @@ namespace gt {
 
 using vpmu::MsrIndex;
 
-/// What a `try_` form met.
+/// The result of a `try_` form.
 struct Outcome {
   static constexpr std::uint64_t none = 0xFF;
   std::uint64_t vector{none};  ///< Exception, `none` when the instruction completed.
@@ -112,7 +112,7 @@ inline void out32(std::uint16_t port, std::uint32_t value) {
 
 inline void enable_interrupts() { asm volatile("sti" ::: "memory"); }
 inline void disable_interrupts() { asm volatile("cli" ::: "memory"); }
-/// Waits for an interrupt with interrupts enabled: STI's shadow keeps one from slipping in before the HLT. SDM 2B STI.
+/// Waits for an interrupt: STI's shadow keeps one from arriving between STI and HLT. SDM 2B STI.
 inline void halt_with_interrupts() { asm volatile("sti\n hlt\n cli" ::: "memory"); }
 /// Waits for an NMI with interrupts disabled.
 inline void halt() { asm volatile("hlt" ::: "memory"); }

@@ -71,7 +71,7 @@ constexpr Facts sandy_bridge = [] {
   return f;
 }();
 
-/// Servers differ in the suppliers of off-core responses.
+/// Servers have other response bits for suppliers of off-core requests.
 constexpr std::uint64_t server_offcore_bits = 0x3F'FFFF'8FFF;
 
 constexpr Facts sandy_bridge_ep = [] {

@@ -25,7 +25,7 @@ std::uint64_t link_to(const Table& table) {
   return reinterpret_cast<std::uint64_t>(&table) | present | writable | user;
 }
 
-// The guest's own tables change under hardware's hands (accessed, dirty), hence volatile.
+// The processor changes the guest's own tables (accessed, dirty), hence volatile.
 volatile std::uint64_t& entry_of(std::uint64_t linear) {
   const std::uint64_t page = (linear - window) / 4096;
   return window_pt[(page / 512) % window_pt.size()][page % 512];

@@ -8,7 +8,7 @@ namespace gt::paging {
 inline constexpr std::uint64_t present = 1ULL << 0, writable = 1ULL << 1, user = 1ULL << 2, accessed = 1ULL << 5,
                                dirty = 1ULL << 6, no_execute = 1ULL << 63;
 
-/// Window of 1024 pages at a linear address that equals no physical one; empty at the start of a test.
+/// A window of 1024 pages at a linear address that equals no physical one; empty at the start of a test.
 inline constexpr std::uint64_t window = 0x80'0000'0000;
 inline constexpr unsigned window_pages = 1024;
 

@@ -11,7 +11,7 @@ namespace gt::pebs {
 using vpmu::PebsRecord;
 using vpmu::Slot;
 
-/// DS buffer management area, 64-bit. SDM 3B figure 18-22. The PMU changes it under the program's hands, hence
+/// DS buffer management area, 64-bit. SDM 3B figure 18-22. The PMU changes it while the program runs, hence
 /// volatile.
 struct ManagementArea {
   std::uint64_t bts_base, bts_index, bts_maximum, bts_threshold;
@@ -21,7 +21,7 @@ struct ManagementArea {
 
 /// Bytes of the record buffer; whole pages.
 inline constexpr std::size_t buffer_bytes = 16 * 4096;
-/// What the buffer holds where no record has been written.
+/// Fills the buffer where no record has been written.
 inline constexpr std::byte poison{0xA5};
 inline constexpr std::uint64_t poison_word = 0xA5A5'A5A5'A5A5'A5A5;
 /// A threshold of so many records is never reached.
@@ -33,9 +33,9 @@ std::uint64_t record_bytes();
 volatile ManagementArea& area();
 std::byte* buffer();
 
-/// Poisons the buffer, sets base = index, room for `records`, threshold behind `threshold_records`; loads IA32_DS_AREA.
+/// Poisons the buffer, sets base = index, room for `records`, threshold after `threshold_records`; loads IA32_DS_AREA.
 void set_up(unsigned records, unsigned threshold_records);
-/// The reload value of PMCi: `period` events before overflow.
+/// Sets the reload value of PMCi: `period` events before overflow.
 void set_reset(unsigned counter, std::uint64_t period);
 
 /// Whole records between base and index.

@@ -13,7 +13,7 @@ namespace msr = vpmu::msr;
 namespace reg = vpmu::reg;
 namespace status = vpmu::reg::global_status;
 
-/// An event select without its control bits. Those that are not alike on all processors are in gt/cpu.hpp.
+/// An event select without its control bits. Events that differ between processors are in gt/cpu.hpp.
 struct Event {
   std::uint8_t code;
   std::uint8_t umask;
@@ -70,12 +70,12 @@ inline void acknowledge(std::uint64_t bits) { wrmsr(msr::IA32_PERF_GLOBAL_OVF_CT
 inline std::uint64_t counter(unsigned i) { return rdmsr(msr::IA32_PMC0 + i); }
 inline std::uint64_t fixed(unsigned n) { return rdmsr(msr::IA32_FIXED_CTR0 + n); }
 
-/// Cycles to an overflow that comes soon, yet not within the instructions that start the counter.
+/// A period in cycles: short, but longer than the instructions that start the counter.
 std::uint64_t short_period();
 
-/// A patience that outlasts any reasonable counting source, in TSC ticks.
+/// A timeout, in TSC ticks, that is longer than any reasonable counting source needs.
 inline constexpr std::uint64_t patience = 1ULL << 34;
-/// Runs `step` until it is true; false when `ticks` of the TSC have passed before.
+/// Repeats `step` until it returns true; false if `ticks` of the TSC pass before that.
 template <class Step>
 bool wait_until(Step step, std::uint64_t ticks = patience) {
   const std::uint64_t begin = rdtsc();
@@ -84,7 +84,7 @@ bool wait_until(Step step, std::uint64_t ticks = patience) {
   return true;
 }
 
-/// What one PMI handler run saw, in the order in which it looked.
+/// What one run of the PMI handler saw, in the order in which it looked.
 struct PmiRecord {
   std::uint64_t vector, rip, rsp;
   std::uint64_t lvtpc;  ///< Before the handler touched it.
@@ -93,17 +93,17 @@ struct PmiRecord {
   std::uint64_t tsc;
 };
 
-/// What the handler does beyond noting what it saw.
+/// What the handler does besides recording what it saw.
 struct PmiPolicy {
   std::uint64_t acknowledge{~0ULL};  ///< Status bits to clear, of those that are set.
   std::uint64_t stop{1};             ///< 1: GLOBAL_CTRL = 0.
   std::uint64_t unmask{0};           ///< 1: rewrites LVTPC without the mask at the end, as Linux does.
 };
 
-/// Directs PMIs to NMI or to a fixed vector (interrupts stay as they are), and notes each.
+/// Directs PMIs to NMI or to a fixed vector (does not change IF), and records each.
 void catch_pmi_by_nmi(PmiPolicy policy = {});
 void catch_pmi_by_vector(std::uint8_t vector, PmiPolicy policy = {});
-/// Handler runs so far, and the first 16 of them.
+/// How often the handler has run, and its first 16 records.
 std::uint32_t pmi_count();
 const PmiRecord& pmi(unsigned i);
 /// Waits until `n` PMIs have been taken.

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <type_traits>
 
-/// What a guest test kernel and the host that runs it agree on. Included by both sides; no behaviour here.
+/// The interface between a guest test kernel and the host that runs it. Included by both sides; data only.
 ///
 /// The host finds the tests in the ELF section `.gt_tests`, an array of TestDescriptor. For each test it makes a fresh
 /// VM with one vCPU (two for need_second_cpu), loads the file, and starts the first vCPU at the entry point in 64-bit
 /// mode, CPL 0, interrupts off, memory mapped linear = physical, with the test's index in RDI and BootFlags in RSI. The
-/// guest talks by 32-bit OUT of a Message's address to `command_port` and ends with Command::complete.
+/// guest sends messages by a 32-bit OUT of a Message's address to `command_port`, and ends with Command::complete.
 namespace gt {
 
 /// ELF section that holds the descriptors.
@@ -21,7 +21,7 @@ inline constexpr std::uint16_t command_port = 0x7F0;
 /// Guest RAM that the kernel may rely on, from physical 0.
 inline constexpr std::uint64_t ram_bytes = 64ULL << 20;
 
-/// What a test needs from the counting source to mean anything; the host skips it elsewhere.
+/// What a test needs from the counting source to be meaningful; the host skips the test if the source lacks it.
 enum Need : std::uint32_t {
   need_nothing = 0,
   need_counts = 1U << 0,        ///< Counters move while the guest runs.
@@ -30,24 +30,24 @@ enum Need : std::uint32_t {
   need_hit_levels = 1U << 3,    ///< Caches, TLBs and branch prediction are real or modelled.
   need_second_cpu = 1U << 4,    ///< The machine has a second vCPU, which waits for INIT and SIPI.
   need_branch_steps = 1U << 5,  ///< DEBUGCTL.BTF works; a host's KVM may drop it.
-  need_modelled_levels = 1U << 6,  ///< And by one model, whoever runs the guest: not those of a host.
+  need_modelled_levels = 1U << 6,  ///< One model provides them, whatever runs the guest: not the host's own.
   need_uncore = 1U << 7,           ///< The package has counters, too.
 };
 
-/// Facts about the source, for tests that can check more when it is better, and what the user wants.
+/// Facts about the source, for tests that can check more with a better one, and the user's wishes.
 enum BootFlag : std::uint64_t {
   boot_exact_counts = 1U << 0,
-  boot_long = 1U << 1,  ///< Tests that repeat something do it as often as is told in full, not in seconds.
+  boot_long = 1U << 1,  ///< Tests that repeat something run all repetitions, not only some seconds.
 };
 
 enum class Command : std::uint32_t {
   log = 1,       ///< A line for the reader.
-  fail = 2,      ///< A check failed; the test goes on.
-  skip = 3,      ///< The test cannot judge here, `text` says why; the last message.
+  fail = 2,      ///< A check failed; the test continues.
+  skip = 3,      ///< The test is meaningless here, `text` says why; the last message.
   complete = 4,  ///< The test is over, `checks` says how many checks it made; the last message.
 };
 
-/// One message. The guest passes its physical address, below 4 GiB; the host copies it out before it looks at it.
+/// One message. The guest passes its physical address, below 4 GiB; the host copies the message before checking it.
 struct Message {
   Command command{};
   std::uint32_t line{};    ///< fail: source line.
@@ -66,7 +66,7 @@ struct TestDescriptor {
   std::uint64_t needs{};                    ///< Need bits.
   std::uint64_t entry{};                    ///< void() in the guest; of no use to the host.
 };
-// Compilers align large objects to 32 bytes: a multiple leaves no gaps in the section.
+// Compilers align large objects to 32 bytes: a size that is a multiple of 32 leaves no gaps in the section.
 static_assert(sizeof(TestDescriptor) == 96);
 
 }  // namespace gt

@@ -12,7 +12,7 @@ extern const gt::LinkedTest gt_tests_begin[];
 extern const gt::LinkedTest gt_tests_end[];
 [[noreturn]] void gt_main(std::uint64_t index, std::uint64_t flags);
 
-// What the compiler may call by itself in a freestanding program.
+// Functions that compilers call by themselves in a freestanding program.
 void* memset(void* to, int value, std::size_t size) {
   void* const result = to;
   asm volatile("rep stosb" : "+D"(to), "+c"(size) : "a"(value) : "memory");
@@ -52,7 +52,7 @@ void send(Command command) {
   }
 }
 
-// The path's last parts tell enough and fit the field.
+// The last parts of the path are enough, and fit into the field.
 const char* short_path(const char* file) {
   std::size_t size = 0;
   while (file[size] != '\0') ++size;

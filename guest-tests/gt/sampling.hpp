@@ -6,27 +6,27 @@
 #include "gt/pmu.hpp"
 #include "gt/streams.hpp"
 
-/// One PEBS session on the marked loop, as most PEBS tests want it.
+/// One PEBS session on the marked loop, as most PEBS tests need it.
 namespace gt {
 
-/// A period that takes an exact source some rounds of the marked loop, and an estimating one much longer than an exit
-/// to the VMM.
+/// A period: some iterations of the marked loop with an exact source, and much longer than an exit to the VMM with an
+/// estimating one.
 std::uint64_t sampling_period();
 
 struct Sampling {
   pmu::Event event{cpu::facts().precise_cycles};
   unsigned counter{0};
   std::uint64_t control{pmu::os};
-  std::uint64_t period{sampling_period()};  ///< To the first overflow, and between overflows.
+  std::uint64_t period{sampling_period()};  ///< In events: to the first overflow, and between overflows.
   std::uint64_t reload{0};                  ///< Instead of `period` after the first, if not 0.
 };
 
-/// What the marked loop loads and stores.
+/// The operands of the marked loop's load and store.
 extern std::uint64_t loop_source, loop_target;
 
 /// Programs the counter with PEBS and starts it; the DS area must be set up.
 void start_sampling(const Sampling& sampling);
-/// Runs the marked loop for a little while.
+/// Runs the marked loop for a short time.
 void run_loop();
 /// Runs the marked loop until `done` or out of patience, then stops counting. False when out of patience.
 template <class Done>
@@ -39,7 +39,7 @@ bool sample_until(Done done) {
   return met;
 }
 
-/// Runs the marked loop so long that a counter of this period overflows many times.
+/// Runs the marked loop for so long that a counter with this period overflows many times.
 void sample_for_a_while();
 
 }  // namespace gt

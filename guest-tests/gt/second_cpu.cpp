@@ -16,7 +16,7 @@ extern const unsigned char gt_startup_begin[], gt_startup_end[], gt_startup_cr3[
 namespace gt {
 namespace {
 
-/// Free RAM below 1 MiB; SIPI's vector is its number. second_cpu.S knows it too.
+/// Free RAM below 1 MiB; the SIPI's vector is its page number. second_cpu.S has the same address.
 constexpr std::uint64_t startup_page = 0x50000;
 using Function = void (*)();
 constinit volatile Function started_with = nullptr;

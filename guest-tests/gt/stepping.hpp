@@ -1,10 +1,10 @@
 #pragma once
 #include <cstdint>
 
-/// Code that steps itself, or raises one event, in stepping.S. A label with a number is where the guest stands when a
-/// handler of its own begins.
+/// Code that single-steps itself, or raises one event, in stepping.S. A label with a number is the guest's RIP when one
+/// of its own handlers begins.
 extern "C" {
-/// What the PUSHF of gt_popf_steps has pushed.
+/// The flags that gt_popf_steps's PUSHF pushed.
 extern std::uint64_t gt_popf_image;
 extern const char gt_popf_1[], gt_popf_2[], gt_popf_3[], gt_popf_4[], gt_popf_5[], gt_popf_6[], gt_popf_7[];
 extern const char gt_iret_1[], gt_iret_2[];

@@ -12,13 +12,13 @@ extern "C" {
 void gt_load_stream(std::uint64_t global_ctrl, std::uint64_t address);
 extern const char gt_load_stream_first[];
 
-/// As gt_load_stream with a mix: see MixedStream.
+/// As gt_load_stream, with a mix of instructions: see MixedStream.
 void gt_mixed_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
-/// x87 and SSE in the same frame: see VectorStream. Needs CR4.OSFXSR.
+/// x87 and SSE instructions, started and stopped in the same way: see VectorStream. Needs CR4.OSFXSR.
 void gt_vector_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
-/// Writes `global_ctrl` to IA32_PERF_GLOBAL_CTRL, runs `rounds` of the counted loop, and writes 0.
+/// Writes `global_ctrl` to IA32_PERF_GLOBAL_CTRL, runs `rounds` iterations of the counted loop, and writes 0.
 void gt_counted_loop(std::uint64_t global_ctrl, std::uint64_t rounds);
 extern const char gt_counted_loop_head[];
 
@@ -57,15 +57,15 @@ struct MixedStream {
 };
 
 /// What gt_vector_stream retires while counting is on, its last WRMSR included. Takes two 32-bit integers at `address`,
-/// and stores at `address` + 16 four times the square of twice their sum, and MXCSR behind.
+/// and stores, at `address` + 16, four times the square of twice their sum, and MXCSR after that.
 struct VectorStream {
   static constexpr std::uint64_t instructions = 20;
   static constexpr std::uint64_t loads = 3;
   static constexpr std::uint64_t stores = 3;
 };
 
-/// The marked loop: eight five-byte moves that leave their own number in EBX, a load, a store, and the loop's own two
-/// instructions. Registers hold what a record must show: see marked_loop_constants, CF = 1.
+/// The marked loop: eight five-byte moves that write their own number to EBX, a load, a store, and the loop's own two
+/// instructions. The registers have the values that a record must show: see marked_loop_constants, CF = 1.
 struct MarkedLoop {
   static constexpr unsigned marks = 8;
   static constexpr std::uint64_t mark_bytes = 5;
@@ -84,11 +84,11 @@ struct MarkedLoop {
     return offset == branch_offset ? 2 : 0;
   }
 };
-/// The instruction of one of the streams that retired when `rip` was next. 0 when `rip` is not behind one of theirs.
-/// Behind the marked loop's branch, taken, comes its head: as behind what runs before the loop.
+/// The instruction of one of the streams after whose retirement `rip` is next. 0 if `rip` does not follow one of them.
+/// The loop's head follows the taken branch of the marked loop, and also the code before the loop.
 std::uint64_t instruction_before(std::uint64_t rip);
 
-/// RBP, then R8 to R15 in the marked loop.
+/// The values of RBP, then R8 to R15, in the marked loop.
 inline constexpr std::array<std::uint64_t, 9> marked_loop_constants{
     0x0B0B'1111'2222'3333, 0x0808'0808'0000'0008, 0x0909'0909'0000'0009, 0x1010'1010'0000'0010, 0x1111'1111'0000'0011,
     0x1212'1212'0000'0012, 0x1313'1313'0000'0013, 0x1414'1414'0000'0014, 0x1515'1515'0000'0015};

@@ -17,25 +17,25 @@ bool exact_counts();
 /// Whether there is time for all repetitions.
 bool is_long();
 
-/// Sends a line to the reader.
+/// Sends a line to the host's log.
 void log(const char* text);
 
-/// Ends the test: it cannot judge here, for the reason given.
+/// Ends the test as skipped: it is meaningless here, for this reason.
 [[noreturn]] void skip(const char* reason);
 /// Ends the test with what has been checked so far.
 [[noreturn]] void complete();
 /// Ends the test as failed for a reason outside its checks.
 [[noreturn]] void abort_test(const char* file, int line, const char* reason);
 
-/// Notes a check; sends the failure unless `passed`. Returns `passed`.
+/// Counts a check, and reports the failure unless `passed`. Returns `passed`.
 bool check(bool passed, const char* file, int line, const char* expression);
 
-/// Where a failing check's text is built: a buffer of the runtime.
+/// A buffer of the runtime for the text of a failing check.
 std::span<char> message_text();
 void send_failure(const char* file, int line);
 void count_check();
 
-/// Notes a comparison; sends both values when they differ. `where` names a table row, may be empty.
+/// Counts a comparison, and reports both values if they differ. `where` names a table row, and may be empty.
 template <class A, class B>
 bool check_equal(const A& actual, const B& expected, const char* file, int line, const char* expression,
                  const char* where = "") {
@@ -54,7 +54,7 @@ consteval std::array<char, test_name_size> dotted(std::string_view name) {
   return out;
 }
 
-/// A TestDescriptor as the guest sees it: the linker fills in the entry.
+/// A TestDescriptor as the guest declares it: the linker fills in the entry.
 struct LinkedTest {
   std::array<char, test_name_size> name;
   std::uint64_t needs;
@@ -71,15 +71,15 @@ static_assert(sizeof(LinkedTest) == sizeof(TestDescriptor));
       gt::dotted(#test_name), std::uint64_t{0 __VA_OPT__(| (__VA_ARGS__))}, &gt_run_##test_name}; \
   static void gt_run_##test_name()
 
-/// The condition holds; the test goes on either way.
+/// Checks a condition; the test continues either way.
 #define GT_CHECK(...) gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)
-/// The condition holds, or the test ends here.
+/// Checks a condition; the test ends here if it does not hold.
 #define GT_REQUIRE(...)                                                                                    \
   do {                                                                                                     \
     if (!gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)) gt::complete(); \
   } while (false)
-/// Both are equal; prints both when not.
+/// Checks that both are equal; prints both if not.
 #define GT_EQUAL(actual, expected) gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual)
-/// As GT_EQUAL for a row of a table: `where` says which.
+/// As GT_EQUAL, for a row of a table that `where` names.
 #define GT_EQUAL_AT(where, actual, expected) \
   gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual, (where))

@@ -5,7 +5,7 @@
 
 namespace gt {
 
-/// Builds one line in a buffer of its caller; cuts what does not fit. Always NUL-terminated.
+/// Builds one line in a buffer of its caller; truncates what does not fit. Always NUL-terminated.
 class Text {
  public:
   explicit Text(std::span<char> buffer) : buffer_{buffer} { terminate(); }
@@ -19,7 +19,7 @@ class Text {
     return *this;
   }
   Text& operator<<(bool value) { return *this << (value ? "true" : "false"); }
-  /// Integers appear in hexadecimal with 0x: nearly all of them are registers here.
+  /// Integers are written in hexadecimal with 0x: nearly all of them are registers here.
   Text& operator<<(std::uint64_t value) {
     *this << "0x";
     bool started = false;

@@ -10,7 +10,7 @@
 
 namespace gt_runner {
 
-/// The device at gt::command_port: collects what a test says. What it reads comes from the guest and is checked.
+/// The device at gt::command_port: collects a test's messages. It checks them, because they come from the guest.
 class Conversation final : public vmm::PortDevice {
  public:
   /// `over` is called once, on the vCPU's thread, with the message that ends the test.

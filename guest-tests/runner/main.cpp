@@ -38,7 +38,7 @@ int report_error(const vmm::Error& error) {
 vmm::Result<gt_runner::RunOptions> options_of(const Arguments& arguments) {
   if (arguments.port != "kvm" && arguments.port != "soft")
     return vmm::usage_error(fmt::format("unknown port '{}'", vmm::printable(arguments.port)), "known ports: kvm, soft");
-  // Machine::create does this too, but only once a test runs: a wrong name must not skip every test first.
+  // Machine::create does this too, but only when a test runs: a wrong name must not skip every test first.
   vmm::MachineConfig machine{.kernel = arguments.kernel,
                              .threads_per_core = arguments.threads,
                              .model = arguments.model,

@@ -11,9 +11,9 @@ struct Totals {
 };
 Totals count(std::span<const TestResult> results);
 
-/// What a person sees of one test: a line, then its failures and log.
+/// One test's result for people: a line, then its failures and log.
 std::string describe(const TestResult& result);
-/// "N passed, N failed", with the number of skipped tests when there are any.
+/// "N passed, N failed", with the number of skipped tests if there are any.
 std::string describe(const Totals& totals);
 /// The results as a JUnit document; `suite` names model and source.
 std::string junit(std::span<const TestResult> results, const std::string& suite);

@@ -18,7 +18,7 @@ struct Test {
 /// A guest test kernel: an ELF64 file with a section of gt::TestDescriptor.
 class TestKernel {
  public:
-  /// Reads the list of tests. Fails (kind usage) when it cannot be read, is no ELF64 for x86-64, or has no tests.
+  /// Reads the list of tests. Fails (kind usage) if the file cannot be read, is no ELF64 for x86-64, or has no tests.
   static vmm::Result<TestKernel> open(const std::string& path);
 
   [[nodiscard]] const std::vector<Test>& tests() const { return tests_; }

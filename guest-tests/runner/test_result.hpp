@@ -8,16 +8,16 @@ namespace gt_runner {
 enum class Verdict {
   passed,
   failed,
-  skipped,  ///< The source or the host cannot judge this test; `reason` says why.
+  skipped,  ///< The test is meaningless with this source or host; `reason` says why.
 };
 
-/// What became of one test.
+/// The result of one test.
 struct TestResult {
   std::string name;
   Verdict verdict{Verdict::failed};
-  std::string reason;                 ///< skipped, or failed outside a check.
+  std::string reason;                 ///< For skipped, or failed outside a check.
   std::vector<std::string> failures;  ///< Failed checks: "file:line: text".
-  std::vector<std::string> log;       ///< What the guest had to say.
+  std::vector<std::string> log;       ///< The guest's log lines.
   std::uint32_t checks{};             ///< Checks made.
   double seconds{};
 };

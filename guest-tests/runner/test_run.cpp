@@ -23,7 +23,7 @@ class Bell {
     rung_ = true;
     changed_.notify_all();
   }
-  /// False when it has not rung within `limit`.
+  /// False if the machine has not stopped within `limit`.
   bool wait(std::chrono::milliseconds limit) {
     std::unique_lock lock{mutex_};
     return changed_.wait_for(lock, limit, [this] { return rung_; });
@@ -74,7 +74,7 @@ vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const 
           .most_ticks = options.tick_limit};
 }
 
-/// But for "vcpu.", how long kicks took: that is of the host, and different each time.
+/// Adds all but "vcpu.": how long kicks took depends on the host, and differs in each run.
 void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
   for (const vmm::VcpuStatistics& vcpu : all.vcpus)
     for (const vmm::Statistic& counter : vcpu.counters)
@@ -82,7 +82,7 @@ void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
         result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
-/// What only a run can tell: the host's KVM does not do what the test needs.
+/// Whether the run showed that the host's KVM lacks what the test needs.
 bool lacks_need(const Test& test, const vmm::MachineStatistics& all) {
   if ((test.needs & gt::need_branch_steps) == 0) return false;
   return std::ranges::any_of(all.vcpus, [](const vmm::VcpuStatistics& vcpu) {
@@ -92,8 +92,8 @@ bool lacks_need(const Test& test, const vmm::MachineStatistics& all) {
   });
 }
 
-/// Makes the machine and the conversation with its guest, and lets them run. A machine without KVM ends by the guest's
-/// time alone.
+/// Makes the machine and the conversation with its guest, and runs the test. Without KVM, the only time limit is that
+/// on the guest's own time.
 vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const Test& test, const RunOptions& options) {
   vmm::Log log;
   Bell bell;
