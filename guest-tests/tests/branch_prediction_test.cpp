@@ -14,9 +14,9 @@ using pebs::Slot;
 constexpr pmu::Event mispredicts{0xC5, 0x00};
 constexpr std::uint64_t rounds = 4'000;
 
-/// A branch on bit `bit` of the round's number multiplied up, while GLOBAL_CTRL = `counters`. The high bits of a linear
-/// congruential generator are as good as random; bit 0 of a plain number alternates. Returns the branch's address; it
-/// is two bytes long, and jumps one byte far.
+/// Runs a loop with a branch while GLOBAL_CTRL = `counters`. If `random`, the branch depends on the high bit of a
+/// linear congruential generator, which is as good as random; otherwise on bit 0 of the iteration's number, which
+/// alternates. Returns the branch's address; it is two bytes long, and jumps over one byte.
 std::uint64_t branch_on(bool random, std::uint64_t counters) {
   const std::uint64_t multiplier = random ? 6'364'136'223'846'793'005ULL : 1,
                       increment = random ? 1'442'695'040'888'963'407ULL : 1;
@@ -63,13 +63,13 @@ GT_TEST(BranchPrediction_LearnsThePredictable, gt::need_hit_levels) {
   GT_CHECK(count(mispredicts, true) > rounds / 4);
 }
 
-// The record stands on the branch that was mispredicted (rule P4).
+// The record is of the mispredicted branch itself (rule P4).
 GT_TEST(BranchPrediction_RecordsStandOnTheBranch, gt::need_hit_levels) {
   const pmu::Event precise_mispredicts = gt::cpu::facts().precise_mispredicts;
   if (!gt::cpu::exists(precise_mispredicts))
     gt::skip("this processor has no precise event of all mispredicted branches");
   constexpr std::uint64_t period = 20;
-  count(mispredicts, true);  // the loop's own branch is known by now
+  count(mispredicts, true);  // by now the loop's own branch is predicted
   pebs::set_up(256, pebs::no_threshold);
   pebs::set_reset(0, period);
   pmu::program(0, pmu::select(precise_mispredicts, pmu::os), pmu::minus(period));

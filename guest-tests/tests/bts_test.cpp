@@ -71,7 +71,7 @@ GT_TEST(Bts_NeedsBothBits, gt::need_exact_counts) {
   GT_CHECK(stored() != 0);
 }
 
-// The exception leads from the instruction that faulted to the first of its handler; IRET leads back.
+// One record leads from the faulting instruction to the first one of its handler; IRET's record leads back.
 GT_TEST(Bts_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   set_up(capacity, no_threshold);
   gt::gt_branch_ud2(trace_on);
@@ -82,7 +82,7 @@ GT_TEST(Bts_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   GT_EQUAL(last.to, address(gt::gt_branch_ud2_behind));
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from), 0x48U);  // IRETQ is 48 CF
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from + 1), 0xCFU);
-  // Between them the path is unbroken: each branch starts at or behind the target of the one before.
+  // The path has no gap: each branch lies at or after the target of the one before.
   for (std::uint64_t i = 1; i < stored(); ++i)
     GT_CHECK(record(i).from >= record(i - 1).to && record(i).from - record(i - 1).to < 4096);
 }
@@ -102,7 +102,7 @@ GT_TEST(Bts_RecordsInterrupts, gt::need_exact_counts) {
   GT_EQUAL(entries, 1U);
 }
 
-// Rule B2: the interrupt comes behind the record that reaches the threshold. Bit 62 is of PEBS.
+// Rule B2: the interrupt follows the record that reaches the threshold. Bit 62 belongs to PEBS only.
 GT_TEST(Bts_ThresholdRaisesAnInterrupt, gt::need_exact_counts) {
   set_up(capacity, 5);
   pmu::catch_pmi_by_nmi();
@@ -120,7 +120,7 @@ GT_TEST(Bts_ThresholdRaisesAnInterrupt, gt::need_exact_counts) {
 GT_TEST(Bts_IsCircularWithoutInterrupt, gt::need_exact_counts) {
   set_up(4, no_threshold);
   pmu::catch_pmi_by_nmi();
-  gt::gt_branch_kinds(trace_on);  // nine branches into four places
+  gt::gt_branch_kinds(trace_on);  // nine branches into room for four
   const auto known = gt::branch_kinds();
   GT_EQUAL(stored(), 1U);
   GT_EQUAL(record(0).from, known.at(8).from);
@@ -129,7 +129,7 @@ GT_TEST(Bts_IsCircularWithoutInterrupt, gt::need_exact_counts) {
   GT_EQUAL(pmu::pmi_count(), 0U);
 }
 
-// Rule B2: nothing is stored past the absolute maximum, and nobody is told.
+// Rule B2: nothing is stored past the absolute maximum, and no interrupt is raised.
 GT_TEST(Bts_FullBufferKeepsWhatItHas, gt::need_exact_counts) {
   set_up(4, no_threshold);
   pmu::catch_pmi_by_nmi();
@@ -146,7 +146,7 @@ void loop_at_cpl3(void*) {
   asm volatile("1: dec %0\n jnz 1b" : "+r"(n)::"cc");
 }
 
-/// Of the records so far: taken in loop_at_cpl3, into CPL 3, and out of it.
+/// The records so far: branches in loop_at_cpl3, into CPL 3, and out of it.
 struct ByLevel {
   unsigned in_loop, entries, exits;
 };
@@ -198,7 +198,7 @@ GT_TEST(Bts_RecordsStraddlePages, gt::need_exact_counts) {
   GT_EQUAL(at[3], gt::branch_kinds().at(1).from);
 }
 
-// Rules B6, F10: what cannot be stored whole is not stored, and the guest goes on.
+// Rules B6, F10: a record that cannot be stored whole is not stored, and the guest continues.
 GT_TEST(Bts_UnmappedBufferLosesRecordsOnly, gt::need_exact_counts) {
   constexpr std::uint64_t page = 4096;
   namespace paging = gt::paging;
@@ -245,7 +245,7 @@ GT_TEST(Bts_ThresholdFreezes, gt::need_exact_counts) {
   pmu::start(1);
   gt::gt_branch_loop(with_interrupt | dbg::FREEZE_PERFMON_ON_PMI::mask, 20);
   GT_EQUAL(pmu::counter(0), 3U);
-  GT_EQUAL(stored(), 19U);  // the trace itself goes on
+  GT_EQUAL(stored(), 19U);  // the trace itself continues
   const bool streamlined = gt::cpu::has_streamlined_freeze();
   GT_EQUAL(gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL), streamlined ? 1U : 0U);
   GT_EQUAL(pmu::global_status(), streamlined ? pmu::status::CTR_FRZ::mask : 0U);

@@ -1,5 +1,5 @@
-// Lines that software flushes come from memory again: SDM 2A CLFLUSH and CLFLUSHOPT, 2C WBINVD. The architectural LLC
-// events say so (SDM 3B table 18-1). Only sources that model the caches.
+// Lines that software has flushed come from memory again: SDM 2A CLFLUSH and CLFLUSHOPT, 2C WBINVD. The architectural
+// LLC events show it (SDM 3B table 18-1). Only for sources that model the caches.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -13,7 +13,7 @@ namespace pmu = gt::pmu;
 
 constexpr pmu::Event llc_misses{0x2E, 0x41};
 constexpr std::uint64_t line_bytes = 64, rounds = 1000;
-/// What counting begins and ends with, in loads.
+/// At most so many loads belong to starting and stopping the counters.
 constexpr std::uint64_t few = 10;
 /// Free RAM in large pages.
 constexpr std::uint64_t line = 16ULL << 20;
@@ -96,7 +96,7 @@ GT_TEST(CacheFlush_ClflushoptIsThereFromSkylakeOn) {
   GT_CHECK(gt::guard_outcome(0).ok());
 }
 
-// The whole line goes, whatever byte of it is named, and no other. The first round is for what counting itself loads.
+// The whole line is flushed, whichever byte is named, and no other. The first iteration warms up counting's own loads.
 GT_TEST(CacheFlush_FlushesOneLine, gt::need_hit_levels) {
   for (const std::uint64_t offset : {0ULL, 63ULL, 64ULL}) {
     std::uint64_t misses = 0;
@@ -116,7 +116,7 @@ GT_TEST(CacheFlush_FlushesOneLine, gt::need_hit_levels) {
   }
 }
 
-// By its physical address: an alias is gone, too. At CPL 3 as well, and where the page may only be read.
+// The flush is by physical address: an alias misses, too. Also at CPL 3, and if the page is read-only.
 GT_TEST(CacheFlush_FlushesForEachMapping, gt::need_hit_levels) {
   gt::paging::map(window, line, gt::paging::user);
   flush_and_load<Flush::none>();
@@ -145,7 +145,7 @@ gt::Outcome try_clflush(std::uint64_t at) {
   return gt::guard_outcome(0);
 }
 
-// SDM 2A CLFLUSH: it faults as a load of a byte does.
+// SDM 2A CLFLUSH: it faults as a load of one byte does.
 GT_TEST(CacheFlush_FaultsAsALoadDoes) {
   constexpr std::uint64_t non_canonical = 1ULL << 63;
   if (try_clflush(non_canonical).ok()) gt::skip("this host's CLFLUSH checks no address");
@@ -161,7 +161,7 @@ GT_TEST(CacheFlush_FaultsAsALoadDoes) {
   }
 }
 
-// Code that flushes its own line runs on as it stands.
+// Code that flushes its own line runs on unchanged.
 GT_TEST(CacheFlush_CodeMayBeFlushed) {
   std::uint64_t left = 100;
   asm volatile(
@@ -172,7 +172,7 @@ GT_TEST(CacheFlush_CodeMayBeFlushed) {
   GT_EQUAL(left, 0U);
 }
 
-// It comes from memory each time.
+// The code comes from memory each time.
 GT_TEST(CacheFlush_FlushedCodeMisses, gt::need_hit_levels) {
   std::uint64_t left = rounds;
   begin(pmu::os);
@@ -196,7 +196,7 @@ std::uint64_t misses_of_all_lines() {
   return end().misses;
 }
 
-// SDM 2C WBINVD, while a counter counts: nothing is in a cache afterwards. KVM leaves a host's caches alone.
+// SDM 2C WBINVD, while a counter counts: afterwards nothing is cached. KVM does not flush a host's caches.
 GT_TEST(CacheFlush_WbinvdEmptiesTheCaches, gt::need_modelled_levels) {
   misses_of_all_lines();
   GT_CHECK(misses_of_all_lines() < few);

@@ -1,4 +1,4 @@
-// CMASK, INV, EDGE, ANY, and what counts while nothing retires or a handler runs. SDM 3B 18.2.1.1, 18.2.3; rules C4,
+// CMASK, INV, EDGE, ANY, and what counts in a halt or in a handler. SDM 3B 18.2.1.1, 18.2.3; rules C4,
 // C6, C7, C8, P18. An exact source takes one cycle for each instruction.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
@@ -19,7 +19,7 @@ std::uint64_t cell_address() { return reinterpret_cast<std::uint64_t>(&cell); }
 
 constexpr std::uint64_t loads = gt::load_stream_length, others = gt::load_stream_instructions - gt::load_stream_length;
 
-/// The loads of the stream, counted with these bits besides.
+/// The loads of the stream, counted with this CMASK and these further bits.
 std::uint64_t count(std::uint8_t cmask, std::uint64_t bits) {
   pmu::stop();
   pmu::program(0, pmu::select(gt::cpu::facts().loads, pmu::os) | sel::CMASK::make(cmask) | bits, 0);
@@ -39,13 +39,13 @@ GT_TEST(CycleConditions_CmaskCountsCycles, gt::need_exact_counts) {
 // Rule C4: INV does nothing without CMASK.
 GT_TEST(CycleConditions_InvNeedsCmask, gt::need_exact_counts) { GT_EQUAL(count(0, sel::INV::mask), loads); }
 
-// Rule C4: EDGE counts how often the condition begins. The loads follow one another.
+// Rule C4: EDGE counts how often the condition begins. The loads are consecutive, so it begins once.
 GT_TEST(CycleConditions_EdgeCountsBeginnings, gt::need_exact_counts) {
   GT_EQUAL(count(1, sel::E::mask), 1U);
   GT_EQUAL(count(2, sel::E::mask), 0U);
 }
 
-// Rule C8: a processor without a sibling at work counts its own events alone.
+// Rule C8: without a working sibling, a thread counts only its own events.
 GT_TEST(CycleConditions_AnyThreadAddsNothing, gt::need_exact_counts) {
   GT_EQUAL(count(0, sel::ANY::mask), loads);
   constexpr std::uint64_t any = 4;
@@ -56,7 +56,7 @@ GT_TEST(CycleConditions_AnyThreadAddsNothing, gt::need_exact_counts) {
   GT_EQUAL(pmu::fixed(0), gt::load_stream_instructions);
 }
 
-/// Instructions while PMC0 overflows in the stream, its handler's among them if it lets the counters run.
+/// The instructions while PMC0 overflows in the stream; includes the handler's if it lets the counters run.
 std::uint64_t count_over_a_handler(pmu::PmiPolicy policy) {
   pmu::stop();
   pmu::catch_pmi_by_nmi(policy);
@@ -73,11 +73,11 @@ GT_TEST(CycleConditions_CountersRunInTheHandler, gt::need_exact_counts) {
   GT_CHECK(running > gt::load_stream_instructions + 20);
 }
 
-/// Of PMC0 and PMC1: instructions and cycles up to the interrupt's handler.
+/// The counts of PMC0 and PMC1: instructions and cycles up to the interrupt's handler.
 struct UntilHandler {
   std::uint64_t instructions, cycles, ticks;
 };
-/// Runs `wait`, which ends in the handler, with the counters on; `prepare` is what makes the interrupt come.
+/// Runs `wait`, which ends in the handler, with the counters on; `prepare` causes the interrupt.
 template <class Prepare, class Wait>
 UntilHandler count_until_handler(Prepare prepare, Wait wait) {
   pmu::stop();
@@ -90,8 +90,8 @@ UntilHandler count_until_handler(Prepare prepare, Wait wait) {
   return {pmu::counter(0), pmu::counter(1), gt::rdtsc() - begin};
 }
 
-// Rule C7: nothing retires in a halt, and no unhalted cycles pass; what ends it is counted from its first instruction
-// on, as behind a NOP.
+// Rule C7: nothing retires in a halt, and no unhalted cycles pass; what follows is counted from the handler's first
+// instruction on, as after a NOP.
 GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
   constexpr std::uint8_t vector = 0x50;
   constexpr std::uint32_t ticks = 5'000'000;
@@ -114,7 +114,7 @@ GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
   GT_CHECK(halted.ticks > 100 * halted.cycles);
 }
 
-// Rule P18: the forms with INV and CMASK that stand for cycles make records, one for each period.
+// Rule P18: events with INV and CMASK that stand for cycles make records, one for each period.
 GT_TEST(CycleConditions_PreciseCyclesRecord, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   pebs::set_reset(0, 9);

@@ -1,5 +1,5 @@
-// The guest's own debugging works while the PMU is in use: a virtual PMU may borrow debug registers and #GP, but must
-// not show it. SDM 3B 17.2 (debug registers), 17.3.1 (#DB).
+// The guest's own debugging works while the PMU is in use: a virtual PMU may borrow debug registers and #GP, but the
+// guest must not notice. SDM 3B 17.2 (debug registers), 17.3.1 (#DB).
 #include <array>
 
 #include "gt/asm.hpp"
@@ -24,7 +24,7 @@ struct Seen {
 constinit Seen debug_exceptions{};
 constinit volatile std::uint64_t watched = 0;
 
-/// Puts the PMU into use, reads a counter once, and counts #DB from now on.
+/// Starts using the PMU, reads a counter once, and counts #DB from now on.
 void set_up() {
   pmu::stop();
   pmu::program(0, pmu::select(pmu::instructions, pmu::os), 77);
@@ -39,11 +39,11 @@ void set_up() {
   gt::write_dr6(0);
 }
 
-/// A virtual machine may notice a debug register only when the guest leaves to it: KVM tells nobody that one was
-/// written.
+/// Causes an exit. A VMM may learn of a written debug register only at an exit, because KVM does not report the
+/// write.
 void let_the_host_look() { gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL); }
 
-/// Runs into a breakpoint of its own, with a PMU register access between setting it and running; returns its address.
+/// Runs to a breakpoint of its own, with a PMU register access between setting it and running; returns its address.
 std::uint64_t run_to_a_label() {
   std::uint64_t at = 0;
   asm volatile("lea 1f(%%rip), %0\n mov %0, %%dr0\n mov %1, %%dr7\n rdmsr\n 1: nop\n"
@@ -65,7 +65,7 @@ GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
   }
 }
 
-// As on hardware: in force from the instruction after MOV DR on, whoever looks.
+// As on hardware: in force from the instruction after MOV DR on, without an exit in between.
 GT_TEST(GuestDebugging_BreakpointIsInForceAtOnce) {
   set_up();
   asm volatile("lea 1f(%%rip), %%rax\n mov %%rax, %%dr0\n mov %0, %%dr7\n 1: nop\n" ::"r"(dr7_fixed | dr7_local0)
@@ -109,7 +109,7 @@ GT_TEST(GuestDebugging_RegistersReadBackWhatWasWritten) {
   GT_EQUAL(gt::read_dr7(), dr7_fixed);
 }
 
-// With all four in use by the guest, RDPMC must still be answered.
+// RDPMC must still work when the guest uses all four breakpoints.
 GT_TEST(GuestDebugging_RdpmcWorksWithAllBreakpointsInUse) {
   set_up();
   constexpr std::uint64_t all_local = 0x55;
@@ -122,7 +122,7 @@ GT_TEST(GuestDebugging_RdpmcWorksWithAllBreakpointsInUse) {
   gt::write_dr7(dr7_fixed);
 }
 
-// #GP of other causes reaches the guest's handler, with its error code, and RDPMC goes on working.
+// #GP of other causes reaches the guest's handler, with its error code, and RDPMC still works.
 GT_TEST(GuestDebugging_GeneralProtectionIsDelivered) {
   set_up();
   for (unsigned round = 0; round < 3; ++round) {
@@ -187,7 +187,7 @@ GT_TEST(GuestDebugging_EachRegisterWatchesWhileCounting) {
   pmu::stop();
 }
 
-// A breakpoint that nothing meets costs an exact source no exit for each instruction.
+// With a breakpoint that is not hit, an exact source needs no exit for each instruction.
 GT_TEST(GuestDebugging_CodeBesideABreakpointIsCounted, gt::need_exact_counts) {
   set_up();
   gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
@@ -204,7 +204,7 @@ GT_TEST(GuestDebugging_CodeBesideABreakpointIsCounted, gt::need_exact_counts) {
   GT_EQUAL(debug_exceptions.count, 0U);
 }
 
-// A breakpoint of the guest on its own #GP handler is the guest's.
+// A guest's breakpoint on its own #GP handler is delivered to the guest.
 GT_TEST(GuestDebugging_BreakpointOnTheGpHandlerFires) {
   set_up();
   struct [[gnu::packed]] {

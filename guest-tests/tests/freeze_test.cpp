@@ -17,7 +17,7 @@ namespace debugctl = gt::pmu::reg::debugctl;
 constexpr std::uint64_t a_while = 1ULL << 22;
 constexpr std::uint64_t counters = pmu::gp_bit(0) | pmu::fixed_bit(1);
 
-/// PMC0 overflows soon, fixed counter 1 counts cycles beside it; LVTPC masked: a freeze needs no delivery (rule Z6).
+/// PMC0 overflows soon, fixed counter 1 counts cycles as well; LVTPC masked: a freeze needs no delivery (rule Z6).
 void start_with(std::uint64_t debugctl_value) {
   pmu::stop();
   gt::apic::write(gt::apic::lvtpc_offset, gt::apic::lvtpc::nmi | gt::apic::lvtpc::masked);
@@ -28,7 +28,7 @@ void start_with(std::uint64_t debugctl_value) {
   pmu::start(counters);
 }
 
-/// Status bits that show what is frozen: none in the legacy form (vector V-12).
+/// The status bits that report the freeze: none in the legacy form (vector V-12).
 std::uint64_t shown(std::uint64_t freeze_bits) { return gt::cpu::has_streamlined_freeze() ? freeze_bits : 0; }
 
 bool overflowed() {
@@ -73,7 +73,7 @@ GT_TEST(Freeze_LbrFreezesByItsOwnBit, gt::need_counts) {
   GT_EQUAL(pmu::global_status(), pmu::gp_bit(0) | shown(status::LBR_FRZ::mask));
   GT_EQUAL(gt::rdmsr(pmu::msr::IA32_DEBUGCTL),
            gt::cpu::has_streamlined_freeze() ? wanted : wanted & ~debugctl::LBR::mask);
-  GT_CHECK(counts_on());  // the counters are not concerned
+  GT_CHECK(counts_on());  // the counters do not freeze
   pmu::acknowledge(shown(status::LBR_FRZ::mask) | pmu::gp_bit(0));
   GT_EQUAL(pmu::global_status(), 0U);
 }
@@ -110,7 +110,7 @@ GT_TEST(Freeze_PebsFreezesAtTheThreshold, gt::need_records) {
   GT_EQUAL(pmu::global_status(), status::OVF_DSBuffer::mask | shown(status::CTR_FRZ::mask));
   for (unsigned i = 0; i < 20; ++i) gt::run_loop();
   GT_EQUAL(gt::pebs::records_written(), threshold);
-  GT_EQUAL(pmu::counter(0), pmu::minus(reload));  // reloaded by the last assist, and standing still since
+  GT_EQUAL(pmu::counter(0), pmu::minus(reload));  // reloaded by the last assist, and stopped since then
 }
 
 }  // namespace

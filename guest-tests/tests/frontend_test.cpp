@@ -1,5 +1,5 @@
 // FRONTEND_RETIRED and MSR_PEBS_FRONTEND: SDM 3B 18.13.1.4, 18.13.1.5, tables 18-58 and 18-59; ITLB_MISS_RETIRED of
-// Nehalem and Westmere. Code is laid out so that each line, or page, is one that the model's caches must miss.
+// Nehalem and Westmere. The code is laid out so that each line, or page, misses the model's caches.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/paging.hpp"
@@ -16,15 +16,15 @@ using pebs::Slot;
 
 constexpr pmu::Event frontend_retired{0xC6, 0x01}, itlb_miss_retired{0xC8, 0x20};
 constexpr std::uint64_t dsb_miss = 0x11, l1i_miss = 0x12, l2_miss = 0x13, itlb_miss = 0x14, stlb_miss = 0x15;
-/// Bubbles of at least so many cycles with so many empty slots.
+/// MSR_PEBS_FRONTEND: bubbles of at least `length` cycles with at least `width` empty slots.
 constexpr std::uint64_t bubbles(std::uint64_t length, std::uint64_t width) { return 0x06 | length << 8 | width << 20; }
 
 constexpr std::uint64_t line_bytes = 64, page_bytes = 4096;
 /// Free RAM in large pages.
 constexpr std::uint64_t code = 24ULL << 20;
 
-/// A chain of `links` jumps, the first at `at`, each `step` bytes behind the one before; a return at its end. Each is
-/// the first instruction of its line; behind it come two that do nothing but lead to the jump.
+/// A chain of `links` jumps, the first at `at`, each `step` bytes after the one before; a return at its end. Each is
+/// preceded by two NOPs, and the first of these is the target of the jump before.
 void write_chain(std::uint64_t at, std::uint64_t links, std::uint64_t step) {
   constexpr std::uint8_t nop = 0x90, jmp = 0xE9, ret = 0xC3, nops = 2, jump_bytes = 5;
   for (std::uint64_t i = 0; i < links; ++i) {
@@ -51,12 +51,12 @@ std::uint64_t count(std::uint64_t choice, std::uint64_t at) {
 void need_frontend() {
   if (gt::cpu::facts().microarchitecture < Microarchitecture::skylake) gt::skip("only Skylake has MSR_PEBS_FRONTEND");
 }
-/// `n`, but for a few of the kernel's own lines.
+/// `n`, with a tolerance for the kernel's own lines.
 bool is_about(std::uint64_t counted, std::uint64_t n) { return counted + 20 >= n && counted <= n + 20; }
 
 constexpr std::uint64_t in_dsb = 32, in_l1i = 384, in_l2 = 1'536;  // lines of code
 
-// Once for each line, not for each of its instructions.
+// Each line counts once, not each of its instructions.
 GT_TEST(Frontend_CountsLinesByWhereTheyWere, gt::need_hit_levels) {
   need_frontend();
   write_chain(code, in_l2, line_bytes);
@@ -73,7 +73,7 @@ GT_TEST(Frontend_CountsLinesByWhereTheyWere, gt::need_hit_levels) {
   GT_CHECK(is_about(count(dsb_miss, code), 0));
 }
 
-// Lines a page apart fall into 16 sets of an L2 of 1024: these have room for 256 at most.
+// Lines a page apart map to 16 sets of an L2 with 1024 sets: these hold 256 lines at most.
 GT_TEST(Frontend_CountsWhatTheL2Lacks, gt::need_hit_levels) {
   need_frontend();
   constexpr std::uint64_t lines = 1'024;
@@ -83,7 +83,7 @@ GT_TEST(Frontend_CountsWhatTheL2Lacks, gt::need_hit_levels) {
   GT_CHECK(is_about(count(l1i_miss, code), lines));
 }
 
-// SDM 3B table 18-59: at least so long, and so many slots. 1536 lines of code come from the L2, in 12 to 16 cycles; 48
+// SDM 3B table 18-59: at least this length and this width. 1536 lines of code come from the L2, in 12 to 16 cycles; 48
 // from the L1I.
 GT_TEST(Frontend_CountsBubblesByLengthAndWidth, gt::need_hit_levels) {
   need_frontend();
@@ -98,7 +98,7 @@ GT_TEST(Frontend_CountsBubblesByLengthAndWidth, gt::need_hit_levels) {
 
 void drop_translations() { gt::write_cr3(gt::read_cr3()); }
 
-/// A chain from page to page of the window.
+/// A chain of jumps from page to page of the window.
 void write_pages(std::uint64_t pages) {
   for (std::uint64_t page = 0; page < pages; ++page)
     gt::paging::map(gt::paging::window + page * page_bytes, code + page * page_bytes, gt::paging::writable);
@@ -132,7 +132,7 @@ GT_TEST(Frontend_CountsItlbMissesOfOlderProcessors, gt::need_hit_levels) {
   }
 }
 
-// Rule 5.4: the record stands on an instruction whose line missed. The event instruction is the first of its line.
+// Rule 5.4: the record is of an instruction whose line missed: the first instruction of its line.
 GT_TEST(Frontend_RecordsStandOnTheInstructionThatMissed, gt::need_hit_levels) {
   need_frontend();
   constexpr unsigned most = 64;

@@ -1,4 +1,4 @@
-// SWAPGS and loads of GS while the PMU counts, with what a source leaves to others in between. SDM 2B SWAPGS.
+// SWAPGS and loads of GS while the PMU counts, with instructions in between that a source leaves to KVM. SDM 2B SWAPGS.
 #include <array>
 
 #include "gt/apic.hpp"
@@ -34,7 +34,7 @@ GT_TEST(GsBase_IsExchangedAcrossInstructionsLeftToOthers) {
   GT_CHECK(pmu::counter(0) > 0);
 }
 
-/// CR4.FSGSBASE on while it lives, where the CPU has it.
+/// Sets CR4.FSGSBASE for its lifetime, if the CPU has it.
 class ReadableGsBase {
  public:
   ReadableGsBase() : has_{(gt::cpuid(7).ebx & 1) != 0} {
@@ -72,7 +72,7 @@ GT_TEST(GsBase_OfTheOthersIsReadBetweenTwoExchanges) {
   GT_CHECK(pmu::counter(0) > 0);
 }
 
-// As Linux loads a program's GS: the kernel's own base must be there afterwards.
+// As Linux loads a program's GS: the kernel's own base must be unchanged afterwards.
 GT_TEST(GsBase_OfTheKernelSurvivesANullSelectorForPrograms) {
   for (const bool leaves : {false, true}) {
     begin();
@@ -90,9 +90,9 @@ GT_TEST(GsBase_OfTheKernelSurvivesANullSelectorForPrograms) {
   }
 }
 
-constinit std::array<std::uint64_t, 3> interrupted{};  ///< NMIs that found GS ours, the others', or neither's.
+constinit std::array<std::uint64_t, 3> interrupted{};  ///< NMIs that found our GS base, the others', or neither.
 
-// As a kernel's handler does that does not know whose GS it finds: its own goes there, and the one it found comes back.
+// As a kernel's handler that does not know whose GS base is active: sets its own, and restores the one it found.
 void as_a_kernel_does(gt::InterruptFrame&) {
   const std::uint64_t found = gt::rdmsr(gs_base);
   gt::wrmsr(gs_base, ours);
@@ -103,7 +103,7 @@ void as_a_kernel_does(gt::InterruptFrame&) {
   gt::wrmsr(gs_base, found);
 }
 
-/// The overflow, and with it the NMI, comes at each instruction of `window` in turn.
+/// Makes the overflow, and with it the NMI, come at each instruction of `window` in turn.
 template <class Window>
 void interrupt_each_instruction(Window window) {
   gt::on_vector(gt::vector_nmi, as_a_kernel_does);
@@ -120,7 +120,7 @@ void interrupt_each_instruction(Window window) {
     pmu::stop();
     GT_EQUAL(gt::rdmsr(gs_base), ours);
     GT_EQUAL(gt::rdmsr(kernel_gs_base), others);
-    GT_EQUAL(pmu::global_status(), 0U);  // the handler has been here
+    GT_EQUAL(pmu::global_status(), 0U);  // the handler has run
   }
   GT_CHECK(interrupted[0] > 0);
   GT_CHECK(interrupted[1] > 0);

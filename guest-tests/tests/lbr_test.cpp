@@ -44,7 +44,7 @@ std::uint32_t place(std::uint64_t back) { return static_cast<std::uint32_t>((tos
 /// 3B 17.4.8.1.
 bool has_info() { return pmu::reg::perf_capabilities::LBR_FMT::get(gt::cpu::perf_capabilities()) == 5; }
 
-/// The entry `back` places below the top, without flags.
+/// The entry that is `back` places below the top, without flags.
 Branch recorded(std::uint64_t back) {
   const std::uint64_t from = gt::rdmsr(pmu::msr::MSR_LASTBRANCH_0_FROM_IP + place(back));
   const std::uint64_t address =
@@ -71,7 +71,7 @@ GT_TEST(Lbr_RecordsTakenBranchesInOrder, gt::need_exact_counts) {
   GT_EQUAL(recorded(0).to, at.after_call);
 }
 
-/// Runs one branch of each kind, and compares with what the filter lets through.
+/// Runs one branch of each kind, and compares the entries with what the filter permits.
 void check_kinds(std::uint64_t select) {
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, select);
   const std::uint64_t before = tos();
@@ -102,8 +102,8 @@ void loop_at_cpl3(void*) {
   asm volatile("1: dec %0\n jnz 1b" : "+r"(n)::"cc");
 }
 
-// The level is the one that the branch ends in: the way into CPL 3 is a branch of CPL 3, the exception that ends it is
-// not.
+// The level is that at which the branch ends: the branch into CPL 3 counts as CPL 3, the exception that leaves CPL 3
+// does not.
 GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   constexpr unsigned ends_at_cpl3 = 11;  // IRET, CALL, the loop, RET
   const auto run = [](std::uint64_t select) {
@@ -116,7 +116,7 @@ GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   run(pmu::reg::lbr_select::CPL_EQ_0::mask);
   GT_EQUAL(tos(), ends_at_cpl3);
   GT_EQUAL(recorded(ends_at_cpl3 - 1).to, address(gt::gt_user_trampoline));
-  // Far branches only: those of the handler are many.
+  // Far branches only, because the handler has many others.
   run(pmu::reg::lbr_select::CPL_NEQ_0::mask | (vpmu::low_bits(8) & ~std::uint64_t{3}));
   unsigned exits = 0;
   for (std::uint64_t back = 0; back < depth(); ++back) {
@@ -127,7 +127,7 @@ GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   GT_EQUAL(exits, 1U);
 }
 
-// An exception, its handler and the way back, without a gap.
+// An exception, its handler and the return, without a gap.
 GT_TEST(Lbr_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, vpmu::low_bits(8) & ~std::uint64_t{3});  // far branches only
   const std::uint64_t before = tos();
@@ -152,7 +152,7 @@ GT_TEST(Lbr_WrapsAroundItsDepth, gt::need_exact_counts) {
     GT_EQUAL(recorded(back).from, address(gt::gt_branch_loop_branch));
 }
 
-// A loop that has been run is predicted, and each round takes its cycles. SDM 3B table 17-16.
+// A loop that has run before is predicted, and each iteration reports its cycles. SDM 3B table 17-16.
 GT_TEST(Lbr_TellsPredictionAndCycles, gt::need_exact_counts | gt::need_hit_levels) {
   for (unsigned i = 0; i < 3; ++i) gt::gt_branch_loop(dbg::LBR::mask, 200);
   for (std::uint64_t back = 0; back + 1 < depth(); ++back) {
@@ -163,7 +163,7 @@ GT_TEST(Lbr_TellsPredictionAndCycles, gt::need_exact_counts | gt::need_hit_level
   }
 }
 
-// Taken branches that follow no pattern are mispredicted now and then.
+// Branches without a pattern are sometimes mispredicted.
 GT_TEST(Lbr_TellsMispredictions, gt::need_exact_counts | gt::need_hit_levels) {
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, vpmu::low_bits(9) & ~std::uint64_t{7});  // conditional branches only
   unsigned seen = 0;
@@ -188,7 +188,7 @@ bool has_call_stack() { return pmu::reg::lbr_select::EN_CALLSTACK::test(gt::cpu:
 /// EN_CALLSTACK, with jumps, conditional and far branches left out. SDM 3B 17.9.
 constexpr std::uint64_t call_stack = 0x3C4;
 
-// Calls are pushed, and one that only asks for its own address is not.
+// Calls are pushed, except one that only reads its own address.
 GT_TEST(Lbr_CallStackShowsTheOpenCalls, gt::need_exact_counts) {
   if (!has_call_stack()) gt::skip("no LBR call stack on this processor");
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, call_stack);
@@ -215,7 +215,7 @@ GT_TEST(Lbr_CallStackForgetsWhatReturned, gt::need_exact_counts) {
 
 constinit volatile std::uint64_t debugctl_in_handler = 0;
 
-// Rule Z11: #DB ends the recording before it is delivered, so that it does not show itself.
+// Rule Z11: #DB stops the recording before it is delivered, so it has no entry of its own.
 GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
   constexpr std::uint64_t break_on_dr0 = 0x402, rflags_rf = vpmu::bit(16);
   gt::on_vector(gt::vector_db, [](gt::InterruptFrame& frame) {
@@ -232,8 +232,8 @@ GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
   GT_EQUAL(recorded(0).from, address(gt::gt_kind_jump));
 }
 
-// Rule Z12: the freeze stands at the record. From the target of the last branch straight code leads to the record's
-// RIP: that is how the instruction is found where the record does not name it.
+// Rule Z12: the LBR freezes at the record. From the target of the last branch, straight-line code leads to the record's
+// RIP; that is how software finds the instruction if the record does not name it.
 GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
   unsigned judged = 0;
   constexpr std::uint64_t shortest = 200;  // into the loop
@@ -248,9 +248,9 @@ GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
     const std::uint64_t head = gt::MarkedLoop::head();
     const gt::pebs::PebsRecord r = gt::pebs::record(0);
     const std::uint64_t rip = r[gt::pebs::Slot::rip];
-    if (rip < head || rip > head + gt::MarkedLoop::end_offset) continue;  // taken in the code around
+    if (rip < head || rip > head + gt::MarkedLoop::end_offset) continue;  // in the code around the loop
     const Branch last = recorded(0);
-    if (last.to != head) continue;  // the first round: the way here was a call
+    if (last.to != head) continue;  // the first iteration, which was entered by a call
     GT_EQUAL(last.from, head + gt::MarkedLoop::branch_offset);
     std::uint64_t at = last.to == rip ? last.from : last.to;
     while (at < rip && at + gt::MarkedLoop::length_at(at - head) != rip) at += gt::MarkedLoop::length_at(at - head);
@@ -261,7 +261,7 @@ GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
   GT_CHECK(judged > gt::MarkedLoop::instructions / 2);
 }
 
-// Rule Z5: frozen LBRs keep still.
+// Rule Z5: a frozen LBR does not change.
 GT_TEST(Lbr_StandsStillWhileFrozen, gt::need_exact_counts) {
   if (!gt::cpu::has_streamlined_freeze()) gt::skip("a freeze of this processor clears DEBUGCTL.LBR: see Freeze");
   gt::wrmsr(pmu::msr::IA32_PERF_GLOBAL_STATUS_SET, pmu::status::LBR_FRZ::mask);

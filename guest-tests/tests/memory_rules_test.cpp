@@ -1,5 +1,5 @@
-// Whom load latency, precise stores and data addresses are for. SDM 3B 18.8.1.2, 18.9.4.2, 18.9.4.3, 18.11.3; rules L9
-// to L12, S1 to S5.
+// Which instructions have load latency, precise stores and data addresses. SDM 3B 18.8.1.2, 18.9.4.2, 18.9.4.3,
+// 18.11.3; rules L9 to L12, S1 to S5.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/pebs.hpp"
@@ -58,7 +58,7 @@ GT_TEST(MemoryRules_LoadLatencyNeedsBothBits, gt::need_hit_levels) {
   }
 }
 
-// Rule L9: another PEBS event beside load latency is not forbidden; each makes its own records, or they share one.
+// Rule L9: another PEBS event in addition to load latency is permitted; each makes its own records, or they share one.
 GT_TEST(MemoryRules_LoadLatencyBesideAnotherEvent, gt::need_hit_levels) {
   const unsigned i = facts().load_latency_counter, other = i == 0 ? 1 : 0;
   pebs::set_up(32, pebs::no_threshold);
@@ -76,7 +76,7 @@ GT_TEST(MemoryRules_LoadLatencyBesideAnotherEvent, gt::need_hit_levels) {
   GT_EQUAL(pebs::record(1)[Slot::rip], gt::load_stream_at(22));
 }
 
-// Rules S1, S2: the store behind the overflow, with its address and status, on PMC3 with both bits; else nothing.
+// Rules S1, S2: the store after the overflow, with its address and status, on PMC3 with both bits; otherwise nothing.
 GT_TEST(MemoryRules_PreciseStoresOnPmc3, gt::need_hit_levels) {
   if (!facts().precise_store) {
     GT_EQUAL(gt::try_wrmsr(pmu::msr::IA32_PEBS_ENABLE, ps_en).vector, gt::vector_gp);
@@ -99,7 +99,7 @@ GT_TEST(MemoryRules_PreciseStoresOnPmc3, gt::need_hit_levels) {
 
 }  // namespace
 
-// Starts the counters in RDI, adds to the eight bytes at RSI, which loads and stores them, four times, and stops.
+// Starts the counters in RDI, adds four times to the eight bytes at RSI, which loads and stores them, and stops.
 asm(R"(
   .pushsection .text
 gt_add_stream:
@@ -122,24 +122,24 @@ extern "C" void gt_add_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
 namespace {
 
-// Rules S3, S4: an instruction that loads and stores is in both events' records, with the one address; a store says
-// whether it hit the L1D.
+// Rules S3, S4: an instruction that loads and stores is in both events' records, with the same address; a store's
+// record says whether it hit the L1D.
 GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
   const std::uint64_t address = facts().data_la ? data_address() : 0;
   GT_EQUAL(run(facts().loads, 0, 1, gt_add_stream).records, 1U);
   GT_EQUAL(pebs::record(0)[Slot::data_address], address);
   GT_EQUAL(pebs::record(0)[Slot::data_source], 0U);
-  for (const bool in_l1 : {false, true}) {  // the first time the line is still on its way
+  for (const bool in_l1 : {false, true}) {  // the first time, the line is still in flight
     GT_EQUAL(run(facts().stores, 0, 1, gt_add_stream).records, 1U);
     GT_EQUAL(pebs::record(0)[Slot::data_address], address);
     GT_EQUAL(pebs::record(0)[Slot::data_source], facts().data_la && in_l1 ? 1U : 0U);
     run(facts().stores, 0, 1,
-        [](std::uint64_t counters, std::uint64_t) { gt::gt_counted_loop(counters, 300); });  // it arrives meanwhile
+        [](std::uint64_t counters, std::uint64_t) { gt::gt_counted_loop(counters, 300); });  // meanwhile it arrives
   }
   GT_EQUAL(data[0], 12U);
 }
 
-// Rule S5: UOPS_RETIRED.ALL of Haswell and Broadwell has an address when the instruction goes to memory, and 0 else.
+// Rule S5: UOPS_RETIRED.ALL of Haswell and Broadwell has an address if the instruction accesses memory, otherwise 0.
 GT_TEST(MemoryRules_AddressOfUops, gt::need_hit_levels) {
   using enum gt::cpu::Microarchitecture;
   if (facts().microarchitecture != haswell && facts().microarchitecture != broadwell)

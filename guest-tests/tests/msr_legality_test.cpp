@@ -1,5 +1,5 @@
-// Which values each PMU MSR takes, seen from inside: legal bits read back, every other bit raises #GP and changes
-// nothing. The legal bits are put together here from the field layouts of the manual, one by one; the virtual PMU has
+// Which values each PMU MSR accepts, seen from inside: legal bits read back, every other bit raises #GP and changes
+// nothing. The legal bits are collected here from the field layouts of the manual, one by one; the virtual PMU has
 // its own table.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -58,7 +58,7 @@ std::uint64_t status_reset_bits() {
          any_of<reg::global_status::OVF_UNCORE, reg::global_status::OVF_DSBuffer, reg::global_status::CondChgd>;
 }
 
-/// Every bit alone: legal ones read back, others raise #GP and leave the register as it was.
+/// Tests every bit alone: legal ones read back, others raise #GP and leave the register unchanged.
 void check_each_bit(const Row& row, MsrIndex index) {
   for (unsigned n = 0; n < 64; ++n) {
     const std::uint64_t value = vpmu::bit(n);
@@ -123,7 +123,7 @@ GT_TEST(MsrLegality_DebugAndBranchRegisters) {
   check_each_bit({.name = "MSR_LASTBRANCH_TOS", .legal = gt::cpu::facts().lbr_depth - 1}, msr::MSR_LASTBRANCH_TOS);
 }
 
-// Full width: rule of SDM 3B 18.2.5: bits above the counter's width are reserved; shares its storage with IA32_PMCi.
+// Full-width writes, SDM 3B 18.2.5: bits above the counter's width are reserved; shares its storage with IA32_PMCi.
 GT_TEST(MsrLegality_FullWidthCounters) {
   if (!gt::cpu::has_full_width_writes()) {
     GT_EQUAL(gt::try_rdmsr(msr::IA32_A_PMC0).vector, gt::vector_gp);
@@ -151,7 +151,7 @@ GT_TEST(MsrLegality_LegacyCounterWritesAreSignExtended) {
   }
 }
 
-// SDM 3B 18.2.2, 18.2.4.3, 18.18, rule O10: these only read.
+// SDM 3B 18.2.2, 18.2.4.3, 18.18, rule O10: these registers are read-only.
 GT_TEST(MsrLegality_ReadOnlyRegisters) {
   for (const MsrIndex index :
        {msr::IA32_PERF_GLOBAL_STATUS, msr::IA32_PERF_CAPABILITIES, msr::IA32_PERF_GLOBAL_INUSE}) {
@@ -205,8 +205,8 @@ GT_TEST(MsrLegality_MiscEnableSaysPebsIsAvailable) {
   GT_EQUAL(gt::rdmsr(msr::IA32_MISC_ENABLE), value);
 }
 
-// CPUID.0AH, CPUID.01H and PERF_CAPABILITIES: SDM 3B 18.2, 18.18. On Nehalem and Westmere some architectural events are
-// said to be missing.
+// CPUID.0AH, CPUID.01H and PERF_CAPABILITIES: SDM 3B 18.2, 18.18. Nehalem and Westmere report some architectural events
+// as missing.
 GT_TEST(Enumeration_DescribesTheProcessor) {
   using enum gt::cpu::Microarchitecture;
   const gt::cpu::Facts& cpu = gt::cpu::facts();
@@ -224,7 +224,7 @@ GT_TEST(Enumeration_DescribesTheProcessor) {
   GT_EQUAL(gt::rdmsr(msr::IA32_PERF_CAPABILITIES), cpu.perf_capabilities);
 }
 
-// SDM 3A table 9-1: what the registers hold before anyone writes them.
+// SDM 3A table 9-1: the registers' values after reset.
 GT_TEST(Enumeration_ResetValues) {
   GT_EQUAL(gt::rdmsr(msr::IA32_PERF_GLOBAL_CTRL), vpmu::low_bits(gt::pmu::gp_counters()));
   for (const MsrIndex index :
@@ -252,7 +252,7 @@ GT_TEST(GlobalStatus_IsSetAndClearedByItsTwoRegisters) {
   GT_EQUAL(gt::pmu::global_status(), (bits | vpmu::bit(1)) & ~vpmu::bit(3));
 }
 
-// SDM 3B 18.2.4.3: computed from the event selects, the fixed controls, and who may raise a PMI.
+// SDM 3B 18.2.4.3: computed from the event selects, the fixed controls, and which counters may raise a PMI.
 GT_TEST(GlobalInuse_FollowsSelectsAndInterruptEnables) {
   if (!gt::cpu::has_streamlined_freeze()) gt::skip("this processor has no IA32_PERF_GLOBAL_INUSE");
   GT_EQUAL(gt::rdmsr(msr::IA32_PERF_GLOBAL_INUSE), 0U);

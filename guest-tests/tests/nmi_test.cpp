@@ -10,13 +10,13 @@ namespace {
 namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
-/// Long enough for an NMI that should not come to come.
+/// Long enough to see that an unexpected NMI does not come.
 constexpr std::uint64_t a_while = 1ULL << 24;
 
 constinit volatile std::uint32_t runs = 0, entered_again = 0, overflows_inside = 0;
 constinit std::uint32_t overflows_wanted = 0;
 
-/// PMC0 overflows, asks for a PMI, and is stopped. LVTPC is unmasked before, and masked by the PMI.
+/// PMC0 overflows, requests a PMI, and is stopped. LVTPC is unmasked before, and masked by the PMI.
 bool overflow_once() {
   apic::write(apic::lvtpc_offset, apic::lvtpc::nmi);
   pmu::stop();
@@ -28,7 +28,7 @@ bool overflow_once() {
   return masked;
 }
 
-/// The first run asks for more NMIs before its IRET.
+/// The first run requests more NMIs before its IRET.
 void take_nmi(gt::InterruptFrame&) {
   const std::uint32_t run = runs;
   runs = run + 1;

@@ -1,6 +1,6 @@
-// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. The model of the caches is cold at first and sees what
-// runs while an event that needs it counts, so the numbers of requests are known: lines that were never used come from
-// memory, lines that only the L2 lost from the L3.
+// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. The model of the caches is cold at first and sees only
+// what runs while an event that needs it counts, so the numbers of requests are known: new lines come from memory,
+// and lines that only the L2 has evicted come from the L3.
 #include <array>
 
 #include "gt/asm.hpp"
@@ -15,7 +15,7 @@ using gt::cpu::Microarchitecture;
 
 constexpr std::uint64_t demand_data_read = 1, demand_rfo = 2, demand_code_read = 4, others = 0xFF8;
 
-/// Answers, as the manual's tables put them into the register.
+/// Responses, as the bits of the register in the manual's tables.
 struct Answers {
   std::uint64_t any, l3, memory;
 };
@@ -60,7 +60,7 @@ void store_lines(std::uint64_t from, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) *reinterpret_cast<volatile std::uint64_t*>(from + i * line_bytes) = i;
 }
 
-/// What `run` makes PMC0 count with that value in MSR_OFFCORE_RSP_0.
+/// The count on PMC0 while `run` runs, with that value in MSR_OFFCORE_RSP_0.
 template <class Run>
 std::uint64_t count(std::uint64_t value, Run run) {
   pmu::stop();
@@ -72,8 +72,8 @@ std::uint64_t count(std::uint64_t value, Run run) {
   return pmu::counter(0);
 }
 
-/// `n` requests, but for a few: of the kernel's own lines, and of instructions that the model did not see as KVM ran
-/// them.
+/// `n` requests, with a tolerance: for the kernel's own lines, and for instructions that the model did not see because
+/// KVM ran them.
 bool is_about(std::uint64_t counted, std::uint64_t n) { return counted + 20 >= n && counted <= n + 20; }
 
 template <class Use>
@@ -112,8 +112,8 @@ GT_TEST(OffcoreResponse_CountsCodeReads, gt::need_hit_levels) {
   GT_CHECK(is_about(count(demand_code_read | a.l3, run), lines));
 }
 
-// What was not asked for does not count: other requests, other answers, none at all. That something happened the last
-// line shows.
+// Other requests or responses do not count, nor does an empty selection. The last line shows that there was something
+// to count.
 GT_TEST(OffcoreResponse_CountsNothingElse, gt::need_hit_levels) {
   const Answers a = answers();
   const std::uint64_t legal = gt::cpu::facts().offcore_bits;
@@ -126,7 +126,7 @@ GT_TEST(OffcoreResponse_CountsNothingElse, gt::need_hit_levels) {
   GT_CHECK(is_about(count(demand_data_read | a.memory, [at] { load_lines(at, lines); }), lines));
 }
 
-// SDM 3B 18.8.4: two registers, each with its event.
+// SDM 3B 18.8.4: there are two registers, each with its own event.
 GT_TEST(OffcoreResponse_HasTwoRegistersAtATime, gt::need_hit_levels) {
   if (gt::cpu::facts().offcore_registers < 2) gt::skip("Nehalem has one register");
   const Answers a = answers();
@@ -143,7 +143,7 @@ GT_TEST(OffcoreResponse_HasTwoRegistersAtATime, gt::need_hit_levels) {
   GT_CHECK(is_about(pmu::counter(1), 2 * lines));
 }
 
-// The event has no precise form; its overflow interrupts as others do.
+// The event has no precise form; its overflow raises an interrupt as others do.
 GT_TEST(OffcoreResponse_Overflows, gt::need_hit_levels) {
   pmu::catch_pmi_by_nmi();
   pmu::stop();
@@ -156,7 +156,7 @@ GT_TEST(OffcoreResponse_Overflows, gt::need_hit_levels) {
   GT_CHECK((pmu::pmi(0).status & 1) != 0);
 }
 
-// A source that takes every instruction by itself, as it must for the branch stack, comes to the same count as by
+// A source that runs instructions one by one, as it must for the branch stack, gets the same count as by
 // blocks.
 GT_TEST(OffcoreResponse_CountsTheSameOneByOne, gt::need_hit_levels) {
   const std::uint64_t value = demand_data_read | demand_rfo | answers().memory;

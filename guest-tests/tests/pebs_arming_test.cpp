@@ -1,5 +1,5 @@
-// What arms PEBS, what triggers, and who is served first. SDM 3B 18.8.1.1, 18.9.4.4; rules O4, O5, O7, O9, P2, P5, P11,
-// P16, D3, D4, Q1, Q3, Q9, Q10. On the stream of loads a1, a2, ... of the worked vectors.
+// What arms PEBS, what triggers it, and the order of service. SDM 3B 18.8.1.1, 18.9.4.4; rules O4, O5, O7, O9, P2, P5,
+// P11, P16, D3, D4, Q1, Q3, Q9, Q10. On the stream of loads a1, a2, ... of the worked vectors.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -78,7 +78,7 @@ GT_TEST(PebsArming_StatusStaysUntilAcknowledged, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// Rule O7: an overflow whose status bit is still set asks for a PMI again.
+// Rule O7: an overflow whose status bit is still set requests a PMI again.
 GT_TEST(PebsArming_OverflowAgainInterruptsAgain, gt::need_exact_counts) {
   pmu::catch_pmi_by_nmi({.acknowledge = 0, .stop = 0, .unmask = 1});
   for (std::uint32_t n = 1; n <= 3; ++n) {
@@ -88,11 +88,11 @@ GT_TEST(PebsArming_OverflowAgainInterruptsAgain, gt::need_exact_counts) {
     GT_EQUAL(pmu::pmi_count(), n);
     GT_EQUAL(pmu::global_status(), 1U);
     GT_CHECK(pmu::counter(0) >= gt::load_stream_length - 5 &&
-             pmu::counter(0) < never);  // goes on from 0, over the handler
+             pmu::counter(0) < never);  // runs on from 0, through the handler
   }
 }
 
-// Rule O9: only the overflow arms; PEBS_ENABLE set behind it does not.
+// Rule O9: only the overflow arms; setting PEBS_ENABLE after it does not.
 GT_TEST(PebsArming_EnablingLaterDoesNotArm, gt::need_exact_counts) {
   pebs::set_up(4, pebs::no_threshold);
   pmu::stop();
@@ -120,8 +120,8 @@ GT_TEST(PebsArming_TheSnapshotShowsWhoElseOverflowed, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(0), pmu::minus(never) + gt::load_stream_length - 4);
 }
 
-// Rule P16: the armed counter goes on counting. The assist's reload overwrites it; without an assist it keeps what it
-// counted.
+// Rule P16: the armed counter keeps counting. The assist's reload overwrites it; without an assist it keeps its
+// count.
 GT_TEST(PebsArming_AnArmedCounterCountsOn, gt::need_exact_counts) {
   pebs::set_up(0, pebs::no_threshold);  // no room: rule F4
   pmu::stop();
@@ -132,7 +132,7 @@ GT_TEST(PebsArming_AnArmedCounterCountsOn, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(0), gt::load_stream_length - 3);
 }
 
-// Rule D3: other counters at work do not disturb precise distribution.
+// Rule D3: other running counters do not disturb precise distribution.
 GT_TEST(PebsArming_PreciseDistributionBesideOthers, gt::need_exact_counts) {
   if (!gt::cpu::facts().pdir) gt::skip("this processor has no precise distribution");
   pebs::set_up(32, pebs::no_threshold);
@@ -148,7 +148,7 @@ GT_TEST(PebsArming_PreciseDistributionBesideOthers, gt::need_exact_counts) {
   GT_EQUAL(load_of_record(1), 20U);
 }
 
-// Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is for the instruction behind the
+// Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is of the instruction after the
 // overflow.
 GT_TEST(PebsArming_InvertedDistributionIsNotPrecise, gt::need_exact_counts) {
   if (!gt::cpu::facts().pdir) gt::skip("this processor has no precise distribution");
@@ -186,7 +186,7 @@ GT_TEST(PebsArming_ManyAtOnceAreOneInterruptAndOneRecord, gt::need_exact_counts)
 
 constinit unsigned faults = 0;
 
-/// The RIPs of the records of every second load at CPL 3, while `linear` is loaded from twice there.
+/// The RIPs of the records of every second load at CPL 3, while code there loads twice from `linear`.
 std::array<std::uint64_t, 16> user_records(std::uint64_t linear) {
   pebs::set_up(16, pebs::no_threshold);
   pmu::stop();
@@ -207,7 +207,7 @@ std::array<std::uint64_t, 16> user_records(std::uint64_t linear) {
   return rips;
 }
 
-// Rule Q10: a load that faults has not retired: it neither counts nor triggers, and does both when it is done over.
+// Rule Q10: a load that faults has not retired: it neither counts nor triggers, and does both when it is restarted.
 GT_TEST(PebsArming_AFaultingLoadDoesNotTrigger, gt::need_exact_counts) {
   constexpr std::uint64_t page_fault = 14;
   static constinit std::uint64_t page = 0;

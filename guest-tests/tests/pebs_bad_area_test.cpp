@@ -1,5 +1,5 @@
-// DS areas that software got wrong. Rules F1, F4, F7 to F10, F12; SDM 3B 17.4.9.2, 43.6.6. A record that cannot be
-// written is dropped whole: nothing is stored, no fault reaches the guest, the status bit stays, and the PMU works
+// Wrong DS areas. Rules F1, F4, F7 to F10, F12; SDM 3B 17.4.9.2, 43.6.6. A record that cannot be
+// written is dropped whole: nothing is stored, no fault reaches the guest, the status bit stays set, and the PMU works
 // again once the area is right.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -29,7 +29,7 @@ void use_buffer(std::uint64_t base, unsigned records) {
 
 bool overflowed() { return (pmu::global_status() & pmu::gp_bit(0)) != 0; }
 
-/// The area is good again: records come.
+/// Once the area is good again, records are written.
 void check_recovery() {
   pebs::set_up(8, pebs::no_threshold);
   pmu::acknowledge(pmu::gp_bit(0));
@@ -37,7 +37,7 @@ void check_recovery() {
   GT_CHECK(gt::sample_until([] { return pebs::records_written() >= 2; }));
 }
 
-/// Samples on the area as it is now: overflows, and leaves no trace in the buffer.
+/// Samples with the current area: counters overflow, and nothing is written to the buffer.
 void check_dropped() {
   gt::start_sampling({});
   GT_REQUIRE(pmu::wait_until([] {
@@ -77,7 +77,7 @@ GT_TEST(BadDsArea_AtTheTopOfTheAddressSpace, gt::need_records) {
   check_dropped();
 }
 
-// The record half of the area is in the next page, which is not there: the threshold cannot be read (F10).
+// The record half of the area is in the next page, which is unmapped: the threshold cannot be read (F10).
 GT_TEST(BadDsArea_CrossesIntoAHole, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   paging::map(paging::window, physical_area(), paging::writable);
@@ -92,7 +92,7 @@ GT_TEST(BadDsArea_IndexCannotBeWritten, gt::need_records) {
   check_dropped_with_index(physical_buffer());
 }
 
-// The page tables lead to where there is no RAM.
+// The page tables map the area to a place without RAM.
 GT_TEST(BadDsArea_MapsNoMemory, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   paging::map(paging::window, 0xD000'0000, paging::writable);
@@ -122,7 +122,7 @@ GT_TEST(BadPebsBuffer_ReadOnly, gt::need_records) {
   check_dropped_with_index(paging::window);
 }
 
-// And with CR0.WP = 0 the same page takes the record: supervisor accesses ignore R/W then. SDM 3A 4.6.1.
+// With CR0.WP = 0 the same page accepts the record: supervisor accesses then ignore R/W. SDM 3A 4.6.1.
 GT_TEST(BadPebsBuffer_ReadOnlyDoesNotMatterWithoutWp, gt::need_records) {
   constexpr std::uint64_t cr0_wp = 1ULL << 16;
   pebs::set_up(8, pebs::no_threshold);
@@ -140,7 +140,7 @@ GT_TEST(BadPebsBuffer_NonCanonical, gt::need_records) {
   check_dropped_with_index(0x0000'8000'0000'0000);
 }
 
-// A record that would start canonical and end beyond.
+// A record that would start at a canonical address and end beyond the canonical range.
 GT_TEST(BadPebsBuffer_RunsIntoTheNonCanonicalRange, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   use_buffer(0x0000'7FFF'FFFF'FFF0, 8);
@@ -154,7 +154,7 @@ GT_TEST(BadPebsBuffer_MapsNoMemory, gt::need_records) {
   check_dropped_with_index(paging::window);
 }
 
-// The last bytes of RAM, then nothing.
+// The record starts in the last bytes of RAM.
 GT_TEST(BadPebsBuffer_RunsOutOfMemory, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   use_buffer(gt::ram_bytes - 0x40, 8);

@@ -21,7 +21,7 @@ GT_TEST(PebsThreshold_RaisesPmi, gt::need_records) {
   GT_EQUAL(pmu::pmi_count(), 1U);
   GT_EQUAL(pmu::pmi(0).status & ~pmu::gp_bit(0),
            status::mask);  // the next overflow may be waiting for its record (rule P14)
-  // The handler's own instructions may bring more before it stops the counter.
+  // Further records may be due to the handler's own instructions before it stops the counter.
   GT_REQUIRE(pebs::records_written() >= threshold);
   const pebs::PebsRecord last = pebs::record(threshold - 1);
   if (gt::cpu::has_record_tsc()) GT_CHECK(pmu::pmi(0).tsc >= last[pebs::Slot::tsc]);
@@ -41,20 +41,20 @@ GT_TEST(PebsThreshold_IsSilentBefore, gt::need_records) {
   GT_EQUAL(pmu::global_status() & ~pmu::gp_bit(0), 0U);
 }
 
-// Rule F5: every record at or past the threshold asks again.
+// Rule F5: every record at or past the threshold requests a PMI again.
 GT_TEST(PebsThreshold_AsksAgainForEachRecordBeyond, gt::need_records) {
   pmu::catch_pmi_by_nmi({.stop = 0, .unmask = 1});
   pebs::set_up(64, 1);
   gt::start_sampling({});
   GT_REQUIRE(gt::sample_until([] { return pmu::pmi_count() >= 4; }));
   GT_CHECK(pmu::pmi_count() <= pebs::records_written());
-  // A handler that starts late finds two records' requests under one bit, and the next handler finds none (rule V4).
+  // A handler that starts late finds the requests of two records under one bit, and the next one finds none (rule V4).
   unsigned with_bit = 0;
   for (unsigned i = 0; i < 4; ++i) with_bit += status::test(pmu::pmi(i).status) ? 1 : 0;
   GT_CHECK(status::test(pmu::pmi(0).status) && with_bit >= 2);
 }
 
-// SDM 3B 17.4.9.2: software sets the index back and the buffer is used anew.
+// SDM 3B 17.4.9.2: software sets the index back, and the buffer is used again.
 GT_TEST(PebsThreshold_WorksAgainAfterTheIndexIsSetBack, gt::need_records) {
   pmu::catch_pmi_by_nmi({.unmask = 1});
   pebs::set_up(32, 2);
@@ -66,7 +66,7 @@ GT_TEST(PebsThreshold_WorksAgainAfterTheIndexIsSetBack, gt::need_records) {
   }
 }
 
-// Rule F2, vector V-10: at the absolute maximum nothing is stored and nothing is signalled; the counter runs on (F4).
+// Rule F2, vector V-10: at the absolute maximum nothing is stored or signalled; the counter runs on (F4).
 void check_full(std::uint64_t maximum_beyond_last) {
   constexpr unsigned room = 2;
   pmu::catch_pmi_by_nmi();
@@ -90,7 +90,7 @@ GT_TEST(PebsFull_IsSilent, gt::need_records) { check_full(0); }
 GT_TEST(PebsFull_MaximumMayLieOneBeyond, gt::need_records) { check_full(1); }
 GT_TEST(PebsFull_NoPartOfARecordIsWritten, gt::need_records) { check_full(pebs::record_bytes() - 1); }
 
-// A full buffer that is emptied takes records again, once software reloads the counter (F4).
+// A full buffer accepts records again once it is emptied and software reloads the counter (F4).
 GT_TEST(PebsFull_RecoversWhenEmptied, gt::need_records) {
   pebs::set_up(1, pebs::no_threshold);
   gt::start_sampling({});
@@ -102,7 +102,7 @@ GT_TEST(PebsFull_RecoversWhenEmptied, gt::need_records) {
   GT_CHECK(gt::sample_until([] { return pebs::records_written() >= 3; }));
 }
 
-// Rules P6, P17: the counter is reloaded from the DS area as it is at each assist; the status bit is cleared.
+// Rules P6, P17: each assist reads the reload value from the DS area anew; the status bit is cleared.
 GT_TEST(PebsReset_IsReadAtEachAssist, gt::need_records) {
   pebs::set_up(32, 1);
   pmu::catch_pmi_by_nmi();

@@ -1,4 +1,4 @@
-// The worked vectors of the ordering rules, on a stream of loads a1, a2, ... of two bytes each. LD counts each of them
+// The worked vectors of the ordering rules, on a stream of loads a1, a2, ... of two bytes each. Event LD counts each
 // once. SDM 3B 18.8.1.1 (order of service), 18.9.4.4 (PDIR), 18.13.1.1.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
@@ -43,8 +43,8 @@ void run(const std::array<Counter, N>& counters) {
   gt::gt_load_stream(all, cell_address());
 }
 
-/// Record `i` is for load number `n`, and stands for the counters in `applicable`; GLOBAL_STATUS before it was
-/// `snapshot`. Which of the two the record shows is of its format (rules P7, P8).
+/// Record `i` is of load number `n`, and on behalf of the counters in `applicable`; GLOBAL_STATUS before it was
+/// `snapshot`. The record's format decides which of the two it shows (rules P7, P8).
 void check_record(std::uint64_t i, std::uint64_t n, std::uint64_t applicable, std::uint64_t snapshot) {
   const pebs::PebsRecord r = pebs::record(i);
   if (gt::cpu::has_eventing_ip()) GT_EQUAL(r[Slot::eventing_ip], gt::load_stream_at(n));
@@ -70,8 +70,8 @@ GT_TEST(PebsOrder_V1V2V3RecordFollowsOverflow, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// Rule P1 at every period (rule D6: any is taken): record k is for instruction k * (P + 1). Compare and branch are two
-// instructions (rule P2a).
+// Rule P1 at every period (rule D6: any is accepted): record k is of instruction k * (P + 1). Compare and branch are
+// two instructions (rule P2a).
 GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
   for (std::uint64_t period = 1; period <= 1000; ++period) {
     pebs::set_up(8, pebs::no_threshold);
@@ -111,7 +111,7 @@ GT_TEST(PebsOrder_V4OnlyOnPmc1, gt::need_exact_counts) {
   check_record(0, 4, 1);
 }
 
-// V-5: triggers that meet share one record (rule P10).
+// V-5: triggers that coincide share one record (rule P10).
 GT_TEST(PebsOrder_V5CountersShareARecord, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   run(std::array{Counter{.index = 0, .before = 3, .reload = 3}, Counter{.index = 1, .before = 3, .reload = 3}});
@@ -134,7 +134,7 @@ GT_TEST(PebsOrder_V6AssistServesWhatHasOverflowed, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-/// One counter asks for a PMI on the load that triggers the other: the record precedes the handler's first instruction.
+/// One counter requests a PMI on the load that triggers the other: the record precedes the handler's first instruction.
 void check_interrupt_beside_assist(unsigned interrupting, unsigned precise) {
   pebs::set_up(32, pebs::no_threshold);
   pmu::catch_pmi_by_nmi();
@@ -146,7 +146,7 @@ void check_interrupt_beside_assist(unsigned interrupting, unsigned precise) {
   GT_EQUAL(pmu::pmi(0).status, pmu::gp_bit(interrupting));
 }
 
-// V-7: PMC1 asks for a PMI on the load that triggers PMC2 (rules Q2, Q8).
+// V-7: PMC1 requests a PMI on the load that triggers PMC2 (rules Q2, Q8).
 GT_TEST(PebsOrder_V7OverflowInterruptBesideAnAssist, gt::need_exact_counts) { check_interrupt_beside_assist(1, 2); }
 
 // V-8: roles exchanged.
@@ -217,7 +217,7 @@ GT_TEST(PebsOrder_V15RequestsBeyondTheThresholdJoin, gt::need_exact_counts) {
   GT_EQUAL(pmu::pmi_count(), 1U);
 }
 
-// V-12: nothing moves from the overflow on, to the event (rules Z2, Z4, Z6).
+// V-12: nothing changes from the overflow on, exact to the event (rules Z2, Z4, Z6).
 GT_TEST(PebsOrder_V12FreezeAtTheOverflow, gt::need_exact_counts) {
   pmu::stop();
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, pmu::reg::debugctl::FREEZE_PERFMON_ON_PMI::mask);

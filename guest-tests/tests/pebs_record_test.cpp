@@ -1,7 +1,7 @@
 // PEBS records byte by byte. SDM 3B 18.8.1.1 (format 1), 18.11.3.1 (format 2), 18.13.1.1 (format 3);
 // rules P3, P4, P6, P7, P8, P9, P23, S3, T4.
-// The marked loop leaves the number of each of its moves in EBX, so a record whose registers do not belong to its IP is
-// found out.
+// The marked loop writes the number of each of its moves to EBX, so a record whose registers do not belong to its IP is
+// detected.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -27,7 +27,7 @@ std::uint64_t flags_of(std::uint64_t rdi) {
   return fixed | cf | (even_parity ? pf : 0) | ((rdi & 0xF) == 0xF ? af : 0) | (rdi == 0 ? zf : 0);
 }
 
-/// The registers of the loop at a boundary behind the instruction at `offset`.
+/// Checks the registers at the boundary after the loop's instruction at `offset`.
 void check_registers(const PebsRecord& r, std::uint64_t offset) {
   const std::uint64_t mark = offset < MarkedLoop::load_offset ? offset / MarkedLoop::mark_bytes : MarkedLoop::marks - 1;
   GT_EQUAL(r[Slot::rbx], mark);
@@ -72,7 +72,7 @@ void check_session(const Sampling& sampling, std::uint64_t offset, std::uint64_t
   pebs::set_up(64, pebs::no_threshold);
   const std::uint64_t from = gt::rdtsc();
   gt::start_sampling(sampling);
-  // Counting covers code outside the loop too; stop at once when enough records have come.
+  // Counting covers code outside the loop too, so stop as soon as there are enough records.
   GT_REQUIRE(gt::sample_until([] { return pebs::records_written() >= records_wanted; }));
   const std::uint64_t to = gt::rdtsc();
   const std::uint64_t n = pebs::records_written();
@@ -115,7 +115,7 @@ GT_TEST(PebsRecord_OfStores, gt::need_records) {
                 reinterpret_cast<std::uint64_t>(&gt::loop_target));
 }
 
-// Rule P24: of these events documents disagree whether they may be precise.
+// Rule P24: documents disagree on whether these events may be precise.
 GT_TEST(PebsRecord_OfArchitecturalBranches, gt::need_records) {
   check_session({.event = pmu::branches, .counter = 2}, MarkedLoop::branch_offset, 0);
 }
@@ -125,7 +125,7 @@ GT_TEST(PebsRecord_OfAllUopsOfSkylake, gt::need_records) {
   check_session({.event = {0xC2, 0x01}, .counter = 1}, anywhere, 0);
 }
 
-// Rule P19: an event that cannot be precise arms and never triggers; the status bit shows that it overflowed.
+// Rule P19: an event that cannot be precise arms and never triggers; the status bit shows the overflow.
 GT_TEST(PebsRecord_NeverComesFromAnImpreciseEvent, gt::need_records) {
   pebs::set_up(64, pebs::no_threshold);
   gt::start_sampling({.event = pmu::cycles, .counter = 0});
@@ -149,7 +149,7 @@ GT_TEST(PebsRecord_NeedsPebsEnable, gt::need_records) {
   GT_CHECK(pebs::poisoned_from(0));
 }
 
-// Rules P21, section 4: written whatever the CPL, with supervisor access: the user may not even see the area.
+// Rules P21, section 4: written at any CPL, with supervisor access: the area may be inaccessible to the user.
 GT_TEST(PebsRecord_AtCpl3GoesToSupervisorPages, gt::need_records) {
   pebs::set_up(64, pebs::no_threshold);
   const auto area_page = reinterpret_cast<std::uint64_t>(&pebs::area());
@@ -179,7 +179,7 @@ GT_TEST(PebsRecord_AtCpl3GoesToSupervisorPages, gt::need_records) {
     const std::uint64_t offset = pebs::eventing_ip(pebs::record(i)) - MarkedLoop::head();
     if (offset < MarkedLoop::end_offset) check_registers(pebs::record(i), offset);
   }
-  // Rule F12: accessed and dirty are set by what the processor wrote.
+  // Rule F12: the processor's writes set accessed and dirty.
   constexpr std::uint64_t used = gt::paging::accessed | gt::paging::dirty;
   GT_EQUAL(gt::paging::entry(linear_area) & used, used);
   GT_EQUAL(gt::paging::entry(linear_buffer) & used, used);
@@ -194,7 +194,7 @@ std::uint64_t crossing_word(Slot slot) {
   return *reinterpret_cast<const volatile std::uint64_t*>(crossing + static_cast<unsigned>(slot) * 8);
 }
 
-/// One record at `crossing`, of the loop's load. An estimating source may take one elsewhere: then another try.
+/// Takes one record at `crossing`, of the loop's load; retries if an estimating source chose another instruction.
 bool take_crossing_record() {
   for (unsigned attempt = 0; attempt < 20; ++attempt) {
     pebs::area().index = crossing;

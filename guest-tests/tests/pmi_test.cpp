@@ -10,7 +10,7 @@ namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
 constexpr std::uint8_t vector = 0x40;
-/// Long enough for an interrupt that should not come to come.
+/// Long enough to see that an unexpected interrupt does not come.
 constexpr std::uint64_t a_while = 1ULL << 24;
 
 void spin(std::uint64_t ticks) {
@@ -112,7 +112,7 @@ GT_TEST(Pmi_FixedVectorWaitsForTaskPriority, gt::need_counts) {
   GT_CHECK(pmu::wait_for_pmis(1));
 }
 
-// Rule V4: asked for while masked, delivered on unmask.
+// Rule V4: requested while masked, delivered on unmask.
 GT_TEST(Lvtpc_HoldsAPmiWhileMasked, gt::need_counts) {
   pmu::catch_pmi_by_nmi();
   apic::write(apic::lvtpc_offset, apic::lvtpc::nmi | apic::lvtpc::masked);
@@ -144,10 +144,10 @@ GT_TEST(Lvtpc_JoinsRequestsWhileMasked, gt::need_counts) {
   apic::write(apic::lvtpc_offset, apic::lvtpc::nmi);
   spin(a_while);
   GT_EQUAL(pmu::pmi_count(), 1U);
-  GT_EQUAL(pmu::pmi(0).status, 0U);  // the request is not tied to the status bits (V4)
+  GT_EQUAL(pmu::pmi(0).status, 0U);  // the request does not depend on the status bits (V4)
 }
 
-// Rule V7; SDM 3A 10.4.7.2: a software-disabled APIC keeps its LVT entries masked. Status is set all the same.
+// Rule V7; SDM 3A 10.4.7.2: a software-disabled APIC keeps its LVT entries masked. The status bit is set all the same.
 GT_TEST(Lvtpc_DisabledApicDeliversNothing, gt::need_counts) {
   pmu::catch_pmi_by_nmi();
   apic::disable();
@@ -172,7 +172,7 @@ GT_TEST(Halt_IsEndedByAPendingPmi, gt::need_counts) {
   GT_EQUAL(pmu::pmi_count(), 1U);
 }
 
-// Rule V4 with nothing running that could be stopped: the unmasked PMI must find a vCPU that sleeps.
+// Rule V4 with nothing running that could be stopped: the unmasked PMI must wake a vCPU that is halted.
 GT_TEST(Halt_IsEndedByAPmiThatWasHeld, gt::need_counts) {
   pmu::catch_pmi_by_vector(vector);
   apic::write(apic::lvtpc_offset, std::uint32_t{vector} | apic::lvtpc::masked);
@@ -185,7 +185,7 @@ GT_TEST(Halt_IsEndedByAPmiThatWasHeld, gt::need_counts) {
   GT_EQUAL(pmu::pmi_count(), 1U);
 }
 
-// The overflow belongs to HLT's own retirement: the NMI comes when the vCPU sleeps already.
+// The overflow is caused by HLT's own retirement: the NMI comes when the vCPU is already halted.
 GT_TEST(Halt_IsEndedByItsOwnOverflow, gt::need_exact_counts) {
   pmu::catch_pmi_by_nmi();
   pmu::stop();

@@ -1,4 +1,4 @@
-// RDPMC: SDM 2B RDPMC, 3B 18.2.2. The counters are in use but stand still, so that what is read is known.
+// RDPMC: SDM 2B RDPMC, 3B 18.2.2. The counters are in use but stopped, so their values are known.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -9,11 +9,11 @@ namespace {
 
 namespace pmu = gt::pmu;
 constexpr std::uint32_t fixed_index = 0x4000'0000;
-/// A value whose upper half is not zero, that this processor can be given.
+/// A value with a non-zero upper half that can be written on this processor.
 std::uint64_t high_value() { return gt::cpu::has_full_width_writes() ? 0xA000'0000'0000 : 0xFFFF'A000'0000; }
 constexpr std::uint64_t cr4_pce = 1ULL << 8;
 
-/// Selects an event on every counter, GLOBAL_CTRL = 0, and gives each counter a value of its own.
+/// Selects an event on every counter, GLOBAL_CTRL = 0, and sets each counter to a different value.
 void hold_known_values() {
   pmu::stop();
   for (unsigned i = 0; i < pmu::gp_counters(); ++i)
@@ -45,7 +45,7 @@ GT_TEST(Rdpmc_NeedsNoPceAtCpl0) {
   GT_CHECK(gt::try_rdpmc(1).ok());
 }
 
-// The whole of RAX and RDX is written, ECX alone selects.
+// All of RAX and RDX is written; only ECX selects.
 GT_TEST(Rdpmc_UsesEcxAndClearsUpperHalves) {
   hold_known_values();
   std::uint64_t rax = ~0ULL, rdx = ~0ULL;
@@ -62,7 +62,7 @@ GT_TEST(Rdpmc_FaultsOnMissingCounters) {
     GT_EQUAL(read.vector, gt::vector_gp);
     GT_EQUAL(read.error_code, 0U);
   }
-  GT_CHECK(gt::try_rdpmc(0).ok());  // and the good ones still work
+  GT_CHECK(gt::try_rdpmc(0).ok());  // and valid ones still work
 }
 
 struct UserRead {
@@ -102,7 +102,7 @@ GT_TEST(Rdpmc_WorksAtCpl3WithPce) {
   GT_EQUAL(rdpmc_at_cpl3(fixed_index + 3).vector, gt::vector_gp);
 }
 
-// Interrupt handlers read counters of sessions that have just been switched off.
+// Interrupt handlers read counters of sessions that have just been disabled.
 GT_TEST(Rdpmc_StillReadsAfterTheSelectsAreCleared) {
   hold_known_values();
   GT_EQUAL(gt::try_rdpmc(0).value, high_value());

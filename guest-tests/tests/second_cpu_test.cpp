@@ -1,4 +1,4 @@
-// A second CPU that interrupts the first one while that is sampled. SDM 3A 10.6; rules V2, Q11.
+// A second CPU interrupts the first one while that is sampled. SDM 3A 10.6; rules V2, Q11.
 #include "gt/second_cpu.hpp"
 
 #include <array>
@@ -15,13 +15,13 @@ namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
 constexpr std::uint8_t pmi_vector = 0xA0, first_ipi_vector = 0x50;
-/// So many are under way at a time, each with a vector of its own: two of one vector would join in IRR.
+/// So many interrupts in flight, each with its own vector: two with the same vector would merge in IRR.
 constexpr unsigned vectors = 64;
 
 constinit std::array<volatile std::uint64_t, vectors> sent{}, received{};
 constinit volatile std::uint64_t nmis_sent = 0, nmis_received = 0;
 constinit volatile bool stopped = false, lost = false;
-constinit volatile std::uint64_t turns = 0;  ///< Of the first CPU's loop.
+constinit volatile std::uint64_t turns = 0;  ///< Iterations of the first CPU's loop.
 
 std::uint64_t all_received() {
   std::uint64_t sum = nmis_received;
@@ -35,17 +35,17 @@ bool have_come() {
   return nmis_sent == nmis_received;
 }
 
-/// Whether all that was sent comes within the patience.
+/// Whether everything that was sent arrives before the timeout.
 bool wait_for_all() {
   if (!pmu::wait_until([] { return have_come() || stopped; })) lost = true;
   return !lost;
 }
 
-/// On a slow first CPU many under way at a time would take longer than the patience lasts.
+/// With a slow first CPU, many interrupts in flight would take longer than the timeout.
 unsigned under_way() { return gt::exact_counts() ? 8 : vectors; }
 
-/// On the second CPU: each vector again as soon as it has come and the first CPU's loop has turned since. So interrupts
-/// are on their way at all times, and neither that loop nor a low vector is kept out for ever.
+/// On the second CPU: sends each vector again as soon as it has arrived and the first CPU's loop has iterated since. So
+/// interrupts are always in flight, and neither that loop nor a low vector starves.
 void send_for_ever() {
   std::array<std::uint64_t, vectors> sent_at{}, sent_in{};
   for (unsigned i = 0; !stopped && !lost; i = (i + 1) % under_way()) {
@@ -58,14 +58,14 @@ void send_for_ever() {
   }
 }
 
-/// The first CPU has gone before.
+/// The same in x2APIC mode, which the first CPU has entered before.
 void send_for_ever_by_x2apic() {
   while (!apic::is_x2apic) gt::pause();
   apic::use_x2apic();
   send_for_ever();
 }
 
-/// NMIs, one at a time, as a second would join the first; and not before the first CPU has gone on behind its handler.
+/// Sends NMIs one at a time, as a second would merge with the first; each when the first CPU has left its handler.
 void send_nmis_for_ever() {
   while (!stopped && wait_for_all()) {
     const std::uint64_t then = turns;
@@ -83,7 +83,7 @@ void take_ipi(gt::InterruptFrame& frame) {
 
 void take_nmi(gt::InterruptFrame&) { nmis_received = nmis_received + 1; }
 
-/// How much is sent beside how many PMIs; and what of it must have come when the time is over, where it ever is.
+/// How many interrupts are to arrive beside how many PMIs; `at_least` has what must have arrived when time is up.
 struct Goal {
   std::uint64_t interrupts;
   std::uint32_t pmis;
@@ -91,12 +91,12 @@ struct Goal {
 Goal goal_of_ipis() { return gt::is_long() ? Goal{1'000'000, 10'000} : Goal{10'000, 2'000}; }
 Goal goal_of_nmis() { return gt::is_long() ? Goal{20'000, 10'000} : Goal{200, 200}; }
 constexpr Goal at_least{20, 5};
-/// Some five seconds.
+/// In TSC ticks: some five seconds, unless the run is long.
 std::uint64_t time_to_spend() { return gt::is_long() ? ~0ULL : 3ULL << 32; }
 
 bool is_reached(Goal goal) { return all_received() >= goal.interrupts && pmu::pmi_count() >= goal.pmis; }
 
-/// Samples this CPU until enough has come. PMC0 counts cycles; the handler stops it and unmasks LVTPC.
+/// Samples this CPU until the goal is reached. PMC0 counts cycles; the handler stops it and unmasks LVTPC.
 void be_sampled_and_interrupted(Goal goal) {
   const std::uint64_t begin = gt::rdtsc();
   const auto may_go_on = [begin] { return !lost && gt::rdtsc() - begin < time_to_spend(); };
@@ -106,7 +106,7 @@ void be_sampled_and_interrupted(Goal goal) {
     const std::uint32_t before = pmu::pmi_count();
     pmu::program(0, pmu::select(pmu::cycles, pmu::os | pmu::interrupt), pmu::minus(pmu::short_period()));
     pmu::start(pmu::gp_bit(0));
-    // As many between two PMIs as makes both come to their end together.
+    // So many interrupts between two PMIs that both numbers are reached at the same time.
     const auto enough = [before, goal] {
       turns = turns + 1;
       return pmu::pmi_count() != before && all_received() >= pmu::pmi_count() * (goal.interrupts / goal.pmis);
@@ -150,7 +150,7 @@ GT_TEST(SecondCpu_LosesNoIpiInX2apicMode, gt::need_counts | gt::need_second_cpu)
   be_sampled_and_interrupted(goal_of_ipis());
 }
 
-// SDM 3A 6.7.1: an NMI waits while another is served, and is not lost.
+// SDM 3A 6.7.1: an NMI that arrives while another is served is held pending, and is not lost.
 GT_TEST(SecondCpu_LosesNoNmiBesidePmis, gt::need_counts | gt::need_second_cpu) {
   gt::on_vector(gt::vector_nmi, take_nmi);
   pmu::catch_pmi_by_vector(pmi_vector, {.unmask = 1});
@@ -158,7 +158,7 @@ GT_TEST(SecondCpu_LosesNoNmiBesidePmis, gt::need_counts | gt::need_second_cpu) {
   be_sampled_and_interrupted(goal_of_nmis());
 }
 
-/// What the CPUs hand to each other: the TSC of the one that has it, and whose turn it is.
+/// What the CPUs hand to each other: the TSC at the last turn, and whose turn is next.
 constinit volatile std::uint64_t stamp = 0, turn = 0, backward = 0;
 
 /// SDM 3B 17.15: RDTSC does not wait for loads before it.
@@ -167,7 +167,7 @@ std::uint64_t tsc_after_loads() {
   return gt::rdtsc();
 }
 
-/// Takes the stamp, and leaves its own, which must be later.
+/// Reads the other CPU's stamp, and writes its own, which must be later.
 void take_turn() {
   const std::uint64_t before = stamp;
   const std::uint64_t now = tsc_after_loads();
@@ -185,11 +185,11 @@ void take_every_second_turn() {
 std::uint64_t hand_overs() { return gt::is_long() ? 1'000'000 : 20'000; }
 constexpr std::uint64_t least_hand_overs = 20;
 constexpr std::uint32_t samples_meanwhile = 5;
-/// So many hand-overs between two samples, at the least.
+/// At least so many hand-overs between two samples.
 constexpr std::uint64_t hand_overs_a_sample = 4;
 
-// SDM 3B 17.15.1: the TSCs of a machine's processors count together. A clock that one thread reads and another thread
-// has read before never goes back.
+// SDM 3B 17.15.1: the TSCs of a machine's processors count synchronously. A clock read by one thread after another
+// thread has read it never goes back.
 GT_TEST(SecondCpu_SeesNoClockGoBack, gt::need_counts | gt::need_second_cpu) {
   pmu::catch_pmi_by_nmi({.unmask = 1});
   gt::start_second_cpu(take_every_second_turn);

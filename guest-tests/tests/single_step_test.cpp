@@ -1,6 +1,6 @@
-// The guest steps itself, and takes exceptions, as on a processor without a PMU: while nobody uses it, while it is in
-// use and stopped, and while a counter counts. SDM 3B 17.3.1.4 (single-step), 3A 6.8.3 (MOV SS), 6.12.1 (what handlers
-// find on the stack).
+// The guest single-steps itself, and takes exceptions, as on a processor without a PMU: while the PMU is unused, while
+// it is in use and stopped, and while a counter counts. SDM 3B 17.3.1.4 (single-step), 3A 6.8.3 (MOV SS), 6.12.1 (what
+// handlers find on the stack).
 #include <array>
 #include <span>
 
@@ -25,7 +25,7 @@ struct Entry {
 constinit std::array<Entry, 32> entries{};
 constinit std::uint32_t entry_count = 0;
 
-/// One handler for all, so that each takes as many instructions as another; faults are skipped: two bytes each.
+/// One handler for all vectors, so that each takes as many instructions; skips a faulting instruction of two bytes.
 void note(gt::InterruptFrame& frame) {
   static constexpr std::array<std::uint8_t, vector_int_n + 1> skipped{2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2};
   if (entry_count == entries.size()) {
@@ -49,12 +49,12 @@ void begin(Use use) {
   entry_count = 0;
   gt::write_dr6(0);
   if (use == Use::none) return;
-  pmu::stop();  // it may be on after RESET
+  pmu::stop();  // counting may be enabled after RESET
   pmu::program(0, pmu::select(pmu::instructions, pmu::os | pmu::usr), 0);
   if (use == Use::counting) pmu::start(pmu::gp_bit(0));
 }
 
-/// Shows that the counter really counted, where it was to.
+/// Checks that the counter really counted, if it should have.
 void end(Use use) {
   if (use == Use::none) return;
   if (use == Use::counting && !gt::exact_counts()) GT_CHECK(pmu::wait_until([] { return pmu::counter(0) != 0; }));
@@ -70,7 +70,7 @@ struct Expected {
   bool stepping;
 };
 
-/// `function` meets what is expected and nothing else, whatever the PMU does.
+/// Checks that `function` causes exactly the expected events, whatever the PMU does.
 void check_entries(void (*function)(), std::span<const Expected> expected) {
   for (const Use use : all_uses) {
     begin(use);
@@ -91,7 +91,7 @@ void check_entries(void (*function)(), std::span<const Expected> expected) {
 
 Expected trap(const char* at) { return {.vector = gt::vector_db, .at = at, .stepping = true}; }
 
-// The trap comes behind each instruction that began with TF set: not behind the POPF that sets it, but behind the one
+// The trap comes after each instruction that began with TF set: not after the POPF that sets TF, but after the one
 // that clears it. SDM 3B 17.3.1.4.
 GT_TEST(GuestDebugging_PopfBeginsAndEndsSingleSteps) {
   gt_popf_image = 0;
@@ -129,7 +129,7 @@ GT_TEST(GuestDebugging_IretBeginsAndEndsSingleSteps) {
   }
 }
 
-// TF that the PMU may step with is not the guest's. Nobody here has set it.
+// The PMU may single-step with TF set: the guest, which has not set TF, must not see it.
 GT_TEST(GuestDebugging_HandlersFindNoTrapFlag) {
   struct Row {
     void (*function)();
@@ -147,7 +147,7 @@ GT_TEST(GuestDebugging_HandlersFindNoTrapFlag) {
   for (const Row& row : rows) check_entries(row.function, {&row.expected, 1});
 }
 
-/// What is counted from here through `function` and its handler.
+/// Counts instructions from here through `function` and its handler.
 std::uint64_t counted(void (*function)()) {
   begin(Use::stopped);
   pmu::start(pmu::gp_bit(0));
@@ -157,8 +157,8 @@ std::uint64_t counted(void (*function)()) {
   return pmu::counter(0);
 }
 
-// The same handler behind each; a software interrupt retires and a fault does not. Vectors with an error code have one
-// PUSH fewer in their stub.
+// The same handler for each; a software interrupt retires and a fault does not. The stubs of vectors with an error code
+// have one PUSH fewer.
 GT_TEST(GuestDebugging_HandlersAreCountedInFull, gt::need_exact_counts) {
   const std::uint64_t of_int3 = counted(gt_int3_once);
   GT_CHECK(of_int3 > 50);
@@ -170,7 +170,7 @@ GT_TEST(GuestDebugging_HandlersAreCountedInFull, gt::need_exact_counts) {
   GT_EQUAL(counted(gt_gp_once), of_int3 - 2);
 }
 
-// Events clear TF: a handler is not stepped, and finds on its stack that who was interrupted is. SDM 3B 17.3.1.4.
+// Events clear TF: a handler is not stepped, and finds TF set in the flags of the interrupted code. SDM 3B 17.3.1.4.
 GT_TEST(GuestDebugging_EventsInSteppedCode) {
   const std::array expected{Expected{vector_int_n, gt_int_n_stepped_1, true},
                             trap(gt_int_n_stepped_2),
@@ -183,12 +183,12 @@ GT_TEST(GuestDebugging_EventsInSteppedCode) {
   check_entries(gt_int_n_stepped, expected);
 }
 
-// Instructions that a hypervisor does in the guest's place, and the PMU's own.
+// Instructions that a hypervisor emulates, among them those of the PMU.
 GT_TEST(GuestDebugging_InterceptedInstructionsAreStepped) {
   const std::array expected{trap(gt_others_stepped_1), trap(gt_others_stepped_2), trap(gt_others_stepped_3),
                             trap(gt_others_stepped_4), trap(gt_others_stepped_5), trap(gt_others_stepped_6)};
   for (const Use use : all_uses) {
-    if (use == Use::none) continue;  // RDPMC is for who uses the PMU
+    if (use == Use::none) continue;  // RDPMC works only while the PMU is in use
     begin(use);
     gt_others_stepped();
     end(use);
@@ -204,7 +204,7 @@ GT_TEST(GuestDebugging_InterceptedInstructionsAreStepped) {
   }
 }
 
-// A trap behind MOV SS waits for the next instruction's. SDM 3A 6.8.3.
+// A trap after MOV SS is held until after the next instruction. SDM 3A 6.8.3.
 GT_TEST(GuestDebugging_MovSsHoldsTheTrapOff) {
   bool host_holds = false;
   for (const Use use : all_uses) {
@@ -220,8 +220,8 @@ GT_TEST(GuestDebugging_MovSsHoldsTheTrapOff) {
   }
 }
 
-// A repeated string instruction is stepped by its iterations. SDM 2B REP. An emulated processor may find only then, by
-// one more trap, that none is left.
+// A repeated string instruction traps after each iteration. SDM 2B REP. An emulated processor may need one more trap to
+// find that no iteration is left.
 GT_TEST(GuestDebugging_RepeatedInstructionsAreSteppedByIterations) {
   std::uint32_t in_all = 0;
   for (const Use use : all_uses) {
@@ -240,7 +240,7 @@ GT_TEST(GuestDebugging_RepeatedInstructionsAreSteppedByIterations) {
   }
 }
 
-// With DEBUGCTL.BTF only a taken branch traps; #DB clears BTF, so the next trap is behind one instruction again. SDM 3B
+// With DEBUGCTL.BTF only a taken branch traps; #DB clears BTF, so the next trap is after one instruction again. SDM 3B
 // 17.4.3, rule Z11.
 GT_TEST(GuestDebugging_BranchesAreStepped, gt::need_branch_steps) {
   constexpr std::uint64_t btf = pmu::reg::debugctl::BTF::mask;
@@ -258,7 +258,7 @@ GT_TEST(GuestDebugging_BranchesAreStepped, gt::need_branch_steps) {
   }
 }
 
-// SDM 3B 17.2.3: of DR6 the processor clears bits 3:0 at most; the rest is software's.
+// SDM 3B 17.2.3: the processor clears at most bits 3:0 of DR6; the rest belongs to software.
 GT_TEST(GuestDebugging_Dr6KeepsWhatSoftwareLeft) {
   static constinit volatile std::uint64_t watched = 0;
   static constinit std::uint64_t dr6 = 0;
@@ -272,7 +272,7 @@ GT_TEST(GuestDebugging_Dr6KeepsWhatSoftwareLeft) {
     gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));
     constexpr std::uint64_t dr7_write_8_bytes = 0x9'0401;
     gt::write_dr7(dr7_write_8_bytes);
-    gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL);  // let the host look
+    gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL);  // causes an exit
     watched = 1;
     gt::write_dr7(0x400);
     end(use);

@@ -1,5 +1,5 @@
-// Translations that change while the PMU counts: a source that runs the guest's code itself must look at them anew, and
-// so must the processor when it goes on. SDM 3A 4.10.4.1.
+// Translations that change while the PMU counts: a source that runs the guest's code itself must not use stale ones,
+// and neither must the processor when it continues. SDM 3A 4.10.4.1.
 #include <cstring>
 
 #include "gt/asm.hpp"
@@ -18,8 +18,8 @@ constexpr std::uint64_t first = 16ULL << 20, second = first + 4096, other_root =
 
 volatile std::uint64_t& word_at(std::uint64_t at) { return *reinterpret_cast<volatile std::uint64_t*>(at); }
 
-/// Maps the window's page to the second page while a counter counts, once it was read in the first; `drop` says so to
-/// the processor.
+/// While a counter counts, reads the window's page, maps it to the second page, and flushes the translation by
+/// `drop`.
 void check_change(void (*drop)()) {
   word_at(first) = 1;
   word_at(second) = 2;
@@ -49,7 +49,7 @@ GT_TEST(Translations_DroppedByTheSameCr3AreLookedAtAnew) {
   check_change([] { gt::write_cr3(gt::read_cr3()); });
 }
 
-// To other tables and back: whoever looks at CR3 afterwards sees no difference.
+// Another CR3 and back: afterwards CR3 itself shows no difference.
 GT_TEST(Translations_DroppedByOtherTablesForAWhileAreLookedAtAnew) {
   std::memcpy(reinterpret_cast<void*>(other_root), reinterpret_cast<const void*>(gt::read_cr3()), 4096);
   check_change([] {

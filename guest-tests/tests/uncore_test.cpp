@@ -14,7 +14,7 @@ namespace pmu = gt::pmu;
 using vpmu::bit;
 using vpmu::MsrIndex;
 
-/// The counter of uncore clocks, and what is above it.
+/// The counter of uncore clocks, and the registers and bits that control it.
 struct Clock {
   MsrIndex counter, control, global_ctrl, global_status;
   unsigned width;
@@ -52,7 +52,7 @@ constexpr Clock skylake = [] {
   return c;
 }();
 
-/// Of servers, whose uncores are made of boxes; no way from there to a core is known.
+/// Servers: their uncores consist of boxes; how these would interrupt a core is not known.
 constexpr Clock nehalem_ex{.counter = MsrIndex{0x394},
                            .control = MsrIndex{0x395},
                            .global_ctrl = MsrIndex{0xC80},
@@ -115,7 +115,7 @@ const Clock& any_clock() {
   }
 }
 
-/// One that interrupts.
+/// The clock of an uncore that can interrupt.
 const Clock& clock() {
   const Clock& c = any_clock();
   if (c.interrupt == 0) gt::skip("this uncore interrupts nobody");
@@ -129,7 +129,7 @@ void start(const Clock& c, std::uint64_t before_overflow, std::uint64_t control,
   gt::wrmsr(c.global_ctrl, global | c.global_enable);
 }
 
-/// Clocks until an overflow that comes soon, but not before the counter has been started.
+/// Clocks to an overflow that comes soon, but not before the counter has been started.
 constexpr std::uint64_t soon = 10'000'000;
 constexpr std::uint64_t enable_uncore_pmi = pmu::reg::debugctl::ENABLE_UNCORE_PMI::mask,
                         uncore_bit = pmu::status::OVF_UNCORE::mask;
@@ -138,7 +138,7 @@ bool overflowed(const Clock& c) {
   return pmu::wait_until([&] { return (gt::rdmsr(c.global_status) & c.overflowed) != 0; });
 }
 
-// In time, whatever the core does: at most at the rate of the TSC, at least at half of it.
+// Counts time, whatever the core does: at most at the TSC's rate, at least at half of it.
 GT_TEST(Uncore_ClockCounts, gt::need_uncore) {
   const Clock& c = any_clock();
   const std::uint64_t before = gt::rdtsc();
@@ -169,7 +169,7 @@ GT_TEST(Uncore_OverflowInterruptsTheCoreThatAsksForIt, gt::need_uncore) {
   GT_EQUAL(pmu::global_status(), 0U);  // the handler has cleared it through GLOBAL_OVF_CTRL
 }
 
-// SDM 3B 18.8.2.1: DEBUGCTL[13] lets the core take it; the status tells of it all the same.
+// SDM 3B 18.8.2.1: DEBUGCTL[13] lets the core take the interrupt; the status bit is set in any case.
 GT_TEST(Uncore_OverflowIsOnlyShownWithoutDebugctl, gt::need_uncore) {
   const Clock& c = clock();
   pmu::catch_pmi_by_nmi();
@@ -185,7 +185,7 @@ GT_TEST(Uncore_OverflowLeavesOtherCoresAlone, gt::need_uncore) {
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, enable_uncore_pmi);
   start(c, soon, c.interrupt, c.core_1);
   GT_REQUIRE(overflowed(c));
-  start(c, soon, 0, c.core_0);  // and nothing asks for an interrupt
+  start(c, soon, 0, c.core_0);  // and nothing requests an interrupt
   GT_REQUIRE(pmu::wait_until([&] { return gt::rdmsr(c.counter) < bit(c.width - 1); }));
   GT_EQUAL(pmu::pmi_count(), 0U);
   GT_EQUAL(pmu::global_status(), 0U);
@@ -201,7 +201,7 @@ GT_TEST(Uncore_StopsWithItsInterruptWhereItFreezes, gt::need_uncore) {
   GT_EQUAL(gt::rdmsr(c.counter), 0U);
 }
 
-// The two PMUs stop apart: a stopped core takes the uncore's interrupt.
+// The core's and the uncore's PMU stop independently: a stopped core takes the uncore's interrupt.
 GT_TEST(Uncore_OverflowNeedsNoCounterOfTheCore, gt::need_uncore) {
   const Clock& c = clock();
   pmu::stop();
@@ -213,12 +213,12 @@ GT_TEST(Uncore_OverflowNeedsNoCounterOfTheCore, gt::need_uncore) {
   GT_EQUAL(pmu::pmi(0).status, uncore_bit);
 }
 
-/// One address, by generation.
+/// How an address answers, by generation.
 enum class Answer : std::uint8_t { faults, is_kept, is_read_only, reads_zero };
 struct Expectation {
   std::uint32_t address;
   Answer answer;
-  std::uint64_t value{};  ///< That may be written.
+  std::uint64_t value{};  ///< A value that may be written.
 };
 
 void check(const Expectation& e) {
@@ -230,7 +230,7 @@ void check(const Expectation& e) {
   if (writable) GT_EQUAL(gt::rdmsr(index), e.answer == Answer::is_kept ? e.value : 0);
 }
 
-// 391H, 392H: of the uncore up to Broadwell, of the core (STATUS_SET, INUSE) on Skylake; of nobody on the servers
+// 391H, 392H: the uncore's up to Broadwell, the core's (STATUS_SET, INUSE) on Skylake; nobody's on the servers
 // before it. 394H, 395H: counter and control, or control and counter.
 GT_TEST(Uncore_AddressesAreTheGenerations, gt::need_uncore) {
   using enum Answer;
