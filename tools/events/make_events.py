@@ -3,7 +3,7 @@
 
     tools/events/make_events.py            writes the tables
     tools/events/make_events.py --check [ROOT]
-                                           says which of them is not what this script makes of its list
+                                           reports tables that differ from what the script makes of their lists
 
 README.md says what the columns mean. Counters are `;`-separated PMC numbers, or fixedN. A list's name is that of its generation.
 An event of a pair of codes (0xB7;0xBB with MSRs 0x1A6;0x1A7) is listed under the first one; where there are two, the second code gets one row.

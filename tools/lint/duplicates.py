@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Finds code that stands in two places: runs of tokens that sim_c++ finds alike, and whose names are nearly the same.
+"""Finds duplicated code: runs of tokens that sim_c++ reports as alike, and whose names are nearly the same.
 
     tools/lint/duplicates.py [ROOT]
 
-sim_c++ takes all names for one, so to it the rows of any two tables are copies; here the names decide. No copies are: declarations that end in
-`override;`, as an interface asks for them; lines of a list that follow each other without a blank line; event tables, which a script writes.
+sim_c++ treats all names as equal, so the rows of any two tables look like copies to it; here the names decide. These are not reported: declarations that end
+in `override;`, because an interface requires them; lines of a list without a blank line between them; event tables, which a script writes.
 """
 import difflib
 import pathlib
@@ -15,10 +15,10 @@ import tempfile
 from source_tree import files, finish, required, root_from_arguments
 
 SUFFIXES = (".hpp", ".cpp", ".h", ".c")
-TOKENS = 100  # at least so long: a function of some ten lines
-ALIKE = 0.75  # this part of the names and numbers is the same, in the same order
+TOKENS = 100  # the shortest run: a function of some ten lines
+ALIKE = 0.75  # at least this share of names and numbers is the same, in the same order
 WRITTEN_BY_A_SCRIPT = "vpmu/src/events/"
-# What stays, by its files.
+# Duplicates that are allowed, by their files.
 ALLOWED = {
     # The beginning of a handler, whose VPMU_LEAVE leaves the handler itself.
     frozenset({"vpmu/exec/ops_alu.cpp", "vpmu/exec/ops_move.cpp"}),
@@ -30,7 +30,7 @@ STATEMENT = re.compile(r"[^;{}]+;")
 
 
 def without_overriding(text):
-    """The text, less declarations of what an interface asks for; each line keeps its number."""
+    """The text without declarations that override an interface's; each line keeps its number."""
     return STATEMENT.sub(lambda found: "\n" * found[0].count("\n") if found[0].endswith(" override;") else found[0], text)
 
 
@@ -46,7 +46,7 @@ def runs(root, sources):
             copy = pathlib.Path(copies, source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(without_overriding((root / source).read_text(encoding="utf-8")), encoding="utf-8")
-        # Wide enough for any two paths: it cuts what is longer.
+        # Wide enough for any two paths: sim_c++ truncates longer lines.
         said = subprocess.run([program, "-n", "-T", "-w", "500", "-r", str(TOKENS), "-i"], input="".join(f"{source}\n" for source in sources), cwd=copies, capture_output=True,
                               text=True, check=True)
     found = RUN.findall(said.stdout)

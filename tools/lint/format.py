@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that C++ code is formatted as .clang-format says, by clang-format 19: other versions format otherwise.
+"""Checks that C++ code is formatted as .clang-format says, by clang-format 19: other versions format differently.
 
     tools/lint/format.py [ROOT]
 """
@@ -8,7 +8,7 @@ import subprocess
 
 from source_tree import files, finish, required, root_from_arguments
 
-AT_ONCE = 50  # files: a command line has an end
+AT_ONCE = 50  # files: the length of a command line is limited
 
 
 def main():

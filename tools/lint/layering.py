@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes point down only: what each part of the tree may include, and that no two folders include each other.
+"""Checks that includes only point downwards: what each part of the tree may include, and that no two folders include each other.
 
     tools/lint/layering.py [ROOT]
 """
@@ -18,7 +18,7 @@ CORE_STANDARD = {
     "initializer_list", "iterator", "limits", "numeric", "optional", "ranges", "span", "string_view", "tuple", "type_traits",
     "utility", "variant",
 }
-# The freestanding part of the guest tests, and what of the core it shares.
+# The freestanding part of the guest tests, and the headers that it shares with the core.
 GUEST_SHARED = {"vpmu/bits.hpp", "vpmu/registers.hpp", "vpmu/msr.hpp", "vpmu/pebs.hpp", "vpmu/bts.hpp", "vpmu/counter.hpp"}
 # Headers that cost seconds to compile or leak their library's types: never in a header of ours.
 THIRD_PARTY = re.compile(r"[<\"](boost/|asio|nlohmann/|CLI/|Zydis/|libvirt/|pugixml|elfutils/|fmt/chrono)")
@@ -127,7 +127,7 @@ def violations(name, text):
 
 
 def by_path_ends(names):
-    """Each end of a path ("c.hpp", "b/c.hpp", "a/b/c.hpp"), and the files that have it."""
+    """Each suffix of a path ("c.hpp", "b/c.hpp", "a/b/c.hpp"), and the files whose paths end in it."""
     ends = collections.defaultdict(set)
     for name in names:
         parts = name.split("/")
@@ -137,7 +137,7 @@ def by_path_ends(names):
 
 
 def included_file(name, header, ends):
-    """The file that `name` includes as "header": the one beside it, or the only one whose path ends so. None where that is not clear."""
+    """The file that `name` includes as "header": the one beside it, or the only one whose path ends so. None if it is ambiguous."""
     beside = posixpath.join(posixpath.dirname(name), header)
     found = ends.get(header, set())
     if beside in found:
@@ -146,7 +146,7 @@ def included_file(name, header, ends):
 
 
 def folder_pairs(texts):
-    """Two folders that include each other have one purpose or the wrong files."""
+    """Folders that include each other: they should be one, or have files in the wrong place."""
     ends = by_path_ends(texts)
     between = {}
     for name, text in texts.items():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the links of the documentation: what they name in this tree is there, and so is the heading behind a `#`.
+"""Checks the links of the documentation: the file in this tree exists, and so does the heading after a `#`.
 
     tools/lint/links.py [ROOT]
 
-Looks at [text](target) and ![text](target) in every Markdown file, outside of code. Links to other sites are not followed. Every document but README.md
-has to be linked from another one: else nobody finds it.
+Looks at [text](target) and ![text](target) in every Markdown file, outside of code. Links to other sites are not followed. Another document must link to
+every document except README.md: otherwise nobody finds it.
 """
 import pathlib
 import re
@@ -17,14 +17,14 @@ ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
 def without_code(text):
-    """The text, without fenced and indented blocks and what stands in backticks."""
+    """The text, without fenced and indented blocks and text in backticks."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     text = re.sub(r"(?<=\n\n)(?:(?: {4}|\t).*\n)+", "\n", text)
     return re.sub(r"`[^`\n]*`", lambda m: "x" * len(m.group()), text)
 
 
 def anchors(text):
-    """The names of the headings, as GitHub makes them."""
+    """The anchors of the headings, as GitHub makes them."""
     found = {}
     for heading in re.findall(r"^#{1,6} +(.+?) *#* *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that every public declaration of the library is documented, and that its README shows code that is compiled.
+"""Checks that every public declaration of the library is documented, and that the code in its README is compiled.
 
     tools/lint/public_docs.py [ROOT]
 
 Doxygen (docs/Doxyfile) reads vpmu/include, and each of its warnings is a finding: a type, function or constant without a `///` comment of its
-own, a comment that it cannot follow. TOLD_ELSEWHERE says what needs none. Each C++ block of vpmu/README.md has to be an excerpt of the embedding
-example.
+own, or a comment that Doxygen cannot parse. TOLD_ELSEWHERE lists what needs no comment. Each C++ block of vpmu/README.md has to be an excerpt of the
+embedding example.
 """
 import pathlib
 import re
@@ -17,17 +17,17 @@ from source_tree import files, finish, required, root_from_arguments
 README = "vpmu/README.md"
 EXAMPLE = "vpmu/examples/embed/embed.cpp"
 SETTINGS = pathlib.Path(__file__).parents[2] / "docs/Doxyfile"
-# What doxygen warns of, and another comment tells: the struct's of its data, the heading's of the manual's names, the language of what is defaulted.
+# Warnings to ignore, because another comment documents it: a struct's comment its data, a heading the manual's names, the language defaulted functions.
 TOLD_ELSEWHERE = re.compile(r"Member \w+ \(variable\) of (struct|class) |of namespace vpmu::(msr|reg::\w+) is not documented|Member .*=default \(\w+\) of ")
-# Doxygen is silent on what stands in a file or namespace that itself has no comment: here each has one.
+# Doxygen does not warn about the contents of a file or namespace that has no comment itself: here each gets one.
 HEADED = r"""INPUT_FILTER = "sed -E -e '1s,$, /** @file */,' -e 's,^namespace .*\{$,/** - */ &,' -e '/\/\/\//s/#([A-Z])/\\#\1/g'" """
 
 
 def doxygen_findings(root):
-    """What it says, without the paths' beginning."""
+    """Doxygen's warnings, with paths relative to the root."""
     program = required("doxygen")
     with tempfile.TemporaryDirectory() as out:
-        # Some output it has to make.
+        # Doxygen must write some output.
         settings = f"{SETTINGS.read_text(encoding='utf-8')}\n{HEADED}\nGENERATE_XML = YES\nOUTPUT_DIRECTORY = {out}\n"
         said = subprocess.run([program, "-"], input=settings, cwd=root, capture_output=True, text=True, check=False)
     lines = {line.removeprefix(f"{root.resolve()}/") for line in said.stderr.splitlines() if line.strip()}

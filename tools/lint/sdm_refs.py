@@ -3,7 +3,7 @@
 
     tools/lint/sdm_refs.py [ROOT]
 
-A rule has to be in vpmu/docs/rules.md, and each rule that this says is modelled has to be cited by a test of the core.
+A rule has to be in vpmu/docs/rules.md, and each rule that rules.md marks as modelled in the core has to be cited by a test of the core.
 """
 import re
 
@@ -23,7 +23,7 @@ RULE_ROW = re.compile(rf"^\| ({RULE_ID}) \|.*\| (core|elsewhere|not modelled) \|
 
 
 def unwrapped(text):
-    """`text` with a comment of several lines in one line."""
+    """`text` with each comment of several lines joined to one line."""
     return re.sub(r"\n[ \t]*//[/!]?<?[ \t]*", " ", text)
 
 

@@ -11,7 +11,7 @@ from source_tree import files, finish, required, root_from_arguments
 KINDS = (".md", ".hpp", ".cpp", ".c", ".S", ".py", ".txt", ".cmake", ".sh", ".yaml")
 # Mnemonics, field names and programs that look like misspelt words.
 TERMS = "nd,ist,extint,passt,daa"
-AT_ONCE = 200  # files: a command line has an end
+AT_ONCE = 200  # files: the length of a command line is limited
 
 
 def main():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy 19 by .clang-tidy; build/dev has to be configured and built (generated headers).
+"""Runs clang-tidy 19 with .clang-tidy; build/dev has to be configured and built (generated headers).
 
     tools/lint/tidy.py [--latest N | FILE...] [--jobs N]
 
@@ -18,10 +18,10 @@ from source_tree import required
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/dev"
-# The build is g++'s: its precompiled headers and some of its flags mean nothing to clang.
+# The build uses g++, whose precompiled headers and some flags clang does not accept.
 NOT_OF_CLANG = [f"--extra-arg=-Wno-{what}" for what in ("ignored-gch", "unknown-warning-option", "ignored-optimization-argument", "unused-command-line-argument")]
 FINDING = re.compile(r"^\S+:\d+:\d+: (?:warning|error): .*\[[^\]]+\]$", re.M)
-# A finding in a library's header that has a note in our code is told, too. The analyzer's may be our fault.
+# A finding in a library's header with a note in our code is reported, too. The analyzer's findings may be our fault.
 OF_LIBRARIES = re.compile(rf"^(?!{re.escape(str(ROOT))}/)/\S+: warning: .*\[(?!clang-analyzer)[^\]]+\]$")
 
 

@@ -82,14 +82,14 @@ def head():
 
 
 def cpu_seconds(name):
-    """Of a step and its children, but not of beds that are kept: what bash's `times` says."""
+    """The CPU time of a step and its children, but not of kept beds, as bash's `times` prints it."""
     path = LOGS / f"{name}.cpu"
     parts = re.findall(r"(\d+)m([\d.]+)s", path.read_text(encoding="ascii") if path.exists() else "")
     return sum(60 * int(minutes) + float(seconds) for minutes, seconds in parts)
 
 
 def chosen_kvm():
-    """Where tests with KVM run: "host" or "bed"; VPMU_KVM says it, or `vpmu doctor` decides. Prints why."""
+    """Where tests with KVM run: "host" or "bed", as VPMU_KVM says; otherwise `vpmu doctor` decides. Prints why."""
     where, reason = os.environ.get("VPMU_KVM"), "VPMU_KVM says so"
     if not where:
         doctor = subprocess.run([BUILD / "tools/vpmu/vpmu", "doctor"], capture_output=True, text=True, check=False)
@@ -114,7 +114,7 @@ def list_steps(steps):
 
 
 def skip_reasons(junit):
-    """Why tests were skipped, as GoogleTest says it below the place, and how many for that."""
+    """The reasons for skipped tests, which GoogleTest prints below the source line, and how many tests each skipped."""
     suites = xml.etree.ElementTree.parse(junit)
     skipped = [case.findtext("system-out", "") for case in suites.iter("testcase") if case.find("skipped") is not None]
     reasons = [re.search(r": Skipped\n(.+)", said) for said in skipped]
@@ -127,7 +127,7 @@ def start(command, **options):
 
 
 def end(process):
-    """Tells it and its children to end, which CTest itself does not do, and waits until they have."""
+    """Asks the command and its children to end, which CTest does not do for its children, and waits until they have."""
     os.killpg(process.pid, signal.SIGTERM)
     process.wait()
     limit = time.monotonic() + END_SECONDS
@@ -158,7 +158,7 @@ class Run:
         print(f"{what:<52}{'ok    ' if good else 'FAILED'}{seconds:>6.0f} s{f' ({beside})' if beside else ''}{'   ' + note if note else ''}", flush=True)
 
     def must(self, name, what, *commands):
-        """A step that all others build on."""
+        """Runs a step that all others depend on."""
         began, log = time.monotonic(), LOGS / f"{name}.log"
         with log.open("wb") as out:
             good = all(subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, check=False).returncode == 0
@@ -203,7 +203,7 @@ class Run:
                 self.unit_ended(name, outcome, seconds)
 
     def ctest(self, only):
-        """Runs the chosen tests; every line of CTest's that ends a test comes to us."""
+        """Runs the chosen tests, and reads every line in which CTest reports a test's end."""
         where = chosen_kvm()
         keep = ["tools/bed/keep", "--"] if where == "bed" else []
         command = [*keep, "ctest", "--preset", "dev", "-C", self.options.size, "-j", str(self.options.jobs), "--timeout", str(UNIT_SECONDS), "--no-tests=error",
