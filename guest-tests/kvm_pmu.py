@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what guest tests said of KVM's own PMU, by the source kvm, with the table of kvm-pmu.md: a line for each test that ran.
+"""Compares the results of guest tests on KVM's own PMU (source kvm) with the table of kvm-pmu.md: a line for each test that ran.
 
     guest-tests --source kvm pmu_tests.elf | guest-tests/kvm_pmu.py
 """
@@ -21,7 +21,7 @@ def compare(log, differing):
 
 
 def read_table():
-    """What KVM does otherwise, by test."""
+    """How KVM differs, by test."""
     return dict(re.findall(r"^\| (\w+\.\w+) \| (.*) \|$", TABLE.read_text(encoding="ascii"), re.M))
 
 

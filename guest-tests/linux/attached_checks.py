@@ -1,4 +1,4 @@
-"""The judge's checks of guests that are disturbed or run by another VMM: of a QEMU that disturbs it, of our own that saves and restores it, and of a libvirt domain."""
+"""The judge's checks of guests that are disturbed, or run by another VMM: QEMU disturbs one, our VMM saves and restores one, and one is a libvirt domain."""
 
 from finding import require
 
@@ -11,7 +11,7 @@ MIN_RECORDS = 199  # of programs/patient.S
 
 
 def check_patient(run, _programs, event):
-    """A count that others interrupted is what it is without them."""
+    """A disturbed count is the same as an undisturbed one."""
     counts = [int(count) for count, in run.named("patient", event)]
     require(counts == [PATIENT_EVENTS[event]], f"{event} counted {counts}, not {PATIENT_EVENTS[event]}")
     return str(counts[0])
@@ -40,7 +40,7 @@ def check_disturbed(run, _programs, least):
 
 
 def check_domain(run, _programs):
-    """The domain had our PMU, which changed its definition, and neither that nor an enable that failed left anything in it."""
+    """The domain had our PMU, which changed its definition; after disabling it, and after a failed enable, the definition was the original."""
     told = {words[0]: words[1:] for words in (line.split() for line in run.facts["domain"])}
     require(told.get("refused") == ["same"], f"after libvirt has refused an enable, the definition is {told.get('refused')}, not the same")
     require(told.get("enabled") == [run.first("model"), "exact"], f"enabled for {told.get('enabled')}, not {run.first('model')} exact")

@@ -4,7 +4,7 @@ from finding import require
 
 
 def check_clocks(run, _programs):
-    """No CPU's clock is behind what another one has read, also while one of them is sampled."""
+    """No CPU's clock is earlier than what the other CPU has read before, even while one of them is sampled."""
     lines = [[int(word) for word in line.split()] for line in run.facts["clocks"]]
     require(len(lines) == 1 and len(lines[0]) == 3, f"{lines}: {'; '.join(run.facts['error'])}")
     (hand_overs, backward, samples), = lines

@@ -26,12 +26,12 @@ TOLERANCE = 0.10  # of counts whose program does a little more than its loop
 
 
 class Missing(Exception):
-    """perf records, and our PMU does not give it what it asks for yet."""
+    """perf can record, but our PMU does not yet deliver what it requests."""
 
 
 @dataclass(frozen=True)
 class Walked:
-    """Samples of chase that are alike but for their data addresses."""
+    """Samples of programs/chase.S that differ only in their data addresses."""
 
     count: int
     ip: int
@@ -51,7 +51,7 @@ def check_opened(run, name):
 
 
 def check_precise(run, programs, modifier):
-    """Rules P1 and D4: the record is for the instruction behind the one that overflowed; :p shows the next one, :pp and :ppp that one."""
+    """Rules P1 and D4: the record is of the instruction after the overflow; :p shows the one after that, :pp and :ppp the recorded one."""
     check_opened(run, modifier)
     path = calls_of(programs).path
     period = PRECISE_PERIODS[modifier]
@@ -69,7 +69,7 @@ def walked(run, name):
 
 
 def check_walked(run, programs, name, labels, level_of):
-    """Every sample is of a loop's own instruction and in the memory that the loop goes through; nine of ten tell the level that it must be."""
+    """Every sample is of a loop's own instruction and within the memory that the loop accesses; nine of ten report the right level."""
     check_opened(run, name)
     program = programs["chase"]
     begin, _ = program.objects["array"]
@@ -247,7 +247,7 @@ def check_refused(run, facility):
 
 
 def judge(run, programs, facility):
-    """What the table says of it: "yes", why there is none, or that it is missing; and a text for the log."""
+    """The facility's entry in the table ("yes", the reason why there is none, or that it is missing), and a text for the log."""
     reason = model_of(run).lacks(facility)
     if reason:
         check_refused(run, facility)

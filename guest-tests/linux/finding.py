@@ -1,4 +1,4 @@
-"""What a check of the judge comes to."""
+"""The result of one of the judge's checks."""
 
 from dataclasses import dataclass
 

@@ -66,7 +66,7 @@ def user_addresses(run, name):
 
 
 def recorded(run, name):
-    """How many samples of the program are in user mode. The kernel's have a share of their own, large where exits are slow."""
+    """The number of the program's samples in user mode. The kernel's share varies, and is large if exits are slow."""
     lines = run.named("record", name)
     require(lines, f"no recording {name}: {'; '.join(run.facts['error']) or 'the script did not get there'}")
     count = sum(user_addresses(run, name).values())
@@ -86,7 +86,7 @@ def check_ended(run, _programs):
 
 
 def check_pmu_lines(run, _programs):
-    """The kernel says of this model's PMU what it says of such a processor, and nothing else; guest/dmesg.sh may have asked it twice."""
+    """The kernel's messages about this model's PMU are those for such a processor, and no others; guest/dmesg.sh may have printed them twice."""
     found = {re.sub(r"^\[ *[0-9.]+\] ", "", line) for line in run.kernel}
     found = {line for line in found if line.startswith(PMU_PREFIXES)}
     expected = set(model_of(run).pmu_lines)
@@ -192,7 +192,7 @@ def pmu_exits(counters):
 
 
 def check_exits_per_sample(run, _programs, precise):
-    """Where each record has its interrupt, and no timer tick adjusts the period."""
+    """For recordings with an interrupt for each record, and a period that no timer tick adjusts."""
     before, after = (run.counters.get(f"{when}-single-{precise}") for when in ("before", "after"))
     require(before is not None and after is not None, f"no counters around single-{precise}")
     records = after["pmu.pebs.records"] - before["pmu.pebs.records"]

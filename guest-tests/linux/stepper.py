@@ -1,4 +1,4 @@
-"""Runs the guest's smallest programs on paper, from their disassembly: which instructions in which order, and which branches."""
+"""Simulates the guest's smallest programs from their disassembly: which instructions run in which order, and which branches."""
 
 import functools
 from dataclasses import dataclass, field

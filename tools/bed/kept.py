@@ -31,7 +31,7 @@ def directory():
 
 
 def wanted(options):
-    """Whether there is a directory of kept beds, and this one could stay. One that counts instructions is for one measurement."""
+    """Whether there is a directory of kept beds, and this bed can be kept. A bed that counts instructions serves one measurement only."""
     return bool(directory()) and not options.by_instructions and not options.console and options.host == "amd"
 
 
@@ -40,7 +40,7 @@ def kind_of(options):
 
 
 def take(options):
-    """A free bed's path without ending, and its lock; a new one's where there is none of this kind."""
+    """The path of a free bed, without suffix, and its lock; those of a new bed if none of this kind is free."""
     for number in range(MOST):
         base = pathlib.Path(directory()) / str(number)
         lock = os.open(f"{base}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -114,7 +114,7 @@ class Server:
         self.bed.watch(self.listener.fileno(), None)  # so that turn() ends when a client comes
 
     def end(self):
-        """Whoever keeps the beds has gone, or the client."""
+        """Called when tools/bed/keep or the client has gone: ends the job."""
         self.bed.signal = self.bed.signal or signal.SIGTERM
 
     def serve(self):
@@ -127,11 +127,11 @@ class Server:
                     fit = self.answer(connection)
 
     def answer(self, connection):
-        """False: the bed is no longer fit for another job."""
+        """False: the bed can run no further job."""
         connection.setblocking(True)
         first, fds, _flags, _address = socket.recv_fds(connection, 1, 2)
         if not first:
-            return True  # it only wanted to know whether we are here
+            return True  # the client only wanted to know whether this server runs
         with connection.makefile() as lines:
             request = json.loads(first.decode() + lines.readline())
         self.bed.out, self.bed.err = fds

@@ -1,4 +1,4 @@
-"""The bed's machine: an emulated AMD host ("L1") whose root is this machine's own root. It runs one job after the other."""
+"""The bed's machine: an emulated AMD host ("L1") whose root is this machine's own root. It runs jobs one after the other."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(os.environ.get("VPMU_CACHE") or HERE.parent.parent / "build" / "cache")
 EXIT_TIMEOUT = 124
-EXIT_BED = 125  # in the job's script, where its directory is not there
+EXIT_BED = 125  # of the job's script, if its directory does not exist
 SILENT_SECONDS = 120  # L1 reports every 15 s of its clock
 POKE_EVERY_SECONDS = 1
-SLOWER_BY_INSTRUCTIONS = 10  # at most so much goes that clock with --by-instructions
+SLOWER_BY_INSTRUCTIONS = 10  # with --by-instructions, L1's clock is at most so many times slower
 BOOT_SECONDS = 120  # a machine with all CPUs taken needs many times the usual 3 s
 # Boot work that nothing here needs; together a second on the emulated CPU.
 SKIPPED_INITCALLS = (
@@ -65,7 +65,7 @@ def initrd_with(shares, initrd):
 
 
 def qemu_program():
-    """QEMU of the cache, or the machine's own where that one came from backports already."""
+    """The cache's QEMU, or this machine's own if that is already the one from backports."""
     cached = CACHE / "qemu" / "usr" / "bin" / "qemu-system-x86_64"
     program = str(cached) if cached.exists() else shutil.which("qemu-system-x86_64")
     if not program:
@@ -130,7 +130,7 @@ class Bed:
         self.errors[name] = (self.errors[name] + data)[-4096:]
 
     def watch(self, fd, handler, at_end=lambda: None):
-        """Passes what comes there to the handler; without one, somebody else reads it."""
+        """Passes what arrives there to the handler; without a handler, the caller reads it."""
         self.selector.register(fd, selectors.EVENT_READ, (handler, at_end))
 
     def channel(self, handler):
@@ -186,11 +186,11 @@ class Bed:
         memory = self.options.memory
         for directory in firmware_directories():
             arguments += ["-L", directory]
-        # Where there can be one CPU only, QEMU leaves out the guest's memory barriers and makes its locked instructions plain ones. But virtiofsd
-        # and QEMU's own devices run beside that CPU, and a kick that one side does not see is never made up for.
+        # If there can be only one CPU, QEMU omits the guest's memory barriers and does not lock its locked instructions. But virtiofsd and
+        # QEMU's own devices run concurrently with that CPU, and if one side misses a kick, nothing repeats it.
         possible = max(2, int(self.options.cpus))
-        # 2 ns for an instruction: on an idle machine that clock goes at about a quarter of the pace of real time. With more there are more of the
-        # kernel's own timers to each instruction of the command.
+        # 2 ns per instruction: on an idle machine this clock runs at about a quarter of real time. With more, the kernel's own timers would
+        # expire more often per instruction of the command.
         emulation = ["-accel", "tcg,thread=single", "-icount", "shift=1"] if self.options.by_instructions else ["-accel", "tcg,thread=multi"]
         fds = [initrd, console, poke, job, *(fd for _, fd in ports)]
         self.spawn("QEMU", [
@@ -234,7 +234,7 @@ class Bed:
     def run(self, script, limit=None):
         """The exit code of a job, which must end before the time `limit`."""
         while not self.has("ready"):
-            self.reported_exit_code()  # raises what L1 has failed at
+            self.reported_exit_code()  # raises L1's failure
             if time.monotonic() > self.boot_limit:
                 raise BedError(f"L1 did not start within {BOOT_SECONDS} s: {self.last_words()}")
             if (code := self.turn(limit)) is not None:
@@ -266,8 +266,8 @@ class Bed:
         return None
 
     def poke(self, now):
-        """An interrupt for L1. While an interrupt waits for its guest, QEMU's CPU now and then loses one of L1's own timer, in VMRUN: it sets a bit of
-        its pending interrupts without the lock under which other threads do. L1 would sleep for ever; at another interrupt it finds that too."""
+        """Sends L1 an interrupt. While an interrupt for L1's guest is pending, QEMU's VMRUN occasionally loses one of L1's timer: it sets a bit of the
+        pending interrupts without the lock that other threads take. L1 would sleep forever; at another interrupt it finds the lost one, too."""
         if self.options.by_instructions or now < self.poked + POKE_EVERY_SECONDS:
             return
         self.poked = now
@@ -286,7 +286,7 @@ class Bed:
         return "; ".join(told)
 
     def check_children(self):
-        """L1 ends only when we end it: a child that is gone is a failure."""
+        """L1 ends only when we end it: a child process that has ended is a failure."""
         for name, child in self.children:
             if child.poll() is not None:
                 self.drain()

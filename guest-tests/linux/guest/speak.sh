@@ -18,7 +18,7 @@ say() {
 # Prefixes each line of standard input.
 say_lines() { sed "s/^/vpmu-guest: $1 /"; }
 
-# Where each sample has its interrupt, the kernel would stop sampling for the rest of a tick of its timer.
+# Removes the kernel's limits on sampling. With an interrupt for each sample, it would otherwise stop sampling for the rest of a timer tick.
 sample_without_limit() {
   cd /proc/sys/kernel || return
   echo 25 >perf_cpu_time_max_percent # while it is 0 the rate cannot be written
@@ -27,8 +27,8 @@ sample_without_limit() {
   cd / || return
 }
 
-# perf record reads all symbols of the kernel several times, which takes longer than all else that it does. Scripts that look at programs only
-# do without.
+# perf record reads all symbols of the kernel several times, which takes longer than everything else that it does. Scripts that look only at
+# programs hide them.
 hide_kernel_symbols() {
   : >/tmp/kallsyms
   mount --bind /tmp/kallsyms /proc/kallsyms
