@@ -10,8 +10,8 @@ namespace {
 
 using namespace vpmu;
 
-constexpr GuestLinear page{0x10000};    // the guest's DS area, and its PEBS buffer from 400H
-constexpr GuestLinear code{0x40'0000};  // where its loop lies
+constexpr GuestLinear page{0x10000};    // holds the guest's DS area and, at offset 400H, its PEBS buffer
+constexpr GuestLinear code{0x40'0000};  // where the guest's loop is
 
 /// All that the PMU may ask for. A VMM walks the guest's page tables here and talks to its interrupt controller.
 class OnePageGuest final : public GuestEnv {
@@ -40,7 +40,7 @@ class OnePageGuest final : public GuestEnv {
   bool interrupted{};
 };
 
-/// The guest's driver: DS area with room for three records, an interrupt at the second, a period of four loads.
+/// The guest's driver: a PEBS buffer for three records, an interrupt at the second, a period of four loads.
 bool start_session(Pmu& pmu, OnePageGuest& guest) {
   constexpr std::uint64_t size = record_size(PebsFormat::format3);
   constexpr std::uint64_t buffer = page.value() + 0x400;
