@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint32_t tsc_deadline = 1U << 24U;
 
-/// What a VMM shows of an AMD host: four CPUs, the third of them, with `threads` of a core.
+/// CPUID that a VMM on an AMD host gives to the third of four vCPUs, with `threads` threads per core.
 CpuidTable vmms(std::uint32_t threads, std::uint32_t ecx = ~std::uint32_t{0}) {
   CpuidTable table;
   table.add(0, {.eax = 0xD, .ebx = 0x68747541, .ecx = 0x444d4163, .edx = 0x69746e65});
@@ -35,7 +35,7 @@ TEST(AttachedCpuid, IsTheModelsOnTheVmmsTopology) {
   EXPECT_EQ(topologies, 2U);
 }
 
-// kvmclock would take the guest off the TSC, which PEBS time stamps need.
+// With kvmclock the guest would not use the TSC as its clock, and PEBS time stamps are in terms of the TSC.
 TEST(AttachedCpuid, NoFeatureOfKvmIsLeft) {
   EXPECT_EQ(attached_cpuid(model(), vmms(2), 2'500'000'000).get(0x40000001).eax, 0U);
 }

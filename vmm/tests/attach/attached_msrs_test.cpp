@@ -24,7 +24,7 @@ class MsrsOfThePmu : public AttachmentTest {
     OneMsr list{.entry = {.index = index, .reserved = 0, .data = value}};
     return call_with(vcpu, KVM_SET_MSRS, list);
   }
-  /// What the guest reads.
+  /// The value that the guest's RDMSR returns.
   std::uint64_t guests(int vcpu, std::uint32_t index) {
     std::uint64_t value = 0;
     kvm.vcpu(vcpu).script = {FakeKvm::reads(index), [&](kvm_run& run) {
@@ -52,8 +52,7 @@ TEST_F(MsrsOfThePmu, AreReadAndWrittenBeforeAndAfterTheGuestHasRun) {
   EXPECT_EQ(counters_of(0, vcpu)["attach.restores"], 0U);
 }
 
-// The state that is carried with the VMM's is complete: it replaces what was set before it; what is set after it
-// changes it.
+// The VMM sets an MSR between two exits to devices, on which the library does little. The MSR must not be lost.
 TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
   const int vcpu = make_vcpu(make_vm());
   kvm.vcpu(vcpu).script = {at_a_device, at_a_device};
@@ -62,6 +61,7 @@ TEST_F(MsrsOfThePmu, SetBetweenExitsToDevicesTheyHold) {
   EXPECT_EQ(guests(vcpu, perfevtsel0), kernel_instructions);
 }
 
+// A PMU state in the VMM's nested state is complete: it replaces MSRs set before it, and MSRs set after it change it.
 TEST_F(MsrsOfThePmu, TheLastOneSaysWhatHolds) {
   const int vm = make_vm(), from = make_vcpu(vm, 0), to = make_vcpu(vm, 1);
   kvm.vcpu(from).script = {FakeKvm::writes(pmc0, 5), FakeKvm::writes(pmc0 + 1, 6)};
@@ -81,7 +81,7 @@ TEST_F(MsrsOfThePmu, TheLastOneSaysWhatHolds) {
   EXPECT_EQ(counters_of(0, to)["attach.restores"], 1U);
 }
 
-// As a VMM does at RESET: MSRs after the state of nested virtualization, and the registers.
+// At RESET a VMM sets MSRs (after the nested state), and then the registers. The PMU's reset discards the MSRs.
 TEST_F(MsrsOfThePmu, ResetComesBeforeWhatWasSet) {
   constexpr std::uint32_t misc_enable = 0x1A0;
   const int vcpu = make_vcpu(make_vm());
@@ -98,7 +98,7 @@ TEST_F(MsrsOfThePmu, ResetComesBeforeWhatWasSet) {
   EXPECT_EQ(guests(vcpu, misc_enable), at_power_up);
 }
 
-/// As KVM's own structure, whose array is as long as the VMM says.
+/// `room` as one of KVM's list structures, which end in an array of variable length.
 template <class List>
 List& list_in(std::vector<std::uint64_t>& room) {
   return *reinterpret_cast<List*>(room.data());
@@ -120,8 +120,8 @@ TEST_F(MsrsOfThePmu, AListThatIsSetIsOnlyRead) {
   EXPECT_EQ(kvm.vcpu(vcpu).msrs[0x10], 7U);
 }
 
-// No entry follows their heads in memory: what KVM does not read, the library must not read. MAX_IO_MSRS and
-// KVM_MAX_CPUID_ENTRIES of KVM.
+// The lists have no entry: like KVM, the library must refuse them by their count alone (KVM's MAX_IO_MSRS and
+// KVM_MAX_CPUID_ENTRIES).
 TEST_F(MsrsOfThePmu, ListsThatKvmFindsTooLongAreNotLookedAt) {
   const int vcpu = make_vcpu(make_vm());
   std::vector<std::uint64_t> room(1);

@@ -18,13 +18,13 @@ namespace vmm::test {
 constexpr std::uint32_t pmc0 = 0xC1, perfevtsel0 = 0x186;
 constexpr std::uint64_t kernel_instructions = 0x4200C0;
 
-/// The counters of vCPU `id`, or of the last one, in a line of statistics; none when it has no such vCPU.
+/// The counters of vCPU `id`, or of the last one, in a line of statistics; empty if the line has no such vCPU.
 std::map<std::string, std::uint64_t> vcpu_counters(const std::string& line, std::optional<unsigned> id);
 
-/// What a guest does at an I/O port.
+/// An exit for an access to an I/O port.
 inline void at_a_device(kvm_run& run) { run.exit_reason = KVM_EXIT_IO; }
 
-/// A VMM that knows nothing of the library, and the library.
+/// The library attached to a fake KVM, and the calls of a VMM that knows nothing of the library.
 class AttachmentTest : public testing::Test {
  protected:
   int call(int fd, unsigned long request, std::uintptr_t argument = 0) {
@@ -40,13 +40,13 @@ class AttachmentTest : public testing::Test {
   }
   int make_vm() { return call(kvm.system(), KVM_CREATE_VM); }
   int make_vcpu(int vm, unsigned id = 0) { return call(vm, KVM_CREATE_VCPU, id); }
-  /// Runs until the VMM has an exit of its own, a halt.
+  /// Runs the vCPU to the first exit that reaches the VMM, which must be a halt.
   void run_to_halt(int vcpu) {
     ASSERT_EQ(call(vcpu, KVM_RUN), 0);
     EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_HLT});
   }
-  /// Calls the vCPU out, as a VMM does that has something else to do with it: only then are its counters written.
-  /// Returns those of the VM's last vCPU, or of vCPU `id`.
+  /// Makes KVM_RUN return at once with EINTR, because only then are a vCPU's counters published. Returns those of vCPU
+  /// `id`, or of the VM's last vCPU.
   std::map<std::string, std::uint64_t> counters_of(int vm_line, int vcpu, std::optional<unsigned> id = std::nullopt) {
     FakeKvm::ask_to_come_out(vcpu);
     EXPECT_EQ(call(vcpu, KVM_RUN), -1);

@@ -54,7 +54,7 @@ TEST_F(AttachmentTest, APmuThatIsTakenIntoUseBetweenExitsToDevicesCounts) {
   EXPECT_EQ(counters_of(0, vcpu)["pmu.exits.wrmsr"], 2U);
 }
 
-// A thread keeps a reference to the VM that it ran last. Here another thread closes the VM.
+// A thread keeps a reference to the vCPU that it ran last, and so to the VM. Here another thread closes both.
 TEST_F(AttachmentTest, AThreadKeepsAVmNoLongerThanItself) {
   const int vm = make_vm(), vcpu = make_vcpu(vm);
   std::thread runner{[&] {
@@ -91,7 +91,7 @@ TEST_F(AttachmentTest, AVmThatIsClosedGoes) {
   EXPECT_EQ(lines_of_statistics(), 1) << "what it counted stays";
 }
 
-// A process that the VMM starts has the variables, too.
+// A process that the VMM starts inherits the environment variables, and so the path of the statistics.
 TEST_F(AttachmentTest, AProcessWithoutVmsLeavesTheStatisticsOfOthersAlone) {
   std::ofstream{statistics} << "of another\n";
   EXPECT_EQ(lines_of_statistics(), 1);
@@ -108,7 +108,7 @@ TEST_F(AttachmentTest, AVcpuThatIsClosedWhileItsVmGoesOn) {
   EXPECT_EQ(lines_of_statistics(), 1);
 }
 
-// A VMM may close a file by other means than close(), and its number may then stand for another file.
+// The library does not see every close. A number that it knows may then belong to another file.
 TEST_F(AttachmentTest, ANumberThatIsUsedAgainStandsForTheNewOne) {
   const int old_vm = make_vm(), old_vcpu = make_vcpu(old_vm);
   ::close(old_vm);
@@ -150,7 +150,7 @@ TEST_F(AttachmentTest, AVmThatCannotBePreparedGetsNoVcpu) {
   EXPECT_EQ(kvm.count(KVM_CREATE_VCPU), 0);
 }
 
-// A debugger that only sets its breakpoints and removes them: KVM keeps them until it is told.
+// A debugger that sets breakpoints and removes them before the guest runs: KVM must not keep them.
 TEST_F(AttachmentTest, BreakpointsThatWereOnlySetAreTakenFromKvm) {
   const int vcpu = make_vcpu(make_vm());
   for (const bool has_run : {false, true}) {
@@ -177,7 +177,7 @@ TEST_F(AttachmentTest, ADebuggerThatKvmRefusesDebugsNothing) {
   EXPECT_TRUE(warnings.empty());
 }
 
-// KVM_CAP_SYNC_REGS puts a VMM's registers where the library's are, and a dirty ring lacks the library's own writes.
+// KVM_CAP_SYNC_REGS puts a VMM's registers where ours are, and a dirty ring would lack the pages that we write.
 TEST_F(AttachmentTest, WhatCannotBeSharedIsNotThere) {
   const int vm = make_vm();
   kvm.other_capabilities = 1;
@@ -193,8 +193,7 @@ TEST_F(AttachmentTest, WhatCannotBeSharedIsNotThere) {
   EXPECT_TRUE(kvm.enabled.empty());
 }
 
-// Otherwise KVM's slots and the library's would differ meanwhile, and the VMM's bitmap might be too short for the
-// library's slot.
+// Otherwise KVM's slots and ours would differ during the call, and the VMM's bitmap could be too short for our slot.
 TEST_F(AttachmentTest, SlotsStandStillWhileTheirLogIsRead) {
   auto vm = AttachedVm::create(Fd{make_vm()}, 0x3000, {.model = find_machine_model("haswell"), .source = "clock"}, log);
   ASSERT_TRUE(vm);
@@ -217,7 +216,7 @@ TEST_F(AttachmentTest, SlotsStandStillWhileTheirLogIsRead) {
   EXPECT_TRUE(changed);
 }
 
-// The VMM must not see kicks by a source's timer or by a change of the memory slots.
+// Our own kicks (a source's timer, a change of memory slots) must not reach the VMM; its own must.
 TEST_F(AttachmentTest, KicksOfOursDoNotComeOutAndTheVmmsDo) {
   const int vcpu = make_vcpu(make_vm());
   unsigned runs = 0;
@@ -248,7 +247,7 @@ TEST_F(AttachmentTest, AKickThatComesWhileTheVmmHasTheVcpuIsNotLost) {
   EXPECT_EQ(kvm.count(KVM_RUN), runs + 2) << "one that the kick ends, and the guest's";
 }
 
-// vCPU 0 is inside KVM_RUN, and slow to come out; the next one is not.
+// vCPU 0 is in KVM_RUN and slow to leave it; vCPU 1 does not run.
 TEST_F(AttachmentTest, MemoryChangesWhileNoVcpuIsInside) {
   const int vm = make_vm(), vcpu = make_vcpu(vm);
   make_vcpu(vm, 1);
@@ -286,7 +285,7 @@ TEST_F(AttachmentTest, AKickThatIsLookedAtLateIsCounted) {
   EXPECT_GE(counters.at("vcpu.longest_kick_us"), 15'000U);
 }
 
-/// The guest makes counter 0 count, and the PMU is in use.
+/// Scripts a guest's write that selects an event for counter 0: the PMU is then in use.
 void put_in_use(FakeKvm::Vcpu& vcpu) { vcpu.script.push_back(FakeKvm::writes(perfevtsel0, kernel_instructions)); }
 
 TEST_F(AttachmentTest, AStateThatFitsNowhereIsToldOfOnceWhenThePmuIsInUse) {
@@ -310,7 +309,7 @@ TEST_F(AttachmentTest, AStateThatFitsNowhereIsToldOfOnceWhenThePmuIsInUse) {
   EXPECT_NE(warnings[0].find("vCPU 0: its PMU is in use and does not fit"), std::string::npos) << warnings[0];
 }
 
-// KVM_SET_NESTED_STATE without a state of ours is a reset of the PMU: not when KVM has refused it.
+// KVM_SET_NESTED_STATE without a PMU state of ours resets the PMU, but not when KVM refuses the call.
 TEST_F(AttachmentTest, ANestedStateThatIsRefusedChangesNothing) {
   const int vcpu = make_vcpu(make_vm());
   put_in_use(kvm.vcpu(vcpu));

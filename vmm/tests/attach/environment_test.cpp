@@ -29,7 +29,7 @@ TEST(AttachEnvironment, ALogThatCannotBeOpenedIsToldOfAndMessagesGoToStandardErr
   EXPECT_EQ(said.find("no warning"), std::string::npos) << said;
 }
 
-// To open it would wait for a reader.
+// open() of a named pipe would block until it has a reader.
 TEST(AttachEnvironment, ANamedPipeIsNoLog) {
   const auto path = std::filesystem::temp_directory_path() / ("vpmu-attach-pipe-" + std::to_string(::getpid()));
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);

@@ -1,5 +1,5 @@
-// The library as it is preloaded, in a process of its own: this program starts itself again with it, and plays the
-// kernel.
+// The preloaded library in a process of its own: this program starts itself again with it, and its own syscall()
+// answers in place of the kernel.
 #include <gtest/gtest.h>
 #include <linux/kvm.h>
 #include <sys/ioctl.h>
@@ -44,7 +44,8 @@ long stand_in(long number, const std::array<long, 6>& a) {
 }  // namespace
 }  // namespace vmm::test
 
-// The library calls the kernel by this function, which it finds before the C library's because the program exports it.
+// The library makes its system calls through this function. It takes precedence over the C library's because the
+// program exports it.
 extern "C" __attribute__((visibility("default"))) READS_SIX_ARGUMENTS long syscall(long number, ...) noexcept {
   std::array<long, 6> a{};
   va_list arguments;
@@ -60,7 +61,7 @@ namespace {
 constexpr const char* preload = "LD_PRELOAD";
 constexpr int fd = 77;
 
-/// Every KVM request that is interposed somewhere, and some that are not.
+/// Every KVM request that the library interposes with a model, and some that it never does.
 constexpr std::array<unsigned long, 26> requests{KVM_GET_API_VERSION,
                                                  KVM_CREATE_VM,
                                                  KVM_CHECK_EXTENSION,
@@ -88,7 +89,7 @@ constexpr std::array<unsigned long, 26> requests{KVM_GET_API_VERSION,
                                                  TCGETS,
                                                  0xDEAD'BEEF};
 
-/// The result of a call, with the kernel's answer.
+/// ioctl() must reach the kernel once and unchanged, and return what the kernel returned.
 void expect_untouched(unsigned long request, std::uintptr_t argument, long result, int failure) {
   std::vector<Call> calls;
   answer = result;
@@ -145,8 +146,7 @@ TEST(InertInside, CloseGoesThroughUntouched) {
   EXPECT_EQ(found, EBADF);
 }
 
-// Shows that the library is there at all: with a model it makes more calls to KVM than the program did, and none for
-// requests that are not KVM's.
+// Shows that the library is loaded at all: with a model it makes KVM calls of its own, and none to other files.
 TEST(LoadedInside, WithAModelKvmIsAskedMore) {
   if (!has_library()) GTEST_SKIP() << "run by Inert.*";
   for (const auto request : std::array<unsigned long, 2>{FIONREAD, TCGETS}) expect_untouched(request, 42, -1, ENOTTY);
@@ -161,7 +161,7 @@ TEST(LoadedInside, WithAModelKvmIsAskedMore) {
 
 namespace {
 
-/// Some tests of this program in another process, with the library: its exit code.
+/// Runs some tests of this program in another process with the library, and returns its exit code.
 int run_inside(const std::string& tests, const std::string& variables) {
   std::array<char, PATH_MAX> self{};
   if (::readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) return -1;

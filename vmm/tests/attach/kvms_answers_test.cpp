@@ -6,12 +6,12 @@
 #include "attach/attached_vmm.hpp"
 #include "vpmu/cpuid.hpp"
 
-// What a VMM sees of KVM besides the exits of its vCPUs: answers that are not KVM's own, or must look as if they were.
+// Results of a VMM's calls that the library changes, or has to make look like KVM's own.
 
 namespace vmm::test {
 namespace {
 
-// AMD before Linux 6.9, Intel from 5.10 to 5.17.
+// KVM answers RDPMC itself on AMD before Linux 6.9, and on Intel from 5.10 to 5.17.
 TEST_F(AttachmentTest, AKvmThatAnswersRdpmcByItselfGetsNoVm) {
   rdpmc = RdpmcBehaviour::silent;
   for (int n = 0; n < 2; ++n) {
@@ -40,7 +40,7 @@ TEST_F(AttachmentTest, AKvmThatCannotBeTriedIsUsedWithAWarning) {
   EXPECT_NE(warnings[0].find("no memory for a probe"), std::string::npos) << warnings[0];
 }
 
-// QEMU sets it again with each state that it loads.
+// QEMU sets the TSC rate again with each state that it loads.
 TEST_F(AttachmentTest, ARateOfTheTscThatIsSetLaterIsFollowed) {
   const int vcpu = make_vcpu(make_vm());
   run_to_halt(vcpu);
@@ -52,7 +52,7 @@ TEST_F(AttachmentTest, ARateOfTheTscThatIsSetLaterIsFollowed) {
   EXPECT_EQ(counters_of(0, vcpu)["pmu.clock.unknown_scale"], 1U);
 }
 
-// As the kernel does: a VMM that sets immediate_exit only completes its last exit.
+// As in the kernel: KVM_RUN with immediate_exit only completes the last exit, and leaves exit_reason alone.
 TEST_F(AttachmentTest, ComingOutAtOnceLeavesTheExitReason) {
   const int vcpu = make_vcpu(make_vm());
   for (const bool in_use : {false, true}) {
@@ -81,8 +81,8 @@ TEST_F(AttachmentTest, ASignalIsAnExitReason) {
   EXPECT_EQ(FakeKvm::run_page(vcpu).exit_reason, std::uint32_t{KVM_EXIT_INTR});
 }
 
-/// A list as VMMs give it to KVM_GET_SUPPORTED_CPUID. kvm_cpuid2 ends in a flexible array, and is smaller than an
-/// entry.
+/// The list that a VMM passes to KVM_GET_SUPPORTED_CPUID. kvm_cpuid2 ends in a flexible array; it is smaller than one
+/// entry, whose room it takes.
 class CpuidList {
  public:
   explicit CpuidList(std::uint32_t room) : storage_(room + 1) { list().nent = room; }
@@ -93,7 +93,7 @@ class CpuidList {
   std::vector<kvm_cpuid_entry2> storage_;
 };
 
-// Leaf 0AH of KVM's is all zeros where the host has no PMU.
+// KVM's leaf 0AH is all zeros if the host has no PMU.
 TEST_F(AttachmentTest, TheListOfCpuidShowsTheModelsPmu) {
   const vpmu::CpuidRegisters leaf_a = vpmu::cpuid_0ah(vpmu::describe(vpmu::Generation::haswell), 4);
   for (const bool kvm_has_it : {false, true}) {

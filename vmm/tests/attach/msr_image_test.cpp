@@ -24,8 +24,8 @@ TEST(MsrImage, ACounterIsWrittenAtItsFullWidth) {
   }
 }
 
-// Every model: what is read from one PMU and written to another, in the list's order or the other way round, makes the
-// two the same.
+// For every model: writing all MSRs of one PMU to another makes the two equal, whether in the list's order or in
+// reverse.
 TEST(MsrImage, WhatWasReadGoesIntoAnotherPmuInAnyOrder) {
   for (const MachineModel& model : all_machine_models()) {
     SCOPED_TRACE(model.name);
@@ -53,7 +53,7 @@ TEST(MsrImage, WhatWasReadGoesIntoAnotherPmuInAnyOrder) {
   }
 }
 
-// A VMM may write back what it has read, again and again: an armed counter must stay armed.
+// A VMM may write back what it has read, over and over: an armed counter must stay armed.
 TEST(MsrImage, WritingWhatIsThereChangesNothing) {
   PmuVcpuState state{.pmu = vpmu::Pmu{haswell}.snapshot()};
   state.pmu.state.armed = 1;
@@ -76,7 +76,7 @@ TEST(MsrImage, WhatIsNotWrittenStays) {
   EXPECT_EQ(changed->pmu.state.pmc[1], 5U);
 }
 
-// VMMs write 1 at power-up: the bits for what the processor has must not follow.
+// VMMs write 1 at power-up. The bits that tell what the processor has must not follow.
 TEST(MsrImage, MiscEnableKeepsWhatTheModelHas) {
   MsrImage image{haswell, {}};
   const std::uint64_t before = image.read(misc_enable);

@@ -24,8 +24,7 @@ struct List {
   }
 };
 
-/// The library's MSRs are 100 to 199, of which 150 cannot be served; KVM's are those below 50. Requests to KVM are
-/// recorded.
+/// MSRs 100 to 199 are ours, but 150 cannot be served; KVM has those below 50. `asked` records the lists that KVM gets.
 class MsrLists : public testing::Test {
  protected:
   std::vector<std::vector<std::uint32_t>> asked;
@@ -62,7 +61,7 @@ TEST_F(MsrLists, EachIsServedByItsOwner) {
   EXPECT_EQ(asked, (Asked{{1, 2}, {3}}));
 }
 
-// Documentation/virt/kvm/api.rst, KVM_GET_MSRS: the number of those that were read, up to the first that could not be.
+// Documentation/virt/kvm/api.rst, KVM_GET_MSRS: stops at the first MSR that cannot be read, and returns how many were.
 TEST_F(MsrLists, TheFirstThatCannotBeServedEndsIt) {
   List of_kvm{{100, 1, 60, 2, 101}}, of_ours{{1, 150, 2}}, first{{150, 1}};
   EXPECT_EQ(serve_msrs(of_kvm.msrs(), owners), 2);

@@ -9,7 +9,7 @@
 namespace vmm::test {
 namespace {
 
-/// A filter of reads of one MSR.
+/// An MSR filter that traps reads of one MSR.
 struct OneRead {
   std::uint64_t bitmap{};
   kvm_msr_filter filter{};
@@ -27,7 +27,8 @@ class OthersFilter : public AttachmentTest {
     cap.args[0] = reasons;
     return call_with(vm, KVM_ENABLE_CAP, cap);
   }
-  /// The guest's next exit; what it came to when it was not the VMM's, and the guest halted.
+  /// Runs the guest to the exit `next` and, unless that exit reaches the VMM, on to a halt. Returns the answered exit;
+  /// nothing if the VMM got it.
   std::optional<kvm_run> unseen(int vcpu, const std::function<void(kvm_run&)>& next) {
     std::optional<kvm_run> answer;
     kvm.vcpu(vcpu).script = {next, [&](kvm_run& run) {
@@ -68,7 +69,7 @@ TEST_F(OthersFilter, ThatDeniesAllAndNamesNothingIsRefused) {
   EXPECT_TRUE(unseen(make_vcpu(vm), FakeKvm::reads(pmc0)));
 }
 
-// Documentation/virt/kvm/api.rst, KVM_X86_SET_MSR_FILTER: the guest gets #GP.
+// Documentation/virt/kvm/api.rst, KVM_X86_SET_MSR_FILTER: without such exits the guest gets #GP.
 TEST_F(OthersFilter, OfAVmmThatWantsNoExitsFaults) {
   const int vm = make_vm(), vcpu = make_vcpu(vm);
   OneRead of_pmc0{pmc0};
@@ -80,7 +81,7 @@ TEST_F(OthersFilter, OfAVmmThatWantsNoExitsFaults) {
   EXPECT_FALSE(unseen(vcpu, FakeKvm::reads(pmc0)));
 }
 
-// Before its first vCPU, as VMMs do.
+// The VMM chooses its reasons before it creates the first vCPU, as VMMs do.
 TEST_F(OthersFilter, ReasonsOfTheVmmStayAndItsExitsComeOut) {
   const int vm = make_vm();
   ASSERT_EQ(enable(vm, KVM_MSR_EXIT_REASON_UNKNOWN), 0);
@@ -93,7 +94,7 @@ TEST_F(OthersFilter, ReasonsOfTheVmmStayAndItsExitsComeOut) {
   EXPECT_EQ(FakeKvm::run_page(vcpu).msr.error, 0U) << "nobody has answered it";
 }
 
-/// RAM from 0 on with a page table that maps it to itself, and RDMSR at `code`.
+/// RAM from address 0 with an identity-mapping page table, and RDMSR at `code`.
 struct ReadingGuest {
   static constexpr std::uint64_t size = 0x5000, code = 0x4000;
   alignas(4096) std::array<std::byte, size> ram{};
@@ -129,7 +130,8 @@ struct ReadingGuest {
   void put(std::uint64_t at, std::uint64_t word) { std::memcpy(&ram[at], &word, sizeof word); }
 };
 
-// The engine runs the guest, and KVM_RUN has not been called: the exit must still appear in kvm_run, like KVM's.
+// The engine could run the guest up to the RDMSR, but then KVM would not have filled kvm_run: KVM must run that
+// instruction.
 TEST_F(OthersFilter, ComesBeforeTheEngine) {
   constexpr std::uint32_t global_ctrl = 0x38F;
   Attachment exact{{.model = find_machine_model("haswell"), .source = "exact"}, {}, log, [](const System&) {

@@ -6,7 +6,7 @@
 #include "vpmu/cpuid.hpp"
 #include "vpmu/registers.hpp"
 
-// A vCPU whose VMM reports less of a PMU than the model has, by KVM_SET_CPUID2 and KVM_SET_MSRS.
+// A vCPU whose VMM chooses a PMU other than the model's, by KVM_SET_CPUID2 and KVM_SET_MSRS.
 
 namespace vmm::test {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::uint64_t full_width = vpmu::reg::perf_capabilities::FW_WRITE::mas
 
 class OwnPmu : public AttachmentTest {
  protected:
-  /// A vCPU with this leaf 0AH; KVM_SET_CPUID2 as a VMM does it.
+  /// A vCPU for which the VMM has set this leaf 0AH by KVM_SET_CPUID2.
   int make_vcpu_with(const std::optional<CpuidRegisters>& leaf) {
     const int vcpu = make_vcpu(make_vm());
     std::vector<kvm_cpuid_entry2> room(4);
@@ -30,7 +30,7 @@ class OwnPmu : public AttachmentTest {
     return vcpu;
   }
   CpuidRegisters shown(int vcpu) { return CpuidTable{kvm.vcpu(vcpu).cpuid}.get(0xA); }
-  /// What the guest reads; nothing where it gets #GP.
+  /// The value that the guest reads; nothing if it gets #GP.
   std::optional<std::uint64_t> read(int vcpu, std::uint32_t index) {
     std::optional<std::uint64_t> value;
     kvm.vcpu(vcpu).script = {FakeKvm::reads(index), [&](kvm_run& run) {
@@ -40,7 +40,7 @@ class OwnPmu : public AttachmentTest {
     run_to_halt(vcpu);
     return value;
   }
-  /// Whether the guest's write is taken.
+  /// Whether the guest's write succeeds; false if it gets #GP.
   bool write(int vcpu, std::uint32_t index, std::uint64_t value) {
     bool taken = false;
     kvm.vcpu(vcpu).script = {FakeKvm::writes(index, value), [&](kvm_run& run) {
@@ -50,7 +50,7 @@ class OwnPmu : public AttachmentTest {
     run_to_halt(vcpu);
     return taken;
   }
-  /// One MSR by the VMM's call: what it holds, and whether it could be set.
+  /// A list of one MSR for KVM_GET_MSRS and KVM_SET_MSRS.
   struct OneMsr {
     std::uint32_t count{1}, pad{};
     kvm_msr_entry entry{};
@@ -102,7 +102,7 @@ TEST_F(OwnPmu, HasTheCountersOfTheVcpusCpuid) {
   EXPECT_FALSE(write(vcpu, global_ctrl, 1ULL << 33U));
 }
 
-// The guest sees what the VMM reports, and gets as much of it as the model has: as with KVM.
+// As with KVM, the guest sees the CPUID that the VMM has set, but only the counters that the model has.
 TEST_F(OwnPmu, MoreThanTheModelHasIsToldAndNotThere) {
   CpuidRegisters leaf = with_version(5);
   leaf.ecx = 0xF;
@@ -120,7 +120,7 @@ TEST_F(OwnPmu, TheFirstVersionHasNoGlobalRegisters) {
   EXPECT_EQ(get(vcpu, global_ctrl), 0U) << "as KVM tells a VMM of an MSR that a vCPU lacks";
 }
 
-// KVM drops writes to the counters of P6, for guests that expect them on any Intel processor.
+// KVM drops writes to the two counters of a P6, for guests that take any Intel processor for one.
 TEST_F(OwnPmu, WithoutCountersTwoAreThereAndHoldNothing) {
   const int vcpu = make_vcpu_with(with_version(0));
   for (const std::uint32_t first : {pmc0, perfevtsel0}) {
@@ -145,8 +145,7 @@ TEST_F(OwnPmu, HasTheCapabilitiesThatTheVmmSets) {
   }
 }
 
-// Before the guest runs these may come in any order, and the last ones count: KVM_SET_CPUID2, and more than one
-// KVM_SET_MSRS.
+// Before the guest runs, a VMM may set the capabilities several times: the last value counts.
 TEST_F(OwnPmu, IsThatOfTheLastWord) {
   const int vcpu = make_vcpu(make_vm());
   EXPECT_TRUE(set(vcpu, pmc0, 5));
@@ -156,7 +155,7 @@ TEST_F(OwnPmu, IsThatOfTheLastWord) {
   EXPECT_EQ(read(vcpu, full_width_pmc0), 5U);
 }
 
-// As with KVM since 6.8: a guest's processor does not change.
+// As with KVM since Linux 6.8: a vCPU's capabilities cannot change once it has run.
 TEST_F(OwnPmu, KeepsItsCapabilitiesOnceTheGuestRuns) {
   const int vcpu = make_vcpu_with(haswells());
   EXPECT_TRUE(set(vcpu, capabilities, full_width));
@@ -174,7 +173,7 @@ TEST_F(OwnPmu, TakesNoCapabilitiesOfAnotherModel) {
   EXPECT_EQ(get(vcpu, capabilities), models);
 }
 
-// KVM tells by its own file what a vCPU's IA32_PERF_CAPABILITIES may have.
+// A VMM asks /dev/kvm (KVM_GET_MSRS) for the value that a vCPU's IA32_PERF_CAPABILITIES may have.
 TEST_F(OwnPmu, WhatItMayHaveStandsAmongTheFeatures) {
   kvm.feature_msrs = {{0x10A, 0x2B}, {capabilities, 0}};
   EXPECT_EQ(get(kvm.system(), capabilities), vpmu::perf_capabilities(vpmu::describe(vpmu::Generation::haswell)));

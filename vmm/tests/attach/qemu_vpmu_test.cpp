@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-// QEMU's wrapper, with a program in QEMU's place that prints what it was started with.
+// The qemu-vpmu wrapper. A script in place of QEMU prints its environment and arguments.
 
 namespace vmm::test {
 namespace {
@@ -25,9 +25,9 @@ class QemuVpmu : public testing::Test {
   }
   void TearDown() override { fs::remove_all(directory_); }
 
-  /// What `wrapper` prints, and its exit code, with an environment of just these variables.
+  /// Runs `wrapper` with an environment of just these variables; returns its output and exit code.
   [[nodiscard]] static std::string run(const std::string& variables, const std::string& wrapper = VPMU_WRAPPER) {
-    // The library may be built with ASan, which wants to be the first in any other program.
+    // The library may be built with ASan, which insists on being the first library of a process.
     const std::string command = "env -i PATH=/nowhere ASAN_OPTIONS=verify_asan_link_order=0 " + variables + " '" +
                                 wrapper + "' -cpu 'a b' 2>&1";
     std::FILE* const pipe = popen(command.c_str(), "r");

@@ -35,7 +35,7 @@ TEST(RunGate, APlaceTellsTheThreadThatIsInside) {
   EXPECT_EQ(place, 0);
 }
 
-// Otherwise a vCPU that a child process runs would be kicked by the parent thread's number, and never come out.
+// A kick goes to the thread id in a vCPU's place. With its parent's id, a vCPU of a forked child would never be kicked.
 TEST(RunGate, AForkedThreadHasItsOwnNumber) {
   ASSERT_EQ(this_thread(), ::gettid());
   const pid_t child = ::fork();
@@ -46,8 +46,8 @@ TEST(RunGate, AForkedThreadHasItsOwnNumber) {
   EXPECT_EQ(status, 0);
 }
 
-// Two vCPUs that only come out when they are kicked, and go in again at once; one of them overlooks the first kick of
-// each change.
+// Two vCPUs that only leave the guest when they are kicked, and enter it again at once; one of them misses the first
+// kick of each change.
 TEST(RunGate, KicksThoseInsideUntilTheyComeOut) {
   std::array<std::atomic<int>, 2> kicked{};
   std::array<RunGate::Place, 2> places{};

@@ -91,7 +91,7 @@ TEST_F(SlotMemoryTest, PagesWrittenToComeIntoTheLogOnce) {
   EXPECT_EQ(bitmap, (std::array<std::uint64_t, 2>{}));
 }
 
-// Its flags, or its place.
+// A slot may be set again to change its flags, or its address.
 TEST_F(SlotMemoryTest, ASlotThatIsSetAgainKeepsItsLog) {
   constexpr std::uint64_t page = 4096, at = 0x40'0000;
   const auto set = [&](std::uint32_t flags, std::uint64_t where, std::uint64_t bytes) {

@@ -43,7 +43,7 @@ std::vector<std::uint8_t> table_at(const GuestMemory& memory, std::uint64_t at) 
   return table;
 }
 
-/// All tables by signature, reached as a guest reaches them.
+/// All tables by signature, found from the RSDP as a guest finds them.
 std::map<std::string, std::vector<std::uint8_t>> find_tables(unsigned cpus, PciBridge bridge = PciBridge::absent) {
   const auto memory = *GuestMemory::create(GuestMemory::least);
   const auto rsdp = bytes_at(memory, write_acpi_tables(memory, cpus, bridge), 36);
@@ -93,7 +93,7 @@ TEST(AcpiTables, MadtListsEveryProcessorOnce) {
   }
 }
 
-// ACPI 6.4.3.5.2: the fourth dword behind the six bytes of the head is the window's length.
+// ACPI 6.4.3.5.2: the fourth dword after the six bytes of the head is the window's length.
 TEST(AcpiTables, DsdtHasAPciBridgeWhereThereIsOne) {
   const auto dsdt = find_tables(1, PciBridge::present).at("DSDT");
   const std::string text{dsdt.begin(), dsdt.end()};

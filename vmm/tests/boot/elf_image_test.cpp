@@ -75,7 +75,7 @@ TEST(LoadElf, CopiesSegmentsToTheirPlaces) {
   EXPECT_EQ(memory.load<std::uint64_t>(GuestPhysical{2 * mib + 56}), 0U);
 }
 
-/// Bytes of memory that this process has from the host.
+/// Resident memory of this process, in bytes.
 std::uint64_t resident_bytes() {
   std::ifstream file{"/proc/self/statm"};
   std::uint64_t pages = 0;
@@ -92,7 +92,7 @@ TEST(LoadElf, AHugeTailTakesNoMemoryOfTheHost) {
   EXPECT_LT(resident_bytes(), before + 64 * mib);
 }
 
-// Sixty thousand segments over the same gigabyte kept the loader busy for half a minute.
+// Sixty thousand segments for the same gigabyte once kept the loader busy for half a minute.
 TEST(LoadElf, NeitherManySegmentsNorThoseOnTopOfEachOtherAreLoaded) {
   const auto memory = *GuestMemory::create(16 * mib);
   const auto refusal_of = [&](std::span<const Elf64_Phdr> segments) {

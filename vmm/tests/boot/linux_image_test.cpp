@@ -57,7 +57,7 @@ TEST(LinuxHeader, EachDefectIsNamed) {
 }
 
 TEST(LinuxHeader, NoByteValueCrashesTheParser) {
-  // Every byte of the header, three values each: whatever comes out, nothing may be read outside the file.
+  // Every byte of the header with three values each: whatever the result, nothing may be read outside the file.
   for (std::size_t at = 0x1F1; at < 0x270; ++at) {
     for (const auto value : std::initializer_list<std::uint8_t>{0x00, 0x7F, 0xFF}) {
       const auto file = small_bzimage().put(at, value);

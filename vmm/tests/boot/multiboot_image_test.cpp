@@ -22,10 +22,10 @@ constexpr std::uint32_t contents = 0x11223344, to = 2 * mib;
 
 struct Header {
   std::size_t at{contents_at};
-  std::uint32_t magic{0x1BADB002}, flags{}, checksum{};  ///< What is to be added for a right one.
+  std::uint32_t magic{0x1BADB002}, flags{}, checksum{};  ///< Added to the right checksum.
 };
 
-/// Its one segment has the header in its first bytes, or where it says.
+/// An ELF file of one segment, with the multiboot header at `header.at`; by default at the segment's start.
 test::ImageFile kernel_file(const Header& header = {}) {
   Elf32_Ehdr elf{};
   std::memcpy(elf.e_ident, ELFMAG, SELFMAG);

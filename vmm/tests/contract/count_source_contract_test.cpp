@@ -6,7 +6,7 @@
 
 #include "contract/source_rigs.hpp"
 
-// What every counting source must do, whatever it counts with. A new source is one rig and one line in Sources.
+// What every counting source guarantees, whatever it counts with. A new source needs a rig and a line in Sources.
 
 namespace vmm::test {
 namespace {
@@ -31,7 +31,7 @@ class CountSourceContract : public testing::Test {
     ASSERT_TRUE(rig_.source().program(plan_));
   }
 
-  /// One run and what it counted, added to `counted_`. Retirements count as Pmu::retire() would count them.
+  /// Runs once and adds the counts to `counted_`. Counts retirements as Pmu::retire() would.
   void run_once(std::optional<nanoseconds> at_most = 50us) {
     const auto end = rig_.source().run(rig_.guest.port, at_most);
     ASSERT_TRUE(end);
@@ -52,7 +52,7 @@ class CountSourceContract : public testing::Test {
       ASSERT_NO_FATAL_FAILURE(run_once());
     }
   }
-  /// What `measure` counted on `id`, and what really happened meanwhile.
+  /// Expects that counter `id` counts during `measure` what really happens.
   template <class Measure>
   void expect_counts_truth(CounterId id, Measure measure) {
     const std::uint64_t before = counted_[id];
@@ -80,7 +80,7 @@ TYPED_TEST(CountSourceContract, CountsNothingWithoutAPlan) {
   for (const std::uint64_t n : this->counted_.value) EXPECT_EQ(n, 0U);
 }
 
-// An idle source may be bypassed: its run() must do no more than the port's.
+// Callers may bypass an idle source and use the port: run() of the source must do no more than the port's.
 TYPED_TEST(CountSourceContract, IdleItOnlyRuns) {
   auto& port = this->rig_.guest.port;
   this->program({});
@@ -238,7 +238,7 @@ TYPED_TEST(CountSourceContract, ExitsOfTheGuestAreHandedOn) {
   }
 }
 
-// A walk ends on an instruction of the program, and sooner or later on one of the kind that is armed.
+// walk() ends on an instruction of the program, and sooner or later on one of the kind that is armed.
 TYPED_TEST(CountSourceContract, WalksEndOnRealInstructionsOfTheKind) {
   PlanEntry e = instructions(pmc0);
   e.counts = Counts::loads;

@@ -11,7 +11,7 @@
 
 /// What the contract suite runs a counting source on. A rig has
 /// - `source()` and `guest`, whose vCPU runs a loop without end,
-/// - `truth()`: events of Counts::instructions that have happened so far, as the source can know them,
+/// - `truth()`: events of Counts::instructions that have happened so far, as far as the source can know,
 /// - `slack`: how far counts may be from the truth,
 /// - `latest`: by how many events it may come back after an overflow,
 /// - `vital`: a call of the port that it cannot do without.

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A pipe whose writing end belongs to a writer.
+/// A pipe whose writing end a test hands to a writer.
 class Pipe {
  public:
   explicit Pipe(int flags = 0) {
@@ -27,7 +27,7 @@ class Pipe {
     reading = Fd{ends[0]};
     writing = Fd{ends[1]};
   }
-  /// Reads `bytes` bytes, or all up to the end.
+  /// Reads `bytes` bytes, or fewer if the pipe ends before.
   [[nodiscard]] std::string read(std::size_t bytes) const {
     std::string text, part(65536, '\0');
     while (text.size() < bytes) {
@@ -41,7 +41,7 @@ class Pipe {
   Fd writing;
 };
 
-/// Numbered lines, so that a gap shows.
+/// Numbered lines, so that a test sees a gap.
 std::string lines(std::size_t bytes) {
   std::string text;
   for (unsigned n = 0; text.size() < bytes; ++n) text += std::to_string(n) + "\n";
@@ -60,7 +60,7 @@ TEST(BoundedWriter, WritesLinesAndTheRestSoon) {
   EXPECT_EQ(totals.error, 0);
 }
 
-// A caller that blocks would block a vCPU, and so keep the machine from ending.
+// A writer that blocks its caller would block a vCPU, and so keep the machine from ending.
 TEST(BoundedWriter, NobodyWhoReadsHoldsNobodyUp) {
   for (const int flags : {0, O_NONBLOCK}) {
     Pipe pipe{flags};
@@ -94,7 +94,7 @@ TEST(BoundedWriter, ASlowReaderGetsAllThatFits) {
   EXPECT_EQ(totals.written, text.size());
   writer.put("too late");
   EXPECT_EQ(writer.totals().dropped, 8U);
-  reader.join();  // the descriptor is closed
+  reader.join();  // ends, because finish() has closed the writing end
   EXPECT_EQ(read, text);
 }
 

@@ -21,7 +21,7 @@ class ProtocolTest : public testing::Test {
   static void write_to(const Fd& file, std::string_view text) {
     EXPECT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  /// Sends the command with a file, and returns the file's contents afterwards.
+  /// Makes a request with a file, and returns the file's contents after it.
   std::string ask_with_file(std::string_view command) {
     const Fd file{::memfd_create("file", MFD_CLOEXEC)};
     last = ask(make_request(command), Fd{::dup(file.get())});

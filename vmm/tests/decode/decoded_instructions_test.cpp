@@ -14,7 +14,7 @@ auto told(const Instruction* i) {
            : std::tuple{std::uint8_t{}, vpmu::BranchKind::none, false, false, false, false, std::string_view{}};
 }
 
-// Far more of them than it remembers, each again and again; also cut off, as at the end of a page that is there.
+// Decodes far more instructions than the cache holds, each many times; some cut off, as at the end of a mapped page.
 TEST(DecodedInstructions, SaysOfAllBytesWhatTheDecoderSays) {
   constexpr unsigned codes = 2000;
   DecodedInstructions decoded;
@@ -35,7 +35,7 @@ TEST(DecodedInstructions, SaysOfAllBytesWhatTheDecoderSays) {
   EXPECT_GT(valid, codes);
 }
 
-// Bytes after an instruction are not part of it, and a missing byte is not 0.
+// A cached instruction must not match shorter input: a missing byte is not 0.
 TEST(DecodedInstructions, AByteThatIsMissingIsNoZero) {
   DecodedInstructions decoded;
   const std::array add{std::byte{0x00}, std::byte{0x00}};  // ADD [RAX], AL

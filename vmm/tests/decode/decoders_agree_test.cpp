@@ -27,11 +27,11 @@ class WithVectors final : public vpmu::exec::NoPlatform {
 
 class Decoders : public testing::Test {
  protected:
-  /// Runs one instruction; what it counted, empty when it did not retire.
+  /// Runs one instruction; returns what the engine counted, nothing if it did not retire.
   std::optional<vpmu::exec::Passed> run(std::span<const std::byte> code, std::uint64_t rcx) {
     std::ranges::copy(code, ram_.bytes().begin() + page_size);
     vpmu::exec::CpuState state;
-    for (auto& gpr : state.gpr) gpr = ram_.address() + 2 * page_size + 512;  // whatever the base register is
+    for (auto& gpr : state.gpr) gpr = ram_.address() + 2 * page_size + 512;  // for any base register
     state.gpr[vpmu::exec::rcx] = rcx;
     state.rip = ram_.address() + page_size;
     state.rflags = 2;
@@ -50,7 +50,7 @@ class Decoders : public testing::Test {
   vpmu::exec::Engine engine_{ram_, platform_, &host_code_};
 };
 
-/// Random bytes that begin as general instructions do, or as two-byte ones, with VEX, or with x87's codes.
+/// Random bytes that begin as one-byte or two-byte opcodes, with a VEX prefix, or as x87 opcodes.
 std::array<std::byte, 15> random_code(std::mt19937_64& random) {
   std::array<std::byte, 15> code{};
   for (std::byte& b : code) b = static_cast<std::byte>(random());

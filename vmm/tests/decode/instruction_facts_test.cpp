@@ -4,7 +4,7 @@
 
 #include "decode/instruction.hpp"
 
-// What else an Instruction tells, besides what Decoding's rows say.
+// Fields of an Instruction that the rows of the test Decoding do not cover.
 namespace vmm::test {
 namespace {
 
@@ -45,7 +45,7 @@ TEST(DecodeInstruction, TellsWhatTheProcessorItselfDoes) {
   EXPECT_EQ(decode({0x48, 0xCF}).value().mnemonic, "iretq");
 }
 
-// SDM 3A table 6-1: the faults that come from what an instruction computes, not from its operands.
+// SDM 3A table 6-1: faults caused by an instruction's computation, not by access to its operands.
 TEST(DecodeInstruction, TellsWhatItMayRaise) {
   EXPECT_EQ(decode({0x01, 0xD8}).value().raises, Raises::nothing) << "add %ebx, %eax";
   EXPECT_EQ(decode({0x8B, 0x03}).value().raises, Raises::nothing) << "mov (%rbx), %eax";
@@ -61,7 +61,7 @@ TEST(DecodeInstruction, TellsWhatItMayRaise) {
   EXPECT_EQ(decode({0x40}, CodeMode::bits32).value().raises, Raises::nothing) << "inc %eax";
 }
 
-// SDM 2A CLFLUSH: checked as a load of a byte.
+// SDM 2A CLFLUSH: subject to the checks of a byte load.
 TEST(DecodeInstruction, AFlushReadsWithoutALoad) {
   for (const std::vector<std::uint8_t>& code :
        {std::vector<std::uint8_t>{0x0F, 0xAE, 0x7B, 0x08}, std::vector<std::uint8_t>{0x66, 0x0F, 0xAE, 0x7B, 0x08}}) {

@@ -19,7 +19,7 @@ std::optional<Instruction> decode(const Code& code, CodeMode size = CodeMode::bi
   return decode_instruction(std::as_bytes(std::span{code}), size);
 }
 
-/// What a decoded instruction is expected to be; plain 64-bit code without memory unless said otherwise.
+/// The expected decoding of an instruction; by default 64-bit code that accesses no memory.
 struct Row {
   const char* name;
   Code code;
@@ -28,7 +28,7 @@ struct Row {
   bool steppable{true};
   bool rep{};
   bool locked{};
-  bool ends_block{};  ///< Other than branches, which always do.
+  bool ends_block{};  ///< For other instructions than branches, which always do.
   CodeMode size{CodeMode::bits64};
   friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 };
@@ -116,7 +116,7 @@ const std::vector<Row> rows{
 };
 INSTANTIATE_TEST_SUITE_P(Of, Decoding, testing::ValuesIn(rows), [](const auto& row) { return row.param.name; });
 
-/// Instructions that leave the code they stand in; none may be stepped.
+/// SYSCALL, SYSRET, INT3, INT n and IRET leave the code segment; none may be single-stepped.
 TEST(Decoding, SystemCallsAndReturnsAreFarAndNotSteppable) {
   for (const Code& code : {Code{0x0F, 0x05}, Code{0x48, 0x0F, 0x07}, Code{0xCC}, Code{0xCD, 0x80}, Code{0x48, 0xCF}}) {
     const auto i = decode(code);
@@ -169,7 +169,7 @@ TEST(Decoding, RandomBytesNeverDecodeBeyondTheirEnd) {
   EXPECT_GT(valid, 50'000U);
 }
 
-/// Registers with a value of their own each.
+/// Registers with distinct values.
 struct Machine {
   kvm_regs regs{.rax = 0x10,
                 .rbx = 0x2000,
@@ -245,8 +245,8 @@ TEST(OperandAddress, StackOperandsAreBelowOrAtTheStackPointer) {
   EXPECT_EQ(m.load_of({0xC9}), 0x8000U) << "leave reads where RBP points";
 }
 
-// SDM 1 6.2.3. A linker pads calls with the prefix; one whose push found no page told a guest's kernel half of the
-// address.
+// SDM 1 6.2.3. Linkers pad calls with this prefix. When the push of such a call faulted, a guest's kernel once got only
+// half of the address.
 TEST(OperandAddress, AddressSizePrefixLeavesTheStackPointerWhole) {
   Machine m;
   m.regs.rsp = 0x7FFF'0000'7000;
@@ -285,7 +285,7 @@ TEST(OperandAddress, SizesOfOperandsAreInBytes) {
   EXPECT_EQ(decode({0x0F, 0x10, 0x03})->load->bytes, 16);
 }
 
-// SDM 3A 3.2: outside 64-bit code every segment has its base.
+// SDM 3A 3.2: outside 64-bit code the base of every segment counts.
 TEST(OperandAddress, CodeOf32BitsAddsTheSegmentsBase) {
   Machine m;
   m.sregs.ds.base = 0x10'0000;

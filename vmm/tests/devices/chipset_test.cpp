@@ -53,7 +53,7 @@ TEST(KeyboardController, CommandFeResetsAndAProbeSeesNoController) {
   EXPECT_EQ(machine.requests, Requests{StopReason::reset});
 }
 
-// Bits 6 and 7 would be an NMI of the board's: Linux calls each that nobody knows a PCI error then.
+// Bits 6 and 7 report an NMI of the board. If they were set, Linux would take each unknown NMI for a PCI error.
 TEST(KeyboardController, NoNmiOfTheBoardWaits) {
   test::FakeMachine machine;
   KeyboardController keyboard{machine};
@@ -64,7 +64,7 @@ TEST(PanicPort, AReportedPanicStopsTheMachine) {
   test::FakeMachine machine;
   PanicPort port{machine};
   EXPECT_EQ(test::in<std::uint8_t>(port, PanicPort::port), 3U);
-  test::out<std::uint8_t>(port, PanicPort::port, 2);  // a crash kernel takes over: the guest goes on
+  test::out<std::uint8_t>(port, PanicPort::port, 2);  // a crash kernel takes over: the guest runs on
   EXPECT_EQ(machine.requests, Requests{});
   test::out<std::uint8_t>(port, PanicPort::port, 1);
   EXPECT_EQ(machine.requests, Requests{StopReason::guest_panic});

@@ -20,7 +20,7 @@ std::uint32_t config(PciBus& bus, std::uint32_t address) {
   return test::in<std::uint32_t>(bus, PciBus::data_port);
 }
 
-/// A function whose header the test sees.
+/// A PCI function whose header a test can read.
 class Function final : public PciFunction {
  public:
   std::uint32_t config_read(std::uint8_t offset) override { return header.read(offset); }
@@ -97,7 +97,7 @@ void put(MsixTable& table, std::uint32_t offset, Word value) {
   table.write(offset, std::as_bytes(std::span{&value, 1}));
 }
 
-/// Vector 1 with this message, unmasked, and MSI-X on.
+/// A table with MSI-X enabled, and vector 1 unmasked and with a message.
 MsixTable table_with_a_message() {
   MsixTable table{3};
   put<std::uint64_t>(table, 16, 0x1'FEE0'1000);
@@ -118,7 +118,7 @@ TEST(MsixTable, SendsWhatIsUnmasked) {
   EXPECT_EQ(table.message(1), std::nullopt) << "MSI-X is off";
 }
 
-// PCI 3.0 6.8.2.4: a message whose vector is masked is sent when the vector is unmasked.
+// PCI 3.0 6.8.2.4: a message whose vector is masked stays pending, and is sent when the vector is unmasked.
 TEST(MsixTable, KeepsWhatWasMasked) {
   MsixTable table = table_with_a_message();
   table.set_pending(1);

@@ -11,10 +11,10 @@
 
 namespace vmm::test {
 
-/// Machine code as a kernel's file on disk, gone with the object.
+/// A kernel's file with the given machine code. The destructor removes the file.
 class CodeFile {
  public:
-  /// Static ELF of 64 bits; or of 32, with a multiboot header in front of the code.
+  /// A static 64-bit ELF file, or a 32-bit one with a multiboot header before the code.
   enum class Kind : std::uint8_t { elf, multiboot };
   explicit CodeFile(const std::vector<std::uint8_t>& code, Kind kind = Kind::elf) {
     if (kind == Kind::elf)
@@ -62,8 +62,8 @@ class CodeFile {
   std::string path_{std::filesystem::temp_directory_path() / ("code_file_" + std::to_string(::getpid()) + ".elf")};
 };
 
-/// Makes PMC0 overflow after 100 instructions, with INT, and goes round for ever: mov $index, %ecx; mov $value, %eax;
-/// mov $0, %edx; wrmsr, for PMC0, PERFEVTSEL0 (all instructions) and PERF_GLOBAL_CTRL; jmp .
+/// Makes PMC0 overflow after 100 instructions, with INT, and loops for ever: mov $index, %ecx; mov $value, %eax; mov
+/// $0, %edx; wrmsr, for PMC0, PERFEVTSEL0 (all instructions) and PERF_GLOBAL_CTRL; jmp .
 inline const std::vector<std::uint8_t> pmi_that_waits{
     0xB9, 0xC1, 0, 0,    0,    0xB8, 0x9C, 0xFF, 0xFF, 0xFF, 0xBA, 0, 0, 0,    0,    0x0F, 0x30, 0xB9,
     0x86, 0x01, 0, 0,    0xB8, 0xC0, 0,    0x53, 0,    0xBA, 0,    0, 0, 0,    0x0F, 0x30, 0xB9, 0x8F,

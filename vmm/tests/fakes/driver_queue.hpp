@@ -9,7 +9,7 @@
 
 namespace vmm::test {
 
-/// A virtqueue as a guest's driver writes it, and a device answers: all by hand.
+/// A virtqueue whose test plays both the guest's driver and the device.
 class DriverQueue {
  public:
   struct Descriptor {
@@ -33,7 +33,7 @@ class DriverQueue {
   void describe_in(std::uint64_t table, std::uint16_t index, Descriptor descriptor) const {
     put(table + std::uint64_t{16} * index, descriptor);
   }
-  /// The driver: one more buffer.
+  /// As the driver: makes one more buffer available.
   void offer(std::uint16_t head) {
     put(ring_.available.value() + 4 + std::uint64_t{2} * (available_ % ring_.size), head);
     set_available(static_cast<std::uint16_t>(available_ + 1));
@@ -42,7 +42,7 @@ class DriverQueue {
     available_ = index;
     EXPECT_TRUE(memory_->store<std::uint16_t>(ring_.available + 2, index));
   }
-  /// The device: gives a buffer back.
+  /// As the device: returns a buffer as used.
   void answer(std::uint32_t id, std::uint32_t bytes = 0) {
     put(ring_.used.value() + 4 + std::uint64_t{8} * (used_ % ring_.size), std::array{id, bytes});
     set_used(static_cast<std::uint16_t>(used_ + 1));

@@ -21,7 +21,7 @@
 
 namespace vmm::test {
 
-/// The other side of a vhost-user connection: answers as the protocol says, or as a test says, and keeps the requests.
+/// A vhost-user back end: answers as the protocol says, or as a test says, and records the requests that it gets.
 class FakeBackEnd {
  public:
   using Request = virtio::vhost_user::Request;
@@ -41,7 +41,7 @@ class FakeBackEnd {
   struct RingOfIt {
     Fd kick, call;
   };
-  /// What the test wants instead of a right answer: these bytes, and whether the connection then ends.
+  /// A wrong answer that a test asks for: these bytes, after which the connection stays or is closed.
   struct Instead {
     std::string bytes;
     enum class Then { go_on, close } then{Then::go_on};
@@ -72,7 +72,7 @@ class FakeBackEnd {
     thread_ = std::thread{[this] { serve(); }};
     return {.name = "the fake for /srv", .socket = std::move(front_), .messages = {}, .patience = patience};
   }
-  /// Closes the connection, as a daemon that dies.
+  /// Closes the connection, as a daemon that dies does.
   void hang_up() { ::shutdown(back_.get(), SHUT_RDWR); }
 
   std::vector<Heard> heard() {
@@ -84,7 +84,7 @@ class FakeBackEnd {
     std::erase_if(all, [request](const Heard& one) { return one.request != request; });
     return all;
   }
-  /// False when none came in time.
+  /// False if no kick came in time.
   bool wait_for_kick(unsigned queue) { return take(ring(queue).kick); }
   void call(unsigned queue) {
     const std::uint64_t one = 1;

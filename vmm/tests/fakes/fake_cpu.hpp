@@ -9,11 +9,11 @@
 
 namespace vmm::test {
 
-/// Runs a program of a few instructions as a vCPU would: stops at execution breakpoints, single-steps, and leaves the
-/// guest when the timer kicks. It knows no semantics: each instruction brings its own.
+/// Runs a program of a few instructions as a vCPU would: stops at execution breakpoints, single-steps, and exits when
+/// the timer kicks. It does not interpret instructions: each has its effect as a function.
 class FakeCpu {
  public:
-  /// What an instruction does beyond moving RIP. An exit that it returns leaves the guest with RIP on the instruction.
+  /// An instruction's effect besides advancing RIP. If it returns an exit, the vCPU exits with RIP at the instruction.
   using Effect = std::function<std::optional<Exit>(FakePort&)>;
 
   FakeCpu(FakeGuest& guest, ScriptedTime& time) : guest_{&guest}, time_{&time} {
@@ -25,12 +25,12 @@ class FakeCpu {
   }
 
   nanoseconds per_instruction{100};
-  /// Kicks the vCPU: it leaves the guest at once, one time.
+  /// Kicks the vCPU: it exits before its next instruction, once.
   void kick() { guest_->port.kicked = 1; }
   std::uint64_t retired{};
-  std::map<std::uint64_t, std::uint64_t> retired_at;  ///< Number of retirements, by address.
-  std::function<void(std::uint64_t)> on_retired;      ///< Called for each instruction, with its address,
-  std::function<void()> on_entered;                   ///< and for each entry.
+  std::map<std::uint64_t, std::uint64_t> retired_at;  ///< How often, by address.
+  std::function<void(std::uint64_t)> on_retired;      ///< Called for each instruction with its address,
+  std::function<void()> on_entered;                   ///< and for each entry into the guest.
 
   /// Places an instruction; returns the address after it.
   std::uint64_t add(std::uint64_t at, const std::vector<std::uint8_t>& code, Effect effect = {}) {

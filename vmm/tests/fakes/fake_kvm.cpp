@@ -43,7 +43,7 @@ void put_page(int fd, const kvm_run& page) {
   if (::pwrite(fd, &page, sizeof page, 0) != sizeof page) ::abort();
 }
 
-/// Stops at the first MSR that does not exist.
+/// Serves the list up to the first MSR that does not exist; returns how many were served.
 long serve(kvm_msrs& list, std::map<std::uint32_t, std::uint64_t>& msrs, unsigned long request) {
   std::uint32_t done = 0;
   for (; done < list.nmsrs; ++done) {
@@ -68,7 +68,7 @@ FakeKvm* FakeKvm::current = nullptr;
 
 FakeKvm::FakeKvm() : system_{memory_file("fake-kvm")} { current = this; }
 
-// Closes also what a test has left open.
+// Closes also the files that a test has left open.
 FakeKvm::~FakeKvm() {
   current = nullptr;
   std::vector<int> files;
@@ -256,7 +256,7 @@ long FakeKvm::on_vcpu(Vcpu& vcpu, int fd, unsigned long request, std::uintptr_t 
 
 }  // namespace vmm::test
 
-// Replaces the C library's syscall(), by which the library under test calls the kernel.
+// Replaces the C library's syscall(), through which the code under test calls the kernel.
 extern "C" READS_SIX_ARGUMENTS long syscall(long number, ...) noexcept {
   std::array<long, 6> a{};
   va_list arguments;

@@ -14,7 +14,7 @@
 
 namespace vmm::test {
 
-/// A simulated perf_event on a FakeCpu: it counts what the CPU retires, with the faults that a test asks for.
+/// A simulated perf_event on a FakeCpu: counts what the CPU retires, with the faults that a test asks for.
 class FakePerf {
  public:
   FakePerf(FakeGuest& guest, FakeCpu& cpu) : guest_{&guest}, cpu_{&cpu} {
@@ -23,37 +23,38 @@ class FakePerf {
   }
 
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
-  std::uint64_t skid{};                   ///< Events between an overflow and its kick,
-  std::uint64_t skid_of_cycles{};         ///< and additional ones for core cycles.
-  std::uint64_t least_period{1};          ///< The driver refuses shorter periods,
-  std::uint64_t refused_periods{};        ///< and how often it has refused one.
-  bool throttles{};                       ///< An event that has kicked counts no more until its period is set.
+  std::uint64_t skid{};                   ///< By how many events a kick comes after its overflow,
+  std::uint64_t skid_of_cycles{};         ///< and by how many more for core cycles.
+  std::uint64_t least_period{1};          ///< The driver refuses a shorter one; it has done so
+  std::uint64_t refused_periods{};        ///< this often.
+  bool throttles{};                       ///< An event that has kicked stops counting until its period is set.
   std::uint64_t cpus{~0ULL};              ///< The CPUs whose PMU has the events,
   unsigned on_cpu{};                      ///< and the one that the thread is on.
-  std::size_t most_open{~std::size_t{}};  ///< More events fail: too many open files.
-  int enable_error{}, period_error{}, read_error{};  ///< Errors of every event.
+  std::size_t most_open{~std::size_t{}};  ///< Opening more events fails with EMFILE.
+  int enable_error{}, period_error{}, read_error{};  ///< For every event.
   bool counts_host{};                                ///< exclude_host is ignored.
-  std::uint64_t loses_each{};                        ///< Every n-th event on the host is not counted; 0 = none is lost.
-  std::uint64_t counts_twice_each{};                 ///< Every n-th event there is counted twice; 0 = none is.
-  bool interrupts{true};                             ///< Overflows kick.
+  std::uint64_t loses_each{};         ///< Of the events on the host, each n-th is not counted; 0 = all are.
+  std::uint64_t counts_twice_each{};  ///< Of these, each n-th is counted twice; 0 = none is.
+  bool interrupts{true};              ///< Overflows kick.
   std::uint64_t share{
-      100};  ///< Per cent of its time that an event has a counter. Of each hundred instructions the first ones.
+      100};  ///< Percentage of its time for which an event has a counter: the first ones of each 100 instructions.
   std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
   int open_error{};                                                                            ///< For every event.
   bool counts_entries{};                     ///< An entry into the guest counts as a branch of the guest.
-  std::uint64_t enters_each{};               ///< KVM leaves and enters by itself after every n instructions; 0 = never.
+  std::uint64_t enters_each{};               ///< KVM itself leaves and enters each n instructions; 0 = never.
   std::optional<std::uint64_t> emulated_at;  ///< An instruction that KVM emulates: the PMU does not see it.
-  std::function<bool(std::uint64_t)> is_branch{[](std::uint64_t) { return false; }};  ///< Of the program, by address.
-  std::uint64_t ns_per_instruction{10};  ///< Of the time that events are told.
+  std::function<bool(std::uint64_t)> is_branch{
+      [](std::uint64_t) { return false; }};  ///< Given the instruction's address.
+  std::uint64_t ns_per_instruction{10};      ///< By which events' times advance.
   std::vector<PerfEventSpec> opened;
   unsigned periods_set{};
 
-  /// A host that counts here; `this` must outlive it.
+  /// A host whose events are counted here; `this` must outlive it.
   [[nodiscard]] std::unique_ptr<PerfHost> host() { return std::make_unique<Host>(*this); }
   [[nodiscard]] PerfHostFactory factory() {
     return [this] { return host(); };
   }
-  /// Time of the thread outside of its guest.
+  /// Lets time pass for the thread outside of its guest.
   void pass_on_host(std::uint64_t ns) {
     for (State& s : events_) {
       if (!s.enabled) continue;
@@ -77,7 +78,7 @@ class FakePerf {
     PerfReading reading;
     std::uint64_t next{no_period};  ///< Value of the next overflow.
     std::uint64_t period{no_period};
-    std::optional<std::uint64_t> kick_at;  ///< Value at which the last one kicks.
+    std::optional<std::uint64_t> kick_at;  ///< Value at which the last overflow kicks.
     bool throttled{};
     std::uint64_t slot{};
   };
@@ -144,7 +145,7 @@ class FakePerf {
     FakePerf* perf_;
   };
 
-  /// Of events on host and guest alike; true when it kicks.
+  /// Counts events of host or guest; true when the event kicks.
   bool count(State& s, std::uint64_t events) const {
     s.reading.enabled_ns += ns_per_instruction;
     if (s.slot++ % 100 >= share || (cpus >> on_cpu & 1) == 0) return false;

@@ -16,12 +16,12 @@
 
 namespace vmm::test {
 
-/// A vCPU made of plain members. Tests set registers directly, script what run() returns, and read back in `calls` what
-/// was asked of it, in order. Reads of registers that KVM hands over with each exit are not written down: they cost
-/// nothing there.
+/// A vCPU made of plain members. Tests set registers directly, script what run() returns, and find the calls made of
+/// it, in order, in `calls`. Reads of registers that KVM delivers with each exit are not recorded: on KVM they cost
+/// nothing.
 class FakePort final : public VcpuPort {
  public:
-  /// One run of the guest: changes what it likes in the port and says why it ended.
+  /// One run of the guest: may change the port, and returns the exit that ends it.
   using Run = std::function<Exit(FakePort&)>;
 
   kvm_regs registers{};
@@ -34,14 +34,14 @@ class FakePort final : public VcpuPort {
   std::map<std::uint32_t, std::uint64_t> msrs;
   std::map<std::uint32_t, std::uint64_t> dropped;  ///< Bits of MSRs that set_msr() takes and forgets.
   bool is_halted{};
-  std::uint8_t kicked{};         ///< Not 0: the vCPU is kicked.
+  std::uint8_t kicked{};         ///< Not 0: somebody kicks the vCPU.
   std::uint64_t khz{1'000'000};  ///< One cycle per nanosecond.
-  const ScriptedTime* time{};    ///< What runs take is the guest's time; null = they take none.
+  const ScriptedTime* time{};    ///< The time that passes in runs is the guest's; null = runs take none.
   bool is_watched{};
   std::optional<std::uint64_t> entered;  ///< entries().
-  bool exits_on_detect{true};            ///< As exits_on_general_detect().
+  bool exits_on_detect{true};            ///< exits_on_general_detect().
   bool tells_devices{};                  ///< Whether run_to_device() does anything.
-  Stored stores{Stored::done};           ///< What becomes of stores into the APIC.
+  Stored stores{Stored::done};           ///< The result of stores into the APIC.
 
   std::deque<Run> script;  ///< Runs to come.
   Run otherwise;           ///< What run() does when the script is empty; without it the test fails.
@@ -168,7 +168,7 @@ class FakePort final : public VcpuPort {
     if (passing) passing(ticks);
   }
   std::uint64_t passed{};
-  std::function<void(std::uint64_t)> passing;  ///< Called for each pass_time().
+  std::function<void(std::uint64_t)> passing;  ///< Called by each pass_time().
   Result<std::uint64_t> tsc() override { return value_of("tsc", msrs[0x10]); }
   [[nodiscard]] std::uint64_t tsc_khz() const override { return khz; }
 

@@ -9,7 +9,7 @@
 namespace vmm::test {
 
 /// A source that knows exactly what the FakeCpu below it retired: the simplest one that keeps the contract. Every event
-/// is one per instruction; a walk is one step.
+/// happens once per instruction; walk() is one step.
 class FakeSource final : public CountSource {
  public:
   FakeSource(FakeGuest& guest, FakeCpu& cpu, ScriptedTime& time) : guest_{&guest}, cpu_{&cpu}, time_{&time} {}

@@ -5,7 +5,7 @@
 
 namespace vmm::test {
 
-/// Bytes of 64-bit code, which a derived class puts together.
+/// Bytes of 64-bit code, which derived classes put together.
 class GuestCode {
  public:
   [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }

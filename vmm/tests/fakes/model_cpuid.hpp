@@ -8,7 +8,7 @@
 
 namespace vmm::test {
 
-/// What a vCPU without KVM of that model, which must exist, has on this host.
+/// CPUID of a vCPU without KVM on this host. The model must exist.
 inline CpuidTable cpuid_of(std::string_view model) {
   return guest_cpuid({.model = *find_machine_model(model),
                       .supported = supported_features(),

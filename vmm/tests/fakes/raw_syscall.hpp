@@ -2,15 +2,15 @@
 #include <array>
 #include <cerrno>
 
-/// For a syscall() that replaces the C library's: like that one, it reads six arguments, even if its caller has given
-/// fewer than six.
+/// Attribute for a syscall() that replaces the C library's: like that one, it always reads six arguments, also when its
+/// caller passed fewer.
 #define READS_SIX_ARGUMENTS __attribute__((no_sanitize("address")))
 
 namespace vmm::test {
 
-/// What the C library's syscall() does, for tests that stand in its place.
+/// Does what the C library's syscall() does, for tests that replace it.
 inline long raw_syscall(long number, const std::array<long, 6>& a) {
-  // NOLINTBEGIN(misc-const-correctness): the asm writes one, and g++ may take a const one from elsewhere.
+  // NOLINTBEGIN(misc-const-correctness): the asm writes r10, and g++ need not keep a const one in its register.
   register long r10 asm("r10") = a[3];
   register long r8 asm("r8") = a[4];
   register long r9 asm("r9") = a[5];

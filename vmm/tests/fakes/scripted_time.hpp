@@ -7,15 +7,15 @@ namespace vmm::test {
 
 using std::chrono::nanoseconds;
 
-/// Time that passes as the test says.
+/// Time that passes only when a test says so.
 struct ScriptedTime {
   nanoseconds now{std::chrono::seconds{1}};
   std::optional<nanoseconds> due;  ///< When the timer kicks.
-  std::vector<nanoseconds> armed;  ///< Every arm(), as it was asked for.
+  std::vector<nanoseconds> armed;  ///< The argument of every arm().
   unsigned reads{};                ///< Reads of the clock.
 
   void pass(nanoseconds time) { now += time; }
-  /// Whether the timer has to kick by now; it kicks once.
+  /// Whether the timer is due; true once per setting.
   bool take_kick() {
     if (!due || *due > now) return false;
     due.reset();

@@ -34,13 +34,13 @@
 #include "memory/host_code.hpp"
 #include "perf/cpu_timer.hpp"
 
-// Breaks in on purpose: code runs in a thread that is confined as a vCPU's is, and tries to get out.
+// Attacks the jail: runs code in a thread confined like a vCPU's, which tries to get out.
 
 namespace vmm::test {
 namespace {
 
 struct Ended {
-  int exit_code;  ///< -1: by a signal.
+  int exit_code;  ///< -1: ended by a signal.
   std::string errors;
 };
 
@@ -73,7 +73,7 @@ int fail(const Error& error) {
   return cannot_begin;
 }
 
-/// In a process: makes its jail, and does `on_vcpu` in a thread that is confined as a vCPU's, or `on_main` beside it.
+/// Makes this process' jail, and runs `on_vcpu` in a thread confined like a vCPU's and `on_main` in the main thread.
 int in_jail(const std::function<void()>& on_vcpu, const std::function<void()>& on_main = {},
             const Jail::Options& options = {}) {
   Log log;
@@ -96,7 +96,7 @@ struct Attempt {
   std::function<void()> make;
 };
 
-/// What none of the threads may do, as raw system calls: the C library might answer by itself.
+/// Calls that no thread may make. Raw system calls, because the C library might answer without the kernel.
 std::vector<Attempt> ways_out() {
   constexpr auto protection = PROT_READ | PROT_WRITE | PROT_EXEC;
   const auto call = [](long number, auto... arguments) { return [=] { (void)::syscall(number, arguments...); }; };
@@ -233,7 +233,7 @@ TEST_F(JailTest, OnlyAVcpuWithDevicesOutsideSendsToThem) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const Fd here{ends[0]}, there{ends[1]};
-  // Each of what virtio/ does on a vCPU's thread.
+  // Every system call that virtio/ makes on a vCPU's thread.
   const auto talk = [&] {
     char byte = 'x';
     iovec part{.iov_base = &byte, .iov_len = 1};
@@ -262,7 +262,7 @@ TEST_F(JailTest, AVcpuDoesItsWorkThere) {
     if (at == nullptr || reinterpret_cast<int (*)()>(reinterpret_cast<std::uintptr_t>(at))() != 42) ::_exit(3);
     if (!GuestMemory::create(16U << 20U)) ::_exit(4);
     if (const std::vector<char> large(64U << 20U, 'x'); large.back() != 'x') ::_exit(5);
-    // As KVM's own counters are read.
+    // The way to read KVM's own counters.
     char byte{};
     (void)!::pread(STDIN_FILENO, &byte, 1, 0);
     const std::time_t epoch = 0;
@@ -309,7 +309,7 @@ TEST_F(JailTest, LowersItsLimits) {
   EXPECT_EQ(ended.exit_code, survived) << ended.errors;
 }
 
-/// The lines of this process' status that tell of its rights.
+/// The lines of /proc/self/status with this process' ids and capabilities.
 std::string rights() {
   std::ifstream file{"/proc/self/status"};
   std::string all;
@@ -322,7 +322,7 @@ std::string rights() {
   return all;
 }
 
-/// The capabilities of the calling thread, as /proc tells them: effective.
+/// The effective capabilities of the calling thread, from /proc.
 std::string capabilities() {
   std::ifstream status{"/proc/thread-self/status"};
   for (std::string line; std::getline(status, line);)
