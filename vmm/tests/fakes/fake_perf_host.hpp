@@ -25,27 +25,26 @@ class FakePerf {
   HostCpu host_cpu{.vendor = HostVendor::intel, .generation = vpmu::Generation::skylake};
   std::uint64_t skid{};                   ///< By how many events a kick comes after its overflow,
   std::uint64_t skid_of_cycles{};         ///< and by how many more for core cycles.
-  std::uint64_t least_period{1};          ///< The driver refuses a shorter one; it has done so
-  std::uint64_t refused_periods{};        ///< this often.
+  std::uint64_t least_period{1};          ///< The driver refuses shorter ones.
+  std::uint64_t refused_periods{};        ///< How often it has refused one.
   bool throttles{};                       ///< An event that has kicked stops counting until its period is set.
   std::uint64_t cpus{~0ULL};              ///< The CPUs whose PMU has the events,
   unsigned on_cpu{};                      ///< and the one that the thread is on.
   std::size_t most_open{~std::size_t{}};  ///< Opening more events fails with EMFILE.
   int enable_error{}, period_error{}, read_error{};  ///< For every event.
   bool counts_host{};                                ///< exclude_host is ignored.
-  std::uint64_t loses_each{};         ///< Of the events on the host, each n-th is not counted; 0 = all are.
-  std::uint64_t counts_twice_each{};  ///< Of these, each n-th is counted twice; 0 = none is.
-  bool interrupts{true};              ///< Overflows kick.
+  std::uint64_t loses_each{};                        ///< Every n-th event on the host is not counted; 0 = all are.
+  std::uint64_t counts_twice_each{};                 ///< Every n-th event on the host is counted twice; 0 = none is.
+  bool interrupts{true};                             ///< Overflows kick.
   std::uint64_t share{
       100};  ///< Percentage of its time for which an event has a counter: the first ones of each 100 instructions.
   std::map<HostEvent, int, bool (*)(const HostEvent&, const HostEvent&)> open_errors{before};  ///< By event.
   int open_error{};                                                                            ///< For every event.
-  bool counts_entries{};                     ///< An entry into the guest counts as a branch of the guest.
-  std::uint64_t enters_each{};               ///< KVM itself leaves and enters each n instructions; 0 = never.
+  bool counts_entries{};        ///< An entry into the guest counts as a branch of the guest.
+  std::uint64_t enters_each{};  ///< KVM leaves and enters the guest by itself every n instructions; 0 = never.
   std::optional<std::uint64_t> emulated_at;  ///< An instruction that KVM emulates: the PMU does not see it.
-  std::function<bool(std::uint64_t)> is_branch{
-      [](std::uint64_t) { return false; }};  ///< Given the instruction's address.
-  std::uint64_t ns_per_instruction{10};      ///< By which events' times advance.
+  std::function<bool(std::uint64_t)> is_branch{[](std::uint64_t) { return false; }};  ///< By address.
+  std::uint64_t ns_per_instruction{10};  ///< By which events' times advance.
   std::vector<PerfEventSpec> opened;
   unsigned periods_set{};
 

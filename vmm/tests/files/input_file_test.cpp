@@ -37,7 +37,7 @@ TEST_F(InputFileTest, ReadsAll) {
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(read->data()), read->size()), "abc");
 }
 
-// Opening a pipe would wait for a writer, and reading a device might never end.
+// Opening a pipe would wait for a writer, and reading /dev/zero would never end.
 TEST_F(InputFileTest, RefusesAtOnceWhatIsNoRegularFile) {
   const std::string pipe = directory_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

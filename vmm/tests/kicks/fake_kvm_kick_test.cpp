@@ -6,7 +6,7 @@
 #include "fakes/fake_perf_host.hpp"
 #include "pmu/profiled_guest.hpp"
 
-// A kick ends a run whatever the guest has done with its PMU. On a scripted KVM, so that each run is the same.
+// A kick ends a run in whatever state the guest has put its PMU. On a scripted KVM, so that every run is the same.
 
 namespace vmm::test {
 namespace {
@@ -27,7 +27,7 @@ class KickedGuest {
     };
   }
 
-  /// How many instructions the guest has run after the kick. Throws if it runs on.
+  /// Returns how many instructions the guest ran after the kick. Throws if the kick does not end the run.
   std::uint64_t kick_after(std::uint64_t instructions) {
     kick_at_ = passed_ + instructions;
     kicked_at_ = 0;
@@ -52,7 +52,7 @@ class KickedGuest {
 
 constexpr std::uint64_t instructions_with_interrupt = 0x53'00C0;
 
-// The LVT entries are masked after reset. The PMI waits for one that never unmasks.
+// LVTPC is masked after reset. The PMI waits for a guest that never unmasks it.
 TEST(FakeKvmKicks, EndARunWhileAPmiWaitsForLvtpc) {
   for (const std::string_view source : {"exact", "step", "clock"}) {
     SCOPED_TRACE(source);
@@ -71,8 +71,8 @@ TEST(FakeKvmKicks, EndARunWhileAPmiWaitsForLvtpc) {
   }
 }
 
-// Meanwhile the engine keeps the vCPU: if it were handed back and forth at each instruction, it would be no faster than
-// single-steps.
+// While the PMI waits, the engine must keep the vCPU: if KVM and the engine exchanged it at each instruction, the guest
+// would be as slow as under single-step.
 TEST(FakeKvmKicks, APmiThatWaitsCostsNoEntry) {
   KickedGuest kicked{"exact"};
   ProfiledGuest& guest = kicked.guest;
@@ -84,7 +84,7 @@ TEST(FakeKvmKicks, APmiThatWaitsCostsNoEntry) {
   EXPECT_LE(guest.statistic("pmu.exact.entries"), 10U);
 }
 
-/// One of them, by a random generator.
+/// A random element of `all`.
 template <class T, std::size_t N>
 T one_of(std::mt19937_64& random, const std::array<T, N>& all) {
   return all[random() % N];

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int good = 7;
 
-/// Exit code of a process of its own that does `what`; its signal, negative, where one ended it.
+/// Runs `what` in a process of its own; returns its exit code, or minus the number of the signal that ended it.
 int in_a_process(const std::function<int()>& what) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(what());
@@ -53,7 +53,7 @@ bool is_kicked_by(const std::function<void()>& act) {
   return flag != 0;
 }
 
-// In these processes kick_signal() is asked for the first time: they are the children of one in which nobody has.
+// kick_signal() chooses once per process. The parent never calls it, so that each child chooses anew.
 TEST(KickSignal, IsOneThatNobodyHandles) {
   EXPECT_EQ(in_a_process([] {
               handle(SIGRTMAX);
@@ -72,7 +72,7 @@ TEST(KickSignal, IsSharedWhereAllAreHandled) {
             good);
 }
 
-/// From now on no signal finds room in the user's queue.
+/// From now on the user's queue of pending signals has no room.
 void fill_queue() {
   constexpr rlimit none{};
   if (::setrlimit(RLIMIT_SIGPENDING, &none) != 0) ::_exit(good + 1);
@@ -90,7 +90,7 @@ TEST(KickSignal, ComesThroughAFullQueueOfSignals) {
             good);
 }
 
-// A pipe that cannot queue its signal sends SIGIO, which ends a process that has no handler.
+// If a pipe's signal cannot be queued, the kernel sends SIGIO, which ends a process that has no handler for it.
 TEST(KickSignal, OfAFileComesThroughAFullQueueOfSignals) {
   EXPECT_EQ(in_a_process([] {
               if (!install_kick_handler()) return 1;
@@ -173,7 +173,7 @@ TEST(KickSignal, SignalThatIsIgnoredStaysIgnored) {
             good);
 }
 
-// A handler that is installed later replaces ours: the next vCPU puts ours in front of it.
+// Another handler may be installed after ours. The next vCPU then installs ours again, in front of the other.
 TEST(KickSignal, HandlerThatWasReplacedComesBackInFront) {
   EXPECT_EQ(in_a_process([] {
               if (!install_kick_handler()) return 1;

@@ -22,7 +22,7 @@ TEST(KickWatch, ALateKickIsCountedOnceAndAlreadyWhileItWaits) {
   KickWatch watch;
   watch.kicked();
   std::this_thread::sleep_for(KickWatch::in_time() + 5ms);
-  watch.kicked();  // the first one counts
+  watch.kicked();  // the delay is counted from the first kick
   EXPECT_EQ(watch.late().kicks, 1U);
   EXPECT_GT(watch.late().longest, KickWatch::in_time());
   watch.looked();

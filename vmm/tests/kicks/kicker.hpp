@@ -16,8 +16,8 @@
 
 namespace vmm::test {
 
-/// Kicks the thread that made it from another one, and tells how much of its own time that thread has had since: a busy
-/// host makes nothing late. A run that no kick ends ends the process.
+/// Kicks the thread that made it from another thread, and tells how much CPU time the kicked thread has used since: a
+/// busy host makes no kick look late. Aborts the process if a kick does not end a run.
 class Kicker {
  public:
   using nanoseconds = std::chrono::nanoseconds;
@@ -56,7 +56,7 @@ class Kicker {
   }
   [[nodiscard]] bool has_kicked() const { return sent_at_ != 0; }
   [[nodiscard]] nanoseconds now() const { return time_of(CLOCK_THREAD_CPUTIME_ID); }
-  /// Since the kick, or since `begin` if that was later.
+  /// CPU time since the kick, or since `begin` if that was later.
   nanoseconds took(nanoseconds begin) {
     const nanoseconds since = now() - std::max(begin, nanoseconds{sent_at_});
     seen();
@@ -95,9 +95,9 @@ class Kicker {
   clockid_t clock_{};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::chrono::microseconds> delay_;  ///< Guarded by mutex_, as are these.
+  std::optional<std::chrono::microseconds> delay_;  ///< This and the next two: under mutex_.
   bool seen_{}, ended_{};
-  std::atomic<std::int64_t> sent_at_{};  ///< In the kicked thread's time; 0: not yet.
+  std::atomic<std::int64_t> sent_at_{};  ///< In the kicked thread's CPU time; 0: not yet.
   std::thread thread_;
 };
 

@@ -3,7 +3,7 @@
 #include "kicks/kicker.hpp"
 #include "kicks/random_soft_guest.hpp"
 
-// A kick ends a run whatever the guest does: random guests, kicked at random.
+// A kick ends a run whatever the guest does: random guests, kicked at random times.
 
 namespace vmm::test {
 namespace {
@@ -15,7 +15,7 @@ struct Kicks {
   nanoseconds longest{};
 };
 
-/// Not ended by anything but a kick: by what the guest asks of a VMM.
+/// False for an exit after which the guest cannot run on.
 bool goes_on(const Result<Exit>& exit) {
   return exit && !std::holds_alternative<Shutdown>(*exit) && !std::holds_alternative<InternalError>(*exit) &&
          !std::holds_alternative<Hlt>(*exit);
@@ -30,7 +30,7 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
                                                compiles ? vpmu::exec::Compiling{} : vpmu::exec::never_compiling);
     target_.emplace(guest_->port().kick_target());
   }
-  /// False: the guest ended, and the kick found no run.
+  /// False if the guest had ended, so that the kick interrupted no run.
   bool wait_for_kick() {
     for (;;) {
       const nanoseconds begin = kicker_.now();
@@ -47,7 +47,7 @@ class RandomGuests : public testing::TestWithParam<std::tuple<std::string_view, 
       return false;
     }
   }
-  /// An instruction that is open when the kick is seen may complete, and no more may run.
+  /// After a kick the pending exit may be completed, but no more instructions may run.
   void expect_that_nothing_runs() {
     *guest_->port().kick_target() = kick_mark;
     const std::uint64_t before = *guest_->port().tsc();

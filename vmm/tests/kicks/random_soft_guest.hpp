@@ -11,9 +11,9 @@
 
 namespace vmm::test {
 
-/// Bytes of a guest's program, put together at random of what can keep a processor busy: accesses to all of the PMU's
-/// MSRs, exceptions in handlers of exceptions, halts, string instructions of any length, timers that interrupt all the
-/// time, code that changes itself, debug registers, other rings.
+/// A guest's program of random pieces that can keep a processor busy: accesses to all of the PMU's MSRs, exceptions in
+/// exception handlers, halts, string instructions of any length, timers that interrupt all the time, self-modifying
+/// code, debug registers, other rings.
 class RandomProgram : public GuestCode {
  public:
   static constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000, tables = 0x60'0000,
@@ -116,7 +116,7 @@ class RandomProgram : public GuestCode {
       case 13: move(rax, place()); return add({0x48, 0x8B, 0x08, 0x48, 0x89, 0x48, 0x04});
       case 14:
         move(rbx, code + draw(code_bytes));
-        return add({0x80, 0x03, 0x00});  // its own code, which stays the same
+        return add({0x80, 0x03, 0x00});  // writes its own code, without changing it
       case 15:
         move(rax, (*random_)() & 0xFFFF'0FFF);
         return add({0x0F, 0x23, static_cast<std::uint8_t>(0xF8 - 8 * draw(5))});    // debug registers
@@ -134,7 +134,7 @@ class RandomProgram : public GuestCode {
   std::mt19937_64* random_;
 };
 
-/// A guest of which everything is random, on a vCPU without KVM.
+/// A random program with random tables, DS area and start state, on a vCPU without KVM.
 class RandomSoftGuest {
  public:
   RandomSoftGuest(std::uint64_t seed, std::string_view source, vpmu::exec::Compiling compiling) : random_{seed} {
@@ -199,7 +199,7 @@ class RandomSoftGuest {
     special.tr.base = P::tss;
     special.tr.limit = 0x67;
   }
-  /// Room for a few records, and sometimes none, or bounds that are wrong.
+  /// A DS area with room for a few records, sometimes for none, or with wrong bounds.
   void set_ds() {
     using P = RandomProgram;
     const auto near = [&] { return random_() % 8 == 0 ? random_() : P::buffer + random_() % 0x1000 / 192 * 192; };

@@ -18,31 +18,31 @@ struct GuestTableLevel {
 /// What the guest's single access did.
 struct AccessOutcome {
   bool faulted{};
-  std::uint64_t cr2{};         ///< Of a fault.
-  std::uint32_t error_code{};  ///< As the CPU pushed it.
+  std::uint64_t cr2{};         ///< Valid after a fault.
+  std::uint32_t error_code{};  ///< Valid after a fault: as the CPU pushed it.
 };
 
-/// A guest that makes one access to one linear address and says whether it page-faulted: the CPU as an oracle for page
-/// walks. Its own code, stack and descriptor tables hang on the first entry of the root table, the address under test
-/// on the second.
+/// A guest that makes one access to one linear address and reports whether it page-faulted: the CPU as an oracle for
+/// page walks. The root table's first entry maps the guest's own code, stack and descriptor tables, its second the
+/// address under test.
 class AccessGuest {
  public:
-  /// The byte that the address under test reaches when every level maps it; large pages at frame 0 reach it too.
+  /// The physical address of the access if every level maps it; large pages at frame 0 lead there, too.
   static constexpr std::uint64_t target = 0x3'0040;
   static constexpr std::uint64_t ram_bytes = 16 << 20;
 
   AccessGuest(PagingVm& vm, std::vector<GuestTableLevel> levels, unsigned entry_bytes);
 
-  /// Moves the root and the tables under test to pages never used before: KVM's shadow of a page table does not see
-  /// writes that come from this process. RAM suffices for 600 cases.
+  /// Moves the root and the tables under test to pages never used before: KVM's shadow page tables do not follow writes
+  /// that this process makes. RAM suffices for 600 cases.
   void begin_case();
 
   [[nodiscard]] std::size_t depth() const { return levels_.size(); }
   /// The linear address under test.
   [[nodiscard]] vpmu::GuestLinear linear() const;
-  /// Where the entry of `level` on its path lies.
+  /// Physical address of the entry at `level` that maps the address under test.
   [[nodiscard]] std::uint64_t entry_at(std::size_t level) const;
-  /// The frame or table that this entry must name.
+  /// Physical address of the frame or table to which this entry must point.
   [[nodiscard]] std::uint64_t frame_of(std::size_t level) const;
   void set_entry(std::size_t level, std::uint64_t word);
   [[nodiscard]] std::uint64_t entry(std::size_t level) const;
@@ -50,11 +50,11 @@ class AccessGuest {
   /// The root table, to be loaded into CR3.
   [[nodiscard]] std::uint64_t root() const { return tables_; }
 
-  /// Makes the access. Fails when the guest stops in any other way than by reaching the byte or by a page fault.
+  /// Makes the access. Fails if the guest ends neither with a completed access nor with a page fault.
   Result<AccessOutcome> run(const vpmu::PagingState& state, vpmu::PagingAccess access, vpmu::PagingPrivilege privilege);
 
  private:
-  /// Of the guest's own pages below the root; the table of level i lies i pages further.
+  /// The tables that map the guest's own pages: the table of level i is i pages after this address.
   static constexpr std::uint64_t own_tables = 0x1'0000;
   static constexpr std::uint64_t first_tables = 0x20'0000;
 

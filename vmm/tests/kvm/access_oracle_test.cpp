@@ -9,8 +9,8 @@
 #include "vpmu/bits.hpp"
 #include "vpmu/paging.hpp"
 
-// Our page walk against the CPU: a guest makes the access, and whether it faults, CR2, the error code and the accessed
-// and dirty bits must be what the walk says. Covers what KVM_TRANSLATE cannot: user mode, writes, fetches.
+// Our page walk against the CPU: a guest makes the access, and the fault, CR2, the error code and the accessed and
+// dirty bits must be those of the walk. Covers what KVM_TRANSLATE cannot: user mode, writes, fetches.
 
 namespace vmm::test {
 namespace {
@@ -31,7 +31,7 @@ struct AccessMode {
 
 void PrintTo(const AccessMode& mode, std::ostream* out) { *out << mode.name; }
 
-/// QEMU's TCG reports reserved bits with P clear; SDM 3A 4.7: RSVD is set only when P is.
+/// QEMU's TCG reports reserved bits with P clear; SDM 3A 4.7: RSVD is set only if P is.
 std::uint32_t as_manual(std::uint32_t error_code) {
   return (error_code & vpmu::page_fault_error::RSVD) != 0 ? error_code | vpmu::page_fault_error::P : error_code;
 }
@@ -47,7 +47,7 @@ class AccessOracle : public PagingOracle<AccessMode> {
   }
   [[nodiscard]] std::size_t ram_bytes() const override { return AccessGuest::ram_bytes; }
 
-  /// An entry that works, spoilt now and then.
+  /// A valid entry, sometimes with a flaw.
   std::uint64_t random_entry(std::size_t level) {
     const std::uint64_t frame = guest_->frame_of(level);
     if (level == 0 && !GetParam().root_has_attributes) return frame | (once_in(16) ? 0 : P);

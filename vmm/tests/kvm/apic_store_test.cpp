@@ -75,9 +75,9 @@ TEST_F(KvmApicStore, ChangesThatRegisterAndNothingElse) {
   EXPECT_EQ(std::memcmp(&sregs.ss, &sregs_after.ss, sizeof sregs.ss), 0);
 }
 
-// Somebody sends one interrupt of each vector while LVTPC is written over and over.
+// Another thread sends one interrupt of each vector while this one writes LVTPC over and over.
 TEST_F(KvmApicStore, LosesNoInterruptThatArrivesMeanwhile) {
-  // Where the host is busy, all may have arrived before the first store: then there are more rounds.
+  // On a busy host all interrupts may arrive before the first store: then more rounds follow.
   constexpr unsigned rounds = 30, most_rounds = 3000;
   unsigned stores = 0;
   for (unsigned round = 0; round < rounds || (stores <= rounds && round < most_rounds); ++round) {
@@ -96,7 +96,7 @@ TEST_F(KvmApicStore, LosesNoInterruptThatArrivesMeanwhile) {
   EXPECT_GT(stores, rounds);
 }
 
-// SDM 3A 6.7.1: an NMI from another processor stays pending until this processor's own code goes on.
+// SDM 3A 6.7.1: an NMI that somebody else sent stays pending until the guest's own code runs.
 TEST_F(KvmApicStore, LeavesAnNmiWaiting) {
   ASSERT_TRUE(*vm_->signal_msi(0xFEE0'0000, nmi));
   ASSERT_EQ(store(nmi | masked), Stored::done);
@@ -132,7 +132,7 @@ TEST_F(KvmApicStore, AnApicThatWasMovedIsNotWritten) {
   EXPECT_EQ(get(lvtpc), nmi);
 }
 
-// With SVM enabled it may be running a guest of its own.
+// With SVME the vCPU may be running a nested guest.
 TEST_F(KvmApicStore, AProcessorThatMayRunGuestsIsNotTaken) {
   kvm_sregs sregs = *vcpu_->sregs();
   sregs.efer |= vpmu::bit(12);  // SVME

@@ -42,7 +42,7 @@ TEST(MsrFilter, FarApartRangesGetTheirOwn) {
   EXPECT_FALSE(filter->traps(0x40000003, MsrTrap::write));
 }
 
-// Which KVM copies: all of them must be there, and come from the other filter's where the range does.
+// KVM copies whole words of a bitmap: all must be allocated, and those of the other filter's range must be its words.
 TEST(MsrFilter, BitmapsAreWholeWords) {
   constexpr std::uint64_t word = 0x1122'3344'5566'7788;
   std::vector<std::uint64_t> bitmap{word};
@@ -87,8 +87,8 @@ TEST(MsrFilter, ReadsAndWritesMayDiffer) {
   EXPECT_TRUE(filter->traps(0x20, MsrTrap::write));
 }
 
-// Ours are 10H to 1FH and 40H to 4FH, which are one range for KVM with a gap between. The other's range goes over all
-// of it, and traps two in it.
+// Our filter traps 10H to 1FH and 40H to 4FH, which KVM gets as one range with a gap. The other filter's range covers
+// ours, and traps MSRs before, between and after them.
 TEST(MsrFilter, AnotherFilterTrapsBesideOurs) {
   auto ours =
       MsrFilter::create(std::array{MsrRange{.first = 0x10, .count = 0x10}, MsrRange{.first = 0x40, .count = 0x10}});

@@ -43,7 +43,7 @@ class PagingOracle : public testing::TestWithParam<Mode> {
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
   bool once_in(unsigned n) { return draw(n) == 0; }
 
-  /// With what the mode and the VM allow; `nx` of 0 without execute-disable.
+  /// A random state that the mode and the VM allow. `nx` is added to IA32_EFER: NXE or 0.
   vpmu::PagingState random_state(std::uint64_t cr3, std::uint64_t nx) {
     using namespace paging_bits;
     vpmu::PagingState state{.cr0 = PE | PG | (once_in(2) ? WP : 0),

@@ -45,7 +45,7 @@ class FlatRam final : public vpmu::PhysicalWords {
   Mapping mapping_;
 };
 
-/// RAM as it is, with the walk's own changes kept aside.
+/// RAM as a page walk sees it, but the walk's changes are kept here and do not reach RAM.
 class Overlay final : public vpmu::PhysicalWords {
  public:
   explicit Overlay(FlatRam& ram) : ram_{ram} {}

@@ -20,11 +20,11 @@ using vpmu::page_size;
 
 using namespace paging_bits;
 constexpr std::uint64_t P = bit(0), PS = bit(7);
-constexpr std::uint64_t pages = 8;  ///< That random entries point to.
+constexpr std::uint64_t pages = 8;  ///< Pages that random entries point to.
 constexpr int scenes = 200;
 constexpr int addresses_per_scene = 8;
 
-/// A paging mode and what of it KVM_TRANSLATE models as the manual does.
+/// A paging mode, as far as KVM_TRANSLATE models it as the manual does.
 struct OracleMode {
   std::string name;
   std::uint64_t cr4{}, efer{};
@@ -61,7 +61,7 @@ class TranslateOracle : public PagingOracle<OracleMode> {
     return word;
   }
 
-  /// KVM, like a CPU, takes the PDPTEs when CR3 is loaded and refuses reserved bits then; the walker reads them from
+  /// Valid PDPTEs only: KVM, like a CPU, loads them with CR3 and refuses reserved bits then; our walk reads them from
   /// memory.
   void fill_pdptes(std::uint64_t cr3) {
     for (std::uint64_t at = cr3; at < cr3 + 32; at += 8) {
@@ -84,7 +84,7 @@ class TranslateOracle : public PagingOracle<OracleMode> {
     return GetParam().linear_bits == 32 ? random_() & 0xffff'ffff : static_cast<std::uint64_t>(raw >> excess);
   }
 
-  /// Our walk of `at`, whose changes go to `expected` and not to RAM.
+  /// Our page walk for `at`. Its changes go to `expected` and not to RAM.
   vpmu::Walk walk(const vpmu::PagingState& state, vpmu::GuestLinear at, std::vector<std::byte>& expected) {
     Overlay overlay{vm_->ram};
     const vpmu::Walk result = vpmu::translate(state, overlay, at, vpmu::PagingAccess::read,

@@ -55,7 +55,7 @@ TEST_F(KvmVcpu, MmioOutsideRamComesToUs) {
   EXPECT_EQ(vcpu_->regs()->rdx & 0xFFU, 0x99U);
 }
 
-// A store into two pages without memory: two exits.
+// A store that crosses two pages without memory makes two exits.
 TEST_F(KvmVcpu, AnAccessInPiecesGoesOnWithAnotherExit) {
   // mov $0xD0000FFE, %ecx; mov $0x11223344, %eax; mov %eax, (%rcx); out %al, $0x80
   load({0xB9, 0xFE, 0x0F, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0xE6, 0x80});
@@ -73,7 +73,7 @@ TEST_F(KvmVcpu, AnAccessInPiecesGoesOnWithAnotherExit) {
   EXPECT_EQ(rip(), code_at.value() + 12);
 }
 
-// The same by the port: nobody loses the second piece, whoever completes the first.
+// The same through the port: completing the first exit must not lose the second.
 TEST_F(KvmVcpu, APieceComesOutOfTheNextRun) {
   load({0xB9, 0xFE, 0x0F, 0, 0xD0, 0xB8, 0x44, 0x33, 0x22, 0x11, 0x89, 0x01, 0xE6, 0x80});
   auto port = KvmPort::create(*vm_, *vcpu_);
@@ -175,7 +175,7 @@ TEST_F(KvmVcpu, AnInterruptOfAnEarlierExitIsNotInjectedAgain) {
   ASSERT_TRUE(std::holds_alternative<PortRead>(in));
   ASSERT_EQ(vcpu_->regs()->rflags & 0x200, 0U);
   kvm_sregs sregs = *vcpu_->sregs();
-  sregs.interrupt_bitmap[0] = 1ULL << 0x30;  // as KVM leaves it there
+  sregs.interrupt_bitmap[0] = 1ULL << 0x30;  // as KVM leaves it set after an injection
   for (const bool at_once : {true, false}) {
     ASSERT_TRUE(vcpu_->set_sregs(sregs));
     if (at_once) {
@@ -292,7 +292,7 @@ TEST_F(KvmVcpu, LapicKeepsItsPerformanceCounterEntry) {
   EXPECT_EQ(entry, 0x400U);
 }
 
-// A caller that reads pending events, and sets them again later, does not know what arrived in between.
+// Setting events that were read earlier must not overwrite an NMI that arrived in between.
 TEST_F(KvmVcpu, NmiOfAnotherStaysPendingWhenOldEventsAreHandedOver) {
   load({0xF3, 0x90, 0xEB, 0xFC});  // pause; jmp .-2
   ASSERT_TRUE(vcpu_->flush());

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t code = 0x40'0000, data = 0x50'0000;
 constexpr std::uint64_t carry = vpmu::bit(0);
 
-/// A CPU that does what each test says, compared with the engine.
+/// Compares the engine with a CPU whose instructions have the effects that a test gives them.
 class Lockstep : public testing::Test {
  protected:
   Lockstep() {
@@ -20,12 +20,12 @@ class Lockstep : public testing::Test {
     guest.port.registers.rbx = data;
     guest.port.registers.rax = 7;
   }
-  /// Places the instruction, and after it a jump back.
+  /// Places the instruction, and after it a jump back to it.
   void add(const std::vector<std::uint8_t>& bytes, FakeCpu::Effect effect) {
     cpu.add_jump(cpu.add(code, bytes, std::move(effect)), code);
   }
-  /// Places as many of them, each with what `effect` says of it, and after them one that the engine leaves to its
-  /// owner, and a jump back.
+  /// Places `count` of these instructions, the n-th with effect(n), then CPUID, at which the engine stops, and a jump
+  /// back.
   void add_many(unsigned count, const std::vector<std::uint8_t>& bytes,
                 const std::function<FakeCpu::Effect(unsigned)>& effect) {
     std::uint64_t at = code;
@@ -141,7 +141,7 @@ TEST_F(Lockstep, AStoreInTheMiddleOfARunIsFound) {
   const auto store = [&](unsigned n) -> FakeCpu::Effect {
     return [this, n](FakePort& p) {
       std::uint64_t value = p.registers.rax + (n == 22 ? 1 : 0);
-      if (n == 23) value = 0;  // would hide it at the end of the run, but the engine leaves 7
+      if (n == 23) value = 0;  // hides the wrong store at the end of the run: the engine stores 7
       EXPECT_FALSE(guest.view.write_current(vpmu::GuestLinear{data}, std::as_bytes(std::span{&value, 1})));
       return std::nullopt;
     };
@@ -162,7 +162,7 @@ TEST_F(Lockstep, AVectorRegisterInARunIsCompared) {
   expect_difference("pxor xmm0, xmm0 (660fefc0): FXSAVE area + 168 is 0x0 by the engine and 0x1 by KVM");
 }
 
-// An address that is passed often is identified by the number of passes.
+// To stop KVM where the engine stopped, the loop's address alone is not enough: it is the n-th pass over it.
 TEST_F(Lockstep, ALongLoopIsFollowedRoundByRound) {
   std::uint64_t at = code;
   for (unsigned n = 0; n < 900; ++n) at = cpu.add(at, {0x90});
@@ -225,7 +225,7 @@ TEST_F(Lockstep, SyscallAndSysretAreNotSingleStepped) {
   EXPECT_EQ(statistic("pmu.step.run_over"), 2U);
 }
 
-// An interrupt whose delivery a kick broke off comes first, with its handler.
+// If a kick interrupted the delivery of an interrupt, the interrupt and its handler come first.
 TEST_F(Lockstep, NothingIsComparedWhileAnInterruptIsDelivered) {
   add_many(40, lea_rax, [](unsigned) { return increment(); });
   ASSERT_TRUE(run());
@@ -249,7 +249,7 @@ TEST_F(Lockstep, KvmThatNeverGetsThereIsADifference) {
   expect_difference("at RIP 0x400020, lea rax, [rax+0x01] (488d4001): RIP where KVM comes to a stop");
 }
 
-// The guest gets time of its own between two windows.
+// Between two windows the guest runs without comparison.
 TEST_F(Lockstep, WindowsEndAndComeAgain) {
   add(set_carry, [](FakePort& p) {
     p.registers.rflags |= carry;

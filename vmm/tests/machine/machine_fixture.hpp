@@ -13,7 +13,7 @@ namespace vmm::test {
 
 inline constexpr std::uint64_t mib = 1ULL << 20U;
 
-/// Machines of a few instructions, and what they write on COM1.
+/// Machines that run a few instructions; `console` collects what they write to COM1.
 class MachineTest : public testing::Test {
  protected:
   explicit MachineTest(Accel accel) : accel_{accel} {}

@@ -1,4 +1,4 @@
-// Whole machines that are saved and go on.
+// Whole machines that are saved and restored.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,13 +16,13 @@
 namespace vmm::test {
 namespace {
 
-/// Sends the alphabet over and over on COM1, one letter in each iteration of a loop: mov $0x3F8, %edx; mov $'a', %eax;
-/// 1: out %al, %dx; mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
+/// Sends the alphabet over and over on COM1, a letter per iteration: mov $0x3F8, %edx; mov $'a', %eax; 1: out %al, %dx;
+/// mov $1000, %ecx; 2: pause; loop 2b; inc %eax; cmp $'z'+1, %eax; jne 1b; mov $'a', %eax; jmp 1b
 const std::vector<std::uint8_t> alphabet{0xBA,    0xF8, 0x03, 0,    0,    0xB8, 'a',  0,    0,    0,    0xEE, 0xB9,
                                          0xE8,    0x03, 0,    0,    0xF3, 0x90, 0xE2, 0xFC, 0xFF, 0xC0, 0x83, 0xF8,
                                          'z' + 1, 0x75, 0xEF, 0xB8, 'a',  0,    0,    0,    0xEB, 0xE8};
 
-/// Where `text` is not the alphabet over and over.
+/// Index of the first letter by which `text` differs from the repeated alphabet.
 std::optional<std::size_t> first_wrong_letter(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i)
     if (text[i] != static_cast<char>('a' + i % 26)) return i;
@@ -52,7 +52,7 @@ class Snapshots : public MachineTest {
     wait_for_letters(100);
     const auto copied = machine->snapshot(*new_snapshot_file(path_));
     ASSERT_TRUE(copied) << describe(copied.error());
-    wait_for_letters(100);  // it runs on
+    wait_for_letters(100);  // the snapshot has not stopped it
     ASSERT_TRUE(machine->snapshot(*new_snapshot_file(path_), Machine::AfterSnapshot::stop));
     EXPECT_EQ(machine->wait(), StopReason::user);
     EXPECT_FALSE(machine->snapshot(*new_snapshot_file(path_))) << "it has stopped";
@@ -81,7 +81,7 @@ class KvmSnapshots : public Snapshots {
 class SoftSnapshots : public Snapshots {
  protected:
   SoftSnapshots() : Snapshots{Accel::soft} {}
-  /// The machine that writes the alphabet, saved when its processor has run `ticks` instructions.
+  /// Runs the machine that writes the alphabet for `ticks` instructions, and saves it.
   void save_after(std::uint64_t ticks, unsigned cpus = 1) {
     const CodeFile file{alphabet};
     std::unique_ptr<Machine> machine;
@@ -116,7 +116,7 @@ class SoftSnapshots : public Snapshots {
 TEST_F(KvmSnapshots, GoOnAtTheVeryInstruction) { expect_to_go_on(); }
 TEST_F(SoftSnapshots, GoOnAtTheVeryInstruction) { expect_to_go_on(); }
 
-// It writes the same letters to the end, whenever it was saved.
+// A machine writes the same letters up to the end of its time, whenever it was saved and restored on the way.
 TEST_F(SoftSnapshots, AreTakenAtAnyInstruction) {
   constexpr std::uint64_t all = 50'000;
   save_after(all);
@@ -169,7 +169,7 @@ TEST_F(SoftSnapshots, GoOnOnlyOnWhatTheyRanOn) {
   EXPECT_NE(refusal({.restore = path_, .accel = Accel::soft}).find("ran on KVM; give --accel kvm"), std::string::npos);
 }
 
-// A bad state of a vCPU is found only on the vCPU's thread.
+// A vCPU's bad state is only found on the vCPU's thread, after the machine was made.
 TEST_F(SoftSnapshots, WithABadVcpuEndTheMachine) {
   save_after(1000);
   auto snapshot = SnapshotReader::open(path_);

@@ -41,12 +41,12 @@ std::vector<std::uint8_t> out_word(std::uint16_t port, std::uint16_t value) {
           0xFD};
 }
 
-/// int3 with no IDT: a fault that cannot be delivered, twice.
+/// int3 without an IDT: neither it nor the double fault can be delivered.
 const std::vector<std::uint8_t> triple_fault{0xCC};
 /// pause; jmp .-2
 const std::vector<std::uint8_t> spin{0xF3, 0x90, 0xEB, 0xFC};
 
-/// Keeps the thread, and those it starts, on one CPU.
+/// Keeps this thread, and the threads that it starts, on one CPU.
 class OnOneCpu {
  public:
   OnOneCpu() {
@@ -64,7 +64,7 @@ class OnOneCpu {
   cpu_set_t before_{};
 };
 
-/// Kicks its vCPU until a PMI waits there, and then some more.
+/// Kicks the machine's vCPU, by asking for its counters, until a PMI waits there, and 20 times more.
 void expect_kicks_to_be_seen(Machine& machine) {
   using namespace std::chrono_literals;
   const auto counter = [&](std::string_view name) {
@@ -82,8 +82,8 @@ void expect_kicks_to_be_seen(Machine& machine) {
   EXPECT_LT(longest, 500'000U) << "fifty times as long as it should take on an idle host";
 }
 
-/// For multiboot: in EAX the magic, in protected mode without paging? Then it writes its command line and the first
-/// byte of its module to COM1, and 0 to the exit port; else something else.
+/// A multiboot kernel. If EAX has the magic value, it writes its command line and the first byte of its module to COM1.
+/// It writes 0 to the exit port if it also runs in protected mode without paging, else another value.
 const std::vector<std::uint8_t> multiboot_kernel{0x3D, 0x02, 0xB0, 0xAD, 0x2B,  // cmp $0x2BADB002, %eax
                                                  0x75, 0x29,                    // jne 3f
                                                  0x8B, 0x73, 0x10,              // mov 16(%ebx), %esi
@@ -163,7 +163,7 @@ TEST_F(SoftMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
   EXPECT_EQ(machine->wait(), StopReason::user);
 }
 
-// LVTPC is masked as after reset, so that the PMI waits for good.
+// LVTPC is masked, as after reset, so that the PMI waits for ever.
 TEST_F(SoftMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) { expect_to_stop_while_a_pmi_waits(); }
 
 // sti; hlt: only a device could wake it.
@@ -175,7 +175,7 @@ TEST_F(SoftMachine, AGuestThatWaitsForADeviceCanBeStopped) {
   EXPECT_EQ(machine->wait(), StopReason::user);
 }
 
-// insb: the user learns what it was.
+// insb: the error names the instruction.
 TEST_F(SoftMachine, AnInstructionThatNobodyKnowsEndsTheRunByName) {
   const auto machine = machine_with({0x6C});
   machine->start();
@@ -220,7 +220,7 @@ TEST_F(KvmMachine, AGuestThatNeverExitsCanBeStoppedAndCounted) {
 
 TEST_F(KvmMachine, AGuestWhosePmiWaitsCanBeStoppedAndCounted) { expect_to_stop_while_a_pmi_waits(); }
 
-// On one CPU the vCPU's thread has not run yet when it is asked: the kick finds no vCPU to stop.
+// On one CPU the vCPU's thread has not run yet when its counters are asked for: the kick finds no vCPU to stop.
 TEST_F(KvmMachine, AVcpuIsCountedBeforeItsThreadHasBegun) {
   const OnOneCpu here;
   for (int round = 0; round < 5; ++round) {

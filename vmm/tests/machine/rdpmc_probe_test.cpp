@@ -10,12 +10,12 @@
 #include "machine/probe_guest.hpp"
 #include "passthrough/pass_through.hpp"
 
-// Machines on KVMs that do not hand RDPMC to the guest as #GP. No such kernel was at hand; the KVM here is a fake.
+// Machines on a KVM that does not make RDPMC a #GP in the guest. No such kernel was at hand; the KVM here is a fake.
 
 namespace vmm::test {
 namespace {
 
-/// A machine of one instruction on a KVM whose RDPMC behaves as it is told.
+/// A machine of one instruction on a fake KVM, whose RDPMC behaves as the parameter says.
 class RdpmcProbe : public testing::TestWithParam<RdpmcBehaviour> {
  protected:
   RdpmcProbe() {

@@ -21,7 +21,7 @@ const std::vector<Finding> unfit{{Verdict::good, "/dev/kvm", "opens", ""},
                                  {Verdict::unfit, "RDPMC", "does not fault", "newer"},
                                  {Verdict::unfit, "ring-0 speed", "low", "newer"}};
 
-/// A host whose answers the test sets, and what it was asked.
+/// A host that gives these findings, and counts what it was asked.
 struct SaidHost {
   std::vector<Finding> findings;
   int examined{}, chosen_on_kvm{}, chosen_off_kvm{};
@@ -112,7 +112,8 @@ TEST(Settle, AMachineGoesOnOnWhatItWasSavedOn) {
       << refused;
 }
 
-// A user of the library who leaves all options open gets what the command line gives, with the reasons.
+// A user of the library who chooses nothing gets the same defaults as the command line, and the same reasons in the
+// log.
 TEST(Settle, AMachineIsMadeOfAConfigurationThatLeavesAllOpen) {
   const test::CodeFile kernel{{0xFA, 0xF4}};  // cli; hlt: nothing can wake it
   std::vector<std::string> told;

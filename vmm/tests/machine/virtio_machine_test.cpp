@@ -17,7 +17,7 @@ using test::CodeFile;
 
 constexpr std::uint64_t memory_bytes = 16ULL << 20U;
 
-/// Enables memory of device 1, asks it for the number of its queues, and powers off if these are four.
+/// Enables memory decoding of PCI device 1, reads the number of its queues, and powers off if there are four.
 const std::vector<std::uint8_t> count_queues{
     0xB8, 0x04, 0x08, 0x00, 0x80, 0x66, 0xBA, 0xF8, 0x0C, 0xEF,  // mov $0x80000804, %eax; mov $0xcf8, %dx; out
     0xB8, 0x02, 0x00, 0x00, 0x00, 0x66, 0xBA, 0xFC, 0x0C, 0xEF,  // mov $2, %eax; mov $0xcfc, %dx; out

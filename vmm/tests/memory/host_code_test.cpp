@@ -69,7 +69,7 @@ std::vector<Mapped> mappings() {
   }
   return all;
 }
-/// Those of the memory file; any that is writable, or writable and executable, is a failure.
+/// The mappings of the code's memory file. Fails if one is writable, or if any mapping is writable and executable.
 std::vector<Mapped> code_mappings() {
   std::vector<Mapped> ours;
   for (const Mapped& m : mappings()) {
@@ -94,7 +94,7 @@ TEST(MappedHostCode, IsNowhereWritable) {
   EXPECT_EQ(run(at), 1);
 }
 
-// A jump out of the code finds no mapping.
+// A jump out of the code area must fault.
 TEST(MappedHostCode, StandsBetweenGuards) {
   MappedHostCode code;
   ASSERT_NE(code.add(returns(1)), nullptr);
@@ -126,7 +126,7 @@ TEST(MappedHostCode, NobodyResizesIt) {
   EXPECT_EQ(ours, 1U);
 }
 
-/// Looks at the mappings from within an instruction of the guest.
+/// Examines the mappings while the guest executes RDTSC.
 class Looking final : public vpmu::exec::NoPlatform {
  public:
   vpmu::exec::Answer rdtsc(std::uint64_t& value) override {

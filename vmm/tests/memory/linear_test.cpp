@@ -24,7 +24,7 @@ constexpr std::uint64_t page_table = 0x4000;
 constexpr std::uint64_t first_frame = 0x9000, second_frame = 0x6000;
 constexpr GuestLinear first_page{0xffff'8000'0000'3000}, second_page{0xffff'8000'0000'4000};
 
-/// Two neighbouring linear pages whose frames are not neighbours, and nothing else mapped.
+/// Two adjacent linear pages whose frames are not adjacent, and nothing else mapped.
 class LinearMemoryTest : public testing::Test {
  protected:
   LinearMemoryTest() {
@@ -55,7 +55,7 @@ class LinearMemoryTest : public testing::Test {
   std::span<std::byte> all{bytes};
 };
 
-// Rule F13: neighbours in linear memory only.
+// Rule F13: pages that are adjacent in linear memory only.
 TEST_F(LinearMemoryTest, ReadsAcrossPagesThatAreNotNeighboursInRam) {
   ram.poke(first_frame + 0xff8, 0x1111'1111'1111'1111);
   ram.poke(second_frame, 0x2222'2222'2222'2222);
@@ -98,7 +98,7 @@ TEST_F(LinearMemoryTest, ReportsTheFirstByteThatFaults) {
   EXPECT_EQ(code_at(memory.write(state, second_page + 0x123, all), second_page + 0x123), pf::W);
 }
 
-// Rule F12: a read-only page under CR0.WP is as a missing one.
+// Rule F12: with CR0.WP a write to a read-only page faults, as one to a missing page does.
 TEST_F(LinearMemoryTest, RefusesToWriteReadOnlyPages) {
   map(3, first_frame | P);
   EXPECT_EQ(code_at(memory.write(state, first_page, all), first_page), pf::P | pf::W);
@@ -187,7 +187,7 @@ TEST_F(LinearMemoryTest, LogsTheFramesAndTablesItChanges) {
   EXPECT_TRUE(logged.empty());
 }
 
-// Hostile tables: whatever RAM and registers hold, an access ends, and the probe predicts what a read does.
+// Hostile tables: whatever RAM and registers contain, an access ends, and probe() predicts the result of read().
 TEST_F(LinearMemoryTest, ProbesAndReadsAgreeOnRandomTables) {
   std::mt19937_64 random{20160901};
   unsigned succeeded = 0;

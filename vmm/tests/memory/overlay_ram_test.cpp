@@ -26,7 +26,7 @@ class Overlay : public testing::Test {
   OverlayRam overlay{memory};
 };
 
-// The engine runs instructions that want aligned operands on them.
+// The engine runs instructions on the copies that require aligned operands.
 TEST_F(Overlay, CopiesAreAlignedAsPagesAre) {
   for (std::uint64_t n = 1; n < 20; ++n)
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(overlay.page(GuestPhysical{n * vpmu::page_size})) % vpmu::page_size, 0U);

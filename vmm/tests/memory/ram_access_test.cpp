@@ -66,7 +66,7 @@ TEST_F(RamAccessTest, ExchangesOnlyTheExpectedWord) {
   EXPECT_EQ(ram.read_word(GuestPhysical{0x1000}, 8), 0x7'0000'0006U);
 }
 
-// Without paging a linear address is a physical one: an access at the end of RAM stops there.
+// Without paging a linear address is a physical address: an access that crosses the end of RAM stops there.
 TEST_F(RamAccessTest, StopsLinearAccessesAtTheEndOfRam) {
   const LinearMemory linear{ram};
   const vpmu::GuestLinear last{size - 4};
@@ -82,7 +82,7 @@ TEST_F(RamAccessTest, GivesWholePagesOfRamOnly) {
   EXPECT_EQ(ram.host_page(GuestPhysical{~std::uint64_t{0xFFF}}), nullptr);
 }
 
-// A page stays open for writing until the engine stops: only then is it known that all writes are done.
+// The engine may write to an open page until it stops: only then is the page logged as dirty.
 TEST_F(RamAccessTest, TheEnginesWritesReachTheDirtyLogWhenItStops) {
   std::vector<std::uint64_t> logged;
   const LinearMemory linear{ram, [&](GuestPhysical page) { logged.push_back(page.value()); }};

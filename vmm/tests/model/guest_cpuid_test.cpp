@@ -71,7 +71,7 @@ TEST(GuestCpuid, HasWhatPebsNeedsEvenWhereTheHostLacksIt) {
   EXPECT_EQ(guest_of(poor).get(0xA), (CpuidRegisters{.eax = 0x07300404, .edx = 0x603}));
 }
 
-// Linux trusts the TSC of a processor that has it, and checks that of others.
+// Linux trusts the TSC of a processor with TSC_ADJUST, and checks the TSC of others.
 TEST(GuestCpuid, TscAdjustIsThereForEachGuestThatKnowsItsHypervisor) {
   for (const MachineModel& model : all_machine_models()) {
     const auto has = [&](bool bare_metal) {
@@ -143,7 +143,7 @@ TEST(GuestCpuid, ProcessorsAreThreadsOfTwoThreadCores) {
   EXPECT_EQ(guest.get(4, 4).eax & 0x1FU, 0U) << "end of the list";
 }
 
-// Without SMT a core has one thread, which has all of its counters. SDM 3B 18.2.
+// SDM 3B 18.2: without SMT the core's only thread has all of the core's counters.
 TEST(GuestCpuid, ProcessorsWithoutSmtHaveACoreAndItsCountersEach) {
   const auto guest = guest_of(rich_host(), 6, 5, tsc_hz, 1);
   EXPECT_EQ(guest.get(0xB, 0), (CpuidRegisters{.eax = 0, .ebx = 1, .ecx = 0x100, .edx = 5}));
@@ -152,7 +152,7 @@ TEST(GuestCpuid, ProcessorsWithoutSmtHaveACoreAndItsCountersEach) {
   EXPECT_EQ(guest_of(rich_host(), 6, 5).get(0xA).eax, 0x0730'0404U);
 }
 
-// Linux uses x2APIC because of the signature, and its own TSC clock because KVM's is not offered.
+// Because of KVM's signature Linux uses x2APIC; because no feature is shown it uses its own TSC clock, not kvmclock.
 TEST(GuestCpuid, HypervisorLeafHasKvmsSignatureAndNoFeature) {
   const auto guest = guest_of(rich_host());
   const auto leaf = guest.get(0x40000000);

@@ -25,7 +25,7 @@ struct PolicyFile {
   std::string path{testing::TempDir() + "event_policy_" + std::to_string(::getpid())};
 };
 
-/// The words that KVM gets for a policy; empty where it gets none.
+/// The words of the filter that KVM gets for a policy; empty if KVM gets no filter.
 Result<std::vector<std::uint64_t>> told(FakeKvm& kvm, const EventPolicy& policy) {
   VMM_ASSIGN(const auto system, System::open(kvm.path()));
   VMM_ASSIGN(auto vm, system.create_vm());

@@ -12,8 +12,8 @@
 #include "fakes/fake_kvm.hpp"
 #include "machine/machine.hpp"
 
-// KVM's own PMU given on to the guest: what KVM is asked for, and what is refused. No host with a PMU was at hand; the
-// KVM here is a fake.
+// Pass-through of KVM's own PMU to the guest: what we ask of KVM, and what we refuse. No host with a PMU was at hand;
+// the KVM here is a fake.
 
 namespace vmm::test {
 namespace {
@@ -26,7 +26,7 @@ constexpr CpuidRegisters leaf_a{.eax = 0x08300802, .ebx = 0, .ecx = 0, .edx = 0x
 constexpr CpuidRegisters intel{.ebx = 0x756E6547, .ecx = 0x6C65746E, .edx = 0x49656E69};  // "GenuineIntel"
 constexpr std::uint32_t skylake = 0x506E3, ice_lake_x = 0x606A6;
 
-/// A guest of one instruction on a fake KVM, which has PEBS, and carries its MSRs.
+/// A guest of one instruction on a fake KVM that has PEBS if `pebs`, and lists PEBS' MSRs for migration if `carries`.
 class PassedGuest {
  public:
   explicit PassedGuest(std::uint32_t signature, bool pebs, bool carries) {
@@ -55,7 +55,7 @@ class PassedGuest {
   PassedGuest(PassedGuest&&) = delete;
   PassedGuest& operator=(PassedGuest&&) = delete;
 
-  /// Runs it to its end.
+  /// Runs the machine to its end.
   Result<StopReason> run() {
     Log log{[this](LogLevel, std::string_view line) { warned += line; }, LogLevel::warning};
     VMM_ASSIGN(auto machine, Machine::create(config, {}, log));
@@ -65,7 +65,7 @@ class PassedGuest {
     return reason;
   }
 
-  /// Of the guest.
+  /// The guest's CPUID.
   CpuidTable cpuid() { return CpuidTable{kvm.first_vcpu().cpuid}; }
 
   FakeKvm kvm;

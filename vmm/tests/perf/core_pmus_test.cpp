@@ -12,7 +12,8 @@
 #include "kvm/kick.hpp"
 #include "perf/linux_perf_host.hpp"
 
-// Hosts with several kinds of cores, as Alder Lake. None was at hand: sysfs here is a directory of the test's.
+// Hosts with several kinds of cores, such as Alder Lake. None was at hand: the tests make a directory in place of
+// sysfs.
 
 namespace vmm::test {
 namespace {
@@ -60,7 +61,7 @@ TEST(CorePmus, OneMustHaveAllCpusOfTheThread) {
   EXPECT_NE(describe(choose_core_pmu(alder_lake, {0, 1, 4}).error()).find("run on CPUs 0-1,4"), std::string::npos);
 }
 
-// PERF_TYPE_RAW and PERF_TYPE_HARDWARE alone mean the first kind of core.
+// Without a PMU's type, PERF_TYPE_RAW and PERF_TYPE_HARDWARE mean the first kind of core.
 TEST(CorePmus, EventsNameTheirPmu) {
   const PerfEventSpec raw{.event = {PERF_TYPE_RAW, 0xC0}, .usr = true, .guest_only = true};
   const PerfEventSpec clock{.event = {PERF_TYPE_HARDWARE, PERF_COUNT_HW_REF_CPU_CYCLES}, .usr = true};
@@ -72,7 +73,7 @@ TEST(CorePmus, EventsNameTheirPmu) {
   EXPECT_EQ(attributes_of(clock).config, std::uint64_t{PERF_COUNT_HW_REF_CPU_CYCLES});
 }
 
-/// On this machine: software events stand for a PMU, and all of its CPUs or none have it.
+/// Runs on this machine: software events stand for a PMU that all of its CPUs have, or none of them.
 class HybridHost : public testing::Test {
  protected:
   static constexpr PerfEventSpec event{.event = {PERF_TYPE_RAW, PERF_COUNT_SW_CPU_CLOCK}, .usr = true};

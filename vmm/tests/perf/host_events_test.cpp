@@ -18,7 +18,7 @@ const HostCpu on_haswell{.vendor = HostVendor::intel, .generation = Generation::
 const HostCpu on_newer{.vendor = HostVendor::intel, .generation = {}};
 const HostCpu on_amd{.vendor = HostVendor::amd, .generation = {}};
 
-/// A guest's event by its name, as its counter would have it.
+/// The guest's event of that name, as a counter would select it.
 GuestEvent event(std::string_view name) {
   const vpmu::EventDesc* e = vpmu::find_event(skylake, name);
   EXPECT_NE(e, nullptr) << name;
@@ -123,7 +123,7 @@ TEST(HostEvents, WhatNoHostCanCountIsRefusedWithTheReason) {
   EXPECT_EQ(translate({}, skylake, event("INST_RETIRED.ANY_P")).about, "the events of this host's CPU are not known");
 }
 
-// What is printed of an event is what the source does with it.
+// The printed delivery of an event must be what the source does. Every one has a reason.
 TEST(HostEvents, DeliveryTellsNoneOnlyWithAReason) {
   unsigned by_engine = 0;
   unsigned nearest = 0;

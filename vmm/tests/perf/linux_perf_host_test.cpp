@@ -14,8 +14,8 @@
 #include "perf/linux_perf_host.hpp"
 #include "perf/perf_host.hpp"
 
-// perf_event_open for real, with the software events that every Linux has. No host PMU is needed; where perf itself is
-// not allowed, each test says so and is skipped.
+// The real perf_event_open, with the software events that every Linux has. No host PMU is needed. If perf is not
+// allowed here, each test says so and is skipped.
 
 namespace vmm::test {
 namespace {
@@ -37,7 +37,7 @@ class LinuxPerfHost : public testing::TestWithParam<HostEvent> {
     event_ = std::move(*opened);
   }
   [[nodiscard]] static PerfEventSpec spec() { return {.event = GetParam(), .usr = true}; }
-  /// On a CPU of its own a loop of that many iterations takes some milliseconds.
+  /// On an idle CPU a loop of this many iterations takes a few milliseconds.
   static constexpr std::uint64_t iterations = 20'000'000;
   PerfReading read() {
     const auto reading = event_->read();
@@ -88,7 +88,7 @@ TEST_P(LinuxPerfHost, KickReachesTheFlagOfTheVcpuAround) {
   EXPECT_EQ(outer, kick_mark) << "a kick that came meanwhile may be somebody else's";
 }
 
-// Levels: at a tick of a clock event the CPU is in the loop, and an event that leaves out user mode does not overflow
+// When a clock event ticks, the CPU is in the loop, in user mode. An event that excludes user mode must not overflow
 // there.
 TEST_P(LinuxPerfHost, ExcludedLevelDoesNotOverflow) {
   auto kernel = host_->open({.event = GetParam(), .os = true});
@@ -134,8 +134,7 @@ TEST_P(LinuxPerfHost, EventThatDoesNotExistIsRefusedWithItsErrno) {
 INSTANTIATE_TEST_SUITE_P(Perf, LinuxPerfHost, testing::Values(cpu_clock, task_clock),
                          [](const auto& tested) { return tested.param == cpu_clock ? "cpu_clock" : "task_clock"; });
 
-// Each field that says what is counted, whole: an event that counts the host, or one that is pinned, would do so
-// silently.
+// Compares the whole structure: nobody would notice an event that is pinned, or that counts the host.
 TEST(PerfAttributes, SayWhatIsCounted) {
   perf_event_attr expected{};
   expected.size = sizeof expected;
@@ -160,7 +159,7 @@ TEST(PerfAttributes, SayWhatIsCounted) {
       }
 }
 
-/// What a child that runs the loop does, step by step.
+/// Counts, by single-steps, of a child that runs the loop.
 struct Steps {
   long instructions{};
   long branches{};
@@ -186,7 +185,7 @@ Steps step_through_loop(PerfHost& host, std::uint64_t iterations) {
   return steps;
 }
 
-// A loop that is not as long as it says would make every calibration wrong.
+// If the loop's length were not as declared, every calibration would be wrong.
 TEST(LinuxPerfLoop, IsAsLongAsItSays) {
   const auto host = make_linux_perf_host();
   const Steps few = step_through_loop(*host, 10);

@@ -12,7 +12,7 @@ namespace {
 
 class Calibration : public testing::Test {
  protected:
-  /// The one line that a user sees.
+  /// The line that a user sees when calibration refuses the host.
   std::string refusal() {
     const auto found = calibrate(*perf.host());
     EXPECT_FALSE(found);
@@ -78,7 +78,7 @@ TEST_F(Calibration, SkidTooLongForTheEngineCostsThePlaceOfSamples) {
   expect_says(describe(*found), {"too late"});
 }
 
-// Nested AMD: the numbers are those of hosts that were seen.
+// Seen on nested AMD hosts.
 TEST_F(Calibration, HostThatCountsItselfIsRefused) {
   perf.counts_host = true;
   expect_says(refusal(), {"count the host, too", "1000000 instructions", "AMD", "count by the source exact"});

@@ -13,7 +13,7 @@ using namespace vpmu::msr;
 constexpr std::uint64_t select(std::uint16_t event) { return 0x43'0000U | event; }
 constexpr std::uint16_t cycles = 0x003C, instructions = 0x00C0;
 
-/// The guest runs once, so that the PMU's start-up work is done.
+/// Runs the guest once, so that the PMU's initialization is complete.
 void let_begin(ProfiledGuest& guest) {
   guest.port.tells_devices = true;
   guest.run_script();
@@ -50,8 +50,7 @@ TEST(IdlePmu, FailureOfTheHostEndsTheRunWithItsReason) {
   EXPECT_EQ(exit.error().what, "run is broken");
 }
 
-// A run that bypasses the PMU would not be counted, would come too late for a PMI, and would leave RDPMC to the guest's
-// handler.
+// A run that bypassed a PMU in use would not be counted, would delay a PMI, and would send RDPMC to the guest's #GP.
 TEST(IdlePmu, InUseItLetsNoRunPass) {
   ProfiledGuest guest;
   let_begin(guest);
@@ -84,7 +83,7 @@ TEST(IdlePmu, APmiThatWaitsLetsNoRunPass) {
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::elsewhere) << "it has been delivered";
 }
 
-/// The guest starts to count where it has no handler of #GP: there is no RDPMC gate to tell that the PMU is in use.
+/// The guest starts to count without a #GP handler: no RDPMC gate shows that the PMU is in use.
 void will_count_without_gate(ProfiledGuest& guest) {
   let_begin(guest);
   guest.port.special.idt.limit = 0;
@@ -102,7 +101,7 @@ TEST(IdlePmu, ACounterThatTheGuestStartsIsCountedFromItsNextInstruction) {
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
 }
 
-// A debugger's runs take the plan from the source.
+// A debugger's runs take the plan away from the source. It must get the plan back.
 TEST(IdlePmu, ACounterGoesOnBehindADebugger) {
   ProfiledGuest guest;
   will_count_without_gate(guest);
@@ -117,7 +116,7 @@ TEST(IdlePmu, ACounterGoesOnBehindADebugger) {
   EXPECT_EQ(guest.port.reply.data, before + 100'000U) << "1 GHz";
 }
 
-// The overflow is noticed only at the exits of a vCPU, so they must check for it.
+// An overflow of the uncore is only noticed where a vCPU exits to its PMU: runs must not bypass the PMU.
 TEST(IdlePmu, AnUncoreWhoseOverflowIsAwaitedLetsNoRunPass) {
   PackageUncore uncore{*vpmu::describe(vpmu::Generation::skylake).uncore, 1, 1, [](unsigned) {}};
   ProfiledGuest guest{{.uncore = {.package = &uncore, .id = 0}}};
@@ -132,8 +131,8 @@ TEST(IdlePmu, AnUncoreWhoseOverflowIsAwaitedLetsNoRunPass) {
   EXPECT_EQ(guest.vcpu->run_to_device(), VcpuPort::Came::nowhere);
 }
 
-// KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not take it for one of the
-// guest's next.
+// KVM completes a WRMSR when the vCPU runs next. A source that counts instructions must not count it as one of those
+// that follow.
 TEST(IdlePmu, ASourceLearnsOfTheExitThatAnIdleGuestHasLeftOpen) {
   for (const bool tells : {false, true}) {
     ProfiledGuest guest{{.source = "step"}};

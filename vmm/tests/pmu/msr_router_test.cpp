@@ -15,7 +15,7 @@ constexpr std::uint32_t debugctl = 0x1D9;
 constexpr std::uint64_t btf = vpmu::reg::debugctl::BTF::mask;
 constexpr std::uint32_t nobodys = 0x150;
 
-/// The answer a guest gets.
+/// The result of a guest's access.
 struct Answer {
   std::uint64_t data{};
   bool gp{};
@@ -80,7 +80,7 @@ TEST_F(MsrRouterOf, CounterThatThisModelLacksFaultsOnRead) {
   EXPECT_EQ(router_.statistics().faults, 1U);
 }
 
-// As KVM has it: guests write to the counters of a P6 without looking whether there are any.
+// As in KVM: guests write to the two counters of a P6 without checking whether they exist.
 TEST_F(MsrRouterOf, CountersOfP6AreInAPmuWithoutAnyAndHoldNothing) {
   for (const std::uint8_t counters : {std::uint8_t{0}, std::uint8_t{1}}) {
     vpmu::Pmu pmu{{.limits = {.gp_counters = counters}}};
@@ -136,7 +136,7 @@ TEST_F(MsrRouterOf, DebugctlWithoutBranchSteppingCostsNothing) {
   EXPECT_TRUE(port_.calls.empty());
 }
 
-// Rule Z11: the CPU clears BTF when it delivers #DB, without our knowing. A guest that sets it again means it.
+// Rule Z11: the CPU clears BTF when it delivers #DB, without an exit. A guest that sets BTF again must get it.
 TEST_F(MsrRouterOf, BranchSteppingIsForwardedAgainAfterTheCpuClearedIt) {
   write_faults(router_, debugctl, btf);
   port_.msrs[debugctl] = 0;
@@ -144,7 +144,7 @@ TEST_F(MsrRouterOf, BranchSteppingIsForwardedAgainAfterTheCpuClearedIt) {
   EXPECT_EQ(port_.msrs[debugctl], btf);
 }
 
-// Rule Z11. The #DB has ended the recording of branches, too.
+// Rule Z11. The #DB has cleared LBR, too.
 TEST_F(MsrRouterOf, BranchSteppingThatTheCpuClearedReadsAsCleared) {
   write_faults(router_, debugctl, btf | vpmu::reg::debugctl::LBR::mask);
   EXPECT_EQ(read(router_, debugctl), (Answer{.data = btf | vpmu::reg::debugctl::LBR::mask}));
@@ -152,7 +152,7 @@ TEST_F(MsrRouterOf, BranchSteppingThatTheCpuClearedReadsAsCleared) {
   EXPECT_EQ(read(router_, debugctl), Answer{});
 }
 
-// A #DB that is injected clears it, too; nobody but us does it then.
+// A #DB that we inject clears BTF, too, but KVM does not do it: we must.
 TEST_F(MsrRouterOf, BranchSteppingEndsWithADebugExceptionThatIsInjected) {
   write_faults(router_, debugctl, btf);
   router_.on_debug_exception();
@@ -163,14 +163,14 @@ TEST_F(MsrRouterOf, BranchSteppingEndsWithADebugExceptionThatIsInjected) {
   EXPECT_TRUE(port_.calls.empty());
 }
 
-// What a KVM has dropped is not taken for what a #DB has cleared.
+// If KVM drops BTF, we must not conclude that a #DB has cleared it.
 TEST_F(MsrRouterOf, BranchSteppingThatKvmDropsReadsAsWritten) {
   port_.dropped[debugctl] = btf;
   write_faults(router_, debugctl, btf);
   EXPECT_EQ(read(router_, debugctl), (Answer{.data = btf}));
 }
 
-// kvm_intel says that it has set BTF, and has not.
+// kvm_intel accepts a write of BTF without setting it.
 TEST_F(MsrRouterOf, BranchSteppingThatKvmDropsIsToldOnceAndCounted) {
   port_.dropped[debugctl] = btf;
   for (int n = 0; n < 3; ++n) EXPECT_FALSE(write_faults(router_, debugctl, btf));

@@ -17,7 +17,7 @@ using vpmu::MsrStatus;
 constexpr MsrIndex global_ctrl{0xE01}, control{0x394}, counter{0x395}, global_status{0xE02};
 constexpr std::uint64_t enable = bit(22), interrupt = bit(20), global_enable = bit(29), core_1 = bit(1);
 
-/// Four vCPUs on two cores, with Skylake's uncore, whose clock is the TSC's.
+/// Four vCPUs on two cores, with Skylake's uncore, whose clock runs at the TSC's rate.
 class PackageUncoreOf : public testing::Test {
  protected:
   std::vector<unsigned> kicked_;
@@ -64,7 +64,7 @@ TEST_F(PackageUncoreOf, TheOthersLookAnewWhenAnOverflowIsAwaited) {
   EXPECT_EQ(kicked_, (std::vector<unsigned>{1, 2, 3}));
 }
 
-// The TSCs of vCPUs differ a little.
+// The vCPUs' TSCs may differ a little.
 TEST_F(PackageUncoreOf, ALateTscCountsNothingTwice) {
   start(1000, core_1, 5000);
   EXPECT_FALSE(uncore_.take_overflow(1, 5400));

@@ -20,7 +20,7 @@ constexpr std::uint32_t mask = 1U << 16;
 constexpr std::uint32_t nmi = 0x400;
 constexpr std::uint32_t fixed_0xEE = 0x0EE;
 
-/// A vCPU whose LVTPC is set, in one of the two APIC modes.
+/// A vCPU with a given LVTPC, in xAPIC or x2APIC mode.
 class PmiAt : public testing::Test {
  protected:
   void use_xapic(std::uint32_t entry) { port_.set_apic_word(lvtpc, entry); }
@@ -121,8 +121,8 @@ TEST_F(PmiAt, RequestsWhileMaskedJoinIntoOne) {
   EXPECT_EQ(pmi.statistics().requested, 4U);
 }
 
-// Rule V5: also two that come at two boundaries between two checks of LVTPC. The second would find nothing left to
-// handle.
+// Rule V5: a request joins one that is already held, even if LVTPC has been unmasked meanwhile. The handler of a second
+// interrupt would find nothing to do.
 TEST_F(PmiAt, RequestMeetsTheOneThatIsHeldAlready) {
   use_xapic(nmi | mask);
   Pmi pmi{LvtpcMasked::hold};
@@ -149,7 +149,7 @@ TEST_F(PmiAt, ThresholdAndOverflowOfOneCounterAreTwoInterrupts) {
   EXPECT_EQ(pmi.statistics().joined, 0U);
 }
 
-// The KVM way loses the second of the pair: it meets the mask that the first one set.
+// With KVM's policy the second request of the pair is lost: it finds LVTPC masked by the first.
 TEST_F(PmiAt, SecondOfThePairIsLostWhenMaskedRequestsAreDropped) {
   use_xapic(nmi);
   Pmi pmi{LvtpcMasked::drop};
@@ -161,7 +161,7 @@ TEST_F(PmiAt, SecondOfThePairIsLostWhenMaskedRequestsAreDropped) {
   EXPECT_FALSE(pmi.pending());
 }
 
-// Rule V5: nothing but the pair of Q5 is more than one.
+// Rule V5: at one boundary only the pair of Q5 makes two interrupts.
 TEST_F(PmiAt, ThirdRequestAtOneBoundaryJoins) {
   Pmi pmi{LvtpcMasked::hold};
   for (int i = 0; i < 3; ++i) pmi.request();
@@ -191,7 +191,7 @@ TEST_F(PmiAt, RefusedMaskRaisesNothingAndIsReported) {
   EXPECT_EQ(port_.count("nmi"), 0U);
 }
 
-// If the processor cannot store now, nothing is delivered, nothing joins, and the next check tries again.
+// If the mask cannot be stored now, nothing is delivered or joined, and the next deliver() tries again.
 TEST_F(PmiAt, MaskThatCannotBeSetNowPutsTheDeliveryOff) {
   use_xapic(nmi);
   port_.stores = Stored::not_now;
@@ -205,7 +205,7 @@ TEST_F(PmiAt, MaskThatCannotBeSetNowPutsTheDeliveryOff) {
   EXPECT_FALSE(pmi.pending());
 }
 
-// A PMI is not lost because its mask bit cannot be set.
+// A PMI is delivered even if LVTPC can never be masked.
 TEST_F(PmiAt, MaskThatCannotEverBeSetIsCounted) {
   use_xapic(nmi);
   port_.stores = Stored::never;

@@ -2,7 +2,7 @@
 
 #include "pmu/profiled_guest.hpp"
 
-// RDPMC through the whole vCPU loop: when the gate is armed, and what it answers.
+// RDPMC through the whole vCPU loop: when the gate is armed, and what RDPMC returns.
 
 namespace vmm::test {
 namespace {
@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 /// IA32_PERFEVTSELx for unhalted cycles at both levels, enabled.
 constexpr std::uint64_t select_cycles = 0x43'003C;
 
-// The gate costs every #GP an exit and holds a debug register: only while counters may be read. A DS area alone is no
-// use; Linux leaves it set for good.
+// The gate costs an exit for every #GP, and a debug register: it is armed only while counters may be read. A DS area
+// alone does not count as use; Linux leaves it set for ever.
 TEST(PmuVcpu, RdpmcGateIsArmedWhileThePmuIsInUse) {
   ProfiledGuest guest;
   guest.will_write(IA32_DS_AREA, ProfiledGuest::ds_area);

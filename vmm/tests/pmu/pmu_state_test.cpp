@@ -2,7 +2,7 @@
 
 #include "pmu/profiled_guest.hpp"
 
-// A vCPU's PMU in the hands of others: saved, restored, reset, and beside a debugger.
+// A vCPU's PMU that is saved, restored, reset, or suspended by a debugger.
 namespace vmm::test {
 namespace {
 
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 /// IA32_PERFEVTSELx for both levels, enabled, without interrupt.
 constexpr std::uint64_t select_cycles = 0x43'003C;
 
-// Another vCPU goes on with the state of the first: the counter, its reload by the record, and the PMI.
+// A counter continues in the vCPU to which its state was restored.
 TEST(PmuVcpu, AStateGoesOnInAnotherVcpu) {
   ProfiledGuest first;
   first.place_loop();
@@ -60,7 +60,7 @@ TEST(PmuVcpu, AResetLeavesNothing) {
   EXPECT_EQ(guest.vcpu->pmu().state().perfevtsel[0], 0U);
 }
 
-// The PMU stands still for a debugger, but answers.
+// With a debugger the PMU counts nothing, but answers accesses to its MSRs.
 TEST(PmuVcpu, ADebuggerGetsItsExitsAndThePmuStandsStill) {
   ProfiledGuest guest;
   guest.place_loop();

@@ -54,7 +54,7 @@ TEST(PmuVcpu, ExitsOfOthersGoToTheCaller) {
   EXPECT_EQ(guest.statistic("pmu.exits.rdmsr"), 1U);
 }
 
-// The order of things: what was counted before a WRMSR belongs to the time before it.
+// Events before a WRMSR are counted with the state before it.
 TEST(PmuVcpu, CountsAreSettledBeforeAWriteTakesEffect) {
   ProfiledGuest guest;
   guest.place_loop();
@@ -119,7 +119,7 @@ TEST_F(PreciseSession, RecordLandsInGuestMemory) {
   EXPECT_EQ(guest_.pebs_index(), ProfiledGuest::buffer + ProfiledGuest::record_size);
 }
 
-// A record of the year 0 would be sorted before all others.
+// A record with time stamp 0 would be sorted before all others.
 TEST_F(PreciseSession, ATscThatCannotBeReadStandsInRecordsCountedAndTold) {
   start(8);
   run_to_record(1);
@@ -151,7 +151,7 @@ TEST(PmuVcpu, APageFaultThatCannotBeRaisedIsCountedAndTold) {
   }
 }
 
-// Rule P6, and the time that the walk took is not counted.
+// Rule P6. The time of the walk to the recorded instruction is not counted.
 TEST_F(PreciseSession, CounterIsReloadedAndItsStatusCleared) {
   start(8);
   run_to_record(1);
@@ -192,7 +192,8 @@ TEST_F(PreciseSession, StoppedCountersMakeNoRecord) {
   EXPECT_EQ(guest_.vcpu->pmu().state().global_status, 0U);
 }
 
-// An exit's instruction must be complete before the vCPU is stepped: KVM would otherwise retire it inside the walk.
+// The instruction of an exit must be completed before the vCPU is single-stepped: otherwise KVM would retire it within
+// the walk.
 TEST_F(PreciseSession, OpenExitIsCompletedBeforeAWalk) {
   start(8);
   guest_.will_write(MSR_OFFCORE_RSP_0, 0, 150us);  // the counter overflows in this run
@@ -208,7 +209,7 @@ TEST_F(PreciseSession, OpenExitIsCompletedBeforeAWalk) {
   EXPECT_EQ(guest_.load_word(ProfiledGuest::buffer + 0xB0), ProfiledGuest::load_at);
 }
 
-// A handler whose entry is slow finds one record, not several, and leaves no PMI behind (rule V5).
+// A handler that is entered slowly finds one record, not several, and no PMI is pending after it (rule V5).
 TEST_F(PreciseSession, NoRecordUntilTheHandlerHasStoppedTheCounters) {
   start(1);
   guest_.run_until([&] { return guest_.port.count("nmi") == 1; });
@@ -247,7 +248,7 @@ TEST_F(PreciseSession, NmiWaitsForTheGuestToUnmask) {
   EXPECT_LE(guest_.time.now - unmasked, 300us) << "unmasking does not exit: it must be looked for";
 }
 
-// If a guest leaves LVTPC masked for good, it is checked at intervals, not at each exit.
+// If a guest leaves LVTPC masked for ever, LVTPC is read at intervals, not at each exit.
 TEST_F(PreciseSession, HeldNmiIsLookedForAtIntervals) {
   guest_.port.set_apic_word(ProfiledGuest::lvtpc, ProfiledGuest::lvtpc_nmi | ProfiledGuest::lvtpc_mask);
   start(1);
@@ -261,7 +262,7 @@ TEST_F(PreciseSession, HeldNmiIsLookedForAtIntervals) {
   EXPECT_GE(guest_.port.count("run") - runs, 40U);
 }
 
-// Rule C1: armed by time, but the guest is in the kernel and the counter wants user code.
+// Rule C1: the counter was armed by the clock, but counts user code only, and the guest is in the kernel.
 TEST_F(PreciseSession, WalkWaitsForTheRightLevel) {
   constexpr std::uint64_t os = vpmu::bit(17);
   guest_.enter_ring(3);
@@ -278,7 +279,7 @@ TEST_F(PreciseSession, WalkWaitsForTheRightLevel) {
   run_to_record(before + 1);
 }
 
-// An armed counter whose event does not come must not hold the guest in single-steps.
+// If the event of an armed counter does not happen, the guest must not be single-stepped all the time.
 TEST_F(PreciseSession, EventThatDoesNotComeLeavesTheGuestRunning) {
   start(8, select(split_loads));
   guest_.run_until([&] { return guest_.vcpu->pmu().state().armed != 0; });
@@ -289,7 +290,7 @@ TEST_F(PreciseSession, EventThatDoesNotComeLeavesTheGuestRunning) {
   EXPECT_EQ(records(), 0U);
 }
 
-// How Linux takes a sample (late acknowledge): the cost of one precise sample in exits to user space.
+// One precise sample, as Linux takes it (late acknowledge): its cost in exits to user space.
 TEST_F(PreciseSession, SampleCostsAtMostTwelveExits) {
   start(1);
   guest_.run_until([&] { return guest_.port.count("nmi") == 1; });

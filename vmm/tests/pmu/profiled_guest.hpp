@@ -15,7 +15,7 @@ namespace vmm::test {
 
 /// A guest with a DS area, a stack, an IDT with a #GP handler and a loop of code, on a vCPU with a virtual PMU. Time
 /// passes as its instructions run; its TSC runs at 1 GHz. Each record, dropped record and PMI request kicks the vCPU,
-/// so that a test can look at once.
+/// so that a test regains control at once.
 class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
  public:
   static constexpr std::uint64_t code = 0xFFFF'FFFF'8100'0000;
@@ -75,24 +75,24 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
   static constexpr std::uint64_t load_at = code + 1;
   static constexpr std::uint64_t behind_load = code + 5;
 
-  /// The guest's next run takes `after` and ends in this WRMSR, which stands just before where RIP is.
+  /// The guest's next run takes `after` and ends with this WRMSR, which is just before the current RIP.
   void will_write(vpmu::MsrIndex index, std::uint64_t value, nanoseconds after = {}) {
     will_access(FakePort::wrmsr(index.value(), value), after);
   }
   void will_read(vpmu::MsrIndex index, nanoseconds after = {}) { will_access(FakePort::rdmsr(index.value()), after); }
-  /// Runs until an exit that is not the PMU's.
+  /// Runs to an exit that the PMU does not handle itself.
   Exit run() const {
     auto exit = vcpu->run();
     EXPECT_TRUE(exit) << (exit ? "" : exit.error().what);
     return exit ? *exit : Exit{Shutdown{}};
   }
-  /// Runs up to `kicks` kicks, or until `done`.
+  /// Runs until `done()`, for at most `kicks` kicks.
   template <class Done>
   void run_until(Done done, unsigned kicks = 1000) {
     for (unsigned n = 0; n < kicks && !done(); ++n) ASSERT_TRUE(std::holds_alternative<Interrupted>(run()));
     ASSERT_TRUE(done());
   }
-  /// Lets the guest make what is scripted, without running any further.
+  /// Lets the guest run its script, and no further.
   void run_script() {
     port.script.push_back(FakePort::ends_with(Interrupted{}));
     EXPECT_TRUE(std::holds_alternative<Interrupted>(run()));
@@ -105,7 +105,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
                                             reset0, 0,      0,   0};
     store(ds_area + 0x20, std::as_bytes(std::span{pebs}));
   }
-  /// How Linux starts a precise session on PMC0: select, counter, PEBS_ENABLE, GLOBAL_CTRL last.
+  /// Starts a precise session on PMC0 as Linux does: PEBS_ENABLE, counter, select, and GLOBAL_CTRL last.
   void will_start_pebs(std::uint64_t select, std::uint64_t counter) {
     will_write(vpmu::msr::IA32_DS_AREA, ds_area);
     will_write(vpmu::msr::IA32_PERF_GLOBAL_CTRL, 0);
@@ -136,7 +136,7 @@ class ProfiledGuest final : public FakeGuest, public vpmu::TraceSink {
     return all;
   }
   [[nodiscard]] std::uint64_t statistic(const std::string& name) const { return statistics().at(name); }
-  /// The address of the debug register that is ours, 0 = none.
+  /// The address of the breakpoint of ours (the RDPMC gate), 0 = none.
   [[nodiscard]] std::uint64_t gate() const {
     return (port.guest_debug.control & KVM_GUESTDBG_USE_HW_BP) != 0 ? port.guest_debug.arch.debugreg[0] : 0;
   }

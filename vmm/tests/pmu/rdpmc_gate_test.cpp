@@ -24,7 +24,7 @@ constexpr std::uint64_t cr4_pce = vpmu::bit(8);
 
 constexpr std::uint16_t kernel_cs = 0x10, kernel_ss = 0x18, user_ss = 0x2B, user_cs = 0x33;
 
-/// SDM 3A figure 6-8, as it lies on the stack.
+/// The stack frame of a fault. SDM 3A figure 6-8.
 struct FaultFrame {
   std::uint64_t error_code{}, rip{kernel_code}, cs{kernel_cs}, rflags{0x246}, rsp{stack + 0x80}, ss{kernel_ss};
 };
@@ -53,7 +53,7 @@ class RdpmcGateIn : public testing::Test {
     guest_.store_word(idt + 13 * 16 + 8, at >> 32);
   }
 
-  /// The gate after arming.
+  /// Arms the gate; returns its address.
   std::optional<GuestLinear> armed_at() {
     EXPECT_TRUE(gate_.update(true));
     return guest_.breakpoints.gate();
@@ -66,7 +66,7 @@ class RdpmcGateIn : public testing::Test {
   }
   static FaultFrame from_ring_3() { return {.rip = user_code, .cs = user_cs, .rsp = 0x7FFE'0000, .ss = user_ss}; }
 
-  /// Handles the fault; the answer to RDPMC is `value`.
+  /// Handles the fault; the PMU answers RDPMC with `value`, or refuses it.
   void handle(std::optional<std::uint64_t> value = 0xAABB'CCDD'EEFF) {
     ASSERT_TRUE(gate_.on_fault_handler([&](std::uint32_t ecx, unsigned cpl, bool pce) {
       asked_ = Asked{ecx, cpl, pce};
@@ -79,7 +79,7 @@ class RdpmcGateIn : public testing::Test {
     EXPECT_EQ(port_.registers.rip, rip);
     EXPECT_EQ(gate_.statistics().served, 1U);
   }
-  /// The handler goes on as if there were no gate.
+  /// The guest's handler runs as if we had not intercepted it.
   void expect_let_through() {
     EXPECT_EQ(port_.registers.rip, handler);
     EXPECT_EQ(port_.registers.rsp, stack);
@@ -102,7 +102,7 @@ class RdpmcGateIn : public testing::Test {
 
 TEST_F(RdpmcGateIn, ArmsAtTheGuestsFaultHandler) { EXPECT_EQ(armed_at(), GuestLinear{handler}); }
 
-// SDM 3B 17.3.1.4: the trap after RDPMC in a guest that steps itself.
+// SDM 3B 17.3.1.4: a guest that single-steps itself gets its trap after RDPMC.
 TEST_F(RdpmcGateIn, SteppedRdpmcIsFollowedByItsTrap) {
   stop_at_handler({.rflags = 0x346});
   handle();
@@ -196,7 +196,7 @@ TEST_F(RdpmcGateIn, UserRdpmcReturnsToRing3WithTheSegmentsOfTheGdt) {
   EXPECT_EQ(ss.present, 1);
 }
 
-// Where RF is not honoured the breakpoint fires again on the same instruction, for ever.
+// If the host ignores RF, the breakpoint fires on the same instruction for ever.
 TEST_F(RdpmcGateIn, GivesUpOnAHostThatIgnoresTheResumeFlag) {
   armed_at();
   stop_at_handler({.error_code = 0x18});
@@ -223,7 +223,6 @@ TEST_F(RdpmcGateIn, RefusedRdpmcFaultsAsOnHardware) {
   EXPECT_EQ(gate_.statistics().other_faults, 0U);
 }
 
-/// Faults that are none of the gate's business, or that cannot be looked at.
 // SDM 3B 17.3.1.1: the guest's own breakpoint on its handler fires too, before the handler's first instruction.
 TEST_F(RdpmcGateIn, BreakpointOfTheGuestOnItsHandlerIsDeliveredBeforeAFaultGoesOn) {
   port_.debug_registers.db[2] = handler;
@@ -238,6 +237,7 @@ TEST_F(RdpmcGateIn, BreakpointOfTheGuestOnItsHandlerIsDeliveredBeforeAFaultGoesO
   EXPECT_EQ(port_.registers.rflags & rf, 0U) << "the guest's handler of #DB sets it";
 }
 
+/// A fault that has nothing to do with RDPMC, or whose instruction cannot be read.
 struct OtherFault {
   const char* name;
   FaultFrame frame;
@@ -272,7 +272,7 @@ TEST_F(RdpmcGateIn, UnreadableStackIsLeftToTheGuest) {
   EXPECT_EQ(gate_.statistics().other_faults, 1U);
 }
 
-// The gate must not load what IRET would refuse: the vCPU could not be entered any more.
+// The gate must not load segments that IRET would refuse: KVM could not enter the vCPU any more.
 struct BadSegments {
   const char* name;
   std::uint64_t cs{user_cs}, ss{user_ss};
@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(Frame, RdpmcGateRefusesToReturn,
                                          BadSegments{.name = "CodeIsBoth64And32Bit", .code = 0x00EF'FB00'0000'FFFF}),
                          [](const auto& fault) { return fault.param.name; });
 
-// IRETQ leaves VM alone and RF is spent by the instruction that we served. SDM 2A IRET.
+// SDM 2A IRET: IRETQ does not change VM, and the emulated RDPMC clears RF as it completes.
 TEST_F(RdpmcGateIn, FlagsThatCannotReturnToUserCodeAreDropped) {
   FaultFrame frame = from_ring_3();
   frame.rflags = 0x246 | rf | vpmu::bit(17);
@@ -320,7 +320,7 @@ TEST_F(RdpmcGateIn, RewritesNothingByDefault) {
   EXPECT_EQ(gate_.statistics().rewritten, 0U);
 }
 
-/// With RdpmcMethod::rewrite.
+/// A gate with RdpmcMethod::rewrite.
 class RewritingGateIn : public RdpmcGateIn {
  protected:
   bool is_rewritten(std::uint32_t index, std::uint64_t rip) {

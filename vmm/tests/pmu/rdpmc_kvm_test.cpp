@@ -15,7 +15,8 @@
 #include "vcpu/kvm_port.hpp"
 #include "vpmu/bits.hpp"
 
-// A few instructions of ring 0 on a real KVM: RDPMC must come to the PMU through the guest's own #GP handler.
+// A few instructions in ring 0 on a real KVM: RDPMC must reach the PMU through the breakpoint at the guest's #GP
+// handler.
 
 namespace vmm::test {
 namespace {
@@ -24,7 +25,7 @@ constexpr std::uint64_t pml4 = 0x1000, pdpt = 0x2000, directory = 0x3000, gdt = 
 constexpr std::uint64_t fault_handler = 0x6000, stack_top = 0x8000, code = 0x9000;
 constexpr std::uint16_t port_of_result = 0xF4, port_of_fault = 0xF5;
 
-/// Counts instructions on PMC0, runs a loop of `loops`, reads counter `ecx` and tells it.
+/// Counts instructions on PMC0, runs `loops` iterations of a loop, reads counter `ecx` and writes its value to a port.
 std::vector<std::uint8_t> program(std::uint32_t loops, std::uint32_t ecx) {
   std::vector<std::uint8_t> out;
   const auto emit = [&](std::initializer_list<std::uint8_t> bytes) { out.insert(out.end(), bytes); };
@@ -130,7 +131,7 @@ class KvmRdpmc : public testing::Test {
     if (!created) GTEST_SKIP() << "no usable KVM here: " << describe(created.error());
     guest_ = std::move(*created);
   }
-  /// Runs the program to its OUT; the port it chose and EAX.
+  /// The port and the value of the program's OUT.
   struct Told {
     std::uint16_t port;
     std::uint32_t value;

@@ -8,12 +8,12 @@
 #include "pmu/profiled_guest.hpp"
 #include "pmu/registry.hpp"
 
-// What a guest sees of its MSRs does not depend on the counting source.
+// The MSRs that a guest sees do not depend on its counting source.
 
 namespace vmm::test {
 namespace {
 
-/// The answer to one access: a value, or #GP.
+/// The result of one access: a value, or #GP.
 struct Answer {
   std::uint32_t index{};
   std::uint64_t written{}, value{};
@@ -21,7 +21,7 @@ struct Answer {
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-/// MSRs of the PMU and around it, as far as one exists on any generation.
+/// All MSRs of the PMU on any generation, and their neighbours.
 std::vector<std::uint32_t> all_msrs() {
   std::vector<std::uint32_t> all;
   const auto add = [&](std::uint32_t first, std::uint32_t last) {
@@ -29,7 +29,7 @@ std::vector<std::uint32_t> all_msrs() {
   };
   add(0xC1, 0xC8);
   add(0x186, 0x18D);
-  add(0x1A0, 0x1D8);  // without DEBUGCTL: with LBR on, some sources run code, and here is none
+  add(0x1A0, 0x1D8);  // without DEBUGCTL: with LBR on, some sources run the guest's code, and there is none here
   add(0x309, 0x30B);
   add(0x345, 0x345);
   add(0x38D, 0x3F7);
@@ -41,7 +41,7 @@ std::vector<std::uint32_t> all_msrs() {
   return all;
 }
 
-/// What a guest gets that reads each MSR, writes 1, reads again and writes 0, while nothing runs in between.
+/// The results of a guest that reads each MSR, writes 1, reads again and writes 0. Nothing else runs in between.
 std::vector<Answer> answers_with(std::string_view source) {
   FakeGuest unused;
   ScriptedTime time;
@@ -88,7 +88,8 @@ TEST(SourcesAndMsrs, EverySourceShowsTheSameMsrs) {
   EXPECT_GE(compared, 4U);
 }
 
-// A vCPU that is added to a running machine may find the host's counters taken.
+// When a vCPU is added to a running machine, the host's counters may be taken. The clock replaces a source that was not
+// chosen by name.
 TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
   FakeGuest unused;
   ScriptedTime time;
@@ -113,7 +114,7 @@ TEST(Sources, OneThatNobodyAskedForByNameIsTheClockWhereItCannotBeHad) {
   EXPECT_NE(warnings[0].find("counters are taken"), std::string::npos) << warnings[0];
 }
 
-// An MSR that the PMU does not have may be another VMM's, which answers the exit later, or has it fault.
+// Another VMM may own an MSR that the PMU does not have: it answers the exit later, or makes the access fault.
 TEST(OthersMsrs, AWriteToAnothersMsrRetiresUnlessItFaults) {
   constexpr std::uint32_t theirs = 0x10A0;
   for (const OthersMsr answer : {OthersMsr::exits, OthersMsr::faults, OthersMsr::none}) {
