@@ -1,4 +1,4 @@
-// What processors without KVM send each other. SDM 3A 10.6, 10.12.
+// Interrupts between processors without KVM. SDM 3A 10.6, 10.12.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ constexpr std::uint64_t logical = 1 << 11, assert_level = 1 << 14, to_all = 2 <<
 constexpr std::uint64_t lowest_priority = 1 << 8, nmi = 4 << 8, init = 5 << 8, start_up = 6 << 8;
 constexpr std::uint64_t to(std::uint64_t id) { return id << 32; }
 
-/// Processors' APICs on one bus, without the processors.
+/// The APICs of several processors on one bus, without the processors.
 class Bus : public testing::Test {
  protected:
   struct Cpu {
@@ -42,12 +42,12 @@ class Bus : public testing::Test {
   void send(std::uint32_t from, std::uint64_t command) {
     ASSERT_EQ(cpus_[from].msrs.write(msr_icr, command), MsrStatus::ok);
   }
-  /// In xAPIC mode.
+  /// Sends an IPI in xAPIC mode.
   void send(std::uint32_t from, std::uint32_t destination, std::uint32_t command) {
     cpus_[from].unit.write(apic::command_high, destination << 24);
     cpus_[from].unit.write(apic::command_low, command);
   }
-  /// Who has the vector, each of whom takes it.
+  /// The ids of the processors for which the vector is pending. Each accepts it and writes EOI.
   std::vector<std::uint32_t> take(std::uint8_t vector) {
     std::vector<std::uint32_t> found;
     for (Cpu& cpu : cpus_) {
@@ -153,7 +153,7 @@ TEST_F(Bus, NmisAreNoVectors) {
   EXPECT_EQ(cpus_[0].state.events.nmi.pending, 0);
 }
 
-// SDM 3A 8.4.4.1: INIT, and then a start-up IPI; a second one is lost.
+// SDM 3A 8.4.4.1: INIT, and then a start-up IPI. A running processor ignores a start-up IPI.
 TEST_F(Bus, StartsProcessors) {
   use_x2apic();
   send(0, to(1) | start_up | 0x9A);

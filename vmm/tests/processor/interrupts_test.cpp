@@ -107,7 +107,7 @@ TEST(IoApic, LosesMessagesThatAreNoInterrupts) {
   EXPECT_FALSE(apic.take()) << "no interrupt's address twice, a vector that there is not, an NMI";
 }
 
-// Data sheet 3.2.4.
+// I/O APIC data sheet 3.2.4.
 TEST(IoApic, ALineLeadsToWhomItsEntryNames) {
   IoApic apic;
   redirect(apic, 4, 0x934);
@@ -169,7 +169,7 @@ TEST(ApicTimer, APeriodicOneGoesOnAndJoinsWhatNobodySaw) {
   EXPECT_FALSE(timer.due()) << "a count of 0 stops it";
 }
 
-/// A vCPU's interrupts and MSRs without the vCPU.
+/// The interrupts and MSRs of a vCPU, without the vCPU.
 class Interrupts : public testing::Test {
  protected:
   Interrupts() {
@@ -214,7 +214,7 @@ TEST_F(Interrupts, X2apicRegistersAreMsrsInThatModeOnly) {
   EXPECT_EQ(msrs_.read(0x83F).status, MsrStatus::gp);
 }
 
-// SDM 3A 10.4.3: as after a reset, so that nothing comes that was on its way.
+// SDM 3A 10.4.3: the APIC is then as after a reset: pending interrupts and the timer are lost.
 TEST_F(Interrupts, ADisabledApicForgetsItsRequestsAndItsTimer) {
   use_x2apic();
   ASSERT_EQ(msrs_.write(0x832, 0x2'0000 | 0x55), MsrStatus::ok);
@@ -232,7 +232,7 @@ TEST_F(Interrupts, ADisabledApicForgetsItsRequestsAndItsTimer) {
   EXPECT_EQ(msrs_.read(0x832).value, 0x1'0000U) << "masked, as at the start";
 }
 
-// SDM 3C table 35-2. Linux reads it for the microcode where it is not told that it is a guest.
+// SDM 3C table 35-2. Linux reads it for the microcode update unless CPUID shows a hypervisor.
 TEST_F(Interrupts, ThePlatformIdIsReadOnly) {
   EXPECT_EQ(msrs_.read(0x17).status, MsrStatus::ok);
   EXPECT_EQ(msrs_.read(0x17).value, 0U);

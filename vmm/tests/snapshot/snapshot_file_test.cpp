@@ -39,7 +39,7 @@ class SnapshotFile : public testing::Test {
     return {std::istreambuf_iterator<char>{file}, {}};
   }
   void write_all(const std::string& text) const { std::ofstream{path_, std::ios::binary} << text; }
-  /// Of the whole file; empty where all of it can be read.
+  /// Reads the whole file; the error, or empty if there is none.
   [[nodiscard]] std::string refusal() const {
     auto snapshot = SnapshotReader::open(path_);
     if (!snapshot) return describe(snapshot.error());
@@ -54,7 +54,7 @@ class SnapshotFile : public testing::Test {
     EXPECT_TRUE(written) << describe(written.error());
     return read_all();
   }
-  /// The names of what the directory of the snapshot has that begins as it does.
+  /// What follows the snapshot's path in the names of all files that begin with it.
   [[nodiscard]] std::set<std::string> files() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator{testing::TempDir()})
@@ -201,7 +201,7 @@ TEST_F(SnapshotFile, WhatIsNoneIsRefusedWithTheReason) {
   EXPECT_NE(refusal().find("cannot read the snapshot"), std::string::npos);
 }
 
-// An undamaged file that no machine has written: anybody can compute checksums.
+// Right checksums prove nothing, since anybody can compute them: the contents must be checked, too.
 TEST_F(SnapshotFile, OneWithGoodChecksumsIsNotBelieved) {
   const auto memory = *GuestMemory::create(ram);
   const auto refusal_of = [&](const MachineImage& image) {
@@ -241,7 +241,7 @@ TEST_F(SnapshotFile, AnUnfinishedOneTakesNoNameAndLeavesNothing) {
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().kind, ErrorKind::usage);
   write_all("old");
-  // Of the size that a file may have, a page is too much.
+  // A page is larger than a file may be here.
   ASSERT_TRUE(memory.write(vpmu::GuestPhysical{0x5000}, bytes_of("x")));
   struct rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -288,7 +288,7 @@ TEST_F(SnapshotFile, ReplacesAFileAndNothingElse) {
   EXPECT_NE(describe(save("/dev/null", image_, memory).error()).find("it is a device"), std::string::npos);
 }
 
-// Where others may write to the directory they could have put a link there.
+// In a directory that others may write to, somebody could have placed a link.
 TEST_F(SnapshotFile, ALinkOrAFileBesideItIsLeftAlone) {
   const auto memory = *GuestMemory::create(ram);
   const std::string victim = path_ + ".victim";

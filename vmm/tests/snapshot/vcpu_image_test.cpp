@@ -82,7 +82,7 @@ TEST_F(VcpuImage, CutAnywhereItIsRefusedAndNothingIsSet) {
   EXPECT_EQ(kvm_.requests.size(), 0U);
 }
 
-// The MSRs are last: their number of bytes, and then the MSRs.
+// The MSRs are at the end of an image: their size in bytes, and then the MSRs.
 TEST_F(VcpuImage, MoreMsrsThanThereAreOrHalfAnMsrAreRefusedAndNothingIsSet) {
   auto from = make_vcpu();
   const auto image = save_vcpu(from, {});

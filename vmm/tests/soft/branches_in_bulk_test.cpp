@@ -1,4 +1,4 @@
-// The LBR and BTS record the same of instructions that pass in whole blocks as of the same instructions one by one.
+// The LBR and BTS must record the same branches whether instructions are counted in whole blocks or one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,15 +21,15 @@ constexpr std::uint64_t code = 0x40'0000, code_bytes = 0x4000, stack = 0x50'0000
 constexpr std::uint32_t msr_debugctl = 0x1D9, msr_lbr_tos = 0x1C9, msr_lbr_select = 0x1C8, msr_global_ctrl = 0x38F,
                         msr_perfevtsel = 0x186, msr_pmc = 0xC1, msr_ds_area = 0x600;
 constexpr std::uint64_t instructions = 0x43'00C0;            // INST_RETIRED, both levels
-constexpr std::uint64_t one_by_one = 0x43'00C4 | 1U << 18U;  // EDGE: each branch has to be looked at (rule C4)
+constexpr std::uint64_t one_by_one = 0x43'00C4 | 1U << 18U;  // EDGE: each branch is counted by itself (rule C4)
 
-/// TR, BTS and BTS_OFF_OS, in a circle; the LBR, too.
+/// LBR, TR, BTS and BTS_OFF_OS; without BTINT the buffer is circular.
 constexpr std::uint64_t branch_trace = 0x2C1;
 
-/// Branches of all near kinds, whose path depends on random numbers that the guest makes; in the end `out 0x80`.
+/// Branches of all near kinds, whose outcomes depend on random numbers that the guest computes; at the end `out 0x80`.
 class BranchyProgram : public GuestCode {
  public:
-  /// `stores`: in ring 3, with BTS.
+  /// `stores`: runs in ring 3, with BTS.
   BranchyProgram(std::uint64_t seed, std::uint64_t lbr_select, bool is_seen_one_by_one, bool stores = false)
       : random_{seed} {
     write_msr(msr_lbr_select, lbr_select);
@@ -51,7 +51,7 @@ class BranchyProgram : public GuestCode {
   }
 
  private:
-  /// With an I/O privilege level that lets it end.
+  /// Sets IOPL to 3, so that the final OUT does not fault.
   void go_to_ring_3() {
     add({0x6A, 0x2B, 0x68});  // push $0x2B; push $stack
     add_word(stack + 0x1000, 4);
@@ -59,7 +59,7 @@ class BranchyProgram : public GuestCode {
     add({0x48, 0x8D, 0x05, 3, 0, 0, 0, 0x50, 0x48, 0xCF});  // lea behind, %rax; push %rax; iretq
   }
   std::uint64_t draw(std::uint64_t below) { return random_() % below; }
-  /// Skips some bytes or does not, by a bit of the guest's random numbers.
+  /// Computes the guest's next random number and tests a bit of it.
   void test_a_bit() {
     add({0x48, 0x69, 0xDB});  // imul rbx, rbx, 0x41C64E6D
     add_word(0x41C6'4E6D, 4);
@@ -96,7 +96,7 @@ struct Outcome {
   std::uint64_t stored{};
 };
 
-/// Runs the program to its end on a processor of that kind.
+/// Runs the program to its end on a processor of that generation.
 Outcome run(const BranchyProgram& program, vpmu::Generation generation) {
   FakeGuest guest;
   for (const auto& [at, bytes] :

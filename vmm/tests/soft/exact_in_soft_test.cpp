@@ -1,4 +1,4 @@
-// The exact source without KVM: the engine counts on until something is due, and stops exactly there.
+// The source exact without KVM: the engine runs and counts up to the very instruction at which something is due.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr std::uint32_t msr_global_ctrl = 0x38F, msr_perfevtsel = 0x186, msr_pmc
 constexpr std::uint64_t instructions_retired = 0x43'00C0;
 constexpr unsigned timer_vector = 0xEC;
 
-/// Counts instructions in a loop of so many rounds with interrupts on; the last instruction is `out 0x80`.
+/// Counts instructions in a loop of `rounds` iterations with interrupts on; the last instruction is `out 0x80`.
 class CountedLoop : public GuestCode {
  public:
   explicit CountedLoop(std::uint64_t rounds) {
@@ -25,11 +25,12 @@ class CountedLoop : public GuestCode {
     write_msr(msr_global_ctrl, 1);
     move(rdi, rounds);
     add({0xFB});                          // sti
-    add({0x48, 0xFF, 0xCF, 0x75, 0xFB});  // dec rdi; jnz to it
+    add({0x48, 0xFF, 0xCF, 0x75, 0xFB});  // dec rdi; jnz to the dec
     add({0xE6, 0x80});
   }
-  /// What is counted beside the loop. After a reset PERFEVTSEL alone makes it count (SDM 3A table 9-1), so that is the
-  /// write of GLOBAL_CTRL, four instructions; a move and STI. OUT has not retired when the machine sees it.
+  /// Instructions that are counted besides the loop. After a reset PERFEVTSEL alone starts the counter (SDM 3A table
+  /// 9-1). So these are the write of GLOBAL_CTRL (four instructions), a MOV and STI. OUT has not retired when the VMM
+  /// sees it.
   static constexpr std::uint64_t outside = 6;
 };
 
@@ -40,7 +41,7 @@ class CountedLoopOf32Bits : public GuestCode {
     write_msr32(msr_perfevtsel, instructions_retired);
     write_msr32(msr_global_ctrl, 1);
     move32(7, rounds);
-    add({0x4F, 0x75, 0xFD});  // dec edi; jnz to it
+    add({0x4F, 0x75, 0xFD});  // dec edi; jnz to the dec
     add({0xE6, 0x80});
   }
   static constexpr std::uint64_t outside = 5;
@@ -93,7 +94,7 @@ class ExactInSoft : public testing::Test {
     port_->set_lapic(apic);
     ASSERT_TRUE(port_->set_msr(msr_tsc_deadline, tick));
   }
-  /// The port that the guest writes to in the end; 0: it does not get there.
+  /// Runs the guest to its OUT, and returns the port; 0 if it does not get there.
   std::uint16_t run() {
     constexpr unsigned most_exits = 1000;
     for (unsigned n = 0; n < most_exits; ++n) {
@@ -145,7 +146,7 @@ TEST_F(ExactInSoft, AKickAndTheEndOfTimeComeThrough) {
   EXPECT_LT(*port_->tsc(), 2'100'000U);
 }
 
-// Code of another mode, too, is the engine's.
+// The engine runs code of other modes, too.
 TEST_F(ExactInSoft, Counts32BitCode) {
   constexpr std::uint32_t rounds = 1'000'000;
   guest_.port.special.cs.l = 0;

@@ -15,7 +15,7 @@ class Exceptions : public SystemInstructions {
     guest_.store_word(at, guest_.load_word(at) & ~vpmu::bit(47));
   }
   static std::uint64_t error(unsigned vector, bool external) { return vector * 8ULL + 2 + (external ? 1 : 0); }
-  /// What the handler finds of an exception with an error code.
+  /// The vCPU must be in the vector's handler, with this error code and RIP on the stack.
   void expect_delivered(SoftPort& port, unsigned vector, std::uint64_t error_code, std::uint64_t rip) {
     expect_stopped_in_handler(port, vector);
     EXPECT_EQ(pushed(5), error_code);
@@ -23,7 +23,7 @@ class Exceptions : public SystemInstructions {
   }
 };
 
-// A program must not bring its kernel down by an INT that it may not use.
+// A program must not crash its kernel by an INT for which it lacks the privilege.
 TEST_F(Exceptions, AnIntThatAProgramMayNotUseIsAGeneralProtection) {
   guest_.store_word(tables_at + 16ULL * pf, guest_.load_word(tables_at + 16ULL * pf) & ~(3ULL << 45));
   in_ring_3({0x90, 0xCD, pf});
@@ -63,7 +63,7 @@ TEST_F(Exceptions, AThirdShutsDown) {
 // A page fault after a contributory exception is delivered as a page fault.
 TEST_F(Exceptions, BehindAGeneralProtectionAPageFaultIsDelivered) {
   constexpr std::uint64_t far = 0x70'0000;
-  // The handler's stack is nowhere; that of page faults is.
+  // The #GP handler's stack is not mapped; that of page faults is.
   guest_.store_word(tss_at + 36, far);
   guest_.store_word(tss_at + 44, stack_top);
   const auto use_stack = [&](unsigned vector, std::uint64_t number) {
@@ -94,8 +94,8 @@ TEST_F(Exceptions, InterruptOneIsNoDebugException) {
   EXPECT_EQ(port.debugregs()->dr7 & vpmu::bit(13), vpmu::bit(13));
 }
 
-// SDM 3A 6.8.3: a data breakpoint that MOV SS hits is reported after the next instruction. With INT1 that is one #DB,
-// and with INT 1 it is another.
+// SDM 3A 6.8.3: a data breakpoint that MOV SS hits is reported after the next instruction. If that is INT1, both make
+// one #DB; if it is INT 1, there are two.
 TEST_F(Exceptions, ABreakpointOfMovSsIsReportedWithTheDebugExceptionBehindIt) {
   guest_.store_code(handler_of(vector_db), {0xFF, 0xC1, 0x48, 0xCF});                                 // inc %ecx; iretq
   const std::vector<std::uint8_t> int1{0x8E, 0x13, 0xF1, 0xF4}, int_1{0x8E, 0x13, 0xCD, 0x01, 0xF4};  // mov (%rbx), %ss
@@ -126,19 +126,19 @@ TEST_F(Exceptions, Dr4And5AreOthersUnlessDebugExtensionsAreOn) {
   expect_stopped_in_handler(run(code), vector_ud);
 }
 
-/// A repeated string instruction, and what is left when the guest's own single-step has its trap after one iteration.
+/// A repeated string instruction, and the count left when the guest's own single-step traps after one iteration.
 struct RepeatedString {
   const char* name;
   std::vector<std::uint8_t> code;
   std::uint64_t count, left;
-  std::uint8_t byte;  ///< What AL holds and RSI points to; RDI points to 7.
+  std::uint8_t byte;  ///< In AL and at RSI; at RDI is 7.
   bool ends;
   friend void PrintTo(const RepeatedString& row, std::ostream* out) { *out << row.name; }
 };
 class StepsThroughAString : public SystemInstructions, public testing::WithParamInterface<RepeatedString> {};
 
-// SDM 3B 17.3.1.4: a trap after each iteration. SDM 2B REP: REPE ends where ZF is 0, REPNE where it is 1; the address
-// size is that of the count.
+// SDM 3B 17.3.1.4: a trap after each iteration. SDM 2B REP: REPE ends if ZF is 0, REPNE if it is 1; the address size
+// determines the width of the count.
 TEST_P(StepsThroughAString, ATrapFollowsEachIteration) {
   const RepeatedString& row = GetParam();
   auto& regs = guest_.port.registers;

@@ -1,4 +1,4 @@
-// What a vCPU without KVM has of its model's features: instructions, registers, and the faults if they are missing.
+// The features of a vCPU without KVM are those of its model: instructions, registers, and faults for what it lacks.
 #include <array>
 
 #include "exec/host_form.hpp"
@@ -14,7 +14,7 @@ using vpmu::exec::host_has;
 constexpr std::uint64_t osfxsr = vpmu::bit(9), fsgsbase = vpmu::bit(16), osxsave = vpmu::bit(18), smep = vpmu::bit(20),
                         smap = vpmu::bit(21), cr0_em = vpmu::bit(2);
 
-/// With the CPUID of a model.
+/// vCPUs with the CPUID of a model.
 class Features : public SystemInstructions {
  protected:
   void be(std::string_view model) {
@@ -33,7 +33,7 @@ class Features : public SystemInstructions {
   }
 };
 
-// SDM 2A CPUID, tables 3-8 and 3-10: what each microarchitecture had, as far as a guest sees it and this host can.
+// SDM 2A CPUID, tables 3-8 and 3-10: each microarchitecture's features, as far as we show them and this host has them.
 TEST_F(Features, AreThoseOfTheModel) {
   const auto expect = [&](std::string_view model, std::string_view name, bool has) {
     be(model);
@@ -58,7 +58,7 @@ TEST_F(Features, AreThoseOfTheModel) {
   expect("skylake", "pcid", false);
 }
 
-// An instruction exists if CPUID reports it.
+// An instruction works if and only if CPUID reports it.
 TEST_F(Features, AnInstructionIsThereWhereCpuidTellsOfIt) {
   struct Row {
     std::vector<std::uint8_t> code;
@@ -105,7 +105,7 @@ TEST_F(Features, AnInstructionIsThereWhereCpuidTellsOfIt) {
   EXPECT_TRUE(lines_.empty()) << lines_[0];
 }
 
-// SDM 2A LZCNT, 2B TZCNT: on a CPU without them the prefix has no effect, and BSR and BSF give other results.
+// SDM 2A LZCNT, 2B TZCNT: on processors without them the prefix is ignored, and BSR and BSF give other results.
 TEST_F(Features, LzcntAndTzcntAreBsrAndBsfWhereTheyAreNot) {
   guest_.port.registers.rcx = 0x100;
   const std::vector<std::uint8_t> code{
@@ -199,7 +199,7 @@ TEST_F(Features, ControlBitsGoWithFeatures) {
     EXPECT_FALSE(can_set("skylake", vpmu::bit(bit))) << "nobody has bit " << bit;
 }
 
-// SDM 3A 4.6.1: the kernel must not access user pages, unless STAC allows it.
+// SDM 3A 4.6.1: the kernel cannot access user pages (unless STAC allows data accesses) or execute them.
 TEST_F(Features, SmepAndSmapKeepTheKernelFromUserPages) {
   be("skylake");
   guest_.port.special.cr4 |= smap | smep;
@@ -213,7 +213,7 @@ TEST_F(Features, SmepAndSmapKeepTheKernelFromUserPages) {
   EXPECT_EQ(jump.sregs()->cr2, user_at);
 }
 
-// SDM 3A 2.5, SDM 2A tables 2-15 to 2-28: which of #UD and #NM it is where a unit is off.
+// SDM 3A 2.5, SDM 2A tables 2-15 to 2-28: whether instructions of a disabled unit raise #UD or #NM.
 TEST_F(Features, UnitsThatAreOffRaiseUdOrNm) {
   be("skylake");
   const std::vector<std::uint8_t> fld1{0xD9, 0xE8}, paddd{0x66, 0x0F, 0xFE, 0xC1}, vaddps{0xC5, 0xF4, 0x58, 0xC1},
@@ -237,7 +237,7 @@ TEST_F(Features, UnitsThatAreOffRaiseUdOrNm) {
   EXPECT_TRUE(lines_.empty()) << lines_[0];
 }
 
-// Everything else of a vCPU without KVM is the same each time, and so is what it draws.
+// A vCPU without KVM runs the same each time, and so must its random numbers be.
 TEST_F(Features, RandomNumbersAreTheSameInEachRun) {
   be("broadwell");
   const std::vector<std::uint8_t> code{
@@ -315,7 +315,7 @@ TEST_F(Features, GathersMeetTheGuestsDataBreakpoints) {
   }
 }
 
-// Which bytes they reach depends on registers: the fault is at the first that is not there, and nothing has changed.
+// Registers decide which bytes these instructions access. The first unmapped one faults, and nothing is changed.
 TEST_F(Features, WhatReachesAPartFaultsWhereItDoes) {
   if (!host_has(CpuFeature::avx2)) GTEST_SKIP() << "no AVX2 here";
   be("haswell");
@@ -357,7 +357,7 @@ TEST_F(Features, WhatReachesAPartFaultsWhereItDoes) {
   EXPECT_EQ(port.sregs()->cr2, end - 16 + 4 * 1001);
   EXPECT_EQ(port.vectors()->upper, state.upper);
   EXPECT_EQ(port.vectors()->legacy, state.legacy);
-  // XSAVE of what an area of 832 bytes is, at the last 576 bytes of a page.
+  // XSAVE of an area of 832 bytes, at the last 576 bytes of a page.
   guest_.port.registers.rbx = end - 576;
   guest_.port.registers.rax = 7;
   const std::vector<std::uint8_t> xsave{0x0F, 0xAE, 0x23, 0xF4};

@@ -1,10 +1,10 @@
-// From real mode to 64-bit code and on to 32-bit programs, as kernels start processors: what each mode has of its own.
+// From real mode to 64-bit code and 32-bit programs, the way kernels start processors; and the properties of each mode.
 #include "soft/system_fixture.hpp"
 
 namespace vmm::test {
 namespace {
 
-/// One stretch of memory that is the same with paging and without: code, tables, stacks.
+/// Code, tables and stacks are in identity-mapped memory, so that they have the same addresses with paging and without.
 constexpr std::uint64_t base = 0x2'0000, gdt = base + 0x1000, tss = base + 0x1200, idt32 = base + 0x2000,
                         idt64 = base + 0x3000, stack = base + 0x5000, inner_stack = base + 0x6000, real_vectors = 0;
 constexpr std::uint64_t cs32 = 0x08, cs64 = 0x10, data = 0x18, user_data = 0x28, user_cs32 = 0x30;
@@ -46,7 +46,7 @@ class Modes : public SystemInstructions {
   }
   kvm_sregs& sregs() { return guest_.port.special; }
   kvm_regs& regs() { return guest_.port.registers; }
-  /// SDM 3A table 9-1, but for where it starts.
+  /// SDM 3A table 9-1, except for the start address.
   void in_real_mode() {
     sregs().cs = {.base = base, .limit = 0xFFFF, .selector = base >> 4, .type = 0xB, .present = 1, .s = 1};
     sregs().ss = sregs().ds = sregs().es = {.limit = 0xFFFF, .type = 3, .present = 1, .s = 1};
@@ -87,7 +87,7 @@ class Modes : public SystemInstructions {
   std::uint32_t word(std::uint64_t at) { return static_cast<std::uint32_t>(guest_.load_word(at)); }
 };
 
-// SDM 3A 9.8, 9.9: all of the way, with interrupts, stacks and far branches on each stage of it.
+// SDM 3A 9.8, 9.9: all of the way, with interrupts, stacks and far branches in each mode.
 TEST_F(Modes, FromRealModeTo64BitCodeAndA32BitProgram) {
   in_real_mode();
   guest_.store_code(base + 0x80, {0x43, 0xCF});                                     // inc %bx; iret
@@ -135,7 +135,7 @@ TEST_F(Modes, FromRealModeTo64BitCodeAndA32BitProgram) {
   EXPECT_EQ(guest_.load_word(inner_stack - 40), base + 0x305);
 }
 
-// SDM 3B 20.1.4: the frame of an interrupt in real mode has words of 16 bits.
+// SDM 3B 20.1.4: an interrupt's stack frame in real mode consists of 16-bit words.
 TEST_F(Modes, RealModeHasAFrameOfThreeWords) {
   in_real_mode();
   guest_.store_code(base + 0x80, {0xF4});
@@ -148,7 +148,8 @@ TEST_F(Modes, RealModeHasAFrameOfThreeWords) {
   EXPECT_EQ(port.regs()->rflags & rflags_if, 0U);
 }
 
-// SDM 3A 6.12.1, figure 6-4: to an inner level by the TSS, with the stack that was; SDM 3A 6.13: an error code.
+// SDM 3A 6.12.1, figure 6-4: the TSS has the inner level's stack, where the old SS:ESP is pushed; SDM 3A 6.13: error
+// code.
 TEST_F(Modes, ProtectedModeSwitchesStacks) {
   in_protected_mode(3);
   gate32(13, base + 0x400);
@@ -171,7 +172,7 @@ TEST_F(Modes, ProtectedModeStaysOnItsStack) {
   EXPECT_EQ(port.regs()->rsp, stack - 12);
   EXPECT_EQ(word(stack - 12), base);
 }
-// SDM 3A 6.12.1.1: a program may use the gates that have its privilege level alone.
+// SDM 3A 6.12.1.1: a program may only use gates whose DPL allows its privilege level.
 TEST_F(Modes, ProtectedModeGuardsItsGates) {
   in_protected_mode(3);
   gate32(13, base + 0x400);
@@ -204,7 +205,7 @@ TEST_F(Modes, SysenterAndSysexit) {
                                    0x0F, 0x35});         // sysexit
   guest_.store_code(base + 0x600, {0x46, 0xCD, 0x22});   // inc %esi; int $0x22
   guest_.store_code(base, {0x47, 0x0F, 0x34});           // inc %edi; sysenter
-  // The selectors of SYSENTER follow each other: CS, SS, and 16 and 24 behind them those of programs.
+  // SYSENTER's selectors follow each other: the kernel's CS and SS, and then CS (+16) and SS (+24) of programs.
   guest_.store_word(gdt + 0x20, 0x00CF'FB00'0000'FFFF);
   SoftPort& port = begin();
   ASSERT_TRUE(port.set_msr(0x174, cs64));
@@ -226,7 +227,7 @@ TEST_F(Modes, SysenterIsRefusedWithoutASelector) {
   EXPECT_EQ(guest_.load_word(inner_stack - 48), 0U) << "the error code";
 }
 
-// SDM 2B SYSRET: without REX.W to 32-bit code, whose selector comes first. SYSCALL is of 64-bit code alone.
+// SDM 2B SYSRET: without REX.W to 32-bit code, whose selector comes first. SYSCALL works in 64-bit code only.
 TEST_F(Modes, SysretTo32BitCode) {
   sregs().efer |= efer_sce;
   sregs().gdt = {.base = gdt, .limit = 0x3F};
@@ -246,7 +247,7 @@ TEST_F(Modes, SysretTo32BitCode) {
   EXPECT_EQ(guest_.load_word(inner_stack - 40), base + 0x601);
 }
 
-// SDM 2B RET: words of the operand's size, and more off the stack; to code that is none: #GP with the selector.
+// SDM 2B RET: pops words of the operand size and skips more bytes. A far jump to a data segment: #GP with its selector.
 TEST_F(Modes, FarReturnsAndFarJumpsThroughMemory) {
   in_compatibility_mode();
   gate64(13, base + 0x400);
@@ -263,7 +264,7 @@ TEST_F(Modes, FarReturnsAndFarJumpsThroughMemory) {
   EXPECT_EQ(guest_.load_word(inner_stack - 40), base + 0x41);
 }
 
-// What steps, too: one instruction and one of the next mode.
+// Single-steps in 32-bit code: the prefix 48H of 64-bit code is an instruction of its own here.
 TEST_F(Modes, StepsThrough32BitCode) {
   in_compatibility_mode();
   guest_.store_code(base, {0x48, 0x48, 0xB8, 1, 0, 0, 0});  // dec %eax twice; mov $1, %eax

@@ -1,4 +1,4 @@
-// Processors without KVM that take turns: what they see of each other, and that it is the same each time.
+// Processors without KVM that take turns: what they see of each other, and that each run is the same.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -8,7 +8,7 @@
 namespace vmm::test {
 namespace {
 
-/// Each of the two has its own code and stack, and all of memory in common.
+/// Two processors, each with its own code and stack, that share all memory.
 class SeveralProcessors : public SystemInstructions {
  protected:
   static constexpr std::uint64_t second_code = code_at + 0x400, second_stack = stack_top - 0x800;
@@ -33,7 +33,7 @@ class SeveralProcessors : public SystemInstructions {
     ports_.push_back(std::make_unique<SoftPort>(memory_, cpuid_, start, board_.get()));
     ports_.back()->stop_after(most_ticks);
   }
-  /// Until all are halted; false: one has run for too long.
+  /// Runs all until they halt; false if one has run for too long.
   bool run_all() {
     std::atomic<bool> all_halted{true};
     std::vector<std::thread> threads;
@@ -56,11 +56,11 @@ class SeveralProcessors : public SystemInstructions {
                          for (auto& port : ports_) port->written(page);
                        }};
   std::unique_ptr<SoftBoard> board_;
-  std::pair<MachineClock::Image, Turns::Image> saved_;  ///< When one's time was up.
+  std::pair<MachineClock::Image, Turns::Image> saved_;  ///< Set when the time of one is up.
   std::vector<std::unique_ptr<SoftPort>> ports_;
 };
 
-/// 3000 times: one more in data_at, without LOCK.
+/// Increments data_at 3000 times, without LOCK.
 const std::vector<std::uint8_t> increments{0xB9, 0xB8, 0x0B, 0,    0,                       // mov $3000, %ecx
                                            0x48, 0x8B, 0x04, 0x25, 0x00, 0x00, 0x90, 0x00,  // mov data_at, %rax
                                            0x48, 0xFF, 0xC0,                                // inc %rax
@@ -84,7 +84,7 @@ TEST_F(SeveralProcessors, RacesEndAsTheScheduleSays) {
   EXPECT_NE(counted({.turn = 50, .seed = 2}), first);
 }
 
-// Saves one race at many moments, also in the middle of a turn, and goes on from each on other processors.
+// Saves one race at many moments, also within a turn, and continues it on new processors.
 TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   guest_.store_code(code_at, increments);
   guest_.store_code(second_code, increments);
@@ -101,7 +101,7 @@ TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
     ports_[who]->stop_after(1 + 613 * moment);
     ASSERT_FALSE(run_all());
     const std::array images{ports_[0]->save(), ports_[1]->save()};
-    // Another seed leads to another end; the same one to the same.
+    // With the same seed the race ends the same, with another seed otherwise.
     const std::uint64_t half_way = guest_.load_word(data_at);
     for (const std::uint64_t seed : {4U, 3U}) {
       guest_.store_word(data_at, half_way);
@@ -118,8 +118,8 @@ TEST_F(SeveralProcessors, GoOnFromWhereTheyWereSaved) {
   EXPECT_GT(in_turn_of_the_other, 5U);
 }
 
-// The kick comes while the owner of the turn rests for long, as it does for a snapshot. A source's calls to the port
-// before the run must not consume it.
+// The owner of the turn does not run for long, as during a snapshot. What a source asks the port before a run must not
+// consume the kick.
 TEST_F(SeveralProcessors, AKickIsSeenWhileOneLooksAround) {
   guest_.store_code(code_at, {0xEB, 0xFE});  // jmp to itself
   make({.turn = 1ULL << 60U});
@@ -157,7 +157,7 @@ TEST_F(SeveralProcessors, AreNotRestoredAsNoneCanBe) {
   EXPECT_TRUE(board_->turns.restore({.owner = ~0U})) << "before the first turn";
 }
 
-// Under a lock each reads the TSC, and looks whether it is later than the last that anybody read.
+// Under a lock, each reads the TSC and checks that it is later than the last value that either has read.
 TEST_F(SeveralProcessors, TheTscNeverGoesBackFromOneToTheOther) {
   const std::vector<std::uint8_t> code{
       0xB9, 0xD0, 0x07, 0,    0,                                   // mov $2000, %ecx
@@ -182,8 +182,8 @@ TEST_F(SeveralProcessors, TheTscNeverGoesBackFromOneToTheOther) {
   }
 }
 
-// One calls a function for as long as it gives 1; the other writes to its page all the time, and in the end to its
-// code.
+// One calls a function for as long as it returns 1; the other writes to the function's page all the time, and at the
+// end to its code.
 TEST_F(SeveralProcessors, NewCodeIsSeenByTheOther) {
   constexpr std::uint64_t function = data_at + 0x100;
   guest_.store_code(function, {0xB8, 1, 0, 0, 0, 0xC3});  // mov $1, %eax; ret
@@ -200,7 +200,7 @@ TEST_F(SeveralProcessors, NewCodeIsSeenByTheOther) {
   }
 }
 
-// SDM 3A 8.4.4.1. The other waits for it, or runs and is taken out of what it does.
+// SDM 3A 8.4.4.1. The other processor waits for the start-up IPI, or runs and is interrupted by INIT.
 TEST_F(SeveralProcessors, OneStartsTheOther) {
   constexpr std::uint64_t page = 0x9'A000;
   const std::vector<std::uint8_t> real_mode{0x8C, 0xC8, 0x2E, 0xA3,
@@ -208,7 +208,7 @@ TEST_F(SeveralProcessors, OneStartsTheOther) {
   ASSERT_TRUE(guest_.ram.write(vpmu::GuestPhysical{page}, std::as_bytes(std::span{real_mode})));
   guest_.map_to(page, page);
   guest_.port.special.apic_base = 0xFEE0'0D00;
-  std::vector<std::uint8_t> code{0xB9, 0x2C, 1, 0, 0, 0xFF, 0xC9, 0x75, 0xFC};  // 300 times: the other has its turn
+  std::vector<std::uint8_t> code{0xB9, 0x2C, 1, 0, 0, 0xFF, 0xC9, 0x75, 0xFC};  // 300 rounds: the other runs, too
   const auto wrmsr = [&](std::uint32_t high, std::uint32_t low) {
     const auto word = [&](std::uint8_t opcode, std::uint32_t value) {
       code.push_back(opcode);
@@ -243,7 +243,7 @@ TEST_F(SeveralProcessors, OneThatWaitsForItsTurnIsKickedOut) {
   for (auto& port : ports_) port->stop_after(~0ULL);
   ASSERT_TRUE(ports_[1]->nmi());
   board_->turns.kicked(1);
-  *ports_[1]->kick_target() = 0;  // that kick has been seen
+  *ports_[1]->kick_target() = 0;  // this kick has already been handled
   std::atomic<bool> ends{};
   std::thread first{[&] {
     while (!ends) EXPECT_TRUE(std::holds_alternative<Interrupted>(*ports_[0]->run()));

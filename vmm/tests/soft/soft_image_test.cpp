@@ -1,4 +1,4 @@
-// A vCPU without KVM that is saved and goes on elsewhere: the guest cannot tell.
+// A vCPU without KVM that is saved and continues elsewhere: the guest cannot notice.
 #include <cstring>
 
 #include "fakes/guest_code.hpp"
@@ -25,8 +25,7 @@ class SoftImage : public SystemInstructions {
                        0,    0,    0x31, 0xC0, 0x31, 0xD2, 0x0F, 0x30, 0x5A, 0x59, 0x58, 0x48, 0xCF});
     store_program();
   }
-  /// 500 times: what RDTSC and RDRAND give and what XMM1 has summed up goes into a sum; a periodic timer interrupts
-  /// meanwhile.
+  /// Adds up, 500 times, the sum of RDTSC values in XMM1 and a number of RDRAND, while a periodic timer interrupts.
   void store_program() {
     std::vector<std::uint8_t> code;
     const auto wrmsr = [&code](std::uint32_t index, std::uint32_t value) {
@@ -75,7 +74,7 @@ class SoftImage : public SystemInstructions {
     EXPECT_TRUE(exit && std::holds_alternative<TimeUp>(*exit));
     return save();
   }
-  /// A new processor, on a machine whose clock begins.
+  /// A new processor on a machine whose clock is at 0.
   SoftPort& begin() {
     port_.reset();
     board_.emplace();
@@ -83,7 +82,7 @@ class SoftImage : public SystemInstructions {
                          SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers, .log = &log_},
                          &*board_);
   }
-  /// With the machine's clock.
+  /// Saves the processor, and the machine's clock in clock_.
   Bytes save() {
     clock_ = board_->clock.image();
     return port_->save();
@@ -119,7 +118,7 @@ TEST_F(SoftImage, GoesOnAtAnyInstruction) {
   }
 }
 
-// The image has what a debugger, RDRAND and INIT have left.
+// Pending events, debug registers, MSRs and the APIC are part of the image.
 TEST_F(SoftImage, HasWhatIsNotInRegisters) {
   SoftPort& port = begin();
   ASSERT_TRUE(port.nmi());
@@ -160,7 +159,7 @@ TEST_F(SoftImage, OfAnotherProcessorIsRefused) {
   EXPECT_NE(why.find("avx2"), std::string::npos) << why;
 }
 
-/// Where the parts of an image stand.
+/// Offsets of the parts of an image.
 struct Places {
   static constexpr std::size_t words = (8 + 3 + 5) * 8, regs = words, rflags = regs + 17 * 8,
                                sregs = regs + sizeof(kvm_regs);
@@ -203,8 +202,8 @@ TEST_F(SoftImage, WithAStateThatNoProcessorIsInIsRefused) {
   EXPECT_EQ(with(Places::of(offsetof(kvm_sregs, cr2)), all), "") << "which may be anything";
 }
 
-/// Walks again and again over memory that the L1 holds, a load for each line, and has the model tell what comes of
-/// them. Before each walk CR3 gets another value while nothing counts: no translation is kept.
+/// Loads from each line of a buffer that fits in the L1, over and over, and counts the hits and misses of the model.
+/// Before each round, while nothing counts, it writes another value to CR3, so that no translation is kept.
 class Walk : public GuestCode {
  public:
   static constexpr std::uint64_t buffer = 0xA0'0000, buffer_bytes = 24 << 10, rounds = 8,
@@ -287,7 +286,7 @@ TEST_F(ExactImage, HasTheModelsCachesAndTlbs) {
   }
 }
 
-// The engine leaves no instruction that loads to the port, not even one at which a timer interrupts.
+// The engine must execute every load itself, also at an instruction where a timer interrupts. Else the model misses it.
 TEST_F(ExactImage, TheModelSeesEachLoad) {
   guest_.store(code_at, std::as_bytes(std::span{Walk{true}.bytes()}));
   make(~0ULL);
@@ -307,7 +306,7 @@ TEST_F(ExactImage, RefusesAnotherModel) {
   pmu.pop_back();
   make(~0ULL);
   EXPECT_FALSE(vcpu_->restore(pmu));
-  // The last run of bytes is the source's: a byte less in it, and a byte less in its size.
+  // The source's state is the last part: remove one byte of it, and adapt its size.
   const std::size_t source = sizeof(PmuVcpuState) + 8 + 5;
   std::uint64_t size{};
   std::memcpy(&size, pmu.data() + source, sizeof size);
@@ -320,7 +319,7 @@ TEST_F(ExactImage, RefusesAnotherModel) {
   EXPECT_NE(describe(refused.error()).find("state of the source exact"), std::string::npos);
 }
 
-// A kick takes the engine out of what it does; the next timer must not come later for it.
+// A kick stops the engine, but must not delay the next timer interrupt.
 TEST_F(SoftImage, AKickMovesNoInterrupt) {
   const auto make_vcpu = [&] {
     be_new();

@@ -40,7 +40,7 @@ class SoftPortRuns : public testing::Test {
     port_.emplace(guest_.memory, CpuidTable{}, SoftStart{.sregs = guest_.port.special, .regs = guest_.port.registers});
     return *port_;
   }
-  /// A word of the stack, counted from its top.
+  /// The n-th word pushed on the empty stack.
   std::uint64_t pushed(unsigned n) { return guest_.load_word(stack_top - 8ULL * (n + 1)); }
 
   FakeGuest guest_;
@@ -70,7 +70,7 @@ TEST_F(SoftPortRuns, APageFaultIsDelivered) {
   EXPECT_EQ(pushed(5), 2U) << "a write, not present";
 }
 
-// The state survives instructions that the engine does not run.
+// Their contents survive instructions that the port executes instead of the engine.
 TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
   constexpr std::uint64_t osfxsr = vpmu::bit(9);
   guest_.port.special.cr4 |= osfxsr;
@@ -87,8 +87,7 @@ TEST_F(SoftPortRuns, HasX87AndVectorRegisters) {
   EXPECT_EQ(*port.tsc(), 9U) << "each is an instruction";
 }
 
-// Prefixes up to 15 bytes: rsqrtss %xmm4, %xmm6 with 12 times F3; cmpss with 11 of them; cvtpd2pi with exceptions that
-// nothing masks.
+// Instructions of 15 bytes, by prefixes: rsqrtss %xmm4, %xmm6 with 12 times F3, and cmpss with 11 of them.
 TEST_F(SoftPortRuns, InstructionsAsLongAsTheyMayBe) {
   guest_.port.special.cr4 |= vpmu::bit(9);
   std::vector<std::uint8_t> code(12, 0xF3);
@@ -106,7 +105,7 @@ TEST_F(SoftPortRuns, InstructionsAsLongAsTheyMayBe) {
   EXPECT_EQ(port.regs()->rdx, 0x7F80'0000U) << "1 / sqrt(0)";
 }
 
-// What an instruction may access at once may be a device's.
+// An instruction that requires an aligned operand may access a device.
 TEST_F(SoftPortRuns, ADeviceIsAlignedAsItsPageIs) {
   guest_.port.special.cr4 |= vpmu::bit(9);
   guest_.map_to(0xFEE0'0000, 0xFEE0'0000);
@@ -188,7 +187,7 @@ TEST_F(SoftPortRuns, AnMsrThatIsRefusedFaults) {
   EXPECT_EQ(pushed(4), code_at + 5) << "RDMSR has not retired";
 }
 
-// SDM 2B STI: the instruction after it still runs first.
+// SDM 2B STI: the next instruction still runs before an interrupt.
 TEST_F(SoftPortRuns, AnInterruptWaitsForTheInstructionBehindSti) {
   SoftPort& port = begin({0xFB, 0x90, 0x90, 0xF4});
   const std::uint32_t enabled = 0x1FF;
@@ -214,7 +213,7 @@ TEST_F(SoftPortRuns, AGuestThatStepsTrapsBehindAnInstructionThatExits) {
   EXPECT_NE(port.debugregs()->dr6 & vpmu::bit(14), 0U);
 }
 
-// What a program in ring 3 stores, it stores as ring 3.
+// A system instruction in ring 3 stores with the privilege of ring 3.
 TEST_F(SoftPortRuns, SystemInstructionsStoreWithTheProgramsPrivilege) {
   const std::uint64_t user_code = 0x80'0000;
   guest_.map(user_code, vpmu::page_size, {.is_user = true});
@@ -231,7 +230,7 @@ TEST_F(SoftPortRuns, SystemInstructionsStoreWithTheProgramsPrivilege) {
   EXPECT_EQ(guest_.load_word(idt_at), before);
 }
 
-/// Instructions that go on, in any order, and now and then bytes that mean anything.
+/// Instructions in random order, and sometimes random bytes.
 std::vector<std::uint8_t> random_code(std::mt19937_64& random) {
   static const std::vector<std::vector<std::uint8_t>> pieces{
       {0x90},              // nop
@@ -279,8 +278,8 @@ std::vector<std::uint8_t> random_code(std::mt19937_64& random) {
   return code;
 }
 
-// Whatever a guest does, it ends in some exit. Handlers and descriptor tables are random too, and page tables may be
-// what code wrote to.
+// Whatever a guest does, it ends in some exit. Handlers and descriptor tables are random, too, and the code may
+// overwrite its page tables.
 TEST_F(SoftPortRuns, RandomCodeDoesNoHarm) {
   std::map<std::string, std::uint64_t> totals;
   for (unsigned seed = 0; seed < 3000; ++seed) {

@@ -15,10 +15,10 @@ inline constexpr std::uint64_t code_at = 0x40'0000, stack_top = 0x50'1000, table
 inline constexpr std::uint64_t rflags_if = vpmu::bit(9), rflags_zf = vpmu::bit(6), rflags_df = vpmu::bit(10);
 inline constexpr std::uint64_t cr0_ts = vpmu::bit(3), efer_sce = vpmu::bit(0);
 
-/// Gates of the vectors that tests look for; each handler is a HLT of its own.
+/// The handler of a vector: a HLT at an address of its own, so that a test sees which vector was delivered.
 constexpr std::uint64_t handler_of(unsigned vector) { return code_at + 0x800 + vector * 16; }
 
-/// A kernel and a program of a few instructions each, on a vCPU without KVM.
+/// A kernel and a program, each of a few instructions, on a vCPU without KVM.
 class SystemInstructions : public testing::Test {
  protected:
   SystemInstructions() {

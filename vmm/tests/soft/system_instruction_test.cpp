@@ -1,4 +1,4 @@
-// What a kernel and its programs do with system instructions, on a vCPU without KVM.
+// System instructions of a kernel and its programs, on a vCPU without KVM.
 #include "soft/system_fixture.hpp"
 
 namespace vmm::test {
@@ -126,8 +126,8 @@ TEST_F(SystemInstructions, WhatCpuidHidesIsUd) {
   }
 }
 
-// The kernel maps another page to an address that it has used, and says so in each of the ways there are. SDM
-// 3A 4.10.4.1.
+// The kernel maps another page at an address that it has used, and invalidates the translation by INVLPG or MOV CR3.
+// SDM 3A 4.10.4.1.
 TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
   const std::uint64_t other = data_at + vpmu::page_size;
   guest_.map(other, vpmu::page_size);
@@ -157,7 +157,7 @@ TEST_F(SystemInstructions, TranslationsEndWhenTheKernelSaysSo) {
   }
 }
 
-// No program ends the machine, whatever it runs. Each is counted, and told once.
+// An instruction that we do not implement cannot end the machine. Each use is counted; each is logged once.
 TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
   const std::vector<std::uint8_t> lss{0x0F, 0xB2, 0x03}, push_16{0x66, 0x50};
   guest_.port.registers.rbx = user_at;
@@ -181,7 +181,7 @@ TEST_F(SystemInstructions, WhatNobodyKnowsIsUd) {
   EXPECT_EQ(lines_.size(), 1U) << "the second time is counted alone";
 }
 
-// SDM 2A CLFLUSHOPT: #UD where CPUID does not tell of it; CLFLUSH is everywhere.
+// SDM 2A CLFLUSHOPT: #UD unless CPUID reports it; CLFLUSH always exists.
 TEST_F(SystemInstructions, ClflushoptIsThereWhereCpuidTellsOfIt) {
   // xor %ebx, %ebx; clflush (%rsp); inc %ebx; clflushopt (%rsp); inc %ebx; hlt
   const std::vector<std::uint8_t> code{0x31, 0xDB, 0x0F, 0xAE, 0x3C, 0x24, 0xFF, 0xC3,
@@ -195,7 +195,7 @@ TEST_F(SystemInstructions, ClflushoptIsThereWhereCpuidTellsOfIt) {
   EXPECT_TRUE(lines_.empty());
 }
 
-// SDM 2A CLFLUSH: checked as a load of a byte.
+// SDM 2A CLFLUSH: subject to the checks of a byte load.
 TEST_F(SystemInstructions, ClflushFaultsAsALoadOfAByte) {
   const std::vector<std::uint8_t> clflush{0x0F, 0xAE, 0x3B, 0xF4};  // clflush (%rbx); hlt
   guest_.port.registers.rbx = data_at + vpmu::page_size - 1;
@@ -208,7 +208,7 @@ TEST_F(SystemInstructions, ClflushFaultsAsALoadOfAByte) {
   expect_stopped_in_handler(run(clflush), 13);
 }
 
-// SDM 3A 6.15, interrupt 13; INSB and INVD, which nobody here knows.
+// SDM 3A 6.15, interrupt 13; with INSB and INVD, which we do not implement.
 TEST_F(SystemInstructions, WhatOnlyRing0MayRunIsGpInRing3) {
   for (const auto& code : {std::vector<std::uint8_t>{0x6C}, std::vector<std::uint8_t>{0x0F, 0x08}}) {
     in_ring_3(code);
@@ -219,7 +219,7 @@ TEST_F(SystemInstructions, WhatOnlyRing0MayRunIsGpInRing3) {
   EXPECT_TRUE(lines_.empty());
 }
 
-// SDM 2A tables 2-18 and 2-21: aligned operands, and bits of MXCSR that no CPU has.
+// SDM 2A tables 2-18 and 2-21: a misaligned operand, and reserved bits of MXCSR.
 TEST_F(SystemInstructions, AnOperandThatIsNotAsItMustBeIsGp) {
   guest_.port.special.cr4 |= vpmu::bit(9);
   const std::vector<std::uint8_t> movaps{0x0F, 0x29, 0x44, 0x24, 0x08};  // movaps %xmm0, 8(%rsp)
@@ -234,7 +234,7 @@ TEST_F(SystemInstructions, AnOperandThatIsNotAsItMustBeIsGp) {
   EXPECT_TRUE(lines_.empty());
 }
 
-// SDM 2B PUSHF, POPF: 16 bits of RFLAGS, the others stay.
+// SDM 2B PUSHF, POPF: with 16-bit operands the upper bits of RFLAGS stay.
 TEST_F(SystemInstructions, FlagsOf16Bits) {
   // mov %rsp, %rbx; push $0x8D5; popfw; lea 6(%rsp), %rsp; pushfw; movzwl (%rsp), %edx; hlt
   SoftPort& port = run({0x48, 0x89, 0xE3, 0x68, 0xD5, 0x08, 0,    0,    0x66, 0x9D, 0x48,
@@ -251,7 +251,7 @@ TEST_F(SystemInstructions, FlagsOf16Bits) {
   EXPECT_EQ(pushed(2) & ~vpmu::bit(16), 0x20'0ED7U) << "as before: IF is not a program's to change";
 }
 
-// A timer of the processor itself wakes it, at the very tick.
+// The processor's own timer wakes it, at the exact tick.
 TEST_F(SystemInstructions, TheDeadlineTimerWakesAHaltedVcpu) {
   guest_.port.special.idt.limit = 0xFFF;
   const std::uint64_t to = handler_of(20);

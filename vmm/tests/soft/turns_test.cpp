@@ -1,4 +1,4 @@
-// Processors take turns: who, when, for how long, and in which order.
+// Turns of processors: their order, their length, and who gets the next one.
 #include "soft/turns.hpp"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace vmm::test {
 namespace {
 
-/// A processor that does one thing after the other.
+/// A processor whose state a test sets directly.
 class FakeTaker final : public TurnTaker {
  public:
   bool is_ready() override { return wakes_at <= clock->now() && !halted; }
@@ -27,7 +27,7 @@ class FakeTaker final : public TurnTaker {
 
 class TurnsTest : public testing::Test {
  protected:
-  /// Runs `body(id)` for each of them, on threads of their own.
+  /// Runs `body(id)` for `count` processors, each on a thread of its own.
   void run(unsigned count, const Schedule& schedule, const std::function<void(unsigned)>& body) {
     turns_.emplace(clock_, schedule);
     takers_ = std::vector<FakeTaker>(count);
@@ -43,7 +43,7 @@ class TurnsTest : public testing::Test {
       });
     for (std::thread& thread : threads) thread.join();
   }
-  /// Instructions pass, at most `at_once` at a time, as a processor's run() lets them.
+  /// Lets instructions pass as a processor's run() does, at most `at_once` at a time.
   void pass(unsigned id, std::uint64_t instructions, std::uint64_t at_once = ~0ULL) {
     while (instructions != 0) {
       turns_->hold(id);
@@ -83,7 +83,7 @@ TEST_F(TurnsTest, AreTheSameEachTimeBySeed) {
   EXPECT_TRUE(std::ranges::any_of(first, [](const auto& turn) { return turn.second > 100; }));
 }
 
-// One alone has all of the time: nobody else looks.
+// A single processor needs no turns.
 TEST_F(TurnsTest, OneAloneHasNoTurns) {
   run(1, {.turn = 100}, [&](unsigned id) { pass(id, 1000); });
   EXPECT_EQ(log_, (Log{{0, 1000}}));
@@ -124,7 +124,7 @@ TEST_F(TurnsTest, TellsWhoCouldWakeTheMachine) {
   });
 }
 
-// Its place in the order stays, and so do the others'.
+// A kicked processor looks at its kick at once, but the order of turns stays the same.
 TEST_F(TurnsTest, WhoIsKickedIsLetInAndGivesTheTurnBack) {
   unsigned let_in = 0;
   run(2, {.turn = 100}, [&](unsigned id) {
@@ -149,7 +149,7 @@ TEST_F(TurnsTest, WhoIsKickedIsLetInAndGivesTheTurnBack) {
   EXPECT_EQ(log_, (Log{{0, 10}, {0, 90}, {1, 100}}));
 }
 
-// Otherwise a processor that rests for a snapshot would keep the others from resting.
+// Otherwise a processor that is stopped for a snapshot would keep the others from being stopped.
 TEST_F(TurnsTest, WhoLetsGoKeepsNobodyOut) {
   std::atomic<bool> other_was_in{};
   run(2, {.turn = 100}, [&](unsigned id) {

@@ -20,7 +20,7 @@ using vpmu::PlanEntry;
 constexpr CounterId pmc0 = CounterId::gp(0), pmc1 = CounterId::gp(1);
 constexpr std::uint64_t far_away = 1ULL << 48;
 
-/// A counter of everything at every level, far from its overflow.
+/// A counter of all events of that kind, at both levels, far from its overflow.
 PlanEntry counter(CounterId id, Counts counts) {
   return {.counter = id, .counts = counts, .usr = true, .os = true, .distance = far_away};
 }
@@ -39,9 +39,9 @@ class ClockSourceOn : public testing::Test {
     for (const PlanEntry& e : entries) plan.entries[plan.size++] = e;
     ASSERT_TRUE(source_.program(plan));
   }
-  /// The guest runs for `time`, then leaves for a reason that is not ours.
+  /// The guest runs for `time`, then exits for a reason that is not the source's.
   vpmu::CountDeltas run_for(nanoseconds time) { return run_to(time, Shutdown{}); }
-  /// The guest runs until the timer kicks, or leaves before after `at_most`.
+  /// The guest runs until the timer kicks, or exits after `at_most` if that is earlier.
   vpmu::CountDeltas run_to_kick(nanoseconds at_most = 2h) {
     port_.script.emplace_back([this, at_most](FakePort&) -> Exit {
       EXPECT_TRUE(time_.due) << "the timer must be armed";
@@ -109,7 +109,7 @@ TEST_F(ClockSourceOn, FormsOfEventsComeAtTheRatesThatAreListedForThem) {
   EXPECT_EQ(deltas[pmc1], 1000U);
 }
 
-// Many short runs must not count less than one long one.
+// Many short runs must count as much as one long run.
 TEST_F(ClockSourceOn, PartsOfAnEventAreKept) {
   port_.khz = 333'333;
   program({counter(pmc0, Counts::cycles), counter(pmc1, Counts::branches_far)});
@@ -124,7 +124,7 @@ TEST_F(ClockSourceOn, PartsOfAnEventAreKept) {
   EXPECT_EQ(branches, 9U);
 }
 
-// Time outside the guest is the port's business.
+// The port decides what is guest time: time outside its runs does not count.
 TEST_F(ClockSourceOn, TimeThatTheGuestDidNotSeeDoesNotCount) {
   program({counter(pmc0, Counts::cycles)});
   run_for(1us);
@@ -170,7 +170,7 @@ TEST_F(ClockSourceOn, CountingWithoutOverflowNeedsNoTimer) {
   EXPECT_TRUE(time_.armed.empty());
 }
 
-// The kick must not come before the overflow, or the counter would be short of it and another kick be needed.
+// The kick must not come before the overflow: another kick would be needed.
 TEST_F(ClockSourceOn, KickComesWhenTheCounterIsDue) {
   port_.khz = 2'000'000;
   program({sampling(pmc0, Counts::cycles, 1'000'000)});
@@ -192,7 +192,7 @@ TEST_F(ClockSourceOn, NearestOfSeveralDecides) {
   EXPECT_LE(time_.armed[0], 300us + 1ns);
 }
 
-// Two records, not one that stands for both.
+// Each gets a record of its own.
 TEST_F(ClockSourceOn, PreciseCountersDueAtOneKickOverflowOneAfterTheOther) {
   PlanEntry first = sampling(pmc0, Counts::cycles, 1000), second = sampling(pmc1, Counts::cycles, 1500);
   first.precise = second.precise = true;
@@ -230,7 +230,7 @@ TEST_F(ClockSourceOn, ArmedTimerIsLeftAloneByExitsOnTheWay) {
   EXPECT_GE(run_to_kick()[pmc0], 500'000U);
 }
 
-// Put off at each exit it would never come.
+// A kick that each exit put off would never come.
 TEST_F(ClockSourceOn, AKickThatIsOnItsWayIsLeftAlone) {
   PlanEntry user = counter(pmc0, Counts::cycles);
   user.os = false;
@@ -244,7 +244,7 @@ TEST_F(ClockSourceOn, AKickThatIsOnItsWayIsLeftAlone) {
   EXPECT_EQ(time_.armed.size(), 2U) << "it came to nobody";
 }
 
-// A kick may come early: from someone else, or from a timer that was set for what is not due any more.
+// A kick may come early: from somebody else, or from a timer that was armed for another overflow.
 TEST_F(ClockSourceOn, EarlyKickArmsForTheRest) {
   program({sampling(pmc0, Counts::cycles, 1'000'000)});
   std::uint64_t counted = run_to_foreign_kick(300us)[pmc0];
@@ -254,8 +254,8 @@ TEST_F(ClockSourceOn, EarlyKickArmsForTheRest) {
   EXPECT_LE(time_.armed[1], 700us + 1ns);
 }
 
-// The timer runs on the thread's time, the counter on the guest's: what passes outside the guest makes the kick early,
-// never late.
+// The timer measures the thread's time, the counter the guest's: time outside the guest makes the kick early, never
+// late.
 TEST_F(ClockSourceOn, TimeSpentOnExitsDoesNotMakeTheKickLate) {
   program({sampling(pmc0, Counts::cycles, 1'000'000)});
   std::uint64_t counted = 0;
@@ -284,7 +284,7 @@ TEST_F(ClockSourceOn, HugeDistancesFitTheTimer) {
   EXPECT_EQ(time_.armed[0], 1h);
 }
 
-// Rule C1, as far as a clock can tell: time goes to the level that the last kick found.
+// Rule C1, as far as a clock can tell: time is attributed to the level that the last kick found.
 TEST_F(ClockSourceOn, OneLevelCountersGetTheTimeOfTheirLevel) {
   PlanEntry user = counter(pmc0, Counts::cycles);
   user.os = false;
@@ -309,7 +309,7 @@ TEST_F(ClockSourceOn, OneLevelCountersAreSampledEveryMillisecond) {
   EXPECT_EQ(time_.armed, std::vector<nanoseconds>{1ms});
 }
 
-// Exits come from places that leave the guest often, mostly the kernel: they are no fair sample.
+// Exits happen mostly in the kernel: they are no fair sample of the level.
 TEST_F(ClockSourceOn, OnlyKicksSampleTheLevel) {
   PlanEntry user = counter(pmc0, Counts::cycles);
   user.os = false;
@@ -337,8 +337,8 @@ TEST_F(ClockSourceOn, FailureOfTheTimerEndsTheRun) {
   EXPECT_EQ(port_.count("run"), 0U);
 }
 
-// The cost of a walk is the host's: before its record is written, two stops of the vCPU must not count as thousands of
-// cycles.
+// A walk's time is the host's: its two stops of the vCPU must not count as thousands of cycles before the record is
+// written.
 TEST_F(ClockSourceOn, WalksDoNotCount) {
   constexpr std::uint64_t code = 0x40'0000;
   guest_.map(code, vpmu::page_size);

@@ -1,5 +1,5 @@
-// Rule C4 in bulk: counters with CMASK, INV and EDGE count the same of instructions that pass in whole blocks as of the
-// same instructions one by one.
+// Rule C4 in bulk: counters with CMASK, INV and EDGE count the same whether instructions pass in whole blocks or one by
+// one.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -128,8 +128,8 @@ TEST(CyclesInBulk, CountAsOneByOne) {
   EXPECT_GT(counted, 200'000U);
 }
 
-// What perf stat asks for by default before Haswell, and the form that Linux samples precise cycles with: none of it
-// is worth a look at each instruction.
+// The default events of perf stat before Haswell, and Linux's event for precise cycles: none needs instructions to be
+// counted one by one.
 TEST(CyclesInBulk, WhatPerfStatAsksForPassesInBulk) {
   constexpr std::array<std::uint32_t, 5> selects{0x0180'010E, 0x0180'01B1, 0x1080'01C2, 0x0100'00C4, 0x0200'81D0};
   for (const std::uint32_t select : selects) {

@@ -2,7 +2,7 @@
 
 #include "sources/perf_source_rig.hpp"
 
-// AMD counts VMRUN as a branch of the guest, at the privilege level that it enters. No AMD host with a PMU was at hand.
+// AMD counts VMRUN as a guest branch, at the privilege level that is entered. No AMD host with a PMU was at hand.
 
 namespace vmm::test {
 namespace {
@@ -31,7 +31,7 @@ TEST_F(AmdHost, EntriesAreNoBranches) {
   EXPECT_GT(statistic("pmu.perf.vmruns"), truth() / 100);
 }
 
-// Entries while the counter rested must not be subtracted from it.
+// Entries while no counter was enabled must not be subtracted.
 TEST_F(AmdHost, EntriesWithoutTheCounterAreNotTakenOut) {
   for (int n = 0; n < 5; ++n) {
     program({});
@@ -45,7 +45,7 @@ TEST_F(AmdHost, EntriesWithoutTheCounterAreNotTakenOut) {
   }
 }
 
-// The host's kick comes early, by the number of entries; the next one comes for the rest.
+// The host's kick comes too early by the number of entries; another follows for the rest.
 TEST_F(AmdHost, OverflowsComeAtTheVeryBranch) {
   for (int n = 0; n < 5; ++n) {
     counted_ = {};
@@ -59,7 +59,7 @@ TEST_F(AmdHost, OverflowsComeAtTheVeryBranch) {
   EXPECT_GT(statistic("pmu.perf.vmruns"), 0U);
 }
 
-// More entries than branches.
+// The host has more entries than it has counted branches, so it cannot have counted them.
 TEST_F(AmdHost, HostThatDoesNotCountEntriesIsFoundOut) {
   perf_.counts_entries = false;
   perf_.enters_each = 3;

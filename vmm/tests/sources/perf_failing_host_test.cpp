@@ -4,15 +4,15 @@
 
 #include "sources/perf_source_rig.hpp"
 
-// Hosts that take something away while a guest runs, or give less than they say. The guest goes on, there is one
-// warning, and the statistics tell.
+// Hosts that withdraw something while a guest runs, or deliver less than they promise. The guest runs on, with one
+// warning and a count in the statistics.
 
 namespace vmm::test {
 namespace {
 
 class FailingHost : public PerfSourceOn {
  protected:
-  /// Every instruction is counted, and none by the host, which only steps the guest in and out of the engine.
+  /// Every instruction must be counted, but none by the host, which only single-steps between bursts of the engine.
   void expect_engine_counts() {
     const std::uint64_t begin = truth(), on_host = rig_.cpu.retired;
     counted_ = {};
@@ -21,10 +21,10 @@ class FailingHost : public PerfSourceOn {
     EXPECT_EQ(counted_[pmc0], truth() - begin);
     EXPECT_LE(rig_.cpu.retired - on_host, 3U);
   }
-  /// Every instruction is counted, and most of them by the host.
+  /// Every instruction must be counted, and by the host.
   void expect_host_counts() {
     ASSERT_TRUE(run(1us)) << failure_;
-    ASSERT_TRUE(run(1us)) << failure_;  // out of the engine's burst
+    ASSERT_TRUE(run(1us)) << failure_;  // ends the engine's burst
     const std::uint64_t begin = truth(), on_host = rig_.cpu.retired;
     counted_ = {};
     for (int n = 0; n < 3; ++n) ASSERT_TRUE(run(1us)) << failure_;
@@ -70,7 +70,7 @@ TEST_F(FailingHost, ThatFailsAnOpenEventLeavesItToTheEngine) {
     make();
     perf_.*error = EIO;
     program({sampling(instructions(), 1'000'000)});
-    ASSERT_TRUE(run(1us)) << failure_;  // on the host, where only reading what it counted fails
+    ASSERT_TRUE(run(1us)) << failure_;  // on the host, where only reading the counter fails
     EXPECT_EQ(statistic("pmu.perf.lost"), 1U);
     expect_engine_counts();
     expect_one_warning({"Input/output error"});
@@ -88,8 +88,8 @@ TEST_F(FailingHost, EventThatNobodyElseKnowsStandsStillWhenTheHostLosesIt) {
   expect_one_warning({"nobody counts event r01e6"});
 }
 
-// Nehalem's driver takes no period below 32, Broadwell's none below 128 for INST_RETIRED.PREC_DIST, all of them none of
-// 1 for branches. Distances just beyond the margin ask for such periods.
+// Nehalem's driver refuses periods below 32, Broadwell's those below 128 for INST_RETIRED.PREC_DIST, and all refuse 1
+// for branches. Distances just beyond the margin lead to such periods.
 TEST_F(FailingHost, DistancesThatTheDriverDoesNotTakeAreTheEngines) {
   perf_.least_period = 128;
   std::uint64_t refused = 0;
@@ -127,7 +127,7 @@ TEST_F(FailingHost, DriverThatTakesNoPeriodAtAllLosesTheEvent) {
   expect_one_warning({"nobody counts"});
 }
 
-// The host throttles what interrupts too often: it counts no more until somebody sets its period.
+// The host throttles an event that interrupts too often: it stops counting until its period is set.
 TEST_F(FailingHost, ThrottledEventsCountOn) {
   perf_.throttles = true;
   for (int n = 0; n < 10; ++n) {
@@ -164,7 +164,7 @@ TEST_F(FailingHost, ThreadOnACpuWithoutTheEventIsTheEnginesUntilItComesBack) {
   for (int n = 0; n < 300 && statistic("pmu.perf.starved") == 0; ++n) ASSERT_TRUE(run(1us)) << failure_;
   expect_engine_counts();
   perf_.on_cpu = 2;
-  // Events count time on the thread outside of the guest, too.
+  // An event's times also advance while the thread is outside the guest.
   perf_.pass_on_host(1'000);
   expect_host_counts();
   EXPECT_EQ(statistic("pmu.perf.starved"), 1U);

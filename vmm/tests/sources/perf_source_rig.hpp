@@ -31,7 +31,7 @@ inline PlanEntry sampling(PlanEntry e, std::uint64_t distance) {
   return e;
 }
 
-/// The perf source on a simulated PMU, and a guest in a loop.
+/// The perf source on a simulated PMU, with a guest in a loop.
 class PerfSourceOn : public testing::Test {
  protected:
   static constexpr std::uint64_t margin = 200;
@@ -40,7 +40,7 @@ class PerfSourceOn : public testing::Test {
     rig_.cpu.per_instruction = 10ns;
     perf_.is_branch = [](std::uint64_t at) { return at == LoopingGuest::code + 8; };
   }
-  /// A source that has told nothing yet.
+  /// Makes a new source, which has given no warnings yet.
   void make(PerfCalibration calibration = {.margin_instructions = margin, .margin_cycles = margin, .lands = true},
             vpmu::Generation generation = vpmu::Generation::skylake) {
     source_.reset();
@@ -66,7 +66,7 @@ class PerfSourceOn : public testing::Test {
     const auto done = try_program(entries);
     ASSERT_TRUE(done) << describe(done.error());
   }
-  /// Runs once; adds up what PMU code would count. Null when the run failed.
+  /// Runs once, and adds up what the PMU would count. Null if the run failed.
   std::optional<RunEnd> run(std::optional<nanoseconds> at_most = std::nullopt) {
     auto end = source_->run(rig_.guest.port, at_most);
     auto deltas = source_->sync(rig_.guest.port);
@@ -80,7 +80,7 @@ class PerfSourceOn : public testing::Test {
     }
     return *end;
   }
-  /// Runs to where `id` has counted `events`, at most.
+  /// Runs until `id` has counted `events`.
   void run_to(CounterId id, std::uint64_t events) {
     for (int n = 0; counted_[id] < events; ++n) {
       ASSERT_LT(n, 3000);

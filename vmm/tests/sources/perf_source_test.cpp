@@ -51,7 +51,7 @@ TEST_F(PerfSourceOn, HostCountsAndTheEngineRests) {
 }
 
 // SDM 3B 18.17.4: 3CH/01H counts a clock of a fixed frequency. The bus clock runs at 133.33 MHz up to Westmere, then at
-// 100 MHz; Skylake's is the crystal clock, of which CPUID.15H tells guests that it is the TSC's.
+// 100 MHz; Skylake counts the crystal clock, which according to our CPUID.15H has the TSC's rate.
 TEST_F(PerfSourceOn, BusCyclesAreOfTheModelsBusClock) {
   struct Row {
     vpmu::Generation guest;
@@ -76,7 +76,7 @@ TEST_F(PerfSourceOn, BusCyclesAreOfTheModelsBusClock) {
   }
 }
 
-// Of the same model the host's own event is the right one.
+// A host of the guest's model has the right event itself.
 TEST_F(PerfSourceOn, BusCyclesOfTheSameModelAreTheHostsOwn) {
   perf_.host_cpu.generation = vpmu::Generation::haswell;
   make_of(vpmu::Generation::haswell);
@@ -87,7 +87,7 @@ TEST_F(PerfSourceOn, BusCyclesOfTheSameModelAreTheHostsOwn) {
   EXPECT_EQ(counted_[pmc0], truth());
 }
 
-// Kicks come `margin` bus cycles before the overflow, and the engine goes the rest.
+// Kicks come `margin` bus cycles before the overflow; the engine runs the rest.
 TEST_F(PerfSourceOn, BusCyclesOverflowAtTheirOwnRate) {
   constexpr std::uint64_t distance = 1000, ratio = 25;
   rig_.guest.port.khz = 2'500'000;
@@ -101,7 +101,7 @@ TEST_F(PerfSourceOn, BusCyclesOverflowAtTheirOwnRate) {
   EXPECT_EQ(statistic("pmu.perf.windows"), 1U);
 }
 
-// The engine's part is the margin and what skid left of it.
+// The engine runs what the skid has left of the margin.
 TEST_F(PerfSourceOn, EngineGoesTheLastPieceToTheVeryEvent) {
   for (const std::uint64_t skid : {0ULL, 37ULL, 199ULL}) {
     SCOPED_TRACE(skid);
@@ -174,7 +174,7 @@ TEST_F(PerfSourceOn, BranchRecordsNeedTheEngine) {
   EXPECT_EQ(rig_.cpu.retired, 0U);
 }
 
-// 1 load in 8 instructions. On a newer Intel host that is no architectural event.
+// 1 instruction in 8 is a load. Loads are no architectural event, so a newer Intel host cannot count them.
 TEST_F(PerfSourceOn, EventsThatTheHostLacksAreCountedByTheEngineAndNamed) {
   perf_.host_cpu = {.vendor = HostVendor::intel, .generation = {}};
   program({instructions(), counter(pmc1, Counts::loads, 0xD0, 0x81)});
@@ -188,7 +188,7 @@ TEST_F(PerfSourceOn, EventsThatTheHostLacksAreCountedByTheEngineAndNamed) {
   counted_ = {};
   const std::uint64_t again = truth();
   program({instructions()});
-  ASSERT_TRUE(run());  // out of the engine's burst, by a single-step on the host
+  ASSERT_TRUE(run());  // ends the engine's burst by a single-step on the host
   const std::uint64_t on_host = rig_.cpu.retired;
   EXPECT_EQ(on_host, 1U);
   ASSERT_TRUE(run(1us));
@@ -215,7 +215,7 @@ TEST_F(PerfSourceOn, EventThatOnlyTheHostKnowsOverflowsWhereItsKickComes) {
   EXPECT_EQ(statistic("pmu.perf.overshoots"), 0U) << "nothing better was promised";
 }
 
-// The engine would tell a cache's event by a model, and a cold one: the overflow is the host's, with its skid.
+// For a cache event the engine only has a model, whose caches are cold here: the overflow is the host's, with its skid.
 TEST_F(PerfSourceOn, EventOfCachesOverflowsWhereItsKickComes) {
   perf_.skid = 30;
   program({sampling(counter(pmc0, Counts::llc_misses, 0x2E, 0x41), 10'000)});
@@ -226,7 +226,7 @@ TEST_F(PerfSourceOn, EventOfCachesOverflowsWhereItsKickComes) {
   EXPECT_EQ(statistic("pmu.perf.overshoots"), 0U) << "nothing better was promised";
 }
 
-// While the engine goes to another counter's overflow, its model's misses are not the host's.
+// While the engine runs to another counter's overflow, misses in its model must not be counted as the host's.
 TEST_F(PerfSourceOn, EventOfCachesRestsWhileTheEngineRuns) {
   program({sampling(instructions(), 10'000), counter(pmc1, Counts::l1_miss, 0xD1, 0x08)});
   ASSERT_TRUE(run());
@@ -237,7 +237,7 @@ TEST_F(PerfSourceOn, EventOfCachesRestsWhileTheEngineRuns) {
   EXPECT_EQ(counted_[pmc1], on_host);
 }
 
-// Records tell of single loads, as the model sees them: so it sees all that the counter counts.
+// A record describes a single load as the model sees it, so that the model must see all loads that the counter counts.
 TEST_F(PerfSourceOn, PreciseEventOfCachesIsTheEnginesFromTheStart) {
   PlanEntry precise = sampling(counter(pmc0, Counts::l1_miss, 0xD1, 0x08), 10'000);
   precise.precise = true;
@@ -248,8 +248,7 @@ TEST_F(PerfSourceOn, PreciseEventOfCachesIsTheEnginesFromTheStart) {
   EXPECT_EQ(rig_.cpu.retired, 0U);
 }
 
-// Branch records need the engine for good: from then on the engine's model gives the numbers of a cache's event, and
-// that is reported.
+// Branch records require the engine: from then on its model counts the cache event, not the host. That is reported.
 TEST_F(PerfSourceOn, EventOfCachesThatMovesIsTold) {
   const PlanEntry misses = counter(pmc0, Counts::l1_miss, 0xD1, 0x08);
   program({misses});
@@ -274,7 +273,7 @@ TEST_F(PerfSourceOn, HostThatRefusesOneEventLeavesItToTheEngine) {
   EXPECT_GT(counted_[pmc0], 0U);
 }
 
-// The event has no counter for half of the time: twice the count is the estimate, and that is reported.
+// An event that has a counter half of the time is estimated as twice its count, and the estimate is reported.
 TEST_F(PerfSourceOn, TurnsOnTheHostsCountersAreScaledAndTold) {
   perf_.share = 50;
   program({instructions()});
@@ -285,7 +284,7 @@ TEST_F(PerfSourceOn, TurnsOnTheHostsCountersAreScaledAndTold) {
   EXPECT_GT(statistic("pmu.perf.guessed"), truth() / 3);
 }
 
-// A host's PMU does not see what KVM emulates: known, and stated.
+// The host's PMU does not see instructions that KVM emulates. This is a known and documented limit.
 TEST_F(PerfSourceOn, InstructionsThatKvmEmulatesAreMissing) {
   perf_.emulated_at = LoopingGuest::load_at;
   program({instructions()});
@@ -301,7 +300,7 @@ TEST_F(PerfSourceOn, CalibrationLowersWhatIsPromised) {
   EXPECT_FALSE(source_->traits().precise_ip);
 }
 
-// A cycle of this guest's is an instruction.
+// In this guest a cycle is an instruction.
 TEST_F(PerfSourceOn, EachEventHasTheMarginOfItsKind) {
   make({.margin_instructions = 200, .margin_cycles = 700, .lands = true});
   program({sampling(instructions(), 100'000)});
@@ -327,8 +326,8 @@ TEST_F(PerfSourceOn, OvershootMakesTheMarginOfItsKindLonger) {
   EXPECT_EQ(statistic("pmu.exact.instructions"), margin);
 }
 
-// An instruction that leaves the guest has not retired yet. The port's script takes the place of a load that stands
-// where the engine's burst ends.
+// An instruction that causes an exit has not retired yet. The engine's burst ends before a load, for which the port's
+// script supplies such an exit.
 TEST_F(PerfSourceOn, LeavesTheEngineOnlyBetweenInstructions) {
   perf_.host_cpu = {.vendor = HostVendor::intel, .generation = {}};
   rig_.guest.port.registers.rip = LoopingGuest::load_at;

@@ -35,7 +35,7 @@ TEST(PlanProgress, NothingToCountLetsAllPass) {
   EXPECT_EQ(at_the_start_of({.branches_wanted = true}).unseen(true, 500), 500U) << "in bulk";
 }
 
-// The instruction of an overflow is observed: what may pass before it makes one event less than is left.
+// The instruction that overflows must be observed: unseen() may only pass one event less than are left.
 TEST(PlanProgress, StopsBeforeTheNearestOverflow) {
   const PlanProgress progress =
       at_the_start_of(plan_of({entry(0, Counts::instructions, 100), entry(1, Counts::branches, 40)}));
@@ -64,7 +64,7 @@ TEST(PlanProgress, BlocksGiveEachCounterItsOwn) {
   EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U) << "taken";
 }
 
-// The PMU itself counts a retirement that it is given.
+// An observed retirement reduces the distance, but is no delta: the PMU itself counts it.
 TEST(PlanProgress, ARetirementComesNearerAndIsNoDelta) {
   PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::loads, 3)}));
   progress.observe({.cpl = 3, .has_load = true});
@@ -74,7 +74,7 @@ TEST(PlanProgress, ARetirementComesNearerAndIsNoDelta) {
   EXPECT_EQ(progress.take_deltas()[vpmu::CounterId::gp(0)], 0U);
 }
 
-// Blocks have near branches only; far ones come by themselves.
+// Blocks contain near branches only; far branches are observed one by one.
 TEST(PlanProgress, NearBranchesPassInBlocks) {
   PlanProgress progress = at_the_start_of(plan_of({entry(0, Counts::branches_near, 100)}));
   progress.pass(true, {.instructions = 10, .branches = 7});
@@ -85,7 +85,7 @@ TEST(PlanProgress, NearBranchesPassInBlocks) {
   EXPECT_EQ(progress.unseen(true, 500), 91U);
 }
 
-// So do branches by their kinds.
+// Branches of single kinds pass in blocks, too.
 TEST(PlanProgress, TakesTheBranchesThatTheModelSaw) {
   vpmu::uarch::ProcessorModel model{*vpmu::uarch::find_profile("skylake")};
   constexpr std::array kinds{Counts::branches_taken, Counts::branches_not_taken, Counts::branches_conditional,

@@ -45,7 +45,7 @@ class SkidWalkerIn : public testing::Test {
     EXPECT_FALSE(end.retired);
     EXPECT_FALSE(end.exit);
   }
-  /// Nothing of ours is left armed in KVM or wanted.
+  /// No breakpoint or single-step of ours is armed in KVM or wanted any more.
   void expect_clean() {
     EXPECT_EQ(port_.guest_debug.control, 0U);
     port_.calls.clear();
@@ -66,7 +66,7 @@ class SkidWalkerIn : public testing::Test {
   SkidWalker walker_{guest_.breakpoints, guest_.view, timer_, 20160901};
 };
 
-// A host that translates blocks stops at their heads; samples must not pile up there.
+// A host that translates blocks stops at their first instructions; samples must not accumulate there.
 TEST_F(SkidWalkerIn, DrawsEvenlyFromTheBlockAhead) {
   place_loop(7);  // eight instructions with the jump
   constexpr unsigned walks = 8000;
@@ -107,7 +107,7 @@ TEST_F(SkidWalkerIn, StepsTheFirstInstructionWithoutABreakpoint) {
   EXPECT_EQ(port_.count("debugregs"), 0U);
 }
 
-// Rules P3, P4: the record shows the state after the instruction, and the instruction's own address.
+// Rules P3, P4: a record has the registers after its instruction, but addresses computed from those before it.
 TEST_F(SkidWalkerIn, RetirementShowsRegistersBehindAndAddressesBefore) {
   cpu_.add(code, {0x48, 0x8B, 0x5B, 0x08}, [](FakePort& p) {  // mov rbx, [rbx + 8]
     p.registers.rbx = 0x1122'3344'5566'7788;
@@ -163,7 +163,7 @@ TEST_F(SkidWalkerIn, ConditionalBranchThatFallsThroughIsNotTaken) {
   EXPECT_FALSE(end.retired->what.branch.taken);
 }
 
-// A call to the next instruction is how position-independent code finds itself: it is a taken branch.
+// Position-independent code finds its address by a call to the next instruction, which is a taken branch.
 TEST_F(SkidWalkerIn, CallToTheNextInstructionIsTaken) {
   cpu_.add(code, {0xE8, 0x00, 0x00, 0x00, 0x00});
   const RunEnd end = walk(any_branch);
@@ -188,7 +188,7 @@ TEST_F(SkidWalkerIn, ChoosesOnlyInstructionsOfTheKind) {
   }
 }
 
-// SDM 3B 18.2.1.2: a repeated string instruction retires once, at its end; a step would stop inside it.
+// SDM 3B 18.2.1.2: a repeated string instruction retires once, at its end; a single-step would stop within it.
 TEST_F(SkidWalkerIn, RepeatedStringInstructionIsNeverChosen) {
   cpu_.add(code, {0x90});
   cpu_.add(code + 1, {0xF3, 0xA4});
@@ -259,7 +259,7 @@ TEST_F(SkidWalkerIn, DoesNotWakeAHaltedCpu) {
   EXPECT_EQ(port_.count("run"), 0U);
 }
 
-// An event on its way would push our TF with the guest's flags.
+// The delivery of a pending event would push our TF with the guest's flags.
 TEST_F(SkidWalkerIn, DoesNotStartWhileAnEventIsBeingDelivered) {
   place_loop(3);
   const auto expect_pending = [&](auto change) {
@@ -316,7 +316,7 @@ TEST_F(SkidWalkerIn, AnotherExitInsteadOfTheStepIsHandedOn) {
   expect_clean();
 }
 
-// A breakpoint of the guest on the way is the guest's; the walk ends.
+// If the walk meets a breakpoint of the guest, the guest gets it and the walk ends.
 TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
   cpu_.add(code, {0x90});
   cpu_.add(code + 1, {0x90});
@@ -331,7 +331,7 @@ TEST_F(SkidWalkerIn, BreakpointOfTheGuestOnTheWayIsHandedOn) {
   EXPECT_EQ(guest_.breakpoints.classify(debug, port_.registers.rflags, true), Breakpoints::Hit::guest);
 }
 
-// A watchpoint of the guest that the stepped instruction hits must reach the guest, and the instruction has retired all
+// If the stepped instruction hits a watchpoint of the guest, the guest must get it, and the instruction has retired all
 // the same.
 TEST_F(SkidWalkerIn, WatchpointOfTheGuestOnTheSteppedInstructionIsHandedOn) {
   cpu_.add_jump(code, code + 0x40);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t code = 0x40'0000;
 
-// 40 to 4F are INC and DEC of a register in 32-bit code, and prefixes in 64-bit code only. SDM 2A 2.2.1.
+// SDM 2A 2.2.1: 40H to 4FH are INC and DEC in 32-bit code; only in 64-bit code are they prefixes.
 TEST(StepSource, AnIncrementOf32BitCodeIsNoPrefixOfWhatFollows) {
   FakeGuest guest;
   ScriptedTime time;

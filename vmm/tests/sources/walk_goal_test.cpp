@@ -72,7 +72,7 @@ TEST(GoalOf, TakesTheLevelsOfTheArmedCounters) {
   EXPECT_FALSE(goal.meets(store()));
 }
 
-/// Which of these instructions can be a record of the event.
+/// For which of these instructions the event can have a record.
 struct Row {
   const char* name;
   Counts counts;
@@ -187,11 +187,11 @@ TEST(StateOutcome, CounterThatIsNotArmedOrFilteredOutSaysNothing) {
   EXPECT_EQ(r.load.level, HitLevel::l2);
 }
 
-/// An environment whose memory takes everything.
+/// An environment whose memory accepts every access.
 class Anywhere final : public vpmu::GuestEnv {
  public:
   vpmu::AccessResult read_linear(vpmu::GuestLinear, std::span<std::byte> out) override {
-    // A DS area with a wide open buffer: base, index 0; absolute maximum and threshold far away.
+    // A DS area with room: base and index are equal; absolute maximum and threshold are far away.
     constexpr std::array<std::uint64_t, 8> area{0x1000, 0x1000, 0x9000, 0x9000};
     std::ranges::copy(std::as_bytes(std::span{area}).first(out.size()), out.begin());
     return {};
@@ -203,8 +203,8 @@ class Anywhere final : public vpmu::GuestEnv {
   void inject_page_fault(const vpmu::AccessFault&) override {}
 };
 
-// The point of it all: each event that the clock lets overflow and that can be precise must find its record. One that
-// never does would make the guest crawl from walk to walk.
+// Every precise event that overflows by the clock must get its record. Otherwise walks would follow each other, and the
+// guest would crawl.
 TEST(StateOutcome, EveryPreciseEventGetsItsRecord) {
   struct Case {
     std::uint16_t event;

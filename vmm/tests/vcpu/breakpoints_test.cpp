@@ -24,7 +24,7 @@ constexpr std::uint64_t enabled(unsigned i) { return 1ULL << (2 * i); }
 constexpr std::uint64_t enabled_by_us(unsigned i) { return 2ULL << (2 * i); }
 constexpr std::uint64_t four_byte_write(unsigned i) { return 0xDULL << (16 + 4 * i); }
 
-/// DR7.GD, which brings each MOV DR to us. SDM 3B 17.2.4.
+/// DR7.GD, which makes each MOV DR exit to us. SDM 3B 17.2.4.
 constexpr std::uint64_t general_detect = 1ULL << 13;
 
 class BreakpointsOn : public testing::Test {
@@ -54,7 +54,7 @@ TEST_F(BreakpointsOn, GateIsHandedToKvmOnce) {
   EXPECT_EQ(apply(), Calls{"debugregs"}) << "only a look at the guest's own";
 }
 
-// While our breakpoints are set, KVM only stores what the guest writes: it is in force from the next entry on.
+// While ours are set, KVM does not load what the guest writes to debug registers: we must, at the next entry.
 TEST_F(BreakpointsOn, BreakpointThatTheGuestSetsLaterJoinsOurs) {
   breakpoints_.set_gate(gate);
   apply();
@@ -117,7 +117,7 @@ TEST_F(BreakpointsOn, GuestThatUsesAllFourLosesItsLastAndThatIsCounted) {
   EXPECT_EQ(breakpoints_.displaced(), 1U);
 }
 
-// The gate must stay: a guest kernel that faults on RDPMC is worse off than a walk that finds no place.
+// The gate must not lose its register: a #GP on RDPMC hurts a guest kernel more than a walk that cannot start hurts us.
 TEST_F(BreakpointsOn, GateAndWalkFindTwoPlacesWhenTheGuestUsesAllFour) {
   port_.debug_registers.dr7 = 0x400 | enabled(0) | enabled(1) | enabled(2) | enabled(3);
   breakpoints_.set_gate(gate);
@@ -225,7 +225,7 @@ TEST_F(BreakpointsOn, StepIsOursOnlyWhileWeStep) {
   EXPECT_EQ(breakpoints_.classify(debug_at(0x5000, dr6_fixed | 1), 0, true), guest);
 }
 
-// What KVM has decides, not what is wanted next.
+// An exit is classified by what KVM had armed, not by what is wanted next.
 TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   breakpoints_.set_gate(gate);
   apply();
@@ -233,8 +233,8 @@ TEST_F(BreakpointsOn, ExitIsJudgedByWhatWasArmedWhenTheGuestRan) {
   EXPECT_EQ(breakpoints_.classify(debug_at(gate.value(), dr6_fixed | 1), 0, true), Breakpoints::Hit::ours);
 }
 
-// SDM 3B 17.2.3: a data breakpoint is reported after the instruction, with the step; only enabled ones of the guest are
-// its own.
+// SDM 3B 17.2.3: a data breakpoint is reported after the instruction, together with the single-step; the guest gets
+// only the breakpoints that it has enabled.
 TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
   port_.debug_registers.dr7 = 0x400 | enabled(0) | four_byte_write(0) | four_byte_write(1) | enabled(2);
   breakpoints_.arm_step();
@@ -253,8 +253,8 @@ TEST_F(BreakpointsOn, StepsExitIsPartedBetweenUsAndTheGuest) {
   EXPECT_EQ(dr6_for_guest(0xF), dr6_fixed | 1);
 }
 
-// Without a step of ours the single-step is the guest's, though a breakpoint of ours stands where it ends: traps come
-// first. SDM 3A table 6-2.
+// If we do not single-step, a single-step trap is the guest's, even where a breakpoint of ours is at the next
+// instruction: traps have priority. SDM 3A table 6-2.
 TEST_F(BreakpointsOn, TrapOfAGuestThatStepsItselfIsItsOwn) {
   breakpoints_.set_walk(walk);
   apply();
@@ -266,7 +266,7 @@ TEST_F(BreakpointsOn, TrapOfAGuestThatStepsItselfIsItsOwn) {
   EXPECT_EQ(breakpoints_.classify(**part, 0, true), Breakpoints::Hit::guest);
 }
 
-// After a POPF that clears TF. KVM steps only where an NMI waits.
+// Such a trap follows a POPF that clears TF. KVM itself single-steps only while an NMI waits.
 TEST_F(BreakpointsOn, TrapWithoutTrapFlagIsTheGuestsWhereKvmDoesNotStep) {
   breakpoints_.set_gate(gate);
   apply();
@@ -293,7 +293,7 @@ TEST_F(BreakpointsOn, StepMayEndAtHandlersToo) {
   EXPECT_FALSE(breakpoints_.stops_at(GuestLinear{0x7000}));
 }
 
-// SDM 3B 17.2.3: DR6 says which breakpoint; the reserved bits read 1, and what software left there stays but for 3:0.
+// SDM 3B 17.2.3: DR6 tells which breakpoint it was; reserved bits read 1, and software's bits stay except for 3:0.
 TEST_F(BreakpointsOn, GuestGetsItsDebugExceptionWithDr6) {
   port_.pending.exception.has_error_code = 1;
   port_.debug_registers.dr6 = dr6_fixed | dr6_bs | 1;

@@ -13,7 +13,7 @@ constexpr std::uint64_t code = 0xFFFF'FFFF'8100'0000, stack = 0xFFFF'C900'0000'4
 constexpr std::uint64_t gd = 1ULL << 13, bd = 1ULL << 13, dr6_fixed = 0xFFFF'0FF0;
 constexpr std::uint64_t rf = 1ULL << 16;
 
-/// A kernel that stands at a MOV DR.
+/// A kernel whose next instruction is a MOV DR.
 class DebugMovesOf : public testing::Test {
  protected:
   DebugMovesOf() {
@@ -28,7 +28,7 @@ class DebugMovesOf : public testing::Test {
     EXPECT_TRUE(done);
     return done.value_or(false);
   }
-  /// What waits to be delivered.
+  /// The vector of the exception that waits to be injected; -1: none.
   [[nodiscard]] int raised() const { return port_.pending.exception.injected != 0 ? port_.pending.exception.nr : -1; }
 
   FakeGuest guest_;
@@ -81,7 +81,7 @@ TEST_F(DebugMovesOf, WhatFaultsChangesNothing) {
   EXPECT_EQ(port_.debug_registers.dr7, 0x400U);
 }
 
-// SDM 3B 17.2.4: DR7.GD of the guest's own is cleared, and DR6.BD set.
+// SDM 3B 17.2.4: the exception for the guest's own DR7.GD clears GD and sets DR6.BD.
 TEST_F(DebugMovesOf, GeneralDetectOfTheGuestRaisesItsException) {
   at({0x0F, 0x21, 0xF0});
   port_.debug_registers.dr7 = 0x400 | gd;
@@ -101,8 +101,7 @@ TEST_F(DebugMovesOf, ASteppedMoveIsFollowedByItsTrap) {
   EXPECT_EQ(port_.registers.rip, code + 3);
 }
 
-// Where KVM looks at the guest's own DR7.GD, it is that register, and the exception is taken back at the guest's
-// handler.
+// Some KVMs check the guest's own DR7.GD. There we set it, and undo the exception when it reaches the guest's handler.
 TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   FakeGuest guest;
   FakePort port;
@@ -126,7 +125,7 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   guest.store(stack, std::as_bytes(std::span{frame}));
   port.registers = {.rax = 0x1234, .rsp = stack, .rip = handler, .rflags = 2};
   port.debug_registers.dr6 = dr6_fixed | bd;
-  port.debug_registers.dr7 = 0x400;  // the delivery clears GD
+  port.debug_registers.dr7 = 0x400;  // as the delivery of #DB does: GD is clear
   ASSERT_TRUE(moves.on_debug_handler());
   EXPECT_EQ(port.registers.rip, code + 3);
   EXPECT_EQ(port.registers.rsp, stack + 0x80);
@@ -135,7 +134,7 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   EXPECT_EQ(port.debug_registers.dr6, dr6_fixed | 2) << "as the guest left it";
   EXPECT_EQ(moves.statistics().done, 1U);
 
-  // Any other #DB goes on into the handler.
+  // The handler gets any other #DB.
   port.registers = {.rsp = stack, .rip = handler, .rflags = 2};
   port.debug_registers.dr6 = dr6_fixed | 1;
   ASSERT_TRUE(moves.on_debug_handler());
@@ -143,13 +142,12 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   EXPECT_EQ(port.registers.rflags, 2 | rf);
   EXPECT_EQ(moves.statistics().let_through, 1U);
 
-  // A reader from outside does not see the exception, and the next entry has it again.
+  // A VMM that reads the registers does not see our GD; the next entry sets it again.
   ASSERT_TRUE(breakpoints.put_away());
   EXPECT_EQ(port.debug_registers.dr7 & gd, 0U);
   ASSERT_TRUE(breakpoints.apply());
   EXPECT_EQ(port.debug_registers.dr7 & gd, gd);
-  // A kick may come while the exception of a MOV DR waits: the exception is dropped, and the instruction is tried
-  // again.
+  // If a kick comes while the exception of a MOV DR waits, the exception is dropped, and the instruction runs again.
   ASSERT_TRUE(breakpoints.set_guests_registers({.db = {}, .dr6 = dr6_fixed | 1, .dr7 = 0x400}));
   port.debug_registers.dr6 = dr6_fixed | bd;
   port.pending.exception.injected = 1;
@@ -157,7 +155,7 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   ASSERT_TRUE(breakpoints.put_away());
   EXPECT_EQ(port.pending.exception.injected, 0);
   EXPECT_EQ(port.debug_registers.dr6, dr6_fixed | 1);
-  // One that is the guest's stays.
+  // An exception of the guest's own stays.
   ASSERT_TRUE(breakpoints.apply());
   ASSERT_TRUE(breakpoints.inject({.exception = 1, .pc = code, .dr6 = 4, .dr7 = 0}));
   ASSERT_TRUE(breakpoints.put_away());
@@ -165,7 +163,8 @@ TEST(DebugMovesAtTheHandler, TakeTheirExceptionBack) {
   EXPECT_EQ(port.debug_registers.dr6 & 0xF, 4U);
   ASSERT_TRUE(breakpoints.apply());
 
-  // Without a register for the stop at the handler the guest would find an exception that is not its own.
+  // If no register is free to stop at the handler, GD stays clear: the guest would get an exception that is not its
+  // own.
   port.debug_registers.dr7 = 0x455;
   ASSERT_TRUE(breakpoints.apply());
   EXPECT_EQ(port.debug_registers.dr7, 0x455U);

@@ -37,17 +37,17 @@ class GuestClockOn : public testing::Test {
  protected:
   static constexpr std::uint64_t khz = 1'000'000;
   GuestClockOn() { clock_.watch(true); }
-  /// The guest runs for `ticks`, then leaves.
+  /// The guest runs for `ticks`, then exits.
   void run(GuestClock& clock, std::uint64_t ticks, ExitCause cause) {
     ASSERT_TRUE(clock.enter(host_));
     host_.now += ticks;
     clock.leave(host_, cause);
   }
-  /// Enough steps for the clock to know what one takes.
+  /// Makes enough steps for the clock to learn how long a world switch takes.
   void learn(std::uint64_t ticks) {
     for (unsigned n = 0; n < LeastTime::enough; ++n) run(clock_, ticks, ExitCause::step);
   }
-  /// What the guest would read now.
+  /// The TSC that the guest would read now.
   [[nodiscard]] std::uint64_t guest_tsc() const { return host_.now + host_.offset.value_or(0); }
 
   FakeClockHost host_;
@@ -90,8 +90,7 @@ TEST_F(GuestClockOn, ReadInAnExitTheTscStandsWhereTheGuestLeft) {
   EXPECT_EQ(clock_.stands_at(host_).value_or(0), left);
 }
 
-// A device takes time on hardware, too. Instructions that the engine runs for the guest take guest time; the overhead
-// of that does not.
+// Instructions that the engine runs for the guest take guest time; the host's time beyond that is hidden.
 TEST_F(GuestClockOn, InstructionsDoneOutsideAreTimeForTheGuest) {
   run(clock_, 500, ExitCause::pmu);
   const std::uint64_t left = guest_tsc();
@@ -107,7 +106,8 @@ TEST_F(GuestClockOn, InstructionsDoneOutsideAreTimeForTheGuest) {
   EXPECT_EQ(guest_tsc(), left + 300) << "each exit by itself";
 }
 
-// A step of an instruction that does not tell the time needs no shift before it, but timers must not wait for ever.
+// To step an instruction that does not read the time, the TSC need not be shifted first. But timers must not wait for
+// ever.
 TEST_F(GuestClockOn, MayStandOnForAMillisecondAfterAnExitOfThePmu) {
   run(clock_, 500, ExitCause::pmu);
   const std::uint64_t left = guest_tsc();
@@ -134,6 +134,7 @@ TEST_F(GuestClockOn, MayNotStandOnWhereItRuns) {
   EXPECT_FALSE(real.may_stand_on(host_));
 }
 
+// On hardware an access to a device takes time, too.
 TEST_F(GuestClockOn, ExitOfADeviceIsTimeForTheGuest) {
   run(clock_, 500, ExitCause::device);
   host_.now += 10'000;
@@ -142,7 +143,7 @@ TEST_F(GuestClockOn, ExitOfADeviceIsTimeForTheGuest) {
   EXPECT_EQ(clock_.statistics().shifts, 0U);
 }
 
-// The time that the shift itself takes is hidden the next time.
+// The time that the shift of the TSC itself takes is hidden by the next shift.
 TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
   constexpr std::uint64_t switch_takes = 10;
   const std::uint64_t first = guest_tsc();
@@ -151,7 +152,7 @@ TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
   std::uint64_t counted = 0;
   constexpr unsigned rounds = 120;
   for (unsigned n = 0; n < rounds; ++n) {
-    host_.shift_takes = n == 0 ? 100'000 : 60 + n % 20;  // the first is no measure of the others
+    host_.shift_takes = n == 0 ? 100'000 : 60 + n % 20;  // the first takes much longer than the others
     const std::uint64_t ran = n * 37 % 101 + 1;
     ASSERT_TRUE(clock_.enter(host_));
     host_.now += n == 0 ? 200'000 : switch_takes;
@@ -168,8 +169,8 @@ TEST_F(GuestClockOn, GuestClockNeverRunsBackwards) {
   EXPECT_LT(last - first, in_guest + 300'000 + rounds * (2 * switch_takes + 80)) << "nor does it run away";
 }
 
-// Counts exactly the time that the guest's TSC shows: otherwise a counter would stand still in a loop of exits while
-// time passes.
+// Unhalted ticks advance exactly as the guest's TSC does: otherwise a counter would stand still in a loop of exits
+// while time passes.
 TEST_F(GuestClockOn, CountsWhatTheTscShows) {
   learn(100);
   const std::uint64_t tsc = guest_tsc();
@@ -184,7 +185,7 @@ TEST_F(GuestClockOn, CountsWhatTheTscShows) {
   EXPECT_NEAR(static_cast<double>(*stands - tsc), static_cast<double>(clock_.unhalted_ticks() - counted), 100);
 }
 
-// Rounds of 100 ticks, and one of 1000: the switches cost about 75.
+// From steps of 100 ticks the clock learns that world switches take about 75. A step of 1000 then counts as 925.
 TEST_F(GuestClockOn, WorldSwitchesAreNotTheGuests) {
   learn(100);
   const std::uint64_t before = clock_.unhalted_ticks();
@@ -195,7 +196,7 @@ TEST_F(GuestClockOn, WorldSwitchesAreNotTheGuests) {
   EXPECT_EQ(guest_tsc(), tsc_before - 75);
 }
 
-// The guest may have run all the time between two exits: a short such round says nothing, and a long one even less.
+// Between two other exits the guest may have run all the time: such runs do not tell what switches take.
 TEST_F(GuestClockOn, OnlyStepsTellWhatSwitchesTake) {
   for (const std::uint64_t ran : {1'000'000U, 50U, 700'000U}) run(clock_, ran, ExitCause::pmu);
   EXPECT_EQ(clock_.unhalted_ticks(), 1'700'050U);
@@ -258,7 +259,7 @@ TEST_F(GuestClockOn, RealTimeCountsExitsToo) {
   EXPECT_EQ(real.statistics().shifts, 0U);
 }
 
-// Else a short sampling period would be over before the guest had run at all.
+// Otherwise a short sampling period could end before the guest had run at all.
 TEST_F(GuestClockOn, RealTimeOfAnExitCountsAtMostAsMuchAsTheGuestRan) {
   GuestClock real{PmuTime::real, khz};
   real.watch(true);
@@ -286,7 +287,7 @@ TEST(TimeBesideOthers, IsHiddenFromTheOnlyVcpuAndFromNoneOfSeveral) {
   EXPECT_EQ(time_beside_others(PmuTime::real, 1), PmuTime::real);
 }
 
-// Two vCPUs hand their TSC to each other. One leaves for its PMU between any two looks, the other never does.
+// Two vCPUs compare their TSCs. One exits to its PMU between any two comparisons, the other never does.
 TEST_F(GuestClockOn, ClocksOfTwoAreNeverSeenOutOfOrder) {
   constexpr PmuTime time = time_beside_others(PmuTime::hidden, 2);
   FakeClockHost other_host;

@@ -54,7 +54,7 @@ TEST(PagingStateOf, TakesControlRegistersAndTheAlignmentFlag) {
   EXPECT_TRUE(state.alignment_check);
 }
 
-// SDM 3A 4.6: the DS area is accessed as supervisor whatever the guest runs at; with page-table isolation it must.
+// SDM 3A 4.6: the DS area is accessed with supervisor privilege at any CPL; page-table isolation depends on it.
 TEST_F(GuestViewOf, KernelPagesAreReachedWhileUserCodeRuns) {
   guest_.enter_ring(3);
   std::uint64_t word = 0x1234;

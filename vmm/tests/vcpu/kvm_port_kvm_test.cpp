@@ -9,7 +9,7 @@
 namespace vmm::test {
 namespace {
 
-// KVM's clock as the port reckons it, on a real KVM.
+// On a real KVM, the TSC that the port computes is the one that KVM gives the guest.
 TEST(KvmPortOnKvm, TscIsTheOneThatKvmGives) {
   constexpr std::uint32_t msr_tsc = 0x10;
   const auto system = System::open();

@@ -12,7 +12,7 @@
 #include "fakes/fake_kvm.hpp"
 #include "kvm/system.hpp"
 
-// The clock of a vCPU whose TSC KVM scales, as for QEMU's tsc-frequency and for guests that came from another host.
+// The clock of a vCPU whose TSC KVM scales, as for QEMU's tsc-frequency and for guests migrated from another host.
 
 namespace vmm::test {
 namespace {
@@ -22,7 +22,7 @@ constexpr std::uint32_t msr_tsc = 0x10, pmc0 = 0xC1;
 
 class ScaledTsc : public testing::TestWithParam<std::uint32_t> {
  protected:
-  /// A vCPU whose TSC somebody has set to `khz` before its port was made.
+  /// A vCPU whose TSC rate was set to `khz` before its port was made.
   void make(std::uint32_t khz, unsigned fraction_bits = 32) {
     port.reset();
     auto system = System::open(kvm.path());
@@ -44,7 +44,7 @@ class ScaledTsc : public testing::TestWithParam<std::uint32_t> {
   }
   FakeKvm::Vcpu& state() { return *state_; }
   [[nodiscard]] std::uint64_t tsc_by_kvm() const { return vcpu->msr(msr_tsc).value_or(0); }
-  /// The guest runs for a while and comes to an MSR of the PMU; the TSC as it left.
+  /// The guest runs for `time` and exits for an MSR of the PMU; returns its TSC at the exit.
   std::uint64_t run_for(std::chrono::milliseconds time) {
     std::uint64_t left = 0;
     state().script.emplace_back([&](kvm_run& run) {
@@ -71,7 +71,7 @@ class ScaledTsc : public testing::TestWithParam<std::uint32_t> {
   FakeKvm::Vcpu* state_{};
 };
 
-// Twice, with time outside of the guest between: what is hidden is hidden at the guest's rate.
+// Two exits, with time outside of the guest between them: time must be hidden at the guest's rate.
 TEST_P(ScaledTsc, StandsInAnExitWhereTheGuestLeftIt) {
   for (const unsigned bits : {32U, 48U}) {
     SCOPED_TRACE(bits);

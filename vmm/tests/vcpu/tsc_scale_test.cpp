@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t host_khz = 2'899'886;
 constexpr std::uint64_t uptime = host_khz * 1000ULL * 86'400 * 30;
 
-/// Looks at a TSC that follows the host's by `scale`.
+/// Samples of a TSC that is the host's, scaled by `scale`.
 std::vector<TscLook> looks_at(TscScale scale, std::uint64_t begin = uptime) {
   std::vector<TscLook> looks;
   for (std::uint64_t n = 0; n < 4; ++n) {

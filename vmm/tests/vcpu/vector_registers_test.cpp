@@ -10,7 +10,7 @@ namespace {
 
 using vpmu::exec::VectorState;
 
-/// An area with byte i % 251 everywhere, and XSTATE_BV.
+/// An area whose byte i is i % 251, except for this XSTATE_BV.
 XsaveArea area_with(std::uint64_t xstate_bv) {
   XsaveArea area;
   const auto bytes = std::as_writable_bytes(std::span{area});
@@ -66,7 +66,7 @@ TEST(VectorRegisters, PutsBackWhatItHasAndKeepsTheRest) {
   EXPECT_EQ(back.upper, s.upper);
 }
 
-// KVM refuses a component that the vCPU does not have.
+// KVM refuses an area with a component that the vCPU does not have.
 TEST(VectorRegisters, WithoutAvxTouchesNoUpperHalf) {
   VectorState s;
   s.xcr0 = 3;

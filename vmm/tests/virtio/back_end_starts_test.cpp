@@ -7,7 +7,7 @@
 #include "virtio/back_ends.hpp"
 #include "virtio/vhost_user_device.hpp"
 
-// Why a daemon may fail to become a device; tested without any daemon.
+// Failures that keep a daemon from becoming a device. The daemons themselves are not needed here.
 
 namespace vmm::test {
 namespace {
@@ -36,7 +36,7 @@ TEST(ServeDisk, LetsNobodyShareAnImageThatOneMayWriteTo) {
   EXPECT_FALSE(served(Access::read_write));
 }
 
-/// A program of the test's that says this, and ends with a failure.
+/// A program that prints `text` and fails.
 ProgramChoice program_that_says(const Directory& directory, const std::string& text) {
   const fs::path program = directory.path() / "program";
   std::ofstream{program} << "#!/bin/sh\necho '" << text << "'\nexit 1\n";

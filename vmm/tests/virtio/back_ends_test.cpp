@@ -21,7 +21,7 @@
 #include "jail/jail.hpp"
 #include "virtio/vhost_user_device.hpp"
 
-// The daemons themselves, where they are installed or tools/bed has fetched them: environment variables name them.
+// The real daemons, if they are installed or tools/bed has fetched them; environment variables may name others.
 
 namespace vmm::test {
 namespace {
@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t mib = 1ULL << 20U;
 constexpr std::uint64_t request_at = 0x100000, answer_at = 0x200000;
 
-/// By an environment variable, out of what tools/bed has fetched, or the host's.
+/// The program that the environment variable names, else the one that tools/bed has fetched, else the host's.
 ProgramChoice choice_of(const char* variable, const std::string& fetched) {
   const char* const path = std::getenv(variable);
   const char* const search = std::getenv("PATH");
@@ -46,7 +46,7 @@ ProgramChoice choice_of(const char* variable, const std::string& fetched) {
 }
 ProgramChoice virtiofsd() { return choice_of("VPMU_VIRTIOFSD", "virtiofsd/usr/lib/qemu/virtiofsd"); }
 ProgramChoice storage_daemon() {
-  // With its libraries; the one beside virtiofsd has none.
+  // This one has its libraries beside it; the one that comes with virtiofsd has not.
   const std::string libraries = VPMU_CACHE "/qemu7/lib/x86_64-linux-gnu:" VPMU_CACHE "/qemu7/usr/lib/x86_64-linux-gnu";
   const auto choice = choice_of("VPMU_STORAGE_DAEMON", "qemu7/usr/bin/qemu-storage-daemon");
   if (choice.path.starts_with(VPMU_CACHE)) ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
@@ -66,7 +66,7 @@ class Events final : public DeviceEvents {
   std::string failure;
 };
 
-/// A driver of a file system: one request at a time, on the second queue.
+/// A driver of a file system device: one request at a time, on the second queue.
 class FileSystem {
  public:
   FileSystem(const fs::path& directory, Access access) {
@@ -83,7 +83,7 @@ class FileSystem {
     if (!device) return;
     device_ = std::move(*device);
   }
-  /// Apart from the making, as in a machine: on its thread, then on a vCPU's.
+  /// A machine makes the device, calls begin() on its own thread, and start() on a vCPU's. So these are apart.
   void begin() { EXPECT_TRUE(device_->begin(events)); }
   void start() {
     queue_ = DriverQueue{memory_, 0x10000, 64};
@@ -109,7 +109,7 @@ class FileSystem {
     return true;
   }
 
-  /// The answer's body; its error, negative, is in `error`.
+  /// Makes a request and returns the answer's body; the answer's (negative) error is in `error`.
   template <class Answer, class Body>
   Answer ask(std::uint32_t operation, std::uint64_t node, const Body& body, const std::string& name = {}) {
     fuse_in_header header{};
@@ -123,7 +123,7 @@ class FileSystem {
                               std::as_bytes(std::span{name.c_str(), name.size() + 1})));
     return finish<Answer>(header.len);
   }
-  /// A request that has a name alone.
+  /// A request with nothing but a name.
   template <class Answer>
   Answer look_up(const std::string& name) {
     fuse_in_header header{};
@@ -221,7 +221,7 @@ TEST(ShareDirectory, IsWrittenToOnlyWhereItMayBe) {
   expect_that_nothing_is_written(directory.path());
 }
 
-/// As another user: in a process of its own.
+/// Runs as another user, in a process of its own.
 TEST(ShareDirectory, NeedsNoRoot) {
   NEEDS_VIRTIOFSD();
   if (::geteuid() != 0) GTEST_SKIP() << "the other tests do that already";
@@ -230,7 +230,7 @@ TEST(ShareDirectory, NeedsNoRoot) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setgroups(0, nullptr) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(2);
-    ::prctl(PR_SET_DUMPABLE, 1);  // as one is who has executed a program since: else /proc/self is root's
+    ::prctl(PR_SET_DUMPABLE, 1);  // setuid() has cleared it, so that /proc/self is root's
     {
       FileSystem shared{directory.path(), Access::read_write};
       fuse_mkdir_in make{};
@@ -248,7 +248,7 @@ TEST(ShareDirectory, NeedsNoRoot) {
   EXPECT_EQ(made.st_uid, 65534U);
 }
 
-/// What a machine does, where a call too many is its end.
+/// Does what a machine does, in a jail that ends the process at a forbidden system call.
 int live_in_jail(const fs::path& directory) {
   FileSystem shared{directory, Access::read_write};
   Log log;
@@ -312,7 +312,7 @@ TEST(ShareDirectory, SaysWhatIsNoDirectory) {
   EXPECT_NE(other.error().what.find("/bin/true is not virtiofsd"), std::string::npos) << other.error().what;
 }
 
-// Virtio 1.2 5.2.6: a read of the first sector.
+// Reads the first sector. Virtio 1.2 5.2.6.
 std::string first_sector(const fs::path& image, DiskFormat format) {
   const auto memory = *GuestMemory::create(16 * mib, GuestBacking::shared);
   auto served = serve_disk(image, format, Access::read_only, storage_daemon());
@@ -355,7 +355,7 @@ TEST(ServeDisk, ReadsAnImage) {
   if (!tried && tried.error().what.find("no qemu-storage-daemon") != std::string::npos)
     GTEST_SKIP() << "no qemu-storage-daemon on this host, and VPMU_STORAGE_DAEMON names none";
   EXPECT_EQ(first_sector(image, DiskFormat::raw), "hello");
-  // What it says of an image that is none.
+  // The daemon's message about a file that is no image of this format.
   const std::string refused = first_sector(image, DiskFormat::qcow2);
   EXPECT_NE(refused.find("qemu-storage-daemon for "), std::string::npos) << refused;
   EXPECT_NE(refused.find("not in qcow2 format"), std::string::npos) << refused;

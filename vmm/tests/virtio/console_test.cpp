@@ -44,7 +44,7 @@ bool eventually(Condition condition) {
   return false;
 }
 
-/// Port 0 writes to `output`, port 1 reads from `input`; by a driver that has all queues.
+/// A console whose port 0 writes to `output` and whose port 1 reads from `input`, and a driver that uses all queues.
 class VirtioConsole : public testing::TestWithParam<Console::Work> {
  public:
   ~VirtioConsole() override { console.reset(); }
@@ -75,7 +75,7 @@ class VirtioConsole : public testing::TestWithParam<Console::Work> {
     queues[3].send(std::as_bytes(std::span{&message, 1}));
     console->notify(3);
   }
-  /// What the device says next: its event, port, value and text.
+  /// The device's next control message: its event, port, value and text.
   std::string hear() {
     queues[2].give_room(64);
     console->notify(2);
@@ -87,7 +87,7 @@ class VirtioConsole : public testing::TestWithParam<Console::Work> {
     return std::to_string(message.event) + " " + std::to_string(message.port) + " " + std::to_string(message.value) +
            " " + bytes.substr(sizeof message);
   }
-  /// As the machine does when the device asks for it.
+  /// Lets the device work if it has asked for attention, as the machine does.
   void serve() {
     if (events.attentions.exchange(0) != 0) console->attend();
   }
@@ -140,7 +140,7 @@ TEST_P(VirtioConsole, GivesInputToAPortThatIsOpen) {
     text += queues[4].text(*used);
   }
   EXPECT_EQ(text, "typed");
-  // And what comes later.
+  // Input that comes later arrives, too.
   queues[4].give_room(100);
   console->notify(4);
   ASSERT_EQ(::write(input.write.get(), "more", 4), 4);
@@ -189,7 +189,7 @@ TEST_P(VirtioConsole, ClosesAPortWhoseReaderHasGone) {
   EXPECT_EQ(hear(), "6 0 0 ");
 }
 
-/// More than a pipe holds.
+/// Sends more than a pipe holds.
 TEST_P(VirtioConsole, LosesNothingToASlowReader) {
   constexpr std::size_t bytes = 60'000, sends = 8;
   std::string all, got;

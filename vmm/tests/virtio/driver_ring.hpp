@@ -12,37 +12,37 @@
 
 namespace vmm::test {
 
-/// A driver's queue with buffers: what it sends and gets is text.
+/// A driver's queue with buffers for text that is sent and received.
 class DriverRing : public DriverQueue {
  public:
   /// Rings and buffers are at `at`, below `at` + 1 MiB.
   DriverRing(const GuestMemory& memory, std::uint64_t at, std::uint16_t size)
       : DriverQueue{memory, at, size}, memory_{&memory}, buffers_{at + first_buffer} {}
 
-  /// One buffer that the device reads.
+  /// Offers a buffer that the device reads.
   void send(std::span<const std::byte> bytes) {
     const std::uint64_t at = next_buffer(bytes.size());
     EXPECT_TRUE(memory_->write(vpmu::GuestPhysical{at}, bytes));
     add({.address = at, .bytes = static_cast<std::uint32_t>(bytes.size()), .flags = 0, .next = 0});
   }
-  /// One that it writes.
+  /// Offers a buffer that the device writes.
   void give_room(std::uint32_t bytes) {
     add({.address = next_buffer(bytes), .bytes = bytes, .flags = write, .next = 0});
   }
-  /// Buffers may take the room of earlier ones.
+  /// From now on buffers may reuse the room of earlier ones.
   void forget_buffers() { buffers_ = ring().descriptors.value() + first_buffer; }
 
   struct Used {
     std::uint32_t id, bytes;
     bool operator==(const Used&) const = default;
   };
-  /// What the device has given back next.
+  /// The next buffer that the device has returned.
   std::optional<Used> take() {
     if (used() == taken_) return std::nullopt;
     const auto at = ring().used + 4 + std::uint64_t{8} * (taken_++ % ring().size);
     return Used{.id = *memory_->load<std::uint32_t>(at), .bytes = *memory_->load<std::uint32_t>(at + 4)};
   }
-  /// What stands in the buffer of descriptor `id`.
+  /// The text in a returned buffer.
   [[nodiscard]] std::string text(const Used& used) const {
     std::string text(used.bytes, '\0');
     const auto at = *memory_->load<std::uint64_t>(ring().descriptors + std::uint64_t{16} * used.id);
@@ -64,7 +64,7 @@ class DriverRing : public DriverQueue {
   std::uint16_t taken_{}, next_descriptor_{};
 };
 
-/// What a device tells.
+/// Records the events of a device.
 class HeardEvents final : public virtio::DeviceEvents {
  public:
   void used(unsigned queue) override { used_queues.push_back(queue); }

@@ -1,4 +1,4 @@
-// The virtio transport over PCI, as a driver goes through it. Virtio 1.2 sections 3.1 and 4.1.
+// The virtio transport over PCI, as a driver uses it. Virtio 1.2 sections 3.1 and 4.1.
 #include "virtio/pci_device.hpp"
 
 #include <gmock/gmock.h>
@@ -103,7 +103,7 @@ class VirtioPci : public testing::TestWithParam<bool> {
     find_structures();
   }
 
-  /// As a driver does: by the list of capabilities. Virtio 1.2 4.1.4.
+  /// Finds them as a driver does, by the list of capabilities. Virtio 1.2 4.1.4.
   void find_structures() {
     for (std::uint32_t at = pci->config_read(0x34) & 0xFF; at != 0;) {
       const auto dword = [&](std::uint32_t offset) { return pci->config_read(static_cast<std::uint8_t>(at + offset)); };
@@ -155,7 +155,7 @@ class VirtioPci : public testing::TestWithParam<bool> {
     write<std::uint32_t>(common(48), 0x3000);
     write<std::uint16_t>(common(28), 1);
   }
-  /// A driver's way to DRIVER_OK.
+  /// Initializes the device as a driver does, up to DRIVER_OK.
   void drive() const {
     write<std::uint8_t>(common(20), 1);
     write<std::uint8_t>(common(20), 3);

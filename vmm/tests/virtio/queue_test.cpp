@@ -1,4 +1,4 @@
-// The device's side of a virtqueue, and what a hostile driver writes there. Virtio 1.2 2.7.
+// The device's side of a virtqueue, also with a hostile driver. Virtio 1.2 2.7.
 #include "virtio/queue.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ constexpr std::uint16_t size = 8;
 class VirtioQueue : public testing::Test {
  protected:
   [[nodiscard]] Queue open() const { return *Queue::open(memory, driver.ring()); }
-  /// Why the device does not take what is available.
+  /// Why the device refuses the available buffers.
   [[nodiscard]] std::string refusal() const {
     Queue queue = open();
     const auto chain = queue.next();

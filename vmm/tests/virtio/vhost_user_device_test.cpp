@@ -55,7 +55,7 @@ class Events final : public DeviceEvents {
     const std::lock_guard lock{mutex_};
     return written_;
   }
-  /// Of the first so many seconds.
+  /// The failures so far; waits up to `patience` for the first.
   std::vector<std::string> failures(seconds patience = seconds{0}) {
     std::unique_lock lock{mutex_};
     changed_.wait_for(lock, patience, [this] { return !failures_.empty(); });
@@ -74,7 +74,7 @@ class Events final : public DeviceEvents {
   std::vector<std::string> failures_;
 };
 
-/// A device that runs, with a fake behind it and a driver's queues ahead.
+/// A started device between a fake back end and a driver's queues.
 struct Running {
   explicit Running(Answers answers = Answers::before_return, std::vector<unsigned> asynchronous = {},
                    std::uint16_t size = 8)
@@ -94,11 +94,11 @@ struct Running {
     const auto started = device->start({.features = f_version_1, .rings = {queue.ring(), other.ring()}});
     EXPECT_TRUE(started) << describe(started.error());
   }
-  /// notify() on another thread, as a vCPU.
+  /// Calls notify() on another thread, as a vCPU does.
   std::future<void> notify(unsigned number = 0) {
     return std::async(std::launch::async, [this, number] { device->notify(number); });
   }
-  /// Where the device may have written for one descriptor.
+  /// These ranges and the used ring, which the device may write, too.
   [[nodiscard]] std::set<Range> with_ring(std::set<Range> ranges) const {
     ranges.insert({queue.ring().used.value(), queue.ring().size * 8U + 6U});
     return ranges;
@@ -181,7 +181,7 @@ TEST(VhostUserDevice, NeedsNoCallFromADeviceWhoseInterruptsAreOff) {
 
 TEST(VhostUserDevice, GoesOnAcrossTheEndOfTheIndex) {
   Running machine;
-  // The ring's first 65535 buffers, in a moment.
+  // Brings the used index close to its end.
   for (unsigned round = 0; round < 65535 / 8; ++round) {
     for (std::uint16_t head = 0; head < 8; ++head) machine.queue.offer(head);
     for (std::uint16_t head = 0; head < 8; ++head) machine.queue.answer(head);
@@ -220,7 +220,7 @@ TEST(VhostUserDevice, CutsWhatIsNotRam) {
   EXPECT_EQ(machine.events.written_ranges(), machine.with_ring({{16 * mib - 0x10, 0x10}}));
 }
 
-/// Chains that make no sense: everything may be written.
+/// If a chain makes no sense, the device may have written anywhere.
 TEST(VhostUserDevice, TakesAllOfRamForChainsWithoutSense) {
   using Descriptor = DriverQueue::Descriptor;
   const std::vector<std::function<void(DriverQueue&)>> bad{
@@ -285,7 +285,7 @@ TEST(VhostUserDevice, EndsTheWaitWhenTheDaemonDies) {
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].find('\n'), std::string::npos);
   EXPECT_NE(failures[0].find("the fake for /srv: the daemon has closed its connection"), std::string::npos);
-  machine.device->notify(0);  // and waits for nobody
+  machine.device->notify(0);  // returns at once
 }
 
 TEST(VhostUserDevice, SeesTheDaemonsEndWhileNobodyWaits) {
@@ -305,7 +305,7 @@ TEST(VhostUserDevice, EndsTheWaitWhenTheMachineStops) {
   machine.device->cancel();
   ASSERT_TRUE(returns(call));
   machine.fake.hang_up();
-  machine.device->stop();  // to which nobody answers any more
+  machine.device->stop();  // although nobody answers any more
   EXPECT_TRUE(machine.events.failures().empty());
 }
 
@@ -321,8 +321,8 @@ TEST(VhostUserDevice, EndsTheWaitWhenTheDriverResetsIt) {
   machine.device->stop();
   ASSERT_TRUE(returns(call));
   EXPECT_EQ(machine.fake.heard(FakeBackEnd::Request::get_vring_base).size(), 2U);
-  machine.device->notify(0);  // no ring: nothing
-  // And again, from the beginning.
+  machine.device->notify(0);  // without a ring it does nothing
+  // The driver starts the device again.
   machine.queue.set_available(0);
   ASSERT_TRUE(machine.device->start({.features = f_version_1, .rings = {machine.queue.ring(), std::nullopt}}));
   EXPECT_EQ(machine.queue.used(), 0U);
@@ -348,7 +348,8 @@ TEST(VhostUserDevice, DoesNotWaitForAnAsynchronousQueue) {
   EXPECT_TRUE(machine.events.written_ranges().contains({0x400000, 0x600}));
 }
 
-// A network's receiver, of a guest that polled: a download ended with "the used index of queue 0 went from 185 to 729".
+// Seen with a guest that polled its network receiver: a download failed, "the used index of queue 0 went from 185 to
+// 729".
 TEST(VhostUserDevice, LosesCountOfNoAnswersOfWhichMoreCameThanARingHolds) {
   Running machine{Answers::before_return, {1}};
   machine.other.describe(5, {0x400000, 0x600, DriverQueue::write, 0});
@@ -410,7 +411,7 @@ TEST(VhostUserDevice, AsksTheBackEndForItsConfiguration) {
   device->read_configuration(56, bytes);
   EXPECT_EQ(bytes[3], std::byte{7});
   EXPECT_EQ(bytes[4], std::byte{0});
-  // One that is refused is nobody's end.
+  // A refused write is no failure of the device.
   fake.ack = 1;
   device->write_configuration(0, std::array{std::byte{1}});
   EXPECT_TRUE(events.failures().empty());

@@ -21,7 +21,7 @@ GuestMemory shared_memory(std::uint64_t bytes = 16 * mib) { return *GuestMemory:
 
 std::string eight_bytes(char first = 0) { return std::string{first} + std::string(7, '\0'); }
 
-/// The line of an error, which has to be one that names the back end.
+/// The text of an error, which must be one line and name the back end.
 std::string line_of(const Error& error) {
   const std::string line = describe(error);
   EXPECT_EQ(line.find('\n'), std::string::npos) << line;
@@ -102,7 +102,7 @@ TEST(VhostUser, GivesAllOfTheMemoryAndEachRing) {
   ASSERT_TRUE(front->stop());
   EXPECT_EQ(fake.heard(Request::get_vring_base).at(0).as<RingState>().index, 1U);
   ASSERT_TRUE(front->stop());
-  EXPECT_EQ(fake.heard(Request::get_vring_base).size(), 1U);  // stopped is stopped
+  EXPECT_EQ(fake.heard(Request::get_vring_base).size(), 1U);  // the second stop() does nothing
 }
 
 TEST(VhostUser, RefusesRingsThatAreNotInRamOrNotAligned) {
@@ -183,7 +183,7 @@ struct Lie {
 
 class LyingBackEnd : public testing::TestWithParam<Lie> {};
 
-/// Up to the first error.
+/// Connects, starts and stops; ends at the first error.
 Result<void> whole_life(FakeBackEnd& fake, const GuestMemory& memory) {
   VMM_ASSIGN(auto front, VhostUser::connect(fake.begin(milliseconds{200}), memory));
   std::array<std::byte, 60> bytes{};
