@@ -42,8 +42,8 @@ struct Tracing {
 
 class BtsInBulk : public ::testing::TestWithParam<const GenerationDesc*> {};
 
-// What branches_storable() lets pass in bulk is in memory as if each branch had been retired by itself, whatever the
-// area looks like; and most of it does pass.
+// Branches that pass in bulk, as branches_storable() allows, leave the same memory as branches that retire one by one,
+// whatever the state of the DS area. Most branches must pass in bulk.
 TEST_P(BtsInBulk, IsAsOneByOne) {
   constexpr unsigned rounds = 60, branches = 400;
   std::mt19937_64 random{7};
@@ -112,7 +112,7 @@ TEST_P(BtsInBulk, IsAsOneByOne) {
   EXPECT_GT(faults, 0U);
 }
 
-// Code at CPL 0 may look at the area after each branch; branches that are not stored need no room.
+// Code at CPL 0 may read the area after each branch: none passes in bulk. Branches that are not stored need no room.
 TEST_P(BtsInBulk, IsAllowedWhereThereIsRoom) {
   Tracing t{*GetParam()};
   t.control(trace_with_interrupt);
@@ -127,7 +127,7 @@ TEST_P(BtsInBulk, IsAllowedWhereThereIsRoom) {
   EXPECT_EQ(t.pmu.branches_storable(user, t.env), ~0ULL);
 }
 
-// More than there is room for: none is lost without a trace, and the PMI comes.
+// More branches than there is room for: those that are lost are counted, and the PMI is raised.
 TEST_P(BtsInBulk, MoreThanSaidAreStoredOneByOne) {
   Tracing t{*GetParam()};
   t.control(trace_with_interrupt);
@@ -145,7 +145,7 @@ TEST_P(BtsInBulk, MoreThanSaidAreStoredOneByOne) {
   EXPECT_EQ(t.pmu.statistics().branches_dropped_full, 2U + 5U);
 }
 
-// Another vCPU may unmap the page after branches_storable().
+// After branches_storable() another vCPU may unmap the page.
 TEST_P(BtsInBulk, WhatCannotBeWrittenIsCounted) {
   Tracing t{*GetParam()};
   t.control(trace_with_interrupt);

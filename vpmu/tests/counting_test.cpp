@@ -108,7 +108,7 @@ std::uint64_t count_uops(Select form, std::initializer_list<std::pair<std::uint6
   return s.pmc(0);
 }
 
-// SDM 3B 18.2.1.2: data and code both reference the last level.
+// SDM 3B 18.2.1.2: references to the last level are by data and by code.
 TEST(Counting, TheLastLevelIsThatOfLoadsStoresAndCode) {
   S s;
   s.write(msr::IA32_PERFEVTSEL0, Select{.event = 0x2E, .umask = 0x4F}.raw());
@@ -123,7 +123,7 @@ TEST(Counting, TheLastLevelIsThatOfLoadsStoresAndCode) {
   EXPECT_EQ(s.pmc(1), 2U);
 }
 
-// Fills and misses of caches and TLBs, for data and for code.
+// Events of lines that are filled into caches, and of TLB misses, for data and code.
 TEST(Counting, LinesAndPagesAreThoseOfTheInstruction) {
   const std::array rows{std::pair{Select{.event = 0x51, .umask = 0x01}, 3U},   // L1D.REPLACEMENT
                         std::pair{Select{.event = 0x83, .umask = 0x02}, 4U},   // ICACHE_64B.IFTAG_MISS
@@ -223,8 +223,7 @@ TEST(Counting, UnmodelledEventsStayAtZero) {
   }
 }
 
-// Each event of the vocabulary that an instruction stream can deliver, with one retirement that makes it and one that
-// does not.
+// Each kind of event that an instruction stream can deliver, with a retirement that causes it; a plain one must not.
 struct EventRow {
   const char* name;
   std::uint8_t event, umask;
@@ -337,7 +336,7 @@ TEST(Counting, EventsOfOlderGenerationsCountWhatTheirNamesSay) {
   struct Row {
     Generation generation;
     const char* event;
-    std::array<std::uint64_t, 6> counts;  ///< Of the six above.
+    std::array<std::uint64_t, 6> counts;  ///< For the six above.
   };
   for (const Row& row : {Row{nehalem, "MEM_UNCORE_RETIRED.LOCAL_DRAM", {1, 0, 0, 0, 0, 0}},
                          Row{nehalem, "MEM_UNCORE_RETIRED.REMOTE_DRAM", {}},

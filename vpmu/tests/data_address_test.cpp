@@ -10,7 +10,7 @@ namespace {
 
 using S = PebsSession;
 
-/// The record of an instruction that `change` makes of a load, for the event `form`; the one before it overflows.
+/// The record for `form` of a load that `change` has modified. The instruction before it overflows the counter.
 PebsRecord record_of(Select form, void (*change)(Retirement&)) {
   S s;
   s.start_pebs(0, form, 1);

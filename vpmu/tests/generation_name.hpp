@@ -7,7 +7,7 @@
 
 namespace vpmu::test {
 
-/// What a test of each generation is called by: GoogleTest takes no hyphens.
+/// The generation's name without hyphens, which GoogleTest does not allow in names of tests.
 inline std::string generation_name(const testing::TestParamInfo<const GenerationDesc*>& info) {
   std::string name{info.param->name};
   std::erase(name, '-');

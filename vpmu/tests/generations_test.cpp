@@ -10,7 +10,7 @@
 #include "vpmu/cpuid.hpp"
 #include "vpmu/pebs.hpp"
 
-// What each PMU says of itself: SDM 2A CPUID leaf 0AH, 3B 18.18, and the tables of 3B 18.8 to 18.13, row by row.
+// What each PMU reports about itself: SDM 2A CPUID leaf 0AH, 3B 18.18, and the tables of 3B 18.8 to 18.13, row by row.
 
 namespace vpmu::test {
 namespace {

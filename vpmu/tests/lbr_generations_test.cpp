@@ -78,8 +78,8 @@ TEST_P(LbrOf, MispredictionIsWhereTheFormatHasIt) {
   }
 }
 
-// A guest saves and restores what was recorded, with the flags in it or, as where TSX is off, with the sign in their
-// place.
+// A guest saves and restores recorded entries. They have flags, or copies of the address' sign in their place, as with
+// TSX off.
 TEST_P(LbrOf, RecordedEntriesCanBeWrittenBack) {
   branch(at(1), {.kind = BranchKind::conditional, .taken = true, .mispredicted = true});
   branch(at(2));

@@ -66,7 +66,7 @@ TEST_F(Lbr, WhatPassedInBulkIsAsRetiredOneByOne) {
   EXPECT_EQ(info(3), bit(63) | 12U) << "and the cycles behind the last one";
 }
 
-// The same if branches that have no effect are left out: those outside the plan's filter, and all but the last.
+// The same if branches without effect are missing: those that the plan's filter excludes, and all before the last ones.
 TEST_F(Lbr, WhatHasNoEffectMayBeMissing) {
   std::mt19937_64 random{9};
   unsigned left_out = 0, call_stacks = 0;

@@ -1,4 +1,4 @@
-// A guest that gets less than the generation's PMU: PmuConfig::limits.
+// A PMU that a hypervisor has restricted to less than its generation has: PmuConfig::limits.
 #include <gtest/gtest.h>
 
 #include "recording_env.hpp"
@@ -34,7 +34,7 @@ TEST(Limits, MoreThanTheGenerationHasChangesNothing) {
   EXPECT_TRUE(reads(pmu, msr::IA32_PERF_GLOBAL_INUSE));
 }
 
-// SDM 3B 18.2.5 goes by CPUID: a counter beyond those that CPUID reports is absent, by whatever register it is named.
+// SDM 3B 18.2.5: a counter that CPUID does not report exists at none of its addresses.
 TEST(Limits, CountersBeyondAreNotThere) {
   for (unsigned n = 0; n <= 4; ++n) {
     Pmu pmu{skylake({.gp_counters = static_cast<std::uint8_t>(n)})};
@@ -97,7 +97,7 @@ TEST(Limits, TheFirstVersionCountsByItsSelectsAlone) {
   EXPECT_EQ(pmu.rdpmc(0, 0, false), 1U);
 }
 
-// SDM 3B 17.4.7: the first three versions stop by GLOBAL_CTRL.
+// SDM 3B 17.4.7: the first three versions freeze by clearing GLOBAL_CTRL.
 TEST(Limits, BeforeTheFourthVersionAPmiClearsGlobalCtrl) {
   for (const std::uint8_t version : {std::uint8_t{3}, std::uint8_t{4}}) {
     Pmu pmu{skylake({.version = version})};
@@ -159,7 +159,7 @@ TEST(Limits, CapabilitiesThatMayBeTold) {
   }
 }
 
-// A snapshot holds nothing for what is not there.
+// A snapshot may have no contents for counters that do not exist.
 TEST(Limits, ASnapshotOfMoreIsRefused) {
   Pmu whole{skylake({})};
   const PmuSnapshot fresh = whole.snapshot();
@@ -169,7 +169,7 @@ TEST(Limits, ASnapshotOfMoreIsRefused) {
   EXPECT_EQ(Pmu{skylake({.fixed_counters = 3})}.restore(whole.snapshot()), RestoreStatus::ok);
 }
 
-// The guest cannot write GLOBAL_CTRL here: a counter that is disabled there could never be started again.
+// Version 1 has no GLOBAL_CTRL: counters that are off there could never be started again.
 TEST(Limits, ASnapshotOfTheFirstVersionHasItsCountersOn) {
   Pmu first{skylake({.version = 1})};
   PmuSnapshot snapshot = first.snapshot();

@@ -84,7 +84,7 @@ TEST(LoadLatency, ThresholdIsStrict) {
   }
 }
 
-// Rule L2: the manual's least threshold is 3. What is less is kept as written, and lets through the same loads.
+// Rule L2: the manual's least threshold is 3. A smaller value reads back as written, and here the same loads qualify.
 TEST(LoadLatency, ThresholdsBelowTheLeastDoAsTheLeast) {
   for (const std::uint16_t threshold : std::initializer_list<std::uint16_t>{0, 1, 2, 3}) {
     S s;
@@ -185,9 +185,9 @@ TEST(LoadTagging, MeanIntervalIsTheOption) {
     }
 }
 
-/// Which loads of a loop get records: 5 loads, and a period that is a multiple of 5.
+/// The loads of a loop that records describe: the loop has 5 loads, and the period is a multiple of 5.
 std::set<std::uint64_t> sampled_of_a_loop(std::uint32_t interval) {
-  constexpr unsigned loads = 5, period = 4;  // and the load that triggers
+  constexpr unsigned loads = 5, period = 4;  // the load that triggers makes it 5
   S s{PmuConfig{.seed = 11, .policies = {.load_tag_interval = interval}}};
   start(s, 3, both_enables(3), load_latency, period);
   std::set<std::uint64_t> of;
@@ -197,7 +197,7 @@ std::set<std::uint64_t> sampled_of_a_loop(std::uint32_t interval) {
   return of;
 }
 
-// Rule L11: where every load is tagged a period can meet the same load of a loop each time; random tags prevent that.
+// Rule L11: if every load is tagged, a period can hit the same load of a loop each time; random tags prevent that.
 TEST(LoadTagging, RandomTagsMeetEveryLoadOfALoop) {
   EXPECT_EQ(sampled_of_a_loop(1).size(), 1U);
   EXPECT_EQ(sampled_of_a_loop(2).size(), 5U);

@@ -165,7 +165,7 @@ struct WrittenMsrs final : TraceSink {
   std::vector<std::pair<MsrIndex, std::uint64_t>> all;
 };
 
-// A call with a FoundMsr answers like one with its index.
+// Accesses by a FoundMsr have the same results as accesses by index.
 TEST(FoundMsr, IsTheOneOfItsIndexOnEachGeneration) {
   for (const GenerationDesc* generation : all_generations()) {
     WrittenMsrs written;

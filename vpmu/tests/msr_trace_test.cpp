@@ -8,7 +8,7 @@
 
 #include "vpmu/pmu.hpp"
 
-// What an unmodified Linux guest does to the PMU's registers, replayed: every access is legal, and a register reads
+// Replays the accesses of an unmodified Linux guest to the PMU's registers: each is legal, and a register reads back
 // what was written.
 
 namespace vpmu::test {
@@ -42,7 +42,7 @@ std::vector<Access> read_trace(const std::string& name) {
 
 bool is_one_of(MsrIndex m, MsrIndex first, std::uint32_t count) { return m.value() - first.value() < count; }
 
-/// Registers that events change; the recording made their values up.
+/// Registers that events change; their recorded values are made up.
 bool is_count(MsrIndex m) {
   return is_one_of(m, msr::IA32_PMC0, 8) || is_one_of(m, msr::IA32_A_PMC0, 8) ||
          is_one_of(m, msr::IA32_FIXED_CTR0, 3) || m == msr::IA32_PERF_GLOBAL_STATUS;

@@ -4,8 +4,8 @@
 
 #include "pebs_session.hpp"
 
-// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. What the public lists' values select on each
-// generation.
+// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. What the MSR values of the public event lists select on
+// each generation.
 
 namespace vpmu::test {
 namespace {
@@ -69,8 +69,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Named{Generation::skylake_sp, "L3_MISS_LOCAL_DRAM.SNOOP_MISS_OR_NO_FWD", only_memory},
                     Named{Generation::skylake_sp, "L3_MISS_REMOTE_DRAM.SNOOP_MISS_OR_NO_FWD", none}));
 
-// The bits of requests are the same in all generations; a request without an answer, and an answer without a request,
-// are nothing.
+// The request bits are the same in all generations. A request without a response, or a response without a request,
+// selects nothing.
 TEST(OffcoreFilters, NeedARequestAndAnAnswer) {
   for (const GenerationDesc* g : all_generations()) {
     const std::uint64_t all = g->offcore_rsp_mask;

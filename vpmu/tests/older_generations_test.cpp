@@ -4,8 +4,7 @@
 
 #include "pebs_session.hpp"
 
-// What the generations before Skylake make of the worked vectors, and what only they have: precise stores, the legacy
-// freeze.
+// The worked vectors on the generations before Skylake, and what only these have: precise stores, the legacy freeze.
 
 namespace vpmu::test {
 namespace {
@@ -153,7 +152,7 @@ TEST(OlderLoadLatency, EncodesTheSourceAsItsGeneration) {
   EXPECT_EQ(broadwell.record(0)[Slot::data_source], 0x3CU);
 }
 
-// Rules S3, S5: UOPS_RETIRED.ALL, of Haswell and Broadwell, tells where the instruction went to memory, and of a store
+// Rules S3, S5: on Haswell and Broadwell, UOPS_RETIRED.ALL records the instruction's data address, and for a store
 // whether it hit.
 TEST(DataAddressOfUops, IsThatOfTheInstructionsAccess) {
   constexpr Select all_uops{.event = 0xC2, .umask = 0x01};
@@ -176,7 +175,7 @@ TEST(DataAddressOfUops, IsThatOfTheInstructionsAccess) {
   }
 }
 
-// In the form that Linux uses for cycles:p it counts cycles, so there is no uop whose address could be meant (policy).
+// In the form that Linux uses for cycles:p the event belongs to no uop, so that it has no data address (policy).
 TEST(DataAddressOfUops, IsNoneOfCycles) {
   S s{PmuConfig{.generation = G::haswell}};
   s.start_pebs(0, {.event = 0xC2, .umask = 0x01, .cmask = 16, .inv = true}, 1);

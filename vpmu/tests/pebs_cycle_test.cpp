@@ -189,8 +189,8 @@ TEST(PebsCycle, OtherWritesKeepTheArming) {
   EXPECT_EQ(s.eventing_ip(0), S::a(4).value());
 }
 
-// Rule P20. As Linux stops and restarts the counters of an event that reloads itself: here the write that stops them is
-// what overflows.
+// Rule P20. Linux stops and restarts the counters of an auto-reload event like this; here the counter overflows just
+// before they are stopped.
 TEST(PebsCycle, PebsEnableOffAndOnKeepsTheArming) {
   S s;
   s.start_pebs(0, loads, 1);

@@ -59,7 +59,7 @@ class PebsSession {
   void set_reset(unsigned i, std::uint64_t value) { env.poke(ds_area + 0x40 + 8 * i, value); }
   [[nodiscard]] GuestLinear index() const { return GuestLinear{env.peek(ds_area + 0x28)}; }
 
-  /// By IA32_A_PMCi, or without full-width writes by IA32_PMCi, which `value` must fit in.
+  /// Writes IA32_A_PMCi, or without full-width writes IA32_PMCi, which `value` must fit.
   void write_counter(unsigned i, std::uint64_t value) {
     const bool full = pmu.generation().features.full_width_write;
     write((full ? msr::IA32_A_PMC0 : msr::IA32_PMC0) + i, value);
@@ -71,7 +71,7 @@ class PebsSession {
     write_counter(i, minus(period));
     set_reset(i, minus(period));
   }
-  /// Also with PEBS on.
+  /// The same with PEBS enabled.
   void start_pebs(unsigned i, Select s, std::uint64_t period) {
     start(i, s, period);
     write(msr::IA32_PEBS_ENABLE, read(msr::IA32_PEBS_ENABLE) | bit(i));

@@ -184,7 +184,7 @@ TEST(Plan, LoadLatencyWithoutItsFacilityIsUnmodelled) {
   EXPECT_EQ(s.pmu.plan().entries[0].counts, Counts::load_latency);
 }
 
-// Rules L2, L11: a source may count loads by their latency, unless the PMU picks which.
+// Rules L2, L11: a source may count loads by their latency, unless the PMU chooses the tagged ones.
 TEST(Plan, TellsFromWhichLatencyOnALoadCounts) {
   for (const std::uint32_t interval : {1U, 2U}) {
     S s{PmuConfig{.policies = {.load_tag_interval = interval}}};

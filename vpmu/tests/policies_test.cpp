@@ -22,7 +22,7 @@ TEST(Policies, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(p.load_tag_interval, 1U);
 }
 
-// Rule P2, option skid_events: that many events pass between overflow and arming, every time.
+// Rule P2, option skid_events: each time, this many events pass between overflow and arming.
 TEST(Skid, DelaysEachTriggerByItsEvents) {
   for (const std::uint32_t skid : {0U, 1U, 4U}) {
     S s{PmuPolicies{.skid_events = skid}};
@@ -45,7 +45,7 @@ TEST(Skid, CountsEventsAndNotInstructions) {
   EXPECT_EQ(s.records(), 1U);
 }
 
-// For the forms in which any retirement triggers (rule P18) each retirement is one.
+// For the forms in which any retirement triggers (rule P18), each retirement is one event of the skid.
 TEST(Skid, OfAnInvertedMaskFormCountsRetirements) {
   S s{PmuPolicies{.skid_events = 2}};
   s.start_pebs(0, cycles_p, 1);

@@ -12,7 +12,7 @@
 
 namespace vpmu::test {
 
-/// One thing the PMU asked of the world.
+/// One access or request of the PMU.
 struct Access {
   enum class Kind : std::uint8_t { read, write, probe_read, probe_write, tsc, pmi, page_fault };
   Kind kind{};
@@ -25,14 +25,14 @@ struct Access {
 inline constexpr std::uint32_t fault_present = 1U << 0;
 inline constexpr std::uint32_t fault_write = 1U << 1;
 
-/// What a page of linear address space is.
+/// How a page of linear address space is mapped.
 enum class Mapping : std::uint8_t {
   read_write,
   read_only,
-  hole,  ///< The page tables map it, to no RAM.
+  hole,  ///< Mapped by the page tables, but not to RAM.
 };
 
-/// A guest made of a few pages, that writes down every access in order.
+/// A guest of a few pages, which records every access in order.
 class RecordingEnv final : public GuestEnv {
  public:
   std::vector<Access> log;

@@ -33,7 +33,7 @@ inline constexpr Select instructions{.event = 0xC0, .umask = 0x00};
 inline constexpr Select precise_distribution{.event = 0xC0, .umask = 0x01};
 inline constexpr Select core_cycles{.event = 0x3C, .umask = 0x00};
 inline constexpr Select load_latency{.event = 0xCD, .umask = 0x01};
-/// The same before Sandy Bridge (rule L1), and that one's loads.
+/// Load latency and loads before Sandy Bridge (rule L1).
 inline constexpr Select nehalem_load_latency{.event = 0x0B, .umask = 0x10};
 inline constexpr Select nehalem_loads{.event = 0x0B, .umask = 0x01};
 /// MEM_TRANS_RETIRED.PRECISE_STORE (rule S1).

@@ -21,8 +21,8 @@ TEST(Snapshot, HasTheBytesOfItsVersion) {
   EXPECT_EQ(std::memcmp(&snapshot, "SNAPVPMU", 8), 0);
 }
 
-// In the middle of everything that the guest cannot read: armed, overflowed, waiting interrupt, skid, open cycle, tag
-// countdown, SMM.
+// Saved while every state that the guest cannot read is in use: armed, overflowed, waiting interrupt, skid, open cycle,
+// tag countdown, SMM.
 TEST(Snapshot, RoundTripInTheMiddleOfAPebsSessionGoesOnAlike) {
   const PmuConfig config{.seed = 9, .policies = {.skid_events = 2, .load_tag_interval = 7}};
   S original{config};
@@ -59,7 +59,7 @@ TEST(Snapshot, RoundTripInSmmRestoresOnRsm) {
   EXPECT_EQ(other.read(msr::IA32_PERF_GLOBAL_CTRL), S::all_counters);
 }
 
-// Statistics tell of one PMU's life and start again with a restore.
+// Statistics count from the creation of a PMU or its last restore.
 TEST(Snapshot, RestoreStartsNewStatistics) {
   S s;
   s.start_pebs(0, loads, 1);
@@ -139,7 +139,7 @@ TEST(SnapshotRefused, ForEveryValueThatNoGuestCouldHaveWritten) {
   }
 }
 
-// Also where no register takes the counter's bits alone: before Sandy Bridge IA32_PMCi is the only one.
+// Also on generations without a full-width register: before Sandy Bridge IA32_PMCi is the only address of a counter.
 TEST(SnapshotRefused, ForACounterThatIsTooWideOnEachGeneration) {
   for (const GenerationDesc* const g : all_generations()) {
     Pmu pmu{PmuConfig{.generation = g->generation}};

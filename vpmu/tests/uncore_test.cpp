@@ -24,7 +24,7 @@ void write(Uncore& u, std::uint32_t index, std::uint64_t value) {
   EXPECT_EQ(u.wrmsr(MsrIndex{index}, value), MsrStatus::ok) << std::hex << index;
 }
 
-/// What a driver writes and reads of one kind of clock, from the manual. SDM 3B 18.8.2, 18.9.6.
+/// The registers of one kind of uncore clock as a driver uses them, from the manual. SDM 3B 18.8.2, 18.9.6.
 struct Clock {
   Generation generation;
   std::uint32_t counter, control, global_ctrl, global_status;
@@ -73,7 +73,7 @@ TEST_P(UncoreClock, CountsAtItsRateWhileBothEnablesAreSet) {
   EXPECT_EQ(u.advance(1000), 0U);
   EXPECT_EQ(read(u, c.counter), 0U);
   write(u, c.global_ctrl, c.global_enable);
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(u.advance(1), 0U);  // nothing is lost between
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(u.advance(1), 0U);  // fractions of a tick are not lost
   EXPECT_EQ(read(u, c.counter), 1000 * c.ticks / c.tsc_ticks);
   write(u, c.control, 0);
   EXPECT_EQ(u.advance(1000), 0U);
@@ -118,7 +118,7 @@ TEST_P(UncoreClock, AVeryLongTimeWraps) {
   EXPECT_EQ(read(u, c.counter) & ~low_bits(c.width), 0U);
 }
 
-/// Clocks of servers: the routing of their interrupts to a core is not modelled.
+/// Clocks of servers, for which it is not known how they interrupt a core.
 struct BoxClock {
   Generation generation;
   std::uint32_t counter, control;
@@ -182,7 +182,7 @@ TEST(Uncore, CBoxesAreCounted) {
   EXPECT_EQ(read(uncore_of(Generation::skylake), 0x396), 5U);
 }
 
-/// The addresses that a generation has of those named, as facts say; SDM 3C tables 35-14, 35-15, 35-20 and 35-38.
+/// Addresses that generations have, and that they lack; SDM 3C tables 35-14, 35-15, 35-20 and 35-38.
 struct Addresses {
   std::vector<Generation> generations;
   std::vector<std::uint32_t> there, missing;
@@ -223,7 +223,7 @@ TEST(Uncore, AddressesAreTheGenerations) {
   for (const GenerationDesc* const g : all_generations()) EXPECT_TRUE(looked_at.contains(g->uncore)) << g->name;
 }
 
-// Each bit of each register: stored or #GP, and never both.
+// Each bit of each register is either writable or raises #GP.
 TEST(Uncore, EachBitIsKeptOrFaults) {
   for (const GenerationDesc* const g : all_generations()) {
     for (const UncoreMsr& row : g->uncore->msrs) {

@@ -2,15 +2,15 @@
 
 #include "pebs_session.hpp"
 
-// The worked vectors V-3 to V-15 in the numbers of Skylake: record format 3, 200 bytes, APPLICABLE_COUNTERS at 90H.
-// What other formats and generations make of them is in older_generations_test.cpp.
+// The worked vectors V-3 to V-15 with Skylake's numbers: record format 3, 200 bytes, APPLICABLE_COUNTERS at 90H.
+// older_generations_test.cpp has those of other formats and generations.
 
 namespace vpmu::test {
 namespace {
 
 using S = PebsSession;
 
-// V-3: format 3, everything of the record. Rules P1, P3, P4, P6, P8, P9, T4, S3.
+// V-3: format 3, every field of the record. Rules P1, P3, P4, P6, P8, P9, T4, S3.
 TEST(WorkedVector, V3RecordsTheLoadAfterTheOverflowingOne) {
   S s;
   s.start_pebs(0, loads, 3);

@@ -1,4 +1,4 @@
-// Code stays decoded and compiled while translations come and go: what runs must be the code that is mapped there now.
+// Code stays decoded and compiled when translations change, but the engine must run what is mapped and in memory now.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -55,7 +55,7 @@ class AddressSpaces : public testing::TestWithParam<std::uint32_t> {
   void link(std::uint64_t table_page, std::size_t entry, std::uint64_t to) {
     link_page(ram_, table_page, entry, to, writable);
   }
-  /// Runs from 0 on, with RAX = 0. Returns RAX.
+  /// Runs from address 0 with RAX 0, and returns RAX.
   std::uint64_t run(std::uint64_t instructions) {
     state_.rip = 0;
     state_.gpr = {};
@@ -86,7 +86,7 @@ TEST_P(AddressSpaces, EachHasItsOwnCodeAndKeepsIt) {
   EXPECT_EQ(engine_.compiled_blocks(), GetParam() == 0 ? 0U : 3U);
 }
 
-// A change of CR3 costs a check of each page, and not of each block at each link.
+// A change of CR3 costs one check for each page, not for each entry of each block.
 TEST_P(AddressSpaces, BlocksStayLinked) {
   const auto both = [&](std::uint64_t instructions) {
     const std::uint64_t before = engine_.entered_compiled();
@@ -103,8 +103,7 @@ TEST_P(AddressSpaces, BlocksStayLinked) {
   EXPECT_LE(few, 8U) << "in each of two address spaces two pages, and the way to what is another page there";
 }
 
-// Returns to two callers whose blocks share a place in the near table, and have one each in the far table: they are 256
-// bytes apart.
+// Returns to two callers, 256 bytes apart, whose blocks share an entry of the near jump table but not of the far one.
 TEST_P(AddressSpaces, ComputedJumpsFindBlocksThatShareAPlace) {
   constexpr std::uint64_t first_call = 0x1000, second_call = first_call + CompiledState::near_jumps;
   static_assert(CompiledState::near_place(first_call + 5) == CompiledState::near_place(second_call + 5));
@@ -128,7 +127,7 @@ TEST_P(AddressSpaces, ComputedJumpsFindBlocksThatShareAPlace) {
   EXPECT_EQ(few, GetParam() == 0 ? 0U : 1U);
 }
 
-// The same page of a program, mapped elsewhere and back: SDM 3A 4.10.4.
+// A page of a program is mapped to another frame, and back: SDM 3A 4.10.4.
 TEST_P(AddressSpaces, APageThatIsMappedElsewhere) {
   for (unsigned n = 0; n < 4; ++n) {
     link(table, 1, first);
@@ -152,7 +151,7 @@ TEST_P(AddressSpaces, APageThatIsGone) {
   EXPECT_EQ(engine_.state().rip, 0x1000U);
 }
 
-// Changed by a device, without notice to the engine: two blocks that lead to each other within one page.
+// A device changes code without telling the engine: two blocks of one page that jump to each other.
 TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
   put(first, 0, {0xEB, 0x0E});                    // jmp to 0x1010
   put(first, 0x10, {0x83, 0xC0, 1, 0xEB, 0xEB});  // add $1, %eax; jmp to 0x1000
@@ -168,7 +167,7 @@ TEST_P(AddressSpaces, CodeThatIsAnotherBehindItsBack) {
   EXPECT_EQ(run(1 + 3 * rounds), rounds);
 }
 
-// Another vCPU may write code and have it run at once, if it is new: SDM 3A 8.1.3.
+// Another vCPU may write new code, which may be run at once: SDM 3A 8.1.3.
 TEST_P(AddressSpaces, NewCodeInAPageThatIsKnown) {
   EXPECT_EQ(run(3 * rounds), rounds);
   put(first, 0x800, {0x83, 0xC0, 5, 0x0F, 0x0B});  // add $5, %eax; ud2
@@ -179,7 +178,7 @@ TEST_P(AddressSpaces, NewCodeInAPageThatIsKnown) {
   EXPECT_EQ(engine_.state().gpr[rax], 5U);
 }
 
-// An instruction in two pages, the second of which is another one.
+// An instruction that crosses two pages, of which the second changes.
 TEST_P(AddressSpaces, AnInstructionInTwoPages) {
   put(common, 0, {0xE9, 0xF8, 0x1F, 0, 0});                                              // jmp 0x1FFD
   for (const Page page : {first, second}) put(page, page_size - 3, {0x90, 0x83, 0xC0});  // nop; add $..., %eax

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::byte nop{0x90};
 
-/// A block of so many NOPs, and what ends it.
+/// A block of `count` NOPs.
 Block& make_nops(BlockArena& arena, DecodedBlock& decoded, std::uint64_t rip, std::size_t count) {
   const std::vector<std::byte> code(count, nop);
   HostRoutines none{nullptr};

@@ -12,7 +12,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// Page tables and a page of code; every other page is one and the same.
+/// Page tables and a page of code; all other pages are the same memory.
 class Ram final : public exec::Ram {
  public:
   enum Page : std::uint64_t { pml4, pdpt, directory, table, code, other, count };
@@ -42,8 +42,8 @@ class Ram final : public exec::Ram {
   alignas(page_size) std::array<std::byte, count * page_size> memory_{};
 };
 
-// One instruction in two pages, the second of which is another one each time: the cache remembers a limited number of
-// these.
+// An instruction that crosses two pages, the second of which is a different one each time: the memory that the cache
+// uses for that must be bounded.
 TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   static Ram ram;
   ram.bytes(Ram::code)[page_size - 1] = std::byte{0x66};
@@ -64,7 +64,8 @@ TEST(CodeCache, ABlockInAnyNumberOfPagesTakesNoMoreMemory) {
   EXPECT_EQ(engine.decoded_blocks(), 3U) << "all that was known was thrown away twice";
 }
 
-// At the physical address 0, which a block without pages seems to have: the second look must not find something to run.
+// Code at physical address 0, which a block without a page seems to have, too: a second lookup must not find that
+// block.
 TEST(CodeCache, WhatBecameUnknownStaysSo) {
   static Ram ram;
   constexpr std::uint64_t at = 0x100;
@@ -88,7 +89,7 @@ TEST(CodeCache, WhatBecameUnknownStaysSo) {
   }
 }
 
-// A block that is decoded anew is stored beside its old version. That has a limit as well, at which all are discarded.
+// Decoding a block again takes new memory: this must be bounded, too. At the bound all blocks are discarded.
 TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
   static Ram ram;
   constexpr std::uint64_t stays = 0x100, changes = 0x200;
@@ -119,7 +120,7 @@ TEST(CodeCache, CodeThatChangesForEverTakesNoMoreMemory) {
   EXPECT_EQ(engine.decoded_blocks(), 2 + rounds) << "it was thrown away as well";
 }
 
-// The block keeps its slot, by which its compiled code was entered: the old code must not be entered again.
+// If such a block changes, it keeps its slot, by which others enter its compiled code: they must not run the old code.
 TEST(CodeCache, ACompiledBlockInTwoPagesIsNotRunAsItWas) {
   static Ram ram;
   ram.set(Ram::table, 1, Ram::other * page_size);
@@ -145,7 +146,7 @@ TEST(CodeCache, ACompiledBlockInTwoPagesIsNotRunAsItWas) {
     put(across + 2, value);
     engine.load(s);
     ASSERT_EQ(engine.run(1'000), Stop::unsupported);
-    s.rip = across;  // where the next round finds the new block before the others go to the old one
+    s.rip = across;  // so that the next round finds the new block before others jump to the old one
     EXPECT_EQ(engine.state().gpr[rcx], 0U);
     EXPECT_EQ(engine.state().gpr[rax], 0x0403'0001U | static_cast<unsigned>(value) << 8U);
   }

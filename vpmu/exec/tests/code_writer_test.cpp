@@ -11,7 +11,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-// The bytes after the buffer are not touched, whatever is written.
+// Nothing is written beyond the given room, whatever is appended.
 TEST(CodeWriter, NothingIsWrittenBehindItsPlace) {
   std::array<std::byte, 6> room{};
   CodeWriter out{std::span{room}.first(4)};
@@ -61,8 +61,8 @@ TEST(HostAssembler, CodeWithoutEndIsNone) {
   EXPECT_TRUE(a.finish().empty());
 }
 
-// The room is enough for the longest code that a block can become: each instruction needs a look into the TLB, a way
-// out, and registers that have no home.
+// The room suffices for the longest code of a block: each instruction needs a TLB lookup, an exit, and guest registers
+// that have no host register.
 TEST(HostAssembler, HasRoomForTheLongestBlock) {
   FlatRam ram{2 * page_size};
   NoPlatform nobody;

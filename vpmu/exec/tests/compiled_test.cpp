@@ -1,5 +1,4 @@
-// What compiled code does is what the interpreter does: random programs in both, with transitions from one to the
-// other.
+// Compiled code does what the interpreter does: random programs run in both, with transitions between them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +20,8 @@ namespace {
 
 constexpr std::uint64_t address_bits = ~0xFFFULL;
 
-/// Guest memory behind page tables: linear pages from `base` on are two of code, then data that can be written, read,
-/// or not even that, and the code once more.
+/// Guest memory behind page tables. The linear pages from `base` on are two of code, then data pages that are writable,
+/// read-only or not mapped, and one of the code pages once more.
 class Machine {
  public:
   static constexpr std::uint64_t base = 0x40'0000;
@@ -51,7 +50,7 @@ class Machine {
     p.cr4 |= bit(9) | bit(18);  // OSFXSR, OSXSAVE
     return p;
   }
-  /// Memory, and what the tables say of what was accessed.
+  /// Whether memory and the entries' accessed and dirty bits are the same.
   [[nodiscard]] bool same_memory(const Machine& other) const {
     if (std::memcmp(bytes(code), other.bytes(code), (count - code) * page_size) != 0) return false;
     for (unsigned n = 0; n < linear_pages; ++n)
@@ -72,7 +71,7 @@ class Machine {
   }
 };
 
-/// Records what it is told. Physical addresses are relative to the machine's.
+/// Records the events that it observes. Physical addresses are relative to the machine's memory.
 class Trace final : public Observer {
  public:
   using Event = std::array<std::uint64_t, 7>;
@@ -108,18 +107,18 @@ class RandomPrograms {
   explicit RandomPrograms(std::uint64_t seed) : random_{seed} {}
   RandomPrograms(std::uint64_t seed, std::size_t room, bool have_vectors = true)
       : random_{seed}, have_vectors_{have_vectors}, compiled_{1, room} {}
-  /// From here on both are observed.
+  /// From now on both engines are observed.
   void observe() {
     interpreted_.engine.observe(&interpreted_trace_);
     compiled_.engine.observe(&compiled_trace_);
     is_observed_ = true;
   }
-  /// Allows `count` more changes of code, and none after these.
+  /// Lets this many more changes of compiled code succeed; later ones fail.
   void allow_changes(std::uint64_t count) { compiled_.host_code.changes_left = count; }
   [[nodiscard]] const Trace& trace() const { return compiled_trace_; }
-  /// Instructions in one run.
+  /// The most instructions of one run.
   [[nodiscard]] std::uint64_t longest() const { return longest_; }
-  /// Runs a program in both, from several states. False: they differ, which has been reported as a failure.
+  /// Runs a random program in both engines from several states. False if they differ, after a failure was reported.
   bool run() {
     RandomProgram program{random_(), Machine::base, have_vectors_};
     program.write();
@@ -147,7 +146,7 @@ class RandomPrograms {
   [[nodiscard]] std::uint64_t stopped(Stop why) const { return stops_[static_cast<unsigned>(why)]; }
 
  private:
-  static constexpr std::size_t from_page_start_ = 3000;  // so that it lies in two pages
+  static constexpr std::size_t from_page_start_ = 3000;  // so that a program crosses two pages
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   void fill_data() {
@@ -155,7 +154,7 @@ class RandomPrograms {
       interpreted_.bytes(Machine::data)[i] = static_cast<std::byte>(below(4) == 0 ? 0 : random_());
     std::memcpy(compiled_.bytes(Machine::data), interpreted_.bytes(Machine::data), 4 * page_size);
   }
-  /// Numbers of all kinds; any way of rounding. Seldom an exception that is not masked.
+  /// Numbers of all kinds and any rounding mode; seldom with an unmasked exception.
   VectorState random_vectors() {
     VectorState v;
     const std::uint64_t masks = below(20) == 0 ? random_() & 0x1F80 : 0x1F80;
@@ -169,7 +168,7 @@ class RandomPrograms {
     v.xcr0 = host_has(CpuFeature::avx) ? 7 : 3;
     return v;
   }
-  /// Often close to where pages meet, seldom in the code.
+  /// Often close to a page boundary, seldom in the code.
   std::uint64_t pointer() {
     const std::uint64_t page = below(30) == 0 ? below(12) : 2 + below(7);
     return Machine::base + page * page_size + (below(4) == 0 ? page_size - below(24) : below(page_size));
@@ -192,8 +191,8 @@ class RandomPrograms {
     }
     if (anew) passed_ = 0;
   }
-  /// Runs as many instructions in both: at once in the interpreter, in pieces as compiled code. With observers at once
-  /// in both, because fetches of a block that is cut are reported when its instructions run.
+  /// Runs a random number of instructions: in one run in the interpreter, in several as compiled code. When observed,
+  /// both use one run, because fetches of a block that is cut are reported when its rest runs.
   bool advance() {
     const std::uint64_t budget = 1 + below(below(4) == 0 ? 12 : is_observed_ ? 5000 : 300);
     before_ = interpreted_.engine.state();
@@ -216,7 +215,7 @@ class RandomPrograms {
     show_difference(budget);
     return false;
   }
-  /// Runs both again up to where they differ.
+  /// Finds the first difference by running both again, an instruction further each time.
   void show_difference(std::uint64_t budget) {
     for (std::uint64_t n = 1; n <= budget; ++n) {
       std::uint64_t rip = 0;
@@ -272,7 +271,7 @@ class RandomPrograms {
                   << (a.rip - Machine::base - from_page_start_) << " in " << text();
     return false;
   }
-  /// Of what was seen of them.
+  /// The first difference between the observed events, as text; empty if there is none.
   [[nodiscard]] std::string first_difference() const {
     const auto& a = interpreted_trace_.events;
     const auto& b = compiled_trace_.events;
@@ -310,7 +309,8 @@ class RandomPrograms {
   std::array<std::uint64_t, 8> stops_{};
 };
 
-// A million instructions and more: registers, flags, memory, counts and why it stopped, wherever the budget ends.
+// Over a million instructions: registers, flags, memory, counts and the stop's reason are the same at each budget's
+// end.
 TEST(CompiledCode, DoesWhatTheInterpreterDoes) {
   const char* const wanted = std::getenv("VPMU_COMPILED_PROGRAMS");
   const char* const seed = std::getenv("VPMU_ORACLE_SEED");
@@ -326,7 +326,7 @@ TEST(CompiledCode, DoesWhatTheInterpreterDoes) {
               random.stopped(Stop::fault));
 }
 
-// And tells an observer of the same, event by event.
+// Compiled code reports the same events to an observer, in the same order.
 TEST(CompiledCode, IsSeenAsTheInterpreterIs) {
   RandomPrograms random{4};
   random.observe();
@@ -338,7 +338,7 @@ TEST(CompiledCode, IsSeenAsTheInterpreterIs) {
     EXPECT_GT(random.trace().seen[what], 0U) << what;
 }
 
-// With room for a few blocks at a time, and with none.
+// Compiled code with room for only a few blocks at a time.
 TEST(CompiledCode, MakesRoomForMore) {
   RandomPrograms random{2, 2 * page_size};
   for (unsigned n = 0; n < 100; ++n)
@@ -347,7 +347,7 @@ TEST(CompiledCode, MakesRoomForMore) {
   EXPECT_GT(random.compiled_blocks(), 500U);
 }
 
-// Links that cannot be made are left out; if one cannot be undone, all code is discarded.
+// If a link cannot be made, blocks stay unlinked; if one cannot be removed, all compiled code is discarded.
 TEST(CompiledCode, GoesOnWhereCodeCanNoLongerBeChanged) {
   RandomPrograms random{5};
   for (unsigned n = 0; n < 100; ++n) {

@@ -1,5 +1,5 @@
-// SSE instructions in compiled code: what random programs seldom come to. oracle/vector_oracle_test.cpp tests what each
-// does.
+// SSE in compiled code: cases that random programs seldom reach. oracle/vector_oracle_test.cpp tests the instructions
+// themselves.
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
@@ -30,7 +30,7 @@ class CompiledSse : public testing::Test {
   }
   void put(std::uint32_t value) { std::memcpy(ram_.bytes().data(), &value, sizeof value); }
   std::byte* xmm(std::size_t n) { return platform_.state.legacy.data() + VectorState::xmm_at + 16 * n; }
-  /// Runs all of it, the first time interpreted.
+  /// Runs all of the code; the first time it is interpreted.
   Stop run() {
     engine_.resume(state_);
     return engine_.run(instructions_);
@@ -58,7 +58,7 @@ TEST_F(CompiledSse, UsesAllSixteenRegistersInOneBlock) {
   for (unsigned n = 0; n < 16; ++n) EXPECT_EQ(xmm(n)[0], static_cast<std::byte>((n + 1) << times)) << n;
 }
 
-// SDM 1 11.5: an exception that the guest unmasks is left to the owner.
+// SDM 1 11.5: if the guest unmasks an exception, the engine stops, since it cannot raise it.
 TEST_F(CompiledSse, StopsBehindLdmxcsrThatUnmasksAnException) {
   add({0x0F, 0x58, 0xC1});  // addps %xmm1, %xmm0
   add({0x0F, 0xAE, 0x13});  // ldmxcsr (%rbx)
@@ -76,7 +76,7 @@ TEST_F(CompiledSse, StopsBehindLdmxcsrThatUnmasksAnException) {
   EXPECT_EQ(platform_.state.mxcsr(), 0x1F00U);
 }
 
-// SDM 1 13.8: so with XRSTOR, which loads MXCSR.
+// SDM 1 13.8: the same with XRSTOR, which loads MXCSR.
 TEST_F(CompiledSse, StopsBehindXrstorThatUnmasksAnException) {
   const auto put_mxcsr = [&](std::uint32_t value) {
     std::memcpy(ram_.bytes().data() + VectorState::mxcsr_at, &value, sizeof value);
@@ -98,7 +98,7 @@ TEST_F(CompiledSse, StopsBehindXrstorThatUnmasksAnException) {
   EXPECT_EQ(engine_.passed().instructions, before);
 }
 
-// SDM 1 10.2.3: the guest's code rounds as the guest wants, the caller's as before; sticky flags stay.
+// SDM 1 10.2.3: the guest runs with its own rounding, and the caller gets its own back; sticky flags stay.
 TEST_F(CompiledSse, RoundsAsTheGuestWantsIt) {
   add({0xF3, 0x0F, 0x5E, 0xC1});  // divss %xmm1, %xmm0
   add({0x0F, 0xAE, 0x1B});        // stmxcsr (%rbx)

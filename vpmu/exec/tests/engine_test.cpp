@@ -86,7 +86,7 @@ TEST_P(EngineRuns, CountsALoopExactly) {
   EXPECT_EQ(engine_.passed().loads, 0U);
 }
 
-// Wherever the budget ends, in the middle of a block or between two.
+// The budget may end within a block or between two blocks.
 TEST_P(EngineRuns, StopsAfterExactlyTheBudget) {
   for (std::uint64_t budget = 0; budget < 10; ++budget) {
     state_.gpr[rax] = 0;
@@ -140,7 +140,8 @@ TEST_P(EngineRuns, RunsTensOfMillions) {
   EXPECT_EQ(engine_.passed().instructions, 60'000'000U);
 }
 
-// Nor may any instruction: loads and stores by all kinds of operands, a call, a return, what asks the platform.
+// No kind of instruction may use the host's stack: loads and stores by all operands, call, return, calls of the
+// platform.
 TEST_P(EngineRuns, RunsMillionsOfEveryKind) {
   state_.gpr[rcx] = 1'000'000;
   state_.gpr[rbx] = data_;
@@ -184,7 +185,7 @@ TEST_P(EngineRuns, AFaultLeavesEverythingAsBeforeTheInstruction) {
   EXPECT_EQ(engine_.passed().stores, 0U);
 }
 
-// A store over the end of memory writes neither half.
+// A store that crosses the end of memory writes neither part.
 TEST_P(EngineRuns, AStoreAcrossIntoNothingWritesNothing) {
   state_.gpr[rdi] = ram_.address() + 3 * page_size - 4;
   state_.gpr[rax] = ~0ULL;
@@ -328,7 +329,7 @@ TEST_P(EngineRuns, AddressesOf32BitsInLea) {
   EXPECT_EQ(gpr(rbx), 0xFFFF'FFFF'FFFF'0000U);
 }
 
-// A jump to where no code can be: the fault is the jump's.
+// A jump to a non-canonical address: the jump itself faults.
 TEST_P(EngineRuns, AJumpToANonCanonicalAddressIsLeftAlone) {
   state_.gpr[rax] = 1ULL << 60;
   begin({0xFF, 0xE0});
@@ -344,7 +345,7 @@ TEST_P(EngineRuns, CodeWhereNoMemoryIsCannotBeFetched) {
   EXPECT_EQ(engine_.run(100), Stop::fault);
 }
 
-// MOV RAX, imm32 in two pages: its bytes in the second one are watched like those in the first.
+// MOV RAX, imm32 in two pages: writes to its bytes in the second page are noticed, too.
 TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
   constexpr std::array mov{0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44, 0x0F, 0x0B};
   const std::size_t at = 2 * page_size - 3;
@@ -361,7 +362,7 @@ TEST_P(EngineRuns, AnInstructionThatCrossesPages) {
   EXPECT_EQ(gpr(rax), 0x4433'2255U);
 }
 
-// Code that was changed outside, and now reaches into the next page: the engine's writes there are noticed, too.
+// Code that was changed from outside and now crosses into the next page: the engine notices its own writes there, too.
 TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   const std::size_t at = 2 * page_size - 12;
   const auto put = [&](std::size_t where, std::initializer_list<unsigned> bytes) {
@@ -384,7 +385,7 @@ TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   EXPECT_EQ(gpr(rax), 0x4433'2255U);
 }
 
-// If its second half is not in RAM, the instruction is left to the owner.
+// If the second page is no memory, the instruction does not run.
 TEST_P(EngineRuns, AnInstructionWhoseEndCannotBeFetchedIsNotRun) {
   const std::size_t at = 3 * page_size - 2;
   ram_.bytes()[at] = std::byte{0x48};

@@ -6,7 +6,7 @@
 #include "exec/engine.hpp"
 #include "exec/tests/fixtures/flat_ram.hpp"
 
-// LOCK with operands that are not aligned. host_oracle_test shows that the results are right.
+// LOCK with misaligned operands. host_oracle_test shows that the results are right.
 
 namespace vpmu::exec::test {
 namespace {
@@ -18,7 +18,7 @@ struct MaybeAlone final : NoPlatform {
 
 class SplitLock : public testing::Test {
  protected:
-  /// lock xadd %rax, (%rdi), with what `to` has before.
+  /// Runs lock xadd %rax, (%rdi), with RDI at offset `to` of memory.
   Stop run(std::uint64_t to, bool alone) {
     constexpr std::array code{0xF0, 0x48, 0x0F, 0xC1, 0x07};
     for (std::size_t i = 0; i < code.size(); ++i) ram_.bytes()[i] = static_cast<std::byte>(code[i]);

@@ -8,7 +8,7 @@
 #include "exec/engine.hpp"
 #include "exec/tests/fixtures/host_cpu.hpp"
 
-// Whoever waits for the engine to return need not wait until its budget is used up.
+// A kick makes the engine return before its budget ends.
 
 namespace vpmu::exec::test {
 namespace {
@@ -60,7 +60,7 @@ class KickedEngine : public testing::TestWithParam<std::tuple<std::uint32_t, boo
 INSTANTIATE_TEST_SUITE_P(Interpreted, KickedEngine, testing::Combine(testing::Values(0), testing::Bool()));
 INSTANTIATE_TEST_SUITE_P(Compiled, KickedEngine, testing::Combine(testing::Values(1), testing::Bool()));
 
-// Each of them takes much longer than an instruction: a budget of instructions does not limit the time.
+// These instructions take so long that a budget of instructions does not bound the time.
 TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
   const std::map<std::string, std::vector<unsigned>> slow{
       {"strings",
@@ -91,7 +91,7 @@ TEST_P(KickedEngine, ComesBackSoonWhileSomebodyWaits) {
   }
 }
 
-// While a run is under way: compiled code itself does not check the flag, but whatever takes long does.
+// A kick during a run: compiled code itself does not check the flag, but slow instructions leave it, and they do.
 TEST_P(KickedEngine, ComesBackSoonWhenSomebodyComes) {
   Kicking platform;
   TestCode host_code;

@@ -1,4 +1,4 @@
-// Instructions with more prefixes than they need. A guest may write up to 15 bytes of them.
+// Instructions with more prefixes than they need. An instruction may have up to 15 bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class Vectors final : public NoPlatform {
   VectorState state;
 };
 
-/// Instructions of many encodings, made longer with prefixes that they have already or that mean nothing.
+/// Instructions of many encodings, made longer by repeated or meaningless prefixes.
 class EngineRunsLongInstructions : public testing::Test {
  protected:
   EngineRunsLongInstructions() { state_.paging.cr4 = 1U << 9 | 1U << 10 | 1U << 18; }  // OSFXSR, OSXMMEXCPT, OSXSAVE
@@ -41,7 +41,7 @@ class EngineRunsLongInstructions : public testing::Test {
                                         {0xD9, 0xE8},                          // fld1
                                         {0x0F, 0x77}};                         // emms
 
-  /// All of them with up to so many of one prefix before them, as often as 15 bytes hold.
+  /// Calls `run` for each instruction with each number of copies of a prefix that 15 bytes can hold.
   template <class Do>
   void each(Do run) {
     for (const unsigned prefix : {0x66U, 0xF2U, 0xF3U, 0x2EU, 0x3EU, 0x48U})
@@ -95,8 +95,7 @@ TEST_F(EngineRunsLongInstructions, AsTheCpuDoes) {
     const auto after = host.run(bytes, {.gpr = state_.gpr, .flags = state_.rflags}, &vectors);
     ASSERT_TRUE(after);
     vectors.forget_pointers();
-    // The mask of valid MXCSR bits comes from the host's FXSAVE, which has the misaligned exception mask (bit 17) on
-    // AMD.
+    // The host's FXSAVE stores its own MXCSR_MASK, which on AMD includes the misaligned exception mask (bit 17).
     constexpr auto mask = VectorState::mxcsr_mask_at;
     std::copy_n(platform_.state.legacy.begin() + mask, sizeof(std::uint32_t), vectors.legacy.begin() + mask);
     CpuState there = engine_.state();

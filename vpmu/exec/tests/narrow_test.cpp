@@ -1,4 +1,4 @@
-// 16- and 32-bit code: segments, modes, and what QEMU cannot show (oracle/narrow_oracle_test.cpp).
+// 16- and 32-bit code: segments, modes, and what oracle/narrow_oracle_test.cpp cannot compare with QEMU.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// Code on the second page, data on the first, the stack after it; each with a segment that begins there.
+/// Data on the first page, code on the second, then the stack; each is at the base of its segment.
 class NarrowCode : public testing::Test {
  protected:
   NarrowCode() {
@@ -55,7 +55,7 @@ class NarrowCode : public testing::Test {
   Engine engine_{ram_, platform_, &code_, Compiling{.after = 1}};
 };
 
-// SDM 1 3.7.5: DS, and SS for what BP is in; SDM 1 3.6: sums of 16 bits.
+// SDM 1 3.7.5: the segment is DS, or SS for addresses with BP; SDM 1 3.6: addresses are 16-bit sums.
 TEST_F(NarrowCode, AddsTheBasesOfSegments) {
   set<std::uint16_t>(0x10, 0x1234);
   set<std::uint16_t>(stack + 0x20, 0x5678);
@@ -79,7 +79,7 @@ TEST_F(NarrowCode, AddsTheBasesOfSegments) {
   EXPECT_EQ(run(5).gpr[rax], 0x1357'9BDFU);
 }
 
-// SDM 3A 5.3.3: SS.B says how long the stack pointer is; the upper half stays.
+// SDM 3A 5.3.3: SS.B determines the width of the stack pointer; its upper half stays unchanged.
 TEST_F(NarrowCode, PushesBySixteenBits) {
   put({0x6A, 0xFE,              // push -2
        0x66, 0x68, 1, 2, 3, 4,  // push 04030201H
@@ -100,7 +100,7 @@ TEST_F(NarrowCode, PushesBySixteenBits) {
   EXPECT_EQ(s.gpr[rsp], 0xFFFEU);
 }
 
-// SDM 2B MOVS: from DS, or another; to ES always.
+// SDM 2B MOVS: the source is in DS or the segment of a prefix, the destination always in ES.
 TEST_F(NarrowCode, MovesStringsFromDsToEs) {
   set<std::uint32_t>(0x10, 0x4433'2211);
   state_.gpr[rcx] = 0xFFFF'0002;
@@ -157,7 +157,7 @@ TEST_F(NarrowCode, WrapsAtFourGigabytes) {
   EXPECT_EQ(run(1).gpr[rax], 0x1357'9BDFU);
 }
 
-// 64-bit code has addresses of 32 bits by a prefix. SDM 1 3.6.1.
+// With the address-size prefix, 64-bit code has 32-bit addresses. SDM 1 3.6.1.
 TEST_F(NarrowCode, HasAddressesOf32BitsIn64BitCode) {
   state_.mode = CodeMode::bits64;
   state_.rip = ram_.address() + page_size;
@@ -176,7 +176,7 @@ TEST_F(NarrowCode, HasAddressesOf32BitsIn64BitCode) {
   EXPECT_EQ(run(1).rip, state_.rip + 4);
 }
 
-// Far branches, segment registers and the like are the owner's.
+// The engine leaves far branches and changes of segment registers to its owner.
 TEST_F(NarrowCode, LeavesWhatChangesSegments) {
   for (const auto& code : std::initializer_list<std::initializer_list<unsigned>>{
            {0xEA, 0, 0, 8, 0, 0, 0}, {0x8E, 0xD8}, {0x1E}, {0x1F}, {0xCB}, {0xCF}, {0xC5, 0x06, 0, 0}}) {

@@ -99,7 +99,7 @@ TEST_F(Observed, SeesFlushedLines) {
   }
 }
 
-// What faults flushes nothing.
+// A CLFLUSH that faults flushes nothing.
 TEST_F(Observed, AFlushThatFaultsIsNotSeen) {
   state_.gpr[rbx] = data_ + 3 * page_size;
   begin({0x0F, 0xAE, 0x3B});
@@ -115,7 +115,7 @@ TEST_F(Observed, ReturnsAreBranchesThatLoad) {
                              "branch 4103 to 4101 kind 4"}));
 }
 
-// push (%rbx), where there is no stack: its load did not happen. The mov before it did.
+// push (%rbx) without a stack: the observer must not see its load, only that of the mov before it.
 TEST_F(Observed, WhatFaultsIsNotSeen) {
   state_.gpr[rbx] = data_;
   state_.gpr[rsp] = data_ + 4 * page_size;
@@ -124,7 +124,7 @@ TEST_F(Observed, WhatFaultsIsNotSeen) {
   EXPECT_EQ(notes_.log, (Log{"L8@0", "retired load"}));
 }
 
-// push (%rbx) onto the page of the code itself: given up once in the block, and done alone.
+// push (%rbx) onto the page of its own code: the block gives it up, and it runs again alone.
 TEST_F(Observed, WhatRunsAgainAloneIsSeenOnce) {
   state_.gpr[rbx] = data_;
   state_.gpr[rsp] = data_ + page_size + 2048;
@@ -133,7 +133,7 @@ TEST_F(Observed, WhatRunsAgainAloneIsSeenOnce) {
   EXPECT_EQ(notes_.log, (Log{"L8@0", "S8@6136", "retired load store"}));
 }
 
-// mov (%rbx), %rax and mov %rax, (%rbx) across the end of the code's page, into the data after it.
+// mov (%rbx), %rax and mov %rax, (%rbx) across the boundary of the code's page and the data page after it.
 TEST_F(Observed, AccessesAcrossPagesAreTwo) {
   state_.gpr[rbx] = data_ + 2 * page_size - 3;
   begin({0x48, 0x8B, 0x03, 0x48, 0x89, 0x03, 0x0F, 0x0B});
@@ -141,7 +141,7 @@ TEST_F(Observed, AccessesAcrossPagesAreTwo) {
   EXPECT_EQ(notes_.log, (Log{"L3@8189", "L5@8192+", "retired load", "S3@8189", "S5@8192+", "retired store"}));
 }
 
-// rep movsb: longer than the engine does in one go, and past the end of memory.
+// rep movsb with more elements than one call of run() does, and past the end of memory.
 TEST_F(Observed, StringsRetireOnceWithAllTheirElements) {
   constexpr std::uint64_t count = 2 * page_size;
   FlatRam large{8 * page_size};
@@ -173,8 +173,8 @@ TEST_F(Observed, StringsRetireOnceWithAllTheirElements) {
   EXPECT_EQ(notes.given_up, 1U) << "nor does the instruction retire with the ten";
 }
 
-/// Instructions that access memory in every way there is, work with flags, and branch to the next instruction. RBX,
-/// RSI, RDI and RSP point into the first page, R15 to where there is no memory.
+/// Instructions that access memory in every way, use flags, and branch to the next instruction. RBX, RSI, RDI and RSP
+/// point into the first page, R15 to where there is no memory.
 const std::vector<std::vector<unsigned>>& memory_instructions() {
   static const std::vector<std::vector<unsigned>> list{
       {0x48, 0x8B, 0x03},                                // mov (%rbx), %rax
@@ -222,7 +222,7 @@ const std::vector<std::vector<unsigned>>& memory_instructions() {
   return list;
 }
 
-// In one go, one by one, or cut anywhere: the same is seen, and in the same order.
+// Whether in one run, one by one, or in random pieces: the observer sees the same, in the same order.
 TEST_F(Observed, HoweverItIsRun) {
   constexpr unsigned programs = 400, instructions = 30;
   std::mt19937_64 random{11};
@@ -278,7 +278,7 @@ TEST_F(Observed, HoweverItIsRun) {
   EXPECT_EQ(faulted, 3 * programs / 4);
 }
 
-// The same program with an observer and without one comes to the same end; without one nothing is reported.
+// The same program with and without an observer: the results are the same, and without it nothing is reported.
 TEST_F(Observed, ChangesNothing) {
   std::vector<std::uint64_t> ends;
   for (const bool observed : {true, false, true}) {
@@ -309,8 +309,8 @@ TEST_F(Observed, HearsOfNewTables) {
   EXPECT_EQ(notes_.log, Log{"flushed"});
 }
 
-// What they reach depends on vector registers: masked elements are not accessed, and a gather's elements are where its
-// indices point.
+// Vector registers decide which bytes these instructions access: masked elements are not accessed, and a gather's
+// elements are at addresses of their own.
 TEST_F(Observed, MaskedMovesAndGathersTouchWhatIsNotMasked) {
   VectorPlatform platform;
   TestCode code;

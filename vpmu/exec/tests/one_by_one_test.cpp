@@ -1,4 +1,4 @@
-// Runs of one instruction, which have a code path of their own, among longer ones.
+// Runs of one instruction, for which the engine has a path of its own, mixed with longer runs.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// Takes WRMSR, and notes what the engine has counted then.
+/// Accepts WRMSR, and records how many instructions the engine has counted by then.
 class Counting final : public NoPlatform {
  public:
   Answer wrmsr(std::uint32_t, std::uint64_t) override {

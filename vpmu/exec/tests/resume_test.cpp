@@ -10,8 +10,8 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// Two pages of code and one of data behind page tables: at linear 0 for the supervisor alone, at 1000H for all, data
-/// at 2000H for the supervisor alone and at 3000H for all. The parameter: after how many times a block is compiled.
+/// Page tables with supervisor code at linear 0, user code at 1000H, and one page of data at 2000H for the supervisor
+/// and at 3000H for all. The parameter: after how many runs a block is compiled.
 class EngineResumes : public testing::TestWithParam<std::uint32_t> {
  protected:
   enum Page : std::uint64_t { pml4, pdpt, directory, table, kernel_code, user_code, data, count };
@@ -37,7 +37,7 @@ class EngineResumes : public testing::TestWithParam<std::uint32_t> {
     state_.cpl = static_cast<std::uint8_t>(cpl);
     state_.rip = rip;
   }
-  /// Resumes from there, without telling the engine that anything changed.
+  /// Runs from `rip` without telling the engine of any change outside.
   Stop resume(unsigned cpl, std::uint64_t rip) {
     as(cpl, rip);
     engine_.resume(state_);
@@ -62,7 +62,7 @@ TEST_P(EngineResumes, AndGoesOnCounting) {
   EXPECT_EQ(engine_.passed().instructions, 3U);
 }
 
-// The owner says which page somebody else has written to; it need not throw the rest away.
+// The owner tells the engine which page was written to from outside; it keeps the code of all others.
 TEST_P(EngineResumes, WithTheCodeThatItWasToldOf) {
   put(kernel_code, {0xB8, 1, 0, 0, 0, 0x0F, 0x0B});  // mov $1, %eax; ud2
   as(0, 0);
@@ -77,7 +77,7 @@ TEST_P(EngineResumes, WithTheCodeThatItWasToldOf) {
   EXPECT_EQ(engine_.decoded_blocks(), decoded + 1);
 }
 
-// SDM 2A CLI: the flag may be clear already, it is still not a program's.
+// SDM 2A CLI: it is privileged even if IF is clear already.
 TEST_P(EngineResumes, AndLeavesCliOfAProgramToOthers) {
   put(user_code, {0xFA, 0x0F, 0x0B});
   as(3, 0x1000);
@@ -86,7 +86,7 @@ TEST_P(EngineResumes, AndLeavesCliOfAProgramToOthers) {
   EXPECT_EQ(engine_.passed().instructions, 0U);
 }
 
-// SDM 3A 4.6.1: what the kernel has run and read a moment ago is not a program's to run and read.
+// SDM 3A 4.6.1: a program must not execute and read pages just because the kernel has done so before.
 TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
   put(kernel_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
   put(user_code, {0xA1, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x0F, 0x0B});
@@ -102,7 +102,7 @@ TEST_P(EngineResumes, WithTheRightsOfItsNewPrivilegeLevel) {
   EXPECT_EQ(engine_.passed().instructions, 3U);
 }
 
-// Under SMAP the kernel reads a program's memory only with RFLAGS.AC: to have read it once opens nothing.
+// Under SMAP the kernel reads user pages only with RFLAGS.AC, even if it has read them before.
 TEST_P(EngineResumes, WithOrWithoutAc) {
   state_.paging.cr4 |= bit(21);
   put(kernel_code, {0x0F, 0x01, 0xCB, 0xA1, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x0F, 0x01, 0xCA, 0x0F,
@@ -116,7 +116,7 @@ TEST_P(EngineResumes, WithOrWithoutAc) {
   EXPECT_EQ(resume(0, 3), Stop::unsupported);
 }
 
-// The same for where a program jumps to: the kernel's blocks are decoded and known by their addresses.
+// The same for jump targets: a program must not jump to the kernel's blocks, although they are decoded.
 TEST_P(EngineResumes, AndAProgramDoesNotJumpIntoTheKernel) {
   put(kernel_code, {0x90, 0x0F, 0x0B});      // nop; ud2
   put(user_code, {0x31, 0xC0, 0xFF, 0xE0});  // xor %eax, %eax; jmp *%rax
@@ -152,7 +152,7 @@ TEST_P(EngineResumes, WithOrWithoutAcInALoop) {
   EXPECT_EQ(engine_.passed().instructions, 20U);
 }
 
-// A loop of two blocks, one of them in the kernel's page.
+// A loop of two linked blocks, one of them in the kernel's page.
 TEST_P(EngineResumes, WithoutAWayThatOnlyTheKernelMayGo) {
   put(user_code, {0xE9, 0xFB, 0xEF, 0xFF, 0xFF});    // jmp 0
   put(kernel_code, {0x90, 0xE9, 0xFA, 0x0F, 0, 0});  // nop; jmp 0x1000
@@ -164,7 +164,7 @@ TEST_P(EngineResumes, WithoutAWayThatOnlyTheKernelMayGo) {
   EXPECT_EQ(engine_.state().rip, 0U);
 }
 
-// A loop of two blocks, of which the second is another one now.
+// A loop of two linked blocks, of which the second has changed.
 TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
   const auto run = [&](unsigned value, bool told) {
     put(kernel_code,
@@ -180,7 +180,7 @@ TEST_P(EngineResumes, WithWhatStandsWhereALoopLeads) {
   run(3, true);
 }
 
-// A loop of a block in each page, of which the second is another page now.
+// A loop of two blocks in two pages, the second of which is now mapped to another frame.
 TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
   put(kernel_code, {0xE9, 0xFB, 0x1F, 0, 0});                        // jmp 0x2000
   put(data, {0xB8, 1, 0, 0, 0, 0xE9, 0xF6, 0xDF, 0xFF, 0xFF});       // mov $1, %eax; jmp 0
@@ -196,7 +196,7 @@ TEST_P(EngineResumes, WithThePageWhereALoopLeadsAfterAnInvlpg) {
   EXPECT_EQ(engine_.passed().instructions, 130U);
 }
 
-// MOV CR3: other tables, other memory.
+// A change of CR3 invalidates translations.
 TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
   put(kernel_code, {0x8B, 0x04, 0x25, 0, 0x20, 0, 0, 0x0F, 0x0B});  // mov 0x2000, %eax; ud2
   put(user_code, {0x42});
@@ -212,7 +212,8 @@ TEST_P(EngineResumes, WithNewTranslationsWhereCr3Changed) {
   EXPECT_EQ(engine_.state().gpr[rax], 0x42U);
 }
 
-// Two pages that have one place in the software TLB: each is found in the tables once for reading, once for writing.
+// Two pages that share an entry of the software TLB: after one walk for reading and one for writing, neither needs
+// more.
 TEST_P(EngineResumes, WithPagesThatItsTlbHasNoRoomFor) {
   link(table, 2 + tlb_entries, user_code, 0);
   put(kernel_code, {0x8B, 0x04, 0x25, 0,    0x20, 0,    0,  // mov 0x2000, %eax
@@ -237,7 +238,7 @@ TEST_P(EngineResumes, WithPagesThatItsTlbHasNoRoomFor) {
   EXPECT_EQ(engine_.state().gpr[rax], 0x42U);
 }
 
-// What was found for reading is not thereby found for writing.
+// A translation that was found for reading must not be used for writing.
 TEST_P(EngineResumes, WithPagesThatMayOnlyBeRead) {
   state_.paging.cr0 |= bit(16);
   const std::uint64_t read_only = at(data) | present;
@@ -250,7 +251,7 @@ TEST_P(EngineResumes, WithPagesThatMayOnlyBeRead) {
   EXPECT_EQ(engine_.passed().instructions, 1U);
 }
 
-// A page that was written to before code was decoded from it is not open for writing for long.
+// If code is decoded from a page that was open for writing, later writes to it must be noticed again.
 TEST_P(EngineResumes, WithWhatItWroteIntoCode) {
   link(table, 3 + tlb_entries, user_code, 0);
   put(kernel_code, {0xC7, 0x04, 0x25, 0,    0x30, 0,    0, 1,    0, 0, 0,  // movl $1, 0x3000

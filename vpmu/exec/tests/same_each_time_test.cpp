@@ -36,8 +36,8 @@ class Load {
   }};
 };
 
-// rr's condition for a usable counter: conditional branches are the same each time, whatever else runs and however the
-// run is cut up.
+// rr requires a counter of conditional branches that is the same in each run, whatever else the host runs and however
+// the run is cut.
 TEST(ConditionalBranches, AreTheSameInAHundredRunsUnderLoad) {
   const Load load;
   FlatRam ram{page_size};

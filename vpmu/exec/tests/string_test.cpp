@@ -1,5 +1,5 @@
-// Repeated string instructions, many elements at once, against one by one as the manual tells it. SDM 2B REP, MOVS,
-// STOS.
+// Repeated string instructions that do many elements at once, against a model that does one at a time, as the manual
+// says. SDM 2B REP, MOVS, STOS.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,10 +21,10 @@ struct Case {
   bool down{};
 };
 
-/// Code on the first page, data after it, and nothing after that.
+/// Code on the first page, then data, and then no memory.
 class Strings : public testing::Test {
  protected:
-  /// How many elements are done before memory ends.
+  /// Does in `memory` what the instruction must do; returns how many elements fit before memory ends.
   std::uint64_t expect(const Case& c, std::vector<std::byte>& memory, std::uint64_t value) const {
     const std::uint64_t step = c.down ? std::uint64_t{0} - c.bytes : c.bytes;
     for (std::uint64_t n = 0; n < c.count; ++n) {

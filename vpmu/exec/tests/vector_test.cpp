@@ -1,5 +1,4 @@
-// x87 and vector instructions: when they run, and what they must not touch. oracle/vector_oracle_test.cpp tests what
-// they do.
+// x87 and vector instructions: how the engine runs them. oracle/vector_oracle_test.cpp tests their results.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -39,7 +38,7 @@ class NoCode final : public HostCode {
 
 constexpr std::uint64_t cr0_em = 4, cr0_ts = 8, osfxsr = 1U << 9, osxsave = 1U << 18;
 
-/// Code on the second page, data on the first; after the third there is no memory.
+/// Data on the first page, code on the second; there is no memory after the third.
 class EngineRunsVectors : public testing::Test {
  protected:
   EngineRunsVectors() {
@@ -206,7 +205,7 @@ TEST_F(EngineRunsVectors, AStoreThatCannotBeAllOfItDoesNothing) {
   EXPECT_EQ(ram_.bytes().back(), before);
 }
 
-// A store to the code that runs: the engine stops, and goes on with the new code.
+// A store to the running code: the engine stops, and continues with the new code.
 TEST_F(EngineRunsVectors, NoticesAStoreToCode) {
   state_.gpr[rbx] = code_at_ + 3;
   std::memset(xmm(1), 0x90, 16);
@@ -217,7 +216,7 @@ TEST_F(EngineRunsVectors, NoticesAStoreToCode) {
   EXPECT_EQ(engine_.passed().instructions, 10U);
 }
 
-// The guest must not learn addresses of the host's own code. SDM 1 8.1.8.
+// SDM 1 8.1.8: the x87 instruction pointer would tell the guest addresses of the host's code.
 TEST_F(EngineRunsVectors, TellsNoPointersOfTheHost) {
   state_.gpr[rbx] = data_at_;
   std::memset(ram_.bytes().data(), 0xFF, 1024);
@@ -230,7 +229,7 @@ TEST_F(EngineRunsVectors, TellsNoPointersOfTheHost) {
   for (std::size_t i = 70; i < 64 + 24; ++i) EXPECT_EQ(ram_.bytes()[i], std::byte{0}) << "FXSAVE " << i - 64;
 }
 
-// Rounding and precision of the guest are not the host's.
+// The guest's rounding and precision must not stay in the host's control registers.
 TEST_F(EngineRunsVectors, LeavesTheHostsControlWordsAlone) {
   platform_.state.set_mxcsr(0xFF80);  // towards zero, denormals are zero
   platform_.state.set_fcw(0xC7F);
@@ -264,7 +263,7 @@ TEST_F(EngineRunsVectors, MakesEachRoutineOnce) {
   EXPECT_EQ(code_.added, 2U);
 }
 
-// More different instructions than there is room for: the old routines are discarded.
+// More different instructions than there is room for: older routines are discarded.
 TEST_F(EngineRunsVectors, MakesRoomForMore) {
   TestCode little{512};
   Engine engine{ram_, platform_, &little};
@@ -301,7 +300,7 @@ TEST_F(EngineRunsVectors, ZeroesUpperHalvesAndAll) {
   EXPECT_EQ(xmm(1)[1], std::byte{0});
 }
 
-// CVTPD2PI and its like from memory name no vector register, and obey MXCSR all the same.
+// CVTPD2PI and similar instructions from memory have no XMM operand, but obey MXCSR all the same.
 TEST_F(EngineRunsVectors, ConversionsToMmxRegistersObeyMxcsr) {
   state_.gpr[rbx] = data_at_;
   const std::vector<Code> conversions{

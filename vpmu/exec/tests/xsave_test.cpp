@@ -1,5 +1,5 @@
-// XSAVE, XRSTOR and their relatives, and instructions that a guest may lack. oracle/vector_oracle_test.cpp tests what
-// programs can do with them.
+// XSAVE, XRSTOR and their variants, and instructions that a guest may lack. oracle/vector_oracle_test.cpp tests those
+// that programs can run.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -25,7 +25,7 @@ class Guest final : public NoPlatform {
   std::optional<CpuFeature> lacks;
 };
 
-/// Code on the third page, data on the first two; after the fourth there is no memory. The operand is at RBX.
+/// Data on the first two pages, code on the third; there is no memory after the fourth. The operand is at RBX.
 class Xsave : public testing::Test {
  protected:
   Xsave() {
@@ -68,7 +68,7 @@ class Xsave : public testing::Test {
 const Code xsave{0x0F, 0xAE, 0x23}, xsaveopt{0x0F, 0xAE, 0x33}, xsavec{0x0F, 0xC7, 0x23}, xsaves{0x0F, 0xC7, 0x2B};
 const Code xrstor{0x0F, 0xAE, 0x2B}, xrstors{0x0F, 0xC7, 0x1B};
 
-// SDM 1 13.11, 13.12. Ring 0's own, which no program can try.
+// SDM 1 13.11, 13.12. Privileged, so that the host cannot serve as an oracle.
 TEST_F(Xsave, XsavesAndXrstorsUseTheCompactedFormat) {
   std::fill_n(area(), area_bytes, std::byte{0xEE});
   const VectorState before = guest_.state;
@@ -91,7 +91,7 @@ TEST_F(Xsave, XsavesAndXrstorsUseTheCompactedFormat) {
   EXPECT_EQ(run(xsave), Stop::budget);
 }
 
-// SDM 1 13.7: nothing is left out, and bits of components that were not asked for stay.
+// SDM 1 13.7: XSAVE stores initial components, too, and keeps XSTATE_BV's bits of components that were not requested.
 TEST_F(Xsave, XsaveKeepsWhatItWasNotAskedFor) {
   std::fill_n(area(), area_bytes, std::byte{0});
   put(header_at, ~0ULL);
@@ -104,7 +104,7 @@ TEST_F(Xsave, XsaveKeepsWhatItWasNotAskedFor) {
   EXPECT_EQ(word(VectorState::mxcsr_at) & 0xFFFF'FFFF, 0x1F80U) << "with AVX, too";
 }
 
-// SDM 1 13.7, 13.10: MXCSR is a part of SSE, and comes back where the registers are all 0.
+// SDM 1 13.7, 13.10: MXCSR belongs to the SSE component, and is restored even if all XMM registers are 0.
 TEST_F(Xsave, AnMxcsrOfItsOwnIsSseInUse) {
   guest_.state.initialize(VectorState::sse);
   for (const Code& code : {xsave, xsaveopt, xsavec, xsaves}) {
@@ -118,7 +118,7 @@ TEST_F(Xsave, AnMxcsrOfItsOwnIsSseInUse) {
   }
 }
 
-// SDM 1 13.8: what XRSTOR does not take is #GP, and nothing has changed.
+// SDM 1 13.8: an area that XRSTOR refuses raises #GP and changes nothing.
 TEST_F(Xsave, HeadersThatXrstorRefuses) {
   struct Row {
     std::size_t at;
@@ -174,7 +174,7 @@ TEST_F(Xsave, OnlyWhereItIsEnabledAndAligned) {
   }
 }
 
-// SDM 1 13.5: the area of what is asked for is all that must be there.
+// SDM 1 13.5: only the area of the requested components must be memory.
 TEST_F(Xsave, AnAreaThatEndsWhereMemoryDoes) {
   const std::uint64_t end = ram_.address() + 4 * page_size;
   for (const Code& code : {xsave, xrstor}) {
@@ -200,7 +200,7 @@ TEST_F(Xsave, AnAreaThatEndsWhereMemoryDoes) {
   }
 }
 
-// An area in two pages.
+// An area that crosses two pages.
 TEST_F(Xsave, AcrossAPageBoundary) {
   const VectorState before = guest_.state;
   for (std::uint64_t before_end = 64; before_end < area_bytes; before_end += 64) {
@@ -218,7 +218,7 @@ TEST_F(Xsave, AcrossAPageBoundary) {
   }
 }
 
-// An instruction of a feature that the guest lacks is unknown to the engine, and left to the owner.
+// The engine does not run an instruction that the guest's CPU lacks.
 TEST_F(Xsave, AnInstructionThatTheGuestLacksIsNone) {
   struct Row {
     Code code;

@@ -7,7 +7,7 @@ namespace vpmu::oracle {
 
 /// One encodable event or event:umask as libpfm4 knows it.
 struct PfmEvent {
-  std::string name;    ///< "EVENT:UMASK", or "EVENT" where it has none.
+  std::string name;    ///< "EVENT:UMASK", or "EVENT" if it has no umask.
   std::uint8_t code;   ///< PERFEVTSEL[7:0] of its encoding.
   std::uint8_t umask;  ///< PERFEVTSEL[15:8].
   bool precise;        ///< libpfm4 calls it precise.

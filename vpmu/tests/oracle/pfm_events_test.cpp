@@ -9,14 +9,14 @@
 
 #include "vpmu/generation.hpp"
 
-// An independent table, libpfm4's, must agree with ours of each generation. Where it does not, the difference is in
-// differences.csv with its reason: `theirs` alone has the code and umask, `ours` alone has it, or one alone calls it
-// `precise`. A difference that is gone must leave the file.
+// Our event table of each generation must agree with libpfm4's, which is independent of it. differences.csv has each
+// difference with its reason: only `theirs` has the code and umask, only `ours` has it, or only one calls it `precise`.
+// A difference that no longer exists must be removed from the file.
 
 namespace vpmu::test {
 namespace {
 
-/// "C4/04".
+/// Code and umask, such as "C4/04".
 using Select = std::string;
 
 Select select_of(std::uint8_t code, std::uint8_t umask) {
@@ -45,8 +45,8 @@ constexpr std::array pairs{Pair{Generation::nehalem, "nhm"},
                            Pair{Generation::skylake, "skl"},
                            Pair{Generation::skylake_sp, "skx"}};
 
-/// The explained differences of a kind and generation. Lines: kind, generations, events, reason; the middle ones
-/// separated by spaces.
+/// The explained differences of a kind and generation. Columns: kind, generations, events, reason; generations and
+/// events are lists separated by spaces.
 std::set<Select> explained(std::string_view kind, std::string_view generation) {
   std::ifstream file{VPMU_DIFFERENCES};
   std::set<Select> result;

@@ -10,8 +10,8 @@
 #include "paging_model.hpp"
 #include "vpmu/paging.hpp"
 
-// Random page tables in a few pages of RAM: the walker and a naive reading of the manual must agree on the outcome and
-// on every byte of the tables afterwards.
+// Random page tables in a few pages of RAM: our page walk and a naive model from the manual must agree on the outcome
+// and on every byte of the tables afterwards.
 
 namespace vpmu::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "pebs_session.hpp"
 
-// Rule C4 against a model that keeps every cycle: a list of cycles, each with its events, and the level that its end
-// was charged to.
+// Rule C4 against a model that lists every cycle, with its events and the privilege level to which its end is
+// attributed.
 
 namespace vpmu::test {
 namespace {
@@ -29,7 +29,7 @@ std::uint64_t naive_count(const Select& s, const std::vector<Instruction>& strea
   struct Cycle {
     std::uint64_t events{};
     bool ended{};
-    bool counted_level{};  ///< The end was charged to a level that counts.
+    bool counted_level{};  ///< The end was attributed to a level that counts.
   };
   std::vector<Cycle> cycles(1);
   std::uint64_t events = 0;

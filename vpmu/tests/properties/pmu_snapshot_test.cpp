@@ -9,7 +9,7 @@
 #include "pebs_session.hpp"
 
 // Random sessions: whatever the guest and its instructions do, the state stays one that WRMSR could have made, and a
-// PMU restored from a snapshot goes on exactly as the original.
+// PMU restored from a snapshot behaves exactly as the original.
 
 namespace vpmu::test {
 namespace {

@@ -36,7 +36,7 @@ class HostOracle : public testing::Test {
     return stop;
   }
 
-  /// The same as compiled code, with a jump after it to end the block.
+  /// The same as compiled code, with a jump after it that ends the block.
   Registers run_compiled(const Case& c) {
     std::byte* const behind = ram_.bytes().data() + scratch_.size() + c.code.size();
     constexpr std::array jump{0xE9, 0, 0, 0, 0};
@@ -74,8 +74,8 @@ void expect_same(const Case& c, const Registers& before, const Registers& engine
       << before.flags;
 }
 
-// Every instruction that the engine knows, from registers and flags of all kinds, does what this CPU does; and compiled
-// the very same, flags that the manual does not define too.
+// Every instruction that the engine knows, with registers and flags of all kinds, does what this CPU does. Compiled
+// code does exactly what the interpreter does, also for flags that the manual leaves undefined.
 TEST_F(HostOracle, DoesWhatTheCpuDoes) {
   const char* const wanted = std::getenv("VPMU_ORACLE_CASES");
   const std::uint64_t cases = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 150'000;

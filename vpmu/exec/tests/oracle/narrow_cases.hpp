@@ -11,15 +11,15 @@
 
 #include "vpmu/address.hpp"
 
-/// Programs of 32-bit code that leave in memory what each of their instructions did.
+/// Programs of 32-bit code that store the result of each of their instructions in memory.
 namespace vpmu::exec::test {
 
 inline constexpr std::size_t code_bytes = 1U << 20, data_bytes = 4 * page_size, slot_bytes = 64;
 inline constexpr std::size_t cases = 4000;
 inline constexpr std::size_t total = code_bytes + data_bytes + cases * slot_bytes;
 
-/// In the order of PUSHA, from the lowest address: EDI, ESI, EBP, ESP, EBX, EDX, ECX, EAX, the flags; and ESP as the
-/// instruction left it.
+/// The words of a result, from the lowest address, in the order of PUSHA: EDI, ESI, EBP, ESP, EBX, EDX, ECX, EAX, the
+/// flags; then ESP as the instruction left it.
 inline constexpr std::size_t slot_words = 10, flags_word = 8;
 
 /// Each case is one instruction, or a branch and its target, between code that loads all registers and code that stores
@@ -45,7 +45,7 @@ class NarrowCases {
   [[nodiscard]] const std::vector<std::uint8_t>& image() const { return image_; }
   [[nodiscard]] std::uint32_t system_call() const { return system_call_; }
   [[nodiscard]] bool fits() const { return at_ < code_bytes; }
-  /// Flags that the manual defines behind case `n`.
+  /// Flags that the manual defines after case `n`.
   [[nodiscard]] std::uint32_t defined_flags(std::size_t n) const { return defined_[n]; }
   [[nodiscard]] std::string describe(std::size_t n) const {
     std::string text = "case " + std::to_string(n) + ":";
@@ -71,7 +71,7 @@ class NarrowCases {
   }
   [[nodiscard]] std::uint32_t here() const { return base_ + static_cast<std::uint32_t>(at_); }
   [[nodiscard]] std::uint32_t data() const { return base_ + static_cast<std::uint32_t>(code_bytes); }
-  /// Somewhere with room on both sides.
+  /// An address in the data with room on both sides.
   std::uint32_t somewhere() { return data() + 0x1000 + below(0x2000); }
 
   void one(std::size_t n) {
@@ -80,14 +80,14 @@ class NarrowCases {
     r_[rbp] = one_in(2) ? r_[rbp] : somewhere();
     defined_.push_back(all_flags);
     const std::size_t loads = at_;
-    at_ += 5 * r_.size() + 6;  // written when the case knows what it needs
+    at_ += 5 * r_.size() + 6;  // filled in when the case has chosen its registers
     const std::size_t from = at_;
     instruction();
     instructions_.emplace_back(from, at_);
     const std::size_t behind = std::exchange(at_, loads);
     put({0x68});
     const std::uint32_t flags = (static_cast<std::uint32_t>(random_()) & all_flags) | 0x202;
-    // The flags by the stack of the case, which is put right afterwards.
+    // Loads the flags by a PUSH and POPF on the stack of the previous case. ESP is loaded afterwards.
     put32(flags);
     put({0x9D});
     for (unsigned r = 0; r < r_.size(); ++r) {
@@ -105,7 +105,7 @@ class NarrowCases {
     put32(data() + 0x2000);
   }
 
-  /// ModRM and what belongs to it: a register, or an address that leads to the data, whatever wraps on the way.
+  /// ModRM with SIB and displacement: a register, or an address that is in the data, even if the sum wraps.
   void operand(unsigned reg, bool memory, std::uint32_t to) {
     if (!memory) return put({0xC0 | reg << 3 | below(8)});
     const unsigned kind = below(4);

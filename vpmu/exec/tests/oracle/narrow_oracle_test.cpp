@@ -1,5 +1,5 @@
-// Compares 32-bit code with QEMU's user mode, which shares no code with the engine: the same bytes must leave the same
-// memory in both.
+// 32-bit code against QEMU's user mode, which shares no code with the engine. The same bytes run in both, and must
+// leave the same memory.
 #include <elf.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -21,7 +21,7 @@
 namespace vpmu::exec::test {
 namespace {
 
-/// The memory as QEMU leaves it; empty when there is no QEMU. The stack that it begins with is its own.
+/// Memory after the program has run in QEMU; empty if there is no QEMU. QEMU provides the initial stack.
 std::vector<std::uint8_t> by_qemu(const NarrowCases& program, std::uint32_t base) {
   const std::string path = testing::TempDir() + "narrow_oracle_" + std::to_string(::getpid());
   Elf32_Ehdr header{};
@@ -64,7 +64,7 @@ std::vector<std::uint8_t> by_qemu(const NarrowCases& program, std::uint32_t base
 class NarrowOracle : public testing::Test {
  protected:
   NarrowOracle() { program_.write(); }
-  /// Runs all of it, at most so many instructions at once.
+  /// Runs the whole program, at most `at_once` instructions in one run.
   void run(std::uint64_t at_once) {
     std::memcpy(ram_.bytes().data(), program_.image().data(), total);
     VectorPlatform platform;
@@ -74,7 +74,7 @@ class NarrowOracle : public testing::Test {
     s.mode = CodeMode::bits32;
     s.paging.cr4 = 1U << 9;
     s.rip = base_;
-    s.rflags = 0x202;  // IF, as programs have it
+    s.rflags = 0x202;  // with IF, as in user mode
     s.gpr[rsp] = base_ + code_bytes + 2 * page_size;
     engine.load(s);
     Stop stop = Stop::budget;

@@ -17,7 +17,7 @@ int number_of(ZydisRegister reg) {
   return whole >= ZYDIS_REGISTER_RAX && whole <= ZYDIS_REGISTER_R15 ? whole - ZYDIS_REGISTER_RAX : -1;
 }
 
-/// Instructions that leave the process, trap, or show what differs between two CPUs.
+/// Instructions that leave the process, trap, or give results that differ between CPUs.
 bool is_excluded(const ZydisDecodedInstruction& in, const Operands& operands) {
   if (in.meta.branch_type != ZYDIS_BRANCH_TYPE_NONE) return true;
   if ((in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0) return true;

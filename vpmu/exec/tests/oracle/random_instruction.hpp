@@ -9,14 +9,14 @@
 
 namespace vpmu::exec::test {
 
-/// An instruction for both CPUs, and registers to run it from.
+/// An instruction for engine and CPU, and the registers before it.
 struct Case {
   std::vector<std::byte> code;
   std::string text;
   Registers before;
-  /// Status flags that the manual leaves undefined after it with these registers.
+  /// Status flags that the manual leaves undefined after the instruction, with these registers.
   std::uint64_t undefined{};
-  /// Destination registers that it leaves undefined, by number.
+  /// Destination registers that the manual leaves undefined, as a bit mask.
   std::uint32_t undefined_registers{};
 };
 
@@ -25,7 +25,7 @@ class RandomInstruction {
  public:
   RandomInstruction(std::uint64_t seed, std::uint64_t scratch, std::uint64_t scratch_bytes)
       : random_{seed}, scratch_{scratch}, bytes_{scratch_bytes} {}
-  /// Empty: the bytes that came up are none of these; ask again.
+  /// Empty if the random bytes were no such instruction; call again.
   std::optional<Case> next() { return with(random_bytes()); }
   /// The same for the instruction that `code` begins with.
   std::optional<Case> with(std::vector<std::byte> code);

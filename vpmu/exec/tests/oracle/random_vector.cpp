@@ -35,7 +35,7 @@ std::optional<Decoded> decode(std::vector<std::byte> code) {
   return d;
 }
 
-/// Which of XSAVE's relatives this CPU has. SDM 2A CPUID, leaf DH.
+/// Which variants of XSAVE this CPU has. SDM 2A CPUID, leaf DH.
 std::uint32_t extended_state() {
   std::uint32_t a = 0xD, b{}, c = 1, d{};  // NOLINT(misc-const-correctness): the asm writes them
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
@@ -45,12 +45,12 @@ bool is_xsave(const ZydisDecodedInstruction& in) {
   return in.meta.category == ZYDIS_CATEGORY_XSAVE || in.meta.category == ZYDIS_CATEGORY_XSAVEOPT;
 }
 
-/// Whether an instruction of this set belongs here, and this CPU has it.
+/// Whether the instruction belongs to one of these sets, and this CPU has it.
 bool is_wanted(const ZydisDecodedInstruction& in) {
   if (in.meta.category == ZYDIS_CATEGORY_PREFETCH || (in.attributes & ZYDIS_ATTRIB_IS_PRIVILEGED) != 0) return false;
   if (in.encoding != ZYDIS_INSTRUCTION_ENCODING_LEGACY && in.encoding != ZYDIS_INSTRUCTION_ENCODING_VEX) return false;
   const auto set = in.meta.isa_set;
-  if (in.mnemonic == ZYDIS_MNEMONIC_TZCNT) return false;  // with the integer instructions
+  if (in.mnemonic == ZYDIS_MNEMONIC_TZCNT) return false;  // tested with the integer instructions
   if (set == ZYDIS_ISA_SET_FXSAVE || set == ZYDIS_ISA_SET_FXSAVE64) return true;
   switch (in.meta.isa_ext) {
     case ZYDIS_ISA_EXT_X87:
@@ -127,8 +127,7 @@ void RandomVector::find_forms() {
   try_form({.before = {byte(0x40)}, .opcode = {byte(0x9B)}, .modrm = false});  // FWAIT
 }
 
-// With each ModRM.reg, and with VEX.vvvv that names a register and that does not; one form where all are the same
-// instruction.
+// Tries each ModRM.reg, and VEX.vvvv with and without a register; keeps one form if all are the same instruction.
 void RandomVector::try_form(const Form& form) {
   std::vector<Form> found;
   std::set<std::string> names;
@@ -234,7 +233,7 @@ void RandomVector::set_state(VectorCase& c) {
   c.before.flags = 0x202 | (random_() & rflags::status);
   const std::uint32_t mxcsr_masks = c.masked ? 0x1F80 : static_cast<std::uint32_t>(r >> 8U) & 0x1F80;
   c.vectors.set_mxcsr(mxcsr_masks |
-                      (static_cast<std::uint32_t>(r >> 16U) & 0xE07F));  // rounding, FTZ, DAZ, and what is sticky
+                      (static_cast<std::uint32_t>(r >> 16U) & 0xE07F));  // rounding, FTZ, DAZ and sticky flags
   if (!c.masked) c.vectors.set_mxcsr(c.vectors.mxcsr() & ~0x3FU);
   const std::uint32_t fcw_masks = c.masked ? 0x3F : static_cast<std::uint32_t>(r >> 8U) & 0x3F;
   constexpr std::array<std::uint32_t, 3> precisions{0, 0x200, 0x300};
@@ -253,7 +252,7 @@ void RandomVector::set_state(VectorCase& c) {
   c.vectors.xcr0 = host_has(CpuFeature::avx) ? 7 : 3;
 }
 
-// Often one and the same all over, as who wants to make an instruction long does it. FS and GS are the test's own.
+// Often one prefix over and over, as code that wants long instructions has it. FS and GS are in use by the test itself.
 void RandomVector::pad(std::vector<std::byte>& code) {
   constexpr std::array prefixes{0x66U, 0xF2U, 0xF3U, 0x2EU, 0x36U, 0x3EU, 0x26U, 0x48U};
   const auto d = decode(code);
@@ -267,7 +266,7 @@ void RandomVector::pad(std::vector<std::byte>& code) {
   }
 }
 
-// Components that VectorState has, and an operand of the size that AVX needs.
+// Requests components that VectorState has, with an operand of the size that AVX needs.
 void RandomVector::shape_xsave(VectorCase& c, const Decoded& d) {
   constexpr std::uint64_t alignment = 63;
   const std::uint64_t r = random_();
@@ -278,7 +277,7 @@ void RandomVector::shape_xsave(VectorCase& c, const Decoded& d) {
   c.restores = d.in.mnemonic == ZYDIS_MNEMONIC_XRSTOR || d.in.mnemonic == ZYDIS_MNEMONIC_XRSTOR64;
 }
 
-// Elements near the base, some of them far away; each second one masked.
+// Elements near the base, some far away; half of them masked.
 void RandomVector::shape_gather(VectorCase& c, const Decoded& d, unsigned operand) {
   const auto put_vector = [&](ZydisRegister reg, auto make) {
     const auto n = static_cast<std::uint8_t>(ZydisRegisterGetId(reg));

@@ -27,24 +27,24 @@ class RandomVector {
   struct Decoded;
   enum class Prefixes : std::uint8_t {
     needed,
-    padded,  ///< And others before them, up to what an instruction may be long. SDM 2A 2.1.1.
+    padded,  ///< With others before them, up to the longest instruction. SDM 2A 2.1.1.
   };
   /// Memory operands lie in [scratch, scratch + bytes), some at its very end.
   RandomVector(std::uint64_t seed, std::uint64_t scratch, std::size_t bytes);
   VectorCase next(Prefixes prefixes = Prefixes::needed);
-  /// The names of all instructions that next() can give.
+  /// The names of all instructions that next() can return.
   [[nodiscard]] const std::map<std::string, unsigned>& mnemonics() const { return mnemonics_; }
-  /// Sixteen bytes that mean something: floating-point numbers, integers, text.
+  /// Sixteen bytes of plausible data: floating-point numbers, integers, text.
   std::array<std::byte, 16> value();
 
  private:
   struct Form {
     std::vector<std::byte> before;  ///< Prefixes, with the place of REX or VEX.
-    std::size_t rex{};              ///< Where REX is, or VEX; `before` has three bytes there then.
+    std::size_t rex{};              ///< Offset in `before` of REX, or of VEX, which has three bytes.
     bool vex{};
     std::vector<std::byte> opcode;
-    int reg{-1};  ///< ModRM.reg, where it belongs to the opcode.
-    int rm{-1};   ///< The same of ModRM.rm; then it is a register.
+    int reg{-1};  ///< ModRM.reg if it is part of the opcode.
+    int rm{-1};   ///< ModRM.rm if it is part of the opcode; the operand is then a register.
     bool memory{};
     bool modrm{true};
   };

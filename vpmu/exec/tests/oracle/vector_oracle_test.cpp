@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::size_t scratch_pages = 8;
 
-/// Never run by the engine; everything else that RandomVector knows must be.
+/// Instructions that the engine does not run. It must run all others that RandomVector knows.
 const std::map<std::string, const char*> left_out{{"maskmovq", "nobody needs it"}};
-/// The code's page first, then one that it saves a register to, then scratch memory, then a page that is not there.
+/// A page of code, one to save a register in, scratch memory, and then no memory.
 class VectorOracle : public testing::Test {
  protected:
   VectorOracle() { ::mprotect(ram_.bytes().data() + (scratch_pages + 2) * page_size, page_size, PROT_NONE); }
@@ -36,16 +36,16 @@ class VectorOracle : public testing::Test {
     platform_.state = c.vectors;
     engine_.load(s);
     Stop stop = engine_.run(1);
-    if (stop == Stop::unsupported) stop = engine_.run(1);  // the room for routines was full, and is not now
+    if (stop == Stop::unsupported) stop = engine_.run(1);  // the room for routines was full, and has been cleared
     const CpuState end = engine_.state();
     after = {end.gpr, end.rflags};
     EXPECT_EQ(end.rip, s.rip + (stop == Stop::budget ? c.code.size() : 0)) << c.text;
     return stop;
   }
-  /// The same as compiled code. In its block, instructions before it let SSE run without another look.
+  /// The same as compiled code. Instructions before it in the block do the checks that SSE needs.
   Stop run_compiled(const VectorCase& c, Registers& after);
   void compare(RandomVector& random, const VectorCase& c, bool compiled = false);
-  /// One that XRSTOR takes, mostly: the formats and components that there are.
+  /// Writes an XSAVE header that XRSTOR mostly accepts, of all formats and components.
   void put_header(RandomVector& random, const VectorCase& c) {
     std::array<std::uint32_t, 4> r{};
     const auto v = random.value();
@@ -54,7 +54,7 @@ class VectorOracle : public testing::Test {
     const bool compacted = (r[0] & 8) != 0;
     header[0] = r[0] & 7;
     if (compacted) header[1] = 1ULL << 63 | (r[1] & 7) | header[0];
-    if (r[2] % 8 == 0) header[r[2] >> 8U & 7] ^= 1ULL << (r[3] & 63);  // and one that it may not take
+    if (r[2] % 8 == 0) header[r[2] >> 8U & 7] ^= 1ULL << (r[3] & 63);  // sometimes one that it may refuse
     const std::uint32_t mxcsr = 0x1F80 | (r[2] >> 16U & 0xE03F);
     const std::size_t at = c.at - scratch_at_;
     const auto put = [&](std::size_t offset, const auto& what) {
@@ -91,7 +91,7 @@ class VectorOracle : public testing::Test {
   std::vector<std::byte> after_{std::vector<std::byte>(scratch_.size())};
 };
 
-/// What FXSAVE stores of the state, without pointers and reserved bytes.
+/// The parts of the state to compare: what FXSAVE stores without pointers and reserved bytes, and the upper halves.
 std::vector<std::byte> comparable(const VectorState& v) {
   std::vector<std::byte> out{v.legacy.begin(), v.legacy.begin() + 5};  // FCW, FSW, FTW
   out.insert(out.end(), v.legacy.begin() + VectorState::mxcsr_at, v.legacy.begin() + VectorState::mxcsr_mask_at);
@@ -122,13 +122,13 @@ Stop VectorOracle::run_compiled(const VectorCase& c, Registers& after) {
   const auto put = [&](std::initializer_list<unsigned> list) {
     for (const unsigned byte : list) code.push_back(static_cast<std::byte>(byte));
   };
-  // All memory of this process that engines know is below 2 GiB.
+  // All memory of an engine under test is below 2 GiB.
   const auto put_address = [&](std::uint64_t to) {
     for (unsigned n = 0; n < 4; ++n) put({static_cast<unsigned>(to >> (8 * n) & 0xFF)});
   };
   const std::uint64_t page = (c.bytes != 0 ? c.at : scratch_at_) / page_size * page_size;
-  // XMM0 is saved; its page is made known for reading and writing; XORPS, and ADDPS, behind which MXCSR may be loaded;
-  // XMM0 is as it was. The same as AVX has it where the instruction is AVX, for no block has both.
+  // Saves XMM0; accesses the operand's page to fill the TLB for reading and writing; runs XORPS and ADDPS, after which
+  // MXCSR may be loaded; restores XMM0. For an AVX instruction all in AVX's encoding, since no block mixes both.
   const auto is_vex = [](std::byte byte) { return byte == std::byte{0xC4} || byte == std::byte{0xC5}; };
   const bool vex = std::ranges::any_of(c.code, is_vex);
   vex ? put({0xC5, 0xFC, 0x11, 0x04, 0x25}) : put({0x0F, 0x11, 0x04, 0x25});
@@ -154,7 +154,7 @@ Stop VectorOracle::run_compiled(const VectorCase& c, Registers& after) {
     return compiling_.run(instructions);
   };
   Stop stop = run(true);
-  if (stop == Stop::unsupported) run(true);  // the room for routines was full, and is not now
+  if (stop == Stop::unsupported) run(true);  // the room for routines was full, and has been cleared
   stop = run(false);
   const CpuState end = compiling_.state();
   after = {end.gpr, end.rflags};
@@ -162,7 +162,7 @@ Stop VectorOracle::run_compiled(const VectorCase& c, Registers& after) {
   return stop;
 }
 
-/// Runs it in both.
+/// Runs the instruction in the engine and on the CPU, and compares the results.
 void VectorOracle::compare(RandomVector& random, const VectorCase& c, bool compiled) {
   fill(random, c);
   std::ranges::copy(scratch_, memory_.begin());
@@ -205,8 +205,8 @@ std::uint64_t wanted_seed() {
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
 }
 
-// Every instruction of the sets, from registers, flags and memory of all kinds, does what this CPU does, and faults
-// where it does.
+// Every instruction of these sets, with registers, flags and memory of all kinds, does what this CPU does, and faults
+// when it does.
 TEST_F(VectorOracle, DoesWhatTheCpuDoes) {
   const std::uint64_t cases = wanted_cases();
   RandomVector random{wanted_seed(), scratch_at_, scratch_.size()};
@@ -232,7 +232,7 @@ TEST_F(VectorOracle, DoesWhatTheCpuDoes) {
   }
 }
 
-// The same of compiled code, which runs SSE in AVX's encoding.
+// The same for compiled code, which runs SSE in AVX's encoding.
 TEST_F(VectorOracle, CompiledDoesWhatTheCpuDoes) {
   const std::uint64_t cases = wanted_cases();
   RandomVector random{wanted_seed() + 2, scratch_at_, scratch_.size()};

@@ -29,7 +29,7 @@ using namespace vpmu;
 struct Forms {
   std::string set;  ///< The instruction set extension that it is from.
   std::set<std::string> known, left;
-  bool hosts_own{};  ///< In some form run as the host's own instruction.
+  bool hosts_own{};  ///< Some form is run as the host's own instruction.
 };
 using Table = std::map<std::string, Forms>;
 
@@ -72,7 +72,7 @@ std::string form_of(const ZydisDecodedInstruction& in,
   return text.empty() ? "plain" : text;
 }
 
-/// Asks both decoders for what stands in `code`.
+/// Decodes `code` with both decoders.
 void ask(Table& table, std::vector<unsigned> code) {
   code.resize(code.size() + 12, 1);
   std::vector<std::byte> bytes;
@@ -93,8 +93,8 @@ void ask(Table& table, std::vector<unsigned> code) {
   (known ? forms.known : forms.left).insert(form_of(in, operands));
 }
 
-/// `before` with each ModRM byte that makes a difference: /0 to /7 with a register and with memory, and every one of
-/// the register forms that some opcodes give a meaning of its own.
+/// Asks for `before` with each ModRM byte that matters: /0 to /7 with memory, and with all registers, since some
+/// opcodes have a meaning for each.
 void ask_operands(Table& table, const std::vector<unsigned>& before) {
   constexpr unsigned of_rbx = 3, with_index = 4;  // gathers have no other
   for (unsigned reg = 0; reg < 8; ++reg) {
@@ -112,7 +112,7 @@ void ask_operands(Table& table, const std::vector<unsigned>& before) {
   }
 }
 
-/// Prefixes, and the escapes to other maps, where an opcode of the first map would stand.
+/// Whether the byte is a prefix or the escape to another map, and so no opcode of the first map.
 bool is_no_opcode(unsigned byte) {
   constexpr std::array others{0x0FU, 0x26U, 0x2EU, 0x36U, 0x3EU, 0x62U, 0x64U, 0x65U,
                               0x66U, 0x67U, 0xC4U, 0xC5U, 0xF0U, 0xF2U, 0xF3U};
