@@ -14,8 +14,8 @@
 #include "program.hpp"
 #include "snapshot/snapshot_file.hpp"
 
-// What the program does with input that cannot work: exit code 2 for what the user can change, 1 for what the host
-// lacks; one line that says what failed, the value seen and what to do; nothing left behind. Runs the real program.
+// The program with input that cannot work: exit code 2 if the user can change that, 1 if the host lacks something; one
+// line that says what failed, the value seen and what to do; no files left. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {

@@ -1,4 +1,4 @@
-// `vpmu manual`, `vpmu completion` and what its scripts do in their shells. What there has to be is read from --help.
+// `vpmu manual`, `vpmu completion`, and its scripts in their shells. The expected contents are read from --help.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a shell prints. `status`: its exit code.
+/// Runs commands in a shell and returns their output. `status` gets the exit code.
 std::string run(const std::string& commands, int* status = nullptr) {
   std::FILE* const pipe = popen(commands.c_str(), "r");
   if (pipe == nullptr) return "no shell";
@@ -45,7 +45,7 @@ std::vector<std::string> all_matches(const std::string& text, const std::string&
   return found;
 }
 
-/// The commands below one, as its help lists them.
+/// The subcommands of a command, as its help lists them.
 std::vector<std::string> commands_below(const std::string& command) {
   const std::string help = vpmu(command + " --help");
   const auto list = help.find("\nSubcommands:\n");
@@ -53,7 +53,7 @@ std::vector<std::string> commands_below(const std::string& command) {
   return all_matches(help.substr(list), "\n  ([a-z-]+) ");
 }
 
-/// Where the help tells of options, one begins a line.
+/// The options of a command. In its help each begins a line.
 std::vector<std::string> options_of(const std::string& command) {
   return all_matches(vpmu(command + " --help"), "\n +(?:-[a-z],)?(--[a-z-]+)");
 }
@@ -95,7 +95,7 @@ TEST_F(Documents, EachCommandHasAPageAndEachOptionIsInItAndIsOffered) {
   }
 }
 
-// So that the loop above cannot pass over the long lists.
+// Shows that the tests above read the help's long lists completely.
 TEST_F(Documents, TheHelpIsReadWhole) {
   EXPECT_GE(options_of("run").size(), 25U);
   EXPECT_GE(options_of("exec").size(), 25U);
@@ -108,7 +108,7 @@ TEST_F(Documents, ThePagesShowTheCommandsOfTheDocument) {
   const auto examples = all_matches(read(VPMU_COMMANDS_DOCUMENT), "\n\\| `(vpmu [^`]+)` \\|");
   ASSERT_GE(examples.size(), 18U);
   for (const auto& example : examples) {
-    if (example == "vpmu models [-v]") continue;  // two in one
+    if (example == "vpmu models [-v]") continue;  // two examples in one
     const auto command = all_matches(example, "^vpmu ([a-z-]*)").front();
     EXPECT_NE(page(command.starts_with('-') ? "" : command).find(".nf\n\\fB" + escaped(example) + "\\fR\n"),
               std::string::npos)
@@ -137,7 +137,7 @@ TEST_F(Documents, ModelsAreThoseOfTheTable) {
     EXPECT_EQ(vpmu("__complete -- " + command + " --model ''"), names) << command;
 }
 
-/// What bash itself would put in the place of the last word, each in a line. `words`: as bash splits a line.
+/// Bash's completions of the last word, one a line. `words`: the line as bash splits it.
 std::string bash(const std::string& words, const std::string& before = "") {
   return run("bash --norc -c 'source <(" VPMU_PROGRAM " completion bash); " + before +
              " COMP_WORDS=(" VPMU_PROGRAM " " + words +
@@ -172,11 +172,11 @@ TEST_F(Documents, BashOffersFilesAndBehindTwoDashesCommands) {
   EXPECT_EQ(bash("run --kernel = kernel-", there), "kernel-1\n");
   EXPECT_EQ(bash("exec --model haswell -- ls kernel-", there), "kernel-1\n");
   EXPECT_TRUE(bash("exec --model = haswell -- sha256su").starts_with("sha256sum\n"));  // once for each place in PATH
-  // As bash-completion does, which knows how to complete other commands' arguments.
+  // A stand-in for bash-completion, which completes the arguments of other commands.
   EXPECT_EQ(bash("exec --model = haswell -- git sta", "_command_offset() { COMPREPLY=(\"from $1\"); };"), "from 6\n");
 }
 
-/// Whether a shell is here; a test without it is skipped where a user sees it.
+/// Whether the shell is installed; otherwise the test is skipped, which the user sees.
 bool is_here(const std::string& shell) {
   int status = 0;
   run("command -v " + shell, &status);

@@ -134,7 +134,7 @@ TEST(EventListing, TakesEveryMachinesName) {
   }
 }
 
-// Every precise event is delivered by the exact source, or named with a reason; less than a tenth of them are.
+// The exact source delivers every precise event, or names a reason; fewer than a tenth of the events need one.
 TEST(EventGaps, AreFewAndHaveReasonsOnEveryGeneration) {
   for (const vpmu::GenerationDesc* g : vpmu::all_generations()) {
     const auto gaps = event_gaps(*g);
@@ -152,7 +152,7 @@ TEST(EventListing, NamesAnUnknownSourceAndTheKnownOnes) {
       << describe(text.error());
 }
 
-// For the documentation's site: a row for each event, with a cell for each column.
+// For the documentation's web site: a row for each event, with a cell for each column.
 TEST(EventListing, GivesEachEventARowInMarkdown) {
   ASSERT_FALSE(vpmu::all_generations().empty());
   for (const vpmu::GenerationDesc* generation : vpmu::all_generations()) {

@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, BadDiskImageText,
                              {"a,partition=99999999999", "\"99999999999\" is not a partition's number; give 1 to 128"},
                          }));
 
-// A guest that writes qcow2's magic to its raw disk would otherwise read whatever file of the host's it names there.
+// Otherwise a guest could write a qcow2 header to its raw disk, and read any file of the host that the header names.
 TEST(DiskImage, IsNeverTakenForQcow2ByWhatIsInIt) {
   const std::string path = testing::TempDir() + "/exec-disk-image";
   std::ofstream{path} << "QFI\xfb" << std::string(508, '\0');

@@ -25,7 +25,7 @@ Bytes bytes_of(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// As small as an object file with a section .modinfo can be: header, strings, sections.
+/// The smallest object file with a section .modinfo: header, strings, sections.
 Bytes module_with(std::string info) {
   const std::string names{"\0.modinfo\0.shstrtab\0", 20};
   info.push_back('\0');
@@ -68,7 +68,7 @@ Bytes zstd_of(const Bytes& content) {
   return file;
 }
 
-/// A directory of modules, removed when it goes.
+/// A directory of modules. The destructor removes it.
 class Directory {
  public:
   Directory() { EXPECT_NE(::mkdtemp(path_.data()), nullptr); }
@@ -114,7 +114,7 @@ TEST(ModuleInfo, ReadsNothingOutsideOfTheFileWhateverByteIsWrong) {
     for (const unsigned value : {0x00U, 0x7FU, 0x80U, 0xFFU}) {
       Bytes damaged = whole;
       damaged[place] = std::byte(value);
-      const auto ignored = module_dependencies(damaged);  // the sanitizers look
+      const auto ignored = module_dependencies(damaged);  // for the sanitizers
       static_cast<void>(ignored);
     }
 }

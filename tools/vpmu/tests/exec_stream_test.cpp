@@ -11,13 +11,13 @@
 namespace vmm::tool::guest {
 namespace {
 
-/// A stream between two pairs of sockets that do not block, and their far ends.
+/// A stream between two pairs of non-blocking sockets, and the far ends of these.
 struct Way {
   explicit Way(std::string last_words = {}) {
     std::array<int, 2> in{}, out{};
     ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, in.data());
     ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, out.data());
-    const int few_bytes = 1;  // a sink that takes a part of what it is given
+    const int few_bytes = 1;  // a sink that accepts only part of each write
     ::setsockopt(out[1], SOL_SOCKET, SO_SNDBUF, &few_bytes, sizeof few_bytes);
     writer = Fd{in[0]};
     reader = Fd{out[0]};
@@ -26,7 +26,7 @@ struct Way {
   void write(const std::string& text) const {
     EXPECT_EQ(::write(writer.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  /// What comes out until nothing happens any more.
+  /// Lets the stream work until it makes no more progress; returns what came out.
   std::string pass() {
     std::string all;
     for (std::array<char, 1000> part{};;) {

@@ -9,7 +9,7 @@
 
 namespace vmm::tool::test {
 
-/// A hypervisor that keeps what it is told, after `reword`, and refuses the definitions whose numbers are in `refused`.
+/// A hypervisor that keeps definitions as `reword` changes them, and refuses those whose numbers are in `refused`.
 class FakeDomains final : public Domains {
  public:
   explicit FakeDomains(DomainDefinition only) : only_{std::move(only)} {}

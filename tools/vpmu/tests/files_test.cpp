@@ -10,7 +10,7 @@
 #include "kvm/fd.hpp"
 #include "program.hpp"
 
-// Files that are not what they should be, files that two options name, and outputs without room. Runs the real program.
+// Files of the wrong kind, files that two options name, and outputs on a full device. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {
@@ -24,7 +24,7 @@ class Files : public Program {
     EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
     return path;
   }
-  /// What standard error says when standard output has no room.
+  /// Runs the program with standard output on a full device.
   Ended without_room(std::vector<std::string> arguments) {
     const Fd full{::open("/dev/full", O_WRONLY | O_CLOEXEC)};
     return end(start(std::move(arguments), {.output = full.get()}));

@@ -7,8 +7,7 @@
 #include <regex>
 #include <string>
 
-// What the compiler and the linker were told to put into the program and the library, read off the files by readelf and
-// objdump.
+// The hardening that compiler and linker have put into the program and the library, as readelf and objdump show it.
 
 namespace vmm::tool::test {
 namespace {
@@ -61,14 +60,14 @@ TEST_P(Hardening, ChecksItsStackItsBuffersAndItsContainers) {
   EXPECT_TRUE(has(symbols, "UND _ZSt21__glibcxx_assert_fail"));
 }
 
-// Only `vpmu virt` wants libvirt, and loads it.
+// Only `vpmu virt` needs libvirt, and loads it itself.
 TEST_P(Hardening, StartsWithoutLibvirt) {
   const std::string dynamic = readelf("-d");
   EXPECT_TRUE(has(dynamic, "NEEDED\\) +Shared library: \\[libc.so.6\\]"));
   EXPECT_FALSE(has(dynamic, "NEEDED\\) +Shared library: \\[libvirt"));
 }
 
-/// The share of functions that begin with ENDBR64; without what the compiler has split off.
+/// The share of functions that begin with ENDBR64. Parts that the compiler has split off do not count.
 double share_of_landing_pads(const std::string& file, const std::string& name) {
   const std::string code = output_of("objdump -d --no-show-raw-insn " + file);
   const std::regex function{"\n[0-9a-f]+ <" + name + "[^>.]*>:\n *[0-9a-f]+:\t(\\w+)"};
@@ -81,7 +80,7 @@ double share_of_landing_pads(const std::string& file, const std::string& name) {
   return functions == 0 ? 0 : static_cast<double>(with) / functions;
 }
 
-// The file's own mark for it is missing: Debian's start-up code has none.
+// The property in the file itself cannot be tested: Debian's start-up code lacks it, so the linker drops it.
 TEST(HardeningOfFunctions, IndirectBranchesHaveLandingPadsButInTheEngine) {
   EXPECT_GT(
       share_of_landing_pads(VPMU_PROGRAM, "_ZNK?3vmm\\d+(?:Machine|Session|VcpuThread|SoftPort|PmuVcpu|Serial16550)"),

@@ -14,7 +14,7 @@
 
 #include "machine_program.hpp"
 
-// What a running machine may do, as the kernel tells it. Runs the real program.
+// The rights of a running machine, as the kernel reports them. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {
@@ -24,7 +24,7 @@ using namespace std::string_view_literals;
 
 constexpr const char* no_capability = "0000000000000000";
 
-/// "Name:" and the rest of each line, its blanks as one.
+/// Maps "Name:" to the rest of its line, with runs of blanks as one.
 using Status = std::map<std::string, std::string>;
 
 Status status_in(const fs::path& path) {
@@ -104,8 +104,8 @@ TEST_F(JailedMachine, EachThreadHasAFilterAndNobodysRights) {
     EXPECT_EQ(status["Groups:"], "") << status["Name:"];
     for (const char* const set : {"CapInh:", "CapPrm:", "CapEff:", "CapAmb:"})
       EXPECT_EQ(status[set], no_capability) << status["Name:"] << ' ' << set;
-    // Other threads are as old as the program. They can get nothing back either: they execute nothing, and have
-    // no_new_privs.
+    // The other threads were started before the jail. They cannot regain rights either: they execute no program, and
+    // have no_new_privs.
     const bool begun_in_jail = status["Name:"] == "vcpu0" || status["Pid:"] == std::to_string(machine.child);
     EXPECT_EQ(status["CapBnd:"] == no_capability, begun_in_jail) << status["Name:"];
     EXPECT_EQ(status["Seccomp_filters:"], begun_in_jail ? "2" : "1")
@@ -120,7 +120,7 @@ TEST_F(JailedMachine, IsBounded) {
   std::ifstream file{"/proc/" + std::to_string(machine.child) + "/limits"};
   std::map<std::string, std::uint64_t> hard;
   for (std::string line; std::getline(file, line);) {
-    // A name of 26 characters, the soft limit in 21, the hard one.
+    // Columns: the name (26 characters), the soft limit (21), the hard limit.
     if (std::uint64_t value = 0; line.size() > 47 && std::istringstream{line.substr(47)} >> value)
       hard[line.substr(0, line.find("  "))] = value;
   }
@@ -155,7 +155,7 @@ TEST_F(JailedMachine, LeavesNothingBehindHoweverItEnds) {
     const Ended ended = end(machine);
     EXPECT_EQ(ended.errors, "");
     EXPECT_EQ(ended.exit_code, signal == SIGKILL ? -1 : 6);
-    // Where it was killed, the steward comes after it.
+    // If the machine was killed, the steward cleans up after it.
     for (int i = 0; signal == SIGKILL && i < 6000 && fs::exists(path("control")); ++i) ::usleep(10'000);
     EXPECT_FALSE(fs::exists(path("control")));
   }

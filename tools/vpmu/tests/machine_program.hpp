@@ -24,7 +24,7 @@ class MachineProgram : public Program {
  protected:
   [[nodiscard]] std::string path(const char* name) const { return directory_ / name; }
 
-  /// Starts a machine with that code, and waits until it answers or has ended.
+  /// Starts a machine that runs `code`, and waits until it answers or has ended.
   Started start_machine(std::string_view code, int output = -1, std::vector<std::string> more = {}) {
     std::vector<std::string> arguments{"run",      "--accel",       "soft",      "--source",     "exact",
                                        "--kernel", kernel_of(code), "--control", path("control")};
@@ -50,7 +50,7 @@ class MachineProgram : public Program {
     return socket;
   }
 
-  /// What `vpmu ctl` prints, in a file of its own: the machine has the fixture's.
+  /// The output of `vpmu ctl`, by a file of its own: the machine writes to the fixture's.
   std::string ctl(const std::vector<std::string>& arguments) {
     const Fd file{::open(path("reply").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
     std::vector<std::string> all{"ctl", path("control")};
@@ -59,12 +59,12 @@ class MachineProgram : public Program {
     return read_file(path("reply"));
   }
 
-  /// Waits until the machine's counters have that text.
+  /// Waits until the machine's counters do not have that text any more.
   void wait_for_counters_without(const std::string& text) {
     for (int i = 0; i < 6000 && ctl({"counters"}).find(text) != std::string::npos; ++i) ::usleep(10'000);
   }
 
-  /// The promise of every end by a signal.
+  /// What must hold after every end by a signal.
   void expect_clean_end(const Ended& ended) const {
     EXPECT_EQ(ended.exit_code, 6) << ended.errors;
     EXPECT_NE(read_file(path("stats")).find("\"console.bytes\":"), std::string::npos);

@@ -11,7 +11,7 @@
 namespace vmm::tool::test {
 namespace {
 
-// The 24 models, oldest first; a script takes the first column.
+// The 24 models, oldest first; scripts read the first column.
 TEST(ModelsCommand, HasALinePerModel) {
   const std::string text = list_models();
   EXPECT_EQ(std::ranges::count(text, '\n'), 1 + 24);
@@ -29,7 +29,7 @@ TEST(ModelsCommand, TellsThePmuOfEach) {
   EXPECT_EQ(line("skylake").substr(0, 65), "skylake            06_5EH/3  skylake          4/8   fmt3  32   In");
 }
 
-// As Linux names them in /proc/cpuinfo.
+// By the names that Linux shows in /proc/cpuinfo.
 TEST(ModelsCommand, TellsTheFeaturesOfEachCpu) {
   const std::string text = list_models(true);
   const auto features = [&](const std::string& name) {

@@ -19,7 +19,7 @@
 namespace vmm::tool::test {
 
 struct Ended {
-  int exit_code;  ///< -1 when a signal ended it.
+  int exit_code;  ///< -1 if a signal ended the program.
   std::string output;
   std::string errors;
   long most_memory;  ///< In KiB.
@@ -30,7 +30,7 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>{file}, {}};
 }
 
-/// A directory of its own for each test, which the program is started in.
+/// Starts the program in a directory of the test's own.
 class Program : public testing::Test {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ class Program : public testing::Test {
     return directory_ / name;
   }
 
-  /// A bzImage of nothing that every check accepts.
+  /// An empty bzImage that every check accepts.
   static std::string good_kernel() {
     std::string image(3 * 512 + 4096, '\0');
     const auto put = [&image](std::size_t at, std::uint64_t value, int bytes) {
@@ -69,7 +69,7 @@ class Program : public testing::Test {
     return image;
   }
 
-  /// That kernel with its first instructions.
+  /// The path of that kernel with `code` as its first instructions.
   std::string kernel_of(std::string_view code) {
     constexpr std::size_t entry = 3 * 512 + 0x200;
     auto image = good_kernel();
@@ -82,7 +82,7 @@ class Program : public testing::Test {
     return end(started);
   }
 
-  /// Where the program's output goes, and who it runs as.
+  /// Where the program's output goes, and as whom it runs.
   struct Streams {
     int output{-1};             ///< A descriptor; -1: the file that Ended::output is read from.
     const char* errors{"err"};  ///< The file for standard error in the test's directory; this one is Ended::errors.
@@ -99,7 +99,7 @@ class Program : public testing::Test {
     return {child};
   }
 
-  /// Waits for its end. One that has none within five minutes is killed: -1.
+  /// Waits for the program's end. Kills it after five minutes: exit code -1.
   Ended end(Started started) {
     int status = 0;
     rusage used{};
@@ -123,7 +123,7 @@ class Program : public testing::Test {
     return vpmu(std::move(arguments));
   }
 
-  /// The promise of every failure.
+  /// What must hold after every failure.
   void expect_failure(const Ended& ended, int exit_code, const std::vector<std::string>& parts) const {
     EXPECT_EQ(ended.exit_code, exit_code) << ended.errors;
     EXPECT_EQ(std::ranges::count(ended.errors, '\n'), 1) << "one line, not:\n" << ended.errors;

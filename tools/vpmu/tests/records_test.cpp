@@ -17,8 +17,8 @@ namespace {
 
 using vpmu::PebsFormat;
 
-/// A record whose every field is its offset, as bytes that are put together here: little endian. SDM 3B tables 18-23,
-/// 18-44, 18-55.
+/// Records whose every field has its own offset as value, put together byte by byte, little endian. SDM 3B tables
+/// 18-23, 18-44, 18-55.
 std::vector<std::byte> records(unsigned bytes, unsigned count) {
   std::vector<std::byte> out(std::size_t{bytes} * count);
   for (unsigned record = 0; record < count; ++record)
@@ -29,7 +29,7 @@ std::vector<std::byte> records(unsigned bytes, unsigned count) {
   return out;
 }
 
-/// What is listed of a buffer, whose file ends at `end`.
+/// The listing of a buffer, whose file ends at `end`.
 Result<std::string> list(PebsFormat format, const std::vector<std::byte>& buffer, std::size_t end = SIZE_MAX,
                          RecordListing listing = RecordListing::text) {
   std::string text;
@@ -81,7 +81,7 @@ TEST(Records, AreNumbered) {
   EXPECT_NE(text->find("\n2: rflags 0x300 rip 0x308 "), std::string::npos);
 }
 
-// A 64-bit value comes out as it is: a reader that makes a double of it does so itself.
+// 64-bit values are written exactly, although some JSON readers turn them into doubles.
 TEST(Records, AreJsonLines) {
   auto buffer = records(0xC8, 2);
   std::ranges::fill(std::span{buffer}.subspan(0xC8 + 0x98, 8), std::byte{0xFF});
@@ -144,7 +144,7 @@ TEST_F(RecordsCommand, ExplainsWhatItCannotShow) {
                 "vpmu records: 352 bytes are not a whole number of records of format 3"),
             std::string::npos);
   EXPECT_EQ(exit_code_, 2);
-  // How the range is written is CLI11's, and another in each version.
+  // The rest of the message depends on the version of CLI11.
   EXPECT_TRUE(app_.parse("records --format 4 " + file_).message.starts_with("--format: Value 4 not in range "));
 }
 

@@ -15,8 +15,8 @@
 #include "kvm/fd.hpp"
 #include "machine_program.hpp"
 
-// What a machine that runs does with a world that does not go along: readers that stop, clients that are silent or too
-// many. Runs the real program.
+// A running machine in a world that does not cooperate: readers that stop reading, silent clients, too many clients.
+// Runs the real program.
 
 namespace vmm::tool::test {
 namespace {

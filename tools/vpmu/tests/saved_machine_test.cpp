@@ -10,7 +10,7 @@
 #include "control/session.hpp"
 #include "program.hpp"
 
-// Machines without KVM that are saved after so many instructions, and go on. Runs the real program.
+// Machines without KVM that are saved after a number of instructions, and restored. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {
@@ -75,7 +75,7 @@ TEST_F(SavedMachine, OfAGuestThatEndsBeforeThereIsNone) {
   EXPECT_TRUE(beside_image().empty());
 }
 
-// All else of the run is still told.
+// The run's other results are still reported.
 TEST_F(SavedMachine, ThatCannotBeWrittenIsAFailureOfTheRun) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);

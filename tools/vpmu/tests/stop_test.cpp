@@ -16,7 +16,7 @@
 #include "fakes/code_file.hpp"
 #include "standard_stream.hpp"
 
-// A machine whose guest does its worst can be looked at and stopped. Runs the real program.
+// A machine can be inspected and stopped whatever its guest does. Runs the real program.
 
 namespace vmm::tool::test {
 namespace {
@@ -37,7 +37,7 @@ pid_t start(std::vector<std::string> arguments, const fs::path& output) {
   ::_exit(127);
 }
 
-/// Its exit code; -1 where a signal ended it. A program that goes on for `patience` is killed.
+/// Waits for the child and returns its exit code; -1 if a signal ended it. Kills it after `patience`.
 int end_of(pid_t child, std::chrono::seconds patience) {
   int status = 0;
   for (auto left = std::chrono::milliseconds{patience}; left > 0ms; left -= 20ms) {
@@ -63,7 +63,7 @@ class StoppedMachine : public testing::Test {
     fs::remove_all(directory_);
   }
 
-  /// What `vpmu ctl SOCKET counters` prints, once a PMI waits.
+  /// The output of `vpmu ctl SOCKET counters` once a PMI waits.
   nlohmann::json counters_with_a_pmi() {
     nlohmann::json vcpu = nlohmann::json::object();
     for (int tries = 0; tries < 200; ++tries) {
@@ -80,7 +80,7 @@ class StoppedMachine : public testing::Test {
   std::string socket_{directory_ / "socket"}, statistics_{directory_ / "statistics"};
 };
 
-// LVTPC is masked as after reset.
+// LVTPC is masked, as after reset, so that the PMI waits.
 TEST_F(StoppedMachine, IsLookedAtAndEndsBySigtermWhileAPmiWaits) {
   const vmm::test::CodeFile kernel{vmm::test::pmi_that_waits};
   for (const std::string source : {"exact", "clock"}) {
@@ -96,7 +96,7 @@ TEST_F(StoppedMachine, IsLookedAtAndEndsBySigtermWhileAPmiWaits) {
     const nlohmann::json last = read_json(statistics_);
     ASSERT_FALSE(last.is_discarded());
     const nlohmann::json& vcpu = last.at("vcpus").at(0);
-    // While it counts, source exact runs them.
+    // While a counter counts, the source exact runs the instructions.
     EXPECT_GT(
         vcpu.value("soft.instructions", std::uint64_t{0}) + vcpu.value("pmu.exact.instructions", std::uint64_t{0}),
         100U);

@@ -14,7 +14,7 @@ ModelResult passed(const std::string& model) {
           .checks = {{std::string{run_check}, Outcome::pass, "", "exit code 0"}, {"bts", Outcome::pass, "1", "1"}}};
 }
 
-/// Of three models that two shards were to share.
+/// The report of one of two shards that share three models.
 ShardReport shard(std::size_t number) {
   ShardReport part{.file = "shard" + std::to_string(number) + ".json",
                    .report = {.kernel = "bzImage",

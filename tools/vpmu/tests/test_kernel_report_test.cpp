@@ -164,7 +164,7 @@ TEST(Changes, OfAModelThatWasNotThereAreItsChecks) {
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0].kind, Change::Kind::other);
   EXPECT_EQ(all[1].kind, Change::Kind::worse);
-  // A run of fewer models says nothing of the others.
+  // A run of fewer models reports no changes of the others.
   EXPECT_TRUE(changes(sample(), before).empty());
 }
 

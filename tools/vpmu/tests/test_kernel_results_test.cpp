@@ -13,7 +13,7 @@ ModelResult well_ended(std::string_view output) {
                    {.output = std::string{output}, .messages = "", .how = "exit code 0", .is_success = true});
 }
 
-/// What is wrong with the run as a whole.
+/// The complaint about the run as a whole.
 std::string complaint_about(std::string_view output) {
   const ModelResult result = well_ended(output);
   return result.checks.front().outcome == Outcome::fail ? result.checks.front().seen : "";

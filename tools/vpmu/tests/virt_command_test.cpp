@@ -1,4 +1,4 @@
-// `vpmu virt` as a program: exit codes and messages. What it does is tested in virt_*_test.cpp.
+// `vpmu virt` as a program: exit codes and messages. The other virt_*_test.cpp test what it does.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

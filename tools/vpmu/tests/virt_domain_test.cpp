@@ -18,7 +18,7 @@ std::string enabled(const std::string& xml, const VirtOptions& options = haswell
   return text_of(enable_virt(xml, options));
 }
 
-/// Why a domain is refused; "" when it is not.
+/// The reason why a domain is refused; "" if it is accepted.
 std::string refusal(const std::string& xml, const VirtOptions& options = haswell) {
   const auto result = enable_virt(xml, options);
   if (result) return "";
@@ -78,7 +78,7 @@ TEST(VirtDisable, GivesItBackAfterEveryChangeOfModel) {
 }
 
 TEST(VirtDisable, KeepsWhatOthersChangedMeanwhile) {
-  // Each: a change of the enabled definition, and the same change of the original.
+  // Each row: a change of the enabled definition, and the same change of the original.
   const std::vector<std::array<std::pair<const char*, const char*>, 2>> changes{
       {{{"<vcpu placement='static'>2", "<vcpu placement='static'>4"},
         {"<vcpu placement='static'>2", "<vcpu placement='static'>4"}}},
@@ -141,7 +141,7 @@ TEST(VirtEnable, KnowsQemusNamespaceWhateverThePrefix) {
   EXPECT_EQ(environment(document, "VPMU_MODEL"), "haswell");
   EXPECT_EQ(environment(document, "VPMU_SOURCE"), "exact");
   EXPECT_EQ(text_of(disable_virt(changed)), xml);
-  // That prefix is somebody else's here.
+  // Here the prefix is declared for another namespace.
   const auto taken = with(libvirt_domain, "<domain type='kvm'>", "<domain type='kvm' xmlns:qemu='urn:other'>");
   EXPECT_TRUE(virt_status(enabled(taken))->changed.empty());
   EXPECT_EQ(text_of(disable_virt(enabled(taken))), taken);

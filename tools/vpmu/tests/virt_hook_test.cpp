@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As virt-launcher hands it over: on one line, in Go's spelling of XML.
+/// A domain as virt-launcher passes it: on one line, in Go's style of XML.
 const std::string kubevirt_domain =
     R"(<domain type="kvm" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0"><name>default_profiled</name><memory unit="b">1073741824</memory>)"
     R"(<os><type arch="x86_64" machine="q35">hvm</type><smbios mode="sysinfo"></smbios></os><sysinfo type="smbios"><system>)"
@@ -51,7 +51,7 @@ TEST(VirtHook, GivesTheModelOfTheVmisAnnotation) {
   EXPECT_EQ(status->model, "haswell");
   EXPECT_EQ(status->source, "exact");
   EXPECT_EQ(status->wrapper, none.wrapper);
-  EXPECT_EQ(status->qemu, "");  // the wrapper finds virt-launcher's
+  EXPECT_EQ(status->qemu, "");  // the wrapper finds virt-launcher's QEMU
   const auto document = std::move(XmlDocument::parse(hooked(vmi))).value();
   const auto domain = document.root();
   EXPECT_EQ(domain.child("devices").child("emulator").text(), none.wrapper);
@@ -95,7 +95,7 @@ TEST(VirtHook, RefusesWhatIsWrong) {
             std::string::npos);
 }
 
-/// The hook of the example manifest, started as KubeVirt's sidecar-shim starts it, with the claim's mount point moved
+/// Runs the hook of the example manifest as KubeVirt's sidecar-shim does, with the volume claim's mount point moved
 /// below a directory.
 TEST(VirtHook, OfTheExampleManifestDoesIt) {
   std::ifstream file{VPMU_MANIFEST};

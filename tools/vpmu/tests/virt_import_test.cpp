@@ -12,7 +12,7 @@
 namespace vmm::tool::test {
 namespace {
 
-/// A domain that this VMM can be.
+/// A domain that our VMM can run.
 const std::string bootable = R"(<domain type='kvm'>
   <name>guest</name>
   <memory unit='MiB'>512</memory>

@@ -1,4 +1,4 @@
-// libvirt's own test driver, in this process: no daemon, and a host of its own for each connection.
+// With libvirt's own test driver in this process: no daemon, and a separate host for each connection.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ TEST(VirtLibvirtLibrary, WhatCannotBeLoadedIsNamedWithTheReason) {
 TEST_F(VirtLibvirt, ADomainGoesThroughEnableStatusDisableAndIsTheSameAgain) {
   const auto before = xml("guest");
   EXPECT_TRUE(contains(before, "<model fallback='forbid'>Haswell-noTSX</model>"));
-  // A test driver's domains run from the start.
+  // The domains of a test driver are running from the start.
   EXPECT_EQ(text_of(enable_domain(*domains_, request("guest"))),
             "guest has the PMU of haswell; guest runs: this takes effect when it is shut down and started again\n");
   const auto enabled = xml("guest");

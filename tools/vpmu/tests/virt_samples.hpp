@@ -40,7 +40,7 @@ inline const std::string libvirt_domain = R"(<domain type='kvm'>
 </domain>
 )";
 
-/// The same with all that `vpmu virt` needs there already, and of another's.
+/// The same, but the elements that `vpmu virt` adds exist already, with somebody else's contents.
 inline const std::string crowded_domain = R"(<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>crowded</name>
   <metadata>
@@ -68,7 +68,7 @@ inline const std::string crowded_domain = R"(<domain type='kvm' xmlns:qemu='http
 </domain>
 )";
 
-/// `text` with the first `what` in it replaced; what is not there is a mistake of the test.
+/// `text` with the first `what` replaced by `by`; fails the test if there is none.
 inline std::string with(std::string text, const std::string& what, const std::string& by) {
   const auto at = text.find(what);
   return at == std::string::npos ? "no " + what : text.replace(at, what.size(), by);

@@ -103,7 +103,7 @@ TEST(VirtSwitch, TellsWhatWasChangedSince) {
 
 TEST(VirtSwitch, PutsTheOldDefinitionBackWhenLibvirtKeepsAnother) {
   auto domains = persistent();
-  domains.reword = [](const std::string& xml) {  // as a driver that does not know <qemu:commandline>
+  domains.reword = [](const std::string& xml) {  // like a driver that does not know <qemu:commandline>
     const auto at = xml.find("  <qemu:commandline"), end = xml.find("</qemu:commandline>");
     return at == std::string::npos ? xml : xml.substr(0, at) + xml.substr(end + 19);
   };
@@ -120,7 +120,7 @@ TEST(VirtSwitch, SaysSoWhenTheOldDefinitionCannotBePutBack) {
   EXPECT_TRUE(contains(error, "would not restore <features>, and its old definition could not be put back")) << error;
 }
 
-/// AppArmor's files in a directory of their own, and which profiles were reloaded.
+/// AppArmor's files in a directory of the test's own; records which profiles were reloaded.
 class VirtAppArmor : public testing::Test {
  protected:
   void SetUp() override {
@@ -168,7 +168,7 @@ TEST_F(VirtAppArmor, IsToldOfTheWrapperAndTheLibrary) {
             "# begin vpmu: written by `vpmu virt enable --apparmor`\n\"/opt/vpmu/qemu-vpmu\" PUx,\n# end vpmu\n");
   EXPECT_EQ(read("local/usr.sbin.virtqemud"), "missing");  // no such profile here
   EXPECT_EQ(reloaded_, std::vector<std::string>{"usr.sbin.libvirtd"});
-  // Once more: the same lines, not twice.
+  // A second time must not add the lines again.
   ASSERT_TRUE(enable_domain(domains, request()));
   EXPECT_EQ(read(guests_file), "# ours\n/data r,\n" + guests);
   ASSERT_TRUE(AppArmorChange::remove(host_));
@@ -181,7 +181,7 @@ TEST_F(VirtAppArmor, HasNothingOfUsAfterAnEnableThatFailed) {
   domains.refused = {0};
   EXPECT_FALSE(enable_domain(domains, request()));
   expect_untouched();
-  EXPECT_EQ(reloaded_.size(), 2U);  // with the lines, and without
+  EXPECT_EQ(reloaded_.size(), 2U);  // once with the lines, and once without
   domains.refused = {};
   domains.reword = [](const std::string& xml) { return with(xml, "VPMU_MODEL", "X"); };
   EXPECT_FALSE(enable_domain(domains, request()));

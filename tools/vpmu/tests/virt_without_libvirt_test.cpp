@@ -1,4 +1,4 @@
-// What a build without libvirt has in its place.
+// The substitute for libvirt in a build without it.
 #include <gtest/gtest.h>
 
 #include "virt/domains.hpp"

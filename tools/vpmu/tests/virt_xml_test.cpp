@@ -39,7 +39,7 @@ TEST(VirtXml, WhatIsNotWellFormedIsRefused) {
   EXPECT_NE(why_not(std::string_view{"<a/>\0<b/>", 9}), "taken");
 }
 
-// Definitions are compared level by level, and a prefix is looked for through all of them.
+// Comparison recurses into each level, and a prefix is searched through all levels, so that the depth must be bounded.
 TEST(VirtXml, IsNotDeep) {
   const auto nested = [](int levels) {
     std::string text;

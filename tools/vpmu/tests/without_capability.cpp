@@ -1,4 +1,4 @@
-// Preloaded into the program: KVM then lacks the capability whose number is in WITHOUT_CAPABILITY. The program makes
+// To be preloaded into the program: hides the KVM capability whose number is in WITHOUT_CAPABILITY. The program makes
 // its ioctls by syscall().
 
 #include <dlfcn.h>

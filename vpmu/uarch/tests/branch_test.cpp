@@ -22,7 +22,7 @@ Branch jump(std::uint64_t to) {
   return {.at = 0x2000, .behind = 0x2002, .to = to, .kind = BranchKind::near_ind_jmp, .taken = true};
 }
 
-/// The high bit of a linear congruential generator: no history tells it.
+/// The high bit of a linear congruential generator: no branch history predicts it.
 class Coin {
  public:
   bool flip() {

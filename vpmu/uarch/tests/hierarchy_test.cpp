@@ -17,7 +17,7 @@ DataAccess at(std::uint64_t address, std::uint32_t bytes = 8, PageSize page = Pa
   return {.linear = address, .physical = address, .bytes = bytes, .page = page};
 }
 
-/// Loads that went as `result` says.
+/// Counts loads by the level that they hit.
 struct Tally {
   std::array<unsigned, hit_level_count> of{};
   unsigned all{};
@@ -43,7 +43,7 @@ Tally walk(Hierarchy& h, std::uint64_t bytes, unsigned rounds) {
   return tally;
 }
 
-// 90 % of the loads of a pointer walk are in the level that it fits in, on every processor.
+// On every processor at least 90 % of the loads of a pointer chase hit the level that its array fits in.
 TEST(Hierarchy, WalksFindTheirLevel) {
   for (const Profile& p : all_profiles()) {
     const std::uint64_t l2 = p.l2.entries() * line_bytes, l3 = p.l3.entries() * line_bytes;
@@ -61,7 +61,7 @@ TEST(Hierarchy, WalksFindTheirLevel) {
 
 const Profile& skylake() { return *find_profile("skylake"); }
 
-// By hand: cold, in the L1, in the second line.
+// Loads with known results: cold, in the L1, and of the next line.
 TEST(Hierarchy, LatencyIsThatOfTheLevel) {
   Hierarchy h{skylake()};
   const Latencies& l = skylake().latency;
@@ -72,7 +72,7 @@ TEST(Hierarchy, LatencyIsThatOfTheLevel) {
   EXPECT_EQ(h.load(at(64)), (DataResult{HitLevel::dram, TlbResult::hit, l.dram, false}));
 }
 
-// A load of a line in flight waits for the rest of its latency.
+// A load of a line whose fill is in flight waits for the rest of the fill.
 TEST(Hierarchy, FillBufferHitsWaitForTheRest) {
   Hierarchy h{skylake()};
   const Latencies& l = skylake().latency;
@@ -117,8 +117,8 @@ TEST(Hierarchy, StoresBringLinesIn) {
   EXPECT_EQ(h.load(at(0)).level, HitLevel::l1);
 }
 
-/// Fills the L3 set of line 0 with as many other lines as it has ways, by code, so that the L1D and the L2 need not
-/// evict line 0 for that.
+/// Fills the L3 set of line 0 with as many other lines as it has ways, by code fetches, which do not evict line 0 from
+/// the L1D.
 void push_out_of_l3(Hierarchy& h) {
   const Shape l3 = h.profile().l3;
   for (std::uint64_t way = 1; way <= l3.ways; ++way) {
@@ -127,7 +127,7 @@ void push_out_of_l3(Hierarchy& h) {
   }
 }
 
-// A line that an inclusive L3 evicts leaves the L1, too; with a victim L3 it stays.
+// A line that an inclusive L3 evicts is evicted from the L1, too; a victim L3 does not do that.
 TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
   for (const auto& [name, expected] : {std::pair{"skylake", HitLevel::dram}, std::pair{"skylake-sp", HitLevel::l1}}) {
     Hierarchy h{*find_profile(name)};
@@ -140,7 +140,7 @@ TEST(Hierarchy, AnInclusiveLastLevelTakesLinesFromTheL1) {
   }
 }
 
-// After the marks have wrapped around, old lines do not count as known.
+// Marks are reused after many changes. A line must not seem known because its old mark has come up again.
 TEST(Hierarchy, ForgetsBeforeItsMarksComeAgain) {
   Repeats repeats{16};
   repeats.put(0);
@@ -153,7 +153,7 @@ TEST(Hierarchy, ForgetsBeforeItsMarksComeAgain) {
   EXPECT_TRUE(repeats.has(0));
 }
 
-/// A hierarchy whose first data line, or first line of code, is known: using it again changes nothing.
+/// A hierarchy that knows that another access to its first line of data, or of code, would change nothing.
 Hierarchy repeating(const char* profile) {
   Hierarchy h{*find_profile(profile)};
   h.load(at(0));
@@ -166,7 +166,7 @@ Hierarchy repeating(const char* profile) {
   return h;
 }
 
-// Until the line, or its page, is no longer the latest, or is gone.
+// This holds until another line or page becomes the most recently used one of its set, or the line is evicted.
 TEST(Hierarchy, KnowsWhatChangesNothing) {
   const Profile& profile = skylake();
   const auto after = [&](const auto& change) {
@@ -196,7 +196,7 @@ TEST(Hierarchy, KnowsWhatChangesNothing) {
             data);
   EXPECT_EQ(after([&](Hierarchy& h) { h.fetch(decoded_stride, line_bytes, PageSize::small); }), data);
   EXPECT_EQ(after([](Hierarchy& h) { h.fetch(line_bytes, line_bytes, PageSize::large); }), data);
-  // So many that the L3 evicts the line.
+  // Enough lines that the L3 evicts the line.
   EXPECT_EQ(after([&](Hierarchy& h) {
               for (std::uint64_t n = 1; n <= 2 * profile.l3.ways; ++n)
                 h.fetch(line_bytes, n * l3_stride, PageSize::small);
@@ -233,7 +233,7 @@ TEST(Hierarchy, FlushedTlbsWalkAndCachesStay) {
   EXPECT_EQ(result.level, HitLevel::l1);
 }
 
-// SDM 2A CLFLUSH: no level keeps the line, in flight or not, as data or as code; other lines stay.
+// SDM 2A CLFLUSH: no level keeps the line, as data or code, and its fill in flight is dropped; other lines stay.
 TEST(Hierarchy, AFlushedLineComesFromMemory) {
   for (const Profile& p : all_profiles()) {
     for (const unsigned wait : {0U, 1000U}) {
@@ -256,7 +256,7 @@ TEST(Hierarchy, AFlushedLineComesFromMemory) {
   }
 }
 
-// A line that is flushed in flight and loaded again takes its whole latency from then on.
+// If a line is flushed during its fill and accessed again, its fill starts anew.
 TEST(Hierarchy, AFlushedLineIsWaitedForAnew) {
   Hierarchy h{skylake()};
   h.load(at(0));

@@ -1,4 +1,4 @@
-// The same trace leads to the same counts and the same caches, in whatever form it is reported to a model.
+// The same trace leads to the same counts and the same caches, in whichever way a model gets it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace vpmu::uarch::test {
 namespace {
 
-/// What an engine might tell of a program: mostly of lines that it used before.
+/// Events as an engine might report them of a program: mostly accesses to lines that it has used before.
 std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
   using exec::Seen;
   std::vector<Seen> trace;
@@ -66,7 +66,7 @@ std::vector<exec::Seen> random_trace(std::mt19937_64& random, unsigned length) {
   return trace;
 }
 
-/// Both have the same in their caches and TLBs: compares what they report for code and loads.
+/// Both must have the same counts, and the same contents of caches and TLBs, seen by fetches and loads.
 void expect_same(ProcessorModel& x, ProcessorModel& y, const std::string& of) {
   for (unsigned i = 0; i <= static_cast<unsigned>(Counts::offcore_1); ++i) {
     const auto counts = static_cast<Counts>(i);
@@ -102,11 +102,11 @@ TEST(ProcessorModels, CountTheSameManyAtOnce) {
   }
 }
 
-/// Blocks as a program has them, some of which access what few others do, and what they ran into.
+/// Runs of random blocks as a program has them, with some seldom accesses.
 struct RandomBlocks {
   explicit RandomBlocks(std::mt19937_64& random) : random_{random} {
     for (unsigned n = 0; n < 60; ++n) {
-      // Half of them in the set of the L1 that is crowded.
+      // Half of the blocks are in the crowded set of the L1.
       const std::uint64_t rip = n % 2 == 0 ? below(24 << 10) : n * page_size + crowded_line * 64;
       exec::SeenBlock b{.rip = rip, .instructions = static_cast<std::uint32_t>(2 + below(8))};
       constexpr std::array kinds{BranchKind::none, BranchKind::conditional, BranchKind::near_rel_call,
@@ -130,11 +130,11 @@ struct RandomBlocks {
       const exec::SeenBlock& b = blocks_[below(4) != 0 ? n % 4 : below(blocks_.size())];
       run_.push_back(&b);
       for (const exec::BlockAccess& a : b.accesses) {
-        // More pages than a set of the first TLB has ways, and each line from few of them.
+        // More pages than a set of the first-level TLB has ways, with a few lines of each.
         const std::uint64_t page = below(60) != 0 ? std::min(below(6), below(6)) : below(exec::tlb_entries / 16);
         const std::uint64_t line = below(60) != 0 ? (page + 6 * below(3)) * 64 : below(page_size - 64);
         const std::uint64_t at = page * 16 * page_size + line + (below(10) != 0 ? below(64 - a.bytes) : 60);
-        // And a set of the L1 that has more lines than ways.
+        // Some accesses to more lines of one L1 set than it has ways.
         addresses_.push_back(below(4) != 0 ? at : std::min(below(12), below(12)) * page_size + crowded_line * 64);
       }
     }
@@ -172,7 +172,7 @@ struct RandomBlocks {
   std::vector<std::uint64_t> addresses_;
 };
 
-// So does the path for whole blocks, with other events between them.
+// The same for whole blocks, with flushes and remapping between them.
 TEST(ProcessorModels, CountTheSameByBlocks) {
   std::mt19937_64 random{4};
   for (const Profile& profile : all_profiles()) {
@@ -203,14 +203,14 @@ TEST(ProcessorModels, CountTheSameByBlocks) {
   }
 }
 
-/// All that a model has learnt, and the time of its clock.
+/// The whole state of a model, including its clock.
 std::vector<std::byte> state_of(ProcessorModel& model, std::uint64_t now) {
   std::vector<std::byte> all;
   model.visit_state([&](std::span<std::byte> part) { all.insert(all.end(), part.begin(), part.end()); }, now);
   return all;
 }
 
-/// What two models kept of the same branches.
+/// Two models must have kept the same branches.
 void expect_same_kept(ProcessorModel& x, ProcessorModel& y, std::uint64_t now) {
   const BranchRun a = x.kept_branches(now), b = y.kept_branches(now);
   EXPECT_EQ(a.missing, b.missing);
@@ -229,8 +229,8 @@ void expect_same_kept(ProcessorModel& x, ProcessorModel& y, std::uint64_t now) {
   }
 }
 
-// The branches of blocks are kept as if they had been reported one by one, with caches and without, and mispredictions
-// advance the clock by as much.
+// Branches of whole blocks are kept as those reported one by one, with caches and without, and the clock, which
+// mispredictions advance, is the same.
 TEST(ProcessorModels, KeepTheSameBranchesByBlocks) {
   constexpr std::uint8_t all_kinds = 0xFF, but_jumps = 0x1E, but_conditional = 0xFC;
   std::mt19937_64 random{5};

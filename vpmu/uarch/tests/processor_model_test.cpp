@@ -17,18 +17,18 @@ using exec::SeenAccess;
 
 class AProcessorModel : public testing::Test {
  protected:
-  /// An instruction with these accesses, and what a record would say of it.
+  /// Runs an instruction with these accesses; returns what a record would say about it.
   Retirement run(const std::vector<SeenAccess>& accesses, bool load, bool store) {
     model_.begin_instruction();
     for (const SeenAccess& a : accesses) model_.accessed(a, now_);
     model_.retired(load, store);
-    now_ += 1000;  // fills are done
+    now_ += 1000;  // so that fills are complete
     Retirement r{.has_load = load, .has_store = store};
     model_.complete(r);
     return r;
   }
 
-  /// An instruction that is fetched from `lines` lines.
+  /// Fetches an instruction from `lines` lines of code.
   FrontendOutcome fetch(std::uint64_t at, unsigned lines = 1) {
     model_.begin_instruction();
     for (unsigned n = 0; n < lines; ++n, at += line_bytes)
@@ -54,7 +54,7 @@ TEST_F(AProcessorModel, TellsWhereALoadFoundItsData) {
   EXPECT_EQ(warm.store.level, HitLevel::unknown);
 }
 
-// SDM 3B 18.2.1.2: the last level's events are those of code, too.
+// SDM 3B 18.2.1.2: the last level's events include those of code.
 TEST_F(AProcessorModel, CodeComesThroughTheLastLevel) {
   constexpr std::uint64_t code = 0x9000;
   const FrontendOutcome cold = fetch(code, 2), warm = fetch(code, 2);
@@ -67,7 +67,7 @@ TEST_F(AProcessorModel, CodeComesThroughTheLastLevel) {
   EXPECT_EQ(model_.count(Counts::llc_misses), 3U);
 }
 
-// Counts each line that is filled into an L1, and each page that the first level TLB lacks.
+// Each line that is filled into an L1 counts as one, and so does each miss of the first-level TLB.
 TEST_F(AProcessorModel, TellsLinesAndPagesThatCame) {
   EXPECT_EQ(run({load_of(0x103C)}, true, false).l1d_fills, 2) << "two lines";
   EXPECT_EQ(run({load_of(0x1040)}, true, false).l1d_fills, 0);
@@ -84,7 +84,7 @@ TEST_F(AProcessorModel, TellsLinesAndPagesThatCame) {
   EXPECT_EQ(model_.count(Counts::itlb_stlb_hits), 1U);
 }
 
-// LOCK INC: the engine makes one access of it.
+// LOCK INC: the engine reports it as one access.
 TEST_F(AProcessorModel, ALockedInstructionLoadsWhatItStores) {
   const Retirement r = run({store_of(0x1000)}, true, true);
   EXPECT_EQ(r.load.level, HitLevel::dram);
@@ -103,7 +103,7 @@ TEST_F(AProcessorModel, TheFartherHalfOfALoadAcrossPagesDecides) {
   EXPECT_EQ(model_.count(Counts::l3_miss), 3U) << "one for each instruction";
 }
 
-// Rule S4: of the elements of a string the last.
+// Rule S4: of a string instruction's elements the last one counts.
 TEST_F(AProcessorModel, TheLastElementCounts) {
   run({load_of(0x1000)}, true, false);
   const Retirement r = run({load_of(0x5000), store_of(0x6000), load_of(0x1000), store_of(0x6008)}, true, true);
@@ -178,7 +178,8 @@ TEST_F(AProcessorModel, TellsWhatFetchingMissed) {
                r.frontend.stlb_miss);
 }
 
-// A bubble is as long as the line and its translation take; two cycles more without decoded micro-operations.
+// A bubble lasts as long as the fetch of the line and its translation; two cycles more without decoded
+// micro-operations.
 TEST_F(AProcessorModel, TellsBubblesBehindFetches) {
   const Latencies& latency = find_profile("skylake")->latency;
   const FrontendOutcome cold = fetch(0x4000);
@@ -199,7 +200,7 @@ PlanEntry offcore_entry(OffcoreRequest request, OffcoreSupplier supplier) {
   return {.counts = Counts::offcore, .offcore = static_cast<OffcoreFilter>(1U << offcore_cell(request, supplier))};
 }
 
-// A line that the L2 lacks is asked for once, whoever had it.
+// A line that misses the L2 makes one request, whoever supplies it.
 TEST_F(AProcessorModel, TellsWhatLeavesTheCore) {
   using enum OffcoreRequest;
   using enum OffcoreSupplier;
@@ -209,7 +210,7 @@ TEST_F(AProcessorModel, TellsWhatLeavesTheCore) {
   EXPECT_EQ(offcore_sum(warm.offcore, 0xFF), 0U);
   const Retirement stored = run({store_of(0x5000)}, false, true);
   EXPECT_EQ(stored.offcore[offcore_cell(demand_rfo, local_dram)], 1);
-  // The L2 of 256 KiB goes through 1 MiB; the L3 keeps all.
+  // 1 MiB evicts everything from the L2 of 256 KiB; the L3 keeps all.
   for (std::uint64_t at = 0x100000; at < 0x200000; at += 64) run({load_of(at)}, true, false);
   const Retirement back = run({load_of(0x5000)}, true, false);
   EXPECT_EQ(back.offcore[offcore_cell(demand_data_read, l3)], 1);
@@ -227,7 +228,7 @@ TEST_F(AProcessorModel, TellsWhatLeavesTheCore) {
 
 constexpr std::uint16_t latency_over = 11;
 
-/// How often the core counts each event of the model in these retirements.
+/// How often each event counts by the core's rules in these retirements.
 std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& retired) {
   std::map<Counts, std::uint64_t> n;
   for (const Retirement& r : retired) {
@@ -254,7 +255,7 @@ std::map<Counts, std::uint64_t> by_the_rules(const std::vector<Retirement>& reti
   return n;
 }
 
-// Counted in bulk or given to the PMU one by one: the same numbers.
+// The model's own counts are those of the PMU when it gets the retirements one by one.
 TEST_F(AProcessorModel, CountsWhatItTells) {
   std::mt19937_64 random{5};
   std::vector<Retirement> retired;
@@ -279,7 +280,7 @@ TEST_F(AProcessorModel, CountsWhatItTells) {
   }
 }
 
-// Of many branches those are kept that an LBR would hold, with all the cycles between them.
+// Of many branches the model keeps those that an LBR would hold, with all cycles between them.
 TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
   std::mt19937_64 random{6};
   const auto branches = [&](unsigned count) {
@@ -334,7 +335,7 @@ TEST(AModelOfBranches, KeepsTheLastOfThoseThatAreTaken) {
   EXPECT_TRUE(model.kept_branches(5).branches.empty()) << "of the other level";
 }
 
-// Too many for its memory: as many as it has room for, and how many more there were.
+// With more branches than it has room for, the model keeps what fits, and counts the missing ones.
 TEST(AModelOfBranches, TellsOfNoMoreThanItHasRoomFor) {
   ProcessorModel model{*find_profile("skylake")};
   constexpr std::uint64_t most = ProcessorModel::most_of_call_stack;
@@ -346,7 +347,7 @@ TEST(AModelOfBranches, TellsOfNoMoreThanItHasRoomFor) {
   EXPECT_EQ(run.missing, 5U);
 }
 
-// While only branches are wanted, caches and TLBs are not updated, neither one by one nor by blocks.
+// While only branches are wanted, accesses reach no caches or TLBs, whether reported one by one or by blocks.
 TEST(AModelOfBranches, LeavesTheCachesAlone) {
   ProcessorModel model{*find_profile("skylake")};
   const auto plan_of = [](Counts counts) {

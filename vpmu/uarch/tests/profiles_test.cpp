@@ -18,7 +18,7 @@ TEST(Profiles, EveryGenerationHasOne) {
     EXPECT_NE(find_profile(generation->name), nullptr) << generation->name;
 }
 
-// Repeats relies on this.
+// Repeats depends on this.
 TEST(Profiles, L1SetsAreToldByTheAddressInAPage) {
   for (const Profile& p : all_profiles())
     for (const Shape& l1 : {p.l1i, p.l1d}) {

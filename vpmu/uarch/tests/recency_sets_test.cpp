@@ -10,7 +10,7 @@
 namespace vpmu::uarch::test {
 namespace {
 
-/// The same by the book: a list for each set, searched and reordered.
+/// A naive model of RecencySets: a list for each set, which is searched and reordered.
 class NaiveSets {
  public:
   explicit NaiveSets(Shape shape) : shape_{shape}, sets_(shape.sets) {}
@@ -66,7 +66,7 @@ TEST(RecencySets, AgreesWithListsOnRandomTraces) {
   EXPECT_GT(removed, 1000U);
 }
 
-// The largest keys that there may be.
+// Keys of the largest size must be compared as a whole.
 TEST(RecencySets, KeepsAllOfATag) {
   RecencySets sets{{.sets = 2, .ways = 1}};
   constexpr std::uint64_t large = (1ULL << 33) - 1;

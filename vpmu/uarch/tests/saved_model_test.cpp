@@ -1,4 +1,4 @@
-// A model that is saved and goes on elsewhere.
+// A model that is saved and restored elsewhere.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,13 +26,13 @@ class RandomTrace {
   void begin_at(std::uint64_t now) { now_ = now; }
 
  private:
-  /// Often one of the last few; of 400 pages with 4 lines each.
+  /// Often one of the last few addresses, else in one of 4 lines of 400 pages.
   std::uint64_t address() {
     if (pick(3) != 0) return recent_.at(pick(recent_.size()));
     return recent_.at(pick(recent_.size())) = 0x10'0000 + pick(400) * 4096 + pick(4) * line_bytes + pick(8);
   }
   std::uint64_t pick(std::uint64_t below) { return random_() % below; }
-  /// Mostly as it was before: calls and returns in pairs, targets by address.
+  /// Mostly predictable: calls and returns in pairs, and targets that depend on the branch's address.
   exec::SeenBranch branch(std::uint64_t ip) {
     using enum BranchKind;
     constexpr std::array kinds{conditional, near_ret, near_rel_call, near_ind_call, near_ind_jmp};
@@ -100,7 +100,7 @@ TEST(AProcessorModelThatIsSaved, GoesOnAsItWouldHave) {
     trace.run(model, 20'000);
     std::vector<Retirement> all;
     for (int round = 0; round < 30; ++round) {
-      // The clock of the other model's engine begins at 0.
+      // The other model's engine has a clock that starts at 0.
       ProcessorModel other{*profile};
       RandomTrace rest = trace;
       rest.begin_at(0);
@@ -127,14 +127,14 @@ TEST(AProcessorModelThatIsSaved, GoesOnAsItWouldHave) {
   }
 }
 
-// Whatever the bytes are, it gives something.
+// A state of random bytes must not harm: the model still returns results.
 TEST(AProcessorModelThatIsSaved, TakesAnyBytes) {
   std::mt19937 random{2};
   for (unsigned round = 0; round < 200; ++round) {
     ProcessorModel model{*find_profile("skylake")};
     RandomTrace trace{3};
     trace.run(model, 1000);
-    const std::size_t largest = round % 2 == 0 ? 8 : ~std::size_t{0};  // words alone: what caches hold stays
+    const std::size_t largest = round % 2 == 0 ? 8 : ~std::size_t{0};  // or words alone: the caches' contents stay
     const auto change = [&](std::span<std::byte> part) {
       if (part.size() <= largest)
         for (std::byte& b : part) b = static_cast<std::byte>(random());
@@ -144,7 +144,7 @@ TEST(AProcessorModelThatIsSaved, TakesAnyBytes) {
   }
 }
 
-// To save brings the clock up to date: a line that has arrived by now is not saved as in flight.
+// Time that has passed since the last access is part of the state: a fill that has ended meanwhile is not in flight.
 TEST(AProcessorModelThatIsSaved, HasTheTimeThatHasPassed) {
   ProcessorModel model{*find_profile("skylake")};
   model.accessed(load_of(0x1000), 0);

@@ -1,4 +1,4 @@
-// Caches of several cores: who has a line, and who changed it last. SDM 3A 11.4.
+// Caches of several cores: which cores have a line, and which one has modified it. SDM 3A 11.4.
 #include "uarch/sharing.hpp"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class Cores : public testing::Test {
     for (Hierarchy* const core : {&a, &b, &c}) core->share(sharing);
   }
   static DataAccess at(std::uint64_t address) { return {.linear = address, .physical = address, .bytes = 8}; }
-  /// Loads after all fills in flight have arrived.
+  /// Loads after all fills in flight are complete.
   static HitLevel load(Hierarchy& core, std::uint64_t address = line) {
     core.advance(1000);
     return core.load(at(address)).level;
@@ -58,7 +58,7 @@ TEST_F(Cores, AStoreTakesTheLineFromAllOthers) {
   EXPECT_EQ(store(a), HitLevel::l3_modified);
 }
 
-// What each stores to lies in one line: false sharing.
+// Two cores store to different parts of one line: false sharing.
 TEST_F(Cores, NeighboursInALineShareIt) {
   store(a, line);
   store(b, line + 32);
@@ -101,7 +101,7 @@ TEST_F(Cores, CodeThatIsStoredToIsFetchedAgain) {
   EXPECT_EQ(a.fetch(line, line, PageSize::small).level, HitLevel::l3_modified);
 }
 
-/// Lines by who last changed them and who has them since: what MESI says, without any cache's limits.
+/// A model of MESI with caches of unlimited size: for each line, the core that modified it, and the cores that have it.
 class Coherence {
  public:
   HitLevel expect(unsigned core, std::uint64_t address, bool stores) {
@@ -146,7 +146,7 @@ TEST_F(Cores, AreCoherentAsMesiSays) {
     EXPECT_GT(seen[static_cast<unsigned>(level)], 10U);
 }
 
-// Lines whose use is known to change nothing must not hide that a line is gone, or must be taken from other cores.
+// The shortcut for accesses that change nothing must not hide that another core has taken a line, or must lose it.
 TEST(SharedModels, KnowWhatChangesNothing) {
   const Profile& profile = *find_profile("haswell");
   Sharing sharing;

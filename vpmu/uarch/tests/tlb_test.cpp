@@ -41,7 +41,7 @@ TEST(Tlb, WalksForPagesWithoutATable) {
   EXPECT_EQ(second_round(tlb, 64, mib2, PageSize::large), TlbResult::walk) << "32 entries";
 }
 
-// A small page and a large one of the same number are two.
+// A small and a large page with the same page number are different entries.
 TEST(Tlb, TellsSizesApartInTheSecondLevel) {
   SecondLevel second{profile().stlb};
   EXPECT_FALSE(second.look_up(5, PageSize::small));
