@@ -4,7 +4,7 @@
 /// start.S
 extern "C" void bare_on_gp();
 
-/// What a guest without an operating system needs to print facts about its processor on the serial port, under any VMM.
+/// What a guest without an operating system needs to report about its processor on the serial port, under any VMM.
 namespace bare {
 
 struct CpuidResult {
@@ -84,7 +84,7 @@ struct [[gnu::packed]] TableRegister {
 constexpr unsigned gp = 13;
 inline Gate gates[gp + 1];
 
-/// Loads an IDT with only a #GP handler, which skips the faulting RDMSR and sets bare_faulted.
+/// Loads an IDT with only a #GP handler, which skips a faulting RDMSR and sets bare_faulted.
 inline void catch_gp() {
   constexpr std::uint8_t interrupt_gate = 0x8E;
   std::uint16_t selector = 0;

@@ -1,5 +1,4 @@
-// Repeats an operation 4000 times and then prints a letter, over and over. So the time between two letters shows what
-// one operation costs.
+// Does one thing 4000 times and then writes a letter, over and over: the times between letters show what one costs.
 #include "bare.hpp"
 
 extern "C" {

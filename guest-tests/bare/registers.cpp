@@ -1,4 +1,4 @@
-// Prints how the processor describes itself: CPUID's leaves, and the MSRs that exist.
+// Prints what the processor reports about itself: the leaves of CPUID, and the MSRs that it has.
 #include "bare.hpp"
 
 extern "C" {

@@ -45,7 +45,7 @@ inline void use_x2apic() {
   is_x2apic = true;
 }
 
-/// The command that send() sends. SDM 3A figure 10-12: delivery mode and level.
+/// Interrupt commands: delivery mode and level. SDM 3A figure 10-12.
 namespace command {
 inline constexpr std::uint32_t fixed = 0x4000, nmi = 0x4400, init = 0x4500, startup = 0x4600;
 }
@@ -63,7 +63,7 @@ inline void send_to_self(std::uint8_t vector) {
   constexpr std::uint32_t self = 1U << 18;
   write(command_offset, self | command::fixed | vector);
 }
-/// Starts the APIC's timer in one-shot mode, for so many ticks. SDM 3A 10.5.4.
+/// Starts the APIC's timer for one interrupt after `ticks`. SDM 3A 10.5.4.
 inline void start_timer(std::uint8_t vector, std::uint32_t ticks) {
   constexpr std::uint32_t lvt_timer_offset = 0x320, initial_count_offset = 0x380, divide_offset = 0x3E0,
                           divide_by_one = 0xB;

@@ -13,15 +13,15 @@ extern const char gt_kind_jump[], gt_kind_function[], gt_kind_call[], gt_kind_be
     gt_kind_behind_indirect_call[], gt_kind_indirect_jump[], gt_kind_far_return[], gt_kind_behind_far_return[],
     gt_kind_loop[], gt_kind_conditional[];
 
-/// A loop of DEC and JNZ, `rounds` iterations: `rounds` - 1 taken branches.
+/// A loop of DEC and JNZ, `rounds` times: one taken branch fewer than rounds.
 void gt_branch_loop(std::uint64_t debugctl, std::uint64_t rounds);
 extern const char gt_branch_loop_head[], gt_branch_loop_branch[];
 
-/// #UD, whose handler resumes after the instruction.
+/// UD2, whose handler continues after it.
 void gt_branch_ud2(std::uint64_t debugctl);
 extern const char gt_branch_ud2_at[], gt_branch_ud2_behind[];
 
-/// Three nested calls, and on the way a call to the next instruction. Writes 0 in the innermost one if `stop_inside`.
+/// Three nested calls, and a call to the next instruction on the way. Writes 0 at the innermost if `stop_inside`.
 void gt_call_stack(std::uint64_t debugctl, std::uint64_t stop_inside);
 extern const char gt_stack_outer[], gt_stack_middle[], gt_stack_inner[], gt_stack_zero[], gt_stack_behind_zero[];
 

@@ -4,8 +4,8 @@
 #include "gt/pmu.hpp"
 #include "vpmu/pebs.hpp"
 
-/// What the manual says about the processor on which this runs, collected independently of the virtual PMU's own
-/// tables.
+/// What the manual says about the processor that this runs on, put together here row by row; the virtual PMU has its
+/// own tables.
 namespace gt::cpu {
 
 /// By CPUID.01H display family and model. SDM 3C table 35-1.
@@ -36,7 +36,7 @@ struct Facts {
   unsigned offcore_registers;     ///< MSR_OFFCORE_RSP_0, or that and _1.
   std::uint64_t offcore_bits;     ///< Their bits. SDM 3B tables 18-26, 18-38, 18-47.
   unsigned load_latency_counter;  ///< A PMC that load latency works on. SDM 3B 18.8.1.2, 18.9.4.2.
-  std::uint64_t memory_source;    ///< Data source: local memory, and no other core has the line. SDM 3B table 18-24.
+  std::uint64_t memory_source;    ///< Data source of a load from local memory, cached nowhere else. SDM 3B table 18-24.
   pmu::Event loads, stores, load_latency, near_returns, taken_branches, conditional_mispredicts, precise_mispredicts;
   pmu::Event precise_cycles;  ///< Rule P18.
   pmu::Event l1_hit, fill_buffer_hit, l2_hit, l3_hit, l1_miss, l2_miss, l3_miss, stlb_miss_loads;
@@ -45,11 +45,11 @@ struct Facts {
 /// The display model of family 6. SDM 2A CPUID.
 unsigned model();
 
-/// The facts about this processor; the test fails and ends if the processor is unknown.
+/// The facts of this processor; ends the test as failed on one that the tests do not know.
 const Facts& facts();
 
-/// The values of IA32_PERF_CAPABILITIES and CPUID.0AH. The MSR is read once: an access between two records would shift
-/// the place at which an estimating source takes the second one.
+/// From IA32_PERF_CAPABILITIES and CPUID.0AH. The MSR is read only once: an access between two records would shift
+/// where an estimating source takes the second.
 std::uint64_t perf_capabilities();
 vpmu::PebsFormat pebs_format();
 bool has_full_width_writes();

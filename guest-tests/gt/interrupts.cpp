@@ -79,7 +79,7 @@ void load_segments() {
       : "rax", "memory");
 }
 
-/// If a `try_` form guards the instruction, resumes after it; returns whether it does.
+/// Whether a `try_` form guards the instruction; if so, resumes after it.
 bool resume_guarded(InterruptFrame& frame) {
   for (const std::uint64_t* fixup = gt_fixups_begin; fixup < gt_fixups_end; fixup += 2) {
     if (fixup[0] != frame.rip) continue;
@@ -92,7 +92,7 @@ bool resume_guarded(InterruptFrame& frame) {
   return false;
 }
 
-/// If code at CPL 3 has finished, returns to gt_enter_user's caller; returns whether it has.
+/// Whether code at CPL 3 has ended; if so, returns to gt_enter_user's caller.
 bool leave_user(InterruptFrame& frame) {
   if (frame.vector != vector_ud || frame.rip != reinterpret_cast<std::uint64_t>(gt_user_done)) return false;
   frame.rip = reinterpret_cast<std::uint64_t>(gt_user_left);

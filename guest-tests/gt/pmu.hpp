@@ -58,8 +58,8 @@ unsigned version();
 unsigned gp_counters();
 unsigned fixed_counters();
 
-/// Writes a counter. Without full-width writes the value must be one that bit 31 extends to (SDM 3B 18.2.1.1), or the
-/// test fails.
+/// Writes a counter. Without full-width writes the value must be the sign extension of its bit 31 (SDM 3B 18.2.1.1), or
+/// the test fails.
 void write_counter(unsigned i, std::uint64_t value);
 /// Writes the select and the counter. GLOBAL_CTRL must be off.
 void program(unsigned counter, std::uint64_t event_select, std::uint64_t value);
@@ -75,7 +75,7 @@ std::uint64_t short_period();
 
 /// A timeout, in TSC ticks, that is longer than any reasonable counting source needs.
 inline constexpr std::uint64_t patience = 1ULL << 34;
-/// Repeats `step` until it returns true; false if `ticks` of the TSC pass before that.
+/// Runs `step` until it returns true; false if `ticks` of the TSC pass before.
 template <class Step>
 bool wait_until(Step step, std::uint64_t ticks = patience) {
   const std::uint64_t begin = rdtsc();
@@ -93,14 +93,14 @@ struct PmiRecord {
   std::uint64_t tsc;
 };
 
-/// What the handler does besides recording what it saw.
+/// What the PMI handler does besides recording what it saw.
 struct PmiPolicy {
   std::uint64_t acknowledge{~0ULL};  ///< Status bits to clear, of those that are set.
   std::uint64_t stop{1};             ///< 1: GLOBAL_CTRL = 0.
   std::uint64_t unmask{0};           ///< 1: rewrites LVTPC without the mask at the end, as Linux does.
 };
 
-/// Directs PMIs to NMI or to a fixed vector (does not change IF), and records each.
+/// Delivers PMIs as NMIs, or by a fixed vector (RFLAGS.IF stays as it is), and records each.
 void catch_pmi_by_nmi(PmiPolicy policy = {});
 void catch_pmi_by_vector(std::uint8_t vector, PmiPolicy policy = {});
 /// How often the handler has run, and its first 16 records.

@@ -30,14 +30,14 @@ enum Need : std::uint32_t {
   need_hit_levels = 1U << 3,    ///< Caches, TLBs and branch prediction are real or modelled.
   need_second_cpu = 1U << 4,    ///< The machine has a second vCPU, which waits for INIT and SIPI.
   need_branch_steps = 1U << 5,  ///< DEBUGCTL.BTF works; a host's KVM may drop it.
-  need_modelled_levels = 1U << 6,  ///< One model provides them, whatever runs the guest: not the host's own.
-  need_uncore = 1U << 7,           ///< The package has counters, too.
+  need_modelled_levels = 1U << 6,  ///< Hit levels come from one model, never from a host's caches.
+  need_uncore = 1U << 7,           ///< The package has uncore counters.
 };
 
 /// Facts about the source, for tests that can check more with a better one, and the user's wishes.
 enum BootFlag : std::uint64_t {
   boot_exact_counts = 1U << 0,
-  boot_long = 1U << 1,  ///< Tests that repeat something run all repetitions, not only some seconds.
+  boot_long = 1U << 1,  ///< Tests that repeat something reach their full number, without a time limit.
 };
 
 enum class Command : std::uint32_t {

@@ -17,7 +17,7 @@ void run_loop() {
 
 void start_sampling(const Sampling& s) {
   pmu::stop();
-  run_loop();  // first accesses cost a virtual machine more time than a period
+  run_loop();  // the first access to a page costs a virtual machine more than a period
   pebs::set_reset(s.counter, s.reload != 0 ? s.reload : s.period);
   pmu::program(s.counter, pmu::select(s.event, s.control), pmu::minus(s.period));
   wrmsr(pmu::msr::IA32_PEBS_ENABLE, pmu::gp_bit(s.counter));

@@ -9,7 +9,7 @@
 /// One PEBS session on the marked loop, as most PEBS tests need it.
 namespace gt {
 
-/// A period: some iterations of the marked loop with an exact source, and much longer than an exit to the VMM with an
+/// A period of a few rounds of the marked loop for an exact source, and much longer than an exit to the VMM for an
 /// estimating one.
 std::uint64_t sampling_period();
 
@@ -17,8 +17,8 @@ struct Sampling {
   pmu::Event event{cpu::facts().precise_cycles};
   unsigned counter{0};
   std::uint64_t control{pmu::os};
-  std::uint64_t period{sampling_period()};  ///< In events: to the first overflow, and between overflows.
-  std::uint64_t reload{0};                  ///< Instead of `period` after the first, if not 0.
+  std::uint64_t period{sampling_period()};  ///< To the first overflow, and between overflows.
+  std::uint64_t reload{0};                  ///< If not 0: the period after the first overflow.
 };
 
 /// The operands of the marked loop's load and store.
@@ -28,7 +28,7 @@ extern std::uint64_t loop_source, loop_target;
 void start_sampling(const Sampling& sampling);
 /// Runs the marked loop for a short time.
 void run_loop();
-/// Runs the marked loop until `done` or out of patience, then stops counting. False when out of patience.
+/// Runs the marked loop until `done()`, and stops counting. False if the patience ends before.
 template <class Done>
 bool sample_until(Done done) {
   const bool met = pmu::wait_until([&done] {

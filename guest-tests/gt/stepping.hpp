@@ -1,8 +1,8 @@
 #pragma once
 #include <cstdint>
 
-/// Code that single-steps itself, or raises one event, in stepping.S. A label with a number is the guest's RIP when one
-/// of its own handlers begins.
+/// Code that single-steps itself or raises one event, in stepping.S. A label with a number is the guest's RIP when one
+/// of its handlers is entered.
 extern "C" {
 /// The flags that gt_popf_steps's PUSHF pushed.
 extern std::uint64_t gt_popf_image;

@@ -84,8 +84,8 @@ struct MarkedLoop {
     return offset == branch_offset ? 2 : 0;
   }
 };
-/// The instruction of one of the streams after whose retirement `rip` is next. 0 if `rip` does not follow one of them.
-/// The loop's head follows the taken branch of the marked loop, and also the code before the loop.
+/// The instruction of one of the streams that retired before `rip`; 0 if `rip` does not follow one of them. The marked
+/// loop's head follows its taken branch, and also the code before the loop.
 std::uint64_t instruction_before(std::uint64_t rip);
 
 /// The values of RBP, then R8 to R15, in the marked loop.

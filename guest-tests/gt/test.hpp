@@ -78,7 +78,7 @@ static_assert(sizeof(LinkedTest) == sizeof(TestDescriptor));
   do {                                                                                                     \
     if (!gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)) gt::complete(); \
   } while (false)
-/// Checks that both are equal; prints both if not.
+/// Both are equal; otherwise prints both.
 #define GT_EQUAL(actual, expected) gt::check_equal((actual), (expected), __FILE_NAME__, __LINE__, #actual)
 /// As GT_EQUAL, for a row of a table that `where` names.
 #define GT_EQUAL_AT(where, actual, expected) \

@@ -9,7 +9,7 @@
 namespace gt_runner {
 namespace {
 
-/// A guest that reports endlessly must not fill the host's memory.
+/// A guest that reports for ever must not fill the host's memory.
 constexpr std::size_t most_lines = 200;
 
 template <std::size_t N>

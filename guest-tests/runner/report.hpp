@@ -11,7 +11,7 @@ struct Totals {
 };
 Totals count(std::span<const TestResult> results);
 
-/// One test's result for people: a line, then its failures and log.
+/// The text about one test for a person: a line, then its failures and log.
 std::string describe(const TestResult& result);
 /// "N passed, N failed", with the number of skipped tests if there are any.
 std::string describe(const Totals& totals);

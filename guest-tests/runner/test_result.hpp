@@ -17,7 +17,7 @@ struct TestResult {
   Verdict verdict{Verdict::failed};
   std::string reason;                 ///< For skipped, or failed outside a check.
   std::vector<std::string> failures;  ///< Failed checks: "file:line: text".
-  std::vector<std::string> log;       ///< The guest's log lines.
+  std::vector<std::string> log;       ///< Lines that the guest logged.
   std::uint32_t checks{};             ///< Checks made.
   double seconds{};
 };

@@ -74,7 +74,7 @@ vmm::MachineConfig config_for(const TestKernel& kernel, const Test& test, const 
           .most_ticks = options.tick_limit};
 }
 
-/// Adds all but "vcpu.": how long kicks took depends on the host, and differs in each run.
+/// Adds all counters except "vcpu.": how long kicks took depends on the host, and differs each time.
 void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
   for (const vmm::VcpuStatistics& vcpu : all.vcpus)
     for (const vmm::Statistic& counter : vcpu.counters)
@@ -82,7 +82,7 @@ void add_statistics(const vmm::MachineStatistics& all, TestResult& result) {
         result.log.push_back(fmt::format("{} {}", counter.name, counter.value));
 }
 
-/// Whether the run showed that the host's KVM lacks what the test needs.
+/// Whether the host's KVM lacks what the test needs, as only a run can show.
 bool lacks_need(const Test& test, const vmm::MachineStatistics& all) {
   if ((test.needs & gt::need_branch_steps) == 0) return false;
   return std::ranges::any_of(all.vcpus, [](const vmm::VcpuStatistics& vcpu) {
@@ -92,8 +92,8 @@ bool lacks_need(const Test& test, const vmm::MachineStatistics& all) {
   });
 }
 
-/// Makes the machine and the conversation with its guest, and runs the test. Without KVM, the only time limit is that
-/// on the guest's own time.
+/// Makes the machine and the conversation with its guest, and runs them. Without KVM only the guest's time limits the
+/// run.
 vmm::Result<TestResult> run_machine(const vmm::MachineConfig& config, const Test& test, const RunOptions& options) {
   vmm::Log log;
   Bell bell;

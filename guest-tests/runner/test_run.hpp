@@ -17,17 +17,17 @@ struct RunOptions {
   std::string source{"clock"};
   unsigned threads_per_core{2};                  ///< See MachineConfig.
   bool soft{};                                   ///< Without KVM, by the instruction engine: deterministic.
-  std::chrono::milliseconds time_limit{20'000};  ///< Of one test with KVM.
-  std::uint64_t tick_limit{500'000'000};         ///< Of one test without, in instructions.
+  std::chrono::milliseconds time_limit{20'000};  ///< For one test with KVM.
+  std::uint64_t tick_limit{500'000'000};         ///< For one test without KVM, in instructions.
   vmm::PmuTime pmu_time{vmm::PmuTime::hidden};   ///< See MachineConfig.
   vmm::SourceOptions source_options{};           ///< See MachineConfig.
   std::string kvm_device{"/dev/kvm"};            ///< See MachineConfig.
   bool statistics{};                             ///< Adds the machine's counters to the test's log.
-  bool lengthy{};                                ///< Tests that repeat something do all of it.
+  bool lengthy{};                                ///< Tests that repeat something do it in full.
 };
 
-/// Why a test cannot run on a source and a port, empty when it can.
 enum class Port : std::uint8_t { kvm, soft };
+/// Why a test cannot run with a source on a port; empty if it can.
 std::string unmet_need(const Test& test, std::string_view source, Port port);
 
 /// Runs one test in a fresh machine with the vCPUs that it needs. The result says what the guest did; the call itself

@@ -14,9 +14,9 @@ using pebs::Slot;
 constexpr pmu::Event mispredicts{0xC5, 0x00};
 constexpr std::uint64_t rounds = 4'000;
 
-/// Runs a loop with a branch while GLOBAL_CTRL = `counters`. If `random`, the branch depends on the high bit of a
-/// linear congruential generator, which is as good as random; otherwise on bit 0 of the iteration's number, which
-/// alternates. Returns the branch's address; it is two bytes long, and jumps over one byte.
+/// Runs a loop with a branch on one bit of a number, while GLOBAL_CTRL = `counters`. If `random`, that is the high bit
+/// of a linear congruential generator, as good as random; else bit 0 of a counter, which alternates. Returns the
+/// branch's address; it is two bytes long, and jumps over one byte.
 std::uint64_t branch_on(bool random, std::uint64_t counters) {
   const std::uint64_t multiplier = random ? 6'364'136'223'846'793'005ULL : 1,
                       increment = random ? 1'442'695'040'888'963'407ULL : 1;
@@ -63,7 +63,7 @@ GT_TEST(BranchPrediction_LearnsThePredictable, gt::need_hit_levels) {
   GT_CHECK(count(mispredicts, true) > rounds / 4);
 }
 
-// The record is of the mispredicted branch itself (rule P4).
+// The record is for the branch that was mispredicted (rule P4).
 GT_TEST(BranchPrediction_RecordsStandOnTheBranch, gt::need_hit_levels) {
   const pmu::Event precise_mispredicts = gt::cpu::facts().precise_mispredicts;
   if (!gt::cpu::exists(precise_mispredicts))

@@ -82,7 +82,7 @@ GT_TEST(Bts_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   GT_EQUAL(last.to, address(gt::gt_branch_ud2_behind));
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from), 0x48U);  // IRETQ is 48 CF
   GT_EQUAL(*reinterpret_cast<const std::uint8_t*>(last.from + 1), 0xCFU);
-  // The path has no gap: each branch lies at or after the target of the one before.
+  // Between them the path has no gap: each branch is at or after the target of the one before.
   for (std::uint64_t i = 1; i < stored(); ++i)
     GT_CHECK(record(i).from >= record(i - 1).to && record(i).from - record(i - 1).to < 4096);
 }
@@ -102,7 +102,7 @@ GT_TEST(Bts_RecordsInterrupts, gt::need_exact_counts) {
   GT_EQUAL(entries, 1U);
 }
 
-// Rule B2: the interrupt follows the record that reaches the threshold. Bit 62 belongs to PEBS only.
+// Rule B2: the interrupt follows the record that reaches the threshold. Bit 62 belongs to PEBS and stays clear.
 GT_TEST(Bts_ThresholdRaisesAnInterrupt, gt::need_exact_counts) {
   set_up(capacity, 5);
   pmu::catch_pmi_by_nmi();
@@ -129,7 +129,7 @@ GT_TEST(Bts_IsCircularWithoutInterrupt, gt::need_exact_counts) {
   GT_EQUAL(pmu::pmi_count(), 0U);
 }
 
-// Rule B2: nothing is stored past the absolute maximum, and no interrupt is raised.
+// Rule B2: nothing is stored past the absolute maximum, and nothing signals that.
 GT_TEST(Bts_FullBufferKeepsWhatItHas, gt::need_exact_counts) {
   set_up(4, no_threshold);
   pmu::catch_pmi_by_nmi();
@@ -146,7 +146,7 @@ void loop_at_cpl3(void*) {
   asm volatile("1: dec %0\n jnz 1b" : "+r"(n)::"cc");
 }
 
-/// The records so far: branches in loop_at_cpl3, into CPL 3, and out of it.
+/// How many recorded branches are within loop_at_cpl3, enter CPL 3, and leave it.
 struct ByLevel {
   unsigned in_loop, entries, exits;
 };
@@ -198,7 +198,7 @@ GT_TEST(Bts_RecordsStraddlePages, gt::need_exact_counts) {
   GT_EQUAL(at[3], gt::branch_kinds().at(1).from);
 }
 
-// Rules B6, F10: a record that cannot be stored whole is not stored, and the guest continues.
+// Rules B6, F10: a record that cannot be stored whole is not stored, and the guest runs on.
 GT_TEST(Bts_UnmappedBufferLosesRecordsOnly, gt::need_exact_counts) {
   constexpr std::uint64_t page = 4096;
   namespace paging = gt::paging;

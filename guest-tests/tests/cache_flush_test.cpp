@@ -13,7 +13,7 @@ namespace pmu = gt::pmu;
 
 constexpr pmu::Event llc_misses{0x2E, 0x41};
 constexpr std::uint64_t line_bytes = 64, rounds = 1000;
-/// At most so many loads belong to starting and stopping the counters.
+/// More loads than the code that starts and stops counting makes.
 constexpr std::uint64_t few = 10;
 /// Free RAM in large pages.
 constexpr std::uint64_t line = 16ULL << 20;
@@ -96,7 +96,8 @@ GT_TEST(CacheFlush_ClflushoptIsThereFromSkylakeOn) {
   GT_CHECK(gt::guard_outcome(0).ok());
 }
 
-// The whole line is flushed, whichever byte is named, and no other. The first iteration warms up counting's own loads.
+// The whole line is flushed, whichever byte of it is named, and no other line. The first round warms up the lines that
+// counting itself loads.
 GT_TEST(CacheFlush_FlushesOneLine, gt::need_hit_levels) {
   for (const std::uint64_t offset : {0ULL, 63ULL, 64ULL}) {
     std::uint64_t misses = 0;
@@ -116,7 +117,7 @@ GT_TEST(CacheFlush_FlushesOneLine, gt::need_hit_levels) {
   }
 }
 
-// The flush is by physical address: an alias misses, too. Also at CPL 3, and if the page is read-only.
+// The physical line is flushed, so that it is gone for other mappings, too. This works at CPL 3 and on read-only pages.
 GT_TEST(CacheFlush_FlushesForEachMapping, gt::need_hit_levels) {
   gt::paging::map(window, line, gt::paging::user);
   flush_and_load<Flush::none>();
@@ -145,7 +146,7 @@ gt::Outcome try_clflush(std::uint64_t at) {
   return gt::guard_outcome(0);
 }
 
-// SDM 2A CLFLUSH: it faults as a load of one byte does.
+// SDM 2A CLFLUSH: it faults like a byte load.
 GT_TEST(CacheFlush_FaultsAsALoadDoes) {
   constexpr std::uint64_t non_canonical = 1ULL << 63;
   if (try_clflush(non_canonical).ok()) gt::skip("this host's CLFLUSH checks no address");
@@ -172,7 +173,7 @@ GT_TEST(CacheFlush_CodeMayBeFlushed) {
   GT_EQUAL(left, 0U);
 }
 
-// The code comes from memory each time.
+// Code whose line is flushed each time misses each time.
 GT_TEST(CacheFlush_FlushedCodeMisses, gt::need_hit_levels) {
   std::uint64_t left = rounds;
   begin(pmu::os);

@@ -1,5 +1,5 @@
-// Exact counts, to the last event. SDM 3B 18.2.1.1, 18.2.2, 18.2.1.2; rules C1, C2, C5, O1, O2, O8.
-// Of the WRMSR that starts counting and the one that stops it, only the second is counted.
+// What counts, to the last event. SDM 3B 18.2.1.1, 18.2.2, 18.2.1.2; rules C1, C2, C5, O1, O2, O8. The WRMSR that
+// starts counting is not counted, the one that stops it is.
 #include <utility>
 
 #include "gt/asm.hpp"
@@ -77,7 +77,7 @@ GT_TEST(Counting_IsExactInX87AndVectorCode, gt::need_exact_counts) {
 
 }  // namespace
 
-// Starts PMC0, and stops it at gt_system_entry, the target of its SYSCALL. Returns the RCX of SYSCALL. SDM 2B SYSCALL.
+// Starts PMC0, and stops it at gt_system_entry, where its SYSCALL leads. Returns RCX as SYSCALL set it. SDM 2B SYSCALL.
 asm(R"(
   .pushsection .text
 gt_system_stream:
@@ -108,7 +108,7 @@ extern const char gt_system_entry[];
 
 namespace {
 
-// Instructions that a source may leave to the processor or KVM: each counts as one, and has its effect.
+// Instructions that a source may leave to the processor below it: each counts as one, and has its effect.
 GT_TEST(Counting_IsExactInSystemInstructions, gt::need_exact_counts) {
   constexpr gt::MsrIndex efer{0xC000'0080}, star{0xC000'0081}, lstar{0xC000'0082}, fmask{0xC000'0084};
   constexpr gt::MsrIndex gs_base{0xC000'0101}, kernel_gs_base{0xC000'0102};
@@ -198,8 +198,8 @@ GT_TEST(Counting_NeedsBothEnables, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(2), 0U);
 }
 
-// Handlers are counted alike for a fault that the VMM injects (at a counter's MSR) and for one that the processor
-// raises itself.
+// A fault that the VMM injects, for an MSR of the PMU, and one that the processor raises itself: the handler's
+// instructions count alike.
 GT_TEST(Counting_SeesTheHandlersOfAllFaults, gt::need_exact_counts) {
   constexpr std::array faulting{std::pair{pmu::msr::IA32_PERF_GLOBAL_CTRL, ~std::uint64_t{0}},
                                 std::pair{vpmu::MsrIndex{0xC000'0080}, ~std::uint64_t{0}}};

@@ -19,7 +19,7 @@ std::uint64_t cell_address() { return reinterpret_cast<std::uint64_t>(&cell); }
 
 constexpr std::uint64_t loads = gt::load_stream_length, others = gt::load_stream_instructions - gt::load_stream_length;
 
-/// The loads of the stream, counted with this CMASK and these further bits.
+/// The count of the stream's loads with this CMASK and these other bits of the select.
 std::uint64_t count(std::uint8_t cmask, std::uint64_t bits) {
   pmu::stop();
   pmu::program(0, pmu::select(gt::cpu::facts().loads, pmu::os) | sel::CMASK::make(cmask) | bits, 0);
@@ -56,7 +56,8 @@ GT_TEST(CycleConditions_AnyThreadAddsNothing, gt::need_exact_counts) {
   GT_EQUAL(pmu::fixed(0), gt::load_stream_instructions);
 }
 
-/// The instructions while PMC0 overflows in the stream; includes the handler's if it lets the counters run.
+/// Instructions of the stream, in which PMC0 overflows; with those of the PMI's handler if it does not stop the
+/// counters.
 std::uint64_t count_over_a_handler(pmu::PmiPolicy policy) {
   pmu::stop();
   pmu::catch_pmi_by_nmi(policy);
@@ -73,11 +74,11 @@ GT_TEST(CycleConditions_CountersRunInTheHandler, gt::need_exact_counts) {
   GT_CHECK(running > gt::load_stream_instructions + 20);
 }
 
-/// The counts of PMC0 and PMC1: instructions and cycles up to the interrupt's handler.
+/// Instructions and cycles (PMC0, PMC1), and TSC ticks, up to the interrupt's handler.
 struct UntilHandler {
   std::uint64_t instructions, cycles, ticks;
 };
-/// Runs `wait`, which ends in the handler, with the counters on; `prepare` causes the interrupt.
+/// Runs `wait` with the counters on until the handler stops them; `prepare` causes the interrupt.
 template <class Prepare, class Wait>
 UntilHandler count_until_handler(Prepare prepare, Wait wait) {
   pmu::stop();
@@ -90,7 +91,7 @@ UntilHandler count_until_handler(Prepare prepare, Wait wait) {
   return {pmu::counter(0), pmu::counter(1), gt::rdtsc() - begin};
 }
 
-// Rule C7: nothing retires in a halt, and no unhalted cycles pass; what follows is counted from the handler's first
+// Rule C7: in a halt nothing retires and no unhalted cycles pass. The handler that ends it is counted from its first
 // instruction on, as after a NOP.
 GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
   constexpr std::uint8_t vector = 0x50;

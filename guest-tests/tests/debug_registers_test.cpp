@@ -39,8 +39,8 @@ void set_up() {
   gt::write_dr6(0);
 }
 
-/// Causes an exit. A VMM may learn of a written debug register only at an exit, because KVM does not report the
-/// write.
+/// A VMM may notice a written debug register only at the next exit, since KVM does not report the write. This makes an
+/// exit.
 void let_the_host_look() { gt::rdmsr(pmu::msr::IA32_PERF_GLOBAL_CTRL); }
 
 /// Runs to a breakpoint of its own, with a PMU register access between setting it and running; returns its address.
@@ -65,7 +65,7 @@ GT_TEST(GuestDebugging_ExecutionBreakpointFires) {
   }
 }
 
-// As on hardware: in force from the instruction after MOV DR on, without an exit in between.
+// As on hardware, a breakpoint is in force from the instruction after MOV DR on, without an exit in between.
 GT_TEST(GuestDebugging_BreakpointIsInForceAtOnce) {
   set_up();
   asm volatile("lea 1f(%%rip), %%rax\n mov %%rax, %%dr0\n mov %0, %%dr7\n 1: nop\n" ::"r"(dr7_fixed | dr7_local0)
@@ -187,7 +187,7 @@ GT_TEST(GuestDebugging_EachRegisterWatchesWhileCounting) {
   pmu::stop();
 }
 
-// With a breakpoint that is not hit, an exact source needs no exit for each instruction.
+// Code that hits no breakpoint is counted exactly, although one is set.
 GT_TEST(GuestDebugging_CodeBesideABreakpointIsCounted, gt::need_exact_counts) {
   set_up();
   gt::write_dr0(reinterpret_cast<std::uint64_t>(&watched));

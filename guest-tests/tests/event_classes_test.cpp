@@ -1,4 +1,4 @@
-// Events that depend on the class of an instruction: SDM 3B tables 19-13 and 19-15 (Nehalem, Westmere), and
+// Events that depend on the kind of an instruction: SDM 3B tables 19-13 and 19-15 (Nehalem, Westmere), and
 // INST_RETIRED.NOP of Skylake.
 #include "gt/apic.hpp"
 #include "gt/asm.hpp"
@@ -31,7 +31,7 @@ void enable_vectors() {
   gt::write_cr0(gt::read_cr0() & ~(em | ts));
 }
 
-/// The count of the event on PMC0 while `run` runs.
+/// How often the event counts on PMC0 during `run`.
 template <class Run>
 std::uint64_t count(pmu::Event event, Run run) {
   pmu::stop();
@@ -90,7 +90,7 @@ GT_TEST(EventClasses_CountFusedPairs, gt::need_hit_levels) {
   GT_EQUAL(count(macro_fused, pairs), 2U);
 }
 
-// A load from the local APIC's registers is uncached; one from memory is not.
+// A load from the local APIC's registers is uncached, a load from memory is not.
 GT_TEST(EventClasses_CountUncachedLoads, gt::need_exact_counts) {
   const bool skylake = is_of(Microarchitecture::skylake, Microarchitecture::skylake);
   if (!skylake && !is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
@@ -119,8 +119,8 @@ GT_TEST(EventClasses_CountLoadsAndStoresTogether, gt::need_exact_counts) {
   GT_EQUAL(count(memory_instructions, accesses), 3U);
 }
 
-// Up to Westmere the event counts misses of the first-level TLB, including hits of the second level. All 256 pages
-// miss, iteration after iteration.
+// Up to Westmere the event counts misses of the first-level TLB, also if the second level hits. All 256 pages miss in
+// each round.
 GT_TEST(EventClasses_CountMissesOfTheFirstTlb, gt::need_hit_levels) {
   if (!is_of(Microarchitecture::nehalem, Microarchitecture::westmere))
     gt::skip("only Nehalem and Westmere have these events");
@@ -155,7 +155,7 @@ GT_TEST(EventClasses_CountNearBranchesThatExecute, gt::need_exact_counts) {
   GT_EQUAL(count(conditional, branches), count(pmu::conditional_branches, branches));
 }
 
-// A branch that is not taken, and runs for the first time: the model predicts it as taken.
+// The model predicts a branch that it has not seen before as taken; these are not taken.
 GT_TEST(EventClasses_CountMispredictedBranchesThatWereNotTaken, gt::need_hit_levels) {
   if (!is_of(Microarchitecture::sandy_bridge, Microarchitecture::sandy_bridge))
     gt::skip("only Sandy Bridge has this event");

@@ -65,7 +65,7 @@ GT_TEST(Freeze_DoesNotHappenUnasked, gt::need_counts) {
   GT_CHECK(counts_on());
 }
 
-// Rule Z4: LBR_FRZ, and DEBUGCTL keeps its LBR bit; rule Z3: the bit is cleared.
+// Rule Z4: LBR_FRZ is set, and DEBUGCTL keeps its LBR bit; rule Z3 (legacy): that bit is cleared.
 GT_TEST(Freeze_LbrFreezesByItsOwnBit, gt::need_counts) {
   constexpr std::uint64_t wanted = debugctl::FREEZE_LBRS_ON_PMI::mask | debugctl::LBR::mask;
   start_with(wanted);

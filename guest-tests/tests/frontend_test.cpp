@@ -16,15 +16,15 @@ using pebs::Slot;
 
 constexpr pmu::Event frontend_retired{0xC6, 0x01}, itlb_miss_retired{0xC8, 0x20};
 constexpr std::uint64_t dsb_miss = 0x11, l1i_miss = 0x12, l2_miss = 0x13, itlb_miss = 0x14, stlb_miss = 0x15;
-/// MSR_PEBS_FRONTEND: bubbles of at least `length` cycles with at least `width` empty slots.
+/// Selects bubbles of at least `length` cycles with at least `width` empty slots.
 constexpr std::uint64_t bubbles(std::uint64_t length, std::uint64_t width) { return 0x06 | length << 8 | width << 20; }
 
 constexpr std::uint64_t line_bytes = 64, page_bytes = 4096;
 /// Free RAM in large pages.
 constexpr std::uint64_t code = 24ULL << 20;
 
-/// A chain of `links` jumps, the first at `at`, each `step` bytes after the one before; a return at its end. Each is
-/// preceded by two NOPs, and the first of these is the target of the jump before.
+/// Writes a chain of `links` pieces of code, the first at `at`, each `step` bytes after the one before. Each has two
+/// NOPs at the start of a line and a jump to the next piece; the last one returns.
 void write_chain(std::uint64_t at, std::uint64_t links, std::uint64_t step) {
   constexpr std::uint8_t nop = 0x90, jmp = 0xE9, ret = 0xC3, nops = 2, jump_bytes = 5;
   for (std::uint64_t i = 0; i < links; ++i) {
@@ -51,7 +51,7 @@ std::uint64_t count(std::uint64_t choice, std::uint64_t at) {
 void need_frontend() {
   if (gt::cpu::facts().microarchitecture < Microarchitecture::skylake) gt::skip("only Skylake has MSR_PEBS_FRONTEND");
 }
-/// `n`, with a tolerance for the kernel's own lines.
+/// Whether it is `n`, except for a few of the kernel's own lines.
 bool is_about(std::uint64_t counted, std::uint64_t n) { return counted + 20 >= n && counted <= n + 20; }
 
 constexpr std::uint64_t in_dsb = 32, in_l1i = 384, in_l2 = 1'536;  // lines of code
@@ -83,8 +83,8 @@ GT_TEST(Frontend_CountsWhatTheL2Lacks, gt::need_hit_levels) {
   GT_CHECK(is_about(count(l1i_miss, code), lines));
 }
 
-// SDM 3B table 18-59: at least this length and this width. 1536 lines of code come from the L2, in 12 to 16 cycles; 48
-// from the L1I.
+// SDM 3B table 18-59: bubbles of at least this length and width. 1536 lines of code come from the L2, in 12 to 16
+// cycles.
 GT_TEST(Frontend_CountsBubblesByLengthAndWidth, gt::need_hit_levels) {
   need_frontend();
   write_chain(code, in_l2, line_bytes);
@@ -98,7 +98,7 @@ GT_TEST(Frontend_CountsBubblesByLengthAndWidth, gt::need_hit_levels) {
 
 void drop_translations() { gt::write_cr3(gt::read_cr3()); }
 
-/// A chain of jumps from page to page of the window.
+/// Writes a chain with one piece in each page of the window.
 void write_pages(std::uint64_t pages) {
   for (std::uint64_t page = 0; page < pages; ++page)
     gt::paging::map(gt::paging::window + page * page_bytes, code + page * page_bytes, gt::paging::writable);
@@ -132,7 +132,7 @@ GT_TEST(Frontend_CountsItlbMissesOfOlderProcessors, gt::need_hit_levels) {
   }
 }
 
-// Rule 5.4: the record is of an instruction whose line missed: the first instruction of its line.
+// SDM 3B 18.13.1.4: the record is for an instruction whose line missed, the first instruction of that line.
 GT_TEST(Frontend_RecordsStandOnTheInstructionThatMissed, gt::need_hit_levels) {
   need_frontend();
   constexpr unsigned most = 64;

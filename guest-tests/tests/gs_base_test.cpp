@@ -1,4 +1,5 @@
-// SWAPGS and loads of GS while the PMU counts, with instructions in between that a source leaves to KVM. SDM 2B SWAPGS.
+// SWAPGS and loads of GS while the PMU counts, between instructions that a source leaves to the processor below. SDM 2B
+// SWAPGS.
 #include <array>
 
 #include "gt/apic.hpp"
@@ -34,7 +35,7 @@ GT_TEST(GsBase_IsExchangedAcrossInstructionsLeftToOthers) {
   GT_CHECK(pmu::counter(0) > 0);
 }
 
-/// Sets CR4.FSGSBASE for its lifetime, if the CPU has it.
+/// While it lives, CR4.FSGSBASE is set if the CPU has it.
 class ReadableGsBase {
  public:
   ReadableGsBase() : has_{(gt::cpuid(7).ebx & 1) != 0} {
@@ -42,7 +43,7 @@ class ReadableGsBase {
     if (has_) asm volatile("mov %0, %%cr4" ::"r"(cr4_ | 1U << 16));
   }
   ~ReadableGsBase() { asm volatile("mov %0, %%cr4" ::"r"(cr4_)); }
-  /// Of the others: read between two exchanges, as Linux does when it switches to another task.
+  /// The other GS base, read between two SWAPGS, as Linux does when it switches tasks.
   [[nodiscard]] std::uint64_t others() const {
     std::uint64_t base = 0;
     if (has_) {
@@ -90,9 +91,9 @@ GT_TEST(GsBase_OfTheKernelSurvivesANullSelectorForPrograms) {
   }
 }
 
-constinit std::array<std::uint64_t, 3> interrupted{};  ///< NMIs that found our GS base, the others', or neither.
+constinit std::array<std::uint64_t, 3> interrupted{};  ///< NMIs that found our GS base, the other one, or neither.
 
-// As a kernel's handler that does not know whose GS base is active: sets its own, and restores the one it found.
+// Like a kernel's handler that cannot know whose GS base it finds: it sets its own, and restores the one it found.
 void as_a_kernel_does(gt::InterruptFrame&) {
   const std::uint64_t found = gt::rdmsr(gs_base);
   gt::wrmsr(gs_base, ours);
@@ -103,7 +104,7 @@ void as_a_kernel_does(gt::InterruptFrame&) {
   gt::wrmsr(gs_base, found);
 }
 
-/// Makes the overflow, and with it the NMI, come at each instruction of `window` in turn.
+/// Runs `window` again and again, with the overflow and its NMI at each of its instructions in turn.
 template <class Window>
 void interrupt_each_instruction(Window window) {
   gt::on_vector(gt::vector_nmi, as_a_kernel_does);

@@ -1,5 +1,5 @@
-// When a pending interrupt is taken while the PMU counts: a source that runs the guest's code itself must not be
-// late. SDM 3A 6.8.1, 6.8.3.
+// When a pending interrupt is taken while the PMU counts: a source that runs the guest's code itself must not deliver
+// it late. SDM 3A 6.8.1, 6.8.3.
 #include <array>
 
 #include "gt/apic.hpp"
@@ -20,7 +20,7 @@ void note(gt::InterruptFrame& frame) {
   gt::apic::end_of_interrupt();
 }
 
-/// A counter counts, interrupts are disabled and one is pending.
+/// Starts a counter, and makes an interrupt pending while interrupts are off.
 void begin() {
   gt::on_vector(vector, note);
   gt::apic::enable();
@@ -43,7 +43,7 @@ GT_TEST(Interrupts_AreTakenOneInstructionBehindSti) {
   GT_EQUAL(taken_at, at);
 }
 
-// STI has an interrupt shadow only if interrupts were disabled before. SDM 2B STI.
+// STI has an interrupt shadow only if interrupts were off. SDM 2B STI.
 GT_TEST(Interrupts_AreTakenBehindASecondSti) {
   std::uint64_t at = 0;
   begin();
@@ -94,7 +94,7 @@ constexpr unsigned most_nmis = 8;
 constinit std::array<std::uint64_t, most_nmis> nmi_at{};
 constinit volatile unsigned nmis = 0;
 
-// Lets the counter overflow again at the end of the handler, and so at its IRET.
+// Restarts the counter, so that the handler's last instructions and its IRET count towards the next overflow.
 void overflow_soon_again(gt::InterruptFrame& frame) {
   pmu::stop();
   if (nmis < most_nmis) nmi_at[nmis] = frame.rip;
@@ -106,7 +106,7 @@ void overflow_soon_again(gt::InterruptFrame& frame) {
   pmu::start(pmu::gp_bit(0));
 }
 
-// IRET ends the blocking of NMIs, and the next NMI is not delayed until another IRET. SDM 3A 6.7.1.
+// IRET unmasks NMIs: the next one must not wait for another IRET. SDM 3A 6.7.1.
 GT_TEST(Interrupts_NmisAreTakenSoonBehindAnIretFromOne, gt::need_exact_counts) {
   gt::on_vector(gt::vector_nmi, overflow_soon_again);
   gt::apic::enable();

@@ -102,8 +102,8 @@ void loop_at_cpl3(void*) {
   asm volatile("1: dec %0\n jnz 1b" : "+r"(n)::"cc");
 }
 
-// The level is that at which the branch ends: the branch into CPL 3 counts as CPL 3, the exception that leaves CPL 3
-// does not.
+// The level is the one that the branch ends in: the entry into CPL 3 is a branch of CPL 3, the exception that leaves it
+// is not.
 GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   constexpr unsigned ends_at_cpl3 = 11;  // IRET, CALL, the loop, RET
   const auto run = [](std::uint64_t select) {
@@ -127,7 +127,7 @@ GT_TEST(Lbr_SelectByLevel, gt::need_exact_counts) {
   GT_EQUAL(exits, 1U);
 }
 
-// An exception, its handler and the return, without a gap.
+// The exception and the return from its handler are both recorded.
 GT_TEST(Lbr_RecordsExceptionsAndTheirReturn, gt::need_exact_counts) {
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, vpmu::low_bits(8) & ~std::uint64_t{3});  // far branches only
   const std::uint64_t before = tos();
@@ -163,7 +163,7 @@ GT_TEST(Lbr_TellsPredictionAndCycles, gt::need_exact_counts | gt::need_hit_level
   }
 }
 
-// Branches without a pattern are sometimes mispredicted.
+// Some taken branches without a pattern are mispredicted.
 GT_TEST(Lbr_TellsMispredictions, gt::need_exact_counts | gt::need_hit_levels) {
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, vpmu::low_bits(9) & ~std::uint64_t{7});  // conditional branches only
   unsigned seen = 0;
@@ -215,7 +215,7 @@ GT_TEST(Lbr_CallStackForgetsWhatReturned, gt::need_exact_counts) {
 
 constinit volatile std::uint64_t debugctl_in_handler = 0;
 
-// Rule Z11: #DB stops the recording before it is delivered, so it has no entry of its own.
+// Rule Z11: #DB stops recording before it is delivered, so that it is not recorded itself.
 GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
   constexpr std::uint64_t break_on_dr0 = 0x402, rflags_rf = vpmu::bit(16);
   gt::on_vector(gt::vector_db, [](gt::InterruptFrame& frame) {
@@ -232,8 +232,8 @@ GT_TEST(Lbr_StopsAtADebugException, gt::need_exact_counts) {
   GT_EQUAL(recorded(0).from, address(gt::gt_kind_jump));
 }
 
-// Rule Z12: the LBR freezes at the record. From the target of the last branch, straight-line code leads to the record's
-// RIP; that is how software finds the instruction if the record does not name it.
+// Rule Z12: the LBR freezes at the record. From the last branch's target straight code leads to the record's RIP: so
+// software finds the instruction if the record does not name it.
 GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
   unsigned judged = 0;
   constexpr std::uint64_t shortest = 200;  // into the loop
@@ -248,9 +248,9 @@ GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
     const std::uint64_t head = gt::MarkedLoop::head();
     const gt::pebs::PebsRecord r = gt::pebs::record(0);
     const std::uint64_t rip = r[gt::pebs::Slot::rip];
-    if (rip < head || rip > head + gt::MarkedLoop::end_offset) continue;  // in the code around the loop
+    if (rip < head || rip > head + gt::MarkedLoop::end_offset) continue;  // of the code around the loop
     const Branch last = recorded(0);
-    if (last.to != head) continue;  // the first iteration, which was entered by a call
+    if (last.to != head) continue;  // the first round, entered by a call
     GT_EQUAL(last.from, head + gt::MarkedLoop::branch_offset);
     std::uint64_t at = last.to == rip ? last.from : last.to;
     while (at < rip && at + gt::MarkedLoop::length_at(at - head) != rip) at += gt::MarkedLoop::length_at(at - head);
@@ -261,7 +261,7 @@ GT_TEST(Lbr_FreezesAtThePebsRecord, gt::need_exact_counts | gt::need_records) {
   GT_CHECK(judged > gt::MarkedLoop::instructions / 2);
 }
 
-// Rule Z5: a frozen LBR does not change.
+// Rule Z5: a frozen LBR records nothing.
 GT_TEST(Lbr_StandsStillWhileFrozen, gt::need_exact_counts) {
   if (!gt::cpu::has_streamlined_freeze()) gt::skip("a freeze of this processor clears DEBUGCTL.LBR: see Freeze");
   gt::wrmsr(pmu::msr::IA32_PERF_GLOBAL_STATUS_SET, pmu::status::LBR_FRZ::mask);

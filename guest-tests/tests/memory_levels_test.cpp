@@ -50,7 +50,7 @@ void link_lines(std::uint64_t bytes) {
   }
 }
 
-/// The address of the chase's load, and of the instruction after it.
+/// The addresses of the chase's load, and of the next instruction.
 struct ChaseLoad {
   std::uint64_t at, next;
 
@@ -59,7 +59,7 @@ struct ChaseLoad {
   }
 };
 
-/// Follows `loads` links from `at`, counting with GLOBAL_CTRL = `counters`. Returns where the chase ended.
+/// Follows `loads` links from `at` with GLOBAL_CTRL = `counters`. Returns the address that it reached.
 std::uint64_t chase(std::uint64_t at, std::uint64_t loads, std::uint64_t counters, ChaseLoad& load) {
   pmu::start(counters);
   asm volatile(
@@ -77,7 +77,7 @@ std::uint64_t chase(std::uint64_t at, std::uint64_t loads, std::uint64_t counter
   return chase(at, loads, counters, ignored);
 }
 
-/// Runs once through the array while an event of the caches counts, because only then the caches are modelled.
+/// Chases once through the array while an event of the caches counts: otherwise they are not modelled.
 void warm_up(const Level& level) {
   link_lines(level.array_bytes);
   pmu::stop();
@@ -88,8 +88,8 @@ void warm_up(const Level& level) {
   GT_CHECK(pmu::counter(0) + pmu::counter(1) + pmu::counter(2) > 0);
 }
 
-// Each level's own event counts at least nine of ten loads, and every load is in exactly one level. If a processor has
-// no event for a level, the events of the other levels count none of its loads.
+// The level's own event counts at least nine of ten loads, and each load counts in exactly one place. If a processor
+// has no event for a level, the other events do not count its loads.
 void check_counts(const Level& level) {
   warm_up(level);
   const std::uint64_t lines = level.array_bytes / line_bytes;
@@ -106,7 +106,7 @@ void check_counts(const Level& level) {
     if (place == level.counted) GT_CHECK(pmu::counter(0) * 10 >= loads * 9);
   }
   GT_CHECK(all_loads >= loads && all_loads < loads + 10);
-  // From iteration to iteration a few loads may hit another level.
+  // A few loads may hit another level in another round.
   if (exists(facts().*level.counted))
     GT_CHECK(sum * 100 >= all_loads * 99 && sum * 99 <= all_loads * 100);
   else
@@ -117,7 +117,7 @@ GT_TEST(MemoryLevels_CountsOfTheL2, gt::need_hit_levels) { check_counts(in_l2); 
 GT_TEST(MemoryLevels_CountsOfTheL3, gt::need_hit_levels) { check_counts(in_l3); }
 GT_TEST(MemoryLevels_CountsOfMemory, gt::need_hit_levels) { check_counts(in_memory); }
 
-// In one run: misses of one level are the hits of all levels farther out.
+// In one round, with all events at once: misses of a level are the hits of the levels behind it.
 GT_TEST(MemoryLevels_MissesAreTheHitsBehind, gt::need_hit_levels) {
   if (!exists(facts().l1_miss) || !exists(facts().l2_miss)) gt::skip("this processor has no events of misses");
   warm_up(in_l3);
@@ -129,8 +129,7 @@ GT_TEST(MemoryLevels_MissesAreTheHitsBehind, gt::need_hit_levels) {
   GT_EQUAL(pmu::counter(2), pmu::counter(3));
 }
 
-// A source that runs instructions one by one, as it must for the branch stack, gets the same count as by
-// blocks.
+// A source that runs instructions one by one, as for the branch stack, counts the same as by blocks.
 GT_TEST(MemoryLevels_CountTheSameOneByOne, gt::need_modelled_levels) {
   warm_up(in_l2);
   const std::uint64_t loads = in_l2.array_bytes / line_bytes;
@@ -153,8 +152,7 @@ void map_what_faulted(gt::InterruptFrame&) {
   gt::paging::map(page, array + page - gt::paging::window, gt::paging::writable | gt::paging::user);
 }
 
-// A load that faulted and is restarted counts as any other: RF in the frame (SDM 3B 17.3.1.1) changes nothing
-// about that.
+// A load that is repeated after its fault counts like any other, in spite of RF in the frame (SDM 3B 17.3.1.1).
 GT_TEST(MemoryLevels_LoadsDoneOverAfterAFaultAreSomewhere, gt::need_hit_levels) {
   constexpr std::uint64_t page_fault = 14;
   const bool has_l1_miss = exists(facts().l1_miss);
@@ -162,7 +160,7 @@ GT_TEST(MemoryLevels_LoadsDoneOverAfterAFaultAreSomewhere, gt::need_hit_levels) 
   warm_up(in_l1);
   gt::on_vector(page_fault, map_what_faulted);
   for (std::uint64_t page = 0; page < faulting_pages; ++page) gt::paging::unmap(gt::paging::window + page * 4096);
-  // These lines were never accessed: what misses the L1 comes from memory.
+  // These lines have not been accessed before: misses of the L1 come from memory.
   const std::array events{facts().loads, facts().l1_hit, has_l1_miss ? facts().fill_buffer_hit : facts().l2_hit,
                           has_l1_miss ? facts().l1_miss : facts().l3_miss};
   for (unsigned i = 0; i < events.size(); ++i) pmu::program(i, pmu::select(events[i], pmu::usr), 0);
@@ -189,8 +187,8 @@ GT_TEST(MemoryLevels_OverflowIsExact, gt::need_modelled_levels) {
   GT_EQUAL(pmu::counter(0), 0U);
 }
 
-// With any source: the overflow comes, and its PMI freezes the counter before the next overflow (SDM 3B 17.4.7). A
-// host's PMI is late by its skid.
+// Whether the model or the host knows the level: the counter overflows, and the PMI freezes it before its next overflow
+// (SDM 3B 17.4.7). A host's overflow is late by its skid.
 GT_TEST(MemoryLevels_OverflowComes, gt::need_hit_levels) {
   constexpr std::uint64_t events = 1000;
   warm_up(in_l2);
@@ -218,7 +216,7 @@ void sample(const Level& level, std::uint64_t threshold, ChaseLoad& load) {
   warm_up(level);
   pebs::set_up(2 * records_wanted, pebs::no_threshold);
   gt::wrmsr(pmu::msr::MSR_PEBS_LD_LAT_THRESHOLD, threshold);
-  // Precise loads may be counted by another component than before, whose caches are still cold.
+  // Precise loads may be counted by a model whose caches are not those used so far: warm these up, too.
   start_load_latency(level.array_bytes);
   chase(array, level.array_bytes / line_bytes, pmu::gp_bit(facts().load_latency_counter), load);
   start_load_latency(period);
@@ -252,7 +250,7 @@ GT_TEST(LoadLatency_RecordsOfTheL2, gt::need_hit_levels) { check_records(in_l2);
 GT_TEST(LoadLatency_RecordsOfTheL3, gt::need_hit_levels) { check_records(in_l3); }
 GT_TEST(LoadLatency_RecordsOfMemory, gt::need_hit_levels) { check_records(in_memory); }
 
-// Rule L2: only loads that took longer than the threshold. The L1 takes 4 cycles.
+// Rule L2: only loads that take longer than the threshold qualify. The L1 takes 4 cycles.
 GT_TEST(LoadLatency_ThresholdHoldsOffFasterLoads, gt::need_hit_levels) {
   constexpr std::uint64_t threshold = 20;
   ChaseLoad load{};
@@ -266,7 +264,7 @@ GT_TEST(LoadLatency_ThresholdHoldsOffFasterLoads, gt::need_hit_levels) {
   for (std::uint64_t i = 0; i < pebs::records_written(); ++i) GT_CHECK(pebs::record(i)[Slot::latency] > threshold);
 }
 
-// Rule L2: the manual's least threshold is 3. A lower one is kept as written, and selects the same loads.
+// Rule L2: the manual's least threshold is 3. A smaller value reads back as written, and here the same loads qualify.
 GT_TEST(LoadLatency_ThresholdsBelowTheLeastDoAsTheLeast, gt::need_hit_levels) {
   constexpr std::array levels{&in_l1, &in_l2, &in_l3, &in_memory};
   for (unsigned threshold = 0; threshold < levels.size(); ++threshold) {
@@ -278,7 +276,7 @@ GT_TEST(LoadLatency_ThresholdsBelowTheLeastDoAsTheLeast, gt::need_hit_levels) {
   }
 }
 
-// Sends every record of every level to the host, which knows what its model reported.
+// Logs every record for the host, which compares them with what its model said.
 GT_TEST(LoadLatency_SaysWhatItRecorded, gt::need_hit_levels) {
   std::array<char, 96> buffer{};
   for (const Level* const level : {&in_l1, &in_l2, &in_l3, &in_memory}) {
@@ -297,7 +295,7 @@ GT_TEST(LoadLatency_SaysWhatItRecorded, gt::need_hit_levels) {
 // SDM 3B table 18-33: the record of a load that missed both TLBs shows it, from Westmere on. The window's pages have 4
 // KiB; MOV to CR3 flushes translations.
 GT_TEST(LoadLatency_RecordsTellTlbMisses, gt::need_modelled_levels) {
-  // Fewer than the first level holds: up to Westmere the event counts first-level misses.
+  // Fewer pages than the first level holds: up to Westmere the event counts misses of the first level.
   constexpr std::uint64_t stlb_miss_bit = 1ULL << 4, pages = 60;
   for (std::uint64_t page = 0; page < pages; ++page)
     gt::paging::map(gt::paging::window + page * 4096, array + page * 4096, gt::paging::writable);

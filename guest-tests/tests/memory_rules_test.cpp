@@ -1,4 +1,4 @@
-// Which instructions have load latency, precise stores and data addresses. SDM 3B 18.8.1.2, 18.9.4.2, 18.9.4.3,
+// Counters and events with load latency, precise stores and data addresses. SDM 3B 18.8.1.2, 18.9.4.2, 18.9.4.3,
 // 18.11.3; rules L9 to L12, S1 to S5.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -19,7 +19,7 @@ std::uint64_t data_address() { return reinterpret_cast<std::uint64_t>(data.data(
 constexpr std::uint64_t ps_en = pmu::reg::pebs_enable::PS_EN::mask;
 constexpr std::uint64_t ll(unsigned i) { return pmu::gp_bit(32 + i); }
 
-/// Records and the count of `event` on PMCi in the stream of loads, with this PEBS_ENABLE.
+/// Records, and the count of `event` on PMCi, in `stream` with this PEBS_ENABLE.
 struct Seen {
   std::uint64_t records, count;
 };
@@ -76,7 +76,8 @@ GT_TEST(MemoryRules_LoadLatencyBesideAnotherEvent, gt::need_hit_levels) {
   GT_EQUAL(pebs::record(1)[Slot::rip], gt::load_stream_at(22));
 }
 
-// Rules S1, S2: the store after the overflow, with its address and status, on PMC3 with both bits; otherwise nothing.
+// Rules S1, S2: with both bits PMC3 records the store after the overflow, with its address and status; otherwise
+// nothing.
 GT_TEST(MemoryRules_PreciseStoresOnPmc3, gt::need_hit_levels) {
   if (!facts().precise_store) {
     GT_EQUAL(gt::try_wrmsr(pmu::msr::IA32_PEBS_ENABLE, ps_en).vector, gt::vector_gp);
@@ -99,7 +100,7 @@ GT_TEST(MemoryRules_PreciseStoresOnPmc3, gt::need_hit_levels) {
 
 }  // namespace
 
-// Starts the counters in RDI, adds four times to the eight bytes at RSI, which loads and stores them, and stops.
+// Starts the counters in RDI, adds four times to the eight bytes at RSI, each a load and a store, and stops.
 asm(R"(
   .pushsection .text
 gt_add_stream:
@@ -122,8 +123,8 @@ extern "C" void gt_add_stream(std::uint64_t global_ctrl, std::uint64_t address);
 
 namespace {
 
-// Rules S3, S4: an instruction that loads and stores is in both events' records, with the same address; a store's
-// record says whether it hit the L1D.
+// Rules S3, S4: an instruction that loads and stores has records by both events, with the same address; that of the
+// store event says whether it hit the L1D.
 GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
   const std::uint64_t address = facts().data_la ? data_address() : 0;
   GT_EQUAL(run(facts().loads, 0, 1, gt_add_stream).records, 1U);
@@ -139,7 +140,7 @@ GT_TEST(MemoryRules_AddressOfLoadAndStore, gt::need_hit_levels) {
   GT_EQUAL(data[0], 12U);
 }
 
-// Rule S5: UOPS_RETIRED.ALL of Haswell and Broadwell has an address if the instruction accesses memory, otherwise 0.
+// Rule S5: UOPS_RETIRED.ALL of Haswell and Broadwell records the address if the instruction accesses memory, else 0.
 GT_TEST(MemoryRules_AddressOfUops, gt::need_hit_levels) {
   using enum gt::cpu::Microarchitecture;
   if (facts().microarchitecture != haswell && facts().microarchitecture != broadwell)

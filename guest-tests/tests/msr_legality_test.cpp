@@ -1,5 +1,5 @@
 // Which values each PMU MSR accepts, seen from inside: legal bits read back, every other bit raises #GP and changes
-// nothing. The legal bits are collected here from the field layouts of the manual, one by one; the virtual PMU has
+// nothing. The legal bits are put together here from the field layouts of the manual, one by one; the virtual PMU has
 // its own table.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
@@ -123,7 +123,7 @@ GT_TEST(MsrLegality_DebugAndBranchRegisters) {
   check_each_bit({.name = "MSR_LASTBRANCH_TOS", .legal = gt::cpu::facts().lbr_depth - 1}, msr::MSR_LASTBRANCH_TOS);
 }
 
-// Full-width writes, SDM 3B 18.2.5: bits above the counter's width are reserved; shares its storage with IA32_PMCi.
+// SDM 3B 18.2.5: a full-width alias is the same counter as IA32_PMCi; bits above the counter's width are reserved.
 GT_TEST(MsrLegality_FullWidthCounters) {
   if (!gt::cpu::has_full_width_writes()) {
     GT_EQUAL(gt::try_rdmsr(msr::IA32_A_PMC0).vector, gt::vector_gp);

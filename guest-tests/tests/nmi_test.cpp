@@ -10,7 +10,7 @@ namespace {
 namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
-/// Long enough to see that an unexpected NMI does not come.
+/// Long enough for an unwanted NMI to arrive, in TSC ticks.
 constexpr std::uint64_t a_while = 1ULL << 24;
 
 constinit volatile std::uint32_t runs = 0, entered_again = 0, overflows_inside = 0;
@@ -28,7 +28,7 @@ bool overflow_once() {
   return masked;
 }
 
-/// The first run requests more NMIs before its IRET.
+/// The NMI handler. Its first run causes more NMIs before its IRET.
 void take_nmi(gt::InterruptFrame&) {
   const std::uint32_t run = runs;
   runs = run + 1;

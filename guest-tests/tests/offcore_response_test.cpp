@@ -1,6 +1,6 @@
-// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. The model of the caches is cold at first and sees only
-// what runs while an event that needs it counts, so the numbers of requests are known: new lines come from memory,
-// and lines that only the L2 has evicted come from the L3.
+// Off-core response: SDM 3B 18.8.1.3, 18.9.5, 18.11.4, 18.13.5. The model of the caches is cold at first, and sees
+// accesses while an event that needs it counts. So the numbers of requests are known: lines that were never used come
+// from memory, lines that only the L2 has lost come from the L3.
 #include <array>
 
 #include "gt/asm.hpp"
@@ -15,12 +15,12 @@ using gt::cpu::Microarchitecture;
 
 constexpr std::uint64_t demand_data_read = 1, demand_rfo = 2, demand_code_read = 4, others = 0xFF8;
 
-/// Responses, as the bits of the register in the manual's tables.
+/// The register's bits for responses, from the manual's tables.
 struct Answers {
   std::uint64_t any, l3, memory;
 };
 
-/// SDM 3B tables 18-26, 18-36 to 18-38, 18-48, 18-50, 18-61; of Westmere's three kinds as their event lists say.
+/// SDM 3B tables 18-26, 18-36 to 18-38, 18-48, 18-50, 18-61; for Westmere's three kinds from their event lists.
 Answers answers() {
   constexpr std::uint64_t not_needed = 1ULL << 32, missed = 1ULL << 33, any_l3 = 0x3C'0000, any = 1ULL << 16;
   switch (gt::cpu::model()) {
@@ -60,7 +60,7 @@ void store_lines(std::uint64_t from, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) *reinterpret_cast<volatile std::uint64_t*>(from + i * line_bytes) = i;
 }
 
-/// The count on PMC0 while `run` runs, with that value in MSR_OFFCORE_RSP_0.
+/// The count of PMC0 during `run` with that value in MSR_OFFCORE_RSP_0.
 template <class Run>
 std::uint64_t count(std::uint64_t value, Run run) {
   pmu::stop();
@@ -72,8 +72,8 @@ std::uint64_t count(std::uint64_t value, Run run) {
   return pmu::counter(0);
 }
 
-/// `n` requests, with a tolerance: for the kernel's own lines, and for instructions that the model did not see because
-/// KVM ran them.
+/// Whether it is `n`, except for a few: requests of the kernel's own lines, and of instructions that KVM ran unseen by
+/// the model.
 bool is_about(std::uint64_t counted, std::uint64_t n) { return counted + 20 >= n && counted <= n + 20; }
 
 template <class Use>
@@ -112,8 +112,7 @@ GT_TEST(OffcoreResponse_CountsCodeReads, gt::need_hit_levels) {
   GT_CHECK(is_about(count(demand_code_read | a.l3, run), lines));
 }
 
-// Other requests or responses do not count, nor does an empty selection. The last line shows that there was something
-// to count.
+// Requests or responses that are not selected do not count. The last line shows that there were requests at all.
 GT_TEST(OffcoreResponse_CountsNothingElse, gt::need_hit_levels) {
   const Answers a = answers();
   const std::uint64_t legal = gt::cpu::facts().offcore_bits;
@@ -156,8 +155,7 @@ GT_TEST(OffcoreResponse_Overflows, gt::need_hit_levels) {
   GT_CHECK((pmu::pmi(0).status & 1) != 0);
 }
 
-// A source that runs instructions one by one, as it must for the branch stack, gets the same count as by
-// blocks.
+// A source that runs instructions one by one, as for the branch stack, counts the same as by blocks.
 GT_TEST(OffcoreResponse_CountsTheSameOneByOne, gt::need_hit_levels) {
   const std::uint64_t value = demand_data_read | demand_rfo | answers().memory;
   std::array<std::uint64_t, 2> counted{};

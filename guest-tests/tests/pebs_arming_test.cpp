@@ -104,9 +104,9 @@ GT_TEST(PebsArming_EnablingLaterDoesNotArm, gt::need_exact_counts) {
   GT_EQUAL(pebs::records_written(), 0U);
 }
 
-// Rules P11, P12: PMC1 overflows on the instruction that triggers PMC0. A record with a snapshot shows both bits,
-// applicable counters too, as the assist serves what has overflowed; rule P5: record, index, reload, and status, in one
-// step as the program sees it.
+// Rules P11, P12: PMC1, without PEBS, overflows on the instruction that triggers PMC0. A record with a snapshot of
+// GLOBAL_STATUS shows both bits, one with applicable counters only PMC0's. Rule P5: record, index, reload and status
+// change in one step for the program.
 GT_TEST(PebsArming_TheSnapshotShowsWhoElseOverflowed, gt::need_exact_counts) {
   pebs::set_up(4, pebs::no_threshold);
   pmu::stop();
@@ -120,8 +120,7 @@ GT_TEST(PebsArming_TheSnapshotShowsWhoElseOverflowed, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(0), pmu::minus(never) + gt::load_stream_length - 4);
 }
 
-// Rule P16: the armed counter keeps counting. The assist's reload overwrites it; without an assist it keeps its
-// count.
+// Rule P16: an armed counter counts on. The assist's reload overwrites it; without an assist it keeps its count.
 GT_TEST(PebsArming_AnArmedCounterCountsOn, gt::need_exact_counts) {
   pebs::set_up(0, pebs::no_threshold);  // no room: rule F4
   pmu::stop();
@@ -132,7 +131,7 @@ GT_TEST(PebsArming_AnArmedCounterCountsOn, gt::need_exact_counts) {
   GT_EQUAL(pmu::counter(0), gt::load_stream_length - 3);
 }
 
-// Rule D3: other running counters do not disturb precise distribution.
+// Rule D3: other counters that count do not disturb precise distribution.
 GT_TEST(PebsArming_PreciseDistributionBesideOthers, gt::need_exact_counts) {
   if (!gt::cpu::facts().pdir) gt::skip("this processor has no precise distribution");
   pebs::set_up(32, pebs::no_threshold);
@@ -148,7 +147,7 @@ GT_TEST(PebsArming_PreciseDistributionBesideOthers, gt::need_exact_counts) {
   GT_EQUAL(load_of_record(1), 20U);
 }
 
-// Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is of the instruction after the
+// Rule D4: with INV and CMASK the same event on PMC1 is an ordinary one: the record is for the instruction after the
 // overflow.
 GT_TEST(PebsArming_InvertedDistributionIsNotPrecise, gt::need_exact_counts) {
   if (!gt::cpu::facts().pdir) gt::skip("this processor has no precise distribution");
@@ -186,7 +185,7 @@ GT_TEST(PebsArming_ManyAtOnceAreOneInterruptAndOneRecord, gt::need_exact_counts)
 
 constinit unsigned faults = 0;
 
-/// The RIPs of the records of every second load at CPL 3, while code there loads twice from `linear`.
+/// Runs two loads from `linear` at CPL 3, and returns the RIPs of the records, which are for every second load there.
 std::array<std::uint64_t, 16> user_records(std::uint64_t linear) {
   pebs::set_up(16, pebs::no_threshold);
   pmu::stop();
@@ -207,7 +206,7 @@ std::array<std::uint64_t, 16> user_records(std::uint64_t linear) {
   return rips;
 }
 
-// Rule Q10: a load that faults has not retired: it neither counts nor triggers, and does both when it is restarted.
+// Rule Q10: a load that faults has not retired: it neither counts nor triggers. It does both when it is repeated.
 GT_TEST(PebsArming_AFaultingLoadDoesNotTrigger, gt::need_exact_counts) {
   constexpr std::uint64_t page_fault = 14;
   static constinit std::uint64_t page = 0;

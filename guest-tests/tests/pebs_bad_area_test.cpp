@@ -37,7 +37,7 @@ void check_recovery() {
   GT_CHECK(gt::sample_until([] { return pebs::records_written() >= 2; }));
 }
 
-/// Samples with the current area: counters overflow, and nothing is written to the buffer.
+/// Samples with the area as it is now: the counter must overflow, and the buffer stay untouched.
 void check_dropped() {
   gt::start_sampling({});
   GT_REQUIRE(pmu::wait_until([] {
@@ -51,7 +51,7 @@ void check_dropped() {
   check_recovery();
 }
 
-/// As check_dropped, and the index has not moved.
+/// As check_dropped, and the index must not have moved.
 void check_dropped_with_index(std::uint64_t index) {
   gt::start_sampling({});
   GT_REQUIRE(pmu::wait_until([] {
@@ -77,7 +77,7 @@ GT_TEST(BadDsArea_AtTheTopOfTheAddressSpace, gt::need_records) {
   check_dropped();
 }
 
-// The record half of the area is in the next page, which is unmapped: the threshold cannot be read (F10).
+// The second part of the area is in the next page, which is not mapped: the threshold cannot be read (F10).
 GT_TEST(BadDsArea_CrossesIntoAHole, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   paging::map(paging::window, physical_area(), paging::writable);
@@ -92,7 +92,7 @@ GT_TEST(BadDsArea_IndexCannotBeWritten, gt::need_records) {
   check_dropped_with_index(physical_buffer());
 }
 
-// The page tables map the area to a place without RAM.
+// The page tables map the area to an address without RAM.
 GT_TEST(BadDsArea_MapsNoMemory, gt::need_records) {
   pebs::set_up(8, pebs::no_threshold);
   paging::map(paging::window, 0xD000'0000, paging::writable);

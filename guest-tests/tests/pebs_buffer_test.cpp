@@ -54,7 +54,7 @@ GT_TEST(PebsThreshold_AsksAgainForEachRecordBeyond, gt::need_records) {
   GT_CHECK(status::test(pmu::pmi(0).status) && with_bit >= 2);
 }
 
-// SDM 3B 17.4.9.2: software sets the index back, and the buffer is used again.
+// SDM 3B 17.4.9.2: when software sets the index back, the buffer is used from its start again.
 GT_TEST(PebsThreshold_WorksAgainAfterTheIndexIsSetBack, gt::need_records) {
   pmu::catch_pmi_by_nmi({.unmask = 1});
   pebs::set_up(32, 2);

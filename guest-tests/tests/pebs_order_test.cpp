@@ -43,8 +43,8 @@ void run(const std::array<Counter, N>& counters) {
   gt::gt_load_stream(all, cell_address());
 }
 
-/// Record `i` is of load number `n`, and on behalf of the counters in `applicable`; GLOBAL_STATUS before it was
-/// `snapshot`. The record's format decides which of the two it shows (rules P7, P8).
+/// Record `i` must be for load number `n` and for the counters in `applicable`; GLOBAL_STATUS before it was `snapshot`.
+/// The format determines which of the two the record has (rules P7, P8).
 void check_record(std::uint64_t i, std::uint64_t n, std::uint64_t applicable, std::uint64_t snapshot) {
   const pebs::PebsRecord r = pebs::record(i);
   if (gt::cpu::has_eventing_ip()) GT_EQUAL(r[Slot::eventing_ip], gt::load_stream_at(n));
@@ -86,7 +86,7 @@ GT_TEST(PebsOrder_P1HoldsForEveryPeriod, gt::need_exact_counts) {
     for (std::uint64_t k = 1; k <= records; ++k) {
       const std::uint64_t at = pebs::eventing_ip(pebs::record(k - 1));
       if (at == gt::counted_loop_at(k * (period + 1))) continue;
-      GT_EQUAL(period, 0U);  // which one
+      GT_EQUAL(period, 0U);  // shows the period
       GT_EQUAL(at, gt::counted_loop_at(k * (period + 1)));
     }
     gt::count_check();
@@ -111,7 +111,7 @@ GT_TEST(PebsOrder_V4OnlyOnPmc1, gt::need_exact_counts) {
   check_record(0, 4, 1);
 }
 
-// V-5: triggers that coincide share one record (rule P10).
+// V-5: triggers at the same instruction share one record (rule P10).
 GT_TEST(PebsOrder_V5CountersShareARecord, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   run(std::array{Counter{.index = 0, .before = 3, .reload = 3}, Counter{.index = 1, .before = 3, .reload = 3}});
@@ -217,7 +217,7 @@ GT_TEST(PebsOrder_V15RequestsBeyondTheThresholdJoin, gt::need_exact_counts) {
   GT_EQUAL(pmu::pmi_count(), 1U);
 }
 
-// V-12: nothing changes from the overflow on, exact to the event (rules Z2, Z4, Z6).
+// V-12: from the overflow on no counter counts a single event more (rules Z2, Z4, Z6).
 GT_TEST(PebsOrder_V12FreezeAtTheOverflow, gt::need_exact_counts) {
   pmu::stop();
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, pmu::reg::debugctl::FREEZE_PERFMON_ON_PMI::mask);

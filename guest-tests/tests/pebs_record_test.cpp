@@ -1,7 +1,6 @@
 // PEBS records byte by byte. SDM 3B 18.8.1.1 (format 1), 18.11.3.1 (format 2), 18.13.1.1 (format 3);
 // rules P3, P4, P6, P7, P8, P9, P23, S3, T4.
-// The marked loop writes the number of each of its moves to EBX, so a record whose registers do not belong to its IP is
-// detected.
+// Each move of the marked loop leaves its own number in EBX, which shows whether a record's registers belong to its IP.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -27,7 +26,7 @@ std::uint64_t flags_of(std::uint64_t rdi) {
   return fixed | cf | (even_parity ? pf : 0) | ((rdi & 0xF) == 0xF ? af : 0) | (rdi == 0 ? zf : 0);
 }
 
-/// Checks the registers at the boundary after the loop's instruction at `offset`.
+/// Checks the loop's registers after the instruction at `offset`.
 void check_registers(const PebsRecord& r, std::uint64_t offset) {
   const std::uint64_t mark = offset < MarkedLoop::load_offset ? offset / MarkedLoop::mark_bytes : MarkedLoop::marks - 1;
   GT_EQUAL(r[Slot::rbx], mark);
@@ -115,7 +114,7 @@ GT_TEST(PebsRecord_OfStores, gt::need_records) {
                 reinterpret_cast<std::uint64_t>(&gt::loop_target));
 }
 
-// Rule P24: documents disagree on whether these events may be precise.
+// Rule P24: events of which the documents disagree whether they may be precise.
 GT_TEST(PebsRecord_OfArchitecturalBranches, gt::need_records) {
   check_session({.event = pmu::branches, .counter = 2}, MarkedLoop::branch_offset, 0);
 }
@@ -149,7 +148,7 @@ GT_TEST(PebsRecord_NeedsPebsEnable, gt::need_records) {
   GT_CHECK(pebs::poisoned_from(0));
 }
 
-// Rules P21, section 4: written at any CPL, with supervisor access: the area may be inaccessible to the user.
+// Rule P21: records are written at any CPL, with supervisor access: the user need not have access to the area.
 GT_TEST(PebsRecord_AtCpl3GoesToSupervisorPages, gt::need_records) {
   pebs::set_up(64, pebs::no_threshold);
   const auto area_page = reinterpret_cast<std::uint64_t>(&pebs::area());
@@ -194,7 +193,8 @@ std::uint64_t crossing_word(Slot slot) {
   return *reinterpret_cast<const volatile std::uint64_t*>(crossing + static_cast<unsigned>(slot) * 8);
 }
 
-/// Takes one record at `crossing`, of the loop's load; retries if an estimating source chose another instruction.
+/// Takes one record, of the loop's load, at `crossing`. False if an estimating source took another instruction: try
+/// again.
 bool take_crossing_record() {
   for (unsigned attempt = 0; attempt < 20; ++attempt) {
     pebs::area().index = crossing;

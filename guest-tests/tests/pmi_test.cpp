@@ -10,7 +10,7 @@ namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
 constexpr std::uint8_t vector = 0x40;
-/// Long enough to see that an unexpected interrupt does not come.
+/// Long enough for an unwanted interrupt to arrive, in TSC ticks.
 constexpr std::uint64_t a_while = 1ULL << 24;
 
 void spin(std::uint64_t ticks) {
@@ -172,7 +172,7 @@ GT_TEST(Halt_IsEndedByAPendingPmi, gt::need_counts) {
   GT_EQUAL(pmu::pmi_count(), 1U);
 }
 
-// Rule V4 with nothing running that could be stopped: the unmasked PMI must wake a vCPU that is halted.
+// Rule V4 in a halt: when LVTPC is unmasked, the held PMI must wake the sleeping vCPU.
 GT_TEST(Halt_IsEndedByAPmiThatWasHeld, gt::need_counts) {
   pmu::catch_pmi_by_vector(vector);
   apic::write(apic::lvtpc_offset, std::uint32_t{vector} | apic::lvtpc::masked);
@@ -185,7 +185,7 @@ GT_TEST(Halt_IsEndedByAPmiThatWasHeld, gt::need_counts) {
   GT_EQUAL(pmu::pmi_count(), 1U);
 }
 
-// The overflow is caused by HLT's own retirement: the NMI comes when the vCPU is already halted.
+// HLT's own retirement overflows the counter: the NMI arrives when the vCPU sleeps already.
 GT_TEST(Halt_IsEndedByItsOwnOverflow, gt::need_exact_counts) {
   pmu::catch_pmi_by_nmi();
   pmu::stop();

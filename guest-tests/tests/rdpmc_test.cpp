@@ -1,4 +1,4 @@
-// RDPMC: SDM 2B RDPMC, 3B 18.2.2. The counters are in use but stopped, so their values are known.
+// RDPMC: SDM 2B RDPMC, 3B 18.2.2. The counters are in use but stopped, so that their values are known.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 namespace pmu = gt::pmu;
 constexpr std::uint32_t fixed_index = 0x4000'0000;
-/// A value with a non-zero upper half that can be written on this processor.
+/// A value with a nonzero upper half that this processor's counters accept.
 std::uint64_t high_value() { return gt::cpu::has_full_width_writes() ? 0xA000'0000'0000 : 0xFFFF'A000'0000; }
 constexpr std::uint64_t cr4_pce = 1ULL << 8;
 
@@ -102,7 +102,7 @@ GT_TEST(Rdpmc_WorksAtCpl3WithPce) {
   GT_EQUAL(rdpmc_at_cpl3(fixed_index + 3).vector, gt::vector_gp);
 }
 
-// Interrupt handlers read counters of sessions that have just been disabled.
+// Interrupt handlers may read counters of sessions that have just been stopped.
 GT_TEST(Rdpmc_StillReadsAfterTheSelectsAreCleared) {
   hold_known_values();
   GT_EQUAL(gt::try_rdpmc(0).value, high_value());

@@ -1,4 +1,4 @@
-// A second CPU interrupts the first one while that is sampled. SDM 3A 10.6; rules V2, Q11.
+// A second CPU interrupts the first one while the first is sampled. SDM 3A 10.6; rules V2, Q11.
 #include "gt/second_cpu.hpp"
 
 #include <array>
@@ -15,7 +15,7 @@ namespace pmu = gt::pmu;
 namespace apic = gt::apic;
 
 constexpr std::uint8_t pmi_vector = 0xA0, first_ipi_vector = 0x50;
-/// So many interrupts in flight, each with its own vector: two with the same vector would merge in IRR.
+/// How many interrupts may be in flight, each with a vector of its own: two of one vector would join in IRR.
 constexpr unsigned vectors = 64;
 
 constinit std::array<volatile std::uint64_t, vectors> sent{}, received{};
@@ -35,17 +35,17 @@ bool have_come() {
   return nmis_sent == nmis_received;
 }
 
-/// Whether everything that was sent arrives before the timeout.
+/// Waits until everything sent has arrived; false if that takes longer than the patience.
 bool wait_for_all() {
   if (!pmu::wait_until([] { return have_come() || stopped; })) lost = true;
   return !lost;
 }
 
-/// With a slow first CPU, many interrupts in flight would take longer than the timeout.
+/// How many are really in flight: a slow first CPU would need longer than the patience for many.
 unsigned under_way() { return gt::exact_counts() ? 8 : vectors; }
 
-/// On the second CPU: sends each vector again as soon as it has arrived and the first CPU's loop has iterated since. So
-/// interrupts are always in flight, and neither that loop nor a low vector starves.
+/// Runs on the second CPU: sends each vector again when it has arrived and the first CPU's loop has run on since. So
+/// interrupts are in flight at all times, but neither that loop nor a low vector starves.
 void send_for_ever() {
   std::array<std::uint64_t, vectors> sent_at{}, sent_in{};
   for (unsigned i = 0; !stopped && !lost; i = (i + 1) % under_way()) {
@@ -58,14 +58,14 @@ void send_for_ever() {
   }
 }
 
-/// The same in x2APIC mode, which the first CPU has entered before.
+/// Waits until the first CPU has switched to x2APIC mode, and follows.
 void send_for_ever_by_x2apic() {
   while (!apic::is_x2apic) gt::pause();
   apic::use_x2apic();
   send_for_ever();
 }
 
-/// Sends NMIs one at a time, as a second would merge with the first; each when the first CPU has left its handler.
+/// Sends NMIs one at a time, as a second would join the first, and each only after the first CPU has left its handler.
 void send_nmis_for_ever() {
   while (!stopped && wait_for_all()) {
     const std::uint64_t then = turns;
@@ -83,7 +83,7 @@ void take_ipi(gt::InterruptFrame& frame) {
 
 void take_nmi(gt::InterruptFrame&) { nmis_received = nmis_received + 1; }
 
-/// How many interrupts are to arrive beside how many PMIs; `at_least` has what must have arrived when time is up.
+/// Numbers of interrupts and PMIs: to reach, or (at_least) the minimum when the time is over.
 struct Goal {
   std::uint64_t interrupts;
   std::uint32_t pmis;
@@ -106,7 +106,7 @@ void be_sampled_and_interrupted(Goal goal) {
     const std::uint32_t before = pmu::pmi_count();
     pmu::program(0, pmu::select(pmu::cycles, pmu::os | pmu::interrupt), pmu::minus(pmu::short_period()));
     pmu::start(pmu::gp_bit(0));
-    // So many interrupts between two PMIs that both numbers are reached at the same time.
+    // So many interrupts between two PMIs that both reach the goal together.
     const auto enough = [before, goal] {
       turns = turns + 1;
       return pmu::pmi_count() != before && all_received() >= pmu::pmi_count() * (goal.interrupts / goal.pmis);
@@ -158,7 +158,7 @@ GT_TEST(SecondCpu_LosesNoNmiBesidePmis, gt::need_counts | gt::need_second_cpu) {
   be_sampled_and_interrupted(goal_of_nmis());
 }
 
-/// What the CPUs hand to each other: the TSC at the last turn, and whose turn is next.
+/// What the CPUs exchange: the TSC that was read last, and whose turn it is. `backward` counts errors.
 constinit volatile std::uint64_t stamp = 0, turn = 0, backward = 0;
 
 /// SDM 3B 17.15: RDTSC does not wait for loads before it.
@@ -167,7 +167,7 @@ std::uint64_t tsc_after_loads() {
   return gt::rdtsc();
 }
 
-/// Reads the other CPU's stamp, and writes its own, which must be later.
+/// Replaces the stamp by this CPU's TSC, which must not be earlier.
 void take_turn() {
   const std::uint64_t before = stamp;
   const std::uint64_t now = tsc_after_loads();
@@ -185,7 +185,7 @@ void take_every_second_turn() {
 std::uint64_t hand_overs() { return gt::is_long() ? 1'000'000 : 20'000; }
 constexpr std::uint64_t least_hand_overs = 20;
 constexpr std::uint32_t samples_meanwhile = 5;
-/// At least so many hand-overs between two samples.
+/// The fewest hand-overs between two samples.
 constexpr std::uint64_t hand_overs_a_sample = 4;
 
 // SDM 3B 17.15.1: the TSCs of a machine's processors count synchronously. A clock read by one thread after another

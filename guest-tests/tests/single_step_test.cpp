@@ -1,6 +1,6 @@
-// The guest single-steps itself, and takes exceptions, as on a processor without a PMU: while the PMU is unused, while
-// it is in use and stopped, and while a counter counts. SDM 3B 17.3.1.4 (single-step), 3A 6.8.3 (MOV SS), 6.12.1 (what
-// handlers find on the stack).
+// Single-steps and exceptions of the guest work as on a processor without a PMU: while the PMU is unused, while it is
+// in use but stopped, and while a counter counts. SDM 3B 17.3.1.4 (single-step), 3A 6.8.3 (MOV SS), 6.12.1 (the
+// handler's stack frame).
 #include <array>
 #include <span>
 
@@ -25,7 +25,8 @@ struct Entry {
 constinit std::array<Entry, 32> entries{};
 constinit std::uint32_t entry_count = 0;
 
-/// One handler for all vectors, so that each takes as many instructions; skips a faulting instruction of two bytes.
+/// One handler for all vectors, so that each takes the same number of instructions. It skips faulting instructions of
+/// two bytes.
 void note(gt::InterruptFrame& frame) {
   static constexpr std::array<std::uint8_t, vector_int_n + 1> skipped{2, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2};
   if (entry_count == entries.size()) {
@@ -54,7 +55,7 @@ void begin(Use use) {
   if (use == Use::counting) pmu::start(pmu::gp_bit(0));
 }
 
-/// Checks that the counter really counted, if it should have.
+/// Stops the PMU; with Use::counting the counter must have counted.
 void end(Use use) {
   if (use == Use::none) return;
   if (use == Use::counting && !gt::exact_counts()) GT_CHECK(pmu::wait_until([] { return pmu::counter(0) != 0; }));
@@ -70,7 +71,7 @@ struct Expected {
   bool stepping;
 };
 
-/// Checks that `function` causes exactly the expected events, whatever the PMU does.
+/// `function` must cause exactly the expected entries, in each use of the PMU.
 void check_entries(void (*function)(), std::span<const Expected> expected) {
   for (const Use use : all_uses) {
     begin(use);
@@ -91,8 +92,8 @@ void check_entries(void (*function)(), std::span<const Expected> expected) {
 
 Expected trap(const char* at) { return {.vector = gt::vector_db, .at = at, .stepping = true}; }
 
-// The trap comes after each instruction that began with TF set: not after the POPF that sets TF, but after the one
-// that clears it. SDM 3B 17.3.1.4.
+// A trap follows each instruction that began with TF set: not the POPF that sets TF, but the one that clears it. SDM 3B
+// 17.3.1.4.
 GT_TEST(GuestDebugging_PopfBeginsAndEndsSingleSteps) {
   gt_popf_image = 0;
   const std::array expected{trap(gt_popf_1), trap(gt_popf_2), trap(gt_popf_3),
@@ -129,7 +130,7 @@ GT_TEST(GuestDebugging_IretBeginsAndEndsSingleSteps) {
   }
 }
 
-// The PMU may single-step with TF set: the guest, which has not set TF, must not see it.
+// The PMU may single-step with TF, but handlers must not find it in RFLAGS: the guest has not set it.
 GT_TEST(GuestDebugging_HandlersFindNoTrapFlag) {
   struct Row {
     void (*function)();
@@ -147,7 +148,7 @@ GT_TEST(GuestDebugging_HandlersFindNoTrapFlag) {
   for (const Row& row : rows) check_entries(row.function, {&row.expected, 1});
 }
 
-/// Counts instructions from here through `function` and its handler.
+/// The instructions of `function` and its handler, as counted.
 std::uint64_t counted(void (*function)()) {
   begin(Use::stopped);
   pmu::start(pmu::gp_bit(0));
@@ -157,8 +158,8 @@ std::uint64_t counted(void (*function)()) {
   return pmu::counter(0);
 }
 
-// The same handler for each; a software interrupt retires and a fault does not. The stubs of vectors with an error code
-// have one PUSH fewer.
+// All have the same handler; a software interrupt retires, an instruction that faults does not. Stubs of vectors with
+// an error code have one PUSH fewer.
 GT_TEST(GuestDebugging_HandlersAreCountedInFull, gt::need_exact_counts) {
   const std::uint64_t of_int3 = counted(gt_int3_once);
   GT_CHECK(of_int3 > 50);
@@ -170,7 +171,7 @@ GT_TEST(GuestDebugging_HandlersAreCountedInFull, gt::need_exact_counts) {
   GT_EQUAL(counted(gt_gp_once), of_int3 - 2);
 }
 
-// Events clear TF: a handler is not stepped, and finds TF set in the flags of the interrupted code. SDM 3B 17.3.1.4.
+// Events clear TF: a handler is not stepped, but finds TF in the RFLAGS on its stack. SDM 3B 17.3.1.4.
 GT_TEST(GuestDebugging_EventsInSteppedCode) {
   const std::array expected{Expected{vector_int_n, gt_int_n_stepped_1, true},
                             trap(gt_int_n_stepped_2),
@@ -183,7 +184,7 @@ GT_TEST(GuestDebugging_EventsInSteppedCode) {
   check_entries(gt_int_n_stepped, expected);
 }
 
-// Instructions that a hypervisor emulates, among them those of the PMU.
+// Instructions that a hypervisor intercepts, and accesses to the PMU.
 GT_TEST(GuestDebugging_InterceptedInstructionsAreStepped) {
   const std::array expected{trap(gt_others_stepped_1), trap(gt_others_stepped_2), trap(gt_others_stepped_3),
                             trap(gt_others_stepped_4), trap(gt_others_stepped_5), trap(gt_others_stepped_6)};
@@ -204,7 +205,7 @@ GT_TEST(GuestDebugging_InterceptedInstructionsAreStepped) {
   }
 }
 
-// A trap after MOV SS is held until after the next instruction. SDM 3A 6.8.3.
+// The trap after MOV SS is suppressed until after the next instruction. SDM 3A 6.8.3.
 GT_TEST(GuestDebugging_MovSsHoldsTheTrapOff) {
   bool host_holds = false;
   for (const Use use : all_uses) {
@@ -240,8 +241,8 @@ GT_TEST(GuestDebugging_RepeatedInstructionsAreSteppedByIterations) {
   }
 }
 
-// With DEBUGCTL.BTF only a taken branch traps; #DB clears BTF, so the next trap is after one instruction again. SDM 3B
-// 17.4.3, rule Z11.
+// With DEBUGCTL.BTF only taken branches trap; #DB clears BTF, so that the next trap comes after one instruction again.
+// SDM 3B 17.4.3, rule Z11.
 GT_TEST(GuestDebugging_BranchesAreStepped, gt::need_branch_steps) {
   constexpr std::uint64_t btf = pmu::reg::debugctl::BTF::mask;
   for (const Use use : all_uses) {

@@ -1,5 +1,5 @@
-// Translations that change while the PMU counts: a source that runs the guest's code itself must not use stale ones,
-// and neither must the processor when it continues. SDM 3A 4.10.4.1.
+// Translations that change while the PMU counts: a source that runs the guest's code itself must walk the tables again,
+// and so must the processor when it continues. SDM 3A 4.10.4.1.
 #include <cstring>
 
 #include "gt/asm.hpp"
@@ -18,8 +18,8 @@ constexpr std::uint64_t first = 16ULL << 20, second = first + 4096, other_root =
 
 volatile std::uint64_t& word_at(std::uint64_t at) { return *reinterpret_cast<volatile std::uint64_t*>(at); }
 
-/// While a counter counts, reads the window's page, maps it to the second page, and flushes the translation by
-/// `drop`.
+/// Reads the window's page, and maps it from the first page to the second while a counter counts; `drop` invalidates
+/// the translation.
 void check_change(void (*drop)()) {
   word_at(first) = 1;
   word_at(second) = 2;
@@ -32,7 +32,7 @@ void check_change(void (*drop)()) {
     const std::uint64_t before = word_at(window);
     gt::paging::change(window, second, writable);
     drop();
-    const std::uint64_t after = round == 0 ? 2 : word_at(window);  // once nobody reads before counting stops
+    const std::uint64_t after = round == 0 ? 2 : word_at(window);  // in one round nothing is read before counting stops
     pmu::stop();
     GT_EQUAL(before, 1U);
     GT_EQUAL(after, 2U);
@@ -49,7 +49,7 @@ GT_TEST(Translations_DroppedByTheSameCr3AreLookedAtAnew) {
   check_change([] { gt::write_cr3(gt::read_cr3()); });
 }
 
-// Another CR3 and back: afterwards CR3 itself shows no difference.
+// To other tables and back: CR3 has the same value afterwards.
 GT_TEST(Translations_DroppedByOtherTablesForAWhileAreLookedAtAnew) {
   std::memcpy(reinterpret_cast<void*>(other_root), reinterpret_cast<const void*>(gt::read_cr3()), 4096);
   check_change([] {

@@ -14,7 +14,7 @@ namespace pmu = gt::pmu;
 using vpmu::bit;
 using vpmu::MsrIndex;
 
-/// The counter of uncore clocks, and the registers and bits that control it.
+/// The counter of uncore clocks, and the registers that control it.
 struct Clock {
   MsrIndex counter, control, global_ctrl, global_status;
   unsigned width;
@@ -52,7 +52,7 @@ constexpr Clock skylake = [] {
   return c;
 }();
 
-/// Servers: their uncores consist of boxes; how these would interrupt a core is not known.
+/// Servers, whose uncores consist of boxes; it is not known how these interrupt a core.
 constexpr Clock nehalem_ex{.counter = MsrIndex{0x394},
                            .control = MsrIndex{0x395},
                            .global_ctrl = MsrIndex{0xC80},
@@ -115,7 +115,7 @@ const Clock& any_clock() {
   }
 }
 
-/// The clock of an uncore that can interrupt.
+/// The clock, if it can interrupt; otherwise the test is skipped.
 const Clock& clock() {
   const Clock& c = any_clock();
   if (c.interrupt == 0) gt::skip("this uncore interrupts nobody");
@@ -138,7 +138,7 @@ bool overflowed(const Clock& c) {
   return pmu::wait_until([&] { return (gt::rdmsr(c.global_status) & c.overflowed) != 0; });
 }
 
-// Counts time, whatever the core does: at most at the TSC's rate, at least at half of it.
+// The clock runs whatever the core does, at most at the rate of the TSC and at least at half of it.
 GT_TEST(Uncore_ClockCounts, gt::need_uncore) {
   const Clock& c = any_clock();
   const std::uint64_t before = gt::rdtsc();
@@ -169,7 +169,7 @@ GT_TEST(Uncore_OverflowInterruptsTheCoreThatAsksForIt, gt::need_uncore) {
   GT_EQUAL(pmu::global_status(), 0U);  // the handler has cleared it through GLOBAL_OVF_CTRL
 }
 
-// SDM 3B 18.8.2.1: DEBUGCTL[13] lets the core take the interrupt; the status bit is set in any case.
+// SDM 3B 18.8.2.1: without DEBUGCTL[13] the core takes no interrupt, but its status shows the overflow.
 GT_TEST(Uncore_OverflowIsOnlyShownWithoutDebugctl, gt::need_uncore) {
   const Clock& c = clock();
   pmu::catch_pmi_by_nmi();
@@ -185,7 +185,7 @@ GT_TEST(Uncore_OverflowLeavesOtherCoresAlone, gt::need_uncore) {
   gt::wrmsr(pmu::msr::IA32_DEBUGCTL, enable_uncore_pmi);
   start(c, soon, c.interrupt, c.core_1);
   GT_REQUIRE(overflowed(c));
-  start(c, soon, 0, c.core_0);  // and nothing requests an interrupt
+  start(c, soon, 0, c.core_0);  // without an interrupt this time
   GT_REQUIRE(pmu::wait_until([&] { return gt::rdmsr(c.counter) < bit(c.width - 1); }));
   GT_EQUAL(pmu::pmi_count(), 0U);
   GT_EQUAL(pmu::global_status(), 0U);
@@ -201,7 +201,7 @@ GT_TEST(Uncore_StopsWithItsInterruptWhereItFreezes, gt::need_uncore) {
   GT_EQUAL(gt::rdmsr(c.counter), 0U);
 }
 
-// The core's and the uncore's PMU stop independently: a stopped core takes the uncore's interrupt.
+// The two PMUs stop independently: a core whose counters are stopped takes the uncore's interrupt.
 GT_TEST(Uncore_OverflowNeedsNoCounterOfTheCore, gt::need_uncore) {
   const Clock& c = clock();
   pmu::stop();
@@ -213,7 +213,7 @@ GT_TEST(Uncore_OverflowNeedsNoCounterOfTheCore, gt::need_uncore) {
   GT_EQUAL(pmu::pmi(0).status, uncore_bit);
 }
 
-/// How an address answers, by generation.
+/// How an address behaves on a generation.
 enum class Answer : std::uint8_t { faults, is_kept, is_read_only, reads_zero };
 struct Expectation {
   std::uint32_t address;
@@ -230,8 +230,8 @@ void check(const Expectation& e) {
   if (writable) GT_EQUAL(gt::rdmsr(index), e.answer == Answer::is_kept ? e.value : 0);
 }
 
-// 391H, 392H: the uncore's up to Broadwell, the core's (STATUS_SET, INUSE) on Skylake; nobody's on the servers
-// before it. 394H, 395H: counter and control, or control and counter.
+// 391H and 392H belong to the uncore up to Broadwell, to the core (STATUS_SET, INUSE) on Skylake; earlier servers lack
+// them. 394H, 395H: counter and control, or control and counter.
 GT_TEST(Uncore_AddressesAreTheGenerations, gt::need_uncore) {
   using enum Answer;
   constexpr std::array old_servers{Expectation{0x391, faults}, Expectation{0x392, faults}, Expectation{0x393, faults}};

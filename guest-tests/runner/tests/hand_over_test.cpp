@@ -1,4 +1,4 @@
-// What it takes to leave one instruction to KVM and to go on in the engine. Needs /dev/kvm, no PMU.
+// The cost of running one instruction by KVM and returning to the engine. Needs /dev/kvm, no PMU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -33,8 +33,8 @@ std::map<std::string, std::uint64_t> counters_of(const std::string& name, bool s
   return counters;
 }
 
-// SWAPGS is done in the engine, and what it has exchanged goes to KVM and comes back each time. Without vector
-// registers, and without the guest's clock, which is moved now and then.
+// The engine runs SWAPGS, so that the exchanged bases go to KVM and back each time. Vector registers are not in use,
+// and the guest's clock, which would be shifted at times, is off.
 TEST(KvmHandOver, TakesAtMostSixSystemCallsThereAndBack) {
   if (::access("/dev/kvm", R_OK | W_OK) != 0) GTEST_SKIP() << "no usable /dev/kvm";
   const auto counters = counters_of("GsBase.IsExchangedAcrossInstructionsLeftToOthers");
@@ -52,7 +52,7 @@ TEST(KvmHandOver, TakesAtMostSixSystemCallsThereAndBack) {
   EXPECT_LE(ioctls, 6 * hand_overs) << listing;
 }
 
-// Two hundred times the base of the others is read between two SWAPGS: all of that is done in the engine's place.
+// The other GS base is read two hundred times between two SWAPGS: the engine's side does all of that without KVM.
 TEST(KvmHandOver, BasesAreReadWithoutIt) {
   if (::access("/dev/kvm", R_OK | W_OK) != 0) GTEST_SKIP() << "no usable /dev/kvm";
   const auto counters = counters_of("GsBase.OfTheOthersIsReadBetweenTwoExchanges");
@@ -60,7 +60,7 @@ TEST(KvmHandOver, BasesAreReadWithoutIt) {
   EXPECT_LE(counters.at("pmu.exact.handed_over"), 20U);
 }
 
-// 2,100 instructions of a loop beside a watchpoint are the engine's.
+// The engine runs the loop's 2,100 instructions, although a watchpoint is set.
 TEST(HandOver, LeavesOnlyWhatMeetsAGuestsBreakpoint) {
   const auto counters = counters_of("GuestDebugging.CodeBesideABreakpointIsCounted", true);
   ASSERT_TRUE(counters.contains("pmu.exact.instructions"));

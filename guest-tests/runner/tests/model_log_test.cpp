@@ -1,4 +1,4 @@
-// What the records in the guest say of latency and data source is what the model said on the host.
+// Latency and data source in the guest's records are what the model said on the host.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

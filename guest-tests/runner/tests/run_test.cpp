@@ -1,4 +1,4 @@
-// What the runner makes of tests that are wrong in known ways, each in a machine of its own. Needs /dev/kvm, no PMU.
+// The runner's results for tests that are wrong in known ways, each in a machine of its own. Needs /dev/kvm, no PMU.
 #include "test_run.hpp"
 
 #include <fcntl.h>
@@ -106,7 +106,7 @@ TEST_F(KvmBrokenTests, AnUnmetNeedSkipsWithItsReason) {
   EXPECT_EQ(r.reason, "needs exact counts, source 'clock' estimates");
 }
 
-// Its tests run; what only our PMU has does not count as failed there.
+// With KVM's own PMU the tests run, but those of features that only our PMU has are skipped, not failed.
 TEST(UnmetNeed, KvmsOwnPmuHasNeitherPebsNorUncore) {
   EXPECT_EQ(unmet_need({.needs = gt::need_counts}, "kvm", Port::kvm), "");
   EXPECT_EQ(unmet_need({.needs = gt::need_records}, "kvm", Port::kvm), "needs PEBS, source 'kvm' has KVM's own PMU");

@@ -66,7 +66,7 @@ TEST_P(SoftPort, Runs) {
 
 INSTANTIATE_TEST_SUITE_P(Guest, SoftPort, testing::ValuesIn(all_cases()), name_of);
 
-// Virtual time and nothing else: whatever a machine without KVM counts, it counts again.
+// Without KVM there is only virtual time: a second run must count exactly the same.
 TEST(SoftPortIsDeterministic, TwoRunsAreTheSame) {
   for (const Case& c : all_cases()) {
     const RunOptions options{.source = c.source, .soft = true, .statistics = true};
@@ -78,7 +78,7 @@ TEST(SoftPortIsDeterministic, TwoRunsAreTheSame) {
   }
 }
 
-/// The log without what counts compiled blocks; that is added to `compiled`.
+/// The log without the counts of compiled blocks, which are added to `compiled`.
 std::vector<std::string> without_compiled(const std::vector<std::string>& log, std::uint64_t& compiled) {
   std::vector<std::string> rest;
   for (const std::string& line : log) {
@@ -91,7 +91,7 @@ std::vector<std::string> without_compiled(const std::vector<std::string>& log, s
   return rest;
 }
 
-// --no-jit: slower, and else the same.
+// --no-jit is slower, and otherwise the same.
 TEST(SoftPortIsDeterministic, CompiledCodeCountsWhatInterpretedCodeDoes) {
   std::uint64_t interpreted_blocks = 0;
   std::uint64_t compiled_blocks = 0;
@@ -113,14 +113,14 @@ TEST(SoftPortIsDeterministic, CompiledCodeCountsWhatInterpretedCodeDoes) {
   EXPECT_GT(compiled_blocks, 10'000U);
 }
 
-/// What is in the log of a run as "NAME VALUE"; 0 where it is not.
+/// The value of "NAME VALUE" in a run's log; 0 if it is not there.
 std::uint64_t statistic(const std::vector<std::string>& log, const std::string& name) {
   for (const std::string& line : log)
     if (line.starts_with(name + " ")) return std::stoull(line.substr(name.size() + 1));
   return 0;
 }
 
-// The exact source does STI, IRET and the PMU's own MSRs where it stands; the port is for devices, HLT and the like.
+// The exact source itself runs STI, IRET and accesses to the PMU's MSRs; only devices, HLT and the like go to the port.
 TEST(SoftPortRarely, RunsAnInstructionForTheExactSource) {
   std::uint64_t in_place = 0;
   std::uint64_t left = 0;

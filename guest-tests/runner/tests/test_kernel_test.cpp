@@ -18,7 +18,7 @@ using testing::Field;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A file of the test's own, gone with it.
+/// A file of the test's own. The destructor removes it.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& contents)
