@@ -43,7 +43,7 @@ enum BootFlag : std::uint64_t {
 enum class Command : std::uint32_t {
   log = 1,       ///< A line for the reader.
   fail = 2,      ///< A check failed; the test continues.
-  skip = 3,      ///< The test is meaningless here, `text` says why; the last message.
+  skip = 3,      ///< The test cannot judge here, `text` says why; the last message.
   complete = 4,  ///< The test is over, `checks` says how many checks it made; the last message.
 };
 

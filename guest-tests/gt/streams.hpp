@@ -57,7 +57,7 @@ struct MixedStream {
 };
 
 /// What gt_vector_stream retires while counting is on, its last WRMSR included. Takes two 32-bit integers at `address`,
-/// and stores, at `address` + 16, four times the square of twice their sum, and MXCSR after that.
+/// and stores at `address` + 16 four times the square of twice their sum, followed by MXCSR.
 struct VectorStream {
   static constexpr std::uint64_t instructions = 20;
   static constexpr std::uint64_t loads = 3;

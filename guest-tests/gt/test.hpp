@@ -71,7 +71,7 @@ static_assert(sizeof(LinkedTest) == sizeof(TestDescriptor));
       gt::dotted(#test_name), std::uint64_t{0 __VA_OPT__(| (__VA_ARGS__))}, &gt_run_##test_name}; \
   static void gt_run_##test_name()
 
-/// Checks a condition; the test continues either way.
+/// The condition holds; if not, the test fails but continues.
 #define GT_CHECK(...) gt::check(static_cast<bool>(__VA_ARGS__), __FILE_NAME__, __LINE__, #__VA_ARGS__)
 /// Checks a condition; the test ends here if it does not hold.
 #define GT_REQUIRE(...)                                                                                    \

@@ -45,7 +45,7 @@ GT_TEST(CycleConditions_EdgeCountsBeginnings, gt::need_exact_counts) {
   GT_EQUAL(count(2, sel::E::mask), 0U);
 }
 
-// Rule C8: without a working sibling, a thread counts only its own events.
+// Rule C8: a processor whose sibling does not run counts only its own events.
 GT_TEST(CycleConditions_AnyThreadAddsNothing, gt::need_exact_counts) {
   GT_EQUAL(count(0, sel::ANY::mask), loads);
   constexpr std::uint64_t any = 4;

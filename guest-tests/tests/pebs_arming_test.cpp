@@ -1,5 +1,5 @@
-// What arms PEBS, what triggers it, and the order of service. SDM 3B 18.8.1.1, 18.9.4.4; rules O4, O5, O7, O9, P2, P5,
-// P11, P16, D3, D4, Q1, Q3, Q9, Q10. On the stream of loads a1, a2, ... of the worked vectors.
+// What arms PEBS, what triggers, and which counter is served first. SDM 3B 18.8.1.1, 18.9.4.4; rules O4, O5, O7, O9,
+// P2, P5, P11, P16, D3, D4, Q1, Q3, Q9, Q10. On the stream of loads a1, a2, ... of the worked vectors.
 #include "gt/asm.hpp"
 #include "gt/cpu.hpp"
 #include "gt/interrupts.hpp"
@@ -88,11 +88,11 @@ GT_TEST(PebsArming_OverflowAgainInterruptsAgain, gt::need_exact_counts) {
     GT_EQUAL(pmu::pmi_count(), n);
     GT_EQUAL(pmu::global_status(), 1U);
     GT_CHECK(pmu::counter(0) >= gt::load_stream_length - 5 &&
-             pmu::counter(0) < never);  // runs on from 0, through the handler
+             pmu::counter(0) < never);  // continues from 0 through the handler
   }
 }
 
-// Rule O9: only the overflow arms; setting PEBS_ENABLE after it does not.
+// Rule O9: only the overflow arms; PEBS_ENABLE set after it does not.
 GT_TEST(PebsArming_EnablingLaterDoesNotArm, gt::need_exact_counts) {
   pebs::set_up(4, pebs::no_threshold);
   pmu::stop();

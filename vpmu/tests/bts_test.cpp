@@ -206,7 +206,7 @@ TEST_P(Bts, BadBoundsDropAndCount) {
   };
   const std::array cases{
       Case{base, base - 8, base + 240},                                           // index below the base
-      Case{base, base + 241, base + 240},                                         // index past the maximum
+      Case{base, base + 241, base + 240},                                         // index after the maximum
       Case{base + 240, base, base},                                               // maximum below the base
       Case{0xFFFF'FFFF'FFFF'FF00, 0xFFFF'FFFF'FFFF'FFF0, 0xFFFF'FFFF'FFFF'FFFF},  // the record wraps
       Case{0x7FFF'FFFF'FFF0, 0x7FFF'FFFF'FFF0, 0x8000'0000'1000},        // the record leaves the canonical half
@@ -313,7 +313,7 @@ TEST_P(Bts, PebsRecordThenBtsRecordThenOneInterrupt) {
   EXPECT_EQ(pmu.statistics().records_written, 1U);
 }
 
-// Rules Z1 to Z4: the threshold freezes as a PMI of a counter does; BTS itself goes on.
+// Rules Z1 to Z4: the threshold freezes as a counter's PMI does; BTS itself continues.
 TEST_P(Bts, ThresholdFreezesCountersAndLbr) {
   write(msr::IA32_PERF_GLOBAL_CTRL, 1);
   write(msr::IA32_PERFEVTSEL0, Select{.event = 0xC0}.raw());

@@ -57,7 +57,7 @@ TEST(VirtXml, NamesAreKnownByTheirNamespaceWhateverThePrefix) {
   const auto root = document.root();
   EXPECT_EQ(root.children("a", "urn:q").size(), 1U);
   EXPECT_EQ(root.child("b", "urn:q").child("a", "urn:q").local_name(), "a");
-  EXPECT_EQ(root.children("a").size(), 2U);  // one of them has a prefix that nobody declared
+  EXPECT_EQ(root.children("a").size(), 2U);  // one of them has an undeclared prefix
   EXPECT_EQ(root.child("a", "urn:q").prefixed("env"), "q:env");
   EXPECT_FALSE(root.child("none"));
   EXPECT_EQ(root.child("none").child("none").text(), "");

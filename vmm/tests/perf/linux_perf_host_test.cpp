@@ -134,7 +134,7 @@ TEST_P(LinuxPerfHost, EventThatDoesNotExistIsRefusedWithItsErrno) {
 INSTANTIATE_TEST_SUITE_P(Perf, LinuxPerfHost, testing::Values(cpu_clock, task_clock),
                          [](const auto& tested) { return tested.param == cpu_clock ? "cpu_clock" : "task_clock"; });
 
-// Compares the whole structure: nobody would notice an event that is pinned, or that counts the host.
+// Compares the whole structure: no other test would notice an event that is pinned, or that counts the host.
 TEST(PerfAttributes, SayWhatIsCounted) {
   perf_event_attr expected{};
   expected.size = sizeof expected;

@@ -305,7 +305,7 @@ TEST(VhostUserDevice, EndsTheWaitWhenTheMachineStops) {
   machine.device->cancel();
   ASSERT_TRUE(returns(call));
   machine.fake.hang_up();
-  machine.device->stop();  // although nobody answers any more
+  machine.device->stop();  // although there are no more answers
   EXPECT_TRUE(machine.events.failures().empty());
 }
 

@@ -140,8 +140,7 @@ TEST_P(EngineRuns, RunsTensOfMillions) {
   EXPECT_EQ(engine_.passed().instructions, 60'000'000U);
 }
 
-// No kind of instruction may use the host's stack: loads and stores by all operands, call, return, calls of the
-// platform.
+// No instruction may use the host's stack: loads and stores by all operands, call, return, calls of the platform.
 TEST_P(EngineRuns, RunsMillionsOfEveryKind) {
   state_.gpr[rcx] = 1'000'000;
   state_.gpr[rbx] = data_;
@@ -373,7 +372,7 @@ TEST_P(EngineRuns, CodeThatComesToCrossPagesIsWatchedInBoth) {
   put(at, {0x90, 0x0F, 0x0B});  // nop, ud2
   engine_.load(state_);
   EXPECT_EQ(engine_.run(10), Stop::unsupported);
-  // movb $0x55, (%rbx) writes into the MOV after it: RBX is where its immediate lies, in the next page
+  // movb $0x55, (%rbx) writes into the MOV after it: RBX points to the immediate, in the next page
   put(at, {0xEB, 0x07});                                    // jmp to the MOV
   put(at + 9, {0x48, 0xC7, 0xC0, 0x11, 0x22, 0x33, 0x44});  // mov $0x44332211, %rax; from here on in the next page
   // dec %ecx; jz +5; movb $0x55, (%rbx); jmp to at; ud2

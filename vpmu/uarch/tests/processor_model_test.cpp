@@ -200,7 +200,7 @@ PlanEntry offcore_entry(OffcoreRequest request, OffcoreSupplier supplier) {
   return {.counts = Counts::offcore, .offcore = static_cast<OffcoreFilter>(1U << offcore_cell(request, supplier))};
 }
 
-// A line that misses the L2 makes one request, whoever supplies it.
+// A line that misses the L2 makes one request, whatever supplies it.
 TEST_F(AProcessorModel, TellsWhatLeavesTheCore) {
   using enum OffcoreRequest;
   using enum OffcoreSupplier;
