@@ -23,7 +23,7 @@ inline constexpr std::uint64_t vector_db = 1, vector_nmi = 2, vector_ud = 6, vec
 /// The exception caught by the last guarded instruction. Written by the exception handler.
 extern volatile std::uint64_t caught_vector, caught_error_code, caught_cr2;
 
-/// An entry of the section that tells the exception handler where to go on: {faulting instruction, resume}.
+/// An entry of the section that tells the exception handler where to resume: {faulting instruction, resume}.
 #define GT_GUARD(fault, resume) ".pushsection .gt_fixups, \"aw\"\n .quad " fault ", " resume "\n .popsection\n"
 
 inline void arm_guard() { caught_vector = Outcome::none; }

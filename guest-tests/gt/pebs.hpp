@@ -24,7 +24,7 @@ inline constexpr std::size_t buffer_bytes = 16 * 4096;
 /// Fills the buffer where no record has been written.
 inline constexpr std::byte poison{0xA5};
 inline constexpr std::uint64_t poison_word = 0xA5A5'A5A5'A5A5'A5A5;
-/// A threshold of so many records is never reached.
+/// A threshold, in records, that is never reached.
 inline constexpr unsigned no_threshold = 1U << 20;
 
 std::uint64_t record_bytes();

@@ -47,7 +47,7 @@ enum class Command : std::uint32_t {
   complete = 4,  ///< The test is over, `checks` says how many checks it made; the last message.
 };
 
-/// One message. The guest passes its physical address, below 4 GiB; the host copies the message before checking it.
+/// One message. The guest passes its physical address, below 4 GiB; the host copies it before it reads it.
 struct Message {
   Command command{};
   std::uint32_t line{};    ///< fail: source line.

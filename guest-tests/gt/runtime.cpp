@@ -52,7 +52,7 @@ void send(Command command) {
   }
 }
 
-// The last parts of the path are enough, and fit into the field.
+// The last parts of the path suffice and fit the field.
 const char* short_path(const char* file) {
   std::size_t size = 0;
   while (file[size] != '\0') ++size;

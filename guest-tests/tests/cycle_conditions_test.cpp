@@ -27,7 +27,7 @@ std::uint64_t count(std::uint8_t cmask, std::uint64_t bits) {
   return pmu::counter(0);
 }
 
-// Rule C4: CMASK counts the cycles with at least so many events, INV those with fewer.
+// Rule C4: with CMASK = n, cycles with at least n events count; with INV as well, those with fewer.
 GT_TEST(CycleConditions_CmaskCountsCycles, gt::need_exact_counts) {
   GT_EQUAL(count(0, 0), loads);
   GT_EQUAL(count(1, 0), loads);
@@ -115,7 +115,7 @@ GT_TEST(CycleConditions_AHaltHasNoCycles, gt::need_exact_counts) {
   GT_CHECK(halted.ticks > 100 * halted.cycles);
 }
 
-// Rule P18: events with INV and CMASK that stand for cycles make records, one for each period.
+// Rule P18: the events that count cycles by INV and CMASK make records, one for each period.
 GT_TEST(CycleConditions_PreciseCyclesRecord, gt::need_exact_counts) {
   pebs::set_up(32, pebs::no_threshold);
   pebs::set_reset(0, 9);

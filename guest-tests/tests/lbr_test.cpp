@@ -188,7 +188,7 @@ bool has_call_stack() { return pmu::reg::lbr_select::EN_CALLSTACK::test(gt::cpu:
 /// EN_CALLSTACK, with jumps, conditional and far branches left out. SDM 3B 17.9.
 constexpr std::uint64_t call_stack = 0x3C4;
 
-// Calls are pushed, except one that only reads its own address.
+// Calls are pushed, except those that only get their own address.
 GT_TEST(Lbr_CallStackShowsTheOpenCalls, gt::need_exact_counts) {
   if (!has_call_stack()) gt::skip("no LBR call stack on this processor");
   gt::wrmsr(pmu::msr::MSR_LBR_SELECT, call_stack);

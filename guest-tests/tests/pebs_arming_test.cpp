@@ -78,7 +78,7 @@ GT_TEST(PebsArming_StatusStaysUntilAcknowledged, gt::need_exact_counts) {
   GT_EQUAL(pmu::global_status(), 0U);
 }
 
-// Rule O7: an overflow whose status bit is still set requests a PMI again.
+// Rule O7: an overflow requests a PMI again although its status bit is still set.
 GT_TEST(PebsArming_OverflowAgainInterruptsAgain, gt::need_exact_counts) {
   pmu::catch_pmi_by_nmi({.acknowledge = 0, .stop = 0, .unmask = 1});
   for (std::uint32_t n = 1; n <= 3; ++n) {

@@ -184,7 +184,7 @@ TEST_F(Lbr, CallStackModePopsTheCallOnReturn) {
   EXPECT_EQ(tos(), 1U);
 }
 
-// A call to the next instruction only asks for its own address: nothing returns from it.
+// A call to the next instruction only gets its own address: nothing returns from it.
 TEST_F(Lbr, CallStackLeavesOutCallsToTheNextInstruction) {
   for (const BranchKind kind : {BranchKind::near_rel_call, BranchKind::near_ind_call}) {
     s.write(msr::MSR_LBR_SELECT, 0x3C4);

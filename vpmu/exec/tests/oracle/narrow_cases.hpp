@@ -168,7 +168,7 @@ class NarrowCases {
     switch (below(3)) {
       case 0: {
         const std::uint32_t to = somewhere() & ~7U;
-        if (one_in(2)) {  // it is what is expected
+        if (one_in(2)) {  // the comparison succeeds
           std::memcpy(&r_[rax], image_.data() + (to - base_), 4);
           std::memcpy(&r_[rdx], image_.data() + (to + 4 - base_), 4);
         }
