@@ -68,8 +68,6 @@ Result<std::string> quality_of(std::string_view name, const GenerationDesc& gene
   return chosen.front().quality;
 }
 
-bool is_delivered(std::string_view quality) { return !quality.starts_with("not at all"); }
-
 /// Adds the event of `row`, or a sentence that it is missing.
 Result<void> add(RecordingPlan& plan, Aspect aspect, const EventDesc* row, const GenerationDesc& generation,
                  std::string_view source, std::uint64_t cycles) {

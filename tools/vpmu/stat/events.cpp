@@ -60,6 +60,14 @@ const vpmu::EventDesc* find_raw(const vpmu::GenerationDesc& generation, std::str
   return find_code(generation, raw & 0xFFU, raw >> 8U);
 }
 
+/// perf writes the names in small letters, the manual's tables in capitals.
+const vpmu::EventDesc* find_name(const vpmu::GenerationDesc& generation, std::string_view name) {
+  const auto capital = [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; };
+  std::string capitals{name};
+  std::ranges::transform(capitals, capitals.begin(), capital);
+  return vpmu::find_event(generation, capitals);
+}
+
 /// All loads or all stores, whatever the generation calls them.
 const vpmu::EventDesc* find_counts(const vpmu::GenerationDesc& generation, vpmu::Counts counts) {
   const auto row = std::ranges::find_if(generation.events, [counts](const vpmu::EventDesc& e) {
@@ -95,7 +103,7 @@ StatEvent choose(std::string_view whole, const vpmu::GenerationDesc& generation,
     else if (name == "stores")
       row = find_counts(generation, vpmu::Counts::stores);
     else
-      row = vpmu::find_event(generation, name);
+      row = find_name(generation, name);
     if (row != nullptr && row->code != 0) event.perf = with_modifier(*row, modifier);
   }
   event.quality = quality_of(row, generation, source);
@@ -116,6 +124,8 @@ std::vector<std::string_view> split(std::string_view list) {
 }
 
 }  // namespace
+
+bool is_delivered(std::string_view quality) { return !quality.starts_with("not at all"); }
 
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
                                              std::string_view source) {

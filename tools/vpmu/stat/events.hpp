@@ -21,9 +21,12 @@ struct StatEvent {
   bool has_own_counter{};  ///< It uses a fixed counter, and none of the general-purpose ones.
 };
 
-/// The events of a list with commas: names of perf's, of `vpmu events`, raw codes, and `loads` and `stores`; each may
-/// have a modifier of perf's after a colon. A comma between two slashes belongs to the event. Fails with kind usage on
-/// an empty name, a group, more than 64 of them, and one that is there twice.
+/// Whether a source counts an event of this StatEvent::quality. If not, the guest's counter stays at 0.
+[[nodiscard]] bool is_delivered(std::string_view quality);
+
+/// The events of a list with commas: names of perf's, names of `vpmu events` in either case, raw codes, and `loads` and
+/// `stores`; each may have a modifier of perf's after a colon. A comma between two slashes belongs to the event. Fails
+/// with kind usage on an empty name, a group, more than 64 of them, and one that is there twice.
 Result<std::vector<StatEvent>> choose_events(std::string_view list, const vpmu::GenerationDesc& generation,
                                              std::string_view source);
 

@@ -50,6 +50,25 @@ TEST(StatEvents, ACommaBetweenSlashesBelongsToTheEvent) {
   EXPECT_EQ(events->at(1).quality, "exact");
 }
 
+TEST(StatEvents, NamesAreFoundInSmallLettersToo) {
+  const auto events = choose_events("mem_inst_retired.all_loads:u,MEM_INST_RETIRED.ALL_LOADS", skylake(), "exact");
+  ASSERT_TRUE(events.has_value());
+  EXPECT_EQ(events->at(0).quality, "exact");
+  EXPECT_EQ(events->at(1).quality, "exact");
+  EXPECT_EQ(events->at(0).perf, events->at(1).perf + "u");
+}
+
+// "0" would be a number that nobody has counted.
+TEST(StatCounts, TheTableTellsWhatTheSourceCannotCount) {
+  const auto events = choose_events("baclears.any,instructions", skylake(), "exact");
+  ASSERT_TRUE(events.has_value());
+  const auto counts = read_perf_counts("0\t\tbaclears.any\t1\t100.00\n7\t\tinstructions\t1\t100.00\n", *events);
+  ASSERT_TRUE(counts.has_value());
+  const std::string table = to_table(document(*counts));
+  EXPECT_NE(table.find("<not counted>  baclears.any  not at all"), std::string::npos) << table;
+  EXPECT_NE(table.find(" 7  instructions"), std::string::npos) << table;
+}
+
 TEST(StatEvents, WhatIsNoEventIsRefused) {
   for (const char* list : {"", "a,", "{a,b}", "a,a", "a b"})
     EXPECT_FALSE(choose_events(list, skylake(), "exact").has_value()) << list;
