@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <utility>
 
 #include "kvm/kick.hpp"
 
@@ -26,10 +28,10 @@ nanoseconds thread_cpu_time() {
 
 pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-/// A timer on the monotonic clock: the thread CPU clock's timers have only the scheduler tick's resolution.
-class PosixCpuTimer final : public CpuTimer {
+/// Kicks the thread that made it, once, after some time on the monotonic clock.
+class MonotonicTimer {
  public:
-  static Result<std::unique_ptr<CpuTimer>> create() {
+  static Result<MonotonicTimer> create() {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = kick_signal();
@@ -37,29 +39,53 @@ class PosixCpuTimer final : public CpuTimer {
     event._sigev_un._tid = thread_id();
     timer_t timer{};
     if (::timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return host_error("timer_create", errno);
-    return std::unique_ptr<CpuTimer>{new PosixCpuTimer{timer}};
+    return MonotonicTimer{timer};
   }
-  ~PosixCpuTimer() override { ::timer_delete(timer_); }
-  PosixCpuTimer(const PosixCpuTimer&) = delete;
-  PosixCpuTimer& operator=(const PosixCpuTimer&) = delete;
+  ~MonotonicTimer() {
+    if (timer_) ::timer_delete(*timer_);
+  }
+  MonotonicTimer(MonotonicTimer&& other) noexcept : timer_{std::exchange(other.timer_, std::nullopt)} {}
+  MonotonicTimer(const MonotonicTimer&) = delete;
+  MonotonicTimer& operator=(const MonotonicTimer&) = delete;
+  MonotonicTimer& operator=(MonotonicTimer&&) = delete;
 
-  Result<void> arm(nanoseconds after) override { return set(std::max(after, shortest())); }
-  Result<void> arm_wall(nanoseconds after) override { return arm(after); }
-  Result<void> disarm() override { return set(nanoseconds{0}); }
-  [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
-  [[nodiscard]] std::string_view name() const override { return "POSIX timer"; }
+  Result<void> arm(nanoseconds after) { return set(std::max(after, CpuTimer::shortest())); }
+  Result<void> disarm() { return set(nanoseconds{0}); }
 
  private:
-  explicit PosixCpuTimer(timer_t timer) : timer_{timer} {}
+  explicit MonotonicTimer(timer_t timer) : timer_{timer} {}
   Result<void> set(nanoseconds after) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(after);
     itimerspec when{};
     when.it_value.tv_sec = seconds.count();
     when.it_value.tv_nsec = (after - seconds).count();
-    if (::timer_settime(timer_, 0, &when, nullptr) != 0) return host_error("timer_settime", errno);
+    if (::timer_settime(*timer_, 0, &when, nullptr) != 0) return host_error("timer_settime", errno);
     return {};
   }
-  timer_t timer_;
+  std::optional<timer_t> timer_;  ///< Empty: it was moved to another.
+};
+
+/// Two timers on the monotonic clock: the thread CPU clock's timers have only the scheduler tick's resolution.
+class PosixCpuTimer final : public CpuTimer {
+ public:
+  static Result<std::unique_ptr<CpuTimer>> create() {
+    VMM_ASSIGN(auto due, MonotonicTimer::create());
+    VMM_ASSIGN(auto wall, MonotonicTimer::create());
+    return std::unique_ptr<CpuTimer>{new PosixCpuTimer{std::move(due), std::move(wall)}};
+  }
+
+  Result<void> arm(nanoseconds after) override { return due_.arm(after); }
+  Result<void> arm_wall(nanoseconds after) override { return wall_.arm(after); }
+  Result<void> disarm() override {
+    VMM_TRY(due_.disarm());
+    return wall_.disarm();
+  }
+  [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
+  [[nodiscard]] std::string_view name() const override { return "POSIX timer"; }
+
+ private:
+  PosixCpuTimer(MonotonicTimer due, MonotonicTimer wall) : due_{std::move(due)}, wall_{std::move(wall)} {}
+  MonotonicTimer due_, wall_;
 };
 
 /// A software perf event whose overflow sends the kick signal to this thread.
@@ -79,7 +105,7 @@ class PerfCpuTimer final : public CpuTimer {
     if (::fcntl(fd.get(), F_SETOWN_EX, &owner) != 0 || ::fcntl(fd.get(), F_SETSIG, kick_signal()) != 0 ||
         ::fcntl(fd.get(), F_SETFL, O_ASYNC) != 0)
       return host_error("fcntl of the cpu-clock event", errno);
-    VMM_ASSIGN(auto wall, PosixCpuTimer::create());
+    VMM_ASSIGN(auto wall, MonotonicTimer::create());
     return std::unique_ptr<CpuTimer>{new PerfCpuTimer{std::move(fd), std::move(wall)}};
   }
 
@@ -90,25 +116,27 @@ class PerfCpuTimer final : public CpuTimer {
       return host_error("arming the cpu-clock event", errno);
     return {};
   }
-  Result<void> arm_wall(nanoseconds after) override { return wall_->arm(after); }
+  Result<void> arm_wall(nanoseconds after) override { return wall_.arm(after); }
   Result<void> disarm() override {
     if (::ioctl(fd_.get(), PERF_EVENT_IOC_DISABLE, 0) != 0) return host_error("disarming the cpu-clock event", errno);
-    return wall_->disarm();
+    return wall_.disarm();
   }
   [[nodiscard]] nanoseconds now() const override { return thread_cpu_time(); }
   [[nodiscard]] std::string_view name() const override { return "perf cpu-clock"; }
 
  private:
-  PerfCpuTimer(Fd fd, std::unique_ptr<CpuTimer> wall) : fd_{std::move(fd)}, wall_{std::move(wall)} {}
+  PerfCpuTimer(Fd fd, MonotonicTimer wall) : fd_{std::move(fd)}, wall_{std::move(wall)} {}
   Fd fd_;
-  std::unique_ptr<CpuTimer> wall_;
+  MonotonicTimer wall_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<CpuTimer>> CpuTimer::create() {
   if (auto perf = PerfCpuTimer::create()) return perf;
-  return PosixCpuTimer::create();
+  return create_without_perf();
 }
+
+Result<std::unique_ptr<CpuTimer>> CpuTimer::create_without_perf() { return PosixCpuTimer::create(); }
 
 }  // namespace vmm

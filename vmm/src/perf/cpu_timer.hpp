@@ -19,7 +19,7 @@ class CpuTimer {
   virtual Result<void> arm(std::chrono::nanoseconds after) = 0;
   /// Cancels arm() and arm_wall().
   virtual Result<void> disarm() = 0;
-  /// Kicks once, about `after` from now, even if the vCPU is halted. On a POSIX timer, it and arm() replace each other.
+  /// Kicks once, about `after` from now, even if the vCPU is halted; replaces an earlier arm_wall(), not an arm().
   virtual Result<void> arm_wall(std::chrono::nanoseconds after) = 0;
   /// Time that the thread has spent on a CPU. One system call.
   [[nodiscard]] virtual std::chrono::nanoseconds now() const = 0;
@@ -30,6 +30,8 @@ class CpuTimer {
   /// A perf `cpu-clock` event on this thread, which stands still while the thread sleeps; if perf is not allowed, a
   /// POSIX timer, which may kick an idle vCPU needlessly. Fails only if neither is available.
   static Result<std::unique_ptr<CpuTimer>> create();
+  /// What create() falls back to.
+  static Result<std::unique_ptr<CpuTimer>> create_without_perf();
 };
 
 /// Makes the timer of the calling thread: CpuTimer::create, or a test's.
