@@ -127,6 +127,13 @@ Passed Engine::passed() const {
   return {at(count_instructions), at(count_branches), at(count_loads), at(count_stores)};
 }
 
+std::span<const std::byte> Engine::next_code() const {
+  const Block* const block = CodeCache::known(core_);
+  if (block == nullptr) return {};
+  const Op& first = block->ops()[0];
+  return block->code().subspan(first.offset, first.length);
+}
+
 /// Links `from` to the block for next time. If `from` is the block's old version, which did not run because its page
 /// has changed, removes the links to it.
 void Engine::came_from(Block& from, Block& block) {

@@ -70,6 +70,9 @@ class Engine {
   Stop run(std::uint64_t instructions);
   /// After run() gave Stop::fault: which byte could not be reached, if that is why.
   [[nodiscard]] const std::optional<MissingAccess>& missing() const { return core_.missing; }
+  /// The bytes of the instruction that run() begins with, if the engine has decoded it lately; else empty. Valid until
+  /// another member is called. Cost: a look into a table.
+  [[nodiscard]] std::span<const std::byte> next_code() const;
   /// What retired since load().
   [[nodiscard]] Passed passed() const;
   /// Blocks decoded so far: the same code is not decoded twice.

@@ -29,7 +29,7 @@ class DecodedInstructions {
   }
 
  private:
-  static constexpr unsigned place_bits = 9;
+  static constexpr unsigned place_bits = 12;
   struct Entry {
     std::array<std::byte, longest_instruction + 1> bytes{};  ///< Padded with 0; the last is the CodeMode.
     std::uint8_t size{};                                     ///< 0 = no bytes, which decode to no instruction.

@@ -237,7 +237,6 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
     note(end);
   }
   const std::uint64_t done = engine_.passed().instructions - std::exchange(passed_time_, engine_.passed().instructions);
-  regs_ = kvm_state(engine_.state());
   if (resuming && done != 0) {
     regs_.rflags &= ~rflags_rf;
     engine_.resume(engine_state(regs_, sregs_));
@@ -259,6 +258,7 @@ Stop ExactSource::run_engine(std::uint64_t instructions) {
        ++turn)
     stop = engine_.run(end - engine_.passed().instructions);
   for_kvm_ = stop != Stop::budget && stop != Stop::again;
+  regs_ = kvm_state(engine_.state());
   return stop;
 }
 
@@ -276,18 +276,20 @@ void ExactSource::run_blocks(std::uint64_t instructions) {
 }
 
 std::optional<Retired> ExactSource::run_one() {
-  const Instruction* const instruction = decode_at(instruction_pointer(regs_, sregs_));
-  const std::uint64_t before = seen_.instructions;
+  const auto code = engine_.next_code();
+  const Instruction* const instruction =
+      code.empty() ? decode_at(instruction_pointer(regs_, sregs_)) : decoded_(code, code_mode(sregs_));
   if (instruction == nullptr) {
     for_kvm_ = true;
     return std::nullopt;
   }
   if (model_ != nullptr) model_->begin_instruction();
+  const kvm_regs before = regs_;
   run_engine(1);
-  seen_ = engine_.passed();
-  if (seen_.instructions == before) return std::nullopt;
+  const std::uint64_t retired_before = std::exchange(seen_, engine_.passed()).instructions;
+  if (seen_.instructions == retired_before) return std::nullopt;
   ++statistics_.observed;
-  Retired retired = retired_instruction(*instruction, regs_, sregs_, kvm_state(engine_.state()), 1);
+  Retired retired = retired_instruction(*instruction, before, sregs_, regs_, 1);
   retired.what.macro_fused = progress_.plan().fusion_wanted && is_fused(instruction->fusion, retired.what.next_ip);
   if (model_ != nullptr) model_->complete(retired.what);
   if (model_log_ && progress_.plan().any_armed()) log_modelled(retired.what);

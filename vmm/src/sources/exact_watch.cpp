@@ -20,7 +20,6 @@ void ExactSource::run_watched(std::uint64_t instructions) {
   for (std::uint64_t n = 0; n < instructions; ++n) {
     const std::uint64_t before = engine_.passed().instructions;
     if (run_engine(1) != Stop::budget || engine_.passed().instructions == before || port_->kick_flag().is_set()) return;
-    regs_ = kvm_state(engine_.state());
     if (meets_breakpoint()) return;
   }
 }

@@ -1,8 +1,10 @@
 // Runs of one instruction, for which the engine has a path of its own, mixed with longer runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "exec/engine.hpp"
@@ -75,6 +77,26 @@ TEST_F(OneByOne, WholeBlocksRunAgainBehindThem) {
   const std::uint64_t before = engine_.entered_compiled();
   engine_.run(1000);
   EXPECT_EQ(engine_.entered_compiled(), before + 1) << "once, for all of them";
+}
+
+// The bytes of each instruction before it runs, from the second round on; and never those that stood there before.
+TEST_F(OneByOne, KnowsTheNextInstruction) {
+  const std::vector<std::size_t> lengths{3, 1, 1, 2, 2};
+  begin({0x48, 0x8B, 0x03, 0x50, 0x59, 0x85, 0xC9, 0x74, 0xF7});
+  EXPECT_TRUE(engine_.next_code().empty()) << "nothing has been decoded";
+  const std::span<const std::byte> page{ram_.bytes().data() + page_size, page_size};
+  for (unsigned n = 0; n < 50; ++n) {
+    if (n >= lengths.size()) {
+      const auto expected = page.subspan(engine_.state().rip - ram_.address() - page_size, lengths[n % lengths.size()]);
+      EXPECT_TRUE(std::ranges::equal(engine_.next_code(), expected)) << n;
+    }
+    ASSERT_EQ(engine_.run(1), Stop::budget);
+  }
+  ram_.bytes()[page_size + 1] = std::byte{0x89};  // mov %rax, (%rbx)
+  engine_.written(GuestPhysical{ram_.address() + page_size});
+  EXPECT_TRUE(engine_.next_code().empty());
+  ASSERT_EQ(engine_.run(1), Stop::budget);
+  EXPECT_EQ(engine_.passed().stores, 11U) << "the new instruction and ten times the PUSH";
 }
 
 }  // namespace
