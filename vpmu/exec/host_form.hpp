@@ -48,8 +48,8 @@ struct HostForm {
   [[nodiscard]] std::span<const std::byte> instruction() const { return std::span{code}.first(length); }
 };
 
-/// `mode` is that of the code; the form itself is always 64-bit code. Empty: the instruction cannot run like this. It is
-/// unknown, a system instruction or a branch, or has masked or gathered memory operands.
+/// `mode` is that of the code; the form itself is always 64-bit code. Empty: the instruction cannot run like this. It
+/// is unknown, a system instruction or a branch, or has masked or gathered memory operands.
 std::optional<HostForm> host_form(std::span<const std::byte> code, CodeMode mode = CodeMode::bits64);
 
 /// The feature that a CPU needs to know the instruction; empty: every 64-bit CPU knows it, or CpuFeature does not have

@@ -59,8 +59,8 @@ class CountSource {
   virtual Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) = 0;
   /// The events counted since the last call.
   virtual Result<vpmu::CountDeltas> sync(VcpuPort& port) = 0;
-  /// Runs the guest up to and including the next instruction that some armed counter of the plan counts. Empty if that is
-  /// not possible now (wrong privilege level, nothing to decode): the loop tries again later.
+  /// Runs the guest up to and including the next instruction that some armed counter of the plan counts. Empty if that
+  /// is not possible now (wrong privilege level, nothing to decode): the loop tries again later.
   virtual Result<RunEnd> walk(VcpuPort& port) = 0;
   /// Called instead of run() and walk() while the port's kick_flag() is set. Returns to the port what the source holds
   /// of the vCPU, and runs the port, which gives Interrupted before any instruction. The result has no exit only if an

@@ -106,8 +106,8 @@ class VcpuPort {
   /// The caller has emulated the guest's next instructions since the last exit: advances its clock by `ticks` of the
   /// TSC, or by fewer while other vCPUs share the time (MachineClock).
   virtual void pass_time(std::uint64_t ticks) = 0;
-  /// For how many ticks from now run() has nothing to handle: no interrupt, no end of the machine, no kick. 0: something
-  /// waits now. Empty: the port does not know.
+  /// For how many ticks from now run() has nothing to handle: no interrupt, no end of the machine, no kick. 0:
+  /// something waits now. Empty: the port does not know.
   virtual std::optional<std::uint64_t> quiet_for() { return std::nullopt; }
   /// Call before emulating instructions outside of run(). Waits for the vCPU's turn, or for a kick, and lets expired
   /// timers raise their interrupts. Returns how many instructions may be emulated before the next run(): `left` if the
