@@ -10,6 +10,13 @@ function(vpmu_cold_code target)
   endif()
 endfunction()
 
+# For code that no fuzz target calls: in their build it is neither instrumented nor optimized.
+function(vpmu_not_fuzzed target)
+  if(VPMU_BUILD_FUZZERS)
+    target_compile_options(${target} PRIVATE -O0 -fno-sanitize=all)
+  endif()
+endfunction()
+
 # Headers that nearly every file includes, compiled once: a quarter of a build's time. For the tests and the fuzz targets only, so that the other
 # builds, with sanitizers or by clang, show whether each file includes what it uses.
 set(is_plain_gnu FALSE)
