@@ -14,7 +14,7 @@ namespace vmm {
 /// decode_instruction() with a cache of its results by bytes, because the same loops are decoded over and over.
 class DecodedInstructions {
  public:
-  /// `bytes`: the 15 bytes at an instruction; fewer if no more can be fetched. Null if they hold no valid instruction.
+  /// `bytes`: up to 15 bytes, which begin with the instruction. Null if they do not.
   /// The result is valid until the next call.
   const Instruction* operator()(std::span<const std::byte> bytes, CodeMode mode) {
     Entry asked{.size = static_cast<std::uint8_t>(std::min(bytes.size(), longest_instruction))};

@@ -10,7 +10,7 @@ constexpr std::uint64_t rflags_tf = vpmu::bit(8), rflags_if = vpmu::bit(9), rfla
 
 }  // namespace
 
-// Empty when the instruction is KVM's.
+// Returns empty if KVM must run the instruction.
 Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   if (code_mode(sregs_) != CodeMode::bits64) return std::optional<RunEnd>{};
   const Instruction* const instruction = decode_at(instruction_pointer(regs_, sregs_));
@@ -44,8 +44,8 @@ Result<std::optional<RunEnd>> ExactSource::run_in_place(VcpuPort& port) {
   return std::optional{end};
 }
 
-// A write is counted before it takes effect: the one that stops counting is counted, the one that starts it is not. The
-// others retire when they have their answer.
+// A WRMSR is counted before it takes effect: one that stops a counter is counted, one that starts it is not. Other
+// instructions retire when their exit has been answered.
 RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
   const Exit exit = system_.exit();
   if (!std::holds_alternative<MsrWrite>(exit)) {
@@ -59,12 +59,12 @@ RunEnd ExactSource::exit_in_place(const Instruction& instruction) {
   return end;
 }
 
-// The VMM has answered the exit of an instruction that was begun in place.
+// The VMM has answered the exit of an instruction that began here.
 Result<std::optional<RunEnd>> ExactSource::finish(VcpuPort& port) {
   const auto waiting = std::exchange(waiting_, std::nullopt);
   const kvm_sregs sregs = sregs_;
   const vpmu::GuestLinear at = instruction_pointer(regs_, sregs_);
-  // A record that faulted meanwhile has left its address in CR2.
+  // A PEBS record may have faulted meanwhile, which changes CR2.
   VMM_ASSIGN(sregs_, port.sregs());
   VMM_ASSIGN(const bool completed, system_.complete(port, regs_, sregs_));
   engine_.resume(engine_state(regs_, sregs_));

@@ -40,7 +40,7 @@ vpmu::exec::VectorState* ExactSource::Platform::vectors() {
   return &*kept;
 }
 
-// The port has no such MSR where it has no RDTSCP.
+// A port without RDTSCP does not have the MSR either.
 vpmu::exec::Answer ExactSource::Platform::rdtscp(std::uint64_t& value, std::uint64_t& aux) {
   auto& kept = owner_->tsc_aux_;
   if (!kept) {
@@ -64,13 +64,13 @@ void ExactSource::make_model() {
   if (caches_ != nullptr) caches_->add(*model_);
 }
 
-/// The model, if the plan wants it.
+/// Returns the model if the plan needs it, else null.
 const vpmu::uarch::ProcessorModel* ExactSource::choose_model(const vpmu::CountPlan& plan) {
   const bool wanted = vpmu::uarch::ProcessorModel::is_wanted(plan);
   if (wanted && model_ == nullptr) make_model();
   vpmu::uarch::ProcessorModel* const model = wanted ? model_.get() : nullptr;
   if (model != nullptr) model->follow(plan);
-  // A plan without any counter is a pause: translations are worth keeping.
+  // A plan without counters is a pause: the translations will be needed again.
   if (plan.size != 0 || plan.branches_wanted) engine_.observe(model);
   return model;
 }
@@ -101,7 +101,7 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
     burst_left_ = quiet ? std::min(burst, *quiet) : std::uint64_t{keeps_from_kvm()};
   }
   if (burst_left_ == 0) VMM_TRY(leave(port));
-  // A port that knows when it must run again needs no instruction of its own for it: the model sees them all.
+  // A port that knows its next deadline does not need to run an instruction itself, so the model sees them all.
   if (!inside_) burst_left_ = std::min(burst, port.look_around(burst_left_));
   if (burst_left_ == 0) for_kvm_ = true;
   if (!for_kvm_ && !inside_) {
@@ -120,8 +120,8 @@ Result<RunEnd> ExactSource::run(VcpuPort& port, std::optional<std::chrono::nanos
   return hand_over(port, at_most);
 }
 
-/// Whether the next instruction is the engine's although KVM's turn has come: PEBS is armed, and only the model knows
-/// the level of a memory access. Interrupts wait for KVM's turn, so it comes soon all the same.
+/// Whether the engine runs the next instruction although it is KVM's turn: PEBS is armed, and only the model can tell
+/// the hit level of a memory access. The delay is bounded, because interrupts wait for KVM's turn.
 bool ExactSource::keeps_from_kvm() {
   constexpr unsigned most = 64;
   if (!progress_.plan().any_armed() || kept_from_kvm_ == most) return false;
@@ -131,7 +131,7 @@ bool ExactSource::keeps_from_kvm() {
   return true;
 }
 
-// One instruction, or what waits in front of it.
+// KVM runs one instruction, or delivers the event that comes before it.
 Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) {
   const bool looked = inside_;
   VMM_TRY(leave(port));
@@ -144,7 +144,7 @@ Result<RunEnd> ExactSource::hand_over(VcpuPort& port, std::optional<std::chrono:
   return end;
 }
 
-/// Valid until the next call; null when there is no instruction.
+/// The result is valid until the next call; null if there is no valid instruction.
 const Instruction* ExactSource::decode_at(vpmu::GuestLinear ip) {
   std::array<std::byte, longest_instruction> bytes{};
   const std::size_t size = view_->fetch(ip, bytes, cpl_of(sregs_));
@@ -192,7 +192,7 @@ Result<void> ExactSource::leave(VcpuPort& port) {
   return {};
 }
 
-// An interrupt or NMI that was held off may come now.
+// An interrupt or NMI that was blocked may be deliverable now.
 Result<void> ExactSource::look_outside(VcpuPort& port) {
   VMM_ASSIGN(const auto interrupt, steps_.deliverable(port));
   return interrupt ? leave(port) : Result<void>{};
@@ -211,7 +211,7 @@ void ExactSource::pass(VcpuPort& port, std::uint64_t instructions) {
   port.pass_time(instructions);
 }
 
-// Empty when the engine could do nothing.
+// Returns empty if the engine could not run anything.
 Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   port_ = &port;
   RunEnd end;
@@ -249,7 +249,7 @@ Result<std::optional<RunEnd>> ExactSource::interpret(VcpuPort& port) {
   return std::optional{end};
 }
 
-// A string instruction may take several turns, and is complete only when it has retired.
+// A string instruction may take several calls of run(), and has been run only once it retires.
 Stop ExactSource::run_engine(std::uint64_t instructions) {
   constexpr unsigned most_turns = 64;
   const std::uint64_t end = engine_.passed().instructions + instructions;
@@ -303,7 +303,7 @@ bool ExactSource::is_fused(FusionPart first, vpmu::GuestLinear next) {
   return second != nullptr && fuses(first, second->fusion, next.value());
 }
 
-/// Of what may come into a record.
+/// Logs the accesses that a record may show.
 void ExactSource::log_modelled(const vpmu::Retirement& r) const {
   if (r.has_load) model_log_({.ip = r.ip.value(), .store = false, .access = r.load});
   if (r.has_store) model_log_({.ip = r.ip.value(), .store = true, .access = r.store});

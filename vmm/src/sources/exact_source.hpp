@@ -18,29 +18,29 @@
 namespace vmm {
 
 struct ExactStatistics {
-  std::uint64_t instructions{};  ///< Done by the engine.
-  std::uint64_t observed{};      ///< Of these: one at a time, as the PMU wanted to see them.
-  std::uint64_t entries{};       ///< Times that the engine took the guest over.
-  std::uint64_t in_place{};      ///< System instructions done without KVM.
-  std::uint64_t vectors{};       ///< Times that the vector registers were fetched.
-  std::uint64_t handed_over{};   ///< Instructions left to KVM: unknown to the engine, or at which it faults.
+  std::uint64_t instructions{};  ///< Run by the engine.
+  std::uint64_t observed{};      ///< Of these: run one at a time, because the PMU needs each one.
+  std::uint64_t entries{};       ///< Times that the engine took over from KVM.
+  std::uint64_t in_place{};      ///< System instructions emulated without KVM.
+  std::uint64_t vectors{};       ///< Times that the vector registers were read from the port.
+  std::uint64_t handed_over{};   ///< Instructions left to KVM: unknown to the engine, or faulting in it.
   std::map<std::string_view, std::uint64_t> left;  ///< The same, by mnemonic.
 };
 
-/// Counts every instruction while any counter counts: the engine runs the guest's code in place of the processor, and
-/// KVM single-steps what the engine does not know. Exact, and the same every time for the same path. While nothing
-/// counts, the guest runs freely.
+/// Counts every instruction while any counter counts: the engine runs the guest's code instead of the processor, and
+/// KVM single-steps the instructions that the engine does not know. Counts are exact, and the same for the same path.
+/// While no counter counts, the guest runs freely.
 ///
-/// Where no counter can overflow soon and none needs to see each instruction, the engine counts whole blocks. A cycle
-/// is taken to be one instruction, and the guest's clock goes on by one tick with it.
+/// If no counter can overflow soon and none needs each instruction, the engine counts whole blocks. One instruction is
+/// one cycle, and advances the guest's clock by one tick.
 ///
-/// What only a model of the processor can tell (hit levels, latencies, mispredictions) comes from
-/// vpmu::uarch::ProcessorModel, while some counter wants it. It sees what the engine runs, not what KVM does. While
-/// PEBS is armed, an instruction that accesses memory is left to KVM only if the engine does not know it.
+/// Hit levels, latencies and mispredictions come from vpmu::uarch::ProcessorModel, which runs while some counter needs
+/// it. The model sees the instructions that the engine runs, not those that KVM runs. While PEBS is armed, KVM
+/// therefore gets an instruction that accesses memory only if the engine does not know it.
 ///
-/// While the guest has breakpoints, each instruction is looked at before it runs; KVM runs those that meet one.
+/// While the guest has breakpoints, the engine checks each instruction before it runs; KVM runs those that hit one.
 ///
-/// Limits: those of StepSource for what is single-stepped.
+/// For single-stepped instructions the limits of StepSource apply.
 class ExactSource final : public CountSource {
  public:
   ExactSource(std::unique_ptr<CpuTimer> timer, Breakpoints& breakpoints, GuestView& view, const LinearMemory& memory,
@@ -69,20 +69,20 @@ class ExactSource final : public CountSource {
 
   Result<void> program(const vpmu::CountPlan& plan) override;
   Result<RunEnd> run(VcpuPort& port, std::optional<std::chrono::nanoseconds> at_most) override;
-  /// What passed in whole blocks; what was observed comes as retirements.
+  /// The events of whole blocks; instructions that ran one at a time were reported as retirements.
   Result<vpmu::CountDeltas> sync(VcpuPort& port) override;
   Result<RunEnd> walk(VcpuPort& port) override;
   Result<RunEnd> come_out(VcpuPort& port) override;
   void raised() override { raised_ = true; }
   [[nodiscard]] bool is_idle() const override { return !inside_ && !raised_ && !system_.is_open() && steps_.is_idle(); }
   void left_open() override { steps_.left_open(); }
-  /// The model's caches, TLBs and predictors.
+  /// The contents of the model's caches, TLBs and predictors.
   Result<Bytes> save(VcpuPort& port) override;
   Result<bool> restore(VcpuPort& port, std::span<const std::byte> image) override;
   void visit_statistics(const std::function<void(std::string_view, std::uint64_t)>& visit) const override;
 
  private:
-  /// Reads the TSC, and fetches the vector state; leaves every other system instruction to KVM.
+  /// Emulates RDTSC and RDTSCP, and provides the vector registers; leaves every other system instruction to the owner.
   class Platform final : public vpmu::exec::NoPlatform {
    public:
     explicit Platform(ExactSource& owner) : owner_{&owner} {}
@@ -96,10 +96,10 @@ class ExactSource final : public CountSource {
     ExactSource* owner_;
   };
 
-  /// How long the engine keeps the vCPU before KVM may look at interrupts and timers: well below a millisecond.
+  /// Instructions that the engine runs before KVM gets a turn for interrupts and timers: well below a millisecond.
   static constexpr std::uint64_t burst = 50'000;
 
-  /// Nothing but what StepSource::deliverable() tells stands between the vCPU and its next instruction.
+  /// Whether nothing comes before the vCPU's next instruction, except for what StepSource::deliverable() reports.
   static bool undisturbed(const kvm_vcpu_events& events);
   Result<bool> enter(VcpuPort& port);
   Result<void> leave(VcpuPort& port);
@@ -135,31 +135,31 @@ class ExactSource final : public CountSource {
   DecodedInstructions decoded_;
   const vpmu::GenerationDesc* generation_;
   ModelLog model_log_;
-  std::unique_ptr<vpmu::uarch::ProcessorModel> model_;  ///< Made when first wanted.
+  std::unique_ptr<vpmu::uarch::ProcessorModel> model_;  ///< Created when first needed.
   SystemInPlace system_;
   PlanProgress progress_;
   StorableBranches storable_;
-  SharedCaches* caches_;                  ///< Null: no other vCPU's model is known to this one's.
+  SharedCaches* caches_;                  ///< Null: this vCPU's model shares no caches with others.
   bool inside_{};                         ///< The engine holds the vCPU's state.
-  bool for_kvm_{};                        ///< The next instruction is not the engine's.
-  bool raised_{};                         ///< Something waits that the port must look at.
+  bool for_kvm_{};                        ///< KVM must run the next instruction.
+  bool raised_{};                         ///< An event is pending that the port must handle first.
   Watch watch_{};                         ///< The guest's breakpoints, while inside_.
-  bool shadow_{};                         ///< Interrupts are held off for one instruction, behind STI or MOV SS.
-  std::uint64_t burst_left_{burst};       ///< Instructions until the next look at what waits outside.
-  unsigned kept_from_kvm_{};              ///< Instructions that the engine did in KVM's turn.
-  std::optional<std::uint64_t> tsc_aux_;  ///< IA32_TSC_AUX, as long as nobody else runs the guest.
-  VcpuPort* port_{};                      ///< The one that is interpreted now.
-  /// The instruction of an exit, and the registers that it found. It retires when it has its answer.
+  bool shadow_{};                         ///< The interrupt shadow of STI or MOV SS: it lasts for one instruction.
+  std::uint64_t burst_left_{burst};       ///< Instructions until KVM's next turn.
+  unsigned kept_from_kvm_{};              ///< Instructions by which the engine has delayed KVM's turn.
+  std::optional<std::uint64_t> tsc_aux_;  ///< Cached IA32_TSC_AUX, while the engine runs the guest.
+  VcpuPort* port_{};                      ///< The port whose guest the engine runs.
+  /// The instruction that caused an exit, and the registers before it. It retires when the exit has been answered.
   struct Waiting {
     Instruction instruction;
     kvm_regs regs;
   };
   std::optional<Waiting> waiting_;
-  std::uint64_t passed_time_{};  ///< Instructions since load() for which the guest's clock has gone on.
-  kvm_regs regs_{};              ///< The vCPU's, while inside_.
+  std::uint64_t passed_time_{};  ///< Instructions since load() by which the guest's clock was advanced.
+  kvm_regs regs_{};              ///< The vCPU's registers, while inside_.
   kvm_sregs sregs_{};
-  std::optional<vpmu::exec::VectorState> vectors_;  ///< The vCPU's, once they were needed while inside_.
-  vpmu::exec::Passed seen_{};                       ///< Of Engine::passed(): accounted for.
+  std::optional<vpmu::exec::VectorState> vectors_;  ///< The vCPU's, once needed while inside_.
+  vpmu::exec::Passed seen_{};                       ///< The part of Engine::passed() that has been counted.
   ExactStatistics statistics_{};
 };
 
