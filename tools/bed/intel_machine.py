@@ -1,4 +1,4 @@
-"""The bed's other machine: an emulated Intel host with a PMU, by Bochs. See intel/README.md."""
+"""The bed's other machine: an emulated Intel host with a PMU, in Bochs. See intel/README.md."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ INTEL = machine.CACHE / "intel"
 BOOT_SECONDS = 300
 FIRST_DIRECTORY = 4  # channel of the root; those of shares follow
 MOST_CHANNELS = 8
-CPUS = {  # Bochs's CPU for a generation: what CPUID says beside the PMU
+CPUS = {  # Bochs's CPU model for each generation, for what CPUID reports apart from the PMU and the signature
     "nehalem": "corei5_lynnfield_750", "westmere": "corei5_arrandale_m520", "sandybridge": "corei7_sandy_bridge_2600k",
     "ivybridge": "corei7_ivy_bridge_3770k", "haswell": "corei7_haswell_4770", "broadwell": "broadwell_ult", "skylake": "broadwell_ult",
 }
@@ -56,14 +56,14 @@ def bytes_of(memory):
 
 
 class IntelBed(machine.Bed):
-    """One L1 machine: Bochs, and one 9P server per directory. Options: those of the other, host_model, skid, cycles, seed and warm."""
+    """One L1 machine: Bochs, and one 9P server per directory. `options` has those of machine.Bed, host_model, skid, cycles, seed and warm."""
 
     def __init__(self, options):
         super().__init__(options)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="vpmu-bed-"))
 
     def serve(self, directory, writable):
-        """Starts a 9P server; our ends of its pipes."""
+        """Starts a 9P server. Returns our ends of its pipes: the one to read from, and the one to write to."""
         to_server, to_us = os.pipe(), os.pipe()
         program = (INTEL / "diod/usr/sbin/diod").absolute()
         libraries = [INTEL.absolute() / "diod" / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib")]
@@ -72,7 +72,7 @@ class IntelBed(machine.Bed):
             [program if program.exists() else shutil.which("diod"), "-f", "-n", "-c", "/dev/null", "-L", "stderr", "-e", directory, "-o", "sharefd" if writable else "ro", "-r", str(to_server[0]), "-w",
              str(to_us[1])],
             pass_fds=(to_server[0], to_us[1]), env={**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))},
-            cwd=self.work,  # it dumps core where it stands, whatever the limit was
+            cwd=self.work,  # diod dumps core in its working directory, whatever the limit for core files is
         )
         os.close(to_server[0])
         os.close(to_us[1])
@@ -117,10 +117,10 @@ class IntelBed(machine.Bed):
             os.close(fd)
 
     def poke(self, now):
-        pass  # its timers are reliable
+        pass  # Bochs loses no timer interrupt
 
     def silent_seconds(self):
-        return float("inf")  # its clock is that of its instructions
+        return float("inf")  # L1's clock follows its instructions, at no fixed rate of real time
 
     def stop(self):
         super().stop()

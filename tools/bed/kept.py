@@ -1,10 +1,10 @@
-"""Beds that stay between commands: tools/bed/keep makes a directory for them, VPMU_BEDS names it, tools/bed/run takes a free one or starts another.
+"""Beds that stay between commands: tools/bed/keep makes a directory for them and names it in VPMU_BEDS; tools/bed/run takes a free bed or starts another.
 
-Each has a number N there: N.lock is held by who uses it, N.socket is its server's, N.kind says with which options it was started. A server ends
-when nobody holds the FIFO `alive` open for writing any more: with tools/bed/keep, however that ends.
+Each bed has a number N there: its current user holds N.lock, its server listens at N.socket, and N.kind has the options that it was started with. A
+server ends when no process holds the FIFO `alive` open for writing any more: that is when tools/bed/keep ends, in whatever way.
 
-A client sends one line of JSON with its standard output and error; the answer is a line: "exit CODE" or "error TEXT". A client that goes, or
-whose command ends by a limit, takes the bed with it.
+A client sends one line of JSON, together with the descriptors of its standard output and error; the server answers with one line: "exit CODE" or
+"error TEXT". If the client disconnects, or its command exceeds its time limit, the bed ends, too.
 """
 
 import array

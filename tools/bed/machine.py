@@ -15,7 +15,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(os.environ.get("VPMU_CACHE") or HERE.parent.parent / "build" / "cache")
 EXIT_TIMEOUT = 124
-EXIT_BED = 125  # of the job's script, if its directory does not exist
+EXIT_BED = 125  # the bed cannot run, or the job's directory does not exist in it
 SILENT_SECONDS = 120  # L1 reports every 15 s of its clock
 POKE_EVERY_SECONDS = 1
 SLOWER_BY_INSTRUCTIONS = 10  # with --by-instructions, L1's clock is at most so many times slower
@@ -53,7 +53,7 @@ def job_script(command):
 
 
 def initrd_with(shares, initrd):
-    """An L1 initrd followed by this machine's own file, in memory."""
+    """An L1 initrd followed by an archive with the file /shares; returns it as a memfd."""
     file = os.memfd_create("vpmu-bed-initrd", 0)
     listing = "".join(f"{tag} {directory}\n" for tag, directory in shares)
     with os.fdopen(os.dup(file), "wb") as out:
@@ -84,7 +84,7 @@ def firmware_directories():
 
 
 def thread_times(children):
-    """((pid, tid), (ticks of CPU time, name, state)) of each of their threads."""
+    """((pid, tid), (ticks of CPU time, name, state)) of each thread of the children."""
     for name, child in children:
         for thread in sorted(pathlib.Path(f"/proc/{child.pid}/task").glob("*")):
             with contextlib.suppress(OSError):
@@ -105,12 +105,12 @@ class Bed:
         self.selector = selectors.DefaultSelector()
         self.console = b""
         self.reports = b""
-        self.heard = time.monotonic()  # when L1 last reported that it runs, and nobody in it waits for the kernel
+        self.heard = time.monotonic()  # when L1 last reported that it runs, and that none of its threads keeps waiting for the host
         self.out, self.err = 1, 2  # where a job's output goes
         self.poke_pipe = self.job_pipe = None
         self.poked = 0  # when L1 was last poked
         self.signal = 0
-        self.job_ended = False  # by itself
+        self.job_ended = False  # by itself, not by a limit or a signal
         self.errors = {}  # name of a child -> what it said on standard error
 
     def spawn(self, name, command, pass_fds=(), env=None, cwd=None):
@@ -130,7 +130,7 @@ class Bed:
         self.errors[name] = (self.errors[name] + data)[-4096:]
 
     def watch(self, fd, handler, at_end=lambda: None):
-        """Passes what arrives there to the handler; without a handler, the caller reads it."""
+        """Passes what arrives at `fd` to the handler; without a handler, the caller reads it."""
         self.selector.register(fd, selectors.EVENT_READ, (handler, at_end))
 
     def channel(self, handler):
@@ -210,7 +210,7 @@ class Bed:
             self.heard = time.monotonic()
 
     def last_report(self):
-        """The last line, whole."""
+        """The last complete line."""
         lines = self.reports.decode(errors="replace").splitlines(keepends=True)
         return next((line.strip() for line in reversed(lines) if line.endswith("\n")), "nothing")
 
@@ -245,11 +245,11 @@ class Bed:
         while (code := self.reported_exit_code()) is None:
             if (code := self.turn(limit)) is not None:
                 return code
-        self.reports, self.boot_limit, self.job_ended = b"", time.monotonic() + BOOT_SECONDS, True  # and it is cleaned for the next one
+        self.reports, self.boot_limit, self.job_ended = b"", time.monotonic() + BOOT_SECONDS, True  # L1 now cleans up for the next job
         return code
 
     def turn(self, limit):
-        """Waits until something happens, or a second. An exit code, if it ends the job."""
+        """Waits for an event, at most a second. Returns an exit code if a signal or the limit ends the job, else None."""
         for key, _ in self.selector.select(timeout=1):
             self.pass_on(key)
         if self.signal:
@@ -266,8 +266,8 @@ class Bed:
         return None
 
     def poke(self, now):
-        """Sends L1 an interrupt. While an interrupt for L1's guest is pending, QEMU's VMRUN occasionally loses one of L1's timer: it sets a bit of the
-        pending interrupts without the lock that other threads take. L1 would sleep forever; at another interrupt it finds the lost one, too."""
+        """Sends L1 an interrupt. While an interrupt for L1's guest is pending, QEMU's VMRUN occasionally loses a timer interrupt of L1: VMRUN sets a bit in
+        the mask of pending interrupts without the lock that other threads take. L1 would sleep forever; any further interrupt also wakes it for the lost one."""
         if self.options.by_instructions or now < self.poked + POKE_EVERY_SECONDS:
             return
         self.poked = now

@@ -14,7 +14,7 @@ E820_RAM, E820_RESERVED, E820_ACPI = 1, 2, 3
 
 
 def load_segments(vmlinux):
-    """The kernel as it lies in memory, where that begins, and its entry."""
+    """Returns the kernel's image in memory, the physical address where that begins, and the kernel's entry point."""
     elf = vmlinux.read_bytes()
     entry, headers = struct.unpack_from("<QQ", elf, 24)
     size, count = struct.unpack_from("<HH", elf, 54)
@@ -37,14 +37,14 @@ def zero_page(memory, initrd_bytes):
     struct.pack_into("<H", page, 0x1FE, 0xAA55)
     page[0x202:0x206] = b"HdrS"
     struct.pack_into("<HBB", page, 0x206, 0x20F, 0, 0)
-    page[0x210], page[0x211] = 0xFF, 1  # an unknown loader; the kernel lies high
+    page[0x210], page[0x211] = 0xFF, 1  # type_of_loader: unknown; loadflags: LOADED_HIGH
     struct.pack_into("<II", page, 0x218, INITRD, initrd_bytes)
     struct.pack_into("<II", page, 0x228, COMMAND_LINE, 2047)
     return page
 
 
 def tables(memory, initrd_bytes, command_line):
-    """Descriptors, page tables of the first 4 GiB one to one, the zero page and the command line."""
+    """The GDT, page tables that identity-map the first 4 GiB, the zero page and the command line."""
     out = bytearray(TABLES_BYTES)
 
     def put(at, data):
