@@ -1,14 +1,14 @@
-# How steps run what needs a KVM; sourced by tools/steps/step, at the root of the tree.
+# How steps run commands that need KVM; sourced by tools/steps/step, at the root of the tree.
 # shellcheck shell=bash
 
-# What on_kvm ran again, and why: a step's remark. It stays empty in most runs.
+# Which runs on_kvm repeated, and why: the step's remark. Empty in most runs.
 again=
 
-# How Linux tells of an interrupt that QEMU gave it twice (tools/bed/README.md): one at a handler's first instruction, with RF set in the frame.
+# Whether the output has Linux's report of an interrupt that QEMU delivered twice (tools/bed/README.md): at a handler's first instruction, RF set in the frame.
 given_twice() { grep -A2 'RIP: 0010:asm_sysvec_[a-z_]*+0x0/' "$1" | grep -qm1 'EFLAGS: 0001....'; }
 
-# on_kvm OUT ARGUMENT...: tools/bed/on-kvm with its output in OUT; an exit code other than 0 is said and returned. Where the bed itself broke down, or
-# gave a guest an interrupt twice, the run tells nothing of what is tested: it is done once more, or up to three times more. Outputs of such runs
+# on_kvm OUT ARGUMENT...: tools/bed/on-kvm with its output in OUT; prints and returns an exit code other than 0. A run in which the bed itself broke
+# down, or delivered an interrupt twice, says nothing about what is tested: it is repeated once, or up to three times. The outputs of such runs
 # stay in OUT.1, OUT.2 and so on.
 on_kvm() {
   local out=$1 code attempt most why

@@ -178,7 +178,7 @@ class Run:
         count, note = LOGS / f"{name}.count", LOGS / f"{name}.note"
         passed, failed = map(int, count.read_text().split()) if count.exists() else (0, 0)
         if not failed and not (good and (passed or name.startswith("fetch"))):
-            failed = 1  # whatever it claims
+            failed = 1  # no check passed, or the step ended badly
         self.passed += passed
         self.failed += failed
         self.line(name, self.steps[name][1], not failed, seconds, note.read_text().strip() if note.exists() else "")
@@ -194,7 +194,7 @@ class Run:
             print(f"FAILED {name}: {outcome.strip('*')}; build/dev/Testing/Temporary/LastTest.log", flush=True)
 
     def test_ended(self, line):
-        """A line of CTest's."""
+        """Handles a line of CTest's output."""
         if ended := OUTCOME.match(line):
             name, outcome, seconds = ended[1], ended[2], float(ended[3])
             if name.startswith(STEP):
@@ -234,7 +234,7 @@ class Run:
             self.failed += 1
 
     def resources(self):
-        """For CTest: how many GiB of memory there are."""
+        """Writes CTest's resource file: how many GiB of memory are available."""
         free = next(int(line.split()[1]) for line in open("/proc/meminfo", encoding="ascii") if line.startswith("MemAvailable"))
         path = LOGS / "resources.json"
         slots = {"id": "0", "slots": max(4, free >> 20)}

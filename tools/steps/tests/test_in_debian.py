@@ -1,4 +1,4 @@
-"""Tests of in-debian: of a run there is nothing left, however it ends. In place of mmdebstrap a script makes a root with busybox alone."""
+"""Tests of in-debian: a run leaves nothing behind, however it ends. In place of mmdebstrap, a script makes a root that has only busybox."""
 import os
 import pathlib
 import shutil
@@ -27,7 +27,7 @@ def is_clone():
 
 
 def processes():
-    """Those whose root is in the chroot."""
+    """The ids of the processes whose root is in the chroot."""
     found = []
     for link in pathlib.Path("/proc").glob("[0-9]*/root"):
         try:
@@ -55,7 +55,7 @@ class InDebian(unittest.TestCase):
                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def start_long(self):
-        """One that runs in the chroot, with a child that hears no signal, and does not end."""
+        """Starts a run that does not end by itself, whose command ignores signals and has a child that does, too."""
         process = self.start("trap '' TERM INT; sleep 1000 & echo >build/logs/began; wait")
         self.eventually((self.logs / "began").exists, "it has begun")
         self.assertGreaterEqual(len(processes()), 2)

@@ -1,4 +1,4 @@
-"""Tests of on_kvm.sh: what is run again, how often, and what is said of it. In place of tools/bed/on-kvm a script plays outcomes, one for each run."""
+"""Tests of on_kvm.sh: which runs are repeated, how often, and with what remark. In place of tools/bed/on-kvm, a script plays outcomes, one for each run."""
 import pathlib
 import subprocess
 import tempfile
@@ -20,7 +20,7 @@ esac
 
 class OnKvm(unittest.TestCase):
     def run_with(self, *outcomes, command="on_kvm out a b"):
-        """The code, the number of runs, the remark, the last output and how many are kept."""
+        """Returns the exit code, the number of runs, the remark, the last output, how many earlier outputs are kept, and what on_kvm printed."""
         with tempfile.TemporaryDirectory() as place:
             root = pathlib.Path(place)
             script = root / "tools/bed/on-kvm"

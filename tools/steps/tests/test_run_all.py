@@ -21,7 +21,7 @@ class IntelHost(unittest.TestCase):
 
 class Interrupted(unittest.TestCase):
     def test_children_end_and_clean_up(self):
-        """CTest dies of a signal and leaves its tests behind: what it runs hears of it, too, and has the time to clean up."""
+        """CTest dies of a signal and leaves its tests behind: the signal reaches these, too, and they have the time to clean up."""
         with tempfile.TemporaryDirectory() as directory:
             trace = pathlib.Path(directory) / "trace"
             step = f"trap 'sleep 1; echo cleaned up >>{trace}; exit 143' TERM; echo began >{trace}; echo; sleep 60 & wait"
