@@ -1,8 +1,8 @@
-# How the checks of the packages speak; sourced by tools/packages/check and check-in-chroot.
+# How the checks of the packages report; sourced by tools/packages/check and check-in-chroot.
 # shellcheck shell=bash
 : "${logs:=}"
 
-# check NAME COMMAND...: a check passes where the command does; what it says is why it fails, and is in LOGS/NAME.out.
+# check NAME COMMAND...: the check passes if the command does. Its output goes to LOGS/NAME.out; a failure shows the end of it.
 check() {
   local name=$1 code out=$logs/$1.out
   shift
@@ -18,7 +18,7 @@ check() {
   fi
 }
 
-# has TEXT FILE: or says what the file has instead.
+# has TEXT FILE: whether the file contains the text; prints what it contains instead.
 has() {
   if ! grep -qF -- "$1" "$2"; then
     echo "no '$1' in: $(head -c 2000 "$2")"
