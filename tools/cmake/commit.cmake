@@ -1,5 +1,5 @@
-# cmake -DSOURCE=... -DHEADER=... -P commit.cmake: writes which commit is built, "-dirty" with changes of its own, and
-# the date of the commit, today's where there is none; touches the header only when one is another.
+# cmake -DSOURCE=... -DHEADER=... -P commit.cmake: writes the name of the commit, with "-dirty" if there are uncommitted
+# changes, and its date (today's if there is no commit). Touches the header only when one of them has changed.
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 if(failed)

@@ -31,16 +31,16 @@ endif()
 set(common_headers <algorithm> <array> <atomic> <bit> <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view>
   <tuple> <utility> <variant> <vector>)
 
-# vpmu_precompile(TARGET HEADER...) | vpmu_precompile(TARGET AS OTHER): flags, -O among them, and definitions must be the other's, and it may
-# have more.
+# vpmu_precompile(TARGET HEADER...) | vpmu_precompile(TARGET AS OTHER): the second form shares the headers of OTHER. TARGET must have all of OTHER's
+# flags (-O too) and definitions, and may have more.
 function(vpmu_precompile target)
   if("${ARGV1}" STREQUAL "AS")
     target_precompile_headers(${target} REUSE_FROM ${ARGV2})
   else()
     target_precompile_headers(${target} PRIVATE ${common_headers} ${ARGN})
   endif()
-  # With precompiled headers g++ 12 forgets that what it inlines is a system header's, and warns of std::string's own copying.
+  # With precompiled headers, g++ 12 forgets that code which it inlines is from a system header, and warns about std::string's own copying.
   target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>")
-  # ccache wants to be told that a header's time stamp is not looked at.
+  # ccache sees neither the macros that a precompiled header defines nor __TIME__ in it: it caches files that use one only if told to ignore that.
   set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${CMAKE_CXX_COMPILER_LAUNCHER}")
 endfunction()

@@ -1,8 +1,8 @@
 # Hardens what follows, where this is the top-level project: an embedder's flags are the embedder's own, and the installed package has none of these.
-# A target with the property FREESTANDING gets none either: no C library stands behind it.
+# A target with the property FREESTANDING gets none either: it has no C library.
 
-# For code that runs for each of a guest's instructions, where both are felt: a landing pad is one more instruction in each op, and the containers'
-# checks took some 5 % of the models' speed. What is fuzzed has the checks. Linux looks at the landing pads of no user program so far.
+# For code that runs for each of a guest's instructions, without the costly two: a landing pad is one more instruction in each op, and the containers'
+# checks took some 5 % of the models' speed. Fuzzed builds have the checks. Linux does not enforce landing pads in user programs so far.
 function(vpmu_hot_code target)
   target_compile_options(${target} PRIVATE -fcf-protection=none)
   if(NOT VPMU_SANITIZE AND NOT VPMU_BUILD_FUZZERS)

@@ -17,7 +17,7 @@ install(DIRECTORY DESTINATION /etc/vpmu COMPONENT vpmu)
 install(FILES ${packages_directory}/guest.conf DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT vpmu)
 install(FILES ${packages_directory}/README.Debian DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT vpmu)
 
-# Who preloads the library by its name alone finds it among the system's own. The file itself lies beside the wrapper, where AppArmor's rules name it.
+# LD_PRELOAD with only the library's name finds this link among the system's libraries. The file itself is beside the wrapper, where AppArmor's rules name it.
 file(RELATIVE_PATH library_from_libdir ${CMAKE_INSTALL_FULL_LIBDIR} ${CMAKE_INSTALL_FULL_LIBEXECDIR}/vpmu/libvpmu-kvm.so)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/packages_link)
 file(CREATE_LINK ${library_from_libdir} ${PROJECT_BINARY_DIR}/packages_link/libvpmu-kvm.so SYMBOLIC)
@@ -25,11 +25,11 @@ install(FILES ${PROJECT_BINARY_DIR}/packages_link/libvpmu-kvm.so DESTINATION ${C
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/vpmu/examples/embed DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libvpmu-dev/examples COMPONENT vpmu_core
   PATTERN run_installed.cmake EXCLUDE)
-# The members of a static library keep no debug information, which cpack strips from programs and shared libraries alone.
+# cpack strips debug information from programs and shared libraries only: this strips the static library's members.
 install(CODE "execute_process(COMMAND ${CMAKE_STRIP} --strip-debug --enable-deterministic-archives
   \"\$ENV{DESTDIR}${CMAKE_INSTALL_FULL_LIBDIR}/libvpmu_core.a\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT vpmu_core)
 
-# What Debian's tools read of changes, one entry for this version, and ours. In UTC, of the time that SOURCE_DATE_EPOCH says.
+# Debian's changelog, with one entry for this version, and ours. The entry's date is in UTC, and that of SOURCE_DATE_EPOCH if it is set.
 string(TIMESTAMP changelog_date "%a, %d %b %Y %H:%M:%S +0000" UTC)
 configure_file(${packages_directory}/changelog.in ${PROJECT_BINARY_DIR}/packages_changelog/changelog @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_BINARY_DIR}/packages_changelog/CHANGELOG.md COPYONLY)

@@ -2,8 +2,8 @@
 if(VPMU_SANITIZE)
   add_compile_options(-fsanitize=${VPMU_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # g++'s check of dynamic types wants RTTI, which parts of the tree do not have; and TSan does not see fences: that a guest has one (MFENCE)
-    # orders nothing of ours.
+    # g++'s check of dynamic types wants RTTI, which parts of the tree do not have; and it warns that TSan does not see fences. Ours, for a
+    # guest's MFENCE and in virtio's queues, order accesses to the guest's memory only.
     add_compile_options(-fno-sanitize=vptr -Wno-tsan)
   endif()
   add_link_options(-fsanitize=${VPMU_SANITIZE})

@@ -1,4 +1,4 @@
-# What test programs are built with, beside what they test. What must be fast is in the libraries, and in the benchmarks.
+# What test programs are built with, in addition to what they test. It is cold code: what must be fast is in the libraries and the benchmarks.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 enable_testing()

@@ -75,10 +75,10 @@ COUNTS = {
     "locked_loads": ["MEM_INST_RETIRED.LOCK_LOADS", "MEM_UOPS_RETIRED.LOCK_LOADS"],
     "split_loads": ["MEM_INST_RETIRED.SPLIT_LOADS", "MEM_UOPS_RETIRED.SPLIT_LOADS"],
     "split_stores": ["MEM_INST_RETIRED.SPLIT_STORES", "MEM_UOPS_RETIRED.SPLIT_STORES"],
-    # Up to Westmere: of the first level, whether the second had the page or not.
+    # Up to Westmere these are misses of the first level, whether the second one hits or not.
     "dtlb_miss_loads": ["MEM_LOAD_RETIRED.DTLB_MISS", "DTLB_LOAD_MISSES.ANY"],
     "dtlb_miss_stores": ["MEM_STORE_RETIRED.DTLB_MISS"],
-    # What asks for a translation retires, as nothing runs on a wrong path; and each walk comes to an end.
+    # Nothing runs on a wrong path: each access that causes a page walk retires, and each walk completes.
     "stlb_miss_loads": ["MEM_INST_RETIRED.STLB_MISS_LOADS", "MEM_UOPS_RETIRED.STLB_MISS_LOADS", "DTLB_LOAD_MISSES.MISS_CAUSES_A_WALK",
                         "DTLB_LOAD_MISSES.WALK_COMPLETED"],
     "stlb_miss_stores": ["MEM_INST_RETIRED.STLB_MISS_STORES", "MEM_UOPS_RETIRED.STLB_MISS_STORES", "DTLB_STORE_MISSES.MISS_CAUSES_A_WALK",
@@ -95,7 +95,7 @@ COUNTS = {
     "l3_hit_modified": ["MEM_LOAD_UOPS_LLC_HIT_RETIRED.XSNP_HITM", "MEM_LOAD_UOPS_L3_HIT_RETIRED.XSNP_HITM",
                         "MEM_LOAD_L3_HIT_RETIRED.XSNP_HITM", "MEM_UNCORE_RETIRED.OTHER_CORE_L2_HITM", "MEM_UNCORE_RETIRED.LOCAL_HITM"],
     "l3_hit_other_core": ["MEM_LOAD_RETIRED.OTHER_CORE_L2_HIT_HITM"],
-    # There is one package: what its L3 lacks comes from its memory.
+    # There is one package: what misses its L3 comes from its memory.
     "l3_miss": ["MEM_LOAD_RETIRED.L3_MISS", "MEM_LOAD_UOPS_RETIRED.L3_MISS", "MEM_LOAD_UOPS_RETIRED.LLC_MISS",
                 "MEM_LOAD_RETIRED.LLC_MISS", "MEM_LOAD_UOPS_MISC_RETIRED.LLC_MISS", "MEM_UNCORE_RETIRED.LOCAL_DRAM",
                 "MEM_UNCORE_RETIRED.LOCAL_DRAM_AND_REMOTE_CACHE_HIT", "MEM_LOAD_UOPS_LLC_MISS_RETIRED.LOCAL_DRAM",
@@ -133,7 +133,7 @@ ARCHITECTURAL = {
 }
 
 # Rows that Intel's lists call not precise, and libpfm4's tables or Linux call precise: those may be precise here, as a record that nobody
-# waits for harms less than one that never comes. Precise cycles is INST_RETIRED.ANY_P with INV=1 and CMASK=16 (rule P18); `perf record -e
+# expects harms less than one that never comes. Precise cycles is INST_RETIRED.ANY_P with INV=1 and CMASK=16 (rule P18); `perf record -e
 # branches:pp` takes C4H/00H. By the generations' names, which may end in "*".
 DISPUTED = {
     "*": {(0xC0, 0x00), (0xC4, 0x00), (0xC4, 0x10), (0xC4, 0x40), (0xC5, 0x00)},

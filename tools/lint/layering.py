@@ -65,7 +65,7 @@ def uarch_violation(name, include):
         return None
     if include.startswith("<"):
         return None if include[1:-1] in CORE_STANDARD | {"vector"} else f"the models may not include {include}: they are pure"
-    if include[1:-1] == "exec/observer.hpp":  # what it is told by
+    if include[1:-1] == "exec/observer.hpp":  # the interface through which the engine reports to the models
         return None
     return None if include[1:-1].split("/")[0] in ("vpmu", "uarch") else f"the models may not include {include}: they are above the core alone"
 
