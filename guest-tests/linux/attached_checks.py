@@ -31,7 +31,7 @@ def check_long_order(run, programs):
 
 
 def check_disturbed(run, _programs, least):
-    """The guest was reset, stepped, saved or migrated so often, in the middle of its recordings."""
+    """The guest was reset, stepped, saved or migrated often enough, in the middle of its recordings."""
     words = (run.first("disturbed") or "").split()
     times = {what: int(number) for what, number in zip(words[::2], words[1::2])}
     missing = [what for what, number in least.items() if times.get(what, 0) < number]

@@ -21,7 +21,7 @@ def check_count(run, _programs, event):
 
 
 def check_count_nearly(run, _programs, event):
-    """As check_count, of a host that may count an interrupt's return, too."""
+    """Like check_count, on a host that may also count the return from an interrupt."""
     counts = [int(count) for count, in run.named("count", event)]
     require(len(counts) == 2, f"{len(counts)} counts of {event}, not 2")
     expected = COUNTED_EVENTS[event]

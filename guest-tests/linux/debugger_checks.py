@@ -1,4 +1,4 @@
-"""What guest/debug.sh printed: a debugger of the guest's stops a program that is counted meanwhile."""
+"""What guest/debug.sh printed: a debugger in the guest stops a program while a counter counts it."""
 
 from finding import require
 

@@ -204,7 +204,7 @@ def check_frontend(run, programs):
 
 
 def check_uncore(run, _programs):
-    """The uncore's driver finds the PMUs of the model; its clock counts at its rate, and what nobody delivers counts nothing."""
+    """The uncore's driver finds the PMUs of the model; the uncore clock counts at its rate, and an event that nothing delivers counts nothing."""
     check_opened(run, "uncore")
     model = model_of(run)
     found = dict(line.split() for line in run.facts["uncore"])
@@ -239,7 +239,7 @@ RECORDINGS = {":p": ["p"], ":pp": ["pp"], ":ppp": ["ppp"], "mem loads": ["loads"
 
 
 def check_refused(run, facility):
-    """What the processor lacks, Linux and perf refuse."""
+    """Linux and perf refuse what the processor lacks."""
     refused = {line.split()[0] for line in run.facts["refused"]}
     for name in RECORDINGS[facility]:
         require(name in refused, f"{name} was not refused")

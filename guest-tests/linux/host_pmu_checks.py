@@ -1,4 +1,4 @@
-"""The judge's checks of a guest's counters that a host's PMU moves."""
+"""The judge's checks of a guest that counts with the host's PMU."""
 
 from finding import require
 

@@ -192,7 +192,7 @@ def pmu_exits(counters):
 
 
 def check_exits_per_sample(run, _programs, precise):
-    """For recordings with an interrupt for each record, and a period that no timer tick adjusts."""
+    """Of recordings that have an interrupt for each record and a fixed period, which no timer tick adjusts."""
     before, after = (run.counters.get(f"{when}-single-{precise}") for when in ("before", "after"))
     require(before is not None and after is not None, f"no counters around single-{precise}")
     records = after["pmu.pebs.records"] - before["pmu.pebs.records"]

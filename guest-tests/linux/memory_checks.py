@@ -22,7 +22,7 @@ LOAD_LEVELS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One record as perf shows it. A store tells no latency, and of its level whether it was the L1 (rule S3)."""
+    """One record as perf shows it. A store has no latency, and says of its level only whether that was the L1 (rule S3)."""
 
     ip: int
     address: int
@@ -57,7 +57,7 @@ def samples_of(run):
 
 
 def tlb_text(model, store, miss):
-    """Perf's words for the TLB. Precise stores tell of the second level alone, and later ones of none."""
+    """Perf's words for the TLB. Precise stores report its second level only, and the later kinds of stores none."""
     if not (model.stores == "tlb" if store else model.load_tlb):
         return "TLB_N/A"
     if miss:

@@ -48,8 +48,8 @@ class Model:
     frontend: bool = False
     branch_trace: bool = True  # Linux takes a period of 1, which asks for it
     uncore: tuple = ()  # the PMUs that the uncore's driver finds, by their names
-    uncore_clock: str = ""  # that which counts its clock,
-    uncore_rate: float = 1.0  # of the TSC's
+    uncore_clock: str = ""  # the one of these that counts the uncore's clock
+    uncore_rate: float = 1.0  # that clock's, as a multiple of the TSC's
 
     @property
     def pmu_line(self):
@@ -134,7 +134,7 @@ MODELS = {
 }
 
 
-# 6.12 tells perf where a record leaves the number of a level open, as DataLA's do, and perf prints that beside the level.
+# Where a record leaves the number of a level open, as DataLA's records do, 6.12 tells perf so, and perf prints that beside the level.
 KERNELS = {
     "6.1": Kernel(),
     "6.12": Kernel(level_alone=("LVL_L1_or_N/A_hit", "LVL_L1_or_N/A_miss")),

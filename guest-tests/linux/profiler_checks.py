@@ -62,7 +62,7 @@ def check_likwid_run(run, _programs, kind):
 
 
 def check_likwid_marker(run, _programs, kind):
-    """What likwid executes in the region is the same each time, so differences are the loop's to the last one."""
+    """What likwid itself executes in the region is the same each time, so that differences between counts are exactly the loop's."""
     counts = [likwid(run, times, kind) for times in "123"]
     differences = [after - before for before, after in zip(counts, counts[1:])]
     require(differences == [REGION[kind]] * 2, f"counted {counts} {kind}, which are {differences} more each time, not {REGION[kind]}")

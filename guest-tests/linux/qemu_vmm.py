@@ -14,14 +14,14 @@ CACHE = pathlib.Path(os.environ.get("VPMU_CACHE") or REPO / "build" / "cache")
 ROOTS = {"10": CACHE / "qemu", "7.2": CACHE / "qemu7"}
 # The smallest one, and what libvirt takes by itself.
 MACHINES = {"microvm": "microvm,acpi=on,rtc=on", "q35": "q35"}
-# As libvirt starts it: what the library does has to get along with that.
+# As libvirt starts QEMU: the library has to work within it.
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 ANSWER_SECONDS = 60
 STOP_SECONDS = 2
 
 
 class QemuError(Exception):
-    """QEMU said no, or nothing; the text says to what."""
+    """QEMU refused a request or did not answer; the text says which."""
 
 
 def command(version, kernel, memory, cpus, more=(), attached=False, machine="microvm", sandboxed=False):
@@ -56,7 +56,7 @@ def environment(version, library=None, model=None, source=None, statistics=None)
 
 
 def connect(path):
-    """A UNIX socket that a starting QEMU is going to listen at."""
+    """Connects to a UNIX socket at which a QEMU that is starting will listen."""
     for _ in range(ANSWER_SECONDS * 10):
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -70,7 +70,7 @@ def connect(path):
 
 
 class Monitor:
-    """QMP."""
+    """A client of QEMU's monitor, by QMP."""
 
     def __init__(self, path):
         self.connection = connect(path)
@@ -94,11 +94,11 @@ class Monitor:
             self.events.append(answer)
 
     def human(self, line):
-        """A command of the human monitor; its answer."""
+        """Runs a command of the human monitor; returns its answer."""
         return self.do("human-monitor-command", **{"command-line": line})
 
     def wait_until(self, what, poll):
-        """Asks `poll` until it says yes."""
+        """Calls `poll` until it returns true."""
         for _ in range(ANSWER_SECONDS * 10):
             if poll():
                 return
@@ -106,7 +106,7 @@ class Monitor:
         raise QemuError(f"not in {ANSWER_SECONDS} s: {what}")
 
     def run_job(self, name, **arguments):
-        """A command that begins a job; returns when that has ended well."""
+        """Runs a command that begins a job; returns when the job has ended well."""
         job = f"job{next(JOBS)}"
         self.do(name, **{"job-id": job}, **arguments)
         self.wait_until(name, lambda: any(j["id"] == job and j["status"] == "concluded" for j in self.do("query-jobs")))
@@ -122,12 +122,12 @@ JOBS = itertools.count()
 class Debugger:
     """A client of QEMU's gdbstub: the remote serial protocol, as far as a single-step needs it."""
 
-    RIP_OFFSET = 16 * 8  # in the answer to "g", behind 16 general-purpose registers
+    RIP_OFFSET = 16 * 8  # in the answer to "g", after 16 general-purpose registers
 
     def __init__(self, path):
         self.connection = connect(path)
         self.rest = b""
-        # QEMU 7.2 tells that the guest stops for us; QEMU 10 does not.
+        # QEMU 7.2 reports that the guest has stopped for us; QEMU 10 does not.
         self.connection.settimeout(STOP_SECONDS)
         with contextlib.suppress(TimeoutError):
             self.answer()

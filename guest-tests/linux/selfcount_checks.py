@@ -8,7 +8,7 @@ SAMPLES = 99  # of a loop, one in 10,007 instructions, or in 10,008 with PEBS
 FROM_ITS_OWN_ADDRESS = 2  # the level of precise_ip from which on Linux calls an address exact
 SHARED_ROUNDS = 20
 THREADS = 4
-THREADS_OWN = 30  # instructions around each loop, and around them all
+THREADS_OWN = 30  # instructions around each loop, and around all loops together
 SCALED_TO = 0.15  # turns are some milliseconds long, and the clock of a guest on KVM is only about even
 
 
@@ -22,7 +22,7 @@ def check_sampled(run, _programs):
 
 
 def check_overflows(run, _programs):
-    """Two counters of one event overflow at the same instruction, each second time: no signal is lost."""
+    """Two counters of one event overflow at the same instruction every second time: no signal is lost."""
     lines = [tuple(map(int, line)) for line in run.named("self", "overflows")]
     require(len(lines) == 1, f"{len(lines)} lines, not 1")
     first, second, counted = lines[0]

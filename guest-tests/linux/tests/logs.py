@@ -1,4 +1,4 @@
-"""Logs in which all is well, for tests that doctor them."""
+"""Logs in which all is well, for tests that put errors into them."""
 
 import json
 import pathlib
@@ -140,7 +140,7 @@ def single_lines():
 
 
 def host_lines():
-    """A guest whose counters a host's PMU moves."""
+    """A guest that counts with the host's PMU."""
     yield from boot()
     yield from 2 * ("vpmu-guest: count instructions:u 500005", "vpmu-guest: count branches:u 100001")
     for line in ("9.28,msec,task-clock,1,100.00,1,", "9349339,,cycles,1,100.00,,", "8340379,,instructions,1,100.00,,", "1405267,,branches,1,100.00,,",
