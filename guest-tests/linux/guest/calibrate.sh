@@ -1,4 +1,4 @@
-# What our own doctor says of the PMU of this guest, which is the host to it.
+# What our own doctor says of this guest's PMU, which to the doctor is a host's.
 #   calibrated VERDICT TEXT
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh

@@ -4,7 +4,7 @@
 
 echo "# dmesg | grep 'Performance Events'"
 dmesg | grep 'Performance Events'
-# As many samples of a shorter program, for a VMM that looks at each instruction: Linux has the LBR on for :pp before Haswell.
+# The same number of samples of a shorter program, for a VMM that looks at each instruction: before Haswell, Linux turns the LBR on for :pp.
 period=1000003 rounds=600
 if grep -q vpmu.short /proc/cmdline; then period=40009 rounds=24; fi
 echo "# perf record -e cycles:pp -c $period split"

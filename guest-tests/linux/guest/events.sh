@@ -1,4 +1,4 @@
-# Which events are counted at all: an architectural one, and one of this processor alone.
+# Which events are counted at all: an architectural one, and one that is specific to this processor.
 #   event NAME N
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh

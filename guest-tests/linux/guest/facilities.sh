@@ -57,7 +57,7 @@ done
 if open loads perf mem record -t load --ldlat 3 -o /tmp/data -- -q -N --all-user -c 199 chase; then walked loads ip,addr,weight,data_src; fi
 if open stores perf mem record -t store -o /tmp/data -- -q -N --all-user -c 499 chase; then walked stores ip,addr,data_src; fi
 
-# Where there is no event for stores, of loads only.
+# If there is no event for stores, of loads only.
 if [ -e /sys/bus/event_source/devices/cpu/events/mem-stores ]; then events=; else events="-e ldlat-loads"; fi
 # shellcheck disable=SC2086 # options are words
 if open c2c perf c2c record $events -u --ldlat 3 -o /tmp/data -- -q -N -c 499 chase; then

@@ -1,6 +1,6 @@
 # perf's own tests of what a virtual PMU can break: "perf-test NUMBER RESULT TEXT", RESULT one of Ok, Skip, FAILED.
 #
-# A test that fails is run again: emulated debug registers miss one breakpoint of 10,000 to 20,000 in the bed, under QEMU as under our VMM, and
+# A test that fails is repeated: emulated debug registers miss one breakpoint of 10,000 to 20,000 in the bed, under QEMU as under our VMM, and
 # test 21, which counts 10,000 of them, fails one time in three under both.
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh

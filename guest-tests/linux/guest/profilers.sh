@@ -9,8 +9,8 @@
 
 insmod /lib/modules/msr.ko || say error "no msr.ko"
 echo 0 >/proc/sys/kernel/randomize_va_space # the same run each time
-echo -1 >/proc/sys/kernel/perf_event_paranoid # PAPI wants leave to count the kernel
-ln -s /usr/bin/bash /bin/bash                 # likwid looks for its daemon by it
+echo -1 >/proc/sys/kernel/perf_event_paranoid # PAPI wants permission to count the kernel
+ln -s /usr/bin/bash /bin/bash                 # likwid uses it to look for its daemon
 
 # events NAME: the lines of likwid's tables, as "NAME EVENT N"; of the marker's regions only "loop"
 events() { awk -F, -v name="$1" '/^TABLE,/ { on = $2 != "Region first" } on && $2 ~ /^(FIXC|PMC)[0-9]$/ { print name, $1, $3 }' /tmp/log; }
@@ -29,7 +29,7 @@ likwid-perfctr -O -C 0 -g BRANCH counted >/tmp/log 2>&1 || say error "likwid-per
 events group | cut -d ' ' -f 2- | say_lines branch-group
 awk -F, '/^TABLE,Group 1 Metric/ { on = 1; next } /^STRUCT|^TABLE/ { on = 0 } on && $2 ~ /^[0-9.e+-]+$/ { print $2, $1 }' /tmp/log | say_lines branch-metric
 
-# The kernel leaves its events in their registers, switched off, and pcm would not take those without a question.
+# The kernel leaves its events in the event-select registers, disabled; pcm would ask before it takes such counters.
 export PCM_NO_AWS_WORKAROUND=1 # one counter of four would stay unused
 for way in msr perf; do
   if [ "$way" = msr ]; then export PCM_NO_PERF=1; else unset PCM_NO_PERF; fi

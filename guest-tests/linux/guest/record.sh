@@ -4,7 +4,7 @@
 . /guest/record_run.sh
 
 for precise in p pp ppp; do
-  # In the bed handlers take most of the samples: fewer runs than these are never enough.
+  # In the bed handlers take most of the samples: with fewer runs than these there are never enough left.
   first=4
   run "freq-$precise" split 1000 -- -e "cycles:$precise" -F 1000
   first=1

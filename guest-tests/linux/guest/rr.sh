@@ -1,6 +1,6 @@
-# Debian's rr records a program whose threads race, and replays it; as often as the kernel's command line says by vpmu.rounds=N. Needs profilers.img:
+# Debian's rr records a program whose threads race, and replays it, N times for vpmu.rounds=N on the kernel's command line. Needs profilers.img:
 #   rr rounds N
-#   rr record ROUND CODE SWITCHES OUTPUT...     SWITCHES: times a thread had to stop where its count of branches was used up
+#   rr record ROUND CODE SWITCHES OUTPUT...     SWITCHES: times that a thread had to stop when its count of branches was used up
 #   rr replay ROUND CODE OUTPUT...
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh

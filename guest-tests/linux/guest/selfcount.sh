@@ -1,4 +1,4 @@
-# What a program counts of itself by perf_event_open, signals and RDPMC: the lines of programs/selfcount.c, behind "self".
+# What a program counts of itself by perf_event_open, signals and RDPMC: the lines of programs/selfcount.c, after the word "self".
 # shellcheck shell=dash disable=SC1091
 . /guest/speak.sh
 

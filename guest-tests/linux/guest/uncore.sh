@@ -16,7 +16,7 @@ done
 say tsc-mhz "$(dmesg | sed -n 's/.*tsc: Detected \([0-9.]*\) MHz.*/\1/p')"
 if insmod "$modules/intel-uncore.ko" 2>/tmp/log; then say opened uncore; else say refused uncore "$(tail -n 1 /tmp/log)"; fi
 
-# counted EVENT: the number, or perf's words for none, and the time
+# counted EVENT: the count, or what perf prints instead, and the time
 counted() { perf stat -a -x, -e "$1" -o /tmp/stat sleep 0.01 && awk -F, 'NF > 4 { print $1, $4 }' /tmp/stat; }
 
 for path in "$devices"/uncore*; do
