@@ -22,8 +22,8 @@ class Timers : public testing::TestWithParam<Create> {
     if (made) timer_ = std::move(*made);
   }
   /// Whether a kick comes within a minute; the thread works meanwhile, as the clock of its CPU time stands otherwise.
-  bool is_kicked() { return is_kicked_within(1min); }
-  bool is_kicked_within(std::chrono::nanoseconds time) {
+  [[nodiscard]] bool is_kicked() const { return is_kicked_within(1min); }
+  [[nodiscard]] bool is_kicked_within(std::chrono::nanoseconds time) const {
     const auto end = std::chrono::steady_clock::now() + time;
     while (mark_of(flag_) == 0 && std::chrono::steady_clock::now() < end) {
     }
