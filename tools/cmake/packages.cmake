@@ -36,6 +36,10 @@ configure_file(${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_BINARY_DIR}/packages
 execute_process(COMMAND gzip --force --best --no-name ${PROJECT_BINARY_DIR}/packages_changelog/changelog ${PROJECT_BINARY_DIR}/packages_changelog/CHANGELOG.md
   COMMAND_ERROR_IS_FATAL ANY)
 
+# Debian's manual pages are compressed.
+install(CODE "file(GLOB pages \"\$ENV{DESTDIR}${CMAKE_INSTALL_FULL_MANDIR}/man1/*.1\")
+  execute_process(COMMAND gzip --force --best --no-name \${pages} COMMAND_ERROR_IS_FATAL ANY)" COMPONENT vpmu)
+
 foreach(component_and_package vpmu/vpmu vpmu_qemu/vpmu-qemu vpmu_core/libvpmu-dev)
   string(REPLACE "/" ";" pair ${component_and_package})
   list(GET pair 0 component)
@@ -81,6 +85,7 @@ set(CPACK_DEBIAN_VPMU_QEMU_PACKAGE_SECTION misc)
 set(CPACK_DEBIAN_VPMU_QEMU_PACKAGE_DEPENDS "vpmu (= ${VPMU_PACKAGE_VERSION})")
 set(CPACK_DEBIAN_VPMU_QEMU_PACKAGE_RECOMMENDS "qemu-system-x86")
 set(CPACK_DEBIAN_VPMU_QEMU_PACKAGE_SUGGESTS "libvirt-daemon-system")
+set(CPACK_DEBIAN_VPMU_QEMU_PACKAGE_CONTROL_EXTRA "${packages_directory}/triggers")
 
 set(CPACK_DEBIAN_VPMU_CORE_DESCRIPTION [[virtual Intel PMU with PEBS as a library without surroundings
 The performance monitoring unit of one logical processor for a VMM of your own:
