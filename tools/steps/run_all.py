@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build/dev"
 LOGS = ROOT / "build/logs/test"
 # Packages that only a full run needs, installed before any step runs: guests see this machine's files, which must stay the same meanwhile.
-OF_FULL = ("mkdocs", "mkdocs-material")
+OF_FULL = ("lintian", "mkdocs", "mkdocs-material")
 TIMES = ROOT / "build/test-times.json"
 STEP = "step."
 UNIT = "unit"
