@@ -22,6 +22,7 @@ Result<double> read_percent(std::string_view text) {
 
 std::string change_of(const StatCount& base, const StatCount& now) {
   constexpr double whole = 100.0;
+  if (!is_delivered(now.quality)) return "";
   if (base.value == now.value) return "same";
   const bool up = now.value > base.value;
   const std::uint64_t by = up ? now.value - base.value : base.value - now.value;
@@ -96,19 +97,19 @@ StatComparison compare(const StatDocument& base, const StatDocument& now, const 
   for (const StatCount& count : now.events) {
     const auto old = std::ranges::find(base.events, count.name, &StatCount::name);
     if (old == base.events.end()) {
-      report += fmt::format(" {:<28} {:>18} {:>18}  new\n", count.name, "", count.value);
+      report += fmt::format(" {:<28} {:>18} {:>18}  new\n", count.name, "", value_of(count));
       continue;
     }
     const auto own = limits.of_event.find(count.name);
     const double limit = own == limits.of_event.end() ? limits.percent : own->second;
     const bool rose = rose_over(*old, count, limit);
     comparison.rose = comparison.rose || rose;
-    report += fmt::format(" {:<28} {:>18} {:>18}  {}{}\n", count.name, old->value, count.value, change_of(*old, count),
-                          rose ? fmt::format(", over the limit of {} %", limit) : "");
+    report += fmt::format(" {:<28} {:>18} {:>18}  {}{}\n", count.name, value_of(*old), value_of(count),
+                          change_of(*old, count), rose ? fmt::format(", over the limit of {} %", limit) : "");
   }
   for (const StatCount& old : base.events)
     if (std::ranges::find(now.events, old.name, &StatCount::name) == now.events.end())
-      report += fmt::format(" {:<28} {:>18} {:>18}  missing\n", printable(old.name), old.value, "");
+      report += fmt::format(" {:<28} {:>18} {:>18}  missing\n", printable(old.name), value_of(old), "");
   return comparison;
 }
 

@@ -72,15 +72,9 @@ Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span
   return counts;
 }
 
-namespace {
-
-/// A 0 of a counter that nothing moves is no count: perf has a name for that, too.
 std::string value_of(const StatCount& count) {
-  if (!is_delivered(count.quality)) return "<not counted>";
-  return fmt::format("{}{}{}", count.value, count.unit.empty() ? "" : " ", count.unit);
+  return is_delivered(count.quality) ? fmt::to_string(count.value) : "<not counted>";
 }
-
-}  // namespace
 
 std::string to_table(const StatDocument& document) {
   std::size_t widest = 0;
@@ -88,7 +82,9 @@ std::string to_table(const StatDocument& document) {
   std::string text = fmt::format("\n {}, source {}, {} kernel {}:\n\n", document.model, document.source, document.accel,
                                  document.kernel);
   for (const StatCount& count : document.events)
-    text += fmt::format("{:>20}  {:<{}}  {}\n", value_of(count), count.name, widest, count.quality);
+    text += fmt::format("{:>20}  {:<{}}  {}\n",
+                        fmt::format("{}{}{}", value_of(count), count.unit.empty() ? "" : " ", count.unit), count.name,
+                        widest, count.quality);
   return text + '\n';
 }
 

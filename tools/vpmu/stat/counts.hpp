@@ -19,6 +19,9 @@ struct StatCount {
   bool operator==(const StatCount&) const = default;
 };
 
+/// The number; "<not counted>", as perf says it, for an event that the source cannot count: its counter stays at 0.
+std::string value_of(const StatCount& count);
+
 /// Parses what `perf stat -x '\t'` writes for these events, in their order. Fails with kind host on anything else.
 Result<std::vector<StatCount>> read_perf_counts(std::string_view text, std::span<const StatEvent> events);
 

@@ -151,6 +151,15 @@ TEST(StatComparison, SaysWhichEventsAreNewAndMissing) {
   EXPECT_EQ(done.report.find("environment"), std::string::npos);
 }
 
+TEST(StatComparison, HasNoNumberForWhatTheSourceCannotCount) {
+  StatCount none = count("a", 0);
+  none.quality = "not at all";
+  const auto done = compare(document({none}), document({none, count("b", 5)}), {});
+  EXPECT_FALSE(done.rose);
+  EXPECT_NE(done.report.find("<not counted>      <not counted>  \n"), std::string::npos) << done.report;
+  EXPECT_EQ(done.report.find("same"), std::string::npos) << done.report;
+}
+
 TEST(StatComparison, SaysThatTheEnvironmentWasAnother) {
   StatDocument now = document({});
   now.environment = "other";
