@@ -126,7 +126,7 @@ bool ExactSource::keeps_from_kvm() {
   constexpr unsigned most = 64;
   if (!progress_.plan().any_armed() || kept_from_kvm_ == most) return false;
   const Instruction* const next = decode_at(instruction_pointer(regs_, sregs_));
-  if (next == nullptr || !(next->load || next->store || next->gather)) return false;
+  if (next == nullptr || !(next->load || next->store)) return false;
   ++kept_from_kvm_;
   return true;
 }
